@@ -5,13 +5,18 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/claims"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -25,18 +30,21 @@ var valuesOf = map[string][]string{
 	"bandwidth": {"warn", "fail"},
 }
 
-// completeValues lets the shell complete the values of flags, and environments and clusters by asking the cluster. Runs
-// are completed by their commands.
+// completeValues lets the shell complete the values of flags, and environments, runs, claims and clusters by asking the
+// cluster.
 func completeValues(cmd *cobra.Command) {
 	for _, child := range cmd.Commands() {
 		completeValues(child)
 	}
-	if strings.Contains(cmd.Use, "[ENVIRONMENT]") {
+	for word, names := range map[string]func(context.Context, *kube.Clients) []string{"ENVIRONMENT": environments, "RUN": runs.Names, "CLAIM": claims.Names} {
+		if !slices.Contains(strings.FieldsFunc(cmd.Use, func(r rune) bool { return !unicode.IsLetter(r) && r != '-' }), word) {
+			continue
+		}
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			if len(args) > 0 {
+			if len(args) > 0 && !strings.Contains(cmd.Use, word+"...") {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return asked(environments)(cmd, args, "")
+			return asked(names)(cmd, args, "")
 		}
 	}
 	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
@@ -49,6 +57,8 @@ func completeValues(cmd *cobra.Command) {
 			complete = asked(environments)
 		case flag.Name == "cluster":
 			complete = asked(clusters)
+		case flag.Name == "resume-from", flag.Name == "like":
+			complete = asked(runs.Names)
 		default:
 			return
 		}
@@ -75,13 +85,12 @@ func asked(list func(context.Context, *kube.Clients) []string) cobra.CompletionF
 	}
 }
 
-func environments(ctx context.Context, clients *kube.Clients) (names []string) {
-	if found, err := clients.Kube.CoordinationV1().Leases(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel}); err == nil {
-		for _, lease := range found.Items {
-			names = append(names, lease.Name)
-		}
+func environments(ctx context.Context, clients *kube.Clients) []string {
+	found, err := clients.Kube.CoordinationV1().Leases(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
+	if err != nil {
+		return nil
 	}
-	return names
+	return humanize.Each(found.Items, func(l coordinationv1.Lease) string { return l.Name })
 }
 
 func clusters(ctx context.Context, clients *kube.Clients) []string {

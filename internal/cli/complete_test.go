@@ -19,6 +19,12 @@ func TestCompletion(t *testing.T) {
 			fmt.Fprint(w, `{"kind": "LeaseList", "apiVersion": "coordination.k8s.io/v1", "items": [{"metadata": {"name": "h-kim"}}]}`)
 		case "/api/v1/namespaces/team/configmaps":
 			fmt.Fprint(w, `{"kind": "ConfigMapList", "apiVersion": "v1", "items": [{"metadata": {"name": "mlenv-cluster-cairo"}}, {"metadata": {"name": "other"}}]}`)
+		case "/apis/tekton.dev/v1/namespaces/team/pipelineruns":
+			fmt.Fprint(w, `{"kind": "PipelineRunList", "apiVersion": "tekton.dev/v1", "items": [{"metadata": {"name": "train-multi-node-x7k2p"}}]}`)
+		case "/api/v1/namespaces/team/persistentvolumeclaims":
+			fmt.Fprint(w, `{"kind": "PersistentVolumeClaimList", "apiVersion": "v1", "items": [{"metadata": {"name": "h-kim-workspace", "labels": {"ml-dev-env/environment": "h-kim"}}}]}`)
+		case "/api/v1/namespaces/team/pods":
+			fmt.Fprint(w, `{"kind": "PodList", "apiVersion": "v1"}`)
 		default:
 			w.WriteHeader(http.StatusNotFound)
 		}
@@ -37,6 +43,10 @@ func TestCompletion(t *testing.T) {
 		{"up --mode=", "auto\nrdma\ntcp\n"},
 		{"doctor -n team --kubeconfig=" + config, "h-kim\n"},
 		{"shell -n team --kubeconfig=" + config + " --name=", "h-kim\n"},
+		{"logs -n team --kubeconfig=" + config, "train-multi-node-x7k2p\n"},
+		{"fetch train-multi-node-x7k2p -n team --kubeconfig=" + config, ":4\n"},
+		{"run -n team --kubeconfig=" + config + " --like=", "train-multi-node-x7k2p\n"},
+		{"claims delete other -n team --kubeconfig=" + config, "h-kim-workspace\n"},
 		{"plan -n team --kubeconfig=" + config + " --cluster=", "cairo\n"},
 	} {
 		args := append([]string{"__complete"}, strings.Fields(tc.args)...)

@@ -54,11 +54,8 @@ func known(group *cobra.Command, args []string) error {
 	if len(args) == 0 || !group.HasSubCommands() {
 		return nil
 	}
-	var names []string
-	for _, cmd := range group.Commands() {
-		names = append(names, cmd.Name())
-	}
-	return fmt.Errorf("unknown command %q for %q: want one of %s", args[0], group.CommandPath(), strings.Join(names, ", "))
+	return fmt.Errorf("unknown command %q for %q: want one of %s", args[0], group.CommandPath(),
+		strings.Join(humanize.Each(group.Commands(), (*cobra.Command).Name), ", "))
 }
 
 func newRoot() *cobra.Command {

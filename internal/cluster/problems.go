@@ -9,14 +9,15 @@ import (
 
 // Problem is one mistake in a cluster file.
 type Problem struct {
-	File         string
-	Line, Column int
+	File   string `json:"file"`
+	Line   int    `json:"line"`
+	Column int    `json:"column"`
 	// Path is the key, as in "storage.mode" or "nodes.gpu_nodes[2]".
-	Path string
+	Path string `json:"path,omitempty"`
 	// Value is what stands there; empty where the mistake is that nothing does.
-	Value string
+	Value string `json:"value,omitempty"`
 	// Want describes the fault and the allowed values.
-	Want string
+	Want string `json:"want"`
 }
 
 func (p Problem) String() string {

@@ -14,6 +14,15 @@ func Count(n int, one string) string {
 	return strconv.Itoa(n) + " " + one + "s"
 }
 
+// Each returns the text of every element of a list.
+func Each[T any](list []T, text func(T) string) []string {
+	texts := make([]string, len(list))
+	for i, element := range list {
+		texts[i] = text(element)
+	}
+	return texts
+}
+
 // List is "a, b and c" with the conjunction and.
 func List(words []string, conjunction string) string {
 	last := len(words) - 1
@@ -41,16 +50,12 @@ func FirstAnd(names []string, most int) string {
 
 // Nodes is "node 2", "nodes 1 and 4", or "no node".
 func Nodes(nodes []int) string {
-	var numbers []string
-	for _, node := range nodes {
-		numbers = append(numbers, strconv.Itoa(node))
-	}
+	numbers := Each(nodes, strconv.Itoa)
 	switch len(numbers) {
 	case 0:
 		return "no node"
 	case 1:
 		return "node " + numbers[0]
-	default:
-		return "nodes " + List(numbers, "and")
 	}
+	return "nodes " + List(numbers, "and")
 }

@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -75,8 +76,8 @@ func (o *OutputFlag) Is(format Format) bool { return o.format == format }
 // ForPeople reports whether the format is text.
 func (o *OutputFlag) ForPeople() bool { return o.format == Text || o.format == "" }
 
-// Print writes a value in the chosen format. text writes it as text. A command that allows Names prints a
-// value that implements Lister.
+// Print writes a value in the chosen format. text writes it as text. A command that allows Names prints a list whose
+// elements have a name in JSON.
 func (o *OutputFlag) Print(out io.Writer, value any, text func(io.Writer) error) error {
 	switch o.format {
 	case JSON:
@@ -84,12 +85,7 @@ func (o *OutputFlag) Print(out io.Writer, value any, text func(io.Writer) error)
 	case YAML:
 		return writeYAML(out, value)
 	case Names:
-		for _, name := range value.(Lister).Names() {
-			if _, err := fmt.Fprintln(out, name); err != nil {
-				return err
-			}
-		}
-		return nil
+		return writeNames(out, value)
 	case Text:
 	}
 	var b strings.Builder
@@ -100,8 +96,20 @@ func (o *OutputFlag) Print(out io.Writer, value any, text func(io.Writer) error)
 	return err
 }
 
-// Lister is a value that Names can print.
-type Lister interface{ Names() []string }
+func writeNames(w io.Writer, list any) error {
+	var named []struct {
+		Name string `json:"name"`
+	}
+	text, err := json.Marshal(list)
+	if err == nil {
+		err = json.Unmarshal(text, &named)
+	}
+	for _, each := range named {
+		_, failed := fmt.Fprintln(w, each.Name)
+		err = cmp.Or(err, failed)
+	}
+	return err
+}
 
 // WriteJSON writes a value as indented JSON.
 func WriteJSON(w io.Writer, value any) error {

@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-type trees []string
-
-func (t trees) Names() []string { return t }
+type tree struct {
+	Name string `json:"name"`
+}
 
 func TestOutput(t *testing.T) {
 	for _, test := range []struct {
@@ -20,8 +20,8 @@ func TestOutput(t *testing.T) {
 	}{
 		{"default", "", "two trees\n", ""},
 		{"text", "--output=text", "two trees\n", ""},
-		{"json", "-o json", "[\n  \"oak\",\n  \"elm\"\n]\n", ""},
-		{"yaml", "--output yaml", "- oak\n- elm\n", ""},
+		{"json", "-o json", "[\n  {\n    \"name\": \"oak\"\n  },\n  {\n    \"name\": \"elm\"\n  }\n]\n", ""},
+		{"yaml", "--output yaml", "- name: oak\n- name: elm\n", ""},
 		{"name", "-o=name", "oak\nelm\n", ""},
 		{"unknown", "-o xml", "", `invalid argument "xml" for "-o, --output" flag: want text, json, yaml or name`},
 	} {
@@ -35,7 +35,7 @@ func TestOutput(t *testing.T) {
 				return
 			}
 			var out strings.Builder
-			err := output.Print(&out, trees{"oak", "elm"}, func(w io.Writer) error {
+			err := output.Print(&out, []tree{{"oak"}, {"elm"}}, func(w io.Writer) error {
 				_, err := fmt.Fprintln(w, "two trees")
 				return err
 			})

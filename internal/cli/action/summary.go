@@ -121,10 +121,7 @@ func nodesOf(r receipt.Receipt) string {
 	if len(r.Nodes) == 0 {
 		return ""
 	}
-	names := make([]string, len(r.Nodes))
-	for i, node := range r.Nodes {
-		names[i] = node.KubernetesNode
-	}
+	names := humanize.Each(r.Nodes, func(n receipt.Node) string { return n.KubernetesNode })
 	model := cmp.Or(r.Nodes[0].Model, "unknown model")
 	return fmt.Sprintf("%s with %s each, %s: %s", humanize.Count(len(names), "node"), humanize.Count(len(r.Nodes[0].GPUs), "GPU"), model, strings.Join(names, ", "))
 }

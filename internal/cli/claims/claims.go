@@ -15,8 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
@@ -37,23 +39,12 @@ type claim struct {
 	uid types.UID
 }
 
-// list implements step.Lister.
 type list []claim
 
-// Names are the names of the claims.
-func (l list) Names() []string {
-	names := make([]string, len(l))
-	for i, c := range l {
-		names[i] = c.Name
-	}
-	return names
-}
-
-func (l list) named(name string) (claim, bool) {
-	if i := slices.IndexFunc(l, func(c claim) bool { return c.Name == name }); i >= 0 {
-		return l[i], true
-	}
-	return claim{}, false
+// Names returns the names of the claims for completion, which cannot report an error.
+func Names(ctx context.Context, clients *kube.Clients) []string {
+	all, _ := read(ctx, clients)
+	return humanize.Each(all, func(c claim) string { return c.Name })
 }
 
 // read returns the claims of the namespace, those without any known use last.
@@ -98,9 +89,7 @@ func claimOf(object *corev1.PersistentVolumeClaim, receipts []receipt.Receipt) (
 // mounting are the pods that mount a claim. One that has ended does not keep it.
 func mounting(pods []corev1.Pod, claim string) (names []string) {
 	for _, pod := range pods {
-		if !kube.HasEnded(&pod) && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-			return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
-		}) {
+		if !kube.HasEnded(&pod) && fetch.Mounts(&pod, claim) {
 			names = append(names, pod.Name)
 		}
 	}
@@ -121,11 +110,13 @@ func free(ctx context.Context, clients *kube.Clients, names []string) (list, err
 	var doomed list
 	var problems []error
 	for _, name := range names {
-		c, ok := all.named(name)
+		i := slices.IndexFunc(all, func(c claim) bool { return c.Name == name })
 		at := fmt.Sprintf("deleting claim %s/%s", clients.Namespace, name)
-		switch {
-		case !ok:
+		if i < 0 {
 			problems = append(problems, fail.Advise(fail.Becausef(fail.InvalidInput, "%s: it does not exist, or no environment and no run used it", at), "mlenv claims -n %s", clients.Namespace))
+			continue
+		}
+		switch c := all[i]; {
 		case len(c.Pods) > 0:
 			problems = append(problems, fail.Becausef(fail.EnvironmentBusy, "%s: it is mounted by %s", at, strings.Join(c.Pods, ", ")))
 		case slices.ContainsFunc(leases.Items, func(l coordinationv1.Lease) bool { return l.Name == c.Environment }):
@@ -135,10 +126,4 @@ func free(ctx context.Context, clients *kube.Clients, names []string) (list, err
 		}
 	}
 	return doomed, errors.Join(problems...)
-}
-
-// remove deletes a claim, but not another one that has got its name.
-func remove(ctx context.Context, clients *kube.Clients, c claim) error {
-	err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.uid}})
-	return kube.Deleted("claim "+clients.Namespace+"/"+c.Name, err)
 }

@@ -2,7 +2,6 @@ package claims
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -31,11 +32,7 @@ Exit code 0: listed; 1: the claims cannot be read; 2: wrong usage.`,
 		Example: `  mlenv claims
   mlenv claims --output=json | jq -r '.[] | select(.lastUse < "2026-06") | .name'`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			clients, err := flags.Connect()
-			if err != nil {
-				return err
-			}
+		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, _ []string) error {
 			all, err := read(cmd.Context(), clients)
 			if err != nil {
 				return err
@@ -47,7 +44,7 @@ Exit code 0: listed; 1: the claims cannot be read; 2: wrong usage.`,
 				}
 				return all.print(out, time.Now())
 			})
-		},
+		}),
 	}
 	flags.AddTo(cmd.Flags())
 	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML, step.Names)
@@ -83,20 +80,9 @@ a pod mounts, or whose environment exists; if it refuses one, it deletes none.
 Exit code 0: deleted; 1: not deleted; 2: wrong usage, or no such claim.`,
 		Example: `  mlenv claims delete h-kim-workspace h-kim-datasets`,
 		Args:    step.Arguments(1, -1, "names of claims"),
-		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-			var all list
-			if clients, err := flags.Connect(); err == nil {
-				all, _ = read(cmd.Context(), clients) // completion cannot report an error
-			}
-			return all.Names(), cobra.ShellCompDirectiveNoFileComp
-		},
-		RunE: func(cmd *cobra.Command, names []string) error {
-			clients, err := flags.Connect()
-			if err != nil {
-				return err
-			}
+		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, names []string) error {
 			return confirmAndDelete(cmd, clients, names, yes)
-		},
+		}),
 	}
 	flags.AddTo(cmd.Flags())
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
@@ -119,17 +105,16 @@ func confirmAndDelete(cmd *cobra.Command, clients *kube.Clients, names []string,
 	if err != nil {
 		return step.Usage(err)
 	}
-	return doomed.delete(ctx, clients, cmd.OutOrStdout())
-}
-
-func (l list) delete(ctx context.Context, clients *kube.Clients, out io.Writer) error {
 	var problems []error
-	for _, c := range l {
-		if err := remove(ctx, clients, c); err != nil {
+	for _, c := range doomed {
+		// The UID protects another claim that has got the name.
+		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.uid}}
+		err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Delete(ctx, c.Name, options)
+		if err := kube.Deleted("claim "+clients.Namespace+"/"+c.Name, err); err != nil {
 			problems = append(problems, err)
 			continue
 		}
-		fmt.Fprintf(out, "Claim %s/%s is deleted.\n", clients.Namespace, c.Name)
+		fmt.Fprintf(cmd.OutOrStdout(), "Claim %s/%s is deleted.\n", clients.Namespace, c.Name)
 	}
 	return errors.Join(problems...)
 }

@@ -17,15 +17,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// progressEvery is how often the command prints how much it has sent.
 const progressEvery = 5 * time.Second
 
 type options struct {
@@ -58,8 +59,8 @@ Exit code 0: all files are on the claim; 1: a file is not; 2: wrong usage.`,
   mlenv data https://example.com/text8.zip --to=text8
   mlenv data --list=urls.txt`,
 		Args: func(_ *cobra.Command, args []string) error { return o.parse(args) },
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
+	cmd.RunE = envflags.Connected(&o.kube, o.run)
 	flags := cmd.Flags()
 	o.kube.AddTo(flags)
 	flags.StringVar(&o.environment, "name", objects.DefaultName, "name of the environment that uses the claim")
@@ -72,9 +73,8 @@ Exit code 0: all files are on the claim; 1: a file is not; 2: wrong usage.`,
 func (o *options) parse(args []string) error {
 	var problems []error
 	o.to = strings.TrimPrefix(strings.TrimPrefix(path.Clean(o.to), "/datasets"), "/")
-	if o.to = cmp.Or(o.to, "."); !filepath.IsLocal(o.to) {
-		problems = append(problems, fmt.Errorf("--to %q: want a folder on the claim, as imagenet or /datasets/imagenet", o.to))
-	}
+	o.to = cmp.Or(o.to, ".")
+	problems = append(problems, step.Want(filepath.IsLocal(o.to), "--to %q: want a folder on the claim, as imagenet or /datasets/imagenet", o.to))
 	for _, arg := range args {
 		if !strings.Contains(arg, "://") {
 			if _, err := os.Stat(arg); err != nil {
@@ -99,9 +99,7 @@ func (o *options) parse(args []string) error {
 		problems = append(problems, err)
 		o.remote = append(o.remote, listed...)
 	}
-	if len(args) == 0 && o.list == "" {
-		problems = append(problems, errors.New("an argument is missing: want a folder, a file, a URL or --list"))
-	}
+	problems = append(problems, step.Want(len(args) > 0 || o.list != "", "an argument is missing: want a folder, a file, a URL or --list"))
 	names := map[string]string{}
 	for _, one := range o.remote {
 		if other, twice := names[one.Path]; twice && one.Path != "" {
@@ -157,12 +155,8 @@ func downloadOf(text string, more ...string) (one agent.Download, err error) {
 	return one, nil
 }
 
-func (o *options) run(cmd *cobra.Command) error {
+func (o *options) run(cmd *cobra.Command, clients *kube.Clients, _ []string) (err error) {
 	ctx := cmd.Context()
-	clients, err := o.kube.Connect()
-	if err != nil {
-		return err
-	}
 	// Find mistakes in a folder before there is a pod.
 	manifests := make([]tree.Manifest, len(o.local))
 	for i, local := range o.local {
@@ -198,7 +192,6 @@ func (o *options) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// folderOf returns a folder itself, or the folder of a file.
 func folderOf(local string) string {
 	if info, err := os.Stat(local); err == nil && !info.IsDir() {
 		return filepath.Dir(local)
@@ -214,7 +207,6 @@ func manifestOf(ctx context.Context, local string) (tree.Manifest, error) {
 	return tree.Scan(ctx, folder, tree.Only([]string{filepath.Base(local)}))
 }
 
-// progress prints every few seconds how much has been sent.
 func progress(cmd *cobra.Command) func(sent, all int64) {
 	var last time.Time
 	return func(sent, all int64) {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
@@ -22,17 +21,8 @@ func Commands() []*cobra.Command {
 	}
 }
 
-// environment is the environment that a command works in.
-type environment struct {
-	envflags.Flags
-}
-
-func (e *environment) addTo(flags *pflag.FlagSet) {
-	e.AddTo(flags, "cluster file; its namespace is used without --namespace")
-}
-
-// attach connects to the nodes and keeps the environment until detach.
-func (e *environment) attach(ctx context.Context, log *slog.Logger) (clients *kube.Clients, set nodes.Set, detach func(), err error) {
+// attach connects to the nodes of an environment and keeps it until detach.
+func attach(ctx context.Context, e *envflags.Flags, log *slog.Logger) (clients *kube.Clients, set nodes.Set, detach func(), err error) {
 	if clients, err = e.Connect(ctx, log); err != nil {
 		return nil, nil, nil, err
 	}

@@ -21,8 +21,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/watch"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 )
 
 // find is the command of that name.
@@ -74,35 +76,17 @@ func TestFlagsOfSteps(t *testing.T) {
 	}
 }
 
-func TestInstalled(t *testing.T) {
-	task := &pipelinev1.Task{ObjectMeta: metav1.ObjectMeta{Name: "provision", Namespace: "ns"}, Spec: pipelinev1.TaskSpec{
-		Params: pipelinev1.ParamSpecs{{Name: "steps-image", Default: pipelinev1.NewStructuredValues("registry.test/steps@sha256:1")}}}}
-	empty := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "empty"}}
-	clients := &kube.Clients{Kube: fake.NewClientset(empty), Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"}
-	if image, err := installedImage(t.Context(), clients); err != nil || image != "registry.test/steps@sha256:1" {
-		t.Errorf("got %s, %v", image, err)
-	}
-	clients.Namespace = "empty"
-	if _, err := installedImage(t.Context(), clients); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(fail.NextOf(err), "--steps-image=IMAGE") {
-		t.Errorf("without tasks: got %v", err)
-	}
-	clients.Namespace = "nowhere"
-	if _, err := installedImage(t.Context(), clients); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "looking for namespace nowhere") {
-		t.Errorf("without a namespace: got %v", err)
-	}
-}
-
 // What the flags of mlenv up leave out comes from the cluster, the cluster file as a value.
 func TestUpCompletesTheRequest(t *testing.T) {
 	text, err := os.ReadFile("../../../clusters/cairo.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	task := &pipelinev1.Task{ObjectMeta: metav1.ObjectMeta{Name: "provision", Namespace: "ns"}, Spec: pipelinev1.TaskSpec{
+	pipeline := &pipelinev1.Pipeline{ObjectMeta: metav1.ObjectMeta{Name: launch.Pipeline, Namespace: "ns"}, Spec: pipelinev1.PipelineSpec{
 		Params: pipelinev1.ParamSpecs{{Name: "steps-image", Default: pipelinev1.NewStructuredValues("registry.test/steps@sha256:1")}}}}
 	for content, problem := range map[string]string{string(text): "", "cluster: {nam: x}\n": "mlenv-cluster-cairo:1:11: cluster.nam: unknown key"} {
 		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mlenv-cluster-cairo", Namespace: "ns"}, Data: map[string]string{"cluster.yaml": content}}
-		clients := &kube.Clients{Kube: fake.NewClientset(config), Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"}
+		clients := &kube.Clients{Kube: fake.NewClientset(config), Tekton: tektonfake.NewSimpleClientset(pipeline), Namespace: "ns"}
 		request := objects.Request{Image: "registry.test/train:1"}
 		err := new(up).complete(t.Context(), slog.New(slog.DiscardHandler), clients, &request)
 		if problem != "" {
@@ -120,7 +104,7 @@ func TestUpCompletesTheRequest(t *testing.T) {
 // The session does its work again after a change and after Enter, one after the other.
 func TestSessionLoop(t *testing.T) {
 	var out bytes.Buffer
-	s := session{folder: folder{dir: "here"}, log: step.TextLog(&out)}
+	s := session{folder: folder{Folder: syncrepo.Folder{Dir: "here"}}, log: step.TextLog(&out)}
 	ctx, cancel := context.WithCancel(t.Context())
 	changes, keys := make(chan watch.Change), make(chan struct{})
 	began, ended := make(chan int), make(chan struct{})

@@ -11,7 +11,7 @@ import (
 )
 
 func downCommand() *cobra.Command {
-	var e environment
+	var e envflags.Flags
 	var o teardown.Options
 	cmd := &cobra.Command{
 		Use:   "down [ENVIRONMENT]",
@@ -35,7 +35,7 @@ Exit code 0: nothing is left of it; 1: something is left, or another user holds 
 			return err
 		},
 	}
-	e.addTo(cmd.Flags())
+	e.AddTo(cmd.Flags(), envflags.OnlyNamespace)
 	o.AddFlags(cmd.Flags())
 	step.AddLogFormat(cmd)
 	return cmd

@@ -12,7 +12,6 @@ import (
 	"syscall"
 )
 
-// dialer connects to the remote end of a forward.
 type dialer func(ctx context.Context) (net.Conn, error)
 
 // forward listens on this machine's loopback until ctx ends, and connects callers by dial. It uses the preferred port,

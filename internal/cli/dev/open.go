@@ -29,7 +29,7 @@ import (
 )
 
 type openOptions struct {
-	environment
+	envflags.Flags
 	service      agent.Service
 	showPassword bool
 	browser      bool
@@ -62,7 +62,7 @@ Exit code 0: done; 1: the service does not run, or cannot be reached; 2: wrong u
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), step.Log(cmd)) },
 	}
 	flags := cmd.Flags()
-	o.addTo(flags)
+	o.AddTo(flags, envflags.OnlyNamespace)
 	flags.BoolVar(&o.showPassword, "show-password", false, "print the password or token; needs the right to read the Secret")
 	flags.BoolVar(&o.browser, "browser", true, "start the browser, if this is a terminal")
 	step.AddLogFormat(cmd)
@@ -70,7 +70,7 @@ Exit code 0: done; 1: the service does not run, or cannot be reached; 2: wrong u
 }
 
 func (o *openOptions) run(ctx context.Context, log *slog.Logger) error {
-	clients, set, detach, err := o.attach(ctx, log)
+	clients, set, detach, err := attach(ctx, &o.Flags, log)
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ Exit code 0: ended by Ctrl-C; 1: the environment or the folder cannot be used; 2
 		Example: `  mlenv dev train.py
   mlenv dev train.py --dir=../model --debug-rank=0 -- --steps 100`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return errors.Join(append(s.check(), s.parse(cmd, args))...)
+			return errors.Join(s.check(), s.parse(cmd, args))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s.log, s.out = step.Log(cmd), step.Output(cmd)
@@ -47,7 +47,7 @@ Exit code 0: ended by Ctrl-C; 1: the environment or the folder cannot be used; 2
 	}
 	flags := cmd.Flags()
 	s.training.addTo(flags)
-	flags.StringVar(&s.dir, "dir", ".", "the folder")
+	flags.StringVar(&s.Dir, "dir", ".", "the folder")
 	s.folder.addTo(flags)
 	step.AddLogFormat(cmd)
 	return cmd
@@ -61,7 +61,7 @@ type session struct {
 }
 
 func (s *session) run(ctx context.Context) error {
-	clients, set, detach, err := s.attach(ctx, s.log)
+	clients, set, detach, err := attach(ctx, &s.Flags, s.log)
 	if err != nil {
 		return err
 	}
@@ -69,12 +69,12 @@ func (s *session) run(ctx context.Context) error {
 	if err := s.forwardDebugger(ctx, clients, set); err != nil {
 		return err
 	}
-	changes, err := watch.Folder(ctx, s.dir)
+	changes, err := watch.Folder(ctx, s.Dir)
 	if err != nil {
 		return err
 	}
 	s.script, s.launcher = s.options.Script, string(s.options.Launcher)
-	s.name, s.namespace = s.Environment, clients.Namespace
+	s.folder.Environment, s.Namespace = s.training.Environment, clients.Namespace
 	s.loop(ctx, func(ctx context.Context) error {
 		if err := s.send(ctx, s.log, set); err != nil {
 			return err
@@ -126,7 +126,7 @@ func (s *session) report(ctx context.Context, err error) {
 			s.log.Info("  next: " + next)
 		}
 	}
-	s.log.Info(fmt.Sprintf("Waiting for a change in %s, or Enter, to train again; Ctrl-C ends mlenv.", s.dir), "folder", s.dir)
+	s.log.Info(fmt.Sprintf("Waiting for a change in %s, or Enter, to train again; Ctrl-C ends mlenv.", s.Dir), "folder", s.Dir)
 }
 
 // enters receives every Enter on the terminal; nil without a terminal.
@@ -150,7 +150,7 @@ func (s *session) forwardDebugger(ctx context.Context, clients *kube.Clients, se
 	if err != nil {
 		return err
 	}
-	pod := objects.NamesOf(s.Environment).PodName(node)
+	pod := objects.NamesOf(s.training.Environment).PodName(node)
 	port, _, err := forward(ctx, s.log, agent.DebugPort, func(ctx context.Context) (net.Conn, error) {
 		return kube.DialPod(ctx, clients, clients.Namespace, pod, agent.DebugPort)
 	})

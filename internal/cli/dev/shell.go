@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -30,7 +31,7 @@ import (
 const attendEvery = agent.ShellPatience / 4
 
 type shell struct {
-	environment
+	envflags.Flags
 	node    int
 	command []string
 }
@@ -53,7 +54,7 @@ Exit code: the command's own; 1: the command did not run; 2: wrong usage; 130: C
 		Args: func(cmd *cobra.Command, args []string) error { return s.parse(cmd.ArgsLenAtDash(), args) },
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd) },
 	}
-	s.addTo(cmd.Flags())
+	s.AddTo(cmd.Flags(), envflags.OnlyNamespace)
 	return cmd
 }
 
@@ -61,26 +62,21 @@ func (s *shell) parse(dash int, args []string) error {
 	if dash < 0 {
 		dash = len(args)
 	}
-	var problems []error
 	before := args[:dash]
 	s.command = args[dash:]
-	if len(before) > 1 {
-		problems = append(problems, fmt.Errorf("arguments %q: want one node or none; a command goes after --", before))
-	}
+	err := step.Want(len(before) <= 1, "arguments %q: want one node or none; a command goes after --", before)
 	if len(before) > 0 {
-		node, err := strconv.Atoi(before[0])
-		if err != nil || node < 0 {
-			problems = append(problems, fmt.Errorf("node %q: want its number in the environment, 0 and up; a command goes after --", before[0]))
-		}
+		node, invalid := strconv.Atoi(before[0])
+		err = errors.Join(err, step.Want(invalid == nil && node >= 0, "node %q: want its number in the environment, 0 and up; a command goes after --", before[0]))
 		s.node = node
 	}
-	return errors.Join(problems...)
+	return err
 }
 
 func (s *shell) run(cmd *cobra.Command) error {
 	ctx := cmd.Context()
 	log := step.TextLog(cmd.ErrOrStderr()) // the output is the command's
-	clients, set, detach, err := s.attach(ctx, log)
+	clients, set, detach, err := attach(ctx, &s.Flags, log)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
@@ -21,56 +22,45 @@ import (
 )
 
 type folder struct {
-	dir          string
-	requirements string
-	pipTimeout   time.Duration
+	syncrepo.Folder
 	// script and launcher are those of the training that follows, if any.
 	script, launcher string
-	// name and namespace are those of the environment.
-	name, namespace string
 }
 
 func (f *folder) addTo(flags *pflag.FlagSet) {
-	flags.StringVar(&f.requirements, "requirements", "", "pip requirements file in the folder, installed once into a virtual environment on the claim")
-	flags.DurationVar(&f.pipTimeout, "requirements-timeout", 20*time.Minute, "time for installing the requirements")
+	flags.StringVar(&f.Requirements, "requirements", "", "pip requirements file in the folder, installed once into a virtual environment on the claim")
+	flags.DurationVar(&f.RequirementsTimeout, "requirements-timeout", 20*time.Minute, "time for installing the requirements")
 }
 
-func (f *folder) check() (problems []error) {
-	if info, err := os.Stat(f.dir); err != nil {
-		problems = append(problems, fmt.Errorf("folder %q: %w", f.dir, err))
+func (f *folder) check() error {
+	var problems []error
+	if info, err := os.Stat(f.Dir); err != nil {
+		problems = append(problems, fmt.Errorf("folder %q: %w", f.Dir, err))
 	} else if !info.IsDir() {
-		problems = append(problems, fmt.Errorf("folder %q: it is a file: want a folder", f.dir))
-	} else if whole, err := filepath.Abs(f.dir); err == nil {
-		f.dir = whole // messages name it
+		problems = append(problems, fmt.Errorf("folder %q: it is a file: want a folder", f.Dir))
+	} else if whole, err := filepath.Abs(f.Dir); err == nil {
+		f.Dir = whole // messages name it
 	}
-	if filepath.IsAbs(f.requirements) {
-		problems = append(problems, fmt.Errorf("--requirements %q: want a path in the folder", f.requirements))
-	}
-	if f.pipTimeout <= 0 {
-		problems = append(problems, fmt.Errorf("--requirements-timeout %s: want more than 0s", f.pipTimeout))
-	}
-	return problems
+	return errors.Join(append(problems,
+		step.Want(!filepath.IsAbs(f.Requirements), "--requirements %q: want a path in the folder", f.Requirements),
+		step.Want(f.RequirementsTimeout > 0, "--requirements-timeout %s: want more than 0s", f.RequirementsTimeout))...)
 }
 
 // send makes the folder the current tree of the nodes.
-func (f *folder) send(ctx context.Context, log *slog.Logger, set nodes.Set) error {
-	ignore, err := tree.LoadWorkIgnore(f.dir)
-	if err != nil {
+func (f *folder) send(ctx context.Context, log *slog.Logger, set nodes.Set) (err error) {
+	if f.Ignore, err = tree.LoadWorkIgnore(f.Dir); err != nil {
 		return err
 	}
-	params := map[string]string{"script": f.script, "launcher": f.launcher, "requirements": f.requirements}
-	if err := syncrepo.CheckFiles(f.dir, ignore, launch.NamedFiles(func(param string) string { return params[param] })); err != nil {
+	params := map[string]string{"script": f.script, "launcher": f.launcher, "requirements": f.Requirements}
+	if err := syncrepo.CheckFiles(f.Dir, f.Ignore, launch.NamedFiles(func(param string) string { return params[param] })); err != nil {
 		return err
 	}
-	_, err = syncrepo.SendFolder(ctx, log, set, syncrepo.Folder{
-		Dir: f.dir, Ignore: ignore, Requirements: f.requirements, RequirementsTimeout: f.pipTimeout,
-		Environment: f.name, Namespace: f.namespace,
-	})
+	_, err = syncrepo.SendFolder(ctx, log, set, f.Folder)
 	return err
 }
 
 type syncOptions struct {
-	environment
+	envflags.Flags
 	folder
 	watch bool
 }
@@ -94,19 +84,15 @@ Exit code 0: all nodes have the folder; 1: some do not; 2: wrong usage.`,
   mlenv sync ../model --requirements=requirements.txt
   mlenv sync --watch`,
 		Args: func(_ *cobra.Command, args []string) error {
-			s.dir = "."
+			s.Dir = "."
 			if len(args) > 0 {
-				s.dir = args[0]
+				s.Dir = args[0]
 			}
-			problems := s.check()
-			if len(args) > 1 {
-				problems = append(problems, fmt.Errorf("arguments %q: want one folder or none", args))
-			}
-			return errors.Join(problems...)
+			return errors.Join(s.check(), step.Want(len(args) <= 1, "arguments %q: want one folder or none", args))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), step.Log(cmd)) },
 	}
-	s.environment.addTo(cmd.Flags())
+	s.AddTo(cmd.Flags(), envflags.OnlyNamespace)
 	s.folder.addTo(cmd.Flags())
 	cmd.Flags().BoolVarP(&s.watch, "watch", "w", false, "continue, and send changes at once")
 	step.AddLogFormat(cmd)
@@ -114,24 +100,24 @@ Exit code 0: all nodes have the folder; 1: some do not; 2: wrong usage.`,
 }
 
 func (s *syncOptions) run(ctx context.Context, log *slog.Logger) error {
-	clients, set, detach, err := s.attach(ctx, log)
+	clients, set, detach, err := attach(ctx, &s.Flags, log)
 	if err != nil {
 		return err
 	}
 	defer detach()
-	s.name, s.namespace = s.Environment, clients.Namespace
+	s.folder.Environment, s.Namespace = s.Environment, clients.Namespace
 	if !s.watch {
 		return s.send(ctx, log, set)
 	}
 	// The watch starts first, to see changes during the upload.
-	changes, err := watch.Folder(ctx, s.dir)
+	changes, err := watch.Folder(ctx, s.Dir)
 	if err != nil {
 		return err
 	}
 	if err := s.send(ctx, log, set); err != nil {
 		return err
 	}
-	log.Info(fmt.Sprintf("Watching %s and sending its changes; Ctrl-C ends mlenv.", s.dir), "folder", s.dir)
+	log.Info(fmt.Sprintf("Watching %s and sending its changes; Ctrl-C ends mlenv.", s.Dir), "folder", s.Dir)
 	for change := range changes {
 		log.Info(change.String()+".", "paths", change.Paths)
 		if change.Problem != nil {

@@ -8,13 +8,14 @@ import (
 	"testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 )
 
 // "Watching ." reads like an unfinished sentence.
 func TestFolderHasAName(t *testing.T) {
-	f := folder{dir: ".", pipTimeout: 1}
-	if problems := f.check(); len(problems) > 0 || filepath.Base(f.dir) != "dev" {
-		t.Errorf("folder %q, %v; want its path", f.dir, problems)
+	f := folder{Folder: syncrepo.Folder{Dir: ".", RequirementsTimeout: 1}}
+	if err := f.check(); err != nil || filepath.Base(f.Dir) != "dev" {
+		t.Errorf("folder %q, %v; want its path", f.Dir, err)
 	}
 }
 
@@ -26,7 +27,7 @@ func TestSendNamesIgnoredFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f := folder{dir: dir, requirements: "requirements.txt", script: "train.py", launcher: "torchrun"}
+	f := folder{Folder: syncrepo.Folder{Dir: dir, Requirements: "requirements.txt"}, script: "train.py", launcher: "torchrun"}
 	err := f.send(t.Context(), slog.New(slog.DiscardHandler), nil)
 	if fail.ReasonOf(err) != fail.ScriptNotFound || !strings.Contains(err.Error(), "sending script train.py") || !strings.Contains(err.Error(), "sending requirements requirements.txt") {
 		t.Errorf("got %v, want both files", err)

@@ -10,13 +10,14 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
 // training runs the step train in a kept environment. Only one training runs there at a time.
 type training struct {
-	environment
+	envflags.Flags
 	options train.Options
 }
 
@@ -46,7 +47,7 @@ Exit code 0: every rank exited with 0; 1: the training failed; 2: wrong usage.`,
 }
 
 func (t *training) addTo(flags *pflag.FlagSet) {
-	t.environment.addTo(flags)
+	t.AddTo(flags, envflags.OnlyNamespace)
 	t.options.AddFlags(flags)
 	flags.BoolVar(&t.options.Replace, "replace", t.options.Replace, "first stop a user's training that still runs on these nodes")
 }

@@ -9,26 +9,23 @@ import (
 
 	imageclient "github.com/openshift/client-go/image/clientset/versioned"
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
 )
 
 type up struct {
-	environment
-	// installed is the name of an installed cluster file.
+	envflags.Flags
 	installed string
 	options   provision.Options
-	// noFile is the error of reading --cluster-file.
-	noFile error
+	noFile    error
 }
 
 func upCommand() *cobra.Command {
@@ -67,7 +64,7 @@ Exit code 0: the environment is ready; 1: it is not, and nothing is held; 2: wro
 	cmd.MarkFlagsMutuallyExclusive("cluster", "cluster-file")
 	flags.DurationVar(&o.KeepFor, "keep-for", 4*time.Hour, "how long the environment exists while no command of mlenv works in it")
 	flags.StringVar(&o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or the image that was built of its image.flavour)")
-	flags.StringVar(&o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the agent (default: that of the installed Task)")
+	flags.StringVar(&o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the agent (default: that of the installed pipeline)")
 	step.AddLogFormat(cmd)
 	return cmd
 }
@@ -95,9 +92,11 @@ func (u *up) run(ctx context.Context, log *slog.Logger) error {
 // complete adds what the flags leave out and the cluster has: the steps' image, the cluster file and the training image.
 func (u *up) complete(ctx context.Context, log *slog.Logger, clients *kube.Clients, request *objects.Request) (err error) {
 	if request.StepsImage == "" {
-		if request.StepsImage, err = installedImage(ctx, clients); err != nil {
+		pipeline, err := launch.Installed(ctx, clients)
+		if err != nil {
 			return err
 		}
+		request.StepsImage = launch.Value(pipeline, nil, "steps-image")
 	}
 	build := fmt.Sprintf("mlenv build --cluster-file=%s -n %s", u.ClusterFile, clients.Namespace)
 	if u.ClusterFile == "" {
@@ -121,24 +120,4 @@ func (u *up) complete(ctx context.Context, log *slog.Logger, clients *kube.Clien
 	log.Info(fmt.Sprintf("Using image %s, built of the cluster file's flavour %s.", built.Reference, flavour), "image", built.Reference, "flavour", flavour)
 	request.Image = built.Reference
 	return nil
-}
-
-// installedImage returns the steps' image of the installed Task provision.
-func installedImage(ctx context.Context, clients *kube.Clients) (string, error) {
-	const param = "steps-image"
-	task, err := clients.Tekton.TektonV1().Tasks(clients.Namespace).Get(ctx, "provision", metav1.GetOptions{})
-	if err == nil {
-		for _, p := range task.Spec.Params {
-			if p.Name == param && p.Default != nil && p.Default.StringVal != "" {
-				return p.Default.StringVal, nil
-			}
-		}
-		err = fmt.Errorf("its param %s has no default", param)
-	} else if !apierrors.IsNotFound(err) {
-		return "", kube.Problem(fmt.Errorf("getting task %s/provision: %w", clients.Namespace, err))
-	} else if err := kube.NoNamespace(ctx, clients.Kube, clients.Namespace); err != nil {
-		return "", err
-	}
-	return "", fail.Advise(fail.Because(fail.InvalidInput, fmt.Errorf("looking for the steps' image in task %s/provision: %w", clients.Namespace, err)),
-		"--steps-image=IMAGE, or install the tasks: mlenv install FILE -n %s --steps-image=IMAGE", clients.Namespace)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,12 +19,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // NameFlag is the flag that names the environment.
 const NameFlag = "name"
+
+// OnlyNamespace describes --cluster-file of a command that needs no more of the file.
+const OnlyNamespace = "cluster file; its namespace is used without --namespace"
 
 // Flags name an environment and its cluster.
 type Flags struct {
@@ -48,6 +53,17 @@ func (f *Flags) AddTo(flags *pflag.FlagSet, use string) {
 	}
 	flags.Lookup(NameFlag).Usage = "name of the environment (without it: the only one that you hold, else the default)"
 	flags.StringVar(&f.ClusterFile, "cluster-file", "", use)
+}
+
+// Connected is the RunE of a command that works with the cluster of its flags.
+func Connected(flags *kube.Flags, run func(cmd *cobra.Command, clients *kube.Clients, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		clients, err := flags.Connect()
+		if err != nil {
+			return err
+		}
+		return run(cmd, clients, args)
+	}
 }
 
 // ParseName takes the name of an environment from the only argument, which means the same as --name.
@@ -119,10 +135,7 @@ func (f *Flags) choose(ctx context.Context, clients *kube.Clients, log *slog.Log
 	case len(mine) == 0, slices.ContainsFunc(mine, isDefault):
 		return nil
 	case len(mine) > 1:
-		var names []string
-		for _, l := range mine {
-			names = append(names, l.Name)
-		}
+		names := humanize.Each(mine, func(l coordinationv1.Lease) string { return l.Name })
 		return &step.Exit{Code: step.WrongUsage, Err: fail.Advise(fail.Becausef(fail.InvalidInput, "choosing an environment in namespace %s: there are %s: want one of them",
 			clients.Namespace, strings.Join(names, ", ")), "--%s=%s", NameFlag, names[0])}
 	}

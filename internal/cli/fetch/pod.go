@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"path"
-	"slices"
 	"strings"
 	"time"
 
@@ -33,10 +32,8 @@ const (
 	// removeTime is how long the pod's deletion may take, after Ctrl-C too.
 	removeTime = 15 * time.Second
 	// container is the name of the pod's container and volume.
-	container = "files"
-	mountPath = "/workspace"
-	program   = "/mlenv-agent"
-	// componentLabel marks these pods.
+	container                 = "files"
+	program                   = "/mlenv-agent"
 	componentLabel, component = "app.kubernetes.io/component", "fetch"
 )
 
@@ -44,14 +41,13 @@ const (
 type Claim struct {
 	Name string
 	// For begins the pod's name: a run, or a purpose.
-	For string
-	// write mounts the claim for writing.
+	For   string
 	write bool
 }
 
 // RecordOf returns the folder, on the workspace claim, of the record of the run with that UID.
 func RecordOf(uid string) string {
-	return strings.TrimPrefix(path.Join(agent.State, "runs", uid), mountPath+"/")
+	return strings.TrimPrefix(path.Join(agent.State, "runs", uid), agent.Workspace+"/")
 }
 
 type pod struct {
@@ -130,7 +126,7 @@ func podOf(claim Claim, image string) *corev1.Pod {
 					Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("256Mi")},
 					Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("4Gi")},
 				},
-				VolumeMounts: []corev1.VolumeMount{{Name: container, MountPath: mountPath, ReadOnly: !claim.write}},
+				VolumeMounts: []corev1.VolumeMount{{Name: container, MountPath: agent.Workspace, ReadOnly: !claim.write}},
 			}},
 			Volumes: []corev1.Volume{{Name: container, VolumeSource: corev1.VolumeSource{
 				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name, ReadOnly: !claim.write},
@@ -142,10 +138,7 @@ func podOf(claim Claim, image string) *corev1.Pod {
 // placeNear puts the pod on the node of a pod that mounts the claim: no other node can mount a ReadWriteOnce claim.
 func placeNear(pod *corev1.Pod, claim string, others []corev1.Pod) {
 	for _, other := range others {
-		mounts := slices.ContainsFunc(other.Spec.Volumes, func(v corev1.Volume) bool {
-			return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
-		})
-		if !mounts || other.Spec.NodeName == "" || other.Status.Phase != corev1.PodRunning {
+		if !Mounts(&other, claim) || other.Spec.NodeName == "" || other.Status.Phase != corev1.PodRunning {
 			continue
 		}
 		pod.Spec.Tolerations = other.Spec.Tolerations
@@ -216,7 +209,7 @@ func (p *pod) run(ctx context.Context, stdin io.Reader, stdout io.Writer, args .
 // list lists the files at the paths. Paths without a file are Absent.
 func (p *pod) list(ctx context.Context, paths []string) (found agent.FileListing, err error) {
 	var out bytes.Buffer
-	if err := p.run(ctx, nil, &out, append([]string{"list", mountPath}, paths...)...); err != nil {
+	if err := p.run(ctx, nil, &out, append([]string{"list", agent.Workspace}, paths...)...); err != nil {
 		return found, fmt.Errorf("listing files: %w", err)
 	}
 	if err := json.Unmarshal(out.Bytes(), &found); err != nil {
@@ -236,7 +229,7 @@ func (p *pod) send(ctx context.Context, m tree.Manifest, missing []tree.Digest, 
 	reader, writer := io.Pipe()
 	sent := make(chan error, 1)
 	go func() {
-		err := p.run(ctx, bytes.NewReader(wanted), writer, "send", mountPath)
+		err := p.run(ctx, bytes.NewReader(wanted), writer, "send", agent.Workspace)
 		writer.CloseWithError(err)
 		sent <- err
 	}()

@@ -31,7 +31,7 @@ func Send(ctx context.Context, clients *kube.Clients, claim Claim, dir string, m
 		return upload, err
 	}
 	defer func() { err = errors.Join(err, p.remove(ctx)) }()
-	folder := path.Join(mountPath, to)
+	folder := path.Join(agent.Workspace, to)
 	header, err := json.Marshal(m)
 	if err != nil {
 		return upload, err
@@ -84,7 +84,7 @@ func Download(ctx context.Context, clients *kube.Clients, claim Claim, wanted []
 	if err != nil {
 		return err
 	}
-	return p.run(ctx, bytes.NewReader(list), out, "download", path.Join(mountPath, to))
+	return p.run(ctx, bytes.NewReader(list), out, "download", path.Join(agent.Workspace, to))
 }
 
 type progressWriter struct {

@@ -7,10 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -54,16 +56,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, err := flags.Connect()
-			if err != nil {
-				return err
-			}
-			request := Request{Namespace: clients.Namespace, ServiceAccount: account}
-			if len(args) > 0 {
-				request.Name = args[0]
-			}
-			facts, err := Look(cmd.Context(), clients, request)
+		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
+			facts, err := look(cmd.Context(), clients, strings.Join(args, ""), account)
 			if err != nil {
 				return err
 			}
@@ -81,7 +75,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			}
 			report(cmd.OutOrStdout(), path, draft)
 			return nil
-		},
+		}),
 	}
 	flags.AddNamespace(cmd.Flags(), "namespace of the file (default: the kubeconfig's)")
 	cmd.Flags().StringVar(&file, "file", "", "file to write; - prints it (default: clusters/NAME.yaml or NAME.yaml)")

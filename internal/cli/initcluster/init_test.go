@@ -42,7 +42,7 @@ type world struct {
 	plain     bool
 }
 
-func (w *world) clients(t *testing.T) *kube.Clients {
+func (w *world) clients(t *testing.T, namespace string) *kube.Clients {
 	t.Helper()
 	client := kubefake.NewClientset(w.objects...)
 	groups := []string{openshift, infrastructures.Group, policies.Group, attachment.Resource().Group}
@@ -77,7 +77,7 @@ func (w *world) clients(t *testing.T) *kube.Clients {
 		}
 	}
 	others.PrependReactor("*", "*", forbid)
-	return &kube.Clients{Kube: client, Objects: others, Config: &rest.Config{Host: w.host}}
+	return &kube.Clients{Kube: client, Objects: others, Config: &rest.Config{Host: w.host}, Namespace: namespace}
 }
 
 func (w *world) add(where schema.GroupVersionResource, kind, namespace, name string, fields map[string]any) {
@@ -195,19 +195,19 @@ func TestGolden(t *testing.T) {
 	unprivileged := cairo()
 	unprivileged.uses = []string{"restricted-v2"}
 	for name, test := range map[string]struct {
-		world *world
-		asked Request
+		world           *world
+		name, namespace string
 	}{
-		"barcelona":         {barcelona(), Request{ServiceAccount: "ml-dev-sa", Name: "barcelona", Namespace: "nccl-test"}},
-		"barcelona-narrow":  {narrow, Request{ServiceAccount: "ml-dev-sa", Namespace: "nccl-test"}},
-		"one-range":         {shared, Request{ServiceAccount: "ml-dev-sa", Name: "barcelona", Namespace: "nccl-test"}},
-		"cairo":             {cairo(), Request{ServiceAccount: "ml-dev-sa", Namespace: "nccl-test"}},
-		"cairo-restricted":  {unprivileged, Request{ServiceAccount: "ml-dev-sa", Namespace: "nccl-test"}},
-		"plain-kubernetes":  {elsewhere, Request{ServiceAccount: "ml-dev-sa", Namespace: "default"}},
-		"nothing-but-an-ip": {&world{host: "https://10.1.2.3:8443", plain: true}, Request{ServiceAccount: "ml-dev-sa", Namespace: "team"}},
+		"barcelona":         {barcelona(), "barcelona", "nccl-test"},
+		"barcelona-narrow":  {narrow, "", "nccl-test"},
+		"one-range":         {shared, "barcelona", "nccl-test"},
+		"cairo":             {cairo(), "", "nccl-test"},
+		"cairo-restricted":  {unprivileged, "", "nccl-test"},
+		"plain-kubernetes":  {elsewhere, "", "default"},
+		"nothing-but-an-ip": {&world{host: "https://10.1.2.3:8443", plain: true}, "", "team"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			facts, err := Look(t.Context(), test.world.clients(t), test.asked)
+			facts, err := look(t.Context(), test.world.clients(t, test.namespace), test.name, "ml-dev-sa")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -238,7 +238,7 @@ func TestAgreesWithShippedFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		facts, err := Look(t.Context(), w.clients(t), Request{ServiceAccount: "ml-dev-sa", Name: name, Namespace: want.Cluster.Namespace})
+		facts, err := look(t.Context(), w.clients(t, want.Cluster.Namespace), name, "ml-dev-sa")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -36,18 +36,10 @@ var (
 	proxies         = schema.GroupVersionResource{Group: "config.openshift.io", Version: "v1", Resource: "proxies"}
 )
 
-// Request is what the caller gives.
-type Request struct {
-	// Name of the cluster, "" for a guess.
-	Name      string
-	Namespace string
-	// ServiceAccount is the account of the environment's pods.
-	ServiceAccount string
-}
-
 // Facts are what could be read.
 type Facts struct {
-	Request
+	// Name of the cluster, "" for a guess. ServiceAccount is the account of the environment's pods.
+	Name, Namespace, ServiceAccount string
 	// API is the API server's host; APIGuess is why it may be wrong.
 	API, APIGuess string
 	// Nodes are those with GPUs.
@@ -66,7 +58,6 @@ type Facts struct {
 	Unknown map[string]error
 }
 
-// constraint is a SecurityContextConstraints and what it allows.
 type constraint struct {
 	name                string
 	ipcLock, privileged bool
@@ -82,10 +73,10 @@ const (
 	constraintsSubject = "security context constraints"
 )
 
-// Look reads what the user may read; the rest is Unknown. It fails if the API server cannot be reached, or does not know
+// look reads what the user may read; the rest is Unknown. It fails if the API server cannot be reached, or does not know
 // the user.
-func Look(ctx context.Context, c *kube.Clients, request Request) (Facts, error) {
-	f := Facts{Request: request, Unknown: map[string]error{}, RDMA: map[string]bool{}}
+func look(ctx context.Context, c *kube.Clients, name, serviceAccount string) (Facts, error) {
+	f := Facts{Name: name, Namespace: c.Namespace, ServiceAccount: serviceAccount, Unknown: map[string]error{}, RDMA: map[string]bool{}}
 	groups, err := c.Kube.Discovery().ServerGroups()
 	if err != nil {
 		return f, kube.Problem(fmt.Errorf("asking the API server for its groups: %w", err))

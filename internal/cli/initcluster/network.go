@@ -1,21 +1,17 @@
 package initcluster
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/admin"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
 )
-
-// rail is a resource of the nodes with its attachment, which assigns addresses.
-type rail struct {
-	resource string
-	attachment.Definition
-}
 
 func (w *writer) network(f Facts, nodes []corev1.Node) {
 	w.section("network")
@@ -35,14 +31,14 @@ const (
 	hostDevices
 )
 
-// rails are the RDMA resources that all nodes have and that have an attachment. Comments name the others.
-func (w *writer) rails(f Facts, nodes []corev1.Node) []rail {
+// rails are the attachments of the RDMA resources that all nodes have. Comments name resources that are left out.
+func (w *writer) rails(f Facts, nodes []corev1.Node) []attachment.Definition {
 	for _, subject := range []string{attachmentsSubject, policiesSubject} {
 		if err := f.Unknown[subject]; err != nil {
 			w.unknown(2, "network.rdma.enabled: you may not read the %s (%s)", subject, firstLine(err))
 		}
 	}
-	var rails []rail
+	var rails []attachment.Definition
 	for _, resource := range devices(f, nodes) {
 		on := 0
 		for _, node := range nodes {
@@ -57,7 +53,7 @@ func (w *writer) rails(f Facts, nodes []corev1.Node) []rail {
 		case at < 0 && f.Unknown[attachmentsSubject] == nil:
 			w.comment(2, "%s is on all nodes, but has no attachment in namespace default or %s: left out.", resource, f.Namespace)
 		case at >= 0:
-			rails = append(rails, rail{resource, f.Attachments[at]})
+			rails = append(rails, f.Attachments[at])
 		}
 	}
 	return rails
@@ -82,7 +78,7 @@ func devices(f Facts, nodes []corev1.Node) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-func (w *writer) rdma(f Facts, nodes []corev1.Node, rails []rail) form {
+func (w *writer) rdma(f Facts, nodes []corev1.Node, rails []attachment.Definition) form {
 	if len(rails) > 0 {
 		w.sriov(f, rails)
 		return sriov
@@ -105,20 +101,15 @@ func (w *writer) rdma(f Facts, nodes []corev1.Node, rails []rail) form {
 	return noRDMA
 }
 
-func (w *writer) sriov(f Facts, rails []rail) {
+func (w *writer) sriov(f Facts, rails []attachment.Definition) {
 	if len(f.RDMA) > 0 {
 		w.comment(2, "By SR-IOV: the policies of these resources have isRdma.")
 	} else {
 		w.guess(2, "network.rdma.enabled: by SR-IOV, because all nodes have resources with rdma in their names, each with its attachment")
 	}
 	w.line(2, "enabled: true")
-	var definitions []attachment.Definition
-	isolated := len(rails) > 1
-	for _, r := range rails {
-		definitions = append(definitions, r.Definition)
-		isolated = isolated && len(r.Ranges) > 0
-	}
-	overlaps := attachment.Overlaps(definitions)
+	isolated := len(rails) > 1 && !slices.ContainsFunc(rails, func(r attachment.Definition) bool { return len(r.Ranges) == 0 })
+	overlaps := attachment.Overlaps(rails)
 	for _, overlap := range overlaps {
 		w.guess(2, "network.rdma.attachments: %s, so two pods may get one address; correct the attachments", overlap)
 	}
@@ -128,23 +119,16 @@ func (w *writer) sriov(f Facts, rails []rail) {
 	}
 	w.line(2, "attachments:")
 	for _, r := range rails {
-		var ranges []string
-		for _, one := range r.Ranges {
-			ranges = append(ranges, one.String())
-		}
-		if len(ranges) == 0 {
-			ranges = []string{r.Problem}
-		}
-		w.line(2, "- %s # %s", r.Name, strings.Join(ranges, ", "))
+		w.line(2, "- %s # %s", r.Name, cmp.Or(strings.Join(humanize.Each(r.Ranges, attachment.Range.String), ", "), r.Problem))
 		for _, other := range f.Attachments {
-			if other.Resource == r.resource && other.Name != r.Name {
+			if other.Resource == r.Resource && other.Name != r.Name {
 				w.comment(2, "- %s has the same resource", other.Name)
 			}
 		}
 	}
 	w.line(2, "resources:")
 	for _, r := range rails {
-		w.line(3, "%s: 1", r.resource)
+		w.line(3, "%s: 1", r.Resource)
 	}
 }
 
@@ -188,12 +172,8 @@ func (w *writer) security(f Facts, form form) {
 	if err := f.Unknown[constraintsSubject]; err != nil {
 		w.unknown(1, "security.scc: the constraints that %s may use (%s)", f.ServiceAccount, firstLine(err))
 	}
-	var names []string
-	for _, c := range f.Constraints {
-		names = append(names, c.name)
-	}
-	if len(names) > 0 {
-		w.comment(1, "%s may use %s.", f.ServiceAccount, strings.Join(names, ", "))
+	if len(f.Constraints) > 0 {
+		w.comment(1, "%s may use %s.", f.ServiceAccount, strings.Join(humanize.Each(f.Constraints, func(c constraint) string { return c.name }), ", "))
 	}
 	scc := f.may(func(c constraint) bool { return c.ipcLock })
 	own := form == sriov && scc != "" && scc != "privileged"

@@ -12,11 +12,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // State is that of an environment.
@@ -76,6 +81,7 @@ type Node struct {
 }
 
 type source struct {
+	clients     *kube.Clients
 	environment string
 	nodes       nodes.Set
 	jobs        map[string]*training
@@ -84,17 +90,21 @@ type source struct {
 type training struct {
 	fabric  string
 	read    int64
-	lines   metrics.Lines
+	lines   *lines.Splitter
 	history metrics.History
 	last    map[string]any
 }
 
-func openSource(ctx context.Context, clients *kube.Clients, environment string) (*source, error) {
-	set, err := nodes.Connect(ctx, clients, environment, "")
+func openSource(cmd *cobra.Command, env *envflags.Flags) (*source, error) {
+	clients, err := env.Connect(cmd.Context(), step.TextLog(cmd.ErrOrStderr()))
 	if err != nil {
 		return nil, err
 	}
-	return &source{environment: environment, nodes: set, jobs: map[string]*training{}}, nil
+	set, err := nodes.Connect(cmd.Context(), clients, env.Environment, "")
+	if err != nil {
+		return nil, err
+	}
+	return &source{clients: clients, environment: env.Environment, nodes: set, jobs: map[string]*training{}}, nil
 }
 
 // askNodes bounds the questions to the nodes.
@@ -137,12 +147,12 @@ func (s *source) ask(ctx context.Context) (State, error) {
 
 // current is ask for a source that is asked for a long time: if no node answers, the error is the reason why the environment
 // is gone, or nil if it exists.
-func (s *source) current(ctx context.Context, clients *kube.Clients) (State, error) {
+func (s *source) current(ctx context.Context) (State, error) {
 	state, err := s.ask(ctx)
 	if err == nil || ctx.Err() != nil {
 		return state, ctx.Err()
 	}
-	set, gone := nodes.Connect(ctx, clients, s.environment, "")
+	set, gone := nodes.Connect(ctx, s.clients, s.environment, "")
 	set.Close()
 	return state, gone
 }
@@ -189,10 +199,10 @@ func (s *source) job(ctx context.Context, status agent.JobStatus) Job {
 	m := s.jobs[status.Record] // each attempt has metrics of its own
 	if m == nil {
 		m = &training{last: map[string]any{}}
-		m.lines.Each = func(line map[string]any) {
+		m.lines = metrics.Lines(func(line map[string]any) {
 			m.history.Add(line)
 			maps.Copy(m.last, line)
-		}
+		})
 		var measured fabric.Report
 		if content, err := s.nodes[0].ReadRecord(ctx, status.ID, agent.FabricReport); err == nil && json.Unmarshal(content, &measured) == nil {
 			m.fabric = measured.Summary()
@@ -200,7 +210,7 @@ func (s *source) job(ctx context.Context, status agent.JobStatus) Job {
 		s.jobs[status.Record] = m
 	}
 	if log, err := s.nodes[0].Log(ctx, status.ID, agent.MetricsLog, m.read, false); err == nil {
-		n, _ := io.Copy(&m.lines, log) // the rest comes the next time
+		n, _ := io.Copy(m.lines, log) // the rest comes the next time
 		m.read += n
 		_ = log.Close()
 	}

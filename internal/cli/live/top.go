@@ -18,7 +18,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -43,23 +42,19 @@ Exit code 0: shown; 1: there is no such environment, or no node answers; 2: wron
   mlenv top --once
   mlenv top h-kim --output=json`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			err := envflags.ParseName(cmd.Flags(), args)
-			if every < time.Second {
-				err = errors.Join(err, fmt.Errorf("--every %s: want at least 1s", every))
-			}
-			return err
+			return errors.Join(envflags.ParseName(cmd.Flags(), args), step.Want(every >= time.Second, "--every %s: want at least 1s", every))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx := cmd.Context()
-			clients, err := env.Connect(ctx, step.TextLog(cmd.ErrOrStderr()))
+			s, err := openSource(cmd, &env)
 			if err != nil {
 				return err
 			}
+			defer s.nodes.Close()
 			file, _ := cmd.OutOrStdout().(*os.File)
 			if !once && output.ForPeople() && file != nil && term.IsTerminal(int(file.Fd())) {
-				return showLive(ctx, clients, env.Environment, file, every)
+				return s.showLive(cmd.Context(), file, every)
 			}
-			report, err := readOnce(ctx, clients, env.Environment)
+			report, err := s.ask(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -67,29 +62,15 @@ Exit code 0: shown; 1: there is no such environment, or no node answers; 2: wron
 		},
 	}
 	flags := cmd.Flags()
-	env.AddTo(flags, "cluster file; its namespace is used without --namespace")
+	env.AddTo(flags, envflags.OnlyNamespace)
 	output.AddTo(flags, step.Text, step.JSON, step.YAML)
 	flags.BoolVar(&once, "once", false, "print the table once")
 	flags.DurationVar(&every, "every", 2*time.Second, "time between two updates")
 	return cmd
 }
 
-func readOnce(ctx context.Context, clients *kube.Clients, environment string) (State, error) {
-	t, err := openSource(ctx, clients, environment)
-	if err != nil {
-		return State{}, err
-	}
-	defer t.nodes.Close()
-	return t.ask(ctx)
-}
-
 // showLive shows the table on a terminal until ctx ends or the environment is gone.
-func showLive(ctx context.Context, clients *kube.Clients, environment string, terminal *os.File, every time.Duration) error {
-	t, err := openSource(ctx, clients, environment)
-	if err != nil {
-		return err
-	}
-	defer t.nodes.Close()
+func (s *source) showLive(ctx context.Context, terminal *os.File, every time.Duration) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	size := func() (width, height int) {
@@ -99,7 +80,7 @@ func showLive(ctx context.Context, clients *kube.Clients, environment string, te
 		}
 		return width, height
 	}
-	return redraw(ctx, terminal, size, ticker.C, func() (State, error) { return t.current(ctx, clients) })
+	return redraw(ctx, terminal, size, ticker.C, func() (State, error) { return s.current(ctx) })
 }
 
 // redraw shows a new table at every tick, until ctx ends or ask fails.

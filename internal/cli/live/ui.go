@@ -22,7 +22,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/chart"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // UICommand is mlenv ui.
@@ -42,23 +41,15 @@ Exit code 0: ended by Ctrl-C; 1: there is no such environment; 2: wrong usage.`,
 			return envflags.ParseName(cmd.Flags(), args)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			clients, err := env.Connect(cmd.Context(), step.TextLog(cmd.ErrOrStderr()))
-			if err != nil {
-				return err
-			}
-			s, err := openSource(cmd.Context(), clients, env.Environment)
+			s, err := openSource(cmd, &env)
 			if err != nil {
 				return err
 			}
 			defer s.nodes.Close()
-			return serve(cmd.Context(), cmd.OutOrStdout(), Page{
-				Environment: env.Environment,
-				State:       func(ctx context.Context) (State, error) { return s.current(ctx, clients) },
-				Log:         s.log,
-			})
+			return serve(cmd.Context(), cmd.OutOrStdout(), Page{Environment: env.Environment, State: s.current, Log: s.log})
 		},
 	}
-	env.AddTo(cmd.Flags(), "cluster file; its namespace is used without --namespace")
+	env.AddTo(cmd.Flags(), envflags.OnlyNamespace)
 	return cmd
 }
 

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"time"
 
@@ -31,11 +30,7 @@ Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
   mlenv doctor h-kim -n my-namespace
   mlenv doctor --output=json`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			err := envflags.ParseName(cmd.Flags(), args)
-			if quietAfter <= 0 {
-				err = errors.Join(err, fmt.Errorf("--quiet-after %s: want more than 0s", quietAfter))
-			}
-			return err
+			return errors.Join(envflags.ParseName(cmd.Flags(), args), step.Want(quietAfter > 0, "--quiet-after %s: want more than 0s", quietAfter))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			clients, err := env.Connect(cmd.Context(), step.TextLog(cmd.ErrOrStderr()))
@@ -47,17 +42,14 @@ Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
 				report.Print(out)
 				return nil
 			})
-			if err != nil {
-				return err
-			}
-			if report.Broken() {
+			if err == nil && report.Broken() {
 				return &step.Exit{Code: step.Failed}
 			}
-			return nil
+			return err
 		},
 	}
 	flags := cmd.Flags()
-	env.AddTo(flags, "cluster file; its namespace is used without --namespace")
+	env.AddTo(flags, envflags.OnlyNamespace)
 	output.AddTo(flags, step.Text, step.JSON, step.YAML)
 	flags.DurationVar(&quietAfter, "quiet-after", 3*time.Minute, "how long a training may print nothing before that is a finding")
 	return cmd

@@ -107,13 +107,10 @@ func (o *rdmaOptions) run(cmd *cobra.Command) error {
 		report.print(out, o.check)
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	if o.check && !report.fine() {
+	if err == nil && o.check && !report.fine() {
 		return &step.Exit{Code: step.Failed}
 	}
-	return nil
+	return err
 }
 
 func detect(ctx context.Context, clients *kube.Clients, name string, settings network.Settings) (rdmaReport, error) {

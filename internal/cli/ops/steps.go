@@ -23,11 +23,10 @@ import (
 // BuildCommand is mlenv build, the step build-image. images has a folder for each flavour.
 func BuildCommand(images fs.FS) *cobra.Command {
 	var o buildimage.Options
-	var where kube.Flags
-	var clusterFile, installed string
+	var where fileFlags
 	load := func(ctx context.Context) error {
 		var err error
-		o.Cluster, err = loadFile(ctx, &where, clusterFile, installed)
+		o.Cluster, err = where.load(ctx)
 		return errors.Join(err, o.Check(images))
 	}
 	cmd := &cobra.Command{
@@ -38,46 +37,51 @@ func BuildCommand(images fs.FS) *cobra.Command {
   mlenv build --cluster-file clusters/cairo.yaml --folder ./my-image --flavour mine`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			o.BuildArgs = append(o.BuildArgs, args...)
-			if clusterFile == "" {
+			if where.file == "" {
 				return nil // its mistakes are not those of the command line
 			}
 			return load(cmd.Context())
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if clusterFile == "" {
+			if where.file == "" {
 				if err := load(cmd.Context()); err != nil {
 					return err
 				}
 			}
-			_, err := buildimage.Run(cmd.Context(), buildimage.Deps{Connect: buildimage.Connect(where, o.Cluster, "", ""), Images: images, Log: step.Log(cmd), Out: step.Output(cmd)}, o)
+			_, err := buildimage.Run(cmd.Context(), buildimage.Deps{Connect: buildimage.Connect(where.Flags, o.Cluster, "", ""), Images: images, Log: step.Log(cmd), Out: step.Output(cmd)}, o)
 			return err
 		},
 	}
-	where.AddTo(cmd.Flags())
+	where.addTo(cmd)
 	o.AddFlags(cmd.Flags())
-	addFileFlags(cmd, &clusterFile, &installed)
 	step.AddLogFormat(cmd)
 	return cmd
 }
 
-// addFileFlags adds the flags that name a cluster file, or an installed one.
-func addFileFlags(cmd *cobra.Command, file, installed *string) {
-	cmd.Flags().StringVar(file, "cluster-file", "", "cluster file (default: the installed one)")
-	cmd.Flags().StringVar(installed, "cluster", "", "name of the installed cluster file (default: the only one)")
+// fileFlags name a cluster, and a cluster file or an installed one.
+type fileFlags struct {
+	kube.Flags
+	file, installed string
+}
+
+func (f *fileFlags) addTo(cmd *cobra.Command) {
+	f.AddTo(cmd.Flags())
+	cmd.Flags().StringVar(&f.file, "cluster-file", "", "cluster file (default: the installed one)")
+	cmd.Flags().StringVar(&f.installed, "cluster", "", "name of the installed cluster file (default: the only one)")
 	cmd.MarkFlagsMutuallyExclusive("cluster", "cluster-file")
 }
 
-// loadFile reads the cluster file, or else the installed one; where then names its namespace.
-func loadFile(ctx context.Context, where *kube.Flags, file, installed string) (cluster.File, error) {
-	if file != "" {
-		return clusterfile.Load(ctx, file, *where)
+// load reads the cluster file, or else the installed one; then it sets Namespace to that of the file.
+func (f *fileFlags) load(ctx context.Context) (cluster.File, error) {
+	if f.file != "" {
+		return clusterfile.Load(ctx, f.file, f.Flags)
 	}
-	clients, err := where.Connect()
+	clients, err := f.Connect()
 	if err != nil {
 		return cluster.File{}, err
 	}
-	where.Namespace = clients.Namespace
-	return clusterfile.LoadInstalled(ctx, clients, installed)
+	f.Namespace = clients.Namespace
+	return clusterfile.LoadInstalled(ctx, clients, f.installed)
 }
 
 // PreflightCommand is mlenv preflight.
@@ -125,16 +129,15 @@ Exit code 0: nothing is known that keeps it from starting; 1: it would not start
 // preflightCommand returns a command with preflight's flags that calls run.
 func preflightCommand(run func(cmd *cobra.Command, d preflight.Deps, o preflight.Options) error) *cobra.Command {
 	var o preflight.Options
-	var where kube.Flags
-	var clusterFile, installed string
+	var where fileFlags
 	cmd := &cobra.Command{
 		Args: func(_ *cobra.Command, args []string) error { return errors.Join(step.FlagsOnly(args), o.Check()) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			file, err := loadFile(cmd.Context(), &where, clusterFile, installed)
+			file, err := where.load(cmd.Context())
 			if err != nil {
 				return err
 			}
-			clients, err := o.Connect(where, file)
+			clients, err := o.Connect(where.Flags, file)
 			if err != nil {
 				return err
 			}
@@ -145,9 +148,8 @@ func preflightCommand(run func(cmd *cobra.Command, d preflight.Deps, o preflight
 			return run(cmd, preflight.Deps{Clients: clients, Registry: registry}, o)
 		},
 	}
-	where.AddTo(cmd.Flags())
+	where.addTo(cmd)
 	o.AddFlags(cmd.Flags())
-	addFileFlags(cmd, &clusterFile, &installed)
 	return cmd
 }
 
@@ -177,7 +179,7 @@ func CheckFabricCommand() *cobra.Command {
 		},
 	}
 	o.AddFlags(cmd.Flags())
-	env.AddTo(cmd.Flags(), "cluster file; its namespace is used without --namespace")
+	env.AddTo(cmd.Flags(), envflags.OnlyNamespace)
 	step.AddLogFormat(cmd)
 	return cmd
 }

@@ -11,27 +11,17 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 type validation struct {
-	Name     string    `json:"file"`
-	Valid    bool      `json:"valid"`
-	Mistakes []mistake `json:"mistakes,omitempty"`
+	Name     string           `json:"file"`
+	Valid    bool             `json:"valid"`
+	Mistakes cluster.Problems `json:"mistakes,omitempty"`
 	// Obsolete are values of a valid file that no longer give pods RDMA.
 	Obsolete []string `json:"obsolete,omitempty"`
 	file     cluster.File
-	problems cluster.Problems
-}
-
-// mistake is a cluster.Problem with the names of --output.
-type mistake struct {
-	File   string `json:"file"`
-	Line   int    `json:"line"`
-	Column int    `json:"column"`
-	Path   string `json:"path,omitempty"`
-	Value  string `json:"value,omitempty"`
-	Want   string `json:"want"`
 }
 
 // ValidateCommand is mlenv validate.
@@ -57,11 +47,8 @@ Exit code 0: all files are valid; 1: one is not; 2: wrong usage.`,
 				v := validation{Name: name, Valid: true}
 				if v.file, err = cluster.Load(name, content); err != nil {
 					v.Valid, valid = false, false
-					if !errors.As(err, &v.problems) {
+					if !errors.As(err, &v.Mistakes) {
 						return err
-					}
-					for _, problem := range v.problems {
-						v.Mistakes = append(v.Mistakes, mistake(problem))
 					}
 				}
 				for _, obsolete := range v.file.Obsolete() {
@@ -87,13 +74,13 @@ Exit code 0: all files are valid; 1: one is not; 2: wrong usage.`,
 
 func (v validation) print(out, problems io.Writer) {
 	if !v.Valid {
-		fmt.Fprintln(problems, v.problems)
+		fmt.Fprintln(problems, v.Mistakes)
 		return
 	}
 	f := v.file
 	nodes := "any node with GPUs"
 	if f.Nodes.GPUNodes != nil {
-		nodes = fmt.Sprintf("%d nodes", len(f.Nodes.GPUNodes))
+		nodes = humanize.Count(len(f.Nodes.GPUNodes), "node")
 	}
 	fmt.Fprintf(out, "%s: valid: %s at %s, %s, %d GPUs each, storage %s\n",
 		v.Name, f.Cluster.Name, f.Cluster.API, nodes, f.GPUs.PerNode, f.Storage.Mode)

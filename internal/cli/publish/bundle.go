@@ -16,7 +16,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
@@ -48,12 +50,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			chosen, errPlatforms := parsePlatforms(platforms)
 			tag, errPush := name.NewTag(push)
-			if push == "" {
-				errPush = nil
-			} else if errPush != nil {
-				errPush = fmt.Errorf("reading --push: %w", errPush)
-			}
-			if err := errors.Join(errPush, errPlatforms); err != nil {
+			if err := errors.Join(step.Want(push == "" || errPush == nil, "reading --push: %w", errPush), errPlatforms); err != nil {
 				return fail.Because(fail.InvalidInput, err)
 			}
 			made, err := compileSteps(cmd.Context(), cmd.ErrOrStderr(), source, base, roots, chosen)
@@ -95,29 +92,14 @@ func compileSteps(ctx context.Context, progress io.Writer, source, baseImage, ro
 	return bundle.Describe(ctx, source, "").BuildSteps(ctx, progress, dir, platforms, base, roots, bundle.FetchSpy)
 }
 
-func platformNames() []string {
-	var names []string
-	for _, platform := range bundle.Platforms() {
-		names = append(names, platform.String())
-	}
-	return names
-}
+func platformNames() []string { return humanize.Each(bundle.Platforms(), v1.Platform.String) }
 
 func parsePlatforms(names []string) ([]v1.Platform, error) {
-	var platforms []v1.Platform
-	for _, platform := range bundle.Platforms() {
-		if slices.Contains(names, platform.String()) {
-			platforms = append(platforms, platform)
-		}
-	}
-	var mistakes []error
+	platforms := slices.DeleteFunc(bundle.Platforms(), func(p v1.Platform) bool { return !slices.Contains(names, p.String()) })
+	mistakes := []error{step.Want(len(names) > 0, "reading --platforms: it names none")}
+	allowed := platformNames()
 	for _, text := range names {
-		if !slices.Contains(platformNames(), text) {
-			mistakes = append(mistakes, fmt.Errorf("reading --platforms: %q: want %s", text, strings.Join(platformNames(), " or ")))
-		}
-	}
-	if len(names) == 0 {
-		mistakes = append(mistakes, errors.New("reading --platforms: it names none"))
+		mistakes = append(mistakes, step.Want(slices.Contains(allowed, text), "reading --platforms: %q: want %s", text, strings.Join(allowed, " or ")))
 	}
 	return platforms, errors.Join(mistakes...)
 }
@@ -156,15 +138,12 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at, errAt := name.NewTag(push + as)
-			if errAt != nil {
-				errAt = fmt.Errorf("reading the bundle's reference: %w", errAt)
-			}
 			image, errImage := name.NewDigest(stepsImage)
 			if errImage != nil {
 				errImage = fail.Advise(fmt.Errorf("reading --steps-image: %q: want an image by digest, as NAME@sha256:...: %w", stepsImage, errImage),
 					"mlenv bundle steps-image --push=IMAGE prints it so")
 			}
-			if err := errors.Join(errAt, errImage); err != nil {
+			if err := errors.Join(step.Want(errAt == nil, "reading the bundle's reference: %w", errAt), errImage); err != nil {
 				return fail.Because(fail.InvalidInput, err)
 			}
 			objects, err := bundle.Objects(files)

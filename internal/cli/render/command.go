@@ -4,7 +4,6 @@ package render
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -68,14 +67,9 @@ Exit code 0: printed; 1: the request is invalid; 2: wrong usage.`,
 }
 
 func (o *options) parse(cmd *cobra.Command, args []string) error {
-	problems := []error{envflags.ParseName(cmd.Flags(), args)}
-	if !slices.Contains([]string{"auto", string(objects.TCP), string(objects.RDMA)}, o.mode) {
-		problems = append(problems, fmt.Errorf("--mode %q: want auto, tcp or rdma", o.mode))
-	}
-	if o.cluster == "" {
-		problems = append(problems, errors.New("--cluster-file is missing: want a file as in clusters/"))
-	}
-	return errors.Join(problems...)
+	return errors.Join(envflags.ParseName(cmd.Flags(), args),
+		step.Want(slices.Contains([]string{"auto", string(objects.TCP), string(objects.RDMA)}, o.mode), "--mode %q: want auto, tcp or rdma", o.mode),
+		step.Want(o.cluster != "", "--cluster-file is missing: want a file as in clusters/"))
 }
 
 func (o *options) run(cmd *cobra.Command) error {

@@ -21,14 +21,9 @@ func CancelCommand() *cobra.Command {
 Claims and their files stay.
 
 Exit code 0: the run is cancelled, or has ended already; 1: it could not be cancelled; 2: wrong usage.`,
-		Example:           "  mlenv cancel train-multi-node-x7k2p\n  mlenv cancel train-multi-node-x7k2p --wait",
-		Args:              step.Arguments(1, 1, "one run"),
-		ValidArgsFunction: completeRun(&flags),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, r, err := named(cmd.Context(), flags, args)
-			if err != nil {
-				return err
-			}
+		Example: "  mlenv cancel train-multi-node-x7k2p\n  mlenv cancel train-multi-node-x7k2p --wait",
+		Args:    step.Arguments(1, 1, "one run"),
+		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, _ []string) error {
 			if r.run == nil || r.run.IsDone() {
 				fmt.Fprintf(cmd.OutOrStdout(), "Run %s has ended already: %s.\n", r.name, r.state())
 				return nil
@@ -52,7 +47,7 @@ Exit code 0: the run is cancelled, or has ended already; 1: it could not be canc
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "Run %s was cancelled%s.\n", r.name, took(outcome))
 			return nil
-		},
+		}),
 	}
 	flags.AddTo(cmd.Flags())
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until everything is released")

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -17,9 +19,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
-
-// workspace is where the claim is mounted in the nodes.
-const workspace = "/workspace"
 
 // FetchCommand is mlenv fetch.
 func FetchCommand() *cobra.Command {
@@ -42,22 +41,14 @@ Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run
 		Example: `  mlenv fetch train-multi-node-x7k2p
   mlenv fetch train-multi-node-x7k2p logs
   mlenv fetch train-multi-node-x7k2p checkpoints/mine --to=./mine`,
-		Args:              step.Arguments(1, -1, "a run, and the paths to copy"),
-		ValidArgsFunction: completeRun(&flags),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, r, err := named(cmd.Context(), flags, args[:1])
+		Args: step.Arguments(1, -1, "a run, and the paths to copy"),
+		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, given []string) error {
+			paths, err := r.paths(given)
 			if err != nil {
 				return err
 			}
-			paths, err := r.paths(args[1:])
-			if err != nil {
-				return err
-			}
-			if to == "" {
-				to = r.name
-			}
-			return r.fetch(cmd, clients, paths, len(args) > 1, to)
-		},
+			return r.fetch(cmd, clients, paths, len(given) > 0, cmp.Or(to, r.name))
+		}),
 	}
 	flags.AddTo(cmd.Flags())
 	cmd.Flags().StringVar(&to, "to", "", "folder to copy to, created if it does not exist (default: the name of the run)")
@@ -72,12 +63,12 @@ func (r entry) paths(given []string) ([]string, error) {
 	var paths []string
 	var problems []error
 	for _, p := range given {
-		relative := strings.TrimPrefix(strings.TrimPrefix(path.Clean(p), workspace), "/")
+		relative := strings.TrimPrefix(strings.TrimPrefix(path.Clean(p), agent.Workspace), "/")
 		switch {
 		case p == "logs":
 			relative = fetch.RecordOf(r.uid())
-		case path.IsAbs(p) && path.Clean(p) != workspace && !strings.HasPrefix(path.Clean(p), workspace+"/"), relative == ".." || strings.HasPrefix(relative, "../"):
-			problems = append(problems, fmt.Errorf("path %q: want one on the workspace, such as checkpoints/mine or %s/checkpoints/mine", p, workspace))
+		case path.IsAbs(p) && path.Clean(p) != agent.Workspace && !strings.HasPrefix(path.Clean(p), agent.Workspace+"/"), relative == ".." || strings.HasPrefix(relative, "../"):
+			problems = append(problems, fmt.Errorf("path %q: want one on the workspace, such as checkpoints/mine or %s/checkpoints/mine", p, agent.Workspace))
 		case relative == "":
 			relative = "."
 		}

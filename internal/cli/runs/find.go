@@ -14,7 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -32,14 +34,16 @@ type entry struct {
 	receipt *receipt.Receipt
 }
 
-// named connects to the cluster and finds the run that the arguments name, or else the newest one.
-func named(ctx context.Context, flags kube.Flags, args []string) (*kube.Clients, entry, error) {
-	clients, err := flags.Connect()
-	if err != nil {
-		return nil, entry{}, err
-	}
-	r, err := chosen(ctx, clients, args)
-	return clients, r, err
+// onRun is the RunE of a command about the run that its first argument names, or else the newest one. do gets the other
+// arguments.
+func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients, r entry, others []string) error) func(*cobra.Command, []string) error {
+	return envflags.Connected(flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
+		r, err := chosen(cmd.Context(), clients, args)
+		if err != nil {
+			return err
+		}
+		return do(cmd, clients, r, args[min(1, len(args)):])
+	})
 }
 
 func chosen(ctx context.Context, clients *kube.Clients, args []string) (entry, error) {
@@ -198,16 +202,8 @@ func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
 	return all, nil
 }
 
-// completeRun completes the name of a run for the first argument, and for a flag.
-func completeRun(flags *kube.Flags) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		var names []string
-		if clients, err := flags.Connect(); err == nil && len(args) == 0 {
-			all, _ := list(cmd.Context(), clients) // completion cannot report an error
-			for _, r := range all {
-				names = append(names, r.name)
-			}
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
-	}
+// Names returns the names of all runs for completion, which cannot report an error.
+func Names(ctx context.Context, clients *kube.Clients) []string {
+	all, _ := list(ctx, clients)
+	return humanize.Each(all, func(r entry) string { return r.name })
 }

@@ -84,8 +84,8 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	var answers chan byte
-	var asked, cancelled bool
-	var tooLong <-chan time.Time
+	asked := false
+	var tooLong <-chan time.Time // of a run that was cancelled
 	var uploadError error
 	needed := f.upload != nil
 	cancel := func() {
@@ -95,7 +95,7 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 			f.display.print("== the run was not cancelled: %v", err)
 			return
 		}
-		cancelled, tooLong = true, time.After(cleanupTime)
+		tooLong = time.After(cleanupTime)
 	}
 	if late {
 		cancel()
@@ -113,14 +113,14 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 			return ending, true, nil
 		case err := <-uploaded:
 			switch {
-			case cancelled:
+			case tooLong != nil:
 			case err != nil && uploading.Err() == nil:
 				uploadError = fmt.Errorf("uploading the folder: %w", err)
 				f.display.print("== %v", uploadError)
 				if err := launch.Cancel(ctx, f.clients, f.run); err != nil {
 					return outcome, false, errors.Join(uploadError, err)
 				}
-				cancelled, tooLong = true, time.After(cleanupTime)
+				tooLong = time.After(cleanupTime)
 			case f.detach:
 				return outcome, false, nil
 			case err != nil:
@@ -137,7 +137,7 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 				"mlenv status %s -n %s", f.run.Name, f.run.Namespace)}
 		case s := <-f.signals:
 			switch {
-			case cancelled:
+			case tooLong != nil:
 				f.display.print("== leaving; the run is being cancelled: mlenv status %s -n %s", f.run.Name, f.run.Namespace)
 				return outcome, false, &step.Exit{Code: step.Interrupted}
 			case asked || f.answers == nil || s != os.Interrupt:

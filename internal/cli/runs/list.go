@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
@@ -38,12 +39,7 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 		Args: func(_ *cobra.Command, args []string) error {
 			return step.Want(prune || len(args) == 0, "arguments %q: want --prune with them", args)
 		},
-		ValidArgsFunction: completeRun(&flags),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, err := flags.Connect()
-			if err != nil {
-				return err
-			}
+		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
 			if prune {
 				return pruneReceipts(cmd, clients, args, yes)
 			}
@@ -61,7 +57,7 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 				}
 				return printTable(out, found, time.Now())
 			})
-		},
+		}),
 	}
 	flags.AddTo(cmd.Flags())
 	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML, step.Names)
@@ -71,24 +67,12 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 	return cmd
 }
 
-// summaryList implements step.Lister.
-type summaryList []summary
-
-// Names are the names of the runs.
-func (l summaryList) Names() []string {
-	names := make([]string, len(l))
-	for i, s := range l {
-		names[i] = s.Name
-	}
-	return names
-}
-
-func summaries(ctx context.Context, clients *kube.Clients) (summaryList, error) {
+func summaries(ctx context.Context, clients *kube.Clients) ([]summary, error) {
 	all, err := list(ctx, clients)
 	if err != nil {
 		return nil, err
 	}
-	found := make(summaryList, 0, len(all))
+	found := make([]summary, 0, len(all))
 	for _, r := range all {
 		// The receipt of an ended run has the same facts as its tasks.
 		if r.run != nil && r.receipt == nil {

@@ -50,16 +50,10 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
 		Example: `  mlenv logs train-multi-node-x7k2p --follow
   mlenv logs train-multi-node-x7k2p --rank 3
   mlenv logs train-multi-node-x7k2p --task provision`,
-		ValidArgsFunction: completeRun(&o.kube),
 		Args: func(cmd *cobra.Command, args []string) error {
-			problems := []error{step.Arguments(1, 1, "one run")(cmd, args)}
-			if cmd.Flags().Changed("rank") && o.rank < 0 {
-				problems = append(problems, fmt.Errorf("--rank %d: want 0 or more", o.rank))
-			}
-			if o.tail < 0 {
-				problems = append(problems, fmt.Errorf("--tail %d: want 0 or more", o.tail))
-			}
-			return errors.Join(problems...)
+			return errors.Join(step.Arguments(1, 1, "one run")(cmd, args),
+				step.Want(o.rank >= 0 || !cmd.Flags().Changed("rank"), "--rank %d: want 0 or more", o.rank),
+				step.Want(o.tail >= 0, "--tail %d: want 0 or more", o.tail))
 		},
 	}
 	flags := cmd.Flags()
@@ -71,21 +65,13 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
 	cmd.MarkFlagsMutuallyExclusive("rank", "task")
 	cmd.MarkFlagsMutuallyExclusive("rank", "tail")
 	cmd.MarkFlagsMutuallyExclusive("follow", "tail")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		clients, err := o.kube.Connect()
-		if err != nil {
-			return err
-		}
-		r, err := find(cmd.Context(), clients, args[0])
-		if err != nil {
-			return err
-		}
+	cmd.RunE = onRun(&o.kube, func(cmd *cobra.Command, clients *kube.Clients, r entry, _ []string) error {
 		switch {
 		case o.rank >= 0:
 			out := cmd.OutOrStdout()
 			if terminal(out) {
-				plain := newPlainLog(out)
-				defer plain.split.Flush()
+				plain := plainLog(out)
+				defer plain.Flush()
 				out = plain
 			}
 			return o.rankLog(cmd.Context(), out, cmd.ErrOrStderr(), clients, r)
@@ -93,7 +79,7 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
 			return o.followTasks(cmd, clients, r)
 		}
 		return o.taskLogs(cmd, clients, r)
-	}
+	})
 	return cmd
 }
 

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,8 +19,6 @@ import (
 // params that only the installed pipeline has.
 type params struct {
 	pipeline *v1.Pipeline
-	texts    map[string]*string
-	lists    map[string]*[]string
 	others   []string
 }
 
@@ -42,62 +38,40 @@ func newParams(files fs.FS) params {
 }
 
 func (p *params) addTo(flags *pflag.FlagSet) {
-	p.texts, p.lists = map[string]*string{}, map[string]*[]string{}
 	for _, spec := range p.pipeline.Spec.Params {
 		// pflag takes text in backquotes for the name of the value.
 		usage, _, _ := strings.Cut(strings.TrimSpace(spec.Description), "\n")
 		usage = strings.ReplaceAll(usage, "`", "'")
-		switch {
-		case spec.Type == v1.ParamTypeArray:
-			p.lists[spec.Name] = flags.StringArray(spec.Name, nil, usage+" Can be given several times.")
-		case spec.Default == nil:
-			p.texts[spec.Name] = flags.String(spec.Name, "", usage)
-		default:
-			// The flag's own default is empty: the installed pipeline may have another default.
-			p.texts[spec.Name] = flags.String(spec.Name, "", defaulted(usage, spec.Default.StringVal))
+		if spec.Type == v1.ParamTypeArray {
+			flags.StringArray(spec.Name, nil, usage+" Can be given several times.")
+			continue
 		}
+		if spec.Default != nil && spec.Default.StringVal != "" && !strings.HasPrefix(spec.Default.StringVal, "registry.invalid/") {
+			usage += " (default: " + spec.Default.StringVal + ", unless the installed pipeline has another)"
+		}
+		// The flag's own default is empty: the installed pipeline may have another default.
+		flags.String(spec.Name, "", usage)
 	}
 	flags.StringArrayVar(&p.others, "param", nil, "NAME=VALUE of any param of the installed pipeline. Can be given several times.")
 }
 
-func defaulted(usage, value string) string {
-	if value == "" || strings.HasPrefix(value, "registry.invalid/") {
-		return usage
-	}
-	return usage + " (default: " + value + ", unless the installed pipeline has another)"
-}
-
 // values are the params on the command line, by flags and by --param.
 func (p *params) values(cmd *cobra.Command) (map[string][]string, error) {
-	values := map[string][]string{}
-	for name, text := range p.texts {
-		if cmd.Flags().Changed(name) {
-			values[name] = []string{*text}
-		}
-	}
-	for name, list := range p.lists {
-		if cmd.Flags().Changed(name) {
-			values[name] = *list
-		}
-	}
-	var problems []error
-	byParam := map[string][]string{}
-	for _, other := range p.others {
-		name, value, ok := strings.Cut(other, "=")
+	values, err := launch.ParseValues(p.others)
+	problems := []error{err}
+	for _, spec := range p.pipeline.Spec.Params {
+		flag, byParam := cmd.Flags().Lookup(spec.Name), values[spec.Name]
+		list, isList := flag.Value.(pflag.SliceValue)
 		switch {
-		case !ok || name == "":
-			problems = append(problems, fmt.Errorf("--param %q: want NAME=VALUE", other))
-		case values[name] != nil:
-			problems = append(problems, fmt.Errorf("--param %s and --%s: want one of them", name, name))
-		default:
-			byParam[name] = append(byParam[name], value)
+		case byParam != nil && flag.Changed:
+			problems = append(problems, fmt.Errorf("--param %s and --%s: want one of them", spec.Name, spec.Name))
+		case len(byParam) > 1 && !isList:
+			problems = append(problems, fmt.Errorf("--param %s is given %d times: want one", spec.Name, len(byParam)))
+		case flag.Changed && isList:
+			values[spec.Name] = list.GetSlice()
+		case flag.Changed:
+			values[spec.Name] = []string{flag.Value.String()}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(byParam)) {
-		if len(byParam[name]) > 1 && p.texts[name] != nil {
-			problems = append(problems, fmt.Errorf("--param %s is given %d times: want one", name, len(byParam[name])))
-		}
-	}
-	maps.Copy(values, byParam)
 	return values, errors.Join(problems...)
 }

@@ -42,14 +42,9 @@ With --html mlenv writes the receipt as a page in one file, with the phases on a
 throughput, the bandwidth, and a map of nodes, ranks and rails. It does not overwrite a file.
 
 Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong usage.`,
-		Example:           "  mlenv receipt train-multi-node-x7k2p\n  mlenv receipt train-multi-node-x7k2p --output=json\n  mlenv receipt train-multi-node-x7k2p --html=report.html",
-		Args:              step.Arguments(1, 1, "one run"),
-		ValidArgsFunction: completeRun(&flags),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, r, err := named(cmd.Context(), flags, args)
-			if err != nil {
-				return err
-			}
+		Example: "  mlenv receipt train-multi-node-x7k2p\n  mlenv receipt train-multi-node-x7k2p --output=json\n  mlenv receipt train-multi-node-x7k2p --html=report.html",
+		Args:    step.Arguments(1, 1, "one run"),
+		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, _ []string) error {
 			if r.receipt == nil {
 				return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the receipt of run %s: the run is %s and has none yet: teardown writes it", r.name, r.state()),
 					"mlenv status %s -n %s", r.name, clients.Namespace)
@@ -58,7 +53,7 @@ Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong u
 				return writePage(cmd.OutOrStdout(), page, *r.receipt)
 			}
 			return output.Print(cmd.OutOrStdout(), r.receipt, func(out io.Writer) error { return printReceipt(out, *r.receipt, r.run) })
-		},
+		}),
 	}
 	flags.AddTo(cmd.Flags())
 	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)

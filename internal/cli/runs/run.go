@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
@@ -78,23 +79,16 @@ Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong
 	flags.StringVarP(&o.file, "file", "f", "", "job file with params; arguments and flags replace what it has")
 	flags.BoolVarP(&o.detach, "detach", "d", false, "print the run's name and leave it running")
 	cmd.MarkFlagsMutuallyExclusive("like", "resume-from")
-	for _, name := range []string{"like", "resume-from"} {
-		if err := cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, text string) ([]string, cobra.ShellCompDirective) {
-			return completeRun(&o.kube)(cmd, nil, text)
-		}); err != nil {
-			panic(err) // the flag is added above
-		}
-	}
 	cmd.Args = o.parse
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return o.run(cmd) }
+	cmd.RunE = envflags.Connected(&o.kube, o.start)
 	return cmd
 }
 
 func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
-	var problems []error
+	inFile, noFile := o.readFile()
 	var invalid error
-	inFile := o.readFile(&problems)
 	o.values, invalid = o.params.values(cmd)
+	problems := []error{noFile}
 	dash := cmd.ArgsLenAtDash()
 	if dash >= 0 {
 		args, o.values["script-args"] = args[:dash], args[dash:]
@@ -111,47 +105,34 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 			if flags.Changed(of.flag) {
 				problems = append(problems, fmt.Errorf("argument %q and --%s: want one of them", args[i], of.flag))
 			}
-		case !flags.Changed(of.flag) && inFile[of.flag] == nil && !earlier:
+		case !flags.Changed(of.flag) && inFile[of.flag] == nil && !earlier && noFile == nil:
 			problems = append(problems, fmt.Errorf("an argument is missing: want %s", of.what))
 		}
 	}
-	if len(args) > 2 {
-		problems = append(problems, fmt.Errorf("arguments %q: want a repository and a script; arguments of the script go after --", args[2:]))
-	}
-	if dash >= 0 && flags.Changed("script-args") {
-		problems = append(problems, errors.New("arguments after -- and --script-args: want one of them"))
+	problems = append(problems,
+		step.Want(len(args) <= 2, "arguments %q: want a repository and a script; arguments of the script go after --", args[min(2, len(args)):]),
+		step.Want(dash < 0 || !flags.Changed("script-args"), "arguments after -- and --script-args: want one of them"), invalid)
+	if err := errors.Join(problems...); err != nil {
+		return err
 	}
 	maps.Copy(inFile, o.values)
 	o.values = inFile
-	return errors.Join(append(problems, invalid)...)
+	return nil
 }
 
 // readFile returns the params in the job file. Its resume-from counts unless a flag names an earlier run.
-func (o *runOptions) readFile(problems *[]error) map[string][]string {
+func (o *runOptions) readFile() (map[string][]string, error) {
 	if o.file == "" {
-		return map[string][]string{}
+		return map[string][]string{}, nil
 	}
 	values, resumeFrom, err := o.params.readJob(o.file)
-	if err != nil {
-		*problems = append(*problems, err)
-		// What the file lacks is not a second mistake.
-		return map[string][]string{"repo-url": {""}, "script": {""}}
-	}
 	if o.like == "" && o.resumeFrom == "" {
 		o.resumeFrom = resumeFrom
 	}
-	return values
+	return values, err
 }
 
-func (o *runOptions) run(cmd *cobra.Command) error {
-	clients, err := o.kube.Connect()
-	if err != nil {
-		return err
-	}
-	return o.start(cmd, clients)
-}
-
-func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients) error {
+func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string) error {
 	ctx := cmd.Context()
 	values, err := o.withEarlier(ctx, clients)
 	if err != nil {

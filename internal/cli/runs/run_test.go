@@ -113,7 +113,7 @@ func TestRunThatHasEnded(t *testing.T) {
 				cmd.SetOut(&out)
 				cmd.SetErr(&problems)
 				o := runOptions{runName: "mine", detach: detach, values: map[string][]string{"repo-url": {repository}, "script": {"train.py"}}}
-				err := o.start(cmd, &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"})
+				err := o.start(cmd, &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, nil)
 				var exit *step.Exit
 				if errors.As(err, &exit) && exit.Code != end.code || err != nil && exit == nil || err == nil && end.code != step.Done {
 					t.Errorf("%s %s, detach %t: got %v, want exit code %d", words, repository, detach, err, end.code)

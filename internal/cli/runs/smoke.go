@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 )
 
 // SmokeCommand is mlenv smoke, a small run of the example. files is the bundle.
@@ -49,7 +51,7 @@ Exit codes are those of mlenv run.`,
 		}
 		o.values["repo-url"], o.values["script"] = []string{dir}, []string{"train.py"}
 		o.values["script-args"] = []string{"--steps=150", "--stop-at=20", "--checkpoint-dir="}
-		return o.run(cmd)
+		return envflags.Connected(&o.kube, o.start)(cmd, nil)
 	}
 	return cmd
 }

@@ -139,17 +139,12 @@ func StatusCommand() *cobra.Command {
 API server.
 
 Exit code 0: shown, whatever the state; 1: it cannot be read; 2: wrong usage, or no such run.`,
-		Example:           "  mlenv status\n  mlenv status train-multi-node-x7k2p --output=json",
-		Args:              step.Arguments(0, 1, "one run or none"),
-		ValidArgsFunction: completeRun(&flags),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, r, err := named(cmd.Context(), flags, args)
-			if err != nil {
-				return err
-			}
+		Example: "  mlenv status\n  mlenv status train-multi-node-x7k2p --output=json",
+		Args:    step.Arguments(0, 1, "one run or none"),
+		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, _ []string) error {
 			s := r.status(cmd.Context(), clients)
 			return output.Print(cmd.OutOrStdout(), s, func(out io.Writer) error { return s.print(out, time.Now()) })
-		},
+		}),
 	}
 	flags.AddTo(cmd.Flags())
 	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
@@ -225,7 +220,7 @@ func lastMetrics(ctx context.Context, client *agent.Client, job string) json.Raw
 	}
 	defer log.Close()
 	var last map[string]any
-	if _, err := io.Copy(&metrics.Lines{Each: func(line map[string]any) { last = line }}, log); err != nil || last == nil {
+	if _, err := io.Copy(metrics.Lines(func(line map[string]any) { last = line }), log); err != nil || last == nil {
 		return nil
 	}
 	text, _ := json.Marshal(last) // it was read as JSON

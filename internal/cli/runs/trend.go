@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -44,11 +45,7 @@ Exit code 0: shown; 1: the receipts cannot be read; 2: wrong usage.`,
 	cmd.Flags().StringVar(&picture, "svg", "", "write a picture to this file, as SVG")
 	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
 	tolerances := trend.AddTolerances(cmd.Flags())
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		clients, err := flags.Connect()
-		if err != nil {
-			return err
-		}
+	cmd.RunE = envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, _ []string) error {
 		all, err := receipt.List(cmd.Context(), clients.Kube, clients.Namespace, name)
 		if err != nil {
 			if len(all) == 0 {
@@ -66,6 +63,6 @@ Exit code 0: shown; 1: the receipts cannot be read; 2: wrong usage.`,
 			}
 		}
 		return output.Print(cmd.OutOrStdout(), t, t.Print)
-	}
+	})
 	return cmd
 }

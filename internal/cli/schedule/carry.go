@@ -52,9 +52,5 @@ func Carry(ctx context.Context, client dynamic.Interface, namespace, image strin
 
 // untyped returns the Objects as install applies them.
 func (s Schedule) untyped(namespace, image string) ([]*unstructured.Unstructured, error) {
-	typed, err := s.Objects(namespace, image)
-	if err != nil {
-		return nil, err
-	}
-	return install.Untyped(typed)
+	return install.Untyped(s.Objects(namespace, image))
 }

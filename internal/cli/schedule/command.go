@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -25,7 +26,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
-// defaultName is the name of a schedule without an argument.
 const defaultName = "nightly"
 
 // Main is mlenv in the pod of a schedule; schedule is its only command. It returns the exit code. The steps image must not
@@ -79,13 +79,12 @@ Exit code 0: done; 1: failed; 2: wrong usage.`,
 	f.StringVar(&image, "steps-image", "", "image of the steps, by digest (default: the installed pipeline's)")
 	output.AddUse(f, "yaml prints the objects instead of applying them", step.Text, step.YAML)
 	s.Tolerance = trend.AddTolerances(f)
-	if err := cmd.MarkFlagRequired("at"); err != nil {
-		panic(err) // the flag is added above
-	}
+	_ = cmd.MarkFlagRequired("at") // the flag is defined above
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s.Name = cmp.Or(strings.Join(args, ""), defaultName)
-		err := errors.Join(s.Check(), s.setValues(params))
-		if err != nil {
+		var invalid error
+		s.Values, invalid = launch.ParseValues(params)
+		if err := errors.Join(s.Check(), invalid); err != nil {
 			return &step.Exit{Code: step.WrongUsage, Err: err}
 		}
 		clients, err := flags.Connect()
@@ -95,20 +94,6 @@ Exit code 0: done; 1: failed; 2: wrong usage.`,
 		return s.install(cmd, clients, image, output.Is(step.YAML))
 	}
 	return cmd
-}
-
-func (s *Schedule) setValues(params []string) error {
-	s.Values = map[string][]string{}
-	var problems []error
-	for _, param := range params {
-		name, value, ok := strings.Cut(param, "=")
-		if !ok || name == "" {
-			problems = append(problems, fmt.Errorf("--param %q: want NAME=VALUE", param))
-			continue
-		}
-		s.Values[name] = append(s.Values[name], value)
-	}
-	return errors.Join(problems...)
 }
 
 // install checks the params against the pipeline, and applies the objects.
@@ -148,16 +133,12 @@ func showCommand() *cobra.Command {
 		Short: "List the schedules of a namespace",
 		Long:  "List the schedules of a namespace.\n\nExit code 0: listed; 1: they cannot be read; 2: wrong usage.",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			clients, err := flags.Connect()
-			if err != nil {
-				return err
-			}
+		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, _ []string) error {
 			found, err := clients.Kube.BatchV1().CronJobs(clients.Namespace).List(cmd.Context(), metav1.ListOptions{LabelSelector: selector})
 			if err != nil {
 				return kube.Problem(fmt.Errorf("listing schedules in %s: %w", clients.Namespace, err))
 			}
-			all := schedules{}
+			all := []Schedule{}
 			for i := range found.Items {
 				s, err := of(&found.Items[i])
 				if err != nil {
@@ -166,23 +147,11 @@ func showCommand() *cobra.Command {
 				all = append(all, s)
 			}
 			return output.Print(cmd.OutOrStdout(), all, func(io.Writer) error { return list(cmd, all, found.Items) })
-		},
+		}),
 	}
 	flags.AddTo(cmd.Flags())
 	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML, step.Names)
 	return cmd
-}
-
-// schedules implements step.Lister.
-type schedules []Schedule
-
-// Names are the names of the schedules.
-func (s schedules) Names() []string {
-	names := make([]string, len(s))
-	for i := range s {
-		names[i] = s[i].Name
-	}
-	return names
 }
 
 func list(cmd *cobra.Command, all []Schedule, jobs []batchv1.CronJob) error {
@@ -205,13 +174,9 @@ func removeCommand() *cobra.Command {
 		Short: "Remove a schedule; receipts stay, and a run in progress continues",
 		Long:  "Remove a schedule (default: nightly). Its receipts stay, and a run in progress continues.\n\nExit code 0: removed; 1: failed; 2: wrong usage.",
 		Args:  step.Arguments(0, 1, "one schedule or none"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, err := flags.Connect()
-			if err != nil {
-				return err
-			}
+		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
 			return remove(cmd.Context(), clients.Objects, clients.Namespace, cmp.Or(strings.Join(args, ""), defaultName))
-		},
+		}),
 	}
 	flags.AddTo(cmd.Flags())
 	return cmd
@@ -252,20 +217,14 @@ func fireCommand() *cobra.Command {
 		Short:  "The Job of a schedule: start or find its run, follow it, compare it",
 		Hidden: true, // the CronJob calls it
 		Args:   cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, err := flags.Connect()
-			if err != nil {
-				return err
-			}
+		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
 			n := &nightJob{clients: clients, log: step.TextLog(cmd.OutOrStdout()), now: time.Now}
 			return exitOf(n.fire(cmd.Context(), args[0], job))
-		},
+		}),
 	}
 	flags.AddTo(cmd.Flags())
 	cmd.Flags().StringVar(&job, "job", "", "the Job of this pod; its scheduled time names the run")
-	if err := cmd.MarkFlagRequired("job"); err != nil {
-		panic(err) // the flag is added above
-	}
+	_ = cmd.MarkFlagRequired("job") // the flag is defined above
 	return cmd
 }
 

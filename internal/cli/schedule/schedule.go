@@ -22,6 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/cronjob"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 const (
@@ -56,39 +57,21 @@ var days = regexp.MustCompile(`^(\*|(?i:(mon|tue|wed|thu|fri|sat|sun)([-,](mon|t
 
 // Check reports all mistakes as InvalidInput.
 func (s Schedule) Check() error {
-	var problems []error
-	// The name of a Job is eleven characters longer, and a label has at most 63.
-	if errs := validation.IsDNS1123Label(prefix + s.Name); len(errs) > 0 || len(s.Name) > 40 {
-		problems = append(problems, fmt.Errorf("name %q: want at most 40 letters a-z, digits and hyphens", s.Name))
-	}
-	if install.Reserved(prefix + s.Name) {
-		problems = append(problems, fmt.Errorf("name %q: mlenv install uses %s%s for a part of its own: want another name", s.Name, prefix, s.Name))
-	}
-	if _, err := time.Parse("15:04", s.At); err != nil {
-		problems = append(problems, fmt.Errorf("--at %q: want a time of day, such as 02:30", s.At))
-	}
-	if !days.MatchString(s.Days) {
-		problems = append(problems, fmt.Errorf("--days %q: want * or days, such as mon-fri or sat,sun", s.Days))
-	}
-	if s.OnBusy != "skip" && s.OnBusy != "wait" {
-		problems = append(problems, fmt.Errorf("--on-busy %q: want skip or wait", s.OnBusy))
-	}
-	if _, err := s.zone(); err != nil {
-		problems = append(problems, err)
-	}
-	if err := errors.Join(problems...); err != nil {
+	_, noTime := time.Parse("15:04", s.At)
+	_, noZone := time.LoadLocation(s.TimeZone)
+	err := errors.Join(
+		// The name of a Job is eleven characters longer, and a label has at most 63.
+		step.Want(len(validation.IsDNS1123Label(prefix+s.Name)) == 0 && len(s.Name) <= 40,
+			"name %q: want at most 40 letters a-z, digits and hyphens", s.Name),
+		step.Want(!install.Reserved(prefix+s.Name), "name %q: mlenv install uses %s%s for a part of its own: want another name", s.Name, prefix, s.Name),
+		step.Want(noTime == nil, "--at %q: want a time of day, such as 02:30", s.At),
+		step.Want(days.MatchString(s.Days), "--days %q: want * or days, such as mon-fri or sat,sun", s.Days),
+		step.Want(s.OnBusy == "skip" || s.OnBusy == "wait", "--on-busy %q: want skip or wait", s.OnBusy),
+		step.Want(noZone == nil && s.TimeZone != "Local", "--time-zone %q: want a name of the time zone database, such as Europe/Madrid", s.TimeZone))
+	if err != nil {
 		return fail.Because(fail.InvalidInput, err)
 	}
 	return nil
-}
-
-// zone is UTC without a name.
-func (s Schedule) zone() (*time.Location, error) {
-	zone, err := time.LoadLocation(s.TimeZone)
-	if err != nil || s.TimeZone == "Local" {
-		return nil, fmt.Errorf("--time-zone %q: want a name of the time zone database, such as Europe/Madrid", s.TimeZone)
-	}
-	return zone, nil
 }
 
 // cron is the schedule as a cron line; Check has checked At.
@@ -104,11 +87,8 @@ func (s Schedule) runName(scheduled time.Time) string {
 
 // Objects are the CronJob, and an account that can start and follow runs and read their receipts. image is that of the
 // steps.
-func (s Schedule) Objects(namespace, image string) ([]runtime.Object, error) {
-	spec, err := json.Marshal(s)
-	if err != nil {
-		return nil, fmt.Errorf("encoding schedule %s: %w", s.Name, err)
-	}
+func (s Schedule) Objects(namespace, image string) []runtime.Object {
+	spec, _ := json.Marshal(s) // text and finite numbers can be written
 	labels := install.Labels(part)
 	labels[run.ScheduleLabel] = s.Name
 	job := cronjob.Job{
@@ -128,7 +108,7 @@ func (s Schedule) Objects(namespace, image string) ([]runtime.Object, error) {
 		Action:      batchv1.PodFailurePolicyActionFailJob,
 		OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{ContainerName: new(cronjob.Container), Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{1, 2}},
 	}}}
-	return append(job.Account(rules(s.Name)...), made), nil
+	return append(job.Account(rules(s.Name)...), made)
 }
 
 func rules(name string) []rbacv1.PolicyRule {

@@ -78,10 +78,7 @@ func about(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: 
 // place has the schedule's CronJob, its Job of the night, and an installed pipeline.
 func place(t *testing.T, s Schedule, objects, tekton []runtime.Object) (*nightJob, *bytes.Buffer) {
 	t.Helper()
-	made, err := s.Objects("ns", "steps@sha256:1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := s.Objects("ns", "steps@sha256:1")
 	job := &batchv1.Job{ObjectMeta: about("job")}
 	job.Annotations = map[string]string{batchv1.CronJobScheduledTimestampAnnotation: "2026-03-10T02:30:00+01:00"}
 	pipeline := &v1.Pipeline{ObjectMeta: about(launch.Pipeline), Spec: v1.PipelineSpec{Params: v1.ParamSpecs{
@@ -306,10 +303,7 @@ func TestCron(t *testing.T) {
 }
 
 func TestObjects(t *testing.T) {
-	objects, err := nightly().Objects("ns", "steps@sha256:1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects := nightly().Objects("ns", "steps@sha256:1")
 	job := objects[len(objects)-1].(*batchv1.CronJob)
 	if job.Spec.Schedule != "30 2 * * mon-fri" || *job.Spec.TimeZone != "Europe/Madrid" || job.Spec.ConcurrencyPolicy != batchv1.ForbidConcurrent {
 		t.Errorf("the CronJob is %+v", job.Spec)

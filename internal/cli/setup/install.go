@@ -34,10 +34,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
   mlenv install clusters/cairo.yaml --steps-image=quay.io/me/steps:v1
   mlenv install clusters/cairo.yaml --steps-image=quay.io/me/steps@sha256:... --output=yaml | oc apply --server-side -f -`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if o.DryRun && o.Output.Is(step.YAML) {
-				return errors.New("--dry-run with --output=yaml, which changes nothing anyway: want one of the two")
-			}
-			return step.Arguments(1, 1, "one cluster file")(cmd, args)
+			return errors.Join(step.Want(!o.DryRun || !o.Output.Is(step.YAML),
+				"--dry-run with --output=yaml, which changes nothing anyway: want one of the two"),
+				step.Arguments(1, 1, "one cluster file")(cmd, args))
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Path = args[0]

@@ -39,8 +39,6 @@ type Tick struct {
 type Series struct {
 	Name   string
 	Points []Point
-	// Marked marks each point. A point without neighbors is always marked.
-	Marked bool
 }
 
 // Point is one value. A value that is not finite, or beyond 1e300, is a gap.

@@ -53,17 +53,18 @@ func TestLines(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		values []float64
-		// starts is how many pieces the line has, marks how many points stand by themselves.
+		// starts is how many pieces the line has, marks how many points are marked: of many those that stand by themselves.
 		starts, marks, points int
 	}{
-		{"a line", []float64{3, 2, 1}, 1, 0, 3},
-		{"a gap", []float64{3, 2, nan, 1, 1}, 2, 0, 4},
-		{"a point between gaps", []float64{3, nan, 2, inf, 1, 1}, 3, 2, 4},
+		{"a line", []float64{3, 2, 1}, 1, 3, 3},
+		{"a gap", []float64{3, 2, nan, 1, 1}, 2, 4, 4},
+		{"a point between gaps", []float64{3, nan, 2, inf, 1, 1}, 3, 4, 4},
 		{"one point", []float64{3}, 1, 1, 1},
-		{"all alike", []float64{3, 3, 3}, 1, 0, 3},
-		{"huge", []float64{-1e300, 1e300, math.MaxFloat64}, 1, 0, 2},
-		{"tiny", []float64{0, math.SmallestNonzeroFloat64}, 1, 0, 2},
-		{"closer than a float can tell", []float64{1e16, 1e16 + 2}, 1, 0, 2},
+		{"all alike", []float64{3, 3, 3}, 1, 3, 3},
+		{"many, and two between gaps", append([]float64{3, nan, 2, inf}, make([]float64, mostMarks)...), 3, 2, mostMarks + 2},
+		{"huge", []float64{-1e300, 1e300, math.MaxFloat64}, 1, 2, 2},
+		{"tiny", []float64{0, math.SmallestNonzeroFloat64}, 1, 2, 2},
+		{"closer than a float can tell", []float64{1e16, 1e16 + 2}, 1, 2, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := Chart{Title: "loss", Series: []Series{{Name: "loss", Points: points(tc.values...)}}}
@@ -95,7 +96,7 @@ func TestText(t *testing.T) {
 		Y:      Axis{Label: "bus bandwidth in GB/s", FromZero: true},
 		Levels: []Level{{"expected", 194}},
 		Series: []Series{
-			{Name: "all_reduce", Marked: true, Points: []Point{{X: 8, Y: 0.1}, {X: 1 << 20, Y: 90}, {X: 1 << 30, Y: 188, Label: "1.1 GB: 188 GB/s"}}},
+			{Name: "all_reduce", Points: []Point{{X: 8, Y: 0.1}, {X: 1 << 20, Y: 90}, {X: 1 << 30, Y: 188, Label: "1.1 GB: 188 GB/s"}}},
 			{Name: "broad\"cast</svg><script>alert(1)</script>", Points: []Point{{X: 8, Y: 0.1}}},
 		}}
 	for _, svg := range []string{c.SVG(), c.File()} {
@@ -151,7 +152,7 @@ func TestNumber(t *testing.T) {
 
 func ExampleChart() {
 	c := Chart{Title: "final loss of the last runs", Y: Axis{Label: "loss"}, Levels: []Level{{"tolerated", 2.5}},
-		Series: []Series{{Name: "loss", Marked: true, Points: []Point{{X: 1, Y: 2.31, Label: "train-1: 2.31"}, {X: 2, Y: 2.29, Label: "train-2: 2.29"}}}}}
+		Series: []Series{{Name: "loss", Points: []Point{{X: 1, Y: 2.31, Label: "train-1: 2.31"}, {X: 2, Y: 2.29, Label: "train-2: 2.29"}}}}}
 	fmt.Println(strings.Count(c.SVG(), "<circle"), "points")
 	// Output: 2 points
 }

@@ -18,9 +18,8 @@ const (
 	lineHeight = 17.0
 	// letter is the width of a character in a wide font.
 	letter = 7.4
-	// styles is the number of different series.
 	styles = 8
-	// mostMarks is the number of points above which a series has no marks.
+	// mostMarks is the number of points above which only those without neighbors are marked.
 	mostMarks = 48
 )
 
@@ -141,7 +140,7 @@ func (on canvas) series(style int, s Series) {
 		}
 		class := "mark"
 		alone := !drawn(i-1) && !drawn(i+1)
-		if !alone && (!s.Marked || count > mostMarks) {
+		if !alone && count > mostMarks {
 			class = "hover"
 		}
 		label := p.Label

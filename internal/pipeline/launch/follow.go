@@ -3,8 +3,6 @@ package launch
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -74,54 +72,39 @@ func follow(ctx context.Context, f *follower) (Outcome, error) {
 	tasks, stopTasks := context.WithCancel(followed)
 	defer stopTasks()
 	watching := make(chan error, 1)
-	go func() { watching <- f.watchTasks(tasks) }()
-	ended := make(chan error, 1)
+	go func() { watching <- f.watchTasks(tasks, false) }()
+	running := make(chan error, 1)
 	last := f.of
-	go func() { ended <- f.watchRun(followed, &last) }()
+	go func() { running <- f.watchRun(followed, &last) }()
 	var err error
 	select {
-	case err = <-ended:
+	case err = <-running:
 		stopTasks()
 		<-watching
 		if err == nil && last.IsDone() {
-			err = retry(followed, func() error { return f.updateAll(followed) })
+			err = f.watchTasks(followed, true) // the watch may lag behind the end of the run
 		}
 		f.drain(stop)
 	case err = <-watching:
 		stop()
-		<-ended
+		<-running
 		f.logs.Wait()
 	}
 	if err != nil {
 		return Outcome{Run: last}, err
 	}
+	// The API server may be away for a minute: the caller has followed the run for hours and needs its outcome.
 	var outcome Outcome
-	err = retry(ctx, func() (err error) {
+	backoff := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 8}
+	ended := wait.ExponentialBackoffWithContext(ctx, backoff, func(context.Context) (bool, error) {
 		outcome, err = OutcomeOf(ctx, f.clients, last)
-		return err
+		return !kube.Transient(err), nil
 	})
+	if err == nil {
+		err = ended
+	}
 	return outcome, err
 }
-
-// retry repeats ask for about a minute while the API server is away: the caller has followed the run for hours and needs
-// its outcome.
-func retry(ctx context.Context, ask func() error) error {
-	var last error
-	backoff := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 8}
-	err := wait.ExponentialBackoffWithContext(ctx, backoff, func(context.Context) (bool, error) {
-		if last = ask(); kube.Transient(last) {
-			return false, nil
-		}
-		return true, last
-	})
-	if last != nil {
-		return last
-	}
-	return err
-}
-
-// errDeleted ends the watch of a run that was deleted.
-var errDeleted = errors.New("it was deleted")
 
 type follower struct {
 	clients *kube.Clients
@@ -153,44 +136,24 @@ func (f *follower) emit(e Event) {
 
 // watchRun returns nil when the run has ended or was deleted.
 func (f *follower) watchRun(ctx context.Context, last **v1.PipelineRun) error {
-	err := kube.UntilOne(ctx, "pipelinerun "+f.of.Namespace+"/"+f.of.Name, f.clients.Tekton.TektonV1().PipelineRuns(f.of.Namespace), f.of.Name,
+	return kube.UntilOne(ctx, "pipelinerun "+f.of.Namespace+"/"+f.of.Name, f.clients.Tekton.TektonV1().PipelineRuns(f.of.Namespace), f.of.Name,
 		func(run *v1.PipelineRun) (bool, error) {
 			if run == nil || run.UID != f.of.UID {
-				return false, errDeleted
+				return true, nil
 			}
 			*last = run
 			return run.IsDone(), nil
 		})
-	if errors.Is(err, errDeleted) {
-		return nil
-	}
-	return err
 }
 
-func (f *follower) selector() metav1.ListOptions {
-	return metav1.ListOptions{LabelSelector: "tekton.dev/pipelineRun=" + f.of.Name}
-}
-
-func (f *follower) watchTasks(ctx context.Context) error {
-	return kube.Until(ctx, "taskruns of pipelinerun "+f.of.Namespace+"/"+f.of.Name, f.clients.Tekton.TektonV1().TaskRuns(f.of.Namespace), f.selector(),
+// watchTasks emits what the tasks do until ctx ends; with once, what they have done.
+func (f *follower) watchTasks(ctx context.Context, once bool) error {
+	options := metav1.ListOptions{LabelSelector: run.Label + "=" + f.of.Name}
+	return kube.Until(ctx, "taskruns of pipelinerun "+f.of.Namespace+"/"+f.of.Name, f.clients.Tekton.TektonV1().TaskRuns(f.of.Namespace), options,
 		func(found []*v1.TaskRun) (bool, error) {
 			f.update(found)
-			return false, nil
+			return once, nil
 		})
-}
-
-// updateAll reads the tasks once more, because the watch may lag behind the end of the run.
-func (f *follower) updateAll(ctx context.Context) error {
-	list, err := f.clients.Tekton.TektonV1().TaskRuns(f.of.Namespace).List(ctx, f.selector())
-	if err != nil {
-		return kube.Problem(fmt.Errorf("listing the taskruns of pipelinerun %s/%s: %w", f.of.Namespace, f.of.Name, err))
-	}
-	found := make([]*v1.TaskRun, 0, len(list.Items))
-	for i := range list.Items {
-		found = append(found, &list.Items[i])
-	}
-	f.update(found)
-	return nil
 }
 
 // drain waits for the rest of the logs, and then stops everything.

@@ -23,60 +23,58 @@ import (
 // kind is the type of a param. Its error names the value and what it should be.
 type kind func(value string) error
 
+var (
+	count    = valid(isCount, "a number, or 0 for the default")
+	duration = valid(isDuration, "a duration such as 40m or 24h")
+	image    = valid(isImage, "an image, as in registry.example.com/team/training:tag")
+	secret   = subdomain("the name of a Secret, or none")
+	truth    = oneOf("true", "false")
+)
+
 // kinds has the type of every param of the pipelines, for mlenv, the Action, schedules and preflight.
 var kinds = map[string]kind{
 	"build-args":       matches(`^[A-Za-z_][A-Za-z0-9_.-]*=`, "KEY=VALUE"),
 	"build-timeout":    duration,
-	"check-fabric":     oneOf("true", "false"),
+	"check-fabric":     truth,
 	"cluster":          subdomain("the name of an installed cluster file"),
 	"datasets-size":    size,
 	"deepspeed-config": matches(`^[^-]`, "the path of a DeepSpeed configuration"),
 	"env":              variable,
-	"env-secret":       subdomain("the name of a Secret, or none"),
-	"exclude-nodes":    nodeNames,
+	"env-secret":       secret,
+	"exclude-nodes":    valid(areSubdomains, "names of Kubernetes nodes with commas between them and no spaces"),
 	"fabric-bandwidth": oneOf("warn", "fail"),
 	"flavour":          matches(`^\w[\w.-]{0,127}$`, "a flavour, as in pytorch-2.9-numpy2"),
-	"git-secret":       subdomain("the name of a Secret, or none"),
+	"git-secret":       secret,
 	"gpus-per-node":    count,
-	"hang-timeout":     hangTimeout,
+	"hang-timeout":     valid(isHangTimeout, "auto, 0 for never, or a duration such as 20m"),
 	"image":            image,
-	"keep":             oneOf("true", "false"),
+	"keep":             truth,
 	"keep-for":         duration,
 	"launcher":         launcher,
-	"lfs":              oneOf("true", "false"),
+	"lfs":              truth,
 	"max-restarts":     matches(`^[1-9]?[0-9]$`, "a number from 0 to 99"),
 	"mode":             oneOf("auto", string(objects.TCP), string(objects.RDMA)),
-	"name":             environment,
+	"name":             valid(objects.ValidName, objects.NameRule),
 	"nodes":            count,
-	"notify":           subdomain("the name of a Secret, or none"),
+	"notify":           secret,
 	"on-busy":          oneOf("fail", "wait"),
 	"on-change":        oneOf("fail", "recreate"),
-	"pull-secret":      subdomain("the name of a Secret, or none"),
+	"pull-secret":      secret,
 	"queue":            subdomain("the name of a LocalQueue"),
 	"ranks-per-node":   count,
 	"repo-url":         repository,
-	"requirements":     file,
+	"requirements":     valid(filepath.IsLocal, "the path of a file in the repository"),
 	"revision":         matches(`^([^-\s]\S*)?$`, "a branch, tag or commit"),
-	"routes":           oneOf("true", "false"),
+	"routes":           truth,
 	"script":           matches(`^[^-]`, "the path of a script"),
 	"script-args":      nil,
 	"services":         nil, // provision reports the names of all services
 	"start-timeout":    duration,
 	"steps-image":      image,
 	"storage":          oneOf(string(cluster.SharedStorage), string(cluster.NodeStorage), string(cluster.AutoStorage)),
-	"submodules":       oneOf("true", "false"),
+	"submodules":       truth,
 	"timeout":          duration,
 	"workspace-size":   size,
-}
-
-// check returns the mistakes in the values of a param.
-func check(spec v1.ParamSpec, values []string) (mistakes []error) {
-	for _, value := range values {
-		if err := Check(spec, value); err != nil {
-			mistakes = append(mistakes, fmt.Errorf("param %s: %w", spec.Name, err))
-		}
-	}
-	return mistakes
 }
 
 // Check returns the mistake in a value of a param, or in an item of an array. The default is valid, such as none for a
@@ -89,51 +87,49 @@ func Check(spec v1.ParamSpec, value string) error {
 	return of(value)
 }
 
-func want(valid bool, value, want string) error {
-	if valid {
-		return nil
+// valid is the type of the values for which is returns true; want describes them.
+func valid(is func(value string) bool, want string) kind {
+	return func(value string) error {
+		if is(value) {
+			return nil
+		}
+		return fmt.Errorf("%q: want %s", value, want)
 	}
-	return fmt.Errorf("%q: want %s", value, want)
 }
 
 func oneOf(allowed ...string) kind {
-	return func(value string) error {
-		return want(slices.Contains(allowed, value), value, humanize.List(allowed, "or"))
-	}
+	return valid(func(value string) bool { return slices.Contains(allowed, value) }, humanize.List(allowed, "or"))
 }
 
-func matches(pattern, names string) kind {
-	compiled := regexp.MustCompile(pattern)
-	return func(value string) error { return want(compiled.MatchString(value), value, names) }
+func matches(pattern, want string) kind { return valid(regexp.MustCompile(pattern).MatchString, want) }
+
+func subdomain(want string) kind { return valid(isSubdomain, want) }
+
+func isSubdomain(value string) bool { return len(validation.IsDNS1123Subdomain(value)) == 0 }
+
+func areSubdomains(value string) bool {
+	return !slices.ContainsFunc(strings.Split(value, ","), func(name string) bool { return !isSubdomain(name) })
 }
 
-func subdomain(names string) kind {
-	return func(value string) error { return want(len(validation.IsDNS1123Subdomain(value)) == 0, value, names) }
-}
-
-func nodeNames(value string) error {
-	for name := range strings.SplitSeq(value, ",") {
-		if len(validation.IsDNS1123Subdomain(name)) > 0 {
-			return want(false, value, "names of Kubernetes nodes with commas between them and no spaces")
-		}
-	}
-	return nil
-}
-
-func hangTimeout(value string) error {
+func isHangTimeout(value string) bool {
 	d, err := time.ParseDuration(value)
-	return want(value == "auto" || err == nil && d >= 0, value, "auto, 0 for never, or a duration such as 20m")
+	return value == "auto" || err == nil && d >= 0
 }
 
-func duration(value string) error {
+func isDuration(value string) bool {
 	d, err := time.ParseDuration(value)
-	return want(err == nil && d > 0, value, "a duration such as 40m or 24h")
+	return err == nil && d > 0
 }
 
-// count accepts what the steps' flags accept.
-func count(value string) error {
+// isCount accepts what the steps' flags accept.
+func isCount(value string) bool {
 	n, err := strconv.ParseInt(value, 0, 32)
-	return want(err == nil && n >= 0, value, "a number, or 0 for the default")
+	return err == nil && n >= 0
+}
+
+func isImage(value string) bool {
+	_, err := imagename.ParseReference(value)
+	return err == nil
 }
 
 func size(value string) error {
@@ -141,18 +137,7 @@ func size(value string) error {
 	if err := q.UnmarshalText([]byte(value)); err != nil {
 		return fmt.Errorf("%q: %w", value, err)
 	}
-	return want(q.Sign() > 0, value, "a size such as 100Gi")
-}
-
-func image(value string) error {
-	_, err := imagename.ParseReference(value)
-	return want(err == nil, value, "an image, as in registry.example.com/team/training:tag")
-}
-
-func environment(value string) error { return want(objects.ValidName(value), value, objects.NameRule) }
-
-func file(value string) error {
-	return want(filepath.IsLocal(value), value, "the path of a file in the repository")
+	return valid(func(string) bool { return q.Sign() > 0 }, "a size such as 100Gi")(value)
 }
 
 func launcher(value string) error { return agent.Launcher(value).Check() }

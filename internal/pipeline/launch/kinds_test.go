@@ -44,11 +44,11 @@ func TestEveryParamHasAKind(t *testing.T) {
 			if spec.Default != nil {
 				bare := v1.ParamSpec{Name: spec.Name}
 				value := spec.Default.StringVal
-				if mistakes := check(bare, []string{value}); spec.Type != v1.ParamTypeArray && value != "" && mistakes != nil {
-					t.Errorf("the default of param %s of pipeline %s: %v", spec.Name, name, mistakes)
+				if err := Check(bare, value); spec.Type != v1.ParamTypeArray && value != "" && err != nil {
+					t.Errorf("the default of param %s of pipeline %s: %v", spec.Name, name, err)
 				}
 			}
-			if strings.HasSuffix(spec.Description, ", true or false.") && check(spec, []string{"True"}) == nil {
+			if strings.HasSuffix(spec.Description, ", true or false.") && Check(spec, "True") == nil {
 				t.Errorf("param %s of pipeline %s takes True, with which Tekton would skip its task", spec.Name, name)
 			}
 		}
@@ -94,17 +94,17 @@ func TestKinds(t *testing.T) {
 		{"timeout", "1h30m", "90"},
 	} {
 		spec := v1.ParamSpec{Name: test.param}
-		if mistakes := check(spec, []string{test.valid}); mistakes != nil {
-			t.Errorf("%s %q: got %v, want it valid", test.param, test.valid, mistakes)
+		if err := Check(spec, test.valid); err != nil {
+			t.Errorf("%s %q: got %v, want it valid", test.param, test.valid, err)
 		}
-		if mistakes := check(spec, []string{test.invalid}); len(mistakes) != 1 || !strings.Contains(mistakes[0].Error(), "want ") {
-			t.Errorf("%s %q: got %v, want one mistake", test.param, test.invalid, mistakes)
+		if err := Check(spec, test.invalid); err == nil || !strings.Contains(err.Error(), "want ") {
+			t.Errorf("%s %q: got %v, want a mistake", test.param, test.invalid, err)
 		}
 	}
-	if mistakes := check(v1.ParamSpec{Name: "repo-url"}, []string{"https://me:hunter2@example.com"}); len(mistakes) != 1 || strings.Contains(mistakes[0].Error(), "hunter2") {
-		t.Errorf("got %v, want a mistake that shows no password", mistakes)
+	if err := Check(v1.ParamSpec{Name: "repo-url"}, "https://me:hunter2@example.com"); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("got %v, want a mistake that shows no password", err)
 	}
-	if mistakes := check(v1.ParamSpec{Name: "mine"}, []string{"anything"}); mistakes != nil {
-		t.Errorf("a param that only the installed pipeline has: %v", mistakes)
+	if err := Check(v1.ParamSpec{Name: "mine"}, "anything"); err != nil {
+		t.Errorf("a param that only the installed pipeline has: %v", err)
 	}
 }

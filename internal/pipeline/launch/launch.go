@@ -4,7 +4,6 @@ package launch
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"time"
@@ -128,13 +127,7 @@ func adopt(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) (
 // if the run has ended, was deleted, or is being cancelled. Errors: PermissionDenied.
 func Cancel(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) error {
 	// The UID protects a later run of the same name.
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": of.UID},
-		"spec":     map[string]any{"status": v1.PipelineRunSpecStatusCancelledRunFinally},
-	})
-	if err != nil {
-		return fmt.Errorf("cancelling pipelinerun %s/%s: %w", of.Namespace, of.Name, err)
-	}
+	patch := fmt.Appendf(nil, `{"metadata": {"uid": %q}, "spec": {"status": %q}}`, of.UID, v1.PipelineRunSpecStatusCancelledRunFinally)
 	runs := clients.Tekton.TektonV1().PipelineRuns(of.Namespace)
 	found, err := runs.Get(ctx, of.Name, metav1.GetOptions{})
 	switch {

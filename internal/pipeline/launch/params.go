@@ -37,6 +37,21 @@ func Params(pipeline *v1.Pipeline, values map[string][]string) (v1.Params, error
 	return params, nil
 }
 
+// ParseValues reads values that a command line has as NAME=VALUE, with a flag --param for each.
+func ParseValues(params []string) (map[string][]string, error) {
+	values := map[string][]string{}
+	var problems []error
+	for _, param := range params {
+		name, value, ok := strings.Cut(param, "=")
+		if !ok || name == "" {
+			problems = append(problems, fmt.Errorf("--param %q: want NAME=VALUE", param))
+			continue
+		}
+		values[name] = append(values[name], value)
+	}
+	return values, errors.Join(problems...)
+}
+
 // mistakes are: an unknown param, a param without a value, several values of a param that takes one, a value of another
 // type.
 func mistakes(pipeline *v1.Pipeline, values map[string][]string) (problems []error) {
@@ -44,7 +59,11 @@ func mistakes(pipeline *v1.Pipeline, values map[string][]string) (problems []err
 	for _, spec := range pipeline.Spec.Params {
 		names[spec.Name] = true
 		texts, given := values[spec.Name]
-		problems = append(problems, check(spec, texts)...)
+		for _, text := range texts {
+			if err := Check(spec, text); err != nil {
+				problems = append(problems, fmt.Errorf("param %s: %w", spec.Name, err))
+			}
+		}
 		switch {
 		case !given && spec.Default == nil:
 			problems = append(problems, fmt.Errorf("param %s is missing: want %s", spec.Name, description(spec)))

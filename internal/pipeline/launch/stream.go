@@ -84,8 +84,6 @@ func Logs(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, task r
 
 type stream struct {
 	open opener
-	// pause comes before the log is opened again; it doubles while no line comes.
-	pause time.Duration
 	// ended is closed when the container has ended; done after the last line.
 	ended, done chan struct{}
 	end         func()
@@ -97,14 +95,14 @@ type stream struct {
 }
 
 func newStream(open opener) *stream {
-	s := &stream{open: open, pause: firstPause, ended: make(chan struct{}), done: make(chan struct{})}
+	s := &stream{open: open, ended: make(chan struct{}), done: make(chan struct{})}
 	s.end = sync.OnceFunc(func() { close(s.ended) })
 	return s
 }
 
 // follow passes each line to emit once. It returns nil after the last line, or if the pod was deleted.
 func (s *stream) follow(ctx context.Context, emit func(time.Time, string)) error {
-	pause := s.pause
+	pause := firstPause // before the log is opened again
 	for {
 		over := false
 		select {
@@ -123,7 +121,7 @@ func (s *stream) follow(ctx context.Context, emit func(time.Time, string)) error
 			return kube.Problem(err)
 		}
 		if s.last.After(before) {
-			pause = s.pause
+			pause = firstPause
 		}
 		wake := s.ended
 		if over {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -53,30 +54,31 @@ func TestStreamIsTakenUpWhereItBroke(t *testing.T) {
 		{"may not be read", []func() (io.ReadCloser, error){refuse(apierrors.NewForbidden(corev1.Resource("pods"), "p", errors.New("no")))}, nil, fail.PermissionDenied},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			left := tc.openings
-			var s *stream
-			s = newStream(func(context.Context, time.Time) (io.ReadCloser, error) {
-				if len(left) == 0 {
-					t.Fatal("it is opened too often")
-				}
-				next := left[0]
-				if left = left[1:]; len(left) == 1 {
+			synctest.Test(t, func(t *testing.T) {
+				left := tc.openings
+				var s *stream
+				s = newStream(func(context.Context, time.Time) (io.ReadCloser, error) {
+					if len(left) == 0 {
+						t.Fatal("it is opened too often")
+					}
+					next := left[0]
+					if left = left[1:]; len(left) == 1 {
+						s.end()
+					}
+					return next()
+				})
+				if len(left) == 1 {
 					s.end()
 				}
-				return next()
+				var got []string
+				err := s.follow(t.Context(), func(_ time.Time, line string) { got = append(got, line) })
+				if tc.reason == "" && err != nil || tc.reason != "" && fail.ReasonOf(err) != tc.reason {
+					t.Errorf("got %v, want reason %q", err, tc.reason)
+				}
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
 			})
-			s.pause = time.Nanosecond
-			if len(left) == 1 {
-				s.end()
-			}
-			var got []string
-			err := s.follow(t.Context(), func(_ time.Time, line string) { got = append(got, line) })
-			if tc.reason == "" && err != nil || tc.reason != "" && fail.ReasonOf(err) != tc.reason {
-				t.Errorf("got %v, want reason %q", err, tc.reason)
-			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
 		})
 	}
 }

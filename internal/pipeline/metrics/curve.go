@@ -28,7 +28,7 @@ type Point struct {
 	Step float64 `json:"step"`
 	// Elapsed is the time from the first line of the curve to the last of the point.
 	Elapsed *time.Duration `json:"elapsedNanoseconds,omitempty"`
-	// Loss is the mean of the finite lossCount, Highest the highest of several.
+	// Loss is the mean of the finite losses, Highest the highest of several.
 	Loss    *float64 `json:"loss,omitempty"`
 	Highest *float64 `json:"highestLoss,omitempty"`
 	// NotFinite is the number of lines whose loss was NaN or infinite.
@@ -69,16 +69,14 @@ type History struct {
 type bucket struct {
 	lines int
 	// step, at, tokens and samples are those of the last line; at is zero if it is not known.
-	step            float64
-	at              time.Time
-	tokens, samples float64
-	// lossCount is the number of finite losses.
+	step                 float64
+	at                   time.Time
+	tokens, samples      float64
 	lossCount, notFinite int
 	lossSum, highest     float64
 	// timed is the number of lines with the ranks' times, slowest the sum of the longest ones.
-	timed   int
-	slowest float64
-	// firstStep and firstAt are those of the first line.
+	timed     int
+	slowest   float64
 	firstStep float64
 	firstAt   time.Time
 }
@@ -179,7 +177,7 @@ func (h *History) Curve() *Curve {
 	before.step, before.at = before.firstStep, before.firstAt
 	for _, b := range h.buckets {
 		p := Point{Step: b.step, NotFinite: b.notFinite}
-		// The sum of large lossCount may be infinite, which JSON does not have.
+		// The sum of large losses may be infinite, which JSON does not have.
 		if b.lossCount > 0 && !math.IsInf(b.lossSum, 0) {
 			p.Loss = new(b.lossSum / float64(b.lossCount))
 			if b.lossCount > 1 {

@@ -16,7 +16,7 @@ import (
 func curveOf(t *testing.T, file string) *Curve {
 	t.Helper()
 	h := &History{}
-	if _, err := io.WriteString(&Lines{Each: h.Add}, file); err != nil {
+	if _, err := io.WriteString(Lines(h.Add), file); err != nil {
 		t.Fatal(err)
 	}
 	return h.Curve()
@@ -120,10 +120,10 @@ func FuzzLines(f *testing.F) {
 			return
 		}
 		read := func(pieces ...[]byte) (objects []map[string]any, history History) {
-			lines := Lines{Each: func(object map[string]any) {
+			lines := Lines(func(object map[string]any) {
 				objects = append(objects, object)
 				history.Add(object)
-			}}
+			})
 			for _, piece := range pieces {
 				if n, err := lines.Write(piece); n != len(piece) || err != nil {
 					t.Fatalf("wrote %d of %d: %v", n, len(piece), err)

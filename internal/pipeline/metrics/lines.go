@@ -10,20 +10,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 )
 
-// Lines calls Each for every line that is a JSON object, and skips all others: the training may write anything.
-type Lines struct {
-	Each  func(map[string]any)
-	split lines.Splitter
-}
-
-// Write takes the next piece of the file. It does not fail.
-func (l *Lines) Write(p []byte) (int, error) {
-	l.split.Each = func(line []byte) {
+// Lines calls each for every line that is a JSON object, and skips all others: the training may write anything.
+func Lines(each func(map[string]any)) *lines.Splitter {
+	return &lines.Splitter{Each: func(line []byte) {
 		if value := object(line); value != nil {
-			l.Each(value)
+			each(value)
 		}
-	}
-	return l.split.Write(p)
+	}}
 }
 
 // object is the JSON object of a line, nil for anything else. NaN and Infinity, which Python writes and JSON does not

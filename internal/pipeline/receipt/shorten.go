@@ -15,12 +15,18 @@ import (
 // in common, then tails, the curve, and the failed ranks after the first ones. LeftOut names the parts.
 func encode(r Receipt) ([]byte, error) {
 	content, err := json.MarshalIndent(r, "", "  ")
-	for _, shorten := range []func(*Receipt){func(*Receipt) {}, dropHealthyRanks, dropLikeTransports, dropGoodPairs, dropHealthyNodes, dropTails, dropCurve, dropLaterRanks} {
-		if err != nil || len(content) <= maxSize {
-			break
+	if err == nil && len(content) > maxSize {
+		var own Receipt // the caller's stays as it is
+		err = json.Unmarshal(content, &own)
+		for _, shorten := range []func(*Receipt){
+			func(*Receipt) {}, dropHealthyRanks, dropLikeTransports, dropGoodPairs, dropHealthyNodes, dropTails, dropCurve, dropLaterRanks,
+		} {
+			if err != nil || len(content) <= maxSize {
+				break
+			}
+			shorten(&own)
+			content, err = json.Marshal(own)
 		}
-		shorten(&r)
-		content, err = json.Marshal(r)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("encoding the receipt of %s: %w", r.Run, err)
@@ -30,7 +36,7 @@ func encode(r Receipt) ([]byte, error) {
 
 // leaveOut returns a list without the elements to drop, and notes their number.
 func leaveOut[T any](r *Receipt, list []T, what string, drop func(T) bool) []T {
-	kept := slices.DeleteFunc(slices.Clone(list), drop)
+	kept := slices.DeleteFunc(list, drop)
 	if dropped := len(list) - len(kept); dropped > 0 {
 		r.note(humanize.Count(dropped, what))
 	}
@@ -39,7 +45,7 @@ func leaveOut[T any](r *Receipt, list []T, what string, drop func(T) bool) []T {
 
 func (r *Receipt) note(part string) {
 	if !slices.Contains(r.LeftOut, part) { // check-fabric's network is mostly the training's
-		r.LeftOut = append(slices.Clip(r.LeftOut), part)
+		r.LeftOut = append(r.LeftOut, part)
 	}
 }
 
@@ -52,24 +58,19 @@ func (r Rank) Healthy() bool { return r.Stopped || r.Exit == agent.Exit{} }
 
 // dropLikeTransports keeps the ranks and rails whose transport differs from that of most.
 func dropLikeTransports(r *Receipt) {
-	r.Network = withoutLike(r, r.Network)
-	if r.Fabric != nil && r.Fabric.Network != nil {
-		report := *r.Fabric
-		report.Network = withoutLike(r, report.Network)
-		r.Fabric = &report
+	networks := []*nccl.Summary{r.Network}
+	if r.Fabric != nil {
+		networks = append(networks, r.Fabric.Network)
 	}
-}
-
-func withoutLike(r *Receipt, network *nccl.Summary) *nccl.Summary {
-	if network == nil {
-		return nil
+	for _, network := range networks {
+		if network == nil {
+			continue
+		}
+		rankUsual := mostFrequent(network.Ranks, func(rank nccl.Rank) nccl.Transport { return rank.Transport })
+		network.Ranks = leaveOut(r, network.Ranks, string(rankUsual)+" rank", func(rank nccl.Rank) bool { return rank.Transport == rankUsual })
+		railUsual := mostFrequent(network.Rails, func(rail nccl.Rail) nccl.Transport { return rail.Transport })
+		network.Rails = leaveOut(r, network.Rails, string(railUsual)+" rail", func(rail nccl.Rail) bool { return rail.Transport == railUsual })
 	}
-	shorter := *network
-	rankUsual := mostFrequent(network.Ranks, func(rank nccl.Rank) nccl.Transport { return rank.Transport })
-	shorter.Ranks = leaveOut(r, network.Ranks, string(rankUsual)+" rank", func(rank nccl.Rank) bool { return rank.Transport == rankUsual })
-	railUsual := mostFrequent(network.Rails, func(rail nccl.Rail) nccl.Transport { return rail.Transport })
-	shorter.Rails = leaveOut(r, network.Rails, string(railUsual)+" rail", func(rail nccl.Rail) bool { return rail.Transport == railUsual })
-	return &shorter
 }
 
 func mostFrequent[T any, K comparable](list []T, of func(T) K) (most K) {
@@ -88,12 +89,10 @@ func dropGoodPairs(r *Receipt) {
 	if r.Fabric == nil {
 		return
 	}
-	report := *r.Fabric
-	report.Measurements = leaveOut(r, report.Measurements, "measurement", func(m fabric.Measurement) bool {
-		return m.Scope == fabric.InPair && !slices.ContainsFunc(report.FaultyNodes, m.Pair.Has) ||
-			m.Scope == fabric.InNode && !slices.Contains(report.FaultyNodes, m.Node)
+	r.Fabric.Measurements = leaveOut(r, r.Fabric.Measurements, "measurement", func(m fabric.Measurement) bool {
+		return m.Scope == fabric.InPair && !slices.ContainsFunc(r.Fabric.FaultyNodes, m.Pair.Has) ||
+			m.Scope == fabric.InNode && !slices.Contains(r.Fabric.FaultyNodes, m.Node)
 	})
-	r.Fabric = &report
 }
 
 // dropHealthyNodes drops the ports and the UUIDs of GPUs of nodes on which no rank failed by itself.
@@ -102,7 +101,6 @@ func dropHealthyNodes(r *Receipt) {
 	for _, rank := range r.Ranks {
 		failed[rank.Node] = failed[rank.Node] || !rank.Healthy()
 	}
-	r.Nodes = slices.Clone(r.Nodes)
 	for i := range r.Nodes {
 		if n := &r.Nodes[i]; !failed[n.Node] {
 			n.Rails, n.GPUs = nil, make([]string, len(n.GPUs)) // whose number stays
@@ -112,7 +110,6 @@ func dropHealthyNodes(r *Receipt) {
 }
 
 func dropTails(r *Receipt) {
-	r.Ranks = slices.Clone(r.Ranks)
 	for i := range r.Ranks {
 		r.Ranks[i].Tail = nil
 	}

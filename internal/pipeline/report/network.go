@@ -78,47 +78,37 @@ func notChecked(r receipt.Receipt) string {
 }
 
 func fabricFacts(f *fabric.Report) []fact {
-	list := []fact{{Name: "Transport", Value: f.Transport}}
-	if f.Bandwidth > 0 {
-		list = append(list, fact{Name: "Bus bandwidth of all_reduce", Value: f.Bandwidth.String()})
-	}
+	expected := "not known: neither the ports' rates nor the cluster file have it"
 	if f.Expected > 0 {
-		list = append(list, fact{Name: "Expected", Value: fmt.Sprintf("%s; %.0f%% of it was reached", f.Expected, 100*float64(f.Bandwidth)/float64(f.Expected))})
-	} else {
-		list = append(list, fact{Name: "Expected", Value: "not known: neither the ports' rates nor the cluster file have it"})
+		expected = fmt.Sprintf("%s; %.0f%% of it was reached", f.Expected, 100*float64(f.Bandwidth)/float64(f.Expected))
 	}
-	if f.Latency > 0 {
-		list = append(list, fact{Name: "Latency of the smallest", Value: f.Latency.Round(100 * time.Nanosecond).String()})
-	}
-	list = append(list, bandwidthFact(f, "From the hosts' memory to the GPUs", fabric.HostCopy), bandwidthFact(f, "Between the memories of hosts, by RDMA", fabric.HostRDMA))
-	if f.Sockets > 0 {
-		list = append(list, fact{Name: "Over TCP sockets", Value: fmt.Sprintf("%s; the measured transport is %.1f times as fast", f.Sockets, f.Ratio())})
-	}
-	if len(f.FaultyNodes) > 0 {
-		list = append(list, fact{Name: "At fault", Value: humanize.Nodes(f.FaultyNodes)})
-	}
-	if len(f.FaultyRails) > 0 {
-		list = append(list, fact{Name: "Rails at fault", Value: strings.Join(f.FaultyRails, ", ")})
-	}
-	return withValues(append(list, fact{Name: "Measured with", Value: fmt.Sprintf("%s, %s of %s each", f.Backend, humanize.Count(f.Nodes, "node"), humanize.Count(f.RanksPerNode, "rank"))}))
+	return withValues([]fact{
+		{Name: "Transport", Value: f.Transport},
+		{Name: "Bus bandwidth of all_reduce", Value: onlyIf(f.Bandwidth > 0, f.Bandwidth.String())},
+		{Name: "Expected", Value: expected},
+		{Name: "Latency of the smallest", Value: onlyIf(f.Latency > 0, f.Latency.Round(100*time.Nanosecond).String())},
+		{Name: "From the hosts' memory to the GPUs", Value: rangeOf(f, fabric.HostCopy)},
+		{Name: "Between the memories of hosts, by RDMA", Value: rangeOf(f, fabric.HostRDMA)},
+		{Name: "Over TCP sockets", Value: onlyIf(f.Sockets > 0, fmt.Sprintf("%s; the measured transport is %.1f times as fast", f.Sockets, f.Ratio()))},
+		{Name: "At fault", Value: onlyIf(len(f.FaultyNodes) > 0, humanize.Nodes(f.FaultyNodes))},
+		{Name: "Rails at fault", Value: strings.Join(f.FaultyRails, ", ")},
+		{Name: "Measured with", Value: fmt.Sprintf("%s, %s of %s each", f.Backend, humanize.Count(f.Nodes, "node"), humanize.Count(f.RanksPerNode, "rank"))},
+	})
 }
 
-// bandwidthFact is the range of an operation that the chart does not show, without a value if it was not measured.
-func bandwidthFact(f *fabric.Report, name string, operation fabric.Operation) fact {
-	switch lowest, highest := fabric.Range(f.Measurements, operation); {
-	case highest == 0:
-		return fact{Name: name}
-	case lowest == highest:
-		return fact{Name: name, Value: highest.String()}
-	default:
-		return fact{Name: name, Value: fmt.Sprintf("%s to %s", lowest, highest)}
+// rangeOf is the range of an operation that the chart does not show, "" if it was not measured.
+func rangeOf(f *fabric.Report, operation fabric.Operation) string {
+	lowest, highest := fabric.Range(f.Measurements, operation)
+	if lowest == highest {
+		return onlyIf(highest > 0, highest.String())
 	}
+	return fmt.Sprintf("%s to %s", lowest, highest)
 }
 
 func bandwidthChart(f *fabric.Report) chart.Chart {
 	c := chart.Chart{Title: "Bus bandwidth by size", X: chart.Axis{Label: "size", Log: true, Ticks: sizes(f)}, Y: chart.Axis{Label: "bus bandwidth in GB/s", FromZero: true}}
 	for _, operation := range []fabric.Operation{fabric.AllReduce, fabric.AllGather, fabric.ReduceScatter, fabric.Broadcast} {
-		s := chart.Series{Name: string(operation), Marked: true}
+		s := chart.Series{Name: string(operation)}
 		for _, m := range f.Measurements {
 			if m.Operation == operation && m.Scope == fabric.World {
 				s.Points = append(s.Points, chart.Point{X: float64(m.Bytes), Y: gbps(m.Bandwidth()), Label: humanize.Bytes(int64(m.Bytes)) + ": " + m.Bandwidth().String()})
@@ -135,10 +125,8 @@ func bandwidthChart(f *fabric.Report) chart.Chart {
 }
 
 func bandwidthText(f *fabric.Report) string {
-	if f.Expected == 0 {
-		return fmt.Sprintf("Bus bandwidth over all ranks by the size of the message; all_reduce reached %s.", f.Bandwidth)
-	}
-	return fmt.Sprintf("Bus bandwidth over all ranks by the size of the message; all_reduce reached %s of %s expected.", f.Bandwidth, f.Expected)
+	return fmt.Sprintf("Bus bandwidth over all ranks by the size of the message; all_reduce reached %s%s.", f.Bandwidth,
+		onlyIf(f.Expected > 0, fmt.Sprintf(" of %s expected", f.Expected)))
 }
 
 func sizes(f *fabric.Report) (ticks []chart.Tick) {

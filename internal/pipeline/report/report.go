@@ -6,7 +6,7 @@ package report
 
 import (
 	"cmp"
-	"embed"
+	_ "embed"
 	"fmt"
 	"html/template"
 	"io"
@@ -20,8 +20,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-//go:embed page.html style.css
-var files embed.FS
+//go:embed style.css
+var style string
+
+//go:embed page.html
+var pageText string
+
+var pageTemplate = template.Must(template.New("page").Parse(pageText))
 
 // page is the data of the template. A part without content has a sentence with the reason.
 type page struct {
@@ -57,16 +62,8 @@ func Write(w io.Writer, r receipt.Receipt) error {
 	if err != nil {
 		return err
 	}
-	style, err := files.ReadFile("style.css")
-	if err != nil {
-		return fmt.Errorf("reading the report's style: %w", err)
-	}
-	parsed, err := template.New("page.html").ParseFS(files, "page.html")
-	if err != nil {
-		return fmt.Errorf("reading the report's template: %w", err)
-	}
-	p := page{
-		Style:    template.CSS(string(style) + chart.CSS), // both are constants of this program
+	return pageTemplate.Execute(w, page{
+		Style:    template.CSS(style + chart.CSS), // both are constants of this program
 		Run:      cut(cmp.Or(r.Run, r.Environment), mostLine),
 		From:     cut(r.Namespace+"/"+r.Run, mostLine),
 		Reason:   cut(r.Reason, mostLine),
@@ -79,8 +76,7 @@ func Write(w io.Writer, r receipt.Receipt) error {
 		Nodes:    nodesOf(r),
 		Settings: settings(r),
 		Remains:  remains(r),
-	}
-	return parsed.Execute(w, p)
+	})
 }
 
 func badgeOf(r receipt.Receipt) badge {
@@ -99,19 +95,16 @@ func facts(r receipt.Receipt) []fact {
 		{Name: "Environment", Value: r.Environment},
 		{Name: "Started", Value: Stamp(r.Started)},
 		{Name: "Ended", Value: Stamp(r.Ended)},
+		{Name: "Took", Value: onlyIf(!r.Started.IsZero() && r.Ended.After(r.Started), humanize.Duration(r.Ended.Sub(r.Started)))},
+		{Name: "Network", Value: r.Mode},
+		{Name: "Nodes", Value: onlyIf(len(r.Nodes) > 0, fmt.Sprint(len(r.Nodes)))},
+		{Name: "Ranks", Value: onlyIf(r.WorldSize() > 0, fmt.Sprint(r.WorldSize()))},
 	}
-	if !r.Started.IsZero() && r.Ended.After(r.Started) {
-		list = append(list, fact{Name: "Took", Value: humanize.Duration(r.Ended.Sub(r.Started))})
-	}
-	list = append(list, fact{Name: "Network", Value: r.Mode}, fact{Name: "Nodes", Value: count(len(r.Nodes))}, fact{Name: "Ranks", Value: count(r.WorldSize())})
 	if c := r.Curve; c != nil {
-		list = append(list, fact{Name: "Last loss", Value: lastLoss(c)})
-		if c.StepTime > 0 {
-			list = append(list, fact{Name: "Step time, median", Value: step(c.StepTime)})
-		}
+		list = append(list, fact{Name: "Last loss", Value: lastLoss(c)}, fact{Name: "Step time, median", Value: onlyIf(c.StepTime > 0, step(c.StepTime))})
 	}
-	if f := r.Fabric; f != nil && f.Bandwidth > 0 {
-		list = append(list, fact{Name: "Bus bandwidth", Value: f.Bandwidth.String()})
+	if f := r.Fabric; f != nil {
+		list = append(list, fact{Name: "Bus bandwidth", Value: onlyIf(f.Bandwidth > 0, f.Bandwidth.String())})
 	}
 	return withValues(list)
 }
@@ -126,20 +119,16 @@ func withValues(list []fact) (result []fact) {
 	return result
 }
 
-// Stamp formats a time, "" for none.
-func Stamp(t time.Time) string {
-	if t.IsZero() {
-		return ""
+// onlyIf is the value of a fact, "" if it is not known.
+func onlyIf(known bool, value string) string {
+	if known {
+		return value
 	}
-	return t.UTC().Format("2006-01-02 15:04:05 UTC")
+	return ""
 }
 
-func count(n int) string {
-	if n == 0 {
-		return ""
-	}
-	return fmt.Sprint(n)
-}
+// Stamp formats a time, "" for none.
+func Stamp(t time.Time) string { return onlyIf(!t.IsZero(), t.UTC().Format("2006-01-02 15:04:05 UTC")) }
 
 func settings(r receipt.Receipt) []fact {
 	var list []fact
@@ -175,9 +164,6 @@ func remains(r receipt.Receipt) []fact {
 	if r.Record != nil {
 		list = append(list, fact{Name: "Record", Value: r.Record.Folder, Code: true}, fact{Name: "On the claims", Value: strings.Join(r.Record.Claims, ", "), Code: true})
 	}
-	list = append(list, fact{Name: "Teardown", Value: r.Teardown})
-	if r.Ended.IsZero() {
-		list = append(list, fact{Name: "Unfinished", Value: "The run's teardown had not ended when this receipt was written."})
-	}
-	return withValues(list)
+	return withValues(append(list, fact{Name: "Teardown", Value: r.Teardown},
+		fact{Name: "Unfinished", Value: onlyIf(r.Ended.IsZero(), "The run's teardown had not ended when this receipt was written.")}))
 }

@@ -87,7 +87,7 @@ func Curves(c *metrics.Curve) (drawn []template.HTML) {
 
 // series is the course of a value; a point without the value is a gap.
 func series(name string, c *metrics.Curve, value func(metrics.Point) float64) chart.Series {
-	s := chart.Series{Name: name, Marked: true}
+	s := chart.Series{Name: name}
 	for _, p := range c.Points {
 		s.Points = append(s.Points, chart.Point{X: p.Step, Y: value(p)})
 	}

@@ -4,7 +4,6 @@ package run
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // defaultTimeout is Tekton's for a PipelineRun without one. If the administrator set another, Tekton writes it to the run.
@@ -169,8 +169,5 @@ func (f *Flags) AddTo(flags *pflag.FlagSet) {
 
 // Check fails if only one of --run-name and --run-uid is given.
 func (f *Flags) Check() error {
-	if (f.Name == "") != (f.UID == "") {
-		return errors.New("--run-name and --run-uid go together: want both or none")
-	}
-	return nil
+	return step.Want((f.Name == "") == (f.UID == ""), "--run-name and --run-uid go together: want both or none")
 }

@@ -23,7 +23,7 @@ func (t Trend) SVG() string {
 		if m.lessIsBetter() {
 			direction = "less is better"
 		}
-		series := chart.Series{Name: fmt.Sprintf("%s (%s)", m, direction), Marked: true}
+		series := chart.Series{Name: fmt.Sprintf("%s (%s)", m, direction)}
 		for i, v := range t.values(m) {
 			r := t.Runs[i]
 			series.Points = append(series.Points, chart.Point{X: seconds(r.Started), Y: 100 * v / median, Label: fmt.Sprintf("%s: %s %s", r.Run, m, m.text(v))})

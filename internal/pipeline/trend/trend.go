@@ -62,23 +62,18 @@ func Of(all []receipt.Receipt, schedule, like string, tolerance Tolerance) (Tren
 	for _, r := range all {
 		switch {
 		case schedule != "" && r.Schedule != schedule:
-			continue
 		case SameKind(*model, r), schedule != "" && r.Training == nil:
-		default:
-			if r.Training != nil && !slices.ContainsFunc(others, func(o receipt.Receipt) bool { return SameKind(o, r) }) {
-				others = append(others, r)
-				t.Others = append(t.Others, Other{Run: r.Run, Kind: kindOf(r)})
-			}
-			continue
+			history = append(history, r)
+			t.Runs = append(t.Runs, Run{Run: r.Run, Started: r.Started, Verdict: r.Verdict, Reason: r.Reason,
+				Regression: r.Regression, Commit: r.Commit, Mode: r.Mode, Values: ValuesOf(r)})
+		case r.Training != nil && !slices.ContainsFunc(others, func(o receipt.Receipt) bool { return SameKind(o, r) }):
+			others = append(others, r)
+			t.Others = append(t.Others, Other{Run: r.Run, Kind: kindOf(r)})
 		}
-		history = append(history, r)
-		t.Runs = append([]Run{{Run: r.Run, Started: r.Started, Verdict: r.Verdict, Reason: r.Reason, Regression: r.Regression, Commit: r.Commit, Mode: r.Mode, Values: ValuesOf(r)}}, t.Runs...)
 	}
-	for i, r := range history {
-		if r.Verdict == receipt.Succeeded {
-			t.Newest = Judge(r, history[i+1:], tolerance)
-			break
-		}
+	slices.Reverse(t.Runs)
+	if i := slices.IndexFunc(history, func(r receipt.Receipt) bool { return r.Verdict == receipt.Succeeded }); i >= 0 {
+		t.Newest = Judge(history[i], history[i+1:], tolerance)
 	}
 	return t, nil
 }

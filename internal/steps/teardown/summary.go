@@ -329,7 +329,7 @@ func (a *answer) askMetrics(ctx context.Context, client *agent.Client, id string
 			a.first = &step
 		}
 	}
-	if _, err := io.Copy(&metrics.Lines{Each: each}, log); err != nil {
+	if _, err := io.Copy(metrics.Lines(each), log); err != nil {
 		return fmt.Errorf("reading the metrics of the training: %w", err)
 	}
 	a.curve = history.Curve()

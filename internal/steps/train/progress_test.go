@@ -43,7 +43,7 @@ func TestProgress(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := &progress{}
-			lines := &metrics.Lines{Each: func(value map[string]any) { p.add(value, began.Add(10*time.Second)) }}
+			lines := metrics.Lines(func(value map[string]any) { p.add(value, began.Add(10*time.Second)) })
 			// However it is cut on its way.
 			for i := range len(tc.metrics) {
 				if _, err := lines.Write([]byte(tc.metrics[i : i+1])); err != nil {

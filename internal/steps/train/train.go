@@ -270,11 +270,11 @@ func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 // followMetrics reads the metrics that rank 0 writes on node 0, and shows progress. began is zero if an earlier step
 // launched the job.
 func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, shown *progress, began time.Time) {
-	lines := &metrics.Lines{Each: func(value map[string]any) {
+	lines := metrics.Lines(func(value map[string]any) {
 		if shown.add(value, time.Now()) && !began.IsZero() {
 			t.Log.Info(fmt.Sprintf("Step %v, the first that is reported, was done %.1f s after the launch.", value["step"], time.Since(began).Seconds()), "step", value["step"], "seconds", time.Since(began).Seconds())
 		}
-	}}
+	})
 	group.Go(func() { _ = nodes.FollowLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, lines, nodes.RetryUntilDone(ctx)) })
 	go t.showProgress(ctx, shown)
 }

@@ -7,8 +7,9 @@ const (
 	// ConfigMapPrefix is before the cluster's name in the name of the ConfigMap that an installed cluster file is.
 	ConfigMapPrefix = "mlenv-cluster-"
 	// TrustedCA is the ConfigMap that OpenShift fills with the certificates that the cluster trusts, in a namespace where ml-dev-env
-	// is installed, under TrustedCAKey.
-	TrustedCA    = "mlenv-trusted-ca"
+	// is installed.
+	TrustedCA = "mlenv-trusted-ca"
+	// TrustedCAKey is the key of a ConfigMap with certificates.
 	TrustedCAKey = "ca-bundle.crt"
 )
 

@@ -93,7 +93,7 @@ Exit code 0: all nodes have the folder; 1: some do not; 2: wrong usage.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), step.Log(cmd)) },
 	}
 	s.AddTo(cmd.Flags(), envflags.OnlyNamespace)
-	s.folder.addTo(cmd.Flags())
+	s.addTo(cmd.Flags())
 	cmd.Flags().BoolVarP(&s.watch, "watch", "w", false, "continue, and send changes at once")
 	step.AddLogFormat(cmd)
 	return cmd

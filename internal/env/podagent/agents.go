@@ -246,27 +246,23 @@ func (g *Agents) startAgent(ctx, running context.Context, i int, o order, progra
 		defer stop()
 		in.CloseWithError(g.run(running, i, o, program, in))
 	})
-	discard := func() error {
-		_, err := io.Copy(io.Discard, out) // ends with the request
-		return err
-	}
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	var answer struct {
 		agent.Endpoint
 		Problems []string
 	}
 	if json.Unmarshal(line, &answer) == nil && answer.Port > 0 {
-		go discard()
+		go discard(out)
 		return answer.Port, nil
 	}
 	pod := g.Pods[i]
 	if answer.Problems != nil {
-		go discard()
+		go discard(out)
 		return 0, fail.Advise(fail.Becausef(fail.ContainerFailed, "starting the agent in pod %s: container %s has no folder that can be written and run from: %s",
 			pod.Name, pod.Container, strings.Join(answer.Problems, "; ")), "mount an emptyDir at /tmp")
 	}
 	if err == nil {
-		err = discard()
+		_, err = io.Copy(io.Discard, out)
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -276,6 +272,9 @@ func (g *Agents) startAgent(ctx, running context.Context, i int, o order, progra
 	}
 	return 0, fail.Advise(fail.Becausef(fail.ContainerFailed, "starting the agent in pod %s: %w", pod.Name, err), "oc describe pod %s", pod.Name)
 }
+
+// discard reads the rest of the output, which ends with the request.
+func discard(out io.Reader) { _, _ = io.Copy(io.Discard, out) }
 
 func (g *Agents) keepAlive(ctx context.Context) {
 	for _, client := range g.nodes {

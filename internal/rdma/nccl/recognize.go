@@ -51,11 +51,13 @@ var rules = []rule{
 
 func (r rule) matches(text string, warning bool) bool {
 	return (warning || r.info) && slices.ContainsFunc(r.texts, func(pattern string) bool {
-		rest, found := text, true
+		rest := text
 		for part := range strings.SplitSeq(pattern, "*") {
-			if _, rest, found = strings.Cut(rest, part); !found {
+			_, after, found := strings.Cut(rest, part)
+			if !found {
 				return false
 			}
+			rest = after
 		}
 		return true
 	})

@@ -120,7 +120,7 @@ func SendFolder(ctx context.Context, log *slog.Logger, set nodes.Set, f Folder) 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := newSender(ctx, set, log)
-	go s.volumes() // the connections open during the scan
+	go func() { _, _ = s.volumes() }() // the connections open during the scan
 	m, err := tree.Scan(ctx, f.Dir, f.Ignore)
 	if err != nil {
 		return "", err

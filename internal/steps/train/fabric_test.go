@@ -51,7 +51,7 @@ func TestFabricBeforeAnAttempt(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			training.Options.Run, training.measured, training.uids = run.Flags{UID: "uid"}, first, tc.pods
+			training.Run, training.measured, training.uids = run.Flags{UID: "uid"}, first, tc.pods
 			got, fault, err := training.checkFabric(t.Context())
 			if (fault == "") != (tc.want < 0) || fault != "" && (got != tc.want || !strings.Contains(fault, "do not reach each other")) {
 				t.Errorf("got node %d, %q; want node %d", got, fault, tc.want)

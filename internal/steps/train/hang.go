@@ -186,7 +186,7 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, updates ch
 		bound := w.bound(t.Spec, quiet, shown, statuses[0].Started)
 		means, now, worker := w.look(quiet, bound, func() ([]agent.RankActivity, bool) { return t.activities(ctx) })
 		if means == goesOn || ctx.Err() != nil {
-			return false, nil
+			return false, nil //nolint:nilerr // the poll itself ends with ctx
 		}
 		culprit := cause.Hang(t.Spec, statuses, now)
 		text := fmt.Sprintf("No rank has printed or measured anything for %s: %s. Last output: %s.", quiet.Round(time.Second), culprit, lastOutput(statuses))

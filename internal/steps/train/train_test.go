@@ -634,7 +634,7 @@ func TestLostEnvironment(t *testing.T) {
 	training, out, agents := newTraining(t, `trap 'exit 143' TERM; echo holds; while :; do sleep 0.05; done`)
 	held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid")}}
 	clients := &kube.Clients{Kube: fake.NewClientset(held), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
-	training.Clients, training.Options.Run = clients, run.Flags{Name: "run", UID: "uid", Task: "train"}
+	training.Clients, training.Run = clients, run.Flags{Name: "run", UID: "uid", Task: "train"}
 	ctx, lose := context.WithCancelCause(t.Context())
 	defer lose(nil)
 	go training.watchLease(ctx, lose)

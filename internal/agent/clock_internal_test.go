@@ -10,7 +10,8 @@ func TestClockEstimate(t *testing.T) {
 	now := time.Now()
 	tests := []struct {
 		name string
-		// before is the estimate so far; the request took so long, and was answered when the node's clock was behind by that.
+		// before is the estimate before the request. The request takes took, and the node answers it when its clock is
+		// behind by behind.
 		before, took, behind time.Duration
 		want                 time.Duration
 	}{

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// unusual are paths at which something else than a regular file lies.
+// unusual returns the paths of files that are not regular files.
 func unusual(t *testing.T) map[string]string {
 	t.Helper()
 	dir := t.TempDir()

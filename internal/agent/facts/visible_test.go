@@ -75,7 +75,7 @@ func TestNVLink(t *testing.T) {
 	}
 }
 
-// The strategy volume-mounts of the device plugin lists GPUs as names of a folder.
+// The device plugin's strategy volume-mounts lists GPUs as names in a folder.
 func TestListedByMounts(t *testing.T) {
 	dir := t.TempDir()
 	for _, uuid := range []string{"GPU-a", "GPU-b"} {

@@ -17,7 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// endless is an answer that begins with a text and then repeats another one.
+// endless is an answer that begins with one text and then repeats another text.
 type endless struct {
 	begin, rest string
 	read        int

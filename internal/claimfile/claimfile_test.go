@@ -77,6 +77,6 @@ func TestSizeIsBounded(t *testing.T) {
 	}
 	var number int
 	if err := ReadJSON(path, 10, &number); err == nil {
-		t.Error("0123456789 is taken for JSON")
+		t.Error("0123456789 is accepted as JSON")
 	}
 }

@@ -81,7 +81,7 @@ func (p *keysPage) below(prefix string, s *jsonschema.Schema) {
 	}
 }
 
-// defaultOf returns the value of Default at the path, or what the schema says of an item's key.
+// defaultOf returns the value of Default at the path, or the schema's default of an item's key.
 func (p *keysPage) defaultOf(path string, s *jsonschema.Schema) string {
 	var value any = p.defaults
 	for name := range strings.SplitSeq(path, ".") {

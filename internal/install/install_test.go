@@ -138,7 +138,7 @@ func TestUninstall(t *testing.T) {
 	}
 	want := []string{account, claim, observer, "/apis/rbac.authorization.k8s.io/v1/clusterroles/mlenv-observer", foreign}
 	if diff := cmp.Diff(slices.Sorted(slices.Values(want)), paths(server)); diff != "" {
-		t.Errorf("what is left (-want +got):\n%s", diff)
+		t.Errorf("remaining objects (-want +got):\n%s", diff)
 	}
 	again, err := Uninstall(t.Context(), clients, Removal{Namespace: "team"})
 	if err != nil || len(again.Changes) > 0 {
@@ -148,7 +148,7 @@ func TestUninstall(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{claim, foreign}, paths(server)); diff != "" {
-		t.Errorf("what is left in the end (-want +got):\n%s", diff)
+		t.Errorf("remaining objects in the end (-want +got):\n%s", diff)
 	}
 }
 

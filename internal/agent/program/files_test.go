@@ -161,7 +161,7 @@ func TestDownload(t *testing.T) {
 		t.Errorf("continuing: %q, %v, want %q", said, err, want)
 	}
 	if diff := cmp.Diff([]string{"bytes=4000-"}, ranges); diff != "" {
-		t.Errorf("ranges that were asked for (-want +got):\n%s", diff)
+		t.Errorf("requested ranges (-want +got):\n%s", diff)
 	}
 	if _, err := get(one); err != nil || len(ranges) > 0 {
 		t.Errorf("again: %v, %d requests, want none", err, len(ranges))

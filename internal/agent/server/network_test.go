@@ -46,7 +46,7 @@ func TestNetworkIsForWhateverIsStarted(t *testing.T) {
 	}
 }
 
-// smi4 is the nvidia-smi of a privileged pod on a node with four GPUs.
+// smi4 is the nvidia-smi script of a privileged pod on a node with four GPUs.
 const smi4 = `#!/bin/sh
 [ "$1" = topo ] && exec cat "${0%/*}/topology"
 [ "$1" = -L ] && echo "$@" && exit

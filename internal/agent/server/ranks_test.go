@@ -23,7 +23,7 @@ func torchrun(script string) agent.JobSpec {
 	return agent.JobSpec{Run: "run", Launcher: agent.Torchrun, Script: script, Nodes: 1, RanksPerNode: 2}
 }
 
-// When a rank fails, the agent stops the others of its node, and the record says which one failed by itself.
+// When a rank fails, the agent stops the others of its node, and the record shows which rank failed by itself.
 func TestRankFailure(t *testing.T) {
 	n := newNode(t)
 	n.script("train.sh", `if [ "$RANK" = 0 ]; then

@@ -44,7 +44,7 @@ func browser(t *testing.T) *http.Client {
 	return &http.Client{Jar: jar}
 }
 
-// answer is a response that was read to its end.
+// answer is a complete response.
 type answer struct {
 	*http.Response
 	body string

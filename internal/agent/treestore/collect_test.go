@@ -123,7 +123,7 @@ func TestCollectLeavesWhatProgramsWrote(t *testing.T) {
 		t.Errorf("elsewhere (-want +got):\n%s", diff)
 	}
 	if _, err := w.Path(hash); err == nil {
-		t.Error("what is left counts as a tree")
+		t.Error("the remains count as a tree")
 	}
 	// Collect does not touch the remains again, and a later sync can restore the tree around them.
 	if removed, err := w.Collect(0, nobody); err != nil || len(removed) != 0 {

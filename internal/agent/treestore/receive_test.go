@@ -427,7 +427,7 @@ func TestKeptContentsAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := w.Receive(t.Context(), hash, stream(t, dir, m, missing[:1])); err == nil {
-		t.Fatal("half of the contents made a tree")
+		t.Fatal("Receive accepted a tree with half of its contents")
 	}
 	if err := replaceFile(w.kept(missing[0]), "eno"); err != nil {
 		t.Fatal(err)

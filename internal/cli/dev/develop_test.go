@@ -153,7 +153,7 @@ func TestForward(t *testing.T) {
 		return near, nil
 	})
 	if err != nil || port == wished {
-		t.Fatalf("port %d, %v, want another one than %d, which is taken", port, err, wished)
+		t.Fatalf("port %d, %v, want a port other than %d, which is in use", port, err, wished)
 	}
 	conn, err := net.Dial("tcp", (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}).String())
 	if err != nil {

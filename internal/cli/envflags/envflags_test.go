@@ -19,8 +19,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// A user must name a colleague's environment to work in it, and mlenv reports the holder of every environment that a user
-// only examines.
+// A user must name a colleague's environment to work in it. If a user examines an environment without naming it, mlenv reports
+// its holder.
 func TestChoose(t *testing.T) {
 	for _, tc := range []struct {
 		name string

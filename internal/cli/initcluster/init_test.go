@@ -30,7 +30,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
-// world is a cluster. The fakes validate nothing and look at no field selector.
+// world is a cluster. The fakes validate nothing and ignore field selectors.
 type world struct {
 	host    string
 	objects []runtime.Object

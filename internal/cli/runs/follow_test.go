@@ -130,7 +130,7 @@ func TestFolderIsUploadedBeforeDetaching(t *testing.T) {
 				}}
 			_, over, err := f.follow(t.Context())
 			if over || !errors.Is(err, tc.err) || cancelled != (tc.err != nil) {
-				t.Errorf("over %t, cancelled %t, %v; want the run to continue, and %v\n%s", over, cancelled, err, tc.err, waiting.String())
+				t.Errorf("over %t, cancelled %t, %v; want the run to continue, %v\n%s", over, cancelled, err, tc.err, waiting.String())
 			}
 		})
 	}

@@ -277,7 +277,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// fire does not accept a run with the night's name if somebody else created it.
+// fire does not accept a run with the night's name if the schedule did not create it.
 func TestFireLeavesAnothersRun(t *testing.T) {
 	other := ended(corev1.ConditionTrue)
 	other.Labels = nil

@@ -36,7 +36,7 @@ import (
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
 
-// now is when all examinations of the tests begin.
+// now is the time at which all examinations of the tests begin.
 var now = time.Date(2026, 2, 3, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }

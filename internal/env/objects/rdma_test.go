@@ -55,7 +55,8 @@ func TestSecurityIsObeyed(t *testing.T) {
 	}
 }
 
-// TestHostNetwork: pods in mode RDMA share the host's network if the cluster file says so, and still resolve the cluster's names.
+// TestHostNetwork: pods in mode RDMA share the host's network if the cluster file sets that, and still resolve the cluster's
+// names.
 func TestHostNetwork(t *testing.T) {
 	for mode, want := range map[Mode]bool{RDMA: true, TCP: false} {
 		r := request(t, "cairo")

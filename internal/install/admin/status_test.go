@@ -183,7 +183,7 @@ func TestFollow(t *testing.T) {
 				t.Fatalf("%v: want %s with %q", err, test.reason, test.next)
 			}
 			if !strings.Contains(strings.Join(said, "\n"), test.said) {
-				t.Errorf("said %q, want %q", said, test.said)
+				t.Errorf("printed %q, want %q", said, test.said)
 			}
 			if last := poolOf(test.states[len(test.states)-1]); pool.State != last.State {
 				t.Errorf("ended as %s, want %s", pool.State, last.State)

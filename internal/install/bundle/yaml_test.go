@@ -20,7 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
-// root is the checkout's folder.
+// root is the folder of the checkout.
 const root = "../../.."
 
 // decode is strict: it fails the test on an unknown or repeated key.
@@ -265,7 +265,7 @@ func TestPipelines(t *testing.T) {
 			tektonAccepts(t, pipeline.DeepCopy())
 			params(t, pipeline.Spec.Params, string(files(t, "pipelines")[name]))
 			if len(pipeline.Spec.Workspaces) > 0 {
-				t.Error("a workspace: tkn asks for one at every start, optional or not, and fails where nobody can answer")
+				t.Error("a workspace: tkn prompts for workspaces at every start, optional or not, and fails without a terminal")
 			}
 			for _, task := range slices.Concat(pipeline.Spec.Tasks, pipeline.Spec.Finally) {
 				calls(t, task, known)

@@ -29,7 +29,7 @@ contexts:
 - {name: second, context: {cluster: two, user: me}}
 `
 
-// The test must not run in a pod: the variable that pods have is unset.
+// The test clears KUBERNETES_SERVICE_HOST, which pods have, because Connect must not take the test for a pod.
 func TestConnect(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
 	if err := os.WriteFile(file, []byte(kubeconfig), 0o600); err != nil {

@@ -88,7 +88,7 @@ func TestRails(t *testing.T) {
 	}
 }
 
-// ofHost is a privileged pod on a node with two RoCE cards. Their addresses are the host's, each card in a subnet of its
+// ofHost returns a privileged pod on a node with two RoCE cards. Their addresses are the host's, each card in a subnet of its
 // own.
 func ofHost(node int) *host {
 	h := newHost()

@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// fourShown is the output of nvidia-smi in a privileged container on a node with four GPUs. MIG splits the last one.
+// fourShown is the nvidia-smi script of a privileged container on a node with four GPUs. MIG splits the last one.
 const fourShown = `case "$1" in
 -L) echo 'GPU 0: NVIDIA H100 (UUID: GPU-a)'
 echo 'GPU 3: NVIDIA H100 (UUID: GPU-d)'

@@ -351,7 +351,7 @@ func TestStoppedSupervisor(t *testing.T) {
 	}
 }
 
-// If a rank kills the supervisor, no process of the job stays.
+// If a rank kills the supervisor, no process of the job keeps running.
 func TestKilledSupervisor(t *testing.T) {
 	n := newNode(t)
 	n.script("kill.sh", `supervisor=$(cut -d' ' -f4 "/proc/$PPID/stat")

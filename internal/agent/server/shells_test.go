@@ -17,7 +17,7 @@ import (
 // A shell whose terminal is gone ends, and so does everything that it started, except processes that ignore SIGHUP.
 func TestEndShell(t *testing.T) {
 	client := agenttest.Start(t, 1)[0].Client
-	// If the tests run under nohup, every process that they start would ignore SIGHUP. A signal that is caught here has
+	// If the tests ran under nohup, every process that they start would ignore SIGHUP. A signal that is caught here has
 	// its default action in those processes.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGHUP)

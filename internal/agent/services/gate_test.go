@@ -19,7 +19,7 @@ import (
 
 const token = "THE-RIGHT-TOKEN"
 
-// behindGate is a gate in front of a program that prints the requests that it gets.
+// behindGate starts program, and returns a gate in front of it.
 func behindGate(t *testing.T, program http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	back := httptest.NewServer(program)

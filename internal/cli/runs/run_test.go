@@ -169,8 +169,8 @@ func TestCheckpoints(t *testing.T) {
 	}
 }
 
-// The user must name the folder again, and then the folder's current state is the revision. The hint keeps how the run
-// continues.
+// The user must name the folder again, and then the folder's current state is the revision. The hint keeps the flag
+// that names the earlier run.
 func TestEarlierFolder(t *testing.T) {
 	sent := "folder:" + strings.Repeat("a", 64)
 	earlier := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "two", UID: "uid"}, Spec: v1.PipelineRunSpec{Params: v1.Params{

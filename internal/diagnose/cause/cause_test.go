@@ -111,7 +111,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestCulprits diagnoses the ranks of real trainings again, which make culprits has recorded.
+// TestCulprits diagnoses recordings of the ranks of real trainings. make culprits records them.
 func TestCulprits(t *testing.T) {
 	content, err := os.ReadFile("testdata/culprits.json")
 	if err != nil {

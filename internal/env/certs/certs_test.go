@@ -121,7 +121,7 @@ func handshake(t *testing.T, server, client objects.Certificates) error {
 			MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{clientPair}, RootCAs: servers, ServerName: "localhost",
 		})
 		_ = step.Handshake()
-		// The agent refuses the certificate after the step's part of the handshake.
+		// The agent decides about the certificate after the step's part of the handshake.
 		_, _ = step.Read(make([]byte, 1))
 		far.Close()
 	}()

@@ -452,7 +452,7 @@ func TestTakeWhenFree(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		runs []runtime.Object
-		// The condition changes after a minute.
+		// change is called after a minute.
 		change func(context.Context, Client) error
 		// want is the time until Take returns, 0 if the environment is still busy at the deadline of an hour.
 		want time.Duration

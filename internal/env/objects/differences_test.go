@@ -13,8 +13,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 )
 
-// served is a StatefulSet as the API server v1.34 returns it, with the defaults that the server adds. It comes from
-// decoding, defaulting and converting one there.
+// served returns a StatefulSet as the API server v1.34 returns it, with the defaults that the server adds. The defaults were
+// found by decoding, defaulting and converting a StatefulSet with the server's code.
 func served(set *appsv1.StatefulSet) *appsv1.StatefulSet {
 	set = set.DeepCopy()
 	set.Generation = 1

@@ -136,7 +136,7 @@ func TestStepsImageHoldsNothingElse(t *testing.T) {
 	}
 }
 
-// The image keeps the base's files and PATH, and records its digest.
+// The image keeps the base's files and PATH, and records the base's digest.
 func TestStepsImageOnBase(t *testing.T) {
 	some := contents(t)
 	base, err := random.Image(100, 2)

@@ -385,7 +385,7 @@ func needTorch(t *testing.T) {
 	}
 }
 
-// gloo reports an interface that does not exist.
+// gloo fails if an interface does not exist, and the check recognises its message.
 func TestInterfaceMissing(t *testing.T) {
 	needTorch(t)
 	check, _, out := start(t, 2, append(os.Environ(), "GLOO_SOCKET_IFNAME=net9"))

@@ -176,7 +176,7 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-// A holder renews a Lease that expired while the API server was unavailable as soon as the server is back.
+// If a Lease expired while the API server was unavailable, its holder renews it as soon as the server is back.
 func TestHolderThatComesBackKeepsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, client, log := newReaper([]runtime.Object{leaseOf("env", "h-kim", 11*time.Minute)}, nil)

@@ -237,7 +237,7 @@ while [ ! -e go ]; do sleep 0.02; done`)
 	}
 }
 
-// The kubelet stops a drained node's container, and its ranks, which may exit as if they had succeeded.
+// The kubelet stops a drained node's container and its ranks. The ranks may exit as if they had succeeded.
 func TestContainerToldToEnd(t *testing.T) {
 	training, out, agents := newRestartable(t, 1, `[ $MLENV_ATTEMPT = 1 ] || exit 0; trap 'exit 0' TERM; echo up; while :; do sleep 0.02; done`)
 	ended := make(chan error, 1)

@@ -16,8 +16,8 @@ import (
 
 const module = "github.com/ml-dev-env/ml-dev-env/internal/"
 
-// layers lists folders from the top to the bottom. A package imports its own layer and
-// lower ones. The longest name that fits a package decides.
+// layers lists folders from the top to the bottom. A package may import packages of its own layer and of lower ones. The
+// longest name that matches a package decides its layer.
 var layers = [][]string{
 	{"cli"},
 	{"steps"},
@@ -42,8 +42,8 @@ var stepImports = map[string]string{
 	"steps -> steps/*":                    "one program holds all steps",
 }
 
-// TestStepsProgram fails if the steps' program links the whole command line: that embeds the
-// Tasks, which name the image of the program by its digest, so no release could be made.
+// TestStepsProgram fails if the steps' program links the whole command line. The command line embeds the Tasks, which name
+// the image of the program by its digest, so no release could be built.
 func TestStepsProgram(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "../cmd/steps").Output()
 	if err != nil {
@@ -56,7 +56,8 @@ func TestStepsProgram(t *testing.T) {
 	}
 }
 
-// bindings matches the files that may know cobra: the commands for people, what steps share, and one file of each step.
+// bindings matches the files that may import cobra: the commands for users, the files that steps share, and one file of
+// each step.
 var bindings = regexp.MustCompile(`^(cli/.*|step/[^/]*|steps/steps|steps/[^/]*/command)\.go$`)
 
 // TestCobra fails if a file below the commands imports cobra.
@@ -131,7 +132,7 @@ func TestLayers(t *testing.T) {
 	}
 	for edge := range stepImports {
 		if !used[edge] {
-			t.Errorf("%s is allowed and does not exist", edge)
+			t.Errorf("%s is in the list of allowed imports, and does not exist", edge)
 		}
 	}
 }

@@ -10,7 +10,8 @@ func TestClockEstimate(t *testing.T) {
 	now := time.Now()
 	tests := []struct {
 		name string
-		// before is the estimate so far; the request took so long, and was answered when the node's clock was behind by that.
+		// before is the estimate before the request, took is the time that the request takes, and behind is how far the
+		// node's clock is behind when the node answers.
 		before, took, behind time.Duration
 		want                 time.Duration
 	}{

@@ -17,7 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// endless is an answer that begins with a text and then repeats another one.
+// endless is an answer that begins with one text and then repeats another text.
 type endless struct {
 	begin, rest string
 	read        int
@@ -84,7 +84,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// A long job has more answers than fit into the bound of one.
+// The answers about a long job, all together, exceed the bound of one answer.
 func TestWatchedAnswersAreBoundedOneByOne(t *testing.T) {
 	line, err := json.Marshal(JobStatus{State: Running, Spec: JobSpec{Nodes: 1, RanksPerNode: 1}, StopReason: strings.Repeat("[", 1<<20)})
 	if err != nil {
@@ -125,7 +125,7 @@ func TestReadPlan(t *testing.T) {
 	}
 	for _, answer := range []string{"", "{", `{"missing":["a"]`, "true", `"a"`, "[[[", `{"missing":[[["a"]]]}`, "}", `{"a" "b"}`} {
 		if _, err := readPlan(strings.NewReader(answer), keepAll); !errors.As(err, new(planError)) || errors.Is(err, io.EOF) {
-			t.Errorf("%q: %v, want an error of the answer", answer, err)
+			t.Errorf("%q: %v, want an error about the answer", answer, err)
 		}
 	}
 	refused := errors.New("not in the tree")
@@ -134,7 +134,7 @@ func TestReadPlan(t *testing.T) {
 	}
 }
 
-// FuzzReadPlan: whatever an agent answers, no content is longer than one value may be.
+// FuzzReadPlan: no content is longer than the bound of one value, whatever an agent answers.
 func FuzzReadPlan(f *testing.F) {
 	f.Add([]byte(`{"present":false,"missing":["a","b"],"more":{"x":[1,null,true]}}`))
 	f.Add([]byte(`{"missing":[["a"]]}`))
@@ -147,7 +147,7 @@ func FuzzReadPlan(f *testing.F) {
 			return nil
 		})
 		if err != nil && !errors.As(err, new(planError)) {
-			t.Errorf("%v, want an error of the answer", err)
+			t.Errorf("%v, want an error about the answer", err)
 		}
 	})
 }

@@ -8,8 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// FuzzJobStatus reads what an agent answers: whatever it is, a status that is accepted is the one that was asked for, with
-// ranks that the node has.
+// FuzzJobStatus reads any answer of an agent. An accepted status is the requested one, and has only ranks of that node.
 func FuzzJobStatus(f *testing.F) {
 	f.Add([]byte(`{"state":"running","spec":{"nodes":2,"ranksPerNode":2},"ranks":[{"rank":99},{"rank":3},{"rank":2},{"rank":3}]}`), 1)
 	f.Add([]byte(`{"state":"exited","spec":{"nodes":3,"ranksPerNode":8,"launcher":"command","order":[0,2,1]},"ranks":[{"rank":1,"tail":["x"],"python":{"type":"E"}}],"quiet":-1}`), 2)
@@ -41,7 +40,7 @@ func FuzzJobStatus(f *testing.F) {
 	})
 }
 
-// FuzzJobSpec: the nodes of an accepted job share its ranks, each rank on one node.
+// FuzzJobSpec: the nodes of an accepted job share its ranks, and each rank is on one node.
 func FuzzJobSpec(f *testing.F) {
 	f.Add([]byte(`{"nodes":3,"ranksPerNode":2,"order":[0,2,1]}`))
 	f.Add([]byte(`{"nodes":2,"ranksPerNode":8,"launcher":"command"}`))

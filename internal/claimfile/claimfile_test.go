@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// unusual are paths at which something else than a regular file lies.
+// unusual returns the paths of files that are not regular files.
 func unusual(t *testing.T) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
@@ -77,6 +77,6 @@ func TestSizeIsBounded(t *testing.T) {
 	}
 	var number int
 	if err := ReadJSON(path, 10, &number); err == nil {
-		t.Error("0123456789 is taken for JSON")
+		t.Error("0123456789 is accepted as JSON")
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps"
 )
 
-// shownBy are the commands that print the advice of a file or a folder which names flags without a command: mlenv's, and the
-// steps by their names.
+// shownBy lists the commands that print a file's or folder's advice if that advice names flags without a command: commands
+// of mlenv, and the steps by their names.
 var shownBy = map[string][]string{
 	"cli/dev":              {"mlenv up"},
 	"cluster/clusterfile":  {"mlenv up", "mlenv plan", "mlenv preflight", "mlenv build"},
@@ -45,7 +45,7 @@ var (
 	clause  = regexp.MustCompile(`[,;(\n]|: | or | and `)
 	flag    = regexp.MustCompile(`--([a-z][a-z0-9-]+)`)
 	foreign = regexp.MustCompile(`\b(oc|kubectl|git|tkn|skopeo|py-spy|mlenv)\b`)
-	// advised is a call of mlenv in a sentence.
+	// advised matches a call of mlenv in a sentence.
 	advised = regexp.MustCompile(`\bmlenv ([a-z][^#|;:&)(,\n]*)`)
 )
 
@@ -77,11 +77,11 @@ func TestAdvice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if looked < 100 {
-		t.Errorf("looked at %d texts: want those of all failures", looked)
+		t.Errorf("checked %d texts; want those of all failures", looked)
 	}
 }
 
-// adviceIn are the texts of a call of fail.Advise, of a field Next, or of a variable next.
+// adviceIn returns the texts of a call of fail.Advise, of a field Next, or of a variable next.
 func adviceIn(node ast.Node) (texts []string) {
 	var of []ast.Node
 	switch node := node.(type) {
@@ -119,7 +119,7 @@ func adviceIn(node ast.Node) (texts []string) {
 func checkAdvice(t *testing.T, where, file, text string) {
 	t.Helper()
 	if strings.HasPrefix(text, " ") {
-		return // the end of another text's command
+		return // the end of a command that begins in another text
 	}
 	commands := shownBy[file]
 	if commands == nil {
@@ -146,7 +146,7 @@ func checkAdvice(t *testing.T, where, file, text string) {
 	}
 }
 
-// commandNamed is a command of mlenv, or a step.
+// commandNamed returns a command of mlenv, or a step.
 func commandNamed(name string) *cobra.Command {
 	if words, ok := strings.CutPrefix(name, "mlenv "); ok {
 		cmd, _, _ := newRoot().Find(strings.Fields(words))

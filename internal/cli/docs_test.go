@@ -11,14 +11,14 @@ import (
 )
 
 var (
-	// A call ends where a shell's next word would be another command's, or a comment.
+	// A call ends before the shell's next command or a comment.
 	call     = regexp.MustCompile(`(?:^|[\s(=$])(?:bin/)?mlenv ([a-z][^#|;&)$]*)`)
 	makeCall = regexp.MustCompile(`^(?:\$ )?make ([a-z][a-z0-9-]*)`)
 	heading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	notInID  = regexp.MustCompile(`[^a-z0-9 _-]`)
 )
 
-// Each row of the page says what is unproven, the command that proves it, and what happens until then.
+// Each row of the page names the unproven thing, the command that proves it, and what happens until then.
 func TestUnproven(t *testing.T) {
 	rows := 0
 	for line := range strings.Lines(read(t, filepath.Join("..", "..", "docs", "unproven.md"))) {
@@ -37,8 +37,8 @@ func TestUnproven(t *testing.T) {
 	}
 }
 
-// TestDocs checks every page of the repository: what links lead to is there, headings
-// included, and commands in code are those of mlenv and make, with flags that there are.
+// TestDocs checks every page of the repository: the targets of links exist, headings included, and commands in code are
+// commands of mlenv and targets of make, with existing flags.
 func TestDocs(t *testing.T) {
 	targets := makeTargets(t)
 	pages, links, calls := 0, 0, 0
@@ -57,13 +57,13 @@ func TestDocs(t *testing.T) {
 			if found := makeCall.FindStringSubmatch(line); found != nil {
 				calls++
 				if !targets[found[1]] {
-					t.Errorf("%s: make %s: there is no such target", path, found[1])
+					t.Errorf("%s: make %s: no such target", path, found[1])
 				}
 			}
 		}
 	})
 	if pages < 30 || links < 100 || calls < 40 {
-		t.Errorf("looked at %d pages, %d links and %d calls: want those of the repository", pages, links, calls)
+		t.Errorf("checked %d pages, %d links and %d calls; want all of the repository", pages, links, calls)
 	}
 }
 
@@ -89,7 +89,7 @@ func eachPage(t *testing.T, check func(path, text string)) {
 	}
 }
 
-// code are the lines that are indented by four or more, as code is in these pages, or fenced.
+// code returns the lines of code: lines that are fenced or indented by four or more, as in these pages.
 func code(text string) (lines []string) {
 	fenced := false
 	for line := range strings.Lines(text) {
@@ -104,7 +104,7 @@ func code(text string) (lines []string) {
 	return lines
 }
 
-// withoutCode has no code in it, whose brackets are no links.
+// withoutCode returns the text without its code, because brackets in code are not links.
 func withoutCode(text string) string {
 	var kept strings.Builder
 	for line := range strings.Lines(text) {
@@ -118,7 +118,7 @@ func withoutCode(text string) string {
 func checkLink(t *testing.T, page, to string) {
 	t.Helper()
 	if strings.Contains(to, "://") {
-		return // not this repository's to keep
+		return // outside this repository
 	}
 	file, id, _ := strings.Cut(to, "#")
 	if file == "" {
@@ -140,7 +140,7 @@ func checkLink(t *testing.T, page, to string) {
 	t.Errorf("%s: link %s: %s has no such heading", page, to, path)
 }
 
-// idOf is what GitHub calls a heading.
+// idOf returns the id that GitHub gives a heading.
 func idOf(heading string) string {
 	return strings.ReplaceAll(notInID.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), ""), " ", "-")
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// plainer has words that pages avoid, and what they use instead.
+// plainer maps words that pages avoid to the words that replace them.
 var plainer = []struct {
 	words   *regexp.Regexp
 	instead string

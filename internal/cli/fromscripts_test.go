@@ -26,7 +26,7 @@ func read(t *testing.T, name string) string {
 	return string(content)
 }
 
-// Every old name and every old check has a row, and what a row names is there: commands with their flags, make
+// Every old name and every old check has a row, and everything that a row names exists: commands with their flags, make
 // targets, pages.
 func TestFromScripts(t *testing.T) {
 	var want, got []string
@@ -55,7 +55,7 @@ func TestFromScripts(t *testing.T) {
 			case words[0] == "mlenv":
 				checkCommand(t, old, words[1:])
 			case words[0] == "make" && !targets[words[1]]:
-				t.Errorf("%s: %q: there is no such target", old, found[1])
+				t.Errorf("%s: %q: no such target", old, found[1])
 			case words[0] != "make":
 				continue
 			}
@@ -87,13 +87,13 @@ func makeTargets(t *testing.T) map[string]bool {
 	return targets
 }
 
-// checkCommand finds the command and its flags; what a flag is given is not looked at.
+// checkCommand checks that the command and its flags exist. It does not check the values of flags.
 func checkCommand(t *testing.T, old string, words []string) {
 	t.Helper()
 	root := newRoot()
 	found, rest, err := root.Find(words)
 	if err != nil || found == root {
-		t.Errorf("%s: there is no command mlenv %s", old, strings.Join(words, " "))
+		t.Errorf("%s: no command mlenv %s", old, strings.Join(words, " "))
 		return
 	}
 	for _, word := range rest {
@@ -112,7 +112,7 @@ func lookup(cmd *cobra.Command, flag string) bool {
 	return cmd.Flags().Lookup(flag) != nil || cmd.InheritedFlags().Lookup(flag) != nil
 }
 
-// The one-line targets call commands and flags that there are.
+// The one-line targets call commands and flags that exist.
 func TestMakeTargetsOfScripts(t *testing.T) {
 	calls := 0
 	for line := range strings.Lines(read(t, filepath.Join("..", "..", "Makefile"))) {

@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
-// TestReferenceIsCurrent: the page of all commands is made of the commands; -update writes it.
+// TestReferenceIsCurrent: the page of all commands is generated from the commands; -update writes it.
 func TestReferenceIsCurrent(t *testing.T) {
 	const path = "../../docs/reference/mlenv.md"
 	want := commandsPage(t)
@@ -52,10 +52,10 @@ func commandsPage(t *testing.T) string {
 	return page.String()
 }
 
-// plain is text that Markdown would take for its own.
+// plain escapes text that Markdown would interpret.
 var plain = strings.NewReplacer("*", `\*`, "<", `\<`)
 
-// shown are the commands below one that do something and are not hidden.
+// shown returns the commands below a command that run something and are not hidden.
 func shown(cmd *cobra.Command) (commands []*cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		if sub.Hidden {
@@ -69,7 +69,7 @@ func shown(cmd *cobra.Command) (commands []*cobra.Command) {
 	return commands
 }
 
-// writeFlags writes a table of flags, and a line for those that are as in common.
+// writeFlags writes a table of flags, and one line for the flags that are the same as in common.
 func writeFlags(page *strings.Builder, flags, common *pflag.FlagSet) {
 	var rows strings.Builder
 	whichCluster := false

@@ -2,7 +2,7 @@ package cluster
 
 import "testing"
 
-// FuzzBandwidth: an accepted bandwidth is in bounds, and its text means the same.
+// FuzzBandwidth: an accepted bandwidth is in bounds, and parsing its text gives the same bandwidth.
 func FuzzBandwidth(f *testing.F) {
 	for _, text := range []string{"200GB/s", "194.6 GB/s", "0.1GB/s", "1.23456789GB/s", "100000GB/s", "100001GB/s", "12Gb/s", "1e9GB/s", "-1GB/s", ""} {
 		f.Add(text)
@@ -21,7 +21,7 @@ func FuzzBandwidth(f *testing.F) {
 	})
 }
 
-// FuzzQuantity: an accepted quantity's text means the same.
+// FuzzQuantity: parsing the text of an accepted quantity gives the same quantity.
 func FuzzQuantity(f *testing.F) {
 	for _, text := range []string{"128Gi", "1T", "32", "500m", "0", "128GB", "1e3", "1E-999999999", "9999999999999999999999"} {
 		f.Add(text)

@@ -42,8 +42,8 @@ func TestShippedFiles(t *testing.T) {
 	}
 }
 
-// TestObsolete: the file is the sample of the architecture document that came with the scripts. Its pods would be privileged
-// and have no rails.
+// TestObsolete: the file is the sample from the architecture document that came with the scripts. Its pods would be
+// privileged and have no rails.
 func TestObsolete(t *testing.T) {
 	content, err := os.ReadFile("testdata/architecture-barcelona.yaml")
 	if err != nil {
@@ -193,7 +193,7 @@ func TestValuesThatCannotBe(t *testing.T) {
 	}
 }
 
-// mistakes are one file with many of them, and where each must be reported.
+// mistakes is a cluster file with many mistakes.
 const mistakes = `cluster:
   name: Barcelona
   api: https://api.example.com

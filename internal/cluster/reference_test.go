@@ -12,8 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
-// TestReferenceIsCurrent: the page of a cluster file's keys is made of the schema and of
-// Default; -update writes it.
+// TestReferenceIsCurrent: the page of a cluster file's keys is generated from the schema and Default; -update writes it.
 func TestReferenceIsCurrent(t *testing.T) {
 	const path = "../../docs/reference/cluster-file.md"
 	text, err := schemaOfFile()
@@ -46,14 +45,14 @@ it is empty, false or 0. Other keys are refused. A quantity is Kubernetes' own, 
 	golden.File(t, path, want)
 }
 
-// keysPage is the page as far as it is written.
+// keysPage is the part of the page that is written so far.
 type keysPage struct {
 	strings.Builder
 	t        *testing.T
 	defaults map[string]any
 }
 
-// key writes the row of a key, or the rows of what is below it.
+// key writes the row of a key, or the rows of the keys below it.
 func (p *keysPage) key(path string, s *jsonschema.Schema, required bool) {
 	below, prefix := s, path+"."
 	if s.Items != nil && s.Items.Properties != nil {
@@ -82,7 +81,7 @@ func (p *keysPage) below(prefix string, s *jsonschema.Schema) {
 	}
 }
 
-// defaultOf is what Default has at the path, or what the schema says of an item's key.
+// defaultOf returns the value of Default at the path, or the schema's default of an item's key.
 func (p *keysPage) defaultOf(path string, s *jsonschema.Schema) string {
 	var value any = p.defaults
 	for name := range strings.SplitSeq(path, ".") {
@@ -103,7 +102,7 @@ func asMap(value any) map[string]any {
 	return m
 }
 
-// typeOf says in words what a value may be.
+// typeOf describes the values that are allowed.
 func typeOf(s *jsonschema.Schema) string {
 	switch {
 	case len(s.Enum) > 0:

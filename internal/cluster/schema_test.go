@@ -6,8 +6,8 @@ import (
 	"github.com/invopop/jsonschema"
 )
 
-// schemaOfFile returns the JSON schema of a cluster file, for editors: they complete
-// keys and mark mistakes by it. Load finds more mistakes than a schema can say.
+// schemaOfFile returns the JSON schema of a cluster file. Editors use it to complete keys and mark mistakes. Load finds
+// more mistakes than a schema can express.
 func schemaOfFile() ([]byte, error) {
 	reflector := jsonschema.Reflector{DoNotReference: true, Anonymous: true}
 	schema := reflector.Reflect(&File{})

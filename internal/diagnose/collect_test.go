@@ -19,8 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// busyCluster has an environment, another one with GPUs, an NFS server without
-// its claim, and things that are nobody's business.
+// busyCluster has an environment, another environment with GPUs, an NFS server without its claim, and unrelated objects.
 func busyCluster() *fake.Clientset {
 	s := withPods(2).node("node-1", "4").holds("bob", "h-kim-0", "node-1", "4", nil).
 		claim(space, "ml-dev-workspace", "nfs-csi").claim(space, "another", "nfs-csi").serverClaim().
@@ -60,7 +59,7 @@ func namesOf[T any](items []T, name func(*T) string) string {
 	return strings.Join(names, " ")
 }
 
-// have is a snapshot by names.
+// have returns the names of the objects in a snapshot, by kind.
 func have(s Snapshot) map[string]string {
 	pod := func(p *corev1.Pod) string { return p.Namespace + "/" + p.Name }
 	got := map[string]string{
@@ -145,7 +144,7 @@ func TestCollectMustReadPods(t *testing.T) {
 	}
 }
 
-// Claims of templates have the pod's name, and are the environment's too.
+// A claim from a template has the pod's name, and belongs to the environment too.
 func TestClaimNamesOfTemplates(t *testing.T) {
 	s := snapshotOf(2)
 	s.StatefulSet.Spec.Template.Spec.Volumes = nil

@@ -17,8 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
-// TestExplain compares what is said of every case, its progress too, with
-// testdata/cases.txt.
+// TestExplain compares the findings and the progress of every case with testdata/cases.txt.
 func TestExplain(t *testing.T) {
 	const path = "testdata/cases.txt"
 	cases := snapshots()
@@ -55,7 +54,7 @@ func TestFindingsThatWaitingCannotHelpComeFirst(t *testing.T) {
 	}
 }
 
-// TestFindingsOfManyPods: a finding of many pods has the whole name of each.
+// TestFindingsOfManyPods: a finding about many pods has the whole name of each.
 func TestFindingsOfManyPods(t *testing.T) {
 	s := snapshotOf(70)
 	var names []string
@@ -109,7 +108,7 @@ func TestProgressOfAPull(t *testing.T) {
 	}
 }
 
-// The quota's present numbers count, not those of an older refusal.
+// The quota's current numbers count, not those of an older refusal.
 func TestQuotaIsReadAnew(t *testing.T) {
 	s := refusedBy(1, `exceeded quota: gpus, requested: requests.nvidia.com/gpu=4, used: requests.nvidia.com/gpu=6, limited: requests.nvidia.com/gpu=8`)
 	list := func(n string) corev1.ResourceList {
@@ -249,7 +248,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// FuzzExplain puts odd words wherever the cluster speaks.
+// FuzzExplain puts odd words wherever the cluster reports something.
 func FuzzExplain(f *testing.F) {
 	cases := snapshots()
 	for _, name := range slices.Sorted(maps.Keys(cases)) {
@@ -263,7 +262,7 @@ func FuzzExplain(f *testing.F) {
 			}
 		}
 	}
-	// Takes for ever to parse as a quantity.
+	// Parsing this as a quantity takes forever.
 	f.Add("FailedCreate", "exceeded quota: a, requested: pods=1E-999999999, used: pods=1, limited: pods=1")
 	f.Fuzz(func(t *testing.T, reason, text string) {
 		s := snapshotOf(2)
@@ -279,7 +278,7 @@ func FuzzExplain(f *testing.F) {
 		for _, known := range []Snapshot{s, s.node("node-1", "4")} {
 			for _, finding := range Explain(known, now) {
 				if finding.Reason == "" || finding.Object == "" || finding.Seen == "" || finding.Next == "" {
-					t.Errorf("of %q %q: a finding without reason, object, evidence or advice: %+v", reason, text, finding)
+					t.Errorf("%q %q: a finding without reason, object, evidence or advice: %+v", reason, text, finding)
 				}
 			}
 			if got := len(Progress(known, now)); got != 2 {

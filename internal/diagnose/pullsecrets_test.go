@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// TestPodThatCameTooEarly: the pods of an account without pull secrets never get them, whether they name others or ones that
-// OpenShift has replaced.
+// TestPodThatCameTooEarly: if the account has no pull secrets yet, its pods never get them. That holds for pods that name
+// other Secrets, and for pods that name Secrets that OpenShift has replaced.
 func TestPodThatCameTooEarly(t *testing.T) {
 	s := withPods(4, on, func(p *corev1.Pod) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "train", Image: image, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{

@@ -21,14 +21,14 @@ const (
 	gpu   = corev1.ResourceName("nvidia.com/gpu")
 )
 
-// now is when the snapshots of the tests are taken.
+// now is the time of the tests' snapshots.
 var now = time.Date(2026, 2, 3, 12, 0, 0, 0, time.UTC)
 
-// ago is a time before now.
+// ago returns a time before now.
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
 
-// snapshotOf is a snapshot of n pods that have not been made: on node-1 and
-// node-2 by name, each asking for four GPUs and two shared claims.
+// snapshotOf returns a snapshot of n pods that do not exist yet: on node-1 and node-2 by name, each requesting four GPUs
+// and two shared claims.
 func snapshotOf(n int32) Snapshot {
 	spec := corev1.PodSpec{
 		ServiceAccountName: "ml-dev-sa",
@@ -67,7 +67,7 @@ func onNodes(names ...string) *corev1.Affinity {
 	}}}
 }
 
-// pod adds the environment's pod of that number, changed as asked.
+// pod adds the environment's pod with that number, as changed by changes.
 func (s *Snapshot) pod(number int, changes ...func(*corev1.Pod)) {
 	name := fmt.Sprintf("%s-%d", env, number)
 	p := corev1.Pod{
@@ -81,7 +81,7 @@ func (s *Snapshot) pod(number int, changes ...func(*corev1.Pod)) {
 	s.Pods = append(s.Pods, p)
 }
 
-// withPods is an environment with all its pods, changed as asked.
+// withPods returns an environment with all its pods, as changed by changes.
 func withPods(n int32, changes ...func(*corev1.Pod)) Snapshot {
 	s := snapshotOf(n)
 	for i := range int(n) {
@@ -90,7 +90,7 @@ func withPods(n int32, changes ...func(*corev1.Pod)) Snapshot {
 	return s
 }
 
-// on is a pod that has a node: pod 0 has node-1.
+// on puts a pod on a node: pod 0 has node-1.
 func on(p *corev1.Pod) {
 	n := p.Name[len(p.Name)-1] - '0' + 1
 	p.Spec.NodeName = fmt.Sprintf("node-%d", n)
@@ -106,12 +106,12 @@ func isReady(p *corev1.Pod) {
 	}}
 }
 
-// withRail is a pod that asks for a virtual function.
+// withRail makes a pod request a virtual function.
 func withRail(p *corev1.Pod) {
 	p.Spec.Containers[0].Resources.Limits["openshift.io/eno5np0rdma"] = resource.MustParse("1")
 }
 
-// unschedulable is a pod of which the scheduler says so.
+// unschedulable gives a pod the scheduler's message.
 func unschedulable(text string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
@@ -121,7 +121,7 @@ func unschedulable(text string) func(*corev1.Pod) {
 	}
 }
 
-// waiting is a pod whose training container waits for this reason.
+// waiting makes the pod's training container wait for this reason.
 func waiting(reason, message string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		on(p)
@@ -132,7 +132,7 @@ func waiting(reason, message string) func(*corev1.Pod) {
 	}
 }
 
-// crashed is a pod whose container has ended and is to be started again.
+// crashed makes the pod's container end; the kubelet is about to restart it.
 func crashed(restarts int32, t corev1.ContainerStateTerminated) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		waiting("CrashLoopBackOff", "back-off 40s restarting failed container=train pod="+p.Name+"_nccl-test(uid)")(p)
@@ -142,8 +142,7 @@ func crashed(restarts int32, t corev1.ContainerStateTerminated) func(*corev1.Pod
 	}
 }
 
-// event adds one about an object of the namespace, a minute old and last seen
-// ten seconds ago.
+// event adds an event about an object of the namespace. It is a minute old and was last seen ten seconds ago.
 func (s *Snapshot) event(kind, name, reason, text string) {
 	uid := types.UID(name)
 	if kind == "StatefulSet" {
@@ -157,7 +156,7 @@ func (s *Snapshot) event(kind, name, reason, text string) {
 	})
 }
 
-// with adds events about every pod there is.
+// with adds an event about every existing pod.
 func (s Snapshot) with(reason, text string) Snapshot {
 	for _, p := range s.Pods {
 		s.event("Pod", p.Name, reason, text)
@@ -165,7 +164,7 @@ func (s Snapshot) with(reason, text string) Snapshot {
 	return s
 }
 
-// refusedBy is an environment whose pods the API server refuses.
+// refusedBy returns an environment whose pods the API server refuses.
 func refusedBy(n int32, text string) Snapshot {
 	s := snapshotOf(n)
 	for i := range int(n) {
@@ -175,14 +174,14 @@ func refusedBy(n int32, text string) Snapshot {
 	return s
 }
 
-// rejectedBy is an environment of one pod, and what the API server says to it.
+// rejectedBy returns an environment of one pod, and the API server's message about it.
 func rejectedBy(text string) Snapshot {
 	s := snapshotOf(1)
 	s.event("StatefulSet", env, "FailedCreate", "create Pod ml-dev-env-0 in StatefulSet ml-dev-env failed error: "+text)
 	return s
 }
 
-// node adds a node with GPUs that is in order, changed as asked.
+// node adds a healthy node with GPUs, as changed by changes.
 func (s Snapshot) node(name, gpus string, changes ...func(*corev1.Node)) Snapshot {
 	amounts := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("64")}
 	if gpus != "0" {
@@ -209,7 +208,7 @@ func taint(key, value string) func(*corev1.Node) {
 	}
 }
 
-// holds adds a pod of somebody else that has GPUs of a node.
+// holds adds another user's pod that has GPUs of a node.
 func (s Snapshot) holds(namespace, name, node, gpus string, labels map[string]string) Snapshot {
 	s.AllPods = true
 	s.OtherPods = append(s.OtherPods, corev1.Pod{
@@ -222,7 +221,7 @@ func (s Snapshot) holds(namespace, name, node, gpus string, labels map[string]st
 	return s
 }
 
-// claim adds a Pending claim; the class "-" means that it names none.
+// claim adds a Pending claim. The class "-" means that the claim names none.
 func (s Snapshot) claim(namespace, name, class string) Snapshot {
 	c := corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, UID: types.UID(name), CreationTimestamp: ago(2 * time.Minute)},
@@ -236,14 +235,14 @@ func (s Snapshot) claim(namespace, name, class string) Snapshot {
 	return s
 }
 
-// serverClaim adds that of the NFS server itself, which names no class.
+// serverClaim adds the NFS server's own claim, which names no class.
 func (s Snapshot) serverClaim() Snapshot {
 	s = s.claim("nfs", "nfs-server-root", "-")
 	s.Claims[len(s.Claims)-1].Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	return s
 }
 
-// queued waits for a queue, with the event of its Workload.
+// queued makes the environment wait in a queue, with the event of its Workload.
 func (s Snapshot) queued(position int, workload, text string) Snapshot {
 	s.QueuePosition = position
 	s.event("Workload", workload, "Pending", text)

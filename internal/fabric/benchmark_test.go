@@ -12,8 +12,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// On a slow network the benchmark measures what fits into its time, and is never silent for long. testdata/torch is a stand-in that
-// reckons times.
+// On a slow network the benchmark measures what fits into its time, and is never silent for long. testdata/torch is a
+// stand-in that computes the times.
 func TestBenchmarkOnSlowNetworks(t *testing.T) {
 	modules, err := filepath.Abs("testdata")
 	if err != nil {
@@ -66,7 +66,7 @@ func TestBenchmarkOnSlowNetworks(t *testing.T) {
 			if largest != test.largest || pairs != 1 || copies != 1 || !done {
 				t.Errorf("the largest size is %d, want %d; %d pairs, %d measurements of copies, done %t", largest, test.largest, pairs, copies, done)
 			}
-			// The least that a check waits for a sign of life is 20 s.
+			// A check waits at least 20 s for a sign of life.
 			if times.Silence > 10 || times.Whole == 0 || times.Whole > seconds+15 {
 				t.Errorf("silent for %.1f s of %.1f s, want signs of life and little more than %d s", times.Silence, times.Whole, seconds)
 			}

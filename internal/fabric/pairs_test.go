@@ -22,7 +22,7 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// Every single faulty node is named, of any number of nodes from three.
+// The rounds identify any single faulty node among three or more nodes.
 func TestRoundsTellEveryNode(t *testing.T) {
 	for n := 3; n <= 40; n++ {
 		rounds := Rounds(n)

@@ -39,7 +39,7 @@ func TestBandwidth(t *testing.T) {
 	}
 }
 
-// all makes measurements by their bandwidths in GB/s.
+// all returns measurements with these bandwidths in GB/s.
 func all(gbps float64) Measurement {
 	return Measurement{Operation: AllReduce, Scope: World, Ranks: 2, Bytes: 1e9, Time: time.Duration(float64(time.Second) / gbps)}
 }
@@ -146,7 +146,7 @@ func TestParseLine(t *testing.T) {
 		`{"fabric": 1, "operation": "all_reduce", "scope": "world", "bytes": 8, "ranks": 2, "time": -1}`, `{"fabric": 1, "operation": "all_reduce", "scope": "rail", "rail": -1, "bytes": 8, "ranks": 2, "time": 1}`,
 	} {
 		if _, ok := ParseLine([]byte(other)); ok {
-			t.Errorf("%q was taken", other)
+			t.Errorf("%q was accepted", other)
 		}
 	}
 }
@@ -175,7 +175,7 @@ over TCP sockets: 5.0 GB/s (4.7 GiB/s); without them it is 38.0 times that
 	}
 }
 
-// FuzzParseLine: ranks may print anything. A line that is taken has values that can be judged and printed.
+// FuzzParseLine: ranks may print anything. An accepted line has values that can be judged and printed.
 func FuzzParseLine(f *testing.F) {
 	f.Add([]byte(`{"fabric": 1, "operation": "send_recv", "scope": "pair", "pair": [0, 2], "bytes": 4096, "ranks": 4, "time": 1500, "iterations": 9}`))
 	f.Add([]byte(`{"fabric": 1, "operation": "all_reduce", "scope": "rail", "rail": 9223372036854775807, "bytes": 9223372036854775807, "ranks": 2, "time": 1}`))
@@ -188,13 +188,13 @@ func FuzzParseLine(f *testing.F) {
 			return
 		}
 		if line.Event == "" && (line.Bandwidth() < 0 || line.Node < 0 || line.Rail < 0 || line.Ranks < 1) {
-			t.Errorf("%s was taken with bandwidth %d", text, line.Bandwidth())
+			t.Errorf("%s was accepted with bandwidth %d", text, line.Bandwidth())
 		}
 		checkReport(t, Report{Nodes: 2, Rails: []Rail{{Name: "net1"}}, KubernetesNodes: []string{"a", "b"}, Measurements: []Measurement{line.Measurement, pair(0, 1, 1)}})
 	})
 }
 
-// FuzzReport: a report is read back from a file on the claim, which ranks can write.
+// FuzzReport reads a report from a file on the claim, to which ranks can write.
 func FuzzReport(f *testing.F) {
 	f.Add([]byte(`{"nodes": 2, "rails": [{"name": "net1"}], "measurements": [{"operation": "send_recv", "scope": "pair", "pair": [-5, 99], "ranks": 1, "time": 1}]}`))
 	f.Add([]byte(`{"nodes": -1, "ranksPerNode": -4, "faultyNodes": [-1, 99], "measurements": [{"scope": "rail", "rail": -1}, {"scope": "rail", "rail": 7}]}`))
@@ -208,7 +208,7 @@ func FuzzReport(f *testing.F) {
 	})
 }
 
-// checkReport judges and prints a report: nothing of it may be out of range.
+// checkReport judges and prints a report, and fails if a value is out of range.
 func checkReport(t *testing.T, r Report) {
 	t.Helper()
 	r.Verdict, r.FaultyNodes = "", nil

@@ -44,7 +44,7 @@ func TestReasonAndAdvice(t *testing.T) {
 	}
 }
 
-// TestEveryReasonIsExplained keeps docs/reasons.md and the closed list the same.
+// TestEveryReasonIsExplained checks that docs/reasons.md and the closed list have the same reasons.
 func TestEveryReasonIsExplained(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/reasons.md")
 	if err != nil {

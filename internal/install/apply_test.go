@@ -27,17 +27,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// apiServer keeps what is applied and gives it a new resource version when it
-// differs. It merges nothing: an applied object replaces the one before. A dry run is
-// answered and not kept.
+// apiServer keeps applied objects, and assigns a new resource version if an object differs. It merges nothing: an applied
+// object replaces the previous one. It answers a dry run and keeps nothing of it.
 type apiServer struct {
 	mu      sync.Mutex
 	objects map[string]map[string]any
 	bodies  map[string]string
 	version int
-	// refuse answers requests whose path it is found in.
+	// refuse maps parts of a path to the answer for requests to that path.
 	refuse map[string]string
-	// mayNot are "verb resource" that access reviews deny.
+	// mayNot lists "verb resource" that access reviews deny.
 	mayNot []string
 	dryRun []bool
 }
@@ -119,8 +118,7 @@ func (s *apiServer) patch(r *http.Request, body []byte) (map[string]any, error) 
 	return object, nil
 }
 
-// isList is true for the path of a resource: /api/v1/namespaces/team/configmaps, or
-// /apis/group/v1/clusterroles.
+// isList reports whether path is that of a resource: /api/v1/namespaces/team/configmaps, or /apis/group/v1/clusterroles.
 func isList(path string) bool {
 	parts := strings.Split(strings.TrimPrefix(strings.TrimPrefix(path, "/apis/"), "/api/"), "/")
 	if strings.HasPrefix(path, "/apis/") {
@@ -157,7 +155,7 @@ func (s *apiServer) review(body []byte) map[string]any {
 	}
 }
 
-// put is an object that somebody else made.
+// put stores an object that another client created.
 func (s *apiServer) put(path, yamlText string) {
 	object := map[string]any{}
 	if err := yaml.Unmarshal([]byte(yamlText), &object); err != nil {
@@ -234,7 +232,7 @@ func TestApplyDryRun(t *testing.T) {
 		t.Fatalf("%+v, %v; want created", change, err)
 	}
 	if len(server.dryRun) != 1 || !server.dryRun[0] || len(server.objects) != 0 {
-		t.Errorf("dry runs %v, objects %v: want one dry run and nothing made", server.dryRun, server.objects)
+		t.Errorf("dry runs %v, objects %v: want one dry run and nothing created", server.dryRun, server.objects)
 	}
 }
 

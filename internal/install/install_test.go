@@ -21,7 +21,7 @@ const (
 	held     = "/apis/coordination.k8s.io/v1/namespaces/team/leases/ml-dev-env"
 )
 
-// furnish puts what others, an earlier version and runs left into the namespace.
+// furnish adds objects of other users, of an earlier version and of runs to the namespace.
 func furnish(s *apiServer) {
 	s.put(oldTask, "{apiVersion: tekton.dev/v1, kind: Task, metadata: {name: old, namespace: team, uid: u1, labels: {ml-dev-env/part: namespace}}}")
 	s.put(foreign, "{apiVersion: tekton.dev/v1, kind: Task, metadata: {name: foreign, namespace: team}}")
@@ -32,7 +32,7 @@ func furnish(s *apiServer) {
 
 func text(report Report) string {
 	var out strings.Builder
-	_ = report.Print(&out) // a strings.Builder takes everything
+	_ = report.Print(&out) // a strings.Builder returns no error
 	return out.String()
 }
 
@@ -77,7 +77,7 @@ func TestInstallPrunesItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if server.objects[oldTask] != nil || !strings.Contains(text(report), "task/old deleted") {
-		t.Errorf("the old task is there still, or unsaid:\n%s", text(report))
+		t.Errorf("the old task still exists, or is not reported:\n%s", text(report))
 	}
 	for _, path := range []string{foreign, another, claim, account} {
 		if server.objects[path] == nil {
@@ -129,7 +129,7 @@ func TestUninstall(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(dry.Changes, report.Changes); diff != "" {
-		t.Errorf("the dry run told something else (-dry +done):\n%s", diff)
+		t.Errorf("the dry run reported something else (-dry +done):\n%s", diff)
 	}
 	for _, want := range []string{"ml-dev-workspace (100Gi); to delete one: mlenv claims delete NAME -n team", "not deleted: 1 receipt", "not deleted: clusterrolebinding/mlenv-observer-team"} {
 		if !strings.Contains(text(report), want) {
@@ -138,7 +138,7 @@ func TestUninstall(t *testing.T) {
 	}
 	want := []string{account, claim, observer, "/apis/rbac.authorization.k8s.io/v1/clusterroles/mlenv-observer", foreign}
 	if diff := cmp.Diff(slices.Sorted(slices.Values(want)), paths(server)); diff != "" {
-		t.Errorf("what is left (-want +got):\n%s", diff)
+		t.Errorf("remaining objects (-want +got):\n%s", diff)
 	}
 	again, err := Uninstall(t.Context(), clients, Removal{Namespace: "team"})
 	if err != nil || len(again.Changes) > 0 {
@@ -148,7 +148,7 @@ func TestUninstall(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{claim, foreign}, paths(server)); diff != "" {
-		t.Errorf("what is left in the end (-want +got):\n%s", diff)
+		t.Errorf("remaining objects in the end (-want +got):\n%s", diff)
 	}
 }
 

@@ -23,7 +23,7 @@ gpus: {per_node: 8, default_nodes: 3}
 image: {name: registry.example.com/training:v1}
 `
 
-// request is for a cluster with values that are not the defaults.
+// request returns a request for a cluster with values that are not the defaults.
 func request(t *testing.T) Request {
 	t.Helper()
 	file, err := cluster.Load("small.yaml", []byte(clusterFile))
@@ -44,8 +44,8 @@ func render(t *testing.T, request Request) []*unstructured.Unstructured {
 	return objects
 }
 
-// TestRenderBesideBundle shows, in golden files, everything that is not a Task
-// or Pipeline: above all the rights, which nobody should widen unseen.
+// TestRenderBesideBundle shows every object that is not a Task or Pipeline in golden files: above all the rights, so that
+// a review sees every wider right.
 func TestRenderBesideBundle(t *testing.T) {
 	admin := request(t)
 	admin.ClusterRole, admin.ServiceAccount = true, "pipeline"
@@ -67,7 +67,7 @@ func TestRenderBesideBundle(t *testing.T) {
 	}
 }
 
-// TestRenderFillsDefaults: a run that names another installed cluster must not get the values of this one. Those that are
+// TestRenderFillsDefaults: a run that names another installed cluster must not get the values of this one. Values that are
 // empty or 0 come from the run's own cluster file.
 func TestRenderFillsDefaults(t *testing.T) {
 	want := map[string]map[string]string{
@@ -103,8 +103,8 @@ func TestRenderFillsDefaults(t *testing.T) {
 	}
 }
 
-// TestTaskLabelsStayOffEnvironments: the labels of a Task reach its pods, which
-// must not look like nodes of an environment.
+// TestTaskLabelsStayOffEnvironments: Tekton copies the labels of a Task to its pods, which must not look like nodes of an
+// environment.
 func TestTaskLabelsStayOffEnvironments(t *testing.T) {
 	for _, object := range render(t, request(t)) {
 		for name := range objects.Labels("ml-dev-env") {
@@ -115,7 +115,7 @@ func TestTaskLabelsStayOffEnvironments(t *testing.T) {
 	}
 }
 
-// TestForeignServiceAccountIsNotMarked: OpenShift's own must not be deleted as ours.
+// TestForeignServiceAccountIsNotMarked: mlenv must not delete OpenShift's own account as if it were ours.
 func TestForeignServiceAccountIsNotMarked(t *testing.T) {
 	foreign := request(t)
 	foreign.ServiceAccount = "pipeline"
@@ -126,7 +126,7 @@ func TestForeignServiceAccountIsNotMarked(t *testing.T) {
 	}
 }
 
-// TestPullSecretOfSteps: they read the registry of the base if the image is built.
+// TestPullSecretOfSteps: the steps read the base's registry if they build the image.
 func TestPullSecretOfSteps(t *testing.T) {
 	for _, test := range []struct {
 		image cluster.Image

@@ -21,7 +21,7 @@ func about(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: "ns", Name: name}
 }
 
-// The fake does server-side apply with field managers, but no validation.
+// The fake does server-side apply with field managers, but validates nothing.
 func TestApplyEveryKind(t *testing.T) {
 	for _, obj := range []Object{
 		&corev1.ServiceAccount{ObjectMeta: about("x")},

@@ -29,7 +29,7 @@ contexts:
 - {name: second, context: {cluster: two, user: me}}
 `
 
-// The test relies on not running in a pod: the variable that pods have is unset.
+// The test clears KUBERNETES_SERVICE_HOST, which pods have, because Connect must not take the test for a pod.
 func TestConnect(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
 	if err := os.WriteFile(file, []byte(kubeconfig), 0o600); err != nil {
@@ -81,7 +81,7 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// client-go logs an API server's warnings by klog, which writes them between the lines of a command.
+// client-go logs an API server's warnings with klog, which prints them between the lines of a command.
 func TestClientsLogNothing(t *testing.T) {
 	warned := false
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -96,7 +96,7 @@ func TestClientsLogNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func(before *os.File) { os.Stderr = before }(os.Stderr)
-	os.Stderr = stderr // klog looks it up for each line
+	os.Stderr = stderr // klog reads it for each line
 	clients, err := For(&rest.Config{Host: server.URL}, "ns")
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestClientsLogNothing(t *testing.T) {
 	}
 }
 
-// A kubeconfig that is missing or has no cluster is named, and so is a namespace that cannot exist.
+// The error names a kubeconfig that is missing or has no cluster, and a namespace with an invalid name.
 func TestConnectNamesWhatIsWrong(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	t.Setenv("HOME", t.TempDir())

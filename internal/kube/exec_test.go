@@ -19,8 +19,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// execServer runs commands over SPDY only. It answers a WebSocket request as refuse does.
-// The command repeats its stdin and exits with 3.
+// execServer runs commands over SPDY only, and answers a WebSocket request as refuse does. The command repeats its stdin
+// and exits with 3.
 func execServer(t *testing.T, refuse http.HandlerFunc) *Clients {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -23,8 +23,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// apiServer forwards as an API server before WebSockets did: it refuses the GET
-// that would upgrade to them. serve gets the two streams of a connection.
+// apiServer forwards as an API server did before WebSockets: it refuses the GET that would upgrade to them. serve gets the
+// two streams of a connection.
 func apiServer(t *testing.T, serve func(data, problems httpstream.Stream)) *Clients {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -89,7 +89,7 @@ func TestDialPodCarriesBothWays(t *testing.T) {
 	if err := conn.Close(); err != nil {
 		t.Error(err)
 	}
-	// The far end sees the end of what was written.
+	// The far end sees the end of the data.
 	served.Wait()
 	if _, err := conn.Read(got); err == nil {
 		t.Error("read after Close: want an error")
@@ -108,7 +108,7 @@ func TestDialPodSaysWhatThePodSaid(t *testing.T) {
 	}
 	defer conn.Close()
 	if _, err := conn.Read(make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "connection refused") {
-		t.Errorf("got %v, want the pod's own words", err)
+		t.Errorf("got %v, want the pod's own message", err)
 	}
 }
 
@@ -151,7 +151,7 @@ func TestOpenInTime(t *testing.T) {
 		t.Errorf("got %v, want the end of the context", err)
 	}
 	close(release)
-	// A connection that comes too late is closed: the far end sees it.
+	// The client closes a connection that arrives too late: the far end sees it.
 	if _, err := far.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("far end: got %v, want EOF", err)
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// FuzzRefusal: events and answers quote what users write. Whatever they say, a refusal keeps its error, and has one of
+// FuzzRefusal: events and answers quote what users write. Whatever they contain, a refusal keeps its error, and has one of
 // two reasons and a command.
 func FuzzRefusal(f *testing.F) {
 	for _, text := range []string{

@@ -148,7 +148,7 @@ func TestProblem(t *testing.T) {
 				t.Errorf("reason and next (-want +got):\n%s", diff)
 			}
 			if !errors.Is(got, tc.err) || !strings.HasPrefix(got.Error(), "doing it: ") {
-				t.Errorf("the error itself was lost: %v", got)
+				t.Errorf("the error does not wrap its cause: %v", got)
 			}
 		})
 	}
@@ -157,7 +157,7 @@ func TestProblem(t *testing.T) {
 	}
 }
 
-// A failed request is named once, by its object, and the API server by its address.
+// An error names a failed request once, by its object, and the API server by its address.
 func TestProblemIsShort(t *testing.T) {
 	refused := &url.Error{Op: "Get", URL: "https://api.cairo:6443/api/v1/namespaces/team/pods?limit=500", Err: &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}}
 	unknown := &url.Error{Op: "Get", URL: "https://api.cairo:6443/version", Err: &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "api.cairo"}}}

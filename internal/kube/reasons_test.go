@@ -6,8 +6,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// TestReasons has each reason that the table translates once, with the source in which it was read:
-// Kubernetes 1.35 and Tekton Pipelines 1.15.
+// TestReasons translates each reason of the table once, and names the source file that defines it, in Kubernetes 1.35 and
+// Tekton Pipelines 1.15.
 func TestReasons(t *testing.T) {
 	const (
 		images     = "kubelet/images/types.go"
@@ -94,7 +94,7 @@ func TestReasons(t *testing.T) {
 	}
 	for word := range reasons {
 		if !seen[word] {
-			t.Errorf("%s has no row: say where it was read", word)
+			t.Errorf("%s has no row: add one with its source file", word)
 		}
 	}
 	for word, want := range map[string]fail.Reason{

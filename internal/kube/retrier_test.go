@@ -25,7 +25,7 @@ func TestPatient(t *testing.T) {
 		method string
 		err    error
 		most   time.Duration
-		// status is of the answers, if there is no error.
+		// status is the status of the answers if err is nil.
 		status int
 		want   int
 	}{

@@ -25,7 +25,7 @@ import (
 type round struct {
 	list    []string
 	listErr error
-	// events are names: "+x" is added, "-x" deleted; the watch then closes, fails, or stays open.
+	// events are names: "+x" adds x, "-x" deletes it. The watch then closes, fails, or stays open.
 	events   []string
 	watchErr error
 	failure  *metav1.Status
@@ -38,7 +38,7 @@ func pod(name string) *corev1.Pod {
 	return p
 }
 
-// rounds answers for pods in this order; the last list is of the last round.
+// rounds makes the fake answer for pods in this order. The last list stays that of the last round.
 func rounds(client *fake.Clientset, answers []round) {
 	var current round
 	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -68,7 +68,7 @@ func rounds(client *fake.Clientset, answers []round) {
 	})
 }
 
-// The test relies on reactors alone: the fake's own list and watch are not used.
+// The test relies only on reactors, not on the fake's own list and watch.
 func TestUntil(t *testing.T) {
 	forbidden := answer(403, metav1.StatusReasonForbidden,
 		`pods is forbidden: User "h-kim" cannot watch resource "pods" in API group "" in the namespace "ns"`)
@@ -79,7 +79,7 @@ func TestUntil(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		rounds []round
-		want   []string // what done saw
+		want   []string // the names that done saw
 		reason fail.Reason
 	}{
 		{"there at once", []round{{}}, []string{""}, ""},
@@ -138,7 +138,7 @@ func TestUntilEnds(t *testing.T) {
 	})
 }
 
-// The test relies on the fake's tracker, which lists and watches what is deleted.
+// The test relies on the fake's tracker, which lists and watches deleted objects.
 func TestWaitGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := pod("ours"), pod("theirs")

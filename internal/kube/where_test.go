@@ -43,8 +43,8 @@ func certificateFor(t *testing.T, names ...string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// apiServerOf answers as OpenShift's does: with the certificate of its outer name
-// where that is asked for, else with the one of the service network.
+// apiServerOf answers as OpenShift's API server does: with the certificate of its external name if the client asks for
+// that name, otherwise with that of the service network.
 func apiServerOf(t *testing.T, outer ...string) string {
 	t.Helper()
 	inner := certificateFor(t, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "openshift", "172.30.0.1", "10.223.0.2")

@@ -8,7 +8,7 @@ import (
 
 func mustGID(text string) netip.Addr { return netip.MustParseAddr(text) }
 
-// Whatever a variable holds, what is made of it can be part of a path.
+// Whatever a variable contains, the name derived from it can be part of a path.
 func FuzzAllotments(f *testing.F) {
 	f.Add(`{"0000:03:00.2":{"generic":{"deviceID":"0000:03:00.2"},"rdma":{"rdma_cm":"/dev/infiniband/rdma_cm","uverbs":"/dev/infiniband/uverbs6","rdma_dev":"mlx5_6"}}}`)
 	f.Add(`{"0000:03:00.2":{"rdma":{}},"0000:23:00.2":null}`)
@@ -31,7 +31,7 @@ func FuzzAllotments(f *testing.F) {
 			}
 		}
 		if text := strings.TrimSpace(value); text != "" && !strings.HasPrefix(text, "{") && len(given) == 0 && len(d.facts.Findings) == 0 {
-			t.Errorf("%q gives nothing, and nothing is said of it", value)
+			t.Errorf("%q gives nothing, and nothing reports that", value)
 		}
 	})
 }

@@ -19,7 +19,7 @@ import (
 
 var names4 = []string{"mlx5_6", "mlx5_7", "mlx5_10", "mlx5_11"}
 
-// usable are the names of the devices whose ports can be used.
+// usable returns the names of the devices with a usable port.
 func usable(f Facts) []string {
 	var names []string
 	for _, rail := range f.Rails() {
@@ -28,7 +28,7 @@ func usable(f Facts) []string {
 	return names
 }
 
-// kinds are the findings as "severity Kind", sorted.
+// kinds returns the findings as "severity Kind", sorted.
 func kinds(findings []fail.Finding) []string {
 	var result []string
 	for _, finding := range findings {
@@ -58,8 +58,8 @@ func TestDetect(t *testing.T) {
 		}
 		return h
 	}
-	// hostDevices is Cairo's form: five physical functions, one of them for storage, and
-	// two that are down; nothing is given by a device plugin.
+	// hostDevices returns a host as on Cairo: five physical functions, one of which is for storage and two of which are
+	// down. No device plugin gives a device to the pod.
 	hostDevices := func() *host {
 		h := newHost()
 		for i := range 7 {
@@ -129,7 +129,7 @@ func TestDetect(t *testing.T) {
 		{"host devices on GPUs' switches, all renamed", nearGPUs, Expected{Devices: []string{"mlx5_12", "mlx5_13"}}, []string{"mlx5_2", "mlx5_3"}, 5, []string{"note DevicesDiffer"}},
 		{"host devices on GPUs' switches, some renamed", nearGPUs, Expected{Devices: []string{"mlx5_2", "mlx5_13"}}, []string{"mlx5_2", "mlx5_3"}, 5, []string{"note DevicesDiffer"}},
 		{"host devices on GPUs' switches, but all names exist", nearGPUs, Expected{Devices: []string{"mlx5_4", "mlx5_5"}}, []string{"mlx5_4", "mlx5_5"}, 5, nil},
-		// As with a file of mlenv init, which lists no devices: the storage's, mlx5_6, is left out.
+		// A cluster file of mlenv init lists no devices: detection leaves out the storage's device, mlx5_6.
 		{"host devices on GPUs' switches, and no names", nearGPUs, Expected{}, []string{"mlx5_2", "mlx5_3"}, 5, nil},
 		{"host devices that nothing chooses", hostDevices(), Expected{},
 			[]string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, 0, []string{"note NoGID", "note PortDown", "note PortDown"}},
@@ -153,10 +153,10 @@ func TestDetect(t *testing.T) {
 	}
 }
 
-// The ways in which a device plugin says what it gave.
+// A device plugin reports the devices that it gave in one of these ways.
 func TestAllotted(t *testing.T) {
 	address := "0000:03:00.2"
-	// The pod sees every device of the host, and was given the first one.
+	// The pod sees every device of the host, and the plugin gave it the first one.
 	giving := func(allot func(h *host)) *host {
 		h := newHost()
 		for i, n := range rails4(0, names4...) {
@@ -255,13 +255,13 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-// In a real folder links are the kernel's matter; in an os.Root they may not leave it.
+// In a real folder the kernel resolves links; in an os.Root links may not lead outside it.
 func TestRealFolder(t *testing.T) {
 	h := barcelona(0, names4...)
 	dir := t.TempDir()
 	for name, file := range h.files {
 		if string(file.Data) == unmapped {
-			continue // a folder has no such files
+			continue // a real folder has no unreadable files
 		}
 		full := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
@@ -291,7 +291,8 @@ func TestRealFolder(t *testing.T) {
 	}
 }
 
-// A sysfs of its own hides the machine's; /proc, of which it has some files, does not.
+// If the root has a /sys, it hides the machine's /sys. The machine's /proc stays visible, although the root has some of
+// its files.
 func TestRoot(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"sys/class/net/net1/mtu": "9000", "proc/cmdline": "iommu=pt"} {
@@ -317,14 +318,13 @@ func TestRoot(t *testing.T) {
 	}
 }
 
-// Wherever the tests run, what is there is read without a complaint, and where there is
-// no RDMA device that is said.
+// On any machine Detect reads what it finds without an error, and Check reports it if there is no RDMA device.
 func TestThisMachine(t *testing.T) {
 	facts := Detect(Options{Root: Root(""), Interfaces: SystemInterfaces})
 	line, fine := facts.Check()
 	t.Logf("%s (others %d, %s, IOMMU %s)", line, len(facts.Others), facts.Memory, facts.IOMMU.Mode)
 	if len(facts.Devices) == 0 && (fine || !strings.Contains(line, "looking for RDMA devices")) {
-		t.Errorf("Check = %q, %v; want it to say that there is no device", line, fine)
+		t.Errorf("Check = %q, %v; want it to report that there is no device", line, fine)
 	}
 	if facts.Memory.CapEff == "" || facts.Memory.Soft == 0 && facts.Memory.Hard == 0 {
 		t.Errorf("locked memory is %+v, want it to be read", facts.Memory)

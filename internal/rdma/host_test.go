@@ -20,10 +20,10 @@ type host struct {
 	interfaces []Interface
 }
 
-// unmapped is the content of a file that cannot be read: the kernel answers EINVAL.
+// unmapped is the content of a file for which the kernel answers EINVAL.
 const unmapped = "EINVAL"
 
-// rootfs is a host's tree.
+// rootfs returns a host's files.
 type rootfs struct{ files fstest.MapFS }
 
 func (r rootfs) Open(name string) (fs.File, error) {
@@ -49,7 +49,7 @@ type invalid struct{ fs.File }
 
 func (invalid) Read([]byte) (int, error) { return 0, syscall.EINVAL }
 
-// newHost is a machine with nothing of RDMA in it, in whose pods IPC_LOCK is effective.
+// newHost returns a machine without RDMA, in whose pods IPC_LOCK is effective.
 func newHost() *host {
 	h := &host{files: fstest.MapFS{}, interfaces: []Interface{{Name: "eth0", Index: 2, MTU: 1400, Addresses: prefixes("10.128.1.7/23")}}}
 	h.write("proc/cmdline", "BOOT_IMAGE=(hd0) root=/dev/sda iommu=pt intel_iommu=on quiet")
@@ -68,7 +68,7 @@ func (h *host) write(name, content string) {
 	}
 }
 
-// overwrite changes the one file whose path ends so.
+// overwrite changes the only file whose path ends with end.
 func (h *host) overwrite(end, content string) {
 	for name := range h.files {
 		if strings.HasSuffix(name, end) {
@@ -77,7 +77,7 @@ func (h *host) overwrite(end, content string) {
 	}
 }
 
-// link makes a relative link, as sysfs' are.
+// link creates a relative link, as sysfs has.
 func (h *host) link(name, target string) {
 	up := strings.Repeat("../", strings.Count(name, "/"))
 	h.files[name] = &fstest.MapFile{Data: []byte(up + target), Mode: fs.ModeSymlink | 0o777}
@@ -112,7 +112,7 @@ func prefixes(texts ...string) []netip.Prefix {
 	return result
 }
 
-// pci makes a function below its bridges, as in "pci0000:00/0000:00:01.0".
+// pci adds a function below its bridges, as in "pci0000:00/0000:00:01.0".
 func (h *host) pci(below, address string, attributes map[string]string) string {
 	dir := path.Join("sys/devices", below, address)
 	for name, content := range attributes {
@@ -126,14 +126,14 @@ func (h *host) gpu(below, address string, numa int) {
 	h.pci(below, address, map[string]string{"vendor": "0x10de", "class": "0x030200", "numa_node": strconv.Itoa(numa)})
 }
 
-// nic is an RDMA device. Its zero values are those of a virtual function of a 400 Gb/s
-// RoCE card at PCIe 5.0 x16, which is up and in passthrough.
+// nic is an RDMA device. Its zero values stand for a virtual function of a 400 Gb/s RoCE card at PCIe 5.0 x16, which is up
+// and in passthrough.
 type nic struct {
 	name    string
-	address string // of the function, as 0000:03:00.2; that of the card ends in 0
+	address string // of the function, as 0000:03:00.2; the card's own address ends in 0
 	below   string // its bridges
 	netdev  string
-	ip      string // with its subnet, "" for none
+	ip      string // with the length of its subnet, "" for none
 	uverbs  string
 	numa    int
 
@@ -156,13 +156,13 @@ func orDefault(value, usual string) string {
 	return value
 }
 
-// mapped is an IPv4 address as sysfs has it in a GID.
+// mapped returns the form of an IPv4 address in a GID of sysfs.
 func mapped(ip string) string {
 	a := netip.MustParseAddr(ip).As4()
 	return fmt.Sprintf("0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x", a[0], a[1], a[2], a[3])
 }
 
-// add makes the device on the machine. It is not given to the pod by that, unless by its file.
+// add adds the device to the machine. That does not give it to the pod, except by its file.
 func (h *host) add(n nic) {
 	n.below = orDefault(n.below, "pci0000:"+n.address[5:7]+"/0000:00:01.0")
 	card := n.address[:len(n.address)-1] + "0"
@@ -203,7 +203,7 @@ func (h *host) add(n nic) {
 	h.gids(port, n.table())
 }
 
-// netdev makes the interface of a device.
+// netdev adds the interface of a device.
 func (h *host) netdev(n nic, dir string) {
 	if n.netdev == "" || n.hostNetdev {
 		return
@@ -218,7 +218,7 @@ func (h *host) netdev(n nic, dir string) {
 	h.interfaces = append(h.interfaces, i)
 }
 
-// table is the device's GID table: each address as RoCE v1 and v2.
+// table returns the device's GID table: each address as RoCE v1 and v2.
 func (n nic) table() map[int][3]string {
 	local := "fe80:0000:0000:0000:f08e:cbff:fe95:29dc"
 	switch {
@@ -233,8 +233,7 @@ func (n nic) table() map[int][3]string {
 	return map[int][3]string{0: {local, RoCEv1, n.netdev}, 1: {local, RoCEv2, n.netdev}, 2: {address, RoCEv1, n.netdev}, 3: {address, RoCEv2, n.netdev}}
 }
 
-// gids writes a table of 16 entries. Those not used are zero in one kernel, and
-// unreadable in another.
+// gids writes a table of 16 entries. Unused entries are zero in one kernel, and unreadable in another.
 func (h *host) gids(port string, table map[int][3]string) {
 	for i := range 16 {
 		entry, ok := table[i]
@@ -260,7 +259,7 @@ func (h *host) allot(resource, address, info string) {
 	}
 }
 
-// rdmaInfo is what plugins since 3.10 tell of a device.
+// rdmaInfo is what plugins since version 3.10 report about a device.
 func rdmaInfo(name, uverbs string) string {
 	return `,"rdma":{"rdma_cm":"/dev/infiniband/rdma_cm","uverbs":"/dev/infiniband/` + uverbs + `","rdma_dev":"` + name + `"}`
 }
@@ -272,7 +271,7 @@ func (h *host) detect(expected Expected) Facts {
 	})
 }
 
-// rails4 are the devices of a node as Barcelona's: four cards, a virtual function of each.
+// rails4 returns the devices of a node as on Barcelona: a virtual function of each of four cards.
 func rails4(node int, names ...string) []nic {
 	var nics []nic
 	for i, bus := range []string{"03", "23", "a3", "c3"} {
@@ -284,7 +283,7 @@ func rails4(node int, names ...string) []nic {
 	return nics
 }
 
-// barcelona is a node of four rails that the device plugin gives, and of four GPUs.
+// barcelona returns a node with four rails, which the device plugin gives to the pod, and four GPUs.
 func barcelona(node int, names ...string) *host {
 	h := newHost()
 	for i, n := range rails4(node, names...) {

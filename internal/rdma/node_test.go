@@ -72,7 +72,7 @@ func TestDistance(t *testing.T) {
 	}
 }
 
-// Sysfs has the host's GPUs; the driver's folder has the container's, unless they were injected by CDI.
+// sysfs shows the host's GPUs; the driver's folder shows the container's GPUs, unless CDI injected them.
 func TestGPUs(t *testing.T) {
 	h := newHost()
 	h.gpu("pci0000:00", "0000:01:00.0", 0)
@@ -130,7 +130,7 @@ func TestMemlock(t *testing.T) {
 	}
 }
 
-// Too little memory to lock is a finding only where there is a rail to use it.
+// A low limit of locked memory is a finding only if there is a rail that needs it.
 func TestMemoryLimited(t *testing.T) {
 	h := barcelona(0, names4...)
 	h.memlock("8388608", "8388608", "00000000000005fb")

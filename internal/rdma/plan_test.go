@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// pair are the facts of two nodes.
+// pair returns the facts of two nodes.
 func pair(a, b *host) []Facts { return []Facts{a.detect(Expected{}), b.detect(Expected{})} }
 
 func TestPlan(t *testing.T) {
@@ -38,7 +38,7 @@ func TestPlan(t *testing.T) {
 		}
 		return h
 	}
-	// A second address stands before the pod's in each table.
+	// In each table another address precedes the pod's address.
 	shifted := func(indexes ...int) *host {
 		return changed(0, func(i int, n *nic) {
 			n.gids = map[int][3]string{1: {mapped("192.168.0.9"), RoCEv2, "eno5np0"}, indexes[i]: {mapped(fmt.Sprintf("10.0.%d.7", 103+i)), RoCEv2, n.netdev}}
@@ -79,7 +79,7 @@ func TestPlan(t *testing.T) {
 		node      int
 		expected  Expected
 		overrides map[string]string
-		want      map[string]string // "" for what must not be set
+		want      map[string]string // "" if the variable must not be set
 		findings  []string
 	}{
 		{name: "isolated rails", nodes: isolated, want: map[string]string{
@@ -138,7 +138,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// A device of two ports is named with the one that can be used.
+// The plan names a device with two ports by the usable port.
 func TestPlanOfTwoPorts(t *testing.T) {
 	h := newHost()
 	h.add(nic{name: "mlx4_0", uverbs: "uverbs0", address: "0000:03:00.0", physical: true, infiniBand: true})

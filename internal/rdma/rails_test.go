@@ -32,7 +32,7 @@ func matched(nodes []Facts) []string {
 }
 
 func TestRails(t *testing.T) {
-	// The second node has its rails under other names, in another order, on other interfaces.
+	// The second node has its rails under other names, in another order, and on other interfaces.
 	second := func(change func(i int, n *nic)) *host {
 		h := newHost()
 		for i, n := range rails4(1, "mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5") {
@@ -88,7 +88,8 @@ func TestRails(t *testing.T) {
 	}
 }
 
-// ofHost is a privileged pod of a node with two RoCE cards, whose addresses are the host's, each card in a subnet of its own.
+// ofHost returns a privileged pod on a node with two RoCE cards. Their addresses are the host's, each card in a subnet of its
+// own.
 func ofHost(node int) *host {
 	h := newHost()
 	h.memlock("unlimited", "unlimited", "000001ffffffffff")
@@ -99,7 +100,8 @@ func ofHost(node int) *host {
 	return h
 }
 
-// Rails that no subnet joins are those of one resource with routes to each other, and with host devices those in one slot.
+// If no subnet joins the rails, devices with one resource and routes to each other form a rail. With host devices, the
+// devices in one slot do.
 func TestRailsBySlot(t *testing.T) {
 	elsewhere := func(routes bool) *host {
 		h := newHost()
@@ -163,7 +165,7 @@ func TestRailsOfInfiniBand(t *testing.T) {
 	}
 }
 
-// Jumbo frames on one side alone.
+// Only one side has jumbo frames.
 func TestCompareMTU(t *testing.T) {
 	small := barcelona(1, names4...)
 	small.overwrite("net/net2/mtu", "1500")
@@ -179,7 +181,7 @@ func TestExpectedBandwidth(t *testing.T) {
 		return h.detect(Expected{})
 	}
 	four := barcelona(0, names4...).detect(Expected{})
-	// gpus gives a node as many GPUs, whose cards are of PCIe 5.0, in slots of this speed, and which are idle now.
+	// gpus returns a node with count idle GPUs. Their cards support PCIe 5.0, and the slots have this speed.
 	gpus := func(count int, slot string) Facts {
 		h := newHost()
 		for i, n := range rails4(0, names4...) {
@@ -210,7 +212,7 @@ func TestExpectedBandwidth(t *testing.T) {
 		{"four of 400G", []Facts{four, four}, Expected{}, "194.0 GB/s (180.7 GiB/s)"},
 		{"four of 400G, and as many GPUs", []Facts{gpus(4, "32.0 GT/s PCIe")}, Expected{}, "194.0 GB/s (180.7 GiB/s)"},
 		{"four of 400G, and one GPU", []Facts{gpus(4, "32.0 GT/s PCIe"), gpus(1, "32.0 GT/s PCIe")}, Expected{}, "52.0 GB/s (48.4 GiB/s)"},
-		// On such nodes 83.33 GiB/s were measured, which is more than 85% of it.
+		// On such nodes 83.33 GiB/s were measured, more than 85% of this value.
 		{"four of 400G, and GPUs in slots of PCIe 4.0", []Facts{gpus(4, "16.0 GT/s PCIe")}, Expected{}, "103.9 GB/s (96.8 GiB/s)"},
 		{"the rails that all have", []Facts{four, three.detect(Expected{})}, Expected{}, "145.5 GB/s (135.5 GiB/s)"},
 		{"the cluster file's figure", []Facts{four, four}, Expected{Bandwidth: 200 * GBps}, "200.0 GB/s (186.3 GiB/s)"},
@@ -232,7 +234,7 @@ func TestExpectedBandwidth(t *testing.T) {
 	}
 }
 
-// Of nodes that do not all answer, findings name those that do by their own numbers.
+// If some nodes do not answer, findings name the others by their own numbers.
 func TestCompareSome(t *testing.T) {
 	findings := CompareSome(pair(barcelona(0, names4...), newHost()), []int{0, 2})
 	if len(findings) == 0 || !slices.ContainsFunc(findings, func(f fail.Finding) bool { return strings.Contains(f.Seen, "node 2 has 0 usable ports") }) {
@@ -240,8 +242,8 @@ func TestCompareSome(t *testing.T) {
 	}
 }
 
-// FuzzFacts: facts are an agent's answer, about a node that a program of the image may have changed. Whatever they
-// hold, rails have ports of all nodes, a plan names only these, and no bandwidth is negative.
+// FuzzFacts: facts are an agent's answer about a node that a program of the image may have changed. Whatever they contain,
+// a rail has ports of all nodes, a plan names only these ports, and no bandwidth is negative.
 func FuzzFacts(f *testing.F) {
 	f.Add([]byte(`{"devices": [{"name": "mlx5_6", "uverbs": "uverbs0", "pcie": {"speedGTps": 1e300, "width": 9223372036854775807}, "ports": [{"state": "ACTIVE", "linkLayer": "InfiniBand", "rateBitsPerSecond": 9223372036854775807, "gids": [{"index": -1, "gid": "fe80::1"}]}, {"state": "ACTIVE", "linkLayer": "Ethernet", "gidIndex": -1}]}]}`))
 	f.Add([]byte(`{"devices": [{"name": "a", "uverbs": "b", "gpus": {"x": "FAR"}, "ports": [{"state": "ACTIVE", "linkLayer": "Ethernet", "gidIndex": 3, "address": "10.0.0.1/8", "netdev": "net1", "rateBitsPerSecond": -400, "routes": ["0.0.0.0/0"]}]}], "interfaces": [{"name": "net1", "index": -3}], "podInterface": "eth0", "memlock": {"capEff": "zz", "hard": -7}}`))

@@ -62,7 +62,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestInterrupted: what SIGTERM or Ctrl-C ends has not failed without a known cause.
+// TestInterrupted: if SIGTERM or Ctrl-C ends a step, its failure has a known cause.
 func TestInterrupted(t *testing.T) {
 	cmd := &cobra.Command{Use: "probe", RunE: func(cmd *cobra.Command, _ []string) error {
 		<-cmd.Context().Done()

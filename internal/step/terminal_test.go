@@ -25,7 +25,7 @@ func TestInShell(t *testing.T) {
 			if got := inShell(tc.text, strings.Fields(tc.args), installed); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
-			// A text may pass twice, as that of an upload's log.
+			// inShell may get a text twice, for example the log of an upload.
 			if got := inShell(tc.want, strings.Fields(tc.args), installed); got != tc.want {
 				t.Errorf("once more: got %q, want %q", got, tc.want)
 			}

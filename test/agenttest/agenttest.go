@@ -26,8 +26,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
-// Main is for a package's TestMain: it makes the test's own binary the agent's
-// program, for launchers, the rank shim and virtual environments.
+// Main is for a package's TestMain. It makes the test's own binary the agent's program, for launchers, the rank shim and
+// virtual environments.
 func Main(m *testing.M) {
 	if filepath.Base(os.Args[0]) == agent.SMI || len(os.Args) > 1 && slices.Contains([]string{"launch", "rank", "venv"}, os.Args[1]) {
 		os.Exit(program.Main(os.Args, os.Environ(), os.Stdout, os.Stderr))
@@ -50,23 +50,21 @@ type Node struct {
 	conns   []net.Conn
 }
 
-// Options are of agents that are not as Start makes them.
+// Options change how StartWith starts agents.
 type Options struct {
-	// Certificates of the environment; empty for new ones.
+	// Certificates are those of the environment; if they are empty, StartWith creates new ones.
 	Certificates objects.Certificates
 	// Shared gives all nodes the same workspace and datasets, as shared claims do.
 	Shared bool
 }
 
-// Start starts the agents of environment env in namespace ns: count nodes, each
-// with a workspace of its own.
+// Start starts the agents of environment env in namespace ns: count nodes, each with a workspace of its own.
 func Start(t testing.TB, count int) []*Node {
 	t.Helper()
 	return StartWith(t, count, Options{})
 }
 
-// StartWith is Start with options. Each agent listens at an address of its own,
-// Config.PodIP, at the port that a pod's agent has.
+// StartWith is Start with options. Each agent listens at its own address, Config.PodIP, on the port of a pod's agent.
 func StartWith(t testing.TB, count int, o Options) []*Node {
 	t.Helper()
 	self, err := os.Executable()
@@ -110,8 +108,8 @@ func StartWith(t testing.TB, count int, o Options) []*Node {
 	return nodes
 }
 
-// freeAddress is one of the loopback network at which no process uses an agent's port:
-// a stand-in for a pod's.
+// freeAddress returns an address of the loopback network at which no process uses an agent's port. It stands in for a
+// pod's address.
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	for {
@@ -128,8 +126,7 @@ func freeAddress(t testing.TB) string {
 	}
 }
 
-// Wrap restarts the agent with wrap before what it answers, for answers that no
-// agent in a test gives by itself.
+// Wrap restarts the agent with wrap in front of its handler, for answers that no agent in a test gives by itself.
 func (n *Node) Wrap(wrap func(http.Handler) http.Handler) {
 	n.t.Helper()
 	n.End()
@@ -137,14 +134,14 @@ func (n *Node) Wrap(wrap func(http.Handler) http.Handler) {
 	n.Restart()
 }
 
-// Certificates are those of the environment.
+// Certificates returns the certificates of the environment.
 func (n *Node) Certificates() objects.Certificates { return n.certs }
 
-// End ends the agent as the end of its container does.
+// End stops the agent in the way in which the end of its container does.
 func (n *Node) End() { n.end() }
 
-// Crash ends the agent as the kernel ends a container, without a notice,
-// and starts it again: job is still running in its record.
+// Crash kills the agent without notice, as the kernel kills a container, and starts it again. In its record, job is still
+// running.
 func (n *Node) Crash(job string) {
 	n.t.Helper()
 	path := filepath.Join(n.Config.Paths.Workspace, ".mlenv", "runs", job, fmt.Sprintf("node-%d.json", n.Config.Node))
@@ -178,7 +175,7 @@ func (n *Node) dial(ctx context.Context, _ int) (net.Conn, error) {
 	return conn, err
 }
 
-// Restart starts the agent again on the same files, as a new container.
+// Restart starts the agent again on the same files, as a new container does.
 func (n *Node) Restart() {
 	n.t.Helper()
 	s, err := server.New(n.Config, slog.New(slog.DiscardHandler))
@@ -215,11 +212,9 @@ func (n *Node) Restart() {
 		if err := errors.Join(<-served, closeFront()); err != nil {
 			n.t.Errorf("the agent ended with %v", err)
 		}
-		// A server that had hardly begun may not have closed it yet, and the next one
-		// wants the same address.
+		// A server that had hardly begun may not have closed the listener yet, and the next server needs the same address.
 		_ = listener.Close()
-		// The client learns of it when it next reads; a request before that would go to
-		// the agent that has ended.
+		// The client notices the end when it next reads. A request before that would go to the agent that has ended.
 		n.Client.Close()
 		n.end = func() {}
 	}

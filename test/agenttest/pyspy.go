@@ -9,13 +9,14 @@ import (
 	"testing"
 )
 
-// spied is what py-spy 0.4.3 prints of two ranks of one gloo training under torch 2.15: one loads a batch, and another one waits in
-// all_reduce.
+// spied is the output of py-spy 0.4.3 for two ranks of a gloo training under torch 2.15. One rank loads a batch, and the
+// other waits in all_reduce.
 //
 //go:embed testdata/py-spy-*.json
 var spied embed.FS
 
-// PySpy is a PATH with a stand-in for py-spy, for which the process of node 1 loads a batch and those of other nodes wait.
+// PySpy returns a PATH with a stand-in for py-spy. It shows the process of node 1 loading a batch, and those of other
+// nodes waiting.
 func PySpy(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -13,8 +13,8 @@ import (
 
 var update = flag.Bool("update", false, "write the files that tests compare with")
 
-// File fails the test if the content of the file at path is not got. With -update, File writes the file first, and creates
-// its folder.
+// File fails the test if got differs from the content of the file at path. With -update, File writes the file first, and
+// creates its folder.
 func File(t testing.TB, path, got string) {
 	t.Helper()
 	if *update {
@@ -34,8 +34,8 @@ func File(t testing.TB, path, got string) {
 	}
 }
 
-// Section writes text into the page at path, between the line begin and the next "<!-- end -->", if the flag -update is given, and
-// reports whether it is.
+// Section writes text into the page at path, between the line begin and the next "<!-- end -->", if the flag -update is
+// set. It reports whether the flag is set.
 func Section(t testing.TB, path, begin, text string) bool {
 	t.Helper()
 	if !*update {

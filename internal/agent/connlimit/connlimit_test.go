@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// queue is a listener whose connections a test holds the other ends of.
+// queue is a listener. A test holds the other ends of its connections.
 type queue chan net.Conn
 
 func (q queue) Accept() (net.Conn, error) { return <-q, nil }

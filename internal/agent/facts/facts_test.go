@@ -68,7 +68,7 @@ func TestReadCPU(t *testing.T) {
 	}
 }
 
-// smi is an nvidia-smi of the shell script.
+// smi installs the shell script as nvidia-smi.
 func smi(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -124,8 +124,8 @@ func TestGPUs(t *testing.T) {
 	})
 }
 
-// A driver refuses the whole question for one field that it does not know yet: the
-// others are asked again without it.
+// A driver rejects the whole query if it does not know one field. The agent then queries the other fields without that
+// one.
 func TestOlderDriver(t *testing.T) {
 	smi(t, `case "$1" in
 *gpu_recovery_action*) echo 'Field "gpu_recovery_action" is not a valid field to query.'; echo; exit 2;;
@@ -139,8 +139,8 @@ echo '0, GPU-a, Tesla V100-SXM2-16GB, 470.82.01, 16160, 0, 0, 30, 1, 00000000:3B
 	}
 }
 
-// However many nodes look at once, they see the same identity on one volume, and
-// another one on another.
+// Any number of nodes that look at the same time see the same identity on one volume, and a different one on another
+// volume.
 func TestVolume(t *testing.T) {
 	shared := t.TempDir()
 	seen := make([]agent.Volume, 16)
@@ -165,8 +165,8 @@ func TestVolume(t *testing.T) {
 	}
 }
 
-// Root whose files an NFS server squashes can read what others wrote, and write nothing. Here the file system's own checks refuse
-// another user.
+// If an NFS server squashes root, root can read other users' files, and write nothing. In this test the file system's own
+// checks refuse another user.
 func TestVolumeOfAnotherUser(t *testing.T) {
 	for name, prepare := range map[string]func(dir string) error{
 		"the volume": func(dir string) error { return os.Chmod(dir, 0o555) },
@@ -179,7 +179,7 @@ func TestVolumeOfAnotherUser(t *testing.T) {
 			if first := Volume(dir); first.ID == "" {
 				t.Fatalf("%+v", first)
 			}
-			// Above it, too, others must be able to pass.
+			// Other users must be able to traverse the folder above, too.
 			if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), prepare(dir)); err != nil {
 				t.Fatal(err)
 			}
@@ -191,7 +191,7 @@ func TestVolumeOfAnotherUser(t *testing.T) {
 	}
 }
 
-// asNobody calls f as a user who owns nothing, if this is root, whom no permission stops.
+// asNobody calls f as a user who owns nothing if this process runs as root, because permissions do not stop root.
 func asNobody(t *testing.T, f func() agent.Volume) agent.Volume {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -199,7 +199,7 @@ func asNobody(t *testing.T, f func() agent.Volume) agent.Volume {
 	}
 	result := make(chan agent.Volume, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with its user
+		runtime.LockOSThread() // never unlocked: the thread ends when the goroutine ends
 		if err := unix.Setfsuid(65534); err != nil {
 			t.Error(err)
 		}
@@ -208,7 +208,8 @@ func asNobody(t *testing.T, f func() agent.Volume) agent.Volume {
 	return <-result
 }
 
-// What a node that lost its power left, or a program put there, is no identity: nodes agree on another file.
+// A file that a node left when it lost power, or that a program put there, is no identity. The nodes agree on another
+// file.
 func TestVolumeIdentityIsAnotherFile(t *testing.T) {
 	path := func(dir string) string { return filepath.Join(dir, volumeID) }
 	for name, put := range map[string]func(dir string) error{

@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// fourShown is the nvidia-smi of a privileged container on a node with four GPUs. MIG splits the last one.
+// fourShown is the nvidia-smi script of a privileged container on a node with four GPUs. MIG splits the last one.
 const fourShown = `case "$1" in
 -L) echo 'GPU 0: NVIDIA H100 (UUID: GPU-a)'
 echo 'GPU 3: NVIDIA H100 (UUID: GPU-d)'
@@ -75,7 +75,7 @@ func TestNVLink(t *testing.T) {
 	}
 }
 
-// The strategy volume-mounts of the device plugin lists GPUs as names of a folder.
+// The device plugin's strategy volume-mounts lists GPUs as names in a folder.
 func TestListedByMounts(t *testing.T) {
 	dir := t.TempDir()
 	for _, uuid := range []string{"GPU-a", "GPU-b"} {

@@ -11,7 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// The other file is brought all the same.
+// If the server stops sending one file, the download still gets the other file.
 func TestDownloadFromAServerThatFallsSilent(t *testing.T) {
 	release := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -28,7 +28,7 @@ func TestDownloadFromAServerThatFallsSilent(t *testing.T) {
 	var out strings.Builder
 	err := download(t.Context(), t.TempDir(), []agent.Download{{URL: server.URL + "/silent", Path: "a"}, {URL: server.URL + "/whole", Path: "b"}}, 100*time.Millisecond, &out)
 	if err == nil || !strings.Contains(err.Error(), "sent nothing for 100ms") {
-		t.Errorf("got %v, want that the server fell silent", err)
+		t.Errorf("got %v, want an error that the server fell silent", err)
 	}
 	if !strings.Contains(out.String(), "  b, 4 ") {
 		t.Errorf("got %q, want the file behind it", out.String())

@@ -12,7 +12,7 @@ func TestHoldEndsWhenNobodyAsks(t *testing.T) {
 	go func() {
 		hold(t.Context(), looks, func() bool {
 			asked++
-			return asked != holdFor // somebody asks once
+			return asked != holdFor // a client asks once
 		})
 		close(ended)
 	}()

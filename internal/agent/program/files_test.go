@@ -33,7 +33,7 @@ func write(t *testing.T, dir string, content map[string]string) {
 	}
 }
 
-// read is what lies in a folder, by path.
+// read returns the contents of the files in a folder, by path.
 func read(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -52,7 +52,7 @@ func read(t *testing.T, dir string) map[string]string {
 	return found
 }
 
-// send is what mlenv does with a folder: it asks what is missing, and sends that.
+// send does what mlenv does with a folder: it asks which contents are missing, and sends those.
 func send(t *testing.T, from, to string, damage func([]byte) []byte) (landed string, err error) {
 	t.Helper()
 	m, err := tree.Scan(t.Context(), from, nil)
@@ -100,7 +100,7 @@ func TestLandFiles(t *testing.T) {
 	}
 }
 
-// A copy that breaks off or is damaged leaves no file under its name, and continues the next time.
+// A copy that breaks off or is damaged leaves no file under the final name, and continues the next time.
 func TestLandFilesBroken(t *testing.T) {
 	for name, damage := range map[string]func([]byte) []byte{
 		"broken off": func(content []byte) []byte { return content[:len(content)-3] },
@@ -158,10 +158,10 @@ func TestDownload(t *testing.T) {
 	cut = false
 	said, err := get(one)
 	if want := string(digest) + "  in/data.bin, 10.0 kB\n"; err != nil || said != want {
-		t.Errorf("going on: %q, %v, want %q", said, err, want)
+		t.Errorf("continuing: %q, %v, want %q", said, err, want)
 	}
 	if diff := cmp.Diff([]string{"bytes=4000-"}, ranges); diff != "" {
-		t.Errorf("ranges that were asked for (-want +got):\n%s", diff)
+		t.Errorf("requested ranges (-want +got):\n%s", diff)
 	}
 	if _, err := get(one); err != nil || len(ranges) > 0 {
 		t.Errorf("again: %v, %d requests, want none", err, len(ranges))
@@ -174,7 +174,7 @@ func TestDownload(t *testing.T) {
 		}
 	}
 	got := read(t, dir)
-	delete(got, tree.Partial+"none") // nothing came into it
+	delete(got, tree.Partial+"none") // it is empty
 	if diff := cmp.Diff(map[string]string{"in/data.bin": content, "any": content}, got); diff != "" {
 		t.Errorf("the folder (-want +got):\n%s", diff)
 	}

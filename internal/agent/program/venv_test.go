@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// The Python of many images is in a virtual environment, whose packages the one for the requirements must include.
+// In many images Python is in a virtual environment. The virtual environment for the requirements must include that one's
+// packages.
 func TestVenvHasPackagesOfImage(t *testing.T) {
 	dir := t.TempDir()
 	image, made, requirements := filepath.Join(dir, "image"), filepath.Join(dir, "venvs", "made"), filepath.Join(dir, "requirements.txt")

@@ -77,7 +77,7 @@ train.<locals>.BadBatch: batch 17 is empty
 }
 
 func TestShortenDump(t *testing.T) {
-	// Of Python 3.13, and the last three lines of 3.14.
+	// The output is from Python 3.13, and its last three lines are from 3.14.
 	const output = `step 3
 terminate called after throwing an instance of 'gloo::IoException'
 Fatal Python error: Aborted
@@ -121,7 +121,7 @@ Thread 0x00007fbd1d6b9780 (most recent call first):
 	}
 }
 
-// FuzzLast reads what a rank printed: lines and the error have bounds, and the error is one of the lines.
+// FuzzLast reads anything that a rank prints: lines and the error have bounds, and the error is one of the lines.
 func FuzzLast(f *testing.F) {
 	f.Add([]byte("Traceback (most recent call last):\n  File \"a.py\", line 7, in f\n    f()\nValueError: bad batch\n"))
 	f.Add([]byte("[rank1]: Traceback (most recent call last):\n[rank1]:   File \"/usr/lib/python3.12/x.py\", line 1, in f\n[rank1]: torch.cuda.OutOfMemoryError: CUDA out of memory\n"))

@@ -20,7 +20,7 @@ func TestParseCPUs(t *testing.T) {
 	}
 	for _, list := range []string{"", "a", "1-", "-1", "3-2", "1,,2", "0-99999999999"} {
 		if got, err := ParseCPUs(list); err == nil {
-			t.Errorf("%q is taken as %v", list, got)
+			t.Errorf("%q is accepted as %v", list, got)
 		}
 	}
 }

@@ -13,13 +13,13 @@ func TestWaitListening(t *testing.T) {
 	}
 	port := listener.Addr().(*net.TCPAddr).Port
 	if !waitListening(t.Context(), port) {
-		t.Error("a port that is listened on is not found")
+		t.Error("a port with a listener is not found")
 	}
 	listener.Close()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if waitListening(ended, port) {
-		t.Error("a port that nobody listens on is found")
+		t.Error("a port without a listener is found")
 	}
 }
 

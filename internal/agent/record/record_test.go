@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// FuzzReadNode: a record that is read can be written and read again, and is the one of its folder.
+// FuzzReadNode: a record that can be read can be written and read again, and belongs to its folder.
 func FuzzReadNode(f *testing.F) {
 	f.Add([]byte(`{"id":"other","node":7,"state":"running","spec":{"nodes":2,"ranksPerNode":2}}`), []byte(`{"rank":1,"exit":{"code":1}}`))
 	f.Add([]byte(`{"state":"exited","spec":{"nodes":1,"ranksPerNode":1,"env":{"A":"1"}},"ranks":[{"rank":0}]}`), []byte(`{"tail":["a"]}`))
@@ -28,7 +28,7 @@ func FuzzReadNode(f *testing.F) {
 		first, err := dir.ReadNode(0)
 		if err != nil {
 			if !Foreign(err) {
-				t.Fatalf("reading a file that is there: %v", err)
+				t.Fatalf("reading a file that exists: %v", err)
 			}
 			return
 		}

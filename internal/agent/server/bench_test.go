@@ -37,7 +37,8 @@ func printing(b *testing.B, n *agenttest.Node) agent.JobSpec {
 	return agent.JobSpec{Run: "run", Launcher: agent.Command, Script: "/bin/cat", Args: []string{file.Name()}, Nodes: 1, RanksPerNode: 1}
 }
 
-// BenchmarkLog follows a rank while it prints, and reads its log back. Next to it, it copies as much over TLS alone.
+// BenchmarkLog follows a rank while it prints, and reads its log again. For comparison, it copies the same amount over TLS
+// alone.
 func BenchmarkLog(b *testing.B) {
 	n := agenttest.Start(b, 1)[0]
 	spec := printing(b, n)
@@ -76,7 +77,7 @@ func BenchmarkLog(b *testing.B) {
 	b.Run("TLS alone", func(b *testing.B) { copyTLS(b, n, spec.Args[0]) })
 }
 
-// copyTLS copies a file over TLS of the same certificates, without HTTP.
+// copyTLS copies a file over TLS with the same certificates, without HTTP.
 func copyTLS(b *testing.B, n *agenttest.Node, path string) {
 	b.Helper()
 	made := n.Certificates()

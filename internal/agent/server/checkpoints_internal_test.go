@@ -20,7 +20,7 @@ const (
 	torn   = "PK\x03\x04 weigh"
 )
 
-// tag are the files of a DeepSpeed checkpoint; each name is a format for the rank.
+// tag returns the files of a DeepSpeed checkpoint. Each name may be a format for the rank.
 func tag(ranks int, names ...string) map[string]string {
 	files := map[string]string{}
 	for rank := range ranks {
@@ -116,7 +116,7 @@ func TestCheckpointIsComplete(t *testing.T) {
 	}
 }
 
-// write writes a file that was modified so many minutes after the first one.
+// write writes a file whose modification time is minutes after that of the first file.
 func write(t *testing.T, path, content string, minutes int) {
 	t.Helper()
 	at := time.Unix(1_790_000_000, 0).Add(time.Duration(minutes) * time.Minute)
@@ -135,7 +135,8 @@ func write(t *testing.T, path, content string, minutes int) {
 	}
 }
 
-// TestNewestCheckpoints: names and marks decide nothing that files can show, and the training can put anything into the folder.
+// TestNewestCheckpoints: the files decide whether a checkpoint is complete, not names and marks, because the training can
+// put anything into the folder.
 func TestNewestCheckpoints(t *testing.T) {
 	const file, whole, half = ".metadata", "pickle.", "pick"
 	for _, tc := range []struct {
@@ -148,7 +149,7 @@ func TestNewestCheckpoints(t *testing.T) {
 			write(t, dir+"/step-9/"+file, whole, 1)
 			write(t, dir+"/step-10/"+file, whole, 2)
 			write(t, dir+"/step-11/"+file, whole, 0)
-			write(t, dir+"/step-11/other", zipped, 3) // into the same folder as earlier
+			write(t, dir+"/step-11/other", zipped, 3) // a later save into the same folder
 		}, []string{"step-11", "step-10", "step-9"}},
 		{"newer than the mark", func(t *testing.T, dir string) {
 			write(t, dir+"/a/"+file, whole, 1)
@@ -230,6 +231,6 @@ func TestNewestCheckpoints(t *testing.T) {
 	write(t, dir+"/latest", "step-3", 3)
 	found, err := findCheckpoints(t.Context(), dir, agent.CheckpointSearch{World: 1, All: true})
 	if last := len(found) - 1; err != nil || last != agent.MaxCheckpoints-1 || found[last].Name != "step-3" || found[last].Missing != "" {
-		t.Errorf("got %+v, %v; want %d, and the one that is marked among them", found, err, agent.MaxCheckpoints)
+		t.Errorf("got %+v, %v; want %d, and the marked one among them", found, err, agent.MaxCheckpoints)
 	}
 }

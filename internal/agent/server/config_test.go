@@ -33,7 +33,7 @@ func TestNodeRank(t *testing.T) {
 	}
 }
 
-// The hostfile has each node once, in their order, whatever the pod's variables are.
+// The hostfile lists each node once, in order, whatever the pod's variables are.
 func FuzzNodeRank(f *testing.F) {
 	f.Add("1", "env-1", "2")
 	f.Add("", "env-0", "1")

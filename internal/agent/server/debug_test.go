@@ -10,7 +10,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// fakePython is an interpreter that shows its arguments. It has debugpy where the variable NO_DEBUGPY is not set.
+// fakePython is an interpreter that prints its arguments. It has debugpy unless the variable NO_DEBUGPY is set.
 const fakePython = `#!/bin/sh
 [ "$1" = -c ] && { echo "No module named debugpy"; [ -z "$NO_DEBUGPY" ]; exit; }
 echo "$*, DeepSpeed waits $DEEPSPEED_TIMEOUT"`

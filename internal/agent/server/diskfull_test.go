@@ -11,7 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 )
 
-// A rank that fills the volume of its own record does not hang, and how it ended is known, with its last words.
+// A rank that fills the volume of its own record does not hang, and the record has its exit code and its last lines.
 func TestRankFillsItsVolume(t *testing.T) {
 	n := newNode(t)
 	records := filepath.Join(n.Config.Paths.Workspace, ".mlenv", "runs")

@@ -73,7 +73,7 @@ func TestEnvironmentsShareAClaim(t *testing.T) {
 	}
 }
 
-// TestUnreadableRecordPins: a job whose record cannot be read may run in the tree.
+// TestUnreadableRecordPins: a job whose record cannot be read may still run in the tree, so the tree stays pinned.
 func TestUnreadableRecordPins(t *testing.T) {
 	workspace := t.TempDir()
 	name := strings.Repeat("a", 200)
@@ -84,7 +84,7 @@ func TestUnreadableRecordPins(t *testing.T) {
 	if js.pinned(tree.Digest(strings.Repeat("a", 64))) {
 		t.Error("a tree is pinned although there is no job")
 	}
-	// The path of the folder has the greatest possible length, so that of the record is too long.
+	// The folder's path has the maximum length, so the path of the record is too long.
 	runs := js.config.Paths.runs()
 	job := filepath.Join(runs, strings.Repeat("b", 4095-len(runs)-1))
 	if err := os.MkdirAll(job, 0o755); err != nil {

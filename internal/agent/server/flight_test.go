@@ -15,8 +15,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// recorder is a stand-in of a rank with NCCL: as ProcessGroupNCCL does, it makes a FIFO, looks into it from time to time, and
-// then writes a dump as FlightRecorder does, version 2.10 of its format.
+// recorder stands in for a rank with NCCL. Like ProcessGroupNCCL, it creates a FIFO, polls it, and then writes a dump in
+// FlightRecorder's format, version 2.10.
 const recorder = `
 import os, pickle, time
 pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + "0.pipe"
@@ -73,7 +73,7 @@ func TestFlightRecorder(t *testing.T) {
 	if diff := cmp.Diff(want, all[0].Collectives, cmpopts.EquateApprox(0, 30)); diff != "" {
 		t.Errorf("collectives (-want +got):\n%s", diff)
 	}
-	const protocol2 = "\x80\x02" // by which a pickle begins
+	const protocol2 = "\x80\x02" // the first bytes of a pickle
 	dump, err := os.ReadFile(filepath.Join(status.Record, "flight-0"))
 	if err != nil || !strings.HasPrefix(string(dump), protocol2) || !strings.HasSuffix(string(dump), ".") {
 		t.Errorf("the record has the dump %.20q, %v; want the whole pickle", dump, err)

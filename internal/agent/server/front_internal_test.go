@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A silent connection does not stay open for ever.
+// The server closes a silent connection.
 func TestSilentConnectionsEnd(t *testing.T) {
 	front := (&Server{log: slog.Default()}).front(nil, nil)
 	if front.IdleTimeout == 0 || front.ReadHeaderTimeout == 0 {

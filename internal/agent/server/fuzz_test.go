@@ -14,8 +14,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// FuzzRequests sends any body to what takes one and starts no process: the answer is a success, or the caller's mistake with
-// a message.
+// FuzzRequests sends any body to the handlers that accept one and start no process. The answer is a success, or it blames
+// the caller and has a message.
 func FuzzRequests(f *testing.F) {
 	hash := strings.Repeat("a", 64)
 	targets := []string{

@@ -23,7 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// Whatever lies on the claim, the agent starts, runs jobs, and collects trees.
+// The agent starts, runs jobs and collects trees, whatever the claim contains.
 func TestForeignFilesInRecords(t *testing.T) {
 	n := newNode(t)
 	n.script("done.sh", "echo done")
@@ -68,7 +68,7 @@ func TestForeignFilesInRecords(t *testing.T) {
 	}
 }
 
-// sync makes a tree of one file the current one.
+// sync creates a tree of one file and switches to it.
 func (n *node) sync(content string) tree.Digest {
 	n.t.Helper()
 	dir := n.t.TempDir()
@@ -105,7 +105,7 @@ func (n *node) sync(content string) tree.Digest {
 	return hash
 }
 
-// A rank can write its own status: it names no other rank by that, nor a port of the node.
+// A rank can write its own status, but with that it can name neither another rank nor a port of the node.
 func TestForgedRankStatus(t *testing.T) {
 	n := newNode(t)
 	n.script("forge.sh", `until [ -e "$MLENV_RUN_DIR/rank-0.json" ]; do sleep 0.01; done; mv -f forged "$MLENV_RUN_DIR/rank-0.json"; until [ -e go ]; do sleep 0.01; done; kill -KILL $PPID`)
@@ -136,8 +136,8 @@ func TestForgedRankStatus(t *testing.T) {
 	}
 }
 
-// An agent that ranks have taken over answers what it likes: its client takes the node's number from the question,
-// and drops ranks of others.
+// An agent that ranks have taken over can answer anything. Its client takes the node's number from the request, and drops
+// the ranks of other nodes.
 func TestForgedAnswers(t *testing.T) {
 	n := newNode(t)
 	answer := ""
@@ -199,11 +199,11 @@ func TestForgedAnswers(t *testing.T) {
 	}
 	answer = ""
 	if _, err := n.Client.Job(t.Context(), "job"); err == nil {
-		t.Error("a redirection is taken for an answer")
+		t.Error("the client accepted a redirection as an answer")
 	}
 }
 
-// Another protocol is the reason AgentVersion, not a riddle.
+// A mismatch of protocols has the reason AgentVersion.
 func TestProtocolVersion(t *testing.T) {
 	n := newNode(t)
 	for _, protocol := range []int{agent.Protocol - 1, agent.Protocol + 1} {
@@ -219,7 +219,7 @@ func TestProtocolVersion(t *testing.T) {
 	}
 }
 
-// A client talks to agents of its own environment alone.
+// A client talks only to agents of its own environment.
 func TestAgentsCertificateIsVerified(t *testing.T) {
 	n, other := newNode(t), newNode(t)
 	credentials := func(node *node) agent.Credentials {
@@ -243,7 +243,7 @@ func TestAgentsCertificateIsVerified(t *testing.T) {
 	}
 }
 
-// Only the very same job is found again by its id.
+// An id finds a job only if the whole job is the same.
 func TestAnotherJobOfTheSameID(t *testing.T) {
 	n := newNode(t)
 	n.script("a.sh", "")
@@ -269,7 +269,8 @@ func TestAnotherJobOfTheSameID(t *testing.T) {
 	}
 }
 
-// A process that clears its environment, as one with another title does, and leaves its session, ends with its job.
+// A process ends with its job even if it clears its environment (as a process that changes its title does) and leaves its
+// session.
 func TestDescendantsEndWithTheirJob(t *testing.T) {
 	n := newNode(t)
 	n.script("leave.sh", `env -i PATH="$PATH" setsid sh -c 'trap "" TERM; echo $$ >pid; while :; do sleep 0.1; done' & until [ -s pid ]; do sleep 0.01; done; cat pid; [ "$1" = end ] || exec sleep 1000`)
@@ -286,7 +287,7 @@ func TestDescendantsEndWithTheirJob(t *testing.T) {
 	}
 	ended := n.run("ended", command("leave.sh", "end"))
 	if err := syscall.Kill(left(), 0); !errors.Is(err, syscall.ESRCH) || ended.State != agent.Exited {
-		t.Errorf("the job is over (%s), and a process of it lives: %v", ended.State, err)
+		t.Errorf("the job is over (%s), and one of its processes still runs: %v", ended.State, err)
 	}
 	if err := os.Remove(filepath.Join(n.Config.Paths.Workspace, "pid")); err != nil {
 		t.Fatal(err)
@@ -309,11 +310,11 @@ func TestDescendantsEndWithTheirJob(t *testing.T) {
 		t.Errorf("state %s, want stopped", status.State)
 	}
 	if err := syscall.Kill(left(), 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("the job was stopped, and a process of it lives: %v", err)
+		t.Errorf("the job was stopped, and one of its processes still runs: %v", err)
 	}
 }
 
-// A rank that stops the supervisor above it does not keep its job from ending.
+// A job ends even if a rank stops the supervisor above it.
 func TestStoppedSupervisor(t *testing.T) {
 	n := newNode(t)
 	const supervisor = `trap "" TERM; supervisor=$(cut -d' ' -f4 "/proc/$PPID/stat"); kill -STOP "$supervisor"; echo stopped; `
@@ -338,7 +339,7 @@ func TestStoppedSupervisor(t *testing.T) {
 		if _, err := body.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
-		// The script of a rank that ends needs a moment for it.
+		// The script needs a moment to handle the end of its rank.
 		if err := n.Client.StopJob(ctx, name, agent.Stop{Reason: "enough", Grace: time.Second}); err != nil {
 			t.Fatal(err)
 		}
@@ -350,7 +351,7 @@ func TestStoppedSupervisor(t *testing.T) {
 	}
 }
 
-// A rank that kills the supervisor leaves no process of the job.
+// If a rank kills the supervisor, no process of the job keeps running.
 func TestKilledSupervisor(t *testing.T) {
 	n := newNode(t)
 	n.script("kill.sh", `supervisor=$(cut -d' ' -f4 "/proc/$PPID/stat")
@@ -362,14 +363,14 @@ setsid sh -c 'trap "" TERM; echo $$ >left; while :; do sleep 0.1; done' & until 
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Outside of a container somebody else collects it.
+	// Outside a container another process reaps the zombie.
 	stat, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(string(pid)), "stat"))
 	if err == nil && !strings.Contains(string(stat), ") Z ") {
-		t.Errorf("the job is over, and a process of it lives: %s", stat)
+		t.Errorf("the job is over, and one of its processes still runs: %s", stat)
 	}
 }
 
-// A process that kills the supervisor, and that left the job before, can hold the pipe by which the supervisor reports.
+// A process that left the job and kills the supervisor can keep the pipe open through which the supervisor reports.
 func TestHeldExit(t *testing.T) {
 	n := newNode(t)
 	n.script("hold.sh", `supervisor=$(cut -d' ' -f4 "/proc/$PPID/stat")
@@ -392,7 +393,7 @@ env -i PATH="$PATH" setsid sh -c "exec 9>/proc/$supervisor/fd/3; echo \$\$ >held
 	}
 }
 
-// The end of the launcher reaches the status, by a signal or because there is no such program.
+// The status has how the launcher ended: by a signal, or because the program does not exist.
 func TestLauncherExit(t *testing.T) {
 	n := newNode(t)
 	n.script("kill.sh", `kill -KILL $PPID; exec sleep 1000`)
@@ -405,7 +406,7 @@ func TestLauncherExit(t *testing.T) {
 	}
 }
 
-// Connections without a certificate neither keep clients away nor add up.
+// Connections without a certificate do not block clients and do not accumulate.
 func TestUnprovenConnections(t *testing.T) {
 	n := newNode(t)
 	if _, err := n.Client.Health(t.Context()); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// A full disk has its reason, whatever the handler was doing.
+// A full disk has its own reason, whatever the handler was doing.
 func TestDiskFullIsSaid(t *testing.T) {
 	s := &Server{config: Config{Node: 3}}
 	for _, cause := range []error{syscall.ENOSPC, syscall.EDQUOT} {

@@ -6,8 +6,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// A training is done when its watchers have seen the end of every node. The next one may start then, even if a slow claim
-// still takes the record.
+// A training is done when its watchers have seen the end of every node. The next training may start then, even if a slow
+// claim is still writing the record.
 func TestEndedJobsAreNotRunning(t *testing.T) {
 	js := &jobs{live: map[string]*job{
 		"live":     {status: agent.JobStatus{State: agent.Running}},

@@ -11,10 +11,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// likeNCCL writes its second argument where NCCL would write its log.
+// likeNCCL writes its second argument to the file to which NCCL would write its log.
 const likeNCCL = `file=$(printf %s "$NCCL_DEBUG_FILE" | sed "s/%h/host/; s/%p/$$/"); printf '%s\n' "$1" >> "$file"; `
 
-// socketsLog is what NCCL 2.28 writes of rank 0 of 2 over TCP.
+// socketsLog is the log of NCCL 2.28 for rank 0 of 2 over TCP.
 const socketsLog = `host:7:7 [0] NCCL INFO NCCL version 2.28.9+cuda12.9
 host:7:8 [0] NCCL INFO Using network Socket
 host:7:8 [0] NCCL INFO comm 0xbb0 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0
@@ -28,7 +28,7 @@ func TestNCCLIsRead(t *testing.T) {
 	if _, err := n.Client.StartJob(t.Context(), "job", command("gate.sh", socketsLog)); err != nil {
 		t.Fatal(err)
 	}
-	// The status tells of it while the job runs.
+	// The status reports NCCL's log while the job runs.
 	var seen agent.JobStatus
 	err := n.Client.WatchJob(t.Context(), "job", func(s agent.JobStatus) error {
 		if s.NCCL != nil && seen.NCCL == nil {
@@ -38,7 +38,7 @@ func TestNCCLIsRead(t *testing.T) {
 		return nil
 	})
 	if err != nil || seen.State != agent.Running {
-		t.Fatalf("watching the job: %v; NCCL's log was told of in state %q, want %q", err, seen.State, agent.Running)
+		t.Fatalf("watching the job: %v; NCCL's log was reported in state %q, want %q", err, seen.State, agent.Running)
 	}
 	end := n.wait("job")
 	for _, status := range []agent.JobStatus{seen, end} {
@@ -46,7 +46,7 @@ func TestNCCLIsRead(t *testing.T) {
 			t.Errorf("in state %s NCCL's log shows %+v, want one rank on sockets", status.State, status.NCCL)
 		}
 	}
-	// It is in the record too, for an agent that comes later.
+	// The record has it too, for an agent that starts later.
 	if status, err := record.Dir(end.Record).ReadNode(0); err != nil || status.NCCL == nil || status.NCCL.Transport != nccl.Sockets {
 		t.Errorf("in the record NCCL's log shows %+v (%v), want sockets", status.NCCL, err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// What was set wins over the container's variables, and a job's own over that.
+// The network's settings override the container's variables, and a job's own variables override the settings.
 func TestNetworkIsForWhateverIsStarted(t *testing.T) {
 	n := newNode(t)
 	n.Config.Environ = append(n.Config.Environ, "NCCL_IB_HCA=mlx5_0", "NCCL_IB_GID_INDEX=3", "NCCL_DEBUG=WARN")
@@ -26,7 +26,7 @@ func TestNetworkIsForWhateverIsStarted(t *testing.T) {
 	}
 	maps.DeleteFunc(environment, func(name, _ string) bool { return !strings.HasPrefix(name, "NCCL_") })
 	if want := map[string]string{"NCCL_IB_HCA": "=mlx5_6", "NCCL_IB_TC": "106", "NCCL_DEBUG": "WARN"}; !maps.Equal(environment, want) {
-		t.Errorf("the agent says that it sets %v, want %v", environment, want)
+		t.Errorf("the agent reports that it sets %v, want %v", environment, want)
 	}
 	n.script("show.sh", `echo "$NCCL_IB_HCA $NCCL_IB_TC ${NCCL_IB_GID_INDEX-unset}"`)
 	spec := command("show.sh")
@@ -41,18 +41,19 @@ func TestNetworkIsForWhateverIsStarted(t *testing.T) {
 	}
 	for _, wrong := range []agent.Network{{Mode: "auto"}, {Mode: agent.TCP, Set: map[string]string{"a b": ""}}, {Mode: agent.TCP, Unset: []string{""}}} {
 		if _, err := n.Client.SetNetwork(t.Context(), wrong); fail.ReasonOf(err) != fail.InvalidInput {
-			t.Errorf("%+v is taken: %v", wrong, err)
+			t.Errorf("%+v is accepted: %v", wrong, err)
 		}
 	}
 }
 
-// smi4 is the nvidia-smi of a privileged pod on a node with four GPUs.
+// smi4 is the nvidia-smi script of a privileged pod on a node with four GPUs.
 const smi4 = `#!/bin/sh
 [ "$1" = topo ] && exec cat "${0%/*}/topology"
 [ "$1" = -L ] && echo "$@" && exit
 for i in 0 1 2 3; do echo "$i, GPU-$i, NVIDIA H100, 580.95.05, 81559, 4, 0, 30, 0x0, None, 0, 00000000:${i}9:00.0, Disabled"; done`
 
-// A privileged pod sees all GPUs of its node. Facts, jobs of every launcher and shells have those that it was given.
+// A privileged pod sees all GPUs of its node. Facts, jobs with any launcher and shells use only the GPUs that the pod was
+// given.
 func TestPrivilegedPodUsesItsOwnGPUs(t *testing.T) {
 	n := newNode(t)
 	bin := t.TempDir()
@@ -92,7 +93,7 @@ for argument; do case "$argument" in --world_info=*) echo "${argument#*=}" | tr 
 	if shell := strings.Join(n.Config.ShellEnvironment(), "\n"); !strings.Contains(shell, "CUDA_VISIBLE_DEVICES=GPU-1,GPU-3\n") {
 		t.Errorf("a shell has %s", shell)
 	}
-	// DeepSpeed's launcher sets the variable itself, from what it is given.
+	// DeepSpeed's launcher sets the variable itself, from its arguments.
 	n.script("train.py", "")
 	n.run("job-2", agent.JobSpec{Run: "run", Launcher: agent.DeepSpeedLauncher, Script: "train.py", Nodes: 2, RanksPerNode: 2})
 	if got, want := n.log("job-2", agent.LauncherLog, 0), `{"env-0.env-headless.ns.svc":["GPU-1","GPU-3"],"env-1.env-headless.ns.svc":["GPU-1","GPU-3"]}`; !strings.Contains(got, want) {
@@ -118,7 +119,7 @@ for argument; do case "$argument" in --world_info=*) echo "${argument#*=}" | tr 
 	}
 }
 
-// A job's order says which ranks a node has; where its node 0 is stays the master.
+// A job's order decides which ranks a node has. The node with ordinal 0 stays the master.
 func TestOrderOfNodes(t *testing.T) {
 	nodes := agenttest.Start(t, 3)
 	spec := agent.JobSpec{Run: "run", Launcher: agent.Command, Script: "show.sh", Nodes: 3, RanksPerNode: 1, Order: []int{0, 2, 1}}
@@ -136,7 +137,7 @@ func TestOrderOfNodes(t *testing.T) {
 	for _, order := range [][]int{{0, 1}, {1, 0, 2}, {0, 1, 1}, {0, 1, 3}} {
 		spec.Order = order
 		if _, err := nodes[0].Client.StartJob(t.Context(), "job-2", spec); fail.ReasonOf(err) != fail.InvalidInput {
-			t.Errorf("order %v is taken: %v", order, err)
+			t.Errorf("order %v is accepted: %v", order, err)
 		}
 	}
 }

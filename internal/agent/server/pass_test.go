@@ -19,7 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// asAgent is a client with the certificate of the nodes.
+// asAgent returns a client with the certificate of the nodes.
 func asAgent(t *testing.T, node *agenttest.Node) *agent.Client {
 	t.Helper()
 	made := node.Certificates()
@@ -61,7 +61,7 @@ func putTree(t *testing.T, node *agenttest.Node) (hash, content tree.Digest) {
 	return m.Hash(), m.Entries[0].Content
 }
 
-// TestAgentsMayOnlyReadTrees: the certificate of a node opens one path of the others.
+// TestAgentsMayOnlyReadTrees: with a node's certificate a client may request only one path of the other nodes.
 func TestAgentsMayOnlyReadTrees(t *testing.T) {
 	node := agenttest.Start(t, 2)[0]
 	hash, content := putTree(t, node)
@@ -111,11 +111,11 @@ func TestAgentsMayOnlyReadTrees(t *testing.T) {
 	}
 }
 
-// TestReadersOfTreesAreBounded: the fifth agent at the same time is refused.
+// TestReadersOfTreesAreBounded: a fifth agent that reads at the same time is refused.
 func TestReadersOfTreesAreBounded(t *testing.T) {
 	node := agenttest.Start(t, 1)[0]
 	hash, content := putTree(t, node)
-	for range 4 { // none reads its answer to the end
+	for range 4 { // none of them reads its answer to the end
 		body, err := asAgent(t, node).TreeContents(t.Context(), hash, []tree.Digest{content})
 		if err != nil {
 			t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestKillEndsASupervisor: one that SIGCONT does not wake, as under a debugger, is killed.
+// TestKillEndsASupervisor: kill ends a supervisor that SIGCONT does not wake, for example under a debugger.
 func TestKillEndsASupervisor(t *testing.T) {
 	t.Parallel() // it takes supervisorTime
 	deaf := exec.Command("sleep", "1000")
@@ -30,7 +30,7 @@ func TestKillEndsASupervisor(t *testing.T) {
 	}
 }
 
-// firstPause calls f when it is waited for.
+// firstPause calls f when a caller first waits for it.
 type firstPause struct {
 	context.Context
 	once *sync.Once
@@ -75,8 +75,8 @@ func TestTerminateReachesALateLauncher(t *testing.T) {
 	}
 }
 
-// TestStopRanksKillsTheDeaf: a rank that ignores SIGTERM is killed after the grace, and neither a shim that has ended nor one that has
-// no rank delays that.
+// TestStopRanksKillsTheDeaf: a rank that ignores SIGTERM is killed after the grace period. Neither a shim that has ended
+// nor a shim without a rank delays that.
 func TestStopRanksKillsTheDeaf(t *testing.T) {
 	shim := func(rank string) (*exec.Cmd, *bufio.Reader) {
 		t.Helper()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestGrowth: times are those of this node, whatever the clock of the storage shows.
+// TestGrowth: times are by the clock of this node, whatever the clock of the storage shows.
 func TestGrowth(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "log")
 	began := time.Unix(1_790_000_000, 0)
@@ -15,16 +15,16 @@ func TestGrowth(t *testing.T) {
 	var g growth
 	for i, step := range []struct {
 		now int
-		// size and modified are the file's, no file for size 0.
+		// size and modified describe the file. Size 0 means no file.
 		size, modified int
 		want           int
 	}{
 		{10, 0, 0, 0},
 		{20, 1, 15, 15},
 		{30, 1, 15, 15},
-		{40, 2, 15 - 600, 30}, // a clock that is behind: it grew after the last look
+		{40, 2, 15 - 600, 30}, // the storage's clock is behind: the file grew after the last look
 		{50, 2, 15 - 600, 30},
-		{60, 3, 900, 60}, // one that is ahead
+		{60, 3, 900, 60}, // the storage's clock is ahead
 		{70, 3, 900, 60},
 		{80, 4, 76, 76},
 	} {

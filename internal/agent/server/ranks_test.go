@@ -18,12 +18,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// torchrun is a job of two ranks that the agent starts.
+// torchrun returns a job of two ranks that the agent starts.
 func torchrun(script string) agent.JobSpec {
 	return agent.JobSpec{Run: "run", Launcher: agent.Torchrun, Script: script, Nodes: 1, RanksPerNode: 2}
 }
 
-// When a rank fails, the agent stops the others of its node, and the record says which one failed by itself.
+// When a rank fails, the agent stops the others of its node, and the record shows which rank failed by itself.
 func TestRankFailure(t *testing.T) {
 	n := newNode(t)
 	n.script("train.sh", `if [ "$RANK" = 0 ]; then
@@ -45,7 +45,7 @@ while :; do sleep 0.01; done`)
 	}
 }
 
-// A rank that ends well does not end the others.
+// A rank that exits with 0 does not end the others.
 func TestRankEndsEarly(t *testing.T) {
 	n := newNode(t)
 	n.script("train.sh", `if [ "$RANK" = 0 ]; then touch done; exit; fi
@@ -114,7 +114,7 @@ func TestRanksRunNearTheirGPUs(t *testing.T) {
 		{halves[0] + ",4096-4097", halves[1], nil, halves},
 		{halves[0], halves[1], map[string]string{"MLENV_CPU_BINDING": "off"}, [2]string{all, all}},
 		{halves[0], halves[1], map[string]string{agent.CUDADevices: "GPU-3,GPU-1"}, [2]string{all, all}},
-		{halves[0], halves[0], nil, [2]string{all, all}}, // on which both would have too few
+		{halves[0], halves[0], nil, [2]string{all, all}}, // sharing one half, both ranks would have too few
 		{halves[0], "", nil, [2]string{halves[0], all}},
 	} {
 		near(tc.first, tc.second)

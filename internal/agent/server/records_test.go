@@ -33,7 +33,7 @@ func TestRecordFiles(t *testing.T) {
 	}
 }
 
-// The end of a log is read alone: the metrics of a long training are hundreds of megabytes.
+// The agent reads only the end of a log, because the metrics of a long training are hundreds of megabytes.
 func TestLogEnd(t *testing.T) {
 	n := newNode(t)
 	n.script("write.sh", `printf '997\n998\n999\n' >"$MLENV_METRICS_FILE"`)

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
 
-// node is the first of two nodes.
+// node is an agent, the first of two nodes, and its test.
 type node struct {
 	t *testing.T
 	*agenttest.Node
@@ -180,7 +180,7 @@ func TestRefusedJobs(t *testing.T) {
 
 func TestStop(t *testing.T) {
 	n := newNode(t)
-	// A child in a session of its own, deaf to SIGTERM, and the script too.
+	// The script, and its child in a session of its own, ignore SIGTERM.
 	n.script("deaf.sh", `trap "" TERM; setsid sh -c 'trap "" TERM; echo ready; while :; do sleep 0.1; done' & wait; while :; do sleep 0.1; done`)
 	if _, err := n.Client.StartJob(t.Context(), "deaf", command("deaf.sh")); err != nil {
 		t.Fatal(err)
@@ -231,8 +231,8 @@ func TestSecondStop(t *testing.T) {
 	}
 }
 
-// A rank that has failed and is slow to end is killed with the rest when its
-// launcher has gone: its own words are all that tells why the others did.
+// A rank that has failed and is slow to end is killed with the others when its launcher is gone. Only its own output
+// explains why the others failed.
 func TestKilledRankKeepsItsLastWords(t *testing.T) {
 	n := newNode(t)
 	n.script("slow.sh", `printf 'Traceback (most recent call last):\n  File "a.py", line 7, in f\n    f()\nValueError: bad batch\n'
@@ -251,7 +251,7 @@ func TestQuiet(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, err := n.Client.Job(t.Context(), "still")
-	// A job is no older than its start, whatever its files say.
+	// A job has not been quiet for longer than it has run, whatever the times of its files are.
 	if age := time.Since(status.Started) + time.Second; err != nil || status.Quiet <= 0 || status.Quiet > age {
 		t.Errorf("quiet for %s (%v), want more than nothing and less than %s", status.Quiet, err, age)
 	}
@@ -361,7 +361,7 @@ func TestCommandLines(t *testing.T) {
 	}
 }
 
-// An attempt never runs next to the one before it.
+// An attempt never runs in parallel to the one before it.
 func TestAttempts(t *testing.T) {
 	n := newNode(t)
 	n.script("attempt.sh", `echo "attempt $MLENV_ATTEMPT"; [ $MLENV_ATTEMPT = 2 ] || exec sleep 1000`)
@@ -402,13 +402,13 @@ func TestAttempts(t *testing.T) {
 	if _, err := n.Client.StartJob(t.Context(), "wrong", third); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), `checkpoint: "../other"`) {
 		t.Errorf("got %v, want InvalidInput", err)
 	}
-	// A step that knows only of the first one gets the newest.
+	// A step that knows only the first attempt gets the newest.
 	if status := n.run("job", first); status.Spec.Attempt() != 2 || status.Spec.Attempts[0].Reason != "NodeLost" {
 		t.Errorf("asked for attempt 1: %+v, want attempt 2", status)
 	}
 }
 
-// The turn at the network goes to one client at a time. It ends with its release or with the client's connection.
+// One client at a time holds the turn at the network. The turn ends when the client releases it or its connection ends.
 func TestTurn(t *testing.T) {
 	n := newNode(t)
 	made := n.Certificates()

@@ -10,7 +10,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// TestServicesAreNodeZeros: facts tell of them, and workers have none.
+// TestServicesAreNodeZeros: only node 0 has services, and its facts report them.
 func TestServicesAreNodeZeros(t *testing.T) {
 	nodes := agenttest.Start(t, 2)
 	for _, node := range nodes {

@@ -14,11 +14,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// A shell whose terminal is gone ends, with everything that it started except what was to outlive it.
+// A shell whose terminal is gone ends, and so does everything that it started, except processes that ignore SIGHUP.
 func TestEndShell(t *testing.T) {
 	client := agenttest.Start(t, 1)[0].Client
-	// Under nohup what a test starts would ignore the signal for ever; what is caught
-	// here has its default there.
+	// If the tests ran under nohup, every process that they start would ignore SIGHUP. A signal that is caught here has
+	// its default action in those processes.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGHUP)
 	defer signal.Stop(caught)
@@ -33,7 +33,7 @@ func TestEndShell(t *testing.T) {
 		t.Fatal(err)
 	}
 	started := bufio.NewScanner(out)
-	started.Scan() // it has told that it runs
+	started.Scan() // it has printed that it runs
 	deaf, err := strconv.Atoi(started.Text())
 	if err != nil {
 		t.Fatal(err)
@@ -47,6 +47,6 @@ func TestEndShell(t *testing.T) {
 		t.Errorf("the shell ended with %v, want SIGHUP", err)
 	}
 	if err := syscall.Kill(deaf, syscall.SIGKILL); err != nil {
-		t.Errorf("what does not listen to SIGHUP: %v, want it to live", err)
+		t.Errorf("a process that ignores SIGHUP: %v, want it to run", err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A process that a rank has tampered with may have endless stacks.
+// A rank can tamper with a process so that its stacks are endless.
 func TestOutputOfProgramsIsBounded(t *testing.T) {
 	var value any
 	if err := runJSON(t.Context(), &value, "cat", "/dev/zero"); err == nil || !strings.Contains(err.Error(), "running cat: ") {

@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// started starts a job that lives on, and returns its rank once that has printed.
+// started starts a job that keeps running, and returns its rank once the rank has printed.
 func (n *node) started(id string, spec agent.JobSpec) (rank agent.RankStatus) {
 	n.t.Helper()
 	n.script("live.sh", "echo up; exec sleep 1000")
@@ -31,7 +31,7 @@ func (n *node) printed(id, text string) agent.RankStatus {
 		if err != nil || status.State != agent.Running {
 			n.t.Fatalf("%s, %v; want it running", status.State, err)
 		}
-		printed, _ := os.ReadFile(filepath.Join(status.Record, "rank-0.log")) // once it has started
+		printed, _ := os.ReadFile(filepath.Join(status.Record, "rank-0.log")) // missing until the rank starts
 		if len(status.Ranks) == 1 && string(printed) == text {
 			return status.Ranks[0]
 		}
@@ -74,7 +74,8 @@ func TestStacks(t *testing.T) {
 	}
 }
 
-// A rank whose stacks py-spy cannot read prints them itself when it is stopped for a hang, also one that a signal has stopped.
+// If py-spy cannot read a rank's stacks, the rank prints them itself when it is stopped for a hang, even if a signal has
+// stopped it.
 func TestFaultHandler(t *testing.T) {
 	n := newNode(t)
 	n.script("live.sh", `exec python3 -uc "

@@ -17,7 +17,7 @@ func TestVariablesAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, launcher := range []agent.Launcher{agent.DeepSpeed, agent.Torchrun} {
-		// Without any program in PATH the job cannot start, but its variables are made.
+		// The job cannot start, because PATH has no program, but plan sets its variables.
 		l, err := Config{Nodes: 1}.plan("id", agent.JobSpec{Launcher: launcher, Nodes: 1, RanksPerNode: 2}, "", "/venv", "/record")
 		if err == nil || len(l.env) < 20 {
 			t.Fatalf("got %v, %v; want the variables of a job and no python3", l.env, err)
@@ -30,7 +30,7 @@ func TestVariablesAreDocumented(t *testing.T) {
 	}
 }
 
-// What makes a virtual environment must not be inside the one that the tree had before.
+// The program that creates a virtual environment must not run inside the tree's previous one.
 func TestVenvOfJob(t *testing.T) {
 	for script, want := range map[string]string{"/bin/true": "/venv", os.Args[0]: ""} {
 		l, err := Config{Nodes: 1, Program: os.Args[0]}.plan("id", agent.JobSpec{Launcher: agent.Command, Script: script, Nodes: 1, RanksPerNode: 1}, "", "/venv", "/record")

@@ -19,7 +19,7 @@ import (
 
 const token = "THE-RIGHT-TOKEN"
 
-// behindGate is a gate before a program that shows what it is asked.
+// behindGate starts program, and returns a gate in front of it.
 func behindGate(t *testing.T, program http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	back := httptest.NewServer(program)
@@ -34,7 +34,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "%s %s cookies %q authorization %q", r.Method, r.URL, r.Header.Get("Cookie"), r.Header.Get("Authorization"))
 }
 
-// browser keeps cookies and asks for pages.
+// browser returns a client that keeps cookies.
 func browser(t *testing.T) *http.Client {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
@@ -44,7 +44,7 @@ func browser(t *testing.T) *http.Client {
 	return &http.Client{Jar: jar}
 }
 
-// answer is a response that was read to its end.
+// answer is a complete response.
 type answer struct {
 	*http.Response
 	body string
@@ -171,7 +171,7 @@ func TestGateForPrograms(t *testing.T) {
 	}
 }
 
-// A stream arrives while the answer continues, and upgraded connections pass both ways.
+// The client receives a stream while the answer continues, and upgraded connections pass data both ways.
 func TestGateStreams(t *testing.T) {
 	goOn := make(chan struct{})
 	front := behindGate(t, func(w http.ResponseWriter, r *http.Request) {
@@ -237,7 +237,7 @@ func TestGateBeforeItsProgramAnswers(t *testing.T) {
 	}
 }
 
-// Connections without the token do not add up; those that had it stay, whatever comes.
+// Connections without the token do not accumulate. Those with the token stay open, however many others arrive.
 func TestGateLimitsStrangers(t *testing.T) {
 	back := httptest.NewServer(http.HandlerFunc(echo))
 	defer back.Close()

@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// desk is a node whose image has the programs that a test gives it. Each program
-// writes into a pipe, from which the test hears of its starts.
+// desk is a node whose image has the programs that a test installs. Each program writes to a pipe, from which the test
+// reads its starts.
 type desk struct {
 	*testing.T
 	options Options
@@ -61,7 +61,7 @@ func newDesk(t *testing.T) *desk {
 	if err := syscall.Mkfifo(d.pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Open for both, so that nobody waits for another end.
+	// The test opens both ends, so opening the pipe blocks neither the test nor a program.
 	pipe, err := os.OpenFile(d.pipe, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func newDesk(t *testing.T) *desk {
 	return d
 }
 
-// program puts a shell script into the image.
+// program installs a shell script in the image.
 func (d *desk) program(name, script string) {
 	d.Helper()
 	path := filepath.Join(filepath.Dir(d.pipe), "bin", name)
@@ -80,7 +80,7 @@ func (d *desk) program(name, script string) {
 	}
 }
 
-// secret switches the mounted Secret as the kubelet does.
+// secret replaces the content of the mounted Secret, as the kubelet does.
 func (d *desk) secret(content map[string]string) {
 	d.Helper()
 	data, err := os.MkdirTemp(d.options.Dir, "..data-*")
@@ -104,7 +104,7 @@ func (d *desk) secret(content map[string]string) {
 	}
 }
 
-// run runs the services; what it returns ends them, as the end of the test does.
+// run runs the services. The returned function stops them; otherwise the end of the test does.
 func (d *desk) run() (end func()) {
 	d.Helper()
 	d.manager = New(d.options, slog.New(slog.DiscardHandler))
@@ -132,7 +132,7 @@ func (d *desk) hear(want string) {
 
 func (d *desk) status() []agent.ServiceStatus { return d.manager.Status() }
 
-// until asks for the status until it is as wanted: no event reports that a program listens.
+// until polls the status until wanted accepts it, because no event reports that a program listens.
 func (d *desk) until(wanted func([]agent.ServiceStatus) bool) []agent.ServiceStatus {
 	d.Helper()
 	for ticks := time.Tick(10 * time.Millisecond); ; {
@@ -160,7 +160,7 @@ func TestServicesGetTheEnvironmentAndTheirPassword(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.hear(fmt.Sprintf("--bind-addr=%s:8080 --auth=password --disable-telemetry --disable-update-check --disable-workspace-trust %s p1 INFO %s", public, d.options.Workspace, d.options.find("bash")))
-	// Requested while the other runs, which keeps running.
+	// Requesting jupyter does not restart code-server.
 	d.secret(map[string]string{"services": "code-server,jupyter", "code-server-password": "p1", "jupyter-token": "t1"})
 	d.hear("t1 INFO none " + filepath.Join(d.options.Run, "jupyter"))
 	arguments, err := d.heard.ReadString('\n')
@@ -171,13 +171,13 @@ func TestServicesGetTheEnvironmentAndTheirPassword(t *testing.T) {
 	if fmt.Sprintln(after[0].PID) != pid || after[0].State != agent.ServiceRunning {
 		t.Errorf("status %+v; want code-server to keep running as process %s", after, pid)
 	}
-	// Another password starts it again.
+	// A new password restarts the service.
 	d.secret(map[string]string{"services": "code-server", "code-server-password": "p2"})
 	if _, err := d.heard.ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
 	if line, err := d.heard.ReadString('\n'); !strings.Contains(line, " p2 INFO ") {
-		t.Errorf("heard %q, %v; want the new password", line, err)
+		t.Errorf("read %q, %v; want the new password", line, err)
 	}
 	end()
 	if left := d.status(); len(left) != 0 {
@@ -185,7 +185,7 @@ func TestServicesGetTheEnvironmentAndTheirPassword(t *testing.T) {
 	}
 	for _, status := range after {
 		if err := syscall.Kill(status.PID, 0); err != syscall.ESRCH {
-			t.Errorf("%s: process %d is there after the end: %v", status.Name, status.PID, err)
+			t.Errorf("%s: process %d still runs after the end: %v", status.Name, status.PID, err)
 		}
 	}
 	log, err := os.ReadFile(filepath.Join(d.options.Logs, "code-server.log"))
@@ -196,7 +196,7 @@ func TestServicesGetTheEnvironmentAndTheirPassword(t *testing.T) {
 
 func TestServicesAreStartedAgain(t *testing.T) {
 	d := newDesk(t)
-	// What it started and left ends with it.
+	// The processes that a service started end with it.
 	d.program("code-server", `sleep 1000 & echo "$!" > $PIPE; echo no such folder >&2; exit 3`)
 	d.secret(map[string]string{"services": "code-server", "code-server-password": "p"})
 	d.run()
@@ -214,7 +214,7 @@ func TestServicesAreStartedAgain(t *testing.T) {
 	}
 	for _, pid := range left[:2] {
 		if state, err := os.ReadFile("/proc/" + pid + "/stat"); err == nil && !strings.Contains(string(state), ") Z ") {
-			t.Errorf("process %s, which the service started, is left: %s", pid, state)
+			t.Errorf("process %s, which the service started, still runs: %s", pid, state)
 		}
 	}
 }
@@ -260,7 +260,7 @@ func TestServiceBehindItsGate(t *testing.T) {
 	if got := visit(t, browser(t), front+"/runs?token="+token); !strings.HasPrefix(got.body, "GET /runs ") {
 		t.Errorf("with the token: %q", got.body)
 	}
-	// While it is started again somebody listens.
+	// The gate listens while the service restarts.
 	d.program("tensorboard", "exit 1")
 	if err := syscall.Kill(running[0].PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)

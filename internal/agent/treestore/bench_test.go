@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// BenchmarkReceive is the first sync of 2,000 files and 20 MB.
+// BenchmarkReceive measures the first sync of 2,000 files and 20 MB.
 func BenchmarkReceive(b *testing.B) {
 	dir, m := manyFiles(b)
 	_, missing, err := newWorkspace(b).Plan(m, m.Hash())
@@ -31,7 +31,7 @@ func BenchmarkReceive(b *testing.B) {
 	}
 }
 
-// BenchmarkResync is plan, transfer and switch after one file of 2,000 changed.
+// BenchmarkResync measures plan, transfer and switch after one of 2,000 files has changed.
 func BenchmarkResync(b *testing.B) {
 	dir, m := manyFiles(b)
 	w := newWorkspace(b)
@@ -59,7 +59,7 @@ func BenchmarkResync(b *testing.B) {
 	}
 }
 
-// BenchmarkPlanOfPresent is what a sync without a change costs.
+// BenchmarkPlanOfPresent measures a sync without a change.
 func BenchmarkPlanOfPresent(b *testing.B) {
 	dir, m := manyFiles(b)
 	w := newWorkspace(b)

@@ -17,7 +17,7 @@ import (
 
 func nobody(tree.Digest) bool { return false }
 
-// age makes a tree older than all that were used since.
+// age makes a tree older than all trees used since then.
 func (w workspace) age(t *testing.T, hash tree.Digest, age time.Duration) {
 	t.Helper()
 	at := time.Now().Add(-age)
@@ -101,7 +101,7 @@ func TestCollectLeavesWhatProgramsWrote(t *testing.T) {
 		os.WriteFile(filepath.Join(top, "checkpoints/step-10/model"), []byte("weights"), 0o600),
 		os.MkdirAll(filepath.Join(top, "runs/later"), 0o755),
 		os.Remove(filepath.Join(top, "relinked")), os.Symlink("edited.json", filepath.Join(top, "relinked")),
-		// Moved to other storage, and reached from here.
+		// The folder was moved to other storage, and a link leads to it.
 		os.Rename(filepath.Join(top, "moved"), filepath.Join(elsewhere, "moved")), os.Symlink(filepath.Join(elsewhere, "moved"), filepath.Join(top, "moved")),
 	} {
 		if err != nil {
@@ -123,9 +123,9 @@ func TestCollectLeavesWhatProgramsWrote(t *testing.T) {
 		t.Errorf("elsewhere (-want +got):\n%s", diff)
 	}
 	if _, err := w.Path(hash); err == nil {
-		t.Error("what is left counts as a tree")
+		t.Error("the remains count as a tree")
 	}
-	// Nothing of it is touched again, and the tree can come back around it.
+	// Collect does not touch the remains again, and a later sync can restore the tree around them.
 	if removed, err := w.Collect(0, nobody); err != nil || len(removed) != 0 {
 		t.Errorf("again: %v, %v", removed, err)
 	}
@@ -141,7 +141,7 @@ func TestCollectLeavesWhatProgramsWrote(t *testing.T) {
 	}
 }
 
-// A removal that broke off is ended by the next, unless the tree came back.
+// The next collection finishes a removal that broke off, unless the tree was sent again.
 func TestCollectAfterCrash(t *testing.T) {
 	w := newWorkspace(t)
 	dir, m := newSource(t, files{"a": "1", "b": "2"})
@@ -177,13 +177,13 @@ func TestCollectDropsScraps(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := w.Receive(t.Context(), m.Hash(), stream(t, dir, m, missing[:1])); err == nil {
-		t.Fatal("half of the contents made a tree")
+		t.Fatal("Receive accepted a tree with half of its contents")
 	}
 	n, err := nameManifest(m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	left, err := w.newStage(n) // of an agent that was killed
+	left, err := w.newStage(n) // left by an agent that was killed
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func TestCollectDropsScraps(t *testing.T) {
 	w.wantTree(t, kept, files{"a": "1"})
 }
 
-// One agent collects all it may while others bring and switch trees.
+// One agent collects as much as it may while others receive trees and switch to them.
 func TestCollectWhileReceiving(t *testing.T) {
 	w := newWorkspace(t)
 	var clients sync.WaitGroup
@@ -220,7 +220,7 @@ func TestCollectWhileReceiving(t *testing.T) {
 				for !received(t, agent, dir, m) {
 					runtime.Gosched() // files it planned with were removed: plan again
 				}
-				// Refused where the tree is gone again; never a switch to half a tree.
+				// Switch fails if the tree is gone again, and never switches to an incomplete tree.
 				_ = agent.Switch(m.Hash(), "")
 			}
 		})

@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// FuzzParseIndex: an index that is read is written again as it was understood.
+// FuzzParseIndex: writing an index that was read gives the same entries again.
 func FuzzParseIndex(f *testing.F) {
 	content := strings.Repeat("a", 64)
 	f.Add(indexHeader + "boot\n" + content + " 3 1700000000000000000 42 100444 a/b c\n")
@@ -31,7 +31,8 @@ func FuzzParseIndex(f *testing.F) {
 	})
 }
 
-// FuzzManifest: every path of a manifest that is accepted stays in the tree, and the manifest survives its file.
+// FuzzManifest: every path of an accepted manifest stays in the tree, and the manifest is the same after it was saved and
+// read.
 func FuzzManifest(f *testing.F) {
 	_, m := newSource(f, files{"train.py": "print(1)", "link": "->train.py", "empty/": "", "run.sh*": "x"})
 	seed, err := json.Marshal(m)
@@ -65,7 +66,8 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
-// FuzzReceive sends any stream for a tree: it is refused and leaves no stage, or the tree is exactly the planned one.
+// FuzzReceive sends any stream for a tree. Either it is refused and leaves no stage, or the tree is exactly the planned
+// one.
 func FuzzReceive(f *testing.F) {
 	want := files{"a": "first", "b/c": "second", "b/d*": "first"}
 	dir, m := newSource(f, want)
@@ -97,7 +99,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// Whatever programs put in place of the store's own files, a tree can be synced, made current and collected.
+// A tree can be synced, made current and collected, whatever programs put in place of the store's own files.
 func TestForeignFilesInTheStore(t *testing.T) {
 	w := newWorkspace(t)
 	old := w.synced(t, files{"a": "1"})

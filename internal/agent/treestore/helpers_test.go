@@ -28,7 +28,7 @@ func newWorkspace(t testing.TB) workspace {
 	return workspace{Store: open(t, dir), dir: dir}
 }
 
-// open is what an agent that mounts the workspace does.
+// open opens the store as an agent that mounts the workspace does.
 func open(t testing.TB, dir string) *Store {
 	t.Helper()
 	s, err := Open(filepath.Join(dir, ".mlenv/trees"), filepath.Join(dir, "repo"))
@@ -38,8 +38,8 @@ func open(t testing.TB, dir string) *Store {
 	return s
 }
 
-// files is a folder by name. A name that ends with a slash is a folder, one that
-// ends with * is executable, a value that starts with -> is a link.
+// files is a folder: contents by name. A name that ends with a slash is a folder, a name that ends with * is executable,
+// and a value that starts with -> is a link.
 type files map[string]string
 
 // newSource writes files to a folder of their own and scans it.
@@ -82,7 +82,7 @@ func write(t testing.TB, dir, name, text string) {
 	}
 }
 
-// stream is what a client would send.
+// stream returns what a client would send.
 func stream(t testing.TB, dir string, m tree.Manifest, missing []tree.Digest) *bytes.Reader {
 	t.Helper()
 	var out bytes.Buffer
@@ -109,7 +109,7 @@ func receive(t testing.TB, s *Store, dir string, m tree.Manifest) (hash tree.Dig
 	return hash, len(missing)
 }
 
-// synced makes files the current tree.
+// synced sends files as a tree and switches to it.
 func (w workspace) synced(t testing.TB, content files) tree.Digest {
 	t.Helper()
 	dir, m := newSource(t, content)
@@ -120,7 +120,7 @@ func (w workspace) synced(t testing.TB, content files) tree.Digest {
 	return hash
 }
 
-// reads what lies at a folder, in the terms of files.
+// reads returns the content of a folder as files.
 func reads(t testing.TB, dir string) files {
 	t.Helper()
 	found := files{}
@@ -154,7 +154,7 @@ func reads(t testing.TB, dir string) files {
 	return found
 }
 
-// wantTree checks all that lies in a tree.
+// wantTree checks the whole content of a tree.
 func (w workspace) wantTree(t testing.TB, hash tree.Digest, want files) {
 	t.Helper()
 	path, err := w.Path(hash)
@@ -166,7 +166,7 @@ func (w workspace) wantTree(t testing.TB, hash tree.Digest, want files) {
 	}
 }
 
-// wantRoot checks that nothing was left over but what belongs to so many trees.
+// wantRoot checks that the root contains the files of that many trees, others, and nothing else.
 func (w workspace) wantRoot(t testing.TB, trees int, others ...string) {
 	t.Helper()
 	for _, folder := range []string{stagingFolder, keptFolder} {
@@ -196,11 +196,11 @@ func (w workspace) wantRoot(t testing.TB, trees int, others ...string) {
 		want[other]++
 	}
 	if diff := cmp.Diff(want, count); diff != "" {
-		t.Errorf("what lies in the root (-want +got):\n%s", diff)
+		t.Errorf("content of the root (-want +got):\n%s", diff)
 	}
 }
 
-// manyFiles is a folder of 2,000 files and 20 MB.
+// manyFiles creates a folder of 2,000 files and 20 MB.
 func manyFiles(t testing.TB) (dir string, m tree.Manifest) {
 	t.Helper()
 	dir = t.TempDir()

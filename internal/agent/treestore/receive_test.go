@@ -57,7 +57,7 @@ func TestReceive(t *testing.T) {
 	w.wantTree(t, hash, all)
 	w.wantRoot(t, 1)
 	if got := scan(t, w.treeDir(hash)).Hash(); got != hash {
-		t.Errorf("what lies there has hash %s", got)
+		t.Errorf("the received tree has hash %s", got)
 	}
 	if count, size := m.Totals(); count != 9 || size != 2<<20+38 {
 		t.Errorf("totals: %d files, %d bytes", count, size)
@@ -115,8 +115,7 @@ func TestResync(t *testing.T) {
 	}
 }
 
-// Whatever happened to the file of an earlier tree, its bytes are used only if
-// they are right.
+// The bytes of an earlier tree's file are used only if they are right, whatever happened to the file.
 func TestReuseTrustsNothing(t *testing.T) {
 	const content = "the right content"
 	for name, test := range map[string]struct {
@@ -170,7 +169,7 @@ func TestNothingIsTrustedAfterReboot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{ // as it would be found had the pages not been written
+	for _, err := range []error{ // the state of the file if its pages had not been written
 		os.Chmod(path, 0o644), os.WriteFile(path, make([]byte, info.Size()), 0o600), os.Chmod(path, 0o444), os.Chtimes(path, info.ModTime(), info.ModTime()),
 	} {
 		if err != nil {
@@ -178,7 +177,7 @@ func TestNothingIsTrustedAfterReboot(t *testing.T) {
 		}
 	}
 	if present, _, err := w.Plan(m, hash); !present || err != nil {
-		t.Fatalf("the test is none, since the stamp differs: %v, %v", present, err)
+		t.Fatalf("the test proves nothing, because the stamp differs: %v, %v", present, err)
 	}
 	after := workspace{Store: open(t, w.dir), dir: w.dir}
 	after.boot = "another"
@@ -186,7 +185,7 @@ func TestNothingIsTrustedAfterReboot(t *testing.T) {
 		t.Errorf("%d contents were sent for %s, want the lost one", sent, hash)
 	}
 	after.wantTree(t, hash, files{"lost": "written but lost", "there": "x"})
-	// What was read once is recognised from now on.
+	// A file that was read once is recognised from now on.
 	if x := after.index(hash, indexSuffix); x.boot != "another" {
 		t.Errorf("index is of boot %q", x.boot)
 	}
@@ -271,7 +270,7 @@ func TestMendOfLink(t *testing.T) {
 	w.wantTree(t, hash, files{"a": "1", "l": "->a"})
 }
 
-// A tree whose index was not written any more is found whole, and gets one.
+// A tree whose index was not written is complete all the same, and gets an index.
 func TestIndexIsLost(t *testing.T) {
 	for name, lose := range map[string]func(path string) error{
 		"gone":    os.Remove,
@@ -318,7 +317,7 @@ func TestReceiveRefuses(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 		if _, err := w.Path(hash); err == nil {
-			t.Errorf("%s: a tree was made", name)
+			t.Errorf("%s: a tree was created", name)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -367,7 +366,7 @@ func linkTo(target string) struct {
 	}{m, m.Hash(), fail.UnsafeTree}
 }
 
-// A transfer that breaks at any byte leaves no tree, and less to send.
+// A transfer that breaks at any byte leaves no tree, and the next one sends less.
 func TestInterruptedTransfer(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	noise := func(n int) string {
@@ -395,7 +394,7 @@ func TestInterruptedTransfer(t *testing.T) {
 			t.Fatalf("broken at byte %d: %v", size, err)
 		}
 		if _, err := w.Path(hash); err == nil {
-			t.Errorf("broken at byte %d: a tree was made", size)
+			t.Errorf("broken at byte %d: a tree was created", size)
 		}
 		again := workspace{Store: open(t, w.dir), dir: w.dir} // as after a restart
 		_, rest, err := again.Plan(m, hash)
@@ -406,7 +405,7 @@ func TestInterruptedTransfer(t *testing.T) {
 		for _, content := range rest {
 			left += sizes[content]
 		}
-		// What arrived, but for the last one begun and what zstd had not yet given out.
+		// Everything that arrived is kept, except the content in progress and what zstd had not yet returned.
 		if most := int64(len(whole)-size) + 700_000 + 300_000; left > most || size > 600_000 && len(rest) >= len(missing) {
 			t.Errorf("broken at byte %d of %d: %d bytes to send again", size, len(whole), left)
 		}
@@ -418,7 +417,7 @@ func TestInterruptedTransfer(t *testing.T) {
 	}
 }
 
-// A kept content that was damaged since is not used.
+// A kept content that was damaged afterwards is not used.
 func TestKeptContentsAreRead(t *testing.T) {
 	w := newWorkspace(t)
 	dir, m := newSource(t, files{"a": "one", "b": "two"})
@@ -428,7 +427,7 @@ func TestKeptContentsAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := w.Receive(t.Context(), hash, stream(t, dir, m, missing[:1])); err == nil {
-		t.Fatal("half of the contents made a tree")
+		t.Fatal("Receive accepted a tree with half of its contents")
 	}
 	if err := replaceFile(w.kept(missing[0]), "eno"); err != nil {
 		t.Fatal(err)
@@ -463,7 +462,7 @@ func TestSourceChangesAfterPlan(t *testing.T) {
 	w.wantTree(t, hash, files{"a": "one", "b": "two", "c": "three"})
 }
 
-// Agents on several nodes, each with several clients, receive one tree at once.
+// Agents on several nodes, each with several clients, receive one tree at the same time.
 func TestConcurrentReceive(t *testing.T) {
 	w := newWorkspace(t)
 	w.synced(t, files{"train.py": "import torch", "old": "1"})
@@ -476,7 +475,7 @@ func TestConcurrentReceive(t *testing.T) {
 		for range 4 {
 			clients.Go(func() {
 				for !received(t, agent, dir, m) {
-					runtime.Gosched() // another took what was planned with: plan again
+					runtime.Gosched() // another client took what the plan relied on: plan again
 				}
 				if err := agent.Switch(hash, "/workspace/venv"); err != nil {
 					t.Error(err)
@@ -515,7 +514,7 @@ func received(t *testing.T, s *Store, dir string, m tree.Manifest) bool {
 	return err == nil
 }
 
-// Where files cannot be shared they are copied.
+// If files cannot be shared they are copied.
 func TestCopiesWhereLinksCannotBe(t *testing.T) {
 	w := newWorkspace(t)
 	first := w.synced(t, files{"a*": "one"})
@@ -559,7 +558,7 @@ func TestLargeFilesNeedLittleMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&after)
-	// All that was ever allocated, by both ends; less was in use at a time.
+	// TotalAlloc counts all allocations of both ends; less than that was in use at any time.
 	if used := after.TotalAlloc - before.TotalAlloc; used > 24<<20 {
 		t.Errorf("%d MiB were allocated for 96 MiB", used>>20)
 	}

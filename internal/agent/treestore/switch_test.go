@@ -14,7 +14,7 @@ import (
 
 var t1 = time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC)
 
-// replaceFile does as an editor does.
+// replaceFile replaces a file as an editor does.
 func replaceFile(path, content string) error {
 	return errors.Join(os.WriteFile(path+".new", []byte(content), 0o600), os.Rename(path+".new", path))
 }
@@ -53,7 +53,7 @@ func TestSwitch(t *testing.T) {
 	if venv := w.Venv(trees[1]); venv != "/workspace/.mlenv/venvs/y" {
 		t.Errorf("venv of the other tree is %q", venv)
 	}
-	// The link holds wherever the claim is mounted.
+	// The link is valid wherever the claim is mounted.
 	if target, err := os.Readlink(filepath.Join(w.dir, "repo")); err != nil || target != ".mlenv/trees/"+string(trees[0]) {
 		t.Errorf("the link leads to %s, %v", target, err)
 	}
@@ -96,7 +96,7 @@ func TestSwitchOverwritesNothing(t *testing.T) {
 			t.Errorf("%s: got %v, next %q", name, err, fail.NextOf(err))
 		}
 		if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
-			t.Errorf("%s: it is not there any more: %v", name, err)
+			t.Errorf("%s: the tree is gone: %v", name, err)
 		}
 		if hash, _ := w.Current(); hash != "" {
 			t.Errorf("%s: current is %s", name, hash)
@@ -104,7 +104,7 @@ func TestSwitchOverwritesNothing(t *testing.T) {
 	}
 }
 
-// Readers see a whole tree at any moment.
+// Readers see a complete tree at any moment.
 func TestSwitchIsAtomic(t *testing.T) {
 	w := newWorkspace(t)
 	trees := []tree.Digest{w.synced(t, files{"a": "1"}), w.synced(t, files{"a": "2"})}
@@ -134,7 +134,7 @@ func TestSwitchIsAtomic(t *testing.T) {
 	}
 }
 
-// TestEnvironmentsShareARoot: each environment has a link, and so a tree and a virtual environment, of its own.
+// TestEnvironmentsShareARoot: each environment has its own link, and so its own tree and virtual environment.
 func TestEnvironmentsShareARoot(t *testing.T) {
 	w := newWorkspace(t)
 	other, err := Open(filepath.Join(w.dir, ".mlenv/trees"), filepath.Join(w.dir, ".mlenv/environments/kim/repo"))

@@ -23,7 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// started is a step of a workflow that talks to fakes. The fakes run no controller.
+// started returns a step of a workflow that uses fakes. The fakes run no controller.
 func started(t *testing.T) (*action, *tektonfake.Clientset, *strings.Builder) {
 	t.Helper()
 	dir := t.TempDir()
@@ -55,7 +55,7 @@ func TestNameIsStoredBeforeTheRunExists(t *testing.T) {
 	if err := a.run(t.Context(), settings{namespace: "ns"}); err == nil || stored == "" {
 		t.Fatalf("got %v, %q; want the API server's error", err, stored)
 	}
-	// The answer was lost, and there is no run.
+	// The API server's answer was lost, and the run does not exist.
 	if err := a.end(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// environ is the environment of a runner's step.
+// environ returns the environment of a runner's step.
 func environ(t *testing.T, given map[string]string, more map[string]string) func(string) string {
 	t.Helper()
 	all, err := json.Marshal(given)
@@ -129,7 +129,7 @@ func set(values []string) map[string]bool {
 	return all
 }
 
-// What can be read of inputs with a mistake is masked before the mistake is printed.
+// If inputs are invalid, the secrets that can still be read are masked before the error is printed.
 func TestSecretsAreMaskedFirst(t *testing.T) {
 	for name, tc := range map[string]struct {
 		inputs string
@@ -155,8 +155,8 @@ func TestSecretsAreMaskedFirst(t *testing.T) {
 	}
 }
 
-// FuzzInputs reads inputs as a workflow may give them: a token is always a secret, settings keep every param as it was
-// given, and a mistake is always InvalidInput.
+// FuzzInputs reads inputs as a workflow may give them: a token is always a secret, settings keep the value of every param,
+// and an error always has the reason InvalidInput.
 func FuzzInputs(f *testing.F) {
 	f.Add(`{"server":"https://api:6443","token":"t","namespace":"ml","script":"train.py"}`)
 	f.Add(`{"kubeconfig":"a: [","token":" t\n"}`)

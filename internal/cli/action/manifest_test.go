@@ -10,14 +10,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// input is one of action.yml.
+// input is an input of action.yml.
 type input struct {
 	Description string  `json:"description"`
 	Required    bool    `json:"required,omitempty"`
 	Default     *string `json:"default,omitempty"`
 }
 
-// TestInputsAreTheParams keeps action.yml what the pipeline is.
+// TestInputsAreTheParams checks that the inputs of action.yml are the params of the pipeline.
 func TestInputsAreTheParams(t *testing.T) {
 	var manifest struct {
 		Inputs  map[string]input `json:"inputs"`
@@ -53,7 +53,7 @@ func TestInputsAreTheParams(t *testing.T) {
 			continue
 		}
 		if own[param.Name] {
-			t.Errorf("input %s is no param of the action's own: the pipeline has one of that name", param.Name)
+			t.Errorf("input %s is not the action's own: the pipeline has a param of that name", param.Name)
 		}
 		wanted := input{Description: param.Description, Default: &empty}
 		if param.Type == tekton.ParamTypeArray {

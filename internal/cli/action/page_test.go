@@ -18,7 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-// failed is a run whose training prints what would be Markdown, HTML and commands.
+// failed returns a receipt of a run whose training prints Markdown, HTML and workflow commands.
 func failed() receipt.Receipt {
 	loss := []float64{3.5, 2.25}
 	tree := agent.Trees + "/" + strings.Repeat("0a", 32)
@@ -38,7 +38,7 @@ func failed() receipt.Receipt {
 	}
 }
 
-// written is what a page writes about a receipt: the log, and the files of a runner.
+// written returns what a page writes about a receipt: the log, and the files of a runner.
 func written(t *testing.T, r receipt.Receipt) (log, outputs, summary string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -118,8 +118,8 @@ xychart-beta
 	}
 }
 
-// FuzzSummary has a training print anything: the summary stays one block of HTML of the same lines, and only the program's
-// own elements are in it.
+// FuzzSummary lets a training print anything. The summary stays one block of HTML with the same lines, and has no elements
+// except the program's own.
 func FuzzSummary(f *testing.F) {
 	f.Add("\n\n# heading\n[link](https://evil.test)")
 	f.Add("</pre>\r\n\r\n<img src=x onerror=alert(1)>")
@@ -137,7 +137,7 @@ func FuzzSummary(f *testing.F) {
 	})
 }
 
-// countsOf counts the lines and the elements of a summary, which must have no empty line before its charts.
+// countsOf counts the lines and the elements of a summary, and fails if an empty line precedes its charts.
 func countsOf(t *testing.T, r receipt.Receipt) (lines, elements int) {
 	t.Helper()
 	var text strings.Builder
@@ -154,7 +154,7 @@ func countsOf(t *testing.T, r receipt.Receipt) (lines, elements int) {
 	return lines, strings.Count(block, "<")
 }
 
-// A value that contains the delimiter of the file of outputs is left out, with a warning.
+// The action omits a value that contains the delimiter of the outputs file, and warns.
 func TestOutputThatEndsItself(t *testing.T) {
 	r := failed()
 	r.Reason = "x\n" + delimiter + "\nverdict=Succeeded"

@@ -25,7 +25,7 @@ import (
 
 var now = time.Date(2026, 7, 10, 0, 0, 0, 0, time.UTC)
 
-// namespace has claims of two environments, one of a user that a run used, and two that are nobody's business.
+// namespace returns a namespace with claims of two environments, a user's claim that a run used, and two unrelated claims.
 func namespace(t *testing.T) *kube.Clients {
 	t.Helper()
 	client := fake.NewClientset()
@@ -90,7 +90,7 @@ func TestDelete(t *testing.T) {
 		names  []string
 		answer string
 		yes    bool
-		// deleted are names and the UIDs that the deletion requires.
+		// deleted returns the deleted names and the UIDs that the deletion requires.
 		deleted string
 		reason  fail.Reason
 		says    string

@@ -27,7 +27,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 )
 
-// find is the command of that name.
+// find returns the command with that name.
 func find(t *testing.T, name string) *cobra.Command {
 	t.Helper()
 	for _, cmd := range Commands() {
@@ -35,7 +35,7 @@ func find(t *testing.T, name string) *cobra.Command {
 			return cmd
 		}
 	}
-	t.Fatalf("there is no command %s", name)
+	t.Fatalf("no command %s", name)
 	return nil
 }
 
@@ -64,7 +64,7 @@ func TestWrongUsage(t *testing.T) {
 	}
 }
 
-// Flags are called as those of the steps, and what only a Task gives is not shown.
+// Flags have the names that the steps give them, and help hides the flags that only a Task sets.
 func TestFlagsOfSteps(t *testing.T) {
 	for _, name := range []string{"up", "down", "train", "dev"} {
 		usage := find(t, name).Flags().FlagUsages()
@@ -76,7 +76,7 @@ func TestFlagsOfSteps(t *testing.T) {
 	}
 }
 
-// What the flags of mlenv up leave out comes from the cluster, the cluster file as a value.
+// mlenv up takes whatever its flags omit from the cluster, including the content of the cluster file.
 func TestUpCompletesTheRequest(t *testing.T) {
 	text, err := os.ReadFile("../../../clusters/cairo.yaml")
 	if err != nil {
@@ -101,7 +101,7 @@ func TestUpCompletesTheRequest(t *testing.T) {
 	}
 }
 
-// The session does its work again after a change and after Enter, one after the other.
+// The session repeats its work after a change and after Enter, never twice in parallel.
 func TestSessionLoop(t *testing.T) {
 	var out bytes.Buffer
 	s := session{folder: folder{Folder: syncrepo.Folder{Dir: "here"}}, log: step.TextLog(&out)}
@@ -124,7 +124,7 @@ func TestSessionLoop(t *testing.T) {
 	turns := []int{<-began}
 	changes <- watch.Change{Paths: []string{"train.py"}}
 	turns = append(turns, <-began)
-	keys <- struct{}{} // while it runs
+	keys <- struct{}{} // while the session is working
 	turns = append(turns, <-began)
 	close(keys)
 	cancel()
@@ -153,7 +153,7 @@ func TestForward(t *testing.T) {
 		return near, nil
 	})
 	if err != nil || port == wished {
-		t.Fatalf("port %d, %v, want another one than %d, which is taken", port, err, wished)
+		t.Fatalf("port %d, %v, want a port other than %d, which is in use", port, err, wished)
 	}
 	conn, err := net.Dial("tcp", (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}).String())
 	if err != nil {
@@ -173,6 +173,6 @@ func TestForward(t *testing.T) {
 	cancel()
 	wait()
 	if _, err := net.Dial("tcp", (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}).String()); err == nil {
-		t.Error("it is forwarded after its end")
+		t.Error("the port is still forwarded after the end")
 	}
 }

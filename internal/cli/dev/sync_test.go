@@ -19,7 +19,8 @@ func TestFolderHasAName(t *testing.T) {
 	}
 }
 
-// TestSendNamesIgnoredFiles: pip and the launcher would only report that the files are missing on the nodes.
+// TestSendNamesIgnoredFiles: without this error, pip and the launcher would only report that the files are missing on the
+// nodes.
 func TestSendNamesIgnoredFiles(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{"train.py": "", "requirements.txt": "einops\n", ".gitignore": "*.txt\n", ".mlenvignore": "train.py\n"} {

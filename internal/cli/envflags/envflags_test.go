@@ -19,11 +19,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// Nobody works in a colleague's environment without having named it, and nobody examines one without being told whose it is.
+// A user must name a colleague's environment to work in it. If a user examines an environment without naming it, mlenv reports
+// its holder.
 func TestChoose(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		// held are environments and their holders.
+		// held maps environments to their holders.
 		held  map[string]string
 		reads bool
 		args  []string

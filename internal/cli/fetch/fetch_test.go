@@ -11,7 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// The record's folder has a name that begins with a dot, and nobody would find the logs.
+// The name of the record's folder begins with a dot, so users would not find the logs there.
 func TestMove(t *testing.T) {
 	record := RecordOf("uid")
 	content := tree.Digest(strings.Repeat("0", 64))
@@ -49,7 +49,8 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// The pod that reads a claim, on which a training can put anything, has no token and fits OpenShift's restricted-v2.
+// The pod that reads a claim has no token, because a training can put anything on the claim, and it complies with
+// OpenShift's restricted-v2.
 func TestPodIsRestricted(t *testing.T) {
 	spec := podOf(Claim{For: "env", Name: "env-workspace"}, "image").Spec
 	if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken {
@@ -65,7 +66,7 @@ func TestPodIsRestricted(t *testing.T) {
 		}
 		for _, mount := range container.VolumeMounts {
 			if !mount.ReadOnly {
-				t.Errorf("%s can be written, and is only read", mount.MountPath)
+				t.Errorf("%s is writable; want it read-only", mount.MountPath)
 			}
 		}
 	}

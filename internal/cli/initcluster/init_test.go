@@ -30,14 +30,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
-// world is a cluster. The fakes validate nothing and look at no field selector.
+// world is a cluster. The fakes validate nothing and ignore field selectors.
 type world struct {
 	host    string
 	objects []runtime.Object
 	others  map[schema.GroupVersionResource][]*unstructured.Unstructured
-	// uses are the constraints that the pods' account may use.
+	// uses lists the constraints that the pods' account may use.
 	uses []string
-	// forbidden are resources that may not be listed; those of one namespace may be.
+	// forbidden lists resources that may not be listed in all namespaces; listing them in one namespace is allowed.
 	forbidden []string
 	plain     bool
 }
@@ -128,7 +128,8 @@ func holder(name, node, gpus string) *corev1.Pod {
 	}
 }
 
-// barcelona has SR-IOV, CephFS, nodes of two owners of whom one taints, and a node of another kind.
+// barcelona returns a cluster with SR-IOV, CephFS, nodes of two owners (one of them taints its nodes), and another kind of
+// node.
 func barcelona() *world {
 	w := &world{host: "https://api.barcelona.nerc.mghpcc.org:6443", uses: []string{"restricted-v2", "nccl-scc"}}
 	nics := []string{"eno5np0", "eno6np0", "eno7np0", "eno8np0"}
@@ -162,7 +163,7 @@ func barcelona() *world {
 	return w
 }
 
-// cairo has the host's devices and NFS.
+// cairo returns a cluster with the host's devices and NFS.
 func cairo() *world {
 	w := &world{host: "https://api.cairo.test.nerc.mghpcc.org:6443", uses: []string{"restricted-v2", "privileged"}}
 	for _, name := range []string{"moc-r4pcc02u15", "moc-r4pcc02u16"} {
@@ -180,7 +181,7 @@ func cairo() *world {
 
 func TestGolden(t *testing.T) {
 	narrow := barcelona()
-	// What a user of one namespace may not read; privileged's name is known all the same.
+	// A user of one namespace may not read these. init knows the name privileged without reading it.
 	narrow.forbidden = []string{"nodes", "pods", "storageclasses", "securitycontextconstraints", "sriovnetworknodepolicies", "network-attachment-definitions", "infrastructures", "proxies"}
 	elsewhere := &world{host: "https://127.0.0.1:16443", plain: true, objects: []runtime.Object{node("gpu-1", "2", func(n *corev1.Node) {
 		delete(n.Labels, productLabel)
@@ -226,8 +227,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestAgreesWithShippedFiles: what init finds of Barcelona and Cairo is what their files,
-// which people wrote, say.
+// TestAgreesWithShippedFiles: what init detects on Barcelona and Cairo agrees with their shipped files, which were written
+// by hand.
 func TestAgreesWithShippedFiles(t *testing.T) {
 	for name, w := range map[string]*world{"barcelona": barcelona(), "cairo": cairo()} {
 		content, err := os.ReadFile("../../../clusters/" + name + ".yaml")
@@ -269,10 +270,10 @@ func TestSaveNeverOverwrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := save(path, draft, false); err == nil {
-		t.Error("the file was written over")
+		t.Error("the file was overwritten")
 	}
 	if content, err := os.ReadFile(path); err != nil || string(content) != "mine" {
-		t.Errorf("%q, %v; want what was there", content, err)
+		t.Errorf("%q, %v; want the content as before", content, err)
 	}
 	if _, err := save(path, draft, true); err != nil {
 		t.Errorf("with force: %v", err)

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
 
-// nvidiaSMI puts a program of that name into PATH, which answers for two GPUs.
+// nvidiaSMI adds an nvidia-smi to PATH that reports two GPUs.
 func nvidiaSMI(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -84,7 +84,7 @@ func TestTopAsks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The second time, nothing is new.
+	// The second report has nothing new.
 	for range 2 {
 		report, err := asked.ask(t.Context())
 		if err != nil {
@@ -152,7 +152,8 @@ node 1: talking to the agent of node 1: nobody listens
 	}
 }
 
-// The table is shown at once and at every tick; Ctrl-C ends it without an error, and the end of the environment with one.
+// top prints the table at once and at every tick. Ctrl-C ends it without an error, and the end of the environment ends it
+// with one.
 func TestTopRedraws(t *testing.T) {
 	size := func() (int, int) { return 80, 24 }
 	ticks := make(chan time.Time, 2)
@@ -174,11 +175,11 @@ func TestTopRedraws(t *testing.T) {
 	}
 	gone := errors.New("gone")
 	if err := redraw(t.Context(), &out, size, nil, func() (State, error) { return State{}, gone }); !errors.Is(err, gone) {
-		t.Errorf("got %v, want the reason why the environment is gone", err)
+		t.Errorf("got %v, want the reason that the environment is gone", err)
 	}
 }
 
-// The text never scrolls or wraps, and no rest of the text before stays.
+// The text never scrolls or wraps, and overwrites all of the previous text.
 func TestTopScreen(t *testing.T) {
 	want := "\x1b[Haé\x1b[K\r\nb\x1b[K\r\n\x1b[J"
 	if got := screen("aéc\nb\nd\n", 2, 3); got != want {

@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 )
 
-// hostile is text as a training may write it.
+// hostile is text that a training may write.
 const hostile = `<script>alert("x")</script>`
 
 func examplePage() Page {

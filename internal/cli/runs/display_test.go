@@ -10,7 +10,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
 
-// Lines that are printed while a question is open come above it.
+// Lines that are printed while a question waits for its answer appear above it.
 func TestQuestionStaysLast(t *testing.T) {
 	var out bytes.Buffer
 	now := time.Unix(100, 0)
@@ -48,7 +48,7 @@ func TestQuestionStaysLast(t *testing.T) {
 	}
 }
 
-// A training prints what it likes; it does not erase or color what mlenv prints.
+// A training can print anything, but it cannot erase or color what mlenv prints.
 func TestLinesSteerNoTerminal(t *testing.T) {
 	var out bytes.Buffer
 	newDisplay(&out, 1).observe(launch.Event{Kind: launch.Line, Task: "train", Text: "10%\r\x1b[2J\x1b[31m20%\x1b]0;title\a"})

@@ -11,7 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// TestPrepare: what mlenv can see in a folder is checked before there is a run.
+// TestPrepare: mlenv checks what it can see in a folder before it starts a run.
 func TestPrepare(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{
@@ -69,7 +69,7 @@ func TestPrepare(t *testing.T) {
 			}
 		})
 	}
-	// What was proposed helps.
+	// The proposed lines solve the problem.
 	if err := os.WriteFile(filepath.Join(dir, ".mlenvignore"), []byte("!/data/\n!/secret.py\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

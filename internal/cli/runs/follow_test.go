@@ -31,12 +31,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// The fake runs no controller: as soon as the run is cancelled, or a signal asks nothing, the test ends it as Tekton would.
+// The fake runs no controller: as soon as the run is cancelled, or a signal comes without a question, the test ends the
+// run as Tekton would.
 func TestInterrupted(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		signal os.Signal
-		// answers are keys of the terminal, "" without one.
+		// answers are keys that the user presses, "" without a terminal.
 		answers         string
 		cancelled, over bool
 	}{
@@ -98,7 +99,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// A run without its folder would hold its nodes for nothing: the follower leaves when the upload has ended.
+// A run without its folder would hold its nodes for nothing, so the follower detaches only after the upload.
 func TestFolderIsUploadedBeforeDetaching(t *testing.T) {
 	of := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine", UID: "uid-1"}}
 	lost := errors.New("the network is gone")
@@ -129,13 +130,13 @@ func TestFolderIsUploadedBeforeDetaching(t *testing.T) {
 				}}
 			_, over, err := f.follow(t.Context())
 			if over || !errors.Is(err, tc.err) || cancelled != (tc.err != nil) {
-				t.Errorf("over %t, cancelled %t, %v; want that the run continues, %v\n%s", over, cancelled, err, tc.err, waiting.String())
+				t.Errorf("over %t, cancelled %t, %v; want the run to continue, %v\n%s", over, cancelled, err, tc.err, waiting.String())
 			}
 		})
 	}
 }
 
-// ended is a task of run mine that has ended, by the step's reason or with success.
+// ended returns a task of run mine that has ended, with the step's reason or with success.
 func ended(task string, reason fail.Reason) *v1.TaskRun {
 	t := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine-" + task, UID: types.UID(task),
 		Labels:          map[string]string{"tekton.dev/pipelineRun": "mine", "tekton.dev/pipelineTask": task},
@@ -150,7 +151,7 @@ func ended(task string, reason fail.Reason) *v1.TaskRun {
 	return t
 }
 
-// What becomes of an upload does not concern a run that has had its folder for hours, or that ends without it.
+// The result of an upload does not matter to a run that has had its folder for hours, or that ends without it.
 func TestFolderIsNotNeededAfterSync(t *testing.T) {
 	teardown := ended("teardown", "")
 	teardown.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionUnknown})
@@ -172,7 +173,7 @@ func TestFolderIsNotNeededAfterSync(t *testing.T) {
 				return ctx.Err()
 			}}
 		if _, over, err := f.follow(t.Context()); over || err != nil {
-			t.Errorf("%s: over %t, %v; want that the run continues\n%s", name, over, err, out.String())
+			t.Errorf("%s: over %t, %v; want the run to continue\n%s", name, over, err, out.String())
 		}
 	}
 }
@@ -207,7 +208,7 @@ func TestVerdictBeforeUpload(t *testing.T) {
 	}
 }
 
-// watched closes seen when wanted was written.
+// watched closes seen when wanted has been written.
 type watched struct {
 	strings.Builder
 	wanted string

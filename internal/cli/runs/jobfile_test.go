@@ -72,7 +72,7 @@ resume-from: first
 	}
 }
 
-// A folder is relative to the file, wherever mlenv runs.
+// A folder is relative to the file, whatever mlenv's working directory is.
 func TestJobFileInAFolder(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "jobs", "job.yaml")
@@ -114,7 +114,7 @@ job.yaml:8:14: script-args: "--lr=1": want a list, as in [a, b], not a single va
 	}
 }
 
-// TestJobSchemaIsCurrent: editors complete keys by it; -update writes it.
+// TestJobSchemaIsCurrent: editors use the schema to complete keys; -update writes it.
 func TestJobSchemaIsCurrent(t *testing.T) {
 	p := newParams(mldevenv.Bundle)
 	schema, err := p.jobSchema()
@@ -142,7 +142,7 @@ func isNumber(text string) bool {
 	return err == nil && n >= 0
 }
 
-// kindOf is the type of a param in JSON, by its default.
+// kindOf returns the JSON type of a param, derived from its default.
 func kindOf(spec v1.ParamSpec) string {
 	switch {
 	case isMapping(spec):

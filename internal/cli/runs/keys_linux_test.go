@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A key arrives without Enter, and Ctrl-C as a key, until the terminal is released.
+// Until the terminal is released, a key arrives without Enter, and Ctrl-C arrives as a key.
 func TestTakeKeys(t *testing.T) {
 	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

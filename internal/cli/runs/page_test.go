@@ -26,7 +26,7 @@ func TestWritePage(t *testing.T) {
 		t.Errorf("over a file that exists: %v, want InvalidInput and what to do", err)
 	}
 	if again, err := os.ReadFile(path); err != nil || string(again) != string(first) {
-		t.Errorf("the file was written over: %v", err)
+		t.Errorf("the file was overwritten: %v", err)
 	}
 	out.Reset()
 	if err := writePage(&out, "-", r); err != nil || !strings.HasPrefix(out.String(), "<!doctype html>") {

@@ -24,7 +24,7 @@ func TestPruneReceipts(t *testing.T) {
 		runs   []string
 		answer string
 		yes    bool
-		// left are the runs that still have a receipt.
+		// left lists the runs that still have a receipt.
 		left   string
 		reason fail.Reason
 	}{

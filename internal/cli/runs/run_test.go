@@ -78,7 +78,8 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// --run-name of a run that has ended: whatever it trained, its verdict is reported, nothing is sent, and no other run starts.
+// If --run-name names a run that has ended, mlenv run reports the verdict of that run, whatever it trained. It sends
+// nothing and starts no other run.
 func TestRunThatHasEnded(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("train.py", nil, 0o644); err != nil {
@@ -168,7 +169,8 @@ func TestCheckpoints(t *testing.T) {
 	}
 }
 
-// The folder must be named again, and then its own state is the revision. The hint keeps the way in which the run continues.
+// The user must name the folder again, and then the folder's current state is the revision. The hint keeps the flag
+// that names the earlier run.
 func TestEarlierFolder(t *testing.T) {
 	sent := "folder:" + strings.Repeat("a", 64)
 	earlier := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "two", UID: "uid"}, Spec: v1.PipelineRunSpec{Params: v1.Params{
@@ -223,7 +225,7 @@ func TestReceiptOfAFailure(t *testing.T) {
 	}
 }
 
-// TestNoRuns: in an empty namespace the next step is to start a run, not to list those that are missing.
+// TestNoRuns: in an empty namespace the next step is to start a run, not to list runs that do not exist.
 func TestNoRuns(t *testing.T) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
 	clients := &kube.Clients{Kube: kubefake.NewClientset(namespace), Tekton: fake.NewSimpleClientset(), Namespace: "ns"}

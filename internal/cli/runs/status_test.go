@@ -64,7 +64,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// Hundreds of nodes and thousands of ranks fit a screen: those that differ are listed, the others counted.
+// The status of hundreds of nodes and thousands of ranks fits on a screen: it lists those that differ and counts the
+// others.
 func TestLargeTables(t *testing.T) {
 	s := status{}
 	r := receipt.Receipt{Run: "train-1", LeftOut: []string{"curve"}}

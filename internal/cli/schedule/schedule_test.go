@@ -52,12 +52,12 @@ func TestCheck(t *testing.T) {
 	}
 	for _, want := range []string{`name "Night_1"`, `--at "25:00"`, `--days "daily"`, `--time-zone "Mars/Olympus"`, `--on-busy "cancel"`} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q is not told: %v", want, err)
+			t.Errorf("%q is not reported: %v", want, err)
 		}
 	}
 }
 
-// Its CronJob, account and Role would take the place of those that give GPUs back, or that all runs have.
+// The schedule's CronJob, account and Role would replace those of the reaper, or those that all runs use.
 func TestCheckKeepsWhatInstallMakes(t *testing.T) {
 	for _, name := range []string{"reaper", "pipeline"} {
 		s := nightly()
@@ -68,14 +68,14 @@ func TestCheckKeepsWhatInstallMakes(t *testing.T) {
 	}
 }
 
-// night is the 10th of March 2026, 02:30 in Madrid.
+// night is 02:30 on 10 March 2026 in Madrid.
 func night() time.Time { return time.Date(2026, 3, 10, 1, 30, 0, 0, time.UTC) }
 
 const runOfNight = "mlenv-nightly-20260310-013000"
 
 func about(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ns", Name: name} }
 
-// place has the schedule's CronJob, its Job of the night, and an installed pipeline.
+// place returns a cluster with the schedule's CronJob, its Job of the night, and an installed pipeline.
 func place(t *testing.T, s Schedule, objects, tekton []runtime.Object) (*nightJob, *bytes.Buffer) {
 	t.Helper()
 	made := s.Objects("ns", "steps@sha256:1")
@@ -90,7 +90,7 @@ func place(t *testing.T, s Schedule, objects, tekton []runtime.Object) (*nightJo
 	return &nightJob{clients: clients, log: step.TextLog(&log), now: night}, &log
 }
 
-// ended is the night's run as the Job's first pod started it, with its end.
+// ended returns the night's run as the Job's first pod started it, with its end.
 func ended(status corev1.ConditionStatus) *v1.PipelineRun {
 	r := &v1.PipelineRun{ObjectMeta: about(runOfNight), Spec: v1.PipelineRunSpec{
 		PipelineRef: &v1.PipelineRef{Name: launch.Pipeline}, TaskRunTemplate: v1.PipelineTaskRunTemplate{ServiceAccountName: launch.ServiceAccount},
@@ -143,7 +143,7 @@ func TestFireFindsTheRunAndCompares(t *testing.T) {
 				t.Fatal(err)
 			}
 			if (got.Regression != "") != (tc.want == fail.Regression) {
-				t.Errorf("the receipt says of a regression %q", got.Regression)
+				t.Errorf("the receipt has the regression %q", got.Regression)
 			}
 			if !strings.Contains(log.String(), "Following pipelinerun ns/"+runOfNight+", scheduled for 2026-03-10T01:30:00Z.") {
 				t.Errorf("the log:\n%s", log)
@@ -210,7 +210,7 @@ func TestJobByHand(t *testing.T) {
 	}
 }
 
-// A schedule continues with the image that is installed, and with the rights of this version.
+// A schedule continues with the installed image and the rights of this version.
 func TestCarry(t *testing.T) {
 	weekly := nightly()
 	weekly.Name = "weekly"
@@ -257,7 +257,7 @@ func TestCarrySaysWhatIsNoSchedule(t *testing.T) {
 	}
 }
 
-// An annotation that is written by hand may omit keys, and its mistakes are reported.
+// An annotation that was written by hand may omit keys, and its mistakes are reported.
 func TestOf(t *testing.T) {
 	job := &batchv1.CronJob{ObjectMeta: about("mlenv-nightly")}
 	job.Annotations = map[string]string{annotation: `{"name": "nightly", "at": "03:15", "tolerancePercent": {"loss": 7}}`}
@@ -277,7 +277,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// Somebody else's run of the night's name is not taken for the night's.
+// fire does not accept a run with the night's name if the schedule did not create it.
 func TestFireLeavesAnothersRun(t *testing.T) {
 	other := ended(corev1.ConditionTrue)
 	other.Labels = nil
@@ -314,7 +314,7 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// The Job fails for good at 1 and 2.
+// The Job fails for good if its pod exits with 1 or 2.
 func TestExitOf(t *testing.T) {
 	away := kube.Problem(fmt.Errorf("getting: %w", apierrors.NewServiceUnavailable("starting")))
 	for _, tc := range []struct {

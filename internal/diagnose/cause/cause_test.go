@@ -107,11 +107,11 @@ func TestFind(t *testing.T) {
 		})
 	}
 	if got, ok := Find([]agent.JobStatus{{Ranks: []agent.RankStatus{{Ended: at(1)}, {}}}}); ok {
-		t.Errorf("Find of no failure = %+v", got)
+		t.Errorf("Find without a failure = %+v", got)
 	}
 }
 
-// TestCulprits judges the ranks of real trainings again, which make culprits has recorded.
+// TestCulprits diagnoses recordings of the ranks of real trainings. make culprits records them.
 func TestCulprits(t *testing.T) {
 	content, err := os.ReadFile("testdata/culprits.json")
 	if err != nil {
@@ -133,7 +133,7 @@ func TestCulprits(t *testing.T) {
 		}
 		err := found.Err(Job{})
 		if failed := (Error{}); !errors.As(err, &failed) || failed.Rank.Rank != found.Rank.Rank {
-			t.Errorf("the error is of %+v, want the cause that was found", failed)
+			t.Errorf("the error has %+v, want the cause that Find returned", failed)
 		}
 		if training.Rank != "any" && training.Rank != strconv.Itoa(rank.Rank) || fail.ReasonOf(err) != training.Reason || !strings.Contains(err.Error(), training.Want) {
 			t.Errorf("%s, %s: got %s: %v; want rank %s and %s with %q", training.Launcher, training.Name, fail.ReasonOf(err), err, training.Rank, training.Reason, training.Want)
@@ -141,7 +141,7 @@ func TestCulprits(t *testing.T) {
 	}
 }
 
-// A rank that leaves its loop early ends the others, and none of them has an error of its own.
+// A rank that leaves its loop early takes the others down, and none of them has an error of its own.
 func TestRankThatLeft(t *testing.T) {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
@@ -151,7 +151,7 @@ func TestRankThatLeft(t *testing.T) {
 	for _, tc := range []struct {
 		name         string
 		first, other agent.RankStatus
-		want         string // "" for no rank that left
+		want         string // "" if no rank left early
 	}{
 		{"before", agent.RankStatus{Started: start, Ended: at(12)}, lost, "rank 0 on node 0 exited with 0 after 12s, although the others still needed it"},
 		{"while it released its GPU", agent.RankStatus{Started: start, Ended: at(22)}, lost, "rank 0 on node 0 exited with 0 after 22s"},
@@ -169,7 +169,7 @@ func TestRankThatLeft(t *testing.T) {
 	}
 }
 
-// A rank that hangs shows nothing, and the others end by a timeout.
+// A rank that hangs prints nothing, and the others end with a timeout.
 func TestRankThatOthersWaitFor(t *testing.T) {
 	at := func(seconds int64) time.Time { return time.Unix(1e9+seconds, 0) }
 	late := agent.RankStatus{Rank: 0, Ended: at(10), Exit: agent.Exit{Code: 1}, Python: &agent.PythonError{Type: "RuntimeError", Message: "Timed out waiting 8000ms for recv operation to complete"}}
@@ -241,7 +241,7 @@ func TestCauseErr(t *testing.T) {
 	}
 }
 
-// A culprit fits an annotation whatever a rank has made of its agent's answer.
+// A culprit fits in an annotation, whatever a rank wrote into its agent's answer.
 func TestCulpritFitsALease(t *testing.T) {
 	long := slices.Repeat([]string{strings.Repeat("<", 2000)}, 100)
 	rank := agent.RankStatus{Rank: 3, Python: &agent.PythonError{Type: long[0], Message: long[0], First: long[0], File: long[0], Traceback: long}}

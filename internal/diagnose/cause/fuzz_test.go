@@ -9,7 +9,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// FuzzFind: a training writes its errors and its last lines. One of the failed ranks is blamed, with a reason and advice.
+// FuzzFind: a training writes its own errors and last lines. Find blames one of the failed ranks, with a reason and
+// advice.
 func FuzzFind(f *testing.F) {
 	f.Add("ValueError", "the loss is nan", "Connection reset by peer", 1, "", int64(5), int64(3))
 	f.Add("", "", "/workspace/.mlenv/trees/0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef/train.py", -1, "SIGKILL", int64(0), int64(-9))

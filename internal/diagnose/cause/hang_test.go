@@ -10,7 +10,7 @@ import (
 
 const site = "/opt/venv/lib/python3.11/site-packages/torch/"
 
-// Stacks of a torch 2.15 with gloo, as py-spy prints them.
+// The stacks are from torch 2.15 with gloo, as py-spy prints them.
 var (
 	waits = []agent.Frame{
 		{Function: "all_reduce", File: site + "distributed/distributed_c10d.py", Line: 4181},

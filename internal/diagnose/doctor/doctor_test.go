@@ -22,14 +22,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
-// asked is one of the doctor's cases.
+// asked is one case of the doctor.
 type asked struct {
 	name string
 	make func(*world)
 	want []fail.Reason
 }
 
-// worlds are what the doctor is asked about, and the names of what it must find, in order.
+// worlds lists the worlds that the doctor examines, with the names of the findings in order.
 func worlds() []asked {
 	return []asked{
 		{"all well", func(w *world) { w.job(runs) }, nil},
@@ -211,7 +211,7 @@ func worlds() []asked {
 			b.Workspace.ID, b.Datasets = "another", agent.Volume{Problem: "permission denied"}
 		}, []fail.Reason{"StorageNotShared", "VolumeUnusable", "VolumeFull", "SharedMemoryFull", "VolumeFull", "MemoryNearLimit", "CPUThrottled"}},
 
-		// Not everything may be read.
+		// Some objects may not be read.
 		{"the Secret may not be read", func(w *world) { w.forbidden = []string{"secrets"} }, []fail.Reason{"NotReadable"}},
 		{"the Secret is gone", func(w *world) { w.secret = nil }, []fail.Reason{"NotReadable"}},
 		{"pods may not be read", func(w *world) {
@@ -266,7 +266,7 @@ func TestNoEnvironment(t *testing.T) {
 	}
 	report, text := w.examine()
 	if !report.Broken() || len(report.Findings) != 1 {
-		t.Errorf("got %+v, want that it is missing", report.Findings)
+		t.Errorf("got %+v, want a finding that it is missing", report.Findings)
 	}
 	goldenReport(t, "no environment", text)
 }
@@ -276,11 +276,11 @@ func TestNoNamespace(t *testing.T) {
 	w.set, w.pods, w.lease, w.secret = nil, nil, nil, nil
 	report, text := w.examine()
 	if !report.Broken() || len(report.Findings) != 1 || !strings.Contains(text, "looking for namespace ns: it does not exist") {
-		t.Errorf("want that the namespace is missing, and no more:\n%s", text)
+		t.Errorf("want only the finding that the namespace is missing:\n%s", text)
 	}
 }
 
-// However many nodes say nothing, the time is bounded.
+// The examination takes a bounded time, however many nodes do not answer.
 func TestBounded(t *testing.T) {
 	w := newWorld(t)
 	w.options.Patience = 300 * time.Millisecond
@@ -289,11 +289,11 @@ func TestBounded(t *testing.T) {
 	began := time.Now()
 	report, _ := w.examine()
 	if took := time.Since(began); took > 5*time.Second || len(report.Findings) == 0 {
-		t.Errorf("it took %s and found %+v; want what is stuck, in less than a second", took, report.Findings)
+		t.Errorf("it took %s and found %+v; want the stuck nodes, in at most 5s", took, report.Findings)
 	}
 }
 
-// A report without findings is a list in JSON too.
+// A report without findings has an empty list in JSON, too.
 func TestJSON(t *testing.T) {
 	report, _ := newWorld(t).examine()
 	content, err := json.Marshal(report)
@@ -302,7 +302,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestMergedFindings: a finding of many nodes has the whole name of each, once.
+// TestMergedFindings: a finding about many nodes has the whole name of each, once.
 func TestMergedFindings(t *testing.T) {
 	var found []Finding
 	var names []string

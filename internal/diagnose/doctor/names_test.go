@@ -11,7 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// constants are the reasons that a file declares.
+// constants returns the reasons that a file declares.
 func constants(t *testing.T, path string) (names []fail.Reason) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
@@ -45,8 +45,8 @@ func constants(t *testing.T, path string) (names []fail.Reason) {
 	return names
 }
 
-// TestNames: whatever NCCL's log and the devices may show has its row in docs/doctor.md, and every row is a reason that exists, with
-// a flow and a level that exist.
+// TestNames: everything that NCCL's log and the devices may show has its row in docs/doctor.md, and every row names an
+// existing reason, with an existing flow and level.
 func TestNames(t *testing.T) {
 	known := constants(t, "../../fail/reasons.go")
 	for _, source := range []string{"names.go", "../../rdma/finding.go", "../../rdma/nccl/finding.go"} {

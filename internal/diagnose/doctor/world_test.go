@@ -36,17 +36,16 @@ import (
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
 
-// now is when all examinations of the tests begin.
+// now is the time at which all examinations of the tests begin.
 var now = time.Date(2026, 2, 3, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
 
-// kubernetesNode is where a node runs.
+// kubernetesNode returns the name of the Kubernetes node on which a node runs.
 func kubernetesNode(node int) string { return "gpu-" + string(rune('a'+node)) }
 
-// world is an environment env of two nodes in namespace ns, in order unless a test changes
-// it: real agents over real TLS, whose answers are those of this struct, and a fake API
-// server, which validates nothing and knows no fields to select by.
+// world is an environment env of two nodes in namespace ns. It is healthy unless a test changes it. Real agents over real
+// TLS answer with the values of this struct. The fake API server validates nothing and does not support field selectors.
 type world struct {
 	t      *testing.T
 	set    *appsv1.StatefulSet
@@ -55,27 +54,27 @@ type world struct {
 	run    *v1.PipelineRun
 	secret *corev1.Secret
 	others []runtime.Object
-	// forbidden are resources that may not be read.
+	// forbidden lists resources that may not be read.
 	forbidden []string
-	// away is true of an API server that does not answer.
+	// away reports whether the API server does not answer.
 	away    bool
 	nodes   []*answers
 	options Options
-	// spare is the third node, for a world that wants it.
+	// spare is the third node, for a world that needs one.
 	spare    *answers
 	sparePod *corev1.Pod
 }
 
-// answers are those of a node's agent.
+// answers has the answers of a node's agent.
 type answers struct {
 	facts agent.Facts
 	rdma  rdma.Facts
 	names agent.Resolution
-	// job is the one that it knows, none where its ID is "".
+	// job is the job that the agent knows; there is none if its ID is "".
 	job agent.JobStatus
-	// doing is what its ranks do.
+	// doing is the activity of its ranks.
 	doing []agent.RankActivity
-	// dead agents do not listen, stuck ones do not answer to what must look at devices.
+	// A dead agent does not listen. A stuck one does not answer requests for which it must query devices.
 	dead, stuck bool
 
 	agent *agenttest.Node
@@ -116,12 +115,12 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// third gives the environment one more node.
+// third adds a third node to the environment.
 func (w *world) third() {
 	w.nodes, w.pods, w.set.Spec.Replicas = append(w.nodes, w.spare), append(w.pods, w.sparePod), new(int32(3))
 }
 
-// factsOf is a node in order, with two GPUs.
+// factsOf returns the facts of a healthy node with two GPUs.
 func factsOf(node int) agent.Facts {
 	volume := agent.Volume{ID: "one", Size: 1e12, Free: 5e11}
 	f := agent.Facts{
@@ -135,7 +134,7 @@ func factsOf(node int) agent.Facts {
 	return f
 }
 
-// serve has the agents answer what the world says.
+// serve makes the agents answer with the values of the world.
 func (w *world) serve() {
 	for _, n := range w.nodes {
 		n.agent.Wrap(func(inner http.Handler) http.Handler {
@@ -172,7 +171,7 @@ func (w *world) serve() {
 	}
 }
 
-// examine is what the doctor says of the world, as people read it.
+// examine returns the doctor's report about the world, as users read it.
 func (w *world) examine() (Report, string) {
 	w.t.Helper()
 	w.serve()
@@ -215,10 +214,10 @@ func (w *world) examine() (Report, string) {
 	return report, addresses.ReplaceAllString(text.String(), "ADDRESS")
 }
 
-// addresses of the agents are others in every run.
+// addresses matches the addresses of the agents, which differ in every run.
 var addresses = regexp.MustCompile(`127\.\d+\.\d+\.\d+`)
 
-// job gives both nodes their part of a job, changed as asked.
+// job gives both nodes their part of a job, as changed by change.
 func (w *world) job(change func(node int, s *agent.JobStatus)) {
 	for i, n := range w.nodes {
 		n.job = agent.JobStatus{
@@ -237,7 +236,7 @@ func (w *world) job(change func(node int, s *agent.JobStatus)) {
 
 func runs(int, *agent.JobStatus) {}
 
-// printed is what NCCL has printed on a node: %[1]d is its rank.
+// printed is NCCL's output on a node: %[1]d is its rank.
 func printed(node int, lines ...string) *nccl.Summary {
 	reader := nccl.NewReader()
 	for _, line := range lines {
@@ -250,7 +249,7 @@ func printed(node int, lines ...string) *nccl.Summary {
 	return &s
 }
 
-// level is how NCCL marks a line.
+// level is NCCL's mark of a line's log level.
 func level(line string) string {
 	if strings.Contains(line, "Got completion") {
 		return "WARN"
@@ -258,7 +257,7 @@ func level(line string) string {
 	return "INFO"
 }
 
-// sockets are the lines of a rank that talks over TCP.
+// sockets is the log of a rank that communicates over TCP.
 func sockets() []string {
 	return []string{
 		"NET/IB : No device found.", "Using network Socket", "comm 0xbb0 rank RANK nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0",
@@ -267,7 +266,7 @@ func sockets() []string {
 	}
 }
 
-// overRDMA makes the environment one of mode rdma, with two rails a node and NCCL set for them.
+// overRDMA switches the environment to mode rdma, with two rails per node and NCCL set for them.
 func (w *world) overRDMA() {
 	w.set.Annotations[objects.ModeAnnotation] = string(objects.RDMA)
 	for i, n := range w.nodes {
@@ -292,13 +291,13 @@ func (w *world) overRDMA() {
 	}
 }
 
-// event adds one about an object of the environment.
+// event adds an event about an object of the environment.
 func (w *world) event(kind, name, reason, text string) {
 	w.others = append(w.others, &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("%s-%d", name, len(w.others))}, Reason: reason, Message: text,
 		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: name, Namespace: "ns"}, FirstTimestamp: ago(2 * time.Minute), LastTimestamp: ago(10 * time.Second)})
 }
 
-// pending is a pod that no container of which runs.
+// pending makes a pod Pending: none of its containers runs.
 func (w *world) pending(node int) {
 	w.pods[node].Status = corev1.PodStatus{Phase: corev1.PodPending}
 	w.nodes[node].dead = true

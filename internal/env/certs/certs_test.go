@@ -33,7 +33,7 @@ func certificate(t *testing.T, content []byte) *x509.Certificate {
 
 func TestCertificates(t *testing.T) {
 	now := time.Now()
-	// The longest name that is allowed.
+	// This is the longest name that is allowed.
 	name := strings.Repeat("n", 52)
 	made, err := New("nccl-test", name, now)
 	if err != nil {
@@ -94,7 +94,7 @@ func TestAnotherEnvironmentIsRefused(t *testing.T) {
 		t.Errorf("our own step: %v", err)
 	}
 	if err := handshake(t, ours, theirs); err == nil {
-		t.Error("a step with certificates of the same name but another making was let in")
+		t.Error("a step with certificates of the same name from another CA was accepted")
 	}
 }
 
@@ -121,7 +121,7 @@ func handshake(t *testing.T, server, client objects.Certificates) error {
 			MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{clientPair}, RootCAs: servers, ServerName: "localhost",
 		})
 		_ = step.Handshake()
-		// The agent's verdict comes after the step's part of the handshake.
+		// The agent decides about the certificate after the step's part of the handshake.
 		_, _ = step.Read(make([]byte, 1))
 		far.Close()
 	}()
@@ -131,7 +131,7 @@ func handshake(t *testing.T, server, client objects.Certificates) error {
 	return agent.Handshake()
 }
 
-// A Secret holds 1 MiB. One certificate is valid for all nodes, so 512 of them need no larger one than two.
+// A Secret holds 1 MiB. One certificate is valid for all nodes, so 512 nodes need no larger Secret than two.
 func TestSecretsOfManyNodes(t *testing.T) {
 	const path = "../../../clusters/h-kim.yaml"
 	content, err := os.ReadFile(path)

@@ -44,7 +44,7 @@ func request() Request {
 	return Request{Name: "env", Holder: ours(), Owner: &owner, Duration: 2 * minute}
 }
 
-// leaseOf is a Lease taken ago, as this package takes it.
+// leaseOf returns a Lease that was taken ago, as this package takes it.
 func leaseOf(h Holder, ago time.Duration) *coordinationv1.Lease {
 	c := Client{Namespace: "ns", Now: func() time.Time { return time.Now().Add(-ago) }}
 	lease := c.fill(&coordinationv1.Lease{}, Request{Name: "env", Holder: h, Duration: 2 * minute})
@@ -64,8 +64,8 @@ func conflict() error {
 	return apierrors.NewConflict(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, "env", errors.New("changed"))
 }
 
-// clientOf has the fakes, which check neither UIDs nor resource versions, collect
-// no garbage, and give no UIDs: a Lease that is created gets one here.
+// clientOf returns a client with fakes. The fakes check neither UIDs nor resource versions, collect no garbage, and assign
+// no UIDs; clientOf makes them assign a UID to each Lease that is created.
 func clientOf(objects []runtime.Object, runs ...runtime.Object) (Client, *fake.Clientset, *bytes.Buffer) {
 	kube := fake.NewClientset(objects...)
 	made := 0
@@ -85,10 +85,11 @@ func clientOf(objects []runtime.Object, runs ...runtime.Object) (Client, *fake.C
 func TestTake(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		// lease is there before; it is made by the test's clock, which starts at the year 2000
+		// lease exists before the call. It is created by the test's clock, which starts in the year 2000.
 		lease func() *coordinationv1.Lease
 		runs  []runtime.Object
-		// uid of the Lease that is held then; "" if it is busy, with words of the error
+		// uid is the UID of the Lease that is held afterwards. If the environment is busy, uid is "" and busy is part of
+		// the error.
 		uid  string
 		busy string
 	}{
@@ -144,7 +145,7 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// checkPreconditions has the fake refuse deletions as the API server does.
+// checkPreconditions makes the fake refuse deletions as the API server does.
 func checkPreconditions(kube *fake.Clientset) {
 	kube.PrependReactor("delete", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		found, err := kube.Tracker().Get(action.GetResource(), "ns", "env")
@@ -159,7 +160,7 @@ func checkPreconditions(kube *fake.Clientset) {
 	})
 }
 
-// An expired Lease is not taken from a person who renews it at the last moment.
+// A caller does not take an expired Lease if its holder, a person, renews it at the last moment.
 func TestTakeLeavesWhatIsRenewedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := leaseOf(person(), time.Hour)
@@ -180,12 +181,12 @@ func TestTakeLeavesWhatIsRenewedMeanwhile(t *testing.T) {
 			t.Errorf("got %v, want EnvironmentBusy", err)
 		}
 		if live, err := client.Find(t.Context(), "env"); err != nil || HolderOf(live) != person() {
-			t.Errorf("the lease is %v, %v; want it to be the person's", live, err)
+			t.Errorf("the lease is %v, %v; want the person to hold it", live, err)
 		}
 	})
 }
 
-// An expired Lease stays with a run whose state cannot be read.
+// A run whose state cannot be read keeps its expired Lease.
 func TestTakeLeavesWhatIsUnknown(t *testing.T) {
 	client, _, _ := clientOf([]runtime.Object{leaseOf(theirs(), time.Hour)})
 	client.Tekton.(*tektonfake.Clientset).PrependReactor("get", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -196,7 +197,7 @@ func TestTakeLeavesWhatIsUnknown(t *testing.T) {
 	}
 }
 
-// A Lease that is being deleted takes its objects with it, so even its holder waits for a new one.
+// A Lease that is being deleted takes its objects with it, so even its holder waits for a new Lease.
 func TestTakeWaitsForADeletedLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		going := leaseOf(ours(), 0)
@@ -220,7 +221,8 @@ func TestTakeWaitsForADeletedLease(t *testing.T) {
 	})
 }
 
-// The Lease of a run that was deleted is about to be collected: a run of the same name, for example, waits for that.
+// The garbage collector is about to delete the Lease of a deleted run. Take waits for that, for example in a run with the
+// same name.
 func TestTakeWaitsForTheLeaseOfADeletedRun(t *testing.T) {
 	for _, collected := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -271,7 +273,7 @@ func TestPerson(t *testing.T) {
 	}
 }
 
-// A Lease lasts to the second: neither the reaper nor another caller takes it earlier.
+// A Lease lasts to the second: neither the reaper nor another caller takes it before it expires.
 func TestExpired(t *testing.T) {
 	renewed, now := metav1.NewMicroTime(time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)), time.Date(2026, 7, 1, 12, 10, 0, 0, time.UTC)
 	lease := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{RenewTime: &renewed, LeaseDurationSeconds: new(int32(600))}}
@@ -294,7 +296,7 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// What others can write to a Lease is read without harm, and what this package writes is read back.
+// Reading a Lease is harmless, whatever others wrote to it, and what this package writes is the same when it is read.
 func FuzzHolderOf(f *testing.F) {
 	f.Add("uid-1", "train-1", "PipelineRun", int32(600), int64(0))
 	f.Add("h-kim", "", "Person", int32(-1), int64(-62135596800))
@@ -375,7 +377,7 @@ func TestTakeWritesTheLease(t *testing.T) {
 		}
 		check()
 
-		// Again, by the same holder, to keep it beyond its run.
+		// The same holder takes it again, to keep it after its run.
 		time.Sleep(minute)
 		kept := request()
 		kept.Owner, kept.Duration = nil, time.Hour
@@ -389,7 +391,7 @@ func TestTakeWritesTheLease(t *testing.T) {
 	})
 }
 
-// Each answer stands for another writer that was faster.
+// Each answer simulates another writer that was faster.
 func TestTakeTriesAgain(t *testing.T) {
 	exists := apierrors.NewAlreadyExists(schema.GroupResource{Resource: "leases"}, "env")
 	for _, tc := range []struct {
@@ -450,9 +452,9 @@ func TestTakeWhenFree(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		runs []runtime.Object
-		// after a minute
+		// change is called after a minute.
 		change func(context.Context, Client) error
-		// how long until it is taken; 0 for busy at the deadline of an hour
+		// want is the time until Take returns, 0 if the environment is still busy at the deadline of an hour.
 		want time.Duration
 	}{
 		{"released", []runtime.Object{pipelineRun(theirs(), false)},
@@ -539,7 +541,7 @@ func TestLost(t *testing.T) {
 				t.Errorf("Lost: got %v, want EnvironmentMissing", err)
 			}
 			if name == "deleted and made" {
-				return // by the same holder: a later step cannot tell, and need not
+				return // the holder is the same, so a later step cannot and need not notice
 			}
 			if _, err := client.StillHeld(t.Context(), "env", "uid-1"); fail.ReasonOf(err) != fail.EnvironmentMissing {
 				t.Errorf("StillHeld: got %v, want EnvironmentMissing", err)
@@ -548,7 +550,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// A missing right does not come back, so KeepRenewed reports it.
+// Waiting does not restore a missing right, so KeepRenewed reports it.
 func TestRenewalWithoutTheRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, kube, _ := clientOf([]runtime.Object{leaseOf(ours(), 0)})

@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
 
-// detected is a node with one rail for each device, as detection reports it: rail i
-// is network 10.0.(103+i).0/24, net1 and so on.
+// detected returns the facts of a node with one rail for each device, as detection reports them: rail i is network
+// 10.0.(103+i).0/24, net1 and so on.
 func detected(node int, devices ...string) rdma.Facts {
 	var facts rdma.Facts
 	for i, name := range devices {
@@ -41,7 +41,7 @@ func detected(node int, devices ...string) rdma.Facts {
 	return facts
 }
 
-// environment are agents that answer with these facts when they are asked for devices.
+// environment starts agents that answer with these facts when they are asked for devices.
 func environment(t *testing.T, facts ...rdma.Facts) ([]*agenttest.Node, nodes.Set) {
 	t.Helper()
 	agents := agenttest.Start(t, len(facts))
@@ -79,13 +79,13 @@ func TestEachNodeGetsItsOwn(t *testing.T) {
 		{"NCCL_IB_HCA": "=mlx5_2,mlx5_3", "NCCL_SOCKET_IFNAME": "=net1,net2", "GLOO_SOCKET_IFNAME": "net1", "NCCL_IB_TC": "106", "NCCL_IB_TIMEOUT": "22", "NCCL_CROSS_NIC": "0"},
 	} {
 		agents[i].End()
-		agents[i].Restart() // a recreated container still knows it
+		agents[i].Restart() // a recreated container still has the settings
 		facts, err := set[i].Facts(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if facts.Network == nil || facts.Network.Mode != agent.RDMA || facts.Network.Rack != settings.Racks[i] {
-			t.Errorf("node %d was told %+v", i, facts.Network)
+			t.Errorf("node %d got %+v", i, facts.Network)
 		}
 		for name, value := range want {
 			if got := facts.Environment[name]; got != value {
@@ -100,7 +100,7 @@ func TestEachNodeGetsItsOwn(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(settings, SettingsOf(facts)); diff != "" {
-		t.Errorf("the nodes do not know what they were told (-want +got):\n%s", diff)
+		t.Errorf("the nodes lost their settings (-want +got):\n%s", diff)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestWhatIsInTheWay(t *testing.T) {
 				}
 			}
 			if facts, err := set[0].Facts(t.Context()); err != nil || facts.Network != nil {
-				t.Errorf("a node was told %+v, %v, though not all can", facts.Network, err)
+				t.Errorf("a node got %+v, %v, although not all nodes can", facts.Network, err)
 			}
 		})
 	}
@@ -144,7 +144,7 @@ func TestTCPAsksForNoDevices(t *testing.T) {
 	}
 	facts, err := set[1].Facts(t.Context())
 	if err != nil || facts.Network == nil || facts.Network.Mode != agent.TCP || facts.Network.Rack != "b" {
-		t.Errorf("node 1 was told %+v, %v", facts.Network, err)
+		t.Errorf("node 1 got %+v, %v", facts.Network, err)
 	}
 }
 
@@ -211,8 +211,8 @@ func TestRacks(t *testing.T) {
 	}
 }
 
-// apiServer answers requests for nodes and Kueue's queues of namespace ml, because the fake client has no raw requests. Its
-// selector of labels knows a label's name only.
+// apiServer answers requests for nodes and for Kueue's queues of namespace ml, because the fake client supports no raw
+// requests. Its label selector knows only the name of a label.
 func apiServer(t *testing.T, nodes []corev1.Node, queues map[string]string) kubernetes.Interface {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v1/nodes", func(w http.ResponseWriter, r *http.Request) {

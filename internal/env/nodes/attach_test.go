@@ -23,7 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// Else the reaper would take it from under them.
+// Attach renews a person's Lease, or the reaper would release the environment during the command.
 func TestAttachRenewsWhatAPersonHolds(t *testing.T) {
 	made := agenttest.Start(t, 1)[0].Certificates()
 	secret := &corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert, "tls.key": made.ClientKey}}
@@ -47,14 +47,14 @@ func TestAttachRenewsWhatAPersonHolds(t *testing.T) {
 	}
 }
 
-// The fake collects no garbage: the Lease alone is looked at.
+// The fake collects no garbage, so the test checks only the Lease.
 func TestDetachGivesBackWhereNoTeardownFollows(t *testing.T) {
 	made := agenttest.Start(t, 1)[0].Certificates()
 	secret := &corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert, "tls.key": made.ClientKey}}
 	for _, tc := range []struct {
 		name   string
 		status v1.PipelineRunSpecStatus
-		ended  bool // told to end
+		ended  bool // the step was told to end
 		kept   bool
 	}{
 		{"the step is done", v1.PipelineRunSpecStatusCancelled, false, true},

@@ -51,7 +51,7 @@ func TestPodDialer(t *testing.T) {
 	}
 }
 
-// With a request for each node, hundreds of nodes would wait for the client's limit of requests.
+// If each node needed a request, hundreds of nodes would wait for the client's rate limit.
 func TestDialersShareAList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const nodes = 512
@@ -65,7 +65,7 @@ func TestDialersShareAList(t *testing.T) {
 			return true, pods, nil
 		})
 		list := newPodList(client, "ns", "env")
-		for range 2 { // an address is not used again: its pod may be another one now
+		for range 2 { // no address is used twice: another pod may have it now
 			var group sync.WaitGroup
 			for node := range nodes {
 				group.Go(func() {
@@ -84,7 +84,7 @@ func TestDialersShareAList(t *testing.T) {
 	})
 }
 
-// A caller whose time is over keeps nobody else from the addresses.
+// A caller whose context ends does not block other callers.
 func TestDialerThatGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(&corev1.Pod{ObjectMeta: about("env-0"), Status: corev1.PodStatus{PodIP: "10.0.0.1"}})

@@ -32,8 +32,7 @@ func about(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: objects.Labels("env")}
 }
 
-// A StatefulSet, the client Secret and pods at the agents' addresses are all that
-// Connect knows of an environment.
+// Connect knows an environment only by its StatefulSet, its client Secret and the pods at the agents' addresses.
 func TestConnect(t *testing.T) {
 	agents := agenttest.Start(t, 2)
 	made := agents[0].Certificates()
@@ -115,7 +114,7 @@ func TestEach(t *testing.T) {
 		second := make(chan struct{})
 		err := set.Each(t.Context(), func(_ context.Context, client *agent.Client) error {
 			if client.Node() == 0 {
-				<-second // fails last
+				<-second // node 0 fails last
 			} else if client.Node() == 2 {
 				close(second)
 			}
@@ -131,7 +130,7 @@ func TestRetry(t *testing.T) {
 	gone := fail.Becausef(fail.AgentUnreachable, "nobody listens")
 	for _, tc := range []struct {
 		name    string
-		answers []error // the last one stays
+		answers []error // the last answer repeats
 		want    error
 	}{
 		{"comes back", []error{gone, gone, nil}, nil},
@@ -156,10 +155,9 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// A node whose address swallows packets fails by the deadline alone; that is no
-// less a node that cannot be reached.
+// A node whose address drops packets fails only by the deadline. The reason is still that the node cannot be reached.
 func TestNodeThatDoesNotAnswer(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and never answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +170,7 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 	defer cancel()
 	err = Retry(ctx, func() error { _, err := client.Facts(ctx); return err })
 	if fail.ReasonOf(err) != fail.AgentUnreachable || !strings.Contains(err.Error(), "node 3") || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %s: %v, want AgentUnreachable of node 3", fail.ReasonOf(err), err)
+		t.Errorf("got %s: %v, want AgentUnreachable for node 3", fail.ReasonOf(err), err)
 	}
 	ctx, cancel = context.WithCancel(t.Context())
 	cancel()

@@ -22,7 +22,7 @@ func TestTurn(t *testing.T) {
 	}
 	turn()()
 	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "it is not free after") {
-		t.Errorf("a turn that does not come logs %q, want that it continues without", log)
+		t.Errorf("a turn that does not come logs %q, want a line that it continues without", log)
 	}
 	release()
 	log.Reset()

@@ -49,11 +49,11 @@ func TestNames(t *testing.T) {
 		t.Error("an environment's selector does not find its own objects")
 	}
 	if Selector("h-kim").AsSelector().Matches(labels.Set(Labels("ml-dev-env"))) {
-		t.Error("an environment's selector finds those of another")
+		t.Error("an environment's selector finds another environment's objects")
 	}
 }
 
-// pod of a request, and its container.
+// pod returns the pod of a request, and its container.
 func pod(t *testing.T, r Request) (corev1.PodSpec, corev1.Container) {
 	t.Helper()
 	spec := build(t, r).StatefulSet.Spec.Template.Spec
@@ -293,7 +293,7 @@ func TestInterfaces(t *testing.T) {
 		_, container := pod(t, r)
 		vars := environ(container)
 		if vars["NCCL_SOCKET_IFNAME"] != nccl || vars["GLOO_SOCKET_IFNAME"] != gloo {
-			t.Errorf("of %q: NCCL %q, gloo %q; want gloo %q", nccl, vars["NCCL_SOCKET_IFNAME"], vars["GLOO_SOCKET_IFNAME"], gloo)
+			t.Errorf("%q: NCCL %q, gloo %q; want gloo %q", nccl, vars["NCCL_SOCKET_IFNAME"], vars["GLOO_SOCKET_IFNAME"], gloo)
 		}
 	}
 }
@@ -335,7 +335,7 @@ func TestProxyTrustedCAAndPullSecret(t *testing.T) {
 	}
 }
 
-// No pod of any mode has its account's token: ranks could use it.
+// No pod in any mode has its account's token, because ranks could use it.
 func TestNoTokenReachesRanks(t *testing.T) {
 	for _, r := range []Request{request(t, "cairo"), request(t, "barcelona"), func() Request { r := request(t, "barcelona"); r.Mode = RDMA; return r }()} {
 		spec, _ := pod(t, r)
@@ -346,8 +346,7 @@ func TestNoTokenReachesRanks(t *testing.T) {
 	}
 }
 
-// TestRestricted checks what OpenShift's restricted-v2 and Kubernetes' restricted
-// level ask of a pod.
+// TestRestricted checks what OpenShift's restricted-v2 and Kubernetes' restricted level require of a pod.
 func TestRestricted(t *testing.T) {
 	spec, _ := pod(t, request(t, "cairo"))
 	context := spec.SecurityContext
@@ -360,7 +359,7 @@ func TestRestricted(t *testing.T) {
 			t.Errorf("container %s: %+v", container.Name, s)
 		}
 		if len(container.Resources.Requests) == 0 || len(container.Resources.Limits) == 0 {
-			t.Errorf("container %s has no resources, which a quota may ask for", container.Name)
+			t.Errorf("container %s has no resources, which a quota may require", container.Name)
 		}
 	}
 	for _, volume := range spec.Volumes {
@@ -383,7 +382,7 @@ func TestSharedMemoryIsHalfTheLimit(t *testing.T) {
 			return
 		}
 	}
-	t.Error("there is no /dev/shm")
+	t.Error("no /dev/shm")
 }
 
 func TestOwners(t *testing.T) {

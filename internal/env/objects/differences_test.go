@@ -13,8 +13,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 )
 
-// served is a StatefulSet as the API server v1.34 gives it back: with the
-// defaults that it adds, seen by decoding, defaulting and converting one there.
+// served returns a StatefulSet as the API server v1.34 returns it, with the defaults that the server adds. The defaults were
+// found by decoding, defaulting and converting a StatefulSet with the server's code.
 func served(set *appsv1.StatefulSet) *appsv1.StatefulSet {
 	set = set.DeepCopy()
 	set.Generation = 1
@@ -134,7 +134,7 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// TestWhatIsTakenAwayIsADifference: the other way round than most of the table.
+// TestWhatIsTakenAwayIsADifference removes values; most of the table adds them.
 func TestWhatIsTakenAwayIsADifference(t *testing.T) {
 	r := request(t, "nerc-production")
 	plain := build(t, r).StatefulSet
@@ -149,12 +149,12 @@ func TestWhatIsTakenAwayIsADifference(t *testing.T) {
 		"mount at /etc/mlenv/ca": none,
 	} {
 		if got, ok := found[what]; !ok || got != want {
-			t.Errorf("%s becomes %q (told: %v), want %q", what, got, ok, want)
+			t.Errorf("%s becomes %q (reported: %v), want %q", what, got, ok, want)
 		}
 	}
 }
 
-// TestReplacedPullSecretIsNoDifference: OpenShift may replace those that it created for the service account.
+// TestReplacedPullSecretIsNoDifference: OpenShift may replace the pull secrets that it created for the service account.
 func TestReplacedPullSecretIsNoDifference(t *testing.T) {
 	r := request(t, "barcelona")
 	with := func(names ...string) *appsv1.StatefulSet {
@@ -178,8 +178,8 @@ func TestReplacedPullSecretIsNoDifference(t *testing.T) {
 	}
 }
 
-// TestEveryFieldIsCompared changes each value of a live StatefulSet that Build
-// sets, one at a time: none may go unseen.
+// TestEveryFieldIsCompared changes each value that Build sets in a live StatefulSet, one at a time. Differences must
+// report each change.
 func TestEveryFieldIsCompared(t *testing.T) {
 	for _, mode := range []cluster.StorageMode{cluster.SharedStorage, cluster.NodeStorage} {
 		r := request(t, "barcelona")
@@ -193,7 +193,7 @@ func TestEveryFieldIsCompared(t *testing.T) {
 		eachLeaf("spec", spec, func(path string) {
 			live := want.DeepCopy()
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &live.Spec); err != nil {
-				return // the changed value is none of its type, an int for one
+				return // the changed value has another type, for example an int
 			}
 			count++
 			if len(Differences(live, want)) == 0 {
@@ -206,7 +206,7 @@ func TestEveryFieldIsCompared(t *testing.T) {
 	}
 }
 
-// eachLeaf calls visit once for each value in a tree, while that is another one.
+// eachLeaf changes each value in a tree, calls visit, and restores the value.
 func eachLeaf(path string, node any, visit func(path string)) {
 	leaf := func(at string, value any, set func(any)) {
 		switch old := value.(type) {
@@ -226,7 +226,7 @@ func eachLeaf(path string, node any, visit func(path string)) {
 	switch node := node.(type) {
 	case map[string]any:
 		for key, value := range node {
-			// Labels are not compared, and of a claim template its claim only.
+			// Labels are not compared. In a claim template only the claim is.
 			if key == "metadata" || key == "apiVersion" || key == "kind" || key == "status" {
 				continue
 			}

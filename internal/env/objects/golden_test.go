@@ -32,7 +32,7 @@ func load(t *testing.T, name string) cluster.File {
 	return file
 }
 
-// request asks for the default environment of a shipped cluster.
+// request returns a request for the default environment of a shipped cluster.
 func request(t *testing.T, clusterName string) Request {
 	t.Helper()
 	file := load(t, clusterName)
@@ -59,7 +59,7 @@ func build(t *testing.T, r Request) Objects {
 	return objects
 }
 
-// TestGolden shows every object of every cluster file's environment.
+// TestGolden shows all objects of each cluster file's environment.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(clustersDir, "*.yaml"))
 	if err != nil || len(files) == 0 {
@@ -94,7 +94,7 @@ func TestGolden(t *testing.T) {
 	}
 	for _, file := range found {
 		if !known[file] {
-			t.Errorf("%s is of no cluster file and mode", file)
+			t.Errorf("%s belongs to no cluster file and mode", file)
 		}
 	}
 }
@@ -116,7 +116,7 @@ func TestServicesGolden(t *testing.T) {
 	golden.File(t, servicesGolden, string(yamlOf(t, objects.Services.All())))
 }
 
-// yamlOf has the objects as they are applied: without status and empty fields.
+// yamlOf returns the objects as mlenv applies them: without status and empty fields.
 func yamlOf(t *testing.T, objects []Object) []byte {
 	t.Helper()
 	var out bytes.Buffer

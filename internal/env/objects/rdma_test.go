@@ -11,8 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// TestSecurityIsObeyed: what the security block says holds in mode RDMA, and nothing
-// of it in mode TCP.
+// TestSecurityIsObeyed: the security block applies in mode RDMA, and no part of it applies in mode TCP.
 func TestSecurityIsObeyed(t *testing.T) {
 	type privileges struct {
 		Privileged, Root bool
@@ -56,7 +55,8 @@ func TestSecurityIsObeyed(t *testing.T) {
 	}
 }
 
-// TestHostNetwork: pods in mode RDMA share the host's network if the cluster file says so, and still resolve the cluster's names.
+// TestHostNetwork: pods in mode RDMA share the host's network if the cluster file sets that, and still resolve the cluster's
+// names.
 func TestHostNetwork(t *testing.T) {
 	for mode, want := range map[Mode]bool{RDMA: true, TCP: false} {
 		r := request(t, "cairo")
@@ -68,7 +68,7 @@ func TestHostNetwork(t *testing.T) {
 	}
 }
 
-// TestRDMAIsRefused where a cluster file has no way to give a pod devices.
+// TestRDMAIsRefused: Build refuses mode RDMA if the cluster file has no way to give a pod devices.
 func TestRDMAIsRefused(t *testing.T) {
 	disabled := request(t, "local")
 	disabled.Mode = RDMA

@@ -15,7 +15,7 @@ func TestValidate(t *testing.T) {
 		name    string
 		cluster string
 		change  func(*Request)
-		want    string // "" where the request is valid
+		want    string // "" if the request is valid
 	}{
 		{"the defaults", "barcelona", func(*Request) {}, ""},
 		{"another name", "cairo", func(r *Request) { r.Name = "h-kim" }, ""},

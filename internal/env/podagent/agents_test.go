@@ -21,10 +21,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// TestGuests builds the agent once for all that it does.
+// TestGuests builds the agent once for all its subtests.
 func TestGuests(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("there is no python3 here")
+		t.Skip("python3 not found")
 	}
 	program := filepath.Join(t.TempDir(), "mlenv-agent")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../../cmd/mlenv-agent")
@@ -40,11 +40,11 @@ func TestGuests(t *testing.T) {
 	}
 }
 
-// local is a stand-in for the containers of pods: a command runs as a process of this
-// machine, which goes on where ctx ends, as one in a container does.
+// local returns a stand-in for the containers of pods. A command runs as a process of this machine. Like a process in a
+// container it keeps running when ctx ends.
 func local(t *testing.T, environ ...string) Cluster {
 	t.Helper()
-	// Of torch only its being there is asked for.
+	// The agent only checks that torch exists.
 	modules := t.TempDir()
 	if err := os.WriteFile(filepath.Join(modules, "torch.py"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func guests(t *testing.T, cluster Cluster, program string) (*Agents, string) {
 	return g, folder
 }
 
-// empty wants nothing in folder, and no process of which anything names it.
+// empty fails unless folder is empty and no process names it in its command line.
 func empty(t *testing.T, folder string) {
 	t.Helper()
 	left, err := os.ReadDir(folder)
@@ -99,11 +99,11 @@ func empty(t *testing.T, folder string) {
 		t.Errorf("left in the folder: %v, %v", left, err)
 	}
 	for _, pid := range mentioning(t, folder) {
-		t.Errorf("process %d is left", pid)
+		t.Errorf("process %d still runs", pid)
 	}
 }
 
-// mentioning are the processes whose command line names folder.
+// mentioning returns the processes whose command line names folder.
 func mentioning(t *testing.T, folder string) (pids []int) {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -139,9 +139,9 @@ func comeAndGo(t *testing.T, program string) {
 	}
 	got := fmt.Sprintf("%d %s %s %d %s", facts.Node, facts.Pod, facts.KubernetesNode, facts.GPUsExpected, facts.Environment["MASTER_ADDR"])
 	if want := "1 a-1 wrk-2 2 127.0.0.1"; got != want {
-		t.Errorf("the agent says %q, want %q", got, want)
+		t.Errorf("the agent reports %q, want %q", got, want)
 	}
-	// What its jobs start is its own to end, sessions of their own and orphans too.
+	// The agent ends everything that its jobs started, including processes in sessions of their own and orphans.
 	running, err := set[1].StartJob(t.Context(), "sleeps", agent.JobSpec{
 		Launcher: agent.Command, Script: "sh", Args: []string{"-c", `echo "$HOME"; (exec setsid env -u MLENV_JOB python3 -c 'import time; time.sleep(1000)' ` + folder + `/ours) & wait`}, Nodes: 2, RanksPerNode: 1,
 	})
@@ -166,7 +166,7 @@ func (w writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A client that is killed says nothing: its requests break off and no others come.
+// A client that is killed sends no notice: its requests break off and no others come.
 func goByThemselves(t *testing.T, program string) {
 	g, folder := guests(t, local(t), program)
 	g.Idle = 2 * time.Second
@@ -174,11 +174,11 @@ func goByThemselves(t *testing.T, program string) {
 		t.Fatal(err)
 	}
 	agents := mentioning(t, folder)
-	g.stop() // nobody talks any more
+	g.stop() // no client sends requests any more
 	for _, pid := range agents {
 		gone(t, pid)
 	}
-	g.stop = nil // so that nobody removes them
+	g.stop = nil // so that the test's cleanup does not remove the agents
 	empty(t, folder)
 }
 
@@ -190,7 +190,7 @@ func gone(t *testing.T, pid int) {
 	}
 }
 
-// An agent that was killed cannot remove itself, nor one that does not end.
+// An agent that was killed cannot remove itself, and neither can one that does not end.
 func removedByForce(t *testing.T, program string) {
 	g, folder := guests(t, local(t), program)
 	if _, err := g.Start(t.Context()); err != nil {
@@ -204,7 +204,7 @@ func removedByForce(t *testing.T, program string) {
 	}
 }
 
-// Told to end while it copies, it leaves nothing either.
+// Start leaves nothing if its context ends while it copies.
 func startCancelled(t *testing.T, program string) {
 	cluster := local(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -221,7 +221,7 @@ func startCancelled(t *testing.T, program string) {
 	}
 }
 
-// stuck is a connection that nothing comes from any more.
+// stuck is a connection that receives no more data.
 type stuck struct {
 	seen func()
 	test context.Context

@@ -17,7 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// pod runs, with containers sidecar and trainer, changed as change says.
+// pod returns a running pod with containers sidecar and trainer, as changed by change.
 func pod(name string, change func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{"app": "h-kim"}},
@@ -111,7 +111,7 @@ func TestSelectionCheck(t *testing.T) {
 	}
 }
 
-// The fake's reviews say nothing of themselves: the reactors are its RBAC.
+// The fake does not answer access reviews by itself: the reactors stand in for RBAC.
 func TestAllowed(t *testing.T) {
 	client := fake.NewClientset()
 	client.PrependReactor("create", "selfsubjectaccessreviews", func(action kubetesting.Action) (bool, runtime.Object, error) {

@@ -65,8 +65,8 @@ func TestApplyTwice(t *testing.T) {
 	}
 }
 
-// TestOthersKeepTheirRight: oc adm policy add-scc-to-user keeps all accounts of a
-// namespace in one binding, and applying a list of subjects replaces it.
+// TestOthersKeepTheirRight: oc adm policy add-scc-to-user keeps all accounts of a namespace in one binding, and applying a
+// list of subjects replaces the list.
 func TestOthersKeepTheirRight(t *testing.T) {
 	c := newCluster(t, constraint("privileged", "*"))
 	first, second := requestOf(fileOf(t, "cairo")), requestOf(fileOf(t, "cairo"))

@@ -23,17 +23,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
 )
 
-// fakeCluster keeps objects and answers reviews. Its apply replaces the fields that are
-// sent and gives a new resource version where one differs; it merges no lists, checks no
-// schema and runs no controller.
+// fakeCluster keeps objects and answers reviews. Its apply replaces the fields that are sent, and assigns a new resource
+// version if one of them differs. It merges no lists, checks no schema and runs no controller.
 type fakeCluster struct {
 	*kube.Clients
 	t       *testing.T
 	dynamic *dynamicfake.FakeDynamicClient
 	version int
-	// refused are "verb resource"; refusedApply are kinds that the admission refuses.
+	// refused lists "verb resource"; refusedApply lists kinds that admission refuses.
 	refused, refusedApply []string
-	// refuseReal lets a dry run through and refuses the kind then.
+	// refuseReal accepts the kind in a dry run, and refuses it afterwards.
 	refuseReal string
 	applied    []string
 }
@@ -69,7 +68,7 @@ func newCluster(t *testing.T, objects ...*unstructured.Unstructured) *fakeCluste
 	return c
 }
 
-// bound is what the API server's authorizer finds out from the bindings.
+// bound returns what the API server's authorizer derives from the bindings.
 func (c *fakeCluster) bound(user, scc, namespace string) bool {
 	where := schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"}
 	object, err := c.dynamic.Tracker().Get(where, namespace, "system:openshift:scc:"+scc)
@@ -151,7 +150,7 @@ func (c *fakeCluster) apply(action clienttesting.Action) (bool, runtime.Object, 
 	return true, live, err
 }
 
-// nics makes Barcelona's attachments, with the third octets of their ranges.
+// nics returns Barcelona's attachments, with these third octets in their ranges.
 func nics(octets ...int) []*unstructured.Unstructured {
 	var objects []*unstructured.Unstructured
 	for i, octet := range octets {
@@ -173,7 +172,7 @@ func nics(octets ...int) []*unstructured.Unstructured {
 	return objects
 }
 
-// constraint is one that somebody else made.
+// constraint returns a constraint that another administrator created.
 func constraint(name string, capabilities ...string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "security.openshift.io/v1", "kind": "SecurityContextConstraints", "metadata": map[string]any{"name": name},
@@ -185,7 +184,7 @@ func constraint(name string, capabilities ...string) *unstructured.Unstructured 
 	return object
 }
 
-// workers is the pool worker: what its nodes have, and what they shall have.
+// workers returns the pool worker, with the configurations that its nodes have and those that they must get.
 func workers(current, target []string, updated int64, conditions ...string) *unstructured.Unstructured {
 	configuration := func(names []string) map[string]any {
 		var sources []any

@@ -17,7 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
-// fileOf is a cluster file of the repository, with lines replaced: old, new, and so on.
+// fileOf returns a cluster file of the repository with lines replaced: old, new, and so on.
 func fileOf(t *testing.T, name string, replace ...string) cluster.File {
 	t.Helper()
 	content, err := os.ReadFile("../../../clusters/" + name + ".yaml")
@@ -40,15 +40,15 @@ func requestOf(file cluster.File) Request {
 	return Request{Cluster: file, ClusterFile: "clusters/" + file.Cluster.Name + ".yaml"}.WithDefaults()
 }
 
-// hKim is how a second namespace was set up on Barcelona: an account and a constraint of
-// its own, and copies of the attachments.
+// hKim returns the request of a second namespace on Barcelona: it has an account and a constraint of its own, and copies
+// of the attachments.
 func hKim(t *testing.T) Request {
 	r := requestOf(fileOf(t, "barcelona", "ipc_lock: false", "ipc_lock: true\n  scc: nccl-scc", "ml-dev-sa", "h-kim-sa"))
 	r.Namespace, r.CopyAttachments = "team", true
 	return r
 }
 
-// own is Barcelona where the pods ask for IPC_LOCK and no constraint is named.
+// own returns a request for Barcelona in which the pods request IPC_LOCK and the cluster file names no constraint.
 func own(t *testing.T) Request {
 	r := requestOf(fileOf(t, "barcelona", "ipc_lock: false", "ipc_lock: true"))
 	r.Namespace = "team"
@@ -88,7 +88,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestNothingRebootsUnasked: the output of --output=yaml is piped into oc apply.
+// TestNothingRebootsUnasked: users pipe the output of --output=yaml into oc apply.
 func TestNothingRebootsUnasked(t *testing.T) {
 	plan := NewPlan(own(t), nil)
 	var text strings.Builder
@@ -107,7 +107,7 @@ func TestNothingRebootsUnasked(t *testing.T) {
 	}
 }
 
-// TestJSON: machines see what is applied, and what reboots.
+// TestJSON: programs see what is applied, and what reboots nodes.
 func TestJSON(t *testing.T) {
 	plan := NewPlan(own(t), nil)
 	var text strings.Builder

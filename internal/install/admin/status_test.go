@@ -26,7 +26,7 @@ func states(s Status) []string {
 	return rows
 }
 
-// renderedConfig is what the controller makes of MachineConfigs.
+// renderedConfig returns what the controller renders from MachineConfigs.
 func renderedConfig(names []string, spec map[string]any) *unstructured.Unstructured {
 	object := named("machineconfiguration.openshift.io/v1", "MachineConfig", "", rendered(names))
 	object.Object["spec"] = spec
@@ -73,7 +73,7 @@ func TestLook(t *testing.T) {
 			"in place: network-attachment-definition/default/eno5np0-network", "in place: network-attachment-definition/default/eno6np0-network",
 			"missing: network-attachment-definition/default/eno7np0-network", "missing: network-attachment-definition/default/eno8np0-network",
 			"not applied: machineconfig/99-worker-crio-memlock",
-			"in place: machineconfig/99-worker-iommu-passthrough", // by a MachineConfig that is not there under our name
+			"in place: machineconfig/99-worker-iommu-passthrough", // by a MachineConfig with another name
 			"not applied: clusterrolebinding/mlenv-observer-team",
 		}, 1},
 	}
@@ -93,7 +93,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestLookWithoutRights: what may not be read is unknown, and nothing is missing.
+// TestLookWithoutRights: an object that may not be read is unknown, not missing.
 func TestLookWithoutRights(t *testing.T) {
 	c := newCluster(t)
 	c.dynamic.PrependReactor("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -161,7 +161,7 @@ func TestFollow(t *testing.T) {
 		next   string
 	}{
 		{"to its end", []*unstructured.Unstructured{
-			// The controller has not seen the MachineConfig yet: updated, but not with it.
+			// The controller has not seen the MachineConfig yet: the nodes are updated, but without it.
 			workers(old, old, 3, "Updated"), workers(old, ours, 1, "Updating"), workers(ours, ours, 3, "Updated"),
 		}, "pool worker: updating: 1 of 3 machines updated, 1 ready, 0 degraded", "", ""},
 		{"degraded", []*unstructured.Unstructured{
@@ -183,7 +183,7 @@ func TestFollow(t *testing.T) {
 				t.Fatalf("%v: want %s with %q", err, test.reason, test.next)
 			}
 			if !strings.Contains(strings.Join(said, "\n"), test.said) {
-				t.Errorf("said %q, want %q", said, test.said)
+				t.Errorf("printed %q, want %q", said, test.said)
 			}
 			if last := poolOf(test.states[len(test.states)-1]); pool.State != last.State {
 				t.Errorf("ended as %s, want %s", pool.State, last.State)
@@ -192,7 +192,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestFollowNamesTheNode also ends by its deadline.
+// TestFollowNamesTheNode also checks that Follow ends at its deadline.
 func TestFollowNamesTheNode(t *testing.T) {
 	ours := []string{"99-worker-iommu-passthrough"}
 	state := workers(nil, ours, 1, "Updating")

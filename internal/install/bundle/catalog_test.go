@@ -12,11 +12,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
-// TestCatalog walks everything as Artifact Hub and Tekton's catalogs read it;
-// TestTasks and TestPipelines look at the rest of each.
-// (artifacthub/hub:internal/tracker/source/tekton)
+// TestCatalog reads all Tasks and Pipelines as Artifact Hub and Tekton's catalogs do
+// (artifacthub/hub:internal/tracker/source/tekton). TestTasks and TestPipelines check the rest of each.
 func TestCatalog(t *testing.T) {
-	// One tag is the version of all, and one image runs them.
+	// All have one version, which is the tag, and one image runs them.
 	versions, images := map[string][]string{}, map[string][]string{}
 	look := func(kind, name string, labels, annotations map[string]string, params tekton.ParamSpecs) {
 		t.Run(kind+"/"+name, func(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// The kinds of Triggers v1beta1 that the example has, with the fields that it uses and no
-// others: Triggers' own package would come with an older knative.dev/pkg than Tekton's.
+// The kinds of Triggers v1beta1 that the example has, with only the fields that it uses: Triggers' own package requires an
+// older knative.dev/pkg than Tekton's.
 type (
 	eventListener struct {
 		metav1.TypeMeta   `json:",inline"`
@@ -70,7 +70,7 @@ type (
 	}
 )
 
-// TestTriggersExample checks what Triggers would say only when an event comes.
+// TestTriggersExample finds mistakes that Triggers would report only when an event comes.
 func TestTriggersExample(t *testing.T) {
 	const folder = root + "/examples/triggers/"
 	objects := documents(t, folder+"github.yaml", 3)
@@ -126,7 +126,7 @@ func TestTriggersExample(t *testing.T) {
 	}
 }
 
-// TestPipelinesAsCodeExample checks the run, and what Pipelines as Code finds it by.
+// TestPipelinesAsCodeExample checks the run, and the annotations by which Pipelines as Code finds it.
 func TestPipelinesAsCodeExample(t *testing.T) {
 	const file = root + "/examples/pipelines-as-code/.tekton/train.yaml"
 	found := runExample(t, file, documents(t, file, 1)[0])
@@ -137,13 +137,13 @@ func TestPipelinesAsCodeExample(t *testing.T) {
 	}
 }
 
-// runExample is a run of train-multi-node that its pipeline accepts, in time for what it is to do.
+// runExample checks that the pipeline accepts the run, and that the run's timeouts are long enough for its work.
 func runExample(t *testing.T, name string, content []byte) *tekton.PipelineRun {
 	t.Helper()
 	found := &tekton.PipelineRun{}
 	decode(t, name, content, found)
 	checked := found.DeepCopy()
-	checked.Name = found.Name + "x" // the API server makes it from generateName
+	checked.Name = found.Name + "x" // the API server generates it from generateName
 	tektonAccepts(t, checked)
 	reference := found.Spec.PipelineRef.Name
 	for _, param := range found.Spec.PipelineRef.Params {
@@ -153,7 +153,7 @@ func runExample(t *testing.T, name string, content []byte) *tekton.PipelineRun {
 	}
 	pipeline := pipelines(t)[reference]
 	if pipeline == nil {
-		t.Fatalf("%s: there is no pipeline %q", name, reference)
+		t.Fatalf("%s: no pipeline %q", name, reference)
 	}
 	given(t, name, found.Spec.Params, pipeline.Spec.Params)
 	if account := found.Spec.TaskRunTemplate.ServiceAccountName; account != launch.ServiceAccount {
@@ -174,7 +174,7 @@ func runExample(t *testing.T, name string, content []byte) *tekton.PipelineRun {
 	return found
 }
 
-// documents are those of a YAML file.
+// documents returns the documents of a YAML file.
 func documents(t *testing.T, path string, count int) [][]byte {
 	t.Helper()
 	content, err := os.ReadFile(path)

@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
-// TestFetchSpyRefuses tests that nothing but a locked wheel is taken. The end-to-end tests fetch the real one.
+// TestFetchSpyRefuses checks that FetchSpy accepts only a locked wheel. The end-to-end tests fetch the real one.
 func TestFetchSpyRefuses(t *testing.T) {
 	lock, err := os.ReadFile("../../../images/cpu/lock.txt")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
-// TestReadmeTables keeps the tables of the READMEs beside Tasks and Pipelines
-// what the YAML says; -update writes them.
+// TestReadmeTables checks that the tables of the READMEs next to Tasks and Pipelines agree with the YAML; -update writes
+// them.
 func TestReadmeTables(t *testing.T) {
 	for name, task := range tasks(t) {
 		var results strings.Builder
@@ -40,7 +40,7 @@ func paramRows(specs tekton.ParamSpecs) string {
 	return rows.String()
 }
 
-// defaultText is how a README says what a param is where nobody gives it.
+// defaultText returns a README's text for the value of a param that nobody sets.
 func defaultText(spec tekton.ParamSpec) string {
 	switch {
 	case spec.Default == nil:
@@ -61,7 +61,7 @@ func row(rows *strings.Builder, name string, cells ...string) {
 	fmt.Fprintf(rows, "| %s | %s |\n", name, strings.ReplaceAll(strings.Join(cells, " | "), "\n", " "))
 }
 
-// readme replaces what stands between the marks in a README.
+// readme replaces the text between the marks in a README.
 func readme(t *testing.T, path, params, results string) {
 	t.Helper()
 	content, err := os.ReadFile(path)

@@ -21,9 +21,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
-// sources are a checkout in a folder of its own: the module's name and
-// requirements with programs that are compiled in a moment, each linked from one
-// module beside Go's library.
+// sources returns a checkout in a folder of its own: the module's name and requirements, with programs that compile
+// quickly, each of which links one module in addition to Go's library.
 func sources(t *testing.T) bundle.Source {
 	t.Helper()
 	dir := t.TempDir()
@@ -123,7 +122,7 @@ func TestBuildSteps(t *testing.T) {
 	attached(t, to, digest, made.SBOM)
 }
 
-// attached checks that a bill of materials is found by what it is about.
+// attached checks that the registry lists a bill of materials for its subject.
 func attached(t *testing.T, to name.Tag, subject v1.Hash, want []byte) {
 	t.Helper()
 	found, err := remote.Referrers(to.Context().Digest(subject.String()))
@@ -132,7 +131,7 @@ func attached(t *testing.T, to name.Tag, subject v1.Hash, want []byte) {
 	}
 	manifest, err := found.IndexManifest()
 	if err != nil || len(manifest.Manifests) != 1 || manifest.Manifests[0].ArtifactType != "application/spdx+json" {
-		t.Fatalf("%s has %+v hanging on it, %v: want one bill of materials", subject, manifest, err)
+		t.Fatalf("%s has the referrers %+v, %v: want one bill of materials", subject, manifest, err)
 	}
 	image, err := remote.Image(to.Context().Digest(manifest.Manifests[0].Digest.String()))
 	if err != nil {
@@ -148,7 +147,7 @@ func attached(t *testing.T, to name.Tag, subject v1.Hash, want []byte) {
 	}
 	defer content.Close()
 	if got, err := io.ReadAll(content); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("the bill of %s is another: %v", subject, err)
+		t.Errorf("the bill of %s differs: %v", subject, err)
 	}
 }
 
@@ -178,7 +177,7 @@ func TestLayoutOfSteps(t *testing.T) {
 	}
 }
 
-// bill is what the tests read of SPDX.
+// bill has the fields of SPDX that the tests read.
 type bill struct {
 	Packages []struct {
 		Name, SPDXID, VersionInfo, LicenseDeclared string
@@ -209,7 +208,7 @@ func TestSBOM(t *testing.T) {
 	}
 	for _, each := range got.Relationships {
 		if !known[each.SPDXElementID] || !known[each.RelatedSPDXElement] {
-			t.Errorf("%v is about what the bill does not have", each)
+			t.Errorf("%v refers to an element that the bill does not have", each)
 		}
 	}
 	count := func(kind string) (n int) {

@@ -25,7 +25,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
-// contents are stand-ins for the programs.
+// contents returns stand-ins for the programs.
 func contents(t *testing.T) bundle.Contents {
 	t.Helper()
 	dir := t.TempDir()
@@ -72,7 +72,7 @@ func TestStepsImageHoldsNothingElse(t *testing.T) {
 			line += " -> " + header.Linkname
 		}
 		if !header.ModTime.Equal(time.Unix(0, 0)) {
-			t.Errorf("%s is of %s, want a fixed time", header.Name, header.ModTime)
+			t.Errorf("%s has the time %s, want a fixed time", header.Name, header.ModTime)
 		}
 		got = append(got, line)
 	}
@@ -136,7 +136,7 @@ func TestStepsImageHoldsNothingElse(t *testing.T) {
 	}
 }
 
-// The base's files and PATH stay, and its digest is recorded.
+// The image keeps the base's files and PATH, and records the base's digest.
 func TestStepsImageOnBase(t *testing.T) {
 	some := contents(t)
 	base, err := random.Image(100, 2)
@@ -189,7 +189,7 @@ func TestStepsImageOnBase(t *testing.T) {
 			t.Errorf("%s: annotation %q, label %q: want %q", key, manifest.Annotations[key], made.Config.Labels[key], want)
 		}
 	}
-	// By digest it is the same image.
+	// The digest names the same image.
 	if some.Base, err = bundle.ResolveBase(t.Context(), to.Name()+"@"+digest); err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +251,7 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// registryTag is a tag of a registry that ends with the test.
+// registryTag returns a tag in a registry that ends with the test.
 func registryTag(t *testing.T, repository string) name.Tag {
 	t.Helper()
 	server := httptest.NewServer(registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0))))

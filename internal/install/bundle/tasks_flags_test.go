@@ -13,12 +13,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps"
 )
 
-// TestTaskArgsAreFlags: every arg of a Task is a flag of its step, of the same
-// name as the param, and has the same default where nobody gives it.
+// TestTaskArgsAreFlags: every arg of a Task is a flag of its step, has the same name as the param, and has the same
+// default if nobody sets it.
 func TestTaskArgsAreFlags(t *testing.T) {
 	commands := map[string]*cobra.Command{}
 	for _, command := range steps.All() {
-		// The flags that all steps have are added when one runs.
+		// A step adds the flags that all steps have only when it runs.
 		if code := step.Run(t.Context(), command, []string{"--help"}, io.Discard, io.Discard); code != step.Done {
 			t.Fatalf("%s --help: exit code %d", command.Name(), code)
 		}
@@ -28,7 +28,7 @@ func TestTaskArgsAreFlags(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			command := commands[name]
 			if command == nil {
-				t.Fatal("there is no such step")
+				t.Fatal("no such step")
 			}
 			for _, arg := range task.Spec.Steps[0].Args {
 				if arg == "--" || strings.HasSuffix(arg, "[*])") {
@@ -57,11 +57,10 @@ func TestTaskArgsAreFlags(t *testing.T) {
 	}
 }
 
-// sameDefault compares the default of a param with that of its flag: both as
-// the flag writes them, for 10m is 10m0s.
+// sameDefault compares the default of a param with that of its flag, both as the flag prints them, because 10m is 10m0s.
 func sameDefault(t *testing.T, flag *pflag.Flag, def *tekton.ParamValue) {
 	t.Helper()
-	// mlenv install gives it; by hand there is none.
+	// mlenv install sets it; a Task that was applied by hand has no default.
 	if def == nil || flag.Name == "steps-image" {
 		return
 	}

@@ -97,7 +97,7 @@ func TestTektonRelease(t *testing.T) {
 	}
 }
 
-// layered is one object of a bundle.
+// layered is an object in a bundle.
 type layered struct {
 	kind, annotated string
 	content         []byte
@@ -129,7 +129,7 @@ func layersOf(t *testing.T, image v1.Image) (all []layered) {
 			t.Fatal(err)
 		}
 		if _, err := archive.Next(); !errors.Is(err, io.EOF) {
-			t.Errorf("%s: a second file, %v: want one", object.annotated, err)
+			t.Errorf("%s: reading a second file: %v; want only one", object.annotated, err)
 		}
 		if err := files.Close(); err != nil {
 			t.Error(err)
@@ -157,7 +157,7 @@ func TestTektonBundleRefuses(t *testing.T) {
 	tests := []struct {
 		name    string
 		objects []*unstructured.Unstructured
-		want    string // what the error says; empty for none
+		want    string // part of the error, "" for no error
 	}{
 		{"by digest", many[:1], ""},
 		{"as many as Tekton reads", many[:20], ""},

@@ -20,10 +20,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
-// root is the checkout's folder.
+// root is the folder of the checkout.
 const root = "../../.."
 
-// decode is strict: an unknown or repeated key fails the test.
+// decode is strict: it fails the test on an unknown or repeated key.
 func decode(t *testing.T, name string, content []byte, into any) {
 	t.Helper()
 	if err := yaml.UnmarshalStrict(content, into); err != nil {
@@ -31,7 +31,7 @@ func decode(t *testing.T, name string, content []byte, into any) {
 	}
 }
 
-// tasks are the bundle's, by name; the name is also the folder's and the file's.
+// tasks returns the bundle's Tasks by name. The folder and the file have the same name.
 func tasks(t *testing.T) map[string]*tekton.Task {
 	t.Helper()
 	all := map[string]*tekton.Task{}
@@ -60,7 +60,7 @@ func pipelines(t *testing.T) map[string]*tekton.Pipeline {
 	return all
 }
 
-// files are the contents of KIND/NAME/NAME.yaml by NAME.
+// files returns the contents of KIND/NAME/NAME.yaml by NAME.
 func files(t *testing.T, kind string) map[string][]byte {
 	t.Helper()
 	all := map[string][]byte{}
@@ -115,7 +115,7 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// metadata is what catalogs want.
+// metadata checks the labels and annotations that catalogs require.
 func metadata(t *testing.T, labels, annotations map[string]string, description string) {
 	t.Helper()
 	if version := labels["app.kubernetes.io/version"]; !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(version) {
@@ -132,13 +132,13 @@ func metadata(t *testing.T, labels, annotations map[string]string, description s
 	}
 }
 
-// validated is an object that Tekton's webhook sees; E is Tekton's own type of error.
+// validated is an object that Tekton's webhook validates; E is Tekton's own type of error.
 type validated[E any] interface {
 	SetDefaults(context.Context)
 	Validate(context.Context) E
 }
 
-// tektonAccepts asks what Tekton's webhook would ask.
+// tektonAccepts checks an object as Tekton's webhook does.
 func tektonAccepts[E comparable](t *testing.T, object validated[E]) {
 	t.Helper()
 	object.SetDefaults(t.Context())
@@ -148,7 +148,7 @@ func tektonAccepts[E comparable](t *testing.T, object validated[E]) {
 	}
 }
 
-// params are described, used, and known where they are used.
+// params checks that params have a description, are used, and are declared if they are used.
 func params(t *testing.T, specs tekton.ParamSpecs, text string) {
 	t.Helper()
 	declared := map[string]bool{}
@@ -168,7 +168,7 @@ func params(t *testing.T, specs tekton.ParamSpecs, text string) {
 	}
 }
 
-// results are each written by a flag of its name.
+// results checks that a flag with its name writes each result.
 func results(t *testing.T, task *tekton.Task, args []string) {
 	t.Helper()
 	var want, got []string
@@ -193,7 +193,8 @@ func results(t *testing.T, task *tekton.Task, args []string) {
 	}
 }
 
-// arraysBehindDashes: an item of an array param is an argument of its own, which must not be read as a flag.
+// arraysBehindDashes checks that array params come after --: each item is an argument of its own, which must not be read
+// as a flag.
 func arraysBehindDashes(t *testing.T, task *tekton.Task, args []string) {
 	t.Helper()
 	dashes := slices.Index(args, "--")
@@ -205,7 +206,7 @@ func arraysBehindDashes(t *testing.T, task *tekton.Task, args []string) {
 	}
 }
 
-// restricted is what OpenShift's restricted-v2 and Kubernetes' restricted level ask for.
+// restricted checks what OpenShift's restricted-v2 and Kubernetes' restricted level require.
 func restricted(t *testing.T, step tekton.Step) {
 	t.Helper()
 	c := step.SecurityContext
@@ -230,7 +231,7 @@ func restricted(t *testing.T, step tekton.Step) {
 	}
 }
 
-// volumes are mounted, and a missing Secret or ConfigMap is the step's to tell.
+// volumes checks that all volumes are mounted, and optional, so that the step reports a missing Secret or ConfigMap.
 func volumes(t *testing.T, task *tekton.Task, step tekton.Step) {
 	t.Helper()
 	mounted := map[string]string{}
@@ -264,7 +265,7 @@ func TestPipelines(t *testing.T) {
 			tektonAccepts(t, pipeline.DeepCopy())
 			params(t, pipeline.Spec.Params, string(files(t, "pipelines")[name]))
 			if len(pipeline.Spec.Workspaces) > 0 {
-				t.Error("a workspace: tkn asks for one at every start, optional or not, and fails where nobody can answer")
+				t.Error("a workspace: tkn prompts for workspaces at every start, optional or not, and fails without a terminal")
 			}
 			for _, task := range slices.Concat(pipeline.Spec.Tasks, pipeline.Spec.Finally) {
 				calls(t, task, known)
@@ -286,16 +287,16 @@ func TestPipelines(t *testing.T) {
 	}
 }
 
-// calls checks that the task exists and has the params that it is given, and
-// that it is given all that have no default.
+// calls checks that the task exists, that it has the params that it is given, and that it is given all params without a
+// default.
 func calls(t *testing.T, call tekton.PipelineTask, known map[string]*tekton.Task) {
 	t.Helper()
-	// The flag --task-name relies on it.
+	// The flag --task-name relies on the same name.
 	if call.TaskRef != nil && call.TaskRef.Name != call.Name {
 		t.Errorf("task %s calls %s; want one name", call.Name, call.TaskRef.Name)
 	}
 	if call.TaskRef == nil || known[call.TaskRef.Name] == nil {
-		t.Errorf("task %s: there is no such Task", call.Name)
+		t.Errorf("task %s: no such Task", call.Name)
 		return
 	}
 	given(t, "task "+call.Name, call.Params, known[call.TaskRef.Name].Spec.Params)
@@ -303,20 +304,20 @@ func calls(t *testing.T, call tekton.PipelineTask, known map[string]*tekton.Task
 		for _, value := range values(param.Value) {
 			for _, match := range regexp.MustCompile(`\$\(tasks\.([a-z-]+)\.results\.([a-z-]+)\)`).FindAllStringSubmatch(value, -1) {
 				if source := known[match[1]]; source == nil || !slices.ContainsFunc(source.Spec.Results, func(r tekton.TaskResult) bool { return r.Name == match[2] }) {
-					t.Errorf("task %s: %s: there is no such result", call.Name, value)
+					t.Errorf("task %s: %s: no such result", call.Name, value)
 				}
 			}
 		}
 	}
 }
 
-// given checks arguments against what is declared.
+// given checks arguments against the declared params.
 func given(t *testing.T, who string, arguments tekton.Params, declared tekton.ParamSpecs) {
 	t.Helper()
 	for _, argument := range arguments {
 		i := slices.IndexFunc(declared, func(p tekton.ParamSpec) bool { return p.Name == argument.Name })
 		if i < 0 {
-			t.Errorf("%s: there is no param %s", who, argument.Name)
+			t.Errorf("%s: no param %s", who, argument.Name)
 			continue
 		}
 		wantType := declared[i].Type
@@ -334,8 +335,8 @@ func given(t *testing.T, who string, arguments tekton.Params, declared tekton.Pa
 	}
 }
 
-// sameMeaning keeps what a pipeline and its tasks say of one param from drifting
-// apart: where both have it under one name, both say the same.
+// sameMeaning keeps the descriptions of one param from drifting apart: if a pipeline and its task have it under one name,
+// both say the same.
 func sameMeaning(t *testing.T, pipeline *tekton.Pipeline, known map[string]*tekton.Task) {
 	t.Helper()
 	for _, call := range slices.Concat(pipeline.Spec.Tasks, pipeline.Spec.Finally) {
@@ -351,7 +352,7 @@ func sameMeaning(t *testing.T, pipeline *tekton.Pipeline, known map[string]*tekt
 			if ours.Type != theirs.Type {
 				t.Errorf("param %s: type %s, that of task %s is %s", argument.Name, ours.Type, call.Name, theirs.Type)
 			}
-			// What a pipeline adds of its own to a param follows the task's words.
+			// A pipeline's additions to a param's description follow the task's text.
 			first, _, _ := strings.Cut(theirs.Description, ".")
 			if known := []string{"keep", "keep-for", "repo-url", "steps-image"}; !strings.HasPrefix(ours.Description, first) && !slices.Contains(known, argument.Name) {
 				t.Errorf("param %s: %q, that of task %s: %q", argument.Name, ours.Description, call.Name, theirs.Description)
@@ -373,13 +374,13 @@ func values(value tekton.ParamValue) []string {
 	return slices.Concat([]string{value.StringVal}, value.ArrayVal, slices.Collect(maps.Values(value.ObjectVal)))
 }
 
-// TestSamples checks that what people copy would run, and so the runs of tests/.
+// TestSamples checks that the samples that users copy would run; the runs of tests/ are among them.
 func TestSamples(t *testing.T) {
 	for name, task := range tasks(t) {
 		for file, content := range samples(t, "tasks", name) {
 			run := &tekton.TaskRun{}
 			decode(t, file, content, run)
-			// The API server makes the name before Tekton sees it.
+			// The API server generates the name before Tekton validates the object.
 			run.Name = run.GenerateName + "x"
 			tektonAccepts(t, run.DeepCopy())
 			if run.Spec.TaskRef == nil || run.Spec.TaskRef.Name != name {
@@ -392,7 +393,7 @@ func TestSamples(t *testing.T) {
 		for file, content := range samples(t, "pipelines", name) {
 			run := &tekton.PipelineRun{}
 			decode(t, file, content, run)
-			// The API server makes the name before Tekton sees it.
+			// The API server generates the name before Tekton validates the object.
 			run.Name = run.GenerateName + "x"
 			tektonAccepts(t, run.DeepCopy())
 			if run.Spec.PipelineRef == nil || run.Spec.PipelineRef.Name != name {
@@ -403,7 +404,7 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// TestClusterSamples: each shipped cluster file, apart from the local cluster's, has a sample for its namespace.
+// TestClusterSamples: each shipped cluster file, except that of the local cluster, has a sample for its namespace.
 func TestClusterSamples(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, "clusters", "*.yaml"))
 	if err != nil || len(files) == 0 {

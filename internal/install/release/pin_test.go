@@ -17,7 +17,7 @@ const root = "../../.."
 
 const digest = "registry.example/steps@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
-// checkout is a copy of this checkout's Tasks and Pipelines.
+// checkout returns a copy of this checkout's Tasks and Pipelines.
 func checkout(t *testing.T) bundle.Source {
 	t.Helper()
 	dir := t.TempDir()

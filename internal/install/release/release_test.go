@@ -39,7 +39,7 @@ func TestSection(t *testing.T) {
 	}
 }
 
-// TestChangelog: a snapshot's notes are what is not released yet.
+// TestChangelog: a snapshot's notes are the unreleased changes.
 func TestChangelog(t *testing.T) {
 	if _, err := (Request{Source: bundle.Source{Dir: "../../.."}, Snapshot: true}).notes(); err != nil {
 		t.Error(err)
@@ -80,7 +80,7 @@ func TestWriteInstall(t *testing.T) {
 		t.Errorf("the image is named %d times, want each Task and Pipeline, and the reaper, to name it", strings.Count(text, image.Name()))
 	}
 	if strings.Contains(text, "name: mlenv-cluster-default\n") {
-		t.Error("there is a cluster file, which nobody else can write")
+		t.Error("the manifest has a cluster file, which only the user can write")
 	}
 	sums, err := os.ReadFile(filepath.Join(r.request.To, sumsFile))
 	if err != nil {

@@ -44,8 +44,8 @@ func read(t *testing.T, path string) []byte {
 	return content
 }
 
-// TestActionsAreByCommit fails if a workflow uses an action by a name that its publisher can move. This project's own
-// action is by version, because it downloads the release of that version.
+// TestActionsAreByCommit fails if a workflow refers to an action by a name that its publisher can move. Workflows refer to
+// this project's own action by version, because it downloads the release of that version.
 func TestActionsAreByCommit(t *testing.T) {
 	byCommit := regexp.MustCompile(`^([\w./-]+@[0-9a-f]{40}|ml-dev-env/ml-dev-env@v\d+\.\d+\.\d+|\./.*)$`)
 	for _, path := range append(files(t, `\.ya?ml$`, ".github", "examples/github"), filepath.Join(root, "action.yml")) {
@@ -61,7 +61,7 @@ func TestActionsAreByCommit(t *testing.T) {
 	}
 }
 
-// uses are the values of all keys uses.
+// uses returns the values of all keys uses.
 func uses(value any) (actions []string) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -79,8 +79,8 @@ func uses(value any) (actions []string) {
 	return actions
 }
 
-// TestDockerfilesNameTheirBase fails if a Dockerfile builds on an image by tag. The digest of 25.08 is not known for sure:
-// build-image resolves the tag, see docs/unproven.md.
+// TestDockerfilesNameTheirBase fails if a Dockerfile names its base image by tag. The digest of 25.08 is not known for
+// sure: build-image resolves the tag, see docs/unproven.md.
 func TestDockerfilesNameTheirBase(t *testing.T) {
 	for _, path := range files(t, `Dockerfile$`, "images", "test") {
 		parsed, err := parser.Parse(bytes.NewReader(read(t, path)))

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// parse reads a picture, and returns how often each element is in it and all its text.
+// parse reads a picture, and returns the number of elements by name, and all its text.
 func parse(t *testing.T, svg string) (elements map[string]int, texts []string) {
 	t.Helper()
 	elements = map[string]int{}
@@ -53,7 +53,8 @@ func TestLines(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		values []float64
-		// starts is how many pieces the line has, marks how many points are marked: of many those that stand by themselves.
+		// starts is the number of pieces of the line. marks is the number of marked points; in a long series only isolated
+		// points are marked.
 		starts, marks, points int
 	}{
 		{"a line", []float64{3, 2, 1}, 1, 3, 3},

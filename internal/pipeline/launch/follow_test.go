@@ -75,7 +75,8 @@ func ended(t *v1.TaskRun, status corev1.ConditionStatus, reason, message string,
 	return t
 }
 
-// The fake runs no controller: a test does what Tekton would. Its logs are always "fake logs", without a newline, which is printed when the task has ended.
+// The fake runs no controller: a test does what Tekton would. Its logs are always "fake logs" without a newline, so Follow
+// prints the line when the task has ended.
 func TestFollow(t *testing.T) {
 	tekton := fake.NewSimpleClientset(followed(nil))
 	clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}
@@ -101,7 +102,7 @@ func TestFollow(t *testing.T) {
 		Retry      int
 	}
 	var got []told
-	// The fake's watch knows no resource versions: what happens between list and watch it never tells.
+	// The fake's watch knows no resource versions, and never reports what happens between list and watch.
 	var watching sync.WaitGroup
 	watching.Add(2)
 	tekton.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
@@ -116,7 +117,7 @@ func TestFollow(t *testing.T) {
 	create(taskRun("of-another", func(t *v1.TaskRun) { t.OwnerReferences[0].UID = "uid-0" }))
 	outcome, err := Follow(t.Context(), clients, followed(nil), func(e Event) {
 		got = append(got, told{e.Kind, e.Task, e.Text, e.Retry})
-		// The next thing happens when this one is told.
+		// The next change follows when Follow reports this one.
 		go func() {
 			switch {
 			case e.Kind == TaskStarted && e.Task == "build-image":
@@ -155,7 +156,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// Tekton retries a final verdict. What people see is the attempt that gave it, during the run and later.
+// Tekton retries a final verdict. Users see the attempt that gave the verdict, during the run and later.
 func TestFollowFinalVerdict(t *testing.T) {
 	over := &corev1.ContainerStateTerminated{}
 	reason := v1.TaskRunResult{Name: "reason", Value: *v1.NewStructuredValues("RankFailed")}
@@ -178,7 +179,7 @@ func TestFollowFinalVerdict(t *testing.T) {
 	}
 }
 
-// Whoever may not read logs sees the tasks all the same, and asks for no pod.
+// A user who may not read logs sees the tasks all the same, and Follow requests no pod.
 func TestFollowTasks(t *testing.T) {
 	over := followed(func(r *v1.PipelineRun) { r.Status.SetCondition(condition(corev1.ConditionTrue, "Completed", "")) })
 	train := ended(taskRun("train", ran("pod-1", &corev1.ContainerStateTerminated{})), corev1.ConditionTrue, "Succeeded", "")
@@ -194,12 +195,12 @@ func TestFollowTasks(t *testing.T) {
 	}
 	for _, action := range kubes.Actions() {
 		if action.GetResource().Resource == "pods" {
-			t.Errorf("%s %s was asked for", action.GetVerb(), action.GetResource().Resource)
+			t.Errorf("%s %s was requested", action.GetVerb(), action.GetResource().Resource)
 		}
 	}
 }
 
-// An API server that is away just when the run has ended costs time, and not the outcome.
+// An API server that is unavailable right after the run has ended delays the outcome, and does not change it.
 func TestOutcomeIsAskedForAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kubernetes := kubefake.NewClientset()

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// pipelines are those of this repository, by name.
+// pipelines returns the pipelines of this repository, by name.
 func pipelines(t *testing.T) map[string]*v1.Pipeline {
 	t.Helper()
 	files, err := filepath.Glob("../../../pipelines/*/*.yaml")
@@ -32,7 +32,7 @@ func pipelines(t *testing.T) map[string]*v1.Pipeline {
 	return found
 }
 
-// TestEveryParamHasAKind: a param that the table leaves out would be checked only after GPUs are held.
+// TestEveryParamHasAKind: a param without a kind would be checked only after the run holds GPUs.
 func TestEveryParamHasAKind(t *testing.T) {
 	used := map[string]bool{}
 	for name, pipeline := range pipelines(t) {
@@ -102,7 +102,7 @@ func TestKinds(t *testing.T) {
 		}
 	}
 	if err := Check(v1.ParamSpec{Name: "repo-url"}, "https://me:hunter2@example.com"); err == nil || strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("got %v, want a mistake that shows no password", err)
+		t.Errorf("got %v, want an error that shows no password", err)
 	}
 	if err := Check(v1.ParamSpec{Name: "mine"}, "anything"); err != nil {
 		t.Errorf("a param that only the installed pipeline has: %v", err)

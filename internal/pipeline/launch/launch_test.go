@@ -60,7 +60,7 @@ func TestInstalled(t *testing.T) {
 	}
 }
 
-// The fake makes no names: a run whose name the API server would make has none.
+// The fake generates no names: a run without a name would stay without one.
 func TestStart(t *testing.T) {
 	clients := fakes()
 	started, err := Start(t.Context(), clients, Request{Pipeline: pipeline(), Name: "mine", Values: map[string][]string{
@@ -87,7 +87,7 @@ func TestStart(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"a": "b", "app.kubernetes.io/part-of": "ml-dev-env"}, started.Labels); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
-	// What it was given is what the first step finds enough, also when it starts late.
+	// The timeouts of the run are long enough for the first step, even if it starts late.
 	of, err := run.Get(t.Context(), clients.Tekton, "ns", "mine")
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// The fake looks at no context: here the context ends while it creates the run.
+// The fake ignores contexts: here the context ends while the fake creates the run.
 func TestStartIsNotLeftHalfWay(t *testing.T) {
 	clients := fakes()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -125,7 +125,7 @@ func TestStartAgain(t *testing.T) {
 	}
 	again, err := Start(t.Context(), clients, request)
 	if err != nil || again.Name != first.Name {
-		t.Errorf("the same again: %v, %v; want the one that is there", again, err)
+		t.Errorf("the same again: %v, %v; want the existing run", again, err)
 	}
 	request.Values = map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"other"}}
 	request.ServiceAccount = "other"
@@ -162,7 +162,7 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 				}
 			}
 			if made, err := clients.Tekton.TektonV1().PipelineRuns("ns").List(t.Context(), metav1.ListOptions{}); err != nil || len(made.Items) > 0 {
-				t.Errorf("%v were made, %v", made.Items, err)
+				t.Errorf("%v were created, %v", made.Items, err)
 			}
 		})
 	}
@@ -196,7 +196,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// FuzzParams gives a pipeline any values: what is accepted is what was given, and no variable can be a flag.
+// FuzzParams gives a pipeline any values: the accepted values are the given ones, and no variable can be a flag.
 func FuzzParams(f *testing.F) {
 	f.Add("env", "A=1")
 	f.Add("env", "--env-secret-dir=/x")

@@ -16,7 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// broken breaks after its text.
+// broken breaks at the end of its text.
 func broken(text string) io.ReadCloser {
 	return io.NopCloser(io.MultiReader(strings.NewReader(text), errorReader{}))
 }
@@ -27,7 +27,7 @@ func (errorReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 func whole(text string) io.ReadCloser { return io.NopCloser(strings.NewReader(text)) }
 
-// The openings stand for the API server, which gives lines again from the second that is asked for on.
+// The openings stand for the API server, which repeats the lines of the second from which the caller asks on.
 func TestStreamIsTakenUpWhereItBroke(t *testing.T) {
 	const (
 		one   = "2026-07-01T12:00:00.1Z one\n"
@@ -37,7 +37,7 @@ func TestStreamIsTakenUpWhereItBroke(t *testing.T) {
 	)
 	for _, tc := range []struct {
 		name string
-		// openings are the answers in turn; before the last one the container ends.
+		// openings are the answers in order. The container ends before the last one.
 		openings []func() (io.ReadCloser, error)
 		want     []string
 		reason   fail.Reason

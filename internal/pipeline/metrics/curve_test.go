@@ -62,8 +62,8 @@ func TestCurve(t *testing.T) {
 	}
 }
 
-// A receipt is a ConfigMap: however long the training is, its curve is short, and its ends
-// and what went wrong on the way are still in it.
+// A receipt is a ConfigMap, so the curve is short however long the training is. It still has both ends and everything that
+// went wrong in between.
 func TestLongTraining(t *testing.T) {
 	var file strings.Builder
 	ranks := strings.TrimSuffix(strings.Repeat("0.123456789,", 2000), ",")
@@ -99,7 +99,7 @@ func TestLongTraining(t *testing.T) {
 	}
 }
 
-// What is in the receipt must be JSON, whatever a training writes.
+// The receipt's content must be valid JSON, whatever a training writes.
 func TestCurveIsAlwaysJSON(t *testing.T) {
 	var file strings.Builder
 	for i := range mostPoints + 1 {
@@ -111,7 +111,7 @@ func TestCurveIsAlwaysJSON(t *testing.T) {
 	}
 }
 
-// FuzzLines reads a file whole and in two pieces: the objects are the same, and their curve is bounded and valid JSON.
+// FuzzLines reads a file whole and in two pieces. The objects are the same, and their curve is bounded and valid JSON.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("{\"step\":1,\"loss\":NaN}\n[1]\nStep 2\n{\"step\":2,\"time\":1e300,\"rank_seconds\":[1,-1,\"x\"]}\n"), 5)
 	f.Add([]byte("{\"step\":1e308,\"tokens\":1e308,\"time\":1}\r\n{\"step\":-1e308,\"tokens\":2,\"time\":1.5}\n{\"loss\""), 30)

@@ -45,14 +45,15 @@ func TestWriteTwiceAndRead(t *testing.T) {
 	}
 	config, err := client.CoreV1().ConfigMaps("ns").Get(t.Context(), "train-1-receipt", metav1.GetOptions{})
 	if err != nil || config.Labels["ml-dev-env/verdict"] != "Failed" || len(config.OwnerReferences) != 0 {
-		t.Errorf("labels %v, owners %v, %v; want the verdict and nobody it is deleted with", config.Labels, config.OwnerReferences, err)
+		t.Errorf("labels %v, owners %v, %v; want the verdict and no owner", config.Labels, config.OwnerReferences, err)
 	}
 	if _, err := Read(t.Context(), client, "ns", "train-2"); !apierrors.IsNotFound(err) {
 		t.Errorf("no receipt: got %v, want NotFound", err)
 	}
 }
 
-// A ConfigMap holds 1 MiB: what can be read in the record is left out, and what is common to all healthy ranks first.
+// A ConfigMap holds 1 MiB, so a receipt omits details that are also in the record, first those that all healthy ranks
+// share.
 func TestLargeReceipt(t *testing.T) {
 	const nodes, perNode = 512, 8
 	large := func(change func(*Receipt)) Receipt {
@@ -91,7 +92,7 @@ func TestLargeReceipt(t *testing.T) {
 		name         string
 		change       func(*Receipt)
 		ranks, tails int
-		pairs        int // measurements of them
+		pairs        int // number of measurements of pairs
 		curve        bool
 		leftOut      []string
 	}{
@@ -158,10 +159,10 @@ func TestPrune(t *testing.T) {
 		}
 	}
 	for n := range Keep + 3 {
-		add("env", (n*7)%(Keep+3)) // not in their order
+		add("env", (n*7)%(Keep+3)) // in mixed order
 	}
 	add("other", 0)
-	// What people do beside a schedule keeps it its nights, and the other way round.
+	// Runs that users start do not displace the nights of a schedule, nor the other way round.
 	for n := range Keep + 1 {
 		add("env", n, "nightly")
 		add("env", n, "weekly")
@@ -188,7 +189,7 @@ func TestPrune(t *testing.T) {
 func TestLatest(t *testing.T) {
 	client := fake.NewClientset()
 	if _, ok, err := Latest(t.Context(), client, "ns", "env"); ok || err != nil {
-		t.Errorf("got %v, %v; want that there is none", ok, err)
+		t.Errorf("got %v, %v; want none", ok, err)
 	}
 	for i, run := range []string{"second", "first"} {
 		made := metav1.NewTime(time.Date(2026, 7, 2-i, 0, 0, 0, 0, time.UTC))
@@ -203,7 +204,7 @@ func TestLatest(t *testing.T) {
 	}
 }
 
-// A receipt that someone else has written makes no other one unreadable, and its numbers are never used as an index.
+// A receipt that another client wrote makes no other receipt unreadable, and its numbers are never used as an index.
 func TestInvalidReceipts(t *testing.T) {
 	client := fake.NewClientset()
 	for name, content := range map[string]string{
@@ -227,7 +228,8 @@ func TestInvalidReceipts(t *testing.T) {
 	}
 }
 
-// FuzzDecode reads anything as a receipt: what is accepted has no number below 0, and reads the same after it was written again.
+// FuzzDecode reads anything as a receipt. An accepted receipt has no number below 0, and is the same after it was written
+// and read again.
 func FuzzDecode(f *testing.F) {
 	f.Add(`{"run":"a","verdict":"Failed","ranks":[{"rank":1,"node":-1}]}`)
 	f.Add(`{"runUID":"../x","metrics":{"loss":1},"nodes":[{"node":1}]}`)

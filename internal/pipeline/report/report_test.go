@@ -22,7 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
-// render is a receipt's report, as text and as a tree.
+// render returns a receipt's report, as text and as a tree.
 func render(t *testing.T, r receipt.Receipt) (string, *html.Node) {
 	t.Helper()
 	var b strings.Builder
@@ -37,7 +37,7 @@ func render(t *testing.T, r receipt.Receipt) (string, *html.Node) {
 	return b.String(), root
 }
 
-// harmless is true of a page that can do nothing and load nothing.
+// harmless reports whether a page can run nothing and load nothing.
 func harmless(t *testing.T, root *html.Node) {
 	t.Helper()
 	elements := strings.Fields("html head meta title style body header main footer section h1 h2 h3 h4 p span strong code pre sup details summary dl div dt dd ol ul li figure figcaption svg path text circle")
@@ -60,7 +60,7 @@ func harmless(t *testing.T, root *html.Node) {
 	}
 }
 
-// text is what people read, each element on a line.
+// text returns what users read, each element on a line.
 func text(root *html.Node) string {
 	var b strings.Builder
 	for n := range root.Descendants() {
@@ -73,8 +73,8 @@ func text(root *html.Node) string {
 	return b.String()
 }
 
-// The receipts in testdata are of real runs on the local cluster. rdma and hostile are made
-// up: no machine with RDMA was at hand. test/browser opens the pages.
+// The receipts in testdata are from real runs on the local cluster, except rdma and hostile, which are synthetic because
+// no machine with RDMA was available. test/browser opens the pages.
 func TestGolden(t *testing.T) {
 	receipts := map[string]receipt.Receipt{"rdma": full(), "hostile": poison(t, full())}
 	for _, name := range []string{"succeeded", "failed", "early"} {
@@ -97,7 +97,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// What a receipt does not have is left out with a sentence that says why.
+// The report replaces what a receipt does not have with a sentence that explains why.
 func TestWhatIsMissing(t *testing.T) {
 	rank := []receipt.Rank{{Rank: 0, Node: 0}}
 	for _, tc := range []struct {
@@ -132,18 +132,18 @@ func TestWhatIsMissing(t *testing.T) {
 	}
 }
 
-// hostile is put wherever a receipt has text.
+// hostile replaces every text in a receipt.
 const hostile = `</pre></style></title><script>fetch("https://evil.test")</script><img src=x onerror=alert(1)>{{.}}"' onload=alert(1) javascript:alert(1)` +
 	"\x1b[31mred\x1b[0m \u202egnp.exe\u2069 \x00\xff;background:url(https://evil.test/)"
 
-// poison is r with every text in it made hostile.
+// poison returns r with every text replaced by hostile.
 func poison(t *testing.T, r receipt.Receipt) receipt.Receipt {
 	t.Helper()
 	encoded, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Without these there would be less of a report: its names are as they must be.
+	// These texts must keep their values, or the report would be shorter.
 	names := map[string]bool{string(receipt.Failed): true, string(fabric.World): true, string(fabric.AllReduce): true}
 	for _, name := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(string(encoded), -1) {
 		names[name[1]] = true
@@ -181,12 +181,13 @@ func TestHostile(t *testing.T) {
 	}
 	for _, unwanted := range []string{"\x1b", "\u202e", "\u2069", "\x00", "<script", "<img"} {
 		if strings.Contains(got, unwanted) {
-			t.Errorf("there is %q in the page", unwanted)
+			t.Errorf("%q is in the page", unwanted)
 		}
 	}
 }
 
-// FuzzPage has a training print anything: the page has the same elements as for a plain text, and only its own attributes.
+// FuzzPage lets a training print anything: the page has the same elements as with a plain text, and only its own
+// attributes.
 func FuzzPage(f *testing.F) {
 	f.Add("</pre><script>alert(1)</script>")
 	f.Add("\"' onload=alert(1) x=")
@@ -214,7 +215,7 @@ func FuzzPage(f *testing.F) {
 	})
 }
 
-// However large a receipt is, its report is a page that a phone can open.
+// The report is a page that a phone can open, however large the receipt is.
 func TestLarge(t *testing.T) {
 	r := full()
 	long := strings.Repeat("a very long line ", 100)
@@ -253,7 +254,7 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// full has everything that a receipt can have.
+// full returns a receipt with everything that a receipt can have.
 func full() receipt.Receipt {
 	at := func(seconds int) time.Time { return time.Date(2026, 7, 1, 12, 0, seconds, 0, time.UTC) }
 	exit := agent.Exit{Code: 1}

@@ -46,7 +46,7 @@ func condition(status corev1.ConditionStatus, reason, message string) func(*v1.P
 	}
 }
 
-// The fake runs no controller and no webhook: what Tekton would set is set here.
+// The fake runs no controller and no webhook: the test sets what Tekton would set.
 func TestOf(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -89,7 +89,7 @@ func TestCheckTimeouts(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		timeouts v1.TimeoutFields
-		want     string // what is too short, "" for nothing
+		want     string // the timeout that is too short, "" for none
 	}{
 		{"unset", v1.TimeoutFields{}, "pipeline 1h, want 24h18m"},
 		{"none", v1.TimeoutFields{Pipeline: d(0)}, ""},
@@ -118,7 +118,7 @@ func TestCheckTimeouts(t *testing.T) {
 	}
 }
 
-// TestFabricTakesTime: where the run measures the network, that is counted.
+// TestFabricTakesTime: the time that a run needs includes measuring the network, if the run measures it.
 func TestFabricTakesTime(t *testing.T) {
 	need := Needs{Start: 10 * time.Minute, Training: 40 * time.Minute, Teardown: 5 * time.Minute}
 	pipeline := &v1.PipelineSpec{
@@ -132,7 +132,7 @@ func TestFabricTakesTime(t *testing.T) {
 		name     string
 		pipeline *v1.PipelineSpec
 		params   v1.Params
-		want     string // what is too short, "" for nothing
+		want     string // the timeout that is too short, "" for none
 	}{
 		{"by default", pipeline, nil, "pipeline 57m, want 58m (1m since its start, 10m to start, 2m to check the network, 40m of training"},
 		{"asked for", pipeline, asked("true"), "pipeline 57m, want 58m"},
@@ -167,8 +167,7 @@ func taskRunOf(task string, change ...func(*v1.TaskRun)) *v1.TaskRun {
 	return child
 }
 
-// The fake runs no controller: the states are those that Tekton leaves when it
-// deletes a pod.
+// The fake runs no controller: the states are those in which Tekton leaves a run when it deletes a pod.
 func TestEndingOf(t *testing.T) {
 	day := timeouts(v1.TimeoutFields{Pipeline: d(24 * time.Hour)})
 	for _, tc := range []struct {
@@ -281,7 +280,7 @@ func TestTaskRuns(t *testing.T) {
 	}
 }
 
-// Tasks that run at the same time end although another one has failed.
+// Tasks that run in parallel to a failed one run to their end.
 func TestFirstFailed(t *testing.T) {
 	task := func(name string, status Status, ended int) TaskRun {
 		found := TaskRun{Task: name, Status: status}

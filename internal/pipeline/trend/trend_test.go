@@ -16,7 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// night is the receipt of a run in the night of a number.
+// night returns the receipt of the run in the night with this number.
 func night(number int, change ...func(*receipt.Receipt)) receipt.Receipt {
 	r := receipt.Receipt{
 		Run: fmt.Sprintf("mlenv-nightly-%d", number), Environment: "env", Repository: "https://git.example.com/me/model.git", Schedule: "nightly", Verdict: receipt.Succeeded, Commit: "0123456789abcdef", Mode: "rdma",
@@ -47,7 +47,7 @@ func otherScript(r *receipt.Receipt) {
 	r.Training = &receipt.Training{Launcher: "deepspeed", Script: "other.py", Nodes: 2, RanksPerNode: 4}
 }
 
-// nights are the newest first.
+// nights returns receipts, the newest first.
 func nights(n int, change ...func(*receipt.Receipt)) (all []receipt.Receipt) {
 	for i := n; i > 0; i-- {
 		all = append(all, night(i, change...))
@@ -99,7 +99,7 @@ func TestJudge(t *testing.T) {
 }
 
 func TestPrint(t *testing.T) {
-	// The newest one did not get as far as to train.
+	// The newest run failed before its training.
 	all := append([]receipt.Receipt{night(6, failed, func(r *receipt.Receipt) {
 		r.Repository, r.Training, r.Fabric, r.Curve, r.Metrics = "", nil, nil, nil, nil
 	}),
@@ -136,7 +136,7 @@ Other kinds of runs:
   --like=mlenv-nightly-1  https://git.example.com/me/model.git: other.py, by deepspeed on 2 nodes with 4 ranks each
   --like=mlenv-nightly--1  https://git.example.com/you/model.git: train.py, by deepspeed on 2 nodes with 4 ranks each
 `
-	// The widths of columns are not what is tested.
+	// The test ignores the widths of columns.
 	if diff := cmp.Diff(fields(want), fields(got.String())); diff != "" {
 		t.Errorf("(-want +got):\n%s\n%s", diff, got.String())
 	}

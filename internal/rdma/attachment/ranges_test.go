@@ -44,7 +44,8 @@ func TestRangesOf(t *testing.T) {
 	}
 }
 
-// FuzzRangesOf: a configuration has ranges or a problem, and a range without bounds of its own is read as it is written.
+// FuzzRangesOf: a configuration has ranges or a problem, and parsing the text of a range without bounds gives the same
+// range.
 func FuzzRangesOf(f *testing.F) {
 	for _, config := range []string{
 		`{"ipam":{"type":"whereabouts","range":"10.0.103.10-10.0.103.11/24"}}`, `{"ipam":{"type":"whereabouts","ipRanges":[{"range":"10.1.0.0/30"},{"range":"fd00::/64"}]}}`,

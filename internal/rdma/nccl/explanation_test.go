@@ -11,7 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// TestEveryNameIsExplained keeps the list of names and their explanations the same.
+// TestEveryNameIsExplained checks that the list of names and the explanations have the same names.
 func TestEveryNameIsExplained(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "finding.go", nil, 0)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestInterleaving mixes the lines of two nodes and four ranks in other ways: what is known
-// of each process does not depend on it.
+// TestInterleaving interleaves the lines of two nodes and four ranks in other ways: the result for each process does not
+// depend on it.
 func TestInterleaving(t *testing.T) {
 	content, err := os.ReadFile("testdata/logs/roce-gpudirect-2.27.log")
 	if err != nil {
@@ -42,7 +42,7 @@ func TestInterleaving(t *testing.T) {
 		for left := true; left; {
 			left = false
 			for i, key := range order {
-				// Each turn another number of lines at once, different for each process.
+				// In each turn the number of consecutive lines differs, also between processes.
 				n := min(len(rest[key]), 1+(i*turn)%5)
 				for _, line := range rest[key][:n] {
 					log.WriteString(line)
@@ -65,8 +65,8 @@ func TestInterleaving(t *testing.T) {
 	}
 }
 
-// TestTextBeforeTheHost is from a real log: Python had printed "rc" and no end of line, and
-// NCCL's thread its line.
+// TestTextBeforeTheHost is from a real log: Python had printed "rc" without a newline before NCCL's thread printed its
+// line.
 func TestTextBeforeTheHost(t *testing.T) {
 	const line = "node-0:28370:28411 [0] NCCL INFO Bootstrap: Using eth0:10.1.2.3<0>\n"
 	for _, log := range []string{line + "rc" + line, "rc" + line + line} {
@@ -77,7 +77,7 @@ func TestTextBeforeTheHost(t *testing.T) {
 	}
 }
 
-// TestCutLinesProveNothing: a channel that is cut before "/GDRDMA" looks like one through host memory.
+// TestCutLinesProveNothing: a line that is cut before "/GDRDMA" looks like a channel through host memory.
 func TestCutLinesProveNothing(t *testing.T) {
 	const (
 		header = "node-0:1:2 [0] NCCL INFO "
@@ -95,7 +95,7 @@ func TestCutLinesProveNothing(t *testing.T) {
 	}
 }
 
-// TestSocketsAreSeenBeforeTheFirstChannel, which NCCL connects on first use since 2.22.
+// TestSocketsAreSeenBeforeTheFirstChannel: since 2.22, NCCL connects a channel only when it first uses it.
 func TestSocketsAreSeenBeforeTheFirstChannel(t *testing.T) {
 	const log = `node-0:1:2 [0] NCCL INFO Using network Socket
 node-0:1:2 [0] NCCL INFO ncclCommInitRank comm 0xa rank 0 nranks 4 cudaDev 0 nvmlDev 0 busId 1 commId 0x1 - Init START
@@ -111,7 +111,7 @@ node-0:1:2 [0] NCCL INFO ncclCommInitRank comm 0xa rank 0 nranks 4 cudaDev 0 nvm
 	}
 }
 
-// TestOneRankDecides: the slowest rank is the verdict, and one that is not known hides faster ones.
+// TestOneRankDecides: the slowest rank gives the verdict, and an unknown rank hides faster ones.
 func TestOneRankDecides(t *testing.T) {
 	rank := func(n int, via string) string {
 		header := fmt.Sprintf("node-%d:1:2 [0] NCCL INFO ", n)
@@ -142,7 +142,7 @@ func TestOneRankDecides(t *testing.T) {
 	}
 }
 
-// TestRetriesAreForgottenWhenAllMet: one or two are usual.
+// TestRetriesAreForgottenWhenAllMet: one or two retries are usual.
 func TestRetriesAreForgottenWhenAllMet(t *testing.T) {
 	content, err := os.ReadFile("testdata/logs/bootstrap-hangs-2.26.log")
 	if err != nil {
@@ -158,7 +158,7 @@ func TestRetriesAreForgottenWhenAllMet(t *testing.T) {
 	}
 }
 
-// TestBounds writes more of everything than is kept.
+// TestBounds writes more of everything than the reader keeps.
 func TestBounds(t *testing.T) {
 	r := NewReader()
 	for i := range 3 * maxProcesses {
@@ -187,7 +187,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// checkBounds is for the fuzz test too.
+// checkBounds checks the bounds of a reader; the fuzz test uses it too.
 func checkBounds(t *testing.T, r *Reader) {
 	t.Helper()
 	bounded := func(what string, n, most int) {
@@ -213,7 +213,7 @@ func checkBounds(t *testing.T, r *Reader) {
 	bounded("channels", channels, maxChannels)
 }
 
-// FuzzReader: it never panics, keeps its bounds, and the pieces in which a log arrives make no difference.
+// FuzzReader: the reader never panics and keeps its bounds, and the pieces in which a log arrives make no difference.
 func FuzzReader(f *testing.F) {
 	logs, err := filepath.Glob("testdata/*/*.log")
 	if err != nil {
@@ -260,7 +260,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// BenchmarkReader reads a log of which each second line is NCCL's, and reports lines per second.
+// BenchmarkReader reads a log in which every second line is NCCL's, and reports lines per second.
 func BenchmarkReader(b *testing.B) {
 	var log strings.Builder
 	const lines = 10_000

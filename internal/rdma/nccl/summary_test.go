@@ -43,8 +43,8 @@ func readFile(t *testing.T, name string) Summary {
 	return read(t, string(content))
 }
 
-// TestVerdicts has for each log what users read: the verdict, what the log shows, and what
-// is not as it was wanted.
+// TestVerdicts lists, for each log, what users read: the verdict, what the log shows, and what differs from the
+// configuration.
 func TestVerdicts(t *testing.T) {
 	const gpu = RDMAGPU
 	for _, test := range []struct {
@@ -81,7 +81,7 @@ func TestVerdicts(t *testing.T) {
 				t.Errorf("findings: (-want +got)\n%s", diff)
 			}
 			if diff := cmp.Diff(test.against, namesOf(s.Against(Wanted{Transport: test.want}))); diff != "" {
-				t.Errorf("against what was wanted: (-want +got)\n%s", diff)
+				t.Errorf("differences from the configuration: (-want +got)\n%s", diff)
 			}
 		})
 	}
@@ -95,7 +95,7 @@ func namesOf(findings []Finding) []fail.Reason {
 	return names
 }
 
-// TestRanksOnSocketsAreNamed is what stops a training.
+// TestRanksOnSocketsAreNamed: the train step stops a training if it has such ranks.
 func TestRanksOnSocketsAreNamed(t *testing.T) {
 	s := readFile(t, "testdata/logs/sockets-no-device-2.28.log")
 	want := []Rank{
@@ -153,8 +153,7 @@ node-0:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0
 	}
 }
 
-// TestMerge: each node's agent reads its own ranks' logs, and what it says travels as JSON.
-// TestFindingsOfOldReceipts reads the keys that findings had in receipts before all of them had the same.
+// TestFindingsOfOldReceipts reads findings with the keys that older receipts have.
 func TestFindingsOfOldReceipts(t *testing.T) {
 	want := Finding{Finding: fail.Finding{Reason: PortDown, Seen: "port 1 is down", Next: "ibv_devinfo"}, Host: "a", Count: 2, Cause: "a port lost its link"}
 	for _, keys := range []string{`"reason": "PortDown", "seen": "port 1 is down", "next": "ibv_devinfo"`, `"name": "PortDown", "evidence": "port 1 is down", "fix": "ibv_devinfo"`} {
@@ -165,6 +164,7 @@ func TestFindingsOfOldReceipts(t *testing.T) {
 	}
 }
 
+// TestMerge merges what each node's agent reads from its own ranks' logs. The summaries travel as JSON.
 func TestMerge(t *testing.T) {
 	content, err := os.ReadFile("testdata/logs/roce-gpudirect-2.27.log")
 	if err != nil {
@@ -204,7 +204,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestRealLogs reads what NCCL really printed where there is no GPU.
+// TestRealLogs reads the real output of NCCL on machines without a GPU.
 func TestRealLogs(t *testing.T) {
 	logs, err := filepath.Glob("testdata/real/*.log")
 	if err != nil || len(logs) == 0 {
@@ -230,7 +230,7 @@ func TestRealLogs(t *testing.T) {
 	}
 }
 
-// TestFixesNameWhatTheyAreAbout: a fix with an address can be typed as it stands.
+// TestFixesNameWhatTheyAreAbout: users can copy a fix with an address as it is.
 func TestFixesNameWhatTheyAreAbout(t *testing.T) {
 	s := read(t, "node-0:1:2 [0] misc/socket.cc:575 NCCL WARN socketStartConnect: connect to 10.128.2.15<45763> returned No route to host, exceeded error retry count after 35 attempts\n")
 	if got, want := s.Findings[0].Next, "nc -vz 10.128.2.15 45763"; !strings.Contains(got, want) {

@@ -18,7 +18,7 @@ type form struct {
 	lines []string
 }
 
-// readForms reads a table: what is expected, then indented the lines that it is expected of.
+// readForms reads a table: each expectation, and indented below it the lines to which it applies.
 func readForms(t *testing.T, name string) []form {
 	t.Helper()
 	content, err := os.ReadFile("testdata/" + name)
@@ -39,7 +39,7 @@ func readForms(t *testing.T, name string) []form {
 	return forms
 }
 
-// read is the summary of a log.
+// read returns the summary of a log.
 func read(t *testing.T, log string) Summary {
 	t.Helper()
 	r := NewReader()
@@ -93,7 +93,7 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-// asRead is a process as others see it, without its name.
+// asRead returns a process as another program reads it from JSON, without its host and PID.
 func asRead(t *testing.T, p Process) Process {
 	t.Helper()
 	p.Host, p.PID = "", 0

@@ -31,7 +31,7 @@ func TestParseAddress(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", test.text, diff)
 		}
 		if got.String() != test.shown {
-			t.Errorf("%s: shown as %s: want %s", test.text, got, test.shown)
+			t.Errorf("%s: printed as %s: want %s", test.text, got, test.shown)
 		}
 		if got := Shown(test.text); got != test.shown {
 			t.Errorf("%s: shown as %s: want %s", test.text, got, test.shown)
@@ -58,7 +58,7 @@ func TestParseAddressRefuses(t *testing.T) {
 		_, err := parseAddress(text)
 		wantFailure(t, err, fail.InvalidInput, want, "")
 		if shown := Shown(text); shown != "" {
-			t.Errorf("%s: shown as %s: want nothing", text, shown)
+			t.Errorf("%s: printed as %s: want nothing", text, shown)
 		}
 		if strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), "hu/sh") {
 			t.Errorf("%s: a secret is shown: %v", text, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// packFile is a pack in the making.
+// packFile is a pack that a test builds.
 type packFile struct {
 	bytes.Buffer
 	objects uint32
@@ -30,7 +30,7 @@ const (
 	packRefDelta = 7
 )
 
-// add appends an object; of a delta, base is the hash of the object that it changes.
+// add appends an object. For a delta, base is the hash of the object that it changes.
 func (p *packFile) add(t *testing.T, kind int, base, content []byte) (hash [sha1.Size]byte) {
 	t.Helper()
 	size := len(content)
@@ -60,7 +60,7 @@ func (p *packFile) finish() []byte {
 	return append(pack, sum[:]...)
 }
 
-// amplifyingPack holds a commit, and deltas that each copy 32 MiB: some kilobytes for some gigabytes.
+// amplifyingPack returns a pack of a commit and deltas that each copy 32 MiB: some kilobytes expand to some gigabytes.
 func amplifyingPack(t *testing.T, deltas int) (pack []byte, commit string) {
 	t.Helper()
 	const size = 32 << 20
@@ -85,7 +85,7 @@ func amplifyingPack(t *testing.T, deltas int) (pack []byte, commit string) {
 // packet is a line of git's protocol.
 func packet(line string) string { return fmt.Sprintf("%04x%s", len(line)+4, line) }
 
-// TestFetchLimitsTime: a pack of a hostile server that takes hours to resolve ends with a message.
+// TestFetchLimitsTime: fetching a pack from a hostile server fails with a message if the pack takes hours to resolve.
 func TestFetchLimitsTime(t *testing.T) {
 	pack, commit := amplifyingPack(t, 60)
 	if len(pack) > 100<<10 {
@@ -111,7 +111,7 @@ func TestFetchLimitsTime(t *testing.T) {
 	wantFailure(t, err, fail.RepositoryUnavailable, "needs more than 1s of processor time", "Git LFS")
 }
 
-// TestFetchLimitsFiles: folders in each other name more files than any disk has.
+// TestFetchLimitsFiles: nested folders name more files than any disk can hold.
 func TestFetchLimitsFiles(t *testing.T) {
 	root := t.TempDir()
 	repo := newRepository(t, root, "repo")
@@ -132,7 +132,7 @@ func TestFetchLimitsFiles(t *testing.T) {
 		"files":  func(l *limits) { l.files, l.output = 9_999, 1<<30 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			source := source // the revision is for this test alone
+			source := source // only this test sets the revision
 			source.limits = usualLimits
 			change(&source.limits)
 			if name == "files" {
@@ -145,7 +145,8 @@ func TestFetchLimitsFiles(t *testing.T) {
 	}
 }
 
-// FuzzParsePointer: a pointer names an object by a hash that is safe in a path, and is the same when written again.
+// FuzzParsePointer: a pointer names an object by a hash that is safe in a path, and writing the pointer again gives the
+// same text.
 func FuzzParsePointer(f *testing.F) {
 	f.Add([]byte(pointerTo(strings.Repeat("0a", 32), 12345)))
 	f.Add([]byte("version https://git-lfs.github.com/spec/v1\r\noid sha256:../../etc\nsize 1\n"))
@@ -164,7 +165,7 @@ func FuzzParsePointer(f *testing.F) {
 	})
 }
 
-// FuzzParseAddress: an address that passes means the same when git reads it, and no error shows a password.
+// FuzzParseAddress: git reads an accepted address with the same meaning, and no error shows a password.
 func FuzzParseAddress(f *testing.F) {
 	for _, url := range []string{"https://me:hush@git.example:8443/team/repo.git", "git@git.example:team/repo", "ssh://[::1]:22/~me/x", "https://git.example/x%0ay", "ext::sh -c x", "-u@x:y"} {
 		f.Add(url)

@@ -105,7 +105,7 @@ func TestFetchUnavailableSSH(t *testing.T) {
 	}
 }
 
-// A server with several host keys must show the one that is known.
+// A server with several host keys must present the known one.
 func TestFetchKnownHostKeyOfSeveral(t *testing.T) {
 	root := t.TempDir()
 	commit(t, newRepository(t, root, "repo"), "first")
@@ -142,7 +142,7 @@ func TestFetchUserInfoOfURL(t *testing.T) {
 	}
 }
 
-// A cluster's DNS, and its way to the server, can fail for a moment, before any command that needs the server.
+// A cluster's DNS and its route to the server can fail briefly, before any command that needs the server.
 func TestFetchAgainAfterMomentaryFailure(t *testing.T) {
 	root := t.TempDir()
 	repo := newRepository(t, root, "repo")
@@ -182,12 +182,12 @@ exec ` + real + ` "$@"
 	}
 }
 
-// A server that breaks off in the middle of a transfer is asked again.
+// If a server breaks off in the middle of a transfer, the fetch tries again.
 func TestFetchBrokenOff(t *testing.T) {
 	t.Setenv("HOME", "")
 	root := t.TempDir()
 	repo := newRepository(t, root, "repo")
-	noise := make([]byte, 4<<20) // which git cannot compress
+	noise := make([]byte, 4<<20) // git cannot compress it
 	_, _ = rand.Read(noise)
 	put(t, repo, "noise", string(noise))
 	want := commit(t, repo, "first")
@@ -208,7 +208,7 @@ func TestFetchBrokenOff(t *testing.T) {
 	}
 }
 
-// cut breaks off the first answer that has more than some bytes.
+// cut breaks off the first answer that is longer than left bytes.
 type cut struct {
 	http.ResponseWriter
 	left   int
@@ -222,7 +222,7 @@ func (c *cut) Write(p []byte) (int, error) {
 	return c.ResponseWriter.Write(p)
 }
 
-// Over ssh Go asks for the address, and has several words for a DNS server that has no answer at this moment.
+// Over ssh, Go resolves the name, and has several messages for a DNS server that has no answer at the moment.
 func TestNamesThatAreAskedAgain(t *testing.T) {
 	for text, want := range map[string]bool{
 		"dial tcp: lookup git.example.com on 10.96.0.10:53: no such host":                                    true,
@@ -234,12 +234,12 @@ func TestNamesThatAreAskedAgain(t *testing.T) {
 		"dial tcp 10.0.0.2:22: i/o timeout":                                                                  false,
 	} {
 		if got := said(&exitError{text: text + "\nfatal: Could not read from remote repository."}, messageNoHost); got != want {
-			t.Errorf("%s: asked again %t, want %t", text, got, want)
+			t.Errorf("%s: retried %t, want %t", text, got, want)
 		}
 	}
 }
 
-// Without time for another attempt the error is known at once.
+// If there is no time for another attempt, the error is reported at once.
 func TestFetchAgainInTime(t *testing.T) {
 	source := Source{URL: "https://nowhere.invalid/repo", limits: lookLimits}
 	source.limits.pause = time.Hour
@@ -250,7 +250,7 @@ func TestFetchAgainInTime(t *testing.T) {
 	}
 }
 
-// Credentials are not sent to where a server redirects.
+// Credentials are not sent to the target of a redirection.
 func TestFetchRedirect(t *testing.T) {
 	root := t.TempDir()
 	repo := newRepository(t, root, "repo")
@@ -294,9 +294,9 @@ func TestFetchCancelled(t *testing.T) {
 	}
 }
 
-// A server that takes connections and says nothing has a bound.
+// The wait for a server that accepts connections and sends nothing is bounded.
 func TestFetchFromAServerThatSaysNothing(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes the connections
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts the connections
 	if err != nil {
 		t.Fatal(err)
 	}

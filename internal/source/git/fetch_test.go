@@ -11,7 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// servers are the four ways to speak to one repository.
+// servers lists the four ways to reach one repository.
 func servers(t *testing.T, root string) map[string]func(repository, revision string) Source {
 	t.Setenv("HOME", "") // nothing may depend on it
 	ways := map[string]func(string, string) Source{}
@@ -91,7 +91,7 @@ func TestFetchRevision(t *testing.T) {
 					t.Errorf("took the whole history: got %t: want %t:\n%s", got, history, log)
 				}
 				if !history && !strings.Contains(log, "Received 3 objects") && !strings.Contains(log, "Received 4 objects") && !strings.Contains(log, "Received 5 objects") {
-					t.Errorf("more came than one commit:\n%s", log)
+					t.Errorf("the fetch got more than one commit:\n%s", log)
 				}
 			})
 		}
@@ -230,7 +230,7 @@ func TestFetchTree(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// What git's attributes normalised on the way in stays so.
+			// What git's attributes normalised when it was added stays normalised.
 			got := listing(t, dir)
 			want["plain"] = `false "text\nas it is\n"`
 			if diff := cmp.Diff(want, got); diff != "" {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestAnswer: the password is for the repository's own host, however git asks.
+// TestAnswer: only the repository's own host gets the password, however git asks for it.
 func TestAnswer(t *testing.T) {
 	home, err := parseAddress("https://git.example/team/model.git")
 	if err != nil {
@@ -44,7 +44,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestRemoteCommand: nothing of a repository becomes a command of the ssh server's shell.
+// TestRemoteCommand: no part of a repository becomes a command of the ssh server's shell.
 func TestRemoteCommand(t *testing.T) {
 	for command, want := range map[string]bool{
 		"git-upload-pack '/team/model.git'":                     true,
@@ -69,7 +69,7 @@ func TestRemoteCommand(t *testing.T) {
 	}
 }
 
-// TestCleanShowsNoSignature: neither credentials nor a signed URL are shown.
+// TestCleanShowsNoSignature: clean removes credentials and signed URLs.
 func TestCleanShowsNoSignature(t *testing.T) {
 	keys := newKeyring(Auth{user: "me", password: "se/cret"}, address{scheme: "https", host: "git.example"})
 	got := keys.clean(`Get "https://store.example/o?X-Amz-Signature=abc&x=1": refused; Basic bWU6c2UvY3JldA==; se%2Fcret; se/cret`)
@@ -89,7 +89,7 @@ func TestParseAddressRefusesControlCharacters(t *testing.T) {
 	}
 }
 
-// TestFetchCancelledBefore: git never starts.
+// TestFetchCancelledBefore: git does not start.
 func TestFetchCancelledBefore(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

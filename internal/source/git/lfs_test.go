@@ -81,7 +81,7 @@ func TestFetchLFSFails(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		answer func(w http.ResponseWriter, id string, try int)
-		text   string // of the error, empty for none
+		text   string // part of the error, "" for no error
 	}{
 		{"refused", func(w http.ResponseWriter, _ string, _ int) { http.Error(w, "no, "+testToken, http.StatusForbidden) }, "Authorization error"},
 		{"wrong content", func(w http.ResponseWriter, _ string, _ int) { _, _ = w.Write([]byte("weighty")) }, "after 7 bytes written"},
@@ -111,7 +111,7 @@ func TestFetchLFSFails(t *testing.T) {
 	})
 }
 
-// The LFS server of .lfsconfig is asked, but another host gets no credentials.
+// The fetch uses the LFS server of .lfsconfig, but another host gets no credentials.
 func TestFetchLFSConfig(t *testing.T) {
 	root := t.TempDir()
 	server, store := newWebServer(t, root), newWebServer(t, root)

@@ -44,7 +44,7 @@ func TestLook(t *testing.T) {
 			for revision, want := range map[string]string{"": second, "main": second, "v1": second, second: second, first[:9]: first} {
 				listing, err := look(t, source("repo", revision))
 				if old && revision == first[:9] {
-					continue // such a server does not send the commit, whose name alone was found
+					continue // such a server resolves only names, and does not send the commit
 				}
 				if err != nil || listing.Commit != want || listing.Unproven != "" {
 					t.Errorf("%s: got %q, %q, %v; want %s", revision, listing.Commit, listing.Unproven, err, want)
@@ -87,7 +87,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestLookIsBounded: what a repository is too large for is not proven, and no failure.
+// TestLookIsBounded: if a repository is too large, look leaves the question unproven and reports no failure.
 func TestLookIsBounded(t *testing.T) {
 	root := t.TempDir()
 	repo := newRepository(t, root, "repo")

@@ -25,17 +25,17 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// heavyVariable makes TestFetchMemory as large as what must be possible:
-// 2 GB in files of 100 MB, and an LFS object of 1 GB.
+// heavyVariable makes TestFetchMemory as large as the required maximum: 2 GB in files of 100 MB, and an LFS object of 1
+// GB.
 const heavyVariable = "MLENV_TEST_HEAVY"
 
-// childVariable makes this binary fetch alone, from the words URL, CA file, folder.
+// childVariable makes this binary only fetch. Its value is the URL, the CA file and the folder, separated by spaces.
 const childVariable = "MLENV_TEST_FETCH"
 
 func TestMain(m *testing.M) {
 	Helper()
 	if underRace() {
-		// git calls this program as its helper, which inherits the limit.
+		// git runs this program as its helper, which inherits the limit.
 		usualLimits.memory, lookLimits.memory = math.MaxInt64, math.MaxInt64
 	}
 	if words := os.Getenv(childVariable); words != "" {
@@ -48,8 +48,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fetchAlone fetches and prints the most memory that this process and the
-// largest of its children ever had.
+// fetchAlone fetches, and prints the peak memory of this process and of the largest of its children.
 func fetchAlone(words []string) error {
 	auth, err := Auth{}.WithCAFile(words[1])
 	if err != nil {
@@ -68,13 +67,13 @@ func fetchAlone(words []string) error {
 	return err
 }
 
-// underRace reports whether this program contains the race detector, which needs a multiple of the memory.
+// underRace reports whether this program contains the race detector, which needs several times the memory.
 func underRace() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// noise is content that cannot be compressed, the same for the same seed.
+// noise returns content that cannot be compressed. The same seed gives the same content.
 func noise(seed byte, size int64) io.Reader {
 	return io.LimitReader(rand.NewChaCha8([32]byte{seed}), size)
 }
@@ -91,8 +90,7 @@ func putNoise(t *testing.T, file string, seed byte, size int64, end string) {
 	}
 }
 
-// Memory does not grow with the files: the default is a tenth of the heavy one,
-// for the same bar.
+// Memory does not grow with the files: the default test has a tenth of the heavy one's content, and the same limit.
 func TestFetchMemory(t *testing.T) {
 	if testing.Short() || underRace() {
 		t.Skip("writes hundreds of megabytes, and the race detector's memory would count")
@@ -135,8 +133,8 @@ func TestFetchMemory(t *testing.T) {
 	wantNoise(t, filepath.Join(dir, "model.bin"), 200, lfsSize)
 }
 
-// Large files that a server stores as deltas of each other are in memory three
-// times at most: the base, the delta and the result.
+// If a server stores large files as deltas of each other, a file is in memory at most three times: the base, the delta and
+// the result.
 func TestFetchMemoryOfDeltas(t *testing.T) {
 	if testing.Short() || underRace() {
 		t.Skip("writes hundreds of megabytes, and the race detector's memory would count")
@@ -160,7 +158,7 @@ func TestFetchMemoryOfDeltas(t *testing.T) {
 	}
 }
 
-// A small pack can hold more than any disk: the same content under many names.
+// A small pack can contain more than any disk can hold: the same content under many names.
 func TestFetchLimitsDisk(t *testing.T) {
 	root := t.TempDir()
 	repo := newRepository(t, root, "repo")
@@ -179,7 +177,7 @@ func TestFetchLimitsDisk(t *testing.T) {
 	wantFailure(t, err, fail.DiskFull, "the repository needs more than 52.4 MB of disk", "/datasets")
 }
 
-// A server that sends without an end is stopped.
+// The fetch stops a server that sends without an end.
 func TestFetchLimitsPack(t *testing.T) {
 	root := t.TempDir()
 	repo := newRepository(t, root, "repo")
@@ -217,8 +215,8 @@ func TestFetchLimitsMemory(t *testing.T) {
 	wantFailure(t, err, fail.RepositoryUnavailable, "git needs more than 48 MiB of memory", "Git LFS")
 }
 
-// fetchResident fetches in a process of its own and returns the peaks of
-// resident memory, its own and that of the largest process of git, in bytes.
+// fetchResident fetches in a child process, and returns the peaks of resident memory in bytes: that of the child, and that
+// of the largest process of git.
 func fetchResident(t *testing.T, server *webServer, dir string) int64 {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -229,7 +227,7 @@ func fetchResident(t *testing.T, server *webServer, dir string) int64 {
 	}
 	peaks := regexp.MustCompile(`(?:VmHWM|Children):\s+(\d+) kB`).FindAllSubmatch(out, -1)
 	if len(peaks) != 2 {
-		t.Skipf("this system does not tell a process's peak of memory: %s", out)
+		t.Skipf("this system does not report a process's peak memory: %s", out)
 	}
 	before, _, _ := strings.Cut(string(out), "Name:")
 	t.Log(before)

@@ -33,7 +33,7 @@ const (
 	testToken = "s3cret-token"
 )
 
-// git runs git without the configuration of who runs the test.
+// git runs git without the configuration of the user who runs the test.
 func git(t testing.TB, dir, stdin string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("git", append([]string{"-c", "user.name=a", "-c", "user.email=a@example.com",
@@ -50,7 +50,7 @@ func git(t testing.TB, dir, stdin string, args ...string) string {
 	return strings.TrimSuffix(string(out), "\n")
 }
 
-// newRepository makes a repository with work tree under the server's root.
+// newRepository creates a repository with a work tree under the server's root.
 func newRepository(t testing.TB, root, name string) string {
 	t.Helper()
 	dir := filepath.Join(root, name)
@@ -58,11 +58,10 @@ func newRepository(t testing.TB, root, name string) string {
 		t.Fatal(err)
 	}
 	git(t, dir, "", "init", "-q")
-	// The folder itself is served, as NAME.git/.git would be.
+	// The server serves the folder itself, as it would serve NAME.git/.git.
 	return dir
 }
 
-// put writes a file.
 func put(t testing.TB, dir, name, content string) {
 	t.Helper()
 	file := filepath.Join(dir, name)
@@ -74,7 +73,7 @@ func put(t testing.TB, dir, name, content string) {
 	}
 }
 
-// commit commits all that changed and returns the hash.
+// commit commits all changes and returns the hash.
 func commit(t testing.TB, dir, message string) string {
 	t.Helper()
 	git(t, dir, "", "add", "-A")
@@ -82,7 +81,7 @@ func commit(t testing.TB, dir, message string) string {
 	return git(t, dir, "", "rev-parse", "HEAD")
 }
 
-// The LFS batch API's objects.
+// These are the objects of the LFS batch API.
 type (
 	lfsObject struct {
 		ID      string               `json:"oid"`
@@ -100,21 +99,21 @@ type (
 	}
 )
 
-// webServer is git http-backend over TLS, with an LFS server beside each repository.
+// webServer is git http-backend over TLS, with an LFS server for each repository.
 type webServer struct {
 	*httptest.Server
 	root string
-	// old makes it speak the protocol before version 2.
+	// old makes it use the protocol before version 2.
 	old bool
-	// open lets everybody in.
+	// open makes it accept requests without credentials.
 	open bool
 	// objects are the LFS objects by id.
 	objects map[string][]byte
-	// lfsAnswer, if any, is written for an object instead of it.
+	// lfsAnswer, if set, is sent in place of an object.
 	lfsAnswer func(w http.ResponseWriter, id string)
 
 	mu sync.Mutex
-	// seen are the Authorization headers that came.
+	// seen lists the Authorization headers of the requests.
 	seen []string
 }
 
@@ -187,7 +186,7 @@ func (s *webServer) serveLFS(w http.ResponseWriter, r *http.Request, repository,
 	_ = json.NewEncoder(w).Encode(map[string]any{"objects": ask.Objects})
 }
 
-// addObject gives the LFS server an object and returns its pointer.
+// addObject adds an object to the LFS server and returns its pointer.
 func (s *webServer) addObject(content []byte) string {
 	sum := sha256.Sum256(content)
 	id := hex.EncodeToString(sum[:])
@@ -214,7 +213,7 @@ func (s *webServer) caFile(t testing.TB) string {
 	return file
 }
 
-// auth has the keys of a Secret and the server's certificate.
+// auth returns credentials with the keys of a Secret and the server's certificate.
 func (s *webServer) auth(t testing.TB, keys map[string]string) Auth {
 	t.Helper()
 	a, err := secret(t, keys).WithCAFile(s.caFile(t))
@@ -224,13 +223,13 @@ func (s *webServer) auth(t testing.TB, keys map[string]string) Auth {
 	return a
 }
 
-// goodAuth is let in.
+// goodAuth returns credentials that the server accepts.
 func (s *webServer) goodAuth(t testing.TB) Auth {
 	t.Helper()
 	return s.auth(t, map[string]string{"username": testUser, "token": testToken + "\n"})
 }
 
-// secret mounts a Secret.
+// secret writes the folder of a mounted Secret.
 func secret(t testing.TB, keys map[string]string) Auth {
 	t.Helper()
 	dir := ""
@@ -247,12 +246,12 @@ func secret(t testing.TB, keys map[string]string) Auth {
 	return a
 }
 
-// sshServer runs git-upload-pack for who has its key.
+// sshServer runs git-upload-pack for clients with its key.
 type sshServer struct {
 	root string
-	// old makes it take no variables, as most servers.
+	// old makes it accept no variables, as most servers do.
 	old bool
-	// lfs is what git-lfs-authenticate says, empty if there is no such command.
+	// lfs is the output of git-lfs-authenticate, "" if the command does not exist.
 	lfs string
 
 	address   string
@@ -261,7 +260,7 @@ type sshServer struct {
 	config    *ssh.ServerConfig
 }
 
-// newSSHServer serves with one host key of its own and the more that are given.
+// newSSHServer starts a server with a host key of its own and the keys in more.
 func newSSHServer(t testing.TB, root string, more ...ssh.Signer) *sshServer {
 	t.Helper()
 	s := &sshServer{root: root}
@@ -404,13 +403,13 @@ func (s *sshServer) goodAuth(t testing.TB) Auth {
 	return secret(t, map[string]string{"ssh-privatekey": s.clientKey, "known_hosts": s.knownHosts()})
 }
 
-// logged is a log for tests to read.
+// logged returns a log and its text, for tests to read.
 func logged() (*slog.Logger, *bytes.Buffer) {
 	var text bytes.Buffer
 	return slog.New(slog.NewTextHandler(&text, nil)), &text
 }
 
-// fetchInto fetches to a new folder; what is left there must be nothing on failure.
+// fetchInto fetches to a new folder. After a failure the folder must be empty.
 func fetchInto(t testing.TB, s Source) (dir, commit, log string, err error) {
 	t.Helper()
 	dir = t.TempDir()
@@ -418,7 +417,7 @@ func fetchInto(t testing.TB, s Source) (dir, commit, log string, err error) {
 	if s.limits == (limits{}) {
 		s.limits = usualLimits
 	}
-	s.limits.pause = 0 // between attempts to reach a server
+	s.limits.pause = 0 // no pause between attempts to reach a server
 	commit, err = Fetch(t.Context(), logger, dir, s)
 	if err != nil {
 		if left, _ := os.ReadDir(dir); len(left) > 0 {
@@ -428,7 +427,7 @@ func fetchInto(t testing.TB, s Source) (dir, commit, log string, err error) {
 	return dir, commit, text.String(), err
 }
 
-// listing describes all that is in a folder: kinds, executable bits, contents, targets.
+// listing describes everything in a folder: kinds, executable bits, contents, targets.
 func listing(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	got := map[string]string{}

@@ -10,7 +10,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// addSubmodule adds a repository beside this one, with the URL to be written down.
+// addSubmodule adds a submodule from a repository in the same folder, with the URL to record.
 func addSubmodule(t *testing.T, repo, other, path, url string) {
 	t.Helper()
 	git(t, repo, "", "submodule", "--quiet", "add", "--name", "the "+path, other, path)
@@ -33,7 +33,7 @@ func TestFetchSubmodules(t *testing.T) {
 		t.Fatal(err)
 	}
 	commit(t, outer, "first")
-	// The submodule moves on; the outer one still names its first commit.
+	// The submodule gets a new commit; the outer repository still names its first one.
 	put(t, inner, "inner.txt", "later")
 	commit(t, inner, "second")
 

@@ -9,7 +9,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// commitTree commits a tree of entries that git itself would not add.
+// commitTree commits a tree with entries that git itself would not add.
 func commitTree(t *testing.T, repo string, entries ...string) {
 	t.Helper()
 	var raw strings.Builder
@@ -59,7 +59,7 @@ func TestFetchUnsafeTree(t *testing.T) {
 			wantFailure(t, err, fail.UnsafeTree, test.want, "remove or rename these")
 		})
 	}
-	// What is neither file, link nor folder counts as a submodule for git.
+	// git treats an entry that is neither file, link nor folder as a submodule.
 	t.Run("no known mode", func(t *testing.T) {
 		commitTree(t, repo, "10644 "+blob+" pipe")
 		dir, _, _, err := fetchInto(t, source)
@@ -67,7 +67,7 @@ func TestFetchUnsafeTree(t *testing.T) {
 			t.Errorf("got %s, %v: want an empty folder", got, err)
 		}
 	})
-	// Links are written as they are; every user of a fetched tree scans it.
+	// Fetch writes links as they are. Every caller scans the fetched tree.
 	t.Run("links out, all at once", func(t *testing.T) {
 		commitTree(t, repo, "120000 "+link("/etc/passwd")+" absolute", "100644 "+blob+" fine", "120000 "+link("..")+" up")
 		dir, _, _, err := fetchInto(t, source)

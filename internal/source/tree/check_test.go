@@ -20,7 +20,7 @@ func file(path string) Entry         { return Entry{Path: path, Kind: File, Cont
 func link(path, target string) Entry { return Entry{Path: path, Kind: Link, Target: target} }
 func folder(path string) Entry       { return Entry{Path: path, Kind: Folder} }
 
-// sorted is a manifest of entries in any order.
+// sorted returns a manifest of entries that may be in any order.
 func sorted(entries ...Entry) Manifest {
 	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
 	return Manifest{Entries: entries}
@@ -113,7 +113,7 @@ func TestHash(t *testing.T) {
 	base := sorted(file("a"), link("l", "a"), folder("z"))
 	const want = "a6b56d1bdf5a5795ae8d0699472b6ebcc10cd59eb148bc1276f9ea283c527f1f"
 	if got := base.Hash(); got != want {
-		t.Errorf("hash of a known tree is %s, want %s: trees that lie on claims would be unknown", got, want)
+		t.Errorf("hash of a known tree is %s, want %s: a node would not recognise the trees on its claims", got, want)
 	}
 	for name, other := range map[string]Manifest{
 		"a path":        sorted(file("b"), link("l", "a"), folder("z")),
@@ -139,7 +139,7 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// FuzzManifest: a manifest that a peer sent as JSON and that passes is the same after another trip.
+// FuzzManifest: a manifest that a peer sent as JSON, and that passes Check, is the same after it was sent again.
 func FuzzManifest(f *testing.F) {
 	for _, m := range []Manifest{sorted(file("a"), link("l", "a"), folder("z")), sorted(file("../x")), sorted(link("%FF", "/"))} {
 		encoded, err := json.Marshal(m)
@@ -159,7 +159,7 @@ func FuzzManifest(f *testing.F) {
 			t.Fatal(err)
 		}
 		if err := json.Unmarshal(encoded, &again); err != nil || again.Check() != nil || again.Hash() != m.Hash() {
-			t.Errorf("%s: after another trip: %v, %v", encoded, err, again.Check())
+			t.Errorf("%s: sent again: %v, %v", encoded, err, again.Check())
 		}
 		for _, e := range m.Entries {
 			if name, err := Unescape(e.Path); err != nil || !filepath.IsLocal(name) {
@@ -169,8 +169,8 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
-// FuzzCheck makes every manifest that passes, and sees that the kernel keeps all
-// of it in its folder.
+// FuzzCheck creates the files of every manifest that passes, and checks that the kernel keeps all of them in the
+// manifest's folder.
 func FuzzCheck(f *testing.F) {
 	for _, seed := range [][5]string{
 		{"a", "b/c", "..", "d", "a"},

@@ -15,7 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// sent is a tree and the stream of its contents.
+// sent returns a tree and the stream of its contents.
 func sent(t testing.TB, files map[string]string) (dir string, m Manifest, stream []byte) {
 	t.Helper()
 	dir = t.TempDir()
@@ -63,7 +63,7 @@ func TestContents(t *testing.T) {
 	if len(stream) > len(large)/10 {
 		t.Errorf("%d bytes were sent for %d", len(stream), len(large))
 	}
-	// What is not read is checked and skipped.
+	// ReadContents checks and skips contents that the callback does not read.
 	count := 0
 	if err := ReadContents(t.Context(), bytes.NewReader(stream), m.Sizes(), func(Digest, io.Reader) error { count++; return nil }); err != nil || count != 4 {
 		t.Errorf("skipping: %d contents, %v", count, err)
@@ -99,7 +99,7 @@ func TestReadContentsRefuses(t *testing.T) {
 	}
 	for cut := 1; cut < len(stream); cut++ {
 		if _, err := received(t.Context(), bytes.NewReader(stream[:cut]), m); err == nil {
-			t.Errorf("a stream cut to %d of %d bytes was taken for whole", cut, len(stream))
+			t.Errorf("a stream cut to %d of %d bytes was accepted as complete", cut, len(stream))
 		}
 	}
 	for at := range stream {
@@ -108,7 +108,7 @@ func TestReadContentsRefuses(t *testing.T) {
 		got, err := received(t.Context(), bytes.NewReader(damaged), m)
 		for content, data := range got {
 			if content == otherContent && data != "abc" {
-				t.Errorf("with byte %d wrong, content %q was taken for right (%v)", at, data, err)
+				t.Errorf("with byte %d wrong, content %q was accepted (%v)", at, data, err)
 			}
 		}
 	}
@@ -119,7 +119,7 @@ func TestReadContentsRefuses(t *testing.T) {
 	}
 }
 
-// TestReadContentsOnce: a stream that repeats a content would unpack without end.
+// TestReadContentsOnce: a stream that repeats a content would never end.
 func TestReadContentsOnce(t *testing.T) {
 	dir, m, _ := sent(t, map[string]string{"a": "abc"})
 	var out bytes.Buffer
@@ -131,7 +131,7 @@ func TestReadContentsOnce(t *testing.T) {
 	}
 }
 
-// FuzzReadContents: whatever a peer sends, each content arrives at most once, and only with its size and SHA-256.
+// FuzzReadContents: each content arrives at most once, and only with its size and SHA-256, whatever a peer sends.
 func FuzzReadContents(f *testing.F) {
 	_, m, stream := sent(f, map[string]string{"a": "abc", "b": "", "c": strings.Repeat("0123456789abcdef", 100)})
 	f.Add(stream)
@@ -142,7 +142,7 @@ func FuzzReadContents(f *testing.F) {
 		err := ReadContents(t.Context(), bytes.NewReader(stream), m.Sizes(), func(want Digest, r io.Reader) error {
 			content, size, err := sum(t.Context(), r, m.Sizes()[want])
 			if err == nil && (content != want || size != m.Sizes()[want] || seen[want]) {
-				t.Errorf("content %s with %d bytes was taken for %s", content, size, want)
+				t.Errorf("content %s with %d bytes was accepted as %s", content, size, want)
 			}
 			seen[want] = true
 			return err
@@ -162,7 +162,7 @@ func TestWriteContentsOfChangedFile(t *testing.T) {
 			return errors.Join(os.Remove(path), os.Symlink("/etc/hostname", path))
 		},
 	} {
-		large := strings.Repeat("0123456789abcdef", 200_000) // goes out before the change is seen
+		large := strings.Repeat("0123456789abcdef", 200_000) // sent before the change is noticed
 		dir, m, _ := sent(t, map[string]string{"first": large, "sub/a.py": "abc"})
 		if err := change(filepath.Join(dir, "sub/a.py")); err != nil {
 			t.Fatal(err)
@@ -173,7 +173,7 @@ func TestWriteContentsOfChangedFile(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 		if _, err := received(t.Context(), &out, m); err == nil {
-			t.Errorf("%s: the stream was taken for whole", name)
+			t.Errorf("%s: the stream was accepted as complete", name)
 		}
 	}
 	dir, m, _ := sent(t, map[string]string{"a": "1"})
@@ -182,7 +182,7 @@ func TestWriteContentsOfChangedFile(t *testing.T) {
 	}
 }
 
-// As a log that is being written.
+// The file grows, like a log that a rank is writing.
 func TestWriteContentsOfGrownFile(t *testing.T) {
 	dir, m, _ := sent(t, map[string]string{"rank-0.log": "abc"})
 	if err := os.WriteFile(filepath.Join(dir, "rank-0.log"), []byte("abcd"), 0o600); err != nil {

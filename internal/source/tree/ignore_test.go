@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// The files of each case are what git keeps of them with the same lines in .gitignore.
+// The files of each case are those that git keeps with the same lines in .gitignore.
 var ignoreCases = []struct {
 	name  string
 	lines string
@@ -71,11 +71,11 @@ func TestIgnore(t *testing.T) {
 	}
 }
 
-// TestIgnoreCasesAreGits asks git itself, where there is one.
+// TestIgnoreCasesAreGits compares the cases with git itself, if it is installed.
 func TestIgnoreCasesAreGits(t *testing.T) {
 	git, err := exec.LookPath("git")
 	if err != nil {
-		t.Skip("no git here")
+		t.Skip("git not found")
 	}
 	for _, test := range ignoreCases {
 		dir := t.TempDir()
@@ -92,7 +92,7 @@ func TestIgnoreCasesAreGits(t *testing.T) {
 			t.Fatalf("%s: %v", test.name, err)
 		}
 		if diff := cmp.Diff(test.kept, strings.Join(strings.Fields(string(out)), " ")); diff != "" {
-			t.Errorf("%s (-want, as the table has it; +got, from git):\n%s", test.name, diff)
+			t.Errorf("%s (-want, from the table; +got, from git):\n%s", test.name, diff)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func TestIgnoreRefuses(t *testing.T) {
 	}
 }
 
-// TestLoadIgnoreStaysInside: the file is one of the tree, of bounded size.
+// TestLoadIgnoreStaysInside: the file is in the tree, and its size is bounded.
 func TestLoadIgnoreStaysInside(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "token")
 	write(t, outside, "[secret\n")
@@ -182,8 +182,8 @@ func matchesSlowly(pattern, parts []string) bool {
 	return matchesPart(pattern[0], parts[0]) && matchesSlowly(pattern[1:], parts[1:])
 }
 
-// FuzzIgnore compares the linear match with the obvious one, and expects what is always left out, and no more from
-// a rule that includes.
+// FuzzIgnore compares the linear match with the obvious one. It also checks that the fixed exclusions stay, and that a
+// rule that includes a path includes nothing else.
 func FuzzIgnore(f *testing.F) {
 	for _, test := range ignoreCases {
 		f.Add(test.lines, strings.Fields(test.files)[0])

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// land puts folder from into folder to, as mlenv fetch does.
+// land moves folder from into folder to, as mlenv fetch does.
 func land(t *testing.T, to, from string) error {
 	t.Helper()
 	m, err := Scan(t.Context(), from, nil)

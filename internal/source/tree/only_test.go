@@ -47,7 +47,7 @@ func TestOnly(t *testing.T) {
 	}
 }
 
-// A dataset has many files, and all of them are named where it is looked what is there already.
+// A dataset has many files, and the request that asks which of them exist names all of them.
 func TestOnlyOfManyPaths(t *testing.T) {
 	const many = 300_000
 	paths := make([]string, many)
@@ -57,7 +57,7 @@ func TestOnlyOfManyPaths(t *testing.T) {
 	only := Only(paths)
 	for _, name := range paths {
 		if only.LeavesOut(name, false) || !only.LeavesOut(name+"x", false) {
-			t.Fatalf("%s: want it, and not one beside it", name)
+			t.Fatalf("%s: want this file, and not its neighbour", name)
 		}
 	}
 }

@@ -79,7 +79,7 @@ func TestScanRefusesAllAtOnce(t *testing.T) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
 	}
-	// What is left out may be as it wants.
+	// Scan accepts unsafe entries that are left out.
 	ignore, err := parseIgnore("socket\nabsolute\nup\nthrough\n")
 	if err != nil {
 		t.Fatal(err)
@@ -91,14 +91,14 @@ func TestScanRefusesAllAtOnce(t *testing.T) {
 
 func TestScanFails(t *testing.T) {
 	if _, err := Scan(t.Context(), filepath.Join(t.TempDir(), "none"), nil); fail.ReasonOf(err) != fail.SyncFailed {
-		t.Errorf("of a folder that is not there: %v", err)
+		t.Errorf("scanning a missing folder: %v", err)
 	}
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a"), "a")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := Scan(ctx, dir, nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("of a cancelled scan: %v", err)
+		t.Errorf("a cancelled scan: %v", err)
 	}
 }
 
@@ -111,7 +111,7 @@ func BenchmarkScan(b *testing.B) {
 	}
 }
 
-// manyFiles is a folder of 2,000 files and 20 MB.
+// manyFiles creates a folder of 2,000 files and 20 MB.
 func manyFiles(t testing.TB) string {
 	dir := t.TempDir()
 	random := rand.New(rand.NewPCG(1, 2))

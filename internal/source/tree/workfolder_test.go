@@ -13,14 +13,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// The files of each case are what git lists, and what .mlenvignore adds.
+// The files of each case are those that git lists, less those that .mlenvignore excludes and plus those that it includes.
 func TestLoadWorkIgnore(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		files map[string]string
 		dir   string
 		kept  string
-		git   bool // git itself says the same
+		git   bool // git itself gives the same result
 	}{
 		{"as .mlenvignore alone", map[string]string{".mlenvignore": "*.bin\n", "a.bin": "", "b.py": ""}, "", ".mlenvignore b.py", false},
 		{"nested", map[string]string{".gitignore": "*.log\n", "a/.gitignore": "!keep.log\n/x\n", "a/keep.log": "", "a/x": "", "a/b/x": "", "b.log": ""}, "",
@@ -72,7 +72,7 @@ func TestLoadWorkIgnore(t *testing.T) {
 	}
 }
 
-// TestLoadWorkIgnoreDoesNotBlock: a pipe in place of a .gitignore is a mistake, not a hang.
+// TestLoadWorkIgnoreDoesNotBlock: a pipe in place of a .gitignore causes an error, not a hang.
 func TestLoadWorkIgnoreDoesNotBlock(t *testing.T) {
 	top := t.TempDir()
 	if err := syscall.Mkfifo(filepath.Join(top, ".gitignore"), 0o600); err != nil {
@@ -87,7 +87,7 @@ func gitKeeps(t *testing.T, top string) []string {
 	t.Helper()
 	git, err := exec.LookPath("git")
 	if err != nil {
-		t.Skip("no git")
+		t.Skip("git not found")
 	}
 	if err := os.Remove(filepath.Join(top, ".git")); err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ func write(t *testing.T, dir, name string) {
 	}
 }
 
-// next is the next change.
+// next returns the next change.
 func next(t *testing.T, changes <-chan Change) []string {
 	t.Helper()
 	select {
@@ -35,12 +35,12 @@ func next(t *testing.T, changes <-chan Change) []string {
 		}
 		return change.Paths
 	case <-time.After(time.Minute):
-		t.Fatal("no change was told")
+		t.Fatal("no change was reported")
 		return nil
 	}
 }
 
-// The real watcher on a real folder.
+// The test runs the real watcher on a real folder.
 func TestFolder(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "train.py")
@@ -60,7 +60,7 @@ func TestFolder(t *testing.T) {
 			t.Errorf("paths (-want +got):\n%s", diff)
 		}
 	}
-	// What is left out would be told with what follows it.
+	// If a path that is left out were reported, it would be reported together with the next change.
 	write(t, dir, "out/x")
 	write(t, dir, "a.log")
 	write(t, dir, "train.py")
@@ -108,8 +108,8 @@ func TestBatch(t *testing.T) {
 		events <- fsnotify.Event{Name: "/a"}
 		events <- fsnotify.Event{Name: "/b"}
 		take()
-		// Without a pause it reports them nevertheless. No path comes just then: which of the two
-		// would be seen first is not said.
+		// Without a pause Watch reports the changes nevertheless. No path comes at that moment, because the order of the
+		// two would be undefined.
 		go func() {
 			for range 30 {
 				events <- fsnotify.Event{Name: "/c"}
@@ -118,7 +118,7 @@ func TestBatch(t *testing.T) {
 		}()
 		take()
 		take()
-		// Nobody takes it for a while.
+		// The receiver does not take a change for a while.
 		events <- fsnotify.Event{Name: "/d"}
 		time.Sleep(time.Hour)
 		events <- fsnotify.Event{Name: "/e"}

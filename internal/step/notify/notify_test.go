@@ -19,7 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// secretPath is what no log may show.
+// secretPath must not be in any log.
 const secretPath = "/services/T0/B0/hush"
 
 // open returns a Sender to the server, and its log.
@@ -96,10 +96,10 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestReceiversAreBounded: whatever a receiver does, it costs a bounded time, gets the URL for itself, and the log shows
-// nothing of the URL except its host.
+// TestReceiversAreBounded: any receiver costs a bounded time and gets only its own URL, and the log shows nothing of the
+// URL except its host.
 func TestReceiversAreBounded(t *testing.T) {
-	other := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("another host was asked for %s", r.URL) }))
+	other := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("request to another host: %s", r.URL) }))
 	defer other.Close()
 	closed := make(chan struct{})
 	for _, tc := range []struct {
@@ -118,7 +118,7 @@ func TestReceiversAreBounded(t *testing.T) {
 			case <-r.Context().Done():
 			case <-closed:
 			}
-		}, 0, "Client.Timeout exceeded"}, // on a busy machine, already the handshake may be too slow
+		}, 0, "Client.Timeout exceeded"}, // on a busy machine even the handshake may be too slow
 		{"is no HTTP server", func(w http.ResponseWriter, r *http.Request) {
 			connection, _, err := w.(http.Hijacker).Hijack()
 			if err == nil {
@@ -144,7 +144,7 @@ func TestReceiversAreBounded(t *testing.T) {
 			t.Errorf("a receiver that %s: the log has %q, want %q", tc.name, got, tc.says)
 		}
 		if tc.tries > 0 && len(asked) != tc.tries {
-			t.Errorf("a receiver that %s was asked %d times, want %d", tc.name, len(asked), tc.tries)
+			t.Errorf("a receiver that %s got %d requests, want %d", tc.name, len(asked), tc.tries)
 		}
 	}
 	close(closed)

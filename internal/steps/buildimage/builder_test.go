@@ -36,7 +36,7 @@ import (
 
 func useful(context.Context) error { return nil }
 
-// site is a namespace without a base's registry, and a builder in it.
+// site returns a namespace without the base's registry, and a builder in it.
 type site struct {
 	*builder
 	log *bytes.Buffer
@@ -75,14 +75,14 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 	return s
 }
 
-// withBuilds is a cluster with the build APIs, for discovery.
+// withBuilds returns a cluster whose discovery lists the build APIs.
 func withBuilds(objects ...runtime.Object) *kubefake.Clientset {
 	cluster := kubefake.NewClientset(objects...)
 	cluster.Resources = []*metav1.APIResourceList{{GroupVersion: buildv1.GroupVersion.String()}, {GroupVersion: imagev1.GroupVersion.String()}}
 	return cluster
 }
 
-// prepared is a site whose plan is known.
+// prepared returns a site whose plan is known.
 func prepared(t *testing.T, objects ...runtime.Object) *site {
 	t.Helper()
 	s := newSite(t, objects...)
@@ -104,7 +104,7 @@ func tag(t *testing.T, labels map[string]string) *imagev1.ImageStreamTag {
 	}
 }
 
-// TestBuilt: an image stands for a build only where its label says the same inputs.
+// TestBuilt: an image replaces a build only if its label names the same inputs.
 func TestBuilt(t *testing.T) {
 	s := prepared(t)
 	same, without := s.inputs.fingerprint(), s.inputs.withoutBases()
@@ -130,7 +130,7 @@ func TestBuilt(t *testing.T) {
 				t.Errorf("built: %v %+v, want %v", got, image, test.want)
 			}
 			if !strings.Contains(s.log.String(), test.says) {
-				t.Errorf("said %q, want %q", s.log, test.says)
+				t.Errorf("log %q, want %q", s.log, test.says)
 			}
 		})
 	}
@@ -149,8 +149,7 @@ func TestTrustedCAReachesTheBuild(t *testing.T) {
 	}
 }
 
-// TestJoin: a build of the same inputs that runs is followed, and so is one that
-// somebody has just claimed.
+// TestJoin: the step follows a running build of the same inputs, and also one that another caller has just claimed.
 func TestJoin(t *testing.T) {
 	plan := prepared(t).plan
 	config := &buildv1.BuildConfig{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env-cpu", Namespace: "ns"}}
@@ -205,7 +204,7 @@ func answer(t *testing.T, w http.ResponseWriter, code int, object any) {
 	}
 }
 
-// TestStartFindsItsOwnBuild: another caller starts a build of the same inputs at the same moment.
+// TestStartFindsItsOwnBuild: another caller starts a build of the same inputs at the same time.
 func TestStartFindsItsOwnBuild(t *testing.T) {
 	s := prepared(t)
 	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env-cpu-1", Namespace: "ns", UID: "1"}}
@@ -246,14 +245,14 @@ func TestResult(t *testing.T) {
 	if want := (Image{"registry.svc:5000/ns/ml-dev-env:cpu", "sha256:2", "registry.svc:5000/ns/ml-dev-env@sha256:2"}); got != want || err != nil {
 		t.Errorf("result %+v (%v), want %+v", got, err, want)
 	}
-	build.Status.Output.To = nil // as the documentation allows
+	build.Status.Output.To = nil // the documentation allows it
 	got, err = prepared(t, build, tag(t, nil)).result(t.Context(), "b")
 	if want := (Image{"127.0.0.1:1/ns/ml-dev-env:cpu", "sha256:1", "127.0.0.1:1/ns/ml-dev-env@sha256:1"}); got != want || err != nil {
 		t.Errorf("result of a build without a digest %+v (%v), want the tag's, %+v", got, err, want)
 	}
 }
 
-// TestCheckSaysEveryMistake: none hides another one.
+// TestCheckSaysEveryMistake: one mistake does not hide another one.
 func TestCheckSaysEveryMistake(t *testing.T) {
 	images := fstest.MapFS{"cpu/Dockerfile": {Data: []byte("ARG BASE_IMAGE=a\nFROM ${BASE_IMAGE}\nARG MIRROR")}}
 	var out bytes.Buffer
@@ -274,7 +273,7 @@ func TestCheckSaysEveryMistake(t *testing.T) {
 	}
 	o := Options{Cluster: file, Timeout: 1, BuildArgs: []string{"MIROR=x"}}
 	if err := o.Check(images); err == nil || !strings.Contains(err.Error(), "build argument MIROR: the Dockerfile of cpu has no such ARG; it has BASE_IMAGE, MIRROR") {
-		t.Errorf("an argument that nobody reads: %v", err)
+		t.Errorf("an unused argument: %v", err)
 	}
 	o = Options{Cluster: file, Timeout: 1, Image: "a"}
 	if asked, err := o.request(images); asked.definition != nil || err != nil || o.Check(images) != nil {
@@ -291,12 +290,12 @@ func TestLastBuilt(t *testing.T) {
 	}
 	_, err := Built(t.Context(), images, made.Namespace, "other")
 	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), made.Namespace+"/ml-dev-env:other") {
-		t.Errorf("of a flavour that was never built: got %v", err)
+		t.Errorf("a flavour that was never built: got %v", err)
 	}
 }
 
-// TestNoOtherTaskNeedsTheImage: preflight has found a mistake. The run ends at once, with preflight's reason, and the build
-// that it has started serves the next one.
+// TestNoOtherTaskNeedsTheImage: preflight has found a mistake. The run ends at once with preflight's reason, and the next
+// run uses the build that this run started.
 func TestNoOtherTaskNeedsTheImage(t *testing.T) {
 	task := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r-preflight", OwnerReferences: []metav1.OwnerReference{run.OwnerReference("r", "uid")},
 		Labels: map[string]string{"tekton.dev/pipelineRun": "r", "tekton.dev/pipelineTask": "preflight"}}}

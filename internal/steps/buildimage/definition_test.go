@@ -106,8 +106,7 @@ func TestFindFlavour(t *testing.T) {
 	}
 }
 
-// TestPack packs a real folder: its links, executable bits and empty folders
-// arrive, its .git does not.
+// TestPack packs a real folder. The archive has its links, executable bits and empty folders, but not its .git.
 func TestPack(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{"Dockerfile": "FROM a", "sub/run.sh": "#!/bin/sh", ".git/config": "x"} {
@@ -157,7 +156,7 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// TestPinned: the build gets each base by the digest that its fingerprint has.
+// TestPinned: the build gets each base by the digest that is in its fingerprint.
 func TestPinned(t *testing.T) {
 	const dockerfile = "# syntax\nARG BASE=r:5000/a:1\nFROM ${BASE} AS tools\r\nFROM tools AS more\n\n" +
 		"from --platform=linux/amd64 debian:trixie@sha256:2 AS b\nFROM b\nFROM scratch\nFROM \\\n  c:1\nFROM unknown:1\nFROM $BASE\n"
@@ -173,7 +172,7 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// TestFingerprint: whatever can change the image changes the fingerprint.
+// TestFingerprint: everything that can change the image changes the fingerprint.
 func TestFingerprint(t *testing.T) {
 	folder := func() fstest.MapFS {
 		return fstest.MapFS{"Dockerfile": {Data: []byte("ARG A\nFROM b")}, "x": {Data: []byte("x"), Mode: 0o644}}

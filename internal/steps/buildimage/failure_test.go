@@ -12,8 +12,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// TestExplain reads testdata/failures.txt: the ends of builds' logs as buildah,
-// pip, apt and npm write them, and what is to be made of each.
+// TestExplain reads testdata/failures.txt: the ends of build logs as buildah, pip, apt and npm write them, and the
+// expected explanation of each.
 func TestExplain(t *testing.T) {
 	content, err := os.ReadFile("testdata/failures.txt")
 	if err != nil {
@@ -33,7 +33,7 @@ func TestExplain(t *testing.T) {
 			switch reason {
 			case "CancelledBuild":
 				e.Phase = buildv1.BuildPhaseCancelled
-			case "DeadlineExceeded": // the pod's reason: the Build has none for it
+			case "DeadlineExceeded": // the pod's reason; the Build has no reason of its own for it
 				e.overdue, e.Reason = true, buildv1.StatusReasonGenericBuildFailed
 			}
 			got := explain(e)
@@ -44,11 +44,11 @@ func TestExplain(t *testing.T) {
 			said := e.because(got, "b-1").Error()
 			for _, part := range wanted[1:] {
 				if !strings.Contains(said, part) {
-					t.Errorf("said %q, want %q in it", said, part)
+					t.Errorf("got %q, want %q in it", said, part)
 				}
 			}
 			if fail.NextOf(e.because(got, "b-1")) == "" && got.Reason != fail.Cancelled {
-				t.Error("there is no advice")
+				t.Error("no advice")
 			}
 		})
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// TestFinishedImageNeedsNoCluster: a named image is passed on without a kubeconfig or a pull secret.
+// TestFinishedImageNeedsNoCluster: the step passes on a named image without a kubeconfig or a pull secret.
 func TestFinishedImageNeedsNoCluster(t *testing.T) {
 	o := Options{Image: "quay.io/team/train@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}
 	connect := func() (*kube.Clients, *Registry, error) {

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 )
 
-// FuzzReadKeys: a pull secret's error never quotes it, and a registry that it does not name gets no credentials.
+// FuzzReadKeys: an error about a pull secret never quotes it, and a registry that it does not name gets no credentials.
 func FuzzReadKeys(f *testing.F) {
 	f.Add(`{"auths":{"quay.io":{"username":"me","password":"hunter2"}}}`, true)
 	f.Add(`{"auths":{"https://quay.io/v2/":{"auth":"bWU6aHVudGVyMg=="}}}`, true)

@@ -23,8 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// serve is a registry with team/image:1 that wants the user and password of
-// whoever asks for what is below team/.
+// serve starts a registry with team/image:1. Everything below team/ requires the user and password.
 func serve(t *testing.T) (host, digest string) {
 	t.Helper()
 	inner := registryserver.New(registryserver.Logger(log.New(io.Discard, "", 0)))
@@ -89,7 +88,7 @@ func TestDigest(t *testing.T) {
 	}
 	for _, wrong := range []map[string]string{{}, {".dockerconfigjson": "{"}, {".dockercfg": "["}} {
 		if _, err := NewRegistry(wrong, ""); err == nil {
-			t.Errorf("a pull secret of %v is taken", wrong)
+			t.Errorf("a pull secret with %v is accepted", wrong)
 		}
 	}
 }
@@ -106,17 +105,17 @@ func TestGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if gone(r, host+"/team/image@"+digest) {
-		t.Error("the image that is there is gone")
+		t.Error("an existing image is reported as missing")
 	}
 	if !gone(r, host+"/team/image:2") {
-		t.Error("an image that is not there is not gone")
+		t.Error("a missing image is not reported as missing")
 	}
 	stranger, err := NewRegistry(map[string]string{".dockerconfigjson": "{}"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if gone(stranger, host+"/team/image:2") || gone(stranger, "127.0.0.1:1/team/image:2") {
-		t.Error("what may not be asked, or does not answer, is gone")
+		t.Error("an image is reported as missing although the registry refuses the request or does not answer")
 	}
 }
 
@@ -125,7 +124,7 @@ type roundTrip func(*http.Request) *http.Response
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r), nil }
 
-// TestTokenGuard: whatever the library for registries sends where, the token goes to one address.
+// TestTokenGuard: the token goes to one address only, whatever the registry library sends to other addresses.
 func TestTokenGuard(t *testing.T) {
 	for _, tc := range []struct {
 		url, password string
@@ -155,7 +154,7 @@ func TestTokenGuard(t *testing.T) {
 	}
 }
 
-// TestTokenOfAUser: mlenv has the user's own token, which is for the API server.
+// TestTokenOfAUser: mlenv has the user's own token, which is for the API server only.
 func TestTokenOfAUser(t *testing.T) {
 	for inCluster, want := range map[bool]string{true: "token", false: ""} {
 		registry, err := RegistryFor(&kube.Clients{Config: &rest.Config{BearerToken: "token"}, InCluster: inCluster}, "", "")
@@ -172,9 +171,9 @@ func TestTokenOfAUser(t *testing.T) {
 func TestTokenStays(t *testing.T) {
 	tests := []struct {
 		name string
-		// internal: the registry that is asked is the cluster's own.
+		// internal reports whether the registry is the cluster's own.
 		internal, tls bool
-		// realm: it names another host that exchanges passwords.
+		// realm makes the registry name another host for the exchange of passwords.
 		realm bool
 		want  bool
 	}{

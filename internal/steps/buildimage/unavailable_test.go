@@ -31,7 +31,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// TestNoRegistry: without an internal registry the server fails every build at once.
+// TestNoRegistry: without an internal registry the API server fails every build at once.
 func TestNoRegistry(t *testing.T) {
 	s := prepared(t)
 	s.images = imagefake.NewClientset(&imagev1.ImageStream{ObjectMeta: metav1.ObjectMeta{Name: StreamName, Namespace: "ns"}}).ImageV1()
@@ -41,8 +41,8 @@ func TestNoRegistry(t *testing.T) {
 	}
 }
 
-// TestNoBuildAPI asks a server that lacks an API, with the real clients, which fill in the object's name. A caller without
-// rights to the API is refused before the server looks whether it exists.
+// TestNoBuildAPI uses the real clients, which add the object's name to errors, against a server that lacks an API. The
+// server refuses a caller without rights to the API before it checks whether the API exists.
 func TestNoBuildAPI(t *testing.T) {
 	for _, missing := range []string{"image.openshift.io/v1", "build.openshift.io/v1"} {
 		for _, code := range []int{http.StatusNotFound, http.StatusForbidden} {
@@ -93,7 +93,7 @@ func TestBlockedBuild(t *testing.T) {
 		t.Errorf("got %v (%s), want QuotaExceeded, with advice and a line of log", err, fail.NextOf(err))
 	}
 	build.Status.Phase, build.Status.Reason = buildv1.BuildPhaseCancelled, buildv1.StatusReasonCancelledBuild
-	// OpenShift's own answers to the sender.
+	// These are OpenShift's own answers to the sender.
 	badRequest := func(text string) error { return apierrors.NewBadRequest(text) }
 	for _, test := range []struct {
 		name    string
@@ -122,7 +122,8 @@ func TestBlockedBuild(t *testing.T) {
 	}
 }
 
-// TestCancelledWhileLooked: the server deletes the pod of a build that it cancels, before the build's phase shows the end.
+// TestCancelledWhileLooked: when the server cancels a build, it deletes the build's pod before the build's phase shows the
+// end.
 func TestCancelledWhileLooked(t *testing.T) {
 	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "b-1", Namespace: "ns"}}
 	build.Status.Phase = buildv1.BuildPhasePending
@@ -139,7 +140,7 @@ func TestCancelledWhileLooked(t *testing.T) {
 	looks := 0
 	pods.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if looks++; looks == 1 {
-			change(false, buildv1.BuildPhasePending) // for another look
+			change(false, buildv1.BuildPhasePending) // so that the step looks again
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "b-1-build", Namespace: "ns"}}
 			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}
 			return true, pod, nil
@@ -165,7 +166,7 @@ func TestMissingPushSecret(t *testing.T) {
 	}
 }
 
-// TestPendingBuild: what a build waits for is in its status, its pod, and their events.
+// TestPendingBuild: the build's status, its pod and their events show what the build waits for.
 func TestPendingBuild(t *testing.T) {
 	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "b-1", Namespace: "ns", UID: "build"}}
 	build.Status.Phase = buildv1.BuildPhasePending
@@ -203,7 +204,7 @@ func TestPendingBuild(t *testing.T) {
 	}
 }
 
-// TestOutOfMemoryInTwoSteps: OpenShift's builder reports DockerBuildFailed before the kubelet reports that it was killed.
+// TestOutOfMemoryInTwoSteps: OpenShift's builder reports DockerBuildFailed before the kubelet reports OOMKilled.
 func TestOutOfMemoryInTwoSteps(t *testing.T) {
 	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "b-1", Namespace: "ns"}}
 	build.Status.Phase, build.Status.Reason = buildv1.BuildPhaseFailed, buildv1.StatusReasonDockerBuildFailed
@@ -256,7 +257,7 @@ func TestArgumentsAreKeysAndValues(t *testing.T) {
 	}
 }
 
-// FuzzExplain: a build's log of any content leads to a reason and a bounded text.
+// FuzzExplain: any log of a build leads to a reason and a bounded text.
 func FuzzExplain(f *testing.F) {
 	f.Add("[2/3] STEP 16/19: RUN make\nmake: *** Error\nerror: build error: error building at STEP \"RUN make\": exit status 7", "DockerBuildFailed", "")
 	f.Add("STEP 2/2: RUN pip install x\nERROR: ResolutionImpossible\n\n", "GenericBuildFailed", "DeadlineExceeded")
@@ -279,7 +280,7 @@ func FuzzExplain(f *testing.F) {
 	})
 }
 
-// FuzzReadDefinition: a Dockerfile of any content has bases and arguments, or the reason DockerfileInvalid.
+// FuzzReadDefinition: any Dockerfile has bases and arguments, or leads to the reason DockerfileInvalid.
 func FuzzReadDefinition(f *testing.F) {
 	f.Add([]byte("ARG A=b\nFROM ${A:-c} AS d\nRUN <<EOF\ntrue\nEOF\nCOPY --from=d /a /b\n"))
 	f.Add([]byte("# escape=`\nFROM a`\n"))
@@ -296,7 +297,7 @@ func FuzzReadDefinition(f *testing.F) {
 	})
 }
 
-// TestSilentBuild: a line reports now and then that a silent build is still running.
+// TestSilentBuild: from time to time a line reports that a silent build is still running.
 func TestSilentBuild(t *testing.T) {
 	var quiet silence
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -326,7 +327,7 @@ func TestSilentBuild(t *testing.T) {
 	}
 }
 
-// TestBuildsByDockerAreForbidden: a cluster may keep users from builds that run as root.
+// TestBuildsByDockerAreForbidden: a cluster may forbid users builds that run as root.
 func TestBuildsByDockerAreForbidden(t *testing.T) {
 	s := prepared(t)
 	builds := buildfake.NewClientset()

@@ -28,9 +28,9 @@ import (
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
 
-// newCheck checks count agents, whose python3 is the shell script: a stand-in of
-// the benchmark, to which $input is what the real one is given, $node and $nodes its place
-// among those that take part, and $me the node's ordinal.
+// newCheck returns a check of count agents, whose python3 is the shell script. The script stands in for the benchmark:
+// $input is the benchmark's input, $node and $nodes are its place among the nodes that take part, and $me is the node's
+// ordinal.
 func newCheck(t *testing.T, count int, script string) (*Check, []*agenttest.Node, *strings.Builder) {
 	t.Helper()
 	bin := t.TempDir()
@@ -79,13 +79,13 @@ func TestCheckPasses(t *testing.T) {
 	if report.Verdict != fabric.Pass || report.Bandwidth.Decimal() != "1.5 GB/s" || report.Sockets != report.Bandwidth || report.Latency != 50*time.Microsecond {
 		t.Errorf("got %+v, want a pass with 1.5 GB/s", report)
 	}
-	// Without GPUs nothing shows RDMA, which is no failure.
+	// Without GPUs nothing shows RDMA, and that is no failure.
 	if !strings.HasPrefix(report.Transport, "gloo over ") || !strings.Contains(report.Message, "which alone would show RDMA") {
 		t.Errorf("transport %q, message %q", report.Transport, report.Message)
 	}
 }
 
-// sync-repo, which runs at the same time, sends files in its own turn.
+// The check waits until sync-repo, which runs in parallel and sends files, releases the turn.
 func TestCheckWaitsForItsTurn(t *testing.T) {
 	check, agents, _ := newCheck(t, 2, measured)
 	asked := make(chan struct{}, 100)
@@ -114,7 +114,7 @@ func TestCheckWaitsForItsTurn(t *testing.T) {
 	}
 }
 
-// A quick check that finds nothing wrong is all; one that finds a slow node is followed by the whole one.
+// A quick check that finds no fault is enough. A quick check that finds a slow node is followed by a whole check.
 func TestQuickCheck(t *testing.T) {
 	const pairs = `
 pair() { [ $node = 0 ] && say "\"operation\": \"send_recv\", \"scope\": \"pair\", \"pair\": [$1], \"bytes\": 4194304, \"ranks\": 2, \"time\": $2, \"iterations\": 9"; }
@@ -134,7 +134,7 @@ case "$input" in *'"share":0.1'*) pair 0,2 $slow; pair 1,2 $slow;; *) pair 0,2 1
 	}
 }
 
-// A quick check measures the inside of nodes with GPUs. With gloo that only shows how busy the processors are.
+// A quick check measures inside nodes only if they have GPUs. With gloo that would only show how busy the processors are.
 func TestQuickCheckInside(t *testing.T) {
 	for backend, want := range map[fabric.Backend]bool{fabric.NCCL: true, fabric.Gloo: false} {
 		c := &Check{Nodes: make(nodes.Set, 2), Hosts: []string{"a", "b"}, Quick: true, report: fabric.Report{Backend: backend}}
@@ -144,8 +144,7 @@ func TestQuickCheckInside(t *testing.T) {
 	}
 }
 
-// An image whose torch is for CPUs is measured by gloo; GPUs that one node alone does not
-// see are that node's fault.
+// If the image's torch is for CPUs, gloo measures. If only one node does not see its GPUs, that node is at fault.
 func TestTorchSeesNoGPU(t *testing.T) {
 	check, _, out := newCheck(t, 2, `say '"event": "without-gpu"'`+measured)
 	report, err := check.Run(t.Context())
@@ -154,11 +153,11 @@ func TestTorchSeesNoGPU(t *testing.T) {
 	}
 	check, _, _ = newCheck(t, 2, `[ $me = 1 ] && say '"event": "without-gpu"'`+measured)
 	if _, err := check.Run(t.Context()); fail.ReasonOf(err) != fail.GPUMissing || !strings.Contains(err.Error(), "node 1 (node-1), and does on others") {
-		t.Errorf("got %v, want GPUMissing of node 1", err)
+		t.Errorf("got %v, want GPUMissing for node 1", err)
 	}
 }
 
-// With one node cut off the others hang; the pairs tell which it is.
+// If one node is cut off the others hang; the pairs identify it.
 func TestHangingNodeIsNamed(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -204,7 +203,7 @@ func TestNodeWithoutAgentIsNamed(t *testing.T) {
 	check.Bound = 4 * time.Second
 	report, err := check.Run(t.Context())
 	if fail.ReasonOf(err) != fail.NetworkBroken || !slices.Equal(report.FaultyNodes, []int{2}) {
-		t.Errorf("got %v, faulty %v; want NetworkBroken of node 2", err, report.FaultyNodes)
+		t.Errorf("got %v, faulty %v; want NetworkBroken for node 2", err, report.FaultyNodes)
 	}
 	for _, node := range agents[:2] {
 		node.End()
@@ -214,7 +213,7 @@ func TestNodeWithoutAgentIsNamed(t *testing.T) {
 	}
 }
 
-// A node that is cut while it measures: its agent takes nothing any more.
+// The node is cut off while it measures: its agent accepts no more requests.
 func TestNodeCutDuringTheCheck(t *testing.T) {
 	check, agents, _ := newCheck(t, 2, `exec sleep 60`)
 	check.Bound = 8 * time.Second
@@ -228,11 +227,11 @@ func TestNodeCutDuringTheCheck(t *testing.T) {
 	})
 	report, err := check.Run(t.Context())
 	if fail.ReasonOf(err) != fail.NetworkBroken || !slices.Equal(report.FaultyNodes, []int{1}) || !strings.Contains(err.Error(), "node 1 (node-1) cannot be reached while the others can") {
-		t.Errorf("got %v, faulty %v; want NetworkBroken of node 1", err, report.FaultyNodes)
+		t.Errorf("got %v, faulty %v; want NetworkBroken for node 1", err, report.FaultyNodes)
 	}
 }
 
-// A rank may write any status and any measurement. The numbers of nodes are those of the nodes that were asked.
+// A rank may write any status and any measurement. The ordinals of nodes come from the requests.
 func TestForgedAnswers(t *testing.T) {
 	check, agents, _ := newCheck(t, 2, `
 say '"operation": "send_recv", "scope": "pair", "pair": [-5, 99], "bytes": 8, "ranks": 2, "time": 1'
@@ -251,7 +250,7 @@ exit 1`)
 	})
 	report, err := check.Run(t.Context())
 	if fail.ReasonOf(err) != fail.NetworkBroken || !slices.Equal(report.FaultyNodes, []int{0, 1}) || len(report.Measurements) != 0 {
-		t.Errorf("got %v, faulty %v, %d measurements; want NetworkBroken of nodes 0 and 1, without measurements", err, report.FaultyNodes, len(report.Measurements))
+		t.Errorf("got %v, faulty %v, %d measurements; want NetworkBroken for nodes 0 and 1, no measurements", err, report.FaultyNodes, len(report.Measurements))
 	}
 	if err := report.Print(io.Discard); err != nil {
 		t.Error(err)
@@ -270,7 +269,7 @@ func (f forger) Unwrap() http.ResponseWriter { return f.ResponseWriter }
 
 func (f forger) Flush() { _ = http.NewResponseController(f.ResponseWriter).Flush() }
 
-// Events that one node repeats are not those of several.
+// If one node repeats an event, it does not count for several nodes.
 func TestRepeatedEvents(t *testing.T) {
 	var out outcome
 	for range 3 {
@@ -316,7 +315,7 @@ func TestSlowNetwork(t *testing.T) {
 	}
 }
 
-// What fails for another cause is not the network's.
+// A failure with another cause is not blamed on the network.
 func TestOtherFailures(t *testing.T) {
 	check, _, _ := newCheck(t, 2, `
 echo 'Traceback (most recent call last):'
@@ -346,7 +345,7 @@ exit 1`)
 	}
 }
 
-// Time for importing torch counts against no node, and slow ranks that give signs of life do not hang.
+// The time for importing torch counts against no node, and slow ranks that print signs of life do not count as hanging.
 func TestSlowRanksAreNotBroken(t *testing.T) {
 	check, _, out := newCheck(t, 2, `
 say '"event": "joined"'
@@ -369,7 +368,7 @@ for i in 1 2 3 4 5 6 7; do sleep 0.4; say '"event": "beat"'; done
 	}
 }
 
-// slow is a folder whose python3 imports for ever.
+// slow returns a folder whose python3 imports torch forever.
 func slow(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -386,7 +385,7 @@ func needTorch(t *testing.T) {
 	}
 }
 
-// What gloo says of an interface that is not there.
+// gloo fails if an interface does not exist, and the check recognises its message.
 func TestInterfaceMissing(t *testing.T) {
 	needTorch(t)
 	check, _, out := start(t, 2, append(os.Environ(), "GLOO_SOCKET_IFNAME=net9"))
@@ -397,7 +396,7 @@ func TestInterfaceMissing(t *testing.T) {
 	}
 }
 
-// The benchmark itself, where this machine's python3 has torch.
+// The test runs the benchmark itself if this machine's python3 has torch.
 func TestBenchmark(t *testing.T) {
 	needTorch(t)
 	check, _, out := start(t, 2, append(os.Environ(), "GLOO_SOCKET_IFNAME=lo"))
@@ -420,8 +419,8 @@ func TestBenchmark(t *testing.T) {
 	t.Log("\n" + table.String())
 }
 
-// FuzzAnswers: agents, and the ranks whose output they pass on, may answer anything. The check neither
-// crashes nor names a node or rail that does not exist.
+// FuzzAnswers: agents, and the ranks whose output they pass on, may answer anything. The check neither crashes nor names a
+// node or rail that does not exist.
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte(`{"node": 99, "state": "exited", "spec": {"launcher": "command", "script": "python3", "nodes": 2, "ranksPerNode": 1}, "ranks": [{"rank": 1, "node": 99, "ended": "2026-01-01T00:00:00Z", "exit": {"code": 1}, "python": {"type": "RuntimeError", "message": "connect: Connection refused"}}]}`),
 		[]byte(`{"devices": [{"name": "mlx5_6", "uverbs": "uverbs0", "pcie": {"speedGTps": 1e300, "width": 9}, "ports": [{"state": "ACTIVE", "linkLayer": "InfiniBand", "rateBitsPerSecond": -5, "gids": [{"gid": "10.0.0.1"}]}]}]}`),
@@ -443,7 +442,7 @@ func FuzzAnswers(f *testing.F) {
 		}
 		check.expect(rails)
 		out := outcome{rail: noRail}
-		// As the agent's client does with every answer.
+		// The agent's client does the same with every answer.
 		if answer.Confine(answer.ID, 1) == nil {
 			out.statuses = append(out.statuses, answer)
 		}

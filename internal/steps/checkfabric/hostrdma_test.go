@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 )
 
-// output is what perftest 4.5 prints.
+// output is the output of perftest 4.5.
 const output = `---------------------------------------------------------------------------------------
                     RDMA_Write BW Test
  Dual-port       : OFF		Device         : mlx5_6
@@ -28,7 +28,7 @@ const output = `----------------------------------------------------------------
 ---------------------------------------------------------------------------------------
 `
 
-// hostCheck is a check of two nodes with two common rails, whose ib_write_bw is the shell script.
+// hostCheck returns a check of two nodes with two common rails, whose ib_write_bw is the shell script.
 func hostCheck(t *testing.T, script string) (c *Check, dir string, log *strings.Builder) {
 	t.Helper()
 	dir = t.TempDir()
@@ -50,7 +50,7 @@ func hostCheck(t *testing.T, script string) (c *Check, dir string, log *strings.
 	return c, dir, log
 }
 
-// The client of the first rail comes before the server listens. What the program prints becomes a measurement.
+// The client of the first rail starts before the server listens. The program's output becomes a measurement.
 func TestHostRDMA(t *testing.T) {
 	c, dir, log := hostCheck(t, `
 case "$last" in
@@ -90,7 +90,7 @@ esac
 	}
 }
 
-// What cannot be measured is logged, and is no fault of the network.
+// A rail that cannot be measured is logged, and does not count against the network.
 func TestHostRDMANotMeasured(t *testing.T) {
 	for _, test := range []struct {
 		name, script string

@@ -17,14 +17,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// device is one of RoCE with an interface and an address.
+// device returns a RoCE device with an interface and an address.
 func device(name, netdev, address string, rate rdma.BitsPerSecond) rdma.Device {
 	return rdma.Device{Name: name, Uverbs: "uverbs0", Ports: []rdma.Port{{
 		Number: 1, State: "ACTIVE", LinkLayer: rdma.Ethernet, Rate: rate, Netdev: netdev, Address: netip.MustParsePrefix(address),
 	}}}
 }
 
-// Nodes whose devices have other names, and lie in another order.
+// The devices of the nodes have other names and another order.
 func devices() []rdma.Facts {
 	return []rdma.Facts{
 		{Devices: []rdma.Device{device("mlx5_6", "net1", "10.0.103.5/24", 400*rdma.Gbps), device("mlx5_7", "net2", "10.0.104.5/24", 400*rdma.Gbps), device("mlx5_9", "net3", "10.0.105.5/24", 400*rdma.Gbps)}},
@@ -41,7 +41,7 @@ func TestRails(t *testing.T) {
 		check.report.Rails = append(check.report.Rails, r.report)
 	}
 	check.expect(rails)
-	// The third is not node 1's; of the second node 1 has the slower port.
+	// Node 1 does not have the third rail. It has the slower port of the second rail.
 	want := []fabric.Rail{
 		{Name: "net1", Network: "10.0.103.0/24", Expected: 48_500_000_000},
 		{Name: "net2", Network: "10.0.104.0/24", Expected: 12_125_000_000},
@@ -71,7 +71,7 @@ func TestRails(t *testing.T) {
 	}
 }
 
-// Each rail is driven by the GPU that is nearest to it on its node; rails that share one take turns.
+// The nearest GPU of a node drives each rail. Rails with the same nearest GPU take turns.
 func TestRailsAreDrivenByTheNearestGPU(t *testing.T) {
 	gpus := func(addresses ...string) (list []agent.GPU) {
 		for _, address := range addresses {
@@ -79,7 +79,7 @@ func TestRailsAreDrivenByTheNearestGPU(t *testing.T) {
 		}
 		return list
 	}
-	// device is on the switch of one GPU, behind the host bridge of the next, and far from all others.
+	// near puts device on the switch of GPU pix, behind the host bridge of GPU phb, and far from all others.
 	near := func(device rdma.Device, pix, phb string, others ...string) rdma.Device {
 		device.GPUs = map[string]rdma.Distance{pix: rdma.PIX, phb: rdma.PHB}
 		for _, other := range others {
@@ -127,7 +127,7 @@ func TestRailsAreDrivenByTheNearestGPU(t *testing.T) {
 	}
 }
 
-// The cluster file's figure for one GPU is what such jobs and rails should reach.
+// Such jobs and rails should reach the cluster file's figure for one GPU.
 func TestFigures(t *testing.T) {
 	const one = 14_600_000_000
 	for ranks, want := range map[int]rdma.BytesPerSecond{1: one, 4: 60_625_000_000} {

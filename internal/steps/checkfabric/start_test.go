@@ -17,7 +17,7 @@ import (
 const oneGPU = `#!/bin/sh
 [ "$1" = topo ] || echo "0, GPU-0, NVIDIA H100, 580.95.05, 81559, 4, 0, 30, 0x0, None, 0, 00000000:19:00.0, Disabled"`
 
-// NCCL's first initialization takes as long as it takes, also if the check has little time.
+// The check waits for NCCL's first initialization however long it takes, even if the check has little time.
 func TestRanksMeetLate(t *testing.T) {
 	bin := t.TempDir()
 	if err := os.WriteFile(filepath.Join(bin, "nvidia-smi"), []byte(oneGPU), 0o755); err != nil {
@@ -35,7 +35,7 @@ func TestRanksMeetLate(t *testing.T) {
 	}
 }
 
-// Ranks of any number that do not meet are silent for their whole time within that of their job.
+// Any number of ranks that do not meet stay silent for the whole time to meet, which is shorter than their job's.
 func TestTimeOfManyRanks(t *testing.T) {
 	for _, count := range []int{2, 16, 128} {
 		check := &Check{Nodes: make(nodes.Set, count), Hosts: make([]string, count), Bound: 90 * time.Second, began: time.Now()}
@@ -46,7 +46,7 @@ func TestTimeOfManyRanks(t *testing.T) {
 	}
 }
 
-// railCheck is a check that has measured all ranks of two nodes, which have two rails and two GPUs.
+// railCheck returns a check that has measured all ranks of two nodes, which have two rails and two GPUs.
 func railCheck(t *testing.T, script string) (*Check, []rail, *strings.Builder) {
 	t.Helper()
 	check, _, out := newCheck(t, 2, script)
@@ -73,13 +73,13 @@ func TestRanksOfRailsMeetLate(t *testing.T) {
 	}
 }
 
-// A pair that has less time than NCCL may need to start does not blame its nodes.
+// If a pair has less time than NCCL may need to start, its failure is not blamed on its nodes.
 func TestNoTimeForPairs(t *testing.T) {
 	check, rails, _ := railCheck(t, "exec sleep 60")
 	check.Bound = 10 * time.Second
 	err := check.isolate(t.Context(), rails, outcome{rail: noRail, stalled: true})
 	if fail.ReasonOf(err) != fail.NetworkBroken || !strings.Contains(err.Error(), "no time to find the faulty one") || len(check.report.FaultyNodes) != 0 {
-		t.Errorf("got %v, faulty %v; want NetworkBroken of no node", err, check.report.FaultyNodes)
+		t.Errorf("got %v, faulty %v; want NetworkBroken without a node", err, check.report.FaultyNodes)
 	}
 	j := check.pair(fabric.Pair{0, 1}, 0, rails, noRail, 2*time.Second)
 	out, err := check.do(t.Context(), j)

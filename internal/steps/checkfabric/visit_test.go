@@ -8,7 +8,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// Every mistake is said at once, before any cluster is asked.
+// The step reports every mistake at once, before it contacts a cluster.
 func TestFlagsOfPods(t *testing.T) {
 	for _, test := range []struct {
 		args string

@@ -8,8 +8,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
-// TestAsked is what two nodes of Barcelona ask of a quota, each with claims of 100Gi
-// and 500Gi and with init containers that ask less than the training.
+// TestAsked: the request is for two nodes of Barcelona, each with claims of 100Gi and 500Gi and with init containers that
+// request less than the training.
 func TestAsked(t *testing.T) {
 	w, file := barcelona(t)
 	p, err := newProbe(t.Context(), w.deps(file), optionsOf(file, Auto))
@@ -29,11 +29,11 @@ func TestAsked(t *testing.T) {
 		}
 	}
 	if _, ok := a.of("services"); ok {
-		t.Error("services are asked for")
+		t.Error("services are requested")
 	}
 }
 
-// Pods and claims of the environment that exist already are no demand.
+// Existing pods and claims of the environment do not count as demand.
 func TestDemandOfRest(t *testing.T) {
 	w, file := barcelona(t)
 	own := holder("ml-dev-env-0", "moc-r4pcc02u15-yunshi", "4")
@@ -51,7 +51,7 @@ func TestDemandOfRest(t *testing.T) {
 	}
 }
 
-// A quota that the environment fills exactly is enough.
+// A quota that the environment uses up exactly is sufficient.
 func TestExactQuota(t *testing.T) {
 	w, file := barcelona(t)
 	w.objects = append(w.objects, quota("gpus", "requests.nvidia.com/gpu", "16", "8"))

@@ -20,14 +20,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// want is what a check is to say.
+// want is the expected result of a check.
 type want struct {
 	check     string
 	status    Status
 	seen, fix string
 }
 
-// TestChecks changes one thing of a cluster that is as it should be.
+// TestChecks changes one property of a healthy cluster at a time.
 func TestChecks(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -35,7 +35,7 @@ func TestChecks(t *testing.T) {
 		change  func(*world, *Options)
 		mode    string
 		want    []want
-		// decided is the mode; reason that of the error, "" for none.
+		// decided is the mode, and reason is the error's reason, "" for success.
 		decided objects.Mode
 		reason  fail.Reason
 	}{
@@ -474,8 +474,8 @@ func claim(name string, phase corev1.PersistentVolumeClaimPhase) *corev1.Persist
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "nccl-test"}, Status: corev1.PersistentVolumeClaimStatus{Phase: phase}}
 }
 
-// TestTriedPod: what is tried is the pod of node 0, with the claims that its
-// StatefulSet adds, under a name that no node has.
+// TestTriedPod: the dry run creates the pod of node 0, with the claims that its StatefulSet adds, under a name that no
+// node has.
 func TestTriedPod(t *testing.T) {
 	w, file := barcelona(t)
 	w.examine(file, Auto)
@@ -518,7 +518,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// TestUnanswered: a cluster that does not answer leaves answers unknown, and says no.
+// TestUnanswered: if a cluster does not answer, the check's result is unknown, with the error.
 func TestUnanswered(t *testing.T) {
 	if got := unread("nodes", "the nodes", errors.New("connection refused")); !cmp.Equal(got, newCheck("nodes", Unknown, "", "the nodes: connection refused")) {
 		t.Errorf("got %+v", got)

@@ -16,8 +16,8 @@ import (
 const kubeconfig = `{apiVersion: v1, kind: Config, current-context: c, users: [{name: u, user: {token: t}}],
 clusters: [{name: c, cluster: {server: %q}}], contexts: [{name: c, context: {cluster: c, user: u}}]}`
 
-// TestCommand runs the step against an API server that tells its groups and nothing
-// else: everything is unknown, which is no failure.
+// TestCommand runs the step against an API server that answers only discovery of its groups. All checks are unknown, and
+// that is no failure.
 func TestCommand(t *testing.T) {
 	silent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -19,8 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
-// TestGolden shows whole reports: the shipped clusters as they should be, and with
-// what went wrong on them.
+// TestGolden shows whole reports: of the shipped clusters when they are healthy, and with problems that occurred on them.
 func TestGolden(t *testing.T) {
 	for name, make := range map[string]func(*testing.T) (*world, cluster.File){
 		"barcelona": barcelona, "cairo": cairo, "barcelona-wrong": wrongBarcelona, "cairo-wrong": wrongCairo,
@@ -32,11 +31,11 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// A healthy run needs no table; one that somebody has to look at keeps it.
+// A healthy run does not need the table. A run that a user must look at keeps it.
 func TestBrief(t *testing.T) {
 	for name, tc := range map[string]struct {
 		make func(*testing.T) (*world, cluster.File)
-		// nodes of the request, 0 for the cluster file's.
+		// nodes is the number of nodes in the request, 0 for the cluster file's.
 		nodes int
 		want  string
 	}{
@@ -63,7 +62,7 @@ func TestBrief(t *testing.T) {
 	}
 }
 
-// TestPlans shows what would be made of the same clusters, and where.
+// TestPlans shows which objects provision would create on the same clusters, and where.
 func TestPlans(t *testing.T) {
 	last := receipt.Receipt{Run: "train-1", Fabric: &fabric.Report{Expected: 194 * rdma.GBps, Bandwidth: 187 * rdma.GBps}}
 	for name, test := range map[string]struct {
@@ -111,7 +110,7 @@ func TestPlannedOrder(t *testing.T) {
 	}
 }
 
-// RDMA by host devices is proven by nothing but a check of the network between nodes.
+// Only a check of the network between nodes proves RDMA with host devices.
 func TestProven(t *testing.T) {
 	passed := func(mode string, verdict fabric.Verdict, transport nccl.Transport) *receipt.Receipt {
 		return &receipt.Receipt{Run: "train-1", Mode: mode, Fabric: &fabric.Report{Verdict: verdict, Network: &nccl.Summary{Transport: transport}}}
@@ -150,9 +149,8 @@ func TestProven(t *testing.T) {
 	}
 }
 
-// wrongBarcelona has four attachments with one range, as they were copied once, a
-// wrong resource name, an attachment missing, GPUs that others hold, a taint, and no
-// ClusterRole to see other pods.
+// wrongBarcelona has four attachments with the same range (once, they were copied that way), a wrong resource name, a
+// missing attachment, GPUs that others hold, a taint, and no ClusterRole to see other pods.
 func wrongBarcelona(t *testing.T) (*world, cluster.File) {
 	w, file := barcelona(t)
 	w.attach("eno6np0", "openshift.io/eno6np0rdma", "10.0.103.0/24")
@@ -173,8 +171,7 @@ func wrongBarcelona(t *testing.T) (*world, cluster.File) {
 	return w, file
 }
 
-// wrongCairo: the service account may not be privileged, and the NFS server's own
-// claim has no storage class.
+// wrongCairo: the service account may not use privileged, and the NFS server's own claim has no storage class.
 func wrongCairo(t *testing.T) (*world, cluster.File) {
 	w, file := cairo(t)
 	w.uses = nil

@@ -68,7 +68,7 @@ func gitServer(t *testing.T) (url string) {
 	return server.URL + "/model"
 }
 
-// ownRun is the PipelineRun that preflight is part of.
+// ownRun is the PipelineRun to which preflight belongs.
 func ownRun(t *testing.T, values map[string]string) *v1.PipelineRun {
 	t.Helper()
 	content, err := os.ReadFile("../../../pipelines/train-multi-node/train-multi-node.yaml")
@@ -169,7 +169,7 @@ func TestInputsOfARun(t *testing.T) {
 			w, file := barcelona(t)
 			var change func(*Deps, *Options)
 			if test.change != nil {
-				// The world must be changed before its clients are made.
+				// The test must change the world before it creates the world's clients.
 				test.change(w, &Deps{}, &Options{})
 				change = func(d *Deps, o *Options) { test.change(&world{}, d, o) }
 			} else {
@@ -177,7 +177,7 @@ func TestInputsOfARun(t *testing.T) {
 			}
 			report := w.examine(file, Auto, inRun(ownRun(t, test.values)), change, func(_ *Deps, o *Options) { o.Scratch = t.TempDir() })
 			if err := report.Err(); err != nil && stutter.MatchString(err.Error()) {
-				t.Errorf("it names twice what was checked: %v", err)
+				t.Errorf("it names the checked object twice: %v", err)
 			}
 			for _, want := range test.want {
 				found := false
@@ -195,7 +195,7 @@ func TestInputsOfARun(t *testing.T) {
 	}
 }
 
-// TestRepositoryThatDoesNotAnswer: what preflight cannot know is no failure.
+// TestRepositoryThatDoesNotAnswer: a question that preflight cannot answer is no failure.
 func TestRepositoryThatDoesNotAnswer(t *testing.T) {
 	asked := make(chan struct{}, 10)
 	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -32,35 +32,34 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
 )
 
-// stepsUser is who asks: the steps' account.
+// stepsUser is the account of the steps, which sends the requests.
 const stepsUser = "system:serviceaccount:nccl-test:mlenv-pipeline"
 
-// world is a cluster. The fake API server validates and admits nothing by itself:
-// the reactors below choose a constraint as OpenShift's words have it, refuse what is
-// forbidden, and fail the test where something is not a dry run.
+// world is a cluster. The fake API server validates and admits nothing by itself: the reactors below choose a constraint
+// as OpenShift's documentation describes it, refuse what is forbidden, and fail the test if a request is not a dry run.
 type world struct {
 	t      *testing.T
 	groups []string
-	// objects are typed; attachments and the like are others, by resource.
+	// objects are typed. others has attachments and similar objects, by resource.
 	objects []runtime.Object
 	others  map[schema.GroupVersionResource][]*unstructured.Unstructured
-	// forbidden are "verb resource" that the one who asks may not do.
+	// forbidden lists "verb resource" that the caller may not do.
 	forbidden []string
-	// uses are the constraints that an account may use, by user name.
+	// uses lists the constraints that an account may use, by user name.
 	uses map[string][]string
-	// managed is true where Kueue manages StatefulSets with a queue.
+	// managed reports whether Kueue manages StatefulSets with a queue.
 	managed bool
-	// noNamespace is true where the namespace does not exist.
+	// noNamespace reports whether the namespace is missing.
 	noNamespace bool
-	// refuse is what admission says to a pod that is to be refused, "" to any other.
+	// refuse returns admission's message for a pod that it refuses, "" for any other pod.
 	refuse func(*corev1.Pod) string
 
 	mu sync.Mutex
-	// asked are the pods that were tried.
+	// asked lists the pods that were created as a dry run.
 	asked []*corev1.Pod
 }
 
-// examine is Examine of a request, changed by change.
+// examine calls Examine with a request, as changed by change.
 func (w *world) examine(file cluster.File, mode string, change ...func(*Deps, *Options)) Report {
 	d, o := w.deps(file), optionsOf(file, mode)
 	for _, c := range change {
@@ -139,7 +138,7 @@ func (w *world) allowed(user string, a *authorizationv1.ResourceAttributes) bool
 	return !slices.Contains(w.forbidden, a.Verb+" "+resource)
 }
 
-// makeStatefulSet does what Kueue's webhook does.
+// makeStatefulSet does the work of Kueue's webhook.
 func (w *world) makeStatefulSet(action clienttesting.Action) (bool, runtime.Object, error) {
 	w.dry(action)
 	set := action.(clienttesting.CreateAction).GetObject().(*appsv1.StatefulSet).DeepCopy()
@@ -172,8 +171,8 @@ func (w *world) makeAccount(action clienttesting.Action) (bool, runtime.Object, 
 	return true, action.(clienttesting.CreateAction).GetObject(), nil
 }
 
-// admit is OpenShift's admission as far as the pods of these tests go: the required
-// constraint, else restricted-v2 for those that ask for nothing special.
+// admit is the part of OpenShift's admission that the pods of these tests need: the required constraint, otherwise
+// restricted-v2 for pods that request nothing special.
 func (w *world) admit(action clienttesting.Action) (bool, runtime.Object, error) {
 	if slices.Contains(w.forbidden, "create pods") {
 		return false, nil, nil
@@ -225,7 +224,7 @@ func (w *world) admit(action clienttesting.Action) (bool, runtime.Object, error)
 
 var openshift = []string{tektonGroup, buildGroup, imageGroup, routeGroup, securityGroup, attachmentGroup}
 
-// barcelona is as it should be for the shipped cluster file.
+// barcelona returns a healthy cluster for the shipped cluster file.
 func barcelona(t *testing.T) (*world, cluster.File) {
 	file := load(t, "barcelona")
 	w := &world{t: t, groups: openshift, uses: map[string][]string{"system:serviceaccount:nccl-test:ml-dev-sa": {"restricted-v2"}}, others: map[schema.GroupVersionResource][]*unstructured.Unstructured{}}
@@ -242,7 +241,7 @@ func barcelona(t *testing.T) (*world, cluster.File) {
 	return w, file
 }
 
-// cairo is as it should be: privileged pods, the host's devices, an NFS server.
+// cairo returns a healthy cluster: privileged pods, the host's devices, an NFS server.
 func cairo(t *testing.T) (*world, cluster.File) {
 	file := load(t, "cairo")
 	w := &world{t: t, groups: openshift, uses: map[string][]string{"system:serviceaccount:nccl-test:ml-dev-sa": {"restricted-v2", "privileged"}}, others: map[schema.GroupVersionResource][]*unstructured.Unstructured{}}
@@ -312,7 +311,7 @@ func class(name, provisioner, server string) *storagev1.StorageClass {
 	return c
 }
 
-// serverClaim is that of Cairo's NFS server.
+// serverClaim returns the claim of Cairo's NFS server.
 func serverClaim(class *string, phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: "nfs-server-root", Namespace: "nfs"},
@@ -334,7 +333,7 @@ func node(name string, rails ...corev1.ResourceName) *corev1.Node {
 	}
 }
 
-// holder is a pod of somebody else with GPUs of a node.
+// holder returns another user's pod with GPUs of a node.
 func holder(name, node, gpus string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "others"},
@@ -345,12 +344,12 @@ func holder(name, node, gpus string) *corev1.Pod {
 	}
 }
 
-// without takes the objects of a name away.
+// without removes the objects with this name.
 func (w *world) without(name string) {
 	w.objects = slices.DeleteFunc(w.objects, func(o runtime.Object) bool { return o.(metav1.Object).GetName() == name })
 }
 
-// print is the report as people see it.
+// print returns the report as users see it.
 func print(r Report) string {
 	var out strings.Builder
 	r.Print(&out)

@@ -49,30 +49,29 @@ network: {rdma: {enabled: false}}
 resources: {requests: {memory: 1Gi, cpu: 1}, limits: {memory: 1Gi, cpu: 1}}
 `
 
-// place is a cluster as far as provision relies on one: the fake API server with
-// what it leaves out (UIDs, their preconditions, the deletion of what a Lease owns),
-// and a stand-in for the StatefulSet controller and the nodes. As soon as a
-// StatefulSet is applied its pods are there, and in them real agents with the
-// certificates of the environment's Secret.
+// place is the part of a cluster on which provision relies: the fake API server; what the fake lacks (UIDs, their
+// preconditions, the deletion of what a Lease owns); and a stand-in for the StatefulSet controller and the nodes. As soon
+// as provision applies a StatefulSet its pods exist, with real agents in them that have the certificates of the
+// environment's Secret.
 type place struct {
 	t      *testing.T
 	kube   *fake.Clientset
 	tekton *tektonfake.Clientset
 	routes *routefake.Clientset
-	// notReady keeps the pods from becoming ready; separate gives each node a volume
-	// of its own; wrong changes what a node says of itself; nameless, called with the
-	// node after each answer, leaves names to a resolver that does not know them.
+	// notReady keeps the pods from becoming ready. separate gives each node a volume of its own. wrong changes a node's
+	// facts. nameless is called with the node after each answer; if it is set, a resolver that does not know the names
+	// answers.
 	notReady, separate bool
-	// noRail makes the pods of a StatefulSet that asks for RDMA devices wait with this message of the scheduler, since three
-	// minutes.
+	// noRail makes the pods of a StatefulSet that requests RDMA devices wait with this message of the scheduler, for three
+	// minutes so far.
 	noRail string
-	// busy agents answer 503 to questions about facts.
+	// busy agents answer 503 to requests for facts.
 	busy     bool
 	wrong    func(*agent.Facts)
 	nameless func(node int)
-	// probe is what becomes of a claim that is made; it is bound without.
+	// probe decides what happens to a new claim. If it is nil, the claim is bound.
 	probe func(*corev1.PersistentVolumeClaim) *corev1.Event
-	// said is called with every message of the log.
+	// said is called with each log message.
 	said func(string)
 
 	agents []*agenttest.Node
@@ -125,7 +124,7 @@ func (p *place) must(err error) {
 	}
 }
 
-// fakeSMI answers for two GPUs.
+// fakeSMI installs an nvidia-smi that reports two GPUs.
 func fakeSMI(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -139,7 +138,7 @@ func fakeSMI(t *testing.T) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
-// deleted checks the UID, which the fake does not, and collects garbage.
+// deleted checks the UID, which the fake does not do, and collects garbage.
 func (p *place) deleted(action clienttesting.DeleteActionImpl) (bool, runtime.Object, error) {
 	tracker, gvr := p.kube.Tracker(), action.GetResource()
 	found, err := tracker.Get(gvr, action.Namespace, action.Name)
@@ -158,7 +157,7 @@ func (p *place) deleted(action clienttesting.DeleteActionImpl) (bool, runtime.Ob
 	return true, nil, nil
 }
 
-// collect deletes what the owner has, and all pods.
+// collect deletes the objects of the owner, and all pods.
 func (p *place) collect(resource string, owner types.UID) {
 	gvr, kind := appsv1.SchemeGroupVersion.WithResource("statefulsets"), appsv1.SchemeGroupVersion.WithKind("StatefulSet")
 	if resource == "pods" {
@@ -185,7 +184,7 @@ func (p *place) collect(resource string, owner types.UID) {
 	}
 }
 
-// roll makes the pods of a StatefulSet.
+// roll creates the pods of a StatefulSet.
 func (p *place) roll(set *appsv1.StatefulSet) {
 	tracker := p.kube.Tracker()
 	count := int(*set.Spec.Replicas)
@@ -231,7 +230,7 @@ func (p *place) roll(set *appsv1.StatefulSet) {
 	p.must(tracker.Update(appsv1.SchemeGroupVersion.WithResource("statefulsets"), set, "ns"))
 }
 
-// mountServices is the kubelet's: the Secret's content where the agents look.
+// mountServices does the kubelet's work: it writes the Secret's content to the folder that the agents read.
 func (p *place) mountServices() {
 	secret, err := p.kube.Tracker().Get(corev1.SchemeGroupVersion.WithResource("secrets"), "ns", "env-services")
 	p.must(err)
@@ -244,8 +243,8 @@ func (p *place) mountServices() {
 	}
 }
 
-// answers stands between an agent and the steps: it knows the cluster's names,
-// which a test's resolver does not.
+// answers is a handler between an agent and the steps. It knows the cluster's names, which a test's resolver does not
+// know.
 func (p *place) answers(node int, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -269,7 +268,7 @@ func (p *place) answers(node int, next http.Handler) http.Handler {
 	})
 }
 
-// Handle makes place the handler of a log.
+// Handle makes place a log handler.
 func (p *place) Handle(_ context.Context, record slog.Record) error {
 	p.mu.Lock()
 	p.log = append(p.log, record.Message)
@@ -290,7 +289,7 @@ func (p *place) messages() string {
 	return strings.Join(p.log, "\n")
 }
 
-// provisioner is the step's in run train-1, changed by change.
+// provisioner returns the step in run train-1, as changed by change.
 func (p *place) provisioner(change ...func(*provisioner)) *provisioner {
 	p.t.Helper()
 	file, err := cluster.Load("test.yaml", []byte(clusterFile))
@@ -305,7 +304,7 @@ func (p *place) provisioner(change ...func(*provisioner)) *provisioner {
 		clients: &kube.Clients{Kube: p.kube, Tekton: p.tekton, Config: &rest.Config{Host: "https://api.test:6443"}, Namespace: "ns", InCluster: true},
 		leases:  lease.Client{Kube: p.kube, Tekton: p.tekton, Namespace: "ns", Now: time.Now, Log: log},
 		holder:  lease.Holder{ID: "uid-1", Display: "train-1", Run: true},
-		// Nothing listens there: the image's size stays unknown.
+		// No registry listens there, so the image's size stays unknown.
 		request: objects.Request{Cluster: file, Name: "env", Namespace: "ns", GPUsPerNode: 2, Mode: objects.TCP, Image: "127.0.0.1:1/train:1", StepsImage: "127.0.0.1:1/steps:1"},
 	}
 	for _, c := range change {
@@ -315,7 +314,7 @@ func (p *place) provisioner(change ...func(*provisioner)) *provisioner {
 	return step
 }
 
-// withRun adds the PipelineRun, started now, with its timeout.
+// withRun adds the PipelineRun, which started now, with its timeout.
 func (p *place) withRun(timeouts *v1.TimeoutFields) *place {
 	p.t.Helper()
 	run := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1", UID: "uid-1"}, Spec: v1.PipelineRunSpec{Timeouts: timeouts}}
@@ -326,7 +325,7 @@ func (p *place) withRun(timeouts *v1.TimeoutFields) *place {
 	return p
 }
 
-// left are the names of what is in the namespace.
+// left returns the names of the objects in the namespace.
 func (p *place) left() (names []string) {
 	p.t.Helper()
 	ctx := context.Background()

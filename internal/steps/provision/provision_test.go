@@ -41,7 +41,7 @@ func whole() []string {
 func claims() []string { return []string{"claim env-datasets", "claim env-workspace"} }
 
 func TestCheckPlace(t *testing.T) {
-	// Its certificate is for example.com and 127.0.0.1.
+	// The certificate of the test server is for example.com and 127.0.0.1.
 	other := httptest.NewTLSServer(http.NotFoundHandler())
 	defer other.Close()
 	for _, tc := range []struct {
@@ -65,7 +65,7 @@ func TestCheckPlace(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			p := newPlace(t).withRun(tc.timeouts)
 			step := p.provisioner(tc.change)
-			// The run has started some milliseconds ago, which would be rounded up.
+			// The run started some milliseconds ago, and the step would round that up.
 			step.now = func() time.Time { return time.Now().Add(-time.Second) }
 			err := step.checkTarget(t.Context())
 			if tc.want == "" {
@@ -104,8 +104,8 @@ func TestProvisionTwice(t *testing.T) {
 	}
 }
 
-// Nodes that turn out to be unable to use RDMA use TCP if the mode that was asked for is auto; otherwise the step fails. The agents
-// of a test have no RDMA device.
+// If nodes turn out to be unable to use RDMA, they use TCP if the requested mode is auto; otherwise the step fails. The
+// agents of a test have no RDMA device.
 func TestNodesWithoutRDMA(t *testing.T) {
 	for _, tc := range []struct {
 		mode, requested string
@@ -150,7 +150,7 @@ func TestNodesWithoutRDMA(t *testing.T) {
 	}
 }
 
-// Pods that cannot get RDMA devices never start, so nobody can ask their nodes. In mode auto they start over TCP.
+// Pods that cannot get RDMA devices never start, so provision cannot query their nodes. In mode auto they start over TCP.
 func TestPodsWithoutRails(t *testing.T) {
 	const noDevice, noGPU = "0/2 nodes are available: 2 Insufficient openshift.io/eno9np0rdma.", "0/2 nodes are available: 2 Insufficient nvidia.com/gpu, 2 Insufficient openshift.io/eno9np0rdma."
 	for _, tc := range []struct {
@@ -220,8 +220,8 @@ func TestBusyEnvironment(t *testing.T) {
 	t.Run("wait", func(t *testing.T) {
 		p := newPlace(t, theirs()).withRun(day())
 		var once sync.Once
-		// The fake does not replay what happened before a watch began; a request made
-		// here waits until it has.
+		// The fake does not replay what happened before a watch began, so the test deletes the Lease from here: the fake
+		// delays the request until the watch has begun.
 		p.kube.PrependWatchReactor("leases", func(clienttesting.Action) (bool, watch.Interface, error) {
 			once.Do(func() {
 				go func() {
@@ -237,17 +237,17 @@ func TestBusyEnvironment(t *testing.T) {
 			t.Errorf("objects (-want +got):\n%s", diff)
 		}
 		if !strings.Contains(p.messages(), "Waiting for environment env: it is held by H. Kim") {
-			t.Errorf("log %s, want it to say who is waited for", p.messages())
+			t.Errorf("log %s, want the holder for which it waits", p.messages())
 		}
 	})
 }
 
-// What an earlier step left that was killed at once is taken over, by the same
-// holder, with whatever it had made so far.
+// The same holder takes over what an earlier step that was killed at once left, with everything that the step had created
+// so far.
 func TestHalfFinishedEnvironmentIsAdopted(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
-		applied int // objects that were applied, in their order
+		applied int // number of objects that were applied, in order
 	}{{"lease", 0}, {"secrets", 3}, {"claims", 5}, {"statefulset", 7}} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := newPlace(t).withRun(day())
@@ -268,7 +268,7 @@ func TestHalfFinishedEnvironmentIsAdopted(t *testing.T) {
 				if claim, ok := object.(*corev1.PersistentVolumeClaim); ok {
 					claim.Status.Phase = corev1.ClaimBound
 				}
-				// The StatefulSet has no pods yet: its controller was slow.
+				// The StatefulSet has no pods yet, because its controller is slow.
 				if err := p.kube.Tracker().Add(object); err != nil {
 					t.Fatal(err)
 				}
@@ -290,7 +290,7 @@ func TestChangedRequest(t *testing.T) {
 	}
 	slow := func(p *place) { p.busy = true }
 	other := func(p *place) { p.wrong = func(f *agent.Facts) { f.Protocol++ } }
-	// What the agents said before their containers ended does not matter.
+	// The agents' answers from before their containers ended do not matter.
 	ended := func(p *place) {
 		p.wrong = func(f *agent.Facts) { f.Running = []string{"job-7"} }
 		pods, err := p.kube.CoreV1().Pods("ns").List(context.Background(), metav1.ListOptions{})
@@ -345,7 +345,7 @@ func TestChangedRequest(t *testing.T) {
 	}
 }
 
-// Whatever goes wrong with a new environment, nothing of it but claims stays.
+// If a new environment fails for any reason, nothing of it stays except claims.
 func TestFailureReleasesEverything(t *testing.T) {
 	soon := func(s *provisioner) { s.options.StartTimeout = 700 * time.Millisecond }
 	second := func(f *agent.Facts, change func()) {
@@ -397,7 +397,7 @@ func TestFailureReleasesEverything(t *testing.T) {
 	}
 }
 
-// overdue is a context whose deadline passes when it is told so.
+// overdue is a context whose deadline passes when the test closes its channel.
 type overdue struct {
 	context.Context
 	passed chan struct{}
@@ -414,7 +414,7 @@ func (o overdue) Err() error {
 	}
 }
 
-// A test's resolver knows no environment; time is over when both nodes have asked.
+// A test's resolver knows no environment. The deadline passes when both nodes have asked.
 func TestNamesThatAreUnknown(t *testing.T) {
 	p := newPlace(t).withRun(day())
 	ctx := overdue{t.Context(), make(chan struct{})}
@@ -448,7 +448,7 @@ func TestToldToEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	p.said = func(message string) {
-		if strings.HasPrefix(message, "  ") { // the first word of the pods
+		if strings.HasPrefix(message, "  ") { // the beginning of the message about the pods
 			cancel()
 		}
 	}
@@ -461,12 +461,12 @@ func TestToldToEnd(t *testing.T) {
 	}
 }
 
-// A Lease that is deleted takes its environment with it: nothing is left to wait for.
+// Deleting a Lease deletes its environment, so there is nothing left to wait for.
 func TestLeaseIsDeleted(t *testing.T) {
 	p := newPlace(t).withRun(day())
 	p.notReady = true
 	var once sync.Once
-	// The step watches its Lease from when it has taken it.
+	// The step watches its Lease from the moment when it has taken it.
 	p.kube.PrependWatchReactor("leases", func(clienttesting.Action) (bool, watch.Interface, error) {
 		once.Do(func() {
 			go func() {
@@ -481,8 +481,7 @@ func TestLeaseIsDeleted(t *testing.T) {
 	}
 }
 
-// A StatefulSet that somebody else made is in the way: it stays, and the Lease
-// that was taken for nothing does not.
+// A StatefulSet that another client created is in the way. It stays, and the step deletes the Lease that it took in vain.
 func TestForeignStatefulSet(t *testing.T) {
 	p := newPlace(t, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", UID: "foreign"}}).withRun(day())
 	_, err := p.provisioner().run(t.Context())

@@ -26,8 +26,8 @@ func accountWith(name string, secrets ...string) *corev1.ServiceAccount {
 	return account
 }
 
-// TestPodsComeAfterTheirPullSecrets: OpenShift gives a new account its secrets a moment later, and admission copies them only
-// into pods that name none.
+// TestPodsComeAfterTheirPullSecrets: OpenShift creates the secrets of a new account a moment later, and admission copies
+// them only into pods that name none.
 func TestPodsComeAfterTheirPullSecrets(t *testing.T) {
 	for _, test := range []struct {
 		name, own string
@@ -50,7 +50,7 @@ func TestPodsComeAfterTheirPullSecrets(t *testing.T) {
 				if action.(clienttesting.GetAction).GetName() != "ml-dev-sa" {
 					return false, nil, nil
 				}
-				// The first request decides whether to create it, the second whether to wait.
+				// By the first request the step decides whether to create the account, by the second whether to wait.
 				if asked++; asked <= 2 {
 					return false, nil, nil
 				}
@@ -82,7 +82,7 @@ func TestPodsComeAfterTheirPullSecrets(t *testing.T) {
 	}
 }
 
-// TestStepsSecrets: the nodes pull the steps image with the Secrets of the account under which the steps run, or would run.
+// TestStepsSecrets: the nodes pull the steps image with the Secrets of the account under which the steps run or would run.
 func TestStepsSecrets(t *testing.T) {
 	p := newPlace(t, accountWith("mlenv-pipeline", "linked", "mlenv-pipeline-dockercfg-1"), accountWith("other", "others", "other-dockercfg-1"))
 	p.kube.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -98,8 +98,8 @@ func TestStepsSecrets(t *testing.T) {
 	}
 }
 
-// TestPullSecretsOfARunningEnvironment: a Secret that users linked to the account later is no reason for new pods. One of
-// OpenShift's may have replaced another one, which does not exist any more.
+// TestPullSecretsOfARunningEnvironment: a Secret that users linked to the account later is no reason to replace pods. One
+// of OpenShift's Secrets may have replaced another one, which does not exist any more.
 func TestPullSecretsOfARunningEnvironment(t *testing.T) {
 	account := accountWith("ml-dev-sa", "ml-dev-sa-dockercfg-1")
 	account.ImagePullSecrets = append(account.ImagePullSecrets, corev1.LocalObjectReference{Name: "later"})
@@ -129,8 +129,8 @@ func TestPullSecretsOfARunningEnvironment(t *testing.T) {
 	}
 }
 
-// TestPodsWithoutPullSecretsAreReplaced: a StatefulSet that names pull secrets gets those that the account has now before its
-// pods are replaced, or the next pods would lack them too.
+// TestPodsWithoutPullSecretsAreReplaced: provision adds the account's current pull secrets to a StatefulSet that names
+// pull secrets before it replaces the pods. Otherwise the next pods would lack them too.
 func TestPodsWithoutPullSecretsAreReplaced(t *testing.T) {
 	refs := func(names ...string) []corev1.LocalObjectReference { return accountWith("", names...).ImagePullSecrets }
 	pod := func(name string, secrets ...string) *corev1.Pod {
@@ -152,7 +152,7 @@ func TestPodsWithoutPullSecretsAreReplaced(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			good := pod("env-1", "ml-dev-sa-dockercfg-1")
 			set := &appsv1.StatefulSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"}, ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}}
-			set.Spec.Replicas = new(int32) // or the fake creates the pods again
+			set.Spec.Replicas = new(int32) // otherwise the fake creates the pods again
 			set.Spec.Template.Spec.ServiceAccountName = account.Name
 			set.Spec.Template.Spec.ImagePullSecrets = test.pinned
 			p := newPlace(t, test.early, good, account)

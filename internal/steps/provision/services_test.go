@@ -20,12 +20,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// withServices asks for all of them.
+// withServices requests these services.
 func withServices(list string, routes bool) func(*provisioner) {
 	return func(s *provisioner) { s.request.Services, s.request.Routes = objects.ParseServices(list), routes }
 }
 
-// answering is what node 0 says of services that run.
+// answering sets node 0's facts about services that run.
 func answering(f *agent.Facts) {
 	for i := range f.Services {
 		if f.Services[i].Name != agent.TensorBoard {
@@ -34,7 +34,7 @@ func answering(f *agent.Facts) {
 	}
 }
 
-// credentials is the Secret of the services.
+// credentials returns the Secret of the services.
 func (p *place) credentials() map[string]string {
 	p.t.Helper()
 	found, err := p.kube.CoreV1().Secrets("ns").Get(context.Background(), "env-services", metav1.GetOptions{})
@@ -48,7 +48,7 @@ func (p *place) credentials() map[string]string {
 	return data
 }
 
-// people are the Service of node 0, by its ports, and the Routes.
+// people lists what users reach: the Service of node 0, by its ports, and the Routes.
 func (p *place) people() (names []string) {
 	p.t.Helper()
 	service, err := p.kube.CoreV1().Services("ns").Get(context.Background(), "env", metav1.GetOptions{})
@@ -69,8 +69,7 @@ func (p *place) people() (names []string) {
 	return names
 }
 
-// TestServices: they are asked for, changed and taken away without another pod, and
-// their passwords stay.
+// TestServices: provision creates, changes and removes services without replacing pods, and keeps their passwords.
 func TestServices(t *testing.T) {
 	p := newPlace(t).withRun(day())
 	p.wrong = answering
@@ -91,7 +90,7 @@ func TestServices(t *testing.T) {
 	for _, s := range agent.Services() {
 		value := first[s.Key]
 		if len(value) < 20 || strings.Contains(p.messages(), value) {
-			t.Errorf("%s: %q is too short, or told", s.Key, value)
+			t.Errorf("%s: %q is too short, or is in the log", s.Key, value)
 		}
 	}
 	want := []string{"port code-server", "port jupyter", "port tensorboard", "route env-code-server", "route env-jupyter", "route env-tensorboard"}
@@ -109,7 +108,7 @@ func TestServices(t *testing.T) {
 		}
 	}
 
-	// Another list, on nodes that live on.
+	// The list of services changes, and the nodes keep running.
 	p.wrong = func(f *agent.Facts) { f.Services = f.Services[:min(1, len(f.Services))]; answering(f) }
 	if _, err := p.provisioner(withServices("code-server", false)).run(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, p.messages())
@@ -133,7 +132,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestCredentialsOfAnEarlierEnvironmentAreNotKept: somebody else may know them.
+// TestCredentialsOfAnEarlierEnvironmentAreNotKept: another user may know them.
 func TestCredentialsOfAnEarlierEnvironmentAreNotKept(t *testing.T) {
 	p := newPlace(t, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-services", OwnerReferences: []metav1.OwnerReference{objects.LeaseReference("env", "gone")}},

@@ -82,7 +82,7 @@ func TestStorageAuto(t *testing.T) {
 	}
 }
 
-// While the API server is away, nothing is decided.
+// While the API server is unavailable, provision decides nothing.
 func TestStorageAutoWaitsForTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t)
@@ -106,7 +106,7 @@ func TestStorageAutoWaitsForTheServer(t *testing.T) {
 	})
 }
 
-// A cancelled request learns nothing about a class.
+// A cancelled request finds out nothing about a class.
 func TestStorageAutoToldToEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t)
@@ -123,12 +123,12 @@ func TestStorageAutoToldToEnd(t *testing.T) {
 	})
 }
 
-// People's claims are used as they are, or not at all.
+// The step uses a user's claims as they are, or not at all.
 func TestClaimsAreAdopted(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		claim func(*corev1.PersistentVolumeClaim)
-		want  fail.Reason // "" for adopted
+		want  fail.Reason // "" if the claim is adopted
 	}{
 		{"smaller than asked for", func(*corev1.PersistentVolumeClaim) {}, ""},
 		{"of one node", func(c *corev1.PersistentVolumeClaim) {

@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
-// TestLongPullIsReported: the log shows every half minute that a pull continues, and nothing in between.
+// TestLongPullIsReported: every half minute the log reports that a pull continues, and nothing in between.
 func TestLongPullIsReported(t *testing.T) {
 	began := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	const image = "registry.test/train:1"

@@ -33,7 +33,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// leaseOf is one of ten minutes that was renewed some time ago.
+// leaseOf returns a Lease of ten minutes that was renewed some time ago.
 func leaseOf(name, holder string, renewed time.Duration) *coordinationv1.Lease {
 	kind := "Person"
 	if holder == "run" {
@@ -64,7 +64,7 @@ func spec(status v1.PipelineRunSpecStatus) func(*v1.PipelineRun) {
 	return func(r *v1.PipelineRun) { r.Spec.Status = status }
 }
 
-// podOf is a step's.
+// podOf returns a step's pod.
 func podOf(runName string, phase corev1.PodPhase, going bool) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: runName + "-train-pod", Labels: map[string]string{run.Label: runName}}, Status: corev1.PodStatus{Phase: phase}}
 	if going {
@@ -73,8 +73,8 @@ func podOf(runName string, phase corev1.PodPhase, going bool) *corev1.Pod {
 	return p
 }
 
-// newReaper has the fakes, which collect no garbage and check no preconditions; the latter is
-// made up for here.
+// newReaper returns a reaper with fakes. The fakes collect no garbage and check no preconditions; a reactor checks them
+// here.
 func newReaper(objects, tekton []runtime.Object) (*reaper, *fake.Clientset, *bytes.Buffer) {
 	client := fake.NewClientset(objects...)
 	client.PrependReactor("delete", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -118,7 +118,7 @@ func TestReleases(t *testing.T) {
 		renewed time.Duration
 		run     *v1.PipelineRun
 		pod     *corev1.Pod
-		why     string // of what is released
+		why     string // the reason that the reaper logs
 	}{
 		{"the run is in progress", "run", fresh, pipelineRun("run"), nil, ""},
 		{"the run has ended", "run", fresh, pipelineRun("run", done), nil, "pipelinerun name-of-run has ended"},
@@ -176,7 +176,7 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-// A Lease that ended while the API server was away is renewed as soon as it is back.
+// If a Lease expired while the API server was unavailable, its holder renews it as soon as the server is back.
 func TestHolderThatComesBackKeepsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, client, log := newReaper([]runtime.Object{leaseOf("env", "h-kim", 11*time.Minute)}, nil)
@@ -225,7 +225,7 @@ func TestTakenMeanwhile(t *testing.T) {
 	}
 }
 
-// A holder whose state cannot be read keeps its environment, and does not keep others from being released.
+// If the state of a holder cannot be read, it keeps its environment, and the reaper releases the others all the same.
 func TestUnknownHolderKeepsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		other := leaseOf("other", "run", time.Minute)
@@ -302,20 +302,20 @@ func TestReceiptAndEvent(t *testing.T) {
 	}
 }
 
-// Without Tekton no task follows one that has failed for good, however recently that one renewed the Lease.
+// Without Tekton no task follows one that has failed for good, however recently the failed one renewed the Lease.
 func TestReleasesAfterAVerdict(t *testing.T) {
 	endedPod := func(ago time.Duration) *corev1.Pod {
 		pod := podOf("name-of-run", corev1.PodFailed, false)
-		// The bubble's clock starts there.
+		// The clock of the synctest bubble starts there.
 		at := metav1.NewTime(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).Add(-ago))
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: at}}}}
 		return pod
 	}
 	for _, tc := range []struct {
 		name  string
-		since time.Duration // the failure
+		since time.Duration // time since the failure
 		pod   *corev1.Pod
-		// created is when the pod was, relative to the failure.
+		// created is the creation time of the pod, relative to the failure.
 		created  time.Duration
 		released bool
 	}{

@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// BenchmarkSend sends 20 MB in 2,000 files, and then one changed file, to four agents, which share the machine with the step.
+// BenchmarkSend sends 20 MB in 2,000 files, and then one changed file, to four agents on the same machine as the step.
 func BenchmarkSend(b *testing.B) {
 	for _, kind := range []string{"text", "binary"} {
 		agents := agenttest.Start(b, 4)
@@ -42,7 +42,8 @@ func BenchmarkSend(b *testing.B) {
 	}
 }
 
-// writeFiles writes files that all differ: text that compresses as source does, or bytes that do not compress.
+// writeFiles writes files that all differ. Their content is text that compresses like source, or bytes that do not
+// compress.
 func writeFiles(b *testing.B, dir string, seed uint64, text bool) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	words := strings.Fields("def return self import torch tensor for in range if else None True False model loss batch size rank step = + ( ) [ ] : , . config data")

@@ -60,7 +60,7 @@ func TestPlanIsChecked(t *testing.T) {
 	}
 }
 
-// TestRequirementsAreBounded: neither large files, nor many, nor a pipe stop the step.
+// TestRequirementsAreBounded: large files, many files and pipes do not stop the step.
 func TestRequirementsAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	many := map[string]string{"large.txt": strings.Repeat("#", maxRequirements+1), "includes-large.txt": "-r large.txt\n"}
@@ -79,7 +79,7 @@ func TestRequirementsAreBounded(t *testing.T) {
 	}
 }
 
-// TestForgedInstallation: an installation that ended with no rank has installed nothing.
+// TestForgedInstallation: an installation that ended without a rank has installed nothing.
 func TestForgedInstallation(t *testing.T) {
 	agents := agenttest.Start(t, 1)
 	agents[0].Wrap(func(next http.Handler) http.Handler {
@@ -98,7 +98,7 @@ func TestForgedInstallation(t *testing.T) {
 	}
 }
 
-// FuzzRequirements: whatever a requirements file includes, what is read lies in the folder and has an end.
+// FuzzRequirements: whatever a requirements file includes, the step reads only files in the folder, and reading ends.
 func FuzzRequirements(f *testing.F) {
 	f.Add("-r other.txt\n--constraint=../secret # no\n", "einops\n")
 	f.Add("-c other.txt", "-r requirements.txt\n-r\tother.txt\r\n")

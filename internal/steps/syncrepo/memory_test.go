@@ -37,8 +37,8 @@ func answerPlan(t *testing.T, node *agenttest.Node, plan agent.TreePlan) {
 	})
 }
 
-// TestPlansShareTheManifest: a step that sends a large tree to many nodes holds the manifest once, and for each node only which
-// of the contents it misses.
+// TestPlansShareTheManifest: a step that sends a large tree to many nodes holds the manifest once. For each node it holds
+// only which of the contents the node lacks.
 func TestPlansShareTheManifest(t *testing.T) {
 	var m tree.Manifest
 	var all []tree.Digest
@@ -61,7 +61,7 @@ func TestPlansShareTheManifest(t *testing.T) {
 	agents := agenttest.Start(t, count)
 	for name, tc := range map[string]struct {
 		plan agent.TreePlan
-		// cost is of all nodes, with what the agents allocate, which run in this process too.
+		// cost is the cost of all nodes. It includes the allocations of the agents, which run in this process too.
 		cost func(before, after runtime.MemStats) uint64
 	}{
 		"requests": {agent.TreePlan{Present: true}, func(before, after runtime.MemStats) uint64 { return after.TotalAlloc - before.TotalAlloc }},

@@ -16,10 +16,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// handle is what a node does instead of answering a request, which next would do.
+// handle is a node's handler for a request. next is the handler that it replaces.
 type handle func(w http.ResponseWriter, r *http.Request, next http.Handler)
 
-// startMany starts agents. It counts the uploads to them. Requests whose path ends with one of the names get another answer.
+// startMany starts agents, and counts the uploads to them. answers replaces the handlers of requests by the end of their
+// path.
 func startMany(t *testing.T, count int, answers map[string]func(node *agenttest.Node) handle) (agents []*agenttest.Node, uploads *atomic.Int64) {
 	t.Helper()
 	agents, uploads = agenttest.Start(t, count), &atomic.Int64{}
@@ -45,7 +46,7 @@ func startMany(t *testing.T, count int, answers map[string]func(node *agenttest.
 	return agents, uploads
 }
 
-// of is an answer of some nodes.
+// of makes the nodes that it selects answer with h.
 func of(nodes func(node int) bool, h handle) func(*agenttest.Node) handle {
 	return func(node *agenttest.Node) handle {
 		if nodes(node.Config.Node) {
@@ -89,7 +90,7 @@ func TestNodesPassTheTreeOn(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		answers map[string]func(*agenttest.Node) handle
-		// uploads is how often the step sends the tree.
+		// uploads is the number of times that the step sends the tree.
 		uploads int64
 		log     string
 	}{
@@ -121,7 +122,7 @@ func TestNodesPassTheTreeOn(t *testing.T) {
 					}
 				}
 			}
-			// A small change reaches all nodes directly.
+			// The step sends a small change to all nodes directly.
 			uploads.Store(0)
 			write(t, dir, map[string]string{"small": "changed"})
 			if _, err := sendDir(t.Context(), quiet(), setOf(agents), dir); err != nil || uploads.Load() != 20 {
@@ -131,7 +132,7 @@ func TestNodesPassTheTreeOn(t *testing.T) {
 	}
 }
 
-// TestHolderDies: a node ends while another pulls from it.
+// TestHolderDies: a node ends while another node pulls the tree from it.
 func TestHolderDies(t *testing.T) {
 	var once sync.Once
 	dead := make(chan struct{})
@@ -169,7 +170,7 @@ func TestHolderDies(t *testing.T) {
 	}
 }
 
-// TestNodesThatHoldItPassItOn: nodes that were replaced get the tree from the others.
+// TestNodesThatHoldItPassItOn: nodes that were replaced get the tree from other nodes.
 func TestNodesThatHoldItPassItOn(t *testing.T) {
 	agents, uploads := startMany(t, 14, nil)
 	dir := t.TempDir()

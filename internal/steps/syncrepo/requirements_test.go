@@ -18,8 +18,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// fakePython is a python3 with venv and pip: it notes what is installed in the
-// file installed, fails for "no-such-package" and never ends for "endless".
+// fakePython is a python3 with venv and pip. It records what it installs in the file installed, fails for
+// "no-such-package" and never ends for "endless".
 func fakePython(t *testing.T) (installed string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,8 +48,8 @@ esac
 	return installed
 }
 
-// installer has two nodes on one shared volume with the files in their tree. The
-// agents' own program is the test's.
+// installer returns an installer for two nodes on one shared volume whose tree has the files. The agents' own program is
+// the test's.
 func installer(t *testing.T, files map[string]string) (sender, requirements, tree.Digest) {
 	t.Helper()
 	agents := agenttest.StartWith(t, 2, agenttest.Options{Shared: true})
@@ -123,13 +123,13 @@ func TestRequirementsThatFail(t *testing.T) {
 				t.Errorf("got %s: %v (%s); want RequirementsFailed with %q", fail.ReasonOf(err), err, fail.NextOf(err), tc.words)
 			}
 			if _, err := os.Stat(filepath.Join(venv, ".complete")); !os.IsNotExist(err) {
-				t.Errorf("the environment passes for complete: %v", err)
+				t.Errorf("the environment is marked as complete: %v", err)
 			}
 		})
 	}
 }
 
-// The node of a run is gone when somebody reads its error: the log is fetched from the claim.
+// A run's node is gone when a user reads its error, so the user fetches the log from the claim.
 func TestLogOfRequirementsAfterTheRun(t *testing.T) {
 	needs := requirements{name: "pip.txt", job: cause.Job{Run: "nightly", Environment: "env", Namespace: "ns"}}
 	last := agent.JobStatus{State: agent.Exited, Record: "/workspace/.mlenv/runs/venv-1", Ranks: []agent.RankStatus{{Tail: slices.Repeat([]string{"ERROR: " + strings.Repeat("x", 400)}, 30)}}}
@@ -143,7 +143,7 @@ func TestLogOfRequirementsAfterTheRun(t *testing.T) {
 	}
 }
 
-// A user at a laptop reads each line of pip once, and gets a command for the whole log.
+// A user at a laptop sees each line of pip once, and gets a command that prints the whole log.
 func TestRequirementsOfAUser(t *testing.T) {
 	needs := requirements{name: "pip.txt", job: cause.Job{Environment: "mine", Namespace: "ns"}}
 	err := needs.failed(1, agent.JobStatus{State: agent.Exited, Record: "/workspace/.mlenv/runs/venv-1", Ranks: []agent.RankStatus{{Tail: []string{

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	agenttest.Main(m)
 }
 
-// write makes files, and links of contents that begin with "-> ".
+// write creates files, and links for contents that begin with "-> ".
 func write(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, content := range files {
@@ -62,7 +62,7 @@ func setOf(agents []*agenttest.Node) (set nodes.Set) {
 	return set
 }
 
-// sendDir sends a folder, less what its .mlenvignore names.
+// sendDir sends a folder without the files that its .mlenvignore names.
 func sendDir(ctx context.Context, log *slog.Logger, set nodes.Set, dir string) (tree.Digest, error) {
 	ignore, err := tree.LoadIgnore(dir)
 	if err != nil {
@@ -73,7 +73,7 @@ func sendDir(ctx context.Context, log *slog.Logger, set nodes.Set, dir string) (
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// traffic counts what a node was sent.
+// traffic counts the uploads to a node and their bytes.
 type traffic struct {
 	mu      sync.Mutex
 	uploads int
@@ -88,7 +88,7 @@ func (c *traffic) take() (uploads int, bytes int64) {
 	return uploads, bytes
 }
 
-// count watches the uploads to a node; before is called before each, with its number.
+// count counts the uploads to a node. It calls before with the number of each upload.
 func count(node *agenttest.Node, before func(w http.ResponseWriter, upload int) (answered bool)) *traffic {
 	c := &traffic{}
 	node.Wrap(func(next http.Handler) http.Handler {
@@ -218,7 +218,7 @@ func TestSharedStorageGetsItOnce(t *testing.T) {
 	}
 }
 
-// otherHash is a node that has got something else than it was sent.
+// otherHash makes a node report that it received another tree than the one that was sent.
 func otherHash(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPut {
@@ -237,7 +237,7 @@ func otherHash(next http.Handler) http.Handler {
 func TestNothingIsSwitchedUnlessAllNodesHoldIt(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
-		second func(*agenttest.Node) // what is wrong with the second node
+		second func(*agenttest.Node) // the fault of the second node
 		tree   map[string]string
 		want   fail.Reason
 		words  string
@@ -258,7 +258,7 @@ func TestNothingIsSwitchedUnlessAllNodesHoldIt(t *testing.T) {
 			tc.second(agents[1])
 			write(t, dir, map[string]string{"train.py": "print(2)"})
 			write(t, dir, tc.tree)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // a node that is gone may come back for longer
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the step would wait longer for a node that is gone
 			defer cancel()
 			_, err = sendDir(ctx, quiet(), setOf(agents), dir)
 			if got := fail.ReasonOf(err); got != tc.want || !strings.Contains(err.Error(), tc.words) {
@@ -271,7 +271,7 @@ func TestNothingIsSwitchedUnlessAllNodesHoldIt(t *testing.T) {
 	}
 }
 
-// refuse answers every upload as an agent does that cannot store it.
+// refuse answers every upload like an agent that cannot store it.
 func refuse(message string) func(http.ResponseWriter, int) bool {
 	return func(w http.ResponseWriter, _ int) bool {
 		w.WriteHeader(http.StatusUnprocessableEntity)
@@ -283,7 +283,7 @@ func refuse(message string) func(http.ResponseWriter, int) bool {
 func TestSendingAgain(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		// before an upload; earlier is a folder on the node with what it says that it has
+		// before is called before an upload; earlier is a folder on the node with a tree that it reports to have.
 		before  func(w http.ResponseWriter, upload int, earlier string) bool
 		uploads int
 		want    fail.Reason // "" for success
@@ -365,7 +365,7 @@ func TestReadRequirements(t *testing.T) {
 	}
 }
 
-// Traffic would falsify what check-fabric measures at the same time.
+// Traffic would distort the measurements of check-fabric, which runs at the same time.
 func TestSendWaitsForItsTurn(t *testing.T) {
 	agents := agenttest.Start(t, 2)
 	asked := make(chan struct{}, 10)
@@ -402,6 +402,6 @@ func TestSendWaitsForItsTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(asked) > 0 {
-		t.Error("sending a tree that the nodes have asked for a turn, want none")
+		t.Error("sending a tree that the nodes have requested a turn, want no request")
 	}
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// TestAwait: the step waits for the tree that mlenv run uploads, installs its requirements itself, and then switches.
+// TestAwait: the step waits for the tree that mlenv run uploads, installs its requirements itself, and then switches to
+// it.
 func TestAwait(t *testing.T) {
 	fakePython(t)
 	for _, tc := range []struct {
@@ -59,12 +60,12 @@ func TestAwait(t *testing.T) {
 				result, err := s.await(t.Context(), source, needs)
 				came <- end{result, err}
 			}()
-			// Two nodes: the third request is a node's second.
+			// With two nodes, the third request is the second request of a node.
 			for range 3 {
 				select {
 				case <-asked:
 				case end := <-came:
-					t.Fatalf("it ended with %v before the tree was there", end.err)
+					t.Fatalf("it ended with %v before the tree was complete", end.err)
 				}
 			}
 			if err := Upload(t.Context(), quiet(), s.nodes, dir, manifest); err != nil {

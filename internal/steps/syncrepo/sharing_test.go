@@ -11,7 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// A node that shares a volume confirms the tree itself: its mount may not show yet what another node wrote.
+// A node that shares a volume confirms the tree itself, because its mount may not show yet what another node wrote.
 func TestSharingNodesConfirmTheTree(t *testing.T) {
 	agents := agenttest.StartWith(t, 2, agenttest.Options{Shared: true})
 	agents[1].Wrap(func(next http.Handler) http.Handler {

@@ -48,7 +48,7 @@ func about(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-of-" + name), Labels: objects.Labels("env")}
 }
 
-// task is a TaskRun of train-1 that has ended.
+// task returns a TaskRun of train-1 that has ended.
 func task(name, reason string, change func(*v1.TaskRun), results ...string) *v1.TaskRun {
 	t := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1-" + name, Labels: map[string]string{"tekton.dev/pipelineRun": "train-1", "tekton.dev/pipelineTask": name},
 		OwnerReferences: []metav1.OwnerReference{{UID: "uid-1"}}}}
@@ -76,9 +76,8 @@ func pipelineRun(change ...func(*v1.PipelineRun)) *v1.PipelineRun {
 	return r
 }
 
-// place is a cluster with environment env, held by holder. The fake checks no
-// UIDs and collects no garbage; here a Lease's UID is checked, and its
-// StatefulSet and pods go with it, unless stuck.
+// place is a cluster with environment env, held by holder. The fake checks no UIDs and collects no garbage. Here a Lease's
+// UID is checked, and its StatefulSet and pods are deleted with it, unless stuck is true.
 type place struct {
 	*teardown
 	kube  *fake.Clientset
@@ -122,7 +121,7 @@ func (p *place) collect() {
 	}
 }
 
-// held is the Lease of a holder that ended it some time ago.
+// held returns the Lease of a holder, which ended some time ago.
 func held(by string) *coordinationv1.Lease {
 	renewed := metav1.NewMicroTime(start())
 	l := &coordinationv1.Lease{ObjectMeta: about("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: &by, RenewTime: &renewed, LeaseDurationSeconds: new(int32(600))}}
@@ -130,7 +129,7 @@ func held(by string) *coordinationv1.Lease {
 	return l
 }
 
-// live are the environment's objects with real agents in its pods.
+// live returns the environment's objects, with real agents in its pods.
 func live(t *testing.T, by string) ([]runtime.Object, []*agenttest.Node) {
 	t.Helper()
 	agents := agenttest.Start(t, 2)
@@ -146,7 +145,7 @@ func live(t *testing.T, by string) ([]runtime.Object, []*agenttest.Node) {
 	return objects, agents
 }
 
-// left are the Lease, StatefulSet, pods and claims that there are.
+// left returns the Lease, StatefulSet, pods and claims that exist.
 func (p *place) left(t *testing.T) (names []string) {
 	t.Helper()
 	ctx := context.Background()
@@ -204,20 +203,20 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// The whole way: an environment in which a rank has failed, torn down twice.
 func from(url string) func(*v1.TaskRun) {
 	return func(t *v1.TaskRun) {
 		t.Spec.Params = v1.Params{{Name: "repo-url", Value: *v1.NewStructuredValues(url)}}
 	}
 }
 
-// Which folder somebody sent is in no receipt: runs of it are compared whatever has changed in it.
+// No receipt names the folder that a user sent: runs of a folder are compared whatever has changed in it.
 func TestRepositoryOfFolder(t *testing.T) {
 	if got := repository("folder:" + strings.Repeat("a", 64)); got != receipt.Folder {
 		t.Errorf("got %q, want %q", got, receipt.Folder)
 	}
 }
 
+// TestTeardownTwice tears down an environment in which a rank has failed, from start to end, twice.
 func TestTeardownTwice(t *testing.T) {
 	objects, agents := live(t, "uid-1")
 	for _, node := range agents {
@@ -233,7 +232,7 @@ func TestTeardownTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// On node 1 alone: a check takes the first node that answers.
+	// Only node 1 has the report, because a check writes it to the first node that answers.
 	if err := agents[1].Client.WriteRecord(t.Context(), "uid-1", agent.FabricReport, []byte(`{"verdict":"pass"}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +267,7 @@ func TestTeardownTwice(t *testing.T) {
 		if when == "at first" {
 			first = written
 		} else if diff := cmp.Diff(asJSON(first), asJSON(written)); diff != "" {
-			t.Errorf("what the first one knew is lost (-first +again):\n%s", diff)
+			t.Errorf("the second teardown lost what the first one knew (-first +again):\n%s", diff)
 		}
 	}
 
@@ -317,7 +316,7 @@ func TestTeardownTwice(t *testing.T) {
 	}
 }
 
-// Ranks can write the record that agents read. Whatever they make of it, the GPUs are released.
+// Ranks can write the record that agents read. Teardown releases the GPUs, whatever the record contains.
 func TestForgedAnswers(t *testing.T) {
 	forged := agent.JobStatus{ID: "uid-1", Node: 99, State: agent.Exited, Spec: agent.JobSpec{Nodes: 1 << 40, RanksPerNode: 1 << 40, Order: []int{7, -1}},
 		Ranks: []agent.RankStatus{{Rank: 1, Node: 99, Exit: agent.Exit{Code: 1}, Ended: time.Now()}, {Rank: -5, Node: -5}}}
@@ -413,14 +412,14 @@ func TestWhoseEnvironment(t *testing.T) {
 	}
 }
 
-// Pods that stay hold GPUs: that is no success, also for a second teardown.
+// Pods that stay hold GPUs, so teardown does not succeed, not even a second time.
 func TestPodsThatStay(t *testing.T) {
 	p := newPlace(t, []runtime.Object{pipelineRun()}, held("uid-1"), &corev1.Pod{ObjectMeta: about("env-0")})
 	p.stuck, p.options.Timeout = true, 200*time.Millisecond
 	for _, when := range []string{"at first", "again, without a Lease"} {
 		r, err := p.run(t.Context())
 		if fail.ReasonOf(err) != fail.TeardownIncomplete || !strings.Contains(err.Error(), "not deleted: pod env-0") {
-			t.Errorf("%s: got %s: %v, want TeardownIncomplete of env-0", when, fail.ReasonOf(err), err)
+			t.Errorf("%s: got %s: %v, want TeardownIncomplete for env-0", when, fail.ReasonOf(err), err)
 		}
 		if r.Verdict != receipt.Failed || r.Reason != "TeardownIncomplete" || !strings.Contains(r.Teardown, "not deleted: pod env-0") {
 			t.Errorf("%s: receipt %s, %s, %q", when, r.Verdict, r.Reason, r.Teardown)
@@ -437,8 +436,8 @@ func TestKeep(t *testing.T) {
 		name  string
 		tasks []runtime.Object
 		now   time.Time
-		end   bool // told to end while it waits
-		says  bool // that the environment is kept
+		end   bool // the step is told to end while it waits
+		says  bool // the log reports that the environment is kept
 	}{
 		{"until the lease ends", []runtime.Object{pipelineRun()}, start().Add(601 * time.Second), false, true},
 		{"until it is cancelled", []runtime.Object{pipelineRun()}, start(), true, true},
@@ -462,13 +461,13 @@ func TestKeep(t *testing.T) {
 				t.Error(err)
 			}
 			if says != tc.says || len(p.left(t)) != 0 {
-				t.Errorf("it says that the environment is kept: %t, want %t; left is %v", says, tc.says, p.left(t))
+				t.Errorf("the log reports that the environment is kept: %t, want %t; left is %v", says, tc.says, p.left(t))
 			}
 		})
 	}
 }
 
-// saying calls itself with every message.
+// saying is a log handler that calls itself with every message.
 type saying func(string)
 
 func (s saying) Enabled(context.Context, slog.Level) bool      { return true }
@@ -476,7 +475,7 @@ func (s saying) Handle(_ context.Context, r slog.Record) error { s(r.Message); r
 func (s saying) WithAttrs([]slog.Attr) slog.Handler            { return s }
 func (s saying) WithGroup(string) slog.Handler                 { return s }
 
-// The last attempt ended as the run did. A node on which it did not start shows the one before.
+// The last attempt ended when the run did. A node on which it did not start shows the attempt before it.
 func TestAttempts(t *testing.T) {
 	at := func(minute int) time.Time { return time.Date(2026, 1, 2, 3, minute, 0, 0, time.UTC) }
 	earlier := []agent.Attempt{{Attempt: 1, Started: at(1), Ended: at(5), Reason: "NodeLost", Message: "node 1 is gone"}}
@@ -496,7 +495,8 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// What a retried step reports after its first pod was lost with its node is not the reason, and its time is not the training's.
+// If the first pod of a step was lost with its node, the result and the time of the retried step are not those of the
+// training.
 func TestFirstFailureStays(t *testing.T) {
 	objects, _ := live(t, "uid-1")
 	again := task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 0 lost its peers")
@@ -507,7 +507,7 @@ func TestFirstFailureStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, when := range []string{"at first", "again, without a Lease"} {
-		p.failure = nil // another process
+		p.failure = nil // this is another process
 		r, err := p.run(t.Context())
 		if err != nil || r.Reason != "NodeLost" || r.Message != "node 1 is gone" || len(r.Phases) != 1 || r.Phases[0].Reason != "NodeLost" || r.Phases[0].Seconds != (9*time.Minute).Seconds() {
 			t.Errorf("%s: %v, receipt %+v", when, err, r)

@@ -32,7 +32,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// newRestartable is newTraining with so many restarts, on nodes that are never away.
+// newRestartable is newTraining with this number of restarts, on nodes that never go away.
 func newRestartable(t *testing.T, restarts int, script string) (*Training, *buffer, []*agenttest.Node) {
 	t.Helper()
 	training, out, agents := newTraining(t, script)
@@ -83,7 +83,7 @@ exit 3`)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("attempt 1 (-want +got):\n%s", diff)
 	}
-	// The first record survives, whatever a container that starts again reads.
+	// The first attempt's record survives when a container restarts and reads the records.
 	agents[0].End()
 	agents[0].Restart()
 	if content, err := os.ReadFile(filepath.Join(record, "rank-0.log")); err != nil || string(content) != "attempt 1 of run\n" {
@@ -122,7 +122,7 @@ func TestWhyFinal(t *testing.T) {
 		name    string
 		earlier []agent.Attempt
 		now     agent.Attempt
-		want    string // "" for another attempt
+		want    string // "" if another attempt starts
 	}{
 		{"a rank failed", nil, byRank(0, 0), ""},
 		{"a node is lost", nil, ended(fail.NodeLost, "", 0), ""},
@@ -147,7 +147,8 @@ func TestWhyFinal(t *testing.T) {
 	}
 }
 
-// TestSymptomOfAStoppedRank: the rank that others waited for in vain was only stopped, which is no error that could repeat itself.
+// TestSymptomOfAStoppedRank: the rank for which the others waited in vain was only stopped, which is no error that could
+// recur.
 func TestSymptomOfAStoppedRank(t *testing.T) {
 	symptom := func(silent int) string {
 		status := agent.JobStatus{}
@@ -161,7 +162,7 @@ func TestSymptomOfAStoppedRank(t *testing.T) {
 		statuses := []agent.JobStatus{status}
 		found, ok := cause.Find(statuses)
 		if !ok || found.Waiting == nil || found.Rank.Rank != silent {
-			t.Fatalf("found %+v, want that others waited for rank %d", found, silent)
+			t.Fatalf("found %+v, want a finding that others waited for rank %d", found, silent)
 		}
 		return (&Training{}).failed(Result{Statuses: statuses}, found.Err(cause.Job{})).Symptom
 	}
@@ -196,7 +197,7 @@ func TestNodesThatStayAway(t *testing.T) {
 	}
 }
 
-// TestStepComesBackInSecondAttempt: a retried step knows nothing of the attempts.
+// TestStepComesBackInSecondAttempt: a retried step knows nothing about the attempts.
 func TestStepComesBackInSecondAttempt(t *testing.T) {
 	training, out, agents := newRestartable(t, 2, `echo $MLENV_ATTEMPT >> starts; echo "attempt $MLENV_ATTEMPT"
 [ $MLENV_ATTEMPT = 2 ] || exit 3
@@ -236,7 +237,7 @@ while [ ! -e go ]; do sleep 0.02; done`)
 	}
 }
 
-// A drained node's container is told to end, and so are its ranks, which may exit as if they were done.
+// The kubelet stops a drained node's container and its ranks. The ranks may exit as if they had succeeded.
 func TestContainerToldToEnd(t *testing.T) {
 	training, out, agents := newRestartable(t, 1, `[ $MLENV_ATTEMPT = 1 ] || exit 0; trap 'exit 0' TERM; echo up; while :; do sleep 0.02; done`)
 	ended := make(chan error, 1)
@@ -258,11 +259,12 @@ func TestContainerToldToEnd(t *testing.T) {
 	}
 	first := training.Spec.Attempts[0]
 	if first.Reason != string(fail.NodeLost) || first.Node == nil || *first.Node != 1 || !strings.Contains(first.Message, "its container was stopped") {
-		t.Errorf("attempt 1 ended with %+v, want NodeLost of node 1", first)
+		t.Errorf("attempt 1 ended with %+v, want NodeLost for node 1", first)
 	}
 }
 
-// withoutFaults has agents find node 0 by its name, although a test has no DNS, and report whole GPUs. change may report others.
+// withoutFaults makes agents resolve the name of node 0, although a test has no DNS, and report healthy GPUs. change may
+// report faults.
 func withoutFaults(agents []*agenttest.Node, change func(*agent.Facts)) {
 	for _, node := range agents {
 		node.Wrap(func(next http.Handler) http.Handler {
@@ -292,7 +294,7 @@ func readyPod(node *agenttest.Node, uid, host string) *corev1.Pod {
 			ContainerStatuses: []corev1.ContainerStatus{{LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1}}}}}}
 }
 
-// TestRegroup: the environment's second pod is away, and comes back with nothing of its network.
+// TestRegroup: the environment's second pod goes away, and returns without the settings of its network.
 func TestRegroup(t *testing.T) {
 	training, _, agents := newTraining(t, "exit 0")
 	withoutFaults(agents, func(*agent.Facts) {})
@@ -321,7 +323,7 @@ func TestRegroup(t *testing.T) {
 			t.Errorf("node %d has network %+v, %v; want that of the first attempt", node.Config.Node, facts.Network, err)
 		}
 	}
-	// A deleted environment does not come back.
+	// A deleted environment does not return.
 	training.Clients.Kube = fake.NewClientset()
 	if err := training.whole(t.Context()); fail.ReasonOf(err) != fail.EnvironmentMissing {
 		t.Errorf("without an environment: got %v, want EnvironmentMissing", err)

@@ -47,7 +47,7 @@ func TestNewestComplete(t *testing.T) {
 	}
 }
 
-// TestResumed: two nodes with a volume each save a checkpoint, and node 1 is killed while it saves the next one.
+// TestResumed: two nodes with separate volumes each save a checkpoint, and node 1 is killed while it saves the next one.
 func TestResumed(t *testing.T) {
 	training, out, agents := newRestartable(t, 1, `echo "attempt $MLENV_ATTEMPT from ${MLENV_LAST_CHECKPOINT-nothing}"
 [ $MLENV_ATTEMPT = 1 ] || exit 0
@@ -90,7 +90,7 @@ exit 3`)
 	}
 }
 
-// TestSearchForCheckpoints: nodes that share a volume are asked once, for the ranks of all of them.
+// TestSearchForCheckpoints: one of the nodes that share a volume is asked, once, for the ranks of all of them.
 func TestSearchForCheckpoints(t *testing.T) {
 	training, out, agents := newRestartable(t, 1, "")
 	training.Spec.Launcher, training.Spec.Attempts = agent.Torchrun, []agent.Attempt{{Attempt: 1}}
@@ -124,7 +124,7 @@ func TestSearchForCheckpoints(t *testing.T) {
 		}
 	}
 	check("step-1", "step-1; attempt 2 has it")
-	// The same files on one volume are not enough.
+	// On one shared volume the same files are not enough.
 	id, err := os.ReadFile(filepath.Join(agents[0].Config.Paths.Workspace, ".mlenv-volume-id"))
 	if err != nil {
 		t.Fatal(err)

@@ -47,7 +47,7 @@ func (s slowClock) Write(p []byte) (int, error) {
 
 func (s slowClock) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
-// By the times in the statuses the rank that failed first is found, so all are by one clock.
+// The times in the statuses decide which rank failed first, so all of them are by one clock.
 func TestWrongClockOfANode(t *testing.T) {
 	began := filepath.Join(t.TempDir(), "began")
 	training, out, agents := newTraining(t, `if [ "$NODE_RANK" = 0 ]; then until [ -e `+began+` ]; do sleep 0.05; done; exit 7; fi; touch `+began+`; exec sleep 100`)

@@ -13,11 +13,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// TestDebuggedRankIsShown: the step says how to reach the rank, and waits for it.
+// TestDebuggedRankIsShown: the step prints how to reach the rank, and waits for it.
 func TestDebuggedRankIsShown(t *testing.T) {
 	training, out, agents := newTraining(t, "")
 	bin, attached := t.TempDir(), filepath.Join(t.TempDir(), "attached")
-	// A torchrun with one rank a node, and an interpreter that waits with debugpy.
+	// The launcher is torchrun with one rank per node, and the interpreter waits with debugpy.
 	python := fmt.Sprintf(`#!/bin/sh
 [ "$1" = -c ] && exit 0
 if [ "$3" = torch.distributed.run ]; then
@@ -30,7 +30,7 @@ echo "rank $NODE_RANK is done"`, attached)
 	if err := os.WriteFile(filepath.Join(bin, "python3"), []byte(python), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// In debugpy's place.
+	// The listener stands in for debugpy.
 	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", agent.DebugPort))
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ echo "rank $NODE_RANK is done"`, attached)
 	training.Spec.Env = map[string]string{"PATH": bin + ":" + os.Getenv("PATH")}
 	training.Spec.Launcher, training.Spec.Script, training.Spec.RanksPerNode = agent.Torchrun, "train.py", 1
 	training.Spec.DebugRank, training.Spec.Deadline = new(1), time.Now().Add(time.Hour)
-	const reached = " port-forward pod/env-1 5678 -n ns" // of kubectl, or of oc if that is installed
+	const reached = " port-forward pod/env-1 5678 -n ns" // the arguments of kubectl, or of oc if it is installed
 	go func() {                                          // a user who reads it attaches
 		for began := time.Now(); !strings.Contains(out.String(), reached) && time.Since(began) < 10*time.Second; {
 			time.Sleep(10 * time.Millisecond)
@@ -59,12 +59,12 @@ echo "rank $NODE_RANK is done"`, attached)
 	said := strings.Index(out.String(), "Rank 1 waits on node 1 for a debugger")
 	done := strings.Index(out.String(), "[1 1] rank 1 is done")
 	if said < 0 || done < said || strings.Count(out.String(), reached) != 1 {
-		t.Errorf("output %q, want it to say once how to reach the rank, before that is done", out)
+		t.Errorf("output %q, want it to print once how to reach the rank, before the rank is done", out)
 	}
 
 	training.ID, training.Spec.DebugRank = "another", new(2)
 	if _, err := training.Attempt(t.Context()); fail.ReasonOf(err) != fail.InvalidInput {
-		t.Errorf("a rank that there is not: %v, want InvalidInput", err)
+		t.Errorf("a rank that does not exist: %v, want InvalidInput", err)
 	}
 }
 

@@ -9,12 +9,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// A nightly run must not end because somebody works in the environment of the same name.
+// A nightly run must not end because a user works in the environment with the same name.
 func TestReplaceStopsNoRun(t *testing.T) {
 	for _, tc := range []struct {
 		name, run string
 		replace   bool
-		want      fail.Reason // "" for none
+		want      fail.Reason // "" for no error
 		words     string
 	}{
 		{"of a run", "nightly-1", true, fail.EnvironmentBusy, "run nightly-1 works on these nodes"},

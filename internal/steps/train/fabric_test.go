@@ -13,8 +13,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// TestFabricBeforeAnAttempt: the network of new pods is measured as that of the first ones was. python3 on the nodes is a
-// stand-in of the benchmark.
+// TestFabricBeforeAnAttempt: the step measures the network of new pods as it did that of the first pods. python3 on the
+// nodes stands in for the benchmark.
 func TestFabricBeforeAnAttempt(t *testing.T) {
 	const (
 		passes = `echo '{"fabric": 1, "event": "joined"}'; echo '{"fabric": 1, "operation": "all_reduce", "scope": "world", "bytes": 8, "ranks": 2, "time": 50000, "iterations": 9}'; echo '{"fabric": 1, "event": "done"}'`

@@ -41,7 +41,7 @@ func TestHang(t *testing.T) {
 	}
 }
 
-// TestSilence: what a silence means, for each time that the agents are asked.
+// TestSilence: what a silence means, at each time when the step queries the agents.
 func TestSilence(t *testing.T) {
 	waits := agent.RankActivity{Rank: 0, Frames: []agent.Frame{{Function: "all_reduce", File: "/lib/python3/site-packages/torch/distributed/distributed_c10d.py", Line: 4181}, {Function: "main", File: "t.py", Line: 9}}}
 	spins := waits
@@ -102,7 +102,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A silence that ended counts for the next one, and launcher command may be silent for ever.
+// The bound of a silence adapts to a silence that ended. With launcher command, ranks may be silent forever.
 func TestSilenceAdapts(t *testing.T) {
 	w, shown, start := silenceWatch{}, &progress{}, time.Now()
 	for _, look := range []struct{ quiet, want time.Duration }{{4 * time.Minute, 5 * time.Minute}, {0, 12 * time.Minute}, {time.Minute, 12 * time.Minute}} {

@@ -33,9 +33,9 @@ func TestLeaveOut(t *testing.T) {
 		ended   agent.Attempt
 		listed  []string
 		change  func(*appsv1.StatefulSet)
-		fault   string // of a GPU on Kubernetes node b
+		fault   string // the fault of a GPU on Kubernetes node b
 		deleted bool   // the pod of node 1 is a new one
-		answers bool   // node 1 does, as soon as it is asked again
+		answers bool   // node 1 answers as soon as it is asked again
 		want    []string
 		says    []string
 	}{

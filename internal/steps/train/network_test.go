@@ -19,7 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// NCCL's logs of both nodes are one verdict, and what is wrong is said once.
+// The step merges NCCL's logs from both nodes into one verdict, and reports each problem once.
 func TestTrainingShowsTheNetwork(t *testing.T) {
 	training, out, _ := newTraining(t, `
 file=$(printf %s "$NCCL_DEBUG_FILE" | sed "s/%h/ml-dev-env-$NODE_RANK/; s/%p/7/")
@@ -51,8 +51,8 @@ LOG
 	}
 }
 
-// In mode rdma ranks on sockets end the training, whether they would continue or have
-// ended well; in mode tcp they do not.
+// In mode rdma ranks on sockets end the training, whether they would continue or have exited with 0. In mode tcp they do
+// not.
 func TestSocketsEndWhatWasPromisedRDMA(t *testing.T) {
 	const log = `
 file=$(printf %s "$NCCL_DEBUG_FILE" | sed "s/%h/ml-dev-env-$NODE_RANK/; s/%p/7/")
@@ -89,7 +89,7 @@ LOG
 	}
 }
 
-// sockets is what the log of one of two ranks on TCP sockets shows.
+// sockets is the summary of the log of one of two ranks on TCP sockets.
 func sockets() *nccl.Summary {
 	reader := nccl.NewReader()
 	for _, line := range []string{
@@ -104,7 +104,7 @@ func sockets() *nccl.Summary {
 	return &summary
 }
 
-// TestNCCLIsMergedOncePerChange: the updates of hundreds of nodes do not each merge the logs of all of them.
+// TestNCCLIsMergedOncePerChange: an update from one of hundreds of nodes does not merge the logs of all of them again.
 func TestNCCLIsMergedOncePerChange(t *testing.T) {
 	m := ncclMonitor{log: slog.New(slog.DiscardHandler), wanted: nccl.RDMAGPU, ranks: 2}
 	m.note(nil, nil)
@@ -129,7 +129,8 @@ func TestNCCLIsMergedOncePerChange(t *testing.T) {
 	}
 }
 
-// Sockets that are seen after all ranks have ended well, before their launchers have, are no success.
+// If sockets are seen after all ranks have exited with 0, and before their launchers have ended, the training does not
+// succeed.
 func TestSocketsAreSeenInTheEnd(t *testing.T) {
 	training, _, _ := newTraining(t, "")
 	training.Network.Mode = agent.RDMA
@@ -149,7 +150,7 @@ func TestSocketsAreSeenInTheEnd(t *testing.T) {
 	}
 }
 
-// Without settings ranks would talk over TCP. Only the StatefulSet knows then that provision decided for RDMA.
+// Without settings ranks would communicate over TCP. Then only the StatefulSet shows that provision decided for RDMA.
 func TestSettingsLost(t *testing.T) {
 	for _, tc := range []struct {
 		mode  objects.Mode
@@ -158,7 +159,7 @@ func TestSettingsLost(t *testing.T) {
 	}{
 		{objects.RDMA, []agent.Facts{{}, {}}, fail.NodeLost},
 		{objects.RDMA, []agent.Facts{{}, {Network: &agent.Network{Mode: agent.RDMA}}}, ""},
-		{objects.RDMA, []agent.Facts{{Network: &agent.Network{Mode: agent.TCP}}}, ""}, // its nodes could not use RDMA
+		{objects.RDMA, []agent.Facts{{Network: &agent.Network{Mode: agent.TCP}}}, ""}, // the nodes could not use RDMA
 		{objects.TCP, []agent.Facts{{}, {}}, ""},
 	} {
 		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", Annotations: map[string]string{objects.ModeAnnotation: string(tc.mode)}}}

@@ -13,7 +13,7 @@ func TestProgress(t *testing.T) {
 	began := time.Unix(1_790_000_000, 0)
 	for _, tc := range []struct {
 		name    string
-		metrics string // what the training writes, arriving 10 s after it began
+		metrics string // what the training writes; it arrives 10 s after the training began
 		line    string
 		final   string
 	}{
@@ -44,7 +44,7 @@ func TestProgress(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			p := &progress{}
 			lines := metrics.Lines(func(value map[string]any) { p.add(value, began.Add(10*time.Second)) })
-			// However it is cut on its way.
+			// The result does not depend on how the lines are cut on the way.
 			for i := range len(tc.metrics) {
 				if _, err := lines.Write([]byte(tc.metrics[i : i+1])); err != nil {
 					t.Fatal(err)
@@ -55,7 +55,7 @@ func TestProgress(t *testing.T) {
 				t.Errorf("line (-want +got):\n%s", diff)
 			}
 			if again, _ := p.line("GPUs 90% busy"); again != "" {
-				t.Errorf("nothing is new, and it says %q", again)
+				t.Errorf("nothing is new, and it prints %q", again)
 			}
 			if diff := cmp.Diff(tc.final, p.final(600)); diff != "" {
 				t.Errorf("final (-want +got):\n%s", diff)
@@ -68,19 +68,19 @@ func TestProgressSaysEveryStep(t *testing.T) {
 	p := &progress{}
 	now := time.Unix(1_790_000_000, 0)
 	if !p.add(map[string]any{"step": 1.0}, now) || p.add(map[string]any{"step": 2.0}, now) {
-		t.Error("want the first step told as the first, and no other")
+		t.Error("want only the first step reported as the first")
 	}
 	if got, step := p.line("GPUs 90% busy"); got != "progress: step 2, GPUs 90% busy" || step != 2 {
 		t.Errorf("got %q", got)
 	}
-	// Whole seconds are all that some trainings write.
+	// Some trainers write only whole seconds.
 	p.add(map[string]any{"step": 3.0}, now)
 	if got, _ := p.line(""); got != "progress: step 3" {
 		t.Errorf("a step in the same second: %q", got)
 	}
 }
 
-// A pod's results share 4 KB.
+// The results of a pod share 4 KB.
 func TestFinalIsBounded(t *testing.T) {
 	p := &progress{}
 	p.add(map[string]any{"a": 1.0, "long": string(make([]byte, 100)), "z": 2.0}, time.Unix(0, 0))

@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 )
 
-// TestRankMissesTheRendezvous: rank 0 connects to the port at once, rank 1 when it is told to.
+// TestRankMissesTheRendezvous: rank 0 connects to the port at once, rank 1 when the test tells it to.
 func TestRankMissesTheRendezvous(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -30,7 +30,7 @@ exec sleep 1000`)
 		t.Fatal(err)
 	}
 	defer training.stop(t.Context(), "", "the test is over")
-	// until waits until both ranks have started and so many are at the rendezvous.
+	// until waits until both ranks have started and count ranks are at the rendezvous.
 	until := func(count int) []agent.JobStatus {
 		for {
 			statuses, _, ok := training.silence(t.Context())
@@ -45,7 +45,7 @@ exec sleep 1000`)
 		}
 	}
 	began, m := time.Now(), meeting{}
-	training.watchRendezvous(t.Context(), &m, nil, began) // nobody is there yet
+	training.watchRendezvous(t.Context(), &m, nil, began) // no rank is there yet
 	statuses := until(1)
 	for _, later := range []time.Duration{0, meetingTime - time.Second} {
 		if training.watchRendezvous(t.Context(), &m, statuses, began.Add(later)); out.String() != "" {
@@ -53,7 +53,7 @@ exec sleep 1000`)
 		}
 	}
 	training.watchRendezvous(t.Context(), &m, statuses, began.Add(meetingTime))
-	training.watchRendezvous(t.Context(), &m, statuses, began.Add(2*meetingTime)) // said once
+	training.watchRendezvous(t.Context(), &m, statuses, began.Add(2*meetingTime)) // the warning comes only once
 	if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "for 30s since the first came: rank 1 on node 1 ") {
 		t.Errorf("log %q, want one warning about rank 1", got)
 	}
@@ -65,11 +65,11 @@ exec sleep 1000`)
 	}
 	training.watchRendezvous(t.Context(), &m, until(2), began.Add(80*time.Second))
 	if !strings.Contains(out.String(), "All ranks have come to the rendezvous, the last ones after 1m20s.") {
-		t.Errorf("log %q, want that all have come", out)
+		t.Errorf("log %q, want a line that all have come", out)
 	}
 }
 
-// Only ranks for which another one waits are late, and not those that have ended.
+// A rank is late only if another rank waits for it, and not if it has ended.
 func TestLateRanks(t *testing.T) {
 	spec := agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 2}
 	now := time.Now()

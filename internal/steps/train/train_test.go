@@ -43,7 +43,7 @@ import (
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
 
-// buffer may be written and read at once.
+// buffer may be written and read in parallel.
 type buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -101,12 +101,12 @@ func TestTrainingSucceeds(t *testing.T) {
 	if want := `{"step":1,"steps":2,"loss":3.5}`; result.Metrics != want {
 		t.Errorf("metrics %q, want %q", result.Metrics, want)
 	}
-	// Again with the same id: the same end, and nothing runs.
+	// The second call with the same id has the same result, and runs nothing.
 	out.Reset()
 	if _, err := training.Attempt(t.Context()); err != nil || strings.Count(out.String(), "hello from") != 2 {
 		t.Errorf("attached to a job that has ended: %v; output %q, want all of it", err, out.String())
 	}
-	// The nodes are free now: no launcher is left that would refuse the next training.
+	// The nodes are free now: no launcher is left that would make the agents refuse the next training.
 	for _, client := range training.Nodes {
 		if facts, err := client.Facts(t.Context()); err != nil || len(facts.Running) > 0 {
 			t.Errorf("node %d runs %v, %v; want nothing", client.Node(), facts.Running, err)
@@ -114,7 +114,7 @@ func TestTrainingSucceeds(t *testing.T) {
 	}
 }
 
-// The output of thousands of ranks is more than anybody reads.
+// Nobody reads the output of thousands of ranks.
 func TestShownRanks(t *testing.T) {
 	for _, tc := range []struct {
 		nodes, perNode int
@@ -133,7 +133,7 @@ func TestShownRanks(t *testing.T) {
 }
 
 func TestTrainingNamesTheCause(t *testing.T) {
-	// Node 1 loses its peer and exits at once; node 0, whose error it is, is slow to end.
+	// Node 1 loses its peer and exits at once. The error is node 0's, and node 0 is slow to end.
 	training, _, _ := newTraining(t, `
 if [ $NODE_RANK = 1 ]; then
   sleep 0.3
@@ -180,7 +180,7 @@ func TestTrainingThatNoNodeCanStart(t *testing.T) {
 	if got := fail.ReasonOf(err); got != fail.ScriptNotFound {
 		t.Errorf("got %s: %v, want ScriptNotFound", got, err)
 	}
-	// The part of the other node may have started before it was told to stop.
+	// The other node's part of the job may have started before the step told it to stop.
 	if err := agents[0].Client.WatchJob(t.Context(), "job", func(agent.JobStatus) error { return nil }); err != nil && !agent.IsNotFound(err) {
 		t.Error(err)
 	}
@@ -225,8 +225,8 @@ func TestTimedOut(t *testing.T) {
 	}
 }
 
-// TestDoneMeansEnded: launchers that outlive their ranks are stopped, and the training is done when they have ended,
-// because until then the nodes refuse the next one.
+// TestDoneMeansEnded: the step stops launchers that outlive their ranks. The training is done when they have ended,
+// because until then the nodes refuse the next training.
 func TestDoneMeansEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stopped := make(chan struct{})
@@ -287,7 +287,7 @@ func TestInterruptedTrainingGoesOn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The step that comes after it sees every line once, in order.
+	// A step that attaches afterwards sees every line once, in order.
 	again := &buffer{}
 	training.Out, training.Log = again, step.TextLog(again)
 	if _, err := training.Attempt(t.Context()); err != nil {
@@ -309,7 +309,8 @@ func TestInterruptedTrainingGoesOn(t *testing.T) {
 	}
 }
 
-// TestInterruptedMeansEnded: a person's next command finds the nodes free, so Ctrl-C waits for ranks that save something first.
+// TestInterruptedMeansEnded: Ctrl-C waits for ranks that first save something, so that the user's next command finds the
+// nodes free.
 func TestInterruptedMeansEnded(t *testing.T) {
 	training, out, _ := newTraining(t, `trap 'sleep 0.5; exit 3' TERM; echo up; while :; do sleep 0.05; done`)
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -338,7 +339,7 @@ func TestLostNodeEndsTheTraining(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		deleted bool
-		// answer is node 1's to a watch after it is lost.
+		// answer is node 1's answer to a watch after the node is lost.
 		answer func(http.ResponseWriter, *http.Request)
 		want   string
 	}{
@@ -387,7 +388,7 @@ func TestLostNodeEndsTheTraining(t *testing.T) {
 	}
 }
 
-// A lost node does not report, so nothing more is waited for once all others have.
+// A lost node does not report, so the step stops waiting when all other nodes have reported.
 func TestOverWithALostNode(t *testing.T) {
 	training := &Training{}
 	gone := fail.Becausef(fail.NodeLost, "gone")
@@ -413,7 +414,7 @@ func TestOverWithALostNode(t *testing.T) {
 	}
 }
 
-// A launcher that fails, for example because its port is in use, has no ranks, and the other nodes are stopped after it.
+// A launcher that fails, for example because its port is in use, has no ranks. The step stops the other nodes after it.
 func TestLauncherFails(t *testing.T) {
 	refuse := func(context.Context, int) (net.Conn, error) { return nil, errors.New("no agent") }
 	training := &Training{Deps: Deps{Clients: &kube.Clients{}}, Spec: agent.JobSpec{Launcher: agent.Torchrun, RanksPerNode: 2, Nodes: 2}, Nodes: nodes.Set{
@@ -421,11 +422,11 @@ func TestLauncherFails(t *testing.T) {
 	}}
 	err := training.endError(t.Context(), []agent.JobStatus{{Node: 0, State: agent.Exited, Launcher: agent.Exit{Code: 1}}, {Node: 1, State: agent.Stopped, StopReason: "the launcher of node 0 ended"}}, nil)
 	if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "launcher torchrun of node 0 exited with 1 and started 0 of 2 ranks") {
-		t.Errorf("got %s: %v, want RankFailed of node 0's launcher", fail.ReasonOf(err), err)
+		t.Errorf("got %s: %v, want RankFailed for node 0's launcher", fail.ReasonOf(err), err)
 	}
 }
 
-// reports closes call at the first log message that begins with message.
+// reports is a log handler that closes call at the first message that begins with message.
 type reports struct {
 	message string
 	call    chan struct{}
@@ -445,7 +446,7 @@ func (r *reports) Handle(_ context.Context, record slog.Record) error {
 func TestSilentNodeIsLostInTheEnd(t *testing.T) {
 	training, _, _ := newTraining(t, "")
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // lost waits a little if the node may come back
+	cancel() // lost waits a little if the node may return
 	if err := training.lost(ctx, training.Nodes[1], time.Now().Add(-reachable+10*time.Second)); err != nil {
 		t.Errorf("before its time: %v", err)
 	}
@@ -463,7 +464,7 @@ func TestClusterPods(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		change func(*corev1.Pod) // nil for no pod
-		want   string            // "" if it may come back
+		want   string            // "" if the node may return
 	}{
 		{"it runs", func(*corev1.Pod) {}, ""},
 		{"deleted", nil, "its pod was deleted"},
@@ -486,7 +487,7 @@ func TestClusterPods(t *testing.T) {
 	}
 }
 
-// The agent of a new container may answer before the kubelet reports how the old one ended.
+// The agent of a new container may answer before the kubelet reports how the old container ended.
 func TestTerminationIsReportedLate(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-1", UID: "one"}}
 	client := fake.NewClientset(pod)
@@ -526,7 +527,7 @@ func TestForgedStatus(t *testing.T) {
 	}
 }
 
-// A launcher that ends before its ranks have started fails the training: the other nodes would wait for them.
+// If a launcher ends before its ranks have started, the training fails, because the other nodes would wait for them.
 func TestLauncherThatEndsEarly(t *testing.T) {
 	training := Training{Spec: agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 2}}
 	if why, certain := training.failing(agent.JobStatus{Node: 1, State: agent.Exited}); !certain || !strings.Contains(why, "node 1 ended before") {
@@ -568,7 +569,7 @@ func FuzzStatuses(f *testing.F) {
 	})
 }
 
-// A failure is final: the retried step reports it without the nodes.
+// A failure is final: the retried step reports it without contacting the nodes.
 func TestEarlierVerdict(t *testing.T) {
 	verdicts := map[fail.Reason]fail.Reason{fail.Cancelled: "", fail.AgentUnreachable: "", fail.EnvironmentMissing: "", "": ""}
 	for _, reason := range []fail.Reason{
@@ -595,7 +596,8 @@ func TestEarlierVerdict(t *testing.T) {
 	}
 }
 
-// The TaskRun loses a failure with the step's pod. A failure that is not final, and the step of another run, leave none.
+// The TaskRun loses a failure with the step's pod, so the Lease and the receipt keep it. A failure that is not final is
+// not kept. The step of another task or run finds none.
 func TestVerdictOutlivesThePod(t *testing.T) {
 	held := func() *coordinationv1.Lease {
 		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", Annotations: map[string]string{lease.HolderKind: "PipelineRun"}}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid")}}
@@ -629,7 +631,7 @@ func TestVerdictOutlivesThePod(t *testing.T) {
 	}
 }
 
-// A training whose environment somebody takes is stopped, with the reason.
+// If another holder takes the environment, the step stops the training and reports the reason.
 func TestLostEnvironment(t *testing.T) {
 	training, out, agents := newTraining(t, `trap 'exit 143' TERM; echo holds; while :; do sleep 0.05; done`)
 	held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid")}}
@@ -654,7 +656,7 @@ func TestLostEnvironment(t *testing.T) {
 	}
 	<-ended
 	if err := training.interrupted(ctx); fail.ReasonOf(err) != fail.EnvironmentMissing || !strings.Contains(err.Error(), "thief") {
-		t.Errorf("got %v, want EnvironmentMissing, by the thief", err)
+		t.Errorf("got %v, want EnvironmentMissing with the thief's name", err)
 	}
 	for _, node := range agents {
 		err := node.Client.WatchJob(t.Context(), "job", func(status agent.JobStatus) error {
@@ -685,7 +687,7 @@ func TestDeepSpeedArguments(t *testing.T) {
 	}
 }
 
-// Tasks pass variables behind a -- of their own, so that none is a flag.
+// Tasks pass variables after a -- of their own, so that no variable is read as a flag.
 func TestArguments(t *testing.T) {
 	for _, tc := range []struct {
 		args, want string // variables | arguments, or the error
@@ -726,7 +728,7 @@ func TestContainerRestartEndsTheTraining(t *testing.T) {
 	}
 	agents[1].Crash("job")
 	if err := <-ended; fail.ReasonOf(err) != fail.ContainerRestarted || !strings.Contains(err.Error(), "node 1") {
-		t.Errorf("got %s: %v; want ContainerRestarted of node 1", fail.ReasonOf(err), err)
+		t.Errorf("got %s: %v; want ContainerRestarted for node 1", fail.ReasonOf(err), err)
 	}
 	if status, err := agents[0].Client.Job(t.Context(), "job"); err != nil || status.State == agent.Running {
 		t.Errorf("node 0: %s, %v; want it stopped", status.State, err)

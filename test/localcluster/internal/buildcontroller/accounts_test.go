@@ -104,7 +104,7 @@ func TestSecretsComeLate(t *testing.T) {
 	}
 	again, err := handleAccount(t.Context(), client, "registry:5000", "late", "trainer")
 	if err != nil || again < 35*time.Second || again > 40*time.Second {
-		t.Errorf("the next look is in %s, %v; want 40 s after the creation", again, err)
+		t.Errorf("the next attempt is in %s, %v; want 40 s after the creation", again, err)
 	}
 	secrets, err := client.CoreV1().Secrets("late").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(secrets.Items) > 0 {

@@ -85,7 +85,8 @@ func measured() string {
 	return fmt.Sprintf("seconds, on %s, at %s", time.Now().UTC().Format(time.DateOnly), strings.TrimSpace(string(commit)))
 }
 
-// printTable prints a table as docs/benchmarks.md has it, with the machine below. The flag -update writes it there.
+// printTable prints a table in the format of docs/benchmarks.md, with the machine below it. The flag -update writes it
+// to that page.
 func printTable(b *testing.B, name string, rows [][]string) {
 	b.Helper()
 	var text strings.Builder

@@ -19,9 +19,8 @@ import (
 
 // training has the times of the events of one training.
 type training struct {
-	// began is when the step train was started, first when the first rank started, ended when the
-	// last rank ended, step when the first training step was done, verdict when the step train had
-	// ended.
+	// began is the start of the step train, first the start of the first rank, ended the end of the last rank, step the
+	// end of the first training step, and verdict the end of the step train.
 	began, first, step, ended, verdict time.Time
 }
 

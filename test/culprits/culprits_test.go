@@ -105,7 +105,7 @@ func TestCulprits(t *testing.T) {
 	if err != nil {
 		t.Fatalf("importing torch and deepspeed: %v; want a python3 in PATH that has them, which make culprits creates", err)
 	}
-	// DeepSpeed logs where it finds its accelerator, before the line that counts.
+	// DeepSpeed logs a line about its accelerator before the line with the versions.
 	lines := strings.Split(strings.TrimSpace(string(versions)), "\n")
 	prelude, err := os.ReadFile("testdata/culprits.py")
 	if err != nil {

@@ -356,7 +356,7 @@ func builtOnce(u trainer) {
 	before := u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving))
 	began := time.Now()
 	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving), "Nothing is built: "+imageIn(before))
-	u.Logf("finding that there is nothing to build took %.1f s", time.Since(began).Seconds())
+	u.Logf("build-image with unchanged inputs took %.1f s", time.Since(began).Seconds())
 	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"), "its arguments have changed")
 	u.moveBase(moving, registryHost+"/"+u.namespace+"/ml-dev-env:own")
 	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"), "The base has changed from "+moving+"@sha256:")
@@ -429,7 +429,7 @@ func (u trainer) leavesNoTrace() {
 		u.Errorf("the image's settings name the proxy:\n%s", config)
 	}
 	if !found["/built"] {
-		u.Errorf("the image has no /built among its %d files", len(found))
+		u.Errorf("/built is missing among the image's %d files", len(found))
 	}
 	for name, isFile := range found {
 		if isFile && strings.HasPrefix(name, "/etc/mlenv-ca/") {

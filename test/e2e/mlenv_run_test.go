@@ -151,7 +151,7 @@ func runCancelledByCtrlC(u trainer) {
 	select {
 	case <-out.seen:
 	case <-ctx.Done():
-		u.Errorf("%q was not printed", out.wanted)
+		u.Errorf("mlenv did not print %q", out.wanted)
 	}
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		u.Error(err)

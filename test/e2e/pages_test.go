@@ -186,8 +186,8 @@ func steady(line string) string {
 	return strings.TrimSpace(line)
 }
 
-// missing returns the first line of want that is missing in got or out of order there, "" for none. It ignores lines of
-// got before the first line of want and after the last one.
+// missing returns the first line of want that got lacks or has in another order, "" for none. It ignores lines of got
+// before the first line of want and after the last one.
 func missing(want []string, got string) string {
 	printed := strings.Split(got, "\n")
 	for i := range printed {

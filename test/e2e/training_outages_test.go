@@ -24,7 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 )
 
-// outage is how long a service of the cluster is away.
+// outage is the time for which a service of the cluster is down.
 const outage = 30 * time.Second
 
 // releaseDirectly is release for a cluster that may not answer: from this machine, without kubectl.

@@ -40,7 +40,7 @@ func webhook(u trainer) {
 	} {
 		id := u.send(refused.event, refused.body, refused.signature)
 		if said := u.refusal(id); !strings.Contains(said, refused.says) {
-			u.Errorf("an event %s was answered by\n%s\nwant %q", refused.why, said, refused.says)
+			u.Errorf("the answer to an event %s is\n%s\nwant %q", refused.why, said, refused.says)
 		}
 	}
 	if runs := u.kubectl("get", "pipelineruns", "--output=name"); runs != "" {

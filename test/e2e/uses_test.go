@@ -238,7 +238,7 @@ func storage(u user, images map[string]string) {
 	u.kubectl("wait", "--for=delete", "--timeout=2m", "pv/"+once)
 	u.kubectl("wait", "--for=jsonpath={.status.phase}=Released", "--timeout=2m", "pv/"+kept)
 	if _, err := os.Stat(filepath.Join(stateDir, "volumes", once)); !os.IsNotExist(err) {
-		u.Errorf("the folder of a deleted volume is still there (%v)", err)
+		u.Errorf("the folder of a deleted volume still exists (%v)", err)
 	}
 	if _, err := os.Stat(filepath.Join(stateDir, "volumes", kept)); err != nil {
 		u.Errorf("the folder of a retained volume is gone: %v", err)

@@ -51,7 +51,7 @@ func TestPythonSetsResolve(t *testing.T) {
 					constraints = append(constraints, slices.Collect(maps.Keys(hashes(read(t, r.lockOf(file)))))...)
 				}
 			}
-			// The same change as without-torchaudio.py makes to LLaMAFactory.
+			// without-torchaudio.py changes LLaMAFactory in the same way.
 			args = append(args, "--override", write(t, work, "override.txt", []string{"torchaudio; sys_platform == 'never'"}))
 			resolve := func(under []string, files ...string) []string {
 				return lines(compile(t, uv, slices.Concat(args, []string{"--constraints", write(t, work, "constraints.txt", under)}, files)...))

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// logTimeout is how long a log waits for its build to start.
+// logTimeout is the maximum time that a log waits for its build to start.
 const logTimeout = 30 * time.Second
 
 // logREST is builds/log.

@@ -77,7 +77,7 @@ type kind[T runtime.Object] struct {
 	object             func() runtime.Object
 	list               func() runtime.Object
 	strategy           strategy[T]
-	// fields that a client can select by, besides name and namespace.
+	// fields are the fields that a client can select by, in addition to name and namespace.
 	fields func(obj T) fields.Set
 	table  rest.TableConvertor
 	// The store calls read on every object before it returns the object.

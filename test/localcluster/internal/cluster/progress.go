@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// heartbeat is how often a long stage reports its progress.
+// heartbeat is the interval at which a long stage reports its progress.
 const heartbeat = 10 * time.Second
 
 // progress prints the stages of a command with their times. Stages may run in parallel.

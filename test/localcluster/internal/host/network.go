@@ -136,7 +136,7 @@ func KillInside(ns topology.Netns) error {
 		}
 		var pids []int
 		for _, link := range links {
-			// A process that has ended meanwhile is in no namespace.
+			// A process that has ended in the meantime is in no namespace.
 			if found, err := os.Stat(link); err == nil && os.SameFile(found, namespace) {
 				pid, err := strconv.Atoi(strings.Split(link, "/")[2])
 				if err != nil {

@@ -93,10 +93,10 @@ type Rights interface {
 }
 
 const (
-	// rightsTimeout is how long a request waits for an API server that is down.
+	// rightsTimeout is the maximum time that a request waits for an API server that is down.
 	rightsTimeout = time.Minute
 	rightsDelay   = 500 * time.Millisecond
-	// rightsLife is how long an answer is reused, because a pull or a push sends many requests.
+	// rightsLife is the time for which the gate reuses an answer, because a pull or a push sends many requests.
 	rightsLife = 5 * time.Second
 )
 

@@ -115,7 +115,7 @@ func requirementsFail(u trainer) {
 	if next == nil {
 		u.Fatalf("mlenv printed no command for the log of pip:\n%s", shortened(out))
 	}
-	got := u.TempDir() // another file in dir would change the training
+	got := u.TempDir() // not in dir, because another file there would make it a different training
 	u.says(dir, step.Done, append(strings.Fields(next[1]), "--to="+got)...)
 	var log []byte
 	err := filepath.WalkDir(got, func(path string, _ os.DirEntry, err error) error {

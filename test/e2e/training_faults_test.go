@@ -92,8 +92,8 @@ func (u trainer) healthyFree() {
 	}
 }
 
-// nodeLost tests that the training fails if a node is cut off permanently, and that the receipt
-// names only the GPUs of that node as not confirmed free.
+// nodeLost tests that the training fails if a node is cut off permanently, and that only the GPUs of that node are not
+// confirmed free.
 func nodeLost(u trainer) {
 	name, lost, says := u.loseNode("cut", func() {})
 	u.healthyFree()

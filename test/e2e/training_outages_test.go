@@ -293,7 +293,7 @@ func sameName(u trainer) {
 	u.end("again").succeeded().ranks(2)
 }
 
-// lateForRendezvous tests that the log names a rank that the others wait for within a minute, and reports what that
+// lateForRendezvous tests that, within a minute, the log names the rank that the others wait for, and reports what that
 // rank does.
 func lateForRendezvous(u trainer) {
 	name := u.start("e2e/late.py", "--param=launcher=torchrun", oneGPU)

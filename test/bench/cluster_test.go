@@ -22,8 +22,8 @@ func withoutCluster(b *testing.B) {
 	}
 }
 
-// BenchmarkColdUp times up with an empty cache and an empty compiler cache: about 15 minutes on 2 cores. The modules are
-// downloaded before, because it does not measure the network.
+// BenchmarkColdUp times up with an empty cache and an empty compiler cache: about 15 minutes on 2 cores. It downloads
+// the modules before the timed part, because it does not measure the network.
 func BenchmarkColdUp(b *testing.B) {
 	withoutCluster(b)
 	var cold []float64
@@ -41,7 +41,7 @@ func BenchmarkColdUp(b *testing.B) {
 func BenchmarkCluster(b *testing.B) {
 	withoutCluster(b)
 	ctx := b.Context()
-	// Afterwards the cache has the programs and images.
+	// This fills the cache with the programs and images.
 	for _, command := range []string{"up", "down"} {
 		check(b, localcluster(ctx, nil, command))
 	}

@@ -82,13 +82,13 @@ func (t logTimes) report() {
 	printLine("print(), one write per line, to a file", "MB/s", t.printedFile)
 }
 
-// aimed compares rates in MB/s with their aim.
+// aimed compares the median of rates in MB/s with the aim.
 func aimed(rates []float64) string {
 	const aim = 200
 	return fmt.Sprintf("%.1f x the aim of %d MB/s", median(rates)/aim, aim)
 }
 
-// share prints how many times as fast ours is.
+// share returns how many times as fast as the other rates ours are.
 func share(ours, other []float64) string {
 	return fmt.Sprintf("the agent is %.2f x as fast", median(ours)/median(other))
 }
@@ -184,7 +184,7 @@ func printing(shell, program string, bytes int) agent.JobSpec {
 
 func newJob() string { return "bench-" + rand.Text() }
 
-// runJob starts a job on one node and waits until it ends.
+// runJob runs a job on one node until it ends.
 func runJob(ctx context.Context, client *agent.Client, spec agent.JobSpec) (agent.JobStatus, error) {
 	id := newJob()
 	if _, err := client.StartJob(ctx, id, spec); err != nil {
@@ -214,7 +214,7 @@ func rankTime(job agent.JobStatus) time.Duration {
 	return job.Ranks[0].Ended.Sub(job.Ranks[0].Started)
 }
 
-// rate returns MB/s.
+// rate returns the rate in MB/s.
 func rate(bytes int, took time.Duration) float64 { return float64(bytes) / 1e6 / took.Seconds() }
 
 func readLog(ctx context.Context, client *agent.Client, id string, offset, bytes int64) error {
@@ -229,7 +229,7 @@ func readLog(ctx context.Context, client *agent.Client, id string, offset, bytes
 	return nil
 }
 
-// discard frees the disk for the next round.
+// discard deletes what the round wrote, to free the disk for the next round.
 func (ns *namespace) discard(ctx context.Context, n node, paths ...string) error {
 	_, err := ns.kubectl(ctx, append([]string{"exec", n.pod(), "--", "rm", "-rf"}, paths...)...)
 	return err

@@ -29,12 +29,12 @@ func TestMain(m *testing.M) {
 				fmt.Fprintln(os.Stderr, err)
 			}
 		}()
-		machine() // before the benchmarks need the cores
+		machine() // reads the load before the benchmarks use the cores
 		return m.Run()
 	}())
 }
 
-// machine returns what the measurements depend on, as it was at the start.
+// machine describes the machine and its load at the start, which affect the measurements.
 var machine = sync.OnceValue(func() (facts []string) {
 	model := runtime.GOARCH
 	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
@@ -52,7 +52,7 @@ var machine = sync.OnceValue(func() (facts []string) {
 	return facts
 })
 
-// printMachine prints once what the measurements depend on.
+// printMachine prints the description of the machine once.
 var printMachine = sync.OnceFunc(func() { fmt.Printf("\n%s\n", strings.Join(machine(), "\n")) })
 
 // check ends the benchmark after an error.

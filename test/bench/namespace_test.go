@@ -40,7 +40,7 @@ type namespace struct {
 	work string
 	// name is the name of the namespace, and of the repository on the cluster's git server.
 	name string
-	// image is that of the steps, and training that of the nodes.
+	// image is the image of the steps, and training the image of the nodes.
 	image, training string
 	clients         *kube.Clients
 }
@@ -84,8 +84,8 @@ func removeNamespace() error {
 	return errors.Join(err, os.RemoveAll(used.gitFolder()), os.RemoveAll(used.work))
 }
 
-// install compiles ml-dev-env from this folder, and installs it and a repository on the cluster.
-// It pulls the images to the nodes, where they are from the second use on.
+// install compiles ml-dev-env from this folder, and installs it and a repository on the cluster. It also pulls the
+// images to the nodes, so that no benchmark measures the pull.
 func (ns *namespace) install(ctx context.Context) error {
 	if _, err := ns.output(ctx, "go", "build", "-o", ns.work+"/", "./cmd/steps", "./cmd/mlenv"); err != nil {
 		return err

@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// project trains on the cluster: ml-dev-env, or a peer.
+// project is a project that trains on the cluster: ml-dev-env, or a peer.
 type project struct {
 	name string
-	// train trains with train.py. With fail, rank 1 fails, and trained has what the project reports then.
+	// train trains with train.py. With fail, rank 1 fails, and trained has the project's report of the failure.
 	train func(ctx context.Context, name string, fail bool) (trained, error)
 	// remove deletes the training and waits until its pods are gone.
 	remove func(ctx context.Context, name string) error
@@ -30,14 +30,14 @@ type project struct {
 	reported                         string
 }
 
-// trained is one training. Its output has what train.py printed.
+// trained is one training. Its output contains the output of train.py.
 type trained struct {
 	began, known     time.Time
 	output, reported string
 	failed           bool
 }
 
-// rankTimes is what train.py prints, in seconds since 1970.
+// rankTimes has the times that train.py prints, in seconds since 1970.
 type rankTimes struct {
 	Rank               int
 	Began, Step, Ended float64
@@ -45,7 +45,8 @@ type rankTimes struct {
 
 var printedTimes = regexp.MustCompile(`\{"rank": .*?\}`)
 
-// times are those of the ranks, by their numbers. Those of rank 0 may be missing after rank 1 failed, with its pod.
+// times returns the times of the ranks, by their numbers. After a failure of rank 1, those of rank 0 may be missing
+// together with its pod.
 func (t trained) times() (ranks [2]rankTimes, err error) {
 	found := printedTimes.FindAllString(t.output, -1)
 	for _, text := range found {
@@ -56,7 +57,7 @@ func (t trained) times() (ranks [2]rankTimes, err error) {
 		ranks[times.Rank%2] = times
 	}
 	if ranks[1].Ended == 0 || ranks[0].Ended == 0 && !t.failed {
-		return ranks, fmt.Errorf("train.py printed the times %q: want those of both ranks in\n%s", found, t.output)
+		return ranks, fmt.Errorf("train.py printed the times %q; want those of both ranks in\n%s", found, t.output)
 	}
 	return ranks, nil
 }

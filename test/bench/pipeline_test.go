@@ -21,11 +21,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// phases are the tasks of the pipeline in their order. Those of a group run in parallel.
+// phases are the tasks of the pipeline in their order. The tasks of a group run in parallel.
 var phases = [][]string{{"build-image", "preflight"}, {"provision"}, {"sync-repo", "check-fabric"}, {"train"}, {"teardown"}}
 
-// phaseTimes has seconds, one value per run. A phase's own time excludes its pod's start and the
-// time that it waits; noticed is the part of it from the last line of its log until the task is done: the kubelet and Tekton.
+// phaseTimes has seconds, one value per run. A phase's own time excludes its pod's start and its waits. noticed is the
+// part from the last line of the log until the task is done, which the kubelet and Tekton need.
 type phaseTimes struct{ took, pod, inner, own, noticed []float64 }
 
 type pipelineTimes struct {
@@ -132,8 +132,8 @@ func (ns *namespace) pipelineRun(name string) *v1.PipelineRun {
 	return r
 }
 
-// addPhases splits the run's time into phases. The groups of phases follow each other, so the rest of the
-// time lies between them. Of those that run in parallel, the one that ends last counts.
+// addPhases splits the run's time into phases. The groups of phases follow each other, so the rest of the time lies
+// between them. In a group, the phase that ends last counts.
 func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written receipt.Receipt, environment string, created time.Time, ends map[string]time.Time) error {
 	var problems []error
 	span := func(kind, name, from, to string) float64 {

@@ -33,7 +33,7 @@ func printLine(what, unit string, values []float64, compared ...string) {
 	fmt.Println(strings.TrimRight(line+"  "+strings.Join(compared, "; "), " "))
 }
 
-// number formats with three significant digits.
+// number formats a number with about three significant digits.
 func number(v float64) string {
 	switch {
 	case v >= 100:
@@ -55,7 +55,7 @@ func less(values []float64, aim float64, of string) string {
 	return fmt.Sprintf("%.2f of %s", median(values)/aim, of)
 }
 
-// times prints how many times as long, or as fast, another way took.
+// times returns the ratio of the other way's median to ours, with the aim if there is one.
 func times(other, ours []float64, aim float64, what string) string {
 	text := fmt.Sprintf("%.1f x %s", median(other)/median(ours), what)
 	if aim > 0 {
@@ -66,7 +66,8 @@ func times(other, ours []float64, aim float64, what string) string {
 
 func since(start time.Time) float64 { return time.Since(start).Seconds() }
 
-// compared is a cell of a table: the median of values, in seconds, and their range; with other, how many times as long as that it is.
+// compared returns a cell of a table: the median of values, in seconds, and their range. If other is a different row,
+// the cell also has the ratio of the medians.
 func compared(values, other []float64) string {
 	text := fmt.Sprintf("%s (%s to %s)", number(median(values)), number(slices.Min(values)), number(slices.Max(values)))
 	if &values[0] != &other[0] {
@@ -75,7 +76,7 @@ func compared(values, other []float64) string {
 	return text
 }
 
-// measured is the first cell of a table: when, and at which commit.
+// measured returns the first cell of a table: the unit, the date and the commit.
 func measured() string {
 	commit, err := exec.Command("git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty").Output()
 	if err != nil {
@@ -84,7 +85,8 @@ func measured() string {
 	return fmt.Sprintf("seconds, on %s, at %s", time.Now().UTC().Format(time.DateOnly), strings.TrimSpace(string(commit)))
 }
 
-// printTable prints a table as docs/benchmarks.md has it, with the machine below. The flag -update writes it there.
+// printTable prints a table in the format of docs/benchmarks.md, with the machine below it. The flag -update writes it
+// to that page.
 func printTable(b *testing.B, name string, rows [][]string) {
 	b.Helper()
 	var text strings.Builder

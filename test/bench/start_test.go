@@ -19,13 +19,12 @@ import (
 
 // training has the times of the events of one training.
 type training struct {
-	// began is when the step train was started, first when the first rank started, ended when the
-	// last rank ended, step when the first training step was done, verdict when the step train had
-	// ended.
+	// began is the start of the step train, first the start of the first rank, ended the end of the last rank, step the
+	// end of the first training step, and verdict the end of the step train.
 	began, first, step, ended, verdict time.Time
 }
 
-// ways are the launchers with which a training is launched again.
+// ways are the launchers of the repeated trainings.
 var ways = []struct {
 	launcher agent.Launcher
 	args     []string
@@ -40,7 +39,7 @@ var ways = []struct {
 type startTimes struct {
 	ready, synced, first, step, verdict, teardown []float64
 	again                                         map[agent.Launcher]*struct{ first, step, verdict []float64 }
-	// agent is the agents' part of a relaunch.
+	// agent is the time of a launch by the agents alone, without the step.
 	agent []float64
 }
 
@@ -53,7 +52,7 @@ func BenchmarkStart(b *testing.B) {
 		t.again[way.launcher] = &struct{ first, step, verdict []float64 }{}
 	}
 	for i := 0; b.Loop(); i++ {
-		// A new name each time, and so new claims: nothing of the previous run helps.
+		// Each run has a new name, and so new claims. It cannot profit from the previous run.
 		check(b, ns.timeStart(b.Context(), "start-"+strconv.Itoa(i), &t))
 	}
 	t.report()

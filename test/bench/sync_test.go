@@ -28,8 +28,8 @@ const (
 	treeBytes = 20_000_000
 )
 
-// BenchmarkSync copies a tree to four nodes in several ways. Each time the tree is new, because the nodes would recognize
-// an old one.
+// BenchmarkSync copies a tree to four nodes in several ways. Each round has a new tree, because the nodes would
+// recognize an old one.
 func BenchmarkSync(b *testing.B) {
 	ctx, ns := b.Context(), installed(b)
 	environments := []string{"tree-a", "tree-b"}
@@ -61,8 +61,8 @@ func BenchmarkSync(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		dir := filepath.Join(ns.work, "tree-"+strconv.Itoa(i))
 		check(b, writeTree(dir, uint64(time.Now().UnixNano())))
-		// Each round begins with another way, because the disk is still busy with the files of the previous way. Nothing is deleted
-		// until the end, because ext4 creates files slowly right after deleting others.
+		// Each round starts with a different way, because the disk is still busy with the files of the previous way.
+		// Nothing is deleted until the end, because ext4 creates files slowly right after deleting others.
 		turns := slices.Concat(ways[i%len(ways):], ways[:i%len(ways)])
 		for _, w := range turns {
 			check(b, timed(&w.all, func() error { return w.whole(dir) }))
@@ -82,7 +82,7 @@ func BenchmarkSync(b *testing.B) {
 	}
 }
 
-// way is one of the ways to copy a tree, and again after one file changed.
+// way is a way to copy a tree, and to copy it again after a change of one file.
 type way struct {
 	name           string
 	whole, changed func(dir string) error
@@ -143,7 +143,7 @@ func (ns *namespace) copyToAll(ctx context.Context, dir, file string, to []node)
 	})
 }
 
-// tarToAll sends a part of the folder dir.
+// tarToAll copies a part of the folder dir by tar.
 func (ns *namespace) tarToAll(ctx context.Context, dir, part string, to []node) error {
 	unpack := fmt.Sprintf("mkdir -p /workspace/tar/%[1]s && tar -C /workspace/tar/%[1]s -xf -", filepath.Base(dir))
 	return ns.toAll(ctx, to, func(ctx context.Context, pod string) *exec.Cmd {

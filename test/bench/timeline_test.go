@@ -69,7 +69,7 @@ func (ns *namespace) follow(ctx context.Context, run string) (*timeline, error) 
 		if err != nil {
 			return err
 		}
-		// The other watch may be later than this one.
+		// The other watch may report its events later than this one.
 		tasks, err := ns.clients.Tekton.TektonV1().TaskRuns(ns.name).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err

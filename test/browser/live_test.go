@@ -17,7 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 )
 
-// TestLivePage opens the page of mlenv ui over a training that makes a step whenever the page asks.
+// TestLivePage opens the page of mlenv ui for a training that advances one step on every request of the page.
 func TestLivePage(t *testing.T) {
 	browser := start(t)
 	for _, width := range []int64{375, 1280} {

@@ -36,12 +36,11 @@ func start(t *testing.T) context.Context {
 	return ctx
 }
 
-// tab is an open page, with everything that it has done.
+// tab is an open page, with a record of its requests and console messages.
 type tab struct {
 	*testing.T
 	ctx context.Context
-	// mu guards did: requests for anything other than the page itself, and messages of the
-	// console.
+	// mu guards did: the requests for anything other than the page itself, and the messages on the console.
 	mu  sync.Mutex
 	did []string
 }
@@ -92,8 +91,8 @@ func open(t *testing.T, browser context.Context, at string, width int64, scheme 
 	return opened
 }
 
-// look finds what a reader would complain about: text that does not fit into the page or its
-// picture, that is too small, or too pale on its background (WCAG 2, 4.5 to 1).
+// look finds text that a reader cannot read well: text that does not fit into the page or its picture, text that is too
+// small, and text with too little contrast (WCAG 2, 4.5 to 1).
 const look = `(() => {
 	const wrong = [], channel = v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
 	const rgb = text => text.match(/[\d.]+/g).map(Number);

@@ -34,13 +34,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
-// page is where the score is, and statuses are what the unit test of package cause reads. The flag -update writes both.
+// page is the page with the score. statuses is the file that the unit test of package cause reads. The flag -update
+// writes both.
 const (
 	page     = "../../docs/culprits.md"
 	statuses = "../../internal/diagnose/cause/testdata/culprits.json"
 )
 
-// launchers are those by which the agent starts ranks, as the programs would.
+// launchers are the launchers with which the agent itself starts the ranks, as the launcher's program would.
 var launchers = []agent.Launcher{agent.Torchrun, agent.DeepSpeed}
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
@@ -48,10 +49,10 @@ func TestMain(m *testing.M) { agenttest.Main(m) }
 // script is an entry of testdata/scripts.txt.
 type script struct {
 	name, code string
-	// rank that is the culprit: a number, any, or port, which stands for rank 0 while its port is in use.
+	// rank is the culprit: a number, any, or port, which stands for rank 0 while its port is in use.
 	rank string
-	// want is in the message, after its reason unless that is RankFailed. "rank N" also allows Hang: DeepSpeed's groups ignore the
-	// timeout that a script sets.
+	// want is a part of the message. In the file it follows the reason, unless the reason is RankFailed. "rank N" also
+	// allows Hang: DeepSpeed's groups ignore the timeout that a script sets.
 	want   string
 	reason fail.Reason
 }
@@ -74,7 +75,7 @@ func scripts(t *testing.T) (all []script) {
 	return all
 }
 
-// place is where the script fails, "" if it does not say.
+// place returns the line where the script fails, "" if the script does not mark it.
 func (s script) place(file string) string {
 	for i, line := range strings.Split(file, "\n") {
 		if strings.HasSuffix(line, "# here") {
@@ -93,18 +94,18 @@ type result struct {
 	Reason   fail.Reason       `json:"reason"`
 	Verdict  string            `json:"verdict"`
 	Statuses []agent.JobStatus `json:"statuses"`
-	// hang is true if the stacks of live ranks decided, which the statuses do not have.
+	// hang reports whether the verdict depends on the stacks of live ranks, which the statuses do not contain.
 	hang bool
-	// problem is what is wrong with the verdict, "" for nothing.
+	// problem describes what is wrong with the verdict, "" if nothing is.
 	problem string
 }
 
 func TestCulprits(t *testing.T) {
 	versions, err := exec.Command("python3", "-c", "import platform, torch, deepspeed; print(f'Python {platform.python_version()}, torch {torch.__version__}, DeepSpeed {deepspeed.__version__}')").Output()
 	if err != nil {
-		t.Fatalf("importing torch and deepspeed: %v: want a python3 in PATH that has them; make culprits makes one", err)
+		t.Fatalf("importing torch and deepspeed: %v; want a python3 in PATH that has them, which make culprits creates", err)
 	}
-	// DeepSpeed logs where it finds its accelerator, before the line that counts.
+	// DeepSpeed logs a line about its accelerator before the line with the versions.
 	lines := strings.Split(strings.TrimSpace(string(versions)), "\n")
 	prelude, err := os.ReadFile("testdata/culprits.py")
 	if err != nil {
@@ -143,7 +144,7 @@ func TestCulprits(t *testing.T) {
 // tempFolder matches the folder of a script.
 var tempFolder = regexp.MustCompile(regexp.QuoteMeta(os.TempDir()) + `/\S*?/workspace/`)
 
-// score is the table of all results.
+// score returns the table of all results.
 func score(results []result, versions string) string {
 	marks, right := map[string]map[agent.Launcher]string{}, 0
 	var names, wrong []string
@@ -183,7 +184,7 @@ func score(results []result, versions string) string {
 	return text.String()
 }
 
-// json is the entry with what package cause reads.
+// json returns the entry with the fields that package cause reads.
 func (r result) json(t *testing.T) string {
 	t.Helper()
 	for i, status := range r.Statuses {
@@ -208,7 +209,7 @@ func (r result) json(t *testing.T) string {
 	return string(content)
 }
 
-// file is the whole script.
+// file returns the whole script.
 func (s script) file() string { return "from culprits import *\n\n" + s.code }
 
 // run trains on two nodes with two ranks each, and returns the verdict.
@@ -222,7 +223,7 @@ func (s script) training(t *testing.T, launcher agent.Launcher, prelude []byte) 
 	t.Helper()
 	var set nodes.Set
 	for _, node := range agenttest.Start(t, 2) {
-		// Ranks find each other by these.
+		// The ranks find each other by these addresses.
 		node.End()
 		node.Config.Addresses = []string{"127.0.0.1", "127.0.0.2"}
 		node.Restart()
@@ -261,13 +262,14 @@ func TestEnvironments(t *testing.T) {
 		want, got := environments(t, original), environments(t, started)
 		for rank := range want {
 			if diff := cmp.Diff(want[rank], got[rank], cmpopts.IgnoreMapEntries(differs(started))); diff != "" {
-				t.Errorf("rank %d: launcher %s gives -, the agent +:\n%s", rank, original, diff)
+				t.Errorf("rank %d: variables (-launcher %s +agent):\n%s", rank, original, diff)
 			}
 		}
 	}
 }
 
-// differs reports whether a variable is another one for each job, or different by intention: see placeRanks in package server.
+// differs reports whether the agent intentionally sets a variable differently from the launcher: see placeRanks in
+// package server.
 func differs(launcher agent.Launcher) func(name, value string) bool {
 	return func(name, _ string) bool {
 		switch name {
@@ -278,7 +280,7 @@ func differs(launcher agent.Launcher) func(name, value string) bool {
 	}
 }
 
-// environments are the variables of the four ranks, without those that name the job or its folders.
+// environments returns the variables of the four ranks, without the variables that name the job or its folders.
 func environments(t *testing.T, launcher agent.Launcher) (all [4]map[string]string) {
 	t.Helper()
 	out := t.TempDir()
@@ -312,10 +314,10 @@ var (
 	rankLeft  = regexp.MustCompile(`rank (\d+) on node \d+ exited with 0 after`)
 )
 
-// compare is what is wrong with a verdict, "" for nothing.
+// compare returns what is wrong with a verdict, "" if nothing is.
 func (s script) compare(verdict error) string {
 	text := fmt.Sprint(verdict)
-	// A rank that left is named after the first of those that needed it.
+	// If a rank left, the message names it after the first rank that needed it.
 	named := rankLeft.FindStringSubmatch(text)
 	if named == nil {
 		named = rankNamed.FindStringSubmatch(text)

@@ -33,8 +33,8 @@ const (
 // keepVariable, if set, makes the tests use the running cluster and keep it.
 const keepVariable = "E2E_KEEP_CLUSTER"
 
-// TestCluster is one test because the order matters: the machine before, the cluster and its
-// repair, its uses in parallel, the machine after.
+// TestCluster is one test because the order of its parts matters: it records the machine's state, starts and repairs
+// the cluster, uses it in parallel, removes it, and compares the machine's state.
 func TestCluster(t *testing.T) {
 	keep := os.Getenv(keepVariable) != ""
 	if !keep {
@@ -43,7 +43,7 @@ func TestCluster(t *testing.T) {
 	before := machine(t)
 	start := time.Now()
 	times := &durations{}
-	// The first cleanup runs last: these are the last lines before the test runner's own.
+	// The cleanup that is registered first runs last. So these are the last lines before the test runner's own.
 	t.Cleanup(func() { times.printSlowest(os.Stdout, 10) })
 	if *update {
 		t.Cleanup(func() { times.writeFaults(t, repository(t)) })
@@ -91,7 +91,7 @@ func localclusterProgram(t *testing.T) string {
 	return filepath.Join(repository(t), "bin", "localcluster")
 }
 
-// commanding guards the cluster, which refuses two commands at the same time.
+// commanding keeps the cluster from getting two commands at the same time, which it refuses.
 var commanding sync.Mutex
 
 // localcluster runs the command, shows its progress while it runs, because an up may take long,
@@ -122,7 +122,7 @@ func run(t *testing.T, stdin []byte, program string, args ...string) (string, er
 	return string(out), err
 }
 
-// user has kubectl, tkn and a namespace of its own.
+// user runs kubectl and tkn in a namespace of its own.
 type user struct {
 	*testing.T
 	namespace string
@@ -140,7 +140,7 @@ func newUserIn(t *testing.T, namespace string) user {
 	t.Helper()
 	u := user{T: t, namespace: namespace}
 	u.kubectl("create", "namespace", u.namespace)
-	// The local cluster creates this Secret a moment later, or a minute if its API server was away.
+	// The local cluster creates this Secret a moment later. After an outage of its API server that can take a minute.
 	u.kubectl("wait", "--for=create", "secret/registry-pull", "--timeout=2m")
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -153,14 +153,14 @@ func newUserIn(t *testing.T, namespace string) user {
 	return u
 }
 
-// dumps collects what TestMain prints after all tests, so that it does not hide the failures, which the runner repeats at
-// the end.
+// dumps collects the text that TestMain prints after all tests. There the text does not hide the failures, because the
+// runner repeats them at the end.
 var dumps struct {
 	sync.Mutex
 	bytes.Buffer
 }
 
-// printLater prints after all tests.
+// printLater adds a text to dumps.
 func (u user) printLater(format string, args ...any) {
 	dumps.Lock()
 	defer dumps.Unlock()
@@ -189,7 +189,7 @@ func (u user) kubectl(args ...string) string {
 	return out
 }
 
-// try is kubectl that may fail.
+// try runs kubectl, which may fail.
 func (u user) try(args ...string) (string, error) {
 	u.Helper()
 	return run(u.T, nil, stateDir+"/bin/kubectl", append([]string{"--namespace", u.namespace}, args...)...)
@@ -258,7 +258,7 @@ type finder struct {
 }
 
 func (f *finder) Write(p []byte) (int, error) {
-	from := max(0, f.all.Len()-len(f.text)) // the text before was already searched
+	from := max(0, f.all.Len()-len(f.text)) // the text before is already searched
 	f.all.Write(p)
 	if !f.seen && bytes.Contains(f.all.Bytes()[from:], []byte(f.text)) {
 		f.seen = true

@@ -10,13 +10,13 @@ import (
 	"testing"
 )
 
-// fault is what breaks, and what the project does then.
+// fault describes what breaks, and what the project does then.
 type fault struct {
 	what string
-	// scenarios are the names of those that show it.
+	// scenarios are the names of the scenarios that test it.
 	scenarios []string
 	result    string
-	// bound is the time in which the result comes, if there is one.
+	// bound is the maximum time until the result, "" for none.
 	bound string
 }
 
@@ -74,7 +74,7 @@ const (
 	faultsBegin, faultsEnd = "<!-- written by make faults E2E_FLAGS=-update -->\n", "<!-- end -->"
 )
 
-// TestFaultsPage fails if docs/faults.md does not have the table, or names a scenario that does not exist.
+// TestFaultsPage fails if docs/faults.md lacks the table, or if the table names a scenario that does not exist.
 func TestFaultsPage(t *testing.T) {
 	list, err := os.ReadFile("training_test.go")
 	if err != nil {
@@ -83,7 +83,7 @@ func TestFaultsPage(t *testing.T) {
 	for _, f := range faults {
 		for _, name := range f.scenarios {
 			if !strings.Contains(string(list), `"`+name+`"`) {
-				t.Errorf("there is no scenario %s, which should show: %s", name, f.what)
+				t.Errorf("scenario %s not found; it should test: %s", name, f.what)
 			}
 		}
 	}
@@ -100,15 +100,15 @@ func TestFaultsPage(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if want != string(page) {
-		t.Error("docs/faults.md does not have the table of faults: go test ./test/e2e -update writes it")
+		t.Error("the table in docs/faults.md is outdated; write it: go test ./test/e2e -update")
 	}
 }
 
 // shown matches a row of the page: what breaks, and how the scenarios ended.
 var shown = regexp.MustCompile(`(?m)^\| (.*?) \|.*\| ?(.*?) \|$`)
 
-// faultsPage writes the table into the page. What took does not have stays as it was, and so does the line about the last
-// run if there is none.
+// faultsPage writes the table into the page. Faults without a time in took keep their old times. If run is empty, the
+// line about the last run stays.
 func faultsPage(page string, took map[string]string, run string) (string, error) {
 	before, rest, found := strings.Cut(page, faultsBegin)
 	old, after, ended := strings.Cut(rest, faultsEnd)
@@ -143,7 +143,7 @@ func faultsPage(page string, took map[string]string, run string) (string, error)
 	return before + faultsBegin + text + faultsEnd + after, nil
 }
 
-// isFault reports whether the scenario shows a fault.
+// isFault reports whether the scenario tests a fault.
 func isFault(scenario string) bool {
 	return slices.ContainsFunc(faults, func(f fault) bool { return slices.Contains(f.scenarios, scenario) })
 }

@@ -106,7 +106,7 @@ func buildFailures(u trainer) {
 			[]string{"requests 2.32.3 depends on urllib3", "The user requested urllib3==1.20"}},
 		{"syntax", "FROM " + smallBase + "\nRUM true\n", []string{file}, fail.DockerfileInvalid, []string{"line 2: ", "unknown instruction: RUM"}},
 		{"timeout", "FROM " + smallBase + "\nRUN sleep 300\n", []string{file, "--build-timeout=25s"}, fail.BuildTimeout, []string{"it did not end within 25s"}},
-		// An earlier stage prints what another failure prints.
+		// An earlier stage prints the error text of another failure.
 		{"run-exits", "FROM " + smallBase + " AS tools\nRUN echo Temporary failure in name resolution\nFROM " + smallBase +
 			"\nCOPY --from=tools /etc/passwd /tools\nRUN echo all is well && sh -c 'echo it is not; exit 7'\n", []string{file}, fail.BuildStepFailed,
 			[]string{"exit code 7 of RUN echo all is well", "  it is not\n"}},
@@ -117,7 +117,7 @@ func buildFailures(u trainer) {
 		{"no-account", "FROM " + smallBase + "\nRUN true\n", []string{file}, fail.BuildUnavailable, []string{`serviceaccounts "nobody" not found`, "serviceaccount nobody -n " + u.namespace}},
 		{"no-volume", "FROM " + smallBase + "\nRUN true\n", []string{file}, fail.InvalidInput, []string{"ConfigMaps [gone]"}},
 	}
-	// build-image keeps the fields that somebody else has set.
+	// build-image keeps the fields that another client has set.
 	u.buildConfig("no-account", "serviceAccount: nobody")
 	u.buildConfig("no-volume", "strategy: {dockerStrategy: {volumes: [{name: gone, source: {type: ConfigMap, configMap: {name: gone}}, mounts: [{destinationPath: /gone}]}]}}")
 	results := make([]build, len(failures))
@@ -143,7 +143,7 @@ func buildFailures(u trainer) {
 	u.noBuildPods()
 }
 
-// buildConfig creates a flavour's BuildConfig with one field of its spec.
+// buildConfig creates a flavour's BuildConfig, and sets one field of its spec.
 func (u trainer) buildConfig(flavour, field string) {
 	u.Helper()
 	fields := "source: {type: Binary, binary: {}}"
@@ -217,7 +217,7 @@ func buildsDisabled(u trainer) {
 	})
 }
 
-// without deletes an object of the cluster, and creates it again afterwards.
+// without deletes an object of the cluster, and recreates it afterwards.
 func (u trainer) without(object string, story func()) {
 	u.Helper()
 	var saved map[string]any
@@ -242,7 +242,8 @@ func (u trainer) without(object string, story func()) {
 	again()
 }
 
-// notServed waits until the API server does not serve the path, which it forgets a moment after the APIService.
+// notServed waits until the API server no longer serves the path. That happens a moment after the deletion of the
+// APIService.
 func (u trainer) notServed(path string) {
 	u.Helper()
 	ctx, cancel := u.within(time.Minute)
@@ -333,14 +334,14 @@ func buildPush(u trainer) {
 	u.noBuildPods()
 }
 
-// builtOnce builds an image from a base that needs a secret. The same inputs build nothing again;
-// a base that changed under its tag builds.
+// builtOnce builds an image from a base that needs a secret. Unchanged inputs start no new build. A base that changed
+// under its tag starts one.
 func builtOnce(u trainer) {
 	u.privateSecret("base")
 	file := "--cluster-file=" + u.clusterFile(namedImage, "  flavour: cpu\n"+withPullSecret+"  base_pull_secret: base\n")
 	folder := "--folder=" + u.folder("ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nARG SECRET_OF_A_BUILD=none\nENV KEPT=yes\nRUN echo $SECRET_OF_A_BUILD > /built\n")
 	private := u.privateBase()
-	// Two calls of one user at the same time make one build.
+	// Two calls of one user at the same time start only one build.
 	twin := make(chan build, 1)
 	go func() { twin <- u.build(file, folder, "--flavour=own", "--base-image="+private) }()
 	first := u.built(u.build(file, folder, "--flavour=own", "--base-image="+private), "Built "+registryHost+"/"+u.namespace+"/ml-dev-env@sha256:")
@@ -355,7 +356,7 @@ func builtOnce(u trainer) {
 	before := u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving))
 	began := time.Now()
 	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving), "Nothing is built: "+imageIn(before))
-	u.Logf("finding that there is nothing to build took %.1f s", time.Since(began).Seconds())
+	u.Logf("build-image with unchanged inputs took %.1f s", time.Since(began).Seconds())
 	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"), "its arguments have changed")
 	u.moveBase(moving, registryHost+"/"+u.namespace+"/ml-dev-env:own")
 	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"), "The base has changed from "+moving+"@sha256:")
@@ -363,7 +364,8 @@ func builtOnce(u trainer) {
 	u.leavesNoTrace()
 }
 
-// besideEachOther tests two builds of one flavour at the same time, of the same inputs by --force and of different ones.
+// besideEachOther tests two builds of one flavour at the same time: first with the same inputs and --force, then with
+// different inputs.
 func (u trainer) besideEachOther() {
 	u.Helper()
 	file, quick := "--cluster-file="+u.clusterFile(), "--folder="+u.folder("FROM "+smallBase+"\nRUN true\n")
@@ -391,8 +393,8 @@ func (u trainer) besideEachOther() {
 
 var buildName = regexp.MustCompile(`ml-dev-env-forced-\d+`)
 
-// leavesNoTrace tests that a build has proxy and certificates, and that the image has none of them
-// in its settings, history and files.
+// leavesNoTrace tests that a build uses the proxy and the certificates, and that the image's settings, history and
+// files contain neither.
 func (u trainer) leavesNoTrace() {
 	u.Helper()
 	const proxy = "http://proxy.invalid:3128"
@@ -427,7 +429,7 @@ func (u trainer) leavesNoTrace() {
 		u.Errorf("the image's settings name the proxy:\n%s", config)
 	}
 	if !found["/built"] {
-		u.Errorf("the image has no /built among its %d files", len(found))
+		u.Errorf("/built is missing among the image's %d files", len(found))
 	}
 	for name, isFile := range found {
 		if isFile && strings.HasPrefix(name, "/etc/mlenv-ca/") {
@@ -511,10 +513,10 @@ func (u trainer) phaseIs(name string, want buildv1.BuildPhase) {
 	}
 }
 
-// buildingFlags are those of a run that builds its image.
+// buildingFlags are the flags of a run that builds its image.
 var buildingFlags = []string{byShell, "--param=gpus-per-node=1", "--pipeline-timeout=1h", "--param=build-timeout=30m", "--param=timeout=5m", "--param=start-timeout=10m"}
 
-// smallImage leaves out of flavour cpu what a training script does not need.
+// smallImage omits the parts of flavour cpu that a training script does not need.
 const smallImage = "--param=build-args=WITH_SERVICES=false,WITH_LIBRARIES=false,DEEPSPEED_OPS=shm_comm"
 
 // building is the maximum time of a run that builds its image.
@@ -535,7 +537,7 @@ func builtByRuns(u trainer) {
 		u.Fatal(err)
 	}
 	if len(builds.Items) != 1 || builds.Items[0].Status.Phase != buildv1.BuildPhaseComplete {
-		u.Errorf("there were %d builds, want one, complete: %+v", len(builds.Items), builds.Items)
+		u.Errorf("%d builds; want one, with phase Complete: %+v", len(builds.Items), builds.Items)
 	}
 	u.mustContain(first.log("build-image")+second.log("build-image"), "Sending the folder of cpu", "; following it.")
 }
@@ -548,7 +550,8 @@ func builtInFull(u trainer) {
 	developmentServices(e.results["image"])(u)
 }
 
-// gpuFlavours builds the GPU flavours on stand-ins for NVIDIA's bases. It logs what images/README.md has.
+// gpuFlavours builds the GPU flavours on stand-ins for NVIDIA's bases. It logs the times and sizes that
+// images/README.md lists.
 func gpuFlavours(u trainer) {
 	const file = "--cluster-file=../../clusters/local.yaml"
 	u.install("../../clusters/local.yaml")
@@ -563,7 +566,7 @@ func gpuFlavours(u trainer) {
 	}
 }
 
-// sizeOf is the sum of an image's layers in the registry.
+// sizeOf returns the total size of an image's layers in the registry.
 func (u trainer) sizeOf(image string) (size int64) {
 	u.Helper()
 	pulled, err := crane.Pull(image, crane.WithContext(u.Context()))
@@ -588,7 +591,7 @@ func apiServerAway(u trainer) {
 	go func() { done <- u.build("--cluster-file="+u.clusterFile(), "--folder="+folder, "--flavour=away") }()
 	u.waitBuild("ml-dev-env-away-1", "sleeping")
 	u.killControlPlane()
-	// The API server is down for this time; there is nothing to watch.
+	// The API server stays down for this long. No event marks the end.
 	time.Sleep(20 * time.Second)
 	localcluster(u.T, "up")
 	b := u.built(<-done, "Built ")

@@ -17,17 +17,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testLifecycle does to the running cluster what happens to clusters: a second up, killed components.
+// testLifecycle tests a running cluster: a second up, killed components.
 func testLifecycle(t *testing.T) {
 	t.Run("a second up changes nothing", func(t *testing.T) {
 		before := components(t)
 		out := localcluster(t, "up")
 		if !strings.Contains(out, "the cluster is up (") || strings.Contains(out, "done ") {
-			t.Errorf("a second up did something:\n%s", out)
+			t.Errorf("a second up changed the cluster:\n%s", out)
 		}
 		for name, pid := range components(t) {
 			if before[name] != pid {
-				t.Errorf("%s was process %d and is %d", name, before[name], pid)
+				t.Errorf("%s was process %d and is now process %d", name, before[name], pid)
 			}
 		}
 	})
@@ -57,7 +57,8 @@ func testLifecycle(t *testing.T) {
 	}
 }
 
-// interruptedUp leaves a cluster that an up has to rebuild and that another one was interrupted at.
+// interruptedUp interrupts an up, makes the machine look as after a reboot, and interrupts the up that rebuilds the
+// cluster.
 func interruptedUp(t *testing.T) {
 	interruptUp(t, "etcd and API server")
 	// A reboot ends every process and removes the network; this is the closest that a test can get to one.

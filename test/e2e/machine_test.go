@@ -30,7 +30,7 @@ func machine(t *testing.T) map[string]bool {
 		add("file "+dir, names(t, dir)...)
 	}
 	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, d os.DirEntry, err error) error {
-		// Other programs of the machine create cgroups of their own and leave them.
+		// Other programs on the machine create cgroups of their own and do not remove them.
 		if err == nil && d.IsDir() && strings.Contains(path, "ml-dev-env") {
 			add("cgroup", path)
 		}
@@ -115,7 +115,7 @@ func processes(t *testing.T) []string {
 	return list
 }
 
-// difference lists what is in only one of the two.
+// difference lists the entries that are in only one of the two states.
 func difference(before, after map[string]bool) string {
 	var lines []string
 	for s := range after {

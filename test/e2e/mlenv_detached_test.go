@@ -9,7 +9,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// runDetached detaches from a run and looks at it while it is in progress.
+// runDetached detaches from a run and inspects the run while it is in progress.
 func runDetached(u trainer) {
 	const script = "i=0\nuntil test -e /workspace/enough; do echo \"line $i of $NODE_RANK\"; i=$((i+1)); sleep 0.1; done\necho it is enough\n"
 	dir := u.project(map[string]string{"train.sh": script})
@@ -30,7 +30,7 @@ func runDetached(u trainer) {
 	select {
 	case <-log.seen:
 	case <-ctx.Done():
-		u.Fatalf("%q was not printed:\n%s", log.wanted, log.String())
+		u.Fatalf("logs did not print %q:\n%s", log.wanted, log.String())
 	}
 	_, problems := u.says(dir, step.Failed, "train", "train.sh", "--launcher=command", "--replace")
 	u.mustContain(problems, "run detached works on these nodes")

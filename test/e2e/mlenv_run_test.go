@@ -104,8 +104,8 @@ func runByMlenv(u trainer) {
 	u.says(dir, step.WrongUsage, "status", "no-such-run")
 }
 
-// requirementsFail trains from a folder whose requirements cannot be installed: the run fails for that reason, and is not
-// cancelled. The message names the log, which is still there after the run.
+// requirementsFail trains from a folder whose requirements cannot be installed: the run fails for that reason, and is
+// not cancelled. The message names the log, which still exists after the run.
 func requirementsFail(u trainer) {
 	dir := u.project(map[string]string{"train.sh": "true\n", "pip.txt": "./no-such-file.whl\n"})
 	run := append([]string{"run", ".", "train.sh", "--run-name=unresolved", "--requirements=pip.txt"}, runFlags()...)
@@ -113,9 +113,9 @@ func requirementsFail(u trainer) {
 	u.mustContain(problems, "Run unresolved failed", "RequirementsFailed", "installing pip.txt on node ")
 	next := regexp.MustCompile(`mlenv (fetch unresolved /workspace/\S+/(rank-\d\.log)) `).FindStringSubmatch(out)
 	if next == nil {
-		u.Fatalf("no command for the log of pip is printed:\n%s", shortened(out))
+		u.Fatalf("mlenv printed no command for the log of pip:\n%s", shortened(out))
 	}
-	got := u.TempDir() // a folder with more in it is another training
+	got := u.TempDir() // not in dir, because another file there would make it a different training
 	u.says(dir, step.Done, append(strings.Fields(next[1]), "--to="+got)...)
 	var log []byte
 	err := filepath.WalkDir(got, func(path string, _ os.DirEntry, err error) error {
@@ -129,7 +129,7 @@ func requirementsFail(u trainer) {
 	}
 	u.mustContain(string(log), "pip.txt")
 
-	// The verdict of a run that has ended is reported again.
+	// The same command reports the verdict of the ended run again.
 	out, problems = u.says(dir, step.Failed, run...)
 	u.mustContain(problems, "Run unresolved failed")
 	if strings.Contains(out+problems, "mlenv up") {
@@ -151,7 +151,7 @@ func runCancelledByCtrlC(u trainer) {
 	select {
 	case <-out.seen:
 	case <-ctx.Done():
-		u.Errorf("%q was not printed", out.wanted)
+		u.Errorf("mlenv did not print %q", out.wanted)
 	}
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		u.Error(err)

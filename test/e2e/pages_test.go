@@ -16,7 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli"
 )
 
-// block is one piece of code of a page. An HTML comment before it may say how it is tested:
+// block is one piece of code of a page. An HTML comment before it can define how it is tested:
 //
 //	<!-- docs: skip: REASON -->      it is not run
 //	<!-- docs: skip all: REASON -->  this block and all later ones without a comment are not run
@@ -24,8 +24,8 @@ import (
 //	<!-- docs: offline -->           its commands need no cluster, so TestPages runs them
 //	<!-- docs: exit 1 -->            its last command ends with this exit code; also "offline, exit 1"
 //
-// A block without a comment has commands. In a block with lines that begin with "$ ", these are the commands, and the other
-// lines are their output. Blocks of Python and JSON have fences that name the language.
+// A block without a comment has commands. If lines of the block begin with "$ ", these lines are the commands, and the
+// other lines are their output. Blocks of Python and JSON have fences that name the language.
 type block struct {
 	page     string
 	line     int
@@ -132,7 +132,7 @@ type command struct {
 	output []string
 }
 
-// commands returns the commands of a block. Those that a backslash continues are one.
+// commands returns the commands of a block. Lines that end with a backslash continue on the next line.
 func (b block) commands() (commands []command) {
 	prompt := slices.ContainsFunc(b.text, func(line string) bool { return strings.HasPrefix(line, "$ ") })
 	continued := false
@@ -156,7 +156,8 @@ func (b block) commands() (commands []command) {
 	return commands
 }
 
-// volatile is what differs between two runs of the same command. Whole numbers without a unit count.
+// volatile matches text that differs between two runs of the same command. It does not match whole numbers without a
+// unit.
 var volatile = []struct {
 	pattern *regexp.Regexp
 	with    string
@@ -175,7 +176,7 @@ var volatile = []struct {
 	{regexp.MustCompile(`\s+`), " "},
 }
 
-// gap stands for any lines if it is a line of its own, and for any text in a line.
+// gap stands for any lines if it is a whole line, and for any text within a line.
 const gap = "..."
 
 func steady(line string) string {
@@ -185,8 +186,8 @@ func steady(line string) string {
 	return strings.TrimSpace(line)
 }
 
-// missing returns the first line of want that does not follow in got, "" if got has all. Lines before the first and after the
-// last one do not count.
+// missing returns the first line of want that got lacks or has in another order, "" for none. It ignores lines of got
+// before the first line of want and after the last one.
 func missing(want []string, got string) string {
 	printed := strings.Split(got, "\n")
 	for i := range printed {
@@ -245,7 +246,7 @@ func sameLine(want, printed string) bool {
 	return regexp.MustCompile("^" + strings.Join(parts, ".*") + "$").MatchString(printed)
 }
 
-// tutorialPages are the tested pages. The sessions of the end-to-end tests run those with commands for a cluster.
+// tutorialPages returns the tested pages. The end-to-end tests run the pages with commands for a cluster.
 func tutorialPages(t *testing.T, root string) map[string][]block {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(root, "docs", "tutorials", "*.md"))
@@ -270,8 +271,8 @@ func tutorialPages(t *testing.T, root string) map[string][]block {
 // sessions are the pages whose commands testTutorials runs on the cluster.
 var sessions = []string{"README.md", "first-run-local.md", "your-own-script.md"}
 
-// TestPages runs what needs no cluster, and fails for a block that neither it nor the end-to-end tests run, unless the page
-// has the reason.
+// TestPages runs the blocks that need no cluster. It fails for each block that neither it nor the end-to-end tests run,
+// unless the page gives a reason.
 func TestPages(t *testing.T) {
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	if err != nil {
@@ -286,7 +287,7 @@ func TestPages(t *testing.T) {
 				}
 			}
 			t.Chdir(folder)
-			// Where there is oc, commands to run next are its own.
+			// If oc is installed, mlenv prints the next commands for oc.
 			if err := os.WriteFile("oc", []byte("#!/bin/sh\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -340,7 +341,7 @@ func runOffline(t *testing.T, b block) (printed string) {
 	return printed
 }
 
-// TestBlocks: marks, continued lines, prompts, fences.
+// TestBlocks tests marks, continued lines, prompts and fences.
 func TestBlocks(t *testing.T) {
 	blocks, err := blocksOf("p.md", "# P\n\n    a \\\n      b\n    c\n\ntext\n\n<!-- docs: offline, exit 1 -->\n\n    $ d\n    out\n    $ e\n\n```json\n{}\n```\n\n"+
 		"<!-- docs: skip all: why -->\n\n    f\n\n    f\n\ntext\n\n    g\n\n<!-- docs: output -->\n    h\n")
@@ -385,7 +386,7 @@ Run train-multi-node-x7k2p succeeded after 2m27s.
 	}
 }
 
-// TestPythonOfPages runs the Python of the pages without a cluster, as a rank 0 whose run resumes another one.
+// TestPythonOfPages runs the Python of the pages without a cluster, as rank 0 of a run that resumes another run.
 func TestPythonOfPages(t *testing.T) {
 	root := filepath.Join("..", "..")
 	for page, blocks := range tutorialPages(t, root) {

@@ -8,8 +8,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// kueue tests environments that Kueue admits: one whose queue is not there, one that waits for another workload, and one that a
-// more urgent workload preempts. Kueue stays in the cluster.
+// kueue tests environments that Kueue admits: one whose queue is missing, one that waits for another workload, and one
+// that a more urgent workload preempts. Kueue stays in the cluster.
 func kueue(u trainer) {
 	localcluster(u.T, "up", "--kueue")
 	u.kubectl("apply", "--filename=testdata/queue.yaml")
@@ -23,7 +23,7 @@ func kueue(u trainer) {
 	inQueue("nowhere")
 	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("preflight", fail.QueueUnavailable, "namespace "+u.namespace+" has no LocalQueue nowhere")
 
-	// job has two GPUs until it is deleted.
+	// job holds two GPUs until it is deleted.
 	job := func(name, labels string) {
 		u.Helper()
 		u.applyText(fmt.Sprintf(`{apiVersion: batch/v1, kind: Job, metadata: {name: %s, namespace: %s, labels: {kueue.x-k8s.io/queue-name: team-a%s}},
@@ -41,7 +41,8 @@ func kueue(u trainer) {
 	u.kubectl("delete", "job", "first")
 
 	u.waitOutput(name, "train", "[0 -] node 0 is in attempt 2\n", "[1 -] node 1 is in attempt 2\n")
-	u.mustContain(u.kubectl("get", "pod", "ml-dev-env-1", "--output=jsonpath={.spec.nodeSelector}"), `"kubernetes.io/os":"linux"`) // the flavour's
+	// The ResourceFlavor has this node selector.
+	u.mustContain(u.kubectl("get", "pod", "ml-dev-env-1", "--output=jsonpath={.spec.nodeSelector}"), `"kubernetes.io/os":"linux"`)
 	job("urgent", ", kueue.x-k8s.io/priority-class: urgent")
 	u.waitOutput(name, "train", "Attempt 2 failed: ", "Preempted to accommodate a workload")
 	u.kubectl("delete", "job", "urgent")

@@ -56,7 +56,7 @@ func testRights(t *testing.T, since time.Time, whole bool) {
 		case role[asked]:
 			seen[asked] = true
 		case !observer[asked] && !everybodys(asked):
-			t.Errorf("%s of namespace %s did %v, which the Role does not give", request.User.Username, request.ObjectRef.Namespace, asked)
+			t.Errorf("%s of namespace %s did %v, which the Role does not grant", request.User.Username, request.ObjectRef.Namespace, asked)
 		}
 	}
 	for asked, namespace := range refused {
@@ -76,9 +76,9 @@ func testRights(t *testing.T, since time.Time, whole bool) {
 	for given := range role {
 		switch reason := why[given]; {
 		case seen[given] && reason != "":
-			t.Logf("%v was used, though unusedRights has it: %s", given, reason)
+			t.Logf("%v was used although unusedRights lists it: %s", given, reason)
 		case !seen[given] && reason == "" && whole:
-			t.Errorf("no run used %v: remove it from the Role, or give its reason in unusedRights", given)
+			t.Errorf("no run used %v: remove it from the Role, or add it to unusedRights with a reason", given)
 		}
 	}
 }
@@ -95,8 +95,8 @@ func rightsOf(rules []rbacv1.PolicyRule) map[right]bool {
 	return all
 }
 
-// everybodys reports whether Kubernetes allows the request to every account: the API's groups, and
-// questions about the caller itself.
+// everybodys reports whether Kubernetes allows the request to every account. It allows discovery of the API, and
+// reviews of the caller's own rights.
 func everybodys(asked right) bool {
 	return asked.resource == "" || strings.HasPrefix(asked.resource, "selfsubject")
 }

@@ -286,7 +286,7 @@ func (d stepRun) failed(parts ...string) {
 	d.says(parts...)
 }
 
-// says checks the log, which may contain a secret only where it is masked.
+// says checks the log, which may contain a secret only in the lines that mask it.
 func (d stepRun) says(parts ...string) {
 	d.Helper()
 	d.mustContain(d.log, parts...)

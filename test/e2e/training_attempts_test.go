@@ -90,8 +90,8 @@ func restarted(u trainer) {
 	}
 }
 
-// resumed tests a run of which a rank is killed while all save a checkpoint: the next attempt resumes from the checkpoint before,
-// and ends with the loss of an undisturbed run.
+// resumed tests a run in which a rank is killed while all ranks save a checkpoint: the next attempt resumes from the
+// checkpoint before, and ends with the same loss as an undisturbed run.
 func resumed(u trainer) {
 	flags := []string{"--param=launcher=torchrun", oneGPU, "--param=max-restarts=1"}
 	e := u.end(u.start("e2e/resumes.py", append(flags, "--param=script-args=--killed")...)).succeeded().ranks(2)
@@ -111,7 +111,7 @@ func resumed(u trainer) {
 	e.equal("the final loss", e.finalLoss(), undisturbed.finalLoss())
 }
 
-// finalLoss returns the last loss that the run's receipt has, as it was written.
+// finalLoss returns the last loss in the run's receipt, as the training wrote it.
 func (e ending) finalLoss() string {
 	e.Helper()
 	var metrics struct{ Loss json.Number }

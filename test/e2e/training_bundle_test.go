@@ -77,7 +77,7 @@ func releaseBundle(u trainer) {
 	u.sameFromElsewhere(image)
 }
 
-// startTest starts tests/run.yaml of a Task or Pipeline, from a bundle and under its name.
+// startTest starts tests/run.yaml of a Task or Pipeline from a bundle. The run has the name of the Task or Pipeline.
 func (u trainer) startTest(kind, named, from string) {
 	u.Helper()
 	content, err := os.ReadFile(filepath.Join(repository(u.T), kind, named, "tests", "run.yaml"))

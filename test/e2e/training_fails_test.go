@@ -37,7 +37,8 @@ func hangs(u trainer) {
 	e := u.end(u.start("e2e/stops.py", "--param=launcher=torchrun", "--param=hang-timeout=40s", oneGPU)).
 		failed("train", fail.Hang, "rank 1 on node 1 is stopped by a signal", "no rank has printed or measured anything for")
 	e.mustContain(e.log("train"), "No rank has printed or measured anything for", "mlenv fetch "+e.run.Name)
-	for rank, line := range []string{"e2e/stops.py:14", "e2e/stops.py:13"} { // by the py-spy of the agent's image: the nodes' has none
+	// py-spy comes from the agent's image, because the nodes' image has none.
+	for rank, line := range []string{"e2e/stops.py:14", "e2e/stops.py:13"} {
 		e.mustContain(e.recorded(e.run.UID, fmt.Sprintf("stacks-%d.txt", rank)), fmt.Sprintf("rank %d on node %d", rank, rank), line)
 	}
 }
@@ -55,7 +56,7 @@ func groupOutOfMemory(u trainer) {
 	u.installChanged("memory: 1Gi", "memory: 256Mi", "memory: 4Gi", "memory: 512Mi")
 	name := u.start("e2e/memory.py", byShell, oneGPU, "--param=script-args=--group")
 	u.waitOutput(name, "train", "[1 -] node 1 begins")
-	const preferred = "1000" // by the kernel, of all processes of the container
+	const preferred = "1000" // the kernel kills the container's process with the highest score
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", u.agentProcess("ml-dev-env-1")), []byte(preferred), 0o644); err != nil {
 		u.Fatal(err)
 	}
@@ -87,8 +88,8 @@ func mistakesAtOnce(u trainer) {
 	}
 }
 
-// imageMissing tests that the registry is asked for the image before anything is created, and that
-// the error of the kubelets is found if it was not asked.
+// imageMissing tests that preflight asks the registry for the image before the run creates anything, and that provision
+// alone, which does not ask, reports the kubelets' error.
 func imageMissing(u trainer) {
 	image := registryHost + "/e2e/no-such-image:1"
 	u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=image="+image)).failed("preflight", fail.ImageUnavailable, image)
@@ -98,8 +99,7 @@ func imageMissing(u trainer) {
 	u.mustContain(results["message"], image)
 }
 
-// tooMany requests more than the cluster file allows, and then what the cluster file allows and
-// the cluster does not have.
+// tooMany requests more than the cluster file allows, and then more than the cluster has.
 func tooMany(u trainer) {
 	u.end(u.start("e2e/quick.sh", byShell, "--param=gpus-per-node=5", "--param=nodes=3")).
 		failed("preflight", fail.InvalidInput, "gpus-per-node: 5", "want 1 to 4", "nodes: 3", "lists 2 nodes")
@@ -148,7 +148,8 @@ func timeoutTooShort(u trainer) {
 	u.end(u.start("e2e/quick.sh", append(flags, strings.Fields(advised)...)...)).succeeded()
 }
 
-// gpuMissing tests nodes of which a GPU has counted a memory error, which is no fault, and of which one has fallen off the bus.
+// gpuMissing tests nodes with a GPU that has counted a memory error, which is no fault, and a node with a GPU that has
+// fallen off the bus.
 func gpuMissing(u trainer) {
 	u.Cleanup(func() { localcluster(u.T, "up", "--gpu-fault=none") })
 	localcluster(u.T, "up", "--gpu-fault=node-1:0=ecc", "--gpu-fault=node-2:3=ecc")

@@ -44,7 +44,7 @@ func nodeCutShort(u trainer) {
 	name := u.holding()
 	localcluster(u.T, "node", "cut", "node-2")
 	defer localcluster(u.T, "node", "join", "node-2")
-	time.Sleep(5 * time.Second) // how long it is cut
+	time.Sleep(5 * time.Second) // the duration of the loss
 	localcluster(u.T, "node", "join", "node-2")
 	u.releaseDirectly() // the node may not answer at once
 	e := u.end(name).succeeded()
@@ -52,7 +52,7 @@ func nodeCutShort(u trainer) {
 	e.mustContain(e.recorded(e.run.UID, "rank-1.log"), "node 1 was released")
 }
 
-// holdingOnThird is holding on node-1 and on a third node, which runs nothing else.
+// holdingOnThird calls holding with an environment on node-1 and on the third node, which runs nothing else.
 func (u trainer) holdingOnThird() (name string) {
 	u.Helper()
 	u.addThirdNode()
@@ -60,8 +60,8 @@ func (u trainer) holdingOnThird() (name string) {
 	return u.holding()
 }
 
-// loseNode cuts off or stops for good a node of a training, on a Kubernetes node that runs nothing else, and returns what
-// the verdict says when the step has given it. breaking comes just before.
+// loseNode permanently cuts off or stops the third node, which runs one node of a training and nothing else. It calls
+// breaking just before. It waits until the step reports the loss, and returns the text of that report.
 func (u trainer) loseNode(how string, breaking func()) (name, lost, says string) {
 	u.Helper()
 	name = u.holdingOnThird()
@@ -73,7 +73,7 @@ func (u trainer) loseNode(how string, breaking func()) (name, lost, says string)
 	return name, lost, says
 }
 
-// healthyFree waits until no pod of the environment holds GPUs of a node that answers.
+// healthyFree waits until the environment has no pods except on the third node.
 func (u trainer) healthyFree() {
 	u.Helper()
 	ctx, cancel := u.within(2 * time.Minute)
@@ -92,17 +92,18 @@ func (u trainer) healthyFree() {
 	}
 }
 
-// nodeLost tests that a node that is cut off for good ends the training, and that only its own GPUs are not confirmed free.
+// nodeLost tests that the training fails if a node is cut off permanently, and that only the GPUs of that node are not
+// confirmed free.
 func nodeLost(u trainer) {
 	name, lost, says := u.loseNode("cut", func() {})
 	u.healthyFree()
 	e := u.endWithin(name, patience+4*time.Minute).failed("train", fail.NodeLost, says) // teardown's timeout
 	e.mustContain(e.receipt.Teardown, "pod ml-dev-env-"+lost+" on "+thirdNode+", whose GPUs cannot be confirmed free")
-	localcluster(u.T, "up", "--nodes=2") // takes the lost pod away
+	localcluster(u.T, "up", "--nodes=2") // removes the lost pod
 }
 
-// nodeLostWithoutTekton is nodeLost while Tekton stands still: the reaper releases the environment, and what the step
-// reported is the verdict when Tekton is back.
+// nodeLostWithoutTekton tests the same loss while Tekton's controller is stopped: the reaper releases the environment,
+// and the verdict is the step's report once Tekton is back.
 func nodeLostWithoutTekton(u trainer) {
 	scale := func(replicas string) {
 		u.Helper()
@@ -110,7 +111,7 @@ func nodeLostWithoutTekton(u trainer) {
 	}
 	u.Cleanup(func() { scale("1") })
 	name, lost, says := u.loseNode("cut", func() {
-		u.suspendReaper(false) // install stops it
+		u.suspendReaper(false) // install suspends it
 		scale("0")
 	})
 	u.healthyFree()
@@ -132,12 +133,12 @@ func nodeLostWithoutTekton(u trainer) {
 	u.mustContain(left.Message, says)
 	u.mustContain(left.Teardown, "the reaper released the environment", "pod ml-dev-env-"+lost+" on "+thirdNode+", whose GPUs cannot be confirmed free")
 	scale("1")
-	localcluster(u.T, "up", "--nodes=2") // takes the lost pod away, which teardown waits for
+	localcluster(u.T, "up", "--nodes=2") // removes the lost pod, which teardown waits for
 	u.end(name).failed("train", fail.NodeLost, says)
 }
 
-// nodeReplaced tests that a training survives a killed rank, and after that the loss of a Kubernetes node, which another one
-// replaces as soon as an administrator does what the log asks for.
+// nodeReplaced tests that a training survives a killed rank, and after that the loss of a Kubernetes node, which
+// another node replaces as soon as an administrator follows the instructions in the log.
 func nodeReplaced(u trainer) {
 	u.addThirdNode()
 	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, node-2, "+thirdNode+toleratesThird))

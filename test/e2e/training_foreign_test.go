@@ -29,7 +29,7 @@ func foreignPods(u trainer) {
 		u.untouched(pod)
 	}
 
-	// The agents get no notice of this.
+	// The killed command cannot notify the agents.
 	ctx, cancel := context.WithTimeout(u.Context(), time.Minute)
 	defer cancel()
 	killed := check("--idle=10s")

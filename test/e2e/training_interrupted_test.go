@@ -43,7 +43,7 @@ func stepPodDeleted(u trainer) {
 	pod := u.startedPod(name, "train", "")
 	deleted := time.Now()
 	u.kubectl("delete", "pod", pod.Name, "--wait=false")
-	u.release("ml-dev-env-0", "middle") // while no step follows
+	u.release("ml-dev-env-0", "middle") // while no pod follows the ranks
 	u.startedPod(name, "train", pod.UID)
 	u.release("ml-dev-env-0", "end")
 	e := u.end(name).succeeded().ranks(4)

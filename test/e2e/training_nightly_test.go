@@ -73,7 +73,7 @@ func nightly(u trainer) {
 	out, _ := u.says(u.TempDir(), step.Done, "trend", "--schedule=nightly", "--svg="+picture)
 	u.mustContain(out, u.repo+": e2e/pace.py, by command on 2 nodes with 1 rank each", night+"  Succeeded", "  Regression  ", "of 3 runs before")
 	if drawn, err := os.ReadFile(picture); err != nil || !strings.Contains(string(drawn), night+": step time") {
-		u.Errorf("the picture has no %s: %v", night, err)
+		u.Errorf("the picture does not show %s: %v", night, err)
 	}
 	u.nightlyRights(began)
 

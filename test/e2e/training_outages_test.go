@@ -24,7 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 )
 
-// outage is how long a service of the cluster is away.
+// outage is the time for which a service of the cluster is down.
 const outage = 30 * time.Second
 
 // releaseDirectly is release for a cluster that may not answer: from this machine, without kubectl.
@@ -60,7 +60,7 @@ func (u trainer) inEachTask(breaking func()) {
 func apiServerAwayInEachTask(u trainer) {
 	u.inEachTask(func() {
 		u.killControlPlane()
-		time.Sleep(outage) // there is nothing to watch
+		time.Sleep(outage) // no event marks the end
 		localcluster(u.T, "up")
 	})
 }
@@ -78,7 +78,7 @@ func etcdSlow(u trainer) {
 	u.endWithin(u.start("e2e/quick.sh", byShell, oneGPU), 2*patience).succeeded()
 }
 
-// slow lets a component of the local cluster work and stand still in turns. The function ends that.
+// slow stops and resumes a component of the local cluster in turns. The returned function ends this.
 func (u trainer) slow(component string, works, stands time.Duration) (end func()) {
 	u.Helper()
 	pid, stop, stopped := components(u.T)[component], make(chan struct{}), make(chan struct{})
@@ -107,9 +107,10 @@ func (u trainer) slow(component string, works, stands time.Duration) (end func()
 	})
 }
 
-// killControlPlane kills the API server and the controller manager, which the next localcluster up starts again. A controller
-// manager that outlives its API server may watch again only half a minute after the API server is back. Until then it misses
-// the renewed Leases of nodes, takes the nodes for dead, and removes Tekton's webhook from its Service.
+// killControlPlane kills the API server and the controller manager, which the next localcluster up starts again. A
+// controller manager that outlives its API server may watch again only half a minute after the API server is back.
+// Until then it misses the renewed Leases of nodes, considers the nodes dead, and removes Tekton's webhook from its
+// Service.
 func (u trainer) killControlPlane() {
 	u.Helper()
 	u.kill("kube-apiserver")
@@ -149,7 +150,8 @@ func registryAway(u trainer) {
 	}
 }
 
-// dnsAway tests that a training does not need DNS, and that a run that does ends with a reason before it holds a GPU.
+// dnsAway tests that a training does not need DNS, and that a run that needs DNS fails with a reason before it holds a
+// GPU.
 func dnsAway(u trainer) {
 	scale := func(replicas string) {
 		u.kubectl("scale", "deployment/coredns", "--namespace=kube-system", "--replicas="+replicas)
@@ -186,7 +188,7 @@ func gitSlow(u trainer) {
 	if err := os.Mkdir(big, 0o755); err != nil {
 		u.Fatal(err)
 	}
-	noise := make([]byte, 64<<20) // which git cannot compress
+	noise := make([]byte, 64<<20) // random bytes, which git cannot compress
 	_, _ = rand.Read(noise)
 	if err := os.WriteFile(filepath.Join(big, "noise"), noise, 0o644); err != nil {
 		u.Fatal(err)
@@ -217,7 +219,7 @@ func logFull(u trainer) {
 			u.Fatal(err)
 		}
 		u.Cleanup(func() {
-			if err := syscall.Unmount(folder, syscall.MNT_DETACH); err != nil { // kubelet has files open there
+			if err := syscall.Unmount(folder, syscall.MNT_DETACH); err != nil { // the kubelet has open files there
 				u.Error(err)
 			}
 		})
@@ -251,7 +253,7 @@ func workspaceFull(u trainer) {
 	u.end(u.start("e2e/fills.py", byShell, oneGPU)).failed("train", fail.DiskFull, "No space left on device")
 }
 
-// twoControllers tests a run during which the one of two Tekton controllers that leads is killed.
+// twoControllers tests a run during which the leader of two Tekton controllers is killed.
 func twoControllers(u trainer) {
 	const deployment = "deployment/tekton-pipelines-controller"
 	scale := func(replicas string) {
@@ -285,13 +287,14 @@ func sameName(u trainer) {
 	if second := u.runUID("again"); second == first {
 		u.Fatalf("the run was not created again")
 	}
-	u.startedPod("again", "train", pod.UID) // the first run's may still be there
+	u.startedPod("again", "train", pod.UID) // the pod of the first run may still exist
 	u.waitOutput("again", "train", "[0 -] node 0 holds the environment", "[1 -] node 1 holds the environment")
 	u.releaseDirectly()
 	u.end("again").succeeded().ranks(2)
 }
 
-// lateForRendezvous tests that a rank for which the others wait is named within a minute, with what it does.
+// lateForRendezvous tests that, within a minute, the log names the rank that the others wait for, and reports what that
+// rank does.
 func lateForRendezvous(u trainer) {
 	name := u.start("e2e/late.py", "--param=launcher=torchrun", oneGPU)
 	u.waitOutput(name, "train", "The other ranks wait at the rendezvous, port 29500 of node 0, for ")
@@ -305,7 +308,7 @@ func lateForRendezvous(u trainer) {
 	}
 }
 
-// wildOutput tests that the record has what a rank printed, byte for byte.
+// wildOutput tests that the record has the output of a rank, byte for byte.
 func wildOutput(u trainer) {
 	e := u.end(u.start("e2e/wild.py", byShell, oneGPU)).succeeded()
 	e.hasWildOutput()
@@ -334,8 +337,8 @@ func (e ending) hasWildOutput() {
 	}
 }
 
-// leaseStolen tests that a training whose environment somebody took by force ends, and that its run leaves to the new
-// holder what is theirs.
+// leaseStolen tests that a training ends if another user takes its environment by force, and that its run does not
+// delete the new holder's pods.
 func leaseStolen(u trainer) {
 	name := u.holding()
 	u.kubectl("patch", "lease", "ml-dev-env", "--type=merge", `--patch={"spec":{"holderIdentity":"thief"},"metadata":{"annotations":{"ml-dev-env/holder-name":"thief","ml-dev-env/holder-kind":"Person"}}}`)
@@ -369,8 +372,8 @@ func nodeStopped(u trainer) {
 	u.endWithin(name, patience+4*time.Minute).failed("train", fail.NodeLost, says)
 }
 
-// nodeCutMinute tests that a training survives the loss of a node's network for a minute, after which Kubernetes calls the
-// node unreachable.
+// nodeCutMinute tests that a training survives the loss of a node's network for a minute, after which Kubernetes marks
+// the node as unreachable.
 func nodeCutMinute(u trainer) {
 	name := u.holdingOnThird()
 	localcluster(u.T, "node", "cut", thirdNode)

@@ -17,18 +17,21 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 )
 
-// shipped is a cluster file of the repository, and what happens on the local cluster with the profile of its name.
+// shipped describes a cluster file of the repository, and the expected results on the local cluster with the profile of
+// the same name.
 type shipped struct {
 	name string
-	// admin are the arguments of mlenv admin by which an administrator prepares the namespace, none if nobody does.
+	// admin are the arguments of mlenv admin for preparing the namespace. Without arguments, the test does not prepare
+	// it.
 	admin []string
-	// mode is the one that auto chooses, and why a part of the reason.
+	// mode is the mode that auto chooses, and why is a part of the reason.
 	mode, why string
-	// nightly ones differ little from others.
+	// nightly marks files that differ little from others. Only the nightly run tests them.
 	nightly bool
 }
 
-// shippedFiles are those that can train here unmodified. --profile=h-kim is Barcelona with other names of devices.
+// shippedFiles are the cluster files that can train here unmodified. Profile h-kim is Barcelona with other device
+// names.
 func shippedFiles() []shipped {
 	return []shipped{
 		{name: "barcelona", mode: "tcp", why: "8 MiB"},
@@ -43,8 +46,9 @@ func shippedFiles() []shipped {
 
 func clusterFileNamed(name string) string { return filepath.Join("..", "..", "clusters", name+".yaml") }
 
-// testShippedFiles tests each cluster file of the repository, unmodified, on a cluster like the one that it describes: it
-// validates and plans, mlenv init writes one that says and renders the same, and a run without the param cluster trains.
+// testShippedFiles tests each cluster file of the repository, unmodified, on a cluster like the one that it describes:
+// it validates and plans, mlenv init writes an equivalent file that renders the same objects, and a run without the
+// param cluster trains.
 func (s training) testShippedFiles(t *testing.T, times *durations) {
 	if os.Getenv(keepVariable) != "" {
 		t.Cleanup(func() { localcluster(t, "up", "--profile=none") })
@@ -71,7 +75,7 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Of the profile before.
+	// The test of the previous profile may still be deleting its namespace.
 	if out, err := run(t, nil, stateDir+"/bin/kubectl", "wait", "--for=delete", "namespace/"+file.Cluster.Namespace, "--timeout=2m"); err != nil && !strings.Contains(out, "NotFound") {
 		t.Fatalf("waiting for the namespace's end: %v: %s", err, out)
 	}
@@ -108,8 +112,8 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 	u.nothingLeft()
 }
 
-// mattering is a cluster file with its defaults, without what does not decide how a training runs: texts for people, and
-// expectations about what is detected.
+// mattering returns a cluster file with its defaults, without the fields that do not affect a training: texts for
+// people, and expectations about what mlenv detects.
 func mattering(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)
@@ -121,7 +125,7 @@ func mattering(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	f.Cluster.Description, f.Notes = "", ""
-	// What counts of a pattern are the racks.
+	// Two patterns are equal if they yield the same racks.
 	if f.Nodes.RackPattern != "" {
 		slices.Sort(f.Nodes.GPUNodes)
 		racks := network.Racks(t.Context(), nil, cluster.Nodes{RackPattern: f.Nodes.RackPattern}, network.Queue{}, f.Nodes.GPUNodes)

@@ -23,9 +23,9 @@ import (
 // provision waits. Then OpenShift's Secret is replaced, and a new pod pulls again.
 func pullSecretsLate(u trainer) {
 	u.kubectl("annotate", "namespace", u.namespace, "localcluster/pull-secret-delay=40s")
-	image := registryHost + "/" + u.namespace + "/small:latest" // which each new pod pulls
+	image := registryHost + "/" + u.namespace + "/small:latest" // each new pod pulls it
 	u.moveBase(image, smallBase)
-	// A Secret that is of no use for image streams, so that the StatefulSet names pull secrets.
+	// This Secret does not apply to image streams. It makes the StatefulSet name pull secrets.
 	u.privateSecret("mine")
 	named := []string{namedImage, "  name: " + image + "\n  pull_secret: mine\n"}
 	replaced := "Replacing pod ml-dev-env-0: it was created before service account ml-dev-sa had its pull secrets."

@@ -94,7 +94,7 @@ func rdmaByAdmin(u trainer) {
 			u.Errorf("node %s has received %s bytes on net1: the ranks' traffic went elsewhere", line[1], line[5])
 		}
 	}
-	// Which functions of the NICs the pods get depends on what other pods have.
+	// The pods' functions of the NICs depend on the functions that other pods hold.
 	if len(devices) != 2 || devices[0] == devices[1] {
 		u.Errorf("the nodes have devices %v, want different ones on each\n%s", devices, out)
 	}
@@ -261,7 +261,7 @@ func rdmaUnreferenced(u trainer) {
 // rdmaTraining tests that DeepSpeed trains over the rails and sends little anywhere else. Then
 // doctor reports a training that hangs.
 func rdmaTraining(u trainer) {
-	// More than the stand-in sends.
+	// The expected rate is higher than the stand-in's.
 	file := u.withRails(ncclSCC, "enabled: true\n", "enabled: true\n    expected: {host_rdma: 28.3GB/s}\n")
 	u.prepare(file)
 	out, code := u.mlenv("admin", "status", file)
@@ -280,11 +280,11 @@ func rdmaTraining(u trainer) {
 	out, code = u.mlenv("check-fabric", "--compare=tcp")
 	u.equal("exit code of mlenv check-fabric", strconv.Itoa(code), "0")
 	if !ratio.MatchString(out) || !strings.Contains(out, "gloo over net1") {
-		u.Errorf("no comparison with sockets is printed:\n%s", out)
+		u.Errorf("check-fabric printed no comparison with sockets:\n%s", out)
 	}
 	u.mustContain(out, "host_rdma between nodes 0 and 1, on net1: ", "expected 28.3 GB/s")
 	if rows := hostRow.FindAllString(out, -1); len(rows) != 4 {
-		u.Errorf("%d rows are about RDMA between the hosts' memories, want one for each of 4 rails:\n%s", len(rows), out)
+		u.Errorf("%d rows about RDMA between the hosts' memories; want one for each of 4 rails:\n%s", len(rows), out)
 	}
 
 	synced, results := u.taskEnd(u.startTkn("task", "sync-repo", "--param=repo-url="+u.repo))
@@ -367,7 +367,7 @@ func rdmaFaults(u trainer) {
 	defer cable("up")
 	e := u.end(name).failed("check-fabric", fail.NetworkBroken, "net1")
 	if took := e.tasks["check-fabric"].Ended.Sub(e.tasks["check-fabric"].Started); took > 2*time.Minute {
-		u.Errorf("check-fabric took %s, want its bound of 90 s and a pod's start", took)
+		u.Errorf("check-fabric took %s; want at most its limit of 90 s plus a pod's start", took)
 	}
 }
 

@@ -26,7 +26,7 @@ import (
 	pipelinerun "github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// patience is how long any part of a training may take here.
+// patience is the maximum time of any part of a training here.
 const patience = 6 * time.Minute
 
 // Params of most scenarios: they run only a shell script, on one GPU of each node.
@@ -67,7 +67,7 @@ func (u trainer) startTkn(kind, name string, flags ...string) string {
 // runStarted matches tkn's message about a started PipelineRun or TaskRun.
 var runStarted = regexp.MustCompile(`Run started: (\S+)`)
 
-// ending has everything about a run that has ended.
+// ending holds all facts about a run that has ended.
 type ending struct {
 	trainer
 	run     *v1.PipelineRun
@@ -76,8 +76,7 @@ type ending struct {
 	receipt receipt.Receipt
 }
 
-// end watches the run until it has ended, and checks what must be equal in the results and receipt
-// of every run.
+// end watches the run until it ends, and checks what must be equal in the results and receipt of every run.
 func (u trainer) end(name string) ending {
 	u.Helper()
 	return u.endWithin(name, patience)

@@ -29,8 +29,8 @@ func busyEnvironment(u trainer) {
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
 }
 
-// besideAColleague tests that mlenv run uses an environment of its own while another run holds the default one, with the
-// same claims, and that neither disturbs the other's tree and job.
+// besideAColleague tests that mlenv run uses an environment of its own while another run holds the default one, with
+// the same claims, and that neither run disturbs the other's tree and job.
 func besideAColleague(u trainer) {
 	first := u.holding()
 	dir := u.project(map[string]string{"train.sh": "test -e /workspace/.mlenv/environments/$MLENV_NAME/repo/train.sh && readlink /workspace/repo\n"})
@@ -41,8 +41,9 @@ func besideAColleague(u trainer) {
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
 }
 
-// twoEnvironments tests two users who train at the same time, each in a namespace of their own. The second one's pods have no
-// label with their index, and the run names another cluster file than the one that was installed last.
+// twoEnvironments tests two users who train at the same time, each in a namespace of their own. In the second
+// namespace, the pods have no label with their index, and the run names a cluster file other than the one that was
+// installed last.
 func twoEnvironments(u trainer) {
 	other := u.trainer(newUserIn(u.T, u.namespace+"-h-kim"))
 	other.kubectl("annotate", "namespace", other.namespace, "localcluster/no-pod-index=true")

@@ -56,8 +56,8 @@ func (u trainer) transformer(config string, ranksPerNode int, args []string, fla
 		fmt.Sprintf("--param=ranks-per-node=%d", ranksPerNode), "--param=script-args=" + strings.Join(args, ",")}, flags...)...)
 }
 
-// deepspeedShared trains the same on two nodes with shared storage as one process in a development
-// environment before. Then it trains without gradient exchange, and the run must fail.
+// deepspeedShared trains one process in a development environment, and then the same model on two nodes with shared
+// storage. Then it trains without gradient exchange, and that run must fail.
 func deepspeedShared(u trainer) {
 	args := []string{"--steps=100", "--global-batch=4"}
 	reference := u.singleProcess(args...)

@@ -55,8 +55,9 @@ type scenario struct {
 	tell func(trainer)
 }
 
-// setVariable chooses the scenarios: nightlySet adds those of the nightly lists, the others have only scenarios of
-// docs/faults.md: those that run beside others, those that break a Kubernetes node, and those that break a service.
+// setVariable chooses the scenarios: nightlySet adds the nightly lists. The other sets contain only scenarios of
+// docs/faults.md: sharedFaults those that run in parallel with others, nodeFaults those that break a Kubernetes node,
+// and serviceFaults those that break a service.
 const (
 	setVariable   = "E2E_SET"
 	nightlySet    = "nightly"
@@ -143,7 +144,7 @@ var (
 func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 	began := time.Now()
 	shared := newTraining(t)
-	// The scenarios that break NICs run alone among those that use them.
+	// While a scenario breaks NICs, no other scenario uses NICs.
 	var nics sync.RWMutex
 	breaksNICs := []string{"rdma-faults", "rdma-slow-node"}
 	// These scenarios need much CPU time, so they run one at a time.
@@ -203,7 +204,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 	lane := func(scenarios <-chan scenario) func() {
 		return func() {
 			for s := range scenarios {
-				var ofNICs sync.Locker = &sync.Mutex{} // which scenarios without RDMA do not need
+				var ofNICs sync.Locker = &sync.Mutex{} // scenarios without RDMA take no shared lock
 				switch {
 				case slices.Contains(breaksNICs, s.name):
 					ofNICs = &nics
@@ -244,7 +245,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 	if !strings.HasPrefix(os.Getenv(setVariable), "faults-") {
 		t.Run("shipped-files", func(t *testing.T) { shared.testShippedFiles(t, times) })
 	}
-	// The requests of all scenarios.
+	// testRights checks the requests of all scenarios.
 	whole := wholeSuite(t)
 	t.Run("rights", func(t *testing.T) { testRights(t, began, whole) })
 }

@@ -40,7 +40,7 @@ func webhook(u trainer) {
 	} {
 		id := u.send(refused.event, refused.body, refused.signature)
 		if said := u.refusal(id); !strings.Contains(said, refused.says) {
-			u.Errorf("an event %s was answered by\n%s\nwant %q", refused.why, said, refused.says)
+			u.Errorf("the answer to an event %s is\n%s\nwant %q", refused.why, said, refused.says)
 		}
 	}
 	if runs := u.kubectl("get", "pipelineruns", "--output=name"); runs != "" {
@@ -132,9 +132,8 @@ func signed(body, secret string) string {
 	return "sha256=" + hex.EncodeToString(sum.Sum(nil))
 }
 
-// send posts an event to the EventListener's pod through the API server, which may learn the
-// endpoints of a Service a little later. It returns the event's id; the response does not tell the
-// outcome.
+// send posts an event to the EventListener's pod through the API server, which may learn the endpoints of a Service a
+// little later. It returns the event's id; the response does not report the outcome.
 func (u trainer) send(event, body, signature string) (id string) {
 	u.Helper()
 	pod := u.kubectl("get", "pods", "--selector=eventlistener="+listener, "--output=jsonpath={.items[0].metadata.name}")
@@ -169,7 +168,7 @@ func (u trainer) refusal(id string) string {
 	}
 	defer func() {
 		cancel()
-		_ = cmd.Wait() // the test itself ended it
+		_ = cmd.Wait() // this function ended it
 	}()
 	lines := bufio.NewScanner(log)
 	for lines.Scan() {

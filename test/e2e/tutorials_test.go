@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Places of the pages that the sessions replace: a repository, an image, and the name of the newest run.
+// Placeholders in the pages, which the sessions replace: a repository, an image, and the name of the newest run.
 const (
 	pageRepository = "https://github.com/me/my-model.git"
 	pageImage      = "IMAGE"
@@ -99,7 +99,7 @@ func (u trainer) checkout() string {
 	return dir
 }
 
-// ownProject copies the project of the page about an own script, next to the programs of the checkout.
+// ownProject copies the project of the page about the user's own script, next to the programs of the checkout.
 func (u trainer) ownProject(checkout string) string {
 	u.Helper()
 	dir := u.TempDir()
@@ -138,7 +138,7 @@ func (u trainer) types(dir string, blocks []block) {
 				u.Errorf("%s: %q was not printed:\n%s", b, line, printed)
 			}
 		default:
-			printed = "" // the output of what is not run here is not either
+			printed = "" // the output of a block that is not run here is not compared
 		}
 	}
 }
@@ -149,7 +149,7 @@ type shell struct {
 	program *exec.Cmd
 	stdin   io.WriteCloser
 	output  *bufio.Reader
-	// newest is the name of the run that a command named last.
+	// newest is the name of the run in the output of the last command that named a run.
 	newest string
 }
 
@@ -187,7 +187,7 @@ func (u trainer) shell(dir string) *shell {
 	return s
 }
 
-// run types a command and returns what it printed. Its exit code must be that of the page.
+// run types a command and returns what it printed. The exit code must equal the one in the page.
 func (s *shell) run(b block, c command) string {
 	s.u.Helper()
 	text := strings.ReplaceAll(c.text, pageRepository, s.u.repo)
@@ -230,6 +230,6 @@ func (s *shell) close() {
 	s.u.Helper()
 	_ = s.stdin.Close()
 	if err := s.program.Wait(); err != nil && s.u.Context().Err() == nil {
-		s.u.Logf("the shell ended with %v", err) // with the code of its last command
+		s.u.Logf("the shell ended with %v", err) // bash returns the exit code of its last command
 	}
 }

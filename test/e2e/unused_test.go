@@ -9,7 +9,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 )
 
-// unusedRight is a right of the Role that the audit log of the end-to-end tests does not show in use, with its reason.
+// unusedRight is a right of the Role that no request in the audit log of the end-to-end tests uses, with the reason.
 type unusedRight struct {
 	group, resource string
 	verbs           []string
@@ -22,7 +22,8 @@ const (
 	byOwner = "OpenShift requires it for changing an object's owner, when a run takes over from a deleted run; the local cluster does not"
 )
 
-// unusedRights lists these rights. The end-to-end tests fail if one is missing, and report one that is used.
+// unusedRights lists these rights. The end-to-end tests fail if a right is missing here, and report a listed right that
+// is used.
 func unusedRights() []unusedRight {
 	return []unusedRight{
 		{"apps", "statefulsets", []string{"create"}, byApply},
@@ -44,7 +45,7 @@ func unusedRights() []unusedRight {
 	}
 }
 
-// TestUnusedRightsAreGiven: a reason for a right that no role grants any more misleads.
+// TestUnusedRightsAreGiven fails if unusedRights lists a right that no role grants, or lists a right without a reason.
 func TestUnusedRightsAreGiven(t *testing.T) {
 	needed, looking := install.Rules()
 	for _, u := range unusedRights() {

@@ -27,8 +27,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/stepimage"
 )
 
-// testUses runs what the project and its users do with a cluster, in parallel, each test in a
-// namespace of its own. gpus has the GPUs of a node that nothing else uses.
+// testUses runs the operations of the project and its users on a cluster, in parallel, each test in a namespace of its
+// own. gpus has the GPUs of a node that nothing else uses.
 func testUses(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 	step := loadStep(t)
 	images := map[string]string{"STEP": step, "REGISTRY": registryHost}
@@ -222,7 +222,7 @@ func storage(u user, images map[string]string) {
 	u.waitEvent("wrong-mode", "multi node access modes are only supported on rbd `block` type volumes")
 	u.mustContain(u.kubectl("get", "pvc", "wrong-mode", "--output=jsonpath={.status.phase}"), "Pending")
 
-	// One after the other, because either of two pods could get the volume.
+	// The pods start one after the other, because either of them could get the volume.
 	u.waitFor("condition=Ready", "pod/holder")
 	u.apply("storage-waiter.yaml", images)
 	u.waitEvent("waiter", "Multi-Attach error for volume")
@@ -238,7 +238,7 @@ func storage(u user, images map[string]string) {
 	u.kubectl("wait", "--for=delete", "--timeout=2m", "pv/"+once)
 	u.kubectl("wait", "--for=jsonpath={.status.phase}=Released", "--timeout=2m", "pv/"+kept)
 	if _, err := os.Stat(filepath.Join(stateDir, "volumes", once)); !os.IsNotExist(err) {
-		u.Errorf("the folder of a deleted volume is still there (%v)", err)
+		u.Errorf("the folder of a deleted volume still exists (%v)", err)
 	}
 	if _, err := os.Stat(filepath.Join(stateDir, "volumes", kept)); err != nil {
 		u.Errorf("the folder of a retained volume is gone: %v", err)
@@ -395,7 +395,7 @@ func auditLog(u user, _ map[string]string) {
 	for _, event := range u.audited() {
 		if event.ObjectRef.Name == "audited" {
 			if event.Verb != "create" || event.ObjectRef.Resource != "configmaps" || event.User.Username != "localcluster-admin" {
-				u.Errorf("the audit log says %+v", event)
+				u.Errorf("the audit log has %+v", event)
 			}
 			return
 		}

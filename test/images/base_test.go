@@ -41,7 +41,7 @@ func TestBaseIsKept(t *testing.T) {
 	}
 	for _, want := range []string{"torch==2.8.0a0+34c6371d24.nv25.8\n", "numpy==1.26.4\n", "flash-attn==2.7.4.post1\n"} {
 		if got := read(t, record, "base-constraints.txt"); !strings.Contains(got, want) {
-			t.Errorf("constraints made of the base: %q: a line %q wanted", got, want)
+			t.Errorf("constraints from the base: %q; want a line %q", got, want)
 		}
 	}
 	if output, err := base("verify"); err != nil {
@@ -59,19 +59,19 @@ func TestBaseIsKept(t *testing.T) {
 			before := read(t, path)
 			after := strings.Replace(before, test.old, test.new, 1)
 			if before == after {
-				t.Fatalf("%s has no %q", test.file, test.old)
+				t.Fatalf("%s does not contain %q", test.file, test.old)
 			}
 			write(t, site, test.file, []string{strings.TrimSuffix(after, "\n")})
 			defer write(t, site, test.file, []string{strings.TrimSuffix(before, "\n")})
 			output, err := base("verify")
 			if err == nil || !strings.Contains(output, test.want) {
-				t.Errorf("base.py verify: %v, %q: a failure with %q wanted", err, output, test.want)
+				t.Errorf("base.py verify: %v, %q; want a failure with %q", err, output, test.want)
 			}
 		})
 	}
 
 	write(t, common, "programs", []string{"python3", "no-such-program"})
 	if output, err := base("verify"); err == nil || !strings.Contains(output, "looking for programs in PATH: no-such-program not found") {
-		t.Errorf("base.py verify without a program: %v, %q: a failure that names it wanted", err, output)
+		t.Errorf("base.py verify without a program: %v, %q; want a failure that names it", err, output)
 	}
 }

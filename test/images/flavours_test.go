@@ -45,11 +45,11 @@ func lines(content string) []string {
 	return found
 }
 
-// The GPU flavours differ only in versions that their bases require.
+// TestGPUFlavoursAreAlike: the GPU flavours differ only in versions that their bases require.
 func TestGPUFlavoursAreAlike(t *testing.T) {
 	for _, name := range []string{"build-packages", "packages", "requirements.txt", "requirements-llamafactory.txt"} {
 		if read(t, flavours, "pytorch-2.9-numpy2", name) != read(t, flavours, "pytorch-2.8-numpy1", name) {
-			t.Errorf("%s of pytorch-2.9-numpy2 and of pytorch-2.8-numpy1 differ: they are copies of each other", name)
+			t.Errorf("%s of pytorch-2.9-numpy2 and of pytorch-2.8-numpy1 differ: they must be copies of each other", name)
 		}
 	}
 }
@@ -66,14 +66,14 @@ func TestDockerfiles(t *testing.T) {
 			dockerfile := read(t, folder, "Dockerfile")
 			first := instruction.FindAllString(dockerfile, 2)
 			if len(first) != 2 || !strings.HasPrefix(first[0], "ARG BASE_IMAGE=") || !strings.HasPrefix(first[1], "FROM ${BASE_IMAGE}") {
-				t.Errorf("the first instructions are %q: ARG BASE_IMAGE=..., FROM ${BASE_IMAGE} wanted", first)
+				t.Errorf("the first instructions are %q; want ARG BASE_IMAGE=..., FROM ${BASE_IMAGE}", first)
 			}
 			for _, arg := range given {
 				if !regexp.MustCompile(`(?m)^ARG ` + arg + `$`).MatchString(dockerfile) {
 					t.Errorf("no ARG %s without a default", arg)
 				}
 				if regexp.MustCompile(`(?m)^(ENV|ARG) (.* )?` + arg + `=`).MatchString(dockerfile) {
-					t.Errorf("%s is set: it would stay in the image", arg)
+					t.Errorf("%s is set; it would stay in the image", arg)
 				}
 			}
 			if strings.Contains(dockerfile, "NCCL_") {
@@ -81,13 +81,13 @@ func TestDockerfiles(t *testing.T) {
 			}
 			commands := lines(dockerfile)
 			if last := commands[len(commands)-1]; !strings.Contains(last, "base.py verify") {
-				t.Errorf("the last step is %q: base.py verify wanted", last)
+				t.Errorf("the last step is %q; want base.py verify", last)
 			}
 		})
 	}
 }
 
-// Programs embed the folders, and go:embed skips such names.
+// TestNoHiddenFiles: programs embed the folders, and go:embed skips names that start with . or _.
 func TestNoHiddenFiles(t *testing.T) {
 	all := folders(t)
 	all["common"] = filepath.Join(flavours, "common")
@@ -98,7 +98,7 @@ func TestNoHiddenFiles(t *testing.T) {
 		}
 		for _, entry := range entries {
 			if strings.ContainsAny(entry.Name()[:1], "._") || entry.IsDir() {
-				t.Errorf("%s/%s: plain files wanted whose names do not start with . or _", name, entry.Name())
+				t.Errorf("%s/%s: want only plain files, with names that do not start with . or _", name, entry.Name())
 			}
 			if strings.Contains(read(t, folder, entry.Name()), "\r") {
 				t.Errorf("%s/%s has carriage returns: the image's shell would fail on them", name, entry.Name())

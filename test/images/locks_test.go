@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// resolution describes for what the locks of a flavour are written.
+// resolution describes the base that the locks of a flavour are resolved for.
 type resolution struct {
 	// base is a file in substitute-base with the packages of the flavour's base.
 	base string
 	// python is the base's version of Python.
 	python string
-	// libc is the version of the base's C library, as wheels name it.
+	// libc is the version of the base's C library, in the form that wheels use.
 	libc string
 	// hashed flavours have a lock with hashes for each requirements file. The others have one lock without hashes.
 	hashed bool
@@ -29,7 +29,7 @@ var resolutions = map[string]resolution{
 	"cpu":                {"debian-trixie", "3.13", "manylinux_2_40", true},
 }
 
-// packages returns the base's packages: name, version, and what else the file has.
+// packages returns the base's packages: name, version, and the file's other fields.
 func (r resolution) packages(t *testing.T) [][]string {
 	t.Helper()
 	var found [][]string
@@ -69,7 +69,7 @@ func lockHeader(t *testing.T, flavour string) string {
 	return fmt.Sprintf("# Written by make lock: see \"Changing versions\" in images/README.md.\n# inputs: sha256:%x\n", digest.Sum(nil))
 }
 
-// A lock lists everything that pip may install.
+// TestRequirementsArePinned: a lock lists everything that pip may install.
 func TestRequirementsArePinned(t *testing.T) {
 	pin := regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*==[0-9][A-Za-z0-9.+!]*$`)
 	hashes := regexp.MustCompile(`^( --hash=sha256:[0-9a-f]{64})+$`)
@@ -103,7 +103,8 @@ func TestRequirementsArePinned(t *testing.T) {
 	}
 }
 
-// Everything that pip installs into the cpu flavour, and the Node that code-server runs in, is checked by hash.
+// TestPipChecksHashes: pip checks the hash of everything that it installs into the cpu flavour, and of the Node that
+// code-server runs in.
 func TestPipChecksHashes(t *testing.T) {
 	pip := regexp.MustCompile(`\bpip install\b.*`)
 	for _, file := range []string{"cpu/Dockerfile", "cpu/install-deepspeed.sh", "common/install-code-server.sh"} {

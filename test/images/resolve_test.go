@@ -51,7 +51,7 @@ func TestPythonSetsResolve(t *testing.T) {
 					constraints = append(constraints, slices.Collect(maps.Keys(hashes(read(t, r.lockOf(file)))))...)
 				}
 			}
-			// The same change as without-torchaudio.py makes to LLaMAFactory.
+			// without-torchaudio.py changes LLaMAFactory in the same way.
 			args = append(args, "--override", write(t, work, "override.txt", []string{"torchaudio; sys_platform == 'never'"}))
 			resolve := func(under []string, files ...string) []string {
 				return lines(compile(t, uv, slices.Concat(args, []string{"--constraints", write(t, work, "constraints.txt", under)}, files)...))
@@ -72,7 +72,7 @@ func TestPythonSetsResolve(t *testing.T) {
 			}
 			for i, file := range files {
 				pins := always
-				if i > 0 { // without what requirements.txt already installs
+				if i > 0 { // omits packages that requirements.txt already installs
 					pins = slices.DeleteFunc(resolve(pinned, files[0], file), func(pin string) bool { return slices.Contains(always, pin) })
 				}
 				if *update {
@@ -87,7 +87,7 @@ func TestPythonSetsResolve(t *testing.T) {
 					t.Errorf("%s is not what the requirements resolve to (-lock +resolved):\n%s", r.lockOf(file), diff)
 				}
 				for pin, allowed := range locked {
-					for _, hash := range allowed { // PyPI may have more: pip installs none of them
+					for _, hash := range allowed { // PyPI may have more files; pip does not install them
 						if !slices.Contains(available[pin], hash) {
 							t.Errorf("%s: PyPI has no file of %s with hash %s for this platform", r.lockOf(file), pin, hash)
 						}
@@ -128,7 +128,7 @@ func wheels(t *testing.T, uv string, r resolution, pins []string) map[string][]s
 	return found
 }
 
-// hashes returns the hashes of each pin in a lock.
+// hashes returns the hashes in a lock by pin.
 func hashes(lock string) map[string][]string {
 	found := map[string][]string{}
 	for _, line := range lines(lock) {
@@ -147,7 +147,7 @@ func compile(t *testing.T, uv string, args ...string) string {
 	return run(t, uv, append([]string{"pip", "compile", "--quiet", "--no-header", "--no-annotate"}, args...)...)
 }
 
-// installUV puts the resolver into a folder of the test.
+// installUV installs the resolver into a folder of the test.
 func installUV(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()

@@ -20,13 +20,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// countVariable has the number of agents of the program that TestAgents is.
+// countVariable names the environment variable with the number of agents that TestAgents runs.
 const countVariable = "MLENV_BENCH_AGENTS"
 
-// passTime is how much longer each transfer between agents takes, as on a network: the time of a wave of them.
+// passTime is added to each transfer between agents, as on a network: the time of a wave of transfers.
 const passTime = time.Second
 
-// failFile is the ranks' variable with the path of a file. When it exists, the last rank fails.
+// failFile names the ranks' environment variable with the path of a file. When the file exists, the last rank fails.
 const failFile = "FAIL_FILE"
 
 // environment describes the agents to the step.
@@ -35,7 +35,8 @@ type environment struct {
 	Certificates objects.Certificates
 }
 
-// startAgents starts a program with count agents, so that the memory and the time of the step are measured without theirs.
+// startAgents starts count agents in one other process, so that the measured memory and time of the steps do not
+// include theirs.
 func startAgents(b *testing.B, count int) (e environment) {
 	b.Helper()
 	agents := exec.CommandContext(context.Background(), os.Args[0], "-test.run=^TestAgents$", "-test.timeout=0")
@@ -59,7 +60,7 @@ func startAgents(b *testing.B, count int) (e environment) {
 	return e
 }
 
-// TestAgents is the agents' program for a benchmark, until its input ends.
+// TestAgents runs the agents of a benchmark until its standard input ends.
 func TestAgents(t *testing.T) {
 	count, err := strconv.Atoi(os.Getenv(countVariable))
 	if err != nil {
@@ -77,8 +78,9 @@ func TestAgents(t *testing.T) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// standIn answers for the ranks of one node, without processes: thousands of them do not fit one machine. Each rank prints one
-// line and runs until its job is stopped. Jobs of launcher command reach the agent itself, which starts their processes.
+// standIn answers for the ranks of one node, without processes: thousands of them do not fit one machine. Each rank
+// prints one line and runs until its job is stopped. Jobs with launcher command reach the real agent, which starts
+// their processes.
 type standIn struct {
 	node int
 	name string
@@ -86,7 +88,7 @@ type standIn struct {
 	mu sync.Mutex
 	// status is the job's, nil before its start.
 	status *agent.JobStatus
-	// changed is closed at the next change of status.
+	// change closes changed at the next change of status.
 	changed chan struct{}
 }
 
@@ -113,7 +115,7 @@ func (s *standIn) wrap(inner http.Handler) http.Handler {
 	return mux
 }
 
-// facts are the agent's, with GPUs, which the machine does not have.
+// facts returns the agent's facts, and adds GPUs, which the machine does not have.
 func (s *standIn) facts(w http.ResponseWriter, r *http.Request, inner http.Handler) {
 	answer := &recorder{ResponseWriter: w}
 	inner.ServeHTTP(answer, r)
@@ -128,7 +130,7 @@ func (s *standIn) facts(w http.ResponseWriter, r *http.Request, inner http.Handl
 	_ = json.NewEncoder(w).Encode(facts)
 }
 
-// recorder keeps a body.
+// recorder keeps the body of a response.
 type recorder struct {
 	http.ResponseWriter
 	body strings.Builder
@@ -136,7 +138,7 @@ type recorder struct {
 
 func (r *recorder) Write(p []byte) (int, error) { return r.body.Write(p) }
 
-// now is the job's status, and a channel that is closed when it changes.
+// now returns the job's status, and a channel that is closed when the status changes.
 func (s *standIn) now() (*agent.JobStatus, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +194,7 @@ func (s *standIn) start(w http.ResponseWriter, r *http.Request, inner http.Handl
 	_ = json.NewEncoder(w).Encode(status)
 }
 
-// failLater lets the last rank fail when the file exists.
+// failLater makes the last rank fail once the file exists.
 func (s *standIn) failLater(path string) {
 	for {
 		if _, err := os.Stat(path); err == nil {

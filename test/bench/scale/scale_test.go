@@ -68,7 +68,7 @@ func BenchmarkScale(b *testing.B) {
 	}
 }
 
-// measureAll prints a table with a column for each number of nodes.
+// measureAll measures each number of nodes, and prints a table with a column for each.
 func measureAll(b *testing.B, sizes []int, launcher agent.Launcher) {
 	tables := map[string][]float64{}
 	var rows []string
@@ -160,7 +160,7 @@ func measure(b *testing.B, count int, launcher agent.Launcher) (all []measuremen
 	failing := filepath.Join(b.TempDir(), "fail")
 	out := &follower{began: time.Now(), lines: count * ranks(launcher)}
 	if out.lines > 64 {
-		out.lines = 1 // rank 0's alone is shown
+		out.lines = 1 // train shows only the lines of rank 0
 	}
 	out.all = func() {
 		add("connections of train", float64(sockets(b)))
@@ -202,12 +202,12 @@ func measure(b *testing.B, count int, launcher agent.Launcher) (all []measuremen
 	return all
 }
 
-// ranks is the number of a node's processes.
+// ranks returns the number of ranks on each node.
 func ranks(launcher agent.Launcher) int {
 	return agent.JobSpec{Launcher: launcher, RanksPerNode: ranksPerNode}.RanksOfNode()
 }
 
-// environmentObjects are those that provision applies.
+// environmentObjects returns the objects that provision applies.
 func environmentObjects(b *testing.B, count int) []objects.Object {
 	const path = "../../../clusters/h-kim.yaml"
 	content, err := os.ReadFile(path)
@@ -225,8 +225,8 @@ func environmentObjects(b *testing.B, count int) []objects.Object {
 	return built.InOrder()
 }
 
-// newCluster is an API server that knows the pods of the agents. client-go's fake has no limit of requests and runs no controllers:
-// here the StatefulSet and its pods go with the Lease.
+// newCluster returns a fake API server with the pods of the agents. client-go's fake does not limit requests and runs
+// no controllers. So this one deletes the StatefulSet and its pods together with the Lease.
 func newCluster(e environment) (*fake.Clientset, *kube.Clients) {
 	about := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "uid-of-env", Labels: objects.Labels("env")}
@@ -255,7 +255,7 @@ func newCluster(e environment) (*fake.Clientset, *kube.Clients) {
 	return api, &kube.Clients{Kube: api, Tekton: tektonfake.NewSimpleClientset(run), Namespace: "ns", InCluster: true}
 }
 
-// failedTask is Tekton's object of the train step.
+// failedTask returns Tekton's TaskRun of the failed train step.
 func failedTask() *v1.TaskRun {
 	task := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "run-train", Labels: map[string]string{"tekton.dev/pipelineRun": "run", "tekton.dev/pipelineTask": "train"}, OwnerReferences: []metav1.OwnerReference{{UID: "uid-1"}},
@@ -287,7 +287,7 @@ func largeFolder(b *testing.B) syncrepo.Folder {
 	return syncrepo.Folder{Dir: dir}
 }
 
-// sent is what sync logs at its end.
+// sent is the summary that sync logs at its end.
 type sent struct{ Bytes, Volumes, Waves float64 }
 
 // accountOf reads a log of sync, in JSON.
@@ -301,7 +301,7 @@ func accountOf(b *testing.B, log io.Reader) (last sent) {
 // follower reads the output of train: the step's own lines, and the first line of each rank that is shown.
 type follower struct {
 	began, launched, failed time.Time
-	// lines are those that are still missing. all is called after the last one.
+	// lines is the number of missing lines. The follower calls all after the last one.
 	lines int
 	all   func()
 	mu    sync.Mutex
@@ -321,7 +321,7 @@ func (f *follower) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// sockets counts this program's.
+// sockets returns the number of this program's open sockets.
 func sockets(b *testing.B) (count int) {
 	files, err := os.ReadDir("/proc/self/fd")
 	check(b, err)
@@ -333,13 +333,13 @@ func sockets(b *testing.B) (count int) {
 	return count
 }
 
-// resetPeak lets peakMemory begin again.
+// resetPeak resets the peak that peakMemory returns.
 func resetPeak(b *testing.B) {
 	debug.FreeOSMemory()
 	check(b, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0))
 }
 
-// peakMemory is in MiB.
+// peakMemory returns this program's peak memory in MiB.
 func peakMemory(b *testing.B) float64 {
 	status, err := os.ReadFile("/proc/self/status")
 	check(b, err)
@@ -353,7 +353,7 @@ func peakMemory(b *testing.B) float64 {
 	return 0
 }
 
-// cpuSeconds is this program's use so far.
+// cpuSeconds returns the CPU time that this program has used.
 func cpuSeconds(b *testing.B) float64 {
 	var usage syscall.Rusage
 	check(b, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))

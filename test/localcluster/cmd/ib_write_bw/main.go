@@ -1,5 +1,4 @@
-// Command ib_write_bw is a stand-in for perftest's, for containers that were given
-// stand-in RDMA devices.
+// Command ib_write_bw is a stand-in for perftest's, for containers with stand-in RDMA devices.
 package main
 
 import (

@@ -1,5 +1,4 @@
-// Command nvidia-smi is a stand-in for NVIDIA's, for containers that were
-// given stand-in GPUs.
+// Command nvidia-smi is a stand-in for NVIDIA's, for containers with stand-in GPUs.
 package main
 
 import (

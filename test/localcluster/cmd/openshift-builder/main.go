@@ -1,4 +1,4 @@
-// Command openshift-builder is the program in the containers of a build's pod.
+// Command openshift-builder runs in the containers of a build's pod.
 package main
 
 import (

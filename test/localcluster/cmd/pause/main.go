@@ -1,4 +1,4 @@
-// Command pause holds a pod's namespaces open and reaps what is left in them.
+// Command pause holds a pod's namespaces open and reaps orphaned processes in them.
 package main
 
 import (

@@ -1,5 +1,4 @@
-// Package build compiles the cluster's components from their modules, once for
-// each version of their sources.
+// Package build compiles the cluster's components from their modules, once per version of their sources.
 package build
 
 import (
@@ -18,22 +17,22 @@ import (
 	"strings"
 )
 
-// Set is some programs that one `go build` makes from one module.
+// Set is a set of programs that one `go build` compiles from one module.
 type Set struct {
 	Name string
 	// Module is the module's folder, relative to the localcluster module's.
 	Module string
-	// Packages as `go build` takes them.
+	// Packages are the package arguments of `go build`.
 	Packages []string
 	// Sources are folders of this module that the packages import from.
 	Sources []string
-	// Variables are set by the linker: Kubernetes' programs are told their
-	// version by it, and others refuse a server that has none.
+	// Variables are set by the linker. They contain the version of Kubernetes' programs, because other programs refuse
+	// a server without a version.
 	Variables []string
 }
 
-// Sets are what every cluster runs and Go builds. Module tools and the project's
-// own module require the same versions of what both import, so that it is compiled once.
+// Sets are the programs that every cluster runs and that Go builds. Module tools and the project's own module require
+// the same versions of what both import, so that it is compiled once.
 var Sets = []Set{
 	{Name: "kubernetes", Module: ".", Packages: []string{"./cmd/kube", "./cmd/etcd"}, Variables: kubernetesVersion()},
 	{Name: "openshift", Module: ".", Packages: []string{"./cmd/openshift-apiserver", "./cmd/openshift-builder"},
@@ -42,7 +41,7 @@ var Sets = []Set{
 	{Name: "in-pod", Module: ".", Packages: []string{"./cmd/coredns", "./cmd/pause", "./cmd/nvidia-smi", "./cmd/ib_write_bw"}, Sources: []string{"internal/gpu", "internal/perftest", "internal/rdma"}},
 }
 
-// Networks is Multus and Whereabouts. Whereabouts' command has no name of its own: its program is called cmd.
+// Networks is Multus and Whereabouts. The package of Whereabouts' command is named cmd, and so is its program.
 var Networks = Set{Name: "networks", Module: "tools", Packages: []string{
 	"gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus", "github.com/k8snetworkplumbingwg/whereabouts/cmd",
 }}
@@ -60,11 +59,12 @@ var Tkn = Set{Name: "tkn", Module: "tools", Packages: []string{"./tkn"}, Variabl
 // All its other requirements are those of module tools, so most is compiled once.
 var Triggers = Set{Name: "triggers", Module: "tools/triggers", Packages: commands("github.com/tektoncd/triggers", TriggersPrograms)}
 
-// Kueue is a queue for workloads. It has a module of its own, because its other integrations require much that nothing else does.
+// Kueue is a queue for workloads. It has a module of its own, because its other integrations require many modules that
+// nothing else requires.
 var Kueue = Set{Name: "kueue", Module: "tools/kueue", Packages: []string{"sigs.k8s.io/kueue/cmd/kueue"}}
 
-// Peers and MPI are projects that train too, for a benchmark beside them: Kubeflow Trainer with JobSet, and MPI Operator, whose
-// version 0.6.0 does not compile with the client-go of Trainer.
+// Peers and MPI are other projects that train. A benchmark compares ml-dev-env with them: Kubeflow Trainer with JobSet,
+// and MPI Operator, whose version 0.6.0 does not compile with the client-go of Trainer.
 var (
 	Peers = Set{Name: "peers", Module: "tools/peers", Packages: []string{"github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager", "sigs.k8s.io/jobset"}}
 	MPI   = Set{Name: "mpi", Module: "tools/mpi", Packages: []string{"github.com/kubeflow/mpi-operator/cmd/mpi-operator"}}
@@ -77,7 +77,7 @@ var (
 	TriggersPrograms = []string{"controller", "webhook", "interceptors", "eventlistenersink"}
 )
 
-// commands are the packages of a module's programs.
+// commands returns the packages of a module's programs.
 func commands(module string, programs []string) []string {
 	var packages []string
 	for _, p := range programs {
@@ -103,8 +103,8 @@ type Builder struct {
 	Cache  string
 }
 
-// Folder is where the set's programs are, or will be: its name changes with
-// the compiler and with the versions and sources it is built from.
+// Folder returns the folder of the set's programs. It may not exist yet. Its name changes with the compiler, and with
+// the versions and sources that the programs are built from.
 func (b Builder) Folder(set Set) (string, error) {
 	hash := sha256.New()
 	fmt.Fprintln(hash, runtime.Version(), runtime.GOARCH, set.Packages, set.Variables)
@@ -133,8 +133,7 @@ func (b Builder) Folder(set Set) (string, error) {
 	return filepath.Join(b.Cache, "bin", set.Name+"-"+hex.EncodeToString(hash.Sum(nil))[:12]), nil
 }
 
-// Build compiles the set if that has not been done, and returns its folder.
-// The compiler's messages go to log.
+// Build compiles the set unless the cache has it, and returns its folder. It writes the compiler's messages to log.
 func (b Builder) Build(ctx context.Context, set Set, log io.Writer) (folder string, err error) {
 	folder, err = b.Folder(set)
 	if err != nil {
@@ -160,7 +159,7 @@ func (b Builder) Build(ctx context.Context, set Set, log io.Writer) (folder stri
 	args := append([]string{"build", "-trimpath", linker, "-o", temp + "/"}, set.Packages...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = filepath.Join(b.Source, set.Module)
-	// Static: some run in images that hold nothing else, and no C compiler is needed.
+	// Static programs also run in images that contain nothing else, and need no C compiler.
 	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=readonly -buildvcs=false -gcflags=all=-dwarf=false", "GOWORK=off", "CGO_ENABLED=0",
 		// Collecting less garbage saves the compilers 8% of their processor time.
 		"GOGC=400")
@@ -178,7 +177,7 @@ func (b Builder) Build(ctx context.Context, set Set, log io.Writer) (folder stri
 	return folder, os.Rename(temp, folder)
 }
 
-// dropOlder removes what earlier versions of the set's sources were built to.
+// dropOlder removes the programs that were built from earlier versions of the set's sources.
 func (b Builder) dropOlder(set Set) error {
 	older, err := filepath.Glob(filepath.Join(b.Cache, "bin", set.Name+"-????????????"))
 	if err != nil {

@@ -51,7 +51,7 @@ func TestBuildsOncePerSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command(filepath.Join(second, "p")).CombinedOutput(); err != nil || string(out) != "two\n" {
-		t.Errorf("the new program says %q, %v", out, err)
+		t.Errorf("the new program printed %q, %v", out, err)
 	}
 	if _, err := os.Stat(first); !os.IsNotExist(err) {
 		t.Errorf("the old program is still in the cache: %v", err)

@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// buildByStrategy is OpenShift's BuildByStrategy: who writes a BuildConfig or a Build, or instantiates one, needs the right to
-// create builds/docker. As there, instantiatebinary is not checked.
+// buildByStrategy stands in for OpenShift's BuildByStrategy: a caller that writes a BuildConfig or a Build, or
+// instantiates one, needs the right to create builds/docker. Like OpenShift, it does not check instantiatebinary.
 type buildByStrategy struct {
 	*admission.Handler
 	kube kubernetes.Interface
@@ -34,7 +34,7 @@ func (b buildByStrategy) Validate(ctx context.Context, attr admission.Attributes
 	}
 	caller := attr.GetUserInfo()
 	if slices.Contains(caller.GetGroups(), user.SystemPrivilegedGroup) {
-		return nil // the server itself, which works while the cluster's API server is away
+		return nil // the server itself; it must work during an outage of the cluster's API server
 	}
 	extra := map[string]authorizationv1.ExtraValue{}
 	for name, values := range caller.GetExtra() {

@@ -14,7 +14,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// TestBuildByStrategy: only a caller with the right to create builds/docker writes BuildConfigs and Builds.
+// TestBuildByStrategy tests that only a caller with the right to create builds/docker can write BuildConfigs and
+// Builds.
 func TestBuildByStrategy(t *testing.T) {
 	objects := kubefake.NewClientset()
 	objects.PrependReactor("create", "subjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {

@@ -23,23 +23,23 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// StartTimeAnnotation of a namespace replaces the five minutes that its builds have to run, a duration.
+// StartTimeAnnotation of a namespace is a duration. It replaces the five minutes within which the namespace's binary
+// builds must start to run.
 const StartTimeAnnotation = "localcluster/build-start-time"
 
-// SourceContainer is the build pod's container that fetches or is sent the source.
+// SourceContainer is the build pod's container that fetches or receives the source.
 const SourceContainer = "git-clone"
 
 const (
-	// binaryTimeout is how long a build that a client sends its source to may take to run.
+	// binaryTimeout is the time within which a build must start to run if a client sends its source.
 	binaryTimeout = 5 * time.Minute
-	// binaryPause is how long after the request the Build is created.
+	// binaryPause is the time between the request and the creation of the Build.
 	binaryPause   = time.Second
 	cancelTimeout = 30 * time.Second
 	noLogs        = "no logs are available."
 )
 
-// binaryREST is buildconfigs/instantiatebinary: the body is streamed to the
-// build's pod, and the answer comes when it has been.
+// binaryREST is buildconfigs/instantiatebinary: it streams the body to the build's pod, and answers after that.
 type binaryREST struct {
 	instantiator Instantiator
 	config       *restclient.Config
@@ -137,7 +137,7 @@ func (r binaryREST) send(ctx context.Context, build *buildv1.Build, body io.Read
 	return latest, false, nil
 }
 
-// startTime is how long a build of the namespace may take to run.
+// startTime returns the time within which a build of the namespace must start to run.
 func (r binaryREST) startTime(ctx context.Context, namespace string) (time.Duration, error) {
 	ns, err := r.kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err != nil || ns.Annotations[StartTimeAnnotation] == "" {
@@ -146,7 +146,8 @@ func (r binaryREST) startTime(ctx context.Context, namespace string) (time.Durat
 	return time.ParseDuration(ns.Annotations[StartTimeAnnotation])
 }
 
-// cancel gives up a build whose source will not come. The request may be gone.
+// cancel cancels a build whose source will not arrive. It uses a context of its own, because that of the request may
+// have ended.
 func (r binaryREST) cancel(build *buildv1.Build) {
 	ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
 	defer stop()

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// PodName is the name of the build's pod.
+// PodName returns the name of the build's pod.
 func PodName(build string) string { return build + "-build" }
 
 // Causes of builds, as OpenShift words them.
@@ -18,21 +18,21 @@ const (
 	CauseConfig = "Build configuration change"
 )
 
-// BuilderAccount is the service account of builds that name none.
+// BuilderAccount is the default service account of builds.
 const BuilderAccount = "builder"
 
-// labelValue is a name as a label can hold it.
+// labelValue shortens a name to the maximum length of a label's value.
 func labelValue(name string) string { return name[:min(len(name), 63)] }
 
-// generate is the next Build of the BuildConfig, as the request wants it. The
-// BuildConfig's count is the new Build's number already.
+// generate returns the next Build of the BuildConfig for the request. The BuildConfig's lastVersion must already be the
+// new Build's number.
 func generate(config *buildv1.BuildConfig, request *buildv1.BuildRequest) (*buildv1.Build, error) {
 	yes, now := true, metav1.Now()
 	spec := config.Spec.CommonSpec.DeepCopy()
 	if spec.ServiceAccount == "" {
 		spec.ServiceAccount = BuilderAccount
 	}
-	// A BuildConfig with a binary source has none until a client sends it.
+	// The source of a binary build is in the request, not in the BuildConfig.
 	spec.Source.Binary = request.Binary.DeepCopy()
 	spec.Revision = request.Revision.DeepCopy()
 	build := &buildv1.Build{
@@ -82,7 +82,7 @@ func generate(config *buildv1.BuildConfig, request *buildv1.BuildRequest) (*buil
 	return build, nil
 }
 
-// merge is the old variables with the new ones in their places or behind them.
+// merge returns the old variables, with new variables in place of old ones of the same name or at the end.
 func merge(old, added []corev1.EnvVar) []corev1.EnvVar {
 	merged := append([]corev1.EnvVar(nil), old...)
 next:

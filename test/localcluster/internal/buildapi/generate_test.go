@@ -63,7 +63,7 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
-// TestMissingAccount: OpenShift answers with an internal error, and creates no Build.
+// TestMissingAccount tests that the server answers with an internal error as OpenShift does, and creates no Build.
 func TestMissingAccount(t *testing.T) {
 	builds := buildfake.NewClientset(config()).BuildV1()
 	_, err := Instantiator{Builds: builds, Kube: kubefake.NewClientset()}.Instantiate(t.Context(), "team", &buildv1.BuildRequest{ObjectMeta: metav1.ObjectMeta{Name: "app"}})
@@ -76,7 +76,7 @@ func TestMissingAccount(t *testing.T) {
 	}
 }
 
-// TestBuildThatDoesNotRun: the server cancels a binary build that no pod runs, and answers the sender.
+// TestBuildThatDoesNotRun tests that the server cancels a binary build that no pod runs, and answers the sender.
 func TestBuildThatDoesNotRun(t *testing.T) {
 	builds := buildfake.NewClientset(config()).BuildV1()
 	objects := kubefake.NewClientset(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "builder", Namespace: "team"}},
@@ -84,7 +84,7 @@ func TestBuildThatDoesNotRun(t *testing.T) {
 	r := binaryREST{instantiator: Instantiator{Builds: builds, Kube: objects}, kube: objects}
 	_, err := r.build(genericapirequest.WithNamespace(t.Context(), "team"), "app", "", strings.NewReader("folder"))
 	if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "unable to wait for build app-4 to run: timed out waiting for the condition") {
-		t.Errorf("got %v, want a bad request, because the time is over", err)
+		t.Errorf("got %v, want a bad request, because the time has expired", err)
 	}
 	build, err := builds.Builds("team").Get(t.Context(), "app-4", metav1.GetOptions{})
 	if err != nil || !build.Status.Cancelled {

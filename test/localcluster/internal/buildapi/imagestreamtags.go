@@ -62,8 +62,7 @@ func (r tagREST) find(ctx context.Context, name string) (*imagev1.ImageStream, s
 	return stream, tag, err
 }
 
-// view is the tag as an object. It is not found if there is neither an image
-// nor a wish for one.
+// view returns the tag as an object, or a NotFound error if the stream's status has no image for the tag.
 func (r tagREST) view(ctx context.Context, stream *imagev1.ImageStream, tag string) (*imagev1.ImageStreamTag, error) {
 	name := stream.Name + ":" + tag
 	result := &imagev1.ImageStreamTag{
@@ -92,7 +91,7 @@ func (r tagREST) view(ctx context.Context, stream *imagev1.ImageStream, tag stri
 			return nil, err
 		}
 		image.DockerImageReference = event.DockerImageReference
-		// Left out of a tag, as long as they are.
+		// As on OpenShift, a tag omits these long fields.
 		image.DockerImageManifest, image.DockerImageConfig, image.ManagedFields = "", "", nil
 		result.Image = *image
 		return result, nil
@@ -129,7 +128,7 @@ func (r tagREST) List(ctx context.Context, options *internalversion.ListOptions)
 	return list, nil
 }
 
-// Delete implements rest.GracefulDeleter: the tag goes, its image stays.
+// Delete implements rest.GracefulDeleter: it deletes the tag, and keeps the image.
 func (r tagREST) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, _ *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	stream, tag, err := r.find(ctx, name)
 	if err != nil {
@@ -168,7 +167,7 @@ func without[E any](list []E, drop func(E) bool) []E {
 	return kept
 }
 
-// Create gives the stream the wish for the tag.
+// Create adds the tag to the stream's spec.
 func (r tagREST) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
 	if validate != nil {
 		if err := validate(ctx, obj); err != nil {
@@ -205,8 +204,7 @@ func (r tagREST) Update(ctx context.Context, name string, info rest.UpdatedObjec
 	return result, created, err
 }
 
-// wish writes the tag into its stream's spec. What it points to is taken over
-// into the status by the controller.
+// wish writes the tag into its stream's spec. The controller then records the tag's image in the status.
 func (r tagREST) wish(ctx context.Context, wanted *imagev1.ImageStreamTag) (*imagev1.ImageStreamTag, error) {
 	streamName, tag, _ := strings.Cut(wanted.Name, ":")
 	if wanted.Tag == nil || tag == "" {

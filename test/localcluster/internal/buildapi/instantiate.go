@@ -16,17 +16,17 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// conflictRetries is how often a build is tried again that another one overtook.
+// conflictRetries is the number of attempts to create a build if other requests change the BuildConfig first.
 const conflictRetries = 3
 
-// Instantiator makes Builds of BuildConfigs.
+// Instantiator creates Builds from BuildConfigs.
 type Instantiator struct {
 	Builds buildclient.BuildV1Interface
 	Images imageclient.ImageV1Interface
 	Kube   kubernetes.Interface
 }
 
-// Instantiate counts the BuildConfig up and creates its next Build.
+// Instantiate increments the BuildConfig's lastVersion and creates its next Build.
 func (i Instantiator) Instantiate(ctx context.Context, namespace string, request *buildv1.BuildRequest) (*buildv1.Build, error) {
 	var err error
 	for range conflictRetries {
@@ -58,10 +58,10 @@ func (i Instantiator) once(ctx context.Context, namespace string, request *build
 	}
 	account := build.Spec.ServiceAccount
 	if _, err := i.Kube.CoreV1().ServiceAccounts(namespace).Get(ctx, account, metav1.GetOptions{}); err != nil {
-		// OpenShift loses the error's own status here.
+		// OpenShift drops the error's own status here.
 		return nil, apierrors.NewInternalError(fmt.Errorf("error getting push/pull secrets for service account %s/%s: %v", namespace, account, err)) //nolint:errorlint // as OpenShift does
 	}
-	// The count first: of two requests at once only one passes here.
+	// Update lastVersion first: if two requests arrive at the same time, only one succeeds here.
 	if _, err := configs.Update(ctx, config, metav1.UpdateOptions{}); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ func buildConfigs(scheme *runtime.Scheme) kind[*buildv1.BuildConfig] {
 	s := strategyFor[*buildv1.BuildConfig](scheme)
 	s.create = func(config *buildv1.BuildConfig) { config.Generation = 1 }
 	s.update = func(config, old *buildv1.BuildConfig) {
-		// The count of builds never decreases, even if a client writes an older one.
+		// lastVersion never decreases, even if a client writes an older value.
 		config.Status.LastVersion = max(config.Status.LastVersion, old.Status.LastVersion)
 		config.Generation = old.Generation
 		if !equality.Semantic.DeepEqual(config.Spec, old.Spec) {
@@ -57,10 +57,12 @@ func builds(scheme *runtime.Scheme) kind[*buildv1.Build] {
 	}
 }
 
-// noRegistryAnnotation on an ImageStream leaves its repository out, as on a cluster without an internal registry.
+// noRegistryAnnotation on an ImageStream omits the repository from its status, as on a cluster without an internal
+// registry.
 const noRegistryAnnotation = "localcluster/no-registry"
 
-// imageStreams are served with the repository that they have in the registry.
+// imageStreams returns the kind of ImageStreams. The server adds each stream's repository in the registry to its
+// status.
 func imageStreams(scheme *runtime.Scheme, registry string) kind[*imagev1.ImageStream] {
 	s := strategyFor[*imagev1.ImageStream](scheme)
 	s.create = func(stream *imagev1.ImageStream) {
@@ -119,7 +121,7 @@ func images(scheme *runtime.Scheme) kind[*imagev1.Image] {
 	}
 }
 
-// since is the age of an object as tables show it.
+// since returns the age of an object in the format of tables.
 func since(t metav1.Time) string {
 	if t.IsZero() {
 		return ""

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// logTimeout is how long a log waits for its build to start.
+// logTimeout is the maximum time that a log waits for its build to start.
 const logTimeout = 30 * time.Second
 
 // logREST is builds/log.
@@ -117,8 +117,8 @@ func (r logREST) copyAll(ctx context.Context, pod *corev1.Pod, options *buildv1.
 	return nil
 }
 
-// waitContainer returns the state of the container once it has started; nil if
-// it has not and will not, or if not waited for.
+// waitContainer returns the state of the container once it has started. It returns nil if the container has not
+// started, and either the pod has ended or wait is not set.
 func (r logREST) waitContainer(ctx context.Context, pod *corev1.Pod, container string, wait bool) (*corev1.ContainerState, error) {
 	for {
 		latest, err := r.pods.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
@@ -160,7 +160,7 @@ func stateOf(pod *corev1.Pod, container string) *corev1.ContainerState {
 	return nil
 }
 
-// stream is a log on its way. One without a reader is an empty answer.
+// stream is a log that is sent to a client. A stream without a reader is an empty answer.
 type stream struct {
 	io.ReadCloser
 	follow bool
@@ -170,7 +170,7 @@ var _ rest.ResourceStreamer = &stream{}
 
 func (*stream) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
-// DeepCopyObject implements runtime.Object. A stream is read once.
+// DeepCopyObject implements runtime.Object. A stream can be read only once.
 func (*stream) DeepCopyObject() runtime.Object { panic("a stream cannot be copied") }
 
 // InputStream implements rest.ResourceStreamer.

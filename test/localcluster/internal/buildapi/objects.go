@@ -19,13 +19,13 @@ func metaOf(obj runtime.Object) (*metav1.ObjectMeta, error) {
 	return nil, fmt.Errorf("%T has no metadata", obj)
 }
 
-// itemsOf are the objects of a list.
+// itemsOf returns the objects of a list.
 func itemsOf[T runtime.Object](list runtime.Object) []T {
 	var items []T
 	if !meta.IsListType(list) {
 		return nil
 	}
-	// The error is that the list holds no such objects.
+	// EachListItem returns an error only if the list cannot contain such objects.
 	_ = meta.EachListItem(list, func(item runtime.Object) error {
 		if one, ok := item.(T); ok {
 			items = append(items, one)

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// publicScheme has the types as clients know them.
+// publicScheme has the types in the versions that clients use.
 func publicScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, install := range []func(*runtime.Scheme) error{buildv1.Install, imagev1.Install} {
@@ -27,8 +27,8 @@ func publicScheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// newScheme is what the server works with. There is one version of each type,
-// and it is its own internal version too: nothing has to be converted.
+// newScheme returns the scheme of the server. Each type has one version, which is also its internal version, so that no
+// conversion is needed.
 func newScheme() (*runtime.Scheme, error) {
 	scheme, err := publicScheme()
 	if err != nil {
@@ -90,7 +90,7 @@ func readLogOptions(query url.Values, options *buildv1.BuildLogOptions) error {
 		"follow": &options.Follow, "previous": &options.Previous, "timestamps": &options.Timestamps,
 		"nowait": &options.NoWait, "insecureSkipTLSVerifyBackend": &options.InsecureSkipTLSVerifyBackend,
 	} {
-		// As everywhere in the API, a name without a value is true, and so is every value except false and 0.
+		// As everywhere in the API, a parameter without a value is true, and so is every value except false and 0.
 		if values, given := query[name]; given {
 			*target = len(values) == 0 || (values[0] != "false" && values[0] != "0")
 		}

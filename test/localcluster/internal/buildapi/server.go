@@ -41,27 +41,27 @@ import (
 
 // Config has the server's addresses, files and registry.
 type Config struct {
-	// Address that it listens on.
+	// Address is the address that the server listens on.
 	Address           string
 	CertFile, KeyFile string
 	EtcdURL           string
-	// EtcdCA, EtcdCert and EtcdKey are files.
+	// EtcdCA, EtcdCert and EtcdKey are the files for the connection to etcd.
 	EtcdCA, EtcdCert, EtcdKey string
-	// Kubeconfig by which callers are authenticated and authorized, and pods reached.
+	// Kubeconfig is the file with which the server authenticates and authorizes callers, and reaches pods.
 	Kubeconfig string
-	// Registry that ImageStreams live in, as HOST:PORT.
+	// Registry is the HOST:PORT of the registry of the ImageStreams.
 	Registry string
 }
 
-// Clients reach the APIs that a controller works with.
+// Clients are clients of the APIs that a controller needs.
 type Clients struct {
 	Builds buildclient.BuildV1Interface
 	Images imageclient.ImageV1Interface
 	Kube   kubernetes.Interface
 }
 
-// Run serves the APIs until the context ends. As soon as they are served, run
-// is called with clients for them; its error ends the server too.
+// Run serves the APIs until the context ends. Once the APIs are served, it calls run with clients for them. An error of
+// run also ends the server.
 func Run(ctx context.Context, config Config, run func(context.Context, Clients) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -124,7 +124,7 @@ func newServer(config Config, kubeConfig *restclient.Config) (*genericapiserver.
 	if err != nil {
 		return nil, clients, err
 	}
-	// The server's own clients do not pass the cluster's API server, which may be away.
+	// The server's own clients do not go through the cluster's API server, which may be down.
 	loopback := restclient.CopyConfig(server.LoopbackClientConfig)
 	loopback.QPS = -1
 	if clients.Builds, err = buildclient.NewForConfig(loopback); err != nil {
@@ -173,7 +173,7 @@ func genericConfig(config Config, codecs serializer.CodecFactory) (*genericapise
 	o.Authentication.RemoteKubeConfigFile = config.Kubeconfig
 	o.Authorization.RemoteKubeConfigFile = config.Kubeconfig
 	o.CoreAPI.CoreAPIKubeconfigPath = config.Kubeconfig
-	// The cluster's API server has queued the request already.
+	// The cluster's API server has already queued the request.
 	o.Features.EnablePriorityAndFairness = false
 
 	server := genericapiserver.NewRecommendedConfig(codecs)
@@ -195,8 +195,8 @@ func genericConfig(config Config, codecs serializer.CodecFactory) (*genericapise
 	return server, nil
 }
 
-// definitions are OpenShift's, with the one type that they lack of those that
-// every API server serves.
+// definitions returns OpenShift's definitions, and adds the one type that every API server serves and OpenShift's
+// definitions lack.
 func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 	all := generated_openapi.GetOpenAPIDefinitions(ref)
 	all["k8s.io/apimachinery/pkg/version.Info"] = common.OpenAPIDefinition{
@@ -205,7 +205,7 @@ func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefiniti
 	return all
 }
 
-// storages are the resources of each API group.
+// storages returns the resources of each API group.
 func storages(scheme *runtime.Scheme, etcd generic.RESTOptionsGetter, config Config, clients Clients, kubeConfig *restclient.Config) (map[string]map[string]rest.Storage, error) {
 	buildConfigStore, err := newStore(buildConfigs(scheme), etcd)
 	if err != nil {
@@ -245,7 +245,7 @@ func storages(scheme *runtime.Scheme, etcd generic.RESTOptionsGetter, config Con
 	}, nil
 }
 
-// withNames is a store with short names and the category "all".
+// withNames adds short names and the category "all" to a store.
 type withNames struct {
 	*genericregistry.Store
 	short []string

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/names"
 )
 
-// strategy is how objects of one kind are created, updated and deleted.
+// strategy defines how the server creates, updates and deletes objects of one kind.
 type strategy[T runtime.Object] struct {
 	runtime.ObjectTyper
 	names.NameGenerator
@@ -25,7 +25,7 @@ type strategy[T runtime.Object] struct {
 	create   func(obj T)
 	update   func(obj, old T)
 	validate func(obj T) field.ErrorList
-	// validateUpdate is in addition to validate.
+	// validateUpdate runs in addition to validate.
 	validateUpdate func(obj, old T) field.ErrorList
 }
 
@@ -71,20 +71,20 @@ var (
 	_ rest.RESTDeleteStrategy = strategy[runtime.Object]{}
 )
 
-// kind describes a resource that etcd holds.
+// kind describes a resource that is stored in etcd.
 type kind[T runtime.Object] struct {
 	resource, singular schema.GroupResource
 	object             func() runtime.Object
 	list               func() runtime.Object
 	strategy           strategy[T]
-	// fields that a client can select by, besides name and namespace.
+	// fields are the fields that a client can select by, in addition to name and namespace.
 	fields func(obj T) fields.Set
 	table  rest.TableConvertor
-	// read is called on every object that leaves the store.
+	// The store calls read on every object before it returns the object.
 	read func(obj T)
 }
 
-// newStore makes the store of a kind.
+// newStore creates the store of a kind.
 func newStore[T runtime.Object](k kind[T], options generic.RESTOptionsGetter) (*genericregistry.Store, error) {
 	attributes := func(obj runtime.Object) (labels.Set, fields.Set, error) {
 		meta, err := metaOf(obj)

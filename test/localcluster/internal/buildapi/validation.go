@@ -51,7 +51,7 @@ func validateBuildUpdate(build, old *buildv1.Build) field.ErrorList {
 		problems = append(problems, field.Invalid(field.NewPath("status", "phase"), build.Status.Phase,
 			"phase cannot be updated from a terminal state"))
 	}
-	// The two that the controller fills in.
+	// The controller sets these two fields later.
 	was, is := old.Spec.DeepCopy(), build.Spec.DeepCopy()
 	is.Output.PushSecret, is.Revision = was.Output.PushSecret, was.Revision
 	if !equality.Semantic.DeepEqual(was, is) {
@@ -157,7 +157,7 @@ func validateStrategy(strategy buildv1.BuildStrategy, path *field.Path) field.Er
 	return problems
 }
 
-// notImplemented refuses what OpenShift has and this stand-in has not.
+// notImplemented refuses fields of OpenShift that this stand-in does not implement.
 func notImplemented(path *field.Path) *field.Error {
 	return field.Forbidden(path, "this stand-in does not implement it")
 }

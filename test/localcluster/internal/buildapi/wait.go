@@ -57,7 +57,7 @@ func started(build *buildv1.Build) bool {
 	return build.Status.Phase != buildv1.BuildPhaseNew && build.Status.Phase != buildv1.BuildPhasePending
 }
 
-// untilStarted returns nothing if the watch or the context ends before.
+// untilStarted returns nil if the watch or the context ends before the build has started.
 func untilStarted(ctx context.Context, watcher watch.Interface) (*buildv1.Build, error) {
 	defer watcher.Stop()
 	for {

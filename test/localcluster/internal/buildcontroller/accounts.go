@@ -18,17 +18,18 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/buildapi"
 )
 
-// tokenLife is how long the token in an account's Secret is valid. It is replaced in place when 40 % of it are left.
+// tokenLife is the lifetime of the token in an account's Secret. The controller replaces the token in place when 40 %
+// of its lifetime remain.
 const (
 	tokenLife    = time.Hour
 	tokenReserve = tokenLife * 4 / 10
 )
 
-// secretDelay is how long after its creation an account gets its Secret, unless its namespace has SecretDelayAnnotation.
-// A pod that is created before has none.
+// secretDelay is the time from an account's creation until it gets its Secret, unless its namespace has
+// SecretDelayAnnotation. A pod that is created earlier has no such pull secret.
 const secretDelay = time.Second
 
-// SecretDelayAnnotation of a namespace is how long after their creation its accounts get their Secrets.
+// SecretDelayAnnotation of a namespace is the time from the creation of its accounts until they get their Secrets.
 const SecretDelayAnnotation = "localcluster/pull-secret-delay"
 
 // secretAnnotation is on an account and names its Secret, as on OpenShift since 4.16.
@@ -96,7 +97,7 @@ func handleAccount(ctx context.Context, client kubernetes.Interface, registry, n
 	}
 	err = ensureSecret(ctx, client, registry, account, metav1.ObjectMeta{GenerateName: name + "-dockercfg-"})
 	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		return 0, nil // it was deleted meanwhile
+		return 0, nil // the account was deleted in the meantime
 	}
 	return 0, err
 }
@@ -174,7 +175,7 @@ func ensureSecret(ctx context.Context, client kubernetes.Interface, registry str
 	}
 	err = errors.Join(fill(ctx, client, registry, account, secret), link(ctx, client, account, secret.Name))
 	if err != nil {
-		// The next attempt creates another one.
+		// The next attempt creates another Secret.
 		return errors.Join(err, secrets.Delete(ctx, secret.Name, metav1.DeleteOptions{}))
 	}
 	return nil
@@ -208,7 +209,7 @@ func fill(ctx context.Context, client kubernetes.Interface, registry string, acc
 	return err
 }
 
-// expiry is when the token in the Secret expires, the zero time if that is unknown.
+// expiry returns the time at which the token in the Secret expires, the zero time if it is unknown.
 func expiry(secret *corev1.Secret) time.Time {
 	at, err := time.Parse(time.RFC3339, secret.Annotations[expiryAnnotation])
 	if err != nil {
@@ -217,7 +218,7 @@ func expiry(secret *corev1.Secret) time.Time {
 	return at
 }
 
-// link makes the Secret the account's, in place of the one that it had.
+// link adds the Secret to the account, in place of the account's previous Secret.
 func link(ctx context.Context, client kubernetes.Interface, account *corev1.ServiceAccount, secret string) error {
 	account = account.DeepCopy()
 	if account.Annotations == nil {

@@ -15,7 +15,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// newAccounts is a client with two service accounts. Its tokens and the names of Secrets are numbered.
+// newAccounts returns a client with two service accounts. It numbers tokens and the names of Secrets.
 func newAccounts(tokenLife time.Duration) *kubefake.Clientset {
 	client := kubefake.NewClientset(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}},
@@ -37,13 +37,13 @@ func newAccounts(tokenLife time.Duration) *kubefake.Clientset {
 	client.PrependReactor("create", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		secrets++
 		secret := action.(clienttesting.CreateAction).GetObject().(*corev1.Secret)
-		secret.Name = fmt.Sprintf("%s%d", secret.GenerateName, secrets) // the fake makes no names
+		secret.Name = fmt.Sprintf("%s%d", secret.GenerateName, secrets) // the fake generates no names
 		return false, nil, nil
 	})
 	return client
 }
 
-// handleAccounts handles both accounts and compares the Secret that the one of a user has, and its token.
+// handleAccounts handles both accounts, and compares the Secret of the user's account and its token.
 func handleAccounts(t *testing.T, client *kubefake.Clientset, wantName, wantToken string) {
 	t.Helper()
 	for _, namespace := range []string{"team", "kube-system"} {
@@ -72,8 +72,8 @@ func handleAccounts(t *testing.T, client *kubefake.Clientset, wantName, wantToke
 	}
 }
 
-// TestAccountGetsItsSecret: every account of a user's namespace gets one Secret, which its pods pull with. A deleted one is
-// replaced.
+// TestAccountGetsItsSecret tests that every account of a user's namespace gets one Secret, which its pods pull with,
+// and that a deleted Secret is replaced.
 func TestAccountGetsItsSecret(t *testing.T) {
 	client := newAccounts(tokenLife)
 	for range 2 {
@@ -85,14 +85,14 @@ func TestAccountGetsItsSecret(t *testing.T) {
 	handleAccounts(t, client, "trainer-dockercfg-2", "token-2")
 }
 
-// TestTokensAreReplaced: a token that expires soon is replaced in the Secret that has it.
+// TestTokensAreReplaced tests that a token that expires soon is replaced in its Secret.
 func TestTokensAreReplaced(t *testing.T) {
 	client := newAccounts(tokenReserve - time.Minute)
 	handleAccounts(t, client, "trainer-dockercfg-1", "token-1")
 	handleAccounts(t, client, "trainer-dockercfg-1", "token-2")
 }
 
-// TestSecretsComeLate: a namespace can ask for late Secrets.
+// TestSecretsComeLate tests that a namespace can delay its Secrets.
 func TestSecretsComeLate(t *testing.T) {
 	client := newAccounts(tokenLife)
 	young := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "late", Name: "trainer", CreationTimestamp: metav1.Now()}}
@@ -104,7 +104,7 @@ func TestSecretsComeLate(t *testing.T) {
 	}
 	again, err := handleAccount(t.Context(), client, "registry:5000", "late", "trainer")
 	if err != nil || again < 35*time.Second || again > 40*time.Second {
-		t.Errorf("the next look is in %s, %v; want 40 s after the creation", again, err)
+		t.Errorf("the next attempt is in %s, %v; want 40 s after the creation", again, err)
 	}
 	secrets, err := client.CoreV1().Secrets("late").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(secrets.Items) > 0 {

@@ -57,7 +57,7 @@ func (c *controller) cancel(ctx context.Context, build *buildv1.Build, pod *core
 	return c.move(ctx, build, pod, outcomeFor(buildv1.BuildPhaseCancelled, buildv1.StatusReasonCancelledBuild))
 }
 
-// start makes the pod of a new build whose turn it is.
+// start creates the pod of a new build once the run policy allows it.
 func (c *controller) start(ctx context.Context, build *buildv1.Build) error {
 	others, err := c.buildsOf(ctx, build.Namespace, configOf(build))
 	if err != nil {
@@ -78,7 +78,7 @@ func (c *controller) start(ctx context.Context, build *buildv1.Build) error {
 		if errors.As(err, &waiting) {
 			o := outcomeFor(buildv1.BuildPhaseNew, waiting.reason)
 			if waiting.reason == buildv1.StatusReasonInvalidOutputReference {
-				// Only a build with a folder fails: its sender waits.
+				// Only a build with a folder fails, because its sender waits.
 				o.phase = buildv1.BuildPhaseFailed
 				return c.move(ctx, build, nil, o)
 			}
@@ -130,7 +130,7 @@ func (c *controller) missingResources(ctx context.Context, build *buildv1.Build)
 	return missing, nil
 }
 
-// waitingError is why a build stays New.
+// waitingError is the reason why a build stays New.
 type waitingError struct {
 	reason buildv1.StatusReason
 	err    error
@@ -193,8 +193,8 @@ func (c *controller) resolveOutput(ctx context.Context, namespace string, to cor
 	return stream.Status.DockerImageRepository + ":" + tag, nil
 }
 
-// accountSecret is the secret of the build's service account for that image's
-// registry, or else its first for any, nil for none.
+// accountSecret returns the secret of the build's service account for the image's registry. Without such a secret it
+// returns the account's first secret for any registry, or nil.
 func (c *controller) accountSecret(ctx context.Context, build *buildv1.Build, image string) (*corev1.LocalObjectReference, error) {
 	account, err := c.Kube.CoreV1().ServiceAccounts(build.Namespace).Get(ctx, build.Spec.ServiceAccount, metav1.GetOptions{})
 	if err != nil {
@@ -249,7 +249,7 @@ func (c *controller) createPod(ctx context.Context, build, resolved *buildv1.Bui
 	}
 	created, err := c.Kube.CoreV1().Pods(build.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		// The next look at the build sees whose it is.
+		// The next attempt checks the owner of this pod.
 		return err
 	}
 	if err != nil {
@@ -260,7 +260,7 @@ func (c *controller) createPod(ctx context.Context, build, resolved *buildv1.Bui
 	return c.pending(ctx, build, resolved, created)
 }
 
-// adopt makes a build Pending whose pod exists, because an earlier attempt could not update the build.
+// adopt sets a build to Pending if its pod already exists, because an earlier attempt could not update the build.
 func (c *controller) adopt(ctx context.Context, build *buildv1.Build, pod *corev1.Pod) error {
 	resolved := build.DeepCopy()
 	if err := c.resolve(ctx, resolved); err != nil {
@@ -291,7 +291,7 @@ func expand(variables []corev1.EnvVar) {
 	}
 }
 
-// resolveVariables reads what variables take from Secrets and ConfigMaps.
+// resolveVariables reads the values that variables take from Secrets and ConfigMaps.
 func (c *controller) resolveVariables(ctx context.Context, namespace string, variables []corev1.EnvVar) error {
 	for i := range variables {
 		from := variables[i].ValueFrom
@@ -370,8 +370,8 @@ func (c *controller) pushSecretMissing(ctx context.Context, build *buildv1.Build
 	return false, err
 }
 
-// recordImage puts what the build has pushed to an ImageStreamTag into it, as
-// OpenShift's registry does.
+// recordImage records the image that the build has pushed to an ImageStreamTag in the stream, as OpenShift's registry
+// does.
 func (c *controller) recordImage(ctx context.Context, build *buildv1.Build, digest string) error {
 	to := build.Spec.Output.To
 	if to == nil || to.Kind == "DockerImage" || digest == "" {
@@ -406,13 +406,13 @@ func (c *controller) stay(ctx context.Context, build *buildv1.Build, why outcome
 	})
 }
 
-// settled reports whether the build has ended and no step follows. A failed build whose builder has reported its end is
-// settled in a second step.
+// settled reports whether the build has ended and no step follows. If the builder has reported the failure of a build,
+// a second step settles the build.
 func settled(build *buildv1.Build) bool {
 	return ended(build) && build.Status.CompletionTimestamp != nil
 }
 
-// settle is the second step, in which OpenShift looks at the pod of a build that has failed.
+// settle is the second step, in which OpenShift reads the pod of a failed build.
 func (c *controller) settle(ctx context.Context, build *buildv1.Build, pod *corev1.Pod) error {
 	return c.update(ctx, build, func(b *buildv1.Build) {
 		var report buildstatus.Report
@@ -426,7 +426,7 @@ func (c *controller) settle(ctx context.Context, build *buildv1.Build, pod *core
 	})
 }
 
-// move gives the build another phase, and all that belongs to it.
+// move sets the phase of the build, with the status fields and the event of that phase.
 func (c *controller) move(ctx context.Context, build *buildv1.Build, pod *corev1.Pod, to outcome) error {
 	was := build.Status.Phase
 	err := c.update(ctx, build, func(b *buildv1.Build) {
@@ -458,7 +458,7 @@ func (c *controller) event(build *buildv1.Build, reason, what string) {
 	c.recorder.Eventf(build, corev1.EventTypeNormal, reason, "Build %s/%s %s", build.Namespace, build.Name, what)
 }
 
-// complete fills in what an ended build has.
+// complete sets the status fields of an ended build.
 func complete(build *buildv1.Build, report buildstatus.Report) {
 	now := metav1.Now()
 	if build.Status.StartTimestamp == nil {
@@ -508,7 +508,7 @@ func (c *controller) update(ctx context.Context, build *buildv1.Build, change fu
 	return err
 }
 
-// requestCancel asks for the end of a build as a user would.
+// requestCancel cancels a build as a user would.
 func (c *controller) requestCancel(ctx context.Context, namespace, name string) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		build, err := c.Builds.Builds(namespace).Get(ctx, name, metav1.GetOptions{})

@@ -18,7 +18,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/buildstatus"
 )
 
-// dockerBuildOf is a build of namespace team in a phase, and a controller that knows it and the objects.
+// dockerBuildOf returns a build of namespace team in a phase, and a controller whose fake clients have the build and
+// the objects.
 func dockerBuildOf(phase buildv1.BuildPhase, objects ...runtime.Object) (*buildv1.Build, *controller) {
 	b := build(1, buildv1.BuildRunPolicyParallel, phase)
 	b.Namespace, b.UID = "team", "1"
@@ -31,7 +32,7 @@ func dockerBuildOf(phase buildv1.BuildPhase, objects ...runtime.Object) (*buildv
 	}}
 }
 
-// look has the controller handle the build once.
+// look makes the controller handle the build once, and returns the build's status.
 func look(t *testing.T, c *controller, b *buildv1.Build) buildv1.BuildStatus {
 	t.Helper()
 	if err := c.handleBuild(t.Context(), b.Namespace, b.Name); err != nil {
@@ -44,7 +45,8 @@ func look(t *testing.T, c *controller, b *buildv1.Build) buildv1.BuildStatus {
 	return latest.Status
 }
 
-// TestOutOfMemoryInTwoSteps: the builder's own reason comes first, then that of the pod, with the rest of the status.
+// TestOutOfMemoryInTwoSteps tests that the builder's own reason comes first, and then the pod's reason with the rest of
+// the status.
 func TestOutOfMemoryInTwoSteps(t *testing.T) {
 	report := buildstatus.Report{Reason: buildv1.StatusReasonDockerBuildFailed, LogTail: "killed"}
 	pod := podIn(corev1.PodFailed, exited(1, "OOMKilled", string(report.Encode(4096))))

@@ -12,8 +12,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/buildapi"
 )
 
-// handleConfig starts the first build of a BuildConfig that asks for it,
-// wakes its waiting builds and deletes those that its history has no room for.
+// handleConfig starts the first build of a BuildConfig with the ConfigChange trigger, queues its waiting builds, and
+// deletes ended builds beyond the history limits.
 func (c *controller) handleConfig(ctx context.Context, namespace, name string) error {
 	builds, err := c.buildsOf(ctx, namespace, name)
 	if err != nil {
@@ -56,7 +56,7 @@ func (c *controller) buildAtFirst(ctx context.Context, config *buildv1.BuildConf
 			LastVersion: &first,
 			TriggeredBy: []buildv1.BuildTriggerCause{{Message: buildapi.CauseConfig}},
 		})
-		// Another request was first.
+		// Another request has already created the first build.
 		if apierrors.IsBadRequest(err) {
 			return nil
 		}
@@ -81,8 +81,7 @@ func (c *controller) buildsOf(ctx context.Context, namespace, config string) ([]
 	return builds, nil
 }
 
-// handleStream wakes builds that wait for the stream, and takes in the images
-// that its tags point to.
+// handleStream queues builds that wait for the stream, and imports the images of its tags.
 func (c *controller) handleStream(ctx context.Context, namespace, name string) error {
 	list, err := c.Builds.Builds(namespace).List(ctx, metav1.ListOptions{FieldSelector: "status=" + string(buildv1.BuildPhaseNew)})
 	if err != nil {
@@ -101,8 +100,8 @@ func (c *controller) handleStream(ctx context.Context, namespace, name string) e
 	return c.importTags(ctx, stream)
 }
 
-// importTags follows the tags of the stream's spec that name an image by its
-// reference. One that cannot be had is noted on the tag.
+// importTags imports the tags of the stream's spec that name an image by its reference. If an image is not available,
+// it records the failure on the tag.
 func (c *controller) importTags(ctx context.Context, stream *imagev1.ImageStream) error {
 	for _, tag := range stream.Spec.Tags {
 		if tag.From == nil || tag.From.Kind != "DockerImage" || tag.Reference || handled(stream, tag) {
@@ -122,7 +121,7 @@ func (c *controller) importTags(ctx context.Context, stream *imagev1.ImageStream
 	return nil
 }
 
-// handled reports whether the tag was resolved since the last change of the stream's spec.
+// handled reports whether the tag was imported since the last change of the stream's spec.
 func handled(stream *imagev1.ImageStream, tag imagev1.TagReference) bool {
 	for _, history := range stream.Status.Tags {
 		if history.Tag != tag.Name {

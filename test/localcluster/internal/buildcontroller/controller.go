@@ -1,6 +1,5 @@
-// Package buildcontroller is a stand-in for OpenShift's build controllers: it
-// runs Builds in pods, records the images that they push, and gives namespaces
-// the account that builds run under.
+// Package buildcontroller is a stand-in for OpenShift's build controllers: it runs Builds in pods, records the images
+// that they push, and creates the service account of builds in each namespace.
 package buildcontroller
 
 import (
@@ -29,17 +28,17 @@ import (
 
 // Config has the image of build pods and the registry.
 type Config struct {
-	// Image of the build pods' containers.
+	// Image is the image of the build pods' containers.
 	Image string
-	// Registry that ImageStreams live in, as HOST:PORT.
+	// Registry is the HOST:PORT of the registry of the ImageStreams.
 	Registry string
 }
 
-// workers is how many objects are looked at side by side.
+// workers is the number of objects that the controller handles in parallel.
 const workers = 4
 
-// DiskSizeAnnotation of a namespace gives its builds a disk of that size, a
-// quantity: what a node with little room left would.
+// DiskSizeAnnotation of a namespace is a quantity: the size of the disk that its builds get. It simulates a node with
+// little free space.
 const DiskSizeAnnotation = "localcluster/build-disk-size"
 
 type controller struct {
@@ -50,10 +49,10 @@ type controller struct {
 	queue        workqueue.TypedRateLimitingInterface[key]
 }
 
-// key is an object that has to be looked at.
+// key names an object that the controller must handle.
 type key struct{ kind, namespace, name string }
 
-// Run works until the context ends.
+// Run runs the controllers until the context ends.
 func Run(ctx context.Context, clients buildapi.Clients, config Config) error {
 	broadcaster := record.NewBroadcaster()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: clients.Kube.CoreV1().Events("")})
@@ -125,7 +124,7 @@ func (c *controller) watch(ctx context.Context) error {
 	return nil
 }
 
-// lister lets a list be any object.
+// lister adapts a typed list function to one that returns any object.
 func lister[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error)) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
 	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) }
 }
@@ -138,8 +137,7 @@ const (
 	kindAccount   = "serviceaccount"
 )
 
-// buildSeen looks at the build and, since another one may be waiting for it,
-// at its BuildConfig.
+// buildSeen queues the build and its BuildConfig, because another build may be waiting for this one.
 func (c *controller) buildSeen(obj any) {
 	build, ok := obj.(*buildv1.Build)
 	if !ok {
@@ -183,7 +181,7 @@ func (c *controller) accountSeen(obj any) {
 	}
 }
 
-// secretSeen looks at the account of a Secret, which may have been deleted.
+// secretSeen queues the account of a Secret, which may have been deleted.
 func (c *controller) secretSeen(obj any) {
 	if secret, ok := obj.(*corev1.Secret); ok {
 		if name := secret.Annotations[accountAnnotation]; name != "" {
@@ -192,7 +190,7 @@ func (c *controller) secretSeen(obj any) {
 	}
 }
 
-// accountChanged looks at the account. Those that every namespace has belong to the namespace.
+// accountChanged queues the account. For the accounts that every namespace has, it queues the namespace.
 func (c *controller) accountChanged(namespace, name string) {
 	if name == buildapi.BuilderAccount || name == "default" {
 		c.queue.Add(key{kindNamespace, "", namespace})

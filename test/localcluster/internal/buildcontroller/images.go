@@ -77,7 +77,7 @@ func describe(ref name.Reference, img v1.Image) (*imagev1.Image, error) {
 	return image, nil
 }
 
-// tagImage stores the image and puts it before the tag's earlier ones.
+// tagImage stores the image and inserts it before the tag's earlier images.
 func (c *controller) tagImage(ctx context.Context, namespace, stream, tag string, image *imagev1.Image, generation int64) error {
 	if _, err := c.Images.Images().Create(ctx, image, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err

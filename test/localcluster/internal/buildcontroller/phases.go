@@ -30,8 +30,8 @@ func observe(pod *corev1.Pod) outcome {
 	case corev1.PodRunning:
 		return outcomeFor(buildv1.BuildPhaseRunning, "")
 	}
-	// A pod is not Running before its init containers are done; its build is
-	// as soon as the first fetches the source.
+	// A pod is not Running before its init containers have ended. Its build is Running as soon as the first init
+	// container fetches the source.
 	for _, s := range pod.Status.InitContainerStatuses {
 		if s.Name == buildapi.SourceContainer && (s.State.Running != nil || s.State.Terminated != nil) {
 			return outcomeFor(buildv1.BuildPhaseRunning, "")
@@ -59,7 +59,7 @@ func observeFailure(pod *corev1.Pod) outcome {
 	result := outcomeFor(buildv1.BuildPhaseFailed, buildv1.StatusReasonGenericBuildFailed)
 	switch {
 	case report.Reason != "":
-		// On OpenShift the builder has written this to the Build itself.
+		// On OpenShift the builder writes this to the Build itself.
 		result = outcomeFor(buildv1.BuildPhaseFailed, report.Reason)
 	case killedForMemory(pod):
 		result = outcomeFor(buildv1.BuildPhaseFailed, buildv1.StatusReasonOutOfMemoryKilled)
@@ -85,8 +85,8 @@ func statusesOf(pod *corev1.Pod) []corev1.ContainerStatus {
 	return append(append([]corev1.ContainerStatus{}, pod.Status.InitContainerStatuses...), pod.Status.ContainerStatuses...)
 }
 
-// reportOf joins what the pod's containers left: the stages of all, and of the
-// one that failed, or of the last, the rest.
+// reportOf joins the reports of the pod's containers: the stages of all, the reason and log of the one that failed, and
+// the digest of the image.
 func reportOf(pod *corev1.Pod) buildstatus.Report {
 	var joined buildstatus.Report
 	for _, s := range statusesOf(pod) {

@@ -14,17 +14,17 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/builder"
 )
 
-// Names of the build pod's containers, OpenShift's.
+// Names of the build pod's containers, as on OpenShift.
 const (
 	manageDockerfile = "manage-dockerfile"
 	dockerBuild      = "docker-build"
 )
 
-// week is how long a build without a deadline may take, in seconds.
+// week is the maximum duration of a build without a deadline, in seconds.
 const week = 7 * 24 * 60 * 60
 
-// podFor is the pod of a Docker strategy build whose references are resolved
-// to images and whose secrets are known.
+// podFor returns the pod of a Docker strategy build, after its references are resolved to images and its secrets are
+// known.
 func podFor(build *buildv1.Build, config Config, diskSize string) (*corev1.Pod, error) {
 	content, err := json.Marshal(build)
 	if err != nil {
@@ -100,7 +100,7 @@ func ownedBy(pod *corev1.Pod, build *buildv1.Build) bool {
 	return false
 }
 
-// trustedEnv are those of the strategy's variables that reach the builder itself.
+// trustedEnv returns the strategy's variables that reach the builder itself.
 func trustedEnv(env []corev1.EnvVar) []corev1.EnvVar {
 	var trusted []corev1.EnvVar
 	for _, v := range env {
@@ -138,7 +138,7 @@ func (p *podMaker) secret(c *corev1.Container, secret, suffix, at string) {
 	p.mount(c, volumeName(secret, suffix), at, corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret, DefaultMode: &mode}})
 }
 
-// volumeName is a volume's name made of an object's.
+// volumeName returns a volume's name for an object's name.
 func volumeName(object, suffix string) string {
 	object = strings.ReplaceAll(object, ".", "-")
 	return object[:min(len(object), 62-len(suffix))] + "-" + suffix

@@ -8,7 +8,7 @@ import (
 	buildv1 "github.com/openshift/api/build/v1"
 )
 
-// configOf is the name of the BuildConfig that the build was made from, or "".
+// configOf returns the name of the BuildConfig that the build was created from, or "".
 func configOf(build *buildv1.Build) string {
 	if name := build.Annotations[buildv1.BuildConfigAnnotation]; name != "" {
 		return name
@@ -32,15 +32,15 @@ func ended(build *buildv1.Build) bool {
 	return false
 }
 
-// turn applies the run policy to a new build: whether it may run now, and which builds it supersedes. others are the
-// builds of its BuildConfig.
+// turn applies the run policy to a new build. It returns whether the build may run now, and which builds it supersedes.
+// others are the builds of its BuildConfig.
 func turn(build *buildv1.Build, others []buildv1.Build) (run bool, superseded []string) {
 	policy := buildv1.BuildRunPolicy(build.Labels[buildv1.BuildRunPolicyLabel])
 	if configOf(build) == "" {
 		return true, nil
 	}
 	if policy == buildv1.BuildRunPolicyParallel {
-		// It waits for builds of another policy that run.
+		// The build waits for running builds with another policy.
 		return !slices.ContainsFunc(others, func(other buildv1.Build) bool {
 			begun := other.Status.Phase == buildv1.BuildPhasePending || other.Status.Phase == buildv1.BuildPhaseRunning
 			return begun && other.Labels[buildv1.BuildRunPolicyLabel] != string(buildv1.BuildRunPolicyParallel)
@@ -68,8 +68,8 @@ func turn(build *buildv1.Build, others []buildv1.Build) (run bool, superseded []
 	return run, superseded
 }
 
-// surplus are the names of ended builds beyond the BuildConfig's limits, which
-// count the complete ones and all others apart; the oldest go first.
+// surplus returns the names of ended builds beyond the BuildConfig's limits, the oldest first. One limit counts the
+// complete builds, the other all other ended builds.
 func surplus(config *buildv1.BuildConfig, builds []buildv1.Build) []string {
 	var complete, failed []*buildv1.Build
 	for i := range builds {

@@ -97,7 +97,7 @@ func writeFile(root *os.Root, name string, mode os.FileMode, content io.Reader) 
 			return err
 		}
 		_, err = io.Copy(f, content)
-		// The umask has changed the mode of the new file.
+		// Chmod is needed because the umask has changed the mode of the new file.
 		return errors.Join(err, f.Chmod(mode.Perm()), f.Close())
 	})
 }

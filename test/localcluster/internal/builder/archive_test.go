@@ -78,12 +78,12 @@ func TestExtractStaysInItsFolder(t *testing.T) {
 		&tar.Header{Typeflag: tar.TypeReg, Name: "out/escaped", Mode: 0o644},
 	)
 	if err := extract(bytes.NewReader(archive), t.TempDir()); err == nil {
-		t.Error("a file was written through a link that leads out")
+		t.Error("extract wrote a file through a link to the outside")
 	}
 	if _, err := os.Stat(filepath.Join(outside, "escaped")); err == nil {
-		t.Error("the file is outside")
+		t.Error("extract created the file outside the folder")
 	}
 	if err := extract(bytes.NewReader([]byte("only some text")), t.TempDir()); err == nil {
-		t.Error("text passed for an archive")
+		t.Error("extract accepted text as an archive")
 	}
 }

@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pulls and pushes are tried three times, five seconds apart.
+// The builder tries pulls and pushes three times, five seconds apart.
 const (
 	retries    = 2
 	retryDelay = 5 * time.Second
 )
 
-// Files that buildah is given.
+// Files for buildah.
 const (
 	pullAuth = "/tmp/pull-auth.json"
 	pushAuth = "/tmp/push-auth.json"
@@ -83,7 +83,7 @@ func (j *job) prepare() error {
 	return nil
 }
 
-// randomTag is the name of the image while it is built.
+// randomTag returns the temporary name of the image during the build.
 func randomTag(namespace, name string) (string, error) {
 	b := make([]byte, 4)
 	if _, err := rand.Read(b); err != nil {
@@ -92,8 +92,8 @@ func randomTag(namespace, name string) (string, error) {
 	return fmt.Sprintf("temp.builder.openshift.io/%s/%s:%s", namespace, name, hex.EncodeToString(b)), nil
 }
 
-// buildArguments are those of `buildah build`. With chroot isolation a RUN
-// step is a process of this container and counts for its limits.
+// buildArguments returns the arguments of `buildah build`. With chroot isolation a RUN step is a process of this
+// container and counts for its limits.
 func (j *job) buildArguments(tag string) ([]string, error) {
 	docker := j.build.Spec.Strategy.DockerStrategy
 	args := []string{
@@ -116,8 +116,8 @@ func (j *job) buildArguments(tag string) ([]string, error) {
 	return append(args, j.dir), nil
 }
 
-// ownLimits has RUN steps keep this container's limits: raising them, as
-// buildah would, takes a right that not every machine gives.
+// ownLimits returns arguments that keep this container's limits for RUN steps. buildah would raise the limits, which
+// requires a right that not every machine grants.
 func ownLimits() ([]string, error) {
 	var args []string
 	for name, number := range map[string]int{"nofile": unix.RLIMIT_NOFILE, "nproc": unix.RLIMIT_NPROC} {
@@ -142,7 +142,7 @@ func (j *job) push(ctx context.Context, tag, target string) error {
 	digest := "/tmp/digest"
 	err := j.step(buildv1.StagePushImage, buildv1.StepPushDockerImage, func() error {
 		return j.retry(ctx, "Push", func() error {
-			// Nothing crosses a slow network here: compressing would only cost time.
+			// No slow network is involved, so compression would only cost time.
 			return j.buildah(ctx, "push", "--authfile="+pushAuth, "--disable-compression", "--digestfile="+digest, tag, "docker://"+target)
 		})
 	})
@@ -180,7 +180,7 @@ func (j *job) retry(ctx context.Context, name string, action func() error) error
 	}
 }
 
-// buildah runs it with its output in the log. Its last words are the error.
+// buildah runs buildah with its output in the log. The error contains buildah's final error message.
 func (j *job) buildah(ctx context.Context, args ...string) error {
 	words := &errorLines{out: j.out}
 	cmd := exec.CommandContext(ctx, "buildah", args...)

@@ -1,6 +1,5 @@
-// Package builder is the program in the containers of a build's pod, a
-// stand-in for OpenShift's: it fetches the source, completes the Dockerfile,
-// builds with buildah and pushes.
+// Package builder implements the program in the containers of a build's pod, a stand-in for OpenShift's builder: it
+// fetches the source, completes the Dockerfile, builds with buildah and pushes.
 package builder
 
 import (
@@ -21,7 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/buildstatus"
 )
 
-// Commands, one for each container.
+// Commands of the program, one for each container.
 const (
 	CommandSource     = "openshift-git-clone"
 	CommandDockerfile = "openshift-manage-dockerfile"
@@ -38,22 +37,21 @@ const (
 	terminationLog = "/dev/termination-log"
 )
 
-// Variables with what the controller knows and the Build does not contain.
+// Environment variables with values that the controller knows and the Build does not contain.
 const (
-	// DiskSizeVariable is a size, a Kubernetes quantity, of the disk that
-	// images are built on.
+	// DiskSizeVariable is the size of the disk that images are built on, as a Kubernetes quantity.
 	DiskSizeVariable = "LOCALCLUSTER_BUILD_DISK_SIZE"
 	// InsecureRegistryVariable is HOST:PORT of the registry without TLS.
 	InsecureRegistryVariable = "LOCALCLUSTER_INSECURE_REGISTRY"
 )
 
-// maxReport is what the kubelet keeps of a termination message, in bytes.
+// maxReport is the maximum size of a termination message that the kubelet keeps, in bytes.
 const maxReport = 4096
 
-// job is one container's work.
+// job is the work of one container.
 type job struct {
 	build *buildv1.Build
-	// dir has the source, and the image is built in it.
+	// dir contains the source. The image is built in it.
 	dir    string
 	out    io.Writer
 	report buildstatus.Report
@@ -68,7 +66,7 @@ type reasonError struct {
 func (e reasonError) Error() string { return e.err.Error() }
 func (e reasonError) Unwrap() error { return e.err }
 
-// because gives an error its reason.
+// because adds a reason to an error.
 func because(reason buildv1.StatusReason, err error) error {
 	if err == nil {
 		return nil
@@ -84,7 +82,7 @@ func Main(args []string) int {
 	j := &job{dir: filepath.Join(WorkDir, "inputs"), out: io.MultiWriter(os.Stdout, tail)}
 	err := j.run(ctx, args)
 	if len(args) == 1 && args[0] == CommandBuild {
-		// The pod stays as long as its Build, and would keep gigabytes.
+		// The pod exists as long as its Build, and would keep gigabytes.
 		empty(StorageDir)
 	}
 	if ctx.Err() != nil {
@@ -131,7 +129,7 @@ func (j *job) run(ctx context.Context, args []string) error {
 	return fmt.Errorf("no command is named %q", args[0])
 }
 
-// step runs a step and notes in the report how long it took.
+// step runs a step and records its duration in the report.
 func (j *job) step(stage buildv1.StageName, name buildv1.StepName, run func() error) error {
 	start := time.Now()
 	err := run()

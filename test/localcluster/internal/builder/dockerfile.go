@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// parse reads the instructions of a Dockerfile. Its errors read as OpenShift's.
+// parse reads the instructions of a Dockerfile. Its errors have OpenShift's words.
 func parse(text string) (*parser.Result, error) {
 	parsed, err := parser.Parse(strings.NewReader(text))
 	var at *parser.LocationError
@@ -46,10 +46,10 @@ func (j *job) complete(text string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	variables := map[int]string{} // by the line after which they belong, counted from 1
+	variables := map[int]string{} // by the number of the preceding line, counted from 1
 	dropped := map[int]bool{}
 	for _, in := range parsed.AST.Children {
-		// OpenShift writes the instructions alone.
+		// OpenShift writes only the instructions, without heredocs.
 		from := in.EndLine + 1
 		for _, doc := range in.Heredocs {
 			from -= strings.Count(doc.Content, "\n") + 1

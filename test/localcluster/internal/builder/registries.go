@@ -53,7 +53,7 @@ func authFile(secretDir, path string) error {
 	return os.WriteFile(path, content, 0o600)
 }
 
-// configureRegistries tells buildah which registry has no TLS, and to accept images without signatures.
+// configureRegistries configures buildah to use one registry without TLS, and to accept images without signatures.
 func configureRegistries(insecure string) error {
 	files := map[string]string{
 		"/etc/containers/registries.conf": "unqualified-search-registries = [\"docker.io\"]\nshort-name-mode = \"permissive\"\n" +

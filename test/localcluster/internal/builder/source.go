@@ -20,7 +20,7 @@ func (j *job) fetchSource() error {
 		return because(buildv1.StatusReasonFetchSourceFailed,
 			fmt.Errorf("unable to extract binary build input, must be a zip, tar, or gzipped tar, or specified as a file: %w", err))
 	}
-	// The rest behind the end of the archive is read too; otherwise the sender would fail.
+	// Read the rest after the end of the archive too, because otherwise the sender would fail.
 	_, err := io.Copy(io.Discard, os.Stdin)
 	return because(buildv1.StatusReasonFetchSourceFailed, err)
 }

@@ -12,9 +12,8 @@ import (
 
 const storageConf = "/etc/containers/storage.conf"
 
-// prepareStorage makes the storage folder ready for images: a disk of the
-// wanted size if one is wanted, and overlay as the driver, the kernel's where
-// it can mount one here.
+// prepareStorage prepares the storage folder for images. It mounts a disk of the given size, if there is a size, and
+// sets overlay as the driver: the kernel's overlay if the kernel can mount one here, otherwise fuse-overlayfs.
 func prepareStorage(dir, size string) error {
 	if size != "" {
 		quantity, err := resource.ParseQuantity(size)
@@ -22,7 +21,7 @@ func prepareStorage(dir, size string) error {
 			return fmt.Errorf("reading the size of the build's disk %q: %w", size, err)
 		}
 		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", quantity.Value())); err != nil {
-			return fmt.Errorf("making a disk of %s: %w", size, err)
+			return fmt.Errorf("creating a disk of %s: %w", size, err)
 		}
 	}
 	config := "[storage]\ndriver = \"overlay\"\nrunroot = \"/run/containers/storage\"\ngraphroot = \"" + dir + "\"\n[storage.options.overlay]\n"
@@ -35,7 +34,7 @@ func prepareStorage(dir, size string) error {
 	return os.WriteFile(storageConf, []byte(config), 0o644)
 }
 
-// empty deletes what is in the folder, as far as it can be.
+// empty deletes the content of the folder, as far as possible.
 func empty(dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -47,7 +46,7 @@ func empty(dir string) {
 	}
 }
 
-// tryOverlay mounts an overlay in the folder and takes it away again.
+// tryOverlay mounts an overlay in the folder and removes it again.
 func tryOverlay(dir string) (err error) {
 	temp, err := os.MkdirTemp(dir, "overlay-")
 	if err != nil {

@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// tailLines is how many lines of the log a report can hold at most.
+// tailLines is the maximum number of log lines in a report.
 const tailLines = 40
 
-// tail keeps the last lines of what is written to it.
+// tail keeps the last lines that are written to it.
 type tail struct {
 	mu    sync.Mutex
 	lines []string

@@ -1,5 +1,5 @@
-// Package buildstatus has the reasons and messages of a Build's status in OpenShift's words, and the report with which a
-// build's pod returns them.
+// Package buildstatus defines the reasons and messages of a Build's status in OpenShift's words, and the report in
+// which a build's pod returns them.
 package buildstatus
 
 import (
@@ -9,7 +9,7 @@ import (
 	buildv1 "github.com/openshift/api/build/v1"
 )
 
-// messages are OpenShift's sentences for reasons whose sentence is fixed.
+// messages returns OpenShift's messages for the reasons that have a fixed message.
 func messages() map[buildv1.StatusReason]string {
 	return map[buildv1.StatusReason]string{
 		buildv1.StatusReasonCannotCreateBuildPodSpec:        "Failed to create pod spec.",
@@ -36,23 +36,21 @@ func messages() map[buildv1.StatusReason]string {
 	}
 }
 
-// Message is the sentence for the reason, or "".
+// Message returns the fixed message for the reason, or "".
 func Message(reason buildv1.StatusReason) string { return messages()[reason] }
 
-// Report is what a container of a build pod leaves as its termination message.
-// OpenShift's writes the same to the Build itself; this one works while the
-// API server is away.
+// Report is the termination message of a build pod's container. OpenShift's container writes the same to the Build
+// itself; this one also works while the API server is down.
 type Report struct {
 	Reason buildv1.StatusReason `json:"reason,omitempty"`
-	// ImageDigest of what was pushed, with its algorithm.
+	// ImageDigest is the digest of the pushed image, with its algorithm.
 	ImageDigest string              `json:"imageDigest,omitempty"`
 	Stages      []buildv1.StageInfo `json:"stages,omitempty"`
 	// LogTail are the last lines of the log.
 	LogTail string `json:"logTail,omitempty"`
 }
 
-// Encode returns the report, at most max bytes of it: lines of the log are
-// left out from the front until it fits.
+// Encode returns the report in at most max bytes. It omits the first lines of the log until the report fits.
 func (r Report) Encode(max int) []byte {
 	for {
 		content, err := json.Marshal(r)
@@ -76,8 +74,8 @@ func Decode(message string) Report {
 	return r
 }
 
-// Snippet is the end of a failed build's log as status.logSnippet shows it:
-// five lines, the middle left out of those of over 120 characters.
+// Snippet returns the end of a failed build's log in the form of status.logSnippet: five lines. Lines of over 120
+// characters lose their middle.
 func Snippet(log string) string {
 	log = strings.TrimRight(log, "\n")
 	if log == "" {

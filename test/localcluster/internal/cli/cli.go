@@ -22,7 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// errNotUsable has been told already.
+// errNotUsable makes the exit code 1. The command has already printed the reason.
 var errNotUsable = errors.New("the cluster cannot be used")
 
 // Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage.
@@ -48,7 +48,7 @@ func Main() int {
 	return 1
 }
 
-// command is the whole tree; parsed is called when arguments were accepted.
+// command returns the command tree. It calls parsed after it has accepted the arguments.
 func command(parsed func()) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "localcluster",
@@ -58,7 +58,7 @@ func command(parsed func()) *cobra.Command {
 		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
 			parsed()
 			if cmd.Parent() != nil && cmd.Parent().Name() != "serve" {
-				// Messages of libraries belong into a server's log, but not on a terminal.
+				// Messages of libraries belong in a server's log, but not on a terminal.
 				klog.SetLogger(logr.Discard())
 			}
 		},
@@ -115,10 +115,11 @@ on two cores; after that they come from the cache. --tekton=false, --tkn=false,
 	return cmd
 }
 
-// noProfile is the value of --profile that ends a profile.
+// noProfile is the value of --profile that removes the profile.
 const noProfile = "none"
 
-// chosenOptions are the flags over the running cluster's options over the defaults.
+// chosenOptions returns the options of the flags that are set. Other options come from the running cluster or, without
+// a cluster, from the defaults.
 func chosenOptions(cmd *cobra.Command, flags cluster.Options) (cluster.Options, error) {
 	options, ok, err := cluster.Stored()
 	if err != nil {
@@ -147,13 +148,13 @@ func chosenOptions(cmd *cobra.Command, flags cluster.Options) (cluster.Options, 
 	if cmd.Flags().Changed("peers") {
 		options.Peers = flags.Peers
 	}
-	// A cluster that has Tekton or the networks keeps them.
+	// A cluster with Tekton or the networks keeps them.
 	options.NoTekton = flags.NoTekton && (!ok || options.NoTekton)
 	options.NoNetworks = flags.NoNetworks && (!ok || options.NoNetworks)
 	return options, nil
 }
 
-// chosenFaults returns the faults of the flag or, without the flag, the present ones.
+// chosenFaults returns the faults of the flag or, if it is not set, the present faults.
 func chosenFaults[F any](cmd *cobra.Command, flag string, there []F, parse func(string) (F, error)) ([]F, error) {
 	if !cmd.Flags().Changed(flag) {
 		return there, nil

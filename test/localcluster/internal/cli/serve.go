@@ -16,7 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// serveCommand holds the components that are part of this program.
+// serveCommand returns the command with the components that are part of this program.
 func serveCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "serve", Short: "Run a component of this program; up starts them by this", Hidden: true}
 	cmd.AddCommand(serveRegistry(), serveGit(), serveOpenShift(), serveStorage(), serveCSI(), serveGPU(), serveRDMA())

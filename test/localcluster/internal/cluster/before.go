@@ -15,19 +15,18 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// before is what the machine was like when the cluster came.
+// before is the state of the machine before the cluster was created.
 type before struct {
 	Settings map[string]string
-	// Created are the folders and files that were not there.
+	// Created are the folders and files that did not exist.
 	Created []string
-	// NetnsMounted is whether /run/netns was a mount already.
+	// NetnsMounted reports whether /run/netns was already a mount.
 	NetnsMounted bool
 }
 
 func beforePath() string { return topology.State("before.json") }
 
-// rememberHost notes what down restores, once, and makes the folders that nodes
-// mount their own ones over.
+// rememberHost records once what down must restore, and creates the folders over which nodes mount their own folders.
 func rememberHost() error {
 	if _, err := os.Stat(beforePath()); err == nil {
 		return nil

@@ -76,7 +76,7 @@ func TestADeadComponentIsNamedWithItsLog(t *testing.T) {
 	}
 }
 
-// allocatable is all functions of the NICs, and that.
+// allocatable returns all functions of the NICs, and the given quantity.
 func allocatable(name corev1.ResourceName, quantity string) corev1.ResourceList {
 	list := corev1.ResourceList{name: resource.MustParse(quantity)}
 	for _, nic := range rdma.NICs {
@@ -119,7 +119,7 @@ func withAllocatable(node *corev1.Node, name corev1.ResourceName, quantity strin
 	return node
 }
 
-// namesOf are the objects' kinds and names.
+// namesOf returns the objects' kinds and names.
 func namesOf(objects []document) []string {
 	var names []string
 	for _, o := range objects {
@@ -135,7 +135,7 @@ func TestProfiled(t *testing.T) {
 	for _, name := range append(profile.Names(), "") {
 		has, lacks := Options{Nodes: 1, GPUs: 4, Profile: name}.profiled()
 		if got := (Options{Profile: name}).memlock(); got != 8<<20 {
-			t.Errorf("profile %q has containers that may lock %d bytes, want 8 MiB", name, got)
+			t.Errorf("in profile %q containers may lock %d bytes, want 8 MiB", name, got)
 		}
 		if want := tests[name]; len(has) != want.has || len(lacks) != want.lacks {
 			t.Errorf("profile %q has %v, lacks %v", name, namesOf(has), namesOf(lacks))
@@ -231,7 +231,7 @@ func TestRenderTriggers(t *testing.T) {
 		}
 	}
 	if strings.Contains(all, "ko://") || strings.Contains(all, `"devel"`) || !strings.Contains(all, "registry/eventlistenersink@sha256:1") {
-		t.Error("Triggers' manifests have not our images, or not the version")
+		t.Error("Triggers' manifests lack our images or the version")
 	}
 }
 
@@ -260,7 +260,7 @@ func TestModulesDefineTheirKinds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// As a document among others, as up applies it.
+		// Test it as one document of several, as up applies it.
 		definition := definitions(separator + string(content) + separator)
 		for line := range strings.Lines(definition) {
 			if name, ok := strings.CutPrefix(strings.TrimSpace(line), "name: "); ok {

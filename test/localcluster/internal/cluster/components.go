@@ -21,7 +21,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// Folders that a node's programs have fixed and that each node has of its own.
+// nodeBinds returns the folders whose paths are fixed in a node's programs, and the folders of this node that replace
+// them.
 func nodeBinds(n topology.Netns) map[string]string {
 	return map[string]string{
 		"/var/lib/kubelet":     filepath.Join(n.Dir(), "kubelet"),
@@ -35,11 +36,11 @@ func nodeBinds(n topology.Netns) map[string]string {
 
 const containerdSocket = "/run/containerd/containerd.sock"
 
-// infinibandDir is where a node with its own RDMA devices has their files: privileged containers get all of /dev.
+// infinibandDir is the folder with the device files of a node with its own RDMA devices. Privileged containers get all
+// of /dev.
 const infinibandDir = "/dev/infiniband"
 
-// plan makes the specifications of the components from the files that they are
-// given. Certificates and configuration files are written by it on the way.
+// plan creates the specifications of the components. It also writes their certificates and configuration files.
 type plan struct {
 	options Options
 	ca      *pki.Authority
@@ -51,12 +52,12 @@ type plan struct {
 	cacheDir                 string
 	// nodeLogin is USER:PASSWORD of registry.NodeUser in base64.
 	nodeLogin string
-	// written are the configuration files and what is in them.
+	// written has the content of the configuration files, by path.
 	written map[string]string
 	err     error
 }
 
-// control are the components of the control plane in the order of their start.
+// control returns the components of the control plane in the order of their start.
 func (p *plan) control() []process.Spec {
 	p.write(auditPolicyPath, auditPolicy())
 	p.write(admissionConfigPath, admissionConfig())
@@ -100,15 +101,15 @@ func (p *plan) control() []process.Spec {
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-", "--requestheader-group-headers=X-Remote-Group", "--requestheader-username-headers=X-Remote-User",
 		"--proxy-client-cert-file="+proxyClient.Cert, "--proxy-client-key-file="+proxyClient.Key, "--enable-aggregator-routing",
 		"--authorization-mode=Node,RBAC", "--allow-privileged",
-		// OpenShift's lets a client send a binary build's source for as long as
-		// it takes; this one has no other way to.
+		// OpenShift's API server does not limit the time for sending a binary build's source. Here the request timeout
+		// is the only way to allow it more time.
 		"--request-timeout=6m",
-		// The second as on OpenShift: blocking an owner's deletion takes a right.
+		// The second plugin is enabled on OpenShift too. It requires a right for blocking an owner's deletion.
 		"--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
 		"--admission-control-config-file="+admissionConfigPath,
 		"--audit-policy-file="+auditPolicyPath, "--audit-log-path="+AuditLogPath, "--audit-log-maxsize=200", "--audit-log-maxbackup=2",
 		"--profiling=false")
-	// It takes an eighth of the machine's processor time, much of it for garbage.
+	// The API server uses an eighth of the machine's processor time, much of it for garbage collection.
 	apiserver.Env = []string{"GOGC=200"}
 	controllerManagerConfig := p.kubeconfig("kube-controller-manager", "system:kube-controller-manager")
 	controllerManager := p.component("kube-controller-manager", topology.Control(), p.kube, "kube-controller-manager",
@@ -140,7 +141,7 @@ func (p *plan) servers() []process.Spec {
 	}
 }
 
-// buildAPI is the aggregated API server of builds and images.
+// buildAPI returns the aggregated API server of builds and images.
 func (p *plan) buildAPI() process.Spec {
 	serving := p.issue(pki.Request{File: "openshift-apiserver", User: "openshift-apiserver", Hosts: []string{
 		topology.ControlIP, "api.openshift-apiserver.svc", "localhost", "127.0.0.1",
@@ -154,12 +155,12 @@ func (p *plan) buildAPI() process.Spec {
 	return spec
 }
 
-// proxy is a kube-proxy: one in each namespace, the control plane's among
-// them, or the API server could not reach a webhook by its Service.
+// proxy returns a kube-proxy. One runs in each namespace, including the control plane's: otherwise the API server could
+// not reach a webhook by its Service.
 func (p *plan) proxy(n topology.Netns) process.Spec {
 	as := n.Node
 	if n.PodCIDR == "" {
-		// kube-proxy waits for a node of its name, and the control plane is none.
+		// kube-proxy waits for a node with its name, and the control plane is not a node.
 		as = topology.Node(1).Node
 	}
 	path := filepath.Join(n.Dir(), "kube-proxy.yaml")
@@ -175,7 +176,7 @@ func (p *plan) proxy(n topology.Netns) process.Spec {
 	return p.component("kube-proxy@"+n.Name, n, p.kube, "kube-proxy", "--config="+path)
 }
 
-// node are a node's components in the order of their start.
+// node returns a node's components in the order of their start.
 func (p *plan) node(n topology.Netns) []process.Spec {
 	dir := n.Dir()
 	resolvConf, err := resolvConf()
@@ -206,8 +207,8 @@ func (p *plan) node(n topology.Netns) []process.Spec {
 		"volumePluginDir":          filepath.Join(dir, "volume-plugins"),
 		"failSwapOn":               false,
 		"serializeImagePulls":      false,
-		"containerLogMaxSize":      "50Mi", // as OpenShift has it; who follows a log can miss lines when a file is full
-		// A test machine's disk is shared by all nodes and is not theirs to tidy.
+		"containerLogMaxSize":      "50Mi", // as on OpenShift; a client that follows a log can miss lines when a file is full
+		// All nodes share a test machine's disk, and must not clean it up.
 		"evictionHard":                document{"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
 		"imageGCHighThresholdPercent": 100,
 		"healthzBindAddress":          "127.0.0.1",
@@ -229,7 +230,7 @@ func (p *plan) node(n topology.Netns) []process.Spec {
 	for i := range specs {
 		specs[i].Binds = nodeBinds(n)
 	}
-	// specs has copies of containerd and kubelet.
+	// Change the copies of containerd and kubelet in specs.
 	if p.options.layoutOf(n).Form == rdma.HostDevices {
 		specs[0].Binds[infinibandDir] = rdma.Devices(topology.RDMADir(n.Name))
 	}
@@ -241,7 +242,7 @@ func (p *plan) node(n topology.Netns) []process.Spec {
 
 func gpuStateDir(n topology.Netns) string { return filepath.Join(n.Dir(), "gpu") }
 
-// component is a program with its arguments.
+// component returns the specification of a program with its arguments.
 func (p *plan) component(name string, n topology.Netns, argv ...string) process.Spec {
 	version := sha256.New()
 	for _, arg := range argv {
@@ -254,7 +255,7 @@ func (p *plan) component(name string, n topology.Netns, argv ...string) process.
 	return process.Spec{Name: name, Netns: n, Argv: argv, Version: hex.EncodeToString(version.Sum(nil))[:12]}
 }
 
-// self is a server that is part of this program.
+// self returns the specification of a server that is part of this program.
 func (p *plan) self(name string, n topology.Netns, args ...string) process.Spec {
 	exe, err := os.Executable()
 	p.check(err)
@@ -268,7 +269,7 @@ func (p *plan) self(name string, n topology.Netns, args ...string) process.Spec 
 	return spec
 }
 
-// stand makes a kubeconfig for a stand-in, which the audit log then names.
+// stand writes a kubeconfig for a stand-in, whose user name then appears in the audit log.
 func (p *plan) stand(name string) string {
 	return p.kubeconfigFor(name, pki.Request{File: name + "-client", User: "localcluster:" + name, Groups: []string{"system:masters"}})
 }
@@ -312,7 +313,7 @@ func (p *plan) write(path string, d any) {
 
 func (p *plan) writeText(path, content string) { p.writeMode(path, content, 0o644) }
 
-// writeSecret writes a file that only root can read.
+// writeSecret writes a file that only root may read.
 func (p *plan) writeSecret(path, content string) { p.writeMode(path, content, 0o600) }
 
 func (p *plan) writeMode(path, content string, mode os.FileMode) {
@@ -327,13 +328,13 @@ func (p *plan) writeMode(path, content string, mode os.FileMode) {
 	p.check(os.WriteFile(path, []byte(content), mode))
 }
 
-// DockerConfig is the folder for the variable DOCKER_CONFIG: its config.json has the registry's credentials for
+// DockerConfig returns the folder for the variable DOCKER_CONFIG. Its config.json has the registry's credentials for
 // programs on this machine.
 func DockerConfig() string { return topology.State("docker") }
 
 func registryDir() string { return topology.State("registry") }
 
-// logIn prepares the registry's credentials for the nodes and for programs on this machine.
+// logIn writes the registry's credentials for the nodes and for programs on this machine.
 func (p *plan) logIn() {
 	p.nodeLogin = p.login(registry.NodeUser)
 	content, err := marshal(document{"auths": document{topology.RegistryHost: document{"auth": p.login(registry.ClusterUser)}}})
@@ -348,14 +349,14 @@ func (p *plan) login(user string) string {
 	return base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
 }
 
-// registryReference is the image by its digest in the cluster's registry.
+// registryReference returns the reference of the image by its digest in the cluster's registry.
 func registryReference(img image.Image) string {
 	repository, _ := img.Split()
 	return topology.RegistryHost + "/" + repository + "@" + img.Digest.String()
 }
 
-// resolvConf is the file that pods outside the cluster's DNS, CoreDNS above
-// all, are given: one whose servers can be reached from a pod.
+// resolvConf returns the resolv.conf for pods that do not use the cluster's DNS, such as CoreDNS. It names a server
+// that a pod can reach.
 func resolvConf() (string, error) {
 	for _, path := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
 		reachable, err := host.HasReachableNameserver(path)

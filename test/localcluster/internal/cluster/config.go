@@ -11,7 +11,7 @@ import (
 
 type document map[string]any
 
-// marshal writes JSON, which is YAML too: CNI reads nothing else.
+// marshal returns JSON, which is also YAML. CNI reads only JSON.
 func marshal(d any) (string, error) {
 	content, err := json.MarshalIndent(d, "", "  ")
 	return string(content) + "\n", err
@@ -28,7 +28,7 @@ var (
 	AuditLogPath = topology.State("logs", "audit.log")
 )
 
-// cniDir has the network plugins: Debian's and the cluster's.
+// cniDir contains the network plugins: Debian's and the cluster's.
 var cniDir = topology.State("cni")
 
 // auditPolicy logs user, verb and resource of every request, except read requests of the cluster's own components, which
@@ -44,7 +44,7 @@ func auditPolicy() document {
 			{"level": "None", "verbs": []string{"get", "list", "watch"},
 				"users": []string{"system:apiserver", "system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy", multusUser, whereaboutsUser}},
 			{"level": "None", "verbs": []string{"get", "list", "watch"}, "userGroups": []string{"system:nodes", "system:serviceaccounts:kube-system"}},
-			// One or more for every pod: a question, too.
+			// The server sends one or more of these for every pod. They are read requests, too.
 			{"level": "None", "resources": []document{{"group": "authorization.k8s.io", "resources": []string{"subjectaccessreviews"}}},
 				"users": []string{"localcluster:openshift"}},
 			{"level": "Metadata"},
@@ -52,7 +52,7 @@ func auditPolicy() document {
 	}
 }
 
-// admissionConfig has the API server show a client certificate to webhooks.
+// admissionConfig makes the API server authenticate to webhooks with a client certificate.
 func admissionConfig() document {
 	configuration := document{
 		"apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration",
@@ -84,8 +84,8 @@ func cniConfig(n topology.Netns) document {
 	}
 }
 
-// containerdTOML is a node's containerd. restrict_oom_score_adj: a machine
-// without CAP_SYS_RESOURCE could start no sandbox otherwise.
+// containerdTOML returns the configuration of a node's containerd. Without restrict_oom_score_adj, a machine without
+// CAP_SYS_RESOURCE could start no sandbox.
 func containerdTOML(n topology.Netns, pauseImage string) string {
 	return strings.TrimLeft(fmt.Sprintf(`
 version = 2

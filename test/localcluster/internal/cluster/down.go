@@ -11,8 +11,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// Down removes the cluster and everything it put on the machine but the cache,
-// and with purge the cache too. Where there is none it does nothing.
+// Down removes the cluster and everything that it created on the machine, except the cache. With purge it also removes
+// the cache. Without a cluster it does nothing.
 func Down(ctx context.Context, purge bool, out io.Writer) error {
 	if os.Geteuid() != 0 {
 		return errors.New("not root: what up made belongs to root; run with sudo")
@@ -39,8 +39,8 @@ func Down(ctx context.Context, purge bool, out io.Writer) error {
 	return os.RemoveAll(cacheDir)
 }
 
-// takeDown is safe on a cluster in any state and on none. What was noted of
-// the machine goes last, so that a takeDown that was cut off can be repeated.
+// takeDown removes a cluster in any state, and does nothing without one. It deletes the record of the machine's state
+// last, so that an interrupted takeDown can be repeated.
 func takeDown(ctx context.Context) error {
 	cgroups, err := host.DetectCgroups()
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// StopNode ends everything that runs on a node at once, as a loss of its power does. StartNode starts it again, and so
-// does any Up.
+// StopNode ends everything that runs on a node at once, like a loss of power. StartNode or any Up starts the node
+// again.
 func StopNode(name string) error {
 	return onNode(name, killNode)
 }
@@ -31,7 +31,7 @@ func CutNode(ctx context.Context, name string) error {
 	return onNode(name, func(n topology.Netns) error { return host.Cable(ctx, n, false) })
 }
 
-// JoinNode ends CutNode.
+// JoinNode connects the node again after CutNode.
 func JoinNode(ctx context.Context, name string) error {
 	return onNode(name, func(n topology.Netns) error { return host.Cable(ctx, n, true) })
 }

@@ -16,7 +16,7 @@ import (
 // programImage is an image of one static program.
 type programImage struct {
 	name string
-	// file on this machine, and where it is in the image.
+	// file is the path on this machine, and target the path in the image.
 	file, target string
 	entrypoint   []string
 }
@@ -36,7 +36,7 @@ func programImages(programs map[string]string) []programImage {
 			images = append(images, programImage{name: set + "/" + p, file: filepath.Join(programs[set], p), target: target, entrypoint: []string{target}})
 		}
 	}
-	// The manifests of these start a program of this name, or the image's own.
+	// The manifests of these projects start a program with this name, or the image's entrypoint.
 	const manager = "/manager"
 	for set, names := range map[string][]string{build.Kueue.Name: {"kueue"}, build.Peers.Name: {"trainer-controller-manager", "jobset"}, build.MPI.Name: {"mpi-operator"}} {
 		for _, p := range names {
@@ -51,12 +51,12 @@ func programImages(programs map[string]string) []programImage {
 // tini is in every program image: some of Tekton's deployments start through it.
 const tini = "/usr/bin/tini-static"
 
-// assemblePrograms makes the images of programs that are not stored yet, and
-// returns every one's reference by name.
+// assemblePrograms creates the images of programs that are not stored yet, and returns the references of all images by
+// name.
 func assemblePrograms(store *image.Store, work string, images []programImage) (map[string]string, error) {
 	references := map[string]string{}
 	for _, p := range images {
-		// The file's folder is named by what it was compiled from.
+		// The name of the file's folder depends on the versions and sources that it was compiled from.
 		digest, err := store.Ensure(p.name, p.file+" 3", func() (v1.Image, error) {
 			layer, err := image.FilesLayer(work, map[string]string{p.target: p.file, "/sbin/tini": tini})
 			if err != nil {
@@ -75,8 +75,8 @@ func assemblePrograms(store *image.Store, work string, images []programImage) (m
 // builderImage has buildah.
 const builderImage = "builder"
 
-// buildPodImage is what the containers of build pods run: the builder image
-// with the program that does OpenShift's part.
+// buildPodImage is the image of the containers of build pods: the builder image with the program that stands in for
+// OpenShift's.
 const buildPodImage = "openshift/docker-builder"
 
 func assembleBuildPod(store *image.Store, work, program string) (string, error) {
@@ -105,9 +105,9 @@ func assembleBuildPod(store *image.Store, work, program string) (string, error) 
 }
 
 const (
-	// trainingImage is what the end-to-end tests train in.
+	// trainingImage is the image that the end-to-end tests train in.
 	trainingImage = "training"
-	// peersImage is the training image with what MPI Operator and rsync need in addition.
+	// peersImage is the training image with the additional packages for MPI Operator and rsync.
 	peersImage = "training-peers"
 )
 
@@ -123,7 +123,7 @@ func (i rootfsImage) folder() string {
 	return name
 }
 
-// rootfsImages are in an order in which a base precedes the images on it.
+// rootfsImages are all images with a root file system. A base precedes the images that use it.
 var rootfsImages = []rootfsImage{
 	// The base of the flavour for this cluster.
 	{"base/debian-torch:trixie", v1.Config{
@@ -153,11 +153,11 @@ var trainingConfig = v1.Config{
 	WorkingDir: "/",
 }
 
-// hostCABundle is where Debian keeps the certificates that the machine trusts.
+// hostCABundle is Debian's file of the certificates that the machine trusts.
 const hostCABundle = "/etc/ssl/certs/ca-certificates.crt"
 
-// writeCABundle writes the certificates that the cluster's pods trust: the
-// machine's, behind whose authority package mirrors may sit, and the cluster's own.
+// writeCABundle writes the certificates that the cluster's pods trust: the machine's, which package mirrors may need,
+// and the cluster's own.
 func writeCABundle(path, clusterCA string) (string, error) {
 	var bundle []byte
 	for _, file := range []string{hostCABundle, clusterCA} {

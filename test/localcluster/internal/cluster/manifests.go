@@ -26,23 +26,23 @@ import (
 //go:embed manifests/*.yaml
 var ownManifests embed.FS
 
-// tekton is a part of Tekton whose module has its manifests in config/, with the
-// packages of its programs for images.
+// tekton is a part of Tekton. Its module has the manifests in config/, with the packages of its programs in place of
+// images.
 type tekton struct {
 	module, version string
-	// set is what its programs are compiled as: their images' names begin with it.
+	// set is the name of the set of its programs. The names of their images begin with it.
 	set string
-	// oldNew are texts of the manifests and what they are replaced by.
+	// oldNew are texts of the manifests and their replacements.
 	oldNew []string
 }
 
 var (
 	pipelines = tekton{module: "github.com/tektoncd/pipeline", version: "v1.15.0", set: build.Tekton.Name}
 	triggers  = tekton{module: "github.com/tektoncd/triggers", version: "v0.33.0", set: build.Triggers.Name, oldNew: []string{
-		// As OpenShift Pipelines' operator does: the user of an EventListener's pod is to
-		// come from its namespace's range, which the fixed one is outside of.
+		// OpenShift Pipelines' operator sets this too: the user of an EventListener's pod must come from the range of
+		// its namespace, and the fixed user is outside of it.
 		"-el-security-context=true", "-el-security-context=false",
-		// The reason why an event starts nothing is only logged, at this level. loglevel.eventlistener does not apply to
+		// Tekton only logs why an event starts nothing, at this level. loglevel.eventlistener does not apply to
 		// EventListeners.
 		`"level": "info"`, `"level": "debug"`,
 	}}
@@ -58,8 +58,8 @@ const (
 	whereaboutsModule = "github.com/k8snetworkplumbingwg/whereabouts"
 )
 
-// moduleKinds are files of modules that define kinds: SecurityContextConstraints and
-// Routes, attachments and address pools.
+// moduleKinds are the files of modules that define kinds: SecurityContextConstraints and Routes, attachments and
+// address pools.
 var moduleKinds = []struct{ module, file string }{
 	{openshiftModule, "security/v1/zz_generated.crd-manifests/0000_03_config-operator_01_securitycontextconstraints.crd.yaml"},
 	{openshiftModule, "config/v1/zz_generated.crd-manifests/0000_10_config-operator_01_infrastructures-Default.crd.yaml"},
@@ -69,9 +69,8 @@ var moduleKinds = []struct{ module, file string }{
 	{whereaboutsModule, "doc/crds/whereabouts.cni.cncf.io_overlappingrangeipreservations.yaml"},
 }
 
-// render returns everything that is applied to a new cluster, in order: what modules
-// define, the cluster's own objects, then Tekton's. modules are the folders of their
-// sources, by their paths.
+// render returns all manifests for a new cluster in order: the modules' definitions, the cluster's own objects, then
+// Tekton's. modules are the folders of the modules' sources, by module path.
 func render(images map[string]string, ca []byte, caBundle string, modules map[string]string) (string, error) {
 	values := []string{
 		"@CONTROL_IP@", topology.ControlIP, "@GIT_HOST@", topology.GitHost, "@DOMAIN@", topology.Domain,
@@ -127,8 +126,8 @@ func render(images map[string]string, ca []byte, caBundle string, modules map[st
 	if modules[pipelines.module] == "" {
 		return strings.Join(documents, separator), nil
 	}
-	// Tekton's own way to trust more certificates; its place in the order is
-	// after the empty ConfigMap of that name.
+	// Tekton trusts additional certificates in this ConfigMap. It must come after Tekton's empty ConfigMap of the same
+	// name.
 	for _, namespace := range []string{"tekton-pipelines", "tekton-pipelines-resolvers"} {
 		documents = append(documents, fmt.Sprintf(
 			"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: config-registry-cert, namespace: %s}\ndata: {cert: %s}\n", namespace, certificates))
@@ -136,10 +135,11 @@ func render(images map[string]string, ca []byte, caBundle string, modules map[st
 	return strings.Join(documents, separator), nil
 }
 
-// kueueFrameworks matches the frameworks that Kueue's configuration only names: those by which it admits the pods of StatefulSets.
+// kueueFrameworks matches the frameworks in comments of Kueue's configuration with which Kueue admits the pods of
+// StatefulSets.
 var kueueFrameworks = regexp.MustCompile(`(?m)^( *)# {1,2}- ("pod"|"statefulset").*$`)
 
-// renderKueue returns the manifests of Kueue's module, with the frameworks for StatefulSets.
+// renderKueue returns the manifests of Kueue's module, and enables the frameworks for StatefulSets.
 func renderKueue(module string, images map[string]string) (string, error) {
 	content, err := kustomize(filepath.Join(module, "config", "default"), images["kueue/kueue"])
 	if err != nil {
@@ -155,7 +155,7 @@ func renderJobSet(module string, images map[string]string) (string, error) {
 	return kustomize(filepath.Join(module, "config", "default"), images["peers/jobset"])
 }
 
-// renderTrainer leaves out the JobSet that Trainer's manifests would fetch.
+// renderTrainer returns Trainer's manifests without JobSet, which they would fetch.
 func renderTrainer(module string, images map[string]string) (string, error) {
 	work, err := os.MkdirTemp("", "trainer-")
 	if err != nil {
@@ -185,7 +185,7 @@ func renderMPI(module string, images map[string]string) (string, error) {
 // managerImage matches the image in the manifests of a project with one program.
 var managerImage = regexp.MustCompile(`(?m)^( +(?:- )?image: )\S+$`)
 
-// kustomize renders a folder, with the image in place of the only one there.
+// kustomize renders a folder, and replaces its only image with the given one.
 func kustomize(folder, reference string) (string, error) {
 	options := krusty.MakeDefaultOptions()
 	options.Reorder = krusty.ReorderOptionLegacy // namespaces first
@@ -203,7 +203,7 @@ func kustomize(folder, reference string) (string, error) {
 	return string(managerImage.ReplaceAll(content, []byte("${1}"+reference))), nil
 }
 
-// port is an address's port.
+// port returns the port of an address.
 func port(address string) string {
 	_, p, _ := strings.Cut(address, ":")
 	return p
@@ -223,7 +223,7 @@ func (t tekton) render(images map[string]string, config string) ([]string, error
 			}
 			files = append(files, found...)
 		}
-		// By the path below dir: the names' numbers are the order.
+		// Sort by the path below dir, because the numbers in the names define the order.
 		sort.Strings(files)
 		for _, file := range files {
 			rel := strings.TrimPrefix(file, dir+"/")
@@ -238,7 +238,7 @@ func (t tekton) render(images map[string]string, config string) ([]string, error
 			text := koImage.ReplaceAllStringFunc(string(content), func(match string) string {
 				name := koImage.FindStringSubmatch(match)[1]
 				if images[t.set+"/"+name] == "" {
-					missing = fmt.Errorf("%s wants an image of cmd/%s, which is not built", file, name)
+					missing = fmt.Errorf("%s requires an image of cmd/%s, which is not built", file, name)
 				}
 				return images[t.set+"/"+name]
 			})
@@ -249,13 +249,13 @@ func (t tekton) render(images map[string]string, config string) ([]string, error
 		}
 	}
 	if len(documents) == 0 {
-		return nil, fmt.Errorf("reading Tekton's manifests: %s holds none", config)
+		return nil, fmt.Errorf("reading Tekton's manifests: %s contains none", config)
 	}
 	return documents, nil
 }
 
-// manifestModules returns the folders of the modules that manifests come from, by
-// their paths. source is the folder of the localcluster module.
+// manifestModules returns the folders of the modules with the manifests, by module path. source is the folder of the
+// localcluster module.
 func manifestModules(ctx context.Context, source string, options Options) (map[string]string, error) {
 	tools := []string{attachmentModule, whereaboutsModule}
 	if !options.NoTekton {
@@ -289,8 +289,8 @@ func manifestModules(ctx context.Context, source string, options Options) (map[s
 	return modules, err
 }
 
-// moduleFolders returns the folders of the modules' sources, by their paths: of the
-// versions in the go.mod in the folder from.
+// moduleFolders returns the folders of the modules' sources, by module path, in the versions of the go.mod in the
+// folder from.
 func moduleFolders(ctx context.Context, from string, modules ...string) (map[string]string, error) {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"mod", "download", "-json"}, modules...)...)
 	cmd.Dir = from

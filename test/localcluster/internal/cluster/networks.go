@@ -8,19 +8,18 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// The users that Multus and Whereabouts are for the API server.
+// The users as which Multus and Whereabouts call the API server.
 const (
 	multusUser      = "localcluster:multus"
 	whereaboutsUser = "localcluster:whereabouts"
-	// multusNamespace is OpenShift's for both.
+	// multusNamespace is the namespace of both on OpenShift.
 	multusNamespace = "openshift-multus"
 )
 
-// networks writes the configuration of a node's network plugins: Multus, with the
-// cluster's own network in it, and what Whereabouts reads. Multus could have that
-// network from a file of its own (clusterNetwork), but version 4.2.2 keeps of such a
-// list what it knows itself, and no pod's network could be taken down. Without Multus
-// there is the cluster's own network, whose file comes after Multus' in the folder's order.
+// networks writes the configuration of a node's network plugins: Multus, including the cluster's own network, and
+// Whereabouts. Multus could read that network from a separate file (clusterNetwork), but version 4.2.2 keeps only the
+// fields that it knows of such a list, and then no pod's network could be removed. Without Multus, it writes only the
+// cluster's own network. The name of that file comes after Multus' in the folder's order.
 func (p *plan) networks(n topology.Netns) {
 	if p.options.NoNetworks {
 		p.write(filepath.Join(n.Dir(), "net.d", "10-cluster.conflist"), cniConfig(n))
@@ -35,13 +34,13 @@ func (p *plan) networks(n topology.Netns) {
 		"capabilities": document{"portMappings": true},
 		"logFile":      filepath.Join(n.Dir(), "multus.log"), "logLevel": "verbose", "logToStderr": false,
 	})
-	// The name that Whereabouts has fixed, below the node's own /etc/cni.
+	// The name is fixed in Whereabouts, below the node's own /etc/cni.
 	p.write(filepath.Join(nodeBinds(n)["/etc/cni"], "net.d", "whereabouts.d", "whereabouts.conf"), document{
 		"kubernetes": document{"kubeconfig": p.networkKubeconfig("whereabouts", whereaboutsUser)},
 	})
 }
 
-// networkKubeconfig is one whose namespace is Multus', where Whereabouts keeps its pools.
+// networkKubeconfig writes a kubeconfig with Multus' namespace, in which Whereabouts keeps its pools.
 func (p *plan) networkKubeconfig(name, user string) string {
 	pair := p.issue(pki.Request{File: name, User: user})
 	path := topology.State("pki", name+".kubeconfig")
@@ -54,7 +53,7 @@ func (p *plan) networkKubeconfig(name, user string) string {
 	return path
 }
 
-// separator is between the documents of a stream.
+// separator separates the documents of a stream.
 const separator = "\n---\n"
 
 // definitions returns the CustomResourceDefinitions among the documents. They are applied first.

@@ -1,4 +1,4 @@
-// Package cluster brings the local cluster up, looks after it and takes it down.
+// Package cluster starts, changes, inspects and removes the local cluster.
 package cluster
 
 import (
@@ -18,16 +18,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// Options are what a cluster is brought up with.
+// Options are the options of a cluster.
 type Options struct {
 	Nodes int
-	// GPUs is how many each node advertises.
+	// GPUs is the number of GPUs that each node advertises.
 	GPUs   int
 	Faults []gpu.NodeFault
-	// RDMAFaults are those of NICs.
+	// RDMAFaults are the faults of NICs.
 	RDMAFaults []rdma.NodeFault
-	// Profile is the cluster that this one is like, "" for none. Its nodes come after those of Nodes, which then have no
-	// devices, as the infrastructure nodes of a cluster.
+	// Profile is the name of the cluster that this one imitates, "" for none. Its nodes come after those of Nodes,
+	// which then have no devices, like the infrastructure nodes of a cluster.
 	Profile string
 	// Triggers adds Tekton Triggers.
 	Triggers bool
@@ -35,15 +35,13 @@ type Options struct {
 	Kueue bool
 	// Peers adds Kubeflow Trainer with JobSet, MPI Operator, and a training image that all can use.
 	Peers bool
-	// NoTekton is whether Tekton is missing; a later up adds it.
+	// NoTekton omits Tekton. A later up can add it.
 	NoTekton bool
-	// NoNetworks is whether Multus and Whereabouts are missing, so that pods have one
-	// network; a later up adds them.
+	// NoNetworks omits Multus and Whereabouts, so that pods have one network. A later up can add them.
 	NoNetworks bool
 }
 
-// Extras are parts that nothing else of the cluster needs. A later up makes what
-// an earlier one left out.
+// Extras are parts that nothing else in the cluster needs. A later up can create the ones that an earlier up omitted.
 type Extras struct {
 	// TrainingImage is the image that the end-to-end tests train in.
 	TrainingImage bool
@@ -51,19 +49,19 @@ type Extras struct {
 	Tkn bool
 }
 
-// DefaultOptions are those of an up without flags.
+// DefaultOptions are the options of an up without flags.
 var DefaultOptions = Options{Nodes: 2, GPUs: 4}
 
-// Validate returns every mistake at once.
+// Validate returns all mistakes in one error.
 func (o Options) Validate() error {
 	var problems []error
 	like, err := o.profile()
 	problems = append(problems, err)
 	if most := topology.MaxNodes - len(like.Nodes); o.Nodes < 1 || o.Nodes > most {
-		problems = append(problems, fmt.Errorf("--nodes is %d; it can be 1 to %d", o.Nodes, most))
+		problems = append(problems, fmt.Errorf("--nodes is %d; it must be 1 to %d", o.Nodes, most))
 	}
 	if o.GPUs < 0 || o.GPUs > 8 {
-		problems = append(problems, fmt.Errorf("--gpus is %d; it can be 0 to 8", o.GPUs))
+		problems = append(problems, fmt.Errorf("--gpus is %d; it must be 0 to 8", o.GPUs))
 	}
 	if o.Triggers && o.NoTekton {
 		problems = append(problems, errors.New("--triggers needs Tekton; leave --tekton=false out"))
@@ -89,7 +87,7 @@ func (o Options) Validate() error {
 	return errors.Join(problems...)
 }
 
-// names returns those of the nodes that are true.
+// names returns the names of the nodes whose value is true.
 func names(nodes map[string]bool) []string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
@@ -100,7 +98,7 @@ func names(nodes map[string]bool) []string {
 	return list
 }
 
-// profile is the profile, the zero one without.
+// profile returns the profile of the options, the zero Profile for none.
 func (o Options) profile() (profile.Profile, error) {
 	if o.Profile == "" {
 		return profile.Profile{}, nil
@@ -108,18 +106,18 @@ func (o Options) profile() (profile.Profile, error) {
 	return profile.Get(o.Profile)
 }
 
-// like is the profile of valid options.
+// like returns the profile of valid options.
 func (o Options) like() profile.Profile {
 	p, err := o.profile()
 	if err != nil {
-		panic(err) // Validate has refused it
+		panic(err) // Validate refuses such options
 	}
 	return p
 }
 
-// nodes are all nodes that run, those of the profile last.
+// nodes returns all running nodes, those of the profile last.
 func (o Options) nodes() []topology.Netns {
-	like, _ := o.profile() // an unknown one has no nodes
+	like, _ := o.profile() // an unknown profile has no nodes
 	nodes := topology.Nodes(o.Nodes + len(like.Nodes))
 	for i, name := range like.Nodes {
 		nodes[o.Nodes+i].Node = name
@@ -127,10 +125,10 @@ func (o Options) nodes() []topology.Netns {
 	return nodes
 }
 
-// hasDevices is whether the node has GPUs, and NICs in the cluster's form.
+// hasDevices reports whether the node has GPUs, and NICs in the cluster's form.
 func (o Options) hasDevices(n topology.Netns) bool { return o.Profile == "" || n.Node != n.Name }
 
-// gpusOf is how many GPUs the node advertises.
+// gpusOf returns the number of GPUs that the node advertises.
 func (o Options) gpusOf(n topology.Netns) int {
 	if !o.hasDevices(n) {
 		return 0
@@ -138,7 +136,7 @@ func (o Options) gpusOf(n topology.Netns) int {
 	return o.GPUs
 }
 
-// layoutOf is that of the node's NICs.
+// layoutOf returns the layout of the node's NICs.
 func (o Options) layoutOf(n topology.Netns) rdma.Layout {
 	switch {
 	case o.Profile == "":
@@ -149,16 +147,16 @@ func (o Options) layoutOf(n topology.Netns) rdma.Layout {
 	return rdma.Layout{Form: rdma.NoNICs}
 }
 
-// defaultMemlock is the kernel's own limit since 5.16, and that of the containers of the clusters with profiles.
+// defaultMemlock is the kernel's default limit since 5.16, and the limit of containers on the clusters with profiles.
 const defaultMemlock = 8 << 20
 
-// memlock is how many bytes a container may lock.
+// memlock returns the number of bytes that a container may lock.
 func (o Options) memlock() int64 {
 	like := o.like()
 	return cmp.Or(like.Memlock.Value(), defaultMemlock)
 }
 
-// functionsOf is how many virtual functions of each NIC the node advertises.
+// functionsOf returns the number of virtual functions of each NIC that the node advertises.
 func (o Options) functionsOf(n topology.Netns) int {
 	if o.layoutOf(n).Form == rdma.SRIOV {
 		return rdma.FunctionsEach

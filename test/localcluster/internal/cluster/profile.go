@@ -21,9 +21,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// machine writes the files in which the kubelet of a profile's node reads its processors and memory, and returns them by
-// the paths that they take the place of. Nothing else on the node sees them. The kubelet counts the processors of each NUMA
-// node, and confines pods to their numbers: so there are many NUMA nodes, each with this machine's processors.
+// machine writes the files from which the kubelet of a profile's node reads its processors and memory, and returns them
+// by the paths that they replace. Nothing else on the node sees them. The kubelet counts the processors of each NUMA
+// node, and confines pods to their numbers. So the files describe many NUMA nodes, each with this machine's processors.
 func (p *plan) machine(n topology.Netns) map[string]string {
 	like := p.options.like()
 	dir := filepath.Join(n.Dir(), "machine")
@@ -45,7 +45,8 @@ func (p *plan) machine(n topology.Netns) map[string]string {
 	}
 }
 
-// Labels of nodes with GPUs (NVIDIA/k8s-device-plugin: GPU feature discovery), and one of nodes that only seem to exist.
+// Labels of nodes with GPUs (NVIDIA/k8s-device-plugin: GPU feature discovery), and a label of nodes that are only
+// simulated.
 const (
 	gpuPresent  = "nvidia.com/gpu.present"
 	gpuCount    = "nvidia.com/gpu.count"
@@ -53,7 +54,7 @@ const (
 	absentLabel = "localcluster/absent"
 )
 
-// gpuLabels are those of a node with GPUs. The values are strings.
+// gpuLabels returns the labels of a node with GPUs. The values are strings.
 func (o Options) gpuLabels() map[string]any {
 	labels := map[string]any{gpuPresent: "true", gpuCount: fmt.Sprint(o.GPUs), gpuProduct: "NVIDIA-H100-80GB-HBM3"}
 	for name, value := range o.like().Labels {
@@ -87,7 +88,7 @@ func describeNodes(ctx context.Context, options Options) error {
 	return describeAbsent(ctx, client, options)
 }
 
-// describeAbsent makes the Nodes of machines that no kubelet reports for, and which therefore are NotReady.
+// describeAbsent creates the Nodes of machines without a kubelet, which therefore are NotReady.
 func describeAbsent(ctx context.Context, client kubernetes.Interface, options Options) error {
 	nodes := client.CoreV1().Nodes()
 	like := options.like()
@@ -110,7 +111,7 @@ func describeAbsent(ctx context.Context, client kubernetes.Interface, options Op
 	labels := options.gpuLabels()
 	for _, name := range like.AbsentNodes {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{absentLabel: "true"}}}
-		// Cordoned: the controller of nodes taints them too late, and pods would be bound before.
+		// Cordon the node: the node controller taints it too late, and the scheduler would bind pods to it before.
 		node.Spec.Unschedulable = true
 		for label, value := range labels {
 			node.Labels[label] = fmt.Sprint(value)
@@ -120,7 +121,7 @@ func describeAbsent(ctx context.Context, client kubernetes.Interface, options Op
 		} else if err != nil {
 			return err
 		}
-		// Controllers already write to it.
+		// Patch the status, because controllers already write to the node.
 		if _, err := nodes.Patch(ctx, name, types.MergePatchType, status, metav1.PatchOptions{}, "status"); err != nil {
 			return err
 		}
@@ -128,7 +129,8 @@ func describeAbsent(ctx context.Context, client kubernetes.Interface, options Op
 	return nil
 }
 
-// absentStatus is the status of a node whose kubelet reported what the others offer, and no longer does.
+// absentStatus returns the status of a node whose kubelet has reported the same resources as the others, and then
+// stopped.
 func (o Options) absentStatus() corev1.NodeStatus {
 	like := o.like()
 	offers := corev1.ResourceList{
@@ -145,10 +147,10 @@ func (o Options) absentStatus() corev1.NodeStatus {
 	}}}
 }
 
-// ownConstraints are those besides OpenShift's own that a cluster without a profile has.
+// ownConstraints are the constraints of a cluster without a profile, in addition to OpenShift's own.
 var ownConstraints = []string{"nccl-scc"}
 
-// withoutConstraints are those of them that the cluster of the profile lacks.
+// withoutConstraints returns those of ownConstraints that the cluster of the profile lacks.
 func (o Options) withoutConstraints() []string {
 	if o.Profile == "" {
 		return nil
@@ -156,7 +158,7 @@ func (o Options) withoutConstraints() []string {
 	return slices.DeleteFunc(slices.Clone(ownConstraints), func(name string) bool { return slices.Contains(o.like().Constraints, name) })
 }
 
-// infrastructure is OpenShift's description of the cluster, in which clients read the API server's name.
+// infrastructure returns OpenShift's description of the cluster, from which clients read the API server's name.
 func (o Options) infrastructure() document {
 	api := topology.APIServerURL
 	if o.Profile != "" {
@@ -169,7 +171,7 @@ func (o Options) infrastructure() document {
 	}
 }
 
-// profiled are the objects by which clusters differ: those that the cluster has, and those that it lacks.
+// profiled returns the objects in which clusters differ: those that the cluster has, and those that it lacks.
 func (o Options) profiled() (has, lacks []document) {
 	has = append(has, o.infrastructure())
 	add := func(it bool, object document) {
@@ -200,7 +202,7 @@ func (o Options) profiled() (has, lacks []document) {
 
 func profilePath() string { return topology.State("profile-applied") }
 
-// applyProfile applies what the cluster has and deletes what it lacks, unless that is done.
+// applyProfile applies the objects that the cluster has and deletes those that it lacks, unless that is already done.
 func (u *startup) applyProfile(ctx context.Context) error {
 	has, lacks := u.options.profiled()
 	lists := make([]string, 3)
@@ -220,7 +222,7 @@ func (u *startup) applyProfile(ctx context.Context) error {
 		{"delete", "--ignore-not-found", "--filename=-"},
 	} {
 		if i == 2 && len(lacks) == 0 {
-			continue // kubectl calls that a mistake
+			continue // kubectl fails for an empty list
 		}
 		if err := kubectl(ctx, lists[i], args); err != nil {
 			return err

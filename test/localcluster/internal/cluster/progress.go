@@ -7,11 +7,10 @@ import (
 	"time"
 )
 
-// heartbeat is how often a long stage reports its progress.
+// heartbeat is the interval at which a long stage reports its progress.
 const heartbeat = 10 * time.Second
 
-// progress prints the stages of a command with their times. Stages may run
-// side by side.
+// progress prints the stages of a command with their times. Stages may run in parallel.
 type progress struct {
 	mu  sync.Mutex
 	out io.Writer
@@ -23,7 +22,7 @@ func (p *progress) say(format string, args ...any) {
 	fmt.Fprintf(p.out, format+"\n", args...)
 }
 
-// stage runs one stage and prints how long it took.
+// stage runs one stage and prints its duration.
 func (p *progress) stage(name string, run func() error) error {
 	start := time.Now()
 	done := make(chan struct{})

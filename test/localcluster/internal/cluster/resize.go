@@ -9,8 +9,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// resize changes the nodes: it removes those that are too many, gives nodes another name, and adds new ones. All others
-// continue unchanged.
+// resize changes the nodes: it removes surplus nodes, renames nodes, and adds new ones. All other nodes continue
+// unchanged.
 func (u *startup) resize(ctx context.Context, from []topology.Netns) error {
 	all := u.options.nodes()
 	for i, n := range from {
@@ -26,7 +26,7 @@ func (u *startup) resize(ctx context.Context, from []topology.Netns) error {
 	}
 	return u.progress.stage("network and cgroups of new nodes", func() error {
 		for _, n := range all[len(from):] {
-			// An up that was cut off may have left half of it.
+			// An interrupted up may have left a part of the node.
 			if err := removeHost(ctx, n); err != nil {
 				return err
 			}
@@ -51,8 +51,8 @@ func (u *startup) resize(ctx context.Context, from []topology.Netns) error {
 	})
 }
 
-// removeNode ends a node with everything that runs on it, as when its machine is taken away. If it returns under another
-// name, its network and images stay.
+// removeNode removes a node with everything that runs on it, as if its machine were removed. If the node returns under
+// another name, its network and images stay.
 func removeNode(ctx context.Context, n topology.Netns, returns bool) error {
 	remove := removeHost
 	if returns {
@@ -72,7 +72,7 @@ func removeNode(ctx context.Context, n topology.Netns, returns bool) error {
 	return nil
 }
 
-// forgetNode ends everything on a node, and removes what its kubelet and its devices know.
+// forgetNode ends everything on a node, and removes the state of its kubelet and its devices.
 func forgetNode(_ context.Context, n topology.Netns) error {
 	if err := killNode(n); err != nil {
 		return err
@@ -105,7 +105,7 @@ func killNode(n topology.Netns) error {
 	if err != nil {
 		return err
 	}
-	// Pods have a cgroup of their node's; containerd's shims are in its network namespace alone.
+	// Pods are in the node's cgroup; containerd's shims are only in its network namespace.
 	if err := host.KillInside(n); err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func killNode(n topology.Netns) error {
 
 func nodeCgroup(n topology.Netns) string { return topology.CgroupRoot + "/" + n.Name }
 
-// removeHost takes away what this machine has of a node, and does nothing if it has nothing.
+// removeHost removes everything of a node from this machine, and does nothing if nothing exists.
 func removeHost(ctx context.Context, n topology.Netns) error {
 	if err := killNode(n); err != nil {
 		return err

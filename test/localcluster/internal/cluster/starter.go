@@ -11,12 +11,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/process"
 )
 
-// starter starts components and gives up on everything as soon as one of them dies.
+// starter starts components, and cancels the whole start as soon as one of them dies.
 type starter struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	mu     sync.Mutex
-	// started is when each component that had to be started was.
+	// started has the start times of the components that the starter had to start.
 	started map[string]time.Time
 }
 
@@ -51,12 +51,12 @@ func (s *starter) start(specs ...process.Spec) error {
 	return nil
 }
 
-// until runs wait and returns its error or, if a component died meanwhile, that.
+// until runs wait and returns its error or, if a component died in the meantime, the component's error.
 func (s *starter) until(wait func(context.Context) error) error {
 	return s.explain(wait(s.ctx))
 }
 
-// explain prefers a component's death to the waiting that it cut short.
+// explain replaces the error of an interrupted wait with the death of the component that interrupted it.
 func (s *starter) explain(err error) error {
 	var dead deadComponent
 	if cause := context.Cause(s.ctx); err != nil && errors.As(cause, &dead) {
@@ -65,7 +65,7 @@ func (s *starter) explain(err error) error {
 	return err
 }
 
-// deadComponent is a component that ended while the cluster came up.
+// deadComponent is a component that ended while the cluster started.
 type deadComponent struct {
 	name, cause, tail string
 	err               error
@@ -86,7 +86,7 @@ func componentError(name string, err error) error {
 	return deadComponent{name: name, cause: knownCause(tail), tail: tail, err: err}
 }
 
-// knownCauses are log lines whose meaning is known, with what to do.
+// knownCauses are log lines with a known meaning, and the advice for each.
 var knownCauses = []struct {
 	line *regexp.Regexp
 	what string

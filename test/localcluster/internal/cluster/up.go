@@ -70,7 +70,7 @@ func Up(ctx context.Context, options Options, extras Extras, out io.Writer) erro
 	return nil
 }
 
-// lock keeps two commands from working on the cluster at once.
+// lock keeps two commands from changing the cluster at the same time.
 func lock(cacheDir string) (unlock func(), err error) {
 	if err := os.MkdirAll(cacheDir, 0o755); err != nil {
 		return nil, err
@@ -93,18 +93,18 @@ type startup struct {
 	progress *progress
 
 	source string
-	// programs are the folders of compiled sets by their names.
+	// programs are the folders of the compiled sets, by the name of the set.
 	programs map[string]string
 	store    *image.Store
 	images   map[string]string
 	plan     *plan
 	caBundle string
-	// changed is whether anything had to be started or applied.
+	// changed reports whether up had to start or apply anything.
 	changed bool
 }
 
-// discardRemains takes down what cannot be repaired: a cluster of before a
-// reboot, or without its network or authority.
+// discardRemains removes a cluster that up cannot repair: one from before a reboot, or without its network or
+// authority.
 func (u *startup) discardRemains(ctx context.Context) error {
 	stored, ok, err := Stored()
 	if err != nil {
@@ -184,11 +184,11 @@ func (u *startup) run(ctx context.Context) (err error) {
 	return u.startAll(ctx)
 }
 
-// compileAndAssemble makes what is not in the cache: programs and images.
+// compileAndAssemble creates the programs and images that are not in the cache.
 func (u *startup) compileAndAssemble(ctx context.Context) error {
 	logDir := filepath.Join(u.cacheDir, "logs")
 	work := filepath.Join(u.cacheDir, "work")
-	// Whatever an interrupted command left there is of no use.
+	// The remains of an interrupted command are useless.
 	if err := os.RemoveAll(work); err != nil {
 		return err
 	}
@@ -226,7 +226,7 @@ func (u *startup) compileAndAssemble(ctx context.Context) error {
 	return err
 }
 
-// assembleRootfs makes one of rootfsImages unless it is stored.
+// assembleRootfs creates one of rootfsImages unless it is stored.
 func (u *startup) assembleRootfs(ctx context.Context, work, logDir string, i rootfsImage) error {
 	folder := i.folder()
 	recipe := rootfs.Recipe{Dir: filepath.Join(u.source, "images", folder), CABundle: hostCABundle}
@@ -259,7 +259,7 @@ func (u *startup) assembleRootfs(ctx context.Context, work, logDir string, i roo
 	})
 }
 
-// baseOf is the image that a recipe stands on and its key, nil for none.
+// baseOf returns the base image of a recipe and its key, nil for none.
 func (u *startup) baseOf(recipe rootfs.Recipe) (v1.Image, string, error) {
 	name, err := recipe.Base()
 	if err != nil || name == "" {
@@ -319,7 +319,7 @@ func (u *startup) compile(ctx context.Context, logDir string) error {
 	return nil
 }
 
-// prepareHost creates the network, the cgroups and the state folder, after it has recorded what down must restore.
+// prepareHost records what down must restore, and then creates the network, the cgroups and the state folder.
 func (u *startup) prepareHost(ctx context.Context) error {
 	if err := host.AddressConflict(ctx); err != nil {
 		return err
@@ -395,7 +395,7 @@ func (u *startup) prepareFiles(ctx context.Context) error {
 		return err
 	}
 	for _, name := range []string{"nvidia-smi", "ib_write_bw"} {
-		// A copy: containers have it mounted, and the cache may be rebuilt meanwhile.
+		// Copy it, because containers mount it, and the cache may be rebuilt in the meantime.
 		if err := copyProgram(filepath.Join(u.programs["in-pod"], name), topology.State("bin", name)); err != nil {
 			return err
 		}
@@ -462,9 +462,8 @@ func copyProgram(from, to string) error {
 	return os.Rename(to+".new", to)
 }
 
-// startAll starts what does not run, applies what is not applied and waits
-// until the cluster can be used. The order is that of what needs what; what
-// needs nothing of each other starts side by side.
+// startAll starts the components that do not run, applies missing manifests, and waits until the cluster is usable. It
+// starts a component after those that it depends on, and independent components in parallel.
 func (u *startup) startAll(ctx context.Context) error {
 	nodes := u.options.nodes()
 	control, servers := u.plan.control(), u.plan.servers()
@@ -489,7 +488,7 @@ func (u *startup) startAll(ctx context.Context) error {
 		return err
 	}
 	if len(starter.started) == 0 {
-		// Nothing of the ground had to be started: perhaps nothing has to be.
+		// The basic components were all running. The rest may be healthy too.
 		if ok, err := u.healthy(ctx, append(append(others, servers...), proxies...), perNode); err != nil || ok {
 			return err
 		}
@@ -502,7 +501,8 @@ func (u *startup) startAll(ctx context.Context) error {
 		return err
 	}
 	if _, restarted := starter.started[apiserver.Name]; restarted {
-		// Its clients would notice only after up to half a minute: they wait longer after each failed attempt to connect.
+		// Restart the API server's clients, because they back off after failed connections and would notice only after
+		// up to half a minute.
 		for _, spec := range slices.Concat(others, servers[2:]) {
 			if err := process.Stop(spec.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -584,7 +584,7 @@ func (u *startup) manifests(ctx context.Context) (string, error) {
 	return render(u.images, ca, u.caBundle, modules)
 }
 
-// apply applies the manifests, with the real kubectl, unless they are.
+// apply applies the manifests with the real kubectl, unless they are already applied.
 func (u *startup) apply(ctx context.Context) error {
 	manifests, err := u.manifests(ctx)
 	if err != nil {
@@ -593,7 +593,7 @@ func (u *startup) apply(ctx context.Context) error {
 	if applied, err := os.ReadFile(appliedPath()); err == nil && string(applied) == sum(manifests) {
 		return nil
 	}
-	// kubectl asks once which kinds there are: those that are new go before all else.
+	// kubectl reads the list of kinds only once, so apply the definitions of new kinds first.
 	kinds := definitions(manifests)
 	for _, step := range []struct {
 		input string
@@ -621,7 +621,7 @@ func kubectl(ctx context.Context, input string, args []string) error {
 	return nil
 }
 
-// problemsIn leaves out the lines in which kubectl reports success.
+// problemsIn omits the lines in which kubectl reports success.
 func problemsIn(output string) string {
 	var problems []string
 	for line := range strings.Lines(output) {

@@ -23,7 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// How long the parts of a start may take on a slow machine.
+// Maximum times of the parts of a start on a slow machine.
 const (
 	apiTimeout  = 2 * time.Minute
 	nodeTimeout = 3 * time.Minute
@@ -39,7 +39,7 @@ func adminClient() (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// waitAPI polls the API server until it is ready. Before that, nothing can be watched.
+// waitAPI polls the API server until it is ready. Before that, a watch is not possible.
 func waitAPI(ctx context.Context) error {
 	client, err := adminClient()
 	if err != nil {
@@ -64,7 +64,8 @@ func waitAPI(ctx context.Context) error {
 	}
 }
 
-// waitContainerd waits until each node's containerd answers: a kubelet that finds none ends. Nothing tells when it listens.
+// waitContainerd waits until each node's containerd answers: a kubelet exits if it finds none. No event reports when
+// containerd listens.
 func waitContainerd(ctx context.Context, nodes []topology.Netns) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
@@ -86,8 +87,8 @@ func waitContainerd(ctx context.Context, nodes []topology.Netns) error {
 	return nil
 }
 
-// waitNodes watches until every node is ready and offers its healthy GPUs and its NICs. Of
-// a node whose kubelet was started it believes nothing that is older.
+// waitNodes watches until every node is ready and offers its healthy GPUs and its NICs. If it has just started a node's
+// kubelet, it ignores older reports of the node.
 func waitNodes(ctx context.Context, options Options, started map[string]time.Time) error {
 	client, err := adminClient()
 	if err != nil {
@@ -125,7 +126,7 @@ func waitNodes(ctx context.Context, options Options, started map[string]time.Tim
 	}, func() string { return fmt.Sprint("nodes: ", missing) })
 }
 
-// wanted is what a node is to offer, and the name of its kubelet's component.
+// wanted has the resources that a node must offer, and the name of its kubelet's component.
 type wanted struct {
 	component       string
 	gpus, functions int64
@@ -158,7 +159,7 @@ func nodeMissing(node *corev1.Node, want wanted, started time.Time) string {
 	return "no Ready condition"
 }
 
-// waitDeployments watches until every deployment of the cluster's own is available.
+// waitDeployments watches until every deployment of the cluster itself is available.
 func waitDeployments(ctx context.Context, options Options) error {
 	client, err := adminClient()
 	if err != nil {
@@ -209,7 +210,7 @@ func waitDeployments(ctx context.Context, options Options) error {
 	})
 }
 
-// waitReady waits for what is served on top of the control plane.
+// waitReady waits for the services on top of the control plane.
 func waitReady(ctx context.Context, options Options) error {
 	if err := waitDeployments(ctx, options); err != nil {
 		return err
@@ -220,8 +221,8 @@ func waitReady(ctx context.Context, options Options) error {
 	return waitAdmission(ctx)
 }
 
-// waitAdmission waits until the stand-in for OpenShift's admission listens,
-// without which no pod and no namespace of users can be made.
+// waitAdmission waits until the stand-in for OpenShift's admission listens. Without it, the API server cannot create
+// pods and users' namespaces.
 func waitAdmission(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyWait)
 	defer cancel()
@@ -239,7 +240,7 @@ func waitAdmission(ctx context.Context) error {
 	}
 }
 
-// waitBuildAPI asks the API server for the aggregated APIs until it has them.
+// waitBuildAPI polls the API server until it serves the aggregated APIs.
 func waitBuildAPI(ctx context.Context) error {
 	client, err := adminClient()
 	if err != nil {
@@ -263,7 +264,7 @@ func waitBuildAPI(ctx context.Context) error {
 	return nil
 }
 
-// unreadyPods explains for each container that is not ready in the deployments' namespaces why, with its last lines.
+// unreadyPods explains why containers in the deployments' namespaces are not ready, with the last lines of their logs.
 func unreadyPods(client kubernetes.Interface, deployments map[string]bool) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -311,7 +312,7 @@ func available(d *appsv1.Deployment) bool {
 		d.Status.AvailableReplicas == *d.Spec.Replicas && d.Status.Replicas == *d.Spec.Replicas
 }
 
-// until watches objects until one of them makes done true.
+// until watches objects until done returns true for one of them.
 func until(ctx context.Context, timeout time.Duration, lw cache.ListerWatcher, kind runtime.Object,
 	done func(runtime.Object) bool, missing func() string,
 ) error {

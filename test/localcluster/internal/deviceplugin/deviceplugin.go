@@ -21,9 +21,9 @@ import (
 
 // Plugin is one resource of a node.
 type Plugin struct {
-	// Resource is what pods ask for.
+	// Resource is the resource name that pods request.
 	Resource string
-	// Socket is its file's name.
+	// Socket is the file name of the plugin's socket.
 	Socket string
 	Server api.DevicePluginServer
 }
@@ -144,7 +144,7 @@ func (p Plugin) serve(ctx context.Context, lost chan<- struct{}) (stop func(), e
 		// The socket's file exists a moment before the kubelet listens on it.
 	}, grpc.WaitForReady(true))
 	if err != nil {
-		// The kubelet is on its way down or up: its next socket tells.
+		// The kubelet is stopping or starting. Its next socket triggers a new registration.
 		log.Printf("registering with the kubelet: %v", err)
 		return server.Stop, nil
 	}
@@ -152,13 +152,12 @@ func (p Plugin) serve(ctx context.Context, lost chan<- struct{}) (stop func(), e
 	return server.Stop, nil
 }
 
-// MakeFile makes a device file that can be opened, as a real device's can; behind
-// it is /dev/null.
+// MakeFile creates a device file that can be opened like that of a real device. It behaves like /dev/null.
 func MakeFile(dir, name string) error {
 	path := filepath.Join(dir, name)
 	err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3)))
 	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("making device file %s: %w", path, err)
+		return fmt.Errorf("creating device file %s: %w", path, err)
 	}
 	return os.Chmod(path, 0o666)
 }

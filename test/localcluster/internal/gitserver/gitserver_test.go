@@ -20,7 +20,7 @@ func head(t *testing.T, dir, name string) string {
 
 func TestRepositoriesAreTheSameEverywhere(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
-	for _, dir := range []string{a, b, a} { // twice in a: it can be repeated
+	for _, dir := range []string{a, b, a} { // twice in a, because Prepare can be repeated
 		if err := Prepare(t.Context(), dir, []string{"git.example.com", "192.0.2.1"}); err != nil {
 			t.Fatal(err)
 		}

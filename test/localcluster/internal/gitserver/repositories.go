@@ -20,7 +20,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// The repositories by name. Private needs the token or the key.
+// Names of the repositories. Private requires the token or the key.
 const (
 	Public     = "public"
 	Private    = "private"
@@ -30,11 +30,11 @@ const (
 
 // Files of the server's folder that clients need.
 const (
-	// TokenFile holds the password of the private repository, for any user name.
+	// TokenFile contains the password of the private repository, for any user name.
 	TokenFile = "token"
 	// ClientKeyFile is the ssh key that may read it.
 	ClientKeyFile = "id_ed25519"
-	// KnownHostsFile holds the server's ssh host key.
+	// KnownHostsFile contains the server's ssh host key.
 	KnownHostsFile = "known_hosts"
 	hostKeyFile    = "ssh_host_ed25519_key"
 	reposDir       = "repositories"
@@ -131,8 +131,7 @@ func readKey(path string) (ssh.Signer, error) {
 	return key, nil
 }
 
-// ensureRepository makes a bare repository with one commit, the same commit on
-// every machine.
+// ensureRepository creates a bare repository with one commit, which is the same on every machine.
 func ensureRepository(ctx context.Context, dir, name string) (err error) {
 	bare := filepath.Join(dir, reposDir, name+".git")
 	if _, err := os.Stat(bare); !errors.Is(err, fs.ErrNotExist) {
@@ -160,7 +159,7 @@ func ensureRepository(ctx context.Context, dir, name string) (err error) {
 		{"add", "--all"},
 		{"commit", "--quiet", "--message=A first commit"},
 		{"clone", "--quiet", "--bare", work, bare + ".new"},
-		// As git hosts do: any commit can be fetched by its SHA, and partially.
+		// As on git hosts, clients can fetch any commit by its SHA, and partially.
 		{"-C", bare + ".new", "config", "uploadpack.allowAnySHA1InWant", "true"},
 		{"-C", bare + ".new", "config", "uploadpack.allowFilter", "true"},
 	} {
@@ -171,8 +170,7 @@ func ensureRepository(ctx context.Context, dir, name string) (err error) {
 	return os.Rename(bare+".new", bare)
 }
 
-// addSubmodule adds the public repository at library/, by an URL relative to
-// the one that the repository itself is cloned from.
+// addSubmodule adds the public repository at library/, with a URL relative to the URL of the repository itself.
 func addSubmodule(ctx context.Context, work, public string) error {
 	if err := git(ctx, work, "clone", "--quiet", public, "library"); err != nil {
 		return err

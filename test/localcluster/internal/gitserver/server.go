@@ -20,7 +20,7 @@ import (
 
 // Config has the server's addresses and files.
 type Config struct {
-	// Dir is the folder that Prepare made.
+	// Dir is the folder that Prepare created.
 	Dir               string
 	HTTPS, SSH        string
 	CertFile, KeyFile string
@@ -84,7 +84,7 @@ func httpBackend(ctx context.Context, dir string) (http.Handler, error) {
 	}), nil
 }
 
-// prompt flushes every write, because git sends signs of life while it prepares a large pack.
+// prompt flushes every write, because git sends keep-alive messages while it prepares a large pack.
 type prompt struct {
 	http.ResponseWriter
 	to *http.ResponseController
@@ -161,8 +161,8 @@ func serveSSH(ctx context.Context, listener net.Listener, config *ssh.ServerConf
 	}
 }
 
-// session serves one `git clone` or `git fetch`: environment requests are
-// granted for the protocol version, and one command is run.
+// session serves one `git clone` or `git fetch`: it accepts environment requests for the protocol version, and runs one
+// command.
 func session(ctx context.Context, channel ssh.Channel, requests <-chan *ssh.Request, repos string) {
 	defer channel.Close()
 	env := os.Environ()

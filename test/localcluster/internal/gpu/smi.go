@@ -68,9 +68,8 @@ func SMI(args []string, gpus []GPU, now time.Time, stdout io.Writer) int {
 	return 0
 }
 
-// Visible keeps the GPUs that NVIDIA_VISIBLE_DEVICES gives this container, and
-// numbers them as the container sees them. A privileged container sees all of its
-// node, as it has all device files there.
+// Visible returns the GPUs that NVIDIA_VISIBLE_DEVICES gives this container, numbered as the container sees them. A
+// privileged container sees all GPUs of its node, because it has all device files.
 func Visible(gpus []GPU, variable string, privileged bool) []GPU {
 	if variable == "" || variable == "all" || privileged {
 		return gpus
@@ -85,7 +84,7 @@ func Visible(gpus []GPU, variable string, privileged bool) []GPU {
 	return visible
 }
 
-// reading is what a GPU measures, healthy or not.
+// reading has the values that a GPU measures, healthy or not.
 type reading struct {
 	temperature, powerW, smClock int
 	thermal                      bool
@@ -117,7 +116,7 @@ func active(on bool) string {
 	return "Not Active"
 }
 
-// reasons is the bit mask of the clock event reasons: 1 idle, 0x40 hardware thermal slowdown.
+// reasons returns the bit mask of the clock event reasons: 1 idle, 0x40 hardware thermal slowdown.
 func (r reading) reasons() string {
 	if r.thermal {
 		return "0x0000000000000048"
@@ -125,8 +124,8 @@ func (r reading) reasons() string {
 	return "0x0000000000000001"
 }
 
-// field returns a value of --query-gpu and its unit; a value that a stand-in
-// cannot have is what the real tool prints for an unsupported one.
+// field returns a value of --query-gpu and its unit. For a value that the stand-in does not have, it returns the text
+// that the real tool prints for unsupported values.
 func (g GPU) field(name string, now time.Time) (value, unit string, ok bool) {
 	r := g.reading()
 	switch name {
@@ -199,7 +198,7 @@ func (g GPU) field(name string, now time.Time) (value, unit string, ok bool) {
 	return "", "", false
 }
 
-// headerOf is a field's name in the header of a CSV answer.
+// headerOf returns a field's name in the header of the CSV output.
 func headerOf(field string, now time.Time) string {
 	_, unit, _ := GPU{}.field(field, now)
 	if unit == "" {
@@ -244,7 +243,7 @@ func querySMI(gpus []GPU, query, format string, now time.Time, stdout io.Writer)
 	return 0
 }
 
-// topology prints `topo -m` of GPUs, which NVLink joins unless a fault says otherwise, without NICs.
+// topology prints `topo -m` of GPUs without NICs. NVLink joins the GPUs, except those with fault NoNVLink.
 func topology(gpus []GPU, stdout io.Writer) {
 	w := csv.NewWriter(stdout)
 	w.Comma = '\t'
@@ -298,8 +297,7 @@ func table(gpus []GPU, now time.Time, stdout io.Writer) {
 	fmt.Fprintln(stdout, full)
 }
 
-// RunSMI is the stand-in's main: it reads the state that the device plugin
-// mounted into this container.
+// RunSMI is the stand-in's main function. It reads the state that the device plugin has mounted into this container.
 func RunSMI(args []string) int {
 	gpus, err := ReadState(StateDir)
 	if err != nil {
@@ -315,8 +313,7 @@ func RunSMI(args []string) int {
 	return SMI(args, Visible(gpus, os.Getenv("NVIDIA_VISIBLE_DEVICES"), privileged(string(status))), time.Now(), os.Stdout)
 }
 
-// privileged is true for a container that may load modules, which a runtime allows only
-// privileged ones.
+// privileged reports whether the container may load kernel modules. Runtimes allow this only to privileged containers.
 func privileged(status string) bool {
 	const sysModule = 16
 	_, after, _ := strings.Cut(status, "CapBnd:")

@@ -21,26 +21,26 @@ const (
 	memoryMiB     = 81559
 )
 
-// Fault is what is wrong with a GPU; the zero Fault is nothing.
+// Fault is a fault of a GPU. The zero Fault is a healthy GPU.
 type Fault struct {
 	// Kind is "", "missing", "throttled", "ecc", "no-nvlink" or "xid".
 	Kind string `json:"kind,omitempty"`
-	// Xid is the error's number where Kind is "xid".
+	// Xid is the error's number if Kind is "xid".
 	Xid int `json:"xid,omitempty"`
 }
 
 // The kinds of Fault.
 const (
-	// Missing has fallen off the bus after the plugin counted it: still
-	// advertised, as by the real plugin, but not there in the container.
+	// Missing is a GPU that has fallen off the bus after the plugin counted it. The plugin still advertises it, like
+	// the real plugin, but the container does not have it.
 	Missing = "missing"
-	// Throttled is too hot and runs at a fraction of its clock.
+	// Throttled is a GPU that is too hot and runs at a fraction of its clock.
 	Throttled = "throttled"
-	// ECC has counted an uncorrected memory error, put that memory out of use, and is healthy.
+	// ECC is a GPU that has counted an uncorrected memory error and retired that memory. It is healthy.
 	ECC = "ecc"
-	// NoNVLink is joined to the other GPUs of its node by PCIe only.
+	// NoNVLink is a GPU that is connected to the other GPUs of its node only by PCIe.
 	NoNVLink = "no-nvlink"
-	// Xid has reported a critical error: the plugin calls it unhealthy.
+	// Xid is a GPU that has reported a critical error. The plugin reports it as unhealthy.
 	Xid = "xid"
 )
 
@@ -82,8 +82,8 @@ func ParseNodeFault(s string) (NodeFault, error) {
 	return fault, nil
 }
 
-// Inventory is the GPUs of a node: their addresses are those of an eight-GPU
-// HGX board and their UUIDs follow from node and index.
+// Inventory returns the GPUs of a node. Their addresses are those of an eight-GPU HGX board, and their UUIDs are
+// derived from node and index.
 func Inventory(node string, count int, faults []NodeFault) []GPU {
 	buses := []string{"19", "3B", "4C", "5D", "9B", "BB", "CB", "DB"}
 	gpus := make([]GPU, count)
@@ -117,7 +117,7 @@ const (
 	StateDir  = "/run/nvidia-stand-in"
 )
 
-// WriteState writes the node's GPUs where the plugin and nvidia-smi read them.
+// WriteState writes the node's GPUs to the file that the plugin and nvidia-smi read.
 func WriteState(dir string, gpus []GPU) error {
 	content, err := json.MarshalIndent(gpus, "", "  ")
 	if err != nil {
@@ -136,7 +136,7 @@ func WriteState(dir string, gpus []GPU) error {
 	return os.Rename(path+".new", path)
 }
 
-// ReadState reads what WriteState wrote.
+// ReadState reads the file of WriteState.
 func ReadState(dir string) ([]GPU, error) {
 	content, err := os.ReadFile(filepath.Join(dir, StateFile))
 	if err != nil {

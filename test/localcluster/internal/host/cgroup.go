@@ -15,21 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cgroups is the host's cgroup file system, version 1 (a hierarchy a
-// controller) or 2 (one for all).
+// Cgroups is the host's cgroup file system: version 1 (one hierarchy per controller) or 2 (one for all controllers).
 type Cgroups struct {
 	// Unified is true on version 2.
 	Unified bool
 	// Roots are the mounted hierarchies: one on version 2.
 	Roots []string
-	// Beside is the version 2 hierarchy that some hosts of version 1 mount
-	// too: it limits nothing, but runc makes its cgroups there as well.
+	// Beside is the version 2 hierarchy that some hosts with version 1 mount too. It limits nothing, but runc creates
+	// its cgroups there as well.
 	Beside []string
 }
 
 const cgroupMount = "/sys/fs/cgroup"
 
-// DetectCgroups reads which version the host has mounted.
+// DetectCgroups detects the version that the host has mounted.
 func DetectCgroups() (Cgroups, error) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(cgroupMount, &stat); err != nil {
@@ -68,7 +67,7 @@ func (c Cgroups) everywhere() []string {
 	return append(slices.Clone(c.Roots), c.Beside...)
 }
 
-// Version is "v1" or "v2".
+// Version returns "v1" or "v2".
 func (c Cgroups) Version() string {
 	if c.Unified {
 		return "v2"
@@ -76,12 +75,11 @@ func (c Cgroups) Version() string {
 	return "v1"
 }
 
-// v2Controllers are what the kubelet needs below its root.
+// v2Controllers are the controllers that the kubelet needs below its root.
 var v2Controllers = []string{"cpu", "cpuset", "memory", "pids", "io"}
 
-// Create makes a cgroup, given relative to the root, ready to hold pods: on
-// version 1 with the cpuset copied from its parent, which the kernel leaves
-// empty, and on version 2 with the controllers handed down to its parent.
+// Create creates a cgroup for pods, at a path relative to the root. On version 1 it copies the cpuset from the parent,
+// because the kernel leaves it empty. On version 2 it enables the controllers in the parent.
 func (c Cgroups) Create(path string) error {
 	for _, root := range c.Roots {
 		dir := root
@@ -176,15 +174,15 @@ func killAll(of string, list func() ([]int, error)) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("killing the processes of %s: %v are still there after 20s", of, pids)
+			return fmt.Errorf("killing the processes of %s: %v still exist after 20s", of, pids)
 		}
 		for _, pid := range pids {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 				return fmt.Errorf("killing process %d: %w", pid, err)
 			}
 		}
-		// A killed process is listed until the kernel has taken it apart;
-		// there is nothing to wait on but the list itself.
+		// The kernel lists a killed process until it has cleaned up the process. The list is the only thing to wait
+		// for.
 		time.Sleep(20 * time.Millisecond)
 	}
 }
@@ -226,7 +224,7 @@ func (c Cgroups) processes(path string) ([]int, error) {
 	return pids, nil
 }
 
-// isZombie is true for a process that is dead but not yet reaped, which no signal can help.
+// isZombie reports whether a process is dead but not yet reaped. Signals have no effect on it.
 func isZombie(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -236,7 +234,7 @@ func isZombie(pid int) bool {
 	return ok && strings.HasPrefix(rest, "Z")
 }
 
-// Remove deletes the cgroup and everything below it. It must hold no process.
+// Remove deletes the cgroup and everything below it. It must contain no process.
 func (c Cgroups) Remove(path string) error {
 	for _, root := range c.everywhere() {
 		var dirs []string
@@ -271,7 +269,7 @@ func removeCgroupDir(dir string) error {
 		if err == nil || errors.Is(err, unix.ENOENT) {
 			return nil
 		}
-		// A cgroup stays busy for a moment after its last process is gone.
+		// A cgroup stays busy for a moment after its last process has ended.
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
 			return fmt.Errorf("removing cgroup %s: %w", dir, err)
 		}

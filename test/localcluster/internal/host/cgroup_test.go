@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// cgroup2Mount returns a real mounted cgroup2 hierarchy, which hosts of
-// version 1 often have beside it, or skips the test.
+// cgroup2Mount returns a real mounted cgroup2 hierarchy, which hosts with version 1 often have too, or skips the test.
 func cgroup2Mount(t *testing.T) string {
 	t.Helper()
 	c, err := DetectCgroups()
@@ -58,13 +57,13 @@ func TestKillAllAndRemoveOnARealCgroup2(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
-		t.Errorf("the process ended by %v, want killed", err)
+		t.Errorf("the process ended with %v, want killed", err)
 	}
 	if err := c.Remove(name); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(root, name)); !os.IsNotExist(err) {
-		t.Errorf("the cgroup is still there: %v", err)
+		t.Errorf("the cgroup still exists: %v", err)
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package host is what the local cluster needs of the machine and does to it:
-// checks, cgroups, mounts, the network and kernel settings.
+// Package host checks and changes the machine for the local cluster: requirements, cgroups, mounts, the network and
+// kernel settings.
 package host
 
 import (
@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MinFreeBytes is how much room up asks for: two nodes with a training image
-// of 2 GB each, its copy in the registry, and the compiled components.
+// MinFreeBytes is the free space that up requires: for two nodes with a training image of 2 GB each, its copy in the
+// registry, and the compiled components.
 const MinFreeBytes = 20 << 30
 
-// CNIDir is where Debian puts the network plugins.
+// CNIDir is the folder of Debian's network plugins.
 const CNIDir = "/usr/lib/cni"
 
 // Tool is a program that must be installed and the Debian package it is in.
 type Tool struct{ Program, Package string }
 
-// Tools is everything the cluster runs that Go does not build.
+// Tools are all programs that the cluster runs and that Go does not build.
 var Tools = []Tool{
 	{"ip", "iproute2"},
 	{"iptables", "iptables"},
@@ -63,7 +63,7 @@ func Check(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// CheckDisk returns which of the folders have too little room for a new cluster.
+// CheckDisk returns an error that names the folders with too little free space for a new cluster.
 func CheckDisk(folders ...string) error {
 	var problems []error
 	for _, folder := range folders {
@@ -78,7 +78,7 @@ func CheckDisk(folders ...string) error {
 	return errors.Join(problems...)
 }
 
-// freeBytes is what is free for the folder or, before it exists, for its nearest parent.
+// freeBytes returns the free space for the folder or, if it does not exist, for its nearest parent.
 func freeBytes(folder string) (uint64, error) {
 	for {
 		var stat unix.Statfs_t

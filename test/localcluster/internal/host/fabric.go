@@ -10,11 +10,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// fabricMTU is that of the rails: jumbo frames, as on the clusters.
+// fabricMTU is the MTU of the rails: jumbo frames, as on the clusters.
 const fabricMTU = " mtu 9000"
 
-// FabricUp makes the rails: in a namespace of their own a switch for each NIC, with
-// a cable to every node. Nothing joins one switch to another.
+// FabricUp creates the rails: a switch for each NIC, with a cable to every node, in a namespace of their own. The
+// switches are not connected to each other.
 func FabricUp(ctx context.Context, nodes []topology.Netns) error {
 	fabric := topology.Fabric()
 	if _, err := os.Stat(fabric.Path()); !errors.Is(err, fs.ErrNotExist) {
@@ -38,7 +38,7 @@ func FabricUp(ctx context.Context, nodes []topology.Netns) error {
 	return nil
 }
 
-// Plug gives a node its NICs, each with a cable to its switch. They go with the node's namespace.
+// Plug gives a node its NICs, each with a cable to its switch. The kernel removes them with the node's namespace.
 func Plug(ctx context.Context, node topology.Netns) error {
 	var cables, up []string
 	for _, nic := range rdma.NICs {

@@ -79,7 +79,7 @@ func UnmountBelow(dir string) error {
 	}
 	for i := len(mounts) - 1; i >= 0; i-- {
 		err := unix.Unmount(mounts[i].target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-		// EINVAL: a shared twin of it was unmounted and took it along.
+		// EINVAL: unmounting a shared peer has already removed this mount.
 		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("unmounting %s: %w", mounts[i].target, err)
 		}
@@ -87,8 +87,8 @@ func UnmountBelow(dir string) error {
 	return nil
 }
 
-// ShareMount makes dir a mount of its own whose later submounts reach every
-// namespace that was cloned from this one, as the kubelet and containerd need.
+// ShareMount makes dir a mount of its own. Its later submounts propagate to every namespace that was cloned from this
+// one, as the kubelet and containerd require.
 func ShareMount(dir string) error {
 	mounts, err := mountsBelow(dir)
 	if err != nil {
@@ -102,7 +102,7 @@ func ShareMount(dir string) error {
 	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("binding %s to itself: %w", dir, err)
 	}
-	// Private first: below a shared parent the new mount would be its peer.
+	// Make the mount private first, because below a shared parent the new mount would become a peer.
 	if err := unix.Mount("", dir, "", unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making %s private: %w", dir, err)
 	}

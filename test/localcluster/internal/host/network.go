@@ -22,7 +22,7 @@ type Network struct{ Namespaces []topology.Netns }
 
 const ruleComment = "ml-dev-env-localcluster"
 
-// Up creates what is missing of the network.
+// Up creates the missing parts of the network.
 func (n Network) Up(ctx context.Context) error {
 	if _, err := os.Stat("/sys/class/net/" + topology.Bridge); errors.Is(err, fs.ErrNotExist) {
 		if err := ip(ctx,
@@ -76,13 +76,13 @@ func (n Network) addNamespace(ctx context.Context, ns topology.Netns) error {
 			return err
 		}
 	}
-	// Bridged packets must pass iptables, or an answer from a pod to another
-	// pod of its node that asked a Service skips the address translation.
+	// Bridged packets must pass iptables. Otherwise, if a pod connects through a Service to a pod of the same node, the
+	// answers skip the address translation.
 	return run(ctx, "ip", "netns", "exec", name, "sh", "-c",
 		"echo 1 > /proc/sys/net/ipv4/ip_forward && echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables")
 }
 
-// route gives a namespace the way to the pods of every node, also of one that came later.
+// route adds the routes to the pods of every node to a namespace, including nodes that are added later.
 func (n Network) route(ctx context.Context, ns topology.Netns) error {
 	var ways []string
 	for _, other := range n.Namespaces {
@@ -93,7 +93,7 @@ func (n Network) route(ctx context.Context, ns topology.Netns) error {
 	return ipIn(ctx, ns.SystemName(), ways...)
 }
 
-// Cable connects a namespace with the bridge or cuts it off. Its addresses and routes stay.
+// Cable connects a namespace to the bridge or disconnects it. Its addresses and routes stay.
 func Cable(ctx context.Context, ns topology.Netns, connected bool) error {
 	state := "down"
 	if connected {
@@ -102,15 +102,15 @@ func Cable(ctx context.Context, ns topology.Netns, connected bool) error {
 	return run(ctx, "ip", "link", "set", ns.Veth(), state)
 }
 
-// RemoveNamespace takes away a namespace with its cables, and the host's way to its pods.
-// Other namespaces keep theirs, which lead nowhere.
+// RemoveNamespace removes a namespace with its cables, and the host's route to its pods. Other namespaces keep their
+// routes to these pods, which then lead nowhere.
 func RemoveNamespace(ctx context.Context, ns topology.Netns) error {
 	if _, err := os.Stat(ns.Path()); err == nil {
 		if err := run(ctx, "ip", "netns", "delete", ns.SystemName()); err != nil {
 			return err
 		}
 	}
-	// It goes by itself when the last process of the namespace has: this takes it now.
+	// The kernel removes the cable only after the last process of the namespace has ended. Remove it now.
 	if _, err := os.Stat("/sys/class/net/" + ns.Veth()); err == nil {
 		_ = run(ctx, "ip", "link", "delete", ns.Veth())
 	}
@@ -136,7 +136,7 @@ func KillInside(ns topology.Netns) error {
 		}
 		var pids []int
 		for _, link := range links {
-			// A process that has ended meanwhile is in no namespace.
+			// A process that has ended in the meantime is in no namespace.
 			if found, err := os.Stat(link); err == nil && os.SameFile(found, namespace) {
 				pid, err := strconv.Atoi(strings.Split(link, "/")[2])
 				if err != nil {
@@ -189,8 +189,8 @@ func Down(ctx context.Context) error {
 			return err
 		}
 	}
-	// A cable whose namespace is kept alive by a dying process goes later by
-	// itself; taking its host end takes it now.
+	// A dying process can keep a namespace and its cable alive for a while. Deleting the host's end removes the cable
+	// now.
 	links, err := os.ReadDir("/sys/class/net")
 	if err != nil {
 		return err

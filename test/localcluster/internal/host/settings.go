@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// kernelSettings are the host's settings that the cluster changes: forwarding
-// by us, the rest by the kubelet at its start.
+// kernelSettings are the host's settings that the cluster changes. EnableForwarding changes the first one, the kubelet
+// changes the rest when it starts.
 var kernelSettings = []string{
 	"net/ipv4/ip_forward",
 	"vm/overcommit_memory",
@@ -21,7 +21,7 @@ var kernelSettings = []string{
 	"kernel/keys/root_maxbytes",
 }
 
-// ReadSettings returns the present values of what the cluster will change.
+// ReadSettings returns the present values of the settings that the cluster will change.
 func ReadSettings() (map[string]string, error) {
 	values := map[string]string{}
 	for _, name := range kernelSettings {
@@ -37,7 +37,7 @@ func ReadSettings() (map[string]string, error) {
 	return values, nil
 }
 
-// RestoreSettings writes back what ReadSettings returned.
+// RestoreSettings restores the values of ReadSettings.
 func RestoreSettings(values map[string]string) error {
 	var problems []error
 	for name, value := range values {
@@ -57,7 +57,7 @@ func EnableForwarding() error {
 	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644)
 }
 
-// BootID tells two boots of the machine apart.
+// BootID returns an ID that differs between two boots of the machine.
 func BootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(id)), err

@@ -17,8 +17,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// fileLayer is an uncompressed layer in a tar file. Nothing crosses a slow
-// network here, so compressing would only cost time on both sides.
+// fileLayer is an uncompressed layer in a tar file. No slow network is between the two sides, so compression would only
+// cost time on both.
 type fileLayer struct {
 	path   string
 	digest v1.Hash
@@ -32,8 +32,8 @@ func (l fileLayer) Uncompressed() (io.ReadCloser, error) { return os.Open(l.path
 func (l fileLayer) Size() (int64, error)                 { return l.size, nil }
 func (l fileLayer) MediaType() (types.MediaType, error)  { return types.OCIUncompressedLayer, nil }
 
-// newLayer makes a layer of the tar archive that write writes, in a file in
-// dir. The file must stay until the layer is stored.
+// newLayer creates a layer from the tar archive that write writes, in a file in dir. The file must stay until the layer
+// is stored.
 func newLayer(dir string, write func(io.Writer) error) (layer v1.Layer, err error) {
 	f, err := os.CreateTemp(dir, "layer-*.tar")
 	if err != nil {
@@ -56,7 +56,7 @@ func newLayer(dir string, write func(io.Writer) error) (layer v1.Layer, err erro
 	}, nil
 }
 
-// FilesLayer is a layer of programs: path in the image to file on this machine.
+// FilesLayer returns a layer with files: path in the image to file on this machine.
 func FilesLayer(dir string, files map[string]string) (v1.Layer, error) {
 	return newLayer(dir, func(w io.Writer) error {
 		archive := tar.NewWriter(w)
@@ -118,7 +118,7 @@ func FolderLayer(dir, root string, parts ...string) (v1.Layer, error) {
 	})
 }
 
-// removeOnError deletes a temporary file of a step that failed.
+// removeOnError deletes a temporary file if the step failed.
 func removeOnError(path string, err *error) {
 	if *err != nil {
 		os.Remove(path)

@@ -1,5 +1,5 @@
-// Package image assembles container images from files and root file systems
-// and keeps them in an OCI layout, named by what they were made of.
+// Package image assembles container images from files and root file systems and keeps them in an OCI layout, with a key
+// for the inputs of each image.
 package image
 
 import (
@@ -25,14 +25,14 @@ const (
 	keyAnnotation  = "localcluster.made-of"
 )
 
-// Store is an OCI layout with one image a name.
+// Store is an OCI layout with one image per name.
 type Store struct {
 	path layout.Path
-	// mu: the layout's index is read, changed and written as a whole.
+	// mu guards the layout's index, which is read, changed and written as a whole.
 	mu sync.Mutex
 }
 
-// OpenStore opens the layout in dir, or makes it.
+// OpenStore opens the layout in dir, or creates it.
 func OpenStore(dir string) (*Store, error) {
 	path, err := layout.FromPath(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -50,7 +50,7 @@ type Image struct {
 	Digest v1.Hash
 }
 
-// Split takes a name apart: NAME, which stands for NAME:latest, or NAME:TAG.
+// Split splits NAME:TAG into its parts. NAME alone stands for NAME:latest.
 func (i Image) Split() (repository, tag string) {
 	repository, tag, ok := strings.Cut(i.Name, ":")
 	if !ok {
@@ -59,7 +59,7 @@ func (i Image) Split() (repository, tag string) {
 	return repository, tag
 }
 
-// Images lists what is stored.
+// Images lists the stored images.
 func (s *Store) Images() ([]Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *Store) Images() ([]Image, error) {
 	return images, nil
 }
 
-// Changed is when an image was last stored or replaced.
+// Changed returns the time at which an image was last stored or replaced.
 func (s *Store) Changed() (time.Time, error) {
 	info, err := os.Stat(filepath.Join(string(s.path), "index.json"))
 	if err != nil {
@@ -83,13 +83,13 @@ func (s *Store) Changed() (time.Time, error) {
 	return info.ModTime(), nil
 }
 
-// Blob returns the file of a blob, which may be missing.
+// Blob returns the path of a blob's file, which may not exist.
 func (s *Store) Blob(h v1.Hash) string {
 	return filepath.Join(string(s.path), "blobs", h.Algorithm, h.Hex)
 }
 
-// Ensure returns the digest of the image of that name made of key. If it is
-// not stored, assemble makes it, and it takes the place of the name's old one.
+// Ensure returns the digest of the image with that name and key. If it is not stored, Ensure calls assemble and
+// replaces the name's old image.
 func (s *Store) Ensure(name, key string, assemble func() (v1.Image, error)) (v1.Hash, error) {
 	if digest, ok, err := s.find(name, key); err != nil || ok {
 		return digest, err
@@ -112,7 +112,7 @@ func (s *Store) Ensure(name, key string, assemble func() (v1.Image, error)) (v1.
 	return digest, s.collectGarbage()
 }
 
-// Image returns the stored image of that name, and what it was made of.
+// Image returns the stored image of that name, and its key.
 func (s *Store) Image(name string) (img v1.Image, key string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +171,7 @@ func (s *Store) collectGarbage() error {
 	return nil
 }
 
-// Assemble makes an image of layers and a configuration.
+// Assemble creates an image from layers and a configuration.
 func Assemble(config v1.Config, layers ...v1.Layer) (v1.Image, error) {
 	img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
 	img = mutate.ConfigMediaType(img, types.OCIConfigJSON)

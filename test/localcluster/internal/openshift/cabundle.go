@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// A ConfigMap with this label is given the trusted certificates under bundleKey.
+// A ConfigMap with this label gets the trusted certificates under bundleKey.
 const (
 	injectLabel = "config.openshift.io/inject-trusted-cabundle"
 	bundleKey   = "ca-bundle.crt"
@@ -50,7 +50,7 @@ func (b bundleInjector) inject(ctx context.Context, cm *corev1.ConfigMap) error 
 	}
 	cm.Data[bundleKey] = b.bundle
 	_, err := b.client.CoreV1().ConfigMaps(cm.Namespace).Update(ctx, cm, metav1.UpdateOptions{})
-	// A conflict or a deletion brings an event of its own.
+	// A conflict or a deletion causes another event.
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("writing trusted certificates to configmap %s/%s: %w", cm.Namespace, cm.Name, err)
 	}

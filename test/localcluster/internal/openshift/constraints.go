@@ -13,9 +13,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/openshift/scc"
 )
 
-// untilServed asks for the resources of which up applies the definitions while
-// this server starts, until they can be listed: before that there is nothing
-// to watch.
+// untilServed polls until the resources can be listed. up applies their definitions while this server starts, and
+// before that a watch fails.
 func untilServed(ctx context.Context, list func(context.Context, metav1.ListOptions) error) error {
 	said := ""
 	for {
@@ -35,8 +34,8 @@ func untilServed(ctx context.Context, list func(context.Context, metav1.ListOpti
 	}
 }
 
-// makeStock creates the constraints that every cluster has, and removes those that this one lacks. It does not change
-// existing ones, because administrators do.
+// makeStock creates the constraints that every cluster has, and removes those that this cluster lacks. It does not
+// change existing constraints, because administrators may have changed them.
 func makeStock(ctx context.Context, clients Clients, without []string) error {
 	stock, err := scc.Stock()
 	if err != nil {
@@ -52,7 +51,7 @@ func makeStock(ctx context.Context, clients Clients, without []string) error {
 		}
 		_, err := clients.Constraints.SecurityContextConstraints().Create(ctx, constraints, metav1.CreateOptions{})
 		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("making the constraints %s: %w", constraints.Name, err)
+			return fmt.Errorf("creating the constraints %s: %w", constraints.Name, err)
 		}
 	}
 	return nil

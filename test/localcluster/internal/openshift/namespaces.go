@@ -15,14 +15,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/openshift/scc"
 )
 
-// IDs are handed to namespaces in blocks, as OpenShift's are.
+// Each namespace gets a block of IDs, as on OpenShift.
 const (
 	firstUID  = 1000650000
 	blockSize = 10000
 )
 
-// ordinary namespaces are the users'; the cluster's own are left alone, as
-// OpenShift leaves alone those with a run level.
+// ordinary reports whether a namespace belongs to users. The server ignores the cluster's own namespaces, as OpenShift
+// ignores namespaces with a run level.
 func ordinary(namespace string) bool {
 	switch namespace {
 	case "default", "tekton-pipelines", "tekton-pipelines-resolvers":
@@ -31,7 +31,7 @@ func ordinary(namespace string) bool {
 	return !strings.HasPrefix(namespace, "kube-") && !strings.HasPrefix(namespace, "openshift")
 }
 
-// namespaceAnnotations are what a namespace with that block is given.
+// namespaceAnnotations returns the annotations that a namespace with that block gets.
 func namespaceAnnotations(first int64) map[string]string {
 	block := fmt.Sprintf("%d/%d", first, blockSize)
 	n := (first - firstUID) / blockSize
@@ -62,9 +62,8 @@ func (s *server) admitNamespace(_ context.Context, request *admissionv1.Admissio
 	return json.Marshal([]patchOperation{{Op: "add", Path: "/metadata/annotations", Value: annotations}})
 }
 
-// allocate returns a block that no namespace has: what this process gave out
-// before is in next, what an earlier process gave out is in the cluster. A dry
-// run sees a block and leaves it to the next.
+// allocate returns a block that no namespace has. The field next counts the blocks of this process, and the cluster's
+// namespaces have the blocks of earlier processes. A dry run returns a block without reserving it.
 func (s *server) allocate(dryRun bool) (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// The fake clientset stores what it is given; nothing more is relied on.
+// This test relies on the fake clientset only for storing objects.
 func TestNamespacesGetBlocksOfTheirOwn(t *testing.T) {
 	taken := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "taken", Annotations: namespaceAnnotations(firstUID + 4*blockSize)}}
 	s := &server{clients: Clients{Kube: fake.NewClientset(taken)}, next: firstUID}

@@ -17,13 +17,13 @@ const (
 	resourceAnnotation = "k8s.v1.cni.cncf.io/resourceName"
 )
 
-// network is one that a pod's annotation names.
+// network is a network that a pod's annotation names.
 type network struct{ Name, Namespace string }
 
-// injectResources does what OpenShift's network resources injector does: a pod asks for
-// one of the resource of each attachment that it names, and is refused where an
-// attachment is missing (k8snetworkplumbingwg/network-resources-injector:pkg/webhook).
-// It is left out that the real one adds a volume, podnetinfo, and node selectors.
+// injectResources stands in for OpenShift's network resources injector
+// (k8snetworkplumbingwg/network-resources-injector:pkg/webhook): for each attachment that a pod names, it adds a
+// request for one of the attachment's resource. It refuses the pod if an attachment is missing. Unlike the real one, it
+// adds no volume podnetinfo and no node selectors.
 func (s *server) injectResources(ctx context.Context, request *admissionv1.AdmissionRequest) ([]byte, error) {
 	var pod corev1.Pod
 	if err := json.Unmarshal(request.Object.Raw, &pod); err != nil {
@@ -69,7 +69,7 @@ func parseNetworks(annotation, namespace string) []network {
 	return networks
 }
 
-// resourceOf is the resource of an attachment, "" for none.
+// resourceOf returns the resource of an attachment, "" for none.
 func (s *server) resourceOf(ctx context.Context, n network) (corev1.ResourceName, error) {
 	path := fmt.Sprintf("/apis/k8s.cni.cncf.io/v1/namespaces/%s/network-attachment-definitions/%s", n.Namespace, n.Name)
 	content, err := s.clients.Kube.CoreV1().RESTClient().Get().AbsPath(path).DoRaw(ctx)
@@ -83,7 +83,8 @@ func (s *server) resourceOf(ctx context.Context, n network) (corev1.ResourceName
 	return corev1.ResourceName(attachment.Annotations[resourceAnnotation]), nil
 }
 
-// resourcePatch makes the container ask for these, in place of what it asks for itself.
+// resourcePatch returns the patch that makes the container request these amounts, in place of its own amounts of the
+// same resources.
 func resourcePatch(resources corev1.ResourceRequirements, count map[corev1.ResourceName]int64) ([]byte, error) {
 	if len(count) == 0 {
 		return nil, nil

@@ -33,6 +33,6 @@ func TestResourcePatch(t *testing.T) {
 		t.Errorf("patch %s\nwant  %s", got, want)
 	}
 	if got, err := resourcePatch(had, nil); got != nil || err != nil {
-		t.Errorf("for no resource the patch is %s, %v; want none", got, err)
+		t.Errorf("without resources the patch is %s, %v; want none", got, err)
 	}
 }

@@ -70,7 +70,7 @@ func (a asker) uses(ctx context.Context, who authenticationv1.UserInfo, c *secur
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return false, fmt.Errorf("asking whether %s may use the constraints %s: %w", who.Username, c.Name, err)
+		return false, fmt.Errorf("checking whether %s may use the constraints %s: %w", who.Username, c.Name, err)
 	}
 	return review.Status.Allowed, nil
 }

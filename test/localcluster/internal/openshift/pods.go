@@ -16,8 +16,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/openshift/scc"
 )
 
-// admitPod chooses the constraints that a new pod is admitted with, gives it
-// their defaults and stamps it with their name.
+// admitPod chooses the constraints for a new pod, sets their defaults in the pod, and annotates the pod with their
+// name.
 func (s *server) admitPod(ctx context.Context, request *admissionv1.AdmissionRequest) ([]byte, error) {
 	pod, ignored, err := podOf(request.Object.Raw, request.Namespace)
 	if err != nil || ignored {
@@ -45,8 +45,8 @@ func (s *server) admitPod(ctx context.Context, request *admissionv1.AdmissionReq
 // noPodIndex is the annotation of namespaces whose pods have no label with their index, as before Kubernetes 1.28.
 const noPodIndex = "localcluster/no-pod-index"
 
-// checkPod looks at a pod again when every other admission has changed it, and
-// when its spec is updated: constraints must allow it as it is.
+// checkPod checks a pod after all other admission plugins have changed it, and after updates of its spec. Constraints
+// must then allow the pod without changes.
 func (s *server) checkPod(ctx context.Context, request *admissionv1.AdmissionRequest) ([]byte, error) {
 	pod, ignored, err := podOf(request.Object.Raw, request.Namespace)
 	if err != nil || ignored {
@@ -83,8 +83,8 @@ func podOf(raw []byte, namespace string) (pod *corev1.Pod, ignored bool, err err
 	return pod, windows || !ordinary(namespace), nil
 }
 
-// forbidden is the error in the API server's form, which the API server does
-// not give a webhook's.
+// forbidden returns the error in the API server's form. The API server itself does not bring a webhook's error into
+// this form.
 func forbidden(pod *corev1.Pod, err error) error {
 	name := pod.Name
 	if name == "" {
@@ -109,8 +109,7 @@ func (s *server) choose(ctx context.Context, request *admissionv1.AdmissionReque
 	return scc.Choose(ctx, question)
 }
 
-// namespace asks the API server where the watch is still behind, as it is for
-// the first pod of a new namespace.
+// namespace asks the API server if the watch does not have the namespace yet, as for the first pod of a new namespace.
 func (s *server) namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
 	ns, err := s.namespaces.Get(name)
 	if err != nil || ns.Annotations[securityv1.UIDRangeAnnotation] == "" {
@@ -126,7 +125,7 @@ type patchOperation struct {
 	Value any    `json:"value"`
 }
 
-// podPatch is what turns before into after in the fields that this package changes.
+// podPatch returns the patch from before to after, for the fields that this package changes.
 func podPatch(before, after *corev1.Pod) ([]byte, error) {
 	var patch []patchOperation
 	add := func(path string, old, value any) {

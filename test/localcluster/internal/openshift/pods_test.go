@@ -22,9 +22,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/openshift/scc"
 )
 
-// team is a server of a cluster with one namespace of users. rights are who
-// may use which constraints there, as USER-OR-GROUP/NAME; the fake clientset
-// is relied on for the namespace and that every review reaches the reactor.
+// team returns the server of a cluster with one namespace of users. rights define who may use which constraints there,
+// as USER-OR-GROUP/NAME. The tests rely on the fake clientset to store the namespace, and to pass every review to the
+// reactor.
 func team(t *testing.T, rights ...string) *server {
 	t.Helper()
 	client := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", Annotations: namespaceAnnotations(firstUID)}})
@@ -32,7 +32,7 @@ func team(t *testing.T, rights ...string) *server {
 		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
 		a := review.Spec.ResourceAttributes
 		if a.Verb != "use" || a.Group != "security.openshift.io" || a.Resource != "securitycontextconstraints" || a.Namespace != "team" {
-			t.Errorf("asked for %+v", a)
+			t.Errorf("the review asked for %+v", a)
 		}
 		review.Status.Allowed = slices.ContainsFunc(append(review.Spec.Groups, review.Spec.User), func(who string) bool {
 			return slices.Contains(rights, who+"/"+a.Name)
@@ -53,7 +53,7 @@ func team(t *testing.T, rights ...string) *server {
 	return &server{clients: Clients{Kube: client}, namespaces: namespaces, constraints: constraints, next: firstUID}
 }
 
-// everybodys is the right that everybody has on OpenShift.
+// everybodys is the right that every account has on OpenShift.
 const everybodys = "system:authenticated/restricted-v2"
 
 func request(t *testing.T, creator authenticationv1.UserInfo, operation admissionv1.Operation, pod, old *corev1.Pod) *admissionv1.AdmissionRequest {
@@ -155,7 +155,7 @@ func TestPodsWithoutIndex(t *testing.T) {
 	}
 }
 
-// admitted is the pod as admitPod leaves it under restricted-v2.
+// admitted returns the pod after admitPod has admitted it with restricted-v2.
 func admitted(t *testing.T, s *server) *corev1.Pod {
 	t.Helper()
 	pod := podWith("default", nil)

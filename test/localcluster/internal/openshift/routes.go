@@ -18,14 +18,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// appsDomain is where Routes have hosts. Nothing answers there: there is no router.
+// appsDomain is the domain of the hosts of Routes. Nothing answers there, because there is no router.
 const appsDomain = "apps." + topology.Domain
 
 // generatedAnnotation is on a Route whose host the cluster chose.
 const generatedAnnotation = "openshift.io/host.generated"
 
-// admitRoute gives a Route a host where it names none; one that it was given
-// it keeps.
+// admitRoute gives a Route a host if it names none. An update without a host keeps the old host.
 func (s *server) admitRoute(_ context.Context, request *admissionv1.AdmissionRequest) ([]byte, error) {
 	var route routev1.Route
 	if err := json.Unmarshal(request.Object.Raw, &route); err != nil {
@@ -41,7 +40,7 @@ func (s *server) admitRoute(_ context.Context, request *admissionv1.AdmissionReq
 		}
 		return json.Marshal([]patchOperation{{Op: "add", Path: "/spec/host", Value: old.Spec.Host}})
 	}
-	if route.Name == "" { // it is generated only after admission
+	if route.Name == "" { // the API server generates the name only after admission
 		return nil, nil
 	}
 	annotations := map[string]string{generatedAnnotation: "true"}
@@ -56,8 +55,7 @@ func generatedHost(name, namespace string) string {
 	return fmt.Sprintf("%s-%s.%s", name, namespace, appsDomain)
 }
 
-// routeAdmitter writes into Routes that a router has admitted them, which is
-// not so.
+// routeAdmitter marks Routes as admitted by a router, although there is no router.
 type routeAdmitter struct{ clients Clients }
 
 func (r routeAdmitter) watch(ctx context.Context, informer cache.SharedInformer) error {
@@ -99,7 +97,7 @@ func (r routeAdmitter) admit(ctx context.Context, route *routev1.Route) error {
 	route = route.DeepCopy()
 	route.Status.Ingress = want
 	_, err := r.clients.Routes.Routes(route.Namespace).UpdateStatus(ctx, route, metav1.UpdateOptions{})
-	// A conflict or a deletion brings an event of its own.
+	// A conflict or a deletion causes another event.
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("admitting route %s/%s: %w", route.Namespace, route.Name, err)
 	}

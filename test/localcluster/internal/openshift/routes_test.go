@@ -50,7 +50,7 @@ func TestAdmitRoute(t *testing.T) {
 	}
 }
 
-// The fake clientset stores what it is given; nothing more is relied on.
+// This test relies on the fake clientset only for storing objects.
 func TestRoutesAreSaidToBeAdmitted(t *testing.T) {
 	for want, r := range map[string]*routev1.Route{
 		"a.example.org":                        route("a.example.org", ""),

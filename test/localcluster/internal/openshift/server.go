@@ -1,6 +1,6 @@
-// Package openshift is a stand-in for the parts of OpenShift that every pod
-// meets: the constraints it is admitted with, its namespace's IDs, the trusted
-// certificates it can mount; and for the hosts of Routes.
+// Package openshift is a stand-in for the parts of OpenShift that affect every pod: the constraints that the pod is
+// admitted with, its namespace's IDs, and the trusted certificates that it can mount. It is also a stand-in for the
+// hosts of Routes.
 package openshift
 
 import (
@@ -39,18 +39,18 @@ type Config struct {
 	ClientCA string
 	// CABundle is the file of certificates that the cluster trusts.
 	CABundle string
-	// Without are constraints that the cluster lacks.
+	// Without are the names of the constraints that the cluster lacks.
 	Without []string
 }
 
-// Clients are those of the APIs that the server stands in for, and Kubernetes's.
+// Clients are the clients of the APIs that the server stands in for, and of Kubernetes.
 type Clients struct {
 	Kube        kubernetes.Interface
 	Constraints securityclient.SecurityContextConstraintsGetter
 	Routes      routeclient.RoutesGetter
 }
 
-// NewClients makes them.
+// NewClients creates the clients.
 func NewClients(config *rest.Config) (clients Clients, err error) {
 	if clients.Kube, err = kubernetes.NewForConfig(config); err != nil {
 		return Clients{}, err
@@ -71,9 +71,8 @@ type server struct {
 	next int64 // first UID of the next block
 }
 
-// Run serves the admission of pods, namespaces and Routes, and fills ConfigMaps
-// that ask for the trusted certificates, until the context ends. It listens
-// when it knows the cluster's constraints.
+// Run serves the admission of pods, namespaces and Routes, and fills ConfigMaps that ask for the trusted certificates,
+// until the context ends. It listens once it knows the cluster's constraints.
 func Run(ctx context.Context, clients Clients, config Config) error {
 	bundle, err := os.ReadFile(config.CABundle)
 	if err != nil {
@@ -154,7 +153,7 @@ func informerOf[L runtime.Object](
 	}, kind, 0)
 }
 
-// discarding is the list without what it finds.
+// discarding calls list and discards the objects.
 func discarding[L any](list func(context.Context, metav1.ListOptions) (L, error)) func(context.Context, metav1.ListOptions) error {
 	return func(ctx context.Context, o metav1.ListOptions) error {
 		_, err := list(ctx, o)

@@ -1,5 +1,6 @@
-// Package perftest is a stand-in for perftest's ib_write_bw. There are no verbs, so the data goes by TCP on the interface of the
-// device, at a four-hundredth of the port's rate: 1 Gb/s for 400. Options, output, errors and exit codes are the real one's (4.5).
+// Package perftest is a stand-in for perftest's ib_write_bw. Without verbs, it sends the data by TCP on the device's
+// interface, at a four-hundredth of the port's rate: 1 Gb/s for 400. Options, output, errors and exit codes are those
+// of the real program (4.5).
 package perftest
 
 import (
@@ -17,11 +18,11 @@ import (
 )
 
 const (
-	// slowdown is how much slower than the port's rate the stand-in is, so that it needs little of the machine.
+	// slowdown is the factor between the port's rate and the stand-in's, which keeps the load on the machine low.
 	slowdown = 400
 	// messageSize is the real program's default.
 	messageSize = 65536
-	// reaching is how long a peer may take to answer on the rail.
+	// reaching is the time within which a peer must answer on the rail.
 	reaching = 3 * time.Second
 
 	line = "---------------------------------------------------------------------------------------\n"
@@ -32,7 +33,7 @@ type options struct {
 	ibPort, gid, port, length int
 }
 
-// Run is the program, with the tree of the devices in root. It returns the exit code.
+// Run runs the program with the tree of the devices in root. It returns the exit code.
 func Run(args []string, root string, stdout, stderr io.Writer) int {
 	err := run(args, root, stdout)
 	if err != nil {
@@ -42,7 +43,7 @@ func Run(args []string, root string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// failure is what the real program prints before it ends with 1.
+// failure is the text that the real program prints before it exits with 1.
 type failure string
 
 func (f failure) Error() string { return string(f) }
@@ -75,7 +76,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.length, "D", 5, "")
 	flags.Bool("F", false, "")
 	gigabits := flags.Bool("report_gbits", false, "")
-	// TCP has no use for them.
+	// TCP does not use these options.
 	flags.Int("tclass", 0, "")
 	flags.Int("S", 0, "")
 	if flags.Parse(args) != nil || flags.NArg() > 1 || !*gigabits {
@@ -85,7 +86,7 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// port is what the tree says of a device's port.
+// port describes a device's port as in the tree.
 type port struct {
 	netdev, layer string
 	address       netip.Addr
@@ -115,7 +116,7 @@ func openPort(root string, o options) (port, error) {
 	return p, nil
 }
 
-// header is printed once the programs know each other.
+// header prints the header of the result, after the programs have exchanged their addresses.
 func header(o options, p, peer port, out io.Writer) {
 	fmt.Fprint(out, line)
 	fmt.Fprintf(out, "                    RDMA_Write BW Test\n (a stand-in: TCP on %s, at 1/%d of the port's rate)\n", p.netdev, slowdown)
@@ -131,17 +132,18 @@ func header(o options, p, peer port, out io.Writer) {
 	fmt.Fprintf(out, "%s #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n", line)
 }
 
-// row is the result: bytes that arrived in a time.
+// row prints the result from the number of received bytes and the time.
 func row(arrived int64, in time.Duration, out io.Writer) {
 	messages := float64(arrived) / messageSize
 	fmt.Fprintf(out, " %-7d    %-10d       %-7.2f            %-7.2f\t\t   %-7.6f\n%s", messageSize, int64(messages), 0.0,
 		float64(arrived)*8/float64(in.Nanoseconds()), messages/in.Seconds()/1e6, line)
 }
 
-// result is what the server tells the client at the end.
+// result is the format of the server's report to the client at the end.
 const result = "%d %d\n" // bytes, nanoseconds
 
-// serve receives from one client. The two exchange the addresses of their GIDs on the port of the options, by TCP as the real ones do.
+// serve receives from one client. Both sides exchange the addresses of their GIDs on the port of the options, by TCP
+// like the real programs.
 func serve(o options, p port, out io.Writer) error {
 	fmt.Fprint(out, "\n************************************\n* Waiting for client to connect... *\n************************************\n")
 	listener, err := net.Listen("tcp", ":"+strconv.Itoa(o.port))
@@ -186,7 +188,7 @@ func serve(o options, p port, out io.Writer) error {
 	return err
 }
 
-// write sends to the server of a host.
+// write sends to the server on a host.
 func write(o options, p port, out io.Writer) error {
 	control, err := net.DialTimeout("tcp", net.JoinHostPort(o.host, strconv.Itoa(o.port)), reaching)
 	if err != nil {
@@ -219,7 +221,7 @@ func write(o options, p port, out io.Writer) error {
 	return nil
 }
 
-// pace sends messages for so long, at a rate in bits per second, and closes.
+// pace sends messages for a duration, at a rate in bits per second, and closes the connection.
 func pace(data net.Conn, rate float64, length time.Duration) error {
 	message := make([]byte, messageSize)
 	began := time.Now()
@@ -235,7 +237,7 @@ func pace(data net.Conn, rate float64, length time.Duration) error {
 	return data.Close()
 }
 
-// noRail is what the real program prints when retries of a queue pair end without an answer.
+// noRail returns the error that the real program prints when the retries of a queue pair end without an answer.
 func noRail() error {
 	return failure(" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81")
 }

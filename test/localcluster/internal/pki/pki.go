@@ -17,7 +17,8 @@ import (
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pkiutil"
 )
 
-// validity is that of every certificate. It is longer than a cluster exists, because a reboot ends it.
+// validity is the lifetime of every certificate. It is longer than the lifetime of a cluster, which ends with the next
+// reboot.
 const validity = 5 * 365 * 24 * time.Hour
 
 // Authority is a certificate authority in a folder: ca.crt and ca.key.
@@ -47,7 +48,7 @@ func config(c cert.Config) *pkiutil.CertConfig {
 	return &pkiutil.CertConfig{Config: c, NotAfter: time.Now().Add(validity), EncryptionAlgorithm: kubeadm.EncryptionAlgorithmECDSAP256}
 }
 
-// CertPath returns the file of the authority's certificate.
+// CertPath returns the path of the authority's certificate.
 func (a *Authority) CertPath() string { return filepath.Join(a.dir, authority+".crt") }
 
 // Pair has the files of a certificate and its key.
@@ -64,7 +65,7 @@ type Request struct {
 	Hosts []string
 }
 
-// Issue creates the certificate, or returns the one that was created before.
+// Issue returns the certificate that exists, or creates it.
 func (a *Authority) Issue(r Request) (Pair, error) {
 	pair := Pair{Cert: filepath.Join(a.dir, r.File+".crt"), Key: filepath.Join(a.dir, r.File+".key")}
 	if _, err := os.Stat(pair.Cert); err == nil {

@@ -13,13 +13,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// SystemCgroup is the cgroup of the components, next to those of the pods.
+// SystemCgroup is the cgroup of the components, next to the cgroups of the pods.
 const SystemCgroup = topology.CgroupRoot + "/system"
 
-// Enter becomes the component of that name: it joins the cluster's cgroup,
-// records which process it is, joins the component's network namespace, mounts the
-// component's own folders where only it sees them, and executes its program. It
-// returns only on failure.
+// Enter turns this process into the component of that name. It joins the cluster's cgroup, records its process number,
+// joins the component's network namespace, mounts the component's own folders where only the component sees them, and
+// executes the component's program. It returns only on failure.
 func Enter(name string) error {
 	record, err := load(name)
 	if err != nil {
@@ -52,7 +51,7 @@ func Enter(name string) error {
 	}
 	if len(spec.Binds) > 0 {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-			return fmt.Errorf("making a mount namespace: %w", err)
+			return fmt.Errorf("creating a mount namespace: %w", err)
 		}
 		targets := make([]string, 0, len(spec.Binds))
 		for target := range spec.Binds {
@@ -71,8 +70,8 @@ func Enter(name string) error {
 	return fmt.Errorf("executing %s: %w", program, unix.Exec(program, spec.Argv, os.Environ()))
 }
 
-// limitMemlock sets the limit that every process started from here on inherits, containers included. To lower it needs no
-// capability.
+// limitMemlock sets the limit that every process started from here on inherits, containers included. Lowering the limit
+// needs no capability.
 func limitMemlock(bytes int64) error {
 	if bytes == 0 {
 		return nil
@@ -96,16 +95,16 @@ func joinNetns(ns topology.Netns) error {
 	return nil
 }
 
-// bindPrivately mounts source at target so that the host does not see it,
-// while what is mounted later below source is seen below target too.
+// bindPrivately mounts source at target so that the host does not see the mount. Later mounts below source also appear
+// below target.
 func bindPrivately(source, target string) error {
 	if info, err := os.Stat(source); err != nil || info.IsDir() {
 		if err := os.MkdirAll(source, 0o755); err != nil {
 			return err
 		}
 	}
-	// Cut the tie between this namespace and the host's at the mount that the
-	// target lies on, in case the host shares it.
+	// The host may share the mount that contains the target. So stop the propagation from this namespace to the host's
+	// there.
 	above, err := host.MountAbove(target)
 	if err != nil {
 		return err

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a component starts has its limit. The test runs itself, because a lowered limit stays.
+// TestMemlockIsInherited tests that the children of a component have its limit. It runs itself as a child, because a
+// process cannot raise a lowered limit again.
 func TestMemlockIsInherited(t *testing.T) {
 	const child = "MEMLOCK_CHILD"
 	if os.Getenv(child) != "" {

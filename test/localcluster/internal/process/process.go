@@ -19,7 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// Spec is everything that is needed to start a component.
+// Spec has everything that is needed to start a component.
 type Spec struct {
 	// Name is unique in the cluster, as in "kubelet@node-1".
 	Name string
@@ -28,28 +28,29 @@ type Spec struct {
 	Env []string
 	// Netns is the network namespace the component runs in.
 	Netns topology.Netns
-	// Binds gives the component folders of its own at paths that its program
-	// has fixed: path on the host to folder. They are seen by it alone.
+	// Binds gives the component folders of its own at paths that are fixed in its program: path on the host to folder.
+	// Only the component sees them.
 	Binds map[string]string
-	// Memlock is how many bytes the component, and what it starts, may lock: 0 for as many as the starting command.
+	// Memlock is the number of bytes that the component and its children may lock. 0 keeps the limit of the starting
+	// command.
 	Memlock int64
 	// Version changes if the component must be restarted although its arguments are the same, because its program or one
 	// of its configuration files has changed.
 	Version string
 }
 
-// running is what is remembered of a started component.
+// running is the record of a started component.
 type running struct {
 	Spec Spec
 	PID  int
-	// StartTime tells the process from a later one with the same number; in
-	// clock ticks since boot, field 22 of /proc/PID/stat.
+	// StartTime distinguishes the process from a later one with the same number. It is in clock ticks since boot, field
+	// 22 of /proc/PID/stat.
 	StartTime string
 }
 
 func recordPath(name string) string { return topology.State("components", name+".json") }
 
-// LogPath is where the component's output goes.
+// LogPath returns the file of the component's output.
 func LogPath(name string) string { return topology.State("logs", name+".log") }
 
 // Process is a component that this command has started.
@@ -67,9 +68,8 @@ func (p *Process) Err() error {
 	return fmt.Errorf("%s exited: %w", p.spec.Name, p.err)
 }
 
-// Start starts the component through this program's hidden command "enter",
-// which moves itself into the component's namespaces and becomes it. A nil
-// Process means that it runs already, as it is described.
+// Start starts the component through this program's hidden command "enter", which moves itself into the component's
+// namespaces and becomes it. A nil Process means that the component already runs with this specification.
 func Start(spec Spec) (*Process, error) {
 	for _, dir := range []string{topology.State("components"), topology.State("logs")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -84,7 +84,7 @@ func Start(spec Spec) (*Process, error) {
 	if Running(spec) {
 		return nil, nil
 	}
-	// A component that runs with other arguments than are wanted now is replaced.
+	// Replace a component that runs with another specification.
 	if old, err := load(spec.Name); err == nil && old.alive() {
 		if err := old.kill(); err != nil {
 			return nil, fmt.Errorf("stopping the old %s: %w", spec.Name, err)
@@ -107,7 +107,7 @@ func Start(spec Spec) (*Process, error) {
 	cmd.Env = append(os.Environ(), spec.Env...)
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.Dir = "/"
-	cmd.ExtraFiles = []*os.File{entering} // as enteringFD
+	cmd.ExtraFiles = []*os.File{entering} // has the number enteringFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
@@ -126,8 +126,8 @@ func Start(spec Spec) (*Process, error) {
 // enteringFD is the lock that a process holds until it has become the component.
 const enteringFD = 3
 
-// lockEntering waits until no process is about to become the component: one that
-// an interrupted command has started may still be on its way.
+// lockEntering waits until no process is about to become the component: one that an interrupted command has started may
+// still be entering.
 func lockEntering(name string) (*os.File, error) {
 	lock, err := os.OpenFile(topology.State("components", name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -154,7 +154,7 @@ func Running(spec Spec) bool {
 	return string(want) == string(got)
 }
 
-// Status is a component as the last up started it.
+// Status describes a component as the last up started it.
 type Status struct {
 	Name  string
 	PID   int
@@ -179,7 +179,7 @@ func List() ([]Status, error) {
 	return list, nil
 }
 
-// NodeOf is the node that a component belongs to by its name, "" for one of none.
+// NodeOf returns the node in a component's name, "" if the component belongs to no node.
 func NodeOf(name string) string {
 	_, node, _ := strings.Cut(name, "@")
 	return node
@@ -237,7 +237,7 @@ func (r running) alive() bool {
 	return r.PID > 0 && r.StartTime != "" && startTime(r.PID) == r.StartTime
 }
 
-// kill ends the process and returns when it is gone, and its ports with it.
+// kill kills the process and returns when the process and its ports are gone.
 func (r running) kill() error {
 	fd, err := unix.PidfdOpen(r.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -257,19 +257,19 @@ func (r running) kill() error {
 			continue
 		}
 		if err == nil && n == 0 {
-			return fmt.Errorf("process %d is still there 10s after it was killed", r.PID)
+			return fmt.Errorf("process %d still exists 10s after it was killed", r.PID)
 		}
 		return err
 	}
 }
 
-// startTime returns "" for a process that is not there or is a zombie.
+// startTime returns "" for a process that does not exist or is a zombie.
 func startTime(pid int) string {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if errors.Is(err, fs.ErrNotExist) || err != nil {
 		return ""
 	}
-	// The program's name stands in parentheses and may hold anything.
+	// The program's name is in parentheses and may contain any character.
 	i := strings.LastIndex(string(stat), ") ")
 	if i < 0 {
 		return ""

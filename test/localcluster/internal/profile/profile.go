@@ -1,4 +1,4 @@
-// Package profile has what is particular to each of the clusters that ml-dev-env has a cluster file for.
+// Package profile describes the particular properties of each cluster that ml-dev-env has a cluster file for.
 package profile
 
 import (
@@ -17,33 +17,33 @@ import (
 //go:embed data/*.yaml
 var data embed.FS
 
-// Profile is one cluster.
+// Profile describes one cluster.
 type Profile struct {
-	// API is the name of the API server, which its certificate and the Infrastructure have.
+	// API is the name of the API server in its certificate and in the Infrastructure object.
 	API string `json:"api"`
-	// Nodes are those with GPUs that run.
+	// Nodes are the running nodes with GPUs.
 	Nodes []string `json:"nodes"`
-	// AbsentNodes are those with GPUs that are switched off.
+	// AbsentNodes are the nodes with GPUs that are switched off.
 	AbsentNodes []string `json:"absentNodes"`
-	// Labels are those of all nodes with GPUs, besides NVIDIA's.
+	// Labels are the labels of all nodes with GPUs, in addition to NVIDIA's.
 	Labels map[string]string `json:"labels"`
-	// Processors and Memory are what the kubelet of each node with GPUs believes to have.
+	// Processors and Memory are the size of the machine that the kubelet of each node with GPUs detects.
 	Processors int               `json:"processors"`
 	Memory     resource.Quantity `json:"memory"`
-	// Memlock is how much memory a container may lock without IPC_LOCK.
+	// Memlock is the amount of memory that a container may lock without IPC_LOCK.
 	Memlock resource.Quantity `json:"memlock"`
 	RDMA    rdma.Layout       `json:"rdma"`
-	// StorageClasses are those there are.
+	// StorageClasses are the names of all storage classes.
 	StorageClasses []string `json:"storageClasses"`
-	// Constraints are the SecurityContextConstraints besides OpenShift's own.
+	// Constraints are the names of the SecurityContextConstraints in addition to OpenShift's own.
 	Constraints []string `json:"constraints"`
 }
 
-// Names returns those of all profiles.
+// Names returns the names of all profiles.
 func Names() []string {
 	files, err := data.ReadDir("data")
 	if err != nil {
-		panic(err) // it is embedded
+		panic(err) // the folder is embedded
 	}
 	var names []string
 	for _, f := range files {
@@ -56,7 +56,7 @@ func Names() []string {
 func Get(name string) (Profile, error) {
 	var p Profile
 	if !slices.Contains(Names(), name) {
-		return p, fmt.Errorf("no profile is named %q; there are %s", name, strings.Join(Names(), ", "))
+		return p, fmt.Errorf("no profile is named %q; the profiles are %s", name, strings.Join(Names(), ", "))
 	}
 	content, err := data.ReadFile(path.Join("data", name+".yaml"))
 	if err != nil {

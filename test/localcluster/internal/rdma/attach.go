@@ -14,7 +14,7 @@ import (
 
 // Interface is a function's network interface in a pod.
 type Interface struct {
-	// Owner tells it from that of every other pod.
+	// Owner identifies the interface among those of all pods.
 	Owner     string
 	Name      string
 	MAC       net.HardwareAddr
@@ -28,8 +28,8 @@ const (
 	roceV2 = "RoCE v2"
 )
 
-// Attach writes into the tree what the kernel does when a function's interface is
-// given its addresses: the GIDs, beginning with the link-local one.
+// Attach writes the GIDs of a function's interface into the tree, beginning with the link-local one, as the kernel does
+// when the interface gets its addresses.
 func (f Function) Attach(dir string, i Interface) error {
 	if err := os.MkdirAll(filepath.Dir(f.owner(dir)), 0o755); err != nil {
 		return err
@@ -54,9 +54,8 @@ func (t *tree) gids(f Function, netdev string, addresses []netip.Addr) {
 	}
 }
 
-// Detach takes back what Attach wrote for that owner. Another may have been given the
-// function meanwhile: the kubelet may give it away before the network of the pod
-// that had it is taken down.
+// Detach removes the entries of Attach for that owner. The function may already have another owner, because the kubelet
+// can allocate it again before the network of the previous pod is removed.
 func (f Function) Detach(dir, owner string) error {
 	has, err := os.ReadFile(f.owner(dir))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && string(has) != owner {
@@ -71,7 +70,7 @@ func (f Function) Detach(dir, owner string) error {
 	return t.err
 }
 
-// owner is a file with the owner of the function's interface.
+// owner returns the path of the file with the owner of the function's interface.
 func (f Function) owner(dir string) string { return filepath.Join(dir, "owners", f.Address()) }
 
 func (t *tree) detach(f Function) {
@@ -79,13 +78,13 @@ func (t *tree) detach(f Function) {
 	t.clearGIDs(f.port())
 }
 
-// GID is the address as sysfs has it: eight groups of four digits.
+// GID returns the address in the form of sysfs: eight groups of four digits.
 func GID(address netip.Addr) string {
 	b := address.As16()
 	return fmt.Sprintf("%x:%x:%x:%x:%x:%x:%x:%x", b[0:2], b[2:4], b[4:6], b[6:8], b[8:10], b[10:12], b[12:14], b[14:16])
 }
 
-// linkLocal is the address that follows from the MAC (RFC 4291, appendix A).
+// linkLocal returns the link-local address for the MAC (RFC 4291, appendix A).
 func linkLocal(mac net.HardwareAddr) netip.Addr {
 	if len(mac) != 6 {
 		return netip.MustParseAddr("fe80::")

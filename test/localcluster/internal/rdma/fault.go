@@ -10,23 +10,22 @@ import (
 	"strings"
 )
 
-// Fault is what is wrong with a NIC: one of the kinds below, or "rate-100" and
-// the like; "" is nothing.
+// Fault is a fault of a NIC: one of the kinds below, or a rate such as "rate-100". "" is no fault.
 type Fault string
 
 // The kinds of Fault.
 const (
-	// Down has no link: its port is DOWN, and nothing passes on its interfaces.
+	// Down is a NIC without a link: its port is DOWN, and its interfaces carry no traffic.
 	Down Fault = "down"
-	// SlowPCIe runs at PCIe 4.0, below what it can.
+	// SlowPCIe is a NIC that runs at PCIe 4.0, below its maximum.
 	SlowPCIe Fault = "pcie-4"
-	// NoInfo: the device plugin sets no PCIDEVICE_..._INFO, as old ones do.
+	// NoInfo makes the device plugin set no PCIDEVICE_..._INFO, like old plugins.
 	NoInfo Fault = "no-info"
 	// EmptyInfo makes the device plugin report rdma: {}, as after its restart in exclusive mode.
 	EmptyInfo Fault = "empty-info"
 )
 
-// rate is the link's in Gb/s. The interface is as fast as ever.
+// rate returns the rate of the link in Gb/s. The fault does not slow down the interface.
 func (f Fault) rate() string {
 	if rate, ok := strings.CutPrefix(string(f), "rate-"); ok {
 		return rate
@@ -51,10 +50,10 @@ func ParseNodeFault(s string) (NodeFault, error) {
 	return NodeFault{Node: m[1], NIC: m[2], Fault: Fault(m[3])}, nil
 }
 
-// Faults are those of a node, by the NIC's name.
+// Faults are the faults of a node, by the NIC's name.
 type Faults map[string]Fault
 
-// FaultsOf chooses those of the node.
+// FaultsOf returns the faults of the node.
 func FaultsOf(node string, all []NodeFault) Faults {
 	faults := Faults{}
 	for _, f := range all {
@@ -68,13 +67,13 @@ func FaultsOf(node string, all []NodeFault) Faults {
 // StateFile is the file's name in the folder of the node's devices.
 const StateFile = "state.json"
 
-// State is what the programs of a node know about its NICs.
+// State is the information about a node's NICs that the node's programs share.
 type State struct {
 	Layout Layout
 	Faults Faults
 }
 
-// WriteState writes the state where the node's device plugins read it.
+// WriteState writes the state to the file that the node's device plugins read.
 func WriteState(dir string, state State) error {
 	content, err := json.MarshalIndent(state, "", "  ")
 	if err != nil {
@@ -86,7 +85,7 @@ func WriteState(dir string, state State) error {
 	return replace(filepath.Join(dir, StateFile), string(content))
 }
 
-// ReadState reads what WriteState wrote.
+// ReadState reads the file of WriteState.
 func ReadState(dir string) (State, error) {
 	var state State
 	content, err := os.ReadFile(filepath.Join(dir, StateFile))
@@ -99,7 +98,7 @@ func ReadState(dir string) (State, error) {
 	return state, nil
 }
 
-// replace gives the file that content at once, unless it has it.
+// replace atomically replaces the content of the file, unless it already has that content.
 func replace(path, content string) error {
 	if old, err := os.ReadFile(path); err == nil && string(old) == content {
 		return nil

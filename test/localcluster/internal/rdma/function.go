@@ -1,6 +1,5 @@
-// Package rdma is a stand-in for RDMA NICs, which a test machine does not have:
-// the functions of four cards as sysfs shows them, with the addresses that the
-// pods' interfaces really have. No verbs.
+// Package rdma is a stand-in for RDMA NICs, which a test machine does not have: the functions of four cards as sysfs
+// shows them, with the real addresses of the pods' interfaces. It has no verbs.
 package rdma
 
 import (
@@ -12,18 +11,18 @@ import (
 
 // NIC is a card that every node has, at a link of 400 Gb/s.
 type NIC struct {
-	// Name is that of its interface in the node's namespace.
+	// Name is the name of its interface in the node's namespace.
 	Name string
 	// Bus is its PCI bus, as in "a3".
 	Bus string
-	// NUMA is the node that it is on.
+	// NUMA is the number of its NUMA node.
 	NUMA int
 	// Range is the network of its rail.
 	Range string
 }
 
-// NICs are those of each node, with Barcelona's names, addresses and networks.
-// There is no route from one network to another.
+// NICs are the NICs of each node, with Barcelona's names, addresses and networks. No route leads from one network to
+// another.
 var NICs = []NIC{
 	{"eno5np0", "03", 0, "10.0.103.0/24"},
 	{"eno6np0", "23", 0, "10.0.104.0/24"},
@@ -31,17 +30,17 @@ var NICs = []NIC{
 	{"eno8np0", "c3", 1, "10.0.106.0/24"},
 }
 
-// FunctionsEach is how many virtual functions a NIC has: the clusters have one;
-// here several environments can run side by side.
+// FunctionsEach is the number of virtual functions of a NIC. The clusters have one. With several, several environments
+// can run in parallel here.
 const FunctionsEach = 4
 
-// Resource is what pods ask for to be given one of the NIC's virtual functions.
+// Resource returns the resource name of the NIC's virtual functions, which pods request.
 func (n NIC) Resource() string { return "openshift.io/" + n.Name + "rdma" }
 
-// Attachment is the name of the NetworkAttachmentDefinition of its rail.
+// Attachment returns the name of the NetworkAttachmentDefinition of the NIC's rail.
 func (n NIC) Attachment() string { return n.Name + "-network" }
 
-// AttachmentConfig is the CNI configuration of its rail, as the clusters have it.
+// AttachmentConfig returns the CNI configuration of the NIC's rail, which is the same as on the clusters.
 func (n NIC) AttachmentConfig() string {
 	return fmt.Sprintf(`{"cniVersion":"0.3.1","name":%q,"type":"sriov","vlan":0,"spoofchk":"off","trust":"on","vlanQoS":0,"link_state":"enable","ipam":{"type":"whereabouts","range":%q}}`,
 		n.Attachment(), n.Range)
@@ -52,11 +51,11 @@ type Function struct {
 	NIC NIC
 	// Number is 0 for the physical function, 1 and up for a virtual one.
 	Number int
-	// node is the number of the node that has it, device that of its RDMA device.
+	// node is the number of its node, and device the number of its RDMA device.
 	node, device int
 }
 
-// Address is its PCI address.
+// Address returns the function's PCI address.
 func (f Function) Address() string {
 	// Virtual functions begin at .2, as the second port of a card would be .1.
 	number := f.Number
@@ -66,7 +65,7 @@ func (f Function) Address() string {
 	return fmt.Sprintf("0000:%s:00.%d", f.NIC.Bus, number)
 }
 
-// HostAddress is the address of its interface on a node with HostDevices.
+// HostAddress returns the address of the function's interface on a node with HostDevices.
 func (f Function) HostAddress() netip.Prefix {
 	rail := netip.MustParsePrefix(f.NIC.Range)
 	address := rail.Addr().As4()
@@ -74,56 +73,59 @@ func (f Function) HostAddress() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4(address), rail.Bits())
 }
 
-// MAC is that of its network interface: as in hardware, the same for every pod.
+// MAC returns the MAC of the function's network interface. As with hardware, it is the same for every pod.
 func (f Function) MAC() string {
 	return fmt.Sprintf("02:6d:6c:%02x:%s:%02x", f.node, f.NIC.Bus, f.Number)
 }
 
-// Device is the name of its RDMA device.
+// Device returns the name of the function's RDMA device.
 func (f Function) Device() string { return "mlx5_" + strconv.Itoa(f.device) }
 
-// Uverbs is the name of its file in /dev/infiniband.
+// Uverbs returns the name of the function's uverbs file in /dev/infiniband.
 func (f Function) Uverbs() string { return f.file("uverbs") }
 
-// Files are the names of all of its files there.
+// Files returns the names of all files of the function in /dev/infiniband.
 func (f Function) Files() []string {
 	return []string{f.Uverbs(), f.file("umad"), f.file("issm")}
 }
 
 func (f Function) file(kind string) string { return kind + strconv.Itoa(f.device) }
 
-// Form is how pods get the NICs.
+// Form is the way in which pods get the NICs.
 type Form string
 
 // The forms.
 const (
-	// SRIOV: device plugins give virtual functions, and attachments give their interfaces.
+	// SRIOV means that device plugins give pods virtual functions, and attachments give them the interfaces.
 	SRIOV Form = "sriov"
-	// HostDevices: privileged pods see the physical functions, whose interfaces and addresses are the node's.
+	// HostDevices means that privileged pods see the physical functions, whose interfaces and addresses belong to the
+	// node.
 	HostDevices Form = "host"
-	// NoNICs: the node has none.
+	// NoNICs means that the node has no NICs.
 	NoNICs Form = "none"
 )
 
 // Layout is the form of a node's NICs and the names of their devices. The zero Layout is SRIOV with the usual names.
 type Layout struct {
 	Form Form `json:"form"`
-	// Devices are the numbers of each NIC's device: that of its first virtual function, or of its physical one with
-	// HostDevices. The others' follow where there is room.
+	// Devices has the device number of each NIC: the number for its first virtual function or, with HostDevices, for
+	// its physical function. The other functions get the numbers that are free.
 	Devices []int `json:"devices"`
 }
 
-// usualDevices are those of a layout without, by node: they differ, as they came to differ on the clusters.
+// usualDevices are the device numbers of a layout without numbers, by node. They differ between the nodes, as on the
+// clusters.
 var usualDevices = [][]int{
 	{6, 7, 8, 9},
 	{2, 3, 4, 5},
 	{6, 7, 10, 11},
 }
 
-// storage is a card that a node with HostDevices has besides the NICs: on no GPU's switch, with an active link.
+// storage is a card that a node with HostDevices has in addition to the NICs. It is on no GPU's switch, and its link is
+// active.
 var storage = NIC{"eno1np0", "53", 0, "10.0.110.0/24"}
 
-// Functions are all of the node's, NIC by NIC, the physical one first.
+// Functions returns all functions of the node, NIC by NIC, each NIC's physical function first.
 func (l Layout) Functions(node string) []Function {
 	number, err := strconv.Atoi(strings.TrimPrefix(node, "node-"))
 	if err != nil || number < 1 {
@@ -173,7 +175,7 @@ func (l Layout) Functions(node string) []Function {
 	return functions
 }
 
-// FunctionAt is the node's function of that PCI address.
+// FunctionAt returns the node's function with that PCI address.
 func (l Layout) FunctionAt(node, address string) (Function, bool) {
 	for _, f := range l.Functions(node) {
 		if f.Address() == address {

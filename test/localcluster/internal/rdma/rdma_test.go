@@ -93,7 +93,7 @@ func read(t *testing.T, dir, name string) string {
 	return strings.TrimSpace(string(content))
 }
 
-// The tree is looked at by the names that sysfs has for it, links and all.
+// TestTree reads the tree by its names in sysfs, including links.
 func TestTree(t *testing.T) {
 	dir := t.TempDir()
 	gpus := gpu.Inventory("node-1", 4, nil)

@@ -14,24 +14,24 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
 )
 
-// SysRoot is where containers see the tree, and SysRootVariable tells them.
+// SysRoot is the path of the tree in containers. SysRootVariable is the environment variable with this path.
 const (
 	SysRoot         = "/var/run/mlenv/sys-root"
 	SysRootVariable = "MLENV_SYS_ROOT"
 )
 
-// Devices is the folder of the files of a node's devices.
+// Devices returns the folder with the device files of a node.
 func Devices(dir string) string { return filepath.Join(dir, "dev") }
 
-// devFolder is a folder with a link to the node's own files of devices, for containers that see them.
+// devFolder returns the folder with a link to the node's own device files, for containers that see them.
 func devFolder(dir string) string { return filepath.Join(dir, "host-dev") }
 
-// Root returns the root folder of a node's devices. Its sys describes them, and the node's GPUs, as the kernel does. Every
-// container of the node sees all of it, as in shared RDMA namespace mode.
+// Root returns the root folder of a node's devices. Its sys describes them, and the node's GPUs, as the kernel does.
+// Every container of the node sees the whole tree, as in shared RDMA namespace mode.
 func Root(dir string) string { return filepath.Join(dir, "root") }
 
-// Visible are the files and folders of the tree that all containers with devices see, by their names below SysRoot.
-// Those with the node's own devices also see its /dev/infiniband, if they are privileged.
+// Visible are the files and folders of the tree that all containers with devices see, by their names below SysRoot. On
+// a node with its own devices, privileged containers also see the node's /dev/infiniband.
 func Visible(dir string, form Form) map[string]string {
 	visible := map[string]string{}
 	for _, name := range []string{"sys", "proc/cmdline", "proc/driver/nvidia/version"} {
@@ -43,7 +43,7 @@ func Visible(dir string, form Form) map[string]string {
 	return visible
 }
 
-// gids is the length of a port's table, which is shorter than a real one's 256.
+// gids is the length of a port's GID table. A real table has 256 entries.
 const gids = 16
 
 const (
@@ -51,8 +51,7 @@ const (
 	noGID      = "0000:0000:0000:0000:0000:0000:0000:0000"
 )
 
-// WriteTree makes the node's tree, or changes what the faults change in it. What
-// attachments have written there stays.
+// WriteTree creates the node's tree, or updates it for the faults. It keeps the entries of attachments.
 func WriteTree(dir, node string, gpus []gpu.GPU, state State) error {
 	t := &tree{root: Root(dir)}
 	t.write("proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/sda1 intel_iommu=on iommu=pt")
@@ -69,7 +68,7 @@ func WriteTree(dir, node string, gpus []gpu.GPU, state State) error {
 		t.do(err)
 	}
 	for i, g := range gpus {
-		// One NIC for each GPU, or for two: both are on its switch.
+		// There is one NIC for each GPU, or for two GPUs, on the same switch.
 		nic := NICs[i*len(NICs)/max(len(gpus), len(NICs))]
 		t.pci(switchOf(nic)+"01.0", PCIAddress(g), map[string]string{"vendor": "0x10de", "class": "0x030200", "numa_node": strconv.Itoa(nic.NUMA),
 			"max_link_speed": "32.0 GT/s PCIe", "max_link_width": "16"})
@@ -78,10 +77,10 @@ func WriteTree(dir, node string, gpus []gpu.GPU, state State) error {
 	return t.err
 }
 
-// PCIAddress is the GPU's as sysfs has it: 0000:19:00.0 for NVIDIA's 00000000:19:00.0.
+// PCIAddress returns the GPU's address in the form of sysfs: 0000:19:00.0 for NVIDIA's 00000000:19:00.0.
 func PCIAddress(g gpu.GPU) string { return strings.ToLower(strings.TrimPrefix(g.BusID, "0000")) }
 
-// switchOf is the way to a port of the PCIe switch that the NIC and a GPU are on.
+// switchOf returns the sysfs path prefix of the ports of the PCIe switch that the NIC and its GPUs are on.
 func switchOf(nic NIC) string {
 	socket := nic.Bus[:1]
 	if nic == storage {
@@ -90,7 +89,7 @@ func switchOf(nic NIC) string {
 	return "pci0000:" + socket + "0/0000:" + socket + "0:01.0/0000:" + socket + "1:00.0/0000:" + socket + "2:"
 }
 
-// rates are the words for link rates in Gb/s.
+// rates are sysfs's names of link rates in Gb/s.
 var rates = map[string]string{
 	"10": "4X SDR", "25": "1X EDR", "40": "4X QDR", "50": "2X EDR", "100": "4X EDR", "200": "4X HDR", "400": "4X NDR",
 }
@@ -122,7 +121,7 @@ func (t *tree) function(f Function, group int, fault Fault) {
 	port := f.port()
 	state, physical, rate := "4: ACTIVE", "5: LinkUp", fault.rate()
 	if fault == Down {
-		// So mlx5 reports RoCE without a link.
+		// mlx5 reports RoCE without a link like this.
 		state, physical, rate = "1: DOWN", "3: Disabled", "40"
 	}
 	t.write(path.Join(port, "state"), state)
@@ -145,7 +144,7 @@ func (t *tree) hostGIDs(f Function) error {
 	return nil
 }
 
-// dir is the folder of the function, and port that of its RDMA device's one port.
+// dir returns the folder of the function, and port the folder of the only port of its RDMA device.
 func (f Function) dir() string {
 	return path.Join("sys/devices", switchOf(f.NIC)+"00.0", f.Address())
 }
@@ -179,13 +178,13 @@ func (t *tree) write(name, content string) {
 	if old, err := os.ReadFile(t.path(name)); err == nil && string(old) == content {
 		return
 	}
-	// In place: the folder of a table has nothing but its entries.
+	// Write in place, because the folder of a table must contain only its entries.
 	t.do(os.WriteFile(t.path(name), []byte(content), 0o644))
 }
 
 func (t *tree) remove(name string) { t.do(os.RemoveAll(t.path(name))) }
 
-// link makes a relative link from one place of the tree to another.
+// link creates a relative link from one path of the tree to another.
 func (t *tree) link(name, target string) {
 	t.folder(path.Dir(name))
 	relative, err := filepath.Rel(path.Dir(name), target)
@@ -195,7 +194,7 @@ func (t *tree) link(name, target string) {
 	}
 }
 
-// pci makes a function below its bridges and returns its folder.
+// pci creates a function below its bridges and returns its folder.
 func (t *tree) pci(below, address string, attributes map[string]string) string {
 	dir := path.Join("sys/devices", below, address)
 	for name, content := range attributes {
@@ -213,8 +212,7 @@ func (t *tree) setGID(port string, index int, gid, kind, netdev string) {
 	t.write(path.Join(port, "gids", name), gid)
 }
 
-// clearGIDs makes all entries unused ones. Those have no attributes: the kernel
-// answers EINVAL for these.
+// clearGIDs marks all entries as unused. Unused entries have no attributes, for which the kernel returns EINVAL.
 func (t *tree) clearGIDs(port string) {
 	for i := range gids {
 		t.write(path.Join(port, "gids", strconv.Itoa(i)), noGID)

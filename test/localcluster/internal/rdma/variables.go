@@ -12,7 +12,7 @@ type pluginInfo struct {
 	RDMA    map[string]string `json:"rdma"`
 }
 
-// Variables are those that the SR-IOV network device plugin sets for functions of one resource.
+// Variables returns the environment variables that the SR-IOV network device plugin sets for functions of one resource.
 func Variables(resource string, functions []Function, fault Fault) (map[string]string, error) {
 	name := "PCIDEVICE_" + strings.ToUpper(strings.NewReplacer(".", "_", "/", "_").Replace(resource))
 	var addresses []string

@@ -22,20 +22,20 @@ import (
 
 // Repositories with rules of their own.
 const (
-	// Private repositories are read and written only as PrivateUser.
+	// Private repositories allow reads and writes only by PrivateUser.
 	Private = "private/"
 	// ReadOnly repositories refuse every push.
 	ReadOnly = "readonly/"
-	// Slow repositories are read at slowRate.
+	// Slow repositories send their content at slowRate.
 	Slow = "slow/"
 )
 
-// Users of the registry. It refuses all others, except service accounts, which show their token.
+// Users of the registry. It refuses all others except service accounts, which authenticate with their token.
 const (
-	// ClusterUser reads and writes everything except Private repositories: programs on the machine push as it.
+	// ClusterUser reads and writes everything except Private repositories. Programs on the machine push as this user.
 	ClusterUser = "localcluster"
-	// NodeUser reads everything except Private repositories and image streams: the nodes pull as this user what a
-	// pod needs no pull secret for.
+	// NodeUser reads everything except Private repositories and image streams. The nodes pull images that need no pull
+	// secret as this user.
 	NodeUser = "node"
 	// PrivateUser reads everything except image streams, and writes Private repositories.
 	PrivateUser = "puller"
@@ -43,14 +43,14 @@ const (
 	accountUser = "serviceaccount"
 )
 
-// The verbs on imagestreams/layers that a pull and a push need.
+// The verbs on imagestreams/layers that a pull and a push require.
 const (
 	verbOfPull = "get"
 	verbOfPush = "update"
 )
 
-// tokenPath is where a service account's token is exchanged for a bearer token, which is the same one. anonymousToken
-// is the answer to a request without credentials. Both are those of openshift/image-registry.
+// tokenPath is the path that exchanges a service account's token for a bearer token, which is the same token.
+// anonymousToken is the answer to a request without credentials. Both are the same in openshift/image-registry.
 const (
 	tokenPath      = "/openshift/token"
 	anonymousToken = "anonymous"
@@ -82,20 +82,21 @@ func Password(dir, user string) (string, error) {
 	return password, err
 }
 
-// Rights are what the registry asks the cluster.
+// Rights are the registry's queries to the cluster.
 type Rights interface {
 	// May reports whether the cluster knows the token, and whether its service account has the verb on the layers of
 	// the image stream.
 	May(ctx context.Context, token, namespace, stream, verb string) (known, allowed bool, err error)
-	// HasStreams reports whether repositories below the name are image streams: there is a namespace of this name.
+	// HasStreams reports whether repositories below the name are image streams. They are if a namespace of this name
+	// exists.
 	HasStreams(ctx context.Context, namespace string) (bool, error)
 }
 
 const (
-	// rightsTimeout is how long a request waits for an API server that is down.
+	// rightsTimeout is the maximum time that a request waits for an API server that is down.
 	rightsTimeout = time.Minute
 	rightsDelay   = 500 * time.Millisecond
-	// rightsLife is how long an answer is reused, because a pull or a push sends many requests.
+	// rightsLife is the time for which the gate reuses an answer, because a pull or a push sends many requests.
 	rightsLife = 5 * time.Second
 )
 
@@ -127,7 +128,7 @@ func newGate(dir string, rights Rights) (*gate, error) {
 
 var repositoryPath = regexp.MustCompile(`^/v2/(.+)/(?:manifests|blobs|tags|referrers)/`)
 
-// repositoryOf is the repository that the request is about, "" for none.
+// repositoryOf returns the repository in the request's path, "" for none.
 func repositoryOf(r *http.Request) string {
 	if m := repositoryPath.FindStringSubmatch(r.URL.Path); m != nil {
 		return m[1]
@@ -135,7 +136,7 @@ func repositoryOf(r *http.Request) string {
 	return ""
 }
 
-// caller is who sent a request, and what the cluster answered about it.
+// caller is the sender of a request, and the cluster's answer about it.
 type caller struct {
 	user           string
 	known, allowed bool
@@ -166,8 +167,8 @@ func (g *gate) refuse(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// refuseStream answers as OpenShift's registry does: it offers tokens to those who have shown none. The credentials of
-// the nodes and of other repositories count as none.
+// refuseStream answers as OpenShift's registry does: it offers a token to callers without one. It treats the
+// credentials of the nodes and of other repositories as no credentials.
 func refuseStream(w http.ResponseWriter, r *http.Request, c caller, reads bool) bool {
 	switch {
 	case c.user != accountUser && c.user != ClusterUser:
@@ -202,7 +203,8 @@ func (g *gate) caller(r *http.Request, repository, verb string) caller {
 	return caller{user, known, allowed}
 }
 
-// isStream reports whether the repository is an image stream of a user. Without an answer it is one.
+// isStream reports whether the repository is an image stream of a user. If the cluster does not answer, it returns
+// true.
 func (g *gate) isStream(ctx context.Context, repository string) bool {
 	namespace, stream, ok := strings.Cut(repository, "/")
 	if !ok || stream == "" || g.rights == nil || slices.Contains([]string{Private, ReadOnly, Slow}, namespace+"/") {
@@ -220,7 +222,7 @@ func (g *gate) authenticated(user, password string) bool {
 	return ok && subtle.ConstantTimeCompare([]byte(password), []byte(want)) == 1
 }
 
-// ask asks the cluster, unless it has answered this question a moment ago.
+// ask queries the cluster, unless a recent answer to the same query is still valid.
 func (g *gate) ask(ctx context.Context, about string, question func(context.Context) (known, allowed bool, err error)) (known, allowed bool) {
 	key := sha256.Sum256([]byte(about))
 	g.mu.Lock()
@@ -248,7 +250,7 @@ func (g *gate) ask(ctx context.Context, about string, question func(context.Cont
 	}
 }
 
-// serveToken gives a service account a bearer token: its own.
+// serveToken answers a service account with its own token as the bearer token.
 func (g *gate) serveToken(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		w.WriteHeader(http.StatusMethodNotAllowed)

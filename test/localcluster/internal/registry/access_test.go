@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// rights knows tokens and their verbs on image streams, which are below team/.
+// rights has the known tokens and their verbs on image streams, which are below team/.
 type rights map[string]string
 
 func (r rights) May(_ context.Context, token, _, _, verb string) (known, allowed bool, err error) {
@@ -142,7 +142,7 @@ func TestPullOfAStreamAsANodeDoesIt(t *testing.T) {
 	}
 	pulled := send(http.MethodGet, stream, func(r *http.Request) { r.Header.Set("Authorization", "Bearer puller") })
 	if pulled.Code != http.StatusNotFound {
-		t.Errorf("the image that nobody pushed: %d, want 404", pulled.Code)
+		t.Errorf("an image that was never pushed: %d, want 404", pulled.Code)
 	}
 }
 

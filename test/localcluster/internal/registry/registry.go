@@ -1,6 +1,5 @@
-// Package registry is the cluster's image registry: go-containerregistry's,
-// which keeps manifests in memory, with a disk behind it, so that it can be
-// killed and started again.
+// Package registry is the cluster's image registry: go-containerregistry's, which keeps manifests in memory. This
+// package also stores them on disk, so that the registry survives being killed.
 package registry
 
 import (
@@ -30,7 +29,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/image"
 )
 
-// Registry serves the images of a store, read-only, and those that are pushed to it.
+// Registry serves the images of a store, read-only, and the images that clients push to it.
 type Registry struct {
 	store   *image.Store
 	dir     string
@@ -39,12 +38,12 @@ type Registry struct {
 	gate    *gate
 
 	mu sync.Mutex
-	// loaded is when the store was last changed of which the images are offered.
+	// loaded is the time of the store's last change that loadStore has read.
 	loaded time.Time
 }
 
-// Open starts a registry that keeps what is pushed, and its users' credentials, in dir. Without rights it
-// knows no service accounts.
+// Open starts a registry that stores pushed content, and its users' credentials, in dir. Without rights it accepts no
+// service accounts.
 func Open(dir string, store *image.Store, rights Rights) (*Registry, error) {
 	for _, d := range []string{"blobs", "manifests"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
@@ -67,7 +66,7 @@ func Open(dir string, store *image.Store, rights Rights) (*Registry, error) {
 	return r, r.loadPushed()
 }
 
-// loadStore offers every image of the store under its name, if it has changed.
+// loadStore adds every image of the store under its name, if the store has changed.
 func (r *Registry) loadStore() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +102,7 @@ func (r *Registry) loadStore() error {
 	return nil
 }
 
-// pushedManifest is a manifest as a client put it.
+// pushedManifest is a manifest as a client pushed it.
 type pushedManifest struct {
 	Path, MediaType string
 	Content         []byte
@@ -124,7 +123,7 @@ func (r *Registry) loadPushed() error {
 		if err := json.Unmarshal(content, &m); err != nil {
 			return fmt.Errorf("reading %s: %w", file, err)
 		}
-		// An index is accepted only after the manifests it lists.
+		// The registry accepts an index only after the manifests that it lists.
 		if strings.Contains(m.MediaType, "index") || strings.Contains(m.MediaType, "manifest.list") {
 			indexes = append(indexes, m)
 			continue
@@ -224,13 +223,13 @@ func (w *statusWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// slowRate is in bytes a second; slowPart is written at once.
+// slowRate is in bytes per second. slowPart is the size of one write.
 const (
 	slowRate = 2 << 20
 	slowPart = 32 << 10
 )
 
-// slowWriter answers as slowly as a registry far away.
+// slowWriter answers as slowly as a distant registry.
 type slowWriter struct{ http.ResponseWriter }
 
 func (w slowWriter) Write(content []byte) (written int, err error) {
@@ -245,7 +244,7 @@ func (w slowWriter) Write(content []byte) (written int, err error) {
 	return written, nil
 }
 
-// Get implements registry.BlobHandler: a pushed blob, or the store's.
+// Get implements registry.BlobHandler: it returns a pushed blob, or the store's blob.
 func (r *Registry) Get(ctx context.Context, repo string, h v1.Hash) (io.ReadCloser, error) {
 	if f, err := os.Open(r.store.Blob(h)); err == nil {
 		return f, nil
@@ -271,7 +270,7 @@ func (r *Registry) Delete(ctx context.Context, repo string, h v1.Hash) error {
 	return r.pushed.(registry.BlobDeleteHandler).Delete(ctx, repo, h)
 }
 
-// Serve listens on the address, plain HTTP, until the context ends.
+// Serve listens on the address, with plain HTTP, until the context ends.
 func Serve(ctx context.Context, address, dir string, store *image.Store, rights Rights) error {
 	r, err := Open(dir, store, rights)
 	if err != nil {

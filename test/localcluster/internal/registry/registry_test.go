@@ -116,7 +116,7 @@ func TestStoredImagesAreServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, err := store.Ensure("tools/one", "made of a", func() (v1.Image, error) {
-		t.Error("an image that is stored was made again")
+		t.Error("a stored image was assembled again")
 		return assemble()
 	})
 	if err != nil || again != first {

@@ -1,5 +1,5 @@
-// Package rootfs makes root file systems of container images from Debian
-// packages, as the folders below images/ describe them.
+// Package rootfs creates root file systems of container images from Debian packages, from the descriptions in the
+// folders below images/.
 package rootfs
 
 import (
@@ -23,7 +23,7 @@ import (
 // suite is the Debian release of every image.
 const suite = "trixie"
 
-// recipe changes when this package makes something else of the same folder.
+// recipe is part of the key. Change it if this package creates a different image from the same folder.
 const recipe = "3"
 
 // Recipe is a folder that describes an image:
@@ -34,15 +34,15 @@ const recipe = "3"
 //	build-packages  packages that only install.sh needs (optional)
 //	install.sh      run with those; what it puts in /opt is a layer of its own (optional)
 //
-// With a base, packages are installed for install.sh too, and all that both change is the layer. The folder is at /image
-// while install.sh runs.
+// With a base, the packages are installed before install.sh runs, and the layer contains all changes of both. The
+// folder is mounted at /image while install.sh runs.
 type Recipe struct {
 	Dir string
-	// CABundle is a file of certificates that package mirrors are trusted by.
+	// CABundle is the file of certificates with which the build trusts package mirrors.
 	CABundle string
 }
 
-// Key returns a hash of all files that the image is made from.
+// Key returns a hash of all files that the image is built from.
 func (r Recipe) Key() (string, error) {
 	files, err := filepath.Glob(filepath.Join(r.Dir, "*"))
 	if err != nil {
@@ -63,7 +63,7 @@ func (r Recipe) Key() (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// Base is the name of the folder whose image this one stands on, "" for none.
+// Base returns the name of the folder of the base image, "" for none.
 func (r Recipe) Base() (string, error) {
 	if !r.has("base") {
 		return "", nil
@@ -138,7 +138,7 @@ func (r Recipe) has(file string) bool {
 	return err == nil
 }
 
-// list reads a file of names, one a line, with # comments.
+// list reads a file of names, one per line, with # comments.
 func (r Recipe) list(file string) ([]string, error) {
 	content, err := os.ReadFile(filepath.Join(r.Dir, file))
 	if err != nil {
@@ -180,7 +180,7 @@ func isolated(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--pid", "--fork", "--kill-child", "--mount-proc"}, args...)...)
 }
 
-// hostMirror is the mirror that the host's own apt uses for Debian, or "".
+// hostMirror returns the Debian mirror that the host's own apt uses, or "".
 func hostMirror(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(SITE)", "Identifier: Packages", "Origin: Debian").Output()
 	if err != nil {
@@ -194,7 +194,7 @@ func hostMirror(ctx context.Context) string {
 	return ""
 }
 
-// installScript is run isolated.
+// installScript runs in a command of isolated.
 const installScript = `
 mount -t overlay overlay -o "lowerdir=$BASE,upperdir=$UPPER,workdir=$WORK" "$MERGED"
 mount -t proc proc "$MERGED/proc"
@@ -211,10 +211,10 @@ fi
 exec chroot "$MERGED" sh -eu /image/install.sh
 `
 
-// leftovers are what installScript and apt leave next to what they install.
+// leftovers are files that installScript and apt leave, and that the layer does not keep.
 var leftovers = []string{"image", "etc/resolv.conf", "etc/ssl", "etc/pip.conf", "var/lib/apt", "var/cache", "var/log"}
 
-// install installs the packages of the file packages, runs install.sh, and returns the folder of all that these changed.
+// install installs the packages of the file packages, runs install.sh, and returns the folder with all changes.
 func (r Recipe) install(ctx context.Context, work, base, packages string, log io.Writer) (upper string, err error) {
 	env := map[string]string{"BASE": base, "IMAGE": r.Dir, "CABUNDLE": r.CABundle, "PACKAGES": ""}
 	for name, dir := range map[string]string{"UPPER": "upper", "WORK": "overlay", "MERGED": "merged"} {
@@ -238,8 +238,7 @@ func (r Recipe) install(ctx context.Context, work, base, packages string, log io
 	for name, value := range env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
-	// How this machine reaches its package mirrors is its own affair: taken
-	// from its environment for the build, and not kept in the image.
+	// The build uses the package mirrors and proxies of this machine's environment. The image does not keep them.
 	for _, name := range []string{"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"} {
 		if value := os.Getenv(name); value != "" {
 			cmd.Env = append(cmd.Env, name+"="+value)

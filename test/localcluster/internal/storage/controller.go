@@ -1,6 +1,6 @@
-// Package storage gives the cluster storage classes with the names and the
-// behaviour of the clusters' own, over folders of this machine: claims are
-// provisioned, attached to one node or many, and mounted by a CSI driver.
+// Package storage is a stand-in for the clusters' storage classes, with the same names and behaviour. Its volumes are
+// folders on this machine. It provisions claims, attaches volumes to one node or many, and mounts them with a CSI
+// driver.
 package storage
 
 import (
@@ -23,17 +23,17 @@ import (
 // Driver is a CSI driver of the clusters that this package stands in for.
 type Driver struct {
 	Name string
-	// class is the name that its storage class has on the clusters.
+	// class is the name of its storage class on the clusters.
 	class string
-	// Shared volumes can be mounted on many nodes at once and need no attachment.
+	// Shared reports whether many nodes can mount a volume at the same time. Such volumes need no attachment.
 	Shared bool
-	// mode of a new volume's root folder.
+	// mode is the mode of a new volume's root folder.
 	mode os.FileMode
 	// refusal is the real driver's answer to an access mode that it lacks.
 	refusal string
 }
 
-// Drivers by the names that the clusters' storage classes give.
+// Drivers are all drivers, with the names in the clusters' storage classes.
 var Drivers = []Driver{
 	{Name: "nfs.csi.k8s.io", class: "nfs-csi", Shared: true, mode: 0o777},
 	{
@@ -48,8 +48,8 @@ type Class struct {
 	Reclaim      corev1.PersistentVolumeReclaimPolicy
 }
 
-// Classes are all storage classes: those of the clusters, and for each one whose volumes are kept. None is the default, as
-// on the clusters.
+// Classes returns all storage classes: the clusters' classes, and for each of them a class that retains its volumes. No
+// class is the default, as on the clusters.
 func Classes() []Class {
 	var classes []Class
 	for _, d := range Drivers {
@@ -102,7 +102,7 @@ func (p provisioner) Provision(_ context.Context, o controller.ProvisionOptions)
 	if err := os.Mkdir(dir, p.driver.mode); err != nil && !os.IsExist(err) {
 		return nil, controller.ProvisioningFinished, err
 	}
-	// Mkdir's mode has passed the umask.
+	// The umask has changed the mode of Mkdir.
 	if err := os.Chmod(dir, p.driver.mode); err != nil {
 		return nil, controller.ProvisioningFinished, err
 	}
@@ -125,8 +125,8 @@ func (p provisioner) Delete(_ context.Context, pv *corev1.PersistentVolume) erro
 	return os.RemoveAll(filepath.Join(p.volumes, filepath.Base(pv.Spec.CSI.VolumeHandle)))
 }
 
-// attach answers the attach-detach controller, which decides by itself which
-// node may have a volume: a folder needs nothing done to be attached.
+// attach answers the attach-detach controller, which decides which node may attach a volume. Attaching a folder needs
+// no other action.
 func attach(ctx context.Context, client kubernetes.Interface, obj any) {
 	attachment, ok := obj.(*storagev1.VolumeAttachment)
 	if !ok || attachment.Status.Attached || attachment.DeletionTimestamp != nil {

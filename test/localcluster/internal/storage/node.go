@@ -18,14 +18,13 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// The kubelet's folders, which the node part sees where a kubelet's are.
+// The kubelet's folders. Each node's plugin sees its own kubelet's folders at the standard paths.
 const (
 	pluginsDir  = "/var/lib/kubelet/plugins"
 	registryDir = "/var/lib/kubelet/plugins_registry"
 )
 
-// RunNode serves every driver's node part to the kubelet of one node until the
-// context ends.
+// RunNode serves the node plugin of every driver to the kubelet of one node until the context ends.
 func RunNode(ctx context.Context, node, volumes string) error {
 	failed := make(chan error, 2*len(Drivers))
 	for _, d := range Drivers {
@@ -37,7 +36,7 @@ func RunNode(ctx context.Context, node, volumes string) error {
 		if err := serve(ctx, server, socket, failed); err != nil {
 			return err
 		}
-		// The kubelet finds the driver by this second socket and asks it for the first.
+		// The kubelet finds the driver through this second socket, which returns the path of the first.
 		registrar := grpc.NewServer()
 		registration.RegisterRegistrationServer(registrar, plugin)
 		if err := serve(ctx, registrar, filepath.Join(registryDir, d.Name+"-reg.sock"), failed); err != nil {

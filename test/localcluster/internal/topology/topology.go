@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 )
 
-// What belongs to the cluster as a whole. There is one cluster a machine.
+// Constants of the whole cluster. A machine can have one cluster.
 const (
 	// StateDir holds everything that a running cluster needs and that down removes.
 	StateDir = "/var/lib/ml-dev-env-localcluster"
 
-	// CgroupRoot is the one cgroup below which every process of the cluster
-	// lives: the components in CgroupRoot/system, pods in CgroupRoot/NODE.
+	// CgroupRoot is the cgroup of every process of the cluster: the components are in CgroupRoot/system, pods in
+	// CgroupRoot/NODE.
 	CgroupRoot = "ml-dev-env-localcluster"
 
 	Bridge       = "mlenv0"
@@ -25,7 +25,7 @@ const (
 	APIServiceIP = "172.30.0.1"
 	DNSServiceIP = "172.30.0.10"
 
-	// Domain is where the cluster's own servers have names inside pods.
+	// Domain is the domain of the cluster's own servers inside pods.
 	Domain = "localcluster.local"
 
 	APIServerURL = "https://" + ControlIP + ":6443"
@@ -33,13 +33,13 @@ const (
 	// valid in a pod, on a node and on the host.
 	RegistryHost = ControlIP + ":5000"
 	GitHost      = "git." + Domain
-	// AdmissionAddress is where the stand-in for OpenShift's pod rules listens.
+	// AdmissionAddress is the address of the stand-in for OpenShift's pod rules.
 	AdmissionAddress = ControlIP + ":8443"
-	// BuildAPIAddress is where the stand-in for OpenShift's build API listens.
+	// BuildAPIAddress is the address of the stand-in for OpenShift's build API.
 	BuildAPIAddress = ControlIP + ":8444"
 	EtcdAddress     = "127.0.0.1:2379"
 
-	// MaxNodes is how many nodes a cluster can have.
+	// MaxNodes is the maximum number of nodes of a cluster.
 	MaxNodes = 8
 )
 
@@ -47,20 +47,20 @@ const (
 type Netns struct {
 	// Name is the component suffix.
 	Name string
-	// Node is the name of the Kubernetes node, "" where there is none: Name, or that of a profile.
+	// Node is the name of the Kubernetes node: Name, or a name from the profile. It is "" if the namespace has no node.
 	Node string
 	IP   string
-	// PodCIDR is empty where no pods are.
+	// PodCIDR is empty if the namespace has no pods.
 	PodCIDR string
 }
 
-// Control is the namespace of the control plane and of the other servers.
+// Control returns the namespace of the control plane and of the other servers.
 func Control() Netns { return Netns{Name: "control", IP: ControlIP} }
 
-// Fabric is the namespace of the rails' switches, which nothing runs in.
+// Fabric returns the namespace of the rails' switches. No process runs in it.
 func Fabric() Netns { return Netns{Name: "fabric"} }
 
-// Node is the namespace of node i, counted from 1.
+// Node returns the namespace of node i, counted from 1.
 func Node(i int) Netns {
 	name := fmt.Sprintf("node-%d", i)
 	return Netns{
@@ -80,31 +80,31 @@ func Nodes(n int) []Netns {
 	return nodes
 }
 
-// SystemName is the namespace's name in the kernel.
+// SystemName returns the namespace's name in the kernel.
 func (n Netns) SystemName() string { return "mlenv-" + n.Name }
 
-// Path is where the namespace is mounted.
+// Path returns the path at which the namespace is mounted.
 func (n Netns) Path() string { return "/run/netns/" + n.SystemName() }
 
-// Veth is the host's end of the cable to the bridge.
+// Veth returns the name of the host's end of the cable to the bridge.
 func (n Netns) Veth() string { return "mlv-" + n.Name }
 
-// Port is the fabric's end of the cable to a NIC of the node.
+// Port returns the name of the fabric's end of the cable to a NIC of the node.
 func (n Netns) Port(nic string) string { return n.Name + "-" + nic }
 
-// Dir is the folder of what belongs to this namespace alone.
+// Dir returns the folder for the files of this namespace alone.
 func (n Netns) Dir() string { return State("nodes", n.Name) }
 
-// RDMADir is the folder of the node's stand-in RDMA devices.
+// RDMADir returns the folder of the node's stand-in RDMA devices.
 func RDMADir(node string) string { return State("nodes", node, "rdma") }
 
-// State joins parts to the state folder.
+// State returns a path in the state folder.
 func State(parts ...string) string {
 	return filepath.Join(append([]string{StateDir}, parts...)...)
 }
 
-// CacheDir is what outlives down: compiled binaries, root file systems and
-// images, each under a name made of what it was made of.
+// CacheDir returns the folder that down keeps. It contains compiled binaries, root file systems and images, each under
+// a key of its inputs.
 func CacheDir() (string, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {
@@ -113,5 +113,5 @@ func CacheDir() (string, error) {
 	return filepath.Join(base, "ml-dev-env", "localcluster"), nil
 }
 
-// Kubeconfig is the administrator's.
+// Kubeconfig returns the path of the administrator's kubeconfig.
 func Kubeconfig() string { return State("kubeconfig") }

@@ -19,14 +19,14 @@ import (
 	rdmaplugin "github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma/plugin"
 )
 
-// Resource is what pods ask for.
+// Resource is the resource name that pods request.
 const Resource = "nvidia.com/gpu"
 
 // Config has the folders and programs of the plugin's node.
 type Config struct {
-	// StateDir holds gpus.json, watched for changes.
+	// StateDir is the folder of gpus.json, which the plugin watches for changes.
 	StateDir string
-	// DeviceDir is where the plugin makes device files.
+	// DeviceDir is the folder in which the plugin creates device files.
 	DeviceDir string
 	// RDMADir is the folder of the node's stand-in RDMA devices.
 	RDMADir string
@@ -143,8 +143,8 @@ func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api
 	return answer, nil
 }
 
-// driverFolder mounts the GPU's folder of /proc/driver/nvidia, where a container sees only its own GPUs. Here it is in the
-// tree of the stand-in RDMA devices.
+// driverFolder returns the mount of the GPU's folder in /proc/driver/nvidia, which shows a container only its own GPUs.
+// Here the folder is in the tree of the stand-in RDMA devices.
 func (p *plugin) driverFolder(g gpu.GPU) *api.Mount {
 	const folder = "proc/driver/nvidia/gpus"
 	return &api.Mount{

@@ -28,7 +28,7 @@ func defaultCapabilities(c *securityv1.SecurityContextConstraints, have *corev1.
 	return &corev1.Capabilities{Add: add, Drop: drop}
 }
 
-// set is the list in order and without repetitions; nil for none.
+// set returns the list sorted and without duplicates, nil for none.
 func set(list []corev1.Capability) []corev1.Capability {
 	list = slices.Clone(list)
 	slices.Sort(list)

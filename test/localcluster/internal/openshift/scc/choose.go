@@ -1,5 +1,5 @@
-// Package scc is a stand-in for OpenShift's choice of the constraints that a
-// pod is admitted with: its order, its rules, its defaults and its words.
+// Package scc is a stand-in for OpenShift's choice of the constraints that a pod is admitted with: its order, its
+// rules, its defaults and its messages.
 package scc
 
 import (
@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Subject is by whose permission a constraint may be used for a pod.
+// Subject is the account whose permission lets a pod use a constraint.
 type Subject string
 
 // The subjects, as OpenShift writes them on pods.
@@ -25,31 +25,31 @@ const (
 	User           Subject = "user"
 )
 
-// Question is what a choice is made for.
+// Question is the input of a choice.
 type Question struct {
 	Pod *corev1.Pod
-	// Namespace of the pod, whose annotations have its IDs.
+	// Namespace is the pod's namespace, whose annotations have its IDs.
 	Namespace *corev1.Namespace
-	// Constraints are all there are, in any order.
+	// Constraints are all constraints, in any order.
 	Constraints []*securityv1.SecurityContextConstraints
 	// May returns the subject whose permission lets the pod use a constraint.
 	May func(context.Context, *securityv1.SecurityContextConstraints) (Subject, error)
-	// Unchanged asks for a constraint that finds nothing to change in the pod,
-	// the one that it is stamped with first.
+	// Unchanged requires a constraint that changes nothing in the pod. Choose first tries the one in the pod's
+	// annotation.
 	Unchanged bool
 }
 
-// Answer is what a choice comes to.
+// Answer is the result of a choice.
 type Answer struct {
-	// Pod is the question's with the constraint's defaults in it and its stamp.
+	// Pod is the question's pod with the constraint's defaults and annotation.
 	Pod *corev1.Pod
-	// Name of the constraint.
+	// Name is the name of the constraint.
 	Name    string
 	Subject Subject
 }
 
-// Choose returns the first constraint in OpenShift's order that may be used for
-// the pod and allows it. The error has its words for why there is none.
+// Choose returns the first constraint in OpenShift's order that the pod may use and that allows the pod. If there is
+// none, the error explains why in OpenShift's words.
 func Choose(ctx context.Context, q Question) (Answer, error) {
 	constraints, err := q.candidates()
 	if err != nil {
@@ -78,13 +78,13 @@ func Choose(ctx context.Context, q Question) (Answer, error) {
 		return Answer{Pod: pod, Name: c.Name, Subject: subject}, nil
 	}
 	refusals = append(refusals, q.olderWouldDo(constraints, forbidden)...)
-	if len(refusals) == 0 { // each that may be used would change the pod
+	if len(refusals) == 0 { // every usable constraint would change the pod
 		return Answer{}, errors.New("unable to validate against any security context constraint: []")
 	}
 	return Answer{}, fmt.Errorf("unable to validate against any security context constraint: %w", refusals.ToAggregate())
 }
 
-// candidates are the constraints to try, in order, with the namespace's values.
+// candidates returns the constraints to try, in order, with the namespace's values.
 func (q Question) candidates() ([]*securityv1.SecurityContextConstraints, error) {
 	constraints := slices.Clone(q.Constraints)
 	if required := q.Pod.Annotations[securityv1.RequiredSCCAnnotation]; required != "" {
@@ -139,8 +139,8 @@ func withDefaults(c *securityv1.SecurityContextConstraints) *securityv1.Security
 	return c
 }
 
-// olderWouldDo is OpenShift's hint that restricted, which everybody could use
-// before restricted-v2, would admit the pod.
+// olderWouldDo returns OpenShift's hint that restricted, which every account could use before restricted-v2, would
+// admit the pod.
 func (q Question) olderWouldDo(tried []*securityv1.SecurityContextConstraints, forbidden map[string]*securityv1.SecurityContextConstraints) field.ErrorList {
 	older, hasNewer := forbidden["restricted"], slices.ContainsFunc(tried, func(c *securityv1.SecurityContextConstraints) bool { return c.Name == "restricted-v2" })
 	if older == nil || !hasNewer || len(apply(older, q.Pod.DeepCopy())) > 0 {

@@ -39,13 +39,13 @@ func may(names ...string) func(context.Context, *securityv1.SecurityContextConst
 	}
 }
 
-// everything is what a cluster's administrator may.
+// everything lets the user use all constraints, like a cluster's administrator.
 func everything(context.Context, *securityv1.SecurityContextConstraints) (Subject, error) {
 	return User, nil
 }
 
-// The order in which OpenShift 4.20 and 4.21 name their own constraints in
-// refusals; pipelines-scc and nccl-scc are where their points put them.
+// TestSort tests the order in which OpenShift 4.20 and 4.21 name their own constraints in refusals. The points of
+// pipelines-scc and nccl-scc define their places.
 func TestSort(t *testing.T) {
 	all := stocked(t)
 	Sort(all)
@@ -280,7 +280,7 @@ func TestChooseDefaults(t *testing.T) {
 		again := question
 		again.Pod, again.Unchanged = answer.Pod, true
 		if second, err := Choose(t.Context(), again); err != nil || second.Name != test.scc {
-			t.Errorf("%s, looked at again: %s, %v", test.name, second.Name, err)
+			t.Errorf("%s, checked again: %s, %v", test.name, second.Name, err)
 		}
 		again.Pod = question.Pod
 		if _, err := Choose(t.Context(), again); err == nil && test.scc != "privileged" {

@@ -9,8 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// effective is what counts for a container: its own settings, and the pod's
-// where it has none.
+// effective returns the settings that apply to a container: its own, and the pod's for those that it does not set.
 func effective(pod *corev1.Pod, container *corev1.Container) corev1.SecurityContext {
 	var sc corev1.SecurityContext
 	if container.SecurityContext != nil {
@@ -58,7 +57,7 @@ func defaultContainer(c *securityv1.SecurityContextConstraints, pod *corev1.Pod,
 		sc.ReadOnlyRootFilesystem = new(true)
 	}
 	privileged := sc.Privileged != nil && *sc.Privileged
-	// Kubernetes refuses the two together; this is how it spells the capability.
+	// Kubernetes refuses this capability together with AllowPrivilegeEscalation: false, and spells it like this.
 	administers := sc.Capabilities != nil && slices.Contains(sc.Capabilities.Add, "CAP_SYS_ADMIN")
 	if sc.AllowPrivilegeEscalation == nil && c.DefaultAllowPrivilegeEscalation != nil && !privileged && !administers {
 		sc.AllowPrivilegeEscalation = new(*c.DefaultAllowPrivilegeEscalation)

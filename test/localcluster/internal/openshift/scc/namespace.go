@@ -10,8 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// resolve puts the namespace's own values into a constraint that leaves them to
-// the namespace: user IDs, groups and the SELinux level.
+// resolve fills in the values that a constraint leaves to the namespace: user IDs, groups and the SELinux level.
 func resolve(c *securityv1.SecurityContextConstraints, namespace *corev1.Namespace) error {
 	problem := func(what string, err error) error {
 		return fmt.Errorf("unable to find pre-allocated %s annotation for namespace %s while trying to configure SCC %s: %w", what, namespace.Name, c.Name, err)
@@ -82,7 +81,7 @@ func complete(c *securityv1.SecurityContextConstraints) error {
 
 func missing(annotation string) error { return fmt.Errorf("unable to find annotation %s", annotation) }
 
-// groups are the namespace's, or its user IDs where it has none of its own.
+// groups returns the namespace's groups, or its user IDs if it has no groups.
 func groups(namespace *corev1.Namespace) (securityv1.IDRange, error) {
 	if namespace.Annotations[securityv1.SupplementalGroupsAnnotation] == "" {
 		return annotated(namespace, securityv1.UIDRangeAnnotation)
@@ -95,7 +94,7 @@ func annotated(namespace *corev1.Namespace, annotation string) (securityv1.IDRan
 	if text == "" {
 		return securityv1.IDRange{}, missing(annotation)
 	}
-	// A list may name several; the first is what pods are given.
+	// A list may name several blocks; pods get the first.
 	first, _, _ := strings.Cut(text, ",")
 	block, err := ParseBlock(first)
 	if err != nil {

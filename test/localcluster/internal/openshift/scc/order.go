@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Sort puts constraints into the order in which they are tried: the highest
-// priority first, then the most restrictive, then by name.
+// Sort puts constraints into the order in which OpenShift tries them: the highest priority first, then the most
+// restrictive, then by name.
 func Sort(constraints []*securityv1.SecurityContextConstraints) {
 	slices.SortFunc(constraints, func(a, b *securityv1.SecurityContextConstraints) int {
 		return cmp.Or(cmp.Compare(priority(b), priority(a)), cmp.Compare(points(a), points(b)), cmp.Compare(a.Name, b.Name))
@@ -25,7 +25,7 @@ func priority(c *securityv1.SecurityContextConstraints) int32 {
 }
 
 // Points of a constraint's freedoms, as on OpenShift: the more points, the less restrictive. A freedom outweighs all
-// those below it together.
+// freedoms below it together.
 const (
 	privilegedPoints       = 1_600_000
 	hostPortsPoints        = 800_000
@@ -33,7 +33,7 @@ const (
 	hostVolumePoints       = 200_000
 	nonTrivialVolumePoints = 100_000
 
-	// For the user and for the SELinux context each.
+	// Each of these counts for the user, and again for the SELinux context.
 	anyPoints     = 40_000
 	nonRootPoints = 30_000
 	rangePoints   = 20_000
@@ -49,9 +49,9 @@ const (
 	dropOnePoints    = -50
 )
 
-// points is how little the constraint restricts.
+// points returns a measure of how little the constraint restricts.
 func points(c *securityv1.SecurityContextConstraints) int {
-	// The SELinux strategies have names of the users' and count as those.
+	// The SELinux strategies have the same names as user strategies, and the same points.
 	total := volumePoints(c.Volumes) + capabilitiesPoints(c) + userPoints(c.RunAsUser.Type) + userPoints(securityv1.RunAsUserStrategyType(c.SELinuxContext.Type))
 	if c.AllowPrivilegedContainer {
 		total += privilegedPoints

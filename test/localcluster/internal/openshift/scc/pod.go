@@ -120,8 +120,7 @@ func checkSELinux(c *securityv1.SecurityContextConstraints, have *corev1.SELinux
 	return errs
 }
 
-// sortedLevel is a level such as s0:c26,c5 with its categories in one order:
-// two levels with the same categories are the same.
+// sortedLevel sorts the categories of a level such as s0:c26,c5, so that levels with the same categories are equal.
 func sortedLevel(level string) string {
 	sensitivity, categories, ok := strings.Cut(level, ":")
 	if !ok {

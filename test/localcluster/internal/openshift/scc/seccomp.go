@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// defaultSeccomp is the first profile that a constraint names.
+// defaultSeccomp returns the first profile that a constraint names.
 func defaultSeccomp(c *securityv1.SecurityContextConstraints) *corev1.SeccompProfile {
 	profiles := named(c)
 	if len(profiles) == 0 {
@@ -32,12 +32,12 @@ func named(c *securityv1.SecurityContextConstraints) []string {
 	return slices.DeleteFunc(slices.Clone(c.SeccompProfiles), func(p string) bool { return p == "*" })
 }
 
-// runtimeDefault is true of both names that the container runtime's own profile has had.
+// runtimeDefault reports whether the name is one of the two names that the container runtime's own profile has had.
 func runtimeDefault(profile string) bool {
 	return profile == corev1.SeccompProfileRuntimeDefault || profile == corev1.DeprecatedSeccompProfileDockerDefault
 }
 
-// profileName is a profile as constraints name it, "" for none.
+// profileName returns the name of a profile in constraints, "" for none.
 func profileName(p *corev1.SeccompProfile) string {
 	switch {
 	case p == nil:
@@ -52,8 +52,8 @@ func profileName(p *corev1.SeccompProfile) string {
 	return ""
 }
 
-// checkSeccomp speaks of annotations, in which profiles were before they were
-// fields, as OpenShift does to this day.
+// checkSeccomp mentions annotations in its messages, as OpenShift does to this day. Profiles were in annotations before
+// they were in fields.
 func checkSeccomp(c *securityv1.SecurityContextConstraints, profile, annotation string) field.ErrorList {
 	allowed := named(c)
 	path := field.NewPath("pod", "metadata", "annotations").Key(annotation)

@@ -27,8 +27,7 @@ func checkVolumes(c *securityv1.SecurityContextConstraints, volumes []corev1.Vol
 	return errs
 }
 
-// volumeKind is the name that constraints have for a volume's source: that of
-// its field, with three exceptions.
+// volumeKind returns the name of a volume's source in constraints: the name of its field, with three exceptions.
 func volumeKind(source corev1.VolumeSource) securityv1.FSType {
 	content, err := json.Marshal(source)
 	if err != nil {
@@ -38,7 +37,7 @@ func volumeKind(source corev1.VolumeSource) securityv1.FSType {
 	if err := json.Unmarshal(content, &fields); err != nil {
 		return ""
 	}
-	for name := range fields { // there is one
+	for name := range fields { // fields has one entry
 		switch name {
 		case "cephfs":
 			return securityv1.FSTypeCephFS
@@ -52,8 +51,7 @@ func volumeKind(source corev1.VolumeSource) securityv1.FSType {
 	return ""
 }
 
-// onlyToken is true of a volume that holds no more than what every pod has of
-// its service account.
+// onlyToken reports whether a volume contains no more than the service account's files that every pod has.
 func onlyToken(p *corev1.ProjectedVolumeSource) bool {
 	for _, source := range p.Sources {
 		isToken := source.ServiceAccountToken != nil

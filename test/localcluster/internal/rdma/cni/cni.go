@@ -1,6 +1,6 @@
-// Package cni is a stand-in for the SR-IOV CNI plugin: the interface that it gives a
-// pod is a macvlan on the NIC's own. Configuration, errors and the order of things
-// are the real one's (k8snetworkplumbingwg/sriov-cni:cmd/sriov, pkg/config).
+// Package cni is a stand-in for the SR-IOV CNI plugin. The interface that it gives a pod is a macvlan on the NIC's own
+// interface. Configuration, errors and the order of the steps are those of the real plugin
+// (k8snetworkplumbingwg/sriov-cni:cmd/sriov, pkg/config).
 package cni
 
 import (
@@ -24,11 +24,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// NodeVariable is the environment variable by which a node's containerd, and so the
-// plugin that it starts, know which node they are.
+// NodeVariable is the environment variable with the name of the node, for the node's containerd and the plugin that it
+// starts.
 const NodeVariable = "LOCALCLUSTER_NODE"
 
-// Main is the program.
+// Main runs the plugin.
 func Main() {
 	node := os.Getenv(NodeVariable)
 	p := plugin{node: node, dir: topology.RDMADir(node)}
@@ -45,14 +45,14 @@ func Main() {
 	}, version.All, "CNI SR-IOV plugin, a stand-in")
 }
 
-// plugin is one call, on that node with the devices in dir.
+// plugin is one call of the plugin, on a node with the devices in dir.
 type plugin struct {
 	node, dir string
 	layout    rdma.Layout
 }
 
-// config is what the stand-in reads of an attachment: the settings of virtual
-// functions, as spoofchk, mean nothing here.
+// config has the fields of an attachment that the stand-in reads. It ignores settings of virtual functions such as
+// spoofchk.
 type config struct {
 	types.NetConf
 	// DeviceID is the function's PCI address, which Multus adds.
@@ -65,7 +65,8 @@ func load(content []byte) (config, error) {
 		return c, fmt.Errorf("LoadConf(): failed to load netconf: %w", err)
 	}
 	if c.DeviceID == "" {
-		// This is the real plugin's error if the attachment names no resource, or another one than the pod requests.
+		// This is the real plugin's error if the attachment names no resource, or a resource that the pod does not
+		// request.
 		return c, errors.New("LoadConf(): VF pci addr is required")
 	}
 	return c, nil
@@ -117,7 +118,7 @@ func (p plugin) del(args *skel.CmdArgs) error {
 	return remove(args.Netns, args.IfName)
 }
 
-// owner tells one interface of one pod.
+// owner identifies one interface of one pod.
 func owner(args *skel.CmdArgs) string { return args.ContainerID + " " + args.IfName }
 
 func interfaceOf(args *skel.CmdArgs, link netlink.Link, result *current.Result) rdma.Interface {
@@ -130,7 +131,7 @@ func interfaceOf(args *skel.CmdArgs, link netlink.Link, result *current.Result) 
 	return i
 }
 
-// move makes the function's interface in the pod.
+// move creates the function's interface in the pod.
 func move(function rdma.Function, netns ns.NetNS, name string) (netlink.Link, error) {
 	physical, err := netlink.LinkByName(function.NIC.Name)
 	if err != nil {
@@ -161,7 +162,7 @@ func move(function rdma.Function, netns ns.NetNS, name string) (netlink.Link, er
 	return link, err
 }
 
-// configure gives the interface the addresses that the address plugin has for it.
+// configure gives the interface the addresses that the IPAM plugin returns.
 func (p plugin) configure(args *skel.CmdArgs, c config, netns ns.NetNS, link netlink.Link) (*current.Result, error) {
 	result := &current.Result{CNIVersion: current.ImplementedSpecVersion}
 	if c.IPAM.Type != "" {

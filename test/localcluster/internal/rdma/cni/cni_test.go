@@ -30,7 +30,7 @@ func TestAddRefusesInTheRealOnesWords(t *testing.T) {
 	}
 }
 
-// DEL succeeds if there is nothing to delete.
+// DEL succeeds even if nothing exists.
 func TestDelOfNothing(t *testing.T) {
 	args := &skel.CmdArgs{ContainerID: "a", IfName: "net1", Netns: "/nowhere", StdinData: []byte(`{"deviceID":"0000:03:00.2"}`)}
 	if err := (plugin{node: "node-1", dir: t.TempDir()}).del(args); err != nil {

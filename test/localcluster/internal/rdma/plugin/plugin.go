@@ -27,18 +27,18 @@ import (
 // Config has the folders of the plugin's node.
 type Config struct {
 	Node topology.Netns
-	// GPUDir holds the state of the node's GPUs.
+	// GPUDir contains the state of the node's GPUs.
 	GPUDir string
-	// Dir is the folder of the node's RDMA devices: their tree, device files, and
-	// the file of faults, watched for changes.
+	// Dir is the folder of the node's RDMA devices: their tree, device files, and the state file, which the plugin
+	// watches for changes.
 	Dir string
 }
 
-// infoDir is where Multus reads about devices that plugins gave
+// infoDir is the folder in which Multus reads information about allocated devices
 // (k8snetworkplumbingwg/device-info-spec).
 const infoDir = "/run/k8s.cni.cncf.io/devinfo/dp"
 
-// node is what its NICs share.
+// node is the state that the plugins of a node's NICs share.
 type node struct {
 	config Config
 
@@ -46,7 +46,7 @@ type node struct {
 	state rdma.State
 }
 
-// Run serves a plugin for each NIC until the context ends, and begins anew when the layout changes.
+// Run serves a plugin for each NIC until the context ends. If the layout changes, it restarts them.
 func Run(ctx context.Context, config Config) error {
 	for {
 		layout, stop := context.WithCancel(ctx)
@@ -58,7 +58,7 @@ func Run(ctx context.Context, config Config) error {
 	}
 }
 
-// run serves the plugins of one layout. It stops itself when the state has another.
+// run serves the plugins of one layout. It stops when the state has another layout.
 func run(ctx context.Context, stop func(), config Config) error {
 	n := &node{config: config}
 	if err := n.reload(ctx); err != nil {
@@ -106,7 +106,8 @@ func run(ctx context.Context, stop func(), config Config) error {
 	})
 }
 
-// assignAddresses gives the NICs' own interfaces their addresses with rdma.HostDevices, and none otherwise.
+// assignAddresses gives the NICs' own interfaces their addresses if the form is rdma.HostDevices. Otherwise it removes
+// the addresses.
 func (n *node) assignAddresses(ctx context.Context, functions []rdma.Function) error {
 	commands := [][]string{}
 	for _, nic := range rdma.NICs {
@@ -127,7 +128,7 @@ func (n *node) assignAddresses(ctx context.Context, functions []rdma.Function) e
 
 func (n *node) devices() string { return filepath.Join(n.config.Dir, "dev") }
 
-// reload brings the tree and the links in line with the state.
+// reload updates the tree and the links to the state.
 func (n *node) reload(ctx context.Context) error {
 	state, err := rdma.ReadState(n.config.Dir)
 	if err != nil {
@@ -148,8 +149,8 @@ func (n *node) reload(ctx context.Context) error {
 		if state.Faults[nic.Name] == rdma.Down {
 			cable = "down"
 		}
-		// At the switch, as when a cable is pulled: the NIC loses its carrier, and the
-		// interfaces of pods with it.
+		// Set the switch's end of the link, as if the cable were pulled: the NIC and the interfaces of pods lose their
+		// carrier.
 		out, err := exec.CommandContext(ctx, "ip", "-n", topology.Fabric().SystemName(), "link", "set", n.config.Node.Port(nic.Name), cable).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("setting the link of %s %s: %w: %s", nic.Name, cable, err, out)
@@ -158,7 +159,7 @@ func (n *node) reload(ctx context.Context) error {
 	return nil
 }
 
-// plugin is one NIC's resource.
+// plugin serves the resource of one NIC.
 type plugin struct {
 	api.UnimplementedDevicePluginServer
 	*node
@@ -184,7 +185,7 @@ func (p *plugin) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 	return nil
 }
 
-// GetPreferredAllocation prefers the first ones: what the tests see is the same each time.
+// GetPreferredAllocation prefers the first functions, so that the tests always get the same ones.
 func (p *plugin) GetPreferredAllocation(_ context.Context, request *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {
 	answer := &api.PreferredAllocationResponse{}
 	for _, c := range request.ContainerRequests {
@@ -245,8 +246,8 @@ func (p *plugin) device(name string) *api.DeviceSpec {
 	return &api.DeviceSpec{HostPath: filepath.Join(p.devices(), name), ContainerPath: "/dev/infiniband/" + name, Permissions: "rw"}
 }
 
-// Tree mounts what all containers see of the tree of a node's devices, and the program that measures them: the kubelet mounts each
-// once for several resources.
+// Tree returns the mounts of the visible parts of the tree, and of the program that measures the devices. The kubelet
+// mounts each only once, even for several resources.
 func Tree(dir string, form rdma.Form) []*api.Mount {
 	mounts := []*api.Mount{{HostPath: topology.State("bin", "ib_write_bw"), ContainerPath: "/usr/bin/ib_write_bw", ReadOnly: true}}
 	visible := rdma.Visible(dir, form)
@@ -260,7 +261,7 @@ func mount(from, to string) *api.Mount {
 	return &api.Mount{HostPath: from, ContainerPath: filepath.Join(rdma.SysRoot, to), ReadOnly: true}
 }
 
-// saveInfo writes what Multus puts into the pod's network status.
+// saveInfo writes the device information that Multus adds to the pod's network status.
 func (p *plugin) saveInfo(f rdma.Function) error {
 	content, err := json.Marshal(map[string]any{
 		"type": "pci", "version": "1.1.0",

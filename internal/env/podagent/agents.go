@@ -267,7 +267,7 @@ func (g *Agents) startAgent(ctx, running context.Context, i int, o order, progra
 	switch {
 	case ctx.Err() != nil:
 		err = ctx.Err()
-	case err == nil, errors.Is(err, io.EOF):
+	case err == nil, err == io.EOF: //nolint:errorlint // the pipe's own end; one that is wrapped is the request's
 		err = fmt.Errorf("it printed %q: want its port", line)
 	}
 	return 0, fail.Advise(fail.Becausef(fail.ContainerFailed, "starting the agent in pod %s: %w", pod.Name, err), "oc describe pod %s", pod.Name)

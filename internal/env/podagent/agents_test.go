@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -250,6 +251,15 @@ func whatPodsLack(t *testing.T, program string) {
 		{"no torch", func(g *Agents) { g.Cluster = local(t, "PYTHONPATH="+empty) }, fail.InvalidInput, []string{"pod a-0: python3 in container main has no torch", "pod a-1: "}},
 		{"nowhere to write", func(g *Agents) { g.Folders = []string{"/proc", "/sys", "/nowhere"} }, fail.ContainerFailed,
 			[]string{"pod a-0: container main has no folder that can be written and run from: /proc: ", "; /sys: ", "pod a-1: "}},
+		{"a broken stream", func(g *Agents) {
+			run, calls := g.Cluster.Exec, atomic.Int32{}
+			g.Cluster.Exec = func(ctx context.Context, pod Pod, command []string, stdin io.Reader, stdout, stderr io.Writer) error {
+				if call := int(calls.Add(1)); call <= len(g.Pods) || call > 2*len(g.Pods) { // it looks at the pods, or cleans up
+					return run(ctx, pod, command, stdin, stdout, stderr)
+				}
+				return fmt.Errorf("running a command in pod %s: %w: MemoryError", pod.Name, io.EOF)
+			}
+		}, fail.ContainerFailed, []string{"pod a-0: running a command in pod a-0: EOF: MemoryError"}},
 		{"an agent for another machine", func(g *Agents) { g.Agent = "/dev/null" }, fail.InvalidInput, []string{"/dev/null is no Linux program: want one, built for Linux on "}},
 		{"no agent", func(g *Agents) { g.Agent = "" }, fail.InvalidInput, []string{"mlenv-agent: no such file", "want one, built for Linux on "}},
 	} {

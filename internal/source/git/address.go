@@ -136,7 +136,7 @@ func parseScp(text string) (a address, problem string) {
 		return a, "it is a path on this machine"
 	case !strings.Contains(head, "@") && strings.Contains(rest, "@"):
 		return a, "it has a user after the host, or no scheme"
-	case strings.HasPrefix(path.Clean(rest), ":"):
+	case strings.HasPrefix(rest, ":"), strings.HasPrefix(path.Clean(rest), ":"):
 		return a, "it names a helper program"
 	case rest == "":
 		return a, "it has no host or no path"

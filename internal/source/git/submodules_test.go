@@ -107,6 +107,7 @@ func TestFetchSubmoduleBroken(t *testing.T) {
 		{"a path of the machine", "/etc/repo", fail.InvalidInput, "it is a path on this machine"},
 		{"a file URL", "file:///etc/repo", fail.InvalidInput, "its scheme is file"},
 		{"a command", "ext::sh -c evil", fail.InvalidInput, "it names a helper program"},
+		{"a command in a path that is cleaned", "ext::/../sh -c evil", fail.InvalidInput, "it names a helper program"},
 		{"above the host", "../../../inner", fail.InvalidInput, "it leaves the host"},
 		{"an ssh host without a key", "git@127.0.0.1:inner", fail.HostKeyUnknown, "no known_hosts"},
 	} {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
@@ -94,6 +95,8 @@ func (c *checker) measure(ctx context.Context, guests *podagent.Agents) (fabric.
 // prepare sets the network of the pods' ranks, as provision does for an environment. An empty mode
 // is rdma if all pods have devices and nothing prevents RDMA.
 func prepare(ctx context.Context, set nodes.Set, mode string, log *slog.Logger) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // a pod may have gone since its agent started
+	defer cancel()
 	own, err := nodes.Ask(ctx, set, (*agent.Client).Facts)
 	if err != nil {
 		return "", err

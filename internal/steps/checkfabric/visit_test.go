@@ -2,9 +2,18 @@ package checkfabric
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -27,4 +36,17 @@ func TestFlagsOfPods(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A pod can be deleted while the command runs. Its agent does not come back.
+func TestPrepareEndsIfAPodIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := agent.NewClient(0, "gone", agent.Credentials{}, func(context.Context, int) (net.Conn, error) { return nil, errors.New("pod not found") })
+		defer gone.Close()
+		began := time.Now()
+		_, err := prepare(t.Context(), nodes.Set{gone}, "", slog.New(slog.DiscardHandler))
+		if took := time.Since(began); fail.ReasonOf(err) != fail.AgentUnreachable || took > 2*time.Minute {
+			t.Errorf("got %v after %s, want AgentUnreachable after a minute", err, took)
+		}
+	})
 }

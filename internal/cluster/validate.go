@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -159,7 +160,7 @@ func (g GPUs) validate(path *field.Path, nodes []string) field.ErrorList {
 		invalidIf(g.PerNode < 1, path.Child("per_node"), g.PerNode, "want at least 1"),
 		invalidIf(g.DefaultNodes < 1, path.Child("default_nodes"), g.DefaultNodes, "want at least 1"),
 		invalidIf(len(nodes) > 0 && g.DefaultNodes > len(nodes), path.Child("default_nodes"), g.DefaultNodes,
-			fmt.Sprintf("is more than the %d nodes of nodes.gpu_nodes; lower it or list more nodes", len(nodes))),
+			fmt.Sprintf("is more than the %s of nodes.gpu_nodes; lower it or list more nodes", humanize.Count(len(nodes), "node"))),
 	)
 }
 

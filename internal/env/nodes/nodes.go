@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 )
@@ -145,34 +143,4 @@ func Retry(ctx context.Context, f func() error) error {
 			return err
 		}
 	}
-}
-
-// TurnTime is a limit for Turn. Nothing but an installation of requirements takes longer.
-const TurnTime = 20 * time.Minute
-
-// Turn waits until nothing else uses the network between the nodes, and makes the others wait until release is called:
-// sync-repo and check-fabric run at the same time, and traffic would falsify the measurement. The first node's agent
-// decides, and takes the turn back from a caller that is gone. After limit, or without its answer, Turn logs that and returns.
-func (s Set) Turn(ctx context.Context, log *slog.Logger, limit time.Duration) (release func()) {
-	const answering = 10 * time.Second
-	asking, cancel := context.WithTimeout(ctx, answering)
-	defer cancel()
-	if _, err := s[0].Health(asking); err != nil {
-		return func() {} // what follows reports it
-	}
-	waiting := time.AfterFunc(time.Second, func() {
-		log.Info("Waiting until the network is free: the other one of sync-repo and check-fabric uses it.")
-	})
-	defer waiting.Stop()
-	release, err := s[0].Turn(ctx, limit)
-	if err == nil {
-		return release
-	}
-	if ctx.Err() == nil && !agent.IsNotFound(err) { // an agent of an earlier version knows no turns
-		if errors.Is(err, context.Canceled) {
-			err = fmt.Errorf("it is not free after %s", humanize.Duration(limit))
-		}
-		log.Warn(fmt.Sprintf("Continuing though something else may use the network, which a measurement would show as a low bandwidth: %v", err), "error", err)
-	}
-	return func() {}
 }

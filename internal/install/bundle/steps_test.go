@@ -22,7 +22,7 @@ import (
 )
 
 // sources returns a checkout in a folder of its own: the module's name and requirements, with programs that compile
-// quickly, each of which links one module in addition to Go's library.
+// quickly; each links one module in addition to Go's library.
 func sources(t *testing.T) bundle.Source {
 	t.Helper()
 	dir := t.TempDir()

@@ -436,7 +436,7 @@ func TestKeep(t *testing.T) {
 		name  string
 		tasks []runtime.Object
 		now   time.Time
-		end   bool // the step is told to end while it waits
+		end   bool // the step gets SIGTERM while it waits
 		says  bool // the log reports that the environment is kept
 	}{
 		{"until the lease ends", []runtime.Object{pipelineRun()}, start().Add(601 * time.Second), false, true},

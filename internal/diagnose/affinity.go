@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/klog/v2"
 )
 
 // namesAsked are the nodes that the pod's affinity names, or nil if it names none.
@@ -58,7 +57,7 @@ func untolerated(node *corev1.Node, spec *corev1.PodSpec) (taints []corev1.Taint
 		if taint.Effect == corev1.TaintEffectPreferNoSchedule || strings.HasPrefix(taint.Key, "node.kubernetes.io/") {
 			continue
 		}
-		if !slices.ContainsFunc(spec.Tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Background(), &taint, true) }) {
+		if !slices.ContainsFunc(spec.Tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(&taint) }) {
 			taints = append(taints, taint)
 		}
 	}

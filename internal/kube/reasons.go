@@ -8,6 +8,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
+// TimedOutRunningFinally is the reason of a PipelineRun whose tasks have timed out while its finally tasks run, in Tekton 1.15.
+// Tekton 1.9 has no reason of its own for that.
+const TimedOutRunningFinally = "PipelineRunTimeoutRunningFinally"
+
 // reasons translates the reasons of Kubernetes and Tekton into this project's. Those that name no cause, such as Failed, are missing.
 var reasons = map[string]fail.Reason{
 	// The kubelet and the container runtime: a container that waits or has terminated.
@@ -35,19 +39,19 @@ var reasons = map[string]fail.Reason{
 	"UnexpectedAdmissionError": fail.NodesUnavailable,
 	"Preempted":                fail.GPUsUnavailable,
 
-	// Tekton, of the pod of a TaskRun.
+	// Tekton, of the pod of a TaskRun. The words in quotes are those of versions later than the types of go.mod: Tekton 1.15 has them.
 	"ExceededNodeResources":                       fail.NodesUnavailable,
 	"ExceededResourceQuota":                       fail.QuotaExceeded,
 	"PodAdmissionFailed":                          fail.SecurityRefused,
 	"PullImageFailed":                             fail.ImageUnavailable,
 	string(v1.TaskRunReasonImagePullFailed):       fail.ImageUnavailable,
-	string(v1.TaskRunReasonInitContainerFailed):   fail.ContainerFailed,
-	string(v1.TaskRunReasonInitContainerOOM):      fail.OutOfMemory,
+	"InitContainerFailed":                         fail.ContainerFailed,
+	"InitContainerOOM":                            fail.OutOfMemory,
 	string(v1.TaskRunReasonPodCreationFailed):     fail.ContainerFailed,
-	string(v1.TaskRunReasonPodEvicted):            fail.NodesUnavailable,
-	string(v1.TaskRunReasonSidecarFailed):         fail.ContainerFailed,
-	string(v1.TaskRunReasonSidecarOOM):            fail.OutOfMemory,
-	string(v1.TaskRunReasonStepOOM):               fail.OutOfMemory,
+	"PodEvicted":                                  fail.NodesUnavailable,
+	"SidecarFailed":                               fail.ContainerFailed,
+	"SidecarOOM":                                  fail.OutOfMemory,
+	"StepOOM":                                     fail.OutOfMemory,
 	string(v1.PipelineRunReasonInvalidParamValue): fail.InvalidInput, // of a TaskRun too
 
 	// Tekton, of a TaskRun.
@@ -61,7 +65,7 @@ var reasons = map[string]fail.Reason{
 	string(v1.PipelineRunReasonCancelled):                 fail.Cancelled,
 	string(v1.PipelineRunReasonCancelledRunningFinally):   fail.Cancelled,
 	string(v1.PipelineRunReasonTimedOut):                  fail.TrainingTimeout,
-	string(v1.PipelineRunReasonTimedOutRunningFinally):    fail.TrainingTimeout,
+	TimedOutRunningFinally:                                fail.TrainingTimeout,
 	string(v1.PipelineRunReasonCouldntGetPipeline):        fail.InvalidInput,
 	string(v1.PipelineRunReasonCouldntGetTask):            fail.InvalidInput,
 	string(v1.PipelineRunReasonFailedValidation):          fail.InvalidInput,

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -60,7 +62,7 @@ func newCluster(t *testing.T, objects ...*unstructured.Unstructured) *fakeCluste
 		review.Status.Allowed = c.bound(spec.User, spec.ResourceAttributes.Name, spec.ResourceAttributes.Namespace)
 		return true, review, nil
 	})
-	c.Clients = &kube.Clients{Kube: client, Objects: c.dynamic}
+	c.Clients = &kube.Clients{Kube: client, Objects: withOptions{c.dynamic}}
 	c.dynamic.PrependReactor("patch", "*", c.apply)
 	for _, object := range objects {
 		c.put(object)
@@ -117,6 +119,46 @@ func (c *fakeCluster) get(kind, apiVersion, namespace, name string) *unstructure
 		c.t.Fatal(err)
 	}
 	return object.(*unstructured.Unstructured)
+}
+
+// withOptions passes the options of a patch on to the fake's reactors. client-go 0.34's dynamic fake drops them.
+type withOptions struct {
+	*dynamicfake.FakeDynamicClient
+}
+
+func (w withOptions) Resource(resource schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
+	return patchedWithOptions{w.FakeDynamicClient.Resource(resource), w.FakeDynamicClient, resource, ""}
+}
+
+type patchedWithOptions struct {
+	dynamic.NamespaceableResourceInterface
+	fake      *dynamicfake.FakeDynamicClient
+	resource  schema.GroupVersionResource
+	namespace string
+}
+
+func (p patchedWithOptions) Namespace(namespace string) dynamic.ResourceInterface {
+	p.namespace = namespace
+	return namespacedWithOptions{p.NamespaceableResourceInterface.Namespace(namespace), p}
+}
+
+func (p patchedWithOptions) Patch(_ context.Context, name string, kind types.PatchType, data []byte, options metav1.PatchOptions, _ ...string) (*unstructured.Unstructured, error) {
+	action := clienttesting.NewPatchAction(p.resource, p.namespace, name, kind, data)
+	action.PatchOptions = options
+	patched, err := p.fake.Invokes(action, &unstructured.Unstructured{})
+	if err != nil {
+		return nil, err
+	}
+	return patched.(*unstructured.Unstructured), nil
+}
+
+type namespacedWithOptions struct {
+	dynamic.ResourceInterface
+	of patchedWithOptions
+}
+
+func (n namespacedWithOptions) Patch(ctx context.Context, name string, kind types.PatchType, data []byte, options metav1.PatchOptions, _ ...string) (*unstructured.Unstructured, error) {
+	return n.of.Patch(ctx, name, kind, data, options)
 }
 
 func (c *fakeCluster) apply(action clienttesting.Action) (bool, runtime.Object, error) {

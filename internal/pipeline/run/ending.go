@@ -10,6 +10,8 @@ import (
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // Cause is why a step's pod ends.
@@ -52,7 +54,7 @@ func EndingOf(ctx context.Context, client versioned.Interface, namespace, name s
 		return Ending{Deleted, fmt.Sprintf("pipelinerun %s is being deleted", name), true}, nil
 	case r.Cancelled:
 		return Ending{Cancelled, fmt.Sprintf("pipelinerun %s was cancelled", name), r.NoFinally}, nil
-	case r.Reason == string(v1.PipelineRunReasonTimedOut), r.Reason == string(v1.PipelineRunReasonTimedOutRunningFinally):
+	case r.Reason == string(v1.PipelineRunReasonTimedOut), r.Reason == kube.TimedOutRunningFinally:
 		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s timed out: %s", name, r.Message), r.Reason == string(v1.PipelineRunReasonTimedOut)}, nil
 	case passed(r.Started, r.Timeouts.Pipeline, now):
 		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s reached its pipeline timeout of %s", name, compact(r.Timeouts.Pipeline)), true}, nil

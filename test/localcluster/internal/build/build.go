@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Set is a set of programs that one `go build` compiles from one module.
@@ -29,6 +30,8 @@ type Set struct {
 	// Variables are set by the linker. They contain the version of Kubernetes' programs, because other programs refuse
 	// a server without a version.
 	Variables []string
+	// Usually is how long the build takes on two cores if nothing of it was built before; 0 for a short one.
+	Usually time.Duration
 }
 
 // Sets are the programs that every cluster runs and that Go builds. Module tools and the project's own module require
@@ -46,18 +49,20 @@ var Networks = Set{Name: "networks", Module: "tools", Packages: []string{
 	"gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus", "github.com/k8snetworkplumbingwg/whereabouts/cmd",
 }}
 
-// Tekton is Tekton Pipelines.
-var Tekton = Set{Name: "tekton", Module: "tools", Packages: commands("github.com/tektoncd/pipeline", TektonPrograms)}
+// Tekton is the long-term release of Tekton Pipelines that requires the client-go of this Kubernetes. NewestTekton is the newest
+// release, which a cluster can run in its place.
+var (
+	Tekton       = Set{Name: "tekton", Module: "tools", Packages: commands("github.com/tektoncd/pipeline", TektonPrograms)}
+	NewestTekton = Set{Name: "newest-tekton", Module: "tools/newest", Packages: commands("github.com/tektoncd/pipeline", TektonPrograms)}
+)
 
 // Tkn is Tekton's command line.
 var Tkn = Set{Name: "tkn", Module: "tools", Packages: []string{"./tkn"}, Variables: []string{
-	"github.com/tektoncd/cli/pkg/cmd/version.clientVersion=0.45.0",
+	"github.com/tektoncd/cli/pkg/cmd/version.clientVersion=0.44.0",
 }}
 
-// Triggers is Tekton Triggers. It has a module of its own: tkn requires a later version
-// of Triggers, and v0.33.0 requires a knative.dev/pkg that still had the package metrics.
-// All its other requirements are those of module tools, so most is compiled once.
-var Triggers = Set{Name: "triggers", Module: "tools/triggers", Packages: commands("github.com/tektoncd/triggers", TriggersPrograms)}
+// Triggers is Tekton Triggers.
+var Triggers = Set{Name: "triggers", Module: "tools", Packages: commands("github.com/tektoncd/triggers", TriggersPrograms)}
 
 // Kueue is a queue for workloads. It has a module of its own, because its other integrations require many modules that
 // nothing else requires.
@@ -88,7 +93,7 @@ func commands(module string, programs []string) []string {
 
 func kubernetesVersion() []string {
 	return []string{
-		"k8s.io/component-base/version.gitVersion=v1.34.4",
+		"k8s.io/component-base/version.gitVersion=v1.34.9",
 		"k8s.io/component-base/version.gitMajor=1",
 		"k8s.io/component-base/version.gitMinor=34",
 		"k8s.io/component-base/version.gitCommit=unknown",

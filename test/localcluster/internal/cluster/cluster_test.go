@@ -184,9 +184,9 @@ func TestDefinitionsAreThoseOfKinds(t *testing.T) {
 }
 
 func TestRenderTekton(t *testing.T) {
-	config := t.TempDir()
+	module := filepath.Join(t.TempDir(), "pipeline@v1.9.2")
 	write := func(name, content string) {
-		path := filepath.Join(config, name)
+		path := filepath.Join(module, "config", name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -198,15 +198,15 @@ func TestRenderTekton(t *testing.T) {
 	write("100-namespace/100-namespace.yaml", "first: true\n")
 	write("webhook-hpa.yaml", "needs: metrics\n")
 	write("resolvers/deployment.yaml", "last: true\n")
-	got, err := pipelines.render(map[string]string{"tekton/controller": "registry/controller@sha256:1"}, config)
+	got, err := pipelines.render(map[string]string{"tekton/controller": "registry/controller@sha256:1"}, module)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"first: true\n", "image: registry/controller@sha256:1\nversion: \"v1.15.0\"\n", "last: true\n"}
+	want := []string{"first: true\n", "image: registry/controller@sha256:1\nversion: \"v1.9.2\"\n", "last: true\n"}
 	if strings.Join(got, "---\n") != strings.Join(want, "---\n") {
 		t.Errorf("rendered\n%q\nwant\n%q", got, want)
 	}
-	if _, err := pipelines.render(nil, config); err == nil || !strings.Contains(err.Error(), "cmd/controller, which is not built") {
+	if _, err := pipelines.render(nil, module); err == nil || !strings.Contains(err.Error(), "cmd/controller, which is not built") {
 		t.Errorf("without the image: %v", err)
 	}
 }
@@ -220,7 +220,7 @@ func TestRenderTriggers(t *testing.T) {
 	for _, p := range build.TriggersPrograms {
 		images["triggers/"+p] = "registry/" + p + "@sha256:1"
 	}
-	got, err := triggers.render(images, filepath.Join(modules[triggers.module], "config"))
+	got, err := triggers.render(images, modules[triggers.module])
 	if err != nil {
 		t.Fatal(err)
 	}

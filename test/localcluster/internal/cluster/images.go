@@ -27,7 +27,9 @@ func programImages(programs map[string]string) []programImage {
 		{name: "pause", file: filepath.Join(inPod, "pause"), target: "/pause", entrypoint: []string{"/pause"}},
 		{name: "coredns", file: filepath.Join(inPod, "coredns"), target: "/coredns", entrypoint: []string{"/coredns"}},
 	}
-	for set, names := range map[string][]string{build.Tekton.Name: build.TektonPrograms, build.Triggers.Name: build.TriggersPrograms} {
+	for set, names := range map[string][]string{
+		build.Tekton.Name: build.TektonPrograms, build.NewestTekton.Name: build.TektonPrograms, build.Triggers.Name: build.TriggersPrograms,
+	} {
 		if programs[set] == "" {
 			continue // not asked for
 		}

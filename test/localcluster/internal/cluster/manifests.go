@@ -29,16 +29,19 @@ var ownManifests embed.FS
 // tekton is a part of Tekton. Its module has the manifests in config/, with the packages of its programs in place of
 // images.
 type tekton struct {
-	module, version string
-	// set is the name of the set of its programs. The names of their images begin with it.
-	set string
+	module string
+	// set is the set of its programs. The names of their images begin with its name.
+	set build.Set
 	// oldNew are texts of the manifests and their replacements.
 	oldNew []string
 }
 
+const pipelineModule = "github.com/tektoncd/pipeline"
+
 var (
-	pipelines = tekton{module: "github.com/tektoncd/pipeline", version: "v1.15.0", set: build.Tekton.Name}
-	triggers  = tekton{module: "github.com/tektoncd/triggers", version: "v0.33.0", set: build.Triggers.Name, oldNew: []string{
+	pipelines       = tekton{module: pipelineModule, set: build.Tekton}
+	newestPipelines = tekton{module: pipelineModule, set: build.NewestTekton}
+	triggers        = tekton{module: "github.com/tektoncd/triggers", set: build.Triggers, oldNew: []string{
 		// OpenShift Pipelines' operator sets this too: the user of an EventListener's pod must come from the range of
 		// its namespace, and the fixed user is outside of it.
 		"-el-security-context=true", "-el-security-context=false",
@@ -96,11 +99,11 @@ func render(images map[string]string, ca []byte, caBundle string, modules map[st
 		}
 		documents = append(documents, strings.NewReplacer(values...).Replace(string(content)))
 	}
-	for _, part := range []tekton{pipelines, triggers} {
-		if modules[part.module] == "" {
+	for _, part := range []tekton{pipelines, newestPipelines, triggers} {
+		if modules[part.module] == "" || images[part.set.Name+"/controller"] == "" {
 			continue // not asked for
 		}
-		manifests, err := part.render(images, filepath.Join(modules[part.module], "config"))
+		manifests, err := part.render(images, modules[part.module])
 		if err != nil {
 			return "", err
 		}
@@ -123,7 +126,7 @@ func render(images map[string]string, ca []byte, caBundle string, modules map[st
 	if err != nil {
 		return "", err
 	}
-	if modules[pipelines.module] == "" {
+	if modules[pipelineModule] == "" {
 		return strings.Join(documents, separator), nil
 	}
 	// Tekton trusts additional certificates in this ConfigMap. It must come after Tekton's empty ConfigMap of the same
@@ -209,10 +212,13 @@ func port(address string) string {
 	return p
 }
 
-// render returns the module's manifests with this cluster's images, and with its version instead of "devel".
-func (t tekton) render(images map[string]string, config string) ([]string, error) {
+// render returns the manifests of the module in the folder, whose name ends with the version, with this cluster's images, and
+// with the version instead of "devel".
+func (t tekton) render(images map[string]string, folder string) ([]string, error) {
+	config := filepath.Join(folder, "config")
+	_, version, _ := strings.Cut(filepath.Base(folder), "@")
 	koImage := regexp.MustCompile(`ko://` + regexp.QuoteMeta(t.module) + `/cmd/([a-z]+)`)
-	changes := strings.NewReplacer(append([]string{`"devel"`, `"` + t.version + `"`, ": devel", ": " + t.version}, t.oldNew...)...)
+	changes := strings.NewReplacer(append([]string{`"devel"`, `"` + version + `"`, ": devel", ": " + version}, t.oldNew...)...)
 	var documents []string
 	for _, dir := range []string{config, filepath.Join(config, "resolvers")} {
 		var files []string
@@ -237,10 +243,10 @@ func (t tekton) render(images map[string]string, config string) ([]string, error
 			var missing error
 			text := koImage.ReplaceAllStringFunc(string(content), func(match string) string {
 				name := koImage.FindStringSubmatch(match)[1]
-				if images[t.set+"/"+name] == "" {
+				if images[t.set.Name+"/"+name] == "" {
 					missing = fmt.Errorf("%s requires an image of cmd/%s, which is not built", file, name)
 				}
-				return images[t.set+"/"+name]
+				return images[t.set.Name+"/"+name]
 			})
 			if missing != nil {
 				return nil, missing
@@ -257,11 +263,7 @@ func (t tekton) render(images map[string]string, config string) ([]string, error
 // manifestModules returns the folders of the modules with the manifests, by module path. source is the folder of the
 // localcluster module.
 func manifestModules(ctx context.Context, source string, options Options) (map[string]string, error) {
-	tools := []string{attachmentModule, whereaboutsModule}
-	if !options.NoTekton {
-		tools = append(tools, pipelines.module)
-	}
-	modules, err := moduleFolders(ctx, filepath.Join(source, "tools"), tools...)
+	modules, err := moduleFolders(ctx, filepath.Join(source, "tools"), attachmentModule, whereaboutsModule)
 	if err != nil {
 		return nil, err
 	}
@@ -270,6 +272,7 @@ func manifestModules(ctx context.Context, source string, options Options) (map[s
 		set     build.Set
 		modules []string
 	}{
+		{!options.NoTekton, options.tekton(), []string{pipelineModule}},
 		{options.Triggers, build.Triggers, []string{triggers.module}},
 		{options.Kueue, build.Kueue, []string{kueueModule}},
 		{options.Peers, build.Peers, []string{jobsetModule, trainerModule}},

@@ -23,12 +23,13 @@ func main() {
 
 func command() *cobra.Command {
 	var config buildapi.Config
-	var image string
+	var controllers buildcontroller.Config
 	cmd := &cobra.Command{
 		Use: "openshift-apiserver", Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return buildapi.Run(cmd.Context(), config, func(ctx context.Context, clients buildapi.Clients) error {
-				return buildcontroller.Run(ctx, clients, buildcontroller.Config{Image: image, Registry: config.Registry})
+				controllers.Registry = config.Registry
+				return buildcontroller.Run(ctx, clients, controllers)
 			})
 		},
 	}
@@ -42,6 +43,7 @@ func command() *cobra.Command {
 	f.StringVar(&config.EtcdKey, "etcd-key", "", "its key")
 	f.StringVar(&config.Kubeconfig, "kubeconfig", "", "kubeconfig by which callers are checked and pods made")
 	f.StringVar(&config.Registry, "registry", "", "HOST:PORT of the registry that image streams live in")
-	f.StringVar(&image, "builder-image", "", "image of the build pods' containers")
+	f.DurationVar(&controllers.SecretDelay, "pull-secret-delay", 0, "time from a service account's creation until it gets its pull secret; 0 is a random one")
+	f.StringVar(&controllers.Image, "builder-image", "", "image of the build pods' containers")
 	return cmd
 }

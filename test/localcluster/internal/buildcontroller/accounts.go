@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"hash/crc64"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -25,9 +27,12 @@ const (
 	tokenReserve = tokenLife * 4 / 10
 )
 
-// secretDelay is the time from an account's creation until it gets its Secret, unless its namespace has
-// SecretDelayAnnotation. A pod that is created earlier has no such pull secret.
-const secretDelay = time.Second
+// An account gets its Secret between secretDelayLeast and secretDelayMost after its creation, unless Config.SecretDelay or its
+// namespace's SecretDelayAnnotation fixes the delay. A pod that is created earlier has no such pull secret.
+const (
+	secretDelayLeast = 500 * time.Millisecond
+	secretDelayMost  = 5 * time.Second
+)
 
 // SecretDelayAnnotation of a namespace is the time from the creation of its accounts until they get their Secrets.
 const SecretDelayAnnotation = "localcluster/pull-secret-delay"
@@ -52,9 +57,9 @@ func ordinary(namespace string) bool {
 // only pull. OpenShift's has a random name; this name is known, so that a cluster file can contain it.
 const pullSecret = "registry-pull"
 
-// handleNamespace creates the service account `builder` with its right to push, and the secrets with which it and the
-// account `default` use the registry. It grants the right only once: if a user removes it, the registry refuses the
-// namespace's builds.
+// handleNamespace creates the service account `builder` with its right to push and its Secret, and the Secret that account default
+// gets. It grants the right only once: if a user removes it, the registry refuses the namespace's builds. Both Secrets come at
+// once: OpenShift's build controller waits for the first, and the second stands for one that a user has created before.
 func handleNamespace(ctx context.Context, client kubernetes.Interface, registry, name string) error {
 	if !ordinary(name) {
 		return nil
@@ -74,14 +79,17 @@ func handleNamespace(ctx context.Context, client kubernetes.Interface, registry,
 	if err != nil {
 		return err
 	}
-	return errors.Join(
-		ensureSecret(ctx, client, registry, builder, metav1.ObjectMeta{GenerateName: builder.Name + "-dockercfg-"}),
-		ensureSecret(ctx, client, registry, puller, metav1.ObjectMeta{Name: pullSecret}))
+	if puller.Annotations[secretAnnotation] == "" {
+		if _, err := newSecret(ctx, client, registry, puller, metav1.ObjectMeta{Name: pullSecret}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+	return ensureSecret(ctx, client, registry, builder, metav1.ObjectMeta{GenerateName: builder.Name + "-dockercfg-"})
 }
 
-// handleAccount gives a user's account its Secret. If it is too early, it returns how long to wait.
-func handleAccount(ctx context.Context, client kubernetes.Interface, registry, namespace, name string) (again time.Duration, err error) {
-	if !ordinary(namespace) || name == "default" {
+// handleAccount gives an account of a user's namespace its Secret. If it is too early, it returns how long to wait.
+func handleAccount(ctx context.Context, client kubernetes.Interface, config Config, namespace, name string) (again time.Duration, err error) {
+	if !ordinary(namespace) || name == buildapi.BuilderAccount {
 		return 0, nil
 	}
 	account, err := client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -91,30 +99,38 @@ func handleAccount(ctx context.Context, client kubernetes.Interface, registry, n
 	if err != nil || account.DeletionTimestamp != nil {
 		return 0, err
 	}
-	delay, err := delayOf(ctx, client, namespace)
+	delay, err := delayOf(ctx, client, config, account)
 	if left := time.Until(account.CreationTimestamp.Add(delay)); err != nil || left > 0 {
 		return left, err
 	}
-	err = ensureSecret(ctx, client, registry, account, metav1.ObjectMeta{GenerateName: name + "-dockercfg-"})
+	meta := metav1.ObjectMeta{GenerateName: name + "-dockercfg-"}
+	if name == "default" {
+		meta = metav1.ObjectMeta{Name: pullSecret}
+	}
+	err = ensureSecret(ctx, client, config.Registry, account, meta)
 	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return 0, nil // the account was deleted in the meantime
 	}
 	return 0, err
 }
 
-func delayOf(ctx context.Context, client kubernetes.Interface, namespace string) (time.Duration, error) {
-	ns, err := client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+// delayOf is the same at each call for an account.
+func delayOf(ctx context.Context, client kubernetes.Interface, config Config, account *corev1.ServiceAccount) (time.Duration, error) {
+	ns, err := client.CoreV1().Namespaces().Get(ctx, account.Namespace, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return 0, nil
 	}
 	if err != nil {
 		return 0, err
 	}
-	text, ok := ns.Annotations[SecretDelayAnnotation]
-	if !ok {
-		return secretDelay, nil
+	if text, ok := ns.Annotations[SecretDelayAnnotation]; ok {
+		return time.ParseDuration(text)
 	}
-	return time.ParseDuration(text)
+	if config.SecretDelay > 0 {
+		return config.SecretDelay, nil
+	}
+	chance := rand.New(rand.NewPCG(0, crc64.Checksum([]byte(account.UID), crc64.MakeTable(crc64.ISO)))) //nolint:gosec // no secret
+	return secretDelayLeast + time.Duration(chance.Int64N(int64(secretDelayMost-secretDelayLeast))), nil
 }
 
 // ensureAccount returns the service account. If it is missing, ensureAccount creates it, after before has succeeded.
@@ -163,6 +179,23 @@ func ensureSecret(ctx context.Context, client kubernetes.Interface, registry str
 			return err
 		}
 	}
+	secret, err := newSecret(ctx, client, registry, account, meta)
+	if apierrors.IsAlreadyExists(err) {
+		return link(ctx, client, account, meta.Name)
+	}
+	if err != nil {
+		return err
+	}
+	if err := link(ctx, client, account, secret.Name); err != nil {
+		// The next attempt creates another Secret.
+		return errors.Join(err, secrets.Delete(ctx, secret.Name, metav1.DeleteOptions{}))
+	}
+	return nil
+}
+
+// newSecret creates a Secret of the account for the registry.
+func newSecret(ctx context.Context, client kubernetes.Interface, registry string, account *corev1.ServiceAccount, meta metav1.ObjectMeta) (*corev1.Secret, error) {
+	secrets := client.CoreV1().Secrets(account.Namespace)
 	meta.Annotations = map[string]string{accountAnnotation: account.Name}
 	meta.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ServiceAccount", Name: account.Name, UID: account.UID}}
 	secret, err := secrets.Create(ctx, &corev1.Secret{
@@ -171,14 +204,12 @@ func ensureSecret(ctx context.Context, client kubernetes.Interface, registry str
 		Data:       map[string][]byte{corev1.DockerConfigKey: []byte("{}")},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	err = errors.Join(fill(ctx, client, registry, account, secret), link(ctx, client, account, secret.Name))
-	if err != nil {
-		// The next attempt creates another Secret.
-		return errors.Join(err, secrets.Delete(ctx, secret.Name, metav1.DeleteOptions{}))
+	if err := fill(ctx, client, registry, account, secret); err != nil {
+		return nil, errors.Join(err, secrets.Delete(ctx, secret.Name, metav1.DeleteOptions{}))
 	}
-	return nil
+	return secret, nil
 }
 
 // fill writes a new token into the Secret. As on OpenShift, the token is valid only as long as the Secret exists.

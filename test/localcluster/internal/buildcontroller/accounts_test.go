@@ -47,7 +47,7 @@ func newAccounts(tokenLife time.Duration) *kubefake.Clientset {
 func handleAccounts(t *testing.T, client *kubefake.Clientset, wantName, wantToken string) {
 	t.Helper()
 	for _, namespace := range []string{"team", "kube-system"} {
-		if again, err := handleAccount(t.Context(), client, "registry:5000", namespace, "trainer"); again > 0 || err != nil {
+		if again, err := handleAccount(t.Context(), client, Config{Registry: "registry:5000"}, namespace, "trainer"); again > 0 || err != nil {
 			t.Fatal(again, err)
 		}
 	}
@@ -102,7 +102,7 @@ func TestSecretsComeLate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	again, err := handleAccount(t.Context(), client, "registry:5000", "late", "trainer")
+	again, err := handleAccount(t.Context(), client, Config{Registry: "registry:5000"}, "late", "trainer")
 	if err != nil || again < 35*time.Second || again > 40*time.Second {
 		t.Errorf("the next attempt is in %s, %v; want 40 s after the creation", again, err)
 	}

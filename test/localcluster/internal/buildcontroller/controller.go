@@ -32,6 +32,8 @@ type Config struct {
 	Image string
 	// Registry is the HOST:PORT of the registry of the ImageStreams.
 	Registry string
+	// SecretDelay is the time from an account's creation until it gets its Secret; 0 is a random one.
+	SecretDelay time.Duration
 }
 
 // workers is the number of objects that the controller handles in parallel.
@@ -190,9 +192,9 @@ func (c *controller) secretSeen(obj any) {
 	}
 }
 
-// accountChanged queues the account. For the accounts that every namespace has, it queues the namespace.
+// accountChanged queues the account. For builder, it queues the namespace.
 func (c *controller) accountChanged(namespace, name string) {
-	if name == buildapi.BuilderAccount || name == "default" {
+	if name == buildapi.BuilderAccount {
 		c.queue.Add(key{kindNamespace, "", namespace})
 		return
 	}
@@ -235,7 +237,7 @@ func (c *controller) handle(ctx context.Context, k key) (err error) {
 	case kindNamespace:
 		return handleNamespace(ctx, c.Kube, c.config.Registry, k.name)
 	case kindAccount:
-		again, err := handleAccount(ctx, c.Kube, c.config.Registry, k.namespace, k.name)
+		again, err := handleAccount(ctx, c.Kube, c.config, k.namespace, k.name)
 		if again > 0 {
 			c.queue.AddAfter(k, again)
 		}

@@ -101,7 +101,10 @@ on two cores; after that they come from the cache. --tekton=false, --tkn=false,
 	cmd.Flags().IntVar(&flags.GPUs, "gpus", cluster.DefaultOptions.GPUs, "stand-in GPUs of each node, 0 to 8")
 	cmd.Flags().StringVar(&flags.Profile, "profile", "",
 		"be like another cluster: "+strings.Join(profile.Names(), ", ")+"; "+noProfile+" ends it. Works on a running cluster")
+	cmd.Flags().DurationVar(&flags.PullSecretDelay, "pull-secret-delay", 0,
+		"time from a service account's creation until it gets its pull secret; 0 is a random time of 0.5 to 5 s for each. Works on a running cluster")
 	cmd.Flags().BoolVar(&tekton, "tekton", true, "Tekton; a later up adds it if this one does not, and none takes it away")
+	cmd.Flags().BoolVar(&flags.NewestTekton, "newest-tekton", false, "the newest Tekton in place of the long-term release, until down")
 	cmd.Flags().BoolVar(&networks, "networks", true, "Multus and Whereabouts, which attach NICs to pods; a later up adds them if this one does not, and none takes them away")
 	cmd.Flags().BoolVar(&extras.Tkn, "tkn", true, "tkn, Tekton's command line; a later up adds it if this one does not")
 	cmd.Flags().BoolVar(&extras.TrainingImage, "training-image", true, "make image training, which the end-to-end tests train in; a later up makes it if this one does not")
@@ -138,6 +141,12 @@ func chosenOptions(cmd *cobra.Command, flags cluster.Options) (cluster.Options, 
 	}
 	if cmd.Flags().Changed("gpus") {
 		options.GPUs = flags.GPUs
+	}
+	if cmd.Flags().Changed("pull-secret-delay") {
+		options.PullSecretDelay = flags.PullSecretDelay
+	}
+	if cmd.Flags().Changed("newest-tekton") {
+		options.NewestTekton = flags.NewestTekton
 	}
 	if cmd.Flags().Changed("triggers") {
 		options.Triggers = flags.Triggers

@@ -150,7 +150,8 @@ func (p *plan) buildAPI() process.Spec {
 	spec := p.component("openshift-apiserver", topology.Control(), p.openshift,
 		"--address="+topology.BuildAPIAddress, "--cert="+serving.Cert, "--key="+serving.Key,
 		"--etcd=https://"+topology.EtcdAddress, "--etcd-ca="+p.ca.CertPath(), "--etcd-cert="+etcd.Cert, "--etcd-key="+etcd.Key,
-		"--kubeconfig="+p.stand("openshift-apiserver"), "--registry="+topology.RegistryHost, "--builder-image="+p.builderImage)
+		"--kubeconfig="+p.stand("openshift-apiserver"), "--registry="+topology.RegistryHost, "--builder-image="+p.builderImage,
+		"--pull-secret-delay="+p.options.PullSecretDelay.String())
 	spec.Env = []string{"DOCKER_CONFIG=" + DockerConfig()}
 	return spec
 }

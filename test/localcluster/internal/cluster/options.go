@@ -11,7 +11,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/build"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/profile"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
@@ -37,6 +39,10 @@ type Options struct {
 	Peers bool
 	// NoTekton omits Tekton. A later up can add it.
 	NoTekton bool
+	// PullSecretDelay is the time from a service account's creation until it gets its pull secret; 0 is a random one.
+	PullSecretDelay time.Duration
+	// NewestTekton runs the newest Tekton in place of the long-term release.
+	NewestTekton bool
 	// NoNetworks omits Multus and Whereabouts, so that pods have one network. A later up can add them.
 	NoNetworks bool
 }
@@ -51,6 +57,14 @@ type Extras struct {
 
 // DefaultOptions are the options of an up without flags.
 var DefaultOptions = Options{Nodes: 2, GPUs: 4}
+
+// tekton is the set of Tekton's programs.
+func (o Options) tekton() build.Set {
+	if o.NewestTekton {
+		return build.NewestTekton
+	}
+	return build.Tekton
+}
 
 // Validate returns all mistakes in one error.
 func (o Options) Validate() error {

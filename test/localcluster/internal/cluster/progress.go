@@ -24,6 +24,11 @@ func (p *progress) say(format string, args ...any) {
 
 // stage runs one stage and prints its duration.
 func (p *progress) stage(name string, run func() error) error {
+	return p.known(name, 0, run)
+}
+
+// known is stage for one that usually lasts as long on two cores, which its progress shows.
+func (p *progress) known(name string, usually time.Duration, run func() error) error {
 	start := time.Now()
 	done := make(chan struct{})
 	stopped := make(chan struct{})
@@ -36,7 +41,11 @@ func (p *progress) stage(name string, run func() error) error {
 			case <-done:
 				return
 			case <-ticker.C:
-				p.say("  ...     %-36s %6.1fs so far", name, time.Since(start).Seconds())
+				of := ""
+				if usually > 0 {
+					of = fmt.Sprintf(", usually %.0fs on two cores", usually.Seconds())
+				}
+				p.say("  ...     %-36s %6.1fs so far%s", name, time.Since(start).Seconds(), of)
 			}
 		}
 	}()

@@ -125,6 +125,9 @@ func (u *startup) discardRemains(ctx context.Context) error {
 	if ok && stored.Triggers && !u.options.Triggers {
 		return errors.New("a cluster with Tekton Triggers is up; run localcluster down first, or leave --triggers out")
 	}
+	if ok && stored.NewestTekton != u.options.NewestTekton {
+		return errors.New("a cluster with another Tekton is up; run localcluster down first, or leave --newest-tekton as it was")
+	}
 	reason := remains(ok, stored)
 	if reason == "" {
 		return nil
@@ -281,7 +284,7 @@ func (u *startup) compile(ctx context.Context, logDir string) error {
 		sets = append(sets, build.Networks)
 	}
 	if !u.options.NoTekton {
-		sets = append(sets, build.Tekton)
+		sets = append(sets, u.options.tekton())
 	}
 	if u.options.Kueue {
 		sets = append(sets, build.Kueue)
@@ -305,7 +308,7 @@ func (u *startup) compile(ctx context.Context, logDir string) error {
 			if err != nil {
 				return err
 			}
-			err = u.progress.stage("compiling "+set.Name, func() error {
+			err = u.progress.known("compiling "+set.Name, set.Usually, func() error {
 				_, err := builder.Build(ctx, set, log)
 				return err
 			})

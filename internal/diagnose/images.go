@@ -30,8 +30,7 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	f := fail.Finding{Reason: fail.ImageUnavailable, Object: "pod " + pod.Name, Since: e.firstPullError(pod, c.image())}
 	registry, repository := parts(c.image())
 	node := pod.Spec.NodeName
-	// The image's own name may contain any sign.
-	lower := strings.ReplaceAll(strings.ToLower(text), strings.ToLower(c.image()), "")
+	lower := withoutImage(text, c)
 	what := ""
 	switch {
 	case waiting.Reason == "InvalidImageName":
@@ -58,7 +57,7 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 		what = "is in a registry that limits how often it may be pulled"
 		f.Next = e.pullSecret(registry)
 	case refused(lower) && slices.ContainsFunc(WithoutPullSecrets(e.Snapshot), func(p corev1.Pod) bool { return p.UID == pod.UID }):
-		what = "cannot be pulled, because the pod was created before service account " + e.Account.Name + " got its pull secrets"
+		what = "cannot be pulled, because the pod was created before service account " + e.Account.Name + " got its pull secrets (" + pullSecretsOf(e.Account) + ")"
 		f.Next = fmt.Sprintf("oc delete pod %s -n %s (the next pod has them)", pod.Name, pod.Namespace)
 		if named := e.template().ImagePullSecrets; len(named) > 0 && lacksSecrets(named, e.Account) {
 			f.Next = "start the environment again in the same way: that adds them to its StatefulSet and replaces the pod"
@@ -104,6 +103,11 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 		f.Seen += "; " + oneLine(missing.text)
 	}
 	return f
+}
+
+// withoutImage is the text in lower case without the image's own name, which may contain any sign.
+func withoutImage(text string, c container) string {
+	return strings.ReplaceAll(strings.ToLower(text), strings.ToLower(c.image()), "")
 }
 
 // refused reports whether a registry's error asks for other credentials.

@@ -14,21 +14,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// pullSecretAnnotation is on a service account that OpenShift has given a Secret for its internal registry; it names the
-// Secret. Releases before 4.16 have no annotation, and call the Secret ACCOUNT-dockercfg-SUFFIX.
-const pullSecretAnnotation = "openshift.io/internal-registry-pull-secret-ref"
-
-// HasPullSecret reports whether OpenShift has given the account its Secret for the internal registry, which it does some
-// moments after the account was created.
-func HasPullSecret(account *corev1.ServiceAccount) bool {
-	return slices.ContainsFunc(account.ImagePullSecrets, func(ref corev1.LocalObjectReference) bool { return IsPullSecretOf(account, ref) })
-}
-
-// IsPullSecretOf reports whether OpenShift has created the Secret for the account.
-func IsPullSecretOf(account *corev1.ServiceAccount, ref corev1.LocalObjectReference) bool {
-	return ref.Name == account.Annotations[pullSecretAnnotation] || strings.HasPrefix(ref.Name, account.Name+"-dockercfg-")
-}
-
 // CurrentPullSecrets returns the named pull secrets with those that OpenShift has created for the account as they are now.
 // Without names it returns none: pods copy the account's.
 func CurrentPullSecrets(named []corev1.LocalObjectReference, account *corev1.ServiceAccount) (current []corev1.LocalObjectReference) {
@@ -36,12 +21,12 @@ func CurrentPullSecrets(named []corev1.LocalObjectReference, account *corev1.Ser
 		return nil
 	}
 	for _, ref := range named {
-		if !IsPullSecretOf(account, ref) || slices.Contains(account.ImagePullSecrets, ref) {
+		if !kube.IsPullSecretOf(account, ref) || slices.Contains(account.ImagePullSecrets, ref) {
 			current = append(current, ref)
 		}
 	}
 	for _, ref := range account.ImagePullSecrets {
-		if IsPullSecretOf(account, ref) && !slices.Contains(current, ref) {
+		if kube.IsPullSecretOf(account, ref) && !slices.Contains(current, ref) {
 			current = append(current, ref)
 		}
 	}
@@ -66,12 +51,21 @@ func cannotPull(pod *corev1.Pod) bool {
 // lacksSecrets reports whether the account has a Secret for the internal registry that is not among these. A Secret that
 // OpenShift has replaced does not exist any more.
 func lacksSecrets(has []corev1.LocalObjectReference, account *corev1.ServiceAccount) bool {
-	if !HasPullSecret(account) {
+	if !kube.HasPullSecret(account) {
 		return len(has) == 0 && len(account.ImagePullSecrets) > 0
 	}
 	return !slices.ContainsFunc(account.ImagePullSecrets, func(ref corev1.LocalObjectReference) bool {
-		return IsPullSecretOf(account, ref) && slices.Contains(has, ref)
+		return kube.IsPullSecretOf(account, ref) && slices.Contains(has, ref)
 	})
+}
+
+// pullSecretsOf lists the account's pull secrets.
+func pullSecretsOf(account *corev1.ServiceAccount) string {
+	var names []string
+	for _, ref := range account.ImagePullSecrets {
+		names = append(names, ref.Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // readAccount reads the service account if a pod cannot pull.
@@ -80,12 +74,8 @@ func (s *Snapshot) readAccount(ctx context.Context, client kubernetes.Interface)
 	if i < 0 {
 		return nil
 	}
-	spec := s.Pods[i].Spec
-	if s.Account, err = readableAccount(ctx, client, s.Pods[i].Namespace, spec.ServiceAccountName); s.Account == nil || HasPullSecret(s.Account) {
-		return err
-	}
-	other, err := readableAccount(ctx, client, s.Pods[i].Namespace, "default")
-	s.awaitsSecrets = other != nil && HasPullSecret(other)
+	s.Account, err = readableAccount(ctx, client, s.Pods[i].Namespace, s.Pods[i].Spec.ServiceAccountName)
+	s.awaitsSecrets = s.Account != nil && kube.AwaitsPullSecret(ctx, client, s.Account)
 	return err
 }
 

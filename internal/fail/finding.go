@@ -67,6 +67,15 @@ func (f Finding) Err(doing string) error {
 	return &Error{Reason: f.Reason, Err: &findingError{f, doing}, Next: f.Next}
 }
 
+// Message is the finding as a message of several lines: what was seen, and what to do next.
+func (f Finding) Message() string {
+	message := (&findingError{Finding: f}).Error()
+	if f.Next != "" {
+		message += "\nnext: " + f.Next
+	}
+	return message
+}
+
 // FindingOf is the finding that err was made of, with err's reason and advice. The text of any other error is what was seen.
 func FindingOf(err error) Finding {
 	f := Finding{Seen: err.Error()}

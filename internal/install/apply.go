@@ -70,22 +70,42 @@ func Apply(ctx context.Context, client dynamic.Interface, object *unstructured.U
 	return change, nil
 }
 
-// ApplyAll applies the objects in order and reports each to done. An error names what was applied before it.
-func ApplyAll(ctx context.Context, client dynamic.Interface, objects []*unstructured.Unstructured, done func(Change)) error {
+// ApplyAll applies the objects and reports each to done: CronJobs last, once the accounts among the objects have their pull
+// secrets, because their pods may start at once. It ends when every account has them, so that a run can start, and calls say
+// if it waits for that. An error names what was applied before it.
+func ApplyAll(ctx context.Context, c *kube.Clients, objects []*unstructured.Unstructured, say func(string), done func(Change)) error {
 	var applied []string
+	apply := func(jobs bool) error {
+		for _, object := range objects {
+			if (object.GetKind() == "CronJob") != jobs {
+				continue
+			}
+			change, err := Apply(ctx, c.Objects, object, false)
+			switch {
+			case err != nil && len(applied) > 0:
+				return fail.Advise(fail.Because(fail.ReasonOf(err), fmt.Errorf("%w; applied before it: %s", err, strings.Join(applied, ", "))),
+					"fix that, then run the same command again: applied objects stay as they are")
+			case err != nil:
+				return err
+			}
+			applied = append(applied, change.Object)
+			done(change)
+		}
+		return nil
+	}
+	if err := apply(false); err != nil {
+		return err
+	}
 	for _, object := range objects {
-		change, err := Apply(ctx, client, object, false)
-		switch {
-		case err != nil && len(applied) > 0:
-			return fail.Advise(fail.Because(fail.ReasonOf(err), fmt.Errorf("%w; applied before it: %s", err, strings.Join(applied, ", "))),
-				"fix that, then run the same command again: applied objects stay as they are")
-		case err != nil:
+		if object.GetKind() != "ServiceAccount" {
+			continue
+		}
+		// A user who may not read the account has what was applied.
+		if _, err := kube.AccountWithPullSecrets(ctx, c.Kube, object.GetNamespace(), object.GetName(), say); err != nil && ctx.Err() != nil {
 			return err
 		}
-		applied = append(applied, change.Object)
-		done(change)
 	}
-	return nil
+	return apply(true)
 }
 
 // TryAll lets the API server check all objects without changing anything, including admission and RBAC's rule

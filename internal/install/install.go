@@ -29,8 +29,8 @@ type Report struct {
 // Install applies the objects to the namespace, and deletes those that an earlier install created and that are no
 // longer among them. Before it changes anything, it checks all rights and lets the API server check every object; a
 // dry run ends there. Errors: PermissionDenied with all refusals; InvalidInput if the namespace or Tekton is missing. If an
-// object fails after all checks, the report has what was changed before it.
-func Install(ctx context.Context, c *kube.Clients, namespace string, objects []*unstructured.Unstructured, dryRun bool) (Report, error) {
+// object fails after all checks, the report has what was changed before it. It calls say if it waits for something.
+func Install(ctx context.Context, c *kube.Clients, namespace string, objects []*unstructured.Unstructured, dryRun bool, say func(string)) (Report, error) {
 	report := Report{Namespace: namespace, DryRun: dryRun, Changes: []Change{}}
 	obsolete, notes := labelled(ctx, c.Objects, namespace, PartLabel+"="+NamespacePart)
 	report.Notes = append(report.Notes, notes...)
@@ -46,7 +46,7 @@ func Install(ctx context.Context, c *kube.Clients, namespace string, objects []*
 		report.Changes = slices.Concat(changes, outcomes(obsolete, Deleted))
 		return report, nil
 	}
-	if err := ApplyAll(ctx, c.Objects, objects, func(change Change) { report.Changes = append(report.Changes, change) }); err != nil {
+	if err := ApplyAll(ctx, c, objects, say, func(change Change) { report.Changes = append(report.Changes, change) }); err != nil {
 		return report, err
 	}
 	deleted, err := deleteAll(ctx, c.Objects, obsolete)

@@ -30,6 +30,8 @@ func furnish(s *apiServer) {
 	s.put(account, `{apiVersion: v1, kind: ConfigMap, metadata: {name: run-receipt, namespace: team, labels: {ml-dev-env/receipt: "true"}}}`)
 }
 
+func said(t *testing.T) func(string) { return func(line string) { t.Log(line) } }
+
 func text(report Report) string {
 	var out strings.Builder
 	_ = report.Print(&out) // a strings.Builder returns no error
@@ -39,14 +41,14 @@ func text(report Report) string {
 func TestInstallDryRunShowsDiff(t *testing.T) {
 	server, clients := startBoth(t, nil)
 	r := request(t)
-	if _, err := Install(t.Context(), clients, "team", render(t, r), false); err != nil {
+	if _, err := Install(t.Context(), clients, "team", render(t, r), false, said(t)); err != nil {
 		t.Fatal(err)
 	}
 	furnish(server)
 	before := len(server.objects)
 	r.ClusterFile = []byte(strings.Replace(clusterFile, "per_node: 8", "per_node: 4", 1))
 	r.Cluster.GPUs.PerNode = 4
-	report, err := Install(t.Context(), clients, "team", render(t, r), true)
+	report, err := Install(t.Context(), clients, "team", render(t, r), true, said(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +74,7 @@ func TestInstallDryRunShowsDiff(t *testing.T) {
 func TestInstallPrunesItsOwn(t *testing.T) {
 	server, clients := startBoth(t, nil)
 	furnish(server)
-	report, err := Install(t.Context(), clients, "team", render(t, request(t)), false)
+	report, err := Install(t.Context(), clients, "team", render(t, request(t)), false, said(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +103,7 @@ func TestInstallChangesNothingWithoutRights(t *testing.T) {
 			furnish(server)
 			server.mayNot = test.mayNot
 			before := len(server.objects)
-			_, err := Install(t.Context(), clients, "team", render(t, request(t)), false)
+			_, err := Install(t.Context(), clients, "team", render(t, request(t)), false, said(t))
 			if fail.ReasonOf(err) != fail.PermissionDenied || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
@@ -116,7 +118,7 @@ func TestUninstall(t *testing.T) {
 	server, clients := startBoth(t, nil)
 	admin := request(t)
 	admin.ClusterRole = true
-	if _, err := Install(t.Context(), clients, "team", render(t, admin), false); err != nil {
+	if _, err := Install(t.Context(), clients, "team", render(t, admin), false, said(t)); err != nil {
 		t.Fatal(err)
 	}
 	furnish(server)
@@ -163,7 +165,7 @@ func paths(s *apiServer) []string {
 
 func TestUninstallRefusesWhileInUse(t *testing.T) {
 	server, clients := startBoth(t, nil)
-	if _, err := Install(t.Context(), clients, "team", render(t, request(t)), false); err != nil {
+	if _, err := Install(t.Context(), clients, "team", render(t, request(t)), false, said(t)); err != nil {
 		t.Fatal(err)
 	}
 	server.put(busyRun, `{apiVersion: tekton.dev/v1, kind: PipelineRun, metadata: {name: nightly, namespace: team, labels: {tekton.dev/pipeline: train-multi-node}}, status: {conditions: [{type: Succeeded, status: Unknown}]}}`)
@@ -190,7 +192,7 @@ func TestUninstallRefusesWhileInUse(t *testing.T) {
 
 func TestUninstallChangesNothingWithoutRights(t *testing.T) {
 	server, clients := startBoth(t, nil)
-	if _, err := Install(t.Context(), clients, "team", render(t, request(t)), false); err != nil {
+	if _, err := Install(t.Context(), clients, "team", render(t, request(t)), false, said(t)); err != nil {
 		t.Fatal(err)
 	}
 	server.mayNot = []string{"delete roles"}

@@ -64,7 +64,7 @@ func Run(ctx context.Context, out, warnings io.Writer, files fs.FS, o Options) e
 		return err
 	}
 	objects = append(objects, carried...)
-	report, err := Install(ctx, clients, request.Namespace, objects, o.DryRun)
+	report, err := Install(ctx, clients, request.Namespace, objects, o.DryRun, func(line string) { fmt.Fprintln(warnings, line) })
 	// After an error the report has the changes before it.
 	if printErr := o.Output.Print(out, report, report.Print); err == nil {
 		err = printErr

@@ -79,7 +79,10 @@ func (d *display) observe(e launch.Event) {
 		}
 		d.writeLine(d.bold("== " + text))
 	case launch.TaskWaiting:
-		d.writeLine(fmt.Sprintf("== %s waits: %s", e.Task, humanize.OneLine(e.Text, 300)))
+		d.writeLine(fmt.Sprintf("== %s waits: %s", e.Task, humanize.OneLine(e.Text, 500)))
+		if e.Next != "" {
+			d.writeLine(step.ForTerminal("   next: " + humanize.OneLine(e.Next, 300)))
+		}
 	case launch.LogLost:
 		d.writeLine(fmt.Sprintf("== the rest of the log of %s cannot be read: %s", e.Task, humanize.PlainLine(e.Text)))
 	case launch.TaskEnded:

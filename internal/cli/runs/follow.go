@@ -41,7 +41,12 @@ type follower struct {
 	upload func(context.Context) error
 	// detach ends follow as soon as the run does not need this program.
 	detach bool
+	// again ends follow with errEarly if the run could be started once more with success.
+	again bool
 }
+
+// errEarly means that the pods of a run came before their service account had its pull secrets, and that no step of the run has run.
+var errEarly = errors.New("the pods of the run came before the pull secrets of their service account")
 
 // follow returns when the run has ended; over is false if the run continues. It cancels a run whose folder could not be
 // uploaded.
@@ -60,7 +65,7 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 		go f.watchTraining(waiting)
 	}
 	var ending launch.Outcome
-	end, uploaded := make(chan error, 1), make(chan error, 1)
+	end, uploaded, early := make(chan error, 1), make(chan error, 1), make(chan struct{}, 1)
 	go func() {
 		var err error
 		ending, err = launch.Follow(ctx, f.clients, f.run, func(e launch.Event) {
@@ -77,6 +82,12 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 				endWaiting()
 			}
 			f.display.observe(e)
+			if f.again && e.Early {
+				select {
+				case early <- struct{}{}:
+				default: // another pod of the run came too early as well
+				}
+			}
 		})
 		end <- err
 	}()
@@ -128,6 +139,10 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 			default:
 				needed = false
 				f.display.print("== the folder is on the nodes; the run no longer needs this machine")
+			}
+		case <-early:
+			if tooLong == nil {
+				return outcome, false, errEarly
 			}
 		case <-ticker.C:
 			f.display.tick()

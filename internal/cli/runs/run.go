@@ -153,7 +153,11 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 	if upload != nil {
 		defer upload.remove()
 	}
-	started, err := launch.Start(ctx, clients, launch.Request{Pipeline: pipeline, Name: o.runName, ServiceAccount: o.serviceAccount, Values: values})
+	request := launch.Request{
+		Pipeline: pipeline, Name: o.runName, ServiceAccount: o.serviceAccount, Values: values,
+		Say: func(line string) { fmt.Fprintln(cmd.ErrOrStderr(), line) },
+	}
+	started, err := launch.Start(ctx, clients, request)
 	if err != nil {
 		return step.Usage(err)
 	}
@@ -171,7 +175,20 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 		detached(cmd, started)
 		return nil
 	}
-	return o.follow(cmd, clients, pipeline, started, upload)
+	err = o.follow(cmd, clients, pipeline, started, upload, true)
+	if !errors.Is(err, errEarly) {
+		return err
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "Starting run %s once more: its pods came before the pull secrets of their service account.\n", started.Name)
+	switch once, err := launch.Restart(ctx, clients, started, request); {
+	case fail.ReasonOf(err) == fail.PermissionDenied:
+		fmt.Fprintf(cmd.ErrOrStderr(), "It cannot be started once more: %v\n", err)
+	case err != nil:
+		return err
+	default:
+		started = once
+	}
+	return o.follow(cmd, clients, pipeline, started, upload, false)
 }
 
 // output is for messages: with --detach, standard output gets only the name.
@@ -202,10 +219,11 @@ func (o *runOptions) prepare(ctx context.Context, pipeline *v1.Pipeline, values 
 	return upload, nil
 }
 
-// follow returns when the run has ended, or when the user or --detach leaves it.
-func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, pipeline *v1.Pipeline, started *v1.PipelineRun, upload *folder) error {
+// follow returns when the run has ended, or when the user or --detach leaves it. With again, it returns errEarly for a run that
+// can be started once more.
+func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, pipeline *v1.Pipeline, started *v1.PipelineRun, upload *folder, again bool) error {
 	out := o.output(cmd)
-	f := follower{clients: clients, run: started, detach: o.detach, display: newDisplay(out, len(pipeline.Spec.Tasks)+len(pipeline.Spec.Finally))}
+	f := follower{clients: clients, again: again, run: started, detach: o.detach, display: newDisplay(out, len(pipeline.Spec.Tasks)+len(pipeline.Spec.Finally))}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)

@@ -113,12 +113,11 @@ func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image strin
 	if print {
 		return step.WriteObjects(cmd.OutOrStdout(), objects)
 	}
-	for _, object := range objects {
-		change, err := install.Apply(ctx, clients.Objects, object, false)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", change.Object, change.Outcome)
+	err = install.ApplyAll(ctx, clients, objects,
+		func(line string) { fmt.Fprintln(cmd.ErrOrStderr(), line) },
+		func(change install.Change) { fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", change.Object, change.Outcome) })
+	if err != nil {
+		return err
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "\nschedule %s starts a run at %s %s, on days %s\n  now:   oc create job --from=cronjob/%s%s %s%s-now -n %s\n  trend: mlenv trend --schedule=%s -n %s\n",
 		s.Name, s.At, s.TimeZone, s.Days, prefix, s.Name, prefix, s.Name, clients.Namespace, s.Name, clients.Namespace)

@@ -23,7 +23,7 @@ import (
 // Apply applies the request's plan and reports each object to done. Before it changes anything, it checks all
 // rights and the objects that it uses but does not create, and lets the API server check every object. It can be repeated.
 // Errors: InvalidInput if the namespace, a constraint, a pool or an attachment is missing; PermissionDenied with all refusals.
-func Apply(ctx context.Context, c *kube.Clients, r Request, done func(install.Change)) (Plan, error) {
+func Apply(ctx context.Context, c *kube.Clients, r Request, say func(string), done func(install.Change)) (Plan, error) {
 	if err := checkNamespace(ctx, c.Kube, r.Namespace); err != nil {
 		return Plan{}, err
 	}
@@ -52,7 +52,7 @@ func Apply(ctx context.Context, c *kube.Clients, r Request, done func(install.Ch
 	if _, err := install.TryAll(ctx, c.Objects, open); err != nil {
 		return Plan{}, err
 	}
-	return plan, install.ApplyAll(ctx, c.Objects, open, done)
+	return plan, install.ApplyAll(ctx, c, open, say, done)
 }
 
 func (r Request) accesses() []kube.Access {

@@ -15,7 +15,7 @@ import (
 func outcomes(t *testing.T, c *fakeCluster, r Request) []string {
 	t.Helper()
 	var changes []string
-	if _, err := Apply(t.Context(), c.Clients, r, func(change install.Change) { changes = append(changes, change.Object+" "+string(change.Outcome)) }); err != nil {
+	if _, err := Apply(t.Context(), c.Clients, r, func(string) {}, func(change install.Change) { changes = append(changes, change.Object+" "+string(change.Outcome)) }); err != nil {
 		t.Fatal(err)
 	}
 	return changes
@@ -86,7 +86,7 @@ func TestOthersKeepTheirRight(t *testing.T) {
 
 func TestCopies(t *testing.T) {
 	c := newCluster(t, append(nics(103, 104, 103, 106), constraint("nccl-scc", "IPC_LOCK"))...)
-	plan, err := Apply(t.Context(), c.Clients, hKim(t), func(install.Change) {})
+	plan, err := Apply(t.Context(), c.Clients, hKim(t), func(string) {}, func(install.Change) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestNothingIsHalfApplied(t *testing.T) {
 			if test.mutate != nil {
 				test.mutate(c)
 			}
-			_, err := Apply(t.Context(), c.Clients, test.r, func(install.Change) {})
+			_, err := Apply(t.Context(), c.Clients, test.r, func(string) {}, func(install.Change) {})
 			if fail.ReasonOf(err) != test.reason || !strings.Contains(fail.NextOf(err), test.next) {
 				t.Fatalf("%v: reason %s, next %q; want %s, %q", err, fail.ReasonOf(err), fail.NextOf(err), test.reason, test.next)
 			}
@@ -167,7 +167,7 @@ func TestNothingIsHalfApplied(t *testing.T) {
 func TestHalfwayIsSaid(t *testing.T) {
 	c := newCluster(t)
 	c.refuseReal = "RoleBinding"
-	_, err := Apply(t.Context(), c.Clients, own(t), func(install.Change) {})
+	_, err := Apply(t.Context(), c.Clients, own(t), func(string) {}, func(install.Change) {})
 	if err == nil || !strings.Contains(err.Error(), "applied before it: serviceaccount/ml-dev-sa, securitycontextconstraints/mlenv-rdma, clusterrole/") {
 		t.Errorf("%v: want what was applied before it", err)
 	}

@@ -86,7 +86,8 @@ func (o *Options) Apply(ctx context.Context, out, warnings io.Writer) error {
 		return err
 	}
 	changes := []install.Change{}
-	plan, err := Apply(ctx, clients, o.Request, func(change install.Change) {
+	say := func(line string) { fmt.Fprintln(warnings, line) }
+	plan, err := Apply(ctx, clients, o.Request, say, func(change install.Change) {
 		changes = append(changes, change)
 		if o.Output.ForPeople() {
 			fmt.Fprintln(out, change.Object, change.Outcome)

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
@@ -26,7 +28,7 @@ type Kind string
 const (
 	// TaskStarted means that a task starts; Event.Retry is the number of earlier attempts.
 	TaskStarted Kind = "task-started"
-	// TaskWaiting means that something keeps a task's pod from running; Event.Text is Tekton's message.
+	// TaskWaiting means that something keeps a task's pod from running; Event.Text is what, and Event.Next what to do.
 	TaskWaiting Kind = "task-waiting"
 	// Line is one line of a task's log, in Event.Text.
 	Line Kind = "line"
@@ -42,8 +44,13 @@ type Event struct {
 	// Time is by the cluster's clock; for a Line, when it was printed.
 	Time time.Time
 	// Task is the task's name in the pipeline.
-	Task  string
-	Text  string
+	Task string
+	Text string
+	// Next is the command or the change that would show or fix what Text reports. It may be empty.
+	Next string
+	// Early is set for TaskWaiting if the pod came before its account had its pull secrets and no step of the run has run: a new
+	// run of the same request can pull its image.
+	Early bool
 	Retry int
 	// Ended is set for TaskEnded.
 	Ended *run.TaskRun
@@ -67,7 +74,7 @@ func FollowTasks(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun,
 func follow(ctx context.Context, f *follower) (Outcome, error) {
 	followed, stop := context.WithCancel(ctx)
 	defer stop()
-	f.ctx, f.tasks = followed, map[string]*task{}
+	f.ctx, f.tasks, f.unpulled = followed, map[string]*task{}, map[string]string{}
 
 	tasks, stopTasks := context.WithCancel(followed)
 	defer stopTasks()
@@ -93,8 +100,14 @@ func follow(ctx context.Context, f *follower) (Outcome, error) {
 	if err != nil {
 		return Outcome{Run: last}, err
 	}
+	return f.outcome(ctx, last)
+}
+
+// outcome is OutcomeOf with what the follower has seen.
+func (f *follower) outcome(ctx context.Context, last *v1.PipelineRun) (Outcome, error) {
 	// The API server may be away for a minute: the caller has followed the run for hours and needs its outcome.
 	var outcome Outcome
+	var err error
 	backoff := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 8}
 	ended := wait.ExponentialBackoffWithContext(ctx, backoff, func(context.Context) (bool, error) {
 		outcome, err = OutcomeOf(ctx, f.clients, last)
@@ -102,6 +115,11 @@ func follow(ctx context.Context, f *follower) (Outcome, error) {
 	})
 	if err == nil {
 		err = ended
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if message, ok := f.unpulled[outcome.failed]; ok && outcome.Receipt == nil {
+		outcome.Message = message
 	}
 	return outcome, err
 }
@@ -117,7 +135,11 @@ type follower struct {
 
 	mu    sync.Mutex
 	tasks map[string]*task
-	logs  sync.WaitGroup
+	// ran is true when a step of the run has run.
+	ran bool
+	// unpulled explains why the image of a task's pod could not be pulled, by the name of the TaskRun: Tekton deletes the pod.
+	unpulled map[string]string
+	logs     sync.WaitGroup
 }
 
 // task is what the events have reported about a TaskRun.
@@ -211,7 +233,7 @@ func (f *follower) updateTask(found *v1.TaskRun) {
 		if step.Running == nil && step.Terminated == nil {
 			continue
 		}
-		ran = true
+		ran, f.ran = true, true
 		if f.quiet {
 			continue
 		}
@@ -231,10 +253,31 @@ func (f *follower) updateTask(found *v1.TaskRun) {
 	case condition.Status != corev1.ConditionUnknown:
 		t.ended = true
 		f.endTask(t, found)
-	case !ran && stuck(condition.Reason, condition.Message) && condition.Message != t.waiting:
-		t.waiting = condition.Message
-		f.emit(Event{Kind: TaskWaiting, Time: condition.LastTransitionTime.Inner.Time, Task: name, Text: condition.Message})
+	case !ran && stuck(condition.Reason, condition.Message):
+		e := Event{Kind: TaskWaiting, Time: condition.LastTransitionTime.Inner.Time, Task: name, Text: condition.Message}
+		if kube.ReasonFor(condition.Reason) == fail.ImageUnavailable {
+			f.explain(&e, found)
+		}
+		if e.Text != t.waiting {
+			t.waiting = e.Text
+			f.emit(e)
+		}
 	}
+}
+
+// StepPod is the pod of a task of a run.
+func StepPod(runName, namespace string, t run.TaskRun) diagnose.StepPod {
+	return diagnose.StepPod{Namespace: namespace, Name: t.Pod, Run: runName, Image: t.Image, Account: t.Account}
+}
+
+// explain replaces Tekton's words for an image that cannot be pulled. A user who may not read the pod gets Tekton's.
+func (f *follower) explain(e *Event, found *v1.TaskRun) {
+	finding, early, err := StepPod(f.of.Name, found.Namespace, run.TaskRunOf(found)).WithoutImage(f.ctx, f.clients.Kube, time.Now())
+	if err != nil || finding.Reason == "" {
+		return
+	}
+	f.unpulled[found.Name] = finding.Message()
+	e.Text, e.Next, e.Early = finding.Seen, finding.Next, early && !f.ran
 }
 
 // stuck reports whether a pod does not run for a reason that may stay. Other pending pods only take their time.

@@ -4,6 +4,7 @@ package launch
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -40,6 +41,8 @@ type Request struct {
 	ServiceAccount string
 	Labels         map[string]string
 	Annotations    map[string]string
+	// Say gets a line when Start waits for something. It may be nil.
+	Say func(line string)
 }
 
 const createTime = 30 * time.Second
@@ -50,12 +53,20 @@ func NewName() string {
 	return Pipeline + "-" + rand.String(letters)
 }
 
-// Start creates the PipelineRun, unless Params refuses the values. If ctx ends meanwhile, Start still creates and returns
-// the run. Errors: InvalidInput, PermissionDenied.
+// Start creates the PipelineRun, unless Params refuses the values. Before, it waits until the account of the steps has its pull
+// secrets. If ctx ends during the creation, Start still creates and returns the run. Errors: InvalidInput, PermissionDenied.
 func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.PipelineRun, error) {
 	wanted, err := request.pipelineRun()
 	if err != nil {
 		return nil, err
+	}
+	say := request.Say
+	if say == nil {
+		say = func(string) {}
+	}
+	_, err = kube.AccountWithPullSecrets(ctx, clients.Kube, wanted.Namespace, wanted.Spec.TaskRunTemplate.ServiceAccountName, say)
+	if errors.Is(err, context.Cause(ctx)) && ctx.Err() != nil {
+		return nil, err // otherwise the pods of the run show what is wrong with their account
 	}
 	// A caller that is interrupted now must get the run to cancel it.
 	creating, done := context.WithTimeout(context.WithoutCancel(ctx), createTime)
@@ -68,6 +79,24 @@ func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.Pip
 		return nil, kube.Problem(fmt.Errorf("starting pipeline %s/%s: %w", wanted.Namespace, Pipeline, err))
 	}
 	return made, nil
+}
+
+// Restart deletes a run of which no step has run and starts it again under its name. The request is that of Start. Errors:
+// InvalidInput, PermissionDenied.
+func Restart(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, request Request) (*v1.PipelineRun, error) {
+	title := "pipelinerun " + of.Namespace + "/" + of.Name
+	runs := clients.Tekton.TektonV1().PipelineRuns(of.Namespace)
+	// In the foreground, so that none of its TaskRuns is left for the next run.
+	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(of.UID)), PropagationPolicy: new(metav1.DeletePropagationForeground)}
+	if err := kube.Deleted(title, runs.Delete(ctx, of.Name, options)); err != nil {
+		return nil, err
+	}
+	err := kube.UntilOne(ctx, title, runs, of.Name, func(run *v1.PipelineRun) (bool, error) { return run == nil || run.UID != of.UID, nil })
+	if err != nil {
+		return nil, err
+	}
+	request.Name = of.Name
+	return Start(ctx, clients, request)
 }
 
 // Installed returns the pipeline that is installed in the clients' namespace.

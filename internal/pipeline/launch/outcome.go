@@ -25,6 +25,8 @@ type Outcome struct {
 	Cancelled bool
 	// Receipt is nil if the run has left no valid one, or if it may not be read.
 	Receipt *receipt.Receipt
+	// failed is the name of the TaskRun that has the message.
+	failed string
 }
 
 // OutcomeOf returns how a run has ended. Errors: PermissionDenied.
@@ -58,7 +60,7 @@ func OutcomeOf(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) (
 		o.Reason = fail.Cancelled
 	}
 	if first := run.FirstFailed(tasks); first != nil && first.Status == run.Failed {
-		o.Message = first.Task + ": " + first.Message
+		o.Message, o.failed = first.Task+": "+first.Message, first.Name
 		if first.Reason != fail.Internal {
 			o.Reason = first.Reason
 		}

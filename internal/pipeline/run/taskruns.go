@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -52,6 +53,8 @@ type TaskRun struct {
 	// Retries is the number of earlier attempts. An attempt that only repeats a final failure does not count: Pod, Ended and
 	// Retries are those of the attempt before it.
 	Retries int
+	// Image is that of the first step, Account the service account.
+	Image, Account string
 	// RepoURL is the param repo-url, "" for a task without it.
 	RepoURL string
 	// Results by name; an array or object as JSON.
@@ -135,6 +138,10 @@ func TaskRunOf(found *v1.TaskRun) TaskRun {
 		Status:  Running,
 		Retries: len(found.Status.RetriesStatus),
 		Results: results(found.Status.Results),
+		Account: found.Spec.ServiceAccountName,
+	}
+	if spec := found.Status.TaskSpec; spec != nil && len(spec.Steps) > 0 {
+		t.Image = spec.Steps[0].Image
 	}
 	for _, param := range found.Spec.Params {
 		if param.Name == repoParam {
@@ -166,10 +173,16 @@ func TaskRunOf(found *v1.TaskRun) TaskRun {
 		case corev1.ConditionFalse:
 			t.Status = Failed
 			t.Reason = cmp.Or(fail.Reason(t.Results["reason"]), tektonReason(found, condition.Reason), fail.Internal)
-			t.Message = cmp.Or(t.Results["message"], condition.Message)
+			// Tekton names an image by its ID, and an image that was not pulled has none.
+			t.Message = cmp.Or(t.Results["message"], strings.Replace(condition.Message, `the image "".`, fmt.Sprintf("the image %q.", t.Image), 1))
 		}
 	}
 	return t
+}
+
+// Unpulled reports whether the task failed because the image of its step could not be pulled.
+func (t TaskRun) Unpulled() bool {
+	return t.Status == Failed && t.Reason == fail.ImageUnavailable && t.Results["reason"] == ""
 }
 
 // tektonReason translates Tekton's reason. Tekton cancels the tasks of a run that timed out.

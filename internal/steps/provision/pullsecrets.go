@@ -5,23 +5,15 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-)
-
-// OpenShift gives a new service account its pull secrets within seconds. Steps may only get accounts, not watch them.
-const (
-	pullSecretTime  = 30 * time.Second
-	pullSecretPause = 500 * time.Millisecond
 )
 
 // addPullSecrets waits until the pods' service account has its pull secrets, because pods copy them when they are created.
@@ -30,7 +22,7 @@ const (
 // replaced the account's.
 func (p *provisioner) addPullSecrets(ctx context.Context, live, want *appsv1.StatefulSet) error {
 	spec := &want.Spec.Template.Spec
-	account, err := p.accountWithSecrets(ctx, spec.ServiceAccountName)
+	account, err := kube.AccountWithPullSecrets(ctx, p.clients.Kube, p.request.Namespace, spec.ServiceAccountName, func(line string) { p.log.Info(line) })
 	if err != nil {
 		return err
 	}
@@ -68,42 +60,7 @@ func (p *provisioner) stepsSecrets(ctx context.Context) []corev1.LocalObjectRefe
 	if err != nil {
 		return nil
 	}
-	return slices.DeleteFunc(account.ImagePullSecrets, func(ref corev1.LocalObjectReference) bool { return diagnose.IsPullSecretOf(account, ref) })
-}
-
-// accountWithSecrets returns the service account as soon as it has pull secrets. It waits only where OpenShift creates them:
-// there the account default of the namespace has some. If none come it warns, for images may need none.
-func (p *provisioner) accountWithSecrets(ctx context.Context, name string) (account *corev1.ServiceAccount, err error) {
-	get := func(name string) (*corev1.ServiceAccount, error) {
-		found, err := p.clients.Kube.CoreV1().ServiceAccounts(p.request.Namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return found, kube.Problem(fmt.Errorf("getting serviceaccount %s/%s: %w", p.request.Namespace, name, err))
-		}
-		return found, nil
-	}
-	if account, err = get(name); err != nil || diagnose.HasPullSecret(account) {
-		return account, err
-	}
-	if other, _ := get("default"); other == nil || !diagnose.HasPullSecret(other) {
-		return account, nil
-	}
-	p.log.Info(fmt.Sprintf("Waiting until service account %s has its pull secrets.", name), "serviceAccount", name)
-	err = wait.PollUntilContextTimeout(ctx, pullSecretPause, pullSecretTime, true, func(context.Context) (bool, error) {
-		found, err := get(name)
-		if err != nil {
-			if kube.Transient(err) {
-				err = nil
-			}
-			return false, err
-		}
-		account = found
-		return diagnose.HasPullSecret(account), nil
-	})
-	if wait.Interrupted(err) && ctx.Err() == nil {
-		p.log.Warn(fmt.Sprintf("Service account %s got no pull secrets within %s: images in the internal registry cannot be pulled without.", name, pullSecretTime), "serviceAccount", name)
-		return account, nil
-	}
-	return account, err
+	return slices.DeleteFunc(account.ImagePullSecrets, func(ref corev1.LocalObjectReference) bool { return kube.IsPullSecretOf(account, ref) })
 }
 
 // replaceWithoutPullSecrets deletes the pods that were created before their service account had its pull secrets. want is

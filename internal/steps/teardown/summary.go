@@ -28,6 +28,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
@@ -147,6 +148,9 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 	}
 	if first := run.FirstFailed(tasks); first != nil && r.Verdict == receipt.Succeeded {
 		r.Verdict = receipt.Failed
+		if first.Unpulled() {
+			t.explainPull(ctx, first)
+		}
 		r.Reason, r.Message = string(cmp.Or(first.Reason, fail.Internal)), first.Message
 	}
 	if r.Verdict != receipt.Succeeded {
@@ -162,6 +166,16 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 		r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.Cancelled), "the run was cancelled"
 	}
 	return nil
+}
+
+// explainPull replaces Tekton's words for an image that could not be pulled. This step's own pod has pulled it.
+func (t *teardown) explainPull(ctx context.Context, task *run.TaskRun) {
+	finding, _, err := launch.StepPod(t.options.Run.Name, t.clients.Namespace, *task).WithoutImage(ctx, t.clients.Kube, t.now())
+	if err != nil {
+		t.log.Warn(fmt.Sprintf("Why the image of task %s was not pulled is unknown: %v", task.Task, err), "error", err)
+	} else if finding.Reason != "" {
+		task.Message = finding.Message()
+	}
 }
 
 // repository is a task's URL as receipts show it: without secrets, and without a folder's hash.

@@ -1,0 +1,94 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+)
+
+// pullSecretTime is how long OpenShift may take to give a new service account its pull secrets, which it does within
+// seconds. The account is asked again and again because steps may not watch accounts.
+const (
+	pullSecretTime  = 30 * time.Second
+	pullSecretPause = 500 * time.Millisecond
+)
+
+// pullSecretAnnotation is on a service account that OpenShift has given a Secret for its internal registry; it names the
+// Secret. Releases before 4.16 have no annotation, and call the Secret ACCOUNT-dockercfg-SUFFIX.
+const pullSecretAnnotation = "openshift.io/internal-registry-pull-secret-ref"
+
+// HasPullSecret reports whether OpenShift has given the account its Secret for the internal registry, which it does some
+// moments after the account was created.
+func HasPullSecret(account *corev1.ServiceAccount) bool {
+	return slices.ContainsFunc(account.ImagePullSecrets, func(ref corev1.LocalObjectReference) bool { return IsPullSecretOf(account, ref) })
+}
+
+// IsPullSecretOf reports whether OpenShift has created the Secret for the account.
+func IsPullSecretOf(account *corev1.ServiceAccount, ref corev1.LocalObjectReference) bool {
+	return ref.Name == account.Annotations[pullSecretAnnotation] || strings.HasPrefix(ref.Name, account.Name+"-dockercfg-")
+}
+
+// AccountWithPullSecrets returns the service account as soon as it has its Secret for the internal registry: a pod copies the
+// pull secrets of its account when it is created, and never gets later ones. It waits at most pullSecretTime, and only if
+// AwaitsPullSecret reports that OpenShift still has to create the Secret. It calls say before it waits, and if no Secret came.
+// The images may need none, so that is no error.
+func AccountWithPullSecrets(ctx context.Context, client kubernetes.Interface, namespace, name string, say func(string)) (*corev1.ServiceAccount, error) {
+	account, err := getAccount(ctx, client, namespace, name)
+	if err != nil || !AwaitsPullSecret(ctx, client, account) {
+		return account, err
+	}
+	say(fmt.Sprintf("Waiting until service account %s has its pull secrets.", name))
+	err = wait.PollUntilContextTimeout(ctx, pullSecretPause, pullSecretTime, true, func(ctx context.Context) (bool, error) {
+		found, err := getAccount(ctx, client, namespace, name)
+		if err != nil {
+			if Transient(err) {
+				err = nil
+			}
+			return false, err
+		}
+		account = found
+		return HasPullSecret(account) || !AwaitsPullSecret(ctx, client, account), nil
+	})
+	if ctx.Err() != nil {
+		return account, fmt.Errorf("waiting for the pull secrets of service account %s/%s: %w", namespace, name, context.Cause(ctx))
+	}
+	if !HasPullSecret(account) && (err == nil || wait.Interrupted(err)) {
+		say(fmt.Sprintf("Service account %s got no pull secrets within %s: images in the internal registry cannot be pulled without.", name, pullSecretTime))
+		err = nil
+	}
+	return account, err
+}
+
+// AwaitsPullSecret reports whether OpenShift has not yet given the account the Secret that it gives every account. If the
+// account default has one, all get one. A new namespace has none yet; then it depends on whether the cluster has image streams.
+func AwaitsPullSecret(ctx context.Context, client kubernetes.Interface, account *corev1.ServiceAccount) bool {
+	if HasPullSecret(account) {
+		return false
+	}
+	other, err := client.CoreV1().ServiceAccounts(account.Namespace).Get(ctx, "default", metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return false
+	case HasPullSecret(other):
+		return true
+	case time.Since(other.CreationTimestamp.Time) > pullSecretTime:
+		return false
+	}
+	_, err = client.Discovery().ServerResourcesForGroupVersion("image.openshift.io/v1")
+	return err == nil
+}
+
+func getAccount(ctx context.Context, client kubernetes.Interface, namespace, name string) (*corev1.ServiceAccount, error) {
+	found, err := client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return found, Problem(fmt.Errorf("getting serviceaccount %s/%s: %w", namespace, name, err))
+	}
+	return found, nil
+}

@@ -59,6 +59,8 @@ func TestCluster(t *testing.T) {
 	localcluster(t, "up", "--triggers")
 	t.Logf("up took %s", time.Since(start).Round(time.Second))
 
+	// First, because later nothing is as new as on a newcomer's machine.
+	t.Run("demo", demo)
 	t.Run("lifecycle", testLifecycle)
 	gpus := semaphore.NewWeighted(gpusOfNode)
 	var both sync.WaitGroup

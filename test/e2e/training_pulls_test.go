@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"fmt"
 	"regexp"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
@@ -43,6 +45,49 @@ func pullSecretsLate(u trainer) {
 		u.Errorf("the new pod has the pull secrets %s, one of which was replaced", got)
 	}
 	u.teardownByHand()
+}
+
+// stepsTooEarly installs and trains at once in new namespaces, whose service accounts get their pull secrets late. Only with these
+// can the image of the steps be pulled.
+func stepsTooEarly(u trainer) {
+	file := u.clusterFile()
+	fresh := func(suffix, delay string) trainer {
+		made := u
+		made.namespace += suffix
+		u.applyText(fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s, annotations: {localcluster/pull-secret-delay: %s}}}", made.namespace, delay))
+		u.Cleanup(func() {
+			if u.Failed() {
+				made.dump()
+			}
+			if out, err := run(u.T, nil, stateDir+"/bin/kubectl", "delete", "namespace", made.namespace, "--wait=false"); err != nil {
+				u.Errorf("deleting the namespace: %v: %s", err, out)
+			}
+		})
+		_, digest, _ := strings.Cut(u.steps, "@")
+		repository := registryHost + "/" + made.namespace + "/steps"
+		if err := crane.Copy(u.steps, repository+":1", crane.WithContext(u.Context())); err != nil {
+			u.Fatal(err)
+		}
+		made.steps = repository + "@" + digest
+		return made
+	}
+	const waits = "Waiting until service account mlenv-pipeline has its pull secrets."
+	by := fresh("-mlenv", "5s")
+	_, problems := by.says("", 0, "install", file, "--steps-image="+by.steps)
+	by.mustContain(problems, waits)
+	by.says("", 0, append([]string{"run", u.repo, "e2e/quick.sh", "--nodes=1"}, runFlags()...)...)
+
+	applied := fresh("-applied", "8s")
+	objects, _ := applied.says("", 0, "install", file, "--steps-image="+applied.steps, "--output=yaml")
+	applied.applyText(objects)
+	e := applied.end(applied.start("e2e/quick.sh", "--param=launcher=command", "--param=nodes=1", oneGPU))
+	e.equal("the receipt's reason", e.receipt.Reason, string(fail.ImageUnavailable))
+	next := "mlenv run --like " + e.run.Name
+	e.mustContain(e.receipt.Message, "image "+applied.steps, "the pod was created before service account mlenv-pipeline got its pull secrets (mlenv-pipeline-dockercfg-", next)
+	if strings.Contains(e.receipt.Message, `""`) {
+		e.Errorf("an empty name is in %q", e.receipt.Message)
+	}
+	applied.says("", 0, strings.Fields(next)[1:]...)
 }
 
 // privateSecret creates a Secret with which private repositories of the registry are pulled.

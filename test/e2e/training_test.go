@@ -159,6 +159,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 	light := []scenario{
 		{"rdma-training", 1, rdmaTraining},
 		{"pull-secrets-late", 1, pullSecretsLate},
+		{"steps-too-early", 1, stepsTooEarly},
 		{"rdma-by-admin", 1, rdmaByAdmin},
 		{"rdma-attachments", 1, rdmaAttachments},
 		{"privileged-gpus", 1, privilegedGPUs},

@@ -1,0 +1,63 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// demoRun is the name of the demo's run in its output.
+var demoRun = regexp.MustCompile(`(?m)^Run \S+/(demo-\S+) is started\.$`)
+
+// demo runs the program of make demo as the first user of a new cluster: nothing is in its namespace, nobody has run a pod or
+// resolved a name, and no node has an image. Its output must be that of the README.
+func demo(t *testing.T) {
+	const namespace = "e2e-demo"
+	root := repository(t)
+	t.Cleanup(func() {
+		if out, err := run(t, nil, stateDir+"/bin/kubectl", "delete", "namespace", namespace, "--wait=false"); err != nil {
+			t.Errorf("deleting the namespace: %v: %s", err, out)
+		}
+	})
+	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "test", "localcluster", "demo", "run"), namespace)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("the demo failed: %v\n%s", err, out)
+	}
+	readme := demoOutput(t, root)
+	for i, line := range readme {
+		readme[i] = strings.NewReplacer(" ml-dev-env/", " "+namespace+"/").Replace(line)
+	}
+	if line := missing(readme, string(out)); line != "" {
+		t.Errorf("the README has the line %q, which the demo did not print:\n%s", line, out)
+	}
+	name := demoRun.FindSubmatch(out)
+	if name == nil {
+		t.Fatalf("the demo started no run:\n%s", out)
+	}
+	u := user{T: t, namespace: namespace}
+	u.mustContain(u.kubectl("get", "configmap", string(name[1])+"-receipt", "--output=jsonpath={.data}"), `"verdict":"Succeeded"`)
+	report, err := os.ReadFile(filepath.Join(root, "bin", "demo.html"))
+	if err != nil || !strings.Contains(string(report), string(name[1])) {
+		t.Errorf("the report of the run: %v, %d bytes without the run's name", err, len(report))
+	}
+}
+
+// demoOutput is what the README says that make demo prints.
+func demoOutput(t *testing.T, root string) []string {
+	t.Helper()
+	demo := false
+	for _, b := range tutorialPages(t, root)["README.md"] {
+		if demo && b.output {
+			return b.text
+		}
+		demo = strings.Join(b.text, "\n") == "make demo"
+	}
+	t.Fatal("the README does not show what make demo prints")
+	return nil
+}

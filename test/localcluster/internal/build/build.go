@@ -20,6 +20,8 @@ import (
 // Set is a set of programs that one `go build` compiles from one module.
 type Set struct {
 	Name string
+	// Version tells sets with the same name apart, of which the cache keeps each.
+	Version string
 	// Module is the module's folder, relative to the localcluster module's.
 	Module string
 	// Packages are the package arguments of `go build`.
@@ -30,6 +32,9 @@ type Set struct {
 	// a server without a version.
 	Variables []string
 }
+
+// base is the beginning of the names of the set's folders in the cache.
+func (s Set) base() string { return strings.TrimSuffix(s.Name+"-"+s.Version, "-") }
 
 // Sets are the programs that every cluster runs and that Go builds. Module tools and the project's own module require
 // the same versions of what both import, so that it is compiled once.
@@ -59,9 +64,17 @@ var Tkn = Set{Name: "tkn", Module: "tools", Packages: []string{"./tkn"}, Variabl
 // All its other requirements are those of module tools, so most is compiled once.
 var Triggers = Set{Name: "triggers", Module: "tools/triggers", Packages: commands("github.com/tektoncd/triggers", TriggersPrograms)}
 
-// Kueue is a queue for workloads. It has a module of its own, because its other integrations require many modules that
+// Kueue is a queue for workloads. It has modules of its own, because its other integrations require many modules that
 // nothing else requires.
-var Kueue = Set{Name: "kueue", Module: "tools/kueue", Packages: []string{"sigs.k8s.io/kueue/cmd/kueue"}}
+func Kueue(version string) Set {
+	return Set{Name: KueueName, Version: version, Module: "tools/kueue-" + version, Packages: []string{"sigs.k8s.io/kueue/cmd/kueue"}}
+}
+
+// KueueName is the name of every version's set.
+const KueueName = "kueue"
+
+// KueueVersions are versions that differ in how they mark pods, as docs/queues.md describes. The first is the default.
+var KueueVersions = []string{"v0.14.8", "v0.17.0", "v0.19.2"}
 
 // Peers and MPI are other projects that train. A benchmark compares ml-dev-env with them: Kubeflow Trainer with JobSet,
 // and MPI Operator, whose version 0.6.0 does not compile with the client-go of Trainer.
@@ -130,7 +143,7 @@ func (b Builder) Folder(set Set) (string, error) {
 		}
 		fmt.Fprintf(hash, "%s %x\n", file, sha256.Sum256(content))
 	}
-	return filepath.Join(b.Cache, "bin", set.Name+"-"+hex.EncodeToString(hash.Sum(nil))[:12]), nil
+	return filepath.Join(b.Cache, "bin", set.base()+"-"+hex.EncodeToString(hash.Sum(nil))[:12]), nil
 }
 
 // Build compiles the set unless the cache has it, and returns its folder. It writes the compiler's messages to log.
@@ -179,7 +192,7 @@ func (b Builder) Build(ctx context.Context, set Set, log io.Writer) (folder stri
 
 // dropOlder removes the programs that were built from earlier versions of the set's sources.
 func (b Builder) dropOlder(set Set) error {
-	older, err := filepath.Glob(filepath.Join(b.Cache, "bin", set.Name+"-????????????"))
+	older, err := filepath.Glob(filepath.Join(b.Cache, "bin", set.base()+"-????????????"))
 	if err != nil {
 		return err
 	}

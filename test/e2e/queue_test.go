@@ -8,9 +8,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// kueue tests environments that Kueue admits: one whose queue is missing, one that waits for another workload, and one
+// admittedByKueue tests environments that Kueue admits: one whose queue is missing, one that waits for another workload, and one
 // that a more urgent workload preempts. Kueue stays in the cluster.
-func kueue(u trainer) {
+func admittedByKueue(u trainer) {
 	localcluster(u.T, "up", "--kueue")
 	u.kubectl("apply", "--filename=testdata/queue.yaml")
 	u.Cleanup(func() { u.kubectl("delete", "--filename=testdata/queue.yaml") })

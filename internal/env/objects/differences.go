@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 )
 
 // Change is what a difference needs to take effect.
@@ -50,7 +51,10 @@ func Differences(live, want *appsv1.StatefulSet) []Difference {
 		dropClaims(oldSpec)
 		dropClaims(newSpec)
 	}
-	c.add("metadata.labels["+QueueLabel+"]", cmp.Or(live.Labels[QueueLabel], none), cmp.Or(want.Labels[QueueLabel], none))
+	// Kueue adds a StatefulSet without a queue to this one, if the namespace has it.
+	if queue := live.Labels[kueue.QueueLabel]; queue != kueue.DefaultQueue || want.Labels[kueue.QueueLabel] != "" {
+		c.add("metadata.labels["+kueue.QueueLabel+"]", cmp.Or(queue, none), cmp.Or(want.Labels[kueue.QueueLabel], none))
+	}
 	c.compare("spec", oldSpec, newSpec)
 	slices.SortStableFunc(c.found, func(a, b Difference) int { return strings.Compare(a.Path, b.Path) })
 	return c.found
@@ -227,7 +231,7 @@ var phrases = []struct {
 	path  *regexp.Regexp
 	words string
 }{
-	{regexp.MustCompile(`^metadata\.labels`), "queue"},
+	{regexp.MustCompile(`^metadata\.labels\[` + regexp.QuoteMeta(kueue.QueueLabel)), "queue"},
 	{regexp.MustCompile(`^spec\.replicas$`), "nodes"},
 	{regexp.MustCompile(`^spec\.volumeClaimTemplates$`), "storage mode"},
 	{regexp.MustCompile(`^spec\.volumeClaimTemplates\[(.*)\]\.resources\.requests\[storage\]$`), "size of claim $1"},

@@ -18,6 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/test/kueuetest"
 )
 
 // want is the expected result of a check.
@@ -330,7 +331,7 @@ func TestChecks(t *testing.T) {
 		{
 			"Kueue ignores StatefulSets", barcelona, func(w *world, o *Options) {
 				w.queue("team-a", "True", "")
-				w.managed = false
+				w.kueue = nil
 				o.Request.Queue = "team-a"
 			}, Auto,
 			[]want{{"queue", Blocked, "the pods would start without it", "integrations.frameworks"}}, objects.RDMA, fail.QueueUnavailable,
@@ -522,5 +523,23 @@ func TestDocument(t *testing.T) {
 func TestUnanswered(t *testing.T) {
 	if got := unread("nodes", "the nodes", errors.New("connection refused")); !cmp.Equal(got, newCheck("nodes", Unknown, "", "the nodes: connection refused")) {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// TestQueueOfEveryVersion requires that preflight accepts every version of Kueue that manages StatefulSets, in the version of the
+// API that it serves.
+func TestQueueOfEveryVersion(t *testing.T) {
+	for _, version := range kueuetest.Versions {
+		t.Run(version.Name, func(t *testing.T) {
+			w, file := barcelona(t)
+			w.queueIn(version, "team-a", "True", "")
+			report := w.examine(file, Auto, func(_ *Deps, o *Options) { o.Request.Queue = "team-a" })
+			if seen := "LocalQueue team-a of ClusterQueue gpus: 1 workload admitted, 2 waiting"; !said(report, want{"queue", OK, seen, ""}) {
+				t.Errorf("want %q in\n%s", seen, print(report))
+			}
+			if err := report.Err(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

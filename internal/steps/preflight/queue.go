@@ -5,18 +5,14 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 )
-
-// localQueues is the kind of Kueue's queues in a namespace. Kueue serves this version from 0.9 to 0.19 at least.
-var localQueues = schema.GroupVersionResource{Group: queueGroup, Version: "v1beta1", Resource: "localqueues"}
 
 // queue checks that Kueue has the queue, and would admit the environment as one group.
 func (p *probe) queue(ctx context.Context) []Check {
@@ -28,13 +24,15 @@ func (p *probe) queue(ctx context.Context) []Check {
 	blocked := func(next, format string, args ...any) []Check {
 		return []Check{newCheck(name, Blocked, next, format, args...).because(fail.QueueUnavailable)}
 	}
-	if !p.groups[queueGroup] {
-		return blocked("ask an administrator to install Kueue, or leave the queue out", "%s: the cluster has no Kueue (API group %s)", queue, queueGroup)
+	if !p.groups[kueue.Group] {
+		return blocked("ask an administrator to install Kueue, or leave the queue out",
+			"%s: the cluster has no Kueue (API group %s)", queue, kueue.Group)
 	}
 	check, active := p.localQueue(ctx, name)
 	if active {
 		if refused := p.unmanaged(ctx); refused != "" {
-			return blocked("ask an administrator to enable the frameworks pod and statefulset in Kueue's configuration (integrations.frameworks)", "%s: %s", queue, refused)
+			return blocked("ask an administrator to enable the framework statefulset, and pod before Kueue 0.15, "+
+				"in Kueue's configuration (integrations.frameworks)", "%s: %s", queue, refused)
 		}
 	}
 	return []Check{check}
@@ -43,7 +41,7 @@ func (p *probe) queue(ctx context.Context) []Check {
 // localQueue is active also if it cannot be read.
 func (p *probe) localQueue(ctx context.Context, name string) (check Check, active bool) {
 	queue, list := p.Request.Queue, "oc get localqueues -n "+p.Request.Namespace
-	found, err := p.Clients.Objects.Resource(localQueues).Namespace(p.Request.Namespace).Get(ctx, queue, metav1.GetOptions{})
+	found, err := kueue.Get(ctx, p.Clients.Objects, "localqueues", p.Request.Namespace, queue)
 	switch {
 	case apierrors.IsNotFound(err):
 		return newCheck(name, Blocked, list, "namespace %s has no LocalQueue %s", p.Request.Namespace, queue).because(fail.QueueUnavailable), false
@@ -62,9 +60,6 @@ func (p *probe) localQueue(ctx context.Context, name string) (check Check, activ
 	return newCheck(name, OK, "", "LocalQueue %s of ClusterQueue %s: %s admitted, %d waiting", queue, cluster, humanize.Count(int(admitted), "workload"), pending), true
 }
 
-// managedLabel is what Kueue's webhook sets on the pods of a StatefulSet that it manages.
-const managedLabel = "kueue.x-k8s.io/managed"
-
 // unmanaged is why Kueue would not hold the environment's pods, "" if it would. A dry run shows it: without the framework Kueue
 // ignores the label, and the pods would bypass the queue.
 func (p *probe) unmanaged(ctx context.Context) string {
@@ -76,7 +71,7 @@ func (p *probe) unmanaged(ctx context.Context) string {
 		return "Kueue refuses the environment: " + oneLine(err.Error())
 	case err != nil:
 		return "" // admission and permissions report it
-	case answer.Spec.Template.Labels[managedLabel] != "true":
+	case !kueue.Manages(answer.Spec.Template):
 		return "Kueue does not manage StatefulSets in this namespace, so the pods would start without it"
 	}
 	return ""

@@ -25,6 +25,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
@@ -267,6 +268,10 @@ func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result
 		Name: p.request.Name, Mode: p.request.Mode, Why: p.why, Storage: p.request.Storage, Nodes: p.request.Nodes, ImageDigest: digest(pods, p.request.Image),
 		Services: p.waitServices(ctx, credentials),
 	}, usable, nil
+}
+
+func (p *provisioner) queue() kueue.Queue {
+	return kueue.Queue{Namespace: p.request.Namespace, Name: p.request.Queue}
 }
 
 // start applies the objects of the request and waits for the nodes. changed reports whether the existing environment is no

@@ -51,9 +51,12 @@ func Differences(live, want *appsv1.StatefulSet) []Difference {
 		dropClaims(oldSpec)
 		dropClaims(newSpec)
 	}
-	// Kueue adds a StatefulSet without a queue to this one, if the namespace has it.
+	// Kueue adds these labels to a StatefulSet without them, if it is configured to.
 	if queue := live.Labels[kueue.QueueLabel]; queue != kueue.DefaultQueue || want.Labels[kueue.QueueLabel] != "" {
 		c.add("metadata.labels["+kueue.QueueLabel+"]", cmp.Or(queue, none), cmp.Or(want.Labels[kueue.QueueLabel], none))
+	}
+	if priority := want.Labels[kueue.PriorityLabel]; priority != "" {
+		c.add("metadata.labels["+kueue.PriorityLabel+"]", cmp.Or(live.Labels[kueue.PriorityLabel], none), priority)
 	}
 	c.compare("spec", oldSpec, newSpec)
 	slices.SortStableFunc(c.found, func(a, b Difference) int { return strings.Compare(a.Path, b.Path) })
@@ -232,6 +235,8 @@ var phrases = []struct {
 	words string
 }{
 	{regexp.MustCompile(`^metadata\.labels\[` + regexp.QuoteMeta(kueue.QueueLabel)), "queue"},
+	{regexp.MustCompile(`^metadata\.labels\[` + regexp.QuoteMeta(kueue.PriorityLabel)), "priority in the queue"},
+	{regexp.MustCompile(`\.annotations\.` + regexp.QuoteMeta(kueue.TopologyAnnotation)), "label of racks"},
 	{regexp.MustCompile(`^spec\.replicas$`), "nodes"},
 	{regexp.MustCompile(`^spec\.volumeClaimTemplates$`), "storage mode"},
 	{regexp.MustCompile(`^spec\.volumeClaimTemplates\[(.*)\]\.resources\.requests\[storage\]$`), "size of claim $1"},

@@ -111,6 +111,9 @@ func TestDifferences(t *testing.T) {
 				"moc-r4pcc02u18-nairr, moc-r4pcc02u25-nairr -> kubernetes.io/hostname In moc-r4pcc02u16-yunshi, moc-r4pcc02u17-nairr, " +
 				"moc-r4pcc02u18-nairr, moc-r4pcc02u25-nairr metadata.name NotIn moc-r4pcc02u15-yunshi", Recreate}}},
 		{"queue", func(r *Request) { r.Queue = "team-a" }, []want{{"queue: none -> team-a", Immutable}}},
+		{"priority", func(r *Request) { r.Queue, r.QueuePriority = "team-a", "urgent" }, []want{
+			{"priority in the queue: none -> urgent", Immutable}, {"queue: none -> team-a", Immutable}}},
+		{"label of racks", func(r *Request) { r.RackLevel = "example.com/rack" }, []want{{"label of racks: none -> example.com/rack", Recreate}}},
 		{"tolerations", func(r *Request) {
 			r.Cluster.Nodes.Tolerations = []cluster.Toleration{{Key: "nairr", Operator: "Exists"}}
 		}, []want{
@@ -252,6 +255,8 @@ func TestKueuesLabels(t *testing.T) {
 		{"default", "", func(r *Request) { r.Queue = "team-a" }, []string{"queue: default -> team-a"}},
 		{"team-a", "", func(*Request) {}, []string{"queue: team-a -> none"}},
 		{"team-a", "normal", func(r *Request) { r.Queue = "team-a" }, nil},
+		{"team-a", "normal", func(r *Request) { r.Queue, r.QueuePriority = "team-a", "urgent" },
+			[]string{"priority in the queue: normal -> urgent"}},
 	} {
 		r := request(t, "barcelona")
 		live := served(build(t, r).StatefulSet)

@@ -37,6 +37,12 @@ func (b builder) statefulSet() *appsv1.StatefulSet {
 	if b.Queue != "" {
 		set.Labels[kueue.QueueLabel] = b.Queue
 	}
+	if b.QueuePriority != "" {
+		set.Labels[kueue.PriorityLabel] = b.QueuePriority
+	}
+	if b.RackLevel != "" {
+		metav1.SetMetaDataAnnotation(&set.Spec.Template.ObjectMeta, kueue.TopologyAnnotation, b.RackLevel)
+	}
 	if b.Storage == cluster.NodeStorage {
 		for _, c := range b.claimList() {
 			set.Spec.VolumeClaimTemplates = append(set.Spec.VolumeClaimTemplates,

@@ -303,6 +303,29 @@ func TestChecks(t *testing.T) {
 			[]want{{"queue", OK, "LocalQueue team-a of ClusterQueue gpus: 1 workload admitted, 2 waiting", ""}}, objects.RDMA, "",
 		},
 		{
+			"a priority in the queue", barcelona, func(w *world, o *Options) {
+				w.queue("team-a", "True", "")
+				o.Request.Queue, o.Request.QueuePriority = "team-a", "urgent"
+			}, Auto,
+			[]want{{"queue", OK, "WorkloadPriorityClass urgent: priority 1000", ""}}, objects.RDMA, "",
+		},
+		{
+			"a priority that may not be read", barcelona, func(w *world, o *Options) {
+				w.queue("team-a", "True", "")
+				w.forbidden = []string{"get workloadpriorityclasses"}
+				o.Request.Queue, o.Request.QueuePriority = "team-a", "urgent"
+			}, Auto,
+			[]want{{"queue", Unknown, "WorkloadPriorityClass urgent", ""}}, objects.RDMA, "",
+		},
+		{
+			"a priority that the cluster does not have", barcelona, func(w *world, o *Options) {
+				w.queue("team-a", "True", "")
+				o.Request.Queue, o.Request.QueuePriority = "team-a", "high"
+			}, Auto,
+			[]want{{"queue", Blocked, "the cluster has no WorkloadPriorityClass high", "oc get workloadpriorityclasses"}},
+			objects.RDMA, fail.QueueUnavailable,
+		},
+		{
 			"a queue that may not be read", barcelona, func(w *world, o *Options) {
 				w.queue("team-a", "True", "")
 				w.forbidden = []string{"get localqueues"}
@@ -434,7 +457,7 @@ func TestChecks(t *testing.T) {
 			report := w.examine(asked.Request.Cluster, test.mode, func(_ *Deps, o *Options) {
 				o.ServiceAccount = asked.ServiceAccount
 				o.Request.Image, o.Request.Routes, o.Request.Services = asked.Request.Image, asked.Request.Routes, asked.Request.Services
-				o.Request.Queue = asked.Request.Queue
+				o.Request.Queue, o.Request.QueuePriority = asked.Request.Queue, asked.Request.QueuePriority
 				o.Request.Nodes, o.Request.ExcludeNodes, o.Request.Storage = asked.Request.Nodes, asked.Request.ExcludeNodes, asked.Request.Storage
 			})
 			for _, want := range test.want {
@@ -533,9 +556,13 @@ func TestQueueOfEveryVersion(t *testing.T) {
 		t.Run(version.Name, func(t *testing.T) {
 			w, file := barcelona(t)
 			w.queueIn(version, "team-a", "True", "")
-			report := w.examine(file, Auto, func(_ *Deps, o *Options) { o.Request.Queue = "team-a" })
-			if seen := "LocalQueue team-a of ClusterQueue gpus: 1 workload admitted, 2 waiting"; !said(report, want{"queue", OK, seen, ""}) {
-				t.Errorf("want %q in\n%s", seen, print(report))
+			report := w.examine(file, Auto, func(_ *Deps, o *Options) { o.Request.Queue, o.Request.QueuePriority = "team-a", "urgent" })
+			for _, seen := range []string{
+				"LocalQueue team-a of ClusterQueue gpus: 1 workload admitted, 2 waiting", "WorkloadPriorityClass urgent: priority 1000",
+			} {
+				if !said(report, want{"queue", OK, seen, ""}) {
+					t.Errorf("want %q in\n%s", seen, print(report))
+				}
 			}
 			if err := report.Err(); err != nil {
 				t.Error(err)

@@ -35,7 +35,7 @@ func (p *probe) queue(ctx context.Context) []Check {
 				"in Kueue's configuration (integrations.frameworks)", "%s: %s", queue, refused)
 		}
 	}
-	return []Check{check}
+	return append([]Check{check}, p.queuePriority(ctx, name)...)
 }
 
 // localQueue is active also if it cannot be read.
@@ -58,6 +58,24 @@ func (p *probe) localQueue(ctx context.Context, name string) (check Check, activ
 	pending, _, _ := unstructured.NestedInt64(found.Object, "status", "pendingWorkloads")
 	admitted, _, _ := unstructured.NestedInt64(found.Object, "status", "admittedWorkloads")
 	return newCheck(name, OK, "", "LocalQueue %s of ClusterQueue %s: %s admitted, %d waiting", queue, cluster, humanize.Count(int(admitted), "workload"), pending), true
+}
+
+// queuePriority checks that the WorkloadPriorityClass exists. Without it Kueue never admits the pods, and gives no reason.
+func (p *probe) queuePriority(ctx context.Context, name string) []Check {
+	priority := p.Request.QueuePriority
+	if priority == "" {
+		return nil
+	}
+	found, err := kueue.Get(ctx, p.Clients.Objects, "workloadpriorityclasses", "", priority)
+	switch {
+	case apierrors.IsNotFound(err):
+		check := newCheck(name, Blocked, "oc get workloadpriorityclasses", "the cluster has no WorkloadPriorityClass %s", priority)
+		return []Check{check.because(fail.QueueUnavailable)}
+	case err != nil:
+		return []Check{unread(name, "WorkloadPriorityClass "+priority, err)}
+	}
+	value, _, _ := unstructured.NestedInt64(found.Object, "value")
+	return []Check{newCheck(name, OK, "", "WorkloadPriorityClass %s: priority %d", priority, value)}
 }
 
 // unmanaged is why Kueue would not hold the environment's pods, "" if it would. A dry run shows it: without the framework Kueue

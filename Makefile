@@ -161,7 +161,7 @@ generate: ## rewrite generated files (cluster file schema, reference pages and t
 	cd $(LOCALCLUSTER) && go mod tidy
 	cd $(LOCALCLUSTER)/tools && go mod tidy
 	cd $(LOCALCLUSTER)/tools/newest && go mod tidy
-	cd $(LOCALCLUSTER)/tools/kueue && go mod tidy
+	for kueue in $(LOCALCLUSTER)/tools/kueue-*; do (cd $$kueue && go mod tidy) || exit 1; done
 	cd $(LOCALCLUSTER)/tools/peers && go mod tidy
 	cd $(LOCALCLUSTER)/tools/mpi && go mod tidy
 	gofmt -w cmd internal test
@@ -176,7 +176,7 @@ verify: ## fail if generate would change something
 	cd $(LOCALCLUSTER) && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools/newest && go mod tidy -diff
-	cd $(LOCALCLUSTER)/tools/kueue && go mod tidy -diff
+	for kueue in $(LOCALCLUSTER)/tools/kueue-*; do (cd $$kueue && go mod tidy -diff) || exit 1; done
 	cd $(LOCALCLUSTER)/tools/peers && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools/mpi && go mod tidy -diff
 	@unformatted=$$(gofmt -l cmd internal test); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }

@@ -18,6 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 )
 
 // activePods selects pods that hold, or may come to hold, something of a node.
@@ -79,8 +80,8 @@ func Collect(ctx context.Context, client kubernetes.Interface, namespace, name s
 	used := e.claimNames()
 	s.Claims = slices.DeleteFunc(claims, func(c corev1.PersistentVolumeClaim) bool { return !slices.Contains(used, c.Name) })
 	about := slices.Concat(e.podNames(), used, []string{name})
-	if i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return pod.Labels[podGroupLabel] != "" }); i >= 0 {
-		about = append(about, s.Pods[i].Labels[podGroupLabel])
+	if i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return kueue.WorkloadOf(&pod) != "" }); i >= 0 {
+		about = append(about, kueue.WorkloadOf(&s.Pods[i]))
 		if len(s.Pods[i].Spec.SchedulingGates) > 0 {
 			s.QueuePosition = queuePosition(ctx, client, &s.Pods[i])
 		}
@@ -102,11 +103,12 @@ func queuePosition(ctx context.Context, client kubernetes.Interface, pod *corev1
 			Position int `json:"positionInClusterQueue"`
 		}
 	}
-	if !kube.Ask(ctx, client, &summary, "/apis/visibility.kueue.x-k8s.io/v1beta1/namespaces", pod.Namespace, "localqueues", pod.Labels[objects.QueueLabel], "pendingworkloads") {
+	queue := []string{"namespaces", pod.Namespace, "localqueues", pod.Labels[kueue.QueueLabel]}
+	if !kueue.Ask(ctx, client, &summary, kueue.Visibility, append(queue, "pendingworkloads")...) {
 		return 0
 	}
 	for _, workload := range summary.Items {
-		if workload.Metadata.Name == pod.Labels[podGroupLabel] {
+		if workload.Metadata.Name == kueue.WorkloadOf(pod) {
 			return workload.Position + 1
 		}
 	}

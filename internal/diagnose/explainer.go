@@ -79,6 +79,7 @@ type event struct {
 	reason, text string
 	first, last  time.Time
 	object       types.UID
+	warning      bool
 	// node of the kubelet that sent the event, if a kubelet did.
 	node string
 }
@@ -96,7 +97,7 @@ func (e *explainer) eventsOf(kind, name string, uid types.UID) []event {
 		found = append(found, event{
 			reason: ev.Reason,
 			text:   strings.TrimPrefix(ev.Message, "(combined from similar events): "),
-			first:  first, last: last, object: about.UID, node: ev.Source.Host,
+			first:  first, last: last, object: about.UID, warning: ev.Type == corev1.EventTypeWarning, node: ev.Source.Host,
 		})
 	}
 	slices.SortStableFunc(found, func(a, b event) int { return a.last.Compare(b.last) })

@@ -9,8 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 )
 
 // pendingPod is a pod that waits for a node, with the scheduler's message.
@@ -85,14 +85,20 @@ func (e *explainer) gated(pod *corev1.Pod) (fail.Finding, bool) {
 		Next:  "oc get workloads.kueue.x-k8s.io -n " + pod.Namespace,
 		Since: c.LastTransitionTime.Time,
 	}
-	if queue := pod.Labels[objects.QueueLabel]; queue != "" {
+	if queue := e.queueOf(pod); queue != "" && kueue.Holds(&pod.Spec) {
 		f.Seen = "LocalQueue " + queue + " has not admitted it" + e.waiting(pod)
 	}
 	return f, true
 }
 
-// podGroupLabel is the name of the Workload to which Kueue counts a pod.
-const podGroupLabel = "kueue.x-k8s.io/pod-group-name"
+// queueOf is the LocalQueue of a pod. A pod that Kueue has just seen may not have its name yet.
+func (e *explainer) queueOf(pod *corev1.Pod) string {
+	queue := pod.Labels[kueue.QueueLabel]
+	if queue == "" && e.StatefulSet != nil {
+		queue = e.StatefulSet.Labels[kueue.QueueLabel]
+	}
+	return queue
+}
 
 // waiting is why Kueue does not admit a pod, and how many wait before it, as far as that is known, behind a colon.
 func (e *explainer) waiting(pod *corev1.Pod) string {
@@ -100,8 +106,11 @@ func (e *explainer) waiting(pod *corev1.Pod) string {
 	if e.QueuePosition > 0 {
 		text = fmt.Sprintf(": it is number %d in its ClusterQueue", e.QueuePosition)
 	}
-	if ev, ok := latest(e.eventsOf("Workload", pod.Labels[podGroupLabel], ""), "Pending"); ok {
-		text += ": " + oneLine(ev.text)
+	for _, ev := range slices.Backward(e.eventsOf("Workload", kueue.WorkloadOf(pod), "")) {
+		// The reason may be Pending, or since Kueue 0.18 a finer one.
+		if ev.warning {
+			return text + ": " + oneLine(ev.text)
+		}
 	}
 	return text
 }

@@ -246,6 +246,7 @@ func (s Snapshot) serverClaim() Snapshot {
 func (s Snapshot) queued(position int, workload, text string) Snapshot {
 	s.QueuePosition = position
 	s.event("Workload", workload, "Pending", text)
+	s.Events[len(s.Events)-1].Type = corev1.EventTypeWarning
 	return s
 }
 

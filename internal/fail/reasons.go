@@ -54,7 +54,8 @@ const (
 	NodesUnavailable Reason = "NodesUnavailable"
 	// NodeTainted: the nodes have a taint that the cluster file does not tolerate.
 	NodeTainted Reason = "NodeTainted"
-	// QueueUnavailable: Kueue, or the LocalQueue, is missing, or does not manage the environment's pods.
+	// QueueUnavailable: Kueue, the LocalQueue or the WorkloadPriorityClass is missing, or Kueue does not manage the
+	// environment's pods.
 	QueueUnavailable Reason = "QueueUnavailable"
 	// QuotaExceeded: a ResourceQuota or LimitRange of the namespace refuses the pods.
 	QuotaExceeded Reason = "QuotaExceeded"

@@ -60,7 +60,7 @@ func Rules() (needed, looking []rbacv1.PolicyRule) {
 func (r Request) role() *rbacv1.Role {
 	needed, looking := Rules()
 	if r.Cluster.Nodes.Queue != "" {
-		looking = append(looking, queueRules()...)
+		looking = append(looking, QueueRules()...)
 	}
 	return &rbacv1.Role{
 		ObjectMeta: r.meta(roleName),
@@ -68,9 +68,9 @@ func (r Request) role() *rbacv1.Role {
 	}
 }
 
-// queueRules are for clusters with Kueue: its queue, and the position in it. An administrator of a namespace often may not
+// QueueRules are for clusters with Kueue: its queue, and the position in it. An administrator of a namespace often may not
 // grant them, so no other cluster's Role has them.
-func queueRules() []rbacv1.PolicyRule {
+func QueueRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		rule("kueue.x-k8s.io", "localqueues")("get"),
 		rule("visibility.kueue.x-k8s.io", "localqueues/pendingworkloads")("get"),
@@ -99,6 +99,8 @@ func ObserverRules() []rbacv1.PolicyRule {
 		rule("k8s.cni.cncf.io", "network-attachment-definitions")("get"),
 		// The users and groups that a constraint lists itself.
 		rule("security.openshift.io", "securitycontextconstraints")("get"),
+		// The topology of a queue's flavours, and whether a priority exists.
+		rule("kueue.x-k8s.io", "clusterqueues", "resourceflavors", "topologies", "workloadpriorityclasses")("get"),
 	}
 }
 

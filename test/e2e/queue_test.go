@@ -3,22 +3,38 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
+	"os"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// kueue tests environments that Kueue admits: one whose queue is missing, one that waits for another workload, and one
-// that a more urgent workload preempts. Kueue stays in the cluster.
-func kueue(u trainer) {
-	localcluster(u.T, "up", "--kueue")
+// kueueVersions mark pods in different ways.
+var kueueVersions = []string{"v0.14.8", "v0.17.0", "v0.19.2"}
+
+// kueueVariable names the version that the scenario kueue tests. Otherwise each night tests the next one.
+const kueueVariable = "E2E_KUEUE"
+
+// admittedByKueue tests environments that Kueue admits: one whose queue is missing, one that waits for another workload, one that a more
+// urgent workload preempts, and one in a rack. Kueue stays in the cluster.
+func admittedByKueue(u trainer) {
+	version := cmp.Or(os.Getenv(kueueVariable), kueueVersions[time.Now().YearDay()%len(kueueVersions)])
+	u.Logf("Kueue %s", version)
+	localcluster(u.T, "up", "--kueue="+version)
 	u.kubectl("apply", "--filename=testdata/queue.yaml")
 	u.Cleanup(func() { u.kubectl("delete", "--filename=testdata/queue.yaml") })
-	u.applyText("{apiVersion: kueue.x-k8s.io/v1beta1, kind: LocalQueue, metadata: {name: team-a, namespace: " + u.namespace + "}, spec: {clusterQueue: gpus}}")
-	u.kubectl("wait", "localqueue/team-a", "--for=condition=Active", "--timeout=1m")
-	inQueue := func(name string) {
+	u.kubectl("label", "node", "node-1", "node-2", "example.com/rack=a")
+	u.Cleanup(func() { u.kubectl("label", "node", "node-1", "node-2", "example.com/rack-") })
+	for name, clusterQueue := range map[string]string{"team-a": "gpus", "team-b": "racks"} {
+		u.applyText(fmt.Sprintf("{apiVersion: kueue.x-k8s.io/v1beta1, kind: LocalQueue, "+
+			"metadata: {name: %s, namespace: %s}, spec: {clusterQueue: %s}}", name, u.namespace, clusterQueue))
+		u.kubectl("wait", "localqueue/"+name, "--for=condition=Active", "--timeout=1m")
+	}
+	inQueue := func(name string, flags ...string) {
 		u.Helper()
-		u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, node-2]\n  queue: "+name))
+		u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, node-2]\n  queue: "+name), flags...)
 	}
 	inQueue("nowhere")
 	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("preflight", fail.QueueUnavailable, "namespace "+u.namespace+" has no LocalQueue nowhere")
@@ -34,7 +50,7 @@ func kueue(u trainer) {
 	}
 	inQueue("team-a")
 	job("first", "")
-	name := u.start("e2e/attempts.sh", byShell, oneGPU, "--param=max-restarts=2")
+	name := u.start("e2e/attempts.sh", byShell, oneGPU, "--param=max-restarts=2", "--param=queue-priority=usual")
 	u.waitOutput(name, "provision", "waiting for its queue", "it is number 1 in its ClusterQueue: couldn't assign flavors to pod set", "insufficient unused quota for nvidia.com/gpu in flavor h100, 2 more needed")
 	out, _ := u.mlenv("doctor")
 	u.mustContain(out, "LocalQueue team-a has not admitted it")
@@ -43,10 +59,18 @@ func kueue(u trainer) {
 	u.waitOutput(name, "train", "[0 -] node 0 is in attempt 2\n", "[1 -] node 1 is in attempt 2\n")
 	// The ResourceFlavor has this node selector.
 	u.mustContain(u.kubectl("get", "pod", "ml-dev-env-1", "--output=jsonpath={.spec.nodeSelector}"), `"kubernetes.io/os":"linux"`)
+	u.mustContain(u.kubectl("get", "pod", "ml-dev-env-1", "--output=jsonpath={.metadata.labels}"), `"kueue.x-k8s.io/priority-class":"usual"`)
 	job("urgent", ", kueue.x-k8s.io/priority-class: urgent")
 	u.waitOutput(name, "train", "Attempt 2 failed: ", "Preempted to accommodate a workload")
 	u.kubectl("delete", "job", "urgent")
 	e := u.end(name).succeeded()
 	e.equal("attempts", fmt.Sprint(len(e.receipt.Attempts)), "3")
 	e.mustContain(e.receipt.Attempts[1].Message, "Preempted to accommodate a workload")
+
+	u.Cleanup(func() { // objects that belong to no namespace
+		u.kubectl("delete", "clusterrolebinding/mlenv-observer-"+u.namespace, "clusterrole/mlenv-observer")
+	})
+	inQueue("team-b", "--admin")
+	e = u.end(u.start("e2e/quick.sh", byShell, oneGPU)).succeeded()
+	e.mustContain(e.log("provision"), "Kueue is asked for nodes with the same value of label example.com/rack.")
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 )
 
 // shipped describes a cluster file of the repository, and the expected results on the local cluster with the profile of
@@ -128,7 +129,7 @@ func mattering(t *testing.T, path string) string {
 	// Two patterns are equal if they yield the same racks.
 	if f.Nodes.RackPattern != "" {
 		slices.Sort(f.Nodes.GPUNodes)
-		racks := network.Racks(t.Context(), nil, cluster.Nodes{RackPattern: f.Nodes.RackPattern}, network.Queue{}, f.Nodes.GPUNodes)
+		racks := network.Racks(t.Context(), nil, cluster.Nodes{RackPattern: f.Nodes.RackPattern}, kueue.Queue{}, f.Nodes.GPUNodes)
 		f.Nodes.RackPattern = strings.Join(racks, ",")
 	}
 	if f.Storage.Mode == cluster.NodeStorage {

@@ -135,7 +135,7 @@ var (
 		{"git-slow", 1, gitSlow},
 		{"dns-away", 1, dnsAway},
 		{"log-full", 1, logFull},
-		{"kueue", 1, kueue},
+		{"kueue", 1, admittedByKueue},
 	}
 )
 

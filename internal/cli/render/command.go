@@ -54,6 +54,7 @@ Exit code 0: printed; 1: the request is invalid; 2: wrong usage.`,
 	flags.IntVar(&o.request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the file)")
 	flags.StringSliceVar(&o.request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, separated by commas")
 	flags.StringVar(&o.request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the file)")
+	flags.StringVar(&o.request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in its queue")
 	flags.StringVar(&o.mode, "mode", "auto", "transport: tcp, rdma, or auto for what the file enables")
 	flags.StringVar(&o.storage, "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the file)")
 	flags.StringVar(&o.request.WorkspaceSize, "workspace-size", "", "size of the workspace claim (default: the file's)")

@@ -19,6 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
@@ -204,7 +205,8 @@ func TestRacks(t *testing.T) {
 		{cluster.Nodes{}, "mixed", []string{"north/east", "", "west", ""}},
 		{cluster.Nodes{}, "nowhere", []string{"north/east", "", "west", ""}},
 	} {
-		got := Racks(t.Context(), client, test.file, Queue{"ml", test.queue}, []string{"moc-r4pcc02u17", "moc-r4pcc04u25", "gpu-3", "other"})
+		names := []string{"moc-r4pcc02u17", "moc-r4pcc04u25", "gpu-3", "other"}
+		got := Racks(t.Context(), client, test.file, kueue.Queue{Namespace: "ml", Name: test.queue}, names)
 		if diff := cmp.Diff(test.want, got); diff != "" {
 			t.Errorf("%+v, queue %q (-want +got):\n%s", test.file, test.queue, diff)
 		}

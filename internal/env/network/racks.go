@@ -11,19 +11,19 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 )
 
 // Racks are those of Kubernetes nodes, "" for an unknown one: by the label that the cluster file names, else by its pattern
 // for names, else by the topology of Kueue's queue, else by region and zone. A rack of several levels has the outermost
 // first, as in block/rack. Without the right to read nodes there are no labels.
-func Racks(ctx context.Context, client kubernetes.Interface, file cluster.Nodes, queue Queue, names []string) []string {
+func Racks(ctx context.Context, client kubernetes.Interface, file cluster.Nodes, queue kueue.Queue, names []string) []string {
 	var labels []string
 	switch {
 	case file.RackLabel != "":
 		labels = []string{file.RackLabel}
 	case file.RackPattern == "":
-		labels = queue.levels(ctx, client)
+		labels = queue.Levels(ctx, client)
 		if len(labels) == 0 {
 			labels = []string{corev1.LabelTopologyRegion, corev1.LabelTopologyZone}
 		}
@@ -64,35 +64,6 @@ func rackOf(has map[string]string, labels []string) string {
 		}
 	}
 	return strings.Join(levels, levelSeparator)
-}
-
-// Queue is a LocalQueue of Kueue, the zero value for none.
-type Queue struct{ Namespace, Name string }
-
-// levels are the node labels of the topology of the queue's flavour, outermost first, without the one that names single
-// nodes. They are nil if it has none, or if flavours differ.
-func (q Queue) levels(ctx context.Context, client kubernetes.Interface) []string {
-	if q.Name == "" {
-		return nil
-	}
-	var found struct {
-		Status struct {
-			Flavors []struct {
-				Topology struct{ Levels []string }
-			}
-		}
-	}
-	if !kube.Ask(ctx, client, &found, "/apis/kueue.x-k8s.io/v1beta1/namespaces", q.Namespace, "localqueues", q.Name) {
-		return nil
-	}
-	var levels []string
-	for i, flavor := range found.Status.Flavors {
-		if i > 0 && !slices.Equal(levels, flavor.Topology.Levels) {
-			return nil
-		}
-		levels = flavor.Topology.Levels
-	}
-	return slices.DeleteFunc(slices.Clone(levels), func(label string) bool { return label == corev1.LabelHostname })
 }
 
 // Order is the order of the nodes' ranks. It makes the nodes of one rack neighbours, and the racks of one outer level, so that a

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 )
 
 // Change is what a difference needs to take effect.
@@ -50,7 +51,13 @@ func Differences(live, want *appsv1.StatefulSet) []Difference {
 		dropClaims(oldSpec)
 		dropClaims(newSpec)
 	}
-	c.add("metadata.labels["+QueueLabel+"]", cmp.Or(live.Labels[QueueLabel], none), cmp.Or(want.Labels[QueueLabel], none))
+	// Kueue adds these labels to a StatefulSet without them, if it is configured to.
+	if queue := live.Labels[kueue.QueueLabel]; queue != kueue.DefaultQueue || want.Labels[kueue.QueueLabel] != "" {
+		c.add("metadata.labels["+kueue.QueueLabel+"]", cmp.Or(queue, none), cmp.Or(want.Labels[kueue.QueueLabel], none))
+	}
+	if priority := want.Labels[kueue.PriorityLabel]; priority != "" {
+		c.add("metadata.labels["+kueue.PriorityLabel+"]", cmp.Or(live.Labels[kueue.PriorityLabel], none), priority)
+	}
 	c.compare("spec", oldSpec, newSpec)
 	slices.SortStableFunc(c.found, func(a, b Difference) int { return strings.Compare(a.Path, b.Path) })
 	return c.found
@@ -227,7 +234,9 @@ var phrases = []struct {
 	path  *regexp.Regexp
 	words string
 }{
-	{regexp.MustCompile(`^metadata\.labels`), "queue"},
+	{regexp.MustCompile(`^metadata\.labels\[` + regexp.QuoteMeta(kueue.QueueLabel)), "queue"},
+	{regexp.MustCompile(`^metadata\.labels\[` + regexp.QuoteMeta(kueue.PriorityLabel)), "priority in the queue"},
+	{regexp.MustCompile(`\.annotations\.` + regexp.QuoteMeta(kueue.TopologyAnnotation)), "label of racks"},
 	{regexp.MustCompile(`^spec\.replicas$`), "nodes"},
 	{regexp.MustCompile(`^spec\.volumeClaimTemplates$`), "storage mode"},
 	{regexp.MustCompile(`^spec\.volumeClaimTemplates\[(.*)\]\.resources\.requests\[storage\]$`), "size of claim $1"},

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 )
 
 // served returns a StatefulSet as the API server v1.34 returns it, with the defaults that the server adds. The defaults were
@@ -110,6 +111,9 @@ func TestDifferences(t *testing.T) {
 				"moc-r4pcc02u18-nairr, moc-r4pcc02u25-nairr -> kubernetes.io/hostname In moc-r4pcc02u16-yunshi, moc-r4pcc02u17-nairr, " +
 				"moc-r4pcc02u18-nairr, moc-r4pcc02u25-nairr metadata.name NotIn moc-r4pcc02u15-yunshi", Recreate}}},
 		{"queue", func(r *Request) { r.Queue = "team-a" }, []want{{"queue: none -> team-a", Immutable}}},
+		{"priority", func(r *Request) { r.Queue, r.QueuePriority = "team-a", "urgent" }, []want{
+			{"priority in the queue: none -> urgent", Immutable}, {"queue: none -> team-a", Immutable}}},
+		{"label of racks", func(r *Request) { r.RackLevel = "example.com/rack" }, []want{{"label of racks: none -> example.com/rack", Recreate}}},
 		{"tolerations", func(r *Request) {
 			r.Cluster.Nodes.Tolerations = []cluster.Toleration{{Key: "nairr", Operator: "Exists"}}
 		}, []want{
@@ -235,6 +239,38 @@ func eachLeaf(path string, node any, visit func(path string)) {
 	case []any:
 		for i, value := range node {
 			leaf(fmt.Sprintf("%s[%d]", path, i), value, func(v any) { node[i] = v })
+		}
+	}
+}
+
+// TestKueuesLabels: Kueue may add labels to a StatefulSet without them, and a second provision must not take these for a
+// difference.
+func TestKueuesLabels(t *testing.T) {
+	for _, test := range []struct {
+		queue, priority string
+		change          func(*Request)
+		want            []string
+	}{
+		{"default", "normal", func(*Request) {}, nil},
+		{"default", "", func(r *Request) { r.Queue = "team-a" }, []string{"queue: default -> team-a"}},
+		{"team-a", "", func(*Request) {}, []string{"queue: team-a -> none"}},
+		{"team-a", "normal", func(r *Request) { r.Queue = "team-a" }, nil},
+		{"team-a", "normal", func(r *Request) { r.Queue, r.QueuePriority = "team-a", "urgent" },
+			[]string{"priority in the queue: normal -> urgent"}},
+	} {
+		r := request(t, "barcelona")
+		live := served(build(t, r).StatefulSet)
+		live.Labels[kueue.QueueLabel] = test.queue
+		if test.priority != "" {
+			live.Labels[kueue.PriorityLabel] = test.priority
+		}
+		test.change(&r)
+		var got []string
+		for _, d := range Differences(live, build(t, r).StatefulSet) {
+			got = append(got, d.String())
+		}
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("%s, %s (-want +got):\n%s", test.queue, test.priority, diff)
 		}
 	}
 }

@@ -47,6 +47,10 @@ type Request struct {
 	ExcludeNodes []string
 	// Queue is the LocalQueue of Kueue that admits the pods, empty for the cluster file's nodes.queue.
 	Queue string
+	// QueuePriority is the WorkloadPriorityClass of Kueue, empty for the queue's default.
+	QueuePriority string
+	// RackLevel is the node label of the queue's topology whose value the pods should share, empty for none.
+	RackLevel string
 	// GPUsPerNode is 0 for the cluster file's gpus.per_node.
 	GPUsPerNode int
 	Mode        Mode
@@ -92,6 +96,12 @@ func (r Request) Validate() error {
 	c.counts(r)
 	if len(validation.IsDNS1123Subdomain(r.Queue)) > 0 && r.Queue != "" {
 		c.mistake("queue", r.Queue, "want the name of a LocalQueue")
+	}
+	switch priority := r.QueuePriority; {
+	case priority != "" && r.Queue == "":
+		c.mistake("queue-priority", priority, "needs a queue: name one, or set nodes.queue in the cluster file of %s", r.Cluster.Cluster.Name)
+	case priority != "" && len(validation.IsDNS1123Subdomain(priority)) > 0:
+		c.mistake("queue-priority", priority, "want the name of a WorkloadPriorityClass")
 	}
 	c.rdma(r)
 	missing := "name an image, or set image.name in the cluster file of " + r.Cluster.Cluster.Name

@@ -9,10 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 )
-
-// QueueLabel makes Kueue admit a StatefulSet's pods as one group (sigs.k8s.io/kueue, pkg/controller/constants).
-const QueueLabel = "kueue.x-k8s.io/queue-name"
 
 // statefulSet has one pod per node. Applying it never ends a pod: a changed template waits until pods are deleted.
 func (b builder) statefulSet() *appsv1.StatefulSet {
@@ -37,7 +35,13 @@ func (b builder) statefulSet() *appsv1.StatefulSet {
 	}
 	set.Annotations = map[string]string{ModeAnnotation: string(b.Mode)}
 	if b.Queue != "" {
-		set.Labels[QueueLabel] = b.Queue
+		set.Labels[kueue.QueueLabel] = b.Queue
+	}
+	if b.QueuePriority != "" {
+		set.Labels[kueue.PriorityLabel] = b.QueuePriority
+	}
+	if b.RackLevel != "" {
+		metav1.SetMetaDataAnnotation(&set.Spec.Template.ObjectMeta, kueue.TopologyAnnotation, b.RackLevel)
 	}
 	if b.Storage == cluster.NodeStorage {
 		for _, c := range b.claimList() {

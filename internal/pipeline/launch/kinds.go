@@ -61,6 +61,7 @@ var kinds = map[string]kind{
 	"on-change":        oneOf("fail", "recreate"),
 	"pull-secret":      secret,
 	"queue":            subdomain("the name of a LocalQueue"),
+	"queue-priority":   subdomain("the name of a WorkloadPriorityClass"),
 	"ranks-per-node":   count,
 	"repo-url":         repository,
 	"requirements":     valid(filepath.IsLocal, "the path of a file in the repository"),

@@ -69,6 +69,7 @@ func TestKinds(t *testing.T) {
 		{"env", "A=", "RANK=1"},
 		{"env-secret", "wandb", "My Secret"},
 		{"queue", "team-a", "Team A"},
+		{"queue-priority", "urgent", "very urgent"},
 		{"exclude-nodes", "wrk-97,wrk-98.example.com", "wrk-97, wrk-98"},
 		{"fabric-bandwidth", "fail", "ignore"},
 		{"flavour", "pytorch-2.9-numpy2", "a/b"},

@@ -18,6 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/test/kueuetest"
 )
 
 // want is the expected result of a check.
@@ -302,6 +303,29 @@ func TestChecks(t *testing.T) {
 			[]want{{"queue", OK, "LocalQueue team-a of ClusterQueue gpus: 1 workload admitted, 2 waiting", ""}}, objects.RDMA, "",
 		},
 		{
+			"a priority in the queue", barcelona, func(w *world, o *Options) {
+				w.queue("team-a", "True", "")
+				o.Request.Queue, o.Request.QueuePriority = "team-a", "urgent"
+			}, Auto,
+			[]want{{"queue", OK, "WorkloadPriorityClass urgent: priority 1000", ""}}, objects.RDMA, "",
+		},
+		{
+			"a priority that may not be read", barcelona, func(w *world, o *Options) {
+				w.queue("team-a", "True", "")
+				w.forbidden = []string{"get workloadpriorityclasses"}
+				o.Request.Queue, o.Request.QueuePriority = "team-a", "urgent"
+			}, Auto,
+			[]want{{"queue", Unknown, "WorkloadPriorityClass urgent", ""}}, objects.RDMA, "",
+		},
+		{
+			"a priority that the cluster does not have", barcelona, func(w *world, o *Options) {
+				w.queue("team-a", "True", "")
+				o.Request.Queue, o.Request.QueuePriority = "team-a", "high"
+			}, Auto,
+			[]want{{"queue", Blocked, "the cluster has no WorkloadPriorityClass high", "oc get workloadpriorityclasses"}},
+			objects.RDMA, fail.QueueUnavailable,
+		},
+		{
 			"a queue that may not be read", barcelona, func(w *world, o *Options) {
 				w.queue("team-a", "True", "")
 				w.forbidden = []string{"get localqueues"}
@@ -330,7 +354,7 @@ func TestChecks(t *testing.T) {
 		{
 			"Kueue ignores StatefulSets", barcelona, func(w *world, o *Options) {
 				w.queue("team-a", "True", "")
-				w.managed = false
+				w.kueue = nil
 				o.Request.Queue = "team-a"
 			}, Auto,
 			[]want{{"queue", Blocked, "the pods would start without it", "integrations.frameworks"}}, objects.RDMA, fail.QueueUnavailable,
@@ -433,7 +457,7 @@ func TestChecks(t *testing.T) {
 			report := w.examine(asked.Request.Cluster, test.mode, func(_ *Deps, o *Options) {
 				o.ServiceAccount = asked.ServiceAccount
 				o.Request.Image, o.Request.Routes, o.Request.Services = asked.Request.Image, asked.Request.Routes, asked.Request.Services
-				o.Request.Queue = asked.Request.Queue
+				o.Request.Queue, o.Request.QueuePriority = asked.Request.Queue, asked.Request.QueuePriority
 				o.Request.Nodes, o.Request.ExcludeNodes, o.Request.Storage = asked.Request.Nodes, asked.Request.ExcludeNodes, asked.Request.Storage
 			})
 			for _, want := range test.want {
@@ -522,5 +546,27 @@ func TestDocument(t *testing.T) {
 func TestUnanswered(t *testing.T) {
 	if got := unread("nodes", "the nodes", errors.New("connection refused")); !cmp.Equal(got, newCheck("nodes", Unknown, "", "the nodes: connection refused")) {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// TestQueueOfEveryVersion requires that preflight accepts every version of Kueue that manages StatefulSets, in the version of the
+// API that it serves.
+func TestQueueOfEveryVersion(t *testing.T) {
+	for _, version := range kueuetest.Versions {
+		t.Run(version.Name, func(t *testing.T) {
+			w, file := barcelona(t)
+			w.queueIn(version, "team-a", "True", "")
+			report := w.examine(file, Auto, func(_ *Deps, o *Options) { o.Request.Queue, o.Request.QueuePriority = "team-a", "urgent" })
+			for _, seen := range []string{
+				"LocalQueue team-a of ClusterQueue gpus: 1 workload admitted, 2 waiting", "WorkloadPriorityClass urgent: priority 1000",
+			} {
+				if !said(report, want{"queue", OK, seen, ""}) {
+					t.Errorf("want %q in\n%s", seen, print(report))
+				}
+			}
+			if err := report.Err(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

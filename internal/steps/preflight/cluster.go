@@ -36,7 +36,6 @@ const (
 	routeGroup      = "route.openshift.io"
 	securityGroup   = "security.openshift.io"
 	attachmentGroup = "k8s.cni.cncf.io"
-	queueGroup      = "kueue.x-k8s.io"
 )
 
 // listGroups waits no longer than ctx, which the discovery client does not take.

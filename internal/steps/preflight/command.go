@@ -122,6 +122,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&o.Request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
 	flags.StringSliceVar(&o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, separated by commas")
 	flags.StringVar(&o.Request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the cluster file)")
+	flags.StringVar(&o.Request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in its queue")
 	flags.StringVar(&o.Mode, "mode", Auto, "transport between the nodes: auto, rdma or tcp")
 	flags.StringVar(&o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or one that is built later)")
 	flags.StringVar(&o.Flavour, "flavour", "", "training image to build if none is named (default: image.flavour of the cluster file)")

@@ -13,6 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
@@ -44,7 +45,7 @@ func PlanOf(ctx context.Context, client kubernetes.Interface, r Report) Plan {
 		Verdict: r.Verdict(), Environment: r.request.Name, Namespace: r.request.Namespace, Mode: mode, Why: why,
 		Nodes: r.request.Nodes, GPUsPerNode: r.request.GPUsPerNode, FreeNodes: r.free,
 	}
-	p.Racks = network.Racks(ctx, client, r.request.Cluster.Nodes, network.Queue{Namespace: p.Namespace, Name: r.request.Queue}, p.FreeNodes)
+	p.Racks = network.Racks(ctx, client, r.request.Cluster.Nodes, kueue.Queue{Namespace: p.Namespace, Name: r.request.Queue}, p.FreeNodes)
 	planned, known := r.objects[mode]
 	if known {
 		names := objects.NamesOf(p.Environment)

@@ -5,18 +5,14 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 )
-
-// localQueues is the kind of Kueue's queues in a namespace. Kueue serves this version from 0.9 to 0.19 at least.
-var localQueues = schema.GroupVersionResource{Group: queueGroup, Version: "v1beta1", Resource: "localqueues"}
 
 // queue checks that Kueue has the queue, and would admit the environment as one group.
 func (p *probe) queue(ctx context.Context) []Check {
@@ -28,22 +24,24 @@ func (p *probe) queue(ctx context.Context) []Check {
 	blocked := func(next, format string, args ...any) []Check {
 		return []Check{newCheck(name, Blocked, next, format, args...).because(fail.QueueUnavailable)}
 	}
-	if !p.groups[queueGroup] {
-		return blocked("ask an administrator to install Kueue, or leave the queue out", "%s: the cluster has no Kueue (API group %s)", queue, queueGroup)
+	if !p.groups[kueue.Group] {
+		return blocked("ask an administrator to install Kueue, or leave the queue out",
+			"%s: the cluster has no Kueue (API group %s)", queue, kueue.Group)
 	}
 	check, active := p.localQueue(ctx, name)
 	if active {
 		if refused := p.unmanaged(ctx); refused != "" {
-			return blocked("ask an administrator to enable the frameworks pod and statefulset in Kueue's configuration (integrations.frameworks)", "%s: %s", queue, refused)
+			return blocked("ask an administrator to enable the framework statefulset, and pod before Kueue 0.15, "+
+				"in Kueue's configuration (integrations.frameworks)", "%s: %s", queue, refused)
 		}
 	}
-	return []Check{check}
+	return append([]Check{check}, p.queuePriority(ctx, name)...)
 }
 
 // localQueue is active also if it cannot be read.
 func (p *probe) localQueue(ctx context.Context, name string) (check Check, active bool) {
 	queue, list := p.Request.Queue, "oc get localqueues -n "+p.Request.Namespace
-	found, err := p.Clients.Objects.Resource(localQueues).Namespace(p.Request.Namespace).Get(ctx, queue, metav1.GetOptions{})
+	found, err := kueue.Get(ctx, p.Clients.Objects, "localqueues", p.Request.Namespace, queue)
 	switch {
 	case apierrors.IsNotFound(err):
 		return newCheck(name, Blocked, list, "namespace %s has no LocalQueue %s", p.Request.Namespace, queue).because(fail.QueueUnavailable), false
@@ -62,8 +60,23 @@ func (p *probe) localQueue(ctx context.Context, name string) (check Check, activ
 	return newCheck(name, OK, "", "LocalQueue %s of ClusterQueue %s: %s admitted, %d waiting", queue, cluster, humanize.Count(int(admitted), "workload"), pending), true
 }
 
-// managedLabel is what Kueue's webhook sets on the pods of a StatefulSet that it manages.
-const managedLabel = "kueue.x-k8s.io/managed"
+// queuePriority checks that the WorkloadPriorityClass exists. Without it Kueue never admits the pods, and gives no reason.
+func (p *probe) queuePriority(ctx context.Context, name string) []Check {
+	priority := p.Request.QueuePriority
+	if priority == "" {
+		return nil
+	}
+	found, err := kueue.Get(ctx, p.Clients.Objects, "workloadpriorityclasses", "", priority)
+	switch {
+	case apierrors.IsNotFound(err):
+		check := newCheck(name, Blocked, "oc get workloadpriorityclasses", "the cluster has no WorkloadPriorityClass %s", priority)
+		return []Check{check.because(fail.QueueUnavailable)}
+	case err != nil:
+		return []Check{unread(name, "WorkloadPriorityClass "+priority, err)}
+	}
+	value, _, _ := unstructured.NestedInt64(found.Object, "value")
+	return []Check{newCheck(name, OK, "", "WorkloadPriorityClass %s: priority %d", priority, value)}
+}
 
 // unmanaged is why Kueue would not hold the environment's pods, "" if it would. A dry run shows it: without the framework Kueue
 // ignores the label, and the pods would bypass the queue.
@@ -76,7 +89,7 @@ func (p *probe) unmanaged(ctx context.Context) string {
 		return "Kueue refuses the environment: " + oneLine(err.Error())
 	case err != nil:
 		return "" // admission and permissions report it
-	case answer.Spec.Template.Labels[managedLabel] != "true":
+	case !kueue.Manages(answer.Spec.Template):
 		return "Kueue does not manage StatefulSets in this namespace, so the pods would start without it"
 	}
 	return ""

@@ -29,7 +29,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
+	"github.com/ml-dev-env/ml-dev-env/test/kueuetest"
 )
 
 // stepsUser is the account of the steps, which sends the requests.
@@ -47,8 +49,8 @@ type world struct {
 	forbidden []string
 	// uses lists the constraints that an account may use, by user name.
 	uses map[string][]string
-	// managed reports whether Kueue manages StatefulSets with a queue.
-	managed bool
+	// kueue is the version of Kueue that manages StatefulSets with a queue, nil for none.
+	kueue *kueuetest.Version
 	// noNamespace reports whether the namespace is missing.
 	noNamespace bool
 	// refuse returns admission's message for a pod that it refuses, "" for any other pod.
@@ -98,7 +100,12 @@ func (w *world) deps(file cluster.File) Deps {
 		return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: stepsUser}}}, nil
 	})
 	kinds := map[schema.GroupVersionResource]string{
-		attachment.Resource(): "NetworkAttachmentDefinitionList", machineConfigs: "MachineConfigList", localQueues: "LocalQueueList", constraints: "SecurityContextConstraintsList",
+		attachment.Resource(): "NetworkAttachmentDefinitionList", machineConfigs: "MachineConfigList", constraints: "SecurityContextConstraintsList",
+	}
+	for kind := range w.others {
+		if kinds[kind] == "" {
+			kinds[kind] = "List"
+		}
 	}
 	others := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
 	for where, objects := range w.others {
@@ -138,21 +145,31 @@ func (w *world) allowed(user string, a *authorizationv1.ResourceAttributes) bool
 	return !slices.Contains(w.forbidden, a.Verb+" "+resource)
 }
 
-// makeStatefulSet does the work of Kueue's webhook.
 func (w *world) makeStatefulSet(action clienttesting.Action) (bool, runtime.Object, error) {
 	w.dry(action)
 	set := action.(clienttesting.CreateAction).GetObject().(*appsv1.StatefulSet).DeepCopy()
-	if w.managed && set.Labels[objects.QueueLabel] != "" {
-		set.Spec.Template.Labels[managedLabel] = "true"
+	if w.kueue != nil {
+		w.kueue.Admit(set)
 	}
 	return true, set, nil
 }
 
-// queue adds Kueue with a LocalQueue.
+// queue adds the newest Kueue with a LocalQueue.
 func (w *world) queue(name string, active, message string) {
-	w.groups, w.managed = append(slices.Clone(w.groups), queueGroup), true
-	w.others[localQueues] = append(w.others[localQueues], &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue", "metadata": map[string]any{"name": name, "namespace": "nccl-test"}, "spec": map[string]any{"clusterQueue": "gpus"},
+	w.queueIn(kueuetest.Versions[len(kueuetest.Versions)-1], name, active, message)
+}
+
+// queueIn adds a version of Kueue, with a LocalQueue and a WorkloadPriorityClass in the newest version of its API.
+func (w *world) queueIn(version kueuetest.Version, name string, active, message string) {
+	w.groups, w.kueue = append(slices.Clone(w.groups), kueue.Group), &version
+	api := schema.GroupVersion{Group: kueue.Group, Version: version.API[len(version.API)-1]}
+	priorities := api.WithResource("workloadpriorityclasses")
+	w.others[priorities] = append(w.others[priorities], &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": api.String(), "kind": "WorkloadPriorityClass", "metadata": map[string]any{"name": "urgent"}, "value": int64(1000),
+	}})
+	queues := api.WithResource("localqueues")
+	w.others[queues] = append(w.others[queues], &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": api.String(), "kind": "LocalQueue", "metadata": map[string]any{"name": name, "namespace": "nccl-test"}, "spec": map[string]any{"clusterQueue": "gpus"},
 		"status": map[string]any{"pendingWorkloads": int64(2), "admittedWorkloads": int64(1), "conditions": []any{map[string]any{"type": "Active", "status": active, "message": message}}},
 	}})
 }

@@ -53,7 +53,7 @@ func (p *provisioner) prepareNetwork(ctx context.Context, set nodes.Set, facts [
 		names[i] = f.KubernetesNode
 	}
 	settings := network.FromFile(p.request.Cluster, string(p.request.Mode))
-	settings.Racks = network.Racks(ctx, p.clients.Kube, p.request.Cluster.Nodes, network.Queue{Namespace: p.request.Namespace, Name: p.request.Queue}, names)
+	settings.Racks = network.Racks(ctx, p.clients.Kube, p.request.Cluster.Nodes, p.queue(), names)
 	prepared, err := network.Prepare(ctx, set, settings)
 	if fail.ReasonOf(err) == fail.RDMAUnavailable && p.modeIsOpen() {
 		p.useTCP(err)

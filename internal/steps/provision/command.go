@@ -87,6 +87,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&o.Request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
 	flags.StringSliceVar(&o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, separated by commas")
 	flags.StringVar(&o.Request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the cluster file)")
+	flags.StringVar(&o.Request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in its queue")
 	flags.StringVar(&o.Mode, "mode", preflight.Auto, "transport between the nodes: tcp, rdma, or auto for rdma if the cluster provides it")
 	flags.StringVar((*string)(&o.Request.Storage), "storage", "", "rwx, volumeClaimTemplates, or auto for rwx if the class provides it (default: storage.mode of the cluster file)")
 	flags.StringVar(&o.Request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the cluster file's)")

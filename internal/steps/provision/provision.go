@@ -25,6 +25,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
@@ -243,6 +244,9 @@ func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result
 	if err := p.decideStorage(ctx, held, live); err != nil {
 		return Result{}, usable, err
 	}
+	if p.request.RackLevel = p.rackLevel(ctx, live); p.request.RackLevel != "" {
+		p.log.Info(fmt.Sprintf("Kueue is asked for nodes with the same value of label %s.", p.request.RackLevel), "label", p.request.RackLevel)
+	}
 	certs, credentials, err := p.certificates(ctx, live)
 	if err != nil {
 		return Result{}, usable, err
@@ -267,6 +271,19 @@ func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result
 		Name: p.request.Name, Mode: p.request.Mode, Why: p.why, Storage: p.request.Storage, Nodes: p.request.Nodes, ImageDigest: digest(pods, p.request.Image),
 		Services: p.waitServices(ctx, credentials),
 	}, usable, nil
+}
+
+func (p *provisioner) queue() kueue.Queue {
+	return kueue.Queue{Namespace: p.request.Namespace, Name: p.request.Queue}
+}
+
+// rackLevel is that of the queue. An environment keeps the one that it was created with: Kueue lets the pods go that wait in
+// its queue if their template changes.
+func (p *provisioner) rackLevel(ctx context.Context, live *appsv1.StatefulSet) string {
+	if live != nil && live.Labels[kueue.QueueLabel] == p.request.Queue {
+		return live.Spec.Template.Annotations[kueue.TopologyAnnotation]
+	}
+	return p.queue().RackLevel(ctx, p.clients.Kube)
 }
 
 // start applies the objects of the request and waits for the nodes. changed reports whether the existing environment is no

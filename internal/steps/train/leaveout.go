@@ -19,6 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 )
 
 // faulty is the first node whose GPUs or RDMA devices have a fault. The fault is "" if there is none.
@@ -89,7 +90,7 @@ func (t *Training) exclude(ctx context.Context, node, count int, host string) er
 		return fmt.Errorf("its pod has moved to %s", pod.Spec.NodeName)
 	case len(set.Spec.VolumeClaimTemplates) > 0:
 		return errors.New("the claims of its pod may exist on this node alone")
-	case set.Labels[objects.QueueLabel] != "":
+	case set.Labels[kueue.QueueLabel] != "":
 		return errors.New("its queue is Kueue's, which refuses changes of the pods that it has admitted")
 	case !slices.Contains(allowed, host):
 		return errors.New("nodes.gpu_nodes of the cluster file does not list it, so the other nodes are not known")

@@ -21,6 +21,8 @@ import (
 // Set is a set of programs that one `go build` compiles from one module.
 type Set struct {
 	Name string
+	// Version tells sets with the same name apart, of which the cache keeps each.
+	Version string
 	// Module is the module's folder, relative to the localcluster module's.
 	Module string
 	// Packages are the package arguments of `go build`.
@@ -33,6 +35,9 @@ type Set struct {
 	// Usually is how long the build takes on two cores if nothing of it was built before; 0 for a short one.
 	Usually time.Duration
 }
+
+// base is the beginning of the names of the set's folders in the cache.
+func (s Set) base() string { return strings.TrimSuffix(s.Name+"-"+s.Version, "-") }
 
 // Sets are the programs that every cluster runs and that Go builds. Module tools and the project's own module require
 // the same versions of what both import, so that it is compiled once.
@@ -64,9 +69,17 @@ var Tkn = Set{Name: "tkn", Module: "tools", Packages: []string{"./tkn"}, Variabl
 // Triggers is Tekton Triggers.
 var Triggers = Set{Name: "triggers", Module: "tools", Packages: commands("github.com/tektoncd/triggers", TriggersPrograms)}
 
-// Kueue is a queue for workloads. It has a module of its own, because its other integrations require many modules that
+// Kueue is a queue for workloads. It has modules of its own, because its other integrations require many modules that
 // nothing else requires.
-var Kueue = Set{Name: "kueue", Module: "tools/kueue", Packages: []string{"sigs.k8s.io/kueue/cmd/kueue"}}
+func Kueue(version string) Set {
+	return Set{Name: KueueName, Version: version, Module: "tools/kueue-" + version, Packages: []string{"sigs.k8s.io/kueue/cmd/kueue"}}
+}
+
+// KueueName is the name of every version's set.
+const KueueName = "kueue"
+
+// KueueVersions are versions that differ in how they mark pods, as docs/queues.md describes. The first is the default.
+var KueueVersions = []string{"v0.14.8", "v0.17.0", "v0.19.2"}
 
 // Peers and MPI are other projects that train. A benchmark compares ml-dev-env with them: Kubeflow Trainer with JobSet,
 // and MPI Operator, whose version 0.6.0 does not compile with the client-go of Trainer.
@@ -135,7 +148,7 @@ func (b Builder) Folder(set Set) (string, error) {
 		}
 		fmt.Fprintf(hash, "%s %x\n", file, sha256.Sum256(content))
 	}
-	return filepath.Join(b.Cache, "bin", set.Name+"-"+hex.EncodeToString(hash.Sum(nil))[:12]), nil
+	return filepath.Join(b.Cache, "bin", set.base()+"-"+hex.EncodeToString(hash.Sum(nil))[:12]), nil
 }
 
 // Build compiles the set unless the cache has it, and returns its folder. It writes the compiler's messages to log.
@@ -184,7 +197,7 @@ func (b Builder) Build(ctx context.Context, set Set, log io.Writer) (folder stri
 
 // dropOlder removes the programs that were built from earlier versions of the set's sources.
 func (b Builder) dropOlder(set Set) error {
-	older, err := filepath.Glob(filepath.Join(b.Cache, "bin", set.Name+"-????????????"))
+	older, err := filepath.Glob(filepath.Join(b.Cache, "bin", set.base()+"-????????????"))
 	if err != nil {
 		return err
 	}

@@ -45,6 +45,16 @@ func TestBuildsOncePerSource(t *testing.T) {
 		t.Errorf("compiled again: %v", err)
 	}
 
+	// A version of a set does not replace another one.
+	later := set
+	later.Version = "v2"
+	if folder, err := b.Build(t.Context(), later, &bytes.Buffer{}); err != nil || folder == first {
+		t.Errorf("Build of another version = %s, %v", folder, err)
+	}
+	if _, err := os.Stat(first); err != nil {
+		t.Errorf("another version has replaced the set: %v", err)
+	}
+
 	write(t, filepath.Join(b.Source, "cmd", "p", "main.go"), "package main\n\nfunc main() { println(\"two\") }\n")
 	second, err := b.Build(t.Context(), set, &bytes.Buffer{})
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/build"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/process"
@@ -109,7 +110,9 @@ on two cores; after that they come from the cache. --tekton=false, --tkn=false,
 	cmd.Flags().BoolVar(&extras.Tkn, "tkn", true, "tkn, Tekton's command line; a later up adds it if this one does not")
 	cmd.Flags().BoolVar(&extras.TrainingImage, "training-image", true, "make image training, which the end-to-end tests train in; a later up makes it if this one does not")
 	cmd.Flags().BoolVar(&flags.Triggers, "triggers", false, "Tekton Triggers too, which the first time compiles. Works on a running cluster, and stays until down")
-	cmd.Flags().BoolVar(&flags.Kueue, "kueue", false, "Kueue too, which the first time compiles. Works on a running cluster, and stays until down")
+	cmd.Flags().StringVar(&flags.Kueue, "kueue", "", "Kueue too, "+strings.Join(build.KueueVersions, ", ")+
+		", which the first time compiles. Works on a running cluster, and stays until down")
+	cmd.Flags().Lookup("kueue").NoOptDefVal = build.KueueVersions[0]
 	cmd.Flags().BoolVar(&flags.Peers, "peers", false, "Kubeflow Trainer with JobSet and MPI Operator too, to compare with, and image training-peers. Works on a running cluster, and stays until down")
 	cmd.Flags().StringArray("gpu-fault", nil,
 		"a faulty GPU: NODE:INDEX=missing, =throttled, =ecc, =no-nvlink or =xid-NUMBER (repeatable); none clears them. Works on a running cluster")

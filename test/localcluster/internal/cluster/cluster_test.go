@@ -36,6 +36,10 @@ func TestValidateNamesEveryMistake(t *testing.T) {
 	if err := (Options{Nodes: 2, Triggers: true, NoTekton: true}).Validate(); err == nil || !strings.Contains(err.Error(), "--triggers needs Tekton") {
 		t.Errorf("Triggers without Tekton: %v", err)
 	}
+	err = Options{Nodes: 2, Kueue: "v0.1.0"}.Validate()
+	if err == nil || !strings.Contains(err.Error(), "--kueue is v0.1.0; it must be one of v0.14.8") {
+		t.Errorf("an unknown Kueue: %v", err)
+	}
 	if err := DefaultOptions.Validate(); err != nil {
 		t.Errorf("the default options: %v", err)
 	}
@@ -232,6 +236,30 @@ func TestRenderTriggers(t *testing.T) {
 	}
 	if strings.Contains(all, "ko://") || strings.Contains(all, `"devel"`) || !strings.Contains(all, "registry/eventlistenersink@sha256:1") {
 		t.Error("Triggers' manifests lack our images or the version")
+	}
+}
+
+// TestRenderKueue requires that each version's module has the version of its name, manages StatefulSets and runs our image.
+func TestRenderKueue(t *testing.T) {
+	for _, version := range build.KueueVersions {
+		modules, err := manifestModules(t.Context(), "../..", Options{NoTekton: true, NoNetworks: true, Kueue: version})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if folder := modules[kueueModule]; !strings.HasSuffix(folder, "@"+version) {
+			t.Errorf("Kueue %s is rendered from %s", version, folder)
+		}
+		got, err := renderKueue(modules[kueueModule], map[string]string{"kueue/kueue": "registry/kueue@sha256:1"})
+		if err != nil {
+			t.Fatalf("%s: %v", version, err)
+		}
+		for _, want := range []string{
+			"\n      - \"batch/job\"\n", "\n      - \"pod\"\n", "\n      - \"statefulset\"\n", "image: registry/kueue@sha256:1\n",
+		} {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: the manifests lack %q", version, want)
+			}
+		}
 	}
 }
 

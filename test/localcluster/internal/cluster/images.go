@@ -40,7 +40,7 @@ func programImages(programs map[string]string) []programImage {
 	}
 	// The manifests of these projects start a program with this name, or the image's entrypoint.
 	const manager = "/manager"
-	for set, names := range map[string][]string{build.Kueue.Name: {"kueue"}, build.Peers.Name: {"trainer-controller-manager", "jobset"}, build.MPI.Name: {"mpi-operator"}} {
+	for set, names := range map[string][]string{build.KueueName: {"kueue"}, build.Peers.Name: {"trainer-controller-manager", "jobset"}, build.MPI.Name: {"mpi-operator"}} {
 		for _, p := range names {
 			if folder := programs[set]; folder != "" {
 				images = append(images, programImage{name: set + "/" + p, file: filepath.Join(folder, p), target: manager, entrypoint: []string{manager}})

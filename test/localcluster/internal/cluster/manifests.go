@@ -138,9 +138,9 @@ func render(images map[string]string, ca []byte, caBundle string, modules map[st
 	return strings.Join(documents, separator), nil
 }
 
-// kueueFrameworks matches the frameworks in comments of Kueue's configuration with which Kueue admits the pods of
-// StatefulSets.
-var kueueFrameworks = regexp.MustCompile(`(?m)^( *)# {1,2}- ("pod"|"statefulset").*$`)
+// kueueFrameworks matches the frameworks of Kueue's configuration with which Kueue admits the pods of StatefulSets. Before
+// 0.16 they are in comments.
+var kueueFrameworks = regexp.MustCompile(`(?m)^( *)(?:# {1,2}|  )- ("pod"|"statefulset").*$`)
 
 // renderKueue returns the manifests of Kueue's module, and enables the frameworks for StatefulSets.
 func renderKueue(module string, images map[string]string) (string, error) {
@@ -149,7 +149,7 @@ func renderKueue(module string, images map[string]string) (string, error) {
 		return "", err
 	}
 	if n := len(kueueFrameworks.FindAllString(content, -1)); n != 2 {
-		return "", fmt.Errorf("want the frameworks pod and statefulset as comments, found %d of them", n)
+		return "", fmt.Errorf("want the frameworks pod and statefulset, found %d of them", n)
 	}
 	return kueueFrameworks.ReplaceAllString(content, "$1  - $2"), nil
 }
@@ -274,7 +274,7 @@ func manifestModules(ctx context.Context, source string, options Options) (map[s
 	}{
 		{!options.NoTekton, options.tekton(), []string{pipelineModule}},
 		{options.Triggers, build.Triggers, []string{triggers.module}},
-		{options.Kueue, build.Kueue, []string{kueueModule}},
+		{options.Kueue != "", build.Kueue(options.Kueue), []string{kueueModule}},
 		{options.Peers, build.Peers, []string{jobsetModule, trainerModule}},
 		{options.Peers, build.MPI, []string{mpiModule}},
 	} {

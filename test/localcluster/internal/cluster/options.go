@@ -33,8 +33,8 @@ type Options struct {
 	Profile string
 	// Triggers adds Tekton Triggers.
 	Triggers bool
-	// Kueue adds Kueue.
-	Kueue bool
+	// Kueue is the version of Kueue, "" for none.
+	Kueue string
 	// Peers adds Kubeflow Trainer with JobSet, MPI Operator, and a training image that all can use.
 	Peers bool
 	// NoTekton omits Tekton. A later up can add it.
@@ -79,6 +79,9 @@ func (o Options) Validate() error {
 	}
 	if o.Triggers && o.NoTekton {
 		problems = append(problems, errors.New("--triggers needs Tekton; leave --tekton=false out"))
+	}
+	if o.Kueue != "" && !slices.Contains(build.KueueVersions, o.Kueue) {
+		problems = append(problems, fmt.Errorf("--kueue is %s; it must be one of %s", o.Kueue, strings.Join(build.KueueVersions, ", ")))
 	}
 	known := map[string]bool{}
 	o.Nodes = max(0, min(o.Nodes, topology.MaxNodes))

@@ -116,8 +116,8 @@ func (u *startup) discardRemains(ctx context.Context) error {
 	if _, err := os.Stat(topology.StateDir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if ok && stored.Kueue && !u.options.Kueue {
-		return errors.New("a cluster with Kueue is up; run localcluster down first, or leave --kueue out")
+	if ok && stored.Kueue != "" && stored.Kueue != u.options.Kueue {
+		return fmt.Errorf("a cluster with Kueue %s is up; run localcluster down first, or leave --kueue out", stored.Kueue)
 	}
 	if ok && stored.Peers && !u.options.Peers {
 		return errors.New("a cluster with Kubeflow Trainer and MPI Operator is up; run localcluster down first, or leave --peers out")
@@ -286,8 +286,8 @@ func (u *startup) compile(ctx context.Context, logDir string) error {
 	if !u.options.NoTekton {
 		sets = append(sets, u.options.tekton())
 	}
-	if u.options.Kueue {
-		sets = append(sets, build.Kueue)
+	if u.options.Kueue != "" {
+		sets = append(sets, build.Kueue(u.options.Kueue))
 	}
 	if u.options.Peers {
 		sets = append(sets, build.Peers, build.MPI)

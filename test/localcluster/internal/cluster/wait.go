@@ -174,7 +174,7 @@ func waitDeployments(ctx context.Context, options Options) error {
 		}
 		missing["tekton-pipelines-resolvers/tekton-pipelines-remote-resolvers"] = true
 	}
-	if options.Kueue {
+	if options.Kueue != "" {
 		missing["kueue-system/kueue-controller-manager"] = true
 	}
 	if options.Peers {

@@ -1,4 +1,4 @@
-module github.com/ml-dev-env/ml-dev-env/test/localcluster/tools/kueue
+module github.com/ml-dev-env/ml-dev-env/test/localcluster/tools/kueue-v0.14.8
 
 go 1.26.4
 

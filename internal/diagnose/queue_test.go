@@ -1,0 +1,104 @@
+package diagnose
+
+import (
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
+	"github.com/ml-dev-env/ml-dev-env/test/kueuetest"
+)
+
+// inQueue returns an environment that waits in queue team-a of a version of Kueue. grouped is false just after the pods were
+// created.
+func inQueue(version kueuetest.Version, grouped bool) Snapshot {
+	s := snapshotOf(1)
+	s.StatefulSet.Labels = map[string]string{kueue.QueueLabel: "team-a"}
+	version.Admit(s.StatefulSet)
+	s.pod(0, func(p *corev1.Pod) {
+		version.Hold(p, s.StatefulSet, grouped)
+		p.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated, LastTransitionTime: ago(time.Minute),
+		}}
+	})
+	return s
+}
+
+const noQuota = "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu in flavor h100, 2 more needed"
+
+// workloadEvent has the form of Kueue's events: those of the old API until 0.17, those of the new one since 0.18.
+func workloadEvent(name, reason string, isNew bool) corev1.Event {
+	ev := corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: name + ".1", Namespace: space},
+		InvolvedObject: corev1.ObjectReference{Kind: "Workload", Name: name, Namespace: space},
+		Type:           corev1.EventTypeWarning, Reason: reason, Message: noQuota,
+	}
+	if isNew {
+		ev.EventTime, ev.Action = metav1.NewMicroTime(ago(time.Minute).Time), reason
+	} else {
+		ev.FirstTimestamp, ev.LastTimestamp = ago(time.Minute), ago(time.Second)
+	}
+	return ev
+}
+
+func TestQueueOfEveryVersion(t *testing.T) {
+	for _, version := range kueuetest.Versions {
+		for _, reason := range []string{"Pending", "WaitingForQuota"} {
+			t.Run(version.Name+"/"+reason, func(t *testing.T) {
+				s := inQueue(version, true)
+				client := fake.NewClientset(s.StatefulSet, &s.Pods[0])
+				workload := kueuetest.Workload(s.StatefulSet)
+				for _, name := range []string{workload, "another"} {
+					ev := workloadEvent(name, reason, version.Name == "v0.19.2")
+					if _, err := client.CoreV1().Events(space).Create(t.Context(), &ev, metav1.CreateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s, err := Collect(t.Context(), client, space, env)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.QueuePosition = queuePosition(t.Context(), visibility(t, version, workload), &s.Pods[0])
+				why := ": it is number 3 in its ClusterQueue: " + noQuota
+				if diff := cmp.Diff([]string{"ml-dev-env-0: waiting for its queue since 1m" + why}, Progress(s, now)); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+				found := Explain(s, now)
+				if want := "LocalQueue team-a has not admitted it" + why; len(found) != 1 || found[0].Seen != want {
+					t.Errorf("got %v, want %q", found, want)
+				}
+			})
+		}
+		s := inQueue(version, false)
+		if found := Explain(s, now); len(found) != 1 || found[0].Seen != "LocalQueue team-a has not admitted it" {
+			t.Errorf("%s: got %v of a pod that Kueue has just seen", version.Name, found)
+		}
+		s.Pods[0].Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/licence"}}
+		if found := Explain(s, now); len(found) != 1 || found[0].Seen != "its queue has not admitted it: scheduling gate example.com/licence" {
+			t.Errorf("%s: got %v of a pod with another project's gate", version.Name, found)
+		}
+	}
+}
+
+// visibility serves the positions in team-a, in which the Workload is third.
+func visibility(t *testing.T, version kueuetest.Version, workload string) kubernetes.Interface {
+	item := func(name string, position int) map[string]any {
+		return map[string]any{"metadata": map[string]any{"name": name, "namespace": space}, "positionInClusterQueue": position}
+	}
+	server := httptest.NewServer(version.Handler(map[string]any{
+		"namespaces/" + space + "/localqueues/team-a/pendingworkloads": map[string]any{"items": []any{item("another", 0), item(workload, 2)}},
+	}))
+	t.Cleanup(server.Close)
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -15,8 +17,9 @@ import (
 const standing = 5
 
 // desync is what the flight recorders of the ranks show: the ranks of a process group that have entered fewer collectives than
-// the others, or another one with the same number. "" if all are alike, or fewer than two ranks have one. nodes are the ranks'.
-func desync(activities []agent.RankActivity, nodes map[int]int) (culprit string) {
+// the others, or another one with the same number. "" if all are alike, or fewer than two ranks have one. late are the ranks that have
+// entered fewer. nodes are the ranks'.
+func desync(activities []agent.RankActivity, nodes map[int]int) (culprit string, late []int) {
 	type member struct {
 		activity agent.RankActivity
 		last     agent.Collective
@@ -30,30 +33,39 @@ func desync(activities []agent.RankActivity, nodes map[int]int) (culprit string)
 	}
 	// at is what a member has entered.
 	at := func(m member) string {
-		if m.last.Number == 0 {
+		switch {
+		case m.last.Number == 0:
 			return "none"
+		case m.last.Operation == "":
+			return fmt.Sprintf("number %d", m.last.Number)
 		}
 		return fmt.Sprintf("number %d (%s)", m.last.Number, m.last.Operation)
 	}
 	var worst int64
 	for _, key := range slices.Sorted(maps.Keys(groups)) {
 		group := groups[key]
-		if slices.ContainsFunc(group, func(m member) bool { return m.last.Entered < standing }) {
+		// Ranks run ahead of the GPU, so that a rank behind others may wait for one that is not known.
+		unknown := func(m member) bool { return m.last.Number < 0 || m.last.Entered < standing }
+		if len(group) < len(group[0].last.Ranks) || slices.ContainsFunc(group, unknown) {
 			continue
 		}
 		first := slices.MinFunc(group, func(a, b member) int { return cmp.Compare(a.last.Number, b.last.Number) })
 		furthest := slices.MaxFunc(group, func(a, b member) int { return cmp.Compare(a.last.Number, b.last.Number) })
 		if lag := furthest.last.Number - first.last.Number; lag > worst {
-			worst = lag
-			var late []int
+			worst, late = lag, nil
 			for _, m := range group {
 				if m.last.Number == first.last.Number {
 					late = append(late, m.activity.Rank)
 				}
 			}
 			others := humanize.Count(len(group)-len(late), "rank")
-			culprit = fmt.Sprintf("%s entered %s of the collectives of %s, while %s came as far as %s", ranksOf(late, nodes), at(first), first.last.Group, others, at(furthest))
-			if len(late) == 1 {
+			culprit = fmt.Sprintf("%s entered %s of the collectives of %s, while %s came as far as %s",
+				ranksOf(late, nodes), at(first), first.last.Group, others, at(furthest))
+			if c := pending(furthest.activity); c != nil {
+				culprit += fmt.Sprintf(" and %s waited for number %d (%s) for %s", hasHave(make([]int, len(group)-len(late))), c.Number, c.Operation,
+					(time.Duration(c.Entered) * time.Second).String())
+			}
+			if first.activity.State != "" && len(late) == 1 {
 				culprit += "; it " + Doing(first.activity)
 			}
 			continue
@@ -75,5 +87,40 @@ func desync(activities []agent.RankActivity, nodes map[int]int) (culprit string)
 		culprit = fmt.Sprintf("%s entered %s as collective %d of %s, while %s entered %s", ranksOf(operations[names[0]], nodes), names[0], first.last.Number, first.last.Group,
 			ranksOf(operations[names[1]], nodes), names[1])
 	}
-	return culprit
+	return culprit, late
+}
+
+// ended are the ranks of ended jobs with the last collectives that they have entered: by the flight recorder's dumps at the end, or if
+// there are none by the watchdog's lines.
+func ended(statuses []agent.JobStatus) (activities []agent.RankActivity, nodes map[int]int) {
+	dumped := slices.ContainsFunc(statuses, func(s agent.JobStatus) bool { return len(s.Collectives) > 0 })
+	nodes = map[int]int{}
+	for _, status := range statuses {
+		for _, rank := range status.Ranks {
+			a := agent.RankActivity{Rank: rank.Rank, Node: rank.Node, Collectives: status.Collectives[rank.Rank]}
+			if !dumped {
+				a.Collectives = printed(rank.Tail, status.Spec)
+			}
+			nodes[rank.Rank] = rank.Node
+			activities = append(activities, a)
+		}
+	}
+	return activities, nodes
+}
+
+// printed are the last collectives by the watchdog's lines among a rank's last ones, as if each group had all ranks: a group of some
+// ranks alone is never complete. Lines of trainings with P2P mean nothing, because older versions of torch count its batches too.
+func printed(tail []string, spec agent.JobSpec) (all []agent.Collective) {
+	last := map[string]agent.Collective{}
+	for _, line := range tail {
+		if match := enqueued.FindStringSubmatch(line); match != nil {
+			number, _ := strconv.ParseInt(match[3], 10, 64)
+			last[match[1]] = agent.Collective{ID: match[1], Group: cmp.Or(match[2], "process group "+match[1]), Number: number, Entered: standing,
+				Ranks: make([]int, spec.Nodes*spec.RanksOfNode())}
+		}
+		if p2p.MatchString(line) {
+			return nil
+		}
+	}
+	return slices.Collect(maps.Values(last))
 }

@@ -39,7 +39,9 @@ var (
 )
 
 const (
-	longestLine = 500
+	// longestLine bounds a line that is judged, shown one that people read, both in bytes; longest bounds a traceback in lines.
+	longestLine = 2000
+	shown       = 500
 	longest     = 40
 	// near is how many lines before a launcher's error that of its process is looked for.
 	near = 200
@@ -55,12 +57,23 @@ func Lines(output []byte) []string {
 	for i, line := range lines {
 		line = strings.TrimSuffix(line, "\r")
 		line = line[strings.LastIndexByte(line, '\r')+1:]
-		if len(line) > longestLine {
-			line = strings.ToValidUTF8(line[:longestLine], "") + "…"
-		}
-		lines[i] = line
+		lines[i] = cut(line, longestLine)
 	}
 	return lines
+}
+
+func shorten(lines []string) (short []string) {
+	for _, line := range lines {
+		short = append(short, cut(line, shown))
+	}
+	return short
+}
+
+func cut(line string, most int) string {
+	if len(line) <= most {
+		return line
+	}
+	return strings.ToValidUTF8(line[:most], "") + "…"
 }
 
 const title = "Traceback (most recent call last):"
@@ -76,7 +89,7 @@ func Last(lines []string) *agent.PythonError {
 	if result == nil {
 		return nil
 	}
-	if OfParent(result) {
+	if OfParent(result) && (start < 2 || !chained.MatchString(lines[start-2])) {
 		if own := Last(lines[max(0, start-near):start]); own != nil {
 			return own
 		}
@@ -151,7 +164,7 @@ func read(lines []string) *agent.PythonError {
 		if group {
 			line = bar.ReplaceAllString(line, "")
 		}
-		result.Traceback = append(result.Traceback, line)
+		result.Traceback = append(result.Traceback, cut(line, shown))
 		match := frame.FindStringSubmatch(line)
 		if match == nil && drawn {
 			match = drawnFrame.FindStringSubmatch(line)
@@ -233,7 +246,7 @@ func syntaxError(lines []string) *agent.PythonError {
 		for j := i; j >= max(0, i-4); j-- {
 			if at := frame.FindStringSubmatch(lines[j]); at != nil {
 				line, _ := strconv.Atoi(at[2])
-				return &agent.PythonError{Type: match[1], Message: match[2], File: at[1], Line: line, Traceback: lines[j : i+1]}
+				return &agent.PythonError{Type: match[1], Message: match[2], File: at[1], Line: line, Traceback: shorten(lines[j : i+1])}
 			}
 		}
 	}
@@ -251,10 +264,10 @@ var (
 var noise = regexp.MustCompile(`^\s*(frame #\d+: |Exception raised from .* \(most recent call first\):|[=-]{20,}$|(time|host|error_file)\s+: |` +
 	`<NO_OTHER_FAILURES>$|wandb: |.*resource_tracker.*leaked|warnings\.warn\(|$)`)
 
-// Shorten leaves out noise, and of the dump that faulthandler printed at the end all but its first line, with the innermost place
+// Shorten cuts long lines and leaves out noise, and of the dump that faulthandler printed at the end all but its first line, with the innermost place
 // outside of the Python installation in the thread that ended the process. If that runs no Python it is the last thread, the main one.
 func Shorten(lines []string) []string {
-	lines = slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return noise.MatchString(Unprefixed(line)) })
+	lines = slices.DeleteFunc(shorten(lines), func(line string) bool { return noise.MatchString(Unprefixed(line)) })
 	start := last(lines, func(line string) bool { return strings.HasPrefix(line, "Fatal Python error: ") })
 	if start < 0 {
 		return lines

@@ -127,6 +127,18 @@ Traceback (most recent call last):
     raise subprocess.CalledProcessError(returncode=process.returncode, cmd=cmd)
 subprocess.CalledProcessError: Command '['/opt/venv/bin/python3', 'train.py']' returned non-zero exit status 1.
 `, "ValueError: bad batch (train.py:20) first "},
+		{"a program that fails while an error is handled", `Traceback (most recent call last):
+  File "train.py", line 3, in main
+ImportError: no flash_attn
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "train.py", line 5, in main
+subprocess.CalledProcessError: Command 'make' returned non-zero exit status 2.
+`, "subprocess.CalledProcessError: Command 'make' returned non-zero exit status 2. (train.py:5) first ImportError: no flash_attn"},
+		{"a long message", "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nRuntimeError: " + strings.Repeat("x", 1000) + ": Connection closed by peer\n",
+			"RuntimeError: " + strings.Repeat("x", 1000) + ": Connection closed by peer (a.py:1) first "},
 		{"the launcher's alone", `Traceback (most recent call last):
   File "/opt/venv/lib/python3.12/site-packages/torch/distributed/launcher/api.py", line 277, in launch_agent
     raise ChildFailedError(

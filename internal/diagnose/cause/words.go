@@ -53,8 +53,8 @@ var (
 	// what has the message of the C++ exception that ended a process, by its runtime; fatal that of the last line of glog's kind, before
 	// which a process aborts itself, and broken those of the C library.
 	what   = regexp.MustCompile(`^\s*what\(\):\s+(.*)$`)
-	broken = regexp.MustCompile(`^(double free or corruption.*|(?:free|malloc|realloc|munmap_chunk)\(\): .*|corrupted .*|` +
-		`\*\*\* .* \*\*\*.*|\S+: \S+:\d+: .* Assertion .* failed\.)$`)
+	broken = regexp.MustCompile(`^(double free or corruption.*|(?:free|malloc|realloc|munmap_chunk)\(\): .*|corrupted (?:size|double|unsorted).*|` +
+		`\*\*\* (?:stack smashing|buffer overflow|Error in) .*|\S+: \S+:\d+: .* Assertion .* failed\.)$`)
 	fatal = regexp.MustCompile(`^\[?F\d*[ :\d.]*(?: \d+)? ?[\w/.-]+\.\w+:\d+\] (.*)$`)
 	// group are the prefixes of a message with the process group and the rank in it.
 	group = regexp.MustCompile(`^(\[(PG [^\]]*|Rank \d+)\] *)+`)
@@ -198,6 +198,10 @@ func describe(rank agent.RankStatus) string {
 	}
 	if work.MatchString(words) {
 		words = plainly(words)
+	}
+	const begin, end = 360, 140 // what went wrong is at either end of a long message
+	if len(words) > begin+end {
+		words = strings.ToValidUTF8(words[:begin]+" ... "+words[len(words)-end:], "")
 	}
 	if p.File != "" {
 		words += fmt.Sprintf(" (%s:%d)", p.File, p.Line)

@@ -94,3 +94,16 @@ func TestAborted(t *testing.T) {
 		}
 	}
 }
+
+// The end of a long message counts too.
+func TestLongMessage(t *testing.T) {
+	python := &agent.PythonError{Type: "RuntimeError", Message: strings.Repeat("batch ", 200) + ": Connection closed by peer"}
+	lost := agent.RankStatus{Rank: 0, Ended: time.Unix(1e9, 0), Exit: agent.Exit{Code: 1}, Python: python}
+	killed := agent.RankStatus{Rank: 1, Ended: time.Unix(1e9+1, 0), Exit: agent.Exit{Code: -1, Signal: "SIGKILL"}}
+	if found, _ := Find([]agent.JobStatus{{Ranks: []agent.RankStatus{lost, killed}}}); found.Rank.Rank != 1 {
+		t.Errorf("found rank %d, want the one that was killed", found.Rank.Rank)
+	}
+	if said := (Cause{Rank: lost}).Symptom(); len(said) > 600 || !strings.HasSuffix(said, "Connection closed by peer") {
+		t.Errorf("got %d bytes: %s", len(said), said)
+	}
+}

@@ -38,7 +38,9 @@ type Collective struct {
 	// ID names the group, Group describes it: several can have the same description.
 	ID    string `json:"id"`
 	Group string `json:"group"`
-	Ranks []int  `json:"ranks"`
+	// Ranks are the group's, or the first and the last one of a large group, whose size Size is.
+	Ranks []int `json:"ranks"`
+	Size  int   `json:"size,omitempty"`
 	// Number counts the group's collectives, 0 before the first.
 	Number    int64  `json:"number"`
 	Operation string `json:"operation"`

@@ -97,8 +97,12 @@ func (j *job) readDumps(ctx context.Context, complete time.Duration, ranks map[s
 	}
 	all := map[int][]agent.Collective{}
 	for dump, rank := range ranks {
-		if groups, ok := found[dump]; ok {
-			all[rank] = groups
+		for _, group := range found[dump] {
+			const few = 8
+			if n := len(group.Ranks); n > few { // thousands of ranks would each list thousands
+				group.Ranks, group.Size = []int{group.Ranks[0], group.Ranks[n-1]}, n
+			}
+			all[rank] = append(all[rank], group)
 		}
 		content, err := claimfile.Read(dump, maxDump)
 		if err == nil {

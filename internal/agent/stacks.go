@@ -20,6 +20,10 @@ type RankActivity struct {
 	CPU      float64 `json:"cpu"`
 	ChildCPU float64 `json:"childCPU"`
 	IO       Bytes   `json:"io"`
+	// AllIO is what they have read and wrote since they began.
+	AllIO Bytes `json:"allIO"`
+	// Lock is the file for which the main thread waits because another process seems to compile an extension of torch, "" for none.
+	Lock string `json:"lock,omitempty"`
 	// Frames are those of the main thread in Python, the innermost first.
 	Frames []Frame `json:"frames,omitempty"`
 	// Problem is why there are no frames.
@@ -34,7 +38,9 @@ type Collective struct {
 	// ID names the group, Group describes it: several can have the same description.
 	ID    string `json:"id"`
 	Group string `json:"group"`
-	Ranks []int  `json:"ranks"`
+	// Ranks are the group's, or the first and the last one of a large group, whose size Size is.
+	Ranks []int `json:"ranks"`
+	Size  int   `json:"size,omitempty"`
 	// Number counts the group's collectives, 0 before the first.
 	Number    int64  `json:"number"`
 	Operation string `json:"operation"`
@@ -42,6 +48,9 @@ type Collective struct {
 	State string `json:"state"`
 	// Entered is how many seconds ago the rank entered it.
 	Entered float64 `json:"entered"`
+	// Pending is the first operation of the group, a collective or P2P, that the rank has entered and that is not completed; nil if
+	// all are. It has no group of its own.
+	Pending *Collective `json:"pending,omitempty"`
 }
 
 // maxGroups bounds the process groups of a rank.
@@ -64,15 +73,25 @@ func (c *Client) Stacks(ctx context.Context, id string) ([]RankActivity, error) 
 	for i := range all {
 		a := &all[i]
 		a.Node, a.State, a.Waits, a.Problem = c.node, short(a.State), short(a.Waits), short(a.Problem)
-		a.Collectives = a.Collectives[:min(len(a.Collectives), maxGroups)]
-		for j := range a.Collectives {
-			l := &a.Collectives[j]
-			l.ID, l.Group, l.Operation, l.State = short(l.ID), short(l.Group), short(l.Operation), short(l.State)
-		}
+		a.Lock = short(a.Lock)
+		a.Collectives = confineCollectives(a.Collectives)
 		a.Frames = a.Frames[:min(len(a.Frames), MaxFrames)]
 		for j := range a.Frames {
 			a.Frames[j].Function, a.Frames[j].File = short(a.Frames[j].Function), short(a.Frames[j].File)
 		}
 	}
 	return all, err
+}
+
+func confineCollectives(all []Collective) []Collective {
+	all = all[:min(len(all), maxGroups)]
+	for i := range all {
+		for c := &all[i]; c != nil; c = c.Pending {
+			c.ID, c.Group, c.Operation, c.State = short(c.ID), short(c.Group), short(c.Operation), short(c.State)
+			if c.Pending != nil {
+				c.Pending.Pending = nil
+			}
+		}
+	}
+	return all
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -70,6 +71,10 @@ func (s *JobStatus) Confine(id string, node int) error {
 		}
 	}
 	s.Ranks = ranks
+	maps.DeleteFunc(s.Collectives, func(rank int, _ []Collective) bool { return !slices.Contains(s.Spec.Ranks(node), rank) })
+	for rank, collectives := range s.Collectives {
+		s.Collectives[rank] = confineCollectives(collectives)
+	}
 	s.Quiet = max(0, s.Quiet)
 	if len(s.RankSeconds) > s.Spec.Nodes*s.Spec.RanksOfNode() {
 		s.RankSeconds = nil

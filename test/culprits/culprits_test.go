@@ -34,12 +34,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
-// page is the page with the score. statuses is the file that the unit test of package cause reads. The flag -update
-// writes both.
-const (
-	page     = "../../docs/culprits.md"
-	statuses = "../../internal/diagnose/cause/testdata/culprits.json"
-)
+// statuses is the file that the unit test of package cause reads. The flag -update writes it and the page.
+const statuses = "../../internal/diagnose/cause/testdata/culprits.json"
 
 // launchers are the launchers with which the agent itself starts the ranks, as the launcher's program would.
 var launchers = []agent.Launcher{agent.Torchrun, agent.DeepSpeed}

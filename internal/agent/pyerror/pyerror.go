@@ -2,30 +2,49 @@
 package pyerror
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
 var (
-	// frame is one level of a traceback (CPython, traceback.py).
-	frame = regexp.MustCompile(`^  File "([^"]+)", line (\d+)(?:, in .*)?$`)
+	// frame is one level of a traceback (CPython, traceback.py); loguru marks the one where it caught the error by ">". drawnFrame is one
+	// in a traceback that Rich draws into a box, or that IPython prints.
+	frame      = regexp.MustCompile(`^[> ] File "([^"]+)", line (\d+)(?:, in .*)?$`)
+	drawnFrame = regexp.MustCompile(`^(?:File )?(/\S+|[\w.][\w./-]*\.py):(\d+)(?:,? in .*|\(.*\))?$`)
+	// boxed is the first line of Rich's box, header the first line of IPython's traceback.
+	boxed  = regexp.MustCompile(`╭─+ Traceback \(most recent call last\) ─+╮$`)
+	header = regexp.MustCompile(`^[A-Za-z_][\w.]*\s+Traceback \(most recent call last\)$`)
 	// end is a traceback's last line: a class, dotted or not, and the message. Notes follow it indented.
-	end = regexp.MustCompile(`^([A-Za-z_](?:[\w.]|<locals>)*)(?:: (.*))?$`)
+	end = regexp.MustCompile(`^([A-Za-z_](?:[\w.]|<locals>)*)(?:: (.*)|:)?$`)
 	// bar is before the lines of an exception group.
 	bar = regexp.MustCompile(`^ +[|+] ?`)
 	// chained is between the two tracebacks of an exception that was raised while another one was handled.
 	chained = regexp.MustCompile(`(The above exception was the direct cause of the following exception:|During handling of the above exception, another exception occurred:)$`)
 	// rankPrefix is the prefix of a rank's lines by torchrun and some programs.
-	rankPrefix = regexp.MustCompile(`^\[(?:rank|default)?\d+\]:?\s?`)
+	rankPrefix = regexp.MustCompile(`^(?:\[(?:rank|default)?\d+\]:?\s?)+`)
+	// escape is a sequence that colours a terminal.
+	escape = regexp.MustCompile(`\x1b\[[0-9;?]*[A-Za-z]`)
+	// parents match the types of errors about the end of another process, as launchers raise them.
+	parents = regexp.MustCompile(`(^|\.)(ChildFailedError|CalledProcessError|ProcessExitedException)$`)
+	// ncclError is the second line of NCCL's errors in torch: the kind, before NCCL's own last words.
+	ncclError = regexp.MustCompile(`^nccl\w+: `)
+	// rootCause are the lines of elastic's table about the rank that failed first.
+	rootCause = regexp.MustCompile(`^\s+(rank|exitcode|traceback)\s+: (.*)$`)
 )
 
 const (
-	longestLine = 500
+	// longestLine bounds a line that is judged, shown one that people read, both in bytes; longest bounds a traceback in lines.
+	longestLine = 2000
+	shown       = 500
 	longest     = 40
+	// near is how many lines before a launcher's error that of its process is looked for.
+	near = 200
 )
 
 // Lines splits output into lines, removes what progress bars overwrote, and shortens long lines.
@@ -34,22 +53,33 @@ func Lines(output []byte) []string {
 	if text == "" {
 		return nil
 	}
-	lines := strings.Split(text, "\n")
+	lines := strings.Split(escape.ReplaceAllString(text, ""), "\n")
 	for i, line := range lines {
 		line = strings.TrimSuffix(line, "\r")
 		line = line[strings.LastIndexByte(line, '\r')+1:]
-		if len(line) > longestLine {
-			line = strings.ToValidUTF8(line[:longestLine], "") + "…"
-		}
-		lines[i] = line
+		lines[i] = cut(line, longestLine)
 	}
 	return lines
+}
+
+func shorten(lines []string) (short []string) {
+	for _, line := range lines {
+		short = append(short, cut(line, shown))
+	}
+	return short
+}
+
+func cut(line string, most int) string {
+	if len(line) <= most {
+		return line
+	}
+	return strings.ToValidUTF8(line[:most], "") + "…"
 }
 
 const title = "Traceback (most recent call last):"
 
 // Last returns the last traceback, nil for none. File and Line are those of the innermost frame outside of the Python
-// installation, else of the innermost one.
+// installation, else of the innermost one. The error of a launcher counts only if none of its process is before it.
 func Last(lines []string) *agent.PythonError {
 	start := last(lines, isTitle)
 	if start < 0 {
@@ -58,6 +88,12 @@ func Last(lines []string) *agent.PythonError {
 	result := read(lines[start:])
 	if result == nil {
 		return nil
+	}
+	if OfParent(result) && (start < 2 || !chained.MatchString(lines[start-2])) {
+		if own := Last(lines[max(0, start-near):start]); own != nil {
+			return own
+		}
+		result.Message = cmp.Or(result.Message, firstOfTable(lines[start:]))
 	}
 	// An empty line is on both sides of the line between two tracebacks.
 	for start >= 2 && chained.MatchString(lines[start-2]) {
@@ -71,8 +107,30 @@ func Last(lines []string) *agent.PythonError {
 	return result
 }
 
+// OfParent reports whether the error is that of a process about the end of another one, such as a launcher's.
+func OfParent(p *agent.PythonError) bool { return parents.MatchString(p.Type) }
+
 // isTitle is true for the first line of a traceback.
-func isTitle(line string) bool { return strings.HasSuffix(line, title) }
+func isTitle(line string) bool {
+	return strings.HasSuffix(line, title) || boxed.MatchString(line) || header.MatchString(Unprefixed(line))
+}
+
+// Unprefixed is a line without the rank before it.
+func Unprefixed(line string) string { return rankPrefix.ReplaceAllString(line, "") }
+
+// firstOfTable is what the table of torch.distributed.elastic has about the rank that failed first, "" without a table.
+func firstOfTable(lines []string) string {
+	const title = "Root Cause (first observed failure):"
+	i := slices.IndexFunc(lines, func(line string) bool { return strings.HasSuffix(line, title) })
+	var facts []string
+	for _, line := range lines[i+1:] {
+		match := rootCause.FindStringSubmatch(Unprefixed(line))
+		if i >= 0 && match != nil && !strings.HasPrefix(match[2], "To enable traceback") {
+			facts = append(facts, match[1]+" "+match[2])
+		}
+	}
+	return strings.Join(facts[:min(len(facts), 3)], ", ")
+}
 
 // last is the index of the last line that matches, -1 for none.
 func last(lines []string, match func(string) bool) int {
@@ -89,18 +147,29 @@ func read(lines []string) *agent.PythonError {
 	// torch calls the traceback of a data loader's worker the original one.
 	prefix := strings.TrimSuffix(strings.TrimSuffix(lines[0], title), "Original ")
 	prefix, group := strings.CutSuffix(prefix, "  + Exception Group ")
+	drawn := prefix == lines[0] // by Rich or IPython
+	if drawn {
+		prefix = ""
+	}
 	result := &agent.PythonError{}
 	installed := true
-	for _, line := range lines {
-		line = strings.TrimPrefix(line, prefix)
-		if prefix == "" {
-			line = rankPrefix.ReplaceAllString(line, "")
+	for i, line := range lines {
+		switch {
+		case drawn:
+			line = undrawn(line)
+		case prefix == "":
+			line = Unprefixed(line)
 		}
+		line = strings.TrimPrefix(line, prefix)
 		if group {
 			line = bar.ReplaceAllString(line, "")
 		}
-		result.Traceback = append(result.Traceback, line)
-		if match := frame.FindStringSubmatch(line); match != nil {
+		result.Traceback = append(result.Traceback, cut(line, shown))
+		match := frame.FindStringSubmatch(line)
+		if match == nil && drawn {
+			match = drawnFrame.FindStringSubmatch(line)
+		}
+		if match != nil {
 			if own := !Installed(match[1]); own || installed {
 				result.File = match[1]
 				result.Line, _ = strconv.Atoi(match[2])
@@ -110,6 +179,12 @@ func read(lines []string) *agent.PythonError {
 		}
 		if match := end.FindStringSubmatch(line); match != nil && len(result.Traceback) > 1 {
 			result.Type, result.Message = match[1], match[2]
+			if drawn {
+				result.Message += wrapped(lines[i:], utf8.RuneCountInString(Unprefixed(lines[0])))
+			}
+			if words := NCCLWords(lines[i+1:]); words != "" {
+				result.Message += "; " + words
+			}
 			break
 		}
 	}
@@ -122,6 +197,45 @@ func read(lines []string) *agent.PythonError {
 	return result
 }
 
+// undrawn is a line without its rank and without the sides of Rich's box. Lines of source code stay indented.
+func undrawn(line string) string {
+	line, boxed := strings.CutPrefix(Unprefixed(line), "│ ")
+	if boxed {
+		line = strings.TrimRight(strings.TrimSuffix(line, "│"), " ")
+	}
+	return line
+}
+
+// wrapped is what Rich wrapped of the first line, because the next word would not have fitted into the width.
+func wrapped(lines []string, width int) (rest string) {
+	for i, line := range lines[1:] {
+		before, words := strings.TrimRight(Unprefixed(lines[i]), " "), strings.Fields(Unprefixed(line))
+		if len(words) == 0 || utf8.RuneCountInString(before+" "+words[0]) <= width {
+			break
+		}
+		rest += " " + strings.Join(words, " ")
+	}
+	return rest
+}
+
+// NCCLWords are the words of NCCL's own in the lines after the first one of torch's error, "" if there are none.
+func NCCLWords(lines []string) string {
+	at := func(i int) string {
+		if i >= len(lines) {
+			return ""
+		}
+		return strings.TrimSpace(Unprefixed(lines[i]))
+	}
+	if !ncclError.MatchString(at(0)) {
+		return ""
+	}
+	words := at(0)
+	if at(1) == "Last error:" && !strings.HasPrefix(at(2), "Exception raised from ") {
+		words += " " + at(2)
+	}
+	return strings.TrimSpace(words)
+}
+
 // syntaxError finds the error of a script that Python cannot parse, which has no traceback.
 func syntaxError(lines []string) *agent.PythonError {
 	for i, line := range slices.Backward(lines) {
@@ -132,7 +246,7 @@ func syntaxError(lines []string) *agent.PythonError {
 		for j := i; j >= max(0, i-4); j-- {
 			if at := frame.FindStringSubmatch(lines[j]); at != nil {
 				line, _ := strconv.Atoi(at[2])
-				return &agent.PythonError{Type: match[1], Message: match[2], File: at[1], Line: line, Traceback: lines[j : i+1]}
+				return &agent.PythonError{Type: match[1], Message: match[2], File: at[1], Line: line, Traceback: shorten(lines[j : i+1])}
 			}
 		}
 	}
@@ -145,9 +259,15 @@ var (
 	dumpLine  = regexp.MustCompile(`^(  (\.\.\.|<.*>|File "[^"]+", line \?+ in .*|Binary file .*)|Current thread's C stack trace .*|Extension modules: .*|)$`)
 )
 
-// ShortenDump leaves of the dump that faulthandler printed at the end its first line, with the innermost place outside of the Python
-// installation in the thread that ended the process. If that runs no Python it is the last thread, the main one.
-func ShortenDump(lines []string) []string {
+// noise matches lines that say nothing about a failure: C++ stacks of torch, what a launcher's table has besides the rank, the reports of
+// Weights & Biases at the end of a process, and Python's about leaked semaphores.
+var noise = regexp.MustCompile(`^\s*(frame #\d+: |Exception raised from .* \(most recent call first\):|[=-]{20,}$|(time|host|error_file)\s+: |` +
+	`<NO_OTHER_FAILURES>$|wandb: |.*resource_tracker.*leaked|warnings\.warn\(|$)`)
+
+// Shorten cuts long lines and leaves out noise, and of the dump that faulthandler printed at the end all but its first line, with the innermost place
+// outside of the Python installation in the thread that ended the process. If that runs no Python it is the last thread, the main one.
+func Shorten(lines []string) []string {
+	lines = slices.DeleteFunc(shorten(lines), func(line string) bool { return noise.MatchString(Unprefixed(line)) })
 	start := last(lines, func(line string) bool { return strings.HasPrefix(line, "Fatal Python error: ") })
 	if start < 0 {
 		return lines

@@ -104,7 +104,7 @@ func words(content []byte, seen time.Time) (tail []string, python *agent.PythonE
 	if python != nil {
 		python.Seen = seen
 	}
-	lines = pyerror.ShortenDump(lines)
+	lines = pyerror.Shorten(lines)
 	const last = 20
 	return lines[max(0, len(lines)-last):], python
 }

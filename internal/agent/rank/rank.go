@@ -152,7 +152,8 @@ func run(command []string, sys fs.FS) (int, error) {
 	status.Exit, status.Ended = ExitOf(waited, process.ProcessState), ended
 	// SIGTERM comes from the agent, or from what ends the other ranks of the node: the supervisor or a launcher.
 	status.Stopped = stopped.Load() || status.Exit.Signal == "SIGTERM"
-	status.Exit.OutOfMemory = status.Exit.Signal == "SIGKILL" && facts.ReadMemory(sys).Killed > killed
+	const killedByShell = 128 + int(syscall.SIGKILL) // a shell reports the end of its child so
+	status.Exit.OutOfMemory = (status.Exit.Signal == "SIGKILL" || status.Exit.Code == killedByShell) && facts.ReadMemory(sys).Killed > killed
 	status.Tail, status.Python = output.lastWords(dir.RankLog(status.Rank))
 	err = errors.Join(err, end(status))
 	if number := unix.SignalNum(status.Exit.Signal); number != 0 {

@@ -34,7 +34,7 @@ func (c Config) additions() map[string]string {
 		"XDG_CACHE_HOME":          own,
 		"TRITON_CACHE_DIR":        filepath.Join(own, "triton"),
 		"TORCHINDUCTOR_CACHE_DIR": filepath.Join(own, "inductor"),
-		"TORCH_EXTENSIONS_DIR":    filepath.Join(own, "torch-extensions"),
+		extensionsVariable:        filepath.Join(own, "torch-extensions"),
 		"MPLCONFIGDIR":            filepath.Join(own, "matplotlib"),
 		"HF_HOME":                 filepath.Join(cache, "huggingface"),
 		"GLOO_SOCKET_IFNAME":      interfaceOf(c.PodIP),

@@ -3,10 +3,15 @@ package server
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -59,7 +64,6 @@ func recordFlight(env map[string]string, folder string) {
 // pipe; one whose threads are all stopped does not answer.
 func (j *job) collectives(ctx context.Context, live []agent.RankStatus) map[int][]agent.Collective {
 	ranks := map[string]int{}
-	args := []string{"-c", readFlight, fmt.Sprint(flightTime.Seconds())}
 	for _, rank := range live {
 		pipe, dump := j.flightPipe+strconv.Itoa(rank.Rank)+".pipe", j.flightDump+strconv.Itoa(rank.Rank)
 		if info, err := os.Lstat(pipe); err != nil || info.Mode().Type() != os.ModeNamedPipe {
@@ -73,30 +77,66 @@ func (j *job) collectives(ctx context.Context, live []agent.RankStatus) map[int]
 		_, err = writer.WriteString("1")
 		if writer.Close(); err == nil {
 			ranks[dump] = rank.Rank
-			args = append(args, dump)
 		}
 	}
+	return j.readDumps(ctx, flightTime, ranks)
+}
+
+// readDumps reads dumps, which are complete after the time, and copies them into the record. ranks are those that write them.
+func (j *job) readDumps(ctx context.Context, complete time.Duration, ranks map[string]int) map[int][]agent.Collective {
 	python, err := agent.FindProgram("python3", j.path)
 	if len(ranks) == 0 || err != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, flightTime+spyTime)
+	ctx, cancel := context.WithTimeout(ctx, complete+spyTime)
 	defer cancel()
 	var found map[string][]agent.Collective
+	args := append([]string{"-c", readFlight, fmt.Sprint(complete.Seconds())}, slices.Sorted(maps.Keys(ranks))...)
 	if err := runJSON(ctx, &found, python, args...); err != nil {
 		j.log.Warn("Reading the dumps of torch's flight recorder failed.", "error", err)
-		return nil
 	}
 	all := map[int][]agent.Collective{}
-	for dump, groups := range found {
-		all[ranks[dump]] = groups
+	for dump, rank := range ranks {
+		for _, group := range found[dump] {
+			const few = 8
+			if n := len(group.Ranks); n > few { // thousands of ranks would each list thousands
+				group.Ranks, group.Size = []int{group.Ranks[0], group.Ranks[n-1]}, n
+			}
+			all[rank] = append(all[rank], group)
+		}
 		content, err := claimfile.Read(dump, maxDump)
 		if err == nil {
-			err = record.WriteFile(j.dir.Flight(ranks[dump]), content)
+			err = record.WriteFile(j.dir.Flight(rank), content)
 		}
-		if err != nil {
-			j.log.Warn("Recording a dump of torch's flight recorder failed.", "rank", ranks[dump], "error", err)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			j.log.Warn("Recording a dump of torch's flight recorder failed.", "rank", rank, "error", err)
+		}
+		if j.scratch != "" && strings.HasPrefix(dump, j.scratch+"/") { // at the end of the job it would be old
+			_ = os.Remove(dump)
 		}
 	}
 	return all
+}
+
+// lastDumps reads those that torch wrote by itself, when a collective took too long or a peer was lost.
+func (j *job) lastDumps() {
+	if j.flightDump == "" {
+		return
+	}
+	ranks := map[string]int{}
+	paths, _ := filepath.Glob(j.flightDump + "*")
+	for _, path := range paths {
+		rank, err := strconv.Atoi(strings.TrimPrefix(path, j.flightDump))
+		info, statErr := os.Lstat(path)
+		if err != nil || statErr != nil || len(ranks) == agent.MaxRanksPerNode {
+			continue
+		}
+		if info.Mode().IsRegular() && !info.ModTime().Before(j.status.Started) {
+			ranks[path] = rank
+		}
+	}
+	collectives := j.readDumps(context.Background(), time.Second, ranks)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.status.Collectives = collectives
 }

@@ -1,10 +1,58 @@
-"""Prints the last collective of each process group in dumps of torch's flight recorder, as one line of JSON: by file, a list of
-groups. The arguments are for how many seconds to wait for the dumps, and their files."""
+"""Prints what dumps of torch's flight recorder have about each process group, as one line of JSON: by file, a list of groups with their
+last collective and their first operation that is not completed. The arguments are for how many seconds to wait for the dumps, and their
+files.
+
+Up to torch 2.5 a batch of P2P also counts as a collective: its end is no P2P, and has the number of the P2P before it. Then the number
+is counted here, or -1 if the recorder has forgotten the first operations."""
 
 import json
 import pickle
 import sys
 import time
+
+
+def operation(number, entry):
+    return {
+        "number": number,
+        "operation": entry["profiling_name"].rpartition(":")[2],
+        "state": entry["state"],
+        "entered": max(0, time.time() - entry["time_created_ns"] / 1e9),
+    }
+
+
+def read(dump):
+    entries = sorted(dump.get("entries", []), key=lambda e: e["record_id"])
+    whole = not entries or entries[0]["record_id"] == 0
+    by_group = {}
+    for entry in entries:
+        group = entry["process_group"]
+        by_group.setdefault(group if isinstance(group, str) else group[0], []).append(entry)
+    for key, config in dump.get("pg_config", {}).items():
+        last, pending, numbers, p2p, batched = None, None, set(), set(), False
+        # The operations inside a batch have no state of their own.
+        ends = {(e["collective_seq_id"], e.get("p2p_seq_id")) for e in by_group.get(key, []) if e["profiling_name"].endswith(":coalesced")}
+        for e in by_group.get(key, []):
+            number = e["collective_seq_id"]
+            if e.get("is_p2p"):
+                p2p.add(number)
+            elif number in p2p:
+                batched = True
+            else:
+                last = e if last is None or number >= last["collective_seq_id"] else last
+                numbers.add(number)
+            inside = (number, e.get("p2p_seq_id")) in ends and not e["profiling_name"].endswith(":coalesced")
+            if pending is None and e["state"] != "completed" and not inside:
+                pending = operation(e.get("p2p_seq_id", 0) if e.get("is_p2p") else number, e)
+        result = {"id": key, "group": config.get("desc") or key, "ranks": json.loads(config["ranks"])}
+        if last is None:
+            last = {"collective_seq_id": 0, "profiling_name": "", "state": "", "time_created_ns": 0}
+        result |= operation(last["collective_seq_id"], last)
+        if batched:
+            result["number"] = len(numbers) if whole else -1
+        if pending:
+            result["pending"] = pending
+        yield result
+
 
 found, left = {}, sys.argv[2:]
 deadline = time.monotonic() + float(sys.argv[1])
@@ -13,29 +61,12 @@ while left and time.monotonic() < deadline:
         try:
             with open(name, "rb") as file:
                 dump = pickle.load(file)
-            last = {}
-            for entry in dump.get("entries", []):
-                if entry.get("is_p2p"):
-                    continue
-                group = entry["process_group"]
-                key = group if isinstance(group, str) else group[0]
-                if key not in last or entry["collective_seq_id"] >= last[key]["collective_seq_id"]:
-                    last[key] = entry
-            groups = []
-            for key, config in dump.get("pg_config", {}).items():
-                entry = last.get(key, {"collective_seq_id": 0, "profiling_name": "", "state": "", "time_created_ns": 0})
-                groups.append({
-                    "id": key,
-                    "group": config.get("desc") or key,
-                    "ranks": json.loads(config["ranks"]),
-                    "number": entry["collective_seq_id"],
-                    "operation": entry["profiling_name"].rpartition(":")[2],
-                    "state": entry["state"],
-                    "entered": max(0, time.time() - entry["time_created_ns"] / 1e9),
-                })
-            found[name] = groups
-            left.remove(name)
         except Exception:  # not there yet, or not complete
+            continue
+        left.remove(name)
+        try:
+            found[name] = list(read(dump))
+        except (KeyError, TypeError, ValueError):  # of a version that is not known
             pass
     time.sleep(0.1)
 print(json.dumps(found))

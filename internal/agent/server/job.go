@@ -41,8 +41,9 @@ type job struct {
 	arrived sync.Map
 	// unread are the ranks whose stacks py-spy could not read, aborted those of them that were made to print them at their end.
 	unread, aborted sync.Map
-	// path is PATH of the ranks, flightDump and flightPipe are the beginnings of the names of their dumps and pipes.
-	path, flightDump, flightPipe string
+	// path is PATH of the ranks, extensions where torch compiles its extensions; flightDump and flightPipe are the beginnings of the
+	// names of their dumps and pipes.
+	path, extensions, flightDump, flightPipe string
 	// scratch is a folder of the container for temporary files of the job, "" for none.
 	scratch string
 	// alive ends, by end, when no process is left and the status is written.
@@ -61,7 +62,8 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) 
 	dir := record.Dir(status.Record)
 	j := &job{
 		dir: dir, ranks: status.Spec.Ranks(status.Node), log: log, nccl: newNCCLLogs(dir, status.Node), processes: &processes{record: status.Record, node: status.Node},
-		path: l.env["PATH"], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]), flightPipe: l.env[flightPipe], scratch: scratch, status: status,
+		path: l.env["PATH"], extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]),
+		flightPipe: l.env[flightPipe], scratch: scratch, status: status,
 	}
 	j.alive, j.end = context.WithCancel(context.Background())
 	// The record is watched before anything can write into it.
@@ -196,6 +198,7 @@ func (j *job) wait(supervisor *exec.Cmd, result *os.File) {
 	for _, number := range j.ranks {
 		j.readRank(number)
 	}
+	j.lastDumps()
 	if err := j.nccl.end(); err != nil {
 		j.log.Warn(err.Error())
 	}

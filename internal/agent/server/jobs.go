@@ -95,6 +95,9 @@ func (js *jobs) start(id string, spec agent.JobSpec) (status agent.JobStatus, ma
 	// The record never holds secrets.
 	spec.SecretEnv = nil
 	status = agent.JobStatus{ID: id, Node: js.config.Node, Environment: js.config.Name, State: agent.Running, Spec: spec, Record: recordDir, Started: time.Now().UTC(), Launcher: agent.Exit{Code: -1}}
+	for _, path := range js.config.removeLocks() {
+		js.log.Info("Removed the lock of an extension of torch that no process compiles.", "path", path)
+	}
 	j, err := startJob(js.log, status, l)
 	if err != nil {
 		return status, false, err

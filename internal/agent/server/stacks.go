@@ -95,7 +95,7 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spy string, s
 	took := time.Since(began)
 	doing.CPU = (own - ownBefore).Seconds() / took.Seconds()
 	doing.ChildCPU = max(0, (children-childrenBefore).Seconds()/took.Seconds()) // a child may have ended
-	doing.IO = max(0, io-ioBefore)
+	doing.IO, doing.AllIO = max(0, io-ioBefore), io
 	main := readThread(pid, pid)
 	doing.State, doing.Waits = main.state, main.waits
 
@@ -114,6 +114,9 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spy string, s
 				doing.Frames = append(doing.Frames, frame)
 			}
 		}
+	}
+	if slices.ContainsFunc(doing.Frames, func(f agent.Frame) bool { return strings.HasSuffix(f.File, "/torch/utils/file_baton.py") }) {
+		doing.Lock = oldestLock(j.extensions)
 	}
 	text.WriteString("\nthreads, as the kernel has them:\n")
 	tasks, _ := os.ReadDir(proc(pid, "task"))

@@ -12,26 +12,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-)
-
-// collateral matches what gloo, NCCL, torch.distributed and the kernel print on a rank that lost a peer.
-var collateral = regexp.MustCompile(`(?i)connection (was )?(closed|reset|refused|aborted)( by peer)?|remote process exited|ncclRemoteError|` +
-	`ncclSystemError|broken pipe|socket ?timeout|timed out waiting|watchdog caught collective operation timeout|` +
-	`NCCL communicator was aborted|collective operation timeout|DistNetworkError|connectFullMesh failed|` +
-	`timed? ?out after \d+ ?(ms|seconds)|timeout caused pair closure|peer closed|EOFError: .*store|ChildFailedError|SignalException|TCPStore|heartbeat monitor`)
-
-var (
-	// inUse matches an error of the rank that should listen, in words that otherwise mean a lost peer.
-	inUse = regexp.MustCompile(`(?i)EADDRINUSE|address already in use`)
-	// fromTorch matches the types of the errors that torch raises on a rank that lost a peer. Errors of other types are about
-	// connections of the training's own, to services or to its processes.
-	fromTorch = regexp.MustCompile(`^(RuntimeError|EOFError|torch\.[\w.]+|\w*(Dist\w*Error|ChildFailedError|SignalException))$`)
-	// waited matches the error of a rank that waited for another one in vain.
-	waited = regexp.MustCompile(`(?i)timed? ?out`)
-	// diskFull matches the errors of programs on a full disk.
-	diskFull = regexp.MustCompile(`\b(No space left on device|Disk quota exceeded)\b`)
-	// gpuMemory matches the errors of torch, CUDA and cuBLAS on a full GPU.
-	gpuMemory = regexp.MustCompile(`^torch\.(cuda\.)?OutOfMemoryError\b|(CUDA|HIP)( error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED`)
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
 // tree matches the folder of a synced tree.
@@ -47,8 +28,10 @@ type Cause struct {
 	Known bool
 	// Left is the first rank that exited with 0 although Rank still needed it, nil if there is none or if the cause is known.
 	Left *agent.RankStatus
-	// Waiting is the first rank that waited for Rank until a timeout, if Rank alone shows no error; else nil.
+	// Waiting is the first rank that waited for Rank until a timeout, if Rank alone shows no error or was behind; else nil.
 	Waiting *agent.RankStatus
+	// Behind is what shows which ranks the others waited for in a collective, "" if nothing does.
+	Behind string
 }
 
 // Culprit is the rank of a cause as Leases and receipts have it.
@@ -62,9 +45,12 @@ type Culprit struct {
 // mostTraceback is the longest traceback that an agent keeps, in bytes. All annotations of a Lease have 256 KiB.
 const mostTraceback = 20 << 10
 
-// Culprit is the rank alone. It omits a traceback that no agent wrote: ranks can forge what an agent answers.
+// Culprit is the rank alone, with the error that ended it. It omits a traceback that no agent wrote: ranks can forge what an agent answers.
 func (c Cause) Culprit() *Culprit {
-	culprit := &Culprit{Rank: c.Rank.Rank, Node: c.Rank.Node, Exit: c.Rank.Exit, Python: c.Rank.Python}
+	culprit := &Culprit{Rank: c.Rank.Rank, Node: c.Rank.Node, Exit: c.Rank.Exit}
+	if ends(c.Rank) {
+		culprit.Python = c.Rank.Python
+	}
 	if p := culprit.Python; p != nil && len(strings.Join(p.Traceback, "")) > mostTraceback {
 		python := *p
 		python.Traceback, culprit.Python = nil, &python
@@ -72,8 +58,17 @@ func (c Cause) Culprit() *Culprit {
 	return culprit
 }
 
+// How is how the culprit failed: by its own error, even if a signal ended it then.
+func (c Culprit) How() string {
+	if c.Python != nil && c.Exit.Signal == "SIGTERM" {
+		return "failed"
+	}
+	return Describe(c.Exit)
+}
+
 // Find is the failed rank with the earliest error that is not the consequence of a peer's end or of the agent's signal. ok is false if no
-// rank failed. A Python error counts from its first line: a rank may print it and end after the peers that it brought down.
+// rank failed. A Python error counts from its first line: a rank may print it and end after the peers that it brought down. Of ranks with
+// one and the same error, one that was not stopped comes first.
 func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 	var failed []agent.RankStatus
 	best := consequence
@@ -100,7 +95,13 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 		return new(slices.MinFunc(chosen, byTime))
 	}
 	if best > consequence {
-		return Cause{Rank: *first(func(r agent.RankStatus) bool { return originOf(r) == best }), Known: true}, true
+		found := first(func(r agent.RankStatus) bool { return originOf(r) == best })
+		if alike := first(func(r agent.RankStatus) bool {
+			return found.Stopped && !r.Stopped && originOf(r) == best && lastWords(r) == lastWords(*found)
+		}); alike != nil {
+			found = alike
+		}
+		return Cause{Rank: *found, Known: true}, true
 	}
 	lost := first(func(r agent.RankStatus) bool { return !r.Stopped })
 	if lost == nil { // the agent stopped all of them
@@ -111,6 +112,21 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 		return cause, true
 	}
 	waiting := first(func(r agent.RankStatus) bool { return waited.MatchString(lastWords(r)) })
+	if waiting == nil {
+		return cause, true
+	}
+	behind, late := desync(ended(statuses))
+	cause.Behind = behind
+	if len(late) == 1 {
+		at := func(r agent.RankStatus) bool { return r.Rank == late[0] }
+		others := first(func(r agent.RankStatus) bool { return !at(r) && waited.MatchString(lastWords(r)) })
+		if rank := first(at); rank != nil && others != nil {
+			return Cause{Rank: *rank, Waiting: others, Behind: behind}, true
+		}
+	}
+	if behind != "" {
+		return cause, true
+	}
 	silent := slices.DeleteFunc(failed, func(r agent.RankStatus) bool {
 		return !r.Stopped || ends(r) || collateral.MatchString(lastWords(r))
 	})
@@ -118,7 +134,7 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 	if absent := func(r agent.RankStatus) bool { return r.Rendezvous != agent.Arrived }; slices.ContainsFunc(silent, absent) {
 		silent = slices.DeleteFunc(silent, func(r agent.RankStatus) bool { return !absent(r) })
 	}
-	if waiting != nil && len(silent) == 1 {
+	if len(silent) == 1 {
 		cause = Cause{Rank: silent[0], Waiting: waiting}
 	}
 	return cause, true
@@ -139,10 +155,14 @@ func leftBefore(statuses []agent.JobStatus, failed time.Time) (left *agent.RankS
 	return left
 }
 
-// Leaving is a clause about Left.
+// Leaving is a clause about Left. A program that logs its error may exit with 0 all the same.
 func (c Cause) Leaving() string {
-	return fmt.Sprintf("rank %d on node %d exited with 0 after %s, although the others still needed it",
+	said := fmt.Sprintf("rank %d on node %d exited with 0 after %s, although the others still needed it",
 		c.Left.Rank, c.Left.Node, c.Left.Ended.Sub(c.Left.Started).Round(time.Second))
+	if ends(*c.Left) {
+		said += "; its last error is " + strings.TrimPrefix(describe(*c.Left), ": ")
+	}
+	return said
 }
 
 func failedAt(rank agent.RankStatus) time.Time {
@@ -150,74 +170,6 @@ func failedAt(rank agent.RankStatus) time.Time {
 		return rank.Python.Seen
 	}
 	return rank.Ended
-}
-
-// origin is where a rank's failure comes from.
-type origin int
-
-const (
-	// consequence of another rank's end, or of the agent's signal.
-	consequence origin = iota
-	// doubtful is an error of the rank's own next to a lost connection: either may have come of the other.
-	doubtful
-	own
-)
-
-// originOf judges a failed rank by its last words. The error with which a chain of exceptions began counts more than the last
-// one: trainings wrap a lost peer in an error of their own, and lose their peers while they clean up after one.
-func originOf(rank agent.RankStatus) origin {
-	if rank.Exit.OutOfMemory || rank.Exit.Error != "" {
-		return own
-	}
-	p := rank.Python
-	if !ends(rank) {
-		if rank.Stopped || collateral.MatchString(lastWords(rank)) {
-			return consequence
-		}
-		return own
-	}
-	if rank.Stopped && (p.Type == "KeyboardInterrupt" || p.Type == "SystemExit") {
-		return consequence
-	}
-	last := originOfError(p.Type, text(p))
-	if p.First == "" {
-		return last
-	}
-	kind, _, _ := strings.Cut(p.First, ": ")
-	first := originOfError(kind, p.First)
-	if first == consequence {
-		return consequence
-	}
-	return max(doubtful, min(first, last))
-}
-
-func originOfError(kind, text string) origin {
-	switch {
-	case !collateral.MatchString(text) || inUse.MatchString(text):
-		return own
-	case fromTorch.MatchString(kind):
-		return consequence
-	}
-	return doubtful
-}
-
-// ends reports whether the Python error ended the rank. A rank that printed other lines since then had handled it, unless it
-// exited as an uncaught error does: the lines belong to its message.
-func ends(rank agent.RankStatus) bool {
-	p := rank.Python
-	return p != nil && (rank.Exit.Code == 1 && !rank.Stopped || len(rank.Tail) == 0 ||
-		slices.ContainsFunc(rank.Tail, func(line string) bool { return strings.Contains(line, p.Type) }))
-}
-
-func text(p *agent.PythonError) string { return strings.TrimSuffix(p.Type+": "+p.Message, ": ") }
-
-// lastWords are the error that ended a rank, or the last lines of one without an exception, for example after an abort in NCCL.
-func lastWords(rank agent.RankStatus) string {
-	if ends(rank) {
-		return text(rank.Python)
-	}
-	const words = 8
-	return strings.Join(rank.Tail[max(0, len(rank.Tail)-words):], "\n")
 }
 
 // Job is where a failed rank ran.
@@ -247,12 +199,14 @@ func (j Job) Log(node int, name string) string {
 	return fmt.Sprintf("the whole log is %s/%s on node %d", j.Record, name, node)
 }
 
-// Symptom is how the rank ended, and its Python error: "exited with 1, want exit code 0: ValueError: ...".
+// Symptom is how the rank ended, and its error: "exited with 1, want exit code 0: ValueError: ...". A rank that was stopped after its
+// own error failed by that.
 func (c Cause) Symptom() string {
-	var text strings.Builder
-	text.WriteString(Describe(c.Rank.Exit) + ", want exit code 0")
-	describePython(&text, c.Rank.Python)
-	return InTree(text.String())
+	how := c.Culprit().How()
+	if how != "failed" {
+		how += ", want exit code 0"
+	}
+	return InTree(how + describe(c.Rank))
 }
 
 // Error is the error of a training that Cause ended.
@@ -261,26 +215,49 @@ type Error struct {
 	error
 }
 
+// lessHostMemory is what to do about a full host.
+const lessHostMemory = "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading"
+
 // Err is the cause as an Error with the rank, its exit, the place in the code, and its last lines as the error's tail.
 func (c Cause) Err(job Job) error {
 	reason, next := fail.RankFailed, job.log(c.Rank.Node, c.Rank.Rank)
 	var said strings.Builder
 	if w := c.Waiting; w != nil {
-		fmt.Fprintf(&said, "training: the others waited for rank %d on node %d, which showed no error and had to be stopped; rank %d on node %d %s", c.Rank.Rank, c.Rank.Node, w.Rank, w.Node, Describe(w.Exit))
-		describePython(&said, w.Python)
+		how := "showed no error and had to be stopped"
+		if !c.Rank.Stopped {
+			how = Describe(c.Rank.Exit)
+		}
+		fmt.Fprintf(&said, "training: the others waited for rank %d on node %d, which %s; rank %d on node %d %s%s",
+			c.Rank.Rank, c.Rank.Node, how, w.Rank, w.Node, Describe(w.Exit), describe(*w))
 	} else {
 		fmt.Fprintf(&said, "training: rank %d on node %d %s", c.Rank.Rank, c.Rank.Node, c.Symptom())
 	}
+	words := ""
+	if c.Known {
+		words = lastWords(c.Rank)
+	}
+	found, fromNCCL := nccl.FromError(words)
 	switch {
 	case c.Rank.Exit.OutOfMemory:
-		reason, next = fail.OutOfMemory, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading"
-	case c.Known && c.Rank.Python != nil && gpuMemory.MatchString(text(c.Rank.Python)):
+		reason, next = fail.OutOfMemory, lessHostMemory
+	case gpuMemory.MatchString(words):
 		reason, next = fail.OutOfMemory, "use a smaller batch, activation checkpointing, a higher ZeRO stage or offloading, or more GPUs"
-	case c.Known && diskFull.MatchString(lastWords(c.Rank)):
+	case fromNCCL:
+		said.WriteString(": " + found.Cause)
+		next = found.Next
+	case sharedMemory.MatchString(words):
+		next = "use fewer workers of data loaders, or raise resources.limits.memory, to which /dev/shm counts; see it by: df -h /dev/shm"
+	case hostMemory.MatchString(words):
+		reason, next = fail.OutOfMemory, lessHostMemory
+	case diskFull.MatchString(words):
 		reason, next = fail.DiskFull, "delete obsolete files, such as old checkpoints, or have the claim expanded"
+	case hardware.MatchString(words):
+		next = "have the GPU and its links looked at: dmesg of the node shows Xid; until then leave the node out with exclude-nodes"
 	case c.Left != nil:
 		said.WriteString("; " + c.Leaving())
 		next = fmt.Sprintf("let every rank take the same number of steps; why rank %d ended: %s", c.Left.Rank, job.log(c.Left.Node, c.Left.Rank))
+	case c.Behind != "":
+		said.WriteString("; " + c.Behind)
 	case !c.Known && c.Waiting == nil:
 		said.WriteString("; it lost its peers, and no rank shows an error of its own")
 	}
@@ -293,19 +270,6 @@ func (c Cause) Err(job Job) error {
 		err = fail.WithTail(err, tail)
 	}
 	return fail.Advise(err, "%s", next)
-}
-
-func describePython(out *strings.Builder, p *agent.PythonError) {
-	if p == nil {
-		return
-	}
-	out.WriteString(": " + text(p))
-	if p.File != "" {
-		fmt.Fprintf(out, " (%s:%d)", p.File, p.Line)
-	}
-	if p.First != "" {
-		out.WriteString(", which began with " + p.First)
-	}
 }
 
 // Describe is how a process ended, for example "exited with 1".

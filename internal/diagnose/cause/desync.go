@@ -5,22 +5,27 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
+
+// member is a rank of a process group, with the last collective that it has entered.
+type member struct {
+	activity agent.RankActivity
+	last     agent.Collective
+}
 
 // standing is for how many seconds no rank of a group may have entered a collective: before, ranks that are at different numbers
 // may only have been asked at different moments.
 const standing = 5
 
 // desync is what the flight recorders of the ranks show: the ranks of a process group that have entered fewer collectives than
-// the others, or another one with the same number. "" if all are alike, or fewer than two ranks have one. nodes are the ranks'.
-func desync(activities []agent.RankActivity, nodes map[int]int) (culprit string) {
-	type member struct {
-		activity agent.RankActivity
-		last     agent.Collective
-	}
+// the others, or another one with the same number, or have not completed what the others have; or the collective that none of them
+// completes. "" if nothing is wrong, or fewer than two ranks have one. late are the ranks that have entered fewer. nodes are the ranks'.
+func desync(activities []agent.RankActivity, nodes map[int]int) (culprit string, late []int) {
 	groups := map[string][]member{}
 	for _, a := range activities {
 		for _, last := range a.Collectives {
@@ -30,30 +35,39 @@ func desync(activities []agent.RankActivity, nodes map[int]int) (culprit string)
 	}
 	// at is what a member has entered.
 	at := func(m member) string {
-		if m.last.Number == 0 {
+		switch {
+		case m.last.Number == 0:
 			return "none"
+		case m.last.Operation == "":
+			return fmt.Sprintf("number %d", m.last.Number)
 		}
 		return fmt.Sprintf("number %d (%s)", m.last.Number, m.last.Operation)
 	}
 	var worst int64
 	for _, key := range slices.Sorted(maps.Keys(groups)) {
 		group := groups[key]
-		if slices.ContainsFunc(group, func(m member) bool { return m.last.Entered < standing }) {
+		// Ranks run ahead of the GPU, so that a rank behind others may wait for one that is not known.
+		unknown := func(m member) bool { return m.last.Number < 0 || m.last.Entered < standing }
+		if len(group) < max(len(group[0].last.Ranks), group[0].last.Size) || slices.ContainsFunc(group, unknown) {
 			continue
 		}
 		first := slices.MinFunc(group, func(a, b member) int { return cmp.Compare(a.last.Number, b.last.Number) })
 		furthest := slices.MaxFunc(group, func(a, b member) int { return cmp.Compare(a.last.Number, b.last.Number) })
 		if lag := furthest.last.Number - first.last.Number; lag > worst {
-			worst = lag
-			var late []int
+			worst, late = lag, nil
 			for _, m := range group {
 				if m.last.Number == first.last.Number {
 					late = append(late, m.activity.Rank)
 				}
 			}
 			others := humanize.Count(len(group)-len(late), "rank")
-			culprit = fmt.Sprintf("%s entered %s of the collectives of %s, while %s came as far as %s", ranksOf(late, nodes), at(first), first.last.Group, others, at(furthest))
-			if len(late) == 1 {
+			culprit = fmt.Sprintf("%s entered %s of the collectives of %s, while %s came as far as %s",
+				ranksOf(late, nodes), at(first), first.last.Group, others, at(furthest))
+			if c := pending(furthest.activity); c != nil {
+				culprit += fmt.Sprintf(" and %s waited for number %d (%s) for %s", hasHave(make([]int, len(group)-len(late))), c.Number, c.Operation,
+					(time.Duration(c.Entered) * time.Second).String())
+			}
+			if first.activity.State != "" && len(late) == 1 {
 				culprit += "; it " + Doing(first.activity)
 			}
 			continue
@@ -65,6 +79,9 @@ func desync(activities []agent.RankActivity, nodes map[int]int) (culprit string)
 		for _, m := range group {
 			operations[m.last.Operation] = append(operations[m.last.Operation], m.activity.Rank)
 		}
+		if culprit == "" && len(operations) == 1 {
+			culprit = unfinished(group, nodes)
+		}
 		if len(operations) < 2 || culprit != "" {
 			continue
 		}
@@ -75,5 +92,78 @@ func desync(activities []agent.RankActivity, nodes map[int]int) (culprit string)
 		culprit = fmt.Sprintf("%s entered %s as collective %d of %s, while %s entered %s", ranksOf(operations[names[0]], nodes), names[0], first.last.Number, first.last.Group,
 			ranksOf(operations[names[1]], nodes), names[1])
 	}
-	return culprit
+	return culprit, late
+}
+
+// unfinished is the first collective that ranks of a group have not completed, although all have entered it: the GPU of a rank or the
+// network is at fault. "" if there is none.
+func unfinished(group []member, nodes map[int]int) string {
+	var first *agent.Collective
+	for _, m := range group {
+		c := m.last.Pending
+		if c != nil && !collective.MatchString(c.Operation) { // P2P, with numbers of its own
+			return ""
+		}
+		if c != nil && c.Entered >= stuckFor && (first == nil || c.Number < first.Number) {
+			first = c
+		}
+	}
+	if first == nil {
+		return ""
+	}
+	var late, slow []int
+	entered := first.Entered
+	for _, m := range group {
+		if c := m.last.Pending; c != nil && c.Number == first.Number {
+			late, entered = append(late, m.activity.Rank), min(entered, c.Entered)
+			if c.State == "scheduled" {
+				slow = append(slow, m.activity.Rank)
+			}
+		}
+	}
+	what := fmt.Sprintf("number %d (%s) of the collectives of %s", first.Number, first.Operation, group[0].last.Group)
+	switch {
+	case len(late) < len(group):
+		return fmt.Sprintf("%s %s not completed %s, as %s did: the GPU or the network of the former may hang",
+			ranksOf(late, nodes), hasHave(late), what, humanize.Count(len(group)-len(late), "rank"))
+	case len(slow) > 0 && len(slow) < len(group):
+		return fmt.Sprintf("the GPU of %s has not started %s, as %s did", ranksOf(slow, nodes), what, humanize.Count(len(group)-len(slow), "rank"))
+	}
+	return fmt.Sprintf("all %d ranks entered %s at least %s ago, and none has completed it: a GPU or the network may hang",
+		len(group), what, (time.Duration(entered) * time.Second).String())
+}
+
+// ended are the ranks of ended jobs with the last collectives that they have entered: by the flight recorder's dumps at the end, or if
+// there are none by the watchdog's lines.
+func ended(statuses []agent.JobStatus) (activities []agent.RankActivity, nodes map[int]int) {
+	dumped := slices.ContainsFunc(statuses, func(s agent.JobStatus) bool { return len(s.Collectives) > 0 })
+	nodes = map[int]int{}
+	for _, status := range statuses {
+		for _, rank := range status.Ranks {
+			a := agent.RankActivity{Rank: rank.Rank, Node: rank.Node, Collectives: status.Collectives[rank.Rank]}
+			if !dumped {
+				a.Collectives = printed(rank.Tail, status.Spec)
+			}
+			nodes[rank.Rank] = rank.Node
+			activities = append(activities, a)
+		}
+	}
+	return activities, nodes
+}
+
+// printed are the last collectives by the watchdog's lines among a rank's last ones, as if each group had all ranks: a group of some
+// ranks alone is never complete. Lines of trainings with P2P mean nothing, because older versions of torch count its batches too.
+func printed(tail []string, spec agent.JobSpec) (all []agent.Collective) {
+	last := map[string]agent.Collective{}
+	for _, line := range tail {
+		if match := enqueued.FindStringSubmatch(line); match != nil {
+			number, _ := strconv.ParseInt(match[3], 10, 64)
+			last[match[1]] = agent.Collective{ID: match[1], Group: cmp.Or(match[2], "process group "+match[1]), Number: number, Entered: standing,
+				Size: spec.Nodes * spec.RanksOfNode()}
+		}
+		if p2p.MatchString(line) {
+			return nil
+		}
+	}
+	return slices.Collect(maps.Values(last))
 }

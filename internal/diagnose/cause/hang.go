@@ -18,21 +18,48 @@ import (
 var collective = regexp.MustCompile(`^_?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|gather|scatter|barrier|monitored_barrier|store_based_barrier|` +
 	`send|recv|isend|irecv|batch_isend_irecv|init_process_group|init_distributed|new_group|rendezvous|create_c10d_store|wait_tensor)(_\w+)?$`)
 
+// waitsIn reports whether a rank waits for others in a call of a package, or for its GPU, which waits for others if it uses NCCL.
+func waitsIn(f agent.Frame, usesNCCL bool) bool {
+	function := f.Function[strings.LastIndexByte(f.Function, '.')+1:]
+	switch {
+	case strings.Contains(f.File, "/torch/distributed/"), strings.Contains(f.File, "/deepspeed/comm/"):
+		return collective.MatchString(function)
+	case strings.Contains(f.File, "/torch/cuda/"):
+		return usesNCCL && function == "synchronize"
+	}
+	return usesNCCL && strings.HasSuffix(f.File, "/torch/autograd/graph.py") && function == "_engine_run_backward"
+}
+
 // callSite is where a rank is.
 type callSite struct {
 	// function and at are the call in Python: the collective, or the function of the training's own code.
 	function, at string
-	// waits is true in a collective.
+	// waits is true in a collective, or if the flight recorder shows one that is not completed; lock is the file for which it waits.
 	waits bool
-	// stopped is true if a signal has stopped the process.
-	stopped bool
+	lock  string
+	// stopped is true if a signal has stopped the process, blocked if it waits for storage or a device.
+	stopped, blocked bool
+}
+
+// stuck is for how many seconds a collective may not be completed before its rank counts as waiting. A training that goes on completes
+// those that its ranks enter ahead of their GPUs.
+const stuckFor = 120
+
+// pending is the operation for which a rank waits the longest, nil for none.
+func pending(a agent.RankActivity) (oldest *agent.Collective) {
+	for _, c := range a.Collectives {
+		if c.Pending != nil && c.Pending.Entered >= stuckFor && (oldest == nil || c.Pending.Entered > oldest.Entered) {
+			oldest = c.Pending
+		}
+	}
+	return oldest
 }
 
 func callSiteOf(a agent.RankActivity) (site callSite) {
-	site.stopped = strings.EqualFold(a.State, "T")
+	site.stopped, site.blocked, site.lock = strings.EqualFold(a.State, "T"), strings.EqualFold(a.State, "D"), a.Lock
 	for _, f := range a.Frames {
 		installed := pyerror.Installed(f.File)
-		if installed && !site.waits && (strings.Contains(f.File, "/torch/distributed/") || strings.Contains(f.File, "/deepspeed/comm/")) && collective.MatchString(f.Function[strings.LastIndexByte(f.Function, '.')+1:]) {
+		if installed && !site.waits && waitsIn(f, a.Collectives != nil) {
 			site.function, site.waits = f.Function, true
 		}
 		if !installed {
@@ -46,6 +73,10 @@ func callSiteOf(a agent.RankActivity) (site callSite) {
 	}
 	if site.at == "" && a.Waits != "" {
 		site.function, site.at = a.Waits, "in the kernel"
+	}
+	// NCCL's collectives are asynchronous: their ranks wait wherever they need a result, with a processor at 100%.
+	if c := pending(a); c != nil && !site.waits {
+		site.function, site.waits = c.Operation, true
 	}
 	return site
 }
@@ -65,6 +96,10 @@ func (site callSite) describe(several bool) string {
 	switch {
 	case site.stopped:
 		return verb("is", "are") + " stopped by a signal" + in
+	case site.lock != "":
+		return verb("waits", "wait") + " for the lock " + site.lock + ", which a process that was killed may have left," + in
+	case site.blocked:
+		return verb("waits", "wait") + " for storage or a device" + in
 	case site.waits:
 		return verb("waits", "wait") + in
 	case in == "":
@@ -137,10 +172,10 @@ func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.Ran
 			}
 		}
 	}
-	behind := desync(activities, nodes)
+	behind, _ := desync(activities, nodes)
 	// The most ranks come last; of as many, those that wait.
 	sites := slices.SortedFunc(maps.Keys(at), func(a, b callSite) int {
-		return cmp.Or(flag(b.stopped)-flag(a.stopped), flag(a.waits)-flag(b.waits), len(at[a])-len(at[b]), cmp.Compare(at[a][0].Rank, at[b][0].Rank))
+		return cmp.Or(flag(b.stopped)-flag(a.stopped), flag(b.blocked)-flag(a.blocked), flag(a.waits)-flag(b.waits), len(at[a])-len(at[b]), cmp.Compare(at[a][0].Rank, at[b][0].Rank))
 	})
 	others := ""
 	if len(sites) > 0 {
@@ -214,9 +249,10 @@ const (
 	workIO  = 256 << 10
 )
 
-// Works reports whether a silent rank of the job does something other than wait, such as loading, compiling or saving: its descendants use
-// processors, it reads or writes, perhaps in one long call that no counter shows yet (state D), or it uses a processor itself and its stack
-// has changed since before, is not where most are, or is unknown. Processor time alone is no work: a rank that waits in NCCL uses it too.
+// Works reports whether a silent rank of the job does something other than wait, such as loading, compiling or saving: it has entered
+// further collectives since before, its descendants use processors, it reads or writes, perhaps in one long call that no counter shows yet
+// (state D), or it uses a processor itself and its stack has changed since before, is not where most are, or is unknown. Processor time
+// alone is no work: a rank that waits in NCCL uses it too.
 func Works(before, now []agent.RankActivity) (rank int, works bool) {
 	at, waiting := map[callSite]int{}, 0
 	for _, a := range now {
@@ -229,24 +265,48 @@ func Works(before, now []agent.RankActivity) (rank int, works bool) {
 		if site.stopped {
 			continue
 		}
-		if a.ChildCPU >= workCPU || a.IO >= workIO || strings.EqualFold(a.State, "D") {
+		i := slices.IndexFunc(before, func(b agent.RankActivity) bool { return b.Rank == a.Rank })
+		var earlier agent.RankActivity
+		if i >= 0 {
+			earlier = before[i]
+		}
+		if a.ChildCPU >= workCPU || a.IO >= workIO || site.blocked && !blockedSince(earlier, a) || i >= 0 && further(earlier, a) {
 			return a.Rank, true
 		}
-		i := slices.IndexFunc(before, func(b agent.RankActivity) bool { return b.Rank == a.Rank })
-		changed := i >= 0 && !slices.Equal(before[i].Frames, a.Frames)
+		changed := i >= 0 && !slices.Equal(earlier.Frames, a.Frames)
+		if pending(a) != nil { // a wait may look different each time, for example in a loop with a timeout
+			changed = i >= 0 && callSiteOf(earlier).at != site.at
+		}
 		// With two ranks at two places neither is where most are, unless the other one is known to wait.
 		alone := !site.waits && (len(now) == 1 || 2*at[site] < len(now) || at[site] < len(now) && at[site]+waiting == len(now))
-		if a.CPU >= workCPU && (changed || alone || a.Frames == nil) {
+		if a.CPU >= workCPU && (changed || alone || a.Frames == nil && !site.waits) {
 			return a.Rank, true
 		}
 	}
 	return 0, false
 }
 
-// Waits reports whether a rank evidently waits for another one: it is in a collective, or one is stopped by a signal.
-func Waits(now []agent.RankActivity) bool {
+// blockedSince reports whether a rank waits for storage or a device in the same place as before, and has read and written nothing since.
+func blockedSince(before, now agent.RankActivity) bool {
+	return strings.EqualFold(before.State, "D") && strings.EqualFold(now.State, "D") && slices.Equal(before.Frames, now.Frames) &&
+		before.Waits == now.Waits && now.AllIO-before.AllIO < workIO
+}
+
+// further reports whether a rank has entered more collectives of a group than before.
+func further(before, now agent.RankActivity) bool {
+	return slices.ContainsFunc(now.Collectives, func(c agent.Collective) bool {
+		return slices.ContainsFunc(before.Collectives, func(b agent.Collective) bool {
+			return b.ID == c.ID && b.Number >= 0 && c.Number > b.Number
+		})
+	})
+}
+
+// Waits reports whether a rank evidently waits for another one, or for what will not come: it is in a collective, one is stopped by a
+// signal, waits for a lock, or has waited for storage since before.
+func Waits(before, now []agent.RankActivity) bool {
 	return slices.ContainsFunc(now, func(a agent.RankActivity) bool {
 		site := callSiteOf(a)
-		return site.waits || site.stopped
+		return site.waits || site.stopped || site.lock != "" ||
+			slices.ContainsFunc(before, func(b agent.RankActivity) bool { return b.Rank == a.Rank && blockedSince(b, a) })
 	})
 }

@@ -27,6 +27,12 @@ var (
 		{Function: "_MultiProcessingDataLoaderIter._try_get_data", File: site + "utils/data/dataloader.py", Line: 1275},
 		{Function: "epoch", File: "train.py", Line: 70},
 	}
+	item  = []agent.Frame{{Function: "main", File: "train.py", Line: 50}}
+	baton = []agent.Frame{
+		{Function: "wait", File: site + "utils/file_baton.py", Line: 49},
+		{Function: "_jit_compile", File: site + "utils/cpp_extension.py", Line: 2140},
+		{Function: "main", File: "train.py", Line: 20},
+	}
 	rendezvous = []agent.Frame{
 		{Function: "_create_c10d_store", File: site + "distributed/rendezvous.py", Line: 198},
 		{Function: "init_process_group", File: site + "distributed/distributed_c10d.py", Line: 1700},
@@ -66,6 +72,12 @@ func TestHang(t *testing.T) {
 		"a node has not started": {rendezvous, nil, []int{4, 5, 6, 7}, nil,
 			"ranks 4, 5, 6 and 7 have not started while 4 ranks wait in _create_c10d_store (train.py:10)"},
 		"one has ended": {waits, nil, nil, []int{3}, "rank 3 on node 0 has ended while 7 ranks wait in all_reduce (train.py:88)"},
+		"NCCL waits where a result is needed": {item, ranks{5: {Frames: loads}}, nil, nil,
+			"rank 5 on node 1 is in load_batch (data.py:41) while 7 ranks wait in all_reduce (train.py:50)"},
+		"one writes to a storage that does not answer": {waits, ranks{5: {Frames: loads, State: "D", Waits: "nfs_wait_bit_killable"}}, nil, nil,
+			"rank 5 on node 1 waits for storage or a device in load_batch (data.py:41) while 7 ranks wait in all_reduce (train.py:88)"},
+		"a lock of an extension was left": {loads, ranks{0: {Frames: baton, Lock: "/c/fused_adam/lock"}}, nil, nil,
+			"rank 0 on node 0 waits for the lock /c/fused_adam/lock, which a process that was killed may have left, in main (train.py:20) while 7 ranks are in load_batch (data.py:41)"},
 		"no py-spy": {nil, ranks{3: {State: "S", Waits: "hrtimer_nanosleep"}}, nil, nil,
 			"rank 3 on node 0 is in hrtimer_nanosleep (in the kernel) while 7 ranks do something unknown"},
 	} {
@@ -86,6 +98,9 @@ func TestHang(t *testing.T) {
 					a, ok := tc.ranks[rank]
 					if !ok {
 						a.Frames = tc.others
+						if name == "NCCL waits where a result is needed" {
+							a.Collectives = []agent.Collective{{ID: "0", Number: 9, Pending: &agent.Collective{Number: 8, Operation: "all_reduce", Entered: 300}}}
+						}
 					}
 					a.Rank, a.Node = rank, node
 					activities = append(activities, a)

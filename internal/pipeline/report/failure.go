@@ -45,7 +45,7 @@ func failureOf(r receipt.Receipt) *failure {
 	}
 	f.Meaning, f.Remedy = explain(r.Reason)
 	if c := r.Cause; c != nil {
-		f.Cause = &evidence{Title: fmt.Sprintf("Rank %d on node %d %s", c.Rank, c.Node, cut(cause.Describe(c.Exit), mostLine))}
+		f.Cause = &evidence{Title: fmt.Sprintf("Rank %d on node %d %s", c.Rank, c.Node, cut(c.How(), mostLine))}
 		if p := c.Python; p != nil {
 			f.Cause.Title += ": " + cut(strings.TrimSuffix(p.Type+": "+p.Message, ": "), mostLine)
 			if p.File != "" {

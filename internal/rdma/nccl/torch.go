@@ -26,3 +26,13 @@ func FromTorch(text string) (Finding, bool) {
 	name := firstMatch(torchRules, text, true)
 	return newFinding(name, strings.TrimSpace(text)), name != ""
 }
+
+// FromError finds what NCCL's own words in an error of torch show, if they name the failure and not a consequence of it.
+func FromError(text string) (Finding, bool) {
+	_, words, ok := strings.Cut(text, "; nccl")
+	if !ok {
+		return Finding{}, false
+	}
+	found, ok := recognize(words, true)
+	return found, ok && !found.Consequence && found.Reason != CUDAFailed
+}

@@ -221,12 +221,12 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		firstStep = cmp.Or(firstStep, a.first)
 	}
 	statuses = newestOf(statuses)
-	addRanks(r, statuses)
 	if r.Verdict != receipt.Succeeded && t.failure == nil { // no step was connected when the training ended
 		if found, ok := cause.Find(statuses); ok {
 			r.Cause = found.Culprit()
 		}
 	}
+	addRanks(r, statuses)
 	addAttempts(r, statuses, firstStep)
 	if s, ok := agent.NCCLOf(statuses, agent.WantedTransport(r.Mode, len(r.Nodes)), environments); ok {
 		s.Processes = nil
@@ -377,10 +377,12 @@ func network(environment map[string]string) map[string]string {
 	return result
 }
 
+// addRanks lists the ranks. The rank that caused the failure was not stopped because another one failed, even if it had to be stopped.
 func addRanks(r *receipt.Receipt, statuses []agent.JobStatus) {
 	for _, status := range statuses {
 		for _, rank := range status.Ranks {
-			entry := receipt.Rank{Rank: rank.Rank, Node: rank.Node, Exit: rank.Exit, Stopped: rank.Stopped, Started: rank.Started}
+			stopped := rank.Stopped && (r.Cause == nil || r.Cause.Rank != rank.Rank)
+			entry := receipt.Rank{Rank: rank.Rank, Node: rank.Node, Exit: rank.Exit, Stopped: stopped, Started: rank.Started}
 			if !rank.Ended.IsZero() {
 				entry.Seconds = rank.Ended.Sub(rank.Started).Seconds()
 			}

@@ -162,7 +162,7 @@ func (w *silenceWatch) look(quiet, bound time.Duration, ask func() (now []agent.
 	case works:
 		w.next = quiet + againAfter
 		return working, now, worker
-	case !complete || !cause.Waits(now):
+	case !complete || !cause.Waits(before, now):
 		w.next = quiet + againAfter
 		return unclear, now, 0
 	case before == nil: // one look does not show whether the stacks change

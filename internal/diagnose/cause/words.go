@@ -1,0 +1,227 @@
+package cause
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/pyerror"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+)
+
+// collateral matches what gloo, NCCL, torch.distributed and the kernel print on a rank that lost a peer, or that waited for one.
+var collateral = regexp.MustCompile(`(?i)connection (was )?(closed|reset|refused|aborted)|remote process exited|ncclRemoteError|` +
+	`ncclSystemError|broken pipe|socket ?timeout|timed out waiting|collective operation timeout|` +
+	`NCCL communicator was aborted|DistNetworkError|connectFullMesh failed|timed? ?out after \d+ ?(ms|seconds)|` +
+	`timeout caused pair closure|peer closed|EOFError: .*store|ChildFailedError|SignalException|TCPStore|` +
+	`failed to recv, got \d+ bytes|Socket recv failed|Proxy Call to rank \d+ failed|monitoredBarrier|` +
+	`Rendezvous(Connection|Timeout|Closed)Error|` +
+	`heartbeat monitor|watchdog got stuck|due to ProcessGroupNCCL watchdog hang|due to collective timeout or exception`)
+
+var (
+	// local matches errors of the rank itself in words that otherwise mean a lost peer: it should listen where another process does,
+	// or NCCL names a call of its own that failed. A launcher's table names the rank that ended by an exit code, or by a signal that
+	// no launcher sends.
+	local = regexp.MustCompile(`(?i)EADDRINUSE|address already in use|shared memory segment|No space left on device|Cuda failure|` +
+		`ibv_reg_\w+ failed|Too many open files|Duplicate GPU|no socket interface found|waiting for lock file|exitcode (-(4|7|8|9|11)|[1-9]\d*) `)
+	// fromTorch matches the types of the errors that torch raises on a rank that lost a peer. Errors of other types are about
+	// connections of the training's own, to services or to its processes.
+	fromTorch = regexp.MustCompile(`^(RuntimeError|EOFError|torch\.[\w.]+|\w*(Dist\w*Error|ChildFailedError|SignalException))$`)
+	// waited matches the error of a rank that waited for another one in vain.
+	waited = regexp.MustCompile(`(?i)timed? ?out|watchdog (got stuck|hang)|monitoredBarrier`)
+	// diskFull matches the errors of programs on a full disk.
+	diskFull = regexp.MustCompile(`\b(No space left on device|Disk quota exceeded)\b`)
+	// sharedMemory matches those of torch on a full /dev/shm.
+	sharedMemory = regexp.MustCompile(`</torch_\S+>.*No space left|/dev/shm|out of shared memory|shared memory \(shm\)`)
+	// gpuMemory matches the errors of torch, CUDA and its libraries, NCCL and the driver on a full GPU.
+	gpuMemory = regexp.MustCompile(`^torch\.(cuda\.)?OutOfMemoryError\b|` +
+		`(?i:\b(CUDA|HIP)( driver| runtime)?( error| failure)?:?( \d+)? '?out of memory)|` +
+		`\bcudaErrorMemoryAllocation\b|\bCUDA_ERROR_OUT_OF_MEMORY\b|\bCU\w+_ALLOC(ATION)?_FAILED\b`)
+	// hostMemory matches those on a full host.
+	hostMemory = regexp.MustCompile(`std::bad_alloc|DefaultCPUAllocator: (can't allocate|not enough) memory|` +
+		`\[Errno 12\] Cannot allocate memory`)
+	// hardware matches CUDA's words for a broken GPU or link.
+	hardware = regexp.MustCompile(`(?i)uncorrectable (ECC|NVLink) error|fallen off the bus|NVRM: Xid|GPU is lost|hardware stack error`)
+)
+
+var (
+	// what has the message of the C++ exception that ended a process, by its runtime; fatal that of the last line of glog's kind, before
+	// which a process aborts itself, and broken those of the C library.
+	what   = regexp.MustCompile(`^\s*what\(\):\s+(.*)$`)
+	broken = regexp.MustCompile(`^(double free or corruption.*|(?:free|malloc|realloc|munmap_chunk)\(\): .*|corrupted (?:size|double|unsorted).*|` +
+		`\*\*\* (?:stack smashing|buffer overflow|Error in) .*|\S+: \S+:\d+: .* Assertion .* failed\.)$`)
+	fatal = regexp.MustCompile(`^\[?F\d*[ :\d.]*(?: \d+)? ?[\w/.-]+\.\w+:\d+\] (.*)$`)
+	// group are the prefixes of a message with the process group and the rank in it.
+	group = regexp.MustCompile(`^(\[(PG [^\]]*|Rank \d+)\] *)+`)
+	// work is a collective for which NCCL's watchdog waited in vain; stuck the monitor's message about the watchdog.
+	work  = regexp.MustCompile(`WorkNCCL\(SeqNum=(\d+), OpType=(\w+),.*?Timeout\(ms\)=\d+\) ran for (\d+) milliseconds`)
+	stuck = regexp.MustCompile(`watchdog (got stuck|hang)`)
+	// enqueued are the numbers in the watchdog's lines: of a process group, the last collective that the rank entered.
+	enqueued = regexp.MustCompile(`\[PG (?:ID \d+ PG GUID )?([^\s(]+)(?: ?\(([^)]*)\))? Rank \d+\].*[Ll]ast enqueued (?:NCCL )?work: (\d+)`)
+	p2p      = regexp.MustCompile(`OpType=(SEND|RECV|COALESCED)\b`)
+)
+
+// watchdogThread is before the error with which the watchdog's thread ended, and the whole process with it.
+const watchdogThread = "watchdog thread terminated with exception: "
+
+// aborted is the message of the C++ exception, of the fatal line, or of the C library, that ended a process with these last lines, "" for none.
+func aborted(tail []string) string {
+	for i, line := range slices.Backward(tail) {
+		line = pyerror.Unprefixed(line)
+		match := ""
+		for _, words := range []*regexp.Regexp{what, fatal, broken} {
+			match = cmp.Or(match, first(words.FindStringSubmatch(line)))
+		}
+		if match == "" {
+			continue
+		}
+		if _, inner, ok := strings.Cut(match, watchdogThread); ok {
+			match = inner
+		}
+		match = group.ReplaceAllString(match, "")
+		if words := pyerror.NCCLWords(tail[i+1:]); words != "" {
+			match += "; " + words
+		}
+		return match
+	}
+	return ""
+}
+
+// first is the first group of a match, "" for none.
+func first(match []string) string {
+	if match == nil {
+		return ""
+	}
+	return match[1]
+}
+
+// ends reports whether the Python error ended the rank. A rank that printed other lines since then had handled it, unless it
+// exited as an uncaught error does: the lines belong to its message.
+func ends(rank agent.RankStatus) bool {
+	p := rank.Python
+	return p != nil && (rank.Exit.Code == 1 && !rank.Stopped || len(rank.Tail) == 0 ||
+		slices.ContainsFunc(rank.Tail, func(line string) bool { return strings.Contains(line, p.Type) }))
+}
+
+func text(p *agent.PythonError) string { return strings.TrimSuffix(p.Type+": "+p.Message, ": ") }
+
+// lastWords are the error that ended a rank, of Python or of C++, or else its last lines.
+func lastWords(rank agent.RankStatus) string {
+	abort := aborted(rank.Tail)
+	switch {
+	case ends(rank) && !counts(abort, rank.Python):
+		return text(rank.Python)
+	case abort != "":
+		return abort
+	}
+	const words = 8
+	return strings.Join(rank.Tail[max(0, len(rank.Tail)-words):], "\n")
+}
+
+// counts reports whether an abort counts more than the error of Python of its rank: if that is a launcher's about the end of a process,
+// or if it came of a lost peer, because NCCL loses its peers after an error in its own thread.
+func counts(abort string, p *agent.PythonError) bool {
+	return abort != "" && (pyerror.OfParent(p) || originOfAbort(abort) == own && originOfError(p.Type, text(p)) != own)
+}
+
+// origin is where a rank's failure comes from.
+type origin int
+
+const (
+	// consequence of another rank's end, or of the agent's signal.
+	consequence origin = iota
+	// doubtful is an error of the rank's own next to a lost connection: either may have come of the other.
+	doubtful
+	own
+)
+
+// originOf judges a failed rank by its last words. The error with which a chain of exceptions began counts more than the last
+// one: trainings wrap a lost peer in an error of their own, and lose their peers while they clean up after one.
+func originOf(rank agent.RankStatus) origin {
+	if rank.Exit.OutOfMemory || rank.Exit.Error != "" {
+		return own
+	}
+	p, abort := rank.Python, aborted(rank.Tail)
+	if ends(rank) && counts(abort, p) {
+		return originOfAbort(abort)
+	}
+	if abort != "" && originOfAbort(abort) == own && rank.Exit.Signal != "SIGTERM" && rank.Exit.Signal != "SIGKILL" {
+		return own
+	}
+	if !ends(rank) {
+		if rank.Stopped || collateral.MatchString(lastWords(rank)) {
+			return consequence
+		}
+		return own
+	}
+	if rank.Stopped && (p.Type == "KeyboardInterrupt" || p.Type == "SystemExit") {
+		return consequence
+	}
+	last := originOfError(p.Type, text(p))
+	if p.First == "" {
+		return last
+	}
+	kind, _, _ := strings.Cut(p.First, ": ")
+	first := originOfError(kind, p.First)
+	if first == consequence {
+		return consequence
+	}
+	return max(doubtful, min(first, last))
+}
+
+func originOfError(kind, text string) origin {
+	switch {
+	case !collateral.MatchString(text) || local.MatchString(text):
+		return own
+	case fromTorch.MatchString(kind):
+		return consequence
+	}
+	return doubtful
+}
+
+// originOfAbort is the origin of an error of C++, which has no types of the training's own.
+func originOfAbort(text string) origin { return originOfError("RuntimeError", text) }
+
+// describe is the error that ended a rank, after a colon, with its place in the code; "" if nothing shows one.
+func describe(rank agent.RankStatus) string {
+	words, p := lastWords(rank), rank.Python
+	if !ends(rank) || words != text(p) {
+		if words = aborted(rank.Tail); words == "" {
+			return ""
+		}
+		return ": " + plainly(words)
+	}
+	if work.MatchString(words) {
+		words = plainly(words)
+	}
+	const begin, end = 360, 140 // what went wrong is at either end of a long message
+	if len(words) > begin+end {
+		words = strings.ToValidUTF8(words[:begin]+" ... "+words[len(words)-end:], "")
+	}
+	if p.File != "" {
+		words += fmt.Sprintf(" (%s:%d)", p.File, p.Line)
+	}
+	if p.First != "" {
+		words += ", which began with " + p.First
+	}
+	return ": " + words
+}
+
+// plainly is the message of an abort in plain words if it is the watchdog's or its monitor's.
+func plainly(words string) string {
+	if match := work.FindStringSubmatch(words); match != nil {
+		milliseconds, _ := strconv.Atoi(match[3])
+		took := time.Duration(milliseconds) * time.Millisecond
+		return fmt.Sprintf("NCCL's watchdog ended its wait in collective %s (%s) after %s", match[1], match[2], took.Round(time.Second))
+	}
+	if stuck.MatchString(words) {
+		return "NCCL's monitor ended it, because the watchdog made no progress"
+	}
+	const most = 300
+	return humanize.OneLine(words, most)
+}

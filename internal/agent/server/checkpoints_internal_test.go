@@ -116,10 +116,13 @@ func TestCheckpointIsComplete(t *testing.T) {
 	}
 }
 
+// minutes is the time so many minutes after the first file.
+func minutes(n int) time.Time { return time.Unix(1_790_000_000, 0).Add(time.Duration(n) * time.Minute) }
+
 // write writes a file whose modification time is minutes after that of the first file.
-func write(t *testing.T, path, content string, minutes int) {
+func write(t *testing.T, path, content string, minute int) {
 	t.Helper()
-	at := time.Unix(1_790_000_000, 0).Add(time.Duration(minutes) * time.Minute)
+	at := minutes(minute)
 	path = filepath.Clean(path)
 	folder := filepath.Dir(path)
 	if err := os.MkdirAll(folder, 0o755); err != nil {

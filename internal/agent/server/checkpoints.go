@@ -123,6 +123,9 @@ func (f *finder) list(folder string) (map[string]fs.FileInfo, error) {
 func (f *finder) look(folder string, entries map[string]fs.FileInfo) (below []string) {
 	mark, named := markIn(filepath.Join(f.root, folder), entries)
 	newest := slices.SortedFunc(maps.Values(entries), func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
+	if i := slices.IndexFunc(newest, func(e fs.FileInfo) bool { return e.Name() == named }); i >= 0 {
+		newest = slices.Insert(slices.Delete(newest, i, i+1), 0, entries[named]) // it is within the bounds
+	}
 	var here []*candidate
 	var marked *candidate
 	for _, entry := range newest {

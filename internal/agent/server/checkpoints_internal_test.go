@@ -236,4 +236,17 @@ func TestNewestCheckpoints(t *testing.T) {
 	if last := len(found) - 1; err != nil || last != agent.MaxCheckpoints-1 || found[last].Name != "step-3" || found[last].Missing != "" {
 		t.Errorf("got %+v, %v; want %d, and the marked one among them", found, err, agent.MaxCheckpoints)
 	}
+	// So is it if the folder has more entries than the search looks at.
+	dir = t.TempDir()
+	write(t, dir+"/step-3/"+file, whole, 0)
+	write(t, dir+"/latest", "step-3", 0)
+	for i := range maxFolders + 1 {
+		if err := os.Mkdir(fmt.Sprintf("%s/data-%d", dir, i), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err = findCheckpoints(t.Context(), dir, agent.CheckpointSearch{World: 1, All: true})
+	if err != nil || len(found) != 1 || !found[0].Marked || found[0].Missing != "" {
+		t.Errorf("got %+v, %v; want the marked one", found, err)
+	}
 }

@@ -37,14 +37,14 @@ func (e *explainer) sandbox(pod *corev1.Pod, events []event) {
 	}
 	node := pod.Spec.NodeName
 	text := noSandbox.ReplaceAllString(ev.text, "")
+	name, failure := failedAttachment(pod, events, text)
 	f := fail.Finding{
 		Reason: fail.ContainerFailed, Object: "pod " + pod.Name, Since: ev.first,
-		Seen: fmt.Sprintf("node %s cannot create the pod's network: %s", node, oneLine(text)),
+		Seen: fmt.Sprintf("node %s cannot create the pod's network: %s", node, oneLine(failure)),
 		Next: fmt.Sprintf("oc get pods -A -o wide --field-selector spec.nodeName=%s | grep -e multus -e ovn -e cni", node),
 	}
 	lower := strings.ToLower(ev.text)
 	attachment, plugin := noAttachment.FindStringSubmatch(ev.text), noPlugin.FindStringSubmatch(ev.text)
-	name, failure := failedAttachment(pod, events, text)
 	switch {
 	case attachment != nil:
 		f.Final, f.Rail = true, true
@@ -108,7 +108,10 @@ func failedAttachment(pod *corev1.Pod, events []event, text string) (name, failu
 	if attachmentWords.MatchString(failure) {
 		return cmp.Or(network, usual, "of a kind that the message names"), failure
 	}
-	return "", ""
+	if network != "" {
+		failure = network + ": " + failure
+	}
+	return "", failure
 }
 
 // attachmentsOf are the pod's network attachments as NAMESPACE/NAME. Its annotation has them as a list of names or as JSON

@@ -90,7 +90,8 @@ func (d *detector) allotments(environ []string) []allotment {
 }
 
 func (d *detector) unreadable(variable, id string) {
-	d.found(fail.Note, VariableUnreadable, "", "reading %s: %q: want PCI addresses or auxiliary devices, as in 0000:03:00.2 and mlx5_core.sf.4", variable, id)
+	d.found(fail.Note, VariableUnreadable, "",
+		"reading %s: %q: want PCI addresses or auxiliary devices, as in 0000:03:00.2 and mlx5_core.sf.4", variable, id)
 }
 
 // readInfo reads the value of a PCIDEVICE_X_INFO, without names that no device can have. odd are the keys of what cannot be read.

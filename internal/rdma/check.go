@@ -68,7 +68,8 @@ func (d *detector) checkDevice(device Device) {
 			if port.LinkLayer == InfiniBand && device.NoGUID {
 				guid = ", node GUID 0"
 			}
-			d.found(severity, PortDown, device.waitsFor(port), "%s: state %s, physical state %s%s: want ACTIVE and LinkUp", name, port.State, port.PhysicalState, guid)
+			d.found(severity, PortDown, device.waitsFor(port),
+				"%s: state %s, physical state %s%s: want ACTIVE and LinkUp", name, port.State, port.PhysicalState, guid)
 		case port.LinkLayer == InfiniBand && device.NoGUID:
 			d.found(severity, PortDown, device.waitsFor(port), "%s: its node GUID is 0: want one that the subnet manager knows", name)
 		case port.LinkLayer != InfiniBand && port.GIDIndex < 0:
@@ -96,7 +97,8 @@ func (d Device) waitsFor(port Port) string {
 	case port.LinkLayer != InfiniBand:
 		return ""
 	case d.NoGUID:
-		return "give the virtual function a GUID (guid or ib-kubernetes in the attachment's configuration; ip link set PF vf N node_guid GUID), and " + manager + " that serves virtual functions"
+		return "give the virtual function a GUID (guid or ib-kubernetes in the attachment's configuration; " +
+			"ip link set PF vf N node_guid GUID), and " + manager + " that serves virtual functions"
 	case slices.Contains([]string{"INIT", "ARMED"}, port.State) || port.PhysicalState == "LinkUp":
 		return manager + " and serves this port's partition"
 	}
@@ -151,16 +153,7 @@ func (d *detector) compare(expected Expected, rails []RailPort) {
 			netdevs = append(netdevs, rail.Port.Netdev)
 		}
 	}
-	byMTU := map[int][]string{}
-	for _, rail := range rails {
-		if mtu := rail.Port.MTU; mtu > 0 && expected.MTU > 0 && mtu != expected.MTU {
-			byMTU[mtu] = append(byMTU[mtu], rail.Port.Netdev)
-		}
-	}
-	for _, mtu := range slices.Sorted(maps.Keys(byMTU)) {
-		d.found(fail.Degraded, MTUDiffers, "give the interfaces and the switch ports this MTU (spec.config of the network attachments), or correct network.rdma.mtu",
-			"the MTU of %s is %d: want %d, as network.rdma.mtu has it", strings.Join(byMTU[mtu], ", "), mtu, expected.MTU)
-	}
+	d.facts.Findings = append(d.facts.Findings, d.facts.OtherMTUs(expected.MTU)...)
 	if len(expected.Devices) > 0 && !sameNames(names, expected.Devices) {
 		severity := fail.Note
 		if len(names) < len(expected.Devices) {
@@ -171,6 +164,24 @@ func (d *detector) compare(expected Expected, rails []RailPort) {
 	if len(expected.Interfaces) > 0 && !sameNames(netdevs, expected.Interfaces) {
 		d.found(fail.Note, InterfacesDiffer, "", "network.rdma.interfaces has %s: the rails have %s: what was detected is used", strings.Join(expected.Interfaces, ","), orNone(netdevs))
 	}
+}
+
+// OtherMTUs finds the rails whose interfaces have another MTU than the expected one, 0 for none.
+func (f Facts) OtherMTUs(expected int) (findings []fail.Finding) {
+	byMTU := map[int][]string{}
+	for _, rail := range f.Rails() {
+		if mtu := rail.Port.MTU; mtu > 0 && expected > 0 && mtu != expected {
+			byMTU[mtu] = append(byMTU[mtu], rail.Port.Netdev)
+		}
+	}
+	for _, mtu := range slices.Sorted(maps.Keys(byMTU)) {
+		findings = append(findings, fail.Finding{
+			Level: fail.Degraded, Reason: MTUDiffers,
+			Seen: fmt.Sprintf("the MTU of %s is %d: want %d, as network.rdma.mtu has it", strings.Join(byMTU[mtu], ", "), mtu, expected),
+			Next: "give the interfaces and the switch ports this MTU (spec.config of the network attachments), or correct network.rdma.mtu",
+		})
+	}
+	return findings
 }
 
 func sameNames(a, b []string) bool {

@@ -18,7 +18,8 @@ type message struct {
 // the function's name too. Text before it, such as a timestamp, is not part of it. Before CUDA is initialised the device is any number.
 var header = regexp.MustCompile(`([\w.-]+):(\d+):(\d+) \[-?\d+\] (?:\S+:\d+ (?:\([^)]*\) )?)?NCCL (INFO|WARN|TRACE|CALL) ?`)
 
-// foreign begins a line of another library in the middle of one of NCCL's: UCX (src/ucs/debug/log.c), "[1763999884.123456] [node-0:101  :0]";
+// foreign begins a line of another library in the middle of one of NCCL's: UCX (src/ucs/debug/log.c),
+// "[1763999884.123456] [node-0:101  :0]";
 // Open MPI, "[node-0:00101] " and "[node-0][[4711,1],0]"; libfabric (src/log.c), "libfabric:101:1763999884::efa:"; torch, "[rank0]:".
 var foreign = regexp.MustCompile(`\[\d{9,}\.\d+\] \[|\[[\w.-]+:\d{3,}\] |\[[\w.-]+\]\[\[\d+,\d+\],\d+\]|libfabric:\d+:|\[rank\d+\]:`)
 

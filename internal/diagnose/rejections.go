@@ -25,8 +25,9 @@ var (
 	// allocate unhealthy devices nvidia.com/gpu", "cannot allocate unregistered device amd.com/gpu".
 	refusedResource = regexp.MustCompile(`(?:^|[\s"'(])((?:[a-z0-9-]+\.)+[a-z0-9-]+/[A-Za-z0-9](?:[\w.-]*\w)?)`)
 	// gpuWords are those of NVIDIA's plugin and library, which name no resource. With lostGPU no retry helps.
-	gpuWords = regexp.MustCompile(`(?i)\bnvml\b|\bnvidia\b|\bgpus?\b|GPU-[0-9a-f]{8}-|MIG-[0-9a-f]{8}-|\bcuda\b|\bxid\b|device link information`)
-	lostGPU  = regexp.MustCompile(`(?i)gpu is lost|fallen off the bus|nvml\.Device|nvml: unknown error|device link information|\bxid\b|unable to determine the device handle`)
+	gpuWords = regexp.MustCompile(`(?i)\bnvml\b|\bnvidia\b|\bgpus?\b|GPU-[0-9a-f]{8}-|MIG-[0-9a-f]{8}-|\bcuda\b|` + lostGPU.String())
+	lostGPU  = regexp.MustCompile(`(?i)gpu is lost|fallen off the bus|nvml\.Device|nvml: unknown error|device link information|\bxid\b|` +
+		`unable to determine the device handle`)
 	// railWords are those of plugins for network devices.
 	railWords = regexp.MustCompile(`(?i)sr-?iov|\brdma\b|\bmlx5_|\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b`)
 )
@@ -92,7 +93,8 @@ func (e *explainer) rejectionFinding(reason, message, node string) fail.Finding 
 	case gpu:
 		// The scheduler expected more working GPUs.
 		f.Reason, f.Host, f.Final = fail.GPUMissing, host, lostGPU.MatchString(message)
-		f.Next = "oc get pods -A -o wide --field-selector spec.nodeName=" + node + " | grep -e device-plugin -e gpu-operator; leave the node out meanwhile: --exclude-nodes=" + node
+		f.Next = fmt.Sprintf("oc get pods -A -o wide --field-selector spec.nodeName=%s | grep -e device-plugin -e gpu-operator; "+
+			"leave the node out meanwhile: --exclude-nodes=%[1]s", node)
 	case rail:
 		f.Rail = true
 	case out && isGPU(corev1.ResourceName(resource)), f.Reason == fail.GPUsUnavailable:

@@ -67,7 +67,8 @@ func (e *explainer) sandbox(pod *corev1.Pod, events []event) {
 }
 
 // podNetworkPlugins are those of the network that every pod has.
-var podNetworkPlugins = []string{"loopback", "portmap", "bandwidth", "firewall", "tuning", "multus", "multus-shim", "ovn-k8s-cni-overlay", "openshift-sdn", "calico", "cilium-cni", "flannel"}
+var podNetworkPlugins = []string{"loopback", "portmap", "bandwidth", "firewall", "tuning", "multus", "multus-shim",
+	"ovn-k8s-cni-overlay", "openshift-sdn", "calico", "cilium-cni", "flannel"}
 
 var (
 	// failedNetwork is Multus' "error adding container to network "rail1": ...", before its version 3.4 "Err adding pod to network".
@@ -75,7 +76,8 @@ var (
 	// addedInterface is Multus' event for each network that it has added, since its version 3.7.
 	addedInterface = regexp.MustCompile(`^Add eth0 \[.*?\](?: from (\S+))?`)
 	// attachmentWords are names of CNI plugins and IPAM that only attachments use, and of the interfaces that attachments get.
-	attachmentWords = regexp.MustCompile(`(?i)sr-?iov|infiniband|ib-kubernetes|ipoib|macvlan|ipvlan|host-device|whereabouts|could not allocate ip\b|no ip addresses available|\bnet\d+\b`)
+	attachmentWords = regexp.MustCompile(`(?i)sr-?iov|infiniband|ib-kubernetes|ipoib|macvlan|ipvlan|host-device|` +
+		`whereabouts|could not allocate ip\b|no ip addresses available|\bnet\d+\b`)
 )
 
 // failedAttachment is the pod's network attachment that a failure names, in the words of any CNI, "" if it names none, and the end
@@ -145,7 +147,8 @@ func adviceFor(failure, node string) string {
 	case has(failure, "guid", "ib-kubernetes", "pkey"):
 		return "oc get pods -A | grep -e ib-kubernetes -e ufm (a virtual function of InfiniBand needs a GUID that the subnet manager knows)"
 	case has(failure, "pci addr is required", "specify either", "no device", "deviceid"):
-		return "add the attachment's resource (annotation k8s.v1.cni.cncf.io/resourceName) to network.rdma.resources of the cluster file, once for each attachment"
+		return "add the attachment's resource (annotation k8s.v1.cni.cncf.io/resourceName) to network.rdma.resources of the cluster file, " +
+			"once for each attachment"
 	case has(failure, "link not found", "failed to lookup", "no such device", "no such network interface", "no net directory"):
 		return fmt.Sprintf("oc debug node/%s -- chroot /host ip link (does the node have the attachment's interface?)", node)
 	}

@@ -65,7 +65,8 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) 
 		// The ranks have the agent's limits and capabilities.
 		nccl:      newNCCLLogs(dir, status.Node, rdma.ReadMemlock(os.DirFS("/"))),
 		processes: &processes{record: status.Record, node: status.Node},
-		path:      l.env["PATH"], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]), flightPipe: l.env[flightPipe], scratch: scratch, status: status,
+		path:      l.env["PATH"], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]), flightPipe: l.env[flightPipe],
+		scratch: scratch, status: status,
 	}
 	j.alive, j.end = context.WithCancel(context.Background())
 	// The record is watched before anything can write into it.

@@ -14,6 +14,7 @@ copy this file, which needs only Python.
 import json
 import os
 import pathlib
+import re
 import sys
 import time
 
@@ -65,18 +66,140 @@ def last_checkpoint(folder=None):
     """Returns the path of the newest finished checkpoint in the folder (default: checkpoint_folder()), or None if it has none.
 
     In a restarted training that is $MLENV_LAST_CHECKPOINT, if it is set: ml-dev-env has verified that it is complete on every node.
-    So call this before the first step. Raises FileNotFoundError if the marked checkpoint is gone: a training that starts over
-    unasked wastes days.
+    So call this before the first step. Otherwise it is the one that the file `latest` names, or without such a file the newest
+    complete one that a framework has written there or some levels down; docs/nodes.md lists the frameworks. Raises
+    FileNotFoundError if the marked checkpoint is gone: a training that starts over unasked wastes days.
     """
     folder = pathlib.Path(folder or checkpoint_folder())
     verified = os.environ.get("MLENV_LAST_CHECKPOINT")
     if verified is not None and folder == checkpoint_folder():
         return pathlib.Path(verified) if verified else None
+    found, level = [], [folder]
+    for _ in range(4):  # Lightning's are lightning_logs/version_0/checkpoints/NAME.ckpt
+        level = [below for path in level for below in _look(path, found)]
+    for _, path, format in sorted(found, reverse=True):
+        if not format or _complete(path, format):
+            return path
     mark = folder / "latest"
-    try:
+    if mark.is_file():
         path = mark.with_name(mark.read_text(encoding="utf-8").strip())
-    except FileNotFoundError:
-        return None
-    if not path.exists():
         raise FileNotFoundError(f"looking for the newest checkpoint: {path}, which {mark} names, does not exist")
-    return path
+    return None
+
+
+# What follows is the search that ml-dev-env's agent makes on every node; test/images/checkpoints.txt has the layouts for both.
+
+_PART = re.compile(r"(pytorch_model_fsdp_\d+|optimizer_\d+|pytorch_model(_\d+)?)$")
+_SHARD = re.compile(rb"__\d+_\d+\.distcp")
+_DEEPSPEED = re.compile(r"((bf16_)?zero_pp_rank_\d+_)?mp_rank_\d+_(model|optim)_states\.pt$")
+_TRAINER = re.compile(
+    r"(trainer_state\.json|training_args\.bin|rng_state(_\d+)?\.pth|(model|pytorch_model|adapter_model)\b.*\.(safetensors|bin))$"
+)
+_OF_RANK = re.compile(r"(rng_state_|random_states_|.*_rank|(?:bf16_)?zero_pp_rank_)(\d+)(\.\w+|_mp_rank_\d+_\w+\.pt)$")
+_OF_MANY = re.compile(r"(.*-)\d{5}-of-(\d{5})(\.\w+)$")
+
+
+def _look(folder, found):
+    """Adds (time, path, format) of the checkpoints in a folder to found, and returns its other folders."""
+    marked = _marked(folder)
+    if marked:  # whatever is newer was not finished
+        found.append((_modified(marked), marked, ""))
+        return []
+    below = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_symlink() or path.name.startswith("."):
+            continue
+        format = _format(path)
+        if format == "DeepSpeed" and not any(path.glob("*_optim_states.pt")):
+            continue  # only the mark distinguishes it from one that was not finished
+        if format:
+            found.append((_modified(path), path, format))
+        elif path.is_dir():
+            below.append(path)
+    return below
+
+
+def _marked(folder):
+    """Returns the path that DeepSpeed, this module, Megatron-LM or verl has marked as the newest of its folder, or None."""
+    for mark in ("latest", "latest_checkpointed_iteration.txt"):
+        try:
+            name = (folder / mark).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            continue
+        number = int(name) if name.isdecimal() and mark != "latest" else None
+        for name in (name,) if number is None else (f"iter_{number:07d}", f"global_step_{number}"):
+            if name and "/" not in name and (folder / name).exists():
+                return folder / name
+    return None
+
+
+def _modified(path):
+    """Returns when the newest file of a checkpoint was written."""
+    return max(file.lstat().st_mtime for file in (path, *path.glob("*"), *path.glob("*/*")))
+
+
+def _format(path):
+    """Returns the format of a file or folder, or "" if no framework writes it."""
+    if not path.is_dir():
+        return "file" if path.suffix == ".ckpt" and path.is_file() else ""
+    files = {entry.name: entry.is_dir() for entry in path.iterdir()}
+    torch = ".metadata" in files or any(_SHARD.match(name.encode()) for name in files)
+    parts = any(_PART.match(name) for name, is_folder in files.items() if is_folder)
+    if path.suffix == ".ckpt" and (torch or "checkpoint" in files):
+        return "Lightning"
+    if torch:
+        return "torch"
+    if any(map(_DEEPSPEED.match, files)):
+        return "DeepSpeed"
+    if any(name.startswith("random_states_") for name in files):
+        return "accelerate"
+    if re.match(r"checkpoint-\d+$", path.name) and (parts or any(map(_TRAINER.match, files))):
+        return "Trainer"
+    return "accelerate" if parts else ""
+
+
+def _complete(path, format):
+    """Returns whether a checkpoint has all its files, each written to its end."""
+    if format == "file":
+        return _whole(path)
+    files = {entry.name: entry for entry in path.iterdir()}
+    wanted = {"Trainer": {"trainer_state.json"}, "accelerate": {"random_states_0.pkl"}}.get(format, set())
+    if format == "torch" or format == "Lightning" and "checkpoint" not in files:
+        metadata = (path / ".metadata").read_bytes() if ".metadata" in files else b""
+        if not metadata.endswith(b"."):  # a pickle's last byte
+            return False
+        wanted |= {name.decode() for name in _SHARD.findall(metadata)} | ({"meta.pt"} if format == "Lightning" else set())
+    if format == "DeepSpeed" and not any(name.endswith("_model_states.pt") and "zero" in name for name in files):
+        wanted.add("mp_rank_00_model_states.pt")
+    for name, entry in files.items():
+        if entry.is_dir():
+            inner = _format(entry)
+            if inner == "DeepSpeed":
+                wanted.add("latest")
+            if inner and not _complete(entry, inner) or not inner and re.match(r"(pytorch_model_fsdp|optimizer)_\d+$", name):
+                return False
+        for begin, many, end in _OF_MANY.findall(name):
+            wanted |= {f"{begin}{number + 1:05d}-of-{many}{end}" for number in range(int(many))}
+    ranked = [match for match in map(_OF_RANK.match, files) if match]
+    last = max((int(match[2]) for match in ranked), default=0)  # each rank writes the same files
+    wanted |= {f"{match[1]}{rank}{match[3]}" for match in ranked for rank in range(min(last, len(files)) + 1)}
+    return wanted <= files.keys() and all(map(_whole, files.values()))
+
+
+def _whole(path):
+    """Returns whether a file was written to its end. It is true for kinds of files that do not show it."""
+    if path.is_dir() or path.suffix not in (".ckpt", ".pt", ".pth", ".bin", ".pkl", ".distcp", ".safetensors", ".json"):
+        return True
+    with open(path, "rb") as file:
+        begin, size = file.read(8), path.stat().st_size
+        if path.suffix == ".safetensors":  # the length of a header, the header with the place of each tensor, tensors
+            length = int.from_bytes(begin, "little")
+            if size < 8 + length:
+                return False
+            tensors = json.loads(file.read(length)).values()
+            return size >= 8 + length + max((tensor["data_offsets"][1] for tensor in tensors if "data_offsets" in tensor), default=0)
+        file.seek(max(0, size - 8192))
+        end = file.read()
+    if begin.startswith(b"PK\3\4"):  # torch.save writes zip files
+        return b"PK\5\6" in end
+    return size > 0 and (path.suffix != ".json" or not begin.startswith(b"{") or end.rstrip().endswith(b"}"))

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -20,8 +21,17 @@ const MaxCheckpoints = 8
 // checkpointName is also the name of a file or folder.
 var checkpointName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.=+@,-]{0,199}$`)
 
-// IsCheckpointName reports whether a checkpoint may have the name.
+// IsCheckpointName reports whether a file or folder of a checkpoint's path may have the name.
 func IsCheckpointName(name string) bool { return checkpointName.MatchString(name) }
+
+// CheckpointLevels is how far below the folder of checkpoints one may be: Lightning's are lightning_logs/version_0/checkpoints/NAME.ckpt.
+const CheckpointLevels = 4
+
+// IsCheckpointPath reports whether a checkpoint may have the path below the folder of checkpoints.
+func IsCheckpointPath(path string) bool {
+	names := strings.Split(path, "/")
+	return len(names) <= CheckpointLevels && !slices.ContainsFunc(names, func(name string) bool { return !IsCheckpointName(name) })
+}
 
 // CheckpointFolder is the folder of the job's checkpoints, relative to the workspace. It is "" if the run that the job resumes has
 // no valid name.
@@ -46,6 +56,7 @@ type CheckpointSearch struct {
 
 // Checkpoint is one that a volume holds, or a part of one: the answer has a list of them, the newest first.
 type Checkpoint struct {
+	// Name is its path below the folder that was searched.
 	Name string `json:"name"`
 	// Format is "" for a file or folder of another format, which only the mark `latest` makes a checkpoint.
 	Format CheckpointFormat `json:"format,omitempty"`
@@ -69,12 +80,18 @@ const (
 	DeepSpeedShards CheckpointFormat = "DeepSpeed ZeRO-3"
 	// TorchDistributed is that of torch.distributed.checkpoint.
 	TorchDistributed CheckpointFormat = "torch.distributed.checkpoint"
+	// Trainer is that of the Trainer of transformers, Accelerate that of accelerate's save_state. Both may contain folders of DeepSpeed,
+	// and for FSDP of torch.distributed.checkpoint.
+	Trainer    CheckpointFormat = "transformers Trainer"
+	Accelerate CheckpointFormat = "accelerate"
+	// Lightning is a file, or a folder of DeepSpeed or torch.distributed.checkpoint.
+	Lightning CheckpointFormat = "Lightning"
 )
 
 // Checkpoints returns what the node's workspace has of the checkpoints in a folder.
 func (c *Client) Checkpoints(ctx context.Context, search CheckpointSearch) ([]Checkpoint, error) {
 	all, err := ask[[]Checkpoint](ctx, c, http.MethodPost, "/v1/checkpoints", search)
-	all = slices.DeleteFunc(all[:min(len(all), MaxCheckpoints)], func(c Checkpoint) bool { return !IsCheckpointName(c.Name) })
+	all = slices.DeleteFunc(all[:min(len(all), MaxCheckpoints)], func(c Checkpoint) bool { return !IsCheckpointPath(c.Name) })
 	for i := range all {
 		all[i].Format, all[i].Missing = CheckpointFormat(short(string(all[i].Format))), short(all[i].Missing)
 	}

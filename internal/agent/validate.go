@@ -44,7 +44,7 @@ func (s JobSpec) Validate() error {
 		require(valid, "order: %v: want each of the %d nodes once, and node 0 first", s.Order, s.Nodes)
 	}
 	if s.Checkpoint != nil && *s.Checkpoint != "" {
-		require(IsCheckpointName(*s.Checkpoint), "checkpoint: %q: want the name of a file or folder", short(*s.Checkpoint))
+		require(IsCheckpointPath(*s.Checkpoint), "checkpoint: %q: want the path of a file or folder", short(*s.Checkpoint))
 	}
 	require(s.Attempt() <= MaxAttempts, "attempts: %d: want at most %d", s.Attempt(), MaxAttempts)
 	return errors.Join(problems...)
@@ -83,7 +83,7 @@ func (s *JobStatus) Confine(id string, node int) error {
 	for i := range s.Spec.Attempts {
 		a := &s.Spec.Attempts[i]
 		a.Attempt, a.Reason, a.Message = i+1, short(a.Reason), short(a.Message)
-		if !IsCheckpointName(a.Checkpoint) {
+		if !IsCheckpointPath(a.Checkpoint) {
 			a.Checkpoint = ""
 		}
 		// Names of nodes have fewer characters than those of checkpoints.

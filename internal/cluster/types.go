@@ -104,6 +104,7 @@ type RDMA struct {
 	TrafficClass string         `json:"traffic_class,omitempty" jsonschema_description:"NCCL_IB_TC, 0 to 255: the traffic class that the switches treat as lossless"`
 	ServiceLevel string         `json:"service_level,omitempty" jsonschema_description:"NCCL_IB_SL, 0 to 15"`
 	MinNChannels string         `json:"min_nchannels,omitempty" jsonschema_description:"NCCL_MIN_NCHANNELS, 1 to 64"`
+	MTU          int            `json:"mtu,omitempty" jsonschema:"minimum=576,maximum=65520" jsonschema_description:"MTU in bytes that the interfaces of the rails are expected to have, as in 9000"`
 	Attachments  []string       `json:"attachments,omitempty" jsonschema:"description=network attachments of a pod as namespace/name: in the order of net1 and so on"`
 	Resources    ResourceCounts `json:"resources,omitempty" jsonschema:"description=extended resources of a pod and how many of each: as in openshift.io/eno5np0rdma: 1"`
 	HostNetwork  bool           `json:"host_network,omitempty" jsonschema_description:"whether pods in mode rdma share their host's network: for host devices over Ethernet, whose addresses pods cannot use otherwise; one environment per host, no NetworkPolicy applies"`

@@ -21,6 +21,8 @@ func (n Network) validate(path *field.Path) field.ErrorList {
 		number(rdma.Child("service_level"), n.RDMA.ServiceLevel, 0, 15),
 		number(rdma.Child("cross_nic"), n.RDMA.CrossNIC, 0, 2),
 		number(rdma.Child("min_nchannels"), n.RDMA.MinNChannels, 1, 64),
+		invalidIf(n.RDMA.MTU != 0 && (n.RDMA.MTU < 576 || n.RDMA.MTU > 65520), rdma.Child("mtu"), n.RDMA.MTU,
+			"want the MTU of the rails' interfaces in bytes, 576 to 65520"),
 		oneOf(tcp.Child("p2p_level"), n.TCP.P2PLevel, levels...),
 		oneOf(rdma.Child("gdr_level"), n.RDMA.GDRLevel, append([]string{"", "0", "1", "2", "3", "4", "5"}, levels...)...),
 		n.RDMA.validateDevices(rdma),

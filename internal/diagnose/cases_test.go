@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,23 @@ const (
 	insufficientRail = "0/5 nodes are available: 2 Insufficient openshift.io/eno5np0rdma, 3 node(s) didn't match Pod's node affinity/selector."
 	unboundNow       = "0/5 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
 )
+
+// sandbox begins the events of CRI-O and Multus.
+const sandbox = `Failed to create pod sandbox: rpc error: code = Unknown desc = failed to create pod network sandbox k8s_ml-dev-env-0_nccl-test_uid_0(abc): error adding pod nccl-test_ml-dev-env-0 to CNI network "multus-cni-network": plugin type="multus-shim" name="multus-cni-network" failed (add): CmdAdd (shim): CNI request failed with status 400: 'ContainerID:"abc" Netns:"/var/run/netns/1" IfName:"eth0" Args:"IgnoreUnknown=1;K8S_POD_NAME=ml-dev-env-0" Path:"" ERRORED: error configuring pod [nccl-test/ml-dev-env-0] networking: `
+
+// attached gives a pod network attachments.
+func attached(names ...string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Annotations = map[string]string{objects.NetworksAnnotation: strings.Join(names, ", ")}
+	}
+}
+
+// rejected is a pod that its kubelet has refused.
+func rejected(message string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError", Message: message}
+	}
+}
 
 func snapshots() map[string]Snapshot {
 	return map[string]Snapshot{
@@ -152,7 +170,27 @@ func snapshots() map[string]Snapshot {
 		"network attachment is missing":          withPods(1, on).with("FailedCreatePodSandBox", `Failed to create pod sandbox: rpc error: code = Unknown desc = failed to create pod network sandbox k8s_ml-dev-env-0_nccl-test_uid_0(abc): error adding pod nccl-test_ml-dev-env-0 to CNI network "multus-cni-network": plugin type="multus-shim" name="multus-cni-network" failed (add): CmdAdd (shim): CNI request failed with status 400: 'ContainerID:"abc" ERRORED: error configuring pod [nccl-test/ml-dev-env-0] networking: Multus: [nccl-test/ml-dev-env-0/uid]: error loading k8s delegates k8s args: TryLoadPodDelegates: error in getting k8s network for pod: GetNetworkDelegates: failed getting the delegate: getKubernetesDelegate: cannot find a network-attachment-definition (eno5np0-network) in namespace (default): network-attachment-definitions.k8s.cni.cncf.io "eno5np0-network" not found'`),
 		"network attachment has no address":      withPods(1, on).with("FailedCreatePodSandBox", `Failed to create pod sandbox: rpc error: code = Unknown desc = failed to create pod network sandbox k8s_ml-dev-env-0_nccl-test_uid_0(abc): plugin type="multus-shim" name="multus-cni-network" failed (add): [nccl-test/ml-dev-env-0/uid:eno5np0-network]: error adding container to network "eno5np0-network": Error assigning IP via whereabouts: could not allocate IP in range: ip: 10.0.103.1 / - 10.0.103.254 / range: 10.0.103.0/24`),
 		"network attachment's plugin is missing": withPods(1, on).with("FailedCreatePodSandBox", `Failed to create pod sandbox: rpc error: code = Unknown desc = failed to create pod network sandbox k8s_ml-dev-env-0_nccl-test_uid_0(abc): plugin type="multus-shim" name="multus-cni-network" failed (add): failed to find plugin "sriov" in path [/opt/multus/bin /var/lib/cni/bin]`),
-		"network is not ready":                   withPods(1, on).with("NetworkNotReady", "network is not ready: container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: no CNI configuration file in /etc/kubernetes/cni/net.d/"),
+		"network attachment: SR-IOV without a device": withPods(1, on, attached("default/eno5np0-network", "default/eno6np0-network")).
+			with("FailedCreatePodSandBox", sandbox+`[nccl-test/ml-dev-env-0/uid:eno6np0-network]: error adding container to network "eno6np0-network": SRIOV-CNI failed to load netconf: LoadConf(): VF pci addr is required`),
+		"network attachment: macvlan without its interface": withPods(1, on, attached("rail1")).
+			with("FailedCreatePodSandBox", sandbox+`[nccl-test/ml-dev-env-0/uid:rail1]: error adding container to network "rail1": Link not found`),
+		"network attachment: host-device, older Multus": withPods(1, on, attached(`[{"name":"rail1","namespace":"default","interface":"net1"}]`)).
+			with("FailedCreatePodSandBox", `Failed create pod sandbox: rpc error: code = Unknown desc = [failed to set up sandbox container "abc" network for pod "ml-dev-env-0": NetworkPlugin cni failed to set up pod "ml-dev-env-0_nccl-test" network: Multus: Err adding pod to network "rail1": Multus: error in invoke Delegate add - "host-device": failed to find host device: no net directory under pci device 0000:00:14.0]`),
+		"network attachment: whereabouts, its own words": withPods(1, on, attached("default/eno5np0-network")).
+			with("FailedCreatePodSandBox", sandbox+`[nccl-test/ml-dev-env-0/uid:eno5np0-network]: error adding container to network "eno5np0-network": error at storage engine: Could not allocate IP in range: ip: 172.16.0.1 / - 172.16.0.6 / range: 172.16.0.0/29`),
+		"network attachment: OVN-Kubernetes, named otherwise": withPods(1, on, attached("default/eno5np0-network")).
+			with("FailedCreatePodSandBox", sandbox+`[nccl-test/ml-dev-env-0/uid:localnet1]: error adding container to network "localnet1": CNI request failed with status 400: '[nccl-test/ml-dev-env-0 abc network localnet1 NAD default/eno5np0-network] failed to configure pod interface: timed out waiting for OVS port binding`),
+		"network attachment: InfiniBand without a GUID": withPods(1, on, attached("default/ib0", "default/ib1")).
+			with("FailedCreatePodSandBox", sandbox+`[nccl-test/ml-dev-env-0/uid:ib1]: error adding container to network "ib1": infiniBand SRIOV-CNI failed, InfiniBand status "mellanox.infiniband.app" is not "configured" please check mellanox ib-kubernetes`),
+		"network attachment: a plugin without words": withPods(1, on, attached("default/rail1", "default/rail2")).
+			with("AddedInterface", "Add eth0 [10.128.1.7/23] from ovn-kubernetes").
+			with("FailedCreatePodSandBox", "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to set up sandbox container \"abc\" network for pod \"ml-dev-env-0\": networkPlugin cni failed to set up pod \"ml-dev-env-0_nccl-test\" network: netplugin failed with no error message"),
+		"network of all pods, beside an attachment": withPods(1, on, attached("default/eno5np0-network")).
+			with("AddedInterface", "Add eth0 [10.128.1.7/23] from ovn-kubernetes").
+			with("FailedCreatePodSandBox", sandbox+`[nccl-test/ml-dev-env-0/uid:ovn-kubernetes]: error adding container to network "ovn-kubernetes": CNI request failed with status 400: '[nccl-test/ml-dev-env-0 abc network default NAD default] failed to configure pod interface: timed out waiting for OVS port binding'`),
+		"network of all pods, its plugin is missing": withPods(1, on, attached("default/eno5np0-network")).
+			with("FailedCreatePodSandBox", sandbox+`failed to find plugin "loopback" in path [/opt/cni/bin]`),
+		"network is not ready": withPods(1, on).with("NetworkNotReady", "network is not ready: container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: no CNI configuration file in /etc/kubernetes/cni/net.d/"),
 		"node lost under a pod": withPods(1, on).node("node-1", "4", func(n *corev1.Node) {
 			n.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting node status.", LastTransitionTime: ago(time.Minute)}
 		}),
@@ -162,6 +200,21 @@ func snapshots() map[string]Snapshot {
 		"device allocation": withPods(1, on, func(p *corev1.Pod) {
 			p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested: 4, Available: 2, which is unexpected"}
 		}),
+		"device allocation: a lost GPU":          withPods(1, on, rejected("Allocate failed due to device plugin GetPreferredAllocation rpc failed with err: rpc error: code = Unknown desc = Unable to retrieve list of available devices: error creating nvml.Device 5: nvml: GPU is lost, which is unexpected")),
+		"device allocation: links of a lost GPU": withPods(1, on, rejected("Allocate failed due to device plugin GetPreferredAllocation rpc failed with err: rpc error: code = Unknown desc = error getting list of preferred allocation devices: unable to get device link information: error getting device handle, which is unexpected")),
+		"device allocation: no healthy GPU":      withPods(1, on, rejected("Allocate failed due to no healthy devices present; cannot allocate unhealthy devices nvidia.com/gpu, which is unexpected")),
+		"device allocation: another vendor's":    withPods(1, on, rejected("Allocate failed due to previously allocated devices are no longer healthy; cannot allocate unhealthy devices gpu.intel.com/i915, which is unexpected")),
+		"device allocation: unregistered":        withPods(1, on, rejected("Allocate failed due to cannot allocate unregistered device amd.com/gpu, which is unexpected")),
+		"device allocation: MIG":                 withPods(1, on, rejected("Allocate failed due to no healthy devices present; cannot allocate unhealthy devices nvidia.com/mig-1g.5gb, which is unexpected")),
+		"device allocation: a rail":              withPods(1, withRail, on, rejected("Allocate failed due to no healthy devices present; cannot allocate unhealthy devices openshift.io/eno5np0rdma, which is unexpected")),
+		"device allocation: a rail without name": withPods(1, withRail, on, rejected("Allocate failed due to rpc error: code = Unknown desc = invalid allocation request: 0000:03:00.2 is not in the pool, which is unexpected")),
+		"device allocation: no words":            withPods(1, on, rejected("Allocate failed due to rpc error: code = Unavailable desc = transport is closing, which is unexpected")),
+		"device allocation: no words, and a rail": func() Snapshot {
+			s := withPods(1, on, rejected("Allocate failed due to rpc error: code = Unavailable desc = transport is closing, which is unexpected"))
+			s.StatefulSet.Spec.Template.Spec.Containers[0].Resources.Limits["openshift.io/eno5np0rdma"] = resource.MustParse("1")
+			return s
+		}(),
+		"refused for something else": withPods(1, on, rejected("Pod was rejected: failed to write checkpoint file: no space left on device")),
 		"device allocation, recreated": func() Snapshot {
 			s := snapshotOf(1)
 			s.event("Pod", "ml-dev-env-0", "UnexpectedAdmissionError", "Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested: 4, Available: 2, which is unexpected")

@@ -20,7 +20,17 @@ const (
 	endTime = time.Minute
 )
 
-var fewDevices = regexp.MustCompile(`requested number of devices unavailable for (\S+)\. Requested: (\d+), Available: (\d+)`)
+var (
+	// refusedResource is the resource that the kubelet's device manager names (kubernetes:pkg/kubelet/cm/devicemanager/manager.go): "cannot
+	// allocate unhealthy devices nvidia.com/gpu", "cannot allocate unregistered device amd.com/gpu".
+	refusedResource = regexp.MustCompile(`(?:^|[\s"'(])((?:[a-z0-9-]+\.)+[a-z0-9-]+/[A-Za-z0-9](?:[\w.-]*\w)?)`)
+	// gpuWords are those of NVIDIA's plugin and library, which name no resource. With lostGPU no retry helps.
+	gpuWords = regexp.MustCompile(`(?i)\bnvml\b|\bnvidia\b|\bgpus?\b|GPU-[0-9a-f]{8}-|MIG-[0-9a-f]{8}-|\bcuda\b|` + lostGPU.String())
+	lostGPU  = regexp.MustCompile(`(?i)gpu is lost|fallen off the bus|nvml\.Device|nvml: unknown error|device link information|\bxid\b|` +
+		`unable to determine the device handle`)
+	// railWords are those of plugins for network devices.
+	railWords = regexp.MustCompile(`(?i)sr-?iov|\brdma\b|\bmlx5_|\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b`)
+)
 
 // podEnd is about a pod that its node rejected or evicted, or that does not end.
 func (e *explainer) podEnd(pod *corev1.Pod) {
@@ -32,7 +42,7 @@ func (e *explainer) podEnd(pod *corev1.Pod) {
 			Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
 		})
 	case deleted == nil && pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "":
-		f := rejectionFinding(pod.Status.Reason, pod.Status.Message, pod.Spec.NodeName)
+		f := e.rejectionFinding(pod.Status.Reason, pod.Status.Message, pod.Spec.NodeName)
 		f.Object = "pod " + pod.Name
 		if c := condition(pod, corev1.DisruptionTarget); c != nil {
 			f.Since = c.LastTransitionTime.Time
@@ -55,8 +65,10 @@ func (e *explainer) rejections() {
 			if e.StatefulSet != nil && ev.last.Before(e.StatefulSet.CreationTimestamp.Time) {
 				continue
 			}
-			f := rejectionFinding(ev.reason, ev.text, ev.node)
+			f := e.rejectionFinding(ev.reason, ev.text, ev.node)
 			f.Object, f.Since = "pod "+name, ev.first
+			// A plugin that only restarts takes devices again by then.
+			f.Final = f.Final || f.Reason == fail.GPUMissing && ev.last.Sub(ev.first) >= rejectionTime
 			e.add(f)
 		}
 	}
@@ -67,8 +79,8 @@ func isRejection(reason string) bool {
 }
 
 // rejectionFinding explains why a node rejected or evicted the pod.
-func rejectionFinding(reason, message, node string) fail.Finding {
-	by := "node " + node
+func (e *explainer) rejectionFinding(reason, message, node string) fail.Finding {
+	host, by := node, "node "+node
 	if node == "" {
 		node, by = "NODE", "its node rejected it"
 	}
@@ -77,13 +89,13 @@ func rejectionFinding(reason, message, node string) fail.Finding {
 		Seen: fmt.Sprintf("%s: %s: %s", by, reason, oneLine(strings.TrimPrefix(message, "Pod was rejected: "))),
 	}
 	resource, out := strings.CutPrefix(reason, "OutOf")
-	m := fewDevices.FindStringSubmatch(message)
-	switch {
-	case m != nil && isGPU(corev1.ResourceName(m[1])):
+	switch gpu, rail := e.refusedDevice(reason, message); {
+	case gpu:
 		// The scheduler expected more working GPUs.
-		f.Reason = fail.GPUMissing
-		f.Next = "oc get pods -A -o wide --field-selector spec.nodeName=" + node + " | grep -e device-plugin -e gpu-operator"
-	case m != nil && isDevice(corev1.ResourceName(m[1])):
+		f.Reason, f.Host, f.Final = fail.GPUMissing, host, lostGPU.MatchString(message)
+		f.Next = fmt.Sprintf("oc get pods -A -o wide --field-selector spec.nodeName=%s | grep -e device-plugin -e gpu-operator; "+
+			"leave the node out meanwhile: --exclude-nodes=%[1]s", node)
+	case rail:
 		f.Rail = true
 	case out && isGPU(corev1.ResourceName(resource)), f.Reason == fail.GPUsUnavailable:
 		f.Reason = fail.GPUsUnavailable
@@ -92,6 +104,33 @@ func rejectionFinding(reason, message, node string) fail.Finding {
 		f.Reason = fail.OutOfMemory
 	}
 	return f
+}
+
+// refusedDevice reports whether a node's device plugin did not give the pod its GPUs, or its RDMA devices. If a message has no
+// words of either, the pod's requests decide.
+func (e *explainer) refusedDevice(reason, message string) (gpu, rail bool) {
+	if reason != "UnexpectedAdmissionError" {
+		return false, false
+	}
+	if m := refusedResource.FindStringSubmatch(message); m != nil {
+		return isGPU(corev1.ResourceName(m[1])), isDevice(corev1.ResourceName(m[1]))
+	}
+	switch {
+	case gpuWords.MatchString(message):
+		return true, false
+	case railWords.MatchString(message):
+		return false, true
+	case !has(strings.ToLower(message), "allocate failed", "device plugin"):
+		return false, false
+	}
+	spec := e.template()
+	gpu = len(gpusAsked(spec)) > 0
+	for _, c := range spec.Containers {
+		for name := range c.Resources.Limits {
+			gpu = gpu && !isDevice(name)
+		}
+	}
+	return gpu, false
 }
 
 // nodeProblem is about the node that the pod is on.

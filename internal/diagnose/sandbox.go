@@ -1,12 +1,16 @@
 package diagnose
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -32,9 +36,11 @@ func (e *explainer) sandbox(pod *corev1.Pod, events []event) {
 		return
 	}
 	node := pod.Spec.NodeName
+	text := noSandbox.ReplaceAllString(ev.text, "")
+	name, failure := failedAttachment(pod, events, text)
 	f := fail.Finding{
 		Reason: fail.ContainerFailed, Object: "pod " + pod.Name, Since: ev.first,
-		Seen: fmt.Sprintf("node %s cannot create the pod's network: %s", node, oneLine(noSandbox.ReplaceAllString(ev.text, ""))),
+		Seen: fmt.Sprintf("node %s cannot create the pod's network: %s", node, oneLine(failure)),
 		Next: fmt.Sprintf("oc get pods -A -o wide --field-selector spec.nodeName=%s | grep -e multus -e ovn -e cni", node),
 	}
 	lower := strings.ToLower(ev.text)
@@ -44,15 +50,107 @@ func (e *explainer) sandbox(pod *corev1.Pod, events []event) {
 		f.Final, f.Rail = true, true
 		f.Seen = fmt.Sprintf("network attachment %s does not exist in namespace %s", attachment[1], attachment[2])
 		f.Next = fmt.Sprintf("oc get network-attachment-definitions -n %s (and correct network.rdma.attachments in the cluster file)", attachment[2])
-	case plugin != nil:
+	case plugin != nil && !slices.Contains(podNetworkPlugins, plugin[1]):
 		f.Rail = true
 		f.Seen = fmt.Sprintf("node %s has no CNI plugin %s, which a network attachment of the pod needs", node, plugin[1])
-	case has(lower, "could not allocate ip", "no ip addresses available", "whereabouts"):
+	case name != "":
 		f.Rail = true
-		f.Next = "oc get ippools.whereabouts.cni.cncf.io -A (is a range of the network attachments full?)"
+		f.Seen = fmt.Sprintf("node %s cannot give the pod network attachment %s: %s", node, name, oneLine(failure))
+		if advice := adviceFor(strings.ToLower(failure), node); advice != "" {
+			f.Next = advice
+		}
 	case has(lower, "no runtime for", "runtimehandler"):
 		f.Final = true
 		f.Next = "oc get runtimeclass"
 	}
 	e.add(f)
+}
+
+// podNetworkPlugins are those of the network that every pod has.
+var podNetworkPlugins = []string{"loopback", "portmap", "bandwidth", "firewall", "tuning", "multus", "multus-shim",
+	"ovn-k8s-cni-overlay", "openshift-sdn", "calico", "cilium-cni", "flannel"}
+
+var (
+	// failedNetwork is Multus' "error adding container to network "rail1": ...", before its version 3.4 "Err adding pod to network".
+	failedNetwork = regexp.MustCompile(`(?s)(?:error adding container|Err adding pod) to network "([^"]*)": (.*)`)
+	// addedInterface is Multus' event for each network that it has added, since its version 3.7.
+	addedInterface = regexp.MustCompile(`^Add eth0 \[.*?\](?: from (\S+))?`)
+	// attachmentWords are names of CNI plugins and IPAM that only attachments use, and of the interfaces that attachments get.
+	attachmentWords = regexp.MustCompile(`(?i)sr-?iov|infiniband|ib-kubernetes|ipoib|macvlan|ipvlan|host-device|` +
+		`whereabouts|could not allocate ip\b|no ip addresses available|\bnet\d+\b`)
+)
+
+// failedAttachment is the pod's network attachment that a failure names, in the words of any CNI, "" if it names none, and the end
+// of the text, which is about it.
+func failedAttachment(pod *corev1.Pod, events []event, text string) (name, failure string) {
+	failure = text
+	network := ""
+	if m := failedNetwork.FindStringSubmatch(text); m != nil {
+		network, failure = m[1], m[2]
+	}
+	attachments := attachmentsOf(pod)
+	for _, name := range attachments {
+		_, short, _ := strings.Cut(name, "/")
+		word := regexp.MustCompile(`(?:["':/]|\bnetwork )` + regexp.QuoteMeta(short) + `(?:$|[^\w.-])`)
+		if network == short || network == name || strings.Contains(failure, name) || network == "" && word.MatchString(text) {
+			return name, failure
+		}
+	}
+	// The configuration of an attachment may call it something else.
+	usual := "one of " + strings.Join(attachments, ", ")
+	if len(attachments) < 2 {
+		usual = strings.Join(attachments, "")
+	}
+	for _, ev := range events {
+		m := addedInterface.FindStringSubmatch(ev.text)
+		if ev.reason == "AddedInterface" && m != nil && len(attachments) > 0 && (network == "" || m[1] != network) {
+			return cmp.Or(network, usual), failure
+		}
+	}
+	if attachmentWords.MatchString(failure) {
+		return cmp.Or(network, usual, "of a kind that the message names"), failure
+	}
+	if network != "" {
+		failure = network + ": " + failure
+	}
+	return "", failure
+}
+
+// attachmentsOf are the pod's network attachments as NAMESPACE/NAME. Its annotation has them as a list of names or as JSON
+// (k8snetworkplumbingwg/multi-net-spec).
+func attachmentsOf(pod *corev1.Pod) (names []string) {
+	value := strings.TrimSpace(pod.Annotations[objects.NetworksAnnotation])
+	var elements []struct{ Name, Namespace string }
+	if json.Unmarshal([]byte(value), &elements) == nil {
+		for _, element := range elements {
+			names = append(names, cmp.Or(element.Namespace, pod.Namespace)+"/"+element.Name)
+		}
+		return names
+	}
+	for name := range strings.SplitSeq(value, ",") {
+		name, _, _ = strings.Cut(strings.TrimSpace(name), "@")
+		if name != "" && !strings.Contains(name, "/") {
+			name = pod.Namespace + "/" + name
+		}
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// adviceFor is the command or change that fits an attachment's failure, in lower case, "" for none.
+func adviceFor(failure, node string) string {
+	switch {
+	case has(failure, "whereabouts", "could not allocate ip", "no ip addresses available", "ippool", "ipam"):
+		return "oc get ippools.whereabouts.cni.cncf.io -A (is a range of the network attachments full?)"
+	case has(failure, "guid", "ib-kubernetes", "pkey"):
+		return "oc get pods -A | grep -e ib-kubernetes -e ufm (a virtual function of InfiniBand needs a GUID that the subnet manager knows)"
+	case has(failure, "pci addr is required", "specify either", "no device", "deviceid"):
+		return "add the attachment's resource (annotation k8s.v1.cni.cncf.io/resourceName) to network.rdma.resources of the cluster file, " +
+			"once for each attachment"
+	case has(failure, "link not found", "failed to lookup", "no such device", "no such network interface", "no net directory"):
+		return fmt.Sprintf("oc debug node/%s -- chroot /host ip link (does the node have the attachment's interface?)", node)
+	}
+	return ""
 }

@@ -49,6 +49,8 @@ type Finding struct {
 	Since time.Time `json:"since,omitzero"`
 	// Final is true if waiting longer cannot help by itself.
 	Final bool `json:"-"`
+	// Host is the Kubernetes node whose hardware it is about, "" if it is not about any.
+	Host string `json:"-"`
 	// Rail is true if pods without RDMA devices and network attachments would not have the problem.
 	Rail bool `json:"-"`
 }

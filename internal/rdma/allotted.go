@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -11,10 +10,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// allotment is one PCI function that a device plugin gave the pod.
+// allotment is one function that a device plugin gave the pod.
 type allotment struct {
-	address string
-	// variable is the device plugin's variable with the address.
+	// id is a PCI address, or the name of an auxiliary device.
+	id string
+	// variable is the device plugin's variable with the ID.
 	variable string
 	// device and uverbs are the plugin's names for it, empty if it gives none.
 	device, uverbs string
@@ -28,11 +28,25 @@ const pluginPrefix = "PCIDEVICE_"
 
 var (
 	pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+	// auxiliaryDevice is a scalable function, as in mlx5_core.sf.4: a driver, a name and a number (linux:drivers/base/auxiliary.c).
+	auxiliaryDevice = regexp.MustCompile(`^\w[\w-]*\.[\w-]+\.\d+$`)
 	// plainName is a name of a device, which becomes part of a path.
 	plainName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9_.-]*$`)
 )
 
-// pluginInfo is what the SR-IOV network device plugin (k8snetworkplumbingwg) reports of one address (its pkg/infoprovider). rdma exists
+// functionID is the ID of a function in its usual form, "" if the text is none.
+func functionID(text string) string {
+	text = strings.TrimSpace(text)
+	if address := strings.ToLower(text); pciAddress.MatchString(address) {
+		return address
+	}
+	if auxiliaryDevice.MatchString(text) {
+		return text
+	}
+	return ""
+}
+
+// pluginInfo is what the SR-IOV network device plugin (k8snetworkplumbingwg) reports of one function (its pkg/infoprovider). rdma exists
 // if the pool has isRdma, and may be {}; rdma_dev exists since its version 3.10.
 type pluginInfo struct {
 	RDMA *struct {
@@ -41,8 +55,8 @@ type pluginInfo struct {
 	} `json:"rdma"`
 }
 
-// allotments reads the variables of device plugins. PCIDEVICE_X holds addresses joined by commas, and PCIDEVICE_X_INFO JSON about the
-// same addresses, which wins. A resource may itself be called y_info, so the values distinguish them, not the names.
+// allotments reads the variables of device plugins. PCIDEVICE_X holds IDs joined by commas, and PCIDEVICE_X_INFO JSON about the
+// same functions, which wins. A resource may itself be called y_info, so the values distinguish them, not the names.
 func (d *detector) allotments(environ []string) []allotment {
 	given := map[string]allotment{}
 	for _, entry := range slices.Sorted(slices.Values(environ)) {
@@ -51,40 +65,49 @@ func (d *detector) allotments(environ []string) []allotment {
 		switch {
 		case !strings.HasPrefix(name, pluginPrefix) || value == "":
 		case strings.HasPrefix(value, "{"):
-			infos, err := readInfo(name, value)
+			infos, odd, err := readInfo(name, value)
 			if err != nil {
 				d.found(fail.Note, VariableUnreadable, "", "reading %s: %v: want the JSON of the SR-IOV device plugin", name, err)
 			}
+			for _, key := range odd {
+				d.unreadable(name, key)
+			}
 			for _, a := range infos {
-				given[a.address] = a
+				given[a.id] = a
 			}
 		default:
-			for address := range strings.SplitSeq(value, ",") {
-				address = strings.ToLower(strings.TrimSpace(address))
-				if !pciAddress.MatchString(address) {
-					d.found(fail.Note, VariableUnreadable, "", "reading %s: %q: want PCI addresses, as in 0000:03:00.2", name, address)
-				} else if _, ok := given[address]; !ok {
-					given[address] = allotment{address: address, variable: name}
+			for text := range strings.SplitSeq(value, ",") {
+				id := functionID(text)
+				if id == "" {
+					d.unreadable(name, text)
+				} else if _, ok := given[id]; !ok {
+					given[id] = allotment{id: id, variable: name}
 				}
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Values(given), func(a, b allotment) int { return strings.Compare(a.address, b.address) })
+	return slices.SortedFunc(maps.Values(given), func(a, b allotment) int { return strings.Compare(a.id, b.id) })
 }
 
-// readInfo reads the value of a PCIDEVICE_X_INFO, without names that no device can have.
-func readInfo(variable, value string) ([]allotment, error) {
-	var infos map[string]pluginInfo
+func (d *detector) unreadable(variable, id string) {
+	d.found(fail.Note, VariableUnreadable, "",
+		"reading %s: %q: want PCI addresses or auxiliary devices, as in 0000:03:00.2 and mlx5_core.sf.4", variable, id)
+}
+
+// readInfo reads the value of a PCIDEVICE_X_INFO, without names that no device can have. odd are the keys of what cannot be read.
+func readInfo(variable, value string) (given []allotment, odd []string, err error) {
+	var infos map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(value), &infos); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var result []allotment
-	for address, info := range infos {
-		address = strings.ToLower(address)
-		if !pciAddress.MatchString(address) {
-			return nil, fmt.Errorf("%q is no PCI address", address)
+	for _, key := range slices.Sorted(maps.Keys(infos)) {
+		var info pluginInfo
+		id := functionID(key)
+		if json.Unmarshal(infos[key], &info) != nil || id == "" {
+			odd = append(odd, key)
+			continue
 		}
-		a := allotment{address: address, variable: variable}
+		a := allotment{id: id, variable: variable}
 		if info.RDMA != nil {
 			a.rdma = true
 			if plainName.MatchString(info.RDMA.Device) {
@@ -94,7 +117,7 @@ func readInfo(variable, value string) ([]allotment, error) {
 				a.uverbs = uverbs
 			}
 		}
-		result = append(result, a)
+		given = append(given, a)
 	}
-	return result, nil
+	return given, odd, nil
 }

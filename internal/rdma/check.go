@@ -38,7 +38,7 @@ func (d *detector) seen() string {
 	others := len(d.facts.Others)
 	switch {
 	case d.allotted > 0:
-		return fmt.Sprintf("the %s* variables give %d PCI functions, none of which has one", pluginPrefix, d.allotted)
+		return fmt.Sprintf("the %s* variables give %d functions, none of which has one", pluginPrefix, d.allotted)
 	case others > 0:
 		return fmt.Sprintf("the machine has %d, and this pod was given none: no %s* variable is set, and no file in %s opens one", others, pluginPrefix, deviceFiles)
 	}
@@ -64,7 +64,14 @@ func (d *detector) checkDevice(device Device) {
 		name := fmt.Sprintf("%s port %d", device.Name, port.Number)
 		switch {
 		case !port.Active():
-			d.found(severity, PortDown, "", "%s: state %s, physical state %s: want ACTIVE and LinkUp", name, port.State, port.PhysicalState)
+			guid := ""
+			if port.LinkLayer == InfiniBand && device.NoGUID {
+				guid = ", node GUID 0"
+			}
+			d.found(severity, PortDown, device.waitsFor(port),
+				"%s: state %s, physical state %s%s: want ACTIVE and LinkUp", name, port.State, port.PhysicalState, guid)
+		case port.LinkLayer == InfiniBand && device.NoGUID:
+			d.found(severity, PortDown, device.waitsFor(port), "%s: its node GUID is 0: want one that the subnet manager knows", name)
 		case port.LinkLayer != InfiniBand && port.GIDIndex < 0:
 			d.found(severity, NoGID, "ip -4 address (and the network attachments of the pod)",
 				"%s: of its %d GIDs none is of type RoCE v2 with an IPv4 address of this pod: want one", name, len(port.GIDs))
@@ -80,6 +87,22 @@ func (d *detector) checkDevice(device Device) {
 		d.found(fail.Degraded, PCIeBelowMaximum, "", "%s at %s: its PCIe link is %s: want %s, as the card can: look at the slot, its settings and the seat of the card",
 			device.Name, device.PCI, device.PCIe, device.PCIeMaximum)
 	}
+}
+
+// waitsFor is what an InfiniBand port needs to become ACTIVE. Only the subnet manager moves a port from INIT to ARMED and ACTIVE. A
+// virtual function without GUID has none to find it by, and is DOWN or in INIT.
+func (d Device) waitsFor(port Port) string {
+	const manager = "see that a subnet manager runs in the fabric (sminfo on the node; opensm or UFM)"
+	switch {
+	case port.LinkLayer != InfiniBand:
+		return ""
+	case d.NoGUID:
+		return "give the virtual function a GUID (guid or ib-kubernetes in the attachment's configuration; " +
+			"ip link set PF vf N node_guid GUID), and " + manager + " that serves virtual functions"
+	case slices.Contains([]string{"INIT", "ARMED"}, port.State) || port.PhysicalState == "LinkUp":
+		return manager + " and serves this port's partition"
+	}
+	return ""
 }
 
 func (d *detector) checkRails(rails []RailPort) {
@@ -130,6 +153,7 @@ func (d *detector) compare(expected Expected, rails []RailPort) {
 			netdevs = append(netdevs, rail.Port.Netdev)
 		}
 	}
+	d.facts.Findings = append(d.facts.Findings, d.facts.OtherMTUs(expected.MTU)...)
 	if len(expected.Devices) > 0 && !sameNames(names, expected.Devices) {
 		severity := fail.Note
 		if len(names) < len(expected.Devices) {
@@ -140,6 +164,24 @@ func (d *detector) compare(expected Expected, rails []RailPort) {
 	if len(expected.Interfaces) > 0 && !sameNames(netdevs, expected.Interfaces) {
 		d.found(fail.Note, InterfacesDiffer, "", "network.rdma.interfaces has %s: the rails have %s: what was detected is used", strings.Join(expected.Interfaces, ","), orNone(netdevs))
 	}
+}
+
+// OtherMTUs finds the rails whose interfaces have another MTU than the expected one, 0 for none.
+func (f Facts) OtherMTUs(expected int) (findings []fail.Finding) {
+	byMTU := map[int][]string{}
+	for _, rail := range f.Rails() {
+		if mtu := rail.Port.MTU; mtu > 0 && expected > 0 && mtu != expected {
+			byMTU[mtu] = append(byMTU[mtu], rail.Port.Netdev)
+		}
+	}
+	for _, mtu := range slices.Sorted(maps.Keys(byMTU)) {
+		findings = append(findings, fail.Finding{
+			Level: fail.Degraded, Reason: MTUDiffers,
+			Seen: fmt.Sprintf("the MTU of %s is %d: want %d, as network.rdma.mtu has it", strings.Join(byMTU[mtu], ", "), mtu, expected),
+			Next: "give the interfaces and the switch ports this MTU (spec.config of the network attachments), or correct network.rdma.mtu",
+		})
+	}
+	return findings
 }
 
 func sameNames(a, b []string) bool {

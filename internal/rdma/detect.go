@@ -3,6 +3,7 @@ package rdma
 import (
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
 
@@ -30,17 +31,19 @@ type Options struct {
 // Expected is what a cluster file's network.rdma expects of a node. Its devices are a choice only if no device plugin gives any; its
 // other values count only if detection leaves them open. An empty field expects nothing.
 type Expected struct {
-	Devices      []string       `json:"devices,omitempty"`
-	Interfaces   []string       `json:"interfaces,omitempty"`
-	GIDIndex     string         `json:"gidIndex,omitempty"`
-	GDRLevel     string         `json:"gdrLevel,omitempty"`
-	CrossNIC     string         `json:"crossNIC,omitempty"`
-	IBTimeout    string         `json:"ibTimeout,omitempty"`
-	TrafficClass string         `json:"trafficClass,omitempty"`
-	ServiceLevel string         `json:"serviceLevel,omitempty"`
-	MinNChannels string         `json:"minNChannels,omitempty"`
-	Bandwidth    BytesPerSecond `json:"bandwidthBytesPerSecond,omitempty"`
-	Figures      Figures        `json:"figures,omitzero"`
+	Devices      []string `json:"devices,omitempty"`
+	Interfaces   []string `json:"interfaces,omitempty"`
+	GIDIndex     string   `json:"gidIndex,omitempty"`
+	GDRLevel     string   `json:"gdrLevel,omitempty"`
+	CrossNIC     string   `json:"crossNIC,omitempty"`
+	IBTimeout    string   `json:"ibTimeout,omitempty"`
+	TrafficClass string   `json:"trafficClass,omitempty"`
+	ServiceLevel string   `json:"serviceLevel,omitempty"`
+	MinNChannels string   `json:"minNChannels,omitempty"`
+	// MTU is that of the rails' interfaces in bytes.
+	MTU       int            `json:"mtu,omitempty"`
+	Bandwidth BytesPerSecond `json:"bandwidthBytesPerSecond,omitempty"`
+	Figures   Figures        `json:"figures,omitzero"`
 }
 
 // Figures are what a cluster file expects of single measurements of check-fabric, in bytes per second.
@@ -91,6 +94,7 @@ const (
 	classInfiniBand = "sys/class/infiniband"
 	classVerbs      = "sys/class/infiniband_verbs"
 	pciDevices      = "sys/bus/pci/devices"
+	auxiliary       = "sys/bus/auxiliary/devices"
 )
 
 func (d *detector) devices(environ []string, expected Expected) {
@@ -115,6 +119,14 @@ func (d *detector) devices(environ []string, expected Expected) {
 	}
 }
 
+// folder is the function's folder in sysfs.
+func (a allotment) folder() string {
+	if pciAddress.MatchString(a.id) {
+		return path.Join(pciDevices, a.id)
+	}
+	return path.Join(auxiliary, a.id)
+}
+
 // deviceOf is the RDMA device of a function that a device plugin gave, empty if it has none. The plugin's name for it counts, unless
 // the function has only a device of another name, as after a renaming.
 func (d *detector) deviceOf(a allotment) string {
@@ -122,19 +134,20 @@ func (d *detector) deviceOf(a allotment) string {
 	if named == "" && a.uverbs != "" {
 		named = d.text(classVerbs, a.uverbs, "ibdev")
 	}
-	byAddress := d.names(pciDevices, a.address, "infiniband")
+	folder := a.folder()
+	byAddress := d.names(folder, "infiniband")
 	switch {
 	case len(byAddress) == 0 && named != "" && d.exists(classInfiniBand, named):
 		return named
 	case len(byAddress) == 0 && (a.rdma || named != ""):
 		d.found(fail.Degraded, DeviceMissing, "delete the pod, so that the device plugin gives it another function; if that does not help, restart the SR-IOV device plugin on the node",
-			"looking for the RDMA device of %s, which %s gives: there is none below /%s/%s/infiniband: want one", a.address, a.variable, pciDevices, a.address)
+			"looking for the RDMA device of %s, which %s gives: there is none below /%s/infiniband: want one", a.id, a.variable, folder)
 		return ""
 	case len(byAddress) == 0:
-		d.found(fail.Note, DeviceMissing, "", "looking for the RDMA device of %s, which %s gives: there is none: it is a device of another kind, or its driver has no RDMA", a.address, a.variable)
+		d.found(fail.Note, DeviceMissing, "", "looking for the RDMA device of %s, which %s gives: there is none: it is a device of another kind, or its driver has no RDMA", a.id, a.variable)
 		return ""
 	case named != "" && !slices.Contains(byAddress, named):
-		d.found(fail.Note, DeviceRenamed, "", "reading %s: it calls %s %s, which is %s now", a.variable, a.address, named, byAddress[0])
+		d.found(fail.Note, DeviceRenamed, "", "reading %s: it calls %s %s, which is %s now", a.variable, a.id, named, byAddress[0])
 	case named != "":
 		return named
 	}

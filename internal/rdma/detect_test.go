@@ -184,7 +184,7 @@ func TestAllotted(t *testing.T) {
 		{"renamed since", giving(func(h *host) { h.allot("r", address, rdmaInfo("mlx5_2", "uverbs2")) }), "PCIDEVICE_R_INFO", []string{"note DeviceRenamed"}},
 		{"another's name", giving(func(h *host) { h.allot("r", address, rdmaInfo("mlx5_7", "uverbs7")) }), "PCIDEVICE_R_INFO", []string{"note DeviceRenamed"}},
 		{"a name that is a path", giving(func(h *host) { h.allot("r", address, rdmaInfo("../mlx5_7", "../uverbs7")) }), "PCIDEVICE_R_INFO", nil},
-		{"no PCI address", giving(func(h *host) { h.environ = []string{"PCIDEVICE_R=mlx5_core.sf.4," + address} }), "PCIDEVICE_R", []string{"note VariableUnreadable"}},
+		{"no PCI address", giving(func(h *host) { h.environ = []string{"PCIDEVICE_R=virtio0," + address} }), "PCIDEVICE_R", []string{"note VariableUnreadable"}},
 		{"given for RDMA, without a device", giving(func(h *host) { h.allot("r", "0000:03:00.5", `,"rdma":{}`) }), "", []string{"broken NoDevice", "degraded DeviceMissing"}},
 		{"a network device alone", giving(func(h *host) { h.allot("r", "0000:03:00.5", "") }), "", []string{"broken NoDevice", "note DeviceMissing"}},
 		{"none, the file's being there", giving(func(*host) {}), GivenByDev, nil},
@@ -335,5 +335,100 @@ func TestInterfacesUnknown(t *testing.T) {
 	facts := Detect(Options{Root: rootfs{newHost().files}, Interfaces: func() ([]Interface, error) { return nil, errors.New("route ip+net: too many open files") }})
 	if got := kinds(facts.Findings); !slices.Contains(got, "degraded InterfacesUnknown") {
 		t.Errorf("findings %q", got)
+	}
+}
+
+// TestScalableFunctions: the device plugin gives auxiliary devices, which have no PCI address of their own. The card has an interface of
+// its own, which is not the pod's.
+func TestScalableFunctions(t *testing.T) {
+	for _, info := range []string{rdmaInfo("mlx5_8", "uverbs8"), "", `,"rdma":{}`} {
+		h := newHost()
+		h.add(nic{name: "mlx5_0", uverbs: "uverbs0", address: "0000:03:00.0", physical: true, noFile: true, netdev: "eno5", hostNetdev: true})
+		h.write("sys/devices/pci0000:03/0000:00:01.0/0000:03:00.0/net/eno5/mtu", "1500")
+		h.add(nic{name: "mlx5_8", uverbs: "uverbs8", address: "0000:03:00.0", physical: true, auxiliary: "mlx5_core.sf.4", netdev: "net1", ip: "10.0.103.7/24"})
+		h.allot("nvidia.com/rail", "mlx5_core.sf.4", info)
+		facts := h.detect(Expected{})
+		if got := usable(facts); !slices.Equal(got, []string{"mlx5_8"}) || len(facts.Findings) > 0 {
+			t.Errorf("info %q: usable %q, findings %+v; want mlx5_8 and none", info, got, facts.Findings)
+			continue
+		}
+		device := facts.Devices[0]
+		if device.PCI != "0000:03:00.0" || device.Auxiliary != "mlx5_core.sf.4" || device.Ports[0].Netdev != "net1" || device.Ports[0].MTU != 9000 {
+			t.Errorf("info %q: got %+v", info, device)
+		}
+		if !slices.Equal(facts.Others, []string{"mlx5_0"}) {
+			t.Errorf("others %q, want the card's own", facts.Others)
+		}
+	}
+}
+
+// TestSubnetManager: only the subnet manager moves a port of InfiniBand from INIT to ACTIVE, and it finds ports by their GUIDs.
+func TestSubnetManager(t *testing.T) {
+	const none = "0000:0000:0000:0000"
+	for _, tc := range []struct {
+		name     string
+		nic      nic
+		kinds    []string
+		advice   string
+		evidence string
+	}{
+		{"INIT", nic{infiniBand: true, state: "2: INIT"}, []string{"broken NoRail", "degraded PortDown"}, "sminfo", "state INIT"},
+		{"ARMED", nic{infiniBand: true, state: "3: ARMED"}, []string{"broken NoRail", "degraded PortDown"}, "sminfo", "state ARMED"},
+		{"without a GUID, DOWN", nic{infiniBand: true, state: "1: DOWN", physicalState: "5: LinkUp", guid: none}, []string{"broken NoRail", "degraded PortDown"}, "give the virtual function a GUID", "node GUID 0"},
+		{"without a GUID, INIT", nic{infiniBand: true, state: "2: INIT", guid: none}, []string{"broken NoRail", "degraded PortDown"}, "give the virtual function a GUID", "node GUID 0"},
+		{"without a GUID, ACTIVE", nic{infiniBand: true, guid: none}, []string{"degraded PortDown"}, "subnet manager", "its node GUID is 0"},
+		{"a cable", nic{infiniBand: true, state: "1: DOWN", physicalState: "2: Polling"}, []string{"broken NoRail", "degraded PortDown"}, "", "physical state Polling"},
+		{"Ethernet", nic{state: "2: INIT", guid: none, netdev: "net1", ip: "10.0.103.7/24"}, []string{"broken NoRail", "degraded PortDown"}, "", "state INIT"},
+		{"Ethernet without a GUID", nic{guid: none, netdev: "net1", ip: "10.0.103.7/24"}, nil, "", ""},
+	} {
+		h := newHost()
+		tc.nic.name, tc.nic.uverbs, tc.nic.address = "mlx5_6", "uverbs6", "0000:03:00.2"
+		h.add(tc.nic)
+		h.allot("openshift.io/rail", "0000:03:00.2", rdmaInfo("mlx5_6", "uverbs6"))
+		facts := h.detect(Expected{})
+		if got := kinds(facts.Findings); !slices.Equal(got, tc.kinds) {
+			t.Errorf("%s: findings %q, want %q", tc.name, got, tc.kinds)
+		}
+		for _, f := range facts.Findings {
+			if f.Reason == PortDown && (!strings.Contains(f.Next, tc.advice) || tc.advice == "" && f.Next != "" || !strings.Contains(f.Seen, tc.evidence)) {
+				t.Errorf("%s: %q, next %q; want %q, next %q", tc.name, f.Seen, f.Next, tc.evidence, tc.advice)
+			}
+		}
+	}
+}
+
+// TestExpectedMTU: an MTU that is not the expected one is a finding, also if all rails of all nodes have it.
+func TestExpectedMTU(t *testing.T) {
+	for _, tc := range []struct {
+		expected int
+		change   func(*host)
+		want     []string
+	}{
+		{0, func(*host) {}, nil},
+		{9000, func(*host) {}, nil},
+		{1500, func(*host) {}, []string{"the MTU of net1, net2, net3, net4 is 9000: want 1500, as network.rdma.mtu has it"}},
+		{9000, func(h *host) { h.overwrite("net/net2/mtu", "1500") }, []string{"the MTU of net2 is 1500: want 9000, as network.rdma.mtu has it"}},
+		{9000, func(h *host) { h.overwrite("net/net2/mtu", "1500"); h.overwrite("net/net3/mtu", "4200") },
+			[]string{"the MTU of net2 is 1500: want 9000, as network.rdma.mtu has it", "the MTU of net3 is 4200: want 9000, as network.rdma.mtu has it"}},
+	} {
+		h := barcelona(0, names4...)
+		tc.change(h)
+		var got []string
+		for _, f := range h.detect(Expected{MTU: tc.expected}).Findings {
+			got = append(got, f.Seen)
+			if f.Reason != MTUDiffers || f.Level != fail.Degraded {
+				t.Errorf("got %+v, want MTUDiffers", f)
+			}
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("expected %d: got %q, want %q", tc.expected, got, tc.want)
+		}
+	}
+	// InfiniBand without an interface has none.
+	h := newHost()
+	h.add(nic{name: "mlx5_6", uverbs: "uverbs6", address: "0000:03:00.2", infiniBand: true})
+	h.allot("openshift.io/rail", "0000:03:00.2", rdmaInfo("mlx5_6", "uverbs6"))
+	if found := h.detect(Expected{MTU: 4092}).Findings; len(found) > 0 {
+		t.Errorf("got %+v, want none", found)
 	}
 }

@@ -4,14 +4,22 @@ import (
 	"cmp"
 	"net/netip"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 )
 
+// zeroGUID is the node GUID of a virtual function to which nothing has given one.
+var zeroGUID = regexp.MustCompile(`^[0:]+$`)
+
 func (d *detector) device(name, givenBy string) Device {
 	device := Device{Name: name, GivenBy: givenBy, Uverbs: d.uverbs(name), NUMA: -1}
+	device.NoGUID = zeroGUID.MatchString(d.text(classInfiniBand, name, "node_guid"))
 	device.PCI = d.addressOf(name)
+	if name := path.Base(d.functionOf(name)); auxiliaryDevice.MatchString(name) {
+		device.Auxiliary = name
+	}
 	for _, number := range d.names(classInfiniBand, name, "ports") {
 		if n, err := strconv.Atoi(number); err == nil {
 			device.Ports = append(device.Ports, d.port(device, n))
@@ -34,10 +42,19 @@ func (d *detector) device(name, givenBy string) Device {
 	return device
 }
 
-// addressOf is the PCI address of a device, empty for one in software: /sys/class/infiniband/mlx5_6 leads to
-// .../0000:03:00.2/infiniband/mlx5_6.
+// functionOf is the folder of a device's function: /sys/class/infiniband/mlx5_6 leads to .../0000:03:00.2/infiniband/mlx5_6.
+func (d *detector) functionOf(device string) string {
+	return path.Dir(path.Dir(d.target(classInfiniBand, device)))
+}
+
+// addressOf is the PCI address of a device, empty for one in software. A scalable function has that of the function it is a part of:
+// .../0000:03:00.0/mlx5_core.sf.4/infiniband/mlx5_8.
 func (d *detector) addressOf(device string) string {
-	return addressIn(path.Dir(path.Dir(d.target(classInfiniBand, device))))
+	folder := d.functionOf(device)
+	for auxiliaryDevice.MatchString(path.Base(folder)) {
+		folder = path.Dir(folder)
+	}
+	return addressIn(folder)
 }
 
 // addressIn is the PCI address that ends a path, empty if none does.
@@ -73,7 +90,11 @@ func (d *detector) port(device Device, number int) Port {
 		address := usable[ofHost].IPv4()
 		port.GIDIndex, port.Address, port.OfHost = usable[ofHost].Index, netip.PrefixFrom(address, address.BitLen()), true
 	}
-	if netdevs := d.names(pciDevices, device.PCI, "net"); port.Netdev == "" && device.PCI != "" && len(netdevs) > 0 {
+	netdevs := d.names(pciDevices, device.PCI, "net")
+	if device.Auxiliary != "" {
+		netdevs = d.names(d.functionOf(device.Name), "net")
+	}
+	if port.Netdev == "" && device.PCI != "" && len(netdevs) > 0 {
 		port.Netdev = netdevs[0]
 	}
 	port.MTU = d.mtu(port.Netdev)

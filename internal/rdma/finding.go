@@ -28,6 +28,7 @@ const (
 	DevicesDiffer    fail.Reason = "DevicesDiffer"
 	InterfacesDiffer fail.Reason = "InterfacesDiffer"
 	SettingDiffers   fail.Reason = "SettingDiffers"
+	MTUDiffers       fail.Reason = "MTUDiffers"
 
 	// Nodes differ.
 	RailMissing  fail.Reason = "RailMissing"

@@ -146,6 +146,8 @@ type nic struct {
 	group                string
 	noFile               bool              // in /dev/infiniband
 	hostNetdev           bool              // not in the pod's namespace
+	auxiliary            string            // name of a scalable function of the card
+	guid                 string            // of the node
 	gids                 map[int][3]string // GID, type and netdev by index, in place of the usual ones
 }
 
@@ -179,6 +181,10 @@ func (h *host) add(n nic) {
 		})
 		h.link(path.Join(dir, "physfn"), path.Join("sys/devices", n.below, card))
 	}
+	if n.auxiliary != "" {
+		dir = path.Join(dir, n.auxiliary)
+		h.link(path.Join("sys/bus/auxiliary/devices", n.auxiliary), dir)
+	}
 	group := "sys/kernel/iommu_groups/" + strconv.Itoa(len(h.files))
 	h.write(path.Join(group, "type"), orDefault(n.group, "identity"))
 	h.link(path.Join(dir, "iommu_group"), group)
@@ -199,6 +205,7 @@ func (h *host) add(n nic) {
 		layer = InfiniBand
 	}
 	h.write(path.Join(port, "link_layer"), layer)
+	h.write(path.Join(ib, "node_guid"), orDefault(n.guid, "a088:c203:0095:29dc"))
 	h.netdev(n, dir)
 	h.gids(port, n.table())
 }

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"fmt"
+	"io/fs"
 	"strconv"
 	"strings"
 )
@@ -75,6 +76,12 @@ func (m Memlock) String() string {
 		return m.Reach().String() + ": capabilities do not count in a user namespace (" + limits + ")"
 	}
 	return m.Reach().String() + ": IPC_LOCK is not effective (" + limits + ")"
+}
+
+// ReadMemlock reads the limits of the process whose /proc is in the tree.
+func ReadMemlock(root fs.FS) Memlock {
+	d := detector{tree: tree{root}}
+	return d.memlock()
 }
 
 // memlock reads the limits and capabilities of the process. An unreadable one allows nothing.

@@ -47,6 +47,9 @@ func (f Facts) printDevices(w io.Writer) {
 		if device.PhysicalFunction != "" {
 			function = "virtual of " + device.PhysicalFunction
 		}
+		if device.Auxiliary != "" {
+			function = device.Auxiliary
+		}
 		if device.NUMA >= 0 {
 			numa = strconv.Itoa(device.NUMA)
 		}

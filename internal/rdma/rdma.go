@@ -40,12 +40,16 @@ type Device struct {
 	Name string `json:"name"`
 	// PCI is the address of its function, as in 0000:03:00.2.
 	PCI string `json:"pci"`
+	// Auxiliary is the name of a scalable function, as in mlx5_core.sf.4, "" for other devices. PCI is the function that it is a part of.
+	Auxiliary string `json:"auxiliary,omitempty"`
 	// GivenBy is the evidence that the pod was given the device: the variable's name, or one of the constants GivenBy.
 	GivenBy string `json:"givenBy"`
 	// PhysicalFunction is the PCI address of a virtual function's physical one, "" for a physical function.
 	PhysicalFunction string `json:"physicalFunction,omitempty"`
 	// Uverbs is the name of its file in the container's /dev/infiniband, empty if there is none: then nothing can open the device.
 	Uverbs string `json:"uverbs,omitempty"`
+	// NoGUID is true if its node GUID is 0.
+	NoGUID bool `json:"noGUID,omitempty"`
 	// NUMA is the node that the device is on, -1 if the kernel does not know.
 	NUMA int `json:"numa"`
 	// PCIe and PCIeMaximum are the link of the card: a virtual function has none of its own.

@@ -85,6 +85,57 @@ class Mlenv(unittest.TestCase):
         with self.assertRaisesRegex(FileNotFoundError, "step-2, which .*latest names"):
             mlenv.last_checkpoint(folder)
 
+    def test_layouts_of_frameworks(self):
+        """checkpoints.txt explains its format at its beginning."""
+        sets, row = {}, ""
+        layouts = []
+        for line in (pathlib.Path(__file__).parent / "checkpoints.txt").read_text().splitlines():
+            if line.startswith("## "):
+                row = line[3:]
+            elif line.startswith("set "):
+                sets[line[4:].partition(": ")[0]] = line.partition(": ")[2].split()
+            elif line.startswith("\t"):
+                layouts[-1][3].append(line.split())
+            elif line and not line.startswith("#"):
+                name, _, want = line.partition(": ")
+                layouts.append((row, name, want, []))
+        self.assertGreater(len(layouts), 40)
+        for row, name, want, folders in layouts:
+            with self.subTest(f"{row}: {name}"), tempfile.TemporaryDirectory() as top:
+                for minute, (folder, *words) in enumerate(folders):
+                    self.write(pathlib.Path(top), folder, words, sets, 1_790_000_000 + 60 * minute)
+                found = mlenv.last_checkpoint(top)
+                self.assertEqual(str(found.relative_to(top)) if found else "none", want)
+
+    def write(self, top, folder, words, sets, time):
+        files = {}
+        while words:
+            word, *words = words
+            if word in sets:
+                words = sets[word] + words
+            elif word[0] == "-":
+                del files[word[1:]]
+            else:
+                name, _, content = word.lstrip("~").partition(":")
+                files[name] = content.encode() or self.content(name, torn=word[0] == "~")
+        for name, content in files.items():
+            path = top / folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            while path != top:
+                os.utime(path, (time, time))
+                path = path.parent
+
+    def content(self, name, torn):
+        kind = pathlib.Path(name).suffix or name
+        header = b'{"__metadata__":{"format":"pt"},"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}'
+        content = {
+            ".json": b'{"step": 20}\n',
+            ".safetensors": len(header).to_bytes(8, "little") + header + b"data",
+            ".metadata": b"\x80\x02}X\x0d__0_0.distcp X __1_0.distcp u.",
+        }.get(kind, b"PK\3\4 weights PK\5\6 ends")
+        return content[: {".safetensors": -1, ".json": 1}.get(kind, -12)] if torn else content
+
     def test_verified_checkpoint(self):
         folder = self.folder / "checkpoints"
         folder.mkdir()

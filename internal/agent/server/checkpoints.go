@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,12 +18,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // Bounds of a search for checkpoints: the training writes these files.
 const (
 	maxFiles    = 1 << 16 // of a folder
+	maxFolders  = 1 << 10
 	maxMark     = 4 << 10
 	maxMetadata = 64 << 20
 	zipEnd      = 8 << 10 // how far before its end a zip file has its directory's end; writers may pad it
@@ -43,47 +41,169 @@ func (s *Server) checkpoints(w http.ResponseWriter, r *http.Request, search agen
 	return answer(w, found)
 }
 
-// findCheckpoints looks at the newest entries of a folder, and at the one that the file `latest` names, as DeepSpeed and the
-// module mlenv write it. Whatever is newer than that one was not finished. A missing folder has no checkpoints.
+// findCheckpoints finds the newest checkpoints below a folder, and those that a mark names. A missing folder has no checkpoints.
 func findCheckpoints(ctx context.Context, path string, search agent.CheckpointSearch) ([]agent.Checkpoint, error) {
-	entries, err := entriesOf(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	f := finder{ctx: ctx, root: path, search: search}
+	if err := f.walk(); err != nil {
 		return nil, err
 	}
-	content, _ := claimfile.Read(filepath.Join(path, "latest"), maxMark)
-	mark := strings.TrimSpace(string(content))
-	newest := slices.SortedFunc(maps.Values(entries), func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
-	if i := slices.IndexFunc(newest, func(e fs.FileInfo) bool { return e.Name() == mark }); i >= 0 {
-		newest = slices.Insert(slices.Delete(newest, i, i+1), 0, entries[mark])
+	// The bound is on how many are read. What a mark names is among them.
+	slices.SortStableFunc(f.found, func(a, b *candidate) int { return b.Modified.Compare(a.Modified) })
+	if i := slices.IndexFunc(f.found, func(c *candidate) bool { return c.Marked }); i >= agent.MaxCheckpoints {
+		f.found[agent.MaxCheckpoints-1] = f.found[i]
 	}
 	all := []agent.Checkpoint{}
-	for _, entry := range newest {
+	for _, c := range f.found[:min(len(f.found), agent.MaxCheckpoints)] {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if len(all) == agent.MaxCheckpoints || !agent.IsCheckpointName(entry.Name()) || !entry.IsDir() && entry.Name() != mark {
+		c.complete()
+		marked := c.sibling
+		switch {
+		case c.Missing != "" || c == marked:
+		case marked != nil && c.Modified.After(marked.Modified):
+			c.Missing = fmt.Sprintf("its name in the file %s, which names %s", marked.mark, filepath.Base(marked.Name))
+		case marked == nil && search.All && c.Format == agent.DeepSpeedModel:
+			// With ZeRO, the model is written before the first file of the optimizer.
+			c.Missing = "its name in the file latest"
+		}
+		all = append(all, c.Checkpoint)
+	}
+	return all, nil
+}
+
+// finder walks a folder, level by level: frameworks write their checkpoints some levels down, next to other folders.
+type finder struct {
+	ctx    context.Context
+	root   string
+	search agent.CheckpointSearch
+	// folders is how many were listed.
+	folders int
+	found   []*candidate
+}
+
+// candidate is a checkpoint whose content has not been looked at.
+type candidate struct {
+	agent.Checkpoint
+	parts
+	// mark is the file that names it, sibling the one in the same folder that has a mark, nil for none.
+	mark    string
+	sibling *candidate
+}
+
+func (f *finder) walk() error {
+	level := []string{"."}
+	for range agent.CheckpointLevels {
+		var below []string
+		for _, folder := range level {
+			entries, err := f.list(folder)
+			if folder == "." && err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			below = append(below, f.look(folder, entries)...)
+			if err := f.ctx.Err(); err != nil {
+				return err
+			}
+		}
+		level = below
+	}
+	return nil
+}
+
+// list returns the entries of a folder below the root.
+func (f *finder) list(folder string) (map[string]fs.FileInfo, error) {
+	if f.folders++; f.folders > maxFolders {
+		return nil, nil
+	}
+	return entriesOf(filepath.Join(f.root, folder))
+}
+
+// look adds the checkpoints in a folder to those found, and returns its other folders. Of a folder with a mark it returns none: what is
+// newer than the one that the mark names was not finished.
+func (f *finder) look(folder string, entries map[string]fs.FileInfo) (below []string) {
+	mark, named := markIn(filepath.Join(f.root, folder), entries)
+	newest := slices.SortedFunc(maps.Values(entries), func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
+	if i := slices.IndexFunc(newest, func(e fs.FileInfo) bool { return e.Name() == named }); i >= 0 {
+		newest = slices.Insert(slices.Delete(newest, i, i+1), 0, entries[named]) // it is within the bounds
+	}
+	var here []*candidate
+	var marked *candidate
+	for _, entry := range newest {
+		name := entry.Name()
+		if !agent.IsCheckpointName(name) || !entry.IsDir() && !entry.Mode().IsRegular() {
 			continue
 		}
-		if c := checkpoint(filepath.Join(path, entry.Name()), entry, search); c.Format != "" || c.Name == mark {
-			all = append(all, c)
-		}
-	}
-	marked := len(all) > 0 && all[0].Name == mark
-	if marked {
-		all[0].Marked = true
-	}
-	for i, c := range all {
+		c := f.candidate(filepath.Join(folder, name), entry, name == named)
 		switch {
-		case c.Missing != "":
-		case marked && c.Modified.After(all[0].Modified):
-			all[i].Missing = fmt.Sprintf("its name in the file latest, which names %s", mark)
-		case !marked && search.All && c.Format == agent.DeepSpeedModel:
-			// With ZeRO, the model is written before the first file of the optimizer.
-			all[i].Missing = "its name in the file latest"
+		case name == named:
+			marked, c.Marked, c.mark = c, true, mark
+			here = append(here, c)
+		case c.Format != "":
+			here = append(here, c)
+		case entry.IsDir():
+			below = append(below, filepath.Join(folder, name))
 		}
 	}
-	slices.SortStableFunc(all, func(a, b agent.Checkpoint) int { return b.Modified.Compare(a.Modified) })
-	return all, nil
+	for _, c := range here {
+		c.sibling = marked
+	}
+	f.found = append(f.found, here...)
+	if marked != nil {
+		return nil
+	}
+	return below
+}
+
+// markIn returns the file that names the newest finished checkpoint of a folder, and that name, both "" without one. DeepSpeed and the
+// module mlenv write the name into the file latest; Megatron-LM and verl write a number.
+func markIn(path string, entries map[string]fs.FileInfo) (mark, name string) {
+	for _, mark := range []string{deepSpeedMark, megatronMark} {
+		if entries[mark] == nil {
+			continue
+		}
+		content, _ := claimfile.Read(filepath.Join(path, mark), maxMark)
+		names := []string{strings.TrimSpace(string(content))}
+		if number, err := strconv.Atoi(names[0]); err == nil && mark == megatronMark {
+			names = []string{fmt.Sprintf("iter_%07d", number), fmt.Sprintf("global_step_%d", number)}
+		}
+		for _, name := range names {
+			if entries[name] != nil {
+				return mark, name
+			}
+		}
+	}
+	return "", ""
+}
+
+func (f *finder) candidate(name string, entry fs.FileInfo, marked bool) *candidate {
+	c := &candidate{Checkpoint: agent.Checkpoint{Name: name, Modified: entry.ModTime()}}
+	c.parts = parts{path: filepath.Join(f.root, name), search: f.search}
+	if !entry.IsDir() {
+		c.path, c.files = filepath.Dir(c.path), map[string]fs.FileInfo{entry.Name(): entry}
+		if strings.HasSuffix(name, lightningSuffix) {
+			c.Format = agent.Lightning
+		}
+		return c
+	}
+	var err error
+	if c.files, err = f.list(name); err != nil {
+		c.missing = []string{err.Error()}
+	}
+	c.Format = formatOf(entry.Name(), c.files, marked)
+	c.folders = map[string]map[string]fs.FileInfo{}
+	for file, info := range c.files {
+		if info.IsDir() && ofFramework(c.Format) {
+			c.folders[file], _ = f.list(filepath.Join(name, file))
+		}
+	}
+	for _, files := range append(slices.Collect(maps.Values(c.folders)), c.files) {
+		for _, file := range files {
+			if file.ModTime().After(c.Modified) {
+				c.Modified = file.ModTime()
+			}
+		}
+	}
+	return c
 }
 
 // entriesOf returns the entries of a folder, by name. It follows no link, and the bound is on their number.
@@ -102,171 +222,4 @@ func entriesOf(path string) (map[string]fs.FileInfo, error) {
 		byName[entry.Name()] = entry
 	}
 	return byName, nil
-}
-
-// parts are the files of a checkpoint.
-type parts struct {
-	path   string
-	files  map[string]fs.FileInfo
-	search agent.CheckpointSearch
-	// missing are the parts that it lacks.
-	missing []string
-}
-
-// checkpoint recognises the format of a file or folder by the names in it, and finds what it lacks. It never unpickles anything.
-func checkpoint(path string, entry fs.FileInfo, search agent.CheckpointSearch) agent.Checkpoint {
-	c := agent.Checkpoint{Name: entry.Name(), Modified: entry.ModTime()}
-	p := parts{path: path, search: search}
-	if !entry.IsDir() {
-		p.path, p.files = filepath.Dir(path), map[string]fs.FileInfo{c.Name: entry}
-		p.check(c.Name)
-	} else {
-		var err error
-		if p.files, err = entriesOf(path); err != nil {
-			p.missing = []string{err.Error()}
-		} else if len(p.files) == 0 {
-			p.missing = []string{"all files"}
-		}
-		for _, file := range p.files {
-			if file.ModTime().After(c.Modified) {
-				c.Modified = file.ModTime()
-			}
-		}
-		if c.Format = p.torch(); c.Format == "" {
-			c.Format = p.deepSpeed()
-		}
-	}
-	c.Missing = humanize.First(p.missing, 3)
-	return c
-}
-
-func (p *parts) want(name string) {
-	if _, exists := p.files[name]; !exists {
-		p.missing = append(p.missing, name)
-	}
-}
-
-// check notes an existing file that was not written to its end.
-func (p *parts) check(name string) {
-	if file, exists := p.files[name]; exists && (!file.Mode().IsRegular() || file.Size() == 0 || !whole(filepath.Join(p.path, name))) {
-		p.missing = append(p.missing, "the end of "+name)
-	}
-}
-
-// whole reports whether a zip file, as torch.save writes it, has its end. It returns true for other files.
-func whole(path string) bool {
-	file, err := claimfile.Open(path)
-	if err != nil {
-		return false
-	}
-	defer file.Close()
-	begin := make([]byte, 4)
-	if _, err := io.ReadFull(file, begin); err != nil || string(begin) != "PK\x03\x04" {
-		return true
-	}
-	end, _, err := claimfile.Tail(path, zipEnd)
-	return err == nil && bytes.Contains(end, []byte("PK\x05\x06"))
-}
-
-const torchMetadata = ".metadata"
-
-// shard is a name in the metadata, a pickle with plain text in it: rank R writes __R_N.distcp.
-var shard = regexp.MustCompile(`__(\d{1,7})_\d{1,7}\.distcp`)
-
-// torch is for torch.distributed.checkpoint: the first rank writes the metadata when all ranks have written their shards.
-func (p *parts) torch() agent.CheckpointFormat {
-	_, finished := p.files[torchMetadata]
-	if !finished && !slices.ContainsFunc(slices.Collect(maps.Keys(p.files)), shard.MatchString) {
-		return ""
-	}
-	content, err := claimfile.Read(filepath.Join(p.path, torchMetadata), maxMetadata)
-	switch {
-	case !finished:
-		p.missing = append(p.missing, torchMetadata)
-	case err != nil:
-		p.missing = append(p.missing, err.Error())
-	case !bytes.HasSuffix(content, []byte(".")): // the opcode STOP
-		p.missing = append(p.missing, "the end of "+torchMetadata)
-	}
-	named := map[string]bool{}
-	for _, found := range shard.FindAllSubmatch(content, -1) {
-		rank, _ := strconv.Atoi(string(found[1]))
-		if name := string(found[0]); !named[name] && (p.search.All || slices.Contains(p.search.Ranks, rank)) {
-			named[name] = true
-			p.want(name)
-			p.check(name)
-		}
-	}
-	return agent.TorchDistributed
-}
-
-// deepSpeedFile has the rank in its ZeRO group, for files that each rank has, and the rank in its model-parallel group.
-var deepSpeedFile = regexp.MustCompile(`^(bf16_)?(?:zero_pp_rank_(\d{1,7})_)?mp_rank_(\d{1,7})_(model|optim)_states\.pt$`)
-
-// deepSpeed is for the folder of a tag: mp_rank_00_model_states.pt, or with ZeRO-3 one for each rank, and with ZeRO or bf16
-// zero_pp_rank_0_mp_rank_00_optim_states.pt for each rank.
-func (p *parts) deepSpeed() agent.CheckpointFormat {
-	format := agent.CheckpointFormat("")
-	models := map[string]bool{}          // the ranks in model-parallel groups
-	last, optimizers, prefix := 0, 0, "" // last is the highest rank in a ZeRO group
-	for _, name := range slices.Sorted(maps.Keys(p.files)) {
-		if strings.HasSuffix(name, ".pt") {
-			p.check(name)
-		}
-		found := deepSpeedFile.FindStringSubmatch(name)
-		if found == nil {
-			continue
-		}
-		models[found[3]] = true
-		rank, _ := strconv.Atoi(found[2])
-		last = max(last, rank)
-		switch {
-		case found[4] == "optim":
-			format, prefix = max(format, agent.DeepSpeedOptimizer), found[1]
-			optimizers++
-		case found[2] != "":
-			format = agent.DeepSpeedShards
-		default:
-			format = max(format, agent.DeepSpeedModel)
-		}
-	}
-	if format == "" {
-		return ""
-	}
-	group := min(last, len(p.files)) + 1 // ranks of a ZeRO group
-	if p.search.World > 0 {
-		group = p.search.World / len(models)
-	}
-	ranks := p.search.Ranks
-	if p.search.All {
-		ranks = nil
-		for rank := range group {
-			ranks = append(ranks, rank)
-		}
-	}
-	if !p.search.All && len(models) > 1 {
-		// Which node has which rank of a model-parallel group is the script's to decide; each rank has one file.
-		if missing := len(ranks) - optimizers; optimizers > 0 && missing > 0 {
-			p.missing = append(p.missing, fmt.Sprintf("%d of %d files *_optim_states.pt", missing, len(ranks)))
-		}
-		ranks, models = nil, nil
-	}
-	if len(models)*len(ranks) > maxFiles {
-		p.missing = append(p.missing, "files of too many ranks to count")
-		return format
-	}
-	for model := range len(models) {
-		if format != agent.DeepSpeedShards {
-			p.want(fmt.Sprintf("mp_rank_%02d_model_states.pt", model))
-		}
-		for _, rank := range ranks {
-			if format == agent.DeepSpeedShards {
-				p.want(fmt.Sprintf("zero_pp_rank_%d_mp_rank_%02d_model_states.pt", rank, model))
-			}
-			if optimizers > 0 || format == agent.DeepSpeedShards {
-				p.want(fmt.Sprintf("%szero_pp_rank_%d_mp_rank_%02d_optim_states.pt", prefix, rank, model))
-			}
-		}
-	}
-	return format
 }

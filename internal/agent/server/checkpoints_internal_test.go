@@ -116,10 +116,13 @@ func TestCheckpointIsComplete(t *testing.T) {
 	}
 }
 
+// minutes is the time so many minutes after the first file.
+func minutes(n int) time.Time { return time.Unix(1_790_000_000, 0).Add(time.Duration(n) * time.Minute) }
+
 // write writes a file whose modification time is minutes after that of the first file.
-func write(t *testing.T, path, content string, minutes int) {
+func write(t *testing.T, path, content string, minute int) {
 	t.Helper()
-	at := time.Unix(1_790_000_000, 0).Add(time.Duration(minutes) * time.Minute)
+	at := minutes(minute)
 	path = filepath.Clean(path)
 	folder := filepath.Dir(path)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -232,5 +235,18 @@ func TestNewestCheckpoints(t *testing.T) {
 	found, err := findCheckpoints(t.Context(), dir, agent.CheckpointSearch{World: 1, All: true})
 	if last := len(found) - 1; err != nil || last != agent.MaxCheckpoints-1 || found[last].Name != "step-3" || found[last].Missing != "" {
 		t.Errorf("got %+v, %v; want %d, and the marked one among them", found, err, agent.MaxCheckpoints)
+	}
+	// So is it if the folder has more entries than the search looks at.
+	dir = t.TempDir()
+	write(t, dir+"/step-3/"+file, whole, 0)
+	write(t, dir+"/latest", "step-3", 0)
+	for i := range maxFolders + 1 {
+		if err := os.Mkdir(fmt.Sprintf("%s/data-%d", dir, i), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err = findCheckpoints(t.Context(), dir, agent.CheckpointSearch{World: 1, All: true})
+	if err != nil || len(found) != 1 || !found[0].Marked || found[0].Missing != "" {
+		t.Errorf("got %+v, %v; want the marked one", found, err)
 	}
 }

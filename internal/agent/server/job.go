@@ -23,6 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
 const defaultGrace = 10 * time.Second
@@ -61,9 +62,12 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) 
 	}
 	dir := record.Dir(status.Record)
 	j := &job{
-		dir: dir, ranks: status.Spec.Ranks(status.Node), log: log, nccl: newNCCLLogs(dir, status.Node), processes: &processes{record: status.Record, node: status.Node},
-		path: l.env["PATH"], extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]),
-		flightPipe: l.env[flightPipe], scratch: scratch, status: status,
+		dir: dir, ranks: status.Spec.Ranks(status.Node), log: log,
+		// The ranks have the agent's limits and capabilities.
+		nccl:      newNCCLLogs(dir, status.Node, rdma.ReadMemlock(os.DirFS("/"))),
+		processes: &processes{record: status.Record, node: status.Node},
+		path:      l.env["PATH"], extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]), flightPipe: l.env[flightPipe],
+		scratch: scratch, status: status,
 	}
 	j.alive, j.end = context.WithCancel(context.Background())
 	// The record is watched before anything can write into it.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
@@ -20,6 +21,8 @@ const maxNCCLLogs = 256
 
 type ncclLogs struct {
 	prefix string
+	// locksAny is true if ranks may lock any amount of memory.
+	locksAny bool
 
 	mu    sync.Mutex
 	files map[string]*ncclLog
@@ -32,8 +35,8 @@ type ncclLog struct {
 	reader *nccl.Reader
 }
 
-func newNCCLLogs(dir record.Dir, node int) *ncclLogs {
-	return &ncclLogs{prefix: dir.NCCLLogs(node), files: map[string]*ncclLog{}}
+func newNCCLLogs(dir record.Dir, node int, memory rdma.Memlock) *ncclLogs {
+	return &ncclLogs{prefix: dir.NCCLLogs(node), locksAny: memory.Reach() == rdma.Unlimited, files: map[string]*ncclLog{}}
 }
 
 func (n *ncclLogs) has(path string) bool { return strings.HasPrefix(path, n.prefix) }
@@ -54,6 +57,7 @@ func (n *ncclLogs) read(path string) error {
 			return fmt.Errorf("reading NCCL's log: %w", err)
 		}
 		log = &ncclLog{file: file, reader: nccl.NewReader()}
+		log.reader.LocksAny = n.locksAny
 		n.files[path] = log
 	}
 	if _, err := io.Copy(log.reader, log.file); err != nil {

@@ -155,6 +155,13 @@ func worlds() []asked {
 			w.nodes[2].rdma.Devices = w.nodes[2].rdma.Devices[:1]
 		}, []fail.Reason{"AgentUnreachable", "RailMissing", "RailDiffers"}},
 
+		{"the MTU is not the expected one", func(w *world) {
+			w.overRDMA()
+			for _, n := range w.nodes {
+				n.facts.Network.Expected.MTU = 1500
+			}
+		}, []fail.Reason{"MTUDiffers"}},
+
 		// A training is slow.
 		{"sockets though RDMA was wanted", func(w *world) {
 			w.overRDMA()

@@ -154,7 +154,7 @@ func (e *examination) devices() {
 	}
 	for _, n := range e.nodes {
 		if n.rdma != nil {
-			for _, f := range n.rdma.Findings {
+			for _, f := range slices.Concat(n.rdma.Findings, n.rdma.OtherMTUs(e.settingsInUse().Expected.MTU)) {
 				add(f, n.String(), fmt.Sprintf("mlenv rdma %d", n.number))
 			}
 		}

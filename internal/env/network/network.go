@@ -37,7 +37,7 @@ func FromFile(file cluster.File, mode string) Settings {
 	r := file.Network.RDMA
 	return Settings{Mode: mode, Forced: file.NCCL.Env, Expected: rdma.Expected{
 		Devices: r.Devices, Interfaces: r.Interfaces, GIDIndex: r.GIDIndex, GDRLevel: r.GDRLevel, CrossNIC: r.CrossNIC,
-		IBTimeout: r.IBTimeout, TrafficClass: r.TrafficClass, ServiceLevel: r.ServiceLevel, MinNChannels: r.MinNChannels, Bandwidth: rdma.BytesPerSecond(r.ExpectedBandwidth),
+		IBTimeout: r.IBTimeout, TrafficClass: r.TrafficClass, ServiceLevel: r.ServiceLevel, MinNChannels: r.MinNChannels, MTU: r.MTU, Bandwidth: rdma.BytesPerSecond(r.ExpectedBandwidth),
 		Figures: rdma.Figures{
 			OneGPU: rdma.BytesPerSecond(r.Expected.OneGPU), Inside: rdma.BytesPerSecond(r.Expected.Inside), Pair: rdma.BytesPerSecond(r.Expected.Pair),
 			HostCopy: rdma.BytesPerSecond(r.Expected.HostCopy), HostRDMA: rdma.BytesPerSecond(r.Expected.HostRDMA),

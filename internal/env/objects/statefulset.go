@@ -2,6 +2,8 @@ package objects
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -9,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 )
 
@@ -114,6 +117,22 @@ func Exclude(spec *corev1.PodSpec, names ...string) {
 			term.MatchFields = append(term.MatchFields, corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpNotIn, Values: []string{name}})
 		}
 	}
+}
+
+// MayExclude is nil if an environment of so many nodes can do without a Kubernetes node that it uses.
+func MayExclude(set *appsv1.StatefulSet, host string, nodes int) error {
+	allowed, _ := Placement(&set.Spec.Template.Spec)
+	switch left := len(allowed) - 1; {
+	case len(set.Spec.VolumeClaimTemplates) > 0:
+		return errors.New("the claims of its pod may exist on this node alone")
+	case set.Labels[kueue.QueueLabel] != "":
+		return errors.New("its queue is Kueue's, which refuses changes of the pods that it has admitted")
+	case !slices.Contains(allowed, host):
+		return errors.New("nodes.gpu_nodes of the cluster file does not list it, so the other nodes are not known")
+	case left < nodes:
+		return fmt.Errorf("without it nodes.gpu_nodes of the cluster file leaves %s, want %d", humanize.Count(left, "node"), nodes)
+	}
+	return nil
 }
 
 // NodesOf is the number of nodes of an environment.

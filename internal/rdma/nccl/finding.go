@@ -12,11 +12,13 @@ import (
 // The reasons of findings that a log may show by itself. The list is closed; each has a cause and a fix in
 // explanations.md, and a meaning in docs/doctor.md.
 const (
-	MemoryLockLimit  fail.Reason = "MemoryLockLimit"
-	GPUMemoryRefused fail.Reason = "GPUMemoryRefused"
-	DMARefused       fail.Reason = "DMARefused"
-	PeerDMARefused   fail.Reason = "PeerDMARefused"
-	GPUPeerAccessOff fail.Reason = "GPUPeerAccessOff"
+	MemoryLockLimit   fail.Reason = "MemoryLockLimit"
+	RegistrationLimit fail.Reason = "RegistrationLimit"
+	GPUMemoryRefused  fail.Reason = "GPUMemoryRefused"
+	DMABUFRefused     fail.Reason = "DMABUFRefused"
+	DMARefused        fail.Reason = "DMARefused"
+	PeerDMARefused    fail.Reason = "PeerDMARefused"
+	GPUPeerAccessOff  fail.Reason = "GPUPeerAccessOff"
 
 	NoSocketInterface   fail.Reason = "NoSocketInterface"
 	VerbsLibraryMissing fail.Reason = "VerbsLibraryMissing"

@@ -151,7 +151,8 @@ func (p *process) set(name, value string) {
 	p.Environment[clip(name)] = clip(value)
 }
 
-func (p *process) snapshot() Process {
+// snapshot is the process as it is now. locksAny is as in Reader.
+func (p *process) snapshot(locksAny bool) Process {
 	result := p.Process
 	result.Environment = maps.Clone(p.Environment)
 	result.Interfaces = slices.Clone(p.Interfaces)
@@ -173,6 +174,13 @@ func (p *process) snapshot() Process {
 	result.Findings = slices.DeleteFunc(slices.Clone(p.Findings), func(f Finding) bool {
 		return ready && f.Reason == ConnectionRetried // the retries have succeeded
 	})
+	for i := range result.Findings {
+		if f := &result.Findings[i]; f.Reason == MemoryLockLimit && locksAny {
+			other := newFinding(RegistrationLimit, "")
+			f.Reason, f.Cause, f.Next = other.Reason, other.Cause, other.Next
+		}
+		result.advise(&result.Findings[i])
+	}
 	return result
 }
 

@@ -16,6 +16,9 @@ type Reader struct {
 	long    bool
 	lines   int64
 
+	// LocksAny is true if the process may lock any amount of memory.
+	LocksAny bool
+
 	processes []*process
 	// budget is how many more channels are remembered.
 	budget  int
@@ -100,7 +103,7 @@ func (r *Reader) Summary() Summary {
 	var processes []Process
 	for _, p := range r.processes {
 		leftOut += p.leftOut
-		processes = append(processes, p.snapshot())
+		processes = append(processes, p.snapshot(r.LocksAny))
 	}
 	return summarize(processes, leftOut)
 }

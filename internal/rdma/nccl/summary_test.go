@@ -2,6 +2,7 @@ package nccl
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -239,5 +240,72 @@ func TestFixesNameWhatTheyAreAbout(t *testing.T) {
 	against := readFile(t, "testdata/logs/roce-gpudirect-2.27.log").Against(Wanted{Devices: map[string][]string{"ml-dev-env-0": {"mlx5_8"}}})
 	if got, want := against[0].Next, "/sys/class/infiniband/mlx5_8/ports/1/state"; !strings.Contains(got, want) {
 		t.Errorf("fix %q, want it to contain %q", got, want)
+	}
+}
+
+// TestAdviceIsNotWhatIsSet: a failure is not answered with the value that a variable has already.
+func TestAdviceIsNotWhatIsSet(t *testing.T) {
+	const set = "node-0:1:2 [0] NCCL INFO %s set by environment to %s.\n"
+	for _, tc := range []struct {
+		name, log string
+		reason    fail.Reason
+		without   string
+		with      string
+	}{
+		{"DMA-BUF is not supported", "node-0:1:2 [0] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Operation not supported\n",
+			DMABUFRefused, "NCCL_DMABUF_ENABLE=1", "NCCL_DMABUF_ENABLE=0"},
+		{"DMA-BUF by mlx5", "node-0:1:2 [0] misc/mlx5dvwrap.cc:71 NCCL WARN Call to mlx5dv_reg_dmabuf_mr failed with error Invalid argument\n",
+			DMABUFRefused, "NCCL_DMABUF_ENABLE=1", "load nvidia_peermem"},
+		{"no peermem, DMA-BUF is on", fmt.Sprintf(set, "NCCL_DMABUF_ENABLE", "1") + "node-0:1:2 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_reg_mr failed with error Bad address\n",
+			GPUMemoryRefused, "NCCL_DMABUF_ENABLE=1", "load nvidia_peermem"},
+		{"the setting comes later", "node-0:1:2 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_reg_mr failed with error Bad address\n" + "node-0:1:2 [0] NCCL INFO NCCL_NET_GDR_LEVEL set by environment to LOC\n",
+			GPUMemoryRefused, "NCCL_NET_GDR_LEVEL=LOC", "NCCL_DMABUF_ENABLE=1"},
+		{"no peermem, DMA-BUF is off", "node-0:1:2 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_reg_mr failed with error Bad address\n",
+			GPUMemoryRefused, "memlock", "NCCL_DMABUF_ENABLE=1"},
+		{"rails are kept apart", fmt.Sprintf(set, "NCCL_CROSS_NIC", "0") + "node-0:1:2 [0] transport/net_ib.cc:1 NCCL WARN NET/IB: Got completion from peer 10.1.2.3<5> with status=12 opcode=0 len=0 vendor err 129 (Send) localGid ::ffff:10.0.103.7 remoteGids::ffff:10.0.104.9 hca mlx5_6\n",
+			RailsCrossed, "NCCL_CROSS_NIC=0", "put the cards into the same slots"},
+	} {
+		s := read(t, tc.log)
+		if len(s.Findings) != 1 || s.Findings[0].Reason != tc.reason || strings.Contains(s.Findings[0].Next, tc.without) || !strings.Contains(s.Findings[0].Next, tc.with) {
+			t.Errorf("%s: got %+v; want %s, with %q and without %q in its fix", tc.name, s.Findings, tc.reason, tc.with, tc.without)
+		}
+	}
+	p := Process{Environment: map[string]string{"NCCL_DMABUF_ENABLE": "1"}, Communicators: []Communicator{{Ranks: 2, Routes: []Route{{Transport: RDMAHost, Network: "IB"}}}}}
+	against := Summary{Processes: []Process{p}}.Against(Wanted{Transport: RDMAGPU})
+	if len(against) != 1 || strings.Contains(against[0].Next, "NCCL_DMABUF_ENABLE=1") || !strings.Contains(against[0].Next, "load nvidia_peermem") {
+		t.Errorf("got %+v, want advice other than NCCL_DMABUF_ENABLE=1", against)
+	}
+}
+
+// TestLockedMemoryWithoutLimit: ENOMEM has other causes where any amount of memory may be locked.
+func TestLockedMemoryWithoutLimit(t *testing.T) {
+	for _, call := range []string{"ibv_reg_mr", "ibv_reg_mr_iova2", "ibv_create_cq", "ibv_create_qp"} {
+		for locksAny, want := range map[bool]fail.Reason{false: MemoryLockLimit, true: RegistrationLimit} {
+			r := NewReader()
+			r.LocksAny = locksAny
+			fmt.Fprintf(r, "node-0:1:2 [0] misc/ibvwrap.cc:252 NCCL WARN Call to %s failed with error Cannot allocate memory\n", call)
+			found := r.Summary().Findings
+			if len(found) != 1 || found[0].Reason != want || found[0].Next != explanations()[want].fix {
+				t.Errorf("%s, any amount %v: got %+v, want %s", call, locksAny, found, want)
+			}
+		}
+	}
+}
+
+// TestLinesOfOtherLibraries: what Open MPI, UCX, libfabric or torch print in the middle of a line of NCCL's is no part of its facts.
+func TestLinesOfOtherLibraries(t *testing.T) {
+	for _, other := range []string{
+		"[1763999884.123456] [node-0:101  :0]          parser.c:2036 UCX  WARN  unused environment variable: UCX_HOME",
+		"[node-0:00101] mca_base_component_repository_open: unable to open mca_btl_openib",
+		"[node-0][[4711,1],0][btl_tcp_endpoint.c:625:mca_btl_tcp_endpoint_recv_connect_ack] received unexpected process identifier",
+		"libfabric:101:1763999884::core:core:fi_getinfo_():1368<warn> Can't find provider",
+		"[rank0]: Traceback (most recent call last):",
+	} {
+		s := read(t, "node-0:101:202 [0] NCCL INFO NCCL_IB_HCA set by environment to =mlx5_"+other+"\n"+
+			"node-0:101:202 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0"+other+"\n"+
+			"node-0:101:202 [0] NCCL INFO NCCL_IB_TC set by environment to 106.\n")
+		if len(s.Processes) != 1 || len(s.Findings) != 0 || len(s.Processes[0].Communicators) != 0 || len(s.Processes[0].Environment) != 1 {
+			t.Errorf("%s: got %+v, want one variable", other, s)
+		}
 	}
 }

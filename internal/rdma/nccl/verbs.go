@@ -20,6 +20,8 @@ func nameOfVerbs(text string, warning bool) fail.Reason {
 		return ""
 	}
 	switch call, failure := m[1], m[2]; {
+	case strings.Contains(call, "_reg_dmabuf_"):
+		return DMABUFRefused // the kernel counts no pages of such a buffer
 	// The kernel counts locked pages against the limit (linux:drivers/infiniband/core/umem.c);
 	// mlx5 locks a queue's memory in the same way.
 	case failure == "Cannot allocate memory":

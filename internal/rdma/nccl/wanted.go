@@ -33,6 +33,7 @@ func (s Summary) Against(wanted Wanted) []Finding {
 			if len(reasons) > 0 {
 				finding.Cause += ": " + strings.Join(reasons, "; ")
 			}
+			p.advise(&finding)
 			result = append(result, finding)
 		}
 		p.transportAgainst(wanted.Transport, found)

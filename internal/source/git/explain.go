@@ -34,9 +34,10 @@ var (
 	messageUnadvertised = regexp.MustCompile(`does not allow request for unadvertised object`)
 	messageNoShallow    = regexp.MustCompile(`does not support shallow`)
 	messageNoFilter     = "filtering not recognized by server"
+	messageOtherHash    = regexp.MustCompile(`mismatched algorithms|expected sha/ref, got '[0-9a-f]{64}|does not support this repository's object format`)
 	messageUnstorable   = regexp.MustCompile(`File name too long|Invalid or incomplete multibyte|Illegal byte sequence|unable to create symlink|invalid path`)
 	messageNoise        = regexp.MustCompile(`^(remote: )?(Enumerating|Counting|Compressing) objects|^(remote: )?Total \d|^fetch: Fetching reference|^From |^HEAD is now at`)
-	messageUnsafe       = regexp.MustCompile(`object [0-9a-f]{40}: (\w+: [^\n]*)`)
+	messageUnsafe       = regexp.MustCompile(`object [0-9a-f]{40,64}: (\w+: [^\n]*)`)
 )
 
 const (

@@ -252,3 +252,70 @@ func TestFetchNeedsAnEmptyFolder(t *testing.T) {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 }
+
+// TestFetchSHA256: a repository whose hashes have 64 digits. git negotiates no kind of hashes.
+func TestFetchSHA256(t *testing.T) {
+	root := t.TempDir()
+	repo := filepath.Join(root, "repo")
+	git(t, root, "", "init", "-q", "--object-format=sha256", repo)
+	git(t, repo, "", "config", "uploadpack.allowAnySHA1InWant", "true")
+	git(t, repo, "", "config", "uploadpack.allowFilter", "true")
+	part := filepath.Join(root, "part")
+	git(t, root, "", "init", "-q", "--object-format=sha256", part)
+	put(t, part, "lib.py", "part")
+	commit(t, part, "part")
+	put(t, repo, "file", "first")
+	first := commit(t, repo, "first")
+	put(t, repo, "file", "second")
+	second := commit(t, repo, "second")
+	git(t, repo, "", "tag", "-a", "-m", "annotated", "v1", first)
+	git(t, repo, "", "checkout", "-q", "-b", "with-part")
+	git(t, repo, "", "submodule", "--quiet", "add", "../part", "part")
+	third := commit(t, repo, "third")
+	git(t, repo, "", "checkout", "-q", "-f", "main")
+	usual := newRepository(t, root, "usual")
+	put(t, usual, "file", "usual")
+	commit(t, usual, "usual")
+	for name, source := range servers(t, root) {
+		for revision, want := range map[string]string{"": second, "main": second, "v1": first, second: second, strings.ToUpper(first): first, first[:40]: first, first[:9]: first} {
+			if strings.Contains(name, "version 0") && strings.HasPrefix(first, revision) && revision != "" {
+				continue // such a server sends no commit that it does not name
+			}
+			t.Run(name+"/"+revision, func(t *testing.T) {
+				dir, commit, log, err := fetchInto(t, source("repo", revision))
+				if err != nil {
+					t.Fatalf("%v\n%s", err, log)
+				}
+				content, _ := os.ReadFile(filepath.Join(dir, "file"))
+				if commit != want || string(content) != map[string]string{first: "first", second: "second"}[want] {
+					t.Errorf("got commit %s with %q, want %s", commit, content, want)
+				}
+			})
+		}
+		t.Run(name+"/submodules", func(t *testing.T) {
+			s := source("repo", "with-part")
+			s.Submodules = true
+			dir, commit, log, err := fetchInto(t, s)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, log)
+			}
+			if content, _ := os.ReadFile(filepath.Join(dir, "part", "lib.py")); commit != third || string(content) != "part" {
+				t.Errorf("got commit %s with %q, want %s with its part", commit, content, third)
+			}
+		})
+		t.Run(name+"/not found", func(t *testing.T) {
+			_, _, _, err := fetchInto(t, source("repo", strings.Repeat("0123456789abcdef", 4)))
+			wantFailure(t, err, fail.RevisionNotFound, "the repository does not have it", "git branch --remotes")
+			_, _, _, err = fetchInto(t, source("usual", second))
+			wantFailure(t, err, fail.RevisionNotFound, "no branch, tag or commit has this name", "git ls-remote")
+		})
+		t.Run(name+"/look", func(t *testing.T) {
+			for _, revision := range []string{"", second} {
+				got, err := look(t, source("repo", revision))
+				if err != nil || got.Commit != second || got.Lacks("file") != "" {
+					t.Errorf("%q: got %+v, %v; want %s", revision, got, err, second)
+				}
+			}
+		})
+	}
+}

@@ -165,6 +165,8 @@ type repository struct {
 	worktree string
 	// abort is a message after which git is killed, empty for none.
 	abort string
+	// sha256 is true for a repository whose hashes are of SHA-256.
+	sha256 bool
 	// namesOnly leaves out the contents of files.
 	namesOnly bool
 }
@@ -175,15 +177,31 @@ var errAborted = errors.New("aborted")
 // repository explains the error.
 func (p *programs) open(ctx context.Context, a address, name, worktree string) (*repository, error) {
 	r := &repository{programs: p, address: a, dir: filepath.Join(p.scratch, name), worktree: worktree}
-	if _, err := r.git(ctx, "init", "--quiet", "--template="); err != nil {
-		return r, err
+	return r, r.init(ctx, "sha1")
+}
+
+// use sets the kind of hashes, which git does not negotiate. The repository must be empty.
+func (r *repository) use(ctx context.Context, sha256 bool) error {
+	if sha256 == r.sha256 {
+		return nil
+	}
+	r.sha256 = sha256
+	if err := os.RemoveAll(r.dir); err != nil {
+		return err
+	}
+	return r.init(ctx, map[bool]string{false: "sha1", true: "sha256"}[sha256])
+}
+
+func (r *repository) init(ctx context.Context, hashes string) error {
+	if _, err := r.git(ctx, "init", "--quiet", "--template=", "--object-format="+hashes); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(filepath.Join(r.dir, "info"), 0o700); err != nil {
-		return r, err
+		return err
 	}
 	// The file overrides the tree's own attributes: content stays as committed.
 	const attributes = "* -text -eol -ident -filter -working-tree-encoding\n"
-	return r, os.WriteFile(filepath.Join(r.dir, "info", "attributes"), []byte(attributes), 0o600)
+	return os.WriteFile(filepath.Join(r.dir, "info", "attributes"), []byte(attributes), 0o600)
 }
 
 type exitError struct {

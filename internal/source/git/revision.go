@@ -17,10 +17,14 @@ import (
 )
 
 var (
-	wholeHash = regexp.MustCompile(`^[0-9a-fA-F]{40}$`)
+	// wholeHash is one of SHA-1, or of SHA-256 in repositories with extensions.objectFormat.
+	wholeHash = regexp.MustCompile(`^(?:[0-9a-fA-F]{40}|[0-9a-fA-F]{64})$`)
 	// shortHash has at least as many digits as git itself shows.
-	shortHash = regexp.MustCompile(`^[0-9a-fA-F]{7,40}$`)
+	shortHash = regexp.MustCompile(`^[0-9a-fA-F]{7,64}$`)
 )
+
+// sha256Digits are those of a hash of SHA-256.
+const sha256Digits = 64
 
 const fetched = "refs/fetched"
 
@@ -42,12 +46,24 @@ func (r *repository) fetch(ctx context.Context, revision string) (string, error)
 		}
 	}
 	commit, err := r.fetchRevision(ctx, revision, refs)
+	if refs == nil && said(err, messageOtherHash) {
+		if refs, err = r.refs(ctx); err == nil {
+			commit, err = r.fetchRevision(ctx, revision, refs)
+		}
+	}
 	return commit, r.explain(ctx, err)
 }
 
-// fetchRevision needs no refs for a whole hash.
+// fetchRevision needs no refs for a whole hash, unless the server's hashes have another length.
 func (r *repository) fetchRevision(ctx context.Context, revision string, refs []ref) (string, error) {
-	if wholeHash.MatchString(revision) {
+	digits := len(revision)
+	if len(refs) > 0 {
+		digits = len(refs[0].hash)
+	}
+	if err := r.use(ctx, digits == sha256Digits); err != nil {
+		return "", err
+	}
+	if wholeHash.MatchString(revision) && digits == len(revision) {
 		return r.fetchCommit(ctx, revision, strings.ToLower(revision))
 	}
 	found, ok, err := r.find(refs, revision)
@@ -168,7 +184,7 @@ func (r *repository) find(refs []ref, revision string) (ref, bool, error) {
 			fail.Becausef(fail.RevisionNotFound, "finding HEAD of %s: it leads to no commit: want a default branch that exists", r.address),
 			"git ls-remote --heads --tags %s   # and pass one of them as revision", r.address)
 	}
-	if !shortHash.MatchString(revision) {
+	if !shortHash.MatchString(revision) || len(refs) > 0 && len(revision) > len(refs[0].hash) {
 		return ref{}, false, r.unknown(revision, refs)
 	}
 	var hashes []string
@@ -199,12 +215,15 @@ func (r *repository) expand(ctx context.Context, short string, refs []ref) (stri
 		return "", err
 	}
 	defer os.RemoveAll(all.dir)
+	if err := all.use(ctx, r.sha256); err != nil {
+		return "", err
+	}
 	all.abort = messageNoFilter
 	err = all.receive(ctx, "--filter=tree:0", history...)
 	if errors.Is(err, errAborted) {
 		return "", fail.Advise(
 			fail.Becausef(fail.RevisionNotFound,
-				"finding revision %q of %s: no branch or tag has this name or hash, and this server looks no shortened hash up: want all 40 digits", short, r.address),
+				"finding revision %q of %s: no branch or tag has this name or hash, and this server looks no shortened hash up: want all %d digits", short, r.address, len(refs[0].hash)),
 			"git rev-parse %s   # in your clone", short)
 	}
 	if err != nil {

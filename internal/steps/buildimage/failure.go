@@ -72,8 +72,7 @@ func explain(e end) fail.Finding {
 		return newFinding(fail.OutOfMemory, "it was killed for memory"+e.instruction(), e.tail(4),
 			"raise image.build_resources.limits.memory in the cluster file, or compile fewer things at once (MAX_JOBS)")
 	case e.Reason == buildv1.StatusReasonBuildPodEvicted && diskPressure.MatchString(e.Message):
-		return newFinding(fail.DiskFull, "its pod was evicted: "+e.Message, nil,
-			"raise image.build_resources.limits.ephemeral_storage in the cluster file, or have the node's disk cleaned")
+		return newFinding(fail.DiskFull, "its pod was evicted: "+e.Message, nil, evictionAdvice(e.Message))
 	case e.Reason == buildv1.StatusReasonBuildPodEvicted:
 		return newFinding(fail.BuildPodLost, "its pod was evicted: "+e.Message, nil, "start it again; with image.build_resources.requests in the cluster file other pods are evicted first")
 	case e.Reason == buildv1.StatusReasonBuildPodDeleted:
@@ -104,8 +103,29 @@ func explain(e end) fail.Finding {
 	return newFinding(fail.BuildFailed, fmt.Sprintf("%s: %s: %s", e.Phase, e.Reason, e.Message), e.tail(10), "")
 }
 
+// evictionAdvice depends on whether the pod used more than its own limit, or the disk of its node was full.
+func evictionAdvice(message string) string {
+	const file = " in the cluster file"
+	switch clean := ", or have the node's disk cleaned"; {
+	case overLimit.MatchString(message):
+		return "raise image.build_resources.limits.ephemeral_storage" + file
+	case strings.Contains(message, "inodes"):
+		return "have the node's disk cleaned: it has too many files, whatever their size"
+	case noRequest.MatchString(message):
+		return "set image.build_resources.requests.ephemeral_storage" + file +
+			" to what the build needs: its pod requested none, so it ran on a node without room, and was evicted before pods within their requests" + clean
+	default:
+		return "raise image.build_resources.requests.ephemeral_storage" + file + " to what the build needs, so that it runs on a node with room" + clean
+	}
+}
+
 var (
-	diskPressure = regexp.MustCompile(`(?i)ephemeral|disk|storage|no space`)
+	diskPressure = regexp.MustCompile(`(?i)ephemeral|disk|storage|no space|inodes|emptydir`)
+	// The kubelet's messages (kubernetes:pkg/kubelet/eviction/helpers.go): "Pod ephemeral local storage usage exceeds the total limit of
+	// containers 10Gi.", "Container docker-build was using 12Gi, request is 0, has larger consumption of ephemeral-storage.", and until 1.25
+	// "..., which exceeds its request of 0."
+	overLimit = regexp.MustCompile(`(?i)exceed\S* .*\blimit\b`)
+	noRequest = regexp.MustCompile(`request is 0\b|exceeds its request of 0\b`)
 
 	stepLine      = regexp.MustCompile(`^(?:\[\d+/\d+\] )?STEP \d+(?:/\d+)?: (.+)`) // [2/3] in builds of several stages
 	pushing       = regexp.MustCompile(`^Pushing image `)

@@ -118,7 +118,10 @@ func (r *reporter) look(ctx context.Context) error {
 		return err
 	}
 	now := r.p.now()
-	findings := diagnose.Explain(snapshot, now)
+	findings, err := r.p.leaveOut(ctx, diagnose.Explain(snapshot, now), r.set)
+	if err != nil {
+		return err
+	}
 	if f, found := r.p.withoutRail(findings, now); found {
 		return fail.Because(fail.RDMAUnavailable, f.Err("waiting for"))
 	}

@@ -3,9 +3,7 @@ package train
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,9 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 )
 
 // faulty is the first node whose GPUs or RDMA devices have a fault. The fault is "" if there is none.
@@ -84,18 +80,11 @@ func (t *Training) exclude(ctx context.Context, node, count int, host string) er
 		return err
 	}
 	spec := &set.Spec.Template.Spec
-	allowed, _ := objects.Placement(spec)
-	switch {
-	case pod.Spec.NodeName != host:
+	if pod.Spec.NodeName != host {
 		return fmt.Errorf("its pod has moved to %s", pod.Spec.NodeName)
-	case len(set.Spec.VolumeClaimTemplates) > 0:
-		return errors.New("the claims of its pod may exist on this node alone")
-	case set.Labels[kueue.QueueLabel] != "":
-		return errors.New("its queue is Kueue's, which refuses changes of the pods that it has admitted")
-	case !slices.Contains(allowed, host):
-		return errors.New("nodes.gpu_nodes of the cluster file does not list it, so the other nodes are not known")
-	case len(allowed) <= count:
-		return fmt.Errorf("without it nodes.gpu_nodes of the cluster file leaves %s, want %d", humanize.Count(len(allowed)-1, "node"), count)
+	}
+	if err := objects.MayExclude(set, host, count); err != nil {
+		return err
 	}
 	objects.Exclude(spec, host)
 	change := map[string]any{"affinity": spec.Affinity}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -39,6 +40,9 @@ type follower struct {
 	// upload sends the folder to the nodes; nil if the run trains from a repository. It starts when provision has
 	// succeeded. Until it has succeeded the run needs this program.
 	upload func(context.Context) error
+	// present shows the run that this program is there to upload, until its context ends. Without it a run would wait long for
+	// a program that was killed.
+	present func(context.Context)
 	// detach ends follow as soon as the run does not need this program.
 	detach bool
 }
@@ -53,6 +57,13 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 	outcome.Run = f.run
 	uploading, endUpload := context.WithCancel(ctx)
 	defer endUpload()
+	shown, endShown := context.WithCancel(uploading)
+	if f.present != nil {
+		var showing sync.WaitGroup
+		showing.Go(func() { f.present(shown) })
+		defer showing.Wait()
+	}
+	defer endShown()
 	waiting, endWaiting := context.WithCancel(ctx)
 	defer endWaiting()
 	go f.watchFailure(waiting)
@@ -112,6 +123,7 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 			ending.Cancelled = false // the run failed before it was cancelled for its upload
 			return ending, true, nil
 		case err := <-uploaded:
+			endShown()
 			switch {
 			case tooLong != nil:
 			case err != nil && uploading.Err() == nil:

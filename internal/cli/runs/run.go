@@ -204,7 +204,9 @@ func (o *runOptions) prepare(ctx context.Context, pipeline *v1.Pipeline, values 
 
 // follow returns when the run has ended, or when the user or --detach leaves it.
 func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, pipeline *v1.Pipeline, started *v1.PipelineRun, upload *folder) error {
-	out := o.output(cmd)
+	out := outlive(o.output(cmd), func() {
+		say(cmd.ErrOrStderr(), "Nothing reads the output any more. The run continues, and mlenv follows it to its end; Ctrl-C cancels it.\n")
+	})
 	f := follower{clients: clients, run: started, detach: o.detach, display: newDisplay(out, len(pipeline.Spec.Tasks)+len(pipeline.Spec.Finally))}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -220,6 +222,7 @@ func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, pipeline 
 	}
 	if upload != nil {
 		f.upload = func(ctx context.Context) error { return upload.upload(ctx, clients, f.display) }
+		f.present = func(ctx context.Context) { launch.ShowSender(ctx, clients, started) }
 	}
 	outcome, over, err := f.follow(cmd.Context())
 	switch {

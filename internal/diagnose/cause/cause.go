@@ -31,6 +31,10 @@ var (
 	// diskFull matches the errors of programs on a full disk.
 	diskFull = regexp.MustCompile(`\b(No space left on device|Disk quota exceeded)\b`)
 	// gpuMemory matches the errors of torch, CUDA and cuBLAS on a full GPU.
+	// noGPU matches what torch reports if it is built without CUDA or NCCL, or sees no GPU (distributed_c10d.py,
+	// ProcessGroupNCCL.cpp, torch/cuda/__init__.py, CUDAFunctions.cpp).
+	noGPU = regexp.MustCompile(`doesn't have NCCL built in|only supported with GPUs, no GPUs found|not compiled with CUDA enabled|` +
+		`No CUDA GPUs are available|Found no NVIDIA driver`)
 	gpuMemory = regexp.MustCompile(`^torch\.(cuda\.)?OutOfMemoryError\b|(CUDA|HIP)( error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED`)
 )
 
@@ -278,6 +282,11 @@ func (c Cause) Err(job Job) error {
 		reason, next = fail.OutOfMemory, "use a smaller batch, activation checkpointing, a higher ZeRO stage or offloading, or more GPUs"
 	case c.Known && diskFull.MatchString(lastWords(c.Rank)):
 		reason, next = fail.DiskFull, "delete obsolete files, such as old checkpoints, or have the claim expanded"
+	case c.Known && c.Rank.Python != nil && noGPU.MatchString(text(c.Rank.Python)):
+		next = "torch sees no GPU, as check-fabric's log says too: give the nodes GPUs, use an image whose torch is built for CUDA and fits " +
+			"the driver, or have the script use gloo"
+	case c.Known && c.Rank.Python != nil && c.Rank.Python.InTree != "":
+		next = fmt.Sprintf("name the script as a module, -m PACKAGE.MODULE, or give the ranks the variable PYTHONPATH=%s", c.Rank.Python.InTree)
 	case c.Left != nil:
 		said.WriteString("; " + c.Leaving())
 		next = fmt.Sprintf("let every rank take the same number of steps; why rank %d ended: %s", c.Left.Rank, job.log(c.Left.Node, c.Left.Rank))
@@ -302,6 +311,13 @@ func describePython(out *strings.Builder, p *agent.PythonError) {
 	out.WriteString(": " + text(p))
 	if p.File != "" {
 		fmt.Fprintf(out, " (%s:%d)", p.File, p.Line)
+	}
+	switch p.InTree {
+	case "":
+	case ".":
+		out.WriteString("; the repository's top folder has that module, and Python looks in the script's folder")
+	default:
+		fmt.Fprintf(out, "; the repository has that module in %s, where Python does not look", p.InTree)
 	}
 	if p.First != "" {
 		out.WriteString(", which began with " + p.First)

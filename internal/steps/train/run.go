@@ -41,7 +41,7 @@ type Options struct {
 	Name string
 	// ClientCerts is the folder of the environment's mounted client Secret; without it the Secret is read.
 	ClientCerts string
-	// Script is a path in the repository, or an absolute one on the nodes.
+	// Script is a path in the repository, or an absolute one on the nodes, or -m PACKAGE.MODULE.
 	Script string
 	// Args are the script's arguments, Env variables KEY=VALUE of the ranks.
 	Args, Env []string

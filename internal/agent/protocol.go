@@ -422,6 +422,8 @@ type JobStatus struct {
 	Ranks      []RankStatus `json:"ranks"`
 	// NCCL is what the logs of the node's ranks show, without channels; nil without logs, as with gloo.
 	NCCL *nccl.Summary `json:"nccl,omitempty"`
+	// Alone is true if the job has several ranks and has ended, and none of this node was seen with a connection to another one.
+	Alone bool `json:"alone,omitempty"`
 	// Quiet is how long neither a log of the node's ranks nor the metrics have grown. Only the answer to GET /v1/jobs/ID of a
 	// running job has it, and a stopped job: then it is the time until the request to stop.
 	Quiet time.Duration `json:"quiet,omitempty"`

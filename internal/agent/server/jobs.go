@@ -95,7 +95,7 @@ func (js *jobs) start(id string, spec agent.JobSpec) (status agent.JobStatus, ma
 	// The record never holds secrets.
 	spec.SecretEnv = nil
 	status = agent.JobStatus{ID: id, Node: js.config.Node, Environment: js.config.Name, State: agent.Running, Spec: spec, Record: recordDir, Started: time.Now().UTC(), Launcher: agent.Exit{Code: -1}}
-	j, err := startJob(js.log, status, l)
+	j, err := startJob(js.log, status, l, js.config.Host)
 	if err != nil {
 		return status, false, err
 	}

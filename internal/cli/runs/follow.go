@@ -275,6 +275,9 @@ func conclude(out, problems io.Writer, o launch.Outcome) error {
 		if o.Receipt != nil && len(o.Receipt.Metrics) > 0 {
 			say(out, "  metrics: %s\n", metricsText(o.Receipt.Metrics))
 		}
+		if o.Receipt != nil && o.Receipt.Warning != "" {
+			say(out, "  warning: %s\n", o.Receipt.Warning)
+		}
 		say(out, "  receipt: mlenv receipt %s -n %s\n  files:   mlenv fetch %s -n %s\n", name, namespace, name, namespace)
 		return nil
 	}

@@ -75,6 +75,8 @@ var kinds = map[string]kind{
 	"submodules":       truth,
 	"timeout":          duration,
 	"workspace-size":   size,
+
+	"require-rendezvous": oneOf("warn", "fail"),
 }
 
 // Check returns the mistake in a value of a param, or in an item of an array. The default is valid, such as none for a

@@ -87,6 +87,7 @@ func TestKinds(t *testing.T) {
 		{"on-change", "recreate", "apply"},
 		{"repo-url", "git@example.com:me/model.git", "./model"},
 		{"repo-url", "folder:" + strings.Repeat("0", 64), "ftp://example.com/model"},
+		{"require-rendezvous", "fail", "true"},
 		{"requirements", "requirements.txt", "../requirements.txt"},
 		{"revision", "feature/x", "--upload-pack=x"},
 		{"script", "/opt/bin/train", "--epochs"},

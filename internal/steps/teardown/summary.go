@@ -208,6 +208,9 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	}
 	statuses = newestOf(statuses)
 	addRanks(r, statuses)
+	if r.Verdict == receipt.Succeeded {
+		r.Warning = cause.Alone(statuses)
+	}
 	if r.Verdict != receipt.Succeeded && t.failure == nil { // no step was connected when the training ended
 		if found, ok := cause.Find(statuses); ok {
 			r.Cause = found.Culprit()

@@ -91,8 +91,16 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar((*string)(&o.Tree), "tree", "", "hash of the tree to run in (default: the one synced last)")
 	flags.DurationVar(&o.ProgressEvery, "progress-every", 10*time.Second, "how often to show progress, if the training writes metrics")
 	flags.Var(&o.HangTimeout, "hang-timeout", HangTimeoutUsage)
+	flags.StringVar(&o.Rendezvous, "require-rendezvous", warnRendezvous,
+		"what to do if every rank exits with 0 but none was ever connected to another one: warn or fail")
 	flags.IntVar(&o.DebugRank, "debug-rank", -1, "rank that waits for a debugger before it starts, from 0; -1 for none")
 }
+
+// Values of --require-rendezvous.
+const (
+	warnRendezvous = "warn"
+	failRendezvous = "fail"
+)
 
 // AtDash splits arguments into those before -- and those after it.
 func AtDash(cmd *cobra.Command, args []string) (before, after []string) {
@@ -121,6 +129,7 @@ func (o *Options) Check() error {
 		step.Want(o.DebugRank >= -1, "--debug-rank %d: want a rank from 0, or -1 for none", o.DebugRank),
 		step.Want(o.DebugRank < 0 || o.Launcher != agent.Command, "--debug-rank %d: launcher command starts programs, not ranks; want --launcher deepspeed or torchrun", o.DebugRank),
 		step.Want(o.Tree == "" || o.Tree.Valid(), "--tree %q: want 64 hex digits, as in the result tree of sync-repo", o.Tree),
+		step.Want(o.Rendezvous == warnRendezvous || o.Rendezvous == failRendezvous, "--require-rendezvous %q: want warn or fail", o.Rendezvous),
 		step.Want(o.ProgressEvery > 0, "--progress-every %s: must be positive", o.ProgressEvery),
 		o.Run.Check(),
 	)...)

@@ -263,7 +263,14 @@ func (l Launcher) Check() error {
 	case DeepSpeed, Torchrun, Command, DeepSpeedLauncher, TorchrunLauncher:
 		return nil
 	}
-	return fmt.Errorf("%q: want deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher", string(l))
+	hint := ""
+	switch l {
+	case "accelerate", "lightning", "fabric":
+		hint = fmt.Sprintf("; %s reads the variables of torchrun", l)
+	case "python", "bash", "none":
+		hint = "; command starts the script once on every node"
+	}
+	return fmt.Errorf("%q: want deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher%s", string(l), hint)
 }
 
 // JobSpec is the body of PUT /v1/jobs/ID: the same for every node of the job.
@@ -271,7 +278,7 @@ type JobSpec struct {
 	// Run is the job's name for users, the PipelineRun's.
 	Run      string   `json:"run"`
 	Launcher Launcher `json:"launcher"`
-	// Script is a path in the tree, or absolute. With launcher command it may be a program in PATH.
+	// Script is a path in the tree, or absolute, or -m PACKAGE.MODULE. With launcher command it may be a program in PATH.
 	Script string   `json:"script"`
 	Args   []string `json:"args,omitempty"`
 	// Tree is the folder of the job: pinned, whatever a later sync brings. Empty means /workspace.
@@ -417,6 +424,8 @@ type JobStatus struct {
 	NCCL *nccl.Summary `json:"nccl,omitempty"`
 	// Collectives are the last ones of ranks, by rank, by the dumps that torch wrote until the end of the job.
 	Collectives map[int][]Collective `json:"collectives,omitempty"`
+	// Alone is true if the job has several ranks and has ended, and none of this node was seen with a connection to another one.
+	Alone bool `json:"alone,omitempty"`
 	// Quiet is how long neither a log of the node's ranks nor the metrics have grown. Only the answer to GET /v1/jobs/ID of a
 	// running job has it, and a stopped job: then it is the time until the request to stop.
 	Quiet time.Duration `json:"quiet,omitempty"`
@@ -521,6 +530,8 @@ type PythonError struct {
 	File      string   `json:"file,omitempty"`
 	Line      int      `json:"line,omitempty"`
 	Traceback []string `json:"traceback,omitempty"`
+	// InTree is the folder of the tree that has the module of a ModuleNotFoundError, "." for its top folder, "" for none.
+	InTree string `json:"inTree,omitempty"`
 }
 
 // StopCause is why the agent stopped a job, for programs: one of these or empty.

@@ -104,6 +104,7 @@ func (r *RankStatus) Confine(rank, local, node int) {
 	r.Tail = shortLines(r.Tail)
 	if python := r.Python; python != nil {
 		python.Type, python.Message, python.First, python.File = short(python.Type), short(python.Message), short(python.First), short(python.File)
+		python.InTree = short(python.InTree)
 		python.Traceback = shortLines(python.Traceback)
 	}
 }

@@ -28,6 +28,8 @@ var valuesOf = map[string][]string{
 	"on-busy":   {"fail", "wait"},
 	"on-change": {"fail", "recreate"},
 	"bandwidth": {"warn", "fail"},
+
+	"require-rendezvous": {"warn", "fail"},
 }
 
 // completeValues lets the shell complete the values of flags, and environments, runs, claims and clusters by asking the

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -95,6 +96,19 @@ func newRoot() *cobra.Command {
 	return root
 }
 
+// Flags of torchrun, deepspeed, accelerate launch and mpirun, with the flag of mlenv run that stands for them, and those that need none.
+var (
+	ofLaunchers = map[string]string{
+		"nnodes": "nodes", "num-nodes": "nodes", "num-machines": "nodes",
+		"nproc-per-node": "ranks-per-node", "num-gpus": "ranks-per-node", "npernode": "ranks-per-node", "ntasks-per-node": "ranks-per-node",
+	}
+	setByMLEnv = []string{
+		"node-rank", "machine-rank", "master-addr", "master-port", "main-process-ip", "main-process-port", "rdzv-backend", "rdzv-endpoint",
+		"rdzv-id",
+		"rdzv-conf", "standalone", "hostfile", "num-processes",
+	}
+)
+
 // hint names the flag that an unknown one probably means, and explains where flags of a script go.
 func hint(cmd *cobra.Command, err error) error {
 	unknown := (*pflag.NotExistError)(nil)
@@ -103,6 +117,12 @@ func hint(cmd *cobra.Command, err error) error {
 	}
 	if strings.Contains(cmd.Use, "[-- ") {
 		err = fmt.Errorf("%w; flags of the script or command go after --", err)
+	}
+	name := strings.ReplaceAll(unknown.GetSpecifiedName(), "_", "-")
+	if own := ofLaunchers[name]; own != "" && cmd.Flags().Lookup(own) != nil {
+		return fmt.Errorf("%w; its name here is --%s", err, own)
+	} else if slices.Contains(setByMLEnv, name) && cmd.Flags().Lookup("ranks-per-node") != nil {
+		return fmt.Errorf("%w; the launcher gets it by itself", err)
 	}
 	var names []string
 	cmd.Flags().VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })

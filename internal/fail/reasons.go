@@ -116,6 +116,8 @@ const (
 	NodeLost Reason = "NodeLost"
 	// Hang: no rank printed or measured anything for longer than hang-timeout.
 	Hang Reason = "Hang"
+	// NoRendezvous: every rank exited with 0, none was ever connected to another one, and require-rendezvous is fail.
+	NoRendezvous Reason = "NoRendezvous"
 	// TrainingTimeout: the training did not end in time.
 	TrainingTimeout Reason = "TrainingTimeout"
 	// Cancelled: the run was cancelled, or stopped with Ctrl-C.

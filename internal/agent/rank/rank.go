@@ -36,7 +36,8 @@ const (
 	NodeVariable = "MLENV_NODE"
 	// LocalRankVariable is the index of the argument before which the shim inserts --local_rank=N, as DeepSpeed's launcher does.
 	LocalRankVariable = "MLENV_PASS_LOCAL_RANK"
-	// DebugVariable is the rank that waits for a debugger, and DebugAtVariable the index of its script.
+	// DebugVariable is the rank that waits for a debugger, and DebugAtVariable the index of its script, or of the -m before
+	// its module.
 	DebugVariable   = "MLENV_DEBUG_RANK"
 	DebugAtVariable = "MLENV_DEBUG_AT"
 	// CPUsVariable are the processors to which the shim binds the rank, as the kernel lists them.
@@ -155,6 +156,9 @@ func run(command []string, sys fs.FS) (int, error) {
 	const killedByShell = 128 + int(syscall.SIGKILL) // a shell reports the end of its child so
 	status.Exit.OutOfMemory = (status.Exit.Signal == "SIGKILL" || status.Exit.Code == killedByShell) && facts.ReadMemory(sys).Killed > killed
 	status.Tail, status.Python = output.lastWords(dir.RankLog(status.Rank))
+	if status.Python != nil {
+		status.Python.InTree = inTree(status.Python, ".")
+	}
 	err = errors.Join(err, end(status))
 	if number := unix.SignalNum(status.Exit.Signal); number != 0 {
 		return 128 + int(number), err

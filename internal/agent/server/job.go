@@ -38,6 +38,7 @@ type job struct {
 	nccl           *ncclLogs
 	processes      *processes
 	output         growth
+	peers          *peers
 	// arrived are the ranks that were seen at the job's rendezvous.
 	arrived sync.Map
 	// unread are the ranks whose stacks py-spy could not read, aborted those of them that were made to print them at their end.
@@ -55,7 +56,7 @@ type job struct {
 	status agent.JobStatus
 }
 
-func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) {
+func startJob(log *slog.Logger, status agent.JobStatus, l launch, host func(node int) string) (*job, error) {
 	scratch, err := os.MkdirTemp("", "mlenv-job-*")
 	if err == nil { // torch ends a rank that cannot make its pipe
 		recordFlight(l.env, scratch)
@@ -67,7 +68,7 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) 
 		nccl:      newNCCLLogs(dir, status.Node, rdma.ReadMemlock(os.DirFS("/"))),
 		processes: &processes{record: status.Record, node: status.Node},
 		path:      l.env["PATH"], extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]), flightPipe: l.env[flightPipe],
-		scratch: scratch, status: status,
+		scratch: scratch, status: status, peers: &peers{spec: status.Spec, node: status.Node, host: host},
 	}
 	j.alive, j.end = context.WithCancel(context.Background())
 	// The record is watched before anything can write into it.
@@ -97,6 +98,10 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) 
 		return j, watcher.Close()
 	}
 	j.processes.supervisor.Store(int64(supervisor.Process.Pid))
+	go j.peers.watch(j.alive, func() []agent.RankStatus {
+		status, _ := j.snapshot()
+		return status.Ranks
+	})
 	go j.watch(watcher)
 	go j.wait(supervisor, reader)
 	return j, nil
@@ -222,7 +227,9 @@ func readExit(result *os.File) (exit agent.Exit, reported bool) {
 }
 
 func (j *job) finish(exit agent.Exit) {
+	alone := j.peers.alone()
 	j.mu.Lock()
+	j.status.Alone = alone
 	j.status.Ended = time.Now().UTC()
 	j.status.Launcher = exit
 	j.status.State = agent.Exited

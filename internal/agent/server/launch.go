@@ -2,6 +2,7 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -21,6 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
 // launch is the supervisor's command line, which starts a node's ranks.
@@ -63,10 +65,10 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 		l.env["PATH"] = filepath.Join(venv, "bin") + ":" + l.env["PATH"]
 	}
 	python, err := agent.FindProgram("python3", l.env["PATH"])
-	if err != nil && (spec.Launcher != agent.Command || filepath.Ext(spec.Script) == ".py") {
+	if err != nil && (spec.Launcher != agent.Command || agent.IsPython(spec.Script)) {
 		return l, fail.Becausef(fail.ContainerFailed, "starting the job: the training image has no python3 in PATH (%s)", l.env["PATH"])
 	}
-	process, err := c.process(spec, dir, python, l.env["PATH"])
+	process, err := l.process(spec, python)
 	if err != nil {
 		return l, err
 	}
@@ -101,22 +103,27 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 }
 
 // process is the command line of one rank.
-func (c Config) process(spec agent.JobSpec, dir, python, path string) ([]string, error) {
+func (l launch) process(spec agent.JobSpec, python string) ([]string, error) {
 	script := spec.Script
+	if module := agent.Module(script); module != "" {
+		return l.module(spec, module, python)
+	}
 	inTree := script
 	if !filepath.IsAbs(script) {
-		inTree = filepath.Join(dir, script)
+		inTree = filepath.Join(l.dir, script)
 	}
 	info, err := os.Stat(inTree)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && spec.Launcher == agent.Command && !strings.Contains(script, "/"):
-		program, err := agent.FindProgram(script, path)
+		program, err := agent.FindProgram(script, l.env["PATH"])
 		if err != nil {
-			return nil, fail.Becausef(fail.ScriptNotFound, "starting the job: %q is neither in the tree nor a program in PATH (%s)", script, path)
+			return nil, fail.Becausef(fail.ScriptNotFound, "starting the job: %q is neither in the tree nor a program in PATH (%s)", script,
+				l.env["PATH"])
 		}
 		return append([]string{program}, spec.Args...), nil
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fail.Advise(fail.Becausef(fail.ScriptNotFound, "starting the job: %q is not in the tree, which has in %s", script, nearby(dir, script)),
+		return nil, fail.Advise(fail.Becausef(fail.ScriptNotFound, "starting the job: %q is not in the tree, which has %s", script,
+			tree.Nearby(tree.Names(l.dir), script)),
 			"name the script by its path from the top of the repository")
 	case err != nil:
 		return nil, fail.Because(fail.ScriptNotFound, fmt.Errorf("starting the job: %w", err))
@@ -129,7 +136,7 @@ func (c Config) process(spec agent.JobSpec, dir, python, path string) ([]string,
 		// Python shows this name in tracebacks.
 		command = []string{python, "-u", script}
 	case ".sh":
-		shell, err := agent.FindProgram("bash", path)
+		shell, err := agent.FindProgram("bash", l.env["PATH"])
 		if err != nil {
 			shell = "/bin/sh"
 		}
@@ -138,32 +145,35 @@ func (c Config) process(spec agent.JobSpec, dir, python, path string) ([]string,
 	return append(command, spec.Args...), nil
 }
 
-// nearby lists the folder in which the script should be.
-func nearby(dir, script string) string {
-	folder := filepath.Dir(filepath.Join(dir, script))
-	entries, err := os.ReadDir(folder)
-	for err != nil && len(folder) > len(dir) {
-		folder = filepath.Dir(folder)
-		entries, err = os.ReadDir(folder)
+// findModule exits with 3 if Python cannot run the module of its argument. It imports nothing: a package may need minutes for that,
+// and fail. Modules of packages that are installed may have no file of their own.
+const findModule = `import importlib.util, os, sys
+top, *rest = sys.argv[1].split(".")
+spec = importlib.util.find_spec(top)
+def has(folder):
+    path = os.path.join(folder, *rest)
+    own = os.path.realpath(folder).startswith(os.getcwd() + os.sep)
+    return not own or os.path.exists(path + ".py") or os.path.exists(os.path.join(path, "__main__.py"))
+sys.exit(0 if spec and (not rest or any(map(has, spec.submodule_search_locations or []))) else 3)`
+
+// module is the command line of a rank that runs a module. Processes that the rank starts find the repository's packages too.
+func (l launch) module(spec agent.JobSpec, module, python string) ([]string, error) {
+	l.env["PYTHONPATH"] = strings.TrimSuffix(l.dir+":"+l.env["PYTHONPATH"], ":")
+	const missing, patience = 3, 30 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	find := exec.CommandContext(ctx, python, "-c", findModule, module)
+	find.Dir, find.Env = l.dir, agent.Environ(l.env)
+	var exit *exec.ExitError
+	if err := find.Run(); errors.As(err, &exit) && exit.ExitCode() == missing {
+		return nil, fail.Advise(fail.Becausef(fail.ScriptNotFound, "starting the job: Python finds no module %s; the tree has %s", module,
+			tree.Nearby(tree.Names(l.dir), agent.ModuleFiles(module)[0])),
+			"name the module from the top of the repository; for packages in another folder, such as src, set PYTHONPATH=src for the ranks")
 	}
-	const most = 12
-	var names []string
-	for i, entry := range entries {
-		if i == most {
-			names = append(names, "...")
-			break
-		}
-		names = append(names, entry.Name())
-	}
-	where, err := filepath.Rel(dir, folder)
-	if err != nil || where == "." {
-		where = "its top folder"
-	}
-	return where + ": " + strings.Join(names, ", ")
+	return append([]string{python, "-u", "-m", module}, spec.Args...), nil
 }
 
-// scriptAt is where the script is in the command line of a Python rank, after the
-// interpreter and -u.
+// scriptAt is where the script, or -m and the module, is in the command line of a Python rank, after the interpreter and -u.
 const scriptAt = 2
 
 // debug makes one rank wait for a debugger, and the others for that rank.

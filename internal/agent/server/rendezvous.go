@@ -2,10 +2,12 @@ package server
 
 import (
 	"cmp"
-	"fmt"
+	"encoding/hex"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -22,12 +24,9 @@ func (j *job) addRendezvous(status *agent.JobStatus) {
 			continue
 		}
 		if sockets == nil {
-			sockets, all = socketsOf(cmp.Or(status.Spec.MasterPort, agent.MasterPort)), processTable()
+			sockets, all = socketsAt(connections(), cmp.Or(status.Spec.MasterPort, agent.MasterPort)), processTable()
 		}
-		below := descendants(all, rank.PID)
-		for _, pid := range append(slices.Collect(maps.Keys(below)), rank.PID) {
-			rank.Rendezvous = max(rank.Rendezvous, best(pid, sockets))
-		}
+		rank.Rendezvous = max(rank.Rendezvous, bestBelow(all, rank.PID, sockets))
 		if rank.Rendezvous == agent.Arrived {
 			j.arrived.Store(rank.Rank, true)
 		}
@@ -46,6 +45,14 @@ func (j *job) withArrivals(ranks []agent.RankStatus) []agent.RankStatus {
 	return ranks
 }
 
+// bestBelow is the furthest that a socket of the process or of one below it is.
+func bestBelow(all []process, pid int, sockets map[string]agent.Rendezvous) (state agent.Rendezvous) {
+	for _, pid := range append(slices.Collect(maps.Keys(descendants(all, pid))), pid) {
+		state = max(state, best(pid, sockets))
+	}
+	return state
+}
+
 // best is the furthest that a socket of the process is.
 func best(pid int, sockets map[string]agent.Rendezvous) (state agent.Rendezvous) {
 	entries, _ := os.ReadDir(proc(pid, "fd"))
@@ -56,33 +63,64 @@ func best(pid int, sockets map[string]agent.Rendezvous) (state agent.Rendezvous)
 	return state
 }
 
-// socketsOf are the sockets of this container that listen on the port, or are or will be connected to it, by their names in
-// /proc/PID/fd.
-func socketsOf(port int) map[string]agent.Rendezvous {
-	found := map[string]agent.Rendezvous{}
-	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		table, _ := os.ReadFile(name)
-		readSockets(string(table), port, found)
-	}
-	return found
+// Lines of the kernel's table of sockets.
+const (
+	established = "01"
+	synSent     = "02"
+	timeWait    = "06"
+	listening   = "0A"
+)
+
+// connection is a socket of this container.
+type connection struct {
+	// socket is its name in /proc/PID/fd.
+	socket        string
+	local, remote netip.AddrPort
+	state         string
 }
 
-// readSockets reads the kernel's table of sockets, proc_net_tcp(5): number, local and remote address, state, queues, timer,
+func connections() (all []connection) {
+	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		table, _ := os.ReadFile(name)
+		all = append(all, readConnections(string(table))...)
+	}
+	return all
+}
+
+// readConnections reads the kernel's table of sockets, proc_net_tcp(5): number, local and remote address, state, queues, timer,
 // retransmissions, user, timeouts, inode. All but the number and the user are hexadecimal.
-func readSockets(table string, port int, found map[string]agent.Rendezvous) {
-	const established, synSent, listening = "01", "02", "0A"
-	end := fmt.Sprintf(":%04X", port)
+func readConnections(table string) (all []connection) {
 	for line := range strings.Lines(table) {
-		fields := strings.Fields(line)
-		if len(fields) < 10 {
-			continue
-		}
-		local, remote, state, socket := fields[1], fields[2], fields[3], "socket:["+fields[9]+"]"
-		switch {
-		case state == listening && strings.HasSuffix(local, end), state == established && strings.HasSuffix(remote, end):
-			found[socket] = agent.Arrived
-		case state == synSent && strings.HasSuffix(remote, end):
-			found[socket] = agent.Connecting
+		if fields := strings.Fields(line); len(fields) >= 10 {
+			all = append(all, connection{socket: "socket:[" + fields[9] + "]", local: addressOf(fields[1]), remote: addressOf(fields[2]),
+				state: fields[3]})
 		}
 	}
+	return all
+}
+
+// addressOf reads an address in the kernel's form: words of four bytes in the order of the machine, which is that of little endians.
+func addressOf(text string) netip.AddrPort {
+	host, number, _ := strings.Cut(text, ":")
+	bytes, _ := hex.DecodeString(host)
+	for word := range slices.Chunk(bytes, 4) {
+		slices.Reverse(word)
+	}
+	address, _ := netip.AddrFromSlice(bytes)
+	port, _ := strconv.ParseUint(number, 16, 16)
+	return netip.AddrPortFrom(address.Unmap(), uint16(port))
+}
+
+// socketsAt are the sockets that listen on the port, or are or will be connected to it.
+func socketsAt(all []connection, port int) map[string]agent.Rendezvous {
+	found := map[string]agent.Rendezvous{}
+	for _, c := range all {
+		switch {
+		case c.state == listening && int(c.local.Port()) == port, c.state == established && int(c.remote.Port()) == port:
+			found[c.socket] = agent.Arrived
+		case c.state == synSent && int(c.remote.Port()) == port:
+			found[c.socket] = agent.Connecting
+		}
+	}
+	return found
 }

@@ -70,6 +70,8 @@ func (p page) writeReport(r receipt.Receipt) error {
 // annotate puts the error of the failed rank at its line of the source.
 func (p page) annotate(r receipt.Receipt) {
 	switch {
+	case r.Verdict == receipt.Succeeded && r.Warning != "":
+		p.gh.Warningf("%s", r.Warning)
 	case r.Verdict == receipt.Succeeded:
 	case r.Cause != nil && r.Cause.Python != nil && r.Cause.Python.File != "":
 		at := r.Cause.Python

@@ -22,13 +22,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/watch"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 )
 
 func devCommand() *cobra.Command {
 	var s session
 	s.options.Replace = true
 	cmd := &cobra.Command{
-		Use:   "dev SCRIPT [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]",
+		Use:   "dev SCRIPT|-m MODULE [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]",
 		Short: "Sync a folder and train, again after every change",
 		Long: `Sync a folder to a kept environment and train, and repeat that after every change in the folder and every Enter; mlenv
 stops a training that still runs. It forwards port 5678 of this machine to the debugger on node 0, or on the node of
@@ -38,7 +39,9 @@ Exit code 0: ended by Ctrl-C; 1: the environment or the folder cannot be used; 2
 		Example: `  mlenv dev train.py
   mlenv dev train.py --dir=../model --debug-rank=0 -- --steps 100`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return errors.Join(s.check(), s.parse(cmd, args))
+			err := errors.Join(s.check(), s.parse(cmd, args))
+			s.inFolder()
+			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s.log, s.out = step.Log(cmd), step.Output(cmd)
@@ -60,6 +63,12 @@ type session struct {
 	out io.Writer
 }
 
+// inFolder makes absolute paths of files in the folder relative to it.
+func (s *session) inFolder() {
+	o := &s.options
+	o.Script, o.DeepSpeedConfig = syncrepo.InFolder(s.Dir, o.Script), syncrepo.InFolder(s.Dir, o.DeepSpeedConfig)
+}
+
 func (s *session) run(ctx context.Context) error {
 	clients, set, detach, err := attach(ctx, &s.Flags, s.log)
 	if err != nil {
@@ -73,7 +82,7 @@ func (s *session) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.script, s.launcher = s.options.Script, string(s.options.Launcher)
+	s.script, s.launcher, s.config = s.options.Script, string(s.options.Launcher), s.options.DeepSpeedConfig
 	s.folder.Environment, s.Namespace = s.training.Environment, clients.Namespace
 	s.loop(ctx, func(ctx context.Context) error {
 		if err := s.send(ctx, s.log, set); err != nil {

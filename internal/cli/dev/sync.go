@@ -14,7 +14,6 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/watch"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -23,8 +22,8 @@ import (
 
 type folder struct {
 	syncrepo.Folder
-	// script and launcher are those of the training that follows, if any.
-	script, launcher string
+	// script, launcher and config are those of the training that follows, if any.
+	script, launcher, config string
 }
 
 func (f *folder) addTo(flags *pflag.FlagSet) {
@@ -40,6 +39,7 @@ func (f *folder) check() error {
 		problems = append(problems, fmt.Errorf("folder %q: it is a file: want a folder", f.Dir))
 	} else if whole, err := filepath.Abs(f.Dir); err == nil {
 		f.Dir = whole // messages name it
+		f.Requirements = syncrepo.InFolder(f.Dir, f.Requirements)
 	}
 	return errors.Join(append(problems,
 		step.Want(!filepath.IsAbs(f.Requirements), "--requirements %q: want a path in the folder", f.Requirements),
@@ -51,8 +51,8 @@ func (f *folder) send(ctx context.Context, log *slog.Logger, set nodes.Set) (err
 	if f.Ignore, err = tree.LoadWorkIgnore(f.Dir); err != nil {
 		return err
 	}
-	params := map[string]string{"script": f.script, "launcher": f.launcher, "requirements": f.Requirements}
-	if err := syncrepo.CheckFiles(f.Dir, f.Ignore, launch.NamedFiles(func(param string) string { return params[param] })); err != nil {
+	params := map[string]string{"script": f.script, "launcher": f.launcher, "requirements": f.Requirements, "deepspeed-config": f.config}
+	if err := syncrepo.CheckFiles(f.Dir, f.Ignore, func(param string) string { return params[param] }); err != nil {
 		return err
 	}
 	_, err = syncrepo.SendFolder(ctx, log, set, f.Folder)

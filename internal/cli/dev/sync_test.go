@@ -34,3 +34,26 @@ func TestSendNamesIgnoredFiles(t *testing.T) {
 		t.Errorf("got %v, want both files", err)
 	}
 }
+
+// TestAbsoluteScript: a path as a shell completes it means the file in the folder.
+func TestAbsoluteScript(t *testing.T) {
+	dir := t.TempDir()
+	for _, args := range [][]string{{filepath.Join(dir, "train.py"), "A=1"}, {"train.py", "A=1"}, {"/opt/train.py", "A=1"},
+		{"-m", "model.train", "A=1"}} {
+		cmd := devCommand()
+		if err := cmd.ParseFlags(append([]string{"--dir=" + dir}, args...)); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Args(cmd, cmd.Flags().Args()); err != nil {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+	s := session{folder: folder{Folder: syncrepo.Folder{Dir: dir, Requirements: filepath.Join(dir, "pip.txt"), RequirementsTimeout: 1}}}
+	if err := s.check(); err != nil || s.Requirements != "pip.txt" {
+		t.Errorf("requirements %q, %v; want pip.txt", s.Requirements, err)
+	}
+	s.options.Script, s.options.DeepSpeedConfig = filepath.Join(dir, "src", "train.py"), "/etc/ds.json"
+	if s.inFolder(); s.options.Script != "src/train.py" || s.options.DeepSpeedConfig != "/etc/ds.json" {
+		t.Errorf("script %q, configuration %q; want the file in the folder and the one on the nodes", s.options.Script, s.options.DeepSpeedConfig)
+	}
+}

@@ -19,12 +19,13 @@ import (
 type training struct {
 	envflags.Flags
 	options train.Options
+	module  envflags.Module
 }
 
 func trainCommand() *cobra.Command {
 	var t training
 	cmd := &cobra.Command{
-		Use:   "train SCRIPT [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]",
+		Use:   "train SCRIPT|-m MODULE [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]",
 		Short: "Train on all nodes of a kept environment",
 		Long: `Launch a script on all nodes of a kept environment and follow it to its end, with the code of the step train. The script
 runs in the tree of the last mlenv sync; a path that begins with / is a path on the nodes.
@@ -35,6 +36,7 @@ first stops a training that still runs, for example because the connection of it
 Exit code 0: every rank exited with 0; 1: the training failed; 2: wrong usage.`,
 		Example: `  mlenv train train.py
   mlenv train train.py NCCL_DEBUG=WARN --launcher=torchrun -- --steps 500 --lr 3e-4
+  mlenv train -m model.train
   mlenv train train.py --debug-rank=0   # it waits for a debugger on port 5678`,
 		Args: t.parse,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,14 +51,18 @@ Exit code 0: every rank exited with 0; 1: the training failed; 2: wrong usage.`,
 func (t *training) addTo(flags *pflag.FlagSet) {
 	t.AddTo(flags, envflags.OnlyNamespace)
 	t.options.AddFlags(flags)
+	t.module.AddTo(flags)
 	flags.BoolVar(&t.options.Replace, "replace", t.options.Replace, "first stop a user's training that still runs on these nodes")
 }
 
 func (t *training) parse(cmd *cobra.Command, args []string) error {
 	o := &t.options
 	o.Env, o.Args = train.AtDash(cmd, args)
+	if o.Script = t.module.Script(); o.Script != "" {
+		return o.Check()
+	}
 	if len(o.Env) == 0 || strings.Contains(o.Env[0], "=") {
-		return errors.Join(errors.New("an argument is missing: want the training script"), o.Check())
+		return errors.Join(errors.New("an argument is missing: want the training script, or -m MODULE"), o.Check())
 	}
 	o.Script, o.Env = o.Env[0], o.Env[1:]
 	return o.Check()

@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/term"
@@ -62,6 +65,35 @@ func newDisplay(out io.Writer, phases int) *display {
 func terminal(out io.Writer) bool {
 	file, ok := out.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+// outlive returns an output that may lose its reader, as in mlenv run ... | head -3, without an end of this program, which the run
+// may need. gone is called then.
+func outlive(out io.Writer, gone func()) io.Writer {
+	if terminal(out) {
+		return out
+	}
+	// If the signal has a receiver, a broken pipe is an error of a write, and does not end the program.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	return &piped{to: out, gone: gone}
+}
+
+// piped drops what comes after the first error.
+type piped struct {
+	to   io.Writer
+	gone func()
+	lost atomic.Bool
+}
+
+func (p *piped) Write(text []byte) (int, error) {
+	if p.lost.Load() {
+		return len(text), nil
+	}
+	n, err := p.to.Write(text)
+	if err != nil && p.lost.CompareAndSwap(false, true) {
+		p.gone()
+	}
+	return n, err
 }
 
 func (d *display) observe(e launch.Event) {

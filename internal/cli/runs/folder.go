@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,22 +41,49 @@ func isFolder(values map[string][]string) bool {
 	return url[0] == "." || url[0] == ".." || strings.HasPrefix(url[0], "./") || strings.HasPrefix(url[0], "../") || filepath.IsAbs(url[0])
 }
 
+// expandHome replaces a leading ~ where the shell has left it, as in --script=~/model/train.py and in job files. In a
+// repository ~ is a name as any other.
+func expandHome(values map[string][]string) {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return
+	}
+	for _, param := range append([]string{"repo-url"}, launch.FileParams()...) {
+		if param != "repo-url" && !isFolder(values) {
+			return
+		}
+		for i, value := range values[param] {
+			if rest, ok := strings.CutPrefix(value, "~"); ok && (rest == "" || rest[0] == '/') {
+				values[param][i] = home + rest
+			}
+		}
+	}
+}
+
 // packFolder copies the folder and replaces it in values by the URL that names its content. Errors: InvalidInput,
 // UnsafeTree, ScriptNotFound, RequirementsFailed.
 func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]string) (*folder, error) {
 	dir := values["repo-url"][0]
-	if info, err := os.Stat(dir); err != nil {
+	if info, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, step.Usage(fail.Becausef(fail.InvalidInput, "looking at the folder to train from: %s does not exist; %s", dir,
+			foldersNear(dir)))
+	} else if err != nil {
 		return nil, step.Usage(fail.Becausef(fail.InvalidInput, "looking at the folder to train from: %w", err))
 	} else if !info.IsDir() {
 		return nil, step.Usage(fail.Becausef(fail.InvalidInput, "looking at the folder to train from: %s is not a folder", dir))
 	}
 	// The other params can be checked even if this folder cannot be sent.
 	values["repo-url"] = []string{git.FolderScheme}
+	for _, param := range launch.FileParams() {
+		if given := values[param]; len(given) == 1 {
+			values[param] = []string{syncrepo.InFolder(dir, given[0])}
+		}
+	}
 	ignore, err := tree.LoadWorkIgnore(dir)
 	if err != nil {
 		return nil, err
 	}
-	if err := syncrepo.CheckFiles(dir, ignore, launch.NamedFiles(func(param string) string { return launch.Value(pipeline, values, param) })); err != nil {
+	if err := syncrepo.CheckFiles(dir, ignore, func(param string) string { return launch.Value(pipeline, values, param) }); err != nil {
 		return nil, step.Usage(err)
 	}
 	manifest, err := tree.Scan(ctx, dir, ignore)
@@ -88,6 +116,30 @@ func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]
 		values["revision"] = []string{commit}
 	}
 	return f, nil
+}
+
+// foldersNear describes the folders next to a missing one.
+func foldersNear(dir string) string {
+	parent := filepath.Dir(filepath.Clean(dir))
+	entries, err := os.ReadDir(parent)
+	for err != nil && parent != filepath.Dir(parent) {
+		parent = filepath.Dir(parent)
+		entries, err = os.ReadDir(parent)
+	}
+	const most = 12
+	var names []string
+	for _, entry := range entries {
+		if entry.IsDir() && !strings.HasPrefix(entry.Name(), ".") {
+			names = append(names, entry.Name())
+		}
+	}
+	if parent == "." {
+		parent = "this folder"
+	}
+	if len(names) == 0 {
+		return parent + " has no folders"
+	}
+	return parent + " has " + humanize.FirstAnd(names, most)
 }
 
 func (f *folder) remove() { _ = os.RemoveAll(f.dir) }

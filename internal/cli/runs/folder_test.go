@@ -15,7 +15,8 @@ import (
 func TestPrepare(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{
-		"train.py": "", "secret.py": "", "data/prepare.py": "", "requirements.txt": "einops\n", "src/x.py": "", ".gitignore": "secret.py\ndata/\nrequirements.txt\n",
+		"train.py": "", "secret.py": "", "data/prepare.py": "", "requirements.txt": "einops\n", "src/x.py": "", "pkg/__init__.py": "",
+		"pkg/main.py": "", ".gitignore": "secret.py\ndata/\nrequirements.txt\n",
 	} {
 		file := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -25,6 +26,14 @@ func TestPrepare(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := os.MkdirAll(filepath.Join(dir, "third", "party"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	linked := filepath.Join(t.TempDir(), "linked")
+	if err := os.Symlink(dir, linked); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(filepath.Dir(dir))
 	for _, test := range []struct {
 		name   string
 		values map[string][]string
@@ -39,6 +48,29 @@ func TestPrepare(t *testing.T) {
 		{"a script in an ignored folder", map[string][]string{"script": {"data/prepare.py"}}, fail.ScriptNotFound, nil, "echo '!/data/' >> "},
 		{"a folder", map[string][]string{"script": {"src"}}, fail.ScriptNotFound, []string{"it is a folder"}, ""},
 		{"arguments without --", map[string][]string{"script": {"train.py --epochs 3"}}, fail.ScriptNotFound, nil, "with mlenv run they go after --: train.py -- --epochs 3"},
+		{"a module", map[string][]string{"script": {"-m pkg.main"}}, "", nil, ""},
+		{"a module of the image", map[string][]string{"script": {"-m torch.distributed.run"}}, "", nil, ""},
+		{"no such module", map[string][]string{"script": {"-m pkg.mian"}}, fail.ScriptNotFound,
+			[]string{"looking for script -m pkg.mian", "the folder has __init__.py, main.py in pkg"}, ""},
+		{"a module as a script", map[string][]string{"script": {"pkg.main"}}, fail.ScriptNotFound, nil,
+			"name the file, pkg/main.py, or the module, -m pkg.main"},
+		{"a module in an ignored folder", map[string][]string{"script": {"-m data.prepare"}}, fail.ScriptNotFound,
+			[]string{"sending script data/prepare.py"}, "echo '!/data/' >> "},
+		{"in another folder", map[string][]string{"script": {"x.py"}}, fail.ScriptNotFound,
+			[]string{"it does not exist; the folder has src/x.py"}, ""},
+		{"an absolute path", map[string][]string{"script": {filepath.Join(dir, "train.py")}}, "", nil, ""},
+		{"an absolute path by another name", map[string][]string{"script": {filepath.Join(linked, "src", "x.py")}}, "", nil, ""},
+		{"an absolute path that is missing", map[string][]string{"script": {filepath.Join(dir, "trian.py")}}, fail.ScriptNotFound,
+			[]string{"looking for script trian.py"}, ""},
+		{"absolute paths of other files", map[string][]string{"script": {"train.py"}, "requirements": {filepath.Join(dir, "pkg", "main.py")},
+			"deepspeed-config": {filepath.Join(dir, "ds.json")}},
+			fail.InvalidInput, []string{"looking for deepspeed-config ds.json"}, ""},
+		{"a path on the nodes", map[string][]string{"script": {"/opt/train.py"}}, "", nil, ""},
+		{"with ./", map[string][]string{"script": {"./train.py"}}, "", nil, ""},
+		{"from the current folder", map[string][]string{"script": {filepath.Base(dir) + "/src/x.py"}}, fail.ScriptNotFound, nil,
+			"name it by its path in " + dir + ": src/x.py"},
+		{"in an empty submodule", map[string][]string{"script": {"third/party/prepare_it.py"}}, fail.ScriptNotFound,
+			[]string{"nothing in third/party"}, "git -C " + dir + " submodule update --init third/party"},
 		{"all at once", map[string][]string{"script": {"trian.py"}, "requirements": {"requirements.txt"}, "deepspeed-config": {"ds.json"}, "nodes": {"two"}, "mode": {"ib"}},
 			fail.ScriptNotFound, []string{"looking for script trian.py", "sending requirements requirements.txt", "looking for deepspeed-config ds.json", `param nodes: "two"`, `param mode: "ib"`}, ""},
 	} {

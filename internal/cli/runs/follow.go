@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -39,6 +40,9 @@ type follower struct {
 	// upload sends the folder to the nodes; nil if the run trains from a repository. It starts when provision has
 	// succeeded. Until it has succeeded the run needs this program.
 	upload func(context.Context) error
+	// present shows the run that this program is there to upload, until its context ends. Without it a run would wait long for
+	// a program that was killed.
+	present func(context.Context)
 	// detach ends follow as soon as the run does not need this program.
 	detach bool
 	// again ends follow with errEarly if the run could be started once more with success.
@@ -58,6 +62,13 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 	outcome.Run = f.run
 	uploading, endUpload := context.WithCancel(ctx)
 	defer endUpload()
+	shown, endShown := context.WithCancel(uploading)
+	if f.present != nil {
+		var showing sync.WaitGroup
+		showing.Go(func() { f.present(shown) })
+		defer showing.Wait()
+	}
+	defer endShown()
 	waiting, endWaiting := context.WithCancel(ctx)
 	defer endWaiting()
 	go f.watchFailure(waiting)
@@ -123,6 +134,7 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 			ending.Cancelled = false // the run failed before it was cancelled for its upload
 			return ending, true, nil
 		case err := <-uploaded:
+			endShown()
 			switch {
 			case tooLong != nil:
 			case err != nil && uploading.Err() == nil:
@@ -277,6 +289,9 @@ func conclude(out, problems io.Writer, o launch.Outcome) error {
 		say(out, "Run %s succeeded%s.\n", name, took(o))
 		if o.Receipt != nil && len(o.Receipt.Metrics) > 0 {
 			say(out, "  metrics: %s\n", metricsText(o.Receipt.Metrics))
+		}
+		if o.Receipt != nil && o.Receipt.Warning != "" {
+			say(out, "  warning: %s\n", o.Receipt.Warning)
 		}
 		say(out, "  receipt: mlenv receipt %s -n %s\n  files:   mlenv fetch %s -n %s\n", name, namespace, name, namespace)
 		return nil

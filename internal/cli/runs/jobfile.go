@@ -68,6 +68,7 @@ func (p *params) readJob(path string) (values map[string][]string, resumeFrom st
 				values[name] = given
 			}
 		}
+		expandHome(values)
 		return p.checkJob(values)
 	})
 	if err != nil {

@@ -70,6 +70,7 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	row("verdict", string(r.Verdict))
 	row("reason", r.Reason)
 	row("message", humanize.Lines(r.Message, maxMessage))
+	row("warning", r.Warning)
 	row("environment", r.Environment)
 	row("started", report.Stamp(r.Started))
 	if !r.Ended.IsZero() && !r.Started.IsZero() {

@@ -10,6 +10,8 @@ import (
 	"maps"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -32,6 +34,7 @@ type runOptions struct {
 	serviceAccount string
 	like           string
 	resumeFrom     string
+	module         envflags.Module
 	// file is the path of a job file, "" for none.
 	file   string
 	detach bool
@@ -43,7 +46,7 @@ type runOptions struct {
 func RunCommand(files fs.FS) *cobra.Command {
 	o := runOptions{params: newParams(files)}
 	cmd := &cobra.Command{
-		Use:   "run REPO-URL|DIR SCRIPT [-- ARGS...]",
+		Use:   "run REPO-URL|DIR SCRIPT|-m MODULE [-- ARGS...]",
 		Short: "Train: start a run, follow it to its end, and release everything",
 		Long: `Start the installed pipeline and follow it: each phase, and the log of the training.
 
@@ -64,6 +67,7 @@ continues. Without a terminal SIGINT and SIGTERM cancel the run, and mlenv waits
 Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong usage; 130: the run was cancelled.`,
 		Example: `  mlenv run https://github.com/me/model.git train.py --nodes=2 -- --epochs 3
   mlenv run . train.py --nodes=2                 # this folder as it is
+  mlenv run . -m model.train --nodes=2           # as python -m model.train in that folder
   mlenv run https://github.com/me/model.git train.py --detach
   mlenv run -f job.yaml --nodes=4
   mlenv run --like train-multi-node-x7k2p --timeout=24h
@@ -72,6 +76,7 @@ Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong
 	flags := cmd.Flags()
 	o.kube.AddTo(flags)
 	o.params.addTo(flags)
+	o.module.AddTo(flags)
 	flags.StringVar(&o.runName, "run-name", "", "name of the run; if it exists with the same params, mlenv follows it, or reports how it ended (default: a new name)")
 	flags.StringVar(&o.serviceAccount, "service-account", "", "ServiceAccount of the steps (default: "+launch.ServiceAccount+")")
 	flags.StringVar(&o.like, "like", "", "use repository, script and params of this run unless given here; give the folder again if it trained from one")
@@ -95,6 +100,11 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 	}
 	earlier := o.like != "" || o.resumeFrom != ""
 	flags := cmd.Flags()
+	if module := o.module.Script(); module != "" {
+		problems = append(problems, step.Want(len(args) < 2 && !flags.Changed("script"), "-m %s and a script: want one of them",
+			string(o.module)))
+		args, o.values["script"] = args[:min(len(args), 1)], []string{module}
+	}
 	for i, of := range []struct{ flag, what string }{
 		{"repo-url", "the repository's URL, or a folder, such as . for this one"},
 		{"script", "the training script"},
@@ -105,9 +115,12 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 			if flags.Changed(of.flag) {
 				problems = append(problems, fmt.Errorf("argument %q and --%s: want one of them", args[i], of.flag))
 			}
-		case !flags.Changed(of.flag) && inFile[of.flag] == nil && !earlier && noFile == nil:
+		case o.values[of.flag] == nil && inFile[of.flag] == nil && !earlier && noFile == nil:
 			problems = append(problems, fmt.Errorf("an argument is missing: want %s", of.what))
 		}
+	}
+	if len(args) > 0 {
+		problems = append(problems, misplaced(args[0]))
 	}
 	problems = append(problems,
 		step.Want(len(args) <= 2, "arguments %q: want a repository and a script; arguments of the script go after --", args[min(2, len(args)):]),
@@ -117,6 +130,28 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 	}
 	maps.Copy(inFile, o.values)
 	o.values = inFile
+	expandHome(o.values)
+	return nil
+}
+
+// misplaced is the mistake in a first argument that names a folder or file of this machine in another way than isFolder knows.
+func misplaced(argument string) error {
+	if path, ok := strings.CutPrefix(argument, "file://"); ok {
+		return fmt.Errorf("argument %q: a folder has no scheme: mlenv run %s", argument, path)
+	}
+	info, err := os.Stat(argument)
+	switch {
+	case err != nil:
+		return nil
+	case !info.IsDir():
+		dir := filepath.Dir(argument)
+		if dir != "." && !filepath.IsAbs(dir) {
+			dir = "./" + dir
+		}
+		return fmt.Errorf("argument %q is a file: want its folder first: mlenv run %s %s", argument, dir, filepath.Base(argument))
+	case !isFolder(map[string][]string{"repo-url": {argument}}):
+		return fmt.Errorf("argument %q: a folder begins with ./, as in mlenv run ./%[1]s", argument)
+	}
 	return nil
 }
 
@@ -222,7 +257,9 @@ func (o *runOptions) prepare(ctx context.Context, pipeline *v1.Pipeline, values 
 // follow returns when the run has ended, or when the user or --detach leaves it. With again, it returns errEarly for a run that
 // can be started once more.
 func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, pipeline *v1.Pipeline, started *v1.PipelineRun, upload *folder, again bool) error {
-	out := o.output(cmd)
+	out := outlive(o.output(cmd), func() {
+		say(cmd.ErrOrStderr(), "Nothing reads the output any more. The run continues, and mlenv follows it to its end; Ctrl-C cancels it.\n")
+	})
 	f := follower{clients: clients, again: again, run: started, detach: o.detach, display: newDisplay(out, len(pipeline.Spec.Tasks)+len(pipeline.Spec.Finally))}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -238,6 +275,7 @@ func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, pipeline 
 	}
 	if upload != nil {
 		f.upload = func(ctx context.Context) error { return upload.upload(ctx, clients, f.display) }
+		f.present = func(ctx context.Context) { launch.ShowSender(ctx, clients, started) }
 	}
 	outcome, over, err := f.follow(cmd.Context())
 	switch {

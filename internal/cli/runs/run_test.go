@@ -42,6 +42,20 @@ func TestArguments(t *testing.T) {
 		{"by flags", []string{"--repo-url=r", "--script=s", "--param=timeout=24h", "--param=script-args=a", "--param=script-args=b"},
 			map[string][]string{"repo-url": {"r"}, "script": {"s"}, "timeout": {"24h"}, "script-args": {"a", "b"}}, nil},
 		{"like another, no arguments of the script", []string{"--like=other", "--"}, map[string][]string{"script-args": {}}, nil},
+		{"a module", []string{"r", "-m", "model.train", "--nodes=3", "--", "-m", "3"},
+			map[string][]string{"repo-url": {"r"}, "script": {"-m model.train"}, "nodes": {"3"}, "script-args": {"-m", "3"}}, nil},
+		{"a module in quotes, first", []string{"-m model.train", "r"}, map[string][]string{"repo-url": {"r"}, "script": {"-m model.train"}}, nil},
+		{"a module as a param", []string{"r", "--param=script=-m model.train"},
+			map[string][]string{"repo-url": {"r"}, "script": {"-m model.train"}}, nil},
+		{"a module of another run's repository", []string{"--like=other", "-m", "model.train"},
+			map[string][]string{"script": {"-m model.train"}}, nil},
+		{"a module and a script", []string{"r", "train.py", "-m", "model.train"}, nil, []string{"-m model.train and a script: want one of them"}},
+		{"a module and a script by flag", []string{"r", "--script=train.py", "-m", "model.train"}, nil,
+			[]string{"-m model.train and a script: want one of them"}},
+		{"home, which the shell left", []string{"--repo-url=~/model", "--script=~/model/train.py"},
+			map[string][]string{"repo-url": {"/home/me/model"}, "script": {"/home/me/model/train.py"}}, nil},
+		{"a repository has no home", []string{"https://example.com/r", "~/train.py"},
+			map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"~/train.py"}}, nil},
 		{"nothing", nil, nil, []string{"the repository's URL, or a folder", "the training script"}},
 		{"all mistakes", []string{"r", "s", "t", "--script=u", "--script-args=x", "--param=y", "--param=nodes=1", "--nodes=2", "--", "z"}, nil,
 			[]string{`arguments ["t"]`, `argument "s" and --script`, "arguments after -- and --script-args", `--param "y": want NAME=VALUE`, "--param nodes and --nodes"}},
@@ -51,7 +65,9 @@ func TestArguments(t *testing.T) {
 			o := runOptions{params: newParams(mldevenv.Bundle)}
 			cmd := RunCommand(mldevenv.Bundle)
 			cmd.ResetFlags()
+			t.Setenv("HOME", "/home/me")
 			o.params.addTo(cmd.Flags())
+			o.module.AddTo(cmd.Flags())
 			cmd.Flags().StringVar(&o.like, "like", "", "")
 			if err := cmd.ParseFlags(tc.args); err != nil {
 				t.Fatal(err)

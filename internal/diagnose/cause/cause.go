@@ -253,6 +253,11 @@ func (c Cause) Err(job Job) error {
 		reason, next = fail.DiskFull, "delete obsolete files, such as old checkpoints, or have the claim expanded"
 	case hardware.MatchString(words):
 		next = "have the GPU and its links looked at: dmesg of the node shows Xid; until then leave the node out with exclude-nodes"
+	case noGPU.MatchString(words):
+		next = "torch sees no GPU, as check-fabric's log says too: give the nodes GPUs, use an image whose torch is built for CUDA and fits " +
+			"the driver, or have the script use gloo"
+	case c.Known && c.Rank.Python != nil && c.Rank.Python.InTree != "":
+		next = fmt.Sprintf("name the script as a module, -m PACKAGE.MODULE, or give the ranks the variable PYTHONPATH=%s", c.Rank.Python.InTree)
 	case c.Left != nil:
 		said.WriteString("; " + c.Leaving())
 		next = fmt.Sprintf("let every rank take the same number of steps; why rank %d ended: %s", c.Left.Rank, job.log(c.Left.Node, c.Left.Rank))

@@ -42,6 +42,10 @@ var (
 	gpuMemory = regexp.MustCompile(`^torch\.(cuda\.)?OutOfMemoryError\b|` +
 		`(?i:\b(CUDA|HIP)( driver| runtime)?( error| failure)?:?( \d+)? '?out of memory)|` +
 		`\bcudaErrorMemoryAllocation\b|\bCUDA_ERROR_OUT_OF_MEMORY\b|\bCU\w+_ALLOC(ATION)?_FAILED\b`)
+	// noGPU matches what torch reports if it is built without CUDA or NCCL, or sees no GPU (distributed_c10d.py,
+	// ProcessGroupNCCL.cpp, torch/cuda/__init__.py, CUDAFunctions.cpp).
+	noGPU = regexp.MustCompile(`doesn't have NCCL built in|only supported with GPUs, no GPUs found|not compiled with CUDA enabled|` +
+		`No CUDA GPUs are available|Found no NVIDIA driver`)
 	// hostMemory matches those on a full host.
 	hostMemory = regexp.MustCompile(`std::bad_alloc|DefaultCPUAllocator: (can't allocate|not enough) memory|` +
 		`\[Errno 12\] Cannot allocate memory`)
@@ -205,6 +209,13 @@ func describe(rank agent.RankStatus) string {
 	}
 	if p.File != "" {
 		words += fmt.Sprintf(" (%s:%d)", p.File, p.Line)
+	}
+	switch p.InTree {
+	case "":
+	case ".":
+		words += "; the repository's top folder has that module, and Python looks in the script's folder"
+	default:
+		words += fmt.Sprintf("; the repository has that module in %s, where Python does not look", p.InTree)
 	}
 	if p.First != "" {
 		words += ", which began with " + p.First

@@ -67,7 +67,7 @@ var kinds = map[string]kind{
 	"requirements":     valid(filepath.IsLocal, "the path of a file in the repository"),
 	"revision":         matches(`^([^-\s]\S*)?$`, "a branch, tag or commit"),
 	"routes":           truth,
-	"script":           matches(`^[^-]`, "the path of a script"),
+	"script":           valid(isScript, "the path of a script, or -m PACKAGE.MODULE"),
 	"script-args":      nil,
 	"services":         nil, // provision reports the names of all services
 	"start-timeout":    duration,
@@ -76,6 +76,8 @@ var kinds = map[string]kind{
 	"submodules":       truth,
 	"timeout":          duration,
 	"workspace-size":   size,
+
+	"require-rendezvous": oneOf("warn", "fail"),
 }
 
 // Check returns the mistake in a value of a param, or in an item of an array. The default is valid, such as none for a
@@ -122,6 +124,10 @@ func isDuration(value string) bool {
 	return err == nil && d > 0
 }
 
+func isScript(value string) bool {
+	return value != "" && (value[0] != '-' || agent.Module(value) != "")
+}
+
 // isCount accepts what the steps' flags accept.
 func isCount(value string) bool {
 	n, err := strconv.ParseInt(value, 0, 32)
@@ -153,5 +159,9 @@ func repository(value string) error {
 	if git.IsFolder(value) {
 		return nil
 	}
-	return git.CheckURL(value)
+	err := git.CheckURL(value)
+	if scheme, _, _ := strings.Cut(value, ":"); err != nil && (scheme == value || scheme == "file") {
+		err = fmt.Errorf("%w; mlenv run takes a folder as ./DIR or an absolute path", err)
+	}
+	return err
 }

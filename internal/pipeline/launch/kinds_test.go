@@ -88,9 +88,12 @@ func TestKinds(t *testing.T) {
 		{"on-change", "recreate", "apply"},
 		{"repo-url", "git@example.com:me/model.git", "./model"},
 		{"repo-url", "folder:" + strings.Repeat("0", 64), "ftp://example.com/model"},
+		{"require-rendezvous", "fail", "true"},
 		{"requirements", "requirements.txt", "../requirements.txt"},
 		{"revision", "feature/x", "--upload-pack=x"},
 		{"script", "/opt/bin/train", "--epochs"},
+		{"script", "-m model.train", "-m model/train.py"},
+		{"script", "-m train", "-m train --epochs 3"},
 		{"storage", "volumeClaimTemplates", "rwo"},
 		{"timeout", "1h30m", "90"},
 	} {
@@ -104,6 +107,12 @@ func TestKinds(t *testing.T) {
 	}
 	if err := Check(v1.ParamSpec{Name: "repo-url"}, "https://me:hunter2@example.com"); err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("got %v, want an error that shows no password", err)
+	}
+	for _, folder := range []string{"./model", "model", "~/model", "file:///srv/model"} {
+		if err := Check(v1.ParamSpec{Name: "repo-url"}, folder); err == nil ||
+			!strings.Contains(err.Error(), "mlenv run takes a folder as ./DIR or an absolute path") {
+			t.Errorf("%s: got %v, want how a folder is given", folder, err)
+		}
 	}
 	if err := Check(v1.ParamSpec{Name: "mine"}, "anything"); err != nil {
 		t.Errorf("a param that only the installed pipeline has: %v", err)

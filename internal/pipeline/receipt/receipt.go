@@ -64,6 +64,8 @@ type Receipt struct {
 	Attempts []agent.Attempt `json:"attempts,omitempty"`
 	// NCCL are the NCCL variables of node 0. Names of devices may differ on other nodes.
 	NCCL map[string]string `json:"nccl,omitempty"`
+	// Warning is what users should know of a training that succeeded, "" for nothing.
+	Warning string `json:"warning,omitempty"`
 	// Network is what NCCL logged in the training, without its processes; nil for nothing.
 	Network *nccl.Summary `json:"network,omitempty"`
 	// Fabric is the report of check-fabric, nil if it did not run.

@@ -91,6 +91,7 @@ func badgeOf(r receipt.Receipt) badge {
 
 func facts(r receipt.Receipt) []fact {
 	list := []fact{
+		{Name: "Warning", Value: r.Warning},
 		{Name: "Namespace", Value: r.Namespace},
 		{Name: "Environment", Value: r.Environment},
 		{Name: "Started", Value: Stamp(r.Started)},

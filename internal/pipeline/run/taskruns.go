@@ -69,7 +69,8 @@ type TaskRun struct {
 // finalReasons are those of trainings that have ended or could not start. With others, such as AgentUnreachable, the next
 // attempt may find the training running.
 var finalReasons = []fail.Reason{
-	fail.RankFailed, fail.OutOfMemory, fail.TrainingTimeout, fail.Hang, fail.TransportWrong, fail.NodeLost, fail.ContainerRestarted,
+	fail.RankFailed, fail.OutOfMemory, fail.TrainingTimeout, fail.Hang, fail.NoRendezvous, fail.TransportWrong, fail.NodeLost,
+	fail.ContainerRestarted,
 	fail.ContainerFailed, fail.ScriptNotFound, fail.InvalidInput,
 }
 

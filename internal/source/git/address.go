@@ -96,7 +96,7 @@ func parseAddress(text string) (address, error) {
 		return a, nil
 	}
 	return address{}, fail.Becausef(fail.InvalidInput,
-		"reading repository URL %q: %s: want https://HOST/PATH, ssh://HOST/PATH or USER@HOST:PATH", withoutUser(text), problem)
+		"reading repository URL %q: %s: want https://HOST/PATH, http://HOST/PATH, ssh://HOST/PATH or USER@HOST:PATH", withoutUser(text), problem)
 }
 
 func parseURL(text string) (a address, problem string) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
 // lookLimits are those of Look, which receives no contents of files.
@@ -28,9 +29,15 @@ type Listing struct {
 	Commit string
 	// Unproven is why the names of the files are not known, "" if they are.
 	Unproven string
-	// leads is true for a link or a submodule, false for a file, by path.
-	leads map[string]bool
+	// modes are those of git's tree entries, by path.
+	modes map[string]string
 }
+
+// Modes of entries that are not files.
+const (
+	linkMode      = "120000"
+	submoduleMode = "160000"
+)
 
 // Look finds the commit of a source and the names of its files. It fetches no contents, which the server must support: a
 // Listing is incomplete for a server without partial clones, and for a repository beyond Look's limits. dir must exist.
@@ -78,54 +85,54 @@ func (r *repository) look(ctx context.Context, revision string, refs []ref) (Lis
 	if err != nil {
 		return Listing{}, err
 	}
-	listing := Listing{Commit: commit, leads: map[string]bool{}}
+	listing := Listing{Commit: commit, modes: map[string]string{}}
 	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\x00"), "\x00") {
 		// MODE KIND HASH, a tab, and the path.
 		if about, name, ok := strings.Cut(line, "\t"); ok {
-			listing.leads[name] = strings.HasPrefix(about, "120000") || strings.HasPrefix(about, "160000")
+			listing.modes[name], _, _ = strings.Cut(about, " ")
 		}
 	}
 	return listing, nil
 }
 
+// Has reports whether the commit has a file or a folder of that path, or may have it behind a link or in a submodule.
+func (l Listing) Has(name string) bool {
+	seen := l.Lacks(name)
+	return seen == "" || l.hasFolder(path.Clean(name))
+}
+
+func (l Listing) hasFolder(name string) bool {
+	for other := range l.modes {
+		if strings.HasPrefix(other, name+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// Submodule is the submodule in which the path lies, "" for none.
+func (l Listing) Submodule(name string) string { return l.above(path.Clean(name), submoduleMode) }
+
+// above is the entry of that mode in which name lies, "" for none.
+func (l Listing) above(name, mode string) string {
+	for folder := path.Dir(name); folder != "." && folder != "/"; folder = path.Dir(folder) {
+		if l.modes[folder] == mode {
+			return folder
+		}
+	}
+	return ""
+}
+
 // Lacks describes why the commit has no file of that path, "" if it has one or if only the contents of links and
 // submodules would show it.
 func (l Listing) Lacks(name string) string {
-	if l.leads == nil {
-		return ""
-	}
 	name = path.Clean(name)
-	if _, ok := l.leads[name]; ok {
+	_, known := l.modes[name]
+	switch {
+	case l.modes == nil, known, l.above(name, linkMode) != "", l.above(name, submoduleMode) != "":
 		return ""
-	}
-	for folder := path.Dir(name); folder != "." && folder != "/"; folder = path.Dir(folder) {
-		if l.leads[folder] {
-			return ""
-		}
-	}
-	folder := ""
-	if at := path.Dir(name); at != "." {
-		folder = at + "/"
-	}
-	var inside []string
-	names := slices.Sorted(maps.Keys(l.leads))
-	if slices.ContainsFunc(names, func(other string) bool { return strings.HasPrefix(other, name+"/") }) {
+	case l.hasFolder(name):
 		return "it is a folder in commit " + l.Commit
 	}
-	for _, other := range names {
-		if path.Base(other) == path.Base(name) {
-			return fmt.Sprintf("it is not in commit %s, which has %s", l.Commit, other)
-		}
-		if rest, ok := strings.CutPrefix(other, folder); ok {
-			inside = append(inside, strings.SplitAfter(rest, "/")[0])
-		}
-	}
-	if inside = slices.Compact(inside); len(inside) == 0 {
-		return fmt.Sprintf("it is not in commit %s, which has no folder %s", l.Commit, path.Dir(name))
-	}
-	const most = 12
-	if more := len(inside) - most; more > 0 {
-		inside = append(inside[:most], fmt.Sprintf("%d more", more))
-	}
-	return fmt.Sprintf("it is not in commit %s, which has %s in %s", l.Commit, strings.Join(inside, ", "), cmp.Or(strings.TrimSuffix(folder, "/"), "its top folder"))
+	return fmt.Sprintf("it is not in commit %s, which has %s", l.Commit, tree.Nearby(slices.Collect(maps.Keys(l.modes)), name))
 }

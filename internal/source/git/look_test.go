@@ -66,6 +66,16 @@ func TestLook(t *testing.T) {
 					t.Errorf("%s: got %q, want %q", file, got, want)
 				}
 			}
+			for name, want := range map[string]bool{"train.py": true, "src": true, "src/model": true, "linked/x": true, "part/any": true,
+				"nowhere": false, "src/mod": false} {
+				if got := listing.Has(name); got != want {
+					t.Errorf("has %s: %t, want %t", name, got, want)
+				}
+			}
+			if listing.Submodule("part/lib.py") != "part" || listing.Submodule("linked/model/train.sh") != "" ||
+				listing.Submodule("src/x.py") != "" {
+				t.Error("only part is a submodule")
+			}
 			_, err = look(t, source("repo", "mian"))
 			wantFailure(t, err, fail.RevisionNotFound, "the nearest: branch main", "git ls-remote")
 			_, err = look(t, source("gone", ""))

@@ -182,11 +182,15 @@ func (p *probe) repository(ctx context.Context) []Check {
 }
 
 func (p *probe) files(commit git.Listing) (checks []Check) {
-	for _, file := range launch.NamedFiles(p.value) {
-		if seen := commit.Lacks(file.Path); seen != "" {
-			next := file.Next(func(path string) bool { return commit.Lacks(path) == "" })
-			checks = append(checks, newCheck(file.Param, Blocked, next, "%q: %s", file.Path, seen).because(file.Missing))
-		} else {
+	for _, file := range launch.NamedFiles(p.value, commit.Has) {
+		seen, submodule := commit.Lacks(file.Path), commit.Submodule(file.Path)
+		switch {
+		case seen != "":
+			checks = append(checks, newCheck(file.Param, Blocked, file.Next(commit.Has), "%q: %s", file.Value, seen).because(file.Missing))
+		case submodule != "" && p.value("submodules") == "false":
+			checks = append(checks, newCheck(file.Param, Blocked, "--param=submodules=true",
+				"%q: it is in the submodule %s, and param submodules is false", file.Value, submodule).because(file.Missing))
+		default:
 			checks = append(checks, newCheck(file.Param, OK, "", "%s is in the commit", file.Path))
 		}
 	}

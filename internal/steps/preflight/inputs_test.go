@@ -60,6 +60,7 @@ func gitServer(t *testing.T) (url string) {
 	}
 	git("init", "-q")
 	git("add", "-A")
+	git("update-index", "--add", "--cacheinfo", "160000,"+strings.Repeat("1", 40)+",part") // a submodule
 	git("commit", "-q", "-m", "first")
 	git("config", "uploadpack.allowFilter", "true")
 	backend := filepath.Join(git("--exec-path"), "git-http-backend")
@@ -141,6 +142,17 @@ func TestInputsOfARun(t *testing.T) {
 			[]want{{"repository", Blocked, "no repository there", "repo-url"}}, fail.RepositoryUnavailable},
 		{"arguments in the script", map[string]string{"repo-url": url, "script": "train.py --epochs 3"}, nil,
 			[]want{{"script", Blocked, "is not in commit", "train.py -- --epochs 3"}}, fail.ScriptNotFound},
+		{"a module", map[string]string{"repo-url": url, "script": "-m src.other"}, nil,
+			[]want{{"params", OK, "2 values", ""}, {"script", OK, "src/other.py is in the commit", ""}}, ""},
+		{"a module of the image", map[string]string{"repo-url": url, "script": "-m torch.distributed.run"}, nil,
+			[]want{{"params", OK, "2 values", ""}, {"repository", OK, "has commit", ""}}, ""},
+		{"no such module", map[string]string{"repo-url": url, "script": "-m train.mian"}, nil,
+			[]want{{"script", Blocked, `"-m train.mian": it is not in commit`, "by its path"}}, fail.ScriptNotFound},
+		{"in a submodule", map[string]string{"repo-url": url, "script": "part/train.py"}, nil,
+			[]want{{"script", OK, "part/train.py is in the commit", ""}}, ""},
+		{"in a submodule that stays empty", map[string]string{"repo-url": url, "script": "part/train.py", "submodules": "false"}, nil,
+			[]want{{"script", Blocked, `"part/train.py": it is in the submodule part, and param submodules is false`, "--param=submodules=true"}},
+			fail.ScriptNotFound},
 		{"a program in the image", map[string]string{"repo-url": url, "script": "nvidia-smi", "launcher": "command"}, nil,
 			[]want{{"repository", OK, "has commit", ""}}, ""},
 		{"a missing Secret", map[string]string{"repo-url": url, "script": "train.py"}, func(_ *world, d *Deps, _ *Options) {

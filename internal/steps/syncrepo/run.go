@@ -12,6 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
@@ -58,7 +59,11 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	s := newSender(ctx, set, log)
 	needs := newRequirements(o.Requirements, o.RequirementsTimeout, cause.Job{Run: o.Run.Name, Environment: o.Name, Namespace: d.Clients.Namespace})
 	if git.IsFolder(o.Source.URL) {
-		return s.await(ctx, o.Source, needs)
+		gone := func(ctx context.Context) bool { return launch.SenderGone(ctx, d.Clients, o.Run.Name) }
+		if o.Run.Name == "" {
+			gone = nil
+		}
+		return s.await(ctx, o.Source, needs, gone)
 	}
 	dir, err := os.MkdirTemp(o.Scratch, "repository-")
 	if err != nil {
@@ -88,13 +93,13 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	return Result{Commit: commit, Tree: hash}, nil
 }
 
-// await is Run for a folder whose tree mlenv run uploads.
-func (s sender) await(ctx context.Context, source git.Source, needs requirements) (Result, error) {
+// await is Run for a folder whose tree mlenv run uploads. gone returns true once that program is gone; nil if nothing shows it.
+func (s sender) await(ctx context.Context, source git.Source, needs requirements, gone func(context.Context) bool) (Result, error) {
 	hash, digest, err := readSentURL(source.URL)
 	if err != nil {
 		return Result{}, err
 	}
-	if err := s.awaitTree(ctx, hash, sendTime); err != nil {
+	if err := s.awaitTree(ctx, hash, sendTime, gone); err != nil {
 		return Result{}, err
 	}
 	needs.digest = digest

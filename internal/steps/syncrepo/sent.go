@@ -12,6 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
@@ -38,10 +39,22 @@ func readSentURL(url string) (hash, requirements tree.Digest, err error) {
 	return hash, requirements, nil
 }
 
-// awaitTree waits until all nodes hold the tree. Errors: SyncFailed if it does not arrive in time.
-func (s sender) awaitTree(ctx context.Context, hash tree.Digest, limit time.Duration) error {
+// errGone ends the wait for a tree whose sender is gone.
+var errGone = errors.New("its sender is gone")
+
+// awaitTree waits until all nodes hold the tree. Errors: SyncFailed if it does not arrive in time, or if its sender is gone.
+func (s sender) awaitTree(ctx context.Context, hash tree.Digest, limit time.Duration, gone func(context.Context) bool) error {
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	waiting, stop := context.WithCancelCause(waiting)
+	defer stop(nil)
+	if gone != nil {
+		go func() {
+			if gone(waiting) {
+				stop(errGone)
+			}
+		}()
+	}
 	s.log.Info(fmt.Sprintf("Waiting until mlenv run has sent tree %.12s to the nodes.", hash), "tree", hash)
 	err := s.nodes.Each(waiting, func(ctx context.Context, client *agent.Client) error {
 		return wait.PollUntilContextCancel(ctx, pollEvery, true, func(ctx context.Context) (bool, error) {
@@ -58,6 +71,10 @@ func (s sender) awaitTree(ctx context.Context, hash tree.Digest, limit time.Dura
 		return nil
 	case ctx.Err() != nil:
 		return fail.Becausef(fail.Cancelled, "waiting for tree %s: the run was cancelled; if it could not be sent, mlenv run has printed the cause", hash)
+	case errors.Is(context.Cause(waiting), errGone):
+		return fail.Advise(fail.Becausef(fail.SyncFailed, "waiting for tree %s: mlenv run, which sends it, has shown no sign of life for %s",
+			hash, humanize.Duration(launch.SenderSilence)),
+			"start the run again, and keep mlenv run running until it reports that it has sent the folder")
 	case errors.Is(waiting.Err(), context.DeadlineExceeded):
 		return fail.Advise(fail.Becausef(fail.SyncFailed, "waiting for tree %s: it is not on all nodes after %s", hash, humanize.Duration(limit)),
 			"start the run again, and keep mlenv run running until it reports that it has sent the folder")

@@ -1,6 +1,7 @@
 package syncrepo
 
 import (
+	"context"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -57,7 +58,7 @@ func TestAwait(t *testing.T) {
 			}
 			came := make(chan end, 1)
 			go func() {
-				result, err := s.await(t.Context(), source, needs)
+				result, err := s.await(t.Context(), source, needs, nil)
 				came <- end{result, err}
 			}()
 			// With two nodes, the third request is the second request of a node.
@@ -124,11 +125,20 @@ func TestAwaitOutlastsAnAgent(t *testing.T) {
 		})
 	})
 	s := newSender(t.Context(), setOf(agents), quiet())
-	if err := s.awaitTree(t.Context(), hash, time.Minute); err != nil || requests.Load() < 2 {
+	if err := s.awaitTree(t.Context(), hash, time.Minute, nil); err != nil || requests.Load() < 2 {
 		t.Errorf("got %v after %d requests, want the tree at the second", err, requests.Load())
 	}
-	if err := s.awaitTree(t.Context(), tree.Digest(strings.Repeat("0", 64)), time.Nanosecond); fail.ReasonOf(err) != fail.SyncFailed {
+	if err := s.awaitTree(t.Context(), tree.Digest(strings.Repeat("0", 64)), time.Nanosecond, nil); fail.ReasonOf(err) != fail.SyncFailed {
 		t.Errorf("a tree that does not come: %v, want reason SyncFailed", err)
+	}
+}
+
+// TestSenderIsGone: nodes do not wait for a program that was killed.
+func TestSenderIsGone(t *testing.T) {
+	s := newSender(t.Context(), setOf(agenttest.Start(t, 1)), quiet())
+	err := s.awaitTree(t.Context(), tree.Digest(strings.Repeat("0", 64)), time.Hour, func(context.Context) bool { return true })
+	if fail.ReasonOf(err) != fail.SyncFailed || !strings.Contains(err.Error(), "has shown no sign of life for 1m0s") {
+		t.Errorf("got %v, want SyncFailed because of the sender", err)
 	}
 }
 

@@ -227,6 +227,9 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		}
 	}
 	addRanks(r, statuses)
+	if r.Verdict == receipt.Succeeded {
+		r.Warning = cause.Alone(statuses)
+	}
 	addAttempts(r, statuses, firstStep)
 	if s, ok := agent.NCCLOf(statuses, agent.WantedTransport(r.Mode, len(r.Nodes)), environments); ok {
 		s.Processes = nil

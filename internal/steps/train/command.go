@@ -25,7 +25,7 @@ func Command() *cobra.Command {
 	var secretDir string
 	var notified notify.Flags
 	cmd := &cobra.Command{
-		Use:   "train --script FILE [--] [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]",
+		Use:   "train --script SCRIPT [--] [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]",
 		Short: "Start a training on all nodes of an environment and follow it",
 		Long: `Start a training on all nodes of an environment and follow it until it ends.
 
@@ -36,10 +36,12 @@ The step succeeds when every rank of every node exits with 0. If a rank fails, t
 first by an error of its own, and stops the rest. If no rank prints or measures anything for longer than --hang-timeout,
 the step writes the stacks of all ranks into the record, names the rank that the others wait for, and stops them.`,
 		Example: `  train --script train.py --launcher deepspeed --deepspeed-config ds_zero2.json
+  train --script "-m model.train" --launcher torchrun
   train --script train.py NCCL_DEBUG=WARN -- --steps 500 --lr 3e-4`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			o.Env, o.Args = taskArguments(cmd, args)
-			return errors.Join(step.Want(o.Script != "", "--script is missing: want the path of the script in the repository"), o.Check())
+			return errors.Join(step.Want(o.Script != "",
+				"--script is missing: want the path of the script in the repository, or -m PACKAGE.MODULE"), o.Check())
 		},
 	}
 	flags := cmd.Flags()
@@ -49,7 +51,7 @@ the step writes the stacks of all ranks into the record, names the rank that the
 	o.Run.AddTo(flags)
 	flags.StringVar(&o.Name, "name", objects.DefaultName, "name of the environment")
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
-	flags.StringVar(&o.Script, "script", "", "path of the script in the repository")
+	flags.StringVar(&o.Script, "script", "", "path of the script in the repository, or -m PACKAGE.MODULE")
 	flags.StringVar(&secretDir, "env-secret-dir", "", "folder of a mounted Secret whose keys become variables of the ranks")
 	notified.AddTo(flags)
 	metrics := step.NewResult(cmd, "metrics", "the last values of the training's own metrics, as one JSON object")
@@ -89,8 +91,16 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar((*string)(&o.Tree), "tree", "", "hash of the tree to run in (default: the one synced last)")
 	flags.DurationVar(&o.ProgressEvery, "progress-every", 10*time.Second, "how often to show progress, if the training writes metrics")
 	flags.Var(&o.HangTimeout, "hang-timeout", HangTimeoutUsage)
+	flags.StringVar(&o.Rendezvous, "require-rendezvous", warnRendezvous,
+		"what to do if every rank exits with 0 but none was ever connected to another one: warn or fail")
 	flags.IntVar(&o.DebugRank, "debug-rank", -1, "rank that waits for a debugger before it starts, from 0; -1 for none")
 }
+
+// Values of --require-rendezvous.
+const (
+	warnRendezvous = "warn"
+	failRendezvous = "fail"
+)
 
 // AtDash splits arguments into those before -- and those after it.
 func AtDash(cmd *cobra.Command, args []string) (before, after []string) {
@@ -119,6 +129,7 @@ func (o *Options) Check() error {
 		step.Want(o.DebugRank >= -1, "--debug-rank %d: want a rank from 0, or -1 for none", o.DebugRank),
 		step.Want(o.DebugRank < 0 || o.Launcher != agent.Command, "--debug-rank %d: launcher command starts programs, not ranks; want --launcher deepspeed or torchrun", o.DebugRank),
 		step.Want(o.Tree == "" || o.Tree.Valid(), "--tree %q: want 64 hex digits, as in the result tree of sync-repo", o.Tree),
+		step.Want(o.Rendezvous == warnRendezvous || o.Rendezvous == failRendezvous, "--require-rendezvous %q: want warn or fail", o.Rendezvous),
 		step.Want(o.ProgressEvery > 0, "--progress-every %s: must be positive", o.ProgressEvery),
 		o.Run.Check(),
 	)...)

@@ -41,7 +41,7 @@ type Options struct {
 	Name string
 	// ClientCerts is the folder of the environment's mounted client Secret; without it the Secret is read.
 	ClientCerts string
-	// Script is a path in the repository, or an absolute one on the nodes.
+	// Script is a path in the repository, or an absolute one on the nodes, or -m PACKAGE.MODULE.
 	Script string
 	// Args are the script's arguments, Env variables KEY=VALUE of the ranks.
 	Args, Env []string
@@ -62,6 +62,8 @@ type Options struct {
 	ProgressEvery time.Duration
 	// HangTimeout is the longest silence of a training that runs on.
 	HangTimeout HangTimeout
+	// Rendezvous is what happens after a training whose ranks never met: warn or fail.
+	Rendezvous string
 	// DebugRank waits for a debugger; -1 for none.
 	DebugRank int
 	// Exclusive refuses to train next to another training on the same nodes. With Replace a training that a person
@@ -145,8 +147,22 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 	}
 	if err == nil {
 		t.Log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", humanize.Count(len(set)*t.Spec.RanksOfNode(), "rank"), result.Statuses[0].Record), "ranks", len(set)*t.Spec.RanksOfNode(), "record", result.Statuses[0].Record)
+		err = t.meant(cause.Alone(result.Statuses))
 	}
 	return result, err
+}
+
+// meant judges a training that succeeded; alone describes one whose ranks never met.
+func (t *Training) meant(alone string) error {
+	switch {
+	case alone == "":
+		return nil
+	case t.Rendezvous == failRendezvous:
+		return fail.Advise(fail.Becausef(fail.NoRendezvous, "training: %s", alone), cause.AloneNext)
+	}
+	t.Log.Warn(fmt.Sprintf("Every rank exited with 0, but %s. Next: %s. With require-rendezvous=fail such a training fails.", alone,
+		cause.AloneNext))
+	return nil
 }
 
 // conclude writes a final failure into the Lease, which outlives this pod and its results. It comes after the last renewal.

@@ -1,0 +1,36 @@
+package rank
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
+)
+
+// missingModule matches the message of a ModuleNotFoundError.
+var missingModule = regexp.MustCompile(`^No module named '([^']+)'`)
+
+// deepestPackage is how many folders deep a missing module may lie: deeper ones are rarely meant.
+const deepestPackage = 2
+
+// inTree returns the folder of the working directory in which the module lies that p misses, "." for the working directory itself,
+// "" for none.
+func inTree(p *agent.PythonError, dir string) string {
+	match := missingModule.FindStringSubmatch(p.Message)
+	if p.Type != "ModuleNotFoundError" || match == nil {
+		return ""
+	}
+	module := "/" + strings.ReplaceAll(match[1], ".", "/")
+	for _, name := range tree.Names(dir) { // those of upper folders come first
+		folder, rest, found := strings.Cut("/"+name, module)
+		if !found || !strings.HasSuffix(name, ".py") || rest != ".py" && rest[0] != '/' || strings.Count(folder, "/") > deepestPackage {
+			continue
+		}
+		if folder == "" {
+			return "."
+		}
+		return folder[1:]
+	}
+	return ""
+}

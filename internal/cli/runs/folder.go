@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -121,7 +122,7 @@ func copyTree(to, from string, manifest tree.Manifest) error {
 }
 
 func copyFile(to, from string, executable bool) error {
-	in, err := os.Open(from)
+	in, err := claimfile.Open(from)
 	if err != nil {
 		return err
 	}
@@ -130,7 +131,7 @@ func copyFile(to, from string, executable bool) error {
 	if executable {
 		mode = 0o755
 	}
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	out, err := claimfile.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -141,15 +140,16 @@ func copyFile(to, from string, executable bool) error {
 
 // describeFolder is the commit of the folder, with -dirty if it has changes; "" without git.
 func describeFolder(ctx context.Context, dir string) string {
-	git := func(args ...string) (string, error) {
-		out, err := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...).Output()
-		return strings.TrimSpace(string(out)), err
-	}
-	commit, err := git("rev-parse", "HEAD")
+	repository, err := git.OpenFolder(ctx, dir)
 	if err != nil {
 		return ""
 	}
-	if changes, err := git("status", "--porcelain", "--", "."); err != nil || changes != "" {
+	defer repository.Close()
+	commit, err := repository.Commit(ctx)
+	if err != nil {
+		return ""
+	}
+	if changed, err := repository.Changed(ctx, true); err != nil || changed {
 		return commit + "-dirty"
 	}
 	return commit

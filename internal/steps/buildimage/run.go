@@ -222,7 +222,8 @@ func (o *Options) enough(ctx context.Context, clients *kube.Clients) error {
 	if err != nil {
 		return err
 	}
-	return run.CheckTimeouts(r, run.Needs{Build: o.Timeout, Start: o.StartTimeout, Training: o.TrainingTimeout, Teardown: run.TeardownTime}, time.Now())
+	needs := run.Needs{Build: o.Timeout, Start: o.StartTimeout, Training: o.TrainingTimeout, Teardown: run.TeardownTime}
+	return run.CheckTimeouts(r, needs, clients.Now())
 }
 
 // needed fails as preflight has: no task of this run will use the image, and Tekton ends a run only when its tasks have ended.

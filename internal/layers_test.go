@@ -83,6 +83,26 @@ func TestCobra(t *testing.T) {
 	}
 }
 
+// startsGit matches a program that is called git.
+var startsGit = regexp.MustCompile(`(Command|CommandContext|LookPath|StartProcess)\([^"\n]*"git(-lfs)?"`)
+
+// TestOnePlaceRunsGit fails if a package other than source/git runs git: that one does not run what a repository names.
+func TestOnePlaceRunsGit(t *testing.T) {
+	err := fs.WalkDir(os.DirFS("."), ".", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil || path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") || path.Dir(name) == "source/git" {
+			return err
+		}
+		content, err := os.ReadFile(name)
+		if startsGit.Match(content) {
+			t.Errorf("%s runs git: use the functions of package source/git", name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func layerOf(name string) int {
 	layer, longest := -1, -1
 	for i, folders := range layers {

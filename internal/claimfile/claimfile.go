@@ -1,5 +1,5 @@
-// Package claimfile opens files on a claim. Every program that mounts the claim can put anything there: a FIFO would block
-// its reader for ever, a link leads elsewhere, a huge file exhausts memory.
+// Package claimfile opens files that others may have made: on a claim, in a user's folder, in a repository. They can be
+// anything: a FIFO would block its reader for ever, a link leads elsewhere, a huge file exhausts memory.
 package claimfile
 
 import (
@@ -20,15 +20,55 @@ var (
 )
 
 // Open opens a regular file for reading. It does not block or follow a link. Any other kind of file is ErrNotRegular.
-func Open(path string) (*os.File, error) { return open(path, os.O_RDONLY) }
+func Open(path string) (*os.File, error) { return OpenFile(path, os.O_RDONLY, 0) }
 
 // Append opens a log for writing at its end and creates a missing one. Other kinds of files are errors as in Open.
 func Append(path string) (*os.File, error) {
-	return open(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND)
+	return OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o664)
 }
 
-func open(path string, flag int) (*os.File, error) {
-	file, err := os.OpenFile(path, flag|syscall.O_NONBLOCK|syscall.O_NOFOLLOW|syscall.O_NOCTTY, 0o664)
+// OpenFile is os.OpenFile for regular files. Other kinds are errors as in Open.
+func OpenFile(path string, flag int, mode fs.FileMode) (*os.File, error) {
+	file, err := os.OpenFile(path, flag|syscall.O_NONBLOCK|syscall.O_NOFOLLOW|syscall.O_NOCTTY, mode)
+	return regular(path, file, err, false)
+}
+
+// OpenIn opens a regular file below root for reading. A link may lead to it, but not out of root.
+func OpenIn(root *os.Root, name string) (*os.File, error) {
+	return OpenFileIn(root, name, os.O_RDONLY, 0)
+}
+
+// OpenFileIn is OpenIn with other flags.
+func OpenFileIn(root *os.Root, name string, flag int, mode fs.FileMode) (*os.File, error) {
+	file, err := root.OpenFile(name, flag|syscall.O_NONBLOCK|syscall.O_NOCTTY, mode)
+	return regular(name, file, err, false)
+}
+
+// FolderFS is os.DirFS without anything but regular files, folders and links.
+func FolderFS(dir string) fs.FS {
+	links, _ := os.DirFS(dir).(fs.ReadLinkFS) // it is one
+	return folderFS{links, dir}
+}
+
+type folderFS struct {
+	fs.ReadLinkFS
+	dir string
+}
+
+// Open implements fs.FS.
+func (f folderFS) Open(name string) (fs.File, error) {
+	if !fs.ValidPath(name) {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
+	}
+	file, err := os.OpenFile(filepath.Join(f.dir, filepath.FromSlash(name)), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if file, err = regular(name, file, err, true); err != nil {
+		return nil, err // no typed nil
+	}
+	return file, nil
+}
+
+// regular returns the file that was just opened if it is regular, or a folder where folders may be.
+func regular(path string, file *os.File, err error, folders bool) (*os.File, error) {
 	switch {
 	case errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.ENXIO): // a link; a socket, or a FIFO that nothing reads
 		return nil, &fs.PathError{Op: "open", Path: path, Err: ErrNotRegular}
@@ -36,6 +76,9 @@ func open(path string, flag int) (*os.File, error) {
 		return nil, err
 	}
 	info, err := file.Stat()
+	if err == nil && info.IsDir() && folders {
+		return file, nil
+	}
 	if err == nil && !info.Mode().IsRegular() {
 		err = &fs.PathError{Op: "open", Path: path, Err: ErrNotRegular}
 	}
@@ -53,6 +96,16 @@ func open(path string, flag int) (*os.File, error) {
 // Read reads a regular file of at most so many bytes. A larger one is ErrTooLarge.
 func Read(path string, most int64) ([]byte, error) {
 	file, err := Open(path)
+	return read(path, file, err, most)
+}
+
+// ReadIn is Read for a file below root. A link may lead to it, but not out of root.
+func ReadIn(root *os.Root, name string, most int64) ([]byte, error) {
+	file, err := OpenIn(root, name)
+	return read(name, file, err, most)
+}
+
+func read(path string, file *os.File, err error, most int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -45,9 +45,56 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 			file.Close()
 			t.Errorf("a %s is opened for writing", name)
 		}
+		if file, err := OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600); err == nil {
+			file.Close()
+			t.Errorf("a %s is opened for reading and writing", name)
+		}
 	}
 	if _, err := Read(filepath.Join(t.TempDir(), "missing"), 100); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("reading a missing file: %v, want %v", err, fs.ErrNotExist)
+	}
+}
+
+// TestOnlyRegularFilesBelowARoot: a link may lead to a file below the root, and nowhere else.
+func TestOnlyRegularFilesBelowARoot(t *testing.T) {
+	paths := unusual(t)
+	dir := filepath.Dir(paths["fifo"])
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	files := FolderFS(dir)
+	for _, name := range []string{"socket", "fifo", "folder", "link to a device", "missing"} {
+		if _, err := ReadIn(root, name, 100); err == nil {
+			t.Errorf("a %s is read", name)
+		}
+		for _, flag := range []int{os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC} {
+			if file, err := OpenFileIn(root, name, flag, 0o600); err == nil {
+				file.Close()
+				t.Errorf("a %s is opened for writing", name)
+			}
+		}
+		if _, err := fs.ReadFile(files, name); err == nil {
+			t.Errorf("a %s of the folder is read", name)
+		}
+	}
+	for _, name := range []string{"file", "link"} {
+		if _, err := ReadIn(root, name, 100); err != nil {
+			t.Error(err)
+		}
+		if _, err := fs.ReadFile(files, name); err != nil {
+			t.Error(err)
+		}
+	}
+	if target, err := fs.ReadLink(files, "link"); err != nil || target != "file" {
+		t.Errorf("link leads to %q, %v", target, err)
+	}
+	if _, err := files.Open("../x"); !errors.Is(err, fs.ErrInvalid) {
+		t.Errorf("a path out of the folder: %v", err)
+	}
+	if entries, err := fs.ReadDir(files, "."); err != nil || len(entries) != 6 {
+		t.Errorf("the folder has %v, %v", entries, err)
 	}
 }
 

@@ -7,9 +7,14 @@ import (
 )
 
 // Plain is a text without the control characters that steer a terminal, such as those for colors, and those that change the
-// direction of text. Texts of a training, or of an object that others may write, are printed in this way.
+// direction of text. Bytes that are no UTF-8 are replaced: on a terminal of eight bits, 0x9b begins an escape sequence. Texts of
+// a training, or of an object that others may write, are printed in this way.
 func Plain(text string) string {
-	if printable(text) || strings.IndexFunc(text, steers) < 0 {
+	if printable(text) {
+		return text
+	}
+	text = strings.ToValidUTF8(text, "\ufffd")
+	if strings.IndexFunc(text, steers) < 0 {
 		return text
 	}
 	return strings.Map(func(r rune) rune {
@@ -40,5 +45,5 @@ func steers(r rune) bool {
 	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r))
 }
 
-// escapes are escape sequences of terminals: "\x1b[31m", and "\x1b]0;TITLE\x07".
-var escapes = regexp.MustCompile(`\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)`)
+// escapes are escape sequences of terminals: "\x1b[31m", and "\x1b]0;TITLE\x07". Each introducer also has a form of one character.
+var escapes = regexp.MustCompile(`(\x1b\[|\x{9b})[0-9;?]*[ -/]*[@-~]|(\x1b\]|\x{9d})[^\x07\x1b\x{9c}]*(\x07|\x1b\\|\x{9c})`)

@@ -8,7 +8,10 @@ func TestPlain(t *testing.T) {
 		"\x1b[1;31mred\x1b[0m\r\x07":         "red",
 		"\u202eexe.gnp\u2069":                "exe.gnp",
 		"a\x1b]0;title\x07b\x1b]8;;x\x1b\\c": "abc",
-		"one byte of C1: \u009b2J":           "one byte of C1: 2J",
+		"one character of C1: \u009b2J":      "one character of C1: ",
+		"a\u009d0;title\u009cb":              "ab",
+		"one byte of C1: \x9b2J":             "one byte of C1: \ufffd2J",
+		"a cut off ✓: \xe2\x9c":              "a cut off ✓: \ufffd",
 	} {
 		if got := Plain(text); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)

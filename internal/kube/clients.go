@@ -52,6 +52,8 @@ type Clients struct {
 	Namespace string
 	// InCluster is true in a pod that uses its ServiceAccount, which can connect to pods directly.
 	InCluster bool
+
+	clock *clock
 }
 
 // Connect makes the clients without a request to the API server. It prefers the kubeconfig of a flag or $KUBECONFIG, then a
@@ -84,6 +86,8 @@ func (c *Clients) make() (err error) {
 	silenceKlog()
 	c.Config.QPS, c.Config.Burst = 50, 100 // client-go's default of 5 and 10 is too low for several watches
 	c.Config.UserAgent = "ml-dev-env"
+	c.clock = &clock{}
+	c.Config.Wrap(c.clock.watch)
 	if c.Kube, err = kubernetes.NewForConfig(c.Config); err != nil {
 		return fail.Becausef(fail.InvalidInput, "creating a client for %s: %w", c.Config.Host, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"regexp"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -34,7 +35,8 @@ func newLog(out io.Writer, json bool) *slog.Logger {
 	return TextLog(out)
 }
 
-// TextLog writes messages without attributes, one per line.
+// TextLog writes messages without attributes, one per line. It is the only writer for logs: a text of others in a message
+// neither steers a terminal nor forges a line, because all lines of a message but the first are indented.
 func TextLog(out io.Writer) *slog.Logger {
 	return slog.New(&textHandler{out: out})
 }
@@ -53,13 +55,16 @@ func (h *textHandler) Handle(_ context.Context, record slog.Record) error {
 	if record.Level == slog.LevelWarn {
 		line.WriteString("warning: ")
 	}
-	line.WriteString(ForTerminal(record.Message))
+	line.WriteString(moreLines.ReplaceAllString(ForTerminal(record.Message), "\n  "))
 	line.WriteByte('\n')
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	_, err := h.out.Write(line.Bytes())
 	return err
 }
+
+// moreLines matches the begin of a message's further lines that are not indented.
+var moreLines = regexp.MustCompile(`\n {0,2}`)
 
 func (h *textHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
 func (h *textHandler) WithGroup(string) slog.Handler      { return h }

@@ -92,6 +92,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, to streams
 		return nil
 	}
 	root.SetArgs(args)
+	to = streams{out: onTerminal(to.out), err: onTerminal(to.err), failures: onTerminal(to.failures)}
 	root.SetOut(to.out)
 	root.SetErr(to.err)
 	root.SetContext(ctx)

@@ -47,7 +47,7 @@ const stateFolder = ".mlenv"
 func mayWrite(dir string) error {
 	for _, folder := range []string{dir, filepath.Join(dir, stateFolder)} {
 		path := filepath.Join(folder, volumeID+"."+rand.Text())
-		file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		file, err := claimfile.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		switch {
 		case errors.Is(err, fs.ErrPermission):
 			return fmt.Errorf("creating a file: %w", err)

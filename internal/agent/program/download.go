@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
@@ -56,7 +57,7 @@ func downloadOne(ctx context.Context, root *os.Root, one agent.Download, silence
 		}
 	}
 	half := filepath.Join(folder, tree.Partial+base)
-	file, err := root.OpenFile(half, os.O_CREATE|os.O_RDWR, 0o666)
+	file, err := claimfile.OpenFileIn(root, half, os.O_CREATE|os.O_RDWR, 0o666)
 	if err != nil {
 		return 0, "", err
 	}
@@ -123,7 +124,7 @@ func appendRest(ctx context.Context, url string, file *os.File, had int64, sum h
 }
 
 func digestOf(root *os.Root, name string) (int64, tree.Digest, error) {
-	file, err := root.Open(name)
+	file, err := claimfile.OpenIn(root, name)
 	if err != nil {
 		return 0, "", err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
@@ -71,7 +72,7 @@ func serveGuest(config server.Config, stdout io.Writer) error {
 	}()
 	go server.Reap(ctx)
 	// The reader of stdout may be gone, and writing to a closed pipe would end the agent.
-	log, err := os.OpenFile(filepath.Join(config.Paths.Home, "agent.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := claimfile.Append(filepath.Join(config.Paths.Home, "agent.log"))
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func makeVenv(dir, requirements string, stdout, stderr io.Writer) error {
 		return err
 	}
 	// A pip of another step, or of one that was killed, may still be writing to it.
-	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o664)
+	lock, err := claimfile.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o664)
 	if err != nil {
 		return err
 	}

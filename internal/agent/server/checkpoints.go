@@ -208,7 +208,8 @@ func (f *finder) candidate(name string, entry fs.FileInfo, marked bool) *candida
 
 // entriesOf returns the entries of a folder, by name. It follows no link, and the bound is on their number.
 func entriesOf(path string) (map[string]fs.FileInfo, error) {
-	dir, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	const folder = syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
+	dir, err := os.OpenFile(path, os.O_RDONLY|folder, 0) //nolint:forbidigo // package claimfile opens files
 	if err != nil {
 		return nil, err
 	}

@@ -69,8 +69,8 @@ func (j *job) collectives(ctx context.Context, live []agent.RankStatus) map[int]
 		if info, err := os.Lstat(pipe); err != nil || info.Mode().Type() != os.ModeNamedPipe {
 			continue
 		}
-		_ = os.Remove(dump) // an earlier one
-		writer, err := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		_ = os.Remove(dump)                                                 // an earlier one
+		writer, err := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0) //nolint:forbidigo // it is a FIFO
 		if err != nil {
 			continue
 		}

@@ -189,7 +189,7 @@ func (st *stage) write(entry int, r io.Reader) (err error) {
 	if st.Entries[entry].Executable {
 		mode = 0o555
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	f, err := claimfile.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}

@@ -194,7 +194,7 @@ func checkManifest(m tree.Manifest, hash tree.Digest) error {
 // support locks, only renames protect the root: no incomplete tree gets its name, but two agents may do the same work.
 func (s *Store) lock() (unlock func(), err error) {
 	s.mu.Lock()
-	f, err := os.OpenFile(filepath.Join(s.root, lockFile), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o664)
+	f, err := claimfile.OpenFile(filepath.Join(s.root, lockFile), os.O_CREATE|os.O_RDWR, 0o664)
 	if err != nil {
 		s.mu.Unlock()
 		return nil, err

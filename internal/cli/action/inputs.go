@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -127,7 +127,7 @@ func (in inputs) settings(getenv func(string) string) (s settings, err error) {
 		s.config = &rest.Config{Host: in[serverInput], BearerToken: in[tokenInput], TLSClientConfig: rest.TLSClientConfig{CAData: []byte(in[authorityInput])}}
 	}
 	if path := in[clusterFileInput]; path != "" {
-		content, err := os.ReadFile(filepath.Join(getenv("GITHUB_WORKSPACE"), path))
+		content, err := claimfile.Read(filepath.Join(getenv("GITHUB_WORKSPACE"), path), 1<<20)
 		var file cluster.File
 		if err == nil {
 			file, err = cluster.Load(path, content)

@@ -78,7 +78,7 @@ func read(ctx context.Context, clients *kube.Clients) (list, error) {
 func claimOf(object *corev1.PersistentVolumeClaim, receipts []receipt.Receipt) (c claim, ok bool) {
 	c = claim{Name: object.Name, Environment: object.Labels[objects.EnvironmentLabel], Size: kube.ClaimSize(object), Created: object.CreationTimestamp.Time, uid: object.UID}
 	for _, r := range receipts { // the newest first
-		if c.Environment != "" && r.Environment == c.Environment || r.Record != nil && slices.Contains(r.Record.Claims, c.Name) {
+		if c.Environment != "" && c.isOf(r.Environment) || r.Record != nil && slices.Contains(r.Record.Claims, c.Name) {
 			c.LastRun, c.LastUse = r.Run, r.Ended
 			break
 		}
@@ -119,11 +119,30 @@ func free(ctx context.Context, clients *kube.Clients, names []string) (list, err
 		switch c := all[i]; {
 		case len(c.Pods) > 0:
 			problems = append(problems, fail.Becausef(fail.EnvironmentBusy, "%s: it is mounted by %s", at, strings.Join(c.Pods, ", ")))
-		case slices.ContainsFunc(leases.Items, func(l coordinationv1.Lease) bool { return l.Name == c.Environment }):
-			problems = append(problems, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "%s: its environment %s exists", at, c.Environment), "mlenv down %s -n %s", c.Environment, clients.Namespace))
 		default:
-			doomed = append(doomed, c)
+			users := environmentsOf(c, leases.Items)
+			if len(users) == 0 {
+				doomed = append(doomed, c)
+				continue
+			}
+			busy := fail.Becausef(fail.EnvironmentBusy, "%s: its environment %s exists", at, users[0])
+			problems = append(problems, fail.Advise(busy, "mlenv down %s -n %s", users[0], clients.Namespace))
 		}
 	}
 	return doomed, errors.Join(problems...)
+}
+
+// environmentsOf returns the environments with a Lease that mount the claim, or would once they have nodes. Several may share it.
+func environmentsOf(c claim, leases []coordinationv1.Lease) (names []string) {
+	for _, l := range leases {
+		if c.isOf(l.Name) {
+			names = append(names, l.Name)
+		}
+	}
+	return names
+}
+
+// isOf reports whether the environment created the claim, or mounts it.
+func (c claim) isOf(environment string) bool {
+	return environment == c.Environment || objects.NamesOf(environment).MayMount(c.Name)
 }

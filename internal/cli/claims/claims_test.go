@@ -44,9 +44,11 @@ func namespace(t *testing.T) *kube.Clients {
 	}
 	for _, object := range []runtime.Object{
 		claim("old-workspace", "old"), claim("old-datasets", "old"), claim("live-workspace", "live"), claim("live-datasets", "live"), claim("mine", ""),
+		claim("ml-dev-workspace", "ml-dev-env"), claim("ml-dev-datasets-ml-dev-env-a-1", "gone"),
 		claim("postgres", ""), claim("probe", "old", metav1.OwnerReference{Name: "lease"}),
 		pod("live-0", "live-workspace", corev1.PodRunning), pod("ended", "old-workspace", corev1.PodSucceeded), pod("pending", "mine", corev1.PodPending),
 		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "live", Labels: objects.Labels("live")}},
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ml-dev-env-a", Labels: objects.Labels("ml-dev-env-a")}},
 	} {
 		if err := client.Tracker().Add(object); err != nil {
 			t.Fatal(err)
@@ -72,12 +74,14 @@ func TestList(t *testing.T) {
 	if err := all.print(&out, now); err != nil {
 		t.Fatal(err)
 	}
-	want := `NAME            ENVIRONMENT  SIZE   AGE   LAST USE
-mine            -            100Gi  9d0h  now, by pending
-old-datasets    old          100Gi  9d0h  3h0m ago, by run second
-old-workspace   old          100Gi  9d0h  3h0m ago, by run second
-live-datasets   live         100Gi  9d0h  unknown
-live-workspace  live         100Gi  9d0h  now, by live-0
+	want := `NAME                            ENVIRONMENT  SIZE   AGE   LAST USE
+mine                            -            100Gi  9d0h  now, by pending
+old-datasets                    old          100Gi  9d0h  3h0m ago, by run second
+old-workspace                   old          100Gi  9d0h  3h0m ago, by run second
+live-datasets                   live         100Gi  9d0h  unknown
+live-workspace                  live         100Gi  9d0h  now, by live-0
+ml-dev-datasets-ml-dev-env-a-1  gone         100Gi  9d0h  unknown
+ml-dev-workspace                ml-dev-env   100Gi  9d0h  unknown
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -102,6 +106,8 @@ func TestDelete(t *testing.T) {
 		{"one of two is mounted", []string{"old-datasets", "live-workspace"}, "yes\n", true, "", fail.EnvironmentBusy, "mounted by live-0"},
 		{"mounted by a pod that waits", []string{"mine"}, "", true, "", fail.EnvironmentBusy, "mounted by pending"},
 		{"its environment exists", []string{"live-datasets"}, "", true, "", fail.EnvironmentBusy, "its environment live exists"},
+		{"another environment shares it", []string{"ml-dev-workspace"}, "", true, "", fail.EnvironmentBusy, "ml-dev-env-a exists"},
+		{"a node's own claim", []string{"ml-dev-datasets-ml-dev-env-a-1"}, "", true, "", fail.EnvironmentBusy, "ml-dev-env-a exists"},
 		{"another program's", []string{"postgres"}, "", true, "", fail.InvalidInput, "claim ns/postgres"},
 		{"of a lease", []string{"probe"}, "", true, "", fail.InvalidInput, "claim ns/probe"},
 	} {

@@ -75,7 +75,7 @@ func deleteCommand() *cobra.Command {
 		Use:   "delete CLAIM...",
 		Short: "Delete claims and all files on them",
 		Long: `Delete claims and all files on them: checkpoints, logs and datasets. mlenv asks before it deletes. It refuses a claim that
-a pod mounts, or whose environment exists; if it refuses one, it deletes none.
+a pod mounts, or that an existing environment uses; if it refuses one, it deletes none.
 
 Exit code 0: deleted; 1: not deleted; 2: wrong usage, or no such claim.`,
 		Example: `  mlenv claims delete h-kim-workspace h-kim-datasets`,

@@ -90,7 +90,7 @@ func (s *shell) run(cmd *cobra.Command) error {
 	run := kube.Exec{
 		Namespace: clients.Namespace, Pod: objects.NamesOf(s.Environment).PodName(s.node), Container: objects.TrainContainer,
 		Command: slices.Concat([]string{agent.Program, "exec", "--shell=" + id, "--"}, s.command),
-		Stdin:   os.Stdin, Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
+		Stdin:   os.Stdin, Stdout: step.Unfiltered(cmd.OutOrStdout()), Stderr: step.Unfiltered(cmd.ErrOrStderr()),
 	}
 	if term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stdout.Fd())) {
 		restore, sizes, err := takeTerminal(ctx)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -123,7 +122,7 @@ func (f *Flags) choose(ctx context.Context, clients *kube.Clients, log *slog.Log
 	if err != nil {
 		return nil //nolint:nilerr // the command itself reports what it may not read
 	}
-	client := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now}
+	client := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: clients.Now}
 	me, err := client.Person(ctx)
 	all := found.Items
 	mine := slices.DeleteFunc(slices.Clone(all), func(l coordinationv1.Lease) bool { return err != nil || lease.HolderOf(&l).ID != me.ID })

@@ -152,6 +152,32 @@ node 1: talking to the agent of node 1: nobody listens
 	}
 }
 
+// TestTopIsPlain: what agents answer neither steers the terminal nor forges a line.
+func TestTopIsPlain(t *testing.T) {
+	const hostile = "\x1b]0;title\x07\x1b[2J\x9b31m\nnode 0: forged"
+	state := State{Environment: "env", Jobs: []Job{{Run: hostile, Step: 1, Loss: hostile}}, Nodes: []Node{
+		{KubernetesNode: hostile, Problem: hostile, GPUs: []agent.GPU{{Fault: hostile, Throttled: []string{hostile}}}},
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	asked := false
+	var out bytes.Buffer
+	err := redraw(ctx, &out, func() (int, int) { return 200, 24 }, nil, func() (State, error) {
+		if asked {
+			return state, errors.New("over")
+		}
+		asked = true
+		time.AfterFunc(10*time.Millisecond, cancel)
+		return state, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.NewReplacer("\x1b[H", "", "\x1b[K", "", "\x1b[J", "", "\r\n", "\n").Replace(strings.TrimPrefix(out.String(), "\x1b[2J"))
+	if strings.ContainsAny(text, "\x1b\x07") || strings.Contains(text, "\x9b") || strings.Contains(text, "\nnode 0: forged") {
+		t.Errorf("got %q", text)
+	}
+}
+
 // top prints the table at once and at every tick. Ctrl-C ends it without an error, and the end of the environment ends it
 // with one.
 func TestTopRedraws(t *testing.T) {

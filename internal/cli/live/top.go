@@ -50,9 +50,8 @@ Exit code 0: shown; 1: there is no such environment, or no node answers; 2: wron
 				return err
 			}
 			defer s.nodes.Close()
-			file, _ := cmd.OutOrStdout().(*os.File)
-			if !once && output.ForPeople() && file != nil && term.IsTerminal(int(file.Fd())) {
-				return s.showLive(cmd.Context(), file, every)
+			if terminal := step.Raw(cmd.OutOrStdout()); terminal != nil && !once && output.ForPeople() {
+				return s.showLive(cmd.Context(), terminal, every)
 			}
 			report, err := s.ask(cmd.Context())
 			if err != nil {
@@ -99,7 +98,7 @@ func redraw(ctx context.Context, out io.Writer, size func() (width, height int),
 			return err
 		}
 		width, height := size()
-		if _, err := io.WriteString(out, screen(text.String(), width, height)); err != nil {
+		if _, err := io.WriteString(out, screen(humanize.Plain(text.String()), width, height)); err != nil {
 			return err
 		}
 		select {
@@ -179,7 +178,7 @@ func (j Job) String() string {
 
 // columns are the values of columns after the node's number; "-" is not known.
 func (n Node) columns() []string {
-	columns := []string{n.KubernetesNode, "-", "-", "-", "-", "-", "-", "-"}
+	columns := []string{humanize.OneLine(n.KubernetesNode, 100), "-", "-", "-", "-", "-", "-", "-"}
 	if n.KubernetesNode == "" {
 		columns[0] = "-"
 		return columns

@@ -49,9 +49,10 @@ type display struct {
 // newDisplay uses the last line and colors only on a terminal.
 func newDisplay(out io.Writer, phases int) *display {
 	d := &display{out: out, now: time.Now, phases: phases, began: map[string]time.Time{}}
-	if terminal(out) {
+	if terminal := step.Raw(out); terminal != nil {
+		d.out = terminal
 		d.width = func() int {
-			width, _, err := term.GetSize(int(out.(*os.File).Fd()))
+			width, _, err := term.GetSize(int(terminal.Fd()))
 			if err != nil || width < 20 {
 				return 80
 			}
@@ -62,15 +63,10 @@ func newDisplay(out io.Writer, phases int) *display {
 	return d
 }
 
-func terminal(out io.Writer) bool {
-	file, ok := out.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
-}
-
 // outlive returns an output that may lose its reader, as in mlenv run ... | head -3, without an end of this program, which the run
 // may need. gone is called then.
 func outlive(out io.Writer, gone func()) io.Writer {
-	if terminal(out) {
+	if step.Raw(out) != nil {
 		return out
 	}
 	// If the signal has a receiver, a broken pipe is an error of a write, and does not end the program.
@@ -109,7 +105,7 @@ func (d *display) observe(e launch.Event) {
 		if e.Retry > 0 {
 			text = fmt.Sprintf("%s started again, attempt %d", e.Task, e.Retry+1)
 		}
-		d.writeLine(d.bold("== " + text))
+		d.writeHead(text)
 	case launch.TaskWaiting:
 		d.writeLine(fmt.Sprintf("== %s waits: %s", e.Task, humanize.OneLine(e.Text, 500)))
 		if e.Next != "" {
@@ -123,7 +119,7 @@ func (d *display) observe(e launch.Event) {
 		}
 		d.ended++
 		d.order = slices.DeleteFunc(d.order, func(task string) bool { return task == e.Task })
-		d.writeLine(d.bold("== " + endOf(e.Ended)))
+		d.writeHead(endOf(e.Ended))
 	case launch.Line:
 		d.writeLine("[" + e.Task + "] " + humanize.PlainLine(e.Text))
 	}
@@ -210,9 +206,18 @@ func (d *display) end() {
 	d.over = true
 }
 
-func (d *display) writeLine(line string) {
+// writeHead writes the line of an event.
+func (d *display) writeHead(text string) {
+	if text = "== " + humanize.PlainLine(text); d.color {
+		text = "\x1b[1m" + text + "\x1b[0m"
+	}
+	d.write(text + "\n")
+}
+
+func (d *display) writeLine(line string) { d.write(humanize.Plain(line) + "\n") }
+
+func (d *display) write(line string) {
 	d.clear()
-	line += "\n"
 	if d.release != nil {
 		line = strings.ReplaceAll(line, "\n", "\r\n")
 	}
@@ -245,11 +250,4 @@ func (d *display) status() {
 	d.clear()
 	fmt.Fprint(d.out, humanize.OneLine(text, d.width()-4))
 	d.rewrites = true
-}
-
-func (d *display) bold(text string) string {
-	if !d.color {
-		return text
-	}
-	return "\x1b[1m" + text + "\x1b[0m"
 }

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -58,7 +57,8 @@ func chooseEnvironment(ctx context.Context, clients *kube.Clients, pipeline *v1.
 }
 
 func leasesOf(clients *kube.Clients) lease.Client {
-	return lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	log := slog.New(slog.DiscardHandler)
+	return lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: clients.Now, Log: log}
 }
 
 // holderOf is the run or user that holds the environment, or the run that will, "" for none.

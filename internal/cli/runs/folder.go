@@ -7,13 +7,13 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -173,7 +173,7 @@ func copyTree(to, from string, manifest tree.Manifest) error {
 }
 
 func copyFile(to, from string, executable bool) error {
-	in, err := os.Open(from)
+	in, err := claimfile.Open(from)
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func copyFile(to, from string, executable bool) error {
 	if executable {
 		mode = 0o755
 	}
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	out, err := claimfile.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
 		return err
 	}
@@ -192,15 +192,16 @@ func copyFile(to, from string, executable bool) error {
 
 // describeFolder is the commit of the folder, with -dirty if it has changes; "" without git.
 func describeFolder(ctx context.Context, dir string) string {
-	git := func(args ...string) (string, error) {
-		out, err := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...).Output()
-		return strings.TrimSpace(string(out)), err
-	}
-	commit, err := git("rev-parse", "HEAD")
+	repository, err := git.OpenFolder(ctx, dir)
 	if err != nil {
 		return ""
 	}
-	if changes, err := git("status", "--porcelain", "--", "."); err != nil || changes != "" {
+	defer repository.Close()
+	commit, err := repository.Commit(ctx)
+	if err != nil {
+		return ""
+	}
+	if changed, err := repository.Changed(ctx, true); err != nil || changed {
 		return commit + "-dirty"
 	}
 	return commit

@@ -69,8 +69,8 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
 		switch {
 		case o.rank >= 0:
 			out := cmd.OutOrStdout()
-			if terminal(out) {
-				plain := plainLog(out)
+			if terminal := step.Raw(out); terminal != nil {
+				plain := plainLog(terminal)
 				defer plain.Flush()
 				out = plain
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -180,7 +181,7 @@ func writePage(out io.Writer, path string, r receipt.Receipt) error {
 	if path == "-" {
 		return report.Write(out, r)
 	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	file, err := claimfile.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {
 		return step.Usage(fail.Advise(fail.Becausef(fail.InvalidInput, "writing the report %s: the file exists: want a new one", path),
 			"rm %s, or name another file", path))

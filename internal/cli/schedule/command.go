@@ -217,7 +217,7 @@ func fireCommand() *cobra.Command {
 		Hidden: true, // the CronJob calls it
 		Args:   cobra.ExactArgs(1),
 		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
-			n := &nightJob{clients: clients, log: step.TextLog(cmd.OutOrStdout()), now: time.Now}
+			n := &nightJob{clients: clients, log: step.TextLog(cmd.OutOrStdout()), now: clients.Now}
 			return exitOf(n.fire(cmd.Context(), args[0], job))
 		}),
 	}

@@ -66,22 +66,22 @@ type Options struct {
 	// Patience bounds the time of the API server's answers and of each of the three requests to a node; 0 is 6 s. So
 	// an examination takes four times that at most.
 	Patience time.Duration
-	// Now is the clock; nil is the machine's.
+	// Now is the clock; nil is the API server's.
 	Now func() time.Time
 }
 
-func (o Options) withDefaults() Options {
+func (o Options) withDefaults(clients *kube.Clients) Options {
 	o.QuietAfter = cmp.Or(o.QuietAfter, 3*time.Minute)
 	o.Patience = cmp.Or(o.Patience, 6*time.Second)
 	if o.Now == nil {
-		o.Now = time.Now
+		o.Now = clients.Now
 	}
 	return o
 }
 
 // Examine examines the environment of that name. Anything that cannot be read is itself a finding.
 func Examine(ctx context.Context, clients *kube.Clients, name string, o Options) Report {
-	o = o.withDefaults()
+	o = o.withDefaults(clients)
 	e := examination{clients: clients, namespace: clients.Namespace, name: name, Options: o, now: o.Now()}
 	e.readCluster(ctx)
 	if e.missing() {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -51,7 +50,8 @@ func (e *examination) readCluster(ctx context.Context) {
 	var group sync.WaitGroup
 	group.Go(func() { e.cluster, e.clusterErr = diagnose.Collect(ctx, e.clients.Kube, e.namespace, e.name) })
 	group.Go(func() {
-		leases := lease.Client{Kube: e.clients.Kube, Tekton: e.clients.Tekton, Namespace: e.namespace, Now: func() time.Time { return e.now }, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+		log := slog.New(slog.DiscardHandler)
+		leases := lease.Client{Kube: e.clients.Kube, Tekton: e.clients.Tekton, Namespace: e.namespace, Now: e.Now, Log: log}
 		found, err := leases.Find(ctx, e.name)
 		if err != nil {
 			e.leaseErr = err

@@ -107,12 +107,7 @@ func Ends(lease *coordinationv1.Lease) time.Time {
 	if lease.Spec.RenewTime == nil || lease.Spec.LeaseDurationSeconds == nil {
 		return time.Time{}
 	}
-	renewed := time.Time{}
-	for _, change := range lease.ManagedFields {
-		if change.Time != nil && change.Time.After(renewed) {
-			renewed = change.Time.Time
-		}
-	}
+	renewed := kube.Changed(lease)
 	if renewed.IsZero() {
 		renewed = lease.Spec.RenewTime.Time
 	}

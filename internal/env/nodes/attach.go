@@ -18,7 +18,7 @@ import (
 // the Lease if ctx has ended because the run ends without its finally tasks, so that no teardown follows. The error is
 // EnvironmentMissing if the run does not hold the environment; a person works with any.
 func Attach(ctx context.Context, clients *kube.Clients, log *slog.Logger, name, certs string, of run.Flags) (set Set, detach func(), err error) {
-	leases := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log}
+	leases := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: clients.Now, Log: log}
 	hold, err := holdOf(ctx, leases, name, of)
 	if err != nil {
 		return nil, nil, err
@@ -39,7 +39,7 @@ func Attach(ctx context.Context, clients *kube.Clients, log *slog.Logger, name, 
 		// The rest of the 30 s between SIGTERM and SIGKILL.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
-		ending, err := run.EndingOf(ctx, clients.Tekton, clients.Namespace, of.Name, types.UID(of.UID), of.Task, time.Now())
+		ending, err := run.EndingOf(ctx, clients.Tekton, clients.Namespace, of.Name, types.UID(of.UID), of.Task, clients.Now())
 		if err != nil || !ending.NoFinally {
 			return // a teardown follows, or may
 		}

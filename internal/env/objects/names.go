@@ -3,6 +3,7 @@ package objects
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -71,6 +72,20 @@ func (n Names) ShowCredential(namespace string, s agent.Service) string {
 
 // PodName is the pod of a node, which counts from 0.
 func (n Names) PodName(node int) string { return n.StatefulSet + "-" + strconv.Itoa(node) }
+
+// MayMount reports whether the environment's nodes mount the claim, if it exists: a shared one, or one of each node.
+func (n Names) MayMount(claim string) bool {
+	for _, name := range []string{n.Workspace, n.Datasets} {
+		if node, own := strings.CutPrefix(claim, name+"-"+n.StatefulSet+"-"); own {
+			number, err := strconv.Atoi(node)
+			return err == nil && claim == name+"-"+n.PodName(number)
+		}
+		if claim == name {
+			return true
+		}
+	}
+	return false
+}
 
 // Suffix follows the pod's name in its DNS name.
 func (n Names) Suffix(namespace string) string { return n.Service + "." + namespace + ".svc" }

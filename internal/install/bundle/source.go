@@ -1,16 +1,18 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
 const module = "github.com/ml-dev-env/ml-dev-env"
@@ -32,30 +34,24 @@ var compiled = [...]string{"go.mod", "go.sum", "LICENSE", "embed.go", "cmd", "im
 
 // Describe reads the sources' revision from git, and their version unless it is given: "devel" without git.
 func Describe(ctx context.Context, dir, version string) Source {
-	source := Source{Dir: dir, Version: version}
+	source := Source{Dir: dir, Version: cmp.Or(version, "devel")}
+	repository, err := git.OpenFolder(ctx, dir)
+	if err != nil {
+		return source
+	}
+	defer repository.Close()
 	if version == "" {
-		source.Version = "devel"
-		if text := git(ctx, dir, "describe", "--tags", "--always", "--dirty"); text != "" {
-			source.Version = text
+		if tag, err := repository.Version(ctx); err == nil {
+			source.Version = tag
+			if changed, err := repository.Changed(ctx, false); err != nil || changed {
+				source.Version += "-dirty"
+			}
 		}
 	}
-	args := append([]string{"log", "--max-count=1", "--format=%H %ct", "--"}, compiled[:]...)
-	if revision, seconds, ok := strings.Cut(git(ctx, dir, args...), " "); ok {
-		if at, err := strconv.ParseInt(seconds, 10, 64); err == nil {
-			source.Revision, source.Changed = revision, time.Unix(at, 0).UTC()
-		}
+	if revision, at, err := repository.LastChange(ctx, compiled[:]...); err == nil {
+		source.Revision, source.Changed = revision, at
 	}
 	return source
-}
-
-func git(ctx context.Context, dir string, args ...string) string {
-	cmd := exec.CommandContext(ctx, "git", args...)
-	cmd.Dir = dir
-	out, err := cmd.Output()
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(out))
 }
 
 // Platforms are those of OpenShift's nodes with NVIDIA's GPUs.

@@ -2,7 +2,9 @@ package release
 
 import (
 	"bytes"
+	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -77,6 +79,50 @@ func uses(value any) (actions []string) {
 		}
 	}
 	return actions
+}
+
+// ofTraining matches the action's outputs whose text a training chooses.
+var ofTraining = regexp.MustCompile(`outputs\.(metrics|message)\b`)
+
+// runnersFile matches the files whose content GitHub renders, or obeys.
+var runnersFile = regexp.MustCompile(`GITHUB_(STEP_SUMMARY|OUTPUT|ENV|PATH|STATE)|::[a-z-]+`)
+
+// TestNoWorkflowShowsATrainingsText fails if a step of a workflow writes the text of a training to where GitHub renders it or reads
+// commands, or puts an output into a script.
+func TestNoWorkflowShowsATrainingsText(t *testing.T) {
+	for _, path := range append(files(t, `\.ya?ml$`, ".github", "examples/github"), filepath.Join(root, "action.yml")) {
+		var workflow any
+		if err := yaml.Unmarshal(read(t, path), &workflow); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		for script, variables := range scripts(workflow) {
+			if ofTraining.MatchString(variables) && runnersFile.MatchString(script) {
+				t.Errorf("%s writes a training's text to where GitHub renders or obeys it: %s", path, script)
+			}
+			if strings.Contains(script, "${{") && ofTraining.MatchString(script) {
+				t.Errorf("%s has a training's text in a script: %s", path, script)
+			}
+		}
+	}
+}
+
+// scripts returns the variables of each step with a script, as text, by the script.
+func scripts(value any) map[string]string {
+	found := map[string]string{}
+	switch value := value.(type) {
+	case map[string]any:
+		if script, is := value["run"].(string); is {
+			found[script] = fmt.Sprint(value["env"])
+		}
+		for _, inner := range value {
+			maps.Copy(found, scripts(inner))
+		}
+	case []any:
+		for _, inner := range value {
+			maps.Copy(found, scripts(inner))
+		}
+	}
+	return found
 }
 
 // TestDockerfilesNameTheirBase fails if a Dockerfile names its base image by tag. The digest of 25.08 is not known for

@@ -3,7 +3,11 @@ package receipt
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
@@ -11,27 +15,121 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// encode leaves out what matters least until the rest fits: first the indentation, then what all healthy ranks and nodes have
-// in common, then tails, the curve, and the failed ranks after the first ones. LeftOut names the parts.
+// encode leaves out what matters least until the rest fits: first the indentation and the ends of very long texts, then what all
+// healthy ranks and nodes have in common, then tails, the curve, the failed ranks after the first ones, and all that is
+// longer than usual. In the end the core is left, which always fits. LeftOut names the parts.
 func encode(r Receipt) ([]byte, error) {
 	content, err := json.MarshalIndent(r, "", "  ")
-	if err == nil && len(content) > maxSize {
-		var own Receipt // the caller's stays as it is
+	if err == nil && len(content) <= maxSize {
+		return content, nil
+	}
+	own := r
+	if err == nil {
+		own = Receipt{} // the caller's stays as it is
 		err = json.Unmarshal(content, &own)
-		for _, shorten := range []func(*Receipt){
-			func(*Receipt) {}, dropHealthyRanks, dropLikeTransports, dropGoodPairs, dropHealthyNodes, dropTails, dropCurve, dropLaterRanks,
-		} {
-			if err != nil || len(content) <= maxSize {
-				break
-			}
-			shorten(&own)
-			content, err = json.Marshal(own)
+	}
+	if err != nil { // a value that JSON does not have
+		core(&own)
+	}
+	for _, shorten := range []func(*Receipt){
+		func(*Receipt) {}, bound(16<<10, math.MaxInt), dropHealthyRanks, dropLikeTransports, dropGoodPairs, dropHealthyNodes, dropTails,
+		dropCurve, dropLaterRanks, bound(1<<10, 1000), bound(256, 100), core,
+	} {
+		shorten(&own)
+		if content, err = json.Marshal(own); err == nil && len(content) <= maxSize {
+			return content, nil
 		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("encoding the receipt of %s: %w", r.Run, err)
+	return nil, fmt.Errorf("encoding the receipt of %s: %d bytes, %w", r.Run, len(content), err)
+}
+
+// bound cuts longer texts and lists, wherever they are.
+func bound(bytes, elements int) func(*Receipt) {
+	return func(r *Receipt) {
+		content, err := json.Marshal(r)
+		if err != nil {
+			return // the core has the last word
+		}
+		var tree any
+		decoder := json.NewDecoder(strings.NewReader(string(content)))
+		decoder.UseNumber()
+		if err := decoder.Decode(&tree); err != nil {
+			return
+		}
+		b := bounds{bytes: bytes, elements: elements}
+		if content, err = json.Marshal(b.of(tree)); err != nil || !b.cut {
+			return
+		}
+		var bounded Receipt
+		if err := json.Unmarshal(content, &bounded); err != nil {
+			return
+		}
+		*r = bounded
+		part := fmt.Sprintf("the ends of texts over %d bytes", bytes)
+		if elements < math.MaxInt {
+			part += fmt.Sprintf(" and of lists over %d elements", elements)
+		}
+		r.note(part)
 	}
-	return content, nil
+}
+
+type bounds struct {
+	bytes, elements int
+	cut             bool
+}
+
+func (b *bounds) of(value any) any {
+	switch value := value.(type) {
+	case string:
+		short := truncate(value, b.bytes)
+		b.cut = b.cut || short != value
+		return short
+	case []any:
+		b.cut = b.cut || len(value) > b.elements
+		value = value[:min(len(value), b.elements)]
+		for i := range value {
+			value[i] = b.of(value[i])
+		}
+		return value
+	case map[string]any:
+		kept := make(map[string]any, len(value))
+		for i, name := range slices.Sorted(maps.Keys(value)) {
+			if i >= b.elements || len(name) > b.bytes {
+				b.cut = true
+				continue
+			}
+			kept[name] = b.of(value[name])
+		}
+		return kept
+	}
+	return value
+}
+
+func truncate(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "..."
+}
+
+// core leaves what a receipt always has: which run it was, what it trained, and how it ended.
+func core(r *Receipt) {
+	*r = Receipt{
+		Run: r.Run, RunUID: r.RunUID, Namespace: r.Namespace, Environment: r.Environment, Schedule: r.Schedule,
+		Verdict: r.Verdict, Reason: r.Reason, Message: r.Message, Regression: r.Regression, Started: ofJSON(r.Started), Ended: ofJSON(r.Ended),
+		Repository: r.Repository, Commit: r.Commit, Tree: r.Tree, Image: r.Image, Mode: r.Mode, ModeReason: r.ModeReason, Storage: r.Storage,
+		Training: r.Training, Cause: r.Cause, Record: r.Record, Teardown: r.Teardown,
+	}
+	bound(500, 20)(r)
+	r.LeftOut = []string{"everything but the run and its end"}
+}
+
+// ofJSON returns a time that JSON can hold.
+func ofJSON(at time.Time) time.Time {
+	if year := at.Year(); year < 0 || year > 9999 {
+		return time.Time{}
+	}
+	return at
 }
 
 // leaveOut returns a list without the elements to drop, and notes their number.

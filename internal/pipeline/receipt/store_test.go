@@ -3,6 +3,7 @@ package receipt
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -138,6 +139,76 @@ func TestLargeReceipt(t *testing.T) {
 			}
 			if after, _ := json.Marshal(r); string(after) != string(before) {
 				t.Error("the caller's receipt was changed")
+			}
+		})
+	}
+}
+
+// TestReceiptAlwaysFits: whatever is in it, a run gets a receipt with its verdict.
+func TestReceiptAlwaysFits(t *testing.T) {
+	long := strings.Repeat("<\x01x", 100<<10)
+	for name, change := range map[string]func(*Receipt){
+		"one long argument": func(r *Receipt) { r.Training.Args = []string{long} },
+		"many arguments":    func(r *Receipt) { r.Training.Args = slices.Repeat([]string{strings.Repeat("x", 1000)}, 3000) },
+		"long models": func(r *Receipt) {
+			for i := range 1000 {
+				r.Nodes = append(r.Nodes, Node{Node: i, Model: strings.Repeat("x", 2000), KubernetesNode: fmt.Sprint(i)})
+			}
+		},
+		"long symptoms": func(r *Receipt) {
+			for range 200 {
+				r.Attempts = append(r.Attempts, agent.Attempt{Symptom: strings.Repeat("x", 8000)})
+			}
+		},
+		"long messages": func(r *Receipt) { r.Message, r.Regression, r.ModeReason, r.Teardown = long, long, long, long },
+		"many variables": func(r *Receipt) {
+			r.NCCL = map[string]string{long: "x"}
+			for i := range 20_000 {
+				r.NCCL[fmt.Sprintf("NCCL_%d_%s", i, strings.Repeat("x", 100))] = "1"
+			}
+		},
+		"large metrics":            func(r *Receipt) { r.Metrics = []byte(`{"loss":"` + strings.Repeat("x", 2<<20) + `"}`) },
+		"metrics that are no JSON": func(r *Receipt) { r.Metrics = []byte(`{"loss":NaN}`) },
+		"a time that JSON has not": func(r *Receipt) { r.Started = time.Date(12_000, 1, 1, 0, 0, 0, 0, time.UTC) },
+		"a phase of such a time": func(r *Receipt) {
+			r.Phases = []Phase{{Name: "train", Ended: time.Date(12_000, 1, 1, 0, 0, 0, 0, time.UTC)}}
+		},
+		"a number that JSON has not": func(r *Receipt) { r.Ranks = []Rank{{Seconds: math.Inf(1)}} },
+		"a long traceback": func(r *Receipt) {
+			r.Cause = &cause.Culprit{Rank: 3, Python: &agent.PythonError{Message: long, Traceback: slices.Repeat([]string{long}, 3)}}
+		},
+		"many claims": func(r *Receipt) { r.Record = &Record{Folder: long, Claims: slices.Repeat([]string{"claim"}, 100_000)} },
+		"everything": func(r *Receipt) {
+			r.Message, r.Image, r.ExcludedNodes = long, long, slices.Repeat([]string{"node"}, 100_000)
+			r.Training.Args = slices.Repeat([]string{long[:100_000]}, 20)
+			for i := range 1500 {
+				r.Attempts = append(r.Attempts, agent.Attempt{Message: long[:300], LeftOut: slices.Repeat([]string{"node"}, 20)})
+				r.Phases = append(r.Phases, Phase{Name: fmt.Sprint(i, long[:300])})
+				r.Nodes = append(r.Nodes, Node{Node: i, Model: long[:300]})
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset()
+			r := Receipt{Run: "train-1", RunUID: "1-2", Namespace: "ns", Environment: "env", Verdict: Failed, Reason: "RankFailed",
+				Training: &Training{Script: "train.py", Launcher: agent.Torchrun, Nodes: 2}}
+			change(&r)
+			if err := Write(t.Context(), client, r); err != nil {
+				t.Fatal(err)
+			}
+			config, err := client.CoreV1().ConfigMaps("ns").Get(t.Context(), "train-1-receipt", metav1.GetOptions{})
+			if err != nil || len(config.Data[key]) > maxSize {
+				t.Fatalf("%d bytes, %v; want at most %d", len(config.Data[key]), err, maxSize)
+			}
+			got, err := Read(t.Context(), client, "ns", "train-1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Verdict != Failed || got.Reason != r.Reason || got.RunUID != r.RunUID || got.Training == nil || got.Training.Nodes != 2 {
+				t.Errorf("got %.300v", got)
+			}
+			if len(got.LeftOut) == 0 {
+				t.Error("it does not tell what is missing")
 			}
 		})
 	}

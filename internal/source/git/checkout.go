@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
@@ -127,7 +128,7 @@ func (c *checkout) fetchPointers(ctx context.Context) error {
 	for _, m := range c.modules {
 		var own []pointerFile
 		for _, path := range m.small {
-			content, err := c.root.ReadFile(m.prefix + path)
+			content, err := claimfile.ReadIn(c.root, m.prefix+path, maxPointer)
 			if err != nil {
 				return err
 			}

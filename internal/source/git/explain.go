@@ -26,7 +26,7 @@ var (
 	messageNoGit        = regexp.MustCompile(`dumb http transport|not valid: is this a git repository|invalid server response|expected service|invalid content-type (\S+)`)
 	messageSilent       = regexp.MustCompile(`Operation too slow|i/o timeout|Operation timed out`)
 	messageBrokenOff    = regexp.MustCompile(`RPC failed; curl [^\n]*|unexpected disconnect[^\n]*|Connection reset by peer|Empty reply from server|non-properly terminated`)
-	messageNoMemory     = regexp.MustCompile(`[Oo]ut of memory|Cannot allocate memory|failed to map`)
+	messageNoMemory     = regexp.MustCompile(`[Oo]ut of memory|[Cc]annot allocate memory|failed to map`)
 	messageKilled       = regexp.MustCompile(`died of signal \d+|CPU time limit exceeded|invalid index-pack output`)
 	messageDiskFull     = regexp.MustCompile(`No space left on device|[Dd]isk quota exceeded`)
 	messageInsecure     = regexp.MustCompile(`Protocol "?http"? (?:not supported|disabled)|refusing insecure redirect`)
@@ -229,6 +229,13 @@ func (r *repository) explainLFS(ctx context.Context, err error) error {
 	next := "git lfs fetch --all && git lfs push --all origin   # in a clone that has the objects"
 	code := status(text)
 	switch {
+	case messageNoMemory.MatchString(text):
+		return fail.Advise(fail.Becausef(fail.LFSPointers, "fetching LFS objects of %s: git-lfs needs more than %d MiB of memory: %s",
+			r.address, r.limits.memory>>20, r.words(text)), "check the LFS server: its answers are too large")
+	case messageKilled.MatchString(text):
+		return fail.Advise(fail.Becausef(fail.LFSPointers,
+			"fetching LFS objects of %s: git-lfs was killed: it needs more than %s of processor time, or more memory than the container has: %s",
+			r.address, r.limits.cpu, r.words(text)), adviseDatasets)
 	case messageUntrusted.MatchString(text):
 		next = "put the CA of the LFS server, as PEM, under ca-bundle.crt into the ConfigMap mlenv-trusted-ca, or pass --ca-file"
 	case code == http.StatusUnauthorized, code == http.StatusForbidden, messageLogin.MatchString(text):

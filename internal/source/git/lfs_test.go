@@ -111,6 +111,38 @@ func TestFetchLFSFails(t *testing.T) {
 	})
 }
 
+// TestFetchLFSIsBounded: an answer without an end ends in a message, not in the loss of the container.
+func TestFetchLFSIsBounded(t *testing.T) {
+	if underRace() {
+		t.Skip("the race detector does not fit into the limit")
+	}
+	root := t.TempDir()
+	server := newWebServer(t, root)
+	repo := newRepository(t, root, "repo")
+	put(t, repo, "model.bin", server.addObject([]byte("weights")))
+	commit(t, repo, "first")
+	endless := func(w http.ResponseWriter, begin, each string) {
+		w.Header().Set("Content-Type", "application/vnd.git-lfs+json")
+		_, err := w.Write([]byte(begin))
+		for more := []byte(strings.Repeat(each, 1<<16)); err == nil; {
+			_, err = w.Write(more)
+		}
+	}
+	for name, answer := range map[string]func(w http.ResponseWriter){
+		"a list": func(w http.ResponseWriter) { endless(w, `{"objects":[{}`, `,{"oid":"0","size":1}`) },
+		"a word": func(w http.ResponseWriter) { endless(w, `{"transfer":"`, "xxxxxxxxxxxxxxxx") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			server.lfsBatch = answer
+			source := server.source("repo", "")
+			source.Auth, source.LFS, source.limits = server.goodAuth(t), true, usualLimits
+			source.limits.memory = 256 << 20
+			_, _, _, err := fetchInto(t, source)
+			wantFailure(t, err, fail.LFSPointers, "git-lfs needs more than 256 MiB of memory", "LFS server")
+		})
+	}
+}
+
 // The fetch uses the LFS server of .lfsconfig, but another host gets no credentials.
 func TestFetchLFSConfig(t *testing.T) {
 	root := t.TempDir()

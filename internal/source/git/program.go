@@ -31,21 +31,26 @@ type programs struct {
 	env     []string
 }
 
-// settings are git's whole configuration, except for the remote's URL.
+// safeSettings are for every repository, whoever made it: git runs no program that the repository names.
+var safeSettings = []string{
+	"core.hooksPath=/dev/null",
+	"core.fsmonitor=false",
+	"core.protectHFS=true",
+	"core.protectNTFS=true",
+	"safe.bareRepository=explicit",
+	"credential.helper=",
+	"advice.detachedHead=false",
+	"gc.auto=0",
+	"maintenance.auto=false",
+	"submodule.recurse=false",
+}
+
+// settings are git's whole configuration for a fetch, except for the remote's URL.
 func settings(caBundle string, silence time.Duration) []string {
 	seconds := strconv.Itoa(int(silence.Seconds()))
-	all := []string{
-		"core.hooksPath=/dev/null",
-		"core.fsmonitor=false",
-		"core.protectHFS=true",
-		"core.protectNTFS=true",
+	all := slices.Concat(safeSettings, []string{
 		"core.symlinks=true",
 		"core.fileMode=true",
-		"advice.detachedHead=false",
-		"gc.auto=0",
-		"maintenance.auto=false",
-		"submodule.recurse=false",
-		"credential.helper=",
 		// Refuse names such as .git, .. and git~1, and entries that come twice, but not harmless old mistakes.
 		"fetch.fsckObjects=true",
 		"fetch.fsck.zeroPaddedFilemode=ignore",
@@ -70,7 +75,7 @@ func settings(caBundle string, silence time.Duration) []string {
 		"lfs.ssh.automultiplex=false",
 		"lfs.sshtransfer=never",
 		"lfs.activitytimeout=" + seconds,
-	}
+	})
 	if caBundle != "" {
 		all = append(all, "http.sslCAInfo="+caBundle)
 	}
@@ -129,6 +134,7 @@ func environment(scratch string, settings []string) []string {
 		"GIT_CONFIG_GLOBAL=/dev/null",
 		"GIT_ATTR_NOSYSTEM=1",
 		"GIT_TERMINAL_PROMPT=0",
+		"GIT_OPTIONAL_LOCKS=0",
 		"GIT_ASKPASS=" + filepath.Join(scratch, "bin", askpassName),
 		"GIT_SSH=" + filepath.Join(scratch, "bin", sshName),
 		"GIT_SSH_VARIANT=ssh",
@@ -223,7 +229,7 @@ func (r *repository) git(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	lfs := slices.Contains(args, "lfs")
-	cmd := r.command(ctx, args, !lfs)
+	cmd := r.command(ctx, args, r.limits.memory > 0)
 	stdout := &limitedBuffer{max: r.limits.output}
 	stderr := &report{log: r.log, address: r.address, onLine: func(line string) {
 		if r.abort != "" && strings.Contains(line, r.abort) {

@@ -15,6 +15,9 @@ import (
 // progressLine is a line of git's or git-lfs' progress: Receiving objects:  45% (450/1000), 1.20 MiB | 3.00 MiB/s.
 var progressLine = regexp.MustCompile(`^([A-Z][A-Za-z ]+): +(\d+)% \((\d+)/(\d+)\)(?:, ([0-9.]+ [a-zA-Z]+) \| [^,]*)?(, done\.?)?$`)
 
+// stacks matches the line after which a Go program such as git-lfs prints the stacks of its goroutines.
+var stacks = regexp.MustCompile(`^(runtime stack|goroutine \d+.*):$`)
+
 // report reads stderr of git: it logs progress and keeps the rest.
 type report struct {
 	log     *slog.Logger
@@ -24,8 +27,9 @@ type report struct {
 	started time.Time
 	last    time.Time
 	split   lines.Splitter
-	// said is the end of the output that is not progress.
-	said []byte
+	// said is the end of the output that is not progress, up to the stacks of git-lfs, if it has crashed.
+	said    []byte
+	crashed bool
 }
 
 func (r *report) Write(b []byte) (int, error) {
@@ -42,6 +46,9 @@ const maxSaid = 4 << 10
 
 func (r *report) line(text string) {
 	text = strings.TrimSpace(text)
+	if r.crashed = r.crashed || stacks.MatchString(text); r.crashed {
+		return
+	}
 	m := progressLine.FindStringSubmatch(text)
 	if m == nil {
 		if text != "" && !progressLine.MatchString(strings.TrimPrefix(text, "remote: ")) {

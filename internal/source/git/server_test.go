@@ -109,8 +109,9 @@ type webServer struct {
 	open bool
 	// objects are the LFS objects by id.
 	objects map[string][]byte
-	// lfsAnswer, if set, is sent in place of an object.
+	// lfsAnswer, if set, is sent in place of an object, and lfsBatch in place of the list of objects.
 	lfsAnswer func(w http.ResponseWriter, id string)
+	lfsBatch  func(w http.ResponseWriter)
 
 	mu sync.Mutex
 	// seen lists the Authorization headers of the requests.
@@ -164,6 +165,10 @@ func (s *webServer) serveLFS(w http.ResponseWriter, r *http.Request, repository,
 			return
 		}
 		_, _ = w.Write(s.objects[id])
+		return
+	}
+	if s.lfsBatch != nil {
+		s.lfsBatch(w)
 		return
 	}
 	var ask struct{ Objects []lfsObject }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -70,7 +71,7 @@ func writeContent(ctx context.Context, w io.Writer, root *os.Root, e Entry) erro
 	if _, err := w.Write(header); err != nil {
 		return err
 	}
-	file, err := root.Open(name)
+	file, err := claimfile.OpenIn(root, name)
 	if err != nil {
 		return err
 	}

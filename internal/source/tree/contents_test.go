@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -179,6 +181,42 @@ func TestWriteContentsOfChangedFile(t *testing.T) {
 	dir, m, _ := sent(t, map[string]string{"a": "1"})
 	if err := WriteContents(t.Context(), io.Discard, dir, m, []Digest{emptyContent}); fail.ReasonOf(err) != fail.SyncFailed {
 		t.Errorf("a content that no file has: %v", err)
+	}
+}
+
+// TestContentsDoNotBlock: a FIFO that took the place of a file is an error, on each side.
+func TestContentsDoNotBlock(t *testing.T) {
+	dir, m, _ := sent(t, map[string]string{"a": "content"})
+	fifo := filepath.Join(dir, "a")
+	if err := errors.Join(os.Remove(fifo), syscall.Mkfifo(fifo, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for name, use := range map[string]func() error{
+		"sending": func() error { return WriteContents(t.Context(), io.Discard, dir, m, []Digest{m.Entries[0].Content}) },
+		"landing": func() error {
+			to := t.TempDir()
+			l, err := NewLanding(t.Context(), to, m)
+			if err != nil {
+				t.Error(err)
+				return err
+			}
+			defer l.Close()
+			if err := syscall.Mkfifo(filepath.Join(to, Partial+"a"), 0o600); err != nil {
+				t.Error(err)
+			}
+			return l.Put(m.Entries[0].Content, strings.NewReader("content"))
+		},
+	} {
+		ended := make(chan error, 1)
+		go func() { ended <- use() }()
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Errorf("%s succeeded", name)
+			}
+		case <-time.After(5 * time.Second):
+			t.Errorf("%s blocks", name)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -283,7 +284,7 @@ func (w *ignoreReader) add(folder, name string) {
 	if info, err := w.root.Lstat(filepath.FromSlash(name)); isGit && err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		return // git does not follow it either
 	}
-	content, err := ReadFile(w.root, filepath.FromSlash(name), maxIgnore)
+	content, err := claimfile.ReadIn(w.root, filepath.FromSlash(name), maxIgnore)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	} else if err != nil {

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
 // Partial is the prefix of the name of a file that is not complete yet.
@@ -91,7 +93,7 @@ func (l *Landing) Put(digest Digest, content io.Reader) error {
 }
 
 func (l *Landing) copy(name string, executable bool, first string) error {
-	file, err := l.root.Open(first)
+	file, err := claimfile.OpenIn(l.root, first)
 	if err != nil {
 		return err
 	}
@@ -105,7 +107,7 @@ func (l *Landing) write(name string, executable bool, from io.Reader) error {
 		mode = 0o777
 	}
 	return l.create(name, func(partial string) error {
-		file, err := l.root.OpenFile(partial, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
+		file, err := claimfile.OpenFileIn(l.root, partial, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
 		if err != nil {
 			return err
 		}

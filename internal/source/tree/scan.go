@@ -3,7 +3,6 @@ package tree
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -12,10 +11,10 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -109,16 +108,12 @@ func (s *scanner) hashFile(ctx context.Context, e *Entry) error {
 	if err != nil {
 		return err
 	}
-	// Without blocking: a pipe may have taken the file's place.
-	file, err := os.OpenFile(filepath.Join(s.dir, name), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	file, err := claimfile.Open(filepath.Join(s.dir, name))
 	if err != nil {
 		return err
 	}
 	defer file.Close()
 	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("it is not a file any more")
-	}
 	if err == nil {
 		e.Executable = info.Mode()&0o100 != 0
 		e.Content, e.Size, err = sum(ctx, file, info.Size())
@@ -146,22 +141,4 @@ func (r contextReader) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	return r.Reader.Read(p)
-}
-
-// ReadFile reads a regular file of at most max bytes below root. It neither blocks on a pipe nor follows a link out
-// of root.
-func ReadFile(root *os.Root, name string, max int64) ([]byte, error) {
-	file, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > max {
-		return nil, fmt.Errorf("%s: %s of %d bytes: want a file of at most %d bytes", name, info.Mode().Type(), info.Size(), max)
-	}
-	return io.ReadAll(io.LimitReader(file, max))
 }

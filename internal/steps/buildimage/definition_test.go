@@ -11,8 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -81,6 +83,27 @@ func TestReadDefinitionErrors(t *testing.T) {
 	}
 	if _, err := ReadDefinition("f", fstest.MapFS{}); fail.ReasonOf(err) != fail.InvalidInput {
 		t.Errorf("no Dockerfile: %v, want InvalidInput", err)
+	}
+}
+
+// TestFolderDoesNotBlock: a FIFO in a user's folder is a mistake, and does not block the build.
+func TestFolderDoesNotBlock(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "Dockerfile"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := (&Options{Folder: dir}).definition(nil, "mine")
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if fail.ReasonOf(err) != fail.InvalidInput {
+			t.Errorf("got %v, want InvalidInput", err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("it blocks")
 	}
 }
 

@@ -2,6 +2,7 @@ package buildimage
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 )
 
@@ -74,16 +76,19 @@ func (l *logFollower) copyOnce(ctx context.Context) error {
 
 // Write implements io.Writer.
 func (l *logFollower) Write(p []byte) (int, error) {
-	n, err := l.out.Write(p)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.copied += int64(n)
-	l.split.Each = func(line []byte) { l.lines = append(l.lines, strings.TrimRight(string(line), "\r\n")) }
-	_, _ = l.split.Write(p[:n]) // it does not fail
+	l.copied += int64(len(p))
+	l.split.Each = func(line []byte) {
+		text := humanize.PlainLine(string(line))
+		fmt.Fprintln(l.out, text)
+		l.lines = append(l.lines, text)
+	}
+	_, _ = l.split.Write(p) // it does not fail
 	if over := len(l.lines) - keptLines; over > 0 {
 		l.lines = slices.Clone(l.lines[over:])
 	}
-	return n, err
+	return len(p), nil
 }
 
 // seen returns how much of the log has been copied, and its last line.

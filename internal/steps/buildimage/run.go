@@ -22,6 +22,7 @@ import (
 	imageclient "github.com/openshift/client-go/image/clientset/versioned"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -155,7 +156,7 @@ func (o *Options) definition(images fs.FS, flavour string) (*Definition, error) 
 	if err := cluster.CheckFlavour(name); err != nil {
 		return nil, fmt.Errorf("--flavour %q: %w", name, err)
 	}
-	return ReadDefinition(name, os.DirFS(folder))
+	return ReadDefinition(name, claimfile.FolderFS(folder))
 }
 
 // args returns the build arguments: the cluster file's, then those of the options.
@@ -221,7 +222,8 @@ func (o *Options) enough(ctx context.Context, clients *kube.Clients) error {
 	if err != nil {
 		return err
 	}
-	return run.CheckTimeouts(r, run.Needs{Build: o.Timeout, Start: o.StartTimeout, Training: o.TrainingTimeout, Teardown: run.TeardownTime}, time.Now())
+	needs := run.Needs{Build: o.Timeout, Start: o.StartTimeout, Training: o.TrainingTimeout, Teardown: run.TeardownTime}
+	return run.CheckTimeouts(r, needs, clients.Now())
 }
 
 // needed fails as preflight has: no task of this run will use the image, and Tekton ends a run only when its tasks have ended.

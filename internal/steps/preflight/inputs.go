@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -73,12 +72,12 @@ func (p *probe) timeouts(ctx context.Context) []Check {
 	}
 	withBuild := needs
 	needs.Build = 0
-	if err = run.CheckTimeouts(own, needs, time.Now()); err == nil {
+	if err = run.CheckTimeouts(own, needs, p.Clients.Now()); err == nil {
 		return []Check{newCheck(name, OK, "", "the run lasts long enough for a training of %s", humanize.Duration(needs.Training))}
 	}
 	if p.building {
 		// The advice is for the longest case.
-		err = cmp.Or(run.CheckTimeouts(own, withBuild, time.Now()), err)
+		err = cmp.Or(run.CheckTimeouts(own, withBuild, p.Clients.Now()), err)
 	}
 	return []Check{blockedBy(name, err)}
 }
@@ -125,7 +124,7 @@ func (p *probe) foreignDefaults() (checks []Check) {
 // environment reports who holds the environment. It is not an error for a caller that will wait, or is no run.
 func (p *probe) environment(ctx context.Context) []Check {
 	const name = "environment"
-	leases := lease.Client{Kube: p.Clients.Kube, Tekton: p.Clients.Tekton, Namespace: p.Request.Namespace, Now: time.Now, Log: p.Log}
+	leases := lease.Client{Kube: p.Clients.Kube, Tekton: p.Clients.Tekton, Namespace: p.Request.Namespace, Now: p.Clients.Now, Log: p.Log}
 	found, err := leases.Find(ctx, p.Request.Name)
 	switch {
 	case fail.ReasonOf(err) == fail.EnvironmentMissing:

@@ -104,8 +104,8 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 		return Result{}, fail.Becausef(fail.InvalidInput, "creating a client for Routes: %w", err)
 	}
 	p := &provisioner{
-		options: o, clients: d.Clients, request: request, log: d.Log, now: time.Now, routes: routes, hosts: map[string]string{},
-		leases: lease.Client{Kube: d.Clients.Kube, Tekton: d.Clients.Tekton, Namespace: d.Clients.Namespace, Now: time.Now, Log: d.Log},
+		options: o, clients: d.Clients, request: request, log: d.Log, now: d.Clients.Now, routes: routes, hosts: map[string]string{},
+		leases: lease.Client{Kube: d.Clients.Kube, Tekton: d.Clients.Tekton, Namespace: d.Clients.Namespace, Now: d.Clients.Now, Log: d.Log},
 	}
 	return p.run(ctx)
 }

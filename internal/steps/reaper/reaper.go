@@ -40,12 +40,12 @@ const attempts = 3
 
 // Run looks once at all environments of the clients' namespace and releases the abandoned ones. A dry run only logs which, and why.
 func Run(ctx context.Context, clients *kube.Clients, log *slog.Logger, dryRun bool) error {
-	return (&reaper{clients: clients, log: log, now: time.Now, dryRun: dryRun}).pass(ctx)
+	return (&reaper{clients: clients, log: log, now: clients.Now, dryRun: dryRun}).pass(ctx)
 }
 
 // Abandoned is why the next pass would release an environment, "" if it stays.
 func Abandoned(ctx context.Context, clients *kube.Clients, l *coordinationv1.Lease) (why string, err error) {
-	s, err := (&reaper{clients: clients, now: time.Now}).look(ctx, l)
+	s, err := (&reaper{clients: clients, now: clients.Now}).look(ctx, l)
 	return s.why, err
 }
 

@@ -91,7 +91,15 @@ func (r *reaper) hasPods(ctx context.Context, namespace, name string, since, end
 			return true, nil
 		}
 		for _, c := range pod.Status.ContainerStatuses {
-			if end := c.State.Terminated; end != nil && !ended.IsZero() && end.FinishedAt.After(ended) {
+			end := c.State.Terminated
+			if end == nil || ended.IsZero() {
+				continue
+			}
+			at := kube.Changed(&pod)
+			if at.IsZero() {
+				at = end.FinishedAt.Time // by its node's clock
+			}
+			if at.After(ended) {
 				return true, nil
 			}
 		}

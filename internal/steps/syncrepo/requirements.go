@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -55,7 +56,7 @@ func readRequirements(dir, name string) ([]byte, error) {
 	var all []byte
 	names := []string{filepath.Clean(name)}
 	for i := 0; i < len(names); i++ {
-		content, err := tree.ReadFile(root, names[i], maxRequirements)
+		content, err := claimfile.ReadIn(root, names[i], maxRequirements)
 		if err == nil && i == maxIncludes {
 			err = fmt.Errorf("want at most %d files", maxIncludes)
 		}

@@ -54,8 +54,8 @@ type Deps struct {
 // error, and written if it has a Run.
 func Run(ctx context.Context, d Deps, o Options) (receipt.Receipt, error) {
 	t := &teardown{
-		options: o, clients: d.Clients, log: d.Log, now: time.Now, notify: d.Notify.Send,
-		leases: lease.Client{Kube: d.Clients.Kube, Tekton: d.Clients.Tekton, Namespace: d.Clients.Namespace, Now: time.Now, Log: d.Log},
+		options: o, clients: d.Clients, log: d.Log, now: d.Clients.Now, notify: d.Notify.Send,
+		leases: lease.Client{Kube: d.Clients.Kube, Tekton: d.Clients.Tekton, Namespace: d.Clients.Namespace, Now: d.Clients.Now, Log: d.Log},
 	}
 	defer d.Notify.Wait()
 	return t.run(ctx)

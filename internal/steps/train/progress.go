@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 )
 
@@ -89,7 +90,7 @@ func (p *progress) line(gpu string) (text string, step float64) {
 	if loss, ok := metrics.Number(p.last, "loss"); ok {
 		parts = append(parts, fmt.Sprintf("loss %.4g", loss))
 	} else if loss, ok := p.last["loss"].(string); ok {
-		parts = append(parts, "loss "+loss)
+		parts = append(parts, "loss "+humanize.OneLine(loss, 20))
 	}
 	elapsed := p.latest.at.Sub(p.first.at).Seconds()
 	if elapsed > 0 {

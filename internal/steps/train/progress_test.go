@@ -33,6 +33,9 @@ func TestProgress(t *testing.T) {
 		{"a loss that has diverged, as Python writes it", `{"step": 1, "loss": 3.5}
 {"step": 2, "loss": NaN, "grads": [1.0, -Infinity]}
 `, "progress: step 2, loss NaN", `{"step":2,"loss":"NaN","grads":[1,"-Infinity"]}`},
+		{"a loss that would forge a line", `{"step": 1, "loss": "1\ntrain failed: Internal: \u001b[2Jx"}` + "\n",
+			"progress: step 1, loss 1 train failed: Inte...",
+			`{"step":1,"loss":"1\ntrain failed: Internal: \u001b[2Jx"}`},
 		{"the last step", `{"step":1,"steps":2,"time":1790000000}
 {"step":2,"steps":2,"time":1790000001}
 `, "progress: step 2 of 2", `{"step":2,"steps":2,"time":1790000001}`},

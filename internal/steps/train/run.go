@@ -170,7 +170,10 @@ func (t *Training) conclude(ctx context.Context, began time.Time, result Result,
 	if t.Run.UID == "" || !run.Final(fail.ReasonOf(failure)) || fail.ReasonOf(failure) == fail.EnvironmentMissing {
 		return
 	}
-	v := lease.Failure{Task: t.Run.Task, Reason: fail.ReasonOf(failure), Message: humanize.Lines(failure.Error(), maxMessage), Metrics: result.Metrics, Started: began, Ended: time.Now()}
+	v := lease.Failure{
+		Task: t.Run.Task, Reason: fail.ReasonOf(failure), Message: humanize.Lines(failure.Error(), maxMessage), Metrics: result.Metrics,
+		Started: began, Ended: t.Clients.Now(),
+	}
 	if failed := (cause.Error{}); errors.As(failure, &failed) {
 		v.Cause = failed.Culprit()
 	}
@@ -196,7 +199,7 @@ func (t *Training) watchLease(ctx context.Context, lose context.CancelCauseFunc)
 }
 
 func (t *Training) leases() lease.Client {
-	return lease.Client{Kube: t.Clients.Kube, Tekton: t.Clients.Tekton, Namespace: t.Clients.Namespace, Now: time.Now, Log: t.Log}
+	return lease.Client{Kube: t.Clients.Kube, Tekton: t.Clients.Tekton, Namespace: t.Clients.Namespace, Now: t.Clients.Now, Log: t.Log}
 }
 
 // earlier returns the final failure that an attempt before this one reported, nil if there is none or if its job may still
@@ -337,7 +340,7 @@ func (t *Training) interrupted(ctx context.Context) error {
 	why := run.Ending{Cause: run.Cancelled, Message: "it was interrupted"}
 	if t.Run.Name != "" {
 		var err error
-		why, err = run.EndingOf(ending, t.Clients.Tekton, t.Clients.Namespace, t.Run.Name, types.UID(t.Run.UID), t.Run.Task, time.Now())
+		why, err = run.EndingOf(ending, t.Clients.Tekton, t.Clients.Namespace, t.Run.Name, types.UID(t.Run.UID), t.Run.Task, t.Clients.Now())
 		if err != nil {
 			t.Log.Warn(fmt.Sprintf("The reason why this step was stopped is unknown, so the training continues: %v", err), "error", err)
 			return fail.Becausef(fail.Cancelled, "training: the step was stopped; job %s continues", t.ID)

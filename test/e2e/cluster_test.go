@@ -141,7 +141,7 @@ func newUserIn(t *testing.T, namespace string) user {
 	u := user{T: t, namespace: namespace}
 	u.kubectl("create", "namespace", u.namespace)
 	// The local cluster creates this Secret a moment later. After an outage of its API server that can take a minute.
-	u.kubectl("wait", "--for=create", "secret/registry-pull", "--timeout=2m")
+	u.kubectl("wait", "--for=create", "secret/registry-pull", within(timeForTheObjectToChange))
 	t.Cleanup(func() {
 		if t.Failed() {
 			u.dump()
@@ -227,16 +227,19 @@ func (u user) applyText(text string) {
 	}
 }
 
+// within returns kubectl's flag for the longest wait.
+func within(d time.Duration) string { return "--timeout=" + d.String() }
+
 // waitFor watches until the object meets the condition, in the syntax of kubectl wait.
 func (u user) waitFor(condition, object string) {
 	u.Helper()
-	u.kubectl("wait", "--for="+condition, "--timeout=5m", object)
+	u.kubectl("wait", "--for="+condition, within(timeForTheObjectToChange), object)
 }
 
 // waitEvent watches the namespace's events until one of the object contains the text.
 func (u user) waitEvent(object, text string) {
 	u.Helper()
-	ctx, cancel := context.WithTimeout(u.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(u.Context(), timeForTheObjectToChange)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace", u.namespace,
 		"get", "events", "--watch", "--field-selector=involvedObject.name="+object,

@@ -15,7 +15,7 @@ func kueue(u trainer) {
 	u.kubectl("apply", "--filename=testdata/queue.yaml")
 	u.Cleanup(func() { u.kubectl("delete", "--filename=testdata/queue.yaml") })
 	u.applyText("{apiVersion: kueue.x-k8s.io/v1beta1, kind: LocalQueue, metadata: {name: team-a, namespace: " + u.namespace + "}, spec: {clusterQueue: gpus}}")
-	u.kubectl("wait", "localqueue/team-a", "--for=condition=Active", "--timeout=1m")
+	u.kubectl("wait", "localqueue/team-a", "--for=condition=Active", within(timeForTheObjectToChange))
 	inQueue := func(name string) {
 		u.Helper()
 		u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, node-2]\n  queue: "+name))
@@ -30,7 +30,7 @@ func kueue(u trainer) {
  spec: {parallelism: 2, completions: 2, suspend: true, template: {spec: {restartPolicy: Never, terminationGracePeriodSeconds: 0,
   containers: [{name: wait, image: %s, command: [sleep, "1000"], resources: {requests: {cpu: 10m, memory: 10Mi}, limits: {nvidia.com/gpu: 1}}}]}}}}`,
 			name, u.namespace, labels, trainingImage))
-		u.kubectl("wait", "job/"+name, "--for=jsonpath={.status.ready}=2", "--timeout=2m")
+		u.kubectl("wait", "job/"+name, "--for=jsonpath={.status.ready}=2", within(timeForTheObjectToChange))
 	}
 	inQueue("team-a")
 	job("first", "")

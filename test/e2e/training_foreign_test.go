@@ -30,7 +30,8 @@ func foreignPods(u trainer) {
 	}
 
 	// The killed command cannot notify the agents.
-	ctx, cancel := context.WithTimeout(u.Context(), time.Minute)
+	const timeForTheMeasurementToBegin = 3 * time.Minute
+	ctx, cancel := context.WithTimeout(u.Context(), timeForTheMeasurementToBegin)
 	defer cancel()
 	killed := check("--idle=10s")
 	said := &finder{text: "Measuring 2 nodes", done: func() {

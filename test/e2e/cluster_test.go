@@ -140,8 +140,6 @@ func newUserIn(t *testing.T, namespace string) user {
 	t.Helper()
 	u := user{T: t, namespace: namespace}
 	u.kubectl("create", "namespace", u.namespace)
-	// The local cluster creates this Secret a moment later. After an outage of its API server that can take a minute.
-	u.kubectl("wait", "--for=create", "secret/registry-pull", within(timeForTheObjectToChange))
 	t.Cleanup(func() {
 		if t.Failed() {
 			u.dump()
@@ -151,6 +149,13 @@ func newUserIn(t *testing.T, namespace string) user {
 		}
 	})
 	return u
+}
+
+// awaitPullSecret waits for the Secret that the local cluster creates a moment after the namespace. Tests that create pods
+// themselves need it. Scenarios of the product do not call it, because the product has to wait itself.
+func (u user) awaitPullSecret() {
+	u.Helper()
+	u.kubectl("wait", "--for=create", "secret/registry-pull", within(timeForTheObjectToChange))
 }
 
 // dumps collects the text that TestMain prints after all tests. There the text does not hide the failures, because the

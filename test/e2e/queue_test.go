@@ -23,6 +23,7 @@ func kueue(u trainer) {
 	inQueue("nowhere")
 	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("preflight", fail.QueueUnavailable, "namespace "+u.namespace+" has no LocalQueue nowhere")
 
+	u.awaitPullSecret()
 	// job holds two GPUs until it is deleted.
 	job := func(name, labels string) {
 		u.Helper()

@@ -121,6 +121,7 @@ func tooMany(u trainer) {
 // other namespaces the message names the holder.
 func gpusHeld(u trainer) {
 	other := newUserIn(u.T, u.namespace+"-other")
+	other.awaitPullSecret()
 	other.apply("gpu-holders.yaml", map[string]string{"REGISTRY": registryHost})
 	other.waitFor("condition=Ready", "pod/holder-1")
 	other.waitFor("condition=Ready", "pod/holder-2")

@@ -13,6 +13,7 @@ import (
 // foreignPods tests that check-fabric measures pods that this project did not create, and leaves
 // no process and no file in them, even if it is killed in the middle.
 func foreignPods(u trainer) {
+	u.awaitPullSecret()
 	u.apply("foreign-pods.yaml", map[string]string{"REGISTRY": registryHost})
 	u.waitFor("condition=Ready", "pod/foreign-1")
 	u.waitFor("condition=Ready", "pod/foreign-2")

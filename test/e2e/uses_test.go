@@ -50,7 +50,9 @@ func testUses(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			times.note(t)
-			use(newUser(t), images)
+			u := newUser(t)
+			u.awaitPullSecret()
+			use(u, images)
 		})
 	}
 }

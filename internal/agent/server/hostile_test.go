@@ -340,7 +340,8 @@ func TestStoppedSupervisor(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The script needs a moment to handle the end of its rank.
-		if err := n.Client.StopJob(ctx, name, agent.Stop{Reason: "enough", Grace: time.Second}); err != nil {
+		const timeForTheScriptToEnd = 3 * time.Second
+		if err := n.Client.StopJob(ctx, name, agent.Stop{Reason: "enough", Grace: timeForTheScriptToEnd}); err != nil {
 			t.Fatal(err)
 		}
 		var last agent.JobStatus

@@ -65,10 +65,13 @@ lint: $(GOLANGCI_LINT) ## run the linters over both modules
 	$(GOLANGCI_LINT) run --build-tags e2e
 	cd $(LOCALCLUSTER) && ../../$(GOLANGCI_LINT) run --config ../../.golangci.yml ./cmd/ib_write_bw/... ./cmd/localcluster/... ./cmd/nvidia-smi/... ./cmd/openshift-apiserver/... ./cmd/openshift-builder/... ./cmd/pause/... ./internal/...
 
-.PHONY: unit
-unit: ## run the tests that need no cluster
-	go test ./...
-	cd $(LOCALCLUSTER) && go test ./internal/... ./cmd/ib_write_bw/... ./cmd/nvidia-smi/... ./cmd/openshift-apiserver/... ./cmd/openshift-builder/... ./cmd/pause/...
+UNIT := go test
+.PHONY: unit unit-mlenv unit-localcluster
+unit: unit-mlenv unit-localcluster ## run the tests that need no cluster
+unit-mlenv:
+	$(UNIT) ./...
+unit-localcluster:
+	cd $(LOCALCLUSTER) && $(UNIT) ./internal/... ./cmd/ib_write_bw/... ./cmd/nvidia-smi/... ./cmd/openshift-apiserver/... ./cmd/openshift-builder/... ./cmd/pause/...
 
 # Fuzz tests run one at a time. make unit runs each with its seeds.
 FUZZTIME := 30s
@@ -105,25 +108,46 @@ govulncheck: ## look for known vulnerabilities in what the programs call (needs 
 	@found=$$(go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...) \
 	  || [ "$$(sed -n 's/^Vulnerability #.*: //p' <<<"$$found")" = GO-2023-1901 ] || { echo "$$found"; exit 1; }
 
+GOTESTSUM := go run gotest.tools/gotestsum@v1.13.0
 E2E_TIMEOUT := 60m
 # E2E_FLAGS=-update writes docs/faults.md.
 E2E_FLAGS ?=
-E2E := go run gotest.tools/gotestsum@v1.13.0 --format=standard-verbose -- -tags e2e -count=1
+E2E := $(GOTESTSUM) --format=standard-verbose -- -tags e2e -count=1
 .PHONY: e2e
 e2e: bin/localcluster bin/mlenv ## run the end-to-end tests on a fresh local cluster (root); E2E_KEEP_CLUSTER=1 uses the running cluster and keeps it
 	$(SUDO) $(E2E) -timeout $(E2E_TIMEOUT) ./test/e2e $(E2E_FLAGS)
 
-.PHONY: nightly
-nightly: export E2E_SET := nightly
-nightly: E2E_TIMEOUT := 150m
-nightly: race e2e culprits ## run the race detector, the end-to-end tests with those that are slow and rarely change, and culprits
+# A target for each value of E2E_SET. Only the first half also has the tests of the cluster itself.
+E2E_RUN := TestCluster/(training|down)
+e2e-half-1: E2E_RUN := TestCluster
+e2e-nightly: E2E_RUN := TestCluster/(lifecycle|training|down)
+.PHONY: e2e-half-1 e2e-half-2 e2e-nightly faults-shared faults-nodes faults-services
+e2e-half-1 e2e-half-2 e2e-nightly faults-shared faults-nodes faults-services: bin/localcluster
+	$(SUDO) E2E_SET=$@ $(E2E) -timeout $(E2E_TIMEOUT) ./test/e2e -run '$(E2E_RUN)' $(E2E_FLAGS)
 
+FAULTS := faults-shared faults-nodes faults-services
 .PHONY: faults
-faults-%: bin/localcluster
-	$(SUDO) E2E_SET=$@ $(E2E) -timeout $(E2E_TIMEOUT) ./test/e2e -run 'TestCluster/(training|down)' $(E2E_FLAGS)
 faults: ## run all scenarios of docs/faults.md, in three parts that can run one after another (root)
-	@failed=; for part in shared nodes services; do $(MAKE) --no-print-directory faults-$$part || failed+=" faults-$$part"; done; \
-	  [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+	@$(MAKE) --no-print-directory --keep-going -j1 $(FAULTS)
+
+# Each part takes less than an hour on two cores.
+STRESS := stress-unit-1 stress-unit-2 stress-unit-3 stress-unit-4 stress-unit-5 stress-e2e-half-1 stress-e2e-half-2
+NIGHTLY := race culprits e2e-nightly $(FAULTS) $(STRESS)
+.PHONY: nightly
+nightly: ## run the parts that are slow or rarely fail; those that passed at this commit are not run again (root); nightly-PART runs one
+	@test/parts $(NIGHTLY)
+nightly-%:
+	@test/parts $*
+
+.PHONY: stress
+stress: ## run the unit tests five times and the end-to-end tests once, in parts as nightly does, while endless loops keep all cores busy (root)
+	@test/parts $(STRESS)
+stress-%:
+	test/busy $(MAKE) --no-print-directory --keep-going $*
+# A round of the unit tests. SEED is the order of the tests in each package.
+SEED := on
+unit-%:
+	@$(MAKE) --no-print-directory --keep-going unit UNIT="$(GOTESTSUM) --format=pkgname -- -count=1 -timeout=30m -shuffle=$(SEED)"
 
 # CULPRITS_FLAGS=-update writes the score into docs/culprits.md; -test.run chooses scripts.
 CULPRITS_FLAGS :=

@@ -53,7 +53,8 @@ func (t *tab) note(format string, args ...any) {
 
 func (t *tab) run(what string, actions ...chromedp.Action) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.ctx, 2*time.Minute)
+	const timeForThePageToShowIt = 5 * time.Minute
+	ctx, cancel := context.WithTimeout(t.ctx, timeForThePageToShowIt)
 	defer cancel()
 	if err := chromedp.Run(ctx, actions...); err != nil {
 		t.Fatalf("%s: %v", what, err)

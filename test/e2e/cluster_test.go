@@ -142,8 +142,6 @@ func newUserIn(t *testing.T, namespace string) user {
 	t.Helper()
 	u := user{T: t, namespace: namespace}
 	u.kubectl("create", "namespace", u.namespace)
-	// The local cluster creates this Secret a moment later. After an outage of its API server that can take a minute.
-	u.kubectl("wait", "--for=create", "secret/registry-pull", "--timeout=2m")
 	t.Cleanup(func() {
 		if t.Failed() {
 			u.dump()
@@ -153,6 +151,13 @@ func newUserIn(t *testing.T, namespace string) user {
 		}
 	})
 	return u
+}
+
+// awaitPullSecret waits for the Secret that the local cluster creates a moment after the namespace. Tests that create pods
+// themselves need it. Scenarios of the product do not call it, because the product has to wait itself.
+func (u user) awaitPullSecret() {
+	u.Helper()
+	u.kubectl("wait", "--for=create", "secret/registry-pull", within(timeForTheObjectToChange))
 }
 
 // dumps collects the text that TestMain prints after all tests. There the text does not hide the failures, because the
@@ -229,16 +234,19 @@ func (u user) applyText(text string) {
 	}
 }
 
+// within returns kubectl's flag for the longest wait.
+func within(d time.Duration) string { return "--timeout=" + d.String() }
+
 // waitFor watches until the object meets the condition, in the syntax of kubectl wait.
 func (u user) waitFor(condition, object string) {
 	u.Helper()
-	u.kubectl("wait", "--for="+condition, "--timeout=5m", object)
+	u.kubectl("wait", "--for="+condition, within(timeForTheObjectToChange), object)
 }
 
 // waitEvent watches the namespace's events until one of the object contains the text.
 func (u user) waitEvent(object, text string) {
 	u.Helper()
-	ctx, cancel := context.WithTimeout(u.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(u.Context(), timeForTheObjectToChange)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace", u.namespace,
 		"get", "events", "--watch", "--field-selector=involvedObject.name="+object,

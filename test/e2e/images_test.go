@@ -246,7 +246,7 @@ func (u trainer) without(object string, story func()) {
 // APIService.
 func (u trainer) notServed(path string) {
 	u.Helper()
-	ctx, cancel := u.within(time.Minute)
+	ctx, cancel := u.within(timeForTheObjectToChange)
 	defer cancel()
 	for {
 		if _, err := u.try("get", "--raw", path); err != nil {
@@ -490,15 +490,15 @@ func buildInterrupted(u trainer) {
 func (u trainer) waitBuild(name, text string) {
 	u.Helper()
 	pod := name + "-build"
-	u.kubectl("wait", "--for=create", "pod/"+pod, "--timeout=120s")
-	u.kubectl("wait", "--for=jsonpath={.status.phase}=Running", "pod/"+pod, "--timeout=120s")
+	u.kubectl("wait", "--for=create", "pod/"+pod, within(timeForAPodToStart))
+	u.kubectl("wait", "--for=jsonpath={.status.phase}=Running", "pod/"+pod, within(timeForAPodToStart))
 	u.waitLog(pod, "docker-build", text)
 }
 
 // phaseIs waits until the build has ended and compares its phase.
 func (u trainer) phaseIs(name string, want buildv1.BuildPhase) {
 	u.Helper()
-	ctx, cancel := u.within(time.Minute)
+	ctx, cancel := u.within(timeForTheObjectToChange)
 	defer cancel()
 	var phase buildv1.BuildPhase
 	err := kube.Until(ctx, "build "+name, u.builds.Builds(u.namespace), named(name), func(found []*buildv1.Build) (bool, error) {
@@ -519,8 +519,8 @@ var buildingFlags = []string{byShell, "--param=gpus-per-node=1", "--pipeline-tim
 // smallImage omits the parts of flavour cpu that a training script does not need.
 const smallImage = "--param=build-args=WITH_SERVICES=false,WITH_LIBRARIES=false,DEEPSPEED_OPS=shm_comm"
 
-// building is the maximum time of a run that builds its image.
-const building = 30 * time.Minute
+// timeForARunThatBuilds is the maximum time of a run that builds its image.
+const timeForARunThatBuilds = 30 * time.Minute
 
 // builtByRuns starts two runs at the same time that need the same image, of the cluster file's
 // flavour. One build runs and both train in its image. The base already has DeepSpeed with its compiled op, because
@@ -530,7 +530,7 @@ func builtByRuns(u trainer) {
 	flags := append(slices.Clone(buildingFlags), smallImage)
 	one := u.start("e2e/torchrun.sh", append(flags, "--param=name=one")...)
 	other := u.start("e2e/torchrun.sh", append(flags, "--param=name=other")...)
-	first, second := u.endWithin(one, building).succeeded().ranks(2), u.endWithin(other, building).succeeded().ranks(2)
+	first, second := u.endWithin(one, timeForARunThatBuilds).succeeded().ranks(2), u.endWithin(other, timeForARunThatBuilds).succeeded().ranks(2)
 	u.equal("the image of both", first.results["image"], second.results["image"])
 	builds, err := u.builds.Builds(u.namespace).List(u.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -545,7 +545,7 @@ func builtByRuns(u trainer) {
 // builtInFull trains in an image of the whole flavour. Then the development scenarios use the image.
 func builtInFull(u trainer) {
 	u.install("../../clusters/local.yaml")
-	e := u.endWithin(u.start("e2e/torchrun.sh", buildingFlags...), building).succeeded().ranks(2)
+	e := u.endWithin(u.start("e2e/torchrun.sh", buildingFlags...), timeForARunThatBuilds).succeeded().ranks(2)
 	u.nothingLeft()
 	developmentServices(e.results["image"])(u)
 }
@@ -591,8 +591,8 @@ func apiServerAway(u trainer) {
 	go func() { done <- u.build("--cluster-file="+u.clusterFile(), "--folder="+folder, "--flavour=away") }()
 	u.waitBuild("ml-dev-env-away-1", "sleeping")
 	u.killControlPlane()
-	// The API server stays down for this long. No event marks the end.
-	time.Sleep(20 * time.Second)
+	const timeWithoutAnAPIServer = 20 * time.Second
+	time.Sleep(timeWithoutAnAPIServer) // no event marks the end
 	localcluster(u.T, "up")
 	b := u.built(<-done, "Built ")
 	for _, line := range []string{"\nsleeping\n", "\nawake\n"} {

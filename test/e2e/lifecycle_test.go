@@ -116,6 +116,7 @@ func interruptUp(t *testing.T, stage string) string {
 
 func gpuFaults(t *testing.T) {
 	u := newUser(t)
+	u.awaitPullSecret()
 	wantAllocatable := func(node, want string) {
 		t.Helper()
 		if got := u.kubectl("get", "node", node, "--output=jsonpath={.status.allocatable.nvidia\\.com/gpu}"); got != want {

@@ -19,7 +19,7 @@ func runDetached(u trainer) {
 	}
 
 	// logs --follow waits for the rank, which may not run yet.
-	ctx, cancel := u.within(patience)
+	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
 	follow := u.mlenvIn(ctx, dir, "logs", "detached", "--follow", "--rank=1")
 	log := &watched{wanted: "line 3 of 1", seen: make(chan struct{})}

@@ -35,7 +35,7 @@ func (u trainer) mlenvIn(ctx context.Context, dir string, args ...string) *exec.
 // says runs the command until it ends, and compares the exit code.
 func (u trainer) says(dir string, code int, args ...string) (stdout, stderr string) {
 	u.Helper()
-	ctx, cancel := u.within(patience)
+	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
 	cmd := u.mlenvIn(ctx, dir, args...)
 	var out, problems bytes.Buffer
@@ -140,7 +140,7 @@ func requirementsFail(u trainer) {
 // runCancelledByCtrlC tests that SIGINT without a terminal cancels the run, waits for the
 // teardown, and reports it.
 func runCancelledByCtrlC(u trainer) {
-	ctx, cancel := u.within(patience)
+	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
 	cmd := u.mlenvIn(ctx, u.TempDir(), append([]string{"run", u.repo, "e2e/hold.sh", "--run-name=ctrl-c"}, runFlags()...)...)
 	out := &watched{wanted: "node 1 holds the environment", seen: make(chan struct{})}

@@ -30,7 +30,7 @@ func admittedByKueue(u trainer) {
 	for name, clusterQueue := range map[string]string{"team-a": "gpus", "team-b": "racks"} {
 		u.applyText(fmt.Sprintf("{apiVersion: kueue.x-k8s.io/v1beta1, kind: LocalQueue, "+
 			"metadata: {name: %s, namespace: %s}, spec: {clusterQueue: %s}}", name, u.namespace, clusterQueue))
-		u.kubectl("wait", "localqueue/"+name, "--for=condition=Active", "--timeout=1m")
+		u.kubectl("wait", "localqueue/"+name, "--for=condition=Active", within(timeForTheObjectToChange))
 	}
 	inQueue := func(name string, flags ...string) {
 		u.Helper()
@@ -39,6 +39,7 @@ func admittedByKueue(u trainer) {
 	inQueue("nowhere")
 	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("preflight", fail.QueueUnavailable, "namespace "+u.namespace+" has no LocalQueue nowhere")
 
+	u.awaitPullSecret()
 	// job holds two GPUs until it is deleted.
 	job := func(name, labels string) {
 		u.Helper()
@@ -46,7 +47,7 @@ func admittedByKueue(u trainer) {
  spec: {parallelism: 2, completions: 2, suspend: true, template: {spec: {restartPolicy: Never, terminationGracePeriodSeconds: 0,
   containers: [{name: wait, image: %s, command: [sleep, "1000"], resources: {requests: {cpu: 10m, memory: 10Mi}, limits: {nvidia.com/gpu: 1}}}]}}}}`,
 			name, u.namespace, labels, trainingImage))
-		u.kubectl("wait", "job/"+name, "--for=jsonpath={.status.ready}=2", "--timeout=2m")
+		u.kubectl("wait", "job/"+name, "--for=jsonpath={.status.ready}=2", within(timeForTheObjectToChange))
 	}
 	inQueue("team-a")
 	job("first", "")

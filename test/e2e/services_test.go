@@ -208,7 +208,7 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
     try: command = open(f"/proc/{pid}/cmdline").read()
     except OSError: continue
     if "--no-browser" in command.split("\0"): os.kill(int(pid), signal.SIGKILL)`)
-	ctx, cancel := d.within(2 * time.Minute)
+	ctx, cancel := d.within(timeForTheObjectToChange)
 	defer cancel()
 	for ticks := time.Tick(500 * time.Millisecond); ; {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+jupyter+"/api/status?token="+d.secrets["jupyter-token"], nil)
@@ -265,7 +265,8 @@ func (d *desk) inTheBrowser(ports map[int]string) {
 		if err := chromedp.Run(tab); err != nil {
 			d.Fatalf("%s: %v", what, err)
 		}
-		ctx, cancel := context.WithTimeout(tab, 2*time.Minute)
+		const timeForThePageToShowIt = 5 * time.Minute
+		ctx, cancel := context.WithTimeout(tab, timeForThePageToShowIt)
 		defer cancel()
 		if err := chromedp.Run(ctx, actions...); err != nil {
 			d.Fatalf("%s: %v", what, err)
@@ -289,7 +290,7 @@ func (d *desk) inTheBrowser(ports map[int]string) {
 		chromedp.KeyEvent("\r"),
 	)
 	d.equal("a terminal of code-server says", d.kubectl("exec", "ml-dev-env-0", "--container=train", "--", "sh", "-c",
-		"for i in $(seq 300); do [ -e /workspace/terminal ] && break; sleep 0.1; done; cat /workspace/terminal"), says+"\n")
+		"for tenths in $(seq 3000); do [ -e /workspace/terminal ] && break; sleep 0.1; done; cat /workspace/terminal"), says+"\n")
 
 	newTab()
 	do("JupyterLab without a token", chromedp.Navigate("http://"+ports[8888]+"/lab"), chromedp.WaitVisible(`input[name="token"]`))
@@ -353,7 +354,7 @@ func (d *desk) debugger() {
 	d.Helper()
 	d.task("sync-repo", "--param=repo-url="+d.repo)
 	started := d.startTkn("task", "train", "--param=script=e2e/debugged.py", "--param=launcher=torchrun", "--param=debug-rank=1")
-	ctx, cancel := d.within(patience)
+	ctx, cancel := d.within(timeForARunToEnd)
 	defer cancel()
 	pod := d.taskPod(ctx, started, "train")
 	command := "kubectl port-forward pod/ml-dev-env-1 5678 -n " + d.namespace

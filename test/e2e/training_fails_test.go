@@ -83,7 +83,14 @@ func mistakesAtOnce(u trainer) {
 		failed("preflight", fail.InvalidInput, `param launcher: "mpirun"`)
 	e.mustContain(e.log("preflight"), `param env: "A": want KEY=VALUE`, "--pipeline-timeout=", "my-keys", `"e2e/nowhere.py"`)
 	u.claimsAre()
-	if took := e.tasks["preflight"].Ended.Sub(e.tasks["preflight"].Started); took > 30*time.Second {
+	e.refusedAtOnce()
+}
+
+// refusedAtOnce fails unless preflight needed only seconds.
+func (e ending) refusedAtOnce() {
+	e.Helper()
+	const timeToRefuseARun = 30 * time.Second
+	if took := e.stepTook("preflight"); took > timeToRefuseARun {
 		e.Errorf("the run was refused only after %s", took)
 	}
 }
@@ -114,6 +121,7 @@ func tooMany(u trainer) {
 // other namespaces the message names the holder.
 func gpusHeld(u trainer) {
 	other := newUserIn(u.T, u.namespace+"-other")
+	other.awaitPullSecret()
 	other.apply("gpu-holders.yaml", map[string]string{"REGISTRY": registryHost})
 	other.waitFor("condition=Ready", "pod/holder-1")
 	other.waitFor("condition=Ready", "pod/holder-2")
@@ -138,9 +146,7 @@ func timeoutTooShort(u trainer) {
 	flags := []string{byShell, oneGPU, "--param=timeout=2h"}
 	e := u.end(u.start("e2e/quick.sh", flags...)).failed("preflight", fail.TimeoutTooShort, "pipeline 1h, want 2h", "2h of training")
 	u.claimsAre() // nothing was created
-	if took := e.tasks["preflight"].Ended.Sub(e.tasks["preflight"].Started); took > 30*time.Second {
-		e.Errorf("the run was refused only after %s", took)
-	}
+	e.refusedAtOnce()
 	advised := advisedTimeouts.FindString(e.log("preflight"))
 	if advised == "" {
 		e.Fatalf("the log of preflight proposes no flags:\n%s", e.log("preflight"))

@@ -44,7 +44,8 @@ func nodeCutShort(u trainer) {
 	name := u.holding()
 	localcluster(u.T, "node", "cut", "node-2")
 	defer localcluster(u.T, "node", "join", "node-2")
-	time.Sleep(5 * time.Second) // the duration of the loss
+	const timeWithoutANetwork = 5 * time.Second
+	time.Sleep(timeWithoutANetwork)
 	localcluster(u.T, "node", "join", "node-2")
 	u.releaseDirectly() // the node may not answer at once
 	e := u.end(name).succeeded()
@@ -76,7 +77,7 @@ func (u trainer) loseNode(how string, breaking func()) (name, lost, says string)
 // healthyFree waits until the environment has no pods except on the third node.
 func (u trainer) healthyFree() {
 	u.Helper()
-	ctx, cancel := u.within(2 * time.Minute)
+	ctx, cancel := u.within(timeUntilAllIsReleased)
 	defer cancel()
 	err := kube.Until(ctx, "pods on healthy nodes", u.clients.Kube.CoreV1().Pods(u.namespace), metav1.ListOptions{LabelSelector: ours}, func(pods []*corev1.Pod) (bool, error) {
 		left := 0
@@ -97,7 +98,7 @@ func (u trainer) healthyFree() {
 func nodeLost(u trainer) {
 	name, lost, says := u.loseNode("cut", func() {})
 	u.healthyFree()
-	e := u.endWithin(name, patience+4*time.Minute).failed("train", fail.NodeLost, says) // teardown's timeout
+	e := u.endWithin(name, timeForARunToEnd+timeForTeardown).failed("train", fail.NodeLost, says)
 	e.mustContain(e.receipt.Teardown, "pod ml-dev-env-"+lost+" on "+thirdNode+", whose GPUs cannot be confirmed free")
 	localcluster(u.T, "up", "--nodes=2") // removes the lost pod
 }
@@ -117,7 +118,7 @@ func nodeLostWithoutTekton(u trainer) {
 	u.healthyFree()
 	mustGo[*coordinationv1.Lease](u, "leases", u.clients.Kube.CoordinationV1().Leases(u.namespace))
 	var left receipt.Receipt
-	ctx, cancel := u.within(patience)
+	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
 	err := kube.Until(ctx, "receipts", u.clients.Kube.CoreV1().ConfigMaps(u.namespace), named(receipt.Name(name)), func(found []*corev1.ConfigMap) (done bool, err error) {
 		if len(found) == 0 {

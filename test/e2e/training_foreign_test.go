@@ -13,6 +13,7 @@ import (
 // foreignPods tests that check-fabric measures pods that this project did not create, and leaves
 // no process and no file in them, even if it is killed in the middle.
 func foreignPods(u trainer) {
+	u.awaitPullSecret()
 	u.apply("foreign-pods.yaml", map[string]string{"REGISTRY": registryHost})
 	u.waitFor("condition=Ready", "pod/foreign-1")
 	u.waitFor("condition=Ready", "pod/foreign-2")
@@ -30,7 +31,8 @@ func foreignPods(u trainer) {
 	}
 
 	// The killed command cannot notify the agents.
-	ctx, cancel := context.WithTimeout(u.Context(), time.Minute)
+	const timeForTheMeasurementToBegin = 3 * time.Minute
+	ctx, cancel := context.WithTimeout(u.Context(), timeForTheMeasurementToBegin)
 	defer cancel()
 	killed := check("--idle=10s")
 	said := &finder{text: "Measuring 2 nodes", done: func() {

@@ -53,11 +53,10 @@ func (u trainer) nothingLeft() {
 	}
 }
 
-// mustGo watches until no object of a kind is left, for at most two minutes, the limit of the
-// design.
+// mustGo watches until no object of a kind is left, for at most timeUntilAllIsReleased.
 func mustGo[T metav1.Object, L runtime.Object](u trainer, kind string, source kube.Source[L]) {
 	u.Helper()
-	ctx, cancel := u.within(2 * time.Minute)
+	ctx, cancel := u.within(timeUntilAllIsReleased)
 	defer cancel()
 	var left []string
 	err := kube.Until(ctx, kind, source, metav1.ListOptions{LabelSelector: ours}, func(found []T) (bool, error) {

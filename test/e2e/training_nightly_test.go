@@ -121,7 +121,7 @@ func (u trainer) due(at time.Time) {
 // runStarted waits until the PipelineRun exists.
 func (u trainer) runStarted(name string) {
 	u.Helper()
-	ctx, cancel := u.within(patience)
+	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
 	err := kube.Until(ctx, "pipelinerun "+name, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), named(name), func(runs []*v1.PipelineRun) (bool, error) {
 		return len(runs) > 0, nil
@@ -134,7 +134,7 @@ func (u trainer) runStarted(name string) {
 // leaseTaken waits until the environment has a holder.
 func (u trainer) leaseTaken() {
 	u.Helper()
-	ctx, cancel := u.within(patience)
+	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
 	err := kube.Until(ctx, "leases", u.clients.Kube.CoordinationV1().Leases(u.namespace), named(objects.DefaultName), func(leases []*coordinationv1.Lease) (bool, error) {
 		return len(leases) > 0, nil

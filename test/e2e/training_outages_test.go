@@ -50,7 +50,7 @@ func (u trainer) inEachTask(breaking func()) {
 			u.releaseDirectly()
 		}
 	}
-	e := u.endWithin(name, 2*patience).succeeded().ranks(2)
+	e := u.endWithin(name, 2*timeForARunToEnd).succeeded().ranks(2)
 	for node := range 2 {
 		e.mustContain(e.recorded(e.run.UID, fmt.Sprintf("rank-%d.log", node)), fmt.Sprintf("node %d was released", node))
 	}
@@ -75,7 +75,7 @@ func tektonRestarted(u trainer) {
 // etcdSlow tests a run on a cluster whose etcd stands still for most of the time.
 func etcdSlow(u trainer) {
 	defer u.slow("etcd", 300*time.Millisecond, 700*time.Millisecond)()
-	u.endWithin(u.start("e2e/quick.sh", byShell, oneGPU), 2*patience).succeeded()
+	u.endWithin(u.start("e2e/quick.sh", byShell, oneGPU), 2*timeForARunToEnd).succeeded()
 }
 
 // slow stops and resumes a component of the local cluster in turns. The returned function ends this.
@@ -136,7 +136,7 @@ func registryAway(u trainer) {
 	where := []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}
 	args := append([]string{"--cluster-file=" + u.clusterFile(), "--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--keep-for=30m"}, where...)
 	go func() { done <- step.Run(u.Context(), provision.Command(), args, &out, &out) }()
-	u.kubectl("wait", "--for=create", "pod/ml-dev-env-0", "--timeout=2m")
+	u.kubectl("wait", "--for=create", "pod/ml-dev-env-0", within(timeForTheObjectToChange))
 	u.kill("registry")
 	cordon("uncordon")
 	u.waitEvent("ml-dev-env-0", "Failed to pull image")
@@ -159,10 +159,10 @@ func dnsAway(u trainer) {
 	name := u.holding()
 	u.Cleanup(func() {
 		scale("1")
-		u.kubectl("rollout", "status", "deployment/coredns", "--namespace=kube-system", "--timeout=2m")
+		u.kubectl("rollout", "status", "deployment/coredns", "--namespace=kube-system", within(timeForTheObjectToChange))
 	})
 	scale("0")
-	u.kubectl("wait", "--for=delete", "pods", "--selector=k8s-app=kube-dns", "--namespace=kube-system", "--timeout=2m")
+	u.kubectl("wait", "--for=delete", "pods", "--selector=k8s-app=kube-dns", "--namespace=kube-system", within(timeForTheObjectToChange))
 	u.releaseDirectly()
 	u.end(name).succeeded()
 	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("preflight", fail.RepositoryUnavailable, gitHost)
@@ -240,7 +240,7 @@ func logFull(u trainer) {
 func workspaceFull(u trainer) {
 	u.applyText(`{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: ml-dev-workspace},
  spec: {storageClassName: nfs-csi, accessModes: [ReadWriteMany], resources: {requests: {storage: 1Gi}}}}`)
-	u.kubectl("wait", "persistentvolumeclaim/ml-dev-workspace", "--for=jsonpath={.status.phase}=Bound", "--timeout=2m")
+	u.kubectl("wait", "persistentvolumeclaim/ml-dev-workspace", "--for=jsonpath={.status.phase}=Bound", within(timeForTheObjectToChange))
 	folder := u.volume("ml-dev-workspace")
 	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, "size=32m,mode=0777"); err != nil {
 		u.Fatal(err)
@@ -258,7 +258,7 @@ func twoControllers(u trainer) {
 	const deployment = "deployment/tekton-pipelines-controller"
 	scale := func(replicas string) {
 		u.kubectl("scale", deployment, "--namespace=tekton-pipelines", "--replicas="+replicas)
-		u.kubectl("rollout", "status", deployment, "--namespace=tekton-pipelines", "--timeout=2m")
+		u.kubectl("rollout", "status", deployment, "--namespace=tekton-pipelines", within(timeForTheObjectToChange))
 	}
 	u.Cleanup(func() { scale("1") })
 	scale("2")
@@ -282,7 +282,7 @@ func sameName(u trainer) {
 	u.waitOutput("again", "train", "[0 -] node 0 holds the environment", "[1 -] node 1 holds the environment")
 	first, pod := u.runUID("again"), u.startedPod("again", "train", "")
 	u.kubectl("delete", "pipelinerun", "again", "--wait=false")
-	u.kubectl("wait", "--for=delete", "pipelinerun/again", "--timeout=2m")
+	u.kubectl("wait", "--for=delete", "pipelinerun/again", within(timeForTheObjectToChange))
 	u.applyText(manifest)
 	if second := u.runUID("again"); second == first {
 		u.Fatalf("the run was not created again")
@@ -303,8 +303,9 @@ func lateForRendezvous(u trainer) {
 	log := e.log("train")
 	e.mustContain(log, "since the first came: rank 1 on node 1 is in ", "[0 0] rank 0 met the others", "[1 1] rank 1 met the others")
 	waited := regexp.MustCompile(`for (\S+) since the first came`).FindStringSubmatch(log)
-	if took, err := time.ParseDuration(waited[1]); err != nil || took > time.Minute {
-		e.Errorf("rank 1 was named after %s (%v), want a minute at most", waited[1], err)
+	const timeUntilTheLateRankIsNamed = time.Minute
+	if took, err := time.ParseDuration(waited[1]); err != nil || took > timeUntilTheLateRankIsNamed {
+		e.Errorf("rank 1 was named after %s (%v), want %s at most", waited[1], err, timeUntilTheLateRankIsNamed)
 	}
 }
 
@@ -369,7 +370,7 @@ func nodeStopped(u trainer) {
 	name, _, says := u.loseNode("stop", func() {})
 	u.healthyFree()
 	localcluster(u.T, "node", "start", thirdNode)
-	u.endWithin(name, patience+4*time.Minute).failed("train", fail.NodeLost, says)
+	u.endWithin(name, timeForARunToEnd+timeForTeardown).failed("train", fail.NodeLost, says)
 }
 
 // nodeCutMinute tests that a training survives the loss of a node's network for a minute, after which Kubernetes marks
@@ -377,9 +378,9 @@ func nodeStopped(u trainer) {
 func nodeCutMinute(u trainer) {
 	name := u.holdingOnThird()
 	localcluster(u.T, "node", "cut", thirdNode)
-	u.kubectl("wait", "node", thirdNode, "--for=condition=Ready=Unknown", "--timeout=2m")
+	u.kubectl("wait", "node", thirdNode, "--for=condition=Ready=Unknown", within(timeForTheObjectToChange))
 	localcluster(u.T, "node", "join", thirdNode)
-	u.kubectl("wait", "node", thirdNode, "--for=condition=Ready", "--timeout=2m")
+	u.kubectl("wait", "node", thirdNode, "--for=condition=Ready", within(timeForTheObjectToChange))
 	u.releaseDirectly()
 	u.end(name).succeeded()
 }

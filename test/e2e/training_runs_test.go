@@ -26,8 +26,17 @@ import (
 	pipelinerun "github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// patience is the maximum time of any part of a training here.
-const patience = 6 * time.Minute
+// How long the tests wait for what has no limit of its own, on a machine whose cores are busy with something else.
+const (
+	timeForARunToEnd         = 10 * time.Minute
+	timeForAPodToStart       = 10 * time.Minute
+	timeForTheTextToBeLogged = 10 * time.Minute
+	timeForTheObjectToChange = 5 * time.Minute
+	timeForTeardown          = 4 * time.Minute
+)
+
+// timeUntilAllIsReleased is the promise of the design: two minutes after a run's end nothing of it holds a GPU.
+const timeUntilAllIsReleased = 2 * time.Minute
 
 // Params of most scenarios: they run only a shell script, on one GPU of each node.
 const (
@@ -79,14 +88,14 @@ type ending struct {
 // end watches the run until it ends, and checks what must be equal in the results and receipt of every run.
 func (u trainer) end(name string) ending {
 	u.Helper()
-	return u.endWithin(name, patience)
+	return u.endWithin(name, timeForARunToEnd)
 }
 
 // endWithin is end for a run that takes longer.
-func (u trainer) endWithin(name string, patience time.Duration) ending {
+func (u trainer) endWithin(name string, limit time.Duration) ending {
 	u.Helper()
 	e := ending{trainer: u, tasks: map[string]pipelinerun.TaskRun{}, results: map[string]string{}}
-	ctx, cancel := u.within(patience)
+	ctx, cancel := u.within(limit)
 	defer cancel()
 	err := kube.Until(ctx, "pipelinerun "+name, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), named(name), func(runs []*v1.PipelineRun) (bool, error) {
 		if len(runs) == 0 {
@@ -182,6 +191,24 @@ func (e ending) log(task string) string {
 	return e.kubectl("logs", "--selector=tekton.dev/pipelineRun="+e.run.Name+",tekton.dev/pipelineTask="+task, "--container=step-"+task, "--tail=-1")
 }
 
+// stepTook returns how long the task's step ran, without the time in which its pod was scheduled and its image pulled.
+func (e ending) stepTook(task string) time.Duration {
+	e.Helper()
+	times := strings.Fields(e.kubectl("get", "taskrun", e.tasks[task].Name, "--output=jsonpath={.status.steps[0].terminated.startedAt} {.status.steps[0].terminated.finishedAt}"))
+	if len(times) != 2 {
+		e.Fatalf("the step of %s has the times %q, want two", task, times)
+	}
+	began, err := time.Parse(time.RFC3339, times[0])
+	if err != nil {
+		e.Fatal(err)
+	}
+	ended, err := time.Parse(time.RFC3339, times[1])
+	if err != nil {
+		e.Fatal(err)
+	}
+	return ended.Sub(began)
+}
+
 // waitOutput follows the log of a running task until it contains every text.
 func (u trainer) waitOutput(name, task string, texts ...string) {
 	u.Helper()
@@ -194,7 +221,7 @@ func (u trainer) waitOutput(name, task string, texts ...string) {
 // waitLog follows a container's log until it contains the text.
 func (u trainer) waitLog(pod, container, text string) {
 	u.Helper()
-	ctx, cancel := u.within(patience)
+	ctx, cancel := u.within(timeForTheTextToBeLogged)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace="+u.namespace,
 		"logs", "--follow", pod, "--container="+container)
@@ -210,7 +237,7 @@ func (u trainer) waitLog(pod, container, text string) {
 // pod.
 func (u trainer) startedPod(name, task string, other types.UID) (pod *corev1.Pod) {
 	u.Helper()
-	ctx, cancel := u.within(patience)
+	ctx, cancel := u.within(timeForAPodToStart)
 	defer cancel()
 	options := metav1.ListOptions{LabelSelector: "tekton.dev/pipelineRun=" + name + ",tekton.dev/pipelineTask=" + task}
 	err := kube.Until(ctx, "the pod of task "+task, u.clients.Kube.CoreV1().Pods(u.namespace), options, func(pods []*corev1.Pod) (bool, error) {
@@ -236,7 +263,7 @@ func started(container corev1.ContainerStatus) bool {
 // taskEnd waits until a TaskRun that was started alone has ended.
 func (u trainer) taskEnd(name string) (ended *v1.TaskRun, results map[string]string) {
 	u.Helper()
-	ctx, cancel := u.within(patience)
+	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
 	err := kube.Until(ctx, "taskrun "+name, u.clients.Tekton.TektonV1().TaskRuns(u.namespace), named(name), func(runs []*v1.TaskRun) (bool, error) {
 		if len(runs) == 0 {

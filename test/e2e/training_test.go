@@ -55,37 +55,49 @@ type scenario struct {
 	tell func(trainer)
 }
 
-// setVariable chooses the scenarios: nightlySet adds the nightly lists. The other sets contain only scenarios of
-// docs/faults.md: sharedFaults those that run in parallel with others, nodeFaults those that break a Kubernetes node,
-// and serviceFaults those that break a service.
+// setVariable chooses the scenarios; without it those run that are not nightly. firstHalf and secondHalf divide these.
+// nightlySet has the nightly scenarios that test no fault. The other sets contain the scenarios of docs/faults.md:
+// sharedFaults those that run in parallel with others, nodeFaults those that break a Kubernetes node, and serviceFaults
+// those that break a service. The Makefile has a target for each set.
 const (
 	setVariable   = "E2E_SET"
-	nightlySet    = "nightly"
+	firstHalf     = "e2e-half-1"
+	secondHalf    = "e2e-half-2"
+	nightlySet    = "e2e-nightly"
 	sharedFaults  = "faults-shared"
 	nodeFaults    = "faults-nodes"
 	serviceFaults = "faults-services"
 )
 
 // chosen returns the scenarios of a kind that run.
-func chosen(always, nightly []scenario, alone bool) []scenario {
-	set := os.Getenv(setVariable)
-	if set == "" {
-		return always
-	}
-	all := slices.Concat(always, nightly)
-	if set == nightlySet {
-		return all
-	}
-	return slices.DeleteFunc(all, func(s scenario) bool {
-		its := sharedFaults
-		switch {
-		case alone && strings.HasPrefix(s.name, "node-"):
-			its = nodeFaults
-		case alone:
-			its = serviceFaults
+func chosen(t *testing.T, always, nightly []scenario, alone bool) []scenario {
+	t.Helper()
+	var its []scenario
+	for i, s := range slices.Concat(always, nightly) {
+		usual, ofNode, runs := i < len(always), strings.HasPrefix(s.name, "node-"), false
+		switch set := os.Getenv(setVariable); set {
+		case "":
+			runs = usual
+		case firstHalf:
+			runs = usual && i%2 == 0
+		case secondHalf:
+			runs = usual && i%2 == 1
+		case nightlySet:
+			runs = !usual && !isFault(s.name)
+		case sharedFaults:
+			runs = isFault(s.name) && !alone
+		case nodeFaults:
+			runs = isFault(s.name) && alone && ofNode
+		case serviceFaults:
+			runs = isFault(s.name) && alone && !ofNode
+		default:
+			t.Fatalf("%s=%s: no such set", setVariable, set)
 		}
-		return set != its || !isFault(s.name)
-	})
+		if runs {
+			its = append(its, s)
+		}
+	}
+	return its
 }
 
 // Nightly scenarios are slow, or variants of scenarios that always run.
@@ -154,7 +166,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"torchrun-script", 2, torchrunScript},
 		{"rdma-faults", 1, rdmaFaults},
 	}
-	earnest := queue(chosen(heavy, nightlyHeavy, false)...)
+	earnest := queue(chosen(t, heavy, nightlyHeavy, false)...)
 	// The longest scenarios come first, so that no lane ends late.
 	light := []scenario{
 		{"rdma-training", 1, rdmaTraining},
@@ -201,7 +213,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"gpus-held", gpusOfNode, gpusHeld},
 		{"gpu-missing", gpusOfNode, gpuMissing},
 	}
-	others := queue(chosen(light, nightlyLight, false)...)
+	others := queue(chosen(t, light, nightlyLight, false)...)
 	lane := func(scenarios <-chan scenario) func() {
 		return func() {
 			for s := range scenarios {
@@ -237,13 +249,13 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"api-server-away", 1, apiServerAway},
 		{"node-cut-short", 1, nodeCutShort},
 	}
-	for _, s := range chosen(alone, nightlyAlone, true) {
+	for _, s := range chosen(t, alone, nightlyAlone, true) {
 		t.Run(s.name, func(t *testing.T) {
 			times.note(t)
 			shared.tell(t, s.tell)
 		})
 	}
-	if !strings.HasPrefix(os.Getenv(setVariable), "faults-") {
+	if slices.Contains([]string{"", firstHalf, nightlySet}, os.Getenv(setVariable)) {
 		t.Run("shipped-files", func(t *testing.T) { shared.testShippedFiles(t, times) })
 	}
 	// testRights checks the requests of all scenarios.

@@ -156,7 +156,7 @@ func (u trainer) send(event, body, signature string) (id string) {
 // refusal follows the EventListener's log until the log explains why the event starts nothing.
 func (u trainer) refusal(id string) string {
 	u.Helper()
-	ctx, cancel := u.within(patience)
+	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace="+u.namespace, "logs", "--follow", "deployment/el-"+listener)
 	log, err := cmd.StdoutPipe()
@@ -183,7 +183,7 @@ func (u trainer) refusal(id string) string {
 // startedBy watches until the event has started a run.
 func (u trainer) startedBy(id string) (name string) {
 	u.Helper()
-	ctx, cancel := u.within(patience)
+	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
 	options := metav1.ListOptions{LabelSelector: "triggers.tekton.dev/triggers-eventid=" + id}
 	err := kube.Until(ctx, "the run of event "+id, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), options, func(found []*v1.PipelineRun) (bool, error) {

@@ -200,7 +200,8 @@ func (s *shell) run(b block, c command) string {
 		s.u.Fatalf("%s: typing %s: %v", b, text, err)
 	}
 	// The longest command builds an image.
-	ctx, cancel := context.WithTimeout(s.u.Context(), 20*time.Minute)
+	const timeForOneCommand = 20 * time.Minute
+	ctx, cancel := context.WithTimeout(s.u.Context(), timeForOneCommand)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
 		if ctx.Err() == context.DeadlineExceeded {

@@ -50,7 +50,9 @@ func testUses(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			times.note(t)
-			use(newUser(t), images)
+			u := newUser(t)
+			u.awaitPullSecret()
+			use(u, images)
 		})
 	}
 }
@@ -106,7 +108,7 @@ func taskFromBundle(u user, images map[string]string) {
 // and DeepSpeed's rendezvous between the two.
 func twoNodes(u user, images map[string]string) {
 	u.apply("two-nodes.yaml", images)
-	u.kubectl("rollout", "status", "statefulset/two", "--timeout=8m")
+	u.kubectl("rollout", "status", "statefulset/two", within(timeForAPodToStart))
 	nodes := strings.Fields(u.kubectl("get", "pods", "--selector=app=two", "--output=jsonpath={.items[*].spec.nodeName}"))
 	if len(nodes) != 2 || nodes[0] == nodes[1] {
 		u.Errorf("the two pods are on %v, want two nodes", nodes)
@@ -142,7 +144,7 @@ var forwarding = regexp.MustCompile(`Forwarding from (127\.0\.0\.1:\d+)`)
 // getThroughPortForward gets a path from the pod's server through kubectl port-forward.
 func (u user) getThroughPortForward(pod, path string) string {
 	u.Helper()
-	ctx, cancel := context.WithTimeout(u.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(u.Context(), timeForTheObjectToChange)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace", u.namespace, "port-forward", "--address=127.0.0.1", pod, ":8080")
 	stdout, err := cmd.StdoutPipe()
@@ -235,8 +237,8 @@ func storage(u user, images map[string]string) {
 	once := u.kubectl("get", "pvc", "once", "--output=jsonpath={.spec.volumeName}")
 	u.kubectl("delete", "pod", "waiter", "--wait")
 	u.kubectl("delete", "pvc", "kept", "once", "--wait")
-	u.kubectl("wait", "--for=delete", "--timeout=2m", "pv/"+once)
-	u.kubectl("wait", "--for=jsonpath={.status.phase}=Released", "--timeout=2m", "pv/"+kept)
+	u.kubectl("wait", "--for=delete", within(timeForTheObjectToChange), "pv/"+once)
+	u.kubectl("wait", "--for=jsonpath={.status.phase}=Released", within(timeForTheObjectToChange), "pv/"+kept)
 	if _, err := os.Stat(filepath.Join(stateDir, "volumes", once)); !os.IsNotExist(err) {
 		u.Errorf("the folder of a deleted volume still exists (%v)", err)
 	}
@@ -382,7 +384,8 @@ func registryAccess(u user, _ map[string]string) {
 // handshake does a TLS handshake with the address, without a client certificate. A server that
 // requests a certificate and then closes the connection has used TLS too.
 func handshake(address string) error {
-	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	const timeForTheHandshake = 30 * time.Second
+	dialer := &net.Dialer{Timeout: timeForTheHandshake}
 	conn, err := tls.DialWithDialer(dialer, "tcp", address, &tls.Config{InsecureSkipVerify: true})
 	if err != nil {
 		return err

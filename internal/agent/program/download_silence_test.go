@@ -29,8 +29,10 @@ func TestDownloadFromAServerThatFallsSilent(t *testing.T) {
 	defer server.Close()
 	defer close(release)
 	var out strings.Builder
-	err := download(t.Context(), t.TempDir(), []agent.Download{{URL: server.URL + "/silent", Path: "a"}, {URL: server.URL + "/whole", Path: "b"}}, 100*time.Millisecond, &out)
-	if err == nil || !strings.Contains(err.Error(), "sent nothing for 100ms") {
+	const timeForTheNextByte = 2 * time.Second
+	wanted := []agent.Download{{URL: server.URL + "/silent", Path: "a"}, {URL: server.URL + "/whole", Path: "b"}}
+	err := download(t.Context(), t.TempDir(), wanted, timeForTheNextByte, &out)
+	if err == nil || !strings.Contains(err.Error(), "sent nothing for 2s") {
 		t.Errorf("got %v, want an error that the server fell silent", err)
 	}
 	if !strings.Contains(out.String(), "  b, 4 ") {

@@ -303,7 +303,7 @@ func TestDescendantsEndWithTheirJob(t *testing.T) {
 	if _, err := body.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Client.StopJob(t.Context(), "stopped", agent.Stop{Reason: "enough", Grace: 100 * time.Millisecond}); err != nil {
+	if err := n.Client.StopJob(t.Context(), "stopped", agent.Stop{Reason: "enough", Grace: timeThatIsNotUsed}); err != nil {
 		t.Fatal(err)
 	}
 	if status := n.wait("stopped"); status.State != agent.Stopped {
@@ -329,7 +329,7 @@ func TestStoppedSupervisor(t *testing.T) {
 		if _, err := n.Client.StartJob(t.Context(), name, command(name)); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), timeForAJobToEnd)
 		defer cancel()
 		body, err := n.Client.Log(ctx, name, "rank-0", 0, true)
 		if err != nil {
@@ -340,7 +340,8 @@ func TestStoppedSupervisor(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The script needs a moment to handle the end of its rank.
-		if err := n.Client.StopJob(ctx, name, agent.Stop{Reason: "enough", Grace: time.Second}); err != nil {
+		const timeForTheScriptToEnd = 3 * time.Second
+		if err := n.Client.StopJob(ctx, name, agent.Stop{Reason: "enough", Grace: timeForTheScriptToEnd}); err != nil {
 			t.Fatal(err)
 		}
 		var last agent.JobStatus
@@ -384,7 +385,7 @@ env -i PATH="$PATH" setsid sh -c "exec 9>/proc/$supervisor/fd/3; echo \$\$ >held
 	if _, err := n.Client.StartJob(t.Context(), "held", command("hold.sh")); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), timeForAJobToEnd)
 	defer cancel()
 	var last agent.JobStatus
 	err := n.Client.WatchJob(ctx, "held", func(s agent.JobStatus) error { last = s; return nil })

@@ -40,6 +40,12 @@ func (n *node) script(name, content string) {
 	}
 }
 
+// timeThatIsNotUsed is the grace of a process that ignores SIGTERM.
+const timeThatIsNotUsed = 100 * time.Millisecond
+
+// timeForAJobToEnd is for jobs that would not end at all.
+const timeForAJobToEnd = 3 * time.Minute
+
 func (n *node) run(id string, spec agent.JobSpec) agent.JobStatus {
 	n.t.Helper()
 	if _, err := n.Client.StartJob(n.t.Context(), id, spec); err != nil {
@@ -193,7 +199,7 @@ func TestStop(t *testing.T) {
 	if _, err := io.ReadFull(body, make([]byte, len("ready\n"))); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Client.StopJob(t.Context(), "deaf", agent.Stop{Reason: "enough", Grace: 100 * time.Millisecond}); err != nil {
+	if err := n.Client.StopJob(t.Context(), "deaf", agent.Stop{Reason: "enough", Grace: timeThatIsNotUsed}); err != nil {
 		t.Fatal(err)
 	}
 	status := n.wait("deaf")
@@ -252,7 +258,8 @@ func TestQuiet(t *testing.T) {
 	}
 	status, err := n.Client.Job(t.Context(), "still")
 	// A job has not been quiet for longer than it has run, whatever the times of its files are.
-	if age := time.Since(status.Started) + time.Second; err != nil || status.Quiet <= 0 || status.Quiet > age {
+	const roundingOfFileTimes = time.Second
+	if age := time.Since(status.Started) + roundingOfFileTimes; err != nil || status.Quiet <= 0 || status.Quiet > age {
 		t.Errorf("quiet for %s (%v), want more than nothing and less than %s", status.Quiet, err, age)
 	}
 	n.script("go", "")
@@ -266,7 +273,8 @@ func TestDeadline(t *testing.T) {
 	n := newNode(t)
 	n.script("long.sh", "exec sleep 1000")
 	spec := command("long.sh")
-	spec.Deadline = time.Now().Add(300 * time.Millisecond)
+	const timeToRun = 300 * time.Millisecond
+	spec.Deadline = time.Now().Add(timeToRun)
 	if status := n.run("long", spec); status.State != agent.Stopped || status.StopReason != "deadline" {
 		t.Errorf("status %+v, want stopped: deadline", status)
 	}
@@ -426,15 +434,16 @@ func TestTurn(t *testing.T) {
 			conn, err = n.Dial(ctx, node)
 			return conn, err
 		})
-		release, err := first.Turn(t.Context(), time.Minute)
+		const timeToGetTheTurn, timeToSeeThatItIsTaken = time.Minute, 10 * time.Millisecond
+		release, err := first.Turn(t.Context(), timeToGetTheTurn)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := n.Client.Turn(t.Context(), 10*time.Millisecond); !errors.Is(err, context.Canceled) {
+		if _, err := n.Client.Turn(t.Context(), timeToSeeThatItIsTaken); !errors.Is(err, context.Canceled) {
 			t.Fatalf("%s: a second client got %v, want no turn", name, err)
 		}
 		end(conn, release)
-		if release, err = n.Client.Turn(t.Context(), time.Minute); err != nil {
+		if release, err = n.Client.Turn(t.Context(), timeToGetTheTurn); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		release()

@@ -63,7 +63,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	cmd.Flags().StringVar(&push, "push", "", "image to push to, as REGISTRY/REPOSITORY:TAG")
 	cmd.Flags().StringVar(&to, "to", "", "folder to write the image into, as an OCI layout")
 	cmd.Flags().StringVar(&source, "source", ".", "folder of the sources")
-	cmd.Flags().StringVar(&base, "base", bundle.DefaultBase, "image to build on; it needs git and git-lfs")
+	cmd.Flags().StringVar(&base, "base", bundle.DefaultBase, "image to build on; it needs git, git-lfs and sh")
 	cmd.Flags().StringVar(&roots, "ca-roots", "", "PEM file of certificate authorities (default: "+bundle.HostRootsFile+", if it exists)")
 	cmd.Flags().StringSliceVar(&platforms, "platforms", platformNames(), "platforms to compile for")
 	cmd.MarkFlagsOneRequired("push", "to")

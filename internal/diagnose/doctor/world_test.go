@@ -84,9 +84,12 @@ func meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: objects.Labels("env")}
 }
 
+// An examination waits timeForTheNodes in no test, and timeForTheOtherNodes in tests in which one node is stuck.
+const timeForTheNodes, timeForTheOtherNodes = time.Minute, 3 * time.Second
+
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, options: Options{Now: func() time.Time { return now }, Patience: 10 * time.Second}}
+	w := &world{t: t, options: Options{Now: func() time.Time { return now }, Patience: timeForTheNodes}}
 	w.set = &appsv1.StatefulSet{ObjectMeta: meta("env"), Spec: appsv1.StatefulSetSpec{Replicas: new(int32(2))}}
 	w.set.Annotations = map[string]string{objects.ModeAnnotation: string(objects.TCP)}
 	w.set.Spec.Template.Labels = objects.Labels("env")

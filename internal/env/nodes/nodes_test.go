@@ -166,7 +166,8 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", silent.Addr().String())
 	})
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	const timeThatPasses = 100 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), timeThatPasses)
 	defer cancel()
 	err = Retry(ctx, func() error { _, err := client.Facts(ctx); return err })
 	if fail.ReasonOf(err) != fail.AgentUnreachable || !strings.Contains(err.Error(), "node 3") || !errors.Is(err, context.DeadlineExceeded) {

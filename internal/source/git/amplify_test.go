@@ -87,7 +87,9 @@ func packet(line string) string { return fmt.Sprintf("%04x%s", len(line)+4, line
 
 // TestFetchLimitsTime: fetching a pack from a hostile server fails with a message if the pack takes hours to resolve.
 func TestFetchLimitsTime(t *testing.T) {
-	pack, commit := amplifyingPack(t, 60)
+	// 20 GB, for which the fastest processors need several times the limit.
+	const deltas, timeToResolve = 600, time.Second
+	pack, commit := amplifyingPack(t, deltas)
 	if len(pack) > 100<<10 {
 		t.Fatalf("the pack has %d bytes", len(pack))
 	}
@@ -106,7 +108,7 @@ func TestFetchLimitsTime(t *testing.T) {
 	}))
 	defer server.Close()
 	source := Source{URL: server.URL + "/repo", Auth: (&webServer{Server: server}).auth(t, nil), limits: usualLimits}
-	source.limits.cpu = time.Second
+	source.limits.cpu = timeToResolve
 	_, _, _, err := fetchInto(t, source)
 	wantFailure(t, err, fail.RepositoryUnavailable, "needs more than 1s of processor time", "Git LFS")
 }

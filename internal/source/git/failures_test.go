@@ -241,9 +241,11 @@ func TestNamesThatAreAskedAgain(t *testing.T) {
 
 // If there is no time for another attempt, the error is reported at once.
 func TestFetchAgainInTime(t *testing.T) {
+	// A resolver without a network may need half a minute to fail.
+	const timeForOneAttempt = 10 * time.Minute
 	source := Source{URL: "https://nowhere.invalid/repo", limits: lookLimits}
-	source.limits.pause = time.Hour
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	source.limits.pause = 2 * timeForOneAttempt
+	ctx, cancel := context.WithTimeout(t.Context(), timeForOneAttempt)
 	defer cancel()
 	if _, err := Look(ctx, slog.New(slog.DiscardHandler), t.TempDir(), source); fail.ReasonOf(err) != fail.RepositoryUnavailable || ctx.Err() != nil {
 		t.Errorf("got %v, want RepositoryUnavailable", err)

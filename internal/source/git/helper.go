@@ -8,12 +8,9 @@ import (
 	"io"
 	"net/url"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -24,11 +21,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// The names under which git and git-lfs call this program, and under which it becomes git.
+// The names under which git and git-lfs call this program.
 const (
 	askpassName = "mlenv-git-askpass"
 	sshName     = "mlenv-git-ssh"
-	limitedName = "mlenv-git-limited"
 )
 
 // Files in the scratch folder, which helperVariable names.
@@ -65,9 +61,6 @@ func Helper() {
 		help = askpass
 	case sshName:
 		help = sshCommand
-	case limitedName:
-		fmt.Fprintln(os.Stderr, limited(os.Args[1:]))
-		os.Exit(255)
 	default:
 		return
 	}
@@ -85,30 +78,6 @@ func Helper() {
 		os.Exit(255)
 	}
 	os.Exit(0)
-}
-
-// limited, called with MEMORY SECONDS ARGUMENT..., turns this process into git whose bytes of memory and processor time are
-// bounded, also for the processes that it starts: git fails with a message instead of having the container killed.
-func limited(args []string) error {
-	for i, resource := range []int{syscall.RLIMIT_DATA, syscall.RLIMIT_CPU} {
-		most, err := strconv.ParseUint(args[i], 10, 64)
-		if err != nil {
-			return err
-		}
-		var present syscall.Rlimit
-		if err := syscall.Getrlimit(resource, &present); err != nil {
-			return err
-		}
-		// Beyond Cur the process gets an error, or SIGXCPU with its message; beyond Max it is killed.
-		if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: min(most, present.Max), Max: min(most+1, present.Max)}); err != nil {
-			return err
-		}
-	}
-	program, err := exec.LookPath("git")
-	if err != nil {
-		return err
-	}
-	return syscall.Exec(program, slices.Concat([]string{"git"}, args[2:]), os.Environ()) //nolint:gosec // as git is run everywhere
 }
 
 func readHelperFile(scratch string) (keyring, time.Duration, error) {

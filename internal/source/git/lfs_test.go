@@ -2,6 +2,7 @@ package git
 
 import (
 	"net/http"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -10,7 +11,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
+// needLFS skips tests on machines that have only what unit tests need.
+func needLFS(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("git-lfs"); err != nil {
+		t.Skip("git-lfs is missing; make setup-tests installs it")
+	}
+}
+
 func TestFetchLFS(t *testing.T) {
+	needLFS(t)
 	root := t.TempDir()
 	server := newWebServer(t, root)
 	repo := newRepository(t, root, "repo")
@@ -71,6 +81,7 @@ func basicHeader() string {
 }
 
 func TestFetchLFSFails(t *testing.T) {
+	needLFS(t)
 	root := t.TempDir()
 	server := newWebServer(t, root)
 	repo := newRepository(t, root, "repo")
@@ -145,6 +156,7 @@ func TestFetchLFSIsBounded(t *testing.T) {
 
 // The fetch uses the LFS server of .lfsconfig, but another host gets no credentials.
 func TestFetchLFSConfig(t *testing.T) {
+	needLFS(t)
 	root := t.TempDir()
 	server, store := newWebServer(t, root), newWebServer(t, root)
 	store.open = true

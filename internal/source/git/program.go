@@ -89,8 +89,10 @@ func newPrograms(log *slog.Logger, scratch string, s Source, home address) (*pro
 	if user, _, ok := p.keys.basic(home.scheme, home.host, home.port); ok && home.scheme == "http" {
 		log.Warn(fmt.Sprintf("The credentials of %s go to %s without encryption; https:// would protect them.", humanize.OneLine(user, maxShown), home), "url", home.String())
 	}
-	if err := requireProgram("git"); err != nil {
-		return nil, err
+	for _, name := range []string{"git", "sh"} {
+		if err := requireProgram(name); err != nil {
+			return nil, err
+		}
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -104,7 +106,7 @@ func newPrograms(log *slog.Logger, scratch string, s Source, home address) (*pro
 			return nil, err
 		}
 	}
-	for _, name := range []string{askpassName, sshName, limitedName} {
+	for _, name := range []string{askpassName, sshName} {
 		if err := os.Symlink(self, filepath.Join(scratch, "bin", name)); err != nil {
 			return nil, err
 		}
@@ -288,14 +290,20 @@ func (r *repository) remote(ctx context.Context, args ...string) (string, error)
 	}
 }
 
+// bounds, called with KIB SECONDS ARGUMENT..., becomes git with limits of memory and processor time, also for the processes
+// that git starts: git fails with a message, and the container is not killed. setrlimit refuses a soft limit above the hard
+// one; then this machine's own limit is the lower one and stays. A shell, because each base with git has one, but the default
+// base has no prlimit; and a Go program would itself need memory between setrlimit and exec.
+const bounds = `ulimit -S -d "$1" 2>/dev/null; ulimit -S -t "$2" 2>/dev/null; shift 2; exec git "$@"`
+
 // command is git in a process group of its own, which is killed when the context ends.
 func (r *repository) command(ctx context.Context, args []string, bounded bool) *exec.Cmd {
-	program, args := "git", slices.Concat([]string{"-c", "remote.origin.url=" + r.address.forGit()}, args)
+	words := slices.Concat([]string{"git", "-c", "remote.origin.url=" + r.address.forGit()}, args)
 	if bounded {
-		program = filepath.Join(r.scratch, "bin", limitedName)
-		args = slices.Concat([]string{strconv.FormatUint(r.limits.memory, 10), strconv.Itoa(int(r.limits.cpu.Seconds()))}, args)
+		memory, cpu := strconv.FormatUint(r.limits.memory>>10, 10), strconv.Itoa(int(r.limits.cpu.Seconds()))
+		words = slices.Concat([]string{"sh", "-c", bounds, "git", memory, cpu}, words[1:])
 	}
-	cmd := exec.CommandContext(ctx, program, args...)
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Dir = r.scratch
 	// A redirect obeys this list too, so none leads from https to http.
 	schemes := r.address.scheme

@@ -28,13 +28,14 @@ func write(t *testing.T, dir, name string) {
 // next returns the next change.
 func next(t *testing.T, changes <-chan Change) []string {
 	t.Helper()
+	const timeForTheChangeToBeReported = time.Minute
 	select {
 	case change := <-changes:
 		if change.Problem != nil {
 			t.Error(change.Problem)
 		}
 		return change.Paths
-	case <-time.After(time.Minute):
+	case <-time.After(timeForTheChangeToBeReported):
 		t.Fatal("no change was reported")
 		return nil
 	}

@@ -136,7 +136,8 @@ func TestReceiversAreBounded(t *testing.T) {
 		t.Cleanup(server.Close)
 		s, log := open(t, server)
 		if tc.name == "is silent" {
-			s.client.Timeout = 50 * time.Millisecond
+			const timeThatPasses = 50 * time.Millisecond
+			s.client.Timeout = timeThatPasses
 		}
 		s.Send(Event{Kind: Start})
 		s.Wait()

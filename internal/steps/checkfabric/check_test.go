@@ -48,11 +48,19 @@ say '"event": "ready"'
 	return start(t, count, append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH")))
 }
 
+// A check divides its time: agents get a quarter to answer, the ranks two thirds to measure, and they may be silent for half of
+// these. So the time of a check that waits for something in vain decides how long the agents and ranks of a busy machine have.
+const (
+	timeForACheckThatEnds = 2 * time.Minute
+	timeToFindTheNode     = 15 * time.Second
+	timeForAgentsToAnswer = 12 * time.Second
+)
+
 func start(t *testing.T, count int, environ []string) (*Check, []*agenttest.Node, *strings.Builder) {
 	t.Helper()
 	agents := agenttest.Start(t, count)
 	out := &strings.Builder{}
-	c := &Check{ID: "check", Bound: 20 * time.Second, Log: step.TextLog(out)}
+	c := &Check{ID: "check", Bound: timeForACheckThatEnds, Log: step.TextLog(out)}
 	for _, node := range agents {
 		node.End()
 		node.Config.Environ = environ
@@ -178,7 +186,7 @@ exit 1`, []int{0, 1}, "ConnectionRefused: no process listens"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			check, _, out := newCheck(t, test.nodes, test.script)
-			check.Bound = 15 * time.Second
+			check.Bound = timeToFindTheNode
 			began := time.Now()
 			report, err := check.Run(t.Context())
 			if fail.ReasonOf(err) != fail.NetworkBroken || !strings.Contains(err.Error(), test.words) {
@@ -200,7 +208,7 @@ exit 1`, []int{0, 1}, "ConnectionRefused: no process listens"},
 func TestNodeWithoutAgentIsNamed(t *testing.T) {
 	check, agents, _ := newCheck(t, 3, measured)
 	agents[2].End()
-	check.Bound = 4 * time.Second
+	check.Bound = timeForAgentsToAnswer
 	report, err := check.Run(t.Context())
 	if fail.ReasonOf(err) != fail.NetworkBroken || !slices.Equal(report.FaultyNodes, []int{2}) {
 		t.Errorf("got %v, faulty %v; want NetworkBroken for node 2", err, report.FaultyNodes)
@@ -216,7 +224,7 @@ func TestNodeWithoutAgentIsNamed(t *testing.T) {
 // The node is cut off while it measures: its agent accepts no more requests.
 func TestNodeCutDuringTheCheck(t *testing.T) {
 	check, agents, _ := newCheck(t, 2, `exec sleep 60`)
-	check.Bound = 8 * time.Second
+	check.Bound = timeForAgentsToAnswer
 	agents[1].Wrap(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/v1/health" {
@@ -242,7 +250,7 @@ echo 'Traceback (most recent call last):'
 echo '  File "x.py", line 1, in <module>'
 echo 'RuntimeError: [../gloo/transport/tcp/pair.cc:799] connect [10.0.103.5]:28703: Connection refused'
 exit 1`)
-	check.Bound = 15 * time.Second
+	check.Bound = timeToFindTheNode
 	agents[0].Wrap(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			next.ServeHTTP(forger{w}, r)
@@ -334,7 +342,8 @@ exit 1`)
 		t.Errorf("got %v, want OutOfMemory with the error", err)
 	}
 	check, _, _ = start(t, 1, append(os.Environ(), "PATH="+slow(t)+":"+os.Getenv("PATH")))
-	check.Bound = 2 * time.Second
+	const timeThatTorchNeedsAndMore = 6 * time.Second
+	check.Bound = timeThatTorchNeedsAndMore
 	if report, err := check.Run(t.Context()); err != nil || report.Verdict != fabric.NotMeasured || !strings.Contains(report.Message, "0 of 1 were ready") {
 		t.Errorf("torch takes too long: got %v, %s %q; want not measured", err, report.Verdict, report.Message)
 	}
@@ -349,11 +358,12 @@ exit 1`)
 func TestSlowRanksAreNotBroken(t *testing.T) {
 	check, _, out := newCheck(t, 2, `
 say '"event": "joined"'
-for i in 1 2 3 4 5 6 7; do sleep 0.4; say '"event": "beat"'; done
+for i in 1 2 3 4 5 6 7; do sleep 0.8; say '"event": "beat"'; done
 `+measured)
-	check.Bound = 8 * time.Second
+	const timeForSevenBeats = 16 * time.Second // of which ranks may be silent for less than all beats take
+	check.Bound = timeForSevenBeats
 	if report, err := check.Run(t.Context()); err != nil || report.Verdict != fabric.Pass {
-		t.Errorf("silent for 0.4 s, 2.8 s in all: got %v, %s %q; want a pass; log %s", err, report.Verdict, report.Message, out)
+		t.Errorf("silent for 0.8 s, 5.6 s in all: got %v, %s %q; want a pass; log %s", err, report.Verdict, report.Message, out)
 	} else if slices.ContainsFunc(report.Measurements, func(m fabric.Measurement) bool { return m.Bytes == 0 }) {
 		t.Errorf("signs of life became measurements: %+v", report.Measurements)
 	}
@@ -362,7 +372,8 @@ for i in 1 2 3 4 5 6 7; do sleep 0.4; say '"event": "beat"'; done
 		t.Fatal(err)
 	}
 	check, _, _ = start(t, 2, append(os.Environ(), "PATH="+late+":"+os.Getenv("PATH")))
-	check.Bound = 6 * time.Second
+	const timeToImportTorch = 6 * time.Second
+	check.Bound = timeToImportTorch
 	if report, err := check.Run(t.Context()); err != nil || report.Verdict != fabric.NotMeasured || !strings.Contains(report.Message, "want a longer --timeout") {
 		t.Errorf("importing torch takes nearly all of the time: got %v, %s %q; want not measured", err, report.Verdict, report.Message)
 	}
@@ -389,7 +400,6 @@ func needTorch(t *testing.T) {
 func TestInterfaceMissing(t *testing.T) {
 	needTorch(t)
 	check, _, out := start(t, 2, append(os.Environ(), "GLOO_SOCKET_IFNAME=net9"))
-	check.Bound = 2 * time.Minute
 	report, err := check.Run(t.Context())
 	if fail.ReasonOf(err) != fail.NetworkBroken || !strings.Contains(err.Error(), "NoSocketInterface") {
 		t.Errorf("got %v, findings %+v; want NetworkBroken for NoSocketInterface; log %s", err, report.Findings, out)
@@ -400,7 +410,6 @@ func TestInterfaceMissing(t *testing.T) {
 func TestBenchmark(t *testing.T) {
 	needTorch(t)
 	check, _, out := start(t, 2, append(os.Environ(), "GLOO_SOCKET_IFNAME=lo"))
-	check.Bound = 2 * time.Minute
 	report, err := check.Run(t.Context())
 	if err != nil || report.Verdict != fabric.Pass || report.Bandwidth == 0 || report.Transport != "gloo over lo" {
 		t.Fatalf("got %v, %+v; log %s", err, report, out)

@@ -289,6 +289,9 @@ func (p *place) messages() string {
 	return strings.Join(p.log, "\n")
 }
 
+// timeUntilTheStepWaits is the start-timeout of tests in which the step waits in vain.
+const timeUntilTheStepWaits = 2 * time.Second
+
 // provisioner returns the step in run train-1, as changed by change.
 func (p *place) provisioner(change ...func(*provisioner)) *provisioner {
 	p.t.Helper()

@@ -167,7 +167,7 @@ func TestPodsWithoutRails(t *testing.T) {
 			got, err := p.provisioner(func(s *provisioner) {
 				s.options.Mode, s.options.RequestedMode, s.request.Mode = "rdma", tc.requested, objects.RDMA
 				if tc.want != "" {
-					s.options.StartTimeout = 700 * time.Millisecond
+					s.options.StartTimeout = timeUntilTheStepWaits
 				}
 				network := &s.request.Cluster.Network.RDMA
 				network.Enabled, network.Attachments, network.Resources = true, []string{"ns/wrong"}, map[string]int{"openshift.io/eno9np0rdma": 1}
@@ -209,7 +209,7 @@ func TestBusyEnvironment(t *testing.T) {
 	})
 	t.Run("wait in vain", func(t *testing.T) {
 		p := newPlace(t, theirs()).withRun(day())
-		_, err := p.provisioner(func(s *provisioner) { s.options.OnBusy, s.options.StartTimeout = "wait", 300*time.Millisecond }).run(t.Context())
+		_, err := p.provisioner(func(s *provisioner) { s.options.OnBusy, s.options.StartTimeout = "wait", timeUntilTheStepWaits }).run(t.Context())
 		if fail.ReasonOf(err) != fail.EnvironmentBusy || !strings.Contains(err.Error(), "held by H. Kim") {
 			t.Errorf("got %s: %v, want EnvironmentBusy", fail.ReasonOf(err), err)
 		}
@@ -303,7 +303,7 @@ func TestChangedRequest(t *testing.T) {
 	image := func(s *provisioner) { s.request.Image = "127.0.0.1:1/train:2" }
 	templates := func(s *provisioner) { s.request.Storage = cluster.NodeStorage }
 	recreate := func(s *provisioner) { s.options.OnChange = "recreate" }
-	soon := func(s *provisioner) { s.options.StartTimeout = 700 * time.Millisecond }
+	soon := func(s *provisioner) { s.options.StartTimeout = timeUntilTheStepWaits }
 	for _, tc := range []struct {
 		name   string
 		before func(*place)
@@ -347,7 +347,7 @@ func TestChangedRequest(t *testing.T) {
 
 // If a new environment fails for any reason, nothing of it stays except claims.
 func TestFailureReleasesEverything(t *testing.T) {
-	soon := func(s *provisioner) { s.options.StartTimeout = 700 * time.Millisecond }
+	soon := func(s *provisioner) { s.options.StartTimeout = timeUntilTheStepWaits }
 	second := func(f *agent.Facts, change func()) {
 		if f.Node == 1 {
 			change()
@@ -360,7 +360,7 @@ func TestFailureReleasesEverything(t *testing.T) {
 		want   fail.Reason
 		words  []string
 	}{
-		{"not ready in time", func(p *place) { p.notReady = true }, soon, fail.GPUsUnavailable, []string{"the start-timeout of 700ms has passed"}},
+		{"not ready in time", func(p *place) { p.notReady = true }, soon, fail.GPUsUnavailable, []string{"the start-timeout of 2s has passed"}},
 		{"a GPU is missing", func(p *place) { p.wrong = func(f *agent.Facts) { second(f, func() { f.GPUs = f.GPUs[1:] }) } }, nil, fail.GPUMissing,
 			[]string{"node 1 (env-1 on node-1): 1 can be used, want 2; there are 1 (GPU-b)"}},
 		{"GPUs cannot be read", func(p *place) {

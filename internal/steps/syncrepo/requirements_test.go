@@ -105,14 +105,15 @@ func TestRequirementsAreInstalledOnce(t *testing.T) {
 
 func TestRequirementsThatFail(t *testing.T) {
 	fakePython(t)
+	const timeForPipToFail, timeForPipToStart = time.Minute, 2 * time.Second
 	for _, tc := range []struct {
 		content     string
 		timeout     time.Duration
 		words, next string
 	}{
-		{"no-such-package\n", time.Minute, "installing requirements.txt on node 0: pip failed\n  ERROR: No matching distribution found for no-such-package", ""},
-		{"private\n", time.Minute, "installing requirements.txt on node 0: pip does not trust the certificate of a server\n  WARNING: Retrying", "network.trusted_ca"},
-		{"endless\n", 500 * time.Millisecond, "installing requirements.txt on node 0: pip did not end within 500ms", ""},
+		{"no-such-package\n", timeForPipToFail, "installing requirements.txt on node 0: pip failed\n  ERROR: No matching distribution found for no-such-package", ""},
+		{"private\n", timeForPipToFail, "installing requirements.txt on node 0: pip does not trust the certificate of a server\n  WARNING: Retrying", "network.trusted_ca"},
+		{"endless\n", timeForPipToStart, "installing requirements.txt on node 0: pip did not end within 2s", ""},
 	} {
 		t.Run(strings.TrimSpace(tc.content), func(t *testing.T) {
 			s, needs, hash := installer(t, map[string]string{"requirements.txt": tc.content})

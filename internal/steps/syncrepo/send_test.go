@@ -258,7 +258,11 @@ func TestNothingIsSwitchedUnlessAllNodesHoldIt(t *testing.T) {
 			tc.second(agents[1])
 			write(t, dir, map[string]string{"train.py": "print(2)"})
 			write(t, dir, tc.tree)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the step would wait longer for a node that is gone
+			timeForTheNodesToAnswer := time.Minute
+			if tc.want == fail.AgentUnreachable {
+				timeForTheNodesToAnswer = 3 * time.Second // the step would wait longer for a node that is gone
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), timeForTheNodesToAnswer)
 			defer cancel()
 			_, err = sendDir(ctx, quiet(), setOf(agents), dir)
 			if got := fail.ReasonOf(err); got != tc.want || !strings.Contains(err.Error(), tc.words) {

@@ -110,10 +110,13 @@ func newPlace(t *testing.T, tasks []runtime.Object, objects ...runtime.Object) *
 	clients := &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(tasks...), Namespace: "ns", InCluster: true}
 	p.teardown = &teardown{clients: clients, log: log, now: func() time.Time { return start().Add(time.Hour) }, notify: func(notify.Event) {},
 		leases: lease.Client{Kube: client, Tekton: clients.Tekton, Namespace: "ns", Now: time.Now, Log: log}}
-	p.options.Name, p.options.Timeout = "env", 10*time.Second
+	p.options.Name, p.options.Timeout = "env", timeForTheObjectsToGo
 	p.options.Run.Name, p.options.Run.UID, p.options.Run.Task = "train-1", "uid-1", "teardown"
 	return p
 }
+
+// timeForTheObjectsToGo is as long as a Task has.
+const timeForTheObjectsToGo = time.Minute
 
 func (p *place) collect() {
 	_ = p.kube.Tracker().Delete(appsv1.SchemeGroupVersion.WithResource("statefulsets"), "ns", "env")
@@ -419,7 +422,8 @@ func TestWhoseEnvironment(t *testing.T) {
 // Pods that stay hold GPUs, so teardown does not succeed, not even a second time.
 func TestPodsThatStay(t *testing.T) {
 	p := newPlace(t, []runtime.Object{pipelineRun()}, held("uid-1"), &corev1.Pod{ObjectMeta: about("env-0")})
-	p.stuck, p.options.Timeout = true, 200*time.Millisecond
+	const timeThatPasses = 200 * time.Millisecond
+	p.stuck, p.options.Timeout = true, timeThatPasses
 	for _, when := range []string{"at first", "again, without a Lease"} {
 		r, err := p.run(t.Context())
 		if fail.ReasonOf(err) != fail.TeardownIncomplete || !strings.Contains(err.Error(), "not deleted: pod env-0") {

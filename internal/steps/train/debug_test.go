@@ -46,7 +46,8 @@ echo "rank $NODE_RANK is done"`, attached)
 	training.Spec.DebugRank, training.Spec.Deadline = new(1), time.Now().Add(time.Hour)
 	const reached = " port-forward pod/env-1 5678 -n ns" // the arguments of kubectl, or of oc if it is installed
 	go func() {                                          // a user who reads it attaches
-		for began := time.Now(); !strings.Contains(out.String(), reached) && time.Since(began) < 10*time.Second; {
+		const timeForTheRankToWait = time.Minute
+		for began := time.Now(); !strings.Contains(out.String(), reached) && time.Since(began) < timeForTheRankToWait; {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if err := os.WriteFile(attached, nil, 0o644); err != nil {

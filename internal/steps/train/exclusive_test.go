@@ -22,9 +22,9 @@ func TestReplaceStopsNoRun(t *testing.T) {
 		{"of a person, replaced", "", true, "", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			training, _, _ := newTraining(t, "sleep 60")
+			training, _, _ := newTraining(t, "sleep 1000")
 			spec := training.Spec
-			spec.Run, spec.Deadline = tc.run, time.Now().Add(time.Minute)
+			spec.Run, spec.Deadline = tc.run, time.Now().Add(time.Hour)
 			for _, client := range training.Nodes {
 				if _, err := client.StartJob(t.Context(), "earlier", spec); err != nil {
 					t.Fatal(err)

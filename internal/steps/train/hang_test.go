@@ -18,7 +18,8 @@ import (
 func TestHang(t *testing.T) {
 	training, out, agents := newTraining(t, `echo up; exec sleep 1000`)
 	training.Spec.Env = map[string]string{"PATH": agenttest.PySpy(t)}
-	training.HangTimeout = HangTimeout{Explicit: true, Bound: time.Second}
+	const timeForBothRanksToStart = 3 * time.Second
+	training.HangTimeout = HangTimeout{Explicit: true, Bound: timeForBothRanksToStart}
 	var last notify.Event
 	training.Notify = func(e notify.Event) { last = e }
 	_, err := training.Attempt(t.Context())

@@ -320,7 +320,7 @@ require (
 	k8s.io/klog v1.0.0 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20250910181357-589584f1c912 // indirect
-	k8s.io/kubelet v0.34.9 // indirect
+	k8s.io/kubelet v0.32.5 // indirect
 	k8s.io/utils v0.0.0-20251002143259-bc988d571ff4 // indirect
 	knative.dev/eventing v0.30.3 // indirect
 	knative.dev/pkg v0.0.0-20250415155312-ed3e2158b883 // indirect

@@ -136,7 +136,7 @@ func TestStoredImagesAreServed(t *testing.T) {
 }
 
 func TestSlowRepositoriesAreReadSlowly(t *testing.T) {
-	const size = slowRate / 4
+	const size, timeThatASlowReadTakes = slowRate / 4, 200 * time.Millisecond
 	img, err := random.Image(size, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestSlowRepositoriesAreReadSlowly(t *testing.T) {
 	if n, err := io.Copy(io.Discard, content); err != nil || n < size {
 		t.Errorf("read %d bytes, %v; want %d", n, err, size)
 	}
-	if took := time.Since(began); took < 200*time.Millisecond {
+	if took := time.Since(began); took < timeThatASlowReadTakes {
 		t.Errorf("reading %d bytes took %s; want a quarter of a second", size, took)
 	}
 }

@@ -80,9 +80,9 @@ const (
 	DeepSpeedShards CheckpointFormat = "DeepSpeed ZeRO-3"
 	// TorchDistributed is that of torch.distributed.checkpoint.
 	TorchDistributed CheckpointFormat = "torch.distributed.checkpoint"
-	// Trainer is that of the Trainer of transformers, Accelerate that of accelerate's save_state. Both may contain folders of DeepSpeed,
-	// and for FSDP of torch.distributed.checkpoint.
-	Trainer    CheckpointFormat = "transformers Trainer"
+	// Trainer is that of the Trainer of transformers. It may contain folders of DeepSpeed, and for FSDP of torch.distributed.checkpoint.
+	Trainer CheckpointFormat = "transformers Trainer"
+	// Accelerate is that of accelerate's save_state, with the same folders.
 	Accelerate CheckpointFormat = "accelerate"
 	// Lightning is a file, or a folder of DeepSpeed or torch.distributed.checkpoint.
 	Lightning CheckpointFormat = "Lightning"

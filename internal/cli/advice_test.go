@@ -21,24 +21,25 @@ import (
 // shownBy lists the commands that print a file's or folder's advice if that advice names flags without a command: commands
 // of mlenv, and the steps by their names.
 var shownBy = map[string][]string{
-	"cli/dev":              {"mlenv up"},
-	"cluster/clusterfile":  {"mlenv up", "mlenv plan", "mlenv preflight", "mlenv build"},
-	"diagnose/doctor":      {"mlenv up"}, // "provision it with ..."
-	"env/lease":            {"provision", "mlenv up"},
-	"env/objects":          {"provision", "preflight", "mlenv up", "mlenv preflight", "mlenv plan", "mlenv render"},
-	"env/podagent":         {"check-fabric", "mlenv check-fabric"},
-	"install":              {"mlenv install"},
-	"install/admin":        {"mlenv admin"},
-	"install/bundle":       {"mlenv bundle steps-image"},
-	"install/uninstall.go": {"mlenv uninstall"},
-	"source/git":           {"sync-repo"},
-	"step/confirm.go":      {"mlenv claims delete", "mlenv runs"},
-	"steps/checkfabric":    {"check-fabric", "mlenv check-fabric"},
-	"steps/preflight":      {"preflight", "mlenv preflight", "mlenv plan"},
-	"steps/provision":      {"provision", "mlenv up"},
-	"steps/teardown":       {"mlenv down"},
-	"steps/train":          {"mlenv train", "mlenv dev"},
-	"cli/initcluster":      {"mlenv init"},
+	"cli/dev":                {"mlenv up"},
+	"cluster/clusterfile":    {"mlenv up", "mlenv plan", "mlenv preflight", "mlenv build"},
+	"diagnose/rejections.go": {"provision", "mlenv up"},
+	"diagnose/doctor":        {"mlenv up"}, // "provision it with ..."
+	"env/lease":              {"provision", "mlenv up"},
+	"env/objects":            {"provision", "preflight", "mlenv up", "mlenv preflight", "mlenv plan", "mlenv render"},
+	"env/podagent":           {"check-fabric", "mlenv check-fabric"},
+	"install":                {"mlenv install"},
+	"install/admin":          {"mlenv admin"},
+	"install/bundle":         {"mlenv bundle steps-image"},
+	"install/uninstall.go":   {"mlenv uninstall"},
+	"source/git":             {"sync-repo"},
+	"step/confirm.go":        {"mlenv claims delete", "mlenv runs"},
+	"steps/checkfabric":      {"check-fabric", "mlenv check-fabric"},
+	"steps/preflight":        {"preflight", "mlenv preflight", "mlenv plan"},
+	"steps/provision":        {"provision", "mlenv up"},
+	"steps/teardown":         {"mlenv down"},
+	"steps/train":            {"mlenv train", "mlenv dev"},
+	"cli/initcluster":        {"mlenv init"},
 }
 
 var (

@@ -65,7 +65,7 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch, host func(node
 	j := &job{
 		dir: dir, ranks: status.Spec.Ranks(status.Node), log: log,
 		// The ranks have the agent's limits and capabilities.
-		nccl:      newNCCLLogs(dir, status.Node, rdma.ReadMemlock(os.DirFS("/"))),
+		nccl:      newNCCLLogs(dir, status.Node, rdma.ReadMemlock(os.DirFS("/"))), //nolint:forbidigo // it reads /proc, which is the kernel's
 		processes: &processes{record: status.Record, node: status.Node},
 		path:      l.env["PATH"], extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]), flightPipe: l.env[flightPipe],
 		scratch: scratch, status: status, peers: &peers{spec: status.Spec, node: status.Node, host: host},

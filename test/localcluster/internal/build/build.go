@@ -42,7 +42,7 @@ func (s Set) base() string { return strings.TrimSuffix(s.Name+"-"+s.Version, "-"
 // Sets are the programs that every cluster runs and that Go builds. Module tools and the project's own module require
 // the same versions of what both import, so that it is compiled once.
 var Sets = []Set{
-	{Name: "kubernetes", Module: ".", Packages: []string{"./cmd/kube", "./cmd/etcd"}, Variables: kubernetesVersion()},
+	{Name: "kubernetes", Module: ".", Packages: []string{"./cmd/kube", "./cmd/etcd"}, Variables: kubernetesVersion(), Usually: 5 * time.Minute},
 	{Name: "openshift", Module: ".", Packages: []string{"./cmd/openshift-apiserver", "./cmd/openshift-builder"},
 		Sources: []string{"internal/buildapi", "internal/buildcontroller", "internal/builder", "internal/buildstatus"}, Variables: kubernetesVersion()},
 	{Name: "sriov", Module: ".", Packages: []string{"./cmd/sriov"}, Sources: []string{"internal/rdma", "internal/rdma/cni", "internal/gpu", "internal/topology"}},
@@ -57,7 +57,7 @@ var Networks = Set{Name: "networks", Module: "tools", Packages: []string{
 // Tekton is the long-term release of Tekton Pipelines that requires the client-go of this Kubernetes. NewestTekton is the newest
 // release, which a cluster can run in its place.
 var (
-	Tekton       = Set{Name: "tekton", Module: "tools", Packages: commands("github.com/tektoncd/pipeline", TektonPrograms)}
+	Tekton       = Set{Name: "tekton", Module: "tools", Packages: commands("github.com/tektoncd/pipeline", TektonPrograms), Usually: 90 * time.Second}
 	NewestTekton = Set{Name: "newest-tekton", Module: "tools/newest", Packages: commands("github.com/tektoncd/pipeline", TektonPrograms)}
 )
 

@@ -71,6 +71,9 @@ func TestRanksRunNearTheirGPUs(t *testing.T) {
 	if err := unix.SchedGetaffinity(0, &own); err != nil {
 		t.Fatal(err)
 	}
+	// A container's limit, or GOMAXPROCS in the environment, would make fewer processors enough.
+	before := runtime.GOMAXPROCS(own.Count())
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 	// The first rank's GPU is near one half of the processors, the second's near the other half.
 	var halves [2]string
 	for cpu, seen := 0, 0; seen < own.Count(); cpu++ {

@@ -51,7 +51,11 @@ func Run(ctx context.Context, plugins []Plugin, stateFile string, reload func() 
 	for {
 		select {
 		case <-lost:
-			// A kubelet to which a plugin registers twice at once may close the second connection for the first.
+			// A kubelet to which a plugin registers twice at once may close the second connection for the first, and refuse a
+			// registration meanwhile.
+			if !sleep(ctx, settleTime) {
+				continue
+			}
 			if conn, err := net.Dial("unix", api.KubeletSocket); err == nil {
 				conn.Close()
 				stop()
@@ -80,7 +84,21 @@ func Run(ctx context.Context, plugins []Plugin, stateFile string, reload func() 
 	}
 }
 
-// serveAll serves the plugins until the caller calls stop. lost has a value after the kubelet has closed a connection.
+// settleTime is how long a kubelet gets to end the connections of an earlier registration.
+const settleTime = time.Second
+
+// sleep reports whether it has slept, because the context has not ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// serveAll serves the plugins until the caller calls stop. lost has a value after the kubelet has closed a connection or
+// refused a registration.
 func serveAll(ctx context.Context, plugins []Plugin) (stop func(), lost chan struct{}, err error) {
 	lost = make(chan struct{}, 1)
 	var stops []func()
@@ -110,12 +128,15 @@ func (p Plugin) serve(ctx context.Context, lost chan<- struct{}) (stop func(), e
 	if err != nil {
 		return nil, err
 	}
-	server := grpc.NewServer(grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-		err := handle(srv, stream)
+	again := func() {
 		select {
 		case lost <- struct{}{}:
 		default:
 		}
+	}
+	server := grpc.NewServer(grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		err := handle(srv, stream)
+		again()
 		return err
 	}))
 	api.RegisterDevicePluginServer(server, p.Server)
@@ -144,8 +165,9 @@ func (p Plugin) serve(ctx context.Context, lost chan<- struct{}) (stop func(), e
 		// The socket's file exists a moment before the kubelet listens on it.
 	}, grpc.WaitForReady(true))
 	if err != nil {
-		// The kubelet is stopping or starting. Its next socket triggers a new registration.
+		// The kubelet is stopping, starting or busy.
 		log.Printf("registering with the kubelet: %v", err)
+		again()
 		return server.Stop, nil
 	}
 	log.Printf("registered %s", p.Resource)

@@ -91,6 +91,9 @@ func TestTopAsks(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := []Job{{ID: "job-1", Ranks: []Rank{{0, 0, "running"}, {1, 1, "running"}}, Run: "first", Step: 20, Steps: 100, Loss: 3.25, StepsPerSecond: 2, PerSecond: 200, Rate: "tokens", SecondsLeft: 40}}
+		if len(report.Jobs) != 1 {
+			t.Fatalf("got %+v, want one job", report)
+		}
 		if c := report.Jobs[0].Curve; c == nil || c.Lines != 2 {
 			t.Errorf("the curve is %+v", c)
 		}

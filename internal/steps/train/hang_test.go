@@ -31,7 +31,7 @@ func TestHang(t *testing.T) {
 		t.Errorf("the last event is %+v, want the hang", last)
 	}
 	for _, node := range agents {
-		status, err := node.Client.Job(t.Context(), "job")
+		status, err := over(t, node.Client)
 		if err != nil || status.State != agent.Stopped || status.StopCause != agent.StopHang || !strings.Contains(status.StopReason, culprit) {
 			t.Errorf("node %d: %s (%s), %v; want it stopped for the hang", node.Config.Node, status.State, status.StopReason, err)
 		}

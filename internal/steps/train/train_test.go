@@ -157,21 +157,33 @@ exit 5`)
 }
 
 func TestTrainingStopsTheRest(t *testing.T) {
-	training, _, _ := newTraining(t, `[ $NODE_RANK = 1 ] && exit 3; exec sleep 1000`)
-	result, err := training.Attempt(t.Context())
+	started := filepath.Join(t.TempDir(), "started")
+	training, _, _ := newTraining(t, `[ $NODE_RANK = 0 ] && touch `+started+` && exec sleep 1000; until [ -e `+started+` ]; do sleep 0.02; done; exit 3`)
+	_, err := training.Attempt(t.Context())
 	if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "rank 1 on node 1 exited with 3") {
 		t.Errorf("got %v, want rank 1 with 3", err)
 	}
+	ended := make([]time.Time, 2)
+	for node, client := range training.Nodes {
+		status, err := over(t, client)
+		if err != nil || status.State == agent.Running || len(status.Ranks) != 1 {
+			t.Fatalf("node %d: %s with ranks %+v, %v; want it over, with one rank", node, status.State, status.Ranks, err)
+		}
+		ended[node] = status.Ranks[0].Ended
+	}
 	// The promise counts from the failure, not from the start of the ranks.
 	const timeForTheRestToEnd = 10 * time.Second
-	if took := result.Statuses[0].Ranks[0].Ended.Sub(result.Statuses[1].Ranks[0].Ended); took > timeForTheRestToEnd {
+	if took := ended[0].Sub(ended[1]); took > timeForTheRestToEnd {
 		t.Errorf("the rest was stopped after %s, want within %s", took, timeForTheRestToEnd)
 	}
-	for _, client := range training.Nodes {
-		if status, err := client.Job(t.Context(), "job"); err != nil || status.State == agent.Running {
-			t.Errorf("node %d: %s, %v; want it over", client.Node(), status.State, err)
-		}
-	}
+}
+
+// over waits until the node's part of the job has ended, and returns its status. A busy node is told to stop, and ends later
+// than the step.
+func over(t *testing.T, client *agent.Client) (last agent.JobStatus, err error) {
+	t.Helper()
+	err = client.WatchJob(t.Context(), "job", func(s agent.JobStatus) error { last = s; return nil })
+	return last, err
 }
 
 func TestTrainingThatNoNodeCanStart(t *testing.T) {
@@ -385,7 +397,7 @@ func TestLostNodeEndsTheTraining(t *testing.T) {
 			if fail.ReasonOf(err) != fail.NodeLost || !strings.Contains(err.Error(), tc.want) || fail.NextOf(err) == "" {
 				t.Errorf("got %s: %v; want NodeLost with %q", fail.ReasonOf(err), err, tc.want)
 			}
-			if status, err := agents[0].Client.Job(t.Context(), "job"); err != nil || status.State == agent.Running {
+			if status, err := over(t, agents[0].Client); err != nil || status.State == agent.Running {
 				t.Errorf("node 0: %s, %v; want it stopped", status.State, err)
 			}
 		})
@@ -734,7 +746,7 @@ func TestContainerRestartEndsTheTraining(t *testing.T) {
 	if err := <-ended; fail.ReasonOf(err) != fail.ContainerRestarted || !strings.Contains(err.Error(), "node 1") {
 		t.Errorf("got %s: %v; want ContainerRestarted for node 1", fail.ReasonOf(err), err)
 	}
-	if status, err := agents[0].Client.Job(t.Context(), "job"); err != nil || status.State == agent.Running {
+	if status, err := over(t, agents[0].Client); err != nil || status.State == agent.Running {
 		t.Errorf("node 0: %s, %v; want it stopped", status.State, err)
 	}
 }

@@ -45,7 +45,8 @@ func AccountWithPullSecrets(ctx context.Context, client kubernetes.Interface, na
 		return account, err
 	}
 	say(fmt.Sprintf("Waiting until service account %s has its pull secrets.", name))
-	err = wait.PollUntilContextTimeout(ctx, pullSecretPause, pullSecretTime, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(ctx, pullSecretPause, pullSecretTime, true, func(context.Context) (bool, error) {
+		// Not in the context of the poll: near its end the client's rate limiter refuses a request that would come after it.
 		found, err := getAccount(ctx, client, namespace, name)
 		if err != nil {
 			if Transient(err) {

@@ -153,11 +153,11 @@ func newUserIn(t *testing.T, namespace string) user {
 	return u
 }
 
-// awaitPullSecret waits for the Secret that the local cluster creates a moment after the namespace. Tests that create pods
+// awaitPullSecret waits until the account default has the pull secret that it gets a moment after the namespace is created. Tests that create pods
 // themselves need it. Scenarios of the product do not call it, because the product has to wait itself.
 func (u user) awaitPullSecret() {
 	u.Helper()
-	u.kubectl("wait", "--for=create", "secret/registry-pull", within(timeForTheObjectToChange))
+	u.kubectl("wait", "--for=jsonpath={.imagePullSecrets[0].name}=registry-pull", "serviceaccount/default", within(timeForTheObjectToChange))
 }
 
 // dumps collects the text that TestMain prints after all tests. There the text does not hide the failures, because the

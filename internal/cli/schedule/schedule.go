@@ -121,6 +121,8 @@ func rules(name string) []rbacv1.PolicyRule {
 		own,
 		rule("batch", []string{"get"}, "jobs"),
 		rule("tekton.dev", []string{"get"}, "pipelines"),
+		// To wait for the pull secrets of the steps' account.
+		rule("", []string{"get"}, "serviceaccounts"),
 		rule("tekton.dev", []string{"get", "list", "watch", "create"}, "pipelineruns"),
 		rule("tekton.dev", []string{"list", "watch"}, "taskruns"),
 		rule("coordination.k8s.io", []string{"get"}, "leases"),

@@ -41,15 +41,18 @@ func TestCompletion(t *testing.T) {
 		{"train --launcher=", "deepspeed\n"},
 		{"doctor --output=", "text\njson\nyaml\n"},
 		{"up --mode=", "auto\nrdma\ntcp\n"},
-		{"doctor -n team --kubeconfig=" + config, "h-kim\n"},
-		{"shell -n team --kubeconfig=" + config + " --name=", "h-kim\n"},
-		{"logs -n team --kubeconfig=" + config, "train-multi-node-x7k2p\n"},
-		{"fetch train-multi-node-x7k2p -n team --kubeconfig=" + config, ":4\n"},
-		{"run -n team --kubeconfig=" + config + " --like=", "train-multi-node-x7k2p\n"},
-		{"claims delete other -n team --kubeconfig=" + config, "h-kim-workspace\n"},
-		{"plan -n team --kubeconfig=" + config + " --cluster=", "cairo\n"},
+		{"doctor -n team --kubeconfig=CONFIG", "h-kim\n"},
+		{"shell -n team --kubeconfig=CONFIG --name=", "h-kim\n"},
+		{"logs -n team --kubeconfig=CONFIG", "train-multi-node-x7k2p\n"},
+		{"fetch train-multi-node-x7k2p -n team --kubeconfig=CONFIG", ":4\n"},
+		{"run -n team --kubeconfig=CONFIG --like=", "train-multi-node-x7k2p\n"},
+		{"claims delete other -n team --kubeconfig=CONFIG", "h-kim-workspace\n"},
+		{"plan -n team --kubeconfig=CONFIG --cluster=", "cairo\n"},
 	} {
-		args := append([]string{"__complete"}, strings.Fields(tc.args)...)
+		args := []string{"__complete"}
+		for word := range strings.FieldsSeq(tc.args) {
+			args = append(args, strings.ReplaceAll(word, "CONFIG", config)) // a path may have spaces
+		}
 		if !strings.HasSuffix(tc.args, "=") {
 			args = append(args, "")
 		}

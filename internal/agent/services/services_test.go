@@ -150,8 +150,8 @@ func (d *desk) until(wanted func([]agent.ServiceStatus) bool) []agent.ServiceSta
 
 func TestServicesGetTheEnvironmentAndTheirPassword(t *testing.T) {
 	d := newDesk(t)
-	d.program("code-server", `echo $$ > $PIPE; echo "$* $PASSWORD $NCCL_DEBUG $SHELL" > $PIPE; echo "the password is $PASSWORD"; exec sleep 1000`)
-	d.program("jupyter-lab", `echo "$(cat $JUPYTER_TOKEN_FILE) $NCCL_DEBUG ${PASSWORD-none} $JUPYTER_RUNTIME_DIR" > $PIPE; echo "$*" > $PIPE; exec sleep 1000`)
+	d.program("code-server", `echo $$ > "$PIPE"; echo "$* $PASSWORD $NCCL_DEBUG $SHELL" > "$PIPE"; echo "the password is $PASSWORD"; exec sleep 1000`)
+	d.program("jupyter-lab", `echo "$(cat "$JUPYTER_TOKEN_FILE") $NCCL_DEBUG ${PASSWORD-none} $JUPYTER_RUNTIME_DIR" > "$PIPE"; echo "$*" > "$PIPE"; exec sleep 1000`)
 	d.secret(map[string]string{"services": "code-server", "code-server-password": "p1", "jupyter-token": "t1"})
 	end := d.run()
 	public := d.options.Public
@@ -197,7 +197,7 @@ func TestServicesGetTheEnvironmentAndTheirPassword(t *testing.T) {
 func TestServicesAreStartedAgain(t *testing.T) {
 	d := newDesk(t)
 	// The processes that a service started end with it.
-	d.program("code-server", `sleep 1000 & echo "$!" > $PIPE; echo no such folder >&2; exit 3`)
+	d.program("code-server", `sleep 1000 & echo "$!" > "$PIPE"; echo no such folder >&2; exit 3`)
 	d.secret(map[string]string{"services": "code-server", "code-server-password": "p"})
 	d.run()
 	var left []string
@@ -224,7 +224,7 @@ func TestServicesThatCannotRun(t *testing.T) {
 	d.options.Environ = func() map[string]string {
 		return map[string]string{"PATH": filepath.Join(filepath.Dir(d.pipe), "bin"), "PIPE": d.pipe}
 	}
-	d.program("jupyter-lab", "echo started > $PIPE")
+	d.program("jupyter-lab", `echo started > "$PIPE"`)
 	d.manager = New(d.options, slog.New(slog.DiscardHandler))
 	d.secret(map[string]string{"services": "code-server,jupyter,emacs", "code-server-password": "p", "jupyter-token": ""})
 	want, err := d.manager.read()
@@ -248,7 +248,7 @@ func TestServiceBehindItsGate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.program("tensorboard", fmt.Sprintf(`echo "$*" > $PIPE; SERVE_ON=%s:16006 exec %s`, d.options.Loopback, self))
+	d.program("tensorboard", fmt.Sprintf(`echo "$*" > "$PIPE"; SERVE_ON=%s:16006 exec '%s'`, d.options.Loopback, self))
 	d.secret(map[string]string{"services": "tensorboard", "tensorboard-token": token})
 	d.run()
 	d.hear(fmt.Sprintf("--logdir=%s/tensorboard --host=%s --port=16006", d.options.Workspace, d.options.Loopback))

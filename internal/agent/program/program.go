@@ -153,8 +153,13 @@ func serve(environ []string, stdout io.Writer) error {
 }
 
 func ready(socket string) error {
+	name, folder, err := agent.OpenSocket(socket)
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
+		return new(net.Dialer).DialContext(ctx, "unix", name)
 	}
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: dial}}
 	response, err := client.Get("http://agent/v1/health")

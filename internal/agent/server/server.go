@@ -134,7 +134,12 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	inner, err := net.Listen("unix", socket)
+	name, folder, err := agent.OpenSocket(socket)
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	inner, err := net.Listen("unix", name)
 	if err != nil {
 		return fmt.Errorf("listening on %s: %w", socket, err)
 	}

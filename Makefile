@@ -65,7 +65,8 @@ lint: $(GOLANGCI_LINT) ## run the linters over both modules
 	$(GOLANGCI_LINT) run --build-tags e2e
 	cd $(LOCALCLUSTER) && ../../$(GOLANGCI_LINT) run --config ../../.golangci.yml ./cmd/ib_write_bw/... ./cmd/localcluster/... ./cmd/nvidia-smi/... ./cmd/openshift-apiserver/... ./cmd/openshift-builder/... ./cmd/pause/... ./internal/...
 
-UNIT := go test
+# The linters vet the same packages.
+UNIT := go test -vet=off
 .PHONY: unit unit-mlenv unit-localcluster
 unit: unit-mlenv unit-localcluster ## run the tests that need no cluster
 unit-mlenv:
@@ -155,7 +156,7 @@ stress-%:
 # A round of the unit tests. SEED is the order of the tests in each package.
 SEED := on
 unit-%:
-	@$(MAKE) --no-print-directory --keep-going unit UNIT="$(GOTESTSUM) --format=pkgname -- -count=1 -timeout=30m -shuffle=$(SEED)"
+	@$(MAKE) --no-print-directory --keep-going unit UNIT="$(GOTESTSUM) --format=pkgname -- -vet=off -count=1 -timeout=30m -shuffle=$(SEED)"
 
 # CULPRITS_FLAGS=-update writes the score into docs/culprits.md; -test.run chooses scripts.
 CULPRITS_FLAGS :=

@@ -2,7 +2,6 @@ package agenttest
 
 import (
 	"embed"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -25,12 +24,12 @@ func PySpy(t *testing.T) string {
 		err = os.CopyFS(dir, texts)
 	}
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "py-spy"), fmt.Appendf(nil, `#!/bin/sh
+		err = os.WriteFile(filepath.Join(dir, "py-spy"), []byte(`#!/bin/sh
 # dump --nonblocking --full-filenames --json --pid PID
 what=waits
 tr '\0' '\n' <"/proc/$6/environ" | grep -qx NODE_RANK=1 && what=loads
-exec sed "s|PID|$6|; s|FOLDER|$(readlink "/proc/$6/cwd")|" %s/py-spy-$what.json
-`, dir), 0o755)
+exec sed "s|PID|$6|; s|FOLDER|$(readlink "/proc/$6/cwd")|" "${0%/*}/py-spy-$what.json"
+`), 0o755)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -50,7 +50,12 @@ type repository struct {
 // newRepository creates a repository with a commit, and a program.
 func newRepository(t testing.TB) *repository {
 	t.Helper()
-	outside := t.TempDir()
+	// A path without spaces, because git gives it to a shell.
+	outside, err := os.MkdirTemp("/tmp", "hostilegit-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(outside) })
 	r := &repository{t: t, dir: t.TempDir(), program: filepath.Join(outside, "program"), witness: filepath.Join(outside, "witness")}
 	r.write(r.program, "#!/bin/sh\necho >"+r.witness+"\nexit 1\n")
 	r.commit(r.dir)

@@ -87,6 +87,37 @@ func TestQueueOfEveryVersion(t *testing.T) {
 	}
 }
 
+// TestQueueAssignsOneHostTwice: Kueue filled one host of a topology with both pods.
+func TestQueueAssignsOneHostTwice(t *testing.T) {
+	s := snapshotOf(2)
+	for node := range 2 {
+		s.pod(node, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "gpu-a"} })
+	}
+	s.Pods[0].Spec.NodeName, s.Pods[0].Status.Phase = "gpu-a", corev1.PodRunning
+	s.Pods[1].Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: ago(time.Minute),
+		Message: "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) didn't match pod anti-affinity rules.",
+	}}
+	found := Explain(s, now)
+	want := "its queue assigned Kubernetes node gpu-a both to it and to pod ml-dev-env-0, but each needs one of its own: Kueue ignores the anti-affinity of pods"
+	if len(found) != 1 || found[0].Seen != want || !found[0].Final {
+		t.Errorf("got %+v, want %q, which is final", found, want)
+	}
+	s.Pods[1].Spec.NodeSelector[corev1.LabelHostname] = "gpu-b"
+	if found := Explain(s, now); len(found) != 1 || found[0].Seen == want {
+		t.Errorf("got %+v of pods with hosts of their own", found)
+	}
+}
+
+// TestQueueOpenedTheGates: the condition of a gated pod outlives its gates for a moment.
+func TestQueueOpenedTheGates(t *testing.T) {
+	s := inQueue(kueuetest.Versions[0], true)
+	s.Pods[0].Spec.SchedulingGates = nil
+	if found := Explain(s, now); len(found) != 0 {
+		t.Errorf("got %v of a pod that its queue has just admitted", found)
+	}
+}
+
 // visibility serves the positions in team-a, in which the Workload is third.
 func visibility(t *testing.T, version kueuetest.Version, workload string) kubernetes.Interface {
 	item := func(name string, position int) map[string]any {

@@ -50,9 +50,13 @@ func (e *explainer) scheduling(claims bool) {
 		if !ok {
 			continue
 		}
-		causes := e.byNodes(u)
-		if e.Nodes == nil {
+		causes := e.byQueue(u)
+		switch {
+		case causes != nil:
+		case e.Nodes == nil:
 			causes = e.byWords(u)
+		default:
+			causes = e.byNodes(u)
 		}
 		volumes, aboutVolumes := e.byVolumes(u, claims)
 		causes = append(causes, volumes...)
@@ -72,7 +76,8 @@ func (e *explainer) scheduling(claims bool) {
 // gated is about a pod that a scheduling gate holds, as Kueue's.
 func (e *explainer) gated(pod *corev1.Pod) (fail.Finding, bool) {
 	c := condition(pod, corev1.PodScheduled)
-	if hasFinished(pod) || c == nil || c.Reason != corev1.PodReasonSchedulingGated {
+	// The condition stays for a moment after the last gate is gone.
+	if hasFinished(pod) || c == nil || c.Reason != corev1.PodReasonSchedulingGated || len(pod.Spec.SchedulingGates) == 0 {
 		return fail.Finding{}, false
 	}
 	var gates []string
@@ -81,7 +86,7 @@ func (e *explainer) gated(pod *corev1.Pod) (fail.Finding, bool) {
 	}
 	f := fail.Finding{
 		Reason: fail.QuotaExceeded, Object: "pod " + pod.Name,
-		Seen:  "its queue has not admitted it: scheduling gate " + cmp.Or(list(gates, 3), "unknown"),
+		Seen:  "its queue has not admitted it: scheduling gate " + list(gates, 3),
 		Next:  "oc get workloads.kueue.x-k8s.io -n " + pod.Namespace,
 		Since: c.LastTransitionTime.Time,
 	}
@@ -89,6 +94,24 @@ func (e *explainer) gated(pod *corev1.Pod) (fail.Finding, bool) {
 		f.Seen = "LocalQueue " + queue + " has not admitted it" + e.waiting(pod)
 	}
 	return f, true
+}
+
+// byQueue explains a pod that its queue has assigned the Kubernetes node of another pod of the environment: Kueue fills the hosts of a
+// topology with pods and ignores their anti-affinity.
+func (e *explainer) byQueue(u pendingPod) []fail.Finding {
+	host := u.pod.Spec.NodeSelector[corev1.LabelHostname]
+	i := slices.IndexFunc(e.Pods, func(other corev1.Pod) bool {
+		return host != "" && other.Name != u.pod.Name && other.Spec.NodeSelector[corev1.LabelHostname] == host
+	})
+	if i < 0 {
+		return nil
+	}
+	return []fail.Finding{{
+		Reason: fail.NodesUnavailable, Final: true,
+		Seen: fmt.Sprintf("its queue assigned Kubernetes node %s both to it and to pod %s, but each needs one of its own: "+
+			"Kueue ignores the anti-affinity of pods", host, e.Pods[i].Name),
+		Next: fmt.Sprintf("request all GPUs of a Kubernetes node by gpus-per-node, or have the level %s removed from the queue's Topology", corev1.LabelHostname),
+	}}
 }
 
 // queueOf is the LocalQueue of a pod. A pod that Kueue has just seen may not have its name yet.

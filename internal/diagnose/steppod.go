@@ -34,7 +34,7 @@ func (p StepPod) WithoutImage(ctx context.Context, client kubernetes.Interface, 
 	pod, err := client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		pod = p.deleted()
+		pod = p.deleted(now)
 	case err != nil:
 		return f, false, kube.Problem(fmt.Errorf("getting pod %s/%s: %w", p.Namespace, p.Name, err))
 	}
@@ -59,11 +59,11 @@ func (p StepPod) WithoutImage(ctx context.Context, client kubernetes.Interface, 
 	return f, early, nil
 }
 
-// deleted is the pod as far as it is known after its deletion.
-func (p StepPod) deleted() *corev1.Pod {
+// deleted returns what is known of the pod after its deletion.
+func (p StepPod) deleted(now time.Time) *corev1.Pod {
 	waiting := &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, CreationTimestamp: metav1.NewTime(now)},
 		Spec:       corev1.PodSpec{ServiceAccountName: p.Account, Containers: []corev1.Container{{Name: "step", Image: p.Image}}},
 		Status:     corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "step", Image: p.Image, State: corev1.ContainerState{Waiting: waiting}}}},
 	}

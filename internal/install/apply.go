@@ -101,7 +101,7 @@ func ApplyAll(ctx context.Context, c *kube.Clients, objects []*unstructured.Unst
 			continue
 		}
 		// A user who may not read the account has what was applied.
-		if _, err := kube.AccountWithPullSecrets(ctx, c.Kube, object.GetNamespace(), object.GetName(), say); err != nil && ctx.Err() != nil {
+		if _, err := c.AccountWithPullSecrets(ctx, object.GetNamespace(), object.GetName(), say); err != nil && ctx.Err() != nil {
 			return err
 		}
 	}

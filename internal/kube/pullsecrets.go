@@ -39,15 +39,15 @@ func IsPullSecretOf(account *corev1.ServiceAccount, ref corev1.LocalObjectRefere
 // pull secrets of its account when it is created, and never gets later ones. It waits at most pullSecretTime, and only if
 // AwaitsPullSecret reports that OpenShift still has to create the Secret. It calls say before it waits, and if no Secret came.
 // The images may need none, so that is no error.
-func AccountWithPullSecrets(ctx context.Context, client kubernetes.Interface, namespace, name string, say func(string)) (*corev1.ServiceAccount, error) {
-	account, err := getAccount(ctx, client, namespace, name)
-	if err != nil || !AwaitsPullSecret(ctx, client, account) {
+func (c *Clients) AccountWithPullSecrets(ctx context.Context, namespace, name string, say func(string)) (*corev1.ServiceAccount, error) {
+	account, err := getAccount(ctx, c.Kube, namespace, name)
+	if err != nil || !AwaitsPullSecret(ctx, c.Kube, account, c.Now()) {
 		return account, err
 	}
 	say(fmt.Sprintf("Waiting until service account %s has its pull secrets.", name))
 	err = wait.PollUntilContextTimeout(ctx, pullSecretPause, pullSecretTime, true, func(context.Context) (bool, error) {
 		// Not in the context of the poll: near its end the client's rate limiter refuses a request that would come after it.
-		found, err := getAccount(ctx, client, namespace, name)
+		found, err := getAccount(ctx, c.Kube, namespace, name)
 		if err != nil {
 			if Transient(err) {
 				err = nil
@@ -55,7 +55,7 @@ func AccountWithPullSecrets(ctx context.Context, client kubernetes.Interface, na
 			return false, err
 		}
 		account = found
-		return HasPullSecret(account) || !AwaitsPullSecret(ctx, client, account), nil
+		return HasPullSecret(account) || !AwaitsPullSecret(ctx, c.Kube, account, c.Now()), nil
 	})
 	if ctx.Err() != nil {
 		return account, fmt.Errorf("waiting for the pull secrets of service account %s/%s: %w", namespace, name, context.Cause(ctx))
@@ -68,8 +68,9 @@ func AccountWithPullSecrets(ctx context.Context, client kubernetes.Interface, na
 }
 
 // AwaitsPullSecret reports whether OpenShift has not yet given the account the Secret that it gives every account. If the
-// account default has one, all get one. A new namespace has none yet; then it depends on whether the cluster has image streams.
-func AwaitsPullSecret(ctx context.Context, client kubernetes.Interface, account *corev1.ServiceAccount) bool {
+// account default has one, all get one. A namespace that is new at a time of the API server's clock has none yet; then it depends on
+// whether the cluster has image streams.
+func AwaitsPullSecret(ctx context.Context, client kubernetes.Interface, account *corev1.ServiceAccount, at time.Time) bool {
 	if HasPullSecret(account) {
 		return false
 	}
@@ -79,7 +80,7 @@ func AwaitsPullSecret(ctx context.Context, client kubernetes.Interface, account 
 		return false
 	case HasPullSecret(other):
 		return true
-	case time.Since(other.CreationTimestamp.Time) > pullSecretTime:
+	case at.Sub(other.CreationTimestamp.Time) > pullSecretTime:
 		return false
 	}
 	_, err = client.Discovery().ServerResourcesForGroupVersion("image.openshift.io/v1")

@@ -57,7 +57,7 @@ func TestAccountWithPullSecrets(t *testing.T) {
 				return false, nil, nil
 			})
 			var said []string
-			account, err := AccountWithPullSecrets(t.Context(), client, "ns", "steps", func(line string) { said = append(said, line) })
+			account, err := (&Clients{Kube: client}).AccountWithPullSecrets(t.Context(), "ns", "steps", func(line string) { said = append(said, line) })
 			if err != nil || HasPullSecret(account) != test.ok {
 				t.Errorf("got %+v, %v; want pull secrets %v", account, err, test.ok)
 			}
@@ -76,7 +76,7 @@ func TestAccountWithPullSecrets(t *testing.T) {
 func TestWaitForPullSecretsEnds(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	client := fake.NewClientset(accountOf("steps", "", 0), accountOf("default", "default-dockercfg-y", time.Hour))
-	_, err := AccountWithPullSecrets(ctx, client, "ns", "steps", func(string) { stop() })
+	_, err := (&Clients{Kube: client}).AccountWithPullSecrets(ctx, "ns", "steps", func(string) { stop() })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want the cause of the context", err)
 	}

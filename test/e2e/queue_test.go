@@ -72,6 +72,9 @@ func admittedByKueue(u trainer) {
 		u.kubectl("delete", "clusterrolebinding/mlenv-observer-"+u.namespace, "clusterrole/mlenv-observer")
 	})
 	inQueue("team-b", "--admin")
-	e = u.end(u.start("e2e/quick.sh", byShell, oneGPU)).succeeded()
+	// Kueue fills one Kubernetes node with pods that request few GPUs.
+	e = u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("provision", fail.NodesUnavailable,
+		"its queue assigned Kubernetes node node-", "but each needs one of its own", "request all GPUs of a Kubernetes node by gpus-per-node")
 	e.mustContain(e.log("provision"), "Kueue is asked for nodes with the same value of label example.com/rack.")
+	u.end(u.start("e2e/quick.sh", byShell, fmt.Sprintf("--param=gpus-per-node=%d", gpusOfNode))).succeeded()
 }

@@ -64,7 +64,7 @@ func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.Pip
 	if say == nil {
 		say = func(string) {}
 	}
-	_, err = kube.AccountWithPullSecrets(ctx, clients.Kube, wanted.Namespace, wanted.Spec.TaskRunTemplate.ServiceAccountName, say)
+	_, err = clients.AccountWithPullSecrets(ctx, wanted.Namespace, wanted.Spec.TaskRunTemplate.ServiceAccountName, say)
 	if errors.Is(err, context.Cause(ctx)) && ctx.Err() != nil {
 		return nil, err // otherwise the pods of the run show what is wrong with their account
 	}

@@ -22,7 +22,7 @@ import (
 // replaced the account's.
 func (p *provisioner) addPullSecrets(ctx context.Context, live, want *appsv1.StatefulSet) error {
 	spec := &want.Spec.Template.Spec
-	account, err := kube.AccountWithPullSecrets(ctx, p.clients.Kube, p.request.Namespace, spec.ServiceAccountName, func(line string) { p.log.Info(line) })
+	account, err := p.clients.AccountWithPullSecrets(ctx, p.request.Namespace, spec.ServiceAccountName, func(line string) { p.log.Info(line) })
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ import (
 // GB.
 const heavyVariable = "MLENV_TEST_HEAVY"
 
-// childVariable makes this binary only fetch. Its value is the URL, the CA file and the folder, separated by spaces.
+// childVariable makes this binary only fetch. Its value is the URL, the CA file and the folder, a line each.
 const childVariable = "MLENV_TEST_FETCH"
 
 func TestMain(m *testing.M) {
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 		usualLimits.memory, lookLimits.memory = math.MaxInt64, math.MaxInt64
 	}
 	if words := os.Getenv(childVariable); words != "" {
-		if err := fetchAlone(strings.Fields(words)); err != nil {
+		if err := fetchAlone(strings.Split(words, "\n")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -219,7 +219,7 @@ func TestFetchLimitsMemory(t *testing.T) {
 func fetchResident(t *testing.T, server *webServer, dir string) int64 {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), childVariable + "=" + strings.Join([]string{server.URL + "/repo", server.caFile(t), dir}, " ")}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), childVariable + "=" + strings.Join([]string{server.URL + "/repo", server.caFile(t), dir}, "\n")}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)

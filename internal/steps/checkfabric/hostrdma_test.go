@@ -33,7 +33,7 @@ func hostCheck(t *testing.T, script string) (c *Check, dir string, log *strings.
 	t.Helper()
 	dir = t.TempDir()
 	if script != "" {
-		program := "#!/bin/sh\ncd " + dir + "\necho \"$NODE_RANK $*\" >> calls\nfor last; do :; done\n" + script
+		program := "#!/bin/sh\ncd '" + dir + "'\necho \"$NODE_RANK $*\" >> calls\nfor last; do :; done\n" + script
 		if err := os.WriteFile(filepath.Join(dir, writeProgram), []byte(program), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -26,7 +26,7 @@ func fakePython(t *testing.T) (installed string) {
 	installed = filepath.Join(dir, "installed")
 	script := fmt.Sprintf(`#!/bin/sh
 for last; do :; done
-[ "$#" = 2 ] && [ "$1" = -c ] && cat %[1]s.version
+[ "$#" = 2 ] && [ "$1" = -c ] && cat '%[1]s.version'
 case $2 in
 venv) mkdir -p "$last/bin" && cp "$0" "$last/bin/python3";;
 pip)
@@ -37,7 +37,7 @@ pip)
     exit 1
   fi
   if grep -q endless "$last"; then echo waiting; exec sleep 1000; fi
-  cat "$last" >> %[1]s;;
+  cat "$last" >> '%[1]s';;
 esac
 `, installed)
 	write(t, dir, map[string]string{"installed.version": "3.13"})

@@ -224,7 +224,7 @@ func TestRepositoryOfFolder(t *testing.T) {
 func TestTeardownTwice(t *testing.T) {
 	objects, agents := live(t, "uid-1")
 	for _, node := range agents {
-		script := "echo \"hello from $NODE_RANK\"\n" + `[ $NODE_RANK = 1 ] || echo '{"step":7,"loss":2.5}' >> $MLENV_METRICS_FILE` + "\nif [ $NODE_RANK = 1 ]; then printf 'Traceback (most recent call last):\\n  File \"train.py\", line 9, in step\\nZeroDivisionError: division by zero\\n'; exit 3; fi\n"
+		script := "echo \"hello from $NODE_RANK\"\n" + `[ $NODE_RANK = 1 ] || echo '{"step":7,"loss":2.5}' >> "$MLENV_METRICS_FILE"` + "\nif [ $NODE_RANK = 1 ]; then printf 'Traceback (most recent call last):\\n  File \"train.py\", line 9, in step\\nZeroDivisionError: division by zero\\n'; exit 3; fi\n"
 		if err := os.WriteFile(filepath.Join(node.Config.Paths.Workspace, "train.sh"), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}

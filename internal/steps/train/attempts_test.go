@@ -46,7 +46,7 @@ func newRestartable(t *testing.T, restarts int, script string) (*Training, *buff
 func TestRankThatFailsOnce(t *testing.T) {
 	training, out, agents := newRestartable(t, 2, `
 echo "attempt $MLENV_ATTEMPT of $MLENV_RUN"
-[ $NODE_RANK = 0 ] && echo '{"step":4,"steps":9}' >> $MLENV_METRICS_FILE
+[ $NODE_RANK = 0 ] && echo '{"step":4,"steps":9}' >> "$MLENV_METRICS_FILE"
 [ $MLENV_ATTEMPT = 1 ] || exit 0
 [ $NODE_RANK = 0 ] && exec sleep 1000
 until grep -q . $OTHER; do sleep 0.02; done

@@ -88,7 +88,7 @@ func newTraining(t *testing.T, script string) (*Training, *buffer, []*agenttest.
 }
 
 func TestTrainingSucceeds(t *testing.T) {
-	training, out, _ := newTraining(t, `echo "hello from $NODE_RANK"; printf 'no newline'; [ $NODE_RANK = 0 ] && echo '{"step":1,"steps":2,"loss":3.5}' >> $MLENV_METRICS_FILE; exit 0`)
+	training, out, _ := newTraining(t, `echo "hello from $NODE_RANK"; printf 'no newline'; [ $NODE_RANK = 0 ] && echo '{"step":1,"steps":2,"loss":3.5}' >> "$MLENV_METRICS_FILE"; exit 0`)
 	result, err := training.Attempt(t.Context())
 	if err != nil {
 		t.Fatal(err)

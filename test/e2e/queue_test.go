@@ -74,7 +74,8 @@ func admittedByKueue(u trainer) {
 	inQueue("team-b", "--admin")
 	// Kueue fills one Kubernetes node with pods that request few GPUs.
 	e = u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("provision", fail.NodesUnavailable,
-		"its queue assigned Kubernetes node node-", "but each needs one of its own", "request all GPUs of a Kubernetes node by gpus-per-node")
-	e.mustContain(e.log("provision"), "Kueue is asked for nodes with the same value of label example.com/rack.")
+		"its queue assigned Kubernetes node node-", "but each needs one of its own")
+	e.mustContain(e.log("provision"), "Kueue is asked for nodes with the same value of label example.com/rack.",
+		"next: request all GPUs of a Kubernetes node by gpus-per-node")
 	u.end(u.start("e2e/quick.sh", byShell, fmt.Sprintf("--param=gpus-per-node=%d", gpusOfNode))).succeeded()
 }

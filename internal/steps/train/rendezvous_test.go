@@ -22,7 +22,7 @@ func TestRankMissesTheRendezvous(t *testing.T) {
 	defer listener.Close()
 	release := filepath.Join(t.TempDir(), "release")
 	training, out, _ := newTraining(t, `#!/bin/bash
-if [ "$NODE_RANK" = 1 ]; then until [ -e `+release+` ]; do sleep 0.02; done; fi
+if [ "$NODE_RANK" = 1 ]; then until [ -e '`+release+`' ]; do sleep 0.02; done; fi
 exec 3<>/dev/tcp/127.0.0.1/$MASTER_PORT
 exec sleep 1000`)
 	training.Spec.RanksPerNode, training.Spec.MasterPort = 1, listener.Addr().(*net.TCPAddr).Port

@@ -137,12 +137,12 @@ func TestTrainingNamesTheCause(t *testing.T) {
 	printed := filepath.Join(t.TempDir(), "printed")
 	training, _, _ := newTraining(t, `
 if [ $NODE_RANK = 1 ]; then
-  until [ -e `+printed+` ]; do sleep 0.02; done
+  until [ -e '`+printed+`' ]; do sleep 0.02; done
   printf 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: Connection closed by peer [10.0.0.1]\n'
   exit 1
 fi
 printf 'Traceback (most recent call last):\n  File "train.py", line 9, in step\nZeroDivisionError: division by zero\n'
-touch `+printed+`
+touch '`+printed+`'
 sleep 1
 exit 5`)
 	_, err := training.Attempt(t.Context())
@@ -158,7 +158,7 @@ exit 5`)
 
 func TestTrainingStopsTheRest(t *testing.T) {
 	started := filepath.Join(t.TempDir(), "started")
-	training, _, _ := newTraining(t, `[ $NODE_RANK = 0 ] && touch `+started+` && exec sleep 1000; until [ -e `+started+` ]; do sleep 0.02; done; exit 3`)
+	training, _, _ := newTraining(t, `[ $NODE_RANK = 0 ] && touch '`+started+`' && exec sleep 1000; until [ -e '`+started+`' ]; do sleep 0.02; done; exit 3`)
 	_, err := training.Attempt(t.Context())
 	if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "rank 1 on node 1 exited with 3") {
 		t.Errorf("got %v, want rank 1 with 3", err)

@@ -10,11 +10,14 @@ import (
 )
 
 // TestMain lets git call this program as its helper, because a scenario runs sync-repo in this process. The tests, and
-// the programs that they start, use the registry's credentials of the local cluster.
+// the programs that they start, use the registry's credentials of the local cluster. kubectl's cache of APIs is beside it: an earlier
+// cluster at the same address had other ones.
 func TestMain(m *testing.M) {
 	git.Helper()
-	if err := os.Setenv("DOCKER_CONFIG", stateDir+"/docker"); err != nil {
-		panic(err)
+	for name, value := range map[string]string{"DOCKER_CONFIG": stateDir + "/docker", "KUBECACHEDIR": stateDir + "/kubectl-cache"} {
+		if err := os.Setenv(name, value); err != nil {
+			panic(err)
+		}
 	}
 	code := m.Run()
 	_, _ = dumps.WriteTo(os.Stdout)

@@ -32,7 +32,7 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 	ctx := cmd.Context()
 	doomed, err := withReceipt(ctx, clients, names)
 	if err == nil && remove != nil {
-		err = running(doomed, clients.Namespace)
+		err = allEnded(doomed, clients.Namespace)
 	}
 	if err != nil {
 		return step.Usage(err)
@@ -74,8 +74,8 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 	return errors.Join(problems...)
 }
 
-// running returns an error for runs whose scripts may still write files.
-func running(all []entry, namespace string) error {
+// allEnded returns an error for runs whose scripts may still write files.
+func allEnded(all []entry, namespace string) error {
 	var problems []error
 	for _, r := range all {
 		if r.run != nil && !r.run.IsDone() {

@@ -67,14 +67,17 @@ def last_checkpoint(folder=None):
 
     In a restarted training that is $MLENV_LAST_CHECKPOINT, if it is set: ml-dev-env has verified that it is complete on every node.
     So call this before the first step. Otherwise it is the one that the file `latest` names, or without such a file the newest
-    complete one that a framework has written there or some levels down; docs/nodes.md lists the frameworks. Raises
-    FileNotFoundError if the marked checkpoint is gone: a training that starts over unasked wastes days.
+    complete one that a framework has written there or some levels down; docs/nodes.md lists the frameworks. In a run that resumes
+    another one, the default includes what the earlier runs wrote at relative paths. Raises FileNotFoundError if the marked checkpoint
+    is gone: a training that starts over unasked wastes days.
     """
     folder = pathlib.Path(folder or checkpoint_folder())
     verified = os.environ.get("MLENV_LAST_CHECKPOINT")
-    if verified is not None and folder == checkpoint_folder():
-        return pathlib.Path(verified) if verified else None
     found, level = [], [folder]
+    if folder == checkpoint_folder():
+        if verified is not None:
+            return pathlib.Path(verified) if verified else None
+        level += map(pathlib.Path, filter(None, os.environ.get("MLENV_EARLIER_WORK", "").split(":")))
     for _ in range(4):  # Lightning's are lightning_logs/version_0/checkpoints/NAME.ckpt
         level = [below for path in level for below in _look(path, found)]
     for _, path, format in sorted(found, reverse=True):

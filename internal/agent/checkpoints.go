@@ -36,17 +36,50 @@ func IsCheckpointPath(path string) bool {
 // CheckpointFolder is the folder of the job's checkpoints, relative to the workspace. It is "" if the run that the job resumes has
 // no valid name.
 func (s JobSpec) CheckpointFolder(id string) string {
-	run := cmp.Or(s.Env[ResumeVariable], s.Run, id)
+	run := s.Series(id)
 	if !IsCheckpointName(run) {
 		return ""
 	}
 	return filepath.Join("checkpoints", run)
 }
 
+// CheckpointPath is the path of the checkpoint that an attempt resumes from, relative to the workspace; "" if there is none, or it is
+// not known.
+func (s JobSpec) CheckpointPath(id string) string {
+	folder := s.CheckpointFolder(id)
+	if s.CheckpointJob != "" {
+		folder = filepath.Join(WorkFolder, s.CheckpointJob)
+	}
+	if s.Checkpoint == nil || *s.Checkpoint == "" || folder == "" {
+		return ""
+	}
+	return filepath.Join(folder, *s.Checkpoint)
+}
+
+// EarlierWorkVariable is set for the ranks of a run that resumes another one: the working directories of the earlier runs of the series,
+// the newest first, separated by colons.
+const EarlierWorkVariable = "MLENV_EARLIER_WORK"
+
+// WorkFolder is the folder of working directories, relative to the workspace.
+const WorkFolder = ".mlenv/work"
+
+// jobID is also the name of a folder.
+var jobID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+// IsJobID reports whether a job may have the id.
+func IsJobID(id string) bool { return jobID.MatchString(id) }
+
+// Series is the name of the first run of those that resume each other: it owns the folder of checkpoints.
+func (s JobSpec) Series(id string) string { return cmp.Or(s.Env[ResumeVariable], s.Run, id) }
+
 // CheckpointSearch is the body of POST /v1/checkpoints.
 type CheckpointSearch struct {
 	// Folder is relative to the workspace.
 	Folder string `json:"folder"`
+	// Job is the job that resumes, "" for none: the agent also looks in its working directory. Series is that of the run that it resumes,
+	// "" for none: the agent also looks in the working directories of the other jobs of the series.
+	Job    string `json:"job,omitempty"`
+	Series string `json:"series,omitempty"`
 	// World is the number of ranks that save, 0 if it is unknown.
 	World int `json:"world,omitempty"`
 	// Ranks are those whose parts the node's volume must hold. All means all ranks.
@@ -58,6 +91,8 @@ type CheckpointSearch struct {
 type Checkpoint struct {
 	// Name is its path below the folder that was searched.
 	Name string `json:"name"`
+	// Job is the job in whose working directory it is, "" for the folder of checkpoints.
+	Job string `json:"job,omitempty"`
 	// Format is "" for a file or folder of another format, which only the mark `latest` makes a checkpoint.
 	Format CheckpointFormat `json:"format,omitempty"`
 	// Modified is when its newest file was written.
@@ -91,7 +126,9 @@ const (
 // Checkpoints returns what the node's workspace has of the checkpoints in a folder.
 func (c *Client) Checkpoints(ctx context.Context, search CheckpointSearch) ([]Checkpoint, error) {
 	all, err := ask[[]Checkpoint](ctx, c, http.MethodPost, "/v1/checkpoints", search)
-	all = slices.DeleteFunc(all[:min(len(all), MaxCheckpoints)], func(c Checkpoint) bool { return !IsCheckpointPath(c.Name) })
+	all = slices.DeleteFunc(all[:min(len(all), MaxCheckpoints)], func(c Checkpoint) bool {
+		return !IsCheckpointPath(c.Name) || c.Job != "" && !IsJobID(c.Job)
+	})
 	for i := range all {
 		all[i].Format, all[i].Missing = CheckpointFormat(short(string(all[i].Format))), short(all[i].Missing)
 	}

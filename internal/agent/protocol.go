@@ -93,6 +93,8 @@ const (
 	State = Workspace + "/.mlenv"
 	// Trees is where synced trees lie, each under its hash.
 	Trees = State + "/trees"
+	// Work is where the working directory of each job lies, under the job's id.
+	Work = Workspace + "/" + WorkFolder
 	// Runs is where the record of each job lies, under the job's id.
 	Runs = State + "/runs"
 	// Current is the stable path of the synced tree: a link that sync switches.
@@ -281,7 +283,8 @@ type JobSpec struct {
 	// Script is a path in the tree, or absolute, or -m PACKAGE.MODULE. With launcher command it may be a program in PATH.
 	Script string   `json:"script"`
 	Args   []string `json:"args,omitempty"`
-	// Tree is the folder of the job: pinned, whatever a later sync brings. Empty means /workspace.
+	// Tree is what the job's working directory is a view of: pinned, whatever a later sync brings. Without a tree the job runs in
+	// /workspace.
 	Tree tree.Digest `json:"tree,omitempty"`
 	// Nodes the job runs on: the first of the environment.
 	Nodes        int `json:"nodes"`
@@ -304,8 +307,9 @@ type JobSpec struct {
 	// Attempts are the earlier attempts of the job, which have failed, oldest first.
 	Attempts []Attempt `json:"attempts,omitempty"`
 	// Checkpoint is the name of the one in CheckpointFolder to resume from, "" if none is complete, and nil if there is none or it is
-	// not known.
-	Checkpoint *string `json:"checkpoint,omitempty"`
+	// not known. If CheckpointJob is set, it is in the working directory of that job instead.
+	Checkpoint    *string `json:"checkpoint,omitempty"`
+	CheckpointJob string  `json:"checkpointJob,omitempty"`
 }
 
 // Attempt is one start of a job on all its nodes, and how it ended.
@@ -409,7 +413,9 @@ type JobStatus struct {
 	State       JobState `json:"state"`
 	Spec        JobSpec  `json:"spec"`
 	// Record is the folder of logs, metrics and status.
-	Record  string    `json:"record"`
+	Record string `json:"record"`
+	// Work is the job's working directory, "" for a job without a tree. After the job it has only what the job wrote.
+	Work    string    `json:"work,omitempty"`
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended,omitzero"`
 	// Launcher is how the launcher itself ended.
@@ -627,6 +633,16 @@ type FileListing struct {
 	Manifest tree.Manifest `json:"manifest"`
 	// Absent are the paths that do not exist.
 	Absent []string `json:"absent,omitempty"`
+	// Near has the names in the innermost folder that exists on the way to an absent path, by that path. Their number is bounded.
+	Near map[string]Near `json:"near,omitempty"`
+	// LeftOut are special files, and links that lead out of the working directory of a job.
+	LeftOut []string `json:"leftOut,omitempty"`
+}
+
+// Near is a folder, and the names in it.
+type Near struct {
+	Folder string   `json:"folder"`
+	Names  []string `json:"names,omitempty"`
 }
 
 // FileRequest is the input of mlenv-agent files send, JSON. Its output is that of tree.WriteContents.

@@ -46,6 +46,7 @@ func (s JobSpec) Validate() error {
 	if s.Checkpoint != nil && *s.Checkpoint != "" {
 		require(IsCheckpointPath(*s.Checkpoint), "checkpoint: %q: want the path of a file or folder", short(*s.Checkpoint))
 	}
+	require(s.CheckpointJob == "" || IsJobID(s.CheckpointJob), "checkpointJob: %q: want the ID of a job", short(s.CheckpointJob))
 	require(s.Attempt() <= MaxAttempts, "attempts: %d: want at most %d", s.Attempt(), MaxAttempts)
 	return errors.Join(problems...)
 }
@@ -79,7 +80,7 @@ func (s *JobStatus) Confine(id string, node int) error {
 	if len(s.RankSeconds) > s.Spec.Nodes*s.Spec.RanksOfNode() {
 		s.RankSeconds = nil
 	}
-	s.StopReason = short(s.StopReason)
+	s.StopReason, s.Work = short(s.StopReason), short(s.Work)
 	for i := range s.Spec.Attempts {
 		a := &s.Spec.Attempts[i]
 		a.Attempt, a.Reason, a.Message = i+1, short(a.Reason), short(a.Message)
@@ -144,7 +145,8 @@ func ParseVariable(entry string) (key, value string, err error) {
 	}
 	reserved := []string{
 		"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NUM_NODES", "RANKS_PER_NODE", "MASTER_ADDR", "MASTER_PORT",
-		"MLENV_RUN", "MLENV_ATTEMPT", CheckpointVariable, "MLENV_METRICS_FILE", "MLENV_JOB_ID", "MLENV_NODE", "MLENV_PASS_LOCAL_RANK", "MLENV_DEBUG_RANK", "MLENV_DEBUG_AT", "MLENV_RUN_DIR", "MLENV_TRACER", "MLENV_CPUS",
+		"MLENV_RUN", "MLENV_ATTEMPT", CheckpointVariable, EarlierWorkVariable, "MLENV_METRICS_FILE", "MLENV_JOB_ID", "MLENV_NODE",
+		"MLENV_PASS_LOCAL_RANK", "MLENV_DEBUG_RANK", "MLENV_DEBUG_AT", "MLENV_RUN_DIR", "MLENV_TRACER", "MLENV_CPUS",
 	}
 	if slices.Contains(reserved, key) {
 		return key, value, fmt.Errorf("variable %s: the launcher sets it; want another name", key)

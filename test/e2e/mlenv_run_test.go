@@ -74,7 +74,7 @@ func (u trainer) project(files map[string]string) string {
 // released.
 func runByMlenv(u trainer) {
 	dir := u.project(map[string]string{
-		"train.sh":   "test ! -e ignored || exit 3\necho \"args $*\"\nmkdir -p /workspace/out\necho weights > /workspace/out/model-$NODE_RANK\n",
+		"train.sh":   "test ! -e ignored || exit 3\necho \"args $*\"\nmkdir -p /workspace/out mine\necho weights > /workspace/out/model-$NODE_RANK\necho own > mine/part-$NODE_RANK\n",
 		"ignored":    "not sent",
 		".gitignore": "ignored\n",
 	})
@@ -99,7 +99,18 @@ func runByMlenv(u trainer) {
 			u.Errorf("node %d: %s is %q, %v", node, name, content, err)
 		}
 	}
-	_, problems := u.says(dir, step.WrongUsage, "run", "https://example.com/r", "--param=nodse=2")
+	u.says(dir, step.Done, "fetch", "by-mlenv", "--to=all")
+	for _, part := range []string{"part-0", "part-1"} {
+		if content, err := os.ReadFile(filepath.Join(dir, "all", "work", "mine", part)); err != nil || string(content) != "own\n" {
+			u.Errorf("a file at a relative path: %q, %v", content, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "all", "work", "train.sh")); err == nil {
+		u.Error("the script, which the run did not change, was fetched")
+	}
+	_, problems := u.says(dir, step.Failed, "fetch", "by-mlenv", "nosuch")
+	u.mustContain(problems, "not found; /workspace/.mlenv/work/", "has mine")
+	_, problems = u.says(dir, step.WrongUsage, "run", "https://example.com/r", "--param=nodse=2")
 	u.mustContain(problems, "want the training script")
 	u.says(dir, step.WrongUsage, "status", "no-such-run")
 }

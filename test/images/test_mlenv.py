@@ -136,6 +136,22 @@ class Mlenv(unittest.TestCase):
         }.get(kind, b"PK\3\4 weights PK\5\6 ends")
         return content[: {".safetensors": -1, ".json": 1}.get(kind, -12)] if torn else content
 
+    def test_relative_checkpoints_of_earlier_runs(self):
+        """A run that resumes another one has a working directory of its own."""
+        first, second = self.folder / "first", self.folder / "second"
+        for number, path in enumerate((first / "ckpt" / "step-1", second / "ckpt" / "step-2")):
+            path.mkdir(parents=True)
+            (path / "model").write_text("weights")
+            mlenv.finish_checkpoint(path)
+            for part in (path, path / "model"):
+                os.utime(part, (1_790_000_000 + number, 1_790_000_000 + number))
+        self.environment(MLENV_RUN="third", MLENV_RESUME_FROM="first", MLENV_EARLIER_WORK=f"{second}:{first}")
+        self.assertEqual(mlenv.last_checkpoint(), second / "ckpt" / "step-2")
+        self.assertIsNone(mlenv.last_checkpoint(self.folder / "mine"))
+        (second / "ckpt" / "step-2" / "model").unlink()
+        (second / "ckpt" / "step-2").rmdir()
+        self.assertEqual(mlenv.last_checkpoint(), first / "ckpt" / "step-1")
+
     def test_verified_checkpoint(self):
         folder = self.folder / "checkpoints"
         folder.mkdir()

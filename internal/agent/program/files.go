@@ -12,10 +12,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/treestore"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -31,6 +33,8 @@ func files(args []string, stdin io.Reader, stdout io.Writer) error {
 		return nil
 	case command == "list" && len(rest) > 1:
 		return listFiles(ctx, rest[0], rest[1:], stdout)
+	case command == "remove" && len(rest) > 1:
+		return removeFiles(rest[0], rest[1:])
 	case command == "send" && len(rest) == 1:
 		var wanted agent.FileRequest
 		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
@@ -48,7 +52,7 @@ func files(args []string, stdin io.Reader, stdout io.Writer) error {
 		}
 		return download(ctx, rest[0], wanted, 2*time.Minute, stdout)
 	}
-	return fmt.Errorf("files %q: want hold, list DIR PATH..., send DIR, missing DIR, land DIR or download DIR", args)
+	return fmt.Errorf("files %q: want hold, list DIR PATH..., remove DIR PATH..., send DIR, missing DIR, land DIR or download DIR", args)
 }
 
 // The program that created the pod starts a process in it for each request. It may read local files for a long time in between. If
@@ -118,15 +122,18 @@ func landFiles(ctx context.Context, dir string, stdin io.Reader, stdout io.Write
 	return json.NewEncoder(stdout).Encode(landing.Landed())
 }
 
+// listFiles prints an agent.FileListing of the paths. Of working directories of jobs it lists what the jobs wrote.
 func listFiles(ctx context.Context, dir string, paths []string, stdout io.Writer) error {
 	var found agent.FileListing
 	var present []string
+	work := workFilter{dir: dir, laid: map[string]treestore.Laid{}}
 	for _, path := range paths {
 		if !filepath.IsLocal(path) {
 			return fmt.Errorf("path %q: want one in the folder", path)
 		}
-		switch _, err := os.Lstat(filepath.Join(dir, path)); {
-		case errors.Is(err, os.ErrNotExist):
+		_, err := os.Lstat(filepath.Join(dir, path))
+		switch {
+		case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ENOTDIR), err == nil && work.laidThere(path):
 			found.Absent = append(found.Absent, path)
 		case err != nil:
 			return err
@@ -135,10 +142,138 @@ func listFiles(ctx context.Context, dir string, paths []string, stdout io.Writer
 		}
 	}
 	if len(present) > 0 {
-		var err error
-		if found.Manifest, err = tree.Scan(ctx, dir, tree.Only(present)); err != nil {
+		m, err := tree.Scan(ctx, dir, tree.Only(present).Except(work.leavesOut))
+		if err != nil {
 			return err
+		}
+		found.Manifest.Entries = slices.DeleteFunc(m.Entries, work.isTreeFolder)
+	}
+	found.LeftOut = work.leftOut
+	for _, path := range found.Absent {
+		if found.Near == nil {
+			found.Near = map[string]agent.Near{}
+		}
+		if len(found.Near) < mostNear {
+			found.Near[path] = near(dir, path, &work)
 		}
 	}
 	return json.NewEncoder(stdout).Encode(found)
+}
+
+// Bounds of what a listing has of absent paths and of files that are left out.
+const (
+	mostNear    = 10
+	mostNames   = 30
+	mostLeftOut = 20
+)
+
+// near lists the innermost folder on the way to an absent path.
+func near(dir, path string, work *workFilter) agent.Near {
+	for folder := filepath.Dir(path); ; folder = filepath.Dir(folder) {
+		entries, err := os.ReadDir(filepath.Join(dir, folder))
+		if err != nil && folder != "." {
+			continue
+		}
+		n := agent.Near{Folder: folder}
+		for _, e := range entries {
+			if name := filepath.Join(folder, e.Name()); len(n.Names) < mostNames && !strings.HasPrefix(e.Name(), ".") && !work.laidThere(name) {
+				n.Names = append(n.Names, e.Name())
+			}
+		}
+		return n
+	}
+}
+
+// workFilter knows what the jobs did not write in their working directories.
+type workFilter struct {
+	dir     string
+	laid    map[string]treestore.Laid
+	leftOut []string
+}
+
+// in splits a path in the working directory of a job.
+func (w *workFilter) in(path string) (job treestore.Laid, name string, ok bool) {
+	rest, inWork := strings.CutPrefix(path, agent.WorkFolder+"/")
+	id, name, inJob := strings.Cut(rest, "/")
+	if !inWork || !inJob || !agent.IsJobID(id) {
+		return job, "", false
+	}
+	job, known := w.laid[id]
+	if !known {
+		// If it cannot be read, all files count as the job's.
+		job, _ = treestore.LaidIn(filepath.Join(w.dir, filepath.Dir(agent.WorkFolder)), id)
+		w.laid[id] = job
+	}
+	return job, name, true
+}
+
+// laidThere reports whether a path is that of a file as the agent laid it, or of a folder of the tree without any other file.
+func (w *workFilter) laidThere(path string) bool {
+	job, name, ok := w.in(path)
+	if !ok {
+		return false
+	}
+	info, err := os.Lstat(filepath.Join(w.dir, path))
+	if err != nil || !info.IsDir() {
+		return err == nil && job.Has(name, false)
+	}
+	if !job.Has(name, true) {
+		return false
+	}
+	entries, err := os.ReadDir(filepath.Join(w.dir, path))
+	return err == nil && !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return !w.laidThere(filepath.Join(path, e.Name())) })
+}
+
+// leavesOut is for tree.Ignore. A scan fails at special files, and at links that lead out; what a training left of them must not keep its
+// other files from being fetched.
+func (w *workFilter) leavesOut(path string, folder bool) bool {
+	job, name, ok := w.in(path)
+	if !ok || folder {
+		return false
+	}
+	if job.Has(name, false) {
+		return true
+	}
+	info, err := os.Lstat(filepath.Join(w.dir, path))
+	if err != nil || info.Mode().IsRegular() {
+		return false
+	}
+	if info.Mode().Type() == os.ModeSymlink {
+		target, err := os.Readlink(filepath.Join(w.dir, path))
+		if err == nil && !filepath.IsAbs(target) && filepath.IsLocal(filepath.Join(filepath.Dir(name), target)) {
+			return false
+		}
+	}
+	if len(w.leftOut) < mostLeftOut {
+		w.leftOut = append(w.leftOut, path)
+	}
+	return true
+}
+
+// isTreeFolder reports whether an entry is a folder of the tree in which nothing else lies.
+func (w *workFilter) isTreeFolder(e tree.Entry) bool {
+	path, err := tree.Unescape(e.Path)
+	if err != nil || e.Kind != tree.Folder {
+		return false
+	}
+	job, name, ok := w.in(path)
+	return ok && job.Has(name, true)
+}
+
+// removeFiles deletes paths below the folder. It follows no link.
+func removeFiles(dir string, paths []string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, path := range paths {
+		if !filepath.IsLocal(path) || filepath.Clean(path) == "." {
+			return fmt.Errorf("path %q: want one in the folder", path)
+		}
+		if err := root.RemoveAll(path); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -59,6 +59,13 @@ func (d Dir) LauncherLog(node int) string { return d.file("launcher-%d.log", nod
 // NodeStatus is an agent.JobStatus without ranks, written by the node's agent.
 func (d Dir) NodeStatus(node int) string { return d.file("node-%d.json", node) }
 
+// NodeOf returns the node of the status in a file of that name.
+func NodeOf(name string) (node int, ok bool) {
+	number, isStatus := strings.CutPrefix(strings.TrimSuffix(name, ".json"), "node-")
+	node, err := strconv.Atoi(number)
+	return node, isStatus && err == nil && filepath.Base(Dir("").NodeStatus(node)) == name
+}
+
 // NCCLLogs is the prefix of NCCL's logs of a node, one for each process.
 func (d Dir) NCCLLogs(node int) string { return d.file("nccl-%d-", node) }
 

@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/treestore"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -34,16 +35,58 @@ func (s *Server) checkpoints(w http.ResponseWriter, r *http.Request, search agen
 	if !filepath.IsLocal(search.Folder) {
 		return fail.Becausef(fail.InvalidInput, "looking for checkpoints in %q: want a folder below the workspace", search.Folder)
 	}
+	if search.Job != "" && !agent.IsJobID(search.Job) {
+		return fail.Becausef(fail.InvalidInput, "looking for checkpoints of job %q: want the ID of a job", search.Job)
+	}
 	found, err := findCheckpoints(r.Context(), filepath.Join(s.config.Paths.Workspace, search.Folder), search)
+	if err == nil && search.Job != "" {
+		jobs := []string{search.Job}
+		if search.Series != "" {
+			jobs = append(jobs, s.jobs.earlier(search.Job, search.Series)...)
+		}
+		for _, job := range jobs {
+			inWork, workErr := s.checkpointsIn(r.Context(), job, search)
+			found, err = append(found, inWork...), errors.Join(err, workErr)
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("looking for checkpoints: %w", err)
 	}
-	return answer(w, found)
+	return answer(w, newest(found))
+}
+
+// checkpointsIn finds those in the working directory of a job. Files of its tree are none, whatever their names are.
+func (s *Server) checkpointsIn(ctx context.Context, job string, search agent.CheckpointSearch) ([]agent.Checkpoint, error) {
+	laid, err := treestore.LaidIn(s.config.Paths.state(), job)
+	if err != nil {
+		return nil, err
+	}
+	f := finder{ctx: ctx, root: s.trees.WorkDir(job), search: search, skip: func(name string) bool { return laid.Has(name, false) }}
+	found, err := f.checkpoints()
+	for i := range found {
+		found[i].Job = job
+	}
+	return found, err
+}
+
+// newest are as many as a client reads, the newest first, with those that a mark names.
+func newest(found []agent.Checkpoint) []agent.Checkpoint {
+	slices.SortStableFunc(found, func(a, b agent.Checkpoint) int { return b.Modified.Compare(a.Modified) })
+	for i := len(found) - 1; i >= 0 && len(found) > agent.MaxCheckpoints; i-- {
+		if !found[i].Marked {
+			found = slices.Delete(found, i, i+1)
+		}
+	}
+	return found[:min(len(found), agent.MaxCheckpoints)]
 }
 
 // findCheckpoints finds the newest checkpoints below a folder, and those that a mark names. A missing folder has no checkpoints.
 func findCheckpoints(ctx context.Context, path string, search agent.CheckpointSearch) ([]agent.Checkpoint, error) {
 	f := finder{ctx: ctx, root: path, search: search}
+	return f.checkpoints()
+}
+
+func (f *finder) checkpoints() ([]agent.Checkpoint, error) {
 	if err := f.walk(); err != nil {
 		return nil, err
 	}
@@ -54,7 +97,7 @@ func findCheckpoints(ctx context.Context, path string, search agent.CheckpointSe
 	}
 	all := []agent.Checkpoint{}
 	for _, c := range f.found[:min(len(f.found), agent.MaxCheckpoints)] {
-		if err := ctx.Err(); err != nil {
+		if err := f.ctx.Err(); err != nil {
 			return nil, err
 		}
 		c.complete()
@@ -63,7 +106,7 @@ func findCheckpoints(ctx context.Context, path string, search agent.CheckpointSe
 		case c.Missing != "" || c == marked:
 		case marked != nil && c.Modified.After(marked.Modified):
 			c.Missing = fmt.Sprintf("its name in the file %s, which names %s", marked.mark, filepath.Base(marked.Name))
-		case marked == nil && search.All && c.Format == agent.DeepSpeedModel:
+		case marked == nil && f.search.All && c.Format == agent.DeepSpeedModel:
 			// With ZeRO, the model is written before the first file of the optimizer.
 			c.Missing = "its name in the file latest"
 		}
@@ -77,6 +120,8 @@ type finder struct {
 	ctx    context.Context
 	root   string
 	search agent.CheckpointSearch
+	// skip reports whether a file, by its path, is no part of a checkpoint; nil for none.
+	skip func(name string) bool
 	// folders is how many were listed.
 	folders int
 	found   []*candidate
@@ -115,7 +160,11 @@ func (f *finder) list(folder string) (map[string]fs.FileInfo, error) {
 	if f.folders++; f.folders > maxFolders {
 		return nil, nil
 	}
-	return entriesOf(filepath.Join(f.root, folder))
+	entries, err := entriesOf(filepath.Join(f.root, folder))
+	if f.skip != nil {
+		maps.DeleteFunc(entries, func(name string, info fs.FileInfo) bool { return !info.IsDir() && f.skip(filepath.Join(folder, name)) })
+	}
+	return entries, err
 }
 
 // look adds the checkpoints in a folder to those found, and returns its other folders. Of a folder with a mark it returns none: what is

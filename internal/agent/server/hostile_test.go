@@ -71,9 +71,18 @@ func TestForeignFilesInRecords(t *testing.T) {
 // sync creates a tree of one file and switches to it.
 func (n *node) sync(content string) tree.Digest {
 	n.t.Helper()
+	return n.syncFiles(map[string]string{"file": content})
+}
+
+// syncFiles creates a tree of files and switches to it.
+func (n *node) syncFiles(files map[string]string) tree.Digest {
+	n.t.Helper()
 	dir := n.t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "file"), []byte(content), 0o644); err != nil {
-		n.t.Fatal(err)
+	for name, content := range files {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
+			n.t.Fatal(err)
+		}
 	}
 	manifest, err := tree.Scan(n.t.Context(), dir, nil)
 	if err != nil {

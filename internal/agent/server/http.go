@@ -83,7 +83,9 @@ func (s *Server) Handler() http.Handler {
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	code := http.StatusInternalServerError
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		err = fail.Advise(fail.Because(fail.DiskFull, err), "delete obsolete files from the workspace claim: mlenv shell %d -- sh -c 'du -sh /workspace/*'; or have the claim expanded", s.config.Node)
+		err = fail.Advise(fail.Because(fail.DiskFull, err),
+			"delete obsolete files from the workspace claim: mlenv shell %d -- sh -c 'du -sh /workspace/* /workspace/.mlenv/work/*'; "+
+				"or have the claim expanded", s.config.Node)
 	}
 	problem := agent.Problem{Message: err.Error(), Next: fail.NextOf(err)}
 	switch reason := fail.ReasonOf(err); {
@@ -307,8 +309,10 @@ func (s *Server) switchTree(w http.ResponseWriter, r *http.Request, request agen
 	}
 	s.background.Go(func() {
 		const keep = 5 // so that returning to an old tree costs nothing
-		if _, err := s.trees.Collect(keep, s.jobs.pinned); err != nil {
-			s.log.Warn("Old trees stay.", "error", err)
+		pinned := func(hash tree.Digest) bool { return s.jobs.pinned(hash) || s.trees.InUse(hash) }
+		err := s.trees.Sweep()
+		if _, collectErr := s.trees.Collect(keep, pinned); err != nil || collectErr != nil {
+			s.log.Warn("Old trees stay.", "error", errors.Join(err, collectErr))
 		}
 	})
 	return answer(w, agent.TreeState{Hash: hash(r)})

@@ -23,7 +23,8 @@ func TestDiskFullIsSaid(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := agent.Problem{Reason: string(fail.DiskFull), Message: "write /workspace/repo/a: " + cause.Error(),
-			Next: "delete obsolete files from the workspace claim: mlenv shell 3 -- sh -c 'du -sh /workspace/*'; or have the claim expanded"}
+			Next: "delete obsolete files from the workspace claim: mlenv shell 3 -- sh -c 'du -sh /workspace/* /workspace/.mlenv/work/*'; " +
+				"or have the claim expanded"}
 		if got != want || answer.Code != http.StatusUnprocessableEntity {
 			t.Errorf("status %d, %+v; want 422, %+v", answer.Code, got, want)
 		}

@@ -51,6 +51,8 @@ type job struct {
 	// alive ends, by end, when no process is left and the status is written.
 	alive context.Context //nolint:containedctx // it is the job's own
 	end   context.CancelFunc
+	// left is closed when the job uses its working directory no more.
+	left chan struct{}
 
 	mu     sync.Mutex
 	status agent.JobStatus
@@ -68,7 +70,7 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch, host func(node
 		nccl:      newNCCLLogs(dir, status.Node, rdma.ReadMemlock(os.DirFS("/"))), //nolint:forbidigo // it reads /proc, which is the kernel's
 		processes: &processes{record: status.Record, node: status.Node},
 		path:      l.env["PATH"], extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]), flightPipe: l.env[flightPipe],
-		scratch: scratch, status: status, peers: &peers{spec: status.Spec, node: status.Node, host: host},
+		scratch: scratch, status: status, peers: &peers{spec: status.Spec, node: status.Node, host: host}, left: make(chan struct{}),
 	}
 	j.alive, j.end = context.WithCancel(context.Background())
 	// The record is watched before anything can write into it.

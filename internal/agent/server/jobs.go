@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"sync"
@@ -21,18 +20,21 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// jobID is also the name of a folder.
-var jobID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
-
 // jobs are all jobs of this node: those that this agent started, and the record
 // of earlier ones.
 type jobs struct {
 	config Config
 	log    *slog.Logger
 	trees  *treestore.Store
+	// starting is held during the start of a job, which may have to copy a large tree.
+	starting sync.Mutex
+	// cleaning are the jobs that have not left their working directories.
+	cleaning sync.WaitGroup
 
-	mu   sync.Mutex
-	live map[string]*job
+	// mu guards live and ending, which is true when no job may start any more.
+	mu     sync.Mutex
+	live   map[string]*job
+	ending bool
 }
 
 // openJobs marks jobs that an earlier container left running.
@@ -64,47 +66,77 @@ func (js *jobs) start(id string, spec agent.JobSpec) (status agent.JobStatus, ma
 	if err := js.check(id, spec); err != nil {
 		return status, false, err
 	}
-	js.mu.Lock()
-	defer js.mu.Unlock()
-	if status, err := js.find(id); err == nil {
-		if !sameJob(status.Spec, spec) {
-			return status, false, fail.Becausef(fail.InvalidInput, "starting job %s: a job of that id exists with another script, arguments or nodes", id)
+	js.starting.Lock()
+	defer js.starting.Unlock()
+	if status, earlier, err := js.get(id); err == nil {
+		if again, err := js.isNext(id, status, spec); !again {
+			return status, false, err
 		}
-		if spec.Attempt() <= status.Spec.Attempt() {
-			return status, false, nil
-		}
-		if status.State == agent.Running {
-			return status, false, fail.Becausef(fail.EnvironmentBusy, "starting attempt %d of job %s: attempt %d has not ended on node %d", spec.Attempt(), id, status.Spec.Attempt(), js.config.Node)
+		if earlier != nil {
+			<-earlier.left // the working directory, which this attempt gets
 		}
 	}
-	dir, venv := js.config.Paths.Workspace, ""
-	if spec.Tree != "" {
-		if dir, err = js.trees.Path(spec.Tree); err != nil {
-			return status, false, fail.Advise(fail.Becausef(fail.SyncFailed, "starting job %s: tree %s on node %d: %w", id, spec.Tree, js.config.Node, err), "sync the repository again")
-		}
-		venv = js.trees.Venv(spec.Tree)
-	}
-	recordDir := filepath.Join(js.config.Paths.runs(), id, agent.AttemptFolder(spec.Attempt()))
-	l, err := js.config.plan(id, spec, dir, venv, recordDir)
+	folder, err := js.enter(id, spec)
 	if err != nil {
 		return status, false, err
 	}
-	if err := os.MkdirAll(recordDir, 0o2775); err != nil {
+	j, err := js.launch(id, spec, folder)
+	if err != nil {
+		js.leave(id, folder)
 		return status, false, err
+	}
+	status, _ = j.snapshot()
+	return status, true, nil
+}
+
+// isNext reports whether a job is an attempt after the recorded one.
+func (js *jobs) isNext(id string, status agent.JobStatus, spec agent.JobSpec) (bool, error) {
+	switch {
+	case !sameJob(status.Spec, spec):
+		return false, fail.Becausef(fail.InvalidInput, "starting job %s: a job of that id exists with another script, arguments or nodes", id)
+	case spec.Attempt() <= status.Spec.Attempt():
+		return false, nil
+	case status.State == agent.Running:
+		return false, fail.Becausef(fail.EnvironmentBusy, "starting attempt %d of job %s: attempt %d has not ended on node %d", spec.Attempt(),
+			id, status.Spec.Attempt(), js.config.Node)
+	}
+	return true, nil
+}
+
+// launch starts the processes of a job in its folder.
+func (js *jobs) launch(id string, spec agent.JobSpec, folder jobFolder) (*job, error) {
+	recordDir := filepath.Join(js.config.Paths.runs(), id, agent.AttemptFolder(spec.Attempt()))
+	l, err := js.config.plan(id, spec, folder, recordDir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(recordDir, 0o2775); err != nil {
+		return nil, err
 	}
 	// The record never holds secrets.
 	spec.SecretEnv = nil
-	status = agent.JobStatus{ID: id, Node: js.config.Node, Environment: js.config.Name, State: agent.Running, Spec: spec, Record: recordDir, Started: time.Now().UTC(), Launcher: agent.Exit{Code: -1}}
+	status := agent.JobStatus{
+		ID: id, Node: js.config.Node, Environment: js.config.Name, State: agent.Running, Spec: spec, Record: recordDir, Work: folder.work(),
+		Started: time.Now().UTC(), Launcher: agent.Exit{Code: -1},
+	}
 	for _, path := range js.config.removeLocks() {
 		js.log.Info("Removed the lock of an extension of torch that no process compiles.", "path", path)
 	}
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	if js.ending {
+		return nil, fail.Becausef(fail.AgentUnreachable, "starting job %s: the container of node %d is ending", id, js.config.Node)
+	}
 	j, err := startJob(js.log, status, l, js.config.Host)
 	if err != nil {
-		return status, false, err
+		return nil, err
 	}
 	js.live[id] = j
-	status, _ = j.snapshot()
-	return status, true, nil
+	js.cleaning.Go(func() {
+		js.occupy(j, id, folder)
+		close(j.left)
+	})
+	return j, nil
 }
 
 func (js *jobs) check(id string, spec agent.JobSpec) error {
@@ -114,7 +146,7 @@ func (js *jobs) check(id string, spec agent.JobSpec) error {
 			problems = append(problems, fmt.Errorf(format, args...))
 		}
 	}
-	require(jobID.MatchString(id), "id %q: want letters, digits, dots and hyphens", id)
+	require(agent.IsJobID(id), "id %q: want letters, digits, dots and hyphens", id)
 	require(spec.Script != "", "script: is empty")
 	require(spec.Nodes <= js.config.Nodes, "nodes: %d: the environment has %d", spec.Nodes, js.config.Nodes)
 	require(js.config.Node < spec.Nodes || spec.Nodes < 1, "nodes: %d: node %d is not one of them", spec.Nodes, js.config.Node)
@@ -144,7 +176,7 @@ func (js *jobs) find(id string) (agent.JobStatus, error) {
 		status, _ := j.snapshot()
 		return status, nil
 	}
-	if !jobID.MatchString(id) {
+	if !agent.IsJobID(id) {
 		return agent.JobStatus{}, fs.ErrNotExist
 	}
 	dir := record.Newest(filepath.Join(js.config.Paths.runs(), id), js.config.Node)
@@ -199,6 +231,7 @@ func (js *jobs) running() (ids []string) {
 // stopAll ends every job and waits, for the end of the container.
 func (js *jobs) stopAll(reason string, grace time.Duration) {
 	js.mu.Lock()
+	js.ending = true
 	live := slices.Collect(maps.Values(js.live))
 	js.mu.Unlock()
 	for _, j := range live {

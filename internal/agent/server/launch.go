@@ -33,8 +33,8 @@ type launch struct {
 }
 
 // plan makes the launch of a job on this node.
-func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) (launch, error) {
-	l := launch{dir: dir}
+func (c Config) plan(id string, spec agent.JobSpec, folder jobFolder, recorded string) (launch, error) {
+	l := launch{dir: folder.dir}
 	port := cmp.Or(spec.MasterPort, agent.MasterPort)
 	world := agent.World{Master: c.Host(0), Port: port, Nodes: spec.Nodes, RanksPerNode: spec.RanksPerNode}
 	l.env = c.environment(spec.Env, spec.SecretEnv, world.Variables(), map[string]string{
@@ -52,17 +52,19 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 	})
 	setDefault(l.env, faultHandler, "1")
 	ranks := c.placeRanks(spec, l.env)
-	if folder, name := spec.CheckpointFolder(id), spec.Checkpoint; folder != "" && name != nil {
-		l.env[agent.CheckpointVariable] = *name
-		if *name != "" {
-			l.env[agent.CheckpointVariable] = filepath.Join(c.Paths.Workspace, folder, *name)
-		}
+	if name := spec.Checkpoint; name != nil && *name == "" && spec.CheckpointFolder(id) != "" {
+		l.env[agent.CheckpointVariable] = ""
+	} else if path := spec.CheckpointPath(id); path != "" {
+		l.env[agent.CheckpointVariable] = filepath.Join(c.Paths.Workspace, path)
+	}
+	if len(folder.earlier) > 0 {
+		l.env[agent.EarlierWorkVariable] = strings.Join(folder.earlier, ":")
 	}
 	// These logs show which network the ranks really use.
 	nccl.LogTo(l.env, record.Dir(recorded).NCCLLogs(c.Node))
-	if venv != "" && spec.Script != c.Program { // which makes virtual environments, by the image's Python
-		l.env["VIRTUAL_ENV"] = venv
-		l.env["PATH"] = filepath.Join(venv, "bin") + ":" + l.env["PATH"]
+	if folder.venv != "" && spec.Script != c.Program { // which makes virtual environments, by the image's Python
+		l.env["VIRTUAL_ENV"] = folder.venv
+		l.env["PATH"] = filepath.Join(folder.venv, "bin") + ":" + l.env["PATH"]
 	}
 	python, err := agent.FindProgram("python3", l.env["PATH"])
 	if err != nil && (spec.Launcher != agent.Command || agent.IsPython(spec.Script)) {

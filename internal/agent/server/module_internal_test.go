@@ -51,7 +51,7 @@ func TestModuleForm(t *testing.T) {
 		c := Config{Nodes: 1, Program: "/agent", Environ: []string{"PATH=" + filepath.Dir(python), "PYTHONPATH=/opt/lib",
 			"HOME=" + os.Getenv("HOME")}, Guest: true}
 		l, err := c.plan("id", agent.JobSpec{Launcher: launcher, Script: "-m pkg.main", Args: []string{"--lr=1"}, Nodes: 1, RanksPerNode: 2},
-			dir, "", "/record")
+			jobFolder{dir: dir}, "/record")
 		if err != nil {
 			t.Errorf("%s: %v", launcher, err)
 			continue
@@ -89,7 +89,8 @@ func TestModulesThatExist(t *testing.T) {
 	} {
 		c := Config{Nodes: 1, Program: "/agent", Environ: []string{"PATH=" + filepath.Dir(interpreter), "HOME=" + os.Getenv("HOME"),
 			"PYTHONPATH=" + test.pythonPath}, Guest: true}
-		l, err := c.plan("id", agent.JobSpec{Launcher: agent.Torchrun, Script: test.script, Nodes: 1, RanksPerNode: 2}, dir, "", "/record")
+		spec := agent.JobSpec{Launcher: agent.Torchrun, Script: test.script, Nodes: 1, RanksPerNode: 2}
+		l, err := c.plan("id", spec, jobFolder{dir: dir}, "/record")
 		if test.missing != "" {
 			if fail.ReasonOf(err) != fail.ScriptNotFound || !strings.Contains(err.Error(), test.missing) {
 				t.Errorf("%s: got %v, want ScriptNotFound with %q", test.script, err, test.missing)

@@ -15,7 +15,7 @@ import (
 // recordFile is the path of a file of a run's record. The agent's own files cannot be named.
 func (s *Server) recordFile(r *http.Request) (string, error) {
 	id, name := r.PathValue("id"), r.PathValue("name")
-	if !jobID.MatchString(id) || name != agent.FabricReport {
+	if !agent.IsJobID(id) || name != agent.FabricReport {
 		return "", fail.Becausef(fail.InvalidInput, "finding file %q of record %q: want %s", name, id, agent.FabricReport)
 	}
 	return filepath.Join(s.config.Paths.runs(), id, name), nil

@@ -63,6 +63,9 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 		config: config, log: log, trees: trees, jobs: openJobs(config, log, trees), shells: newShells(),
 		networkSet: make(chan struct{}), passing: make(chan struct{}, mostPassed), turn: make(chan struct{}, 1),
 	}
+	if err := trees.Forget(config.user()); err != nil {
+		log.Warn("Working directories of an earlier container are not known.", "error", err)
+	}
 	s.startServices = sync.OnceFunc(func() { close(s.networkSet) })
 	if mode, _ := agent.Variable(config.Environ, "MLENV_MODE"); mode != agent.RDMA || config.network() != nil {
 		s.startServices()
@@ -157,6 +160,11 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 		s.log.Info("The agent listens.", "environment", s.config.Name, "node", s.config.Node, "nodes", s.config.Nodes, "address", listener.Addr())
 	}
 	go func() { failed <- probe.Serve(inner) }()
+	s.background.Go(func() {
+		if err := s.trees.Sweep(); err != nil {
+			s.log.Warn("Files of trees stay in working directories of ended jobs.", "error", err)
+		}
+	})
 	if s.services != nil {
 		s.background.Go(func() {
 			// Programs in them inherit the environment that the services started with.
@@ -180,6 +188,7 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	s.jobs.stopAll("the container is ending", 20*time.Second)
 	err = errors.Join(server.Close(), probe.Close())
 	s.background.Wait()
+	s.jobs.cleaning.Wait()
 	return err
 }
 

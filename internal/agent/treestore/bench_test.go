@@ -70,3 +70,18 @@ func BenchmarkPlanOfPresent(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkLay lays the working directory of a job, 2,000 files and 20 MB, and cleans it.
+func BenchmarkLay(b *testing.B) {
+	w := newWorkspace(b)
+	dir, m := manyFiles(b)
+	hash, _ := receive(b, w.Store, dir, m)
+	for b.Loop() {
+		if _, err := w.Lay(hash, "job", "node"); err != nil {
+			b.Fatal(err)
+		}
+		if err := w.Leave("job", "node"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -55,21 +55,11 @@ func (s *Store) collect(keep int, pinned func(tree.Digest) bool) (removed []tree
 
 // remove deletes a tree whose index has been renamed.
 func (s *Store) remove(hash tree.Digest) error {
-	r := remover{store: s, dir: s.treeDir(hash), ours: make(map[string]tree.Entry), folders: map[string]bool{".": true}, stamps: make(map[string]stamp)}
-	for _, f := range s.index(hash, removingSuffix).records {
-		r.stamps[f.path] = f.stamp
-	}
 	m, err := s.manifest(hash)
 	if err != nil {
 		m = namedManifest{} // lost in a crash: all files stay
 	}
-	for _, folder := range m.folders {
-		r.folders[folder] = true
-	}
-	for i, e := range m.Entries {
-		r.ours[m.names[i]] = e
-	}
-	if _, err := r.empty("."); err != nil {
+	if _, err := s.newRemover(s.treeDir(hash), m, s.index(hash, removingSuffix)).empty("."); err != nil {
 		return err
 	}
 	for _, suffix := range []string{metaSuffix, manifestSuffix, removingSuffix} {
@@ -80,8 +70,9 @@ func (s *Store) remove(hash tree.Digest) error {
 	return nil
 }
 
-// remover has the entries that sync wrote into a tree.
+// remover has the entries of a tree that were laid in a folder.
 type remover struct {
+	namedManifest
 	store *Store
 	dir   string
 	// ours are the entries, and folders the folders, by name.
@@ -89,6 +80,25 @@ type remover struct {
 	folders map[string]bool
 	// stamps of the files, by path.
 	stamps map[string]stamp
+	// caches is true if what Python compiled from the entries is removed, too.
+	caches bool
+}
+
+func (s *Store) newRemover(dir string, m namedManifest, known index) *remover {
+	r := &remover{
+		namedManifest: m, store: s, dir: dir,
+		ours: make(map[string]tree.Entry), folders: map[string]bool{".": true}, stamps: make(map[string]stamp),
+	}
+	for _, f := range known.records {
+		r.stamps[f.path] = f.stamp
+	}
+	for _, folder := range m.folders {
+		r.folders[folder] = true
+	}
+	for i, e := range m.Entries {
+		r.ours[m.names[i]] = e
+	}
+	return r
 }
 
 // empty removes sync's unchanged entries from a folder, and sync's folder if it is empty then. It walks the real folder and
@@ -107,7 +117,7 @@ func (r *remover) empty(folder string) (gone bool, err error) {
 		gone := false
 		if e.IsDir() {
 			gone, err = r.empty(name)
-		} else if r.unchanged(name) {
+		} else if r.unchanged(name) || r.caches && r.compiled(name) {
 			gone, err = true, os.Remove(filepath.Join(r.dir, name))
 		}
 		if err != nil {
@@ -117,7 +127,7 @@ func (r *remover) empty(folder string) (gone bool, err error) {
 			left++
 		}
 	}
-	if left > 0 || !r.folders[folder] {
+	if left > 0 || !r.folders[folder] && !(r.caches && filepath.Base(folder) == compiledFolder) {
 		return false, nil
 	}
 	err = os.Remove(filepath.Join(r.dir, folder))
@@ -134,12 +144,29 @@ func (r *remover) unchanged(name string) bool {
 		return false
 	}
 	path := filepath.Join(r.dir, name)
-	if e.Kind == tree.Link {
+	switch e.Kind {
+	case tree.Link:
 		target, err := os.Readlink(path)
 		return err == nil && tree.Escape(target) == e.Target
+	case tree.Folder:
+		return false
+	}
+	if now, err := stampAt(path); err != nil || now.size != e.Size {
+		return false // without reading it: it may be large
 	}
 	_, holds := r.store.holds(path, e.Content, r.stamps[e.Path], true)
 	return holds
+}
+
+// compiledFolder is where Python keeps the modules that it has compiled.
+const compiledFolder = "__pycache__"
+
+// compiled reports whether Python made a file from one of the entries. It would make it again.
+func (r *remover) compiled(name string) bool {
+	folder, file := filepath.Split(name)
+	module, rest, _ := strings.Cut(file, ".")
+	_, ours := r.ours[filepath.Join(filepath.Dir(filepath.Clean(folder)), module+".py")]
+	return ours && filepath.Base(folder) == compiledFolder && strings.Contains("."+rest, ".pyc")
 }
 
 // dropScraps completes interrupted removals, and removes old stages, kept contents, and manifests without a tree.

@@ -1,5 +1,5 @@
 // Package treestore keeps the synced trees of a node: each in its own folder, with hard links between equal files and a link to the
-// current tree.
+// current tree. It lays the working directories of jobs, which are views of trees.
 package treestore
 
 import (
@@ -52,21 +52,26 @@ const folderMode = 0o775 | fs.ModeSetgid
 // Store holds the trees under one root. Its methods may run concurrently, also in several agents that share the root.
 type Store struct {
 	root, current string
+	// work is the folder of working directories.
+	work string
 	// boot is the kernel's boot id: writes of another boot may be lost.
 	boot string
 	// mu guards lock.
 	mu     sync.Mutex
 	memory memory
+	// writable is a function of that name; tests run as root, which can write to any file.
+	writable func(path string) bool
 }
 
 // Open creates a missing root. The link to the current tree is at current, on the same volume.
 func Open(root, current string) (*Store, error) {
-	for _, folder := range []string{root, filepath.Join(root, stagingFolder), filepath.Join(root, keptFolder)} {
+	work := filepath.Join(filepath.Dir(root), workFolder)
+	for _, folder := range []string{root, filepath.Join(root, stagingFolder), filepath.Join(root, keptFolder), work} {
 		if err := makeFolders(folder); err != nil {
 			return nil, fail.Becausef(fail.SyncFailed, "opening the trees' folder: %w", err)
 		}
 	}
-	return &Store{root: root, current: current, boot: bootID()}, nil
+	return &Store{root: root, current: current, work: work, boot: bootID(), writable: writable}, nil
 }
 
 // bootID changes at every start of the kernel. Without the kernel's id it is random, so that no earlier stamp is trusted.

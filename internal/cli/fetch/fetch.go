@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
@@ -17,20 +19,31 @@ import (
 // attempts is how often Fetch lists files that changed while it fetched them.
 const attempts = 5
 
+// Path is something to fetch: what lies at the first of its places, relative to the claim's top, that exists.
+type Path struct {
+	// Name is for messages.
+	Name   string
+	Places []string
+}
+
 // Result summarizes a fetch from one claim.
 type Result struct {
 	// Files and Bytes count the files on the claim; Fetched of them were new here.
 	Files, Fetched int
 	Bytes          int64
-	// Absent are the paths that the claim does not have.
-	Absent []string
+	// Absent has, by name, what is wrong with paths without files: for one that does not exist, what exists there.
+	Absent map[string]string
+	// LeftOut are special files, and links that lead out of the working directory of the run.
+	LeftOut []string
 }
 
-// Fetch copies paths of the claim, relative to its top, into the folder to, and the claim's folder record into its folder
-// logs. It verifies every file by its SHA-256 before the file gets its name, and fetches no file that is already here
-// with the same content. A training may write meanwhile: a file that grows is fetched as it was when it was listed;
-// after another change Fetch lists all files again. Errors: UnsafeTree, SyncFailed, PodsNotReady, PermissionDenied.
-func Fetch(ctx context.Context, clients *kube.Clients, claim Claim, paths []string, record, to string) (result Result, err error) {
+// Fetch copies paths of the claim into the folder to. Folders of the claim that are in moved, which has their names here, get these. It
+// verifies every file by its SHA-256 before the file gets its name, and fetches no file that is already here with the same content. A
+// training may write meanwhile: a file that grows is fetched as it was when it was listed; after another change Fetch lists all files
+// again. Errors: UnsafeTree, SyncFailed, PodsNotReady, PermissionDenied.
+func Fetch(
+	ctx context.Context, clients *kube.Clients, claim Claim, paths []Path, moved map[string]string, to string,
+) (result Result, err error) {
 	p, err := open(ctx, clients, claim)
 	if err != nil {
 		return result, err
@@ -38,7 +51,7 @@ func Fetch(ctx context.Context, clients *kube.Clients, claim Claim, paths []stri
 	defer func() { err = errors.Join(err, p.remove(ctx)) }()
 	fetched := 0
 	for range attempts {
-		result, err = p.fetch(ctx, paths, record, to)
+		result, err = p.fetch(ctx, paths, moved, to)
 		fetched += result.Fetched
 		if fail.ReasonOf(err) != fail.SyncFailed || ctx.Err() != nil {
 			break
@@ -48,18 +61,20 @@ func Fetch(ctx context.Context, clients *kube.Clients, claim Claim, paths []stri
 	return result, err
 }
 
-func (p *pod) fetch(ctx context.Context, paths []string, record, to string) (result Result, err error) {
-	found, err := p.list(ctx, paths)
+func (p *pod) fetch(ctx context.Context, paths []Path, moved map[string]string, to string) (result Result, err error) {
+	found, err := find(paths, func(places []string) (agent.FileListing, error) { return p.list(ctx, places) })
 	if err != nil {
 		return result, err
 	}
-	result.Absent = found.Absent
-	manifest, err := move(found.Manifest, record, "logs")
-	if err != nil {
-		return result, err
+	result.Absent, result.LeftOut = found.absent, found.leftOut
+	manifest := found.manifest
+	for _, from := range slices.Sorted(maps.Keys(moved)) {
+		if manifest, err = move(manifest, from, moved[from]); err != nil {
+			return result, err
+		}
 	}
-	result.Files, result.Bytes = found.Manifest.Totals()
-	if len(found.Manifest.Entries) == 0 {
+	result.Files, result.Bytes = found.manifest.Totals()
+	if result.Files == 0 {
 		return result, nil
 	}
 	if err := os.MkdirAll(to, 0o755); err != nil {
@@ -71,7 +86,7 @@ func (p *pod) fetch(ctx context.Context, paths []string, record, to string) (res
 	}
 	defer landing.Close()
 	if missing := landing.Missing(); len(missing) > 0 {
-		err = p.send(ctx, found.Manifest, missing, landing.Put)
+		err = p.send(ctx, found.manifest, missing, landing.Put)
 	}
 	result.Fetched = landing.Landed()
 	if err != nil {

@@ -50,6 +50,9 @@ func RecordOf(uid string) string {
 	return strings.TrimPrefix(path.Join(agent.State, "runs", uid), agent.Workspace+"/")
 }
 
+// WorkOf returns the folder, on the workspace claim, of the working directory of the run with that UID.
+func WorkOf(uid string) string { return path.Join(agent.WorkFolder, uid) }
+
 type pod struct {
 	clients *kube.Clients
 	name    string

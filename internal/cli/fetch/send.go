@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -69,6 +70,23 @@ func Send(ctx context.Context, clients *kube.Clients, claim Claim, dir string, m
 		return upload, fmt.Errorf("filling claim %s: reading the answer of pod %s: %w", claim.Name, p.name, err)
 	}
 	return upload, nil
+}
+
+// Remove deletes paths, relative to the claim's top. Missing ones are no error. Errors: PodsNotReady, PermissionDenied.
+func Remove(ctx context.Context, clients *kube.Clients, claim Claim, paths []string) (err error) {
+	claim.write = true
+	p, err := open(ctx, clients, claim)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.remove(ctx)) }()
+	const atOnce = 100 // they are part of a URL
+	for some := range slices.Chunk(paths, atOnce) {
+		if err := p.run(ctx, nil, io.Discard, append([]string{"remove", agent.Workspace}, some...)...); err != nil {
+			return fmt.Errorf("deleting files of claim %s: %w", claim.Name, err)
+		}
+	}
+	return nil
 }
 
 // Download has the pod download files from URLs into the folder to of the claim. The pod prints the SHA-256, path and

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,12 +27,14 @@ func FetchCommand() *cobra.Command {
 	var to string
 	cmd := &cobra.Command{
 		Use:   "fetch RUN [PATH...]",
-		Short: "Copy logs, checkpoints or the model of a run to this machine",
+		Short: "Copy logs, outputs or checkpoints of a run to this machine",
 		Long: `Copy files of a run from the workspace's claims to this machine, during the run or later.
 
-PATH is on the workspace, such as checkpoints/mine or /workspace/checkpoints/mine; logs means the folder with the logs,
-metrics and status of the run. Without PATH mlenv copies logs, and checkpoints/RUN if it exists; for a run that was started
-with --resume-from, that is the folder of the first run.
+PATH is one that the run wrote: a relative path is looked for in the run's working directory first, and then on the
+workspace. So out is what the script wrote to out, checkpoints/mine or /workspace/checkpoints/mine a folder of the
+workspace. logs means the folder with the logs, metrics and status of the run, and work its whole working directory,
+without the files of the repository that it did not change. Without PATH mlenv copies logs, work, and checkpoints/RUN if it
+exists; for a run that was started with --resume-from, that is the folder of the first run.
 
 A pod without any rights mounts the claim read-only and sends the files; mlenv always deletes it. Every file is verified
 by its SHA-256. A file that exists here with the same content is skipped, so a second fetch continues a broken one. If
@@ -40,6 +43,7 @@ each node has its own claim, each gets a folder: node-0, node-1.
 Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run.`,
 		Example: `  mlenv fetch train-multi-node-x7k2p
   mlenv fetch train-multi-node-x7k2p logs
+  mlenv fetch train-multi-node-x7k2p out/model.pt
   mlenv fetch train-multi-node-x7k2p checkpoints/mine --to=./mine`,
 		Args: step.Arguments(1, -1, "a run, and the paths to copy"),
 		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, given []string) error {
@@ -55,24 +59,39 @@ Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run
 	return cmd
 }
 
-// paths are relative to the workspace.
-func (r entry) paths(given []string) ([]string, error) {
+// Folders here for those of a run whose names on the claim begin with a dot. A script often writes a folder logs or checkpoints, too, so
+// its working directory is a folder of its own.
+const (
+	logsFolder = "logs"
+	workFolder = "work"
+)
+
+// paths are what the user names, or what a run usually leaves.
+func (r entry) paths(given []string) ([]fetch.Path, error) {
+	record, work := fetch.RecordOf(r.uid()), fetch.WorkOf(r.uid())
 	if len(given) == 0 {
-		return []string{fetch.RecordOf(r.uid()), r.checkpoints()}, nil
+		return []fetch.Path{{logsFolder, []string{record}}, {workFolder, []string{work}}, {r.checkpoints(), []string{r.checkpoints()}}}, nil
 	}
-	var paths []string
+	var paths []fetch.Path
 	var problems []error
 	for _, p := range given {
-		relative := strings.TrimPrefix(strings.TrimPrefix(path.Clean(p), agent.Workspace), "/")
-		switch {
-		case p == "logs":
-			relative = fetch.RecordOf(r.uid())
-		case path.IsAbs(p) && path.Clean(p) != agent.Workspace && !strings.HasPrefix(path.Clean(p), agent.Workspace+"/"), relative == ".." || strings.HasPrefix(relative, "../"):
-			problems = append(problems, fmt.Errorf("path %q: want one on the workspace, such as checkpoints/mine or %s/checkpoints/mine", p, agent.Workspace))
-		case relative == "":
-			relative = "."
+		clean := path.Clean(p)
+		onClaim := cmp.Or(strings.TrimPrefix(strings.TrimPrefix(clean, agent.Workspace), "/"), ".")
+		places := []string{path.Join(work, clean), onClaim}
+		switch inWork, found := strings.CutPrefix(clean, workFolder+"/"); {
+		case path.IsAbs(p) && !strings.HasPrefix(clean+"/", agent.Workspace+"/"), strings.HasPrefix(clean+"/", "../"):
+			problems = append(problems, fmt.Errorf("path %q: want one that the run wrote, or one on the workspace, such as %s/checkpoints/mine",
+				p, agent.Workspace))
+		case path.IsAbs(p), clean == ".":
+			places = places[1:]
+		case clean == logsFolder:
+			places = []string{record}
+		case clean == workFolder:
+			places = []string{work}
+		case found:
+			places = slices.Insert(places, 1, path.Join(work, inWork))
 		}
-		paths = append(paths, relative)
+		paths = append(paths, fetch.Path{Name: p, Places: places})
 	}
 	if err := errors.Join(problems...); err != nil {
 		return nil, step.Usage(fail.Because(fail.InvalidInput, err))
@@ -81,12 +100,16 @@ func (r entry) paths(given []string) ([]string, error) {
 }
 
 // fetch copies the paths from all claims. A missing path is an error if the user named it.
-func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []string, named bool, to string) error {
+func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Path, named bool, to string) error {
 	claims, err := r.claims(cmd.Context(), clients)
 	if err != nil {
 		return err
 	}
-	absent := map[string]int{}
+	if len(claims) == 0 {
+		return fail.Becausef(fail.InvalidInput, "fetching from run %s: its receipt names no claims", r.name)
+	}
+	moved := map[string]string{fetch.RecordOf(r.uid()): logsFolder, fetch.WorkOf(r.uid()): workFolder}
+	absent := map[string][]string{}
 	files := 0
 	for i, claim := range claims {
 		folder := to
@@ -94,26 +117,32 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []string, 
 			folder = filepath.Join(to, fmt.Sprintf("node-%d", i))
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "Reading claim %s.\n", claim)
-		result, err := fetch.Fetch(cmd.Context(), clients, fetch.Claim{Name: claim, For: r.name}, paths, fetch.RecordOf(r.uid()), folder)
+		result, err := fetch.Fetch(cmd.Context(), clients, fetch.Claim{Name: claim, For: r.name}, paths, moved, folder)
 		if err != nil {
 			return fmt.Errorf("fetching from claim %s: %w", claim, err)
 		}
-		for _, path := range result.Absent {
-			absent[path]++
+		for name, problem := range result.Absent {
+			absent[name] = append(absent[name], problem)
 		}
 		files += result.Files
 		if result.Files > 0 {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s; %d of them new\n", folder, humanize.Count(result.Files, "file"), humanize.Bytes(result.Bytes), result.Fetched)
 		}
+		if len(result.LeftOut) > 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "Not copied, because they are special files or lead out of the working directory: %s.\n",
+				strings.Join(result.LeftOut, ", "))
+		}
 	}
 	var problems []error
-	for _, path := range paths {
+	at := fmt.Sprintf("mlenv fetch %s -n %s", r.name, clients.Namespace)
+	for _, p := range paths {
 		switch where := strings.Join(claims, ", "); {
-		case absent[path] < len(claims):
+		case len(absent[p.Name]) < len(claims):
 		case named || files == 0:
-			problems = append(problems, fmt.Errorf("fetching %s: not found on %s", path, where))
-		default:
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s: not found on %s. To fetch another folder: mlenv fetch %s PATH -n %s\n", path, where, r.name, clients.Namespace)
+			problem := fail.Becausef(fail.InvalidInput, "fetching %s from %s: %s", p.Name, where, absent[p.Name][0])
+			problems = append(problems, fail.Advise(problem, "%s   # logs, what the run wrote at relative paths, and its checkpoints", at))
+		case p.Name != workFolder:
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s: not found on %s. To fetch another folder: %s PATH\n", p.Name, where, at)
 		}
 	}
 	return errors.Join(problems...)

@@ -3,6 +3,7 @@ package runs
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
@@ -23,25 +25,31 @@ import (
 func ListCommand() *cobra.Command {
 	var flags kube.Flags
 	var output step.OutputFlag
-	var prune, yes bool
+	var prune, yes, files bool
 	cmd := &cobra.Command{
-		Use:   "runs [--prune [RUN...]]",
+		Use:   "runs [--prune [--files] [RUN...]]",
 		Short: "List the runs of a namespace, also deleted ones that left a receipt",
 		Long: `List the runs of a namespace, the newest first, also deleted ones that left a receipt.
 
-With --prune mlenv asks, and then deletes receipts: those of the named runs, or of all runs that were deleted. Logs and
-checkpoints stay on their claims; mlenv claims lists these.
+With --prune mlenv asks, and then deletes receipts: those of the named runs, or of all runs that were deleted. Files stay on
+their claims; mlenv claims lists these. With --files mlenv first deletes the working directories of these runs, which have what
+their scripts wrote at relative paths; logs and checkpoints stay.
 
 Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was not deleted; 2: wrong usage.`,
 		Example: `  mlenv runs
   mlenv runs --prune
   mlenv runs --output=json | jq -r '.[] | select(.state == "Failed") | .name'`,
 		Args: func(_ *cobra.Command, args []string) error {
-			return step.Want(prune || len(args) == 0, "arguments %q: want --prune with them", args)
+			return errors.Join(step.Want(prune || len(args) == 0, "arguments %q: want --prune with them", args),
+				step.Want(prune || !files, "--files: want --prune with it"))
 		},
 		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
 			if prune {
-				return pruneReceipts(cmd, clients, args, yes)
+				remove := fetch.Remove
+				if !files {
+					remove = nil
+				}
+				return pruneReceipts(cmd, clients, args, yes, remove)
 			}
 			found, err := summaries(cmd.Context(), clients)
 			if err != nil {
@@ -62,6 +70,7 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 	flags.AddTo(cmd.Flags())
 	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML, step.Names)
 	cmd.Flags().BoolVar(&prune, "prune", false, "delete the receipts of the named runs, or of all deleted runs")
+	cmd.Flags().BoolVar(&files, "files", false, "with --prune: also delete what the runs wrote at relative paths")
 	cmd.Flags().BoolVar(&yes, "yes", false, "with --prune: do not ask")
 	cmd.MarkFlagsMutuallyExclusive("prune", "output")
 	return cmd

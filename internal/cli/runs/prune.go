@@ -4,12 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"path"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -17,10 +23,17 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// pruneReceipts asks and deletes the receipts of the named runs, or of all runs whose PipelineRun was deleted.
-func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, yes bool) error {
+// removeFiles is fetch.Remove, which tests replace.
+type removeFiles func(ctx context.Context, clients *kube.Clients, claim fetch.Claim, paths []string) error
+
+// pruneReceipts asks and deletes the receipts of the named runs, or of all runs whose PipelineRun was deleted, after their working
+// directories if there is a function that removes files.
+func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, yes bool, remove removeFiles) error {
 	ctx := cmd.Context()
 	doomed, err := withReceipt(ctx, clients, names)
+	if err == nil && remove != nil {
+		err = allEnded(doomed, clients.Namespace)
+	}
 	if err != nil {
 		return step.Usage(err)
 	}
@@ -37,8 +50,17 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 		if err := printTable(&table, rows, time.Now()); err != nil {
 			return err
 		}
-		if err := step.Confirm(cmd, fmt.Sprintf("%sDelete %s? Files on claims stay.", &table, humanize.Count(len(doomed), "receipt"))); err != nil {
+		files := "Files on claims stay."
+		if remove != nil {
+			files = "What these runs wrote at relative paths is deleted, too; logs and checkpoints stay."
+		}
+		if err := step.Confirm(cmd, fmt.Sprintf("%sDelete %s? %s", &table, humanize.Count(len(doomed), "receipt"), files)); err != nil {
 			return err
+		}
+	}
+	if remove != nil {
+		if err := pruneWork(cmd, clients, doomed, remove); err != nil {
+			return err // the receipts name the claims
 		}
 	}
 	var problems []error
@@ -48,6 +70,51 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 			continue
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "The receipt of run %s/%s is deleted.\n", clients.Namespace, r.name)
+	}
+	return errors.Join(problems...)
+}
+
+// allEnded returns an error for runs whose scripts may still write files.
+func allEnded(all []entry, namespace string) error {
+	var problems []error
+	for _, r := range all {
+		if r.run != nil && !r.run.IsDone() {
+			busy := fail.Becausef(fail.EnvironmentBusy, "deleting the files of run %s/%s: it has not ended", namespace, r.name)
+			problems = append(problems, fail.Advise(busy, "mlenv cancel %s -n %s", r.name, namespace))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// pruneWork deletes the working directories of runs from the claims that exist.
+func pruneWork(cmd *cobra.Command, clients *kube.Clients, doomed []entry, remove removeFiles) error {
+	ctx := cmd.Context()
+	paths := map[string][]string{}
+	for _, r := range doomed {
+		claims, err := r.claims(ctx, clients)
+		if fail.ReasonOf(err) == fail.InvalidInput { // they were deleted
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, claim := range claims {
+			if agent.IsJobID(r.uid()) {
+				paths[claim] = append(paths[claim], fetch.WorkOf(r.uid()), path.Join(agent.WorkFolder, "."+r.uid()))
+			}
+		}
+	}
+	var problems []error
+	for _, claim := range slices.Sorted(maps.Keys(paths)) {
+		_, err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Get(ctx, claim, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err = remove(ctx, clients, fetch.Claim{Name: claim, For: "prune"}, paths[claim]); err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "What these runs wrote at relative paths on claim %s/%s is deleted.\n", clients.Namespace, claim)
 	}
 	return errors.Join(problems...)
 }

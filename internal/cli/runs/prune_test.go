@@ -2,6 +2,8 @@ package runs
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -10,9 +12,11 @@ import (
 	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -49,7 +53,7 @@ func TestPruneReceipts(t *testing.T) {
 			cmd.SetIn(strings.NewReader(tc.answer))
 			cmd.SetOut(&out)
 			cmd.SetErr(&out)
-			err := pruneReceipts(cmd, clients, tc.runs, tc.yes)
+			err := pruneReceipts(cmd, clients, tc.runs, tc.yes, nil)
 			if tc.reason == "" && err != nil || tc.reason != "" && fail.ReasonOf(err) != tc.reason {
 				t.Errorf("got %v, want reason %q\n%s", err, tc.reason, out.String())
 			}
@@ -64,6 +68,57 @@ func TestPruneReceipts(t *testing.T) {
 			slices.Sort(left)
 			if diff := cmp.Diff(tc.left, strings.Join(left, " ")); diff != "" {
 				t.Errorf("left (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestPruneFiles: the working directories of ended runs are deleted from the claims that still exist, before their receipts.
+func TestPruneFiles(t *testing.T) {
+	done := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "done", UID: "uid-done",
+		Labels: map[string]string{"tekton.dev/pipeline": "train-multi-node"}}}
+	done.Status.MarkSucceeded("Succeeded", "")
+	going := done.DeepCopy()
+	going.Name, going.UID, going.Status = "going", "uid-going", v1.PipelineRunStatus{}
+	for _, tc := range []struct {
+		name   string
+		runs   []string
+		fails  error
+		want   string
+		left   int
+		reason fail.Reason
+	}{
+		{"all deleted runs", nil, nil, "shared: .mlenv/work/uid-gone .mlenv/work/.uid-gone; ", 2, ""},
+		{"two runs of one claim", []string{"gone", "done"}, nil,
+			"shared: .mlenv/work/uid-gone .mlenv/work/.uid-gone .mlenv/work/uid-done .mlenv/work/.uid-done; ", 1, ""},
+		{"one is in progress", []string{"gone", "going"}, nil, "", 3, fail.EnvironmentBusy},
+		{"the files cannot be deleted", []string{"gone"}, fail.Becausef(fail.PermissionDenied, "no"),
+			"shared: .mlenv/work/uid-gone .mlenv/work/.uid-gone; ", 3, fail.PermissionDenied},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "shared"}}
+			clients := &kube.Clients{Kube: kubefake.NewClientset(claim), Tekton: tektonfake.NewSimpleClientset(done, going), Namespace: "ns"}
+			for _, name := range []string{"gone", "done", "going"} {
+				r := receipt.Receipt{Run: name, RunUID: "uid-" + name, Namespace: "ns", Environment: "env",
+					Record: &receipt.Record{Claims: []string{"deleted", "shared"}}}
+				if err := receipt.Write(t.Context(), clients.Kube, r); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cmd := &cobra.Command{}
+			cmd.SetContext(t.Context())
+			cmd.SetOut(io.Discard)
+			cmd.SetErr(io.Discard)
+			got := ""
+			err := pruneReceipts(cmd, clients, tc.runs, true, func(_ context.Context, _ *kube.Clients, claim fetch.Claim, paths []string) error {
+				got += claim.Name + ": " + strings.Join(paths, " ") + "; "
+				return tc.fails
+			})
+			if got != tc.want || tc.reason == "" && err != nil || tc.reason != "" && fail.ReasonOf(err) != tc.reason {
+				t.Errorf("deleted %q, %v; want %q, reason %q", got, err, tc.want, tc.reason)
+			}
+			if all, err := receipt.List(t.Context(), clients.Kube, "ns", ""); err != nil || len(all) != tc.left {
+				t.Errorf("%d receipts are left, %v; want %d", len(all), err, tc.left)
 			}
 		})
 	}

@@ -108,6 +108,9 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 		row("cause", fmt.Sprintf("rank %d on node %d: %s: %s (%s:%d)", r.Cause.Rank, r.Cause.Node, p.Type, humanize.OneLine(p.Message, 200), p.File, p.Line))
 		row("", humanize.Lines(cause.InTree(strings.Join(p.Traceback, "\n")), maxMessage))
 	}
+	if r.Record != nil && r.Record.Work != "" {
+		row("working directory", r.Record.Work+", with files that the script wrote at relative paths")
+	}
 	if r.Record != nil {
 		row("record", r.Record.Folder+" on "+humanize.OneLine(strings.Join(r.Record.Claims, ", "), 300))
 	}

@@ -215,6 +215,22 @@ func TestFullMemoryAndDisk(t *testing.T) {
 	}
 }
 
+// TestPathsOfTheRepository: users know neither the folder of a tree nor that of a job.
+func TestPathsOfTheRepository(t *testing.T) {
+	hash := strings.Repeat("a0", 32)
+	kept := "/workspace/.mlenv/runs/uid/rank-0.log /workspace/.mlenv/work/uid /workspace/.mlenv/work/.uid/x /workspace"
+	for text, want := range map[string]string{
+		`File "/workspace/.mlenv/work/0b9c1d2e-3f4a-4b5c-8d6e-7f8091a2b3c4/pkg/train.py", line 7`: `File "pkg/train.py", line 7`,
+		"/workspace/.mlenv/work/by-hand-a_1.2/a.py and /workspace/.mlenv/trees/" + hash + "/b.py": "a.py and b.py",
+		"No such file: '/workspace/.mlenv/work/uid/out/model.pt'":                                 "No such file: 'out/model.pt'",
+		kept: kept,
+	} {
+		if got := InTree(text); got != want {
+			t.Errorf("%s: got %s, want %s", text, got, want)
+		}
+	}
+}
+
 func TestCauseErr(t *testing.T) {
 	err := Cause{Known: true, Rank: agent.RankStatus{Rank: 3, Node: 1, Exit: agent.Exit{Code: 1}, Tail: []string{"one", "two"},
 		Python: &agent.PythonError{Type: "ValueError", Message: "bad batch", File: "/workspace/.mlenv/trees/" + strings.Repeat("a0", 32) + "/train.py", Line: 7}}}.Err(Job{Run: "train-1", Namespace: "ns", Record: "/workspace/.mlenv/runs/x"})

@@ -179,6 +179,8 @@ type Rank struct {
 type Record struct {
 	// Folder is on the workspace claim.
 	Folder string `json:"folder"`
+	// Work is the working directory, with what the script wrote at relative paths, if it wrote any file there.
+	Work string `json:"work,omitempty"`
 	// Claims hold the folder; with volumeClaimTemplates each holds the part of its node.
 	Claims []string `json:"claims"`
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
@@ -46,10 +46,7 @@ func readable(r receipt.Receipt) (result receipt.Receipt, err error) {
 		return result, fmt.Errorf("reading the receipt of %s: %w", r.Run, err)
 	}
 	if encoded, err = json.Marshal(each(tree, func(text string) string {
-		if r.Tree != "" {
-			text = strings.ReplaceAll(text, agent.Trees+"/"+r.Tree+"/", "")
-		}
-		return humanize.Plain(text)
+		return humanize.Plain(cause.InTree(text))
 	})); err != nil {
 		return result, fmt.Errorf("encoding the receipt of %s: %w", r.Run, err)
 	}

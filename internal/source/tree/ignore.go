@@ -27,6 +27,8 @@ type Ignore struct {
 	rules []rule
 	// only, unless nil, has the paths of Only as true, and the folders that lead to them as false.
 	only map[string]bool
+	// except, unless nil, is what Except leaves out, too.
+	except func(name string, folder bool) bool
 	// under is the path of the tree in the folder that the rules are anchored to, "" if that is the tree itself.
 	under string
 }
@@ -118,6 +120,8 @@ func (i *Ignore) leavesOut(name string, folder bool) bool {
 		return true
 	case i == nil:
 		return false
+	case i.except != nil && i.except(name, folder):
+		return true
 	case i.only != nil:
 		return !i.selects(name)
 	case name == IgnoreFile:
@@ -181,6 +185,16 @@ func Only(paths []string) *Ignore {
 		return nil
 	}
 	return &Ignore{only: only}
+}
+
+// Except returns an Ignore that also leaves out the paths for which f is true.
+func (i *Ignore) Except(f func(name string, folder bool) bool) *Ignore {
+	var except Ignore
+	if i != nil {
+		except = *i
+	}
+	except.except = f
+	return &except
 }
 
 // selects reports whether a path is at or below one of the paths of Only, or is a folder that leads to one.

@@ -87,7 +87,8 @@ func (t *Training) findNewest(ctx context.Context) error {
 	})
 	for _, status := range statuses {
 		if found := status.Spec; found.Nodes > 0 && found.Attempt() >= t.Spec.Attempt() {
-			t.Spec.Attempts, t.Spec.Deadline, t.Spec.Checkpoint = found.Attempts, found.Deadline, found.Checkpoint
+			t.Spec.Attempts, t.Spec.Deadline = found.Attempts, found.Deadline
+			t.Spec.Checkpoint, t.Spec.CheckpointJob = found.Checkpoint, found.CheckpointJob
 		}
 	}
 	return err

@@ -17,7 +17,7 @@ import (
 // findCheckpoint sets the checkpoint that the next attempt resumes from: the newest one that is complete for the ranks which start
 // on each node. The log reports those that are passed over.
 func (t *Training) findCheckpoint(ctx context.Context) {
-	t.Spec.Checkpoint = nil
+	t.Spec.Checkpoint, t.Spec.CheckpointJob = nil, ""
 	folder := t.Spec.CheckpointFolder(t.ID)
 	if folder == "" {
 		return
@@ -32,13 +32,17 @@ func (t *Training) findCheckpoint(ctx context.Context) {
 		}
 		return
 	}
-	name, incomplete, sure := newestComplete(volumes)
+	best, incomplete, sure := newestComplete(volumes)
+	name := best.Name
 	for _, problem := range incomplete {
 		t.Log.Warn("Passing over an incomplete checkpoint: "+problem+".", "folder", at)
 	}
 	switch {
 	case name != "":
-		t.Log.Info(fmt.Sprintf("The newest complete checkpoint is %s/%s; attempt %d has it in %s.", at, name, t.Spec.Attempt(), agent.CheckpointVariable), "checkpoint", name)
+		t.Spec.Checkpoint, t.Spec.CheckpointJob = &name, best.Job
+		t.Log.Info(fmt.Sprintf("The newest complete checkpoint is %s/%s; attempt %d has it in %s.", agent.Workspace, t.Spec.CheckpointPath(t.ID),
+			t.Spec.Attempt(), agent.CheckpointVariable), "checkpoint", name)
+		return
 	case len(incomplete) == 0:
 		t.Log.Info(fmt.Sprintf("%s has no checkpoint in a known format, so %s is not set.", at, agent.CheckpointVariable), "folder", at)
 		return
@@ -66,7 +70,7 @@ func (t *Training) checkpoints(ctx context.Context, folder string) (map[int][]ag
 	var firsts nodes.Set
 	for node, id := range ids {
 		if sharers[id]++; searches[id] == nil {
-			searches[id] = &agent.CheckpointSearch{Folder: folder}
+			searches[id] = &agent.CheckpointSearch{Folder: folder, Job: t.ID, Series: t.Spec.Env[agent.ResumeVariable]}
 			firsts = append(firsts, t.Nodes[node])
 		}
 		// With launcher command the script decides how many ranks there are.
@@ -86,35 +90,38 @@ func (t *Training) checkpoints(ctx context.Context, folder string) (map[int][]ag
 	return found, err
 }
 
-// newestComplete is the newest checkpoint that is complete on every volume, "" for none. incomplete lists the newer ones and what
-// each lacks. sure is false if one of these may be complete after all: its format is unknown, or it is marked as the latest.
-func newestComplete(volumes map[int][]agent.Checkpoint) (name string, incomplete []string, sure bool) {
+// newestComplete is the newest checkpoint that is complete on every volume, without a name for none. incomplete lists the newer ones and
+// what each lacks. sure is false if one of these may be complete after all: its format is unknown, or it is marked as the latest.
+func newestComplete(volumes map[int][]agent.Checkpoint) (best agent.Checkpoint, incomplete []string, sure bool) {
 	var all []agent.Checkpoint
 	for _, node := range slices.Sorted(maps.Keys(volumes)) {
 		all = append(all, volumes[node]...)
 	}
 	slices.SortStableFunc(all, func(a, b agent.Checkpoint) int { return b.Modified.Compare(a.Modified) })
-	seen := map[string]bool{}
+	seen := map[[2]string]bool{}
 	sure = true
 	for _, c := range all {
-		if seen[c.Name] {
+		if seen[placeOf(c)] {
 			continue
 		}
-		seen[c.Name] = true
+		seen[placeOf(c)] = true
 		problems := problemsOf(c, volumes)
 		if len(problems) == 0 {
-			return c.Name, incomplete, true
+			return c, incomplete, true
 		}
 		incomplete = append(incomplete, c.Name+": "+strings.Join(problems, "; "))
-		sure = sure && c.Format != "" && !marked(c.Name, volumes)
+		sure = sure && c.Format != "" && !marked(c, volumes)
 	}
-	return "", incomplete, sure
+	return agent.Checkpoint{}, incomplete, sure
 }
 
+// placeOf is where a checkpoint is on each volume.
+func placeOf(c agent.Checkpoint) [2]string { return [2]string{c.Job, c.Name} }
+
 // marked reports whether a volume has the mark, which one rank writes.
-func marked(name string, volumes map[int][]agent.Checkpoint) bool {
+func marked(c agent.Checkpoint, volumes map[int][]agent.Checkpoint) bool {
 	for _, all := range volumes {
-		if slices.ContainsFunc(all, func(c agent.Checkpoint) bool { return c.Name == name && c.Marked }) {
+		if slices.ContainsFunc(all, func(other agent.Checkpoint) bool { return placeOf(other) == placeOf(c) && other.Marked }) {
 			return true
 		}
 	}
@@ -128,7 +135,7 @@ func problemsOf(c agent.Checkpoint, volumes map[int][]agent.Checkpoint) (problem
 		if len(volumes) > 1 {
 			on = fmt.Sprintf("node %d: ", node)
 		}
-		i := slices.IndexFunc(volumes[node], func(other agent.Checkpoint) bool { return other.Name == c.Name })
+		i := slices.IndexFunc(volumes[node], func(other agent.Checkpoint) bool { return placeOf(other) == placeOf(c) })
 		if i < 0 {
 			problems = append(problems, on+"it has no part of it")
 		} else if part := volumes[node][i]; part.Missing != "" {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
@@ -40,9 +41,9 @@ func TestNewestComplete(t *testing.T) {
 			[]string{`a: node 1: its part is "DeepSpeed", another one "DeepSpeed ZeRO"`}, false},
 		{"one that only the first node needs", volumes{0: {part("a", "", 1, "")}, 1: nil}, "", []string{"a: node 1: it has no part of it"}, true},
 	} {
-		name, incomplete, sure := newestComplete(tc.volumes)
-		if name != tc.want || sure == tc.unsure || !cmp.Equal(incomplete, tc.incomplete) {
-			t.Errorf("%s: %q after %q, sure %v; want %q after %q", tc.name, name, incomplete, sure, tc.want, tc.incomplete)
+		best, incomplete, sure := newestComplete(tc.volumes)
+		if name := best.Name; name != tc.want || sure == tc.unsure || !cmp.Equal(incomplete, tc.incomplete) {
+			t.Errorf("%s: %q after %q, sure %v; want %q after %q", tc.name, best.Name, incomplete, sure, tc.want, tc.incomplete)
 		}
 	}
 }
@@ -137,4 +138,44 @@ func TestSearchForCheckpoints(t *testing.T) {
 	check("nothing", "/workspace/checkpoints/earlier has no checkpoint in a known format")
 	training.Spec.Env[agent.ResumeVariable] = "../../etc"
 	check("nothing", "")
+}
+
+// TestCheckpointsAtRelativePaths: those that the job wrote to its working directory, and those of the run that it resumes. Other runs'
+// are not found.
+func TestCheckpointsAtRelativePaths(t *testing.T) {
+	training, out, agents := newRestartable(t, 1, "")
+	training.Spec.Attempts = []agent.Attempt{{Attempt: 1}}
+	save := func(job, run string, minute int) {
+		t.Helper()
+		for i, node := range agents {
+			workspace := node.Config.Paths.Workspace
+			at := filepath.Join(workspace, ".mlenv/work", job, "ckpt")
+			step, modified := filepath.Join(at, fmt.Sprintf("step-%d", minute)), time.Unix(1_790_000_000, 0).Add(time.Duration(minute)*time.Minute)
+			spec := agent.JobSpec{Run: run, Launcher: agent.Command, Script: "train.sh", Nodes: 2, RanksPerNode: 1}
+			status := record.Dir(filepath.Join(workspace, ".mlenv/runs", job)).NodeStatus(i)
+			err := errors.Join(os.MkdirAll(step, 0o755), os.WriteFile(filepath.Join(at, "latest"), []byte(filepath.Base(step)), 0o644),
+				os.WriteFile(filepath.Join(step, "model"), []byte("weights"), 0o644), os.Chtimes(filepath.Join(step, "model"), modified, modified),
+				os.Chtimes(step, modified, modified),
+				record.WriteJSON(status, agent.JobStatus{State: agent.Exited, Spec: spec}))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	save(training.ID, "run", 1)
+	save("earlier", "first", 2)
+	save("other", "stranger", 3)
+	own := training.ID + "/ckpt/step-1"
+	for resumed, want := range map[string]string{"": own, "first": "earlier/ckpt/step-2", "nosuch": own} {
+		training.Spec.Env = map[string]string{agent.ResumeVariable: resumed}
+		out.Reset()
+		training.findCheckpoint(t.Context())
+		message := "The newest complete checkpoint is /workspace/.mlenv/work/" + want + "; attempt 2 has it"
+		if !strings.Contains(out.String(), message) {
+			t.Errorf("resumed from %q: output %q, want %q in it", resumed, out, message)
+		}
+		if training.Spec.Checkpoint == nil || training.Spec.CheckpointJob+"/"+*training.Spec.Checkpoint != want {
+			t.Errorf("resumed from %q: %v of %q, want %s", resumed, training.Spec.Checkpoint, training.Spec.CheckpointJob, want)
+		}
+	}
 }

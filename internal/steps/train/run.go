@@ -146,10 +146,20 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 		return result, t.interrupted(ctx)
 	}
 	if err == nil {
-		t.Log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", humanize.Count(len(set)*t.Spec.RanksOfNode(), "rank"), result.Statuses[0].Record), "ranks", len(set)*t.Spec.RanksOfNode(), "record", result.Statuses[0].Record)
+		ranks, first := len(set)*t.Spec.RanksOfNode(), result.Statuses[0]
+		t.Log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes%s.", humanize.Count(ranks, "rank"), first.Record,
+			inWork(first)), "ranks", ranks, "record", first.Record)
 		err = t.meant(cause.Alone(result.Statuses))
 	}
 	return result, err
+}
+
+// inWork is where files at relative paths are.
+func inWork(status agent.JobStatus) string {
+	if status.Work == "" {
+		return ""
+	}
+	return "; files that it wrote at relative paths are in " + status.Work
 }
 
 // meant judges a training that succeeded; alone describes one whose ranks never met.

@@ -99,12 +99,18 @@ func TestUnknownBase(t *testing.T) {
 // TestRunAfterALaptop: a run finds the image that mlenv build has built without a login, and follows such a build.
 func TestRunAfterALaptop(t *testing.T) {
 	laptop, run := on("r:5000/a:1", ""), on("r:5000/a:1", "sha256:1")
-	labels := []buildv1.ImageLabel{{Name: inputsLabel, Value: laptop.fingerprint()}, {Name: inputsWithoutBasesLabel,
-		Value: laptop.withoutBases()}, {Name: baseDigestsLabel, Value: laptop.basesText()}}
+	labelsOf := func(in inputs) []buildv1.ImageLabel {
+		return []buildv1.ImageLabel{
+			{Name: inputsLabel, Value: in.fingerprint()}, {Name: inputsWithoutBasesLabel, Value: in.withoutBases()}, {Name: baseDigestsLabel,
+				Value: in.basesText()},
+		}
+	}
+	labels := labelsOf(laptop)
 	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env-cpu-1", Namespace: "ns", UID: "1", CreationTimestamp: metav1.Now(),
 		Labels: map[string]string{buildv1.BuildConfigLabel: "ml-dev-env-cpu"}}}
 	build.Spec.Output.ImageLabels, build.Status.Phase = labels, buildv1.BuildPhaseRunning
 	config := &buildv1.BuildConfig{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env-cpu", Namespace: "ns"}}
+	config.Spec.Output.ImageLabels = labelsOf(run)
 	s := prepared(t, config, build)
 	s.inputs = run
 	got, started, err := s.joinOrStart(t.Context())

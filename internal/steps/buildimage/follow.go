@@ -144,7 +144,7 @@ func (b *builder) notNeeded(ctx context.Context, name string) {
 	case len(others) > 0:
 		b.log.Info(fmt.Sprintf(failed+"continues, because %s waits for it.", name, strings.Join(others, " and ")), "build", name)
 	default:
-		b.log.Info(fmt.Sprintf(failed+"is cancelled, because nobody else waits for it.", name), "build", name)
+		b.log.Info(fmt.Sprintf(failed+"is cancelled, because no other run or user waits for it.", name), "build", name)
 	}
 }
 

@@ -147,7 +147,7 @@ func (o *Options) request(images fs.FS) (r request, err error) {
 }
 
 // variant keeps a build that differs from the flavour of the cluster file from taking the tag that others use: mlenv up takes its
-// image, and their runs find it built. Whoever builds a folder of their own names the tag themselves.
+// image, and their runs find it built. Users name the tag of a folder of their own themselves.
 func (o *Options) variant(images fs.FS, r request) (variant, varies string) {
 	known, _ := Flavours(images) // without flavours there is none to protect
 	usual, _ := (&Options{Cluster: o.Cluster}).args()

@@ -18,8 +18,8 @@ import (
 // is the caller's name for users, or "" once it has left. The caller who started a build wants it until it has left.
 const wantedPrefix = "wanted.ml-dev-env/"
 
-// others are the callers besides this one who wait for the build, by their names for users. A build that nobody of ml-dev-env has
-// started is always wanted.
+// others are the other callers who wait for the build, by their names for users. A build that another program has started is always
+// wanted.
 func (b *builder) others(build *buildv1.Build) (names []string) {
 	starter := callerOf(build)
 	_, known := build.Annotations[wantedPrefix+starter]
@@ -54,7 +54,7 @@ func (b *builder) want(ctx context.Context, name string) (bool, error) {
 }
 
 // leave writes that this step does not wait for the build any more, and cancels it in the same write if nobody else does, or if
-// whatever is true. Two callers who leave at once conflict, so that one of them sees that the other has left.
+// whatever is true. Two callers who leave at once conflict, so one of them sees that the other has left.
 func (b *builder) leave(ctx context.Context, name string, whatever bool) (others []string, err error) {
 	err = b.change(ctx, name, func(build *buildv1.Build) bool {
 		others = b.others(build)

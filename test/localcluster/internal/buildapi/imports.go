@@ -93,8 +93,11 @@ func read(ctx context.Context, image imagev1.ImageImportSpec, keys []authn.Keych
 	for _, key := range append(keys, authn.DefaultKeychain) {
 		var descriptor *remote.Descriptor
 		descriptor, err = remote.Get(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(key))
-		if err != nil {
+		if loginRefused(err) {
 			continue
+		}
+		if err != nil {
+			return nil, err
 		}
 		digest := descriptor.Digest
 		if image.ImportPolicy.ImportMode != imagev1.ImportModePreserveOriginal && descriptor.MediaType.IsIndex() {
@@ -108,6 +111,12 @@ func read(ctx context.Context, image imagev1.ImageImportSpec, keys []authn.Keych
 		}, nil
 	}
 	return nil, err
+}
+
+// loginRefused reports whether another login may be let in.
+func loginRefused(err error) bool {
+	var refused *transport.Error
+	return errors.As(err, &refused) && (refused.StatusCode == http.StatusUnauthorized || refused.StatusCode == http.StatusForbidden)
 }
 
 // platformDigest is that of the image for the server's own platform, which the mode Legacy imports of a list.

@@ -12,10 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
-
-// internalRegistry is OpenShift's own, by its Service's name.
-const internalRegistry = "image-registry.openshift-image-registry.svc"
 
 var (
 	backedOff  = regexp.MustCompile(`(?s)^Back-off pulling image "[^"]*"(?:: \w+: )?`)
@@ -28,7 +26,7 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	waiting := c.State.Waiting
 	text := e.pullError(pod, c, waiting.Message)
 	f := fail.Finding{Reason: fail.ImageUnavailable, Object: "pod " + pod.Name, Since: e.firstPullError(pod, c.image())}
-	registry, repository := parts(c.image())
+	registry := registryOf(c.image())
 	node := pod.Spec.NodeName
 	lower := withoutImage(text, c)
 	what := ""
@@ -72,11 +70,10 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 		}
 		f.Final = true
 		f.Next = e.pullSecret(registry)
-		if strings.HasPrefix(registry, internalRegistry) {
-			// OpenShift creates the account's credentials a moment after the account.
-			f.Final = false
-			f.Next = fmt.Sprintf("oc policy add-role-to-user system:image-puller system:serviceaccount:%s:%s -n %s",
-				e.namespace(), e.serviceAccount(), repository)
+		if from, _, ok := kube.InternalImage(c.image()); ok {
+			// OpenShift creates the account's credentials a moment after the account, but no right in another namespace.
+			f.Final = from != e.namespace()
+			f.Next = kube.AllowPull(e.namespace(), from)
 		}
 	case has(lower, "no such host", "server misbehaving"):
 		what = "is in a registry whose name node " + node + " cannot resolve"
@@ -84,8 +81,8 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	case has(lower, "manifest unknown", "not found", "name unknown"):
 		what, f.Final = "does not exist", true
 		f.Next = "oc image info " + c.image()
-		if strings.HasPrefix(registry, internalRegistry) {
-			f.Next = "oc get imagestreamtags -n " + repository
+		if from, _, ok := kube.InternalImage(c.image()); ok {
+			f.Next = "oc get imagestreamtags -n " + from
 		}
 	case has(lower, "no space left on device"):
 		what = "does not fit on the disk of node " + node
@@ -148,7 +145,9 @@ func (e *explainer) pullSecret(registry string) string {
 	if registry == name.DefaultRegistry {
 		registry = "https://index.docker.io/v1/"
 	}
-	return fmt.Sprintf("oc create secret docker-registry %s --docker-server=%s --docker-username=USER --docker-password=TOKEN -n %s\n"+
+	// The Secret may exist: oc create alone would fail.
+	return fmt.Sprintf("oc create secret docker-registry %s --docker-server=%s --docker-username=USER --docker-password=TOKEN -n %s "+
+		"--dry-run=client -o yaml | oc apply -f -\n"+
 		"and image.pull_secret: %s in the cluster file", secret, registry, e.namespace(), secret)
 }
 
@@ -160,13 +159,11 @@ func (e *explainer) architecture(node string) string {
 	return ""
 }
 
-// parts of an image's name: its registry, and the first part of its repository,
-// which in OpenShift's own registry is the namespace.
-func parts(image string) (registry, namespace string) {
+// registryOf is the registry of an image's name.
+func registryOf(image string) string {
 	ref, err := name.ParseReference(image)
 	if err != nil {
-		return "REGISTRY", "NAMESPACE"
+		return "REGISTRY"
 	}
-	namespace, _, _ = strings.Cut(ref.Context().RepositoryStr(), "/")
-	return ref.Context().RegistryStr(), namespace
+	return ref.Context().RegistryStr()
 }

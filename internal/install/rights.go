@@ -44,6 +44,8 @@ func Rules() (needed, looking []rbacv1.PolicyRule) {
 			rule("build.openshift.io", "builds/log")("get"),
 			rule("image.openshift.io", "imagestreams")("create", "patch"),
 			rule("image.openshift.io", "imagestreamtags")("get"),
+			// The digest of a base, which the API server reads; nothing is imported.
+			rule("image.openshift.io", "imagestreamimports")("create"),
 			// To ask the internal registry whether an image still exists.
 			rule("image.openshift.io", "imagestreams/layers")("get"),
 		}, []rbacv1.PolicyRule{
@@ -99,6 +101,8 @@ func ObserverRules() []rbacv1.PolicyRule {
 		rule("k8s.cni.cncf.io", "network-attachment-definitions")("get"),
 		// The users and groups that a constraint lists itself.
 		rule("security.openshift.io", "securitycontextconstraints")("get"),
+		// Whether the accounts that pull may read an image stream of another namespace.
+		rule("authorization.k8s.io", "subjectaccessreviews")("create"),
 		// The topology of a queue's flavours, and whether a priority exists.
 		rule("kueue.x-k8s.io", "clusterqueues", "resourceflavors", "topologies", "workloadpriorityclasses")("get"),
 	}

@@ -75,7 +75,7 @@ func AccountMay(ctx context.Context, client kubernetes.Interface, namespace, acc
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace},
 		Spec: authorizationv1.SubjectAccessReviewSpec{
 			ResourceAttributes: &asked, User: Account(namespace, account),
-			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+			Groups: groupsOf(namespace),
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -84,7 +84,32 @@ func AccountMay(ctx context.Context, client kubernetes.Interface, namespace, acc
 	return review.Status.Allowed, review.Status.Reason, nil
 }
 
-// IMay asks the same for the caller, which needs no right.
+// AccountMayElsewhere asks whether a service account may do something in the namespace of asked. That needs the right to create
+// SubjectAccessReviews in the cluster, or their local kind in that namespace.
+func AccountMayElsewhere(ctx context.Context, client kubernetes.Interface, namespace, account string,
+	asked authorizationv1.ResourceAttributes) (bool, error) {
+	spec := authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: &asked, User: Account(namespace, account), Groups: groupsOf(namespace)}
+	review, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec},
+		metav1.CreateOptions{})
+	if err == nil {
+		return review.Status.Allowed, nil
+	}
+	local, localErr := client.AuthorizationV1().LocalSubjectAccessReviews(asked.Namespace).Create(ctx,
+		&authorizationv1.LocalSubjectAccessReview{
+			ObjectMeta: metav1.ObjectMeta{Namespace: asked.Namespace}, Spec: spec,
+		}, metav1.CreateOptions{})
+	if localErr == nil {
+		return local.Status.Allowed, nil
+	}
+	return false, err
+}
+
+// groupsOf are the groups of a namespace's service accounts.
+func groupsOf(namespace string) []string {
+	return []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"}
+}
+
+// IMay asks whether the caller may do something, which needs no right.
 func IMay(ctx context.Context, client kubernetes.Interface, asked authorizationv1.ResourceAttributes) (bool, error) {
 	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &asked},

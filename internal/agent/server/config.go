@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/facts"
 )
 
 // Config describes the node to the agent.
@@ -41,6 +42,8 @@ type Config struct {
 	Addresses []string
 	// Dial connects to another node's agent, nil for its DNS name.
 	Dial agent.Dialer
+	// Trial tries locks and renames; it is empty except in tests.
+	Trial facts.Trial
 	// Idle is how long without a request Serve runs; 0 means for ever.
 	Idle time.Duration
 }

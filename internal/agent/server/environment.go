@@ -21,25 +21,22 @@ import (
 // of every launcher and for shells. They replace no variable of the container.
 func (c Config) additions() map[string]string {
 	state := c.Paths.state()
-	cache := filepath.Join(state, "cache")
 	// Compilers' caches are not safe to share between nodes.
 	own := filepath.Join(c.Paths.private(), "cache", fmt.Sprintf("node-%d", c.Node))
 	added := map[string]string{
-		"NODE_RANK":               strconv.Itoa(c.Node),
-		"GPUS_PER_NODE":           strconv.Itoa(c.GPUs),
-		"DEEPSPEED_HOSTFILE":      c.Paths.hostfile(),
-		"HOME":                    filepath.Join(state, "home"),
-		"USER":                    "mlenv",
-		"LOGNAME":                 "mlenv",
-		"XDG_CACHE_HOME":          own,
-		"TRITON_CACHE_DIR":        filepath.Join(own, "triton"),
-		"TORCHINDUCTOR_CACHE_DIR": filepath.Join(own, "inductor"),
-		extensionsVariable:        filepath.Join(own, "torch-extensions"),
-		"MPLCONFIGDIR":            filepath.Join(own, "matplotlib"),
-		"HF_HOME":                 filepath.Join(cache, "huggingface"),
-		"GLOO_SOCKET_IFNAME":      interfaceOf(c.PodIP),
-		"MLENV_AGENT":             c.Program,
+		"NODE_RANK":          strconv.Itoa(c.Node),
+		"GPUS_PER_NODE":      strconv.Itoa(c.GPUs),
+		"DEEPSPEED_HOSTFILE": c.Paths.hostfile(),
+		"HOME":               filepath.Join(state, "home"),
+		"USER":               "mlenv",
+		"LOGNAME":            "mlenv",
+		"XDG_CACHE_HOME":     own,
+		extensionsVariable:   filepath.Join(own, "torch-extensions"),
+		"MPLCONFIGDIR":       filepath.Join(own, "matplotlib"),
+		"GLOO_SOCKET_IFNAME": interfaceOf(c.PodIP),
+		"MLENV_AGENT":        c.Program,
 	}
+	maps.Copy(added, c.cacheVariables())
 	maps.Copy(added, agent.World{Master: c.Host(0), Nodes: c.Nodes, RanksPerNode: c.GPUs}.Variables())
 	return added
 }
@@ -140,10 +137,15 @@ func (c Config) serviceOptions() services.Options {
 	}
 }
 
+// isFolder reports whether the variable names a folder that the agent creates.
+func isFolder(variable string) bool {
+	return strings.HasSuffix(variable, "_DIR") || strings.HasSuffix(variable, "HOME") || variable == "MPLCONFIGDIR"
+}
+
 // prepare creates the folders that the environment names, and the hostfile.
 func (c Config) prepare() error {
 	for key, value := range c.additions() {
-		if strings.HasSuffix(key, "_DIR") || strings.HasSuffix(key, "HOME") || key == "MPLCONFIGDIR" {
+		if isFolder(key) {
 			if err := os.MkdirAll(value, 0o2775); err != nil {
 				return fmt.Errorf("creating the folder of %s: %w: the workspace claim must be writable by group 0", key, err)
 			}

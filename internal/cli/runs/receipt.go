@@ -95,6 +95,7 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	row("image", r.Image)
 	row("mode", modeText(r.Mode, r.ModeReason))
 	row("storage", r.Storage)
+	row("caches", cachesText(r.Caches))
 	if r.Network != nil {
 		row("network", fmt.Sprint(r.Network.Transport))
 	}
@@ -200,6 +201,14 @@ func writePage(out io.Writer, path string, r receipt.Receipt) error {
 }
 
 // modeText is "tcp, because the cluster file of local disables it".
+// cachesText is "" for the usual place, the claim.
+func cachesText(why string) string {
+	if why == "" {
+		return ""
+	}
+	return "on the nodes' own storage, because locks of files do not work: " + humanize.OneLine(why, 300)
+}
+
 func modeText(mode, reason string) string {
 	if mode == "" || reason == "" {
 		return mode

@@ -36,6 +36,8 @@ type status struct {
 	Mode    string `json:"mode,omitempty"`
 	// ModeReason is the reason for the mode.
 	ModeReason string `json:"modeReason,omitempty"`
+	// Caches is why Hugging Face's caches are on the nodes' own storage, "" if they are on the claim.
+	Caches string `json:"caches,omitempty"`
 	// Metrics are the last values that the training wrote.
 	Metrics json.RawMessage `json:"metrics,omitempty"`
 	Tasks   []receipt.Phase `json:"tasks,omitempty"`
@@ -158,6 +160,7 @@ func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 		s.Commit = cmp.Or(s.Commit, task.Results["commit"])
 		s.Image = cmp.Or(s.Image, task.Results["image-digest"])
 		s.Mode, s.ModeReason = cmp.Or(task.Results["mode"], s.Mode), cmp.Or(task.Results["why"], s.ModeReason)
+		s.Caches = cmp.Or(s.Caches, task.Results["caches"])
 		if task.Task == trainTask && task.Status == run.Running && !task.Started.IsZero() {
 			s.ask(ctx, clients, r)
 		}
@@ -167,7 +170,7 @@ func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 	}
 	if left := r.receipt; left != nil {
 		s.Message, s.Commit, s.Image, s.Mode = cmp.Or(left.Message, s.Message), cmp.Or(left.Commit, s.Commit), cmp.Or(left.Image, s.Image), cmp.Or(left.Mode, s.Mode)
-		s.ModeReason = cmp.Or(left.ModeReason, s.ModeReason)
+		s.ModeReason, s.Caches = cmp.Or(left.ModeReason, s.ModeReason), cmp.Or(left.Caches, s.Caches)
 		s.Metrics = left.Metrics
 		s.Attempt = len(left.Attempts)
 		if len(r.tasks) == 0 {
@@ -243,6 +246,7 @@ func (s *status) print(out io.Writer, now time.Time) error {
 		row("nodes", fmt.Sprint(s.Nodes))
 	}
 	row("mode", modeText(s.Mode, s.ModeReason))
+	row("caches", cachesText(s.Caches))
 	row("commit", s.Commit)
 	row("image", s.Image)
 	row("metrics", metricsText(s.Metrics))

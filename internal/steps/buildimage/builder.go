@@ -97,6 +97,10 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 		image, err := b.result(ctx, build.Name)
 		if err == nil {
 			b.log.Info(fmt.Sprintf("Built %s in %.0f s.", image.Reference, b.now().Sub(began).Seconds()), "image", image.Reference, "seconds", b.now().Sub(began).Seconds())
+			if b.variant != "" {
+				b.log.Info(fmt.Sprintf("Its tag is %s, because %s: tag %s stays as it is.", b.tag(), b.varies, b.flavour), "tag", b.tag(), "flavour",
+					b.flavour)
+			}
 		}
 		return image, err
 	}
@@ -117,7 +121,7 @@ func (b *builder) prepare(ctx context.Context) (found *imagev1.ImageStreamTag, e
 	group, ctx := errgroup.WithContext(ctx)
 	for _, base := range bases {
 		group.Go(func() error {
-			digest, err := b.registry.digest(ctx, base)
+			digest, err := b.baseDigest(ctx, base)
 			if err != nil && ctx.Err() == nil {
 				why, _, _ := strings.Cut(err.Error(), "\n")
 				b.log.Warn(fmt.Sprintf("The digest of %s could not be read; the build pulls it all the same. (%v)", base, why), "image", base, "error", err)
@@ -129,9 +133,9 @@ func (b *builder) prepare(ctx context.Context) (found *imagev1.ImageStreamTag, e
 		})
 	}
 	group.Go(func() error {
-		tag, err := b.images.ImageStreamTags(b.namespace).Get(ctx, StreamName+":"+b.definition.Flavour, metav1.GetOptions{})
+		tag, err := b.images.ImageStreamTags(b.namespace).Get(ctx, StreamName+":"+b.tag(), metav1.GetOptions{})
 		if noSuchAPI(err) || err != nil && !apierrors.IsNotFound(err) {
-			return b.problem(fmt.Errorf("reading imagestreamtag %s/%s:%s: %w", b.namespace, StreamName, b.definition.Flavour, err))
+			return b.problem(fmt.Errorf("reading imagestreamtag %s/%s:%s: %w", b.namespace, StreamName, b.tag(), err))
 		}
 		if err == nil {
 			found = tag
@@ -193,17 +197,19 @@ func (b *builder) built(ctx context.Context, tag *imagev1.ImageStreamTag) (Image
 	if b.force || tag == nil || tag.Image.DockerImageReference == "" {
 		return Image{}, false
 	}
-	labels := imageLabels(&tag.Image)
-	unresolved := b.inputs.unresolved()
+	earlier := madeOf(imageLabels(&tag.Image))
+	unknown, same := b.inputs.unknownBases(earlier)
 	switch {
-	case labels[inputsLabel] == "":
+	case earlier.Inputs == "":
 		b.log.Info(fmt.Sprintf("Image %s was not built by ml-dev-env; building.", tag.Name), "image", tag.Name)
 		return Image{}, false
-	case labels[inputsLabel] == b.inputs.fingerprint():
-	case len(unresolved) > 0 && labels[inputsWithoutBasesLabel] == b.inputs.withoutBases():
-		b.log.Warn(fmt.Sprintf("The current digest of %s, on which %s was built, is unknown; using the image that was built then.", strings.Join(unresolved, " and "), tag.Name), "images", unresolved, "image", tag.Name)
-	case labels[inputsWithoutBasesLabel] == b.inputs.withoutBases():
-		b.log.Info(fmt.Sprintf("The base has changed from %s to %s; building.", labels[baseDigestsLabel], b.inputs.basesText()), "earlierBase", labels[baseDigestsLabel], "base", b.inputs.basesText())
+	case same && len(unknown) > 0:
+		b.log.Warn(fmt.Sprintf("Whether %s has changed since %s was built is unknown; using the image that was built then.",
+			strings.Join(unknown, " or "), tag.Name), "images", unknown, "image", tag.Name)
+	case same:
+	case earlier.WithoutBases == b.inputs.withoutBases():
+		b.log.Info(fmt.Sprintf("The base has changed from %s to %s; building.", earlier.Bases, b.inputs.basesText()), "earlierBase",
+			earlier.Bases, "base", b.inputs.basesText())
 		return Image{}, false
 	default:
 		b.log.Info(fmt.Sprintf("The Dockerfile, its folder or its arguments have changed since %s was built; building.", tag.Name), "image", tag.Name)
@@ -231,9 +237,9 @@ func (b *builder) result(ctx context.Context, name string) (Image, error) {
 		return Image{URL: url, Digest: digest, Reference: repository + "@" + digest}, nil
 	}
 	// The builder may have missed the digest in the registry's answer; the stream has it.
-	tag, err := b.images.ImageStreamTags(b.namespace).Get(ctx, StreamName+":"+b.definition.Flavour, metav1.GetOptions{})
+	tag, err := b.images.ImageStreamTags(b.namespace).Get(ctx, StreamName+":"+b.tag(), metav1.GetOptions{})
 	if err != nil {
-		return Image{}, kube.Problem(fmt.Errorf("reading imagestreamtag %s/%s:%s of build %s: %w", b.namespace, StreamName, b.definition.Flavour, name, err))
+		return Image{}, kube.Problem(fmt.Errorf("reading imagestreamtag %s/%s:%s of build %s: %w", b.namespace, StreamName, b.tag(), name, err))
 	}
 	return imageOf(tag), nil
 }

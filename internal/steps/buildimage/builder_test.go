@@ -166,7 +166,7 @@ func TestJoin(t *testing.T) {
 	for name, at := range map[string]time.Duration{"another call of the same user claims it": -time.Second, "the clock of another call is ahead": 3 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			claimed := config.DeepCopy()
-			text, err := json.Marshal(claim{Inputs: plan.inputs.fingerprint(), Holder: "me", Caller: "another", At: time.Now().Add(at)})
+			text, err := json.Marshal(claim{made: plan.inputs.made(), Holder: "me", Caller: "another", At: time.Now().Add(at)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -182,7 +182,7 @@ func TestJoin(t *testing.T) {
 	t.Run("the claimed build was cancelled", func(t *testing.T) {
 		cancelled := startedBy("another", build)
 		cancelled.Status.Cancelled = true
-		other := claim{Inputs: plan.inputs.fingerprint(), Caller: "another", At: time.Now()}
+		other := claim{made: plan.inputs.made(), Caller: "another", At: time.Now()}
 		if got, err := prepared(t, cancelled).awaitClaimed(t.Context(), other, time.Hour); got != nil || err != nil {
 			t.Errorf("got %v, %v, want nil at once", got, err)
 		}
@@ -294,8 +294,7 @@ func TestLastBuilt(t *testing.T) {
 	}
 }
 
-// TestNoOtherTaskNeedsTheImage: preflight has found a mistake. The run ends at once with preflight's reason, and the next
-// run uses the build that this run started.
+// TestNoOtherTaskNeedsTheImage: preflight has found a mistake. The run ends at once with preflight's reason.
 func TestNoOtherTaskNeedsTheImage(t *testing.T) {
 	task := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r-preflight", OwnerReferences: []metav1.OwnerReference{run.OwnerReference("r", "uid")},
 		Labels: map[string]string{"tekton.dev/pipelineRun": "r", "tekton.dev/pipelineTask": "preflight"}}}

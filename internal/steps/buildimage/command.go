@@ -15,12 +15,13 @@ import (
 
 // Description is the help text of the step and of mlenv build.
 const Description = `Build the training image on the cluster through a BuildConfig, and push it to the
-ImageStream ml-dev-env, whose tags are the flavours.
+ImageStream ml-dev-env, whose tags are the flavours. With other build arguments, another
+base or variables than the cluster file's the tag is FLAVOUR-HASH.
 
 The command builds nothing if --image names an existing image, or if an image was built
 from the same Dockerfile, folder, arguments and base. If a build with the same inputs is
-running, the command follows that build. Ctrl-C cancels a build that this command has
-started. Arguments KEY=VALUE are build arguments, like those of --build-arg.
+running, the command follows that build. Ctrl-C cancels the build unless another run or
+user follows it. Arguments KEY=VALUE are build arguments, like those of --build-arg.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`
 

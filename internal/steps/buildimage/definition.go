@@ -110,7 +110,7 @@ func ReadDefinition(flavour string, context fs.FS) (*Definition, error) {
 	}
 	parsed, err := parser.Parse(bytes.NewReader(d.dockerfile))
 	if err == nil {
-		err = withoutHeredocs(parsed.AST)
+		err = withoutUnsupported(parsed.AST)
 	}
 	if err == nil {
 		d.stages, d.global, err = instructions.Parse(parsed.AST, nil)
@@ -125,11 +125,32 @@ func ReadDefinition(flavour string, context fs.FS) (*Definition, error) {
 	return d, nil
 }
 
-// withoutHeredocs refuses heredocs, which OpenShift's builder does not read.
-func withoutHeredocs(dockerfile *parser.Node) error {
+// unsupported are flags that no release of OpenShift's builder carries out, by their instruction, each with what to write instead.
+// The builder has buildah of its release: 1.26 (OpenShift 4.12) to 1.39 (4.22) were read.
+var unsupported = map[string]map[string]string{
+	"COPY": {"--link": "COPY without it, which copies the same files", "--parents": "a COPY for each folder, with its destination"},
+	"ADD":  {"--link": "ADD without it, which adds the same files", "--keep-git-dir": "RUN git clone", "--unpack": "ADD or COPY without it"},
+	"RUN":  {"--security": "RUN without it", "--device": "RUN without it"},
+}
+
+// withoutUnsupported refuses what OpenShift's builder does not read, such as heredocs, or does not carry out.
+func withoutUnsupported(dockerfile *parser.Node) error {
+	const builds = "OpenShift's builds do not support"
 	for _, node := range dockerfile.Children {
 		if len(node.Heredocs) > 0 {
-			return fmt.Errorf("line %d: a heredoc (<<%s): OpenShift's builds do not support heredocs: want a file of the folder, or && between commands", node.StartLine, node.Heredocs[0].Name)
+			return fmt.Errorf("line %d: a heredoc (<<%s): %s heredocs: want a file of the folder, or && between commands", node.StartLine,
+				node.Heredocs[0].Name, builds)
+		}
+		instruction := node
+		if strings.EqualFold(node.Value, "ONBUILD") && node.Next != nil && len(node.Next.Children) > 0 {
+			instruction = node.Next.Children[0]
+		}
+		name := strings.ToUpper(instruction.Value)
+		for _, flag := range instruction.Flags {
+			flag, value, _ := strings.Cut(flag, "=")
+			if instead := unsupported[name][flag]; instead != "" && value != "false" {
+				return fmt.Errorf("line %d: %s %s: %s it: want %s", node.StartLine, name, flag, builds, instead)
+			}
 		}
 	}
 	return nil

@@ -71,6 +71,13 @@ func TestReadDefinitionErrors(t *testing.T) {
 		{"nothing", "# nothing\n", "file with no instructions"},
 		{"a RUN in front of FROM", "RUN true\n", "line 1: "},
 		{"a heredoc", "FROM a\nRUN true\nRUN <<EOF\ntrue\nEOF\n", "line 3: a heredoc (<<EOF)"},
+		{"COPY --link", "FROM a\nCOPY --link x /x\n", "line 2: COPY --link: OpenShift's builds do not support it: want COPY without it"},
+		{"COPY --link in a stage", "FROM a AS b\nFROM c\nCOPY --from=b \\\n  --link=true /x /x\n", "line 3: COPY --link"},
+		{"COPY --parents", "# syntax=docker/dockerfile:1-labs\nFROM a\nCOPY --parents ./x/./y /z/\n", "line 3: COPY --parents"},
+		{"ADD --link", "FROM a\nADD --link=TRUE https://example.com/x /x\n", "line 2: ADD --link"},
+		{"ADD --keep-git-dir", "FROM a\nADD --keep-git-dir=true https://example.com/x.git /x\n", "want RUN git clone"},
+		{"RUN --security", "FROM a\nRUN --security=insecure true\n", "line 2: RUN --security"},
+		{"ONBUILD", "FROM a\nONBUILD COPY --link x /x\n", "line 2: COPY --link"},
 		{"a heredoc of COPY", "FROM a\nCOPY <<x /x\ntext\nx\n", "line 2: a heredoc (<<x)"},
 	}
 	for _, test := range tests {
@@ -80,6 +87,12 @@ func TestReadDefinitionErrors(t *testing.T) {
 				t.Errorf("error %v, want DockerfileInvalid with %q", err, test.want)
 			}
 		})
+	}
+	for _, fine := range []string{"COPY --link=false x /x", "COPY --chmod=755 --chown=0:0 --exclude=*.md x /x",
+		"RUN --mount=type=cache,target=/c --network=none true", `RUN echo "COPY --link"`} {
+		if _, err := ReadDefinition("f", fstest.MapFS{"Dockerfile": {Data: []byte("FROM a\n" + fine + "\n")}}); err != nil {
+			t.Errorf("%s: %v", fine, err)
+		}
 	}
 	if _, err := ReadDefinition("f", fstest.MapFS{}); fail.ReasonOf(err) != fail.InvalidInput {
 		t.Errorf("no Dockerfile: %v, want InvalidInput", err)
@@ -251,5 +264,12 @@ func TestVariablesThatBuildsChange(t *testing.T) {
 	good := []string{`A="quoted" 'text' (with) signs: #!*;|%?=@~`, "B=é"}
 	if args, err := parseEnv(good); err != nil || len(args) != 2 {
 		t.Errorf("%q: %v, %v", good, args, err)
+	}
+}
+
+func writeFile(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -59,15 +59,31 @@ func newFinding(reason fail.Reason, seen string, lines []string, next string) fa
 }
 
 func (p plan) because(f fail.Finding, build string) error {
-	f.Object, f.Next = "build "+build, cmp.Or(f.Next, fmt.Sprintf("oc logs build/%s -n %s", build, p.namespace))
+	f.Object, f.Next = "build "+build, cmp.Or(f.Next, fmt.Sprintf("oc describe build %s -n %s", build, p.namespace))
 	return f.Err("")
 }
 
-// explain finds the cause: the cluster's reason if it is precise, else the output of the instruction that failed.
+// explain finds the cause, and what shows more of it if nothing better is known.
 func explain(e end) fail.Finding {
+	f := e.cause()
+	if f.Next == "" && e.hasLog() {
+		f.Next = fmt.Sprintf("oc logs build/%s -n %s", e.name, e.namespace)
+	}
+	return f
+}
+
+// hasLog reports whether the server has a log of the build. For a cancelled build, and for one in phase Error, it answers 400,
+// and so it does without the build's pod.
+func (e end) hasLog() bool {
+	return e.Phase == buildv1.BuildPhaseFailed && len(e.tail(1)) > 0
+}
+
+// cause is the cluster's reason if it is precise, else the output of the instruction that failed shows it.
+func (e end) cause() fail.Finding {
 	switch {
 	case e.Phase == buildv1.BuildPhaseCancelled:
-		return fail.Finding{Reason: fail.Cancelled, Seen: "it was cancelled"}
+		return newFinding(fail.Cancelled, "it was cancelled, and not by this step", nil,
+			fmt.Sprintf("start it again, unless it was cancelled on purpose; its state: oc describe build %s -n %s", e.name, e.namespace))
 	case e.outOfMemory || e.Reason == buildv1.StatusReasonOutOfMemoryKilled:
 		return newFinding(fail.OutOfMemory, "it was killed for memory"+e.instruction(), e.tail(4),
 			"raise image.build_resources.limits.memory in the cluster file, or compile fewer things at once (MAX_JOBS)")
@@ -143,7 +159,9 @@ var (
 	network       = regexp.MustCompile(`(?i)Temporary failure (in name resolution|resolving)|Could not resolve|Name or service not known|no such host|Network is unreachable|No route to host|Connection (refused|timed out|reset)|i/o timeout|Read timed out|ConnectTimeoutError|NewConnectionError|ProxyError|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|TLS handshake timeout|Failed to establish a new connection|Unable to connect to|Could not connect to`)
 	nothingThere  = regexp.MustCompile(`\(from versions: none\)`)
 	exitStatus    = regexp.MustCompile(`(?:exit status|returned a non-zero code:|exit code:?) (\d+)`)
-	atStep        = regexp.MustCompile(`building at STEP "(.+?)":`)
+	atStep        = regexp.MustCompile(`building at STEP "(.+?)": *(.*)`)
+	// baseInLine finds the image in the error of a pull, which may be of a COPY --from.
+	baseInLine = regexp.MustCompile(`docker://([^\s:"]+(?::\d+/[^\s:"]+)?(?::[\w.-]+)?(?:@sha256:[0-9a-f]+)?)`)
 )
 
 // find returns the last line that matches, "" for none.
@@ -239,8 +257,11 @@ func (e end) base() (fail.Finding, bool) {
 	evidence := matching(output, regexp.MustCompile(baseFailed.String()+`|`+denied.String()+`|`+unknown.String()+`|`+noCertificate.String()+`|`+network.String()))
 	all := strings.Join(evidence, "\n") + e.Message
 	bases := slices.Sorted(maps.Keys(e.inputs.Bases))
+	if named := baseInLine.FindStringSubmatch(line); named != nil {
+		bases = []string{e.baseOf(named[1])}
+	}
 	which := strings.Join(bases, " or ")
-	makeSecret := e.makePullSecret()
+	login := e.login(bases)
 	switch {
 	case noCertificate.MatchString(all):
 		return newFinding(fail.CertificateUntrusted, "the base image "+which+" cannot be pulled: the certificate of its registry is not trusted", evidence,
@@ -248,19 +269,50 @@ func (e end) base() (fail.Finding, bool) {
 	case diskFull.MatchString(all):
 		return newFinding(fail.DiskFull, "the base image "+which+" does not fit on the disk", evidence, "raise image.build_resources.limits.ephemeral_storage in the cluster file"), true
 	case denied.MatchString(all):
-		return newFinding(fail.ImageUnavailable, "the base image "+which+" cannot be pulled: its registry requires credentials, or has no such image", evidence, makeSecret), true
+		return newFinding(fail.ImageUnavailable,
+			"the base image "+which+" cannot be pulled: its registry requires credentials, or has no such image", evidence, login), true
 	case unknown.MatchString(all):
 		return newFinding(fail.ImageUnavailable, "the base image "+which+" does not exist", evidence, "correct image.base in the cluster file, or the FROM of the Dockerfile"), true
 	case network.MatchString(all):
 		return newFinding(fail.NetworkFailed, "the registry of the base image "+which+" cannot be reached", evidence, "check the name, and network.proxy in the cluster file"), true
 	}
-	return newFinding(fail.ImageUnavailable, "the base image "+which+" cannot be pulled", append(evidence, e.tail(3)...), makeSecret), true
+	return newFinding(fail.ImageUnavailable, "the base image "+which+" cannot be pulled", append(evidence, e.tail(3)...), login), true
+}
+
+// baseOf is the base that the build pulled by this name: pinned bases have another one.
+func (p plan) baseOf(pulled string) string {
+	for base, digest := range p.inputs.Bases {
+		if pulled == base || digest != "" && pulled == untagged(base)+"@"+digest {
+			return base
+		}
+	}
+	return pulled
+}
+
+// login is what lets the build pull its bases, one of which was refused.
+func (p plan) login(bases []string) string {
+	for _, base := range bases {
+		if namespace, _, ok := kube.InternalImage(base); ok {
+			return kube.AllowPull(p.namespace, namespace)
+		}
+	}
+	if p.pullSecret == "" {
+		return p.makePullSecret(bases)
+	}
+	return fmt.Sprintf("put a login for %s into Secret %s, which exists: %s (this replaces its other logins)", registryOf(bases), p.pullSecret,
+		p.applySecret(p.pullSecret, bases))
 }
 
 // makePullSecret is the command that creates the base's pull secret, and the key that names it.
-func (p plan) makePullSecret() string {
-	return fmt.Sprintf("oc create secret docker-registry %s --docker-server=%s --docker-username=USER --docker-password=PASSWORD -n %s; then image.base_pull_secret: %[1]s in the cluster file",
-		cmp.Or(p.pullSecret, "base-image"), registryOf(slices.Sorted(maps.Keys(p.inputs.Bases))), p.namespace)
+func (p plan) makePullSecret(bases []string) string {
+	name := cmp.Or(p.pullSecret, "base-image")
+	return fmt.Sprintf("%s; then image.base_pull_secret: %s in the cluster file", p.applySecret(name, bases), name)
+}
+
+// applySecret also changes a Secret that exists, where oc create alone would fail.
+func (p plan) applySecret(name string, bases []string) string {
+	return fmt.Sprintf("oc create secret docker-registry %s --docker-server=%s --docker-username=USER --docker-password=PASSWORD "+
+		"-n %s --dry-run=client -o yaml | oc apply -f -", name, registryOf(bases), p.namespace)
 }
 
 func registryOf(bases []string) string {
@@ -268,8 +320,8 @@ func registryOf(bases []string) string {
 		return "REGISTRY"
 	}
 	host, _, ok := strings.Cut(bases[0], "/")
-	if !ok || !strings.ContainsAny(host, ".:") {
-		return "docker.io"
+	if !ok || !strings.ContainsAny(host, ".:") || host == "docker.io" {
+		return "https://index.docker.io/v1/"
 	}
 	return host
 }
@@ -278,8 +330,9 @@ func registryOf(bases []string) string {
 // network pip also reports that a package does not exist.
 func (e end) instructionFailed() (fail.Finding, bool) {
 	instruction, output := e.step()
+	why := ""
 	if found := atStep.FindStringSubmatch(strings.Join(output, "\n")); found != nil {
-		instruction = found[1]
+		instruction, why = found[1], found[2]
 	}
 	if instruction == "" || e.Reason == buildv1.StatusReasonManageDockerfileFailed {
 		return fail.Finding{}, false
@@ -303,7 +356,11 @@ func (e end) instructionFailed() (fail.Finding, bool) {
 		return newFinding(fail.OutOfMemory, "a process was killed for memory"+in, matching(output, killed), "raise image.build_resources.limits.memory in the cluster file, or compile fewer things at once (MAX_JOBS)"), true
 	}
 	code := exitStatus.FindStringSubmatch(strings.Join(output, "\n"))
-	if code == nil {
+	switch {
+	case code == nil && why != "": // no program ran, as in COPY, or a signal ended it
+		return newFinding(fail.BuildStepFailed, fmt.Sprintf("%s failed: %s", shortened(instruction), shortened(why)),
+			(end{lines: output}).tail(12), ""), true
+	case code == nil:
 		return fail.Finding{}, false
 	}
 	return newFinding(fail.BuildStepFailed, fmt.Sprintf("exit code %s of %s", code[1], shortened(instruction)), (end{lines: output}).tail(12), ""), true

@@ -78,3 +78,60 @@ func TestEvictedForItsDisk(t *testing.T) {
 		}
 	}
 }
+
+// TestNextStepAfterTheEnd: the server has no log of a build that was cancelled, that is in phase Error, or whose pod is gone. It answers
+// such a request with 400, so nobody is sent there.
+func TestNextStepAfterTheEnd(t *testing.T) {
+	for _, test := range []struct {
+		phase  buildv1.BuildPhase
+		reason buildv1.StatusReason
+		lines  []string
+		log    bool
+	}{
+		{buildv1.BuildPhaseCancelled, buildv1.StatusReasonCancelledBuild, []string{"STEP 1/2: FROM a"}, false},
+		{buildv1.BuildPhaseError, buildv1.StatusReasonBuildPodExists, nil, false},
+		{buildv1.BuildPhaseError, buildv1.StatusReasonNoBuildContainerStatus, []string{"STEP 1/2: FROM a"}, false},
+		{buildv1.BuildPhaseError, buildv1.StatusReasonUnresolvableEnvironmentVariable, nil, false},
+		{buildv1.BuildPhaseFailed, buildv1.StatusReasonInvalidOutputReference, nil, false},
+		{buildv1.BuildPhaseFailed, buildv1.StatusReasonGenericBuildFailed, []string{"something odd"}, true},
+		{buildv1.BuildPhaseFailed, buildv1.StatusReasonDockerBuildFailed, []string{"STEP 1/2: RUN x",
+			`error: building at STEP "RUN x": exit status 3`}, true},
+	} {
+		e := end{plan: plan{namespace: "ns"}, BuildStatus: buildv1.BuildStatus{Phase: test.phase, Reason: test.reason}, name: "b-1",
+			lines: test.lines}
+		next := fail.NextOf(e.because(explain(e), "b-1"))
+		if strings.Contains(next, "oc logs build/b-1 -n ns") != test.log || !test.log && !strings.Contains(next, "oc describe build b-1 -n ns") {
+			t.Errorf("%s, %s: next %q; want a log: %t", test.phase, test.reason, next, test.log)
+		}
+	}
+}
+
+// TestLoginForABase: the command works if the Secret exists, which oc create alone does not.
+func TestLoginForABase(t *testing.T) {
+	const base = "registry.example.com:5000/team/base:1"
+	const internal = "image-registry.openshift-image-registry.svc:5000/shared/base:1"
+	for _, test := range []struct {
+		name, base, secret string
+		want               []string
+		not                string
+	}{
+		{"no Secret", base, "", []string{"oc create secret docker-registry base-image --docker-server=registry.example.com:5000 ",
+			"--dry-run=client -o yaml | oc apply -f -", "; then image.base_pull_secret: base-image"}, "which exists"},
+		{"a Secret", base, "ngc", []string{"into Secret ngc, which exists", "docker-registry ngc --docker-server=registry.example.com:5000 ",
+			"| oc apply -f -", "replaces its other logins"}, "base_pull_secret"},
+		{"Docker Hub", "team/base", "", []string{"--docker-server=https://index.docker.io/v1/ "}, "which exists"},
+		{"another namespace", internal, "ngc", []string{"oc policy add-role-to-group system:image-puller system:serviceaccounts:ns -n shared"},
+			"docker-registry"},
+	} {
+		e := end{plan: plan{namespace: "ns", inputs: inputs{Bases: map[string]string{test.base: ""}}, pullSecret: test.secret}, name: "b-1",
+			BuildStatus: buildv1.BuildStatus{Phase: buildv1.BuildPhaseFailed, Reason: buildv1.StatusReasonPullBuilderImageFailed},
+			lines: []string{"error: build error: failed to pull image: initializing source docker://" + test.base +
+				": reading manifest: unauthorized: authentication required"}}
+		got := explain(e)
+		for _, part := range test.want {
+			if got.Reason != fail.ImageUnavailable || !strings.Contains(got.Next, part) || strings.Contains(got.Next, test.not) {
+				t.Errorf("%s: %s, next %q; want ImageUnavailable with %q, and without %q", test.name, got.Reason, got.Next, part, test.not)
+			}
+		}
+	}
+}

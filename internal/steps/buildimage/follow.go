@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/retry"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -36,7 +36,8 @@ const (
 // errCancelledByOther is the error of a joined build that was cancelled.
 var errCancelledByOther = fail.Becausef(fail.Cancelled, "the build, which another caller had started, was cancelled")
 
-// follow prints the build's log and waits for its end. When ctx ends, follow cancels the build if this step started it.
+// follow prints the build's log and waits for its end. When ctx ends, or another task of the run has failed, follow cancels the
+// build unless another caller waits for it.
 func (b *builder) follow(ctx context.Context, build *buildv1.Build, started *sending) error {
 	logs := &logFollower{client: b.builds.RESTClient(), namespace: b.namespace, build: build.Name, out: b.out}
 	following, stop := context.WithCancel(ctx)
@@ -46,16 +47,19 @@ func (b *builder) follow(ctx context.Context, build *buildv1.Build, started *sen
 
 	last, blocked, err := b.wait(ctx, build, started, logs)
 	if ctx.Err() != nil {
-		return b.interrupted(ctx, build.Name, started != nil)
+		return b.interrupted(ctx, build.Name, started)
 	}
 	if err != nil {
 		stop()
 		<-read
 		switch {
 		case step.Printed(err):
-			b.log.Info(fmt.Sprintf("Another task of this run has failed. Build %s continues, and the next run finds its image.", build.Name), "build", build.Name)
+			b.notNeeded(ctx, build.Name)
 		case started != nil && last != nil && !ended(last):
 			err = errors.Join(err, b.cancelNow(ctx, build.Name))
+		case last != nil && !ended(last):
+			_, left := b.leave(ctx, build.Name, false)
+			err = errors.Join(err, left)
 		}
 		return err
 	}
@@ -116,42 +120,54 @@ func timedOut(answer error) bool {
 	return apierrors.IsTimeout(answer) || strings.Contains(answer.Error(), "timed out waiting")
 }
 
-func (b *builder) interrupted(ctx context.Context, name string, started bool) error {
-	if !started {
-		return fail.Becausef(fail.Cancelled, "following build %s: interrupted; the build continues, because this step did not start it", name)
-	}
-	if err := b.cancelNow(ctx, name); err != nil {
+// interrupted leaves the build. A folder that the build has not received whole does not arrive any more.
+func (b *builder) interrupted(ctx context.Context, name string, started *sending) error {
+	others, err := b.leaveNow(ctx, name, started != nil && !started.over())
+	if err != nil {
 		return fail.Advise(fail.Becausef(fail.Cancelled, "building: interrupted, and build %s could not be cancelled: %w", name, err),
 			"oc cancel-build %s -n %s", name, b.namespace)
+	}
+	if len(others) > 0 {
+		return fail.Becausef(fail.Cancelled, "following build %s: interrupted; the build continues, because %s waits for it", name,
+			strings.Join(others, " and "))
 	}
 	return fail.Becausef(fail.Cancelled, "building: interrupted; build %s is cancelled", name)
 }
 
+// notNeeded leaves the build of a run that another task has failed.
+func (b *builder) notNeeded(ctx context.Context, name string) {
+	const failed = "Another task of this run has failed. Build %s "
+	others, err := b.leaveNow(ctx, name, false)
+	switch {
+	case err != nil:
+		b.log.Warn(fmt.Sprintf(failed+"could not be cancelled: %v", name, err), "build", name, "error", err)
+	case len(others) > 0:
+		b.log.Info(fmt.Sprintf(failed+"continues, because %s waits for it.", name, strings.Join(others, " and ")), "build", name)
+	default:
+		b.log.Info(fmt.Sprintf(failed+"is cancelled, because no other run or user waits for it.", name), "build", name)
+	}
+}
+
 // cancelNow cancels a build, even after ctx has ended, and waits until it is cancelled.
 func (b *builder) cancelNow(ctx context.Context, name string) error {
+	_, err := b.leaveNow(ctx, name, true)
+	return err
+}
+
+// leaveNow is leave, even after ctx has ended. If it cancels the build it waits until it is cancelled.
+func (b *builder) leaveNow(ctx context.Context, name string, whatever bool) (others []string, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 	defer cancel()
-	b.log.Info(fmt.Sprintf("Cancelling build %s.", name), "build", name)
-	if err := b.cancel(ctx, name); err != nil {
-		return err
+	if others, err = b.leave(ctx, name, whatever); err != nil || len(others) > 0 {
+		return others, err
 	}
-	return b.until(ctx, name, func(build *buildv1.Build) (bool, error) { return ended(build), nil })
+	b.log.Info(fmt.Sprintf("Cancelling build %s.", name), "build", name)
+	return nil, b.until(ctx, name, func(build *buildv1.Build) (bool, error) { return ended(build), nil })
 }
 
 func (b *builder) cancel(ctx context.Context, name string) error {
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		build, err := b.builds.Builds(b.namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil || ended(build) {
-			return err
-		}
-		build.Status.Cancelled = true
-		_, err = b.builds.Builds(b.namespace).Update(ctx, build, metav1.UpdateOptions{FieldManager: kube.FieldManager})
-		return err
-	})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return kube.Problem(fmt.Errorf("cancelling build %s/%s: %w", b.namespace, name, err))
-	}
-	return nil
+	_, err := b.leave(ctx, name, true)
+	return err
 }
 
 func (b *builder) until(ctx context.Context, name string, done func(*buildv1.Build) (bool, error)) error {
@@ -174,7 +190,8 @@ func (b *builder) wait(ctx context.Context, build *buildv1.Build, started *sendi
 		if ended(now) {
 			return true, nil
 		}
-		if started == nil || started.over() { // other runs may follow the build, which needs its whole folder
+		// A build that others follow needs its whole folder, which only this step can send.
+		if started == nil || started.over() || len(b.others(now)) == 0 {
 			if err := b.needed(ctx); err != nil {
 				return false, err
 			}
@@ -265,7 +282,7 @@ func (b *builder) pending(ctx context.Context, build *buildv1.Build) fail.Findin
 	}
 	seen := "its pod starts" + b.lastEvent(ctx, pod.UID)
 	if b.pullSecret != "" && strings.Contains(seen, fmt.Sprintf("secret %q not found", b.pullSecret)) {
-		return newFinding(fail.ImageUnavailable, seen, nil, b.makePullSecret())
+		return newFinding(fail.ImageUnavailable, seen, nil, b.makePullSecret(slices.Sorted(maps.Keys(b.inputs.Bases))))
 	}
 	return newFinding(fail.PodsNotReady, seen, nil, describe("pod", pod.Name))
 }

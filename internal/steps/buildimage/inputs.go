@@ -53,15 +53,7 @@ func (in inputs) withoutBases() string {
 	return in.fingerprint()
 }
 
-// unresolved returns the bases whose digest is unknown, sorted.
-func (in inputs) unresolved() (bases []string) {
-	for _, base := range slices.Sorted(maps.Keys(in.Bases)) {
-		if in.Bases[base] == "" {
-			bases = append(bases, base)
-		}
-	}
-	return bases
-}
+func (in inputs) sortedBases() []string { return slices.Sorted(maps.Keys(in.Bases)) }
 
 func (d *Definition) scan() (files []contextFile, err error) {
 	err = d.walk(func(path string, info fs.FileInfo, link string) error {
@@ -161,7 +153,7 @@ func (d *Definition) pack(w io.Writer, in inputs) error {
 
 func (in inputs) basesText() string {
 	var all []string
-	for _, base := range slices.Sorted(maps.Keys(in.Bases)) {
+	for _, base := range in.sortedBases() {
 		text := base
 		if digest := in.Bases[base]; digest != "" && !strings.Contains(base, "@") {
 			text += "@" + digest

@@ -42,9 +42,19 @@ func configName(flavour string) string {
 	return StreamName + "-" + strings.ReplaceAll(flavour, ".", "-")
 }
 
+// tag is the image's: the flavour, with the variant if there is one.
+func (p plan) tag() string {
+	if p.variant == "" {
+		return p.flavour
+	}
+	return p.flavour + "-" + p.variant
+}
+
 type plan struct {
 	namespace, flavour string
-	inputs             inputs
+	// variant is "" for the image that the flavour's tag means, and varies the reason for another tag.
+	variant, varies string
+	inputs          inputs
 	// passing are arguments that do not change the image: proxies and trust.
 	passing    []Arg
 	pullSecret string
@@ -80,7 +90,7 @@ func (p plan) buildConfig() *buildapply.BuildConfigApplyConfiguration {
 			WithMounts(buildapply.BuildVolumeMount().WithDestinationPath(trustedCADir)))
 	}
 	output := buildapply.BuildOutput().
-		WithTo(corev1.ObjectReference{Kind: "ImageStreamTag", Name: StreamName + ":" + p.flavour}).
+		WithTo(corev1.ObjectReference{Kind: "ImageStreamTag", Name: StreamName + ":" + p.tag()}).
 		WithImageLabels(
 			buildapply.ImageLabel().WithName(inputsLabel).WithValue(p.inputs.fingerprint()),
 			buildapply.ImageLabel().WithName(inputsWithoutBasesLabel).WithValue(p.inputs.withoutBases()),
@@ -126,14 +136,4 @@ func requirements(r cluster.BuildResources) (all corev1.ResourceRequirements) {
 	}
 	all.Requests, all.Limits = amounts(r.Requests), amounts(r.Limits)
 	return all
-}
-
-// inputsOf returns the fingerprint of the inputs of a build or BuildConfig, "" if it is not ml-dev-env's.
-func inputsOf(output buildv1.BuildOutput) string {
-	for _, label := range output.ImageLabels {
-		if label.Name == inputsLabel {
-			return label.Value
-		}
-	}
-	return ""
 }

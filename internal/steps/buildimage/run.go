@@ -6,6 +6,9 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -101,6 +104,8 @@ type request struct {
 	// definition is nil for an existing image.
 	definition *Definition
 	args, env  []Arg
+	// variant is for a tag of its own, "" for the flavour's, and varies the reason.
+	variant, varies string
 }
 
 // Check reports all mistakes that need no cluster to find.
@@ -136,8 +141,34 @@ func (o *Options) request(images fs.FS) (r request, err error) {
 		add(undeclared(r.definition, r.args))
 		_, err = r.definition.Bases(r.args)
 		add(err)
+		r.variant, r.varies = o.variant(images, r)
 	}
 	return r, errors.Join(problems...)
+}
+
+// variant keeps a build that differs from the flavour of the cluster file from taking the tag that others use: mlenv up takes its
+// image, and their runs find it built. Users name the tag of a folder of their own themselves.
+func (o *Options) variant(images fs.FS, r request) (variant, varies string) {
+	known, _ := Flavours(images) // without flavours there is none to protect
+	usual, _ := (&Options{Cluster: o.Cluster}).args()
+	switch {
+	case o.Folder != "" && slices.Contains(known, r.definition.Flavour):
+		varies = "the folder is not that of flavour " + r.definition.Flavour
+	case o.Folder != "":
+		return "", ""
+	case !slices.Equal(usual, r.args):
+		varies = "its build arguments are not those of the cluster file"
+	case len(r.env) > 0:
+		varies = "it has variables of its own"
+	default:
+		return "", ""
+	}
+	text, err := json.Marshal([]any{o.Folder != "", r.args, r.env})
+	if err != nil {
+		panic(err) // strings and a boolean
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:4]), varies
 }
 
 func (o *Options) definition(images fs.FS, flavour string) (*Definition, error) {
@@ -204,7 +235,8 @@ func (o *Options) builder(d Deps, clients *kube.Clients, registry *Registry, ask
 	}
 	return &builder{
 		plan: plan{
-			namespace: clients.Namespace, flavour: asked.definition.Flavour, inputs: inputs{BuildArgs: asked.args, Env: asked.env}, passing: proxies(file.Network.Proxy),
+			namespace: clients.Namespace, flavour: asked.definition.Flavour, variant: asked.variant, varies: asked.varies,
+			inputs: inputs{BuildArgs: asked.args, Env: asked.env}, passing: proxies(file.Network.Proxy),
 			pullSecret: pullSecret, pushSecret: o.PushSecret, resources: file.Image.BuildResources, deadline: o.Timeout,
 		},
 		definition: asked.definition, trustedCA: cmp.Or(file.Network.TrustedCA, cluster.TrustedCA), force: o.Force, podTimeout: podTime, holder: o.holder(), caller: rand.Text(),

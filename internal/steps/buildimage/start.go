@@ -29,7 +29,7 @@ const claimAnnotation = "ml-dev-env/build-claim"
 const claimTime = 30 * time.Second
 
 type claim struct {
-	Inputs string `json:"inputs"`
+	made
 	Holder string `json:"holder"`
 	// Caller is random: one user or run may call twice at once.
 	Caller string    `json:"caller"`
@@ -70,7 +70,7 @@ func (b *builder) joinOrStart(ctx context.Context) (build *buildv1.Build, starte
 		if err != nil {
 			return nil, nil, kube.Problem(fmt.Errorf("reading buildconfig %s/%s: %w", b.namespace, name, err))
 		}
-		if inputsOf(config.Spec.Output) != b.inputs.fingerprint() {
+		if madeFor(config.Spec.Output).Inputs != b.inputs.fingerprint() {
 			// Another caller has applied other inputs since.
 			if err := b.apply(ctx); err != nil {
 				return nil, nil, err
@@ -82,13 +82,28 @@ func (b *builder) joinOrStart(ctx context.Context) (build *buildv1.Build, starte
 			return nil, nil, kube.Problem(fmt.Errorf("listing builds of buildconfig %s/%s: %w", b.namespace, name, err))
 		}
 		if build := b.running(found.Items); build != nil && !b.force {
-			b.log.Info(fmt.Sprintf("Build %s builds the same already, since %s; following it.", build.Name, build.CreationTimestamp.UTC().Format("15:04:05 MST")), "build", build.Name, "created", build.CreationTimestamp.UTC())
+			wanted, err := b.want(ctx, build.Name)
+			if err != nil {
+				return nil, nil, err
+			}
+			if !wanted {
+				continue // it was cancelled meanwhile
+			}
+			b.log.Info(fmt.Sprintf("Build %s builds the same already, since %s; following it.",
+				build.Name, build.CreationTimestamp.UTC().Format("15:04:05 MST")), "build", build.Name, "created", build.CreationTimestamp.UTC())
 			return build, nil, nil
 		}
-		if other := readClaim(config); !b.force && other.Inputs == b.inputs.fingerprint() && other.Caller != b.caller {
+		if other := readClaim(config); !b.force && b.inputs.buildsTheSame(other.made) && other.Caller != b.caller {
 			// The clocks of two machines differ: the claim may be from the future.
 			if age := b.now().Sub(other.At).Abs(); age < claimTime {
-				if build, err := b.awaitClaimed(ctx, other, claimTime-age); build != nil || err != nil {
+				build, err := b.awaitClaimed(ctx, other, claimTime-age)
+				if err == nil && build != nil {
+					var wanted bool
+					if wanted, err = b.want(ctx, build.Name); err == nil && !wanted {
+						continue
+					}
+				}
+				if build != nil || err != nil {
 					return build, nil, err
 				}
 			}
@@ -114,7 +129,7 @@ func buildsOf(config string) metav1.ListOptions {
 // running returns the build of our inputs that has not ended, nil for none.
 func (b *builder) running(builds []buildv1.Build) *buildv1.Build {
 	for i := range builds {
-		if inputsOf(builds[i].Spec.Output) == b.inputs.fingerprint() && !ended(&builds[i]) && !builds[i].Status.Cancelled {
+		if b.inputs.buildsTheSame(madeFor(builds[i].Spec.Output)) && !ended(&builds[i]) && !builds[i].Status.Cancelled {
 			return &builds[i]
 		}
 	}
@@ -141,7 +156,7 @@ func callerOf(build *buildv1.Build) string {
 // startedBy returns the build of our inputs that the caller has started, nil for none.
 func (b *builder) startedBy(caller string, builds []*buildv1.Build) *buildv1.Build {
 	for _, build := range builds {
-		if callerOf(build) == caller && inputsOf(build.Spec.Output) == b.inputs.fingerprint() {
+		if callerOf(build) == caller && b.inputs.buildsTheSame(madeFor(build.Spec.Output)) {
 			return build
 		}
 	}
@@ -194,7 +209,7 @@ func (b *builder) apply(ctx context.Context) error {
 
 // claim writes our claim, if the BuildConfig has not changed since it was read.
 func (b *builder) claim(ctx context.Context, config *buildv1.BuildConfig) error {
-	text, err := json.Marshal(claim{Inputs: b.inputs.fingerprint(), Holder: b.holder, Caller: b.caller, At: b.now().UTC()})
+	text, err := json.Marshal(claim{made: b.inputs.made(), Holder: b.holder, Caller: b.caller, At: b.now().UTC()})
 	if err != nil {
 		return err
 	}
@@ -227,7 +242,7 @@ func (b *builder) start(ctx context.Context) (*buildv1.Build, *sending, error) {
 		defer close(started.ended)
 		var sent *buildv1.Build
 		sent, started.err = b.send(ctx, name, folder.Bytes())
-		if started.err == nil && inputsOf(sent.Spec.Output) != b.inputs.fingerprint() {
+		if started.err == nil && madeFor(sent.Spec.Output).Inputs != b.inputs.fingerprint() {
 			started.err = errors.Join(errChanged, b.cancel(ctx, sent.Name))
 		}
 		if started.err != nil {

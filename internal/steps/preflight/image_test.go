@@ -57,3 +57,66 @@ func TestImage(t *testing.T) {
 		})
 	}
 }
+
+// TestImageOfAnotherNamespace: an image stream of another namespace needs a right of the account that pulls, which preflight asks for
+// before any node is held.
+func TestImageOfAnotherNamespace(t *testing.T) {
+	const other = "image-registry.openshift-image-registry.svc:5000/shared/train:1"
+	const grant = "oc policy add-role-to-group system:image-puller system:serviceaccounts:"
+	for _, test := range []struct {
+		name      string
+		forbidden []string
+		inCluster bool
+		change    func(*Options)
+		object    string
+		want      Status
+	}{
+		{"allowed", nil, true, func(o *Options) { o.Request.Image = other }, "image", OK},
+		{"refused", []string{"get imagestreams/layers"}, true, func(o *Options) { o.Request.Image = other }, "image", Blocked},
+		{"refused, by a digest and another port", []string{"get imagestreams/layers"}, true,
+			func(o *Options) {
+				o.Request.Image = "image-registry.openshift-image-registry.svc.cluster.local/shared/train@sha256:" + strings.Repeat("a", 64)
+			}, "image", Blocked},
+		{"refused, with a Secret", []string{"get imagestreams/layers"}, true, func(o *Options) {
+			o.Request.Image, o.Request.Cluster.Image.PullSecret = other, "mine"
+		}, "image", Warning},
+		{"asked in that namespace only", []string{"get imagestreams/layers", "create subjectaccessreviews"}, true,
+			func(o *Options) { o.Request.Image = other }, "image", Blocked},
+		{"not answered, and the step may not", []string{"get imagestreams/layers", "create subjectaccessreviews",
+			"create localsubjectaccessreviews"}, true,
+			func(o *Options) { o.Request.Image = other }, "image", Warning},
+		{"not answered on a laptop", []string{"get imagestreams/layers", "create subjectaccessreviews", "create localsubjectaccessreviews"},
+			false,
+			func(o *Options) { o.Request.Image = other }, "image", Unknown},
+		{"the steps", []string{"get imagestreams/layers"}, true, func(o *Options) { o.Request.StepsImage = other }, "steps image", Blocked},
+		{"a base", []string{"get imagestreams/layers"}, true, func(o *Options) { o.Flavour, o.Request.Cluster.Image.Base = "cpu", other },
+			"base image", Blocked},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w, file := cairo(t)
+			w.forbidden = test.forbidden
+			report := w.examine(file, Auto, func(d *Deps, o *Options) {
+				d.Clients.InCluster = test.inCluster
+				test.change(o)
+			})
+			for _, check := range report.Checks {
+				if check.Object != test.object || !strings.Contains(check.Seen, "namespace shared") {
+					continue
+				}
+				wants := test.want != OK
+				if check.Status != test.want || (check.Reason == fail.ImageUnavailable) != (test.want == Blocked || check.Reason != "") ||
+					wants != (check.Next == grant+file.Cluster.Namespace+" -n shared") {
+					t.Errorf("got %+v, want %s, and the right as the next step: %t", check, test.want, wants)
+				}
+				return
+			}
+			t.Errorf("no check of %s in:\n%s", test.object, print(report))
+		})
+	}
+	w, file := cairo(t)
+	own := strings.Replace(other, "/shared/", "/"+file.Cluster.Namespace+"/", 1)
+	report := w.examine(file, Auto, func(_ *Deps, o *Options) { o.Request.Image = own })
+	if text := print(report); strings.Contains(text, "image-puller") || strings.Contains(text, "is an image of namespace") {
+		t.Errorf("an image of the run's own namespace is examined too:\n%s", text)
+	}
+}

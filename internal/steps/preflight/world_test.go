@@ -96,6 +96,14 @@ func (w *world) deps(file cluster.File) Deps {
 		review.Status.Allowed = w.allowed(review.Spec.User, review.Spec.ResourceAttributes)
 		return true, review, nil
 	})
+	client.PrependReactor("create", "subjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if slices.Contains(w.forbidden, "create subjectaccessreviews") {
+			return false, nil, nil
+		}
+		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
+		review.Status.Allowed = w.allowed(review.Spec.User, review.Spec.ResourceAttributes)
+		return true, review, nil
+	})
 	client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: stepsUser}}}, nil
 	})

@@ -60,6 +60,7 @@ releases all of them and names the cause.`,
 	mode := step.NewResult(cmd, "mode", "how the nodes talk: tcp or rdma")
 	why := step.NewResult(cmd, "why", "reason for the mode, if this step decided it")
 	storage := step.NewResult(cmd, "storage", "rwx or volumeClaimTemplates")
+	caches := step.NewResult(cmd, "caches", "why Hugging Face's caches are on the nodes' own storage; empty if they are on the claim")
 	nodes := step.NewResult(cmd, "nodes", "number of nodes")
 	imageDigest := step.NewResult(cmd, "image-digest", "the training image by digest")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -75,7 +76,8 @@ releases all of them and names the cause.`,
 		if err != nil {
 			return err
 		}
-		return errors.Join(environment.Write(result.Name), mode.Write(string(result.Mode)), why.Write(result.Why), storage.Write(string(result.Storage)),
+		return errors.Join(environment.Write(result.Name), mode.Write(string(result.Mode)), why.Write(result.Why),
+			storage.Write(string(result.Storage)), caches.Write(result.Caches),
 			nodes.Write(strconv.Itoa(result.Nodes)), imageDigest.Write(result.ImageDigest))
 	}
 	return cmd

@@ -44,8 +44,10 @@ type provisioner struct {
 	request objects.Request
 	// why is the reason for the mode, if this step decided it.
 	why string
-	log *slog.Logger
-	now func() time.Time
+	// caches is why caches are on the nodes' own storage, "" if they are on the claim.
+	caches string
+	log    *slog.Logger
+	now    func() time.Time
 }
 
 // Options are the requested environment, and the time for it.
@@ -86,7 +88,9 @@ type Result struct {
 	// Why is the reason for the mode, empty if it was given.
 	Why     string
 	Storage cluster.StorageMode
-	Nodes   int
+	// Caches is why caches are on the nodes' own storage, "" if they are on the claim.
+	Caches string
+	Nodes  int
 	// ImageDigest is the training image by digest.
 	ImageDigest string
 	Services    []agent.ServiceStatus
@@ -268,8 +272,9 @@ func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result
 		return Result{}, usable, err
 	}
 	return Result{
-		Name: p.request.Name, Mode: p.request.Mode, Why: p.why, Storage: p.request.Storage, Nodes: p.request.Nodes, ImageDigest: digest(pods, p.request.Image),
-		Services: p.waitServices(ctx, credentials),
+		Name: p.request.Name, Mode: p.request.Mode, Why: p.why, Storage: p.request.Storage, Caches: p.caches, Nodes: p.request.Nodes,
+		ImageDigest: digest(pods, p.request.Image),
+		Services:    p.waitServices(ctx, credentials),
 	}, usable, nil
 }
 

@@ -142,7 +142,7 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 		r.Tree = cmp.Or(r.Tree, task.Results["tree"])
 		r.Image = cmp.Or(r.Image, task.Results["image-digest"])
 		r.Mode, r.ModeReason = cmp.Or(task.Results["mode"], r.Mode), cmp.Or(task.Results["why"], r.ModeReason)
-		r.Storage = cmp.Or(r.Storage, task.Results["storage"])
+		r.Storage, r.Caches = cmp.Or(r.Storage, task.Results["storage"]), cmp.Or(r.Caches, task.Results["caches"])
 		if metrics := task.Results["metrics"]; json.Valid([]byte(metrics)) {
 			r.Metrics = json.RawMessage(metrics)
 		}

@@ -240,6 +240,7 @@ func storages(scheme *runtime.Scheme, etcd generic.RESTOptionsGetter, config Con
 			"imagestreams":        withNames{streamStore, []string{"is"}},
 			"imagestreams/status": statusREST{store: &streamStatus},
 			"imagestreamtags":     tagREST{images: clients.Images, TableConvertor: imageStreamTagTable()},
+			"imagestreamimports":  importREST{kube: clients.Kube},
 			"images":              imageStore,
 		},
 	}, nil

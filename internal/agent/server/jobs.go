@@ -98,7 +98,7 @@ func (js *jobs) start(id string, spec agent.JobSpec) (status agent.JobStatus, ma
 	for _, path := range js.config.removeLocks() {
 		js.log.Info("Removed the lock of an extension of torch that no process compiles.", "path", path)
 	}
-	j, err := startJob(js.log, status, l, js.config.Host)
+	j, err := startJob(js.log, status, l, js.config)
 	if err != nil {
 		return status, false, err
 	}

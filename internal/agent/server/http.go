@@ -310,6 +310,9 @@ func (s *Server) switchTree(w http.ResponseWriter, r *http.Request, request agen
 		if _, err := s.trees.Collect(keep, s.jobs.pinned); err != nil {
 			s.log.Warn("Old trees stay.", "error", err)
 		}
+		if err := s.jobs.collectVenvs(); err != nil {
+			s.log.Warn("Old virtual environments stay.", "error", err)
+		}
 	})
 	return answer(w, agent.TreeState{Hash: hash(r)})
 }

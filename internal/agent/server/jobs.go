@@ -33,6 +33,8 @@ type jobs struct {
 
 	mu   sync.Mutex
 	live map[string]*job
+	// python is what the image's Python is, nil until a job asks.
+	python []byte
 }
 
 // openJobs marks jobs that an earlier container left running.
@@ -82,7 +84,11 @@ func (js *jobs) start(id string, spec agent.JobSpec) (status agent.JobStatus, ma
 		if dir, err = js.trees.Path(spec.Tree); err != nil {
 			return status, false, fail.Advise(fail.Becausef(fail.SyncFailed, "starting job %s: tree %s on node %d: %w", id, spec.Tree, js.config.Node, err), "sync the repository again")
 		}
-		venv = js.trees.Venv(spec.Tree)
+		if spec.Script != js.config.Program { // which makes virtual environments
+			if venv, err = js.venv(js.trees.Venv(spec.Tree)); err != nil {
+				return status, false, err
+			}
+		}
 	}
 	recordDir := filepath.Join(js.config.Paths.runs(), id, agent.AttemptFolder(spec.Attempt()))
 	l, err := js.config.plan(id, spec, dir, venv, recordDir)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/venv"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // leaves is the script of a program that leaves a process: without the job's variables, in a session of its own.
@@ -143,5 +145,32 @@ with open(name + "0", "wb") as file:
 	}
 	if _, err := os.Stat(marker); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the dump ran code: %v", err)
+	}
+}
+
+// A job uses the virtual environment that was made for its node's Python, and does not run without it.
+func TestJobFindsItsVenv(t *testing.T) {
+	n := newNode(t)
+	hash := n.sync("content")
+	base := filepath.Join(n.Config.Paths.Workspace, ".mlenv", "venvs", strings.Repeat("1", 64))
+	if _, err := n.Client.SwitchTree(t.Context(), hash, agent.Switch{Venv: base}); err != nil {
+		t.Fatal(err)
+	}
+	n.script("show.sh", `[ -e "$VIRTUAL_ENV/.complete" ] && python3 -c "import sys; sys.exit(sys.prefix != '$VIRTUAL_ENV')"`)
+	spec := command("show.sh")
+	spec.Tree, spec.Script = hash, filepath.Join(n.Config.Paths.Workspace, "show.sh")
+	if _, err := n.Client.StartJob(t.Context(), "without", spec); fail.ReasonOf(err) != fail.SyncFailed || !strings.Contains(fail.NextOf(err), "sync") {
+		t.Errorf("without requirements: %v, want SyncFailed", err)
+	}
+	requirements := filepath.Join(t.TempDir(), "requirements.txt")
+	if err := os.WriteFile(requirements, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var output strings.Builder
+	if err := venv.Make(base, requirements, &output, &output); err != nil {
+		t.Fatalf("%v\n%s", err, output.String())
+	}
+	if status := n.run("with", spec); status.State != agent.Exited || status.Launcher != (agent.Exit{}) {
+		t.Errorf("%s, %+v: the ranks do not use their virtual environment", status.State, status.Launcher)
 	}
 }

@@ -71,14 +71,38 @@ func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.Pip
 	// A caller that is interrupted now must get the run to cancel it.
 	creating, done := context.WithTimeout(context.WithoutCancel(ctx), createTime)
 	defer done()
-	made, err := clients.Tekton.TektonV1().PipelineRuns(wanted.Namespace).Create(creating, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
-	if apierrors.IsAlreadyExists(err) && request.Name != "" {
-		return adopt(creating, clients, wanted)
-	}
-	if err != nil {
+	return create(creating, clients, wanted)
+}
+
+// createPause is the time between two attempts to create a run.
+const createPause = time.Second
+
+// create creates a run, or finds the one that an earlier attempt has created without an answer, or another caller with the same
+// request. Only a run with a name can be found.
+func create(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) (*v1.PipelineRun, error) {
+	runs := clients.Tekton.TektonV1().PipelineRuns(wanted.Namespace)
+	for {
+		made, err := runs.Create(ctx, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
+		switch {
+		case err == nil:
+			return made, nil
+		case apierrors.IsAlreadyExists(err) && wanted.Name != "":
+			return adopt(ctx, clients, wanted)
+		case wanted.Name != "" && kube.Transient(err) && pause(ctx, createPause):
+			continue
+		}
 		return nil, kube.Problem(fmt.Errorf("starting pipeline %s/%s: %w", wanted.Namespace, Pipeline, err))
 	}
-	return made, nil
+}
+
+// pause waits; it is false once ctx is done.
+func pause(ctx context.Context, duration time.Duration) bool {
+	select {
+	case <-time.After(duration):
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // Restart deletes a run of which no step has run and starts it again under its name. The request is that of Start. Errors:

@@ -36,7 +36,13 @@ func files(args []string, stdin io.Reader, stdout io.Writer) error {
 		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
 			return fmt.Errorf("reading the list of requested files: %w", err)
 		}
-		return tree.WriteContents(ctx, stdout, rest[0], wanted.Manifest, wanted.Missing)
+		return tree.WriteRest(ctx, stdout, rest[0], wanted.Manifest, wanted.Missing, wanted.From)
+	case command == "page" && len(rest) == 1:
+		var wanted agent.PageRequest
+		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
+			return fmt.Errorf("reading which files are to be listed: %w", err)
+		}
+		return pageFiles(ctx, rest[0], wanted, stdout)
 	case command == "missing" && len(rest) == 1:
 		return landFiles(ctx, rest[0], stdin, stdout, false)
 	case command == "land" && len(rest) == 1:
@@ -119,26 +125,50 @@ func landFiles(ctx context.Context, dir string, stdin io.Reader, stdout io.Write
 }
 
 func listFiles(ctx context.Context, dir string, paths []string, stdout io.Writer) error {
-	var found agent.FileListing
-	var present []string
-	for _, path := range paths {
-		if !filepath.IsLocal(path) {
-			return fmt.Errorf("path %q: want one in the folder", path)
-		}
-		switch _, err := os.Lstat(filepath.Join(dir, path)); {
-		case errors.Is(err, os.ErrNotExist):
-			found.Absent = append(found.Absent, path)
-		case err != nil:
-			return err
-		default:
-			present = append(present, path)
-		}
+	present, absent, err := look(dir, paths)
+	if err != nil {
+		return err
 	}
+	found := agent.FileListing{Absent: absent}
 	if len(present) > 0 {
-		var err error
 		if found.Manifest, err = tree.Scan(ctx, dir, tree.Only(present)); err != nil {
 			return err
 		}
 	}
 	return json.NewEncoder(stdout).Encode(found)
+}
+
+// pageFiles is listFiles for connections that may last only so long.
+func pageFiles(ctx context.Context, dir string, wanted agent.PageRequest, stdout io.Writer) error {
+	present, absent, err := look(dir, wanted.Paths)
+	if err != nil {
+		return err
+	}
+	found := agent.FilePage{Absent: absent}
+	if len(present) > 0 {
+		end := time.Now().Add(time.Duration(wanted.Seconds * float64(time.Second)))
+		found.Page, err = tree.ScanPage(ctx, dir, tree.Only(present), wanted.From, func() bool { return time.Now().After(end) })
+		if err != nil {
+			return err
+		}
+	}
+	return json.NewEncoder(stdout).Encode(found)
+}
+
+// look sorts paths of the folder into those that exist and those that do not.
+func look(dir string, paths []string) (present, absent []string, err error) {
+	for _, path := range paths {
+		if !filepath.IsLocal(path) {
+			return nil, nil, fmt.Errorf("path %q: want one in the folder", path)
+		}
+		switch _, err := os.Lstat(filepath.Join(dir, path)); {
+		case errors.Is(err, os.ErrNotExist):
+			absent = append(absent, path)
+		case err != nil:
+			return nil, nil, err
+		default:
+			present = append(present, path)
+		}
+	}
+	return present, absent, nil
 }

@@ -46,7 +46,8 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
                                  --sys-root=DIR reads another sysfs
   mlenv-agent files hold         keep a pod for file transfers until SIGTERM or half an hour without one
   mlenv-agent files list DIR PATH...  print the files with their hashes
-  mlenv-agent files send DIR     print the contents that stdin lists
+  mlenv-agent files page DIR     print a part of the list that stdin describes
+  mlenv-agent files send DIR     print the contents that stdin lists, or the rest of them
   mlenv-agent files missing DIR  print the missing contents of the manifest on stdin
   mlenv-agent files land DIR     write the contents that follow the manifest on stdin, verified
   mlenv-agent files download DIR write the contents of the URLs on stdin, verified

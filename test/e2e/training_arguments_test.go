@@ -63,7 +63,7 @@ func argumentsArrive(u trainer) {
 // printed checks what e2e/arguments.sh has printed.
 func (e ending) printed(arguments []string, variable string) {
 	e.Helper()
-	log := e.kubectl("logs", e.tasks["train"].Pod, "--container=step-train")
+	log := e.log("train")
 	var want []string
 	for _, argument := range arguments {
 		want = append(want, fmt.Sprintf("argument %s.", base64.StdEncoding.EncodeToString([]byte(argument))))

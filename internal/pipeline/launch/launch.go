@@ -32,8 +32,8 @@ const (
 type Request struct {
 	// Pipeline is what Installed returns.
 	Pipeline *v1.Pipeline
-	// Name of the PipelineRun. Start adopts an existing run of that name that has the same request. With "" the API
-	// server creates a name from the pipeline's name.
+	// Name of the PipelineRun. Start adopts an existing run of that name that has the same request. With "" Start chooses a
+	// new name.
 	Name string
 	// Values of the params by their names: one for a string, any number for an array.
 	Values map[string][]string
@@ -56,6 +56,9 @@ func NewName() string {
 // Start creates the PipelineRun, unless Params refuses the values. Before, it waits until the account of the steps has its pull
 // secrets. If ctx ends during the creation, Start still creates and returns the run. Errors: InvalidInput, PermissionDenied.
 func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.PipelineRun, error) {
+	if request.Name == "" { // by a name that the API server chose, a run without an answer could not be found
+		request.Name = NewName()
+	}
 	wanted, err := request.pipelineRun()
 	if err != nil {
 		return nil, err

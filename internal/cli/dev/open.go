@@ -41,8 +41,8 @@ func openCommand() *cobra.Command {
 		Use:   "open vscode|jupyter|tensorboard",
 		Short: "Open a service of a kept environment in the browser",
 		Long: `Open VS Code, Jupyter or TensorBoard, which mlenv up --services starts on node 0, in the browser: through its Route, or
-else through a port of this machine that mlenv forwards until Ctrl-C, under a host name that only this environment has. mlenv prints the address and the command that shows
-the password or token.
+else through a port of this machine that mlenv forwards until Ctrl-C, under a host name that only this environment has.
+mlenv prints the address and the command that shows the password or token.
 
 Exit code 0: done; 1: the service does not run, or cannot be reached; 2: wrong usage.`,
 		Example: `  mlenv open vscode

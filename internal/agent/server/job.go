@@ -43,8 +43,8 @@ type job struct {
 	arrived sync.Map
 	// unread are the ranks whose stacks py-spy could not read, aborted those of them that were made to print them at their end.
 	unread, aborted sync.Map
-	// own are the programs that the agent itself runs for the job; extensions is where torch compiles its extensions; flightDump and flightPipe are the beginnings of the
-	// names of their dumps and pipes.
+	// own are the programs that the agent itself runs for the job; extensions is where torch compiles its extensions; flightDump and
+	// flightPipe are the beginnings of the names of the ranks' dumps and pipes.
 	own                                ownPrograms
 	extensions, flightDump, flightPipe string
 	// scratch is a folder of the container for temporary files of the job, "" for none.

@@ -37,8 +37,8 @@ type processes struct {
 	over bool
 }
 
-// members are the descendants of the supervisor and of the keepers, and the processes that carry the job's record in their environment: each
-// finds what the other misses, processes that cleared their environment or whose supervisor was killed.
+// members are the descendants of the supervisor and of the keepers, and the processes that carry the job's record in their
+// environment: each finds what the other misses, processes that cleared their environment or whose supervisor was killed.
 func (p *processes) members() []int {
 	job, node := []byte("\x00"+rank.RunDirVariable+"="+p.record+"\x00"), []byte("\x00"+rank.NodeVariable+"="+strconv.Itoa(p.node)+"\x00")
 	supervisor := int(p.supervisor.Load())

@@ -89,7 +89,8 @@ func itemsOf(folder string) (items []item, err error) {
 		if entry.Type() != os.ModeSymlink || !linkName.MatchString(name) {
 			continue
 		}
-		if target, err := os.Readlink(filepath.Join(folder, entry.Name())); err == nil && strings.HasPrefix(target, name+".") && folderName.MatchString(target) {
+		target, err := os.Readlink(filepath.Join(folder, entry.Name()))
+		if err == nil && strings.HasPrefix(target, name+".") && folderName.MatchString(target) {
 			linked[target] = true
 			add(entry.Name(), target)
 		}

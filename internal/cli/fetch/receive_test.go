@@ -141,7 +141,7 @@ func TestFetchNoticesAChange(t *testing.T) {
 		if b.commands["send"] == 1 {
 			file, err := os.OpenFile(filepath.Join(claim, "model.bin"), os.O_WRONLY, 0)
 			if err == nil {
-				_, err = file.WriteAt([]byte("another step"), 100)
+				_, err = file.WriteAt([]byte("another step"), tree.LargeFile) // what has not come yet
 				file.Close()
 			}
 			if err != nil {

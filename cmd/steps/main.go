@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path"
 
@@ -21,5 +22,6 @@ func main() {
 	}
 	var command *cobra.Command
 	command, os.Args = steps.Pick(os.Args)
+	os.Args = steps.Exact(context.Background(), command, os.Args)
 	step.Main(command)
 }

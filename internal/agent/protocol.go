@@ -631,6 +631,11 @@ func (n Network) Validate() error {
 // FileListing is what mlenv-agent files list prints, JSON.
 type FileListing struct {
 	Manifest tree.Manifest `json:"manifest"`
+	Looked
+}
+
+// Looked is what a listing has besides the files.
+type Looked struct {
 	// Absent are the paths that do not exist.
 	Absent []string `json:"absent,omitempty"`
 	// Near has the names in the innermost folder that exists on the way to an absent path, by that path. Their number is bounded.
@@ -645,10 +650,26 @@ type Near struct {
 	Names  []string `json:"names,omitempty"`
 }
 
-// FileRequest is the input of mlenv-agent files send, JSON. Its output is that of tree.WriteContents.
+// PageRequest is the input of mlenv-agent files page, JSON.
+type PageRequest struct {
+	Paths []string    `json:"paths"`
+	From  tree.Cursor `json:"from"`
+	// Seconds is how long the answer may take, about.
+	Seconds float64 `json:"seconds"`
+}
+
+// FilePage is what mlenv-agent files page prints, JSON.
+type FilePage struct {
+	tree.Page
+	Looked
+}
+
+// FileRequest is the input of mlenv-agent files send, JSON. Its output is that of tree.WriteRest.
 type FileRequest struct {
 	Manifest tree.Manifest `json:"manifest"`
 	Missing  []tree.Digest `json:"missing"`
+	// From is how much of a content the reader has already, in bytes.
+	From map[tree.Digest]int64 `json:"from,omitempty"`
 }
 
 // Download is one file for mlenv-agent files download, which reads a list of them, JSON.

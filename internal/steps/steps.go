@@ -2,8 +2,10 @@
 package steps
 
 import (
+	"context"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -21,7 +23,27 @@ import (
 
 // All are the commands of the steps and of the reaper, sorted by name.
 func All() []*cobra.Command {
-	return []*cobra.Command{buildimage.Command(mldevenv.Images()), checkfabric.Command(), preflight.Command(), provision.Command(), reaper.Command(), syncrepo.Command(), teardown.Command(), train.Command()}
+	reading := []*cobra.Command{buildimage.Command(mldevenv.Images()), syncrepo.Command(), train.Command()}
+	for _, command := range reading {
+		command.Flags().String(taskRunFlag, "", "the step's TaskRun, whose params replace the arguments, which Tekton and the kubelet may have changed")
+		command.Flags().String(runParamsFlag, "", "params, separated by commas, whose values the PipelineRun has under the same name")
+	}
+	all := slices.Concat(reading,
+		[]*cobra.Command{checkfabric.Command(), preflight.Command(), provision.Command(), reaper.Command(), teardown.Command()})
+	slices.SortFunc(all, func(a, b *cobra.Command) int { return strings.Compare(a.Name(), b.Name()) })
+	return all
+}
+
+// Exact returns the arguments of a step, the program's name first, with the values that its params were given. If they cannot be
+// read, the command fails with that error.
+func Exact(ctx context.Context, command *cobra.Command, args []string) []string {
+	given, err := exact(ctx, command.Name(), args[1:], connect)
+	if err != nil {
+		command.Args = cobra.ArbitraryArgs
+		command.RunE = func(*cobra.Command, []string) error { return err }
+		return args
+	}
+	return append(args[:1:1], given...)
 }
 
 // Pick chooses the step that a command line means: by the name under which the program was called, else by the first argument.

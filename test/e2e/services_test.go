@@ -78,8 +78,9 @@ func (d *desk) provision(flags ...string) string {
 // credentials reads the passwords and tokens with the commands that provision printed.
 func (d *desk) credentials(log string) {
 	d.Helper()
+	host := objects.NamesOf(objects.DefaultName).LocalHost("", d.namespace)
 	d.mustContain(log, "Services on node 0 are reached by: kubectl port-forward service/ml-dev-env 8080 8888 6006 -n "+d.namespace,
-		"code-server: http://localhost:8080/ with the password", "jupyter: http://localhost:8888/lab with the token", "tensorboard: http://localhost:6006/ with the token")
+		"code-server: http://"+host+":8080/ with the password", "jupyter: http://"+host+":8888/lab with the token", "tensorboard: http://"+host+":6006/ with the token")
 	d.secrets = map[string]string{}
 	for _, s := range agent.Services() {
 		command := fmt.Sprintf(`get secret ml-dev-env-services -n %s -o go-template='{{index .data "%s" | base64decode}}'`, d.namespace, s.Key)

@@ -193,6 +193,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"hangs", 1, hangs},
 		{"out-of-memory", 1, outOfMemory},
 		{"secret", 1, envSecret},
+		{"arguments", 1, argumentsArrive},
 		{"wrong-commit", 1, wrongCommit},
 		{"script-missing", 1, scriptMissing},
 		{"mistakes-at-once", 1, mistakesAtOnce},

@@ -56,7 +56,7 @@ func downloadOne(ctx context.Context, root *os.Root, one agent.Download, silence
 			return 0, "", err
 		}
 	}
-	half := filepath.Join(folder, tree.Partial+base)
+	half := filepath.Join(folder, tree.PartialName(base))
 	file, err := claimfile.OpenFileIn(root, half, os.O_CREATE|os.O_RDWR, 0o666)
 	if err != nil {
 		return 0, "", err

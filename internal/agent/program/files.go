@@ -40,7 +40,13 @@ func files(args []string, stdin io.Reader, stdout io.Writer) error {
 		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
 			return fmt.Errorf("reading the list of requested files: %w", err)
 		}
-		return tree.WriteContents(ctx, stdout, rest[0], wanted.Manifest, wanted.Missing)
+		return tree.WriteRest(ctx, stdout, rest[0], wanted.Manifest, wanted.Missing, wanted.From)
+	case command == "page" && len(rest) == 1:
+		var wanted agent.PageRequest
+		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
+			return fmt.Errorf("reading which files are to be listed: %w", err)
+		}
+		return pageFiles(ctx, rest[0], wanted, stdout)
 	case command == "missing" && len(rest) == 1:
 		return landFiles(ctx, rest[0], stdin, stdout, false)
 	case command == "land" && len(rest) == 1:
@@ -124,40 +130,79 @@ func landFiles(ctx context.Context, dir string, stdin io.Reader, stdout io.Write
 
 // listFiles prints an agent.FileListing of the paths. Of working directories of jobs it lists what the jobs wrote.
 func listFiles(ctx context.Context, dir string, paths []string, stdout io.Writer) error {
-	var found agent.FileListing
-	var present []string
-	work := workFilter{dir: dir, laid: map[string]treestore.Laid{}}
-	for _, path := range paths {
-		if !filepath.IsLocal(path) {
-			return fmt.Errorf("path %q: want one in the folder", path)
-		}
-		_, err := os.Lstat(filepath.Join(dir, path))
-		switch {
-		case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ENOTDIR), err == nil && work.laidThere(path):
-			found.Absent = append(found.Absent, path)
-		case err != nil:
-			return err
-		default:
-			present = append(present, path)
-		}
+	looked, err := look(dir, paths)
+	if err != nil {
+		return err
 	}
-	if len(present) > 0 {
-		m, err := tree.Scan(ctx, dir, tree.Only(present).Except(work.leavesOut))
+	var found agent.FileListing
+	if len(looked.present) > 0 {
+		if found.Manifest, err = tree.Scan(ctx, dir, looked.files()); err != nil {
+			return err
+		}
+		found.Manifest.Entries = slices.DeleteFunc(found.Manifest.Entries, looked.work.isTreeFolder)
+	}
+	found.Looked = looked.result()
+	return json.NewEncoder(stdout).Encode(found)
+}
+
+// pageFiles is listFiles for connections that may last only so long.
+func pageFiles(ctx context.Context, dir string, wanted agent.PageRequest, stdout io.Writer) error {
+	looked, err := look(dir, wanted.Paths)
+	if err != nil {
+		return err
+	}
+	var found agent.FilePage
+	if len(looked.present) > 0 {
+		end := time.Now().Add(time.Duration(wanted.Seconds * float64(time.Second)))
+		found.Page, err = tree.ScanPage(ctx, dir, looked.files(), wanted.From, func() bool { return time.Now().After(end) })
 		if err != nil {
 			return err
 		}
-		found.Manifest.Entries = slices.DeleteFunc(m.Entries, work.isTreeFolder)
+		found.Entries = slices.DeleteFunc(found.Entries, looked.work.isTreeFolder)
 	}
-	found.LeftOut = work.leftOut
-	for _, path := range found.Absent {
-		if found.Near == nil {
-			found.Near = map[string]agent.Near{}
-		}
-		if len(found.Near) < mostNear {
-			found.Near[path] = near(dir, path, &work)
-		}
-	}
+	found.Looked = looked.result()
 	return json.NewEncoder(stdout).Encode(found)
+}
+
+// looked are paths of a folder: those that exist, and those that do not.
+type looked struct {
+	dir             string
+	present, absent []string
+	work            workFilter
+}
+
+func look(dir string, paths []string) (l looked, err error) {
+	l = looked{dir: dir, work: workFilter{dir: dir, laid: map[string]treestore.Laid{}}}
+	for _, path := range paths {
+		if !filepath.IsLocal(path) {
+			return l, fmt.Errorf("path %q: want one in the folder", path)
+		}
+		_, err := os.Lstat(filepath.Join(dir, path))
+		switch {
+		case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ENOTDIR), err == nil && l.work.laidThere(path):
+			l.absent = append(l.absent, path)
+		case err != nil:
+			return l, err
+		default:
+			l.present = append(l.present, path)
+		}
+	}
+	return l, nil
+}
+
+// files are those to list.
+func (l *looked) files() *tree.Ignore { return tree.Only(l.present).Except(l.work.leavesOut) }
+
+// result is valid after the files were listed.
+func (l *looked) result() agent.Looked {
+	result := agent.Looked{Absent: l.absent, LeftOut: l.work.leftOut}
+	for _, path := range l.absent[:min(len(l.absent), mostNear)] {
+		if result.Near == nil {
+			result.Near = map[string]agent.Near{}
+		}
+		result.Near[path] = near(l.dir, path, &l.work)
+	}
+	return result
 }
 
 // Bounds of what a listing has of absent paths and of files that are left out.

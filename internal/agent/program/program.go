@@ -22,6 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/venv"
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
@@ -39,14 +40,15 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
   mlenv-agent traced -- COMMAND  let the agent read the stacks of a rank, and become it (rank does)
   mlenv-agent exec [COMMAND]     run a command, or a shell, with the environment of jobs;
                                  --shell=ID before it lets the agent end an abandoned shell
-  mlenv-agent venv DIR FILE      create a virtual environment with the requirements of a file
+  mlenv-agent venv DIR FILE      create the virtual environment DIR-PYTHON with the requirements of a file
   mlenv-agent rdma [FLAGS]       print the RDMA devices of this container and their problems;
                                  --check prints a line and sets the exit code, --json prints the facts,
                                  --sys-root=DIR reads another sysfs
   mlenv-agent files hold         keep a pod for file transfers until SIGTERM or half an hour without one
   mlenv-agent files list DIR PATH...  print the files with their hashes
   mlenv-agent files remove DIR PATH...  delete files and folders
-  mlenv-agent files send DIR     print the contents that stdin lists
+  mlenv-agent files page DIR     print a part of the list that stdin describes
+  mlenv-agent files send DIR     print the contents that stdin lists, or the rest of them
   mlenv-agent files missing DIR  print the missing contents of the manifest on stdin
   mlenv-agent files land DIR     write the contents that follow the manifest on stdin, verified
   mlenv-agent files download DIR write the contents of the URLs on stdin, verified
@@ -85,7 +87,7 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 	case command == "exec":
 		err = execute(environ, rest)
 	case command == "venv" && len(rest) == 2:
-		err = makeVenv(rest[0], rest[1], stdout, stderr)
+		err = venv.Make(rest[0], rest[1], stdout, stderr)
 	case command == "files" && len(rest) > 0:
 		err = files(rest, os.Stdin, stdout)
 	case command == "rdma":

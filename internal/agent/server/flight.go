@@ -84,15 +84,16 @@ func (j *job) collectives(ctx context.Context, live []agent.RankStatus) map[int]
 
 // readDumps reads dumps, which are complete after the time, and copies them into the record. ranks are those that write them.
 func (j *job) readDumps(ctx context.Context, complete time.Duration, ranks map[string]int) map[int][]agent.Collective {
-	python, err := agent.FindProgram("python3", j.path)
+	python, err := agent.FindProgram("python3", j.own.path)
 	if len(ranks) == 0 || err != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, complete+spyTime)
 	defer cancel()
 	var found map[string][]agent.Collective
-	args := append([]string{"-c", readFlight, fmt.Sprint(complete.Seconds())}, slices.Sorted(maps.Keys(ranks))...)
-	if err := runJSON(ctx, &found, python, args...); err != nil {
+	// Isolated, so that no file of the job's is imported.
+	args := append([]string{"-I", "-S", "-c", readFlight, fmt.Sprint(complete.Seconds())}, slices.Sorted(maps.Keys(ranks))...)
+	if err := j.runJSON(ctx, &found, python, args...); err != nil {
 		j.log.Warn("Reading the dumps of torch's flight recorder failed.", "error", err)
 	}
 	all := map[int][]agent.Collective{}

@@ -49,7 +49,7 @@ pickle.dump({"version": "2.4", "pg_config": {"0": {"name": "0", "desc": "default
 			t.Fatalf("%v: %s", err, out)
 		}
 		var found map[string][]agent.Collective
-		if err := runJSON(t.Context(), &found, "python3", "-c", readFlight, "1", dump); err != nil {
+		if err := aJob(t).runJSON(t.Context(), &found, "python3", "-I", "-S", "-c", readFlight, "1", dump); err != nil {
 			t.Fatal(err)
 		}
 		tc.want.ID, tc.want.Group, tc.want.Ranks = "0", "default_pg", []int{0, 1}

@@ -319,6 +319,9 @@ func (s *Server) switchTree(w http.ResponseWriter, r *http.Request, request agen
 		if _, collectErr := s.trees.Collect(keep, pinned); err != nil || collectErr != nil {
 			s.log.Warn("Old trees stay.", "error", errors.Join(err, collectErr))
 		}
+		if err := s.jobs.collectVenvs(); err != nil {
+			s.log.Warn("Old virtual environments stay.", "error", err)
+		}
 	})
 	return answer(w, agent.TreeState{Hash: hash(r)})
 }

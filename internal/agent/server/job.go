@@ -43,9 +43,10 @@ type job struct {
 	arrived sync.Map
 	// unread are the ranks whose stacks py-spy could not read, aborted those of them that were made to print them at their end.
 	unread, aborted sync.Map
-	// path is PATH of the ranks, extensions where torch compiles its extensions; flightDump and flightPipe are the beginnings of the
-	// names of their dumps and pipes.
-	path, extensions, flightDump, flightPipe string
+	// own are the programs that the agent itself runs for the job; extensions is where torch compiles its extensions; flightDump and
+	// flightPipe are the beginnings of the names of the ranks' dumps and pipes.
+	own                                ownPrograms
+	extensions, flightDump, flightPipe string
 	// scratch is a folder of the container for temporary files of the job, "" for none.
 	scratch string
 	// alive ends, by end, when no process is left and the status is written.
@@ -58,7 +59,7 @@ type job struct {
 	status agent.JobStatus
 }
 
-func startJob(log *slog.Logger, status agent.JobStatus, l launch, host func(node int) string) (*job, error) {
+func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config) (*job, error) {
 	scratch, err := os.MkdirTemp("", "mlenv-job-*")
 	if err == nil { // torch ends a rank that cannot make its pipe
 		recordFlight(l.env, scratch)
@@ -69,8 +70,8 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch, host func(node
 		// The ranks have the agent's limits and capabilities.
 		nccl:      newNCCLLogs(dir, status.Node, rdma.ReadMemlock(os.DirFS("/"))), //nolint:forbidigo // it reads /proc, which is the kernel's
 		processes: &processes{record: status.Record, node: status.Node},
-		path:      l.env["PATH"], extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]), flightPipe: l.env[flightPipe],
-		scratch: scratch, status: status, peers: &peers{spec: status.Spec, node: status.Node, host: host}, left: make(chan struct{}),
+		own:       config.ownPrograms(), extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]), flightPipe: l.env[flightPipe],
+		scratch: scratch, status: status, peers: &peers{spec: status.Spec, node: status.Node, host: config.Host}, left: make(chan struct{}),
 	}
 	j.alive, j.end = context.WithCancel(context.Background())
 	// The record is watched before anything can write into it.
@@ -214,6 +215,7 @@ func (j *job) wait(supervisor *exec.Cmd, result *os.File) {
 		j.log.Warn(err.Error())
 	}
 	j.updateNCCL()
+	j.processes.close()
 	j.finish(exit)
 }
 

@@ -31,6 +31,9 @@ type jobs struct {
 	// cleaning are the jobs that have not left their working directories.
 	cleaning sync.WaitGroup
 
+	// python is what the image's Python is, nil until a job asks; starting guards it.
+	python []byte
+
 	// mu guards live and ending, which is true when no job may start any more.
 	mu     sync.Mutex
 	live   map[string]*job
@@ -127,7 +130,7 @@ func (js *jobs) launch(id string, spec agent.JobSpec, folder jobFolder) (*job, e
 	if js.ending {
 		return nil, fail.Becausef(fail.AgentUnreachable, "starting job %s: the container of node %d is ending", id, js.config.Node)
 	}
-	j, err := startJob(js.log, status, l, js.config.Host)
+	j, err := startJob(js.log, status, l, js.config)
 	if err != nil {
 		return nil, err
 	}

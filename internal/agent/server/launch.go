@@ -30,6 +30,8 @@ type launch struct {
 	args []string
 	env  map[string]string
 	dir  string
+	// keep runs a program of the image before the ranks: the job's packages may run code in it, which must not outlive the job.
+	keep func(context.Context, *exec.Cmd) (agent.Exit, error)
 }
 
 // plan makes the launch of a job on this node.
@@ -69,6 +71,9 @@ func (c Config) plan(id string, spec agent.JobSpec, folder jobFolder, recorded s
 	python, err := agent.FindProgram("python3", l.env["PATH"])
 	if err != nil && (spec.Launcher != agent.Command || agent.IsPython(spec.Script)) {
 		return l, fail.Becausef(fail.ContainerFailed, "starting the job: the training image has no python3 in PATH (%s)", l.env["PATH"])
+	}
+	l.keep = func(ctx context.Context, command *exec.Cmd) (agent.Exit, error) {
+		return (&processes{record: recorded, node: c.Node}).keep(ctx, c.Program, command)
 	}
 	process, err := l.process(spec, python)
 	if err != nil {
@@ -164,10 +169,9 @@ func (l launch) module(spec agent.JobSpec, module, python string) ([]string, err
 	const missing, patience = 3, 30 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	find := exec.CommandContext(ctx, python, "-c", findModule, module)
+	find := exec.Command(python, "-c", findModule, module)
 	find.Dir, find.Env = l.dir, agent.Environ(l.env)
-	var exit *exec.ExitError
-	if err := find.Run(); errors.As(err, &exit) && exit.ExitCode() == missing {
+	if exit, err := l.keep(ctx, find); err == nil && exit.Code == missing {
 		return nil, fail.Advise(fail.Becausef(fail.ScriptNotFound, "starting the job: Python finds no module %s; the tree has %s", module,
 			tree.Nearby(tree.Names(l.dir), agent.ModuleFiles(module)[0])),
 			"name the module from the top of the repository; for packages in another folder, such as src, set PYTHONPATH=src for the ranks")
@@ -181,9 +185,17 @@ const scriptAt = 2
 // debug makes one rank wait for a debugger, and the others for that rank.
 func (c Config) debug(spec agent.JobSpec, python string, l launch) error {
 	if slices.Contains(spec.Ranks(c.Node), *spec.DebugRank) {
+		const patience = time.Minute
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		var output boundedOutput
 		find := exec.Command(python, "-c", "import debugpy")
-		find.Dir, find.Env = l.dir, agent.Environ(l.env)
-		if output, err := find.CombinedOutput(); err != nil {
+		find.Dir, find.Env, find.Stdout, find.Stderr = l.dir, agent.Environ(l.env), &output, &output
+		exit, err := l.keep(ctx, find)
+		if err == nil && exit != (agent.Exit{}) {
+			err = fmt.Errorf("exit code %d", exit.Code)
+		}
+		if err != nil {
 			return fail.Advise(fail.Becausef(fail.InvalidInput, "starting the job: rank %d cannot wait for a debugger: %s has no debugpy: %w: %s", *spec.DebugRank, python, err, output),
 				"add debugpy to the requirements file that the param requirements names, or to the image")
 		}

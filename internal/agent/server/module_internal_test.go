@@ -48,7 +48,7 @@ func TestModuleForm(t *testing.T) {
 	python := python(t)
 	for launcher, local := range map[agent.Launcher]string{agent.DeepSpeed: "4", agent.DeepSpeedLauncher: "4", agent.Torchrun: "",
 		agent.TorchrunLauncher: "", agent.Command: ""} {
-		c := Config{Nodes: 1, Program: "/agent", Environ: []string{"PATH=" + filepath.Dir(python), "PYTHONPATH=/opt/lib",
+		c := Config{Nodes: 1, Program: os.Args[0], Environ: []string{"PATH=" + filepath.Dir(python), "PYTHONPATH=/opt/lib",
 			"HOME=" + os.Getenv("HOME")}, Guest: true}
 		l, err := c.plan("id", agent.JobSpec{Launcher: launcher, Script: "-m pkg.main", Args: []string{"--lr=1"}, Nodes: 1, RanksPerNode: 2},
 			jobFolder{dir: dir}, "/record")
@@ -56,7 +56,7 @@ func TestModuleForm(t *testing.T) {
 			t.Errorf("%s: %v", launcher, err)
 			continue
 		}
-		if want := []string{"/agent", "rank", "--", python, "-u", "-m", "pkg.main", "--lr=1"}; len(l.args) < len(want) ||
+		if want := []string{os.Args[0], "rank", "--", python, "-u", "-m", "pkg.main", "--lr=1"}; len(l.args) < len(want) ||
 			!slices.Equal(l.args[len(l.args)-len(want):], want) {
 			t.Errorf("%s: got %q, want it to end with %q", launcher, l.args, want)
 		}
@@ -87,7 +87,7 @@ func TestModulesThatExist(t *testing.T) {
 		{"-m train.py", "", "the tree has no folder train, but "},
 		{"-m no_such_package.main", "", "the tree has "},
 	} {
-		c := Config{Nodes: 1, Program: "/agent", Environ: []string{"PATH=" + filepath.Dir(interpreter), "HOME=" + os.Getenv("HOME"),
+		c := Config{Nodes: 1, Program: os.Args[0], Environ: []string{"PATH=" + filepath.Dir(interpreter), "HOME=" + os.Getenv("HOME"),
 			"PYTHONPATH=" + test.pythonPath}, Guest: true}
 		spec := agent.JobSpec{Launcher: agent.Torchrun, Script: test.script, Nodes: 1, RanksPerNode: 2}
 		l, err := c.plan("id", spec, jobFolder{dir: dir}, "/record")

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -29,18 +30,23 @@ type processes struct {
 	node   int
 	// supervisor is the process above them, 0 if there is none.
 	supervisor atomic.Int64
+
+	mu sync.Mutex
+	// kept are the keepers of the agent's own programs. over refuses others.
+	kept map[int]bool
+	over bool
 }
 
-// members are the descendants of the supervisor, and the processes that carry the job's record in their environment: each
-// finds what the other misses, processes that cleared their environment or whose supervisor was killed.
+// members are the descendants of the supervisor and of the keepers, and the processes that carry the job's record in their
+// environment: each finds what the other misses, processes that cleared their environment or whose supervisor was killed.
 func (p *processes) members() []int {
 	job, node := []byte("\x00"+rank.RunDirVariable+"="+p.record+"\x00"), []byte("\x00"+rank.NodeVariable+"="+strconv.Itoa(p.node)+"\x00")
 	supervisor := int(p.supervisor.Load())
-	all := processTable()
-	below := descendants(all, supervisor)
+	all, keepers := processTable(), p.keepers()
+	below := descendants(all, append(keepers, supervisor)...)
 	var pids []int
 	for _, process := range all {
-		if process.dead || process.pid == supervisor || process.pid == os.Getpid() {
+		if process.dead || process.pid == supervisor || process.pid == os.Getpid() || slices.Contains(keepers, process.pid) {
 			continue
 		}
 		environ := environOf(process.pid)
@@ -60,16 +66,13 @@ func environOf(pid int) []byte {
 // proc is the path of a file of a process.
 func proc(pid int, file string) string { return fmt.Sprintf("/proc/%d/%s", pid, file) }
 
-// descendants of a process, none of process 0.
-func descendants(all []process, of int) map[int]bool {
-	if of == 0 {
-		return nil
-	}
+// descendants of processes, none of process 0.
+func descendants(all []process, of ...int) map[int]bool {
 	below := map[int]bool{}
 	for found := true; found; {
 		found = false
 		for _, process := range all {
-			if !below[process.pid] && (process.parent == of || below[process.parent]) {
+			if !below[process.pid] && process.parent != 0 && (slices.Contains(of, process.parent) || below[process.parent]) {
 				below[process.pid], found = true, true
 			}
 		}

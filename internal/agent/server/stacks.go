@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -51,9 +52,8 @@ func (s *Server) stacks(w http.ResponseWriter, r *http.Request) error {
 			live = append(live, rank)
 		}
 	}
-	spy, err := agent.FindProgram(agent.PySpy, j.path+":"+filepath.Join(s.config.Paths.Home, "bin"))
-	if err != nil {
-		err = errors.New("neither the training image nor the agent's has py-spy")
+	if _, err = os.Stat(j.own.spy); err != nil {
+		err = errors.New("the agent's image has no py-spy")
 	}
 	all = make([]agent.RankActivity, len(live))
 	turns := make(chan struct{}, spies)
@@ -62,7 +62,7 @@ func (s *Server) stacks(w http.ResponseWriter, r *http.Request) error {
 	group.Go(func() { collectives = j.collectives(r.Context(), live) })
 	for i, rank := range live {
 		group.Go(func() {
-			all[i] = j.activity(r.Context(), rank, spy, err, turns)
+			all[i] = j.activity(r.Context(), rank, err, turns)
 		})
 	}
 	group.Wait()
@@ -73,7 +73,7 @@ func (s *Server) stacks(w http.ResponseWriter, r *http.Request) error {
 }
 
 // activity is what one rank does. spyErr is why there is no py-spy.
-func (j *job) activity(ctx context.Context, rank agent.RankStatus, spy string, spyErr error, turns chan struct{}) agent.RankActivity {
+func (j *job) activity(ctx context.Context, rank agent.RankStatus, spyErr error, turns chan struct{}) agent.RankActivity {
 	began := time.Now()
 	pid, tree := pythonOf(rank.PID)
 	ownBefore, childrenBefore, ioBefore := used(pid, tree)
@@ -83,7 +83,7 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spy string, s
 	err := spyErr
 	if err == nil {
 		turns <- struct{}{}
-		threads, err = dump(ctx, spy, pid)
+		threads, err = j.dump(ctx, pid)
 		<-turns
 	}
 	if err != nil {
@@ -199,23 +199,39 @@ type pythonThread struct {
 // dump asks py-spy for the stacks of a process. py-spy reads its memory without stopping it: it cannot stop a process that a
 // signal has stopped, and if it is killed while it has stopped one, that one stays so. A process that runs meanwhile may
 // change under its eyes, so it tries again.
-func dump(ctx context.Context, spy string, pid int) (threads []pythonThread, err error) {
+func (j *job) dump(ctx context.Context, pid int) (threads []pythonThread, err error) {
 	ctx, cancel := context.WithTimeout(ctx, spyTime)
 	defer cancel()
 	for range 3 {
-		if err = runJSON(ctx, &threads, spy, "dump", "--nonblocking", "--full-filenames", "--json", "--pid", strconv.Itoa(pid)); err == nil {
+		if err = j.runJSON(ctx, &threads, j.own.spy, "dump", "--nonblocking", "--full-filenames", "--json", "--pid", strconv.Itoa(pid)); err == nil {
 			return threads, nil
 		}
 	}
 	return nil, err
 }
 
-// runJSON runs a program, and decodes what it prints.
-func runJSON(ctx context.Context, value any, program string, args ...string) error {
+// ownPrograms are those that the agent itself runs for a job, by their paths: what a rank can change must not choose them.
+type ownPrograms struct {
+	// agent is the agent's own program, the keeper of the others.
+	agent, spy string
+	// path is PATH of the container.
+	path string
+}
+
+func (c Config) ownPrograms() ownPrograms {
+	path, _ := agent.Variable(c.Environ, "PATH")
+	return ownPrograms{agent: c.Program, spy: filepath.Join(c.Paths.Home, "bin", agent.PySpy), path: path}
+}
+
+// runJSON runs a program under the job's keeper, and decodes what it prints.
+func (j *job) runJSON(ctx context.Context, value any, program string, args ...string) error {
 	var output, problem boundedOutput
-	command := exec.CommandContext(ctx, program, args...)
-	command.Stdout, command.Stderr, command.WaitDelay = &output, &problem, time.Second
-	err := command.Run()
+	command := exec.Command(program, args...)
+	command.Stdout, command.Stderr = &output, &problem
+	exit, err := j.processes.keep(ctx, j.own.agent, command)
+	if err == nil && exit != (agent.Exit{}) {
+		err = fmt.Errorf("it ended with exit code %d %s", exit.Code, cmp.Or(exit.Signal, exit.Error))
+	}
 	if err == nil {
 		err = json.Unmarshal(output, value)
 	}

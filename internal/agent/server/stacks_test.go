@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
 // started starts a job that keeps running, and returns its rank once the rank has printed.
@@ -41,17 +40,19 @@ func (n *node) printed(id, text string) agent.RankStatus {
 
 func TestStacks(t *testing.T) {
 	for _, tc := range []struct {
-		name, path string
-		want       string
+		name string
+		has  bool
+		want string
 	}{
-		{"with py-spy", agenttest.PySpy(t), "all_reduce"},
-		{"without", os.Getenv("PATH"), ""},
+		{"with py-spy", true, "all_reduce"},
+		{"without", false, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := newNode(t)
-			spec := command("live.sh")
-			spec.Env = map[string]string{"PATH": tc.path}
-			rank := n.started("job", spec)
+			if tc.has {
+				n.PySpy()
+			}
+			rank := n.started("job", command("live.sh"))
 			if err := syscall.Kill(rank.PID, syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}

@@ -47,6 +47,9 @@ func (js *jobs) enter(id string, spec agent.JobSpec) (f jobFolder, err error) {
 		return jobFolder{dir: f.dir, shared: true}, nil
 	}
 	if err == nil {
+		if f.venv, err = js.venv(js.trees.Venv(spec.Tree)); err != nil {
+			return f, err
+		}
 		if err := js.trees.Sweep(); err != nil {
 			js.log.Warn("Files of trees stay in working directories of ended jobs.", "error", err)
 		}
@@ -56,7 +59,6 @@ func (js *jobs) enter(id string, spec agent.JobSpec) (f jobFolder, err error) {
 		err = fail.Becausef(fail.SyncFailed, "starting job %s: tree %s on node %d: %w", id, spec.Tree, js.config.Node, err)
 		return f, fail.Advise(err, "sync the repository again")
 	}
-	f.venv = js.trees.Venv(spec.Tree)
 	if spec.Env[agent.ResumeVariable] != "" {
 		for _, job := range js.earlier(id, spec.Series(id)) {
 			f.earlier = append(f.earlier, js.trees.WorkDir(job))

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,6 +41,13 @@ func newGate(service agent.Service, token, address, authorization string) *gate 
 			if authorization != "" {
 				r.Out.Header.Set("Authorization", authorization)
 			}
+		},
+		// A program sets no session of a gate.
+		ModifyResponse: func(r *http.Response) error {
+			r.Header["Set-Cookie"] = slices.DeleteFunc(r.Header["Set-Cookie"], func(line string) bool {
+				return strings.HasPrefix(strings.TrimSpace(line), cookiePrefix)
+			})
+			return nil
 		},
 		// Streams are not buffered.
 		FlushInterval: -1,
@@ -128,7 +136,10 @@ func (g *gate) refuse(w http.ResponseWriter, r *http.Request, why string) {
 	_ = page.Execute(w, map[string]string{"Service": g.service.Name, "Why": why, "Path": loginPath}) // the reader is gone
 }
 
-func (g *gate) cookie() string { return "mlenv-" + g.service.Name }
+// cookiePrefix begins the names of the cookies of all services of all environments.
+const cookiePrefix = "mlenv-"
+
+func (g *gate) cookie() string { return cookiePrefix + g.service.Name }
 
 // session is the cookie's value: it proves that its owner had the token, and becomes invalid with another token.
 func (g *gate) session() string {
@@ -137,9 +148,9 @@ func (g *gate) session() string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
+// hasCookie looks at all cookies of that name, because a page of another environment may have set one for a parent domain.
 func (g *gate) hasCookie(r *http.Request) bool {
-	cookie, err := r.Cookie(g.cookie())
-	return err == nil && same(cookie.Value, g.session())
+	return slices.ContainsFunc(r.CookiesNamed(g.cookie()), func(cookie *http.Cookie) bool { return same(cookie.Value, g.session()) })
 }
 
 // hasHeader checks the header of programs: Bearer, or token as Jupyter's clients send it.
@@ -148,12 +159,12 @@ func (g *gate) hasHeader(r *http.Request) bool {
 	return (strings.EqualFold(kind, "Bearer") || strings.EqualFold(kind, "token")) && same(value, g.token)
 }
 
-// withoutOurs removes what is for the gate alone.
+// withoutOurs removes what is for gates alone: sessions of other services, and of other environments under the same host name, too.
 func (g *gate) withoutOurs(r *http.Request) {
 	var others []string
 	for part := range strings.SplitSeq(strings.Join(r.Header["Cookie"], ";"), ";") {
 		part = strings.TrimSpace(part)
-		if name, _, _ := strings.Cut(part, "="); part != "" && name != g.cookie() {
+		if name, _, _ := strings.Cut(part, "="); part != "" && !strings.HasPrefix(strings.TrimSpace(name), cookiePrefix) {
 			others = append(others, part)
 		}
 	}

@@ -98,6 +98,35 @@ func TestGateByTokenInTheAddress(t *testing.T) {
 	}
 }
 
+// A browser sends the cookies of a host to all of its ports, so the sessions of other services and environments come along.
+func TestGatePassesNoSession(t *testing.T) {
+	front := behindGate(t, func(w http.ResponseWriter, r *http.Request) {
+		http.SetCookie(w, &http.Cookie{Name: "mlenv-jupyter", Value: "forged"})
+		http.SetCookie(w, &http.Cookie{Name: "theirs", Value: "2"})
+		echo(w, r)
+	})
+	client := browser(t)
+	visit(t, client, front.URL+"/?token="+token)
+	where, _ := url.Parse(front.URL)
+	client.Jar.SetCookies(where, []*http.Cookie{{Name: "mlenv-jupyter", Value: "session"}, {Name: "mlenv-x", Value: "1"}, {Name: "theirs", Value: "1"}})
+	got := visit(t, client, front.URL+"/x")
+	if got.body != `GET /x cookies "theirs=1" authorization "token inner"` {
+		t.Errorf("the program gets %q, want their cookie only", got.body)
+	}
+	if set := got.Cookies(); len(set) != 1 || set[0].Name != "theirs" {
+		t.Errorf("the program sets %v, want their cookie only", set)
+	}
+	// Another page has set one of the same name.
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, front.URL+"/y", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Cookie", "mlenv-tensorboard=forged")
+	if got := send(t, client, request); got.StatusCode != http.StatusOK {
+		t.Errorf("with a forged session before the right one: %s", got.Status)
+	}
+}
+
 func TestGateCookie(t *testing.T) {
 	front := behindGate(t, echo)
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}

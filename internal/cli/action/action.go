@@ -3,6 +3,7 @@
 package action
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -62,13 +64,19 @@ func (a *action) run(ctx context.Context, s settings) error {
 	// The name is stored before the run exists: this process can be killed at any time, and the step after it cancels
 	// the run by its name.
 	name := launch.NewName()
-	if err := a.remember(name); err != nil {
+	if err := a.remember(name, false); err != nil {
 		return err
 	}
 	started, err := launch.Start(ctx, a.clients, launch.Request{
 		Pipeline: pipeline, Name: name, ServiceAccount: s.account, Values: valuesOf(pipeline, s.params), Annotations: a.origin(),
 	})
+	if err != nil && !kube.Transient(err) { // an answer, that the run was not created
+		return errors.Join(err, a.forget())
+	}
 	if err != nil {
+		return err
+	}
+	if err := a.remember(name, true); err != nil {
 		return err
 	}
 	a.gh.Infof("PipelineRun %s/%s started.", started.Namespace, started.Name)
@@ -104,8 +112,8 @@ func (a *action) follow(ctx context.Context, of *tekton.PipelineRun) error {
 	case ctx.Err() != nil:
 		outcome, err = a.cancel(context.WithoutCancel(ctx), of)
 	case err != nil:
-		// A run that cannot be followed would hold its GPUs unseen.
-		err = errors.Join(err, launch.Cancel(ctx, a.clients, of))
+		// A run that cannot be followed would hold its GPUs unseen. The step after this one waits for its end.
+		err = errors.Join(err, a.order(ctx, of))
 	}
 	a.log.close()
 	if err != nil {
@@ -122,11 +130,26 @@ func (a *action) ended(outcome launch.Outcome) error {
 	return a.report(outcome)
 }
 
+// lookPause is the time between two attempts of a request.
+const lookPause = 2 * time.Second
+
+// order cancels a run, and does not wait for its end. It tries again while the API server is away, for as long as GitHub allows.
+func (a *action) order(ctx context.Context, of *tekton.PipelineRun) error {
+	ctx, done := context.WithTimeout(ctx, cancelTime)
+	defer done()
+	var problem error
+	err := wait.PollUntilContextCancel(ctx, lookPause, true, func(ctx context.Context) (bool, error) {
+		problem = launch.Cancel(ctx, a.clients, of)
+		return !kube.Transient(problem), nil
+	})
+	return cmp.Or(problem, err)
+}
+
 // cancel cancels a run and waits until its finally tasks have ended.
 func (a *action) cancel(ctx context.Context, of *tekton.PipelineRun) (launch.Outcome, error) {
 	ctx, done := context.WithTimeout(ctx, cancelTime)
 	defer done()
-	if err := launch.Cancel(ctx, a.clients, of); err != nil {
+	if err := a.order(ctx, of); err != nil {
 		return launch.Outcome{}, err
 	}
 	a.log.close()
@@ -176,19 +199,20 @@ func (a *action) report(o launch.Outcome) error {
 	return nil
 }
 
-// end cancels the run that a cancelled step has left, because GitHub kills that step after ten seconds. It does nothing
-// if there is none, or if it was reported already.
+// end cancels the run that the step before has left: GitHub kills a cancelled step after ten seconds, the answer to a creation may
+// be lost, and a run that could not be followed may not have been cancelled either. It does nothing if there is none, or if it was
+// reported already.
 func (a *action) end(ctx context.Context) error {
-	name, err := a.storedName()
+	name, created, err := a.stored()
 	if err != nil || name == "" {
 		return err
 	}
-	of, err := a.clients.Tekton.TektonV1().PipelineRuns(a.clients.Namespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return a.forget() // it was never created, or was deleted
-	}
+	of, err := a.find(ctx, name, created)
 	if err != nil {
-		return kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", a.clients.Namespace, name, err))
+		return err
+	}
+	if of == nil {
+		return a.forget() // it was never created, or was deleted
 	}
 	outcome, err := a.cancel(ctx, of)
 	if err != nil {
@@ -197,15 +221,45 @@ func (a *action) end(ctx context.Context) error {
 	if err := a.ended(outcome); !step.Printed(err) {
 		return err
 	}
-	return nil // the job is cancelled anyway
+	return nil // the step before has failed the job
+}
+
+// commitTime is how long a request without an answer may take to create the run: as long as the API server works on one.
+const commitTime = time.Minute
+
+// find looks for a run by its name, nil if there is none. One whose creation was not answered may still come.
+func (a *action) find(ctx context.Context, name string, created bool) (*tekton.PipelineRun, error) {
+	ctx, done := context.WithTimeout(ctx, cancelTime)
+	defer done()
+	began := time.Now()
+	var of *tekton.PipelineRun
+	var problem error
+	err := wait.PollUntilContextCancel(ctx, lookPause, true, func(ctx context.Context) (bool, error) {
+		of, problem = a.clients.Tekton.TektonV1().PipelineRuns(a.clients.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(problem) {
+			of, problem = nil, nil
+			return created || time.Since(began) >= commitTime, nil
+		}
+		return !kube.Transient(problem), nil
+	})
+	if err = cmp.Or(problem, err); err != nil {
+		return nil, kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", a.clients.Namespace, name, err))
+	}
+	return of, nil
 }
 
 // stateFile passes the run's name to the next step: the outputs of a killed step are lost.
 func (a *action) stateFile() string { return filepath.Join(a.getenv("RUNNER_TEMP"), "mlenv-run") }
 
-func (a *action) remember(name string) error {
+// createdMark follows the name of a run whose creation the API server has confirmed.
+const createdMark = " created"
+
+func (a *action) remember(name string, created bool) error {
 	if a.getenv("RUNNER_TEMP") == "" {
 		return nil
+	}
+	if created {
+		name += createdMark
 	}
 	if err := os.WriteFile(a.stateFile(), []byte(name), 0o600); err != nil {
 		return fail.Becausef(fail.Internal, "storing the name of the run: %w", err)
@@ -213,13 +267,14 @@ func (a *action) remember(name string) error {
 	return nil
 }
 
-// storedName is the name of a run that may still be in progress, "" for none.
-func (a *action) storedName() (string, error) {
-	name, err := os.ReadFile(a.stateFile())
+// stored is the name of a run that may still be in progress, "" for none, and whether its creation was confirmed.
+func (a *action) stored() (name string, created bool, err error) {
+	content, err := os.ReadFile(a.stateFile())
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
+		return "", false, nil
 	}
-	return string(name), err
+	name, created = strings.CutSuffix(string(content), createdMark)
+	return name, created, err
 }
 
 func (a *action) forget() error {

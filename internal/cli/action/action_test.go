@@ -2,9 +2,13 @@ package action
 
 import (
 	"io/fs"
+	"net"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/sethvargo/go-githubactions"
 	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -39,29 +43,124 @@ func started(t *testing.T) (*action, *tektonfake.Clientset, *strings.Builder) {
 
 // A runner may kill a cancelled step at any point; the step after it cancels the run.
 func TestNameIsStoredBeforeTheRunExists(t *testing.T) {
-	a, client, _ := started(t)
-	stored := ""
-	client.PrependReactor("create", "pipelineruns", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		var err error
-		if stored, err = a.storedName(); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		a, client, _ := started(t)
+		name := ""
+		client.PrependReactor("create", "pipelineruns", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			var created bool
+			var err error
+			if name, created, err = a.stored(); err != nil {
+				t.Error(err)
+			}
+			made := action.(clienttesting.CreateAction).GetObject().(*tekton.PipelineRun)
+			if name == "" || name != made.Name || created {
+				t.Errorf("%q is stored for run %q, created: %v", name, made.Name, created)
+			}
+			return true, nil, apierrors.NewInternalError(os.ErrDeadlineExceeded)
+		})
+		if err := a.run(t.Context(), settings{namespace: "ns"}); err == nil || name == "" {
+			t.Fatalf("got %v, %q; want the API server's error", err, name)
+		}
+		// The API server's answer was lost, and the run does not exist.
+		if err := a.end(t.Context()); err != nil {
 			t.Error(err)
 		}
-		made := action.(clienttesting.CreateAction).GetObject().(*tekton.PipelineRun)
-		if stored == "" || stored != made.Name {
-			t.Errorf("%q is stored for run %q", stored, made.Name)
-		}
-		return true, nil, apierrors.NewInternalError(os.ErrDeadlineExceeded)
+		forgotten(t, a)
 	})
-	if err := a.run(t.Context(), settings{namespace: "ns"}); err == nil || stored == "" {
-		t.Fatalf("got %v, %q; want the API server's error", err, stored)
-	}
-	// The API server's answer was lost, and the run does not exist.
-	if err := a.end(t.Context()); err != nil {
-		t.Error(err)
-	}
+}
+
+func forgotten(t *testing.T, a *action) {
+	t.Helper()
 	if _, err := os.Stat(a.stateFile()); !os.IsNotExist(err) {
 		t.Errorf("the name is still stored: %v, want %v", err, fs.ErrNotExist)
 	}
+}
+
+// lost fails as a connection does that ends before the answer.
+var lost = &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
+
+// ends makes the fake end a run that is cancelled, as the teardown's end does.
+func ends(client *tektonfake.Clientset) {
+	client.PrependReactor("patch", "pipelineruns", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch := action.(clienttesting.PatchAction)
+		kind := schema.GroupVersionResource{Group: "tekton.dev", Version: "v1", Resource: "pipelineruns"}
+		found, err := client.Tracker().Get(kind, patch.GetNamespace(), patch.GetName())
+		if err != nil {
+			return true, nil, err
+		}
+		of := found.(*tekton.PipelineRun).DeepCopy()
+		of.Spec.Status = tekton.PipelineRunSpecStatusCancelledRunFinally
+		of.Status.MarkFailed("Cancelled", "it was cancelled")
+		of.Status.CompletionTime = &metav1.Time{Time: time.Now()}
+		return true, of, client.Tracker().Update(kind, of, patch.GetNamespace())
+	})
+}
+
+// The creation is committed late, and the step never hears of it.
+func TestEndFindsARunWhoseCreationWasNotAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, client, _ := started(t)
+		ends(client)
+		var wanted *tekton.PipelineRun
+		client.PrependReactor("create", "pipelineruns", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			wanted = action.(clienttesting.CreateAction).GetObject().(*tekton.PipelineRun)
+			return true, nil, lost
+		})
+		if err := a.run(t.Context(), settings{namespace: "ns"}); err == nil {
+			t.Fatal("got no error")
+		}
+		time.AfterFunc(commitTime/2, func() {
+			if err := client.Tracker().Add(wanted); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := a.end(t.Context()); err != nil {
+			t.Error(err)
+		}
+		found, err := client.TektonV1().PipelineRuns("ns").Get(t.Context(), wanted.Name, metav1.GetOptions{})
+		if err != nil || !found.IsGracefullyCancelled() {
+			t.Errorf("the run is %v, %v; want it cancelled", found.Spec.Status, err)
+		}
+		forgotten(t, a)
+	})
+}
+
+// The run cannot be followed, and cancelling fails too: the next step cancels it.
+func TestEndCancelsARunThatWasLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, client, _ := started(t)
+		ends(client)
+		broken := true
+		for _, verb := range []string{"list", "patch", "get"} {
+			client.PrependReactor(verb, "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				return broken && action.GetResource().Resource != "pipelines", nil, lost
+			})
+		}
+		if err := a.run(t.Context(), settings{namespace: "ns"}); err == nil {
+			t.Fatal("got no error")
+		}
+		time.AfterFunc(cancelTime/2, func() { broken = false })
+		if err := a.end(t.Context()); err != nil {
+			t.Error(err)
+		}
+		list, err := client.TektonV1().PipelineRuns("ns").List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) != 1 || !list.Items[0].IsGracefullyCancelled() {
+			t.Errorf("the runs are %v, %v; want one that is cancelled", list.Items, err)
+		}
+		forgotten(t, a)
+	})
+}
+
+// A run that was refused does not keep the next step waiting.
+func TestARefusedRunIsForgotten(t *testing.T) {
+	a, client, _ := started(t)
+	client.PrependReactor("create", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pipelineruns"}, "", nil)
+	})
+	if err := a.run(t.Context(), settings{namespace: "ns"}); fail.ReasonOf(err) != fail.PermissionDenied {
+		t.Errorf("got %v, want PermissionDenied", err)
+	}
+	forgotten(t, a)
 }
 
 func TestARunThatCannotBeFollowedIsCancelled(t *testing.T) {

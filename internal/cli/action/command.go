@@ -16,7 +16,7 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "action",
 		Short: "The steps of the GitHub Action",
-		Long: `The steps of action.yml: run starts a run and follows it, end cancels the run of a cancelled job. Both read the
+		Long: `The steps of action.yml: run starts a run and follows it, end cancels a run that it has left. Both read the
 inputs from $` + inputsVariable + `, a JSON object.
 
 Exit code 0: the run succeeded; 1: it failed, or could not be started.`,
@@ -35,6 +35,9 @@ func stepCommand(use, short string, do func(*action, context.Context, settings) 
 		Use: use, Short: short, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			gh := githubactions.New(githubactions.WithWriter(cmd.OutOrStdout()))
+			if name, _, err := (&action{page: page{getenv: os.Getenv}}).stored(); use == "end" && name == "" && err == nil {
+				return nil // the step before has reported everything, also what is wrong with the inputs
+			}
 			a, s, err := begin(gh, os.Getenv)
 			if err == nil {
 				err = do(a, cmd.Context(), s)

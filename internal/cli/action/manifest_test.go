@@ -1,6 +1,7 @@
 package action
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -69,6 +70,11 @@ func TestInputsAreTheParams(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, manifest.Inputs); diff != "" {
 		t.Errorf("the inputs of action.yml (-params +inputs):\n%s", diff)
+	}
+	// A step that fails, is killed or is cancelled may leave a run.
+	last := manifest.Runs.Steps[len(manifest.Runs.Steps)-1]
+	if when, _ := last["if"].(string); !strings.Contains(when, "always()") || !strings.Contains(fmt.Sprint(last["run"]), "action end") {
+		t.Errorf("the last step is %v, if %q; want it to end the run always", last["run"], when)
 	}
 	for _, step := range manifest.Runs.Steps {
 		if run, _ := step["run"].(string); strings.Contains(run, "${{") {

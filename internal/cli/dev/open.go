@@ -41,8 +41,8 @@ func openCommand() *cobra.Command {
 		Use:   "open vscode|jupyter|tensorboard",
 		Short: "Open a service of a kept environment in the browser",
 		Long: `Open VS Code, Jupyter or TensorBoard, which mlenv up --services starts on node 0, in the browser: through its Route, or
-else through a port of this machine that mlenv forwards until Ctrl-C. mlenv prints the address and the command that shows
-the password or token.
+else through a port of this machine that mlenv forwards until Ctrl-C, under a host name that only this environment has.
+mlenv prints the address and the command that shows the password or token.
 
 Exit code 0: done; 1: the service does not run, or cannot be reached; 2: wrong usage.`,
 		Example: `  mlenv open vscode
@@ -90,14 +90,16 @@ func (o *openOptions) run(ctx context.Context, log *slog.Logger) error {
 		o.show(log, "https://"+host+o.service.Path, credential)
 		return nil
 	}
-	pod := objects.NamesOf(o.Environment).PodName(0)
-	port, wait, err := forward(ctx, log, o.service.Port, func(ctx context.Context) (net.Conn, error) {
-		return kube.DialPod(ctx, clients, clients.Namespace, pod, o.service.Port)
-	})
+	names := objects.NamesOf(o.Environment)
+	host := names.LocalHost(clients.Config.Host, clients.Namespace)
+	port, wait, err := serve(ctx, o.service.Port, newPerHost(log, host, func(ctx context.Context) (net.Conn, error) {
+		return kube.DialPod(ctx, clients, clients.Namespace, names.PodName(0), o.service.Port)
+	}))
 	if err != nil {
 		return err
 	}
-	o.show(log, fmt.Sprintf("http://localhost:%d%s", port, o.service.Path), credential)
+	o.show(log, fmt.Sprintf("http://%s:%d%s", host, port, o.service.Path), credential)
+	log.Info("If your browser does not find the name, add it to the hosts file of this machine: 127.0.0.1 "+host, "host", host)
 	log.Info("The port is forwarded until Ctrl-C.")
 	<-ctx.Done()
 	wait()

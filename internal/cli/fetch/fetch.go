@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// attempts is how often Fetch lists files that changed while it fetched them.
+// attempts is how often Fetch lists files that changed while it fetched them, and how often a connection may break without a byte.
 const attempts = 5
 
 // Path is something to fetch: what lies at the first of its places, relative to the claim's top, that exists.
@@ -38,9 +39,10 @@ type Result struct {
 }
 
 // Fetch copies paths of the claim into the folder to. Folders of the claim that are in moved, which has their names here, get these. It
-// verifies every file by its SHA-256 before the file gets its name, and fetches no file that is already here with the same content. A
-// training may write meanwhile: a file that grows is fetched as it was when it was listed; after another change Fetch lists all files
-// again. Errors: UnsafeTree, SyncFailed, PodsNotReady, PermissionDenied.
+// verifies every file by its SHA-256 before the file gets its name, and fetches no file that is already here with the same content. After
+// a broken connection, and in another call, it continues at the byte where it was. A training may write meanwhile: a file that grows is
+// fetched as it was when it was listed; after another change Fetch lists all files again. Errors: UnsafeTree, SyncFailed, PodsNotReady,
+// PermissionDenied.
 func Fetch(
 	ctx context.Context, clients *kube.Clients, claim Claim, paths []Path, moved map[string]string, to string,
 ) (result Result, err error) {
@@ -50,19 +52,21 @@ func Fetch(
 	}
 	defer func() { err = errors.Join(err, p.remove(ctx)) }()
 	fetched := 0
+	known := openMemory(to, claim.Name)
 	for range attempts {
-		result, err = p.fetch(ctx, paths, moved, to)
+		result, err = p.fetch(ctx, paths, moved, to, known)
 		fetched += result.Fetched
 		if fail.ReasonOf(err) != fail.SyncFailed || ctx.Err() != nil {
 			break
 		}
+		known.Files = nil // files have changed
 	}
 	result.Fetched = fetched
 	return result, err
 }
 
-func (p *pod) fetch(ctx context.Context, paths []Path, moved map[string]string, to string) (result Result, err error) {
-	found, err := find(paths, func(places []string) (agent.FileListing, error) { return p.list(ctx, places) })
+func (p *pod) fetch(ctx context.Context, paths []Path, moved map[string]string, to string, known *memory) (result Result, err error) {
+	found, err := find(paths, func(places []string) (agent.FileListing, error) { return p.list(ctx, places, known) })
 	if err != nil {
 		return result, err
 	}
@@ -80,19 +84,23 @@ func (p *pod) fetch(ctx context.Context, paths []Path, moved map[string]string, 
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return result, fmt.Errorf("creating the folder to fetch into: %w", err)
 	}
+	if err := known.save(); err != nil {
+		return result, fmt.Errorf("storing the list of files: %w", err)
+	}
 	landing, err := tree.NewLanding(ctx, to, manifest)
 	if err != nil {
 		return result, err
 	}
 	defer landing.Close()
-	if missing := landing.Missing(); len(missing) > 0 {
-		err = p.send(ctx, found.manifest, missing, landing.Put)
+	if err := landing.Continue(ctx); err != nil {
+		return result, err
 	}
+	err = p.receive(ctx, found.manifest, landing)
 	result.Fetched = landing.Landed()
 	if err != nil {
 		return result, err
 	}
-	return result, landing.Finish()
+	return result, errors.Join(landing.Finish(), known.remove())
 }
 
 // move returns the manifest with one folder under another name. Errors: UnsafeTree if the name is taken.
@@ -114,15 +122,47 @@ func File(ctx context.Context, clients *kube.Clients, claim Claim, path string, 
 		return err
 	}
 	defer func() { err = errors.Join(err, p.remove(ctx)) }()
-	found, err := p.list(ctx, []string{path})
+	found, err := p.list(ctx, []string{path}, &memory{})
 	if err != nil {
 		return err
 	}
 	if len(found.Manifest.Entries) != 1 || found.Manifest.Entries[0].Kind != tree.File {
 		return fail.Becausef(fail.InvalidInput, "looking for %s on claim %s/%s: there is no such file", path, clients.Namespace, claim.Name)
 	}
-	return p.send(ctx, found.Manifest, []tree.Digest{found.Manifest.Entries[0].Content}, func(_ tree.Digest, content io.Reader) error {
-		_, err := io.Copy(out, content)
-		return err
-	})
+	return p.receive(ctx, found.Manifest, newStream(found.Manifest.Entries[0].Content, out))
+}
+
+// stream is a receiver of one content that writes it to a stream.
+type stream struct {
+	digest tree.Digest
+	to     io.Writer
+	part   tree.Begun
+	over   bool
+}
+
+func newStream(digest tree.Digest, to io.Writer) *stream {
+	return &stream{digest: digest, to: to, part: tree.Begun{Sum: sha256.New()}}
+}
+
+func (s *stream) Missing() []tree.Digest {
+	if s.over {
+		return nil
+	}
+	return []tree.Digest{s.digest}
+}
+
+func (s *stream) From() map[tree.Digest]int64 {
+	if s.part.Size == 0 {
+		return nil
+	}
+	return map[tree.Digest]int64{s.digest: s.part.Size}
+}
+
+func (s *stream) Begun(tree.Digest) tree.Begun { return s.part }
+
+func (s *stream) Put(_ tree.Digest, content io.Reader) error {
+	n, err := io.Copy(s.to, content)
+	s.part.Size += n
+	s.over = err == nil
+	return err
 }

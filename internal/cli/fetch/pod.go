@@ -5,7 +5,6 @@ package fetch
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +20,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
-	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
 const (
@@ -56,6 +54,10 @@ func WorkOf(uid string) string { return path.Join(agent.WorkFolder, uid) }
 type pod struct {
 	clients *kube.Clients
 	name    string
+	// run runs a file command of the agent in the pod.
+	run func(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) error
+	// pause is the time before an attempt after a broken connection.
+	pause time.Duration
 }
 
 // open creates the pod and waits until it runs. The caller must remove it.
@@ -81,7 +83,8 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("creating a pod that mounts claim %s/%s: %w", clients.Namespace, claim.Name, err))
 	}
-	p := &pod{clients: clients, name: created.Name}
+	p := &pod{clients: clients, name: created.Name, pause: time.Second}
+	p.run = p.exec
 	if err := p.wait(ctx); err != nil {
 		return nil, errors.Join(err, p.remove(ctx))
 	}
@@ -197,7 +200,7 @@ func (p *pod) remove(ctx context.Context) error {
 	return kube.Deleted("pod "+p.clients.Namespace+"/"+p.name, err)
 }
 
-func (p *pod) run(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) error {
+func (p *pod) exec(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) error {
 	var stderr bytes.Buffer
 	err := kube.Exec{
 		Namespace: p.clients.Namespace, Pod: p.name, Container: container,
@@ -205,43 +208,6 @@ func (p *pod) run(ctx context.Context, stdin io.Reader, stdout io.Writer, args .
 	}.Run(ctx, p.clients)
 	if err != nil && stderr.Len() > 0 {
 		return fmt.Errorf("%s: %w", strings.TrimSpace(stderr.String()), err)
-	}
-	return err
-}
-
-// list lists the files at the paths. Paths without a file are Absent.
-func (p *pod) list(ctx context.Context, paths []string) (found agent.FileListing, err error) {
-	var out bytes.Buffer
-	if err := p.run(ctx, nil, &out, append([]string{"list", agent.Workspace}, paths...)...); err != nil {
-		return found, fmt.Errorf("listing files: %w", err)
-	}
-	if err := json.Unmarshal(out.Bytes(), &found); err != nil {
-		return found, fmt.Errorf("listing files: reading the answer of pod %s: %w", p.name, err)
-	}
-	return found, found.Manifest.Check()
-}
-
-// send has the pod send the missing contents, and calls each with every content, which is verified as it is read.
-func (p *pod) send(ctx context.Context, m tree.Manifest, missing []tree.Digest, each func(tree.Digest, io.Reader) error) error {
-	wanted, err := json.Marshal(agent.FileRequest{Manifest: m, Missing: missing})
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	reader, writer := io.Pipe()
-	sent := make(chan error, 1)
-	go func() {
-		err := p.run(ctx, bytes.NewReader(wanted), writer, "send", agent.Workspace)
-		writer.CloseWithError(err)
-		sent <- err
-	}()
-	err = tree.ReadContents(ctx, reader, m.Sizes(), each)
-	reader.CloseWithError(context.Canceled)
-	cancel()
-	// The reader's error contains the pod's, unless the stream was broken.
-	if failed := <-sent; err != nil && failed != nil && !errors.Is(failed, context.Canceled) && !errors.Is(err, failed) {
-		return fmt.Errorf("%w (%w)", err, failed)
 	}
 	return err
 }

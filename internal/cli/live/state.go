@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -49,6 +48,8 @@ type Job struct {
 	// Fabric is the verdict of check-fabric, "" if it was not measured.
 	Fabric string `json:"fabric,omitempty"`
 	Ranks  []Rank `json:"ranks,omitempty"`
+	// Dropped explains which metrics are not kept, "" for none.
+	Dropped string `json:"-"`
 	// Curve is nil without metrics.
 	Curve *metrics.Curve `json:"-"`
 }
@@ -92,7 +93,8 @@ type training struct {
 	read    int64
 	lines   *lines.Splitter
 	history metrics.History
-	last    map[string]any
+	last    metrics.Last
+	dropped string
 }
 
 func openSource(cmd *cobra.Command, env *envflags.Flags) (*source, error) {
@@ -198,10 +200,10 @@ func askNode(ctx context.Context, client *agent.Client) (n Node, running []agent
 func (s *source) job(ctx context.Context, status agent.JobStatus) Job {
 	m := s.jobs[status.Record] // each attempt has metrics of its own
 	if m == nil {
-		m = &training{last: map[string]any{}}
+		m = &training{}
 		m.lines = metrics.Lines(func(line map[string]any) {
 			m.history.Add(line)
-			maps.Copy(m.last, line)
+			m.dropped = cmp.Or(m.dropped, m.last.Add(line))
 		})
 		var measured fabric.Report
 		if content, err := s.nodes[0].ReadRecord(ctx, status.ID, agent.FabricReport); err == nil && json.Unmarshal(content, &measured) == nil {
@@ -214,7 +216,7 @@ func (s *source) job(ctx context.Context, status agent.JobStatus) Job {
 		m.read += n
 		_ = log.Close()
 	}
-	job := Job{ID: status.ID, Run: status.Spec.Run, Fabric: m.fabric}
+	job := Job{ID: status.ID, Run: status.Spec.Run, Fabric: m.fabric, Dropped: m.dropped}
 	curve := m.history.Curve()
 	if curve == nil {
 		return job
@@ -222,8 +224,8 @@ func (s *source) job(ctx context.Context, status agent.JobStatus) Job {
 	job.Curve = curve
 	last := curve.Points[len(curve.Points)-1]
 	job.Step, job.Rate, job.PerSecond = last.Step, curve.Rate, last.PerSecond
-	job.Steps, _ = metrics.Number(m.last, "steps")
-	job.Loss = m.last["loss"]
+	job.Steps, _ = metrics.Number(m.last.Values(), "steps")
+	job.Loss = m.last.Values()["loss"]
 	if last.StepTime > 0 {
 		job.StepsPerSecond = 1 / last.StepTime.Seconds()
 		job.SecondsLeft = max(0, job.Steps-job.Step) * last.StepTime.Seconds()

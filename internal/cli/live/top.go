@@ -125,6 +125,9 @@ func screen(text string, width, height int) string {
 func (r State) print(out io.Writer) error {
 	for _, job := range r.Jobs {
 		fmt.Fprintln(out, job)
+		if job.Dropped != "" {
+			fmt.Fprintln(out, humanize.OneLine(job.Dropped, 300))
+		}
 	}
 	if len(r.Jobs) == 0 {
 		fmt.Fprintf(out, "No training runs on environment %s.\n", r.Environment)

@@ -223,7 +223,7 @@ func lastMetrics(ctx context.Context, client *agent.Client, job string) json.Raw
 	}
 	defer log.Close()
 	var last map[string]any
-	if _, err := io.Copy(metrics.Lines(func(line map[string]any) { last = line }), log); err != nil || last == nil {
+	if _, err := io.Copy(metrics.Lines(func(line map[string]any) { last = metrics.Bounded(line) }), log); err != nil || last == nil {
 		return nil
 	}
 	text, _ := json.Marshal(last) // it was read as JSON

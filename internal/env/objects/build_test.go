@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/test/kubelet"
 )
 
 func TestNames(t *testing.T) {
@@ -442,5 +445,42 @@ func TestSecrets(t *testing.T) {
 	kept, err := Build(r, LeaseReference(r.Name, "1"), Certificates{})
 	if err != nil || len(kept.Secrets) > 0 {
 		t.Errorf("without certificates: secrets %v, %v; want those of the cluster kept", kept.Secrets, err)
+	}
+}
+
+// The ranks cannot change the agent's programs, and the agent has a folder for what it writes.
+func TestProgramsAreReadOnly(t *testing.T) {
+	spec, container := pod(t, request(t, "barcelona"))
+	mounts := map[string]corev1.VolumeMount{}
+	for _, mount := range container.VolumeMounts {
+		mounts[mount.MountPath] = mount
+	}
+	if bin := mounts[path.Dir(agent.Program)]; !bin.ReadOnly {
+		t.Errorf("the programs are mounted by %+v, want it read-only", bin)
+	}
+	run := mounts[path.Dir(agent.Socket)]
+	if run.Name == "" || run.ReadOnly || run.Name == mounts[path.Dir(agent.Program)].Name {
+		t.Errorf("the agent's own folder is mounted by %+v, want a volume of its own", run)
+	}
+	for at, mount := range mounts {
+		if strings.HasPrefix(path.Dir(agent.Program)+"/", at+"/") && !mount.ReadOnly {
+			t.Errorf("%s, above the programs, is writable", at)
+		}
+	}
+	if install := spec.InitContainers[0].VolumeMounts; len(install) != 1 || install[0].Name != mounts[path.Dir(agent.Program)].Name || install[0].ReadOnly {
+		t.Errorf("the init container mounts %+v, want the programs' volume", install)
+	}
+}
+
+// A proxy's password may have what the kubelet takes for a reference.
+func TestVariablesArriveExactly(t *testing.T) {
+	r := request(t, "cairo")
+	const proxy = "http://user:pa$$(HOME)word@proxy:3128"
+	r.Cluster.Network.Proxy = cluster.Proxy{HTTP: proxy, HTTPS: proxy}
+	_, container := pod(t, r)
+	for _, name := range []string{"HTTP_PROXY", "https_proxy"} {
+		if got := kubelet.Expand(environ(container)[name], map[string]string{"HOME": "/root"}); got != proxy {
+			t.Errorf("%s is %q, want %q", name, got, proxy)
+		}
 	}
 }

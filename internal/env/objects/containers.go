@@ -11,6 +11,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube/literal"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
@@ -26,7 +27,9 @@ const gpuResource = "nvidia.com/gpu"
 
 // Volumes of a node's pod, in addition to the claims.
 const (
+	// agentVolume has the agent's programs, which the ranks cannot change, and runVolume what the agent writes while it runs.
 	agentVolume = "mlenv"
+	runVolume   = "mlenv-run"
 	tlsVolume   = "agent-tls"
 	// servicesVolume exists without services too, so that later ones change no pod.
 	servicesVolume = "services"
@@ -34,18 +37,21 @@ const (
 	caVolume       = "trusted-ca"
 )
 
+// programs is the folder of the agent's programs in a node.
+const programs = agent.Home + "/bin"
+
 // agentContainer has requests and limits because some quotas require them.
 func (b builder) agentContainer() corev1.Container {
 	return corev1.Container{
 		Name:            AgentContainer,
 		Image:           b.StepsImage,
-		Command:         []string{"/mlenv-agent", "install", agent.Home + "/bin"},
+		Command:         []string{"/mlenv-agent", "install", programs},
 		SecurityContext: restricted(),
 		Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
 			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("128Mi")},
 		},
-		VolumeMounts: []corev1.VolumeMount{{Name: agentVolume, MountPath: agent.Home}},
+		VolumeMounts: []corev1.VolumeMount{{Name: agentVolume, MountPath: programs}},
 	}
 }
 
@@ -62,7 +68,8 @@ func (b builder) trainContainer() corev1.Container {
 		StartupProbe:   ready(1, 600),
 		ReadinessProbe: ready(10, 3),
 		VolumeMounts: []corev1.VolumeMount{
-			{Name: agentVolume, MountPath: agent.Home},
+			{Name: agentVolume, MountPath: programs, ReadOnly: true},
+			{Name: runVolume, MountPath: agent.Home + "/run"},
 			{Name: tlsVolume, MountPath: agent.TLS, ReadOnly: true},
 			{Name: servicesVolume, MountPath: agent.ServicesDir, ReadOnly: true},
 			{Name: memoryVolume, MountPath: "/dev/shm"},
@@ -119,6 +126,7 @@ func (b builder) volumes() []corev1.Volume {
 	}
 	volumes := []corev1.Volume{
 		{Name: agentVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: runVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		{Name: tlsVolume, VolumeSource: secret(b.names.ServerSecret)},
 		{Name: servicesVolume, VolumeSource: secret(b.names.ServicesSecret)},
 		// A node's ranks exchange data through it. It counts as the container's memory.
@@ -178,7 +186,7 @@ func (b builder) networkVariables() []corev1.EnvVar {
 func variables(env map[string]string) []corev1.EnvVar {
 	vars := make([]corev1.EnvVar, 0, len(env))
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		vars = append(vars, corev1.EnvVar{Name: name, Value: env[name]})
+		vars = append(vars, corev1.EnvVar{Name: name, Value: literal.Text(env[name])})
 	}
 	return vars
 }
@@ -209,7 +217,7 @@ func (b builder) proxyVariables() (vars []corev1.EnvVar) {
 	for _, v := range []corev1.EnvVar{
 		{Name: "HTTP_PROXY", Value: proxy.HTTP}, {Name: "HTTPS_PROXY", Value: proxy.HTTPS}, {Name: "NO_PROXY", Value: strings.Join(direct, ",")},
 	} {
-		if v.Value != "" {
+		if v.Value = literal.Text(v.Value); v.Value != "" {
 			vars = append(vars, v, corev1.EnvVar{Name: strings.ToLower(v.Name), Value: v.Value})
 		}
 	}

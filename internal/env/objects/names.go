@@ -1,6 +1,8 @@
 package objects
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -103,4 +105,13 @@ func Labels(name string) map[string]string {
 // Selector finds the pods of environment name, and every object of it.
 func Selector(name string) labels.Set {
 	return labels.Set{nameLabel: product, EnvironmentLabel: name}
+}
+
+// LocalHost is the name under which a browser reaches forwarded ports of the environment, and of no other one. Browsers connect names
+// below localhost to their own machine, and keep the cookies of each name apart. cluster is the API server's address, or "".
+func (n Names) LocalHost(cluster, namespace string) string {
+	const most, digits = 50, 8
+	sum := sha256.Sum256([]byte(cluster + "\n" + namespace + "\n" + n.Environment))
+	// One label, because a browser takes environments with a common ending for one site.
+	return strings.TrimRight(n.Environment[:min(most, len(n.Environment))], "-") + "-" + hex.EncodeToString(sum[:])[:digits] + ".localhost"
 }

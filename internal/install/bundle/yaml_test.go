@@ -109,6 +109,7 @@ func TestTasks(t *testing.T) {
 			}
 			results(t, task, step.Args)
 			arraysBehindDashes(t, task, step.Args)
+			flagsAreParams(t, task, step.Args)
 			restricted(t, step)
 			volumes(t, task, step)
 		})
@@ -206,6 +207,47 @@ func arraysBehindDashes(t *testing.T, task *tekton.Task, args []string) {
 	}
 }
 
+// flagsAreParams checks that a flag with the name of a param has its value alone, and that array params are empty by default: a step
+// replaces arguments by the values of params.
+func flagsAreParams(t *testing.T, task *tekton.Task, args []string) {
+	t.Helper()
+	reads := slices.Contains(args, "--task-run=$(context.taskRun.name)")
+	for _, param := range task.Spec.Params {
+		for _, arg := range args {
+			if value, ok := strings.CutPrefix(arg, "--"+param.Name+"="); ok && value != "$(params."+param.Name+")" {
+				t.Errorf("argument %s: want $(params.%s)", arg, param.Name)
+			}
+		}
+		if param.Type == tekton.ParamTypeArray && (param.Default == nil || len(param.Default.ArrayVal) > 0 || !reads) {
+			t.Errorf("array param %s: want no items by default, and a step that reads its TaskRun", param.Name)
+		}
+	}
+}
+
+// runParams checks that a task reads only those values from the PipelineRun that the pipeline passes on as they are, and all arrays.
+func runParams(t *testing.T, call tekton.PipelineTask) {
+	t.Helper()
+	passed := map[string]bool{}
+	named := ""
+	for _, param := range call.Params {
+		passed[param.Name] = param.Value.StringVal == "$(params."+param.Name+")" || slices.Equal(param.Value.ArrayVal, []string{"$(params." + param.Name + "[*])"})
+		if param.Name == "run-params" {
+			named = param.Value.StringVal
+		}
+	}
+	names := strings.FieldsFunc(named, func(r rune) bool { return r == ',' })
+	for _, name := range names {
+		if !passed[name] {
+			t.Errorf("task %s: run-params has %s, which the pipeline does not pass on", call.Name, name)
+		}
+	}
+	for _, param := range call.Params {
+		if param.Value.Type == tekton.ParamTypeArray && !slices.Contains(names, param.Name) {
+			t.Errorf("task %s: run-params lacks the array %s", call.Name, param.Name)
+		}
+	}
+}
+
 // restricted checks what OpenShift's restricted-v2 and Kubernetes' restricted level require.
 func restricted(t *testing.T, step tekton.Step) {
 	t.Helper()
@@ -269,6 +311,7 @@ func TestPipelines(t *testing.T) {
 			}
 			for _, task := range slices.Concat(pipeline.Spec.Tasks, pipeline.Spec.Finally) {
 				calls(t, task, known)
+				runParams(t, task)
 				if task.TaskSpec != nil {
 					t.Errorf("task %s is written into the pipeline; want a reference", task.Name)
 				}

@@ -32,8 +32,8 @@ const (
 type Request struct {
 	// Pipeline is what Installed returns.
 	Pipeline *v1.Pipeline
-	// Name of the PipelineRun. Start adopts an existing run of that name that has the same request. With "" the API
-	// server creates a name from the pipeline's name.
+	// Name of the PipelineRun. Start adopts an existing run of that name that has the same request. With "" Start chooses a
+	// new name.
 	Name string
 	// Values of the params by their names: one for a string, any number for an array.
 	Values map[string][]string
@@ -56,6 +56,9 @@ func NewName() string {
 // Start creates the PipelineRun, unless Params refuses the values. Before, it waits until the account of the steps has its pull
 // secrets. If ctx ends during the creation, Start still creates and returns the run. Errors: InvalidInput, PermissionDenied.
 func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.PipelineRun, error) {
+	if request.Name == "" { // by a name that the API server chose, a run without an answer could not be found
+		request.Name = NewName()
+	}
 	wanted, err := request.pipelineRun()
 	if err != nil {
 		return nil, err
@@ -71,14 +74,38 @@ func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.Pip
 	// A caller that is interrupted now must get the run to cancel it.
 	creating, done := context.WithTimeout(context.WithoutCancel(ctx), createTime)
 	defer done()
-	made, err := clients.Tekton.TektonV1().PipelineRuns(wanted.Namespace).Create(creating, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
-	if apierrors.IsAlreadyExists(err) && request.Name != "" {
-		return adopt(creating, clients, wanted)
-	}
-	if err != nil {
+	return create(creating, clients, wanted)
+}
+
+// createPause is the time between two attempts to create a run.
+const createPause = time.Second
+
+// create creates a run, or finds the one that an earlier attempt has created without an answer, or another caller with the same
+// request. Only a run with a name can be found.
+func create(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) (*v1.PipelineRun, error) {
+	runs := clients.Tekton.TektonV1().PipelineRuns(wanted.Namespace)
+	for {
+		made, err := runs.Create(ctx, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
+		switch {
+		case err == nil:
+			return made, nil
+		case apierrors.IsAlreadyExists(err) && wanted.Name != "":
+			return adopt(ctx, clients, wanted)
+		case wanted.Name != "" && kube.Transient(err) && pause(ctx, createPause):
+			continue
+		}
 		return nil, kube.Problem(fmt.Errorf("starting pipeline %s/%s: %w", wanted.Namespace, Pipeline, err))
 	}
-	return made, nil
+}
+
+// pause waits; it is false once ctx is done.
+func pause(ctx context.Context, duration time.Duration) bool {
+	select {
+	case <-time.After(duration):
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // Restart deletes a run of which no step has run and starts it again under its name. The request is that of Start. Errors:

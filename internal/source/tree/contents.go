@@ -24,6 +24,12 @@ const window = 1 << 20
 // manifest has the sizes, so the reader needs not know the order. A file that changed since the manifest was made is
 // SyncFailed; the stream then has no end, so that no reader takes it for whole.
 func WriteContents(ctx context.Context, w io.Writer, dir string, m Manifest, missing []Digest) error {
+	return WriteRest(ctx, w, dir, m, missing, nil)
+}
+
+// WriteRest is WriteContents without the first bytes of some contents, from of each, which the reader has. Only the reader can check
+// the SHA-256 of those.
+func WriteRest(ctx context.Context, w io.Writer, dir string, m Manifest, missing []Digest, from map[Digest]int64) error {
 	root, err := os.OpenRoot(dir) // no link made meanwhile leads out of it
 	if err != nil {
 		return fail.Becausef(fail.SyncFailed, "sending files: %w", err)
@@ -47,7 +53,7 @@ func WriteContents(ctx context.Context, w io.Writer, dir string, m Manifest, mis
 		if !ok {
 			err = errors.New("no file of the tree has this content")
 		} else {
-			err = writeContent(ctx, z, root, e)
+			err = writeContent(ctx, z, root, e, from[content])
 		}
 		if err != nil {
 			return fail.Becausef(fail.SyncFailed, "sending content %s (%s): %w", content, e.Path, err)
@@ -59,7 +65,7 @@ func WriteContents(ctx context.Context, w io.Writer, dir string, m Manifest, mis
 	return nil
 }
 
-func writeContent(ctx context.Context, w io.Writer, root *os.Root, e Entry) error {
+func writeContent(ctx context.Context, w io.Writer, root *os.Root, e Entry, from int64) error {
 	name, err := Unescape(e.Path)
 	if err != nil {
 		return err
@@ -76,12 +82,18 @@ func writeContent(ctx context.Context, w io.Writer, root *os.Root, e Entry) erro
 		return err
 	}
 	defer file.Close()
+	if from < 0 || from > e.Size {
+		return fmt.Errorf("its byte %d: want one of %d", from, e.Size)
+	}
+	if _, err := file.Seek(from, io.SeekStart); err != nil {
+		return err
+	}
 	// A log that has grown since is sent as it was.
-	content, size, err := sum(ctx, io.TeeReader(io.LimitReader(file, e.Size), w), e.Size)
+	content, size, err := sum(ctx, io.TeeReader(io.LimitReader(file, e.Size-from), w), e.Size)
 	if err != nil {
 		return err
 	}
-	if size != e.Size || content != e.Content {
+	if size != e.Size-from || from == 0 && content != e.Content {
 		return fmt.Errorf("the file changed since it was scanned: want %d bytes and their SHA-256", e.Size)
 	}
 	return nil
@@ -91,6 +103,20 @@ func writeContent(ctx context.Context, w io.Writer, root *os.Root, e Entry) erro
 // io.EOF only if size and SHA-256 are right; ReadContents verifies what each leaves unread. A stream that is broken
 // or cut off, repeats a content, or has one that is not in sizes is SyncFailed.
 func ReadContents(ctx context.Context, r io.Reader, sizes map[Digest]int64, each func(Digest, io.Reader) error) error {
+	return ReadRest(ctx, r, sizes, nil, each)
+}
+
+// Begun is the part of a content that the reader has: its size, and its SHA-256 so far, which ReadRest continues.
+type Begun struct {
+	Size int64
+	Sum  hash.Hash
+}
+
+// ErrDamaged is a content with another SHA-256.
+var ErrDamaged = errors.New("the content was damaged on its way")
+
+// ReadRest is ReadContents of what WriteRest sends. begun returns the part of a content that the reader has; nil means no parts.
+func ReadRest(ctx context.Context, r io.Reader, sizes map[Digest]int64, begun func(Digest) Begun, each func(Digest, io.Reader) error) error {
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
 	if err != nil {
 		return fail.Becausef(fail.SyncFailed, "receiving files: %w", err)
@@ -111,6 +137,10 @@ func ReadContents(ctx context.Context, r io.Reader, sizes map[Digest]int64, each
 		}
 		delete(due, want)
 		content := &content{Reader: contextReader{ctx, z}, left: size, sum: sha256.New(), want: want}
+		if begun != nil {
+			part := begun(want)
+			content.left, content.sum = size-part.Size, part.Sum
+		}
 		err := each(want, content)
 		if err == nil {
 			_, err = io.Copy(io.Discard, content)
@@ -131,7 +161,7 @@ type content struct {
 func (c *content) Read(p []byte) (int, error) {
 	if c.left == 0 {
 		if got := DigestOf(c.sum); got != c.want {
-			return 0, fmt.Errorf("its bytes have SHA-256 %s: the content was damaged on its way", got)
+			return 0, fmt.Errorf("its bytes have SHA-256 %s: %w", got, ErrDamaged)
 		}
 		return 0, io.EOF
 	}

@@ -201,7 +201,7 @@ func TestContentsDoNotBlock(t *testing.T) {
 				return err
 			}
 			defer l.Close()
-			if err := syscall.Mkfifo(filepath.Join(to, Partial+"a"), 0o600); err != nil {
+			if err := syscall.Mkfifo(filepath.Join(to, Partial+string(m.Entries[0].Content)), 0o600); err != nil {
 				t.Error(err)
 			}
 			return l.Put(m.Entries[0].Content, strings.NewReader("content"))

@@ -2,18 +2,31 @@ package tree
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
 // Partial is the prefix of the name of a file that is not complete yet.
 const Partial = ".mlenv-partial-"
+
+// PartialName is the name of a file while it is not complete. It is never too long, as the prefix and a long name would be.
+func PartialName(name string) string {
+	const longest = 255 // bytes, on Linux and macOS
+	if len(Partial)+len(name) <= longest {
+		return Partial + name
+	}
+	return fmt.Sprintf("%s%x", Partial, sha256.Sum256([]byte(name)))
+}
 
 // Landing receives the files of a tree into a folder. It writes nothing outside of the folder, and gives a file its
 // name only when the file is complete and verified.
@@ -24,6 +37,12 @@ type Landing struct {
 	order  []Digest
 	others []Entry
 	landed int
+	// begun are the contents of which a part lies in the file of their name, or is just coming.
+	begun map[Digest]Begun
+	// continues reports whether a part stays if the rest does not come.
+	continues bool
+	// folders are those of the files.
+	folders map[string]bool
 }
 
 // NewLanding compares the folder to with the manifest.
@@ -44,8 +63,11 @@ func NewLanding(ctx context.Context, to string, m Manifest) (*Landing, error) {
 	for _, entry := range here.Entries {
 		present[entry.Path] = entry.Content
 	}
-	l := &Landing{places: map[Digest][]Entry{}}
-	for _, entry := range m.Entries {
+	l := &Landing{places: map[Digest][]Entry{}, begun: map[Digest]Begun{}, folders: map[string]bool{}}
+	for i, entry := range m.Entries {
+		if entry.Kind == File {
+			l.folders[path.Dir(paths[i])] = true
+		}
 		switch {
 		case entry.Kind != File:
 			l.others = append(l.others, entry)
@@ -62,6 +84,68 @@ func NewLanding(ctx context.Context, to string, m Manifest) (*Landing, error) {
 	return l, nil
 }
 
+// Continue lets the landing continue contents that broke off, in this landing or in an earlier one. The caller must read them by
+// ReadRest.
+func (l *Landing) Continue(ctx context.Context) error {
+	l.continues = true
+	for _, digest := range l.order {
+		if err := l.findPart(ctx, digest); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// findPart reads what an earlier Landing has of a content.
+func (l *Landing) findPart(ctx context.Context, digest Digest) error {
+	partial, err := l.partial(digest)
+	if err != nil {
+		return err
+	}
+	file, err := claimfile.OpenIn(l.root, partial)
+	if err != nil {
+		return nil //nolint:nilerr // there is none, or something else in its place, which Put reports
+	}
+	defer file.Close()
+	sum := sha256.New()
+	size, err := io.Copy(sum, io.LimitReader(contextReader{ctx, file}, l.places[digest][0].Size))
+	if err != nil {
+		return fmt.Errorf("reading what came of a file before: %w", err)
+	}
+	if size > 0 {
+		l.begun[digest] = Begun{Size: size, Sum: sum}
+	}
+	return nil
+}
+
+// partial is the path of the file with the first bytes of a missing content. Its name has the content, so that it is never continued
+// with another one.
+func (l *Landing) partial(digest Digest) (string, error) {
+	name, err := Unescape(l.places[digest][0].Path)
+	return path.Join(path.Dir(name), Partial+string(digest)), err
+}
+
+// Begun returns the part of a missing content that is here, for ReadRest.
+func (l *Landing) Begun(digest Digest) Begun {
+	part, ok := l.begun[digest]
+	if !ok {
+		part.Sum = sha256.New()
+		l.begun[digest] = part
+	}
+	return part
+}
+
+// From returns the sizes of the parts that are here, for WriteRest.
+func (l *Landing) From() map[Digest]int64 {
+	from := map[Digest]int64{}
+	for digest, part := range l.begun {
+		if part.Size > 0 {
+			from[digest] = part.Size
+		}
+	}
+	return from
+}
+
 // Close closes the folder.
 func (l *Landing) Close() { _ = l.root.Close() }
 
@@ -69,9 +153,9 @@ func (l *Landing) Close() { _ = l.root.Close() }
 func (l *Landing) Landed() int { return l.landed }
 
 // Missing returns the contents that the folder lacks, in the order of the files.
-func (l *Landing) Missing() []Digest { return l.order }
+func (l *Landing) Missing() []Digest { return slices.Clone(l.order) }
 
-// Put writes a content to its first place, and copies it to the others.
+// Put writes a content behind the part of it that is here, gives it its first place, and copies it to the others.
 func (l *Landing) Put(digest Digest, content io.Reader) error {
 	first := ""
 	for _, entry := range l.places[digest] {
@@ -80,53 +164,95 @@ func (l *Landing) Put(digest Digest, content io.Reader) error {
 			return err
 		}
 		if first == "" {
-			first, err = name, l.write(name, entry.Executable, content)
+			first, err = name, l.write(name, entry, content)
 		} else {
-			err = l.copy(name, entry.Executable, first)
+			err = l.copy(name, entry, first)
 		}
 		if err != nil {
 			return err
 		}
 		l.landed++
 	}
+	l.order = slices.DeleteFunc(l.order, func(other Digest) bool { return other == digest })
+	delete(l.begun, digest)
 	return nil
 }
 
-func (l *Landing) copy(name string, executable bool, first string) error {
+func (l *Landing) copy(name string, entry Entry, first string) error {
 	file, err := claimfile.OpenIn(l.root, first)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	return l.write(name, executable, file)
-}
-
-func (l *Landing) write(name string, executable bool, from io.Reader) error {
-	mode := os.FileMode(0o666) // less the umask
-	if executable {
-		mode = 0o777
-	}
 	return l.create(name, func(partial string) error {
-		file, err := claimfile.OpenFileIn(l.root, partial, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
+		target, err := claimfile.OpenFileIn(l.root, partial, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, modeOf(entry))
 		if err != nil {
 			return err
 		}
-		// The reader fails at the end of a damaged content, so that never gets its name.
-		if _, err := io.Copy(file, from); err != nil {
-			return errors.Join(err, file.Close(), l.root.Remove(partial))
+		if _, err := io.Copy(target, file); err != nil {
+			return errors.Join(err, target.Close(), l.root.Remove(partial))
 		}
-		return file.Close()
+		return target.Close()
 	})
 }
 
-func (l *Landing) create(name string, write func(partial string) error) error {
-	folder := path.Dir(name)
-	if folder != "." {
-		if err := l.root.MkdirAll(folder, 0o777); err != nil {
-			return err
-		}
+// modeOf is without the umask.
+func modeOf(entry Entry) os.FileMode {
+	if entry.Executable {
+		return 0o777
 	}
-	partial := path.Join(folder, Partial+path.Base(name))
+	return 0o666
+}
+
+// write appends to the part of the content that is here. It keeps what came, unless that cannot be continued.
+func (l *Landing) write(name string, entry Entry, from io.Reader) error {
+	if err := l.makeFolder(name); err != nil {
+		return err
+	}
+	partial, err := l.partial(entry.Content)
+	if err != nil {
+		return err
+	}
+	file, err := claimfile.OpenFileIn(l.root, partial, os.O_CREATE|os.O_WRONLY, modeOf(entry))
+	if err != nil {
+		return err
+	}
+	part := l.Begun(entry.Content)
+	_, err = file.Seek(part.Size, io.SeekStart)
+	if err == nil {
+		err = file.Truncate(part.Size)
+	}
+	var came int64
+	if err == nil {
+		// The reader fails at the end of a damaged content, so that never gets its name.
+		came, err = io.Copy(file, from)
+	}
+	part.Size += came
+	l.begun[entry.Content] = part
+	closed := file.Close()
+	var local *fs.PathError
+	switch {
+	case err != nil && !l.continues, errors.Is(err, ErrDamaged), errors.As(err, &local), closed != nil:
+		delete(l.begun, entry.Content)
+		return errors.Join(err, closed, l.root.Remove(partial))
+	case err != nil:
+		return err
+	}
+	return l.root.Rename(partial, name)
+}
+
+func (l *Landing) makeFolder(name string) error {
+	if folder := path.Dir(name); folder != "." {
+		return l.root.MkdirAll(folder, 0o777)
+	}
+	return nil
+}
+
+func (l *Landing) create(name string, write func(partial string) error) error {
+	if err := l.makeFolder(name); err != nil {
+		return err
+	}
+	partial := path.Join(path.Dir(name), PartialName(path.Base(name)))
 	if err := write(partial); err != nil {
 		return err
 	}
@@ -147,6 +273,32 @@ func (l *Landing) Finish() error {
 		}
 		if err != nil {
 			return err
+		}
+	}
+	return l.removeParts()
+}
+
+// partAge is how old the part of a content must be that no file has any more: another Landing may be writing a younger one.
+const partAge = time.Hour
+
+// removeParts removes parts of contents that files had before.
+func (l *Landing) removeParts() error {
+	for folder := range l.folders {
+		entries, err := fs.ReadDir(l.root.FS(), folder)
+		if err != nil {
+			return err
+		}
+		for _, entry := range entries {
+			digest, ok := strings.CutPrefix(entry.Name(), Partial)
+			if !ok || !Digest(digest).Valid() || !entry.Type().IsRegular() {
+				continue
+			}
+			if info, err := entry.Info(); err != nil || time.Since(info.ModTime()) < partAge {
+				continue
+			}
+			if err := l.root.Remove(path.Join(folder, entry.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
 		}
 	}
 	return nil

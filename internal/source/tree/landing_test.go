@@ -2,12 +2,18 @@ package tree
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // land moves folder from into folder to, as mlenv fetch does.
@@ -77,5 +83,146 @@ func TestLandingOfManyFilesWithOneContent(t *testing.T) {
 	}
 	if found, err := os.ReadDir(to); err != nil || len(found) != 2*few {
 		t.Errorf("%d files came, %v; want %d", len(found), err, 2*few)
+	}
+}
+
+// longName is the longest that file systems allow.
+var longName = strings.Repeat("n", 255)
+
+// Names that leave no room for a prefix.
+func TestLandingOfLongNames(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	for _, name := range []string{longName, longName[1:] + "2"} {
+		if err := os.WriteFile(filepath.Join(from, name), []byte("same content"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("target", filepath.Join(from, longName[1:]+"3")); err != nil {
+		t.Fatal(err)
+	}
+	if err := land(t, to, from); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(to)
+	if err != nil || len(entries) != 3 {
+		t.Errorf("%d entries landed, %v; want 3", len(entries), err)
+	}
+	if name := PartialName(longName); len(name) > 255 || PartialName("a") != Partial+"a" || name == PartialName(longName[1:]+"2") {
+		t.Errorf("partial names %q, %q", name, PartialName("a"))
+	}
+}
+
+// cutting is a writer that fails after so many bytes.
+type cutting struct {
+	to   io.Writer
+	left int
+}
+
+func (c *cutting) Write(p []byte) (int, error) {
+	n, err := c.to.Write(p[:min(len(p), c.left)])
+	if c.left -= n; err == nil && n < len(p) {
+		err = io.ErrClosedPipe
+	}
+	return n, err
+}
+
+// A content that breaks off again and again arrives in parts, also in a later landing, and each byte once.
+func TestLandingContinues(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	content := make([]byte, 3<<20)
+	if _, err := rand.NewChaCha8([32]byte{}).Read(content); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string][]byte{"model.bin": content, longName: content, "small": []byte("small")} {
+		if err := os.WriteFile(filepath.Join(from, name), text, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := Scan(t.Context(), from, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 1 << 20
+	sent, connections := 0, 0
+	for done := false; !done; {
+		landing, err := NewLanding(t.Context(), to, m)
+		if err == nil {
+			err = landing.Continue(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // two connections for each landing
+			if connections++; connections > 10 {
+				t.Fatal("it does not end")
+			}
+			var stream bytes.Buffer
+			// The sender stops when the connection has passed so many bytes.
+			wrote := WriteRest(t.Context(), &cutting{&stream, most}, from, m, landing.Missing(), landing.From())
+			sent += stream.Len()
+			read := ReadRest(t.Context(), &stream, m.Sizes(), landing.Begun, landing.Put)
+			if done = wrote == nil && read == nil; done {
+				break
+			}
+		}
+		if done {
+			err = landing.Finish()
+		}
+		landing.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if sent > len(content)+most {
+		t.Errorf("%d bytes were sent for a file of %d", sent, len(content))
+	}
+	landed, err := Scan(t.Context(), to, nil)
+	if diff := cmp.Diff(m, landed); err != nil || diff != "" {
+		t.Errorf("%v, the folder (-want +got):\n%s", err, diff)
+	}
+}
+
+// What lies in place of a part is not trusted: the content is checked as a whole, and then begun again.
+func TestLandingChecksParts(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(from, "a"), []byte("the whole content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Scan(t.Context(), from, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := filepath.Join(to, Partial+string(m.Entries[0].Content))
+	old := filepath.Join(to, Partial+strings.Repeat("0", 64))
+	for _, path := range []string{part, old} {
+		if err := os.WriteFile(path, []byte("something else that is even longer"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chtimes(old, time.Time{}, time.Now().Add(-2*partAge)); err != nil {
+		t.Fatal(err)
+	}
+	landing, err := NewLanding(t.Context(), to, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer landing.Close()
+	if err := landing.Continue(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for attempt, want := range []error{ErrDamaged, nil} {
+		var stream bytes.Buffer
+		if err := WriteRest(t.Context(), &stream, from, m, landing.Missing(), landing.From()); err != nil {
+			t.Fatal(err)
+		}
+		if err := ReadRest(t.Context(), &stream, m.Sizes(), landing.Begun, landing.Put); !errors.Is(err, want) {
+			t.Errorf("attempt %d: %v, want %v", attempt, err, want)
+		}
+	}
+	if err := landing.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(to); err != nil || len(entries) != 1 || entries[0].Name() != "a" {
+		t.Errorf("the folder has %v, %v; want the file alone", entries, err)
 	}
 }

@@ -90,11 +90,16 @@ func (s *scanner) add(ctx context.Context, name string, file fs.DirEntry) error 
 }
 
 func (s *scanner) hash(ctx context.Context) error {
+	return each(ctx, s.entries, func(ctx context.Context, e *Entry) error { return s.hashFile(ctx, e) })
+}
+
+// each calls do for every file, some at once.
+func each(ctx context.Context, entries []Entry, do func(context.Context, *Entry) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(min(runtime.GOMAXPROCS(0), 8))
-	for i := range s.entries {
-		if s.entries[i].Kind == File {
-			group.Go(func() error { return s.hashFile(ctx, &s.entries[i]) })
+	for i := range entries {
+		if entries[i].Kind == File {
+			group.Go(func() error { return do(ctx, &entries[i]) })
 		}
 	}
 	return group.Wait()

@@ -191,7 +191,7 @@ func (p *provisioner) logServices(services []agent.ServiceStatus) {
 			p.log.Warn(fmt.Sprintf("Service %s %s.", s.Name, describeService(services[i])), "service", s.Name, "state", describeService(services[i]))
 			continue
 		}
-		where := fmt.Sprintf("http://localhost:%d%s", s.Port, s.Path)
+		where := fmt.Sprintf("http://%s:%d%s", names.LocalHost("", namespace), s.Port, s.Path)
 		if host := p.hosts[names.Route(s.Name)]; host != "" {
 			where += " or https://" + host + s.Path
 		}

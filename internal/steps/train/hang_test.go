@@ -11,13 +11,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
-	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
 // TestHang: rank 1 loads data forever, and rank 0 waits for it.
 func TestHang(t *testing.T) {
 	training, out, agents := newTraining(t, `echo up; exec sleep 1000`)
-	training.Spec.Env = map[string]string{"PATH": agenttest.PySpy(t)}
+	for _, node := range agents {
+		node.PySpy()
+	}
 	const timeForBothRanksToStart = 3 * time.Second
 	training.HangTimeout = HangTimeout{Explicit: true, Bound: timeForBothRanksToStart}
 	var last notify.Event

@@ -16,7 +16,9 @@ import (
 // progress turns the training's metrics, whose format is in docs/metrics.md, into lines of the log.
 type progress struct {
 	mu   sync.Mutex
-	last map[string]any
+	last metrics.Last
+	// dropped explains what last does not keep, until notice has returned it.
+	dropped string
 	// Rates are those from first to latest; printed is the point of the last line.
 	first, latest, printed point
 	// longest is the longest time between two steps that were reported.
@@ -32,10 +34,9 @@ type point struct {
 func (p *progress) add(value map[string]any, now time.Time) (first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.last == nil {
-		p.last = map[string]any{}
+	if dropped := p.last.Add(value); dropped != "" {
+		p.dropped = dropped
 	}
-	maps.Copy(p.last, value)
 	step, ok := metrics.Number(value, "step")
 	if !ok {
 		return false
@@ -45,8 +46,8 @@ func (p *progress) add(value map[string]any, now time.Time) (first bool) {
 		at = written
 	}
 	// An evaluation's line may not have them.
-	samples, _ := metrics.Number(p.last, "samples")
-	tokens, _ := metrics.Number(p.last, "tokens")
+	samples, _ := metrics.Number(p.last.Values(), "samples")
+	tokens, _ := metrics.Number(p.last.Values(), "tokens")
 	if !p.latest.at.IsZero() {
 		p.longest = max(p.longest, at.Sub(p.latest.at))
 	}
@@ -55,6 +56,15 @@ func (p *progress) add(value map[string]any, now time.Time) (first bool) {
 		p.first = p.latest
 	}
 	return first
+}
+
+// notice explains, once, which metrics are not kept; "" if there is nothing new.
+func (p *progress) notice() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	notice := p.dropped
+	p.dropped = ""
+	return notice
 }
 
 // stepTime is how long the first step that was reported took from the start on, and the longest time between two others.
@@ -83,13 +93,13 @@ func (p *progress) line(gpu string) (text string, step float64) {
 	}
 	p.printed = p.latest
 	parts := []string{fmt.Sprintf("step %.0f", p.latest.step)}
-	steps, known := metrics.Number(p.last, "steps")
+	steps, known := metrics.Number(p.last.Values(), "steps")
 	if known {
 		parts[0] += fmt.Sprintf(" of %.0f", steps)
 	}
-	if loss, ok := metrics.Number(p.last, "loss"); ok {
+	if loss, ok := metrics.Number(p.last.Values(), "loss"); ok {
 		parts = append(parts, fmt.Sprintf("loss %.4g", loss))
-	} else if loss, ok := p.last["loss"].(string); ok {
+	} else if loss, ok := p.last.Values()["loss"].(string); ok {
 		parts = append(parts, "loss "+humanize.OneLine(loss, 20))
 	}
 	elapsed := p.latest.at.Sub(p.first.at).Seconds()
@@ -115,15 +125,15 @@ func (p *progress) line(gpu string) (text string, step float64) {
 func (p *progress) final(most int) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	defined := []string{"step", "steps", "loss", "tokens", "samples", "time"}
-	others := slices.DeleteFunc(slices.Sorted(maps.Keys(p.last)), func(key string) bool { return slices.Contains(defined, key) })
+	defined, last := metrics.Defined(), p.last.Values()
+	others := slices.DeleteFunc(slices.Sorted(maps.Keys(last)), func(key string) bool { return slices.Contains(defined, key) })
 	var parts []string
 	size := 2
 	for _, key := range slices.Concat(defined, others) {
-		if _, ok := p.last[key]; !ok {
+		if _, ok := last[key]; !ok {
 			continue
 		}
-		part, err := json.Marshal(map[string]any{key: p.last[key]})
+		part, err := json.Marshal(map[string]any{key: last[key]})
 		if err != nil || size+len(part)-1 > most {
 			continue
 		}

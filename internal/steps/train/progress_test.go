@@ -1,6 +1,7 @@
 package train
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -89,5 +90,23 @@ func TestFinalIsBounded(t *testing.T) {
 	p.add(map[string]any{"a": 1.0, "long": string(make([]byte, 100)), "z": 2.0}, time.Unix(0, 0))
 	if got, want := p.final(30), `{"a":1,"z":2}`; got != want {
 		t.Errorf("got %s, want %s: whole values, and what fits", got, want)
+	}
+}
+
+// A training that invents keys is reported once, and its progress goes on.
+func TestProgressReportsDroppedMetrics(t *testing.T) {
+	p := &progress{}
+	notices := 0
+	for step := range 3 * metrics.MostKeys {
+		p.add(map[string]any{"step": float64(step), fmt.Sprint("loss_at_", step): 1.0}, time.Unix(int64(step), 0))
+		if p.notice() != "" {
+			notices++
+		}
+	}
+	if line, _ := p.line(""); notices != 1 || line != "progress: step 599" {
+		t.Errorf("%d notices, %q; want one, and the last step", notices, line)
+	}
+	if kept := len(p.last.Values()); kept != metrics.MostKeys+1 {
+		t.Errorf("%d keys are kept, want %d", kept, metrics.MostKeys+1)
 	}
 }

@@ -274,6 +274,9 @@ func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, sho
 		if shown.add(value, time.Now()) && !began.IsZero() {
 			t.Log.Info(fmt.Sprintf("Step %v, the first that is reported, was done %.1f s after the launch.", value["step"], time.Since(began).Seconds()), "step", value["step"], "seconds", time.Since(began).Seconds())
 		}
+		if notice := shown.notice(); notice != "" {
+			t.Log.Warn(notice)
+		}
 	})
 	group.Go(func() { _ = nodes.FollowLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, lines, nodes.RetryUntilDone(ctx)) })
 	go t.showProgress(ctx, shown)

@@ -1,0 +1,93 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/venv"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// Virtual environments that are kept whatever their age, and how long the others stay without a use.
+const (
+	keptVenvs   = 5
+	unusedVenvs = 14 * 24 * time.Hour
+)
+
+// venv finds the virtual environment of a tree's jobs for the Python of this node's image, "" for none. The caller holds the lock.
+func (js *jobs) venv(base string) (dir string, err error) {
+	if base == "" {
+		return "", nil
+	}
+	python, err := js.identifyPython()
+	if err == nil {
+		dir, err = venv.Find(base, python)
+	}
+	if err != nil {
+		err = fail.Becausef(fail.SyncFailed, "starting the job: the requirements are not installed for the Python of node %d: %w", js.config.Node, err)
+		return "", fail.Advise(err, "sync the repository again, with its requirements")
+	}
+	return dir, nil
+}
+
+// identifyPython asks the image's Python what it is, once. The caller holds the lock.
+func (js *jobs) identifyPython() ([]byte, error) {
+	if js.python != nil {
+		return js.python, nil
+	}
+	own := js.config.ownPrograms()
+	program, err := agent.FindProgram("python3", own.path)
+	if err != nil {
+		return nil, err
+	}
+	const patience = 30 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var output, problem boundedOutput
+	command := exec.Command(program, "-c", venv.Identify)
+	command.Env, command.Stdout, command.Stderr = js.config.Environ, &output, &problem
+	exit, err := (&processes{record: filepath.Join(js.config.Paths.state(), "python"), node: js.config.Node}).keep(ctx, own.agent, command)
+	if err == nil && exit != (agent.Exit{}) {
+		err = errors.New(string(bytes.TrimSpace(problem)))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("asking %s what it is: %w", program, err)
+	}
+	js.python = output
+	return output, nil
+}
+
+// busy reports whether a job runs on any node of any environment that shares the claim, as far as the records show.
+func (js *jobs) busy() bool {
+	if len(js.running()) > 0 {
+		return true
+	}
+	for _, path := range js.records("*") {
+		var node int
+		if _, err := fmt.Sscanf(filepath.Base(path), "node-%d.json", &node); err != nil {
+			continue
+		}
+		status, err := record.Dir(filepath.Dir(path)).ReadNode(node)
+		// The agent that would end a job at its deadline may be gone, with its environment.
+		if err == nil && status.State == agent.Running && (status.Spec.Deadline.IsZero() || time.Now().Before(status.Spec.Deadline)) {
+			return true
+		}
+	}
+	return false
+}
+
+// collectVenvs removes virtual environments that have not been used for long.
+func (js *jobs) collectVenvs() error {
+	removed, err := venv.Collect(filepath.Join(js.config.Paths.state(), "venvs"), keptVenvs, unusedVenvs, js.busy)
+	if len(removed) > 0 {
+		js.log.Info("Removed virtual environments that have not been used for long.", "names", removed)
+	}
+	return err
+}

@@ -1,0 +1,154 @@
+// Package venv creates, finds and collects the virtual environments of requirements files on a claim. Environments with different
+// images share the claim, so each Python has its own virtual environment, and a complete one stays as it is.
+package venv
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
+)
+
+// Identify is a program of Python that prints what a virtual environment must have in common with the Python that uses it.
+const Identify = `import os, sys, sysconfig
+print(sys.version, sys.prefix, sys.base_prefix, sysconfig.get_config_var("SOABI"), os.uname().machine)`
+
+// inheritPackages is needed if the image's Python is itself one of a virtual environment: --system-site-packages means those
+// of the Python below it.
+const inheritPackages = `import site, sys
+if sys.prefix != sys.base_prefix:
+    with open("%s/lib/python%d.%d/site-packages/image.pth" % (sys.argv[1], *sys.version_info[:2]), "w") as file:
+        for path in site.getsitepackages([sys.prefix]):
+            print("import site; site.addsitedir(%r)" % path, file=file)
+`
+
+// Files in the folder of a virtual environment.
+const (
+	// completeFile has what Identify printed, once everything is installed.
+	completeFile = ".complete"
+	// usedFile is as old as the last use.
+	usedFile = ".used"
+)
+
+// linkOf is the name of the virtual environment of a requirements file, whose digest ends base, for the Python that printed python. It
+// is a link, so that a complete environment takes its place in one step and nothing is ever installed into one that is used.
+func linkOf(base string, python []byte) string {
+	const digits = 16
+	return base + "-" + fmt.Sprintf("%x", sha256.Sum256(python))[:digits]
+}
+
+// Make creates the virtual environment of base and of the Python in PATH, unless it exists. It includes the image's packages, so that
+// pip does not install torch again.
+func Make(base, requirements string, stdout, stderr io.Writer) error {
+	python, err := exec.Command("python3", "-c", Identify).Output()
+	if err != nil {
+		return fmt.Errorf("asking the image's Python what it is: %w", err)
+	}
+	link := linkOf(base, python)
+	if err := os.MkdirAll(filepath.Dir(link), 0o2775); err != nil {
+		return err
+	}
+	// A pip of another step, or of one that was killed, may still be installing the same.
+	lock, err := claimfile.OpenFile(link+".lock", os.O_CREATE|os.O_RDWR, 0o664)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil { // the file system has no locks: both install, and the first one stays
+		fmt.Fprintf(stderr, "%s is not locked: %v\n", link, err)
+	}
+	if dir, err := find(link); err == nil {
+		fmt.Fprintf(stdout, "the environment %s exists\n", dir)
+		return use(dir)
+	}
+	dir, err := install(link, requirements, python, stdout, stderr)
+	if err != nil {
+		return err
+	}
+	return publish(link, dir)
+}
+
+// install installs into a new folder.
+func install(link, requirements string, python []byte, stdout, stderr io.Writer) (dir string, err error) {
+	if dir, err = os.MkdirTemp(filepath.Dir(link), filepath.Base(link)+".*"); err != nil {
+		return "", err
+	}
+	if err := os.Chmod(dir, 0o2775); err != nil { //nolint:gosec // other user IDs of the group use it
+		return "", err
+	}
+	for _, command := range [][]string{
+		{"python3", "-m", "venv", "--system-site-packages", dir},
+		{"python3", "-c", inheritPackages, dir},
+		{filepath.Join(dir, "bin", "python3"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--requirement", requirements},
+	} {
+		process := exec.Command(command[0], command[1:]...)
+		process.Stdout, process.Stderr = stdout, stderr
+		if err := process.Run(); err != nil {
+			return "", errors.Join(fmt.Errorf("%s: %w", strings.Join(command, " "), err), os.RemoveAll(dir))
+		}
+	}
+	return dir, errors.Join(use(dir), claimfile.Replace(filepath.Join(dir, completeFile), dir, python))
+}
+
+// publish gives a complete folder its name, unless another one has it.
+func publish(link, dir string) error {
+	if err := os.Symlink(filepath.Base(dir), link); err == nil || !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if _, err := find(link); err == nil { // another pip was first; nothing uses this one
+		return os.RemoveAll(dir)
+	}
+	replacing := dir + ".link"
+	if err := os.Symlink(filepath.Base(dir), replacing); err != nil {
+		return err
+	}
+	if err := os.Rename(replacing, link); err != nil {
+		return errors.Join(fmt.Errorf("replacing %s, which is none of ml-dev-env's links; move it away: %w", link, err), os.Remove(replacing))
+	}
+	return nil
+}
+
+// Find returns the folder of the virtual environment of base for the Python that printed python, and notes its use. The error is
+// os.ErrNotExist if there is none.
+func Find(base string, python []byte) (dir string, err error) {
+	link := linkOf(base, python)
+	if dir, err = find(link); err != nil {
+		return "", err
+	}
+	if err := use(dir); err != nil {
+		return "", err
+	}
+	// Collect may have begun before the use: then the link is gone, or it sees the use.
+	return find(link)
+}
+
+// find returns the complete folder behind a link.
+func find(link string) (dir string, err error) {
+	target, err := os.Readlink(link)
+	if err != nil {
+		return "", fmt.Errorf("finding a virtual environment: %w", err)
+	}
+	if !strings.HasPrefix(target, filepath.Base(link)+".") || filepath.Base(target) != target {
+		return "", fmt.Errorf("finding a virtual environment: %s is a link to %s: %w", link, target, os.ErrNotExist)
+	}
+	dir = filepath.Join(filepath.Dir(link), target)
+	const most = 4 << 10
+	if _, err := claimfile.Read(filepath.Join(dir, completeFile), most); err != nil {
+		return "", fmt.Errorf("finding a virtual environment: %s is not complete (%w): %w", dir, err, os.ErrNotExist)
+	}
+	return dir, nil
+}
+
+// use notes that a folder is used now, also for other users of the group, who may not set its time.
+func use(dir string) error { return claimfile.Replace(filepath.Join(dir, usedFile), dir, nil) }

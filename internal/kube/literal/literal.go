@@ -1,0 +1,8 @@
+// Package literal writes texts so that the kubelet leaves them as they are.
+package literal
+
+import "strings"
+
+// Text is an argument, or the value of a variable, by which a container gets exactly this text: the kubelet replaces $(NAME) by the
+// variable of that name, and $$ by $.
+func Text(text string) string { return strings.ReplaceAll(text, "$", "$$") }

@@ -34,7 +34,7 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 			rows = append(rows, r.summary(clients.Namespace))
 		}
 		var table strings.Builder
-		if err := printTable(&table, rows, time.Now()); err != nil {
+		if err := printTable(&table, rows, time.Now(), false); err != nil {
 			return err
 		}
 		if err := step.Confirm(cmd, fmt.Sprintf("%sDelete %s? Files on claims stay.", &table, humanize.Count(len(doomed), "receipt"))); err != nil {

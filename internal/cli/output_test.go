@@ -149,17 +149,17 @@ func describe(t *testing.T, s source, typeName, prefix string, within map[string
 			tag = reflect.StructTag(text).Get("json")
 		}
 		name, _, _ := strings.Cut(tag, ",")
+		if name == "-" || name == "" && len(field.Names) > 0 {
+			continue // not in JSON
+		}
 		found := resolve(t, s, s.files[typeName], field.Type)
-		switch {
-		case name == "-":
-		case len(field.Names) == 0 && name == "" && found.fields != "":
+		if name == "" { // embedded
 			describe(t, found.source, found.fields, prefix, within, row)
-		case name == "": // not exported
-		default:
-			row(prefix+name, found.kind, meaningOf(field, name))
-			if found.fields != "" {
-				describe(t, found.source, found.fields, prefix+name+found.below, within, row)
-			}
+			continue
+		}
+		row(prefix+name, found.kind, meaningOf(field, name))
+		if found.fields != "" {
+			describe(t, found.source, found.fields, prefix+name+found.below, within, row)
 		}
 	}
 }

@@ -35,7 +35,8 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout) // the completion command keeps it
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
-	if _, _, err := root.Find(args); err != nil { // cobra would parse flags of the unknown command, and know none of them
+	// cobra would parse the flags of an unknown command, and know none of them. Those of completion begin with __, and come later.
+	if _, _, err := root.Find(args); err != nil && !strings.HasPrefix(args[0], "__") {
 		if i := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") }); i >= 0 {
 			args = args[i : i+1]
 		}

@@ -149,7 +149,12 @@ func watchRuns(ctx context.Context, clients *kube.Clients, limit int, out io.Wri
 				return false, nil
 			}
 			slices.Reverse(changed) // the newest change is the last line
-			return false, printTable(out, changed, time.Now(), clients.Namespace == metav1.NamespaceAll)
+			var table strings.Builder
+			err = printTable(&table, changed, time.Now(), clients.Namespace == metav1.NamespaceAll)
+			if _, failed := io.WriteString(out, step.ForTerminal(table.String())); err == nil {
+				err = failed
+			}
+			return false, err
 		})
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // Ctrl-C ends the list

@@ -115,7 +115,8 @@ func TestToCancel(t *testing.T) {
 		"none in progress": {[]runtime.Object{aRun("ns", "old", time.Hour, true)}, nil, "", "none is in progress"},
 		"named":            {[]runtime.Object{aRun("ns", "a", time.Hour, false), aRun("ns", "b", time.Minute, false)}, []string{"a"}, "a", ""},
 	} {
-		got, err := toCancel(t.Context(), &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(tc.runs...), Namespace: "ns"}, tc.args)
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
+		got, err := toCancel(t.Context(), &kube.Clients{Kube: kubefake.NewClientset(namespace), Tekton: tektonfake.NewSimpleClientset(tc.runs...), Namespace: "ns"}, tc.args)
 		if got.name != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%s: got %q, %v; want %q %q", name, got.name, err, tc.want, tc.err)
 		}

@@ -20,7 +20,9 @@ func TestWarnPackages(t *testing.T) {
 		fmt.Fprint(w, `{"versions": ["0.20"]}`)
 	}))
 	defer index.Close()
-	t.Setenv("PIP_INDEX_URL", "")
+	for _, name := range []string{"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "PIP_FIND_LINKS", "PIP_CONFIG_FILE"} {
+		t.Setenv(name, "") // those of this machine
+	}
 	dir := t.TempDir()
 	for name, content := range map[string]string{"requirements.txt": "-i " + index.URL + "\nwandb\n-r more/dev.txt\n", "more/dev.txt": "wanbd\n-r ../requirements.txt\n-r ../../outside.txt\n"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {

@@ -109,6 +109,13 @@ govulncheck: ## look for known vulnerabilities in what the programs call (needs 
 	@found=$$(go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...) \
 	  || [ "$$(sed -n 's/^Vulnerability #.*: //p' <<<"$$found")" = GO-2023-1901 ] || { echo "$$found"; exit 1; }
 
+# A sample of an hour or more. The results are kept in bin/ by commit and seed: a call that was stopped continues.
+SEED := 1
+MUTANTS := 60
+.PHONY: mutants
+mutants: ## change MUTANTS=60 single lines, chosen by SEED=1, and list the changes that no test notices
+	go run ./test/mutants -seed "$(SEED)" -n "$(MUTANTS)"
+
 GOTESTSUM := go run gotest.tools/gotestsum@v1.13.0
 E2E_TIMEOUT := 60m
 # E2E_FLAGS=-update writes docs/faults.md.
@@ -187,7 +194,7 @@ test: setup-tests ## run everything that CI runs
 .PHONY: generate
 generate: ## rewrite generated files (cluster file schema, reference pages and tables, go.mod and go.sum, formatting)
 	go test ./internal/cluster -run 'Test(Schema|Reference)IsCurrent' -update
-	go test ./internal/cli -run TestReferenceIsCurrent -update
+	go test ./internal/cli -run 'Test(Output)?ReferenceIsCurrent' -update
 	go test ./internal/cli/runs -run TestJobSchemaIsCurrent -update
 	go test ./internal/install/bundle -run TestReadmeTables -update
 	go mod tidy

@@ -10,8 +10,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/claims"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
@@ -38,17 +42,7 @@ func completeValues(cmd *cobra.Command) {
 	for _, child := range cmd.Commands() {
 		completeValues(child)
 	}
-	for word, names := range map[string]func(context.Context, *kube.Clients) []string{"ENVIRONMENT": environments, "RUN": runs.Names, "CLAIM": claims.Names} {
-		if !slices.Contains(strings.FieldsFunc(cmd.Use, func(r rune) bool { return !unicode.IsLetter(r) && r != '-' }), word) {
-			continue
-		}
-		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			if len(args) > 0 && !strings.Contains(cmd.Use, word+"...") {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			return asked(names)(cmd, args, "")
-		}
-	}
+	completeArguments(cmd)
 	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
 		complete := cobra.FixedCompletions(valuesOf[flag.Name], cobra.ShellCompDirectiveNoFileComp)
 		switch kind := flag.Value.Type(); {
@@ -57,6 +51,10 @@ func completeValues(cmd *cobra.Command) {
 		case valuesOf[flag.Name] != nil:
 		case flag.Name == "name":
 			complete = asked(environments)
+		case flag.Name == "namespace":
+			complete = asked(namespaces)
+		case flag.Name == "task":
+			complete = cobra.FixedCompletions(runs.Tasks(mldevenv.Bundle), cobra.ShellCompDirectiveNoFileComp)
 		case flag.Name == "cluster":
 			complete = asked(clusters)
 		case flag.Name == "resume-from", flag.Name == "like":
@@ -68,6 +66,41 @@ func completeValues(cmd *cobra.Command) {
 			panic(err) // the flag exists, and no other code completes it
 		}
 	})
+}
+
+// completeArguments completes the names of what the use line of the command takes.
+func completeArguments(cmd *cobra.Command) {
+	words := strings.FieldsFunc(cmd.Use, func(r rune) bool { return !unicode.IsLetter(r) && r != '-' })
+	var lists []func(context.Context, *kube.Clients) []string
+	live := cmd.Name() == "cancel" || slices.Contains(words, "ENVIRONMENT") // of no use for a run that has ended
+	several := false
+	for _, of := range []struct {
+		word string
+		list func(context.Context, *kube.Clients) []string
+	}{{"ENVIRONMENT", environments}, {"RUN", runs.Names}, {"CLAIM", claims.Names}} {
+		if !slices.Contains(words, of.word) {
+			continue
+		}
+		several = several || strings.Contains(cmd.Use, of.word+"...")
+		if of.word == "RUN" && live {
+			of.list = runs.InProgress
+		}
+		lists = append(lists, of.list)
+	}
+	if len(lists) == 0 {
+		return
+	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 && !several {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return asked(func(ctx context.Context, clients *kube.Clients) (names []string) {
+			for _, list := range lists {
+				names = append(names, list(ctx, clients)...)
+			}
+			return names
+		})(cmd, args, "")
+	}
 }
 
 // asked completes with names in the cluster that the command line chooses. Completion cannot report an error.
@@ -93,6 +126,19 @@ func environments(ctx context.Context, clients *kube.Clients) []string {
 		return nil
 	}
 	return humanize.Each(found.Items, func(l coordinationv1.Lease) string { return l.Name })
+}
+
+// namespaces are those that the user may see: OpenShift lists a user's own as projects.
+func namespaces(ctx context.Context, clients *kube.Clients) []string {
+	if found, err := clients.Kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); err == nil {
+		return humanize.Each(found.Items, func(n corev1.Namespace) string { return n.Name })
+	}
+	projects := schema.GroupVersionResource{Group: "project.openshift.io", Version: "v1", Resource: "projects"}
+	found, err := clients.Objects.Resource(projects).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil
+	}
+	return humanize.Each(found.Items, func(n unstructured.Unstructured) string { return n.GetName() })
 }
 
 func clusters(ctx context.Context, clients *kube.Clients) []string {

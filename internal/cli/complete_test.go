@@ -20,7 +20,12 @@ func TestCompletion(t *testing.T) {
 		case "/api/v1/namespaces/team/configmaps":
 			fmt.Fprint(w, `{"kind": "ConfigMapList", "apiVersion": "v1", "items": [{"metadata": {"name": "mlenv-cluster-cairo"}}, {"metadata": {"name": "other"}}]}`)
 		case "/apis/tekton.dev/v1/namespaces/team/pipelineruns":
-			fmt.Fprint(w, `{"kind": "PipelineRunList", "apiVersion": "tekton.dev/v1", "items": [{"metadata": {"name": "train-multi-node-x7k2p"}}]}`)
+			fmt.Fprint(w, `{"kind": "PipelineRunList", "apiVersion": "tekton.dev/v1", "items": [{"metadata": {"name": "train-multi-node-x7k2p"}},
+				{"metadata": {"name": "train-multi-node-ended"}, "status": {"conditions": [{"type": "Succeeded", "status": "True"}]}}]}`)
+		case "/apis/project.openshift.io/v1/projects":
+			fmt.Fprint(w, `{"kind": "ProjectList", "apiVersion": "project.openshift.io/v1", "items": [{"kind": "Project", "apiVersion": "project.openshift.io/v1", "metadata": {"name": "team"}}]}`)
+		case "/api/v1/namespaces":
+			w.WriteHeader(http.StatusForbidden)
 		case "/api/v1/namespaces/team/persistentvolumeclaims":
 			fmt.Fprint(w, `{"kind": "PersistentVolumeClaimList", "apiVersion": "v1", "items": [{"metadata": {"name": "h-kim-workspace", "labels": {"ml-dev-env/environment": "h-kim"}}}]}`)
 		case "/api/v1/namespaces/team/pods":
@@ -43,9 +48,13 @@ func TestCompletion(t *testing.T) {
 		{"up --mode=", "auto\nrdma\ntcp\n"},
 		{"doctor -n team --kubeconfig=CONFIG", "h-kim\n"},
 		{"shell -n team --kubeconfig=CONFIG --name=", "h-kim\n"},
-		{"logs -n team --kubeconfig=CONFIG", "train-multi-node-x7k2p\n"},
+		{"logs -n team --kubeconfig=CONFIG", "train-multi-node-ended\ntrain-multi-node-x7k2p\n"},
+		{"cancel -n team --kubeconfig=CONFIG", "train-multi-node-x7k2p\n:"},
+		{"top -n team --kubeconfig=CONFIG", "h-kim\ntrain-multi-node-x7k2p\n:"},
+		{"logs --task=", "build-image\npreflight\nprovision\n"},
+		{"status --kubeconfig=CONFIG --namespace=", "team\n:"},
 		{"fetch train-multi-node-x7k2p -n team --kubeconfig=CONFIG", ":4\n"},
-		{"run -n team --kubeconfig=CONFIG --like=", "train-multi-node-x7k2p\n"},
+		{"run -n team --kubeconfig=CONFIG --like=", "train-multi-node-ended\ntrain-multi-node-x7k2p\n"},
 		{"claims delete other -n team --kubeconfig=CONFIG", "h-kim-workspace\n"},
 		{"plan -n team --kubeconfig=CONFIG --cluster=", "cairo\n"},
 	} {

@@ -35,6 +35,14 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout) // the completion command keeps it
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
+	// cobra would parse the flags of an unknown command, and know none of them. Those of completion begin with __, and come later.
+	if _, _, err := root.Find(args); err != nil && !strings.HasPrefix(args[0], "__") {
+		if i := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") }); i >= 0 {
+			args = args[i : i+1]
+		}
+	}
+	root.Args, root.DisableFlagsInUseLine = known, true
+	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	for _, group := range root.Commands() {
 		// cobra would print the help for an unknown command, and succeed.
 		if !group.Runnable() {
@@ -55,8 +63,58 @@ func known(group *cobra.Command, args []string) error {
 	if len(args) == 0 || !group.HasSubCommands() {
 		return nil
 	}
+	if meant := named(group, args[0]); meant != "" {
+		return fmt.Errorf("unknown command %q for %q%s", args[0], group.CommandPath(), meant)
+	}
 	return fmt.Errorf("unknown command %q for %q: want one of %s", args[0], group.CommandPath(),
 		strings.Join(humanize.Each(group.Commands(), (*cobra.Command).Name), ", "))
+}
+
+// ofOthers are commands of kubectl, oc, docker, tkn, ssh and Slurm, with what stands for them here.
+var ofOthers = map[string]string{
+	"attach":       "mlenv logs RUN --follow",
+	"cp":           "mlenv fetch RUN PATH, or mlenv data FOLDER",
+	"create":       "mlenv up",
+	"delete":       "mlenv down, or mlenv cancel RUN",
+	"describe":     "mlenv status RUN",
+	"exec":         "mlenv shell NODE -- COMMAND",
+	"get":          "mlenv runs",
+	"kill":         "mlenv cancel RUN",
+	"list":         "mlenv runs",
+	"ls":           "mlenv runs",
+	"port-forward": "mlenv open",
+	"ps":           "mlenv runs",
+	"rm":           "mlenv down, or mlenv cancel RUN",
+	"rsync":        "mlenv sync",
+	"sbatch":       "mlenv run . SCRIPT",
+	"scancel":      "mlenv cancel RUN",
+	"squeue":       "mlenv runs",
+	"srun":         "mlenv run . SCRIPT",
+	"ssh":          "mlenv shell NODE",
+	"start":        "mlenv run . SCRIPT",
+	"stop":         "mlenv cancel RUN, or mlenv down",
+	"tail":         "mlenv logs RUN --follow",
+	"watch":        "mlenv top, or mlenv runs --watch",
+}
+
+// named is what an unknown command probably means, as the rest of a sentence.
+func named(group *cobra.Command, command string) string {
+	if group.HasParent() {
+		return "" // its commands are few
+	}
+	if own := ofOthers[command]; own != "" {
+		return "; here it is " + own
+	}
+	var names []string
+	for _, known := range group.Commands() {
+		if !known.Hidden {
+			names = append(names, known.Name())
+		}
+	}
+	if near := humanize.Nearest(command, names); near != "" {
+		return fmt.Sprintf("; did you mean %s?", near)
+	}
+	return ""
 }
 
 func newRoot() *cobra.Command {

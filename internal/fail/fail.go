@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 )
 
@@ -64,14 +65,29 @@ func ReasonOf(err error) Reason {
 	return Internal
 }
 
-// NextOf is the outermost advice in err's chain.
-func NextOf(err error) string {
-	for e := range chain(err) {
-		if e.Next != "" {
-			return e.Next
+// NextOf is the advice in err: the outermost one, or, if errors were joined, that of each of them on lines of its own.
+func NextOf(err error) string { return strings.Join(NextsOf(err), "\n") }
+
+// NextsOf are the different advices in err: the outermost one of each of the errors that were joined.
+func NextsOf(err error) (all []string) {
+	if e, ok := err.(*Error); ok && e.Next != "" { //nolint:errorlint // it goes down step by step
+		return []string{e.Next}
+	}
+	switch wrapper := err.(type) { //nolint:errorlint // as above
+	case interface{ Unwrap() error }:
+		if within := wrapper.Unwrap(); within != nil {
+			return NextsOf(within)
+		}
+	case interface{ Unwrap() []error }:
+		for _, each := range wrapper.Unwrap() {
+			for _, next := range NextsOf(each) {
+				if !slices.Contains(all, next) {
+					all = append(all, next)
+				}
+			}
 		}
 	}
-	return ""
+	return all
 }
 
 // chain are the Errors in err's chain, the outermost first.

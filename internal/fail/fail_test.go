@@ -28,6 +28,10 @@ func TestReasonAndAdvice(t *testing.T) {
 		{"advised within", fmt.Errorf("outer: %w", Advise(inner, "look")), GPUMissing, "look"},
 		{"another reason outside", Because(SyncFailed, Advise(inner, "look")), SyncFailed, "look"},
 		{"joined", errors.Join(root, inner), GPUMissing, ""},
+		{"joined, each with advice", fmt.Errorf("all: %w", errors.Join(Advise(inner, "look"), root, Because(SyncFailed, Advise(root, "fix")))), GPUMissing, "look\nfix"},
+		{"joined, with the same advice", errors.Join(Advise(inner, "look"), Advise(root, "look")), GPUMissing, "look"},
+		{"joined, and advised outside", Advise(errors.Join(Advise(inner, "look"), Advise(root, "fix")), "do"), GPUMissing, "do"},
+		{"two in one sentence", fmt.Errorf("%w (%w)", Advise(inner, "look"), Advise(root, "fix")), GPUMissing, "look\nfix"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

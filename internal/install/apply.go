@@ -127,7 +127,7 @@ func TryAll(ctx context.Context, client dynamic.Interface, objects []*unstructur
 		changes = append(changes, change)
 	}
 	if len(problems) > 0 {
-		return nil, fail.Advise(fail.Because(fail.ReasonOf(problems[0]), fmt.Errorf("nothing was changed: %w", errors.Join(problems...))), "%s", fail.NextOf(problems[0]))
+		return nil, fail.Because(fail.ReasonOf(problems[0]), fmt.Errorf("nothing was changed: %w", errors.Join(problems...)))
 	}
 	return changes, nil
 }

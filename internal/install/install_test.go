@@ -178,9 +178,13 @@ func TestUninstallRefusesWhileInUse(t *testing.T) {
 	if fail.ReasonOf(err) != fail.EnvironmentBusy || !strings.Contains(err.Error(), want) || len(server.objects) != before {
 		t.Errorf("got %v; want %q and nothing deleted", err, want)
 	}
+	server.put("/api/v1/namespaces/team/pods/done-train", `{apiVersion: v1, kind: Pod, metadata: {name: done-train, namespace: team, labels: {tekton.dev/pipeline: train-multi-node}}}`)
 	report, err := Uninstall(t.Context(), clients, Removal{Namespace: "team", EndRuns: true})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if left := "not deleted: 2 PipelineRuns with 1 pod; "; !strings.Contains(text(report), left) {
+		t.Errorf("%q is missing in:\n%s", left, text(report))
 	}
 	if server.objects[held] != nil || server.bodies[busyRun] != `{"spec":{"status":"Cancelled"}}` {
 		t.Errorf("lease %v, patch %q; want it deleted and the run cancelled", server.objects[held], server.bodies[busyRun])

@@ -20,6 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
@@ -129,6 +130,9 @@ func (r Removal) notes(ctx context.Context, c *kube.Clients, doomed []*unstructu
 	if len(claims.Items) > 0 {
 		notes = append(notes, fmt.Sprintf("not deleted: claims %s; to delete one: mlenv claims delete NAME -n %s", claimNames(claims.Items), r.Namespace))
 	}
+	if left := r.pastRuns(ctx, c.Objects); left != "" {
+		notes = append(notes, left)
+	}
 	receipts, err := c.Kube.CoreV1().ConfigMaps(r.Namespace).List(ctx, metav1.ListOptions{LabelSelector: receipt.Label})
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("listing receipts in %s: %w", r.Namespace, err))
@@ -146,6 +150,24 @@ func (r Removal) notes(ctx context.Context, c *kube.Clients, doomed []*unstructu
 		}
 	}
 	return notes, nil
+}
+
+// pastRuns describes the runs of the pipelines with the pods of their tasks, which install has not created. It needs no right to read
+// them: without it there is no note.
+func (r Removal) pastRuns(ctx context.Context, client dynamic.Interface) string {
+	const of = "tekton.dev/pipeline"
+	selector := of + " in (" + strings.Join([]string{launch.Pipeline, "dev-environment"}, ",") + ")"
+	tekton := schema.GroupVersionResource{Group: "tekton.dev", Version: "v1", Resource: "pipelineruns"}
+	runs, err := list(ctx, client, tekton, r.Namespace, selector)
+	if err != nil || len(runs) == 0 {
+		return ""
+	}
+	text := "not deleted: " + humanize.Count(len(runs), "PipelineRun")
+	if pods, err := list(ctx, client, schema.GroupVersionResource{Version: "v1", Resource: "pods"}, r.Namespace, selector); err == nil {
+		text += " with " + humanize.Count(len(pods), "pod")
+	}
+	return fmt.Sprintf("%s; mlenv fetch and mlenv logs need them; to delete them: oc delete pipelineruns -n %s -l '%s'",
+		text, r.Namespace, selector)
 }
 
 func claimNames(claims []corev1.PersistentVolumeClaim) string {

@@ -76,6 +76,40 @@ func (o *OutputFlag) Is(format Format) bool { return o.format == format }
 // ForPeople reports whether the format is text.
 func (o *OutputFlag) ForPeople() bool { return o.format == Text || o.format == "" }
 
+// OutputVersion is the version of what commands print as JSON and YAML for programs. A new field keeps it; a field that goes, or gets
+// another meaning, changes it.
+const OutputVersion = "mlenv/v1"
+
+// PrintAs is Print for a value of a documented kind: JSON and YAML are an object with apiVersion and kind. The elements of a list are
+// its items.
+func (o *OutputFlag) PrintAs(kind string, out io.Writer, value any, text func(io.Writer) error) error {
+	if o.format == JSON || o.format == YAML {
+		versioned, err := withVersion(kind, value)
+		if err != nil {
+			return err
+		}
+		value = versioned
+	}
+	return o.Print(out, value, text)
+}
+
+func withVersion(kind string, value any) (json.RawMessage, error) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	head := fmt.Sprintf(`{"apiVersion":%q,"kind":%q`, OutputVersion, kind)
+	switch {
+	case string(text) == "{}":
+		return json.RawMessage(head + "}"), nil
+	case text[0] == '{':
+		return json.RawMessage(head + "," + string(text[1:])), nil
+	case string(text) == "null": // an empty list
+		text = []byte("[]")
+	}
+	return json.RawMessage(head + `,"items":` + string(text) + "}"), nil
+}
+
 // Print writes a value in the chosen format. text writes it as text. A command that allows Names prints a list whose
 // elements have a name in JSON.
 func (o *OutputFlag) Print(out io.Writer, value any, text func(io.Writer) error) error {

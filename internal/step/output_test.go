@@ -1,13 +1,18 @@
 package step
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
 )
 
 type tree struct {
@@ -46,5 +51,31 @@ func TestOutput(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// What programs read begins with its version, whether it is one object or a list.
+func TestOutputIsVersioned(t *testing.T) {
+	for _, tc := range []struct {
+		value any
+		want  string
+	}{
+		{struct {
+			Name string `json:"name"`
+		}{"a"}, `{"apiVersion":"mlenv/v1","kind":"Thing","name":"a"}`},
+		{struct{}{}, `{"apiVersion":"mlenv/v1","kind":"Thing"}`},
+		{[]string{"a"}, `{"apiVersion":"mlenv/v1","kind":"Thing","items":["a"]}`},
+		{[]string(nil), `{"apiVersion":"mlenv/v1","kind":"Thing","items":[]}`},
+	} {
+		for _, format := range []Format{JSON, YAML} {
+			var out bytes.Buffer
+			if err := (&OutputFlag{format: format}).PrintAs("Thing", &out, tc.value, nil); err != nil {
+				t.Fatal(err)
+			}
+			var got, want any
+			if err := errors.Join(yaml.Unmarshal(out.Bytes(), &got), json.Unmarshal([]byte(tc.want), &want)); err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: got %s, %v; want %s", format, out.String(), err, tc.want)
+			}
+		}
 	}
 }

@@ -172,10 +172,9 @@ func indented(text string) string {
 	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ")
 }
 
-func advice(err error) string {
-	next := fail.NextOf(err)
-	if next == "" {
-		return ""
+func advice(err error) (text string) {
+	for _, next := range fail.NextsOf(err) {
+		text += "\n  next: " + strings.ReplaceAll(next, "\n", "\n        ")
 	}
-	return "\n  next: " + strings.ReplaceAll(next, "\n", "\n        ")
+	return text
 }

@@ -177,6 +177,14 @@ func ready(socket string) error {
 	return nil
 }
 
+// startFolder is where a shell starts: the repository, unless none was synced, or else the workspace.
+func startFolder(repository, workspace string) string {
+	if info, err := os.Stat(repository); err == nil && info.IsDir() {
+		return repository
+	}
+	return workspace
+}
+
 func execute(environ, command []string) error {
 	if len(command) > 0 {
 		if id, ok := strings.CutPrefix(command[0], "--shell="); ok {
@@ -205,7 +213,7 @@ func execute(environ, command []string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Chdir(agent.Workspace); err != nil {
+	if err := os.Chdir(startFolder(agent.Current, agent.Workspace)); err != nil {
 		return err
 	}
 	return fmt.Errorf("running %s: %w", program, syscall.Exec(program, command, environment))

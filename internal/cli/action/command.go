@@ -53,7 +53,7 @@ func annotated(gh *githubactions.Action, err error) error {
 		return err
 	}
 	text := err.Error()
-	if next := fail.NextOf(err); next != "" {
+	for _, next := range fail.NextsOf(err) {
 		text += "\nnext: " + next
 	}
 	gh.WithFieldsMap(map[string]string{"title": string(fail.ReasonOf(err))}).Errorf("%s", text)

@@ -30,14 +30,14 @@ use, and the pods that mount them now. ml-dev-env deletes a claim only with mlen
 
 Exit code 0: listed; 1: the claims cannot be read; 2: wrong usage.`,
 		Example: `  mlenv claims
-  mlenv claims --output=json | jq -r '.[] | select(.lastUse < "2026-06") | .name'`,
+  mlenv claims --output=json | jq -r '.items[] | select(.lastUse < "2026-06") | .name'`,
 		Args: cobra.NoArgs,
 		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, _ []string) error {
 			all, err := read(cmd.Context(), clients)
 			if err != nil {
 				return err
 			}
-			return output.Print(cmd.OutOrStdout(), all, func(out io.Writer) error {
+			return output.PrintAs("ClaimList", cmd.OutOrStdout(), all, func(out io.Writer) error {
 				if len(all) == 0 {
 					fmt.Fprintf(cmd.ErrOrStderr(), "No claims of environments or runs in namespace %s.\n", clients.Namespace)
 					return nil

@@ -131,7 +131,7 @@ func (s *session) report(ctx context.Context, err error) {
 	}
 	if err != nil {
 		s.log.Error(fmt.Sprintf("%s: %s", fail.ReasonOf(err), fail.Details(err)), "reason", fail.ReasonOf(err), "error", err)
-		if next := fail.NextOf(err); next != "" {
+		for _, next := range fail.NextsOf(err) {
 			s.log.Info("  next: " + next)
 		}
 	}

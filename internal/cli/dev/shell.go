@@ -42,7 +42,8 @@ func shellCommand() *cobra.Command {
 		Use:   "shell [NODE] [-- COMMAND [ARGUMENT ...]]",
 		Short: "Open a shell on a node of a kept environment, or run a command there",
 		Long: `Open a shell on a node (default: 0) of a kept environment, or run a command there, with the environment of jobs: NCCL's
-settings, MASTER_ADDR, HOME and the caches. On a terminal the shell has a terminal of the same size and receives Ctrl-C.
+settings, MASTER_ADDR, HOME and the caches. It starts in the repository that was synced last. On a terminal the shell has
+a terminal of the same size and receives Ctrl-C.
 
 If the connection breaks, the node's agent hangs up the shell within a minute; programs that were started with nohup
 continue.

@@ -37,6 +37,8 @@ type Flags struct {
 	ClusterFile string
 	// Reads is true for a command that changes nothing: it may examine the environment of another user.
 	Reads bool
+	// Runs is true for a command that takes a run in place of its environment.
+	Runs bool
 	// None is true if the command works in no environment after all.
 	None bool
 
@@ -98,7 +100,15 @@ func (f *Flags) Connect(ctx context.Context, log *slog.Logger) (*kube.Clients, e
 	if err != nil {
 		return nil, err
 	}
-	return clients, f.choose(ctx, clients, log)
+	return clients, f.find(ctx, clients, log)
+}
+
+// find chooses the environment, and replaces the name of a run by it.
+func (f *Flags) find(ctx context.Context, clients *kube.Clients, log *slog.Logger) error {
+	if err := f.choose(ctx, clients, log); err != nil {
+		return err
+	}
+	return f.resolve(ctx, clients)
 }
 
 // ConnectTo is Connect with a cluster file that was loaded, and without a choice.

@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,8 +41,10 @@ const (
 type Claim struct {
 	Name string
 	// For begins the pod's name: a run, or a purpose.
-	For   string
-	write bool
+	For string
+	// StepsImage is the image of the pod; "" for that of the installed pipeline, or else of the newest run.
+	StepsImage string
+	write      bool
 }
 
 // RecordOf returns the folder, on the workspace claim, of the record of the run with that UID.
@@ -66,7 +70,7 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 	if _, err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Get(ctx, claim.Name, metav1.GetOptions{}); err != nil {
 		return nil, kube.Problem(fmt.Errorf("looking for claim %s/%s: %w", clients.Namespace, claim.Name, err))
 	}
-	pipeline, err := launch.Installed(ctx, clients)
+	image, err := stepsImage(ctx, clients, claim)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +81,7 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 	if err := sweep(ctx, clients, all.Items); err != nil {
 		return nil, err
 	}
-	spec := podOf(claim, launch.Value(pipeline, nil, "steps-image"))
+	spec := podOf(claim, image)
 	placeNear(spec, claim.Name, all.Items)
 	created, err := pods.Create(ctx, spec, metav1.CreateOptions{FieldManager: kube.FieldManager})
 	if err != nil {
@@ -89,6 +93,33 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 		return nil, errors.Join(err, p.remove(ctx))
 	}
 	return p, nil
+}
+
+// stepsImage is the image of the steps. Claims outlive mlenv uninstall; after it the runs that are left name the image.
+func stepsImage(ctx context.Context, clients *kube.Clients, claim Claim) (string, error) {
+	if claim.StepsImage != "" {
+		return claim.StepsImage, nil
+	}
+	pipeline, missing := launch.Installed(ctx, clients)
+	switch {
+	case missing == nil:
+		return launch.Value(pipeline, nil, "steps-image"), nil
+	case fail.ReasonOf(missing) != fail.InvalidInput:
+		return "", missing
+	}
+	selector := metav1.ListOptions{LabelSelector: "tekton.dev/pipeline=" + launch.Pipeline}
+	runs, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx, selector)
+	if err != nil {
+		return "", kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", clients.Namespace, err))
+	}
+	slices.SortFunc(runs.Items, func(a, b v1.PipelineRun) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
+	for i := range runs.Items {
+		if image := launch.ValueOf(&runs.Items[i], "steps-image"); image != "" {
+			return image, nil
+		}
+	}
+	return "", fail.Advise(missing, "mlenv fetch RUN -n %[1]s --steps-image=IMAGE, or install the pipeline again: "+
+		"mlenv install FILE -n %[1]s --steps-image=IMAGE", clients.Namespace)
 }
 
 // sweep deletes ended pods of earlier calls that were killed before they could.

@@ -23,14 +23,14 @@ import (
 
 // TopCommand is mlenv top.
 func TopCommand() *cobra.Command {
-	env := envflags.Flags{Reads: true}
+	env := envflags.Flags{Reads: true, Runs: true}
 	var output step.OutputFlag
 	var once bool
 	var every time.Duration
 	cmd := &cobra.Command{
-		Use:   "top [ENVIRONMENT]",
+		Use:   "top [RUN|ENVIRONMENT]",
 		Short: "Show GPU use, memory and training speed of each node, live",
-		Long: `Show the use of the GPUs and the memory of each node of an environment, and the step, loss and speed of its training, as
+		Long: `Show the use of the GPUs and the memory of each node of a run or an environment, and the step, loss and speed of its training, as
 nvidia-smi and the metrics of the training report them. On a terminal mlenv updates the table until Ctrl-C; elsewhere, and
 with --once or --output=json, it prints it once. Without an argument it shows the environment that you
 hold, or else ml-dev-env, or else the only environment of the namespace.
@@ -39,7 +39,7 @@ OWN STEP is the time that the slowest rank of the node took for its own part of 
 
 Exit code 0: shown; 1: there is no such environment, or no node answers; 2: wrong usage.`,
 		Example: `  mlenv top
-  mlenv top --once
+  mlenv top train-multi-node-x7k2p --once
   mlenv top h-kim --output=json`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			return errors.Join(envflags.ParseName(cmd.Flags(), args), step.Want(every >= time.Second, "--every %s: want at least 1s", every))
@@ -57,7 +57,7 @@ Exit code 0: shown; 1: there is no such environment, or no node answers; 2: wron
 			if err != nil {
 				return err
 			}
-			return output.Print(cmd.OutOrStdout(), report, report.print)
+			return output.PrintAs("Top", cmd.OutOrStdout(), report, report.print)
 		},
 	}
 	flags := cmd.Flags()

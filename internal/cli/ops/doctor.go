@@ -14,19 +14,20 @@ import (
 
 // DoctorCommand is mlenv doctor.
 func DoctorCommand() *cobra.Command {
-	env := envflags.Flags{Reads: true}
+	env := envflags.Flags{Reads: true, Runs: true}
 	var output step.OutputFlag
 	var quietAfter time.Duration
 	cmd := &cobra.Command{
-		Use:   "doctor [ENVIRONMENT]",
+		Use:   "doctor [RUN|ENVIRONMENT]",
 		Short: "Explain why an environment's pods do not start, or why its training hangs or is slow",
-		Long: `Examine an environment: what the cluster reports about its pods, what its agents see of GPUs, volumes, names and RDMA
-devices, and what NCCL has logged. Findings come with their evidence and the next command, the most likely cause first.
+		Long: `Examine an environment, or that of a run: what the cluster reports about its pods, what its agents see of GPUs, volumes,
+names and RDMA devices, and what NCCL has logged. Findings come with their evidence and the next command, the most likely cause first.
 mlenv only reads, and takes 20 s at most. Without an argument it examines the environment that you hold, or else
 ml-dev-env, or else the only environment of the namespace, and names its holder.
 
 Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
 		Example: `  mlenv doctor
+  mlenv doctor train-multi-node-x7k2p
   mlenv doctor h-kim -n my-namespace
   mlenv doctor --output=json`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -38,7 +39,7 @@ Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
 				return err
 			}
 			report := doctor.Examine(cmd.Context(), clients, env.Environment, doctor.Options{QuietAfter: quietAfter})
-			err = output.Print(cmd.OutOrStdout(), report, func(out io.Writer) error {
+			err = output.PrintAs("Doctor", cmd.OutOrStdout(), report, func(out io.Writer) error {
 				report.Print(out)
 				return nil
 			})

@@ -105,7 +105,7 @@ func PlanCommand() *cobra.Command {
 	cmd := preflightCommand(func(cmd *cobra.Command, d preflight.Deps, o preflight.Options) error {
 		report := preflight.Examine(cmd.Context(), d, o)
 		plan := preflight.PlanOf(cmd.Context(), d.Clients.Kube, report)
-		err := o.Output.Print(cmd.OutOrStdout(), plan, func(out io.Writer) error {
+		err := o.Output.PrintAs("Plan", cmd.OutOrStdout(), plan, func(out io.Writer) error {
 			plan.Print(out)
 			return nil
 		})

@@ -1,10 +1,14 @@
 package runs
 
 import (
+	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -15,15 +19,21 @@ func CancelCommand() *cobra.Command {
 	var flags kube.Flags
 	var wait bool
 	cmd := &cobra.Command{
-		Use:   "cancel RUN",
+		Use:   "cancel [RUN]",
 		Short: "Cancel a run and release everything that it holds",
-		Long: `Cancel a run so that its teardown runs: it stops the training, writes a receipt, and releases pods and GPUs.
+		Long: `Cancel a run (default: the only one in progress) so that its teardown runs: it stops the training, writes a receipt, and
+releases pods and GPUs.
 Claims and their files stay.
 
-Exit code 0: the run is cancelled, or has ended already; 1: it could not be cancelled; 2: wrong usage.`,
+Exit code 0: the run is cancelled, or has ended already; 1: it could not be cancelled; 2: wrong usage, no such run,
+or several runs in progress and none named.`,
 		Example: "  mlenv cancel train-multi-node-x7k2p\n  mlenv cancel train-multi-node-x7k2p --wait",
-		Args:    step.Arguments(1, 1, "one run"),
-		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, _ []string) error {
+		Args:    step.Arguments(0, 1, "one run or none"),
+		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
+			r, err := toCancel(cmd.Context(), clients, args)
+			if err != nil {
+				return err
+			}
 			if r.run == nil || r.run.IsDone() {
 				fmt.Fprintf(cmd.OutOrStdout(), "Run %s has ended already: %s.\n", r.name, r.state())
 				return nil
@@ -52,4 +62,22 @@ Exit code 0: the run is cancelled, or has ended already; 1: it could not be canc
 	flags.AddTo(cmd.Flags())
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until everything is released")
 	return cmd
+}
+
+// toCancel is the named run, or else the only one in progress: nobody should cancel another run by an omission.
+func toCancel(ctx context.Context, clients *kube.Clients, args []string) (entry, error) {
+	if len(args) > 0 {
+		return find(ctx, clients, args[0])
+	}
+	names := InProgress(ctx, clients)
+	switch {
+	case len(names) == 0:
+		next := "mlenv runs -n " + clients.Namespace
+		return entry{}, missing(ctx, clients, next, "looking for a run to cancel in %s: none is in progress", clients.Namespace)
+	case len(names) > 1:
+		err := fail.Becausef(fail.InvalidInput, "choosing a run to cancel in %s: in progress are %s: want one of them",
+			clients.Namespace, strings.Join(names, ", "))
+		return entry{}, step.Usage(fail.Advise(err, "mlenv cancel %s -n %s", names[0], clients.Namespace))
+	}
+	return find(ctx, clients, names[0])
 }

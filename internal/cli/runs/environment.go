@@ -3,6 +3,7 @@ package runs
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,21 +15,43 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
 
-// chooseEnvironment names an environment for a run that names none and would find the default one taken: the user's own,
-// which mounts the same claims. Without shared claims its nodes would not have the datasets, so the run keeps the default
-// one, as it does if it may wait or if this user may not read who holds it. A run that exists has chosen before.
-func chooseEnvironment(ctx context.Context, clients *kube.Clients, pipeline *v1.Pipeline, runName string, values map[string][]string, notes io.Writer) {
+// chosenAnnotation marks a run whose environment mlenv has chosen: a run like it need not use the same one.
+const chosenAnnotation = "ml-dev-env/chosen-environment"
+
+// mostOwn is how many environments of a user have names that can be read; further ones get a random name.
+const mostOwn = 9
+
+// choice is the environment of a run that names none: the default one, or else one of the user's own that is free, which mounts the same
+// claims.
+type choice struct {
+	clients *kube.Clients
+	values  map[string][]string
+	notes   io.Writer
+	// own is the user's first environment, "" if the run keeps the default one whatever happens.
+	own string
+	// suffix follows own if a run that was started at the same moment has taken the same name.
+	suffix string
+}
+
+// chooseEnvironment names a free environment for a run that names none and would find the default one taken. Without shared claims its
+// nodes would not have the datasets, so the run keeps the default one, as it does if it may wait or if this user may not read who
+// holds it. A run that exists has chosen before.
+func chooseEnvironment(ctx context.Context, clients *kube.Clients, pipeline *v1.Pipeline, runName string, values map[string][]string,
+	notes io.Writer) *choice {
 	const shared = objects.DefaultName
+	c := &choice{clients: clients, values: values, notes: notes, suffix: rand.String(suffixLength)}
 	if values["name"] != nil {
-		return
+		return c
 	}
 	if runName != "" {
 		existing, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).Get(ctx, runName, metav1.GetOptions{})
@@ -36,24 +59,108 @@ func chooseEnvironment(ctx context.Context, clients *kube.Clients, pipeline *v1.
 			if err == nil && launch.Values(existing)["name"] != nil {
 				values["name"] = launch.Values(existing)["name"]
 			}
-			return
+			return c
 		}
+		// Two programs that start the run of that name make the same request.
+		c.suffix = fmt.Sprintf("%x", sha256.Sum256([]byte(runName)))[:suffixLength]
 	}
 	if launch.Value(pipeline, values, "name") != shared || launch.Value(pipeline, values, "on-busy") == "wait" ||
-		launch.Value(pipeline, values, "storage") == string(cluster.NodeStorage) {
-		return
-	}
-	holder := holderOf(ctx, clients, shared)
-	if holder == "" || !sharesWorkspace(ctx, clients) {
-		return
+		launch.Value(pipeline, values, "storage") == string(cluster.NodeStorage) ||
+		!sharesWorkspace(ctx, clients, launch.Value(pipeline, values, "cluster")) {
+		return c
 	}
 	person, err := leasesOf(clients).Person(ctx)
 	if err != nil {
-		return
+		return c
 	}
-	own := shared + "-" + shortName(person.ID)
-	fmt.Fprintf(notes, "Environment %s is held by %s. This run uses environment %s, with the same claims; --name chooses another one.\n", shared, holder, own)
-	values["name"] = []string{own}
+	c.own = shared + "-" + shortName(person.ID)
+	if holder := holderOf(ctx, clients, trainings(ctx, clients), shared); holder != "" {
+		c.take(ctx, fmt.Sprintf("Environment %s is held by %s", shared, holder))
+	}
+	return c
+}
+
+// take names the first environment of the user that is free.
+func (c *choice) take(ctx context.Context, why string) {
+	name, runs := c.own, trainings(ctx, c.clients)
+	for i := 2; holderOf(ctx, c.clients, runs, name) != ""; i++ {
+		if i > mostOwn {
+			name = c.own + "-" + c.suffix
+			break
+		}
+		name = fmt.Sprintf("%s-%d", c.own, i)
+	}
+	c.use(name, why)
+}
+
+func (c *choice) use(name, why string) {
+	fmt.Fprintf(c.notes, "%s. This run uses environment %s, with the same claims; --name chooses another one.\n", why, name)
+	c.values["name"] = []string{name}
+}
+
+// annotations are those of the run.
+func (c *choice) annotations() map[string]string {
+	if c.own == "" || c.values["name"] == nil {
+		return nil
+	}
+	return map[string]string{chosenAnnotation: "true"}
+}
+
+// start starts the run. Runs that are started at the same moment do not see each other when they choose. Each looks again once it
+// exists; one that sees another run in its environment, and may be seen by it, gives way: it is deleted, and started again in an
+// environment that no other run can name.
+func (c *choice) start(ctx context.Context, request launch.Request) (*v1.PipelineRun, error) {
+	request.Annotations = c.annotations()
+	started, err := launch.Start(ctx, c.clients, request)
+	if err != nil || c.own == "" || started.IsDone() {
+		return started, err
+	}
+	rival := c.rival(ctx, started)
+	if rival == "" {
+		return started, nil
+	}
+	if err := c.withdraw(ctx, started); err != nil {
+		return started, nil //nolint:nilerr // the run that exists reports that its environment is busy
+	}
+	c.use(c.own+"-"+c.suffix, fmt.Sprintf("Run %s was started in environment %s at the same moment", rival, environmentOf(started)))
+	request.Annotations = c.annotations()
+	return launch.Start(ctx, c.clients, request)
+}
+
+// rival is another run in progress in the run's environment, "" for none.
+func (c *choice) rival(ctx context.Context, started *v1.PipelineRun) string {
+	for _, other := range trainings(ctx, c.clients) {
+		if other.UID != started.UID && !other.IsDone() && environmentOf(&other) == environmentOf(started) {
+			return other.Name
+		}
+	}
+	return ""
+}
+
+// withdraw deletes a run that has just been created, and waits until it is gone.
+func (c *choice) withdraw(ctx context.Context, of *v1.PipelineRun) error {
+	title := "pipelinerun " + of.Namespace + "/" + of.Name
+	runs := c.clients.Tekton.TektonV1().PipelineRuns(of.Namespace)
+	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(of.UID))}
+	if err := kube.Deleted(title, runs.Delete(ctx, of.Name, options)); err != nil {
+		return err
+	}
+	return kube.UntilOne(ctx, title, runs, of.Name, func(run *v1.PipelineRun) (bool, error) { return run == nil || run.UID != of.UID, nil })
+}
+
+func environmentOf(of *v1.PipelineRun) string {
+	return cmp.Or(launch.ValueOf(of, "name"), objects.DefaultName)
+}
+
+// trainings are the runs of the pipeline. Tekton labels a run only when it has seen it.
+func trainings(ctx context.Context, clients *kube.Clients) []v1.PipelineRun {
+	list, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(list.Items, func(r v1.PipelineRun) bool {
+		return r.Labels["tekton.dev/pipeline"] != launch.Pipeline && (r.Spec.PipelineRef == nil || r.Spec.PipelineRef.Name != launch.Pipeline)
+	})
 }
 
 func leasesOf(clients *kube.Clients) lease.Client {
@@ -61,8 +168,8 @@ func leasesOf(clients *kube.Clients) lease.Client {
 	return lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: clients.Now, Log: log}
 }
 
-// holderOf is the run or user that holds the environment, or the run that will, "" for none.
-func holderOf(ctx context.Context, clients *kube.Clients, name string) string {
+// holderOf is the run or user that holds the environment, or that of the runs that will, "" for none.
+func holderOf(ctx context.Context, clients *kube.Clients, runs []v1.PipelineRun, name string) string {
 	leases := leasesOf(clients)
 	if found, err := leases.Find(ctx, name); err == nil && found.DeletionTimestamp == nil {
 		if busy := leases.Look(ctx, found); busy.Holder.ID != "" && !busy.Replaceable() {
@@ -70,28 +177,30 @@ func holderOf(ctx context.Context, clients *kube.Clients, name string) string {
 		}
 	}
 	// A run takes the Lease only after its image is built.
-	list, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: pipelineSelector})
-	if err != nil {
-		return ""
-	}
-	i := slices.IndexFunc(list.Items, func(other v1.PipelineRun) bool {
-		return !other.IsDone() && cmp.Or(launch.ValueOf(&other, "name"), objects.DefaultName) == name
-	})
+	i := slices.IndexFunc(runs, func(other v1.PipelineRun) bool { return !other.IsDone() && environmentOf(&other) == name })
 	if i < 0 {
 		return ""
 	}
-	return lease.Holder{Display: list.Items[i].Name, Run: true}.String()
+	return lease.Holder{Display: runs[i].Name, Run: true}.String()
 }
 
-// sharesWorkspace reports whether several environments can mount the workspace claim, and nodes have none of their own.
-func sharesWorkspace(ctx context.Context, clients *kube.Clients) bool {
+// sharesWorkspace reports whether several environments can mount the workspace claim, and nodes have none of their own. In a new
+// namespace, without any claim, the cluster file decides.
+func sharesWorkspace(ctx context.Context, clients *kube.Clients, clusterName string) bool {
 	claims, names := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace), objects.NamesOf(objects.DefaultName)
 	if _, err := claims.Get(ctx, names.Workspace+"-"+names.PodName(0), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		return false
 	}
 	claim, err := claims.Get(ctx, names.Workspace, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		file, err := clusterfile.LoadInstalled(ctx, clients, clusterName)
+		return err == nil && file.Storage.ClassRWX != "" && file.Storage.Mode != cluster.NodeStorage
+	}
 	return err == nil && slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany)
 }
+
+// suffixLength is that of a random part of a name.
+const suffixLength = 5
 
 var noLetters = regexp.MustCompile(`[^a-z0-9]+`)
 

@@ -1,7 +1,12 @@
 package runs
 
 import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -11,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"knative.dev/pkg/apis"
@@ -18,7 +24,62 @@ import (
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
+
+// Three runs at once, each of which sees a free environment when it chooses: at the end each has one of its own.
+func TestRunsAtOnce(t *testing.T) {
+	shared := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: objects.NamesOf(objects.DefaultName).Workspace},
+		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}}}
+	client := kubefake.NewClientset(shared)
+	client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: "kim"}}}, nil
+	})
+	tekton := tektonfake.NewSimpleClientset()
+	var mu sync.Mutex
+	made := 0
+	tekton.PrependReactor("create", "pipelineruns", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		made++
+		of := action.(clienttesting.CreateAction).GetObject().(*v1.PipelineRun).DeepCopy()
+		of.Name = fmt.Sprintf("%s%d", of.GenerateName, made)
+		of.UID = types.UID("uid of " + of.Name)
+		return true, of, tekton.Tracker().Add(of)
+	})
+	clients := &kube.Clients{Kube: client, Tekton: tekton, Namespace: "ns"}
+	pipeline := newParams(mldevenv.Bundle).pipeline
+	pipeline.Namespace = "ns"
+	const runs = 3
+	var choices []*choice
+	for range runs {
+		values := map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"train.py"}, "gpus-per-node": {"1"}}
+		choices = append(choices, chooseEnvironment(t.Context(), clients, pipeline, "", values, io.Discard))
+	}
+	var group sync.WaitGroup
+	environments := make([]string, runs)
+	for i, c := range choices {
+		group.Go(func() {
+			started, err := c.start(t.Context(), launch.Request{Pipeline: pipeline, Values: c.values})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			environments[i] = environmentOf(started)
+		})
+	}
+	group.Wait()
+	slices.Sort(environments)
+	left := trainings(t.Context(), clients)
+	if len(slices.Compact(slices.Clone(environments))) != runs || len(left) != runs {
+		t.Errorf("environments %q of %d runs, want one for each of %d", environments, len(left), runs)
+	}
+	for _, run := range left {
+		if name := environmentOf(&run); name != objects.DefaultName && run.Annotations[chosenAnnotation] == "" || !objects.ValidName(name) {
+			t.Errorf("run %s in environment %s has annotations %v, want the mark of a choice", run.Name, name, run.Annotations)
+		}
+	}
+}
 
 func TestChooseEnvironment(t *testing.T) {
 	claim := func(mode corev1.PersistentVolumeAccessMode) *corev1.PersistentVolumeClaim {
@@ -39,6 +100,16 @@ func TestChooseEnvironment(t *testing.T) {
 	}
 	shared, own := claim(corev1.ReadWriteMany), claim(corev1.ReadWriteOnce)
 	own.Name += "-ml-dev-env-0"
+	second, unseen := other("ml-dev-env-h-kim-2", false), other("", false)
+	second.Name, unseen.Labels, unseen.Spec.PipelineRef = "train-2", nil, &v1.PipelineRef{Name: "train-multi-node"}
+	local, err := os.ReadFile("../../../clusters/local.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := func(mode string) *corev1.ConfigMap {
+		text := strings.Replace(string(local), "mode: rwx", "mode: "+mode, 1)
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mlenv-cluster-local"}, Data: map[string]string{"cluster.yaml": text}}
+	}
 	for _, test := range []struct {
 		name    string
 		objects []runtime.Object
@@ -56,6 +127,10 @@ func TestChooseEnvironment(t *testing.T) {
 		{"named", []runtime.Object{shared, held}, nil, "", map[string][]string{"name": {"ml-dev-env"}}, "ml-dev-env", ""},
 		{"waits", []runtime.Object{shared, held}, nil, "", map[string][]string{"on-busy": {"wait"}}, "", ""},
 		{"no claim", []runtime.Object{held}, nil, "", nil, "", ""},
+		{"no claim, and claims that will be shared", []runtime.Object{held, file("rwx")}, nil, "", nil, "ml-dev-env-h-kim", "held by colleague"},
+		{"no claim, and claims for each node", []runtime.Object{held, file("volumeClaimTemplates")}, nil, "", nil, "", ""},
+		{"two of mine are taken", []runtime.Object{shared, held}, []runtime.Object{other("ml-dev-env-h-kim", false), second}, "", nil, "ml-dev-env-h-kim-3", "held by colleague"},
+		{"a run that Tekton has not seen", []runtime.Object{shared}, []runtime.Object{unseen}, "", nil, "ml-dev-env-h-kim", "held by pipelinerun train-1"},
 		{"a claim of one node", []runtime.Object{claim(corev1.ReadWriteOnce), held}, nil, "", nil, "", ""},
 		{"nodes have claims", []runtime.Object{shared, held, own}, nil, "", nil, "", ""},
 		{"claims of each node", []runtime.Object{shared, held}, nil, "", map[string][]string{"storage": {"volumeClaimTemplates"}}, "", ""},

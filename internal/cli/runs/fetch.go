@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -13,18 +15,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // FetchCommand is mlenv fetch.
 func FetchCommand() *cobra.Command {
 	var flags kube.Flags
-	var to string
+	var to, stepsImage string
 	cmd := &cobra.Command{
 		Use:   "fetch RUN [PATH...]",
 		Short: "Copy logs, outputs or checkpoints of a run to this machine",
@@ -38,7 +42,8 @@ exists; for a run that was started with --resume-from, that is the folder of the
 
 A pod without any rights mounts the claim read-only and sends the files; mlenv always deletes it. Every file is verified
 by its SHA-256. A file that exists here with the same content is skipped, so a second fetch continues a broken one. If
-each node has its own claim, each gets a folder: node-0, node-1.
+each node has its own claim, each gets a folder: node-0, node-1. Then mlenv prints the newest checkpoint, and the command
+that continues from it.
 
 Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run.`,
 		Example: `  mlenv fetch train-multi-node-x7k2p
@@ -51,10 +56,12 @@ Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run
 			if err != nil {
 				return err
 			}
-			return r.fetch(cmd, clients, paths, len(given) > 0, cmp.Or(to, r.name))
+			return r.fetch(cmd, clients, paths, len(given) > 0, cmp.Or(to, r.name), stepsImage)
 		}),
 	}
 	flags.AddTo(cmd.Flags())
+	cmd.Flags().StringVar(&stepsImage, "steps-image", "",
+		"image of the steps for the pod (default: that of the installed pipeline, or else of the newest run)")
 	cmd.Flags().StringVar(&to, "to", "", "folder to copy to, created if it does not exist (default: the name of the run)")
 	return cmd
 }
@@ -100,7 +107,7 @@ func (r entry) paths(given []string) ([]fetch.Path, error) {
 }
 
 // fetch copies the paths from all claims. A missing path is an error if the user named it.
-func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Path, named bool, to string) error {
+func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Path, named bool, to, stepsImage string) error {
 	claims, err := r.claims(cmd.Context(), clients)
 	if err != nil {
 		return err
@@ -117,7 +124,8 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 			folder = filepath.Join(to, fmt.Sprintf("node-%d", i))
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "Reading claim %s.\n", claim)
-		result, err := fetch.Fetch(cmd.Context(), clients, fetch.Claim{Name: claim, For: r.name}, paths, moved, folder)
+		from := fetch.Claim{Name: claim, For: r.name, StepsImage: stepsImage}
+		result, err := fetch.Fetch(cmd.Context(), clients, from, paths, moved, folder)
 		if err != nil {
 			return fmt.Errorf("fetching from claim %s: %w", claim, err)
 		}
@@ -133,6 +141,7 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 				strings.Join(result.LeftOut, ", "))
 		}
 	}
+	r.sayNewest(cmd.ErrOrStderr(), clients.Namespace, to)
 	var problems []error
 	at := fmt.Sprintf("mlenv fetch %s -n %s", r.name, clients.Namespace)
 	for _, p := range paths {
@@ -146,6 +155,50 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// sayNewest names the newest checkpoint that was fetched, and the command that continues from it on the cluster.
+func (r entry) sayNewest(out io.Writer, namespace, to string) {
+	newest := newestCheckpoint(filepath.Join(to, filepath.FromSlash(r.checkpoints())))
+	if newest == "" { // each node's claim has its part
+		newest = newestCheckpoint(filepath.Join(to, "node-0", filepath.FromSlash(r.checkpoints())))
+	}
+	if newest == "" {
+		return
+	}
+	folder := ""
+	if r.run != nil && git.IsFolder(r.param("repo-url")) {
+		folder = ". "
+	}
+	say(out, "Newest checkpoint: %s\n  continue from it: mlenv run %s--resume-from %s -n %s\n", newest, folder, r.name, namespace)
+}
+
+// newestCheckpoint is the checkpoint in a folder that its file latest names, as DeepSpeed's does, or else the one with the highest number
+// at its end, "" for none.
+func newestCheckpoint(folder string) string {
+	const longest = 4 << 10
+	if name, err := claimfile.Read(filepath.Join(folder, "latest"), longest); err == nil {
+		if marked := strings.TrimSpace(string(name)); agent.IsCheckpointName(marked) {
+			if _, err := os.Lstat(filepath.Join(folder, marked)); err == nil {
+				return filepath.Join(folder, marked)
+			}
+		}
+	}
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return ""
+	}
+	var names []string
+	for _, entry := range entries {
+		if name := entry.Name(); agent.IsCheckpointName(name) && name != "latest" {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	stem := func(name string) string { return strings.TrimSuffix(name, filepath.Ext(name)) }
+	return filepath.Join(folder, slices.MaxFunc(names, func(a, b string) int { return humanize.Natural(stem(a), stem(b)) }))
 }
 
 // claims are those of the run's workspace, as in its receipt, or else those that exist now.

@@ -173,7 +173,7 @@ const pipelineSelector = "tekton.dev/pipeline=" + launch.Pipeline
 func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
 	found, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: pipelineSelector})
 	if err != nil {
-		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", clients.Namespace, err))
+		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", cmp.Or(clients.Namespace, "all namespaces"), err))
 	}
 	left, err := receipt.List(ctx, clients.Kube, clients.Namespace, "")
 	if err != nil && len(left) == 0 && fail.ReasonOf(err) != fail.InvalidInput {
@@ -181,15 +181,16 @@ func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
 	}
 	receipts := map[string]receipt.Receipt{}
 	for _, each := range left {
-		receipts[each.Run] = each
+		receipts[each.Namespace+"/"+each.Run] = each
 	}
 	var all []entry
 	for i := range found.Items {
 		r := entry{name: found.Items[i].Name, run: &found.Items[i]}
-		if left, ok := receipts[r.name]; ok && left.RunUID == r.uid() {
+		id := r.run.Namespace + "/" + r.name
+		if left, ok := receipts[id]; ok && left.RunUID == r.uid() {
 			r.receipt = &left
 		}
-		delete(receipts, r.name)
+		delete(receipts, id)
 		all = append(all, r)
 	}
 	for _, left := range receipts {
@@ -205,5 +206,12 @@ func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
 // Names returns the names of all runs for completion, which cannot report an error.
 func Names(ctx context.Context, clients *kube.Clients) []string {
 	all, _ := list(ctx, clients)
+	return humanize.Each(all, func(r entry) string { return r.name })
+}
+
+// InProgress returns the names of the runs that have not ended, for completion.
+func InProgress(ctx context.Context, clients *kube.Clients) []string {
+	all, _ := list(ctx, clients)
+	all = slices.DeleteFunc(all, func(r entry) bool { return r.run == nil || r.run.IsDone() })
 	return humanize.Each(all, func(r entry) string { return r.name })
 }

@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
@@ -25,11 +28,13 @@ import (
 func ListCommand() *cobra.Command {
 	var flags kube.Flags
 	var output step.OutputFlag
-	var prune, yes, files bool
+	var prune, yes, files, everywhere, watch bool
+	var limit int
 	cmd := &cobra.Command{
 		Use:   "runs [--prune [--files] [RUN...]]",
 		Short: "List the runs of a namespace, also deleted ones that left a receipt",
-		Long: `List the runs of a namespace, the newest first, also deleted ones that left a receipt.
+		Long: `List the runs of a namespace, or with -A of all that you may read, the newest first, also deleted ones that left a
+receipt. With --watch mlenv prints a row again when its state, reason or phase changes, until Ctrl-C.
 
 With --prune mlenv asks, and then deletes receipts: those of the named runs, or of all runs that were deleted. Files stay on
 their claims; mlenv claims lists these. With --files mlenv first deletes the working directories of these runs, which have what
@@ -37,11 +42,14 @@ their scripts wrote at relative paths; logs and checkpoints stay.
 
 Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was not deleted; 2: wrong usage.`,
 		Example: `  mlenv runs
+  mlenv runs --limit=5 --watch
   mlenv runs --prune
-  mlenv runs --output=json | jq -r '.[] | select(.state == "Failed") | .name'`,
+  mlenv runs --output=json | jq -r '.items[] | select(.state == "Failed") | .name'`,
 		Args: func(_ *cobra.Command, args []string) error {
 			return errors.Join(step.Want(prune || len(args) == 0, "arguments %q: want --prune with them", args),
-				step.Want(prune || !files, "--files: want --prune with it"))
+				step.Want(prune || !files, "--files: want --prune with it"),
+				step.Want(limit >= 0, "--limit %d: want 0 or more", limit),
+				step.Want(!watch || output.ForPeople(), "--watch with --output=%s: want one of them", output.String()))
 		},
 		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
 			if prune {
@@ -51,11 +59,21 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 				}
 				return pruneReceipts(cmd, clients, args, yes, remove)
 			}
-			found, err := summaries(cmd.Context(), clients)
+			if everywhere {
+				clients = in(clients, metav1.NamespaceAll)
+			}
+			if watch {
+				return watchRuns(cmd.Context(), clients, limit, cmd.OutOrStdout())
+			}
+			found, err := summaries(cmd.Context(), clients, limit)
 			if err != nil {
 				return err
 			}
-			return output.Print(cmd.OutOrStdout(), found, func(out io.Writer) error {
+			return output.PrintAs("RunList", cmd.OutOrStdout(), found, func(out io.Writer) error {
+				if len(found) == 0 && everywhere {
+					fmt.Fprintln(cmd.ErrOrStderr(), "No runs in any namespace.")
+					return nil
+				}
 				if len(found) == 0 {
 					if err := kube.NoNamespace(cmd.Context(), clients.Kube, clients.Namespace); err != nil {
 						return err
@@ -63,39 +81,100 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 					fmt.Fprintf(cmd.ErrOrStderr(), "No runs in namespace %s.\n", clients.Namespace)
 					return nil
 				}
-				return printTable(out, found, time.Now())
+				return printTable(out, found, time.Now(), everywhere)
 			})
 		}),
 	}
 	flags.AddTo(cmd.Flags())
 	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML, step.Names)
+	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "list the runs of all namespaces")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print runs again when they change, until Ctrl-C")
+	cmd.Flags().IntVar(&limit, "limit", 0, "list only so many runs, the newest ones; 0 is all")
 	cmd.Flags().BoolVar(&prune, "prune", false, "delete the receipts of the named runs, or of all deleted runs")
 	cmd.Flags().BoolVar(&files, "files", false, "with --prune: also delete what the runs wrote at relative paths")
 	cmd.Flags().BoolVar(&yes, "yes", false, "with --prune: do not ask")
-	cmd.MarkFlagsMutuallyExclusive("prune", "output")
+	for _, other := range []string{"output", "all-namespaces", "watch", "limit"} {
+		cmd.MarkFlagsMutuallyExclusive("prune", other)
+	}
+	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
 	return cmd
 }
 
-func summaries(ctx context.Context, clients *kube.Clients) ([]summary, error) {
+// in returns the clients for another namespace.
+func in(clients *kube.Clients, namespace string) *kube.Clients {
+	other := *clients
+	other.Namespace = namespace
+	return &other
+}
+
+// summaries are those of the newest runs, at most limit; 0 is all.
+func summaries(ctx context.Context, clients *kube.Clients, limit int) ([]summary, error) {
 	all, err := list(ctx, clients)
 	if err != nil {
 		return nil, err
+	}
+	if limit > 0 {
+		all = all[:min(limit, len(all))]
 	}
 	found := make([]summary, 0, len(all))
 	for _, r := range all {
 		// The receipt of an ended run has the same facts as its tasks.
 		if r.run != nil && r.receipt == nil {
-			if r.tasks, err = run.TaskRuns(ctx, clients.Tekton, clients.Namespace, r.name, r.run.UID); err != nil {
+			if r.tasks, err = run.TaskRuns(ctx, clients.Tekton, r.run.Namespace, r.name, r.run.UID); err != nil {
 				return nil, err
 			}
 		}
-		found = append(found, r.summary(clients.Namespace))
+		found = append(found, r.summary(r.namespace()))
 	}
 	return found, nil
 }
 
-func printTable(out io.Writer, found []summary, now time.Time) error {
+// namespace is that of the run, also in a list of all namespaces.
+func (r entry) namespace() string {
+	if r.run != nil {
+		return r.run.Namespace
+	}
+	return r.receipt.Namespace
+}
+
+// watchRuns prints all runs, and again each that has changed, until ctx ends.
+func watchRuns(ctx context.Context, clients *kube.Clients, limit int, out io.Writer) error {
+	printed := map[string]string{}
+	what, runs := "pipelineruns in "+cmp.Or(clients.Namespace, "all namespaces"), clients.Tekton.TektonV1().PipelineRuns(clients.Namespace)
+	err := kube.Until(ctx, what, runs, metav1.ListOptions{LabelSelector: pipelineSelector},
+		func([]*v1.PipelineRun) (bool, error) {
+			found, err := summaries(ctx, clients, limit)
+			if err != nil {
+				return false, err
+			}
+			changed := slices.DeleteFunc(found, func(s summary) bool {
+				id, state := s.Namespace+"/"+s.Name, fmt.Sprint(s.State, s.Reason, s.Phases, s.Nodes)
+				same := printed[id] == state
+				printed[id] = state
+				return same
+			})
+			if len(changed) == 0 {
+				return false, nil
+			}
+			slices.Reverse(changed) // the newest change is the last line
+			var table strings.Builder
+			err = printTable(&table, changed, time.Now(), clients.Namespace == metav1.NamespaceAll)
+			if _, failed := io.WriteString(out, step.ForTerminal(table.String())); err == nil {
+				err = failed
+			}
+			return false, err
+		})
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // Ctrl-C ends the list
+	}
+	return err
+}
+
+func printTable(out io.Writer, found []summary, now time.Time, namespaces bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if namespaces {
+		fmt.Fprint(w, "NAMESPACE\t")
+	}
 	fmt.Fprintln(w, "NAME\tSTATE\tREASON\tPHASE\tNODES\tAGE\tDURATION")
 	for _, s := range found {
 		nodes, age, duration := "-", "-", "-"
@@ -107,6 +186,9 @@ func printTable(out io.Writer, found []summary, now time.Time) error {
 		}
 		if d := s.duration(now); d > 0 {
 			duration = humanize.Duration(d)
+		}
+		if namespaces {
+			fmt.Fprint(w, s.Namespace+"\t")
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, s.State, cmp.Or(s.Reason, "-"), cmp.Or(strings.Join(s.Phases, ","), "-"), nodes, age, duration)
 	}

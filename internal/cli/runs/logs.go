@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -31,16 +32,18 @@ type logsOptions struct {
 	rank   int
 	task   string
 	tail   int64
+	// since is how old lines may be, 0 for any age.
+	since time.Duration
 }
 
 // LogsCommand is mlenv logs.
 func LogsCommand() *cobra.Command {
 	var o logsOptions
 	cmd := &cobra.Command{
-		Use:   "logs RUN",
+		Use:   "logs [RUN]",
 		Short: "Show the logs of a run or of one rank, during the run or later",
-		Long: `Show the logs of a run's tasks as long as Kubernetes keeps them, and then the last lines of the failed ranks from the
-receipt.
+		Long: `Show the logs of the tasks of a run (default: the newest one) as long as Kubernetes keeps them, and then the last lines
+of the failed ranks from the receipt.
 
 With --rank mlenv shows the whole log of that rank: from its node during the run, and later from the workspace's claim,
 which a temporary pod reads. A terminal gets it without control characters, a file or a pipe as it is. With --follow it
@@ -49,9 +52,11 @@ waits for the rank and continues until the rank ends.
 Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
 		Example: `  mlenv logs train-multi-node-x7k2p --follow
   mlenv logs train-multi-node-x7k2p --rank 3
-  mlenv logs train-multi-node-x7k2p --task provision`,
+  mlenv logs train-multi-node-x7k2p --task provision
+  mlenv logs --since=10m`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return errors.Join(step.Arguments(1, 1, "one run")(cmd, args),
+			return errors.Join(step.Arguments(0, 1, "one run or none")(cmd, args),
+				step.Want(o.since >= 0, "--since %s: want 0s or more", o.since),
 				step.Want(o.rank >= 0 || !cmd.Flags().Changed("rank"), "--rank %d: want 0 or more", o.rank),
 				step.Want(o.tail >= 0, "--tail %d: want 0 or more", o.tail))
 		},
@@ -62,10 +67,15 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
 	flags.IntVar(&o.rank, "rank", -1, "show the whole log of this rank (default: the logs of the tasks)")
 	flags.StringVar(&o.task, "task", "", "show only this task, such as train or provision")
 	flags.Int64Var(&o.tail, "tail", 0, "number of last lines of each task; 0 is all")
+	flags.DurationVar(&o.since, "since", 0, "show only lines of this last time, such as 10m; 0s is all")
+	cmd.MarkFlagsMutuallyExclusive("rank", "since")
 	cmd.MarkFlagsMutuallyExclusive("rank", "task")
 	cmd.MarkFlagsMutuallyExclusive("rank", "tail")
 	cmd.MarkFlagsMutuallyExclusive("follow", "tail")
 	cmd.RunE = onRun(&o.kube, func(cmd *cobra.Command, clients *kube.Clients, r entry, _ []string) error {
+		if cmd.Flags().NArg() == 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "Run %s.\n", r.name)
+		}
 		switch {
 		case o.rank >= 0:
 			out := cmd.OutOrStdout()
@@ -83,12 +93,17 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
 	return cmd
 }
 
+// isNew reports whether an event is not older than --since. What has no time is new.
+func (o *logsOptions) isNew(e launch.Event) bool {
+	return o.since == 0 || e.Time.IsZero() || time.Since(e.Time) <= o.since
+}
+
 // followTasks ends with the run. If ctx ends, the run continues.
 func (o *logsOptions) followTasks(cmd *cobra.Command, clients *kube.Clients, r entry) error {
 	display := newDisplay(cmd.OutOrStdout(), 0)
 	display.width = nil // a log has no last line that changes
 	outcome, err := launch.Follow(cmd.Context(), clients, r.run, func(e launch.Event) {
-		if o.task == "" || e.Task == o.task {
+		if (o.task == "" || e.Task == o.task) && o.isNew(e) {
 			display.observe(e)
 		}
 	})
@@ -113,6 +128,9 @@ func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, r entr
 			continue
 		}
 		err := launch.Logs(cmd.Context(), clients, r.run, task, o.tail, func(e launch.Event) {
+			if !o.isNew(e) {
+				return
+			}
 			fmt.Fprintf(out, "[%s] %s\n", e.Task, humanize.PlainLine(e.Text))
 		})
 		switch {

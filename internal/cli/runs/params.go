@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,6 +12,7 @@ import (
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
@@ -35,6 +37,12 @@ func newParams(files fs.FS) params {
 		panic(err)
 	}
 	return p
+}
+
+// Tasks returns the names of the tasks of this version's pipeline, in its order.
+func Tasks(files fs.FS) []string {
+	spec := newParams(files).pipeline.Spec
+	return humanize.Each(slices.Concat(spec.Tasks, spec.Finally), func(t v1.PipelineTask) string { return t.Name })
 }
 
 func (p *params) addTo(flags *pflag.FlagSet) {

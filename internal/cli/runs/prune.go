@@ -47,7 +47,7 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 			rows = append(rows, r.summary(clients.Namespace))
 		}
 		var table strings.Builder
-		if err := printTable(&table, rows, time.Now()); err != nil {
+		if err := printTable(&table, rows, time.Now(), false); err != nil {
 			return err
 		}
 		files := "Files on claims stay."

@@ -129,12 +129,13 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	}
 	if len(r.Ranks) > 0 {
 		fmt.Fprintln(w, "\nRANK\tNODE\tEND\tTIME")
-		for _, same := range alike(r.Ranks, exitOf) {
+		exit := func(rank receipt.Rank) string { return exitOf(rank, r.Reason) }
+		for _, same := range alike(r.Ranks, exit) {
 			rank, node := same[0], strconv.Itoa(same[0].Node)
 			if len(same) > 1 {
 				rank, node = slices.MaxFunc(same, func(a, b receipt.Rank) int { return cmp.Compare(a.Seconds, b.Seconds) }), ""
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", rowName(same[0].Rank, len(same), "rank"), node, exitOf(rank), humanize.Seconds(rank.Seconds))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", rowName(same[0].Rank, len(same), "rank"), node, exit(rank), humanize.Seconds(rank.Seconds))
 		}
 	}
 	if len(r.LeftOut) > 0 {
@@ -143,7 +144,8 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	return w.Flush()
 }
 
-func exitOf(r receipt.Rank) string {
+// exitOf is how a rank of a run with that reason ended.
+func exitOf(r receipt.Rank, reason string) string {
 	text := fmt.Sprintf("exit code %d", r.Exit.Code)
 	switch {
 	case r.Exit.OutOfMemory:
@@ -153,7 +155,10 @@ func exitOf(r receipt.Rank) string {
 	case r.Exit.Error != "":
 		text = r.Exit.Error
 	}
-	if r.Stopped {
+	switch {
+	case r.Stopped && reason == string(fail.Hang): // no rank has failed
+		text += ", stopped because the training hung"
+	case r.Stopped:
 		text += ", stopped because another rank failed or the run ended"
 	}
 	return text

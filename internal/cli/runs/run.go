@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"golang.org/x/term"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
@@ -36,8 +37,8 @@ type runOptions struct {
 	resumeFrom     string
 	module         envflags.Module
 	// file is the path of a job file, "" for none.
-	file   string
-	detach bool
+	file           string
+	detach, dryRun bool
 	// values are the params on the command line.
 	values map[string][]string
 }
@@ -69,7 +70,7 @@ Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong
   mlenv run . train.py --nodes=2                 # this folder as it is
   mlenv run . -m model.train --nodes=2           # as python -m model.train in that folder
   mlenv run https://github.com/me/model.git train.py --detach
-  mlenv run -f job.yaml --nodes=4
+  mlenv run -f job.yaml --nodes=4 --dry-run
   mlenv run --like train-multi-node-x7k2p --timeout=24h
   mlenv run --resume-from train-multi-node-x7k2p`,
 	}
@@ -83,7 +84,9 @@ Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong
 	flags.StringVar(&o.resumeFrom, "resume-from", "", "like --like, with the commit of that run, and with the variable "+agent.ResumeVariable+" for the script")
 	flags.StringVarP(&o.file, "file", "f", "", "job file with params; arguments and flags replace what it has")
 	flags.BoolVarP(&o.detach, "detach", "d", false, "print the run's name and leave it running")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "check everything, print what the run would create, as mlenv plan does, and start nothing")
 	cmd.MarkFlagsMutuallyExclusive("like", "resume-from")
+	cmd.MarkFlagsMutuallyExclusive("dry-run", "detach")
 	cmd.Args = o.parse
 	cmd.RunE = envflags.Connected(&o.kube, o.start)
 	return cmd
@@ -120,9 +123,9 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 		}
 	}
 	if len(args) > 0 {
-		problems = append(problems, misplaced(args[0]))
+		problems = append(problems, misplaced(args))
 	}
-	problems = append(problems,
+	problems = append(problems, checkNames(o.runName, o.serviceAccount),
 		step.Want(len(args) <= 2, "arguments %q: want a repository and a script; arguments of the script go after --", args[min(2, len(args)):]),
 		step.Want(dash < 0 || !flags.Changed("script-args"), "arguments after -- and --script-args: want one of them"), invalid)
 	if err := errors.Join(problems...); err != nil {
@@ -134,10 +137,20 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+// checkNames returns the mistakes in names of objects, which the API server would refuse later, or Tekton as a failure of the run.
+func checkNames(runName, account string) error {
+	return errors.Join(
+		step.Want(runName == "" || len(validation.IsDNS1123Label(runName)) == 0,
+			"--run-name %q: want lower-case letters, digits and hyphens, a letter or digit first and last, at most 63", runName),
+		step.Want(account == "" || len(validation.IsDNS1123Subdomain(account)) == 0,
+			"--service-account %q: want the name of a ServiceAccount", account))
+}
+
 // misplaced is the mistake in a first argument that names a folder or file of this machine in another way than isFolder knows.
-func misplaced(argument string) error {
+func misplaced(args []string) error {
+	argument, rest := args[0], strings.Join(append([]string{""}, args[1:min(len(args), 2)]...), " ")
 	if path, ok := strings.CutPrefix(argument, "file://"); ok {
-		return fmt.Errorf("argument %q: a folder has no scheme: mlenv run %s", argument, path)
+		return fmt.Errorf("argument %q: a folder has no scheme: mlenv run %s%s", argument, path, rest)
 	}
 	info, err := os.Stat(argument)
 	switch {
@@ -150,7 +163,7 @@ func misplaced(argument string) error {
 		}
 		return fmt.Errorf("argument %q is a file: want its folder first: mlenv run %s %s", argument, dir, filepath.Base(argument))
 	case !isFolder(map[string][]string{"repo-url": {argument}}):
-		return fmt.Errorf("argument %q: a folder begins with ./, as in mlenv run ./%[1]s", argument)
+		return fmt.Errorf("argument %q: a folder begins with ./, as in mlenv run ./%[1]s%[2]s", argument, rest)
 	}
 	return nil
 }
@@ -177,25 +190,32 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 	if err != nil {
 		return err
 	}
-	// The checkpoints to resume from may lie on claims of the environment's nodes.
-	if o.resumeFrom == "" {
-		chooseEnvironment(ctx, clients, pipeline, o.runName, values, cmd.ErrOrStderr())
-	}
+	chosen := chooseEnvironment(ctx, clients, pipeline, o.runName, values, cmd.ErrOrStderr())
 	upload, err := o.prepare(ctx, pipeline, values)
 	if err != nil {
 		return err
 	}
 	if upload != nil {
 		defer upload.remove()
+		if requirements := launch.Value(pipeline, values, "requirements"); requirements != "" {
+			warnPackages(ctx, cmd.ErrOrStderr(), packagesClient(), upload.dir, requirements)
+		}
+	}
+	if o.dryRun {
+		return planRun(cmd, clients, pipeline, values)
 	}
 	request := launch.Request{
 		Pipeline: pipeline, Name: o.runName, ServiceAccount: o.serviceAccount, Values: values,
 		Say: func(line string) { fmt.Fprintln(cmd.ErrOrStderr(), line) },
 	}
-	started, err := launch.Start(ctx, clients, request)
+	started, err := chosen.start(ctx, request)
 	if err != nil {
 		return step.Usage(err)
 	}
+	if upload != nil {
+		upload.environment = launch.Value(pipeline, values, "name")
+	}
+	request.Annotations = chosen.annotations()
 	if started.IsDone() { // --run-name names a run that has ended
 		outcome, err := launch.OutcomeOf(ctx, clients, started)
 		if err != nil {
@@ -250,7 +270,6 @@ func (o *runOptions) prepare(ctx context.Context, pipeline *v1.Pipeline, values 
 		upload.remove()
 		return nil, err
 	}
-	upload.environment = launch.Value(pipeline, values, "name")
 	return upload, nil
 }
 
@@ -323,6 +342,9 @@ func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (ma
 			"mlenv receipt %s (has the script, the commit and the image; give the params again)", name)
 	}
 	values := launch.Values(earlier.run)
+	if earlier.run.Annotations[chosenAnnotation] != "" && sharesWorkspace(ctx, clients, earlier.param("cluster")) {
+		delete(values, "name")
+	}
 	// The installed pipeline may have a newer image of the steps.
 	delete(values, "steps-image")
 	if isFolder(o.values) {

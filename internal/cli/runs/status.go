@@ -18,6 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
@@ -41,10 +42,20 @@ type status struct {
 	// Metrics are the last values that the training wrote.
 	Metrics json.RawMessage `json:"metrics,omitempty"`
 	Tasks   []receipt.Phase `json:"tasks,omitempty"`
-	Live    []live          `json:"live,omitempty"`
+	// Waits are what running tasks wait for: what keeps their pods from running, or else the last line of their logs.
+	Waits []waiting `json:"waits,omitempty"`
+	Live  []live    `json:"live,omitempty"`
 	progress
 	// Unseen is why the nodes of a training in progress did not answer.
 	Unseen string `json:"unseen,omitempty"`
+}
+
+// waiting is what a task waits for.
+type waiting struct {
+	Task string `json:"task"`
+	Text string `json:"text"`
+	// Next is the command or the change that would show or fix it. It may be empty.
+	Next string `json:"next,omitempty"`
 }
 
 // progress is that of a training with its attempts.
@@ -145,7 +156,7 @@ Exit code 0: shown, whatever the state; 1: it cannot be read; 2: wrong usage, or
 		Args:    step.Arguments(0, 1, "one run or none"),
 		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, _ []string) error {
 			s := r.status(cmd.Context(), clients)
-			return output.Print(cmd.OutOrStdout(), s, func(out io.Writer) error { return s.print(out, time.Now()) })
+			return output.PrintAs("RunStatus", cmd.OutOrStdout(), s, func(out io.Writer) error { return s.print(out, time.Now()) })
 		}),
 	}
 	flags.AddTo(cmd.Flags())
@@ -178,7 +189,35 @@ func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 		}
 	}
 	s.MaxAttempts = r.maxAttempts()
+	s.Waits = r.waits(ctx, clients)
 	return s
+}
+
+// waits asks what the running tasks wait for. A training shows its progress in another way. It reports only what it may read.
+func (r entry) waits(ctx context.Context, clients *kube.Clients) (all []waiting) {
+	if r.run == nil || r.run.IsDone() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	stuck, _ := launch.Waiting(ctx, clients, r.run) // what cannot be read is left out
+	for _, task := range r.tasks {
+		if task.Status != run.Running {
+			continue
+		}
+		if event, ok := stuck[task.Task]; ok {
+			all = append(all, waiting{Task: task.Task, Text: humanize.OneLine(event.Text, maxWaiting), Next: event.Next})
+			continue
+		}
+		last := ""
+		if task.Task != trainTask {
+			_ = launch.Logs(ctx, clients, r.run, task, 1, func(e launch.Event) { last = e.Text })
+		}
+		if last != "" {
+			all = append(all, waiting{Task: task.Task, Text: humanize.OneLine(humanize.PlainLine(last), maxWaiting)})
+		}
+	}
+	return all
 }
 
 func (s *status) ask(ctx context.Context, clients *kube.Clients, r entry) {
@@ -253,6 +292,15 @@ func (s *status) print(out io.Writer, now time.Time) error {
 	row("attempt", s.attempt())
 	row("silent", s.silence())
 	printPhases(w, s.Tasks, now)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, waits := range s.Waits {
+		fmt.Fprintf(out, "\n%s: %s\n", waits.Task, waits.Text)
+		if waits.Next != "" {
+			fmt.Fprintf(out, "  next: %s\n", waits.Next)
+		}
+	}
 	if len(s.Live) > 0 && s.Unseen == "" {
 		fmt.Fprintln(w, "\nNODE\tJOB\tRANKS\tQUIET FOR")
 		for _, same := range alike(s.Live, func(l live) string { return fmt.Sprint(l.State, l.Ranks, l.All) }) {
@@ -265,6 +313,9 @@ func (s *status) print(out io.Writer, now time.Time) error {
 	}
 	return w.Flush()
 }
+
+// maxWaiting bounds what a task waits for, in bytes.
+const maxWaiting = 500
 
 // maxMessage bounds a message and a traceback, in bytes.
 const maxMessage = 2000

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
@@ -107,5 +108,20 @@ func TestLargeTables(t *testing.T) {
 	few := []live{{Node: 0, State: "running"}, {Node: 1, State: "running"}}
 	if rows := alike(few, func(l live) string { return l.State }); len(rows) != 2 {
 		t.Errorf("two nodes share %d rows, want one each", len(rows))
+	}
+}
+
+// In a hang no rank has failed: no row blames another rank, and the culprit was not stopped for others.
+func TestReceiptOfHang(t *testing.T) {
+	r := receipt.Receipt{Run: "train-1", Reason: string(fail.Hang), Ranks: []receipt.Rank{
+		{Rank: 0, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true}, {Rank: 1, Node: 1, Exit: agent.Exit{Code: -1, Signal: "SIGKILL"}},
+	}}
+	var out bytes.Buffer
+	if err := printReceipt(&out, r, nil); err != nil {
+		t.Fatal(err)
+	}
+	text := out.String()
+	if !strings.Contains(text, "0     0     SIGTERM, stopped because the training hung") || !strings.Contains(text, "1     1     SIGKILL  ") || strings.Contains(text, "another rank") {
+		t.Errorf("got\n%s", text)
 	}
 }

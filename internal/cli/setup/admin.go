@@ -18,11 +18,12 @@ func AdminCommand() *cobra.Command {
 	o := &admin.Options{}
 	apply := false
 	cmd := &cobra.Command{
-		Use:   "admin CLUSTER.yaml",
+		Use:   "admin [CLUSTER.yaml]",
 		Short: "Print or apply the one-time set-up for RDMA",
 		Long: `Admin prints the objects and commands with which an administrator lets the pods of a namespace use RDMA: service
 account, security context constraint and the right to use it, network attachments, MachineConfigs for locked memory
-and IOMMU. docs/rdma.md explains why each is needed and what it costs.
+and IOMMU. docs/rdma.md explains why each is needed and what it costs. Without a cluster file mlenv uses the one that is
+installed in the namespace.
 
 Without --apply admin changes nothing, and connects to a cluster only for the attachments to copy. Nodes reboot only
 with --apply and --reboot-pool.
@@ -61,9 +62,10 @@ func adminStatusCommand() *cobra.Command {
 	o := &admin.Options{}
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use:   "status CLUSTER.yaml",
+		Use:   "status [CLUSTER.yaml]",
 		Short: "Show what is in place, and follow the nodes' roll-out",
 		Long: `Status shows what is in place, and follows a roll-out of the MachineConfigs until all nodes have them. It changes nothing.
+Without a cluster file mlenv uses the one that is installed in the namespace.
 
 Exit codes: 0 everything is in place, 1 something is missing or cannot be read, 2 wrong usage.`,
 		Example: `  mlenv admin status clusters/barcelona.yaml

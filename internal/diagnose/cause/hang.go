@@ -146,6 +146,12 @@ func Absent(spec agent.JobSpec, statuses []agent.JobStatus) (absent []agent.Rank
 // the rendezvous, have entered fewer collectives than the others, are stopped, are in no collective while others wait in one, or are
 // elsewhere than most. If all are at the same call site, it is that.
 func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.RankActivity) string {
+	sentence, _ := Suspects(spec, statuses, activities)
+	return sentence
+}
+
+// Suspects is Hang with the ranks that the sentence names as the culprit, none if no rank differs from the others.
+func Suspects(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.RankActivity) (sentence string, ranks []int) {
 	known := byRank(statuses)
 	at := map[callSite][]agent.RankActivity{}
 	var missing, ended, late []int
@@ -172,7 +178,7 @@ func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.Ran
 			}
 		}
 	}
-	behind, _ := desync(activities, nodes)
+	behind, slow := desync(activities, nodes)
 	// The most ranks come last; of as many, those that wait.
 	sites := slices.SortedFunc(maps.Keys(at), func(a, b callSite) int {
 		return cmp.Or(flag(b.stopped)-flag(a.stopped), flag(b.blocked)-flag(a.blocked), flag(a.waits)-flag(b.waits), len(at[a])-len(at[b]), cmp.Compare(at[a][0].Rank, at[b][0].Rank))
@@ -190,31 +196,32 @@ func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.Ran
 	}
 	switch {
 	case len(missing) > 0:
-		return while(ranksOf(missing, nodes) + " " + hasHave(missing) + " not started")
+		return while(ranksOf(missing, nodes) + " " + hasHave(missing) + " not started"), missing
 	case len(ended) > 0:
-		return while(ranksOf(ended, nodes) + " " + hasHave(ended) + " ended")
+		return while(ranksOf(ended, nodes) + " " + hasHave(ended) + " ended"), ended
 	case len(late) > 0 && len(late) < len(nodes):
 		culprit := fmt.Sprintf("%s %s not come to the rendezvous", ranksOf(late, nodes), hasHave(late))
 		if a, asked := doing[late[0]]; asked && len(late) == 1 {
 			culprit += ": it " + Doing(a)
 		}
-		return while(culprit)
+		return while(culprit), late
 	case behind != "":
-		return behind
+		return behind, slow
 	case len(sites) == 0:
-		return "no agent reported what its ranks do"
+		return "no agent reported what its ranks do", nil
 	case len(sites) == 1:
 		if n := len(at[sites[0]]); n > 1 {
-			return "all " + others
+			return "all " + others, nil
 		}
-		return fmt.Sprintf("rank %d %s", at[sites[0]][0].Rank, sites[0].describe(false))
+		only := at[sites[0]][0].Rank
+		return fmt.Sprintf("rank %d %s", only, sites[0].describe(false)), []int{only}
 	}
 	first := sites[0]
 	var culprits []int
 	for _, a := range at[first] {
 		culprits = append(culprits, a.Rank)
 	}
-	return while(ranksOf(culprits, nodes) + " " + first.describe(len(culprits) > 1))
+	return while(ranksOf(culprits, nodes) + " " + first.describe(len(culprits) > 1)), culprits
 }
 
 func flag(set bool) int {

@@ -2,6 +2,7 @@ package cause
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -109,6 +110,15 @@ func TestHang(t *testing.T) {
 			}
 			if got := Hang(spec, statuses, activities); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+			nodes := map[int]int{}
+			for rank := range 8 {
+				nodes[rank] = rank / 4
+			}
+			_, culprits := Suspects(spec, statuses, activities)
+			all := strings.HasPrefix(tc.want, "all ")
+			if all && culprits != nil || !all && !strings.HasPrefix(tc.want, ranksOf(culprits, nodes)+" ") {
+				t.Errorf("the culprits are %v, want those of: %s", culprits, tc.want)
 			}
 		})
 	}

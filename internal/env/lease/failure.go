@@ -22,10 +22,12 @@ type Failure struct {
 	Reason  fail.Reason `json:"reason"`
 	Message string      `json:"message"`
 	// Cause is the rank that failed first, nil if the failure is no rank's.
-	Cause   *cause.Culprit `json:"cause,omitempty"`
-	Metrics string         `json:"metrics,omitempty"`
-	Started time.Time      `json:"started"`
-	Ended   time.Time      `json:"ended"`
+	Cause *cause.Culprit `json:"cause,omitempty"`
+	// Hanging are the ranks for which the others waited, if the reason is Hang and they are known.
+	Hanging []int     `json:"hanging,omitempty"`
+	Metrics string    `json:"metrics,omitempty"`
+	Started time.Time `json:"started"`
+	Ended   time.Time `json:"ended"`
 }
 
 // FailureOf returns the failure in a Lease, nil for none.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
@@ -24,12 +25,13 @@ type Options struct {
 	Output      step.OutputFlag
 }
 
-// Read completes the request by the cluster file, the only argument. Errors: InvalidInput with every mistake.
+// Read completes the request by the cluster file, the only argument, or else by the only one that is installed in the namespace. Errors:
+// InvalidInput with every mistake.
 func (o *Options) Read(ctx context.Context, args []string) error {
-	if err := step.Arguments(1, 1, "one cluster file")(nil, args); err != nil {
+	if err := step.Arguments(0, 1, "one cluster file or none")(nil, args); err != nil {
 		return err
 	}
-	file, fileErr := clusterfile.Load(ctx, args[0], o.Kube)
+	file, name, fileErr := o.load(ctx, args)
 	var problems []error
 	if o.Attachments != "none" && o.Attachments != "copy" {
 		problems = append(problems, fmt.Errorf("--attachments %q: want none or copy", o.Attachments))
@@ -37,7 +39,7 @@ func (o *Options) Read(ctx context.Context, args []string) error {
 	if o.Request.Pool == "" {
 		problems = append(problems, errors.New("the pool is empty: want the name of a MachineConfigPool, as in worker"))
 	}
-	o.Request.Cluster, o.Request.ClusterFile = file, args[0]
+	o.Request.Cluster, o.Request.ClusterFile = file, name
 	o.Request.Namespace, o.Request.CopyAttachments = o.Kube.Namespace, o.Attachments == "copy"
 	o.Request = o.Request.WithDefaults()
 	if fileErr == nil {
@@ -47,6 +49,25 @@ func (o *Options) Read(ctx context.Context, args []string) error {
 		return fail.Because(fail.InvalidInput, err)
 	}
 	return nil
+}
+
+// load reads the cluster file, and names it for commands that users paste.
+func (o *Options) load(ctx context.Context, args []string) (file cluster.File, name string, err error) {
+	if len(args) == 1 {
+		file, err = clusterfile.Load(ctx, args[0], o.Kube)
+		return file, args[0], err
+	}
+	clients, err := o.Kube.Connect()
+	if err != nil {
+		return file, "", err
+	}
+	file, err = clusterfile.LoadInstalled(ctx, clients, "")
+	if err != nil {
+		return file, "", fail.Advise(err,
+			"name a cluster file, as in mlenv admin clusters/cairo.yaml, or the namespace in which one is installed, with -n")
+	}
+	o.Kube.Namespace = clients.Namespace
+	return file, "clusters/" + file.Cluster.Name + ".yaml", nil
 }
 
 func (o *Options) connect(ctx context.Context, warnings io.Writer) (*kube.Clients, error) {

@@ -71,6 +71,23 @@ func FollowTasks(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun,
 	return follow(ctx, &follower{clients: clients, of: of, observe: observe, quiet: true})
 }
 
+// Waiting returns what keeps the pods of tasks of a run from running now, by the name of the task: an event of kind TaskWaiting.
+func Waiting(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) (map[string]Event, error) {
+	found := map[string]Event{}
+	f := &follower{clients: clients, of: of, quiet: true, ctx: ctx, tasks: map[string]*task{}, unpulled: map[string]string{}}
+	f.observe = func(e Event) {
+		switch e.Kind {
+		case TaskWaiting:
+			found[e.Task] = e
+		case TaskEnded:
+			delete(found, e.Task)
+		}
+	}
+	err := f.watchTasks(ctx, true)
+	f.logs.Wait()
+	return found, err
+}
+
 func follow(ctx context.Context, f *follower) (Outcome, error) {
 	followed, stop := context.WithCancel(ctx)
 	defer stop()

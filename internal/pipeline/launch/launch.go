@@ -150,7 +150,11 @@ func (r Request) pipelineRun() (*v1.PipelineRun, error) {
 	}
 	wanted := &v1.PipelineRun{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: r.Pipeline.Namespace, Name: r.Name, Annotations: r.Annotations, Labels: map[string]string{"app.kubernetes.io/part-of": "ml-dev-env"},
+			Namespace: r.Pipeline.Namespace, Name: r.Name, Annotations: r.Annotations, Labels: map[string]string{
+				"app.kubernetes.io/part-of": "ml-dev-env",
+				// Tekton sets it when it first sees the run; others list the runs by it before.
+				"tekton.dev/pipeline": Pipeline,
+			},
 		},
 		Spec: v1.PipelineRunSpec{
 			PipelineRef:     &v1.PipelineRef{Name: Pipeline},

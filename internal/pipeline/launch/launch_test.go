@@ -87,7 +87,7 @@ func TestStart(t *testing.T) {
 	if diff := cmp.Diff(want, started.Spec); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]string{"a": "b", "app.kubernetes.io/part-of": "ml-dev-env"}, started.Labels); diff != "" {
+	if diff := cmp.Diff(map[string]string{"a": "b", "app.kubernetes.io/part-of": "ml-dev-env", "tekton.dev/pipeline": "train-multi-node"}, started.Labels); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
 	// The timeouts of the run are long enough for the first step, even if it starts late.

@@ -26,7 +26,8 @@ import (
 const Description = `Check whether an environment can start on the cluster, and whether its nodes can use
 RDMA: who holds it, permissions, a dry run of the exact pod, network attachments, nodes with
 their GPUs and who holds them, storage, quotas, the image, the IOMMU. In a run, the step also
-checks all params, timeouts, Secrets, and that the repository has the commit and the script.
+checks all params, timeouts, Secrets, that the repository has the commit and the script, and that
+the package index has what the requirements name.
 
 Preflight changes nothing. It reports what it may not read as unknown.
 
@@ -56,7 +57,7 @@ func Command() *cobra.Command {
 	flags.StringVar(&pullSecretDir, "pull-secret-dir", "", "folder of the mounted pull secret for the image's registry (default: the machine's docker configuration)")
 	flags.StringVar(&authDir, "auth-dir", "", "folder of the mounted Secret for the run's git repository")
 	flags.StringVar(&envSecretDir, "env-secret-dir", "", "folder of the mounted Secret whose keys become variables of the ranks")
-	flags.StringVar(&caFile, "ca-file", "", "certificates of registries and git servers to trust in addition to the system's")
+	flags.StringVar(&caFile, "ca-file", "", "certificates of registries, git servers and package indexes to trust in addition to the system's")
 	flags.StringVar(&o.Scratch, "scratch", "", "folder for what git fetches (default: a temporary one)")
 	o.Run.AddTo(flags)
 	// An invalid number ends the parsing of flags. The run's other mistakes belong into the same message.
@@ -79,7 +80,10 @@ func Command() *cobra.Command {
 		}
 		registry, noRegistry := buildimage.RegistryFor(clients, pullSecretDir, caFile)
 		secrets := readSecrets(authDir, envSecretDir, caFile, noRegistry)
-		result, err := Run(cmd.Context(), Deps{Clients: clients, Registry: registry, Brief: true, Secrets: secrets, Log: step.Log(cmd), Out: step.ReportOutput(cmd, o.Output)}, o)
+		result, err := Run(cmd.Context(), Deps{
+			Clients: clients, Registry: registry, Brief: true, Secrets: secrets, CAFile: caFile,
+			Log: step.Log(cmd), Out: step.ReportOutput(cmd, o.Output),
+		}, o)
 		if err != nil {
 			return err
 		}

@@ -38,13 +38,18 @@ func TestMain(m *testing.M) {
 // gitServer serves a repository with train.py and src/other.py.
 func gitServer(t *testing.T) (url string) {
 	t.Helper()
+	return gitServerOf(t, map[string]string{"train.py": "", "src/other.py": ""})
+}
+
+func gitServerOf(t *testing.T, files map[string]string) (url string) {
+	t.Helper()
 	root := t.TempDir()
 	repo := filepath.Join(root, "model")
 	if err := os.MkdirAll(filepath.Join(repo, "src"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"train.py", "src/other.py"} {
-		if err := os.WriteFile(filepath.Join(repo, name), nil, 0o600); err != nil {
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(repo, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -227,7 +227,11 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 			r.Cause = found.Culprit()
 		}
 	}
-	addRanks(r, statuses)
+	var hanging []int
+	if t.failure != nil {
+		hanging = t.failure.Hanging
+	}
+	addRanks(r, statuses, hanging)
 	if r.Verdict == receipt.Succeeded {
 		r.Warning = cause.Alone(statuses)
 	}
@@ -381,11 +385,12 @@ func network(environment map[string]string) map[string]string {
 	return result
 }
 
-// addRanks lists the ranks. The rank that caused the failure was not stopped because another one failed, even if it had to be stopped.
-func addRanks(r *receipt.Receipt, statuses []agent.JobStatus) {
+// addRanks lists the ranks. The rank that caused the failure was not stopped because another one failed, even if it had to be stopped; nor
+// were the hanging ones, for which the others waited.
+func addRanks(r *receipt.Receipt, statuses []agent.JobStatus, hanging []int) {
 	for _, status := range statuses {
 		for _, rank := range status.Ranks {
-			stopped := rank.Stopped && (r.Cause == nil || r.Cause.Rank != rank.Rank)
+			stopped := rank.Stopped && (r.Cause == nil || r.Cause.Rank != rank.Rank) && !slices.Contains(hanging, rank.Rank)
 			entry := receipt.Rank{Rank: rank.Rank, Node: rank.Node, Exit: rank.Exit, Stopped: stopped, Started: rank.Started}
 			if !rank.Ended.IsZero() {
 				entry.Seconds = rank.Ended.Sub(rank.Started).Seconds()

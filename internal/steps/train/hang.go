@@ -188,11 +188,11 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, updates ch
 		if means == goesOn || ctx.Err() != nil {
 			return false, nil //nolint:nilerr // the poll itself ends with ctx
 		}
-		culprit := cause.Hang(t.Spec, statuses, now)
+		culprit, ranks := cause.Suspects(t.Spec, statuses, now)
 		text := fmt.Sprintf("No rank has printed or measured anything for %s: %s. Last output: %s.", quiet.Round(time.Second), culprit, lastOutput(statuses))
 		switch {
 		case means == hanging:
-			err := t.hangs(statuses, quiet, bound, culprit)
+			err := t.hangs(statuses, quiet, bound, hangError{culprit: culprit, ranks: ranks})
 			t.Notify(notify.Event{Kind: notify.Hang, Attempt: t.Spec.Attempt(), Nodes: len(t.Nodes), Reason: string(fail.Hang), Message: err.Error()})
 			select {
 			case updates <- update{err: err, why: "it hangs: " + culprit}:
@@ -278,14 +278,17 @@ func lastOutput(statuses []agent.JobStatus) string {
 // hangError is an error of type Hang with its culprit, without the time of the silence.
 type hangError struct {
 	culprit string
+	// ranks are those that the culprit names.
+	ranks []int
 	error
 }
 
 func (e hangError) Unwrap() error { return e.error }
 
-func (t *Training) hangs(statuses []agent.JobStatus, quiet, bound time.Duration, culprit string) error {
-	err := fail.Because(fail.Hang, hangError{culprit, fmt.Errorf("training: %s; no rank has printed or measured anything for %s, want progress within %s",
-		culprit, quiet.Round(time.Second), bound.Round(time.Second))})
+func (t *Training) hangs(statuses []agent.JobStatus, quiet, bound time.Duration, hang hangError) error {
+	hang.error = fmt.Errorf("training: %s; no rank has printed or measured anything for %s, want progress within %s",
+		hang.culprit, quiet.Round(time.Second), bound.Round(time.Second))
+	err := fail.Because(fail.Hang, hang)
 	if t.Spec.Run != "" { // the nodes will be gone
 		return fail.Advise(err, "mlenv fetch %s %s -n %s   # the stacks of all ranks are stacks-RANK.txt there", t.Spec.Run, statuses[0].Record, t.Clients.Namespace)
 	}

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,6 +28,9 @@ func TestHang(t *testing.T) {
 	const culprit = "rank 1 on node 1 is in load_batch (gloo.py:6) while 1 rank waits in all_reduce (gloo.py:16)"
 	if fail.ReasonOf(err) != fail.Hang || !strings.Contains(err.Error(), culprit) || !strings.Contains(fail.NextOf(err), "stacks-RANK.txt") {
 		t.Fatalf("got %s: %v (%s), want Hang with %s\n%s", fail.ReasonOf(err), err, fail.NextOf(err), culprit, out)
+	}
+	if hang := (hangError{}); !errors.As(err, &hang) || !slices.Equal(hang.ranks, []int{1}) {
+		t.Errorf("the culprits are %v, want rank 1", hang.ranks)
 	}
 	if last.Kind != notify.Hang || last.Attempt != 1 || last.Reason != string(fail.Hang) || !strings.Contains(last.Message, culprit) {
 		t.Errorf("the last event is %+v, want the hang", last)

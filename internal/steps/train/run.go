@@ -187,6 +187,9 @@ func (t *Training) conclude(ctx context.Context, began time.Time, result Result,
 	if failed := (cause.Error{}); errors.As(failure, &failed) {
 		v.Cause = failed.Culprit()
 	}
+	if hang := (hangError{}); errors.As(failure, &hang) {
+		v.Hanging = hang.ranks
+	}
 	ctx, cancel := context.WithTimeout(ctx, reachable)
 	defer cancel()
 	if err := t.leases().Conclude(ctx, t.Name, t.Run.UID, v); err != nil {

@@ -498,10 +498,12 @@ const hangs = 10 * time.Minute
 
 // timedOut is the error of a training whose deadline has passed. found is what ended it, if a rank did.
 func (t *Training) timedOut(statuses []agent.JobStatus, found cause.Cause, took time.Duration) error {
-	text := fmt.Sprintf("training: it had not ended after %s", took.Round(time.Second))
+	// The grace of the ranks that were stopped is no time of the training.
+	text := fmt.Sprintf("training: it had not ended after %s", cmp.Or(t.Timeout, took).Round(time.Second))
 	next := "give it more time with --timeout"
 	if t.Spec.Run != "" {
-		next = "give it more time: mlenv run --timeout=DURATION, or the param timeout and tkn's --pipeline-timeout"
+		next = fmt.Sprintf("mlenv run --resume-from %s --timeout=DURATION -n %s   # more time, from its newest checkpoint; "+
+			"tkn needs --pipeline-timeout too", t.Spec.Run, t.Clients.Namespace)
 	}
 	quiet := took
 	for _, status := range statuses {

@@ -226,14 +226,19 @@ func TestTimedOut(t *testing.T) {
 		next     string
 	}{
 		{"slow", "", 40 * time.Minute, []agent.JobStatus{stopped(9 * time.Minute), stopped(time.Second)}, "training: it had not ended after 40m0s", "give it more time with --timeout"},
-		{"slow, in a run", "nightly", 40 * time.Minute, []agent.JobStatus{stopped(time.Second)}, "training: it had not ended after 40m0s", "give it more time: mlenv run --timeout=DURATION, or the param timeout and tkn's --pipeline-timeout"},
+		{"slow, in a run", "nightly", 40*time.Minute + 10*time.Second, []agent.JobStatus{stopped(time.Second)}, "training: it had not ended after 40m0s",
+			"mlenv run --resume-from nightly --timeout=DURATION -n ns   # more time, from its newest checkpoint; tkn needs --pipeline-timeout too"},
 		{"silent", "nightly", 24 * time.Hour, []agent.JobStatus{stopped(12 * time.Minute), stopped(11 * time.Minute)},
 			"training: it had not ended after 24h0m0s; no rank had printed or measured anything for 11m0s", "start it again, and while it is silent look for the rank that the others wait for: mlenv doctor"},
 		{"silent, and another node has ended", "", 4 * time.Minute, []agent.JobStatus{stopped(2 * time.Minute), {State: agent.Exited}},
 			"training: it had not ended after 4m0s; no rank had printed or measured anything for 2m0s", "start it again, and while it is silent look for the rank that the others wait for: mlenv doctor"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			err := (&Training{Spec: agent.JobSpec{Run: tc.run}}).timedOut(tc.statuses, cause.Cause{}, tc.took)
+			training := &Training{Spec: agent.JobSpec{Run: tc.run}, Deps: Deps{Clients: &kube.Clients{Namespace: "ns"}}}
+			if tc.run != "" { // the time that the ranks had to save and end is in took
+				training.Timeout = tc.took.Truncate(time.Minute)
+			}
+			err := training.timedOut(tc.statuses, cause.Cause{}, tc.took)
 			if fail.ReasonOf(err) != fail.TrainingTimeout || err.Error() != tc.err || fail.NextOf(err) != tc.next {
 				t.Errorf("got %v (%s), want %s (%s)", err, fail.NextOf(err), tc.err, tc.next)
 			}

@@ -1,0 +1,70 @@
+package runs
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
+)
+
+// planRun prints what a run with the values would create. Its error is why the run would not start.
+func planRun(cmd *cobra.Command, clients *kube.Clients, pipeline *v1.Pipeline, values map[string][]string) error {
+	value := func(name string) string { return launch.Value(pipeline, values, name) }
+	file, err := clusterfile.LoadInstalled(cmd.Context(), clients, value("cluster"))
+	if err != nil {
+		return fail.Advise(err, "mlenv run --cluster=NAME, or install a cluster file: mlenv install FILE -n %s --steps-image=IMAGE", clients.Namespace)
+	}
+	registry, err := buildimage.RegistryFor(clients, "", "")
+	if err != nil {
+		return err
+	}
+	options := planOptions(value)
+	options.Request.Cluster, options.Request.Namespace = file, clients.Namespace
+	report := preflight.Examine(cmd.Context(), preflight.Deps{Clients: clients, Registry: registry}, options)
+	plan := preflight.PlanOf(cmd.Context(), clients.Kube, report)
+	var output step.OutputFlag
+	err = output.Print(cmd.OutOrStdout(), plan, func(out io.Writer) error {
+		fmt.Fprintf(out, "%-12s %s\n", "script", strings.Join(append([]string{value("script")}, values["script-args"]...), " "))
+		plan.Print(out)
+		fmt.Fprintln(out, "Nothing was started: this was a dry run.")
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return report.Err()
+}
+
+// planOptions are preflight's options of a run. launch.Params has checked the values.
+func planOptions(value func(param string) string) preflight.Options {
+	number := func(param string) int {
+		n, _ := strconv.ParseInt(value(param), 0, 32)
+		return int(n)
+	}
+	o := preflight.Options{Mode: value("mode"), Flavour: value("flavour"), ServiceAccount: install.DefaultServiceAccount}
+	r := &o.Request
+	r.Name, r.Nodes, r.GPUsPerNode = value("name"), number("nodes"), number("gpus-per-node")
+	r.Image, r.Storage = value("image"), cluster.StorageMode(value("storage"))
+	r.Queue, r.QueuePriority = value("queue"), value("queue-priority")
+	r.WorkspaceSize, r.DatasetsSize, r.Routes = value("workspace-size"), value("datasets-size"), value("routes") == "true"
+	if excluded := value("exclude-nodes"); excluded != "" {
+		r.ExcludeNodes = strings.Split(excluded, ",")
+	}
+	if image := value("steps-image"); !strings.HasPrefix(image, "registry.invalid/") {
+		r.StepsImage = image
+	}
+	return o
+}

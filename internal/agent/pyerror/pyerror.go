@@ -34,7 +34,7 @@ var (
 	parents = regexp.MustCompile(`(^|\.)(ChildFailedError|CalledProcessError|ProcessExitedException)$`)
 	// secondary is before the traceback of an error that did not end the program: Python printed it and went on to exit. ofThread is
 	// before one that ended a thread, lost the types of those that come of a main thread that has ended.
-	secondary = regexp.MustCompile(`^(Exception ignored (in|while) |Error in atexit\._run_exitfuncs:|future: <(Task|Future) finished )`)
+	secondary = regexp.MustCompile(`^(Exception ignored (in|while)\b|Error in atexit\._run_exitfuncs:|future: <(Task|Future) finished )`)
 	ofThread  = regexp.MustCompile(`^Exception in thread `)
 	lost      = regexp.MustCompile(`^(ConnectionResetError|ConnectionRefusedError|BrokenPipeError|EOFError)$`)
 	// ofRank is before the traceback of another rank in the message of torch.distributed.checkpoint's error (checkpoint/api.py).

@@ -75,6 +75,12 @@ func (l libraryLayout) writeBefore(t *testing.T, dir string) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	for i, file := range l.Before {
+		at := hourAgo.Add(time.Duration(i) * time.Second)
+		if err := os.Chtimes(filepath.Join(dir, file.Path), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func putFile(t *testing.T, path string, content []byte) {
@@ -109,10 +115,6 @@ func TestLayoutsOfLibraries(t *testing.T) {
 			}
 			newest("before", l.after(0))
 			for i, file := range l.Writes {
-				if len(l.Complete) == 1 && l.after(0) != "none" && i+1 < len(l.Writes) {
-					putFile(t, filepath.Join(dir, file.Path), file.content())
-					continue // the library replaces its only checkpoint
-				}
 				wants := []string{l.after(i)}
 				if file.isMark() {
 					wants = append(wants, l.after(i+1))

@@ -28,7 +28,7 @@ var (
 	// or NCCL names a call of its own that failed. A launcher's table names the rank that ended by an exit code, or by a signal that
 	// no launcher sends.
 	local = regexp.MustCompile(`(?i)EADDRINUSE|address already in use|shared memory segment|No space left on device|Cuda failure|` +
-		`ibv_reg_\w+ failed|Too many open files|Duplicate GPU|no socket interface found|waiting for lock file|exitcode (-(4|7|8|9|11)|[1-9]\d*) `)
+		`ibv_reg_\w+ failed|Too many open files|Duplicate GPU|no socket interface found|waiting for lock file|DataLoader timed out after|exitcode (-(4|7|8|9|11)|[1-9]\d*) `)
 	// fromTorch matches the types of the errors that torch raises on a rank that lost a peer. Errors of other types are about
 	// connections of the training's own, to services or to its processes.
 	fromTorch = regexp.MustCompile(`^(RuntimeError|EOFError|torch\.[\w.]+|\w*(Dist\w*Error|ChildFailedError|SignalException))$`)

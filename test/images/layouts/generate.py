@@ -19,6 +19,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).parent
 LISTING = HERE / "layouts.json"
+# Without a GPU accelerate, and so the Trainer, uses neither FSDP nor DeepSpeed, although it is asked to, and Lightning refuses both.
 # The row in docs/nodes.md, the packages whose versions matter, and the checkpoints in their order; "none": not to be found without a mark.
 CASES = {
     "trainer": ("transformers Trainer", "transformers", "out/checkpoint-2", "out/checkpoint-4"),
@@ -26,30 +27,20 @@ CASES = {
     "trainer_keeps_two": ("transformers Trainer", "transformers", "out/checkpoint-2", "out/checkpoint-4", "out/checkpoint-6"),
     "trainer_shards": ("transformers Trainer", "transformers", "out/checkpoint-2", "out/checkpoint-4"),
     "trainer_peft": ("transformers Trainer", "transformers peft", "out/checkpoint-2", "out/checkpoint-4"),
-    "trainer_fsdp": ("transformers Trainer", "transformers accelerate", "out/checkpoint-2", "out/checkpoint-4"),
-    "trainer_fsdp2": ("transformers Trainer", "transformers accelerate", "out/checkpoint-2", "out/checkpoint-4"),
-    "trainer_zero2": ("transformers Trainer", "transformers deepspeed", "out/checkpoint-2", "out/checkpoint-4"),
-    "trainer_zero3": ("transformers Trainer", "transformers deepspeed", "out/checkpoint-2", "out/checkpoint-4"),
     "accelerate_automatic": ("Accelerate", "accelerate", "checkpoints/checkpoint_0", "checkpoints/checkpoint_1"),
     "accelerate_named": ("Accelerate", "accelerate", "step_10", "step_20"),
     "accelerate_in_folders": ("Accelerate", "accelerate", "ckpt/epoch-0", "ckpt/epoch-1"),
     "accelerate_unsafe": ("Accelerate", "accelerate", "step_10", "step_20"),
-    "accelerate_fsdp": ("Accelerate", "accelerate", "checkpoints/checkpoint_0", "checkpoints/checkpoint_1"),
-    "accelerate_fsdp2": ("Accelerate", "accelerate", "checkpoints/checkpoint_0", "checkpoints/checkpoint_1"),
-    "accelerate_fsdp_full": ("Accelerate", "accelerate", "checkpoints/checkpoint_0", "checkpoints/checkpoint_1"),
-    "accelerate_fsdp_local": ("Accelerate", "accelerate", "checkpoints/checkpoint_0", "checkpoints/checkpoint_1"),
-    "accelerate_zero2": ("Accelerate", "accelerate deepspeed", "checkpoints/checkpoint_0", "checkpoints/checkpoint_1"),
     "lightning_logged": ("Lightning", "lightning", "lightning_logs/version_0/checkpoints/epoch=0-step=2.ckpt", "lightning_logs/version_0/checkpoints/epoch=1-step=4.ckpt"),
     "lightning_plain": ("Lightning", "lightning", "checkpoints/epoch=0-step=2.ckpt", "checkpoints/epoch=1-step=4.ckpt"),
-    "lightning_last": ("Lightning", "lightning", "checkpoints/last.ckpt"),
-    "lightning_sharded": ("Lightning", "lightning", "checkpoints/epoch=0-step=2.ckpt", "checkpoints/epoch=1-step=4.ckpt"),
+    "lightning_last": ("Lightning", "lightning", "checkpoints/last.ckpt", "checkpoints/epoch=1-step=4.ckpt", "checkpoints/last.ckpt"),
     "pytorch_lightning": ("Lightning", "pytorch-lightning", "checkpoints/epoch=0-step=2.ckpt", "checkpoints/epoch=1-step=4.ckpt"),
     "fabric": ("Lightning", "lightning", "step-10.ckpt", "step-20.ckpt"),
     "dcp_files": ("torch.distributed.checkpoint", "", "step-10", "step-20"),
     "dcp_async": ("torch.distributed.checkpoint", "", "step-10", "step-20"),
     "dcp_file_of_each_tensor": ("torch.distributed.checkpoint", "", "step-10", "step-20"),
-    "dcp_safetensors": ("torch.distributed.checkpoint", "safetensors", "step-10", "step-20"),
-    "dcp_model_and_optimizer": ("torch.distributed.checkpoint", "", "none"),
+    "dcp_safetensors": ("torch.distributed.checkpoint", "safetensors", "none"),
+    "dcp_model_and_optimizer": ("torch.distributed.checkpoint", "", "step-10", "step-20"),
     "deepspeed_zero0": ("DeepSpeed", "deepspeed", "global_step1", "global_step2"),
     "deepspeed_zero1": ("DeepSpeed", "deepspeed", "global_step1", "global_step2"),
     "deepspeed_zero2": ("DeepSpeed", "deepspeed", "global_step1", "global_step2"),

@@ -179,6 +179,13 @@ resolve: ## resolve the Python packages of every training image under the versio
 lock: ## write the locks of the training images from their requirements (needs PyPI)
 	go test -tags e2e -count=1 ./test/images -run TestPythonSetsResolve -update
 
+# The packages take 5 GB. CASES chooses cases of generate.py.
+.PHONY: layouts
+layouts: ## write the checkpoints of the real libraries again, and list their files in test/images/layouts (needs PyPI and strace)
+	python3 -m venv bin/layouts
+	DS_BUILD_OPS=0 bin/layouts/bin/pip install --quiet -r test/images/layouts/requirements.txt
+	bin/layouts/bin/python test/images/layouts/generate.py $(CASES)
+
 .PHONY: browser
 browser: ## open the pages of receipts and of mlenv ui in Chromium
 	go test -tags e2e -count=1 ./test/browser

@@ -85,7 +85,10 @@ def last_checkpoint(folder=None):
             return path
     mark = folder / "latest"
     if mark.is_file():
-        path = mark.with_name(mark.read_text(encoding="utf-8").strip())
+        name = mark.read_text(encoding="utf-8").strip()
+        if not name:  # DeepSpeed was killed as it wrote the mark
+            raise FileNotFoundError(f"looking for the newest checkpoint: {mark} is empty; want a name")
+        path = mark.with_name(name)
         raise FileNotFoundError(f"looking for the newest checkpoint: {path}, which {mark} names, does not exist")
     return None
 
@@ -93,6 +96,7 @@ def last_checkpoint(folder=None):
 # What follows is the search that ml-dev-env's agent makes on every node; test/images/checkpoints.txt has the layouts for both.
 
 _PART = re.compile(r"(pytorch_model_fsdp_\d+|optimizer_\d+|pytorch_model(_\d+)?)$")
+_PARTS = {"model", "optim", "optimizer"}  # folders of torch.distributed.checkpoint that scripts write for one checkpoint
 _SHARD = re.compile(rb"__\d+_\d+\.distcp")
 _DEEPSPEED = re.compile(r"((bf16_)?zero_pp_rank_\d+_)?mp_rank_\d+_(model|optim)_states\.pt$")
 _TRAINER = re.compile(
@@ -115,6 +119,8 @@ def _look(folder, found):
         format = _format(path)
         if format == "DeepSpeed" and not any(path.glob("*_optim_states.pt")):
             continue  # only the mark distinguishes it from one that was not finished
+        if format == "torch" and path.name in _PARTS:
+            continue  # the other folders of the checkpoint are missing
         if format:
             found.append((_modified(path), path, format))
         elif path.is_dir():
@@ -152,6 +158,8 @@ def _format(path):
         return "Lightning"
     if torch:
         return "torch"
+    if files.get("model") and (files.get("optim") or files.get("optimizer")):
+        return "parts"
     if any(map(_DEEPSPEED.match, files)):
         return "DeepSpeed"
     if any(name.startswith("random_states_") for name in files):
@@ -180,6 +188,8 @@ def _complete(path, format):
             if inner == "DeepSpeed":
                 wanted.add("latest")
             if inner and not _complete(entry, inner) or not inner and re.match(r"(pytorch_model_fsdp|optimizer)_\d+$", name):
+                return False
+            if format == "parts" and name in _PARTS and inner != "torch":
                 return False
         for begin, many, end in _OF_MANY.findall(name):
             wanted |= {f"{begin}{number + 1:05d}-of-{many}{end}" for number in range(int(many))}

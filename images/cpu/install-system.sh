@@ -7,8 +7,13 @@ sh "$context/install-packages.sh" "$context/packages"
 
 # Debian's torch is built without libuv, but torch uses libuv by default: torchrun
 # and every rank below it would fail. Not all of torch reads USE_LIBUV=0.
-store=/usr/lib/python3/dist-packages/torch/distributed/__init__.py
-grep -q _tcp_store_without_libuv "$store" || cat "$context/without-libuv.py" >> "$store"
+distributed=/usr/lib/python3/dist-packages/torch/distributed/__init__.py
+grep -q _tcp_store_without_libuv "$distributed" || cat "$context/without-libuv.py" >> "$distributed"
+
+# Debian's torch is built with MPI. accelerate, and so transformers' Trainer, prefers MPI
+# to gloo if torch has it, and no variable prevents that. Without mpirun each rank would
+# be alone. The backend "mpi" by name still works.
+grep -q _mpi_below_mpirun "$distributed" || cat "$context/without-mpi.py" >> "$distributed"
 
 # apt manages Debian's Python, so pip cannot replace its packages: pip installs into
 # a virtual environment that sees Debian's packages. Debian's Python also sees the

@@ -108,6 +108,7 @@ var (
 		{"gpu-flavours", 0, gpuFlavours},
 		{"package-missing", 0, packageMissing},
 		{"deepspeed-node-storage", 2, deepspeedNodeStorage},
+		{"unchanged-programs", 1, unchangedPrograms},
 	}
 	nightlyLight = []scenario{
 		{"built-once", 0, builtOnce},

@@ -15,6 +15,15 @@ func TestMlenvModule(t *testing.T) {
 	}
 }
 
+// TestAdditionsToTorch tests what the flavour cpu adds to Debian's torch.
+func TestAdditionsToTorch(t *testing.T) {
+	command := exec.CommandContext(t.Context(), "python3", "-W", "error", "-m", "unittest", "test_cpu")
+	command.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Errorf("testing images/cpu: %v\n%s", err, out)
+	}
+}
+
 // The example has a copy, because it also trains in images without the module.
 func TestMlenvModuleOfTheExample(t *testing.T) {
 	if read(t, flavours, "common", "mlenv.py") != read(t, "../../examples/transformer/mlenv.py") {

@@ -1,10 +1,12 @@
 """Tests of images/common/mlenv.py."""
 
+import base64
 import contextlib
 import io
 import json
 import os
 import pathlib
+import re
 import tempfile
 import unittest
 from unittest import mock
@@ -84,6 +86,9 @@ class Mlenv(unittest.TestCase):
         (folder / "step-2").rmdir()
         with self.assertRaisesRegex(FileNotFoundError, "step-2, which .*latest names"):
             mlenv.last_checkpoint(folder)
+        (folder / "latest").write_text("")
+        with self.assertRaisesRegex(FileNotFoundError, "latest is empty"):
+            mlenv.last_checkpoint(folder)
 
     def test_layouts_of_frameworks(self):
         """checkpoints.txt explains its format at its beginning."""
@@ -106,6 +111,54 @@ class Mlenv(unittest.TestCase):
                     self.write(pathlib.Path(top), folder, words, sets, 1_790_000_000 + 60 * minute)
                 found = mlenv.last_checkpoint(top)
                 self.assertEqual(str(found.relative_to(top)) if found else "none", want)
+
+    def test_layouts_of_libraries(self):
+        """layouts/generate.py has written layouts.json. Each library is interrupted before, within and after each of its writes."""
+        for layout in json.loads((pathlib.Path(__file__).parent / "layouts" / "layouts.json").read_text()):
+            with self.subTest(layout["case"]), tempfile.TemporaryDirectory() as top:
+                self.interrupt(pathlib.Path(top), layout)
+
+    def interrupt(self, top, layout):
+        def after(writes):
+            return [name for place, (at, name) in enumerate(layout["complete"]) if at <= writes or place == 0][-1]
+
+        def newest(when, *wants):
+            found = mlenv.last_checkpoint(top)
+            self.assertIn(str(found.relative_to(top)) if found else "none", wants, f"{layout['versions']}: {when}")
+
+        def put(name, content):
+            (top / name).parent.mkdir(parents=True, exist_ok=True)
+            (top / name).write_bytes(content)
+
+        for file in layout["before"]:
+            put(file["path"], self.content_of(file))
+        for path in (top, *top.rglob("*")):
+            os.utime(path, (1_790_000_000, 1_790_000_000))
+        for second, file in enumerate(layout["before"]):
+            os.utime(top / file["path"], (1_790_000_000 + second, 1_790_000_000 + second))
+        newest("before", after(0))
+        for number, file in enumerate(layout["writes"]):
+            path, content, wants = file["path"], self.content_of(file), [after(number)]
+            if path == "latest":
+                wants.append(after(number + 1))
+            written = file.get("written", path)
+            shows = path == "latest" or path.endswith((".metadata", ".safetensors", ".json")) or content.startswith(b"PK")
+            for size in (0, len(content) // 2) if shows else (0,):
+                put(written, content[:size])
+                newest(f"{size} bytes of {path}", *wants)
+            put(written, content)
+            if written != path:
+                newest(f"before the rename to {path}", *wants)
+                (top / written).rename(top / path)
+            waits = {left["path"] for left in layout["writes"][number + 1 :]}
+            wants = [after(number + 1)]
+            if all(re.search(r"(_|rank)[1-9]\d*\.(pth|pkl|bin)$", left) for left in waits):
+                wants.append(after(len(layout["writes"])))  # of the ranks the module knows those that have written a file
+            newest(f"after {path}", *wants)
+
+    def content_of(self, file):
+        head, tail = (base64.b64decode(file[part]) for part in ("head", "tail"))
+        return head + bytes(max(0, file["size"] - len(head) - len(tail))) + tail[max(0, len(head) + len(tail) - file["size"]) :]
 
     def write(self, top, folder, words, sets, time):
         files = {}

@@ -16,7 +16,7 @@ var (
 	// frame is one level of a traceback (CPython, traceback.py); loguru marks the one where it caught the error by ">". drawnFrame is one
 	// in a traceback that Rich draws into a box, or that IPython prints.
 	frame      = regexp.MustCompile(`^[> ] File "([^"]+)", line (\d+)(?:, in .*)?$`)
-	drawnFrame = regexp.MustCompile(`^(?:File )?(/\S+|[\w.][\w./-]*\.py):(\d+)(?:,? in .*|\(.*\))?$`)
+	drawnFrame = regexp.MustCompile(`^(?:File )?(~?/\S+|[\w.][\w./-]*\.py):(\d+)(?:,? in .*|\(.*\))?$`)
 	// boxed is the first line of Rich's box, header the first line of IPython's traceback.
 	boxed  = regexp.MustCompile(`╭─+ Traceback \(most recent call last\) ─+╮$`)
 	header = regexp.MustCompile(`^[A-Za-z_][\w.]*\s+Traceback \(most recent call last\)$`)
@@ -32,6 +32,13 @@ var (
 	escape = regexp.MustCompile(`\x1b\[[0-9;?]*[A-Za-z]`)
 	// parents match the types of errors about the end of another process, as launchers raise them.
 	parents = regexp.MustCompile(`(^|\.)(ChildFailedError|CalledProcessError|ProcessExitedException)$`)
+	// secondary is before the traceback of an error that did not end the program: Python printed it and went on to exit. ofThread is
+	// before one that ended a thread, lost the types of those that come of a main thread that has ended.
+	secondary = regexp.MustCompile(`^(Exception ignored (in|while)\b|Error in atexit\._run_exitfuncs:|future: <(Task|Future) finished )`)
+	ofThread  = regexp.MustCompile(`^Exception in thread `)
+	lost      = regexp.MustCompile(`^(ConnectionResetError|ConnectionRefusedError|BrokenPipeError|EOFError)$`)
+	// ofRank is before the traceback of another rank in the message of torch.distributed.checkpoint's error (checkpoint/api.py).
+	ofRank = regexp.MustCompile(`^Traceback \(most recent call last\): \(RANK (\d+)\)$`)
 	// ncclError is the second line of NCCL's errors in torch: the kind, before NCCL's own last words.
 	ncclError = regexp.MustCompile(`^nccl\w+: `)
 	// rootCause are the lines of elastic's table about the rank that failed first.
@@ -43,8 +50,9 @@ const (
 	longestLine = 2000
 	shown       = 500
 	longest     = 40
-	// near is how many lines before a launcher's error that of its process is looked for.
+	// near is how many lines before a launcher's error that of its process is looked for, most how many tracebacks are passed over.
 	near = 200
+	most = 20
 )
 
 // Lines splits output into lines, removes what progress bars overwrote, and shortens long lines.
@@ -78,33 +86,71 @@ func cut(line string, most int) string {
 
 const title = "Traceback (most recent call last):"
 
-// Last returns the last traceback, nil for none. File and Line are those of the innermost frame outside of the Python
-// installation, else of the innermost one. The error of a launcher counts only if none of its process is before it.
+// Last returns the last traceback of an error that may have ended the program, nil for none. File and Line are those of the innermost frame
+// outside of the Python installation, else of the innermost one. The error of a launcher counts only if none of its process is before it.
 func Last(lines []string) *agent.PythonError {
-	start := last(lines, isTitle)
+	start := lastPrimary(lines)
 	if start < 0 {
 		return syntaxError(lines)
 	}
-	result := read(lines[start:])
+	result, rest := read(lines[start:])
 	if result == nil {
 		return nil
 	}
-	if OfParent(result) && (start < 2 || !chained.MatchString(lines[start-2])) {
+	result.Message += continued(result, rest)
+	if OfParent(result) && before(lines, start) < 0 {
 		if own := Last(lines[max(0, start-near):start]); own != nil {
 			return own
 		}
 		result.Message = cmp.Or(result.Message, firstOfTable(lines[start:]))
 	}
-	// An empty line is on both sides of the line between two tracebacks.
-	for start >= 2 && chained.MatchString(lines[start-2]) {
-		if start = last(lines[:start-2], isTitle); start < 0 {
-			break
-		}
-		if first := read(lines[start:]); first != nil {
+	for start = before(lines, start); start >= 0; start = before(lines, start) {
+		if first, _ := read(lines[start:]); first != nil {
 			result.First = strings.TrimSuffix(first.Type+": "+first.Message, ": ")
 		}
 	}
 	return result
+}
+
+// before is the title of the traceback that is chained to the one at start, -1 for none. An empty line is on both sides of the line between
+// them.
+func before(lines []string, start int) int {
+	if start < 2 || !chained.MatchString(lines[start-2]) {
+		return -1
+	}
+	return last(lines[:start-2], isTitle)
+}
+
+// lastPrimary is the title of the last traceback, but of one that did not end the program only if there is no other; -1 for none.
+func lastPrimary(lines []string) int {
+	latest := last(lines, isTitle)
+	start := latest
+	for range most {
+		if start < 0 {
+			return latest
+		}
+		first := start
+		for at := start; at >= 0; at = before(lines, at) {
+			first = at
+		}
+		if first == 0 {
+			return start
+		}
+		above, ends := Unprefixed(lines[first-1]), false
+		switch {
+		case secondary.MatchString(above):
+		case ofThread.MatchString(above):
+			error, _ := read(lines[start:])
+			ends = error == nil || !lost.MatchString(error.Type)
+		default:
+			ends = true
+		}
+		if ends {
+			return start
+		}
+		start = last(lines[:first], isTitle)
+	}
+	return latest
 }
 
 // OfParent reports whether the error is that of a process about the end of another one, such as a launcher's.
@@ -142,8 +188,8 @@ func last(lines []string, match func(string) bool) int {
 	return -1
 }
 
-// read reads the traceback with which the lines begin, nil if its end is missing.
-func read(lines []string) *agent.PythonError {
+// read reads the traceback with which the lines begin, nil if its end is missing, and returns the lines after its last one.
+func read(lines []string) (result *agent.PythonError, rest []string) {
 	// torch calls the traceback of a data loader's worker the original one.
 	prefix := strings.TrimSuffix(strings.TrimSuffix(lines[0], title), "Original ")
 	prefix, group := strings.CutSuffix(prefix, "  + Exception Group ")
@@ -151,7 +197,7 @@ func read(lines []string) *agent.PythonError {
 	if drawn {
 		prefix = ""
 	}
-	result := &agent.PythonError{}
+	result = &agent.PythonError{}
 	installed := true
 	for i, line := range lines {
 		switch {
@@ -185,16 +231,36 @@ func read(lines []string) *agent.PythonError {
 			if words := NCCLWords(lines[i+1:]); words != "" {
 				result.Message += "; " + words
 			}
+			rest = lines[i+1:]
 			break
 		}
 	}
 	if result.Type == "" {
-		return nil
+		return nil, nil
 	}
 	if n := len(result.Traceback); n > longest {
 		result.Traceback = append(result.Traceback[:10:10], append([]string{"  ..."}, result.Traceback[n-(longest-11):]...)...)
 	}
-	return result
+	return result, rest
+}
+
+// continued is what the next lines add to the first one of a message: the error of another rank, or what a colon announces.
+func continued(p *agent.PythonError, lines []string) string {
+	if strings.HasSuffix(p.Type, ".CheckpointException") && len(lines) > 0 {
+		if match := ofRank.FindStringSubmatch(Unprefixed(lines[0])); match != nil {
+			for _, line := range lines[1:] {
+				if line = Unprefixed(line); end.MatchString(line) {
+					return ": rank " + match[1] + ": " + line
+				}
+			}
+		}
+	}
+	if strings.HasSuffix(p.Message, ":") && len(lines) > 0 {
+		if next := strings.TrimSpace(Unprefixed(lines[0])); next != "" && !isTitle(next) {
+			return " " + next
+		}
+	}
+	return ""
 }
 
 // undrawn is a line without its rank and without the sides of Rich's box. Lines of source code stay indented.

@@ -137,6 +137,80 @@ Traceback (most recent call last):
   File "train.py", line 5, in main
 subprocess.CalledProcessError: Command 'make' returned non-zero exit status 2.
 `, "subprocess.CalledProcessError: Command 'make' returned non-zero exit status 2. (train.py:5) first ImportError: no flash_attn"},
+		{"an error while Python exits", `[rank2]: Traceback (most recent call last):
+[rank2]:   File "train.py", line 20, in main
+[rank2]: ValueError: bad batch
+Exception ignored in atexit callback: <function close at 0x7f0000000000>
+Traceback (most recent call last):
+  File "train.py", line 4, in close
+RuntimeError: the writer is closed
+`, "ValueError: bad batch (train.py:20) first "},
+		{"an error in a finalizer, from another one", `Traceback (most recent call last):
+  File "train.py", line 20, in main
+ValueError: bad batch
+Exception ignored in: <function Reader.__del__ at 0x7f0000000000>
+Traceback (most recent call last):
+  File "data.py", line 4, in __del__
+KeyError: 'handle'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "data.py", line 6, in __del__
+AttributeError: 'Reader' object has no attribute 'file'
+`, "ValueError: bad batch (train.py:20) first "},
+		{"an error in a finalizer alone", `Exception ignored in: <function Reader.__del__ at 0x7f0000000000>
+Traceback (most recent call last):
+  File "data.py", line 4, in __del__
+KeyError: 'handle'
+`, "KeyError: 'handle' (data.py:4) first "},
+		{"a task that nobody awaited", `Traceback (most recent call last):
+  File "train.py", line 20, in main
+ValueError: bad batch
+Task exception was never retrieved
+future: <Task finished name='Task-2' coro=<poll() done, defined at data.py:3> exception=OSError('closed')>
+Traceback (most recent call last):
+  File "data.py", line 4, in poll
+OSError: closed
+`, "ValueError: bad batch (train.py:20) first "},
+		{"a thread of a data loader that loses its worker at the end", `Traceback (most recent call last):
+  File "train.py", line 20, in main
+ValueError: bad batch
+Exception in thread Thread-2 (_pin_memory_loop):
+Traceback (most recent call last):
+  File "/usr/lib/python3.12/multiprocessing/connection.py", line 395, in _recv
+ConnectionResetError: [Errno 104] Connection reset by peer
+`, "ValueError: bad batch (train.py:20) first "},
+		{"a thread's own error", `Traceback (most recent call last):
+  File "eval.py", line 20, in main
+ValueError: skipped
+Exception in thread Thread-2 (prefetch):
+Traceback (most recent call last):
+  File "data.py", line 7, in prefetch
+OSError: the source is gone
+`, "OSError: the source is gone (data.py:7) first "},
+		{"another rank's in a checkpoint", `[rank0]: Traceback (most recent call last):
+[rank0]:   File "train.py", line 20, in main
+[rank0]:     save(state)
+[rank0]: torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([2])
+[rank0]: Traceback (most recent call last): (RANK 2)
+[rank0]:   File "/opt/venv/lib/python3.12/site-packages/torch/distributed/checkpoint/utils.py", line 261, in all_reduce
+[rank0]:     local_data = map_fun()
+[rank0]: OSError: [Errno 28] No space left on device
+`, "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([2]): rank 2: OSError: [Errno 28] No space left on device (train.py:20) first "},
+		{"a message that begins with a colon's line", `Traceback (most recent call last):
+  File "train.py", line 20, in main
+RuntimeError: Error(s) in loading state_dict for Linear:
+	size mismatch for weight: copying a param with shape torch.Size([2, 3]) from checkpoint, the shape in current model is torch.Size([2, 2]).
+`, "RuntimeError: Error(s) in loading state_dict for Linear: size mismatch for weight: copying a param with shape torch.Size([2, 3]) from checkpoint, " +
+			"the shape in current model is torch.Size([2, 2]). (train.py:20) first "},
+		{"by IPython, in the home folder", `---------------------------------------------------------------------------
+ValueError                                Traceback (most recent call last)
+File ~/repo/train.py:7
+----> 7 main()
+
+ValueError: bad batch
+`, "ValueError: bad batch (~/repo/train.py:7) first "},
 		{"a long message", "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nRuntimeError: " + strings.Repeat("x", 1000) + ": Connection closed by peer\n",
 			"RuntimeError: " + strings.Repeat("x", 1000) + ": Connection closed by peer (a.py:1) first "},
 		{"the launcher's alone", `Traceback (most recent call last):

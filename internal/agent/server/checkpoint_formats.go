@@ -63,6 +63,8 @@ var (
 	accelerateParts = regexp.MustCompile(`^(pytorch_model_fsdp_\d+|optimizer_\d+|pytorch_model(_\d+)?)$`)
 	// dcpFolder is a folder that torch.distributed.checkpoint writes for FSDP.
 	dcpFolder = regexp.MustCompile(`^(pytorch_model_fsdp|optimizer)_\d+$`)
+	// dcpPart is a folder of torch.distributed.checkpoint that scripts write next to others of one checkpoint.
+	dcpPart, dcpOptimizer = regexp.MustCompile(`^(model|optim|optimizer)$`), regexp.MustCompile(`^(optim|optimizer)$`)
 	// ofRank is a file that each rank writes, ofMany one of a number of files.
 	ofRank = regexp.MustCompile(`^(rng_state_|random_states_|.*_rank)(\d{1,7})(\.\w+)$`)
 	ofMany = regexp.MustCompile(`^(.*-)(\d{5})-of-(\d{5})(\.\w+)$`)
@@ -85,7 +87,7 @@ func formatOf(name string, files map[string]fs.FileInfo, marked bool) agent.Chec
 	switch {
 	case strings.HasSuffix(name, lightningSuffix) && !marked && (torch || files[lightningTag] != nil):
 		return agent.Lightning
-	case torch:
+	case torch, !marked && files["model"] != nil && files["model"].IsDir() && has(dcpOptimizer, true):
 		return agent.TorchDistributed
 	case has(deepSpeedFile, false):
 		return agent.DeepSpeedModel // or one of its other formats
@@ -113,6 +115,12 @@ func (c *candidate) complete() {
 		c.check(filepath.Base(c.Name))
 	case len(c.files) == 0 && len(c.missing) == 0:
 		c.missing = []string{"all files"}
+	case c.Format == agent.TorchDistributed && len(c.folders) > 0:
+		for _, name := range slices.Sorted(maps.Keys(c.folders)) {
+			inner := parts{path: filepath.Join(c.path, name), prefix: name + "/", files: c.folders[name], search: c.search}
+			inner.torch()
+			c.missing = append(c.missing, inner.missing...)
+		}
 	case c.Format == agent.TorchDistributed:
 		c.torch()
 	case ofFramework(c.Format):

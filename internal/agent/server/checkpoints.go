@@ -187,6 +187,8 @@ func (f *finder) look(folder string, entries map[string]fs.FileInfo) (below []st
 		case name == named:
 			marked, c.Marked, c.mark = c, true, mark
 			here = append(here, c)
+		case c.Format == agent.TorchDistributed && dcpPart.MatchString(name):
+			continue // of a checkpoint whose other folders are missing
 		case c.Format != "":
 			here = append(here, c)
 		case entry.IsDir():
@@ -241,7 +243,8 @@ func (f *finder) candidate(name string, entry fs.FileInfo, marked bool) *candida
 	c.Format = formatOf(entry.Name(), c.files, marked)
 	c.folders = map[string]map[string]fs.FileInfo{}
 	for file, info := range c.files {
-		if info.IsDir() && ofFramework(c.Format) {
+		inParts := c.Format == agent.TorchDistributed && c.files[torchMetadata] == nil && dcpPart.MatchString(file)
+		if info.IsDir() && (ofFramework(c.Format) || inParts) {
 			c.folders[file], _ = f.list(filepath.Join(name, file))
 		}
 	}

@@ -116,7 +116,10 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 	if waiting == nil {
 		return cause, true
 	}
-	behind, late := desync(ended(statuses))
+	behind, late := absent(failed)
+	if behind == "" {
+		behind, late = desync(ended(statuses))
+	}
 	cause.Behind = behind
 	if len(late) == 1 {
 		at := func(r agent.RankStatus) bool { return r.Rank == late[0] }
@@ -132,8 +135,8 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 		return !r.Stopped || ends(r) || collateral.MatchString(lastWords(r))
 	})
 	// If some of them were seen at the rendezvous, the others wait for the rest.
-	if absent := func(r agent.RankStatus) bool { return r.Rendezvous != agent.Arrived }; slices.ContainsFunc(silent, absent) {
-		silent = slices.DeleteFunc(silent, func(r agent.RankStatus) bool { return !absent(r) })
+	if unseen := func(r agent.RankStatus) bool { return r.Rendezvous != agent.Arrived }; slices.ContainsFunc(silent, unseen) {
+		silent = slices.DeleteFunc(silent, func(r agent.RankStatus) bool { return !unseen(r) })
 	}
 	if len(silent) == 1 {
 		cause = Cause{Rank: silent[0], Waiting: waiting}

@@ -95,6 +95,23 @@ func desync(activities []agent.RankActivity, nodes map[int]int) (culprit string,
 	return culprit, late
 }
 
+// absent are the ranks that a monitored barrier missed: rank 0 names them in its error. culprit is "" if no rank did.
+func absent(failed []agent.RankStatus) (culprit string, late []int) {
+	nodes := map[int]int{}
+	for _, rank := range failed {
+		nodes[rank.Rank] = rank.Node
+	}
+	for _, rank := range failed {
+		match := missed.FindStringSubmatch(lastWords(rank))
+		if match == nil {
+			continue
+		}
+		late = numbers(match[1])
+		return fmt.Sprintf("%s did not come to the monitored barrier, as rank %d reports", ranksOf(late, nodes), rank.Rank), late
+	}
+	return "", nil
+}
+
 // unfinished is the first collective that ranks of a group have not completed, although all have entered it: the GPU of a rank or the
 // network is at fault. "" if there is none.
 func unfinished(group []member, nodes map[int]int) string {

@@ -28,12 +28,16 @@ var (
 	// or NCCL names a call of its own that failed. A launcher's table names the rank that ended by an exit code, or by a signal that
 	// no launcher sends.
 	local = regexp.MustCompile(`(?i)EADDRINUSE|address already in use|shared memory segment|No space left on device|Cuda failure|` +
-		`ibv_reg_\w+ failed|Too many open files|Duplicate GPU|no socket interface found|waiting for lock file|exitcode (-(4|7|8|9|11)|[1-9]\d*) `)
+		`ibv_reg_\w+ failed|Too many open files|Duplicate GPU|no socket interface found|waiting for lock file|DataLoader timed out after|exitcode (-(4|7|8|9|11)|[1-9]\d*) `)
 	// fromTorch matches the types of the errors that torch raises on a rank that lost a peer. Errors of other types are about
 	// connections of the training's own, to services or to its processes.
 	fromTorch = regexp.MustCompile(`^(RuntimeError|EOFError|torch\.[\w.]+|\w*(Dist\w*Error|ChildFailedError|SignalException))$`)
 	// waited matches the error of a rank that waited for another one in vain.
 	waited = regexp.MustCompile(`(?i)timed? ?out|watchdog (got stuck|hang)|monitoredBarrier`)
+	// missed has the ranks that did not come to a monitored barrier (ProcessGroupGloo.cpp).
+	missed = regexp.MustCompile(`Ranks? (\d+(?:, \d+)*) failed to pass monitoredBarrier`)
+	// reported has the ranks whose errors ended a checkpoint: every rank raises them (torch/distributed/checkpoint/api.py).
+	reported = regexp.MustCompile(`CheckpointException ranks:dict_keys\(\[([\d, ]+)\]\)`)
 	// diskFull matches the errors of programs on a full disk.
 	diskFull = regexp.MustCompile(`\b(No space left on device|Disk quota exceeded)\b`)
 	// sharedMemory matches those of torch on a full /dev/shm.
@@ -48,7 +52,7 @@ var (
 		`No CUDA GPUs are available|Found no NVIDIA driver`)
 	// hostMemory matches those on a full host.
 	hostMemory = regexp.MustCompile(`std::bad_alloc|DefaultCPUAllocator: (can't allocate|not enough) memory|` +
-		`\[Errno 12\] Cannot allocate memory`)
+		`\[Errno 12\] Cannot allocate memory|_ArrayMemoryError: Unable to allocate`)
 	// hardware matches CUDA's words for a broken GPU or link.
 	hardware = regexp.MustCompile(`(?i)uncorrectable (ECC|NVLink) error|fallen off the bus|NVRM: Xid|GPU is lost|hardware stack error`)
 )
@@ -166,6 +170,9 @@ func originOf(rank agent.RankStatus) origin {
 	if rank.Stopped && (p.Type == "KeyboardInterrupt" || p.Type == "SystemExit") {
 		return consequence
 	}
+	if match := reported.FindStringSubmatch(text(p)); match != nil && !slices.Contains(numbers(match[1]), rank.Rank) {
+		return consequence
+	}
 	last := originOfError(p.Type, text(p))
 	if p.First == "" {
 		return last
@@ -176,6 +183,16 @@ func originOf(rank agent.RankStatus) origin {
 		return consequence
 	}
 	return max(doubtful, min(first, last))
+}
+
+// numbers are those of a list such as "1, 3".
+func numbers(list string) (all []int) {
+	for text := range strings.SplitSeq(list, ", ") {
+		if n, err := strconv.Atoi(text); err == nil {
+			all = append(all, n)
+		}
+	}
+	return all
 }
 
 func originOfError(kind, text string) origin {

@@ -88,7 +88,7 @@ func TestValidate(t *testing.T) {
 		{"a command of kubectl", []string{"exec", "-it", "node", "--", "sh"}, 2, "", `unknown command "exec" for "mlenv"; here it is mlenv shell NODE -- COMMAND`},
 		{"a command of docker", []string{"ps"}, 2, "", `unknown command "ps" for "mlenv"; here it is mlenv runs`},
 		{"a command that is misspelt", []string{"staus", "x"}, 2, "", `unknown command "staus" for "mlenv"; did you mean status?`},
-		{"no command", []string{}, 0, "Available Commands", ""},
+		{"no command", []string{}, 0, "Run a training and look at it:", ""},
 		{"unknown command of a group", []string{"schedule", "lst"}, 2, "", `unknown command "lst" for "mlenv schedule"`},
 		{"help of nothing", []string{"help", "nothing"}, 2, "", `unknown command "nothing" for "mlenv": want one of `},
 		{"help of a group's unknown command", []string{"help", "schedule", "lst"}, 2, "", `unknown command "lst" for "mlenv schedule": want one of `},

@@ -131,11 +131,15 @@ func TestEndCancelsARunThatWasLost(t *testing.T) {
 		a, client, _ := started(t)
 		ends(client)
 		broken := true
-		for _, verb := range []string{"list", "patch", "get"} {
+		for _, verb := range []string{"patch", "get"} {
 			client.PrependReactor(verb, "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 				return broken && action.GetResource().Resource != "pipelines", nil, lost
 			})
 		}
+		// A transient error would be waited for.
+		client.PrependReactor("list", "taskruns", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return broken, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "taskruns"}, "", nil)
+		})
 		if err := a.run(t.Context(), settings{namespace: "ns"}); err == nil {
 			t.Fatal("got no error")
 		}

@@ -77,7 +77,9 @@ const (
 func (r entry) paths(given []string) ([]fetch.Path, error) {
 	record, work := fetch.RecordOf(r.uid()), fetch.WorkOf(r.uid())
 	if len(given) == 0 {
-		return []fetch.Path{{logsFolder, []string{record}}, {workFolder, []string{work}}, {r.checkpoints(), []string{r.checkpoints()}}}, nil
+		return []fetch.Path{
+			{Name: logsFolder, Places: []string{record}}, {Name: workFolder, Places: []string{work}}, {Name: r.checkpoints(), Places: []string{r.checkpoints()}},
+		}, nil
 	}
 	var paths []fetch.Path
 	var problems []error

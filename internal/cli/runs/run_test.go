@@ -206,25 +206,6 @@ func TestEarlierFolder(t *testing.T) {
 	}
 }
 
-func TestPaths(t *testing.T) {
-	r := entry{name: "mine", receipt: &receipt.Receipt{RunUID: "uid", Training: &receipt.Training{ResumedFrom: "first"}}}
-	for _, tc := range []struct {
-		given, want []string
-	}{
-		{nil, []string{".mlenv/runs/uid", "checkpoints/first"}},
-		{[]string{"logs", "/workspace/out/", "a/../b", "/workspace"}, []string{".mlenv/runs/uid", "out", "b", "."}},
-		{[]string{"../x", "/etc", "/workspaces"}, nil},
-	} {
-		got, err := r.paths(tc.given)
-		if (err != nil) != (tc.want == nil) {
-			t.Errorf("%q: %v", tc.given, err)
-		}
-		if diff := cmp.Diff(tc.want, got); diff != "" {
-			t.Errorf("%q (-want +got):\n%s", tc.given, diff)
-		}
-	}
-}
-
 func TestReceiptOfAFailure(t *testing.T) {
 	var out bytes.Buffer
 	of := &v1.PipelineRun{Spec: v1.PipelineRunSpec{Params: v1.Params{

@@ -297,7 +297,18 @@ func (s *Server) read(r *http.Request) (Object, int, *refusal) {
 			items = append(items, copied(s.objects[at]))
 		}
 	}
-	return Object{"kind": "List", "apiVersion": versionOf(path), "metadata": Object{"resourceVersion": fmt.Sprint(s.version)}, "items": items}, http.StatusOK, nil
+	kind, known := lists[path[strings.LastIndex(path, "/")+1:]]
+	if !known {
+		return nil, 0, refuse(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+	}
+	return Object{"kind": kind, "apiVersion": versionOf(path), "metadata": Object{"resourceVersion": fmt.Sprint(s.version)}, "items": items}, http.StatusOK, nil
+}
+
+// lists are the kinds of lists by resource. A client decodes no other kind.
+var lists = map[string]string{
+	"configmaps": "ConfigMapList", "events": "EventList", "leases": "LeaseList", "persistentvolumeclaims": "PersistentVolumeClaimList",
+	"pipelineruns": "PipelineRunList", "pods": "PodList", "resourcequotas": "ResourceQuotaList", "secrets": "SecretList",
+	"statefulsets": "StatefulSetList", "taskruns": "TaskRunList",
 }
 
 // versionOf is the apiVersion of the objects at a path.

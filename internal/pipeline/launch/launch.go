@@ -17,6 +17,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
@@ -32,8 +33,8 @@ const (
 type Request struct {
 	// Pipeline is what Installed returns.
 	Pipeline *v1.Pipeline
-	// Name of the PipelineRun. Start adopts an existing run of that name that has the same request. With "" the API
-	// server creates a name from the pipeline's name.
+	// Name of the PipelineRun. Start adopts an existing run of that name that has the same request. With "" Start creates a name, and
+	// not the API server: the request can be sent again if its answer is lost.
 	Name string
 	// Values of the params by their names: one for a string, any number for an array.
 	Values map[string][]string
@@ -78,7 +79,19 @@ func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.Pip
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("starting pipeline %s/%s: %w", wanted.Namespace, Pipeline, err))
 	}
+	request.beginReceipt(creating, clients, made)
 	return made, nil
+}
+
+// beginReceipt begins the receipt of a run. A user who may start runs may not be allowed to: then the first step does.
+func (r Request) beginReceipt(ctx context.Context, clients *kube.Clients, made *v1.PipelineRun) {
+	start := receipt.Start{
+		Run: made.Name, Namespace: made.Namespace, RunUID: string(made.UID), Environment: Value(r.Pipeline, r.Values, "name"),
+		Schedule: made.Labels[run.ScheduleLabel], Started: made.CreationTimestamp.UTC(),
+	}
+	if start.Environment != "" {
+		_ = receipt.Begin(ctx, clients.Kube, start)
+	}
 }
 
 // Restart deletes a run of which no step has run and starts it again under its name. The request is that of Start. Errors:
@@ -134,7 +147,8 @@ func (r Request) pipelineRun() (*v1.PipelineRun, error) {
 	}
 	maps.Copy(wanted.Labels, r.Labels)
 	if r.Name == "" {
-		wanted.GenerateName = Pipeline + "-"
+		const letters = 5 // as the API server generates
+		wanted.Name = Pipeline + "-" + rand.String(letters)
 	}
 	return wanted, nil
 }

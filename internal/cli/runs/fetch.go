@@ -119,10 +119,10 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []string, 
 	return errors.Join(problems...)
 }
 
-// claims are those of the run's workspace, as in its receipt, or else those that exist now.
+// claims are those of the run's workspace, as in its receipt or noted by the training, or else those that exist now.
 func (r entry) claims(ctx context.Context, clients *kube.Clients) ([]string, error) {
-	if r.receipt != nil && r.receipt.Record != nil {
-		return r.receipt.Record.Claims, nil
+	if record := r.record(); record != nil {
+		return record.Claims, nil
 	}
 	names := objects.NamesOf(r.environment())
 	claims, err := fetch.Claims(ctx, clients, names, names.Workspace)

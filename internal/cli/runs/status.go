@@ -39,7 +39,9 @@ type status struct {
 	// Metrics are the last values that the training wrote.
 	Metrics json.RawMessage `json:"metrics,omitempty"`
 	Tasks   []receipt.Phase `json:"tasks,omitempty"`
-	Live    []live          `json:"live,omitempty"`
+	// Noted is how far a training in progress was when it last noted that, twice a minute; any user who may read ConfigMaps sees it.
+	Noted *receipt.Progress `json:"noted,omitempty"`
+	Live  []live            `json:"live,omitempty"`
 	progress
 	// Unseen is why the nodes of a training in progress did not answer.
 	Unseen string `json:"unseen,omitempty"`
@@ -175,6 +177,9 @@ func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 		}
 	}
 	s.MaxAttempts = r.maxAttempts()
+	if r.memory != nil && r.memory.Receipt == nil {
+		s.Noted = r.memory.Progress
+	}
 	return s
 }
 
@@ -246,6 +251,7 @@ func (s *status) print(out io.Writer, now time.Time) error {
 	row("commit", s.Commit)
 	row("image", s.Image)
 	row("metrics", metricsText(s.Metrics))
+	row("progress", notedText(s.Noted, now))
 	row("attempt", s.attempt())
 	row("silent", s.silence())
 	printPhases(w, s.Tasks, now)
@@ -260,6 +266,30 @@ func (s *status) print(out io.Writer, now time.Time) error {
 		fmt.Fprintf(w, "\nThe nodes did not answer: %s\n", s.Unseen)
 	}
 	return w.Flush()
+}
+
+// notedText is for example "step 40 of 100, loss 2.104, 12345 tokens/s, about 3m0s left; 12s ago".
+func notedText(p *receipt.Progress, now time.Time) string {
+	if p == nil || p.At.IsZero() {
+		return ""
+	}
+	text := fmt.Sprintf("step %.0f", p.Step)
+	if p.Steps > 0 {
+		text += fmt.Sprintf(" of %.0f", p.Steps)
+	}
+	if p.Loss != nil {
+		text += fmt.Sprintf(", loss %.4g", *p.Loss)
+	}
+	switch {
+	case p.TokensPerSecond > 0:
+		text += fmt.Sprintf(", %.4g tokens/s", p.TokensPerSecond)
+	case p.SamplesPerSecond > 0:
+		text += fmt.Sprintf(", %.4g samples/s", p.SamplesPerSecond)
+	}
+	if p.SecondsLeft > 0 {
+		text += ", about " + humanize.Seconds(p.SecondsLeft) + " left"
+	}
+	return text + "; " + humanize.Duration(max(0, now.Sub(p.At)).Truncate(time.Second)) + " ago"
 }
 
 // maxMessage bounds a message and a traceback, in bytes.

@@ -31,7 +31,7 @@ func (r Request) reaper() []runtime.Object {
 		rule("", "pods")("list", "watch"),
 		rule("apps", "statefulsets")("list", "watch"),
 		// Receipts.
-		rule("", "configmaps")("get", "create", "patch"),
+		rule("", "configmaps")("get", "list", "create", "patch"),
 		rule("", "events")("create"),
 	), spec)
 }

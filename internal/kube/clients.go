@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -86,7 +87,14 @@ func (c *Clients) make() (err error) {
 	silenceKlog()
 	c.Config.QPS, c.Config.Burst = 50, 100 // client-go's default of 5 and 10 is too low for several watches
 	c.Config.UserAgent = "ml-dev-env"
+	// Not client-go's protobuf: the retrier compares what was sent with what the API server has.
+	c.Config.ContentType = runtime.ContentTypeJSON
 	c.clock = &clock{}
+	retry := outside
+	if c.InCluster {
+		retry = inPod
+	}
+	c.Config.Wrap(retry)
 	c.Config.Wrap(c.clock.watch)
 	if c.Kube, err = kubernetes.NewForConfig(c.Config); err != nil {
 		return fail.Becausef(fail.InvalidInput, "creating a client for %s: %w", c.Config.Host, err)
@@ -112,7 +120,6 @@ func (f Flags) find() (*Clients, error) {
 	if f.Kubeconfig == "" && f.Context == "" && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
 		config, err := rest.InClusterConfig()
 		if err == nil {
-			config.Wrap(inPod)
 			return &Clients{Config: config, Namespace: podNamespace(), InCluster: true}, nil
 		}
 		// A pod without a mounted token may still have a kubeconfig.

@@ -175,15 +175,19 @@ func hasAny(text string, signs ...string) bool {
 	return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(text, sign) })
 }
 
+// brokenStream matches HTTP/2's error for a request that a balancer, or a server that ends, has dropped.
+var brokenStream = regexp.MustCompile(`stream error: stream ID \d+; (?:INTERNAL_ERROR|REFUSED_STREAM|CANCEL)`)
+
 // Transient reports whether the same request may succeed later: the API server is starting, overloaded or unreachable, or a
 // watch is too old.
 func Transient(err error) bool {
 	var network net.Error
-	return apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) ||
+	return err != nil && (apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) ||
 		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsUnexpectedServerError(err) ||
 		apierrors.IsResourceExpired(err) || apierrors.IsGone(err) ||
 		utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err) ||
-		errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
+		utilnet.IsHTTP2ConnectionLost(err) || brokenStream.MatchString(err.Error()) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network))
 }
 
 // identityLost reports whether the server ignored our credentials. An aggregated API server does so just after its start,

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -28,23 +27,28 @@ func TestPatient(t *testing.T) {
 		// status is the status of the answers if err is nil.
 		status int
 		want   int
+		// outside is true for a command of a person.
+		outside bool
 	}{
-		"never sent":           {http.MethodPost, refused, time.Minute, 0, 3},
-		"perhaps done":         {http.MethodPost, reset, time.Minute, 0, 1},
-		"only read":            {http.MethodGet, reset, time.Minute, 0, 3},
-		"another error":        {http.MethodGet, errors.New("the certificate is wrong"), time.Minute, 0, 1},
-		"away for too long":    {http.MethodGet, refused, -time.Minute, 0, 1},
-		"a role not known yet": {http.MethodPost, nil, time.Minute, http.StatusForbidden, 3},
-		"not done yet":         {http.MethodGet, nil, time.Minute, http.StatusServiceUnavailable, 3},
-		"perhaps done yet":     {http.MethodPost, nil, time.Minute, http.StatusInternalServerError, 1},
+		"never sent":           {http.MethodPost, refused, time.Minute, 0, 3, false},
+		"perhaps done":         {http.MethodPost, reset, time.Minute, 0, 1, false},
+		"only read":            {http.MethodGet, reset, time.Minute, 0, 3, false},
+		"another error":        {http.MethodGet, errors.New("the certificate is wrong"), time.Minute, 0, 1, false},
+		"away for too long":    {http.MethodGet, refused, -time.Minute, 0, 1, false},
+		"a role not known yet": {http.MethodPost, nil, time.Minute, http.StatusForbidden, 3, false},
+		"not done yet":         {http.MethodGet, nil, time.Minute, http.StatusServiceUnavailable, 3, false},
+		"perhaps done yet":     {http.MethodPost, nil, time.Minute, http.StatusInternalServerError, 1, false},
+		"not done at all":      {http.MethodPost, nil, time.Minute, http.StatusTooManyRequests, 3, false},
+		"never sent, outside":  {http.MethodGet, refused, time.Minute, 0, 1, true},
+		"only read, outside":   {http.MethodGet, reset, time.Minute, 0, 3, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bodies := []string{}
-			away := &atomic.Int64{}
+			state := &retrierState{}
 			if test.status != 0 {
-				away.Store(time.Now().UnixNano())
+				state.away.Store(time.Now().UnixNano())
 			}
-			p := retrier{most: test.most, young: time.Minute, away: away, next: transport(func(r *http.Request) (*http.Response, error) {
+			p := retrier{most: test.most, young: time.Minute, dials: !test.outside, state: state, next: transport(func(r *http.Request) (*http.Response, error) {
 				body, err := io.ReadAll(r.Body)
 				if err != nil {
 					t.Error(err)

@@ -10,6 +10,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -125,6 +126,9 @@ func nodeLostWithoutTekton(u trainer) {
 			return false, nil
 		}
 		left, err = receipt.Read(ctx, u.clients.Kube, u.namespace, name)
+		if apierrors.IsNotFound(err) { // the steps have noted what they know
+			return false, nil
+		}
 		return true, err
 	})
 	if err != nil {

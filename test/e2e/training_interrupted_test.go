@@ -84,6 +84,11 @@ func runCancelled(u trainer) {
 	e.equal("verdict", string(e.receipt.Verdict), string(receipt.Failed))
 	e.equal("reason", e.receipt.Reason, string(fail.Cancelled))
 	e.equal("what teardown says", e.receipt.Teardown, "all pods and GPUs were released")
+	for _, rank := range e.receipt.Ranks {
+		if rank.Seconds <= 0 {
+			e.Errorf("rank %d ended with %+v after %.1f s: want its own end", rank.Rank, rank.Exit, rank.Seconds)
+		}
+	}
 	for node := range 2 {
 		e.mustContain(e.recorded(e.run.UID, fmt.Sprintf("rank-%d.log", node)), fmt.Sprintf("node %d was told to stop", node))
 	}
@@ -94,9 +99,27 @@ func runCancelled(u trainer) {
 // releases everything.
 func runCancelledOutright(u trainer) {
 	name := u.holding()
+	uid := u.runUID(name)
 	u.tkn("pipelinerun", "cancel", name)
 	u.nothingLeft()
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
+	u.leavesReceipt(name, uid, "pipelinerun "+name+" was cancelled")
+}
+
+// leavesReceipt tests the receipt of a run without a teardown, which the step train writes.
+func (u trainer) leavesReceipt(name string, uid types.UID, message string) {
+	u.Helper()
+	left, err := receipt.Read(u.Context(), u.clients.Kube, u.namespace, name)
+	if err != nil {
+		u.Fatal(err)
+	}
+	u.equal("the receipt's run", left.RunUID, string(uid))
+	u.equal("its verdict", string(left.Verdict), string(receipt.Failed))
+	u.equal("its reason", left.Reason, string(fail.Cancelled))
+	u.mustContain(left.Message, message)
+	if left.Record == nil || len(left.Record.Claims) != 1 || left.Commit == "" || left.Training == nil {
+		u.Errorf("the receipt is %+v: want the claim of the record, the commit and what was trained", left)
+	}
 }
 
 // runDeleted tests that only claims outlive a deleted run.
@@ -106,6 +129,7 @@ func runDeleted(u trainer) {
 	u.kubectl("delete", "pipelinerun", name)
 	u.nothingLeft()
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
+	u.leavesReceipt(name, uid, receipt.Deleted)
 	for node := range 2 {
 		u.mustContain(u.recorded(uid, fmt.Sprintf("rank-%d.log", node)), fmt.Sprintf("node %d was told to stop", node))
 	}

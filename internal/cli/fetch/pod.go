@@ -17,6 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -58,11 +60,15 @@ func WorkOf(uid string) string { return path.Join(agent.WorkFolder, uid) }
 type pod struct {
 	clients *kube.Clients
 	name    string
+	uid     types.UID
 	// run runs a file command of the agent in the pod.
 	run func(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) error
 	// pause is the time before an attempt after a broken connection.
 	pause time.Duration
 }
+
+// mostOfName is how much of a run's name is in that of the pod, in bytes: a name has at most 63.
+const mostOfName = 50
 
 // open creates the pod and waits until it runs. The caller must remove it.
 func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error) {
@@ -87,7 +93,7 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("creating a pod that mounts claim %s/%s: %w", clients.Namespace, claim.Name, err))
 	}
-	p := &pod{clients: clients, name: created.Name, pause: time.Second}
+	p := &pod{clients: clients, name: created.Name, uid: created.UID, pause: time.Second}
 	p.run = p.exec
 	if err := p.wait(ctx); err != nil {
 		return nil, errors.Join(err, p.remove(ctx))
@@ -128,7 +134,7 @@ func sweep(ctx context.Context, clients *kube.Clients, all []corev1.Pod) error {
 		if other.Labels[componentLabel] != component || !kube.HasEnded(&other) {
 			continue
 		}
-		if err := (&pod{clients: clients, name: other.Name}).remove(ctx); err != nil {
+		if err := (&pod{clients: clients, name: other.Name, uid: other.UID}).remove(ctx); err != nil {
 			return err
 		}
 	}
@@ -140,8 +146,9 @@ func sweep(ctx context.Context, clients *kube.Clients, all []corev1.Pod) error {
 func podOf(claim Claim, image string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			GenerateName: claim.For + "-fetch-",
-			Labels:       map[string]string{"app.kubernetes.io/part-of": "ml-dev-env", componentLabel: component},
+			// Not a name by the API server: a create whose answer is lost can be sent again.
+			Name:   strings.TrimRight(claim.For[:min(len(claim.For), mostOfName)], ".-") + "-fetch-" + rand.String(5),
+			Labels: map[string]string{"app.kubernetes.io/part-of": "ml-dev-env", componentLabel: component},
 		},
 		Spec: corev1.PodSpec{
 			RestartPolicy:                 corev1.RestartPolicyNever,
@@ -227,7 +234,7 @@ func pending(pod *corev1.Pod) string {
 func (p *pod) remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
 	defer cancel()
-	err := p.clients.Kube.CoreV1().Pods(p.clients.Namespace).Delete(ctx, p.name, metav1.DeleteOptions{})
+	err := p.clients.Kube.CoreV1().Pods(p.clients.Namespace).Delete(ctx, p.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.uid}})
 	return kube.Deleted("pod "+p.clients.Namespace+"/"+p.name, err)
 }
 

@@ -203,10 +203,10 @@ func newestCheckpoint(folder string) string {
 	return filepath.Join(folder, slices.MaxFunc(names, func(a, b string) int { return humanize.Natural(stem(a), stem(b)) }))
 }
 
-// claims are those of the run's workspace, as in its receipt, or else those that exist now.
+// claims are those of the run's workspace, as in its receipt or noted by the training, or else those that exist now.
 func (r entry) claims(ctx context.Context, clients *kube.Clients) ([]string, error) {
-	if r.receipt != nil && r.receipt.Record != nil {
-		return r.receipt.Record.Claims, nil
+	if record := r.record(); record != nil {
+		return record.Claims, nil
 	}
 	names := objects.NamesOf(r.environment())
 	claims, err := fetch.Claims(ctx, clients, names, names.Workspace)

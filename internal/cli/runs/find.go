@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -30,8 +31,25 @@ type entry struct {
 	// run is nil if it was deleted; then there are no tasks either.
 	run   *v1.PipelineRun
 	tasks []run.TaskRun
-	// receipt is nil if there is none yet.
+	// receipt is nil if there is none yet. Without run it is what the steps have noted so far, if open is true.
 	receipt *receipt.Receipt
+	// memory is what the steps have noted, nil for nothing.
+	memory *receipt.Memory
+	// open reports that the run has no receipt yet although its PipelineRun is not there, hidden that the user may not read that.
+	open, hidden bool
+}
+
+// recall takes what the run's ConfigMap holds.
+func (r *entry) recall(m receipt.Memory) {
+	r.memory, r.receipt = &m, m.Receipt
+	if r.run != nil || r.receipt != nil {
+		return
+	}
+	left := m.End(fail.Cancelled, receipt.Deleted+"; the reaper writes its receipt within two minutes", time.Time{})
+	if r.hidden {
+		left.Reason, left.Message = "", ""
+	}
+	left.Verdict, r.receipt, r.open = "", &left, true
 }
 
 // onRun is the RunE of a command about the run that its first argument names, or else the newest one. do gets the other
@@ -71,17 +89,23 @@ func find(ctx context.Context, clients *kube.Clients, name string) (entry, error
 		if r.tasks, err = run.TaskRuns(ctx, clients.Tekton, clients.Namespace, name, found.UID); err != nil {
 			return r, err
 		}
+	case apierrors.IsForbidden(err):
+		r.hidden = true
 	case !apierrors.IsNotFound(err):
 		return r, kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", clients.Namespace, name, err))
 	}
-	left, err := receipt.Read(ctx, clients.Kube, clients.Namespace, name)
+	notAllowed := err
+	m, err := receipt.Recall(ctx, clients.Kube, clients.Namespace, name)
 	switch {
-	case err == nil && (r.run == nil || left.RunUID == string(r.run.UID)):
-		r.receipt = &left
+	case err == nil && (r.run == nil || m.RunUID == string(r.run.UID)):
+		r.recall(m)
 	case err != nil && r.run != nil && fail.ReasonOf(err) == fail.InvalidInput:
 		// The PipelineRun has what is needed.
 	case err != nil && !apierrors.IsNotFound(err):
 		return r, kube.Problem(err)
+	}
+	if r.hidden && r.receipt == nil {
+		return r, kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", clients.Namespace, name, notAllowed))
 	}
 	if r.run == nil && r.receipt == nil {
 		return r, missing(ctx, clients, "mlenv runs -n "+clients.Namespace, "looking for run %s/%s: found neither a PipelineRun nor a receipt of that name", clients.Namespace, name)
@@ -119,6 +143,9 @@ func (r entry) maxAttempts() int {
 func (r entry) environment() string {
 	if r.receipt != nil {
 		return r.receipt.Environment
+	}
+	if r.memory != nil && r.memory.Environment != "" {
+		return r.memory.Environment
 	}
 	return cmp.Or(r.param("name"), "ml-dev-env")
 }
@@ -168,36 +195,49 @@ func isResumeVariable(item string) bool { return strings.HasPrefix(item, agent.R
 // pipelineSelector selects all PipelineRuns of the pipeline, however they were started.
 const pipelineSelector = "tekton.dev/pipeline=" + launch.Pipeline
 
+// where names the clients' namespace.
+func where(clients *kube.Clients) string { return cmp.Or(clients.Namespace, "all namespaces") }
+
 // list returns all runs of the namespace without their tasks, the newest first, also deleted ones that
 // left a receipt. It skips receipts that are not valid.
 func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
-	found, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: pipelineSelector})
-	if err != nil {
-		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", cmp.Or(clients.Namespace, "all namespaces"), err))
+	found, notListed := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: pipelineSelector})
+	hidden := apierrors.IsForbidden(notListed)
+	if notListed != nil && !hidden {
+		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", where(clients), notListed))
 	}
-	left, err := receipt.List(ctx, clients.Kube, clients.Namespace, "")
+	left, err := receipt.Memories(ctx, clients.Kube, clients.Namespace)
 	if err != nil && len(left) == 0 && fail.ReasonOf(err) != fail.InvalidInput {
 		return nil, err
 	}
-	receipts := map[string]receipt.Receipt{}
+	memories := map[string]receipt.Memory{}
 	for _, each := range left {
-		receipts[each.Namespace+"/"+each.Run] = each
+		memories[each.Namespace+"/"+each.Run] = each
 	}
 	var all []entry
-	for i := range found.Items {
-		r := entry{name: found.Items[i].Name, run: &found.Items[i]}
+	var existing []v1.PipelineRun
+	if !hidden {
+		existing = found.Items
+	}
+	for i := range existing {
+		r := entry{name: existing[i].Name, run: &existing[i]}
 		id := r.run.Namespace + "/" + r.name
-		if left, ok := receipts[id]; ok && left.RunUID == r.uid() {
-			r.receipt = &left
+		if m, ok := memories[id]; ok && m.RunUID == r.uid() {
+			r.recall(m)
 		}
-		delete(receipts, id)
+		delete(memories, id)
 		all = append(all, r)
 	}
-	for _, left := range receipts {
+	for _, m := range memories {
 		// Steps that a person ran by hand leave a receipt without a UID.
-		if left.RunUID != "" {
-			all = append(all, entry{name: left.Run, receipt: &left})
+		if m.RunUID != "" {
+			r := entry{name: m.Run, hidden: hidden}
+			r.recall(m)
+			all = append(all, r)
 		}
+	}
+	if hidden && len(all) == 0 {
+		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", where(clients), notListed))
 	}
 	slices.SortFunc(all, func(a, b entry) int { return cmp.Or(b.started().Compare(a.started()), cmp.Compare(a.name, b.name)) })
 	return all, nil

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -170,17 +171,72 @@ func (o *logsOptions) rankLog(ctx context.Context, out, progress io.Writer, clie
 			return err
 		}
 	}
-	if r.receipt == nil || r.receipt.Record == nil || len(r.receipt.Record.Claims) == 0 {
-		return fail.Advise(fmt.Errorf("reading the log of rank %d of run %s: no node has it, and there is no receipt that names its claim", o.rank, r.name),
+	record := r.record()
+	if record == nil || len(record.Claims) == 0 {
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the log of rank %d of run %s: no node has it, and no training has started that would name its claim", o.rank, r.name),
 			"mlenv status %s -n %s", r.name, clients.Namespace)
 	}
-	node := slices.IndexFunc(r.receipt.Ranks, func(r receipt.Rank) bool { return r.Rank == o.rank })
+	node, ranks := r.nodeOf(o.rank)
 	if node < 0 {
-		return o.noSuchRank(r, len(r.receipt.Ranks))
+		return o.noSuchRank(r, ranks)
 	}
-	claim := r.receipt.Record.Claims[min(r.receipt.Ranks[node].Node, len(r.receipt.Record.Claims)-1)]
-	newest := path.Join(fetch.RecordOf(r.uid()), agent.AttemptFolder(len(r.receipt.Attempts)))
+	claim := record.Claims[min(node, len(record.Claims)-1)]
+	newest := path.Join(fetch.RecordOf(r.uid()), agent.AttemptFolder(r.attempt()))
 	return fetch.File(ctx, clients, fetch.Claim{Name: claim, For: r.name}, path.Join(newest, name+".log"), out)
+}
+
+// record is where the run's record lies, by its receipt or as the training has noted it; nil if none has started.
+func (r entry) record() *receipt.Record {
+	if r.receipt != nil && r.receipt.Record != nil {
+		return r.receipt.Record
+	}
+	if r.memory != nil {
+		return r.memory.Record()
+	}
+	return nil
+}
+
+// attempt is the newest attempt of the training, 0 or 1 for the first.
+func (r entry) attempt() int {
+	if r.receipt != nil && len(r.receipt.Attempts) > 0 {
+		return len(r.receipt.Attempts)
+	}
+	if r.memory != nil {
+		if part := r.memory.PartOf(trainTask); part != nil {
+			return part.Attempt
+		}
+	}
+	return 0
+}
+
+// nodeOf is the node of a rank, -1 for a rank that the training does not have, and how many it has. A receipt leaves out healthy
+// ranks of large trainings, and has none if nobody could ask the nodes.
+func (r entry) nodeOf(rank int) (node, ranks int) {
+	var training *receipt.Training
+	order := []int(nil)
+	if r.memory != nil {
+		if part := r.memory.PartOf(trainTask); part != nil {
+			training, order = part.Training, part.Order
+		}
+	}
+	if left := r.receipt; left != nil {
+		if i := slices.IndexFunc(left.Ranks, func(one receipt.Rank) bool { return one.Rank == rank }); i >= 0 {
+			return left.Ranks[i].Node, 0
+		}
+		ranks, training = len(left.Ranks), cmp.Or(left.Training, training)
+	}
+	if training == nil || training.Nodes <= 0 || training.RanksPerNode <= 0 {
+		return -1, ranks
+	}
+	ranks = training.Nodes * training.RanksPerNode
+	if rank >= ranks {
+		return -1, ranks
+	}
+	node = rank / training.RanksPerNode
+	if len(order) == training.Nodes {
+		node = order[node]
+	}
+	return node, ranks
 }
 
 // liveLog copies the log of a rank from its node. With --follow it waits for the rank, and continues until the rank

@@ -127,12 +127,12 @@ func withReceipt(ctx context.Context, clients *kube.Clients, names []string) ([]
 		return nil, err
 	}
 	if len(names) == 0 {
-		return slices.DeleteFunc(all, func(r entry) bool { return r.run != nil }), nil
+		return slices.DeleteFunc(all, func(r entry) bool { return r.run != nil || r.hidden }), nil
 	}
 	var found []entry
 	var problems []error
 	for _, name := range names {
-		i := slices.IndexFunc(all, func(r entry) bool { return r.name == name && r.receipt != nil })
+		i := slices.IndexFunc(all, func(r entry) bool { return r.name == name && r.receipt != nil && (!r.hidden || !r.open) })
 		if i < 0 {
 			problems = append(problems, fail.Advise(fail.Becausef(fail.InvalidInput, "deleting the receipt of run %s/%s: there is none", clients.Namespace, name), "mlenv runs -n %s", clients.Namespace))
 			continue

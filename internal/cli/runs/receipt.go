@@ -46,8 +46,8 @@ Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong u
 		Example: "  mlenv receipt train-multi-node-x7k2p\n  mlenv receipt train-multi-node-x7k2p --output=json\n  mlenv receipt train-multi-node-x7k2p --html=report.html",
 		Args:    step.Arguments(1, 1, "one run"),
 		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, _ []string) error {
-			if r.receipt == nil {
-				return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the receipt of run %s: the run is %s and has none yet: teardown writes it", r.name, r.state()),
+			if r.receipt == nil || r.open {
+				return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the receipt of run %s: the run is %s and has none yet: %s", r.name, r.state(), r.writer()),
 					"mlenv status %s -n %s", r.name, clients.Namespace)
 			}
 			if page != "" {
@@ -61,6 +61,14 @@ Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong u
 	cmd.Flags().StringVar(&page, "html", "", "write the receipt as a page to this file; - is standard output")
 	cmd.MarkFlagsMutuallyExclusive("html", "output")
 	return cmd
+}
+
+// writer is who will write the receipt of a run.
+func (r entry) writer() string {
+	if r.run == nil && !r.hidden || r.run != nil && (r.run.IsDone() || r.run.IsCancelled()) {
+		return "no teardown follows, so the reaper writes it within two minutes"
+	}
+	return "teardown writes it"
 }
 
 // printReceipt leaves out what is not known. The PipelineRun, which may be nil, has the params that the receipt lacks.
@@ -113,6 +121,7 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 		row("working directory", r.Record.Work+", with files that the script wrote at relative paths")
 	}
 	if r.Record != nil {
+		row("checkpoint", r.Checkpoint)
 		row("record", r.Record.Folder+" on "+humanize.OneLine(strings.Join(r.Record.Claims, ", "), 300))
 	}
 	row("teardown", r.Teardown)

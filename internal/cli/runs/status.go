@@ -44,7 +44,9 @@ type status struct {
 	Tasks   []receipt.Phase `json:"tasks,omitempty"`
 	// Waits are what running tasks wait for: what keeps their pods from running, or else the last line of their logs.
 	Waits []waiting `json:"waits,omitempty"`
-	Live  []live    `json:"live,omitempty"`
+	// Noted is how far a training in progress was when it last noted that, twice a minute; any user who may read ConfigMaps sees it.
+	Noted *receipt.Progress `json:"noted,omitempty"`
+	Live  []live            `json:"live,omitempty"`
 	progress
 	// Unseen is why the nodes of a training in progress did not answer.
 	Unseen string `json:"unseen,omitempty"`
@@ -190,6 +192,9 @@ func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 	}
 	s.MaxAttempts = r.maxAttempts()
 	s.Waits = r.waits(ctx, clients)
+	if r.memory != nil && r.memory.Receipt == nil {
+		s.Noted = r.memory.Progress
+	}
 	return s
 }
 
@@ -289,6 +294,7 @@ func (s *status) print(out io.Writer, now time.Time) error {
 	row("commit", s.Commit)
 	row("image", s.Image)
 	row("metrics", metricsText(s.Metrics))
+	row("progress", notedText(s.Noted, now))
 	row("attempt", s.attempt())
 	row("silent", s.silence())
 	printPhases(w, s.Tasks, now)
@@ -316,6 +322,30 @@ func (s *status) print(out io.Writer, now time.Time) error {
 
 // maxWaiting bounds what a task waits for, in bytes.
 const maxWaiting = 500
+
+// notedText is for example "step 40 of 100, loss 2.104, 12345 tokens/s, about 3m0s left; 12s ago".
+func notedText(p *receipt.Progress, now time.Time) string {
+	if p == nil || p.At.IsZero() {
+		return ""
+	}
+	text := fmt.Sprintf("step %.0f", p.Step)
+	if p.Steps > 0 {
+		text += fmt.Sprintf(" of %.0f", p.Steps)
+	}
+	if p.Loss != nil {
+		text += fmt.Sprintf(", loss %.4g", *p.Loss)
+	}
+	switch {
+	case p.TokensPerSecond > 0:
+		text += fmt.Sprintf(", %.4g tokens/s", p.TokensPerSecond)
+	case p.SamplesPerSecond > 0:
+		text += fmt.Sprintf(", %.4g samples/s", p.SamplesPerSecond)
+	}
+	if p.SecondsLeft > 0 {
+		text += ", about " + humanize.Seconds(p.SecondsLeft) + " left"
+	}
+	return text + "; " + humanize.Duration(max(0, now.Sub(p.At)).Truncate(time.Second)) + " ago"
+}
 
 // maxMessage bounds a message and a traceback, in bytes.
 const maxMessage = 2000

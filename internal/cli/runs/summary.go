@@ -46,7 +46,12 @@ func (r entry) started() time.Time {
 }
 
 func (r entry) state() string {
-	if r.run == nil {
+	switch {
+	case r.hidden && r.open:
+		return running
+	case r.open:
+		return cancelling
+	case r.run == nil:
 		return string(r.receipt.Verdict)
 	}
 	stopped := r.run.IsCancelled() || r.run.IsGracefullyCancelled()
@@ -74,6 +79,13 @@ func (r entry) summary(namespace string) summary {
 	for _, task := range r.tasks {
 		if task.Status == run.Running {
 			s.Phases = append(s.Phases, task.Task)
+		}
+	}
+	if r.open {
+		for _, phase := range r.receipt.Phases {
+			if phase.Status == string(run.Running) {
+				s.Phases = append(s.Phases, phase.Name)
+			}
 		}
 	}
 	if s.State != string(receipt.Failed) && s.State != cancelled {
@@ -104,6 +116,9 @@ func (r entry) nodes() int {
 		return len(r.receipt.Nodes)
 	}
 	if r.run == nil {
+		if t := r.receipt.Training; t != nil {
+			return t.Nodes
+		}
 		return 0
 	}
 	n, _ := strconv.Atoi(r.param("nodes"))
@@ -118,7 +133,7 @@ func (r entry) nodes() int {
 // duration ends now if the run is in progress; 0 if it is not known.
 func (s summary) duration(now time.Time) time.Duration {
 	switch {
-	case s.Started.IsZero(), s.Ended.IsZero() && s.Kept:
+	case s.Started.IsZero(), s.Ended.IsZero() && s.Kept && s.State != running:
 		return 0
 	case s.Ended.IsZero():
 		return now.Sub(s.Started)

@@ -75,6 +75,17 @@ func (n Names) ShowCredential(namespace string, s agent.Service) string {
 // PodName is the pod of a node, which counts from 0.
 func (n Names) PodName(node int) string { return n.StatefulSet + "-" + strconv.Itoa(node) }
 
+// RecordClaims are the claims with the record of a run of count nodes; with perNode each holds the part of its node.
+func (n Names) RecordClaims(count int, perNode bool) (claims []string) {
+	if !perNode {
+		return []string{n.Workspace}
+	}
+	for node := range count {
+		claims = append(claims, n.Workspace+"-"+n.PodName(node))
+	}
+	return claims
+}
+
 // MayMount reports whether the environment's nodes mount the claim, if it exists: a shared one, or one of each node.
 func (n Names) MayMount(claim string) bool {
 	for _, name := range []string{n.Workspace, n.Datasets} {

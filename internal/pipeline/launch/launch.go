@@ -17,6 +17,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
@@ -32,8 +33,8 @@ const (
 type Request struct {
 	// Pipeline is what Installed returns.
 	Pipeline *v1.Pipeline
-	// Name of the PipelineRun. Start adopts an existing run of that name that has the same request. With "" Start chooses a
-	// new name.
+	// Name of the PipelineRun. Start adopts an existing run of that name that has the same request. With "" Start creates a name, and
+	// not the API server: the request can be sent again if its answer is lost.
 	Name string
 	// Values of the params by their names: one for a string, any number for an array.
 	Values map[string][]string
@@ -56,9 +57,7 @@ func NewName() string {
 // Start creates the PipelineRun, unless Params refuses the values. Before, it waits until the account of the steps has its pull
 // secrets. If ctx ends during the creation, Start still creates and returns the run. Errors: InvalidInput, PermissionDenied.
 func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.PipelineRun, error) {
-	if request.Name == "" { // by a name that the API server chose, a run without an answer could not be found
-		request.Name = NewName()
-	}
+	request.Name = cmp.Or(request.Name, NewName())
 	wanted, err := request.pipelineRun()
 	if err != nil {
 		return nil, err
@@ -74,14 +73,18 @@ func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.Pip
 	// A caller that is interrupted now must get the run to cancel it.
 	creating, done := context.WithTimeout(context.WithoutCancel(ctx), createTime)
 	defer done()
-	return create(creating, clients, wanted)
+	made, err := create(creating, clients, wanted)
+	if err == nil {
+		request.beginReceipt(creating, clients, made)
+	}
+	return made, err
 }
 
 // createPause is the time between two attempts to create a run.
 const createPause = time.Second
 
 // create creates a run, or finds the one that an earlier attempt has created without an answer, or another caller with the same
-// request. Only a run with a name can be found.
+// request.
 func create(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) (*v1.PipelineRun, error) {
 	runs := clients.Tekton.TektonV1().PipelineRuns(wanted.Namespace)
 	for {
@@ -89,9 +92,9 @@ func create(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) 
 		switch {
 		case err == nil:
 			return made, nil
-		case apierrors.IsAlreadyExists(err) && wanted.Name != "":
+		case apierrors.IsAlreadyExists(err):
 			return adopt(ctx, clients, wanted)
-		case wanted.Name != "" && kube.Transient(err) && pause(ctx, createPause):
+		case kube.Transient(err) && pause(ctx, createPause):
 			continue
 		}
 		return nil, kube.Problem(fmt.Errorf("starting pipeline %s/%s: %w", wanted.Namespace, Pipeline, err))
@@ -105,6 +108,17 @@ func pause(ctx context.Context, duration time.Duration) bool {
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// beginReceipt begins the receipt of a run. A user who may start runs may not be allowed to: then the first step does.
+func (r Request) beginReceipt(ctx context.Context, clients *kube.Clients, made *v1.PipelineRun) {
+	start := receipt.Start{
+		Run: made.Name, Namespace: made.Namespace, RunUID: string(made.UID), Environment: Value(r.Pipeline, r.Values, "name"),
+		Schedule: made.Labels[run.ScheduleLabel], Started: made.CreationTimestamp.UTC(),
+	}
+	if start.Environment != "" {
+		_ = receipt.Begin(ctx, clients.Kube, start)
 	}
 }
 
@@ -164,9 +178,6 @@ func (r Request) pipelineRun() (*v1.PipelineRun, error) {
 		},
 	}
 	maps.Copy(wanted.Labels, r.Labels)
-	if r.Name == "" {
-		wanted.GenerateName = Pipeline + "-"
-	}
 	return wanted, nil
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
@@ -63,7 +64,21 @@ func TestInstalled(t *testing.T) {
 	}
 }
 
-// The fake generates no names: a run without a name would stay without one.
+// A run has a name before it is created, or a lost answer would leave a run that nobody knows. Its receipt begins with it.
+func TestStartNamesTheRun(t *testing.T) {
+	clients := fakes()
+	asked := pipeline()
+	asked.Spec.Params = append(asked.Spec.Params, param("name", "ml-dev-env"))
+	started, err := Start(t.Context(), clients, Request{Pipeline: asked, Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"train.py"}}})
+	if err != nil || !strings.HasPrefix(started.Name, Pipeline+"-") || started.GenerateName != "" {
+		t.Fatalf("got %+v, %v; want a name after the pipeline", started, err)
+	}
+	m, err := receipt.Recall(t.Context(), clients.Kube, "ns", started.Name)
+	if err != nil || m.RunUID != string(started.UID) || m.Environment != "ml-dev-env" {
+		t.Errorf("the memory is %+v, %v; want that of the run, with the environment of the pipeline's default", m, err)
+	}
+}
+
 func TestStart(t *testing.T) {
 	clients := fakes()
 	started, err := Start(t.Context(), clients, Request{Pipeline: pipeline(), Name: "mine", Values: map[string][]string{

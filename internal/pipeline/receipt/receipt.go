@@ -14,6 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
 // Verdict is how a run ended.
@@ -27,6 +28,14 @@ const (
 
 // Folder is the repository of a run that trained from a user's folder.
 const Folder = "folder"
+
+// RepositoryOf is the URL of a task as receipts show it: without secrets, and without a folder's hash.
+func RepositoryOf(url string) string {
+	if git.IsFolder(url) {
+		return Folder
+	}
+	return git.Shown(url)
+}
 
 // Receipt is documented in docs/receipt.md.
 type Receipt struct {
@@ -78,6 +87,8 @@ type Receipt struct {
 	Cause *cause.Culprit `json:"cause,omitempty"`
 	// Record is where logs, metrics and status lie.
 	Record *Record `json:"record,omitempty"`
+	// Checkpoint is the newest complete checkpoint that was found during the training, a path on the workspace; "" for none.
+	Checkpoint string `json:"checkpoint,omitempty"`
 	// Teardown is what was released, and what was not.
 	Teardown string `json:"teardown,omitempty"`
 	// Curve is nil if the training wrote no metrics.

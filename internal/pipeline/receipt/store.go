@@ -44,30 +44,40 @@ func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 	if err != nil {
 		return err
 	}
-	labels := map[string]string{
-		"app.kubernetes.io/managed-by": "ml-dev-env",
-		"app.kubernetes.io/name":       "ml-dev-env",
-		Label:                          "true",
-		environmentLabel:               r.Environment,
-		"ml-dev-env/verdict":           string(r.Verdict),
-	}
-	if r.Schedule != "" {
-		labels[run.ScheduleLabel] = r.Schedule
-	}
 	return kube.Apply(ctx, client, &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{Name: Name(r.Run), Namespace: r.Namespace, Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{Name: Name(r.Run), Namespace: r.Namespace, Labels: labelsOf(r.Environment, r.Schedule, string(r.Verdict))},
 		Data:       map[string]string{key: string(content)},
 	})
 }
 
-// Read returns the receipt of a run. Reason of one that is not valid: InvalidInput.
-func Read(ctx context.Context, client kubernetes.Interface, namespace, name string) (Receipt, error) {
-	found, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, Name(name), metav1.GetOptions{})
-	if err != nil {
-		return Receipt{}, fmt.Errorf("getting the receipt of %s/%s: %w", namespace, name, err)
+// labelsOf are the labels of a ConfigMap.
+func labelsOf(environment, schedule, verdict string) map[string]string {
+	labels := map[string]string{
+		"app.kubernetes.io/managed-by": "ml-dev-env",
+		"app.kubernetes.io/name":       "ml-dev-env",
+		Label:                          "true",
+		environmentLabel:               environment,
+		verdictLabel:                   verdict,
 	}
-	return decode(found)
+	if schedule != "" {
+		labels[run.ScheduleLabel] = schedule
+	}
+	return labels
+}
+
+// Read returns the receipt of a run that has ended. The error is NotFound for a run in progress. Reason of one that is not valid:
+// InvalidInput.
+func Read(ctx context.Context, client kubernetes.Interface, namespace, name string) (Receipt, error) {
+	m, err := Recall(ctx, client, namespace, name)
+	switch {
+	case err != nil:
+		return Receipt{}, err
+	case m.Receipt == nil:
+		missing := apierrors.NewNotFound(corev1.Resource("configmaps"), Name(name))
+		return Receipt{}, fmt.Errorf("getting the receipt of %s/%s: the run has not written it yet: %w", namespace, name, missing)
+	}
+	return *m.Receipt, nil
 }
 
 // runUID is what a UID can be, which becomes part of a path.
@@ -108,8 +118,8 @@ func (r Receipt) check() error {
 	return nil
 }
 
-// List returns the receipts of an environment, "" for all of the namespace, the newest run first. It skips receipts that
-// are not valid; its error names them.
+// List returns the receipts of an environment, "" for all of the namespace, the newest run first. It skips runs in progress, and
+// receipts that are not valid; its error names them.
 func List(ctx context.Context, client kubernetes.Interface, namespace, environment string) ([]Receipt, error) {
 	found, err := newestFirst(ctx, client, namespace, environment)
 	if err != nil {
@@ -118,12 +128,14 @@ func List(ctx context.Context, client kubernetes.Interface, namespace, environme
 	var all []Receipt
 	var errs []error
 	for i := range found {
-		r, err := decode(&found[i])
+		m, err := recall(&found[i])
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		all = append(all, r)
+		if m.Receipt != nil {
+			all = append(all, *m.Receipt)
+		}
 	}
 	slices.SortStableFunc(all, func(a, b Receipt) int { return b.Started.Compare(a.Started) })
 	return all, errors.Join(errs...)
@@ -144,6 +156,11 @@ func newestFirst(ctx context.Context, client kubernetes.Interface, namespace, en
 	if environment != "" {
 		selector += "," + environmentLabel + "=" + environment
 	}
+	return selected(ctx, client, namespace, selector)
+}
+
+// selected returns the ConfigMaps with the labels, the newest first.
+func selected(ctx context.Context, client kubernetes.Interface, namespace, selector string) ([]corev1.ConfigMap, error) {
 	found, err := client.CoreV1().ConfigMaps(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("listing receipts in %s: %w", namespace, err))
@@ -161,7 +178,9 @@ func Prune(ctx context.Context, client kubernetes.Interface, namespace, environm
 	if err != nil {
 		return err
 	}
-	found = slices.DeleteFunc(found, func(c corev1.ConfigMap) bool { return c.Labels[run.ScheduleLabel] != schedule })
+	found = slices.DeleteFunc(found, func(c corev1.ConfigMap) bool {
+		return c.Labels[run.ScheduleLabel] != schedule || c.Labels[verdictLabel] == unfinished
+	})
 	var errs []error
 	for _, old := range found[min(Keep, len(found)):] {
 		errs = append(errs, remove(ctx, client, &old))
@@ -177,7 +196,7 @@ func Delete(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 	} else if err != nil {
 		return kube.Problem(fmt.Errorf("getting the receipt of %s/%s: %w", r.Namespace, r.Run, err))
 	}
-	if now, err := decode(found); err != nil || now.RunUID != r.RunUID {
+	if owner(found) != r.RunUID {
 		return fail.Becausef(fail.InvalidInput, "deleting receipt %s/%s: it has changed meanwhile", r.Namespace, found.Name)
 	}
 	return remove(ctx, client, found)

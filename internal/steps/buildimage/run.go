@@ -29,6 +29,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
@@ -95,7 +96,10 @@ func Run(ctx context.Context, d Deps, o Options) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	return b.run(ctx)
+	kept := receipt.Remember(ctx, clients, d.Log, o.Run, "")
+	image, err := b.run(ctx)
+	kept.End(ctx, err, func(p *receipt.Part) { p.Image = image.Reference })
+	return image, err
 }
 
 type request struct {

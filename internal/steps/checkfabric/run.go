@@ -18,6 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
@@ -79,6 +80,15 @@ func Run(ctx context.Context, d Deps, o Options) (fabric.Report, error) {
 	if o.Pods.Pods != "" {
 		return c.visit(ctx)
 	}
+	kept := receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Name)
+	report, err := c.examine(ctx)
+	kept.End(ctx, err, nil)
+	return report, err
+}
+
+// examine checks the nodes of an environment.
+func (c *checker) examine(ctx context.Context) (fabric.Report, error) {
+	d, o := c.Deps, c.Options
 	set, detach, err := nodes.Attach(ctx, d.Clients, d.Log, o.Name, o.ClientCerts, o.Run)
 	if err != nil {
 		return fabric.Report{}, err

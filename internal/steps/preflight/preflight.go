@@ -109,8 +109,15 @@ type probe struct {
 }
 
 // Run makes all checks and prints the report. Its error is why no environment can start.
-func Run(ctx context.Context, d Deps, o Options) (Report, error) {
-	report := Examine(ctx, d, o)
+func Run(ctx context.Context, d Deps, o Options) (report Report, err error) {
+	kept := receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Request.Name)
+	defer func() {
+		kept.End(ctx, err, func(p *receipt.Part) {
+			mode, why := report.Mode()
+			p.Mode, p.ModeReason = string(mode), why
+		})
+	}()
+	report = Examine(ctx, d, o)
 	if d.Out == nil {
 		for _, check := range report.Checks {
 			d.Log.Info("checked "+check.Object, slog.String("status", string(check.Status)), slog.String("seen", check.Seen), slog.String("next", check.Next))
@@ -118,7 +125,7 @@ func Run(ctx context.Context, d Deps, o Options) (Report, error) {
 		d.Log.Info("Verdict: " + report.Verdict() + ".")
 		return report, report.Err()
 	}
-	err := o.Output.Print(d.Out, report, func(out io.Writer) error {
+	err = o.Output.Print(d.Out, report, func(out io.Writer) error {
 		if d.Brief && report.fine() {
 			_, err := fmt.Fprintln(out, report.brief())
 			return err

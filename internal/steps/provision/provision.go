@@ -26,12 +26,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
 
 // releaseTime bounds the clean-up after a failure; a pod has 30 s between SIGTERM and SIGKILL.
 const releaseTime = 25 * time.Second
+
+// askTime bounds the question why the environment was lost.
+const askTime = 10 * time.Second
 
 type provisioner struct {
 	options Options
@@ -98,7 +102,13 @@ type Result struct {
 
 // Run creates the environment and waits until it can be used. If it fails or its context ends, it releases what it
 // created; an environment that could be used before stays. It checks the whole request before it asks the cluster.
-func Run(ctx context.Context, d Deps, o Options) (Result, error) {
+func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
+	kept := receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Request.Name)
+	defer func() {
+		kept.End(ctx, err, func(p *receipt.Part) {
+			p.Mode, p.ModeReason, p.Storage, p.Image = string(result.Mode), result.Why, string(result.Storage), result.ImageDigest
+		})
+	}()
 	request, err := o.request(d.Clients.Namespace)
 	if err != nil {
 		return Result{}, err
@@ -175,7 +185,7 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 	result, usable, err := p.make(working, held)
 	if lost := context.Cause(working); isLost(lost) {
 		// Nothing is left to release: the objects are deleted with their Lease.
-		err, usable = fail.Advise(lost, "provision it again; mlenv down, the reaper and oc delete release environments"), true
+		err, usable = p.whyLost(ctx, lost), true
 	}
 	if err != nil {
 		stopRenewing()
@@ -188,6 +198,20 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 		p.request.Namespace, p.request.Name, p.now().Sub(began).Seconds(), humanize.Count(p.request.Nodes, "node"), humanize.Count(p.request.GPUsPerNode, "GPU"), p.request.Storage, p.request.Mode), "namespace", p.request.Namespace, "environment", p.request.Name, "seconds", p.now().Sub(began).Seconds(), "nodes", p.request.Nodes, "gpusPerNode", p.request.GPUsPerNode, "storage", p.request.Storage, "mode", p.request.Mode)
 	p.logServices(result.Services)
 	return result, nil
+}
+
+// whyLost is the error of an environment that was lost: a run that is deleted or cancelled outright takes it with it.
+func (p *provisioner) whyLost(ctx context.Context, lost error) error {
+	if of := p.options.Run; of.UID != "" {
+		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
+		defer cancel()
+		ending, err := run.EndingOf(asking, p.clients.Tekton, p.clients.Namespace, of.Name, types.UID(of.UID), of.Task, p.now())
+		if err == nil && ending.Cause.Final() {
+			reason, message := receipt.ReasonOf(ending)
+			return fail.Becausef(reason, "provisioning environment %s/%s: %s", p.request.Namespace, p.request.Name, message)
+		}
+	}
+	return fail.Advise(lost, "provision it again; mlenv down, the reaper and oc delete release environments")
 }
 
 // isLost reports whether the Lease was deleted or taken after this step took it.

@@ -463,21 +463,36 @@ func TestToldToEnd(t *testing.T) {
 
 // Deleting a Lease deletes its environment, so there is nothing left to wait for.
 func TestLeaseIsDeleted(t *testing.T) {
-	p := newPlace(t).withRun(day())
-	p.notReady = true
-	var once sync.Once
-	// The step watches its Lease from the moment when it has taken it.
-	p.kube.PrependWatchReactor("leases", func(clienttesting.Action) (bool, watch.Interface, error) {
-		once.Do(func() {
-			go func() {
-				p.must(p.kube.CoordinationV1().Leases("ns").Delete(context.Background(), "env", metav1.DeleteOptions{}))
-			}()
+	for _, tc := range []struct {
+		name    string
+		withRun bool // the run is deleted too, whose garbage the Lease is
+		want    fail.Reason
+		says    string
+	}{
+		{"alone", false, fail.EnvironmentMissing, "ns/env: its lease was deleted"},
+		{"with its run", true, fail.Cancelled, "the run was deleted"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPlace(t).withRun(day())
+			p.notReady = true
+			var once sync.Once
+			// The step watches its Lease from the moment when it has taken it.
+			p.kube.PrependWatchReactor("leases", func(clienttesting.Action) (bool, watch.Interface, error) {
+				once.Do(func() {
+					go func() {
+						if tc.withRun {
+							p.must(p.tekton.TektonV1().PipelineRuns("ns").Delete(context.Background(), "train-1", metav1.DeleteOptions{}))
+						}
+						p.must(p.kube.CoordinationV1().Leases("ns").Delete(context.Background(), "env", metav1.DeleteOptions{}))
+					}()
+				})
+				return false, nil, nil
+			})
+			_, err := p.provisioner().run(t.Context())
+			if fail.ReasonOf(err) != tc.want || !strings.Contains(err.Error(), tc.says) || (fail.NextOf(err) == "") != tc.withRun {
+				t.Errorf("got %s: %v; want %s with %q", fail.ReasonOf(err), err, tc.want, tc.says)
+			}
 		})
-		return false, nil, nil
-	})
-	_, err := p.provisioner().run(t.Context())
-	if fail.ReasonOf(err) != fail.EnvironmentMissing || !strings.Contains(err.Error(), "ns/env: its lease was deleted") || fail.NextOf(err) == "" {
-		t.Errorf("got %s: %v, want EnvironmentMissing with advice", fail.ReasonOf(err), err)
 	}
 }
 

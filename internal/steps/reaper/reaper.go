@@ -79,7 +79,7 @@ func (r *reaper) pass(ctx context.Context) error {
 	held := len(found.Items) - len(abandoned) - len(expired) - len(problems)
 	r.log.Info(fmt.Sprintf("%s in %s: %d held, %d abandoned, %d whose lease has expired.",
 		humanize.Count(len(found.Items), "environment"), r.clients.Namespace, held, len(abandoned), len(expired)), "environments", len(found.Items), "namespace", r.clients.Namespace, "held", held, "abandoned", len(abandoned), "expired", len(expired))
-	works := []func() error{func() error { return r.again(ctx, expired) }}
+	works := []func() error{func() error { return r.again(ctx, expired) }, func() error { return r.finish(ctx, found.Items) }}
 	for _, each := range abandoned {
 		works = append(works, func() error { return r.release(ctx, each) })
 	}

@@ -302,6 +302,63 @@ func TestReceiptAndEvent(t *testing.T) {
 	}
 }
 
+// A run that has ended without a receipt, and holds nothing any more, gets one: from its tasks, or from what its steps have noted.
+func TestFinishesReceipts(t *testing.T) {
+	being := func(r *v1.PipelineRun) {
+		r.DeletionTimestamp, r.Finalizers = &metav1.Time{Time: time.Now()}, []string{"chains.tekton.dev"}
+	}
+	for _, tc := range []struct {
+		name string
+		run  *v1.PipelineRun
+		held string // the holder of the environment, "" for none
+		want string // the receipt's message, "" for no receipt
+	}{
+		{"deleted", nil, "", "the run was deleted"},
+		{"deleted, and another run has its name", pipelineRun("another"), "", "the run was deleted"},
+		{"being deleted", pipelineRun("run", being), "", "the run was deleted"},
+		{"cancelled outright", pipelineRun("run", done, spec(v1.PipelineRunSpecStatusCancelled)), "", "the run was cancelled"},
+		{"cancelled outright, its steps end", pipelineRun("run", spec(v1.PipelineRunSpecStatusCancelled)), "", ""},
+		{"in progress", pipelineRun("run"), "", ""},
+		{"in progress, with its environment", pipelineRun("run"), "run", ""},
+		{"deleted, with its environment", nil, "run", "the run was deleted"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var tekton, objects []runtime.Object
+				if tc.run != nil {
+					tekton = append(tekton, tc.run)
+				}
+				if tc.held != "" {
+					objects = append(objects, leaseOf("env", tc.held, time.Minute))
+				}
+				r, client, log := newReaper(objects, tekton)
+				begun := receipt.Start{Run: "name-of-run", Namespace: "ns", RunUID: "run", Environment: "env"}
+				part := receipt.Part{Task: "train", Status: run.Running, Started: time.Now(), Record: &receipt.Record{Folder: "/workspace/.mlenv/runs/run", Claims: []string{"env-workspace"}}}
+				if err := receipt.Note(t.Context(), client, begun, part); err != nil {
+					t.Fatal(err)
+				}
+				if err := r.pass(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				got, err := receipt.Read(t.Context(), client, "ns", "name-of-run")
+				if tc.want == "" {
+					if !apierrors.IsNotFound(err) {
+						t.Errorf("got the receipt %+v, %v; want none", got, err)
+					}
+					return
+				}
+				if err != nil || got.Verdict != receipt.Failed || got.Reason != "Cancelled" || got.Message != tc.want || got.Record == nil || len(got.Record.Claims) != 1 {
+					t.Errorf("got %+v, %v; want Cancelled: %s with the claim\n%s", got, err, tc.want, log)
+				}
+				before := log.Len()
+				if err := r.pass(t.Context()); err != nil || strings.Contains(log.String()[before:], "receipt") {
+					t.Errorf("the second pass: %v, log %s; want nothing to do", err, log.String()[before:])
+				}
+			})
+		})
+	}
+}
+
 // Without Tekton no task follows one that has failed for good, however recently the failed one renewed the Lease.
 func TestReleasesAfterAVerdict(t *testing.T) {
 	endedPod := func(ago time.Duration) *corev1.Pod {

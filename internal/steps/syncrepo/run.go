@@ -13,6 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
@@ -49,8 +50,14 @@ type Result struct {
 }
 
 // Run fetches the commit, sends it to the nodes, and switches to it.
-func Run(ctx context.Context, d Deps, o Options) (Result, error) {
+func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 	log := d.Log
+	kept := receipt.Remember(ctx, d.Clients, log, o.Run, o.Name)
+	defer func() {
+		kept.End(ctx, err, func(p *receipt.Part) {
+			p.Repository, p.Commit, p.Tree = receipt.RepositoryOf(o.Source.URL), result.Commit, string(result.Tree)
+		})
+	}()
 	set, detach, err := nodes.Attach(ctx, d.Clients, log, o.Name, o.ClientCerts, o.Run)
 	if err != nil {
 		return Result{}, err

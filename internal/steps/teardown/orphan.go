@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
@@ -48,20 +49,48 @@ func Release(ctx context.Context, clients *kube.Clients, log *slog.Logger, now f
 	return errors.Join(err, t.complete(ctx, outcome))
 }
 
-// complete writes the outcome of the teardown to the run's receipt. A run that is gone without a receipt gets none.
+// Finish writes the receipt of a run that has ended, or was deleted, while nothing holds an environment for it: neither a teardown nor
+// the release of its environment has written one. An error of a ConfigMap that has changed meanwhile is a conflict.
+func Finish(ctx context.Context, clients *kube.Clients, log *slog.Logger, now func() time.Time, m receipt.Memory, why string) error {
+	t := &teardown{options: Options{Name: m.Environment, Run: run.Flags{Name: m.Run, UID: m.RunUID}}, clients: clients, log: log, now: now}
+	r, err := t.recollect(ctx, m)
+	if err != nil || r == nil {
+		return err
+	}
+	r.Teardown = "no teardown ran, because " + why + "; no environment is held for the run"
+	return m.Finish(ctx, clients.Kube, *r)
+}
+
+// complete writes the outcome of the teardown to the run's receipt. A run that is gone gets none if its steps have noted nothing.
 func (t *teardown) complete(ctx context.Context, outcome string) error {
-	r, err := receipt.Read(ctx, t.clients.Kube, t.clients.Namespace, t.options.Run.Name)
+	m, err := receipt.Recall(ctx, t.clients.Kube, t.clients.Namespace, t.options.Run.Name)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	if err != nil || r.RunUID != t.options.Run.UID {
-		found, err := run.Get(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name)
-		if apierrors.IsNotFound(err) || err == nil && string(found.UID) != t.options.Run.UID {
-			return nil
+	r := m.Receipt
+	if err != nil || m.RunUID != t.options.Run.UID || r == nil {
+		if r, err = t.recollect(ctx, m); err != nil || r == nil {
+			return err
 		}
+	}
+	r.Teardown = outcome
+	return receipt.Write(ctx, t.clients.Kube, *r)
+}
+
+// recollect returns the receipt of a run by its tasks, or by what its steps have noted if it was deleted; nil if nothing is left.
+func (t *teardown) recollect(ctx context.Context, m receipt.Memory) (*receipt.Receipt, error) {
+	found, err := run.Get(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name)
+	var r receipt.Receipt
+	switch gone := apierrors.IsNotFound(err) || err == nil && string(found.UID) != t.options.Run.UID; {
+	case gone && m.RunUID != t.options.Run.UID:
+		return nil, nil
+	case gone, err == nil && found.Deleted:
+		r = m.End(fail.Cancelled, receipt.Deleted, t.now())
+	case err != nil:
+		return nil, err
+	default:
 		r = t.summarize(ctx, nil)
 		r.Ended = t.now().UTC()
 	}
-	r.Teardown = outcome
-	return receipt.Write(ctx, t.clients.Kube, r)
+	return &r, nil
 }

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -34,11 +34,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
-	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
-// askTime bounds the questions to the nodes: a lost node must not keep the others' GPUs.
-const askTime = 10 * time.Second
+const (
+	// askTime bounds a question to a node: a lost node must not keep the others' GPUs.
+	askTime = 10 * time.Second
+	// endTime bounds the end of ranks after an order to stop: the agent kills them at the latest after 10 s.
+	endTime = 15 * time.Second
+)
 
 // summarize collects what is known of the run. It logs and leaves out missing facts, which never stop the teardown.
 func (t *teardown) summarize(ctx context.Context, held *coordinationv1.Lease) receipt.Receipt {
@@ -50,6 +53,9 @@ func (t *teardown) summarize(ctx context.Context, held *coordinationv1.Lease) re
 		if err := t.addTasks(ctx, &r); err != nil {
 			// A run without known tasks has not succeeded.
 			r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.ReasonOf(err)), err.Error()
+			if apierrors.IsNotFound(err) {
+				r.Reason, r.Message = string(fail.Cancelled), receipt.Deleted
+			}
 			t.log.Warn(fmt.Sprintf("The run's tasks are not in the receipt: %v", err), "error", err)
 		}
 	}
@@ -80,12 +86,17 @@ func guarded(f func() error) (err error) {
 	return f()
 }
 
-// addEarlier keeps what an earlier teardown of the same run learnt from nodes that are gone now.
+// addEarlier keeps what the steps have noted, and what an earlier teardown of the same run learnt from nodes that are gone now.
 func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
-	earlier, err := receipt.Read(ctx, t.clients.Kube, r.Namespace, r.Run)
-	if err != nil || earlier.RunUID != r.RunUID {
+	m, err := receipt.Recall(ctx, t.clients.Kube, r.Namespace, r.Run)
+	if err != nil || m.RunUID != r.RunUID {
 		return
 	}
+	defer m.Fill(r)
+	if m.Receipt == nil {
+		return
+	}
+	earlier := *m.Receipt
 	if run.Final(fail.Reason(earlier.Reason)) {
 		r.Verdict, r.Reason, r.Message = earlier.Verdict, earlier.Reason, earlier.Message
 		for i, phase := range r.Phases {
@@ -137,7 +148,7 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 			phase.Seconds = phase.Ended.Sub(phase.Started).Seconds()
 		}
 		r.Phases = append(r.Phases, phase)
-		r.Repository = cmp.Or(r.Repository, repository(task.RepoURL))
+		r.Repository = cmp.Or(r.Repository, receipt.RepositoryOf(task.RepoURL))
 		r.Commit = cmp.Or(r.Commit, task.Results["commit"])
 		r.Tree = cmp.Or(r.Tree, task.Results["tree"])
 		r.Image = cmp.Or(r.Image, task.Results["image-digest"])
@@ -179,14 +190,6 @@ func (t *teardown) explainPull(ctx context.Context, task *run.TaskRun) {
 	}
 }
 
-// repository is a task's URL as receipts show it: without secrets, and without a folder's hash.
-func repository(url string) string {
-	if git.IsFolder(url) {
-		return receipt.Folder
-	}
-	return git.Shown(url)
-}
-
 func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	names := objects.NamesOf(t.options.Name)
 	set, err := t.clients.Kube.AppsV1().StatefulSets(t.clients.Namespace).Get(ctx, names.StatefulSet, metav1.GetOptions{})
@@ -199,8 +202,6 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		return err
 	}
 	defer clients.Close()
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
 	var problems []error
 	var statuses []agent.JobStatus
 	var firstStep *float64
@@ -243,7 +244,9 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	if len(statuses) > 0 {
 		spec := statuses[0].Spec
 		r.Training = &receipt.Training{Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes, RanksPerNode: spec.RanksOfNode(), ResumedFrom: spec.Env[agent.ResumeVariable]}
-		r.Record = &receipt.Record{Folder: statuses[0].Record, Work: statuses[0].Work, Claims: claims(len(clients), set, names)}
+		r.Record = &receipt.Record{
+			Folder: statuses[0].Record, Work: statuses[0].Work, Claims: names.RecordClaims(len(clients), len(set.Spec.VolumeClaimTemplates) > 0),
+		}
 		if t.options.Artifacts != "" {
 			problems = append(problems, t.copyLogs(ctx, clients, statuses))
 		}
@@ -296,7 +299,14 @@ func ask(ctx context.Context, client *agent.Client, id string) (a answer) {
 		questions = append(questions, a.askJob, a.askFabric, a.askMetrics)
 	}
 	for _, question := range questions {
-		a.problems = append(a.problems, guarded(func() error { return question(ctx, client, id) }))
+		asking, cancel := context.WithTimeout(ctx, askTime)
+		err := guarded(func() error { return question(asking, client, id) })
+		silent := err != nil && asking.Err() != nil
+		cancel()
+		a.problems = append(a.problems, err)
+		if silent {
+			break
+		}
 	}
 	return a
 }
@@ -316,8 +326,27 @@ func (a *answer) askJob(ctx context.Context, client *agent.Client, id string) er
 	if err != nil {
 		return agent.IgnoreNotFound(err)
 	}
+	if status.State == agent.Running {
+		err = endJob(ctx, client, &status)
+	}
 	a.status = &status
-	return nil
+	return err
+}
+
+// endJob waits until the ranks of a node have ended, because how they ended is lost with their pod. If the run was cancelled the
+// step train gives the order to stop at this moment; after any other end, such as that of its pod, it may have given none.
+func endJob(ctx context.Context, client *agent.Client, status *agent.JobStatus) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime) // longer than a question takes
+	defer cancel()
+	if status.Stopping.IsZero() {
+		if err := client.StopJob(ctx, status.ID, agent.Stop{Reason: "the run has ended"}); err != nil {
+			return agent.IgnoreNotFound(err)
+		}
+	}
+	return client.WatchJob(ctx, status.ID, func(now agent.JobStatus) error {
+		*status = now
+		return nil
+	})
 }
 
 // askFabric reads check-fabric's report in the run's record.
@@ -392,7 +421,9 @@ func addRanks(r *receipt.Receipt, statuses []agent.JobStatus, hanging []int) {
 		for _, rank := range status.Ranks {
 			stopped := rank.Stopped && (r.Cause == nil || r.Cause.Rank != rank.Rank) && !slices.Contains(hanging, rank.Rank)
 			entry := receipt.Rank{Rank: rank.Rank, Node: rank.Node, Exit: rank.Exit, Stopped: stopped, Started: rank.Started}
-			if !rank.Ended.IsZero() {
+			if rank.Ended.IsZero() {
+				entry.Exit = agent.Exit{Code: -1, Error: "it was still running"}
+			} else {
 				entry.Seconds = rank.Ended.Sub(rank.Started).Seconds()
 			}
 			if rank.Exit != (agent.Exit{}) {
@@ -401,17 +432,6 @@ func addRanks(r *receipt.Receipt, statuses []agent.JobStatus, hanging []int) {
 			r.Ranks = append(r.Ranks, entry)
 		}
 	}
-}
-
-// claims are those with the record on them.
-func claims(count int, set *appsv1.StatefulSet, names objects.Names) (result []string) {
-	if len(set.Spec.VolumeClaimTemplates) == 0 {
-		return []string{names.Workspace}
-	}
-	for node := range count {
-		result = append(result, names.Workspace+"-"+names.PodName(node))
-	}
-	return result
 }
 
 func (t *teardown) copyLogs(ctx context.Context, clients nodes.Set, statuses []agent.JobStatus) error {

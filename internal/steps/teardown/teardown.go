@@ -61,6 +61,9 @@ func Run(ctx context.Context, d Deps, o Options) (receipt.Receipt, error) {
 	return t.run(ctx)
 }
 
+// lastTime bounds the last write after SIGTERM.
+const lastTime = 10 * time.Second
+
 type teardown struct {
 	options Options
 	clients *kube.Clients
@@ -90,11 +93,12 @@ func (t *teardown) run(ctx context.Context) (receipt.Receipt, error) {
 		}
 		return receipt.Write(ctx, t.clients.Kube, r)
 	}
-	// Nothing may prevent the release: other failures are reported after it.
-	problems := write(ctx)
-	if t.options.Keep && r.Verdict == receipt.Succeeded && held != nil && problems == nil {
+	// Nothing may prevent the release: other failures are reported after it. A failure of this write is none if the last one succeeds.
+	var problems error
+	early := write(ctx)
+	if t.options.Keep && r.Verdict == receipt.Succeeded && held != nil && early == nil {
 		if err := t.waitLeaseEnds(ctx, held); err != nil && ctx.Err() == nil {
-			problems = errors.Join(problems, err)
+			problems = err
 		}
 	}
 	if held != nil {
@@ -115,8 +119,11 @@ func (t *teardown) run(ctx context.Context) (receipt.Receipt, error) {
 		}
 	}
 	r.Ended = t.now().UTC()
-	// After SIGTERM the step still has some seconds.
-	writing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	limit := kube.Patience
+	if ctx.Err() != nil { // after SIGTERM the step still has some seconds
+		limit = lastTime
+	}
+	writing, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	problems = errors.Join(problems, write(writing))
 	if t.options.Run.Name == "" {

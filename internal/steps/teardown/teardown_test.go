@@ -196,7 +196,7 @@ func TestVerdict(t *testing.T) {
 		{"cancelled in a task", []runtime.Object{pipelineRun(), task("train", "TaskRunCancelled", nil)}, verdict{receipt.Failed, "Cancelled", "Tekton's words"}},
 		{"cancelled between tasks", []runtime.Object{pipelineRun(func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally }), done("provision")},
 			verdict{receipt.Failed, "Cancelled", "the run was cancelled"}},
-		{"nothing is known", nil, verdict{receipt.Failed, "Internal", `getting pipelinerun ns/train-1: pipelineruns.tekton.dev "train-1" not found`}},
+		{"nothing is known", nil, verdict{receipt.Failed, "Cancelled", "the run was deleted"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := newPlace(t, tc.tasks).summarize(t.Context(), nil)
@@ -215,7 +215,7 @@ func from(url string) func(*v1.TaskRun) {
 
 // No receipt names the folder that a user sent: runs of a folder are compared whatever has changed in it.
 func TestRepositoryOfFolder(t *testing.T) {
-	if got := repository("folder:" + strings.Repeat("a", 64)); got != receipt.Folder {
+	if got := receipt.RepositoryOf("folder:" + strings.Repeat("a", 64)); got != receipt.Folder {
 		t.Errorf("got %q, want %q", got, receipt.Folder)
 	}
 }

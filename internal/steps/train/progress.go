@@ -11,6 +11,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
 // progress turns the training's metrics, whose format is in docs/metrics.md, into lines of the log.
@@ -84,6 +85,35 @@ func (p *progress) steps() (first, last *float64) {
 	return new(p.first.step), new(p.latest.step)
 }
 
+// now is the progress in numbers, and whether there is any.
+func (p *progress) now() (now receipt.Progress, measured bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.latest.at.IsZero() {
+		return now, false
+	}
+	now = receipt.Progress{At: p.latest.at.UTC(), Step: p.latest.step}
+	now.Steps, _ = metrics.Number(p.last.Values(), "steps")
+	if loss, ok := metrics.Number(p.last.Values(), "loss"); ok {
+		now.Loss = &loss
+	}
+	now.TokensPerSecond, now.SamplesPerSecond, now.SecondsLeft = p.rates(now.Steps)
+	return now, true
+}
+
+// rates are those from the first to the latest step, and the time that is left of a number of steps; 0 if they are not known.
+func (p *progress) rates(steps float64) (tokens, samples, left float64) {
+	elapsed := p.latest.at.Sub(p.first.at).Seconds()
+	if elapsed <= 0 {
+		return 0, 0, 0
+	}
+	tokens, samples = max(0, p.latest.tokens-p.first.tokens)/elapsed, max(0, p.latest.samples-p.first.samples)/elapsed
+	if done := p.latest.step - p.first.step; done > 0 && steps > p.latest.step {
+		left = elapsed / done * (steps - p.latest.step)
+	}
+	return tokens, samples, left
+}
+
 // line is the current progress with its step, "" if nothing is new since the last call.
 func (p *progress) line(gpu string) (text string, step float64) {
 	p.mu.Lock()
@@ -102,17 +132,14 @@ func (p *progress) line(gpu string) (text string, step float64) {
 	} else if loss, ok := p.last.Values()["loss"].(string); ok {
 		parts = append(parts, "loss "+humanize.OneLine(loss, 20))
 	}
-	elapsed := p.latest.at.Sub(p.first.at).Seconds()
-	if elapsed > 0 {
-		if tokens := p.latest.tokens - p.first.tokens; tokens > 0 {
-			parts = append(parts, fmt.Sprintf("%s tokens/s", short(tokens/elapsed)))
-		} else if samples := p.latest.samples - p.first.samples; samples > 0 {
-			parts = append(parts, fmt.Sprintf("%s samples/s", short(samples/elapsed)))
-		}
-		if done := p.latest.step - p.first.step; known && done > 0 && steps > p.latest.step {
-			left := time.Duration(elapsed / done * (steps - p.latest.step) * float64(time.Second))
-			parts = append(parts, "about "+left.Round(time.Second).String()+" left")
-		}
+	tokens, samples, left := p.rates(steps)
+	if tokens > 0 {
+		parts = append(parts, short(tokens)+" tokens/s")
+	} else if samples > 0 {
+		parts = append(parts, short(samples)+" samples/s")
+	}
+	if left > 0 {
+		parts = append(parts, "about "+time.Duration(left*float64(time.Second)).Round(time.Second).String()+" left")
 	}
 	if gpu != "" {
 		parts = append(parts, gpu)

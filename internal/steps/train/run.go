@@ -95,11 +95,20 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	if result, err := t.earlier(ctx); err != nil {
 		return result, err
 	}
+	t.kept = receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Name)
 	began := time.Now()
 	result, err := t.run(ctx)
 	if ctx.Err() == nil {
 		t.conclude(ctx, began, result, err)
 	}
+	t.kept.End(ctx, err, func(p *receipt.Part) {
+		if failed := (cause.Error{}); errors.As(err, &failed) {
+			p.Cause = failed.Culprit()
+		}
+		if json.Valid([]byte(result.Metrics)) {
+			p.Metrics = json.RawMessage(result.Metrics)
+		}
+	})
 	return result, err
 }
 
@@ -346,18 +355,20 @@ func (t *Training) settingsLost(ctx context.Context, facts []agent.Facts) error 
 func (t *Training) interrupted(ctx context.Context) error {
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
-	if lost := context.Cause(ctx); fail.ReasonOf(lost) == fail.EnvironmentMissing {
+	lost := context.Cause(ctx)
+	released := fail.ReasonOf(lost) == fail.EnvironmentMissing
+	if released {
 		t.stop(ending, "", "the environment is not this run's any more")
-		return fail.Advise(lost, "start the run again; mlenv down, the reaper and oc delete release environments")
 	}
-	why := run.Ending{Cause: run.Cancelled, Message: "it was interrupted"}
-	if t.Run.Name != "" {
-		var err error
-		why, err = run.EndingOf(ending, t.Clients.Tekton, t.Clients.Namespace, t.Run.Name, types.UID(t.Run.UID), t.Run.Task, t.Clients.Now())
-		if err != nil {
-			t.Log.Warn(fmt.Sprintf("The reason why this step was stopped is unknown, so the training continues: %v", err), "error", err)
-			return fail.Becausef(fail.Cancelled, "training: the step was stopped; job %s continues", t.ID)
-		}
+	why, err := t.ending(ending)
+	switch {
+	case released && (err != nil || !why.Cause.Final()):
+		return fail.Advise(lost, "start the run again; mlenv down, the reaper and oc delete release environments")
+	case released: // the end of the run takes the environment with it
+		return endOf(why)
+	case err != nil:
+		t.Log.Warn(fmt.Sprintf("The reason why this step was stopped is unknown, so the training continues: %v", err), "error", err)
+		return fail.Becausef(fail.Cancelled, "training: the step was stopped; job %s continues", t.ID)
 	}
 	if !why.Cause.Final() {
 		return fail.Becausef(fail.Cancelled, "training: %s; job %s continues and the next attempt finds it", why.Message, t.ID)
@@ -365,11 +376,37 @@ func (t *Training) interrupted(ctx context.Context) error {
 	t.Log.Info(fmt.Sprintf("Stopping the training: %s. Waiting at most %s until its ranks have ended.", why.Message, endTime),
 		"job", t.ID, "why", why.Message, "seconds", endTime.Seconds())
 	t.stop(ending, "", why.Message) // each node, whatever the others answer
-	if err := t.end(ending, why.Message); err != nil {
+	switch err := t.end(ending, why.Message); {
+	case err == nil:
+		t.noteCheckpoint(ending)
+	case t.isReleased(ending):
+		t.Log.Info("The environment was released meanwhile: no rank is left.", "environment", t.Name)
+	default:
 		t.Log.Warn(fmt.Sprintf("Ranks may still run; the nodes kill them %s after the order to stop: %v", grace, err), "error", err)
 	}
-	if why.Cause == run.TimedOut {
-		return fail.Becausef(fail.TrainingTimeout, "training: %s", why.Message)
+	return endOf(why)
+}
+
+// ending is why the step is to end; a person interrupts it.
+func (t *Training) ending(ctx context.Context) (run.Ending, error) {
+	if t.Run.Name == "" {
+		return run.Ending{Cause: run.Cancelled, Message: "it was interrupted"}, nil
 	}
-	return fail.Becausef(fail.Cancelled, "training: %s", why.Message)
+	return run.EndingOf(ctx, t.Clients.Tekton, t.Clients.Namespace, t.Run.Name, types.UID(t.Run.UID), t.Run.Task, t.Clients.Now())
+}
+
+// endOf is the error of a training that the end of its run has ended.
+func endOf(why run.Ending) error {
+	reason, message := receipt.ReasonOf(why)
+	return fail.Becausef(reason, "training: %s", message)
+}
+
+// isReleased reports whether the environment is not this run's any more, and so its pods are gone or going. The Lease is deleted
+// before them.
+func (t *Training) isReleased(ctx context.Context) bool {
+	if t.Run.UID == "" {
+		return false
+	}
+	_, err := t.leases().StillHeld(context.WithoutCancel(ctx), t.Name, t.Run.UID)
+	return fail.ReasonOf(err) == fail.EnvironmentMissing
 }

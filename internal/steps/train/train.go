@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -24,6 +25,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
@@ -63,6 +65,11 @@ type Training struct {
 	// those whose network was measured.
 	uids, measured map[int]types.UID
 	hosts          map[int]string
+	// kept is what the run remembers of this step; nil for a person's training.
+	kept *receipt.Keeper
+	// newest is the newest complete checkpoint, lastProgress what was noted last.
+	newest       atomic.Pointer[string]
+	lastProgress atomic.Pointer[receipt.Progress]
 	// regroup leaves out nodes at fault of a failed attempt, and waits for all others: gather, except in tests.
 	regroup func(context.Context, *agent.Attempt) error
 }
@@ -89,6 +96,7 @@ type update struct {
 // Attempt starts the job, or attaches to it, and returns when its end is known. When ctx is done it leaves the job
 // as it is.
 func (t *Training) Attempt(ctx context.Context) (Result, error) {
+	t.noteRecord(ctx)
 	began := time.Now()
 	attached, err := t.start(ctx)
 	if err != nil {
@@ -114,6 +122,7 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 	var logs sync.WaitGroup
 	t.followRanks(following, &logs)
 	t.followMetrics(following, &logs, shown, began)
+	go t.noteProgress(following, shown)
 	go t.watchSilence(following, shown, updates)
 
 	statuses, err := t.wait(ctx, updates, began)

@@ -656,7 +656,8 @@ func TestVerdictOutlivesThePod(t *testing.T) {
 func TestLostEnvironment(t *testing.T) {
 	training, out, agents := newTraining(t, `trap 'exit 143' TERM; echo holds; while :; do sleep 0.05; done`)
 	held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid")}}
-	clients := &kube.Clients{Kube: fake.NewClientset(held), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
+	active := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "run", UID: "uid"}}
+	clients := &kube.Clients{Kube: fake.NewClientset(held), Tekton: tektonfake.NewSimpleClientset(active), Namespace: "ns"}
 	training.Clients, training.Run = clients, run.Flags{Name: "run", UID: "uid", Task: "train"}
 	ctx, lose := context.WithCancelCause(t.Context())
 	defer lose(nil)
@@ -693,6 +694,41 @@ func TestLostEnvironment(t *testing.T) {
 }
 
 var errStopped = errors.New("stopped")
+
+// The environment of a run that is deleted goes with it, perhaps before the step gets SIGTERM. What ended is the run.
+func TestDeletedRun(t *testing.T) {
+	deleted := fail.Becausef(fail.EnvironmentMissing, "looking for environment ns/env: its lease was deleted")
+	run1 := func(uid types.UID) *v1.PipelineRun {
+		return &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "run", UID: uid}}
+	}
+	cancelled := run1("uid")
+	cancelled.Spec.Status = v1.PipelineRunSpecStatusCancelled
+	for _, tc := range []struct {
+		name   string
+		lost   error
+		tekton []runtime.Object
+		reason fail.Reason
+		says   string
+	}{
+		{"the lease goes first", deleted, nil, fail.Cancelled, "training: the run was deleted"},
+		{"SIGTERM comes first", nil, nil, fail.Cancelled, "training: the run was deleted"},
+		{"a later run has its name", deleted, []runtime.Object{run1("later")}, fail.Cancelled, "training: the run was deleted"},
+		{"it was cancelled", deleted, []runtime.Object{cancelled}, fail.Cancelled, "training: pipelinerun run was cancelled"},
+		{"the environment alone was deleted", deleted, []runtime.Object{run1("uid")}, fail.EnvironmentMissing, "its lease was deleted"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			out := &buffer{}
+			clients := &kube.Clients{Kube: fake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(tc.tekton...), Namespace: "ns"}
+			training := &Training{Deps: Deps{Clients: clients, Log: step.TextLog(out)}, Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
+			ctx, lose := context.WithCancelCause(t.Context())
+			lose(tc.lost)
+			err := training.interrupted(ctx)
+			if fail.ReasonOf(err) != tc.reason || !strings.Contains(err.Error(), tc.says) || strings.Contains(out.String(), "Ranks may still run") {
+				t.Errorf("got %s: %v, log %s; want %s with %q", fail.ReasonOf(err), err, out, tc.reason, tc.says)
+			}
+		})
+	}
+}
 
 func TestDeepSpeedArguments(t *testing.T) {
 	for args, want := range map[string]string{

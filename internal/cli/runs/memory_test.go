@@ -1,0 +1,136 @@
+package runs
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"knative.dev/pkg/apis"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+)
+
+// noted returns clients of a namespace in which the steps of run train-1, which trains on two nodes with two ranks each, have noted
+// what they know.
+func noted(t *testing.T, runs ...runtime.Object) *kube.Clients {
+	t.Helper()
+	clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(runs...), Namespace: "ns"}
+	begun := receipt.Start{Run: "train-1", Namespace: "ns", RunUID: "uid-1", Environment: "env", Started: time.Now().Add(-time.Hour)}
+	err := errors.Join(
+		receipt.Note(t.Context(), clients.Kube, begun, receipt.Part{Task: "sync-repo", Status: run.Succeeded, Started: time.Now(), Ended: time.Now(), Commit: "abc"}),
+		receipt.Note(t.Context(), clients.Kube, begun, receipt.Part{
+			Task: "train", Status: run.Running, Started: time.Now(), Attempt: 2, Order: []int{1, 0},
+			Training: &receipt.Training{Launcher: agent.Torchrun, Script: "train.py", Nodes: 2, RanksPerNode: 2},
+			Record:   &receipt.Record{Folder: "/workspace/.mlenv/runs/uid-1", Claims: []string{"env-workspace-env-0", "env-workspace-env-1"}},
+		}),
+		receipt.NoteProgress(t.Context(), clients.Kube, begun, receipt.Progress{At: time.Now(), Step: 190, Steps: 1000, SecondsLeft: 90}),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clients
+}
+
+func pipelineRun(change func(*v1.PipelineRun)) *v1.PipelineRun {
+	r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1", UID: "uid-1", Labels: map[string]string{"tekton.dev/pipeline": "train-multi-node"}}}
+	change(r)
+	return r
+}
+
+// A run that was deleted, or cancelled outright, is known by what its steps have noted, before anyone has written its receipt.
+func TestRunsWithoutAReceipt(t *testing.T) {
+	outright := pipelineRun(func(r *v1.PipelineRun) {
+		r.Spec.Status = v1.PipelineRunSpecStatusCancelled
+		r.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionFalse, Reason: "Cancelled"})
+	})
+	for _, tc := range []struct {
+		name   string
+		runs   []runtime.Object
+		hidden bool // the user may read ConfigMaps alone
+		state  string
+		writer string
+		says   string
+	}{
+		{"deleted", nil, false, cancelling, "the reaper writes it", "the run was deleted"},
+		{"cancelled outright", []runtime.Object{outright}, false, cancelled, "the reaper writes it", ""},
+		{"in progress", []runtime.Object{pipelineRun(func(*v1.PipelineRun) {})}, false, running, "teardown writes it", "step 190 of 1000, about 1m30s left"},
+		{"in progress, for a colleague", []runtime.Object{pipelineRun(func(*v1.PipelineRun) {})}, true, running, "teardown writes it", "step 190 of 1000, about 1m30s left"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			clients := noted(t, tc.runs...)
+			if tc.hidden {
+				clients.Tekton.(*tektonfake.Clientset).PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+					return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", errors.New("no"))
+				})
+			}
+			r, err := find(t.Context(), clients, "train-1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.state() != tc.state || !strings.Contains(r.writer(), tc.writer) || r.uid() != "uid-1" || tc.runs == nil && r.environment() != "env" {
+				t.Errorf("got state %s, writer %q, uid %s, environment %s; want %s, %q", r.state(), r.writer(), r.uid(), r.environment(), tc.state, tc.writer)
+			}
+			claims, err := r.claims(t.Context(), clients)
+			if err != nil || strings.Join(claims, " ") != "env-workspace-env-0 env-workspace-env-1" {
+				t.Errorf("claims %v, %v; want those that train has noted", claims, err)
+			}
+			for rank, want := range []int{1, 1, 0, 0, -1} { // the ranks start on node 1
+				if node, _ := r.nodeOf(rank); node != want {
+					t.Errorf("rank %d is on node %d, want %d", rank, node, want)
+				}
+			}
+			if r.attempt() != 2 {
+				t.Errorf("attempt %d, want the second", r.attempt())
+			}
+			var out bytes.Buffer
+			s := r.status(t.Context(), clients)
+			if err := s.print(&out, time.Now()); err != nil || !strings.Contains(out.String(), tc.says) {
+				t.Errorf("mlenv status prints %s, %v; want %q in it", out.String(), err, tc.says)
+			}
+			all, err := summaries(t.Context(), clients, 0)
+			if err != nil || len(all) != 1 || all[0].State != tc.state {
+				t.Errorf("mlenv runs lists %+v, %v; want one run, %s", all, err, tc.state)
+			}
+		})
+	}
+}
+
+// The receipt of a large training leaves out healthy ranks, which have logs too.
+func TestLogsOfHealthyRanks(t *testing.T) {
+	r := entry{name: "train-1", receipt: &receipt.Receipt{
+		Training: &receipt.Training{Nodes: 2, RanksPerNode: 2}, Ranks: []receipt.Rank{{Rank: 1, Node: 0}}, LeftOut: []string{"3 healthy ranks"},
+	}}
+	for rank, want := range []int{0, 0, 1, 1, -1} {
+		if node, _ := r.nodeOf(rank); node != want {
+			t.Errorf("rank %d is on node %d, want %d", rank, node, want)
+		}
+	}
+}
+
+// Where runs may not be listed, none counts as deleted.
+func TestNothingHiddenIsPruned(t *testing.T) {
+	clients := noted(t)
+	clients.Tekton.(*tektonfake.Clientset).PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", errors.New("no"))
+	})
+	if doomed, err := withReceipt(t.Context(), clients, nil); err != nil || len(doomed) != 0 {
+		t.Errorf("got %v, %v; want none", doomed, err)
+	}
+	if _, err := withReceipt(t.Context(), clients, []string{"train-1"}); fail.ReasonOf(err) != fail.InvalidInput {
+		t.Errorf("a run in progress: %v, want InvalidInput", err)
+	}
+}

@@ -1,0 +1,437 @@
+package receipt
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+)
+
+// Keys of the ConfigMap in addition to that of the receipt.
+const (
+	startKey    = "run.json"
+	progressKey = "progress.json"
+	partPrefix  = "step-"
+	partSuffix  = ".json"
+
+	verdictLabel = "ml-dev-env/verdict"
+	// unfinished is the verdict label of a run without a receipt.
+	unfinished = "Running"
+)
+
+// maxPart bounds what one step writes, in bytes: the parts of all steps and the receipt share a ConfigMap.
+const maxPart = 8 << 10
+
+// Start is what is known of a run when it starts.
+type Start struct {
+	Run         string    `json:"-"`
+	Namespace   string    `json:"-"`
+	RunUID      string    `json:"runUID"`
+	Environment string    `json:"environment"`
+	Schedule    string    `json:"schedule,omitempty"`
+	Started     time.Time `json:"started,omitzero"`
+}
+
+// Part is what one step remembers of the run.
+type Part struct {
+	RunUID  string      `json:"runUID"`
+	Task    string      `json:"task"`
+	Status  run.Status  `json:"status"`
+	Reason  fail.Reason `json:"reason,omitempty"`
+	Message string      `json:"message,omitempty"`
+	Started time.Time   `json:"started,omitzero"`
+	Ended   time.Time   `json:"ended,omitzero"`
+	// What the step has learnt.
+	Repository string          `json:"repository,omitempty"`
+	Commit     string          `json:"commit,omitempty"`
+	Tree       string          `json:"tree,omitempty"`
+	Image      string          `json:"image,omitempty"`
+	Mode       string          `json:"mode,omitempty"`
+	ModeReason string          `json:"modeReason,omitempty"`
+	Storage    string          `json:"storage,omitempty"`
+	Metrics    json.RawMessage `json:"metrics,omitempty"`
+	Training   *Training       `json:"training,omitempty"`
+	Record     *Record         `json:"record,omitempty"`
+	Cause      *cause.Culprit  `json:"cause,omitempty"`
+	// Attempt is the newest one of the training, and Order its nodes in the order of their ranks, empty for that of their numbers.
+	Attempt int   `json:"attempt,omitempty"`
+	Order   []int `json:"order,omitempty"`
+}
+
+// Progress is how far a training is.
+type Progress struct {
+	RunUID string `json:"runUID"`
+	// At is when the training was there.
+	At    time.Time `json:"at"`
+	Step  float64   `json:"step"`
+	Steps float64   `json:"steps,omitempty"`
+	// Loss is nil if the training measures none, or if the last one was not finite.
+	Loss *float64 `json:"loss,omitempty"`
+	// TokensPerSecond and SamplesPerSecond are 0 if the training does not count them.
+	TokensPerSecond  float64 `json:"tokensPerSecond,omitempty"`
+	SamplesPerSecond float64 `json:"samplesPerSecond,omitempty"`
+	// SecondsLeft is an estimate, 0 for none.
+	SecondsLeft float64 `json:"secondsLeft,omitempty"`
+	// Checkpoint is the newest complete one that was found, a path on the workspace.
+	Checkpoint string `json:"checkpoint,omitempty"`
+}
+
+// Memory is what a run's ConfigMap holds, from the first second of the run on.
+type Memory struct {
+	Start
+	// Parts are those of the steps, in the order in which they started.
+	Parts []Part
+	// Progress is nil before the training writes metrics.
+	Progress *Progress
+	// Receipt is nil until the run has ended.
+	Receipt *Receipt
+
+	// version is the ConfigMap's resourceVersion.
+	version string
+}
+
+// Begin creates the ConfigMap of a run, unless another caller has. It replaces that of an earlier run of the same name.
+func Begin(ctx context.Context, client kubernetes.Interface, s Start) error {
+	content, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	wanted := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: Name(s.Run), Namespace: s.Namespace, Labels: labelsOf(s.Environment, s.Schedule, unfinished)},
+		Data:       map[string]string{startKey: string(content)},
+	}
+	const most = 5 // another writer always comes first
+	for range most {
+		err = begin(ctx, client, wanted, s.RunUID)
+		if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			break
+		}
+	}
+	if err != nil {
+		return kube.Problem(fmt.Errorf("beginning the receipt of %s/%s: %w", s.Namespace, s.Run, err))
+	}
+	return nil
+}
+
+// begin is one attempt. After AlreadyExists, Conflict or NotFound another one may succeed.
+func begin(ctx context.Context, client kubernetes.Interface, wanted *corev1.ConfigMap, uid string) error {
+	configs := client.CoreV1().ConfigMaps(wanted.Namespace)
+	found, err := configs.Get(ctx, wanted.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = configs.Create(ctx, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
+		return err
+	case err != nil, owner(found) == uid:
+		return err
+	}
+	data := map[string]any{}
+	for key := range found.Data {
+		data[key] = nil
+	}
+	data[startKey] = wanted.Data[startKey]
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": found.ResourceVersion, "labels": wanted.Labels}, "data": data,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = configs.Patch(ctx, wanted.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: kube.FieldManager})
+	return err
+}
+
+// owner is the UID of the run whose memory a ConfigMap is. An earlier version wrote the receipt alone.
+func owner(config *corev1.ConfigMap) string {
+	var s Start
+	if json.Unmarshal([]byte(config.Data[startKey]), &s) == nil && s.RunUID != "" {
+		return s.RunUID
+	}
+	_ = json.Unmarshal([]byte(config.Data[key]), &s)
+	return s.RunUID
+}
+
+// Note writes the part of a step, and replaces an earlier one.
+func Note(ctx context.Context, client kubernetes.Interface, s Start, p Part) error {
+	p.RunUID = s.RunUID
+	content, err := p.encode()
+	if err != nil {
+		return err
+	}
+	return s.write(ctx, client, partPrefix+p.Task+partSuffix, content)
+}
+
+// NoteProgress writes how far the training is.
+func NoteProgress(ctx context.Context, client kubernetes.Interface, s Start, p Progress) error {
+	p.RunUID = s.RunUID
+	content, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return s.write(ctx, client, progressKey, content)
+}
+
+// write sets one key, and leaves the others as they are.
+func (s Start) write(ctx context.Context, client kubernetes.Interface, name string, content []byte) error {
+	patch, err := json.Marshal(map[string]any{"data": map[string]string{name: string(content)}})
+	if err != nil {
+		return err
+	}
+	configs, to := client.CoreV1().ConfigMaps(s.Namespace), metav1.PatchOptions{FieldManager: kube.FieldManager}
+	set := func() error {
+		_, err := configs.Patch(ctx, Name(s.Run), types.MergePatchType, patch, to)
+		return err
+	}
+	if err = set(); apierrors.IsNotFound(err) && s.Environment != "" {
+		if err = Begin(ctx, client, s); err == nil {
+			err = set()
+		}
+	}
+	if err != nil {
+		return kube.Problem(fmt.Errorf("writing %s of receipt %s/%s: %w", name, s.Namespace, Name(s.Run), err))
+	}
+	return nil
+}
+
+// encode leaves out what matters least until the rest fits.
+func (p Part) encode() ([]byte, error) {
+	shorten := []func(){
+		func() {},
+		func() { p.Message = humanize.Lines(p.Message, 2000) },
+		func() { p.Cause = nil },
+		func() {
+			if p.Training != nil {
+				p.Training = &Training{Launcher: p.Training.Launcher, Nodes: p.Training.Nodes, RanksPerNode: p.Training.RanksPerNode}
+			}
+		},
+		func() { p.Metrics, p.Order = nil, nil },
+		func() {
+			p = Part{
+				RunUID: p.RunUID, Task: p.Task, Status: p.Status, Reason: p.Reason, Message: humanize.OneLine(p.Message, 500),
+				Started: ofJSON(p.Started), Ended: ofJSON(p.Ended),
+			}
+		},
+	}
+	var content []byte
+	var err error
+	for _, less := range shorten {
+		less()
+		if content, err = json.Marshal(p); err == nil && len(content) <= maxPart {
+			return content, nil
+		}
+	}
+	return nil, fmt.Errorf("encoding the part of %s: %d bytes, %w", p.Task, len(content), err)
+}
+
+// Recall reads the memory of a run. Reason of one that is not valid: InvalidInput.
+func Recall(ctx context.Context, client kubernetes.Interface, namespace, name string) (Memory, error) {
+	found, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, Name(name), metav1.GetOptions{})
+	if err != nil {
+		return Memory{}, fmt.Errorf("getting the receipt of %s/%s: %w", namespace, name, err)
+	}
+	return recall(found)
+}
+
+// Memories returns those of all runs of the namespace. It skips those that are not valid; its error names them.
+func Memories(ctx context.Context, client kubernetes.Interface, namespace string) ([]Memory, error) {
+	return memories(ctx, client, namespace, Label+"=true")
+}
+
+// Unfinished returns the memories of the runs that have no receipt yet.
+func Unfinished(ctx context.Context, client kubernetes.Interface, namespace string) ([]Memory, error) {
+	return memories(ctx, client, namespace, Label+"=true,"+verdictLabel+"="+unfinished)
+}
+
+func memories(ctx context.Context, client kubernetes.Interface, namespace, selector string) (all []Memory, err error) {
+	found, err := selected(ctx, client, namespace, selector)
+	if err != nil {
+		return nil, err
+	}
+	var problems []error
+	for i := range found {
+		m, err := recall(&found[i])
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		all = append(all, m)
+	}
+	return all, errors.Join(problems...)
+}
+
+// recall checks what it reads, because anyone who may write ConfigMaps may have written it.
+func recall(config *corev1.ConfigMap) (Memory, error) {
+	m := Memory{version: config.ResourceVersion}
+	if text, ok := config.Data[startKey]; ok {
+		if err := json.Unmarshal([]byte(text), &m.Start); err != nil || !runUID.MatchString(m.RunUID) {
+			return m, fail.Becausef(fail.InvalidInput, "reading %s of receipt %s/%s: not valid: %w", startKey, config.Namespace, config.Name, err)
+		}
+	}
+	if config.Data[key] != "" {
+		r, err := decode(config)
+		switch {
+		case err != nil:
+			return m, err
+		case m.RunUID == "", m.RunUID == r.RunUID:
+			m.Receipt = &r
+			m.RunUID, m.Environment, m.Schedule = r.RunUID, cmp.Or(m.Environment, r.Environment), cmp.Or(m.Schedule, r.Schedule)
+		}
+	}
+	m.Run, m.Namespace = strings.TrimSuffix(config.Name, suffix), config.Namespace
+	if m.Started.IsZero() {
+		m.Started = config.CreationTimestamp.UTC()
+	}
+	for _, name := range slices.Sorted(maps.Keys(config.Data)) {
+		m.readPart(name, config.Data[name])
+	}
+	slices.SortStableFunc(m.Parts, func(a, b Part) int { return a.Started.Compare(b.Started) })
+	return m, nil
+}
+
+// readPart passes over what is not valid, or another run's.
+func (m *Memory) readPart(name, text string) {
+	if name == progressKey {
+		p := &Progress{}
+		if json.Unmarshal([]byte(text), p) == nil && p.RunUID == m.RunUID {
+			m.Progress = p
+		}
+		return
+	}
+	task, isPart := strings.CutPrefix(name, partPrefix)
+	var p Part
+	if !isPart || json.Unmarshal([]byte(text), &p) != nil || p.RunUID != m.RunUID {
+		return
+	}
+	p.Task = strings.TrimSuffix(task, partSuffix)
+	m.Parts = append(m.Parts, p)
+}
+
+// PartOf is what the step of a task has noted, nil for nothing.
+func (m Memory) PartOf(task string) *Part {
+	if i := slices.IndexFunc(m.Parts, func(p Part) bool { return p.Task == task }); i >= 0 {
+		return &m.Parts[i]
+	}
+	return nil
+}
+
+// Record is where the run's record lies, nil before the training has started.
+func (m Memory) Record() *Record {
+	for _, p := range m.Parts {
+		if p.Record != nil {
+			return p.Record
+		}
+	}
+	return nil
+}
+
+// End is the receipt of a run that has ended without a teardown, at a time and for a reason. The first failure of a step
+// counts more.
+func (m Memory) End(reason fail.Reason, message string, at time.Time) Receipt {
+	r := Receipt{
+		Run: m.Run, RunUID: m.RunUID, Namespace: m.Namespace, Environment: m.Environment, Schedule: m.Schedule,
+		Verdict: Failed, Reason: string(reason), Message: message, Started: m.Started.UTC(), Ended: at.UTC(),
+	}
+	if first := m.firstFailed(); first != nil && first.Reason != fail.Cancelled {
+		r.Reason, r.Message = string(first.Reason), first.Message
+	}
+	m.Fill(&r)
+	return r
+}
+
+// Finish writes the receipt of a run that ended without a teardown, unless its ConfigMap has changed since it was read: a conflict is
+// an error.
+func (m Memory) Finish(ctx context.Context, client kubernetes.Interface, r Receipt) error {
+	content, err := encode(r)
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": m.version, "labels": labelsOf(r.Environment, r.Schedule, string(r.Verdict))},
+		"data":     map[string]string{key: string(content)},
+	})
+	if err != nil {
+		return err
+	}
+	to := metav1.PatchOptions{FieldManager: kube.FieldManager}
+	if _, err = client.CoreV1().ConfigMaps(m.Namespace).Patch(ctx, Name(m.Run), types.MergePatchType, patch, to); err != nil {
+		return kube.Problem(fmt.Errorf("writing receipt %s/%s: %w", m.Namespace, Name(m.Run), err))
+	}
+	return nil
+}
+
+// firstFailed is the step that failed first, nil for none.
+func (m Memory) firstFailed() (first *Part) {
+	for i := range m.Parts {
+		if p := &m.Parts[i]; p.Status == run.Failed && (first == nil || p.Ended.Before(first.Ended)) {
+			first = p
+		}
+	}
+	return first
+}
+
+// Fill adds what the steps have noted and the receipt lacks.
+func (m Memory) Fill(r *Receipt) {
+	phases := len(r.Phases) == 0
+	for _, p := range m.Parts {
+		if phases {
+			r.Phases = append(r.Phases, p.phase(r.Ended))
+		}
+		r.Repository, r.Commit, r.Tree = cmp.Or(r.Repository, p.Repository), cmp.Or(r.Commit, p.Commit), cmp.Or(r.Tree, p.Tree)
+		r.Image, r.Mode, r.ModeReason = cmp.Or(r.Image, p.Image), cmp.Or(r.Mode, p.Mode), cmp.Or(r.ModeReason, p.ModeReason)
+		r.Storage = cmp.Or(r.Storage, p.Storage)
+		r.Training, r.Record = cmp.Or(r.Training, p.Training), cmp.Or(r.Record, p.Record)
+		if r.Verdict != Succeeded {
+			r.Cause = cmp.Or(r.Cause, p.Cause)
+		}
+		if len(r.Metrics) == 0 {
+			r.Metrics = p.Metrics
+		}
+	}
+	if m.Progress == nil {
+		return
+	}
+	r.Checkpoint = cmp.Or(r.Checkpoint, m.Progress.Checkpoint)
+	if len(r.Metrics) == 0 {
+		r.Metrics = m.Progress.metrics()
+	}
+}
+
+// phase is the part as a phase. A step that did not note its end ended with its run.
+func (p Part) phase(ended time.Time) Phase {
+	phase := Phase{Name: p.Task, Status: string(p.Status), Reason: string(p.Reason), Started: p.Started, Ended: p.Ended}
+	if p.Status == run.Running && !ended.IsZero() {
+		phase.Status, phase.Reason, phase.Ended = string(run.Failed), string(fail.Cancelled), ended
+	}
+	if !phase.Ended.IsZero() {
+		phase.Seconds = phase.Ended.Sub(phase.Started).Seconds()
+	}
+	return phase
+}
+
+// metrics are the last values in the form of docs/metrics.md.
+func (p Progress) metrics() json.RawMessage {
+	values := map[string]float64{"step": p.Step}
+	if p.Steps > 0 {
+		values["steps"] = p.Steps
+	}
+	if p.Loss != nil {
+		values["loss"] = *p.Loss
+	}
+	text, _ := json.Marshal(values) // they were read as JSON
+	return text
+}

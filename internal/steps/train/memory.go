@@ -1,0 +1,108 @@
+package train
+
+import (
+	"context"
+	"path"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+)
+
+const (
+	// noteEvery is the time between two notes of how far the training is.
+	noteEvery = 30 * time.Second
+	// checkpointEvery is after how many of them the nodes are asked for the newest checkpoint.
+	checkpointEvery = 4
+)
+
+// noteRecord notes what is launched and where its record lies, before the first rank starts: whatever ends the run, users find it.
+func (t *Training) noteRecord(ctx context.Context) {
+	if t.kept == nil {
+		return
+	}
+	names := objects.NamesOf(t.Name)
+	set, err := t.Clients.Kube.AppsV1().StatefulSets(t.Clients.Namespace).Get(ctx, names.StatefulSet, metav1.GetOptions{})
+	perNode := err == nil && len(set.Spec.VolumeClaimTemplates) > 0
+	spec := t.Spec
+	t.kept.Learn(ctx, func(p *receipt.Part) {
+		p.Training = &receipt.Training{
+			Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes, RanksPerNode: spec.RanksOfNode(),
+			ResumedFrom: spec.Env[agent.ResumeVariable],
+		}
+		p.Record = &receipt.Record{Folder: path.Join(agent.Runs, t.ID), Claims: names.RecordClaims(len(t.Nodes), perNode)}
+		p.Tree, p.Attempt, p.Order = string(spec.Tree), spec.Attempt(), spec.Order
+	})
+}
+
+// noteProgress notes how far the training is, twice a minute, until ctx ends.
+func (t *Training) noteProgress(ctx context.Context, shown *progress) {
+	if t.kept == nil {
+		return
+	}
+	notes := 0
+	_ = wait.PollUntilContextCancel(ctx, noteEvery, false, func(ctx context.Context) (bool, error) {
+		if notes%checkpointEvery == 0 {
+			t.findNewestCheckpoint(ctx)
+		}
+		notes++
+		now, _ := shown.now()
+		t.note(ctx, now)
+		return false, nil
+	})
+}
+
+// note writes the progress with the newest checkpoint, unless it is that of the last note.
+func (t *Training) note(ctx context.Context, now receipt.Progress) {
+	now.Checkpoint = t.checkpoint()
+	last := t.lastProgress.Load()
+	if last != nil && now.At.Equal(last.At) && now.Checkpoint == last.Checkpoint || last == nil && now.At.IsZero() && now.Checkpoint == "" {
+		return
+	}
+	t.lastProgress.Store(&now)
+	t.kept.Progress(ctx, now)
+}
+
+// noteCheckpoint notes the newest checkpoint of a training that was stopped: ranks may save at SIGTERM.
+func (t *Training) noteCheckpoint(ctx context.Context) {
+	if t.kept == nil {
+		return
+	}
+	t.findNewestCheckpoint(ctx)
+	var last receipt.Progress
+	if noted := t.lastProgress.Load(); noted != nil {
+		last = *noted
+	}
+	t.note(ctx, last)
+}
+
+// findNewestCheckpoint remembers the newest complete checkpoint, a path on the workspace, if the nodes find one.
+func (t *Training) findNewestCheckpoint(ctx context.Context) {
+	folder := t.Spec.CheckpointFolder(t.ID)
+	if folder == "" {
+		return
+	}
+	asking, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	volumes, err := t.checkpoints(asking, folder)
+	if err != nil {
+		return
+	}
+	if best, _, _ := newestComplete(volumes); best.Name != "" {
+		spec := t.Spec
+		spec.Checkpoint, spec.CheckpointJob = &best.Name, best.Job
+		t.newest.Store(new(path.Join(agent.Workspace, spec.CheckpointPath(t.ID))))
+	}
+}
+
+// checkpoint is the newest checkpoint that was found, "" for none.
+func (t *Training) checkpoint() string {
+	if found := t.newest.Load(); found != nil {
+		return *found
+	}
+	return ""
+}

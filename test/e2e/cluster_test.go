@@ -157,7 +157,9 @@ func newUserIn(t *testing.T, namespace string) user {
 // themselves need it. Scenarios of the product do not call it, because the product has to wait itself.
 func (u user) awaitPullSecret() {
 	u.Helper()
-	u.kubectl("wait", "--for=jsonpath={.imagePullSecrets[0].name}=registry-pull", "serviceaccount/default", within(timeForTheObjectToChange))
+	for _, condition := range []string{"create", "jsonpath={.imagePullSecrets[0].name}=registry-pull"} {
+		u.kubectl("wait", "--for="+condition, "serviceaccount/default", within(timeForTheObjectToChange))
+	}
 }
 
 // dumps collects the text that TestMain prints after all tests. There the text does not hide the failures, because the

@@ -156,19 +156,14 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 	}
 	if err == nil {
 		ranks, first := len(set)*t.Spec.RanksOfNode(), result.Statuses[0]
-		t.Log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes%s.", humanize.Count(ranks, "rank"), first.Record,
-			inWork(first)), "ranks", ranks, "record", first.Record)
+		t.Log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", humanize.Count(ranks, "rank"), first.Record),
+			"ranks", ranks, "record", first.Record)
+		if first.Work != "" {
+			t.Log.Info(fmt.Sprintf("Files that the ranks wrote at relative paths are in %s.", first.Work), "work", first.Work)
+		}
 		err = t.meant(cause.Alone(result.Statuses))
 	}
 	return result, err
-}
-
-// inWork is where files at relative paths are.
-func inWork(status agent.JobStatus) string {
-	if status.Work == "" {
-		return ""
-	}
-	return "; files that it wrote at relative paths are in " + status.Work
 }
 
 // meant judges a training that succeeded; alone describes one whose ranks never met.

@@ -139,7 +139,7 @@ func (k *Keeper) End(ctx context.Context, failure error, learn func(*Part)) {
 			learn(p)
 		}
 	})
-	if stopped {
+	if stopped || failure != nil { // a run that was deleted may take the environment away before this pod gets SIGTERM
 		k.conclude(writing)
 	}
 }

@@ -346,7 +346,8 @@ func (m Memory) End(reason fail.Reason, message string, at time.Time) Receipt {
 		Run: m.Run, RunUID: m.RunUID, Namespace: m.Namespace, Environment: m.Environment, Schedule: m.Schedule,
 		Verdict: Failed, Reason: string(reason), Message: message, Started: m.Started.UTC(), Ended: at.UTC(),
 	}
-	if first := m.firstFailed(); first != nil && first.Reason != fail.Cancelled {
+	// The end of the run takes the environment of a step with it.
+	if first := m.firstFailed(); first != nil && first.Reason != fail.Cancelled && first.Reason != fail.EnvironmentMissing {
 		r.Reason, r.Message = string(first.Reason), first.Message
 	}
 	m.Fill(&r)

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // OpenSocket returns a name for the Unix socket path that is valid in this process until folder is closed. The kernel refuses
 // names of sockets over 107 bytes, so the name goes through the open folder.
 func OpenSocket(path string) (name string, folder *os.File, err error) {
-	if folder, err = os.Open(filepath.Dir(path)); err != nil {
+	folder, err = os.OpenFile(filepath.Dir(path), os.O_RDONLY|syscall.O_DIRECTORY, 0) //nolint:forbidigo // a FIFO is no folder, so it does not block
+	if err != nil {
 		return "", nil, err
 	}
 	return fmt.Sprintf("/proc/self/fd/%d/%s", folder.Fd(), filepath.Base(path)), folder, nil

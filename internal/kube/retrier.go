@@ -114,6 +114,7 @@ func (p retrier) RoundTrip(request *http.Request) (*http.Response, error) {
 // send sends the request once, and reads its whole answer unless that is a stream: an answer that breaks off is lost.
 func (p retrier) send(request *http.Request) (a attempt) {
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { a.sent = true }}
+	//nolint:bodyclose // the caller closes the body of the answer that it does not return
 	a.response, a.err = p.next.RoundTrip(request.WithContext(httptrace.WithClientTrace(request.Context(), trace)))
 	if isUpgrade(request) { // its transport does not report connections
 		a.sent = !utilnet.IsConnectionRefused(a.err)

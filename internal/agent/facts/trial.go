@@ -61,7 +61,7 @@ func (t Trial) Lock(dir, check string) (release func(), answer agent.VolumeAnswe
 		return nil, got.answer
 	}
 	return func() {
-		within(t, func() error { return got.file.Close() }, func(error) {})
+		_, _ = within(t, func() error { return got.file.Close() }, func(error) {})
 	}, got.answer
 }
 
@@ -172,7 +172,7 @@ func isWhole(content []byte) bool {
 
 // Clear removes the files of a check, and those of checks whose callers did not.
 func (t Trial) Clear(dir, check string) {
-	within(t, func() error {
+	_, _ = within(t, func() error {
 		err := os.RemoveAll(trialFolder(dir, check))
 		entries, _ := os.ReadDir(dir) // what stays is removed by a later check
 		for _, entry := range entries {

@@ -97,7 +97,7 @@ func TestFlightRecorder(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(dump), protocol2) || !strings.HasSuffix(string(dump), ".") {
 		t.Errorf("the record has the dump %.20q, %v; want the whole pickle", dump, err)
 	}
-	n.stop("job")
+	n.stop()
 	if _, err := os.Stat(scratch); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the job left %s: %v", scratch, err)
 	}

@@ -65,7 +65,7 @@ func TestRanksChooseNoProgramOfTheAgent(t *testing.T) {
 	if all, err := n.Client.Stacks(t.Context(), "job"); err != nil || len(all) != 1 || all[0].Problem != "" {
 		t.Errorf("got %+v, %v; want the stacks of the agent's own py-spy", all, err)
 	}
-	n.stop("job")
+	n.stop()
 	if ran, err := os.ReadFile(marker); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the agent ran %q of the job's PATH, %v", ran, err)
 	}
@@ -97,7 +97,7 @@ func TestNothingOutlivesTheAgentsPrograms(t *testing.T) {
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			n.stop("job")
+			n.stop()
 			n.nothingLeft(filepath.Join(folder, "left"))
 			if err := <-asked; err != nil {
 				t.Error(err)

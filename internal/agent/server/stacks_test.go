@@ -67,7 +67,7 @@ func TestStacks(t *testing.T) {
 			if err != nil || !strings.Contains(string(recorded), "rank 0 on node 0") || !strings.Contains(string(recorded), "sleep: T ") || !strings.Contains(string(recorded), tc.want) {
 				t.Errorf("the record has %q, %v", recorded, err)
 			}
-			n.stop("job")
+			n.stop()
 			if all, err := n.Client.Stacks(t.Context(), "job"); err != nil || len(all) != 0 {
 				t.Errorf("after the end: %+v, %v; want nothing", all, err)
 			}
@@ -108,8 +108,9 @@ wait()"`)
 	}
 }
 
-func (n *node) stop(id string) {
+func (n *node) stop() {
 	n.t.Helper()
+	const id = "job"
 	if err := n.Client.StopJob(n.t.Context(), id, agent.Stop{Reason: "enough", Grace: time.Millisecond}); err != nil {
 		n.t.Fatal(err)
 	}

@@ -127,7 +127,8 @@ func (r *remover) empty(folder string) (gone bool, err error) {
 			left++
 		}
 	}
-	if left > 0 || !r.folders[folder] && !(r.caches && filepath.Base(folder) == compiledFolder) {
+	ours := r.folders[folder] || r.caches && filepath.Base(folder) == compiledFolder
+	if left > 0 || !ours {
 		return false, nil
 	}
 	err = os.Remove(filepath.Join(r.dir, folder))

@@ -28,9 +28,9 @@ func (w workspace) lay(t *testing.T, hash tree.Digest, job, user string) string 
 	return dir
 }
 
-func (w workspace) leave(t *testing.T, job, user string) {
+func (w workspace) leave(t *testing.T, user string) {
 	t.Helper()
-	if err := w.Leave(job, user); err != nil {
+	if err := w.Leave("job", user); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -82,7 +82,7 @@ func TestWritesStayOutOfTheTree(t *testing.T) {
 			}
 		}
 		w.wantTree(t, hash, repository)
-		w.leave(t, "job", "a")
+		w.leave(t, "a")
 		left := reads(t, dir)
 		if len(left) != 5 || !strings.HasSuffix(left["train.py"], "changed") || !strings.HasSuffix(left["weights"], "changed") {
 			t.Errorf("root %v: %d files are left, want the 5 that were changed", root, len(left))
@@ -100,12 +100,12 @@ func TestUnchangedFilesAreDeleted(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(dir, "train.py"), time.Now(), time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	w.leave(t, "job", "a")
+	w.leave(t, "a")
 	w.wantWork(t, "after a job that wrote nothing", files{})
 
 	write(t, w.lay(t, hash, "job", "a"), "out/model", "weights")
 	write(t, dir, "pkg/data/generated/__pycache__/mine.cpython-312.pyc", "compiled")
-	w.leave(t, "job", "a")
+	w.leave(t, "a")
 	w.wantWork(t, "after a job that wrote",
 		files{"job/out/model": "weights", "job/pkg/data/generated/__pycache__/mine.cpython-312.pyc": "compiled"})
 	if jobs, err := w.Jobs(); err != nil || !cmp.Equal(jobs, []string{"job"}) {
@@ -135,12 +135,12 @@ func TestNodesShare(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "train.py")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that the job removed: %v", err)
 	}
-	w.leave(t, "job", "late")
-	w.leave(t, "job", w.boot[:1]+"a")
+	w.leave(t, "late")
+	w.leave(t, w.boot[:1]+"a")
 	if _, err := os.Stat(filepath.Join(dir, "run.sh")); err != nil || !w.InUse(hash) {
 		t.Errorf("a file that another node uses: %v, the tree is in use: %v", err, w.InUse(hash))
 	}
-	other.leave(t, "job", w.boot[:1]+"b")
+	other.leave(t, w.boot[:1]+"b")
 	w.wantWork(t, "when both have left", files{})
 	if w.InUse(hash) {
 		t.Error("the tree is still in use")
@@ -159,7 +159,7 @@ func TestLayAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		w.leave(t, "job", "a")
+		w.leave(t, "a")
 		w.wantWork(t, "after an attempt", files{"job/train.py": "mine", "job/pkg/data": "->" + outside})
 		w.lay(t, hash, "job", "a")
 		want := files{}

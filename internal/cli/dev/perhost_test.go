@@ -85,7 +85,7 @@ func TestSessionsStayWithTheirEnvironment(t *testing.T) {
 	for range 2 {
 		for _, e := range []*environment{a, b} {
 			for _, host := range []string{"localhost", "127.0.0.1", e.host} {
-				response, body := get(t, client, fmt.Sprintf("http://%s:%d/lab?x=1", host, e.port), "text/html")
+				response, body := get(t, client, fmt.Sprintf("http://%s:%d/lab?x=1", host, e.port), "text/html") //nolint:bodyclose // get has closed it
 				if want := fmt.Sprintf("/lab?x=1 at %s:%d", e.host, e.port); response.StatusCode != http.StatusOK || !strings.HasSuffix(body, want) {
 					t.Errorf("%s: %s %q, want %q", host, response.Status, body, want)
 				}
@@ -107,11 +107,12 @@ func TestSessionsStayWithTheirEnvironment(t *testing.T) {
 func TestPerHostForPrograms(t *testing.T) {
 	e := open(t, "a")
 	client := newBrowser(t)
-	response, body := get(t, client, fmt.Sprintf("http://localhost:%d/api", e.port), "application/json")
+	response, body := get(t, client, fmt.Sprintf("http://localhost:%d/api", e.port), "application/json") //nolint:bodyclose // get has closed it
 	if response.StatusCode != http.StatusOK || !strings.HasPrefix(body, "a /api") || len(response.Cookies()) > 0 {
 		t.Errorf("got %s %q, cookies %v; want the answer without cookies", response.Status, body, response.Cookies())
 	}
-	if response, body := get(t, client, fmt.Sprintf("http://elsewhere.example.com:%d/", e.port), "text/html"); response.StatusCode != http.StatusMisdirectedRequest {
+	response, body = get(t, client, fmt.Sprintf("http://elsewhere.example.com:%d/", e.port), "text/html") //nolint:bodyclose // get has closed it
+	if response.StatusCode != http.StatusMisdirectedRequest {
 		t.Errorf("after DNS rebinding: %s %q", response.Status, body)
 	}
 }

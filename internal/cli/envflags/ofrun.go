@@ -30,7 +30,7 @@ func (f *Flags) resolve(ctx context.Context, clients *kube.Clients) error {
 	case err == nil && isTraining(run):
 		return f.useRun(ctx, clients, run)
 	case !apierrors.IsNotFound(err):
-		return nil //nolint:nilerr // the command itself reports what it may not read
+		return nil // the command itself reports what it may not read
 	}
 	if left, err := receipt.Read(ctx, clients.Kube, clients.Namespace, name); err == nil {
 		if !f.Runs {

@@ -13,8 +13,10 @@ import (
 const (
 	// MostKeys bounds the keys in addition to the defined ones.
 	MostKeys = 200
-	// MostKey bounds a key, and MostValue a value as JSON, in bytes.
-	MostKey, MostValue = 200, 1 << 10
+	// MostKey bounds a key, in bytes.
+	MostKey = 200
+	// MostValue bounds a value as JSON, in bytes.
+	MostValue = 1 << 10
 )
 
 // Defined returns the keys with a meaning of their own, the most important one first.

@@ -85,8 +85,8 @@ func Parse(content string) (all []Requirement, settings Settings, includes []str
 // option takes an option on a line of its own, and returns the file that it includes.
 func (s *Settings) option(line string) (includes []string) {
 	name, value, _ := strings.Cut(line, " ")
-	if i := strings.Index(name, "="); i >= 0 {
-		name, value = name[:i], name[i+1:]
+	if before, after, assigned := strings.Cut(name, "="); assigned {
+		name, value = before, after
 	}
 	value = strings.TrimSpace(value)
 	switch name {

@@ -11,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
@@ -104,7 +105,7 @@ func (l *Landing) findPart(ctx context.Context, digest Digest) error {
 	}
 	file, err := claimfile.OpenIn(l.root, partial)
 	if err != nil {
-		return nil //nolint:nilerr // there is none, or something else in its place, which Put reports
+		return nil // there is none, or something else in its place, which Put reports
 	}
 	defer file.Close()
 	sum := sha256.New()
@@ -281,10 +282,20 @@ func (l *Landing) Finish() error {
 // partAge is how old the part of a content must be that no file has any more: another Landing may be writing a younger one.
 const partAge = time.Hour
 
+// entries lists a folder. Something else in its place is an error, and does not block.
+func (l *Landing) entries(folder string) ([]fs.DirEntry, error) {
+	opened, err := l.root.OpenFile(folder, os.O_RDONLY|syscall.O_DIRECTORY, 0) //nolint:forbidigo // a FIFO is no folder
+	if err != nil {
+		return nil, err
+	}
+	defer opened.Close()
+	return opened.ReadDir(-1)
+}
+
 // removeParts removes parts of contents that files had before.
 func (l *Landing) removeParts() error {
 	for folder := range l.folders {
-		entries, err := fs.ReadDir(l.root.FS(), folder)
+		entries, err := l.entries(folder)
 		if err != nil {
 			return err
 		}

@@ -65,7 +65,7 @@ func ScanPage(ctx context.Context, dir string, ignore *Ignore, from Cursor, enou
 		return Page{}, fail.Becausef(fail.SyncFailed, "scanning %s: %w", dir, err)
 	}
 	slices.SortFunc(s.entries, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
-	if err := s.problems.err("scanning " + dir); err != nil {
+	if err := s.err("scanning " + dir); err != nil {
 		return Page{}, err
 	}
 	rest := s.entries

@@ -47,7 +47,7 @@ func newCrowd(t *testing.T, starter string) *crowd {
 // caller returns a step that knows the build.
 func (c *crowd) caller(name string) *site {
 	s := newSite(c.T)
-	s.caller, s.holder, s.builder.builds = name, "run "+name, c.builds.BuildV1()
+	s.caller, s.holder, s.builds = name, "run "+name, c.builds.BuildV1()
 	return s
 }
 

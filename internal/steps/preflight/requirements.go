@@ -102,7 +102,7 @@ func (p *probe) indexClient() *http.Client {
 		choose := (&httpproxy.Config{HTTPProxy: proxy.HTTP, HTTPSProxy: proxy.HTTPS, NoProxy: strings.Join(proxy.NoProxy, ",")}).ProxyFunc()
 		transport.Proxy = func(r *http.Request) (*url.URL, error) { return choose(r.URL) }
 	}
-	return &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, via []*http.Request) error {
+	return &http.Client{Transport: transport, CheckRedirect: func(_ *http.Request, via []*http.Request) error {
 		const most = 5
 		if len(via) > most {
 			return fmt.Errorf("%d redirects: want at most %d", len(via), most)

@@ -20,7 +20,7 @@ import (
 func TestTeardownWaitsForRanksThatSave(t *testing.T) {
 	for _, ordered := range []bool{true, false} {
 		t.Run(fmt.Sprint("ordered: ", ordered), func(t *testing.T) {
-			objects, agents := live(t, "uid-1")
+			objects, agents := live(t)
 			for _, node := range agents {
 				script := "trap 'sleep 1; echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done\n"
 				if err := os.WriteFile(filepath.Join(node.Config.Paths.Workspace, "train.sh"), []byte(script), 0o755); err != nil {

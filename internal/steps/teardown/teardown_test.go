@@ -134,11 +134,11 @@ func held(by string) *coordinationv1.Lease {
 }
 
 // live returns the environment's objects, with real agents in its pods.
-func live(t *testing.T, by string) ([]runtime.Object, []*agenttest.Node) {
+func live(t *testing.T) ([]runtime.Object, []*agenttest.Node) {
 	t.Helper()
 	agents := agenttest.Start(t, 2)
 	made := agents[0].Certificates()
-	objects := []runtime.Object{held(by),
+	objects := []runtime.Object{held("uid-1"),
 		&appsv1.StatefulSet{ObjectMeta: about("env"), Spec: appsv1.StatefulSetSpec{Replicas: new(int32(2)), VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{}}}},
 		&corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert, "tls.key": made.ClientKey}},
 		&corev1.PersistentVolumeClaim{ObjectMeta: about("env-workspace-env-0")},
@@ -222,7 +222,7 @@ func TestRepositoryOfFolder(t *testing.T) {
 
 // TestTeardownTwice tears down an environment in which a rank has failed, from start to end, twice.
 func TestTeardownTwice(t *testing.T) {
-	objects, agents := live(t, "uid-1")
+	objects, agents := live(t)
 	for _, node := range agents {
 		script := "echo \"hello from $NODE_RANK\"\n" + `[ $NODE_RANK = 1 ] || echo '{"step":7,"loss":2.5}' >> "$MLENV_METRICS_FILE"` + "\nif [ $NODE_RANK = 1 ]; then printf 'Traceback (most recent call last):\\n  File \"train.py\", line 9, in step\\nZeroDivisionError: division by zero\\n'; exit 3; fi\n"
 		if err := os.WriteFile(filepath.Join(node.Config.Paths.Workspace, "train.sh"), []byte(script), 0o755); err != nil {
@@ -336,7 +336,7 @@ func TestForgedAnswers(t *testing.T) {
 		{"metrics without end", "/v1/jobs/uid-1/logs/metrics", strings.Repeat("[", 1<<20)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			objects, agents := live(t, "uid-1")
+			objects, agents := live(t)
 			for _, node := range agents {
 				node.Wrap(func(next http.Handler) http.Handler {
 					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -506,7 +506,7 @@ func TestAttempts(t *testing.T) {
 // If the first pod of a step was lost with its node, the result and the time of the retried step are not those of the
 // training.
 func TestFirstFailureStays(t *testing.T) {
-	objects, _ := live(t, "uid-1")
+	objects, _ := live(t)
 	again := task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 0 lost its peers")
 	again.Status.StartTime, again.Status.CompletionTime = &metav1.Time{Time: start().Add(14 * time.Minute)}, &metav1.Time{Time: start().Add(14*time.Minute + 5*time.Second)}
 	p := newPlace(t, []runtime.Object{pipelineRun(), again}, objects...)

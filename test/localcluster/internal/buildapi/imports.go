@@ -39,7 +39,7 @@ func (importREST) Destroy()                {}
 func (importREST) NamespaceScoped() bool   { return true }
 func (importREST) GetSingularName() string { return "imagestreamimport" }
 
-// Create implements rest.Creater.
+// Create implements the interface for creations of package rest.
 func (r importREST) Create(ctx context.Context, object runtime.Object, _ rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object,
 	error) {
 	asked := object.(*imagev1.ImageStreamImport)

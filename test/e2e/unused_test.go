@@ -30,7 +30,6 @@ func unusedRights() []unusedRight {
 		{"", "services", []string{"create"}, byApply},
 		{"", "services", []string{"delete"}, "the Service of development services that are no longer requested, which only a nightly scenario shows"},
 		{"", "serviceaccounts", []string{"delete"}, byOwner},
-		{"", "configmaps", []string{"create"}, byApply},
 		{"", "configmaps", []string{"delete"}, "receipts beyond the 30 newest of an environment"},
 		{"", "persistentvolumeclaims", []string{"create"}, byApply},
 		{"", "secrets", []string{"create"}, byApply},

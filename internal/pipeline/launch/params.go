@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"maps"
 	"reflect"
 	"slices"
@@ -52,6 +53,17 @@ func ParseValues(params []string) (map[string][]string, error) {
 	return values, errors.Join(problems...)
 }
 
+// wholeArray matches a reference to all items of an array param.
+var wholeArray = regexp.MustCompile(`\$\(params[^()]*\[\*\]\)`)
+
+// isolated refuses a value that Tekton refuses when it creates the pod of train, with GPUs held.
+func isolated(text string) error {
+	if found := wholeArray.FindString(text); found != "" && found != text {
+		return fmt.Errorf("value %q: want no other text next to %s, which Tekton refuses", text, found)
+	}
+	return nil
+}
+
 // mistakes are: an unknown param, a param without a value, several values of a param that takes one, a value of another
 // type.
 func mistakes(pipeline *v1.Pipeline, values map[string][]string) (problems []error) {
@@ -60,7 +72,7 @@ func mistakes(pipeline *v1.Pipeline, values map[string][]string) (problems []err
 		names[spec.Name] = true
 		texts, given := values[spec.Name]
 		for _, text := range texts {
-			if err := Check(spec, text); err != nil {
+			if err := errors.Join(Check(spec, text), isolated(text)); err != nil {
 				problems = append(problems, fmt.Errorf("param %s: %w", spec.Name, err))
 			}
 		}

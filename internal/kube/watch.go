@@ -188,3 +188,13 @@ func WaitGone(ctx context.Context, client kubernetes.Interface, namespace, selec
 	}
 	return err
 }
+
+// Pause waits between two attempts; it is false once ctx is done.
+func Pause(ctx context.Context, duration time.Duration) bool {
+	select {
+	case <-time.After(duration):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

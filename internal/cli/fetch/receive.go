@@ -34,7 +34,7 @@ func (p *pod) list(ctx context.Context, paths []string, known *memory) (found ag
 			return p.listAtOnce(ctx, paths)
 		case err != nil:
 			failures++
-			if failures == attempts || !broken(ctx, err) || !pause(ctx, p.pause) {
+			if failures == attempts || !broken(ctx, err) || !kube.Pause(ctx, p.pause) {
 				return found, fmt.Errorf("listing files: %w", err)
 			}
 			continue
@@ -103,7 +103,7 @@ func (p *pod) receive(ctx context.Context, m tree.Manifest, to receiver) error {
 		if failures++; progressOf(to) != before {
 			failures = 0
 		}
-		if failures == attempts || !broken(ctx, err) || !pause(ctx, p.pause) {
+		if failures == attempts || !broken(ctx, err) || !kube.Pause(ctx, p.pause) {
 			return err
 		}
 	}
@@ -129,16 +129,6 @@ func broken(ctx context.Context, err error) bool {
 	var exit *kube.ExitError
 	var local *fs.PathError
 	return ctx.Err() == nil && !errors.As(err, &exit) && !errors.As(err, &local) && !errors.Is(err, tree.ErrDamaged)
-}
-
-// pause waits; it is false once ctx is done.
-func pause(ctx context.Context, duration time.Duration) bool {
-	select {
-	case <-time.After(duration):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // send has the pod send once what the receiver misses; every content is verified as it is read.

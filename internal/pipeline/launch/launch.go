@@ -94,20 +94,10 @@ func create(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) 
 			return made, nil
 		case apierrors.IsAlreadyExists(err):
 			return adopt(ctx, clients, wanted)
-		case kube.Transient(err) && pause(ctx, createPause):
+		case kube.Transient(err) && kube.Pause(ctx, createPause):
 			continue
 		}
 		return nil, kube.Problem(fmt.Errorf("starting pipeline %s/%s: %w", wanted.Namespace, Pipeline, err))
-	}
-}
-
-// pause waits; it is false once ctx is done.
-func pause(ctx context.Context, duration time.Duration) bool {
-	select {
-	case <-time.After(duration):
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -47,8 +47,9 @@ func stepPodDeleted(u trainer) {
 	u.startedPod(name, "train", pod.UID)
 	u.release("ml-dev-env-0", "end")
 	e := u.end(name).succeeded().ranks(4)
-	if e.tasks["train"].Retries != 1 {
-		e.Errorf("the task was retried %d times, want once", e.tasks["train"].Retries)
+	// Tekton retries a task whose pod it has seen failing. If the pod is gone before that, it creates another, and counts none.
+	if e.tasks["train"].Retries > 1 {
+		e.Errorf("the task was retried %d times, want at most once", e.tasks["train"].Retries)
 	}
 	for _, rank := range e.receipt.Ranks {
 		if !rank.Started.Before(deleted) {

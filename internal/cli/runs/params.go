@@ -4,16 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
 
@@ -26,12 +26,10 @@ type params struct {
 
 // newParams reads the pipeline from the bundle. It panics on errors: the bundle is part of the program, and tested.
 func newParams(files fs.FS) params {
-	objects, err := bundle.Objects(files)
 	p := params{pipeline: &v1.Pipeline{}}
-	for _, object := range objects {
-		if object.GetKind() == "Pipeline" && object.GetName() == launch.Pipeline {
-			err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, p.pipeline)
-		}
+	text, err := fs.ReadFile(files, path.Join("pipelines", launch.Pipeline, launch.Pipeline+".yaml"))
+	if err == nil {
+		err = yaml.Unmarshal(text, p.pipeline)
 	}
 	if err != nil {
 		panic(err)

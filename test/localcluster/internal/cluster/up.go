@@ -535,12 +535,15 @@ func (u *startup) startAll(ctx context.Context) error {
 		if err := u.progress.stage("profile applied", func() error { return u.applyProfile(groupCtx) }); err != nil {
 			return fmt.Errorf("applying the profile: %w", err)
 		}
-		return u.progress.stage("services of the cluster ready", func() error { return waitReady(groupCtx, u.options) })
+		return nil
 	})
 	if err := group.Wait(); err != nil {
 		return starter.explain(err)
 	}
-	return nil
+	// After the nodes: a kubelet that was restarted says that its pods are not ready until it has probed them again.
+	return starter.until(func(ctx context.Context) error {
+		return u.progress.stage("services of the cluster ready", func() error { return waitReady(ctx, u.options) })
+	})
 }
 
 // healthy reports whether every component runs and the cluster is ready.

@@ -3,8 +3,10 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -197,16 +199,14 @@ func waitDeployments(ctx context.Context, options Options) error {
 		},
 	}, &appsv1.Deployment{}, func(object runtime.Object) (done bool) {
 		d := object.(*appsv1.Deployment)
-		if available(d) {
-			delete(missing, d.Namespace+"/"+d.Name)
+		if _, ours := missing[d.Namespace+"/"+d.Name]; ours {
+			missing[d.Namespace+"/"+d.Name] = !available(d)
 		}
-		return len(missing) == 0
+		return !slices.Contains(slices.Collect(maps.Values(missing)), true)
 	}, func() string {
-		names := ""
-		for name := range missing {
-			names += " " + name
-		}
-		return "deployments not available:" + names + "\n" + unreadyPods(client, missing)
+		maps.DeleteFunc(missing, func(_ string, missing bool) bool { return !missing })
+		names := strings.Join(slices.Sorted(maps.Keys(missing)), " ")
+		return "deployments not available: " + names + "\n" + unreadyPods(client, missing)
 	})
 }
 
@@ -316,13 +316,14 @@ func available(d *appsv1.Deployment) bool {
 func until(ctx context.Context, timeout time.Duration, lw cache.ListerWatcher, kind runtime.Object,
 	done func(runtime.Object) bool, missing func() string,
 ) error {
+	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	_, err := watchtools.UntilWithSync(ctx, lw, kind, nil, func(event watch.Event) (bool, error) {
 		return event.Type != watch.Deleted && done(event.Object), nil
 	})
 	if err != nil {
-		return fmt.Errorf("%w after %s: %s", err, timeout, missing())
+		return fmt.Errorf("%w after %s: %s", err, time.Since(start).Round(time.Second), missing())
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package checkfabric
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"

@@ -110,12 +110,6 @@ type Health struct {
 	Version  string `json:"version"`
 }
 
-// Endpoint is the line that a temporary agent prints.
-type Endpoint struct {
-	// Port on loopback on which it listens.
-	Port int `json:"port"`
-}
-
 // Facts is the answer of GET /v1/facts: the node and its resources.
 type Facts struct {
 	Health

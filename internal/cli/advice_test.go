@@ -27,7 +27,6 @@ var shownBy = map[string][]string{
 	"diagnose/doctor":        {"mlenv up"}, // "provision it with ..."
 	"env/lease":              {"provision", "mlenv up"},
 	"env/objects":            {"provision", "preflight", "mlenv up", "mlenv preflight", "mlenv plan", "mlenv render"},
-	"env/podagent":           {"check-fabric", "mlenv check-fabric"},
 	"install":                {"mlenv install"},
 	"install/admin":          {"mlenv admin"},
 	"install/bundle":         {"mlenv bundle steps-image"},

@@ -42,13 +42,13 @@ func TestValidate(t *testing.T) {
 		{"every mistake of admin", []string{"admin", right, "-n", "My_Team", "--attachments=move", "--scc=anyuid"}, 2, "",
 			`--attachments "move": want none or copy
   --namespace "My_Team": `},
-		{"admin applies or prints", []string{"admin", right, "--apply", "--output=yaml"}, 2, "", "--apply with --output=yaml, which prints the objects and changes nothing: want one of the two"},
+		{"admin applies nothing", []string{"admin", right, "--apply"}, 2, "", "unknown flag: --apply"},
 		{"an output that rdma lacks", []string{"rdma", "--output=xml"}, 2, "", `--output "xml": want text, json or yaml`},
 		{"an output that render lacks", []string{"render", "-o", "text"}, 2, "", `--output "text": want yaml or json`},
 		{"admin without a pool", []string{"admin", right, "--reboot-pool="}, 2, "", "the pool is empty: want the name of a MachineConfigPool"},
-		{"admin status of what is no file", []string{"admin", "status", "/nowhere.yaml"}, 2, "", "/nowhere.yaml"},
+		{"admin of what is no file", []string{"admin", "/nowhere.yaml"}, 2, "", "/nowhere.yaml"},
 		{"admin with the installed file, and no API server", []string{"admin", "--kubeconfig", away}, 2, "", "listing configmaps in default: no answer from API server"},
-		{"admin", []string{"admin", right}, 0, "1. service account ml-dev-sa\n", ""},
+		{"admin", []string{"admin", right}, 0, "# 1. service account ml-dev-sa\n", ""},
 		{"every mistake of preflight", []string{"preflight", "--mode=fast"}, 2, "", `--mode "fast": want auto, rdma or tcp`},
 		{"preflight of no cluster file, and no API server", []string{"preflight", "--kubeconfig", away}, 1, "", "mlenv preflight failed: APIServerUnreachable: listing configmaps in default: no answer from API server http://127.0.0.1:1: connection refused"},
 		{"every mistake of check-fabric", []string{"check-fabric", "--compare=udp", "--bandwidth=maybe", "--timeout=1s"}, 2, "", `--bandwidth "maybe": want warn or fail

@@ -108,9 +108,9 @@ func ApplyAll(ctx context.Context, c *kube.Clients, objects []*unstructured.Unst
 	return apply(true)
 }
 
-// TryAll lets the API server check all objects without changing anything, including admission and RBAC's rule
+// tryAll lets the API server check all objects without changing anything, including admission and RBAC's rule
 // that a user cannot grant rights that they lack. Its error joins all those of Apply.
-func TryAll(ctx context.Context, client dynamic.Interface, objects []*unstructured.Unstructured) ([]Change, error) {
+func tryAll(ctx context.Context, client dynamic.Interface, objects []*unstructured.Unstructured) ([]Change, error) {
 	var changes []Change
 	var problems []error
 	for _, object := range objects {
@@ -146,19 +146,11 @@ func problem(object *unstructured.Unstructured, err error) error {
 	var status apierrors.APIStatus
 	// If an object or a namespace is missing, the details have its name; if the kind is unknown, they have none.
 	unknownKind := errors.As(err, &status) && apierrors.IsNotFound(err) && (status.Status().Details == nil || status.Status().Details.Name == "")
-	kind := object.GroupVersionKind()
-	if next := providers[kind.Group]; next != "" && unknownKind {
-		return fail.Advise(fail.Because(fail.InvalidInput, err), "the cluster has no %s: %s", kind.GroupVersion(), next)
+	if kind := object.GroupVersionKind(); kind.Group == "tekton.dev" && unknownKind {
+		return fail.Advise(fail.Because(fail.InvalidInput, err),
+			"the cluster has no %s: install Tekton (on OpenShift the operator Red Hat OpenShift Pipelines)", kind.GroupVersion())
 	}
 	return kube.Problem(err)
-}
-
-// providers is the advice for a cluster without an API group.
-var providers = map[string]string{
-	"tekton.dev":                        "install Tekton (on OpenShift the operator Red Hat OpenShift Pipelines)",
-	"k8s.cni.cncf.io":                   "install Multus (on OpenShift, the SR-IOV Network Operator creates the attachments)",
-	"security.openshift.io":             "only OpenShift has it",
-	"machineconfiguration.openshift.io": "only OpenShift has it",
 }
 
 // difference is the unified diff of two states of an object without the API server's own fields, or "".

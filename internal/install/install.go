@@ -35,10 +35,10 @@ func Install(ctx context.Context, c *kube.Clients, namespace string, objects []*
 	obsolete, notes := labelled(ctx, c.Objects, namespace, PartLabel+"="+NamespacePart)
 	report.Notes = append(report.Notes, notes...)
 	obsolete = slices.DeleteFunc(obsolete, func(live *unstructured.Unstructured) bool { return isAmong(objects, live) || isClusterFile(live) })
-	if err := kube.CheckAccess(ctx, c.Kube, "installing", append(Accesses(objects), accesses(obsolete, "delete")...)); err != nil {
+	if err := kube.CheckAccess(ctx, c.Kube, "installing", append(accesses(objects, "get", "create", "patch"), accesses(obsolete, "delete")...)); err != nil {
 		return report, fail.Advise(err, "let an administrator of the namespace install it (oc adm policy add-role-to-user admin USER -n NAMESPACE); --admin needs a cluster administrator, who can apply the output of --output=yaml")
 	}
-	changes, err := TryAll(ctx, c.Objects, objects)
+	changes, err := tryAll(ctx, c.Objects, objects)
 	if err != nil {
 		return report, err
 	}

@@ -1,13 +1,9 @@
 package install
 
 import (
-	"context"
-	"fmt"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
@@ -17,14 +13,7 @@ import (
 
 // Resource is the API resource of an object's kind. It is derived from the kind's name, without asking the API server.
 func Resource(object *unstructured.Unstructured) schema.GroupVersionResource {
-	kind := object.GroupVersionKind()
-	switch kind.Kind {
-	case "SecurityContextConstraints":
-		return kind.GroupVersion().WithResource("securitycontextconstraints")
-	case "NetworkAttachmentDefinition":
-		return kind.GroupVersion().WithResource("network-attachment-definitions")
-	}
-	resource, _ := meta.UnsafeGuessKindToResource(kind)
+	resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
 	return resource
 }
 
@@ -54,17 +43,6 @@ func inNamespace(client dynamic.NamespaceableResourceInterface, namespace string
 	return client.Namespace(namespace)
 }
 
-// Live is the object as the cluster has it, or nil if it does not exist.
-func Live(ctx context.Context, client dynamic.Interface, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	live, err := clientOf(client, object).Get(ctx, object.GetName(), metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, kube.Problem(fmt.Errorf("reading %s: %w", Title(object), err))
-	}
-	return live, nil
-}
-
 // Title is an object as oc names it.
 func Title(object *unstructured.Unstructured) string {
 	return strings.ToLower(object.GetKind()) + "/" + object.GetName()
@@ -76,9 +54,4 @@ func accesses(objects []*unstructured.Unstructured, verbs ...string) []kube.Acce
 		needed = append(needed, kube.Access{Resource: Resource(o).GroupResource(), Namespace: o.GetNamespace(), Name: o.GetName(), Verbs: verbs})
 	}
 	return needed
-}
-
-// Accesses are all rights that applying the objects needs. Server-side apply of a missing object also needs create.
-func Accesses(objects []*unstructured.Unstructured) []kube.Access {
-	return accesses(objects, "get", "create", "patch")
 }

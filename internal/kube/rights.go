@@ -67,9 +67,9 @@ func Account(namespace, name string) string {
 	return "system:serviceaccount:" + namespace + ":" + name
 }
 
-// AccountMay asks whether a service account may do something in its namespace, by a review that needs only a Role there. The
-// API server's reason is mostly "".
-func AccountMay(ctx context.Context, client kubernetes.Interface, namespace, account string, asked authorizationv1.ResourceAttributes) (allowed bool, reason string, err error) {
+// AccountMay asks whether a service account may do something in its namespace, by a review that needs only a Role there.
+func AccountMay(ctx context.Context, client kubernetes.Interface, namespace, account string,
+	asked authorizationv1.ResourceAttributes) (bool, error) {
 	asked.Namespace = namespace
 	review, err := client.AuthorizationV1().LocalSubjectAccessReviews(namespace).Create(ctx, &authorizationv1.LocalSubjectAccessReview{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace},
@@ -79,9 +79,9 @@ func AccountMay(ctx context.Context, client kubernetes.Interface, namespace, acc
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return false, "", err
+		return false, err
 	}
-	return review.Status.Allowed, review.Status.Reason, nil
+	return review.Status.Allowed, nil
 }
 
 // AccountMayElsewhere asks whether a service account may do something in the namespace of asked. That needs the right to create

@@ -228,12 +228,13 @@ func (u user) apply(file string, values map[string]string) {
 	u.applyText(text)
 }
 
-func (u user) applyText(text string) {
+func (u user) applyText(text string) (out string) {
 	u.Helper()
 	out, err := run(u.T, []byte(text), stateDir+"/bin/kubectl", "--namespace", u.namespace, "apply", "--filename=-")
 	if err != nil {
 		u.Fatalf("applying: %v\n%s\n%s", err, out, text)
 	}
+	return out
 }
 
 // within returns kubectl's flag for the longest wait.

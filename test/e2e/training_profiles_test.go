@@ -38,9 +38,9 @@ func shippedFiles() []shipped {
 		{name: "barcelona", mode: "tcp", why: "8 MiB"},
 		{name: "h-kim", nightly: true, mode: "rdma", admin: []string{
 			"admin", clusterFileNamed("barcelona"), "--namespace=b-efficient-memory-offloading-765cab", "--service-account=h-kim-sa",
-			"--scc=nccl-scc", "--attachments=copy", "--apply",
+			"--scc=nccl-scc", "--attachments=copy",
 		}},
-		{name: "cairo", mode: "rdma", admin: []string{"admin", clusterFileNamed("cairo"), "--apply"}},
+		{name: "cairo", mode: "rdma", admin: []string{"admin", clusterFileNamed("cairo")}},
 		{name: "nerc-production", nightly: true, mode: "tcp", why: "network.rdma.enabled"},
 	}
 }
@@ -83,9 +83,9 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 	u := trainer{newUserIn(t, file.Cluster.Namespace), s}
 	mlenv := func(args ...string) string {
 		u.Helper()
-		var out bytes.Buffer
-		if code := cli.Main(args, &out, &out); code != 0 {
-			u.Fatalf("mlenv %s: exit code %d:\n%s", strings.Join(args, " "), code, out.String())
+		var out, problems bytes.Buffer
+		if code := cli.Main(args, &out, &problems); code != 0 {
+			u.Fatalf("mlenv %s: exit code %d:\n%s%s", strings.Join(args, " "), code, out.String(), problems.String())
 		}
 		return out.String()
 	}
@@ -94,7 +94,7 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 	mlenv("install", path, "--steps-image="+s.steps)
 	u.suspendReaper(true)
 	if want.admin != nil {
-		mlenv(want.admin...)
+		u.applyText(mlenv(want.admin...))
 	}
 	u.mustContain(mlenv("plan", "--cluster-file="+path, "--image="+trainingImage, "--steps-image="+s.steps), file.Cluster.Namespace+"/")
 

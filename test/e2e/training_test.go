@@ -188,7 +188,6 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"dev-loop", 1, devLoop},
 		{"github-action", 1, githubAction},
 		{"webhook", 1, webhook},
-		{"fabric-foreign-pods", 0, foreignPods},
 		{"timeout-too-short", 1, timeoutTooShort},
 		{"rank-fails", 2, rankFails},
 		{"hangs", 1, hangs},

@@ -30,8 +30,6 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
 
   mlenv-agent install DIR        copy the program, and py-spy, into a folder (the init container)
   mlenv-agent serve              answer the steps and run jobs (PID 1 of the node)
-  mlenv-agent guest [FLAGS]      run temporarily in another project's container and leave nothing there;
-                                 --help prints the flags
   mlenv-agent ready              exit 0 when the agent of this container answers
   mlenv-agent launch [RANK...] -- COMMAND
                                  run the command, or run it for each rank, which is a list of its variables such as
@@ -74,8 +72,6 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 		err = install(rest[0])
 	case command == "serve" && len(rest) == 0:
 		err = serve(environ, stdout)
-	case command == "guest":
-		return guest(rest, environ, stdout, stderr)
 	case command == "ready" && len(rest) == 0:
 		err = ready(agent.Socket)
 	case command == "launch":

@@ -36,16 +36,10 @@ type Config struct {
 	// Program is the agent's own, for the rank shim.
 	Program string
 	Paths   Paths
-	// Guest keeps the container's own HOME: another project made the container.
-	Guest bool
-	// Addresses of the nodes, if they have no DNS names.
-	Addresses []string
 	// Dial connects to another node's agent, nil for its DNS name.
 	Dial agent.Dialer
 	// Trial tries locks and renames; it is empty except in tests.
 	Trial facts.Trial
-	// Idle is how long without a request Serve runs; 0 means for ever.
-	Idle time.Duration
 }
 
 // Paths are the folders of a node; tests use others than DefaultPaths.
@@ -126,11 +120,8 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	return c, err
 }
 
-// Host is the DNS name of a node, or its address.
+// Host is the DNS name of a node.
 func (c Config) Host(node int) string {
-	if node < len(c.Addresses) {
-		return c.Addresses[node]
-	}
 	return fmt.Sprintf("%s-%d.%s", c.Name, node, c.Suffix)
 }
 

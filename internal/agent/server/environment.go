@@ -82,7 +82,7 @@ func (c Config) environment(given ...map[string]string) map[string]string {
 		}
 	}
 	for key, value := range c.additions() {
-		if _, ok := result[key]; value != "" && (!ok || key == "HOME" && !c.Guest) {
+		if _, ok := result[key]; value != "" && (!ok || key == "HOME") {
 			result[key] = value
 		}
 	}

@@ -49,7 +49,7 @@ func TestModuleForm(t *testing.T) {
 	for launcher, local := range map[agent.Launcher]string{agent.DeepSpeed: "4", agent.DeepSpeedLauncher: "4", agent.Torchrun: "",
 		agent.TorchrunLauncher: "", agent.Command: ""} {
 		c := Config{Nodes: 1, Program: os.Args[0], Environ: []string{"PATH=" + filepath.Dir(python), "PYTHONPATH=/opt/lib",
-			"HOME=" + os.Getenv("HOME")}, Guest: true}
+			"HOME=" + os.Getenv("HOME")}}
 		l, err := c.plan("id", agent.JobSpec{Launcher: launcher, Script: "-m pkg.main", Args: []string{"--lr=1"}, Nodes: 1, RanksPerNode: 2},
 			jobFolder{dir: dir}, "/record")
 		if err != nil {
@@ -88,7 +88,7 @@ func TestModulesThatExist(t *testing.T) {
 		{"-m no_such_package.main", "", "the tree has "},
 	} {
 		c := Config{Nodes: 1, Program: os.Args[0], Environ: []string{"PATH=" + filepath.Dir(interpreter), "HOME=" + os.Getenv("HOME"),
-			"PYTHONPATH=" + test.pythonPath}, Guest: true}
+			"PYTHONPATH=" + test.pythonPath}}
 		spec := agent.JobSpec{Launcher: agent.Torchrun, Script: test.script, Nodes: 1, RanksPerNode: 2}
 		l, err := c.plan("id", spec, jobFolder{dir: dir}, "/record")
 		if test.missing != "" {

@@ -190,9 +190,8 @@ func deadChildren() []process {
 	return slices.DeleteFunc(children(), func(child process) bool { return !child.dead })
 }
 
-// EndChildren kills and collects the children of this process until none is left or ctx is done. After Adopt these are all
-// of its descendants.
-func EndChildren(ctx context.Context) {
+// endChildren kills and collects the children of this process until none is left or ctx is done.
+func endChildren(ctx context.Context) {
 	for {
 		left := children()
 		for _, child := range left {
@@ -204,9 +203,6 @@ func EndChildren(ctx context.Context) {
 		}
 	}
 }
-
-// Adopt makes this process the parent of descendants that lose theirs, as PID 1 of a container is.
-func Adopt() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
 // children are the processes that this one has to wait for.
 func children() []process {
@@ -232,7 +228,7 @@ func Supervise(args []string) error {
 	if len(each) == 0 {
 		each = []string{""}
 	}
-	if err := Adopt(); err != nil {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("adopting orphans: %w", err)
 	}
 	go Reap(context.Background())
@@ -261,7 +257,7 @@ func Supervise(args []string) error {
 		}
 	}
 	ended()
-	EndChildren(context.Background())
+	endChildren(context.Background())
 	return json.NewEncoder(os.NewFile(exitFile, "exit")).Encode(failure)
 }
 
@@ -300,6 +296,6 @@ func stopRanks(ctx context.Context, shims []int, grace time.Duration) {
 		}
 	}
 	if pause(ctx, supervisorTime) {
-		EndChildren(ctx)
+		endChildren(ctx)
 	}
 }

@@ -146,11 +146,7 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	if err != nil {
 		return fmt.Errorf("listening on %s: %w", socket, err)
 	}
-	handler := s.Handler()
-	if s.config.Idle > 0 {
-		ctx, handler = untilIdle(ctx, s.config.Idle, handler)
-	}
-	server := s.front(handler, config)
+	server := s.front(s.Handler(), config)
 	// The socket is for the readiness probe.
 	health := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _ = s.health(w, r) })
 	probe := &http.Server{Handler: health, ReadHeaderTimeout: 30 * time.Second}
@@ -190,16 +186,4 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	s.background.Wait()
 	s.jobs.cleaning.Wait()
 	return err
-}
-
-// untilIdle returns a context that ends when no request has begun for bound. A request in progress does not count: its peer
-// may be gone.
-func untilIdle(ctx context.Context, bound time.Duration, next http.Handler) (context.Context, http.Handler) {
-	ctx, cancel := context.WithCancel(ctx)
-	timer := time.AfterFunc(bound, cancel)
-	context.AfterFunc(ctx, func() { timer.Stop() })
-	return ctx, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		timer.Reset(bound)
-		next.ServeHTTP(w, r)
-	})
 }

@@ -39,8 +39,6 @@ type Flags struct {
 	Reads bool
 	// Runs is true for a command that takes a run in place of its environment.
 	Runs bool
-	// None is true if the command works in no environment after all.
-	None bool
 
 	flags *pflag.FlagSet
 }
@@ -125,7 +123,7 @@ func (f *Flags) ConnectTo(file cluster.File) (*kube.Clients, error) {
 // A command that only reads takes the only one of the namespace, even if another user holds it. Errors: InvalidInput if the caller holds
 // several, and none of them is the default.
 func (f *Flags) choose(ctx context.Context, clients *kube.Clients, log *slog.Logger) error {
-	if f.None || f.flags.Changed(NameFlag) {
+	if f.flags.Changed(NameFlag) {
 		return nil
 	}
 	found, err := clients.Kube.CoordinationV1().Leases(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})

@@ -22,7 +22,7 @@ import (
 // environment, EnvironmentMissing for a run that has none yet or any more.
 func (f *Flags) resolve(ctx context.Context, clients *kube.Clients) error {
 	name := f.flags.Lookup(NameFlag).Value.String()
-	if f.None || clients.Tekton == nil || !missing(ctx, clients, name) {
+	if clients.Tekton == nil || !missing(ctx, clients, name) {
 		return nil
 	}
 	run, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).Get(ctx, name, metav1.GetOptions{})

@@ -240,7 +240,7 @@ func (f *Facts) readConstraints(ctx context.Context, c *kube.Clients) {
 		}
 	}
 	for _, candidate := range candidates {
-		allowed, _, err := kube.AccountMay(ctx, c.Kube, f.Namespace, f.ServiceAccount,
+		allowed, err := kube.AccountMay(ctx, c.Kube, f.Namespace, f.ServiceAccount,
 			authorizationv1.ResourceAttributes{Verb: "use", Group: openshift, Resource: constraints.Resource, Name: candidate.name})
 		if !f.read(constraintsSubject, err) {
 			return

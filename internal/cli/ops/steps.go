@@ -162,14 +162,11 @@ func CheckFabricCommand() *cobra.Command {
 		Short: "Measure the network between the nodes of an environment",
 		Long:  checkfabric.Description,
 		Example: `  mlenv check-fabric h-kim
-  mlenv check-fabric --compare tcp --bandwidth fail
-  mlenv check-fabric --pods=h-kim-0,h-kim-1 -n nccl-test
-  mlenv check-fabric --pods=app=my-training --container=trainer`,
+  mlenv check-fabric --compare tcp --bandwidth fail`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			return errors.Join(envflags.ParseName(cmd.Flags(), args), o.Check())
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			env.None = o.Pods.Pods != ""
 			clients, err := env.Connect(cmd.Context(), step.TextLog(cmd.ErrOrStderr()))
 			if err != nil {
 				return err

@@ -25,7 +25,7 @@ func UninstallCommand() *cobra.Command {
 		Short: "Delete what install created in a namespace, except claims and receipts",
 		Long: `Uninstall deletes what mlenv install created in a namespace (Tasks, Pipelines, Role, ServiceAccount, cluster files,
 schedules) and what builds left there (BuildConfigs, ImageStreams with their images). It never deletes claims, nor what
-mlenv admin created; it deletes receipts only with --receipts, and what mlenv install --admin created only with --admin.
+mlenv admin printed; it deletes receipts only with --receipts, and what mlenv install --admin created only with --admin.
 It prints what stays, also the PipelineRuns of the past with their pods, from which mlenv fetch knows its image. You can
 repeat it.
 

@@ -178,7 +178,7 @@ func failedAt(rank agent.RankStatus) time.Time {
 
 // Job is where a failed rank ran.
 type Job struct {
-	// Run is "" for a user's training in a kept environment; Environment is "" for pods of others.
+	// Run is "" for a user's training in a kept environment; Environment is "" in a check of the network.
 	Run, Environment, Namespace string
 	// Record is the folder of the job's logs on its nodes.
 	Record string

@@ -7,125 +7,139 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// Item is one part of the set-up. docs/rdma.md has the reason and the cost of each.
-type Item struct {
-	// Name is one word for programs.
-	Name string `json:"name"`
-	What string `json:"what"`
-	// Commands do the same by hand.
-	Commands []string `json:"commands,omitempty"`
-	// Objects are in the order in which --apply applies them.
-	Objects []*unstructured.Unstructured `json:"objects,omitempty"`
-	Applied bool                         `json:"applied"`
-	Note    string                       `json:"note,omitempty"`
-	// Reboots names the pool whose nodes reboot.
-	Reboots string `json:"reboots,omitempty"`
+// item is one part of the set-up.
+type item struct {
+	what string
+	// why is what the item is for, without what fails if it is missing, cost what it costs. Each may be empty.
+	why, without, cost string
+	// check is the command that shows whether the item is in place.
+	check string
+	notes []string
+	// manifests is YAML, "" if there is nothing to apply.
+	manifests string
+	// disabled manifests are printed as comments.
+	disabled bool
 }
 
-// Plan is the whole set-up.
-type Plan struct {
-	Cluster        string `json:"cluster"`
-	Namespace      string `json:"namespace"`
-	ServiceAccount string `json:"serviceAccount"`
-	// Form is how pods get their devices: "SR-IOV", "host devices" or "none".
-	Form     string   `json:"form"`
-	Items    []Item   `json:"items"`
-	Warnings []string `json:"warnings,omitempty"`
+// plan is the whole set-up.
+type plan struct {
+	Request
+	items []item
 }
 
-func (p Plan) objects() []*unstructured.Unstructured {
-	var objects []*unstructured.Unstructured
-	for _, item := range p.Items {
-		if item.Applied {
-			objects = append(objects, item.Objects...)
-		}
-	}
-	return objects
-}
-
-const noForm = "none"
-
-// NewPlan plans a valid request. copies are the attachments to create.
-func NewPlan(r Request, copies []*unstructured.Unstructured) Plan {
-	p := Plan{Cluster: r.Cluster.Cluster.Name, Namespace: r.Namespace, ServiceAccount: r.ServiceAccount, Form: noForm}
-	p.Items = append(p.Items, r.accountItem())
+// newPlan plans a valid request. copies are the attachments to create, warnings describe their originals.
+func newPlan(r Request, copies []*unstructured.Unstructured, warnings []string) (plan, error) {
+	p := plan{Request: r, items: []item{r.accountItem()}}
 	if r.rdma() {
-		p.Form = "host devices"
-		if r.Cluster.Network.RDMA.SRIOV() {
-			p.Form = "SR-IOV"
-		}
-		p.Items = append(p.Items, r.sccItem())
+		p.items = append(p.items, r.sccItem())
 		if r.scc() != "" {
-			p.Items = append(p.Items, r.useItem())
+			p.items = append(p.items, r.useItem())
 		}
 		if len(r.Cluster.Network.RDMA.Attachments) > 0 {
-			p.Items = append(p.Items, r.attachmentsItem(copies))
+			attachments, err := r.attachmentsItem(copies, warnings)
+			if err != nil {
+				return plan{}, err
+			}
+			p.items = append(p.items, attachments)
 		}
-		p.Items = append(p.Items, r.rebootItem("memlock", memlockName(r.Pool)+": no limit of locked memory in containers"),
-			r.rebootItem("iommu", iommuName(r.Pool)+": "+iommuArgument+" on the kernel's command line"))
+		p.items = append(p.items, r.memlockItem(), r.iommuItem())
 	}
-	p.Items = append(p.Items, Item{
-		Name: "observer", What: "optional: read nodes, pods and storage classes of the whole cluster in preflight",
-		Commands: []string{fmt.Sprintf("mlenv install %s -n %s --steps-image=IMAGE --admin", r.ClusterFile, r.Namespace)},
-	})
-	return p
+	p.items = append(p.items, r.observerItem())
+	return p, nil
 }
 
-func (r Request) accountItem() Item {
-	item := Item{
-		Name: "service-account", What: "service account " + r.ServiceAccount, Objects: r.objects("service-account"), Applied: true,
-		Commands: []string{fmt.Sprintf("oc create serviceaccount %s -n %s", r.ServiceAccount, r.Namespace)},
+func (r Request) accountItem() item {
+	i := item{
+		what: "service account " + r.ServiceAccount, why: "the pods run under it, so it receives the rights instead of all pods of the namespace",
+		without: "provision creates an account for each environment", cost: "nothing: no rights at the API server, and no token in the pods",
+		check:     fmt.Sprintf("oc get serviceaccount %s -n %s", r.ServiceAccount, r.Namespace),
+		manifests: r.manifests("service-account"),
 	}
 	if set := r.Cluster.Security.ServiceAccount; set != r.ServiceAccount {
-		item.Note = fmt.Sprintf("the cluster file names %s; set security.service_account: %s in it", set, r.ServiceAccount)
+		i.notes = []string{fmt.Sprintf("The cluster file names %s. Set security.service_account: %s in it.", set, r.ServiceAccount)}
 	}
-	return item
+	return i
 }
 
-func (r Request) sccItem() Item {
-	switch scc := r.scc(); scc {
+func (r Request) sccItem() item {
+	i := item{
+		what: "SecurityContextConstraints " + r.scc(), why: "registering memory needs IPC_LOCK, which is effective for root alone",
+		without: "capability may not be added", check: "oc describe scc " + r.scc(),
+	}
+	switch r.scc() {
 	case "":
-		return Item{
-			Name: "scc", What: "no SecurityContextConstraints: with security.ipc_lock false restricted-v2 admits the pods",
-			Note: fmt.Sprintf("then registering memory needs MachineConfig %s; with security.ipc_lock: true this command creates %s instead", memlockName(r.Pool), OwnSCC),
-		}
+		return item{what: "no SecurityContextConstraints: with security.ipc_lock false restricted-v2 admits the pods", notes: []string{
+			fmt.Sprintf("Registering memory then needs MachineConfig %s. With security.ipc_lock: true, %s is here instead.",
+				memlockName(r.Pool), OwnSCC),
+		}}
 	case OwnSCC:
-		return Item{Name: "scc", What: "SecurityContextConstraints " + scc, Objects: r.objects("scc"), Applied: true}
-	case "privileged":
-		return Item{
-			Name: "scc", What: "SecurityContextConstraints privileged, which exists",
-			Note: "users who can start a pod under " + r.ServiceAccount + " are root on its node: bind it only in a namespace of trusted users",
-		}
+		i.cost = "root in the container, and as much locked memory as the pod's limit"
+		i.manifests = r.manifests("scc")
+	case privileged:
+		i.what += ", which exists"
+		i.why = "pods that use devices of the host need it"
+		i.cost = fmt.Sprintf("users who can start a pod under %s are root on its node", r.ServiceAccount)
+		i.notes = []string{"Allow it only in a namespace of trusted users."}
 	default:
-		return Item{Name: "scc", What: "SecurityContextConstraints " + scc + ", which must exist", Note: "--apply checks that it allows IPC_LOCK and root"}
+		i.what += ", which must exist"
+		i.notes = []string{"It must allow " + strings.Join(r.needs(), ", ") + " and any user, which the check shows."}
+	}
+	return i
+}
+
+// needs are the names of what a constraint of the cluster must allow.
+func (r Request) needs() []string {
+	needs := r.Cluster.Security.Adds()
+	if r.Cluster.Security.RequiresPrivilegedSCC {
+		needs = append(needs, "privileged containers")
+	}
+	if len(needs) == 0 {
+		return []string{"IPC_LOCK"}
+	}
+	return needs
+}
+
+func (r Request) useItem() item {
+	return item{
+		what:    fmt.Sprintf("the right to use %s, only for service account %s in namespace %s", r.scc(), r.ServiceAccount, r.Namespace),
+		why:     "a constraint admits a pod only if its service account may use it",
+		without: "unable to validate against any security context constraint",
+		cost:    "anyone who may create pods in the namespace can use the account",
+		check: fmt.Sprintf("oc auth can-i use securitycontextconstraints/%s --as=system:serviceaccount:%s:%s -n %s",
+			r.scc(), r.Namespace, r.ServiceAccount, r.Namespace),
+		manifests: r.manifests("scc-use"),
 	}
 }
 
-func (r Request) useItem() Item {
-	return Item{
-		Name:     "scc-use",
-		What:     fmt.Sprintf("the right to use %s, only for service account %s in namespace %s", r.scc(), r.ServiceAccount, r.Namespace),
-		Commands: []string{fmt.Sprintf("oc adm policy add-scc-to-user %s -z %s -n %s", r.scc(), r.ServiceAccount, r.Namespace)},
-		Objects:  r.objects("scc-use"), Applied: true,
+func (r Request) attachmentsItem(copies []*unstructured.Unstructured, warnings []string) (item, error) {
+	i := item{
+		what: "network attachments " + strings.Join(r.Cluster.Network.RDMA.Attachments, ", "), why: "each gives a pod a NIC with an address",
+		without: "Bootstrap : no socket interface found", check: "oc get network-attachment-definitions -A",
 	}
-}
-
-func (r Request) attachmentsItem(copies []*unstructured.Unstructured) Item {
-	item := Item{Name: "attachments", What: "network attachments " + strings.Join(r.Cluster.Network.RDMA.Attachments, ", ")}
 	switch foreign := r.foreign(); {
 	case r.CopyAttachments:
-		item.What = "copies of the network attachments in namespace " + r.Namespace
-		item.Objects, item.Applied = copies, true
-		item.Note = "nothing updates the copies; list them in network.rdma.attachments of the cluster file: " + strings.Join(r.copied(), ", ")
+		var text strings.Builder
+		if err := step.WriteObjects(&text, copies); err != nil {
+			return item{}, err
+		}
+		i.what, i.manifests = "copies of the network attachments in namespace "+r.Namespace, strings.TrimPrefix(text.String(), separator)
+		i.cost = "nothing updates the copies"
+		i.notes = append(i.notes, "List them in network.rdma.attachments of the cluster file: "+strings.Join(r.copied(), ", "))
 	case len(foreign) > 0:
-		item.Note = fmt.Sprintf("pods of %s cannot use %s, unless that namespace is global for Multus; --attachments=copy copies them", r.Namespace, strings.Join(foreign, ", "))
+		i.notes = append(i.notes, fmt.Sprintf("Pods of %s cannot use %s, unless that namespace is global for Multus.",
+			r.Namespace, strings.Join(foreign, ", ")), "--attachments=copy copies them.")
 	default:
-		item.Note = fmt.Sprintf("nothing to do: namespace %s is global for Multus on OpenShift; on other clusters --attachments=copy copies them", globalNamespace)
+		i.notes = append(i.notes, fmt.Sprintf("Nothing to do: namespace %s is global for Multus on OpenShift.", globalNamespace),
+			"On other clusters --attachments=copy copies them.")
 	}
-	return item
+	for _, warning := range warnings {
+		i.notes = append(i.notes, "WARNING: "+warning)
+	}
+	return i, nil
 }
 
 func (r Request) copied() []string {
@@ -137,67 +151,91 @@ func (r Request) copied() []string {
 	return names
 }
 
-// rebootItem is a MachineConfig: applying it reboots the nodes of the pool.
-func (r Request) rebootItem(name, what string) Item {
-	item := Item{Name: name, What: "MachineConfig " + what, Objects: r.objects(name), Reboots: r.Pool, Applied: r.Reboot}
-	item.Note = fmt.Sprintf("EVERY NODE OF POOL %s REBOOTS, one after the other", r.Pool)
-	if !item.Applied {
-		item.Note += fmt.Sprintf("; only --apply --reboot-pool=%s applies it", r.Pool)
-	}
-	return item
+func (r Request) memlockItem() item {
+	return r.rebooting(item{
+		what: "MachineConfig " + memlockName(r.Pool) + ": no limit of locked memory in containers",
+		why:  "without an effective IPC_LOCK the nodes limit how much memory can be registered", without: "ENOMEM from ibv_reg_mr beyond 8 MiB",
+		cost:  "every container of the pool may lock memory",
+		check: "mlenv rdma, in an environment that is up", manifests: r.manifests("memlock"),
+	})
 }
 
-// Print writes the plan as text. Commands start at the beginning of a line, so that they can be pasted.
-func (p Plan) Print(w io.Writer) error {
-	fmt.Fprintf(w, "Cluster %s, namespace %s: the one-time set-up for pods of service account %s.\n", p.Cluster, p.Namespace, p.ServiceAccount)
-	if p.Form == noForm {
-		fmt.Fprintln(w, "The cluster file has network.rdma.enabled false: mode tcp needs no constraint, attachment or MachineConfig.")
-	} else {
-		fmt.Fprintf(w, "The pods use RDMA by %s. docs/rdma.md has the reason and the cost of each item.\n", p.Form)
-	}
-	for i, item := range p.Items {
-		fmt.Fprintf(w, "\n%d. %s\n", i+1, item.What)
-		if item.Note != "" {
-			fmt.Fprintf(w, "   %s\n", item.Note)
-		}
-		for _, command := range item.Commands {
-			fmt.Fprintf(w, "\n%s\n", command)
-		}
-		if len(item.Commands) > 0 || len(item.Objects) == 0 {
-			continue
-		}
-		fmt.Fprintln(w, "\noc apply --server-side -f - <<'EOF'")
-		if err := step.WriteObjects(w, item.Objects); err != nil {
-			return err
-		}
-		fmt.Fprintln(w, "EOF")
-	}
-	for _, warning := range p.Warnings {
-		fmt.Fprintf(w, "\nwarning: %s\n", warning)
-	}
-	return nil
+func (r Request) iommuItem() item {
+	return r.rebooting(item{
+		what: "MachineConfig " + iommuName(r.Pool) + ": " + iommuArgument + " on the kernel's command line",
+		why:  "a translating IOMMU keeps a NIC from a GPU's memory", without: "IBV_WC_LOC_PROT_ERR, vendor_err 81",
+		cost:  "the IOMMU no longer protects the host's memory from its devices",
+		check: "oc debug node/NODE -- chroot /host cat /proc/cmdline", manifests: r.manifests("iommu"),
+	})
 }
 
-// printYAML writes the objects that --apply applies. It comments out what would reboot nodes without
-// --reboot-pool, because users pipe the output into oc apply.
-func (p Plan) printYAML(w io.Writer) error {
-	for _, item := range p.Items {
-		if len(item.Objects) == 0 {
-			continue
-		}
-		var text strings.Builder
-		if err := step.WriteObjects(&text, item.Objects); err != nil {
-			return err
-		}
-		fmt.Fprintf(w, "# %s\n", item.What)
-		if item.Applied {
-			fmt.Fprint(w, text.String())
-			continue
-		}
-		fmt.Fprintf(w, "# Omitted, because every node of pool %s would reboot. --reboot-pool=%s includes it.\n", item.Reboots, item.Reboots)
-		for line := range strings.Lines(text.String()) {
-			fmt.Fprint(w, "# ", line)
+// rebooting completes the item of a MachineConfig: applying it reboots the nodes of the pool.
+func (r Request) rebooting(i item) item {
+	i.notes = []string{
+		fmt.Sprintf("EVERY NODE OF POOL %s REBOOTS, one after the other, about ten minutes each. Follow it:", r.Pool),
+		fmt.Sprintf("oc wait machineconfigpool/%s --for=condition=Updated --timeout=2h", r.Pool),
+	}
+	if !r.Reboot {
+		i.disabled = true
+		i.notes = append(i.notes, fmt.Sprintf("It is a comment here until --reboot-pool=%s includes it.", r.Pool))
+	}
+	return i
+}
+
+func (r Request) observerItem() item {
+	return item{
+		what: "optional: preflight reads nodes, pods and storage classes of the whole cluster", without: `those answers are "unknown"`,
+		notes: []string{fmt.Sprintf("mlenv install %s -n %s --steps-image=IMAGE --admin", r.ClusterFile, r.Namespace)},
+	}
+}
+
+// print writes the manifests with comments. They can be piped into oc apply.
+func (p plan) print(w io.Writer) {
+	comment := func(format string, args ...any) { fmt.Fprintln(w, "# "+oneLine(fmt.Sprintf(format, args...))) }
+	comment("Cluster %s, namespace %s: the one-time set-up for pods of service account %s.",
+		p.Cluster.Cluster.Name, p.Namespace, p.ServiceAccount)
+	switch {
+	case !p.rdma():
+		comment("The cluster file has network.rdma.enabled false: mode tcp needs no constraint, attachment or MachineConfig.")
+	case p.Cluster.Network.RDMA.SRIOV():
+		comment("The pods use RDMA by SR-IOV.")
+	default:
+		comment("The pods use RDMA by host devices.")
+	}
+	comment("Review it, and pipe it into oc apply -f -. The namespace must exist: oc new-project %s", p.Namespace)
+	comment("Then see whether all is in place: mlenv preflight --cluster-file=%s -n %s", p.ClusterFile, p.Namespace)
+	for number, i := range p.items {
+		fmt.Fprintln(w)
+		i.print(w, number+1)
+	}
+}
+
+func (i item) print(w io.Writer, number int) {
+	fmt.Fprintf(w, "# %d. %s\n", number, oneLine(i.what))
+	for _, line := range []struct{ begin, text string }{
+		{"Why: ", i.why}, {"Without it: ", i.without}, {"It costs: ", i.cost}, {"Check: ", i.check},
+	} {
+		if line.text != "" {
+			fmt.Fprintf(w, "#    %s%s\n", line.begin, oneLine(line.text))
 		}
 	}
-	return nil
+	for _, note := range i.notes {
+		fmt.Fprintf(w, "#    %s\n", oneLine(note))
+	}
+	if i.manifests == "" {
+		return
+	}
+	begin := ""
+	if i.disabled {
+		begin = "# "
+	}
+	for line := range strings.Lines(separator + i.manifests) {
+		fmt.Fprint(w, begin, line)
+	}
+}
+
+// oneLine keeps a text in its comment: names and annotations in the cluster are texts of others.
+func oneLine(text string) string {
+	const most = 4000
+	return humanize.OneLine(text, most)
 }

@@ -1,19 +1,27 @@
 package admin
 
 import (
-	"encoding/json"
+	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"sigs.k8s.io/yaml"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
@@ -55,92 +63,166 @@ func own(t *testing.T) Request {
 	return r
 }
 
-func TestPlan(t *testing.T) {
+// printed returns what mlenv admin prints.
+func printed(t *testing.T, r Request) string {
+	t.Helper()
+	if err := r.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	var copies []*unstructured.Unstructured
+	if r.CopyAttachments {
+		for _, original := range nics(103, 104, 105, 106) {
+			copies = append(copies, copyTo(r.Namespace, original))
+		}
+	}
+	p, err := newPlan(r, copies, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	p.print(&out)
+	return out.String()
+}
+
+// applied returns kind and name of the objects that oc apply -f - creates.
+func applied(t *testing.T, text string) (objects []string) {
+	t.Helper()
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))
+	for {
+		document, err := documents.Read()
+		if err == io.EOF {
+			return objects
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		var object unstructured.Unstructured
+		if err := yaml.UnmarshalStrict(document, &object.Object); err != nil {
+			t.Fatalf("%v\n%s", err, document)
+		}
+		if object.Object != nil {
+			objects = append(objects, object.GetKind()+" "+object.GetName())
+		}
+	}
+}
+
+func TestPrint(t *testing.T) {
 	rebooting := own(t)
 	rebooting.Reboot = true
-	tests := map[string]Request{
-		"barcelona": requestOf(fileOf(t, "barcelona")), "cairo": requestOf(fileOf(t, "cairo")),
-		"nerc-production": requestOf(fileOf(t, "nerc-production")),
-		"h-kim":           hKim(t), "own-scc": own(t), "reboot": rebooting,
+	account, role, binding := "ServiceAccount ml-dev-sa", "Role mlenv:scc:mlenv-rdma", "RoleBinding mlenv:scc:mlenv-rdma:ml-dev-sa"
+	scc := "SecurityContextConstraints mlenv-rdma"
+	tests := map[string]struct {
+		r    Request
+		want []string
+	}{
+		"barcelona": {requestOf(fileOf(t, "barcelona")), []string{account}},
+		"cairo": {requestOf(fileOf(t, "cairo")), []string{account, "Role mlenv:scc:privileged",
+			"RoleBinding mlenv:scc:privileged:ml-dev-sa"}},
+		"nerc-production": {requestOf(fileOf(t, "nerc-production")), []string{account}},
+		"h-kim": {hKim(t), []string{"ServiceAccount h-kim-sa", "Role mlenv:scc:nccl-scc", "RoleBinding mlenv:scc:nccl-scc:h-kim-sa",
+			"NetworkAttachmentDefinition eno5np0-network", "NetworkAttachmentDefinition eno6np0-network",
+			"NetworkAttachmentDefinition eno7np0-network", "NetworkAttachmentDefinition eno8np0-network"}},
+		// Nodes reboot only if --reboot-pool asks for it: users pipe the output into oc apply.
+		"own-scc": {own(t), []string{account, scc, role, binding}},
+		"reboot": {rebooting, []string{account, scc, role, binding, "MachineConfig 99-worker-crio-memlock",
+			"MachineConfig 99-worker-iommu-passthrough"}},
 	}
-	for name, r := range tests {
+	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			if err := r.Validate(); err != nil {
-				t.Fatal(err)
+			text := printed(t, test.r)
+			golden.File(t, filepath.Join("testdata", name+".yaml"), text)
+			if diff := cmp.Diff(test.want, applied(t, text)); diff != "" {
+				t.Errorf("objects (-want +got):\n%s", diff)
 			}
-			var copies []*unstructured.Unstructured
-			if r.CopyAttachments {
-				for _, original := range nics(103, 104, 105, 106) {
-					copies = append(copies, copyTo(r.Namespace, original))
-				}
-			}
-			plan := NewPlan(r, copies)
-			var text, yaml strings.Builder
-			if err := plan.Print(&text); err != nil {
-				t.Fatal(err)
-			}
-			if err := plan.printYAML(&yaml); err != nil {
-				t.Fatal(err)
-			}
-			golden.File(t, filepath.Join("testdata", name+".txt"), text.String())
-			golden.File(t, filepath.Join("testdata", name+".yaml"), yaml.String())
 		})
 	}
 }
 
-// TestNothingRebootsUnasked: users pipe the output of --output=yaml into oc apply.
-func TestNothingRebootsUnasked(t *testing.T) {
-	plan := NewPlan(own(t), nil)
-	var text strings.Builder
-	if err := plan.printYAML(&text); err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(text.String()) {
-		if strings.Contains(line, "MachineConfig") && !strings.HasPrefix(line, "#") {
-			t.Errorf("%q is not commented out", line)
-		}
-	}
-	for _, object := range plan.objects() {
-		if object.GetKind() == "MachineConfig" {
-			t.Errorf("%s would be applied", object.GetName())
+// TestOthersKeepTheirRight checks that applying a second account's set-up in a namespace changes no binding of the first one.
+func TestOthersKeepTheirRight(t *testing.T) {
+	first, second := requestOf(fileOf(t, "cairo")), requestOf(fileOf(t, "cairo"))
+	second.ServiceAccount = "h-kim-sa"
+	for _, object := range applied(t, printed(t, second)) {
+		if strings.HasPrefix(object, "RoleBinding ") && slices.Contains(applied(t, printed(t, first)), object) {
+			t.Errorf("both accounts have %s; the second one would replace the first one's subject", object)
 		}
 	}
 }
 
-// TestJSON: programs see what is applied, and what reboots nodes.
-func TestJSON(t *testing.T) {
-	plan := NewPlan(own(t), nil)
-	var text strings.Builder
-	if err := step.WriteJSON(&text, plan); err != nil {
-		t.Fatal(err)
-	}
-	var got struct {
-		Form  string
-		Items []struct {
-			Name, Reboots string
-			Applied       bool
-			Objects       []struct{ Kind string }
+// TestCopies reads the attachments of a cluster. Two have the same range, and an annotation tries to leave its comment.
+func TestCopies(t *testing.T) {
+	originals := nics(103, 104, 103, 106)
+	originals[3].SetAnnotations(map[string]string{
+		attachment.ResourceAnnotation: "x\n---\nkind: ClusterRole\u2028kind: ClusterRole\rkind: ClusterRole",
+	})
+	client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
+	for _, object := range originals {
+		if err := client.Tracker().Create(attachment.Resource(), object, object.GetNamespace()); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if err := json.Unmarshal([]byte(text.String()), &got); err != nil {
+	r := hKim(t)
+	p, err := withCopies(t.Context(), client, r)
+	if err != nil {
 		t.Fatal(err)
 	}
-	var rows []string
-	for _, item := range got.Items {
-		row := fmt.Sprintf("%s applied=%t reboots=%s", item.Name, item.Applied, item.Reboots)
-		for _, object := range item.Objects {
-			row += " " + object.Kind
+	var out strings.Builder
+	p.print(&out)
+	for _, want := range []string{"default/eno5np0-network (10.0.103.0/24) and default/eno7np0-network (10.0.103.0/24)",
+		"WARNING: attachment default/eno8np0-network needs resource"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in:\n%s", want, out.String())
 		}
-		rows = append(rows, row)
 	}
-	want := []string{
-		"service-account applied=true reboots= ServiceAccount", "scc applied=true reboots= SecurityContextConstraints",
-		"scc-use applied=true reboots= ClusterRole RoleBinding", "attachments applied=false reboots=",
-		"memlock applied=false reboots=worker MachineConfig", "iommu applied=false reboots=worker MachineConfig", "observer applied=false reboots=",
+	for line := range strings.FieldsFuncSeq(out.String(), func(c rune) bool { return strings.ContainsRune("\n\r\u0085\u2028\u2029", c) }) {
+		if strings.HasPrefix(line, "kind: ClusterRole") {
+			t.Errorf("%q left its comment", line)
+		}
 	}
-	if diff := cmp.Diff(want, rows); diff != "" || got.Form != "SR-IOV" {
-		t.Errorf("form %s; (-want +got):\n%s", got.Form, diff)
+	if got := len(applied(t, out.String())); got != 7 {
+		t.Errorf("%d objects, want account, role, binding and four attachments:\n%s", got, out.String())
 	}
+	made := copyTo("team", originals[0])
+	if diff := cmp.Diff(originals[0].Object["spec"], made.Object["spec"]); diff != "" {
+		t.Errorf("spec (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{attachment.ResourceAnnotation: "openshift.io/eno5np0rdma"}, made.GetAnnotations()); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+	if made.GetUID() != "" || len(made.GetOwnerReferences()) > 0 {
+		t.Errorf("uid %q, owners %v: want none", made.GetUID(), made.GetOwnerReferences())
+	}
+
+	if err := client.Tracker().Delete(attachment.Resource(), "default", "eno7np0-network"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = withCopies(t.Context(), client, r)
+	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "not found: default/eno7np0-network") {
+		t.Errorf("got %v, want InvalidInput with the missing attachment", err)
+	}
+}
+
+// nics returns Barcelona's attachments, with these third octets in their ranges.
+func nics(octets ...int) []*unstructured.Unstructured {
+	var objects []*unstructured.Unstructured
+	for i, octet := range octets {
+		name := fmt.Sprintf("eno%dnp0", 5+i)
+		object := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+			"spec": map[string]any{"config": fmt.Sprintf(`{"cniVersion":"1.0.0","name":"%s-network","type":"sriov","vlan":0,"spoofchk":"off",`+
+				`"trust":"on","link_state":"enable","mtu":9000,"ipam":{"type":"whereabouts","range":"10.0.%d.0/24"}}`, name, octet)},
+		}}
+		object.SetNamespace("default")
+		object.SetName(name + "-network")
+		object.SetUID(types.UID("uid-" + name))
+		object.SetOwnerReferences([]metav1.OwnerReference{{
+			APIVersion: "sriovnetwork.openshift.io/v1", Kind: "SriovNetwork", Name: name, UID: "owner",
+		}})
+		object.SetAnnotations(map[string]string{
+			attachment.ResourceAnnotation: "openshift.io/" + name + "rdma", "sriovnetwork.openshift.io/owner-ref": "SriovNetwork/" + name,
+		})
+		objects = append(objects, object)
+	}
+	return objects
 }
 
 func TestValidate(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package admin prints, applies and checks the objects that an administrator creates once, so that a service
-// account of a namespace can train over RDMA. docs/rdma.md explains them.
+// Package admin prints the manifests that an administrator applies once, so that a service account of a namespace can
+// train over RDMA, with reasons and checks as comments.
 package admin
 
 import (
@@ -29,7 +29,7 @@ type Request struct {
 	SCC             string
 	CopyAttachments bool
 	Pool            string
-	// Reboot applies the MachineConfigs, which reboots all nodes of the pool.
+	// Reboot includes the MachineConfigs: applying them reboots all nodes of the pool.
 	Reboot bool
 }
 

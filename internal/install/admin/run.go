@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
@@ -16,13 +17,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// Options are the request, and how to report.
+// Options are the request and the flags that it is made of.
 type Options struct {
 	Kube    kube.Flags
 	Request Request
 	// Attachments is none, or copy for copies of the file's network attachments in the namespace.
 	Attachments string
-	Output      step.OutputFlag
 }
 
 // Read completes the request by the cluster file, the only argument, or else by the only one that is installed in the namespace. Errors:
@@ -70,104 +70,36 @@ func (o *Options) load(ctx context.Context, args []string) (file cluster.File, n
 	return file, "clusters/" + file.Cluster.Name + ".yaml", nil
 }
 
-func (o *Options) connect(ctx context.Context, warnings io.Writer) (*kube.Clients, error) {
-	return install.Connect(ctx, warnings, o.Kube, o.Request.Cluster.Cluster)
-}
-
-// Print prints the objects and commands.
+// Print prints the manifests. It connects to the cluster only to read the attachments to copy.
 func (o *Options) Print(ctx context.Context, out, warnings io.Writer) error {
-	clients := &kube.Clients{}
+	var client dynamic.Interface
 	if o.Request.CopyAttachments {
-		var err error
-		if clients, err = o.connect(ctx, warnings); err != nil {
+		clients, err := install.Connect(ctx, warnings, o.Kube, o.Request.Cluster.Cluster)
+		if err != nil {
 			return err
 		}
+		client = clients.Objects
 	}
-	plan, err := planWithCopies(ctx, clients.Objects, o.Request)
+	p, err := withCopies(ctx, client, o.Request)
 	if err != nil {
 		return err
 	}
-	if o.Output.Is(step.YAML) {
-		printWarnings(warnings, plan.Warnings)
-		return plan.printYAML(out)
-	}
-	return o.Output.Print(out, plan, plan.Print)
+	p.print(out)
+	return nil
 }
 
-func printWarnings(w io.Writer, warnings []string) {
-	for _, warning := range warnings {
-		fmt.Fprintln(w, "warning:", warning)
+// withCopies plans the request, with copies of the cluster's attachments if it asks for them.
+func withCopies(ctx context.Context, client dynamic.Interface, r Request) (plan, error) {
+	if !r.CopyAttachments {
+		return newPlan(r, nil, nil)
 	}
-}
-
-// Apply applies the objects.
-func (o *Options) Apply(ctx context.Context, out, warnings io.Writer) error {
-	clients, err := o.connect(ctx, warnings)
+	originals, definitions, err := r.attachments(ctx, client)
 	if err != nil {
-		return err
+		return plan{}, err
 	}
-	changes := []install.Change{}
-	say := func(line string) { fmt.Fprintln(warnings, line) }
-	plan, err := Apply(ctx, clients, o.Request, say, func(change install.Change) {
-		changes = append(changes, change)
-		if o.Output.ForPeople() {
-			fmt.Fprintln(out, change.Object, change.Outcome)
-		}
-	})
-	switch {
-	case !o.Output.ForPeople() && len(changes) > 0:
-		return errors.Join(step.WriteJSON(out, map[string]any{"changes": changes, "warnings": plan.Warnings}), err)
-	case err == nil && o.Output.ForPeople():
-		printNext(out, o.Request, changes, plan.Warnings)
+	var copies []*unstructured.Unstructured
+	for _, original := range originals {
+		copies = append(copies, copyTo(r.Namespace, original))
 	}
-	return err
-}
-
-func printNext(out io.Writer, r Request, changes []install.Change, warnings []string) {
-	printWarnings(out, warnings)
-	if !slices.ContainsFunc(changes, func(change install.Change) bool { return change.Outcome != install.Unchanged }) {
-		fmt.Fprintln(out, "nothing was changed: everything is in place already")
-		return
-	}
-	status := fmt.Sprintf("mlenv admin status %s -n %s --service-account=%s", r.ClusterFile, r.Namespace, r.ServiceAccount)
-	if r.SCC != "" {
-		status += " --scc=" + r.SCC
-	}
-	if r.Reboot {
-		fmt.Fprintf(out, "\nthe nodes of pool %s that lack a MachineConfig reboot now, one after the other\n", r.Pool)
-		status += " --pool=" + r.Pool
-	}
-	fmt.Fprintf(out, "\nto see what is in place and how far the nodes are: %s\n", status)
-}
-
-// Status shows what is in place, and follows a roll-out for that long.
-func (o *Options) Status(ctx context.Context, out, progress io.Writer, timeout time.Duration) error {
-	clients, err := o.connect(ctx, progress)
-	if err != nil {
-		return err
-	}
-	status, err := Look(ctx, clients, o.Request)
-	if err != nil {
-		return err
-	}
-	if o.Output.ForPeople() {
-		progress = out
-		status.print(out)
-	}
-	var followErr error
-	if status.rolling() && timeout > 0 {
-		ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not all nodes are updated after %s", timeout))
-		defer cancel()
-		*status.Pool, followErr = Follow(ctx, clients, *status.Pool, status.configs, func(line string) { fmt.Fprintln(progress, line) })
-	} else if status.Pool != nil && o.Output.ForPeople() {
-		fmt.Fprintln(out, *status.Pool)
-	}
-	// The text was printed before the roll-out, whose progress follows it.
-	if err := o.Output.Print(out, status, func(io.Writer) error { return nil }); err != nil {
-		return err
-	}
-	if followErr == nil && !status.complete() {
-		return &step.Exit{Code: step.Failed}
-	}
-	return followErr
+	return newPlan(r, copies, r.warnings(definitions))
 }

@@ -214,8 +214,7 @@ func (r *Release) writeImages(work string) error {
 	return r.write(stepsSBOM, r.steps.SBOM)
 }
 
-// writePrograms compiles mlenv, and the agents that it copies to foreign pods, and writes their bill of materials and
-// licences.
+// writePrograms compiles mlenv and the agent, and writes their bill of materials and licences.
 func (r *Release) writePrograms(ctx context.Context, progress io.Writer) error {
 	source := r.request.Source
 	var products []bundle.Product

@@ -43,11 +43,7 @@ type Check struct {
 	Quick bool
 	// CompareTCP measures over sockets too.
 	CompareTCP bool
-	// FirstPort is where the ranks of the first job meet, 0 for the default.
-	FirstPort int
-	// Next is the advice about faulty nodes, empty for the one for environments.
-	Next string
-	Log  *slog.Logger
+	Log        *slog.Logger
 
 	report   fabric.Report
 	settings network.Settings
@@ -218,7 +214,7 @@ func (c *Check) broken(nodes []int, rails []string, format string, args ...any) 
 		next = "start again with param " + param
 	}
 	return fail.Advise(fail.Becausef(fail.NetworkBroken, "checking the fabric: "+format, args...),
-		"%s", cmp.Or(c.Next, "mlenv rdma --check shows each node's devices; "+next))
+		"mlenv rdma --check shows each node's devices; %s", next)
 }
 
 // ranksWithoutGPU is how many ranks a node without GPU has at most, as in the benchmark.
@@ -284,7 +280,7 @@ func (c *Check) job(name string, places []int, input fabric.Input, bound time.Du
 	for _, place := range places {
 		j.members = append(j.members, c.Nodes[place])
 	}
-	j.input.Master, j.input.Port = c.Hosts[places[0]], cmp.Or(c.FirstPort, firstPort)+c.jobs
+	j.input.Master, j.input.Port = c.Hosts[places[0]], firstPort+c.jobs
 	c.jobs++
 	// The time includes importing torch, which is slow.
 	j.input.Seconds = (bound * 3 / 4).Seconds()
@@ -393,7 +389,7 @@ func (c *Check) wrongTransport() error {
 	}
 	on := r.Network.On(nccl.Sockets)
 	text := fmt.Sprintf("checking the fabric: %d of %d ranks use TCP sockets, want RDMA", len(on), len(r.Network.Ranks))
-	next := cmp.Or(c.Next, "mlenv rdma shows devices, ports, memlock and capabilities of each node")
+	next := "mlenv rdma shows devices, ports, memlock and capabilities of each node"
 	if f, ok := c.cause(); ok {
 		text, next = text+": "+f.Cause, f.Next
 	}

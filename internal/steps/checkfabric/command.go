@@ -13,9 +13,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// defaultIdle is how long an agent in a foreign pod waits for a client.
-const defaultIdle = 2 * time.Minute
-
 // Description is the help of the step and of mlenv check-fabric.
 const Description = `Measure collectives between the nodes of an environment, read the transport of the ranks
 from NCCL's own log, and compare the bandwidth with what the rails should reach. If ranks
@@ -23,13 +20,6 @@ hang, the check tries pairs of nodes, and names the faulty node or rail.
 
 The check fails if ranks use TCP sockets in an environment with RDMA, or if a node
 cannot be reached. With --bandwidth=fail a low bandwidth fails it, too.
-
-With --pods it checks two or more running pods that this project did not create, whose
-images have python3 with torch. It copies its agent into a writable folder, runs it as the
-container's user, and removes it again with all of its processes. If the check itself is
-killed, the agents end and remove themselves after --idle. The mode is rdma if all pods
-have usable RDMA devices. The check needs the rights to get (for a selector, list) pods,
-and to create pods/exec and pods/portforward.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`
 
@@ -42,9 +32,7 @@ func Command() *cobra.Command {
 		Short: "Prove that the network between an environment's nodes works as it should",
 		Long:  Description,
 		Example: `  check-fabric --name ml-dev-env
-  check-fabric --compare tcp --bandwidth fail
-  check-fabric --pods=h-kim-0,h-kim-1 -n nccl-test
-  check-fabric --pods=app=my-training --container=trainer`,
+  check-fabric --compare tcp --bandwidth fail`,
 		Args: func(_ *cobra.Command, args []string) error { return errors.Join(step.FlagsOnly(args), o.Check()) },
 	}
 	flags := cmd.Flags()
@@ -78,43 +66,16 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Compare, "compare", "", "tcp measures over sockets on the pod network too, in as much time again")
 	flags.DurationVar(&o.Timeout, "timeout", 90*time.Second, "time for the check; measurements that do not fit are left out")
 	o.Output.AddTo(flags, step.Text, step.JSON, step.YAML)
-	flags.StringVar(&o.Pods.Pods, "pods", "", "check these pods, which need not be an environment: names with commas, or a label selector")
-	flags.StringVar(&o.Pods.Container, "container", "", "with --pods: the container of each (default: the one that kubectl chooses)")
-	flags.StringVar(&o.Agent, "agent", "", "with --pods: file with the agent's program (default: mlenv-agent next to this program, or that of the steps image)")
-	flags.DurationVar(&o.Idle, "idle", defaultIdle, "with --pods: an agent ends and removes itself after this time without a client")
 }
 
 // Check finds every mistake of the options.
 func (o *Options) Check() error {
 	const least = 20 * time.Second
 	return errors.Join(
-		o.checkPods(),
 		step.Want(o.Mode == "" || o.Mode == agent.TCP || o.Mode == agent.RDMA, "--mode %q: want tcp or rdma, or nothing for the environment's", o.Mode),
 		step.Want(o.Bandwidth == warn || o.Bandwidth == failing, "--bandwidth %q: want warn or fail", o.Bandwidth),
 		step.Want(o.Compare == "" || o.Compare == agent.TCP, "--compare %q: want tcp, or nothing", o.Compare),
 		step.Want(o.Timeout >= least, "--timeout %q: want at least %s: torch alone takes some to start", o.Timeout, least),
 		o.Run.Check(),
-	)
-}
-
-func (o *Options) checkPods() error {
-	if o.Pods.Pods == "" {
-		const alone = "--%s: want --pods with it"
-		return errors.Join(
-			step.Want(o.Pods.Container == "", alone, "container"),
-			step.Want(o.Agent == "", alone, "agent"),
-			step.Want(o.Idle == defaultIdle, alone, "idle"),
-		)
-	}
-	const foreign = "--%s %q: it is of an environment, want it without --pods"
-	const least = 5 * time.Second
-	return errors.Join(
-		o.Pods.Check(),
-		// A Task gives all of its params.
-		step.Want(o.Name == objects.DefaultName, foreign, "name", o.Name),
-		step.Want(o.ClientCerts == "", foreign, "client-certs", o.ClientCerts),
-		step.Want(o.Run.Name == "", foreign, "run-name", o.Run.Name),
-		step.Want(o.Run.UID == "", foreign, "run-uid", o.Run.UID),
-		step.Want(o.Idle >= least, "--idle %s: want at least %s", o.Idle, least),
 	)
 }

@@ -1,7 +1,6 @@
 package checkfabric
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +34,7 @@ func (c *Check) measureHosts(ctx context.Context, rails []rail) error {
 			c.Log.Info("There is no time left to measure RDMA between host memories on all rails.")
 			return nil
 		}
-		port := cmp.Or(c.FirstPort, firstPort) + c.jobs
+		port := firstPort + c.jobs
 		c.jobs++
 		measured, errs := make([]fabric.Measurement, len(pairs)), make([]error, len(pairs))
 		var group sync.WaitGroup

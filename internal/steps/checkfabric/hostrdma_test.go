@@ -39,7 +39,7 @@ func hostCheck(t *testing.T, script string) (c *Check, dir string, log *strings.
 		}
 	}
 	c, _, log = start(t, 2, append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH")))
-	c.devices, c.settings.Mode, c.began, c.FirstPort = devices(), agent.RDMA, time.Now(), 30000
+	c.devices, c.settings.Mode, c.began = devices(), agent.RDMA, time.Now()
 	c.settings.Expected.TrafficClass = "106"
 	c.report.Nodes, c.facts = 2, make([]agent.Facts, 2)
 	for node := range c.devices {
@@ -77,9 +77,9 @@ esac
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"1 -d mlx5_3 -i 1 -F --report_gbits -D 1 -p 30000 -x 3 --tclass=106\n",
-		"0 -d mlx5_6 -i 1 -F --report_gbits -D 1 -p 30000 -x 3 --tclass=106 " + c.Hosts[1] + "\n",
-		"0 -d mlx5_7 -i 1 -F --report_gbits -D 1 -p 30001 -x 3 --tclass=106 " + c.Hosts[1] + "\n",
+		"1 -d mlx5_3 -i 1 -F --report_gbits -D 1 -p 29510 -x 3 --tclass=106\n",
+		"0 -d mlx5_6 -i 1 -F --report_gbits -D 1 -p 29510 -x 3 --tclass=106 " + c.Hosts[1] + "\n",
+		"0 -d mlx5_7 -i 1 -F --report_gbits -D 1 -p 29511 -x 3 --tclass=106 " + c.Hosts[1] + "\n",
 	} {
 		if !strings.Contains(string(calls), want) {
 			t.Errorf("the calls are\n%swant %s", calls, want)

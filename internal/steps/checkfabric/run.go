@@ -14,7 +14,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/podagent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -36,7 +35,7 @@ const quickNodes = 4
 type Options struct {
 	// Run is the PipelineRun that the step is part of; without it a person checks.
 	Run run.Flags
-	// Name is the environment, unless Pods are given.
+	// Name of the environment.
 	Name string
 	// ClientCerts is the folder of the environment's mounted client Secret; without it the Secret is read.
 	ClientCerts string
@@ -49,12 +48,6 @@ type Options struct {
 	// Timeout is the time for the check, without the comparison.
 	Timeout time.Duration
 	Output  step.OutputFlag
-	// Pods are pods that this project did not create.
-	Pods podagent.Selection
-	// Agent is the file with the agent's program for them, empty to search for it.
-	Agent string
-	// Idle is how long their agents wait for a client.
-	Idle time.Duration
 }
 
 // Deps are what Run works with.
@@ -77,9 +70,6 @@ func Run(ctx context.Context, d Deps, o Options) (fabric.Report, error) {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &checker{d, o}
-	if o.Pods.Pods != "" {
-		return c.visit(ctx)
-	}
 	kept := receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Name)
 	report, err := c.examine(ctx)
 	kept.End(ctx, err, nil)
@@ -108,7 +98,7 @@ func (c *checker) examine(ctx context.Context) (fabric.Report, error) {
 			d.Log.Warn(fmt.Sprintf("The receipt will not have the report: %v", err), "error", err)
 		}
 	}
-	return report, c.end(report, report, err)
+	return report, c.end(report, err)
 }
 
 // JobsOf is the prefix of the ids of a check's jobs. A second attempt must not find the first one's jobs.
@@ -116,12 +106,12 @@ func JobsOf(run string) string {
 	return cmp.Or(run, "by-hand") + "-fabric-" + strings.ToLower(rand.Text()[:6])
 }
 
-// end prints the report, and returns the step's error. whole is the report for machines.
-func (c *checker) end(report fabric.Report, whole any, err error) error {
+// end prints the report, and returns the step's error.
+func (c *checker) end(report fabric.Report, err error) error {
 	if c.Out == nil {
-		c.Log.Info(report.Summary(), slog.Any("report", whole))
+		c.Log.Info(report.Summary(), slog.Any("report", report))
 	} else {
-		if err := c.Output.Print(c.Out, whole, report.Print); err != nil {
+		if err := c.Output.Print(c.Out, report, report.Print); err != nil {
 			return err
 		}
 		c.Log.Info("Fabric: "+report.Summary()+".", "verdict", report.Verdict, "bytesPerSecond", report.Bandwidth)
@@ -141,7 +131,7 @@ func (c *checker) judge(report fabric.Report) error {
 				without = ", param " + param + " without the slow node"
 			}
 			return fail.Advise(fail.Becausef(fail.NetworkSlow, "checking the fabric: %s", report.Message),
-				"%s", cmp.Or(c.next(), "mlenv rdma shows rates, PCIe links and MTUs; --bandwidth=warn (param fabric-bandwidth) trains anyway"+without))
+				"mlenv rdma shows rates, PCIe links and MTUs; --bandwidth=warn (param fabric-bandwidth) trains anyway%s", without)
 		}
 		c.Log.Warn("The network is slow: "+report.Message, "expectedBytesPerSecond", report.Expected, "bytesPerSecond", report.Bandwidth)
 	case fabric.NotMeasured:

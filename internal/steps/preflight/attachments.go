@@ -107,7 +107,8 @@ func (p *probe) unattached(definitions []attachment.Definition, named int) []Che
 	switch {
 	case named == 0 && len(resources) > 0:
 		return []Check{newCheck(check, Warning,
-			fmt.Sprintf("name the attachments of these resources in network.rdma.attachments of the cluster file (oc get network-attachment-definitions -A); %s makes copies in the namespace", p.admin("--attachments=copy")),
+			fmt.Sprintf("name the attachments of these resources in network.rdma.attachments of the cluster file "+
+				"(oc get network-attachment-definitions -A); %s prints copies for the namespace", p.admin("--attachments=copy")),
 			"network.rdma.resources gives pods devices, but without network.rdma.attachments they have no net1 and so on, and Ethernet devices have no address. If NCCL_SOCKET_IFNAME names net1, NCCL prints Bootstrap : no socket interface found")}
 	case len(definitions) < named:
 		return nil

@@ -29,7 +29,7 @@ func (p *probe) may(ctx context.Context, account string, a authorizationv1.Resou
 		a.Namespace = p.Request.Namespace
 		return kube.IMay(ctx, p.Clients.Kube, a)
 	}
-	allowed, _, err := kube.AccountMay(ctx, p.Clients.Kube, p.Request.Namespace, account, a)
+	allowed, err := kube.AccountMay(ctx, p.Clients.Kube, p.Request.Namespace, account, a)
 	return allowed, err
 }
 

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/cli"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -96,7 +98,27 @@ func rdmaByAdmin(u trainer) {
 	if len(devices) != 2 || devices[0] == devices[1] {
 		u.Errorf("the nodes have devices %v, want different ones on each\n%s", devices, out)
 	}
+	u.ownPod()
 }
+
+// ownPod tests that a pod that this project did not create finds its device by mlenv-agent rdma exec.
+func (u trainer) ownPod() {
+	u.Helper()
+	task, err := u.clients.Tekton.TektonV1().Tasks(u.namespace).Get(u.Context(), "provision", metav1.GetOptions{})
+	if err != nil {
+		u.Fatal(err)
+	}
+	u.apply("own-pod.yaml", map[string]string{"REGISTRY": registryHost, "STEPS": task.Spec.Steps[0].Image})
+	u.waitFor("jsonpath={.status.phase}=Succeeded", "pod/own")
+	device := ownDevice.FindStringSubmatch(u.kubectl("logs", "own", "--container=train"))
+	if device == nil {
+		u.Fatalf("the pod found no device:\n%s", u.kubectl("logs", "own", "--container=train"))
+	}
+	u.mustContain(u.kubectl("logs", "own", "--container=train"), "The container's own NCCL_IB_HCA=mlx5_0 is not used.",
+		"the command has NCCL_IB_HCA="+device[1]+" and gloo on net1")
+}
+
+var ownDevice = regexp.MustCompile(`Auto-detected NCCL_IB_HCA=(=mlx5_\d+:1): `)
 
 // rdmaNotAllowed tests a namespace without the right to lock memory: mode auto uses TCP with the
 // reason; mode rdma fails with the command that grants the right.

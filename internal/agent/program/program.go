@@ -42,6 +42,7 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
   mlenv-agent rdma [FLAGS]       print the RDMA devices of this container and their problems;
                                  --check prints a line and sets the exit code, --json prints the facts,
                                  --sys-root=DIR reads another sysfs
+  mlenv-agent rdma exec -- COMMAND  set NCCL's variables for the RDMA devices of this container, and become the command
   mlenv-agent files hold         keep a pod for file transfers until SIGTERM or half an hour without one
   mlenv-agent files list DIR PATH...  print the files with their hashes
   mlenv-agent files remove DIR PATH...  delete files and folders
@@ -86,6 +87,8 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 		err = venv.Make(rest[0], rest[1], stdout, stderr)
 	case command == "files" && len(rest) > 0:
 		err = files(rest, os.Stdin, stdout)
+	case command == "rdma" && len(rest) > 0 && rest[0] == "exec":
+		return executeOverRDMA(rest[1:], environ, stderr)
 	case command == "rdma":
 		return printRDMA(rest, environ, stdout, stderr)
 	case command == "version" && len(rest) == 0:
@@ -200,16 +203,20 @@ func execute(environ, command []string) error {
 			command = []string{"bash"}
 		}
 	}
-	environment := config.ShellEnvironment()
+	if err := os.Chdir(startFolder(agent.Current, agent.Workspace)); err != nil {
+		return err
+	}
+	return become(command, config.ShellEnvironment())
+}
+
+// become replaces this process by a command, which it looks up in the PATH of environment. It returns only with an error.
+func become(command, environment []string) error {
 	path, _ := agent.Variable(environment, "PATH")
 	if err := os.Setenv("PATH", path); err != nil { // for LookPath
 		return err
 	}
 	program, err := exec.LookPath(command[0])
 	if err != nil {
-		return err
-	}
-	if err := os.Chdir(startFolder(agent.Current, agent.Workspace)); err != nil {
 		return err
 	}
 	return fmt.Errorf("running %s: %w", program, syscall.Exec(program, command, environment))

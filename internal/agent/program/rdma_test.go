@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,5 +38,43 @@ func TestRDMA(t *testing.T) {
 		if code, out, errors := run(wrong...); code != 2 || out != "" || errors == "" {
 			t.Errorf("%q: exit code %d, %q, %q; want 2 and a message", wrong, code, out, errors)
 		}
+	}
+}
+
+func TestExecuteOverRDMA(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "sys"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	command := []string{"mlenv-agent", "rdma", "exec", "--sys-root=" + root, "--", "touch", filepath.Join(root, "ran")}
+	if code := Main(command, os.Environ(), &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), "NoDevice (broken)") {
+		t.Errorf("without devices: exit code %d, %q; want 1 and the finding", code, stderr.String())
+	}
+	if _, err := os.Stat(filepath.Join(root, "ran")); err == nil {
+		t.Error("the command ran without RDMA devices")
+	}
+	stderr.Reset()
+	if code := Main([]string{"mlenv-agent", "rdma", "exec"}, nil, &stdout, &stderr); code != 2 || !strings.Contains(stderr.String(), "want a command") {
+		t.Errorf("without a command: exit code %d, %q; want 2 and what is missing", code, stderr.String())
+	}
+}
+
+func TestApplyPlan(t *testing.T) {
+	plan := rdma.Plan{Variables: []rdma.Variable{
+		{Name: "NCCL_IB_HCA", Value: "=mlx5_6:1", Reason: "by exact name"},
+		{Name: "NCCL_IB_GID_INDEX", Value: "3", Reason: "that of all rails"},
+		{Name: "NCCL_CROSS_NIC", Reason: "NCCL's default does"},
+	}}
+	environ := []string{"PATH=/bin", "NCCL_IB_HCA=mlx5_0", "NCCL_IB_GID_INDEX=3", "NCCL_CROSS_NIC=1", "NCCL_IB_HCA_OTHER=kept"}
+	var out bytes.Buffer
+	got := apply(plan, environ, &out)
+	if want := []string{"PATH=/bin", "NCCL_IB_HCA_OTHER=kept", "NCCL_IB_HCA==mlx5_6:1", "NCCL_IB_GID_INDEX=3"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	const says = "Auto-detected NCCL_IB_HCA==mlx5_6:1: by exact name\nThe container's own NCCL_IB_HCA=mlx5_0 is not used.\n" +
+		"Auto-detected NCCL_IB_GID_INDEX=3: that of all rails\nThe container's own NCCL_CROSS_NIC=1 is not used.\n"
+	if out.String() != says {
+		t.Errorf("printed %q, want %q", out.String(), says)
 	}
 }

@@ -51,7 +51,7 @@ type Server struct {
 // New prepares the node: limits, folders, the hostfile, and the record of jobs
 // that an earlier container left.
 func New(config Config, log *slog.Logger) (*Server, error) {
-	raiseLimits(log)
+	RaiseLimits(log)
 	if err := config.prepare(); err != nil {
 		return nil, err
 	}
@@ -76,8 +76,8 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// raiseLimits lets processes lock and open as much as the container may.
-func raiseLimits(log *slog.Logger) {
+// RaiseLimits lets processes lock and open as much as the container may.
+func RaiseLimits(log *slog.Logger) {
 	// Only CAP_SYS_RESOURCE lifts the hard limit. Without it, the limit stays.
 	_ = syscall.Setrlimit(unix.RLIMIT_MEMLOCK, &syscall.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
 	for name, resource := range map[string]int{"memlock": unix.RLIMIT_MEMLOCK, "nofile": syscall.RLIMIT_NOFILE} {

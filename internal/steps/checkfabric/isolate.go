@@ -58,13 +58,15 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 			return err
 		}
 		for k, out := range outcomes {
-			if err := c.cutOff(out.unreachable); err != nil {
-				return err
+			if slice >= starting { // a shorter one does not show that an agent is gone
+				if err := c.cutOff(out.unreachable); err != nil {
+					return err
+				}
 			}
 			switch {
 			case out.done:
 				good = append(good, pairs[k])
-			case !out.telling():
+			case len(out.unreachable) > 0 || !out.telling():
 				untried++
 			default:
 				bad = append(bad, pairs[k])

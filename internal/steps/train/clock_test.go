@@ -68,7 +68,8 @@ func TestWrongClockOfANode(t *testing.T) {
 	if ended := result.Statuses[1].Ranks[0].Ended; time.Since(ended) > timeSinceTheEnd {
 		t.Errorf("rank 1 ended at %s, %s ago", ended, time.Since(ended))
 	}
-	if want := "The clock of node 1 is 1h0m0s behind that of this step."; !strings.Contains(out.String(), want) {
-		t.Errorf("output %q, want %q in it", out, want)
+	// A clock is compared by the time of an answer, which is some seconds on a busy machine.
+	if !regexp.MustCompile(`The clock of node 1 is (59m\d\ds|1h0m\ds) behind that of this step\.`).MatchString(out.String()) {
+		t.Errorf("output %q, want that the clock is an hour behind", out)
 	}
 }

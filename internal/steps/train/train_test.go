@@ -203,7 +203,7 @@ func TestTrainingThatNoNodeCanStart(t *testing.T) {
 
 func TestTrainingTimeout(t *testing.T) {
 	training, _, _ := newTraining(t, `[ $NODE_RANK = 1 ] && exit 0; exec sleep 1000`)
-	const timeForBothRanksToStart = 3 * time.Second
+	const timeForBothRanksToStart = 6 * time.Second
 	training.Spec.Deadline = time.Now().Add(timeForBothRanksToStart)
 	_, err := training.Attempt(t.Context())
 	for _, want := range []string{"it had not ended after", "; no rank had printed or measured anything for ", "; rank 1 on node 1 exited with 0 after "} {

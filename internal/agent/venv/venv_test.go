@@ -32,7 +32,8 @@ func TestMake(t *testing.T) {
 	write(t, packages, map[string]string{"of_image.py": "name = 'of the image'\n"})
 	want := map[string]string{"requirements.txt": "-e .\n./other\n"}
 	for name, content := range packageOfRepository {
-		want[name], want["other/"+name] = content, strings.ReplaceAll(content, "mine", "other")
+		want[name] = content
+		want["other/"+strings.ReplaceAll(name, "mine", "other")] = strings.ReplaceAll(content, "mine", "other")
 	}
 	write(t, tree, want)
 	t.Setenv("PATH", filepath.Join(image, "bin")+":"+os.Getenv("PATH"))

@@ -109,7 +109,8 @@ func install(link, requirements string, python []byte, stdout, stderr io.Writer)
 	for _, command := range []*exec.Cmd{
 		in(folder, "python3", "-m", "venv", "--system-site-packages", dir),
 		in(folder, "python3", "-c", inheritPackages, dir),
-		in(repository, filepath.Join(dir, "bin", "python3"), "-c", pip, "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--requirement", requirements),
+		in(repository, filepath.Join(dir, "bin", "python3"), "-c", pip, "install",
+			"--disable-pip-version-check", "--no-input", "--progress-bar=off", "--requirement", requirements),
 	} {
 		command.Stdout, command.Stderr = stdout, stderr
 		if err := command.Run(); err != nil {

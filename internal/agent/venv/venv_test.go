@@ -262,13 +262,15 @@ for last; do :; done
 case $*/$# in
 *import*os*/2) echo 3.13 ;;
 -m\ venv\ *) mkdir -p "$last/bin" "$last/lib/python3.13/site-packages" && cp "$0" "$last/bin/python3" ;;
-*pip*install*) packages=$(dirname "$0")/../lib/python3.13/site-packages; mkdir mine.egg-info && echo built >> run.sh && cat "$last" > seen && ` + tc.installs + ` ;;
+*pip*install*) packages=$(dirname "$0")/../lib/python3.13/site-packages
+  mkdir mine.egg-info && echo built >> run.sh && cat "$last" > seen && ` + tc.installs + ` ;;
 esac
 `
-			if err := errors.Join(os.Mkdir(filepath.Join(dir, "bin"), 0o755), os.WriteFile(filepath.Join(dir, "bin", "python3"), []byte(program), 0o755)); err != nil {
+			python := filepath.Join(dir, "bin", "python3")
+			if err := errors.Join(os.Mkdir(filepath.Dir(python), 0o755), os.WriteFile(python, []byte(program), 0o755)); err != nil {
 				t.Fatal(err)
 			}
-			t.Setenv("PATH", filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
+			t.Setenv("PATH", filepath.Dir(python)+":"+os.Getenv("PATH"))
 			want := map[string]string{"requirements.txt": tc.requirements, "run.sh": "true\n", "src/mine/here.py": "name = 1\n"}
 			write(t, tree, want)
 			t.Chdir(tree)

@@ -24,7 +24,6 @@ func unchangedPrograms(u trainer) {
 		{"testing reduce_sum", []string{"-m", "accelerate.test_utils.scripts.test_ops", byTorchrun}},
 		{"Num processes: 2", []string{"-m", "accelerate.test_utils.scripts.test_script", byTorchrun}},
 		{"Test `accumulate` gradient accumulation", []string{"-m", "accelerate.test_utils.scripts.test_sync", byTorchrun}},
-		{"Test that even_batches variable ensures uniform batches across processes", []string{"-m", "accelerate.test_utils.scripts.test_distributed_data_loop", byTorchrun}},
 		{"accelerate has 2 ranks over gloo", []string{"meets.py", byTorchrun, "--", "accelerate"}},
 		{"trainer has 2 ranks over gloo", []string{"meets.py", byTorchrun, "--", "trainer"}},
 		{"lightning has 2 ranks over gloo", []string{"meets.py", byTorchrun, "--", "lightning"}},

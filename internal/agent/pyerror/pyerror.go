@@ -16,9 +16,9 @@ var (
 	// frame is one level of a traceback (CPython, traceback.py); loguru marks the one where it caught the error by ">". drawnFrame is one
 	// in a traceback that Rich draws into a box, or that IPython prints.
 	frame      = regexp.MustCompile(`^[> ] File "([^"]+)", line (\d+)(?:, in .*)?$`)
-	drawnFrame = regexp.MustCompile(`^(?:File )?(~?/\S+|[\w.][\w./-]*\.py):(\d+)(?:,? in .*|\(.*\))?$`)
-	// boxed is the first line of Rich's box, header the first line of IPython's traceback.
-	boxed  = regexp.MustCompile(`╭─+ Traceback \(most recent call last\) ─+╮$`)
+	drawnFrame = regexp.MustCompile(`^(?:File )?(~?/\S+|[\w.][\w./-]*\.py):(\d+)(?:,? in(?: .*)?|\(.*\))?$`)
+	// boxed is the first line of Rich's box, which its log handler puts into a column. header is the first line of IPython's traceback.
+	boxed  = regexp.MustCompile(`( *)(╭─+ Traceback \(most recent call last\) ─+╮) *$`)
 	header = regexp.MustCompile(`^[A-Za-z_][\w.]*\s+Traceback \(most recent call last\)$`)
 	// end is a traceback's last line: a class, dotted or not, and the message. Notes follow it indented.
 	end = regexp.MustCompile(`^([A-Za-z_](?:[\w.]|<locals>)*)(?:: (.*)|:)?$`)
@@ -50,6 +50,8 @@ const (
 	longestLine = 2000
 	shown       = 500
 	longest     = 40
+	// sides is the width of both sides of Rich's box.
+	sides = 4
 	// near is how many lines before a launcher's error that of its process is looked for, most how many tracebacks are passed over.
 	near = 200
 	most = 20
@@ -113,12 +115,14 @@ func Last(lines []string) *agent.PythonError {
 }
 
 // before is the title of the traceback that is chained to the one at start, -1 for none. An empty line is on both sides of the line between
-// them.
+// them, two by loguru.
 func before(lines []string, start int) int {
-	if start < 2 || !chained.MatchString(lines[start-2]) {
-		return -1
+	for i := start - 2; i >= max(0, start-3) && strings.TrimSpace(Unprefixed(lines[i+1])) == ""; i-- {
+		if chained.MatchString(strings.TrimRight(lines[i], " ")) {
+			return last(lines[:i], isTitle)
+		}
 	}
-	return last(lines[:start-2], isTitle)
+	return -1
 }
 
 // lastPrimary is the title of the last traceback, but of one that did not end the program only if there is no other; -1 for none.
@@ -198,11 +202,14 @@ func read(lines []string) (result *agent.PythonError, rest []string) {
 		prefix = ""
 	}
 	result = &agent.PythonError{}
-	installed := true
+	installed, column := true, columnOf(lines[0])
 	for i, line := range lines {
 		switch {
 		case drawn:
-			line = undrawn(line)
+			whole := false
+			if line, whole = column.undrawn(line); !whole {
+				continue
+			}
 		case prefix == "":
 			line = Unprefixed(line)
 		}
@@ -223,7 +230,7 @@ func read(lines []string) (result *agent.PythonError, rest []string) {
 			}
 			continue
 		}
-		if match := end.FindStringSubmatch(line); match != nil && len(result.Traceback) > 1 {
+		if match := end.FindStringSubmatch(line); match != nil && len(result.Traceback) > 1 && !column.inside {
 			result.Type, result.Message = match[1], match[2]
 			if drawn {
 				result.Message += wrapped(lines[i:], utf8.RuneCountInString(Unprefixed(lines[0])))
@@ -263,13 +270,38 @@ func continued(p *agent.PythonError, lines []string) string {
 	return ""
 }
 
-// undrawn is a line without its rank and without the sides of Rich's box. Lines of source code stay indented.
-func undrawn(line string) string {
-	line, boxed := strings.CutPrefix(Unprefixed(line), "│ ")
-	if boxed {
-		line = strings.TrimRight(strings.TrimSuffix(line, "│"), " ")
+// column is where Rich draws a box, or 0 for IPython.
+type column struct {
+	// indent is what stands left of the box, width what fits into a line of it.
+	indent string
+	width  int
+	// path is the beginning of a path that does not fit. inside is true for a line of the box.
+	path   string
+	inside bool
+}
+
+func columnOf(title string) *column {
+	match := boxed.FindStringSubmatch(Unprefixed(title))
+	if match == nil {
+		return &column{}
 	}
-	return line
+	return &column{indent: match[1], width: utf8.RuneCountInString(match[2]) - sides}
+}
+
+// undrawn is a line without its rank, what stands left of the box, and the box's sides. Lines of source code stay indented. It is not whole
+// if it is the beginning of a path.
+func (c *column) undrawn(line string) (text string, whole bool) {
+	line, c.inside = strings.CutPrefix(strings.TrimPrefix(Unprefixed(line), c.indent), "│ ")
+	if !c.inside {
+		return strings.TrimRight(line, " "), true
+	}
+	line = c.path + strings.TrimRight(strings.TrimSuffix(strings.TrimRight(line, " "), "│"), " ")
+	c.path = ""
+	if strings.HasPrefix(line, "/") && !drawnFrame.MatchString(line) && utf8.RuneCountInString(line)%c.width == 0 {
+		c.path = line
+		return "", false
+	}
+	return line, true
 }
 
 // wrapped is what Rich wrapped of the first line, because the next word would not have fitted into the width.

@@ -79,6 +79,25 @@ train.<locals>.BadBatch: batch 17 is empty
 		{"by Rich, in colour, and chained", "\x1b[31m╭─\x1b[0m\x1b[31m──────── \x1b[0mTraceback \x1b[2m(most recent call last)\x1b[0m\x1b[31m ─────────\x1b[0m\x1b[31m─╮\x1b[0m\n" +
 			"│ data.py:3 in load │\n╰───╯\nKeyError: 'x'\n\nDuring handling of the above exception, another exception occurred:\n\n" +
 			"╭──────── Traceback (most recent call last) ─────────╮\n│ train.py:8 in main │\n╰───╯\nRuntimeError: no data\n", "RuntimeError: no data (train.py:8) first KeyError: 'x'"},
+		{"by Rich's log handler, whose column folds paths", `[11/26/26 02:25:42] ERROR    training failed                         train.py:63
+                             ╭─ Traceback (most recent call last) ─╮            
+                             │ /workspace/repo/train.py:61 in main │            
+                             │                                     │            
+                             │ ❱  61 │   │   main()                │            
+                             │                                     │            
+                             │ ╭──────────── locals ─────────────╮ │            
+                             │ │ data = '/workspace/repo/b.py:7' │ │            
+                             │ ╰─────────────────────────────────╯ │            
+                             │                                     │            
+                             │ /workspace/.mlenv/work/0b9d3c1e-2f7 │            
+                             │ 4-4d0c-9a55-6c1d8e2b7f10/pkg/data.p │            
+                             │ y:41 in                             │            
+                             │ collate                             │            
+                             │                                     │            
+                             │ ❱ 41 │   return batch["input_ids"]  │            
+                             ╰─────────────────────────────────────╯            
+                             KeyError: 'input_ids'                              
+`, "KeyError: 'input_ids' (/workspace/.mlenv/work/0b9d3c1e-2f74-4d0c-9a55-6c1d8e2b7f10/pkg/data.py:41) first "},
 		{"by IPython", "\x1b[0;31m---------------------------------------------------------------------------\x1b[0m\n" +
 			"\x1b[0;31mZeroDivisionError\x1b[0m                         Traceback (most recent call last)\n" + `File /workspace/train.py:7
       5     return 1 / x
@@ -102,6 +121,26 @@ Traceback (most recent call last):
 
 ValueError: bad batch 17
 `, "ValueError: bad batch 17 (train.py:20) first "},
+		{"by loguru, chained", `2026-11-26 02:13:42.989 | ERROR    | __main__:<module>:92 - An error has been caught in function '<module>', process 'MainProcess' (5407), thread 'MainThread' (1):
+Traceback (most recent call last):
+
+  File "/workspace/repo/data.py", line 3, in collate
+    return batch["input_ids"]
+           └ {'labels': 1}
+
+KeyError: 'input_ids'
+
+
+The above exception was the direct cause of the following exception:
+
+
+Traceback (most recent call last):
+
+> File "/workspace/repo/train.py", line 12, in main
+    raise ValueError("bad batch 17") from error
+
+ValueError: bad batch 17
+`, "ValueError: bad batch 17 (/workspace/repo/train.py:12) first KeyError: 'input_ids'"},
 		{"NCCL's last words", `[rank3]: Traceback (most recent call last):
 [rank3]:   File "train.py", line 20, in main
 [rank3]: torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:77, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.26.2

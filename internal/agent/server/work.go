@@ -37,8 +37,8 @@ func (f jobFolder) work() string {
 // user is this node's name among those that share a working directory.
 func (c Config) user() string { return c.Name + "-" + strconv.Itoa(c.Node) }
 
-// enter lays the working directory of a job. Without a tree a job runs in the workspace. The installation of requirements runs in the
-// tree itself: pip may record the folder's path.
+// enter lays the working directory of a job. Without a tree a job runs in the workspace. The installation of requirements starts in the
+// tree itself, which it copies for pip.
 func (js *jobs) enter(id string, spec agent.JobSpec) (f jobFolder, err error) {
 	if spec.Tree == "" {
 		return jobFolder{dir: js.config.Paths.Workspace, shared: true}, nil

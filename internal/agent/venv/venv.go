@@ -36,6 +36,8 @@ const (
 	completeFile = ".complete"
 	// usedFile is as old as the last use.
 	usedFile = ".used"
+	// copied is the repository as pip saw it, if something that was installed is still there.
+	copied = "repository"
 )
 
 // linkOf is the name of the virtual environment of a requirements file, whose digest ends base, for the Python that printed python. It
@@ -79,26 +81,53 @@ func Make(base, requirements string, stdout, stderr io.Writer) error {
 	return publish(link, dir)
 }
 
-// install installs into a new folder.
+// pip is a program of Python: pip without the modules of the folder in which it runs, which may have the names of Python's own.
+const pip = `import runpy, sys
+sys.path[:] = [path for path in sys.path if path]
+sys.argv[0] = "pip"
+runpy.run_module("pip", run_name="__main__", alter_sys=True)`
+
+// install installs into a new folder. pip runs in a copy of the current folder, a pinned tree: it writes next to packages of the
+// repository that it builds, and links to those that are to be edited.
 func install(link, requirements string, python []byte, stdout, stderr io.Writer) (dir string, err error) {
-	if dir, err = os.MkdirTemp(filepath.Dir(link), filepath.Base(link)+".*"); err != nil {
+	folder := filepath.Dir(link)
+	if dir, err = os.MkdirTemp(folder, filepath.Base(link)+".*"); err != nil {
 		return "", err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
 	if err := os.Chmod(dir, 0o2775); err != nil { //nolint:gosec // other user IDs of the group use it
 		return "", err
 	}
-	for _, command := range [][]string{
-		{"python3", "-m", "venv", "--system-site-packages", dir},
-		{"python3", "-c", inheritPackages, dir},
-		{filepath.Join(dir, "bin", "python3"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--requirement", requirements},
+	repository := filepath.Join(dir, copied)
+	if err := copyTree(repository, "."); err != nil {
+		return "", fmt.Errorf("copying the repository for pip: %w", err)
+	}
+	for _, command := range []*exec.Cmd{
+		in(folder, "python3", "-m", "venv", "--system-site-packages", dir),
+		in(folder, "python3", "-c", inheritPackages, dir),
+		in(repository, filepath.Join(dir, "bin", "python3"), "-c", pip, "install",
+			"--disable-pip-version-check", "--no-input", "--progress-bar=off", "--requirement", requirements),
 	} {
-		process := exec.Command(command[0], command[1:]...)
-		process.Stdout, process.Stderr = stdout, stderr
-		if err := process.Run(); err != nil {
-			return "", errors.Join(fmt.Errorf("%s: %w", strings.Join(command, " "), err), os.RemoveAll(dir))
+		command.Stdout, command.Stderr = stdout, stderr
+		if err := command.Run(); err != nil {
+			return "", fmt.Errorf("%s: %w", strings.ReplaceAll(strings.Join(command.Args, " "), "-c "+pip, "-m pip"), err)
 		}
 	}
-	return dir, errors.Join(use(dir), claimfile.Replace(filepath.Join(dir, completeFile), dir, python))
+	needed, err := links(dir, repository)
+	if err == nil && !needed {
+		err = os.RemoveAll(repository)
+	}
+	return dir, errors.Join(err, use(dir), claimfile.Replace(filepath.Join(dir, completeFile), dir, python))
+}
+
+func in(dir, program string, args ...string) *exec.Cmd {
+	command := exec.Command(program, args...)
+	command.Dir = dir
+	return command
 }
 
 // publish gives a complete folder its name, unless another one has it.

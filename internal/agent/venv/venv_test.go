@@ -2,20 +2,23 @@ package venv
 
 import (
 	"errors"
-	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
-// In many images Python is in a virtual environment. The virtual environment for the requirements must include that one's
-// packages.
-func TestVenvHasPackagesOfImage(t *testing.T) {
+// TestMake has the real pip. In many images Python is in a virtual environment: the one for the requirements must include that one's packages.
+// What pip and builds write beside a repository's files does not reach its tree, other jobs of which may be running, and what they install
+// does not need the tree.
+func TestMake(t *testing.T) {
 	dir := t.TempDir()
-	image, made, requirements := filepath.Join(dir, "image"), filepath.Join(dir, "venvs", "made"), filepath.Join(dir, "requirements.txt")
+	image, tree, base := filepath.Join(dir, "image"), filepath.Join(dir, "tree"), filepath.Join(dir, "venvs", "made")
 	python := func(program string, args ...string) string {
 		t.Helper()
 		out, err := exec.Command(program, args...).CombinedOutput()
@@ -26,29 +29,73 @@ func TestVenvHasPackagesOfImage(t *testing.T) {
 	}
 	python("python3", "-m", "venv", "--without-pip", image)
 	packages := python(filepath.Join(image, "bin", "python3"), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
-	for file, content := range map[string]string{filepath.Join(packages, "of_image.py"): "name = 'of the image'\n", requirements: ""} {
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	write(t, packages, map[string]string{"of_image.py": "name = 'of the image'\n"})
+	want := map[string]string{"requirements.txt": "-e .\n./other\n"}
+	for name, content := range packageOfRepository {
+		want[name] = content
+		want["other/"+strings.ReplaceAll(name, "mine", "other")] = strings.ReplaceAll(content, "mine", "other")
 	}
+	write(t, tree, want)
 	t.Setenv("PATH", filepath.Join(image, "bin")+":"+os.Getenv("PATH"))
+	t.Chdir(tree)
 	var stderr strings.Builder
 	for range 2 {
-		if err := Make(made, requirements, io.Discard, &stderr); err != nil {
-			t.Fatalf("%v\n%s", err, stderr.String())
+		if err := Make(base, "requirements.txt", &stderr, &stderr); err != nil {
+			t.Errorf("%v\n%s", err, stderr.String())
 		}
+	}
+	if diff := cmp.Diff(want, read(t, tree)); diff != "" {
+		t.Fatalf("the tree is not as it was (-want +got):\n%s", diff)
+	}
+	// It may be collected, and another tree be synced, while the environment stays.
+	t.Chdir(dir)
+	if err := os.RemoveAll(tree); err != nil {
+		t.Fatal(err)
 	}
 	what, err := exec.Command("python3", "-c", Identify).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err = Find(made, what)
+	made, err := Find(base, what)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := python(filepath.Join(dir, "bin", "python3"), "-c", "import of_image; print(of_image.name)"); got != "of the image" {
+	const program = "import of_image, mine.here, other.here; print(of_image.name, mine.here.name, other.here.name)"
+	if got := python(filepath.Join(made, "bin", "python3"), "-c", program); got != "of the image of the repository of the repository" {
 		t.Errorf("got %q", got)
 	}
+}
+
+func write(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for name, content := range files {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o444)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// read returns the files of a folder, and its folders that builds make.
+func read(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		name, relErr := filepath.Rel(dir, path)
+		if err != nil || relErr != nil || entry.IsDir() {
+			if filepath.Ext(name) == ".egg-info" || filepath.Base(name) == "__pycache__" {
+				files[name] = "a folder"
+			}
+			return errors.Join(err, relErr)
+		}
+		content, err := os.ReadFile(path)
+		files[name] = string(content)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
 }
 
 // stand makes a virtual environment as Make does, last used some time ago.
@@ -161,5 +208,89 @@ func TestPublishKeepsTheFirst(t *testing.T) {
 	third := stand(t, base, "3.12", 0)
 	if found, err := Find(base, []byte("3.12")); err != nil || found != third || !there(first) {
 		t.Errorf("found %s, %v; want %s, and the first one untouched", found, err, third)
+	}
+}
+
+// packageOfRepository is a repository with a package, as its requirements install it with "-e ." or ".". Its build writes into the folder
+// in which it runs, as setuptools does. random.py is a module of the user's that has the name of one of Python's, which pip imports.
+var packageOfRepository = map[string]string{
+	"random.py":        "raise SystemExit('the module of the repository')\n",
+	"src/mine/here.py": "name = 'of the repository'\n",
+	"run.sh":           "true\n",
+	"pyproject.toml":   "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['build']\n",
+	"build/backend.py": `import os, zipfile
+
+def build(folder, files):
+    os.makedirs("mine.egg-info", exist_ok=True)
+    with open("run.sh", "a") as changed:
+        changed.write("built\n")
+    info = "mine-1.dist-info/"
+    files = {
+        info + "METADATA": "Metadata-Version: 2.1\nName: mine\nVersion: 1\n",
+        info + "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n", info + "RECORD": "", **files,
+    }
+    with zipfile.ZipFile(folder + "/mine-1-py3-none-any.whl", "w") as wheel:
+        for name, content in files.items():
+            wheel.writestr(name, content)
+    return "mine-1-py3-none-any.whl"
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    return build(folder, {"mine/here.py": open("src/mine/here.py").read()})
+
+def build_editable(folder, config_settings=None, metadata_directory=None):
+    return build(folder, {"mine.pth": os.path.abspath("src") + "\n"})
+`,
+}
+
+// TestPipWritesNothingIntoTheTree has a stand-in for Python and pip: pip writes where it runs, and names that folder in what it installs.
+func TestPipWritesNothingIntoTheTree(t *testing.T) {
+	for _, tc := range []struct {
+		name, requirements, installs string
+		keeps                        bool
+	}{
+		{"path", "-e .\n", `echo "$PWD/src" > "$packages/mine.pth"`, true},
+		{"finder", "-e .\n", `echo "MAPPING = {'mine': '$PWD/src/mine'}" > "$packages/__editable___mine_1_finder.py"`, true},
+		{"link", "-e .\n", `ln -s "$PWD/src/mine" "$packages/mine"`, true},
+		{"copied", ".\n", `mkdir "$packages/mine" && cp src/mine/here.py "$packages/mine"`, false},
+		{"index", "einops\n", ":", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			tree, base := filepath.Join(dir, "tree"), filepath.Join(dir, "venvs", strings.Repeat("1", 64))
+			program := `#!/bin/sh
+for last; do :; done
+case $*/$# in
+*import*os*/2) echo 3.13 ;;
+-m\ venv\ *) mkdir -p "$last/bin" "$last/lib/python3.13/site-packages" && cp "$0" "$last/bin/python3" ;;
+*pip*install*) packages=$(dirname "$0")/../lib/python3.13/site-packages
+  mkdir mine.egg-info && echo built >> run.sh && cat "$last" > seen && ` + tc.installs + ` ;;
+esac
+`
+			python := filepath.Join(dir, "bin", "python3")
+			if err := errors.Join(os.Mkdir(filepath.Dir(python), 0o755), os.WriteFile(python, []byte(program), 0o755)); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("PATH", filepath.Dir(python)+":"+os.Getenv("PATH"))
+			want := map[string]string{"requirements.txt": tc.requirements, "run.sh": "true\n", "src/mine/here.py": "name = 1\n"}
+			write(t, tree, want)
+			t.Chdir(tree)
+			var output strings.Builder
+			if err := Make(base, "requirements.txt", &output, &output); err != nil {
+				t.Fatalf("%v\n%s", err, output.String())
+			}
+			if diff := cmp.Diff(want, read(t, tree)); diff != "" {
+				t.Errorf("the tree is not as it was (-want +got):\n%s", diff)
+			}
+			made, err := Find(base, []byte("3.13\n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if there(filepath.Join(made, copied)) != tc.keeps {
+				t.Errorf("the copy of the repository is kept: %v, want %v", !tc.keeps, tc.keeps)
+			}
+			if _, err := os.Stat(filepath.Join(made, copied, "src/mine/here.py")); tc.keeps && err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

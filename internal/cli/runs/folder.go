@@ -106,7 +106,7 @@ func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]
 	}
 	var requirements tree.Digest
 	if given := values["requirements"]; len(given) == 1 && given[0] != "" {
-		if requirements, err = syncrepo.RequirementsDigest(copied, given[0]); err != nil {
+		if requirements, err = syncrepo.RequirementsDigest(copied, given[0], f.manifest.Hash()); err != nil {
 			f.remove()
 			return nil, err
 		}

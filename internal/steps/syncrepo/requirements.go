@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/pypi"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -78,9 +79,13 @@ func readRequirements(dir, name string) ([]byte, error) {
 }
 
 // RequirementsDigest identifies a requirements file in the folder dir, with those that it includes, and names their
-// virtual environment. Errors: RequirementsFailed.
-func RequirementsDigest(dir, name string) (tree.Digest, error) {
+// virtual environment. hash is the tree of the folder: an environment with packages of the repository itself is that of one tree, because
+// the next commit has other code behind the same lines. Errors: RequirementsFailed.
+func RequirementsDigest(dir, name string, hash tree.Digest) (tree.Digest, error) {
 	content, err := readRequirements(dir, name)
+	if pypi.Local(string(content)) {
+		content = append(content, "\n# tree "+hash...)
+	}
 	return tree.Digest(fmt.Sprintf("%x", sha256.Sum256(content))), err
 }
 

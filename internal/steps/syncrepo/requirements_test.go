@@ -27,9 +27,9 @@ func fakePython(t *testing.T) (installed string) {
 	script := fmt.Sprintf(`#!/bin/sh
 for last; do :; done
 [ "$#" = 2 ] && [ "$1" = -c ] && cat '%[1]s.version'
-case $2 in
-venv) mkdir -p "$last/bin" && cp "$0" "$last/bin/python3";;
-pip)
+case $2-$3 in
+venv-*) mkdir -p "$last/bin" && cp "$0" "$last/bin/python3";;
+*-install)
   if grep -q no-such-package "$last"; then echo "ERROR: No matching distribution found for no-such-package"; exit 1; fi
   if grep -q private "$last"; then
     echo "WARNING: Retrying after connection broken by 'SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed'))': /simple/private/"
@@ -59,7 +59,7 @@ func installer(t *testing.T, files map[string]string) (sender, requirements, tre
 	if err != nil {
 		t.Fatal(err)
 	}
-	digest, err := RequirementsDigest(dir, "requirements.txt")
+	digest, err := RequirementsDigest(dir, "requirements.txt", hash)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,6 +108,28 @@ func TestRequirementsAreInstalledOnce(t *testing.T) {
 	needs.digest = tree.Digest(strings.Repeat("9", 64))
 	if other, err := s.install(t.Context(), needs, hash); err != nil || other == first {
 		t.Errorf("another file: %s, %v; want a folder of its own", other, err)
+	}
+}
+
+// TestRequirementsOfTheRepositoryItself: the same lines install other code after a commit.
+func TestRequirementsOfTheRepositoryItself(t *testing.T) {
+	fakePython(t)
+	s, needs, hash := installer(t, map[string]string{"requirements.txt": "-e .\n", "pkg.py": "version = 1\n"})
+	first, err := s.install(t.Context(), needs, hash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"requirements.txt": "-e .\n", "pkg.py": "version = 2\n"})
+	if hash, err = sendDir(t.Context(), quiet(), s.nodes, dir); err != nil {
+		t.Fatal(err)
+	}
+	if needs.digest, err = RequirementsDigest(dir, "requirements.txt", hash); err != nil {
+		t.Fatal(err)
+	}
+	second, err := s.install(t.Context(), needs, hash)
+	if err != nil || second == first {
+		t.Errorf("the next commit has %s, %v; want another one than the commit before it", second, err)
 	}
 }
 

@@ -155,7 +155,7 @@ func newRequirements(name string, timeout time.Duration, job cause.Job) requirem
 // deliver sends the tree and activates it.
 func (s sender) deliver(ctx context.Context, dir string, m tree.Manifest, needs requirements) (hash tree.Digest, err error) {
 	if needs.name != "" {
-		if needs.digest, err = RequirementsDigest(dir, needs.name); err != nil {
+		if needs.digest, err = RequirementsDigest(dir, needs.name, m.Hash()); err != nil {
 			return "", err
 		}
 	}

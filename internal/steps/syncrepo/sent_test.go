@@ -46,7 +46,7 @@ func TestAwait(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			digest, err := RequirementsDigest(dir, "requirements.txt")
+			digest, err := RequirementsDigest(dir, "requirements.txt", manifest.Hash())
 			if err != nil {
 				t.Fatal(err)
 			}

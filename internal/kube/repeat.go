@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 var (
@@ -22,6 +24,15 @@ var (
 	// webhookFailed matches a failure before anything was stored.
 	webhookFailed = regexp.MustCompile(`failed (?:calling|to call) webhook `)
 )
+
+// Passes reports whether a request failed for a cause for which the clients repeat what is safe to repeat. Callers of anything else
+// look at what the request has changed first.
+func Passes(err error) bool {
+	if err != nil && apierrors.IsInternalError(err) {
+		return passing.MatchString(err.Error())
+	}
+	return Transient(err)
+}
 
 // isOptional reports whether the path belongs to a server behind the API server without which steps do as well.
 func isOptional(path string) bool {

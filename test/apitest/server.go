@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -37,6 +38,12 @@ type Server struct {
 	http *httptest.Server
 	// Changed is called after a change, with the object's path, and nil for a deleted object. It stands in for controllers.
 	Changed func(path string, object Object)
+	// Admit may change an object before it is stored, or answered to a dry run. It stands in for admission and defaults.
+	Admit func(path string, object Object)
+	// Handle answers requests that the server does not know, such as those for subresources. It reports whether it has answered.
+	Handle func(w http.ResponseWriter, r *http.Request) bool
+	// Groups are the API groups that discovery lists.
+	Groups []string
 
 	mu      sync.Mutex
 	objects map[string]Object // by path
@@ -103,17 +110,22 @@ func (s *Server) Add(object runtime.Object) {
 	if namespace, _ := metadata["namespace"].(string); namespace != "" {
 		at += "/namespaces/" + namespace
 	}
-	at += "/" + strings.ToLower(kinds[0].Kind) + "s/" + fmt.Sprint(metadata["name"])
+	resource, _ := meta.UnsafeGuessKindToResource(kinds[0])
+	s.Put(at+"/"+resource.Resource+"/"+fmt.Sprint(metadata["name"]), made)
+}
+
+// Put stores an object at a path, as a controller does.
+func (s *Server) Put(path string, object Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.store(at, made, "")
+	s.store(path, copied(object), "")
 }
 
 // Get returns the object at a path, nil for none.
 func (s *Server) Get(path string) Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.objects[path]
+	return copied(s.objects[path])
 }
 
 // Paths returns the paths of all objects, sorted.
@@ -227,6 +239,9 @@ func refuse(code int, reason metav1.StatusReason, format string, args ...any) *r
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.Handle != nil && s.Handle(w, r) {
+		return
+	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
@@ -285,6 +300,12 @@ func nameOf(path string) string {
 
 func (s *Server) read(r *http.Request) (Object, int, *refusal) {
 	path := r.URL.Path
+	switch path {
+	case "/api":
+		return Object{"kind": "APIVersions", "versions": []any{"v1"}}, http.StatusOK, nil
+	case "/apis":
+		return s.groups(), http.StatusOK, nil
+	}
 	if !isList(path) {
 		if object := s.objects[path]; object != nil {
 			return copied(object), http.StatusOK, nil
@@ -304,11 +325,21 @@ func (s *Server) read(r *http.Request) (Object, int, *refusal) {
 	return Object{"kind": kind, "apiVersion": versionOf(path), "metadata": Object{"resourceVersion": fmt.Sprint(s.version)}, "items": items}, http.StatusOK, nil
 }
 
+func (s *Server) groups() Object {
+	groups := []any{}
+	for _, name := range s.Groups {
+		version := Object{"groupVersion": name + "/v1", "version": "v1"}
+		groups = append(groups, Object{"name": name, "versions": []any{version}, "preferredVersion": version})
+	}
+	return Object{"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+}
+
 // lists are the kinds of lists by resource. A client decodes no other kind.
 var lists = map[string]string{
-	"configmaps": "ConfigMapList", "events": "EventList", "leases": "LeaseList", "persistentvolumeclaims": "PersistentVolumeClaimList",
-	"pipelineruns": "PipelineRunList", "pods": "PodList", "resourcequotas": "ResourceQuotaList", "secrets": "SecretList",
-	"statefulsets": "StatefulSetList", "taskruns": "TaskRunList",
+	"buildconfigs": "BuildConfigList", "builds": "BuildList", "configmaps": "ConfigMapList", "events": "EventList", "leases": "LeaseList",
+	"limitranges": "LimitRangeList", "nodes": "NodeList", "persistentvolumeclaims": "PersistentVolumeClaimList",
+	"pipelineruns": "PipelineRunList", "pods": "PodList", "resourcequotas": "ResourceQuotaList", "secrets": "SecretList", "statefulsets": "StatefulSetList",
+	"storageclasses": "StorageClassList", "taskruns": "TaskRunList",
 }
 
 // versionOf is the apiVersion of the objects at a path.
@@ -360,6 +391,9 @@ func (s *Server) create(r *http.Request, path string, sent Object) (Object, int,
 	if s.objects[at] != nil {
 		return nil, 0, refuse(http.StatusConflict, metav1.StatusReasonAlreadyExists, "%s already exists", nameOf(at))
 	}
+	if s.Admit != nil {
+		s.Admit(at, sent)
+	}
 	if r.URL.Query().Get("dryRun") == "All" {
 		return sent, http.StatusCreated, nil
 	}
@@ -384,6 +418,9 @@ func (s *Server) change(r *http.Request, path string, sent Object) (Object, int,
 			code = http.StatusCreated
 		}
 		sent = merged(copied(orEmpty(live)), sent)
+	}
+	if s.Admit != nil {
+		s.Admit(path, sent)
 	}
 	if r.URL.Query().Get("dryRun") == "All" {
 		return sent, code, nil

@@ -47,8 +47,12 @@ type builder struct {
 	enough func(context.Context) error
 	// needed fails if no other task of the PipelineRun will use the image.
 	needed func(context.Context) error
-	// holder is the caller's name in messages; caller identifies it among others of the same name.
-	holder, caller string
+	// holder is the caller's name in messages; caller identifies it among others of the same name. former is caller in an earlier
+	// request whose build did not receive the folder, "" for none.
+	holder, caller, former string
+	// failing is when the first such request failed, and patience how long others follow it.
+	failing  time.Time
+	patience time.Duration
 
 	builds   buildclient.BuildV1Interface
 	images   imageclient.ImageV1Interface
@@ -59,7 +63,8 @@ type builder struct {
 	now      func() time.Time
 }
 
-// attempts is how often run builds after another caller has cancelled the build that it followed.
+// attempts is how often run builds after another caller has cancelled the build that it followed, or the connection broke by which it
+// sent the folder.
 const attempts = 3
 
 func (b *builder) run(ctx context.Context) (Image, error) {
@@ -89,6 +94,9 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 		err = b.follow(ctx, build, sending)
 		if errors.Is(err, errCancelledByOther) && attempt < attempts {
 			b.log.Warn(fmt.Sprintf("Following build %s: %v. Starting a build.", build.Name, err), "build", build.Name)
+			continue
+		}
+		if attempt < attempts && b.mayRepeat(ctx, err) {
 			continue
 		}
 		if err != nil {

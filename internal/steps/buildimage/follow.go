@@ -28,6 +28,8 @@ const (
 	cancelTime = 15 * time.Second
 	// logTime is how long the rest of a log may take to arrive after the build's end.
 	logTime = 20 * time.Second
+	// lateTime is how long the server may take to create the Build of a request whose answer was lost.
+	lateTime = 3 * time.Second
 	// answerTime is how long the server may take to answer the sender of a cancelled build, and the kubelet to report how the
 	// pod of a failed one ended.
 	answerTime = 10 * time.Second
@@ -89,7 +91,16 @@ func (b *builder) endError(ctx context.Context, last *buildv1.Build, blocked err
 		}
 		return b.cancelled(ctx, last, blocked, started)
 	}
-	return b.failure(ctx, last, lines)
+	err := b.failure(ctx, last, lines)
+	if started != nil && started.broke() && last.Status.Reason == buildv1.StatusReasonFetchSourceFailed {
+		return notReceivedError{err}
+	}
+	return err
+}
+
+// received reports whether a build is known to have the whole folder.
+func received(build *buildv1.Build) bool {
+	return slices.ContainsFunc(build.Status.Stages, func(stage buildv1.StageInfo) bool { return stage.Name == buildv1.StageFetchInputs })
 }
 
 // cancelled explains who cancelled a build of this step. OpenShift does it if the build does not run within five minutes, or
@@ -103,7 +114,7 @@ func (b *builder) cancelled(ctx context.Context, build *buildv1.Build, blocked e
 	case <-ctx.Done():
 	}
 	switch {
-	case answer == nil || apierrors.IsBadRequest(answer) && !timedOut(answer):
+	case answer == nil || apierrors.IsBadRequest(answer) && !timedOut(answer), received(build):
 		return b.because(explain(end{plan: b.plan, BuildStatus: build.Status, name: build.Name}), build.Name)
 	case timedOut(answer) && blocked != nil:
 		return fmt.Errorf("%w; OpenShift cancelled the build, because it did not run in time: %w", blocked, answer)
@@ -111,8 +122,11 @@ func (b *builder) cancelled(ctx context.Context, build *buildv1.Build, blocked e
 		return fail.Advise(fail.Becausef(fail.PodsNotReady, "waiting for build %s: OpenShift cancelled it, because it did not run in time: %w", build.Name, answer),
 			"oc describe build %s -n %s", build.Name, b.namespace)
 	}
-	return fail.Advise(fail.Becausef(fail.NetworkFailed, "sending the folder to build %s: OpenShift cancelled the build, because the connection broke: %w", build.Name, answer),
-		"start it again; if it happens again after the same time, a load balancer before the API server ends idle connections: see its idle timeout")
+	return notReceivedError{fail.Advise(
+		fail.Becausef(fail.NetworkFailed, "sending the folder to build %s: OpenShift cancelled the build, because the connection broke: %w",
+			build.Name, answer),
+		"start it again; if it happens again after the same time, "+
+			"a load balancer before the API server ends idle connections: see its idle timeout")}
 }
 
 // timedOut reports whether the server gave up waiting for the build to run. It uses different status codes for that.

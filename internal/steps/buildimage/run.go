@@ -245,7 +245,8 @@ func (o *Options) builder(d Deps, clients *kube.Clients, registry *Registry, ask
 		},
 		definition: asked.definition, trustedCA: cmp.Or(file.Network.TrustedCA, cluster.TrustedCA), force: o.Force, podTimeout: podTime, holder: o.holder(), caller: rand.Text(),
 		enough: func(ctx context.Context) error { return o.enough(ctx, clients) }, needed: func(ctx context.Context) error { return o.needed(ctx, clients) },
-		builds: builds.BuildV1(), images: images.ImageV1(), kube: clients.Kube, registry: registry, log: d.Log, out: out, now: time.Now,
+		builds: builds.BuildV1(), images: images.ImageV1(), kube: clients.Kube, registry: registry, log: d.Log, out: out,
+		now: time.Now, patience: kube.Patience,
 	}, nil
 }
 

@@ -3,6 +3,7 @@ package buildimage
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -59,6 +60,16 @@ func (s *sending) over() bool {
 	}
 }
 
+// broke reports whether the folder may not have reached the build, for a cause that passes.
+func (s *sending) broke() bool {
+	select {
+	case <-s.ended:
+		return kube.Passes(s.err)
+	default:
+		return false
+	}
+}
+
 // joinOrStart returns a build of our inputs. started is nil if another caller has started the build.
 func (b *builder) joinOrStart(ctx context.Context) (build *buildv1.Build, started *sending, err error) {
 	if err := b.apply(ctx); err != nil {
@@ -93,7 +104,7 @@ func (b *builder) joinOrStart(ctx context.Context) (build *buildv1.Build, starte
 				build.Name, build.CreationTimestamp.UTC().Format("15:04:05 MST")), "build", build.Name, "created", build.CreationTimestamp.UTC())
 			return build, nil, nil
 		}
-		if other := readClaim(config); !b.force && b.inputs.buildsTheSame(other.made) && other.Caller != b.caller {
+		if other := readClaim(config); !b.force && b.inputs.buildsTheSame(other.made) && other.Caller != b.caller && other.Caller != b.former {
 			// The clocks of two machines differ: the claim may be from the future.
 			if age := b.now().Sub(other.At).Abs(); age < claimTime {
 				build, err := b.awaitClaimed(ctx, other, claimTime-age)
@@ -115,11 +126,33 @@ func (b *builder) joinOrStart(ctx context.Context) (build *buildv1.Build, starte
 			return nil, nil, kube.Problem(fmt.Errorf("claiming the build of buildconfig %s/%s: %w", b.namespace, name, err))
 		}
 		build, started, err := b.start(ctx)
-		if errors.Is(err, errChanged) {
+		if errors.Is(err, errChanged) || b.mayRepeat(ctx, err) {
 			continue
 		}
 		return build, started, err
 	}
+}
+
+// notReceivedError is the error if no build has received the whole folder, for a cause that passes.
+type notReceivedError struct{ error }
+
+func (e notReceivedError) Unwrap() error { return e.error }
+
+// mayRepeat reports whether to start a build after one that has not received the folder. The next one is started under another name of
+// the caller: the API server may still carry an earlier request out, and then cancels its Build, because the folder does not arrive.
+func (b *builder) mayRepeat(ctx context.Context, err error) bool {
+	if ctx.Err() != nil || !errors.As(err, &notReceivedError{}) {
+		return false
+	}
+	if b.failing.IsZero() {
+		b.failing = b.now()
+	}
+	if b.now().Sub(b.failing) > b.patience {
+		return false
+	}
+	b.former, b.caller = b.caller, rand.Text()
+	b.log.Warn(fmt.Sprintf("Sending the folder again: %v", err), "error", err)
+	return true
 }
 
 func buildsOf(config string) metav1.ListOptions {
@@ -129,7 +162,8 @@ func buildsOf(config string) metav1.ListOptions {
 // running returns the build of our inputs that has not ended, nil for none.
 func (b *builder) running(builds []buildv1.Build) *buildv1.Build {
 	for i := range builds {
-		if b.inputs.buildsTheSame(madeFor(builds[i].Spec.Output)) && !ended(&builds[i]) && !builds[i].Status.Cancelled {
+		without := b.former != "" && callerOf(&builds[i]) == b.former // it lacks the folder
+		if b.inputs.buildsTheSame(madeFor(builds[i].Spec.Output)) && !ended(&builds[i]) && !builds[i].Status.Cancelled && !without {
 			return &builds[i]
 		}
 	}
@@ -257,19 +291,28 @@ func (b *builder) start(ctx context.Context) (*buildv1.Build, *sending, error) {
 		})
 	}
 	err := find(starting, true)
-	if build == nil && ctx.Err() == nil && starting.Err() != nil && !errors.Is(context.Cause(starting), errChanged) {
-		// The server may answer before the watch shows a build that failed at once; the Build explains more than the answer.
-		looking, stop := context.WithTimeout(ctx, answerTime)
+	cause := context.Cause(starting)
+	passes := cause != nil && kube.Passes(cause)
+	if build == nil && ctx.Err() == nil && cause != nil && !errors.Is(cause, errChanged) {
+		// The server may answer before the watch shows a build that failed at once; the Build explains more than the answer. Without an
+		// answer the request may be carried out a little later.
+		limit := answerTime
+		if passes {
+			limit = lateTime
+		}
+		looking, stop := context.WithTimeout(ctx, limit)
 		defer stop()
-		_ = find(looking, false)
+		_ = find(looking, passes)
 	}
 	switch {
 	case build != nil:
 		return build, started, nil
-	case errors.Is(context.Cause(starting), errChanged):
+	case errors.Is(cause, errChanged):
 		return nil, nil, errChanged
-	case ctx.Err() == nil && starting.Err() != nil:
-		return nil, nil, b.notStarted(context.Cause(starting))
+	case ctx.Err() == nil && passes:
+		return nil, nil, notReceivedError{b.notStarted(cause)}
+	case ctx.Err() == nil && cause != nil:
+		return nil, nil, b.notStarted(cause)
 	}
 	return nil, nil, err
 }
@@ -286,7 +329,8 @@ func (b *builder) notStarted(cause error) error {
 	return kube.Problem(err)
 }
 
-// send makes a request for which client-go has no method. It ends when the build's pod has received the folder.
+// send makes a request for which client-go has no method. It ends when the build's pod has received the folder. The client does not
+// repeat it after a lost answer, because each request starts a build: start looks for the Build first.
 func (b *builder) send(ctx context.Context, config string, folder []byte) (*buildv1.Build, error) {
 	build := &buildv1.Build{}
 	err := b.builds.RESTClient().Post().Namespace(b.namespace).Resource("buildconfigs").Name(config).SubResource("instantiatebinary").

@@ -33,6 +33,12 @@ func TestMain(m *testing.M) { agenttest.Main(m) }
 // ordinal.
 func newCheck(t *testing.T, count int, script string) (*Check, []*agenttest.Node, *strings.Builder) {
 	t.Helper()
+	return start(t, count, append(os.Environ(), "PATH="+benchmark(t, script)+":"+os.Getenv("PATH")))
+}
+
+// benchmark returns a folder with the python3 that runs the script.
+func benchmark(t *testing.T, script string) string {
+	t.Helper()
 	bin := t.TempDir()
 	program := `#!/bin/sh
 for input; do :; done
@@ -45,7 +51,7 @@ say '"event": "ready"'
 	if err := os.WriteFile(filepath.Join(bin, "python3"), []byte(program), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return start(t, count, append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH")))
+	return bin
 }
 
 // A check divides its time: agents get a quarter to answer, the ranks two thirds to measure, and they may be silent for half of

@@ -89,7 +89,7 @@ func (m Memory) Verdict(seen Seen) Standing {
 func (s *Standing) over(of *run.Run, first *run.TaskRun) {
 	s.Verdict = Failed
 	switch {
-	case first != nil:
+	case first != nil && (first.Status == run.Failed || of == nil || !of.Cancelled):
 		s.Reason = cmp.Or(first.Reason, fail.Internal)
 		if first.Status == run.Running {
 			s.Message = cmp.Or(first.Message, fmt.Sprintf("task %s has not ended", first.Task))

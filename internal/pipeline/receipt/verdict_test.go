@@ -77,6 +77,7 @@ func TestVerdict(t *testing.T) {
 		{"teardown: a task has another name than its step", parts{failed("train", fail.Hang, 2)}, nil, Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("learn", run.Failed, fail.Internal, 3)}}, "Failed,Hang,train said,train,train,-"},
 		{"teardown: the first of two", parts{failed("sync-repo", fail.DiskFull, 9), failed("preflight", fail.QuotaExceeded, 8)}, nil, Seen{Run: inProgress, Over: true}, "Failed,QuotaExceeded,preflight said,preflight,-,-"},
 		{"teardown: a task has not ended", nil, nil, Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Running, "", 0)}}, "Failed,Internal,task train has not ended,train,-,train"},
+		{"teardown: cancelled outright, in a step that noted no end", parts{running("train")}, nil, Seen{Run: &run.Run{Done: true, Cancelled: true}, Over: true}, "Failed,Cancelled,the run was cancelled,train,-,train"},
 		{"teardown: cancelled between tasks", nil, nil, Seen{Run: &run.Run{Cancelled: true}, Over: true}, "Failed,Cancelled,the run was cancelled,-,-,-"},
 		{"teardown: a task was skipped", nil, nil, Seen{Run: &run.Run{Skipped: []run.SkippedTask{{Task: "train", Reason: "PipelineRunTimeout"}}}, Over: true}, "Failed,TrainingTimeout,task train did not run: PipelineRunTimeout,-,-,-"},
 		{"teardown again: a final failure stays", nil, written(Failed, fail.NodeLost), Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Succeeded, "", 1)}}, "Failed,NodeLost,the receipt says,-,?,-"},

@@ -45,11 +45,39 @@ func (r *entry) recall(m receipt.Memory) {
 	if r.run != nil || r.receipt != nil {
 		return
 	}
-	left := m.End(fail.Cancelled, receipt.Deleted+"; the reaper writes its receipt within two minutes", time.Time{})
-	if r.hidden {
-		left.Reason, left.Message = "", ""
-	}
+	left := r.known()
 	left.Verdict, r.receipt, r.open = "", &left, true
+}
+
+// standing is how the run stands, by its receipt and what the user may read of Tekton's objects.
+func (r entry) standing() receipt.Standing {
+	seen := receipt.Seen{Tasks: r.tasks}
+	switch {
+	case r.run != nil:
+		seen.Run = run.Of(r.run)
+	case !r.hidden:
+		seen.End = &receipt.End{Reason: fail.Cancelled, Message: receipt.Deleted + "; the reaper writes its receipt within two minutes"}
+	}
+	return r.noted().Verdict(seen)
+}
+
+// noted is what the run's ConfigMap holds, zero for nothing.
+func (r entry) noted() receipt.Memory {
+	switch {
+	case r.memory != nil:
+		return *r.memory
+	case r.receipt != nil:
+		return receipt.Memory{Receipt: r.receipt}
+	}
+	return receipt.Memory{}
+}
+
+// known is the receipt, or as much of it as the steps have noted.
+func (r entry) known() receipt.Receipt {
+	if r.receipt != nil {
+		return *r.receipt
+	}
+	return r.noted().Account(r.standing(), time.Time{})
 }
 
 // onRun is the RunE of a command about the run that its first argument names, or else the newest one. do gets the other
@@ -86,7 +114,7 @@ func find(ctx context.Context, clients *kube.Clients, name string) (entry, error
 	switch {
 	case err == nil:
 		r.run = found
-		if r.tasks, err = run.TaskRuns(ctx, clients.Tekton, clients.Namespace, name, found.UID); err != nil {
+		if err = r.readTasks(ctx, clients); err != nil {
 			return r, err
 		}
 	case apierrors.IsForbidden(err):
@@ -111,6 +139,15 @@ func find(ctx context.Context, clients *kube.Clients, name string) (entry, error
 		return r, missing(ctx, clients, "mlenv runs -n "+clients.Namespace, "looking for run %s/%s: found neither a PipelineRun nor a receipt of that name", clients.Namespace, name)
 	}
 	return r, nil
+}
+
+// readTasks reads the tasks as Tekton shows them, unless the user may not.
+func (r *entry) readTasks(ctx context.Context, clients *kube.Clients) (err error) {
+	r.tasks, err = run.TaskRuns(ctx, clients.Tekton, r.run.Namespace, r.name, r.run.UID)
+	if fail.ReasonOf(err) == fail.PermissionDenied {
+		return nil
+	}
+	return err
 }
 
 // missing is the error of a run that does not exist, perhaps because its namespace does not.
@@ -166,14 +203,7 @@ func (r entry) checkpoints() string {
 // unless given names another one.
 func (r entry) resume(values, given map[string][]string) {
 	if given["revision"] == nil && given["repo-url"] == nil {
-		commit := ""
-		for _, task := range r.tasks {
-			commit = cmp.Or(commit, task.Results["commit"])
-		}
-		if commit == "" && r.receipt != nil {
-			commit = r.receipt.Commit
-		}
-		if commit != "" {
+		if commit := r.known().Commit; commit != "" {
 			values["revision"] = []string{commit}
 		}
 	}

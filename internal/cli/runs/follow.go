@@ -225,7 +225,7 @@ func (f *follower) watchFailure(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case held && !printed:
-			if why, err := reaper.Abandoned(ctx, f.clients, found); err == nil && why != "" && lease.FailureOf(found) != nil {
+			if why, err := reaper.Stalled(ctx, f.clients, found); err == nil && why != "" {
 				f.display.print("== %s; if Tekton starts none, the reaper releases the environment in about a minute", why)
 				printed = true
 			}

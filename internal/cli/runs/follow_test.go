@@ -28,6 +28,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -236,7 +238,9 @@ func TestWaitingForTekton(t *testing.T) {
 			defer close(done)
 			f.watchFailure(t.Context())
 		}()
-		if err := leases.Conclude(t.Context(), "ml-dev-env", "uid-1", lease.Failure{Task: "train", Reason: fail.NodeLost, Ended: time.Now()}); err != nil {
+		begun := receipt.Start{Run: "mine", Namespace: "ns", RunUID: "uid-1", Environment: "ml-dev-env"}
+		lost := receipt.Part{Task: "train", Status: run.Failed, Final: true, Reason: fail.NodeLost, Ended: time.Now()}
+		if err := receipt.Note(t.Context(), f.clients.Kube, begun, lost); err != nil {
 			t.Fatal(err)
 		}
 		// Tekton is slow to retry the task: the pod of the retry pulls its image.

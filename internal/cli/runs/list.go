@@ -20,7 +20,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -118,9 +117,9 @@ func summaries(ctx context.Context, clients *kube.Clients, limit int) ([]summary
 	}
 	found := make([]summary, 0, len(all))
 	for _, r := range all {
-		// The receipt of an ended run has the same facts as its tasks.
-		if r.run != nil && r.receipt == nil {
-			if r.tasks, err = run.TaskRuns(ctx, clients.Tekton, r.run.Namespace, r.name, r.run.UID); err != nil {
+		// The steps note what they do. Only Tekton knows the tasks whose steps have not started.
+		if r.run != nil && r.receipt == nil && len(r.standing().Running) == 0 {
+			if err := r.readTasks(ctx, clients); err != nil {
 				return nil, err
 			}
 		}

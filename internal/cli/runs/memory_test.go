@@ -109,6 +109,84 @@ func TestRunsWithoutAReceipt(t *testing.T) {
 	}
 }
 
+// A colleague who may get and list ConfigMaps, and nothing else, sees how far a run is, and how it ended.
+func TestConfigMapsAloneSuffice(t *testing.T) {
+	clients := noted(t, pipelineRun(func(*v1.PipelineRun) {}))
+	refused := map[string]bool{}
+	refuse := func(action clienttesting.Action) (bool, runtime.Object, error) {
+		resource, verb := action.GetResource().Resource, action.GetVerb()
+		if resource == "configmaps" && (verb == "get" || verb == "list") {
+			return false, nil, nil
+		}
+		refused[verb+" "+resource] = true
+		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", errors.New("no"))
+	}
+	allowed := kubefake.NewClientset()
+	begun := receipt.Start{Run: "train-1", Namespace: "ns", RunUID: "uid-1", Environment: "env", Started: time.Now().Add(-time.Hour)}
+	loss := 2.5
+	parts := []receipt.Part{
+		{Task: "provision", Status: run.Succeeded, Started: time.Now(), Ended: time.Now(), Image: "registry.test/train@sha256:1", Mode: "tcp", ModeReason: "no RDMA", Caches: "no locks", Nodes: 2},
+		{Task: "sync-repo", Status: run.Succeeded, Started: time.Now(), Ended: time.Now(), Commit: "abc"},
+		{Task: "train", Status: run.Running, Started: time.Now(), Attempt: 2, Training: &receipt.Training{Nodes: 2, RanksPerNode: 2}},
+	}
+	err := errors.Join(receipt.NoteProgress(t.Context(), allowed, begun, receipt.Progress{At: time.Now(), Step: 190, Steps: 1000, Loss: &loss, TokensPerSecond: 1200, SecondsLeft: 90}))
+	for _, part := range parts {
+		err = errors.Join(err, receipt.Note(t.Context(), allowed, begun, part))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients.Kube = allowed
+	shows := func(when string, state string, phases string, want ...string) {
+		t.Helper()
+		r, err := find(t.Context(), clients, "train-1")
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		var out bytes.Buffer
+		s := r.status(t.Context(), clients)
+		if err := s.print(&out, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range want {
+			if !strings.Contains(out.String(), text) {
+				t.Errorf("%s: mlenv status prints\n%s\nwant %q", when, &out, text)
+			}
+		}
+		all, err := summaries(t.Context(), clients, 0)
+		if err != nil || len(all) != 1 || all[0].State != state || strings.Join(all[0].Phases, ",") != phases || all[0].Nodes != 2 {
+			t.Errorf("%s: mlenv runs lists %+v, %v; want %s in phase %s", when, all, err, state, phases)
+		}
+	}
+	// What writes may not be refused; from here on the colleague reads.
+	allowed.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if verb := action.GetVerb(); verb == "patch" || verb == "create" {
+			return false, nil, nil
+		}
+		return refuse(action)
+	})
+	clients.Tekton.(*tektonfake.Clientset).PrependReactor("*", "*", refuse)
+	shows("in progress", running, "train", "commit", "abc", "registry.test/train@sha256:1", "tcp", "no RDMA", "no locks",
+		"step 190 of 1000, loss 2.5, 1200 tokens/s, about 1m30s left", "provision", "attempt")
+	failed := parts[2]
+	failed.Status, failed.Reason, failed.Message, failed.Final, failed.Ended = run.Failed, fail.RankFailed, "rank 3 on node 1 exited with 1", true, time.Now()
+	if err := receipt.Note(t.Context(), allowed, begun, failed); err != nil {
+		t.Fatal(err)
+	}
+	shows("failed, while teardown releases", running, "", "rank 3 on node 1 exited with 1", "RankFailed")
+	m, err := receipt.Recall(t.Context(), allowed, "ns", "train-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := receipt.Write(t.Context(), allowed, m.Account(m.Verdict(receipt.Seen{Over: true}), time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	shows("at the end", string(receipt.Failed), "train", "RankFailed", "rank 3 on node 1 exited with 1", "abc")
+	if !refused["get pipelineruns"] || !refused["list pipelineruns"] {
+		t.Errorf("refused %v, want that PipelineRuns were", refused)
+	}
+}
+
 // The receipt of a large training leaves out healthy ranks, which have logs too.
 func TestLogsOfHealthyRanks(t *testing.T) {
 	r := entry{name: "train-1", receipt: &receipt.Receipt{

@@ -25,7 +25,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -237,12 +236,12 @@ func TestNoRuns(t *testing.T) {
 }
 
 func TestNodesBeforeTheReceipt(t *testing.T) {
-	of := func(nodes string, tasks ...run.TaskRun) int {
+	of := func(nodes string, parts ...receipt.Part) int {
 		found := &v1.PipelineRun{Spec: v1.PipelineRunSpec{Params: v1.Params{{Name: "nodes", Value: *v1.NewStructuredValues(nodes)}}}}
-		return entry{run: found, tasks: tasks}.nodes()
+		return entry{run: found, memory: &receipt.Memory{Parts: parts}}.nodes()
 	}
-	provisioned := run.TaskRun{Task: "provision", Results: map[string]string{"nodes": "4"}}
-	if requested, byDefault, unknown := of("2"), of("0", run.TaskRun{Task: "preflight"}, provisioned), of("0"); requested != 2 || byDefault != 4 || unknown != 0 {
+	provisioned := receipt.Part{Task: "provision", Nodes: 4}
+	if requested, byDefault, unknown := of("2"), of("0", receipt.Part{Task: "preflight"}, provisioned), of("0"); requested != 2 || byDefault != 4 || unknown != 0 {
 		t.Errorf("got %d, %d and %d nodes; want the requested 2, the cluster file's 4 as soon as provision knows it, and 0 before", requested, byDefault, unknown)
 	}
 }

@@ -168,27 +168,20 @@ Exit code 0: shown, whatever the state; 1: it cannot be read; 2: wrong usage, or
 
 func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 	s := status{summary: r.summary(clients.Namespace)}
-	for _, task := range r.tasks {
-		s.Tasks = append(s.Tasks, receipt.Phase{Name: task.Task, Status: string(task.Status), Reason: string(task.Reason), Started: task.Started, Ended: task.Ended, Retries: task.Retries})
-		s.Commit = cmp.Or(s.Commit, task.Results["commit"])
-		s.Image = cmp.Or(s.Image, task.Results["image-digest"])
-		s.Mode, s.ModeReason = cmp.Or(task.Results["mode"], s.Mode), cmp.Or(task.Results["why"], s.ModeReason)
-		s.Caches = cmp.Or(s.Caches, task.Results["caches"])
-		if task.Task == trainTask && task.Status == run.Running && !task.Started.IsZero() {
-			s.ask(ctx, clients, r)
-		}
-		if task.Status == run.Failed && s.State != cancelled {
-			s.Message = cmp.Or(s.Message, task.Message)
-		}
+	known := r.known()
+	s.Commit, s.Image, s.Mode, s.ModeReason, s.Caches = known.Commit, known.Image, known.Mode, known.ModeReason, known.Caches
+	s.Tasks = r.phases()
+	if slices.ContainsFunc(r.tasks, func(t run.TaskRun) bool { return t.Task == trainTask && t.Status == run.Running && !t.Started.IsZero() }) {
+		s.ask(ctx, clients, r)
 	}
-	if left := r.receipt; left != nil {
-		s.Message, s.Commit, s.Image, s.Mode = cmp.Or(left.Message, s.Message), cmp.Or(left.Commit, s.Commit), cmp.Or(left.Image, s.Image), cmp.Or(left.Mode, s.Mode)
-		s.ModeReason, s.Caches = cmp.Or(left.ModeReason, s.ModeReason), cmp.Or(left.Caches, s.Caches)
-		s.Metrics = left.Metrics
-		s.Attempt = len(left.Attempts)
-		if len(r.tasks) == 0 {
-			s.Tasks = left.Phases
-		}
+	if r.receipt != nil || s.State != cancelled { // of a cancelled run without a receipt Tekton only says that it was cancelled
+		s.Message = r.standing().Message
+	}
+	if r.receipt != nil {
+		s.Metrics, s.Attempt = r.receipt.Metrics, len(r.receipt.Attempts)
+	}
+	if (r.receipt == nil || r.open) && s.Attempt == 0 {
+		s.Attempt = r.attempt()
 	}
 	s.MaxAttempts = r.maxAttempts()
 	s.Waits = r.waits(ctx, clients)
@@ -196,6 +189,20 @@ func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 		s.Noted = r.memory.Progress
 	}
 	return s
+}
+
+// phases are the tasks that Tekton lists, each as its step noted its end, or else what the receipt or the steps have of them.
+func (r entry) phases() []receipt.Phase {
+	if len(r.tasks) == 0 {
+		return r.known().Phases
+	}
+	var phases []receipt.Phase
+	for _, task := range r.noted().Tasks(r.tasks) {
+		phases = append(phases, receipt.Phase{
+			Name: task.Task, Status: string(task.Status), Reason: string(task.Reason), Started: task.Started, Ended: task.Ended, Retries: task.Retries,
+		})
+	}
+	return phases
 }
 
 // waits asks what the running tasks wait for. A training shows its progress in another way. It reports only what it may read.

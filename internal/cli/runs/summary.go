@@ -1,14 +1,10 @@
 package runs
 
 import (
-	"cmp"
 	"strconv"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
 // States of a run in addition to the verdicts of receipts.
@@ -46,26 +42,17 @@ func (r entry) started() time.Time {
 }
 
 func (r entry) state() string {
+	v := r.standing()
+	stopped := r.run != nil && (r.run.IsCancelled() || r.run.IsGracefullyCancelled())
 	switch {
-	case r.hidden && r.open:
-		return running
-	case r.open:
+	case r.open && !r.hidden, v.Verdict == "" && stopped:
 		return cancelling
-	case r.run == nil:
-		return string(r.receipt.Verdict)
-	}
-	stopped := r.run.IsCancelled() || r.run.IsGracefullyCancelled()
-	switch {
-	case !r.run.IsDone() && stopped:
-		return cancelling
-	case !r.run.IsDone():
+	case v.Verdict == "":
 		return running
-	case r.run.IsSuccessful():
-		return string(receipt.Succeeded)
-	case stopped:
+	case stopped && v.Verdict != receipt.Succeeded:
 		return cancelled
 	}
-	return string(receipt.Failed)
+	return string(v.Verdict)
 }
 
 func (r entry) summary(namespace string) summary {
@@ -76,35 +63,14 @@ func (r entry) summary(namespace string) summary {
 		s.Ended = r.run.Status.CompletionTime.Time
 	}
 	s.Nodes = r.nodes()
-	for _, task := range r.tasks {
-		if task.Status == run.Running {
-			s.Phases = append(s.Phases, task.Task)
-		}
-	}
-	if r.open {
-		for _, phase := range r.receipt.Phases {
-			if phase.Status == string(run.Running) {
-				s.Phases = append(s.Phases, phase.Name)
-			}
-		}
-	}
-	if s.State != string(receipt.Failed) && s.State != cancelled {
-		return s
-	}
-	if first := run.FirstFailed(r.tasks); first != nil && first.Status == run.Failed {
-		s.Phases, s.Reason = []string{first.Task}, string(first.Reason)
-	}
-	if r.receipt == nil {
-		if condition := r.run.Status.GetCondition("Succeeded"); condition != nil {
-			s.Reason = cmp.Or(s.Reason, string(kube.ReasonFor(condition.Reason)), string(fail.Internal))
-		}
-		return s
-	}
-	s.Reason = cmp.Or(r.receipt.Reason, s.Reason)
-	var first time.Time
-	for _, phase := range r.receipt.Phases {
-		if phase.Status == string(run.Failed) && (first.IsZero() || phase.Ended.Before(first)) {
-			s.Phases, first = []string{phase.Name}, phase.Ended
+	v := r.standing()
+	switch s.State {
+	case running, cancelling:
+		s.Phases = v.Running
+	case string(receipt.Failed), cancelled:
+		s.Reason = string(v.Reason)
+		if v.Task != "" {
+			s.Phases = []string{v.Task}
 		}
 	}
 	return s
@@ -112,21 +78,20 @@ func (r entry) summary(namespace string) summary {
 
 // nodes is the number of nodes in the receipt, or else that of provision, or else the requested one.
 func (r entry) nodes() int {
-	if r.receipt != nil && len(r.receipt.Nodes) > 0 {
-		return len(r.receipt.Nodes)
+	known := r.known()
+	if len(known.Nodes) > 0 {
+		return len(known.Nodes)
+	}
+	if part := r.noted().PartOf("provision"); part != nil && part.Nodes > 0 {
+		return part.Nodes // 0 requests the number of the cluster file
+	}
+	if t := known.Training; t != nil {
+		return t.Nodes
 	}
 	if r.run == nil {
-		if t := r.receipt.Training; t != nil {
-			return t.Nodes
-		}
 		return 0
 	}
 	n, _ := strconv.Atoi(r.param("nodes"))
-	for _, task := range r.tasks {
-		if started, err := strconv.Atoi(task.Results["nodes"]); err == nil {
-			n = started // 0 requests the number of the cluster file
-		}
-	}
 	return n
 }
 

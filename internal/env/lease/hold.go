@@ -70,15 +70,13 @@ func (h *Hold) Lost(ctx context.Context) error {
 	})
 }
 
-// Renew makes the Lease last for its duration from now, and removes a Failure, because a step works again. The error is
-// EnvironmentMissing if the Lease is lost.
+// Renew makes the Lease last for its duration from now. The error is EnvironmentMissing if the Lease is lost.
 func (h *Hold) Renew(ctx context.Context) error {
 	return h.client.change(ctx, "renewing", h.name, h.holder, func(lease *coordinationv1.Lease) error {
 		if lease.UID != h.uid {
 			return fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: its lease was recreated for %s", lease.Namespace, lease.Name, HolderOf(lease))
 		}
 		lease.Spec.RenewTime = new(metav1.NewMicroTime(h.client.Now()))
-		delete(lease.Annotations, failureAnnotation)
 		return nil
 	})
 }

@@ -595,36 +595,3 @@ func TestKeepRenewed(t *testing.T) {
 		}
 	})
 }
-
-// A failure stays until a step renews the Lease again, and only the holder's run writes one.
-func TestConclude(t *testing.T) {
-	client, kube, _ := clientOf([]runtime.Object{leaseOf(ours(), 0)})
-	away := true
-	kube.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
-		defer func() { away = false }()
-		return away, nil, apierrors.NewServiceUnavailable("starting")
-	})
-	want := Failure{Task: "train", Reason: fail.NodeLost, Message: "node 1 is gone", Metrics: `{"step":7}`, Started: time.Unix(1, 0).UTC(), Ended: time.Unix(2, 0).UTC()}
-	failure := func() *Failure {
-		t.Helper()
-		lease, err := client.Find(t.Context(), "env")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return FailureOf(lease)
-	}
-	if err := client.Conclude(t.Context(), "env", "uid-2", want); fail.ReasonOf(err) != fail.EnvironmentMissing || failure() != nil {
-		t.Errorf("another run: got %v and %+v, want EnvironmentMissing and no failure", err, failure())
-	}
-	synctest.Test(t, func(t *testing.T) {
-		if err := client.Conclude(t.Context(), "env", "uid-1", want); err != nil {
-			t.Error(err)
-		}
-	})
-	if diff := cmp.Diff(&want, failure()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if err := client.hold(leaseOf(ours(), 0)).Renew(t.Context()); err != nil || failure() != nil {
-		t.Errorf("after a renewal: %v, and the failure is %+v; want none", err, failure())
-	}
-}

@@ -128,7 +128,6 @@ func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lea
 	now := metav1.NewMicroTime(c.Now())
 	lease = lease.DeepCopy()
 	lease.Name, lease.Namespace = r.Name, c.Namespace
-	delete(lease.Annotations, failureAnnotation)
 	for key, value := range objects.Labels(r.Name) {
 		metav1.SetMetaDataLabel(&lease.ObjectMeta, key, value)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
 func at(minute int) *metav1.Time {
@@ -246,6 +247,8 @@ func TestOutcomeOf(t *testing.T) {
 		{"as a task says", finished(corev1.ConditionFalse, "Failed"),
 			[]runtime.Object{ended(taskRun("train", nil), corev1.ConditionFalse, "Failed", "exit code 2")}, nil,
 			ending{receipt.Failed, fail.Internal, "train: exit code 2", false}},
+		{"as its step noted", finished(corev1.ConditionFalse, "Failed"), []runtime.Object{ended(taskRun("noted", nil), corev1.ConditionFalse, "Failed", "exit code 2")}, nil,
+			ending{receipt.Failed, fail.Hang, "noted: rank 3 waits", false}},
 		{"timed out", finished(corev1.ConditionFalse, "PipelineRunTimeout"), nil, nil,
 			ending{receipt.Failed, fail.TrainingTimeout, "PipelineRunTimeout: what Tekton says", false}},
 		{"cancelled", cancelled, nil, nil, ending{receipt.Failed, fail.Cancelled, "Cancelled: what Tekton says", true}},
@@ -255,6 +258,13 @@ func TestOutcomeOf(t *testing.T) {
 			clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: fake.NewSimpleClientset(tc.tasks...), Namespace: "ns"}
 			if tc.receipt != nil {
 				if err := receipt.Write(t.Context(), clients.Kube, *tc.receipt); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tc.name == "as its step noted" {
+				begun := receipt.Start{Run: "mine", Namespace: "ns", RunUID: "uid-1", Environment: "e"}
+				part := receipt.Part{Task: "noted", Status: run.Failed, Reason: fail.Hang, Message: "rank 3 waits"}
+				if err := receipt.Note(t.Context(), clients.Kube, begun, part); err != nil {
 					t.Fatal(err)
 				}
 			}

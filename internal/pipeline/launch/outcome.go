@@ -1,8 +1,8 @@
 package launch
 
 import (
-	"cmp"
 	"context"
+	"slices"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,40 +29,35 @@ type Outcome struct {
 	failed string
 }
 
-// OutcomeOf returns how a run has ended. Errors: PermissionDenied.
+// OutcomeOf returns how a run has ended: as its receipt says, or else as Tekton does. Errors: PermissionDenied.
 func OutcomeOf(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) (Outcome, error) {
-	o := Outcome{Run: of, Verdict: receipt.Failed, Cancelled: of.IsCancelled() || of.IsGracefullyCancelled() || !of.IsDone()}
-	left, err := receipt.Read(ctx, clients.Kube, of.Namespace, of.Name)
+	o := Outcome{Run: of, Cancelled: of.IsCancelled() || of.IsGracefullyCancelled() || !of.IsDone()}
+	m, err := receipt.Recall(ctx, clients.Kube, of.Namespace, of.Name)
 	switch {
-	case err == nil && left.RunUID == string(of.UID):
-		o.Receipt = &left
+	case err == nil && m.RunUID == string(of.UID):
+		o.Receipt = m.Receipt
 	case err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) && fail.ReasonOf(err) != fail.InvalidInput:
 		return o, kube.Problem(err)
+	default:
+		m = receipt.Memory{}
 	}
-	switch {
-	case of.IsSuccessful():
-		o.Verdict = receipt.Succeeded
-		return o, nil
-	case o.Receipt != nil && o.Receipt.Verdict == receipt.Failed:
-		o.Reason, o.Message = fail.Reason(o.Receipt.Reason), o.Receipt.Message
-		return o, nil
-	case !of.IsDone():
-		o.Reason, o.Message = fail.Cancelled, "the run was deleted"
-		return o, nil
+	seen := receipt.Seen{Run: run.Of(of)}
+	if !of.IsDone() {
+		seen.End = &receipt.End{Reason: fail.Cancelled, Message: receipt.Deleted}
 	}
-	tasks, err := run.TaskRuns(ctx, clients.Tekton, of.Namespace, of.Name, of.UID)
-	if err != nil {
-		return o, err
+	v := m.Verdict(seen)
+	written := m.Receipt != nil && m.Receipt.Verdict == receipt.Failed
+	if v.Verdict == receipt.Failed && of.IsDone() && !written && v.Task == "" { // no step could note why
+		if seen.Tasks, err = run.TaskRuns(ctx, clients.Tekton, of.Namespace, of.Name, of.UID); err != nil {
+			return o, err
+		}
+		v = m.Verdict(seen)
 	}
-	condition := of.Status.GetCondition("Succeeded") // a run that is done has one
-	o.Reason, o.Message = cmp.Or(kube.ReasonFor(condition.Reason), fail.Internal), condition.Reason+": "+condition.Message
-	if o.Cancelled {
-		o.Reason = fail.Cancelled
-	}
-	if first := run.FirstFailed(tasks); first != nil && first.Status == run.Failed {
-		o.Message, o.failed = first.Task+": "+first.Message, first.Name
-		if first.Reason != fail.Internal {
-			o.Reason = first.Reason
+	o.Verdict, o.Reason, o.Message = v.Verdict, v.Reason, v.Message
+	if v.Task != "" && !written && v.Verdict == receipt.Failed {
+		o.Message = v.Task + ": " + v.Message
+		if i := slices.IndexFunc(seen.Tasks, func(t run.TaskRun) bool { return t.Task == v.Task }); i >= 0 {
+			o.failed = seen.Tasks[i].Name
 		}
 	}
 	return o, nil

@@ -36,8 +36,6 @@ type Keeper struct {
 	log     *slog.Logger
 	of      run.Flags
 	start   Start
-	// final is the failure with which an earlier attempt of the step ended for good; the step then writes nothing.
-	final *Part
 
 	mu     sync.Mutex
 	part   Part
@@ -60,12 +58,7 @@ func Remember(ctx context.Context, clients *kube.Clients, log *slog.Logger, of r
 	beginning, cancel := context.WithTimeout(ctx, beginTime)
 	defer cancel()
 	m, err := Recall(beginning, clients.Kube, clients.Namespace, of.Name)
-	switch {
-	case err == nil && m.RunUID == of.UID:
-		if p := m.PartOf(of.Task); p != nil && p.Status == run.Failed && run.Final(p.Reason) {
-			k.final = p
-		}
-	case environment != "" && (err == nil || apierrors.IsNotFound(err)):
+	if environment != "" && (apierrors.IsNotFound(err) || err == nil && m.RunUID != of.UID) {
 		k.start.Started = clients.Now().UTC()
 		k.warn(Begin(beginning, clients.Kube, k.start))
 	}
@@ -78,17 +71,9 @@ func Remember(ctx context.Context, clients *kube.Clients, log *slog.Logger, of r
 	return k
 }
 
-// Final is the failure with which an earlier attempt of the step ended for good, nil for none.
-func (k *Keeper) Final() *Part {
-	if k == nil {
-		return nil
-	}
-	return k.final
-}
-
 // Learn changes the part, and writes it.
 func (k *Keeper) Learn(ctx context.Context, change func(*Part)) {
-	if k == nil || k.final != nil {
+	if k == nil {
 		return
 	}
 	k.mu.Lock()

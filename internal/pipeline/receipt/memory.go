@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -37,7 +38,7 @@ const (
 )
 
 // maxPart bounds what one step writes, in bytes: the parts of all steps and the receipt share a ConfigMap.
-const maxPart = 8 << 10
+const maxPart = 15 << 10
 
 // Start is what is known of a run when it starts.
 type Start struct {
@@ -58,6 +59,8 @@ type Part struct {
 	Message string      `json:"message,omitempty"`
 	Started time.Time   `json:"started,omitzero"`
 	Ended   time.Time   `json:"ended,omitzero"`
+	// Final reports that a retry of the step only repeats its failure.
+	Final bool `json:"final,omitempty"`
 	// What the step has learnt.
 	Repository string          `json:"repository,omitempty"`
 	Commit     string          `json:"commit,omitempty"`
@@ -66,6 +69,7 @@ type Part struct {
 	Mode       string          `json:"mode,omitempty"`
 	ModeReason string          `json:"modeReason,omitempty"`
 	Storage    string          `json:"storage,omitempty"`
+	Caches     string          `json:"caches,omitempty"`
 	Metrics    json.RawMessage `json:"metrics,omitempty"`
 	Training   *Training       `json:"training,omitempty"`
 	Record     *Record         `json:"record,omitempty"`
@@ -73,6 +77,10 @@ type Part struct {
 	// Attempt is the newest one of the training, and Order its nodes in the order of their ranks, empty for that of their numbers.
 	Attempt int   `json:"attempt,omitempty"`
 	Order   []int `json:"order,omitempty"`
+	// Nodes is how many nodes the environment has.
+	Nodes int `json:"nodes,omitempty"`
+	// Hanging are the ranks for which the others waited, if the reason is Hang and they are known.
+	Hanging []int `json:"hanging,omitempty"`
 }
 
 // Progress is how far a training is.
@@ -213,17 +221,17 @@ func (p Part) encode() ([]byte, error) {
 	shorten := []func(){
 		func() {},
 		func() { p.Message = humanize.Lines(p.Message, 2000) },
-		func() { p.Cause = nil },
+		func() { p.Cause = brief(p.Cause) },
 		func() {
 			if p.Training != nil {
 				p.Training = &Training{Launcher: p.Training.Launcher, Nodes: p.Training.Nodes, RanksPerNode: p.Training.RanksPerNode}
 			}
 		},
-		func() { p.Metrics, p.Order = nil, nil },
+		func() { p.Metrics, p.Order, p.Hanging = nil, nil, nil },
 		func() {
 			p = Part{
 				RunUID: p.RunUID, Task: p.Task, Status: p.Status, Reason: p.Reason, Message: humanize.OneLine(p.Message, 500),
-				Started: ofJSON(p.Started), Ended: ofJSON(p.Ended),
+				Started: ofJSON(p.Started), Ended: ofJSON(p.Ended), Final: p.Final, Attempt: p.Attempt, Nodes: p.Nodes, Cause: brief(p.Cause),
 			}
 		},
 	}
@@ -342,16 +350,7 @@ func (m Memory) Record() *Record {
 // End is the receipt of a run that has ended without a teardown, at a time and for a reason. The first failure of a step
 // counts more.
 func (m Memory) End(reason fail.Reason, message string, at time.Time) Receipt {
-	r := Receipt{
-		Run: m.Run, RunUID: m.RunUID, Namespace: m.Namespace, Environment: m.Environment, Schedule: m.Schedule,
-		Verdict: Failed, Reason: string(reason), Message: message, Started: m.Started.UTC(), Ended: at.UTC(),
-	}
-	// The end of the run takes the environment of a step with it.
-	if first := m.firstFailed(); first != nil && first.Reason != fail.Cancelled && first.Reason != fail.EnvironmentMissing {
-		r.Reason, r.Message = string(first.Reason), first.Message
-	}
-	m.Fill(&r)
-	return r
+	return m.Account(m.Verdict(Seen{End: &End{Reason: reason, Message: message}}), at)
 }
 
 // Finish writes the receipt of a run that ended without a teardown, unless its ConfigMap has changed since it was read: a conflict is
@@ -375,33 +374,27 @@ func (m Memory) Finish(ctx context.Context, client kubernetes.Interface, r Recei
 	return nil
 }
 
-// firstFailed is the step that failed first, nil for none.
-func (m Memory) firstFailed() (first *Part) {
-	for i := range m.Parts {
-		if p := &m.Parts[i]; p.Status == run.Failed && (first == nil || p.Ended.Before(first.Ended)) {
-			first = p
-		}
-	}
-	return first
-}
-
-// Fill adds what the steps have noted and the receipt lacks.
+// Fill adds what the steps have noted and the receipt lacks. A later step knows more.
 func (m Memory) Fill(r *Receipt) {
 	phases := len(r.Phases) == 0
+	var all Part
 	for _, p := range m.Parts {
 		if phases {
 			r.Phases = append(r.Phases, p.phase(r.Ended))
 		}
-		r.Repository, r.Commit, r.Tree = cmp.Or(r.Repository, p.Repository), cmp.Or(r.Commit, p.Commit), cmp.Or(r.Tree, p.Tree)
-		r.Image, r.Mode, r.ModeReason = cmp.Or(r.Image, p.Image), cmp.Or(r.Mode, p.Mode), cmp.Or(r.ModeReason, p.ModeReason)
-		r.Storage = cmp.Or(r.Storage, p.Storage)
-		r.Training, r.Record = cmp.Or(r.Training, p.Training), cmp.Or(r.Record, p.Record)
-		if r.Verdict != Succeeded {
-			r.Cause = cmp.Or(r.Cause, p.Cause)
-		}
-		if len(r.Metrics) == 0 {
-			r.Metrics = p.Metrics
-		}
+		all.learn(p)
+	}
+	r.Repository, r.Commit, r.Tree = cmp.Or(r.Repository, all.Repository), cmp.Or(r.Commit, all.Commit), cmp.Or(r.Tree, all.Tree)
+	r.Image, r.Storage, r.Caches = cmp.Or(r.Image, all.Image), cmp.Or(r.Storage, all.Storage), cmp.Or(r.Caches, all.Caches)
+	if r.Mode == "" {
+		r.Mode, r.ModeReason = all.Mode, all.ModeReason
+	}
+	r.Training, r.Record = cmp.Or(r.Training, all.Training), cmp.Or(r.Record, all.Record)
+	if r.Verdict != Succeeded {
+		r.Cause = cmp.Or(r.Cause, all.Cause)
+	}
+	if len(r.Metrics) == 0 {
+		r.Metrics = all.Metrics
 	}
 	if m.Progress == nil {
 		return
@@ -410,6 +403,32 @@ func (m Memory) Fill(r *Receipt) {
 	if len(r.Metrics) == 0 {
 		r.Metrics = m.Progress.metrics()
 	}
+}
+
+// learn takes over what a later step has learnt.
+func (p *Part) learn(later Part) {
+	p.Repository, p.Commit, p.Tree = cmp.Or(later.Repository, p.Repository), cmp.Or(later.Commit, p.Commit), cmp.Or(later.Tree, p.Tree)
+	p.Image, p.Storage, p.Caches = cmp.Or(later.Image, p.Image), cmp.Or(later.Storage, p.Storage), cmp.Or(later.Caches, p.Caches)
+	if later.Mode != "" {
+		p.Mode, p.ModeReason = later.Mode, cmp.Or(later.ModeReason, p.ModeReason)
+	}
+	p.Training, p.Record, p.Cause = cmp.Or(later.Training, p.Training), cmp.Or(later.Record, p.Record), cmp.Or(later.Cause, p.Cause)
+	if len(later.Metrics) > 0 {
+		p.Metrics = later.Metrics
+	}
+}
+
+// brief is a cause without the traceback, and with the ends of long texts cut.
+func brief(c *cause.Culprit) *cause.Culprit {
+	if c == nil {
+		return nil
+	}
+	short := &cause.Culprit{Rank: c.Rank, Node: c.Node, Exit: c.Exit}
+	short.Exit.Error = humanize.OneLine(c.Exit.Error, 500)
+	if p := c.Python; p != nil {
+		short.Python = &agent.PythonError{Seen: ofJSON(p.Seen), Type: humanize.OneLine(p.Type, 200), Message: humanize.OneLine(p.Message, 500), File: humanize.OneLine(p.File, 200), Line: p.Line}
+	}
+	return short
 }
 
 // phase is the part as a phase. A step that did not note its end ended with its run.

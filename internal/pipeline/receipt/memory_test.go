@@ -84,7 +84,7 @@ func TestPartBeginsTheMemory(t *testing.T) {
 
 // A failure of a step counts more than the end of the run, unless the step ended because of that.
 func TestEndOfARun(t *testing.T) {
-	failed := func(reason fail.Reason, minute int) Part {
+	noted := func(reason fail.Reason, minute int) Part {
 		return Part{Task: string(reason), Status: run.Failed, Reason: reason, Message: "words", Started: noon(), Ended: noon().Add(time.Duration(minute) * time.Minute)}
 	}
 	for _, tc := range []struct {
@@ -94,9 +94,9 @@ func TestEndOfARun(t *testing.T) {
 	}{
 		{"nothing is known", nil, "Cancelled: the run was deleted"},
 		{"a step runs", []Part{{Task: "train", Status: run.Running}}, "Cancelled: the run was deleted"},
-		{"a step ended with the run", []Part{failed(fail.Cancelled, 1)}, "Cancelled: the run was deleted"},
-		{"a step failed before", []Part{failed(fail.RankFailed, 1), failed(fail.Cancelled, 2)}, "RankFailed: words"},
-		{"two failed", []Part{failed(fail.NodeLost, 3), failed(fail.RankFailed, 1)}, "RankFailed: words"},
+		{"a step ended with the run", []Part{noted(fail.Cancelled, 1)}, "Cancelled: the run was deleted"},
+		{"a step failed before", []Part{noted(fail.RankFailed, 1), noted(fail.Cancelled, 2)}, "RankFailed: words"},
+		{"two failed", []Part{noted(fail.NodeLost, 3), noted(fail.RankFailed, 1)}, "RankFailed: words"},
 	} {
 		r := Memory{Start: startOf("uid"), Parts: tc.parts}.End(fail.Cancelled, Deleted, noon().Add(time.Hour))
 		if got := r.Reason + ": " + r.Message; got != tc.want || r.Verdict != Failed || len(r.Phases) != len(tc.parts) {

@@ -43,8 +43,8 @@ type Run struct {
 	Deleted bool
 	// Schedule is the schedule that started the run, "" for none.
 	Schedule string
-	// Done reports that the run has ended, finally tasks included.
-	Done bool
+	// Done reports that the run has ended, finally tasks included, and Succeeded that it has with success.
+	Done, Succeeded bool
 	// Skipped are the tasks that did not run, except those that their own when leaves out.
 	Skipped []SkippedTask
 	// Reason is Tekton's reason, such as Running, Failed or PipelineRunTimeout.
@@ -74,10 +74,11 @@ func Get(ctx context.Context, client versioned.Interface, namespace, name string
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", namespace, name, err))
 	}
-	return fromPipelineRun(found), nil
+	return Of(found), nil
 }
 
-func fromPipelineRun(found *v1.PipelineRun) *Run {
+// Of reads a PipelineRun.
+func Of(found *v1.PipelineRun) *Run {
 	r := &Run{
 		Namespace: found.Namespace,
 		Name:      found.Name,
@@ -88,6 +89,7 @@ func fromPipelineRun(found *v1.PipelineRun) *Run {
 		Deleted:   found.DeletionTimestamp != nil,
 		Schedule:  found.Labels[ScheduleLabel],
 		Done:      found.IsDone(),
+		Succeeded: found.IsSuccessful(),
 
 		ChecksFabric: checksFabric(found),
 	}

@@ -101,7 +101,7 @@ func TestCheckTimeouts(t *testing.T) {
 		{"what was advised", v1.TimeoutFields{Pipeline: d(24*time.Hour + 23*time.Minute), Tasks: d(24*time.Hour + 18*time.Minute), Finally: d(5 * time.Minute)}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			err := CheckTimeouts(fromPipelineRun(pipelineRun(timeouts(tc.timeouts))), need, start().Add(2*time.Minute+30*time.Second))
+			err := CheckTimeouts(Of(pipelineRun(timeouts(tc.timeouts))), need, start().Add(2*time.Minute+30*time.Second))
 			if tc.want == "" {
 				if err != nil {
 					t.Error(err)
@@ -143,7 +143,7 @@ func TestFabricTakesTime(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			found := pipelineRun(timeouts(v1.TimeoutFields{Pipeline: d(57 * time.Minute)}))
 			found.Spec.Params, found.Status.PipelineSpec = tc.params, tc.pipeline
-			err := CheckTimeouts(fromPipelineRun(found), need, start().Add(time.Minute))
+			err := CheckTimeouts(Of(found), need, start().Add(time.Minute))
 			if tc.want == "" {
 				if err != nil {
 					t.Error(err)

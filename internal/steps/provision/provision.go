@@ -107,6 +107,7 @@ func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 	defer func() {
 		kept.End(ctx, err, func(p *receipt.Part) {
 			p.Mode, p.ModeReason, p.Storage, p.Image = string(result.Mode), result.Why, string(result.Storage), result.ImageDigest
+			p.Caches, p.Nodes = result.Caches, result.Nodes
 		})
 	}()
 	request, err := o.request(d.Clients.Namespace)

@@ -46,8 +46,9 @@ func TestTheClockOfTheMachineDoesNotCount(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if why, err := Abandoned(t.Context(), clients, held); err != nil || (why != "") != tc.abandoned {
-				t.Errorf("abandoned: %q, %v; want %t", why, err, tc.abandoned)
+			s, err := (&reaper{clients: clients, now: clients.Now}).look(t.Context(), held)
+			if err != nil || (s.why != "") != tc.abandoned {
+				t.Errorf("abandoned: %q, %v; want %t", s.why, err, tc.abandoned)
 			}
 		})
 	}

@@ -26,7 +26,7 @@ const (
 	// renewalTime is for a holder whose Lease has expired to renew it: while the API server does not answer, holders try
 	// again every lease.RetryEvery.
 	renewalTime = 10 * time.Second
-	// failureTime is for Tekton to start the task after a step that wrote its failure into the Lease.
+	// failureTime is for Tekton to start the task after a step that noted a final failure in the receipt.
 	failureTime = 15 * time.Second
 	// clockSkew is the allowed difference between a step's clock and the API server's.
 	clockSkew = 5 * time.Second
@@ -43,10 +43,14 @@ func Run(ctx context.Context, clients *kube.Clients, log *slog.Logger, dryRun bo
 	return (&reaper{clients: clients, log: log, now: clients.Now, dryRun: dryRun}).pass(ctx)
 }
 
-// Abandoned is why the next pass would release an environment, "" if it stays.
-func Abandoned(ctx context.Context, clients *kube.Clients, l *coordinationv1.Lease) (why string, err error) {
+// Stalled is why the next pass would release the environment of a run of which a task has failed for good, because no task follows; "" if
+// it would not.
+func Stalled(ctx context.Context, clients *kube.Clients, l *coordinationv1.Lease) (why string, err error) {
 	s, err := (&reaper{clients: clients, now: clients.Now}).look(ctx, l)
-	return s.why, err
+	if err != nil || !s.stalled {
+		return "", err
+	}
+	return s.why, nil
 }
 
 type reaper struct {

@@ -392,8 +392,9 @@ func TestReleasesAfterAVerdict(t *testing.T) {
 				}
 				running := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train", Labels: map[string]string{run.Label: "name-of-run", "tekton.dev/pipelineTask": "train"}, OwnerReferences: []metav1.OwnerReference{{UID: "run"}}}}
 				r, client, log := newReaper(objects, []runtime.Object{pipelineRun("run"), running})
-				failure := lease.Failure{Task: "train", Reason: fail.NodeLost, Message: "node 1 is gone", Started: ended.Add(-9 * time.Minute), Ended: ended}
-				if err := (lease.Client{Kube: client, Namespace: "ns"}).Conclude(t.Context(), "env", "run", failure); err != nil {
+				begun := receipt.Start{Run: "name-of-run", Namespace: "ns", RunUID: "run", Environment: "env"}
+				failure := receipt.Part{Task: "train", Status: run.Failed, Final: true, Reason: fail.NodeLost, Message: "node 1 is gone", Started: ended.Add(-9 * time.Minute), Ended: ended}
+				if err := receipt.Note(t.Context(), client, begun, failure); err != nil {
 					t.Fatal(err)
 				}
 				if err := r.pass(t.Context()); err != nil {

@@ -11,7 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
@@ -20,6 +22,8 @@ type status struct {
 	why string
 	// mayReturn is true if the only sign is an expired Lease.
 	mayReturn bool
+	// stalled is true if a task has failed for good, and no other has followed.
+	stalled bool
 }
 
 // look decides about one Lease:
@@ -28,8 +32,8 @@ type status struct {
 //   - With a run as holder: abandoned if the run has ended, is gone or being deleted, or was cancelled without its finally tasks. An
 //     active run holds it until the Lease has expired and none of the run's pods is left that could renew it, as after the
 //     loss of Tekton's controller.
-//     A failure in the Lease shortens this: the run has only finally tasks left, and if none of its pods has started or ended
-//     for failureTime, Tekton does not start them.
+//     A final failure in the run's receipt shortens this: the run has only finally tasks left, and if none of its pods has started or
+//     ended for failureTime, Tekton does not start them.
 //   - With a user as holder: abandoned when the Lease has expired.
 //
 // If the run's state cannot be read the result is an error, and the environment stays.
@@ -58,8 +62,11 @@ func (r *reaper) look(ctx context.Context, l *coordinationv1.Lease) (status, err
 	case found.Done:
 		return status{why: holder.String() + " has ended"}, nil
 	}
-	failure := lease.FailureOf(l)
-	over := failure != nil && r.now().Sub(failure.Ended) > failureTime
+	failure, err := r.failureOf(ctx, l)
+	if err != nil && !expired {
+		return status{}, err
+	}
+	over := failure != nil && !failure.Ended.IsZero() && r.now().Sub(failure.Ended) > failureTime
 	if !expired && !over {
 		return status{}, nil
 	}
@@ -72,11 +79,28 @@ func (r *reaper) look(ctx context.Context, l *coordinationv1.Lease) (status, err
 		return status{}, err
 	}
 	if over {
-		return status{why: fmt.Sprintf("task %s of %s failed at %s (%s), and no task has followed",
-			failure.Task, holder, failure.Ended.UTC().Format(time.RFC3339), failure.Reason)}, nil
+		failed := holder.String()
+		if failure.Task != "" {
+			failed = "task " + failure.Task + " of " + failed
+		}
+		return status{stalled: true, why: fmt.Sprintf("%s failed at %s (%s), and no task has followed",
+			failed, failure.Ended.UTC().Format(time.RFC3339), failure.Reason)}, nil
 	}
 	return status{mayReturn: true,
 		why: fmt.Sprintf("no step of %s has renewed the lease until %s, and none is left", holder, ends)}, nil
+}
+
+// failureOf is the final failure in the receipt of the run that holds a Lease, nil for none or if the receipt cannot be used.
+func (r *reaper) failureOf(ctx context.Context, l *coordinationv1.Lease) (*receipt.Part, error) {
+	holder := lease.HolderOf(l)
+	m, err := receipt.Recall(ctx, r.clients.Kube, l.Namespace, holder.Display)
+	switch {
+	case apierrors.IsNotFound(err), fail.ReasonOf(err) == fail.InvalidInput, err == nil && m.RunUID != holder.ID:
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("looking up how the holder of environment %s/%s stands: %w", l.Namespace, l.Name, err)
+	}
+	return m.Verdict(receipt.Seen{}).Final, nil
 }
 
 // hasPods reports whether a step of the run works or will start whose pod was not created before since, or, unless ended is

@@ -33,7 +33,7 @@ type Orphan struct {
 // written nevertheless.
 func Release(ctx context.Context, clients *kube.Clients, log *slog.Logger, now func() time.Time, a Orphan) error {
 	t := &teardown{
-		options: Options{Name: a.Lease.Name, Timeout: a.Timeout}, clients: clients, log: log, now: now, failure: lease.FailureOf(a.Lease),
+		options: Options{Name: a.Lease.Name, Timeout: a.Timeout}, clients: clients, log: log, now: now,
 		leases: lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: now, Log: log},
 	}
 	err := t.release(ctx, a.Lease, func(ctx context.Context) error { return t.leases.DeleteSeen(ctx, a.Lease) })
@@ -74,10 +74,13 @@ func (t *teardown) complete(ctx context.Context, outcome string) error {
 		}
 	}
 	r.Teardown = outcome
+	if r.Ended.IsZero() { // a teardown that did not come to its end wrote it
+		r.Ended = t.now().UTC()
+	}
 	return receipt.Write(ctx, t.clients.Kube, *r)
 }
 
-// recollect returns the receipt of a run by its tasks, or by what its steps have noted if it was deleted; nil if nothing is left.
+// recollect returns the receipt of a run by what its steps have noted, and by its tasks unless it was deleted; nil if nothing is left.
 func (t *teardown) recollect(ctx context.Context, m receipt.Memory) (*receipt.Receipt, error) {
 	found, err := run.Get(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name)
 	var r receipt.Receipt
@@ -89,6 +92,9 @@ func (t *teardown) recollect(ctx context.Context, m receipt.Memory) (*receipt.Re
 	case err != nil:
 		return nil, err
 	default:
+		if m.RunUID == t.options.Run.UID {
+			t.memory = m
+		}
 		r = t.summarize(ctx, nil)
 		r.Ended = t.now().UTC()
 	}

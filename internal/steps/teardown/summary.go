@@ -27,7 +27,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
@@ -43,22 +42,35 @@ const (
 	endTime = 15 * time.Second
 )
 
+// recall returns what the steps have noted in the run's receipt. Without that Tekton's words have to do.
+func (t *teardown) recall(ctx context.Context) receipt.Memory {
+	of := t.options.Run
+	if of.Name == "" {
+		return receipt.Memory{}
+	}
+	m, err := receipt.Recall(ctx, t.clients.Kube, t.clients.Namespace, of.Name)
+	switch {
+	case err != nil && !apierrors.IsNotFound(err):
+		t.log.Warn(fmt.Sprintf("What the steps have noted is not in the receipt: %v", err), "error", err)
+		return receipt.Memory{}
+	case err != nil, m.RunUID != of.UID:
+		return receipt.Memory{}
+	}
+	return m
+}
+
 // summarize collects what is known of the run. It logs and leaves out missing facts, which never stop the teardown.
 func (t *teardown) summarize(ctx context.Context, held *coordinationv1.Lease) receipt.Receipt {
 	r := receipt.Receipt{
-		Run: t.options.Run.Name, RunUID: t.options.Run.UID, Namespace: t.clients.Namespace, Environment: t.options.Name,
-		Verdict: receipt.Succeeded, Mode: string(objects.TCP),
+		Run: t.options.Run.Name, RunUID: t.options.Run.UID, Namespace: t.clients.Namespace, Environment: t.options.Name, Verdict: receipt.Succeeded,
 	}
 	if t.options.Run.Name != "" {
-		if err := t.addTasks(ctx, &r); err != nil {
-			// A run without known tasks has not succeeded.
-			r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.ReasonOf(err)), err.Error()
-			if apierrors.IsNotFound(err) {
-				r.Reason, r.Message = string(fail.Cancelled), receipt.Deleted
-			}
-			t.log.Warn(fmt.Sprintf("The run's tasks are not in the receipt: %v", err), "error", err)
-		}
+		t.judge(ctx, &r)
+		noted := t.memory
+		noted.Progress = nil // addEarlier reads it when the ranks have ended
+		noted.Fill(&r)
 	}
+	r.Mode = cmp.Or(r.Mode, string(objects.TCP))
 	if held != nil {
 		before := r
 		if err := guarded(func() error { return t.addNodes(ctx, &r) }); errors.Is(err, errPanic) {
@@ -74,6 +86,21 @@ func (t *teardown) summarize(ctx context.Context, held *coordinationv1.Lease) re
 	return r
 }
 
+// judge adds how the run ended, and its tasks. A run whose tasks cannot be read has not succeeded.
+func (t *teardown) judge(ctx context.Context, r *receipt.Receipt) {
+	err := t.addTasks(ctx, r)
+	if err == nil {
+		return
+	}
+	end := receipt.End{Reason: fail.ReasonOf(err), Message: err.Error()}
+	if apierrors.IsNotFound(err) {
+		end = receipt.End{Reason: fail.Cancelled, Message: receipt.Deleted}
+	}
+	v := t.memory.Verdict(receipt.Seen{End: &end})
+	r.Verdict, r.Reason, r.Message = v.Verdict, string(v.Reason), v.Message
+	t.log.Warn(fmt.Sprintf("The run's tasks are not in the receipt: %v", err), "error", err)
+}
+
 var errPanic = errors.New("the nodes' answers make no sense")
 
 // guarded makes a panic of f an error: whatever nodes answer, and ranks can forge answers, the environment is released.
@@ -86,25 +113,15 @@ func guarded(f func() error) (err error) {
 	return f()
 }
 
-// addEarlier keeps what the steps have noted, and what an earlier teardown of the same run learnt from nodes that are gone now.
+// addEarlier keeps what the steps have noted since, such as the checkpoint of a training that was stopped, and what an earlier teardown
+// of the same run learnt from nodes that are gone now.
 func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
-	m, err := receipt.Recall(ctx, t.clients.Kube, r.Namespace, r.Run)
-	if err != nil || m.RunUID != r.RunUID {
-		return
-	}
+	m := t.recall(ctx)
 	defer m.Fill(r)
 	if m.Receipt == nil {
 		return
 	}
 	earlier := *m.Receipt
-	if run.Final(fail.Reason(earlier.Reason)) {
-		r.Verdict, r.Reason, r.Message = earlier.Verdict, earlier.Reason, earlier.Message
-		for i, phase := range r.Phases {
-			if j := slices.IndexFunc(earlier.Phases, func(p receipt.Phase) bool { return p.Name == phase.Name && p.Reason == earlier.Reason }); j >= 0 {
-				r.Phases[i] = earlier.Phases[j]
-			}
-		}
-	}
 	if len(r.Nodes) == 0 {
 		r.Nodes, r.NCCL, r.ExcludedNodes = earlier.Nodes, earlier.NCCL, earlier.ExcludedNodes
 	}
@@ -112,72 +129,47 @@ func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
 		r.Fabric = earlier.Fabric
 	}
 	if len(r.Ranks) == 0 {
-		r.Ranks, r.Cause, r.Record, r.Network = earlier.Ranks, cmp.Or(earlier.Cause, r.Cause), earlier.Record, earlier.Network
-		r.Training, r.Curve, r.Attempts = earlier.Training, earlier.Curve, earlier.Attempts
+		r.Ranks, r.Cause, r.Network = earlier.Ranks, cmp.Or(earlier.Cause, r.Cause), earlier.Network
+		r.Record, r.Training = cmp.Or(earlier.Record, r.Record), cmp.Or(earlier.Training, r.Training)
+		r.Curve, r.Attempts = earlier.Curve, earlier.Attempts
 	}
 }
 
+// addTasks decides how the run ended, by what its steps have noted and what Tekton shows.
 func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
-	uid := types.UID(t.options.Run.UID)
-	pipelineRun, err := run.Get(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name)
+	of := t.options.Run
+	pipelineRun, err := run.Get(ctx, t.clients.Tekton, t.clients.Namespace, of.Name)
 	if err != nil {
 		return err
 	}
 	r.Started, r.Schedule = pipelineRun.Started.UTC(), pipelineRun.Schedule
-	tasks, err := run.TaskRuns(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name, uid)
+	tasks, err := run.TaskRuns(ctx, t.clients.Tekton, t.clients.Namespace, of.Name, types.UID(of.UID))
 	if err != nil {
 		return err
 	}
-	tasks = slices.DeleteFunc(tasks, func(task run.TaskRun) bool { return task.Task == t.options.Run.Task })
-	for i := range tasks {
-		task := &tasks[i]
-		phase := receipt.Phase{Name: task.Task, Status: string(task.Status), Reason: string(task.Reason), Retries: task.Retries, Started: task.Started.UTC(), Ended: task.Ended.UTC()}
-		if !task.Started.IsZero() && !task.Ended.IsZero() {
-			phase.Seconds = task.Ended.Sub(task.Started).Seconds()
-		}
-		if v := t.failure; v != nil && v.Task == task.Task {
-			if task.Reason != v.Reason { // a later attempt knows less
-				task.Status, task.Reason, task.Message = run.Failed, v.Reason, v.Message
-				task.Results["metrics"] = v.Metrics
-			}
-			r.Cause = v.Cause
-			phase.Status, phase.Reason, phase.Ended = string(run.Failed), string(v.Reason), v.Ended.UTC()
-			if phase.Started.IsZero() || v.Started.Before(phase.Started) {
-				phase.Started = v.Started.UTC()
-			}
-			phase.Seconds = phase.Ended.Sub(phase.Started).Seconds()
-		}
-		r.Phases = append(r.Phases, phase)
+	tasks = slices.DeleteFunc(tasks, func(task run.TaskRun) bool { return task.Task == of.Task })
+	v := t.memory.Verdict(receipt.Seen{Run: pipelineRun, Tasks: tasks, Over: true})
+	r.Verdict, r.Reason, r.Message = v.Verdict, string(v.Reason), v.Message
+	for _, task := range t.memory.Tasks(tasks) {
+		r.Phases = append(r.Phases, phaseOf(task))
 		r.Repository = cmp.Or(r.Repository, receipt.RepositoryOf(task.RepoURL))
-		r.Commit = cmp.Or(r.Commit, task.Results["commit"])
-		r.Tree = cmp.Or(r.Tree, task.Results["tree"])
-		r.Image = cmp.Or(r.Image, task.Results["image-digest"])
-		r.Mode, r.ModeReason = cmp.Or(task.Results["mode"], r.Mode), cmp.Or(task.Results["why"], r.ModeReason)
-		r.Storage, r.Caches = cmp.Or(r.Storage, task.Results["storage"]), cmp.Or(r.Caches, task.Results["caches"])
-		if metrics := task.Results["metrics"]; json.Valid([]byte(metrics)) {
-			r.Metrics = json.RawMessage(metrics)
+		if task.Task == v.Task && task.Unpulled() {
+			t.explainPull(ctx, &task)
+			r.Message = task.Message
 		}
-	}
-	if first := run.FirstFailed(tasks); first != nil && r.Verdict == receipt.Succeeded {
-		r.Verdict = receipt.Failed
-		if first.Unpulled() {
-			t.explainPull(ctx, first)
-		}
-		r.Reason, r.Message = string(cmp.Or(first.Reason, fail.Internal)), first.Message
-	}
-	if r.Verdict != receipt.Succeeded {
-		return nil
-	}
-	// A run can end between two tasks, all of which succeeded.
-	if len(pipelineRun.Skipped) > 0 {
-		missed := pipelineRun.Skipped[0]
-		r.Verdict, r.Reason = receipt.Failed, string(cmp.Or(kube.ReasonFor(missed.Reason), fail.Internal))
-		r.Message = fmt.Sprintf("task %s did not run: %s", missed.Task, missed.Reason)
-	}
-	if pipelineRun.Cancelled {
-		r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.Cancelled), "the run was cancelled"
 	}
 	return nil
+}
+
+func phaseOf(task run.TaskRun) receipt.Phase {
+	phase := receipt.Phase{
+		Name: task.Task, Status: string(task.Status), Reason: string(task.Reason), Retries: task.Retries,
+		Started: task.Started.UTC(), Ended: task.Ended.UTC(),
+	}
+	if !task.Started.IsZero() && !task.Ended.IsZero() {
+		phase.Seconds = task.Ended.Sub(task.Started).Seconds()
+	}
+	return phase
 }
 
 // explainPull replaces Tekton's words for an image that could not be pulled. This step's own pod has pulled it.
@@ -223,14 +215,13 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		firstStep = cmp.Or(firstStep, a.first)
 	}
 	statuses = newestOf(statuses)
-	if r.Verdict != receipt.Succeeded && t.failure == nil { // no step was connected when the training ended
-		if found, ok := cause.Find(statuses); ok {
-			r.Cause = found.Culprit()
-		}
+	final := t.memory.Verdict(receipt.Seen{}).Final
+	if r.Verdict != receipt.Succeeded {
+		r.Cause = culprit(statuses, final, r.Cause)
 	}
 	var hanging []int
-	if t.failure != nil {
-		hanging = t.failure.Hanging
+	if final != nil {
+		hanging = final.Hanging
 	}
 	addRanks(r, statuses, hanging)
 	if r.Verdict == receipt.Succeeded {
@@ -252,6 +243,19 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// culprit is the rank that failed first: the one that the step noted, with all that the nodes still know of its error. If no step was
+// connected when the training ended, the nodes alone know it.
+func culprit(statuses []agent.JobStatus, final *receipt.Part, noted *cause.Culprit) *cause.Culprit {
+	found, ok := cause.Find(statuses)
+	switch {
+	case !ok:
+		return noted
+	case final == nil, noted != nil && found.Culprit().Rank == noted.Rank:
+		return found.Culprit()
+	}
+	return noted
 }
 
 // newestOf leaves out the nodes on which the newest attempt did not start.

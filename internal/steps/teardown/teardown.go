@@ -70,8 +70,8 @@ type teardown struct {
 	leases  lease.Client
 	log     *slog.Logger
 	now     func() time.Time
-	// failure is what a step has written into the Lease, nil for nothing.
-	failure *lease.Failure
+	// memory is what the steps have noted in the run's receipt, zero for nothing.
+	memory receipt.Memory
 	// notify gets the end of a run.
 	notify func(notify.Event)
 }
@@ -83,9 +83,7 @@ func (t *teardown) run(ctx context.Context) (receipt.Receipt, error) {
 	if err != nil {
 		return receipt.Receipt{}, err
 	}
-	if held != nil {
-		t.failure = lease.FailureOf(held)
-	}
+	t.memory = t.recall(ctx)
 	r := t.summarize(ctx, held)
 	write := func(ctx context.Context) error {
 		if t.options.Run.Name == "" {
@@ -112,11 +110,8 @@ func (t *teardown) run(ctx context.Context) (receipt.Receipt, error) {
 		r.Teardown = "all pods and GPUs were released"
 	}
 	if err != nil {
-		r.Teardown = err.Error()
 		problems = errors.Join(problems, err)
-		if r.Verdict == receipt.Succeeded {
-			r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.ReasonOf(err)), err.Error()
-		}
+		r.NotReleased(err)
 	}
 	r.Ended = t.now().UTC()
 	limit := kube.Patience

@@ -37,6 +37,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
@@ -149,6 +150,16 @@ func live(t *testing.T) ([]runtime.Object, []*agenttest.Node) {
 	return objects, agents
 }
 
+// note writes what steps of train-1 note.
+func (p *place) note(t *testing.T, parts ...receipt.Part) {
+	t.Helper()
+	for _, part := range parts {
+		if err := receipt.Note(t.Context(), p.kube, receipt.Start{Run: "train-1", Namespace: "ns", RunUID: "uid-1", Environment: "env", Started: start()}, part); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // left returns the Lease, StatefulSet, pods and claims that exist.
 func (p *place) left(t *testing.T) (names []string) {
 	t.Helper()
@@ -241,10 +252,15 @@ func TestTeardownTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := newPlace(t, []runtime.Object{pipelineRun(),
-		task("provision", "Succeeded", nil, "image-digest", "registry.test/train@sha256:1", "storage", "volumeClaimTemplates", "mode", "tcp"),
-		task("sync-repo", "Succeeded", from("https://me:hush@git.example.com/team/model.git"), "commit", "abc", "tree", "def"),
-		task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 1 on node 1 exited with 3", "metrics", `{"loss":2.5}`),
+		task("provision", "Succeeded", nil),
+		task("sync-repo", "Succeeded", from("https://me:hush@git.example.com/team/model.git")),
+		task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 1 on node 1 exited with 3"),
 	}, objects...)
+	p.note(t,
+		receipt.Part{Task: "provision", Status: run.Succeeded, Image: "registry.test/train@sha256:1", Storage: "volumeClaimTemplates", Mode: "tcp"},
+		receipt.Part{Task: "sync-repo", Status: run.Succeeded, Commit: "abc", Tree: "def"},
+		receipt.Part{Task: "train", Status: run.Failed, Final: true, Reason: fail.RankFailed, Message: "rank 1 on node 1 exited with 3", Started: start(), Ended: start().Add(90 * time.Second),
+			Metrics: json.RawMessage(`{"loss":2.5}`), Cause: &cause.Culprit{Rank: 1, Node: 1}})
 	p.options.Artifacts = filepath.Join(t.TempDir(), "artifacts")
 	var events []string
 	p.notify = func(e notify.Event) {
@@ -510,18 +526,15 @@ func TestFirstFailureStays(t *testing.T) {
 	again := task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 0 lost its peers")
 	again.Status.StartTime, again.Status.CompletionTime = &metav1.Time{Time: start().Add(14 * time.Minute)}, &metav1.Time{Time: start().Add(14*time.Minute + 5*time.Second)}
 	p := newPlace(t, []runtime.Object{pipelineRun(), again}, objects...)
-	failure := lease.Failure{Task: "train", Reason: fail.NodeLost, Message: "node 1 is gone", Started: start(), Ended: start().Add(9 * time.Minute), Cause: &cause.Culprit{Rank: 1, Node: 1}}
-	if err := p.leases.Conclude(t.Context(), "env", "uid-1", failure); err != nil {
-		t.Fatal(err)
-	}
+	p.note(t, receipt.Part{Task: "train", Status: run.Failed, Final: true, Reason: fail.NodeLost, Message: "node 1 is gone", Started: start(), Ended: start().Add(9 * time.Minute), Cause: &cause.Culprit{Rank: 1, Node: 1}})
 	for _, when := range []string{"at first", "again, without a Lease"} {
-		p.failure = nil // this is another process
+		p.memory = receipt.Memory{} // this is another process
 		r, err := p.run(t.Context())
 		if err != nil || r.Reason != "NodeLost" || r.Message != "node 1 is gone" || len(r.Phases) != 1 || r.Phases[0].Reason != "NodeLost" || r.Phases[0].Seconds != (9*time.Minute).Seconds() {
 			t.Errorf("%s: %v, receipt %+v", when, err, r)
 		}
 		if r.Cause == nil || r.Cause.Rank != 1 {
-			t.Errorf("%s: cause %+v, want the one in the Lease", when, r.Cause)
+			t.Errorf("%s: cause %+v, want the one that the step noted", when, r.Cause)
 		}
 	}
 }

@@ -2,6 +2,8 @@ package train
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"path"
 	"time"
 
@@ -9,8 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
 const (
@@ -36,6 +40,22 @@ func (t *Training) noteRecord(ctx context.Context) {
 		}
 		p.Record = &receipt.Record{Folder: path.Join(agent.Runs, t.ID), Claims: names.RecordClaims(len(t.Nodes), perNode)}
 		p.Tree, p.Attempt, p.Order = string(spec.Tree), spec.Attempt(), spec.Order
+	})
+}
+
+// noteEnd notes how the step ended. A retry of the step repeats a failure that is final.
+func (t *Training) noteEnd(ctx context.Context, result Result, failure error) {
+	t.kept.End(ctx, failure, func(p *receipt.Part) {
+		p.Final = failure != nil && run.Final(p.Reason)
+		if failed := (cause.Error{}); errors.As(failure, &failed) {
+			p.Cause = failed.Culprit()
+		}
+		if hang := (hangError{}); errors.As(failure, &hang) {
+			p.Hanging = hang.ranks
+		}
+		if json.Valid([]byte(result.Metrics)) {
+			p.Metrics = json.RawMessage(result.Metrics)
+		}
 	})
 }
 

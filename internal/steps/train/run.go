@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -81,9 +80,6 @@ type Deps struct {
 	Notify func(notify.Event)
 }
 
-// maxMessage bounds the message of a failure: ranks can print anything.
-const maxMessage = 4000
-
 // Run starts the job on all nodes, or attaches to it, follows it until it ends, and decides what an interruption
 // means for it. A failure that an earlier attempt of the step has reported is final, and is returned again.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
@@ -96,19 +92,8 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 		return result, err
 	}
 	t.kept = receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Name)
-	began := time.Now()
 	result, err := t.run(ctx)
-	if ctx.Err() == nil {
-		t.conclude(ctx, began, result, err)
-	}
-	t.kept.End(ctx, err, func(p *receipt.Part) {
-		if failed := (cause.Error{}); errors.As(err, &failed) {
-			p.Cause = failed.Culprit()
-		}
-		if json.Valid([]byte(result.Metrics)) {
-			p.Metrics = json.RawMessage(result.Metrics)
-		}
-	})
+	t.noteEnd(ctx, result, err)
 	return result, err
 }
 
@@ -179,28 +164,6 @@ func (t *Training) meant(alone string) error {
 	return nil
 }
 
-// conclude writes a final failure into the Lease, which outlives this pod and its results. It comes after the last renewal.
-func (t *Training) conclude(ctx context.Context, began time.Time, result Result, failure error) {
-	if t.Run.UID == "" || !run.Final(fail.ReasonOf(failure)) || fail.ReasonOf(failure) == fail.EnvironmentMissing {
-		return
-	}
-	v := lease.Failure{
-		Task: t.Run.Task, Reason: fail.ReasonOf(failure), Message: humanize.Lines(failure.Error(), maxMessage), Metrics: result.Metrics,
-		Started: began, Ended: t.Clients.Now(),
-	}
-	if failed := (cause.Error{}); errors.As(failure, &failed) {
-		v.Cause = failed.Culprit()
-	}
-	if hang := (hangError{}); errors.As(failure, &hang) {
-		v.Hanging = hang.ranks
-	}
-	ctx, cancel := context.WithTimeout(ctx, reachable)
-	defer cancel()
-	if err := t.leases().Conclude(ctx, t.Name, t.Run.UID, v); err != nil {
-		t.Log.Warn(fmt.Sprintf("The failure is not in the lease of environment %s: %v", t.Name, err), "environment", t.Name, "error", err)
-	}
-}
-
 // watchLease calls lose if the run's environment was deleted or has another holder.
 func (t *Training) watchLease(ctx context.Context, lose context.CancelCauseFunc) {
 	if t.Run.UID == "" {
@@ -219,46 +182,28 @@ func (t *Training) leases() lease.Client {
 	return lease.Client{Kube: t.Clients.Kube, Tekton: t.Clients.Tekton, Namespace: t.Clients.Namespace, Now: t.Clients.Now, Log: t.Log}
 }
 
-// earlier returns the final failure that an attempt before this one reported, nil if there is none or if its job may still
-// succeed. Tekton retries a step whatever its failure was: a line refers to the first attempt, which has printed the error.
+// earlier returns the final failure that an attempt before this one noted in the receipt, nil if there is none or if its job may still
+// succeed. Tekton retries a step whatever its failure was: a line refers to the first attempt, which has printed the error. If the
+// receipt cannot be read, the step finds the job again, with the same end.
 func (t *Training) earlier(ctx context.Context) (Result, error) {
 	if t.Run.Name == "" {
 		return Result{}, nil
 	}
-	v := t.first(ctx)
-	if v == nil {
+	m, err := receipt.Recall(ctx, t.Clients.Kube, t.Clients.Namespace, t.Run.Name)
+	if err != nil || m.RunUID != t.Run.UID {
+		return Result{}, nil //nolint:nilerr // this attempt works as the first one would
+	}
+	v := m.Verdict(receipt.Seen{}).Final
+	if v == nil || v.Task != "" && v.Task != t.Run.Task {
 		return Result{}, nil
+	}
+	metrics := ""
+	if text, err := json.Marshal(v.Metrics); err == nil && v.Metrics != nil { // a receipt is indented, a result is short
+		metrics = string(text)
 	}
 	const words = 200
 	t.Log.Info(fmt.Sprintf("Nothing runs in this retry by Tekton: the failure of the first attempt is final, %s: %s", v.Reason, humanize.OneLine(v.Message, words)), "reason", v.Reason)
-	return Result{Metrics: v.Metrics}, &step.Exit{Code: step.Failed, Err: fail.Becausef(v.Reason, "%s", v.Message), Told: true}
-}
-
-// first looks for the failure in the TaskRun, which loses it with the step's pod, in the Lease, and in the receipt of a run
-// whose environment the reaper has released. If all are unreadable, the step finds the job again, with the same end.
-func (t *Training) first(ctx context.Context) *lease.Failure {
-	tasks, _ := run.TaskRuns(ctx, t.Clients.Tekton, t.Clients.Namespace, t.Run.Name, types.UID(t.Run.UID))
-	for _, task := range tasks {
-		if task.Task == t.Run.Task && task.Final() {
-			return &lease.Failure{Reason: fail.Reason(task.Earlier["reason"]), Message: task.Earlier["message"], Metrics: task.Earlier["metrics"]}
-		}
-	}
-	found, err := t.leases().Find(ctx, t.Name)
-	if err == nil && lease.HolderOf(found).ID == t.Run.UID {
-		if v := lease.FailureOf(found); v != nil && v.Task == t.Run.Task {
-			return v
-		}
-		return nil
-	}
-	left, err := receipt.Read(ctx, t.Clients.Kube, t.Clients.Namespace, t.Run.Name)
-	if err != nil || left.RunUID != t.Run.UID || !run.Final(fail.Reason(left.Reason)) {
-		return nil
-	}
-	metrics, _ := json.Marshal(left.Metrics) // a receipt is indented, a result is short
-	if left.Metrics == nil {
-		metrics = nil
-	}
-	return &lease.Failure{Reason: fail.Reason(left.Reason), Message: left.Message, Metrics: string(metrics)}
+	return Result{Metrics: metrics}, &step.Exit{Code: step.Failed, Err: fail.Becausef(v.Reason, "%s", v.Message), Told: true}
 }
 
 // prepare asks the nodes for what the flags leave open, and prepares their network again: a rail may have gone down since

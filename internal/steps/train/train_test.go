@@ -25,12 +25,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -590,9 +590,19 @@ func FuzzStatuses(f *testing.F) {
 	})
 }
 
-// A failure is final: the retried step reports it without contacting the nodes.
+// retried returns the step in a retry by Tekton, with the receipt that a first attempt of the step, or whoever ended the run, has left.
+func retried(t *testing.T, write func(kubernetes.Interface) error) (*Training, *buffer) {
+	t.Helper()
+	out, clients := &buffer{}, &kube.Clients{Kube: fake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
+	if err := write(clients.Kube); err != nil {
+		t.Fatal(err)
+	}
+	return &Training{Deps: Deps{Clients: clients, Log: step.TextLog(out)}, Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}, out
+}
+
+// A failure is final: the retried step reports it without contacting the nodes, by what the first attempt noted in the receipt.
 func TestEarlierVerdict(t *testing.T) {
-	verdicts := map[fail.Reason]fail.Reason{fail.Cancelled: "", fail.AgentUnreachable: "", fail.EnvironmentMissing: "", "": ""}
+	verdicts := map[fail.Reason]fail.Reason{fail.Cancelled: "", fail.AgentUnreachable: "", fail.EnvironmentMissing: ""}
 	for _, reason := range []fail.Reason{
 		fail.RankFailed, fail.OutOfMemory, fail.TrainingTimeout, fail.TransportWrong, fail.NodeLost, fail.ContainerRestarted,
 		fail.ContainerFailed, fail.ScriptNotFound, fail.InvalidInput, fail.NoRendezvous,
@@ -600,13 +610,14 @@ func TestEarlierVerdict(t *testing.T) {
 		verdicts[reason] = reason
 	}
 	for reason, want := range verdicts {
-		task := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "run-train", OwnerReferences: []metav1.OwnerReference{run.OwnerReference("run", "uid")},
-			Labels: map[string]string{"tekton.dev/pipelineRun": "run", "tekton.dev/pipelineTask": "train"}}}
-		task.Status.RetriesStatus = []v1.TaskRunStatus{{TaskRunStatusFields: v1.TaskRunStatusFields{Results: []v1.TaskRunResult{
-			{Name: "reason", Value: *v1.NewStructuredValues(string(reason))}, {Name: "message", Value: *v1.NewStructuredValues("training: rank 3")}, {Name: "metrics", Value: *v1.NewStructuredValues(`{"step":7}`)}}}}}
-		clients := &kube.Clients{Kube: fake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"}
-		out := &buffer{}
-		a := Training{Deps: Deps{Clients: clients, Log: step.TextLog(out)}, Options: Options{Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
+		a, out := retried(t, func(client kubernetes.Interface) error {
+			first := &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
+			t1 := &Training{kept: receipt.Remember(t.Context(), first, slog.New(slog.DiscardHandler), run.Flags{Name: "run", UID: "uid", Task: "train"}, "env")}
+			active := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "run", UID: "uid"}}
+			_, err := first.Tekton.TektonV1().PipelineRuns("ns").Create(t.Context(), active, metav1.CreateOptions{})
+			t1.noteEnd(t.Context(), Result{Metrics: `{"step":7}`}, fail.Becausef(reason, "training: rank 3"))
+			return err
+		})
 		result, err := a.earlier(t.Context())
 		if want != "" && (!step.Printed(err) || !strings.HasSuffix(out.String(), fmt.Sprintf("the failure of the first attempt is final, %s: training: rank 3\n", want))) {
 			t.Errorf("after %q: %q and %v, want one line that repeats the failure", reason, out, err)
@@ -617,38 +628,41 @@ func TestEarlierVerdict(t *testing.T) {
 	}
 }
 
-// The TaskRun loses a failure with the step's pod, so the Lease and the receipt keep it. A failure that is not final is
-// not kept. The step of another task or run finds none.
+// The reaper may have written the receipt meanwhile. The step of another task or run finds no failure, nor does one whose receipt was
+// deleted.
 func TestVerdictOutlivesThePod(t *testing.T) {
-	held := func() *coordinationv1.Lease {
-		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", Annotations: map[string]string{lease.HolderKind: "PipelineRun"}}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid")}}
+	gone := fail.Becausef(fail.NodeLost, "training: node 1 is gone")
+	begun := receipt.Start{Run: "run", Namespace: "ns", RunUID: "uid", Environment: "env"}
+	note := func(s receipt.Start, task string, final bool) func(kubernetes.Interface) error {
+		return func(client kubernetes.Interface) error {
+			return receipt.Note(t.Context(), client, s, receipt.Part{Task: task, Status: run.Failed, Reason: fail.NodeLost, Message: gone.Error(), Final: final, Metrics: json.RawMessage(`{"step":7}`)})
+		}
 	}
-	of := func(objects ...runtime.Object) *Training {
-		clients := &kube.Clients{Kube: fake.NewClientset(objects...), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
-		return &Training{Deps: Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
+	write := func(uid string) func(kubernetes.Interface) error {
+		return func(client kubernetes.Interface) error {
+			return receipt.Write(t.Context(), client, receipt.Receipt{Run: "run", RunUID: uid, Namespace: "ns", Verdict: receipt.Failed, Reason: string(fail.NodeLost), Message: gone.Error(), Metrics: json.RawMessage(`{"step":7}`)})
+		}
 	}
-	gone, result := fail.Becausef(fail.NodeLost, "training: node 1 is gone"), Result{Metrics: `{"step":7}`}
-	check := func(name string, a *Training, want fail.Reason) {
-		t.Helper()
+	other := begun
+	other.RunUID = "another"
+	for name, tc := range map[string]struct {
+		write func(kubernetes.Interface) error
+		want  fail.Reason
+	}{
+		"noted by the first attempt":    {note(begun, "train", true), fail.NodeLost},
+		"not final":                     {note(begun, "train", false), ""},
+		"another task":                  {note(begun, "train-again", true), ""},
+		"another run of the name":       {note(other, "train", true), ""},
+		"a receipt alone":               {write("uid"), fail.NodeLost},
+		"another run's receipt":         {write("another"), ""},
+		"the receipt was deleted":       {func(kubernetes.Interface) error { return nil }, ""},
+		"the first attempt was evicted": {func(client kubernetes.Interface) error { return receipt.Begin(t.Context(), client, begun) }, ""},
+	} {
+		a, _ := retried(t, tc.write)
 		again, err := a.earlier(t.Context())
-		if want == "" && err != nil || want != "" && (fail.ReasonOf(err) != want || err.Error() != gone.Error() || again.Metrics != result.Metrics) {
-			t.Errorf("%s: got %v, metrics %q; want %q", name, err, again.Metrics, want)
+		if tc.want == "" && err != nil || tc.want != "" && (fail.ReasonOf(err) != tc.want || err.Error() != gone.Error() || again.Metrics != `{"step":7}`) {
+			t.Errorf("%s: got %v, metrics %q; want %q", name, err, again.Metrics, tc.want)
 		}
-	}
-	a := of(held())
-	a.conclude(t.Context(), time.Now(), result, fail.Becausef(fail.AgentUnreachable, "node 1 does not answer"))
-	check("not final", a, "")
-	a.conclude(t.Context(), time.Now(), result, gone)
-	check("in the lease", a, fail.NodeLost)
-	a.Run.Task = "train-again"
-	check("another task", a, "")
-	for uid, want := range map[string]fail.Reason{"uid": fail.NodeLost, "another": ""} {
-		a := of()
-		err := receipt.Write(t.Context(), a.Clients.Kube, receipt.Receipt{Run: "run", RunUID: uid, Namespace: "ns", Verdict: receipt.Failed, Reason: string(fail.NodeLost), Message: gone.Error(), Metrics: json.RawMessage(result.Metrics)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		check("in the receipt of "+uid, a, want)
 	}
 }
 

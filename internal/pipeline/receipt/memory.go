@@ -426,7 +426,10 @@ func brief(c *cause.Culprit) *cause.Culprit {
 	short := &cause.Culprit{Rank: c.Rank, Node: c.Node, Exit: c.Exit}
 	short.Exit.Error = humanize.OneLine(c.Exit.Error, 500)
 	if p := c.Python; p != nil {
-		short.Python = &agent.PythonError{Seen: ofJSON(p.Seen), Type: humanize.OneLine(p.Type, 200), Message: humanize.OneLine(p.Message, 500), File: humanize.OneLine(p.File, 200), Line: p.Line}
+		short.Python = &agent.PythonError{
+			Seen: ofJSON(p.Seen), Type: humanize.OneLine(p.Type, 200), Message: humanize.OneLine(p.Message, 500),
+			File: humanize.OneLine(p.File, 200), Line: p.Line,
+		}
 	}
 	return short
 }

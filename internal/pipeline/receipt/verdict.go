@@ -98,7 +98,8 @@ func (s *Standing) over(of *run.Run, first *run.TaskRun) {
 		s.Reason, s.Message = fail.Cancelled, "the run was cancelled"
 	case of != nil && len(of.Skipped) > 0:
 		missed := of.Skipped[0]
-		s.Reason, s.Message = cmp.Or(kube.ReasonFor(missed.Reason), fail.Internal), fmt.Sprintf("task %s did not run: %s", missed.Task, missed.Reason)
+		s.Reason = cmp.Or(kube.ReasonFor(missed.Reason), fail.Internal)
+		s.Message = fmt.Sprintf("task %s did not run: %s", missed.Task, missed.Reason)
 	default:
 		s.Verdict = Succeeded
 	}
@@ -144,7 +145,9 @@ func (m Memory) final() *Part {
 		return &m.Parts[i]
 	}
 	if r := m.Receipt; r != nil && r.Verdict == Failed && run.Final(fail.Reason(r.Reason)) {
-		return &Part{Status: run.Failed, Final: true, Reason: fail.Reason(r.Reason), Message: r.Message, Metrics: r.Metrics, Cause: r.Cause, Ended: r.Ended}
+		return &Part{
+			Status: run.Failed, Final: true, Reason: fail.Reason(r.Reason), Message: r.Message, Metrics: r.Metrics, Cause: r.Cause, Ended: r.Ended,
+		}
 	}
 	return nil
 }
@@ -168,7 +171,9 @@ func (m Memory) Tasks(listed []run.TaskRun) []run.TaskRun {
 		same := func(t run.TaskRun) bool { return t.Task == p.Task }
 		// A pipeline may name a task in another way than its step, and the note of its end may be missing.
 		if !slices.ContainsFunc(tasks[:known], same) && (known == 0 || p.Status == run.Failed) {
-			tasks = append(tasks, run.TaskRun{Task: p.Task, Status: p.Status, Reason: p.Reason, Message: p.Message, Started: p.Started, Ended: p.Ended})
+			tasks = append(tasks, run.TaskRun{
+				Task: p.Task, Status: p.Status, Reason: p.Reason, Message: p.Message, Started: p.Started, Ended: p.Ended,
+			})
 		}
 	}
 	return tasks

@@ -279,28 +279,3 @@ func TestTaskRuns(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
-
-// Tasks that run in parallel to a failed one run to their end.
-func TestFirstFailed(t *testing.T) {
-	task := func(name string, status Status, ended int) TaskRun {
-		found := TaskRun{Task: name, Status: status}
-		if ended > 0 {
-			found.Ended = start().Add(time.Duration(ended) * time.Second)
-		}
-		return found
-	}
-	for want, tasks := range map[string][]TaskRun{
-		"":             {task("provision", Succeeded, 1), task("train", Succeeded, 2)},
-		"check-fabric": {task("provision", Succeeded, 1), task("sync-repo", Failed, 9), task("check-fabric", Failed, 8)},
-		"sync-repo":    {task("provision", Succeeded, 1), task("check-fabric", Running, 0), task("sync-repo", Failed, 9)},
-		"train":        {task("sync-repo", Succeeded, 1), task("train", Running, 0), task("other", Running, 0)},
-	} {
-		got := ""
-		if first := FirstFailed(tasks); first != nil {
-			got = first.Task
-		}
-		if got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-}

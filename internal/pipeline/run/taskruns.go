@@ -104,18 +104,6 @@ func TaskRuns(ctx context.Context, client versioned.Interface, namespace, name s
 	return tasks, nil
 }
 
-// FirstFailed returns the task without which the run might have succeeded: of those that are not Succeeded the one that ended first, because
-// tasks that run at the same time end although another one has failed. It returns nil if all have succeeded.
-func FirstFailed(tasks []TaskRun) (first *TaskRun) {
-	for i := range tasks {
-		t := &tasks[i]
-		if t.Status != Succeeded && (first == nil || !t.Ended.IsZero() && (first.Ended.IsZero() || t.Ended.Before(first.Ended))) {
-			first = t
-		}
-	}
-	return first
-}
-
 // taskRunsOf leaves out the TaskRuns of an earlier run of the same name.
 func taskRunsOf(ctx context.Context, client versioned.Interface, namespace, name string, uid types.UID) ([]v1.TaskRun, error) {
 	list, err := client.TektonV1().TaskRuns(namespace).List(ctx, metav1.ListOptions{LabelSelector: Label + "=" + name})

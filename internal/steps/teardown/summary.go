@@ -62,7 +62,8 @@ func (t *teardown) recall(ctx context.Context) receipt.Memory {
 // summarize collects what is known of the run. It logs and leaves out missing facts, which never stop the teardown.
 func (t *teardown) summarize(ctx context.Context, held *coordinationv1.Lease) receipt.Receipt {
 	r := receipt.Receipt{
-		Run: t.options.Run.Name, RunUID: t.options.Run.UID, Namespace: t.clients.Namespace, Environment: t.options.Name, Verdict: receipt.Succeeded,
+		Run: t.options.Run.Name, RunUID: t.options.Run.UID, Namespace: t.clients.Namespace, Environment: t.options.Name,
+		Verdict: receipt.Succeeded,
 	}
 	if t.options.Run.Name != "" {
 		t.judge(ctx, &r)

@@ -80,7 +80,7 @@ func TestNothingOutlivesTheAgentsPrograms(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			n := newNode(t)
 			folder := t.TempDir()
-			if err := n.Tool(agent.PySpy, "#!/bin/sh\ncd "+folder+"\n"+strings.TrimPrefix(tc.spy, "#!/bin/sh\n")); err != nil {
+			if err := n.Tool(agent.PySpy, "#!/bin/sh\ncd '"+folder+"'\n"+strings.TrimPrefix(tc.spy, "#!/bin/sh\n")); err != nil {
 				t.Fatal(err)
 			}
 			n.started("job", command("live.sh"))

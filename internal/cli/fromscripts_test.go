@@ -63,9 +63,7 @@ func TestFromScripts(t *testing.T) {
 		}
 		for _, found := range link.FindAllStringSubmatch(line, -1) {
 			counterparts++
-			if _, err := os.Stat(filepath.Join(docs, found[1])); err != nil {
-				t.Errorf("%s: %v", old, err)
-			}
+			checkLink(t, filepath.Join(docs, "from-scripts.md"), found[1])
 		}
 		if counterparts == 0 {
 			t.Errorf("%s has no counterpart", old)

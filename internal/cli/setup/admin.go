@@ -14,7 +14,7 @@ func AdminCommand() *cobra.Command {
 		Short: "Print the one-time set-up for RDMA, for an administrator to apply",
 		Long: `Admin prints the manifests with which an administrator lets the pods of a namespace use RDMA: service account,
 security context constraint and the right to use it, network attachments, MachineConfigs for locked memory and IOMMU.
-Comments tell for each why it is needed, what it costs, and how to check it. Without a cluster file mlenv uses the one
+Comments explain for each why it is needed, what it costs, and how to check it. Without a cluster file mlenv uses the one
 that is installed in the namespace.
 
 Review the output, then pipe it into oc apply -f -. Admin itself changes nothing, and connects to a cluster only to find

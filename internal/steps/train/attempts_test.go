@@ -49,7 +49,7 @@ echo "attempt $MLENV_ATTEMPT of $MLENV_RUN"
 [ $NODE_RANK = 0 ] && echo '{"step":4,"steps":9}' >> "$MLENV_METRICS_FILE"
 [ $MLENV_ATTEMPT = 1 ] || exit 0
 [ $NODE_RANK = 0 ] && exec sleep 1000
-until grep -q . $OTHER; do sleep 0.02; done
+until grep -q . "$OTHER"; do sleep 0.02; done
 exit 3`)
 	record := filepath.Join(agents[0].Config.Paths.Workspace, ".mlenv", "runs", "job")
 	training.Spec.Env = map[string]string{"OTHER": filepath.Join(record, "metrics.jsonl")}

@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -45,14 +44,10 @@ func TestEveryRequestMayFail(t *testing.T) {
 				memory, notRead := receipt.Recall(t.Context(), reading, "ns", "train-1")
 				text := fmt.Sprint(fail.ReasonOf(err), notRead, " ", result.Metrics)
 				if part := memory.PartOf("train"); part != nil {
-					text += fmt.Sprint(" ", part.Status, part.Reason, string(part.Metrics), part.Record)
+					text += fmt.Sprint(" ", part.Status, part.Reason, part.Final, string(part.Metrics), part.Record)
 				}
-				held, notHeld := reading.CoordinationV1().Leases("ns").Get(t.Context(), "env", metav1.GetOptions{})
-				text += fmt.Sprint("\n", notHeld)
-				if failure := lease.FailureOf(held); failure != nil {
-					text += fmt.Sprint(" ", failure.Task, failure.Reason)
-				}
-				return text + "\n" + strings.Join(server.Paths(), " ")
+				_, notHeld := reading.CoordinationV1().Leases("ns").Get(t.Context(), "env", metav1.GetOptions{})
+				return fmt.Sprint(text, "\n", notHeld, "\n", strings.Join(server.Paths(), " "))
 			})
 		})
 	}

@@ -36,6 +36,8 @@ type Config struct {
 	// Program is the agent's own, for the rank shim.
 	Program string
 	Paths   Paths
+	// Addresses of the nodes, if they have no DNS names.
+	Addresses []string
 	// Dial connects to another node's agent, nil for its DNS name.
 	Dial agent.Dialer
 	// Trial tries locks and renames; it is empty except in tests.
@@ -120,8 +122,11 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	return c, err
 }
 
-// Host is the DNS name of a node.
+// Host is the DNS name of a node, or its address.
 func (c Config) Host(node int) string {
+	if node < len(c.Addresses) {
+		return c.Addresses[node]
+	}
 	return fmt.Sprintf("%s-%d.%s", c.Name, node, c.Suffix)
 }
 

@@ -183,7 +183,12 @@ func TestVolumeOfAnotherUser(t *testing.T) {
 			if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), prepare(dir)); err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { os.Chmod(dir, 0o700) }) // its owner may not be root
+			// Its owner may not be root.
+			t.Cleanup(func() {
+				if err := os.Chmod(dir, 0o700); err != nil {
+					t.Error(err)
+				}
+			})
 			seen := asNobody(t, func() agent.Volume { return Volume(dir) })
 			if seen.ID != "" || !strings.Contains(seen.Problem, "permission denied") {
 				t.Errorf("got %+v, want no identity, because nothing can be written", seen)

@@ -113,7 +113,7 @@ func TestRunsWithoutAReceipt(t *testing.T) {
 func TestConfigMapsAloneSuffice(t *testing.T) {
 	clients := noted(t, pipelineRun(func(*v1.PipelineRun) {}))
 	refused := map[string]bool{}
-	refuse := func(action clienttesting.Action) (bool, runtime.Object, error) {
+	var refuse clienttesting.ReactionFunc = func(action clienttesting.Action) (bool, runtime.Object, error) {
 		resource, verb := action.GetResource().Resource, action.GetVerb()
 		if resource == "configmaps" && (verb == "get" || verb == "list") {
 			return false, nil, nil

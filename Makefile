@@ -62,8 +62,8 @@ $(GOLANGCI_LINT):
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## run the linters over both modules
-	$(GOLANGCI_LINT) run --build-tags e2e
-	cd $(LOCALCLUSTER) && ../../$(GOLANGCI_LINT) run --config ../../.golangci.yml ./cmd/ib_write_bw/... ./cmd/localcluster/... ./cmd/nvidia-smi/... ./cmd/openshift-apiserver/... ./cmd/openshift-builder/... ./cmd/pause/... ./internal/...
+	$(GOLANGCI_LINT) run --allow-serial-runners --build-tags e2e
+	cd $(LOCALCLUSTER) && ../../$(GOLANGCI_LINT) run --allow-serial-runners --config ../../.golangci.yml ./cmd/ib_write_bw/... ./cmd/localcluster/... ./cmd/nvidia-smi/... ./cmd/openshift-apiserver/... ./cmd/openshift-builder/... ./cmd/pause/... ./internal/...
 
 # The linters vet the same packages.
 UNIT := go test -vet=off

@@ -13,7 +13,10 @@ import (
 func unchangedPrograms(u trainer) {
 	base := []string{"  base: " + registryHost + "/base/debian-torch:trixie\n", "  base: " + trainingImage + "\n"}
 	image := imageIn(u.built(u.build("--cluster-file="+u.localFile(base...), "--flavour=cpu", "--build-arg=WITH_SERVICES=false", "--build-arg=DEEPSPEED_OPS=shm_comm")))
-	u.says(u.TempDir(), step.Done, "up", "--cluster-file="+u.clusterFile(), "--steps-image="+u.steps, "--image="+image, "--nodes=2", "--gpus-per-node=1")
+	// With the CA of the cluster's package index, which install puts into a ConfigMap.
+	file := u.localFile()
+	u.install(file)
+	u.says(u.TempDir(), step.Done, "up", "--cluster-file="+file, "--steps-image="+u.steps, "--image="+image, "--nodes=2", "--gpus-per-node=1")
 	const folder = "testdata/repo"
 	u.says(folder, step.Done, "sync", ".", "--requirements=requirements-lightning.txt")
 	const byTorchrun, byCommand = "--launcher=torchrun", "--launcher=command"

@@ -68,15 +68,15 @@ type builder struct {
 const attempts = 3
 
 func (b *builder) run(ctx context.Context) (Image, error) {
-	began := b.now()
+	began := time.Now()
 	found, err := b.prepare(ctx)
 	if err != nil {
 		return Image{}, err
 	}
 	if image, ok := b.built(ctx, found); ok {
 		b.log.Info(fmt.Sprintf("Nothing is built: %s was built from the same Dockerfile, folder, arguments and base on %s. --force builds it again. (%.1f s)",
-			image.Reference, found.CreationTimestamp.UTC().Format("2006-01-02 15:04 MST"), b.now().Sub(began).Seconds()),
-			"image", image.Reference, "built", found.CreationTimestamp.UTC(), "seconds", b.now().Sub(began).Seconds())
+			image.Reference, found.CreationTimestamp.UTC().Format("2006-01-02 15:04 MST"), time.Since(began).Seconds()),
+			"image", image.Reference, "built", found.CreationTimestamp.UTC(), "seconds", time.Since(began).Seconds())
 		return image, nil
 	}
 	if err := b.enough(ctx); err != nil {
@@ -104,7 +104,7 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 		}
 		image, err := b.result(ctx, build.Name)
 		if err == nil {
-			b.log.Info(fmt.Sprintf("Built %s in %.0f s.", image.Reference, b.now().Sub(began).Seconds()), "image", image.Reference, "seconds", b.now().Sub(began).Seconds())
+			b.log.Info(fmt.Sprintf("Built %s in %.0f s.", image.Reference, time.Since(began).Seconds()), "image", image.Reference, "seconds", time.Since(began).Seconds())
 			if b.variant != "" {
 				b.log.Info(fmt.Sprintf("Its tag is %s, because %s: tag %s stays as it is.", b.tag(), b.varies, b.flavour), "tag", b.tag(), "flavour",
 					b.flavour)

@@ -161,7 +161,7 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 	p.decideMode(ctx)
 	ctx, cancel := context.WithTimeoutCause(ctx, p.options.StartTimeout, fmt.Errorf("the start-timeout of %s has passed", p.options.StartTimeout))
 	defer cancel()
-	began := p.now()
+	began := time.Now()
 	take := p.leases.Take
 	if p.options.OnBusy == "wait" {
 		take = p.leases.TakeWhenFree
@@ -196,7 +196,7 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 		return Result{}, errors.Join(err, p.release(ctx, held))
 	}
 	p.log.Info(fmt.Sprintf("Environment %s/%s is ready after %.1f s: %s, %s each, storage %s, mode %s.",
-		p.request.Namespace, p.request.Name, p.now().Sub(began).Seconds(), humanize.Count(p.request.Nodes, "node"), humanize.Count(p.request.GPUsPerNode, "GPU"), p.request.Storage, p.request.Mode), "namespace", p.request.Namespace, "environment", p.request.Name, "seconds", p.now().Sub(began).Seconds(), "nodes", p.request.Nodes, "gpusPerNode", p.request.GPUsPerNode, "storage", p.request.Storage, "mode", p.request.Mode)
+		p.request.Namespace, p.request.Name, time.Since(began).Seconds(), humanize.Count(p.request.Nodes, "node"), humanize.Count(p.request.GPUsPerNode, "GPU"), p.request.Storage, p.request.Mode), "namespace", p.request.Namespace, "environment", p.request.Name, "seconds", time.Since(began).Seconds(), "nodes", p.request.Nodes, "gpusPerNode", p.request.GPUsPerNode, "storage", p.request.Storage, "mode", p.request.Mode)
 	p.logServices(result.Services)
 	return result, nil
 }

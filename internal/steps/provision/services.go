@@ -140,13 +140,13 @@ func (p *provisioner) waitServices(ctx context.Context, credentials agent.Creden
 	set := nodes.New(p.clients, p.request.Name, 1, credentials)
 	defer set.Close()
 	var facts agent.Facts
-	began, logged := p.now(), false
+	began, logged := time.Now(), false
 	_ = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (done bool, err error) {
 		if facts, err = set[0].Facts(ctx); err == nil && settled(p.request.Services, facts.Services) {
 			return true, nil
 		}
 		const quiet = 5 * time.Second
-		if !logged && p.now().Sub(began) > quiet {
+		if !logged && time.Since(began) > quiet {
 			logged = true
 			p.log.Info("  Waiting for the services "+strings.Join(p.request.Services, ", ")+"; running nodes apply a change within two minutes.", "services", p.request.Services)
 		}

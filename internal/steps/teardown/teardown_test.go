@@ -491,6 +491,24 @@ func TestKeep(t *testing.T) {
 	}
 }
 
+// The API server's clock is known to a second and may seem to go back. How long the release took is never negative.
+func TestReleaseIsTimedHere(t *testing.T) {
+	p := newPlace(t, []runtime.Object{pipelineRun()}, held("uid-1"))
+	backwards := start().Add(time.Hour)
+	p.now = func() time.Time {
+		backwards = backwards.Add(-time.Second)
+		return backwards
+	}
+	var said []string
+	p.log = slog.New(saying(func(message string) { said = append(said, message) }))
+	if _, err := p.run(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if text := strings.Join(said, "\n"); !strings.Contains(text, "free after ") || strings.Contains(text, "free after -") {
+		t.Errorf("the log is %q, want a time that is not negative", text)
+	}
+}
+
 // saying is a log handler that calls itself with every message.
 type saying func(string)
 

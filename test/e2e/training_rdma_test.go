@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/ml-dev-env/ml-dev-env/internal/cli"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -104,11 +102,9 @@ func rdmaByAdmin(u trainer) {
 // ownPod tests that a pod that this project did not create finds its device by mlenv-agent rdma exec.
 func (u trainer) ownPod() {
 	u.Helper()
-	task, err := u.clients.Tekton.TektonV1().Tasks(u.namespace).Get(u.Context(), "provision", metav1.GetOptions{})
-	if err != nil {
-		u.Fatal(err)
-	}
-	u.apply("own-pod.yaml", map[string]string{"REGISTRY": registryHost, "STEPS": task.Spec.Steps[0].Image})
+	// As docs/rdma.md gets it.
+	steps := u.kubectl("get", "task", "provision", `--output=jsonpath={.spec.params[?(@.name=="steps-image")].default}`)
+	u.apply("own-pod.yaml", map[string]string{"REGISTRY": registryHost, "STEPS": steps})
 	u.waitFor("jsonpath={.status.phase}=Succeeded", "pod/own")
 	device := ownDevice.FindStringSubmatch(u.kubectl("logs", "own", "--container=train"))
 	if device == nil {
@@ -118,7 +114,7 @@ func (u trainer) ownPod() {
 		"the command has NCCL_IB_HCA="+device[1]+" and gloo on net1")
 }
 
-var ownDevice = regexp.MustCompile(`Auto-detected NCCL_IB_HCA=(=mlx5_\d+:1): `)
+var ownDevice = regexp.MustCompile(`Auto-detected NCCL_IB_HCA=(=mlx5_\d+): `)
 
 // rdmaNotAllowed tests a namespace without the right to lock memory: mode auto uses TCP with the
 // reason; mode rdma fails with the command that grants the right.

@@ -4,16 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
 
@@ -27,11 +26,7 @@ type params struct {
 // newParams reads the pipeline from the bundle. It panics on errors: the bundle is part of the program, and tested.
 func newParams(files fs.FS) params {
 	p := params{pipeline: &v1.Pipeline{}}
-	text, err := fs.ReadFile(files, path.Join("pipelines", launch.Pipeline, launch.Pipeline+".yaml"))
-	if err == nil {
-		err = yaml.Unmarshal(text, p.pipeline)
-	}
-	if err != nil {
+	if err := bundle.Read(files, "pipelines", launch.Pipeline, p.pipeline); err != nil {
 		panic(err)
 	}
 	return p

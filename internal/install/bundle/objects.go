@@ -22,19 +22,27 @@ func Objects(files fs.FS) ([]*unstructured.Unstructured, error) {
 			if !entry.IsDir() {
 				continue
 			}
-			name := path.Join(folder, entry.Name(), entry.Name()+".yaml")
-			content, err := fs.ReadFile(files, name)
-			if err != nil {
-				return nil, fmt.Errorf("reading the bundle: %w", err)
-			}
 			object := &unstructured.Unstructured{}
-			if err := yaml.Unmarshal(content, &object.Object); err != nil {
-				return nil, fmt.Errorf("reading %s of the bundle: %w", name, err)
+			if err := Read(files, folder, entry.Name(), &object.Object); err != nil {
+				return nil, err
 			}
 			objects = append(objects, object)
 		}
 	}
 	return objects, nil
+}
+
+// Read reads one Task or Pipeline, from FOLDER/NAME/NAME.yaml.
+func Read(files fs.FS, folder, name string, object any) error {
+	name = path.Join(folder, name, name+".yaml")
+	content, err := fs.ReadFile(files, name)
+	if err != nil {
+		return fmt.Errorf("reading the bundle: %w", err)
+	}
+	if err := yaml.Unmarshal(content, object); err != nil {
+		return fmt.Errorf("reading %s of the bundle: %w", name, err)
+	}
+	return nil
 }
 
 // SetDefaults sets the defaults of a Task's or Pipeline's params, by name. A param without a default stays required.

@@ -189,7 +189,7 @@ func waitDeployments(ctx context.Context, options Options) error {
 			missing["tekton-pipelines/tekton-triggers-"+name] = true
 		}
 	}
-	deployments := client.AppsV1().Deployments("")
+	wanted, deployments := maps.Clone(missing), client.AppsV1().Deployments("")
 	return until(ctx, readyWait, &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return deployments.List(ctx, o)
@@ -199,12 +199,14 @@ func waitDeployments(ctx context.Context, options Options) error {
 		},
 	}, &appsv1.Deployment{}, func(object runtime.Object) (done bool) {
 		d := object.(*appsv1.Deployment)
-		if _, ours := missing[d.Namespace+"/"+d.Name]; ours {
-			missing[d.Namespace+"/"+d.Name] = !available(d)
+		name := d.Namespace + "/" + d.Name
+		if available(d) {
+			delete(missing, name)
+		} else if wanted[name] {
+			missing[name] = true
 		}
-		return !slices.Contains(slices.Collect(maps.Values(missing)), true)
+		return len(missing) == 0
 	}, func() string {
-		maps.DeleteFunc(missing, func(_ string, missing bool) bool { return !missing })
 		names := strings.Join(slices.Sorted(maps.Keys(missing)), " ")
 		return "deployments not available: " + names + "\n" + unreadyPods(client, missing)
 	})

@@ -11,7 +11,6 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
@@ -75,11 +74,11 @@ func executeOverRDMA(args, environ []string, stderr io.Writer) int {
 	server.RaiseLimits(slog.New(slog.NewTextHandler(stderr, nil)))
 	facts := detect(*sysRoot, environ)
 	plan := rdma.NewPlan([]rdma.Facts{facts}, 0, rdma.Expected{}, nil)
-	findings := slices.Concat(facts.Findings, plan.Findings)
-	for _, finding := range findings {
+	facts.Findings = append(facts.Findings, plan.Findings...)
+	for _, finding := range facts.Findings {
 		finding.Print(stderr)
 	}
-	if slices.ContainsFunc(findings, func(f fail.Finding) bool { return f.Level == fail.Broken }) {
+	if facts.Broken() {
 		return 1
 	}
 	fmt.Fprintln(stderr, "mlenv-agent:", become(flags.Args(), apply(plan, environ, stderr)))

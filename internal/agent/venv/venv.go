@@ -36,8 +36,8 @@ const (
 	completeFile = ".complete"
 	// usedFile is as old as the last use.
 	usedFile = ".used"
-	// copied is the repository as pip saw it, if something that was installed is still there.
-	copied = "repository"
+	// repositoryCopy is the repository as pip saw it, if something that was installed is still there.
+	repositoryCopy = "repository"
 )
 
 // linkOf is the name of the virtual environment of a requirements file, whose digest ends base, for the Python that printed python. It
@@ -102,7 +102,7 @@ func install(link, requirements string, python []byte, stdout, stderr io.Writer)
 	if err := os.Chmod(dir, 0o2775); err != nil { //nolint:gosec // other user IDs of the group use it
 		return "", err
 	}
-	repository := filepath.Join(dir, copied)
+	repository := filepath.Join(dir, repositoryCopy)
 	if err := copyTree(repository, "."); err != nil {
 		return "", fmt.Errorf("copying the repository for pip: %w", err)
 	}

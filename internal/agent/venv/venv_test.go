@@ -285,10 +285,10 @@ esac
 			if err != nil {
 				t.Fatal(err)
 			}
-			if there(filepath.Join(made, copied)) != tc.keeps {
+			if there(filepath.Join(made, repositoryCopy)) != tc.keeps {
 				t.Errorf("the copy of the repository is kept: %v, want %v", !tc.keeps, tc.keeps)
 			}
-			if _, err := os.Stat(filepath.Join(made, copied, "src/mine/here.py")); tc.keeps && err != nil {
+			if _, err := os.Stat(filepath.Join(made, repositoryCopy, "src/mine/here.py")); tc.keeps && err != nil {
 				t.Error(err)
 			}
 		})

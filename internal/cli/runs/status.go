@@ -171,7 +171,8 @@ func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 	known := r.known()
 	s.Commit, s.Image, s.Mode, s.ModeReason, s.Caches = known.Commit, known.Image, known.Mode, known.ModeReason, known.Caches
 	s.Tasks = r.phases()
-	if slices.ContainsFunc(r.tasks, func(t run.TaskRun) bool { return t.Task == trainTask && t.Status == run.Running && !t.Started.IsZero() }) {
+	trains := func(t run.TaskRun) bool { return t.Task == trainTask && t.Status == run.Running && !t.Started.IsZero() }
+	if slices.ContainsFunc(r.tasks, trains) {
 		s.ask(ctx, clients, r)
 	}
 	if r.receipt != nil || s.State != cancelled { // of a cancelled run without a receipt Tekton only says that it was cancelled

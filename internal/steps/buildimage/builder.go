@@ -104,7 +104,8 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 		}
 		image, err := b.result(ctx, build.Name)
 		if err == nil {
-			b.log.Info(fmt.Sprintf("Built %s in %.0f s.", image.Reference, time.Since(began).Seconds()), "image", image.Reference, "seconds", time.Since(began).Seconds())
+			took := time.Since(began).Seconds()
+			b.log.Info(fmt.Sprintf("Built %s in %.0f s.", image.Reference, took), "image", image.Reference, "seconds", took)
 			if b.variant != "" {
 				b.log.Info(fmt.Sprintf("Its tag is %s, because %s: tag %s stays as it is.", b.tag(), b.varies, b.flavour), "tag", b.tag(), "flavour",
 					b.flavour)

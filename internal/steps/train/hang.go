@@ -138,7 +138,7 @@ const (
 )
 
 // look judges a silence. It asks what the ranks do only if that matters, and returns it; worker is the rank that works.
-func (w *silenceWatch) look(quiet, bound time.Duration, ask func() (now []agent.RankActivity, complete bool)) (m meaning, now []agent.RankActivity, worker int) {
+func (w *silenceWatch) look(statuses []agent.JobStatus, quiet, bound time.Duration, ask func() (now []agent.RankActivity, complete bool)) (m meaning, now []agent.RankActivity, worker int) {
 	if quiet < w.timeout.warning(bound) {
 		w.next, w.before = 0, nil
 		return goesOn, nil, 0
@@ -162,7 +162,7 @@ func (w *silenceWatch) look(quiet, bound time.Duration, ask func() (now []agent.
 	case works:
 		w.next = quiet + againAfter
 		return working, now, worker
-	case !complete || !cause.Waits(before, now):
+	case !complete || !cause.Waits(statuses, before, now):
 		w.next = quiet + againAfter
 		return unclear, now, 0
 	case before == nil: // one look does not show whether the stacks change
@@ -184,7 +184,7 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, updates ch
 		}
 		t.watchRendezvous(ctx, &m, statuses, time.Now())
 		bound := w.bound(t.Spec, quiet, shown, statuses[0].Started)
-		means, now, worker := w.look(quiet, bound, func() ([]agent.RankActivity, bool) { return t.activities(ctx) })
+		means, now, worker := w.look(statuses, quiet, bound, func() ([]agent.RankActivity, bool) { return t.activities(ctx) })
 		if means == goesOn || ctx.Err() != nil {
 			return false, nil //nolint:nilerr // the poll itself ends with ctx
 		}

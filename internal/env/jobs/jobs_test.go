@@ -149,8 +149,9 @@ func TestStartThatIsRefused(t *testing.T) {
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if errs := j.Stop(ended, agent.Stop{Reason: "enough"}); errs[0] != nil || errs[1] != nil || fail.ReasonOf(errs[2]) != fail.AgentUnreachable {
-		t.Errorf("stopping it: %v, want an error of the third member alone", errs)
+	stopped := j.Stop(ended, agent.Stop{Reason: "enough"})
+	if stopped[0] != nil || stopped[1] != nil || fail.ReasonOf(stopped[2]) != fail.AgentUnreachable {
+		t.Errorf("stopping it: %v, want an error of the third member alone", stopped)
 	}
 	j.Members = j.Members[1:2]
 	if last, err := j.Wait(t.Context()); err != nil || last[0].State != agent.Stopped {

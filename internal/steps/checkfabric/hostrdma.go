@@ -130,8 +130,8 @@ func (w write) spec(node int, host ...string) agent.JobSpec {
 		args = append(args, "-S", expected.ServiceLevel)
 	}
 	return agent.JobSpec{
-		Run: w.check.RunName, Launcher: agent.Command, Script: writeProgram, Args: append(args, host...), Nodes: w.check.Nodes[node].Node() + 1, RanksPerNode: 1,
-		Deadline: time.Now().Add(w.bound), Grace: grace,
+		Run: w.check.RunName, Launcher: agent.Command, Script: writeProgram, Args: append(args, host...),
+		Nodes: w.check.Nodes[node].Node() + 1, RanksPerNode: 1, Deadline: time.Now().Add(w.bound), Grace: grace,
 	}
 }
 

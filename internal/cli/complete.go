@@ -19,7 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/claims"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
@@ -121,11 +121,11 @@ func asked(list func(context.Context, *kube.Clients) []string) cobra.CompletionF
 }
 
 func environments(ctx context.Context, clients *kube.Clients) []string {
-	found, err := clients.Kube.CoordinationV1().Leases(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
+	found, err := lease.List(ctx, clients.Kube, clients.Namespace)
 	if err != nil {
 		return nil
 	}
-	return humanize.Each(found.Items, func(l coordinationv1.Lease) string { return l.Name })
+	return humanize.Each(found, func(l coordinationv1.Lease) string { return l.Name })
 }
 
 // namespaces are those that the user may see: OpenShift lists a user's own as projects.

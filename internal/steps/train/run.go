@@ -12,12 +12,10 @@ import (
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
-	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
@@ -178,8 +176,6 @@ func (t *Training) watchLease(ctx context.Context, lose context.CancelCauseFunc)
 	}
 }
 
-func (t *Training) environment() env.Environment { return env.Of(t.Clients, t.Name) }
-
 // earlier returns the final failure that an attempt before this one noted in the receipt, nil if there is none or if its job may still
 // succeed. Tekton retries a step whatever its failure was: a line refers to the first attempt, which has printed the error. If the
 // receipt cannot be read, the step finds the job again, with the same end.
@@ -276,10 +272,7 @@ func (t *Training) settingsLost(ctx context.Context, facts []agent.Facts) error 
 	if slices.ContainsFunc(facts, func(f agent.Facts) bool { return f.Network != nil }) {
 		return nil
 	}
-	set, err := t.environment().StatefulSet(ctx)
-	if apierrors.IsNotFound(err) || err == nil && set.Annotations[objects.ModeAnnotation] != string(objects.RDMA) {
-		return nil
-	} else if err != nil {
+	if mode, err := t.place().Mode(ctx); err != nil || mode != objects.RDMA {
 		return err
 	}
 	return fail.Advise(fail.Becausef(fail.NodeLost, "training: all pods of environment %s were replaced: none has the RDMA settings of provision", t.Name),

@@ -7,7 +7,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -44,6 +46,7 @@ func developmentServices(image string) func(trainer) {
 			}
 		}
 		d.taken("services=none")
+		d.opened()
 		u.task("teardown")
 	}
 }
@@ -239,6 +242,63 @@ func (d *desk) taken(param string) {
 		d.Errorf("found a Service without services: %s", out)
 	}
 	d.waitLog("ml-dev-env-0", "train", "Service code-server is stopped")
+}
+
+// opened opens JupyterLab in the environment, which has no service: mlenv open starts it, and forwards its port. At the same time mlenv
+// port-forward forwards the same port of the node.
+func (d *desk) opened() {
+	d.Helper()
+	ctx, cancel := d.within(timeForTheObjectToChange)
+	defer cancel()
+	text := d.untilItPrints(ctx, regexp.MustCompile(`jupyter: (\S+)/lab with token (\S+)`), "open", "jupyter", "--show-password", "--browser=false")
+	address, token := text[1], text[2]
+	d.equal("the token of Jupyter", token, d.secrets["jupyter-token"])
+	port := d.untilItPrints(ctx, regexp.MustCompile(`localhost:(\d+) leads to port 8888 of node 0`), "port-forward", "8888")[1]
+	// The resolver need not know names below localhost.
+	at, err := url.Parse(address)
+	if err != nil {
+		d.Fatal(err)
+	}
+	for _, host := range []string{"127.0.0.1:" + at.Port(), "127.0.0.1:" + port} {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/api/status?token="+token, nil)
+		if err != nil {
+			d.Fatal(err)
+		}
+		request.Host = at.Host
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			d.Fatalf("JupyterLab by %s: %v", host, err)
+		}
+		response.Body.Close()
+		d.equal("JupyterLab by "+host, response.Status, "200 OK")
+	}
+	d.equal("the Service's ports", d.kubectl("get", "service", "ml-dev-env", "--output=jsonpath={.spec.ports[*].port}"), "8888")
+}
+
+// untilItPrints starts mlenv, which continues until the end of the test, and returns what the pattern finds in its output.
+func (d *desk) untilItPrints(ctx context.Context, pattern *regexp.Regexp, args ...string) []string {
+	d.Helper()
+	running, stop := context.WithCancel(d.Context())
+	cmd := d.mlenvIn(running, d.TempDir(), args...)
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		d.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() { stop(); _ = cmd.Wait() }) // killed by the test
+	defer context.AfterFunc(ctx, stop)()
+	var all []string
+	for lines := bufio.NewScanner(output); lines.Scan(); {
+		if found := pattern.FindStringSubmatch(lines.Text()); found != nil {
+			return found
+		}
+		all = append(all, lines.Text())
+	}
+	d.Fatalf("mlenv %s printed no %s:\n%s", strings.Join(args, " "), pattern, strings.Join(all, "\n"))
+	return nil
 }
 
 // inTheBrowser logs in to all three services and uses them.

@@ -250,10 +250,13 @@ func (d *desk) opened() {
 	d.Helper()
 	ctx, cancel := d.within(timeForTheObjectToChange)
 	defer cancel()
-	text := d.untilItPrints(ctx, regexp.MustCompile(`jupyter: (\S+)/lab with token (\S+)`), "open", "jupyter", "--show-password", "--browser=false")
+	text, end := d.matching(ctx, d.TempDir(), regexp.MustCompile(`jupyter: (\S+)/lab with token (\S+)`), "open", "jupyter", "--show-password", "--browser=false")
+	defer end()
 	address, token := text[1], text[2]
 	d.equal("the token of Jupyter", token, d.secrets["jupyter-token"])
-	port := d.untilItPrints(ctx, regexp.MustCompile(`localhost:(\d+) leads to port 8888 of node 0`), "port-forward", "8888")[1]
+	text, end = d.matching(ctx, d.TempDir(), regexp.MustCompile(`localhost:(\d+) leads to port 8888 of node 0`), "port-forward", "8888")
+	defer end()
+	port := text[1]
 	// The resolver need not know names below localhost.
 	at, err := url.Parse(address)
 	if err != nil {
@@ -273,32 +276,6 @@ func (d *desk) opened() {
 		d.equal("JupyterLab by "+host, response.Status, "200 OK")
 	}
 	d.equal("the Service's ports", d.kubectl("get", "service", "ml-dev-env", "--output=jsonpath={.spec.ports[*].port}"), "8888")
-}
-
-// untilItPrints starts mlenv, which continues until the end of the test, and returns what the pattern finds in its output.
-func (d *desk) untilItPrints(ctx context.Context, pattern *regexp.Regexp, args ...string) []string {
-	d.Helper()
-	running, stop := context.WithCancel(d.Context())
-	cmd := d.mlenvIn(running, d.TempDir(), args...)
-	output, err := cmd.StdoutPipe()
-	if err != nil {
-		d.Fatal(err)
-	}
-	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		d.Fatal(err)
-	}
-	d.Cleanup(func() { stop(); _ = cmd.Wait() }) // killed by the test
-	defer context.AfterFunc(ctx, stop)()
-	var all []string
-	for lines := bufio.NewScanner(output); lines.Scan(); {
-		if found := pattern.FindStringSubmatch(lines.Text()); found != nil {
-			return found
-		}
-		all = append(all, lines.Text())
-	}
-	d.Fatalf("mlenv %s printed no %s:\n%s", strings.Join(args, " "), pattern, strings.Join(all, "\n"))
-	return nil
 }
 
 // inTheBrowser logs in to all three services and uses them.

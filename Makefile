@@ -347,8 +347,12 @@ dev-session: ## sync and train, and again whenever something in the folder chang
 	$(MLENV) dev $(AT) $(if $(LOCAL_DIR),--dir=$(LOCAL_DIR)) $(SCRIPT)
 
 .PHONY: vscode jupyter
-vscode jupyter: ## open VS Code or Jupyter in the browser
+vscode jupyter: ## open VS Code or Jupyter in the browser, and start it before if it does not run
 	$(MLENV) open $(AT) $@
+
+.PHONY: port-forward
+port-forward: ## forward the debugger's port, or another one (DEBUG_PORT=5678)
+	$(MLENV) port-forward $(AT) $(DEBUG_PORT)
 
 .PHONY: list-clusters
 list-clusters: ## describe each cluster file

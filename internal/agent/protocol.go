@@ -189,6 +189,8 @@ type GPU struct {
 	PCI    string `json:"pci,omitempty"`
 	Model  string `json:"model"`
 	Driver string `json:"driver"`
+	// Compute is CUDA's compute capability, such as 9.0; an older driver does not show it.
+	Compute string `json:"compute,omitempty"`
 	// Memory and MemoryUsed of the GPU.
 	Memory     Bytes `json:"memory"`
 	MemoryUsed Bytes `json:"memoryUsed"`

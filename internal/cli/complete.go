@@ -90,16 +90,18 @@ func completeArguments(cmd *cobra.Command) {
 	if len(lists) == 0 {
 		return
 	}
+	words, cmd.ValidArgs = cmd.ValidArgs, nil // cobra would ask no function
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 && !several {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+			return words, cobra.ShellCompDirectiveNoFileComp
 		}
-		return asked(func(ctx context.Context, clients *kube.Clients) (names []string) {
+		names, how := asked(func(ctx context.Context, clients *kube.Clients) (names []string) {
 			for _, list := range lists {
 				names = append(names, list(ctx, clients)...)
 			}
 			return names
 		})(cmd, args, "")
+		return slices.Concat(words, names), how
 	}
 }
 

@@ -188,6 +188,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"tasks-alone", 1, tasksAlone},
 		{"steps-by-hand", 1, stepsByHand},
 		{"dev-loop", 1, devLoop},
+		{"from-scripts", 1, fromScripts},
 		{"github-action", 1, githubAction},
 		{"webhook", 1, webhook},
 		{"timeout-too-short", 1, timeoutTooShort},

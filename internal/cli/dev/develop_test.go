@@ -52,6 +52,10 @@ func TestWrongUsage(t *testing.T) {
 		{"sync develop.go", "it is a file: want a folder"},
 		{"shell one two", "arguments [\"one\" \"two\"]: want one node or none; a command goes after --\nnode \"one\": want its number"},
 		{"open emacs", `service "emacs": want vscode, jupyter or tensorboard`},
+		{"open", `service "": want vscode, jupyter or tensorboard`},
+		{"open a b vscode", `arguments ["a" "b"]: want one environment or none`},
+		{"open a vscode --name=b", `environment "a" and --name "b": want one of them`},
+		{"port-forward 0 x --node=-1", "--node -1: want its number in the environment, 0 and up\nport \"0\": want a number, 1 to 65535\nport \"x\""},
 		{"dev --dir=nowhere", "folder \"nowhere\""},
 	} {
 		args := strings.Fields(tc.args)

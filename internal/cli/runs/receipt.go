@@ -127,13 +127,13 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	row("teardown", r.Teardown)
 	printPhases(w, r.Phases, r.Ended)
 	if len(r.Nodes) > 0 {
-		fmt.Fprintln(w, "\nNODE\tON\tGPUS\tMODEL")
-		for _, same := range alike(r.Nodes, func(n receipt.Node) string { return fmt.Sprint(len(n.GPUs), n.Model, n.Driver) }) {
+		fmt.Fprintln(w, "\nNODE\tON\tGPUS\tMODEL\tCOMPUTE\tRAILS")
+		for _, same := range alike(r.Nodes, func(n receipt.Node) string { return fmt.Sprint(len(n.GPUs), n.Model, n.Driver, railsOf(n)) }) {
 			node, host := same[0], same[0].KubernetesNode
 			if len(same) > 1 {
 				host = ""
 			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", rowName(node.Node, len(same), "node"), host, len(node.GPUs), node.Model)
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", rowName(node.Node, len(same), "node"), host, len(node.GPUs), node.Model, node.Compute, railsOf(node))
 		}
 	}
 	if len(r.Ranks) > 0 {
@@ -228,4 +228,25 @@ func modeText(mode, reason string) string {
 		return mode
 	}
 	return mode + ", because " + humanize.OneLine(reason, 300)
+}
+
+// railsOf is for example "4 × MT4129, 400 Gb/s, firmware 28.39.1002", each kind of rail once, "" without RDMA.
+func railsOf(n receipt.Node) string {
+	counts, kinds := map[string]int{}, []string(nil)
+	for _, rail := range n.Rails {
+		kind := cmp.Or(rail.Model, "RDMA")
+		if rail.Rate > 0 {
+			kind += ", " + rail.Rate.String()
+		}
+		if rail.Firmware != "" {
+			kind += ", firmware " + rail.Firmware
+		}
+		if counts[kind]++; counts[kind] == 1 {
+			kinds = append(kinds, kind)
+		}
+	}
+	for i, kind := range kinds {
+		kinds[i] = fmt.Sprintf("%d × %s", counts[kind], kind)
+	}
+	return strings.Join(kinds, "; ")
 }

@@ -42,6 +42,7 @@ func FromFile(file cluster.File, mode string) Settings {
 			OneGPU: rdma.BytesPerSecond(r.Expected.OneGPU), Inside: rdma.BytesPerSecond(r.Expected.Inside), Pair: rdma.BytesPerSecond(r.Expected.Pair),
 			HostCopy: rdma.BytesPerSecond(r.Expected.HostCopy), HostRDMA: rdma.BytesPerSecond(r.Expected.HostRDMA),
 		},
+		Sockets: rdma.BytesPerSecond(file.Network.TCP.ExpectedBandwidth),
 	}}
 }
 

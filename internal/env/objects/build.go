@@ -70,8 +70,14 @@ func Build(r Request, lease metav1.OwnerReference, certs Certificates) (Objects,
 		Claims:         b.claims(),
 		Service:        b.service(),
 		StatefulSet:    b.statefulSet(),
-		Services:       ServiceObjects{Secret: b.servicesSecret(), NodeZero: b.nodeZero(), Routes: b.routes()},
+		Services:       b.servicesAll(),
 	}, nil
+}
+
+// BuildServices computes the objects of the requested services alone, owned by the Lease of a LeaseReference. Of the request it needs
+// the names of environment, namespace and services.
+func BuildServices(r Request, lease metav1.OwnerReference) ServiceObjects {
+	return builder{Request: r, names: r.Names(), lease: lease}.servicesAll()
 }
 
 type builder struct {

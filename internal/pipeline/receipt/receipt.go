@@ -158,6 +158,8 @@ type Node struct {
 	GPUs           []string `json:"gpus,omitempty"`
 	Model          string   `json:"model,omitempty"`
 	Driver         string   `json:"driver,omitempty"`
+	// Compute is the GPUs' compute capability, as in 9.0, "" if it is not known.
+	Compute string `json:"compute,omitempty"`
 	// Rack is "" if it is not known.
 	Rack string `json:"rack,omitempty"`
 	// Rails are the RDMA ports that the node can use.
@@ -168,6 +170,9 @@ type Node struct {
 type Rail struct {
 	Device string `json:"device"`
 	Port   int    `json:"port"`
+	// Model and Firmware are the card's, "" if they are not known.
+	Model    string `json:"model,omitempty"`
+	Firmware string `json:"firmware,omitempty"`
 	// Interface is its network interface, "" for none, as on InfiniBand.
 	Interface string `json:"interface,omitempty"`
 	// Network is its subnet or fabric, the same on all nodes.

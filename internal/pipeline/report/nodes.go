@@ -127,6 +127,12 @@ func railsOf(r receipt.Receipt, n receipt.Node) (texts []string) {
 		if rail.Rate > 0 {
 			text += ", " + rail.Rate.String()
 		}
+		if rail.Model != "" {
+			text += ", " + cut(rail.Model, mostLine)
+		}
+		if rail.Firmware != "" {
+			text += ", firmware " + cut(rail.Firmware, mostLine)
+		}
 		if i := slices.IndexFunc(logged, func(l nccl.Rail) bool { return l.Name == rail.Device || l.Name == rail.Interface }); i >= 0 {
 			text += "; " + traffic(logged[i])
 			logged = slices.Delete(logged, i, i+1)

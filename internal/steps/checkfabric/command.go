@@ -2,6 +2,7 @@ package checkfabric
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -68,6 +69,26 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	o.Output.AddTo(flags, step.Text, step.JSON, step.YAML)
 }
 
+// AddFlags adds the flags of mlenv check-fabric alone: while the step runs, a run has no tree yet.
+func (s *Script) AddFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&s.Path, "script", "", "training to compare with --compare=tcp: a path in the tree synced last, or -m PACKAGE.MODULE; arguments go after --")
+	flags.StringVar((*string)(&s.Launcher), "launcher", string(agent.DeepSpeed), "how the ranks of --script start, as in mlenv train")
+	flags.DurationVar(&s.Time, "script-time", 2*time.Minute, "how long --script trains over each transport, unless it ends before")
+}
+
+// check finds every mistake, also in a Script without a path.
+func (s *Script) check(compare string) error {
+	if s.Path == "" {
+		return step.Want(len(s.Args) == 0, "arguments %q: they need --script", s.Args)
+	}
+	launcher := s.Launcher.Check()
+	if launcher != nil {
+		launcher = fmt.Errorf("--launcher %w", launcher)
+	}
+	return errors.Join(launcher,
+		step.Want(compare != "", "--script %q: want --compare=tcp with it", s.Path), step.Want(s.Time > 0, "--script-time %s: must be positive", s.Time))
+}
+
 // Check finds every mistake of the options.
 func (o *Options) Check() error {
 	const least = 20 * time.Second
@@ -76,6 +97,6 @@ func (o *Options) Check() error {
 		step.Want(o.Bandwidth == warn || o.Bandwidth == failing, "--bandwidth %q: want warn or fail", o.Bandwidth),
 		step.Want(o.Compare == "" || o.Compare == agent.TCP, "--compare %q: want tcp, or nothing", o.Compare),
 		step.Want(o.Timeout >= least, "--timeout %q: want at least %s: torch alone takes some to start", o.Timeout, least),
-		o.Run.Check(),
+		o.Run.Check(), o.Script.check(o.Compare),
 	)
 }

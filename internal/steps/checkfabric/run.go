@@ -45,6 +45,8 @@ type Options struct {
 	Bandwidth string
 	// Compare is tcp to measure over sockets too, or empty.
 	Compare string
+	// Script is trained over both, if it has a path.
+	Script Script
 	// Timeout is the time for the check, without the comparison.
 	Timeout time.Duration
 	Output  step.OutputFlag
@@ -85,7 +87,7 @@ func (c *checker) examine(ctx context.Context) (fabric.Report, error) {
 		return fabric.Report{}, err
 	}
 	defer detach()
-	check := &Check{Nodes: set, Mode: o.Mode, ID: JobsOf(o.Run.UID), RunName: o.Run.Name, Bound: o.Timeout, CompareTCP: o.Compare != "", Log: d.Log}
+	check := &Check{Nodes: set, Mode: o.Mode, ID: JobsOf(o.Run.UID), RunName: o.Run.Name, Bound: o.Timeout, CompareTCP: o.Compare != "", Script: o.Script, Log: d.Log}
 	check.Quick = o.Run.UID != "" && len(set) <= quickNodes && o.Bandwidth == warn && !check.CompareTCP
 	for node := range set {
 		check.Hosts = append(check.Hosts, e.TLSName(node))

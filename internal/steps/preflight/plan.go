@@ -65,6 +65,9 @@ func PlanOf(ctx context.Context, client kubernetes.Interface, r Report) Plan {
 	switch {
 	case !known:
 		p.Source = "not known"
+	case mode == objects.TCP && r.request.Cluster.Network.TCP.ExpectedBandwidth > 0:
+		p.Expected = rdma.BytesPerSecond(r.request.Cluster.Network.TCP.ExpectedBandwidth)
+		p.Source = "network.tcp.expected_bandwidth of the cluster file"
 	case mode == objects.TCP:
 		p.Source = "nothing is expected of TCP"
 	case file.ExpectedBandwidth > 0:

@@ -130,7 +130,7 @@ func fakeSMI(t *testing.T) {
 	dir := t.TempDir()
 	script := "#!/bin/sh\n"
 	for _, gpu := range []string{"0, GPU-a", "1, GPU-b"} {
-		script += "echo '" + gpu + ", NVIDIA H100 80GB HBM3, 580.1, 81559, 4, 0, 30, 0x0000000000000001, None, 0, 00000000:19:00.0, Disabled'\n"
+		script += "echo '" + gpu + ", NVIDIA H100 80GB HBM3, 580.1, 81559, 4, 0, 30, 0x0000000000000001, None, 0, 00000000:19:00.0, Disabled, 9.0'\n"
 	}
 	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)

@@ -399,7 +399,10 @@ func node(number int, f agent.Facts, devices rdma.Facts) receipt.Node {
 		n.Rack = f.Network.Rack
 	}
 	for _, rail := range devices.Rails() {
-		port := receipt.Rail{Device: rail.Device.Name, Port: rail.Port.Number, Interface: rail.Port.Netdev, LinkLayer: rail.Port.LinkLayer, Rate: rail.Port.Rate}
+		port := receipt.Rail{
+			Device: rail.Device.Name, Port: rail.Port.Number, Model: rail.Device.Model, Firmware: rail.Device.Firmware,
+			Interface: rail.Port.Netdev, LinkLayer: rail.Port.LinkLayer, Rate: rail.Port.Rate,
+		}
 		if network := rail.Port.Network(); network.IsValid() {
 			port.Network = network.String()
 		}
@@ -407,7 +410,7 @@ func node(number int, f agent.Facts, devices rdma.Facts) receipt.Node {
 	}
 	for _, gpu := range f.GPUs {
 		n.GPUs = append(n.GPUs, gpu.UUID)
-		n.Model, n.Driver = gpu.Model, gpu.Driver
+		n.Model, n.Driver, n.Compute = gpu.Model, gpu.Driver, gpu.Compute
 	}
 	return n
 }

@@ -131,7 +131,7 @@ func preflightCommand(run func(cmd *cobra.Command, d preflight.Deps, o preflight
 	var o preflight.Options
 	var where fileFlags
 	cmd := &cobra.Command{
-		Args: func(_ *cobra.Command, args []string) error { return errors.Join(step.FlagsOnly(args), o.Check()) },
+		Args: func(_ *cobra.Command, args []string) error { return step.FlagsOnly(args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			file, err := where.load(cmd.Context())
 			if err != nil {
@@ -163,9 +163,7 @@ func CheckFabricCommand() *cobra.Command {
 		Long:  checkfabric.Description,
 		Example: `  mlenv check-fabric h-kim
   mlenv check-fabric --compare tcp --bandwidth fail`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			return errors.Join(envflags.ParseName(cmd.Flags(), args), o.Check())
-		},
+		Args: func(cmd *cobra.Command, args []string) error { return envflags.ParseName(cmd.Flags(), args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			clients, err := env.Connect(cmd.Context(), step.TextLog(cmd.ErrOrStderr()))
 			if err != nil {

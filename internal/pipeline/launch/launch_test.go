@@ -25,7 +25,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-func param(name, value string) v1.ParamSpec {
+func paramSpec(name, value string) v1.ParamSpec {
 	spec := v1.ParamSpec{Name: name, Type: v1.ParamTypeString}
 	if value != "needed" {
 		spec.Default = v1.NewStructuredValues(value)
@@ -37,10 +37,10 @@ func pipeline() *v1.Pipeline {
 	return &v1.Pipeline{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: Pipeline},
 		Spec: v1.PipelineSpec{Params: v1.ParamSpecs{
-			param("repo-url", "needed"), param("script", "needed"), param("nodes", "2"),
+			paramSpec("repo-url", "needed"), paramSpec("script", "needed"), paramSpec("nodes", "2"),
 			{Name: "script-args", Type: v1.ParamTypeArray, Default: &v1.ParamValue{Type: v1.ParamTypeArray}},
 			{Name: "env", Type: v1.ParamTypeArray, Default: &v1.ParamValue{Type: v1.ParamTypeArray}},
-			param("build-timeout", "30m"), param("start-timeout", "10m"), param("timeout", "40m"),
+			paramSpec("build-timeout", "30m"), paramSpec("start-timeout", "10m"), paramSpec("timeout", "40m"),
 		}},
 	}
 }
@@ -68,7 +68,7 @@ func TestInstalled(t *testing.T) {
 func TestStartNamesTheRun(t *testing.T) {
 	clients := fakes()
 	asked := pipeline()
-	asked.Spec.Params = append(asked.Spec.Params, param("name", "ml-dev-env"))
+	asked.Spec.Params = append(asked.Spec.Params, paramSpec("name", "ml-dev-env"))
 	started, err := Start(t.Context(), clients, Request{Pipeline: asked, Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"train.py"}}})
 	if err != nil || !strings.HasPrefix(started.Name, Pipeline+"-") || started.GenerateName != "" {
 		t.Fatalf("got %+v, %v; want a name after the pipeline", started, err)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -62,18 +63,18 @@ type Part struct {
 	// Final reports that a retry of the step only repeats its failure.
 	Final bool `json:"final,omitempty"`
 	// What the step has learnt.
-	Repository string          `json:"repository,omitempty"`
-	Commit     string          `json:"commit,omitempty"`
-	Tree       string          `json:"tree,omitempty"`
-	Image      string          `json:"image,omitempty"`
-	Mode       string          `json:"mode,omitempty"`
-	ModeReason string          `json:"modeReason,omitempty"`
-	Storage    string          `json:"storage,omitempty"`
-	Caches     string          `json:"caches,omitempty"`
-	Metrics    json.RawMessage `json:"metrics,omitempty"`
-	Training   *Training       `json:"training,omitempty"`
-	Record     *Record         `json:"record,omitempty"`
-	Cause      *cause.Culprit  `json:"cause,omitempty"`
+	Repository string              `json:"repository,omitempty"`
+	Commit     string              `json:"commit,omitempty"`
+	Tree       string              `json:"tree,omitempty"`
+	Image      string              `json:"image,omitempty"`
+	Mode       agent.Mode          `json:"mode,omitempty"`
+	ModeReason string              `json:"modeReason,omitempty"`
+	Storage    cluster.StorageMode `json:"storage,omitempty"`
+	Caches     string              `json:"caches,omitempty"`
+	Metrics    json.RawMessage     `json:"metrics,omitempty"`
+	Training   *Training           `json:"training,omitempty"`
+	Record     *Record             `json:"record,omitempty"`
+	Cause      *cause.Culprit      `json:"cause,omitempty"`
 	// Attempt is the newest one of the training, and Order its nodes in the order of their ranks, empty for that of their numbers.
 	Attempt int   `json:"attempt,omitempty"`
 	Order   []int `json:"order,omitempty"`
@@ -436,9 +437,9 @@ func brief(c *cause.Culprit) *cause.Culprit {
 
 // phase is the part as a phase. A step that did not note its end ended with its run.
 func (p Part) phase(ended time.Time) Phase {
-	phase := Phase{Name: p.Task, Status: string(p.Status), Reason: string(p.Reason), Started: p.Started, Ended: p.Ended}
+	phase := Phase{Name: p.Task, Status: p.Status, Reason: p.Reason, Started: p.Started, Ended: p.Ended}
 	if p.Status == run.Running && !ended.IsZero() {
-		phase.Status, phase.Reason, phase.Ended = string(run.Failed), string(fail.Cancelled), ended
+		phase.Status, phase.Reason, phase.Ended = run.Failed, fail.Cancelled, ended
 	}
 	if !phase.Ended.IsZero() {
 		phase.Seconds = phase.Ended.Sub(phase.Started).Seconds()

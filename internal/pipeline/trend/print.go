@@ -35,7 +35,7 @@ func (t Trend) Print(out io.Writer) error {
 		verdict := string(r.Verdict)
 		switch {
 		case r.Reason != "":
-			verdict = r.Reason
+			verdict = string(r.Reason)
 		case r.Regression != "":
 			verdict = "Regression"
 		}

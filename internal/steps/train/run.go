@@ -25,6 +25,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
@@ -62,7 +63,7 @@ type Options struct {
 	// HangTimeout is the longest silence of a training that runs on.
 	HangTimeout HangTimeout
 	// Rendezvous is what happens after a training whose ranks never met: warn or fail.
-	Rendezvous string
+	Rendezvous param.Effect
 	// DebugRank waits for a debugger; -1 for none.
 	DebugRank int
 	// Exclusive refuses to train next to another training on the same nodes. With Replace a training that a person
@@ -156,7 +157,7 @@ func (t *Training) meant(alone string) error {
 	switch {
 	case alone == "":
 		return nil
-	case t.Rendezvous == failRendezvous:
+	case t.Rendezvous == param.Fail:
 		return fail.Advise(fail.Becausef(fail.NoRendezvous, "training: %s", alone), cause.AloneNext)
 	}
 	t.Log.Warn(fmt.Sprintf("Every rank exited with 0, but %s. Next: %s. With require-rendezvous=fail such a training fails.", alone,
@@ -280,7 +281,7 @@ func (t *Training) settingsLost(ctx context.Context, facts []agent.Facts) error 
 	}
 	name := objects.NamesOf(t.Name).StatefulSet
 	set, err := t.Clients.Kube.AppsV1().StatefulSets(t.Clients.Namespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && set.Annotations[objects.ModeAnnotation] != string(objects.RDMA) {
+	if apierrors.IsNotFound(err) || err == nil && agent.Mode(set.Annotations[objects.ModeAnnotation]) != agent.RDMA {
 		return nil
 	} else if err != nil {
 		return err

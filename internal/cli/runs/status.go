@@ -199,9 +199,7 @@ func (r entry) phases() []receipt.Phase {
 	}
 	var phases []receipt.Phase
 	for _, task := range r.noted().Tasks(r.tasks) {
-		phases = append(phases, receipt.Phase{
-			Name: task.Task, Status: task.Status, Reason: task.Reason, Started: task.Started, Ended: task.Ended, Retries: task.Retries,
-		})
+		phases = append(phases, receipt.PhaseOf(task))
 	}
 	return phases
 }

@@ -3,11 +3,8 @@ package launch
 import (
 	"context"
 	"errors"
-	"net"
 	"strings"
-	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -235,28 +232,6 @@ func FuzzParams(f *testing.F) {
 		}
 		if diff := cmp.Diff(values, Values(&v1.PipelineRun{Spec: v1.PipelineRunSpec{Params: params}})); diff != "" {
 			t.Errorf("the values (-want +got):\n%s", diff)
-		}
-	})
-}
-
-// The API server has created the run, and its answer is lost.
-func TestStartFindsWhatItHasCreated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		clients := fakes()
-		tekton := clients.Tekton.(*fake.Clientset)
-		tries := 0
-		tekton.PrependReactor("create", "pipelineruns", func(action clienttesting.Action) (bool, runtime.Object, error) {
-			if tries++; tries > 1 {
-				return false, nil, nil
-			}
-			wanted := action.(clienttesting.CreateAction).GetObject().(*v1.PipelineRun).DeepCopy()
-			wanted.UID = "made"
-			return true, nil, errors.Join(tekton.Tracker().Add(wanted), &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET})
-		})
-		request := Request{Pipeline: pipeline(), Name: NewName(), Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}}}
-		made, err := Start(t.Context(), clients, request)
-		if err != nil || made.UID != "made" || tries != 2 {
-			t.Errorf("got %v, %v after %d tries; want the run of the first", made, err, tries)
 		}
 	})
 }

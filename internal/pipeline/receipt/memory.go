@@ -362,7 +362,7 @@ func (m Memory) Finish(ctx context.Context, client kubernetes.Interface, r Recei
 		return err
 	}
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"resourceVersion": m.version, "labels": labelsOf(r.Environment, r.Schedule, string(r.Verdict))},
+		"metadata": map[string]any{"resourceVersion": m.version, "labels": labelsOf(r.Environment, r.Schedule, r.Verdict)},
 		"data":     map[string]string{key: string(content)},
 	})
 	if err != nil {
@@ -433,6 +433,18 @@ func brief(c *cause.Culprit) *cause.Culprit {
 		}
 	}
 	return short
+}
+
+// PhaseOf returns a TaskRun as a phase.
+func PhaseOf(task run.TaskRun) Phase {
+	phase := Phase{
+		Name: task.Task, Status: task.Status, Reason: task.Reason, Retries: task.Retries,
+		Started: task.Started.UTC(), Ended: task.Ended.UTC(),
+	}
+	if !task.Started.IsZero() && !task.Ended.IsZero() {
+		phase.Seconds = task.Ended.Sub(task.Started).Seconds()
+	}
+	return phase
 }
 
 // phase is the part as a phase. A step that did not note its end ended with its run.

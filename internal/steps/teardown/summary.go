@@ -152,7 +152,7 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 	v := t.memory.Verdict(receipt.Seen{Run: pipelineRun, Tasks: tasks, Over: true})
 	r.Verdict, r.Reason, r.Message = v.Verdict, v.Reason, v.Message
 	for _, task := range t.memory.Tasks(tasks) {
-		r.Phases = append(r.Phases, phaseOf(task))
+		r.Phases = append(r.Phases, receipt.PhaseOf(task))
 		r.Repository = cmp.Or(r.Repository, receipt.RepositoryOf(task.RepoURL))
 		if task.Task == v.Task && task.Unpulled() {
 			t.explainPull(ctx, &task)
@@ -160,17 +160,6 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 		}
 	}
 	return nil
-}
-
-func phaseOf(task run.TaskRun) receipt.Phase {
-	phase := receipt.Phase{
-		Name: task.Task, Status: task.Status, Reason: task.Reason, Retries: task.Retries,
-		Started: task.Started.UTC(), Ended: task.Ended.UTC(),
-	}
-	if !task.Started.IsZero() && !task.Ended.IsZero() {
-		phase.Seconds = task.Ended.Sub(task.Started).Seconds()
-	}
-	return phase
 }
 
 // explainPull replaces Tekton's words for an image that could not be pulled. This step's own pod has pulled it.

@@ -24,18 +24,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// valuesOf are the values of flags that have a few.
-var valuesOf = map[string][]string{
-	"launcher":  {"deepspeed", "torchrun", "command", "deepspeed-launcher", "torchrun-launcher"},
-	"mode":      {"auto", "rdma", "tcp"},
-	"storage":   {"auto", "rwx", "volumeClaimTemplates"},
-	"on-busy":   {"fail", "wait"},
-	"on-change": {"fail", "recreate"},
-	"bandwidth": {"warn", "fail"},
-
-	"require-rendezvous": {"warn", "fail"},
-}
-
 // completeValues lets the shell complete the values of flags, and environments, runs, claims and clusters by asking the
 // cluster.
 func completeValues(cmd *cobra.Command) {
@@ -44,11 +32,10 @@ func completeValues(cmd *cobra.Command) {
 	}
 	completeArguments(cmd)
 	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
-		complete := cobra.FixedCompletions(valuesOf[flag.Name], cobra.ShellCompDirectiveNoFileComp)
+		var complete cobra.CompletionFunc
 		switch kind := flag.Value.Type(); {
 		case strings.Contains(kind, "|"):
 			complete = cobra.FixedCompletions(strings.Split(kind, "|"), cobra.ShellCompDirectiveNoFileComp)
-		case valuesOf[flag.Name] != nil:
 		case flag.Name == "name":
 			complete = asked(environments)
 		case flag.Name == "namespace":

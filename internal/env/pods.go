@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -193,14 +194,14 @@ func (e Environment) LeaveOut(ctx context.Context, node, count int, host string)
 }
 
 // Mode is the mode that provision decided, "" without an environment.
-func (e Environment) Mode(ctx context.Context) (objects.Mode, error) {
+func (e Environment) Mode(ctx context.Context) (agent.Mode, error) {
 	set, err := e.StatefulSet(ctx)
 	if apierrors.IsNotFound(err) {
 		return "", nil
 	} else if err != nil {
 		return "", err
 	}
-	return objects.Mode(set.Annotations[objects.ModeAnnotation]), nil
+	return agent.Mode(set.Annotations[objects.ModeAnnotation]), nil
 }
 
 // RecordClaims returns the claims with the record of a run of count nodes.

@@ -47,7 +47,7 @@ func (r *Report) printComparison(w io.Writer) error {
 	}
 	rows := [][]string{
 		{"transport", "bus bandwidth", "latency"},
-		{cmp.Or(r.Transport, r.Mode), r.Bandwidth.String(), r.Latency.Round(100 * time.Nanosecond).String()},
+		{cmp.Or(r.Transport, string(r.Mode)), r.Bandwidth.String(), r.Latency.Round(100 * time.Nanosecond).String()},
 		{"TCP sockets on the pod network", r.Sockets.String(), r.SocketsLatency.Round(100 * time.Nanosecond).String()},
 		{"ratio", fmt.Sprintf("%.1f", r.Ratio()), ratio(float64(r.Latency), float64(r.SocketsLatency))},
 	}

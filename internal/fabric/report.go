@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
@@ -33,8 +34,8 @@ type Report struct {
 	Verdict Verdict `json:"verdict"`
 	Message string  `json:"message,omitempty"`
 	// Mode is the environment's.
-	Mode    string  `json:"mode"`
-	Backend Backend `json:"backend"`
+	Mode    agent.Mode `json:"mode"`
+	Backend Backend    `json:"backend"`
 	// Transport is NCCL's in words, or "gloo over net1".
 	Transport string `json:"transport,omitempty"`
 	// Network is what NCCL's logs show, without its processes; nil with gloo.

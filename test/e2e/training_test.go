@@ -337,9 +337,6 @@ func stepsImage(t *testing.T, sources string) (bundle.Contents, v1.Image) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if contents.Licences, err = source.Licences(t.Context(), contents.Program, contents.Agent); err != nil {
-		t.Fatal(err)
-	}
 	if contents.Roots, err = bundle.HostRoots(); err != nil {
 		t.Fatal(err)
 	}

@@ -59,11 +59,10 @@ func TestWrongUsage(t *testing.T) {
 		{"dev --dir=nowhere", "folder \"nowhere\""},
 	} {
 		args := strings.Fields(tc.args)
-		cmd := find(t, args[0])
-		cmd.SilenceUsage, cmd.SilenceErrors = true, true
-		cmd.SetArgs(args[1:])
-		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: got %v, want %q", tc.args, err, tc.want)
+		var out bytes.Buffer
+		code := step.RunCommands(t.Context(), find(t, args[0]), args[1:], io.Discard, &out)
+		if code != step.WrongUsage || !strings.Contains(strings.ReplaceAll(out.String(), "\n  ", "\n"), tc.want) {
+			t.Errorf("%s: exit code %d, %s; want %q", tc.args, code, &out, tc.want)
 		}
 	}
 }

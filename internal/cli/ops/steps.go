@@ -133,7 +133,7 @@ func preflightCommand(run func(cmd *cobra.Command, d preflight.Deps, o preflight
 	var o preflight.Options
 	var where fileFlags
 	cmd := &cobra.Command{
-		Args: func(_ *cobra.Command, args []string) error { return errors.Join(step.FlagsOnly(args), o.Check()) },
+		Args: func(_ *cobra.Command, args []string) error { return step.FlagsOnly(args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			file, err := where.load(cmd.Context())
 			if err != nil {

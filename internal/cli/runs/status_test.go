@@ -118,7 +118,7 @@ func TestLargeTables(t *testing.T) {
 
 // In a hang no rank has failed: no row blames another rank, and the culprit was not stopped for others.
 func TestReceiptOfHang(t *testing.T) {
-	r := receipt.Receipt{Run: "train-1", Reason: string(fail.Hang), Ranks: []receipt.Rank{
+	r := receipt.Receipt{Run: "train-1", Reason: fail.Hang, Ranks: []receipt.Rank{
 		{Rank: 0, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true}, {Rank: 1, Node: 1, Exit: agent.Exit{Code: -1, Signal: "SIGKILL"}},
 	}}
 	var out bytes.Buffer

@@ -56,7 +56,6 @@ func LeaseReference(lease string, uid types.UID) metav1.OwnerReference {
 
 // Build computes the requested objects, owned by the Lease of a LeaseReference. Errors: InvalidInput, also for storage mode auto.
 func Build(r Request, lease metav1.OwnerReference, certs Certificates) (Objects, error) {
-	r = r.WithDefaults()
 	if err := r.Validate(); err != nil {
 		return Objects{}, err
 	}

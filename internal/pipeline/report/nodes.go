@@ -88,7 +88,7 @@ func gpus(n receipt.Node) string {
 func chipOf(r receipt.Receipt, rank receipt.Rank) chip {
 	c := chip{Name: fmt.Sprintf("✓ %d", rank.Rank), Text: fmt.Sprintf("rank %d: succeeded after %s", rank.Rank, humanize.Seconds(rank.Seconds)), Class: "good"}
 	switch {
-	case rank.Stopped && r.Reason == string(fail.Hang): // no rank has failed
+	case rank.Stopped && r.Reason == fail.Hang: // no rank has failed
 		c = chip{Name: fmt.Sprintf("■ %d", rank.Rank), Class: "open",
 			Text: fmt.Sprintf("rank %d: stopped because the training hung", rank.Rank)}
 	case rank.Stopped:

@@ -194,7 +194,7 @@ func FuzzPage(f *testing.F) {
 	f.Add("]]><!--{{.}}\x1b[31m\u202e")
 	elements := func(t *testing.T, printed string) (count int) {
 		r := full()
-		r.Run, r.Message, r.Reason, r.Cause.Python.Message, r.Ranks[1].Tail = printed, printed, printed, printed, []string{printed}
+		r.Run, r.Message, r.Reason, r.Cause.Python.Message, r.Ranks[1].Tail = printed, printed, fail.Reason(printed), printed, []string{printed}
 		r.Phases[0].Name, r.Nodes[0].Pod, r.Fabric.Rails[0].Name, r.Repository, r.NCCL["NCCL_IB_HCA"] = printed, printed, printed, printed, printed
 		_, root := render(t, r) // checks elements and attributes
 		for n := range root.Descendants() {

@@ -37,7 +37,7 @@ type Check struct {
 	// ID begins the ids of the check's jobs; RunName names the run that it is part of.
 	ID, RunName string
 	// Mode is agent.TCP or agent.RDMA, empty for the environment's.
-	Mode string
+	Mode agent.Mode
 	// Bound is how long it may take, without the comparison with sockets.
 	Bound time.Duration
 	// Quick measures few sizes in a short time, and no rail by itself. Only if that finds something, all is measured.

@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -40,11 +41,11 @@ type Options struct {
 	// ClientCerts is the folder of the environment's mounted client Secret; without it the Secret is read.
 	ClientCerts string
 	// Mode is tcp or rdma, empty for the environment's.
-	Mode string
+	Mode agent.Mode
 	// Bandwidth is warn or fail: the effect of one below the expected one.
-	Bandwidth string
+	Bandwidth param.Effect
 	// Compare is tcp to measure over sockets too, or empty.
-	Compare string
+	Compare agent.Mode
 	// Script is trained over both, if it has a path.
 	Script Script
 	// Timeout is the time for the check, without the comparison.

@@ -71,7 +71,7 @@ func (t *teardown) summarize(ctx context.Context, held *coordinationv1.Lease) re
 		noted.Progress = nil // addEarlier reads it when the ranks have ended
 		noted.Fill(&r)
 	}
-	r.Mode = cmp.Or(r.Mode, string(objects.TCP))
+	r.Mode = cmp.Or(r.Mode, agent.TCP)
 	if held != nil {
 		before := r
 		if err := guarded(func() error { return t.addNodes(ctx, &r) }); errors.Is(err, errPanic) {
@@ -98,7 +98,7 @@ func (t *teardown) judge(ctx context.Context, r *receipt.Receipt) {
 		end = receipt.End{Reason: fail.Cancelled, Message: receipt.Deleted}
 	}
 	v := t.memory.Verdict(receipt.Seen{End: &end})
-	r.Verdict, r.Reason, r.Message = v.Verdict, string(v.Reason), v.Message
+	r.Verdict, r.Reason, r.Message = v.Verdict, v.Reason, v.Message
 	t.log.Warn(fmt.Sprintf("The run's tasks are not in the receipt: %v", err), "error", err)
 }
 
@@ -150,9 +150,9 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 	}
 	tasks = slices.DeleteFunc(tasks, func(task run.TaskRun) bool { return task.Task == of.Task })
 	v := t.memory.Verdict(receipt.Seen{Run: pipelineRun, Tasks: tasks, Over: true})
-	r.Verdict, r.Reason, r.Message = v.Verdict, string(v.Reason), v.Message
+	r.Verdict, r.Reason, r.Message = v.Verdict, v.Reason, v.Message
 	for _, task := range t.memory.Tasks(tasks) {
-		r.Phases = append(r.Phases, phaseOf(task))
+		r.Phases = append(r.Phases, receipt.PhaseOf(task))
 		r.Repository = cmp.Or(r.Repository, receipt.RepositoryOf(task.RepoURL))
 		if task.Task == v.Task && task.Unpulled() {
 			t.explainPull(ctx, &task)
@@ -160,17 +160,6 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 		}
 	}
 	return nil
-}
-
-func phaseOf(task run.TaskRun) receipt.Phase {
-	phase := receipt.Phase{
-		Name: task.Task, Status: string(task.Status), Reason: string(task.Reason), Retries: task.Retries,
-		Started: task.Started.UTC(), Ended: task.Ended.UTC(),
-	}
-	if !task.Started.IsZero() && !task.Ended.IsZero() {
-		phase.Seconds = task.Ended.Sub(task.Started).Seconds()
-	}
-	return phase
 }
 
 // explainPull replaces Tekton's words for an image that could not be pulled. This step's own pod has pulled it.

@@ -92,7 +92,7 @@ func (t *Training) findNewest(ctx context.Context) error {
 // failed is the record of the attempt that ended with err.
 func (t *Training) failed(result Result, err error) agent.Attempt {
 	a := agent.AttemptOf(t.Spec, result.Statuses)
-	a.Ended, a.Reason, a.Message = time.Now().UTC(), string(fail.ReasonOf(err)), humanize.OneLine(err.Error(), 1000)
+	a.Ended, a.Reason, a.Message = time.Now().UTC(), fail.ReasonOf(err), humanize.OneLine(err.Error(), 1000)
 	a.First, a.Last = result.First, result.Last
 	var on onNode
 	var hang hangError
@@ -116,15 +116,15 @@ func (t *Training) failed(result Result, err error) agent.Attempt {
 // whyFinal is why no attempt follows the failed one, "" if one does.
 func (t *Training) whyFinal(failed agent.Attempt) string {
 	switch {
-	case !slices.Contains(mends, fail.Reason(failed.Reason)):
-		return "another attempt would not help against " + failed.Reason
+	case !slices.Contains(mends, failed.Reason):
+		return "another attempt would not help against " + string(failed.Reason)
 	case !t.Spec.Deadline.IsZero() && !time.Now().Before(t.Spec.Deadline):
 		return "the time of the training is over"
 	case len(t.Spec.Attempts) == 0:
 		return ""
 	}
 	last := t.Spec.Attempts[len(t.Spec.Attempts)-1]
-	lostNode := slices.Contains([]string{last.Reason, failed.Reason}, string(fail.NodeLost))
+	lostNode := last.Reason == fail.NodeLost || failed.Reason == fail.NodeLost
 	progressed := last.Last != nil && failed.Last != nil && *failed.Last > *last.Last
 	switch {
 	case !lostNode && !progressed && last.Symptom == failed.Symptom:

@@ -6,8 +6,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -24,7 +24,7 @@ type place interface {
 	// LeaveOut moves a node away from a host.
 	LeaveOut(ctx context.Context, node, count int, host string) error
 	// Mode is the mode that the environment was created with.
-	Mode(ctx context.Context) (objects.Mode, error)
+	Mode(ctx context.Context) (agent.Mode, error)
 	// RecordClaims returns the claims with the record of the nodes.
 	RecordClaims(ctx context.Context, count int) []string
 	// TLSName is the name of a node that the others look up.

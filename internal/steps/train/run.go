@@ -19,10 +19,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
@@ -60,7 +60,7 @@ type Options struct {
 	// HangTimeout is the longest silence of a training that runs on.
 	HangTimeout HangTimeout
 	// Rendezvous is what happens after a training whose ranks never met: warn or fail.
-	Rendezvous string
+	Rendezvous param.Effect
 	// DebugRank waits for a debugger; -1 for none.
 	DebugRank int
 	// Exclusive refuses to train next to another training on the same nodes. With Replace a training that a person
@@ -154,7 +154,7 @@ func (t *Training) meant(alone string) error {
 	switch {
 	case alone == "":
 		return nil
-	case t.Rendezvous == failRendezvous:
+	case t.Rendezvous == param.Fail:
 		return fail.Advise(fail.Becausef(fail.NoRendezvous, "training: %s", alone), cause.AloneNext)
 	}
 	t.Log.Warn(fmt.Sprintf("Every rank exited with 0, but %s. Next: %s. With require-rendezvous=fail such a training fails.", alone,
@@ -272,7 +272,7 @@ func (t *Training) settingsLost(ctx context.Context, facts []agent.Facts) error 
 	if slices.ContainsFunc(facts, func(f agent.Facts) bool { return f.Network != nil }) {
 		return nil
 	}
-	if mode, err := t.place().Mode(ctx); err != nil || mode != objects.RDMA {
+	if mode, err := t.place().Mode(ctx); err != nil || mode != agent.RDMA {
 		return err
 	}
 	return fail.Advise(fail.Becausef(fail.NodeLost, "training: all pods of environment %s were replaced: none has the RDMA settings of provision", t.Name),

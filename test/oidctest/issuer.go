@@ -56,7 +56,8 @@ func Start(t testing.TB, address, subject string) *Issuer {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, map[string]any{
-			"issuer": i.URL, "jwks_uri": i.URL + "/keys", "response_types_supported": []string{"id_token"}, "subject_types_supported": []string{"public"},
+			"issuer": i.URL, "jwks_uri": i.URL + "/keys",
+			"response_types_supported": []string{"id_token"}, "subject_types_supported": []string{"public"},
 			"id_token_signing_alg_values_supported": []string{"RS256"},
 		})
 	})
@@ -89,7 +90,8 @@ func Start(t testing.TB, address, subject string) *Issuer {
 func (i *Issuer) certificate(t testing.TB, address net.IP) tls.Certificate {
 	t.Helper()
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{address}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{address},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &i.key.PublicKey, i.key)
@@ -135,7 +137,8 @@ func (i *Issuer) token(w http.ResponseWriter, r *http.Request) {
 func (i *Issuer) sign(audience string, number int) (string, error) {
 	now := time.Now()
 	claims, err := json.Marshal(map[string]any{
-		"iss": i.URL, "sub": i.Subject, "aud": audience, "iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(i.Lifetime).Unix(), "jti": fmt.Sprint(number),
+		"iss": i.URL, "sub": i.Subject, "aud": audience, "jti": fmt.Sprint(number),
+		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(i.Lifetime).Unix(),
 	})
 	if err != nil {
 		return "", err

@@ -99,7 +99,8 @@ func (a *action) origin() map[string]string {
 	if a.getenv("GITHUB_RUN_ID") == "" {
 		return nil
 	}
-	origin := map[string]string{"ml-dev-env/started-by": fmt.Sprintf("%s/%s/actions/runs/%s", a.getenv("GITHUB_SERVER_URL"), a.getenv("GITHUB_REPOSITORY"), a.getenv("GITHUB_RUN_ID"))}
+	workflow := fmt.Sprintf("%s/%s/actions/runs/%s", a.getenv("GITHUB_SERVER_URL"), a.getenv("GITHUB_REPOSITORY"), a.getenv("GITHUB_RUN_ID"))
+	origin := map[string]string{"ml-dev-env/started-by": workflow}
 	if a.getenv("GITHUB_REF_TYPE") == "branch" {
 		origin[branchAnnotation] = a.getenv("GITHUB_REF_NAME")
 	}

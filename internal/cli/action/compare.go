@@ -60,7 +60,8 @@ func (a *action) runsOf(ctx context.Context, base string) (runs []receipt.Receip
 			return nil, false, err
 		}
 	}
-	list, err := a.clients.Tekton.TektonV1().PipelineRuns(a.clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "tekton.dev/pipeline=" + launch.Pipeline})
+	ofPipeline := metav1.ListOptions{LabelSelector: "tekton.dev/pipeline=" + launch.Pipeline}
+	list, err := a.clients.Tekton.TektonV1().PipelineRuns(a.clients.Namespace).List(ctx, ofPipeline)
 	if err != nil {
 		return nil, false, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", a.clients.Namespace, err))
 	}

@@ -30,7 +30,8 @@ func ofRun(t *testing.T, number int, branch, revision string, loss float64) (*te
 	t.Helper()
 	name := fmt.Sprintf("train-%d", number)
 	run := &tekton.PipelineRun{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: name, CreationTimestamp: metav1.NewTime(time.Unix(int64(number), 0)), Labels: map[string]string{"tekton.dev/pipeline": "train-multi-node"},
+		Namespace: "ns", Name: name, CreationTimestamp: metav1.NewTime(time.Unix(int64(number), 0)),
+		Labels:      map[string]string{"tekton.dev/pipeline": "train-multi-node"},
 		Annotations: map[string]string{branchAnnotation: branch},
 	}}
 	run.Spec.Params = tekton.Params{{Name: "revision", Value: *tekton.NewStructuredValues(revision)}}
@@ -50,8 +51,8 @@ func ofRun(t *testing.T, number int, branch, revision string, loss float64) (*te
 	return run, config, r
 }
 
-// With compare-with the summary and the outputs show the run compared the newest one of the branch, or compared the run of that name, with a
-// verdict. A pull request from a branch of the same name is no run of the branch.
+// With compare-with the summary and the outputs show the run next to the newest one of the branch, or next to the run of that name, with
+// a verdict. A pull request from a branch of the same name is no run of the branch.
 func TestCompareWith(t *testing.T) {
 	var runs, configs []runtime.Object
 	for number, of := range map[int][3]any{1: {"main", "", 2.0}, 2: {"main", "", 2.0}, 3: {"", "main", 2.1}, 4: {"7/merge", "0123abc", 9.0}} {
@@ -70,7 +71,8 @@ func TestCompareWith(t *testing.T) {
 		getenv := func(name string) string { return files[name] }
 		var out strings.Builder
 		gh := githubactions.New(githubactions.WithWriter(&out), githubactions.WithGetenv(getenv))
-		a := &action{page: page{gh: gh, getenv: getenv}, clients: &kube.Clients{Kube: fake.NewClientset(configs...), Tekton: tektonfake.NewSimpleClientset(runs...), Namespace: "ns"}}
+		clients := &kube.Clients{Kube: fake.NewClientset(configs...), Tekton: tektonfake.NewSimpleClientset(runs...), Namespace: "ns"}
+		a := &action{page: page{gh: gh, getenv: getenv}, clients: clients}
 		if err := a.summarize(now, a.compare(t.Context(), tc.base, now)); err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +100,8 @@ func TestCompareWithoutRights(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(tekton.Resource("pipelineruns"), "", errors.New("no"))
 	})
 	_, _, now := ofRun(t, 9, "main", "", 2)
-	if b := a.compare(t.Context(), "main", now); b.Verdict != "Unknown" || !strings.Contains(out.String(), "::warning::The run was not compared with main") {
+	b := a.compare(t.Context(), "main", now)
+	if b.Verdict != "Unknown" || !strings.Contains(out.String(), "::warning::The run was not compared with main") {
 		t.Errorf("got %+v, log %s; want a warning", b, out)
 	}
 }

@@ -39,7 +39,8 @@ func (t *idTokens) current(ctx context.Context) (string, error) {
 	}
 	var problem error
 	var token string
-	err := wait.ExponentialBackoffWithContext(ctx, wait.Backoff{Duration: time.Second, Factor: 2, Steps: 6}, func(ctx context.Context) (bool, error) {
+	halfAMinute := wait.Backoff{Duration: time.Second, Factor: 2, Steps: 6}
+	err := wait.ExponentialBackoffWithContext(ctx, halfAMinute, func(ctx context.Context) (bool, error) {
 		token, problem = t.ask(ctx)
 		return problem == nil, nil
 	})

@@ -40,7 +40,9 @@ const (
 
 // ownInputs lists them in the order of action.yml.
 func ownInputs() []string {
-	return []string{serverInput, tokenInput, audienceInput, authorityInput, kubeconfigInput, namespaceInput, accountInput, clusterFileInput, compareInput, versionInput}
+	return []string{
+		serverInput, tokenInput, audienceInput, authorityInput, kubeconfigInput, namespaceInput, accountInput, clusterFileInput, compareInput, versionInput,
+	}
 }
 
 // inputs are those that are not empty.
@@ -108,7 +110,10 @@ type settings struct {
 func (in inputs) settings(getenv func(string) string) (s settings, err error) {
 	var problems []error
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	s = settings{account: cmp.Or(in[accountInput], launch.ServiceAccount), params: maps.Clone(in), audience: strings.TrimSpace(in[audienceInput]), base: strings.TrimSpace(in[compareInput])}
+	s = settings{
+		account: cmp.Or(in[accountInput], launch.ServiceAccount), params: maps.Clone(in),
+		audience: strings.TrimSpace(in[audienceInput]), base: strings.TrimSpace(in[compareInput]),
+	}
 	for _, name := range ownInputs() {
 		delete(s.params, name)
 	}
@@ -133,9 +138,11 @@ func (in inputs) settings(getenv func(string) string) (s settings, err error) {
 		case s.audience != "" && in[tokenInput] != "":
 			wrong("inputs token and oidc-audience: both are given: want one of them")
 		case s.audience != "" && getenv("ACTIONS_ID_TOKEN_REQUEST_URL") == "":
-			wrong("input oidc-audience %q: GitHub offers no ID token to this job: want permissions: {id-token: write} in the workflow; those of forks get none", s.audience)
+			wrong("input oidc-audience %q: GitHub offers no ID token to this job: want permissions: {id-token: write} in the workflow; "+
+				"those of forks get none", s.audience)
 		case s.audience == "" && in[tokenInput] == "":
-			wrong("input token: it is empty: want a token for %s, or oidc-audience; GitHub does not pass the repository's secrets to workflows of forks", in[serverInput])
+			wrong("input token: it is empty: want a token for %s, or oidc-audience; GitHub does not pass the repository's secrets to workflows of forks",
+				in[serverInput])
 		}
 		s.config = &rest.Config{Host: in[serverInput], BearerToken: in[tokenInput], TLSClientConfig: rest.TLSClientConfig{CAData: []byte(in[authorityInput])}}
 	}

@@ -75,8 +75,8 @@ func TestSettings(t *testing.T) {
 			result{Host: "https://api:6443", Token: "t", Namespace: "from-file", Params: map[string]string{"script": "train.py", "repo-url": "r", "cluster": "cairo"}},
 		},
 		{
-			"ID tokens without the permission", map[string]string{"server": "https://api:6443", "oidc-audience": "https://api:6443", "namespace": "ml"},
-			result{Problems: []string{`input oidc-audience "https://api:6443": GitHub offers no ID token to this job: want permissions: {id-token: write}`}},
+			"ID tokens without the permission", map[string]string{"server": "https://api:6443", "oidc-audience": "a", "namespace": "ml"},
+			result{Problems: []string{`input oidc-audience "a": GitHub offers no ID token to this job: want permissions: {id-token: write}`}},
 		},
 		{
 			"a token and ID tokens", map[string]string{"server": "https://api:6443", "oidc-audience": "a", "token": "t", "namespace": "ml"},

@@ -319,7 +319,9 @@ func (p *plan) writeAuthentication() {
 	if _, err := os.Stat(authenticationConfigPath); err == nil {
 		return
 	}
-	p.write(authenticationConfigPath, document{"apiVersion": "apiserver.config.k8s.io/v1beta1", "kind": "AuthenticationConfiguration", "jwt": []document{}})
+	p.write(authenticationConfigPath, document{
+		"apiVersion": "apiserver.config.k8s.io/v1beta1", "kind": "AuthenticationConfiguration", "jwt": []document{},
+	})
 }
 
 func (p *plan) writeText(path, content string) { p.writeMode(path, content, 0o644) }

@@ -71,8 +71,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 
 // AddFlags adds the flags of mlenv check-fabric alone: while the step runs, a run has no tree yet.
 func (s *Script) AddFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&s.Path, "script", "",
-		"training to compare with --compare=tcp: a path in the tree synced last, or -m PACKAGE.MODULE; arguments go after --")
+	flags.StringVar(&s.Path, "script", "", "training to compare with --compare=tcp: a path in the tree synced last, or -m PACKAGE.MODULE; arguments go after --")
 	flags.StringVar((*string)(&s.Launcher), "launcher", string(agent.DeepSpeed), "how the ranks of --script start, as in mlenv train")
 	flags.DurationVar(&s.Time, "script-time", 2*time.Minute, "how long --script trains over each transport, unless it ends before")
 }
@@ -87,8 +86,7 @@ func (s *Script) check(compare string) error {
 		launcher = fmt.Errorf("--launcher %w", launcher)
 	}
 	return errors.Join(launcher,
-		step.Want(compare != "", "--script %q: want --compare=tcp with it", s.Path),
-		step.Want(s.Time > 0, "--script-time %s: must be positive", s.Time))
+		step.Want(compare != "", "--script %q: want --compare=tcp with it", s.Path), step.Want(s.Time > 0, "--script-time %s: must be positive", s.Time))
 }
 
 // Check finds every mistake of the options.

@@ -1,7 +1,7 @@
 // Command mutants changes single lines of the chosen packages, and reports the changes that no test notices. A seed chooses the
-// lines, not a person. For each change it runs the tests of the package and of the packages that import it. The results are kept by commit
-// and seed, so that a later call continues where an earlier one was stopped. It never writes to the tree: go test gets the changed file
-// as an overlay.
+// lines, not a person. It runs the tests of each change's package first, and at the end, for the changes that passed them, those of the
+// packages that import it. The results are kept by commit and seed, so that a later call continues where an earlier one was stopped. It
+// never writes to the tree: go test gets the changed file as an overlay.
 //
 // gremlins and go-mutesting, which the Go proxy serves, do not fit: neither draws a sample by a seed, continues a call that was
 // stopped, or runs the tests of importing packages alone.
@@ -37,7 +37,8 @@ type verdict string
 const (
 	killed   verdict = "killed"
 	survived verdict = "survived"
-	invalid  verdict = "invalid" // it does not compile, and does not count
+	invalid  verdict = "invalid"   // it does not compile, and does not count
+	passed   verdict = "unnoticed" // the tests of its package pass; those of the packages that import it have not run
 )
 
 type result struct {
@@ -98,42 +99,50 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	var survivors []result
-	counted := 0
+	report := func(r result, number int) {
+		fmt.Fprintf(out, "%d of %d: %s: %s\n", number, o.count, r.Verdict, r.mutant)
+	}
+	var tried []result
 	for _, m := range shuffled(all, o.seed) {
-		if counted == o.count {
+		if len(tried) == o.count {
 			break
 		}
 		r, ok := known[m.id()]
 		if !ok {
-			if r, err = try(ctx, m, importers[m.Package], o.timeout); err != nil {
-				return err
-			}
-			if err := writeResult(path, r); err != nil {
-				return err
+			if r, err = keep(path, m, func(overlay string) verdict { return tryPackage(ctx, m, overlay, o.timeout) }); err != nil {
+				return errors.Join(err, ctx.Err())
 			}
 		}
-		if r.Verdict == invalid {
-			continue
+		if r.Verdict != invalid {
+			tried = append(tried, r)
+			report(r, len(tried))
 		}
-		counted++
-		fmt.Fprintf(out, "%d of %d: %s: %s\n", counted, o.count, r.Verdict, m)
+	}
+	var survivors []result
+	for i, r := range tried {
+		if r.Verdict == passed {
+			r, err = keep(path, r.mutant, func(overlay string) verdict { return tryImporters(ctx, importers[r.Package], overlay, o.timeout) })
+			if err != nil {
+				return errors.Join(err, ctx.Err())
+			}
+			report(r, i+1)
+		}
 		if r.Verdict == survived {
 			survivors = append(survivors, r)
 		}
 	}
-	fmt.Fprintf(out, "seed %d: %d changes, %d survived; the results are %s\n", o.seed, counted, len(survivors), path)
+	fmt.Fprintf(out, "seed %d: %d changes, %d survived; the results are %s\n", o.seed, len(tried), len(survivors), path)
 	for _, r := range survivors {
 		fmt.Fprintln(out, "survived:", r.mutant)
 	}
 	if len(survivors) > 0 {
-		return fmt.Errorf("%d of %d changes survived: want a test for each, or its line gone", len(survivors), counted)
+		return fmt.Errorf("%d of %d changes survived: want a test for each, or its line gone", len(survivors), len(tried))
 	}
 	return nil
 }
 
-// try runs the tests of the package, and if they pass those of the packages that import it.
-func try(ctx context.Context, m mutant, importers []string, timeout time.Duration) (r result, err error) {
+// keep tries a mutant, and appends the result to the file at path.
+func keep(path string, m mutant, try func(overlay string) verdict) (r result, err error) {
 	began := time.Now()
 	r = result{mutant: m}
 	dir, err := os.MkdirTemp("", "mutant-")
@@ -145,27 +154,53 @@ func try(ctx context.Context, m mutant, importers []string, timeout time.Duratio
 	if err != nil {
 		return r, err
 	}
-	goes := func(args ...string) bool {
-		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-		return cmd.Run() == nil
-	}
-	tests := func(names ...string) bool {
-		return goes(slices.Concat([]string{"test", "-overlay=" + overlay, "-failfast", "-count=1", "-timeout=" + timeout.String()}, names)...)
-	}
-	own := "./" + m.Package
-	switch {
-	case !goes("build", "-overlay="+overlay, own):
-		r.Verdict = invalid
-	case !tests(own):
-		r.Verdict = killed
-	case len(importers) > 0 && !tests(importers...):
-		r.Verdict = killed
-	default:
-		r.Verdict = survived
+	if r.Verdict = try(overlay); r.Verdict == "" {
+		return r, errors.New("interrupted")
 	}
 	r.Seconds = time.Since(began).Seconds()
-	return r, ctx.Err()
+	return r, writeResult(path, r)
+}
+
+// tryPackage runs the tests of the mutant's package. It returns no verdict if ctx ended meanwhile.
+func tryPackage(ctx context.Context, m mutant, overlay string, timeout time.Duration) (v verdict) {
+	own := "./" + m.Package
+	switch {
+	case !goes(ctx, "build", "-overlay="+overlay, own):
+		v = invalid
+	case !tests(ctx, overlay, timeout, own):
+		v = killed
+	default:
+		return passed
+	}
+	if ctx.Err() != nil {
+		return ""
+	}
+	return v
+}
+
+// tryImporters runs the tests of the packages that import the mutant's, a few at a time, until one fails. It returns no verdict if ctx
+// ended meanwhile.
+func tryImporters(ctx context.Context, importers []string, overlay string, timeout time.Duration) verdict {
+	const atOnce = 4
+	for some := range slices.Chunk(importers, atOnce) {
+		if !tests(ctx, overlay, timeout, some...) {
+			if ctx.Err() != nil {
+				return ""
+			}
+			return killed
+		}
+	}
+	return survived
+}
+
+func tests(ctx context.Context, overlay string, timeout time.Duration, names ...string) bool {
+	return goes(ctx, slices.Concat([]string{"test", "-overlay=" + overlay, "-failfast", "-count=1", "-timeout=" + timeout.String()}, names)...)
+}
+
+func goes(ctx context.Context, args ...string) bool {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	return cmd.Run() == nil
 }
 
 // overlay writes the changed file, and the JSON that names it to the go command.

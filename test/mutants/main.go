@@ -22,8 +22,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // packages are those whose mistakes cost GPUs, results or trust.
@@ -50,6 +53,7 @@ type result struct {
 type options struct {
 	seed     uint64
 	count    int
+	jobs     int
 	packages string
 	results  string
 	timeout  time.Duration
@@ -59,6 +63,7 @@ func main() {
 	var o options
 	flag.Uint64Var(&o.seed, "seed", 1, "chooses the lines")
 	flag.IntVar(&o.count, "n", 60, "number of changes that compile")
+	flag.IntVar(&o.jobs, "jobs", 2, "number of changes that are tried at once")
 	flag.StringVar(&o.packages, "packages", packages, "folders of the packages, separated by commas")
 	flag.StringVar(&o.results, "results", "bin", "folder of the results")
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute,
@@ -99,34 +104,13 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	report := func(r result, number int) {
-		fmt.Fprintf(out, "%d of %d: %s: %s\n", number, o.count, r.Verdict, r.mutant)
-	}
-	var tried []result
-	for _, m := range shuffled(all, o.seed) {
-		if len(tried) == o.count {
-			break
-		}
-		r, ok := known[m.id()]
-		if !ok {
-			if r, err = keep(path, m, func(overlay string) verdict { return tryPackage(ctx, m, overlay, o.timeout) }); err != nil {
-				return errors.Join(err, ctx.Err())
-			}
-		}
-		if r.Verdict != invalid {
-			tried = append(tried, r)
-			report(r, len(tried))
-		}
+	t := trials{options: o, path: path, known: known, importers: importers, out: out}
+	tried, err := t.run(ctx, shuffled(all, o.seed))
+	if err != nil {
+		return err
 	}
 	var survivors []result
-	for i, r := range tried {
-		if r.Verdict == passed {
-			r, err = keep(path, r.mutant, func(overlay string) verdict { return tryImporters(ctx, importers[r.Package], overlay, o.timeout) })
-			if err != nil {
-				return errors.Join(err, ctx.Err())
-			}
-			report(r, i+1)
-		}
+	for _, r := range tried {
 		if r.Verdict == survived {
 			survivors = append(survivors, r)
 		}
@@ -141,8 +125,88 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	return nil
 }
 
-// keep tries a mutant, and appends the result to the file at path.
-func keep(path string, m mutant, try func(overlay string) verdict) (r result, err error) {
+// trials are mutants that are tried, some at once: one that blocks its tests must not stop the others.
+type trials struct {
+	options
+	path      string
+	importers map[string][]string
+	out       io.Writer
+
+	mu    sync.Mutex
+	known map[string]result
+}
+
+// run returns the results of the first mutants that compile.
+func (t *trials) run(ctx context.Context, list []mutant) (tried []result, err error) {
+	for len(tried) < t.count && len(list) > 0 {
+		some := list[:min(t.count-len(tried), len(list))]
+		list = list[len(some):]
+		err := t.each(ctx, some, func(m mutant, overlay string) verdict {
+			if r, ok := t.result(m); ok {
+				return r.Verdict
+			}
+			return tryPackage(ctx, m, overlay, t.timeout)
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range some {
+			if r := t.known[m.id()]; r.Verdict != invalid {
+				tried = append(tried, r)
+			}
+		}
+	}
+	var open []mutant
+	for _, r := range tried {
+		if r.Verdict == passed {
+			open = append(open, r.mutant)
+		}
+	}
+	err = t.each(ctx, open, func(m mutant, overlay string) verdict {
+		return tryImporters(ctx, t.importers[m.Package], overlay, t.timeout)
+	})
+	for i, r := range tried {
+		tried[i] = t.known[r.id()]
+	}
+	return tried, err
+}
+
+// each tries mutants, and keeps the results.
+func (t *trials) each(ctx context.Context, list []mutant, try func(m mutant, overlay string) verdict) error {
+	var group errgroup.Group
+	group.SetLimit(t.jobs)
+	for _, m := range list {
+		group.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			before, known := t.result(m)
+			r, err := attempt(m, func(overlay string) verdict { return try(m, overlay) })
+			if err != nil {
+				return errors.Join(err, ctx.Err())
+			}
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			fmt.Fprintf(t.out, "%s: %s\n", r.Verdict, m)
+			if known && r.Verdict == before.Verdict {
+				return nil
+			}
+			t.known[m.id()] = r
+			return writeResult(t.path, r)
+		})
+	}
+	return group.Wait()
+}
+
+func (t *trials) result(m mutant) (result, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r, ok := t.known[m.id()]
+	return r, ok
+}
+
+// attempt tries a mutant.
+func attempt(m mutant, try func(overlay string) verdict) (r result, err error) {
 	began := time.Now()
 	r = result{mutant: m}
 	dir, err := os.MkdirTemp("", "mutant-")
@@ -158,7 +222,7 @@ func keep(path string, m mutant, try func(overlay string) verdict) (r result, er
 		return r, errors.New("interrupted")
 	}
 	r.Seconds = time.Since(began).Seconds()
-	return r, writeResult(path, r)
+	return r, nil
 }
 
 // tryPackage runs the tests of the mutant's package. It returns no verdict if ctx ended meanwhile.

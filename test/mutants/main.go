@@ -56,6 +56,7 @@ type options struct {
 	jobs     int
 	packages string
 	results  string
+	list     bool
 	timeout  time.Duration
 }
 
@@ -63,6 +64,7 @@ func main() {
 	var o options
 	flag.Uint64Var(&o.seed, "seed", 1, "chooses the lines")
 	flag.IntVar(&o.count, "n", 60, "number of changes that compile")
+	flag.BoolVar(&o.list, "list", false, "print the changes as JSON, and run no test; some do not compile")
 	flag.IntVar(&o.jobs, "jobs", 2, "number of changes that are tried at once")
 	flag.StringVar(&o.packages, "packages", packages, "folders of the packages, separated by commas")
 	flag.StringVar(&o.results, "results", "bin", "folder of the results")
@@ -94,6 +96,12 @@ func run(ctx context.Context, o options, out io.Writer) error {
 			return err
 		}
 		all = append(all, found...)
+	}
+	if o.list {
+		for _, m := range shuffled(all, o.seed)[:min(o.count, len(all))] {
+			err = errors.Join(err, json.NewEncoder(out).Encode(m))
+		}
+		return err
 	}
 	path := filepath.Join(o.results, fmt.Sprintf("mutants-%s-%d.jsonl", bytes.TrimSpace(commit), o.seed))
 	known, err := readResults(path)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -22,7 +23,7 @@ func TestWaits(t *testing.T) {
 	if os.Getenv("UPLOAD_WAITS") == "" {
 		t.Skip("only as a process of its own")
 	}
-	os.Stdout.WriteString("ready\n")
+	fmt.Println("ready")
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 

@@ -1,7 +1,9 @@
 package fetch
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -99,7 +101,8 @@ func dataset(t *testing.T) (dir string, size int) {
 		default:
 			size += len(content)
 		}
-		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755), os.WriteFile(filepath.Join(dir, name), content, 0o600)); err != nil {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -223,7 +226,8 @@ func TestDownloadsGoOn(t *testing.T) {
 		return nil
 	}}
 	var out strings.Builder
-	if err := p.download(t.Context(), []agent.Download{{URL: "https://example.com/x"}}, "to", &out); err != nil || out.String() != "x\nxx\nxxx\n" {
+	err := p.download(t.Context(), []agent.Download{{URL: "https://example.com/x"}}, "to", &out)
+	if err != nil || out.String() != "x\nxx\nxxx\n" {
 		t.Errorf("got %q, %v", out.String(), err)
 	}
 	p.run = func(context.Context, io.Reader, io.Writer, ...string) error { calls++; return errCut }
@@ -248,4 +252,34 @@ func TestUploadToAnOlderAgent(t *testing.T) {
 		t.Errorf("got %+v, %v", upload, err)
 	}
 	compare(t, dir, f.claim)
+}
+
+// Another version on the claim, which the upload replaces, is read once, however often the connection breaks.
+func TestUploadReplaces(t *testing.T) {
+	dir, claim := t.TempDir(), t.TempDir()
+	content := make([]byte, tree.LargeFile)
+	_, _ = rand.NewChaCha8([32]byte{4}).Read(content)
+	err := errors.Join(os.Mkdir(filepath.Join(claim, "to"), 0o755), os.WriteFile(filepath.Join(dir, "model"), content, 0o600),
+		os.WriteFile(filepath.Join(claim, "to", "model"), make([]byte, tree.LargeFile), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &filled{claim: claim, most: 9 << 20}
+	p, known := f.pod(), 0
+	p.run = func(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) error {
+		if args[0] != "page" {
+			return f.run(ctx, stdin, stdout, args...)
+		}
+		var request agent.PageRequest
+		content, err := io.ReadAll(stdin)
+		if err = errors.Join(err, json.Unmarshal(content, &request)); err != nil {
+			t.Error(err)
+		}
+		known = len(request.From.Known)
+		return f.run(ctx, bytes.NewReader(content), stdout, args...)
+	}
+	if _, err := uploaded(t.Context(), t, p, dir); err != nil || f.connections < 2 || known != 1 {
+		t.Errorf("%v after %d connections; %d files were known at the last one, want the one in its place", err, f.connections, known)
+	}
+	compare(t, dir, claim)
 }

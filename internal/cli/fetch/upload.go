@@ -30,6 +30,8 @@ type sending struct {
 	all    int64
 	files  int
 	passed func(sent, all int64)
+	// known is what the lists have shown of large files on the claim, so that no attempt reads them again.
+	known memory
 	// damaged counts the contents that the pod refused.
 	damaged int
 }
@@ -90,9 +92,11 @@ func (s *sending) unchanged(ctx context.Context, content tree.Digest) error {
 	if err != nil {
 		return err
 	}
+	same := func(e tree.Entry) bool { return e.Path == escaped && e.Content == content }
 	now, err := tree.Scan(ctx, s.dir, tree.Only([]string{name}))
-	if err == nil && !slices.ContainsFunc(now.Entries, func(e tree.Entry) bool { return e.Path == escaped && e.Content == content }) {
-		err = fail.Becausef(fail.SyncFailed, "sending %s: the file changed since it was scanned: want content %s", path.Join(s.dir, name), content)
+	if err == nil && !slices.ContainsFunc(now.Entries, same) {
+		err = fail.Becausef(fail.SyncFailed, "sending %s: the file changed since it was scanned: want content %s",
+			path.Join(s.dir, name), content)
 	}
 	if err != nil {
 		return &sourceError{err}
@@ -136,7 +140,7 @@ func (s *sending) findMissing(ctx context.Context) error {
 		if len(paths) == 0 {
 			continue
 		}
-		found, err := s.list(ctx, paths, &memory{})
+		found, err := s.list(ctx, paths, &s.known)
 		if err != nil {
 			return err
 		}

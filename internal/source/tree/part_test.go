@@ -19,7 +19,8 @@ func halves(t *testing.T) (from, to string, m Manifest) {
 		content := make([]byte, 3*pageBlock)
 		_, _ = random.Read(content)
 		part := filepath.Join(to, Partial+string(digestOf(content)))
-		if err := errors.Join(os.WriteFile(filepath.Join(from, name), content, 0o600), os.WriteFile(part, content[:2*pageBlock+1], 0o600)); err != nil {
+		whole := filepath.Join(from, name)
+		if err := errors.Join(os.WriteFile(whole, content, 0o600), os.WriteFile(part, content[:2*pageBlock+1], 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}

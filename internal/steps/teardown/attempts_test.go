@@ -19,7 +19,9 @@ func TestReceiptListsAttempts(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(node.Config.Paths.Workspace, "train.sh"), []byte("exit 0\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		spec := agent.JobSpec{Run: "train-1", Launcher: agent.Command, Script: "train.sh", Nodes: 2, RanksPerNode: 1, Attempts: []agent.Attempt{earlier}}
+		spec := agent.JobSpec{
+			Run: "train-1", Launcher: agent.Command, Script: "train.sh", Nodes: 2, RanksPerNode: 1, Attempts: []agent.Attempt{earlier},
+		}
 		if _, err := node.Client.StartJob(t.Context(), "uid-1", spec); err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
@@ -55,7 +54,7 @@ func TestCancelMeetsTeardown(t *testing.T) {
 				})
 			})
 		}
-		training.Clients = &kube.Clients{Kube: fake.NewClientset(tc.objects...), Tekton: tektonfake.NewSimpleClientset(cancelled), Namespace: "ns"}
+		training.Clients.Kube, training.Clients.Tekton = fake.NewClientset(tc.objects...), tektonfake.NewSimpleClientset(cancelled)
 		training.Run = run.Flags{Name: "run", UID: "uid", Task: "train"}
 		err := training.interrupted(t.Context())
 		if fail.ReasonOf(err) != fail.Cancelled || !strings.Contains(out.String(), tc.want) || strings.Contains(out.String(), tc.not) {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,7 +39,7 @@ func (f *filled) pod() *pod { return &pod{name: "pod", run: f.run} }
 
 func (f *filled) run(_ context.Context, stdin io.Reader, stdout io.Writer, args ...string) error {
 	at := args[len(args)-1]
-	local := append(args[:len(args)-1:len(args)-1], filepath.Join(f.claim, strings.TrimPrefix(at, agent.Workspace)))
+	local := slices.Concat(args[:len(args)-1], []string{filepath.Join(f.claim, strings.TrimPrefix(at, agent.Workspace))})
 	cut := &cutInput{from: stdin, left: f.most}
 	sends := args[0] == "land" || args[0] == "continue"
 	if sends {

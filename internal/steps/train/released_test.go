@@ -50,7 +50,7 @@ func TestCancelMeetsTeardown(t *testing.T) {
 						return
 					}
 					w.WriteHeader(http.StatusInternalServerError)
-					_ = json.NewEncoder(w).Encode(agent.Problem{Reason: string(fail.Internal), Message: "the container ends"})
+					_ = json.NewEncoder(w).Encode(agent.Problem{Reason: fail.Internal, Message: "the container ends"})
 				})
 			})
 		}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -29,19 +30,15 @@ func RunNode(ctx context.Context, node, volumes string) error {
 	failed := make(chan error, 2*len(Drivers))
 	for _, d := range Drivers {
 		socket := filepath.Join(pluginsDir, d.Name, "csi.sock")
-		plugin := nodeServer{driver: d, node: node, volumes: volumes, socket: socket}
+		refused := make(chan struct{}, 1)
+		plugin := nodeServer{driver: d, node: node, volumes: volumes, socket: socket, refused: refused}
 		server := grpc.NewServer()
 		csi.RegisterIdentityServer(server, plugin)
 		csi.RegisterNodeServer(server, plugin)
 		if err := serve(ctx, server, socket, failed); err != nil {
 			return err
 		}
-		// The kubelet finds the driver through this second socket, which returns the path of the first.
-		registrar := grpc.NewServer()
-		registration.RegisterRegistrationServer(registrar, plugin)
-		if err := serve(ctx, registrar, filepath.Join(registryDir, d.Name+"-reg.sock"), failed); err != nil {
-			return err
-		}
+		go func() { failed <- register(ctx, plugin, filepath.Join(registryDir, d.Name+"-reg.sock"), refused) }()
 	}
 	select {
 	case <-ctx.Done():
@@ -49,6 +46,33 @@ func RunNode(ctx context.Context, node, volumes string) error {
 	case err := <-failed:
 		return err
 	}
+}
+
+// register shows the driver to the kubelet until the context ends, by a second socket, which returns the path of the first. A kubelet
+// that has just started may refuse it, because its node does not exist yet or the API server is away. It looks at a socket once, so
+// then there is a new one, as with the CSI project's registrar, which ends and is started again.
+func register(ctx context.Context, plugin nodeServer, socket string, refused <-chan struct{}) error {
+	for ctx.Err() == nil {
+		serving, stop := context.WithCancel(ctx)
+		registrar := grpc.NewServer()
+		registration.RegisterRegistrationServer(registrar, plugin)
+		failed := make(chan error, 1)
+		if err := serve(serving, registrar, socket, failed); err != nil {
+			stop()
+			return err
+		}
+		select {
+		case <-refused:
+			time.Sleep(time.Second)
+		case err := <-failed:
+			stop()
+			return err
+		case <-ctx.Done():
+		}
+		stop()
+		<-failed // the end of this socket must not take the next one with it
+	}
+	return nil
 }
 
 func serve(ctx context.Context, server *grpc.Server, socket string, failed chan<- error) error {
@@ -76,6 +100,8 @@ type nodeServer struct {
 	node    string
 	volumes string
 	socket  string
+	// refused gets a value when the kubelet has refused the driver.
+	refused chan<- struct{}
 }
 
 func (n nodeServer) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
@@ -87,6 +113,10 @@ func (n nodeServer) GetInfo(context.Context, *registration.InfoRequest) (*regist
 func (n nodeServer) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	if !s.PluginRegistered {
 		log.Printf("the kubelet refused %s: %s", n.driver.Name, s.Error)
+		select {
+		case n.refused <- struct{}{}:
+		default:
+		}
 	}
 	return &registration.RegistrationStatusResponse{}, nil
 }

@@ -1,0 +1,55 @@
+package storage
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"github.com/fsnotify/fsnotify"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+// A kubelet looks at a socket once. When it has refused the driver there is a new one.
+func TestRefusedDriverRegistersAgain(t *testing.T) {
+	dir := t.TempDir()
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		err = watcher.Add(dir)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watcher.Close()
+	refused := make(chan struct{}, 1)
+	plugin := nodeServer{driver: Driver{Name: "nfs.csi.k8s.io"}, socket: "/csi.sock", refused: refused}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- register(ctx, plugin, filepath.Join(dir, "reg.sock"), refused) }()
+	for _, registered := range []bool{false, true} {
+		for event := range watcher.Events {
+			if event.Has(fsnotify.Create) {
+				break
+			}
+		}
+		conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "reg.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		kubelet := registration.NewRegistrationClient(conn)
+		info, err := kubelet.GetInfo(t.Context(), &registration.InfoRequest{}, grpc.WaitForReady(true))
+		if err != nil || info.Endpoint != "/csi.sock" {
+			t.Fatalf("got %v, %v; want the endpoint", info, err)
+		}
+		status := &registration.RegistrationStatus{PluginRegistered: registered, Error: "node not found"}
+		if _, err := kubelet.NotifyRegistrationStatus(t.Context(), status); err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

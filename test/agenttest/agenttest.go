@@ -14,7 +14,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -132,6 +134,21 @@ func (n *Node) Wrap(wrap func(http.Handler) http.Handler) {
 	n.End()
 	n.wrap = wrap
 	n.Restart()
+}
+
+// BreakWatch returns a function after which the connection of the next client that watches a job breaks.
+func (n *Node) BreakWatch() (next func()) {
+	n.t.Helper()
+	var breaks atomic.Bool
+	n.Wrap(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/watch") && breaks.CompareAndSwap(true, false) {
+				panic(http.ErrAbortHandler)
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	return func() { breaks.Store(true) }
 }
 
 // Certificates returns the certificates of the environment.

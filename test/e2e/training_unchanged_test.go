@@ -34,7 +34,8 @@ func unchangedPrograms(u trainer) {
 		{"testing gather_object", []string{"launches.sh", byCommand, "--", "accelerate", "-m", "accelerate.test_utils.scripts.test_ops"}},
 		{"testing gather_object", []string{"launches.sh", byCommand, "--", "deepspeed", "--module", "accelerate.test_utils.scripts.test_ops"}},
 	} {
-		out, _ := u.says(folder, step.Done, append([]string{"train"}, p.args...)...)
+		// Debian's torch sometimes waits for itself in destroy_process_group, after the other rank has left.
+		out, _ := u.says(folder, step.Done, append([]string{"train", "--max-restarts=1", "--hang-timeout=2m"}, p.args...)...)
 		u.mustContain(out, p.says)
 		if strings.Contains(out, "no rank was connected to another one") {
 			u.Errorf("mlenv train %s: its ranks trained alone:\n%s", strings.Join(p.args, " "), shortened(out))

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -59,9 +60,8 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 	late := ctx.Err() != nil && len(f.signals) == 0
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	outcome.Run = f.run
-	uploading, endUpload := context.WithCancel(ctx)
-	defer endUpload()
+	uploading, stopUpload := context.WithCancel(ctx)
+	defer stopUpload()
 	shown, endShown := context.WithCancel(uploading)
 	if f.present != nil {
 		var showing sync.WaitGroup
@@ -69,139 +69,76 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 		defer showing.Wait()
 	}
 	defer endShown()
-	waiting, endWaiting := context.WithCancel(ctx)
-	defer endWaiting()
+	waiting, stopWaiting := context.WithCancel(ctx)
+	defer stopWaiting()
 	go f.watchFailure(waiting)
 	if f.display.width != nil {
 		go f.watchTraining(waiting)
 	}
-	var ending launch.Outcome
-	end, uploaded, early := make(chan error, 1), make(chan error, 1), make(chan struct{}, 1)
+	const most = 64 // tasks start and end while this program talks to the API server
+	events := make(chan event, most)
+	send := func(e event) {
+		select {
+		case events <- e:
+		case <-ctx.Done():
+		}
+	}
 	go func() {
-		var err error
-		ending, err = launch.Follow(ctx, f.clients, f.run, func(e launch.Event) {
-			switch {
-			case f.upload == nil:
-			case e.Kind == launch.TaskEnded && e.Task == "provision" && e.Ended.Status == run.Succeeded:
-				go func() { uploaded <- f.upload(uploading) }()
-			case e.Kind == launch.TaskEnded && e.Task == "sync-repo", e.Kind == launch.TaskStarted && e.Task == "teardown":
-				// The tree is on the nodes, or the run ends without it and reports why. A run that is followed again may be
-				// long past this.
-				endUpload()
-			}
-			if e.Kind == launch.TaskStarted && e.Task == "teardown" {
-				endWaiting()
-			}
+		outcome, err := launch.Follow(ctx, f.clients, f.run, func(e launch.Event) {
 			f.display.observe(e)
-			if f.again && e.Early {
-				select {
-				case early <- struct{}{}:
-				default: // another pod of the run came too early as well
-				}
+			if e.Kind != launch.Line {
+				send(e)
 			}
 		})
-		end <- err
+		send(runEnded{outcome, err})
 	}()
 	defer f.display.end()
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	var answers chan byte
-	asked := false
-	var tooLong <-chan time.Time // of a run that was cancelled
-	var uploadError error
-	needed := f.upload != nil
-	cancel := func() {
-		f.display.resume()
-		f.display.print("== cancelling; everything is released, and claims stay")
-		if err := launch.Cancel(ctx, f.clients, f.run); err != nil {
-			f.display.print("== the run was not cancelled: %v", err)
-			return
-		}
-		tooLong = time.After(cleanupTime)
+	c := &course{run: f.run, keys: f.answers != nil, folder: f.upload != nil, needed: f.upload != nil, detach: f.detach, again: f.again}
+	listen := sync.OnceFunc(func() { go readKeys(f.answers, send) })
+	var todo []effect
+	obey := map[command]func(){
+		ask: func() {
+			f.display.ask(choices, "c, d or another key? ")
+			listen()
+		},
+		resume: f.display.resume,
+		cancelRun: func() {
+			err := launch.Cancel(ctx, f.clients, f.run)
+			// A program such as timeout signals this process and its group: one signal comes twice.
+			for len(f.signals) > 0 {
+				<-f.signals
+			}
+			todo = append(todo, c.on(cancelAnswer{err})...)
+		},
+		startTimer: func() { time.AfterFunc(cleanupTime, func() { send(tooLate{}) }) },
+		upload:     func() { go func() { send(uploaded{f.upload(uploading)}) }() },
+		endUpload:  stopUpload, hide: endShown, endWaiting: stopWaiting,
 	}
 	if late {
-		cancel()
+		todo = c.on(syscall.SIGTERM)
 	}
 	for {
+		for len(todo) > 0 {
+			do := todo[0]
+			todo = todo[1:]
+			switch do := do.(type) {
+			case note:
+				f.display.print("%s", string(do))
+			case leave:
+				return do.outcome, do.over, do.err
+			case command:
+				obey[do]()
+			}
+		}
 		select {
-		case err := <-end:
-			if err != nil || uploadError == nil {
-				return ending, true, err
-			}
-			if ending.Reason == fail.Cancelled {
-				return ending, true, uploadError
-			}
-			ending.Cancelled = false // the run failed before it was cancelled for its upload
-			return ending, true, nil
-		case err := <-uploaded:
-			endShown()
-			switch {
-			case tooLong != nil:
-			case err != nil && uploading.Err() == nil:
-				uploadError = fmt.Errorf("uploading the folder: %w", err)
-				f.display.print("== %v", uploadError)
-				if err := launch.Cancel(ctx, f.clients, f.run); err != nil {
-					return outcome, false, errors.Join(uploadError, err)
-				}
-				tooLong = time.After(cleanupTime)
-			case f.detach:
-				return outcome, false, nil
-			case err != nil:
-				needed = false
-			default:
-				needed = false
-				f.display.print("== the folder is on the nodes; the run no longer needs this machine")
-			}
-		case <-early:
-			if tooLong == nil {
-				return outcome, false, errEarly
-			}
+		case e := <-events:
+			todo = c.on(e)
+		case s := <-f.signals:
+			todo = c.on(s)
 		case <-ticker.C:
 			f.display.tick()
-		case <-tooLong:
-			return outcome, false, &step.Exit{Code: step.Interrupted, Err: fail.Advise(
-				fail.Becausef(fail.TeardownIncomplete, "waiting for the end of the cancelled run %s: it has not ended after %s", f.run.Name, humanize.Duration(cleanupTime)),
-				"mlenv status %s -n %s", f.run.Name, f.run.Namespace)}
-		case s := <-f.signals:
-			switch {
-			case tooLong != nil:
-				f.display.print("== leaving; the run is being cancelled: mlenv status %s -n %s", f.run.Name, f.run.Namespace)
-				return outcome, false, &step.Exit{Code: step.Interrupted}
-			case asked || f.answers == nil || s != os.Interrupt:
-				asked = false
-				cancel()
-				// A program such as timeout signals this process and its group: one signal comes twice.
-				for len(f.signals) > 0 {
-					<-f.signals
-				}
-			default:
-				asked = true
-				f.display.ask("== c, or Ctrl-C again: cancel the run and release everything; d: detach, the run continues without mlenv; any other key: keep following", "c, d or another key? ")
-				if answers == nil {
-					answers = keys(f.answers)
-				}
-			}
-		case key, open := <-answers:
-			if !open {
-				answers, f.answers = nil, nil
-			}
-			if !asked {
-				continue
-			}
-			asked = false
-			switch key {
-			case 'c', 'C', ctrlC:
-				cancel()
-			case 'd', 'D':
-				if !needed {
-					return outcome, false, nil
-				}
-				f.detach = true
-				f.display.resume()
-				f.display.print("== the folder is not on the nodes yet; this program ends as soon as it is")
-			default:
-				f.display.resume()
-			}
 		}
 	}
 }
@@ -265,21 +202,22 @@ func (f *follower) watchTraining(ctx context.Context) {
 // ctrlC is the key on a terminal that passes on each key and makes no signal of it.
 const ctrlC = 3
 
-func keys(in io.Reader) chan byte {
-	read := make(chan byte)
-	go func() {
-		defer close(read)
-		for key := make([]byte, 1); ; {
-			n, err := in.Read(key)
-			if n > 0 {
-				read <- key[0]
-			}
-			if err != nil {
-				return
-			}
+// choices explains the keys that answer Ctrl-C.
+const choices = "== c, or Ctrl-C again: cancel the run and release everything; d: detach, the run continues without mlenv; " +
+	"any other key: keep following"
+
+// readKeys sends each key, and noKeys in the end.
+func readKeys(in io.Reader, send func(event)) {
+	for pressed := make([]byte, 1); ; {
+		n, err := in.Read(pressed)
+		if n > 0 {
+			send(key(pressed[0]))
 		}
-	}()
-	return read
+		if err != nil {
+			send(noKeys{})
+			return
+		}
+	}
 }
 
 // conclude prints how a run ended and returns the exit code as an error.

@@ -41,8 +41,9 @@ func TestTakeKeys(t *testing.T) {
 	if _, err := user.Write([]byte{'d', ctrlC}); err != nil {
 		t.Fatal(err)
 	}
-	typed := keys(terminal)
-	if first, second := <-typed, <-typed; first != 'd' || second != ctrlC {
+	typed := make(chan event, 3)
+	go readKeys(terminal, func(e event) { typed <- e })
+	if first, second := <-typed, <-typed; first != key('d') || second != key(ctrlC) {
 		t.Errorf("got keys %q and %q, want d and Ctrl-C", first, second)
 	}
 	release()

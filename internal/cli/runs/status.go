@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -242,28 +243,22 @@ func (s *status) ask(ctx context.Context, clients *kube.Clients, r entry) {
 		return
 	}
 	defer set.Close()
-	s.Live = make([]live, len(set))
-	jobs := make([]agent.JobStatus, len(set))
-	err = set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		job, err := client.Job(ctx, r.uid())
-		if err != nil && !agent.IsNotFound(err) {
-			return err
-		}
-		l := live{Node: client.Node(), State: cmp.Or(string(job.State), "no job yet"), All: len(job.Ranks), Quiet: job.Quiet.Seconds()}
+	statuses, err := jobs.Job{ID: r.uid(), Members: set}.Statuses(ctx)
+	if err != nil {
+		s.Unseen = err.Error()
+		return
+	}
+	for node, job := range statuses {
+		l := live{Node: node, State: cmp.Or(string(job.State), "no job yet"), All: len(job.Ranks), Quiet: job.Quiet.Seconds()}
 		for _, rank := range job.Ranks {
 			if rank.Ended.IsZero() {
 				l.Ranks++
 			}
 		}
-		s.Live[client.Node()], jobs[client.Node()] = l, job
-		return nil
-	})
-	if err != nil {
-		s.Unseen = err.Error()
-		return
+		s.Live = append(s.Live, l)
 	}
 	s.Metrics = lastMetrics(ctx, set[0], r.uid())
-	s.progress = progressOf(jobs, s.Metrics)
+	s.progress = progressOf(statuses, s.Metrics)
 }
 
 // lastMetrics are the last metrics on node 0, nil if the training has written none.

@@ -22,6 +22,8 @@ var collective = regexp.MustCompile(`^_?(all_?reduce|all_?gather|reduce_?scatter
 func waitsIn(f agent.Frame, usesNCCL bool) bool {
 	function := f.Function[strings.LastIndexByte(f.Function, '.')+1:]
 	switch {
+	case leaves(f.Function): // torch's, or that of a package which ends torch's groups
+		return true
 	case strings.Contains(f.File, "/torch/distributed/"), strings.Contains(f.File, "/deepspeed/comm/"):
 		return collective.MatchString(function)
 	case strings.Contains(f.File, "/torch/cuda/"):
@@ -29,6 +31,10 @@ func waitsIn(f agent.Frame, usesNCCL bool) bool {
 	}
 	return usesNCCL && strings.HasSuffix(f.File, "/torch/autograd/graph.py") && function == "_engine_run_backward"
 }
+
+// leaves reports whether a rank in this function ends its process groups. That waits for the work of other ranks, and where none is left
+// for threads of its own, which need what the rank holds.
+func leaves(function string) bool { return strings.HasSuffix(function, "destroy_process_group") }
 
 // callSite is where a rank is.
 type callSite struct {
@@ -194,9 +200,12 @@ func Suspects(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent
 		}
 		return culprit + " while " + others
 	}
+	leftBehind := leftBehindOf(statuses, activities)
 	switch {
 	case len(missing) > 0:
 		return while(ranksOf(missing, nodes) + " " + hasHave(missing) + " not started"), missing
+	case len(leftBehind) > 0:
+		return fmt.Sprintf("%s %s although all other ranks have exited with 0", ranksOf(leftBehind, nodes), sites[0].describe(len(leftBehind) > 1)), leftBehind
 	case len(ended) > 0:
 		return while(ranksOf(ended, nodes) + " " + hasHave(ended) + " ended"), ended
 	case len(late) > 0 && len(late) < len(nodes):
@@ -308,9 +317,38 @@ func further(before, now agent.RankActivity) bool {
 	})
 }
 
+// leftBehindOf returns the live ranks if all others have exited with 0 and none of these is in a collective: nothing of the job is left that
+// could help them.
+func leftBehindOf(statuses []agent.JobStatus, now []agent.RankActivity) (ranks []int) {
+	over := 0
+	for _, rank := range byRank(statuses) {
+		if !rank.Ended.IsZero() && rank.Exit != (agent.Exit{}) {
+			return nil
+		}
+		over += flag(!rank.Ended.IsZero())
+	}
+	for _, a := range now {
+		if site := callSiteOf(a); over == 0 || site.waits && !leaves(site.function) {
+			return nil
+		}
+		ranks = append(ranks, a.Rank)
+	}
+	return ranks
+}
+
+// stands reports whether a rank is where it was before, and does not sleep for a time of its own.
+func stands(before, now agent.RankActivity) bool {
+	return before.Rank == now.Rank && now.Frames != nil && slices.Equal(before.Frames, now.Frames) && !strings.Contains(now.Waits, "nanosleep")
+}
+
 // Waits reports whether a rank evidently waits for another one, or for what will not come: it is in a collective, one is stopped by a
-// signal, waits for a lock, or has waited for storage since before.
-func Waits(before, now []agent.RankActivity) bool {
+// signal, waits for a lock, has waited for storage since before, or stands where it was although all other ranks have ended.
+func Waits(statuses []agent.JobStatus, before, now []agent.RankActivity) bool {
+	if len(leftBehindOf(statuses, now)) > 0 && !slices.ContainsFunc(now, func(a agent.RankActivity) bool {
+		return !slices.ContainsFunc(before, func(b agent.RankActivity) bool { return stands(b, a) })
+	}) {
+		return true
+	}
 	return slices.ContainsFunc(now, func(a agent.RankActivity) bool {
 		site := callSiteOf(a)
 		return site.waits || site.stopped || site.lock != "" ||

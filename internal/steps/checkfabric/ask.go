@@ -30,13 +30,19 @@ func ask[T any](ctx context.Context, set nodes.Set, limit time.Duration, f func(
 			return err
 		})
 	})
+	silent, err = silentOf(set, errs)
+	return answers, silent, err
+}
+
+// silentOf returns the errors of nodes whose agents did not answer, and joins the others.
+func silentOf(set nodes.Set, errs []error) (silent map[int]error, err error) {
 	silent = map[int]error{}
 	for place, err := range errs {
 		if fail.ReasonOf(err) == fail.AgentUnreachable {
 			silent[set[place].Node()], errs[place] = err, nil
 		}
 	}
-	return answers, silent, errors.Join(errs...)
+	return silent, errors.Join(errs...)
 }
 
 // askAll is ask for all nodes of a check. Agents that do not answer while others do are NetworkBroken:

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
@@ -272,13 +273,13 @@ func (c *Check) telling() time.Duration {
 }
 
 func (c *Check) job(name string, places []int, input fabric.Input, bound time.Duration) *job {
-	j := &job{id: c.ID + "-" + name, run: c.RunName, input: input, bound: bound, stall: min(20*time.Second, bound/2)}
+	j := &job{Job: jobs.Job{ID: c.ID + "-" + name}, run: c.RunName, input: input, bound: bound, stall: min(20*time.Second, bound/2)}
 	j.joining = j.stall
 	if input.Backend == fabric.NCCL {
 		j.joining = c.joining()
 	}
 	for _, place := range places {
-		j.members = append(j.members, c.Nodes[place])
+		j.Members = append(j.Members, c.Nodes[place])
 	}
 	j.input.Master, j.input.Port = c.Hosts[places[0]], firstPort+c.jobs
 	c.jobs++
@@ -299,10 +300,10 @@ func (c *Check) do(ctx context.Context, j *job) (outcome, error) {
 	return outcomes[0], err
 }
 
-func (c *Check) together(ctx context.Context, jobs []*job) ([]outcome, error) {
-	outcomes, errs := make([]outcome, len(jobs)), make([]error, len(jobs))
+func (c *Check) together(ctx context.Context, all []*job) ([]outcome, error) {
+	outcomes, errs := make([]outcome, len(all)), make([]error, len(all))
 	var group sync.WaitGroup
-	for k, j := range jobs {
+	for k, j := range all {
 		group.Go(func() { outcomes[k], errs[k] = j.do(ctx) })
 	}
 	group.Wait()

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -76,28 +76,28 @@ type write struct {
 func (w write) do(ctx context.Context) (fabric.Measurement, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.bound)
 	defer cancel()
-	server, err := w.start(ctx, w.pair[1], "server")
-	if err != nil {
+	server := w.job(w.pair[1], "server")
+	_, errs := server.Start(ctx, jobs.Same(w.spec(w.pair[1])))
+	if err := errors.Join(errs...); err != nil {
 		return fabric.Measurement{}, err
 	}
-	defer server.stop(ctx, "all is measured")
+	defer server.Stop(ctx, agent.Stop{Reason: "all is measured", Grace: grace})
 	for attempt := 1; ; attempt++ {
-		client, err := w.start(ctx, w.pair[0], strconv.Itoa(attempt), w.check.Hosts[w.pair[1]])
-		if err != nil {
+		client, spec := w.job(w.pair[0], strconv.Itoa(attempt)), w.spec(w.pair[0], w.check.Hosts[w.pair[1]])
+		last, err := client.Run(ctx, spec, agent.Stop{Reason: "no time is left", Grace: grace})
+		if ctx.Err() != nil {
+			return fabric.Measurement{}, errors.New("there is no result in time")
+		} else if err != nil {
 			return fabric.Measurement{}, err
 		}
-		output, err := lastLines(ctx, client)
-		if err != nil {
-			client.stop(ctx, "no time is left")
-			return fabric.Measurement{}, err
-		}
+		output := linesOf(last[0])
 		if m, ok := parseWrite(output); ok {
 			m.Pair = w.pair
 			return m, nil
 		}
 		if slices.ContainsFunc(output, func(line string) bool { return strings.Contains(line, "Couldn't connect to") }) {
 			// The client gives up at once. Either the server does not listen yet, or it has failed.
-			status, err := server.members[0].Job(ctx, server.id)
+			status, err := server.Members[0].Job(ctx, server.ID)
 			if err != nil {
 				return fabric.Measurement{}, err
 			}
@@ -111,8 +111,13 @@ func (w write) do(ctx context.Context) (fabric.Measurement, error) {
 	}
 }
 
-// start starts the program on a node, as the server, or as the client of a host.
-func (w write) start(ctx context.Context, node int, name string, host ...string) (*job, error) {
+// job is the program on a node.
+func (w write) job(node int, name string) jobs.Job {
+	return jobs.Job{ID: w.id + "-" + name, Members: w.check.Nodes[node : node+1]}
+}
+
+// spec is the program as the server, or as the client of a host.
+func (w write) spec(node int, host ...string) agent.JobSpec {
 	port, expected := w.rail.ports[node], w.check.settings.Expected
 	args := []string{"-d", port.Device.Name, "-i", strconv.Itoa(port.Port.Number), "-F", "--report_gbits", "-D", "1", "-p", strconv.Itoa(w.port)}
 	if port.Port.GIDIndex >= 0 {
@@ -124,37 +129,13 @@ func (w write) start(ctx context.Context, node int, name string, host ...string)
 	if expected.ServiceLevel != "" {
 		args = append(args, "-S", expected.ServiceLevel)
 	}
-	client := w.check.Nodes[node]
-	j := &job{id: w.id + "-" + name, members: nodes.Set{client}}
-	return j, nodes.Retry(ctx, func() error {
-		_, err := client.StartJob(ctx, j.id, agent.JobSpec{
-			Run: w.check.RunName, Launcher: agent.Command, Script: writeProgram, Args: append(args, host...), Nodes: client.Node() + 1, RanksPerNode: 1,
-			Deadline: time.Now().Add(w.bound), Grace: grace,
-		})
-		return err
-	})
-}
-
-// lastLines are the last lines that a job of one process has printed when it has ended.
-func lastLines(ctx context.Context, j *job) (lines []string, err error) {
-	again := nodes.RetryUntilDone(ctx)
-	for {
-		err = j.members[0].WatchJob(ctx, j.id, func(status agent.JobStatus) error {
-			lines = linesOf(status)
-			return nil
-		})
-		if err == nil {
-			return lines, nil
-		}
-		if ctx.Err() != nil {
-			return nil, errors.New("there is no result in time")
-		}
-		if err := again(err); err != nil {
-			return nil, err
-		}
+	return agent.JobSpec{
+		Run: w.check.RunName, Launcher: agent.Command, Script: writeProgram, Args: append(args, host...),
+		Nodes: w.check.Nodes[node].Node() + 1, RanksPerNode: 1, Deadline: time.Now().Add(w.bound), Grace: grace,
 	}
 }
 
+// linesOf returns the last lines that a job of one process has printed.
 func linesOf(status agent.JobStatus) []string {
 	if len(status.Ranks) == 0 {
 		return nil

@@ -9,10 +9,10 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/lines"
-	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 )
 
 const (
@@ -25,11 +25,9 @@ const (
 	mostMeasurements = 1 << 14
 )
 
-// job is one run of the benchmark on some of the nodes.
+// job is one run of the benchmark on some of the nodes. The ranks meet on the first one.
 type job struct {
-	id string
-	// members take part, in this order: the ranks meet on the first one.
-	members nodes.Set
+	jobs.Job
 	// input is common to all members; own adds what differs.
 	input fabric.Input
 	own   []ownPart
@@ -61,11 +59,11 @@ type outcome struct {
 	unreachable map[int]error
 }
 
-type update struct {
+// news is what a node reports: a line, its status, or that its log is complete.
+type news struct {
 	node   int
 	line   *fabric.Line
 	status *agent.JobStatus
-	// logged: the node's log is complete.
 	logged bool
 }
 
@@ -79,11 +77,9 @@ func (j *job) do(ctx context.Context) (outcome, error) {
 		j.stop(ctx, "the check cannot begin")
 		return out, err
 	}
-	all := make(chan update)
+	all := make(chan news)
 	var group sync.WaitGroup
-	for _, client := range j.members {
-		group.Go(func() { j.follow(ctx, client, all) })
-	}
+	group.Go(func() { j.follow(ctx, all) })
 	defer group.Wait()
 	defer cancel()
 	err := j.wait(ctx, all, &out)
@@ -94,23 +90,18 @@ func (j *job) do(ctx context.Context) (outcome, error) {
 }
 
 func (j *job) start(ctx context.Context, out *outcome) (err error) {
-	specs := map[*agent.Client]agent.JobSpec{}
-	for place, client := range j.members {
-		if specs[client], err = j.spec(place, client.Node()); err != nil {
-			return err
-		}
-	}
-	_, out.unreachable, err = ask(ctx, j.members, j.bound, func(client *agent.Client, ctx context.Context) (agent.JobStatus, error) {
-		return client.StartJob(ctx, j.id, specs[client])
-	})
+	ctx, cancel := context.WithTimeout(ctx, min(starting, j.bound))
+	defer cancel()
+	_, errs := j.Start(ctx, j.spec)
+	out.unreachable, err = silentOf(j.Members, errs)
 	return err
 }
 
 // spec is a member's part. With launcher command every node has one process, which starts
 // the ranks itself, so that any nodes can take part and not only the first ones.
-func (j *job) spec(place, node int) (agent.JobSpec, error) {
-	input := j.input
-	input.Node, input.Nodes = place, len(j.members)
+func (j *job) spec(place int) (agent.JobSpec, error) {
+	input, node := j.input, j.Members[place].Node()
+	input.Node, input.Nodes = place, len(j.Members)
 	env := map[string]string{}
 	for _, add := range j.own {
 		add(node, &input, env)
@@ -122,50 +113,45 @@ func (j *job) spec(place, node int) (agent.JobSpec, error) {
 	}, err
 }
 
-func (j *job) follow(ctx context.Context, client *agent.Client, all chan<- update) {
-	send := func(n update) error {
-		n.node = client.Node()
+// follow sends what the members report, until all have ended or ctx is done.
+func (j *job) follow(ctx context.Context, all chan<- news) {
+	send := func(n news) {
 		select {
 		case all <- n:
-			return nil
 		case <-ctx.Done():
-			return ctx.Err()
 		}
 	}
-	again := nodes.RetryUntilDone(ctx)
 	var group sync.WaitGroup
-	group.Go(func() {
-		log := &lines.Splitter{Each: func(text []byte) {
-			if line, ok := fabric.ParseLine(text); ok {
-				_ = send(update{line: &line}) // fails as FollowLog does
-			}
-		}}
-		_ = nodes.FollowLog(ctx, client, j.id, fmt.Sprintf("%s%d", agent.RankLog, client.Node()), log, again)
-		log.Flush()
-		_ = send(update{logged: true})
-	})
-	for ctx.Err() == nil {
-		over := false
-		err := client.WatchJob(ctx, j.id, func(status agent.JobStatus) error {
-			over = status.State != agent.Running
-			return send(update{status: &status})
+	for _, client := range j.Members {
+		group.Go(func() {
+			log := &lines.Splitter{Each: func(text []byte) {
+				if line, ok := fabric.ParseLine(text); ok {
+					send(news{node: client.Node(), line: &line})
+				}
+			}}
+			_ = nodes.FollowLog(ctx, client, j.ID, fmt.Sprintf("%s%d", agent.RankLog, client.Node()), log, nodes.RetryUntilDone(ctx))
+			log.Flush()
+			send(news{node: client.Node(), logged: true})
 		})
-		if over || err != nil && again(err) != nil {
-			break
-		}
 	}
+	// A member that is silent or lost decides nothing: what counts is what the ranks print within their time.
+	j.Follow(ctx, func(e jobs.Event) {
+		if e.Kind == jobs.Reported {
+			send(news{node: e.Node, status: &e.Status})
+		}
+	})
 	group.Wait()
 }
 
 // wait takes the nodes' updates until all have ended, or are stopped.
-func (j *job) wait(ctx context.Context, all <-chan update, out *outcome) error {
+func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 	statuses := map[int]agent.JobStatus{}
 	logged := map[int]bool{}
 	done := map[int]bool{}
 	cut := false // short by the bound
-	measured := func() bool { return len(done) == len(j.members) }
+	measured := func() bool { return len(done) == len(j.Members) }
 	defer func() {
-		for _, client := range j.members {
+		for _, client := range j.Members {
 			if status, ok := statuses[client.Node()]; ok {
 				out.statuses = append(out.statuses, status)
 			}
@@ -178,7 +164,7 @@ func (j *job) wait(ctx context.Context, all <-chan update, out *outcome) error {
 	began := time.Now()
 	last := began
 	patience := func() time.Duration {
-		if len(out.joined) < len(j.members) {
+		if len(out.joined) < len(j.Members) {
 			return j.joining
 		}
 		return j.stall
@@ -196,12 +182,12 @@ func (j *job) wait(ctx context.Context, all <-chan update, out *outcome) error {
 		case n := <-all:
 			switch {
 			case n.line != nil:
-				out.take(n.node, *n.line, j.members)
+				out.take(n.node, *n.line, j.Members)
 				last = time.Now()
-				if out.importing == 0 && len(out.ready) == len(j.members) {
+				if out.importing == 0 && len(out.ready) == len(j.Members) {
 					out.importing = last.Sub(began)
 				}
-				if out.meeting == 0 && len(out.joined) == len(j.members) {
+				if out.meeting == 0 && len(out.joined) == len(j.Members) {
 					out.meeting = last.Sub(began) - out.importing
 				}
 				if n.line.Event == fabric.Done {
@@ -211,7 +197,7 @@ func (j *job) wait(ctx context.Context, all <-chan update, out *outcome) error {
 					// torch may be slow to end, which shows nothing about the network.
 					stopAt = time.After(settle)
 				}
-				if len(out.ready) == len(j.members) {
+				if len(out.ready) == len(j.Members) {
 					silent.Reset(patience())
 				}
 			case n.status != nil:
@@ -229,8 +215,8 @@ func (j *job) wait(ctx context.Context, all <-chan update, out *outcome) error {
 		case <-bound:
 			// On a busy machine measuring takes longer than the program estimates, and importing torch or meeting longer than there is time.
 			// NCCL that had less than its time to start shows nothing.
-			joined := len(out.joined) == len(j.members)
-			out.stalled = len(out.ready) == len(j.members) && time.Since(last) >= patience()/2 && (joined || j.input.Backend != fabric.NCCL)
+			joined := len(out.joined) == len(j.Members)
+			out.stalled = len(out.ready) == len(j.Members) && time.Since(last) >= patience()/2 && (joined || j.input.Backend != fabric.NCCL)
 			cut = joined && !out.stalled
 			stop("the time for the check is over")
 		case <-stopAt:
@@ -244,7 +230,7 @@ func (j *job) wait(ctx context.Context, all <-chan update, out *outcome) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if j.over(statuses) && len(logged) == len(j.members) {
+		if j.over(statuses) && len(logged) == len(j.Members) {
 			return nil
 		}
 	}
@@ -289,7 +275,7 @@ func (o *outcome) take(node int, line fabric.Line, members nodes.Set) {
 func (o *outcome) telling() bool { return o.stalled || o.failed }
 
 func (j *job) over(statuses map[int]agent.JobStatus) bool {
-	return !slices.ContainsFunc(j.members, func(c *agent.Client) bool {
+	return !slices.ContainsFunc(j.Members, func(c *agent.Client) bool {
 		status, known := statuses[c.Node()]
 		return !known || status.State == agent.Running
 	})
@@ -300,12 +286,7 @@ func failed(status agent.JobStatus) bool {
 	return failed || status.State == agent.Exited && len(status.Ranks) == 0
 }
 
-// stop asks all members to end the job, even if ctx has ended, and does not wait for the end.
+// stop asks all members to end the job. A member whose agent does not answer ends at the job's own deadline.
 func (j *job) stop(ctx context.Context, why string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
-	defer cancel()
-	// A member whose agent does not answer ends at the job's own deadline.
-	parallel.Map(j.members, func(client *agent.Client) error {
-		return client.StopJob(ctx, j.id, agent.Stop{Reason: why, Grace: grace})
-	})
+	j.Stop(ctx, agent.Stop{Reason: why, Grace: grace})
 }

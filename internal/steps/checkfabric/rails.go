@@ -163,7 +163,7 @@ func (c *Check) measureRails(ctx context.Context, rails []rail) error {
 // compareTCP measures over sockets on the pod network. It has its own time.
 func (c *Check) compareTCP(ctx context.Context) error {
 	j := c.whole(c.limit() * 6 / 10)
-	j.id = c.ID + "-tcp"
+	j.ID = c.ID + "-tcp"
 	j.input.Sizes, _ = fabric.Sizes(c.report.Backend, true)
 	j.input.Pairs, j.input.Others, j.input.Inside = nil, false, false
 	j.own = append(j.own, func(node int, _ *fabric.Input, env map[string]string) {

@@ -14,6 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -108,14 +109,7 @@ func (s sender) install(ctx context.Context, r requirements, hash tree.Digest) (
 		Nodes: len(s.nodes), RanksPerNode: 1, Deadline: deadline,
 	}
 	err = found.volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		err := r.installOn(ctx, client, id, spec)
-		if err != nil {
-			// Still running, it would block the next job.
-			stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-			defer cancel()
-			_ = client.StopJob(stopping, id, agent.Stop{Reason: "sync-repo no longer waits for the requirements"})
-		}
-		return err
+		return r.installOn(ctx, jobs.Job{ID: id, Members: nodes.Set{client}}, spec)
 	})
 	return venv, err
 }
@@ -136,19 +130,16 @@ var (
 	pipError = regexp.MustCompile(`^\s*(ERROR|error):`)
 )
 
-// installOn runs pip on one node and waits until it ends.
-func (r requirements) installOn(ctx context.Context, client *agent.Client, id string, spec agent.JobSpec) error {
-	if _, err := client.StartJob(ctx, id, spec); err != nil {
+// installOn runs pip on one node and waits until it ends. Still running, it would block the next job.
+func (r requirements) installOn(ctx context.Context, job jobs.Job, spec agent.JobSpec) error {
+	last, err := job.Run(ctx, spec, agent.Stop{Reason: "sync-repo no longer waits for the requirements"})
+	if err != nil {
 		return err
 	}
-	var last agent.JobStatus
-	if err := client.WatchJob(ctx, id, func(status agent.JobStatus) error { last = status; return nil }); err != nil {
-		return err
-	}
-	if last.State == agent.Exited && len(last.Ranks) == 1 && last.Ranks[0].Exit == (agent.Exit{}) {
+	if s := last[0]; s.State == agent.Exited && len(s.Ranks) == 1 && s.Ranks[0].Exit == (agent.Exit{}) {
 		return nil
 	}
-	return r.failed(client.Node(), last)
+	return r.failed(job.Members[0].Node(), last[0])
 }
 
 // failed is the error of an installation that did not succeed.

@@ -52,7 +52,11 @@ esac
 // the test's.
 func installer(t *testing.T, files map[string]string) (sender, requirements, tree.Digest) {
 	t.Helper()
-	agents := agenttest.StartWith(t, 2, agenttest.Options{Shared: true})
+	return installerOn(t, agenttest.StartWith(t, 2, agenttest.Options{Shared: true}), files)
+}
+
+func installerOn(t *testing.T, agents []*agenttest.Node, files map[string]string) (sender, requirements, tree.Digest) {
+	t.Helper()
 	dir := t.TempDir()
 	write(t, dir, files)
 	hash, err := sendDir(t.Context(), quiet(), setOf(agents), dir)
@@ -108,6 +112,22 @@ func TestRequirementsAreInstalledOnce(t *testing.T) {
 	needs.digest = tree.Digest(strings.Repeat("9", 64))
 	if other, err := s.install(t.Context(), needs, hash); err != nil || other == first {
 		t.Errorf("another file: %s, %v; want a folder of its own", other, err)
+	}
+}
+
+// An installation takes minutes, in which a connection may break.
+func TestRequirementsSurviveABrokenConnection(t *testing.T) {
+	installed := fakePython(t)
+	agents := agenttest.StartWith(t, 2, agenttest.Options{Shared: true})
+	for _, node := range agents {
+		node.BreakWatch()()
+	}
+	s, needs, hash := installerOn(t, agents, map[string]string{"requirements.txt": "einops==0.8.1\n"})
+	if _, err := s.install(t.Context(), needs, hash); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(installed); err != nil || string(got) != "einops==0.8.1\n" {
+		t.Errorf("installed %q, %v; want it once", got, err)
 	}
 }
 

@@ -16,12 +16,13 @@ import (
 )
 
 // If a run is cancelled, Tekton starts teardown while train still stops the ranks. How each rank ended is in the receipt: a rank that
-// saves after SIGTERM and leaves with 0 did, whether train has given the order to stop or not.
+// saves after SIGTERM and leaves with 0 did, whether train has given the order to stop or not, and although a connection breaks meanwhile.
 func TestTeardownWaitsForRanksThatSave(t *testing.T) {
 	for _, ordered := range []bool{true, false} {
 		t.Run(fmt.Sprint("ordered: ", ordered), func(t *testing.T) {
 			objects, agents := live(t)
 			for _, node := range agents {
+				breakWatch := node.BreakWatch()
 				script := "trap 'sleep 1; echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done\n"
 				if err := os.WriteFile(filepath.Join(node.Config.Paths.Workspace, "train.sh"), []byte(script), 0o755); err != nil {
 					t.Fatal(err)
@@ -48,6 +49,7 @@ func TestTeardownWaitsForRanksThatSave(t *testing.T) {
 					t.Fatalf("the rank printed %q, %v", line, err)
 				}
 				log.Close()
+				breakWatch()
 				if ordered {
 					if err := node.Client.StopJob(t.Context(), "uid-1", agent.Stop{Reason: "the run was cancelled"}); err != nil {
 						t.Fatal(err)

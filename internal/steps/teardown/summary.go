@@ -23,6 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
@@ -348,10 +349,11 @@ func endJob(ctx context.Context, client *agent.Client, status *agent.JobStatus) 
 			return agent.IgnoreNotFound(err)
 		}
 	}
-	return client.WatchJob(ctx, status.ID, func(now agent.JobStatus) error {
-		*status = now
-		return nil
-	})
+	last, err := jobs.Job{ID: status.ID, Members: nodes.Set{client}}.Wait(ctx)
+	if last[0].ID != "" {
+		*status = last[0]
+	}
+	return err
 }
 
 // askFabric reads check-fabric's report in the run's record.

@@ -81,9 +81,10 @@ func atStep(step *float64) string {
 
 // findNewest continues with the newest attempt that a node has a record of. Its deadline is that of the first one.
 func (t *Training) findNewest(ctx context.Context) error {
-	statuses, err := nodes.Ask(ctx, t.Nodes, func(client *agent.Client, ctx context.Context) (agent.JobStatus, error) {
-		status, err := client.Job(ctx, t.ID)
-		return status, agent.IgnoreNotFound(err)
+	var statuses []agent.JobStatus
+	err := nodes.Retry(ctx, func() (err error) {
+		statuses, err = t.job().Statuses(ctx)
+		return err
 	})
 	for _, status := range statuses {
 		if found := status.Spec; found.Nodes > 0 && found.Attempt() >= t.Spec.Attempt() {
@@ -144,15 +145,7 @@ func (t *Training) whyFinal(failed agent.Attempt) string {
 
 // end stops what still runs of the job, such as the ranks of a node that could not be reached, and waits for its end.
 func (t *Training) end(ctx context.Context, reason string) error {
-	return t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return nodes.Retry(ctx, func() error {
-			err := client.StopJob(ctx, t.ID, agent.Stop{Reason: reason, Grace: grace})
-			if err == nil {
-				err = client.WatchJob(ctx, t.ID, func(agent.JobStatus) error { return nil })
-			}
-			return agent.IgnoreNotFound(err)
-		})
-	})
+	return t.job().End(ctx, agent.Stop{Reason: reason, Grace: grace})
 }
 
 // gather waits for a full set of nodes without faults on which nothing of the job runs any more, and prepares them as

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
@@ -23,7 +24,7 @@ func (t *Training) findCheckpoint(ctx context.Context) {
 		return
 	}
 	at := agent.Workspace + "/" + folder
-	ctx, cancel := context.WithTimeout(ctx, reachable)
+	ctx, cancel := context.WithTimeout(ctx, jobs.Reachable)
 	defer cancel()
 	volumes, err := t.checkpoints(ctx, folder)
 	if err != nil {

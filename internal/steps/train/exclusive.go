@@ -6,40 +6,25 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // clear makes sure that no other training runs on the nodes: two would use the same port and GPUs. With replace it
 // stops those that users started and waits until they end. Otherwise, and for the training of a run, the error is EnvironmentBusy.
 func (t *Training) clear(ctx context.Context, replace bool) error {
-	var mu sync.Mutex
-	var running, runs []string
-	err := t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		facts, err := client.Facts(ctx)
-		if err != nil {
-			return err
-		}
-		for _, id := range facts.Running {
-			job, err := client.Job(ctx, id)
-			if agent.IsNotFound(err) {
-				continue
-			} else if err != nil {
-				return err
-			}
-			mu.Lock()
-			running = append(running, id)
-			if job.Spec.Run != "" {
-				runs = append(runs, job.Spec.Run)
-			}
-			mu.Unlock()
-		}
-		return nil
-	})
+	found, err := jobs.Running(ctx, t.Nodes)
 	if err != nil {
 		return err
+	}
+	var running, runs []string
+	for _, job := range found {
+		running = append(running, job.ID)
+		if job.Spec.Run != "" {
+			runs = append(runs, job.Spec.Run)
+		}
 	}
 	running, runs = unique(running), unique(runs)
 	if len(runs) > 0 {
@@ -52,11 +37,10 @@ func (t *Training) clear(ctx context.Context, replace bool) error {
 	}
 	for _, id := range running {
 		t.Log.Info(fmt.Sprintf("Stopping job %s, which runs on these nodes.", id), "job", id)
-		other := &Training{Deps: t.Deps, Nodes: t.Nodes, ID: id}
-		other.stop(ctx, agent.StopReplaced, "another training was started in its place")
-		err = errors.Join(err, t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-			return agent.IgnoreNotFound(client.WatchJob(ctx, id, func(agent.JobStatus) error { return nil }))
-		}))
+		ending, cancel := context.WithTimeout(ctx, jobs.Reachable)
+		stop := agent.Stop{Cause: agent.StopReplaced, Reason: "another training was started in its place", Grace: grace}
+		err = errors.Join(err, jobs.Job{ID: id, Members: t.Nodes}.End(ending, stop))
+		cancel()
 	}
 	return err
 }

@@ -22,7 +22,8 @@ func TestReplaceStopsNoRun(t *testing.T) {
 		{"of a person, replaced", "", true, "", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			training, _, _ := newTraining(t, "sleep 1000")
+			training, _, agents := newTraining(t, "sleep 1000")
+			breakWatch := agents[1].BreakWatch() // which does not end the training that replaces another one
 			spec := training.Spec
 			spec.Run, spec.Deadline = tc.run, time.Now().Add(time.Hour)
 			for _, client := range training.Nodes {
@@ -30,6 +31,7 @@ func TestReplaceStopsNoRun(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			breakWatch()
 			err := training.clear(t.Context(), tc.replace)
 			if got := fail.ReasonOf(err); err != nil && got != tc.want || err == nil && tc.want != "" || err != nil && !strings.Contains(err.Error(), tc.words) {
 				t.Errorf("got %v, want %q with %q", err, tc.want, tc.words)

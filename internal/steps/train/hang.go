@@ -14,6 +14,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
@@ -138,7 +139,7 @@ const (
 )
 
 // look judges a silence. It asks what the ranks do only if that matters, and returns it; worker is the rank that works.
-func (w *silenceWatch) look(quiet, bound time.Duration, ask func() (now []agent.RankActivity, complete bool)) (m meaning, now []agent.RankActivity, worker int) {
+func (w *silenceWatch) look(statuses []agent.JobStatus, quiet, bound time.Duration, ask func() (now []agent.RankActivity, complete bool)) (m meaning, now []agent.RankActivity, worker int) {
 	if quiet < w.timeout.warning(bound) {
 		w.next, w.before = 0, nil
 		return goesOn, nil, 0
@@ -162,7 +163,7 @@ func (w *silenceWatch) look(quiet, bound time.Duration, ask func() (now []agent.
 	case works:
 		w.next = quiet + againAfter
 		return working, now, worker
-	case !complete || !cause.Waits(before, now):
+	case !complete || !cause.Waits(statuses, before, now):
 		w.next = quiet + againAfter
 		return unclear, now, 0
 	case before == nil: // one look does not show whether the stacks change
@@ -171,8 +172,8 @@ func (w *silenceWatch) look(quiet, bound time.Duration, ask func() (now []agent.
 	return hanging, now, 0
 }
 
-// watchSilence warns about a training that is silent, and sends an update with an error of reason Hang if it hangs.
-func (t *Training) watchSilence(ctx context.Context, shown *progress, updates chan<- update) {
+// watchSilence warns about a training that is silent, and sends hung if it hangs.
+func (t *Training) watchSilence(ctx context.Context, shown *progress, send func(event)) {
 	if t.Spec.DebugRank != nil {
 		return // a rank that waits for its debugger is silent
 	}
@@ -184,7 +185,7 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, updates ch
 		}
 		t.watchRendezvous(ctx, &m, statuses, time.Now())
 		bound := w.bound(t.Spec, quiet, shown, statuses[0].Started)
-		means, now, worker := w.look(quiet, bound, func() ([]agent.RankActivity, bool) { return t.activities(ctx) })
+		means, now, worker := w.look(statuses, quiet, bound, func() ([]agent.RankActivity, bool) { return t.activities(ctx) })
 		if means == goesOn || ctx.Err() != nil {
 			return false, nil //nolint:nilerr // the poll itself ends with ctx
 		}
@@ -194,10 +195,7 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, updates ch
 		case means == hanging:
 			err := t.hangs(statuses, quiet, bound, hangError{culprit: culprit, ranks: ranks})
 			t.Notify(notify.Event{Kind: notify.Hang, Attempt: t.Spec.Attempt(), Nodes: len(t.Nodes), Reason: string(fail.Hang), Message: err.Error()})
-			select {
-			case updates <- update{err: err, why: "it hangs: " + culprit}:
-			case <-ctx.Done():
-			}
+			send(hung{err: err, why: "it hangs: " + culprit})
 			return true, nil
 		case means == working:
 			text += fmt.Sprintf(" Rank %d works, so the training continues.", worker)
@@ -214,19 +212,16 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, updates ch
 // silence is how long no rank has printed or measured anything. ok is false if a node does not answer, or no node runs: whether
 // it is lost is decided elsewhere.
 func (t *Training) silence(ctx context.Context) (statuses []agent.JobStatus, quiet time.Duration, ok bool) {
-	ctx, cancel := context.WithTimeout(ctx, reachable)
+	ctx, cancel := context.WithTimeout(ctx, jobs.Reachable)
 	defer cancel()
-	statuses = make([]agent.JobStatus, len(t.Nodes))
-	err := t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) (err error) {
-		statuses[client.Node()], err = client.Job(ctx, t.ID)
-		return err
-	})
+	statuses, err := t.job().Statuses(ctx)
 	for _, status := range statuses {
 		if status.State == agent.Running && (!ok || status.Quiet < quiet) {
 			quiet, ok = status.Quiet, true
 		}
 	}
-	return statuses, quiet, ok && err == nil
+	unknown := func(status agent.JobStatus) bool { return status.ID == "" }
+	return statuses, quiet, ok && err == nil && !slices.ContainsFunc(statuses, unknown)
 }
 
 // activities are what the live ranks of all nodes that answer do, complete if all nodes do. The nodes write the stacks into the

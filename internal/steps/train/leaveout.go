@@ -47,9 +47,7 @@ func (t *Training) silent(ctx context.Context, failed *agent.Attempt) bool {
 	if _, err := client.Facts(asking); err == nil {
 		return false
 	}
-	asking, cancel = context.WithTimeout(ctx, askTime)
-	defer cancel()
-	return t.podLost(asking, *failed.Node) == nil
+	return t.podGone(ctx, *failed.Node) == nil
 }
 
 // leaveOut moves a node of the environment to another Kubernetes node because of a fault. It reports whether it did so. If not,

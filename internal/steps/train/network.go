@@ -12,9 +12,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// ncclMonitor logs what NCCL's logs show: the transport, once it is known for all ranks, and each finding once.
+// ncclMonitor reports what NCCL's logs show: the transport, once it is known for all ranks, and each finding once.
 type ncclMonitor struct {
-	log *slog.Logger
 	// wanted is the slowest allowed transport.
 	wanted nccl.Transport
 	// environments are the ranks' variables, by node.
@@ -22,8 +21,8 @@ type ncclMonitor struct {
 	ranks        int
 	logged       bool
 	findings     []string // their keys
-	// settled fires when it is time to look, nil if nothing has changed since.
-	settled <-chan time.Time
+	// changed is true until the next look at a change.
+	changed bool
 	// problem is what the latest look found.
 	problem error
 }
@@ -31,30 +30,30 @@ type ncclMonitor struct {
 // together is the time in which the nodes' logs change together, as they do when a communicator starts.
 const together = 500 * time.Millisecond
 
-// note takes a node's summary before and after an update.
-func (m *ncclMonitor) note(before, now *nccl.Summary) {
-	if m.settled == nil && !reflect.DeepEqual(before, now) {
-		m.settled = time.After(together)
-	}
+// note takes a node's summary before and after an update. It reports whether a look is due, when the nodes' logs have changed together.
+func (m *ncclMonitor) note(before, now *nccl.Summary) bool {
+	first := !m.changed && !reflect.DeepEqual(before, now)
+	m.changed = m.changed || first
+	return first
 }
 
 // look merges what all nodes' logs show, if that has changed: for hundreds of nodes a merge takes a while. It returns
 // TransportWrong for ranks on sockets in mode RDMA.
-func (m *ncclMonitor) look(statuses []agent.JobStatus) error {
-	if m.settled != nil {
-		m.settled, m.problem = nil, m.merge(statuses)
+func (m *ncclMonitor) look(statuses []agent.JobStatus, say func(slog.Level, string, ...any)) error {
+	if m.changed {
+		m.changed, m.problem = false, m.merge(statuses, say)
 	}
 	return m.problem
 }
 
-func (m *ncclMonitor) merge(statuses []agent.JobStatus) error {
+func (m *ncclMonitor) merge(statuses []agent.JobStatus, say func(slog.Level, string, ...any)) error {
 	summary, ok := agent.NCCLOf(statuses, m.wanted, m.environments)
 	if !ok {
 		return nil
 	}
 	if !m.logged && len(summary.Ranks) == m.ranks && summary.Transport != nccl.Unknown {
 		m.logged = true
-		m.log.Info("NCCL's logs show: "+summary.String()+".", "transport", summary.Transport, "ranks", len(summary.Ranks))
+		say(slog.LevelInfo, "NCCL's logs show: "+summary.String()+".", "transport", summary.Transport, "ranks", len(summary.Ranks))
 	}
 	for _, finding := range summary.Findings {
 		key := fmt.Sprint(finding.Reason, finding.Host, finding.Device)
@@ -62,7 +61,8 @@ func (m *ncclMonitor) merge(statuses []agent.JobStatus) error {
 			continue
 		}
 		m.findings = append(m.findings, key)
-		m.log.Warn(fmt.Sprintf("NCCL on %s: %s: %s\n  its log: %s\n  next: %s", finding.Host, finding.Reason, finding.Cause, finding.Seen, finding.Next), "host", finding.Host, "reason", finding.Reason, "cause", finding.Cause, "seen", finding.Seen, "next", finding.Next)
+		text := fmt.Sprintf("NCCL on %s: %s: %s\n  its log: %s\n  next: %s", finding.Host, finding.Reason, finding.Cause, finding.Seen, finding.Next)
+		say(slog.LevelWarn, text, "host", finding.Host, "reason", finding.Reason, "cause", finding.Cause, "seen", finding.Seen, "next", finding.Next)
 	}
 	i := slices.IndexFunc(summary.Findings, func(f nccl.Finding) bool { return f.Reason == nccl.SocketsInsteadOfRDMA })
 	if i < 0 {

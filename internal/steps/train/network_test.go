@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -106,25 +107,26 @@ func sockets() *nccl.Summary {
 
 // TestNCCLIsMergedOncePerChange: an update from one of hundreds of nodes does not merge the logs of all of them again.
 func TestNCCLIsMergedOncePerChange(t *testing.T) {
-	m := ncclMonitor{log: slog.New(slog.DiscardHandler), wanted: nccl.RDMAGPU, ranks: 2}
-	m.note(nil, nil)
-	if m.settled != nil {
+	m, say := ncclMonitor{wanted: nccl.RDMAGPU, ranks: 2}, func(slog.Level, string, ...any) {}
+	if m.note(nil, nil) {
 		t.Error("a status without NCCL's logs is a change")
 	}
-	m.note(nil, sockets())
-	if m.settled == nil {
+	if !m.note(nil, sockets()) {
 		t.Error("the first log of a node is no change")
 	}
-	first := m.look([]agent.JobStatus{{NCCL: sockets()}, {}})
-	if fail.ReasonOf(first) != fail.TransportWrong || m.settled != nil {
+	if m.note(nil, sockets()) {
+		t.Error("the log of the next node needs a look of its own")
+	}
+	first := m.look([]agent.JobStatus{{NCCL: sockets()}, {}}, say)
+	if fail.ReasonOf(first) != fail.TransportWrong {
 		t.Errorf("after a change: %v, want %s", first, fail.TransportWrong)
 	}
-	m.note(sockets(), sockets())
-	if again := m.look(nil); m.settled != nil || !errors.Is(again, first) {
+	due := m.note(sockets(), sockets())
+	if again := m.look(nil, say); due || !errors.Is(again, first) {
 		t.Errorf("after an update without a change the logs are merged again: %v", again)
 	}
 	m.note(sockets(), nil)
-	if after := m.look(nil); after != nil {
+	if after := m.look(nil, say); after != nil {
 		t.Errorf("after a change: %v, want nothing", after)
 	}
 }
@@ -134,18 +136,18 @@ func TestNCCLIsMergedOncePerChange(t *testing.T) {
 func TestSocketsAreSeenInTheEnd(t *testing.T) {
 	training, _, _ := newTraining(t, "")
 	training.Network.Mode = agent.RDMA
-	updates := make(chan update)
+	events := make(chan event)
 	go func() {
 		for node := range 2 {
 			status := agent.JobStatus{Node: node, State: agent.Running, Ranks: []agent.RankStatus{{Rank: node, Ended: time.Now()}}}
 			if node == 1 {
 				status.NCCL = sockets()
 			}
-			updates <- update{node: node, status: status}
+			events <- jobs.Event{Node: node, Status: status}
 		}
-		updates <- update{node: 1, err: training.gone(1, "its pod was deleted")}
+		events <- jobs.Event{Node: 1, Kind: jobs.Lost, Err: training.gone(1, "its pod was deleted")}
 	}()
-	if _, err := training.wait(t.Context(), updates, time.Now()); fail.ReasonOf(err) != fail.TransportWrong {
+	if _, err := training.wait(t.Context(), training.course(time.Now()), events); fail.ReasonOf(err) != fail.TransportWrong {
 		t.Errorf("got %v, want %s", err, fail.TransportWrong)
 	}
 }

@@ -60,6 +60,13 @@ func (t *Training) podLost(ctx context.Context, node int) error {
 	return nil
 }
 
+// podGone is podLost, except that it does not wait long: the API server may be away too.
+func (t *Training) podGone(ctx context.Context, node int) error {
+	asking, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	return t.podLost(asking, node)
+}
+
 // gone is the error for a node that will not come back.
 func (t *Training) gone(node int, why string, args ...any) error {
 	where := ""

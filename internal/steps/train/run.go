@@ -18,6 +18,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
@@ -232,7 +233,7 @@ func (t *Training) prepare(ctx context.Context) (err error) {
 		}
 		spec.Env[key] = value
 	}
-	ctx, cancel := context.WithTimeout(ctx, reachable)
+	ctx, cancel := context.WithTimeout(ctx, jobs.Reachable)
 	defer cancel()
 	facts, err := nodes.Ask(ctx, t.Nodes, (*agent.Client).Facts)
 	if err != nil {

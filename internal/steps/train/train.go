@@ -19,6 +19,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -38,8 +39,6 @@ const (
 	grace = 5 * time.Second
 	// wrongClock is the difference between two clocks that users should know.
 	wrongClock = 2 * time.Second
-	// reachable is how long an agent may not answer before its node counts as lost.
-	reachable = 2 * time.Minute
 	// askTime bounds a question whose answer may not come because something else is away too.
 	askTime = 10 * time.Second
 	// drain is how long logs may take to arrive after their ranks have ended.
@@ -84,15 +83,6 @@ type Result struct {
 	Statuses []agent.JobStatus
 }
 
-// update is a node's new status, or the error for a node that is lost.
-type update struct {
-	node   int
-	status agent.JobStatus
-	err    error
-	// why is the reason for stopping the others after err, "" for a lost node.
-	why string
-}
-
 // Attempt starts the job, or attaches to it, and returns when its end is known. When ctx is done it leaves the job
 // as it is.
 func (t *Training) Attempt(ctx context.Context) (Result, error) {
@@ -114,18 +104,24 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 	}
 	following, stopFollowing := context.WithCancel(ctx)
 	defer stopFollowing()
-	updates := make(chan update)
-	for _, client := range t.Nodes {
-		go t.watch(following, client, updates)
-	}
+	events := make(chan event)
+	send := sender(following, events)
+	job := t.job()
+	job.Gone = t.podGone
+	go job.Follow(following, func(e jobs.Event) {
+		if e.Kind == jobs.Lost {
+			e.Err = t.lost(e.Node, e.Err)
+		}
+		send(e)
+	})
 	shown := &progress{}
 	var logs sync.WaitGroup
 	t.followRanks(following, &logs)
 	t.followMetrics(following, &logs, shown, began)
 	go t.noteProgress(following, shown)
-	go t.watchSilence(following, shown, updates)
+	go t.watchSilence(following, shown, send)
 
-	statuses, err := t.wait(ctx, updates, began)
+	statuses, err := t.wait(ctx, t.course(began), events)
 	// The end is known; the rest of the ranks' output must still arrive.
 	if ctx.Err() == nil {
 		t.drain(&logs)
@@ -137,111 +133,47 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 	return result, err
 }
 
+// job is the training on its nodes.
+func (t *Training) job() jobs.Job { return jobs.Job{ID: t.ID, Members: t.Nodes} }
+
 // start starts every node's part, and reports whether the job existed before. If a node refuses, none is left running.
 func (t *Training) start(ctx context.Context) (attached bool, err error) {
-	var mu sync.Mutex
-	err = t.Nodes.Each(ctx, func(trying context.Context, client *agent.Client) error {
-		var status agent.JobStatus
-		err := nodes.Retry(trying, func() (err error) {
-			// ctx and not trying, which ends when another node refuses: a request that is given up may start the
-			// job after the stop below found none.
-			status, err = client.StartJob(ctx, t.ID, t.Spec)
-			return err
-		})
+	attached, errs := t.job().Start(ctx, jobs.Same(t.Spec))
+	for _, client := range t.Nodes {
 		if behind := client.Behind(); behind.Abs() > wrongClock {
 			t.Log.Warn(fmt.Sprintf("The clock of node %d is %s behind that of this step. The times of its ranks are corrected by that.", client.Node(), behind.Round(time.Second)),
 				"node", client.Node(), "seconds", behind.Seconds())
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		attached = attached || err == nil && !status.New
-		return err
-	})
+	}
 	if ctx.Err() != nil { // whether the job is stopped is decided by why this step ends
 		return false, ctx.Err()
 	}
-	if err != nil {
-		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
-		defer cancel()
-		t.stop(stopping, "", "another node could not start")
-		return false, first(err)
+	if err := cmp.Or(errs...); err != nil { // mostly all nodes have the same
+		t.stop(ctx, "", "another node could not start")
+		return false, err
 	}
 	return attached, nil
 }
 
-// first is one of several nodes' errors, which are mostly the same.
-func first(err error) error {
-	var joined interface{ Unwrap() []error }
-	if errors.As(err, &joined) && len(joined.Unwrap()) > 0 {
-		return joined.Unwrap()[0]
-	}
-	return err
-}
-
 // stop stops every node's part; it does not wait.
 func (t *Training) stop(ctx context.Context, cause agent.StopCause, reason string) {
-	_ = t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		err := client.StopJob(ctx, t.ID, agent.Stop{Cause: cause, Reason: reason, Grace: grace})
-		if agent.IgnoreNotFound(err) != nil && ctx.Err() == nil {
-			t.Log.Warn(fmt.Sprintf("Node %d did not accept the order to stop: %v", client.Node(), err), "node", client.Node(), "error", err)
+	for place, err := range t.job().Stop(ctx, agent.Stop{Cause: cause, Reason: reason, Grace: grace}) {
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			node := t.Nodes[place].Node()
+			t.Log.Warn(fmt.Sprintf("Node %d did not accept the order to stop: %v", node, err), "node", node, "error", err)
 		}
-		return nil // the others are stopped all the same
-	})
-}
-
-// watch sends the node's status after every change, through broken connections.
-func (t *Training) watch(ctx context.Context, client *agent.Client, updates chan<- update) {
-	send := func(u update) error {
-		select {
-		case updates <- u:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	var silentSince time.Time
-	again := nodes.RetryUntilDone(ctx)
-	for ctx.Err() == nil {
-		over := false
-		err := client.WatchJob(ctx, t.ID, func(status agent.JobStatus) error {
-			silentSince = time.Time{}
-			over = status.State != agent.Running
-			return send(update{node: client.Node(), status: status})
-		})
-		switch {
-		case ctx.Err() != nil || over:
-			return
-		case agent.IsNotFound(err):
-			_ = send(update{node: client.Node(), err: t.gone(client.Node(), "its agent does not know the job any more: the pod and its storage are new")})
-			return
-		case err == nil:
-			// The agent knows a job that runs no more and has not recorded its end.
-			err = errors.New("the job's end is not recorded")
-		}
-		if silentSince.IsZero() {
-			silentSince = time.Now()
-			t.Log.Warn(fmt.Sprintf("Node %d does not answer; the training may continue. Trying again. (%v)", client.Node(), err), "node", client.Node(), "error", err)
-		}
-		if err := t.lost(ctx, client, silentSince); err != nil {
-			_ = send(update{node: client.Node(), err: err})
-			return
-		}
-		_ = again(err)
 	}
 }
 
-// lost is the error for a silent node that cannot come back.
-func (t *Training) lost(ctx context.Context, client *agent.Client, silentSince time.Time) error {
-	asking, cancel := context.WithTimeout(ctx, askTime) // the API server may be away too
-	err := t.podLost(asking, client.Node())
-	cancel()
-	if err != nil {
+// lost is the error for a node that reports nothing any more.
+func (t *Training) lost(node int, err error) error {
+	switch {
+	case fail.ReasonOf(err) == fail.NodeLost:
 		return err
+	case agent.IsNotFound(err):
+		return t.gone(node, "its agent does not know the job any more: the pod and its storage are new")
 	}
-	if time.Since(silentSince) > reachable {
-		return t.gone(client.Node(), "its agent has not answered for %s", reachable)
-	}
-	return nil
+	return t.gone(node, "its agent has not answered for %s", jobs.Reachable)
 }
 
 // mostLogs is how many ranks may show their output. Nobody reads more, and Kubernetes keeps only the end of a large log.
@@ -320,219 +252,91 @@ func (t *Training) gpuUse(ctx context.Context) string {
 	return fmt.Sprintf("GPUs %d%% busy", sum/count)
 }
 
-// wait returns when all ranks have exited with 0 and their launchers have ended, or when a rank failed and the rest
-// is stopped. began is as in followMetrics.
-func (t *Training) wait(ctx context.Context, updates <-chan update, began time.Time) ([]agent.JobStatus, error) {
-	statuses := make([]agent.JobStatus, len(t.Nodes))
-	var failure error
-	var stopAt, giveUp, launchersOver <-chan time.Time
-	started, waiting := began.IsZero(), false
-	monitor := ncclMonitor{
-		log: t.Log, wanted: agent.WantedTransport(t.Network.Mode, len(t.Nodes)), environments: t.Network.Environments, ranks: len(t.Nodes) * t.Spec.RanksOfNode(),
+// course is the state of an attempt that begins. began is as in followMetrics.
+func (t *Training) course(began time.Time) *course {
+	return &course{
+		judge: t.judge(), phase: running, statuses: make([]agent.JobStatus, len(t.Nodes)), launched: began, started: began.IsZero(),
+		nccl: ncclMonitor{
+			wanted: agent.WantedTransport(t.Network.Mode, len(t.Nodes)), environments: t.Network.Environments, ranks: len(t.Nodes) * t.Spec.RanksOfNode(),
+		},
 	}
-	var cause agent.StopCause
-	stop := func(why string) {
-		stopAt = nil
-		if giveUp == nil {
-			giveUp = time.After(grace + settle)
-			// A lost node must not delay the end of the others.
-			stopping, cancel := context.WithTimeout(ctx, grace)
-			defer cancel()
-			t.stop(stopping, cause, why)
-		}
-	}
-	// transport is the error for ranks on a wrong transport.
-	transport := func() error {
-		err := monitor.look(statuses)
-		if err != nil {
-			stop("ranks talk over sockets")
-		}
-		return err
-	}
-	for {
+}
+
+func (t *Training) judge() judge {
+	return judge{spec: t.Spec, timeout: t.Timeout, of: cause.Job{Run: t.Spec.Run, Environment: t.Name, Namespace: t.Clients.Namespace}}
+}
+
+// sender returns a function that sends an event, unless ctx is done.
+func sender(ctx context.Context, events chan<- event) func(event) {
+	return func(e event) {
 		select {
-		case <-monitor.settled:
-			_ = transport()
-		case u := <-updates:
-			if u.err != nil {
-				if launchersOver != nil {
-					return statuses, transport()
-				}
-				if u.why == "" {
-					u.err = onNode{u.node, u.err}
-				} else {
-					cause = agent.StopHang
-				}
-				failure = errors.Join(failure, u.err)
-				stop(cmp.Or(u.why, "another node is gone"))
-				break
-			}
-			monitor.note(statuses[u.node].NCCL, u.status.NCCL)
-			statuses[u.node] = u.status
-			if !started && slices.ContainsFunc(u.status.Ranks, func(r agent.RankStatus) bool { return !r.Started.IsZero() }) {
-				started = true
-				t.Log.Info(fmt.Sprintf("The first rank started %.1f s after the launch.", time.Since(began).Seconds()), "seconds", time.Since(began).Seconds())
-			}
-			waiting = waiting || t.showDebugger(u.status)
-			switch {
-			case t.succeeded(statuses):
-				if launchersOver == nil {
-					launchersOver = time.After(launcherEnd)
-				}
-			case u.status.State == agent.Restarted:
-				failure = errors.Join(failure, onNode{u.node, t.restarted(ctx, u.node)})
-				stop("a container was restarted")
-			default:
-				if why, certain := t.failing(u.status); why != "" && giveUp == nil {
-					if certain {
-						stop(why)
-					} else if stopAt == nil {
-						stopAt = time.After(settle)
-					}
-				}
-			}
-		case <-stopAt:
-			stop("a rank lost its peers")
-		case <-launchersOver:
-			stop("its ranks have ended")
-		case <-giveUp:
-			return statuses, t.endError(ctx, statuses, errors.Join(failure, transport()))
+		case events <- e:
 		case <-ctx.Done():
-			return statuses, ctx.Err()
-		}
-		if t.over(statuses, failure) {
-			return statuses, t.endError(ctx, statuses, errors.Join(failure, transport()))
 		}
 	}
 }
 
-// showDebugger prints how to reach a rank that waits for a debugger, and reports whether there is one.
-func (t *Training) showDebugger(status agent.JobStatus) bool {
-	i := slices.IndexFunc(status.Ranks, func(r agent.RankStatus) bool { return r.DebugPort != 0 && r.Ended.IsZero() })
-	if i < 0 {
-		return false
+// wait does what the course asks for, until it has ended or ctx is done.
+func (t *Training) wait(ctx context.Context, c *course, events chan event) ([]agent.JobStatus, error) {
+	waiting, done := context.WithCancel(ctx)
+	defer done()
+	send := sender(waiting, events)
+	var orders sync.WaitGroup
+	for {
+		var e event
+		select {
+		case e = <-events:
+		case <-ctx.Done():
+			e = interrupted{ctx.Err()}
+		}
+		for _, do := range c.on(e, time.Now()) {
+			switch do := do.(type) {
+			case say:
+				t.Log.Log(ctx, do.level, do.text, do.args...)
+			case debugger:
+				t.showDebugger(do.rank)
+			case alarm:
+				time.AfterFunc(do.after, func() { send(do.timer) })
+			case question:
+				go func() { send(explained{t.explain(waiting, do)}) }()
+			case order: // a lost node must not delay the end of the others
+				orders.Go(func() { t.stop(ctx, do.cause, do.why) })
+			case finish:
+				if ctx.Err() == nil {
+					orders.Wait()
+				}
+				return c.statuses, do.err
+			}
+		}
 	}
-	rank := status.Ranks[i]
+}
+
+// explain answers a question about a node.
+func (t *Training) explain(ctx context.Context, q question) error {
+	node := q.status.Node
+	switch q.about {
+	case aboutRestart:
+		return onNode{node, t.restarted(ctx, node)}
+	case aboutLauncher:
+		return t.launcherFailed(q.status)
+	}
+	if err := t.podGone(ctx, node); err != nil {
+		return onNode{node, err}
+	}
+	return onNode{node, t.gone(node, "its container was stopped, as when its pod is deleted or evicted")}
+}
+
+// showDebugger prints how to reach a rank that waits for a debugger.
+func (t *Training) showDebugger(rank agent.RankStatus) {
+	until := t.Spec.Deadline.UTC()
 	t.Log.Info(fmt.Sprintf("Rank %d waits on node %d for a debugger, at most until the training's time is over at %s. Its port is reached by: %s",
-		rank.Rank, status.Node, t.Spec.Deadline.UTC().Format("2006-01-02 15:04 MST"), t.forward(status.Node, rank.DebugPort)), "rank", rank.Rank, "node", status.Node, "deadline", t.Spec.Deadline.UTC(), "port", rank.DebugPort)
-	return true
+		rank.Rank, rank.Node, until.Format("2006-01-02 15:04 MST"), t.forward(rank.Node, rank.DebugPort)),
+		"rank", rank.Rank, "node", rank.Node, "deadline", until, "port", rank.DebugPort)
 }
 
 // forward is the command that makes a port of a node reachable for a person.
 func (t *Training) forward(node, port int) string {
 	return fmt.Sprintf("oc port-forward pod/%s %d -n %s", t.podName(node), port, t.Clients.Namespace)
-}
-
-func (t *Training) succeeded(statuses []agent.JobStatus) bool {
-	failed := func(r agent.RankStatus) bool { return r.Ended.IsZero() || r.Exit != (agent.Exit{}) }
-	// A rank may save and exit with 0 when its node's container receives SIGTERM; its work is not done.
-	// A rank that ends at once may do so before its shim has noted the signal, which RankStatus.Stopped means.
-	return !slices.ContainsFunc(statuses, func(s agent.JobStatus) bool {
-		stopped := func(r agent.RankStatus) bool { return r.Stopped || !s.Stopping.IsZero() && r.Ended.After(s.Stopping) }
-		return len(s.Ranks) != t.Spec.RanksOfNode() || slices.ContainsFunc(s.Ranks, failed) || s.StopCause == agent.StopContainer && slices.ContainsFunc(s.Ranks, stopped)
-	})
-}
-
-// over reports whether no node can report anything new.
-func (t *Training) over(statuses []agent.JobStatus, failure error) bool {
-	waiting := 0
-	for _, status := range statuses {
-		if status.State == agent.Running || status.State == "" {
-			waiting++
-		}
-	}
-	// A lost node will not report.
-	return waiting == 0 || (failure != nil && waiting == 1 && fail.ReasonOf(failure) == fail.NodeLost)
-}
-
-// failing is why a node's part cannot succeed any more, and whether that is certain: a rank with an error of its own,
-// not one that lost its peers.
-func (t *Training) failing(status agent.JobStatus) (why string, certain bool) {
-	found, failed := cause.Find([]agent.JobStatus{status})
-	switch {
-	case failed:
-		return fmt.Sprintf("rank %d %s", found.Rank.Rank, cause.Describe(found.Rank.Exit)), found.Known
-	case status.State == agent.Stopped:
-		return "it was stopped: " + status.StopReason, true
-	case status.State == agent.Exited && len(status.Ranks) < t.Spec.RanksOfNode():
-		return fmt.Sprintf("the launcher of node %d ended before it had started all ranks", status.Node), true
-	}
-	return "", false
-}
-
-// endError is the error of a training whose nodes have all reported, nil for success.
-func (t *Training) endError(ctx context.Context, statuses []agent.JobStatus, failure error) error {
-	if failure != nil {
-		return first(failure)
-	}
-	if t.succeeded(statuses) {
-		return nil
-	}
-	found, failed := cause.Find(statuses)
-	for _, status := range statuses {
-		switch status.StopCause {
-		case agent.StopDeadline:
-			return t.timedOut(statuses, found, status.Ended.Sub(status.Started))
-		case agent.StopReplaced:
-			return fail.Becausef(fail.Cancelled, "training: %s", status.StopReason)
-		case agent.StopContainer: // before any rank had failed
-			const answer = 10 * time.Second
-			asking, done := context.WithTimeout(ctx, answer)
-			defer done()
-			if err := t.podLost(asking, status.Node); err != nil {
-				return onNode{status.Node, err}
-			}
-			return onNode{status.Node, t.gone(status.Node, "its container was stopped, as when its pod is deleted or evicted")}
-		}
-	}
-	if failed {
-		return found.Err(t.job(statuses[found.Rank.Node]))
-	}
-	// The other nodes are stopped after such a failure.
-	for _, status := range statuses {
-		if status.State == agent.Exited && len(status.Ranks) < t.Spec.RanksOfNode() {
-			return t.launcherFailed(status)
-		}
-	}
-	for _, status := range statuses {
-		if status.State == agent.Stopped {
-			return fail.Becausef(fail.Cancelled, "training: node %d was stopped: %s", status.Node, status.StopReason)
-		}
-	}
-	return fail.Becausef(fail.RankFailed, "training: it failed, and no rank shows why")
-}
-
-// hangs is the longest silence of a training that is not taken for a hang.
-const hangs = 10 * time.Minute
-
-// timedOut is the error of a training whose deadline has passed. found is what ended it, if a rank did.
-func (t *Training) timedOut(statuses []agent.JobStatus, found cause.Cause, took time.Duration) error {
-	// The grace of the ranks that were stopped is no time of the training.
-	text := fmt.Sprintf("training: it had not ended after %s", cmp.Or(t.Timeout, took).Round(time.Second))
-	next := "give it more time with --timeout"
-	if t.Spec.Run != "" {
-		next = fmt.Sprintf("mlenv run --resume-from %s --timeout=DURATION -n %s   # more time, from its newest checkpoint; "+
-			"tkn needs --pipeline-timeout too", t.Spec.Run, t.Clients.Namespace)
-	}
-	quiet := took
-	for _, status := range statuses {
-		if status.State == agent.Stopped { // other nodes have no ranks that could hang
-			quiet = min(quiet, status.Quiet)
-		}
-	}
-	if quiet > min(took/4, hangs) {
-		text += fmt.Sprintf("; no rank had printed or measured anything for %s", quiet.Round(time.Second))
-		next = "start it again, and while it is silent look for the rank that the others wait for: mlenv doctor"
-	}
-	if found.Left != nil {
-		text += "; " + found.Leaving()
-		next = fmt.Sprintf("let every rank take the same number of steps; rank %d ended first", found.Left.Rank)
-	}
-	return fail.Advise(fail.Becausef(fail.TrainingTimeout, "%s", text), "%s", next)
-}
-
-func (t *Training) job(status agent.JobStatus) cause.Job {
-	return cause.Job{Run: t.Spec.Run, Environment: t.Name, Namespace: t.Clients.Namespace, Record: status.Record}
 }
 
 func (t *Training) launcherFailed(status agent.JobStatus) error {
@@ -548,7 +352,7 @@ func (t *Training) launcherFailed(status agent.JobStatus) error {
 	}
 	err := fail.Becausef(fail.RankFailed, "training: launcher %s of node %d %s and started %d of %d ranks",
 		t.Spec.Launcher, status.Node, cause.Describe(status.Launcher), len(status.Ranks), t.Spec.RanksOfNode())
-	return fail.Advise(fail.WithTail(err, tail), "%s", t.job(status).Log(status.Node, fmt.Sprintf("launcher-%d.log", status.Node)))
+	return fail.Advise(fail.WithTail(err, tail), "%s", t.judge().job(status).Log(status.Node, fmt.Sprintf("launcher-%d.log", status.Node)))
 }
 
 func (t *Training) drain(logs *sync.WaitGroup) {

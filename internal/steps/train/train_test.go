@@ -31,6 +31,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -238,7 +239,7 @@ func TestTimedOut(t *testing.T) {
 			if tc.run != "" { // the time that the ranks had to save and end is in took
 				training.Timeout = tc.took.Truncate(time.Minute)
 			}
-			err := training.timedOut(tc.statuses, cause.Cause{}, tc.took)
+			err := training.judge().timedOut(tc.statuses, cause.Cause{}, tc.took)
 			if fail.ReasonOf(err) != fail.TrainingTimeout || err.Error() != tc.err || fail.NextOf(err) != tc.next {
 				t.Errorf("got %v (%s), want %s (%s)", err, fail.NextOf(err), tc.err, tc.next)
 			}
@@ -256,17 +257,19 @@ func TestDoneMeansEnded(t *testing.T) {
 			once.Do(func() { close(stopped) })
 			return nil, errors.New("no agent")
 		}
-		training := &Training{Deps: Deps{Log: slog.New(slog.DiscardHandler)}, Spec: agent.JobSpec{Launcher: agent.Command, Nodes: 2}, Nodes: nodes.Set{
+		deps := Deps{Clients: &kube.Clients{}, Log: slog.New(slog.DiscardHandler)}
+		training := &Training{Deps: deps, Spec: agent.JobSpec{Launcher: agent.Command, Nodes: 2}, Nodes: nodes.Set{
 			agent.NewClient(0, "", agent.Credentials{}, told), agent.NewClient(1, "", agent.Credentials{}, told),
 		}}
-		updates, ended := make(chan update), make(chan error, 1)
+		events, ended := make(chan event), make(chan error, 1)
 		go func() {
-			_, err := training.wait(t.Context(), updates, time.Time{})
+			_, err := training.wait(t.Context(), training.course(time.Time{}), events)
 			ended <- err
 		}()
 		report := func(state agent.JobState) {
 			for node := range 2 {
-				updates <- update{node: node, status: agent.JobStatus{Node: node, State: state, Ranks: []agent.RankStatus{{Rank: node, Node: node, Ended: time.Now()}}}}
+				ranks := []agent.RankStatus{{Rank: node, Node: node, Ended: time.Now()}}
+				events <- jobs.Event{Node: node, Status: agent.JobStatus{Node: node, State: state, Ranks: ranks}}
 			}
 		}
 		report(agent.Running)
@@ -411,7 +414,6 @@ func TestLostNodeEndsTheTraining(t *testing.T) {
 
 // A lost node does not report, so the step stops waiting when all other nodes have reported.
 func TestOverWithALostNode(t *testing.T) {
-	training := &Training{}
 	gone := fail.Becausef(fail.NodeLost, "gone")
 	for name, tc := range map[string]struct {
 		states  []agent.JobState
@@ -429,7 +431,7 @@ func TestOverWithALostNode(t *testing.T) {
 		for _, state := range tc.states {
 			statuses = append(statuses, agent.JobStatus{State: state})
 		}
-		if got := training.over(statuses, tc.failure); got != tc.want {
+		if got := (&course{statuses: statuses, failure: tc.failure}).over(); got != tc.want {
 			t.Errorf("%s: over is %t, want %t", name, got, tc.want)
 		}
 	}
@@ -441,7 +443,13 @@ func TestLauncherFails(t *testing.T) {
 	training := &Training{Deps: Deps{Clients: &kube.Clients{}}, Spec: agent.JobSpec{Launcher: agent.Torchrun, RanksPerNode: 2, Nodes: 2}, Nodes: nodes.Set{
 		agent.NewClient(0, "", agent.Credentials{}, refuse), agent.NewClient(1, "", agent.Credentials{}, refuse),
 	}}
-	err := training.endError(t.Context(), []agent.JobStatus{{Node: 0, State: agent.Exited, Launcher: agent.Exit{Code: 1}}, {Node: 1, State: agent.Stopped, StopReason: "the launcher of node 0 ended"}}, nil)
+	q, err := training.judge().verdict([]agent.JobStatus{
+		{Node: 0, State: agent.Exited, Launcher: agent.Exit{Code: 1}}, {Node: 1, State: agent.Stopped, StopReason: "the launcher of node 0 ended"},
+	})
+	if q == nil {
+		t.Fatalf("got %v, want a question about the launcher", err)
+	}
+	err = training.explain(t.Context(), *q)
 	if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "launcher torchrun of node 0 exited with 1 and started 0 of 2 ranks") {
 		t.Errorf("got %s: %v, want RankFailed for node 0's launcher", fail.ReasonOf(err), err)
 	}
@@ -464,15 +472,13 @@ func (r *reports) Handle(_ context.Context, record slog.Record) error {
 	return nil
 }
 
-func TestSilentNodeIsLostInTheEnd(t *testing.T) {
-	training, _, _ := newTraining(t, "")
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // lost waits a little if the node may return
-	if err := training.lost(ctx, training.Nodes[1], time.Now().Add(-reachable+10*time.Second)); err != nil {
-		t.Errorf("before its time: %v", err)
-	}
-	if err := training.lost(ctx, training.Nodes[1], time.Now().Add(-reachable-time.Second)); fail.ReasonOf(err) != fail.NodeLost || !strings.Contains(err.Error(), "node 1 is gone: its agent has not answered for 2m0s") {
-		t.Errorf("after its time: %v, want NodeLost", err)
+// Package jobs decides how long a node may be silent.
+func TestSilentNodeIsLost(t *testing.T) {
+	training := &Training{hosts: map[int]string{1: "gpu-7"}}
+	err := training.lost(1, fail.Becausef(fail.AgentUnreachable, "the agent of node 1 has not answered for 2m0s: no route to host"))
+	const want = "node 1, on Kubernetes node gpu-7, is gone: its agent has not answered for 2m0s"
+	if fail.ReasonOf(err) != fail.NodeLost || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want NodeLost with %q", err, want)
 	}
 }
 
@@ -550,7 +556,7 @@ func TestForgedStatus(t *testing.T) {
 
 // If a launcher ends before its ranks have started, the training fails, because the other nodes would wait for them.
 func TestLauncherThatEndsEarly(t *testing.T) {
-	training := Training{Spec: agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 2}}
+	training := judge{spec: agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 2}}
 	if why, certain := training.failing(agent.JobStatus{Node: 1, State: agent.Exited}); !certain || !strings.Contains(why, "node 1 ended before") {
 		t.Errorf("got %q, %t; want a certain failure", why, certain)
 	}
@@ -560,20 +566,15 @@ func FuzzStatuses(f *testing.F) {
 	f.Add([]byte(`{"node":99,"state":"exited","ranks":[{"rank":1,"node":99,"ended":"2026-01-02T03:04:05Z","exit":{"code":3}}]}`), 2, 1)
 	f.Add([]byte(`{"state":"stopped","stopCause":"deadline","ranks":[{"rank":-1}]}`), 0, 0)
 	f.Add([]byte(`{"state":"exited","nccl":{},"ranks":[{"exit":{"signal":"SIGKILL","outOfMemory":true}}]}`), 1, 1)
-	clients := &kube.Clients{Kube: fake.NewClientset(), Namespace: "ns"}
 	f.Fuzz(func(t *testing.T, record []byte, perNode, node int) {
 		var status agent.JobStatus
 		if json.Unmarshal(record, &status) != nil {
 			return
 		}
 		node, perNode = node&1, 1+perNode&7
-		training := &Training{Deps: Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Spec: agent.JobSpec{Launcher: agent.Torchrun, RanksPerNode: perNode, Nodes: 2}}
-		refuse := func(context.Context, int) (net.Conn, error) { return nil, errors.New("no agent") }
-		for i := range 2 {
-			training.Nodes = append(training.Nodes, agent.NewClient(i, "", agent.Credentials{}, refuse))
-		}
+		training := judge{spec: agent.JobSpec{Launcher: agent.Torchrun, RanksPerNode: perNode, Nodes: 2}}
 		statuses := make([]agent.JobStatus, 2)
-		status.Spec = training.Spec
+		status.Spec = training.spec
 		if status.Confine("job", node) != nil {
 			return
 		}
@@ -584,8 +585,8 @@ func FuzzStatuses(f *testing.F) {
 			}
 		}
 		training.failing(statuses[node])
-		if err := training.endError(t.Context(), statuses, nil); (err == nil) != training.succeeded(statuses) {
-			t.Errorf("the error is %v", err)
+		if q, err := training.verdict(statuses); (q == nil && err == nil) != training.succeeded(statuses) {
+			t.Errorf("the question is %v, the error is %v", q, err)
 		}
 	})
 }

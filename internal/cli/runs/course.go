@@ -1,0 +1,214 @@
+package runs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// event is what happens to a follower: a launch.Event, an os.Signal, or one of these.
+type event any
+
+type (
+	// key is one that the user pressed.
+	key byte
+	// noKeys means that no further key comes.
+	noKeys struct{}
+	// uploaded is the end of an upload.
+	uploaded struct{ err error }
+	// cancelAnswer is the answer to the order to cancel the run.
+	cancelAnswer struct{ err error }
+	// tooLate means that a run has not ended in time after it was cancelled.
+	tooLate struct{}
+	// runEnded is the end of the run.
+	runEnded struct {
+		outcome launch.Outcome
+		err     error
+	}
+)
+
+// effect is what an event leads to: a command or one of these.
+type effect any
+
+type (
+	// note is a line for the user.
+	note string
+	// leave ends the follower; over is false if the run continues.
+	leave struct {
+		outcome launch.Outcome
+		over    bool
+		err     error
+	}
+)
+
+// command is an effect that needs no more than its name.
+type command string
+
+const (
+	ask        command = "ask the user"
+	resume     command = "close the question"
+	cancelRun  command = "cancel the run"
+	startTimer command = "start the timer"
+	upload     command = "upload the folder"
+	endUpload  command = "end the upload"
+	// hide ends the sign that this program is there to upload the folder.
+	hide command = "hide"
+	// endWaiting ends what looks after the run until its teardown.
+	endWaiting command = "end waiting"
+)
+
+// course is the state of a follower. It decides, and does nothing itself.
+type course struct {
+	run *v1.PipelineRun
+	// keys is true while the user can answer a question; else a signal cancels the run.
+	keys bool
+	// folder is true if the run trains a folder of this machine, and needed as long as the run needs this program for it.
+	folder, needed bool
+	// detach and again are those of the follower.
+	detach, again bool
+	// asked is true while a question is open, and cancelled when the run was cancelled.
+	asked, cancelled bool
+	// uploadEnded is true when the result of the upload does not matter any more.
+	uploadEnded bool
+	uploadError error
+	effects     []effect
+}
+
+// on takes an event, and returns what is to be done.
+func (c *course) on(e event) []effect {
+	c.effects = nil
+	switch e := e.(type) {
+	case launch.Event:
+		c.seen(e)
+	case uploaded:
+		c.uploaded(e.err)
+	case os.Signal:
+		c.signalled(e)
+	case key:
+		c.answered(e)
+	case noKeys:
+		c.keys = false
+		c.answered(0)
+	case cancelAnswer:
+		c.cancelAnswered(e.err)
+	case tooLate:
+		c.leave(&step.Exit{Code: step.Interrupted, Err: fail.Advise(
+			fail.Becausef(fail.TeardownIncomplete, "waiting for the end of the cancelled run %s: it has not ended after %s",
+				c.run.Name, humanize.Duration(cleanupTime)),
+			"mlenv status %s -n %s", c.run.Name, c.run.Namespace)})
+	case runEnded:
+		c.ended(e.outcome, e.err)
+	}
+	return c.effects
+}
+
+func (c *course) seen(e launch.Event) {
+	ended, teardown := e.Kind == launch.TaskEnded, e.Kind == launch.TaskStarted && e.Task == "teardown"
+	switch {
+	case !c.folder:
+	case ended && e.Task == "provision" && e.Ended.Status == run.Succeeded:
+		c.do(upload)
+	case ended && e.Task == "sync-repo", teardown:
+		// The tree is on the nodes, or the run ends without it and reports why. A run that is followed again may be
+		// long past this.
+		c.uploadEnded = true
+		c.do(endUpload)
+	}
+	if teardown {
+		c.do(endWaiting)
+	}
+	if c.again && e.Early && !c.cancelled {
+		c.leave(errEarly)
+	}
+}
+
+func (c *course) uploaded(err error) {
+	c.do(hide)
+	switch {
+	case c.cancelled:
+	case err != nil && !c.uploadEnded:
+		c.uploadError = fmt.Errorf("uploading the folder: %w", err)
+		c.do(note("== "+c.uploadError.Error()), cancelRun)
+	case c.detach:
+		c.leave(nil)
+	case err == nil:
+		c.do(note("== the folder is on the nodes; the run no longer needs this machine"))
+		fallthrough
+	default:
+		c.needed = false
+	}
+}
+
+func (c *course) signalled(s os.Signal) {
+	switch {
+	case c.cancelled:
+		c.do(note(fmt.Sprintf("== leaving; the run is being cancelled: mlenv status %s -n %s", c.run.Name, c.run.Namespace)))
+		c.leave(&step.Exit{Code: step.Interrupted})
+	case c.asked || !c.keys || s != os.Interrupt:
+		c.cancel()
+	default:
+		c.asked = true
+		c.do(ask)
+	}
+}
+
+func (c *course) answered(k key) {
+	if !c.asked {
+		return
+	}
+	c.asked = false
+	switch k {
+	case 'c', 'C', ctrlC:
+		c.cancel()
+	case 'd', 'D':
+		if !c.needed {
+			c.leave(nil)
+			return
+		}
+		c.detach = true
+		c.do(resume, note("== the folder is not on the nodes yet; this program ends as soon as it is"))
+	default:
+		c.do(resume)
+	}
+}
+
+func (c *course) cancel() {
+	c.asked = false
+	c.do(resume, note("== cancelling; everything is released, and claims stay"), cancelRun)
+}
+
+func (c *course) cancelAnswered(err error) {
+	switch {
+	case err == nil:
+		c.cancelled = true
+		c.do(startTimer)
+	case c.uploadError != nil:
+		c.leave(errors.Join(c.uploadError, err))
+	default:
+		c.do(note(fmt.Sprintf("== the run was not cancelled: %v", err)))
+	}
+}
+
+// ended decides what a run that was cancelled for its upload has ended of: it may have failed before, which is why its upload did.
+func (c *course) ended(outcome launch.Outcome, err error) {
+	if err == nil && c.uploadError != nil {
+		if outcome.Reason == fail.Cancelled {
+			err = c.uploadError
+		} else {
+			outcome.Cancelled = false
+		}
+	}
+	c.do(leave{outcome, true, err})
+}
+
+func (c *course) leave(err error) { c.do(leave{launch.Outcome{Run: c.run}, false, err}) }
+
+func (c *course) do(effects ...effect) { c.effects = append(c.effects, effects...) }

@@ -1,0 +1,277 @@
+package train
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// phase is how far an attempt is.
+type phase string
+
+const (
+	running phase = "running"
+	// doubtful: a rank failed whose error may be the consequence of another one's.
+	doubtful phase = "doubtful"
+	// leaving: all ranks have exited with 0, and launchers have not ended.
+	leaving phase = "leaving"
+	// stopping: the nodes have the order to stop.
+	stopping phase = "stopping"
+	// explaining: all is over, and the cluster is asked why.
+	explaining phase = "explaining"
+	ended      phase = "ended"
+)
+
+// event is what happens to an attempt: a jobs.Event, or one of these.
+type event any
+
+type (
+	// hung reports ranks that hang; why is for the nodes.
+	hung struct {
+		err error
+		why string
+	}
+	// timer is the end of an alarm.
+	timer string
+	// explained is the answer to a question.
+	explained struct{ err error }
+	// interrupted reports that the step is to end.
+	interrupted struct{ err error }
+)
+
+const (
+	settled       timer = "settled"
+	ncclSettled   timer = "nccl"
+	launchersOver timer = "launchers"
+	giveUp        timer = "give up"
+)
+
+// effect is what an event leads to: one of these.
+type effect any
+
+type (
+	// say is a line of the log.
+	say struct {
+		level slog.Level
+		text  string
+		args  []any
+	}
+	// debugger prints how to reach a rank that waits for one.
+	debugger struct{ rank agent.RankStatus }
+	// alarm sends the timer after a time.
+	alarm struct {
+		timer timer
+		after time.Duration
+	}
+	// order stops all nodes.
+	order struct {
+		cause agent.StopCause
+		why   string
+	}
+	// question asks what the statuses do not show. Its answer is explained.
+	question struct {
+		about  topic
+		status agent.JobStatus
+	}
+	// finish ends the attempt.
+	finish struct{ err error }
+)
+
+// topic is what a question is about.
+type topic string
+
+const (
+	// aboutRestart asks how the container ended that was restarted under the job.
+	aboutRestart topic = "restart"
+	// aboutContainer asks why a container was told to end.
+	aboutContainer topic = "container"
+	// aboutLauncher asks what a launcher printed that ended before its ranks had started.
+	aboutLauncher topic = "launcher"
+)
+
+// course is the state of one attempt. It decides, and does nothing itself.
+type course struct {
+	judge
+	phase    phase
+	statuses []agent.JobStatus
+	// failure is the first one. It is nil as long as its question is open, which asked means.
+	failure error
+	asked   bool
+	// stopped is true after the order to stop, and late if not all nodes have reported their end in time after it.
+	stopped, late bool
+	nccl          ncclMonitor
+	// launched is zero if an earlier step launched the attempt.
+	launched          time.Time
+	started, debugged bool
+	effects           []effect
+}
+
+// on takes an event, and returns what is to be done.
+func (c *course) on(e event, now time.Time) []effect {
+	c.effects = nil
+	switch e := e.(type) {
+	case jobs.Event:
+		c.heard(e, now)
+	case hung:
+		c.fail(e.err, agent.StopHang, e.why)
+	case timer:
+		c.fired(e)
+	case explained:
+		c.failure, c.asked = e.err, false
+	case interrupted:
+		c.finish(e.err)
+	}
+	if c.phase != ended && (c.late || c.over()) {
+		c.conclude()
+	}
+	return c.effects
+}
+
+func (c *course) heard(e jobs.Event, now time.Time) {
+	switch e.Kind {
+	case jobs.Silent:
+		c.say(slog.LevelWarn, fmt.Sprintf("Node %d does not answer; the training may continue. Trying again. (%v)", e.Node, e.Err),
+			"node", e.Node, "error", e.Err)
+	case jobs.Lost:
+		c.fail(onNode{e.Node, e.Err}, "", "another node is gone")
+	case jobs.Reported:
+		c.reported(e.Node, e.Status, now)
+	}
+}
+
+func (c *course) reported(node int, status agent.JobStatus, now time.Time) {
+	if c.nccl.note(c.statuses[node].NCCL, status.NCCL) {
+		c.effects = append(c.effects, alarm{ncclSettled, together})
+	}
+	c.statuses[node] = status
+	c.show(status, now)
+	why, certain := c.failing(status)
+	switch {
+	case c.succeeded(c.statuses):
+		if !c.stopped && c.phase != leaving {
+			c.phase = leaving
+			c.effects = append(c.effects, alarm{launchersOver, launcherEnd})
+		}
+	case status.State == agent.Restarted:
+		if c.failure == nil && !c.asked {
+			c.ask(question{aboutRestart, status})
+		}
+		c.stop("", "a container was restarted")
+	case why == "" || c.stopped:
+	case certain:
+		c.stop("", why)
+	case c.phase != doubtful:
+		c.phase = doubtful
+		c.effects = append(c.effects, alarm{settled, settle})
+	}
+}
+
+// show reports the first rank that starts, and the first that waits for a debugger.
+func (c *course) show(status agent.JobStatus, now time.Time) {
+	if !c.started && slices.ContainsFunc(status.Ranks, func(r agent.RankStatus) bool { return !r.Started.IsZero() }) {
+		c.started = true
+		took := now.Sub(c.launched).Seconds()
+		c.say(slog.LevelInfo, fmt.Sprintf("The first rank started %.1f s after the launch.", took), "seconds", took)
+	}
+	waits := func(r agent.RankStatus) bool { return r.DebugPort != 0 && r.Ended.IsZero() }
+	if i := slices.IndexFunc(status.Ranks, waits); i >= 0 && !c.debugged {
+		c.debugged = true
+		c.effects = append(c.effects, debugger{status.Ranks[i]})
+	}
+}
+
+// fail takes an error after which the attempt cannot succeed. Only the transport matters to ranks that have all exited with 0.
+func (c *course) fail(err error, cause agent.StopCause, why string) {
+	if c.failure == nil && !c.asked {
+		if c.succeeded(c.statuses) {
+			c.finish(c.transport())
+			return
+		}
+		c.failure = err
+	}
+	c.stop(cause, why)
+}
+
+func (c *course) fired(t timer) {
+	switch t {
+	case settled:
+		if c.phase == doubtful {
+			c.stop("", "a rank lost its peers")
+		}
+	case ncclSettled:
+		_ = c.transport() // conclude looks again
+	case launchersOver:
+		c.stop("", "its ranks have ended")
+	case giveUp:
+		c.late = true
+	}
+}
+
+// transport returns the error for ranks on a wrong transport, and stops them.
+func (c *course) transport() error {
+	err := c.nccl.look(c.statuses, c.say)
+	if err != nil {
+		c.stop("", "ranks talk over sockets")
+	}
+	return err
+}
+
+func (c *course) stop(cause agent.StopCause, why string) {
+	if c.stopped {
+		return
+	}
+	c.stopped = true
+	if c.phase != leaving {
+		c.phase = stopping
+	}
+	c.effects = append(c.effects, order{cause, why}, alarm{giveUp, grace + settle})
+}
+
+// over reports whether no node can report anything new.
+func (c *course) over() bool {
+	waiting := 0
+	for _, status := range c.statuses {
+		if status.State == agent.Running || status.State == "" {
+			waiting++
+		}
+	}
+	// A lost node will not report.
+	return waiting == 0 || c.failure != nil && waiting == 1 && fail.ReasonOf(c.failure) == fail.NodeLost
+}
+
+// conclude ends the attempt, if no question is open about it.
+func (c *course) conclude() {
+	c.phase = explaining
+	if c.asked {
+		return
+	}
+	err := cmp.Or(c.failure, c.nccl.look(c.statuses, c.say))
+	if err == nil {
+		var q *question
+		if q, err = c.verdict(c.statuses); q != nil {
+			c.ask(*q)
+			return
+		}
+	}
+	c.finish(err)
+}
+
+func (c *course) ask(q question) {
+	c.asked = true
+	c.effects = append(c.effects, q)
+}
+
+func (c *course) finish(err error) {
+	c.phase = ended
+	c.effects = append(c.effects, finish{err})
+}
+
+func (c *course) say(level slog.Level, text string, args ...any) {
+	c.effects = append(c.effects, say{level, text, args})
+}

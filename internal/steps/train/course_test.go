@@ -1,0 +1,300 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
+)
+
+// begin is when the attempt is launched. Its first rank starts 3 s later.
+var begin = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// report is a status of a node with one rank, whose number is the node's.
+func report(node int, change func(*agent.JobStatus, *agent.RankStatus)) jobs.Event {
+	rank := agent.RankStatus{Rank: node, Node: node, Started: begin.Add(3 * time.Second)}
+	status := agent.JobStatus{ID: "job", Node: node, State: agent.Running, Started: begin}
+	change(&status, &rank)
+	status.Ranks = append(status.Ranks, rank)
+	return jobs.Event{Node: node, Status: status}
+}
+
+func runs(node int) jobs.Event { return report(node, func(*agent.JobStatus, *agent.RankStatus) {}) }
+
+// leaves is a rank that exits; its launcher has not ended.
+func leaves(node, code int) jobs.Event {
+	return report(node, func(_ *agent.JobStatus, r *agent.RankStatus) {
+		r.Ended, r.Exit = begin.Add(time.Minute), agent.Exit{Code: code}
+	})
+}
+
+// exits is a rank that exits with its launcher.
+func exits(node, code int) jobs.Event {
+	e := leaves(node, code)
+	e.Status.State, e.Status.Ended = agent.Exited, begin.Add(time.Minute)
+	return e
+}
+
+// losesItsPeer is a rank that fails because another one has ended.
+func losesItsPeer(node int) jobs.Event {
+	e := leaves(node, 1)
+	e.Status.Ranks[0].Python = &agent.PythonError{Type: "RuntimeError", Message: "Connection closed by peer [10.0.0.1]"}
+	return e
+}
+
+// stops is a node that has carried out an order to stop, the step's own if cause is "".
+func stops(node int, cause agent.StopCause, exit agent.Exit) jobs.Event {
+	return report(node, func(s *agent.JobStatus, r *agent.RankStatus) {
+		s.State, s.StopCause, s.StopReason = agent.Stopped, cause, "so ordered"
+		s.Stopping, s.Ended = begin.Add(time.Minute), begin.Add(2*time.Minute)
+		r.Ended, r.Stopped, r.Exit = begin.Add(2*time.Minute), true, exit
+	})
+}
+
+// exitsAtSIGTERM and obeys are ranks that end at the signal, with 0 and by it.
+func exitsAtSIGTERM(node int, cause agent.StopCause) jobs.Event {
+	return stops(node, cause, agent.Exit{})
+}
+
+func obeys(node int, cause agent.StopCause) jobs.Event {
+	return stops(node, cause, agent.Exit{Code: -1, Signal: "SIGTERM"})
+}
+
+func restarts(node int) jobs.Event {
+	return report(node, func(s *agent.JobStatus, _ *agent.RankStatus) { s.State = agent.Restarted })
+}
+
+// launcherEnds is a launcher that has started no rank.
+func launcherEnds(node int) jobs.Event {
+	return jobs.Event{Node: node, Status: agent.JobStatus{ID: "job", Node: node, State: agent.Exited, Launcher: agent.Exit{Code: 1}}}
+}
+
+func overSockets(e jobs.Event) jobs.Event {
+	e.Status.NCCL = sockets()
+	return e
+}
+
+func waitsForDebugger(node int) jobs.Event {
+	return report(node, func(_ *agent.JobStatus, r *agent.RankStatus) { r.DebugPort = 5678 })
+}
+
+func silentNode(node int) jobs.Event {
+	return jobs.Event{Node: node, Kind: jobs.Silent, Err: errors.New("no route to host")}
+}
+
+func lost(node int) jobs.Event {
+	return jobs.Event{Node: node, Kind: jobs.Lost, Err: fail.Becausef(fail.NodeLost, "training: node %d is gone", node)}
+}
+
+func because(reason fail.Reason) explained {
+	return explained{fail.Becausef(reason, "training: the answer")}
+}
+
+var hangs = hung{fail.Becausef(fail.Hang, "training: rank 1 hangs"), "it hangs: rank 1"}
+
+// in words is what is done after an event.
+func inWords(effects []effect) string {
+	var words []string
+	for _, e := range effects {
+		switch e := e.(type) {
+		case say:
+			const shown = 5
+			words = append(words, fmt.Sprintf("log %q", strings.Join(strings.Fields(e.text)[:shown], " ")))
+		case debugger:
+			words = append(words, fmt.Sprintf("show debugger of rank %d", e.rank.Rank))
+		case alarm:
+			words = append(words, fmt.Sprintf("%s after %s", e.timer, e.after))
+		case order:
+			words = append(words, "stop all: "+e.why+strings.TrimSuffix(fmt.Sprintf(" (%s)", e.cause), " ()"))
+		case question:
+			words = append(words, fmt.Sprintf("ask about %s of node %d", e.about, e.status.Node))
+		case finish:
+			text := "end: success"
+			if errors.Is(e.err, context.Canceled) {
+				text = "leave"
+			} else if e.err != nil {
+				text = "end: " + string(fail.ReasonOf(e.err))
+			}
+			words = append(words, text)
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// TestCourse lists what an attempt on two nodes does about each thing that may happen to it, and the phase after it.
+func TestCourse(t *testing.T) {
+	type row struct {
+		event event
+		want  string
+		then  phase
+	}
+	const rest, ncclWarning = ", give up after 8s", `log "NCCL on host: SocketsInsteadOfRDMA: NCCL"`
+	for _, tc := range []struct {
+		name string
+		rows []row
+	}{
+		{"all ranks exit with 0", []row{
+			{runs(0), `log "The first rank started 3.0"`, running},
+			{runs(1), "", running},
+			{leaves(0, 0), "", running},
+			{leaves(1, 0), "launchers after 20s", leaving},
+			{exits(0, 0), "", leaving},
+			{exits(1, 0), "end: success", ended},
+		}},
+		{"launchers outlive their ranks", []row{
+			{leaves(0, 0), "", running},
+			{leaves(1, 0), "launchers after 20s", leaving},
+			{launchersOver, "stop all: its ranks have ended" + rest, leaving},
+			{giveUp, "end: success", ended},
+		}},
+		{"a rank fails by an error of its own", []row{
+			{leaves(1, 3), "stop all: rank 1 exited with 3" + rest, stopping},
+			{exits(1, 3), "", stopping},
+			{obeys(0, ""), "end: RankFailed", ended},
+		}},
+		{"a rank fails, and a node does not obey", []row{
+			{exits(1, 3), "stop all: rank 1 exited with 3" + rest, stopping},
+			{giveUp, "end: RankFailed", ended},
+		}},
+		{"a rank loses its peer, whose error comes later", []row{
+			{losesItsPeer(1), "settled after 3s", doubtful},
+			{losesItsPeer(1), "", doubtful},
+			{leaves(0, 5), "stop all: rank 0 exited with 5" + rest, stopping},
+			{settled, "", stopping},
+			{obeys(1, ""), "", stopping},
+			{exits(0, 5), "end: RankFailed", ended},
+		}},
+		{"a rank loses its peer, and no error comes", []row{
+			{losesItsPeer(1), "settled after 3s", doubtful},
+			{settled, "stop all: a rank lost its peers" + rest, stopping},
+			{obeys(0, ""), "", stopping},
+			{obeys(1, ""), "end: RankFailed", ended},
+		}},
+		{"a launcher ends before its ranks have started", []row{
+			{launcherEnds(1), "stop all: the launcher of node 1 ended before it had started all ranks" + rest, stopping},
+			{jobs.Event{Status: agent.JobStatus{State: agent.Stopped}}, "ask about launcher of node 1", explaining},
+			{because(fail.RankFailed), "end: RankFailed", ended},
+		}},
+		{"a node does not answer for a while", []row{
+			{runs(0), "", running},
+			{silentNode(1), `log "Node 1 does not answer;"`, running},
+			{runs(1), "", running},
+		}},
+		{"a node is lost", []row{
+			{runs(0), "", running},
+			{lost(1), "stop all: another node is gone" + rest, stopping},
+			{obeys(0, ""), "end: NodeLost", ended},
+		}},
+		{"a node is lost, and the other one does not obey", []row{
+			{lost(1), "stop all: another node is gone" + rest, stopping},
+			{runs(0), "", stopping},
+			{giveUp, "end: NodeLost", ended},
+		}},
+		{"all nodes are lost", []row{
+			{lost(1), "stop all: another node is gone" + rest, stopping},
+			{lost(0), "", stopping},
+			{giveUp, "end: NodeLost", ended},
+		}},
+		{"a node is lost after all ranks have exited with 0", []row{
+			{leaves(0, 0), "", running},
+			{leaves(1, 0), "launchers after 20s", leaving},
+			{lost(1), "end: success", ended},
+		}},
+		{"the ranks hang", []row{
+			{hangs, "stop all: it hangs: rank 1 (hang)" + rest, stopping},
+			{obeys(0, agent.StopHang), "", stopping},
+			{obeys(1, agent.StopHang), "end: Hang", ended},
+		}},
+		{"the ranks hang, exit with 0 at SIGTERM, and a node is lost then", []row{
+			{hangs, "stop all: it hangs: rank 1 (hang)" + rest, stopping},
+			{leaves(0, 0), "", stopping},
+			{leaves(1, 0), "", stopping},
+			{lost(1), "", stopping},
+			{giveUp, "end: Hang", ended},
+		}},
+		{"a container is restarted, for memory", []row{
+			{restarts(1), "ask about restart of node 1, stop all: a container was restarted" + rest, stopping},
+			{because(fail.OutOfMemory), "", stopping},
+			{obeys(0, ""), "end: OutOfMemory", ended},
+		}},
+		{"a container is restarted, and the kubelet reports late why", []row{
+			{restarts(1), "ask about restart of node 1, stop all: a container was restarted" + rest, stopping},
+			{obeys(0, ""), "", explaining},
+			{giveUp, "", explaining},
+			{because(fail.OutOfMemory), "end: OutOfMemory", ended},
+		}},
+		{"a container is restarted, and another node is lost", []row{
+			{restarts(1), "ask about restart of node 1, stop all: a container was restarted" + rest, stopping},
+			{lost(0), "", stopping},
+			{because(fail.ContainerRestarted), "", stopping},
+			{giveUp, "end: ContainerRestarted", ended},
+		}},
+		{"a node is drained, and its rank saves and exits with 0", []row{
+			{exitsAtSIGTERM(1, agent.StopContainer), "stop all: it was stopped: so ordered" + rest, stopping},
+			{obeys(0, ""), "ask about container of node 1", explaining},
+			{because(fail.NodeLost), "end: NodeLost", ended},
+		}},
+		{"the time is over", []row{
+			{obeys(0, agent.StopDeadline), "settled after 3s", doubtful},
+			{obeys(1, agent.StopDeadline), "end: TrainingTimeout", ended},
+		}},
+		{"a user starts another training in its place", []row{
+			{obeys(0, agent.StopReplaced), "settled after 3s", doubtful},
+			{obeys(1, agent.StopReplaced), "end: Cancelled", ended},
+		}},
+		{"ranks talk over sockets in mode rdma", []row{
+			{overSockets(runs(0)), "nccl after 500ms", running},
+			{overSockets(runs(1)), "", running},
+			{ncclSettled, `log "NCCL's logs show: TCP sockets,", ` + ncclWarning + ", stop all: ranks talk over sockets" + rest, stopping},
+			{overSockets(obeys(0, "")), "", stopping},
+			{overSockets(obeys(1, "")), "end: TransportWrong", ended},
+		}},
+		{"sockets are seen when all ranks have exited with 0", []row{
+			{overSockets(leaves(0, 0)), "nccl after 500ms", running},
+			{leaves(1, 0), "launchers after 20s", leaving},
+			{exits(1, 0), "", leaving},
+			{overSockets(exits(0, 0)), ncclWarning + ", end: TransportWrong", ended},
+		}},
+		{"a rank waits for a debugger", []row{
+			{waitsForDebugger(1), "show debugger of rank 1", running},
+			{waitsForDebugger(1), "", running},
+		}},
+		{"the step is to end", []row{
+			{runs(0), "", running},
+			{interrupted{context.Canceled}, "leave", ended},
+		}},
+		{"the step is to end while the cluster is asked", []row{
+			{restarts(1), "ask about restart of node 1, stop all: a container was restarted" + rest, stopping},
+			{interrupted{context.Canceled}, "leave", ended},
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := &course{
+				judge: judge{spec: agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 1}, of: cause.Job{Run: "run", Namespace: "ns"}},
+				phase: running, statuses: make([]agent.JobStatus, 2), launched: begin, started: !strings.Contains(tc.rows[0].want, "first rank"),
+				nccl: ncclMonitor{wanted: nccl.RDMAGPU, ranks: 2},
+			}
+			type line struct {
+				After, Want string
+				Then        phase
+			}
+			for i, row := range tc.rows {
+				event := fmt.Sprintf("event %d, %T", i+1, row.event)
+				got := inWords(c.on(row.event, begin.Add(3*time.Second)))
+				if diff := cmp.Diff(line{event, row.want, row.then}, line{event, got, c.phase}); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+			}
+		})
+	}
+}

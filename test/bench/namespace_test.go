@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -182,19 +182,20 @@ type node struct {
 	ordinal     int
 }
 
-func (n node) pod() string { return objects.NamesOf(n.environment).PodName(n.ordinal) }
+func (n node) pod() string { return env.Of(&kube.Clients{}, n.environment).PodName(n.ordinal) }
 
 // agents connects to nodes of several environments as if they were one, by the pods' addresses, as
 // a step in the cluster does.
 func (ns *namespace) agents(ctx context.Context, of []node) (nodes.Set, error) {
 	var set nodes.Set
 	for i, n := range of {
-		credentials, err := nodes.Credentials(ctx, ns.clients, n.environment, "")
+		e := env.Of(ns.clients, n.environment)
+		credentials, err := e.Credentials(ctx, "")
 		if err != nil {
 			return nil, err
 		}
-		dial := nodes.PodDialer(ns.clients.Kube, ns.name, n.environment, agent.Port)
-		set = append(set, agent.NewClient(i, objects.NamesOf(n.environment).TLSName(ns.name, n.ordinal), credentials,
+		dial := e.PodDialer(agent.Port)
+		set = append(set, agent.NewClient(i, e.TLSName(n.ordinal), credentials,
 			func(ctx context.Context, _ int) (net.Conn, error) { return dial(ctx, n.ordinal) }))
 	}
 	return set, nil

@@ -17,7 +17,6 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
 // allServices requests all services.
@@ -38,7 +37,7 @@ func developmentServices(image string) func(trainer) {
 		end()
 		d.debugger()
 		for key, value := range d.secrets {
-			d.nowhereBut(d.names().ServicesSecret, value)
+			d.nowhereBut(d.environment().ServicesSecret, value)
 			if strings.Contains(log, value) {
 				u.Errorf("the log of provision contains %s", key)
 			}
@@ -55,8 +54,6 @@ type desk struct {
 	// secrets has the passwords and tokens by key.
 	secrets map[string]string
 }
-
-func (d *desk) names() objects.Names { return objects.NamesOf(objects.DefaultName) }
 
 // task runs a single Task, which must succeed, and returns its log.
 func (u trainer) task(name string, flags ...string) string {
@@ -78,7 +75,7 @@ func (d *desk) provision(flags ...string) string {
 // credentials reads the passwords and tokens with the commands that provision printed.
 func (d *desk) credentials(log string) {
 	d.Helper()
-	host := objects.NamesOf(objects.DefaultName).LocalHost("", d.namespace)
+	host := d.environment().LocalHost("")
 	d.mustContain(log, "Services on node 0 are reached by: kubectl port-forward service/ml-dev-env 8080 8888 6006 -n "+d.namespace,
 		"code-server: http://"+host+":8080/ with the password", "jupyter: http://"+host+":8888/lab with the token", "tensorboard: http://"+host+":6006/ with the token")
 	d.secrets = map[string]string{}

@@ -99,13 +99,13 @@ func (u trainer) schedule(at time.Time, pace string) {
 // takenBy makes a user hold the environment until the returned function releases it.
 func (u trainer) takenBy(person string) (giveBack func()) {
 	u.Helper()
-	client := lease.Client{Kube: u.clients.Kube, Tekton: u.clients.Tekton, Namespace: u.namespace, Now: time.Now, Log: step.TextLog(u.Output())}
-	held, err := client.Take(u.Context(), lease.Request{Name: objects.DefaultName, Holder: lease.Holder{ID: "person", Display: person}, Duration: time.Hour})
+	client := u.environment().Lease(step.TextLog(u.Output()))
+	held, err := client.Take(u.Context(), lease.Request{Holder: lease.Holder{ID: "person", Display: person}, Duration: time.Hour})
 	if err != nil {
 		u.Fatal(err)
 	}
 	return func() {
-		if err := client.Delete(u.Context(), objects.DefaultName, held.UID()); err != nil {
+		if err := client.Delete(u.Context(), held.UID()); err != nil {
 			u.Fatal(err)
 		}
 	}

@@ -24,6 +24,8 @@ import (
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/schedule"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/setup"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
@@ -280,6 +282,13 @@ func (s training) tell(t *testing.T, story func(trainer)) {
 	u := s.trainer(newUser(t))
 	story(u)
 	u.nothingLeft()
+}
+
+// environment is the default environment in the scenario's namespace.
+func (u trainer) environment() env.Environment {
+	clients := *u.clients
+	clients.Namespace = u.namespace
+	return env.Of(&clients, objects.DefaultName)
 }
 
 func newTraining(t *testing.T) training {

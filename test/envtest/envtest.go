@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -54,7 +55,7 @@ func (p *Pool) Server(t testing.TB) *apitest.Server {
 		}
 	}
 	of := Run("")
-	names := objects.NamesOf("env")
+	names := env.Of(&kube.Clients{Namespace: "ns"}, "env").Names
 	byRun, byLease := run.OwnerReference(of.Name, types.UID(of.UID)), objects.LeaseReference("env", "uid-of-env")
 	own := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: of.Name, UID: types.UID(of.UID)}}
 	own.Spec.Timeouts = &v1.TimeoutFields{Pipeline: &metav1.Duration{Duration: 24 * time.Hour}}

@@ -144,5 +144,5 @@ func environmentsOf(c claim, leases []coordinationv1.Lease) (names []string) {
 
 // isOf reports whether the environment created the claim, or mounts it.
 func (c claim) isOf(environment string) bool {
-	return environment == c.Environment || objects.NamesOf(environment).MayMount(c.Name)
+	return environment == c.Environment || objects.MayMount(environment, c.Name)
 }

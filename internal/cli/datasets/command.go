@@ -19,6 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -165,8 +166,8 @@ func (o *options) run(cmd *cobra.Command, clients *kube.Clients, _ []string) (er
 			return err
 		}
 	}
-	names := objects.NamesOf(o.environment)
-	claims, err := fetch.Claims(ctx, clients, names, names.Datasets)
+	e := env.Of(clients, o.environment)
+	claims, err := e.Claims(ctx, e.Datasets)
 	if err != nil {
 		if fail.ReasonOf(err) == fail.InvalidInput {
 			return fail.Advise(err, "mlenv up -n %s   # creates them; mlenv down keeps them", clients.Namespace)

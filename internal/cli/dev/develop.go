@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
@@ -26,6 +27,6 @@ func attach(ctx context.Context, e *envflags.Flags, log *slog.Logger) (clients *
 	if clients, err = e.Connect(ctx, log); err != nil {
 		return nil, nil, nil, err
 	}
-	set, detach, err = nodes.Attach(ctx, clients, log, e.Environment, "", run.Flags{})
+	set, detach, err = env.Of(clients, e.Environment).Attach(ctx, log, "", run.Flags{})
 	return clients, set, detach, err
 }

@@ -21,8 +21,8 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -78,7 +78,8 @@ func (o *openOptions) run(ctx context.Context, log *slog.Logger) error {
 	if err := o.checkService(ctx, clients, set); err != nil {
 		return err
 	}
-	credential, err := o.credential(ctx, clients)
+	e := env.Of(clients, o.Environment)
+	credential, err := o.credential(ctx, clients, e)
 	if err != nil {
 		return err
 	}
@@ -86,14 +87,13 @@ func (o *openOptions) run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("creating a client for Routes: %w", err)
 	}
-	if host := o.routeHost(ctx, clients.Namespace, routes); host != "" {
+	if host := o.routeHost(ctx, e, routes); host != "" {
 		o.show(log, "https://"+host+o.service.Path, credential)
 		return nil
 	}
-	names := objects.NamesOf(o.Environment)
-	host := names.LocalHost(clients.Config.Host, clients.Namespace)
+	host := e.LocalHost(clients.Config.Host)
 	port, wait, err := serve(ctx, o.service.Port, newPerHost(log, host, func(ctx context.Context) (net.Conn, error) {
-		return kube.DialPod(ctx, clients, clients.Namespace, names.PodName(0), o.service.Port)
+		return e.Forward(ctx, 0, o.service.Port)
 	}))
 	if err != nil {
 		return err
@@ -124,21 +124,20 @@ func (o *openOptions) checkService(ctx context.Context, clients *kube.Clients, s
 }
 
 // credential is the password or token, or the command that shows it.
-func (o *openOptions) credential(ctx context.Context, clients *kube.Clients) (string, error) {
-	names := objects.NamesOf(o.Environment)
+func (o *openOptions) credential(ctx context.Context, clients *kube.Clients, e env.Environment) (string, error) {
 	if !o.showPassword {
-		return "the " + o.service.Credential + " that this command prints: " + names.ShowCredential(clients.Namespace, o.service), nil
+		return "the " + o.service.Credential + " that this command prints: " + e.ShowCredential(o.service), nil
 	}
-	secret, err := clients.Kube.CoreV1().Secrets(clients.Namespace).Get(ctx, names.ServicesSecret, metav1.GetOptions{})
+	secret, err := clients.Kube.CoreV1().Secrets(e.Namespace).Get(ctx, e.ServicesSecret, metav1.GetOptions{})
 	if err != nil {
-		return "", kube.Problem(fmt.Errorf("getting secret %s/%s: %w", clients.Namespace, names.ServicesSecret, err))
+		return "", kube.Problem(fmt.Errorf("getting secret %s/%s: %w", e.Namespace, e.ServicesSecret, err))
 	}
 	return o.service.Credential + " " + string(secret.Data[o.service.Key]), nil
 }
 
 // routeHost is the host of the service's Route, "" if no router admits one or the user may not read it.
-func (o *openOptions) routeHost(ctx context.Context, namespace string, routes routeclient.RoutesGetter) string {
-	route, err := routes.Routes(namespace).Get(ctx, objects.NamesOf(o.Environment).Route(o.service.Name), metav1.GetOptions{})
+func (o *openOptions) routeHost(ctx context.Context, e env.Environment, routes routeclient.RoutesGetter) string {
+	route, err := routes.Routes(e.Namespace).Get(ctx, e.Route(o.service.Name), metav1.GetOptions{})
 	if err != nil {
 		return ""
 	}

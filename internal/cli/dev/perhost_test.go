@@ -12,7 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // environment is a service behind mlenv open. It notes the cookies that it gets, as hostile code in an environment would.
@@ -24,7 +25,7 @@ type environment struct {
 
 func open(t *testing.T, name string) *environment {
 	t.Helper()
-	e := &environment{host: objects.NamesOf(name).LocalHost("https://api.example.com:6443", "team")}
+	e := &environment{host: env.Of(&kube.Clients{Namespace: "team"}, name).LocalHost("https://api.example.com:6443")}
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e.seen = append(e.seen, r.Header.Get("Cookie"))
 		http.SetCookie(w, &http.Cookie{Name: "mlenv-jupyter", Value: "session-of-" + name, Path: "/"})

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/term"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/watch"
@@ -159,9 +159,8 @@ func (s *session) forwardDebugger(ctx context.Context, clients *kube.Clients, se
 	if err != nil {
 		return err
 	}
-	pod := objects.NamesOf(s.training.Environment).PodName(node)
 	port, _, err := forward(ctx, s.log, agent.DebugPort, func(ctx context.Context) (net.Conn, error) {
-		return kube.DialPod(ctx, clients, clients.Namespace, pod, agent.DebugPort)
+		return env.Of(clients, s.training.Environment).Forward(ctx, node, agent.DebugPort)
 	})
 	if err != nil {
 		return err

@@ -21,6 +21,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -89,7 +90,7 @@ func (s *shell) run(cmd *cobra.Command) error {
 	leave := attend(ctx, log, set[s.node], id)
 	defer leave()
 	run := kube.Exec{
-		Namespace: clients.Namespace, Pod: objects.NamesOf(s.Environment).PodName(s.node), Container: objects.TrainContainer,
+		Namespace: clients.Namespace, Pod: env.Of(clients, s.Environment).PodName(s.node), Container: objects.TrainContainer,
 		Command: slices.Concat([]string{agent.Program, "exec", "--shell=" + id, "--"}, s.command),
 		Stdin:   os.Stdin, Stdout: step.Unfiltered(cmd.OutOrStdout()), Stderr: step.Unfiltered(cmd.ErrOrStderr()),
 	}

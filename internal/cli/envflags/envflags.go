@@ -15,6 +15,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -130,8 +131,7 @@ func (f *Flags) choose(ctx context.Context, clients *kube.Clients, log *slog.Log
 	if err != nil {
 		return nil //nolint:nilerr // the command itself reports what it may not read
 	}
-	client := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: clients.Now}
-	me, err := client.Person(ctx)
+	me, err := lease.Person(ctx, clients.Kube)
 	all := found.Items
 	mine := slices.DeleteFunc(slices.Clone(all), func(l coordinationv1.Lease) bool { return err != nil || lease.HolderOf(&l).ID != me.ID })
 	if f.Reads && len(mine) == 0 {
@@ -147,6 +147,6 @@ func (f *Flags) choose(ctx context.Context, clients *kube.Clients, log *slog.Log
 			clients.Namespace, strings.Join(names, ", ")), "--%s=%s", NameFlag, names[0])}
 	}
 	only := &mine[0]
-	log.Info(fmt.Sprintf("Environment %s/%s: %s.", clients.Namespace, only.Name, client.Look(ctx, only).State()), "environment", only.Name)
+	log.Info(fmt.Sprintf("Environment %s/%s: %s.", clients.Namespace, only.Name, env.Of(clients, only.Name).Lease(log).Look(ctx, only).State()), "environment", only.Name)
 	return f.flags.Set(NameFlag, only.Name)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -82,10 +83,10 @@ type Node struct {
 }
 
 type source struct {
-	clients     *kube.Clients
-	environment string
-	nodes       nodes.Set
-	jobs        map[string]*training
+	clients *kube.Clients
+	env     env.Environment
+	nodes   nodes.Set
+	jobs    map[string]*training
 }
 
 type training struct {
@@ -97,16 +98,17 @@ type training struct {
 	dropped string
 }
 
-func openSource(cmd *cobra.Command, env *envflags.Flags) (*source, error) {
-	clients, err := env.Connect(cmd.Context(), step.TextLog(cmd.ErrOrStderr()))
+func openSource(cmd *cobra.Command, flags *envflags.Flags) (*source, error) {
+	clients, err := flags.Connect(cmd.Context(), step.TextLog(cmd.ErrOrStderr()))
 	if err != nil {
 		return nil, err
 	}
-	set, err := nodes.Connect(cmd.Context(), clients, env.Environment, "")
+	e := env.Of(clients, flags.Environment)
+	set, err := e.Nodes(cmd.Context(), "")
 	if err != nil {
 		return nil, err
 	}
-	return &source{clients: clients, environment: env.Environment, nodes: set, jobs: map[string]*training{}}, nil
+	return &source{env: e, nodes: set, jobs: map[string]*training{}}, nil
 }
 
 // askNodes bounds the questions to the nodes.
@@ -117,7 +119,7 @@ const askNodes = 10 * time.Second
 func (s *source) ask(ctx context.Context) (State, error) {
 	ctx, cancel := context.WithTimeout(ctx, askNodes)
 	defer cancel()
-	report := State{Environment: s.environment, Jobs: []Job{}, Nodes: make([]Node, len(s.nodes))}
+	report := State{Environment: s.env.Name, Jobs: []Job{}, Nodes: make([]Node, len(s.nodes))}
 	statuses, errs := make([][]agent.JobStatus, len(s.nodes)), make([]error, len(s.nodes))
 	var group sync.WaitGroup
 	for i, client := range s.nodes {
@@ -154,7 +156,7 @@ func (s *source) current(ctx context.Context) (State, error) {
 	if err == nil || ctx.Err() != nil {
 		return state, ctx.Err()
 	}
-	set, gone := nodes.Connect(ctx, s.clients, s.environment, "")
+	set, gone := s.env.Nodes(ctx, "")
 	set.Close()
 	return state, gone
 }

@@ -10,12 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -114,7 +113,8 @@ func (o *rdmaOptions) run(cmd *cobra.Command) error {
 }
 
 func detect(ctx context.Context, clients *kube.Clients, name string, settings network.Settings) (rdmaReport, error) {
-	set, err := nodes.Connect(ctx, clients, name, "")
+	e := env.Of(clients, name)
+	set, err := e.Nodes(ctx, "")
 	if err != nil {
 		return rdmaReport{}, err
 	}
@@ -123,12 +123,12 @@ func detect(ctx context.Context, clients *kube.Clients, name string, settings ne
 	err = set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		n := client.Node()
 		facts, err := client.RDMA(ctx, settings.Expected)
-		found[n] = rdmaNode{Node: n, Pod: objects.NamesOf(name).PodName(n), Facts: facts}
+		found[n] = rdmaNode{Node: n, Pod: e.PodName(n), Facts: facts}
 		if err != nil {
 			return err
 		}
 		// The annotations are optional: the user may not be allowed to read pods.
-		if pod, err := clients.Kube.CoreV1().Pods(clients.Namespace).Get(ctx, found[n].Pod, metav1.GetOptions{}); err == nil {
+		if pod, err := e.Pod(ctx, n); err == nil {
 			found[n].KubernetesNode, found[n].SCC = pod.Spec.NodeName, pod.Annotations[objects.AdmittedByAnnotation]
 		}
 		return nil

@@ -107,13 +107,13 @@ func (o *options) objects(file cluster.File) ([]objects.Object, error) {
 			r.Storage = cluster.SharedStorage
 		}
 	}
-	made, err := objects.Build(r, objects.LeaseReference(objects.NamesOf(r.Name).Lease, leaseUID), objects.Certificates{})
+	made, err := objects.Build(r, objects.LeaseReference(r.Names().Lease, leaseUID), objects.Certificates{})
 	if err != nil {
 		return nil, err
 	}
 	lease := &coordinationv1.Lease{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
-		ObjectMeta: metav1.ObjectMeta{Name: objects.NamesOf(r.Name).Lease, Namespace: r.Namespace, Labels: objects.Labels(r.Name)},
+		ObjectMeta: metav1.ObjectMeta{Name: r.Names().Lease, Namespace: r.Namespace, Labels: objects.Labels(r.Name)},
 	}
 	return slices.Concat([]objects.Object{lease}, made.Services.All(), made.InOrder()), nil
 }

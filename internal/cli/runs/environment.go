@@ -19,6 +19,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -69,7 +70,7 @@ func chooseEnvironment(ctx context.Context, clients *kube.Clients, pipeline *v1.
 		!sharesWorkspace(ctx, clients, launch.Value(pipeline, values, "cluster")) {
 		return c
 	}
-	person, err := leasesOf(clients).Person(ctx)
+	person, err := lease.Person(ctx, clients.Kube)
 	if err != nil {
 		return c
 	}
@@ -163,16 +164,11 @@ func trainings(ctx context.Context, clients *kube.Clients) []v1.PipelineRun {
 	})
 }
 
-func leasesOf(clients *kube.Clients) lease.Client {
-	log := slog.New(slog.DiscardHandler)
-	return lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: clients.Now, Log: log}
-}
-
 // holderOf is the run or user that holds the environment, or that of the runs that will, "" for none.
 func holderOf(ctx context.Context, clients *kube.Clients, runs []v1.PipelineRun, name string) string {
-	leases := leasesOf(clients)
-	if found, err := leases.Find(ctx, name); err == nil && found.DeletionTimestamp == nil {
-		if busy := leases.Look(ctx, found); busy.Holder.ID != "" && !busy.Replaceable() {
+	held := env.Of(clients, name).Lease(slog.New(slog.DiscardHandler))
+	if found, err := held.Find(ctx); err == nil && found.DeletionTimestamp == nil {
+		if busy := held.Look(ctx, found); busy.Holder.ID != "" && !busy.Replaceable() {
 			return busy.Holder.String()
 		}
 	}
@@ -187,7 +183,7 @@ func holderOf(ctx context.Context, clients *kube.Clients, runs []v1.PipelineRun,
 // sharesWorkspace reports whether several environments can mount the workspace claim, and nodes have none of their own. In a new
 // namespace, without any claim, the cluster file decides.
 func sharesWorkspace(ctx context.Context, clients *kube.Clients, clusterName string) bool {
-	claims, names := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace), objects.NamesOf(objects.DefaultName)
+	claims, names := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace), env.Of(clients, objects.DefaultName)
 	if _, err := claims.Get(ctx, names.Workspace+"-"+names.PodName(0), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		return false
 	}

@@ -22,6 +22,7 @@ import (
 	"knative.dev/pkg/apis"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
@@ -29,7 +30,7 @@ import (
 
 // Three runs at once, each of which sees a free environment when it chooses: at the end each has one of its own.
 func TestRunsAtOnce(t *testing.T) {
-	shared := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: objects.NamesOf(objects.DefaultName).Workspace},
+	shared := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: env.Of(&kube.Clients{}, objects.DefaultName).Workspace},
 		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}}}
 	client := kubefake.NewClientset(shared)
 	client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -83,7 +84,7 @@ func TestRunsAtOnce(t *testing.T) {
 
 func TestChooseEnvironment(t *testing.T) {
 	claim := func(mode corev1.PersistentVolumeAccessMode) *corev1.PersistentVolumeClaim {
-		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: objects.NamesOf(objects.DefaultName).Workspace},
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: env.Of(&kube.Clients{}, objects.DefaultName).Workspace},
 			Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{mode}}}
 	}
 	colleague := "colleague@example.com"

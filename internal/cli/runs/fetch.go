@@ -17,7 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -208,8 +208,8 @@ func (r entry) claims(ctx context.Context, clients *kube.Clients) ([]string, err
 	if record := r.record(); record != nil {
 		return record.Claims, nil
 	}
-	names := objects.NamesOf(r.environment())
-	claims, err := fetch.Claims(ctx, clients, names, names.Workspace)
+	e := env.Of(clients, r.environment())
+	claims, err := e.Claims(ctx, e.Workspace)
 	if err != nil {
 		return nil, fmt.Errorf("run %s: %w", r.name, err)
 	}

@@ -14,7 +14,7 @@ import (
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -208,7 +208,7 @@ func describeFolder(ctx context.Context, dir string) string {
 }
 
 func (f *folder) upload(ctx context.Context, clients *kube.Clients, display *display) error {
-	set, err := nodes.Connect(ctx, clients, f.environment, "")
+	set, err := env.Of(clients, f.environment).Nodes(ctx, "")
 	if err != nil {
 		return err
 	}

@@ -1,11 +1,11 @@
 package runs
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -14,8 +14,8 @@ import (
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -149,14 +149,14 @@ const failureEvery = 15 * time.Second
 // watchFailure prints what a run waits for if no task follows one that has failed for good: Tekton may stand still. It
 // asks the reaper's code, so that it promises nothing while a retry of the task is slow.
 func (f *follower) watchFailure(ctx context.Context) {
-	leases, name, printed := leasesOf(f.clients), cmp.Or(launch.ValueOf(f.run, "name"), objects.DefaultName), false
+	environment, printed := env.Of(f.clients, environmentOf(f.run)).Lease(slog.New(slog.DiscardHandler)), false
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(failureEvery):
 		}
-		found, err := leases.Find(ctx, name)
+		found, err := environment.Find(ctx)
 		held := err == nil && lease.HolderOf(found).ID == string(f.run.UID)
 		switch {
 		case ctx.Err() != nil:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -25,6 +26,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"knative.dev/pkg/apis"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -232,7 +234,7 @@ func TestWaitingForTekton(t *testing.T) {
 		held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ml-dev-env", Annotations: map[string]string{lease.HolderKind: "PipelineRun", lease.HolderName: "mine"}}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid-1")}}
 		var out bytes.Buffer
 		f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(held), Tekton: fake.NewSimpleClientset(of), Namespace: "ns"}, run: of, display: newDisplay(&out, 1)}
-		leases := leasesOf(f.clients)
+		environment := env.Of(f.clients, "ml-dev-env").Lease(slog.New(slog.DiscardHandler))
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -257,7 +259,7 @@ func TestWaitingForTekton(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if err := leases.Delete(t.Context(), "ml-dev-env", ""); err != nil {
+		if err := environment.Delete(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 		<-done

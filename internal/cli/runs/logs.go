@@ -18,6 +18,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -278,7 +279,7 @@ func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clie
 // nodeOfRank asks every node for the rank; the node is -1 if none has it. Errors: InvalidInput for a rank that the
 // training does not have.
 func (o *logsOptions) nodeOfRank(ctx context.Context, clients *kube.Clients, r entry) (set nodes.Set, node int, err error) {
-	set, err = nodes.Connect(ctx, clients, r.environment(), "")
+	set, err = env.Of(clients, r.environment()).Nodes(ctx, "")
 	if fail.ReasonOf(err) == fail.EnvironmentMissing {
 		return nil, -1, nil
 	} else if err != nil {

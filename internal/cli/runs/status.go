@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
@@ -237,7 +237,7 @@ func (r entry) waits(ctx context.Context, clients *kube.Clients) (all []waiting)
 func (s *status) ask(ctx context.Context, clients *kube.Clients, r entry) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	set, err := nodes.Connect(ctx, clients, r.environment(), "")
+	set, err := env.Of(clients, r.environment()).Nodes(ctx, "")
 	if err != nil {
 		s.Unseen = err.Error()
 		return

@@ -16,7 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -112,15 +112,16 @@ func (n *nightJob) busy(ctx context.Context, s Schedule, pipeline *v1.Pipeline) 
 		return "", nil // the step provision waits
 	}
 	name := cmp.Or(launch.Value(pipeline, s.Values, "name"), objects.DefaultName)
-	leases := lease.Client{Kube: n.clients.Kube, Tekton: n.clients.Tekton, Namespace: n.clients.Namespace, Now: n.now, Log: n.log}
-	held, err := leases.Find(ctx, name)
+	environment := env.Of(n.clients, name).Lease(n.log)
+	environment.Now = n.now
+	held, err := environment.Find(ctx)
 	switch {
 	case fail.ReasonOf(err) == fail.EnvironmentMissing:
 		return "", nil
 	case err != nil:
 		return "", err
 	}
-	if busy := leases.Look(ctx, held); busy.Holder.ID != "" && !busy.Replaceable() {
+	if busy := environment.Look(ctx, held); busy.Holder.ID != "" && !busy.Replaceable() {
 		return fmt.Sprintf("environment %s is taken: %s", name, busy.State()), nil
 	}
 	return "", nil

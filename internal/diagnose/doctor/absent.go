@@ -21,18 +21,18 @@ func (e *examination) absent(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, e.Patience)
 	defer cancel()
 	e.unreadable()
-	if err := kube.NoNamespace(ctx, e.clients.Kube, e.namespace); err != nil {
-		e.found(fail.EnvironmentMissing, "environment "+e.name, err.Error(), fail.NextOf(err))
+	if err := kube.NoNamespace(ctx, e.clients.Kube, e.env.Namespace); err != nil {
+		e.found(fail.EnvironmentMissing, "environment "+e.env.Name, err.Error(), fail.NextOf(err))
 		return
 	}
-	evidence := []string{fmt.Sprintf("environment %s does not exist in namespace %s", e.name, e.namespace)}
-	next := fmt.Sprintf("mlenv up %s -n %s", e.name, e.namespace)
+	evidence := []string{fmt.Sprintf("environment %s does not exist in namespace %s", e.env.Name, e.env.Namespace)}
+	next := fmt.Sprintf("mlenv up %s -n %s", e.env.Name, e.env.Namespace)
 	if e.lease != nil {
 		evidence = append(evidence, "its lease exists, so the environment is being created or deleted: "+e.lease.State())
-		next = fmt.Sprintf("oc get events -n %s --sort-by=.lastTimestamp | tail -20", e.namespace)
+		next = fmt.Sprintf("oc get events -n %s --sort-by=.lastTimestamp | tail -20", e.env.Namespace)
 	}
 	evidence = append(evidence, e.others(ctx))
-	switch last, ok, err := receipt.Latest(ctx, e.clients.Kube, e.namespace, e.name); {
+	switch last, ok, err := receipt.Latest(ctx, e.clients.Kube, e.env.Namespace, e.env.Name); {
 	case err != nil:
 		e.found(NotReadable, "receipts", err.Error(), fail.NextOf(err))
 	case ok:
@@ -42,15 +42,15 @@ func (e *examination) absent(ctx context.Context) {
 		}
 		evidence = append(evidence, fmt.Sprintf("its last run, %s, ended at %s: %s", last.Run, last.Ended.UTC().Format("2006-01-02 15:04 UTC"), how))
 		if last.Reason != "" {
-			next = fmt.Sprintf("mlenv receipt %s -n %s (docs/reasons.md explains %s)", last.Run, e.namespace, last.Reason)
+			next = fmt.Sprintf("mlenv receipt %s -n %s (docs/reasons.md explains %s)", last.Run, e.env.Namespace, last.Reason)
 		}
 	}
-	e.found(fail.EnvironmentMissing, "environment "+e.name, strings.Join(evidence, "\n"), next)
+	e.found(fail.EnvironmentMissing, "environment "+e.env.Name, strings.Join(evidence, "\n"), next)
 }
 
 // others lists the environments of the namespace.
 func (e *examination) others(ctx context.Context) string {
-	sets, err := e.clients.Kube.AppsV1().StatefulSets(e.namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
+	sets, err := e.clients.Kube.AppsV1().StatefulSets(e.env.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
 	if err != nil {
 		return "the environments of the namespace are unknown: " + err.Error()
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
@@ -82,7 +83,7 @@ func (o Options) withDefaults(clients *kube.Clients) Options {
 // Examine examines the environment of that name. Anything that cannot be read is itself a finding.
 func Examine(ctx context.Context, clients *kube.Clients, name string, o Options) Report {
 	o = o.withDefaults(clients)
-	e := examination{clients: clients, namespace: clients.Namespace, name: name, Options: o, now: o.Now()}
+	e := examination{clients: clients, env: env.Of(clients, name), Options: o, now: o.Now()}
 	e.readCluster(ctx)
 	if e.missing() {
 		e.absent(ctx)
@@ -102,7 +103,7 @@ func (e *examination) report() Report {
 	slices.SortStableFunc(found, func(a, b Finding) int {
 		return cmp.Or(a.Level.Compare(b.Level), likelihoodOf(a.Reason)-likelihoodOf(b.Reason))
 	})
-	r := Report{Namespace: e.namespace, Environment: e.name, Mode: e.mode(), Findings: found}
+	r := Report{Namespace: e.env.Namespace, Environment: e.env.Name, Mode: e.mode(), Findings: found}
 	if e.lease != nil {
 		r.Holder = e.lease.State()
 	}

@@ -113,7 +113,7 @@ func worlds() []asked {
 		}, []fail.Reason{"ContainerRestarted"}},
 		{"a pod was recreated", func(w *world) { w.job(runs); w.nodes[1].job, w.nodes[1].facts.Running = agent.JobStatus{}, nil }, []fail.Reason{"JobMissing"}},
 		{"names", func(w *world) {
-			first, second := objects.NamesOf("env").TLSName("ns", 0), objects.NamesOf("env").TLSName("ns", 1)
+			first, second := "env-0.env-headless.ns.svc", "env-1.env-headless.ns.svc"
 			w.nodes[0].names.Problems[second] = "lookup " + second + ": no such host"
 			delete(w.nodes[0].names.Addresses, second)
 			w.nodes[1].names.Addresses[first] = []string{"10.128.3.3"}

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -22,9 +23,9 @@ import (
 // examination is everything that was read of an environment.
 type examination struct {
 	Options
-	clients         *kube.Clients
-	namespace, name string
-	now             time.Time
+	clients *kube.Clients
+	env     env.Environment
+	now     time.Time
 
 	// cluster is what the API server returned; it is empty if clusterErr is not nil.
 	cluster    diagnose.Snapshot
@@ -48,27 +49,27 @@ func (e *examination) readCluster(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, e.Patience)
 	defer cancel()
 	var group sync.WaitGroup
-	group.Go(func() { e.cluster, e.clusterErr = diagnose.Collect(ctx, e.clients.Kube, e.namespace, e.name) })
+	group.Go(func() { e.cluster, e.clusterErr = diagnose.Collect(ctx, e.clients.Kube, e.env.Namespace, e.env.Name) })
 	group.Go(func() {
-		log := slog.New(slog.DiscardHandler)
-		leases := lease.Client{Kube: e.clients.Kube, Tekton: e.clients.Tekton, Namespace: e.namespace, Now: e.Now, Log: log}
-		found, err := leases.Find(ctx, e.name)
+		held := e.env.Lease(slog.New(slog.DiscardHandler))
+		held.Now = e.Now
+		found, err := held.Find(ctx)
 		if err != nil {
 			e.leaseErr = err
 			return
 		}
-		e.lease, e.holderID, e.ending = leases.Look(ctx, found), lease.HolderOf(found).ID, found.DeletionTimestamp != nil
+		e.lease, e.holderID, e.ending = held.Look(ctx, found), lease.HolderOf(found).ID, found.DeletionTimestamp != nil
 	})
 	group.Go(func() {
 		// Nothing else depends on them, so a refusal is no finding.
-		if list, err := e.clients.Kube.NetworkingV1().NetworkPolicies(e.namespace).List(ctx, metav1.ListOptions{}); err == nil {
+		if list, err := e.clients.Kube.NetworkingV1().NetworkPolicies(e.env.Namespace).List(ctx, metav1.ListOptions{}); err == nil {
 			e.policies = list.Items
 		}
 	})
 	group.Wait()
 	if e.clusterErr != nil {
 		// The StatefulSet alone has the number of agents.
-		if set, err := e.clients.Kube.AppsV1().StatefulSets(e.namespace).Get(ctx, objects.NamesOf(e.name).StatefulSet, metav1.GetOptions{}); err == nil {
+		if set, err := e.env.StatefulSet(ctx); err == nil {
 			e.cluster.StatefulSet = set
 		}
 	}
@@ -107,8 +108,8 @@ func (e *examination) unreadable() {
 		}
 		if fail.ReasonOf(e.agentsErr) == fail.EnvironmentMissing || apierrors.IsNotFound(e.agentsErr) {
 			e.found(NotReadable, "all agents", fmt.Sprintf("no agent was asked: secret %s/%s does not exist, and no step can reach the agents without it",
-				e.namespace, objects.NamesOf(e.name).ClientSecret),
-				fmt.Sprintf("mlenv down %s -n %s --force, and provision the environment again, which creates the secrets", e.name, e.namespace)).Level = fail.Broken
+				e.env.Namespace, e.env.ClientSecret),
+				fmt.Sprintf("mlenv down %s -n %s --force, and provision the environment again, which creates the secrets", e.env.Name, e.env.Namespace)).Level = fail.Broken
 		} else {
 			add("all agents (none was asked)", e.agentsErr)
 		}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -44,13 +43,13 @@ func (e *examination) silent(n *node) {
 		e.found(NotReadable, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))
 	case n.healthErr != nil && (n.running() || e.clusterErr != nil):
 		e.found(fail.AgentUnreachable, n.String(), n.healthErr.Error(),
-			fmt.Sprintf("oc logs %s -n %s -c train --tail=20; oc get pod %s -n %s -o wide (is its Kubernetes node in order?)", n.pod, e.namespace, n.pod, e.namespace))
+			fmt.Sprintf("oc logs %s -n %s -c train --tail=20; oc get pod %s -n %s -o wide (is its Kubernetes node in order?)", n.pod, e.env.Namespace, n.pod, e.env.Namespace))
 	case n.factsErr != nil:
 		e.found(AgentStuck, n.String(), fmt.Sprintf("its agent answers, but not to requests about GPUs and volumes: %v", n.factsErr),
 			e.exec(n, fmt.Sprintf("sh -c 'timeout 5 nvidia-smi; timeout 5 df %s %s'", agent.Workspace, agent.Datasets))+
 				" (what hangs is the GPU's driver, or a volume's server)")
 	case n.jobsErr != nil:
-		e.found(fail.AgentUnreachable, n.String(), n.jobsErr.Error(), fmt.Sprintf("oc logs %s -n %s -c train --tail=20", n.pod, e.namespace))
+		e.found(fail.AgentUnreachable, n.String(), n.jobsErr.Error(), fmt.Sprintf("oc logs %s -n %s -c train --tail=20", n.pod, e.env.Namespace))
 	}
 }
 
@@ -66,7 +65,7 @@ func (e *examination) restarted(n *node) {
 		}
 		f := e.found(fail.ContainerRestarted, n.String(), fmt.Sprintf("container %s ended with %d (%s) %s ago and restarted, %s in total",
 			c.Name, end.ExitCode, cmp.Or(end.Reason, "no reason given"), age(e.now.Sub(end.FinishedAt.Time)), humanize.Count(int(c.RestartCount), "time")),
-			fmt.Sprintf("oc logs %s -n %s -c %s --previous --tail=50", n.pod, e.namespace, c.Name))
+			fmt.Sprintf("oc logs %s -n %s -c %s --previous --tail=50", n.pod, e.env.Namespace, c.Name))
 		if kube.ReasonFor(end.Reason) == fail.OutOfMemory {
 			f.Next = "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading"
 		}
@@ -79,7 +78,7 @@ func (e *examination) restarted(n *node) {
 // endedRanks is about ranks that have ended and for which others wait.
 func (e *examination) endedRanks(j job) {
 	if c, ok := cause.Find(j.statuses); ok && (c.Known || c.Waiting != nil || !c.Rank.Stopped) {
-		err := c.Err(cause.Job{Run: j.statuses[0].Spec.Run, Environment: e.name, Namespace: e.namespace, Record: j.statuses[0].Record})
+		err := c.Err(cause.Job{Run: j.statuses[0].Spec.Run, Environment: e.env.Name, Namespace: e.env.Namespace, Record: j.statuses[0].Record})
 		evidence := fail.Details(err)
 		if j.running() {
 			evidence += "\nthe job still runs on other nodes, whose ranks wait for that rank"
@@ -144,11 +143,10 @@ func (e *examination) quiet(j job) {
 
 // resolution is about names that ranks could not look up, or that resolve to a wrong address.
 func (e *examination) resolution() {
-	names := objects.NamesOf(e.name)
-	next := fmt.Sprintf("oc get endpointslices -n %s -l kubernetes.io/service-name=%s; oc get pods -n openshift-dns", e.namespace, names.Service)
+	next := fmt.Sprintf("oc get endpointslices -n %s -l kubernetes.io/service-name=%s; oc get pods -n openshift-dns", e.env.Namespace, e.env.Service)
 	for _, n := range e.nodes {
 		for _, other := range e.nodes {
-			name := names.TLSName(e.namespace, other.number)
+			name := e.env.TLSName(other.number)
 			if problem := n.names.Problems[name]; problem != "" && other.running() {
 				e.found(fail.NameResolution, n.String(), fmt.Sprintf("%s: %s", name, problem), next)
 			}

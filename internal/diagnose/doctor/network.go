@@ -147,7 +147,7 @@ func (e *examination) devices() {
 		return
 	}
 	add := func(f fail.Finding, object, command string) {
-		found := e.found(f.Reason, object, f.Seen, cmp.Or(f.Next, fmt.Sprintf("%s --name=%s -n %s", command, e.name, e.namespace)))
+		found := e.found(f.Reason, object, f.Seen, cmp.Or(f.Next, fmt.Sprintf("%s --name=%s -n %s", command, e.env.Name, e.env.Namespace)))
 		if found.Level = f.Level; f.Level == fail.Degraded {
 			found.Level = fail.Suspicious
 		}
@@ -197,7 +197,7 @@ func (e *examination) unusedRails() {
 	if e.mode() == "" || e.rdmaWanted() || len(facts) == 0 || slices.ContainsFunc(facts, without) {
 		return
 	}
-	e.found(RDMAUnused, "environment "+e.name,
+	e.found(RDMAUnused, "environment "+e.env.Name,
 		fmt.Sprintf("its mode is %s, but each node that answers has usable RDMA devices (node %d: %s), which should reach %s",
 			e.mode(), numbers[0], humanize.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, e.settingsInUse().Expected)),
 		"provision it with --mode=rdma; in mode auto the run's log and receipt explain why it is tcp")

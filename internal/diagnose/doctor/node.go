@@ -13,7 +13,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
@@ -71,7 +70,7 @@ func (n *node) agent() string {
 
 // exec is the command that runs a command in the node.
 func (e *examination) exec(n *node, command string) string {
-	return fmt.Sprintf("oc exec %s -n %s -c train -- %s", n.pod, e.namespace, command)
+	return fmt.Sprintf("oc exec %s -n %s -c train -- %s", n.pod, e.env.Namespace, command)
 }
 
 // running reports whether the pod's container runs, so that its agent should answer.
@@ -83,10 +82,9 @@ func (n *node) running() bool {
 // askNodes asks all agents in parallel: first for their facts and devices, then for the jobs that any of them or the
 // environment's holder names.
 func (e *examination) askNodes(ctx context.Context) {
-	names := objects.NamesOf(e.name)
 	states := diagnose.Progress(e.cluster, e.now)
 	for number := range e.cluster.Replicas() {
-		n := &node{number: number, pod: names.PodName(number), state: "unknown"}
+		n := &node{number: number, pod: e.env.PodName(number), state: "unknown"}
 		if i := slices.IndexFunc(e.cluster.Pods, func(p corev1.Pod) bool { return p.Name == n.pod }); i >= 0 {
 			n.object = &e.cluster.Pods[i]
 		}
@@ -99,12 +97,12 @@ func (e *examination) askNodes(ctx context.Context) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, e.Patience)
 	defer cancel()
-	credentials, err := nodes.Credentials(bounded, e.clients, e.name, "")
+	credentials, err := e.env.Credentials(bounded, "")
 	if err != nil {
 		e.agentsErr = err
 		return
 	}
-	set := nodes.New(e.clients, e.name, len(e.nodes), credentials)
+	set := e.env.FirstNodes(len(e.nodes), credentials)
 	defer set.Close()
 	e.each(bounded, set, e.askNode)
 	ids := e.jobIDs()
@@ -174,7 +172,7 @@ func (e *examination) askNode(ctx context.Context, n *node, client *agent.Client
 func (e *examination) namesFor(number int) []string {
 	var wanted []string
 	for _, other := range []int{0, number, (number + 1) % len(e.nodes), (number + len(e.nodes) - 1) % len(e.nodes)} {
-		if name := objects.NamesOf(e.name).TLSName(e.namespace, other); !slices.Contains(wanted, name) {
+		if name := e.env.TLSName(other); !slices.Contains(wanted, name) {
 			wanted = append(wanted, name)
 		}
 	}

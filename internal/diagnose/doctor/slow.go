@@ -164,7 +164,7 @@ func (e *examination) idle() {
 		return slices.ContainsFunc(n.facts.GPUs, func(g agent.GPU) bool { return g.Utilization > idle })
 	})
 	if slices.ContainsFunc(e.jobs, job.running) && e.utilization() != "" && !busy {
-		e.found(GPUsIdle, "environment "+e.name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or wait in Python",
+		e.found(GPUsIdle, "environment "+e.env.Name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or wait in Python",
 			"run the doctor again in a minute; then check the data loaders, and the speed of /datasets: "+
 				e.exec(e.nodes[0], "dd if=/datasets/FILE of=/dev/null bs=4M count=256"))
 	}

@@ -22,7 +22,7 @@ func (e *examination) start() {
 		finding.Level, finding.Flow = fail.Broken, Start
 	}
 	if starting := e.starting(); len(causes) == 0 && starting != "" {
-		e.found(PodsStarting, "environment "+e.name, starting, e.watch())
+		e.found(PodsStarting, "environment "+e.env.Name, starting, e.watch())
 	}
 	for _, n := range e.nodes {
 		e.attachments(n)
@@ -43,17 +43,17 @@ func (e *examination) starting() string {
 
 // watch is the command that follows the pods.
 func (e *examination) watch() string {
-	return fmt.Sprintf("oc get pods -n %s -l %s=%s -w", e.namespace, objects.EnvironmentLabel, e.name)
+	return fmt.Sprintf("oc get pods -n %s -l %s=%s -w", e.env.Namespace, objects.EnvironmentLabel, e.env.Name)
 }
 
 // leaseState has the findings about the environment's Lease.
 func (e *examination) leaseState() {
 	switch {
 	case e.ending:
-		e.found(BeingDeleted, "environment "+e.name, "its lease is being deleted, with everything except the claims", e.watch())
+		e.found(BeingDeleted, "environment "+e.env.Name, "its lease is being deleted, with everything except the claims", e.watch())
 	case e.lease != nil && e.lease.Replaceable():
-		e.found(HolderGone, "environment "+e.name, e.lease.State(),
-			fmt.Sprintf("mlenv down %s -n %s --force (this releases pods and GPUs; claims stay)", e.name, e.namespace))
+		e.found(HolderGone, "environment "+e.env.Name, e.lease.State(),
+			fmt.Sprintf("mlenv down %s -n %s --force (this releases pods and GPUs; claims stay)", e.env.Name, e.env.Namespace))
 	}
 }
 
@@ -75,7 +75,7 @@ func (e *examination) attachments(n *node) {
 		Name    string `json:"name"`
 		Default bool   `json:"default"`
 	}
-	next := fmt.Sprintf("oc get pod %s -n %s -o yaml | grep -A40 %s; oc get pods -n openshift-multus -o wide", n.pod, e.namespace, networksGiven)
+	next := fmt.Sprintf("oc get pod %s -n %s -o yaml | grep -A40 %s; oc get pods -n openshift-multus -o wide", n.pod, e.env.Namespace, networksGiven)
 	if err := json.Unmarshal([]byte(n.object.Annotations[networksGiven]), &given); err != nil {
 		e.found(AttachmentMissing, n.String(),
 			fmt.Sprintf("the pod requests %s, but its annotation %s lists no networks: does the cluster have Multus?", strings.Join(asked, ", "), networksGiven), next)
@@ -90,7 +90,7 @@ func (e *examination) attachments(n *node) {
 		// "default/eno5np0-network@net1" is a network and the name of its interface.
 		name, _, _ = strings.Cut(name, "@")
 		if !strings.Contains(name, "/") {
-			name = e.namespace + "/" + name
+			name = e.env.Namespace + "/" + name
 		}
 		if !attached[name] {
 			missing = append(missing, name)

@@ -112,7 +112,7 @@ func newWorld(t *testing.T) *world {
 	for _, n := range append(w.nodes, w.spare) {
 		n.names = agent.Resolution{Addresses: map[string][]string{}, Problems: map[string]string{}}
 		for i, pod := range w.pods {
-			n.names.Addresses[objects.NamesOf("env").TLSName("ns", i)] = []string{pod.Status.PodIP}
+			n.names.Addresses[fmt.Sprintf("env-%d.env-headless.ns.svc", i)] = []string{pod.Status.PodIP}
 		}
 	}
 	return w

@@ -42,7 +42,7 @@ func New(namespace, name string, now time.Time, addresses ...net.IP) (result obj
 	if ca.certificate, err = x509.ParseCertificate(der); err != nil {
 		return result, err
 	}
-	nodes := "*." + objects.NamesOf(name).Suffix(namespace)
+	nodes := "*." + objects.NamesOf(namespace, name).Suffix()
 	result.CA = encode("CERTIFICATE", der)
 	result.ServerCert, result.ServerKey, err = ca.issue(&x509.Certificate{
 		Subject:     subject(name, "agent"),

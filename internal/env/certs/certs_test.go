@@ -42,7 +42,7 @@ func TestCertificates(t *testing.T) {
 	ca, server, client := certificate(t, made.CA), certificate(t, made.ServerCert), certificate(t, made.ClientCert)
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)
-	node := objects.NamesOf(name).TLSName("nccl-test", 12)
+	node := objects.NamesOf("nccl-test", name).TLSName(12)
 	tests := []struct {
 		what  string
 		cert  *x509.Certificate
@@ -57,8 +57,8 @@ func TestCertificates(t *testing.T) {
 		{"a node as others' clocks are behind", server, node, x509.ExtKeyUsageServerAuth, now.Add(-50 * time.Minute), true},
 		{"a node after 364 days", server, node, x509.ExtKeyUsageServerAuth, now.AddDate(0, 0, 364), true},
 		{"a node after 366 days", server, node, x509.ExtKeyUsageServerAuth, now.AddDate(0, 0, 366), false},
-		{"a node of another namespace", server, objects.NamesOf(name).TLSName("other", 0), x509.ExtKeyUsageServerAuth, now, false},
-		{"a node of another environment", server, objects.NamesOf("h-kim").TLSName("nccl-test", 0), x509.ExtKeyUsageServerAuth, now, false},
+		{"a node of another namespace", server, objects.NamesOf("other", name).TLSName(0), x509.ExtKeyUsageServerAuth, now, false},
+		{"a node of another environment", server, objects.NamesOf("nccl-test", "h-kim").TLSName(0), x509.ExtKeyUsageServerAuth, now, false},
 		{"a node as a client", server, "", x509.ExtKeyUsageClientAuth, now, false},
 		{"a step", client, "", x509.ExtKeyUsageClientAuth, now, true},
 		{"a step as a server", client, "", x509.ExtKeyUsageServerAuth, now, false},

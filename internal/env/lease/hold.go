@@ -19,25 +19,24 @@ import (
 // Hold is a holder's hold on a Lease.
 type Hold struct {
 	client Client
-	name   string
 	uid    types.UID
 	holder string
 }
 
 func (c Client) hold(lease *coordinationv1.Lease) *Hold {
-	return &Hold{client: c, name: lease.Name, uid: lease.UID, holder: HolderOf(lease).ID}
+	return &Hold{client: c, uid: lease.UID, holder: HolderOf(lease).ID}
 }
 
 // UID is the Lease's own, for Delete.
 func (h *Hold) UID() types.UID { return h.uid }
 
 // Owner is the reference of the environment's objects to the Lease, which deletes them with it.
-func (h *Hold) Owner() metav1.OwnerReference { return objects.LeaseReference(h.name, h.uid) }
+func (h *Hold) Owner() metav1.OwnerReference { return objects.LeaseReference(h.client.Name, h.uid) }
 
 // StillHeld finds the Lease that an earlier step of the same holder took. The error is EnvironmentMissing if
 // the holder does not hold it.
-func (c Client) StillHeld(ctx context.Context, name, holderID string) (*Hold, error) {
-	lease, err := c.Find(ctx, name)
+func (c Client) StillHeld(ctx context.Context, holderID string) (*Hold, error) {
+	lease, err := c.Find(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -62,9 +61,9 @@ func checkHolder(lease *coordinationv1.Lease, id string) error {
 
 // Lost waits until the holder does not hold the Lease any more, and then returns EnvironmentMissing. Other errors are of the watch.
 func (h *Hold) Lost(ctx context.Context) error {
-	return h.client.watch(ctx, h.name, func(live *coordinationv1.Lease) (bool, error) {
+	return h.client.watch(ctx, func(live *coordinationv1.Lease) (bool, error) {
 		if live == nil || live.UID != h.uid {
-			return false, fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: its lease was deleted", h.client.Namespace, h.name)
+			return false, fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: its lease was deleted", h.client.Namespace, h.client.Name)
 		}
 		return false, checkHolder(live, h.holder)
 	})
@@ -72,7 +71,7 @@ func (h *Hold) Lost(ctx context.Context) error {
 
 // Renew makes the Lease last for its duration from now. The error is EnvironmentMissing if the Lease is lost.
 func (h *Hold) Renew(ctx context.Context) error {
-	return h.client.change(ctx, "renewing", h.name, h.holder, func(lease *coordinationv1.Lease) error {
+	return h.client.change(ctx, "renewing", h.holder, func(lease *coordinationv1.Lease) error {
 		if lease.UID != h.uid {
 			return fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: its lease was recreated for %s", lease.Namespace, lease.Name, HolderOf(lease))
 		}
@@ -82,9 +81,9 @@ func (h *Hold) Renew(ctx context.Context) error {
 }
 
 // change updates the Lease that the holder holds, also if others update it at the same moment.
-func (c Client) change(ctx context.Context, verb, name, holder string, edit func(*coordinationv1.Lease) error) error {
+func (c Client) change(ctx context.Context, verb, holder string, edit func(*coordinationv1.Lease) error) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		lease, err := c.Find(ctx, name)
+		lease, err := c.Find(ctx)
 		if err != nil {
 			return err
 		}
@@ -116,7 +115,7 @@ func (h *Hold) KeepRenewed(ctx context.Context, every time.Duration) error {
 			}
 			next = min(every, RetryEvery)
 			if !warned {
-				h.client.Log.Warn(fmt.Sprintf("The lease of environment %s could not be renewed and is tried again every %s: %v", h.name, next, err), "environment", h.name, "retrySeconds", next.Seconds(), "error", err)
+				h.client.Log.Warn(fmt.Sprintf("The lease of environment %s could not be renewed and is tried again every %s: %v", h.client.Name, next, err), "environment", h.client.Name, "retrySeconds", next.Seconds(), "error", err)
 			}
 		}
 		warned = err != nil
@@ -134,7 +133,7 @@ func (h *Hold) Renewing(ctx context.Context) (stop func()) {
 	ctx, stop = context.WithCancel(ctx)
 	go func() {
 		if err := h.KeepRenewed(ctx, RenewEvery); err != nil {
-			h.client.Log.Warn(fmt.Sprintf("The lease of environment %s is not renewed any more: %v", h.name, err), "environment", h.name, "error", err)
+			h.client.Log.Warn(fmt.Sprintf("The lease of environment %s is not renewed any more: %v", h.client.Name, err), "environment", h.client.Name, "error", err)
 		}
 	}()
 	return stop

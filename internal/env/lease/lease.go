@@ -43,14 +43,14 @@ const (
 	RetryEvery = 5 * time.Second
 )
 
-// Client takes and releases the Leases of one namespace.
+// Client takes and releases the Lease of one environment. Steps and commands get theirs from env.Environment.
 type Client struct {
 	Kube kubernetes.Interface
 	// Tekton is asked whether a holder's run still exists.
-	Tekton    versioned.Interface
-	Namespace string
-	Now       func() time.Time
-	Log       *slog.Logger
+	Tekton          versioned.Interface
+	Namespace, Name string
+	Now             func() time.Time
+	Log             *slog.Logger
 }
 
 // Holder is a PipelineRun or a person.
@@ -76,8 +76,8 @@ func (h Holder) String() string {
 // Person returns the caller as a holder: the user that the API server authenticates, whatever the machine calls
 // itself. For a Task without a PipelineRun that is its service account, so that one such Task finds what
 // another one took. Every authenticated user may ask.
-func (c Client) Person(ctx context.Context) (Holder, error) {
-	review, err := c.Kube.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+func Person(ctx context.Context, client kubernetes.Interface) (Holder, error) {
+	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if apierrors.IsNotFound(err) {
 		return Holder{}, fail.Becausef(fail.InvalidInput, "asking the API server for the name of this user: it has no SelfSubjectReview: want Kubernetes 1.28 (OpenShift 4.15) or newer")
 	}
@@ -120,22 +120,22 @@ func Expired(lease *coordinationv1.Lease, now time.Time) bool {
 	return !ends.IsZero() && ends.Before(now)
 }
 
-// Find reads the Lease of an environment, for any holder. Without a Lease the error is EnvironmentMissing.
-func (c Client) Find(ctx context.Context, name string) (*coordinationv1.Lease, error) {
-	lease, err := c.Kube.CoordinationV1().Leases(c.Namespace).Get(ctx, name, metav1.GetOptions{})
+// Find reads the Lease, for any holder. Without a Lease the error is EnvironmentMissing.
+func (c Client) Find(ctx context.Context) (*coordinationv1.Lease, error) {
+	lease, err := c.Kube.CoordinationV1().Leases(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: there is none: %w", c.Namespace, name, err)
+		return nil, fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: there is none: %w", c.Namespace, c.Name, err)
 	}
 	if err != nil {
-		return nil, kube.Problem(fmt.Errorf("getting lease %s/%s: %w", c.Namespace, name, err))
+		return nil, kube.Problem(fmt.Errorf("getting lease %s/%s: %w", c.Namespace, c.Name, err))
 	}
 	return lease, nil
 }
 
 // Delete is for the holder: it deletes the Lease and, in the background, everything that the Lease owns. A Lease
-// of that name with another UID stays.
-func (c Client) Delete(ctx context.Context, name string, uid types.UID) error {
-	err := c.delete(ctx, name, metav1.Preconditions{UID: &uid})
+// with another UID stays.
+func (c Client) Delete(ctx context.Context, uid types.UID) error {
+	err := c.delete(ctx, metav1.Preconditions{UID: &uid})
 	// Conflict: the UID is another one, so ours is gone.
 	if apierrors.IsConflict(err) {
 		return nil
@@ -148,19 +148,19 @@ var ErrChanged = errors.New("it has changed since it was looked at")
 
 // DeleteSeen is Delete for anyone else: a Lease that changed since it was seen stays, and the error is ErrChanged.
 func (c Client) DeleteSeen(ctx context.Context, seen *coordinationv1.Lease) error {
-	err := c.delete(ctx, seen.Name, metav1.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion})
+	err := c.delete(ctx, metav1.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion})
 	if apierrors.IsConflict(err) {
-		return fmt.Errorf("deleting lease %s/%s: %w", c.Namespace, seen.Name, ErrChanged)
+		return fmt.Errorf("deleting lease %s/%s: %w", c.Namespace, c.Name, ErrChanged)
 	}
 	return err
 }
 
-func (c Client) delete(ctx context.Context, name string, when metav1.Preconditions) error {
-	err := c.Kube.CoordinationV1().Leases(c.Namespace).Delete(ctx, name, metav1.DeleteOptions{
+func (c Client) delete(ctx context.Context, when metav1.Preconditions) error {
+	err := c.Kube.CoordinationV1().Leases(c.Namespace).Delete(ctx, c.Name, metav1.DeleteOptions{
 		Preconditions: &when, PropagationPolicy: new(metav1.DeletePropagationBackground),
 	})
 	if err == nil || apierrors.IsNotFound(err) {
 		return nil
 	}
-	return kube.Problem(fmt.Errorf("deleting lease %s/%s: %w", c.Namespace, name, err))
+	return kube.Problem(fmt.Errorf("deleting lease %s/%s: %w", c.Namespace, c.Name, err))
 }

@@ -41,13 +41,13 @@ func person() Holder { return Holder{ID: "h-kim", Display: "H. Kim"} }
 
 func request() Request {
 	owner := run.OwnerReference("train-1", "uid-1")
-	return Request{Name: "env", Holder: ours(), Owner: &owner, Duration: 2 * minute}
+	return Request{Holder: ours(), Owner: &owner, Duration: 2 * minute}
 }
 
 // leaseOf returns a Lease that was taken ago, as this package takes it.
 func leaseOf(h Holder, ago time.Duration) *coordinationv1.Lease {
-	c := Client{Namespace: "ns", Now: func() time.Time { return time.Now().Add(-ago) }}
-	lease := c.fill(&coordinationv1.Lease{}, Request{Name: "env", Holder: h, Duration: 2 * minute})
+	c := Client{Namespace: "ns", Name: "env", Now: func() time.Time { return time.Now().Add(-ago) }}
+	lease := c.fill(&coordinationv1.Lease{}, Request{Holder: h, Duration: 2 * minute})
 	lease.UID = types.UID("lease-of-" + h.ID)
 	return lease
 }
@@ -77,7 +77,7 @@ func clientOf(objects []runtime.Object, runs ...runtime.Object) (Client, *fake.C
 	})
 	var log bytes.Buffer
 	return Client{
-		Kube: kube, Tekton: tektonfake.NewSimpleClientset(runs...), Namespace: "ns", Now: time.Now,
+		Kube: kube, Tekton: tektonfake.NewSimpleClientset(runs...), Namespace: "ns", Name: "env", Now: time.Now,
 		Log: slog.New(slog.NewTextHandler(&log, nil)),
 	}, kube, &log
 }
@@ -136,7 +136,7 @@ func TestTake(t *testing.T) {
 				if got := string(held.UID()); got != tc.uid {
 					t.Errorf("held: got %s, want %s", got, tc.uid)
 				}
-				again, err := client.StillHeld(t.Context(), "env", "uid-1")
+				again, err := client.StillHeld(t.Context(), "uid-1")
 				if err != nil || again.UID() != held.UID() {
 					t.Errorf("StillHeld: got %v, %v", again, err)
 				}
@@ -180,7 +180,7 @@ func TestTakeLeavesWhatIsRenewedMeanwhile(t *testing.T) {
 		if fail.ReasonOf(err) != fail.EnvironmentBusy {
 			t.Errorf("got %v, want EnvironmentBusy", err)
 		}
-		if live, err := client.Find(t.Context(), "env"); err != nil || HolderOf(live) != person() {
+		if live, err := client.Find(t.Context()); err != nil || HolderOf(live) != person() {
 			t.Errorf("the lease is %v, %v; want the person to hold it", live, err)
 		}
 	})
@@ -261,11 +261,11 @@ func TestPerson(t *testing.T) {
 		{"not allowed", "", apierrors.NewForbidden(schema.GroupResource{Resource: "selfsubjectreviews"}, "", errors.New("no")), fail.PermissionDenied},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			client, kube, _ := clientOf(nil)
+			_, kube, _ := clientOf(nil)
 			kube.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: tc.user}}}, tc.err
 			})
-			got, err := client.Person(t.Context())
+			got, err := Person(t.Context(), kube)
 			if want := (Holder{ID: tc.user, Display: tc.user}); tc.want == "" && (err != nil || got != want) || tc.want != "" && fail.ReasonOf(err) != tc.want {
 				t.Errorf("got %+v, %v; want %+v, %q", got, err, want, tc.want)
 			}
@@ -319,7 +319,7 @@ func FuzzHolderOf(f *testing.F) {
 			return
 		}
 		want := Holder{ID: id, Display: stdcmp.Or(name, id), Run: kind == "PipelineRun"}
-		if got := HolderOf(client.fill(&coordinationv1.Lease{}, Request{Name: "env", Holder: want})); got != want {
+		if got := HolderOf(client.fill(&coordinationv1.Lease{}, Request{Holder: want})); got != want {
 			t.Errorf("written %+v, read %+v", want, got)
 		}
 	})
@@ -334,7 +334,7 @@ func TestNobodyHoldsNothing(t *testing.T) {
 	if _, err := client.Take(t.Context(), r); fail.ReasonOf(err) != fail.InvalidInput {
 		t.Errorf("Take: got %v, want InvalidInput", err)
 	}
-	if _, err := client.StillHeld(t.Context(), "env", ""); fail.ReasonOf(err) != fail.EnvironmentMissing {
+	if _, err := client.StillHeld(t.Context(), ""); fail.ReasonOf(err) != fail.EnvironmentMissing {
 		t.Errorf("StillHeld: got %v, want EnvironmentMissing", err)
 	}
 }
@@ -366,7 +366,7 @@ func TestTakeWritesTheLease(t *testing.T) {
 		}
 		check := func() {
 			t.Helper()
-			got, err := client.Find(t.Context(), "env")
+			got, err := client.Find(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -458,7 +458,7 @@ func TestTakeWhenFree(t *testing.T) {
 		want time.Duration
 	}{
 		{"released", []runtime.Object{pipelineRun(theirs(), false)},
-			func(ctx context.Context, c Client) error { return c.Delete(ctx, "env", "lease-of-uid-2") }, minute},
+			func(ctx context.Context, c Client) error { return c.Delete(ctx, "lease-of-uid-2") }, minute},
 		{"the run is done, the lease ends by itself", []runtime.Object{pipelineRun(theirs(), true)},
 			func(context.Context, Client) error { return nil }, 2*minute + 10*time.Second},
 		{"held all the time", []runtime.Object{pipelineRun(theirs(), false)},
@@ -503,14 +503,14 @@ func TestDelete(t *testing.T) {
 		return false, nil, nil
 	})
 	for _, uid := range []types.UID{"of-another", "lease-of-uid-1", "lease-of-uid-1"} {
-		if err := client.Delete(t.Context(), "env", uid); err != nil {
+		if err := client.Delete(t.Context(), uid); err != nil {
 			t.Errorf("deleting %s: %v", uid, err)
 		}
 		if *asked.UID != uid {
 			t.Errorf("precondition: got %s, want %s", *asked.UID, uid)
 		}
 	}
-	if _, err := client.Find(t.Context(), "env"); fail.ReasonOf(err) != fail.EnvironmentMissing {
+	if _, err := client.Find(t.Context()); fail.ReasonOf(err) != fail.EnvironmentMissing {
 		t.Errorf("Find after Delete: got %v", err)
 	}
 }
@@ -543,7 +543,7 @@ func TestLost(t *testing.T) {
 			if name == "deleted and made" {
 				return // the holder is the same, so a later step cannot and need not notice
 			}
-			if _, err := client.StillHeld(t.Context(), "env", "uid-1"); fail.ReasonOf(err) != fail.EnvironmentMissing {
+			if _, err := client.StillHeld(t.Context(), "uid-1"); fail.ReasonOf(err) != fail.EnvironmentMissing {
 				t.Errorf("StillHeld: got %v, want EnvironmentMissing", err)
 			}
 		})
@@ -568,7 +568,7 @@ func TestRenewalWithoutTheRight(t *testing.T) {
 func TestKeepRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, kube, log := clientOf([]runtime.Object{leaseOf(ours(), 0)})
-		held, err := client.StillHeld(t.Context(), "env", "uid-1")
+		held, err := client.StillHeld(t.Context(), "uid-1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -583,7 +583,7 @@ func TestKeepRenewed(t *testing.T) {
 		if err := held.KeepRenewed(ctx, 30*time.Second); err != nil {
 			t.Errorf("after the end of its context: got %v", err)
 		}
-		lease, err := client.Find(t.Context(), "env")
+		lease, err := client.Find(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,9 +26,8 @@ const collection = time.Minute
 
 const repeatEvery = 30 * time.Second
 
-// Request is for the Lease of one environment.
+// Request is for the Lease.
 type Request struct {
-	Name   string
 	Holder Holder
 	// Owner is the run that deletes the environment with itself, nil for an environment that outlives its run, or has none.
 	Owner *metav1.OwnerReference
@@ -36,13 +35,13 @@ type Request struct {
 	Duration time.Duration
 }
 
-// Take takes the Lease of an environment, or takes it again for the same holder with the new owner and duration. It
+// Take takes the Lease, or takes it again for the same holder with the new owner and duration. It
 // replaces an expired Lease, unless the holder's run is active. With a new Lease it waits until nothing of earlier
 // environments of that name is left. Errors: EnvironmentBusy as *Busy, PermissionDenied; TeardownIncomplete if something
 // is left at ctx's deadline, although the Lease is then held.
 func (c Client) Take(ctx context.Context, r Request) (*Hold, error) {
 	if r.Holder.ID == "" {
-		return nil, fail.Becausef(fail.InvalidInput, "taking environment %s/%s: the holder has no ID: want a PipelineRun's UID or a person", c.Namespace, r.Name)
+		return nil, fail.Becausef(fail.InvalidInput, "taking environment %s/%s: the holder has no ID: want a PipelineRun's UID or a person", c.Namespace, c.Name)
 	}
 	var last error
 	for range maxAttempts {
@@ -52,22 +51,22 @@ func (c Client) Take(ctx context.Context, r Request) (*Hold, error) {
 		}
 		last = err
 	}
-	return nil, fmt.Errorf("taking lease %s/%s: another run or user was faster %d times: %w", c.Namespace, r.Name, maxAttempts, last)
+	return nil, fmt.Errorf("taking lease %s/%s: another run or user was faster %d times: %w", c.Namespace, c.Name, maxAttempts, last)
 }
 
 // tryTake is one attempt; with ErrChanged another one may succeed.
 func (c Client) tryTake(ctx context.Context, r Request) (*Hold, error) {
 	leases := c.Kube.CoordinationV1().Leases(c.Namespace)
-	found, err := c.Find(ctx, r.Name)
+	found, err := c.Find(ctx)
 	switch {
 	case fail.ReasonOf(err) == fail.EnvironmentMissing:
 		made, err := leases.Create(ctx, c.fill(&coordinationv1.Lease{}, r), metav1.CreateOptions{FieldManager: kube.FieldManager})
 		if apierrors.IsAlreadyExists(err) {
 			return nil, ErrChanged
 		} else if err != nil {
-			return nil, kube.Problem(fmt.Errorf("creating lease %s/%s: %w", c.Namespace, r.Name, err))
+			return nil, kube.Problem(fmt.Errorf("creating lease %s/%s: %w", c.Namespace, c.Name, err))
 		}
-		return c.hold(made), c.waitGone(ctx, r.Name)
+		return c.hold(made), c.waitGone(ctx)
 	case err != nil:
 		return nil, err
 	case found.DeletionTimestamp != nil:
@@ -76,7 +75,7 @@ func (c Client) tryTake(ctx context.Context, r Request) (*Hold, error) {
 	if id := HolderOf(found).ID; id != "" && id != r.Holder.ID {
 		busy := c.Look(ctx, found)
 		if busy.Run == RunGone && len(found.OwnerReferences) > 0 && !busy.Replaceable() {
-			c.Log.Info(fmt.Sprintf("Environment %s was held by %s, which was deleted; waiting until its Lease is.", r.Name, busy.Holder), "environment", r.Name, "holder", busy.Holder.String())
+			c.Log.Info(fmt.Sprintf("Environment %s was held by %s, which was deleted; waiting until its Lease is.", c.Name, busy.Holder), "environment", c.Name, "holder", busy.Holder.String())
 			collecting, cancel := context.WithTimeout(ctx, collection)
 			defer cancel()
 			if err := c.waitDeleted(collecting, found); errors.Is(err, ErrChanged) {
@@ -86,7 +85,7 @@ func (c Client) tryTake(ctx context.Context, r Request) (*Hold, error) {
 		if !busy.Replaceable() {
 			return nil, busy.problem()
 		}
-		c.Log.Info(fmt.Sprintf("Environment %s was left behind by %s; it is deleted and created again.", r.Name, busy.Holder), "environment", r.Name, "holder", busy.Holder.String())
+		c.Log.Info(fmt.Sprintf("Environment %s was left behind by %s; it is deleted and created again.", c.Name, busy.Holder), "environment", c.Name, "holder", busy.Holder.String())
 		// DeleteSeen, because its holder may renew it at this moment.
 		if err := c.DeleteSeen(ctx, found); err != nil {
 			return nil, err
@@ -97,14 +96,14 @@ func (c Client) tryTake(ctx context.Context, r Request) (*Hold, error) {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil, ErrChanged
 	} else if err != nil {
-		return nil, kube.Problem(fmt.Errorf("taking lease %s/%s: %w", c.Namespace, r.Name, err))
+		return nil, kube.Problem(fmt.Errorf("taking lease %s/%s: %w", c.Namespace, c.Name, err))
 	}
 	return c.hold(updated), nil
 }
 
 // waitDeleted waits until this very Lease is gone; then its error is ErrChanged.
 func (c Client) waitDeleted(ctx context.Context, lease *coordinationv1.Lease) error {
-	err := c.watch(ctx, lease.Name, func(live *coordinationv1.Lease) (bool, error) { return live == nil || live.UID != lease.UID, nil })
+	err := c.watch(ctx, func(live *coordinationv1.Lease) (bool, error) { return live == nil || live.UID != lease.UID, nil })
 	return cmp.Or(err, ErrChanged)
 }
 
@@ -127,8 +126,8 @@ func (c Client) TakeWhenFree(ctx context.Context, r Request) (*Hold, error) {
 func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lease {
 	now := metav1.NewMicroTime(c.Now())
 	lease = lease.DeepCopy()
-	lease.Name, lease.Namespace = r.Name, c.Namespace
-	for key, value := range objects.Labels(r.Name) {
+	lease.Name, lease.Namespace = c.Name, c.Namespace
+	for key, value := range objects.Labels(c.Name) {
 		metav1.SetMetaDataLabel(&lease.ObjectMeta, key, value)
 	}
 	lease.OwnerReferences = nil
@@ -151,25 +150,25 @@ func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lea
 	return lease
 }
 
-func (c Client) waitGone(ctx context.Context, name string) error {
+func (c Client) waitGone(ctx context.Context) error {
 	report := c.logOnChange()
-	return kube.WaitGone(ctx, c.Kube, c.Namespace, objects.Selector(name).String(), func(left []*corev1.Pod) {
+	return kube.WaitGone(ctx, c.Kube, c.Namespace, objects.Selector(c.Name).String(), func(left []*corev1.Pod) {
 		if len(left) == 0 {
-			report(fmt.Sprintf("Waiting until the statefulset of an earlier environment %s is gone.", name), "environment", name)
+			report(fmt.Sprintf("Waiting until the statefulset of an earlier environment %s is gone.", c.Name), "environment", c.Name)
 			return
 		}
 		names := make([]string, 0, len(left))
 		for _, pod := range left {
 			names = append(names, pod.Name)
 		}
-		report(fmt.Sprintf("Waiting until the pods of an earlier environment are gone: %s.", strings.Join(names, ", ")), "environment", name, "pods", len(left))
+		report(fmt.Sprintf("Waiting until the pods of an earlier environment are gone: %s.", strings.Join(names, ", ")), "environment", c.Name, "pods", len(left))
 	})
 }
 
 // waitFree waits until the busy environment can be taken, which another caller may still do first.
 func (c Client) waitFree(ctx context.Context, busy *Busy) error {
 	report := c.logOnChange()
-	err := c.watch(ctx, busy.Name, func(live *coordinationv1.Lease) (bool, error) {
+	err := c.watch(ctx, func(live *coordinationv1.Lease) (bool, error) {
 		if live == nil || HolderOf(live).ID == "" {
 			return true, nil
 		}
@@ -188,8 +187,8 @@ func (c Client) waitFree(ctx context.Context, busy *Busy) error {
 }
 
 // watch calls done with the Lease, nil while there is none, until done returns true or an error.
-func (c Client) watch(ctx context.Context, name string, done func(*coordinationv1.Lease) (bool, error)) error {
-	return kube.UntilOne(ctx, fmt.Sprintf("lease %s/%s", c.Namespace, name), c.Kube.CoordinationV1().Leases(c.Namespace), name, done)
+func (c Client) watch(ctx context.Context, done func(*coordinationv1.Lease) (bool, error)) error {
+	return kube.UntilOne(ctx, fmt.Sprintf("lease %s/%s", c.Namespace, c.Name), c.Kube.CoordinationV1().Leases(c.Namespace), c.Name, done)
 }
 
 func (c Client) logOnChange() func(message string, attributes ...any) {

@@ -63,7 +63,7 @@ func Build(r Request, lease metav1.OwnerReference, certs Certificates) (Objects,
 	if r.Storage == cluster.AutoStorage {
 		return Objects{}, fail.Becausef(fail.InvalidInput, "building environment %s: storage mode auto: want it decided: rwx or volumeClaimTemplates", r.Name)
 	}
-	b := builder{Request: r, names: NamesOf(r.Name), lease: lease}
+	b := builder{Request: r, names: r.Names(), lease: lease}
 	return Objects{
 		ServiceAccount: b.serviceAccount(),
 		Secrets:        b.secrets(certs),

@@ -25,27 +25,27 @@ func TestNames(t *testing.T) {
 		want Names
 	}{
 		{DefaultName, Names{
-			Environment: "ml-dev-env", StatefulSet: "ml-dev-env", Service: "ml-dev-env-headless", Workspace: "ml-dev-workspace", Datasets: "ml-dev-datasets",
+			Name: "ml-dev-env", StatefulSet: "ml-dev-env", Service: "ml-dev-env-headless", Workspace: "ml-dev-workspace", Datasets: "ml-dev-datasets",
 			Lease: "ml-dev-env", ServerSecret: "ml-dev-env-agent-server", ClientSecret: "ml-dev-env-agent-client",
 			NodeZero: "ml-dev-env", ServicesSecret: "ml-dev-env-services",
 		}},
 		{"ml-dev-env-h-kim", Names{ // with the claims of the default environment
-			Environment: "ml-dev-env-h-kim", StatefulSet: "ml-dev-env-h-kim", Service: "ml-dev-env-h-kim-headless", Workspace: "ml-dev-workspace", Datasets: "ml-dev-datasets",
+			Name: "ml-dev-env-h-kim", StatefulSet: "ml-dev-env-h-kim", Service: "ml-dev-env-h-kim-headless", Workspace: "ml-dev-workspace", Datasets: "ml-dev-datasets",
 			Lease: "ml-dev-env-h-kim", ServerSecret: "ml-dev-env-h-kim-agent-server", ClientSecret: "ml-dev-env-h-kim-agent-client",
 			NodeZero: "ml-dev-env-h-kim", ServicesSecret: "ml-dev-env-h-kim-services",
 		}},
 		{"h-kim", Names{
-			Environment: "h-kim", StatefulSet: "h-kim", Service: "h-kim-headless", Workspace: "h-kim-workspace", Datasets: "h-kim-datasets",
+			Name: "h-kim", StatefulSet: "h-kim", Service: "h-kim-headless", Workspace: "h-kim-workspace", Datasets: "h-kim-datasets",
 			Lease: "h-kim", ServerSecret: "h-kim-agent-server", ClientSecret: "h-kim-agent-client",
 			NodeZero: "h-kim", ServicesSecret: "h-kim-services",
 		}},
 	}
 	for _, test := range tests {
-		if diff := cmp.Diff(test.want, NamesOf(test.name)); diff != "" {
+		if diff := cmp.Diff(test.want, NamesOf("", test.name)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.name, diff)
 		}
 	}
-	if got, want := NamesOf("h-kim").TLSName("ns", 3), "h-kim-3.h-kim-headless.ns.svc"; got != want {
+	if got, want := NamesOf("ns", "h-kim").TLSName(3), "h-kim-3.h-kim-headless.ns.svc"; got != want {
 		t.Errorf("TLSName = %s, want %s", got, want)
 	}
 	if !Selector("h-kim").AsSelector().Matches(labels.Set(Labels("h-kim"))) {

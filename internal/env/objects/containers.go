@@ -155,7 +155,7 @@ func (b builder) variables() []corev1.EnvVar {
 	vars := []corev1.EnvVar{
 		{Name: "MLENV_NAME", Value: b.Name},
 		{Name: "MLENV_MODE", Value: string(b.Mode)},
-		{Name: "MLENV_HEADLESS", Value: b.names.Suffix(b.Namespace)},
+		{Name: "MLENV_HEADLESS", Value: b.names.Suffix()},
 		field("POD_NAME", "metadata.name"),
 		field("POD_NAMESPACE", "metadata.namespace"),
 		field("POD_IP", "status.podIP"),
@@ -164,7 +164,7 @@ func (b builder) variables() []corev1.EnvVar {
 		{Name: "GPUS_PER_NODE", Value: strconv.Itoa(b.GPUsPerNode)},
 		{Name: "DEEPSPEED_HOSTFILE", Value: agent.Hostfile},
 	}
-	world := agent.World{Master: b.names.TLSName(b.Namespace, 0), Nodes: b.Nodes, RanksPerNode: b.GPUsPerNode}
+	world := agent.World{Master: b.names.TLSName(0), Nodes: b.Nodes, RanksPerNode: b.GPUsPerNode}
 	return slices.Concat(vars, variables(world.Variables()), b.networkVariables(), b.caVariables(), b.proxyVariables())
 }
 

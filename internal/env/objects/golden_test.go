@@ -52,7 +52,7 @@ func fakeCertificates() Certificates {
 
 func build(t *testing.T, r Request) Objects {
 	t.Helper()
-	objects, err := Build(r, LeaseReference(NamesOf(r.Name).Lease, "11111111-2222-3333-4444-555555555555"), fakeCertificates())
+	objects, err := Build(r, LeaseReference(r.Names().Lease, "11111111-2222-3333-4444-555555555555"), fakeCertificates())
 	if err != nil {
 		t.Fatal(err)
 	}

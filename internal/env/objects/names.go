@@ -27,10 +27,10 @@ const (
 // ModeAnnotation of the StatefulSet holds the Mode.
 const ModeAnnotation = "ml-dev-env/mode"
 
-// Names are those of an environment's objects.
+// Names are those of an environment and of its objects.
 type Names struct {
-	Environment string
-	StatefulSet string
+	Name, Namespace string
+	StatefulSet     string
 	// Service is headless: it only gives the nodes their DNS names.
 	Service string
 	// Workspace and Datasets are the shared claims, or the templates of each node's own.
@@ -43,14 +43,14 @@ type Names struct {
 	NodeZero, ServicesSecret string
 }
 
-// NamesOf returns the names of environment name's objects.
-func NamesOf(name string) Names {
+// NamesOf returns the names of environment name's objects. What can ask the cluster uses env.Environment, and what has a Request its Names.
+func NamesOf(namespace, name string) Names {
 	claims := name
 	if name == DefaultName || agent.SharesClaims(name) {
 		claims = "ml-dev" // for claims of earlier releases
 	}
 	return Names{
-		Environment:  name,
+		Name: name, Namespace: namespace,
 		StatefulSet:  name,
 		Service:      name + "-headless",
 		Workspace:    claims + "-workspace",
@@ -64,12 +64,15 @@ func NamesOf(name string) Names {
 	}
 }
 
+// String names the environment in messages.
+func (n Names) String() string { return n.Namespace + "/" + n.Name }
+
 // Route is the one that leads to a service.
-func (n Names) Route(service string) string { return n.Environment + "-" + service }
+func (n Names) Route(service string) string { return n.Name + "-" + service }
 
 // ShowCredential is the command that shows the password or token of a service.
-func (n Names) ShowCredential(namespace string, s agent.Service) string {
-	return fmt.Sprintf(`oc get secret %s -n %s -o go-template='{{index .data "%s" | base64decode}}'`, n.ServicesSecret, namespace, s.Key)
+func (n Names) ShowCredential(s agent.Service) string {
+	return fmt.Sprintf(`oc get secret %s -n %s -o go-template='{{index .data "%s" | base64decode}}'`, n.ServicesSecret, n.Namespace, s.Key)
 }
 
 // PodName is the pod of a node, which counts from 0.
@@ -86,8 +89,9 @@ func (n Names) RecordClaims(count int, perNode bool) (claims []string) {
 	return claims
 }
 
-// MayMount reports whether the environment's nodes mount the claim, if it exists: a shared one, or one of each node.
-func (n Names) MayMount(claim string) bool {
+// MayMount reports whether the nodes of that environment mount the claim, if it exists: a shared one, or one of each node.
+func MayMount(environment, claim string) bool {
+	n := NamesOf("", environment)
 	for _, name := range []string{n.Workspace, n.Datasets} {
 		if node, own := strings.CutPrefix(claim, name+"-"+n.StatefulSet+"-"); own {
 			number, err := strconv.Atoi(node)
@@ -101,12 +105,10 @@ func (n Names) MayMount(claim string) bool {
 }
 
 // Suffix follows the pod's name in its DNS name.
-func (n Names) Suffix(namespace string) string { return n.Service + "." + namespace + ".svc" }
+func (n Names) Suffix() string { return n.Service + "." + n.Namespace + ".svc" }
 
 // TLSName is the DNS name of a node, which its agent's certificate has.
-func (n Names) TLSName(namespace string, node int) string {
-	return n.PodName(node) + "." + n.Suffix(namespace)
-}
+func (n Names) TLSName(node int) string { return n.PodName(node) + "." + n.Suffix() }
 
 // Labels are those of every object of environment name.
 func Labels(name string) map[string]string {
@@ -120,9 +122,9 @@ func Selector(name string) labels.Set {
 
 // LocalHost is the name under which a browser reaches forwarded ports of the environment, and of no other one. Browsers connect names
 // below localhost to their own machine, and keep the cookies of each name apart. cluster is the API server's address, or "".
-func (n Names) LocalHost(cluster, namespace string) string {
+func (n Names) LocalHost(cluster string) string {
 	const most, digits = 50, 8
-	sum := sha256.Sum256([]byte(cluster + "\n" + namespace + "\n" + n.Environment))
+	sum := sha256.Sum256([]byte(cluster + "\n" + n.Namespace + "\n" + n.Name))
 	// One label, because a browser takes environments with a common ending for one site.
-	return strings.TrimRight(n.Environment[:min(most, len(n.Environment))], "-") + "-" + hex.EncodeToString(sum[:])[:digits] + ".localhost"
+	return strings.TrimRight(n.Name[:min(most, len(n.Name))], "-") + "-" + hex.EncodeToString(sum[:])[:digits] + ".localhost"
 }

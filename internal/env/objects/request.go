@@ -66,6 +66,9 @@ type Request struct {
 	Routes   bool
 }
 
+// Names returns the names of the requested environment.
+func (r Request) Names() Names { return NamesOf(r.Namespace, r.Name) }
+
 // WithDefaults fills in the cluster file's defaults.
 func (r Request) WithDefaults() Request {
 	file := r.Cluster

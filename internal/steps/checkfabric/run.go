@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -79,7 +79,8 @@ func Run(ctx context.Context, d Deps, o Options) (fabric.Report, error) {
 // examine checks the nodes of an environment.
 func (c *checker) examine(ctx context.Context) (fabric.Report, error) {
 	d, o := c.Deps, c.Options
-	set, detach, err := nodes.Attach(ctx, d.Clients, d.Log, o.Name, o.ClientCerts, o.Run)
+	e := env.Of(d.Clients, o.Name)
+	set, detach, err := e.Attach(ctx, d.Log, o.ClientCerts, o.Run)
 	if err != nil {
 		return fabric.Report{}, err
 	}
@@ -87,7 +88,7 @@ func (c *checker) examine(ctx context.Context) (fabric.Report, error) {
 	check := &Check{Nodes: set, Mode: o.Mode, ID: JobsOf(o.Run.UID), RunName: o.Run.Name, Bound: o.Timeout, CompareTCP: o.Compare != "", Log: d.Log}
 	check.Quick = o.Run.UID != "" && len(set) <= quickNodes && o.Bandwidth == warn && !check.CompareTCP
 	for node := range set {
-		check.Hosts = append(check.Hosts, objects.NamesOf(o.Name).TLSName(d.Clients.Namespace, node))
+		check.Hosts = append(check.Hosts, e.TLSName(node))
 	}
 	report, err := check.Run(ctx)
 	if report.Verdict == "" {

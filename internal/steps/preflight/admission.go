@@ -99,7 +99,7 @@ func (p *probe) try(ctx context.Context, mode objects.Mode, account string) tria
 // pod is that of node 0 as the StatefulSet's controller creates it, under another name, because node 0 may exist.
 func (p *probe) pod(mode objects.Mode, account string) *corev1.Pod {
 	set := p.objects[mode].StatefulSet
-	name := objects.NamesOf(p.Request.Name).PodName(0)
+	name := p.Request.Names().PodName(0)
 	template := set.Spec.Template.DeepCopy()
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
 	pod.GenerateName, pod.Namespace = set.Name+"-preflight-", set.Namespace

@@ -125,8 +125,8 @@ func (p *probe) foreignDefaults() (checks []Check) {
 // environment reports who holds the environment. It is not an error for a caller that will wait, or is no run.
 func (p *probe) environment(ctx context.Context) []Check {
 	const name = "environment"
-	leases := lease.Client{Kube: p.Clients.Kube, Tekton: p.Clients.Tekton, Namespace: p.Request.Namespace, Now: p.Clients.Now, Log: p.Log}
-	found, err := leases.Find(ctx, p.Request.Name)
+	held := p.env().Lease(p.Log)
+	found, err := held.Find(ctx)
 	switch {
 	case fail.ReasonOf(err) == fail.EnvironmentMissing:
 		return []Check{newCheck(name, OK, "", "%s is free", p.Request.Name)}
@@ -135,11 +135,11 @@ func (p *probe) environment(ctx context.Context) []Check {
 	}
 	id := p.Run.UID
 	if id == "" {
-		if person, err := leases.Person(ctx); err == nil {
+		if person, err := lease.Person(ctx, p.Clients.Kube); err == nil {
 			id = person.ID
 		}
 	}
-	busy := leases.Look(ctx, found)
+	busy := held.Look(ctx, found)
 	free := found.DeletionTimestamp != nil || busy.Holder.ID == "" || busy.Replaceable()
 	status := Warning
 	if p.own != nil && p.value("on-busy") != "wait" {

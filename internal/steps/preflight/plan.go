@@ -48,7 +48,7 @@ func PlanOf(ctx context.Context, client kubernetes.Interface, r Report) Plan {
 	p.Racks = network.Racks(ctx, client, r.request.Cluster.Nodes, kueue.Queue{Namespace: p.Namespace, Name: r.request.Queue}, p.FreeNodes)
 	planned, known := r.objects[mode]
 	if known {
-		names := objects.NamesOf(p.Environment)
+		names := r.request.Names()
 		p.Objects = append(p.Objects, "Lease "+names.Lease, "Secret "+names.ServerSecret, "Secret "+names.ClientSecret)
 		for _, object := range planned.InOrder() {
 			text := object.GetObjectKind().GroupVersionKind().Kind + " " + object.GetName()

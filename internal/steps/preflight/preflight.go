@@ -19,6 +19,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -107,6 +108,8 @@ type probe struct {
 	free   []string
 	quotas func() ([]corev1.ResourceQuota, error)
 }
+
+func (p *probe) env() env.Environment { return env.Of(p.Clients, p.Request.Name) }
 
 // Run makes all checks and prints the report. Its error is why no environment can start.
 func Run(ctx context.Context, d Deps, o Options) (report Report, err error) {
@@ -233,7 +236,7 @@ func (p *probe) build(mode objects.Mode) error {
 	} else if r.Storage == cluster.AutoStorage {
 		r.Storage = cluster.NodeStorage
 	}
-	objects, err := objects.Build(r, objects.LeaseReference(objects.NamesOf(r.Name).Lease, "preflight"), objects.Certificates{})
+	objects, err := objects.Build(r, objects.LeaseReference(r.Names().Lease, "preflight"), objects.Certificates{})
 	p.objects[mode] = objects
 	return err
 }

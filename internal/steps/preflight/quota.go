@@ -55,12 +55,11 @@ func (p *probe) demand(ctx context.Context) demand {
 			containers[i].Resources.Requests = containers[i].Resources.Limits
 		}
 	}
-	namespace := p.Request.Namespace
-	if pods, err := p.Clients.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.Selector(p.Request.Name).String()}); err == nil {
-		d.pods = max(d.pods-int64(len(pods.Items)), 0)
+	if pods, err := p.env().Pods(ctx); err == nil {
+		d.pods = max(d.pods-int64(len(pods)), 0)
 	}
 	exists := map[string]bool{}
-	if claims, err := p.Clients.Kube.CoreV1().PersistentVolumeClaims(namespace).List(ctx, metav1.ListOptions{}); err == nil {
+	if claims, err := p.Clients.Kube.CoreV1().PersistentVolumeClaims(p.Request.Namespace).List(ctx, metav1.ListOptions{}); err == nil {
 		for _, claim := range claims.Items {
 			exists[claim.Name] = true
 		}
@@ -79,7 +78,7 @@ func (p *probe) claims() []corev1.PersistentVolumeClaim {
 	for _, template := range planned.StatefulSet.Spec.VolumeClaimTemplates {
 		for node := range p.Request.Nodes {
 			claim := template
-			claim.Name += "-" + objects.NamesOf(p.Request.Name).PodName(node)
+			claim.Name += "-" + p.Request.Names().PodName(node)
 			claims = append(claims, claim)
 		}
 	}

@@ -68,7 +68,7 @@ func (p *probe) bound(ctx context.Context) (names []string, lost string) {
 	if !p.shared() {
 		return nil, ""
 	}
-	environmentNames := objects.NamesOf(p.Request.Name)
+	environmentNames := p.Request.Names()
 	for _, name := range []string{environmentNames.Workspace, environmentNames.Datasets} {
 		claim, err := p.Clients.Kube.CoreV1().PersistentVolumeClaims(p.Request.Namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {

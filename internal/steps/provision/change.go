@@ -30,7 +30,7 @@ const answerTime = 40 * time.Second
 // the cluster.
 func (p *provisioner) certificates(ctx context.Context, live *appsv1.StatefulSet) (objects.Certificates, agent.Credentials, error) {
 	if live != nil {
-		credentials, err := nodes.Credentials(ctx, p.clients, p.request.Name, p.options.ClientCerts)
+		credentials, err := p.environment().Credentials(ctx, p.options.ClientCerts)
 		if err == nil {
 			return objects.Certificates{}, credentials, nil
 		}
@@ -81,7 +81,7 @@ func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet
 	if err != nil && !apierrors.IsNotFound(err) {
 		return false, kube.Problem(fmt.Errorf("deleting statefulset %s/%s: %w", live.Namespace, live.Name, err))
 	}
-	return true, kube.WaitGone(ctx, p.clients.Kube, live.Namespace, objects.Selector(p.request.Name).String(), func(left []*corev1.Pod) {
+	return true, p.environment().WaitGone(ctx, func(left []*corev1.Pod) {
 		p.log.Info(fmt.Sprintf("Waiting until %d old pods are gone.", len(left)), "pods", len(left))
 	})
 }
@@ -89,18 +89,19 @@ func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet
 // refuseRunning protects jobs: the error is EnvironmentDiffers unless every node is known to run none. A node whose
 // container does not run has none; a node that does not answer may have one.
 func (p *provisioner) refuseRunning(ctx context.Context, live *appsv1.StatefulSet, credentials agent.Credentials) error {
-	pods, err := p.clients.Kube.CoreV1().Pods(live.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.Selector(p.request.Name).String()})
+	e := p.environment()
+	pods, err := e.Pods(ctx)
 	if err != nil {
-		return kube.Problem(fmt.Errorf("listing the pods of environment %s/%s: %w", live.Namespace, p.request.Name, err))
+		return kube.Problem(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	set := nodes.New(p.clients, p.request.Name, objects.NodesOf(live), credentials)
+	set := e.FirstNodes(objects.NodesOf(live), credentials)
 	defer set.Close()
 	return set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		name := objects.NamesOf(p.request.Name).PodName(client.Node())
-		i := slices.IndexFunc(pods.Items, func(pod corev1.Pod) bool { return pod.Name == name })
-		if i < 0 || !running(&pods.Items[i]) {
+		name := e.PodName(client.Node())
+		i := slices.IndexFunc(pods, func(pod corev1.Pod) bool { return pod.Name == name })
+		if i < 0 || !running(&pods[i]) {
 			return nil
 		}
 		var facts agent.Facts
@@ -108,7 +109,7 @@ func (p *provisioner) refuseRunning(ctx context.Context, live *appsv1.StatefulSe
 			facts, err = client.Facts(ctx)
 			return err
 		})
-		doing := fmt.Sprintf("changing environment %s/%s", p.request.Namespace, p.request.Name)
+		doing := fmt.Sprintf("changing environment %s", e)
 		switch {
 		case errors.Is(err, context.Canceled):
 			return err

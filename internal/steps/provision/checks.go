@@ -25,7 +25,7 @@ const resolveTime = time.Minute
 // checkNodes asks every agent for its facts, proves that the nodes share storage and find each other by name, and
 // prepares their network. It reports all problems at once.
 func (p *provisioner) checkNodes(ctx context.Context, credentials agent.Credentials) error {
-	set := nodes.New(p.clients, p.request.Name, p.request.Nodes, credentials)
+	set := p.environment().FirstNodes(p.request.Nodes, credentials)
 	defer set.Close()
 	facts, err := nodes.Ask(ctx, set, (*agent.Client).Facts)
 	if err != nil {
@@ -183,11 +183,11 @@ func checkStorage(facts []agent.Facts, mode cluster.StorageMode) error {
 func (p *provisioner) checkNames(ctx context.Context, set nodes.Set) error {
 	ctx, cancel := context.WithTimeout(ctx, resolveTime)
 	defer cancel()
-	names := objects.NamesOf(p.request.Name)
+	names := p.request.Names()
 	return set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		var wanted []string
 		for _, node := range []int{0, client.Node(), (client.Node() + 1) % len(set), (client.Node() + len(set) - 1) % len(set)} {
-			if name := names.TLSName(p.request.Namespace, node); !slices.Contains(wanted, name) {
+			if name := names.TLSName(node); !slices.Contains(wanted, name) {
 				wanted = append(wanted, name)
 			}
 		}

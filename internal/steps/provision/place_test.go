@@ -206,7 +206,7 @@ func (p *place) roll(set *appsv1.StatefulSet) {
 	waits := p.notReady || p.noRail != "" && len(set.Spec.Template.Annotations) > 0
 	for i := range count {
 		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: objects.NamesOf("env").PodName(i), UID: types.UID(fmt.Sprint("pod-", i)), Labels: set.Spec.Template.Labels, CreationTimestamp: metav1.Now()},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("env-%d", i), UID: types.UID(fmt.Sprint("pod-", i)), Labels: set.Spec.Template.Labels, CreationTimestamp: metav1.Now()},
 			Spec:       *set.Spec.Template.Spec.DeepCopy(),
 			Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
 				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", LastTransitionTime: metav1.Now(),
@@ -305,7 +305,6 @@ func (p *place) provisioner(change ...func(*provisioner)) *provisioner {
 	step := &provisioner{
 		options: o, log: log, now: time.Now, routes: p.routes.RouteV1(), hosts: map[string]string{},
 		clients: &kube.Clients{Kube: p.kube, Tekton: p.tekton, Config: &rest.Config{Host: "https://api.test:6443"}, Namespace: "ns", InCluster: true},
-		leases:  lease.Client{Kube: p.kube, Tekton: p.tekton, Namespace: "ns", Now: time.Now, Log: log},
 		holder:  lease.Holder{ID: "uid-1", Display: "train-1", Run: true},
 		// No registry listens there, so the image's size stays unknown.
 		request: objects.Request{Cluster: file, Name: "env", Namespace: "ns", GPUsPerNode: 2, Mode: objects.TCP, Image: "127.0.0.1:1/train:1", StepsImage: "127.0.0.1:1/steps:1"},

@@ -20,6 +20,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -40,7 +41,6 @@ const askTime = 10 * time.Second
 type provisioner struct {
 	options Options
 	clients *kube.Clients
-	leases  lease.Client
 	holder  lease.Holder
 	routes  routeclient.RoutesGetter
 	// hosts are the Routes' hosts, by the Routes' names.
@@ -118,12 +118,13 @@ func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 	if err != nil {
 		return Result{}, fail.Becausef(fail.InvalidInput, "creating a client for Routes: %w", err)
 	}
-	p := &provisioner{
-		options: o, clients: d.Clients, request: request, log: d.Log, now: d.Clients.Now, routes: routes, hosts: map[string]string{},
-		leases: lease.Client{Kube: d.Clients.Kube, Tekton: d.Clients.Tekton, Namespace: d.Clients.Namespace, Now: d.Clients.Now, Log: d.Log},
-	}
+	p := &provisioner{options: o, clients: d.Clients, request: request, log: d.Log, now: d.Clients.Now, routes: routes, hosts: map[string]string{}}
 	return p.run(ctx)
 }
+
+func (p *provisioner) environment() env.Environment { return env.Of(p.clients, p.request.Name) }
+
+func (p *provisioner) lease() lease.Client { return p.environment().Lease(p.log) }
 
 func (o *Options) request(namespace string) (objects.Request, error) {
 	request := o.Request
@@ -137,7 +138,7 @@ func (o *Options) request(namespace string) (objects.Request, error) {
 }
 
 func (p *provisioner) leaseRequest() lease.Request {
-	r := lease.Request{Name: p.request.Name, Holder: p.holder, Duration: cmp.Or(p.options.KeepFor, lease.Duration)}
+	r := lease.Request{Holder: p.holder, Duration: cmp.Or(p.options.KeepFor, lease.Duration)}
 	if p.options.Run.UID != "" {
 		owner := run.OwnerReference(p.options.Run.Name, types.UID(p.options.Run.UID))
 		r.Owner = &owner
@@ -149,7 +150,7 @@ func (p *provisioner) leaseRequest() lease.Request {
 func (p *provisioner) findHolder(ctx context.Context) (err error) {
 	p.holder = lease.Holder{ID: p.options.Run.UID, Display: p.options.Run.Name, Run: true}
 	if p.options.Run.UID == "" {
-		p.holder, err = p.leases.Person(ctx)
+		p.holder, err = lease.Person(ctx, p.clients.Kube)
 	}
 	return err
 }
@@ -162,9 +163,9 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.options.StartTimeout, fmt.Errorf("the start-timeout of %s has passed", p.options.StartTimeout))
 	defer cancel()
 	began := time.Now()
-	take := p.leases.Take
+	take := p.lease().Take
 	if p.options.OnBusy == "wait" {
-		take = p.leases.TakeWhenFree
+		take = p.lease().TakeWhenFree
 	}
 	held, err := take(ctx, p.leaseRequest())
 	if err != nil {
@@ -253,10 +254,10 @@ func (p *provisioner) release(ctx context.Context, held *lease.Hold) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
 	p.log.Info(fmt.Sprintf("Releasing environment %s/%s.", p.request.Namespace, p.request.Name), "namespace", p.request.Namespace, "environment", p.request.Name)
-	if err := p.leases.Delete(ctx, p.request.Name, held.UID()); err != nil {
+	if err := p.lease().Delete(ctx, held.UID()); err != nil {
 		return err
 	}
-	return kube.WaitGone(ctx, p.clients.Kube, p.request.Namespace, objects.Selector(p.request.Name).String(), func([]*corev1.Pod) {})
+	return p.environment().WaitGone(ctx, func([]*corev1.Pod) {})
 }
 
 // make applies the objects and waits for the nodes. usable reports whether an environment that could be used before
@@ -346,11 +347,11 @@ func (p *provisioner) runs(ctx context.Context, live *appsv1.StatefulSet) (bool,
 	if live == nil || live.Status.ReadyReplicas > 0 {
 		return live != nil, nil
 	}
-	pods, err := p.clients.Kube.CoreV1().Pods(live.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.Selector(p.request.Name).String()})
+	pods, err := p.environment().Pods(ctx)
 	if err != nil {
-		return false, kube.Problem(fmt.Errorf("listing the pods of environment %s/%s: %w", live.Namespace, p.request.Name, err))
+		return false, kube.Problem(err)
 	}
-	return slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return running(&pod) }), nil
+	return slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return running(&pod) }), nil
 }
 
 func running(pod *corev1.Pod) bool {
@@ -371,17 +372,17 @@ func digest(pods []*corev1.Pod, image string) string {
 
 // live is the environment's StatefulSet, nil if this Lease owns none. A StatefulSet of another owner is an error.
 func (p *provisioner) live(ctx context.Context, held *lease.Hold) (*appsv1.StatefulSet, error) {
-	name := objects.NamesOf(p.request.Name).StatefulSet
-	found, err := p.clients.Kube.AppsV1().StatefulSets(p.request.Namespace).Get(ctx, name, metav1.GetOptions{})
+	e := p.environment()
+	found, err := e.StatefulSet(ctx)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	} else if err != nil {
-		return nil, kube.Problem(fmt.Errorf("getting statefulset %s/%s: %w", p.request.Namespace, name, err))
+		return nil, kube.Problem(fmt.Errorf("getting statefulset %s: %w", e, err))
 	}
 	if slices.ContainsFunc(found.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == held.UID() }) {
 		return found, nil
 	}
-	return nil, p.foreign("statefulset", name)
+	return nil, p.foreign("statefulset", e.Names.StatefulSet)
 }
 
 // foreign is the error for an object of another owner whose name the environment needs.

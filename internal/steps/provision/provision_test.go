@@ -252,7 +252,7 @@ func TestHalfFinishedEnvironmentIsAdopted(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			p := newPlace(t).withRun(day())
 			killed := p.provisioner()
-			held, err := killed.leases.Take(t.Context(), killed.leaseRequest())
+			held, err := killed.lease().Take(t.Context(), killed.leaseRequest())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -12,8 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -39,9 +37,9 @@ func (r *readiness) ask(ctx context.Context, pods []*corev1.Pod) {
 	for _, pod := range pods {
 		byName[pod.Name] = pod
 	}
-	names := objects.NamesOf(r.p.request.Name)
+	e := r.p.environment()
 	for node := range r.p.request.Nodes {
-		pod := byName[names.PodName(node)]
+		pod := byName[e.PodName(node)]
 		if pod == nil || pod.Status.PodIP == "" || pod.DeletionTimestamp != nil {
 			continue
 		}
@@ -61,10 +59,10 @@ func (r *readiness) wait(ctx context.Context, node int, pod *corev1.Pod) {
 	}
 	pause, most := 100*time.Millisecond, 2*time.Second
 	if !r.p.clients.InCluster {
-		dial = nodes.Dialer(r.p.clients, pod.Namespace, r.p.request.Name)
+		dial = r.p.environment().Dialer()
 		pause = 500 * time.Millisecond
 	}
-	client := agent.NewClient(node, objects.NamesOf(r.p.request.Name).TLSName(pod.Namespace, node), r.credentials, dial)
+	client := agent.NewClient(node, r.p.environment().TLSName(node), r.credentials, dial)
 	defer client.Close()
 	for ; ; pause = min(pause*21/20, most) {
 		if _, err := client.Health(ctx); err == nil {

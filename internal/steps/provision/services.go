@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -68,7 +67,7 @@ func (p *provisioner) ours(found metav1.Object, owner metav1.OwnerReference) boo
 
 // applyNodeZero applies the Service of node 0, or deletes it if no service is requested any more.
 func (p *provisioner) applyNodeZero(ctx context.Context, want *corev1.Service, owner metav1.OwnerReference) error {
-	name := objects.NamesOf(p.request.Name).NodeZero
+	name := p.request.Names().NodeZero
 	services := p.clients.Kube.CoreV1().Services(p.request.Namespace)
 	found, err := services.Get(ctx, name, metav1.GetOptions{})
 	switch isOurs := err == nil && p.ours(found, owner); {
@@ -89,7 +88,7 @@ func (p *provisioner) applyNodeZero(ctx context.Context, want *corev1.Service, o
 func (p *provisioner) applyRoutes(ctx context.Context, want []*routev1.Route, owner metav1.OwnerReference) error {
 	routes := p.routes.Routes(p.request.Namespace)
 	for _, s := range agent.Services() {
-		name := objects.NamesOf(p.request.Name).Route(s.Name)
+		name := p.request.Names().Route(s.Name)
 		i := slices.IndexFunc(want, func(r *routev1.Route) bool { return r.Name == name })
 		found, err := routes.Get(ctx, name, metav1.GetOptions{})
 		switch isOurs := err == nil && p.ours(found, owner); {
@@ -137,7 +136,7 @@ func (p *provisioner) waitServices(ctx context.Context, credentials agent.Creden
 	}
 	ctx, cancel := context.WithTimeout(ctx, servicesTime)
 	defer cancel()
-	set := nodes.New(p.clients, p.request.Name, 1, credentials)
+	set := p.environment().FirstNodes(1, credentials)
 	defer set.Close()
 	var facts agent.Facts
 	began, logged := time.Now(), false
@@ -174,13 +173,13 @@ func (p *provisioner) logServices(services []agent.ServiceStatus) {
 	if len(p.request.Services) == 0 {
 		return
 	}
-	names, namespace := objects.NamesOf(p.request.Name), p.request.Namespace
+	names := p.request.Names()
 	wanted := slices.DeleteFunc(agent.Services(), func(s agent.Service) bool { return !slices.Contains(p.request.Services, s.Name) })
 	var ports []string
 	for _, s := range wanted {
 		ports = append(ports, fmt.Sprint(s.Port))
 	}
-	p.log.Info(fmt.Sprintf("Services on node 0 are reached by: oc port-forward service/%s %s -n %s", names.NodeZero, strings.Join(ports, " "), namespace), "service", names.NodeZero, "ports", ports, "namespace", namespace)
+	p.log.Info(fmt.Sprintf("Services on node 0 are reached by: oc port-forward service/%s %s -n %s", names.NodeZero, strings.Join(ports, " "), names.Namespace), "service", names.NodeZero, "ports", ports, "namespace", names.Namespace)
 	for _, s := range wanted {
 		i := slices.IndexFunc(services, func(status agent.ServiceStatus) bool { return status.Name == s.Name })
 		switch {
@@ -191,11 +190,11 @@ func (p *provisioner) logServices(services []agent.ServiceStatus) {
 			p.log.Warn(fmt.Sprintf("Service %s %s.", s.Name, describeService(services[i])), "service", s.Name, "state", describeService(services[i]))
 			continue
 		}
-		where := fmt.Sprintf("http://%s:%d%s", names.LocalHost("", namespace), s.Port, s.Path)
+		where := fmt.Sprintf("http://%s:%d%s", names.LocalHost(""), s.Port, s.Path)
 		if host := p.hosts[names.Route(s.Name)]; host != "" {
 			where += " or https://" + host + s.Path
 		}
-		p.log.Info(fmt.Sprintf("  %s: %s with the %s that this shows: %s", s.Name, where, s.Credential, names.ShowCredential(namespace, s)), "service", s.Name, "url", where)
+		p.log.Info(fmt.Sprintf("  %s: %s with the %s that this shows: %s", s.Name, where, s.Credential, names.ShowCredential(s)), "service", s.Name, "url", where)
 	}
 }
 

@@ -37,7 +37,7 @@ func (p *provisioner) decideStorage(ctx context.Context, held *lease.Hold, live 
 }
 
 func (p *provisioner) bestStorage(ctx context.Context, held *lease.Hold, live *appsv1.StatefulSet) (cluster.StorageMode, string, error) {
-	names, file := objects.NamesOf(p.request.Name), p.request.Cluster
+	names, file := p.request.Names(), p.request.Cluster
 	claims := p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace)
 	switch {
 	case live != nil && len(live.Spec.VolumeClaimTemplates) > 0:

@@ -43,13 +43,11 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 	}
 	agents := &readiness{p: p, credentials: credentials, changed: poke, answered: map[types.UID]bool{}}
 	go func() {
-		options := metav1.ListOptions{LabelSelector: objects.Selector(p.request.Name).String()}
-		stop(kube.Until(watching, "the pods of environment "+p.request.Name, p.clients.Kube.CoreV1().Pods(p.request.Namespace), options,
-			func(pods []*corev1.Pod) (bool, error) {
-				agents.ask(watching, pods)
-				poke()
-				return false, nil
-			}))
+		stop(p.environment().WatchPods(watching, func(pods []*corev1.Pod) (bool, error) {
+			agents.ask(watching, pods)
+			poke()
+			return false, nil
+		}))
 	}()
 	go func() {
 		// Only events show some causes, such as a refused pod.
@@ -101,7 +99,7 @@ func (p *provisioner) notReady(ctx context.Context, cause error) error {
 		return fail.Advise(fail.Because(fail.ReasonOf(err), fmt.Errorf("%w (%w)", err, cause)), "%s", fail.NextOf(err))
 	}
 	return fail.Advise(fail.Becausef(fail.PodsNotReady, "waiting for environment %s/%s: %w: %v", p.request.Namespace, p.request.Name, cause, diagnose.Progress(snapshot, p.now())),
-		"give it more time with --start-timeout, or look: oc describe pods -n %s -l %s", p.request.Namespace, objects.Selector(p.request.Name))
+		"give it more time with --start-timeout, or look: oc describe pods -n %s -l %s", p.request.Namespace, p.environment().Selector())
 }
 
 // reporter logs the pods' progress when it changes, and now and then.

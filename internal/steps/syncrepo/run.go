@@ -9,6 +9,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -58,7 +59,7 @@ func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 			p.Repository, p.Commit, p.Tree = receipt.RepositoryOf(o.Source.URL), result.Commit, string(result.Tree)
 		})
 	}()
-	set, detach, err := nodes.Attach(ctx, d.Clients, log, o.Name, o.ClientCerts, o.Run)
+	set, detach, err := env.Of(d.Clients, o.Name).Attach(ctx, log, o.ClientCerts, o.Run)
 	if err != nil {
 		return Result{}, err
 	}

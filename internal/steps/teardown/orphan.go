@@ -32,11 +32,8 @@ type Orphan struct {
 // Errors: lease.ErrChanged, and then nothing was done; PermissionDenied and TeardownIncomplete, with which the receipt is
 // written nevertheless.
 func Release(ctx context.Context, clients *kube.Clients, log *slog.Logger, now func() time.Time, a Orphan) error {
-	t := &teardown{
-		options: Options{Name: a.Lease.Name, Timeout: a.Timeout}, clients: clients, log: log, now: now,
-		leases: lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: now, Log: log},
-	}
-	err := t.release(ctx, a.Lease, func(ctx context.Context) error { return t.leases.DeleteSeen(ctx, a.Lease) })
+	t := &teardown{options: Options{Name: a.Lease.Name, Timeout: a.Timeout}, clients: clients, log: log, now: now}
+	err := t.release(ctx, a.Lease, func(ctx context.Context) error { return t.lease().DeleteSeen(ctx, a.Lease) })
 	holder := lease.HolderOf(a.Lease)
 	if errors.Is(err, lease.ErrChanged) || !holder.Run {
 		return err

@@ -17,7 +17,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -185,13 +184,13 @@ func (t *teardown) explainPull(ctx context.Context, task *run.TaskRun) {
 }
 
 func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
-	names := objects.NamesOf(t.options.Name)
-	set, err := t.clients.Kube.AppsV1().StatefulSets(t.clients.Namespace).Get(ctx, names.StatefulSet, metav1.GetOptions{})
+	e := t.environment()
+	set, err := e.StatefulSet(ctx)
 	if err != nil {
-		return fmt.Errorf("getting statefulset %s/%s: %w", t.clients.Namespace, names.StatefulSet, err)
+		return fmt.Errorf("getting statefulset %s: %w", e, err)
 	}
 	_, r.ExcludedNodes = objects.Placement(&set.Spec.Template.Spec)
-	clients, err := nodes.Connect(ctx, t.clients, t.options.Name, t.options.ClientCerts)
+	clients, err := e.Nodes(ctx, t.options.ClientCerts)
 	if err != nil {
 		return err
 	}
@@ -238,7 +237,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		spec := statuses[0].Spec
 		r.Training = &receipt.Training{Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes, RanksPerNode: spec.RanksOfNode(), ResumedFrom: spec.Env[agent.ResumeVariable]}
 		r.Record = &receipt.Record{
-			Folder: statuses[0].Record, Work: statuses[0].Work, Claims: names.RecordClaims(len(clients), len(set.Spec.VolumeClaimTemplates) > 0),
+			Folder: statuses[0].Record, Work: statuses[0].Work, Claims: e.RecordClaims(len(clients), len(set.Spec.VolumeClaimTemplates) > 0),
 		}
 		if t.options.Artifacts != "" {
 			problems = append(problems, t.copyLogs(ctx, clients, statuses))

@@ -10,12 +10,10 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -55,7 +53,6 @@ type Deps struct {
 func Run(ctx context.Context, d Deps, o Options) (receipt.Receipt, error) {
 	t := &teardown{
 		options: o, clients: d.Clients, log: d.Log, now: d.Clients.Now, notify: d.Notify.Send,
-		leases: lease.Client{Kube: d.Clients.Kube, Tekton: d.Clients.Tekton, Namespace: d.Clients.Namespace, Now: d.Clients.Now, Log: d.Log},
 	}
 	defer d.Notify.Wait()
 	return t.run(ctx)
@@ -67,7 +64,6 @@ const lastTime = 10 * time.Second
 type teardown struct {
 	options Options
 	clients *kube.Clients
-	leases  lease.Client
 	log     *slog.Logger
 	now     func() time.Time
 	// memory is what the steps have noted in the run's receipt, zero for nothing.
@@ -75,6 +71,10 @@ type teardown struct {
 	// notify gets the end of a run.
 	notify func(notify.Event)
 }
+
+func (t *teardown) environment() env.Environment { return env.Of(t.clients, t.options.Name) }
+
+func (t *teardown) lease() lease.Client { return t.environment().Lease(t.log) }
 
 // run writes the receipt before it deletes anything, so that the receipt is not lost with this step, and again when it knows what
 // was released.
@@ -100,7 +100,7 @@ func (t *teardown) run(ctx context.Context) (receipt.Receipt, error) {
 		}
 	}
 	if held != nil {
-		err = t.release(ctx, held, func(ctx context.Context) error { return t.leases.Delete(ctx, held.Name, held.UID) })
+		err = t.release(ctx, held, func(ctx context.Context) error { return t.lease().Delete(ctx, held.UID) })
 	} else if free {
 		// Pods may outlive their Lease for a while.
 		err = t.waitGone(ctx)
@@ -152,7 +152,7 @@ func verdict(r receipt.Receipt) string {
 // own returns the Lease that this run or user holds. It is nil if there is none (then free is true), and for a run also if
 // it has another holder.
 func (t *teardown) own(ctx context.Context) (held *coordinationv1.Lease, free bool, err error) {
-	found, err := t.leases.Find(ctx, t.options.Name)
+	found, err := t.lease().Find(ctx)
 	if fail.ReasonOf(err) == fail.EnvironmentMissing {
 		t.log.Info(fmt.Sprintf("There is no environment %s/%s.", t.clients.Namespace, t.options.Name), "namespace", t.clients.Namespace, "environment", t.options.Name)
 		return nil, true, nil
@@ -162,7 +162,7 @@ func (t *teardown) own(ctx context.Context) (held *coordinationv1.Lease, free bo
 	holder := lease.HolderOf(found)
 	me := t.options.Run.UID
 	if me == "" && !t.options.Force && holder.ID != "" {
-		person, err := t.leases.Person(ctx)
+		person, err := lease.Person(ctx, t.clients.Kube)
 		if err != nil {
 			return nil, false, err
 		}
@@ -218,7 +218,7 @@ func (t *teardown) waitGone(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.options.Timeout)
 	defer cancel()
 	last := -1
-	return kube.WaitGone(ctx, t.clients.Kube, t.clients.Namespace, objects.Selector(t.options.Name).String(), func(left []*corev1.Pod) {
+	return t.environment().WaitGone(ctx, func(left []*corev1.Pod) {
 		if len(left) != last && len(left) > 0 {
 			t.log.Info("  "+humanize.Count(len(left), "pod")+" left", "environment", t.options.Name, "pods", len(left))
 		}
@@ -228,11 +228,11 @@ func (t *teardown) waitGone(ctx context.Context) error {
 
 // waitLeaseGone proves that the Lease itself is gone.
 func (t *teardown) waitLeaseGone(ctx context.Context, uid types.UID) error {
-	found, err := t.clients.Kube.CoordinationV1().Leases(t.clients.Namespace).Get(ctx, t.options.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && found.UID != uid {
+	found, err := t.lease().Find(ctx)
+	if fail.ReasonOf(err) == fail.EnvironmentMissing || err == nil && found.UID != uid {
 		return nil
 	} else if err != nil {
-		return kube.Problem(fmt.Errorf("getting lease %s/%s: %w", t.clients.Namespace, t.options.Name, err))
+		return err
 	}
 	return fail.Becausef(fail.TeardownIncomplete, "deleting lease %s/%s: it still exists; finalizers: %v", found.Namespace, found.Name, found.Finalizers)
 }

@@ -109,8 +109,7 @@ func newPlace(t *testing.T, tasks []runtime.Object, objects ...runtime.Object) *
 	})
 	log := slog.New(slog.DiscardHandler)
 	clients := &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(tasks...), Namespace: "ns", InCluster: true}
-	p.teardown = &teardown{clients: clients, log: log, now: func() time.Time { return start().Add(time.Hour) }, notify: func(notify.Event) {},
-		leases: lease.Client{Kube: client, Tekton: clients.Tekton, Namespace: "ns", Now: time.Now, Log: log}}
+	p.teardown = &teardown{clients: clients, log: log, now: func() time.Time { return start().Add(time.Hour) }, notify: func(notify.Event) {}}
 	p.options.Name, p.options.Timeout = "env", timeForTheObjectsToGo
 	p.options.Run.Name, p.options.Run.UID, p.options.Run.Task = "train-1", "uid-1", "teardown"
 	return p

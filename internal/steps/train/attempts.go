@@ -10,13 +10,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -202,10 +200,9 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 
 // whole waits until the environment has a ready pod for every node, all of them answer, and find node 0 by its name.
 func (t *Training) whole(ctx context.Context) error {
-	names := objects.NamesOf(t.Name)
-	core := t.Clients.Kube.CoreV1()
+	e := t.environment()
 	master, seen := "", ""
-	err := kube.Until(ctx, "the pods of environment "+t.Name, core.Pods(t.Clients.Namespace), metav1.ListOptions{LabelSelector: objects.Selector(t.Name).String()}, func(pods []*corev1.Pod) (bool, error) {
+	err := e.WatchPods(ctx, func(pods []*corev1.Pod) (bool, error) {
 		leaving := ""
 		for _, pod := range pods {
 			if pod.DeletionTimestamp != nil {
@@ -218,9 +215,8 @@ func (t *Training) whole(ctx context.Context) error {
 			master = ready[0].Status.PodIP // they are sorted, and 0 is the first of all numbers
 			return true, nil
 		}
-		_, err := t.Clients.Kube.AppsV1().StatefulSets(t.Clients.Namespace).Get(ctx, names.StatefulSet, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return false, fail.Becausef(fail.EnvironmentMissing, "environment %s/%s was deleted", t.Clients.Namespace, t.Name)
+		if _, err := e.StatefulSet(ctx); apierrors.IsNotFound(err) {
+			return false, fail.Becausef(fail.EnvironmentMissing, "environment %s was deleted", e)
 		}
 		return false, nil
 	})
@@ -229,10 +225,10 @@ func (t *Training) whole(ctx context.Context) error {
 		if reason == fail.Internal {
 			reason = fail.PodsNotReady
 		}
-		return fail.Advise(fail.Becausef(reason, "%w: %s", err, seen), "oc get pods -n %s -l %s; oc get events -n %s --sort-by=.lastTimestamp", t.Clients.Namespace, objects.Selector(t.Name), t.Clients.Namespace)
+		return fail.Advise(fail.Becausef(reason, "%w: %s", err, seen), "oc get pods -n %s -l %s; oc get events -n %s --sort-by=.lastTimestamp", e.Namespace, e.Selector(), e.Namespace)
 	}
 	t.Nodes.Close() // connections to pods that are gone
-	name := names.TLSName(t.Clients.Namespace, 0)
+	name := e.TLSName(0)
 	return t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		return nodes.Retry(ctx, func() error {
 			answer, err := client.Resolve(ctx, []string{name})

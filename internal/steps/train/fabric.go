@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/checkfabric"
 )
@@ -31,7 +30,7 @@ func (t *Training) checkFabric(ctx context.Context) (node int, fault string, err
 	t.Log.Info(fmt.Sprintf("The network is measured again, because %s has a new pod.", humanize.Nodes(fresh)), "nodes", fresh)
 	check := &checkfabric.Check{Nodes: t.Nodes, ID: checkfabric.JobsOf(t.ID), RunName: t.Run.Name, Bound: fabricTime, Quick: true, Log: t.Log}
 	for node := range t.Nodes {
-		check.Hosts = append(check.Hosts, objects.NamesOf(t.Name).TLSName(t.Clients.Namespace, node))
+		check.Hosts = append(check.Hosts, t.environment().TLSName(node))
 	}
 	report, err := check.Run(ctx)
 	if ctx.Err() != nil {

@@ -68,12 +68,12 @@ func (t *Training) leaveOut(ctx context.Context, failed *agent.Attempt, node int
 // The pod of an unreachable Kubernetes node stays, and the StatefulSet does not replace it, until Kubernetes knows that the
 // machine is out of service: its ranks may still write to the claims. So exclude never forces the deletion.
 func (t *Training) exclude(ctx context.Context, node, count int, host string) error {
-	pods, sets, names := t.Clients.Kube.CoreV1().Pods(t.Clients.Namespace), t.Clients.Kube.AppsV1().StatefulSets(t.Clients.Namespace), objects.NamesOf(t.Name)
-	pod, err := pods.Get(ctx, t.podName(node), metav1.GetOptions{})
+	pods, sets, e := t.Clients.Kube.CoreV1().Pods(t.Clients.Namespace), t.Clients.Kube.AppsV1().StatefulSets(t.Clients.Namespace), t.environment()
+	pod, err := e.Pod(ctx, node)
 	if err != nil {
 		return err
 	}
-	set, err := sets.Get(ctx, names.StatefulSet, metav1.GetOptions{})
+	set, err := e.StatefulSet(ctx)
 	if err != nil {
 		return err
 	}

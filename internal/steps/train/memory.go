@@ -7,12 +7,10 @@ import (
 	"path"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
@@ -29,8 +27,8 @@ func (t *Training) noteRecord(ctx context.Context) {
 	if t.kept == nil {
 		return
 	}
-	names := objects.NamesOf(t.Name)
-	set, err := t.Clients.Kube.AppsV1().StatefulSets(t.Clients.Namespace).Get(ctx, names.StatefulSet, metav1.GetOptions{})
+	e := t.environment()
+	set, err := e.StatefulSet(ctx)
 	perNode := err == nil && len(set.Spec.VolumeClaimTemplates) > 0
 	spec := t.Spec
 	t.kept.Learn(ctx, func(p *receipt.Part) {
@@ -38,7 +36,7 @@ func (t *Training) noteRecord(ctx context.Context) {
 			Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes, RanksPerNode: spec.RanksOfNode(),
 			ResumedFrom: spec.Env[agent.ResumeVariable],
 		}
-		p.Record = &receipt.Record{Folder: path.Join(agent.Runs, t.ID), Claims: names.RecordClaims(len(t.Nodes), perNode)}
+		p.Record = &receipt.Record{Folder: path.Join(agent.Runs, t.ID), Claims: e.RecordClaims(len(t.Nodes), perNode)}
 		p.Tree, p.Attempt, p.Order = string(spec.Tree), spec.Attempt(), spec.Order
 	})
 }

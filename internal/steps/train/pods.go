@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -19,13 +18,13 @@ import (
 
 // readPods notes the pods that the environment has now.
 func (t *Training) readPods(ctx context.Context) error {
-	found, err := t.Clients.Kube.CoreV1().Pods(t.Clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.Selector(t.Name).String()})
+	found, err := t.environment().Pods(ctx)
 	if err != nil {
-		return fail.Because(fail.EnvironmentMissing, fmt.Errorf("listing the pods of environment %s/%s: %w", t.Clients.Namespace, t.Name, err))
+		return fail.Because(fail.EnvironmentMissing, err)
 	}
 	pods := map[string]*corev1.Pod{}
-	for i := range found.Items {
-		pods[found.Items[i].Name] = &found.Items[i]
+	for i := range found {
+		pods[found[i].Name] = &found[i]
 	}
 	uids, hosts := map[int]types.UID{}, map[int]string{}
 	for node := range t.Nodes {
@@ -39,12 +38,12 @@ func (t *Training) readPods(ctx context.Context) error {
 	return nil
 }
 
-func (t *Training) podName(node int) string { return objects.NamesOf(t.Name).PodName(node) }
+func (t *Training) podName(node int) string { return t.environment().PodName(node) }
 
 // podLost is the error for a node whose pod is not the one that the job was started in, nil if that one may come back. Without an
 // answer of the API server it may.
 func (t *Training) podLost(ctx context.Context, node int) error {
-	pod, err := t.Clients.Kube.CoreV1().Pods(t.Clients.Namespace).Get(ctx, t.podName(node), metav1.GetOptions{})
+	pod, err := t.environment().Pod(ctx, node)
 	switch {
 	case apierrors.IsNotFound(err):
 		return t.gone(node, "its pod was deleted")

@@ -13,13 +13,12 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
@@ -99,7 +98,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 }
 
 func (t *Training) run(ctx context.Context) (Result, error) {
-	set, detach, err := nodes.Attach(ctx, t.Clients, t.Log, t.Name, t.ClientCerts, t.Run)
+	set, detach, err := t.environment().Attach(ctx, t.Log, t.ClientCerts, t.Run)
 	if err != nil {
 		return Result{}, err
 	}
@@ -170,7 +169,7 @@ func (t *Training) watchLease(ctx context.Context, lose context.CancelCauseFunc)
 	if t.Run.UID == "" {
 		return
 	}
-	held, err := t.leases().StillHeld(ctx, t.Name, t.Run.UID)
+	held, err := t.environment().Lease(t.Log).StillHeld(ctx, t.Run.UID)
 	if err == nil {
 		err = held.Lost(ctx)
 	}
@@ -179,9 +178,7 @@ func (t *Training) watchLease(ctx context.Context, lose context.CancelCauseFunc)
 	}
 }
 
-func (t *Training) leases() lease.Client {
-	return lease.Client{Kube: t.Clients.Kube, Tekton: t.Clients.Tekton, Namespace: t.Clients.Namespace, Now: t.Clients.Now, Log: t.Log}
-}
+func (t *Training) environment() env.Environment { return env.Of(t.Clients, t.Name) }
 
 // earlier returns the final failure that an attempt before this one noted in the receipt, nil if there is none or if its job may still
 // succeed. Tekton retries a step whatever its failure was: a line refers to the first attempt, which has printed the error. If the
@@ -279,8 +276,7 @@ func (t *Training) settingsLost(ctx context.Context, facts []agent.Facts) error 
 	if slices.ContainsFunc(facts, func(f agent.Facts) bool { return f.Network != nil }) {
 		return nil
 	}
-	name := objects.NamesOf(t.Name).StatefulSet
-	set, err := t.Clients.Kube.AppsV1().StatefulSets(t.Clients.Namespace).Get(ctx, name, metav1.GetOptions{})
+	set, err := t.environment().StatefulSet(ctx)
 	if apierrors.IsNotFound(err) || err == nil && set.Annotations[objects.ModeAnnotation] != string(objects.RDMA) {
 		return nil
 	} else if err != nil {
@@ -348,6 +344,6 @@ func (t *Training) isReleased(ctx context.Context) bool {
 	if t.Run.UID == "" {
 		return false
 	}
-	_, err := t.leases().StillHeld(context.WithoutCancel(ctx), t.Name, t.Run.UID)
+	_, err := t.environment().Lease(t.Log).StillHeld(context.WithoutCancel(ctx), t.Run.UID)
 	return fail.ReasonOf(err) == fail.EnvironmentMissing
 }

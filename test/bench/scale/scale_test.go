@@ -38,8 +38,8 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/certs"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -138,7 +138,7 @@ func measure(b *testing.B, count int, launcher agent.Launcher) (all []measuremen
 	busy := cpuSeconds(b)
 
 	began := time.Now()
-	set, err := nodes.Connect(ctx, clients, "env", "")
+	set, err := env.Of(clients, "env").Nodes(ctx, "")
 	check(b, err)
 	check(b, set.Each(ctx, func(ctx context.Context, client *agent.Client) error { _, err := client.Health(ctx); return err }))
 	add("connect to all agents, s", time.Since(began).Seconds())
@@ -231,7 +231,7 @@ func newCluster(e environment) (*fake.Clientset, *kube.Clients) {
 	about := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "uid-of-env", Labels: objects.Labels("env")}
 	}
-	names, holder, count := objects.NamesOf("env"), "uid-1", int32(len(e.Addresses))
+	names, holder, count := env.Of(&kube.Clients{Namespace: "ns"}, "env").Names, "uid-1", int32(len(e.Addresses))
 	known := []k8sruntime.Object{
 		&corev1.Secret{ObjectMeta: about(names.ClientSecret), Data: map[string][]byte{"ca.crt": e.Certificates.CA, "tls.crt": e.Certificates.ClientCert, "tls.key": e.Certificates.ClientKey}},
 		&appsv1.StatefulSet{ObjectMeta: about(names.StatefulSet), Spec: appsv1.StatefulSetSpec{Replicas: &count}},

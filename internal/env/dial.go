@@ -1,4 +1,4 @@
-package nodes
+package env
 
 import (
 	"cmp"
@@ -11,23 +11,23 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// Dialer connects to the agents of environment name: inside the cluster by the pods' addresses, outside by the API
+// Dialer connects to the agents: inside the cluster by the pods' addresses, outside by the API
 // server's port-forward.
-func Dialer(clients *kube.Clients, namespace, name string) agent.Dialer {
-	if clients.InCluster {
-		return PodDialer(clients.Kube, namespace, name, agent.Port)
+func (e Environment) Dialer() agent.Dialer {
+	if e.clients.InCluster {
+		return e.PodDialer(agent.Port)
 	}
-	return func(ctx context.Context, node int) (net.Conn, error) {
-		return kube.DialPod(ctx, clients, namespace, objects.NamesOf(name).PodName(node), agent.Port)
-	}
+	return func(ctx context.Context, node int) (net.Conn, error) { return e.Forward(ctx, node, agent.Port) }
+}
+
+// Forward connects to a port of a node by the API server's port-forward.
+func (e Environment) Forward(ctx context.Context, node, port int) (net.Conn, error) {
+	return kube.DialPod(ctx, e.clients, e.Namespace, e.PodName(node), port)
 }
 
 // askTime bounds the question for an address: if the API server is away, the caller decides how long to try.
@@ -35,29 +35,29 @@ const askTime = 10 * time.Second
 
 // PodDialer connects to the pod's address, which it reads again for every further connection: a replaced pod has another
 // one. Errors: AgentUnreachable, PermissionDenied.
-func PodDialer(client kubernetes.Interface, namespace, name string, port int) agent.Dialer {
-	pods := newPodList(client, namespace, name)
+func (e Environment) PodDialer(port int) agent.Dialer {
+	pods := e.podList()
 	return func(ctx context.Context, node int) (net.Conn, error) {
-		pod := objects.NamesOf(name).PodName(node)
+		pod := e.PodName(node)
 		found, err := pods.get(ctx, pod)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case errors.Is(err, context.DeadlineExceeded): // not the caller's deadline, which Retry looks for
-			return nil, kube.Unreachable(namespace, pod, fmt.Errorf("the API server did not answer within %s", askTime))
+			return nil, kube.Unreachable(e.Namespace, pod, fmt.Errorf("the API server did not answer within %s", askTime))
 		case apierrors.IsNotFound(err):
-			return nil, kube.Unreachable(namespace, pod, err)
+			return nil, kube.Unreachable(e.Namespace, pod, err)
 		case err != nil:
-			return nil, kube.Problem(fmt.Errorf("listing the pods of environment %s/%s: %w", namespace, name, err))
+			return nil, kube.Problem(err)
 		case kube.HasEnded(found):
-			return nil, kube.Unreachable(namespace, pod, fmt.Errorf("it has ended: %s %s", found.Status.Phase, found.Status.Reason))
+			return nil, kube.Unreachable(e.Namespace, pod, fmt.Errorf("it has ended: %s %s", found.Status.Phase, found.Status.Reason))
 		case found.Status.PodIP == "":
-			return nil, kube.Unreachable(namespace, pod, fmt.Errorf("it has no address yet: %s", found.Status.Phase))
+			return nil, kube.Unreachable(e.Namespace, pod, fmt.Errorf("it has no address yet: %s", found.Status.Phase))
 		}
 		var dialer net.Dialer
 		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(found.Status.PodIP, strconv.Itoa(port)))
 		if err != nil {
-			return nil, kube.Unreachable(namespace, pod, err)
+			return nil, kube.Unreachable(e.Namespace, pod, err)
 		}
 		return conn, nil
 	}
@@ -66,8 +66,7 @@ func PodDialer(client kubernetes.Interface, namespace, name string, port int) ag
 // podList lists the pods of an environment once for the first connections to all of them. With a request for each pod, hundreds of nodes would
 // wait for the client's limit of requests.
 type podList struct {
-	client              kubernetes.Interface
-	namespace, selector string
+	of Environment
 	// turn holds one value while a goroutine uses the fields below.
 	turn chan struct{}
 	// began is when the latest list was requested; pods, with what a dialer needs, and err are its answer.
@@ -81,9 +80,7 @@ type podList struct {
 // recent is how old a list may be for pods that were not dialed since.
 const recent = 5 * time.Second
 
-func newPodList(client kubernetes.Interface, namespace, name string) *podList {
-	return &podList{client: client, namespace: namespace, selector: objects.Selector(name).String(), turn: make(chan struct{}, 1)}
-}
+func (e Environment) podList() *podList { return &podList{of: e, turn: make(chan struct{}, 1)} }
 
 // get returns a pod from a recent list, and from a new one if the pod was dialed since the latest. The error is NotFound for an
 // unknown pod.
@@ -118,12 +115,12 @@ func (l *podList) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	l.pods, l.used = map[string]*corev1.Pod{}, map[string]bool{}
-	var found *corev1.PodList
-	if found, l.err = l.client.CoreV1().Pods(l.namespace).List(ctx, metav1.ListOptions{LabelSelector: l.selector}); l.err != nil {
+	var found []corev1.Pod
+	if found, l.err = l.of.Pods(ctx); l.err != nil {
 		l.err = cmp.Or(ctx.Err(), l.err)
 		return l.err
 	}
-	for _, pod := range found.Items {
+	for _, pod := range found {
 		l.pods[pod.Name] = &corev1.Pod{Status: corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, PodIP: pod.Status.PodIP}}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package nodes
+package env
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func TestAttachRenewsWhatAPersonHolds(t *testing.T) {
 	clients.Kube.(*fake.Clientset).PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: me}}}, nil
 	})
-	_, detach, err := Attach(t.Context(), clients, slog.New(slog.DiscardHandler), "env", "", run.Flags{})
+	_, detach, err := Of(clients, "env").Attach(t.Context(), slog.New(slog.DiscardHandler), "", run.Flags{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestDetachGivesBackWhereNoTeardownFollows(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			of := run.Flags{Name: "run", UID: "uid-1", Task: "train"}
-			_, detach, err := Attach(ctx, clients, slog.New(slog.DiscardHandler), "env", "", of)
+			_, detach, err := Of(clients, "env").Attach(ctx, slog.New(slog.DiscardHandler), "", of)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -85,7 +85,7 @@ func TestDetachGivesBackWhereNoTeardownFollows(t *testing.T) {
 				t.Errorf("the lease: %v; want kept %t", err, tc.kept)
 			}
 			of.UID = "uid-2"
-			if _, _, err := Attach(t.Context(), clients, slog.New(slog.DiscardHandler), "env", "", of); fail.ReasonOf(err) != fail.EnvironmentMissing {
+			if _, _, err := Of(clients, "env").Attach(t.Context(), slog.New(slog.DiscardHandler), "", of); fail.ReasonOf(err) != fail.EnvironmentMissing {
 				t.Errorf("another run: got %v, want EnvironmentMissing", err)
 			}
 		})

@@ -1,4 +1,4 @@
-package nodes
+package env
 
 import (
 	"context"
@@ -36,7 +36,7 @@ func TestPodDialer(t *testing.T) {
 		with("env-1", "", corev1.PodPending),
 		with("env-2", "127.0.0.1", corev1.PodFailed),
 	)
-	dial := PodDialer(client, "ns", "env", port)
+	dial := at(client).PodDialer(port)
 	for node, want := range []string{"", "no address yet", "has ended", "not found"} {
 		conn, err := dial(t.Context(), node)
 		if err == nil {
@@ -64,7 +64,7 @@ func TestDialersShareAList(t *testing.T) {
 			}
 			return true, pods, nil
 		})
-		list := newPodList(client, "ns", "env")
+		list := at(client).podList()
 		for range 2 { // no address is used twice: another pod may have it now
 			var group sync.WaitGroup
 			for node := range nodes {
@@ -88,7 +88,7 @@ func TestDialersShareAList(t *testing.T) {
 func TestDialerThatGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(&corev1.Pod{ObjectMeta: about("env-0"), Status: corev1.PodStatus{PodIP: "10.0.0.1"}})
-		list := newPodList(client, "ns", "env")
+		list := at(client).podList()
 		list.turn <- struct{}{}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

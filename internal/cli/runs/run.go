@@ -36,6 +36,7 @@ type runOptions struct {
 	like           string
 	resumeFrom     string
 	module         envflags.Module
+	local          localRun
 	// file is the path of a job file, "" for none.
 	file           string
 	detach, dryRun bool
@@ -78,6 +79,7 @@ Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong
 	o.kube.AddTo(flags)
 	o.params.addTo(flags)
 	o.module.AddTo(flags)
+	o.local.addTo(flags)
 	flags.StringVar(&o.runName, "run-name", "", "name of the run; if it exists with the same params, mlenv follows it, or reports how it ended (default: a new name)")
 	flags.StringVar(&o.serviceAccount, "service-account", "", "ServiceAccount of the steps (default: "+launch.ServiceAccount+")")
 	flags.StringVar(&o.like, "like", "", "use repository, script and params of this run unless given here; give the folder again if it trained from one")
@@ -88,7 +90,13 @@ Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong
 	cmd.MarkFlagsMutuallyExclusive("like", "resume-from")
 	cmd.MarkFlagsMutuallyExclusive("dry-run", "detach")
 	cmd.Args = o.parse
-	cmd.RunE = envflags.Connected(&o.kube, o.start)
+	onCluster := envflags.Connected(&o.kube, o.start)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if o.local.on {
+			return o.runLocal(cmd)
+		}
+		return onCluster(cmd, args)
+	}
 	return cmd
 }
 

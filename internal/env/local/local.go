@@ -48,7 +48,8 @@ type Environment struct {
 	// Workspace is the folder in place of the workspace claim.
 	Workspace string
 
-	options Options
+	options   Options
+	addresses []net.IP
 	// run is a folder for sockets and certificates, which ends with the environment.
 	run    string
 	cancel context.CancelFunc
@@ -97,12 +98,11 @@ func (e *Environment) start(ctx context.Context, environ []string, gpus [][]stri
 	if err := e.makeProgram(); err != nil {
 		return err
 	}
-	addresses, port, err := addressesOf(e.options.Nodes)
-	if err != nil {
+	var err error
+	if e.addresses, e.MasterPort, err = addressesOf(e.options.Nodes); err != nil {
 		return err
 	}
-	e.MasterPort = port
-	made, err := certs.New("local", e.options.Name, time.Now(), addresses...)
+	made, err := certs.New("local", e.options.Name, time.Now(), e.addresses...)
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (e *Environment) start(ctx context.Context, environ []string, gpus [][]stri
 		return new(net.Dialer).DialContext(ctx, "tcp", ports[node])
 	}
 	var listeners []net.Listener
-	for _, address := range addresses {
+	for _, address := range e.addresses {
 		listener, err := net.Listen("tcp", net.JoinHostPort(address.String(), "0"))
 		if err != nil {
 			return fmt.Errorf("listening for node %d: %w", len(listeners), err)
@@ -123,7 +123,7 @@ func (e *Environment) start(ctx context.Context, environ []string, gpus [][]stri
 		listeners, ports = append(listeners, listener), append(ports, listener.Addr().String())
 	}
 	for node, listener := range listeners {
-		config := e.config(node, addresses, environ, gpus[node])
+		config := e.config(node, environ, gpus[node])
 		config.Dial = dial
 		tls := filepath.Join(config.Paths.Home, "tls")
 		err := os.MkdirAll(tls, 0o700)
@@ -165,20 +165,20 @@ func addressesOf(count int) (addresses []net.IP, port int, err error) {
 	return addresses, port, listener.Close()
 }
 
-func (e *Environment) config(node int, addresses []net.IP, environ, gpus []string) server.Config {
+func (e *Environment) config(node int, environ, gpus []string) server.Config {
 	o := e.options
 	name := o.Name + "-" + strconv.Itoa(node)
 	c := server.Config{
 		Version: version.String(), Name: o.Name, Node: node, Nodes: o.Nodes, GPUs: len(gpus), Pod: name, Local: true,
-		PodIP: addresses[node].String(), Program: e.Program, Environ: environ,
+		PodIP: e.Host(node), Program: e.Program, Environ: environ,
 		Paths: server.Paths{
 			Workspace: o.Folder, Datasets: filepath.Join(o.Folder, "datasets"), Home: filepath.Join(e.run, name), Sys: ownCgroup(),
-			Own: filepath.Join(o.Folder, ".mlenv", "environments", o.Name),
+			Own: e.own(),
 		},
 	}
 	c.Public, c.Loopback = c.PodIP, c.PodIP
-	for _, address := range addresses {
-		c.Addresses = append(c.Addresses, address.String())
+	for node := range e.addresses {
+		c.Addresses = append(c.Addresses, e.Host(node))
 	}
 	c.KubernetesNode, _ = os.Hostname()
 	if len(gpus) > 0 {
@@ -199,11 +199,21 @@ func ownCgroup() string {
 	return top
 }
 
+// own is the folder of what environments do not share.
+func (e *Environment) own() string {
+	return filepath.Join(e.options.Folder, ".mlenv", "environments", e.options.Name)
+}
+
+// logOf is the path of the log of a node's agent.
+func (e *Environment) logOf(node int) string {
+	return filepath.Join(e.own(), fmt.Sprintf("node-%d.log", node))
+}
+
 func (e *Environment) serve(ctx context.Context, c server.Config, listener net.Listener) error {
 	if err := os.MkdirAll(c.Paths.Own, 0o755); err != nil {
 		return err
 	}
-	log, err := os.OpenFile(filepath.Join(c.Paths.Own, fmt.Sprintf("node-%d.log", c.Node)), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	log, err := os.OpenFile(e.logOf(c.Node), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}

@@ -8,16 +8,12 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
@@ -153,15 +149,16 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the nodes were not back after %s", bound))
 	defer cancel()
 	if t.silent(ctx, failed) {
-		host := t.hosts[*failed.Node]
+		host := t.instances[*failed.Node].Host
 		t.leaveOut(ctx, failed, *failed.Node, "it did not answer")
 		t.Log.Info(outOfService(host), "kubernetesNode", host)
 	}
 	for {
-		if err := t.whole(ctx); err != nil {
+		if err := t.place().Whole(ctx, t.Nodes); err != nil {
 			return err
 		}
-		if err := t.readPods(ctx); err != nil {
+		var err error
+		if t.instances, err = t.place().Instances(ctx, len(t.Nodes)); err != nil {
 			return err
 		}
 		if err := t.end(ctx, "the training is restarted"); err != nil {
@@ -192,51 +189,8 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 			continue
 		}
 		if err == nil {
-			t.measured = t.uids
+			t.measured = t.instances
 		}
 		return err
 	}
-}
-
-// whole waits until the environment has a ready pod for every node, all of them answer, and find node 0 by its name.
-func (t *Training) whole(ctx context.Context) error {
-	e := t.environment()
-	master, seen := "", ""
-	err := e.WatchPods(ctx, func(pods []*corev1.Pod) (bool, error) {
-		leaving := ""
-		for _, pod := range pods {
-			if pod.DeletionTimestamp != nil {
-				leaving += fmt.Sprintf(", %s on %s is being deleted", pod.Name, pod.Spec.NodeName)
-			}
-		}
-		ready := slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return !kube.IsReady(p) })
-		seen = fmt.Sprintf("%d of %s ready", len(ready), humanize.Count(len(t.Nodes), "pod")) + leaving
-		if len(ready) == len(t.Nodes) {
-			master = ready[0].Status.PodIP // they are sorted, and 0 is the first of all numbers
-			return true, nil
-		}
-		if _, err := e.StatefulSet(ctx); apierrors.IsNotFound(err) {
-			return false, fail.Becausef(fail.EnvironmentMissing, "environment %s was deleted", e)
-		}
-		return false, nil
-	})
-	if err != nil {
-		reason := fail.ReasonOf(err)
-		if reason == fail.Internal {
-			reason = fail.PodsNotReady
-		}
-		return fail.Advise(fail.Becausef(reason, "%w: %s", err, seen), "oc get pods -n %s -l %s; oc get events -n %s --sort-by=.lastTimestamp", e.Namespace, e.Selector(), e.Namespace)
-	}
-	t.Nodes.Close() // connections to pods that are gone
-	name := e.TLSName(0)
-	return t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return nodes.Retry(ctx, func() error {
-			answer, err := client.Resolve(ctx, []string{name})
-			if err == nil && !slices.Contains(answer.Addresses[name], master) {
-				// DNS remembers the address of an earlier pod for a while.
-				err = fail.Becausef(fail.AgentUnreachable, "resolving %s on node %d: %v %s; want %s", name, client.Node(), answer.Addresses[name], answer.Problems[name], master)
-			}
-			return err
-		})
-	})
 }

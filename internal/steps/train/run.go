@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -12,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -21,7 +21,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -38,6 +37,8 @@ type Options struct {
 	Run run.Flags
 	// Name is the environment.
 	Name string
+	// Job is the job's ID without a PipelineRun, "" for a new one.
+	Job string
 	// ClientCerts is the folder of the environment's mounted client Secret; without it the Secret is read.
 	ClientCerts string
 	// Script is a path in the repository, or an absolute one on the nodes, or -m PACKAGE.MODULE.
@@ -63,6 +64,8 @@ type Options struct {
 	HangTimeout HangTimeout
 	// Rendezvous is what happens after a training whose ranks never met: warn or fail.
 	Rendezvous string
+	// MasterPort is where the ranks meet, 0 for that of environments.
+	MasterPort int
 	// DebugRank waits for a debugger; -1 for none.
 	DebugRank int
 	// Exclusive refuses to train next to another training on the same nodes. With Replace a training that a person
@@ -73,7 +76,9 @@ type Options struct {
 // Deps are what Run works with.
 type Deps struct {
 	Clients *kube.Clients
-	Log     *slog.Logger
+	// Place is where the nodes run, nil for the pods of the environment Options.Name. Another one needs no Clients.
+	Place Place
+	Log   *slog.Logger
 	// Out gets the ranks' output; without it each line is a record of Log.
 	Out io.Writer
 	// Notify gets the training's events, nil for none.
@@ -83,8 +88,11 @@ type Deps struct {
 // Run starts the job on all nodes, or attaches to it, follows it until it ends, and decides what an interruption
 // means for it. A failure that an earlier attempt of the step has reported is final, and is returned again.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
-	t := &Training{Deps: d, Options: o, ID: o.Run.UID}
+	t := &Training{Deps: d, Options: o, ID: cmp.Or(o.Run.UID, o.Job)}
 	t.regroup = t.gather
+	if t.Clients == nil {
+		t.Clients = &kube.Clients{}
+	}
 	if t.Notify == nil {
 		t.Notify = func(notify.Event) {}
 	}
@@ -98,7 +106,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 }
 
 func (t *Training) run(ctx context.Context) (Result, error) {
-	set, detach, err := t.environment().Attach(ctx, t.Log, t.ClientCerts, t.Run)
+	set, detach, err := t.place().Attach(ctx, t.Log, t.Run)
 	if err != nil {
 		return Result{}, err
 	}
@@ -113,7 +121,7 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 	if t.MaxRestarts > 0 {
 		// An earlier attempt of this step may have ended while a node was away.
 		starting, cancel := context.WithTimeout(ctx, regroupTime)
-		err := t.whole(starting)
+		err := t.place().Whole(starting, t.Nodes)
 		cancel()
 		if ctx.Err() != nil {
 			return Result{}, t.interrupted(ctx)
@@ -121,9 +129,8 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 			return Result{}, err
 		}
 	}
-	err = t.readPods(ctx)
-	if err == nil {
-		t.measured = t.uids
+	if t.instances, err = t.place().Instances(ctx, len(t.Nodes)); err == nil {
+		t.measured = t.instances
 		err = t.prepare(ctx)
 	}
 	if err == nil && t.Exclusive {
@@ -210,7 +217,7 @@ func (t *Training) prepare(ctx context.Context) (err error) {
 	spec := &t.Spec
 	*spec = agent.JobSpec{
 		Run: t.Run.Name, Launcher: t.Launcher, Script: t.Script, Args: t.Args, Tree: t.Tree,
-		Nodes: len(t.Nodes), RanksPerNode: t.RanksPerNode, Env: map[string]string{}, SecretEnv: t.SecretEnv, Deadline: time.Now().Add(t.Timeout),
+		Nodes: len(t.Nodes), RanksPerNode: t.RanksPerNode, MasterPort: t.MasterPort, Env: map[string]string{}, SecretEnv: t.SecretEnv, Deadline: time.Now().Add(t.Timeout),
 	}
 	if t.DebugRank >= 0 {
 		spec.DebugRank = &t.DebugRank
@@ -276,10 +283,7 @@ func (t *Training) settingsLost(ctx context.Context, facts []agent.Facts) error 
 	if slices.ContainsFunc(facts, func(f agent.Facts) bool { return f.Network != nil }) {
 		return nil
 	}
-	set, err := t.environment().StatefulSet(ctx)
-	if apierrors.IsNotFound(err) || err == nil && set.Annotations[objects.ModeAnnotation] != string(objects.RDMA) {
-		return nil
-	} else if err != nil {
+	if wanted, err := t.place().WantsRDMA(ctx); !wanted || err != nil {
 		return err
 	}
 	return fail.Advise(fail.Becausef(fail.NodeLost, "training: all pods of environment %s were replaced: none has the RDMA settings of provision", t.Name),

@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -60,10 +59,8 @@ type Training struct {
 	Spec    agent.JobSpec
 	Network network.Network
 
-	// uids and hosts are the UIDs and Kubernetes nodes of the pods at the start of an attempt, by node; measured are the UIDs of
-	// those whose network was measured.
-	uids, measured map[int]types.UID
-	hosts          map[int]string
+	// instances run the nodes at the start of an attempt; measured are those whose network was measured.
+	instances, measured []nodes.Instance
 	// kept is what the run remembers of this step; nil for a person's training.
 	kept *receipt.Keeper
 	// newest is the newest complete checkpoint, lastProgress what was noted last.
@@ -107,7 +104,7 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 	events := make(chan event)
 	send := sender(following, events)
 	job := t.job()
-	job.Gone = t.podGone
+	job.Gone = t.goneNow
 	go job.Follow(following, func(e jobs.Event) {
 		if e.Kind == jobs.Lost {
 			e.Err = t.lost(e.Node, e.Err)
@@ -163,6 +160,34 @@ func (t *Training) stop(ctx context.Context, cause agent.StopCause, reason strin
 			t.Log.Warn(fmt.Sprintf("Node %d did not accept the order to stop: %v", node, err), "node", node, "error", err)
 		}
 	}
+}
+
+// goneNow is the error for a node whose instance will not come back, nil if it may.
+func (t *Training) goneNow(ctx context.Context, node int) error {
+	if why := t.place().Gone(ctx, node, t.instances[node]); why != "" {
+		return t.gone(node, "%s", why)
+	}
+	return nil
+}
+
+// gone is the error for a node that will not come back.
+func (t *Training) gone(node int, why string, args ...any) error {
+	where := ""
+	if host := t.instances[node].Host; host != "" {
+		where = ", on Kubernetes node " + host + ","
+	}
+	return fail.Advise(fail.Becausef(fail.NodeLost, "training: node %d%s is gone: %s", node, where, fmt.Sprintf(why, args...)),
+		"look at the node's events: oc get events --sort-by=.lastTimestamp; then start the run again, with the last checkpoint if there is one")
+}
+
+// restarted is the error for a container that was restarted under the job.
+func (t *Training) restarted(ctx context.Context, node int) error {
+	reason, how := t.place().Ended(ctx, node)
+	err := fail.Becausef(reason, "training: the container of node %d was restarted under the job %s", node, how)
+	if reason == fail.OutOfMemory {
+		return fail.Advise(err, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading")
+	}
+	return fail.Advise(err, "%s; then start the run again, with the last checkpoint if there is one", t.place().Look(node))
 }
 
 // lost is the error for a node that reports nothing any more.
@@ -320,7 +345,7 @@ func (t *Training) explain(ctx context.Context, q question) error {
 	case aboutLauncher:
 		return t.launcherFailed(q.status)
 	}
-	if err := t.podGone(ctx, node); err != nil {
+	if err := t.goneNow(ctx, node); err != nil {
 		return onNode{node, err}
 	}
 	return onNode{node, t.gone(node, "its container was stopped, as when its pod is deleted or evicted")}
@@ -330,13 +355,8 @@ func (t *Training) explain(ctx context.Context, q question) error {
 func (t *Training) showDebugger(rank agent.RankStatus) {
 	until := t.Spec.Deadline.UTC()
 	t.Log.Info(fmt.Sprintf("Rank %d waits on node %d for a debugger, at most until the training's time is over at %s. Its port is reached by: %s",
-		rank.Rank, rank.Node, until.Format("2006-01-02 15:04 MST"), t.forward(rank.Node, rank.DebugPort)),
+		rank.Rank, rank.Node, until.Format("2006-01-02 15:04 MST"), t.place().Reach(rank.Node, rank.DebugPort)),
 		"rank", rank.Rank, "node", rank.Node, "deadline", until, "port", rank.DebugPort)
-}
-
-// forward is the command that makes a port of a node reachable for a person.
-func (t *Training) forward(node, port int) string {
-	return fmt.Sprintf("oc port-forward pod/%s %d -n %s", t.podName(node), port, t.Clients.Namespace)
 }
 
 func (t *Training) launcherFailed(status agent.JobStatus) error {

@@ -207,6 +207,7 @@ generate: ## rewrite generated files (cluster file schema, reference pages and t
 	go mod tidy
 	cd $(LOCALCLUSTER) && go mod tidy
 	cd $(LOCALCLUSTER)/tools && go mod tidy
+	cd install/tools && go mod tidy
 	cd $(LOCALCLUSTER)/tools/newest && go mod tidy
 	for kueue in $(LOCALCLUSTER)/tools/kueue-*; do (cd $$kueue && go mod tidy) || exit 1; done
 	cd $(LOCALCLUSTER)/tools/peers && go mod tidy
@@ -222,6 +223,7 @@ verify: ## fail if generate would change something
 	go mod tidy -diff
 	cd $(LOCALCLUSTER) && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools && go mod tidy -diff
+	cd install/tools && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools/newest && go mod tidy -diff
 	for kueue in $(LOCALCLUSTER)/tools/kueue-*; do (cd $$kueue && go mod tidy -diff) || exit 1; done
 	cd $(LOCALCLUSTER)/tools/peers && go mod tidy -diff
@@ -285,14 +287,30 @@ bench-scale: ## measure the steps with 8 to 512 nodes, without a cluster (docs/s
 	go test -run='^$$' -bench=Scale -benchtime=1x -timeout=0 ./test/bench/scale
 
 # The exact Go version of go.mod, because another one compiles different bytes.
-.PHONY: pin release
-pin release: export GOTOOLCHAIN := go$(shell sed -n 's/^go //p' go.mod)
-pin: ## write the version and the steps image's digest into tasks/ and pipelines/, to commit and tag (VERSION=v1.2.3)
-	go run ./cmd/mlenv release pin --version="$(VERSION)" $(RELEASE_FLAGS)
+.PHONY: pin release licenses
+pin release licenses: export GOTOOLCHAIN := go$(shell sed -n 's/^go //p' go.mod)
+pin: licenses ## write the version and the steps image's digest into tasks/ and pipelines/, to commit and tag (VERSION=v1.2.3)
+	go run ./cmd/mlenv release pin --version="$(VERSION)" --licenses=bin/licenses/steps $(RELEASE_FLAGS)
 
-release: ## build the files of release VERSION=v1.2.3 in dist/ (RELEASE_FLAGS=--snapshot to try it, --push to publish)
+release: licenses bin/cyclonedx-gomod ## build the files of release VERSION=v1.2.3 in dist/ (RELEASE_FLAGS=--snapshot to try it, --push to publish)
 	rm -rf dist
-	go run ./cmd/mlenv release --version="$(VERSION)" $(RELEASE_FLAGS)
+	install/release "$(VERSION)" $(RELEASE_FLAGS)
+
+# The same file wherever it is compiled: a bill of materials names the tool that wrote it by its hash.
+bin/go-licenses: PACKAGE := github.com/google/go-licenses/v2
+bin/cyclonedx-gomod: PACKAGE := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
+bin/go-licenses bin/cyclonedx-gomod: install/tools/go.mod
+	@mkdir -p bin
+	CGO_ENABLED=0 GOFLAGS= go build -C install/tools -trimpath -buildvcs=false -o "$(CURDIR)/$@" $(PACKAGE)
+
+# One folder for the steps image, and one for mlenv on each system, which links other modules. go-licenses fails for a module without a
+# licence, and knows nothing of Go's own library. What it says of assembly is no news.
+licenses: bin/go-licenses ## collect the licences of what is linked into the programs in bin/licenses
+	@rm -rf bin/licenses
+	@save() { GOOS=$$1 GOARCH=amd64 CGO_ENABLED=0 GOFLAGS= GOROOT="$$(go env GOROOT)" bin/go-licenses save "$${@:3}" --save_path="bin/licenses/$$2" 2>bin/licenses.log \
+	    || { cat bin/licenses.log; exit 1; }; \
+	  mkdir -p "bin/licenses/$$2/std"; cp "$$(go env GOROOT)/LICENSE" "bin/licenses/$$2/std/"; }; \
+	mkdir -p bin/licenses && save linux steps ./cmd/steps ./cmd/mlenv-agent && save linux mlenv-linux ./cmd/mlenv && save darwin mlenv-darwin ./cmd/mlenv
 
 # The targets of the earlier scripts, one mlenv command each; docs/from-scripts.md lists them all.
 # CLUSTER is the name of a file in clusters/ without .yaml. MLENV_FLAGS are any other flags.
@@ -347,8 +365,12 @@ dev-session: ## sync and train, and again whenever something in the folder chang
 	$(MLENV) dev $(AT) $(if $(LOCAL_DIR),--dir=$(LOCAL_DIR)) $(SCRIPT)
 
 .PHONY: vscode jupyter
-vscode jupyter: ## open VS Code or Jupyter in the browser
+vscode jupyter: ## open VS Code or Jupyter in the browser, and start it before if it does not run
 	$(MLENV) open $(AT) $@
+
+.PHONY: port-forward
+port-forward: ## forward the debugger's port, or another one (DEBUG_PORT=5678)
+	$(MLENV) port-forward $(AT) $(DEBUG_PORT)
 
 .PHONY: list-clusters
 list-clusters: ## describe each cluster file

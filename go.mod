@@ -8,7 +8,6 @@ require (
 	github.com/fsnotify/fsnotify v1.10.1
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1
-	github.com/google/licensecheck v0.3.1
 	github.com/invopop/jsonschema v0.13.0
 	github.com/klauspost/compress v1.20.3
 	github.com/moby/buildkit v0.28.1

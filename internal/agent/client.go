@@ -385,7 +385,7 @@ func (c *Client) stream(ctx context.Context, method, path string, in any) (io.Re
 	}
 	failure := error(&statusError{code: response.StatusCode, message: fmt.Sprintf("node %d: %s", c.node, problem.Message)})
 	if problem.Reason != "" {
-		failure = fail.Because(fail.Reason(problem.Reason), failure)
+		failure = fail.Because(problem.Reason, failure)
 	}
 	if problem.Next != "" {
 		failure = fail.Advise(failure, "%s", problem.Next)

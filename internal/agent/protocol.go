@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
@@ -191,6 +192,8 @@ type GPU struct {
 	PCI    string `json:"pci,omitempty"`
 	Model  string `json:"model"`
 	Driver string `json:"driver"`
+	// Compute is CUDA's compute capability, such as 9.0; an older driver does not show it.
+	Compute string `json:"compute,omitempty"`
 	// Memory and MemoryUsed of the GPU.
 	Memory     Bytes `json:"memory"`
 	MemoryUsed Bytes `json:"memoryUsed"`
@@ -315,8 +318,8 @@ type Attempt struct {
 	Started time.Time `json:"started,omitzero"`
 	Ended   time.Time `json:"ended,omitzero"`
 	// Reason and Message are those that a training of this one attempt would have ended with; both are "" for success.
-	Reason  string `json:"reason,omitempty"`
-	Message string `json:"message,omitempty"`
+	Reason  fail.Reason `json:"reason,omitempty"`
+	Message string      `json:"message,omitempty"`
 	// Symptom is the error without the rank, the node and times: attempts that fail alike have the same one.
 	Symptom string `json:"symptom,omitempty"`
 	// Node and Rank are the culprits, nil if they are not known.
@@ -462,7 +465,7 @@ func NCCLOf(statuses []JobStatus, wanted nccl.Transport, environments map[int]ma
 }
 
 // WantedTransport is the slowest acceptable transport between nodes in a mode.
-func WantedTransport(mode string, nodes int) nccl.Transport {
+func WantedTransport(mode Mode, nodes int) nccl.Transport {
 	if mode == RDMA && nodes > 1 {
 		return nccl.RDMAGPU
 	}
@@ -580,22 +583,29 @@ const (
 
 // Problem is the body of every answer other than 2xx.
 type Problem struct {
-	Reason  string `json:"reason"`
-	Message string `json:"message"`
-	Next    string `json:"next,omitempty"`
+	Reason  fail.Reason `json:"reason"`
+	Message string      `json:"message"`
+	Next    string      `json:"next,omitempty"`
 }
 
-// The modes of a network.
+// Mode is how the nodes of an environment talk to each other.
+type Mode string
+
+// The modes.
 const (
-	TCP  = "tcp"
-	RDMA = "rdma"
+	// TCP works everywhere and needs no permission.
+	TCP Mode = "tcp"
+	// RDMA needs devices, and a security context that may pin memory.
+	RDMA Mode = "rdma"
+	// Auto is RDMA if the nodes can use it, else TCP. It is decided before any rank starts.
+	Auto Mode = "auto"
 )
 
 // Network configures the network of a node's processes: the body of PUT /v1/network. It applies to everything that the agent
 // starts from then on, shells too, and survives a restart of the container.
 type Network struct {
-	// Mode is tcp or rdma.
-	Mode string `json:"mode"`
+	// Mode is TCP or RDMA.
+	Mode Mode `json:"mode"`
 	// Rack of the node, "" if unknown.
 	Rack string `json:"rack,omitempty"`
 	// Set are variables that overrule the container's own, because an image may have wrong ones; Unset are variables to remove.

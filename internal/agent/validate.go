@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // What the ranks of a job write reaches the agent and its client: they run as the user of the agent, and can write its
@@ -83,7 +85,7 @@ func (s *JobStatus) Confine(id string, node int) error {
 	s.StopReason, s.Work = short(s.StopReason), short(s.Work)
 	for i := range s.Spec.Attempts {
 		a := &s.Spec.Attempts[i]
-		a.Attempt, a.Reason, a.Message = i+1, short(a.Reason), short(a.Message)
+		a.Attempt, a.Reason, a.Message = i+1, fail.Reason(short(string(a.Reason))), short(a.Message)
 		if !IsCheckpointPath(a.Checkpoint) {
 			a.Checkpoint = ""
 		}

@@ -19,22 +19,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/claims"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
-
-// valuesOf are the values of flags that have a few.
-var valuesOf = map[string][]string{
-	"launcher":  {"deepspeed", "torchrun", "command", "deepspeed-launcher", "torchrun-launcher"},
-	"mode":      {"auto", "rdma", "tcp"},
-	"storage":   {"auto", "rwx", "volumeClaimTemplates"},
-	"on-busy":   {"fail", "wait"},
-	"on-change": {"fail", "recreate"},
-	"bandwidth": {"warn", "fail"},
-
-	"require-rendezvous": {"warn", "fail"},
-}
 
 // completeValues lets the shell complete the values of flags, and environments, runs, claims and clusters by asking the
 // cluster.
@@ -44,11 +32,10 @@ func completeValues(cmd *cobra.Command) {
 	}
 	completeArguments(cmd)
 	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
-		complete := cobra.FixedCompletions(valuesOf[flag.Name], cobra.ShellCompDirectiveNoFileComp)
+		var complete cobra.CompletionFunc
 		switch kind := flag.Value.Type(); {
 		case strings.Contains(kind, "|"):
 			complete = cobra.FixedCompletions(strings.Split(kind, "|"), cobra.ShellCompDirectiveNoFileComp)
-		case valuesOf[flag.Name] != nil:
 		case flag.Name == "name":
 			complete = asked(environments)
 		case flag.Name == "namespace":
@@ -90,16 +77,18 @@ func completeArguments(cmd *cobra.Command) {
 	if len(lists) == 0 {
 		return
 	}
+	words, cmd.ValidArgs = cmd.ValidArgs, nil // cobra would ask no function
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 && !several {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+			return words, cobra.ShellCompDirectiveNoFileComp
 		}
-		return asked(func(ctx context.Context, clients *kube.Clients) (names []string) {
+		names, how := asked(func(ctx context.Context, clients *kube.Clients) (names []string) {
 			for _, list := range lists {
 				names = append(names, list(ctx, clients)...)
 			}
 			return names
 		})(cmd, args, "")
+		return slices.Concat(words, names), how
 	}
 }
 
@@ -121,11 +110,11 @@ func asked(list func(context.Context, *kube.Clients) []string) cobra.CompletionF
 }
 
 func environments(ctx context.Context, clients *kube.Clients) []string {
-	found, err := clients.Kube.CoordinationV1().Leases(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
+	found, err := lease.List(ctx, clients.Kube, clients.Namespace)
 	if err != nil {
 		return nil
 	}
-	return humanize.Each(found.Items, func(l coordinationv1.Lease) string { return l.Name })
+	return humanize.Each(found, func(l coordinationv1.Lease) string { return l.Name })
 }
 
 // namespaces are those that the user may see: OpenShift lists a user's own as projects.

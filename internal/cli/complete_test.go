@@ -51,6 +51,8 @@ func TestCompletion(t *testing.T) {
 		{"logs -n team --kubeconfig=CONFIG", "train-multi-node-ended\ntrain-multi-node-x7k2p\n"},
 		{"cancel -n team --kubeconfig=CONFIG", "train-multi-node-x7k2p\n:"},
 		{"top -n team --kubeconfig=CONFIG", "h-kim\ntrain-multi-node-x7k2p\n:"},
+		{"open -n team --kubeconfig=CONFIG", "vscode\njupyter\ntensorboard\nh-kim\n"},
+		{"open h-kim -n team --kubeconfig=CONFIG", "vscode\njupyter\ntensorboard\n"},
 		{"logs --task=", "build-image\npreflight\nprovision\n"},
 		{"status --kubeconfig=CONFIG --namespace=", "team\n:"},
 		{"fetch train-multi-node-x7k2p -n team --kubeconfig=CONFIG", ":4\n"},

@@ -26,9 +26,10 @@ func read(t *testing.T, name string) string {
 	return string(content)
 }
 
-// Every old name and every old check has a row, and everything that a row names exists: commands with their flags, make
-// targets, pages.
+// Every old name and every old check has a row, and everything that a row names exists: make targets, pages, and commands, which accept
+// the flags, their values and the arguments. The end-to-end test of the same page runs the commands.
 func TestFromScripts(t *testing.T) {
+	example := newExample(t)
 	var want, got []string
 	for line := range strings.Lines(read(t, filepath.Join("testdata", "old-names.txt"))) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
@@ -53,7 +54,7 @@ func TestFromScripts(t *testing.T) {
 			words := strings.Fields(found[1])
 			switch {
 			case words[0] == "mlenv":
-				checkCommand(t, old, words[1:])
+				example.accepts(t, old, words[1:])
 			case words[0] == "make" && !targets[words[1]]:
 				t.Errorf("%s: %q: no such target", old, found[1])
 			case words[0] != "make":
@@ -71,6 +72,40 @@ func TestFromScripts(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("old names in the table (-want +got):\n%s", diff)
+	}
+}
+
+// example is what the words in capitals of a page stand for.
+type example struct{ *strings.Replacer }
+
+func newExample(t *testing.T) example {
+	t.Helper()
+	file, err := filepath.Abs(filepath.Join("..", "..", "clusters", "barcelona.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	return example{strings.NewReplacer("clusters/CLUSTER.yaml", file, "./workspace", dir, "FOLDER", dir, "RUN", "run-1", "CLUSTER", "barcelona", "NS", "team", "FILE", "file")}
+}
+
+// accepts parses a command line as mlenv does, and does not run it.
+func (e example) accepts(t *testing.T, old string, words []string) {
+	t.Helper()
+	root := newRoot()
+	found, _, err := root.Find(words)
+	if err != nil || found == root {
+		t.Errorf("%s: no command mlenv %s", old, strings.Join(words, " "))
+		return
+	}
+	found.RunE = func(*cobra.Command, []string) error { return nil }
+	root.SilenceErrors, root.SilenceUsage = true, true
+	var args []string
+	for _, word := range words {
+		args = append(args, e.Replace(word))
+	}
+	root.SetArgs(args)
+	if err := root.ExecuteContext(t.Context()); err != nil {
+		t.Errorf("%s: mlenv %s: %v", old, strings.Join(words, " "), err)
 	}
 }
 

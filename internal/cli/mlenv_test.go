@@ -51,6 +51,9 @@ func TestValidate(t *testing.T) {
 		{"admin", []string{"admin", right}, 0, "# 1. service account ml-dev-sa\n", ""},
 		{"every mistake of preflight", []string{"preflight", "--mode=fast"}, 2, "", `--mode "fast": want auto, rdma or tcp`},
 		{"preflight of no cluster file, and no API server", []string{"preflight", "--kubeconfig", away}, 1, "", "mlenv preflight failed: APIServerUnreachable: listing configmaps in default: no answer from API server http://127.0.0.1:1: connection refused"},
+		{"a script without the comparison", []string{"check-fabric", "--script=x", "--script-time=0s"}, 2, "", `--script "x": want --compare=tcp with it
+  --script-time 0s: must be positive`},
+		{"arguments without a script", []string{"check-fabric", "--", "--steps"}, 2, "", `arguments ["--steps"]: they need --script`},
 		{"every mistake of check-fabric", []string{"check-fabric", "--compare=udp", "--bandwidth=maybe", "--timeout=1s"}, 2, "", `--bandwidth "maybe": want warn or fail
   --compare "udp": want tcp, or nothing
   --timeout "1s": want at least 20s: torch alone takes some to start`},

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +40,87 @@ func TestShippedFiles(t *testing.T) {
 		}
 		if first, _, _ := strings.Cut(string(content), "\n"); first != "# yaml-language-server: $schema=schema.json" {
 			t.Errorf("%s does not name the schema in its first line: %q", path, first)
+		}
+	}
+}
+
+// Each value of a real cluster's file has a comment with the document that it comes from, so that a difference between two documents is
+// no riddle. The first comment of the file explains the words.
+func TestSourcesOfShippedFiles(t *testing.T) {
+	for _, name := range []string{"barcelona", "cairo", "h-kim", "nerc-production"} {
+		values, _, _ := strings.Cut(read(t, name), "\nnotes:")
+		checkSources(t, name+".yaml", values)
+	}
+}
+
+var (
+	sourceTag = regexp.MustCompile(`\((\w[\w-]*)\)`)
+	yamlLine  = regexp.MustCompile(`^( *)(- )?([\w./-]+):? ?(.*)$`)
+)
+
+// checkSources checks the comment at each value or item, in the line before, or at a key above.
+func checkSources(t *testing.T, file, content string) {
+	t.Helper()
+	known, before, inHeader := map[string]bool{}, "", true
+	var above []bool // by indentation: whether the comment at that key has a source
+	for i, line := range strings.Split(content, "\n") {
+		text, comment, _ := strings.Cut(line, "#")
+		inHeader = inHeader && text == ""
+		for _, found := range sourceTag.FindAllStringSubmatch(comment, -1) {
+			if known[found[1]] = known[found[1]] || inHeader; !known[found[1]] {
+				t.Errorf("%s:%d: the file's first comment does not explain (%s)", file, i+1, found[1])
+			}
+		}
+		found := yamlLine.FindStringSubmatch(strings.TrimRight(text, " "))
+		if found == nil {
+			before = comment
+			continue
+		}
+		depth, isItem, value := len(found[1])/2, found[2] != "", found[4]
+		if isItem {
+			depth++ // items are indented as their key is
+		}
+		above = append(above[:min(depth, len(above))], sourceTag.MatchString(comment) || sourceTag.MatchString(before))
+		if (value != "" || isItem) && !slices.Contains(above, true) {
+			t.Errorf("%s:%d: %s: want a comment with its source", file, i+1, strings.TrimSpace(text))
+		}
+		before = ""
+	}
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(clustersDir, name+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// What was measured on the clusters is expected of them.
+func TestMeasuredFigures(t *testing.T) {
+	load := func(name string) Network {
+		f, err := Load(name, []byte(read(t, name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.Network
+	}
+	type figures struct {
+		Figures
+		MTU       int
+		RDMA, TCP string
+	}
+	of := func(n Network) figures {
+		return figures{n.RDMA.Expected, n.RDMA.MTU, n.RDMA.ExpectedBandwidth.String(), n.TCP.ExpectedBandwidth.String()}
+	}
+	const tenth = GBps / 10
+	for name, want := range map[string]figures{
+		"barcelona": {Figures{Inside: 261 * GBps, OneGPU: 146 * tenth, Pair: 146 * tenth, HostRDMA: 283 * tenth, HostCopy: 287 * tenth}, 9000, "0GB/s", "0GB/s"},
+		"h-kim":     {Figures{}, 9000, "89.5GB/s", "1.05GB/s"},
+	} {
+		if diff := cmp.Diff(want, of(load(name))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
 }

@@ -151,6 +151,8 @@ func (s Security) Pinned() string {
 type TCP struct {
 	InterfaceExclude string `json:"interface_exclude,omitempty" jsonschema:"description=NCCL_SOCKET_IFNAME of mode tcp"`
 	P2PLevel         string `json:"p2p_level,omitempty" jsonschema:"description=NCCL_P2P_LEVEL"`
+	// ExpectedBandwidth is 0 if nothing is expected.
+	ExpectedBandwidth Bandwidth `json:"expected_bandwidth,omitempty" jsonschema_description:"bus bandwidth over TCP sockets in GB/s, which check-fabric expects in mode tcp and with --compare=tcp"`
 }
 
 // Proxy is how pods reach addresses outside the cluster if they have no direct access.

@@ -14,25 +14,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// CurrentPullSecrets returns the named pull secrets with those that OpenShift has created for the account as they are now.
-// Without names it returns none: pods copy the account's.
-func CurrentPullSecrets(named []corev1.LocalObjectReference, account *corev1.ServiceAccount) (current []corev1.LocalObjectReference) {
-	if len(named) == 0 {
-		return nil
-	}
-	for _, ref := range named {
-		if !kube.IsPullSecretOf(account, ref) || slices.Contains(account.ImagePullSecrets, ref) {
-			current = append(current, ref)
-		}
-	}
-	for _, ref := range account.ImagePullSecrets {
-		if kube.IsPullSecretOf(account, ref) && !slices.Contains(current, ref) {
-			current = append(current, ref)
-		}
-	}
-	return current
-}
-
 // WithoutPullSecrets are the pods that cannot pull an image and never will: a pod copies its service account's pull secrets when it is
 // created, and these were created before the account had those that it has now. New pods in their places can pull.
 func WithoutPullSecrets(s Snapshot) (pods []corev1.Pod) {

@@ -104,6 +104,16 @@ func Best(all []Measurement) rdma.BytesPerSecond {
 	return highest
 }
 
+// Latency is the time of the fastest all_reduce over all ranks, 0 for none.
+func Latency(all []Measurement) (least time.Duration) {
+	for _, m := range all {
+		if m.Operation == AllReduce && m.Scope == World && m.Time > 0 && (least == 0 || m.Time < least) {
+			least = m.Time
+		}
+	}
+	return least
+}
+
 // measured returns the measurements that match, and the highest bandwidth of them, 0 for none.
 func measured(all []Measurement, match func(Measurement) bool) (found []Measurement, highest rdma.BytesPerSecond) {
 	for _, m := range all {

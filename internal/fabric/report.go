@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
@@ -33,8 +34,8 @@ type Report struct {
 	Verdict Verdict `json:"verdict"`
 	Message string  `json:"message,omitempty"`
 	// Mode is the environment's.
-	Mode    string  `json:"mode"`
-	Backend Backend `json:"backend"`
+	Mode    agent.Mode `json:"mode"`
+	Backend Backend    `json:"backend"`
 	// Transport is NCCL's in words, or "gloo over net1".
 	Transport string `json:"transport,omitempty"`
 	// Network is what NCCL's logs show, without its processes; nil with gloo.
@@ -56,12 +57,25 @@ type Report struct {
 	FaultyNodes []int    `json:"faultyNodes,omitempty"`
 	FaultyRails []string `json:"faultyRails,omitempty"`
 	// Sockets is the bus bandwidth over TCP on the pod network, if it was measured.
-	Sockets      rdma.BytesPerSecond `json:"socketsBytesPerSecond,omitempty"`
-	Findings     []nccl.Finding      `json:"findings,omitempty"`
-	Measurements []Measurement       `json:"measurements,omitempty"`
+	Sockets rdma.BytesPerSecond `json:"socketsBytesPerSecond,omitempty"`
+	// SocketsExpected is what the cluster file expects of Sockets, 0 for nothing, and SocketsLatency the time of the smallest
+	// all_reduce there, in nanoseconds.
+	SocketsExpected rdma.BytesPerSecond `json:"socketsExpectedBytesPerSecond,omitempty"`
+	SocketsLatency  time.Duration       `json:"socketsLatencyNanoseconds,omitempty"`
+	// Speed is that of a script over both, nil if none was compared.
+	Speed        *Speed         `json:"speed,omitempty"`
+	Findings     []nccl.Finding `json:"findings,omitempty"`
+	Measurements []Measurement  `json:"measurements,omitempty"`
 	// Quick is true if a quick check found nothing wrong, and no more was measured.
 	Quick   bool    `json:"quick,omitempty"`
 	Seconds float64 `json:"seconds"`
+}
+
+// Speed is how fast a training script is, by the tokens in its metrics. 0 is not known.
+type Speed struct {
+	Script                 string  `json:"script"`
+	TokensPerSecond        float64 `json:"tokensPerSecond,omitempty"`
+	SocketsTokensPerSecond float64 `json:"socketsTokensPerSecond,omitempty"`
 }
 
 // Rail is one network of the environment, with its own bandwidth.
@@ -87,12 +101,7 @@ const (
 
 // Judge sets bandwidths and latency from the measurements, and the verdict unless there is one.
 func (r *Report) Judge() {
-	r.Bandwidth = Best(r.Measurements)
-	for _, m := range r.Measurements {
-		if m.Operation == AllReduce && m.Scope == World && m.Time > 0 && (r.Latency == 0 || m.Time < r.Latency) {
-			r.Latency = m.Time
-		}
-	}
+	r.Bandwidth, r.Latency = Best(r.Measurements), Latency(r.Measurements)
 	for i := range r.Rails {
 		_, r.Rails[i].Bandwidth = measured(r.Measurements, func(m Measurement) bool { return m.Operation == AllReduce && m.Scope == ByRail && m.Rail == i })
 	}
@@ -103,6 +112,9 @@ func (r *Report) Judge() {
 	var slow []string
 	if r.Expected > 0 && below(r.Bandwidth, r.Expected, enough) {
 		slow = append(slow, fmt.Sprintf("bus bandwidth %s, expected %s: %.0f%% of it", r.Bandwidth, r.Expected, 100*float64(r.Bandwidth)/float64(r.Expected)))
+	}
+	if r.SocketsExpected > 0 && r.Sockets > 0 && below(r.Sockets, r.SocketsExpected, enough) {
+		slow = append(slow, fmt.Sprintf("over TCP sockets: %s, expected %s", r.Sockets, r.SocketsExpected))
 	}
 	slow = slices.Concat(slow, r.slowNodes(), r.slowInside(), r.slowRails(), r.slowHosts(), r.belowFigures())
 	if len(slow) > 0 {

@@ -152,7 +152,8 @@ func TestParseLine(t *testing.T) {
 }
 
 func TestPrint(t *testing.T) {
-	r := Report{Nodes: 2, RanksPerNode: 4, Transport: "RDMA with GPUDirect", Expected: 194 * rdma.GBps, Sockets: 5 * rdma.GBps, Rails: []Rail{{Name: "mlx5_6"}},
+	r := Report{Nodes: 2, RanksPerNode: 4, Transport: "RDMA with GPUDirect", Expected: 194 * rdma.GBps, Sockets: 5 * rdma.GBps, SocketsLatency: 100 * time.Millisecond,
+		Speed: &Speed{Script: "train.py", TokensPerSecond: 12000, SocketsTokensPerSecond: 8000}, Rails: []Rail{{Name: "mlx5_6"}},
 		Measurements: []Measurement{rail(0, 48), hosts(0, 1, 0, 28.3), pair(0, 1, 190), all(190)}}
 	Sort(r.Measurements)
 	r.Judge()
@@ -165,7 +166,10 @@ all_reduce  all ranks      1.0 GB  5.2632ms  190.0 GB/s (177.0 GiB/s)
 send_recv   nodes 0 and 1  1.0 GB  5.2632ms  190.0 GB/s (177.0 GiB/s)
 all_reduce  all, on mlx5_6  1.0 GB  20.8333ms  48.0 GB/s (44.7 GiB/s)
 host_rdma   nodes 0 and 1, on mlx5_6  1.0 GB  35.3357ms  28.3 GB/s (26.4 GiB/s)
-over TCP sockets: 5.0 GB/s (4.7 GiB/s); without them it is 38.0 times that
+transport                       bus bandwidth             latency   tokens/s
+RDMA with GPUDirect             190.0 GB/s (177.0 GiB/s)  5.2632ms  12000
+TCP sockets on the pod network  5.0 GB/s (4.7 GiB/s)      100ms     8000
+ratio                           38.0                      0.05      1.50
 `
 	if diff := cmp.Diff(strings.Fields(want), strings.Fields(out.String())); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)

@@ -35,6 +35,25 @@ func IsPullSecretOf(account *corev1.ServiceAccount, ref corev1.LocalObjectRefere
 	return ref.Name == account.Annotations[pullSecretAnnotation] || strings.HasPrefix(ref.Name, account.Name+"-dockercfg-")
 }
 
+// CurrentPullSecrets returns the named pull secrets with those that OpenShift has created for the account as they are now.
+// Without names it returns none: pods copy the account's.
+func CurrentPullSecrets(named []corev1.LocalObjectReference, account *corev1.ServiceAccount) (current []corev1.LocalObjectReference) {
+	if len(named) == 0 {
+		return nil
+	}
+	for _, ref := range named {
+		if !IsPullSecretOf(account, ref) || slices.Contains(account.ImagePullSecrets, ref) {
+			current = append(current, ref)
+		}
+	}
+	for _, ref := range account.ImagePullSecrets {
+		if IsPullSecretOf(account, ref) && !slices.Contains(current, ref) {
+			current = append(current, ref)
+		}
+	}
+	return current
+}
+
 // AccountWithPullSecrets returns the service account as soon as it has its Secret for the internal registry: a pod copies the
 // pull secrets of its account when it is created, and never gets later ones. It waits at most pullSecretTime, and only if
 // AwaitsPullSecret reports that OpenShift still has to create the Secret. It calls say before it waits, and if no Secret came.

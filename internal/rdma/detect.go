@@ -44,6 +44,8 @@ type Expected struct {
 	MTU       int            `json:"mtu,omitempty"`
 	Bandwidth BytesPerSecond `json:"bandwidthBytesPerSecond,omitempty"`
 	Figures   Figures        `json:"figures,omitzero"`
+	// Sockets is network.tcp's: the bandwidth without RDMA.
+	Sockets BytesPerSecond `json:"socketsBytesPerSecond,omitempty"`
 }
 
 // Figures are what a cluster file expects of single measurements of check-fabric, in bytes per second.

@@ -223,7 +223,7 @@ func TestFacts(t *testing.T) {
 	gid := func(index int, text, typ string) GID { return GID{index, mustGID(text), typ, "net1"} }
 	want := Facts{
 		Devices: []Device{{
-			Name: "mlx5_6", PCI: "0000:03:00.2", GivenBy: "PCIDEVICE_OPENSHIFT_IO_ENO5NP0RDMA_INFO", PhysicalFunction: "0000:03:00.0", Uverbs: "uverbs6", NUMA: 1,
+			Name: "mlx5_6", Model: "MT4129", Firmware: "28.39.1002", PCI: "0000:03:00.2", GivenBy: "PCIDEVICE_OPENSHIFT_IO_ENO5NP0RDMA_INFO", PhysicalFunction: "0000:03:00.0", Uverbs: "uverbs6", NUMA: 1,
 			PCIe: Link{32, 16}, PCIeMaximum: Link{32, 16}, IOMMU: "identity", GPUs: map[string]Distance{"0000:04:00.0": PIX, "0000:81:00.0": SYS},
 			Ports: []Port{{
 				Number: 1, State: "ACTIVE", PhysicalState: "LinkUp", LinkLayer: Ethernet, Rate: 400 * Gbps,

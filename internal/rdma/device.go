@@ -17,6 +17,7 @@ func (d *detector) device(name, givenBy string) Device {
 	device := Device{Name: name, GivenBy: givenBy, Uverbs: d.uverbs(name), NUMA: -1}
 	device.NoGUID = zeroGUID.MatchString(d.text(classInfiniBand, name, "node_guid"))
 	device.PCI = d.addressOf(name)
+	device.Model, device.Firmware = d.text(classInfiniBand, name, "hca_type"), d.text(classInfiniBand, name, "fw_ver")
 	if name := path.Base(d.functionOf(name)); auxiliaryDevice.MatchString(name) {
 		device.Auxiliary = name
 	}
@@ -33,6 +34,7 @@ func (d *detector) device(name, givenBy string) Device {
 	device.IOMMU = d.text(iommuGroups, path.Base(d.target(pciDevices, device.PCI, "iommu_group")), "type")
 	// The link registers of a virtual function are reserved: sysfs shows "Unknown" and 0.
 	card := cmp.Or(device.PhysicalFunction, device.PCI)
+	device.Model = cmp.Or(d.model(card), device.Model)
 	device.PCIe = parseLink(d.text(pciDevices, card, "current_link_speed"), d.text(pciDevices, card, "current_link_width"))
 	device.PCIeMaximum = d.maxLink(card)
 	device.GPUs = map[string]Distance{}
@@ -40,6 +42,16 @@ func (d *detector) device(name, givenBy string) Device {
 		device.GPUs[gpu] = d.distance(device.PCI, gpu)
 	}
 	return device
+}
+
+// model is the model of one of NVIDIA's cards by the ID of its physical function: the ID of a virtual function, which hca_type has, is
+// the same for several models.
+func (d *detector) model(card string) string {
+	id, err := strconv.ParseUint(strings.TrimPrefix(d.text(pciDevices, card, "device"), "0x"), 16, 16)
+	if err != nil || d.text(pciDevices, card, "vendor") != "0x15b3" {
+		return ""
+	}
+	return "MT" + strconv.FormatUint(id, 10)
 }
 
 // functionOf is the folder of a device's function: /sys/class/infiniband/mlx5_6 leads to .../0000:03:00.2/infiniband/mlx5_6.

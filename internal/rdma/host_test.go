@@ -144,10 +144,11 @@ type nic struct {
 	speed, maxSpeed      string
 	width                string
 	group                string
-	noFile               bool              // in /dev/infiniband
-	hostNetdev           bool              // not in the pod's namespace
-	auxiliary            string            // name of a scalable function of the card
-	guid                 string            // of the node
+	noFile               bool   // in /dev/infiniband
+	hostNetdev           bool   // not in the pod's namespace
+	auxiliary            string // name of a scalable function of the card
+	guid                 string // of the node
+	firmware             string
 	gids                 map[int][3]string // GID, type and netdev by index, in place of the usual ones
 }
 
@@ -171,13 +172,13 @@ func (h *host) add(n nic) {
 	link := map[string]string{
 		"current_link_speed": orDefault(n.speed, "32.0 GT/s PCIe"), "current_link_width": orDefault(n.width, "16"),
 		"max_link_speed": orDefault(n.maxSpeed, "32.0 GT/s PCIe"), "max_link_width": "16",
-		"vendor": "0x15b3", "class": "0x020000", "numa_node": strconv.Itoa(n.numa),
+		"vendor": "0x15b3", "device": "0x1021", "class": "0x020000", "numa_node": strconv.Itoa(n.numa),
 	}
 	dir := h.pci(n.below, card, link)
 	if !n.physical {
 		dir = h.pci(n.below, n.address, map[string]string{
 			"current_link_speed": "Unknown", "current_link_width": "0", "max_link_speed": "Unknown", "max_link_width": "0",
-			"vendor": "0x15b3", "class": "0x020000", "numa_node": strconv.Itoa(n.numa),
+			"vendor": "0x15b3", "device": "0x101e", "class": "0x020000", "numa_node": strconv.Itoa(n.numa),
 		})
 		h.link(path.Join(dir, "physfn"), path.Join("sys/devices", n.below, card))
 	}
@@ -205,6 +206,9 @@ func (h *host) add(n nic) {
 		layer = InfiniBand
 	}
 	h.write(path.Join(port, "link_layer"), layer)
+	// The kernel names a virtual function by its own ID.
+	h.write(path.Join(ib, "hca_type"), map[bool]string{true: "MT4129", false: "MT4126"}[n.physical])
+	h.write(path.Join(ib, "fw_ver"), orDefault(n.firmware, "28.39.1002"))
 	h.write(path.Join(ib, "node_guid"), orDefault(n.guid, "a088:c203:0095:29dc"))
 	h.netdev(n, dir)
 	h.gids(port, n.table())

@@ -39,7 +39,7 @@ func (f Facts) Print(w io.Writer) {
 // printDevices writes the ports, the devices, their distances to the GPUs and their GIDs.
 func (f Facts) printDevices(w io.Writer) {
 	ports := table{{"DEVICE", "PORT", "STATE", "PHYSICAL", "LINK", "RATE", "NETDEV", "ADDRESS", "MTU", "GID"}}
-	devices := table{{"DEVICE", "PCI", "FUNCTION", "NUMA", "PCIE", "AT MOST", "IOMMU", "GIVEN BY"}}
+	devices := table{{"DEVICE", "MODEL", "FIRMWARE", "PCI", "FUNCTION", "NUMA", "PCIE", "AT MOST", "IOMMU", "GIVEN BY"}}
 	distances := table{append([]string{"DISTANCE TO GPU"}, f.GPUs...)}
 	gids := table{{"DEVICE", "PORT", "INDEX", "GID", "IPV4", "TYPE", "NETDEV"}}
 	for _, device := range f.Devices {
@@ -53,7 +53,8 @@ func (f Facts) printDevices(w io.Writer) {
 		if device.NUMA >= 0 {
 			numa = strconv.Itoa(device.NUMA)
 		}
-		devices = append(devices, []string{device.Name, cmp.Or(device.PCI, "-"), function, numa, device.PCIe.String(), device.PCIeMaximum.String(), cmp.Or(device.IOMMU, "-"), device.GivenBy})
+		devices = append(devices, []string{device.Name, cmp.Or(device.Model, "-"), cmp.Or(device.Firmware, "-"), cmp.Or(device.PCI, "-"), function, numa,
+			device.PCIe.String(), device.PCIeMaximum.String(), cmp.Or(device.IOMMU, "-"), device.GivenBy})
 		near := []string{device.Name}
 		for _, gpu := range f.GPUs {
 			near = append(near, cmp.Or(string(device.GPUs[gpu]), "-"))

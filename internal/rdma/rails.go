@@ -142,6 +142,10 @@ func CompareSome(nodes []Facts, numbers []int) []fail.Finding {
 				if port.Port.Rate != first.Port.Rate {
 					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has %s, %s has %s: want the same rate", rail, port.Device.Name, numbers[n], port.Port.Rate, first.Device.Name, first.Port.Rate)
 				}
+				if here, there := port.Device.card(), first.Device.card(); here != there {
+					found(fail.Note, RailDiffers, "rail %s: %s on node %d is %s, %s is %s: a card's firmware can limit its rate",
+						rail, port.Device.Name, numbers[n], here, first.Device.Name, there)
+				}
 				if port.Port.MTU != first.Port.MTU {
 					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has MTU %d, %s has %d: want the same: large messages hang if it differs", rail, port.Device.Name, numbers[n], port.Port.MTU, first.Device.Name, first.Port.MTU)
 				}
@@ -154,6 +158,11 @@ func CompareSome(nodes []Facts, numbers []int) []fail.Finding {
 		}
 	}
 	return slices.Concat(findings, addressesTwice(nodes, numbers), railOrder(nodes, numbers))
+}
+
+// card is for example "MT4129 with firmware 28.39.1002".
+func (d Device) card() string {
+	return cmp.Or(d.Model, "of an unknown model") + " with firmware " + cmp.Or(d.Firmware, "of an unknown version")
 }
 
 // railOrder compares the order of the nodes' isolated rails on PCIe. NCCL joins devices by their position in the node, not by their

@@ -58,6 +58,11 @@ func TestRails(t *testing.T) {
 				n.rate = "100 Gb/sec (4X EDR)"
 			}
 		})), same, []string{"degraded RailDiffers", "degraded RailOrder"}},
+		{"other firmware", pair(barcelona(0, names4...), second(func(i int, n *nic) {
+			if i == 2 {
+				n.firmware = "28.36.1010"
+			}
+		})), same, []string{"degraded RailOrder", "note RailDiffers"}},
 		{"one down", pair(barcelona(0, names4...), second(func(i int, n *nic) {
 			if i < 3 {
 				n.state = "1: DOWN"

@@ -40,6 +40,10 @@ type Device struct {
 	Name string `json:"name"`
 	// PCI is the address of its function, as in 0000:03:00.2.
 	PCI string `json:"pci"`
+	// Model is the card's, as ibv_devinfo names it: MT4129 is a ConnectX-7. Firmware is the version of its firmware. Either is "" if the
+	// kernel does not show it.
+	Model    string `json:"model,omitempty"`
+	Firmware string `json:"firmware,omitempty"`
 	// Auxiliary is the name of a scalable function, as in mlx5_core.sf.4, "" for other devices. PCI is the function that it is a part of.
 	Auxiliary string `json:"auxiliary,omitempty"`
 	// GivenBy is the evidence that the pod was given the device: the variable's name, or one of the constants GivenBy.

@@ -85,11 +85,14 @@ func execute(ctx context.Context, root *cobra.Command, args []string, to streams
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		// cobra checks these later, when a mistake would not be wrong usage any more.
-		if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
+		if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups(), FlagMistakes(cmd.Flags())); err != nil {
 			return err
 		}
 		running = true
 		return nil
+	}
+	if cmd, _, err := root.Find(args); err == nil && cmd.Args != nil {
+		cmd.Args = withFlagMistakes(cmd.Args)
 	}
 	root.SetArgs(args)
 	to = streams{out: onTerminal(to.out), err: onTerminal(to.err), failures: onTerminal(to.failures)}
@@ -145,7 +148,33 @@ func flagMistakes(cmd *cobra.Command, args []string) (mistakes []error) {
 			mistakes = append(mistakes, wrongValue(flag, value, err))
 		}
 	}
+	if kept := FlagMistakes(cmd.Flags()); kept != nil {
+		mistakes = append(mistakes, kept)
+	}
 	return mistakes
+}
+
+// withFlagMistakes reports the mistakes in flags together with those that check finds.
+func withFlagMistakes(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		err := check(cmd, args)
+		return errors.Join(err, FlagMistakes(cmd.Flags()))
+	}
+}
+
+// FlagMistakes takes the mistakes that flags keep so that all are reported at once, as those of package param do.
+func FlagMistakes(flags *pflag.FlagSet) error {
+	var all []error
+	flags.VisitAll(func(flag *pflag.Flag) {
+		keeper, ok := flag.Value.(interface{ TakeMistake() error })
+		if !ok {
+			return
+		}
+		if err := keeper.TakeMistake(); err != nil {
+			all = append(all, fmt.Errorf("--%s %w", flag.Name, err))
+		}
+	})
+	return errors.Join(all...)
 }
 
 // wantOf describes the values of flags whose own errors speak of Go.

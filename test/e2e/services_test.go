@@ -7,7 +7,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -43,6 +45,7 @@ func developmentServices(image string) func(trainer) {
 			}
 		}
 		d.taken("services=none")
+		d.opened()
 		u.task("teardown")
 	}
 }
@@ -236,6 +239,40 @@ func (d *desk) taken(param string) {
 		d.Errorf("found a Service without services: %s", out)
 	}
 	d.waitLog("ml-dev-env-0", "train", "Service code-server is stopped")
+}
+
+// opened opens JupyterLab in the environment, which has no service: mlenv open starts it, and forwards its port. At the same time mlenv
+// port-forward forwards the same port of the node.
+func (d *desk) opened() {
+	d.Helper()
+	ctx, cancel := d.within(timeForTheObjectToChange)
+	defer cancel()
+	text, end := d.matching(ctx, d.TempDir(), regexp.MustCompile(`jupyter: (\S+)/lab with token (\S+)`), "open", "jupyter", "--show-password", "--browser=false")
+	defer end()
+	address, token := text[1], text[2]
+	d.equal("the token of Jupyter", token, d.secrets["jupyter-token"])
+	text, end = d.matching(ctx, d.TempDir(), regexp.MustCompile(`localhost:(\d+) leads to port 8888 of node 0`), "port-forward", "8888")
+	defer end()
+	port := text[1]
+	// The resolver need not know names below localhost.
+	at, err := url.Parse(address)
+	if err != nil {
+		d.Fatal(err)
+	}
+	for _, host := range []string{"127.0.0.1:" + at.Port(), "127.0.0.1:" + port} {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/api/status?token="+token, nil)
+		if err != nil {
+			d.Fatal(err)
+		}
+		request.Host = at.Host
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			d.Fatalf("JupyterLab by %s: %v", host, err)
+		}
+		response.Body.Close()
+		d.equal("JupyterLab by "+host, response.Status, "200 OK")
+	}
+	d.equal("the Service's ports", d.kubectl("get", "service", "ml-dev-env", "--output=jsonpath={.spec.ports[*].port}"), "8888")
 }
 
 // inTheBrowser logs in to all three services and uses them.

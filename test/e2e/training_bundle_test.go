@@ -3,10 +3,12 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -20,16 +22,14 @@ import (
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // releaseBundle pushes the Tekton bundles, lists them with the real tkn, and runs the test of each
 // Task and Pipeline from the bundle. Such a test ends right after Tekton has resolved the bundle
 // and started the steps' image on a node.
 func releaseBundle(u trainer) {
-	at, err := name.NewTag(registryHost + "/e2e/tasks:1")
-	if err != nil {
-		u.Fatal(err)
-	}
+	const at = registryHost + "/e2e/tasks:1"
 	objects, err := bundle.Objects(mldevenv.Bundle)
 	if err != nil {
 		u.Fatal(err)
@@ -38,14 +38,11 @@ func releaseBundle(u trainer) {
 	if err != nil {
 		u.Fatal(err)
 	}
-	release, err := bundle.Source{Version: "e2e"}.NewTektonRelease(objects, at, image)
+	tasks, err := name.NewDigest(u.pushBundle(at+"-tasks", nil))
 	if err != nil {
 		u.Fatal(err)
 	}
-	pushed, err := release.Push(u.Context())
-	if err != nil {
-		u.Fatal(err)
-	}
+	pushed := u.pushBundle(at, &tasks)
 	listed, err := run(u.T, nil, stateDir+"/bin/tkn", "bundle", "list", pushed)
 	if err != nil {
 		u.Fatalf("tkn bundle list: %v\n%s", err, listed)
@@ -76,6 +73,38 @@ func releaseBundle(u trainer) {
 	}
 	u.sameFromElsewhere(image)
 }
+
+// pushBundle pushes what mlenv bundle tekton prints with the real tkn, and returns the bundle by digest.
+func (u trainer) pushBundle(to string, tasks *name.Digest) string {
+	u.Helper()
+	objects, err := bundle.Objects(mldevenv.Bundle)
+	if err != nil {
+		u.Fatal(err)
+	}
+	image, err := name.NewDigest(u.steps)
+	if err != nil {
+		u.Fatal(err)
+	}
+	if objects, err = bundle.Tekton(objects, image, tasks); err != nil {
+		u.Fatal(err)
+	}
+	file, err := os.Create(filepath.Join(u.TempDir(), "bundle.yaml"))
+	if err != nil {
+		u.Fatal(err)
+	}
+	if err := errors.Join(step.WriteObjects(file, objects), file.Close()); err != nil {
+		u.Fatal(err)
+	}
+	out, err := run(u.T, nil, stateDir+"/bin/tkn", "bundle", "push", to, "--filenames="+file.Name())
+	digest := byDigest.FindString(out)
+	if err != nil || digest == "" {
+		u.Fatalf("tkn bundle push: %v\n%s", err, out)
+	}
+	return digest
+}
+
+// byDigest matches the bundle in what tkn bundle push prints.
+var byDigest = regexp.MustCompile(`\S+@sha256:[0-9a-f]{64}`)
 
 // startTest starts tests/run.yaml of a Task or Pipeline from a bundle. The run has the name of the Task or Pipeline.
 func (u trainer) startTest(kind, named, from string) {

@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -183,9 +184,9 @@ func (e ending) failed(task string, reason fail.Reason, parts ...string) ending 
 	return e
 }
 
-func (u user) equal(what, got, want string) {
+func (u user) equal(what string, got, want any) {
 	u.Helper()
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(fmt.Sprint(want), fmt.Sprint(got)); diff != "" {
 		u.Errorf("%s (-want +got):\n%s", what, diff)
 	}
 }

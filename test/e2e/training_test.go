@@ -188,6 +188,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"tasks-alone", 1, tasksAlone},
 		{"steps-by-hand", 1, stepsByHand},
 		{"dev-loop", 1, devLoop},
+		{"from-scripts", 1, fromScripts},
 		{"github-action", 1, githubAction},
 		{"webhook", 1, webhook},
 		{"timeout-too-short", 1, timeoutTooShort},
@@ -334,9 +335,6 @@ func stepsImage(t *testing.T, sources string) (bundle.Contents, v1.Image) {
 	source := bundle.Source{Dir: sources, Version: "e2e"}
 	contents, err := source.Compile(t.Context(), t.TempDir(), bundle.Platforms()[0])
 	if err != nil {
-		t.Fatal(err)
-	}
-	if contents.Licences, err = source.Licences(t.Context(), contents.Program, contents.Agent); err != nil {
 		t.Fatal(err)
 	}
 	if contents.Roots, err = bundle.HostRoots(); err != nil {

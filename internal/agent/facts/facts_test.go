@@ -80,12 +80,12 @@ func smi(t *testing.T, script string) {
 
 func TestGPUs(t *testing.T) {
 	h100 := func(change func(*agent.GPU)) []agent.GPU {
-		gpu := agent.GPU{Index: 0, UUID: "GPU-a", PCI: "0000:19:00.0", Model: "NVIDIA H100 80GB HBM3", Driver: "580.95.05", Memory: 81559 << 20, MemoryUsed: 4 << 20, Utilization: 97, Temperature: 61}
+		gpu := agent.GPU{Index: 0, UUID: "GPU-a", PCI: "0000:19:00.0", Model: "NVIDIA H100 80GB HBM3", Driver: "580.95.05", Compute: "9.0", Memory: 81559 << 20, MemoryUsed: 4 << 20, Utilization: 97, Temperature: 61}
 		change(&gpu)
 		return []agent.GPU{gpu}
 	}
 	answer := func(active, recovery, errors string) string {
-		return fmt.Sprintf("echo '0, GPU-a, NVIDIA H100 80GB HBM3, 580.95.05, 81559, 4, 97, 61, %s, %s, %s, 00000000:19:00.0, Disabled'", active, recovery, errors)
+		return fmt.Sprintf("echo '0, GPU-a, NVIDIA H100 80GB HBM3, 580.95.05, 81559, 4, 97, 61, %s, %s, %s, 00000000:19:00.0, Disabled, 9.0'", active, recovery, errors)
 	}
 	for _, tc := range []struct {
 		name   string
@@ -129,6 +129,7 @@ func TestGPUs(t *testing.T) {
 func TestOlderDriver(t *testing.T) {
 	smi(t, `case "$1" in
 *gpu_recovery_action*) echo 'Field "gpu_recovery_action" is not a valid field to query.'; echo; exit 2;;
+*compute_cap*) echo 'Field "compute_cap" is not a valid field to query.'; echo; exit 2;;
 *clocks_event_reasons.active*) echo 'Field "clocks_event_reasons.active" is not a valid field to query.'; echo; exit 2;;
 esac
 echo '0, GPU-a, Tesla V100-SXM2-16GB, 470.82.01, 16160, 0, 0, 30, 1, 00000000:3B:00.0, [N/A]'`)

@@ -9,7 +9,7 @@ import (
 
 // FuzzParseGPUs: every record of nvidia-smi is one GPU.
 func FuzzParseGPUs(f *testing.F) {
-	f.Add("0, GPU-a, NVIDIA H200, 580.95.05, 143771, 0, 97, 60, 0x0000000000000060, None, 0, 00000000:19:00.0, Disabled\n")
+	f.Add("0, GPU-a, NVIDIA H200, 580.95.05, 143771, 0, 97, 60, 0x0000000000000060, None, 0, 00000000:19:00.0, Disabled, 9.0\n")
 	f.Add("0, GPU-a, \"NVIDIA, H200\", 580.95.05, [N/A], 0, 97, 60, 0xzz, Reset, 3, [N/A], Enabled\n")
 	f.Add("No devices were found\n")
 	f.Fuzz(func(t *testing.T, text string) {

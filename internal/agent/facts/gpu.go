@@ -18,7 +18,8 @@ import (
 
 // smiFields are asked of nvidia-smi. Older drivers do not know all of them.
 var smiFields = []string{"index", "uuid", "name", "driver_version", "memory.total", "memory.used", "utilization.gpu", "temperature.gpu",
-	"clocks_event_reasons.active", "gpu_recovery_action", "ecc.errors.uncorrected.volatile.total", "pci.bus_id", "mig.mode.current"}
+	"clocks_event_reasons.active", "gpu_recovery_action", "ecc.errors.uncorrected.volatile.total", "pci.bus_id", "mig.mode.current",
+	"compute_cap"}
 
 // slowdowns are the bits of clocks_event_reasons.active that mean that a GPU is
 // slowed down by heat, power or its board (nvml.h, nvmlClocksEventReason*). Idling, configured clocks and the software power cap
@@ -109,6 +110,9 @@ func parseGPUs(text string, fields []string) (gpus []agent.GPU, split map[int]bo
 			if n := number(of("ecc.errors.uncorrected.volatile.total")); n > 0 {
 				gpu.Fault += "; " + humanize.Count(n, "uncorrected memory error")
 			}
+		}
+		if compute := of("compute_cap"); !strings.HasPrefix(compute, "[") {
+			gpu.Compute = compute
 		}
 		if of("mig.mode.current") == "Enabled" {
 			split[gpu.Index] = true

@@ -20,7 +20,7 @@ echo '  MIG 3g.40gb     Device  0: (UUID: MIG-1)'
 echo '  MIG 3g.40gb     Device  1: (UUID: MIG-2)';;
 *) i=0; for gpu in a b c d; do
   mig=Disabled; [ $gpu = d ] && mig=Enabled
-  echo "$i, GPU-$gpu, NVIDIA H100, 580.95.05, 81559, 4, 0, 30, 0x0, None, 0, 00000000:${i}9:00.0, $mig"; i=$((i+1))
+  echo "$i, GPU-$gpu, NVIDIA H100, 580.95.05, 81559, 4, 0, 30, 0x0, None, 0, 00000000:${i}9:00.0, $mig, 9.0"; i=$((i+1))
 done;;
 esac`
 

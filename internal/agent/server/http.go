@@ -95,7 +95,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	problem := agent.Problem{Message: err.Error(), Next: fail.NextOf(err)}
 	switch reason := fail.ReasonOf(err); {
 	case reason != fail.Internal:
-		problem.Reason, code = string(reason), http.StatusUnprocessableEntity
+		problem.Reason, code = reason, http.StatusUnprocessableEntity
 	case errors.Is(err, fs.ErrNotExist):
 		code = http.StatusNotFound
 	default:

@@ -22,7 +22,7 @@ func TestDiskFullIsSaid(t *testing.T) {
 		if err := json.NewDecoder(answer.Body).Decode(&got); err != nil {
 			t.Fatal(err)
 		}
-		want := agent.Problem{Reason: string(fail.DiskFull), Message: "write /workspace/repo/a: " + cause.Error(),
+		want := agent.Problem{Reason: fail.DiskFull, Message: "write /workspace/repo/a: " + cause.Error(),
 			Next: "delete obsolete files from the workspace claim: mlenv shell 3 -- sh -c 'du -sh /workspace/* /workspace/.mlenv/work/*'; " +
 				"or have the claim expanded"}
 		if got != want || answer.Code != http.StatusUnprocessableEntity {

@@ -50,7 +50,7 @@ func TestNetworkIsForWhateverIsStarted(t *testing.T) {
 const smi4 = `#!/bin/sh
 [ "$1" = topo ] && exec cat "${0%/*}/topology"
 [ "$1" = -L ] && echo "$@" && exit
-for i in 0 1 2 3; do echo "$i, GPU-$i, NVIDIA H100, 580.95.05, 81559, 4, 0, 30, 0x0, None, 0, 00000000:${i}9:00.0, Disabled"; done`
+for i in 0 1 2 3; do echo "$i, GPU-$i, NVIDIA H100, 580.95.05, 81559, 4, 0, 30, 0x0, None, 0, 00000000:${i}9:00.0, Disabled, 9.0"; done`
 
 // A privileged pod sees all GPUs of its node. Facts, jobs with any launcher and shells use only the GPUs that the pod was
 // given.

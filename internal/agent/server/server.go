@@ -67,7 +67,7 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 		log.Warn("Working directories of an earlier container are not known.", "error", err)
 	}
 	s.startServices = sync.OnceFunc(func() { close(s.networkSet) })
-	if mode, _ := agent.Variable(config.Environ, "MLENV_MODE"); mode != agent.RDMA || config.network() != nil {
+	if mode, _ := agent.Variable(config.Environ, "MLENV_MODE"); agent.Mode(mode) != agent.RDMA || config.network() != nil {
 		s.startServices()
 	}
 	if config.Node == 0 {

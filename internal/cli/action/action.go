@@ -182,7 +182,7 @@ func (a *action) report(o launch.Outcome) error {
 	if o.Receipt != nil {
 		r = *o.Receipt
 	}
-	r.Verdict, r.Reason, r.Message = o.Verdict, string(o.Reason), o.Message
+	r.Verdict, r.Reason, r.Message = o.Verdict, o.Reason, o.Message
 	a.outputs(r)
 	if err := a.writeReport(r); err != nil {
 		return err

@@ -39,7 +39,7 @@ func (p page) output(name, value string) {
 func (p page) outputs(r receipt.Receipt) {
 	p.output("receipt", receipt.Name(r.Run))
 	p.output("verdict", string(r.Verdict))
-	p.output("reason", r.Reason)
+	p.output("reason", string(r.Reason))
 	p.output("commit", r.Commit)
 	p.output("image", r.Image)
 	p.output("metrics", string(r.Metrics))
@@ -75,10 +75,10 @@ func (p page) annotate(r receipt.Receipt) {
 	case r.Verdict == receipt.Succeeded:
 	case r.Cause != nil && r.Cause.Python != nil && r.Cause.Python.File != "":
 		at := r.Cause.Python
-		p.gh.WithFieldsMap(map[string]string{"file": cause.InTree(at.File), "line": strconv.Itoa(at.Line), "title": r.Reason}).
+		p.gh.WithFieldsMap(map[string]string{"file": cause.InTree(at.File), "line": strconv.Itoa(at.Line), "title": string(r.Reason)}).
 			Errorf("rank %d on node %d: %s: %s", r.Cause.Rank, r.Cause.Node, at.Type, at.Message)
 	default:
-		p.gh.WithFieldsMap(map[string]string{"title": r.Reason}).Errorf("%s", r.Message)
+		p.gh.WithFieldsMap(map[string]string{"title": string(r.Reason)}).Errorf("%s", r.Message)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
@@ -128,7 +129,7 @@ func FuzzSummary(f *testing.F) {
 		r := failed()
 		r.Curve, r.Fabric = nil, nil
 		lines, elements := countsOf(t, r)
-		r.Message, r.Commit, r.Phases[0].Reason, r.Nodes[0].KubernetesNode = "x"+text, "x"+text, text, text
+		r.Message, r.Commit, r.Phases[0].Reason, r.Nodes[0].KubernetesNode = "x"+text, "x"+text, fail.Reason(text), text
 		r.Ranks[0].Tail = []string{"x" + text, text}
 		gotLines, gotElements := countsOf(t, r)
 		if gotLines != lines || gotElements != elements {

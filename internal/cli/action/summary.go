@@ -42,8 +42,8 @@ const summaryTemplate = `<h3>{{if .Succeeded}}✅{{else}}❌{{end}} <code>{{.Run
 
 // literal is text as HTML that shows it and nothing else. Its line breaks become entities, so that none of its lines is
 // a line of the summary; such a line could end the block of HTML and become Markdown.
-func literal(text string) template.HTML {
-	escaped := html.EscapeString(humanize.Plain(text))
+func literal[T ~string](text T) template.HTML {
+	escaped := html.EscapeString(humanize.Plain(string(text)))
 	return template.HTML(strings.ReplaceAll(escaped, "\n", "&#10;")) //nolint:gosec // it is escaped
 }
 
@@ -79,7 +79,7 @@ func summaryOf(r receipt.Receipt) summary {
 	add("commit", r.Commit)
 	add("image", r.Image)
 	add("nodes", nodesOf(r))
-	add("mode", r.Mode)
+	add("mode", string(r.Mode))
 	if r.Network != nil {
 		add("transport of the training", string(r.Network.Transport))
 	}
@@ -97,7 +97,7 @@ func summaryOf(r receipt.Receipt) summary {
 		if p.Seconds > 0 {
 			took = time.Duration(p.Seconds * float64(time.Second)).Round(time.Second).String()
 		}
-		s.Phases = append(s.Phases, phase{literal(p.Name), literal(strings.TrimSpace(p.Status + " " + p.Reason)), took})
+		s.Phases = append(s.Phases, phase{literal(p.Name), literal(strings.TrimSpace(string(p.Status) + " " + string(p.Reason))), took})
 	}
 	if r.Cause != nil {
 		for _, rank := range r.Ranks {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -103,9 +104,9 @@ func free(ctx context.Context, clients *kube.Clients, names []string) (list, err
 	if err != nil {
 		return nil, err
 	}
-	leases, err := clients.Kube.CoordinationV1().Leases(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
+	leases, err := lease.List(ctx, clients.Kube, clients.Namespace)
 	if err != nil {
-		return nil, kube.Problem(fmt.Errorf("listing leases in %s: %w", clients.Namespace, err))
+		return nil, err
 	}
 	var doomed list
 	var problems []error
@@ -120,7 +121,7 @@ func free(ctx context.Context, clients *kube.Clients, names []string) (list, err
 		case len(c.Pods) > 0:
 			problems = append(problems, fail.Becausef(fail.EnvironmentBusy, "%s: it is mounted by %s", at, strings.Join(c.Pods, ", ")))
 		default:
-			users := environmentsOf(c, leases.Items)
+			users := environmentsOf(c, leases)
 			if len(users) == 0 {
 				doomed = append(doomed, c)
 				continue

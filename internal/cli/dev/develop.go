@@ -18,7 +18,7 @@ import (
 // Commands are the commands of this package.
 func Commands() []*cobra.Command {
 	return []*cobra.Command{
-		upCommand(), downCommand(), trainCommand(), syncCommand(), shellCommand(), devCommand(), openCommand(),
+		upCommand(), downCommand(), trainCommand(), syncCommand(), shellCommand(), devCommand(), openCommand(), portForwardCommand(),
 	}
 }
 

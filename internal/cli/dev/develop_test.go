@@ -52,14 +52,17 @@ func TestWrongUsage(t *testing.T) {
 		{"sync develop.go", "it is a file: want a folder"},
 		{"shell one two", "arguments [\"one\" \"two\"]: want one node or none; a command goes after --\nnode \"one\": want its number"},
 		{"open emacs", `service "emacs": want vscode, jupyter or tensorboard`},
+		{"open", `service "": want vscode, jupyter or tensorboard`},
+		{"open a b vscode", `arguments ["a" "b"]: want one environment or none`},
+		{"open a vscode --name=b", `environment "a" and --name "b": want one of them`},
+		{"port-forward 0 x --node=-1", "--node -1: want its number in the environment, 0 and up\nport \"0\": want a number, 1 to 65535\nport \"x\""},
 		{"dev --dir=nowhere", "folder \"nowhere\""},
 	} {
 		args := strings.Fields(tc.args)
-		cmd := find(t, args[0])
-		cmd.SilenceUsage, cmd.SilenceErrors = true, true
-		cmd.SetArgs(args[1:])
-		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: got %v, want %q", tc.args, err, tc.want)
+		var out bytes.Buffer
+		code := step.RunCommands(t.Context(), find(t, args[0]), args[1:], io.Discard, &out)
+		if code != step.WrongUsage || !strings.Contains(strings.ReplaceAll(out.String(), "\n  ", "\n"), tc.want) {
+			t.Errorf("%s: exit code %d, %s; want %q", tc.args, code, &out, tc.want)
 		}
 	}
 }

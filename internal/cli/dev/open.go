@@ -16,16 +16,17 @@ import (
 	routev1 "github.com/openshift/api/route/v1"
 	routeclient "github.com/openshift/client-go/route/clientset/versioned/typed/route/v1"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
 )
 
 type openOptions struct {
@@ -38,28 +39,19 @@ type openOptions struct {
 func openCommand() *cobra.Command {
 	var o openOptions
 	cmd := &cobra.Command{
-		Use:   "open vscode|jupyter|tensorboard",
+		Use:   "open [ENVIRONMENT] vscode|jupyter|tensorboard",
 		Short: "Open a service of a kept environment in the browser",
-		Long: `Open VS Code, Jupyter or TensorBoard, which mlenv up --services starts on node 0, in the browser: through its Route, or
-else through a port of this machine that mlenv forwards until Ctrl-C, under a host name that only this environment has.
-mlenv prints the address and the command that shows the password or token.
+		Long: `Open VS Code, Jupyter or TensorBoard, which run on node 0, in the browser: through its Route, or else through a port of
+this machine that mlenv forwards until Ctrl-C, under a host name that only this environment has. If the environment was
+created without the service, mlenv starts it, which takes up to two minutes and changes no pod. mlenv prints the address
+and the command that shows the password or token.
 
 Exit code 0: done; 1: the service does not run, or cannot be reached; 2: wrong usage.`,
 		Example: `  mlenv open vscode
-  mlenv open jupyter --show-password --browser=false`,
+  mlenv open h-kim jupyter --show-password --browser=false`,
 		ValidArgs: []string{"vscode", agent.Jupyter, agent.TensorBoard},
-		Args: func(_ *cobra.Command, args []string) error {
-			name := strings.Join(args, " ")
-			if name == "vscode" {
-				name = agent.CodeServer
-			}
-			var ok bool
-			if o.service, ok = agent.FindService(name); !ok {
-				return fmt.Errorf("service %q: want vscode, jupyter or tensorboard", name)
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), step.Log(cmd)) },
+		Args:      func(cmd *cobra.Command, args []string) error { return o.parse(cmd.Flags(), args) },
+		RunE:      func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), step.Log(cmd)) },
 	}
 	flags := cmd.Flags()
 	o.AddTo(flags, envflags.OnlyNamespace)
@@ -69,13 +61,24 @@ Exit code 0: done; 1: the service does not run, or cannot be reached; 2: wrong u
 	return cmd
 }
 
+func (o *openOptions) parse(flags *pflag.FlagSet, args []string) error {
+	last := max(0, len(args)-1)
+	name := strings.Join(args[last:], "")
+	if name == "vscode" {
+		name = agent.CodeServer
+	}
+	var known bool
+	o.service, known = agent.FindService(name)
+	return errors.Join(envflags.ParseName(flags, args[:last]), step.Want(known, "service %q: want vscode, jupyter or tensorboard", name))
+}
+
 func (o *openOptions) run(ctx context.Context, log *slog.Logger) error {
 	clients, set, detach, err := attach(ctx, &o.Flags, log)
 	if err != nil {
 		return err
 	}
 	defer detach()
-	if err := o.checkService(ctx, clients, set); err != nil {
+	if err := o.ready(ctx, provision.Deps{Clients: clients, Log: log}, set[0]); err != nil {
 		return err
 	}
 	e := env.Of(clients, o.Environment)
@@ -106,21 +109,35 @@ func (o *openOptions) run(ctx context.Context, log *slog.Logger) error {
 	return nil
 }
 
-func (o *openOptions) checkService(ctx context.Context, clients *kube.Clients, set nodes.Set) error {
-	facts, err := set[0].Facts(ctx)
+// ready starts the service if the environment has not got it, and fails unless it answers.
+func (o *openOptions) ready(ctx context.Context, d provision.Deps, zero *agent.Client) error {
+	facts, err := zero.Facts(ctx)
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(facts.Services, func(s agent.ServiceStatus) bool { return s.Name == o.service.Name })
-	if i < 0 {
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "opening %s: environment %s/%s was created without it", o.service.Name, clients.Namespace, o.Environment),
-			"mlenv up %s -n %s --services=all, with the other flags that created it; no pod changes", o.Environment, clients.Namespace)
+	status := agent.ServiceStatus{}
+	if i := slices.IndexFunc(facts.Services, func(s agent.ServiceStatus) bool { return s.Name == o.service.Name }); i >= 0 {
+		status = facts.Services[i]
+	} else {
+		d.Log.Info(fmt.Sprintf("Environment %s/%s has no %s yet. Starting it on node 0; no pod changes.", d.Clients.Namespace, o.Environment, o.service.Name),
+			"service", o.service.Name)
+		if status, err = provision.AddService(ctx, d, o.Environment, o.service, zero); err != nil {
+			return err
+		}
 	}
-	if s := facts.Services[i]; !s.Answers {
-		return fail.Advise(fmt.Errorf("opening %s: it does not answer and is %s: %s", s.Name, s.State, cmp.Or(s.Problem, "it may still be starting")),
-			"mlenv shell 0 -n %s --%s=%s -- tail %s", clients.Namespace, envflags.NameFlag, o.Environment, cmp.Or(s.Log, agent.State+"/services/"+s.Name+".log"))
+	at := fmt.Sprintf("-n %s --%s=%s", d.Clients.Namespace, envflags.NameFlag, o.Environment)
+	switch {
+	case status.Answers:
+		return nil
+	case status.Name == "":
+		return fail.Advise(fail.Becausef(fail.AgentUnreachable, "opening %s: node 0 of environment %s/%s has not started it", o.service.Name, d.Clients.Namespace, o.Environment),
+			"mlenv doctor %s", at)
+	case status.State == agent.ServiceAbsent:
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "opening %s: %s", status.Name, status.Problem),
+			"mlenv up %s -n %s --on-change=recreate --image=IMAGE, with an image that has it; docs/services.md", o.Environment, d.Clients.Namespace)
 	}
-	return nil
+	return fail.Advise(fmt.Errorf("opening %s: it does not answer and is %s: %s", status.Name, status.State, cmp.Or(status.Problem, "it may still be starting")),
+		"mlenv shell 0 %s -- tail %s", at, cmp.Or(status.Log, agent.State+"/services/"+status.Name+".log"))
 }
 
 // credential is the password or token, or the command that shows it.

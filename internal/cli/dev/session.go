@@ -82,7 +82,7 @@ func (s *session) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.script, s.launcher, s.config = s.options.Script, string(s.options.Launcher), s.options.DeepSpeedConfig
+	s.script, s.launcher, s.config = s.options.Script, s.options.Launcher, s.options.DeepSpeedConfig
 	s.folder.Environment, s.Namespace = s.training.Environment, clients.Namespace
 	s.loop(ctx, func(ctx context.Context) error {
 		if err := s.send(ctx, s.log, set); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
@@ -23,7 +24,8 @@ import (
 type folder struct {
 	syncrepo.Folder
 	// script, launcher and config are those of the training that follows, if any.
-	script, launcher, config string
+	script, config string
+	launcher       agent.Launcher
 }
 
 func (f *folder) addTo(flags *pflag.FlagSet) {
@@ -51,7 +53,7 @@ func (f *folder) send(ctx context.Context, log *slog.Logger, set nodes.Set) (err
 	if f.Ignore, err = tree.LoadWorkIgnore(f.Dir); err != nil {
 		return err
 	}
-	params := map[string]string{"script": f.script, "launcher": f.launcher, "requirements": f.Requirements, "deepspeed-config": f.config}
+	params := map[string]string{"script": f.script, "launcher": string(f.launcher), "requirements": f.Requirements, "deepspeed-config": f.config}
 	if err := syncrepo.CheckFiles(f.Dir, f.Ignore, func(param string) string { return params[param] }); err != nil {
 		return err
 	}

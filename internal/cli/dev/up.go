@@ -16,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
@@ -47,9 +48,9 @@ Exit code 0: the environment is ready; 1: it is not, and nothing is held; 2: wro
   mlenv up --nodes=1 --services=all   # with VS Code, Jupyter and TensorBoard, see mlenv open`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			u.options.Request.Cluster, u.noFile = u.Load(cmd.Context())
-			err := envflags.ParseName(cmd.Flags(), args)
+			err := errors.Join(envflags.ParseName(cmd.Flags(), args), step.FlagMistakes(cmd.Flags()))
 			u.options.Request.Name = u.Environment
-			if err := errors.Join(err, u.options.Check()); err != nil {
+			if err := u.options.AlsoRequest(err); err != nil {
 				return errors.Join(err, u.noFile)
 			}
 			return nil
@@ -57,14 +58,15 @@ Exit code 0: the environment is ready; 1: it is not, and nothing is held; 2: wro
 		RunE: func(cmd *cobra.Command, _ []string) error { return u.run(cmd.Context(), step.Log(cmd)) },
 	}
 	flags, o := cmd.Flags(), &u.options
+	param.Name.AddTo(flags, &u.Environment, envflags.NameFlag, objects.DefaultName, "")
 	u.AddTo(flags, "cluster file (default: the installed one)")
 	flags.Lookup(envflags.NameFlag).Usage = "name of the environment"
 	o.AddFlags(flags)
 	flags.StringVar(&u.installed, "cluster", "", "name of the installed cluster file (default: the only one)")
 	cmd.MarkFlagsMutuallyExclusive("cluster", "cluster-file")
-	flags.DurationVar(&o.KeepFor, "keep-for", 4*time.Hour, "how long the environment exists while no command of mlenv works in it")
-	flags.StringVar(&o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or the image that was built of its image.flavour)")
-	flags.StringVar(&o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the agent (default: that of the installed pipeline)")
+	param.Duration.AddTo(flags, &o.KeepFor, "keep-for", 4*time.Hour, "how long the environment exists while no command of mlenv works in it")
+	param.Image.AddTo(flags, &o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or the image that was built of its image.flavour)")
+	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the agent (default: that of the installed pipeline)")
 	step.AddLogFormat(cmd)
 	return cmd
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
@@ -127,12 +126,11 @@ func (f *Flags) choose(ctx context.Context, clients *kube.Clients, log *slog.Log
 	if f.flags.Changed(NameFlag) {
 		return nil
 	}
-	found, err := clients.Kube.CoordinationV1().Leases(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
+	all, err := lease.List(ctx, clients.Kube, clients.Namespace)
 	if err != nil {
 		return nil //nolint:nilerr // the command itself reports what it may not read
 	}
 	me, err := lease.Person(ctx, clients.Kube)
-	all := found.Items
 	mine := slices.DeleteFunc(slices.Clone(all), func(l coordinationv1.Lease) bool { return err != nil || lease.HolderOf(&l).ID != me.ID })
 	if f.Reads && len(mine) == 0 {
 		mine = all

@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -68,12 +69,14 @@ func (o *rdmaOptions) parse(flags *pflag.FlagSet, args []string) error {
 }
 
 type rdmaNode struct {
-	Node           int        `json:"node"`
-	Pod            string     `json:"pod"`
-	KubernetesNode string     `json:"kubernetesNode"`
-	SCC            string     `json:"scc,omitempty"`
-	Facts          rdma.Facts `json:"facts"`
-	NCCL           rdma.Plan  `json:"nccl"`
+	Node           int    `json:"node"`
+	Pod            string `json:"pod"`
+	KubernetesNode string `json:"kubernetesNode"`
+	SCC            string `json:"scc,omitempty"`
+	// GPUs are the node's, in words.
+	GPUs  string     `json:"gpus,omitempty"`
+	Facts rdma.Facts `json:"facts"`
+	NCCL  rdma.Plan  `json:"nccl"`
 }
 
 type rdmaReport struct {
@@ -127,6 +130,9 @@ func detect(ctx context.Context, clients *kube.Clients, name string, settings ne
 		if err != nil {
 			return err
 		}
+		if about, err := client.Facts(ctx); err == nil {
+			found[n].GPUs = describeGPUs(about.GPUs)
+		}
 		// The annotations are optional: the user may not be allowed to read pods.
 		if pod, err := e.Pod(ctx, n); err == nil {
 			found[n].KubernetesNode, found[n].SCC = pod.Spec.NodeName, pod.Annotations[objects.AdmittedByAnnotation]
@@ -146,6 +152,18 @@ func detect(ctx context.Context, clients *kube.Clients, name string, settings ne
 	return rdmaReport{Nodes: found, Between: rdma.Compare(all)}, nil
 }
 
+// describeGPUs is for example "4 GPUs: NVIDIA H100 80GB HBM3, compute 9.0, driver 580.95.05", "" for none.
+func describeGPUs(gpus []agent.GPU) string {
+	if len(gpus) == 0 {
+		return ""
+	}
+	text := humanize.Count(len(gpus), "GPU") + ": " + gpus[0].Model
+	if gpus[0].Compute != "" {
+		text += ", compute " + gpus[0].Compute
+	}
+	return text + ", driver " + gpus[0].Driver
+}
+
 func (r rdmaReport) fine() bool {
 	for _, node := range r.Nodes {
 		if _, fine := node.Facts.Check(); !fine {
@@ -163,7 +181,8 @@ func (r rdmaReport) print(w io.Writer, brief bool) {
 			fmt.Fprintf(w, "node %d (%s): %s\n", node.Node, cmp.Or(node.KubernetesNode, node.Pod), line)
 			continue
 		}
-		fmt.Fprintf(w, "node %d: pod %s on %s, SCC %s\n\n", node.Node, node.Pod, cmp.Or(node.KubernetesNode, "an unknown node"), cmp.Or(node.SCC, "unknown"))
+		fmt.Fprintf(w, "node %d: pod %s on %s, SCC %s, %s\n\n", node.Node, node.Pod, cmp.Or(node.KubernetesNode, "an unknown node"), cmp.Or(node.SCC, "unknown"),
+			cmp.Or(node.GPUs, "no GPU"))
 		node.Facts.Print(w)
 		fmt.Fprintln(w)
 		if len(node.NCCL.Variables) > 0 {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/checkfabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
 // BuildCommand is mlenv build, the step build-image. images has a folder for each flavour.
@@ -131,7 +133,7 @@ func preflightCommand(run func(cmd *cobra.Command, d preflight.Deps, o preflight
 	var o preflight.Options
 	var where fileFlags
 	cmd := &cobra.Command{
-		Args: func(_ *cobra.Command, args []string) error { return errors.Join(step.FlagsOnly(args), o.Check()) },
+		Args: func(_ *cobra.Command, args []string) error { return step.FlagsOnly(args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			file, err := where.load(cmd.Context())
 			if err != nil {
@@ -158,13 +160,21 @@ func CheckFabricCommand() *cobra.Command {
 	var o checkfabric.Options
 	var env envflags.Flags
 	cmd := &cobra.Command{
-		Use:   "check-fabric [ENVIRONMENT]",
+		Use:   "check-fabric [ENVIRONMENT] [-- SCRIPT-ARGUMENT ...]",
 		Short: "Measure the network between the nodes of an environment",
-		Long:  checkfabric.Description,
+		Long: strings.Replace(checkfabric.Description, "\n\nExit codes", `
+
+With --compare=tcp it prints bandwidth and latency next to those of TCP sockets on the pod
+network, and with --script the tokens per second of a training over both, by its metrics.
+
+Exit codes`, 1),
 		Example: `  mlenv check-fabric h-kim
-  mlenv check-fabric --compare tcp --bandwidth fail`,
+  mlenv check-fabric --compare tcp --bandwidth fail
+  mlenv check-fabric --compare tcp --script train.py -- --steps 200`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return errors.Join(envflags.ParseName(cmd.Flags(), args), o.Check())
+			var before []string
+			before, o.Script.Args = train.AtDash(cmd, args)
+			return errors.Join(envflags.ParseName(cmd.Flags(), before), o.Check())
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			clients, err := env.Connect(cmd.Context(), step.TextLog(cmd.ErrOrStderr()))
@@ -176,6 +186,7 @@ func CheckFabricCommand() *cobra.Command {
 		},
 	}
 	o.AddFlags(cmd.Flags())
+	o.Script.AddFlags(cmd.Flags())
 	env.AddTo(cmd.Flags(), envflags.OnlyNamespace)
 	step.AddLogFormat(cmd)
 	return cmd

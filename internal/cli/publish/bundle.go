@@ -19,27 +19,26 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
-	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
 // BundleCommand is mlenv bundle. files has tasks/NAME/NAME.yaml and pipelines/NAME/NAME.yaml.
 func BundleCommand(files fs.FS) *cobra.Command {
-	cmd := &cobra.Command{Use: "bundle", Short: "Build the steps image and the Tekton bundles"}
+	cmd := &cobra.Command{Use: "bundle", Short: "Build the steps image, and print the Tekton bundles"}
 	cmd.AddCommand(stepsImageCommand(), tektonCommand(files))
 	return cmd
 }
 
 func stepsImageCommand() *cobra.Command {
-	var push, to, source, roots, base string
+	var push, to, source, roots, base, licences string
 	var platforms []string
 	cmd := &cobra.Command{
 		Use:   "steps-image --push=IMAGE",
 		Short: "Compile the steps and push their image, printed by digest",
-		Long: `Steps-image compiles the steps and the agent from a checkout for each platform, adds them, py-spy, the licences of all
-and this machine's certificate authorities to a base image, pushes the result, and prints its reference by digest for
-mlenv install. py-spy comes from the package index of Python, or from that of PIP_INDEX_URL. The base needs git and
-git-lfs, which sync-repo runs. The annotation org.opencontainers.image.base.digest has the base's digest, and the bill
-of materials (SPDX) is attached for oras discover. The same sources and base give the same digest.
+		Long: `Steps-image compiles the steps and the agent from a checkout for each platform, adds them, py-spy and this machine's
+certificate authorities to a base image, pushes the result, and prints its reference by digest for mlenv install. py-spy
+comes from the package index of Python, or from that of PIP_INDEX_URL. The base needs git and git-lfs, which sync-repo
+runs. The annotation org.opencontainers.image.base.digest has the base's digest. The same sources and base give the same
+digest. An image that you pass on to others needs the licences of what is linked into it: make licenses collects them.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv bundle steps-image --push=quay.io/me/steps:v1
@@ -53,7 +52,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			if err := errors.Join(step.Want(push == "" || errPush == nil, "reading --push: %w", errPush), errPlatforms); err != nil {
 				return fail.Because(fail.InvalidInput, err)
 			}
-			made, err := compileSteps(cmd.Context(), cmd.ErrOrStderr(), source, base, roots, chosen)
+			made, err := compileSteps(cmd.Context(), cmd.ErrOrStderr(), source, base, roots, licences, chosen)
 			if err != nil {
 				return err
 			}
@@ -65,13 +64,14 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	cmd.Flags().StringVar(&source, "source", ".", "folder of the sources")
 	cmd.Flags().StringVar(&base, "base", bundle.DefaultBase, "image to build on; it needs git, git-lfs and sh")
 	cmd.Flags().StringVar(&roots, "ca-roots", "", "PEM file of certificate authorities (default: "+bundle.HostRootsFile+", if it exists)")
+	cmd.Flags().StringVar(&licences, "licenses", "", "folder of licences to add, as make licenses writes bin/licenses/steps (default: only py-spy's)")
 	cmd.Flags().StringSliceVar(&platforms, "platforms", platformNames(), "platforms to compile for")
 	cmd.MarkFlagsOneRequired("push", "to")
 	return cmd
 }
 
 // compileSteps builds the image in memory and deletes the programs.
-func compileSteps(ctx context.Context, progress io.Writer, source, baseImage, rootsFile string, platforms []v1.Platform) (bundle.StepsRelease, error) {
+func compileSteps(ctx context.Context, progress io.Writer, source, baseImage, rootsFile, licences string, platforms []v1.Platform) (bundle.StepsRelease, error) {
 	roots, err := bundle.HostRoots()
 	if rootsFile != "" {
 		roots, err = os.ReadFile(rootsFile)
@@ -89,7 +89,9 @@ func compileSteps(ctx context.Context, progress io.Writer, source, baseImage, ro
 		return bundle.StepsRelease{}, err
 	}
 	defer os.RemoveAll(dir)
-	return bundle.Describe(ctx, source, "").BuildSteps(ctx, progress, dir, platforms, base, roots, bundle.FetchSpy)
+	return bundle.Describe(ctx, source, "").BuildSteps(ctx, progress, dir, platforms, bundle.Ingredients{
+		Base: base, Roots: roots, Licences: licences, Spy: bundle.FetchSpy,
+	})
 }
 
 func platformNames() []string { return humanize.Each(bundle.Platforms(), v1.Platform.String) }
@@ -122,47 +124,46 @@ func deliver(out io.Writer, to, at string, write func() error, push func() (any,
 }
 
 func tektonCommand(files fs.FS) *cobra.Command {
-	var push, as, to, stepsImage string
+	var stepsImage, tasks string
 	cmd := &cobra.Command{
-		Use:   "tekton --push=REGISTRY/tasks:TAG --steps-image=IMAGE@sha256:...",
-		Short: "Push the Tasks and Pipelines as a bundle for Tekton's bundle resolver",
-		Long: `Tekton builds two bundles: TAG has the Tasks and the Pipelines, TAG-tasks the Tasks alone, which the Pipelines of the
-first refer to by digest. The steps' image is by digest too, so one digest fixes everything that a run does. The command
-prints the reference of the first. A run from a bundle also needs the rights and the cluster file that mlenv install
-creates in a namespace.
+		Use:   "tekton --steps-image=IMAGE@sha256:... [--tasks=BUNDLE@sha256:...]",
+		Short: "Print the Tasks and Pipelines for tkn bundle push",
+		Long: `Tekton prints what tkn bundle push makes a bundle of: with --tasks, the bundle of the Tasks by digest, the Tasks and the
+Pipelines, which find their Tasks in that bundle; without, the Tasks alone. The steps' image is by digest too, so the digest
+of the bundle with the Pipelines fixes everything that a run does. A run from a bundle also needs the rights and the cluster
+file that mlenv install creates in a namespace.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
-		Example: `  mlenv bundle tekton --push=quay.io/me/tasks:v1 --steps-image=$(mlenv bundle steps-image --push=quay.io/me/steps:v1)
-  mlenv bundle tekton --to=tekton --as=quay.io/me/tasks:v1 --steps-image=...   # an OCI layout
-  tkn bundle list quay.io/me/tasks:v1`,
+		Example: `  mlenv bundle tekton --steps-image=IMAGE@sha256:... | tkn bundle push quay.io/me/tasks:v1-tasks -f -   # prints a digest
+  mlenv bundle tekton --steps-image=IMAGE@sha256:... --tasks=quay.io/me/tasks@sha256:... | tkn bundle push quay.io/me/tasks:v1 -f -`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			at, errAt := name.NewTag(push + as)
-			image, errImage := name.NewDigest(stepsImage)
-			if errImage != nil {
-				errImage = fail.Advise(fmt.Errorf("reading --steps-image: %q: want an image by digest, as NAME@sha256:...: %w", stepsImage, errImage),
+			image, err := name.NewDigest(stepsImage)
+			if err != nil {
+				err = fail.Advise(fmt.Errorf("reading --steps-image: %q: want an image by digest, as NAME@sha256:...: %w", stepsImage, err),
 					"mlenv bundle steps-image --push=IMAGE prints it so")
 			}
-			if err := errors.Join(step.Want(errAt == nil, "reading the bundle's reference: %w", errAt), errImage); err != nil {
+			var from *name.Digest
+			if tasks != "" {
+				found, invalid := name.NewDigest(tasks)
+				err = errors.Join(err, step.Want(invalid == nil, "reading --tasks: %w", invalid))
+				from = &found
+			}
+			if err != nil {
 				return fail.Because(fail.InvalidInput, err)
 			}
 			objects, err := bundle.Objects(files)
 			if err != nil {
 				return err
 			}
-			release, err := bundle.Source{Version: version.String()}.NewTektonRelease(objects, at, image)
-			if err != nil {
+			if objects, err = bundle.Tekton(objects, image, from); err != nil {
 				return err
 			}
-			return deliver(cmd.OutOrStdout(), to, push, func() error { return release.Layout(to) }, func() (any, error) { return release.Push(cmd.Context()) })
+			return step.WriteObjects(cmd.OutOrStdout(), objects)
 		},
 	}
-	cmd.Flags().StringVar(&push, "push", "", "where to push the bundle, as REGISTRY/REPOSITORY:TAG")
-	cmd.Flags().StringVar(&to, "to", "", "folder to write the bundles into, as an OCI layout")
-	cmd.Flags().StringVar(&as, "as", "", "future reference of a bundle that is only written, by which its Pipelines name their Tasks")
 	cmd.Flags().StringVar(&stepsImage, "steps-image", "", "image of the steps, by digest")
-	cmd.MarkFlagsOneRequired("push", "as")
-	cmd.MarkFlagsMutuallyExclusive("push", "as")
+	cmd.Flags().StringVar(&tasks, "tasks", "", "bundle of the Tasks, by digest, as tkn bundle push prints it; adds the Pipelines")
 	_ = cmd.MarkFlagRequired("steps-image") // the flag is defined above
 	return cmd
 }

@@ -22,9 +22,10 @@ func ReleaseCommand() *cobra.Command {
 		Short: "Build the files of a release",
 		// Only maintainers use it.
 		Hidden: true,
-		Long: `Release compiles mlenv and the steps image from a checkout, and writes the files of a release into a folder:
-programs, the steps image and the Tekton bundles as OCI layouts, install.yaml, bills of materials (SPDX), licences,
-checksums. The same sources give the same files. --push also pushes the images. docs/releasing.md has all steps.
+		Long: `Release compiles mlenv, the agent and the steps image from a checkout, and writes them, install.yaml and the notes of the
+version into a folder, and prints the image by digest. The same sources give the same files. --push also pushes the image.
+make release calls it and adds licences, bills of materials, checksums and the Tekton bundles; docs/releasing.md has all
+steps.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv release pin --version=v0.2.0   # before the tag: write the image's digest into tasks/ and pipelines/
@@ -40,13 +41,12 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			if err != nil {
 				return err
 			}
-			tasks := made.Tasks.AllName.String()
 			if push {
-				if tasks, err = made.Push(cmd.Context(), cmd.ErrOrStderr()); err != nil {
+				if err := made.Push(cmd.Context(), cmd.ErrOrStderr()); err != nil {
 					return err
 				}
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s\n%s\n", made.StepsImage, tasks)
+			fmt.Fprintln(cmd.OutOrStdout(), made.StepsImage)
 			return nil
 		},
 	}
@@ -72,10 +72,11 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		each.Flags().StringVar(&source, "source", ".", "folder of the sources")
 		each.Flags().StringVar(&request.Base, "base", "", "base of the steps image (default: for pin "+bundle.DefaultBase+", for a release the one that pin recorded)")
 		each.Flags().StringVar(&request.Repository, "repository", defaultRepository, "prefix of the images REPOSITORY/steps and REPOSITORY/tasks")
+		each.Flags().StringVar(&request.Licences, "licenses", "", "folder of licences for the steps image, as make licenses writes bin/licenses/steps")
 		_ = each.MarkFlagRequired("version") // the flag is defined above
 	}
 	cmd.Flags().StringVar(&request.To, "to", "dist", "missing or empty folder to fill")
-	cmd.Flags().BoolVar(&push, "push", false, "also push the images and the bundles")
+	cmd.Flags().BoolVar(&push, "push", false, "also push the image")
 	cmd.Flags().BoolVar(&request.Snapshot, "snapshot", false, "accept sources whose Tasks do not name the image, to try a release")
 	cmd.AddCommand(pin)
 	return cmd

@@ -10,11 +10,13 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -23,7 +25,8 @@ const leaseUID = "00000000-0000-0000-0000-000000000000"
 
 type options struct {
 	cluster, namespace, name string
-	mode, storage, services  string
+	mode                     agent.Mode
+	services                 string
 	output                   step.OutputFlag
 	request                  objects.Request
 }
@@ -48,28 +51,28 @@ Exit code 0: printed; 1: the request is invalid; 2: wrong usage.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&o.namespace, "namespace", "n", "", "namespace (default: cluster.namespace of the file)")
-	flags.StringVar(&o.name, "name", objects.DefaultName, "name of the environment")
+	param.Name.AddTo(flags, &o.name, envflags.NameFlag, objects.DefaultName, "name of the environment")
 	flags.StringVar(&o.cluster, "cluster-file", "", "the cluster file")
-	flags.IntVar(&o.request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the file)")
-	flags.IntVar(&o.request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the file)")
-	flags.StringSliceVar(&o.request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, separated by commas")
-	flags.StringVar(&o.request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the file)")
-	flags.StringVar(&o.request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in its queue")
-	flags.StringVar(&o.mode, "mode", "auto", "transport: tcp, rdma, or auto for what the file enables")
-	flags.StringVar(&o.storage, "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the file)")
-	flags.StringVar(&o.request.WorkspaceSize, "workspace-size", "", "size of the workspace claim (default: the file's)")
-	flags.StringVar(&o.request.DatasetsSize, "datasets-size", "", "size of the datasets claim (default: the file's)")
-	flags.StringVar(&o.request.Image, "image", "", "training image (default: image.name of the file)")
-	flags.StringVar(&o.request.StepsImage, "steps-image", "", "image of the steps, which contains the agent")
+	param.Count.AddTo(flags, &o.request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the file)")
+	param.Count.AddTo(flags, &o.request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the file)")
+	param.KubernetesNodes.AddTo(flags, &o.request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, separated by commas")
+	param.Queue.AddTo(flags, &o.request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the file)")
+	param.QueuePriority.AddTo(flags, &o.request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in its queue")
+	param.Mode.AddTo(flags, &o.mode, "mode", agent.Auto, "transport: tcp, rdma, or auto for what the file enables")
+	param.Storage.AddTo(flags, &o.request.Storage, "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the file)")
+	param.Size.AddTo(flags, &o.request.WorkspaceSize, "workspace-size", "", "size of the workspace claim (default: the file's)")
+	param.Size.AddTo(flags, &o.request.DatasetsSize, "datasets-size", "", "size of the datasets claim (default: the file's)")
+	param.Image.AddTo(flags, &o.request.Image, "image", "", "training image (default: image.name of the file)")
+	param.Image.AddTo(flags, &o.request.StepsImage, "steps-image", "", "image of the steps, which contains the agent")
 	flags.StringVar(&o.services, "services", objects.NoServices, "services on node 0: code-server, jupyter and tensorboard, separated by commas, or all or none")
-	flags.BoolVar(&o.request.Routes, "routes", false, "add an OpenShift Route for each service")
+	param.Truth.AddTo(flags, &o.request.Routes, "routes", false, "add an OpenShift Route for each service")
 	o.output.AddUse(flags, "yaml, or json for one list", step.YAML, step.JSON)
 	return cmd
 }
 
 func (o *options) parse(cmd *cobra.Command, args []string) error {
 	return errors.Join(envflags.ParseName(cmd.Flags(), args),
-		step.Want(slices.Contains([]string{"auto", string(objects.TCP), string(objects.RDMA)}, o.mode), "--mode %q: want auto, tcp or rdma", o.mode),
+		step.FlagMistakes(cmd.Flags()),
 		step.Want(o.cluster != "", "--cluster-file is missing: want a file as in clusters/"))
 }
 
@@ -93,12 +96,12 @@ func (o *options) objects(file cluster.File) ([]objects.Object, error) {
 	r := o.request
 	r.Cluster, r.Name, r.Namespace = file, o.name, cmp.Or(o.namespace, file.Cluster.Namespace)
 	r.Services = objects.ParseServices(o.services)
-	r.Mode, r.Storage = objects.Mode(o.mode), cluster.StorageMode(o.storage)
+	r.Mode = o.mode
 	r = r.WithDefaults()
-	if o.mode == "auto" {
-		r.Mode = objects.TCP
+	if o.mode == agent.Auto {
+		r.Mode = agent.TCP
 		if file.Network.RDMA.Enabled {
-			r.Mode = objects.RDMA
+			r.Mode = agent.RDMA
 		}
 	}
 	if r.Storage == cluster.AutoStorage {

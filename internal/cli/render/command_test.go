@@ -67,7 +67,7 @@ func render(t *testing.T, args string) []byte {
 
 func TestRenderRefuses(t *testing.T) {
 	for args, want := range map[string]struct{ message, next string }{
-		"a b --mode=fast": {"arguments [\"a\" \"b\"]: want one environment or none\n--mode \"fast\": want auto, tcp or rdma\n--cluster-file is missing", ""},
+		"a b --mode=fast": {"arguments [\"a\" \"b\"]: want one environment or none\n--mode \"fast\": want auto, rdma or tcp\n--cluster-file is missing", ""},
 		"--cluster-file=../../../clusters/local.yaml --nodes=9 --image=x --mode=tcp": {"steps-image: is missing", "use --nodes=2; or correct the cluster file, if the nodes have more"},
 	} {
 		cmd := Command()

@@ -44,7 +44,7 @@ func aRun(namespace, name string, age time.Duration, done bool) *v1.PipelineRun 
 func TestRunsOfAllNamespaces(t *testing.T) {
 	client := kubefake.NewClientset()
 	for _, left := range []receipt.Receipt{
-		{Run: "same", Namespace: "a", RunUID: "gone", Environment: "env", Verdict: receipt.Failed, Reason: string(fail.Hang), Started: time.Now().Add(-3 * time.Hour)},
+		{Run: "same", Namespace: "a", RunUID: "gone", Environment: "env", Verdict: receipt.Failed, Reason: fail.Hang, Started: time.Now().Add(-3 * time.Hour)},
 		{Run: "same", Namespace: "b", RunUID: "uid of same", Environment: "env", Verdict: receipt.Succeeded, Started: time.Now().Add(-time.Hour)},
 	} {
 		if err := receipt.Write(t.Context(), client, left); err != nil {

@@ -13,7 +13,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/pypi"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // packagesTime bounds the questions about a folder's requirements.
@@ -60,9 +59,4 @@ func readRequirements(dir, name string) (all []pypi.Requirement, settings pypi.S
 		}
 	}
 	return all, settings.FromEnvironment(os.Environ())
-}
-
-// packagesClient reaches package indexes from this machine.
-func packagesClient() *http.Client {
-	return &http.Client{Transport: step.Transport(os.Getenv("PIP_CERT"))}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 )
 
 // params are the flags for the pipeline's params: one flag for each param of this version's pipeline, and --param for
@@ -51,9 +52,29 @@ func (p *params) addTo(flags *pflag.FlagSet) {
 			usage += " (default: " + spec.Default.StringVal + ", unless the installed pipeline has another)"
 		}
 		// The flag's own default is empty: the installed pipeline may have another default.
-		flags.String(spec.Name, "", usage)
+		flags.Var(&text{kind: param.Of(spec.Name).Name()}, spec.Name, usage)
 	}
 	flags.StringArrayVar(&p.others, "param", nil, "NAME=VALUE of any param of the installed pipeline. Can be given several times.")
+}
+
+// text is a flag for a param. launch checks its value when the installed pipeline is known, together with the other params.
+type text struct{ value, kind string }
+
+// String implements pflag.Value.
+func (t *text) String() string { return t.value }
+
+// Set implements pflag.Value.
+func (t *text) Set(value string) error {
+	t.value = value
+	return nil
+}
+
+// Type implements pflag.Value. A param takes numbers and durations as text.
+func (t *text) Type() string {
+	if strings.Contains(t.kind, "|") {
+		return t.kind
+	}
+	return "string"
 }
 
 // values are the params on the command line, by flags and by --param.

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -54,7 +55,7 @@ func planOptions(value func(param string) string) preflight.Options {
 		n, _ := strconv.ParseInt(value(param), 0, 32)
 		return int(n)
 	}
-	o := preflight.Options{Mode: value("mode"), Flavour: value("flavour"), ServiceAccount: install.DefaultServiceAccount}
+	o := preflight.Options{Mode: agent.Mode(value("mode")), Flavour: value("flavour"), ServiceAccount: install.DefaultServiceAccount}
 	r := &o.Request
 	r.Name, r.Nodes, r.GPUsPerNode = value("name"), number("nodes"), number("gpus-per-node")
 	r.Image, r.Storage = value("image"), cluster.StorageMode(value("storage"))

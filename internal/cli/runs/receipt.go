@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -77,7 +78,7 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	row := rowsOf(w)
 	row("run", r.Namespace+"/"+r.Run)
 	row("verdict", string(r.Verdict))
-	row("reason", r.Reason)
+	row("reason", string(r.Reason))
 	row("message", humanize.Lines(r.Message, maxMessage))
 	row("warning", r.Warning)
 	row("environment", r.Environment)
@@ -102,7 +103,7 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	row("tree", r.Tree)
 	row("image", r.Image)
 	row("mode", modeText(r.Mode, r.ModeReason))
-	row("storage", r.Storage)
+	row("storage", string(r.Storage))
 	row("caches", cachesText(r.Caches))
 	if r.Network != nil {
 		row("network", fmt.Sprint(r.Network.Transport))
@@ -127,13 +128,13 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	row("teardown", r.Teardown)
 	printPhases(w, r.Phases, r.Ended)
 	if len(r.Nodes) > 0 {
-		fmt.Fprintln(w, "\nNODE\tON\tGPUS\tMODEL")
-		for _, same := range alike(r.Nodes, func(n receipt.Node) string { return fmt.Sprint(len(n.GPUs), n.Model, n.Driver) }) {
+		fmt.Fprintln(w, "\nNODE\tON\tGPUS\tMODEL\tCOMPUTE\tRAILS")
+		for _, same := range alike(r.Nodes, func(n receipt.Node) string { return fmt.Sprint(len(n.GPUs), n.Model, n.Driver, railsOf(n)) }) {
 			node, host := same[0], same[0].KubernetesNode
 			if len(same) > 1 {
 				host = ""
 			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", rowName(node.Node, len(same), "node"), host, len(node.GPUs), node.Model)
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", rowName(node.Node, len(same), "node"), host, len(node.GPUs), node.Model, node.Compute, railsOf(node))
 		}
 	}
 	if len(r.Ranks) > 0 {
@@ -154,7 +155,7 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 }
 
 // exitOf is how a rank of a run with that reason ended.
-func exitOf(r receipt.Rank, reason string) string {
+func exitOf(r receipt.Rank, reason fail.Reason) string {
 	text := fmt.Sprintf("exit code %d", r.Exit.Code)
 	switch {
 	case r.Exit.OutOfMemory:
@@ -165,7 +166,7 @@ func exitOf(r receipt.Rank, reason string) string {
 		text = r.Exit.Error
 	}
 	switch {
-	case r.Stopped && reason == string(fail.Hang): // no rank has failed
+	case r.Stopped && reason == fail.Hang: // no rank has failed
 		text += ", stopped because the training hung"
 	case r.Stopped:
 		text += ", stopped because another rank failed or the run ended"
@@ -214,7 +215,6 @@ func writePage(out io.Writer, path string, r receipt.Receipt) error {
 	return nil
 }
 
-// modeText is "tcp, because the cluster file of local disables it".
 // cachesText is "" for the usual place, the claim.
 func cachesText(why string) string {
 	if why == "" {
@@ -223,9 +223,31 @@ func cachesText(why string) string {
 	return "on the nodes' own storage, because locks of files do not work: " + humanize.OneLine(why, 300)
 }
 
-func modeText(mode, reason string) string {
+// modeText is "tcp, because the cluster file of local disables it".
+func modeText(mode agent.Mode, reason string) string {
 	if mode == "" || reason == "" {
-		return mode
+		return string(mode)
 	}
-	return mode + ", because " + humanize.OneLine(reason, 300)
+	return string(mode) + ", because " + humanize.OneLine(reason, 300)
+}
+
+// railsOf is for example "4 × MT4129, 400 Gb/s, firmware 28.39.1002", each kind of rail once, "" without RDMA.
+func railsOf(n receipt.Node) string {
+	counts, kinds := map[string]int{}, []string(nil)
+	for _, rail := range n.Rails {
+		kind := cmp.Or(rail.Model, "RDMA")
+		if rail.Rate > 0 {
+			kind += ", " + rail.Rate.String()
+		}
+		if rail.Firmware != "" {
+			kind += ", firmware " + rail.Firmware
+		}
+		if counts[kind]++; counts[kind] == 1 {
+			kinds = append(kinds, kind)
+		}
+	}
+	for i, kind := range kinds {
+		kinds[i] = fmt.Sprintf("%d × %s", counts[kind], kind)
+	}
+	return strings.Join(kinds, "; ")
 }

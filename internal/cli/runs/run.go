@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -206,7 +207,8 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 	if upload != nil {
 		defer upload.remove()
 		if requirements := launch.Value(pipeline, values, "requirements"); requirements != "" {
-			warnPackages(ctx, cmd.ErrOrStderr(), packagesClient(), upload.dir, requirements)
+			indexes := &http.Client{Transport: step.Transport(os.Getenv("PIP_CERT"))}
+			warnPackages(ctx, cmd.ErrOrStderr(), indexes, upload.dir, requirements)
 		}
 	}
 	if o.dryRun {

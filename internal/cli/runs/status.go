@@ -32,10 +32,10 @@ const askTime = 10 * time.Second
 
 type status struct {
 	summary
-	Message string `json:"message,omitempty"`
-	Commit  string `json:"commit,omitempty"`
-	Image   string `json:"image,omitempty"`
-	Mode    string `json:"mode,omitempty"`
+	Message string     `json:"message,omitempty"`
+	Commit  string     `json:"commit,omitempty"`
+	Image   string     `json:"image,omitempty"`
+	Mode    agent.Mode `json:"mode,omitempty"`
 	// ModeReason is the reason for the mode.
 	ModeReason string `json:"modeReason,omitempty"`
 	// Caches is why Hugging Face's caches are on the nodes' own storage, "" if they are on the claim.
@@ -200,9 +200,7 @@ func (r entry) phases() []receipt.Phase {
 	}
 	var phases []receipt.Phase
 	for _, task := range r.noted().Tasks(r.tasks) {
-		phases = append(phases, receipt.Phase{
-			Name: task.Task, Status: string(task.Status), Reason: string(task.Reason), Started: task.Started, Ended: task.Ended, Retries: task.Retries,
-		})
+		phases = append(phases, receipt.PhaseOf(task))
 	}
 	return phases
 }
@@ -282,7 +280,7 @@ func (s *status) print(out io.Writer, now time.Time) error {
 	row := rowsOf(w)
 	row("run", s.Namespace+"/"+s.Name)
 	row("state", s.State)
-	row("reason", s.Reason)
+	row("reason", string(s.Reason))
 	row("message", humanize.Lines(s.Message, maxMessage))
 	row("environment", s.Environment)
 	row("started", report.Stamp(s.Started))
@@ -405,7 +403,7 @@ func printPhases(w io.Writer, phases []receipt.Phase, now time.Time) {
 		switch {
 		case !p.Ended.IsZero():
 			took = humanize.Duration(p.Ended.Sub(p.Started))
-		case !p.Started.IsZero() && p.Status == string(run.Running):
+		case !p.Started.IsZero() && p.Status == run.Running:
 			took = humanize.Duration(now.Sub(p.Started))
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", p.Name, p.Status, took, p.Reason)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
 func TestProgress(t *testing.T) {
@@ -76,12 +78,14 @@ func TestLargeTables(t *testing.T) {
 			l.Ranks, l.Quiet = 7, 90
 		}
 		s.Live = append(s.Live, l)
-		r.Nodes = append(r.Nodes, receipt.Node{Node: node, KubernetesNode: fmt.Sprint("gpu-", node), GPUs: make([]string, 8), Model: "NVIDIA H100 80GB HBM3"})
+		r.Nodes = append(r.Nodes, receipt.Node{Node: node, KubernetesNode: fmt.Sprint("gpu-", node), GPUs: make([]string, 8), Model: "NVIDIA H100 80GB HBM3", Compute: "9.0",
+			Rails: slices.Repeat([]receipt.Rail{{Device: "mlx5_6", Model: "MT4129", Firmware: "28.39.1002", Rate: 400 * rdma.Gbps}}, 4)})
 		for local := range 8 {
 			r.Ranks = append(r.Ranks, receipt.Rank{Rank: node*8 + local, Node: node, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Seconds: float64(node)})
 		}
 	}
 	r.Nodes[9].GPUs = r.Nodes[9].GPUs[:7]
+	r.Nodes[11].Rails[3].Firmware = "28.36.1010"
 	r.Ranks[2407].Exit, r.Ranks[2407].Stopped = agent.Exit{Code: 3}, false
 	for _, tc := range []struct {
 		name  string
@@ -89,7 +93,8 @@ func TestLargeTables(t *testing.T) {
 		want  []string
 	}{
 		{"status", func(out io.Writer) error { return s.print(out, time.Now()) }, []string{"511 nodes  running  8 of 8  2.0 s\n", "300        running  7 of 8  1m30s\n"}},
-		{"receipt", func(out io.Writer) error { return printReceipt(out, r, nil) }, []string{"511 nodes         8     NVIDIA H100 80GB HBM3\n", "9          gpu-9  7     NVIDIA H100 80GB HBM3\n",
+		{"receipt", func(out io.Writer) error { return printReceipt(out, r, nil) }, []string{"510 nodes          8     NVIDIA H100 80GB HBM3  9.0      4 × MT4129, 400 Gb/s, firmware 28.39.1002\n",
+			"9          gpu-9   7     NVIDIA H100 80GB HBM3  9.0  ", "11         gpu-11  8     NVIDIA H100 80GB HBM3  9.0      3 × MT4129, 400 Gb/s, firmware 28.39.1002; 1 × MT4129, 400 Gb/s, firmware 28.36.1010\n",
 			"4095 ranks        SIGTERM, stopped because another rank failed or the run ended  8m31s\n", "2407        300   exit code 3", "Not in the receipt, because it would be too large: curve.\n"}},
 	} {
 		var out bytes.Buffer
@@ -113,7 +118,7 @@ func TestLargeTables(t *testing.T) {
 
 // In a hang no rank has failed: no row blames another rank, and the culprit was not stopped for others.
 func TestReceiptOfHang(t *testing.T) {
-	r := receipt.Receipt{Run: "train-1", Reason: string(fail.Hang), Ranks: []receipt.Rank{
+	r := receipt.Receipt{Run: "train-1", Reason: fail.Hang, Ranks: []receipt.Rank{
 		{Rank: 0, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true}, {Rank: 1, Node: 1, Exit: agent.Exit{Code: -1, Signal: "SIGKILL"}},
 	}}
 	var out bytes.Buffer

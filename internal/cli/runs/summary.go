@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
@@ -19,8 +20,8 @@ type summary struct {
 	Namespace   string `json:"namespace"`
 	Environment string `json:"environment"`
 	// State is Running, Cancelling, Cancelled, Succeeded or Failed.
-	State  string `json:"state"`
-	Reason string `json:"reason,omitempty"`
+	State  string      `json:"state"`
+	Reason fail.Reason `json:"reason,omitempty"`
 	// Phases are the running tasks, or the first task that failed.
 	Phases []string `json:"phases,omitempty"`
 	// Nodes is 0 if the number is not known.
@@ -68,7 +69,7 @@ func (r entry) summary(namespace string) summary {
 	case running, cancelling:
 		s.Phases = v.Running
 	case string(receipt.Failed), cancelled:
-		s.Reason = string(v.Reason)
+		s.Reason = v.Reason
 		if v.Task != "" {
 			s.Phases = []string{v.Task}
 		}

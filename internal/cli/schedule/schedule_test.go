@@ -124,7 +124,7 @@ func TestFireFindsTheRunAndCompares(t *testing.T) {
 			f, log := place(t, nightly(), nil, []runtime.Object{ended(tc.status)})
 			reached := receipt.Receipt{Run: runOfNight, RunUID: "uid", Verdict: receipt.Succeeded, Started: night(), Curve: &metrics.Curve{StepTime: tc.step}, Metrics: json.RawMessage(`{"loss": 2}`)}
 			if tc.status == corev1.ConditionFalse {
-				reached.Verdict, reached.Reason, reached.Message = receipt.Failed, string(fail.RankFailed), "rank 3"
+				reached.Verdict, reached.Reason, reached.Message = receipt.Failed, fail.RankFailed, "rank 3"
 			}
 			left(t, f, reached)
 			for i := range 10 {

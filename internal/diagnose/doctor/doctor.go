@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -45,7 +46,7 @@ type Report struct {
 	Namespace   string `json:"namespace"`
 	Environment string `json:"environment"`
 	// Mode is tcp or rdma, or "" if it is unknown.
-	Mode string `json:"mode,omitempty"`
+	Mode agent.Mode `json:"mode,omitempty"`
 	// Holder describes the holder of the environment, "" if it is unknown.
 	Holder string `json:"holder,omitempty"`
 	Nodes  []Node `json:"nodes,omitempty"`

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
@@ -79,14 +80,14 @@ func (e *examination) missing() bool {
 	return e.clusterErr == nil && e.cluster.StatefulSet == nil && len(e.cluster.Pods) == 0
 }
 
-func (e *examination) mode() string {
+func (e *examination) mode() agent.Mode {
 	if e.cluster.StatefulSet == nil {
 		return ""
 	}
-	return e.cluster.StatefulSet.Annotations[objects.ModeAnnotation]
+	return agent.Mode(e.cluster.StatefulSet.Annotations[objects.ModeAnnotation])
 }
 
-func (e *examination) rdmaWanted() bool { return e.mode() == string(objects.RDMA) }
+func (e *examination) rdmaWanted() bool { return e.mode() == agent.RDMA }
 
 // unreadable has a finding for everything that could not be read.
 func (e *examination) unreadable() {

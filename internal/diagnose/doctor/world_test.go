@@ -91,7 +91,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, options: Options{Now: func() time.Time { return now }, Patience: timeForTheNodes}}
 	w.set = &appsv1.StatefulSet{ObjectMeta: meta("env"), Spec: appsv1.StatefulSetSpec{Replicas: new(int32(2))}}
-	w.set.Annotations = map[string]string{objects.ModeAnnotation: string(objects.TCP)}
+	w.set.Annotations = map[string]string{objects.ModeAnnotation: string(agent.TCP)}
 	w.set.Spec.Template.Labels = objects.Labels("env")
 	w.set.Spec.Template.Spec.ServiceAccountName = "ml-dev-sa"
 	w.run = &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1", UID: "job-1"}}
@@ -271,7 +271,7 @@ func sockets() []string {
 
 // overRDMA switches the environment to mode rdma, with two rails per node and NCCL set for them.
 func (w *world) overRDMA() {
-	w.set.Annotations[objects.ModeAnnotation] = string(objects.RDMA)
+	w.set.Annotations[objects.ModeAnnotation] = string(agent.RDMA)
 	for i, n := range w.nodes {
 		n.rdma = rdma.Facts{PodInterface: "eth0", Interfaces: []rdma.Interface{{Name: "eth0", Index: 2}}, GPUDirect: rdma.GPUDirect{Peermem: true, DMABUF: rdma.No}}
 		for rail := range 2 {

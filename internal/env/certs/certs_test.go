@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
@@ -150,7 +151,7 @@ func TestSecretsOfManyNodes(t *testing.T) {
 	for i := range 512 {
 		file.Nodes.GPUNodes = append(file.Nodes.GPUNodes, fmt.Sprintf("gpu-node-%03d", i))
 	}
-	built, err := objects.Build(objects.Request{Cluster: file, Name: "env", Namespace: "ns", Nodes: 512, Mode: objects.RDMA, Image: "registry.test/train:1", StepsImage: "registry.test/steps:1"}, objects.LeaseReference("env", "uid"), made)
+	built, err := objects.Build(objects.Request{Cluster: file, Name: "env", Namespace: "ns", Nodes: 512, Mode: agent.RDMA, Image: "registry.test/train:1", StepsImage: "registry.test/steps:1"}.WithDefaults(), objects.LeaseReference("env", "uid"), made)
 	if err != nil || len(built.Secrets) != 2 {
 		t.Fatalf("got %d Secrets, %v; want the agents' and the steps'", len(built.Secrets), err)
 	}

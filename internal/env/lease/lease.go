@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
@@ -130,6 +131,15 @@ func (c Client) Find(ctx context.Context) (*coordinationv1.Lease, error) {
 		return nil, kube.Problem(fmt.Errorf("getting lease %s/%s: %w", c.Namespace, c.Name, err))
 	}
 	return lease, nil
+}
+
+// List reads the Leases of all environments of a namespace.
+func List(ctx context.Context, client kubernetes.Interface, namespace string) ([]coordinationv1.Lease, error) {
+	found, err := client.CoordinationV1().Leases(namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
+	if err != nil {
+		return nil, kube.Problem(fmt.Errorf("listing leases in %s: %w", namespace, err))
+	}
+	return found.Items, nil
 }
 
 // Delete is for the holder: it deletes the Lease and, in the background, everything that the Lease owns. A Lease

@@ -170,7 +170,7 @@ func (e *Environment) config(node int, environ, gpus []string) server.Config {
 	name := o.Name + "-" + strconv.Itoa(node)
 	c := server.Config{
 		Version: version.String(), Name: o.Name, Node: node, Nodes: o.Nodes, GPUs: len(gpus), Pod: name, Local: true,
-		PodIP: e.Host(node), Program: e.Program, Environ: environ,
+		PodIP: e.TLSName(node), Program: e.Program, Environ: environ,
 		Paths: server.Paths{
 			Workspace: o.Folder, Datasets: filepath.Join(o.Folder, "datasets"), Home: filepath.Join(e.run, name), Sys: ownCgroup(),
 			Own: e.own(),
@@ -178,7 +178,7 @@ func (e *Environment) config(node int, environ, gpus []string) server.Config {
 	}
 	c.Public, c.Loopback = c.PodIP, c.PodIP
 	for node := range e.addresses {
-		c.Addresses = append(c.Addresses, e.Host(node))
+		c.Addresses = append(c.Addresses, e.TLSName(node))
 	}
 	c.KubernetesNode, _ = os.Hostname()
 	if len(gpus) > 0 {

@@ -24,7 +24,7 @@ import (
 // Settings are the input for the nodes' network variables.
 type Settings struct {
 	// Mode is agent.TCP or agent.RDMA.
-	Mode     string
+	Mode     agent.Mode
 	Expected rdma.Expected
 	// Forced are variables of NCCL that override what is detected.
 	Forced map[string]string
@@ -33,7 +33,7 @@ type Settings struct {
 }
 
 // FromFile takes the settings from a cluster file, without racks.
-func FromFile(file cluster.File, mode string) Settings {
+func FromFile(file cluster.File, mode agent.Mode) Settings {
 	r := file.Network.RDMA
 	return Settings{Mode: mode, Forced: file.NCCL.Env, Expected: rdma.Expected{
 		Devices: r.Devices, Interfaces: r.Interfaces, GIDIndex: r.GIDIndex, GDRLevel: r.GDRLevel, CrossNIC: r.CrossNIC,
@@ -42,6 +42,7 @@ func FromFile(file cluster.File, mode string) Settings {
 			OneGPU: rdma.BytesPerSecond(r.Expected.OneGPU), Inside: rdma.BytesPerSecond(r.Expected.Inside), Pair: rdma.BytesPerSecond(r.Expected.Pair),
 			HostCopy: rdma.BytesPerSecond(r.Expected.HostCopy), HostRDMA: rdma.BytesPerSecond(r.Expected.HostRDMA),
 		},
+		Sockets: rdma.BytesPerSecond(file.Network.TCP.ExpectedBandwidth),
 	}}
 }
 

@@ -16,12 +16,6 @@ import (
 // Set is the nodes of one environment in the order of their ordinals.
 type Set []*agent.Client
 
-// Instance is what runs a node at a time.
-type Instance struct {
-	// ID is the UID of a pod, Host the name of its Kubernetes node, "" without Kubernetes.
-	ID, Host string
-}
-
 // Each calls f for all nodes at once and joins the errors in the nodes' order. The first error cancels the others.
 func (s Set) Each(ctx context.Context, f func(context.Context, *agent.Client) error) error {
 	ctx, cancel := context.WithCancel(ctx)

@@ -56,7 +56,6 @@ func LeaseReference(lease string, uid types.UID) metav1.OwnerReference {
 
 // Build computes the requested objects, owned by the Lease of a LeaseReference. Errors: InvalidInput, also for storage mode auto.
 func Build(r Request, lease metav1.OwnerReference, certs Certificates) (Objects, error) {
-	r = r.WithDefaults()
 	if err := r.Validate(); err != nil {
 		return Objects{}, err
 	}
@@ -70,8 +69,14 @@ func Build(r Request, lease metav1.OwnerReference, certs Certificates) (Objects,
 		Claims:         b.claims(),
 		Service:        b.service(),
 		StatefulSet:    b.statefulSet(),
-		Services:       ServiceObjects{Secret: b.servicesSecret(), NodeZero: b.nodeZero(), Routes: b.routes()},
+		Services:       b.servicesAll(),
 	}, nil
+}
+
+// BuildServices computes the objects of the requested services alone, owned by the Lease of a LeaseReference. Of the request it needs
+// the names of environment, namespace and services.
+func BuildServices(r Request, lease metav1.OwnerReference) ServiceObjects {
+	return builder{Request: r, names: r.Names(), lease: lease}.servicesAll()
 }
 
 type builder struct {

@@ -340,7 +340,7 @@ func TestProxyTrustedCAAndPullSecret(t *testing.T) {
 
 // No pod in any mode has its account's token, because ranks could use it.
 func TestNoTokenReachesRanks(t *testing.T) {
-	for _, r := range []Request{request(t, "cairo"), request(t, "barcelona"), func() Request { r := request(t, "barcelona"); r.Mode = RDMA; return r }()} {
+	for _, r := range []Request{request(t, "cairo"), request(t, "barcelona"), func() Request { r := request(t, "barcelona"); r.Mode = agent.RDMA; return r }()} {
 		spec, _ := pod(t, r)
 		projected := slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Projected != nil })
 		if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken || projected {
@@ -393,7 +393,7 @@ func TestOwners(t *testing.T) {
 		r := request(t, "cairo")
 		r.Storage = mode
 		r.Services, r.Routes = []string{"jupyter"}, true
-		objects, err := Build(r, LeaseReference("ml-dev-env", "1"), fakeCertificates())
+		objects, err := Build(r.WithDefaults(), LeaseReference("ml-dev-env", "1"), fakeCertificates())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -442,7 +442,7 @@ func TestSecrets(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	kept, err := Build(r, LeaseReference(r.Name, "1"), Certificates{})
+	kept, err := Build(r.WithDefaults(), LeaseReference(r.Name, "1"), Certificates{})
 	if err != nil || len(kept.Secrets) > 0 {
 		t.Errorf("without certificates: secrets %v, %v; want those of the cluster kept", kept.Secrets, err)
 	}

@@ -111,7 +111,7 @@ func (b builder) resources(amounts cluster.ResourceList) corev1.ResourceList {
 		corev1.ResourceMemory: amounts.Memory.Quantity,
 		gpuResource:           *resource.NewQuantity(int64(b.GPUsPerNode), resource.DecimalSI),
 	}
-	if b.Mode == RDMA {
+	if b.Mode == agent.RDMA {
 		for name, count := range b.Cluster.Network.RDMA.Resources {
 			list[corev1.ResourceName(name)] = *resource.NewQuantity(int64(count), resource.DecimalSI)
 		}
@@ -172,11 +172,11 @@ func field(name, path string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 }
 
-// networkVariables are NCCL's. In mode RDMA the agents set most of them.
+// networkVariables are NCCL's. In mode agent.RDMA the agents set most of them.
 func (b builder) networkVariables() []corev1.EnvVar {
 	tcp := b.Cluster.Network.TCP
 	vars := variables(nccl.OfPods(b.Cluster.NCCL.Debug, tcp.P2PLevel))
-	if b.Mode == RDMA {
+	if b.Mode == agent.RDMA {
 		return vars
 	}
 	return append(vars, variables(nccl.SocketsOnly(tcp.InterfaceExclude))...)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
@@ -37,7 +38,7 @@ func request(t *testing.T, clusterName string) Request {
 	t.Helper()
 	file := load(t, clusterName)
 	return Request{
-		Cluster: file, Name: DefaultName, Namespace: file.Cluster.Namespace, Mode: TCP,
+		Cluster: file, Name: DefaultName, Namespace: file.Cluster.Namespace, Mode: agent.TCP,
 		Image: "registry.example.com/team/training:1", StepsImage: "registry.example.com/ml-dev-env/steps:1",
 	}
 }
@@ -52,7 +53,7 @@ func fakeCertificates() Certificates {
 
 func build(t *testing.T, r Request) Objects {
 	t.Helper()
-	objects, err := Build(r, LeaseReference(r.Names().Lease, "11111111-2222-3333-4444-555555555555"), fakeCertificates())
+	objects, err := Build(r.WithDefaults(), LeaseReference(r.Names().Lease, "11111111-2222-3333-4444-555555555555"), fakeCertificates())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +85,7 @@ func TestGolden(t *testing.T) {
 		known[path] = true
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			r := request(t, name)
-			r.Mode = RDMA
+			r.Mode = agent.RDMA
 			golden.File(t, path, string(yamlOf(t, build(t, r).InOrder())))
 		})
 	}

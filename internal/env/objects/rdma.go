@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
 // Annotations of pods in mode RDMA.
@@ -24,7 +26,7 @@ func RootsOwn() []corev1.Capability {
 }
 
 func (b builder) podAnnotations() map[string]string {
-	if b.Mode != RDMA {
+	if b.Mode != agent.RDMA {
 		return nil
 	}
 	annotations := map[string]string{}
@@ -40,7 +42,7 @@ func (b builder) podAnnotations() map[string]string {
 // asRoot reports whether the security block adds a capability: capabilities are effective for root only.
 func (b builder) asRoot() bool {
 	security := b.Cluster.Security
-	return b.Mode == RDMA && (len(security.Adds()) > 0 || security.RequiresPrivilegedSCC)
+	return b.Mode == agent.RDMA && (len(security.Adds()) > 0 || security.RequiresPrivilegedSCC)
 }
 
 // podSecurity lets the cluster choose the user, unless it must be root. OnRootMismatch saves walking a large claim at

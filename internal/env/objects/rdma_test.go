@@ -7,11 +7,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// TestSecurityIsObeyed: the security block applies in mode RDMA, and no part of it applies in mode TCP.
+// TestSecurityIsObeyed: the security block applies in mode agent.RDMA, and no part of it applies in mode TCP.
 func TestSecurityIsObeyed(t *testing.T) {
 	type privileges struct {
 		Privileged, Root bool
@@ -20,18 +21,18 @@ func TestSecurityIsObeyed(t *testing.T) {
 	}
 	tests := []struct {
 		name     string
-		mode     Mode
+		mode     agent.Mode
 		security cluster.Security
 		want     privileges
 	}{
-		{"tcp", TCP, cluster.Security{RequiresPrivilegedSCC: true, IPCLock: true, SCC: "nccl-scc"}, privileges{}},
-		{"nothing, so CRI-O must raise memlock", RDMA, cluster.Security{}, privileges{}},
-		{"nothing but an SCC", RDMA, cluster.Security{SCC: "nccl-scc"}, privileges{SCC: "nccl-scc"}},
-		{"IPC_LOCK, effective for root alone", RDMA, cluster.Security{IPCLock: true}, privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK"}}},
-		{"IPC_LOCK by an SCC", RDMA, cluster.Security{IPCLock: true, SCC: "nccl-scc"}, privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK"}, SCC: "nccl-scc"}},
-		{"another capability", RDMA, cluster.Security{IPCLock: true, Capabilities: []string{"SYS_PTRACE"}}, privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK", "SYS_PTRACE"}}},
-		{"privileged", RDMA, cluster.Security{RequiresPrivilegedSCC: true}, privileges{Privileged: true, Root: true, SCC: "privileged"}},
-		{"privileged by another SCC", RDMA, cluster.Security{RequiresPrivilegedSCC: true, SCC: "ours"}, privileges{Privileged: true, Root: true, SCC: "ours"}},
+		{"tcp", agent.TCP, cluster.Security{RequiresPrivilegedSCC: true, IPCLock: true, SCC: "nccl-scc"}, privileges{}},
+		{"nothing, so CRI-O must raise memlock", agent.RDMA, cluster.Security{}, privileges{}},
+		{"nothing but an SCC", agent.RDMA, cluster.Security{SCC: "nccl-scc"}, privileges{SCC: "nccl-scc"}},
+		{"IPC_LOCK, effective for root alone", agent.RDMA, cluster.Security{IPCLock: true}, privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK"}}},
+		{"IPC_LOCK by an SCC", agent.RDMA, cluster.Security{IPCLock: true, SCC: "nccl-scc"}, privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK"}, SCC: "nccl-scc"}},
+		{"another capability", agent.RDMA, cluster.Security{IPCLock: true, Capabilities: []string{"SYS_PTRACE"}}, privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK", "SYS_PTRACE"}}},
+		{"privileged", agent.RDMA, cluster.Security{RequiresPrivilegedSCC: true}, privileges{Privileged: true, Root: true, SCC: "privileged"}},
+		{"privileged by another SCC", agent.RDMA, cluster.Security{RequiresPrivilegedSCC: true, SCC: "ours"}, privileges{Privileged: true, Root: true, SCC: "ours"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -55,10 +56,10 @@ func TestSecurityIsObeyed(t *testing.T) {
 	}
 }
 
-// TestHostNetwork: pods in mode RDMA share the host's network if the cluster file sets that, and still resolve the cluster's
+// TestHostNetwork: pods in mode agent.RDMA share the host's network if the cluster file sets that, and still resolve the cluster's
 // names.
 func TestHostNetwork(t *testing.T) {
-	for mode, want := range map[Mode]bool{RDMA: true, TCP: false} {
+	for mode, want := range map[agent.Mode]bool{agent.RDMA: true, agent.TCP: false} {
 		r := request(t, "cairo")
 		r.Mode, r.Cluster.Network.RDMA.HostNetwork = mode, true
 		spec := build(t, r).StatefulSet.Spec.Template.Spec
@@ -68,12 +69,12 @@ func TestHostNetwork(t *testing.T) {
 	}
 }
 
-// TestRDMAIsRefused: Build refuses mode RDMA if the cluster file has no way to give a pod devices.
+// TestRDMAIsRefused: Build refuses mode agent.RDMA if the cluster file has no way to give a pod devices.
 func TestRDMAIsRefused(t *testing.T) {
 	disabled := request(t, "local")
-	disabled.Mode = RDMA
+	disabled.Mode = agent.RDMA
 	noWay := request(t, "barcelona")
-	noWay.Mode = RDMA
+	noWay.Mode = agent.RDMA
 	noWay.Cluster.Network.RDMA.Attachments, noWay.Cluster.Network.RDMA.Resources = nil, nil
 	for want, r := range map[string]Request{
 		"mode: rdma: the cluster file of local has network.rdma.enabled false":                                                   disabled,

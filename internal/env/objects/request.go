@@ -7,22 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	imagename "github.com/google/go-containerregistry/pkg/name"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-)
-
-// Mode is how the nodes of an environment talk to each other.
-type Mode string
-
-const (
-	// TCP works everywhere and needs no permission.
-	TCP Mode = agent.TCP
-	// RDMA needs devices, and a security context that may pin memory.
-	RDMA Mode = agent.RDMA
 )
 
 // maxName keeps the label controller-revision-hash, which is the name, a hyphen
@@ -53,7 +42,7 @@ type Request struct {
 	RackLevel string
 	// GPUsPerNode is 0 for the cluster file's gpus.per_node.
 	GPUsPerNode int
-	Mode        Mode
+	Mode        agent.Mode
 	// Image is empty for the cluster file's image.name.
 	Image string
 	// Storage is empty for the cluster file's storage.mode. Build refuses AutoStorage.
@@ -82,40 +71,35 @@ func (r Request) WithDefaults() Request {
 	return r
 }
 
-// Validate reports all mistakes at once, with the reason InvalidInput. They name params as the steps and Tasks do, and
-// keys of the cluster file.
+// Validate reports at once all mistakes in a request that has the cluster file's defaults, with the reason InvalidInput. They name
+// params as the steps and Tasks do, and keys of the cluster file. Single values are valid already: flags and the cluster file have types.
 func (r Request) Validate() error {
-	r = r.WithDefaults()
 	var c checker
-	if !ValidName(r.Name) {
-		c.mistake("name", r.Name, "want %s", NameRule)
+	if r.Name == "" {
+		c.mistake("name", "", "want %s", NameRule)
 	}
 	if r.Namespace == "" || len(validation.IsDNS1123Label(r.Namespace)) > 0 {
 		c.mistake("namespace", r.Namespace, "want a namespace's name: lower-case letters, digits and hyphens, at most 63")
 	}
-	if r.Mode != TCP && r.Mode != RDMA {
+	if r.Mode != agent.TCP && r.Mode != agent.RDMA {
 		c.mistake("mode", r.Mode, "want tcp or rdma")
 	}
 	c.counts(r)
-	if len(validation.IsDNS1123Subdomain(r.Queue)) > 0 && r.Queue != "" {
-		c.mistake("queue", r.Queue, "want the name of a LocalQueue")
-	}
-	switch priority := r.QueuePriority; {
-	case priority != "" && r.Queue == "":
-		c.mistake("queue-priority", priority, "needs a queue: name one, or set nodes.queue in the cluster file of %s", r.Cluster.Cluster.Name)
-	case priority != "" && len(validation.IsDNS1123Subdomain(priority)) > 0:
-		c.mistake("queue-priority", priority, "want the name of a WorkloadPriorityClass")
+	if r.QueuePriority != "" && r.Queue == "" {
+		c.mistake("queue-priority", r.QueuePriority, "needs a queue: name one, or set nodes.queue in the cluster file of %s", r.Cluster.Cluster.Name)
 	}
 	c.rdma(r)
 	missing := "name an image, or set image.name in the cluster file of " + r.Cluster.Cluster.Name
 	if flavour := r.Cluster.Image.Flavour; flavour != "" {
 		missing = fmt.Sprintf("the cluster file of %s builds its flavour %s: name an image, as mlenv build prints it", r.Cluster.Cluster.Name, flavour)
 	}
-	c.image("image", r.Image, missing)
-	c.image("steps-image", r.StepsImage, "name an image that holds the agent")
+	if r.Image == "" {
+		c.mistake("image", "", "%s", missing)
+	}
+	if r.StepsImage == "" {
+		c.mistake("steps-image", "", "name an image that holds the agent")
+	}
 	c.storage(r)
-	c.size("workspace-size", r.WorkspaceSize)
-	c.size("datasets-size", r.DatasetsSize)
 	c.services(r)
 	if len(c.mistakes) == 0 {
 		return nil
@@ -134,7 +118,7 @@ type checker struct {
 
 func (c *checker) mistake(param string, seen any, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	if seen == "" || seen == Mode("") {
+	if seen == "" || seen == agent.Mode("") {
 		c.mistakes = append(c.mistakes, fmt.Errorf("%s: is missing: %s", param, text))
 		return
 	}
@@ -154,23 +138,19 @@ func (c *checker) counts(r Request) {
 			left, without = left-1, " and exclude-nodes leaves "
 		case len(listed) > 0:
 			c.mistake("exclude-nodes", name, "nodes.gpu_nodes in the cluster file of %s does not list it; want one of %s", file.Cluster.Name, strings.Join(listed, ", "))
-		case len(validation.IsDNS1123Subdomain(name)) > 0:
-			c.mistake("exclude-nodes", name, "want the name of a Kubernetes node")
 		}
 	}
 	if without != "" {
 		without += fmt.Sprint(left)
 	}
 	switch {
-	case r.Nodes < 1:
-		c.mistake("nodes", r.Nodes, "want at least 1")
 	case len(listed) > 0 && left == 0:
 		c.mistake("exclude-nodes", strings.Join(r.ExcludeNodes, ","), "it leaves none of the nodes in nodes.gpu_nodes of the cluster file of %s", file.Cluster.Name)
 	case len(listed) > 0 && r.Nodes > left:
 		c.mistake("nodes", r.Nodes, "the cluster file of %s lists %d nodes in nodes.gpu_nodes%s; want 1 to %d", file.Cluster.Name, len(listed), without, left)
 		c.next = append(c.next, fmt.Sprintf("--nodes=%d", left))
 	}
-	if most := file.GPUs.PerNode; r.GPUsPerNode < 1 || r.GPUsPerNode > most {
+	if most := file.GPUs.PerNode; r.GPUsPerNode > most {
 		c.mistake("gpus-per-node", r.GPUsPerNode, "a node of %s has %d by gpus.per_node of its cluster file; want 1 to %d", file.Cluster.Name, most, most)
 		c.next = append(c.next, fmt.Sprintf("--gpus-per-node=%d", most))
 	}
@@ -178,7 +158,7 @@ func (c *checker) counts(r Request) {
 
 // rdma refuses a cluster file by which pods get no devices.
 func (c *checker) rdma(r Request) {
-	if r.Mode != RDMA {
+	if r.Mode != agent.RDMA {
 		return
 	}
 	file := r.Cluster
@@ -187,16 +167,6 @@ func (c *checker) rdma(r Request) {
 		c.mistake("mode", r.Mode, "the cluster file of %s has network.rdma.enabled false", file.Cluster.Name)
 	case !rdma.SRIOV() && !file.Security.RequiresPrivilegedSCC:
 		c.mistake("mode", r.Mode, "the cluster file of %s has neither network.rdma.resources and attachments, nor security.requires_privileged_scc, without which pods cannot open the host's devices", file.Cluster.Name)
-	}
-}
-
-func (c *checker) image(param, image, missing string) {
-	if image == "" {
-		c.mistake(param, "", "%s", missing)
-		return
-	}
-	if _, err := imagename.ParseReference(image); err != nil {
-		c.mistake(param, image, "want an image, as in registry.example.com/team/training:tag or ...@sha256:DIGEST")
 	}
 }
 
@@ -214,16 +184,5 @@ func (c *checker) storage(r Request) {
 		if classes.ClassRWO == "" {
 			needs("storage.class_rwo")
 		}
-	default:
-		c.mistake("storage", string(r.Storage), "want %s, %s or %s", cluster.SharedStorage, cluster.NodeStorage, cluster.AutoStorage)
-	}
-}
-
-func (c *checker) size(param, size string) {
-	var q cluster.Quantity
-	if err := q.UnmarshalText([]byte(size)); err != nil {
-		c.mistake(param, size, "%v", err)
-	} else if q.Sign() <= 0 {
-		c.mistake(param, size, "must be positive")
 	}
 }

@@ -75,6 +75,10 @@ func (c *checker) services(r Request) {
 	}
 }
 
+func (b builder) servicesAll() ServiceObjects {
+	return ServiceObjects{Secret: b.servicesSecret(), NodeZero: b.nodeZero(), Routes: b.routes()}
+}
+
 func (b builder) servicesSecret() *corev1.Secret {
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},

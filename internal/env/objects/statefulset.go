@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
@@ -55,7 +56,7 @@ func (b builder) statefulSet() *appsv1.StatefulSet {
 	return set
 }
 
-// pod is one that OpenShift's restricted-v2 admits in mode TCP: which user it runs as is left to the cluster.
+// pod is one that OpenShift's restricted-v2 admits in mode agent.TCP: which user it runs as is left to the cluster.
 func (b builder) pod() corev1.PodSpec {
 	spec := corev1.PodSpec{
 		ServiceAccountName:            b.Cluster.Security.ServiceAccount,
@@ -70,7 +71,7 @@ func (b builder) pod() corev1.PodSpec {
 		Volumes:                       b.volumes(),
 	}
 	Exclude(&spec, b.ExcludeNodes...)
-	if b.Mode == RDMA && b.Cluster.Network.RDMA.HostNetwork {
+	if b.Mode == agent.RDMA && b.Cluster.Network.RDMA.HostNetwork {
 		spec.HostNetwork, spec.DNSPolicy = true, corev1.DNSClusterFirstWithHostNet
 	}
 	if secret := b.Cluster.Image.PullSecret; secret != "" {

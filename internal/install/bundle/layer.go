@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -86,33 +85,25 @@ func newLayer(entries []entry) (v1.Layer, error) {
 	)
 }
 
-// ArchiveFolder is the tar archive of the files below a folder. It is reproducible.
-func ArchiveFolder(dir string) ([]byte, error) {
-	var entries []entry
+// filesBelow returns the files below a folder as files below into.
+func filesBelow(dir, into string, mode int64) (entries []entry, err error) {
 	root := os.DirFS(dir)
-	err := fs.WalkDir(root, ".", func(name string, found fs.DirEntry, err error) error {
+	err = fs.WalkDir(root, ".", func(name string, found fs.DirEntry, err error) error {
 		if err != nil || found.IsDir() {
 			return err
 		}
 		content, err := fs.ReadFile(root, name)
-		entries = append(entries, file(name, content, 0o644))
+		entries = append(entries, file(path.Join(into, name), content, mode))
 		return err
 	})
+	return entries, err
+}
+
+// ArchiveFolder is the tar archive of the files below a folder. It is reproducible.
+func ArchiveFolder(dir string) ([]byte, error) {
+	entries, err := filesBelow(dir, "", 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("archiving %s: %w", dir, err)
 	}
 	return archive(folders(entries))
-}
-
-// ArchiveLicences is the compressed tar archive of the licences' texts.
-func ArchiveLicences(licences []Licence) ([]byte, error) {
-	content, err := archive(folders(licenceFiles(licences, licencesFolder)))
-	if err != nil {
-		return nil, err
-	}
-	var out bytes.Buffer
-	w := gzip.NewWriter(&out)
-	_, err = w.Write(content)
-	err = errors.Join(err, w.Close())
-	return out.Bytes(), err
 }

@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -30,8 +32,9 @@ const spyName = agent.PySpy
 // Spy is py-spy for one platform, a static program. Agents read the stacks of Python with it where the training image has none.
 type Spy struct {
 	Program []byte
-	// Licence has the terms and the wheel's own bill of materials.
-	Licence Licence
+	Version string
+	// Texts are its terms and the wheel's own bill of materials, by the names of their files.
+	Texts map[string][]byte
 }
 
 const (
@@ -145,16 +148,23 @@ func openWheel(wheel []byte, version string) (Spy, error) {
 	if err != nil {
 		return Spy{}, err
 	}
-	spy := Spy{Licence: Licence{Module: spyName, Version: version, Texts: map[string][]byte{}}}
+	spy := Spy{Version: version, Texts: map[string][]byte{}}
 	stem := "py_spy-" + version
 	if spy.Program, err = fs.ReadFile(files, stem+".data/scripts/"+spyName); err != nil {
 		return Spy{}, err
 	}
 	for _, name := range []string{"licenses/LICENSE", "sboms/py-spy.cyclonedx.json"} {
-		if spy.Licence.Texts[filepath.Base(name)], err = fs.ReadFile(files, stem+".dist-info/"+name); err != nil {
+		if spy.Texts[filepath.Base(name)], err = fs.ReadFile(files, stem+".dist-info/"+name); err != nil {
 			return Spy{}, err
 		}
 	}
-	spy.Licence.SPDX = expression(termsIn(spy.Licence.Texts["LICENSE"]))
 	return spy, nil
+}
+
+// terms are the files of the licence, for the image.
+func (s Spy) terms() (files []entry) {
+	for _, name := range slices.Sorted(maps.Keys(s.Texts)) {
+		files = append(files, file(path.Join(licencesFolder, spyName+"@"+s.Version, name), s.Texts[name], 0o444))
+	}
+	return files
 }

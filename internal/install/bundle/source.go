@@ -79,14 +79,11 @@ func (s Source) CompileProgram(ctx context.Context, pkg, program string, platfor
 	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false",
 		"-ldflags=-s -w -X "+module+"/internal/version.number="+s.Version, "-o", program, module+"/"+pkg)
 	build.Dir = s.Dir
-	build.Env = append(goEnvironment(), "GOOS="+platform.OS, "GOARCH="+platform.Architecture)
+	// Without the settings of this process that change a program.
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off", "GOWORK=off",
+		"GOOS="+platform.OS, "GOARCH="+platform.Architecture)
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("compiling %s for %s: %w\n%s", pkg, platform, err, strings.TrimSpace(string(out)))
 	}
 	return nil
-}
-
-// goEnvironment is this process's environment without the settings that change a program.
-func goEnvironment() []string {
-	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off", "GOWORK=off")
 }

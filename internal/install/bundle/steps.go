@@ -9,25 +9,31 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
-// StepsRelease is the steps image of several platforms and its referrers.
+// StepsRelease is the steps image of several platforms.
 type StepsRelease struct {
 	Index v1.ImageIndex
 	Base  Base
-	SBOM  []byte
-	// Referrers attach the bill to the index and to each platform's image.
-	Referrers []v1.Image
 }
 
-// BuildSteps compiles the programs for the platforms into folders below dir and builds the image from them, with what spy
-// returns: FetchSpy does.
-func (s Source) BuildSteps(ctx context.Context, progress io.Writer, dir string, platforms []v1.Platform, base Base, roots []byte, spy func(context.Context, v1.Platform) (Spy, error)) (StepsRelease, error) {
+// Ingredients are what a steps image has besides the programs.
+type Ingredients struct {
+	Base Base
+	// Roots are certificate authorities, PEM; empty for none.
+	Roots []byte
+	// Licences is the folder of the terms of what is linked into the programs, "" for none.
+	Licences string
+	// Spy returns py-spy for a platform: FetchSpy does.
+	Spy func(context.Context, v1.Platform) (Spy, error)
+}
+
+// BuildSteps compiles the programs for the platforms into folders below dir and builds the image from them.
+func (s Source) BuildSteps(ctx context.Context, progress io.Writer, dir string, platforms []v1.Platform, with Ingredients) (StepsRelease, error) {
+	release := StepsRelease{Base: with.Base}
 	var images []v1.Image
-	var products []Product
-	var programs []string
-	var tools []Licence // the same for all platforms
 	for _, platform := range platforms {
 		fmt.Fprintf(progress, "compiling the steps and the agent for %s, version %s\n", platform, s.Version)
 		into := filepath.Join(dir, platform.OS+"-"+platform.Architecture)
@@ -38,76 +44,35 @@ func (s Source) BuildSteps(ctx context.Context, progress io.Writer, dir string, 
 		if err != nil {
 			return StepsRelease{}, err
 		}
-		if contents.Licences, err = s.Licences(ctx, contents.Program, contents.Agent); err != nil {
+		contents.Base, contents.Roots, contents.Licences = with.Base, with.Roots, with.Licences
+		if contents.Spy, err = with.Spy(ctx, platform); err != nil {
 			return StepsRelease{}, err
 		}
-		contents.Base, contents.Roots = base, roots
-		if contents.Spy, err = spy(ctx, platform); err != nil {
-			return StepsRelease{}, err
-		}
-		tools = []Licence{contents.Spy.Licence}
 		image, err := StepsImage(contents)
 		if err != nil {
 			return StepsRelease{}, err
 		}
-		digest, err := image.Digest()
-		if err != nil {
-			return StepsRelease{}, err
-		}
 		images = append(images, image)
-		programs = append(programs, contents.Program, contents.Agent)
-		products = append(products, Product{Name: "steps image for " + platform.String(), Image: digest, Tools: tools, Programs: []string{contents.Program, contents.Agent}})
 	}
-	licences, err := s.Licences(ctx, programs...)
-	if err != nil {
-		return StepsRelease{}, err
-	}
-	licences = append(licences, tools...)
-	release := StepsRelease{Base: base}
-	if release.Index, err = StepsIndex(s, base, images); err != nil {
-		return StepsRelease{}, err
-	}
-	if release.SBOM, err = s.SBOM(products, licences); err != nil {
-		return StepsRelease{}, err
-	}
-	subjects := []partial.Describable{release.Index}
-	for _, image := range images {
-		subjects = append(subjects, image)
-	}
-	for _, subject := range subjects {
-		referrer, err := Referrer(subject, release.SBOM, spdxType)
-		if err != nil {
-			return StepsRelease{}, err
-		}
-		release.Referrers = append(release.Referrers, referrer)
-	}
-	return release, nil
+	var err error
+	release.Index, err = StepsIndex(s, with.Base, images)
+	return release, err
 }
 
-// Push pushes the image, then its referrers, and returns the image's reference by digest.
+// Push pushes the image, and returns its reference by digest.
 func (r StepsRelease) Push(ctx context.Context, progress io.Writer, to name.Reference) (string, error) {
 	fmt.Fprintf(progress, "pushing %s\n", to)
-	reference, err := Push(ctx, to, r.Index)
-	if err != nil {
-		return "", err
-	}
-	for _, referrer := range r.Referrers {
-		digest, err := referrer.Digest()
-		if err != nil {
-			return "", err
-		}
-		if _, err := Push(ctx, to.Context().Digest(digest.String()), referrer); err != nil {
-			return "", err
-		}
-	}
-	return reference, nil
+	return Push(ctx, to, r.Index)
 }
 
-// Layout writes the image and its referrers as an OCI layout into the folder dir.
+// Layout writes the image as an OCI layout into the folder dir, for skopeo, crane and oras. as is its tag or its whole reference.
 func (r StepsRelease) Layout(dir, as string) error {
-	artefacts := []Artefact{{r.Index, as}}
-	for _, referrer := range r.Referrers {
-		artefacts = append(artefacts, Artefact{What: referrer})
+	store, err := layout.Write(dir, empty.Index)
+	if err == nil {
+		err = store.AppendIndex(r.Index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": as}))
 	}
-	return WriteLayout(dir, artefacts...)
+	if err != nil {
+		return fmt.Errorf("writing %s into the layout %s: %w", as, dir, err)
+	}
+	return nil
 }

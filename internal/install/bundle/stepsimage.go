@@ -42,8 +42,9 @@ type Contents struct {
 	// Roots are certificate authorities, PEM; empty for none.
 	Roots []byte
 	// Spy is py-spy; without a program for none.
-	Spy      Spy
-	Licences []Licence
+	Spy Spy
+	// Licences is the folder of the terms of what is linked into the programs, as go-licenses saves them; "" for none.
+	Licences string
 }
 
 // StepsImage builds the image that Tasks run and that brings the agent to the nodes. It is reproducible.
@@ -58,8 +59,12 @@ func StepsImage(contents Contents) (_ v1.Image, err error) {
 	if len(contents.Roots) > 0 {
 		layers = append(layers, []entry{file(rootsFile, contents.Roots, 0o444)})
 	}
-	if len(contents.Licences) > 0 {
-		layers = append(layers, licenceFiles(contents.Licences, licencesFolder))
+	if contents.Licences != "" {
+		texts, err := filesBelow(contents.Licences, licencesFolder, 0o444)
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, texts)
 	}
 	agent, err := readFile(agentProgram, contents.Agent, 0o555)
 	if err != nil {
@@ -67,7 +72,7 @@ func StepsImage(contents Contents) (_ v1.Image, err error) {
 	}
 	layers = append(layers, []entry{agent})
 	if spy := contents.Spy; len(spy.Program) > 0 {
-		layers = append(layers, append(licenceFiles([]Licence{spy.Licence}, licencesFolder), file(spyName, spy.Program, 0o555)))
+		layers = append(layers, append(spy.terms(), file(spyName, spy.Program, 0o555)))
 	}
 	steps, err := readFile(stepsProgram, contents.Program, 0o555)
 	if err != nil {
@@ -114,6 +119,8 @@ func StepsImage(contents Contents) (_ v1.Image, err error) {
 	}
 	return mutate.Annotations(image, labels).(v1.Image), nil
 }
+
+const projectLicence = "Apache-2.0"
 
 // labels are OCI's annotations, which images have as labels too, without those that are unknown. See
 // https://github.com/opencontainers/image-spec/blob/main/annotations.md.

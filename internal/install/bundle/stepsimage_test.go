@@ -40,9 +40,22 @@ func contents(t *testing.T) bundle.Contents {
 		Source:   bundle.Source{Version: "v1.2.3", Revision: "c0ffee", Changed: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
 		Platform: v1.Platform{OS: "linux", Architecture: "arm64"},
 		Program:  write("program"), Agent: write("agent"), Roots: []byte("roots"),
-		Spy:      bundle.Spy{Program: []byte("py-spy"), Licence: bundle.Licence{Module: "py-spy", Version: "v0", Texts: map[string][]byte{"LICENSE": []byte("terms")}}},
-		Licences: []bundle.Licence{{Module: "example.com/library", Version: "v1.0.0", Texts: map[string][]byte{"LICENSE": []byte("terms")}}},
+		Spy:      bundle.Spy{Program: []byte("py-spy"), Version: "v0", Texts: map[string][]byte{"LICENSE": []byte("terms")}},
+		Licences: licences(t),
 	}
+}
+
+// licences returns a folder as go-licenses saves it.
+func licences(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "example.com", "library"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "example.com", "library", "LICENSE"), []byte("terms"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 func stepsImage(t *testing.T, contents bundle.Contents) v1.Image {
@@ -94,8 +107,8 @@ func TestStepsImageHoldsNothingElse(t *testing.T) {
 		"0555 0:0 py-spy",
 		"0555 0:0 mlenv-agent",
 		"0755 0:0 licenses/example.com",
-		"0755 0:0 licenses/example.com/library@v1.0.0",
-		"0444 0:0 licenses/example.com/library@v1.0.0/LICENSE",
+		"0755 0:0 licenses/example.com/library",
+		"0444 0:0 licenses/example.com/library/LICENSE",
 		"0755 0:0 etc",
 		"0755 0:0 etc/ssl",
 		"0755 0:0 etc/ssl/certs",

@@ -1,127 +1,48 @@
 package bundle
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/types"
 	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 )
 
-// The limits and annotations of Tekton's resolver (tektoncd/pipeline:pkg/resolution/resolver/bundle).
-const (
-	mostObjects          = 20
-	nameAnnotation       = "dev.tekton.image.name"
-	kindAnnotation       = "dev.tekton.image.kind"
-	apiVersionAnnotation = "dev.tekton.image.apiVersion"
-)
+// mostObjects is the limit of Tekton's resolver (tektoncd/pipeline:pkg/resolution/resolver/bundle).
+const mostObjects = 20
 
 // stepsImageParam is the param of each Task and Pipeline that names the image.
 const stepsImageParam = "steps-image"
 
-// TektonRelease are the two bundles of a release: the Pipelines of one find their Tasks in the other, by digest, so that
-// every run gets the same Tasks.
-type TektonRelease struct {
-	// Tasks has the Tasks alone, for the tag TasksName.
-	Tasks     v1.Image
-	TasksName name.Tag
-	// All has the Tasks and the Pipelines, which find their Tasks in the first.
-	All     v1.Image
-	AllName name.Tag
-}
-
-// NewTektonRelease builds the bundles of the objects for the tag at. It changes the objects: their steps run in the image,
-// and the Pipelines refer to bundles.
-func (s Source) NewTektonRelease(objects []*unstructured.Unstructured, at name.Tag, stepsImage name.Digest) (TektonRelease, error) {
-	release := TektonRelease{AllName: at, TasksName: at.Context().Tag(at.TagStr() + "-tasks")}
-	var tasks, pipelines []*unstructured.Unstructured
+// Tekton returns what tkn bundle push makes a bundle of. With tasks, the bundle of the Tasks by digest, these are the Tasks and the
+// Pipelines, which find their Tasks in that bundle, so every run gets the same ones; without, the Tasks alone. The steps run in the
+// image. Tekton changes the objects, and refuses what Tekton would refuse when it reads the bundle, and images by tag.
+func Tekton(objects []*unstructured.Unstructured, stepsImage name.Digest, tasks *name.Digest) (all []*unstructured.Unstructured, err error) {
 	for _, object := range objects {
+		isTask := object.GetKind() == "Task"
+		if !isTask && tasks == nil {
+			continue
+		}
 		if err := SetDefaults(object, map[string]string{stepsImageParam: stepsImage.Name()}); err != nil {
-			return TektonRelease{}, err
+			return nil, err
 		}
-		if object.GetKind() == "Task" {
-			tasks = append(tasks, object)
-		} else {
-			pipelines = append(pipelines, object)
+		if !isTask {
+			if err := tasksFrom(object, *tasks); err != nil {
+				return nil, err
+			}
 		}
-	}
-	var err error
-	if release.Tasks, err = s.TektonBundle(tasks); err != nil {
-		return TektonRelease{}, err
-	}
-	digest, err := release.Tasks.Digest()
-	if err != nil {
-		return TektonRelease{}, err
-	}
-	for _, pipeline := range pipelines {
-		if err := tasksFrom(pipeline, at.Context().Digest(digest.String())); err != nil {
-			return TektonRelease{}, err
-		}
-	}
-	release.All, err = s.TektonBundle(append(tasks, pipelines...))
-	return release, err
-}
-
-// Push pushes both bundles and returns the reference by digest of the one with everything.
-func (r TektonRelease) Push(ctx context.Context) (string, error) {
-	if _, err := Push(ctx, r.TasksName, r.Tasks); err != nil {
-		return "", err
-	}
-	return Push(ctx, r.AllName, r.All)
-}
-
-// Layout writes both bundles as an OCI layout into the folder dir.
-func (r TektonRelease) Layout(dir string) error {
-	return WriteLayout(dir, Artefact{r.Tasks, r.TasksName.TagStr()}, Artefact{r.All, r.AllName.TagStr()})
-}
-
-// TektonBundle builds a bundle for Tekton's resolver: an annotated layer for each object, a tar archive of one JSON file
-// (tektoncd/pipeline:docs/tekton-bundle-contracts.md). It names every image by digest, and is reproducible.
-func (s Source) TektonBundle(objects []*unstructured.Unstructured) (v1.Image, error) {
-	if len(objects) > mostObjects {
-		return nil, fmt.Errorf("building a Tekton bundle: %d objects: Tekton reads at most %d of a bundle", len(objects), mostObjects)
-	}
-	labels := s.labels("ml-dev-env Tasks and Pipelines")
-	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	image, err := mutate.Config(image, v1.Config{Labels: labels})
-	if err != nil {
-		return nil, fmt.Errorf("building a Tekton bundle: %w", err)
-	}
-	for _, object := range objects {
-		if image, err = addObject(image, object); err != nil {
+		if err := checkObject(object); err != nil {
 			return nil, fmt.Errorf("adding %s %s to a Tekton bundle: %w", strings.ToLower(object.GetKind()), object.GetName(), err)
 		}
+		all = append(all, object)
 	}
-	return mutate.Annotations(image, labels).(v1.Image), nil
-}
-
-func addObject(image v1.Image, object *unstructured.Unstructured) (v1.Image, error) {
-	if err := checkObject(object); err != nil {
-		return nil, err
+	if len(all) > mostObjects {
+		return nil, fmt.Errorf("building a Tekton bundle: %d objects: Tekton reads at most %d of a bundle", len(all), mostObjects)
 	}
-	content, err := json.Marshal(object.Object)
-	if err != nil {
-		return nil, err
-	}
-	layer, err := newLayer([]entry{file(object.GetName(), content, 0o600)})
-	if err != nil {
-		return nil, err
-	}
-	return mutate.Append(image, mutate.Addendum{Layer: layer, Annotations: map[string]string{
-		nameAnnotation: object.GetName(),
-		// The version without the group, as tkn writes it.
-		apiVersionAnnotation: object.GroupVersionKind().Version,
-		kindAnnotation:       strings.ToLower(object.GetKind()),
-	}})
+	return all, nil
 }
 
 // checkObject refuses objects that Tekton would refuse when they run, and images by tag.

@@ -1,17 +1,12 @@
 package bundle_test
 
 import (
-	"archive/tar"
-	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
@@ -22,7 +17,8 @@ import (
 
 const someImage = "registry.example/steps@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
-func tektonRelease(t *testing.T, at name.Tag) bundle.TektonRelease {
+// tektonObjects returns the objects of a bundle of this repository's Tasks and Pipelines.
+func tektonObjects(t *testing.T, tasks *name.Digest) []*unstructured.Unstructured {
 	t.Helper()
 	objects, err := bundle.Objects(mldevenv.Bundle)
 	if err != nil {
@@ -32,114 +28,62 @@ func tektonRelease(t *testing.T, at name.Tag) bundle.TektonRelease {
 	if err != nil {
 		t.Fatal(err)
 	}
-	release, err := bundle.Source{Version: "v1.2.3"}.NewTektonRelease(objects, at, image)
+	all, err := bundle.Tekton(objects, image, tasks)
 	if err != nil {
 		t.Fatal(err)
-	}
-	return release
-}
-
-func TestTektonRelease(t *testing.T) {
-	at := registryTag(t, "team/tasks:v1")
-	release := tektonRelease(t, at)
-	pushed, err := release.Push(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	digest, err := name.NewDigest(pushed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	image, err := remote.Image(digest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	inner, err := remote.Head(at.Context().Tag("v1-tasks"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, object := range layersOf(t, image) {
-		got = append(got, object.annotated)
-		switch object.kind {
-		case "task":
-			task := &tekton.Task{}
-			decode(t, object.annotated, object.content, task)
-			if image := spec(task.Spec.Params, "steps-image").Default.StringVal; image != someImage {
-				t.Errorf("%s runs in %s, want %s", object.annotated, image, someImage)
-			}
-		case "pipeline":
-			pipeline := &tekton.Pipeline{}
-			decode(t, object.annotated, object.content, pipeline)
-			tektonAccepts(t, pipeline.DeepCopy())
-			for _, call := range append(pipeline.Spec.Tasks, pipeline.Spec.Finally...) {
-				want := map[string]string{"bundle": at.Context().Digest(inner.Digest.String()).Name(), "name": call.Name, "kind": "task"}
-				params := map[string]string{}
-				for _, param := range call.TaskRef.Params {
-					params[param.Name] = param.Value.StringVal
-				}
-				if diff := cmp.Diff(want, params); diff != "" || call.TaskRef.Resolver != "bundles" || call.TaskRef.Name != "" {
-					t.Errorf("%s: task %s comes from %+v (-want +got):\n%s", object.annotated, call.Name, call.TaskRef, diff)
-				}
-			}
-		}
-	}
-	want := []string{
-		"task build-image v1", "task check-fabric v1", "task preflight v1", "task provision v1", "task sync-repo v1", "task teardown v1", "task train v1",
-		"pipeline dev-environment v1", "pipeline train-multi-node v1",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("objects (-want +got):\n%s", diff)
-	}
-	again, err := tektonRelease(t, at).All.Digest()
-	if err != nil || again.String() != digest.DigestStr() {
-		t.Errorf("a second time it is %s, %v: want %s", again, err, digest.DigestStr())
-	}
-}
-
-// layered is an object in a bundle.
-type layered struct {
-	kind, annotated string
-	content         []byte
-}
-
-// layersOf reads a bundle as Tekton's resolver does.
-func layersOf(t *testing.T, image v1.Image) (all []layered) {
-	t.Helper()
-	manifest, err := image.Manifest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, descriptor := range manifest.Layers {
-		kind := descriptor.Annotations["dev.tekton.image.kind"]
-		object := layered{kind: kind, annotated: kind + " " + descriptor.Annotations["dev.tekton.image.name"] + " " + descriptor.Annotations["dev.tekton.image.apiVersion"]}
-		layer, err := image.LayerByDigest(descriptor.Digest)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files, err := layer.Uncompressed()
-		if err != nil {
-			t.Fatal(err)
-		}
-		archive := tar.NewReader(files)
-		if _, err := archive.Next(); err != nil {
-			t.Fatal(err)
-		}
-		if object.content, err = io.ReadAll(archive); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := archive.Next(); !errors.Is(err, io.EOF) {
-			t.Errorf("%s: reading a second file: %v; want only one", object.annotated, err)
-		}
-		if err := files.Close(); err != nil {
-			t.Error(err)
-		}
-		all = append(all, object)
 	}
 	return all
 }
 
-func TestTektonBundleRefuses(t *testing.T) {
+func TestTekton(t *testing.T) {
+	tasks, err := name.NewDigest("registry.example/team/tasks@sha256:" + strings.Repeat("1", 64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := func(objects []*unstructured.Unstructured) (all []string) {
+		for _, object := range objects {
+			all = append(all, object.GetKind()+" "+object.GetName())
+		}
+		return all
+	}
+	want := []string{"Task build-image", "Task check-fabric", "Task preflight", "Task provision", "Task sync-repo", "Task teardown", "Task train"}
+	if diff := cmp.Diff(want, names(tektonObjects(t, nil))); diff != "" {
+		t.Errorf("the bundle of the Tasks (-want +got):\n%s", diff)
+	}
+	objects := tektonObjects(t, &tasks)
+	if diff := cmp.Diff(append(want, "Pipeline dev-environment", "Pipeline train-multi-node"), names(objects)); diff != "" {
+		t.Errorf("the bundle of everything (-want +got):\n%s", diff)
+	}
+	for _, object := range objects {
+		content, err := yaml.Marshal(object.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if object.GetKind() == "Task" {
+			task := &tekton.Task{}
+			decode(t, object.GetName(), content, task)
+			if image := spec(task.Spec.Params, "steps-image").Default.StringVal; image != someImage {
+				t.Errorf("%s runs in %s, want %s", object.GetName(), image, someImage)
+			}
+			continue
+		}
+		pipeline := &tekton.Pipeline{}
+		decode(t, object.GetName(), content, pipeline)
+		tektonAccepts(t, pipeline.DeepCopy())
+		for _, call := range append(pipeline.Spec.Tasks, pipeline.Spec.Finally...) {
+			want := map[string]string{"bundle": tasks.Name(), "name": call.Name, "kind": "task"}
+			params := map[string]string{}
+			for _, param := range call.TaskRef.Params {
+				params[param.Name] = param.Value.StringVal
+			}
+			if diff := cmp.Diff(want, params); diff != "" || call.TaskRef.Resolver != "bundles" || call.TaskRef.Name != "" {
+				t.Errorf("%s: task %s comes from %+v (-want +got):\n%s", object.GetName(), call.Name, call.TaskRef, diff)
+			}
+		}
+	}
+}
+
+func TestTektonRefuses(t *testing.T) {
 	object := func(text string) *unstructured.Unstructured {
 		made := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal([]byte(text), &made.Object); err != nil {
@@ -150,6 +94,11 @@ func TestTektonBundleRefuses(t *testing.T) {
 	task := func(name, image string) *unstructured.Unstructured {
 		return object(fmt.Sprintf("{apiVersion: tekton.dev/v1, kind: Task, metadata: {name: %s}, spec: {steps: [{image: %s}]}}", name, image))
 	}
+	image, err := name.NewDigest(someImage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks := image.Context().Digest(image.DigestStr())
 	var many []*unstructured.Unstructured
 	for i := range 21 {
 		many = append(many, task(fmt.Sprint("task-", i), someImage))
@@ -170,7 +119,7 @@ func TestTektonBundleRefuses(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := bundle.Source{}.TektonBundle(test.objects)
+			_, err := bundle.Tekton(test.objects, image, &tasks)
 			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}

@@ -1,12 +1,11 @@
-// Package release builds the files of a release: mlenv, the steps image and the Tekton bundles as OCI layouts,
-// install.yaml, bills of materials, licences and checksums.
+// Package release builds the files of a release that need this project's code: mlenv, the agent, the steps image as an OCI layout,
+// install.yaml and the notes. make release adds licences, bills of materials, Tekton bundles and checksums by tools of others.
 package release
 
 import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -36,6 +35,8 @@ type Request struct {
 	To string
 	// Base is the base of the steps image, "" for the one that pin recorded.
 	Base string
+	// Licences is the folder of the licences for the steps image.
+	Licences string
 	// Snapshot is for trying sources whose Tasks do not name the image yet.
 	Snapshot bool
 }
@@ -43,13 +44,8 @@ type Request struct {
 // Names of the published files except the programs.
 const (
 	stepsArchive = "steps-image.oci.tar"
-	stepsSBOM    = "steps-image.spdx.json"
-	tasksArchive = "tekton-bundles.oci.tar"
 	installFile  = "install.yaml"
-	mlenvSBOM    = "mlenv.spdx.json"
-	licencesFile = "licenses.tar.gz"
 	notesFile    = "notes.md"
-	sumsFile     = "SHA256SUMS"
 )
 
 func desks() []v1.Platform {
@@ -75,7 +71,6 @@ type Release struct {
 	request    Request
 	steps      bundle.StepsRelease
 	StepsImage name.Digest
-	Tasks      bundle.TektonRelease
 }
 
 // steps builds the steps image with Mozilla's certificate authorities, so that the digest is the same on any machine.
@@ -89,7 +84,9 @@ func (r Request) steps(ctx context.Context, progress io.Writer, dir string) (bun
 		return bundle.StepsRelease{}, name.Digest{}, err
 	}
 	fmt.Fprintf(progress, "building on %s\n", base.Reference())
-	steps, err := r.Source.BuildSteps(ctx, progress, dir, bundle.Platforms(), base, roots, bundle.FetchSpy)
+	steps, err := r.Source.BuildSteps(ctx, progress, dir, bundle.Platforms(), bundle.Ingredients{
+		Base: base, Roots: roots, Licences: r.Licences, Spy: bundle.FetchSpy,
+	})
 	if err != nil {
 		return bundle.StepsRelease{}, name.Digest{}, err
 	}
@@ -145,7 +142,7 @@ func Make(ctx context.Context, progress io.Writer, request Request) (Release, er
 			return Release{}, err
 		}
 	}
-	if err := release.writeImages(work); err != nil {
+	if err := release.writeImage(work); err != nil {
 		return Release{}, err
 	}
 	if err := release.writeInstall(); err != nil {
@@ -154,10 +151,7 @@ func Make(ctx context.Context, progress io.Writer, request Request) (Release, er
 	if err := release.writePrograms(ctx, progress); err != nil {
 		return Release{}, err
 	}
-	if err := release.write(notesFile, notes); err != nil {
-		return Release{}, err
-	}
-	return release, release.writeSums()
+	return release, release.write(notesFile, notes)
 }
 
 // emptyFolder creates the folder, and returns an error if it has files, because the release would publish them.
@@ -179,87 +173,39 @@ func (r *Release) write(file string, content []byte) error {
 	return os.WriteFile(filepath.Join(r.request.To, file), content, 0o644)
 }
 
-func (r *Release) writeImages(work string) error {
-	at, err := name.NewTag(r.request.Repository + "/tasks:" + r.request.Source.Version)
-	if err != nil {
-		return fail.Becausef(fail.InvalidInput, "reading --repository: %w", err)
+func (r *Release) writeImage(work string) error {
+	dir := filepath.Join(work, stepsArchive)
+	if err := r.steps.Layout(dir, r.request.Source.Version); err != nil {
+		return err
 	}
-	objects, err := bundle.Objects(os.DirFS(r.request.Source.Dir))
+	archive, err := bundle.ArchiveFolder(dir)
 	if err != nil {
 		return err
 	}
-	if r.Tasks, err = r.request.Source.NewTektonRelease(objects, at, r.StepsImage); err != nil {
-		return err
-	}
-	layouts := []struct {
-		file  string
-		write func(dir string) error
-	}{
-		{stepsArchive, func(dir string) error { return r.steps.Layout(dir, r.request.Source.Version) }},
-		{tasksArchive, r.Tasks.Layout},
-	}
-	for _, layout := range layouts {
-		dir := filepath.Join(work, layout.file)
-		if err := layout.write(dir); err != nil {
-			return err
-		}
-		archive, err := bundle.ArchiveFolder(dir)
-		if err != nil {
-			return err
-		}
-		if err := r.write(layout.file, archive); err != nil {
-			return err
-		}
-	}
-	return r.write(stepsSBOM, r.steps.SBOM)
+	return r.write(stepsArchive, archive)
 }
 
-// writePrograms compiles mlenv and the agent, and writes their bill of materials and licences.
+// writePrograms compiles mlenv and the agent.
 func (r *Release) writePrograms(ctx context.Context, progress io.Writer) error {
-	source := r.request.Source
-	var products []bundle.Product
-	var programs []string
 	for _, product := range []struct {
 		name      string
 		platforms []v1.Platform
 	}{{"mlenv", desks()}, {"mlenv-agent", bundle.Platforms()}} {
-		var compiled []string
 		for _, platform := range product.platforms {
 			program := filepath.Join(r.request.To, product.name+"-"+platform.OS+"-"+platform.Architecture)
 			fmt.Fprintf(progress, "compiling %s for %s\n", product.name, platform)
-			if err := source.CompileProgram(ctx, "cmd/"+product.name, program, platform); err != nil {
+			if err := r.request.Source.CompileProgram(ctx, "cmd/"+product.name, program, platform); err != nil {
 				return err
 			}
-			compiled = append(compiled, program)
 		}
-		products = append(products, bundle.Product{Name: product.name, Programs: compiled})
-		programs = append(programs, compiled...)
 	}
-	licences, err := source.Licences(ctx, programs...)
-	if err != nil {
-		return err
-	}
-	bill, err := source.SBOM(products, licences)
-	if err != nil {
-		return err
-	}
-	if err := r.write(mlenvSBOM, bill); err != nil {
-		return err
-	}
-	texts, err := bundle.ArchiveLicences(licences)
-	if err != nil {
-		return err
-	}
-	return r.write(licencesFile, texts)
+	return nil
 }
 
-// Push pushes the image and the bundles, tagged with the version. It returns the reference of the bundle by digest.
-func (r *Release) Push(ctx context.Context, progress io.Writer) (bundle string, err error) {
-	tag := r.StepsImage.Context().Tag(r.request.Source.Version)
-	if _, err := r.steps.Push(ctx, progress, tag); err != nil {
-		return "", err
-	}
-	return r.Tasks.Push(ctx)
+// Push pushes the image, tagged with the version.
+func (r *Release) Push(ctx context.Context, progress io.Writer) error {
+	_, err := r.steps.Push(ctx, progress, r.StepsImage.Context().Tag(r.request.Source.Version))
+	return err
 }
 
 func (r Request) notes() ([]byte, error) {
@@ -289,23 +235,6 @@ func section(changelog, heading string) (string, error) {
 		return "", errors.New("nothing is below ## " + heading)
 	}
 	return rest + "\n", nil
-}
-
-// writeSums writes the checksums of all other files of the folder for sha256sum --check.
-func (r *Release) writeSums() error {
-	entries, err := os.ReadDir(r.request.To)
-	if err != nil {
-		return fmt.Errorf("writing the checksums: %w", err)
-	}
-	var sums strings.Builder
-	for _, entry := range entries {
-		content, err := os.ReadFile(filepath.Join(r.request.To, entry.Name()))
-		if err != nil {
-			return fmt.Errorf("writing the checksums: %w", err)
-		}
-		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(content), entry.Name())
-	}
-	return r.write(sumsFile, []byte(sums.String()))
 }
 
 const (

@@ -80,25 +80,17 @@ func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.Pip
 	return made, err
 }
 
-// createPause is the time between two attempts to create a run.
-const createPause = time.Second
-
-// create creates a run, or finds the one that an earlier attempt has created without an answer, or another caller with the same
-// request.
+// create creates a run, or finds the one that another caller has created with the same request. The clients send a request again whose
+// answer is lost.
 func create(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) (*v1.PipelineRun, error) {
-	runs := clients.Tekton.TektonV1().PipelineRuns(wanted.Namespace)
-	for {
-		made, err := runs.Create(ctx, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
-		switch {
-		case err == nil:
-			return made, nil
-		case apierrors.IsAlreadyExists(err):
-			return adopt(ctx, clients, wanted)
-		case kube.Transient(err) && kube.Pause(ctx, createPause):
-			continue
-		}
+	made, err := clients.Tekton.TektonV1().PipelineRuns(wanted.Namespace).Create(ctx, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return adopt(ctx, clients, wanted)
+	case err != nil:
 		return nil, kube.Problem(fmt.Errorf("starting pipeline %s/%s: %w", wanted.Namespace, Pipeline, err))
 	}
+	return made, nil
 }
 
 // beginReceipt begins the receipt of a run. A user who may start runs may not be allowed to: then the first step does.

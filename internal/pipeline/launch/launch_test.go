@@ -3,11 +3,8 @@ package launch
 import (
 	"context"
 	"errors"
-	"net"
 	"strings"
-	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -25,7 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-func param(name, value string) v1.ParamSpec {
+func paramSpec(name, value string) v1.ParamSpec {
 	spec := v1.ParamSpec{Name: name, Type: v1.ParamTypeString}
 	if value != "needed" {
 		spec.Default = v1.NewStructuredValues(value)
@@ -37,10 +34,10 @@ func pipeline() *v1.Pipeline {
 	return &v1.Pipeline{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: Pipeline},
 		Spec: v1.PipelineSpec{Params: v1.ParamSpecs{
-			param("repo-url", "needed"), param("script", "needed"), param("nodes", "2"),
+			paramSpec("repo-url", "needed"), paramSpec("script", "needed"), paramSpec("nodes", "2"),
 			{Name: "script-args", Type: v1.ParamTypeArray, Default: &v1.ParamValue{Type: v1.ParamTypeArray}},
 			{Name: "env", Type: v1.ParamTypeArray, Default: &v1.ParamValue{Type: v1.ParamTypeArray}},
-			param("build-timeout", "30m"), param("start-timeout", "10m"), param("timeout", "40m"),
+			paramSpec("build-timeout", "30m"), paramSpec("start-timeout", "10m"), paramSpec("timeout", "40m"),
 		}},
 	}
 }
@@ -68,7 +65,7 @@ func TestInstalled(t *testing.T) {
 func TestStartNamesTheRun(t *testing.T) {
 	clients := fakes()
 	asked := pipeline()
-	asked.Spec.Params = append(asked.Spec.Params, param("name", "ml-dev-env"))
+	asked.Spec.Params = append(asked.Spec.Params, paramSpec("name", "ml-dev-env"))
 	started, err := Start(t.Context(), clients, Request{Pipeline: asked, Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"train.py"}}})
 	if err != nil || !strings.HasPrefix(started.Name, Pipeline+"-") || started.GenerateName != "" {
 		t.Fatalf("got %+v, %v; want a name after the pipeline", started, err)
@@ -235,28 +232,6 @@ func FuzzParams(f *testing.F) {
 		}
 		if diff := cmp.Diff(values, Values(&v1.PipelineRun{Spec: v1.PipelineRunSpec{Params: params}})); diff != "" {
 			t.Errorf("the values (-want +got):\n%s", diff)
-		}
-	})
-}
-
-// The API server has created the run, and its answer is lost.
-func TestStartFindsWhatItHasCreated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		clients := fakes()
-		tekton := clients.Tekton.(*fake.Clientset)
-		tries := 0
-		tekton.PrependReactor("create", "pipelineruns", func(action clienttesting.Action) (bool, runtime.Object, error) {
-			if tries++; tries > 1 {
-				return false, nil, nil
-			}
-			wanted := action.(clienttesting.CreateAction).GetObject().(*v1.PipelineRun).DeepCopy()
-			wanted.UID = "made"
-			return true, nil, errors.Join(tekton.Tracker().Add(wanted), &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET})
-		})
-		request := Request{Pipeline: pipeline(), Name: NewName(), Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}}}
-		made, err := Start(t.Context(), clients, request)
-		if err != nil || made.UID != "made" || tries != 2 {
-			t.Errorf("got %v, %v after %d tries; want the run of the first", made, err, tries)
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
@@ -42,10 +43,10 @@ func Params(pipeline *v1.Pipeline, values map[string][]string) (v1.Params, error
 func ParseValues(params []string) (map[string][]string, error) {
 	values := map[string][]string{}
 	var problems []error
-	for _, param := range params {
-		name, value, ok := strings.Cut(param, "=")
+	for _, given := range params {
+		name, value, ok := strings.Cut(given, "=")
 		if !ok || name == "" {
-			problems = append(problems, fmt.Errorf("--param %q: want NAME=VALUE", param))
+			problems = append(problems, fmt.Errorf("--param %q: want NAME=VALUE", given))
 			continue
 		}
 		values[name] = append(values[name], value)
@@ -91,6 +92,15 @@ func mistakes(pipeline *v1.Pipeline, values map[string][]string) (problems []err
 	return problems
 }
 
+// Check returns the mistake in a value of a param, or in an item of an array. The default is valid, such as none for a
+// Secret, and so is every value of a param that only the installed pipeline has.
+func Check(spec v1.ParamSpec, value string) error {
+	if spec.Type != v1.ParamTypeArray && spec.Default != nil && value == spec.Default.StringVal {
+		return nil
+	}
+	return param.Of(spec.Name).Check(value)
+}
+
 // Mistakes are those in the params of a run, however it was started.
 func Mistakes(found *v1.PipelineRun) []error { return mistakes(pipelineOf(found), Values(found)) }
 
@@ -129,10 +139,10 @@ func hint(name string, names map[string]bool) string {
 // Values returns a run's own params as a Request has them.
 func Values(found *v1.PipelineRun) map[string][]string {
 	values := map[string][]string{}
-	for _, param := range found.Spec.Params {
-		values[param.Name] = []string{param.Value.StringVal}
-		if param.Value.Type == v1.ParamTypeArray {
-			values[param.Name] = param.Value.ArrayVal
+	for _, given := range found.Spec.Params {
+		values[given.Name] = []string{given.Value.StringVal}
+		if given.Value.Type == v1.ParamTypeArray {
+			values[given.Name] = given.Value.ArrayVal
 		}
 	}
 	return values
@@ -153,8 +163,8 @@ func Value(pipeline *v1.Pipeline, values map[string][]string, name string) strin
 
 // needs returns the deadlines of the steps. A pipeline without one of these params needs no time for it.
 func needs(pipeline *v1.Pipeline, values map[string][]string) run.Needs {
-	of := func(param string) time.Duration {
-		d, _ := time.ParseDuration(Value(pipeline, values, param)) // Params checks the values
+	of := func(name string) time.Duration {
+		d, _ := time.ParseDuration(Value(pipeline, values, name)) // Params checks the values
 		return d
 	}
 	return run.Needs{Build: of("build-timeout"), Start: of("start-timeout"), Training: of("timeout"), Teardown: run.TeardownTime}

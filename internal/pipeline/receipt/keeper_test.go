@@ -22,7 +22,7 @@ func TestStepThatFailsWithItsRun(t *testing.T) {
 	k := Remember(ctx, clients, slog.New(slog.DiscardHandler), run.Flags{Name: "train-1", UID: "uid-1", Task: "train"}, "env")
 	k.End(ctx, fail.Becausef(fail.EnvironmentMissing, "the lease is gone"), nil)
 	r, err := Read(ctx, client, "ns", "train-1")
-	if err != nil || r.Reason != string(fail.Cancelled) || r.Message != Deleted {
+	if err != nil || r.Reason != fail.Cancelled || r.Message != Deleted {
 		t.Errorf("got %+v, %v; want that the run was deleted", r, err)
 	}
 }

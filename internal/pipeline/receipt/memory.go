@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -62,18 +63,18 @@ type Part struct {
 	// Final reports that a retry of the step only repeats its failure.
 	Final bool `json:"final,omitempty"`
 	// What the step has learnt.
-	Repository string          `json:"repository,omitempty"`
-	Commit     string          `json:"commit,omitempty"`
-	Tree       string          `json:"tree,omitempty"`
-	Image      string          `json:"image,omitempty"`
-	Mode       string          `json:"mode,omitempty"`
-	ModeReason string          `json:"modeReason,omitempty"`
-	Storage    string          `json:"storage,omitempty"`
-	Caches     string          `json:"caches,omitempty"`
-	Metrics    json.RawMessage `json:"metrics,omitempty"`
-	Training   *Training       `json:"training,omitempty"`
-	Record     *Record         `json:"record,omitempty"`
-	Cause      *cause.Culprit  `json:"cause,omitempty"`
+	Repository string              `json:"repository,omitempty"`
+	Commit     string              `json:"commit,omitempty"`
+	Tree       string              `json:"tree,omitempty"`
+	Image      string              `json:"image,omitempty"`
+	Mode       agent.Mode          `json:"mode,omitempty"`
+	ModeReason string              `json:"modeReason,omitempty"`
+	Storage    cluster.StorageMode `json:"storage,omitempty"`
+	Caches     string              `json:"caches,omitempty"`
+	Metrics    json.RawMessage     `json:"metrics,omitempty"`
+	Training   *Training           `json:"training,omitempty"`
+	Record     *Record             `json:"record,omitempty"`
+	Cause      *cause.Culprit      `json:"cause,omitempty"`
 	// Attempt is the newest one of the training, and Order its nodes in the order of their ranks, empty for that of their numbers.
 	Attempt int   `json:"attempt,omitempty"`
 	Order   []int `json:"order,omitempty"`
@@ -361,7 +362,7 @@ func (m Memory) Finish(ctx context.Context, client kubernetes.Interface, r Recei
 		return err
 	}
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"resourceVersion": m.version, "labels": labelsOf(r.Environment, r.Schedule, string(r.Verdict))},
+		"metadata": map[string]any{"resourceVersion": m.version, "labels": labelsOf(r.Environment, r.Schedule, r.Verdict)},
 		"data":     map[string]string{key: string(content)},
 	})
 	if err != nil {
@@ -434,11 +435,23 @@ func brief(c *cause.Culprit) *cause.Culprit {
 	return short
 }
 
+// PhaseOf returns a TaskRun as a phase.
+func PhaseOf(task run.TaskRun) Phase {
+	phase := Phase{
+		Name: task.Task, Status: task.Status, Reason: task.Reason, Retries: task.Retries,
+		Started: task.Started.UTC(), Ended: task.Ended.UTC(),
+	}
+	if !task.Started.IsZero() && !task.Ended.IsZero() {
+		phase.Seconds = task.Ended.Sub(task.Started).Seconds()
+	}
+	return phase
+}
+
 // phase is the part as a phase. A step that did not note its end ended with its run.
 func (p Part) phase(ended time.Time) Phase {
-	phase := Phase{Name: p.Task, Status: string(p.Status), Reason: string(p.Reason), Started: p.Started, Ended: p.Ended}
+	phase := Phase{Name: p.Task, Status: p.Status, Reason: p.Reason, Started: p.Started, Ended: p.Ended}
 	if p.Status == run.Running && !ended.IsZero() {
-		phase.Status, phase.Reason, phase.Ended = string(run.Failed), string(fail.Cancelled), ended
+		phase.Status, phase.Reason, phase.Ended = run.Failed, fail.Cancelled, ended
 	}
 	if !phase.Ended.IsZero() {
 		phase.Seconds = phase.Ended.Sub(phase.Started).Seconds()

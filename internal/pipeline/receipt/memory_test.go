@@ -99,11 +99,11 @@ func TestEndOfARun(t *testing.T) {
 		{"two failed", []Part{noted(fail.NodeLost, 3), noted(fail.RankFailed, 1)}, "RankFailed: words"},
 	} {
 		r := Memory{Start: startOf("uid"), Parts: tc.parts}.End(fail.Cancelled, Deleted, noon().Add(time.Hour))
-		if got := r.Reason + ": " + r.Message; got != tc.want || r.Verdict != Failed || len(r.Phases) != len(tc.parts) {
+		if got := string(r.Reason) + ": " + r.Message; got != tc.want || r.Verdict != Failed || len(r.Phases) != len(tc.parts) {
 			t.Errorf("%s: %s %s, %d phases; want %s", tc.name, r.Verdict, got, len(r.Phases), tc.want)
 		}
 		for _, phase := range r.Phases {
-			if phase.Status != string(run.Failed) || phase.Ended.IsZero() {
+			if phase.Status != run.Failed || phase.Ended.IsZero() {
 				t.Errorf("%s: phase %+v, want an end", tc.name, phase)
 			}
 		}

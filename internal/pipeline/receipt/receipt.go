@@ -8,10 +8,13 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
@@ -44,10 +47,10 @@ type Receipt struct {
 	Namespace   string `json:"namespace"`
 	Environment string `json:"environment"`
 	// Schedule is the schedule that started the run, "" for none.
-	Schedule string  `json:"schedule,omitempty"`
-	Verdict  Verdict `json:"verdict"`
-	Reason   string  `json:"reason,omitempty"`
-	Message  string  `json:"message,omitempty"`
+	Schedule string      `json:"schedule,omitempty"`
+	Verdict  Verdict     `json:"verdict"`
+	Reason   fail.Reason `json:"reason,omitempty"`
+	Message  string      `json:"message,omitempty"`
 	// Regression is what a scheduled run was worse in than earlier ones, "" for nothing.
 	Regression string    `json:"regression,omitempty"`
 	Started    time.Time `json:"started,omitzero"`
@@ -57,11 +60,11 @@ type Receipt struct {
 	Commit     string `json:"commit,omitempty"`
 	Tree       string `json:"tree,omitempty"`
 	// Image is by digest if the digest is known.
-	Image string `json:"image,omitempty"`
-	Mode  string `json:"mode,omitempty"`
+	Image string     `json:"image,omitempty"`
+	Mode  agent.Mode `json:"mode,omitempty"`
 	// ModeReason is the reason for the mode, as preflight or provision decided it.
-	ModeReason string `json:"modeReason,omitempty"`
-	Storage    string `json:"storage,omitempty"`
+	ModeReason string              `json:"modeReason,omitempty"`
+	Storage    cluster.StorageMode `json:"storage,omitempty"`
 	// Caches is why Hugging Face's caches were on the nodes' own storage, "" if they were on the claim.
 	Caches string `json:"caches,omitempty"`
 	// Training is nil if nothing was launched.
@@ -120,7 +123,7 @@ func Describe(a agent.Attempt) string {
 	if a.Reason == "" {
 		return strings.Join(append(parts, string(Succeeded)), ", ")
 	}
-	parts = append(parts, a.Reason+": "+humanize.OneLine(a.Message, 300))
+	parts = append(parts, string(a.Reason)+": "+humanize.OneLine(a.Message, 300))
 	if len(a.LeftOut) > 0 {
 		parts = append(parts, "left out from then on: "+strings.Join(a.LeftOut, ", "))
 	}
@@ -140,11 +143,11 @@ type Training struct {
 
 // Phase is one task of the run.
 type Phase struct {
-	Name    string    `json:"name"`
-	Status  string    `json:"status"`
-	Reason  string    `json:"reason,omitempty"`
-	Started time.Time `json:"started,omitzero"`
-	Ended   time.Time `json:"ended,omitzero"`
+	Name    string      `json:"name"`
+	Status  run.Status  `json:"status"`
+	Reason  fail.Reason `json:"reason,omitempty"`
+	Started time.Time   `json:"started,omitzero"`
+	Ended   time.Time   `json:"ended,omitzero"`
 	// Seconds is how long it took so far.
 	Seconds float64 `json:"seconds,omitempty"`
 	Retries int     `json:"retries,omitempty"`
@@ -158,6 +161,8 @@ type Node struct {
 	GPUs           []string `json:"gpus,omitempty"`
 	Model          string   `json:"model,omitempty"`
 	Driver         string   `json:"driver,omitempty"`
+	// Compute is the GPUs' compute capability, as in 9.0, "" if it is not known.
+	Compute string `json:"compute,omitempty"`
 	// Rack is "" if it is not known.
 	Rack string `json:"rack,omitempty"`
 	// Rails are the RDMA ports that the node can use.
@@ -168,6 +173,9 @@ type Node struct {
 type Rail struct {
 	Device string `json:"device"`
 	Port   int    `json:"port"`
+	// Model and Firmware are the card's, "" if they are not known.
+	Model    string `json:"model,omitempty"`
+	Firmware string `json:"firmware,omitempty"`
 	// Interface is its network interface, "" for none, as on InfiniBand.
 	Interface string `json:"interface,omitempty"`
 	// Network is its subnet or fabric, the same on all nodes.

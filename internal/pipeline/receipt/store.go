@@ -46,19 +46,19 @@ func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 	}
 	return kube.Apply(ctx, client, &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{Name: Name(r.Run), Namespace: r.Namespace, Labels: labelsOf(r.Environment, r.Schedule, string(r.Verdict))},
+		ObjectMeta: metav1.ObjectMeta{Name: Name(r.Run), Namespace: r.Namespace, Labels: labelsOf(r.Environment, r.Schedule, r.Verdict)},
 		Data:       map[string]string{key: string(content)},
 	})
 }
 
 // labelsOf are the labels of a ConfigMap.
-func labelsOf(environment, schedule, verdict string) map[string]string {
+func labelsOf(environment, schedule string, verdict Verdict) map[string]string {
 	labels := map[string]string{
 		"app.kubernetes.io/managed-by": "ml-dev-env",
 		"app.kubernetes.io/name":       "ml-dev-env",
 		Label:                          "true",
 		environmentLabel:               environment,
-		verdictLabel:                   verdict,
+		verdictLabel:                   string(verdict),
 	}
 	if schedule != "" {
 		labels[run.ScheduleLabel] = schedule

@@ -65,13 +65,13 @@ func (m Memory) Verdict(seen Seen) Standing {
 	if first != nil {
 		s.Task, s.Reason, s.Message = first.Task, first.Reason, first.Message
 	}
-	written := m.Receipt != nil && m.Receipt.Verdict != "" && (!seen.Over || run.Final(fail.Reason(m.Receipt.Reason)))
+	written := m.Receipt != nil && m.Receipt.Verdict != "" && (!seen.Over || run.Final(m.Receipt.Reason))
 	switch of := seen.Run; {
 	case of != nil && !of.Done && !seen.Over && seen.End == nil:
 	case of != nil && of.Succeeded:
 		return Standing{Verdict: Succeeded}
 	case written && (m.Receipt.Verdict == Failed || of == nil || !of.Done):
-		s.Verdict, s.Reason, s.Message = m.Receipt.Verdict, fail.Reason(m.Receipt.Reason), m.Receipt.Message
+		s.Verdict, s.Reason, s.Message = m.Receipt.Verdict, m.Receipt.Reason, m.Receipt.Message
 	case seen.End != nil:
 		s.Verdict = Failed
 		if first == nil {
@@ -144,9 +144,9 @@ func (m Memory) final() *Part {
 	if i := slices.IndexFunc(m.Parts, func(p Part) bool { return p.Status == run.Failed && p.Final }); i >= 0 {
 		return &m.Parts[i]
 	}
-	if r := m.Receipt; r != nil && r.Verdict == Failed && run.Final(fail.Reason(r.Reason)) {
+	if r := m.Receipt; r != nil && r.Verdict == Failed && run.Final(r.Reason) {
 		return &Part{
-			Status: run.Failed, Final: true, Reason: fail.Reason(r.Reason), Message: r.Message, Metrics: r.Metrics, Cause: r.Cause, Ended: r.Ended,
+			Status: run.Failed, Final: true, Reason: r.Reason, Message: r.Message, Metrics: r.Metrics, Cause: r.Cause, Ended: r.Ended,
 		}
 	}
 	return nil
@@ -159,7 +159,7 @@ func (m Memory) Tasks(listed []run.TaskRun) []run.TaskRun {
 	if len(tasks) == 0 && m.Receipt != nil {
 		for _, p := range m.Receipt.Phases {
 			tasks = append(tasks, run.TaskRun{
-				Task: p.Name, Status: run.Status(p.Status), Reason: fail.Reason(p.Reason), Started: p.Started, Ended: p.Ended, Retries: p.Retries,
+				Task: p.Name, Status: p.Status, Reason: p.Reason, Started: p.Started, Ended: p.Ended, Retries: p.Retries,
 			})
 		}
 	}
@@ -199,7 +199,7 @@ func (m Memory) noted(t run.TaskRun) run.TaskRun {
 func (m Memory) Account(s Standing, at time.Time) Receipt {
 	r := Receipt{
 		Run: m.Run, RunUID: m.RunUID, Namespace: m.Namespace, Environment: m.Environment, Schedule: m.Schedule,
-		Verdict: s.Verdict, Reason: string(s.Reason), Message: s.Message, Started: m.Started.UTC(), Ended: at.UTC(),
+		Verdict: s.Verdict, Reason: s.Reason, Message: s.Message, Started: m.Started.UTC(), Ended: at.UTC(),
 	}
 	m.Fill(&r)
 	return r
@@ -209,6 +209,6 @@ func (m Memory) Account(s Standing, at time.Time) Receipt {
 func (r *Receipt) NotReleased(err error) {
 	r.Teardown = err.Error()
 	if r.Verdict == Succeeded {
-		r.Verdict, r.Reason, r.Message = Failed, string(fail.ReasonOf(err)), err.Error()
+		r.Verdict, r.Reason, r.Message = Failed, fail.ReasonOf(err), err.Error()
 	}
 }

@@ -44,7 +44,7 @@ func TestVerdict(t *testing.T) {
 	cancelled := &run.Run{Done: true, Cancelled: true, Reason: "Cancelled", Message: "PipelineRun was cancelled"}
 	deleted := &End{fail.Cancelled, Deleted}
 	written := func(verdict Verdict, reason fail.Reason) *Receipt {
-		return &Receipt{Verdict: verdict, Reason: string(reason), Message: "the receipt says"}
+		return &Receipt{Verdict: verdict, Reason: reason, Message: "the receipt says"}
 	}
 	for _, tc := range []struct {
 		name    string

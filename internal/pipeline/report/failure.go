@@ -9,6 +9,7 @@ import (
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
@@ -114,10 +115,10 @@ func findingsOf(r receipt.Receipt) (result []finding) {
 }
 
 // explain returns the reason's row of docs/reasons.md.
-func explain(reason string) (meaning, remedy string) {
+func explain(reason fail.Reason) (meaning, remedy string) {
 	for row := range strings.Lines(mldevenv.Reasons) {
 		cells := strings.Split(strings.TrimSpace(row), " | ")
-		if len(cells) == 3 && cells[0] == "| "+reason {
+		if len(cells) == 3 && cells[0] == "| "+string(reason) {
 			return plain(cells[1]), plain(strings.TrimSuffix(cells[2], " |"))
 		}
 	}

@@ -70,7 +70,7 @@ func notChecked(r receipt.Receipt) string {
 	case i >= 0 && r.Phases[i].Ended.IsZero():
 		return "The network was not measured: check-fabric had not ended."
 	case i >= 0:
-		return "The receipt has no measurement though check-fabric ran: it " + r.Phases[i].Status + ", or its node was gone when the receipt was written."
+		return "The receipt has no measurement though check-fabric ran: it " + string(r.Phases[i].Status) + ", or its node was gone when the receipt was written."
 	case r.WorldSize() == 0:
 		return "The network was not measured: the run ended before check-fabric."
 	}

@@ -88,7 +88,7 @@ func gpus(n receipt.Node) string {
 func chipOf(r receipt.Receipt, rank receipt.Rank) chip {
 	c := chip{Name: fmt.Sprintf("✓ %d", rank.Rank), Text: fmt.Sprintf("rank %d: succeeded after %s", rank.Rank, humanize.Seconds(rank.Seconds)), Class: "good"}
 	switch {
-	case rank.Stopped && r.Reason == string(fail.Hang): // no rank has failed
+	case rank.Stopped && r.Reason == fail.Hang: // no rank has failed
 		c = chip{Name: fmt.Sprintf("■ %d", rank.Rank), Class: "open",
 			Text: fmt.Sprintf("rank %d: stopped because the training hung", rank.Rank)}
 	case rank.Stopped:
@@ -126,6 +126,12 @@ func railsOf(r receipt.Receipt, n receipt.Node) (texts []string) {
 		}
 		if rail.Rate > 0 {
 			text += ", " + rail.Rate.String()
+		}
+		if rail.Model != "" {
+			text += ", " + cut(rail.Model, mostLine)
+		}
+		if rail.Firmware != "" {
+			text += ", firmware " + cut(rail.Firmware, mostLine)
 		}
 		if i := slices.IndexFunc(logged, func(l nccl.Rail) bool { return l.Name == rail.Device || l.Name == rail.Interface }); i >= 0 {
 			text += "; " + traffic(logged[i])

@@ -45,7 +45,7 @@ func phasesOf(r receipt.Receipt) phases {
 		default:
 			b.Text = humanize.Duration(until.Sub(p.Started))
 		}
-		if p.Status == string(run.Failed) {
+		if p.Status == run.Failed {
 			b.Text += ", failed"
 			if p.Reason != "" {
 				b.Text += ": " + cut(p.Reason, mostLine)
@@ -80,7 +80,7 @@ func span(r receipt.Receipt) (begin, end time.Time) {
 }
 
 // classes are the CSS classes of phases that have ended.
-var classes = map[string]string{string(run.Succeeded): "good", string(run.Failed): "bad"}
+var classes = map[run.Status]string{run.Succeeded: "good", run.Failed: "bad"}
 
 // percent is rounded to tenths.
 func percent(part, whole time.Duration) float64 {

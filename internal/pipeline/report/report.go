@@ -97,7 +97,7 @@ func facts(r receipt.Receipt) []fact {
 		{Name: "Started", Value: Stamp(r.Started)},
 		{Name: "Ended", Value: Stamp(r.Ended)},
 		{Name: "Took", Value: onlyIf(!r.Started.IsZero() && r.Ended.After(r.Started), humanize.Duration(r.Ended.Sub(r.Started)))},
-		{Name: "Network", Value: r.Mode},
+		{Name: "Network", Value: string(r.Mode)},
 		{Name: "Nodes", Value: onlyIf(len(r.Nodes) > 0, fmt.Sprint(len(r.Nodes)))},
 		{Name: "Ranks", Value: onlyIf(r.WorldSize() > 0, fmt.Sprint(r.WorldSize()))},
 	}
@@ -149,8 +149,8 @@ func settings(r receipt.Receipt) []fact {
 		fact{Name: "Commit", Value: r.Commit, Code: true},
 		fact{Name: "Tree", Value: r.Tree, Code: true},
 		fact{Name: "Image", Value: r.Image, Code: true},
-		fact{Name: "Network", Value: r.Mode},
-		fact{Name: "Storage", Value: r.Storage},
+		fact{Name: "Network", Value: string(r.Mode)},
+		fact{Name: "Storage", Value: string(r.Storage)},
 		fact{Name: "Excluded nodes", Value: strings.Join(r.ExcludedNodes, ", ")})
 	names, more := first(slices.Sorted(maps.Keys(r.NCCL)), mostSettings, "variables")
 	for _, name := range names {

@@ -194,7 +194,7 @@ func FuzzPage(f *testing.F) {
 	f.Add("]]><!--{{.}}\x1b[31m\u202e")
 	elements := func(t *testing.T, printed string) (count int) {
 		r := full()
-		r.Run, r.Message, r.Reason, r.Cause.Python.Message, r.Ranks[1].Tail = printed, printed, printed, printed, []string{printed}
+		r.Run, r.Message, r.Reason, r.Cause.Python.Message, r.Ranks[1].Tail = printed, printed, fail.Reason(printed), printed, []string{printed}
 		r.Phases[0].Name, r.Nodes[0].Pod, r.Fabric.Rails[0].Name, r.Repository, r.NCCL["NCCL_IB_HCA"] = printed, printed, printed, printed, printed
 		_, root := render(t, r) // checks elements and attributes
 		for n := range root.Descendants() {
@@ -277,7 +277,8 @@ func full() receipt.Receipt {
 	}
 	for n, pod := range []string{"ml-dev-env-0", "ml-dev-env-1"} {
 		r.Nodes = append(r.Nodes, receipt.Node{Node: n, Pod: pod, KubernetesNode: "gpu-" + pod, GPUs: []string{"GPU-1", "GPU-2"}, Model: "NVIDIA H100", Driver: "580.65.06", Rack: "r1",
-			Rails: []receipt.Rail{{Device: "mlx5_6", Port: 1, Interface: "net1", Network: "10.0.103.0/24", LinkLayer: "Ethernet", Rate: 400e9}, {Device: "mlx5_7", Port: 1}}})
+			Rails: []receipt.Rail{{Device: "mlx5_6", Port: 1, Interface: "net1", Network: "10.0.103.0/24", LinkLayer: "Ethernet", Rate: 400e9,
+				Model: "MT4129", Firmware: "28.39.1002"}, {Device: "mlx5_7", Port: 1}}})
 		r.Network.Ranks = append(r.Network.Ranks, nccl.Rank{Rank: n, Host: pod, Transport: nccl.RDMAHost, Rails: []string{"mlx5_6"}})
 		r.Network.Rails = append(r.Network.Rails, nccl.Rail{Host: pod, Name: "mlx5_6", Transport: nccl.RDMAHost, Channels: 4}, nccl.Rail{Host: pod, Name: "mlx5_9"})
 	}

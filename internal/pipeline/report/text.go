@@ -75,7 +75,8 @@ func each(value any, change func(string) string) any {
 	return value
 }
 
-func cut(text string, most int) string {
+func cut[T ~string](value T, most int) string {
+	text := string(value)
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most]) + "…"
 	}

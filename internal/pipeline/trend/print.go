@@ -35,7 +35,7 @@ func (t Trend) Print(out io.Writer) error {
 		verdict := string(r.Verdict)
 		switch {
 		case r.Reason != "":
-			verdict = r.Reason
+			verdict = string(r.Reason)
 		case r.Regression != "":
 			verdict = "Regression"
 		}
@@ -44,7 +44,7 @@ func (t Trend) Print(out io.Writer) error {
 			loss = "not finite"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Started.UTC().Format("2006-01-02 15:04"), r.Run, verdict,
-			cmp.Or(short(r.Commit), "-"), cmp.Or(r.Mode, "-"), Bandwidth.text(Bandwidth.of(r.Values)), StepTime.text(StepTime.of(r.Values)), loss)
+			cmp.Or(r.Commit[:min(len(r.Commit), 10)], "-"), cmp.Or(r.Mode, "-"), Bandwidth.text(Bandwidth.of(r.Values)), StepTime.text(StepTime.of(r.Values)), loss)
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -65,8 +65,6 @@ func (t Trend) Print(out io.Writer) error {
 	}
 	return nil
 }
-
-func short(commit string) string { return commit[:min(len(commit), 10)] }
 
 func (t Trend) values(m Measure) []float64 {
 	var values []float64

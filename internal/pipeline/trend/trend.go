@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -35,10 +36,10 @@ type Run struct {
 	Run        string          `json:"run"`
 	Started    time.Time       `json:"started"`
 	Verdict    receipt.Verdict `json:"verdict"`
-	Reason     string          `json:"reason,omitempty"`
+	Reason     fail.Reason     `json:"reason,omitempty"`
 	Regression string          `json:"regression,omitempty"`
 	Commit     string          `json:"commit,omitempty"`
-	Mode       string          `json:"mode,omitempty"`
+	Mode       agent.Mode      `json:"mode,omitempty"`
 	Values     Values          `json:"values"`
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
@@ -50,9 +51,9 @@ type Event struct {
 	Namespace   string `json:"namespace"`
 	Environment string `json:"environment"`
 	// Verdict is that of the receipt, "" before the end.
-	Verdict string `json:"verdict,omitempty"`
-	Reason  string `json:"reason,omitempty"`
-	Message string `json:"message,omitempty"`
+	Verdict string      `json:"verdict,omitempty"`
+	Reason  fail.Reason `json:"reason,omitempty"`
+	Message string      `json:"message,omitempty"`
 	// Attempt counts from 1, and is the failed one in a Restart. It is 0 if nothing was launched.
 	Attempt int `json:"attempt,omitempty"`
 	// Nodes is 0 if nothing was launched.
@@ -84,7 +85,7 @@ func (e Event) text() string {
 		took = " after " + humanize.Seconds(e.Seconds)
 	}
 	if e.Reason != "" {
-		why = ": " + e.Reason + ": " + humanize.OneLine(e.Message, maxText)
+		why = ": " + string(e.Reason) + ": " + humanize.OneLine(e.Message, maxText)
 	}
 	text := "Run " + e.Run
 	if e.Run == "" {

@@ -259,7 +259,7 @@ func TestCheckSaysEveryMistake(t *testing.T) {
 	code := step.Run(t.Context(), Command(images), []string{
 		"--cluster-file=../../../clusters/local.yaml", "--build-timeout=-1s", "--build-arg=X", "--env=Y", "--image=a", "--folder=b", "--training-timeout=-1s", "--run-name=r",
 	}, &out, &out)
-	for _, want := range []string{"--build-timeout -1s", "--training-timeout -1s", `--env "Y"`, "want one of them", "--run-name and --run-uid"} {
+	for _, want := range []string{`--build-timeout "-1s": want a duration`, `--training-timeout "-1s": want a duration`, `--env "Y"`, "want one of them", "--run-name and --run-uid"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in:\n%s", want, &out)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -51,8 +52,8 @@ func Command(images fs.FS) *cobra.Command {
 	o.Run.AddTo(flags)
 	flags.StringVar(&pullSecretDir, "pull-secret-dir", "", "folder of the mounted pull secret for the base's registry (default: the machine's own docker configuration)")
 	flags.StringVar(&caFile, "ca-file", "", "certificates to trust for registries, in addition to the system's")
-	flags.DurationVar(&o.StartTimeout, "start-timeout", 20*time.Minute, "time for the nodes to start; a PipelineRun that would end before is refused")
-	flags.DurationVar(&o.TrainingTimeout, "training-timeout", 0, "time for the training; a PipelineRun that would end before is refused")
+	param.Duration.AddTo(flags, &o.StartTimeout, "start-timeout", 20*time.Minute, "time for the nodes to start; a PipelineRun that would end before is refused")
+	param.Duration.AddTo(flags, &o.TrainingTimeout, "training-timeout", 0, "time for the training; a PipelineRun that would end before is refused")
 	url := step.NewResult(cmd, "IMAGE_URL", "the image by its tag")
 	digest := step.NewResult(cmd, "IMAGE_DIGEST", "its digest, as in sha256:...")
 	reference := step.NewResult(cmd, "image", "the image by digest, for pods")
@@ -68,8 +69,8 @@ func Command(images fs.FS) *cobra.Command {
 
 // AddFlags adds the flags that the step and mlenv build share and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.Image, "image", "", "existing image, which needs no build (default: image.name of the cluster file, if no flavour is named)")
-	flags.StringVar(&o.Flavour, "flavour", "", "flavour to build, and the image's tag (default: image.flavour of the cluster file)")
+	param.Image.AddTo(flags, &o.Image, "image", "", "existing image, which needs no build (default: image.name of the cluster file, if no flavour is named)")
+	param.Flavour.AddTo(flags, &o.Flavour, "flavour", "", "flavour to build, and the image's tag (default: image.flavour of the cluster file)")
 	flags.StringVar(&o.Folder, "folder", "", "folder with your own Dockerfile, sent to the build as a whole; --flavour names the image's tag")
 	flags.StringVar(&o.Base, "base-image", "", "base image, passed as build argument "+baseArg+" (default: image.base of the cluster file)")
 	flags.StringArrayVar(&o.BuildArgs, "build-arg", nil, "build argument KEY=VALUE, in addition to image.build_args of the cluster file; may be repeated; no secrets: the image's history shows it")
@@ -77,5 +78,5 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.PullSecret, "pull-secret", "", "Secret to pull the base image with (default: image.base_pull_secret of the cluster file, or else its image.pull_secret; - is the Secret of the service account builder)")
 	flags.StringVar(&o.PushSecret, "push-secret", "", "Secret to push the image with (default: the Secret of the service account builder)")
 	flags.BoolVar(&o.Force, "force", false, "build even if an image with the same inputs exists")
-	flags.DurationVar(&o.Timeout, "build-timeout", time.Hour, "time for the build, from the start of its pod")
+	param.Duration.AddTo(flags, &o.Timeout, "build-timeout", time.Hour, "time for the build, from the start of its pod")
 }

@@ -116,9 +116,6 @@ type request struct {
 func (o *Options) Check(images fs.FS) error {
 	_, err := o.request(images)
 	return errors.Join(
-		step.Want(o.Timeout > 0, "--build-timeout %s: want more than 0s", o.Timeout),
-		step.Want(o.StartTimeout > 0 || o.Run.Name == "", "--start-timeout %s: want more than 0s", o.StartTimeout),
-		step.Want(o.TrainingTimeout >= 0, "--training-timeout %s: want a duration, or 0s without a training", o.TrainingTimeout),
 		step.Want(o.Image == "" || o.Folder == "", "--image %s and --folder %s: want one of them", o.Image, o.Folder),
 		o.Run.Check(), err,
 	)

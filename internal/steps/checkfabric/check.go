@@ -37,13 +37,14 @@ type Check struct {
 	// ID begins the ids of the check's jobs; RunName names the run that it is part of.
 	ID, RunName string
 	// Mode is agent.TCP or agent.RDMA, empty for the environment's.
-	Mode string
+	Mode agent.Mode
 	// Bound is how long it may take, without the comparison with sockets.
 	Bound time.Duration
 	// Quick measures few sizes in a short time, and no rail by itself. Only if that finds something, all is measured.
 	Quick bool
-	// CompareTCP measures over sockets too.
+	// CompareTCP measures over sockets too, and Script, if it has a path, how fast it trains over both.
 	CompareTCP bool
+	Script     Script
 	Log        *slog.Logger
 
 	report   fabric.Report
@@ -76,6 +77,9 @@ func (c *Check) Run(ctx context.Context) (fabric.Report, error) {
 		return *r, err
 	}
 	r.Judge()
+	if err == nil && r.Sockets > 0 && c.Script.Path != "" {
+		err = c.compareSpeed(ctx)
+	}
 	return *r, err
 }
 
@@ -174,6 +178,9 @@ func (c *Check) expect(rails []rail) {
 	r := &c.report
 	if c.settings.Mode == agent.RDMA && (r.Backend == fabric.NCCL || c.settings.Expected.Bandwidth > 0) {
 		r.Expected = rdma.ExpectedBandwidth(c.devices, c.settings.Expected)
+	}
+	if c.settings.Mode == agent.TCP {
+		r.Expected = c.settings.Expected.Sockets
 	}
 	var one rdma.BytesPerSecond
 	if c.settings.Mode == agent.RDMA {

@@ -21,6 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
@@ -313,7 +314,7 @@ func TestSlowNetwork(t *testing.T) {
 		t.Fatalf("got %v, verdict %s %q; want slow", err, report.Verdict, report.Message)
 	}
 	for _, test := range []struct {
-		bandwidth string
+		bandwidth param.Effect
 		verdict   fabric.Verdict
 		want      fail.Reason
 		log       string

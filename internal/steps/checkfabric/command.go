@@ -10,6 +10,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -33,7 +34,7 @@ func Command() *cobra.Command {
 		Long:  Description,
 		Example: `  check-fabric --name ml-dev-env
   check-fabric --compare tcp --bandwidth fail`,
-		Args: func(_ *cobra.Command, args []string) error { return errors.Join(step.FlagsOnly(args), o.Check()) },
+		Args: func(_ *cobra.Command, args []string) error { return errors.Join(step.FlagsOnly(args), o.Run.Check()) },
 	}
 	flags := cmd.Flags()
 	where.AddTo(flags)
@@ -58,24 +59,34 @@ func Command() *cobra.Command {
 	return cmd
 }
 
+// The kinds of --mode, --compare and --timeout.
+var (
+	transports = param.OneOf(agent.TCP, agent.RDMA).Wanting("tcp or rdma, or nothing for the environment's")
+	sockets    = param.OneOf(agent.TCP).Wanting("tcp, or nothing")
+	timeLimit  = param.AtLeast(20*time.Second, "at least 20s: torch alone takes some to start")
+)
+
 // AddFlags adds the flags that the step and mlenv check-fabric share, and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.Name, "name", objects.DefaultName, "name of the environment")
-	flags.StringVar(&o.Mode, "mode", "", "tcp, or rdma, which fails the check if ranks use sockets (default: the environment's)")
-	flags.StringVar(&o.Bandwidth, "bandwidth", warn, "effect of a bandwidth below the expected one: warn or fail")
-	flags.StringVar(&o.Compare, "compare", "", "tcp measures over sockets on the pod network too, in as much time again")
-	flags.DurationVar(&o.Timeout, "timeout", 90*time.Second, "time for the check; measurements that do not fit are left out")
+	param.Name.AddTo(flags, &o.Name, "name", objects.DefaultName, "name of the environment")
+	transports.AddTo(flags, &o.Mode, "mode", "", "tcp, or rdma, which fails the check if ranks use sockets (default: the environment's)")
+	param.Consequence.AddTo(flags, &o.Bandwidth, "bandwidth", param.Warn, "effect of a bandwidth below the expected one: warn or fail")
+	sockets.AddTo(flags, &o.Compare, "compare", "", "tcp measures over sockets on the pod network too, in as much time again")
+	timeLimit.AddTo(flags, &o.Timeout, "timeout", 90*time.Second, "time for the check; measurements that do not fit are left out")
 	o.Output.AddTo(flags, step.Text, step.JSON, step.YAML)
 }
 
-// Check finds every mistake of the options.
+// AddFlags adds the flags of mlenv check-fabric alone: while the step runs, a run has no tree yet.
+func (s *Script) AddFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&s.Path, "script", "", "training to compare with --compare=tcp: a path in the tree synced last, or -m PACKAGE.MODULE; arguments go after --")
+	param.Launcher.AddTo(flags, &s.Launcher, "launcher", agent.DeepSpeed, "how the ranks of --script start, as in mlenv train")
+	param.Duration.AddTo(flags, &s.Time, "script-time", 2*time.Minute, "how long --script trains over each transport, unless it ends before")
+}
+
+// Check finds the mistakes of the options that no flag finds by itself.
 func (o *Options) Check() error {
-	const least = 20 * time.Second
-	return errors.Join(
-		step.Want(o.Mode == "" || o.Mode == agent.TCP || o.Mode == agent.RDMA, "--mode %q: want tcp or rdma, or nothing for the environment's", o.Mode),
-		step.Want(o.Bandwidth == warn || o.Bandwidth == failing, "--bandwidth %q: want warn or fail", o.Bandwidth),
-		step.Want(o.Compare == "" || o.Compare == agent.TCP, "--compare %q: want tcp, or nothing", o.Compare),
-		step.Want(o.Timeout >= least, "--timeout %q: want at least %s: torch alone takes some to start", o.Timeout, least),
-		o.Run.Check(),
-	)
+	if o.Script.Path == "" {
+		return step.Want(len(o.Script.Args) == 0, "arguments %q: they need --script", o.Script.Args)
+	}
+	return step.Want(o.Compare != "", "--script %q: want --compare=tcp with it", o.Script.Path)
 }

@@ -173,6 +173,7 @@ func (c *Check) compareTCP(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.report.SocketsExpected, c.report.SocketsLatency = c.settings.Expected.Sockets, fabric.Latency(out.measurements)
 	if c.report.Sockets = fabric.Best(out.measurements); c.report.Sockets == 0 {
 		c.Log.Warn("Nothing could be measured over TCP sockets.")
 	}

@@ -131,7 +131,7 @@ func TestRailsAreDrivenByTheNearestGPU(t *testing.T) {
 func TestFigures(t *testing.T) {
 	const one = 14_600_000_000
 	for ranks, want := range map[int]rdma.BytesPerSecond{1: one, 4: 60_625_000_000} {
-		for mode, set := range map[string]bool{agent.RDMA: true, agent.TCP: false} {
+		for mode, set := range map[agent.Mode]bool{agent.RDMA: true, agent.TCP: false} {
 			check := &Check{Nodes: make(nodes.Set, 2), facts: make([]agent.Facts, 2), devices: devices(), settings: network.Settings{Mode: mode, Expected: rdma.Expected{Figures: rdma.Figures{OneGPU: one, Inside: 261 * rdma.GBps}}}}
 			check.report.Backend, check.report.RanksPerNode = fabric.NCCL, ranks
 			rails := check.rails()
@@ -151,7 +151,7 @@ func TestWrongTransport(t *testing.T) {
 	sockets := &nccl.Summary{Transport: nccl.Sockets, Ranks: []nccl.Rank{{Transport: nccl.Sockets}, {Rank: 1, Transport: nccl.RDMAGPU}}}
 	for _, test := range []struct {
 		name   string
-		mode   string
+		mode   agent.Mode
 		report fabric.Report
 		want   fail.Reason
 		words  string

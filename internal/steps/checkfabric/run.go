@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -40,11 +41,13 @@ type Options struct {
 	// ClientCerts is the folder of the environment's mounted client Secret; without it the Secret is read.
 	ClientCerts string
 	// Mode is tcp or rdma, empty for the environment's.
-	Mode string
+	Mode agent.Mode
 	// Bandwidth is warn or fail: the effect of one below the expected one.
-	Bandwidth string
+	Bandwidth param.Effect
 	// Compare is tcp to measure over sockets too, or empty.
-	Compare string
+	Compare agent.Mode
+	// Script is trained over both, if it has a path.
+	Script Script
 	// Timeout is the time for the check, without the comparison.
 	Timeout time.Duration
 	Output  step.OutputFlag
@@ -85,7 +88,7 @@ func (c *checker) examine(ctx context.Context) (fabric.Report, error) {
 		return fabric.Report{}, err
 	}
 	defer detach()
-	check := &Check{Nodes: set, Mode: o.Mode, ID: JobsOf(o.Run.UID), RunName: o.Run.Name, Bound: o.Timeout, CompareTCP: o.Compare != "", Log: d.Log}
+	check := &Check{Nodes: set, Mode: o.Mode, ID: JobsOf(o.Run.UID), RunName: o.Run.Name, Bound: o.Timeout, CompareTCP: o.Compare != "", Script: o.Script, Log: d.Log}
 	check.Quick = o.Run.UID != "" && len(set) <= quickNodes && o.Bandwidth == warn && !check.CompareTCP
 	for node := range set {
 		check.Hosts = append(check.Hosts, e.TLSName(node))

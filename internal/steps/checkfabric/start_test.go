@@ -15,7 +15,7 @@ import (
 )
 
 const oneGPU = `#!/bin/sh
-[ "$1" = topo ] || echo "0, GPU-0, NVIDIA H100, 580.95.05, 81559, 4, 0, 30, 0x0, None, 0, 00000000:19:00.0, Disabled"`
+[ "$1" = topo ] || echo "0, GPU-0, NVIDIA H100, 580.95.05, 81559, 4, 0, 30, 0x0, None, 0, 00000000:19:00.0, Disabled, 9.0"`
 
 // The check waits for NCCL's first initialization however long it takes, even if the check has little time.
 func TestRanksMeetLate(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -28,13 +29,13 @@ func (p *probe) admission(ctx context.Context) []Check {
 		return checks
 	}
 	if p.rdma {
-		rdma := p.try(ctx, objects.RDMA, account)
+		rdma := p.try(ctx, agent.RDMA, account)
 		checks = append(checks, p.judge(ctx, rdma, BlockedRDMA)...)
 		if rdma.refused == nil {
 			return checks
 		}
 	}
-	return append(checks, p.judge(ctx, p.try(ctx, objects.TCP, account), Blocked)...)
+	return append(checks, p.judge(ctx, p.try(ctx, agent.TCP, account), Blocked)...)
 }
 
 // account is the account for the dry runs, empty if there can be none. provision may have to create the
@@ -50,7 +51,7 @@ func (p *probe) account(ctx context.Context) (string, Check) {
 	case !apierrors.IsNotFound(err):
 		return name, unread(check, "service account "+name, err)
 	}
-	account := p.objects[objects.TCP].ServiceAccount.DeepCopy()
+	account := p.objects[agent.TCP].ServiceAccount.DeepCopy()
 	// Its owner, the Lease, does not exist yet either.
 	account.OwnerReferences = nil
 	_, err = accounts.Create(ctx, account, dryRun)
@@ -67,7 +68,7 @@ func (p *probe) account(ctx context.Context) (string, Check) {
 }
 
 type trial struct {
-	mode objects.Mode
+	mode agent.Mode
 	// account is the pod's in the dry run.
 	account string
 	// asked is the pod as it was sent, answered as the API server would create it.
@@ -78,7 +79,7 @@ type trial struct {
 	unknown error
 }
 
-func (p *probe) try(ctx context.Context, mode objects.Mode, account string) trial {
+func (p *probe) try(ctx context.Context, mode agent.Mode, account string) trial {
 	set := p.objects[mode].StatefulSet
 	t := trial{mode: mode, account: account, asked: p.pod(mode, account)}
 	var err error
@@ -97,7 +98,7 @@ func (p *probe) try(ctx context.Context, mode objects.Mode, account string) tria
 }
 
 // pod is that of node 0 as the StatefulSet's controller creates it, under another name, because node 0 may exist.
-func (p *probe) pod(mode objects.Mode, account string) *corev1.Pod {
+func (p *probe) pod(mode agent.Mode, account string) *corev1.Pod {
 	set := p.objects[mode].StatefulSet
 	name := p.Request.Names().PodName(0)
 	template := set.Spec.Template.DeepCopy()
@@ -140,7 +141,7 @@ func (p *probe) judge(ctx context.Context, t trial, blocked Status) []Check {
 		check.Seen += fmt.Sprintf(", as service account %s, because %s does not exist yet", t.account, account)
 	}
 	checks := []Check{check, p.constraint(ctx, t, blocked)}
-	if t.mode == objects.RDMA {
+	if t.mode == agent.RDMA {
 		checks = append(checks, p.memoryLock(t.answered))
 	}
 	return checks

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
@@ -12,7 +13,7 @@ import (
 // request less than the training.
 func TestAsked(t *testing.T) {
 	w, file := barcelona(t)
-	p, err := newProbe(t.Context(), w.deps(file), optionsOf(file, Auto))
+	p, err := newProbe(t.Context(), w.deps(file), optionsOf(file, agent.Auto))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,7 @@ func TestDemandOfRest(t *testing.T) {
 	own := holder("ml-dev-env-0", "moc-r4pcc02u15-yunshi", "4")
 	own.Namespace, own.Labels = "nccl-test", objects.Labels("ml-dev-env")
 	w.objects = append(w.objects, own, claim("ml-dev-workspace-ml-dev-env-0", corev1.ClaimBound))
-	p, err := newProbe(t.Context(), w.deps(file), optionsOf(file, Auto))
+	p, err := newProbe(t.Context(), w.deps(file), optionsOf(file, agent.Auto))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +56,7 @@ func TestDemandOfRest(t *testing.T) {
 func TestExactQuota(t *testing.T) {
 	w, file := barcelona(t)
 	w.objects = append(w.objects, quota("gpus", "requests.nvidia.com/gpu", "16", "8"))
-	if report := w.examine(file, Auto); !said(report, want{"quota", OK, "the environment fits into gpus", ""}) {
+	if report := w.examine(file, agent.Auto); !said(report, want{"quota", OK, "the environment fits into gpus", ""}) {
 		t.Errorf("want quota ok in\n%s", print(report))
 	}
 }

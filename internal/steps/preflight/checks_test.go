@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -34,22 +35,22 @@ func TestChecks(t *testing.T) {
 		name    string
 		cluster func(*testing.T) (*world, cluster.File)
 		change  func(*world, *Options)
-		mode    string
+		mode    agent.Mode
 		want    []want
 		// decided is the mode, and reason is the error's reason, "" for success.
-		decided objects.Mode
+		decided agent.Mode
 		reason  fail.Reason
 	}{
 		{
-			"no Tekton and no builds", barcelona, func(w *world, _ *Options) { w.groups = []string{securityGroup, attachmentGroup} }, Auto,
+			"no Tekton and no builds", barcelona, func(w *world, _ *Options) { w.groups = []string{securityGroup, attachmentGroup} }, agent.Auto,
 			[]want{
 				{"API groups", Warning, "there is no tekton.dev: steps can only be run by hand", "OpenShift Pipelines"},
 				{"API groups", Blocked, "there is no build.openshift.io: no image can be built", "--image"},
-			}, objects.RDMA, fail.BuildUnavailable,
+			}, agent.RDMA, fail.BuildUnavailable,
 		},
 		{
-			"no Multus", barcelona, func(w *world, _ *Options) { w.groups = []string{tektonGroup, buildGroup, imageGroup, securityGroup} }, Auto,
-			[]want{{"API groups", BlockedRDMA, "there is no k8s.cni.cncf.io", "Multus"}}, objects.TCP, "",
+			"no Multus", barcelona, func(w *world, _ *Options) { w.groups = []string{tektonGroup, buildGroup, imageGroup, securityGroup} }, agent.Auto,
+			[]want{{"API groups", BlockedRDMA, "there is no k8s.cni.cncf.io", "Multus"}}, agent.TCP, "",
 		},
 		{
 			"the sample of the architecture document", func(t *testing.T) (*world, cluster.File) {
@@ -66,90 +67,90 @@ func TestChecks(t *testing.T) {
 					w.objects = append(w.objects, node(name))
 				}
 				return w, file
-			}, func(_ *world, o *Options) { o.Request.Image = "quay.io/me/training:1" }, Auto,
-			[]want{{choiceCheck, Warning, "network.rdma.interfaces of the cluster file is obsolete: only network attachments create these interfaces", "mlenv validate"}}, objects.TCP, "",
+			}, func(_ *world, o *Options) { o.Request.Image = "quay.io/me/training:1" }, agent.Auto,
+			[]want{{choiceCheck, Warning, "network.rdma.interfaces of the cluster file is obsolete: only network attachments create these interfaces", "mlenv validate"}}, agent.TCP, "",
 		},
 		{
 			"Kubernetes alone", cairo, func(w *world, o *Options) {
 				w.groups = []string{tektonGroup}
 				o.Request.Image = "quay.io/me/training:1"
-			}, Auto,
+			}, agent.Auto,
 			[]want{
 				{"API groups", OK, "without security.openshift.io (pod security levels decide", ""},
 				{"security", OK, "no security context constraint is named", ""},
 				{"image", Unknown, "quay.io/me/training:1: its registry was not asked", ""},
-			}, objects.RDMA, "",
+			}, agent.RDMA, "",
 		},
 		{
 			"routes without Routes", cairo, func(w *world, o *Options) {
 				w.groups = []string{tektonGroup, buildGroup, imageGroup, securityGroup}
 				o.Request.Routes, o.Request.Services = true, []string{"jupyter"}
-			}, Auto,
-			[]want{{"API groups", Blocked, "there is no route.openshift.io", "leave --routes out"}}, objects.RDMA, fail.InvalidInput,
+			}, agent.Auto,
+			[]want{{"API groups", Blocked, "there is no route.openshift.io", "leave --routes out"}}, agent.RDMA, fail.InvalidInput,
 		},
 		{
-			"one right is missing", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"patch statefulsets", "delete statefulsets"} }, Auto,
+			"one right is missing", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"patch statefulsets", "delete statefulsets"} }, agent.Auto,
 			[]want{{"permissions", Blocked, "system:serviceaccount:nccl-test:mlenv-pipeline may not patch, delete statefulsets.apps in namespace nccl-test",
 				"oc create role ml-dev-env-patch-delete-statefulsets -n nccl-test --verb=patch,delete --resource=statefulsets.apps\noc create rolebinding ml-dev-env-patch-delete-statefulsets -n nccl-test --role=ml-dev-env-patch-delete-statefulsets --serviceaccount=nccl-test:mlenv-pipeline"}},
-			objects.RDMA, fail.PermissionDenied,
+			agent.RDMA, fail.PermissionDenied,
 		},
 		{
 			"many are missing, of another account", barcelona, func(w *world, o *Options) {
 				o.ServiceAccount = "pipeline"
 				w.forbidden = []string{"create leases", "create services", "create secrets", "create configmaps"}
-			}, Auto,
+			}, agent.Auto,
 			[]want{{"permissions", Blocked, "system:serviceaccount:nccl-test:pipeline may not create leases", "mlenv install clusters/barcelona.yaml -n nccl-test --steps-image=IMAGE --service-account=pipeline"}},
-			objects.RDMA, fail.PermissionDenied,
+			agent.RDMA, fail.PermissionDenied,
 		},
 		{
-			"the right to look is missing", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"create pods", "list limitranges"} }, Auto,
+			"the right to look is missing", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"create pods", "list limitranges"} }, agent.Auto,
 			[]want{
 				{"permissions to look", Warning, "may not create pods; list limitranges", "--verb=create --resource=pods"},
 				{"pod (rdma)", Unknown, "a dry run requires the right to create pods", "--resource=pods"},
 				{"limit ranges", Unknown, "may not be read", "--resource=limitranges"},
-			}, objects.RDMA, "",
+			}, agent.RDMA, "",
 		},
 		{
 			"who asks may not ask about others", cairo, func(w *world, o *Options) {
 				o.ServiceAccount = "mlenv-pipeline"
 				w.forbidden = []string{"create localsubjectaccessreviews"}
-			}, Auto,
-			[]want{{"permissions", Unknown, "may not be read", "localsubjectaccessreviews"}}, objects.RDMA, "",
+			}, agent.Auto,
+			[]want{{"permissions", Unknown, "may not be read", "localsubjectaccessreviews"}}, agent.RDMA, "",
 		},
 		{
-			"not tried, but not allowed what it is pinned to", cairo, func(w *world, _ *Options) { w.forbidden, w.uses = []string{"create pods"}, nil }, Auto,
+			"not tried, but not allowed what it is pinned to", cairo, func(w *world, _ *Options) { w.forbidden, w.uses = []string{"create pods"}, nil }, agent.Auto,
 			[]want{{"pod (rdma)", BlockedRDMA, "pinned to security context constraint privileged, which service account ml-dev-sa may not use", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}},
-			objects.TCP, "",
+			agent.TCP, "",
 		},
 		{
-			"service account is yet to be made", cairo, func(w *world, _ *Options) { w.without("ml-dev-sa") }, Auto,
+			"service account is yet to be made", cairo, func(w *world, _ *Options) { w.without("ml-dev-sa") }, agent.Auto,
 			[]want{
 				{"service account", OK, "ml-dev-sa does not exist yet; a dry run creates it", ""},
 				{"pod (rdma)", Unknown, "the pod cannot be tried as ml-dev-sa, which does not exist yet, but may use security context constraint privileged", "oc create serviceaccount ml-dev-sa -n nccl-test"},
 				{"pod (tcp)", OK, "as service account default, because ml-dev-sa does not exist yet", ""},
-			}, objects.RDMA, "",
+			}, agent.RDMA, "",
 		},
 		{
-			"and has no right yet", cairo, func(w *world, _ *Options) { w.without("ml-dev-sa"); w.uses = nil }, Auto,
-			[]want{{"pod (rdma)", BlockedRDMA, "a dry run is refused", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}}, objects.TCP, "",
+			"and has no right yet", cairo, func(w *world, _ *Options) { w.without("ml-dev-sa"); w.uses = nil }, agent.Auto,
+			[]want{{"pod (rdma)", BlockedRDMA, "a dry run is refused", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}}, agent.TCP, "",
 		},
 		{
-			"no such namespace", cairo, func(w *world, _ *Options) { w.without("ml-dev-sa"); w.noNamespace = true }, Auto,
-			[]want{{"namespace", Blocked, `namespaces "nccl-test" not found`, "oc new-project nccl-test"}}, objects.RDMA, fail.InvalidInput,
+			"no such namespace", cairo, func(w *world, _ *Options) { w.without("ml-dev-sa"); w.noNamespace = true }, agent.Auto,
+			[]want{{"namespace", Blocked, `namespaces "nccl-test" not found`, "oc new-project nccl-test"}}, agent.RDMA, fail.InvalidInput,
 		},
 		{
 			"privileged, mode rdma", cairo, func(w *world, _ *Options) { w.uses = nil }, "rdma",
 			[]want{{"pod (rdma)", BlockedRDMA, "the pod is pinned to privileged", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}},
-			objects.RDMA, fail.RDMAUnavailable,
+			agent.RDMA, fail.RDMAUnavailable,
 		},
 		{
 			"mode tcp asks nothing of RDMA", cairo, func(w *world, _ *Options) { w.uses = nil }, "tcp",
-			[]want{{"pod (tcp)", OK, "a dry run is admitted", ""}}, objects.TCP, "",
+			[]want{{"pod (tcp)", OK, "a dry run is admitted", ""}}, agent.TCP, "",
 		},
 		{
-			"admitted by the rights of who asks", cairo, func(w *world, _ *Options) { w.uses = map[string][]string{stepsUser: {"privileged"}} }, Auto,
+			"admitted by the rights of who asks", cairo, func(w *world, _ *Options) { w.uses = map[string][]string{stepsUser: {"privileged"}} }, agent.Auto,
 			[]want{{"security", BlockedRDMA, "by the caller's rights: service account ml-dev-sa, which the nodes' pods have, may not use it", "oc adm policy add-scc-to-user privileged -z ml-dev-sa"}},
-			objects.TCP, "",
+			agent.TCP, "",
 		},
 		{
 			"named by the constraint itself", cairo, func(w *world, _ *Options) {
@@ -158,13 +159,13 @@ func TestChecks(t *testing.T) {
 					"apiVersion": "security.openshift.io/v1", "kind": "SecurityContextConstraints", "metadata": map[string]any{"name": "privileged"},
 					"users": []any{"system:serviceaccount:nccl-test:ml-dev-sa"},
 				}}}
-			}, Auto,
-			[]want{{"security", OK, "it names service account ml-dev-sa itself", ""}}, objects.RDMA, "",
+			}, agent.Auto,
+			[]want{{"security", OK, "it names service account ml-dev-sa itself", ""}}, agent.RDMA, "",
 		},
 		{
-			"IPC_LOCK is not allowed", barcelona, func(_ *world, o *Options) { o.Request.Cluster.Security.IPCLock = true }, Auto,
+			"IPC_LOCK is not allowed", barcelona, func(_ *world, o *Options) { o.Request.Cluster.Security.IPCLock = true }, agent.Auto,
 			[]want{{"pod (rdma)", BlockedRDMA, "restricted-v2 refuses capabilities.add IPC_LOCK of container train: capability may not be added", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}},
-			objects.TCP, "",
+			agent.TCP, "",
 		},
 		{
 			"the constraint does not exist", barcelona, func(w *world, o *Options) {
@@ -175,16 +176,16 @@ func TestChecks(t *testing.T) {
 					}
 					return `failed to retrieve the required SCC "nccl-scc": securitycontextconstraints.security.openshift.io "nccl-scc" not found`
 				}
-			}, Auto,
-			[]want{{"pod (rdma)", BlockedRDMA, `failed to retrieve the required SCC "nccl-scc"`, ""}}, objects.TCP, "",
+			}, agent.Auto,
+			[]want{{"pod (rdma)", BlockedRDMA, `failed to retrieve the required SCC "nccl-scc"`, ""}}, agent.TCP, "",
 		},
 		{
 			"a webhook refuses every pod", barcelona, func(w *world, _ *Options) {
 				w.refuse = func(*corev1.Pod) string {
 					return `admission webhook "policy.example.com" denied the request: no GPUs on Sundays`
 				}
-			}, Auto,
-			[]want{{"pod (tcp)", Blocked, "admission webhook policy.example.com refuses it: no GPUs on Sundays", "webhookconfigurations"}}, objects.TCP, fail.SecurityRefused,
+			}, agent.Auto,
+			[]want{{"pod (tcp)", Blocked, "admission webhook policy.example.com refuses it: no GPUs on Sundays", "webhookconfigurations"}}, agent.TCP, fail.SecurityRefused,
 		},
 		{
 			"quota is full now", barcelona, func(w *world, _ *Options) {
@@ -192,21 +193,21 @@ func TestChecks(t *testing.T) {
 				w.refuse = func(*corev1.Pod) string {
 					return "exceeded quota: gpus, requested: requests.nvidia.com/gpu=4, used: requests.nvidia.com/gpu=12, limited: requests.nvidia.com/gpu=16"
 				}
-			}, Auto,
+			}, agent.Auto,
 			[]want{
 				{"pod (rdma)", Warning, "quota gpus is exceeded: requests.nvidia.com/gpu: each asks 4, used 12 of 16", ""},
 				{"quota", Warning, "gpus: requests.nvidia.com/gpu: the environment asks 8 more, used 12 of 16", "oc describe quota gpus -n nccl-test"},
-			}, objects.RDMA, "",
+			}, agent.RDMA, "",
 		},
 		{
 			"quota is too small", barcelona, func(w *world, _ *Options) {
 				w.objects = append(w.objects, quota("gpus", "requests.nvidia.com/gpu", "4", "0"), quota("claims", "requests.storage", "1Ti", "0"))
-			}, Auto,
+			}, agent.Auto,
 			[]want{
 				{"quota", Blocked, "gpus: requests.nvidia.com/gpu: the environment asks 8 more, used 0 of 4", "--nodes"},
 				// Each of two nodes has claims of 100Gi and 500Gi.
 				{"quota", Blocked, "claims: requests.storage: the environment asks 1200Gi more, used 0 of 1Ti", "storage in the cluster file"},
-			}, objects.RDMA, fail.QuotaExceeded,
+			}, agent.RDMA, fail.QuotaExceeded,
 		},
 		{
 			"limit range", barcelona, func(w *world, _ *Options) {
@@ -214,150 +215,150 @@ func TestChecks(t *testing.T) {
 					{Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Gi")}},
 				}}})
 			}, "tcp",
-			[]want{{"limit ranges", Blocked, "small: memory of container train is 256Gi, at most 64Gi", "oc describe limitrange small -n nccl-test"}}, objects.TCP, fail.QuotaExceeded,
+			[]want{{"limit ranges", Blocked, "small: memory of container train is 256Gi, at most 64Gi", "oc describe limitrange small -n nccl-test"}}, agent.TCP, fail.QuotaExceeded,
 		},
 		{
-			"attachments may not be read", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"get network-attachment-definitions"} }, Auto,
-			[]want{{"attachment default/eno5np0-network", Unknown, "it may not be read", "--resource=network-attachment-definitions.k8s.cni.cncf.io"}}, objects.RDMA, "",
+			"attachments may not be read", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"get network-attachment-definitions"} }, agent.Auto,
+			[]want{{"attachment default/eno5np0-network", Unknown, "it may not be read", "--resource=network-attachment-definitions.k8s.cni.cncf.io"}}, agent.RDMA, "",
 		},
 		{
 			"a range is too small", barcelona, func(w *world, o *Options) {
 				w.attach("eno5np0", "openshift.io/eno5np0rdma", "10.0.103.0/30")
 				o.Request.Nodes = 4
-			}, Auto,
-			[]want{{"attachment default/eno5np0-network", BlockedRDMA, "its range 10.0.103.0/30 has 2 addresses, and 4 nodes want one each", "larger range"}}, objects.TCP, "",
+			}, agent.Auto,
+			[]want{{"attachment default/eno5np0-network", BlockedRDMA, "its range 10.0.103.0/30 has 2 addresses, and 4 nodes want one each", "larger range"}}, agent.TCP, "",
 		},
 		{
 			"a resource without an attachment", barcelona, func(_ *world, o *Options) {
 				o.Request.Cluster.Network.RDMA.Attachments = o.Request.Cluster.Network.RDMA.Attachments[:3]
-			}, Auto,
-			[]want{{"attachments", Warning, "no attachment is of resource openshift.io/eno8np0rdma", "network.rdma.attachments"}}, objects.RDMA, "",
+			}, agent.Auto,
+			[]want{{"attachments", Warning, "no attachment is of resource openshift.io/eno8np0rdma", "network.rdma.attachments"}}, agent.RDMA, "",
 		},
 		{
-			"no attachment is referenced", barcelona, func(_ *world, o *Options) { o.Request.Cluster.Network.RDMA.Attachments = nil }, Auto,
-			[]want{{"attachments", Warning, "Bootstrap : no socket interface found", "mlenv admin clusters/barcelona.yaml -n "}}, objects.RDMA, "",
+			"no attachment is referenced", barcelona, func(_ *world, o *Options) { o.Request.Cluster.Network.RDMA.Attachments = nil }, agent.Auto,
+			[]want{{"attachments", Warning, "Bootstrap : no socket interface found", "mlenv admin clusters/barcelona.yaml -n "}}, agent.RDMA, "",
 		},
 		{
-			"nodes may not be read", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"list nodes"} }, Auto,
-			[]want{{"nodes", Unknown, "the nodes may not be read", "--resource=nodes"}, {"iommu", Unknown, "the nodes may not be read", ""}}, objects.RDMA, "",
+			"nodes may not be read", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"list nodes"} }, agent.Auto,
+			[]want{{"nodes", Unknown, "the nodes may not be read", "--resource=nodes"}, {"iommu", Unknown, "the nodes may not be read", ""}}, agent.RDMA, "",
 		},
 		{
-			"pods elsewhere may not be read", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"list everywhere pods"} }, Auto,
+			"pods elsewhere may not be read", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"list everywhere pods"} }, agent.Auto,
 			[]want{
 				{"node moc-r4pcc02u17-nairr", OK, "nvidia.com/gpu 4, free unknown", ""},
 				{"free devices", Unknown, "the pods of other namespaces may not be read", "oc create clusterrole ml-dev-env-list-pods"},
-			}, objects.RDMA, "",
+			}, agent.RDMA, "",
 		},
 		{
-			"GPUs are held now", cairo, func(w *world, _ *Options) { w.objects = append(w.objects, holder("big", "moc-r4pcc02u15", "4")) }, Auto,
+			"GPUs are held now", cairo, func(w *world, _ *Options) { w.objects = append(w.objects, holder("big", "moc-r4pcc02u15", "4")) }, agent.Auto,
 			[]want{
 				{"node moc-r4pcc02u15", Warning, "nvidia.com/gpu 4, 0 free (others/big holds 4)", ""},
 				{"nodes", Warning, "2 can be used, want 2; of these 1 at this moment", "ask its holders"},
-			}, objects.RDMA, "",
+			}, agent.RDMA, "",
 		},
 		{
 			"GPUs that the environment holds itself", cairo, func(w *world, _ *Options) {
 				own := holder("ml-dev-env-0", "moc-r4pcc02u15", "4")
 				own.Namespace, own.Labels = "nccl-test", objects.Labels("ml-dev-env")
 				w.objects = append(w.objects, own)
-			}, Auto,
-			[]want{{"nodes", OK, "2 can be used, want 2", ""}}, objects.RDMA, "",
+			}, agent.Auto,
+			[]want{{"nodes", OK, "2 can be used, want 2", ""}}, agent.RDMA, "",
 		},
 		{
 			"too few GPUs at any time", cairo, func(w *world, _ *Options) {
 				w.each(func(n *corev1.Node) { n.Status.Allocatable[gpu] = resource.MustParse("2") })
-			}, Auto,
-			[]want{{"nodes", Blocked, "0 can be used, want 2: moc-r4pcc02u15: ready; nvidia.com/gpu 2 (want 4)", "--gpus-per-node"}}, objects.RDMA, fail.GPUsUnavailable,
+			}, agent.Auto,
+			[]want{{"nodes", Blocked, "0 can be used, want 2: moc-r4pcc02u15: ready; nvidia.com/gpu 2 (want 4)", "--gpus-per-node"}}, agent.RDMA, fail.GPUsUnavailable,
 		},
 		{
 			"a taint", cairo, func(w *world, _ *Options) {
 				w.each(func(n *corev1.Node) {
 					n.Spec.Taints = []corev1.Taint{{Key: "team", Value: "a", Effect: corev1.TaintEffectNoExecute}}
 				})
-			}, Auto,
-			[]want{{"nodes", Blocked, "0 can be used, want 2", "add to nodes.tolerations in the cluster file"}}, objects.RDMA, fail.NodeTainted,
+			}, agent.Auto,
+			[]want{{"nodes", Blocked, "0 can be used, want 2", "add to nodes.tolerations in the cluster file"}}, agent.RDMA, fail.NodeTainted,
 		},
 		{
-			"a listed node is gone", cairo, func(w *world, _ *Options) { w.without("moc-r4pcc02u16") }, Auto,
+			"a listed node is gone", cairo, func(w *world, _ *Options) { w.without("moc-r4pcc02u16") }, agent.Auto,
 			[]want{{"node moc-r4pcc02u16", Warning, "the cluster has no such node; its nodes with GPUs: moc-r4pcc02u15", "correct nodes.gpu_nodes"}, {"nodes", Blocked, "1 can be used, want 2", ""}},
-			objects.RDMA, fail.NodesUnavailable,
+			agent.RDMA, fail.NodesUnavailable,
 		},
 		{
 			"an excluded node is not counted", barcelona, func(_ *world, o *Options) {
 				o.Request.Nodes, o.Request.ExcludeNodes = 4, []string{"moc-r4pcc02u25-nairr"}
-			}, Auto,
-			[]want{{"nodes", OK, "4 can be used, want 4, without moc-r4pcc02u25-nairr", ""}}, objects.RDMA, "",
+			}, agent.Auto,
+			[]want{{"nodes", OK, "4 can be used, want 4, without moc-r4pcc02u25-nairr", ""}}, agent.RDMA, "",
 		},
 		{
 			"an excluded node does not exist", cairo, func(_ *world, o *Options) {
 				o.Request.Cluster.Nodes.GPUNodes, o.Request.ExcludeNodes = nil, []string{"moc-r4pcc02u17"}
-			}, Auto,
+			}, agent.Auto,
 			[]want{{"node moc-r4pcc02u17", Blocked, "the cluster has no such node; its nodes with GPUs: moc-r4pcc02u15 and moc-r4pcc02u16", "correct exclude-nodes"}},
-			objects.RDMA, fail.InvalidInput,
+			agent.RDMA, fail.InvalidInput,
 		},
 		{
 			"a queue", barcelona, func(w *world, o *Options) {
 				w.queue("team-a", "True", "")
 				o.Request.Queue = "team-a"
-			}, Auto,
-			[]want{{"queue", OK, "LocalQueue team-a of ClusterQueue gpus: 1 workload admitted, 2 waiting", ""}}, objects.RDMA, "",
+			}, agent.Auto,
+			[]want{{"queue", OK, "LocalQueue team-a of ClusterQueue gpus: 1 workload admitted, 2 waiting", ""}}, agent.RDMA, "",
 		},
 		{
 			"a priority in the queue", barcelona, func(w *world, o *Options) {
 				w.queue("team-a", "True", "")
 				o.Request.Queue, o.Request.QueuePriority = "team-a", "urgent"
-			}, Auto,
-			[]want{{"queue", OK, "WorkloadPriorityClass urgent: priority 1000", ""}}, objects.RDMA, "",
+			}, agent.Auto,
+			[]want{{"queue", OK, "WorkloadPriorityClass urgent: priority 1000", ""}}, agent.RDMA, "",
 		},
 		{
 			"a priority that may not be read", barcelona, func(w *world, o *Options) {
 				w.queue("team-a", "True", "")
 				w.forbidden = []string{"get workloadpriorityclasses"}
 				o.Request.Queue, o.Request.QueuePriority = "team-a", "urgent"
-			}, Auto,
-			[]want{{"queue", Unknown, "WorkloadPriorityClass urgent", ""}}, objects.RDMA, "",
+			}, agent.Auto,
+			[]want{{"queue", Unknown, "WorkloadPriorityClass urgent", ""}}, agent.RDMA, "",
 		},
 		{
 			"a priority that the cluster does not have", barcelona, func(w *world, o *Options) {
 				w.queue("team-a", "True", "")
 				o.Request.Queue, o.Request.QueuePriority = "team-a", "high"
-			}, Auto,
+			}, agent.Auto,
 			[]want{{"queue", Blocked, "the cluster has no WorkloadPriorityClass high", "oc get workloadpriorityclasses"}},
-			objects.RDMA, fail.QueueUnavailable,
+			agent.RDMA, fail.QueueUnavailable,
 		},
 		{
 			"a queue that may not be read", barcelona, func(w *world, o *Options) {
 				w.queue("team-a", "True", "")
 				w.forbidden = []string{"get localqueues"}
 				o.Request.Queue = "team-a"
-			}, Auto,
-			[]want{{"queue", Unknown, "LocalQueue team-a", ""}}, objects.RDMA, "",
+			}, agent.Auto,
+			[]want{{"queue", Unknown, "LocalQueue team-a", ""}}, agent.RDMA, "",
 		},
 		{
 			"the file's queue, which the namespace does not have", barcelona, func(w *world, o *Options) {
 				w.queue("team-b", "True", "")
 				o.Request.Cluster.Nodes.Queue = "team-a"
-			}, Auto,
-			[]want{{"queue", Blocked, "namespace nccl-test has no LocalQueue team-a", "oc get localqueues -n nccl-test"}}, objects.RDMA, fail.QueueUnavailable,
+			}, agent.Auto,
+			[]want{{"queue", Blocked, "namespace nccl-test has no LocalQueue team-a", "oc get localqueues -n nccl-test"}}, agent.RDMA, fail.QueueUnavailable,
 		},
 		{
 			"a queue that is not active", barcelona, func(w *world, o *Options) {
 				w.queue("team-a", "False", "Can't submit new workloads to clusterQueue")
 				o.Request.Queue = "team-a"
-			}, Auto,
-			[]want{{"queue", Blocked, "LocalQueue team-a is not active: Can't submit new workloads to clusterQueue", ""}}, objects.RDMA, fail.QueueUnavailable,
+			}, agent.Auto,
+			[]want{{"queue", Blocked, "LocalQueue team-a is not active: Can't submit new workloads to clusterQueue", ""}}, agent.RDMA, fail.QueueUnavailable,
 		},
 		{
-			"a queue without Kueue", barcelona, func(_ *world, o *Options) { o.Request.Queue = "team-a" }, Auto,
-			[]want{{"queue", Blocked, "team-a: the cluster has no Kueue", "administrator"}}, objects.RDMA, fail.QueueUnavailable,
+			"a queue without Kueue", barcelona, func(_ *world, o *Options) { o.Request.Queue = "team-a" }, agent.Auto,
+			[]want{{"queue", Blocked, "team-a: the cluster has no Kueue", "administrator"}}, agent.RDMA, fail.QueueUnavailable,
 		},
 		{
 			"Kueue ignores StatefulSets", barcelona, func(w *world, o *Options) {
 				w.queue("team-a", "True", "")
 				w.kueue = nil
 				o.Request.Queue = "team-a"
-			}, Auto,
-			[]want{{"queue", Blocked, "the pods would start without it", "integrations.frameworks"}}, objects.RDMA, fail.QueueUnavailable,
+			}, agent.Auto,
+			[]want{{"queue", Blocked, "the pods would start without it", "integrations.frameworks"}}, agent.RDMA, fail.QueueUnavailable,
 		},
 		{
 			"a node is not ready", cairo, func(w *world, _ *Options) {
@@ -366,8 +367,8 @@ func TestChecks(t *testing.T) {
 						n.Status.Conditions[0].Status = corev1.ConditionFalse
 					}
 				})
-			}, Auto,
-			[]want{{"node moc-r4pcc02u16", Warning, "it is not ready", "oc describe node"}, {"nodes", Warning, "of these 1 at this moment", ""}}, objects.RDMA, "",
+			}, agent.Auto,
+			[]want{{"node moc-r4pcc02u16", Warning, "it is not ready", "oc describe node"}, {"nodes", Warning, "of these 1 at this moment", ""}}, agent.RDMA, "",
 		},
 		{
 			"too few nodes have the rails", barcelona, func(w *world, o *Options) {
@@ -377,76 +378,76 @@ func TestChecks(t *testing.T) {
 						delete(n.Status.Allocatable, "openshift.io/eno6np0rdma")
 					}
 				})
-			}, Auto,
-			[]want{{"rails", BlockedRDMA, "4 nodes have the resources of network.rdma.resources, want 5", "sriovnetworknodestates"}, {"nodes", OK, "5 can be used", ""}}, objects.TCP, "",
+			}, agent.Auto,
+			[]want{{"rails", BlockedRDMA, "4 nodes have the resources of network.rdma.resources, want 5", "sriovnetworknodestates"}, {"nodes", OK, "5 can be used", ""}}, agent.TCP, "",
 		},
 		{
 			"another configuration comes", cairo, func(w *world, _ *Options) {
 				w.each(func(n *corev1.Node) { n.Annotations[desiredConfig] = "rendered-worker-2" })
-			}, Auto,
-			[]want{{"iommu", OK, "booted with iommu=pt (rendered-worker-1); another configuration is being rolled out", ""}}, objects.RDMA, "",
+			}, agent.Auto,
+			[]want{{"iommu", OK, "booted with iommu=pt (rendered-worker-1); another configuration is being rolled out", ""}}, agent.RDMA, "",
 		},
 		{
-			"no machine configurations", cairo, func(w *world, _ *Options) { w.each(func(n *corev1.Node) { n.Annotations = nil }) }, Auto,
-			[]want{{"iommu", Unknown, "no machine configuration is named", "mlenv rdma"}}, objects.RDMA, "",
+			"no machine configurations", cairo, func(w *world, _ *Options) { w.each(func(n *corev1.Node) { n.Annotations = nil }) }, agent.Auto,
+			[]want{{"iommu", Unknown, "no machine configuration is named", "mlenv rdma"}}, agent.RDMA, "",
 		},
 		{
-			"the class does not exist", cairo, func(w *world, _ *Options) { w.without("nfs-csi") }, Auto,
-			[]want{{"storage", Blocked, "class nfs-csi (storage.class_rwx) does not exist; the cluster has ocs-external-storagecluster-ceph-rbd", "correct storage.class_rwx"}}, objects.RDMA, fail.ClaimUnbound,
+			"the class does not exist", cairo, func(w *world, _ *Options) { w.without("nfs-csi") }, agent.Auto,
+			[]want{{"storage", Blocked, "class nfs-csi (storage.class_rwx) does not exist; the cluster has ocs-external-storagecluster-ceph-rbd", "correct storage.class_rwx"}}, agent.RDMA, fail.ClaimUnbound,
 		},
 		{
-			"auto takes the other class", cairo, func(w *world, o *Options) { w.without("nfs-csi"); o.Request.Storage = cluster.AutoStorage }, Auto,
-			[]want{{"storage", Warning, "storage auto then uses volumeClaimTemplates", ""}}, objects.RDMA, "",
+			"auto takes the other class", cairo, func(w *world, o *Options) { w.without("nfs-csi"); o.Request.Storage = cluster.AutoStorage }, agent.Auto,
+			[]want{{"storage", Warning, "storage auto then uses volumeClaimTemplates", ""}}, agent.RDMA, "",
 		},
 		{
 			"the class cannot share", cairo, func(_ *world, o *Options) {
 				o.Request.Cluster.Storage.ClassRWX = "ocs-external-storagecluster-ceph-rbd"
-			}, Auto,
-			[]want{{"storage", Blocked, "openshift-storage.rbd.csi.ceph.com gives no ReadWriteMany filesystems", "--storage=volumeClaimTemplates"}}, objects.RDMA, fail.ClaimUnbound,
+			}, agent.Auto,
+			[]want{{"storage", Blocked, "openshift-storage.rbd.csi.ceph.com gives no ReadWriteMany filesystems", "--storage=volumeClaimTemplates"}}, agent.RDMA, fail.ClaimUnbound,
 		},
 		{
 			"an unknown provisioner", cairo, func(w *world, o *Options) {
 				w.objects = append(w.objects, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "ours"}, Provisioner: "storage.example.com"})
 				o.Request.Cluster.Storage.ClassRWX = "ours"
-			}, Auto,
-			[]want{{"storage", Unknown, "whether this provisioner supports that is not known", "--storage=auto"}}, objects.RDMA, "",
+			}, agent.Auto,
+			[]want{{"storage", Unknown, "whether this provisioner supports that is not known", "--storage=auto"}}, agent.RDMA, "",
 		},
 		{
 			"claims are bound already", cairo, func(w *world, _ *Options) {
 				w.without("nfs-csi")
 				w.objects = append(w.objects, claim("ml-dev-workspace", corev1.ClaimBound), claim("ml-dev-datasets", corev1.ClaimBound))
-			}, Auto,
-			[]want{{"storage", OK, "claims ml-dev-workspace, ml-dev-datasets are bound; about their class", ""}}, objects.RDMA, "",
+			}, agent.Auto,
+			[]want{{"storage", OK, "claims ml-dev-workspace, ml-dev-datasets are bound; about their class", ""}}, agent.RDMA, "",
 		},
 		{
 			"a bound claim on NFS may have files of mode tcp", cairo, func(w *world, _ *Options) {
 				w.objects = append(w.objects, claim("ml-dev-workspace", corev1.ClaimBound), claim("ml-dev-datasets", corev1.ClaimBound))
-			}, Auto,
-			[]want{{"storage owner", Unknown, "root_squash keeps them from each other's files", "docs/rdma.md, NFS and root"}}, objects.RDMA, "",
+			}, agent.Auto,
+			[]want{{"storage owner", Unknown, "root_squash keeps them from each other's files", "docs/rdma.md, NFS and root"}}, agent.RDMA, "",
 		},
 		{
-			"a claim is lost", cairo, func(w *world, _ *Options) { w.objects = append(w.objects, claim("ml-dev-datasets", corev1.ClaimLost)) }, Auto,
-			[]want{{"storage", Blocked, "claim ml-dev-datasets was bound to volume", "oc describe pvc"}}, objects.RDMA, fail.ClaimUnbound,
+			"a claim is lost", cairo, func(w *world, _ *Options) { w.objects = append(w.objects, claim("ml-dev-datasets", corev1.ClaimLost)) }, agent.Auto,
+			[]want{{"storage", Blocked, "claim ml-dev-datasets was bound to volume", "oc describe pvc"}}, agent.RDMA, fail.ClaimUnbound,
 		},
 		{
-			"the cluster has no RDMA", cairo, func(_ *world, o *Options) { o.Request.Cluster.Network.RDMA.Enabled = false }, Auto,
-			[]want{{"rdma", BlockedRDMA, "network.rdma.enabled is false", "network.rdma.enabled"}}, objects.TCP, "",
+			"the cluster has no RDMA", cairo, func(_ *world, o *Options) { o.Request.Cluster.Network.RDMA.Enabled = false }, agent.Auto,
+			[]want{{"rdma", BlockedRDMA, "network.rdma.enabled is false", "network.rdma.enabled"}}, agent.TCP, "",
 		},
 		{
 			"and RDMA is wanted", cairo, func(_ *world, o *Options) { o.Request.Cluster.Network.RDMA.Enabled = false }, "rdma",
-			[]want{{"rdma", BlockedRDMA, "network.rdma.enabled is false", ""}}, objects.RDMA, fail.RDMAUnavailable,
+			[]want{{"rdma", BlockedRDMA, "network.rdma.enabled is false", ""}}, agent.RDMA, fail.RDMAUnavailable,
 		},
 		{
-			"host devices without privilege", cairo, func(_ *world, o *Options) { o.Request.Cluster.Security.RequiresPrivilegedSCC = false }, Auto,
-			[]want{{"rdma", BlockedRDMA, "security.requires_privileged_scc", ""}}, objects.TCP, "",
+			"host devices without privilege", cairo, func(_ *world, o *Options) { o.Request.Cluster.Security.RequiresPrivilegedSCC = false }, agent.Auto,
+			[]want{{"rdma", BlockedRDMA, "security.requires_privileged_scc", ""}}, agent.TCP, "",
 		},
 		{
-			"one node", cairo, func(_ *world, o *Options) { o.Request.Nodes = 1 }, Auto,
-			[]want{{"rdma", BlockedRDMA, "one node has no peer", ""}}, objects.TCP, "",
+			"one node", cairo, func(_ *world, o *Options) { o.Request.Nodes = 1 }, agent.Auto,
+			[]want{{"rdma", BlockedRDMA, "one node has no peer", ""}}, agent.TCP, "",
 		},
 		{
-			"a request that cannot be", cairo, func(_ *world, o *Options) { o.Request.Nodes = 3 }, Auto,
-			[]want{{"request", Blocked, "lists 2 nodes in nodes.gpu_nodes; want 1 to 2", ""}}, objects.RDMA, fail.InvalidInput,
+			"a request that cannot be", cairo, func(_ *world, o *Options) { o.Request.Nodes = 3 }, agent.Auto,
+			[]want{{"request", Blocked, "lists 2 nodes in nodes.gpu_nodes; want 1 to 2", ""}}, agent.RDMA, fail.InvalidInput,
 		},
 	}
 	for _, test := range tests {
@@ -502,7 +503,7 @@ func claim(name string, phase corev1.PersistentVolumeClaimPhase) *corev1.Persist
 // node has.
 func TestTriedPod(t *testing.T) {
 	w, file := barcelona(t)
-	w.examine(file, Auto)
+	w.examine(file, agent.Auto)
 	if len(w.asked) != 1 {
 		t.Fatalf("%d pods were tried, want one", len(w.asked))
 	}
@@ -556,7 +557,7 @@ func TestQueueOfEveryVersion(t *testing.T) {
 		t.Run(version.Name, func(t *testing.T) {
 			w, file := barcelona(t)
 			w.queueIn(version, "team-a", "True", "")
-			report := w.examine(file, Auto, func(_ *Deps, o *Options) { o.Request.Queue, o.Request.QueuePriority = "team-a", "urgent" })
+			report := w.examine(file, agent.Auto, func(_ *Deps, o *Options) { o.Request.Queue, o.Request.QueuePriority = "team-a", "urgent" })
 			for _, seen := range []string{
 				"LocalQueue team-a of ClusterQueue gpus: 1 workload admitted, 2 waiting", "WorkloadPriorityClass urgent: priority 1000",
 			} {

@@ -1,21 +1,20 @@
 package preflight
 
 import (
-	"context"
 	"errors"
 	"maps"
 	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
@@ -45,8 +44,12 @@ func Command() *cobra.Command {
 		Long:  Description,
 		Example: `  preflight --cluster-file clusters/barcelona.yaml --nodes 4
   preflight --cluster-file clusters/cairo.yaml --mode rdma --output=json`,
-		Args: func(_ *cobra.Command, args []string) error {
-			return errors.Join(step.FlagsOnly(args), o.Check(), o.Run.Check())
+		Args: func(cmd *cobra.Command, args []string) error {
+			invalid := step.FlagMistakes(cmd.Flags())
+			if o.Run.Name != "" {
+				o.Invalid, invalid = invalid, nil
+			}
+			return errors.Join(step.FlagsOnly(args), invalid, o.Run.Check())
 		},
 	}
 	flags := cmd.Flags()
@@ -60,13 +63,6 @@ func Command() *cobra.Command {
 	flags.StringVar(&caFile, "ca-file", "", "certificates of registries, git servers and package indexes to trust in addition to the system's")
 	flags.StringVar(&o.Scratch, "scratch", "", "folder for what git fetches (default: a temporary one)")
 	o.Run.AddTo(flags)
-	// An invalid number ends the parsing of flags. The run's other mistakes belong into the same message.
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if mistakes := mistakesOf(cmd.Context(), where, o.Run.Name); mistakes != nil {
-			return mistakes
-		}
-		return err
-	})
 	mode := step.NewResult(cmd, "mode", "transport between the nodes: tcp or rdma")
 	why := step.NewResult(cmd, "why", "reason for the mode")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -93,19 +89,6 @@ func Command() *cobra.Command {
 	return cmd
 }
 
-// mistakesOf are those in the params of a run, nil if it cannot be read.
-func mistakesOf(ctx context.Context, where kube.Flags, run string) error {
-	clients, err := where.Connect()
-	if err != nil || run == "" {
-		return nil //nolint:nilerr // the caller has an error of its own
-	}
-	found, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).Get(ctx, run, metav1.GetOptions{})
-	if err != nil {
-		return nil //nolint:nilerr // as above
-	}
-	return errors.Join(launch.Mistakes(found)...)
-}
-
 // readSecrets reads the mounted Secrets, except that of the registry, whose error it takes.
 func readSecrets(authDir, envSecretDir, caFile string, noRegistry error) (s Secrets) {
 	var noGit error
@@ -121,27 +104,22 @@ func readSecrets(authDir, envSecretDir, caFile string, noRegistry error) (s Secr
 
 // AddFlags adds the flags that the step shares with mlenv preflight and mlenv plan, and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.Request.Name, "name", objects.DefaultName, "name of the environment")
-	flags.IntVar(&o.Request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
-	flags.IntVar(&o.Request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
-	flags.StringSliceVar(&o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, separated by commas")
-	flags.StringVar(&o.Request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the cluster file)")
-	flags.StringVar(&o.Request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in its queue")
-	flags.StringVar(&o.Mode, "mode", Auto, "transport between the nodes: auto, rdma or tcp")
-	flags.StringVar(&o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or one that is built later)")
-	flags.StringVar(&o.Flavour, "flavour", "", "training image to build if none is named (default: image.flavour of the cluster file)")
-	flags.StringVar((*string)(&o.Request.Storage), "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the cluster file)")
-	flags.StringVar(&o.Request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the cluster file's)")
-	flags.StringVar(&o.Request.DatasetsSize, "datasets-size", "", "size of new datasets claims (default: the cluster file's)")
-	flags.BoolVar(&o.Request.Routes, "routes", false, "whether to create OpenShift Routes to services")
-	flags.StringVar(&o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the nodes' agent")
+	param.Name.AddTo(flags, &o.Request.Name, "name", objects.DefaultName, "name of the environment")
+	param.Count.AddTo(flags, &o.Request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
+	param.Count.AddTo(flags, &o.Request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
+	param.KubernetesNodes.AddTo(flags, &o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, separated by commas")
+	param.Queue.AddTo(flags, &o.Request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the cluster file)")
+	param.QueuePriority.AddTo(flags, &o.Request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in its queue")
+	param.Mode.AddTo(flags, &o.Mode, "mode", agent.Auto, "transport between the nodes: auto, rdma or tcp")
+	param.Image.AddTo(flags, &o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or one that is built later)")
+	param.Flavour.AddTo(flags, &o.Flavour, "flavour", "", "training image to build if none is named (default: image.flavour of the cluster file)")
+	param.Storage.AddTo(flags, &o.Request.Storage, "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the cluster file)")
+	param.Size.AddTo(flags, &o.Request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the cluster file's)")
+	param.Size.AddTo(flags, &o.Request.DatasetsSize, "datasets-size", "", "size of new datasets claims (default: the cluster file's)")
+	param.Truth.AddTo(flags, &o.Request.Routes, "routes", false, "whether to create OpenShift Routes to services")
+	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the nodes' agent")
 	flags.StringVar(&o.ServiceAccount, "service-account", "", "ServiceAccount of the steps, whose rights are checked (default: in a pod its own, else "+install.DefaultServiceAccount+")")
 	o.Output.AddTo(flags, step.Text, step.JSON, step.YAML)
-}
-
-// Check finds every mistake that needs no cluster file.
-func (o *Options) Check() error {
-	return step.Want(o.Mode == Auto || o.Mode == string(objects.RDMA) || o.Mode == string(objects.TCP), "--mode %q: want auto, rdma or tcp", o.Mode)
 }
 
 // Connect connects to the cluster of the cluster file, which it puts into the request. It

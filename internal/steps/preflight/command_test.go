@@ -52,9 +52,15 @@ func TestCommand(t *testing.T) {
 		{"no such mode", silent.URL, []string{"--mode=ib"}, step.WrongUsage, "", `--mode "ib": want auto, rdma or tcp`, map[string]string{"reason": "InvalidInput"}},
 		{"missing Secrets", silent.URL, []string{"--mode=tcp", "--auth-dir=/nowhere/my-git", "--env-secret-dir=/nowhere/my-keys", "--pull-secret-dir=/nowhere/none"}, step.Failed,
 			"reading Secret my-keys: it does not exist", "", map[string]string{"reason": "InvalidInput", "message": "checking secrets: reading Secret my-git: it does not exist in this namespace, or has no keys\nchecking secrets: reading Secret my-keys: it does not exist in this namespace, or has no keys"}},
-		{"no number", silent.URL, []string{"--nodes=two"}, step.WrongUsage, "", `--nodes "two": want a whole number`, nil},
-		{"no number, and other mistakes of the run", silent.URL, []string{"--namespace=nccl-test", "--run-name=train-1", "--run-uid=1", "--nodes=two"}, step.WrongUsage, "",
-			"param nodes: \"two\": want a number, or 0 for the default\n  param launcher: \"mpirun\": want deepspeed", map[string]string{"reason": "InvalidInput"}},
+		{"no number", silent.URL, []string{"--nodes=two"}, step.WrongUsage, "", `--nodes "two": want a number, or 0 for the default`, nil},
+		{"no number, and other mistakes of the run", silent.URL, []string{"--namespace=nccl-test", "--run-name=train-1", "--run-uid=1", "--nodes=two"}, step.Failed,
+			`param nodes: "two": want a number, or 0 for the default; params: param launcher: "mpirun": want deepspeed`, "", map[string]string{"reason": "InvalidInput"}},
+		{"no such mode and name, and other mistakes of the run", silent.URL, []string{"--namespace=nccl-test", "--run-name=train-1", "--run-uid=1", "--mode=ib", "--name=A"}, step.Failed,
+			`environment  unknown`, "", map[string]string{"reason": "InvalidInput"}},
+		{"every mistake in flags", silent.URL, []string{"--mode=ib", "--name=A", "--exclude-nodes=a b", "--workspace-size", "1GB"}, step.WrongUsage, "",
+			"--exclude-nodes \"a b\": want names of Kubernetes nodes with commas between them and no spaces\n  --mode \"ib\": want auto, rdma or tcp\n" +
+				"  --name \"A\": want lower-case letters, digits and hyphens, a letter first and no hyphen last, at most 52\n  --workspace-size \"1GB\": not a quantity",
+			map[string]string{"reason": "InvalidInput"}},
 		{"an argument", silent.URL, []string{"now"}, step.WrongUsage, "", `argument "now": want flags only`, nil},
 	}
 	for _, test := range tests {

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -59,7 +60,7 @@ func TestEveryRequestMayFail(t *testing.T) {
 		server := w.onServer(t, file.Cluster.Namespace)
 		clients := server.Clients(wrap)
 		clients.Namespace, clients.InCluster = file.Cluster.Namespace, true // with the time of a step
-		o := optionsOf(file, Auto)
+		o := optionsOf(file, agent.Auto)
 		o.Run = run.Flags{Name: "train-1", UID: "uid-1", Task: "preflight"}
 		report, err := Run(t.Context(), Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, o)
 		memory, notRead := receipt.Recall(t.Context(), server.Clients(nil).Kube, clients.Namespace, "train-1")

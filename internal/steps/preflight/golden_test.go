@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -26,7 +27,7 @@ func TestGolden(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, file := make(t)
-			golden.File(t, filepath.Join("testdata", name+".txt"), print(w.examine(file, Auto)))
+			golden.File(t, filepath.Join("testdata", name+".txt"), print(w.examine(file, agent.Auto)))
 		})
 	}
 }
@@ -52,7 +53,7 @@ func TestBrief(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out strings.Builder
 			w, file := tc.make(t)
-			d, o := w.deps(file), optionsOf(file, Auto)
+			d, o := w.deps(file), optionsOf(file, agent.Auto)
 			d.Out, d.Brief, o.Request.Nodes = &out, true, tc.nodes
 			_, _ = Run(t.Context(), d, o) // the report shows the error
 			if !strings.HasPrefix(out.String(), tc.want) || strings.HasPrefix(tc.want, "preflight") && out.String() != tc.want {
@@ -78,7 +79,7 @@ func TestPlans(t *testing.T) {
 			w, file := test.make(t)
 			file.Network.RDMA.ExpectedBandwidth = test.expected
 			var client kubernetes.Interface
-			report := w.examine(file, Auto, func(d *Deps, o *Options) {
+			report := w.examine(file, agent.Auto, func(d *Deps, o *Options) {
 				client = d.Clients.Kube
 				last.Namespace, last.Environment = o.Request.Namespace, o.Request.Name
 				if !test.ran {
@@ -112,7 +113,7 @@ func TestPlannedOrder(t *testing.T) {
 
 // Only a check of the network between nodes proves RDMA with host devices.
 func TestProven(t *testing.T) {
-	passed := func(mode string, verdict fabric.Verdict, transport nccl.Transport) *receipt.Receipt {
+	passed := func(mode agent.Mode, verdict fabric.Verdict, transport nccl.Transport) *receipt.Receipt {
 		return &receipt.Receipt{Run: "train-1", Mode: mode, Fabric: &fabric.Report{Verdict: verdict, Network: &nccl.Summary{Transport: transport}}}
 	}
 	const unproven = "; unproven over Ethernet until check-fabric passes: docs/unproven.md"
@@ -132,7 +133,7 @@ func TestProven(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, file := cairo(t)
 			file.Network.RDMA.HostNetwork = test.host
-			report := w.examine(file, Auto, func(d *Deps, o *Options) {
+			report := w.examine(file, agent.Auto, func(d *Deps, o *Options) {
 				if test.last == nil {
 					return
 				}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 )
@@ -46,7 +47,7 @@ func TestImage(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			w, file := cairo(t)
-			report := w.examine(file, Auto, func(d *Deps, o *Options) {
+			report := w.examine(file, agent.Auto, func(d *Deps, o *Options) {
 				o.Request.Image, o.Flavour, d.Registry = test.image, test.flavour, asked
 			})
 			for _, check := range report.Checks {
@@ -95,7 +96,7 @@ func TestImageOfAnotherNamespace(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			w, file := cairo(t)
 			w.forbidden = test.forbidden
-			report := w.examine(file, Auto, func(d *Deps, o *Options) {
+			report := w.examine(file, agent.Auto, func(d *Deps, o *Options) {
 				d.Clients.InCluster = test.inCluster
 				test.change(o)
 			})
@@ -115,7 +116,7 @@ func TestImageOfAnotherNamespace(t *testing.T) {
 	}
 	w, file := cairo(t)
 	own := strings.Replace(other, "/shared/", "/"+file.Cluster.Namespace+"/", 1)
-	report := w.examine(file, Auto, func(_ *Deps, o *Options) { o.Request.Image = own })
+	report := w.examine(file, agent.Auto, func(_ *Deps, o *Options) { o.Request.Image = own })
 	if text := print(report); strings.Contains(text, "image-puller") || strings.Contains(text, "is an image of namespace") {
 		t.Errorf("an image of the run's own namespace is examined too:\n%s", text)
 	}

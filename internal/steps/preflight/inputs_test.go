@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
@@ -192,7 +193,7 @@ func TestInputsOfARun(t *testing.T) {
 			} else {
 				change = func(*Deps, *Options) {}
 			}
-			report := w.examine(file, Auto, inRun(ownRun(t, test.values)), change, func(_ *Deps, o *Options) { o.Scratch = t.TempDir() })
+			report := w.examine(file, agent.Auto, inRun(ownRun(t, test.values)), change, func(_ *Deps, o *Options) { o.Scratch = t.TempDir() })
 			if err := report.Err(); err != nil && stutter.MatchString(err.Error()) {
 				t.Errorf("it names the checked object twice: %v", err)
 			}
@@ -221,7 +222,7 @@ func TestRepositoryThatDoesNotAnswer(t *testing.T) {
 	}))
 	defer silent.Close()
 	w, file := barcelona(t)
-	d, o := w.deps(file), optionsOf(file, Auto)
+	d, o := w.deps(file), optionsOf(file, agent.Auto)
 	inRun(ownRun(t, map[string]string{"repo-url": silent.URL + "/model", "script": "train.py"}))(&d, &o)
 	o.Scratch = t.TempDir()
 	p, err := newProbe(t.Context(), d, o)

@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -20,13 +20,13 @@ import (
 
 // Plan is what a run would create on the cluster as it is now.
 type Plan struct {
-	Verdict     string       `json:"verdict"`
-	Environment string       `json:"environment"`
-	Namespace   string       `json:"namespace"`
-	Mode        objects.Mode `json:"mode"`
-	Why         string       `json:"why"`
-	Nodes       int          `json:"nodes"`
-	GPUsPerNode int          `json:"gpusPerNode"`
+	Verdict     string     `json:"verdict"`
+	Environment string     `json:"environment"`
+	Namespace   string     `json:"namespace"`
+	Mode        agent.Mode `json:"mode"`
+	Why         string     `json:"why"`
+	Nodes       int        `json:"nodes"`
+	GPUsPerNode int        `json:"gpusPerNode"`
 	// FreeNodes have room for the pods at this moment.
 	FreeNodes []string `json:"freeNodes"`
 	// Racks are those of the free nodes, "" for an unknown one.
@@ -65,7 +65,10 @@ func PlanOf(ctx context.Context, client kubernetes.Interface, r Report) Plan {
 	switch {
 	case !known:
 		p.Source = "not known"
-	case mode == objects.TCP:
+	case mode == agent.TCP && r.request.Cluster.Network.TCP.ExpectedBandwidth > 0:
+		p.Expected = rdma.BytesPerSecond(r.request.Cluster.Network.TCP.ExpectedBandwidth)
+		p.Source = "network.tcp.expected_bandwidth of the cluster file"
+	case mode == agent.TCP:
 		p.Source = "nothing is expected of TCP"
 	case file.ExpectedBandwidth > 0:
 		p.Expected, p.Source = rdma.BytesPerSecond(file.ExpectedBandwidth), "network.rdma.expected_bandwidth of the cluster file"

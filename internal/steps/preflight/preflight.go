@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
@@ -34,9 +35,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 )
 
-// Auto is the mode that uses RDMA if it is possible. The other modes are those of package objects.
-const Auto = "auto"
-
 // timeLimit bounds all checks: what has no answer by then is unknown. In a pod only the API server may take longer.
 const timeLimit = 9 * time.Second
 
@@ -50,12 +48,14 @@ const (
 type Options struct {
 	// Request is the environment. Its Mode is ignored; its images may be missing.
 	Request objects.Request
-	// Mode is auto, rdma or tcp.
-	Mode string
+	// Mode may be agent.Auto.
+	Mode agent.Mode
 	// Flavour is the image to build if none is named.
 	Flavour string
 	// Run is the PipelineRun that the step is part of, if any.
 	Run run.Flags
+	// Invalid are the mistakes in flags that are params of the run: the report lists them with everything else.
+	Invalid error
 	// Scratch is the folder for what git fetches, "" for a temporary one.
 	Scratch string
 	// ServiceAccount runs the steps; empty for the caller.
@@ -100,7 +100,7 @@ type probe struct {
 	// first are the checks that need no answer of the cluster.
 	first []Check
 	// objects of the request by mode: tcp always, rdma if it is examined.
-	objects map[objects.Mode]objects.Objects
+	objects map[agent.Mode]objects.Objects
 
 	groups     map[string]bool
 	candidates func() ([]diagnose.Candidate, error)
@@ -117,7 +117,7 @@ func Run(ctx context.Context, d Deps, o Options) (report Report, err error) {
 	defer func() {
 		kept.End(ctx, err, func(p *receipt.Part) {
 			mode, why := report.Mode()
-			p.Mode, p.ModeReason = string(mode), why
+			p.Mode, p.ModeReason = mode, why
 		})
 	}()
 	report = Examine(ctx, d, o)
@@ -149,9 +149,11 @@ func Examine(ctx context.Context, d Deps, o Options) Report {
 	defer cancel()
 	p, err := newProbe(ctx, d, o)
 	checks := []func(context.Context) []Check{p.params, p.timeouts, p.secrets, soon(p.repository), p.environment}
-	if err != nil {
+	switch {
+	case p.Invalid != nil && p.own != nil: // check params lists them
+	case err != nil:
 		p.first = append(p.first, blockedBy("request", err))
-	} else {
+	default:
 		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.quota, p.queue, soon(p.image))
 	}
 	found := parallel.Map(checks, func(check func(context.Context) []Check) []Check { return check(ctx) })
@@ -190,7 +192,7 @@ func causes(checks []Check) []Check {
 
 // newProbe returns a probe with an error too: what the run's params name can be checked for any request.
 func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
-	p := &probe{Options: o, Deps: d, objects: map[objects.Mode]objects.Objects{}}
+	p := &probe{Options: o, Deps: d, objects: map[agent.Mode]objects.Objects{}}
 	p.readRun(ctx)
 	p.building = p.Request.Image == "" && (p.Flavour != "" || p.Request.Cluster.Image.Name == "")
 	if p.building {
@@ -201,7 +203,10 @@ func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
 	}
 	p.Request = p.Request.WithDefaults()
 	p.file = p.Request.Cluster
-	if err := p.build(objects.TCP); err != nil {
+	if p.Invalid != nil {
+		return p, fail.Because(fail.InvalidInput, p.Invalid)
+	}
+	if err := p.build(agent.TCP); err != nil {
 		return p, err
 	}
 	p.decideRDMA(ctx)
@@ -228,7 +233,7 @@ func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
 }
 
 // build builds the objects in a mode. provision decides about storage auto; no check of the pods depends on it.
-func (p *probe) build(mode objects.Mode) error {
+func (p *probe) build(mode agent.Mode) error {
 	r := p.Request
 	r.Mode = mode
 	if p.shared() {
@@ -247,19 +252,19 @@ func (p *probe) decideRDMA(ctx context.Context) {
 		p.first = append(p.first, newCheck(choiceCheck, status, next, format, args...))
 	}
 	switch {
-	case p.Mode == string(objects.TCP):
+	case p.Mode == agent.TCP:
 		return
 	case !rdma.Enabled:
 		decide(BlockedRDMA, "if the cluster has RDMA, set network.rdma.enabled and the other keys of network.rdma", "the cluster file of %s disables it: network.rdma.enabled is false", p.file.Cluster.Name)
 		return
-	case p.Mode == Auto && p.Request.Nodes == 1:
+	case p.Mode == agent.Auto && p.Request.Nodes == 1:
 		decide(BlockedRDMA, "", "one node has no peer")
 		return
 	}
 	if obsolete := p.file.Obsolete(); len(obsolete) > 0 { // host devices may exist without these interfaces
 		decide(Warning, "mlenv validate prints all obsolete values of the cluster file", "%s of the cluster file is obsolete: %s", obsolete[0].Field, obsolete[0].Detail)
 	}
-	if err := p.build(objects.RDMA); err != nil {
+	if err := p.build(agent.RDMA); err != nil {
 		decide(BlockedRDMA, fail.NextOf(err), "%s", oneLine(err.Error()))
 		return
 	}
@@ -285,7 +290,7 @@ func (p *probe) proof(ctx context.Context) string {
 }
 
 func provesRDMA(r receipt.Receipt) bool {
-	return r.Mode == string(objects.RDMA) && r.Fabric != nil && r.Fabric.Verdict == fabric.Pass &&
+	return r.Mode == agent.RDMA && r.Fabric != nil && r.Fabric.Verdict == fabric.Pass &&
 		r.Fabric.Network != nil && slices.Contains([]nccl.Transport{nccl.RDMAHost, nccl.RDMAGPU}, r.Fabric.Network.Transport)
 }
 
@@ -296,9 +301,9 @@ func (p *probe) admin(flags ...string) string {
 
 // spec is the spec of the nodes' pods, in mode rdma if it is examined.
 func (p *probe) spec() *corev1.PodSpec {
-	mode := objects.TCP
+	mode := agent.TCP
 	if p.rdma {
-		mode = objects.RDMA
+		mode = agent.RDMA
 	}
 	return &p.objects[mode].StatefulSet.Spec.Template.Spec
 }

@@ -7,7 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -81,7 +81,7 @@ func (p *probe) queuePriority(ctx context.Context, name string) []Check {
 // unmanaged is why Kueue would not hold the environment's pods, "" if it would. A dry run shows it: without the framework Kueue
 // ignores the label, and the pods would bypass the queue.
 func (p *probe) unmanaged(ctx context.Context) string {
-	set := p.objects[objects.TCP].StatefulSet.DeepCopy()
+	set := p.objects[agent.TCP].StatefulSet.DeepCopy()
 	set.OwnerReferences, set.Name = nil, set.Name+"-preflight"
 	answer, err := p.Clients.Kube.AppsV1().StatefulSets(p.Request.Namespace).Create(ctx, set, dryRun)
 	switch err = kube.Problem(err); {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
@@ -70,7 +70,7 @@ func (p *probe) demand(ctx context.Context) demand {
 
 // claims are all claims of the environment: the shared ones, or those of every node.
 func (p *probe) claims() []corev1.PersistentVolumeClaim {
-	planned := p.objects[objects.TCP]
+	planned := p.objects[agent.TCP]
 	var claims []corev1.PersistentVolumeClaim
 	for _, claim := range planned.Claims {
 		claims = append(claims, *claim)

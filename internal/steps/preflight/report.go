@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -56,43 +57,43 @@ func blockedBy(name string, err error) Check {
 // Report is the result of a preflight.
 type Report struct {
 	// Asked is the requested mode: auto, rdma or tcp.
-	Asked  string
+	Asked  agent.Mode
 	Checks []Check
 	// request has the cluster file's defaults; free are the nodes that have room for its pods
 	// at this moment; objects are those that provision would create, by mode.
 	request objects.Request
 	free    []string
-	objects map[objects.Mode]objects.Objects
+	objects map[agent.Mode]objects.Objects
 }
 
 // Mode is the mode of the nodes and its reason: in mode auto RDMA, unless a check
 // rules it out. It does not look at blocked checks, as Err does.
-func (r Report) Mode() (objects.Mode, string) {
+func (r Report) Mode() (agent.Mode, string) {
 	against := r.of(BlockedRDMA)
 	switch {
-	case r.Asked == string(objects.TCP):
-		return objects.TCP, "mode tcp is asked for"
-	case r.Asked == string(objects.RDMA):
-		return objects.RDMA, "mode rdma is asked for"
+	case r.Asked == agent.TCP:
+		return agent.TCP, "mode tcp is asked for"
+	case r.Asked == agent.RDMA:
+		return agent.RDMA, "mode rdma is asked for"
 	case len(against) > 0:
 		why := against[0].Object + ": " + against[0].Seen
 		if len(against) > 1 {
 			why += fmt.Sprintf(" (and %d more)", len(against)-1)
 		}
-		return objects.TCP, why
+		return agent.TCP, why
 	}
 	why := "cluster file, permissions and hardware allow it"
 	if unknown := r.of(Unknown); len(unknown) > 0 {
 		why += ", as far as is known (" + humanize.Count(len(unknown), "answer") + " unknown)"
 	}
-	return objects.RDMA, why
+	return agent.RDMA, why
 }
 
 // blocking are the checks that keep the environment from starting. Their reason is RDMAUnavailable if mode rdma is requested
 // and only sockets are possible.
 func (r Report) blocking() []Check {
 	checks := r.of(Blocked)
-	if r.Asked == string(objects.RDMA) {
+	if r.Asked == agent.RDMA {
 		for _, check := range r.of(BlockedRDMA) {
 			check.Reason = fail.RDMAUnavailable
 			checks = append(checks, check)
@@ -152,7 +153,7 @@ func (r Report) brief() string {
 	if unknown := len(r.of(Unknown)); unknown > 0 {
 		parts = append(parts, fmt.Sprintf("%d unknown", unknown))
 	}
-	if mode == objects.RDMA {
+	if mode == agent.RDMA {
 		parts = append(parts, "the rest in docs/unproven.md")
 	}
 	return "preflight: " + strings.Join(parts, ", ")
@@ -177,7 +178,7 @@ func (r Report) Print(w io.Writer) {
 		}
 	}
 	fmt.Fprintf(w, "\nVerdict: %s.\n", r.Verdict())
-	if mode, _ := r.Mode(); mode == objects.RDMA || len(r.of(Unknown)) > 0 {
+	if mode, _ := r.Mode(); mode == agent.RDMA || len(r.of(Unknown)) > 0 {
 		fmt.Fprintln(w, "docs/unproven.md lists what only the real cluster can prove, each with the command that proves it.")
 	}
 }
@@ -186,11 +187,11 @@ func (r Report) Print(w io.Writer) {
 func (r Report) MarshalJSON() ([]byte, error) {
 	mode, why := r.Mode()
 	return json.Marshal(struct {
-		Verdict string       `json:"verdict"`
-		Asked   string       `json:"asked"`
-		Mode    objects.Mode `json:"mode"`
-		Why     string       `json:"why"`
-		Blocked bool         `json:"blocked"`
-		Checks  []Check      `json:"checks"`
+		Verdict string     `json:"verdict"`
+		Asked   agent.Mode `json:"asked"`
+		Mode    agent.Mode `json:"mode"`
+		Why     string     `json:"why"`
+		Blocked bool       `json:"blocked"`
+		Checks  []Check    `json:"checks"`
 	}{r.Verdict(), r.Asked, mode, why, r.Err() != nil, r.Checks})
 }

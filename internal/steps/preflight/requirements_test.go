@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/pypi"
 )
@@ -48,7 +49,7 @@ func TestRequirementsOfARun(t *testing.T) {
 		t.Run(tc.file, func(t *testing.T) {
 			w, file := barcelona(t)
 			values := map[string]string{"repo-url": url, "script": "train.py", "requirements": tc.file}
-			report := w.examine(file, Auto, inRun(ownRun(t, values)), func(_ *Deps, o *Options) { o.Scratch = t.TempDir() })
+			report := w.examine(file, agent.Auto, inRun(ownRun(t, values)), func(_ *Deps, o *Options) { o.Scratch = t.TempDir() })
 			for _, want := range tc.want {
 				if !slices.ContainsFunc(report.Checks, func(c Check) bool {
 					return c.Object == want.check && c.Status == want.status && strings.Contains(c.Seen, want.seen) && strings.Contains(c.Next, want.fix)

@@ -12,9 +12,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
@@ -55,7 +55,7 @@ func (p *probe) squashed(class *storagev1.StorageClass) []Check {
 	if !p.rdma || !p.shared() || !strings.Contains(strings.ToLower(class.Provisioner), "nfs") {
 		return nil
 	}
-	if user := p.objects[objects.RDMA].StatefulSet.Spec.Template.Spec.SecurityContext.RunAsUser; user == nil || *user != 0 {
+	if user := p.objects[agent.RDMA].StatefulSet.Spec.Template.Spec.SecurityContext.RunAsUser; user == nil || *user != 0 {
 		return nil
 	}
 	return []Check{newCheck("storage owner", Unknown, "export the volume with no_root_squash or all_squash (docs/rdma.md, NFS and root); provision writes on each node, docs/unproven.md has the test of both modes",

@@ -26,6 +26,7 @@ import (
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -62,7 +63,7 @@ type world struct {
 }
 
 // examine calls Examine with a request, as changed by change.
-func (w *world) examine(file cluster.File, mode string, change ...func(*Deps, *Options)) Report {
+func (w *world) examine(file cluster.File, mode agent.Mode, change ...func(*Deps, *Options)) Report {
 	d, o := w.deps(file), optionsOf(file, mode)
 	for _, c := range change {
 		c(&d, &o)
@@ -70,7 +71,7 @@ func (w *world) examine(file cluster.File, mode string, change ...func(*Deps, *O
 	return Examine(w.t.Context(), d, o)
 }
 
-func optionsOf(file cluster.File, mode string) Options {
+func optionsOf(file cluster.File, mode agent.Mode) Options {
 	return Options{Mode: mode, Request: objects.Request{Cluster: file, Name: objects.DefaultName, Namespace: file.Cluster.Namespace}}
 }
 

@@ -13,10 +13,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
 
 // resolveTime is how long it may take until DNS knows the nodes' names everywhere.
@@ -83,7 +81,7 @@ func (p *provisioner) prepareNetwork(ctx context.Context, set nodes.Set, facts [
 	for i, f := range facts {
 		names[i] = f.KubernetesNode
 	}
-	settings := network.FromFile(p.request.Cluster, string(p.request.Mode))
+	settings := network.FromFile(p.request.Cluster, p.request.Mode)
 	settings.Racks = network.Racks(ctx, p.clients.Kube, p.request.Cluster.Nodes, p.queue(), names)
 	prepared, err := network.Prepare(ctx, set, settings)
 	if fail.ReasonOf(err) == fail.RDMAUnavailable && p.modeIsOpen() {
@@ -99,12 +97,12 @@ func (p *provisioner) prepareNetwork(ctx context.Context, set nodes.Set, facts [
 
 // modeIsOpen reports whether nodes that cannot use RDMA use TCP. That is so until this step ends, for nothing has started.
 func (p *provisioner) modeIsOpen() bool {
-	return cmp.Or(p.options.RequestedMode, p.options.Mode) == preflight.Auto
+	return cmp.Or(p.options.RequestedMode, p.options.Mode) == agent.Auto
 }
 
 // useTCP decides the mode by what keeps the nodes from RDMA.
 func (p *provisioner) useTCP(err error) {
-	p.request.Mode, p.why = objects.TCP, "the nodes cannot use RDMA: "+humanize.OneLine(strings.ReplaceAll(err.Error(), "\n", "; "), 500)
+	p.request.Mode, p.why = agent.TCP, "the nodes cannot use RDMA: "+humanize.OneLine(strings.ReplaceAll(err.Error(), "\n", "; "), 500)
 	p.log.Warn(fmt.Sprintf("Mode tcp, because %s. With mode=rdma this fails.", p.why), "mode", p.request.Mode, "why", p.why)
 }
 

@@ -2,18 +2,18 @@ package provision
 
 import (
 	"errors"
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
-	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
 
 // Command is the step provision.
@@ -37,7 +37,7 @@ releases all of them and names the cause.`,
 				return err
 			}
 			o.Request.Cluster, noFile = clusterfile.Load(cmd.Context(), clusterFile, where)
-			if err := o.Check(); err != nil {
+			if err := o.AlsoRequest(errors.Join(step.FlagMistakes(cmd.Flags()), o.Run.Check())); err != nil {
 				return errors.Join(err, noFile)
 			}
 			return nil
@@ -49,13 +49,13 @@ releases all of them and names the cause.`,
 	// The flags below are the step's alone: mlenv has other ways for them.
 	o.Run.AddTo(flags)
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret, of an earlier run of this step")
-	flags.StringVar(&o.Request.Name, "name", objects.DefaultName, "name of the environment")
+	param.Name.AddTo(flags, &o.Request.Name, "name", objects.DefaultName, "name of the environment")
 	flags.StringVar(&clusterFile, "cluster-file", "", "the cluster file")
-	flags.StringVar(&o.Request.Image, "image", "", "training image (default: image.name of the cluster file)")
-	flags.StringVar(&o.Request.StepsImage, "steps-image", "", "image that contains this program; the nodes get their agent from it")
-	flags.DurationVar(&o.TrainingTimeout, "training-timeout", 0, "how long the training may run, to refuse a PipelineRun that would end before")
-	flags.StringVar(&o.RequestedMode, "requested-mode", "", "requested mode, before preflight decided: with auto, nodes that cannot use RDMA use TCP (default: --mode)")
-	flags.DurationVar(&o.KeepFor, "keep-for", 0, "how long the environment's lease lasts (default: as long as steps renew it)")
+	param.Image.AddTo(flags, &o.Request.Image, "image", "", "training image (default: image.name of the cluster file)")
+	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image that contains this program; the nodes get their agent from it")
+	param.Duration.AddTo(flags, &o.TrainingTimeout, "training-timeout", 0, "how long the training may run, to refuse a PipelineRun that would end before")
+	param.Mode.AddTo(flags, &o.RequestedMode, "requested-mode", "", "requested mode, before preflight decided: with auto, nodes that cannot use RDMA use TCP (default: --mode)")
+	param.Duration.AddTo(flags, &o.KeepFor, "keep-for", 0, "how long the environment's lease lasts (default: as long as steps renew it)")
 	environment := step.NewResult(cmd, "environment", "name of the environment")
 	mode := step.NewResult(cmd, "mode", "how the nodes talk: tcp or rdma")
 	why := step.NewResult(cmd, "why", "reason for the mode, if this step decided it")
@@ -85,39 +85,28 @@ releases all of them and names the cause.`,
 
 // AddFlags adds the flags that the step and mlenv share, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	flags.IntVar(&o.Request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
-	flags.IntVar(&o.Request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
-	flags.StringSliceVar(&o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, separated by commas")
-	flags.StringVar(&o.Request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the cluster file)")
-	flags.StringVar(&o.Request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in its queue")
-	flags.StringVar(&o.Mode, "mode", preflight.Auto, "transport between the nodes: tcp, rdma, or auto for rdma if the cluster provides it")
-	flags.StringVar((*string)(&o.Request.Storage), "storage", "", "rwx, volumeClaimTemplates, or auto for rwx if the class provides it (default: storage.mode of the cluster file)")
-	flags.StringVar(&o.Request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the cluster file's)")
-	flags.StringVar(&o.Request.DatasetsSize, "datasets-size", "", "size of new datasets claims (default: the cluster file's)")
-	flags.DurationVar(&o.StartTimeout, "start-timeout", 20*time.Minute, "time for all nodes to start, waiting for a busy environment included")
-	flags.StringVar(&o.OnBusy, "on-busy", "fail", "if another user or run holds the environment: fail or wait")
-	flags.StringVar(&o.OnChange, "on-change", "fail", "if the environment exists and differs from the request: fail, or recreate its pods")
+	param.Count.AddTo(flags, &o.Request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
+	param.Count.AddTo(flags, &o.Request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
+	param.KubernetesNodes.AddTo(flags, &o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, separated by commas")
+	param.Queue.AddTo(flags, &o.Request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the cluster file)")
+	param.QueuePriority.AddTo(flags, &o.Request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in its queue")
+	param.Mode.AddTo(flags, &o.Mode, "mode", agent.Auto, "transport between the nodes: tcp, rdma, or auto for rdma if the cluster provides it")
+	param.Storage.AddTo(flags, &o.Request.Storage, "storage", "", "rwx, volumeClaimTemplates, or auto for rwx if the class provides it (default: storage.mode of the cluster file)")
+	param.Size.AddTo(flags, &o.Request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the cluster file's)")
+	param.Size.AddTo(flags, &o.Request.DatasetsSize, "datasets-size", "", "size of new datasets claims (default: the cluster file's)")
+	param.Duration.AddTo(flags, &o.StartTimeout, "start-timeout", 20*time.Minute, "time for all nodes to start, waiting for a busy environment included")
+	param.OnBusy.AddTo(flags, &o.OnBusy, "on-busy", "fail", "if another user or run holds the environment: fail or wait")
+	param.OnChange.AddTo(flags, &o.OnChange, "on-change", "fail", "if the environment exists and differs from the request: fail, or recreate its pods")
 	flags.StringVar(&o.Services, "services", objects.NoServices, "programs to develop with on node 0: code-server, jupyter and tensorboard, with commas, or all or none")
-	flags.BoolVar(&o.Request.Routes, "routes", false, "create an OpenShift Route to each service, which requires its password or token")
+	param.Truth.AddTo(flags, &o.Request.Routes, "routes", false, "create an OpenShift Route to each service, which requires its password or token")
 }
 
-// Check reports all mistakes that can be found without a cluster. If there are any it includes those in the request for
-// the cluster file.
-func (o *Options) Check() error {
-	modes := []string{preflight.Auto, string(objects.TCP), string(objects.RDMA)}
-	err := errors.Join(
-		step.Want(o.OnBusy == "fail" || o.OnBusy == "wait", "--on-busy %q: want fail or wait", o.OnBusy),
-		step.Want(o.OnChange == "fail" || o.OnChange == "recreate", "--on-change %q: want fail or recreate", o.OnChange),
-		step.Want(slices.Contains(modes, o.Mode), "--mode %q: want auto, tcp or rdma", o.Mode),
-		step.Want(o.RequestedMode == "" || slices.Contains(modes, o.RequestedMode), "--requested-mode %q: want auto, tcp or rdma", o.RequestedMode),
-		step.Want(o.StartTimeout > 0, "--start-timeout %s: must be positive", o.StartTimeout),
-		step.Want(o.TrainingTimeout >= 0, "--training-timeout %s: want a duration, or 0s for no training", o.TrainingTimeout),
-		step.Want(o.KeepFor >= 0, "--keep-for %s: want a duration, or 0s for as long as steps renew the lease", o.KeepFor),
-		o.Run.Check(),
-	)
-	if err != nil && o.Request.Cluster.Cluster.Name != "" {
-		_, more := o.request("namespace-of-the-run")
-		err = errors.Join(err, more)
+// AlsoRequest adds the mistakes in the request for the cluster file to those in flags, if there are any. Without any, Run reports
+// those in the request.
+func (o *Options) AlsoRequest(inFlags error) error {
+	if inFlags == nil || o.Request.Cluster.Cluster.Name == "" {
+		return inFlags
 	}
-	return err
+	_, more := o.request("namespace-of-the-run")
+	return errors.Join(inFlags, more)
 }

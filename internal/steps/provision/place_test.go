@@ -130,7 +130,7 @@ func fakeSMI(t *testing.T) {
 	dir := t.TempDir()
 	script := "#!/bin/sh\n"
 	for _, gpu := range []string{"0, GPU-a", "1, GPU-b"} {
-		script += "echo '" + gpu + ", NVIDIA H100 80GB HBM3, 580.1, 81559, 4, 0, 30, 0x0000000000000001, None, 0, 00000000:19:00.0, Disabled'\n"
+		script += "echo '" + gpu + ", NVIDIA H100 80GB HBM3, 580.1, 81559, 4, 0, 30, 0x0000000000000001, None, 0, 00000000:19:00.0, Disabled, 9.0'\n"
 	}
 	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
@@ -307,7 +307,7 @@ func (p *place) provisioner(change ...func(*provisioner)) *provisioner {
 		clients: &kube.Clients{Kube: p.kube, Tekton: p.tekton, Config: &rest.Config{Host: "https://api.test:6443"}, Namespace: "ns", InCluster: true},
 		holder:  lease.Holder{ID: "uid-1", Display: "train-1", Run: true},
 		// No registry listens there, so the image's size stays unknown.
-		request: objects.Request{Cluster: file, Name: "env", Namespace: "ns", GPUsPerNode: 2, Mode: objects.TCP, Image: "127.0.0.1:1/train:1", StepsImage: "127.0.0.1:1/steps:1"},
+		request: objects.Request{Cluster: file, Name: "env", Namespace: "ns", GPUsPerNode: 2, Mode: agent.TCP, Image: "127.0.0.1:1/train:1", StepsImage: "127.0.0.1:1/steps:1"},
 	}
 	for _, c := range change {
 		c(step)

@@ -64,7 +64,7 @@ type Options struct {
 	Request objects.Request
 	// Mode is auto, tcp or rdma. RequestedMode is the one that was asked for before preflight decided, empty for Mode: if it is
 	// auto, nodes that turn out to be unable to use RDMA use TCP.
-	Mode, RequestedMode string
+	Mode, RequestedMode agent.Mode
 	// Services are the names of programs on node 0, as objects.ParseServices takes them.
 	Services string
 	// StartTimeout is the time for all nodes to start, waiting for a busy environment included.
@@ -88,7 +88,7 @@ type Deps struct {
 // Result is the environment that can be used now.
 type Result struct {
 	Name string
-	Mode objects.Mode
+	Mode agent.Mode
 	// Why is the reason for the mode, empty if it was given.
 	Why     string
 	Storage cluster.StorageMode
@@ -106,7 +106,7 @@ func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 	kept := receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Request.Name)
 	defer func() {
 		kept.End(ctx, err, func(p *receipt.Part) {
-			p.Mode, p.ModeReason, p.Storage, p.Image = string(result.Mode), result.Why, string(result.Storage), result.ImageDigest
+			p.Mode, p.ModeReason, p.Storage, p.Image = result.Mode, result.Why, result.Storage, result.ImageDigest
 			p.Caches, p.Nodes = result.Caches, result.Nodes
 		})
 	}()
@@ -128,9 +128,9 @@ func (p *provisioner) lease() lease.Client { return p.environment().Lease(p.log)
 
 func (o *Options) request(namespace string) (objects.Request, error) {
 	request := o.Request
-	request.Namespace, request.Mode = namespace, objects.Mode(o.Mode)
-	if o.Mode == preflight.Auto {
-		request.Mode = objects.TCP // until it is decided
+	request.Namespace, request.Mode = namespace, o.Mode
+	if o.Mode != agent.RDMA {
+		request.Mode = agent.TCP // for auto until it is decided
 	}
 	request.Services = objects.ParseServices(o.Services)
 	request = request.WithDefaults()
@@ -221,10 +221,10 @@ func isLost(err error) bool { return fail.ReasonOf(err) == fail.EnvironmentMissi
 
 // decideMode decides mode auto, which in a pipeline preflight has decided before, by what the API shows.
 func (p *provisioner) decideMode(ctx context.Context) {
-	if p.options.Mode != preflight.Auto || !p.request.Cluster.Network.RDMA.Enabled {
+	if p.options.Mode != agent.Auto || !p.request.Cluster.Network.RDMA.Enabled {
 		return
 	}
-	report := preflight.Examine(ctx, preflight.Deps{Clients: p.clients}, preflight.Options{Request: p.request, Mode: preflight.Auto})
+	report := preflight.Examine(ctx, preflight.Deps{Clients: p.clients}, preflight.Options{Request: p.request, Mode: agent.Auto})
 	mode, why := report.Mode()
 	p.request.Mode, p.why = mode, why
 	p.log.Info(fmt.Sprintf("Mode %s because %s. (mlenv preflight shows every check.)", mode, why), "mode", mode, "why", why)

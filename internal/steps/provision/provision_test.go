@@ -86,7 +86,7 @@ func TestCheckPlace(t *testing.T) {
 
 func TestProvisionTwice(t *testing.T) {
 	p := newPlace(t).withRun(day())
-	want := Result{Name: "env", Mode: objects.TCP, Storage: cluster.SharedStorage, Nodes: 2, ImageDigest: "registry.test/train@sha256:" + strings.Repeat("1", 64)}
+	want := Result{Name: "env", Mode: agent.TCP, Storage: cluster.SharedStorage, Nodes: 2, ImageDigest: "registry.test/train@sha256:" + strings.Repeat("1", 64)}
 	for i, message := range []string{"2 nodes, 2 GPUs each, storage rwx, mode tcp", "The environment exists already, as requested."} {
 		got, err := p.provisioner().run(t.Context())
 		if err != nil {
@@ -108,23 +108,23 @@ func TestProvisionTwice(t *testing.T) {
 // agents of a test have no RDMA device.
 func TestNodesWithoutRDMA(t *testing.T) {
 	for _, tc := range []struct {
-		mode, requested string
+		mode, requested agent.Mode
 		fallsBack       bool
 	}{
 		{"rdma", "auto", true},
 		{"rdma", "rdma", false},
 		{"rdma", "", false},
 	} {
-		t.Run(tc.mode+" for "+tc.requested, func(t *testing.T) {
+		t.Run(string(tc.mode+" for "+tc.requested), func(t *testing.T) {
 			p := newPlace(t).withRun(day())
 			var usable string
 			p.wrong = func(f *agent.Facts) {
 				if f.Network != nil {
-					usable = f.Network.Mode + " " + f.Environment["NCCL_IB_DISABLE"] + " " + f.Environment["NCCL_NET"]
+					usable = string(f.Network.Mode) + " " + f.Environment["NCCL_IB_DISABLE"] + " " + f.Environment["NCCL_NET"]
 				}
 			}
 			got, err := p.provisioner(func(s *provisioner) {
-				s.options.Mode, s.options.RequestedMode, s.request.Mode = tc.mode, tc.requested, objects.RDMA
+				s.options.Mode, s.options.RequestedMode, s.request.Mode = tc.mode, tc.requested, agent.RDMA
 				s.request.Cluster.Network.RDMA.Enabled, s.request.Cluster.Security.RequiresPrivilegedSCC = true, true
 			}).run(t.Context())
 			if !tc.fallsBack {
@@ -136,7 +136,7 @@ func TestNodesWithoutRDMA(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v; log %s", err, p.messages())
 			}
-			if got.Mode != objects.TCP || !strings.Contains(got.Why, "the nodes cannot use RDMA: using RDMA on nodes 0 and 1: looking for RDMA devices") {
+			if got.Mode != agent.TCP || !strings.Contains(got.Why, "the nodes cannot use RDMA: using RDMA on nodes 0 and 1: looking for RDMA devices") {
 				t.Errorf("mode %s because %q; want TCP for lack of devices", got.Mode, got.Why)
 			}
 			if !strings.Contains(p.messages(), "Mode tcp, because the nodes cannot use RDMA") || !strings.Contains(p.messages(), "storage rwx, mode tcp") {
@@ -154,8 +154,10 @@ func TestNodesWithoutRDMA(t *testing.T) {
 func TestPodsWithoutRails(t *testing.T) {
 	const noDevice, noGPU = "0/2 nodes are available: 2 Insufficient openshift.io/eno9np0rdma.", "0/2 nodes are available: 2 Insufficient nvidia.com/gpu, 2 Insufficient openshift.io/eno9np0rdma."
 	for _, tc := range []struct {
-		name, requested, message string
-		want                     fail.Reason // "" for TCP
+		name      string
+		requested agent.Mode
+		message   string
+		want      fail.Reason // "" for TCP
 	}{
 		{"auto", "auto", noDevice, ""},
 		{"rdma", "rdma", noDevice, fail.NodesUnavailable},
@@ -165,7 +167,7 @@ func TestPodsWithoutRails(t *testing.T) {
 			p := newPlace(t).withRun(day())
 			p.noRail = tc.message
 			got, err := p.provisioner(func(s *provisioner) {
-				s.options.Mode, s.options.RequestedMode, s.request.Mode = "rdma", tc.requested, objects.RDMA
+				s.options.Mode, s.options.RequestedMode, s.request.Mode = "rdma", tc.requested, agent.RDMA
 				if tc.want != "" {
 					s.options.StartTimeout = timeUntilTheStepWaits
 				}
@@ -181,7 +183,7 @@ func TestPodsWithoutRails(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v; log %s", err, p.messages())
 			}
-			if got.Mode != objects.TCP || !strings.Contains(got.Why, "the nodes cannot use RDMA: waiting for pods env-0 and env-1: the pod asks 1 openshift.io/eno9np0rdma") {
+			if got.Mode != agent.TCP || !strings.Contains(got.Why, "the nodes cannot use RDMA: waiting for pods env-0 and env-1: the pod asks 1 openshift.io/eno9np0rdma") {
 				t.Errorf("mode %s because %q; want TCP for lack of devices", got.Mode, got.Why)
 			}
 			if diff := cmp.Diff(whole(), p.left()); diff != "" {

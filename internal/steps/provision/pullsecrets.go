@@ -29,7 +29,7 @@ func (p *provisioner) addPullSecrets(ctx context.Context, live, want *appsv1.Sta
 	if live != nil {
 		had := live.Spec.Template.Spec.ImagePullSecrets
 		if !slices.ContainsFunc(spec.ImagePullSecrets, func(ref corev1.LocalObjectReference) bool { return !slices.Contains(had, ref) }) {
-			spec.ImagePullSecrets = diagnose.CurrentPullSecrets(had, account)
+			spec.ImagePullSecrets = kube.CurrentPullSecrets(had, account)
 			return nil
 		}
 	}

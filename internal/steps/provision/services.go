@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -134,20 +135,33 @@ func (p *provisioner) waitServices(ctx context.Context, credentials agent.Creden
 	if len(p.request.Services) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, servicesTime)
-	defer cancel()
 	set := p.environment().FirstNodes(1, credentials)
 	defer set.Close()
+	return awaitServices(ctx, p.log, set[0], p.request.Services, func(services []agent.ServiceStatus) bool {
+		return settled(p.request.Services, services)
+	})
+}
+
+// awaitServices asks node 0 until its services are as they should be, and returns them.
+func awaitServices(
+	ctx context.Context, log *slog.Logger, zero *agent.Client, names []string, done func([]agent.ServiceStatus) bool,
+) []agent.ServiceStatus {
+	ctx, cancel := context.WithTimeout(ctx, servicesTime)
+	defer cancel()
 	var facts agent.Facts
 	began, logged := time.Now(), false
-	_ = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (done bool, err error) {
-		if facts, err = set[0].Facts(ctx); err == nil && settled(p.request.Services, facts.Services) {
-			return true, nil
+	_ = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		found, err := zero.Facts(ctx)
+		if err == nil {
+			facts = found
+			if done(facts.Services) {
+				return true, nil
+			}
 		}
 		const quiet = 5 * time.Second
 		if !logged && time.Since(began) > quiet {
 			logged = true
-			p.log.Info("  Waiting for the services "+strings.Join(p.request.Services, ", ")+"; running nodes apply a change within two minutes.", "services", p.request.Services)
+			log.Info("  Waiting for the services "+strings.Join(names, ", ")+"; running nodes apply a change within two minutes.", "services", names)
 		}
 		return false, nil
 	})

@@ -2,6 +2,8 @@ package provision
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -129,6 +132,74 @@ func TestServices(t *testing.T) {
 	}
 	if got := p.people(); len(got) != 0 || p.credentials()["services"] != "" {
 		t.Errorf("without services there are %v", got)
+	}
+}
+
+// An environment that was created without services gets one, as mlenv open asks for it: no pod changes, the others stay, and so do
+// their passwords.
+func TestAddService(t *testing.T) {
+	p := newPlace(t).withRun(day())
+	p.wrong = answering
+	created := p.provisioner(withServices("tensorboard", false))
+	if _, err := created.run(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, p.messages())
+	}
+	before, left := p.credentials(), p.left()
+	// The kubelet updates the mounted Secret. Another user adds a service at the same time, and is first.
+	others := 0
+	p.kube.PrependReactor("patch", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch := action.(clienttesting.PatchAction)
+		if others++; others <= 4 { // as often as applying tries
+			return true, nil, apierrors.NewConflict(corev1.Resource("secrets"), patch.GetName(), errors.New("changed since it was read"))
+		}
+		handled, obj, err := clienttesting.ObjectReaction(p.kube.Tracker())(action)
+		if err == nil {
+			p.mountServices()
+		}
+		return handled, obj, err
+	})
+	set, err := env.Of(created.clients, "env").Nodes(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	for _, name := range []string{agent.CodeServer, agent.Jupyter, agent.Jupyter} {
+		service, _ := agent.FindService(name)
+		status, err := AddService(t.Context(), Deps{Clients: created.clients, Log: slog.New(p)}, "env", service, set[0])
+		if err != nil || status.Name != name || !status.Answers {
+			t.Fatalf("%s: %+v, %v, want that it answers\n%s", name, status, err, p.messages())
+		}
+	}
+	before[agent.ServicesKey] = "code-server,jupyter,tensorboard"
+	if diff := cmp.Diff(before, p.credentials()); diff != "" {
+		t.Errorf("the Secret (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"port code-server", "port jupyter", "port tensorboard"}, p.people()); diff != "" {
+		t.Errorf("for people (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(left, p.left()); diff != "" {
+		t.Errorf("the other objects (-want +got):\n%s", diff)
+	}
+}
+
+// What mlenv open asks for may be impossible.
+func TestAddServiceThatCannotBe(t *testing.T) {
+	p := newPlace(t).withRun(day())
+	created := p.provisioner()
+	if _, err := created.run(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, p.messages())
+	}
+	p.must(p.kube.Tracker().Add(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}}))
+	jupyter, _ := agent.FindService(agent.Jupyter)
+	d := Deps{Clients: created.clients, Log: slog.New(p)}
+	if _, err := AddService(t.Context(), d, "env", jupyter, nil); fail.ReasonOf(err) != fail.EnvironmentDiffers {
+		t.Errorf("with another's service env: %v, want %s", err, fail.EnvironmentDiffers)
+	}
+	p.kube.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(corev1.Resource("secrets"), "env-services", errors.New("no"))
+	})
+	if _, err := AddService(t.Context(), d, "env", jupyter, nil); fail.ReasonOf(err) != fail.PermissionDenied {
+		t.Errorf("without the right to get the Secret: %v, want %s", err, fail.PermissionDenied)
 	}
 }
 

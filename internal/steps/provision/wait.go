@@ -15,7 +15,6 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
@@ -148,7 +147,7 @@ func (r *reporter) look(ctx context.Context) error {
 // held by others, their RDMA devices are too, and TCP would start the pods no sooner.
 func (p *provisioner) withoutRail(findings []fail.Finding, now time.Time) (fail.Finding, bool) {
 	others := func(f fail.Finding) bool { return !f.Rail && (f.Final || f.Reason == fail.GPUsUnavailable) }
-	if p.request.Mode != objects.RDMA || !p.modeIsOpen() || slices.ContainsFunc(findings, others) {
+	if p.request.Mode != agent.RDMA || !p.modeIsOpen() || slices.ContainsFunc(findings, others) {
 		return fail.Finding{}, false
 	}
 	// Pods over TCP need time to start, too.

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
@@ -62,15 +61,15 @@ type reaper struct {
 
 // pass looks at all environments once. A failure with one does not keep the others from being released.
 func (r *reaper) pass(ctx context.Context) error {
-	found, err := r.clients.Kube.CoordinationV1().Leases(r.clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
+	found, err := lease.List(ctx, r.clients.Kube, r.clients.Namespace)
 	if err != nil {
-		return kube.Problem(fmt.Errorf("listing leases in %s: %w", r.clients.Namespace, err))
+		return err
 	}
 	var abandoned []teardown.Orphan
 	var expired []*coordinationv1.Lease
 	var problems []error
-	for i := range found.Items {
-		one := &found.Items[i]
+	for i := range found {
+		one := &found[i]
 		switch s, err := r.look(ctx, one); {
 		case err != nil:
 			problems = append(problems, err)
@@ -80,10 +79,10 @@ func (r *reaper) pass(ctx context.Context) error {
 			abandoned = append(abandoned, teardown.Orphan{Lease: one, Why: s.why, Timeout: podsTime})
 		}
 	}
-	held := len(found.Items) - len(abandoned) - len(expired) - len(problems)
+	held := len(found) - len(abandoned) - len(expired) - len(problems)
 	r.log.Info(fmt.Sprintf("%s in %s: %d held, %d abandoned, %d whose lease has expired.",
-		humanize.Count(len(found.Items), "environment"), r.clients.Namespace, held, len(abandoned), len(expired)), "environments", len(found.Items), "namespace", r.clients.Namespace, "held", held, "abandoned", len(abandoned), "expired", len(expired))
-	works := []func() error{func() error { return r.again(ctx, expired) }, func() error { return r.finish(ctx, found.Items) }}
+		humanize.Count(len(found), "environment"), r.clients.Namespace, held, len(abandoned), len(expired)), "environments", len(found), "namespace", r.clients.Namespace, "held", held, "abandoned", len(abandoned), "expired", len(expired))
+	works := []func() error{func() error { return r.again(ctx, expired) }, func() error { return r.finish(ctx, found) }}
 	for _, each := range abandoned {
 		works = append(works, func() error { return r.release(ctx, each) })
 	}

@@ -3,7 +3,6 @@ package syncrepo
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
@@ -62,14 +62,14 @@ Files that .mlenvignore names are left out. Nothing else on the nodes changes.`,
 // AddFlags adds the options' flags and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	o.Run.AddTo(flags)
-	flags.StringVar(&o.Name, "name", objects.DefaultName, "name of the environment")
+	param.Name.AddTo(flags, &o.Name, "name", objects.DefaultName, "name of the environment")
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
-	flags.StringVar(&o.Source.URL, "repo-url", "", "git repository: https:// or ssh://, or user@host:path; folder:HASH waits for a folder from mlenv run")
-	flags.StringVar(&o.Source.Revision, "revision", "", "branch, tag or commit (default: the repository's HEAD)")
-	flags.BoolVar(&o.Source.Submodules, "submodules", true, "fetch submodules too")
-	flags.BoolVar(&o.Source.LFS, "lfs", false, "fetch Git LFS objects; without it a repository with LFS pointers is refused")
+	param.Repository.AddTo(flags, &o.Source.URL, "repo-url", "", "git repository: https:// or ssh://, or user@host:path; folder:HASH waits for a folder from mlenv run")
+	param.Revision.AddTo(flags, &o.Source.Revision, "revision", "", "branch, tag or commit (default: the repository's HEAD)")
+	param.Truth.AddTo(flags, &o.Source.Submodules, "submodules", true, "fetch submodules too")
+	param.Truth.AddTo(flags, &o.Source.LFS, "lfs", false, "fetch Git LFS objects; without it a repository with LFS pointers is refused")
 	flags.StringVar(&o.Scratch, "scratch", "", "folder for the fetched files (default: a temporary one)")
-	flags.StringVar(&o.Requirements, "requirements", "", "pip requirements file in the repository, installed once into a virtual environment on the claim")
+	param.Requirements.AddTo(flags, &o.Requirements, "requirements", "", "pip requirements file in the repository, installed once into a virtual environment on the claim")
 	flags.DurationVar(&o.RequirementsTimeout, "requirements-timeout", 20*time.Minute, "time for installing the requirements")
 }
 
@@ -84,11 +84,6 @@ func (o *Options) Check() error {
 		} else if (o.Requirements != "") != (digest != "") {
 			problems = append(problems, fmt.Errorf("--requirements %q: want it exactly if --repo-url %s has a digest of requirements", o.Requirements, o.Source.URL))
 		}
-	} else if err := git.CheckURL(o.Source.URL); err != nil {
-		problems = append(problems, err)
 	}
-	return errors.Join(append(problems,
-		step.Want(!filepath.IsAbs(o.Requirements), "--requirements %q: want a path in the repository", o.Requirements),
-		o.Run.Check(),
-	)...)
+	return errors.Join(append(problems, o.Run.Check())...)
 }

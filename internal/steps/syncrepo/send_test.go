@@ -279,7 +279,7 @@ func TestNothingIsSwitchedUnlessAllNodesHoldIt(t *testing.T) {
 func refuse(message string) func(http.ResponseWriter, int) bool {
 	return func(w http.ResponseWriter, _ int) bool {
 		w.WriteHeader(http.StatusUnprocessableEntity)
-		_ = json.NewEncoder(w).Encode(agent.Problem{Reason: string(fail.SyncFailed), Message: message})
+		_ = json.NewEncoder(w).Encode(agent.Problem{Reason: fail.SyncFailed, Message: message})
 		return true
 	}
 }

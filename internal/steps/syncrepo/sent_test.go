@@ -149,8 +149,6 @@ func TestCheck(t *testing.T) {
 	}{
 		{"https://git.example/model", "requirements.txt", ""},
 		{"", "", "--repo-url is missing"},
-		{"/home/me/model", "", "it is a path on this machine"},
-		{"https://git.example/model", "/etc/passwd", "want a path in the repository"},
 		{SentURL(a, ""), "", ""},
 		{SentURL(a, b), "requirements.txt", ""},
 		{SentURL(a, ""), "requirements.txt", "has a digest of requirements"},

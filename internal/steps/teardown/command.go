@@ -9,6 +9,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
@@ -35,10 +36,10 @@ teardown can run twice, and without an environment. It does not touch the enviro
 	o.AddFlags(flags)
 	// The flags below are the step's alone: mlenv has other ways for them.
 	o.Run.AddTo(flags)
-	flags.StringVar(&o.Name, "name", objects.DefaultName, "name of the environment")
+	param.Name.AddTo(flags, &o.Name, "name", objects.DefaultName, "name of the environment")
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
 	flags.StringVar(&o.Artifacts, "artifacts", "", "folder to copy the complete logs of all ranks to")
-	flags.BoolVar(&o.Keep, "keep", false, "after a success, keep the environment until its lease expires")
+	param.Truth.AddTo(flags, &o.Keep, "keep", false, "after a success, keep the environment until its lease expires")
 	notified.AddTo(flags)
 	written := step.NewResult(cmd, "receipt", "name of the ConfigMap with the receipt")
 	verdict := step.NewResult(cmd, "verdict", "Succeeded or Failed")

@@ -26,7 +26,7 @@ func TestHangingRanksWereNotStopped(t *testing.T) {
 	stopped := func(rank int) agent.RankStatus {
 		return agent.RankStatus{Rank: rank, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true}
 	}
-	r := receipt.Receipt{Reason: string(fail.Hang)}
+	r := receipt.Receipt{Reason: fail.Hang}
 	addRanks(&r, []agent.JobStatus{{Ranks: []agent.RankStatus{stopped(0), stopped(1), stopped(2)}}}, []int{1, 2})
 	if len(r.Ranks) != 3 || !r.Ranks[0].Stopped || r.Ranks[1].Stopped || r.Ranks[2].Stopped {
 		t.Errorf("got %+v, want rank 0 alone as stopped because of others", r.Ranks)

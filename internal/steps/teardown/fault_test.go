@@ -71,7 +71,7 @@ func TestFinishOfADeletedRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := receipt.Read(t.Context(), clients.Kube, "ns", "train-1")
-	if err != nil || got.Verdict != receipt.Failed || got.Reason != string(fail.Cancelled) || got.Message != receipt.Deleted {
+	if err != nil || got.Verdict != receipt.Failed || got.Reason != fail.Cancelled || got.Message != receipt.Deleted {
 		t.Errorf("got %+v, %v; want the run as deleted", got, err)
 	}
 	if got.Commit != "abc" || got.Record == nil || got.Checkpoint != "/workspace/checkpoints/train-1/step-180" || len(got.Phases) != 2 || string(got.Metrics) == "" {

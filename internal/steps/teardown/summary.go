@@ -71,7 +71,7 @@ func (t *teardown) summarize(ctx context.Context, held *coordinationv1.Lease) re
 		noted.Progress = nil // addEarlier reads it when the ranks have ended
 		noted.Fill(&r)
 	}
-	r.Mode = cmp.Or(r.Mode, string(objects.TCP))
+	r.Mode = cmp.Or(r.Mode, agent.TCP)
 	if held != nil {
 		before := r
 		if err := guarded(func() error { return t.addNodes(ctx, &r) }); errors.Is(err, errPanic) {
@@ -98,7 +98,7 @@ func (t *teardown) judge(ctx context.Context, r *receipt.Receipt) {
 		end = receipt.End{Reason: fail.Cancelled, Message: receipt.Deleted}
 	}
 	v := t.memory.Verdict(receipt.Seen{End: &end})
-	r.Verdict, r.Reason, r.Message = v.Verdict, string(v.Reason), v.Message
+	r.Verdict, r.Reason, r.Message = v.Verdict, v.Reason, v.Message
 	t.log.Warn(fmt.Sprintf("The run's tasks are not in the receipt: %v", err), "error", err)
 }
 
@@ -150,9 +150,9 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 	}
 	tasks = slices.DeleteFunc(tasks, func(task run.TaskRun) bool { return task.Task == of.Task })
 	v := t.memory.Verdict(receipt.Seen{Run: pipelineRun, Tasks: tasks, Over: true})
-	r.Verdict, r.Reason, r.Message = v.Verdict, string(v.Reason), v.Message
+	r.Verdict, r.Reason, r.Message = v.Verdict, v.Reason, v.Message
 	for _, task := range t.memory.Tasks(tasks) {
-		r.Phases = append(r.Phases, phaseOf(task))
+		r.Phases = append(r.Phases, receipt.PhaseOf(task))
 		r.Repository = cmp.Or(r.Repository, receipt.RepositoryOf(task.RepoURL))
 		if task.Task == v.Task && task.Unpulled() {
 			t.explainPull(ctx, &task)
@@ -160,17 +160,6 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 		}
 	}
 	return nil
-}
-
-func phaseOf(task run.TaskRun) receipt.Phase {
-	phase := receipt.Phase{
-		Name: task.Task, Status: string(task.Status), Reason: string(task.Reason), Retries: task.Retries,
-		Started: task.Started.UTC(), Ended: task.Ended.UTC(),
-	}
-	if !task.Started.IsZero() && !task.Ended.IsZero() {
-		phase.Seconds = task.Ended.Sub(task.Started).Seconds()
-	}
-	return phase
 }
 
 // explainPull replaces Tekton's words for an image that could not be pulled. This step's own pod has pulled it.
@@ -237,7 +226,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		spec := statuses[0].Spec
 		r.Training = &receipt.Training{Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes, RanksPerNode: spec.RanksOfNode(), ResumedFrom: spec.Env[agent.ResumeVariable]}
 		r.Record = &receipt.Record{
-			Folder: statuses[0].Record, Work: statuses[0].Work, Claims: e.RecordClaims(len(clients), len(set.Spec.VolumeClaimTemplates) > 0),
+			Folder: statuses[0].Record, Work: statuses[0].Work, Claims: e.Names.RecordClaims(len(clients), len(set.Spec.VolumeClaimTemplates) > 0),
 		}
 		if t.options.Artifacts != "" {
 			problems = append(problems, t.copyLogs(ctx, clients, statuses))
@@ -399,7 +388,10 @@ func node(number int, f agent.Facts, devices rdma.Facts) receipt.Node {
 		n.Rack = f.Network.Rack
 	}
 	for _, rail := range devices.Rails() {
-		port := receipt.Rail{Device: rail.Device.Name, Port: rail.Port.Number, Interface: rail.Port.Netdev, LinkLayer: rail.Port.LinkLayer, Rate: rail.Port.Rate}
+		port := receipt.Rail{
+			Device: rail.Device.Name, Port: rail.Port.Number, Model: rail.Device.Model, Firmware: rail.Device.Firmware,
+			Interface: rail.Port.Netdev, LinkLayer: rail.Port.LinkLayer, Rate: rail.Port.Rate,
+		}
 		if network := rail.Port.Network(); network.IsValid() {
 			port.Network = network.String()
 		}
@@ -407,7 +399,7 @@ func node(number int, f agent.Facts, devices rdma.Facts) receipt.Node {
 	}
 	for _, gpu := range f.GPUs {
 		n.GPUs = append(n.GPUs, gpu.UUID)
-		n.Model, n.Driver = gpu.Model, gpu.Driver
+		n.Model, n.Driver, n.Compute = gpu.Model, gpu.Driver, gpu.Compute
 	}
 	return n
 }

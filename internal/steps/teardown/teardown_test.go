@@ -189,8 +189,9 @@ func TestVerdict(t *testing.T) {
 	done := func(name string, results ...string) *v1.TaskRun { return task(name, "Succeeded", nil, results...) }
 	byTimeout := func(c *v1.TaskRun) { c.Spec.StatusMessage = v1.TaskRunCancelledByPipelineTimeoutMsg }
 	type verdict struct {
-		Verdict         receipt.Verdict
-		Reason, Message string
+		Verdict receipt.Verdict
+		Reason  fail.Reason
+		Message string
 	}
 	for _, tc := range []struct {
 		name  string

@@ -5,11 +5,15 @@ import (
 	"testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 func TestTrainingAlone(t *testing.T) {
-	for _, test := range []struct{ require, alone, warning, err string }{
+	for _, test := range []struct {
+		require             param.Effect
+		alone, warning, err string
+	}{
 		{"warn", "", "", ""},
 		{"fail", "", "", ""},
 		{"warn", "no rank was connected",

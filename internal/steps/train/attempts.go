@@ -92,7 +92,7 @@ func (t *Training) findNewest(ctx context.Context) error {
 // failed is the record of the attempt that ended with err.
 func (t *Training) failed(result Result, err error) agent.Attempt {
 	a := agent.AttemptOf(t.Spec, result.Statuses)
-	a.Ended, a.Reason, a.Message = time.Now().UTC(), string(fail.ReasonOf(err)), humanize.OneLine(err.Error(), 1000)
+	a.Ended, a.Reason, a.Message = time.Now().UTC(), fail.ReasonOf(err), humanize.OneLine(err.Error(), 1000)
 	a.First, a.Last = result.First, result.Last
 	var on onNode
 	var hang hangError
@@ -116,15 +116,15 @@ func (t *Training) failed(result Result, err error) agent.Attempt {
 // whyFinal is why no attempt follows the failed one, "" if one does.
 func (t *Training) whyFinal(failed agent.Attempt) string {
 	switch {
-	case !slices.Contains(mends, fail.Reason(failed.Reason)):
-		return "another attempt would not help against " + failed.Reason
+	case !slices.Contains(mends, failed.Reason):
+		return "another attempt would not help against " + string(failed.Reason)
 	case !t.Spec.Deadline.IsZero() && !time.Now().Before(t.Spec.Deadline):
 		return "the time of the training is over"
 	case len(t.Spec.Attempts) == 0:
 		return ""
 	}
 	last := t.Spec.Attempts[len(t.Spec.Attempts)-1]
-	lostNode := slices.Contains([]string{last.Reason, failed.Reason}, string(fail.NodeLost))
+	lostNode := last.Reason == fail.NodeLost || failed.Reason == fail.NodeLost
 	progressed := last.Last != nil && failed.Last != nil && *failed.Last > *last.Last
 	switch {
 	case !lostNode && !progressed && last.Symptom == failed.Symptom:
@@ -149,16 +149,15 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the nodes were not back after %s", bound))
 	defer cancel()
 	if t.silent(ctx, failed) {
-		host := t.instances[*failed.Node].Host
+		host := t.hosts[*failed.Node]
 		t.leaveOut(ctx, failed, *failed.Node, "it did not answer")
 		t.Log.Info(outOfService(host), "kubernetesNode", host)
 	}
 	for {
-		if err := t.place().Whole(ctx, t.Nodes); err != nil {
+		if err := t.whole(ctx); err != nil {
 			return err
 		}
-		var err error
-		if t.instances, err = t.place().Instances(ctx, len(t.Nodes)); err != nil {
+		if err := t.readPods(ctx); err != nil {
 			return err
 		}
 		if err := t.end(ctx, "the training is restarted"); err != nil {
@@ -189,8 +188,28 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 			continue
 		}
 		if err == nil {
-			t.measured = t.instances
+			t.measured = t.uids
 		}
 		return err
 	}
+}
+
+// whole waits until the environment has a ready pod for every node, all of them answer, and find node 0 by its name.
+func (t *Training) whole(ctx context.Context) error {
+	master, err := t.place().Whole(ctx, len(t.Nodes))
+	if err != nil {
+		return err
+	}
+	t.Nodes.Close() // connections to pods that are gone
+	name := t.place().TLSName(0)
+	return t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		return nodes.Retry(ctx, func() error {
+			answer, err := client.Resolve(ctx, []string{name})
+			if err == nil && !slices.Contains(answer.Addresses[name], master) {
+				// DNS remembers the address of an earlier pod for a while.
+				err = fail.Becausef(fail.AgentUnreachable, "resolving %s on node %d: %v %s; want %s", name, client.Node(), answer.Addresses[name], answer.Problems[name], master)
+			}
+			return err
+		})
+	})
 }

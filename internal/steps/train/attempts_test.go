@@ -107,7 +107,7 @@ func TestSameErrorTwice(t *testing.T) {
 
 func TestWhyFinal(t *testing.T) {
 	ended := func(reason fail.Reason, message string, step float64) agent.Attempt {
-		a := agent.Attempt{Reason: string(reason), Symptom: message}
+		a := agent.Attempt{Reason: reason, Symptom: message}
 		if step > 0 {
 			a.Last = &step
 		}
@@ -258,7 +258,7 @@ func TestContainerToldToEnd(t *testing.T) {
 		t.Fatal(out)
 	}
 	first := training.Spec.Attempts[0]
-	if first.Reason != string(fail.NodeLost) || first.Node == nil || *first.Node != 1 || !strings.Contains(first.Message, "its container was stopped") {
+	if first.Reason != fail.NodeLost || first.Node == nil || *first.Node != 1 || !strings.Contains(first.Message, "its container was stopped") {
 		t.Errorf("attempt 1 ended with %+v, want NodeLost for node 1", first)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
@@ -49,9 +50,9 @@ the step writes the stacks of all ranks into the record, names the rank that the
 	o.AddFlags(flags)
 	// The flags below are the step's alone: mlenv has other ways for them.
 	o.Run.AddTo(flags)
-	flags.StringVar(&o.Name, "name", objects.DefaultName, "name of the environment")
+	param.Name.AddTo(flags, &o.Name, "name", objects.DefaultName, "name of the environment")
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
-	flags.StringVar(&o.Script, "script", "", "path of the script in the repository, or -m PACKAGE.MODULE")
+	param.Script.AddTo(flags, &o.Script, "script", "", "path of the script in the repository, or -m PACKAGE.MODULE")
 	flags.StringVar(&secretDir, "env-secret-dir", "", "folder of a mounted Secret whose keys become variables of the ranks")
 	notified.AddTo(flags)
 	metrics := step.NewResult(cmd, "metrics", "the last values of the training's own metrics, as one JSON object")
@@ -83,24 +84,18 @@ func taskArguments(cmd *cobra.Command, args []string) (env, script []string) {
 
 // AddFlags adds the flags that the step and mlenv share, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.DeepSpeedConfig, "deepspeed-config", "", "path of a DeepSpeed configuration in the repository, passed to the script as --deepspeed --deepspeed_config FILE")
-	flags.StringVar((*string)(&o.Launcher), "launcher", string(agent.DeepSpeed), "how the ranks start: deepspeed and torchrun give each rank the variables of that launcher, command runs the script once on every node, deepspeed-launcher and torchrun-launcher run the launcher itself")
-	flags.IntVar(&o.RanksPerNode, "ranks-per-node", 0, "ranks per node (default: one per GPU)")
-	flags.DurationVar(&o.Timeout, "timeout", 30*time.Minute, "how long the training may run; then the nodes stop it")
-	flags.IntVar(&o.MaxRestarts, "max-restarts", 0, "how often to start the training again after a rank failed or a node was lost, within the same --timeout")
+	param.DeepSpeedConfig.AddTo(flags, &o.DeepSpeedConfig, "deepspeed-config", "", "path of a DeepSpeed configuration in the repository, passed to the script as --deepspeed --deepspeed_config FILE")
+	param.Launcher.AddTo(flags, &o.Launcher, "launcher", agent.DeepSpeed, "how the ranks start: deepspeed and torchrun give each rank the variables of that launcher, command runs the script once on every node, deepspeed-launcher and torchrun-launcher run the launcher itself")
+	param.Count.AddTo(flags, &o.RanksPerNode, "ranks-per-node", 0, "ranks per node (default: one per GPU)")
+	param.Duration.AddTo(flags, &o.Timeout, "timeout", 30*time.Minute, "how long the training may run; then the nodes stop it")
+	param.Restarts.AddTo(flags, &o.MaxRestarts, "max-restarts", 0, "how often to start the training again after a rank failed or a node was lost, within the same --timeout")
 	flags.StringVar((*string)(&o.Tree), "tree", "", "hash of the tree to run in (default: the one synced last)")
 	flags.DurationVar(&o.ProgressEvery, "progress-every", 10*time.Second, "how often to show progress, if the training writes metrics")
 	flags.Var(&o.HangTimeout, "hang-timeout", HangTimeoutUsage)
-	flags.StringVar(&o.Rendezvous, "require-rendezvous", warnRendezvous,
+	param.Consequence.AddTo(flags, &o.Rendezvous, "require-rendezvous", param.Warn,
 		"what to do if every rank exits with 0 but none was ever connected to another one: warn or fail")
 	flags.IntVar(&o.DebugRank, "debug-rank", -1, "rank that waits for a debugger before it starts, from 0; -1 for none")
 }
-
-// Values of --require-rendezvous.
-const (
-	warnRendezvous = "warn"
-	failRendezvous = "fail"
-)
 
 // AtDash splits arguments into those before -- and those after it.
 func AtDash(cmd *cobra.Command, args []string) (before, after []string) {
@@ -115,21 +110,14 @@ func AtDash(cmd *cobra.Command, args []string) (before, after []string) {
 func (o *Options) Check() error {
 	var problems []error
 	for _, entry := range o.Env {
-		if _, _, err := agent.ParseVariable(entry); err != nil {
+		if err := param.Variable.Check(entry); err != nil {
 			problems = append(problems, fmt.Errorf("argument %w; arguments of the script go after --", err))
 		}
 	}
-	if err := o.Launcher.Check(); err != nil {
-		problems = append(problems, fmt.Errorf("--launcher %w", err))
-	}
 	return errors.Join(append(problems,
-		step.Want(o.RanksPerNode >= 0, "--ranks-per-node %d: want at least 1, or 0 for one per GPU", o.RanksPerNode),
-		step.Want(o.Timeout > 0, "--timeout %s: must be positive", o.Timeout),
-		step.Want(o.MaxRestarts >= 0 && o.MaxRestarts < agent.MaxAttempts, "--max-restarts %d: want 0 to %d", o.MaxRestarts, agent.MaxAttempts-1),
 		step.Want(o.DebugRank >= -1, "--debug-rank %d: want a rank from 0, or -1 for none", o.DebugRank),
 		step.Want(o.DebugRank < 0 || o.Launcher != agent.Command, "--debug-rank %d: launcher command starts programs, not ranks; want --launcher deepspeed or torchrun", o.DebugRank),
 		step.Want(o.Tree == "" || o.Tree.Valid(), "--tree %q: want 64 hex digits, as in the result tree of sync-repo", o.Tree),
-		step.Want(o.Rendezvous == warnRendezvous || o.Rendezvous == failRendezvous, "--require-rendezvous %q: want warn or fail", o.Rendezvous),
 		step.Want(o.ProgressEvery > 0, "--progress-every %s: must be positive", o.ProgressEvery),
 		o.Run.Check(),
 	)...)

@@ -234,8 +234,8 @@ func TestCourse(t *testing.T) {
 			{because(fail.OutOfMemory), "end: OutOfMemory", ended},
 		}},
 		{"a container is restarted, and another node is lost", []row{
-			{restarts(1), "ask about restart of node 1, stop all: a container was restarted" + rest, stopping},
-			{lost(0), "", stopping},
+			{restarts(0), "ask about restart of node 0, stop all: a container was restarted" + rest, stopping},
+			{lost(1), "", stopping},
 			{because(fail.ContainerRestarted), "", stopping},
 			{giveUp, "end: ContainerRestarted", ended},
 		}},
@@ -267,7 +267,7 @@ func TestCourse(t *testing.T) {
 		}},
 		{"a rank waits for a debugger", []row{
 			{waitsForDebugger(1), "show debugger of rank 1", running},
-			{waitsForDebugger(1), "", running},
+			{waitsForDebugger(0), "", running},
 		}},
 		{"the step is to end", []row{
 			{runs(0), "", running},

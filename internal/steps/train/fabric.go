@@ -20,7 +20,7 @@ const fabricTime = 90 * time.Second
 func (t *Training) checkFabric(ctx context.Context) (node int, fault string, err error) {
 	var fresh []int
 	for node := range t.Nodes {
-		if t.instances[node].ID != t.measured[node].ID {
+		if t.uids[node] != t.measured[node] {
 			fresh = append(fresh, node)
 		}
 	}
@@ -30,7 +30,7 @@ func (t *Training) checkFabric(ctx context.Context) (node int, fault string, err
 	t.Log.Info(fmt.Sprintf("The network is measured again, because %s has a new pod.", humanize.Nodes(fresh)), "nodes", fresh)
 	check := &checkfabric.Check{Nodes: t.Nodes, ID: checkfabric.JobsOf(t.ID), RunName: t.Run.Name, Bound: fabricTime, Quick: true, Log: t.Log}
 	for node := range t.Nodes {
-		check.Hosts = append(check.Hosts, t.place().Host(node))
+		check.Hosts = append(check.Hosts, t.place().TLSName(node))
 	}
 	report, err := check.Run(ctx)
 	if ctx.Err() != nil {

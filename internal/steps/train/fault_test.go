@@ -14,6 +14,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
@@ -38,7 +39,7 @@ func TestEveryRequestMayFail(t *testing.T) {
 				d := Deps{Clients: envtest.InPod(server.Clients(wrap)), Log: step.TextLog(io.Discard), Out: io.Discard}
 				result, err := Run(t.Context(), d, Options{
 					Run: envtest.Run("train"), Name: "env", Script: "train.sh", Launcher: agent.Command, RanksPerNode: 1, Timeout: time.Hour,
-					ProgressEvery: time.Hour, Rendezvous: warnRendezvous, DebugRank: -1,
+					ProgressEvery: time.Hour, Rendezvous: param.Warn, DebugRank: -1,
 				})
 				reading := server.Clients(nil).Kube
 				memory, notRead := receipt.Recall(t.Context(), reading, "ns", "train-1")

@@ -3,7 +3,6 @@ package train
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
@@ -49,16 +49,9 @@ func (h *HangTimeout) String() string {
 
 // Set implements pflag.Value.
 func (h *HangTimeout) Set(text string) error {
-	if text == "auto" {
-		*h = HangTimeout{}
-		return nil
-	}
-	bound, err := time.ParseDuration(text)
-	if err != nil || bound < 0 {
-		return errors.New("want auto, 0 for never, or a duration such as 20m")
-	}
-	*h = HangTimeout{Explicit: true, Bound: bound}
-	return nil
+	var err error
+	h.Bound, h.Explicit, err = param.ParseHangTimeout(text)
+	return err
 }
 
 // Type implements pflag.Value.
@@ -194,7 +187,7 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, send func(
 		switch {
 		case means == hanging:
 			err := t.hangs(statuses, quiet, bound, hangError{culprit: culprit, ranks: ranks})
-			t.Notify(notify.Event{Kind: notify.Hang, Attempt: t.Spec.Attempt(), Nodes: len(t.Nodes), Reason: string(fail.Hang), Message: err.Error()})
+			t.Notify(notify.Event{Kind: notify.Hang, Attempt: t.Spec.Attempt(), Nodes: len(t.Nodes), Reason: fail.Hang, Message: err.Error()})
 			send(hung{err: err, why: "it hangs: " + culprit})
 			return true, nil
 		case means == working:

@@ -32,7 +32,7 @@ func TestHang(t *testing.T) {
 	if hang := (hangError{}); !errors.As(err, &hang) || !slices.Equal(hang.ranks, []int{1}) {
 		t.Errorf("the culprits are %v, want rank 1", hang.ranks)
 	}
-	if last.Kind != notify.Hang || last.Attempt != 1 || last.Reason != string(fail.Hang) || !strings.Contains(last.Message, culprit) {
+	if last.Kind != notify.Hang || last.Attempt != 1 || last.Reason != fail.Hang || !strings.Contains(last.Message, culprit) {
 		t.Errorf("the last event is %+v, want the hang", last)
 	}
 	for _, node := range agents {

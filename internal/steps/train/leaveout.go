@@ -31,7 +31,7 @@ func faulty(facts []agent.Facts, n network.Network) (node int, fault string) {
 // silent reports whether an attempt ended because a node did not answer, and still does not, while its pod is as before. A pod
 // that was deleted, evicted or preempted may come back to its node.
 func (t *Training) silent(ctx context.Context, failed *agent.Attempt) bool {
-	if failed.Reason != string(fail.NodeLost) || failed.Node == nil {
+	if failed.Reason != fail.NodeLost || failed.Node == nil {
 		return false
 	}
 	client := t.Nodes[*failed.Node]
@@ -40,13 +40,13 @@ func (t *Training) silent(ctx context.Context, failed *agent.Attempt) bool {
 	if _, err := client.Facts(asking); err == nil {
 		return false
 	}
-	return t.place().Gone(ctx, *failed.Node, t.instances[*failed.Node]) == ""
+	return t.podGone(ctx, *failed.Node) == nil
 }
 
 // leaveOut moves a node of the environment to another Kubernetes node because of a fault. It reports whether it did so. If not,
 // the log has the reason.
 func (t *Training) leaveOut(ctx context.Context, failed *agent.Attempt, node int, fault string) bool {
-	host := t.instances[node].Host
+	host := t.hosts[node]
 	if err := t.place().LeaveOut(ctx, node, len(t.Nodes), host); err != nil {
 		t.Log.Warn(fmt.Sprintf("Kubernetes node %s stays in use although it has a fault (%s): %v.", host, fault, err), "node", node, "kubernetesNode", host, "fault", fault, "error", err)
 		return false

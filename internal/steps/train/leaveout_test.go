@@ -26,7 +26,7 @@ import (
 // TestLeaveOut regroups an environment whose node 1 ran on Kubernetes node b. The fake client deletes a pod at once and runs no
 // StatefulSet controller: a reactor recreates the pod on a node that the template allows.
 func TestLeaveOut(t *testing.T) {
-	lost, failed := agent.Attempt{Reason: string(fail.NodeLost), Node: new(1)}, agent.Attempt{Reason: string(fail.RankFailed), Node: new(0)}
+	lost, failed := agent.Attempt{Reason: fail.NodeLost, Node: new(1)}, agent.Attempt{Reason: fail.RankFailed, Node: new(0)}
 	const taint = "oc adm taint nodes b node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 	for _, tc := range []struct {
 		name    string
@@ -89,7 +89,7 @@ func TestLeaveOut(t *testing.T) {
 			})
 			var asked atomic.Bool
 			withoutFaults(agents, func(f *agent.Facts) {
-				if tc.ended.Reason == string(fail.NodeLost) && !tc.answers && f.Node == 1 && !asked.Swap(true) {
+				if tc.ended.Reason == fail.NodeLost && !tc.answers && f.Node == 1 && !asked.Swap(true) {
 					panic(http.ErrAbortHandler)
 				}
 				if f.Node == 1 && host() == "b" {

@@ -27,16 +27,13 @@ func (t *Training) noteRecord(ctx context.Context) {
 	if t.kept == nil {
 		return
 	}
-	e := t.environment()
-	set, err := e.StatefulSet(ctx)
-	perNode := err == nil && len(set.Spec.VolumeClaimTemplates) > 0
-	spec := t.Spec
+	claims, spec := t.place().RecordClaims(ctx, len(t.Nodes)), t.Spec
 	t.kept.Learn(ctx, func(p *receipt.Part) {
 		p.Training = &receipt.Training{
 			Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes, RanksPerNode: spec.RanksOfNode(),
 			ResumedFrom: spec.Env[agent.ResumeVariable],
 		}
-		p.Record = &receipt.Record{Folder: path.Join(agent.Runs, t.ID), Claims: e.RecordClaims(len(t.Nodes), perNode)}
+		p.Record = &receipt.Record{Folder: path.Join(agent.Runs, t.ID), Claims: claims}
 		p.Tree, p.Attempt, p.Order = string(spec.Tree), spec.Attempt(), spec.Order
 	})
 }

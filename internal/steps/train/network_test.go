@@ -66,8 +66,10 @@ ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO Channel 00/0 : $NODE_RANK[0] -> $((1 - N
 LOG
 `
 	for _, test := range []struct {
-		name, mode, then string
-		want             fail.Reason
+		name string
+		mode agent.Mode
+		then string
+		want fail.Reason
 	}{
 		{"they would continue", agent.RDMA, "exec sleep 1000", fail.TransportWrong},
 		{"they have ended", agent.RDMA, "exit 0", fail.TransportWrong},
@@ -155,14 +157,14 @@ func TestSocketsAreSeenInTheEnd(t *testing.T) {
 // Without settings ranks would communicate over TCP. Then only the StatefulSet shows that provision decided for RDMA.
 func TestSettingsLost(t *testing.T) {
 	for _, tc := range []struct {
-		mode  objects.Mode
+		mode  agent.Mode
 		facts []agent.Facts
 		want  fail.Reason
 	}{
-		{objects.RDMA, []agent.Facts{{}, {}}, fail.NodeLost},
-		{objects.RDMA, []agent.Facts{{}, {Network: &agent.Network{Mode: agent.RDMA}}}, ""},
-		{objects.RDMA, []agent.Facts{{Network: &agent.Network{Mode: agent.TCP}}}, ""}, // the nodes could not use RDMA
-		{objects.TCP, []agent.Facts{{}, {}}, ""},
+		{agent.RDMA, []agent.Facts{{}, {}}, fail.NodeLost},
+		{agent.RDMA, []agent.Facts{{}, {Network: &agent.Network{Mode: agent.RDMA}}}, ""},
+		{agent.RDMA, []agent.Facts{{Network: &agent.Network{Mode: agent.TCP}}}, ""}, // the nodes could not use RDMA
+		{agent.TCP, []agent.Facts{{}, {}}, ""},
 	} {
 		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", Annotations: map[string]string{objects.ModeAnnotation: string(tc.mode)}}}
 		a := Training{Deps: Deps{Clients: &kube.Clients{Kube: fake.NewClientset(set), Namespace: "ns"}}, Options: Options{Name: "env"}}

@@ -1,230 +1,96 @@
 package train
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
-	"slices"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// pods are the place of an environment's nodes.
-type pods struct {
-	env.Environment
-	clients *kube.Clients
-	certs   string
+// Place is where the nodes of a training run, as far as the training asks: in a cluster an env.Environment, or this machine.
+type Place interface {
+	// Attach connects to the nodes, and keeps them for the run until detach. certs is as in env.Environment.
+	Attach(ctx context.Context, log *slog.Logger, certs string, of run.Flags) (set nodes.Set, detach func(), err error)
+	// Instances returns what the nodes run in now.
+	Instances(ctx context.Context, count int) ([]env.Instance, error)
+	// Gone returns why the instance of that ID will not come back to the node, "" if it may.
+	Gone(ctx context.Context, node int, id string) (why string)
+	// Ended returns how the earlier container of a node ended.
+	Ended(ctx context.Context, node int) env.End
+	// Whole waits until all nodes are ready, and returns the address of node 0.
+	Whole(ctx context.Context, count int) (master string, err error)
+	// LeaveOut moves a node away from a host.
+	LeaveOut(ctx context.Context, node, count int, host string) error
+	// Mode is the mode that the environment was created with.
+	Mode(ctx context.Context) (agent.Mode, error)
+	// RecordClaims returns the claims with the record of the nodes.
+	RecordClaims(ctx context.Context, count int) []string
+	// TLSName is the name of a node that the others look up, or its address.
+	TLSName(node int) string
+	// Reach is the command by which a person reaches a port of a node.
+	Reach(node, port int) string
 }
 
-// Attach implements Place.
-func (p pods) Attach(ctx context.Context, log *slog.Logger, of run.Flags) (nodes.Set, func(), error) {
-	return p.Environment.Attach(ctx, log, p.certs, of)
+func (t *Training) place() Place {
+	if t.Place != nil {
+		return t.Place
+	}
+	return t.environment()
 }
 
-// Instances implements Place.
-func (p pods) Instances(ctx context.Context, count int) ([]nodes.Instance, error) {
-	found, err := p.Pods(ctx)
+func (t *Training) environment() env.Environment { return env.Of(t.Clients, t.Name) }
+
+// readPods notes the pods that the environment has now.
+func (t *Training) readPods(ctx context.Context) error {
+	found, err := t.place().Instances(ctx, len(t.Nodes))
 	if err != nil {
-		return nil, fail.Because(fail.EnvironmentMissing, err)
+		return err
 	}
-	instances := make([]nodes.Instance, count)
-	for node := range count {
-		i := slices.IndexFunc(found, func(pod corev1.Pod) bool { return pod.Name == p.PodName(node) })
-		if i < 0 {
-			return nil, fail.Becausef(fail.EnvironmentMissing, "looking for pod %s/%s: not found", p.Namespace, p.PodName(node))
-		}
-		instances[node] = nodes.Instance{ID: string(found[i].UID), Host: found[i].Spec.NodeName}
+	t.uids, t.hosts = map[int]types.UID{}, map[int]string{}
+	for node, instance := range found {
+		t.uids[node], t.hosts[node] = types.UID(instance.ID), instance.Host
 	}
-	return instances, nil
+	return nil
 }
 
-// Gone implements Place. Without an answer of the API server in time the pod may be there.
-func (p pods) Gone(ctx context.Context, node int, was nodes.Instance) string {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+// podLost is the error for a node whose pod is not the one that the job was started in, nil if that one may come back.
+func (t *Training) podLost(ctx context.Context, node int) error {
+	if why := t.place().Gone(ctx, node, string(t.uids[node])); why != "" {
+		return t.gone(node, "%s", why)
+	}
+	return nil
+}
+
+// podGone is podLost, except that it does not wait long: the API server may be away too.
+func (t *Training) podGone(ctx context.Context, node int) error {
+	asking, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	pod, err := p.Pod(ctx, node)
-	switch {
-	case apierrors.IsNotFound(err):
-		return "its pod was deleted"
-	case err != nil:
-		return ""
-	case string(pod.UID) != was.ID:
-		return "its pod was deleted and recreated"
-	case pod.DeletionTimestamp != nil:
-		return "its pod is being deleted" + whyEnded(pod)
-	case kube.HasEnded(pod):
-		return fmt.Sprintf("its pod has ended: %s %s", pod.Status.Reason, pod.Status.Message)
-	}
-	return ""
+	return t.podLost(asking, node)
 }
 
-// whyEnded returns the cluster's reason for the end of a pod, behind a colon: Kubernetes' for an eviction or a preemption, Kueue's
-// for its own.
-func whyEnded(pod *corev1.Pod) string {
-	const byKueue = "TerminationTarget"
-	for _, c := range pod.Status.Conditions {
-		if (c.Type == corev1.DisruptionTarget || c.Type == byKueue) && c.Status == corev1.ConditionTrue {
-			return ": " + humanize.OneLine(cmp.Or(c.Message, c.Reason), 300)
-		}
+// gone is the error for a node that will not come back.
+func (t *Training) gone(node int, why string, args ...any) error {
+	where := ""
+	if host := t.hosts[node]; host != "" {
+		where = ", on Kubernetes node " + host + ","
 	}
-	return ""
+	return fail.Advise(fail.Becausef(fail.NodeLost, "training: node %d%s is gone: %s", node, where, fmt.Sprintf(why, args...)),
+		"look at the node's events: oc get events --sort-by=.lastTimestamp; then start the run again, with the last checkpoint if there is one")
 }
 
-// kubeletTime is how much later than the agent of a new container the kubelet may report the end of the old one.
-const kubeletTime = 30 * time.Second
-
-// Ended implements Place.
-func (p pods) Ended(ctx context.Context, node int) (reason fail.Reason, how string) {
-	ctx, cancel := context.WithTimeout(ctx, kubeletTime)
-	defer cancel()
-	var ended *corev1.ContainerStateTerminated
-	named := metav1.ListOptions{FieldSelector: "metadata.name=" + p.PodName(node)}
-	_ = kube.Until(ctx, "pod "+p.PodName(node), p.clients.Kube.CoreV1().Pods(p.Namespace), named, func(pods []*corev1.Pod) (bool, error) {
-		for _, pod := range pods {
-			for _, container := range pod.Status.ContainerStatuses {
-				ended = cmp.Or(container.LastTerminationState.Terminated, ended)
-			}
-		}
-		return ended != nil, nil
-	})
-	switch {
-	case ended == nil:
-		return fail.ContainerRestarted, "for an unknown cause"
-	case kube.ReasonFor(ended.Reason) == fail.OutOfMemory:
-		reason = fail.OutOfMemory
-	default:
-		reason = fail.ContainerRestarted
+// restarted is the error for a container that was restarted under the job.
+func (t *Training) restarted(ctx context.Context, node int) error {
+	ended := t.place().Ended(ctx, node)
+	err := fail.Becausef(ended.Reason, "training: the container of node %d was restarted under the job %s", node, ended.How)
+	if ended.Reason == fail.OutOfMemory {
+		return fail.Advise(err, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading")
 	}
-	return reason, fmt.Sprintf("after it had ended with %s (exit code %d)", ended.Reason, ended.ExitCode)
-}
-
-// Whole implements Place.
-func (p pods) Whole(ctx context.Context, set nodes.Set) error {
-	master, seen := "", ""
-	err := p.WatchPods(ctx, func(pods []*corev1.Pod) (bool, error) {
-		leaving := ""
-		for _, pod := range pods {
-			if pod.DeletionTimestamp != nil {
-				leaving += fmt.Sprintf(", %s on %s is being deleted", pod.Name, pod.Spec.NodeName)
-			}
-		}
-		ready := slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return !kube.IsReady(p) })
-		seen = fmt.Sprintf("%d of %s ready", len(ready), humanize.Count(len(set), "pod")) + leaving
-		if len(ready) == len(set) {
-			master = ready[0].Status.PodIP // they are sorted, and 0 is the first of all numbers
-			return true, nil
-		}
-		if _, err := p.StatefulSet(ctx); apierrors.IsNotFound(err) {
-			return false, fail.Becausef(fail.EnvironmentMissing, "environment %s was deleted", p)
-		}
-		return false, nil
-	})
-	if err != nil {
-		reason := fail.ReasonOf(err)
-		if reason == fail.Internal {
-			reason = fail.PodsNotReady
-		}
-		return fail.Advise(fail.Becausef(reason, "%w: %s", err, seen),
-			"oc get pods -n %s -l %s; oc get events -n %s --sort-by=.lastTimestamp", p.Namespace, p.Selector(), p.Namespace)
-	}
-	set.Close() // connections to pods that are gone
-	name := p.Host(0)
-	return set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return nodes.Retry(ctx, func() error {
-			answer, err := client.Resolve(ctx, []string{name})
-			if err == nil && !slices.Contains(answer.Addresses[name], master) {
-				// DNS remembers the address of an earlier pod for a while.
-				err = fail.Becausef(fail.AgentUnreachable, "resolving %s on node %d: %v %s; want %s",
-					name, client.Node(), answer.Addresses[name], answer.Problems[name], master)
-			}
-			return err
-		})
-	})
-}
-
-// LeaveOut implements Place: it excludes a Kubernetes node from the StatefulSet's template, and deletes the pod of the environment's
-// node on it.
-//
-// The pod of an unreachable Kubernetes node stays, and the StatefulSet does not replace it, until Kubernetes knows that the
-// machine is out of service: its ranks may still write to the claims. So LeaveOut never forces the deletion.
-func (p pods) LeaveOut(ctx context.Context, node, count int, host string) error {
-	pod, err := p.Pod(ctx, node)
-	if err != nil {
-		return err
-	}
-	set, err := p.StatefulSet(ctx)
-	if err != nil {
-		return err
-	}
-	spec := &set.Spec.Template.Spec
-	if pod.Spec.NodeName != host {
-		return fmt.Errorf("its pod has moved to %s", pod.Spec.NodeName)
-	}
-	if err := objects.MayExclude(set, host, count); err != nil {
-		return err
-	}
-	objects.Exclude(spec, host)
-	change := map[string]any{"affinity": spec.Affinity}
-	// The image may not be on the other node, and OpenShift may have replaced a Secret since provision named it.
-	account, err := p.clients.Kube.CoreV1().ServiceAccounts(p.Namespace).Get(ctx, spec.ServiceAccountName, metav1.GetOptions{})
-	if err == nil && len(spec.ImagePullSecrets) > 0 {
-		change["imagePullSecrets"] = diagnose.CurrentPullSecrets(spec.ImagePullSecrets, account)
-	}
-	// The UID is a precondition of a patch too.
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": set.UID}, "spec": map[string]any{"template": map[string]any{"spec": change}},
-	})
-	if err != nil {
-		return err
-	}
-	sets := p.clients.Kube.AppsV1().StatefulSets(p.Namespace)
-	if _, err := sets.Patch(ctx, set.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: kube.FieldManager}); err != nil {
-		return err
-	}
-	err = p.clients.Kube.CoreV1().Pods(p.Namespace).Delete(ctx, pod.Name,
-		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
-}
-
-// WantsRDMA implements Place.
-func (p pods) WantsRDMA(ctx context.Context) (bool, error) {
-	set, err := p.StatefulSet(ctx)
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	} else if err != nil {
-		return false, err
-	}
-	return set.Annotations[objects.ModeAnnotation] == string(objects.RDMA), nil
-}
-
-// Host implements Place.
-func (p pods) Host(node int) string { return p.TLSName(node) }
-
-// Reach implements Place.
-func (p pods) Reach(node, port int) string {
-	return fmt.Sprintf("oc port-forward pod/%s %d -n %s", p.PodName(node), port, p.Namespace)
-}
-
-// Look implements Place.
-func (p pods) Look(node int) string {
-	return fmt.Sprintf("oc describe pod %s -n %s", p.PodName(node), p.Namespace)
+	return fail.Advise(err, "%s; then start the run again, with the last checkpoint if there is one", ended.Look)
 }

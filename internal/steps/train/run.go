@@ -17,13 +17,13 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
-	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
@@ -63,7 +63,7 @@ type Options struct {
 	// HangTimeout is the longest silence of a training that runs on.
 	HangTimeout HangTimeout
 	// Rendezvous is what happens after a training whose ranks never met: warn or fail.
-	Rendezvous string
+	Rendezvous param.Effect
 	// MasterPort is where the ranks meet, 0 for that of environments.
 	MasterPort int
 	// DebugRank waits for a debugger; -1 for none.
@@ -76,7 +76,7 @@ type Options struct {
 // Deps are what Run works with.
 type Deps struct {
 	Clients *kube.Clients
-	// Place is where the nodes run, nil for the pods of the environment Options.Name. Another one needs no Clients.
+	// Place is nil for the pods of the environment Options.Name. Another one needs no Clients.
 	Place Place
 	Log   *slog.Logger
 	// Out gets the ranks' output; without it each line is a record of Log.
@@ -106,7 +106,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 }
 
 func (t *Training) run(ctx context.Context) (Result, error) {
-	set, detach, err := t.place().Attach(ctx, t.Log, t.Run)
+	set, detach, err := t.place().Attach(ctx, t.Log, t.ClientCerts, t.Run)
 	if err != nil {
 		return Result{}, err
 	}
@@ -121,7 +121,7 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 	if t.MaxRestarts > 0 {
 		// An earlier attempt of this step may have ended while a node was away.
 		starting, cancel := context.WithTimeout(ctx, regroupTime)
-		err := t.place().Whole(starting, t.Nodes)
+		err := t.whole(starting)
 		cancel()
 		if ctx.Err() != nil {
 			return Result{}, t.interrupted(ctx)
@@ -129,8 +129,9 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 			return Result{}, err
 		}
 	}
-	if t.instances, err = t.place().Instances(ctx, len(t.Nodes)); err == nil {
-		t.measured = t.instances
+	err = t.readPods(ctx)
+	if err == nil {
+		t.measured = t.uids
 		err = t.prepare(ctx)
 	}
 	if err == nil && t.Exclusive {
@@ -163,7 +164,7 @@ func (t *Training) meant(alone string) error {
 	switch {
 	case alone == "":
 		return nil
-	case t.Rendezvous == failRendezvous:
+	case t.Rendezvous == param.Fail:
 		return fail.Advise(fail.Becausef(fail.NoRendezvous, "training: %s", alone), cause.AloneNext)
 	}
 	t.Log.Warn(fmt.Sprintf("Every rank exited with 0, but %s. Next: %s. With require-rendezvous=fail such a training fails.", alone,
@@ -184,8 +185,6 @@ func (t *Training) watchLease(ctx context.Context, lose context.CancelCauseFunc)
 		lose(err)
 	}
 }
-
-func (t *Training) environment() env.Environment { return env.Of(t.Clients, t.Name) }
 
 // earlier returns the final failure that an attempt before this one noted in the receipt, nil if there is none or if its job may still
 // succeed. Tekton retries a step whatever its failure was: a line refers to the first attempt, which has printed the error. If the
@@ -283,7 +282,7 @@ func (t *Training) settingsLost(ctx context.Context, facts []agent.Facts) error 
 	if slices.ContainsFunc(facts, func(f agent.Facts) bool { return f.Network != nil }) {
 		return nil
 	}
-	if wanted, err := t.place().WantsRDMA(ctx); !wanted || err != nil {
+	if mode, err := t.place().Mode(ctx); err != nil || mode != agent.RDMA {
 		return err
 	}
 	return fail.Advise(fail.Becausef(fail.NodeLost, "training: all pods of environment %s were replaced: none has the RDMA settings of provision", t.Name),

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -59,8 +60,10 @@ type Training struct {
 	Spec    agent.JobSpec
 	Network network.Network
 
-	// instances run the nodes at the start of an attempt; measured are those whose network was measured.
-	instances, measured []nodes.Instance
+	// uids and hosts are the UIDs and Kubernetes nodes of the pods at the start of an attempt, by node; measured are the UIDs of
+	// those whose network was measured.
+	uids, measured map[int]types.UID
+	hosts          map[int]string
 	// kept is what the run remembers of this step; nil for a person's training.
 	kept *receipt.Keeper
 	// newest is the newest complete checkpoint, lastProgress what was noted last.
@@ -104,7 +107,7 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 	events := make(chan event)
 	send := sender(following, events)
 	job := t.job()
-	job.Gone = t.goneNow
+	job.Gone = t.podGone
 	go job.Follow(following, func(e jobs.Event) {
 		if e.Kind == jobs.Lost {
 			e.Err = t.lost(e.Node, e.Err)
@@ -160,34 +163,6 @@ func (t *Training) stop(ctx context.Context, cause agent.StopCause, reason strin
 			t.Log.Warn(fmt.Sprintf("Node %d did not accept the order to stop: %v", node, err), "node", node, "error", err)
 		}
 	}
-}
-
-// goneNow is the error for a node whose instance will not come back, nil if it may.
-func (t *Training) goneNow(ctx context.Context, node int) error {
-	if why := t.place().Gone(ctx, node, t.instances[node]); why != "" {
-		return t.gone(node, "%s", why)
-	}
-	return nil
-}
-
-// gone is the error for a node that will not come back.
-func (t *Training) gone(node int, why string, args ...any) error {
-	where := ""
-	if host := t.instances[node].Host; host != "" {
-		where = ", on Kubernetes node " + host + ","
-	}
-	return fail.Advise(fail.Becausef(fail.NodeLost, "training: node %d%s is gone: %s", node, where, fmt.Sprintf(why, args...)),
-		"look at the node's events: oc get events --sort-by=.lastTimestamp; then start the run again, with the last checkpoint if there is one")
-}
-
-// restarted is the error for a container that was restarted under the job.
-func (t *Training) restarted(ctx context.Context, node int) error {
-	reason, how := t.place().Ended(ctx, node)
-	err := fail.Becausef(reason, "training: the container of node %d was restarted under the job %s", node, how)
-	if reason == fail.OutOfMemory {
-		return fail.Advise(err, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading")
-	}
-	return fail.Advise(err, "%s; then start the run again, with the last checkpoint if there is one", t.place().Look(node))
 }
 
 // lost is the error for a node that reports nothing any more.
@@ -345,7 +320,7 @@ func (t *Training) explain(ctx context.Context, q question) error {
 	case aboutLauncher:
 		return t.launcherFailed(q.status)
 	}
-	if err := t.goneNow(ctx, node); err != nil {
+	if err := t.podGone(ctx, node); err != nil {
 		return onNode{node, err}
 	}
 	return onNode{node, t.gone(node, "its container was stopped, as when its pod is deleted or evicted")}

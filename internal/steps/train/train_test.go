@@ -641,7 +641,7 @@ func TestVerdictOutlivesThePod(t *testing.T) {
 	}
 	write := func(uid string) func(kubernetes.Interface) error {
 		return func(client kubernetes.Interface) error {
-			return receipt.Write(t.Context(), client, receipt.Receipt{Run: "run", RunUID: uid, Namespace: "ns", Verdict: receipt.Failed, Reason: string(fail.NodeLost), Message: gone.Error(), Metrics: json.RawMessage(`{"step":7}`)})
+			return receipt.Write(t.Context(), client, receipt.Receipt{Run: "run", RunUID: uid, Namespace: "ns", Verdict: receipt.Failed, Reason: fail.NodeLost, Message: gone.Error(), Metrics: json.RawMessage(`{"step":7}`)})
 		}
 	}
 	other := begun

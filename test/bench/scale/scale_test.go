@@ -220,7 +220,7 @@ func environmentObjects(b *testing.B, count int) []objects.Object {
 	}
 	made, err := certs.New("ns", "env", time.Now())
 	check(b, err)
-	built, err := objects.Build(objects.Request{Cluster: file, Name: "env", Namespace: "ns", Nodes: count, Mode: objects.RDMA, Image: "registry.test/train:1", StepsImage: "registry.test/steps:1"}, objects.LeaseReference("env", "uid"), made)
+	built, err := objects.Build(objects.Request{Cluster: file, Name: "env", Namespace: "ns", Nodes: count, Mode: agent.RDMA, Image: "registry.test/train:1", StepsImage: "registry.test/steps:1"}.WithDefaults(), objects.LeaseReference("env", "uid"), made)
 	check(b, err)
 	return built.InOrder()
 }

@@ -117,7 +117,10 @@ func TestTree(t *testing.T) {
 	write(nil)
 	want(map[string]string{
 		port + "state": "4: ACTIVE", port + "phys_state": "5: LinkUp", port + "rate": "400 Gb/sec (4X NDR)", port + "link_layer": "Ethernet",
-		port + "gids/0": noGID,
+		port + "gids/0":                                   noGID,
+		"sys/class/infiniband/mlx5_6/hca_type":            "MT4126",
+		"sys/class/infiniband/mlx5_6/fw_ver":              "28.39.1002",
+		slot + "physfn/device":                            "0x1021",
 		"sys/class/infiniband_verbs/uverbs6/ibdev":        "mlx5_6",
 		slot + "infiniband/mlx5_6/ports/1/state":          "4: ACTIVE",
 		slot + "physfn/current_link_speed":                "32.0 GT/s PCIe",

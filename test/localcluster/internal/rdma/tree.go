@@ -94,13 +94,20 @@ var rates = map[string]string{
 	"10": "4X SDR", "25": "1X EDR", "40": "4X QDR", "50": "2X EDR", "100": "4X EDR", "200": "4X HDR", "400": "4X NDR",
 }
 
+// The PCI IDs of a ConnectX-7, and of the virtual functions of all cards of its kind.
+const (
+	connectX7ID = "0x1021"
+	virtualID   = "0x101e"
+)
+
 func (t *tree) function(f Function, group int, fault Fault) {
 	attributes := map[string]string{
-		"vendor": "0x15b3", "class": "0x020000", "numa_node": strconv.Itoa(f.NIC.NUMA),
+		"vendor": "0x15b3", "device": virtualID, "class": "0x020000", "numa_node": strconv.Itoa(f.NIC.NUMA),
 		// The link registers of a virtual function are reserved.
 		"current_link_speed": "Unknown", "current_link_width": "0", "max_link_speed": "Unknown", "max_link_width": "0",
 	}
 	if f.Number == 0 {
+		attributes["device"] = connectX7ID
 		attributes["current_link_speed"], attributes["max_link_speed"] = "32.0 GT/s PCIe", "32.0 GT/s PCIe"
 		attributes["current_link_width"], attributes["max_link_width"] = "16", "16"
 		if fault == SlowPCIe {
@@ -118,6 +125,10 @@ func (t *tree) function(f Function, group int, fault Fault) {
 	t.write(path.Join(dir, "infiniband_verbs", f.Uverbs(), "ibdev"), f.Device())
 	t.link("sys/class/infiniband_verbs/"+f.Uverbs(), path.Join(dir, "infiniband_verbs", f.Uverbs()))
 	t.link("sys/class/infiniband/"+f.Device(), path.Join(dir, "infiniband", f.Device()))
+	id, err := strconv.ParseUint(attributes["device"], 0, 16)
+	t.do(err)
+	t.write(path.Join(dir, "infiniband", f.Device(), "hca_type"), "MT"+strconv.FormatUint(id, 10))
+	t.write(path.Join(dir, "infiniband", f.Device(), "fw_ver"), "28.39.1002")
 	port := f.port()
 	state, physical, rate := "4: ACTIVE", "5: LinkUp", fault.rate()
 	if fault == Down {

@@ -1,4 +1,4 @@
-package launch
+package param
 
 import (
 	"os"
@@ -42,13 +42,12 @@ func TestEveryParamHasAKind(t *testing.T) {
 			}
 			used[spec.Name] = true
 			if spec.Default != nil {
-				bare := v1.ParamSpec{Name: spec.Name}
 				value := spec.Default.StringVal
-				if err := Check(bare, value); spec.Type != v1.ParamTypeArray && value != "" && err != nil {
+				if err := Of(spec.Name).Check(value); spec.Type != v1.ParamTypeArray && value != "" && err != nil {
 					t.Errorf("the default of param %s of pipeline %s: %v", spec.Name, name, err)
 				}
 			}
-			if strings.HasSuffix(spec.Description, ", true or false.") && Check(spec, "True") == nil {
+			if strings.HasSuffix(spec.Description, ", true or false.") && Of(spec.Name).Check("True") == nil {
 				t.Errorf("param %s of pipeline %s takes True, with which Tekton would skip its task", spec.Name, name)
 			}
 		}
@@ -65,6 +64,9 @@ func TestKinds(t *testing.T) {
 		{"build-args", "A.b=1", "--force"},
 		{"check-fabric", "false", "no"},
 		{"datasets-size", "500Gi", "500GB"},
+		{"datasets-size", "500M", "0"},
+		{"workspace-size", "1Ti", " 100Gi"},
+		{"workspace-size", "1", "-1Gi"},
 		{"deepspeed-config", "conf/ds.json", "--ds.json"},
 		{"env", "A=", "RANK=1"},
 		{"env-secret", "wandb", "My Secret"},
@@ -72,20 +74,27 @@ func TestKinds(t *testing.T) {
 		{"queue-priority", "urgent", "very urgent"},
 		{"exclude-nodes", "wrk-97,wrk-98.example.com", "wrk-97, wrk-98"},
 		{"fabric-bandwidth", "fail", "ignore"},
+		{"exclude-nodes", "wrk-97", "wrk 97"},
+		{"max-restarts", "99", "100"},
 		{"flavour", "pytorch-2.9-numpy2", "a/b"},
 		{"git-secret", "none", ""},
 		{"gpus-per-node", "8", "-1"},
+		{"ranks-per-node", "0", "1.5"},
 		{"image", "quay.io/me/training:v1", "quay.io/me/training:"},
 		{"keep-for", "40m", "0s"},
 		{"launcher", "torchrun", "mpirun"},
 		{"mode", "rdma", "ib"},
 		{"name", "h-kim", "H.Kim"},
+		{"name", "b7", "7b"}, // the name of a Service begins with a letter
+		{"name", strings.Repeat("n", 52), strings.Repeat("n", 53)},
 		{"hang-timeout", "0", "-5m"},
 		{"hang-timeout", "20m", "never"},
 		{"nodes", "0x10", "two"},
 		{"notify", "slack", "https://hooks.slack.com/x"},
 		{"on-busy", "wait", "queue"},
 		{"on-change", "recreate", "apply"},
+		{"repo-url", "https://git.example/model", "/home/me/model"},
+		{"requirements", "conf/requirements.txt", "/etc/passwd"},
 		{"repo-url", "git@example.com:me/model.git", "./model"},
 		{"repo-url", "folder:" + strings.Repeat("0", 64), "ftp://example.com/model"},
 		{"require-rendezvous", "fail", "true"},
@@ -97,24 +106,24 @@ func TestKinds(t *testing.T) {
 		{"storage", "volumeClaimTemplates", "rwo"},
 		{"timeout", "1h30m", "90"},
 	} {
-		spec := v1.ParamSpec{Name: test.param}
-		if err := Check(spec, test.valid); err != nil {
+		kind := Of(test.param)
+		if err := kind.Check(test.valid); err != nil {
 			t.Errorf("%s %q: got %v, want it valid", test.param, test.valid, err)
 		}
-		if err := Check(spec, test.invalid); err == nil || !strings.Contains(err.Error(), "want ") {
+		if err := kind.Check(test.invalid); err == nil || !strings.Contains(err.Error(), "want ") {
 			t.Errorf("%s %q: got %v, want a mistake", test.param, test.invalid, err)
 		}
 	}
-	if err := Check(v1.ParamSpec{Name: "repo-url"}, "https://me:hunter2@example.com"); err == nil || strings.Contains(err.Error(), "hunter2") {
+	if err := Of("repo-url").Check("https://me:hunter2@example.com"); err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("got %v, want an error that shows no password", err)
 	}
 	for _, folder := range []string{"./model", "model", "~/model", "file:///srv/model"} {
-		if err := Check(v1.ParamSpec{Name: "repo-url"}, folder); err == nil ||
+		if err := Of("repo-url").Check(folder); err == nil ||
 			!strings.Contains(err.Error(), "mlenv run takes a folder as ./DIR or an absolute path") {
 			t.Errorf("%s: got %v, want how a folder is given", folder, err)
 		}
 	}
-	if err := Check(v1.ParamSpec{Name: "mine"}, "anything"); err != nil {
+	if err := Of("mine").Check("anything"); err != nil {
 		t.Errorf("a param that only the installed pipeline has: %v", err)
 	}
 }

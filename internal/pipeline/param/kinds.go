@@ -1,0 +1,222 @@
+package param
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	imagename "github.com/google/go-containerregistry/pkg/name"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
+)
+
+// Effect is what a finding does to a run.
+type Effect string
+
+// The effects.
+const (
+	Warn Effect = "warn"
+	Fail Effect = "fail"
+)
+
+// The kinds.
+var (
+	BuildArg         = matches(`^[A-Za-z_][A-Za-z0-9_.-]*=`, "KEY=VALUE")
+	Consequence      = OneOf(Warn, Fail)
+	Count            = number("int", "a number, or 0 for the default", parseInt, func(n int) bool { return n >= 0 })
+	DeepSpeedConfig  = matches(`^[^-]`, "the path of a DeepSpeed configuration")
+	Duration         = number("duration", "a duration such as 40m or 24h", time.ParseDuration, func(d time.Duration) bool { return d > 0 })
+	Flavour          = matches(`^\w[\w.-]{0,127}$`, "a flavour, as in pytorch-2.9-numpy2")
+	Image            = valid(isImage, "an image, as in registry.example.com/team/training:tag")
+	Launcher         = launchers()
+	Mode             = OneOf(agent.Auto, agent.RDMA, agent.TCP)
+	Name             = valid(objects.ValidName, objects.NameRule)
+	OnBusy           = OneOf("fail", "wait")
+	OnChange         = OneOf("fail", "recreate")
+	Queue            = subdomain("the name of a LocalQueue")
+	QueuePriority    = subdomain("the name of a WorkloadPriorityClass")
+	Repository       = text[string](checkRepository)
+	Requirements     = valid(filepath.IsLocal, "the path of a file in the repository")
+	Restarts         = number("int", fmt.Sprintf("a number from 0 to %d", agent.MaxAttempts-1), parseInt, func(n int) bool { return n >= 0 && n < agent.MaxAttempts })
+	Revision         = matches(`^([^-\s]\S*)?$`, "a branch, tag or commit")
+	Script           = valid(isScript, "the path of a script, or -m PACKAGE.MODULE")
+	Size             = text[string](checkSize)
+	Storage          = OneOf(cluster.SharedStorage, cluster.NodeStorage, cluster.AutoStorage)
+	Truth            = truth()
+	Variable         = text[string](checkVariable)
+	KubernetesNodes  = nodeNames()
+	installedCluster = subdomain("the name of an installed cluster file")
+	secret           = subdomain("the name of a Secret, or none")
+	hangTimeout      = text[string](checkHangTimeout)
+	anything         = text[string](func(string) error { return nil })
+)
+
+// Any is a kind of any type.
+type Any interface {
+	Name() string
+	Check(text string) error
+}
+
+// kinds has the kind of every param of the pipelines.
+var kinds = map[string]Any{
+	"build-args":       BuildArg,
+	"build-timeout":    Duration,
+	"check-fabric":     Truth,
+	"cluster":          installedCluster,
+	"datasets-size":    Size,
+	"deepspeed-config": DeepSpeedConfig,
+	"env":              Variable,
+	"env-secret":       secret,
+	"exclude-nodes":    KubernetesNodes,
+	"fabric-bandwidth": Consequence,
+	"flavour":          Flavour,
+	"git-secret":       secret,
+	"gpus-per-node":    Count,
+	"hang-timeout":     hangTimeout,
+	"image":            Image,
+	"keep":             Truth,
+	"keep-for":         Duration,
+	"launcher":         Launcher,
+	"lfs":              Truth,
+	"max-restarts":     Restarts,
+	"mode":             Mode,
+	"name":             Name,
+	"nodes":            Count,
+	"notify":           secret,
+	"on-busy":          OnBusy,
+	"on-change":        OnChange,
+	"pull-secret":      secret,
+	"queue":            Queue,
+	"queue-priority":   QueuePriority,
+	"ranks-per-node":   Count,
+	"repo-url":         Repository,
+	"requirements":     Requirements,
+	"revision":         Revision,
+	"routes":           Truth,
+	"script":           Script,
+	"script-args":      anything,
+	"services":         anything, // provision reports the names of all services
+	"start-timeout":    Duration,
+	"steps-image":      Image,
+	"storage":          Storage,
+	"submodules":       Truth,
+	"timeout":          Duration,
+	"workspace-size":   Size,
+
+	"require-rendezvous": Consequence,
+}
+
+// Of returns the kind of a param of the pipelines. A param that only the installed pipeline has may be anything.
+func Of(name string) Any {
+	if kind := kinds[name]; kind != nil {
+		return kind
+	}
+	return anything
+}
+
+func matches(pattern, want string) *Kind[string] {
+	return valid(regexp.MustCompile(pattern).MatchString, want)
+}
+
+func subdomain(want string) *Kind[string] { return valid(isSubdomain, want) }
+
+func isSubdomain(text string) bool { return len(validation.IsDNS1123Subdomain(text)) == 0 }
+
+// nodeNames has no names for "".
+func nodeNames() *Kind[[]string] {
+	return &Kind[[]string]{"strings", func(text string) (names []string, err error) {
+		if text == "" {
+			return nil, mistake(false, text, "names of Kubernetes nodes")
+		}
+		for name := range strings.SplitSeq(text, ",") {
+			names = append(names, name)
+			if !isSubdomain(name) {
+				err = mistake(false, text, "names of Kubernetes nodes with commas between them and no spaces")
+			}
+		}
+		return names, err
+	}}
+}
+
+func launchers() *Kind[agent.Launcher] {
+	kind := OneOf(agent.DeepSpeed, agent.Torchrun, agent.Command, agent.DeepSpeedLauncher, agent.TorchrunLauncher)
+	// Its own error knows launchers of others.
+	kind.parse = func(text string) (agent.Launcher, error) { return agent.Launcher(text), agent.Launcher(text).Check() }
+	return kind
+}
+
+// truth accepts no other spelling: Tekton compares with true.
+func truth() *Kind[bool] {
+	return &Kind[bool]{"bool", func(text string) (bool, error) {
+		return text == "true", mistake(text == "true" || text == "false", text, "true or false")
+	}}
+}
+
+// AtLeast is the kind of the durations from least on; want describes them.
+func AtLeast(least time.Duration, want string) *Kind[time.Duration] {
+	return number("duration", want, time.ParseDuration, func(d time.Duration) bool { return d >= least })
+}
+
+// parseInt accepts what pflag's own flags do.
+func parseInt(text string) (int, error) {
+	n, err := strconv.ParseInt(text, 0, 32)
+	return int(n), err
+}
+
+func isScript(text string) bool { return text != "" && (text[0] != '-' || agent.Module(text) != "") }
+
+func isImage(text string) bool {
+	_, err := imagename.ParseReference(text)
+	return err == nil
+}
+
+func checkSize(text string) error {
+	var q cluster.Quantity
+	if err := q.UnmarshalText([]byte(text)); err != nil {
+		return fmt.Errorf("%q: %w", text, err)
+	}
+	return mistake(q.Sign() > 0, text, "a size such as 100Gi")
+}
+
+func checkVariable(text string) error {
+	_, _, err := agent.ParseVariable(text)
+	return err
+}
+
+// checkRepository accepts what sync-repo does. The URL may have a password: CheckURL does not show it.
+func checkRepository(text string) error {
+	if git.IsFolder(text) {
+		return nil
+	}
+	err := git.CheckURL(text)
+	if scheme, _, _ := strings.Cut(text, ":"); err != nil && (scheme == text || scheme == "file") {
+		err = fmt.Errorf("%w; mlenv run takes a folder as ./DIR or an absolute path", err)
+	}
+	return err
+}
+
+func checkHangTimeout(text string) error {
+	if _, _, err := ParseHangTimeout(text); err != nil {
+		return fmt.Errorf("%q: %w", text, err)
+	}
+	return nil
+}
+
+// ParseHangTimeout reads how long no rank may print or measure anything. A bound is explicit unless text is auto; 0 is never.
+func ParseHangTimeout(text string) (bound time.Duration, explicit bool, err error) {
+	if text == "auto" {
+		return 0, false, nil
+	}
+	if bound, err = time.ParseDuration(text); err != nil || bound < 0 {
+		return 0, false, errors.New("want auto, 0 for never, or a duration such as 20m")
+	}
+	return bound, true, nil
+}

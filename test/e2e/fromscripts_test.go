@@ -1,0 +1,221 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+const (
+	// anyCode is for commands that judge the cluster, whose GPUs other scenarios may hold.
+	anyCode = -1
+	// interrupted is for commands that continue until Ctrl-C.
+	interrupted = -2
+)
+
+// typed is a command of docs/from-scripts.md as a user of the local cluster types it.
+type typed struct {
+	command string
+	// more are flags that only the local cluster needs.
+	more []string
+	code int
+	// says is a pattern of its output, "" for any.
+	says string
+}
+
+// successors are the commands of docs/from-scripts.md in an order in which they can be typed.
+func successors(u trainer, file string) []typed {
+	up := []string{"--cluster-file=" + file, "--steps-image=" + u.steps, "--gpus-per-node=1"}
+	const upSays, noProgram = "is kept until", "the image has no "
+	h := []string{"--name=h-kim"}
+	return []typed{
+		{command: "validate clusters/CLUSTER.yaml", says: "valid: "},
+		{command: "init --file=-", says: "cluster:"}, {command: "init CLUSTER --file=-", says: "name: local"},
+		{command: "render --cluster-file=clusters/CLUSTER.yaml", more: []string{"--steps-image=" + u.steps}, says: "kind: StatefulSet"},
+		{command: "render --cluster-file=clusters/CLUSTER.yaml --mode=tcp", more: []string{"--steps-image=" + u.steps}, says: "kind: StatefulSet"},
+		{command: "preflight --cluster-file=clusters/CLUSTER.yaml", more: []string{"--gpus-per-node=1"}, code: anyCode, says: "permissions"},
+		{command: "plan --nodes=2", more: []string{"--cluster-file=" + file, "--gpus-per-node=1"}, code: anyCode},
+		{command: "runs", says: "from-scripts"}, {command: "status", says: "(?i)succeeded"}, {command: "status RUN", says: "(?i)succeeded"},
+		{command: "logs RUN", says: "trained"}, {command: "logs RUN --rank=0", says: "trained"}, {command: "logs RUN --follow", says: "trained"},
+		{command: "receipt RUN", says: "(?i)succeeded"}, {command: "fetch RUN", more: []string{"--to=fetched"}},
+		{command: "fetch RUN FILE", more: []string{"--to=one-file"}}, {command: "claims", says: "ml-dev-workspace"},
+
+		{command: "up --nodes=1", more: up, says: upSays}, {command: "up --nodes=1 --services=all", more: up, says: "Services on node 0 are reached by"},
+		{command: "open vscode", code: step.Failed, says: noProgram}, {command: "open vscode --show-password", code: step.Failed, says: noProgram},
+		{command: "open jupyter", code: step.Failed, says: noProgram}, {command: "open tensorboard", code: step.Failed, says: noProgram},
+		{command: "down", says: "GPUs free"},
+
+		{command: "up --cluster-file=clusters/CLUSTER.yaml --mode=tcp --nodes=2", more: up[1:], says: upSays},
+		{command: "up", more: up, says: upSays}, {command: "up --mode=tcp", more: up, says: upSays}, {command: "up --mode=auto", more: up, says: upSays},
+		{command: "up --nodes=2", more: up, says: upSays}, {command: "up --namespace=NS", more: up, says: upSays},
+		{command: "up --cluster-file=clusters/CLUSTER.yaml", more: up[1:], says: upSays},
+		{command: "up --workspace-size=100Gi --datasets-size=500Gi", more: up, says: upSays},
+		{command: "sync", says: "is on 2 nodes"}, {command: "sync FOLDER", says: "is on 2 nodes"}, {command: "sync ./workspace", says: "is on 2 nodes"},
+		{command: "sync --watch", code: interrupted, says: "is on 2 nodes"},
+		{command: "train train.py", says: `\[1 1\] rank 1 of 2`}, {command: "train train.py --launcher=deepspeed", says: `\[1 1\] rank 1 of 2`},
+		{command: "train h-kim-openshift.sh --launcher=command", says: `meets at ml-dev-env-0\.ml-dev-env-headless`},
+		{command: "dev train.py", code: interrupted, says: `\[1 1\] rank 1 of 2`},
+		{command: "port-forward", code: interrupted, says: "leads to port 5678 of node 0"},
+		{command: "port-forward 5678", code: interrupted, says: "leads to port 5678 of node 0"},
+		{command: "shell"}, {command: "shell 1"}, {command: "shell 0 -- ls /workspace/repo", says: "train.py"},
+		{command: "shell 0 -- cat /workspace/.deepspeed/hostfile", says: "ml-dev-env-1.* slots=1"},
+		{command: "shell 0 -- env", says: "NCCL_IB_DISABLE=1"}, {command: "shell 0 -- nvidia-smi", says: "H100"},
+		{command: "shell 0 -- printenv CUDA_VISIBLE_DEVICES", code: anyCode},
+		{command: "check-fabric", more: []string{"--timeout=30s"}, says: "Fabric: "},
+		{command: "check-fabric --compare=tcp", more: []string{"--timeout=30s"}, says: "TCP sockets on the pod network"},
+		{command: "rdma", says: "node 1: pod"}, {command: "rdma 0", says: "compute 9.0"}, {command: "doctor", code: anyCode}, {command: "top", code: anyCode},
+		{command: "up --services=all --routes", more: up, says: "Services on node 0 are reached by"},
+		{command: "down --cluster-file=clusters/CLUSTER.yaml", says: "GPUs free"},
+
+		{command: "up h-kim --nodes=1", more: up, says: upSays}, {command: "down", more: h, says: "GPUs free"},
+		{command: "up h-kim --nodes=2", more: up, says: upSays}, {command: "up h-kim", more: up, says: upSays},
+		{command: "up --name=h-kim", more: up, says: upSays}, {command: "down", more: h, says: "GPUs free"},
+	}
+}
+
+// elsewhere are the commands that other scenarios run, or other tests, by the reason.
+var elsewhere = map[string][]string{
+	"rdma-by-admin, in a namespace that an administrator has prepared for RDMA": {"up --mode=rdma", "up h-kim --namespace=NS --mode=rdma",
+		"admin clusters/CLUSTER.yaml", "rdma --check"},
+	"the tests of mlenv admin, because the local cluster has none of these objects": {"admin clusters/CLUSTER.yaml --scc=nccl-scc",
+		"admin clusters/CLUSTER.yaml --attachments=copy", "admin clusters/CLUSTER.yaml --reboot-pool=worker"},
+	"built-by-runs, which builds an image":                                        {"build --cluster-file=clusters/CLUSTER.yaml"},
+	"built-in-full, whose image has debugpy":                                      {"train train.py --debug-rank=0"},
+	"the tests of mlenv render, because clusters/local.yaml does not enable RDMA": {"render --cluster-file=clusters/CLUSTER.yaml --mode=rdma"},
+}
+
+// fromScripts types the commands of docs/from-scripts.md, each of which is in successors or elsewhere.
+func fromScripts(u trainer) {
+	content, err := os.ReadFile(filepath.Join("..", "..", "docs", "from-scripts.md"))
+	if err != nil {
+		u.Fatal(err)
+	}
+	file := u.clusterFile()
+	all := successors(u, file)
+	var known []string
+	for _, t := range all {
+		known = append(known, t.command)
+	}
+	for _, commands := range elsewhere {
+		known = append(known, commands...)
+	}
+	for _, found := range regexp.MustCompile("`mlenv ([^`]+)`").FindAllStringSubmatch(string(content), -1) {
+		if command := found[1]; command != "install" && !slices.Contains(known, command) {
+			u.Errorf("docs/from-scripts.md: no scenario types mlenv %s", command)
+		}
+	}
+
+	dir := u.project(map[string]string{
+		"train.py":           "import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\n",
+		"h-kim-openshift.sh": "echo meets at $MASTER_ADDR; echo trained; echo result > result-$NODE_RANK\n",
+	})
+	if err := os.CopyFS(filepath.Join(dir, "workspace"), os.DirFS(dir)); err != nil {
+		u.Fatal(err)
+	}
+	u.says(dir, step.Done, append([]string{"run", ".", "h-kim-openshift.sh", "--run-name=from-scripts"}, runFlags()...)...)
+	words := strings.NewReplacer("clusters/CLUSTER.yaml", file, "FOLDER", dir, "FILE", "result-0", "CLUSTER", "local", "RUN", "from-scripts", "NS", u.namespace)
+	for _, t := range all {
+		u.enters(dir, t, words)
+	}
+}
+
+// enters types a command in dir.
+func (u trainer) enters(dir string, t typed, words *strings.Replacer) {
+	u.Helper()
+	args, rest, dashed := strings.Cut(t.command, " -- ")
+	all := append(strings.Fields(words.Replace(args)), t.more...)
+	if dashed {
+		all = append(append(all, "--"), strings.Fields(rest)...)
+	}
+	says := regexp.MustCompile(t.says)
+	if t.code == interrupted {
+		stop := u.untilItPrints(dir, says, all...)
+		stop()
+		return
+	}
+	ctx, cancel := u.within(timeForARunToEnd)
+	defer cancel()
+	cmd := u.mlenvIn(ctx, dir, all...)
+	if slices.Contains([]string{"validate", "render"}, all[0]) { // they ask no cluster
+		cmd.Args = append(cmd.Args[:2:2], all[1:]...)
+	}
+	out, err := cmd.CombinedOutput()
+	if code := codeOf(err); t.code == anyCode && code != step.Done && code != step.Failed || t.code != anyCode && code != t.code {
+		u.Errorf("mlenv %s: exit code %d, want %d:\n%s", t.command, code, t.code, shortened(string(out)))
+	}
+	if !says.Match(out) {
+		u.Errorf("mlenv %s: want %s in the output:\n%s", t.command, says, shortened(string(out)))
+	}
+}
+
+// matcher keeps what is written, and finds the pattern in its lines.
+type matcher struct {
+	mu      sync.Mutex
+	text    strings.Builder
+	pattern *regexp.Regexp
+	found   chan []string
+}
+
+func (m *matcher) Write(p []byte) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.text.Write(p)
+	if found := m.pattern.FindStringSubmatch(m.text.String()); found != nil {
+		select {
+		case m.found <- found:
+		default: // it was found before
+		}
+	}
+	return len(p), nil
+}
+
+func (m *matcher) String() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.text.String()
+}
+
+// untilItPrints starts mlenv and waits until a line of its output matches. stop sends it Ctrl-C, and waits for its end.
+func (u trainer) untilItPrints(dir string, pattern *regexp.Regexp, args ...string) (stop func()) {
+	u.Helper()
+	ctx, cancel := u.within(timeForARunToEnd)
+	u.Cleanup(cancel)
+	_, stop = u.matching(ctx, dir, pattern, args...)
+	return stop
+}
+
+// matching is untilItPrints that returns what the pattern found.
+func (u trainer) matching(ctx context.Context, dir string, pattern *regexp.Regexp, args ...string) (found []string, stop func()) {
+	u.Helper()
+	cmd := u.mlenvIn(ctx, dir, args...)
+	output := &matcher{pattern: pattern, found: make(chan []string, 1)}
+	cmd.Stdout, cmd.Stderr = output, output
+	if err := cmd.Start(); err != nil {
+		u.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // it was interrupted, or the failure shows in its output
+	}()
+	select {
+	case found = <-output.found:
+	case <-ended:
+		u.Fatalf("mlenv %s ended and printed no %s:\n%s", strings.Join(args, " "), pattern, shortened(output.String()))
+	case <-ctx.Done():
+		u.Fatalf("mlenv %s printed no %s:\n%s", strings.Join(args, " "), pattern, shortened(output.String()))
+	}
+	return found, func() {
+		_ = cmd.Process.Signal(syscall.SIGINT) // it may have ended
+		<-ended
+	}
+}

@@ -678,6 +678,30 @@ type FileRequest struct {
 	From map[tree.Digest]int64 `json:"from,omitempty"`
 }
 
+// UploadRequest is the input of mlenv-agent files parts, JSON, and the first line of that of mlenv-agent files continue. In the latter
+// the contents follow, as tree.WriteRest sends them.
+type UploadRequest struct {
+	// Manifest has missing files only. That of parts may lack small ones, that of continue also has links and empty folders.
+	Manifest tree.Manifest `json:"manifest"`
+	// Parts are what the folder is known to have of the contents.
+	Parts map[tree.Digest]tree.Part `json:"parts,omitempty"`
+	// Seconds is how long the answer of parts may take, about.
+	Seconds float64 `json:"seconds,omitempty"`
+}
+
+// UploadParts is what mlenv-agent files parts prints, JSON.
+type UploadParts struct {
+	Parts map[tree.Digest]tree.Part `json:"parts"`
+	// All is false if there is more to read of the parts.
+	All bool `json:"all"`
+}
+
+// UploadResult is what mlenv-agent files continue prints, JSON.
+type UploadResult struct {
+	// Damaged is a content that came with another SHA-256, "" for none. Its part is deleted, and what follows it has not come.
+	Damaged tree.Digest `json:"damaged,omitempty"`
+}
+
 // Download is one file for mlenv-agent files download, which reads a list of them, JSON.
 type Download struct {
 	URL string `json:"url"`

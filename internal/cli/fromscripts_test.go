@@ -85,7 +85,8 @@ func newExample(t *testing.T) example {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	return example{strings.NewReplacer("clusters/CLUSTER.yaml", file, "./workspace", dir, "FOLDER", dir, "RUN", "run-1", "CLUSTER", "barcelona", "NS", "team", "FILE", "file")}
+	return example{strings.NewReplacer("clusters/CLUSTER.yaml", file, "./workspace", dir, "FOLDER", dir, "RUN", "run-1",
+		"CLUSTER", "barcelona", "NS", "team", "FILE", "file")}
 }
 
 // accepts parses a command line as mlenv does, and does not run it.

@@ -50,7 +50,8 @@ func (e Environment) Credentials(ctx context.Context, certs string) (agent.Crede
 			return credentials, err
 		}
 		if e.clients.InCluster {
-			return agent.Credentials{}, fail.Advise(fail.Becausef(fail.EnvironmentMissing, "reading the environment's client certificate in %s: %w", certs, err),
+			err = fail.Becausef(fail.EnvironmentMissing, "reading the environment's client certificate in %s: %w", certs, err)
+			return agent.Credentials{}, fail.Advise(err,
 				"provision the environment %s before this task starts, in the same PipelineRun by runAfter", e.Name)
 		}
 	}
@@ -67,5 +68,6 @@ func (e Environment) missing(ctx context.Context) error {
 	if err := kube.NoNamespace(ctx, e.clients.Kube, e.Namespace); err != nil {
 		return fail.Because(fail.EnvironmentMissing, err)
 	}
-	return fail.Advise(fail.Becausef(fail.EnvironmentMissing, "looking for environment %s: there is none", e), "mlenv up %s -n %s", e.Name, e.Namespace)
+	return fail.Advise(fail.Becausef(fail.EnvironmentMissing, "looking for environment %s: there is none", e),
+		"mlenv up %s -n %s", e.Name, e.Namespace)
 }

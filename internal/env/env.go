@@ -30,7 +30,9 @@ func Of(clients *kube.Clients, name string) Environment {
 
 // Lease takes, finds and releases the environment's Lease.
 func (e Environment) Lease(log *slog.Logger) lease.Client {
-	return lease.Client{Kube: e.clients.Kube, Tekton: e.clients.Tekton, Namespace: e.Namespace, Name: e.Names.Lease, Now: e.clients.Now, Log: log}
+	return lease.Client{
+		Kube: e.clients.Kube, Tekton: e.clients.Tekton, Namespace: e.Namespace, Name: e.Names.Lease, Now: e.clients.Now, Log: log,
+	}
 }
 
 // StatefulSet reads the environment's StatefulSet.
@@ -99,5 +101,6 @@ func (e Environment) Claims(ctx context.Context, name string) ([]string, error) 
 	if found, err := exists(name); found || err != nil {
 		return []string{name}, err
 	}
-	return nil, fail.Becausef(fail.InvalidInput, "looking for the claims of environment %s: there is neither %s nor %s-%s", e, name, name, e.PodName(0))
+	return nil, fail.Becausef(fail.InvalidInput, "looking for the claims of environment %s: there is neither %s nor %s-%s",
+		e, name, name, e.PodName(0))
 }

@@ -178,7 +178,9 @@ func (e Environment) LeaveOut(ctx context.Context, node, count int, host string)
 		change["imagePullSecrets"] = kube.CurrentPullSecrets(spec.ImagePullSecrets, account)
 	}
 	// The UID is a precondition of a patch too.
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": set.UID}, "spec": map[string]any{"template": map[string]any{"spec": change}}})
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": set.UID}, "spec": map[string]any{"template": map[string]any{"spec": change}},
+	})
 	if err != nil {
 		return err
 	}
@@ -186,7 +188,8 @@ func (e Environment) LeaveOut(ctx context.Context, node, count int, host string)
 	if _, err := sets.Patch(ctx, set.Name, types.MergePatchType, patch, options); err != nil {
 		return err
 	}
-	err = e.clients.Kube.CoreV1().Pods(e.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+	same := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
+	err = e.clients.Kube.CoreV1().Pods(e.Namespace).Delete(ctx, pod.Name, same)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -52,7 +52,8 @@ func (r *Report) printComparison(w io.Writer) error {
 		{"ratio", fmt.Sprintf("%.1f", r.Ratio()), ratio(float64(r.Latency), float64(r.SocketsLatency))},
 	}
 	if s := r.Speed; s != nil {
-		for i, cell := range []string{"tokens/s", tokens(s.TokensPerSecond), tokens(s.SocketsTokensPerSecond), ratio(s.TokensPerSecond, s.SocketsTokensPerSecond)} {
+		column := []string{"tokens/s", tokens(s.TokensPerSecond), tokens(s.SocketsTokensPerSecond), ratio(s.TokensPerSecond, s.SocketsTokensPerSecond)}
+		for i, cell := range column {
 			rows[i] = append(rows[i], cell)
 		}
 	}

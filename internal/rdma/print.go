@@ -53,8 +53,10 @@ func (f Facts) printDevices(w io.Writer) {
 		if device.NUMA >= 0 {
 			numa = strconv.Itoa(device.NUMA)
 		}
-		devices = append(devices, []string{device.Name, cmp.Or(device.Model, "-"), cmp.Or(device.Firmware, "-"), cmp.Or(device.PCI, "-"), function, numa,
-			device.PCIe.String(), device.PCIeMaximum.String(), cmp.Or(device.IOMMU, "-"), device.GivenBy})
+		devices = append(devices, []string{
+			device.Name, cmp.Or(device.Model, "-"), cmp.Or(device.Firmware, "-"), cmp.Or(device.PCI, "-"), function, numa,
+			device.PCIe.String(), device.PCIeMaximum.String(), cmp.Or(device.IOMMU, "-"), device.GivenBy,
+		})
 		near := []string{device.Name}
 		for _, gpu := range f.GPUs {
 			near = append(near, cmp.Or(string(device.GPUs[gpu]), "-"))

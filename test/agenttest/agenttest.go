@@ -208,10 +208,7 @@ func (n *Node) Restart() {
 			n.t.Fatal(err)
 		}
 	}
-	listener, err := net.Listen("tcp", net.JoinHostPort(n.Config.PodIP, strconv.Itoa(agent.Port)))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	listener := n.listen()
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	closeFront := func() error { return nil }
@@ -234,6 +231,22 @@ func (n *Node) Restart() {
 		// The client notices the end when it next reads. A request before that would go to the agent that has ended.
 		n.Client.Close()
 		n.end = func() {}
+	}
+}
+
+// listen tries again while the address is in use: until it has become another program, a process that another goroutine of the test
+// starts has the listener of the earlier agent too.
+func (n *Node) listen() net.Listener {
+	n.t.Helper()
+	const timeForAProcessToStart = 30 * time.Second
+	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+		listener, err := net.Listen("tcp", net.JoinHostPort(n.Config.PodIP, strconv.Itoa(agent.Port)))
+		if err == nil {
+			return listener
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) || time.Since(began) > timeForAProcessToStart {
+			n.t.Fatal(err)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/test/oidctest"
 )
 
 // githubAction runs the steps of action.yml as a runner does: a run that succeeds, one that fails,
@@ -70,6 +72,60 @@ func githubAction(u trainer) {
 		u.Errorf("the run has spec.status %q, want it cancelled with its finally tasks", e.run.Spec.Status)
 	}
 	r.step("end").succeeded() // no run is left to end
+	r.withoutStoredToken()
+}
+
+// withoutStoredToken runs the action with ID tokens of an issuer that stands in for GitHub's, and that the API server trusts by the
+// configuration in docs/github-action.md. The rights are those of examples/github/oidc.yaml.
+func (r *runner) withoutStoredToken() {
+	r.Helper()
+	const audience, machine = "https://10.223.0.2:6443", "10.223.0.1" // on the cluster's bridge
+	issuer := oidctest.Start(r.T, machine, "repo:octocat/model:ref:refs/heads/main")
+	file := stateDir + "/authentication.yaml"
+	before, err := os.ReadFile(file)
+	if err != nil {
+		r.Fatal(err)
+	}
+	trusts := fmt.Sprintf(`apiVersion: apiserver.config.k8s.io/v1beta1
+kind: AuthenticationConfiguration
+jwt:
+- issuer: {url: %q, audiences: [%q], certificateAuthority: %q}
+  claimMappings:
+    username: {claim: sub, prefix: "github:"}
+`, issuer.URL, audience, issuer.CA)
+	if err := os.WriteFile(file, []byte(trusts), 0o600); err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() {
+		if err := os.WriteFile(file, before, 0o600); err != nil {
+			r.Error(err)
+		}
+	})
+	rights, err := os.ReadFile("../../examples/github/oidc.yaml")
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.applyText(strings.ReplaceAll(string(rights), "ORGANIZATION/REPOSITORY", "octocat/model"))
+
+	bundle := filepath.Join(r.TempDir(), "issuer.crt")
+	if err := os.WriteFile(bundle, issuer.CA, 0o600); err != nil {
+		r.Fatal(err)
+	}
+	r.environ = append(r.environ, "SSL_CERT_FILE="+bundle)
+	for name, value := range issuer.Environment() {
+		r.environ = append(r.environ, name+"="+value)
+	}
+	r.inputs["token"], r.inputs["oidc-audience"], r.inputs["script"] = "", audience, "e2e/says.py"
+	// The API server reads its configuration again within a minute.
+	ctx, cancel := r.within(timeForTheObjectToChange)
+	defer cancel()
+	said := r.step("train")
+	for ctx.Err() == nil && strings.Contains(said.log, "title=PermissionDenied") {
+		said = r.step("train")
+	}
+	said.succeeded("::add-mask::", "[0 -] ")
+	e := r.end(said.outputs["run"])
+	e.succeeded()
 }
 
 // runner is a folder with the layout of a GitHub runner, in which steps run.
@@ -80,6 +136,7 @@ type runner struct {
 	defaults         map[string]string
 	inputs           map[string]string
 	token, authority string
+	environ          []string
 	files            int
 }
 
@@ -190,6 +247,7 @@ func (r *runner) start(id string, watch func(log string, process *os.Process) er
 	cmd.Dir = filepath.Join(r.dir, "model", "model")
 	cmd.Env = append(os.Environ(), "CI=true", "GITHUB_ACTIONS=true", "GITHUB_SERVER_URL=https://github.com", "GITHUB_REPOSITORY=octocat/model", "GITHUB_RUN_ID=1",
 		"GITHUB_SHA="+r.commit, "GITHUB_WORKSPACE="+cmd.Dir, "RUNNER_TEMP="+filepath.Join(r.dir, "_temp"), "GITHUB_OUTPUT="+prefix+"-output", "GITHUB_STEP_SUMMARY="+prefix+"-summary", "KUBECONFIG=")
+	cmd.Env = append(cmd.Env, r.environ...)
 	for name, value := range step.Env {
 		cmd.Env = append(cmd.Env, name+"="+r.expand(value))
 	}

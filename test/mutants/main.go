@@ -1,7 +1,7 @@
 // Command mutants changes single lines of the chosen packages, and reports the changes that no test notices. A seed chooses the
-// lines, not a person. For each change it runs the tests of the package and of the packages that import it. The results are kept by commit
-// and seed, so that a later call continues where an earlier one was stopped. It never writes to the tree: go test gets the changed file
-// as an overlay.
+// lines, not a person. It runs the tests of each change's package first, and at the end, for the changes that passed them, those of the
+// packages that import it. The results are kept by commit and seed, so that a later call continues where an earlier one was stopped. It
+// never writes to the tree: go test gets the changed file as an overlay.
 //
 // gremlins and go-mutesting, which the Go proxy serves, do not fit: neither draws a sample by a seed, continues a call that was
 // stopped, or runs the tests of importing packages alone.
@@ -22,8 +22,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // packages are those whose mistakes cost GPUs, results or trust.
@@ -37,7 +40,8 @@ type verdict string
 const (
 	killed   verdict = "killed"
 	survived verdict = "survived"
-	invalid  verdict = "invalid" // it does not compile, and does not count
+	invalid  verdict = "invalid"   // it does not compile, and does not count
+	passed   verdict = "unnoticed" // the tests of its package pass; those of the packages that import it have not run
 )
 
 type result struct {
@@ -49,8 +53,10 @@ type result struct {
 type options struct {
 	seed     uint64
 	count    int
+	jobs     int
 	packages string
 	results  string
+	list     bool
 	timeout  time.Duration
 }
 
@@ -58,6 +64,8 @@ func main() {
 	var o options
 	flag.Uint64Var(&o.seed, "seed", 1, "chooses the lines")
 	flag.IntVar(&o.count, "n", 60, "number of changes that compile")
+	flag.BoolVar(&o.list, "list", false, "print the changes as JSON, and run no test; some do not compile")
+	flag.IntVar(&o.jobs, "jobs", 2, "number of changes that are tried at once")
 	flag.StringVar(&o.packages, "packages", packages, "folders of the packages, separated by commas")
 	flag.StringVar(&o.results, "results", "bin", "folder of the results")
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute,
@@ -89,6 +97,12 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		}
 		all = append(all, found...)
 	}
+	if o.list {
+		for _, m := range shuffled(all, o.seed)[:min(o.count, len(all))] {
+			err = errors.Join(err, json.NewEncoder(out).Encode(m))
+		}
+		return err
+	}
 	path := filepath.Join(o.results, fmt.Sprintf("mutants-%s-%d.jsonl", bytes.TrimSpace(commit), o.seed))
 	known, err := readResults(path)
 	if err != nil {
@@ -98,42 +112,109 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	t := trials{options: o, path: path, known: known, importers: importers, out: out}
+	tried, err := t.run(ctx, shuffled(all, o.seed))
+	if err != nil {
+		return err
+	}
 	var survivors []result
-	counted := 0
-	for _, m := range shuffled(all, o.seed) {
-		if counted == o.count {
-			break
-		}
-		r, ok := known[m.id()]
-		if !ok {
-			if r, err = try(ctx, m, importers[m.Package], o.timeout); err != nil {
-				return err
-			}
-			if err := writeResult(path, r); err != nil {
-				return err
-			}
-		}
-		if r.Verdict == invalid {
-			continue
-		}
-		counted++
-		fmt.Fprintf(out, "%d of %d: %s: %s\n", counted, o.count, r.Verdict, m)
+	for _, r := range tried {
 		if r.Verdict == survived {
 			survivors = append(survivors, r)
 		}
 	}
-	fmt.Fprintf(out, "seed %d: %d changes, %d survived; the results are %s\n", o.seed, counted, len(survivors), path)
+	fmt.Fprintf(out, "seed %d: %d changes, %d survived; the results are %s\n", o.seed, len(tried), len(survivors), path)
 	for _, r := range survivors {
 		fmt.Fprintln(out, "survived:", r.mutant)
 	}
 	if len(survivors) > 0 {
-		return fmt.Errorf("%d of %d changes survived: want a test for each, or its line gone", len(survivors), counted)
+		return fmt.Errorf("%d of %d changes survived: want a test for each, or its line gone", len(survivors), len(tried))
 	}
 	return nil
 }
 
-// try runs the tests of the package, and if they pass those of the packages that import it.
-func try(ctx context.Context, m mutant, importers []string, timeout time.Duration) (r result, err error) {
+// trials are mutants that are tried, some at once: one that blocks its tests must not stop the others.
+type trials struct {
+	options
+	path      string
+	importers map[string][]string
+	out       io.Writer
+
+	mu    sync.Mutex
+	known map[string]result
+}
+
+// run returns the results of the first mutants that compile.
+func (t *trials) run(ctx context.Context, list []mutant) (tried []result, err error) {
+	for len(tried) < t.count && len(list) > 0 {
+		some := list[:min(t.count-len(tried), len(list))]
+		list = list[len(some):]
+		err := t.each(ctx, some, func(m mutant, overlay string) verdict {
+			if r, ok := t.result(m); ok {
+				return r.Verdict
+			}
+			return tryPackage(ctx, m, overlay, t.timeout)
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range some {
+			if r := t.known[m.id()]; r.Verdict != invalid {
+				tried = append(tried, r)
+			}
+		}
+	}
+	var open []mutant
+	for _, r := range tried {
+		if r.Verdict == passed {
+			open = append(open, r.mutant)
+		}
+	}
+	err = t.each(ctx, open, func(m mutant, overlay string) verdict {
+		return tryImporters(ctx, t.importers[m.Package], overlay, t.timeout)
+	})
+	for i, r := range tried {
+		tried[i] = t.known[r.id()]
+	}
+	return tried, err
+}
+
+// each tries mutants, and keeps the results.
+func (t *trials) each(ctx context.Context, list []mutant, try func(m mutant, overlay string) verdict) error {
+	var group errgroup.Group
+	group.SetLimit(t.jobs)
+	for _, m := range list {
+		group.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			before, known := t.result(m)
+			r, err := attempt(m, func(overlay string) verdict { return try(m, overlay) })
+			if err != nil {
+				return errors.Join(err, ctx.Err())
+			}
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			fmt.Fprintf(t.out, "%s: %s\n", r.Verdict, m)
+			if known && r.Verdict == before.Verdict {
+				return nil
+			}
+			t.known[m.id()] = r
+			return writeResult(t.path, r)
+		})
+	}
+	return group.Wait()
+}
+
+func (t *trials) result(m mutant) (result, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r, ok := t.known[m.id()]
+	return r, ok
+}
+
+// attempt tries a mutant.
+func attempt(m mutant, try func(overlay string) verdict) (r result, err error) {
 	began := time.Now()
 	r = result{mutant: m}
 	dir, err := os.MkdirTemp("", "mutant-")
@@ -145,27 +226,53 @@ func try(ctx context.Context, m mutant, importers []string, timeout time.Duratio
 	if err != nil {
 		return r, err
 	}
-	goes := func(args ...string) bool {
-		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-		return cmd.Run() == nil
-	}
-	tests := func(names ...string) bool {
-		return goes(slices.Concat([]string{"test", "-overlay=" + overlay, "-failfast", "-count=1", "-timeout=" + timeout.String()}, names)...)
-	}
-	own := "./" + m.Package
-	switch {
-	case !goes("build", "-overlay="+overlay, own):
-		r.Verdict = invalid
-	case !tests(own):
-		r.Verdict = killed
-	case len(importers) > 0 && !tests(importers...):
-		r.Verdict = killed
-	default:
-		r.Verdict = survived
+	if r.Verdict = try(overlay); r.Verdict == "" {
+		return r, errors.New("interrupted")
 	}
 	r.Seconds = time.Since(began).Seconds()
-	return r, ctx.Err()
+	return r, nil
+}
+
+// tryPackage runs the tests of the mutant's package. It returns no verdict if ctx ended meanwhile.
+func tryPackage(ctx context.Context, m mutant, overlay string, timeout time.Duration) (v verdict) {
+	own := "./" + m.Package
+	switch {
+	case !goes(ctx, "build", "-overlay="+overlay, own):
+		v = invalid
+	case !tests(ctx, overlay, timeout, own):
+		v = killed
+	default:
+		return passed
+	}
+	if ctx.Err() != nil {
+		return ""
+	}
+	return v
+}
+
+// tryImporters runs the tests of the packages that import the mutant's, a few at a time, until one fails. It returns no verdict if ctx
+// ended meanwhile.
+func tryImporters(ctx context.Context, importers []string, overlay string, timeout time.Duration) verdict {
+	const atOnce = 4
+	for some := range slices.Chunk(importers, atOnce) {
+		if !tests(ctx, overlay, timeout, some...) {
+			if ctx.Err() != nil {
+				return ""
+			}
+			return killed
+		}
+	}
+	return survived
+}
+
+func tests(ctx context.Context, overlay string, timeout time.Duration, names ...string) bool {
+	return goes(ctx, slices.Concat([]string{"test", "-overlay=" + overlay, "-failfast", "-count=1", "-timeout=" + timeout.String()}, names)...)
+}
+
+func goes(ctx context.Context, args ...string) bool {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	return cmd.Run() == nil
 }
 
 // overlay writes the changed file, and the JSON that names it to the go command.

@@ -21,8 +21,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// files runs one of the file commands, which mlenv starts by exec to read from a volume or to write to it.
-func files(args []string, stdin io.Reader, stdout io.Writer) error {
+// Files runs one of the file commands, which mlenv starts by exec to read from a volume or to write to it.
+func Files(args []string, stdin io.Reader, stdout io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	// Ranks run as another user of the same group.
@@ -51,14 +51,22 @@ func files(args []string, stdin io.Reader, stdout io.Writer) error {
 		return landFiles(ctx, rest[0], stdin, stdout, false)
 	case command == "land" && len(rest) == 1:
 		return landFiles(ctx, rest[0], stdin, stdout, true)
+	case command == "parts" && len(rest) == 1:
+		return partFiles(ctx, rest[0], stdin, stdout)
+	case command == "continue" && len(rest) == 1:
+		return continueFiles(ctx, rest[0], stdin, stdout)
 	case command == "download" && len(rest) == 1:
 		var wanted []agent.Download
 		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
 			return fmt.Errorf("reading what is to be downloaded: %w", err)
 		}
+		if err := endOthers("/proc", []string{"files", "download", rest[0]}); err != nil {
+			return err
+		}
 		return download(ctx, rest[0], wanted, 2*time.Minute, stdout)
 	}
-	return fmt.Errorf("files %q: want hold, list DIR PATH..., remove DIR PATH..., send DIR, missing DIR, land DIR or download DIR", args)
+	return fmt.Errorf("files %q: want hold, list DIR PATH..., remove DIR PATH..., page DIR, send DIR, missing DIR, land DIR, "+
+		"parts DIR, continue DIR or download DIR", args)
 }
 
 // The program that created the pod starts a process in it for each request. It may read local files for a long time in between. If

@@ -64,7 +64,7 @@ func send(t *testing.T, from, to string, damage func([]byte) []byte) (landed str
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := files([]string{"missing", to}, bytes.NewReader(header), &out); err != nil {
+	if err := Files([]string{"missing", to}, bytes.NewReader(header), &out); err != nil {
 		t.Fatal(err)
 	}
 	var missing []tree.Digest
@@ -76,7 +76,7 @@ func send(t *testing.T, from, to string, damage func([]byte) []byte) (landed str
 		t.Fatal(err)
 	}
 	out.Reset()
-	err = files([]string{"land", to}, bytes.NewReader(damage(in.Bytes())), &out)
+	err = Files([]string{"land", to}, bytes.NewReader(damage(in.Bytes())), &out)
 	return strings.TrimSpace(out.String()), err
 }
 

@@ -58,7 +58,7 @@ func TestListOfWorkingDirectory(t *testing.T) {
 	list := func(paths ...string) (found agent.FileListing, names string) {
 		t.Helper()
 		var out bytes.Buffer
-		if err := files(append([]string{"list", workspace}, paths...), nil, &out); err != nil {
+		if err := Files(append([]string{"list", workspace}, paths...), nil, &out); err != nil {
 			t.Fatal(err)
 		}
 		if err := json.Unmarshal(out.Bytes(), &found); err != nil {
@@ -96,14 +96,14 @@ func TestListOfWorkingDirectory(t *testing.T) {
 	}
 
 	var out bytes.Buffer
-	if err := files([]string{"remove", workspace, at(""), agent.WorkFolder + "/.uid", at("-2")}, nil, &out); err != nil {
+	if err := Files([]string{"remove", workspace, at(""), agent.WorkFolder + "/.uid", at("-2")}, nil, &out); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(filepath.Join(workspace, agent.WorkFolder)); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	for _, path := range []string{".", "../x", "/etc"} {
-		if err := files([]string{"remove", workspace, path}, nil, &out); err == nil {
+		if err := Files([]string{"remove", workspace, path}, nil, &out); err == nil {
 			t.Errorf("%s was removed", path)
 		}
 	}

@@ -50,6 +50,8 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
   mlenv-agent files send DIR     print the contents that stdin lists, or the rest of them
   mlenv-agent files missing DIR  print the missing contents of the manifest on stdin
   mlenv-agent files land DIR     write the contents that follow the manifest on stdin, verified
+  mlenv-agent files parts DIR    print what a broken upload has left of the contents of the request on stdin
+  mlenv-agent files continue DIR write the rest of the contents, which follow the request on stdin, verified
   mlenv-agent files download DIR write the contents of the URLs on stdin, verified
   mlenv-agent version            print the versions of the program and of its protocol
 `
@@ -92,7 +94,7 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 	case command == "venv" && len(rest) == 2:
 		err = venv.Make(rest[0], rest[1], stdout, stderr)
 	case command == "files" && len(rest) > 0:
-		err = files(rest, os.Stdin, stdout)
+		err = Files(rest, os.Stdin, stdout)
 	case command == "rdma" && len(rest) > 0 && rest[0] == "exec":
 		return executeOverRDMA(rest[1:], environ, stderr)
 	case command == "rdma":

@@ -34,6 +34,8 @@ type action struct {
 	page
 	log     *groups
 	clients *kube.Clients
+	// base is the branch or run to compare with, "" for none.
+	base string
 }
 
 // begin reads the inputs and connects. It masks secrets before anything else is printed, and annotates mistakes.
@@ -51,6 +53,14 @@ func begin(gh *githubactions.Action, getenv func(string) string) (*action, setti
 		a.annotateFile(s.clusterProblems)
 		return nil, s, err
 	}
+	if s.audience != "" {
+		tokens := &idTokens{
+			ask:  func(ctx context.Context) (string, error) { return gh.GetIDToken(ctx, s.audience) },
+			mask: gh.AddMask, now: time.Now,
+		}
+		s.config.Wrap(tokens.wrap)
+	}
+	a.base = s.base
 	a.clients, err = kube.For(s.config, s.namespace)
 	return a, s, err
 }
@@ -89,7 +99,12 @@ func (a *action) origin() map[string]string {
 	if a.getenv("GITHUB_RUN_ID") == "" {
 		return nil
 	}
-	return map[string]string{"ml-dev-env/started-by": fmt.Sprintf("%s/%s/actions/runs/%s", a.getenv("GITHUB_SERVER_URL"), a.getenv("GITHUB_REPOSITORY"), a.getenv("GITHUB_RUN_ID"))}
+	workflow := fmt.Sprintf("%s/%s/actions/runs/%s", a.getenv("GITHUB_SERVER_URL"), a.getenv("GITHUB_REPOSITORY"), a.getenv("GITHUB_RUN_ID"))
+	origin := map[string]string{"ml-dev-env/started-by": workflow}
+	if a.getenv("GITHUB_REF_TYPE") == "branch" {
+		origin[branchAnnotation] = a.getenv("GITHUB_REF_NAME")
+	}
+	return origin
 }
 
 // valuesOf returns the params as launch takes them: each line of an array param is an item.
@@ -119,15 +134,15 @@ func (a *action) follow(ctx context.Context, of *tekton.PipelineRun) error {
 	if err != nil {
 		return err
 	}
-	return a.ended(outcome)
+	return a.ended(ctx, outcome)
 }
 
 // ended reports a run that the next step need not cancel any more.
-func (a *action) ended(outcome launch.Outcome) error {
+func (a *action) ended(ctx context.Context, outcome launch.Outcome) error {
 	if err := a.forget(); err != nil {
 		return err
 	}
-	return a.report(outcome)
+	return a.report(ctx, outcome)
 }
 
 // lookPause is the time between two attempts of a request.
@@ -177,7 +192,7 @@ func (a *action) observe(e launch.Event) {
 	}
 }
 
-func (a *action) report(o launch.Outcome) error {
+func (a *action) report(ctx context.Context, o launch.Outcome) error {
 	r := receipt.Receipt{Run: o.Run.Name, Namespace: o.Run.Namespace}
 	if o.Receipt != nil {
 		r = *o.Receipt
@@ -188,7 +203,7 @@ func (a *action) report(o launch.Outcome) error {
 		return err
 	}
 	a.annotate(r)
-	if err := a.summarize(r); err != nil {
+	if err := a.summarize(r, a.compare(ctx, a.base, r)); err != nil {
 		return err
 	}
 	if o.Verdict != receipt.Succeeded {
@@ -218,7 +233,7 @@ func (a *action) end(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.ended(outcome); !step.Printed(err) {
+	if err := a.ended(ctx, outcome); !step.Printed(err) {
 		return err
 	}
 	return nil // the step before has failed the job

@@ -184,7 +184,8 @@ func TestARunThatCannotBeFollowedIsCancelled(t *testing.T) {
 func TestNoMessageIsACommand(t *testing.T) {
 	a, _, out := started(t)
 	of := &tekton.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine"}}
-	err := a.report(launch.Outcome{Run: of, Verdict: receipt.Failed, Reason: fail.RankFailed, Message: "ValueError: a\n::add-mask::b"})
+	outcome := launch.Outcome{Run: of, Verdict: receipt.Failed, Reason: fail.RankFailed, Message: "ValueError: a\n::add-mask::b"}
+	err := a.report(t.Context(), outcome)
 	if !step.Printed(err) {
 		t.Fatal(err)
 	}

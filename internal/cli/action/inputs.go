@@ -28,17 +28,21 @@ const inputsVariable = "MLENV_INPUTS"
 const (
 	serverInput      = "server"
 	tokenInput       = "token"
+	audienceInput    = "oidc-audience"
 	authorityInput   = "certificate-authority"
 	kubeconfigInput  = "kubeconfig"
 	namespaceInput   = "namespace"
 	accountInput     = "service-account"
 	clusterFileInput = "cluster-file"
+	compareInput     = "compare-with"
 	versionInput     = "version"
 )
 
 // ownInputs lists them in the order of action.yml.
 func ownInputs() []string {
-	return []string{serverInput, tokenInput, authorityInput, kubeconfigInput, namespaceInput, accountInput, clusterFileInput, versionInput}
+	return []string{
+		serverInput, tokenInput, audienceInput, authorityInput, kubeconfigInput, namespaceInput, accountInput, clusterFileInput, compareInput, versionInput,
+	}
 }
 
 // inputs are those that are not empty.
@@ -90,7 +94,11 @@ func (in inputs) secrets() []string {
 }
 
 type settings struct {
-	config    *rest.Config
+	config *rest.Config
+	// audience is that of the ID tokens to use in place of a token, "" for none.
+	audience string
+	// base is the branch or run to compare with, "" for none.
+	base      string
 	namespace string
 	account   string
 	// params are the pipeline's; launch checks them.
@@ -102,7 +110,10 @@ type settings struct {
 func (in inputs) settings(getenv func(string) string) (s settings, err error) {
 	var problems []error
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	s = settings{account: cmp.Or(in[accountInput], launch.ServiceAccount), params: maps.Clone(in)}
+	s = settings{
+		account: cmp.Or(in[accountInput], launch.ServiceAccount), params: maps.Clone(in),
+		audience: strings.TrimSpace(in[audienceInput]), base: strings.TrimSpace(in[compareInput]),
+	}
 	for _, name := range ownInputs() {
 		delete(s.params, name)
 	}
@@ -110,6 +121,8 @@ func (in inputs) settings(getenv func(string) string) (s settings, err error) {
 	switch {
 	case in[kubeconfigInput] != "" && in[serverInput] != "":
 		wrong("inputs kubeconfig and server: both are given: want one of them")
+	case in[kubeconfigInput] != "" && s.audience != "":
+		wrong("inputs kubeconfig and oidc-audience: both are given: want input server with oidc-audience")
 	case in[kubeconfigInput] != "":
 		if s.config, contextNamespace, err = fromKubeconfig(in[kubeconfigInput]); err != nil {
 			wrong("input kubeconfig: %w: want the content of a kubeconfig", err)
@@ -121,8 +134,15 @@ func (in inputs) settings(getenv func(string) string) (s settings, err error) {
 		if !strings.HasPrefix(in[serverInput], "https://") {
 			wrong("input server %q: want a URL as https://api.example.com:6443", in[serverInput])
 		}
-		if in[tokenInput] == "" {
-			wrong("input token: it is empty: want a token for %s; GitHub does not pass the repository's secrets to workflows of forks", in[serverInput])
+		switch {
+		case s.audience != "" && in[tokenInput] != "":
+			wrong("inputs token and oidc-audience: both are given: want one of them")
+		case s.audience != "" && getenv("ACTIONS_ID_TOKEN_REQUEST_URL") == "":
+			wrong("input oidc-audience %q: GitHub offers no ID token to this job: want permissions: {id-token: write} in the workflow; "+
+				"those of forks get none", s.audience)
+		case s.audience == "" && in[tokenInput] == "":
+			wrong("input token: it is empty: want a token for %s, or oidc-audience; GitHub does not pass the repository's secrets to workflows of forks",
+				in[serverInput])
 		}
 		s.config = &rest.Config{Host: in[serverInput], BearerToken: in[tokenInput], TLSClientConfig: rest.TLSClientConfig{CAData: []byte(in[authorityInput])}}
 	}

@@ -75,6 +75,18 @@ func TestSettings(t *testing.T) {
 			result{Host: "https://api:6443", Token: "t", Namespace: "from-file", Params: map[string]string{"script": "train.py", "repo-url": "r", "cluster": "cairo"}},
 		},
 		{
+			"ID tokens without the permission", map[string]string{"server": "https://api:6443", "oidc-audience": "a", "namespace": "ml"},
+			result{Problems: []string{`input oidc-audience "a": GitHub offers no ID token to this job: want permissions: {id-token: write}`}},
+		},
+		{
+			"a token and ID tokens", map[string]string{"server": "https://api:6443", "oidc-audience": "a", "token": "t", "namespace": "ml"},
+			result{Problems: []string{"inputs token and oidc-audience: both are given"}},
+		},
+		{
+			"a kubeconfig and ID tokens", map[string]string{"kubeconfig": kubeconfig, "oidc-audience": "a", "namespace": "ml"},
+			result{Problems: []string{"inputs kubeconfig and oidc-audience: both are given"}},
+		},
+		{
 			"every mistake", map[string]string{"server": "https://api:6443", "cluster-file": "wrong.yaml"},
 			result{Problems: []string{"input token: it is empty", "wrong.yaml:8:", "wrong.yaml:9:"}},
 		},

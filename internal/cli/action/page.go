@@ -12,8 +12,10 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
 )
 
 // delimiter ends a value in the file of outputs. The library always uses this one.
@@ -94,11 +96,19 @@ func (p page) annotateFile(problems cluster.Problems) {
 	}
 }
 
-func (p page) summarize(r receipt.Receipt) error {
+// summarize writes the job's summary. compared is nil if the run was compared with nothing.
+func (p page) summarize(r receipt.Receipt, compared *trend.BaseComparison) error {
 	if p.getenv("GITHUB_STEP_SUMMARY") == "" {
 		return nil
 	}
-	if err := p.gh.AddStepSummaryTemplate(summaryTemplate, summaryOf(r)); err != nil {
+	s := summaryOf(r)
+	const mostName = 120
+	if compared != nil {
+		for _, row := range comparisonFacts(*compared) {
+			s.Facts = append(s.Facts, fact{humanize.OneLine(row[0], mostName), literal(row[1])})
+		}
+	}
+	if err := p.gh.AddStepSummaryTemplate(summaryTemplate, s); err != nil {
 		return fmt.Errorf("writing the job's summary: %w", err)
 	}
 	return nil

@@ -52,7 +52,7 @@ func written(t *testing.T, r receipt.Receipt) (log, outputs, summary string) {
 	if err := p.writeReport(r); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.summarize(r); err != nil {
+	if err := p.summarize(r, nil); err != nil {
 		t.Fatal(err)
 	}
 	var texts [2]string
@@ -172,7 +172,7 @@ func TestPageWithoutRunner(t *testing.T) {
 	if err := p.writeReport(failed()); err != nil {
 		t.Error(err)
 	}
-	if err := p.summarize(failed()); err != nil {
+	if err := p.summarize(failed(), nil); err != nil {
 		t.Error(err)
 	}
 }

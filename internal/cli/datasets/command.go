@@ -49,8 +49,8 @@ func Command() *cobra.Command {
 a claim of its own, to each. The contents of a folder go to the top of the claim, or into the folder that --to names.
 
 A temporary pod without any rights mounts the claim and receives the files. A file gets its name only when it is complete and
-its SHA-256 is right. Files that are already on the claim are not sent again, so you can repeat an interrupted command.
-Nothing is ever deleted.
+its SHA-256 is right. Files that are already on the claim are not sent again, and a file that broke off continues at its next
+byte, after a broken connection by itself, and if you repeat an interrupted command. No file is ever deleted.
 
 The pod downloads URLs itself. --list names a file with a line per URL: the URL, and optionally its SHA-256 and the path on
 the claim. With a SHA-256 an interrupted download continues.

@@ -26,20 +26,15 @@ const pageTime = 15 * time.Second
 // list lists the files at the paths. Paths without a file are Absent. It reads no large file again of which known has the digest.
 func (p *pod) list(ctx context.Context, paths []string, known *memory) (found agent.FileListing, err error) {
 	request := agent.PageRequest{Paths: paths, From: tree.Cursor{Known: known.Files}, Seconds: pageTime.Seconds()}
-	for failures := 0; ; {
+	for {
 		var page agent.FilePage
-		err := p.ask(ctx, request, &page, "page", agent.Workspace)
-		switch {
-		case olderAgent(err):
+		err := p.askAgain(ctx, request, &page, "page", agent.Workspace)
+		if olderAgent(err) {
 			return p.listAtOnce(ctx, paths)
-		case err != nil:
-			failures++
-			if failures == attempts || !broken(ctx, err) || !kube.Pause(ctx, p.pause) {
-				return found, fmt.Errorf("listing files: %w", err)
-			}
-			continue
 		}
-		failures = 0
+		if err != nil {
+			return found, fmt.Errorf("listing files: %w", err)
+		}
 		found.Manifest.Entries, found.Looked = append(found.Manifest.Entries, page.Entries...), page.Looked
 		known.learn(page.Files)
 		if page.Next == nil {
@@ -50,7 +45,7 @@ func (p *pod) list(ctx context.Context, paths []string, known *memory) (found ag
 	return found, found.Manifest.Check()
 }
 
-// olderAgent reports whether the pod's agent, which mlenv install has chosen, has no pages.
+// olderAgent reports whether the pod's agent, which mlenv install has chosen, lacks the command.
 func olderAgent(err error) bool {
 	var exit *kube.ExitError
 	return errors.As(err, &exit) && strings.Contains(err.Error(), "want hold, list DIR PATH...")
@@ -83,6 +78,16 @@ func (p *pod) ask(ctx context.Context, request, result any, args ...string) erro
 	return nil
 }
 
+// askAgain is ask over connections that may break.
+func (p *pod) askAgain(ctx context.Context, request, result any, args ...string) error {
+	for failures := 1; ; failures++ {
+		err := p.ask(ctx, request, result, args...)
+		if err == nil || failures == attempts || !broken(ctx, err) || !kube.Pause(ctx, p.pause) {
+			return err
+		}
+	}
+}
+
 // receiver takes contents, and remembers the part of one that broke off.
 type receiver interface {
 	Missing() []tree.Digest
@@ -91,26 +96,33 @@ type receiver interface {
 	Put(tree.Digest, io.Reader) error
 }
 
-// receive has the pod send the contents that the receiver misses. A connection may break any number of times, as those through a
-// balancer with a time limit do, if something comes each time or nearly.
+// receive has the pod send the contents that the receiver misses.
 func (p *pod) receive(ctx context.Context, m tree.Manifest, to receiver) error {
-	for failures := 0; len(to.Missing()) > 0; {
-		before := progressOf(to)
-		err := p.send(ctx, m, to)
+	if len(to.Missing()) == 0 {
+		return nil
+	}
+	return p.again(ctx, func() progress { return progressOf(to) }, func() error { return p.send(ctx, m, to) })
+}
+
+// again calls try until it succeeds. A connection may break any number of times, as those through a balancer with a time limit do, if
+// something passes each time or nearly.
+func (p *pod) again(ctx context.Context, passed func() progress, try func() error) error {
+	for failures := 0; ; {
+		before := passed()
+		err := try()
 		if err == nil {
-			continue
+			return nil
 		}
-		if failures++; progressOf(to) != before {
+		if failures++; passed() != before {
 			failures = 0
 		}
 		if failures == attempts || !broken(ctx, err) || !kube.Pause(ctx, p.pause) {
 			return err
 		}
 	}
-	return nil
 }
 
-// progress is how much a receiver has.
+// progress is how much a transfer has brought.
 type progress struct {
 	missing int
 	bytes   int64
@@ -128,7 +140,9 @@ func progressOf(r receiver) progress {
 func broken(ctx context.Context, err error) bool {
 	var exit *kube.ExitError
 	var local *fs.PathError
-	return ctx.Err() == nil && !errors.As(err, &exit) && !errors.As(err, &local) && !errors.Is(err, tree.ErrDamaged)
+	var source *sourceError
+	final := errors.As(err, &exit) || errors.As(err, &local) || errors.As(err, &source) || errors.Is(err, tree.ErrDamaged)
+	return ctx.Err() == nil && !final
 }
 
 // send has the pod send once what the receiver misses; every content is verified as it is read.

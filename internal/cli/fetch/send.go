@@ -9,9 +9,11 @@ import (
 	"io"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -23,51 +25,21 @@ type Upload struct {
 }
 
 // Send copies the files of a manifest of the folder dir into the folder to of the claim. The pod verifies every file by
-// its SHA-256 before the file gets its name; files that are already there with the same content are not sent. Send
-// calls progress with the bytes sent so far. Errors: UnsafeTree, PodsNotReady, PermissionDenied.
-func Send(ctx context.Context, clients *kube.Clients, claim Claim, dir string, m tree.Manifest, to string, progress func(sent, all int64)) (upload Upload, err error) {
+// its SHA-256 before the file gets its name; files that are already there with the same content are not sent. After a broken
+// connection, and in another call, Send continues at the byte where it was. Send calls passed with the bytes sent so far. Errors:
+// UnsafeTree, SyncFailed if a file has changed since, PodsNotReady, PermissionDenied.
+func Send(
+	ctx context.Context, clients *kube.Clients, claim Claim, dir string, m tree.Manifest, to string, passed func(sent, all int64),
+) (upload Upload, err error) {
 	claim.write = true
 	p, err := open(ctx, clients, claim)
 	if err != nil {
 		return upload, err
 	}
 	defer func() { err = errors.Join(err, p.remove(ctx)) }()
-	folder := path.Join(agent.Workspace, to)
-	header, err := json.Marshal(m)
-	if err != nil {
-		return upload, err
-	}
-	var out bytes.Buffer
-	if err := p.run(ctx, bytes.NewReader(header), &out, "missing", folder); err != nil {
-		return upload, fmt.Errorf("listing what is on claim %s: %w", claim.Name, err)
-	}
-	var missing []tree.Digest
-	if err := json.Unmarshal(out.Bytes(), &missing); err != nil {
-		return upload, fmt.Errorf("listing what is on claim %s: reading the answer of pod %s: %w", claim.Name, p.name, err)
-	}
-	upload.Files, upload.Bytes = m.Totals()
-	var all int64
-	sizes := m.Sizes()
-	for _, digest := range missing {
-		all += sizes[digest]
-	}
-	reader, writer := io.Pipe()
-	counted := &progressWriter{Writer: writer, all: all, progress: progress}
-	go func() {
-		_, err := writer.Write(append(header, '\n'))
-		if err == nil {
-			err = tree.WriteContents(ctx, counted, dir, m, missing)
-		}
-		writer.CloseWithError(err)
-	}()
-	out.Reset()
-	err = p.run(ctx, reader, &out, "land", folder)
-	reader.CloseWithError(context.Canceled)
+	upload, err = p.upload(ctx, dir, m, to, passed)
 	if err != nil {
 		return upload, fmt.Errorf("filling claim %s: %w", claim.Name, err)
-	}
-	if err := json.Unmarshal(out.Bytes(), &upload.Sent); err != nil {
-		return upload, fmt.Errorf("filling claim %s: reading the answer of pod %s: %w", claim.Name, p.name, err)
 	}
 	return upload, nil
 }
@@ -90,7 +62,8 @@ func Remove(ctx context.Context, clients *kube.Clients, claim Claim, paths []str
 }
 
 // Download has the pod download files from URLs into the folder to of the claim. The pod prints the SHA-256, path and
-// size of each file to out. Errors: PodsNotReady, PermissionDenied.
+// size of each file to out. After a broken connection the pod begins again; it continues files with a wanted SHA-256. Errors:
+// PodsNotReady, PermissionDenied.
 func Download(ctx context.Context, clients *kube.Clients, claim Claim, wanted []agent.Download, to string, out io.Writer) (err error) {
 	claim.write = true
 	p, err := open(ctx, clients, claim)
@@ -98,22 +71,23 @@ func Download(ctx context.Context, clients *kube.Clients, claim Claim, wanted []
 		return err
 	}
 	defer func() { err = errors.Join(err, p.remove(ctx)) }()
+	return p.download(ctx, wanted, to, out)
+}
+
+func (p *pod) download(ctx context.Context, wanted []agent.Download, to string, out io.Writer) error {
 	list, err := json.Marshal(wanted)
 	if err != nil {
 		return err
 	}
-	return p.run(ctx, bytes.NewReader(list), out, "download", path.Join(agent.Workspace, to))
-}
-
-type progressWriter struct {
-	io.Writer
-	sent, all int64
-	progress  func(sent, all int64)
-}
-
-func (w *progressWriter) Write(p []byte) (int, error) {
-	n, err := w.Writer.Write(p)
-	w.sent += int64(n)
-	w.progress(w.sent, w.all)
-	return n, err
+	printed := map[string]bool{}
+	done := func() progress { return progress{bytes: int64(len(printed))} }
+	return p.again(ctx, done, func() error {
+		each := func(line []byte) {
+			if text := string(line); !printed[text] && strings.HasSuffix(text, "\n") {
+				printed[text] = true
+				fmt.Fprint(out, text)
+			}
+		}
+		return p.run(ctx, bytes.NewReader(list), &lines.Splitter{Each: each}, "download", path.Join(agent.Workspace, to))
+	})
 }

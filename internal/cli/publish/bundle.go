@@ -64,7 +64,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	cmd.Flags().StringVar(&source, "source", ".", "folder of the sources")
 	cmd.Flags().StringVar(&base, "base", bundle.DefaultBase, "image to build on; it needs git, git-lfs and sh")
 	cmd.Flags().StringVar(&roots, "ca-roots", "", "PEM file of certificate authorities (default: "+bundle.HostRootsFile+", if it exists)")
-	cmd.Flags().StringVar(&licences, "licenses", "", "folder of licences to add, as make licenses writes bin/licenses/steps (default: only py-spy's)")
+	cmd.Flags().StringVar(&licences, "licenses", "",
+		"folder of licences to add, as make licenses writes bin/licenses/steps (default: only py-spy's)")
 	cmd.Flags().StringSliceVar(&platforms, "platforms", platformNames(), "platforms to compile for")
 	cmd.MarkFlagsOneRequired("push", "to")
 	return cmd

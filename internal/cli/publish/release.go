@@ -72,7 +72,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		each.Flags().StringVar(&source, "source", ".", "folder of the sources")
 		each.Flags().StringVar(&request.Base, "base", "", "base of the steps image (default: for pin "+bundle.DefaultBase+", for a release the one that pin recorded)")
 		each.Flags().StringVar(&request.Repository, "repository", defaultRepository, "prefix of the images REPOSITORY/steps and REPOSITORY/tasks")
-		each.Flags().StringVar(&request.Licences, "licenses", "", "folder of licences for the steps image, as make licenses writes bin/licenses/steps")
+		each.Flags().StringVar(&request.Licences, "licenses", "",
+			"folder of licences for the steps image, as make licenses writes bin/licenses/steps")
 		_ = each.MarkFlagRequired("version") // the flag is defined above
 	}
 	cmd.Flags().StringVar(&request.To, "to", "dist", "missing or empty folder to fill")

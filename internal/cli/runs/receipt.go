@@ -134,7 +134,8 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 			if len(same) > 1 {
 				host = ""
 			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", rowName(node.Node, len(same), "node"), host, len(node.GPUs), node.Model, node.Compute, railsOf(node))
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n",
+				rowName(node.Node, len(same), "node"), host, len(node.GPUs), node.Model, node.Compute, railsOf(node))
 		}
 	}
 	if len(r.Ranks) > 0 {

@@ -31,7 +31,9 @@ type Ingredients struct {
 }
 
 // BuildSteps compiles the programs for the platforms into folders below dir and builds the image from them.
-func (s Source) BuildSteps(ctx context.Context, progress io.Writer, dir string, platforms []v1.Platform, with Ingredients) (StepsRelease, error) {
+func (s Source) BuildSteps(
+	ctx context.Context, progress io.Writer, dir string, platforms []v1.Platform, with Ingredients,
+) (StepsRelease, error) {
 	release := StepsRelease{Base: with.Base}
 	var images []v1.Image
 	for _, platform := range platforms {

@@ -167,14 +167,17 @@ func TestStepsImageOnBase(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := registryTag(t, "base/git:latest")
-	pushed, err := bundle.Push(t.Context(), to, base)
-	if err != nil {
+	if err := remote.Write(to, base); err != nil {
 		t.Fatal(err)
 	}
 	if some.Base, err = bundle.ResolveBase(t.Context(), to.Name()); err != nil {
 		t.Fatal(err)
 	}
-	digest := strings.Split(pushed, "@")[1]
+	hash, err := base.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := hash.String()
 	if got, want := some.Base.Reference(), to.Name()+"@"+digest; got != want {
 		t.Errorf("base %s, want %s", got, want)
 	}
@@ -250,8 +253,11 @@ func TestStepsImageWithoutRoots(t *testing.T) {
 
 func TestPush(t *testing.T) {
 	to := registryTag(t, "team/steps:v1")
-	image := stepsImage(t, contents(t))
-	reference, err := bundle.Push(t.Context(), to, image)
+	index, err := bundle.StepsIndex(bundle.Source{}, bundle.Base{}, []v1.Image{stepsImage(t, contents(t))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reference, err := bundle.Push(t.Context(), to, index)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +265,7 @@ func TestPush(t *testing.T) {
 	if err != nil {
 		t.Fatalf("printed %s: %v", reference, err)
 	}
-	if _, err := remote.Image(byDigest); err != nil {
+	if _, err := remote.Index(byDigest); err != nil {
 		t.Errorf("pulling what was pushed: %v", err)
 	}
 }

@@ -20,7 +20,9 @@ const stepsImageParam = "steps-image"
 // Tekton returns what tkn bundle push makes a bundle of. With tasks, the bundle of the Tasks by digest, these are the Tasks and the
 // Pipelines, which find their Tasks in that bundle, so every run gets the same ones; without, the Tasks alone. The steps run in the
 // image. Tekton changes the objects, and refuses what Tekton would refuse when it reads the bundle, and images by tag.
-func Tekton(objects []*unstructured.Unstructured, stepsImage name.Digest, tasks *name.Digest) (all []*unstructured.Unstructured, err error) {
+func Tekton(
+	objects []*unstructured.Unstructured, stepsImage name.Digest, tasks *name.Digest,
+) (all []*unstructured.Unstructured, err error) {
 	for _, object := range objects {
 		isTask := object.GetKind() == "Task"
 		if !isTask && tasks == nil {

@@ -20,7 +20,8 @@ func TestEveryRequestMayFail(t *testing.T) {
 			ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}},
 		}
 		server := apitest.Start(t, account)
-		request := Request{Pipeline: pipeline(), Name: "mine", Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}}}
+		values := map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}}
+		request := Request{Pipeline: pipeline(), Name: "mine", Values: values}
 		made, err := Start(t.Context(), server.Clients(wrap), request)
 		if err != nil {
 			return err.Error()

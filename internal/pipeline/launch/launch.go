@@ -83,7 +83,8 @@ func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.Pip
 // create creates a run, or finds the one that another caller has created with the same request. The clients send a request again whose
 // answer is lost.
 func create(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) (*v1.PipelineRun, error) {
-	made, err := clients.Tekton.TektonV1().PipelineRuns(wanted.Namespace).Create(ctx, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
+	runs := clients.Tekton.TektonV1().PipelineRuns(wanted.Namespace)
+	made, err := runs.Create(ctx, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return adopt(ctx, clients, wanted)

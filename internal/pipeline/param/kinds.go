@@ -45,7 +45,7 @@ var (
 	QueuePriority    = subdomain("the name of a WorkloadPriorityClass")
 	Repository       = text[string](checkRepository)
 	Requirements     = valid(filepath.IsLocal, "the path of a file in the repository")
-	Restarts         = number("int", fmt.Sprintf("a number from 0 to %d", agent.MaxAttempts-1), parseInt, func(n int) bool { return n >= 0 && n < agent.MaxAttempts })
+	Restarts         = restarts()
 	Revision         = matches(`^([^-\s]\S*)?$`, "a branch, tag or commit")
 	Script           = valid(isScript, "the path of a script, or -m PACKAGE.MODULE")
 	Size             = text[string](checkSize)
@@ -151,6 +151,11 @@ func launchers() *Kind[agent.Launcher] {
 	// Its own error knows launchers of others.
 	kind.parse = func(text string) (agent.Launcher, error) { return agent.Launcher(text), agent.Launcher(text).Check() }
 	return kind
+}
+
+func restarts() *Kind[int] {
+	return number("int", fmt.Sprintf("a number from 0 to %d", agent.MaxAttempts-1), parseInt,
+		func(n int) bool { return n >= 0 && n < agent.MaxAttempts })
 }
 
 // truth accepts no other spelling: Tekton compares with true.

@@ -84,6 +84,11 @@ func (c Comparison) String() string {
 // Judge compares a run with the last ten runs of its kind that succeeded. history is sorted from the newest run and may
 // contain the run itself.
 func Judge(now receipt.Receipt, history []receipt.Receipt, tolerance Tolerance) []Comparison {
+	return judge(now, history, tolerance, fewest)
+}
+
+// judge is Judge with the number of earlier runs that a verdict needs.
+func judge(now receipt.Receipt, history []receipt.Receipt, tolerance Tolerance, least int) []Comparison {
 	var before []receipt.Receipt
 	for _, r := range history {
 		if r.Run != now.Run && r.Verdict == receipt.Succeeded && SameKind(now, r) && len(before) < window {
@@ -102,7 +107,7 @@ func Judge(now receipt.Receipt, history []receipt.Receipt, tolerance Tolerance) 
 		value, median := m.of(values), Median(known)
 		c := Comparison{Measure: m, Value: m.text(value), Median: m.text(median), Runs: len(known), Tolerance: tolerance[m]}
 		if m == Loss && values.LossLost {
-			c.Value, c.Worse, c.Regressed = "not finite", Percent(math.MaxInt32), len(known) >= fewest
+			c.Value, c.Worse, c.Regressed = "not finite", Percent(math.MaxInt32), len(known) >= least
 			result = append(result, c)
 			continue
 		}
@@ -111,7 +116,7 @@ func Judge(now receipt.Receipt, history []receipt.Receipt, tolerance Tolerance) 
 				worse = -worse
 			}
 			c.Worse = Percent(100 * worse)
-			c.Regressed = len(known) >= fewest && c.Worse > c.Tolerance
+			c.Regressed = len(known) >= least && c.Worse > c.Tolerance
 		}
 		result = append(result, c)
 	}

@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -64,21 +65,32 @@ func NewLanding(ctx context.Context, to string, m Manifest) (*Landing, error) {
 	for _, entry := range here.Entries {
 		present[entry.Path] = entry.Content
 	}
+	return newLanding(to, m, present)
+}
+
+// NewLandingOf is NewLanding of a manifest whose files are all missing in the folder, or are to be replaced, as the caller knows.
+func NewLandingOf(to string, m Manifest) (*Landing, error) { return newLanding(to, m, nil) }
+
+func newLanding(to string, m Manifest, present map[string]Digest) (*Landing, error) {
 	l := &Landing{places: map[Digest][]Entry{}, begun: map[Digest]Begun{}, folders: map[string]bool{}}
-	for i, entry := range m.Entries {
-		if entry.Kind == File {
-			l.folders[path.Dir(paths[i])] = true
-		}
-		switch {
-		case entry.Kind != File:
+	for _, entry := range m.Entries {
+		if entry.Kind != File {
 			l.others = append(l.others, entry)
-		case present[entry.Path] != entry.Content:
+			continue
+		}
+		name, err := Unescape(entry.Path)
+		if err != nil {
+			return nil, err
+		}
+		l.folders[path.Dir(name)] = true
+		if present[entry.Path] != entry.Content {
 			if l.places[entry.Content] == nil {
 				l.order = append(l.order, entry.Content)
 			}
 			l.places[entry.Content] = append(l.places[entry.Content], entry)
 		}
 	}
+	var err error
 	if l.root, err = os.OpenRoot(to); err != nil {
 		return nil, fmt.Errorf("opening the folder to receive files: %w", err)
 	}
@@ -90,31 +102,13 @@ func NewLanding(ctx context.Context, to string, m Manifest) (*Landing, error) {
 func (l *Landing) Continue(ctx context.Context) error {
 	l.continues = true
 	for _, digest := range l.order {
-		if err := l.findPart(ctx, digest); err != nil {
+		part, _, err := l.readPart(ctx, digest, Part{}, func() bool { return false })
+		if err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// findPart reads what an earlier Landing has of a content.
-func (l *Landing) findPart(ctx context.Context, digest Digest) error {
-	partial, err := l.partial(digest)
-	if err != nil {
-		return err
-	}
-	file, err := claimfile.OpenIn(l.root, partial)
-	if err != nil {
-		return nil // there is none, or something else in its place, which Put reports
-	}
-	defer file.Close()
-	sum := sha256.New()
-	size, err := io.Copy(sum, io.LimitReader(contextReader{ctx, file}, l.places[digest][0].Size))
-	if err != nil {
-		return fmt.Errorf("reading what came of a file before: %w", err)
-	}
-	if size > 0 {
-		l.begun[digest] = Begun{Size: size, Sum: sum}
+		if part.Size > 0 {
+			l.begun[digest] = part
+		}
 	}
 	return nil
 }
@@ -221,7 +215,7 @@ func (l *Landing) write(name string, entry Entry, from io.Reader) error {
 	part := l.Begun(entry.Content)
 	_, err = file.Seek(part.Size, io.SeekStart)
 	if err == nil {
-		err = file.Truncate(part.Size)
+		err = truncate(file, part.Size)
 	}
 	var came int64
 	if err == nil {
@@ -233,13 +227,24 @@ func (l *Landing) write(name string, entry Entry, from io.Reader) error {
 	closed := file.Close()
 	var local *fs.PathError
 	switch {
-	case err != nil && !l.continues, errors.Is(err, ErrDamaged), errors.As(err, &local), closed != nil:
+	case err != nil && !l.continues, errors.Is(err, ErrDamaged), errors.Is(err, errShort), errors.As(err, &local), closed != nil:
 		delete(l.begun, entry.Content)
 		return errors.Join(err, closed, l.root.Remove(partial))
 	case err != nil:
 		return err
 	}
 	return l.root.Rename(partial, name)
+}
+
+// errShort is a part of a content that has become shorter.
+var errShort = errors.New("what came of a file before is not there any more")
+
+// truncate never makes a file longer: it would get zeros that no digest has seen.
+func truncate(file *os.File, size int64) error {
+	if info, err := file.Stat(); err != nil || info.Size() < size {
+		return cmp.Or(err, errShort)
+	}
+	return file.Truncate(size)
 }
 
 func (l *Landing) makeFolder(name string) error {

@@ -68,7 +68,7 @@ func Command() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		file, err := clusterfile.Load(cmd.Context(), clusterFile, where)
 		if err != nil {
-			return err
+			return errors.Join(err, o.Invalid)
 		}
 		clients, err := o.Connect(where, file)
 		if err != nil {

@@ -118,7 +118,8 @@ func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 	if err != nil {
 		return Result{}, fail.Becausef(fail.InvalidInput, "creating a client for Routes: %w", err)
 	}
-	p := &provisioner{options: o, clients: d.Clients, request: request, log: d.Log, now: d.Clients.Now, routes: routes, hosts: map[string]string{}}
+	p := &provisioner{options: o, clients: d.Clients, request: request, log: d.Log, now: d.Clients.Now,
+		routes: routes, hosts: map[string]string{}}
 	return p.run(ctx)
 }
 

@@ -61,6 +61,7 @@ type plan struct {
 func (p *plan) control() []process.Spec {
 	p.write(auditPolicyPath, auditPolicy())
 	p.write(admissionConfigPath, admissionConfig())
+	p.writeAuthentication()
 	p.kubeconfigNamed(admissionKubeconfigPath, topology.AdmissionAddress, pki.Request{File: "apiserver-webhook-client", User: "system:kube-apiserver-webhook"})
 
 	names := []string{
@@ -100,7 +101,7 @@ func (p *plan) control() []process.Spec {
 		"--requestheader-client-ca-file="+ca, "--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-", "--requestheader-group-headers=X-Remote-Group", "--requestheader-username-headers=X-Remote-User",
 		"--proxy-client-cert-file="+proxyClient.Cert, "--proxy-client-key-file="+proxyClient.Key, "--enable-aggregator-routing",
-		"--authorization-mode=Node,RBAC", "--allow-privileged",
+		"--authorization-mode=Node,RBAC", "--allow-privileged", "--authentication-config="+authenticationConfigPath,
 		// OpenShift's API server does not limit the time for sending a binary build's source. Here the request timeout
 		// is the only way to allow it more time.
 		"--request-timeout=6m",
@@ -310,6 +311,17 @@ func (p *plan) write(path string, d any) {
 	content, err := marshal(d)
 	p.check(err)
 	p.writeText(path, content)
+}
+
+// writeAuthentication writes the issuers of ID tokens that the API server trusts, none at first. The API server reads the file again
+// when it changes, and a test adds its issuer to it: up leaves it as it is.
+func (p *plan) writeAuthentication() {
+	if _, err := os.Stat(authenticationConfigPath); err == nil {
+		return
+	}
+	p.write(authenticationConfigPath, document{
+		"apiVersion": "apiserver.config.k8s.io/v1beta1", "kind": "AuthenticationConfiguration", "jwt": []document{},
+	})
 }
 
 func (p *plan) writeText(path, content string) { p.writeMode(path, content, 0o644) }

@@ -24,6 +24,8 @@ var (
 	admissionKubeconfigPath = topology.State("admission-kubeconfig.yaml")
 	caBundlePath            = topology.State("ca-bundle.crt")
 
+	authenticationConfigPath = topology.State("authentication.yaml")
+
 	// AuditLogPath is the file of the API server's audit log.
 	AuditLogPath = topology.State("logs", "audit.log")
 )

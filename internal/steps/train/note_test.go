@@ -1,0 +1,37 @@
+package train
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+)
+
+// Ranks save at SIGTERM. The receipt of a training that was stopped has that checkpoint, not the one of the last look.
+func TestStopNotesTheCheckpoint(t *testing.T) {
+	training, _, agents := newRestartable(t, 0, "")
+	training.Clients.Tekton = tektonfake.NewSimpleClientset()
+	of := run.Flags{Name: "run", UID: "uid", Task: "train"}
+	training.noteCheckpoint(t.Context()) // of no run: nothing to write
+	training.kept = receipt.Remember(t.Context(), training.Clients, slog.New(slog.DiscardHandler), of, "env")
+	training.newest.Store(new("/workspace/checkpoints/run/step-1"))
+	for _, node := range agents {
+		at := filepath.Join(node.Config.Paths.Workspace, "checkpoints/run/step-2")
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(at, "mp_rank_00_model_states.pt"), []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	training.noteCheckpoint(t.Context())
+	m, err := receipt.Recall(t.Context(), training.Clients.Kube, "ns", "run")
+	if err != nil || m.Progress == nil || m.Progress.Checkpoint != "/workspace/checkpoints/run/step-2" {
+		t.Errorf("got progress %+v, %v; want the checkpoint step-2", m.Progress, err)
+	}
+}

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,10 +19,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -75,7 +75,7 @@ func (o *runOptions) runLocal(cmd *cobra.Command) error {
 	}
 	name := o.runName
 	if name == "" {
-		name = "local-" + strings.ToLower(time.Now().UTC().Format("20060102-150405"))
+		name = "local-" + strings.Replace(time.Now().UTC().Format("20060102-150405.000"), ".", "-", 1)
 	}
 	source, remove, err := o.localSource(ctx, log)
 	if err != nil {
@@ -85,27 +85,13 @@ func (o *runOptions) runLocal(cmd *cobra.Command) error {
 	if err := lacksPackages(ctx, o.local.python, source.Dir, options.Script, source.Requirements != ""); err != nil {
 		return err
 	}
-	e, err := local.Start(ctx, local.Options{Folder: folder, Name: name, Nodes: count, Python: o.local.python, Environ: os.Environ()})
-	if err != nil {
-		return step.Usage(err)
-	}
-	defer func() {
-		if err := e.End(); err != nil {
-			fmt.Fprintln(cmd.ErrOrStderr(), "Ending the nodes:", err)
-		}
-	}()
-	has := "without GPUs"
-	if e.GPUs > 0 {
-		has = "with " + humanize.Count(e.GPUs, "GPU") + " each"
-	}
-	log.Info(fmt.Sprintf("Run %s on this machine: %s %s.", name, humanize.Count(count, "node"), has))
-	source.Program, source.Workspace = e.Program, e.Workspace
-	if options.Tree, err = syncrepo.SendFolder(ctx, log, e.Nodes, source); err != nil {
-		return err
-	}
-	options.Job, options.MasterPort = name, e.MasterPort
-	_, err = train.Run(ctx, train.Deps{Place: e, Log: log, Out: cmd.OutOrStdout()}, options)
-	return err
+	return onThisMachine(ctx, cmd, localNodesOf{name: name, folder: folder, python: o.local.python, count: count}, source, options)
+}
+
+// localNodesOf are the nodes of a local run.
+type localNodesOf struct {
+	name, folder, python string
+	count                int
 }
 
 const (
@@ -124,13 +110,14 @@ func (o *runOptions) localOptions() (train.Options, error) {
 	options.AddFlags(flags)
 	var problems []error
 	for _, name := range slices.Sorted(maps.Keys(o.values)) {
+		text := o.values[name]
 		switch flag := flags.Lookup(name); {
 		case slices.Contains(localParams, name):
 		case flag == nil:
 			problems = append(problems, fmt.Errorf("--%s: a local run has no use for it", name))
-		case len(o.values[name]) == 1 && o.values[name][0] != "":
-			if err := flags.Set(name, o.values[name][0]); err != nil {
-				problems = append(problems, err)
+		case len(text) == 1 && text[0] != "":
+			if err := cmp.Or(param.Of(name).Check(text[0]), flags.Set(name, text[0])); err != nil {
+				problems = append(problems, fmt.Errorf("--%s %w", name, err))
 			}
 		}
 	}

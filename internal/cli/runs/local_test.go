@@ -1,3 +1,5 @@
+//go:build linux
+
 package runs
 
 import (
@@ -132,7 +134,7 @@ func TestLocalMistakes(t *testing.T) {
 	if !errors.As(err, &exit) || exit.Code != step.WrongUsage {
 		t.Fatalf("got %v, want wrong usage", err)
 	}
-	for _, want := range []string{"--cluster: ", "--mode: ", "--detach: ", "--launcher ", "--max-restarts -1"} {
+	for _, want := range []string{"--cluster: ", "--mode: ", "--detach: ", "--launcher ", "--max-restarts \"-1\""} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q in: %v", want, err)
 		}

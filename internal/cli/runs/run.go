@@ -61,6 +61,8 @@ Flags of params that you leave out have the installed pipeline's defaults. If ot
 run uses one of your own, with the same claims; --name chooses one. mlenv sets the PipelineRun's timeouts so that
 the training fits.
 
+With --local the run needs no cluster: its nodes are parts of this machine, which must run Linux.
+
 A job file has the params that you would type each time, as YAML: each key is the name of a param, env and build-args are
 keys and values. Arguments and flags replace what the file has.
 
@@ -71,6 +73,7 @@ Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong
 		Example: `  mlenv run https://github.com/me/model.git train.py --nodes=2 -- --epochs 3
   mlenv run . train.py --nodes=2                 # this folder as it is
   mlenv run . -m model.train --nodes=2           # as python -m model.train in that folder
+  mlenv run . train.py --local                   # two nodes on this machine, without a cluster
   mlenv run https://github.com/me/model.git train.py --detach
   mlenv run -f job.yaml --nodes=4 --dry-run
   mlenv run --like train-multi-node-x7k2p --timeout=24h

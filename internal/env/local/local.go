@@ -1,4 +1,5 @@
-// Package local runs the nodes of an environment on this machine: agents in this process, with folders in place of claims.
+//go:build linux
+
 package local
 
 import (
@@ -6,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -19,6 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/certs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
@@ -69,7 +72,10 @@ func Start(ctx context.Context, o Options) (*Environment, error) {
 		return nil, err
 	}
 	e := &Environment{GPUs: len(gpus[0]), Workspace: o.Folder, options: o}
-	if e.run, err = os.MkdirTemp(os.Getenv("XDG_RUNTIME_DIR"), "mlenv-"); err != nil {
+	if err := e.claimName(); err != nil {
+		return nil, err
+	}
+	if e.run, err = os.MkdirTemp("", "mlenv-"); err != nil {
 		return nil, fmt.Errorf("creating a folder for the sockets of the nodes: %w", err)
 	}
 	// An interrupted command still asks the nodes how its job ends.
@@ -78,6 +84,18 @@ func Start(ctx context.Context, o Options) (*Environment, error) {
 		return nil, errors.Join(err, e.End())
 	}
 	return e, nil
+}
+
+// claimName creates the environment's folder, which no other one may have: its jobs have the same names.
+func (e *Environment) claimName() error {
+	if err := os.MkdirAll(filepath.Dir(e.own()), 0o755); err != nil {
+		return fmt.Errorf("creating a folder for local runs: %w", err)
+	}
+	err := os.Mkdir(e.own(), 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		return fail.Becausef(fail.InvalidInput, "starting run %s on this machine: there is one of that name; want another --run-name", e.options.Name)
+	}
+	return err
 }
 
 // End ends all jobs and the agents.
@@ -210,9 +228,6 @@ func (e *Environment) logOf(node int) string {
 }
 
 func (e *Environment) serve(ctx context.Context, c server.Config, listener net.Listener) error {
-	if err := os.MkdirAll(c.Paths.Own, 0o755); err != nil {
-		return err
-	}
 	log, err := os.OpenFile(e.logOf(c.Node), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err

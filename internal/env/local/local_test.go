@@ -1,3 +1,5 @@
+//go:build linux
+
 package local
 
 import (
@@ -105,6 +107,21 @@ func TestTwoAtOnce(t *testing.T) {
 		if err != nil || recorded.State != agent.Running {
 			t.Errorf("the record of node %d says %q (%v), want running", node, recorded.State, err)
 		}
+	}
+}
+
+// A second environment of one name would find the jobs of the first.
+func TestNameIsTaken(t *testing.T) {
+	folder := t.TempDir()
+	first, err := start(t.Context(), folder, "run-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.End(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := start(t.Context(), folder, "run-1"); fail.ReasonOf(err) != fail.InvalidInput {
+		t.Errorf("got %v, want InvalidInput", err)
 	}
 }
 

@@ -55,6 +55,9 @@ bin/mlenv:
 	@mkdir -p bin
 	@GOGC=400 test/progress "compiling bin/mlenv" go build -o bin/mlenv ./cmd/mlenv
 
+.PHONY: mlenv
+mlenv: bin/mlenv ## compile the command line into bin/
+
 $(GOLANGCI_LINT):
 	@mkdir -p bin
 	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0

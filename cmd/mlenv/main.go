@@ -10,5 +10,6 @@ import (
 
 func main() {
 	git.Helper()
+	agentMain()
 	os.Exit(cli.Main(os.Args[1:], os.Stdout, os.Stderr))
 }

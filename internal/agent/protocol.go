@@ -80,7 +80,9 @@ const (
 	// Home holds the agent's program, its socket and its certificates.
 	Home = "/mlenv"
 	// Program is the agent's program, copied there by the init container.
-	Program = Home + "/bin/mlenv-agent"
+	Program = Home + "/bin/" + ProgramName
+	// ProgramName is the base of Program: mlenv under this name is the agent's program too.
+	ProgramName = "mlenv-agent"
 	// PySpy is the name of a program that prints the stacks of Python. The init container copies one next to the agent, for
 	// images that have none.
 	PySpy = "py-spy"

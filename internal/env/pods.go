@@ -207,6 +207,11 @@ func (e Environment) Mode(ctx context.Context) (agent.Mode, error) {
 	return agent.Mode(set.Annotations[objects.ModeAnnotation]), nil
 }
 
+// Reach is the command by which a person reaches a port of a node.
+func (e Environment) Reach(node, port int) string {
+	return fmt.Sprintf("oc port-forward pod/%s %d -n %s", e.PodName(node), port, e.Namespace)
+}
+
 // RecordClaims returns the claims with the record of a run of count nodes.
 func (e Environment) RecordClaims(ctx context.Context, count int) []string {
 	set, err := e.StatefulSet(ctx)

@@ -56,6 +56,12 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
   mlenv-agent version            print the versions of the program and of its protocol
 `
 
+// Is reports whether a process of this name runs the agent's program: another program may contain it.
+func Is(name string) bool {
+	base := filepath.Base(name)
+	return base == agent.ProgramName || base == agent.SMI
+}
+
 // Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage.
 func Main(args, environ []string, stdout, stderr io.Writer) int {
 	if filepath.Base(args[0]) == agent.SMI {

@@ -40,6 +40,8 @@ type Config struct {
 	Addresses []string
 	// Dial connects to another node's agent, nil for its DNS name.
 	Dial agent.Dialer
+	// Local is true for a node that is a person's machine: jobs keep the person's home and caches.
+	Local bool
 	// Trial tries locks and renames; it is empty except in tests.
 	Trial facts.Trial
 }

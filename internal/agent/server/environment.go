@@ -35,16 +35,26 @@ func (c Config) additions() map[string]string {
 		"MPLCONFIGDIR":       filepath.Join(own, "matplotlib"),
 		"GLOO_SOCKET_IFNAME": interfaceOf(c.PodIP),
 		"MLENV_AGENT":        c.Program,
+		"MLENV_WORKSPACE":    c.Paths.Workspace,
+		"MLENV_DATASETS":     c.Paths.Datasets,
 	}
 	maps.Copy(added, c.cacheVariables())
+	if c.Local {
+		maps.DeleteFunc(added, func(name, _ string) bool { return isFolder(name) || name == "USER" || name == "LOGNAME" })
+	}
 	maps.Copy(added, agent.World{Master: c.Host(0), Nodes: c.Nodes, RanksPerNode: c.GPUs}.Variables())
 	return added
 }
 
-// interfaceOf is the interface with the address, "" for none. gloo takes one name, NCCL a list of exclusions.
+// interfaceOf is the interface with the address, "" for none. gloo takes one name, NCCL a list of exclusions. The loopback interface
+// has more addresses than it lists.
 func interfaceOf(address string) string {
 	interfaces, _ := net.Interfaces()
+	loopback := net.ParseIP(address).IsLoopback()
 	for _, i := range interfaces {
+		if loopback && i.Flags&net.FlagLoopback != 0 {
+			return i.Name
+		}
 		addresses, _ := i.Addrs()
 		for _, a := range addresses {
 			if prefix, ok := a.(*net.IPNet); ok && prefix.IP.String() == address {

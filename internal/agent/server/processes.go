@@ -215,7 +215,7 @@ const exitFile = 3
 // Supervise runs a command, or runs it for each rank, and kills all descendants when they have ended. The arguments are the variables
 // of each rank, in one argument, then -- and the command; a launcher, which starts ranks itself, runs once and without such variables.
 // A process that loses its parent becomes a child of this one, so that none leaves the job by clearing its environment or by a session
-// of its own.
+// of its own. If the agent is killed, all processes of the job are.
 func Supervise(args []string) error {
 	unix.CloseOnExec(exitFile)
 	// The agent sends signals to the processes of the job; this one outlives them.
@@ -232,6 +232,11 @@ func Supervise(args []string) error {
 		return fmt.Errorf("adopting orphans: %w", err)
 	}
 	go Reap(context.Background())
+	go func() {
+		awaitClosed(exitFile)
+		endChildren(context.Background())
+		os.Exit(1)
+	}()
 	// The kernel ties the lives of the processes to this thread.
 	runtime.LockOSThread()
 	var started []int
@@ -259,6 +264,19 @@ func Supervise(args []string) error {
 	ended()
 	endChildren(context.Background())
 	return json.NewEncoder(os.NewFile(exitFile, "exit")).Encode(failure)
+}
+
+// awaitClosed returns when nothing can read the pipe any more. That the agent reads it to the end of the job, and that nobody else has
+// it, is what makes this the end of the agent. Without a pipe it does not return.
+func awaitClosed(pipe int) {
+	for {
+		waiting := []unix.PollFd{{Fd: int32(pipe)}}
+		if _, err := unix.Poll(waiting, -1); err == nil && waiting[0].Revents&unix.POLLERR != 0 {
+			return
+		} else if err != nil && !errors.Is(err, unix.EINTR) || waiting[0].Revents&unix.POLLNVAL != 0 {
+			select {}
+		}
+	}
 }
 
 // stopTime is how long the other ranks of a node may run after one has failed: that of torchrun and of DeepSpeed's launcher.

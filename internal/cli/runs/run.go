@@ -37,6 +37,7 @@ type runOptions struct {
 	like           string
 	resumeFrom     string
 	module         envflags.Module
+	local          localRun
 	// file is the path of a job file, "" for none.
 	file           string
 	detach, dryRun bool
@@ -60,6 +61,8 @@ Flags of params that you leave out have the installed pipeline's defaults. If ot
 run uses one of your own, with the same claims; --name chooses one. mlenv sets the PipelineRun's timeouts so that
 the training fits.
 
+With --local the run needs no cluster: its nodes are parts of this machine, which must run Linux.
+
 A job file has the params that you would type each time, as YAML: each key is the name of a param, env and build-args are
 keys and values. Arguments and flags replace what the file has.
 
@@ -70,6 +73,7 @@ Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong
 		Example: `  mlenv run https://github.com/me/model.git train.py --nodes=2 -- --epochs 3
   mlenv run . train.py --nodes=2                 # this folder as it is
   mlenv run . -m model.train --nodes=2           # as python -m model.train in that folder
+  mlenv run . train.py --local                   # two nodes on this machine, without a cluster
   mlenv run https://github.com/me/model.git train.py --detach
   mlenv run -f job.yaml --nodes=4 --dry-run
   mlenv run --like train-multi-node-x7k2p --timeout=24h
@@ -79,6 +83,7 @@ Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong
 	o.kube.AddTo(flags)
 	o.params.addTo(flags)
 	o.module.AddTo(flags)
+	o.local.addTo(flags)
 	flags.StringVar(&o.runName, "run-name", "", "name of the run; if it exists with the same params, mlenv follows it, or reports how it ended (default: a new name)")
 	flags.StringVar(&o.serviceAccount, "service-account", "", "ServiceAccount of the steps (default: "+launch.ServiceAccount+")")
 	flags.StringVar(&o.like, "like", "", "use repository, script and params of this run unless given here; give the folder again if it trained from one")
@@ -89,7 +94,13 @@ Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong
 	cmd.MarkFlagsMutuallyExclusive("like", "resume-from")
 	cmd.MarkFlagsMutuallyExclusive("dry-run", "detach")
 	cmd.Args = o.parse
-	cmd.RunE = envflags.Connected(&o.kube, o.start)
+	onCluster := envflags.Connected(&o.kube, o.start)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if o.local.on {
+			return o.runLocal(cmd)
+		}
+		return onCluster(cmd, args)
+	}
 	return cmd
 }
 

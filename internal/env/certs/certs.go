@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
@@ -19,8 +20,9 @@ const Lifetime = 365 * 24 * time.Hour
 
 // New creates a CA, a certificate for the agents of all nodes of environment name, and one for the steps. It discards the
 // CA's key, so that no other certificate can be signed. An agent's certificate is not valid for a client, nor a client's for
-// an agent: a compromised node cannot command the others. With its own an agent may only read trees of the others.
-func New(namespace, name string, now time.Time) (result objects.Certificates, err error) {
+// an agent: a compromised node cannot command the others. With its own an agent may only read trees of the others. Agents without DNS names have
+// addresses.
+func New(namespace, name string, now time.Time, addresses ...net.IP) (result objects.Certificates, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("creating the certificates of environment %s/%s: %w", namespace, name, err)
@@ -45,6 +47,7 @@ func New(namespace, name string, now time.Time) (result objects.Certificates, er
 	result.ServerCert, result.ServerKey, err = ca.issue(&x509.Certificate{
 		Subject:     subject(name, "agent"),
 		DNSNames:    []string{nodes, nodes + ".cluster.local", "localhost"},
+		IPAddresses: addresses,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})
 	if err != nil {

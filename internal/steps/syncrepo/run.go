@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -125,6 +126,8 @@ type Folder struct {
 	RequirementsTimeout time.Duration
 	// Environment and Namespace of the nodes are named in advice.
 	Environment, Namespace string
+	// Program is the agent's, and Workspace the folder of the claim, "" for those of a pod.
+	Program, Workspace string
 }
 
 // SendFolder makes the folder the current tree of all nodes, and returns its hash, which every node has confirmed.
@@ -138,7 +141,11 @@ func SendFolder(ctx context.Context, log *slog.Logger, set nodes.Set, f Folder) 
 	if err != nil {
 		return "", err
 	}
-	return s.deliver(ctx, f.Dir, m, newRequirements(f.Requirements, f.RequirementsTimeout, cause.Job{Environment: f.Environment, Namespace: f.Namespace}))
+	needs := newRequirements(f.Requirements, f.RequirementsTimeout, cause.Job{Environment: f.Environment, Namespace: f.Namespace})
+	if f.Program != "" {
+		needs.program, needs.venvs = f.Program, filepath.Join(f.Workspace, ".mlenv", "venvs")
+	}
+	return s.deliver(ctx, f.Dir, m, needs)
 }
 
 // Upload sends the tree of a folder to all nodes for a run whose repository is SentURL: its step sync-repo installs the

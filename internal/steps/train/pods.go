@@ -3,16 +3,21 @@ package train
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// place is where the nodes of a training run, as far as the training asks. In a cluster that is an env.Environment.
-type place interface {
+// Place is where the nodes of a training run, as far as the training asks: in a cluster an env.Environment, or this machine.
+type Place interface {
+	// Attach connects to the nodes, and keeps them for the run until detach. certs is as in env.Environment.
+	Attach(ctx context.Context, log *slog.Logger, certs string, of run.Flags) (set nodes.Set, detach func(), err error)
 	// Instances returns what the nodes run in now.
 	Instances(ctx context.Context, count int) ([]env.Instance, error)
 	// Gone returns why the instance of that ID will not come back to the node, "" if it may.
@@ -27,15 +32,20 @@ type place interface {
 	Mode(ctx context.Context) (agent.Mode, error)
 	// RecordClaims returns the claims with the record of the nodes.
 	RecordClaims(ctx context.Context, count int) []string
-	// TLSName is the name of a node that the others look up.
+	// TLSName is the name of a node that the others look up, or its address.
 	TLSName(node int) string
+	// Reach is the command by which a person reaches a port of a node.
+	Reach(node, port int) string
 }
 
-func (t *Training) place() place { return t.environment() }
+func (t *Training) place() Place {
+	if t.Place != nil {
+		return t.Place
+	}
+	return t.environment()
+}
 
 func (t *Training) environment() env.Environment { return env.Of(t.Clients, t.Name) }
-
-func (t *Training) podName(node int) string { return t.environment().PodName(node) }
 
 // readPods notes the pods that the environment has now.
 func (t *Training) readPods(ctx context.Context) error {

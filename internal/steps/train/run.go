@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -36,6 +37,8 @@ type Options struct {
 	Run run.Flags
 	// Name is the environment.
 	Name string
+	// Job is the job's ID without a PipelineRun, "" for a new one.
+	Job string
 	// ClientCerts is the folder of the environment's mounted client Secret; without it the Secret is read.
 	ClientCerts string
 	// Script is a path in the repository, or an absolute one on the nodes, or -m PACKAGE.MODULE.
@@ -61,6 +64,8 @@ type Options struct {
 	HangTimeout HangTimeout
 	// Rendezvous is what happens after a training whose ranks never met: warn or fail.
 	Rendezvous param.Effect
+	// MasterPort is where the ranks meet, 0 for that of environments.
+	MasterPort int
 	// DebugRank waits for a debugger; -1 for none.
 	DebugRank int
 	// Exclusive refuses to train next to another training on the same nodes. With Replace a training that a person
@@ -71,7 +76,9 @@ type Options struct {
 // Deps are what Run works with.
 type Deps struct {
 	Clients *kube.Clients
-	Log     *slog.Logger
+	// Place is nil for the pods of the environment Options.Name. Another one needs no Clients.
+	Place Place
+	Log   *slog.Logger
 	// Out gets the ranks' output; without it each line is a record of Log.
 	Out io.Writer
 	// Notify gets the training's events, nil for none.
@@ -81,8 +88,11 @@ type Deps struct {
 // Run starts the job on all nodes, or attaches to it, follows it until it ends, and decides what an interruption
 // means for it. A failure that an earlier attempt of the step has reported is final, and is returned again.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
-	t := &Training{Deps: d, Options: o, ID: o.Run.UID}
+	t := &Training{Deps: d, Options: o, ID: cmp.Or(o.Run.UID, o.Job)}
 	t.regroup = t.gather
+	if t.Clients == nil {
+		t.Clients = &kube.Clients{}
+	}
 	if t.Notify == nil {
 		t.Notify = func(notify.Event) {}
 	}
@@ -96,7 +106,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 }
 
 func (t *Training) run(ctx context.Context) (Result, error) {
-	set, detach, err := t.environment().Attach(ctx, t.Log, t.ClientCerts, t.Run)
+	set, detach, err := t.place().Attach(ctx, t.Log, t.ClientCerts, t.Run)
 	if err != nil {
 		return Result{}, err
 	}
@@ -206,7 +216,7 @@ func (t *Training) prepare(ctx context.Context) (err error) {
 	spec := &t.Spec
 	*spec = agent.JobSpec{
 		Run: t.Run.Name, Launcher: t.Launcher, Script: t.Script, Args: t.Args, Tree: t.Tree,
-		Nodes: len(t.Nodes), RanksPerNode: t.RanksPerNode, Env: map[string]string{}, SecretEnv: t.SecretEnv, Deadline: time.Now().Add(t.Timeout),
+		Nodes: len(t.Nodes), RanksPerNode: t.RanksPerNode, MasterPort: t.MasterPort, Env: map[string]string{}, SecretEnv: t.SecretEnv, Deadline: time.Now().Add(t.Timeout),
 	}
 	if t.DebugRank >= 0 {
 		spec.DebugRank = &t.DebugRank

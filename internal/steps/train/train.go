@@ -330,13 +330,8 @@ func (t *Training) explain(ctx context.Context, q question) error {
 func (t *Training) showDebugger(rank agent.RankStatus) {
 	until := t.Spec.Deadline.UTC()
 	t.Log.Info(fmt.Sprintf("Rank %d waits on node %d for a debugger, at most until the training's time is over at %s. Its port is reached by: %s",
-		rank.Rank, rank.Node, until.Format("2006-01-02 15:04 MST"), t.forward(rank.Node, rank.DebugPort)),
+		rank.Rank, rank.Node, until.Format("2006-01-02 15:04 MST"), t.place().Reach(rank.Node, rank.DebugPort)),
 		"rank", rank.Rank, "node", rank.Node, "deadline", until, "port", rank.DebugPort)
-}
-
-// forward is the command that makes a port of a node reachable for a person.
-func (t *Training) forward(node, port int) string {
-	return fmt.Sprintf("oc port-forward pod/%s %d -n %s", t.podName(node), port, t.Clients.Namespace)
 }
 
 func (t *Training) launcherFailed(status agent.JobStatus) error {

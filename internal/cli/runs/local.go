@@ -1,0 +1,192 @@
+package runs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
+)
+
+// localParams are the params that mean something in a local run: those of the training that have flags of the step train, and the others.
+var localParams = []string{"repo-url", "revision", "submodules", "lfs", "requirements", "script", "script-args", "env", "nodes"}
+
+// localFolder is where local runs lie.
+func localFolder() (string, error) {
+	data := os.Getenv("XDG_DATA_HOME")
+	if data == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", err
+		}
+		data = filepath.Join(home, ".local", "share")
+	}
+	return filepath.Join(data, "mlenv"), nil
+}
+
+// localRun is a run on nodes that are parts of this machine.
+type localRun struct {
+	on     bool
+	python string
+}
+
+func (l *localRun) addTo(flags *pflag.FlagSet) {
+	flags.BoolVar(&l.on, "local", false, "train on this machine, without a cluster: each node is a process group with its part of the GPUs")
+	flags.StringVar(&l.python, "python", "", "with --local, the path of the ranks' python3, such as that of a virtual environment (default: the one in PATH)")
+}
+
+// runLocal trains on this machine and follows the training to its end.
+func (o *runOptions) runLocal(cmd *cobra.Command) error {
+	options, err := o.localOptions()
+	if err != nil {
+		return step.Usage(fail.Because(fail.InvalidInput, err))
+	}
+	count := localNodes
+	if given := o.values["nodes"]; len(given) == 1 {
+		if count, err = strconv.Atoi(given[0]); err != nil || count < 1 || count > mostLocalNodes {
+			return step.Usage(fail.Becausef(fail.InvalidInput, "--nodes %q: want 1 to %d nodes on this machine", given[0], mostLocalNodes))
+		}
+	}
+	ctx, log := cmd.Context(), step.TextLog(cmd.OutOrStdout())
+	folder, err := localFolder()
+	if err != nil {
+		return err
+	}
+	name := o.runName
+	if name == "" {
+		name = "local-" + strings.Replace(time.Now().UTC().Format("20060102-150405.000"), ".", "-", 1)
+	}
+	source, remove, err := o.localSource(ctx, log)
+	if err != nil {
+		return err
+	}
+	defer remove()
+	if err := lacksPackages(ctx, o.local.python, source.Dir, options.Script, source.Requirements != ""); err != nil {
+		return err
+	}
+	return onThisMachine(ctx, cmd, localNodesOf{name: name, folder: folder, python: o.local.python, count: count}, source, options)
+}
+
+// localNodesOf are the nodes of a local run.
+type localNodesOf struct {
+	name, folder, python string
+	count                int
+}
+
+const (
+	// localNodes is how many nodes there are unless it is given: enough to show whether a script runs on several.
+	localNodes = 2
+	// mostLocalNodes bounds the addresses of the nodes.
+	mostLocalNodes = 64
+	// localRequirements is the time for installing the requirements.
+	localRequirements = 20 * time.Minute
+)
+
+// localOptions are the training's, of all params that are given. Params that need a cluster are mistakes.
+func (o *runOptions) localOptions() (train.Options, error) {
+	options := train.Options{Script: launch.Value(o.params.pipeline, o.values, "script"), Args: o.values["script-args"], Env: o.values["env"]}
+	flags := pflag.NewFlagSet("train", pflag.ContinueOnError)
+	options.AddFlags(flags)
+	var problems []error
+	for _, name := range slices.Sorted(maps.Keys(o.values)) {
+		text := o.values[name]
+		switch flag := flags.Lookup(name); {
+		case slices.Contains(localParams, name):
+		case flag == nil:
+			problems = append(problems, fmt.Errorf("--%s: a local run has no use for it", name))
+		case len(text) == 1 && text[0] != "":
+			if err := cmp.Or(param.Of(name).Check(text[0]), flags.Set(name, text[0])); err != nil {
+				problems = append(problems, fmt.Errorf("--%s %w", name, err))
+			}
+		}
+	}
+	for name, given := range map[string]bool{"like": o.like != "", "resume-from": o.resumeFrom != "", "detach": o.detach, "dry-run": o.dryRun} {
+		problems = append(problems, step.Want(!given, "--%s: a local run has no use for it", name))
+	}
+	return options, errors.Join(append(problems, options.Check())...)
+}
+
+// localSource is the folder to train from: a copy of one of this machine, which the user may change meanwhile, or the files of a
+// repository.
+func (o *runOptions) localSource(ctx context.Context, log *slog.Logger) (source syncrepo.Folder, remove func(), err error) {
+	pipeline, values := o.params.pipeline, o.values
+	source.Requirements, source.RequirementsTimeout = launch.Value(pipeline, values, "requirements"), localRequirements
+	switch packed, err := o.prepare(ctx, pipeline, values); {
+	case err != nil:
+		return source, nil, err
+	case packed != nil:
+		source.Dir = packed.dir
+		return source, packed.remove, nil
+	}
+	dir, err := os.MkdirTemp("", "mlenv-repository-")
+	if err != nil {
+		return source, nil, fmt.Errorf("creating a folder for the repository: %w", err)
+	}
+	remove = func() { _ = os.RemoveAll(dir) }
+	commit, err := git.Fetch(ctx, log, dir, git.Source{
+		URL: launch.Value(pipeline, values, "repo-url"), Revision: launch.Value(pipeline, values, "revision"),
+		Submodules: launch.Value(pipeline, values, "submodules") == "true", LFS: launch.Value(pipeline, values, "lfs") == "true",
+	})
+	if err == nil {
+		log.Info(fmt.Sprintf("Fetched commit %s.", commit))
+		source.Dir = dir
+		source.Ignore, err = tree.LoadIgnore(dir)
+	}
+	if err != nil {
+		remove()
+		return source, nil, err
+	}
+	return source, remove, nil
+}
+
+// needed matches what a script imports, at its top level, of the packages that a person's Python may lack.
+var needed = regexp.MustCompile(`(?m)^(?:import|from)\s+(torch|deepspeed|transformers|accelerate|lightning)\b`)
+
+// lacksPackages is the error for packages that the script imports and Python does not find.
+func lacksPackages(ctx context.Context, python, dir, script string, installs bool) error {
+	content, err := os.ReadFile(filepath.Join(dir, script))
+	if err != nil || installs {
+		return nil //nolint:nilerr // a module, or a path that the nodes refuse
+	}
+	var names []string
+	for _, match := range needed.FindAllStringSubmatch(string(content), -1) {
+		if !slices.Contains(names, match[1]) {
+			names = append(names, match[1])
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	const find = "import importlib.util, sys; print(*(name for name in sys.argv[1:] if not importlib.util.find_spec(name)))"
+	if python == "" {
+		python = "python3"
+	}
+	out, err := exec.CommandContext(ctx, python, append([]string{"-c", find}, names...)...).Output()
+	lacks := strings.Fields(string(out))
+	if err != nil || len(lacks) == 0 {
+		return nil //nolint:nilerr // the nodes report a Python that does not start
+	}
+	return fail.Advise(fail.Becausef(fail.InvalidInput, "%s imports %s, which %s does not have", script, strings.Join(lacks, " and "), python),
+		"%s -m pip install %s   # or --python with one that has them, or --requirements=FILE", python, strings.Join(lacks, " "))
+}

@@ -1,0 +1,45 @@
+package runs
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
+)
+
+// onThisMachine starts the nodes, sends them the folder, and trains.
+func onThisMachine(ctx context.Context, cmd *cobra.Command, n localNodesOf, source syncrepo.Folder, options train.Options) error {
+	log := step.TextLog(cmd.OutOrStdout())
+	e, err := local.Start(ctx, local.Options{Folder: n.folder, Name: n.name, Nodes: n.count, Python: n.python, Environ: os.Environ()})
+	if err != nil {
+		return step.Usage(err)
+	}
+	defer func() {
+		if err := e.End(); err != nil {
+			fmt.Fprintln(cmd.ErrOrStderr(), "Ending the nodes:", err)
+		}
+	}()
+	has := "without GPUs"
+	if e.GPUs > 0 {
+		has = "with " + humanize.Count(e.GPUs, "GPU") + " each"
+	}
+	log.Info(fmt.Sprintf("Run %s on this machine: %s %s.", n.name, humanize.Count(n.count, "node"), has))
+	source.Program, source.Workspace = e.Program, e.Workspace
+	if options.Tree, err = syncrepo.SendFolder(ctx, log, e.Nodes, source); err != nil {
+		return err
+	}
+	options.Job, options.MasterPort = n.name, e.MasterPort
+	_, err = train.Run(ctx, train.Deps{Place: e, Log: log, Out: cmd.OutOrStdout()}, options)
+	if fail.ReasonOf(err) == fail.Cancelled && ctx.Err() != nil {
+		return &step.Exit{Code: step.Interrupted, Err: err}
+	}
+	return err
+}

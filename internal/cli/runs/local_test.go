@@ -1,0 +1,174 @@
+//go:build linux
+
+package runs
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
+)
+
+func TestMain(m *testing.M) { agenttest.Main(m) }
+
+// locally runs mlenv run --local in a folder with the script train.py.
+func locally(ctx context.Context, t *testing.T, out io.Writer, script string, args ...string) error {
+	t.Helper()
+	dir, data := t.TempDir(), t.TempDir()
+	t.Setenv("XDG_DATA_HOME", data)
+	t.Setenv("RANK", "9") // of another training of this shell
+	if err := os.WriteFile(filepath.Join(dir, "train.py"), []byte(script), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := RunCommand(mldevenv.Bundle)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetOut(out)
+	cmd.SetErr(t.Output())
+	cmd.SetArgs(append([]string{dir, "train.py", "--local"}, args...))
+	return cmd.ExecuteContext(ctx)
+}
+
+const says = `import os, socket, sys
+rank = int(os.environ["RANK"])
+print("rank", rank, "of", os.environ["WORLD_SIZE"], "on", os.environ["NODE_RANK"], sys.argv[1:], flush=True)
+address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if rank == 0:
+    server = socket.create_server(address)
+    for _ in range(int(os.environ["WORLD_SIZE"]) - 1):
+        peer, _ = server.accept()
+        peer.sendall(b"go")
+else:
+    while True:
+        try:
+            peer = socket.create_connection(address)
+            break
+        except ConnectionRefusedError:
+            pass
+    peer.recv(2)
+`
+
+func TestLocalRun(t *testing.T) {
+	var out bytes.Buffer
+	err := locally(t.Context(), t, &out, says+`open("out.txt", "a").write("x")`, "--nodes=2", "--ranks-per-node=2", "--launcher=torchrun", "--run-name=try-1",
+		"--env=A=b", "--", "--lr", "1")
+	if err != nil {
+		t.Fatal(fail.Details(err), out.String())
+	}
+	for _, want := range []string{"Run try-1 on this machine: 2 nodes", "rank 3 of 4 on 1 ['--lr', '1']", "Training done: 4 ranks exited with 0."} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("want %q in:\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "was connected to another one") {
+		t.Errorf("the ranks met:\n%s", out.String())
+	}
+	written, err := os.ReadFile(filepath.Join(os.Getenv("XDG_DATA_HOME"), "mlenv", ".mlenv", "work", "try-1", "out.txt"))
+	if err != nil || string(written) != "xxxx" {
+		t.Errorf("the ranks wrote %q, %v; want one x each", written, err)
+	}
+}
+
+// A rank that raises is named as on a cluster.
+func TestLocalFailure(t *testing.T) {
+	var out bytes.Buffer
+	err := locally(t.Context(), t, &out, says+`
+if rank == 3:
+    raise ValueError("broken batch")
+import time
+time.sleep(600)
+`, "--nodes=2", "--ranks-per-node=2")
+	for _, want := range []string{"rank 3 on node 1", "ValueError: broken batch", "train.py:"} {
+		if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(fail.Details(err), want) {
+			t.Errorf("got %s: %s\nwant %q", fail.ReasonOf(err), fail.Details(err), want)
+		}
+	}
+}
+
+// With max-restarts the job starts again.
+func TestLocalRestart(t *testing.T) {
+	var out bytes.Buffer
+	err := locally(t.Context(), t, &out, `import os, sys; sys.exit(int(os.environ["MLENV_ATTEMPT"]) == 1)`, "--nodes=1", "--max-restarts=1", "--launcher=command")
+	if err != nil || !strings.Contains(out.String(), "Attempt 1 failed") {
+		t.Errorf("got %v, want a second attempt that succeeds:\n%s", err, out.String())
+	}
+}
+
+// Ctrl-C ends the ranks.
+func TestLocalInterrupted(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	reader, writer := io.Pipe()
+	var seen []string
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for lines := bufio.NewScanner(reader); lines.Scan(); {
+			seen = append(seen, lines.Text())
+			if strings.Contains(lines.Text(), "sleeping") {
+				interrupt()
+			}
+		}
+	}()
+	err := locally(ctx, t, writer, `import time; print("sleeping", flush=True); time.sleep(600)`, "--nodes=2", "--ranks-per-node=1")
+	writer.Close()
+	<-read
+	if fail.ReasonOf(err) != fail.Cancelled || !slices.ContainsFunc(seen, func(line string) bool { return strings.Contains(line, "Stopping the training") }) {
+		t.Errorf("got %v, want Cancelled:\n%s", err, strings.Join(seen, "\n"))
+	}
+}
+
+// What a local run cannot do is refused by name, all at once.
+func TestLocalMistakes(t *testing.T) {
+	err := locally(t.Context(), t, io.Discard, "import torch_that_nobody_has", "--cluster=barcelona", "--mode=rdma", "--detach", "--launcher=mpi", "--max-restarts=-1")
+	var exit *step.Exit
+	if !errors.As(err, &exit) || exit.Code != step.WrongUsage {
+		t.Fatalf("got %v, want wrong usage", err)
+	}
+	for _, want := range []string{"--cluster: ", "--mode: ", "--detach: ", "--launcher ", "--max-restarts \"-1\""} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q in: %v", want, err)
+		}
+	}
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"too many nodes":    {[]string{"--nodes=400"}, "want 1 to 64 nodes"},
+		"no such Python":    {[]string{"--python=/nonexistent/python3"}, "want the path of a python3"},
+		"no such script":    {[]string{"--script=no.py"}, ""},
+		"a DeepSpeed file":  {[]string{"--deepspeed-config=none.json"}, "none.json"},
+		"a wrong timeout":   {[]string{"--timeout=soon"}, "timeout"},
+		"a requirement":     {[]string{"--requirements=none.txt"}, "none.txt"},
+		"a strange value":   {[]string{"--require-rendezvous=maybe"}, "want warn or fail"},
+		"an unknown option": {[]string{"--param=nonsense=1"}, "nonsense"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := locally(t.Context(), t, io.Discard, "print()", tc.args...)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// Packages that a script imports, and that Python does not have, are reported before anything starts.
+func TestLocalPackages(t *testing.T) {
+	python := filepath.Join(t.TempDir(), "python3")
+	if err := os.WriteFile(python, []byte("#!/bin/sh\necho deepspeed\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	err := locally(t.Context(), t, io.Discard, "import os\nimport torch\nfrom deepspeed import comm\n", "--python="+python)
+	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "imports deepspeed, which") || !strings.Contains(fail.NextOf(err), "-m pip install deepspeed") {
+		t.Errorf("got %v (%s), want the package that is missing", err, fail.NextOf(err))
+	}
+}

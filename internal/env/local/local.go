@@ -1,0 +1,244 @@
+//go:build linux
+
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/certs"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/version"
+)
+
+// Options are what Start starts.
+type Options struct {
+	// Folder is where all lies that stays: trees, records, virtual environments, and what ranks write.
+	Folder string
+	// Name of the environment. Environments of other names may use the folder at the same time.
+	Name string
+	// Nodes is how many there are. The GPUs of this machine are divided between them.
+	Nodes int
+	// Python is the path of the ranks' Python, "" for the python3 in PATH.
+	Python string
+	// Environ are the variables of this process.
+	Environ []string
+}
+
+// Environment is nodes on this machine.
+type Environment struct {
+	Nodes nodes.Set
+	// GPUs is how many each node has.
+	GPUs int
+	// Program is the path of the agent's program.
+	Program string
+	// MasterPort is where ranks meet. Nothing else on this machine uses it.
+	MasterPort int
+	// Workspace is the folder in place of the workspace claim.
+	Workspace string
+
+	options   Options
+	addresses []net.IP
+	// run is a folder for sockets and certificates, which ends with the environment.
+	run    string
+	cancel context.CancelFunc
+	served []chan error
+	logs   []io.Closer
+}
+
+// Start starts the agents. They, and all processes of their jobs, end with End, and with this process, whatever ends it.
+// Errors: InvalidInput.
+func Start(ctx context.Context, o Options) (*Environment, error) {
+	environ, err := ranksEnviron(o.Environ, o.Python)
+	if err != nil {
+		return nil, err
+	}
+	gpus, err := divided(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	e := &Environment{GPUs: len(gpus[0]), Workspace: o.Folder, options: o}
+	if err := e.claimName(); err != nil {
+		return nil, err
+	}
+	if e.run, err = os.MkdirTemp("", "mlenv-"); err != nil {
+		return nil, fmt.Errorf("creating a folder for the sockets of the nodes: %w", err)
+	}
+	// An interrupted command still asks the nodes how its job ends.
+	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	if err := e.start(ctx, environ, gpus); err != nil {
+		return nil, errors.Join(err, e.End())
+	}
+	return e, nil
+}
+
+// claimName creates the environment's folder, which no other one may have: its jobs have the same names.
+func (e *Environment) claimName() error {
+	if err := os.MkdirAll(filepath.Dir(e.own()), 0o755); err != nil {
+		return fmt.Errorf("creating a folder for local runs: %w", err)
+	}
+	err := os.Mkdir(e.own(), 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		return fail.Becausef(fail.InvalidInput, "starting run %s on this machine: there is one of that name; want another --run-name", e.options.Name)
+	}
+	return err
+}
+
+// End ends all jobs and the agents.
+func (e *Environment) End() error {
+	e.Nodes.Close()
+	e.cancel()
+	var errs []error
+	for _, served := range e.served {
+		errs = append(errs, <-served)
+	}
+	for _, log := range e.logs {
+		errs = append(errs, log.Close())
+	}
+	return errors.Join(append(errs, os.RemoveAll(e.run))...)
+}
+
+func (e *Environment) start(ctx context.Context, environ []string, gpus [][]string) error {
+	if err := e.makeProgram(); err != nil {
+		return err
+	}
+	var err error
+	if e.addresses, e.MasterPort, err = addressesOf(e.options.Nodes); err != nil {
+		return err
+	}
+	made, err := certs.New("local", e.options.Name, time.Now(), e.addresses...)
+	if err != nil {
+		return err
+	}
+	credentials, err := agent.ParseCredentials(made.CA, made.ClientCert, made.ClientKey)
+	if err != nil {
+		return err
+	}
+	var ports []string
+	dial := func(ctx context.Context, node int) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", ports[node])
+	}
+	var listeners []net.Listener
+	for _, address := range e.addresses {
+		listener, err := net.Listen("tcp", net.JoinHostPort(address.String(), "0"))
+		if err != nil {
+			return fmt.Errorf("listening for node %d: %w", len(listeners), err)
+		}
+		listeners, ports = append(listeners, listener), append(ports, listener.Addr().String())
+	}
+	for node, listener := range listeners {
+		config := e.config(node, environ, gpus[node])
+		config.Dial = dial
+		tls := filepath.Join(config.Paths.Home, "tls")
+		err := os.MkdirAll(tls, 0o700)
+		for name, content := range map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ServerCert, "tls.key": made.ServerKey} {
+			err = errors.Join(err, os.WriteFile(filepath.Join(tls, name), content, 0o600))
+		}
+		if err != nil {
+			return err
+		}
+		if err := e.serve(ctx, config, listener); err != nil {
+			return err
+		}
+		e.Nodes = append(e.Nodes, agent.NewClient(node, config.Host(node), credentials, dial))
+	}
+	return nil
+}
+
+// makeProgram links this program under the name of the agent's. Main of package program runs it.
+func (e *Environment) makeProgram() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	e.Program = filepath.Join(e.run, agent.ProgramName)
+	return os.Symlink(self, e.Program)
+}
+
+// addressesOf are loopback addresses for the nodes, and a port for the ranks. torch's store listens at all addresses of its machine.
+func addressesOf(count int) (addresses []net.IP, port int, err error) {
+	listener, err := net.Listen("tcp", ":0")
+	if err != nil {
+		return nil, 0, err
+	}
+	port = listener.Addr().(*net.TCPAddr).Port
+	second, third := byte(1+rand.IntN(254)), byte(rand.IntN(256))
+	for node := range count {
+		addresses = append(addresses, net.IPv4(127, second, third, byte(1+node)))
+	}
+	return addresses, port, listener.Close()
+}
+
+func (e *Environment) config(node int, environ, gpus []string) server.Config {
+	o := e.options
+	name := o.Name + "-" + strconv.Itoa(node)
+	c := server.Config{
+		Version: version.String(), Name: o.Name, Node: node, Nodes: o.Nodes, GPUs: len(gpus), Pod: name, Local: true,
+		PodIP: e.TLSName(node), Program: e.Program, Environ: environ,
+		Paths: server.Paths{
+			Workspace: o.Folder, Datasets: filepath.Join(o.Folder, "datasets"), Home: filepath.Join(e.run, name), Sys: ownCgroup(),
+			Own: e.own(),
+		},
+	}
+	c.Public, c.Loopback = c.PodIP, c.PodIP
+	for node := range e.addresses {
+		c.Addresses = append(c.Addresses, e.TLSName(node))
+	}
+	c.KubernetesNode, _ = os.Hostname()
+	if len(gpus) > 0 {
+		c.Environ = append(c.Environ[:len(c.Environ):len(c.Environ)], "NVIDIA_VISIBLE_DEVICES="+strings.Join(gpus, ","))
+	}
+	return c
+}
+
+// ownCgroup is the folder of this process's cgroup, where the kernel counts the processes that it has killed for want of memory.
+func ownCgroup() string {
+	const top = "/sys/fs/cgroup"
+	content, _ := os.ReadFile("/proc/self/cgroup")
+	for line := range strings.Lines(string(content)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			return filepath.Join(top, path)
+		}
+	}
+	return top
+}
+
+// own is the folder of what environments do not share.
+func (e *Environment) own() string {
+	return filepath.Join(e.options.Folder, ".mlenv", "environments", e.options.Name)
+}
+
+// logOf is the path of the log of a node's agent.
+func (e *Environment) logOf(node int) string {
+	return filepath.Join(e.own(), fmt.Sprintf("node-%d.log", node))
+}
+
+func (e *Environment) serve(ctx context.Context, c server.Config, listener net.Listener) error {
+	log, err := os.OpenFile(e.logOf(c.Node), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	e.logs = append(e.logs, log)
+	s, err := server.New(c, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		return err
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.ServeOn(ctx, listener) }()
+	e.served = append(e.served, served)
+	return nil
+}

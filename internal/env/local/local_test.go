@@ -1,0 +1,191 @@
+//go:build linux
+
+package local
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/program"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// killed is the argument that makes this test an mlenv that is killed while its job runs.
+const killed = "run-until-killed"
+
+func TestMain(m *testing.M) {
+	switch {
+	case program.Is(os.Args[0]):
+		os.Exit(program.Main(os.Args, os.Environ(), os.Stdout, os.Stderr))
+	case len(os.Args) > 2 && os.Args[1] == killed:
+		runUntilKilled(os.Args[2])
+	}
+	os.Exit(m.Run())
+}
+
+func start(ctx context.Context, folder, name string, environ ...string) (*Environment, error) {
+	return Start(ctx, Options{Folder: folder, Name: name, Nodes: 2, Environ: append(os.Environ(), environ...)})
+}
+
+// launch starts a shell command on both nodes.
+func launch(ctx context.Context, e *Environment, command string) error {
+	return e.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		_, err := client.StartJob(ctx, "job", agent.JobSpec{
+			Run: "run", Launcher: agent.Command, Script: "/bin/sh", Args: []string{"-c", command}, Nodes: 2, RanksPerNode: 1, MasterPort: e.MasterPort,
+			Deadline: time.Now().Add(time.Minute),
+		})
+		return err
+	})
+}
+
+// Both nodes run their part of a job in the shared folder, with the variables by which ranks meet, and those of the person, but not
+// those of another training.
+func TestStart(t *testing.T) {
+	folder := t.TempDir()
+	e, err := start(t.Context(), folder, "run-1", "RANK=7", "MASTER_ADDR=elsewhere", "OWN=mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const show = `echo "$NODE_RANK $NUM_NODES $MASTER_PORT $GLOO_SOCKET_IFNAME $OWN $HOME $RANK $MLENV_WORKSPACE $(getent hosts $MASTER_ADDR >/dev/null; echo $MASTER_ADDR)"`
+	if err := launch(t.Context(), e, show+` >"$MLENV_WORKSPACE/node-$NODE_RANK"`); err != nil {
+		t.Fatal(fail.Details(err))
+	}
+	for node, client := range e.Nodes {
+		var last agent.JobStatus
+		if err := client.WatchJob(t.Context(), "job", func(status agent.JobStatus) error { last = status; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if len(last.Ranks) != 1 || last.Ranks[0].Exit != (agent.Exit{}) {
+			t.Errorf("node %d ended with %+v, want exit code 0", node, last)
+		}
+		got, err := os.ReadFile(filepath.Join(folder, "node-"+strconv.Itoa(node)))
+		want := fmt.Sprintf("%d 2 %d lo mine %s  %s 127.", node, e.MasterPort, os.Getenv("HOME"), folder)
+		if err != nil || !strings.HasPrefix(string(got), want) {
+			t.Errorf("node %d: the rank printed %q (%v), want %q...", node, got, err, want)
+		}
+	}
+	if err := e.End(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(e.Program); !os.IsNotExist(err) {
+		t.Errorf("the folder of the sockets is left: %v", err)
+	}
+}
+
+// Two environments use one folder at the same time: neither marks the jobs of the other as ended.
+func TestTwoAtOnce(t *testing.T) {
+	folder := t.TempDir()
+	first, err := start(t.Context(), folder, "run-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.End()
+	if err := launch(t.Context(), first, "sleep 60"); err != nil {
+		t.Fatal(err)
+	}
+	second, err := start(t.Context(), folder, "run-2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.End()
+	for node := range second.Nodes {
+		recorded, err := record.Dir(filepath.Join(folder, ".mlenv", "runs", "job")).ReadNode(node)
+		if err != nil || recorded.State != agent.Running {
+			t.Errorf("the record of node %d says %q (%v), want running", node, recorded.State, err)
+		}
+	}
+}
+
+// A second environment of one name would find the jobs of the first.
+func TestNameIsTaken(t *testing.T) {
+	folder := t.TempDir()
+	first, err := start(t.Context(), folder, "run-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.End(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := start(t.Context(), folder, "run-1"); fail.ReasonOf(err) != fail.InvalidInput {
+		t.Errorf("got %v, want InvalidInput", err)
+	}
+}
+
+func runUntilKilled(folder string) {
+	e, err := start(context.Background(), folder, "run-1")
+	if err == nil {
+		// The process in a session of its own, without variables, would survive everything that looks for the job by name.
+		err = launch(context.Background(), e, `env -i setsid sh -c 'echo $$; exec sleep 600' & echo $$; exec sleep 600`)
+	}
+	if err != nil {
+		fmt.Println("failed:", err)
+		os.Exit(1)
+	}
+	for rank, client := range e.Nodes {
+		go func() {
+			ctx := context.Background()
+			_ = nodes.FollowLog(ctx, client, "job", agent.RankLog+strconv.Itoa(rank), os.Stdout, nodes.RetryUntilDone(ctx))
+		}()
+	}
+	select {}
+}
+
+// Nothing survives a SIGKILL of mlenv.
+func TestKilled(t *testing.T) {
+	command := exec.CommandContext(t.Context(), os.Args[0], killed, t.TempDir())
+	out, err := command.StdoutPipe()
+	if err == nil {
+		err = command.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for lines := bufio.NewScanner(out); len(pids) < 4 && lines.Scan(); {
+		pid, err := strconv.Atoi(lines.Text())
+		if err != nil {
+			t.Fatal(lines.Text())
+		}
+		pids = append(pids, pid)
+	}
+	if len(pids) < 4 {
+		t.Fatalf("only %d processes started", len(pids))
+	}
+	if err := command.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range pids {
+		awaitEnd(t, pid)
+	}
+	_ = command.Wait()
+}
+
+// awaitEnd returns when a process has ended.
+func awaitEnd(t *testing.T, pid int) {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	for ended := false; !ended; {
+		count, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+		if ended = count > 0; err != nil && !errors.Is(err, unix.EINTR) {
+			t.Fatal(err)
+		}
+	}
+}

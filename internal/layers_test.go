@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,20 +17,19 @@ import (
 
 const module = "github.com/ml-dev-env/ml-dev-env/internal/"
 
-// layers lists folders from the top to the bottom. A package may import packages of its own layer and of lower ones. The
-// longest name that matches a package decides its layer.
+// layers lists the folders from the top to the bottom. A package may import packages of its own layer and of lower ones.
 var layers = [][]string{
 	{"cli"},
 	{"steps"},
-	{"install", "diagnose/doctor"},
+	{"install", "doctor"},
 	{"pipeline"},
 	{"diagnose"},
 	{"env"},
-	{"pipeline/run", "fabric", "cluster/clusterfile"},
-	{"agent", "diagnose/cause"},
+	{"run", "fabric", "clusterfile"},
+	{"agent", "cause"},
 	{"kube", "cluster"},
-	{"rdma", "source", "pipeline/metrics", "pipeline/chart", "install/cronjob"},
-	{"step"},
+	{"rdma", "source", "metrics", "chart", "cronjob", "notify"},
+	{"command", "secretdir"},
 	{"fail", "humanize", "lines", "version", "claimfile", "parallel"},
 }
 
@@ -58,7 +58,7 @@ func TestStepsProgram(t *testing.T) {
 
 // bindings matches the files that may import cobra: the commands for users, the files that steps share, and one file of
 // each step.
-var bindings = regexp.MustCompile(`^(cli/.*|step/[^/]*|steps/steps|steps/[^/]*/command)\.go$`)
+var bindings = regexp.MustCompile(`^(cli/.*|command/[^/]*|notify/[^/]*|steps/steps|steps/[^/]*/command)\.go$`)
 
 // TestCobra fails if a file below the commands imports cobra.
 func TestCobra(t *testing.T) {
@@ -127,12 +127,12 @@ func TestOneNoun(t *testing.T) {
 var judges = regexp.MustCompile(`\.(Results|Earlier)\["(reason|message)"\]|[fF]irstFailed\(|` +
 	`\.Verdict(, [\w., ]+)? = (receipt\.)?(Succeeded|Failed)\b`)
 
-// TestOneVerdict fails if a package other than pipeline/receipt, or pipeline/run, which reads Tekton's objects for it, decides how a run
+// TestOneVerdict fails if a package other than pipeline/receipt, or run, which reads Tekton's objects for it, decides how a run
 // ended: all others call Memory.Verdict.
 func TestOneVerdict(t *testing.T) {
 	err := fs.WalkDir(os.DirFS("."), ".", func(name string, _ fs.DirEntry, err error) error {
 		folder := path.Dir(name)
-		judge := folder == "pipeline/receipt" || folder == "pipeline/run"
+		judge := folder == "pipeline/receipt" || folder == "run"
 		if err != nil || path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") || judge {
 			return err
 		}
@@ -147,20 +147,14 @@ func TestOneVerdict(t *testing.T) {
 	}
 }
 
+// layerOf is the layer of a package, -1 for none.
 func layerOf(name string) int {
-	layer, longest := -1, -1
-	for i, folders := range layers {
-		for _, folder := range folders {
-			if (name == folder || strings.HasPrefix(name, folder+"/")) && len(folder) > longest {
-				layer, longest = i, len(folder)
-			}
-		}
-	}
-	return layer
+	folder, _, _ := strings.Cut(name, "/")
+	return slices.IndexFunc(layers, func(folders []string) bool { return slices.Contains(folders, folder) })
 }
 
 // withoutKubernetes matches the packages that work on a machine without a cluster, too.
-var withoutKubernetes = regexp.MustCompile(`^(agent|env/nodes)(/|$)`)
+var withoutKubernetes = regexp.MustCompile(`^(agent|env/nodes|env/jobs|env/local)(/|$)`)
 
 // TestLayers fails if a package imports one of a higher layer, a step another step, or one that works without Kubernetes its packages.
 func TestLayers(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/schedule"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps"
 )
 
@@ -20,8 +20,8 @@ func main() {
 	if path.Base(os.Args[0]) == "mlenv" {
 		os.Exit(schedule.Main(os.Args[1:], os.Stdout, os.Stderr))
 	}
-	var command *cobra.Command
-	command, os.Args = steps.Pick(os.Args)
-	os.Args = steps.Exact(context.Background(), command, os.Args)
-	step.Main(command)
+	var picked *cobra.Command
+	picked, os.Args = steps.Pick(os.Args)
+	os.Args = steps.Exact(context.Background(), picked, os.Args)
+	command.Main(picked)
 }

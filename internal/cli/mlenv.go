@@ -24,8 +24,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/schedule"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/setup"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
@@ -55,7 +55,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 			}
 		}
 	}
-	return step.MainCommands(root, args, stdout, stderr)
+	return command.MainCommands(root, args, stdout, stderr)
 }
 
 // known is the error of arguments after a group, which are none of its commands.
@@ -190,7 +190,7 @@ func hint(cmd *cobra.Command, err error) error {
 }
 
 func versionCommand() *cobra.Command {
-	var output step.OutputFlag
+	var output command.OutputFlag
 	cmd := &cobra.Command{
 		Use: "version", Short: "Print the version", Long: "Print the version.\n\nExit code 0: printed; 2: wrong usage.", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -200,6 +200,6 @@ func versionCommand() *cobra.Command {
 			})
 		},
 	}
-	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
+	output.AddTo(cmd.Flags(), command.Text, command.JSON, command.YAML)
 	return cmd
 }

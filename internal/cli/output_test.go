@@ -13,7 +13,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
@@ -27,7 +27,7 @@ var outputs = []struct {
 	{"Top", "mlenv top", "live", "State", false},
 	{"Plan", "mlenv plan", "../steps/preflight", "Plan", false},
 	{"ClaimList", "mlenv claims", "claims", "claim", true},
-	{"Doctor", "mlenv doctor", "../diagnose/doctor", "Report", false},
+	{"Doctor", "mlenv doctor", "../doctor", "Report", false},
 }
 
 // TestOutputReferenceIsCurrent: the page of the fields that programs read is generated from the types, so that a field that goes, comes or
@@ -37,7 +37,7 @@ func TestOutputReferenceIsCurrent(t *testing.T) {
 	fmt.Fprintf(&page, "# Output for programs\n\nWritten by `make generate` from the types of the commands. `--output=json` and `--output=yaml` of these commands print an object\n"+
 		"with `apiVersion`, which is `%s`, and `kind`. A later version may add fields, kinds of values in a word, and objects to a list. If a field\n"+
 		"goes or gets another meaning, `apiVersion` changes. Fields without a value are left out, except in lists and numbers that are always known.\n"+
-		"Times are in RFC 3339.\n", step.OutputVersion)
+		"Times are in RFC 3339.\n", command.OutputVersion)
 	for _, output := range outputs {
 		fmt.Fprintf(&page, "\n## %s\n\n`%s --output=json`", output.kind, output.command)
 		if output.list {

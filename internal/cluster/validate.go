@@ -8,10 +8,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // validate adds a problem for every value that is well-formed and invalid.

@@ -4,7 +4,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/install/cronjob"
+	"github.com/ml-dev-env/ml-dev-env/internal/cronjob"
 )
 
 const reaperName = "mlenv-reaper"

@@ -10,8 +10,8 @@ import (
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
@@ -58,7 +58,7 @@ func TestRenderBesideBundle(t *testing.T) {
 				}
 			}
 			var got strings.Builder
-			if err := step.WriteObjects(&got, beside); err != nil {
+			if err := command.WriteObjects(&got, beside); err != nil {
 				t.Fatal(err)
 			}
 			path := filepath.Join("testdata", name)

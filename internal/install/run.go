@@ -15,10 +15,10 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
-	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // Options are the installation, and how to report it.
@@ -29,7 +29,7 @@ type Options struct {
 	// Flags choose the cluster, and the namespace unless the cluster file names it.
 	Flags  kube.Flags
 	DryRun bool
-	Output step.OutputFlag
+	Output command.OutputFlag
 	Carry  Carry
 }
 
@@ -52,8 +52,8 @@ func Run(ctx context.Context, out, warnings io.Writer, files fs.FS, o Options) e
 	if err != nil {
 		return err
 	}
-	if o.Output.Is(step.YAML) {
-		return step.WriteObjects(out, objects)
+	if o.Output.Is(command.YAML) {
+		return command.WriteObjects(out, objects)
 	}
 	clients, err := Connect(ctx, warnings, o.Flags, request.Cluster.Cluster)
 	if err != nil {

@@ -28,14 +28,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
+	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
 // statuses is the file that the unit test of package cause reads. The flag -update writes it and the page.
-const statuses = "../../internal/diagnose/cause/testdata/culprits.json"
+const statuses = "../../internal/cause/testdata/culprits.json"
 
 // launchers are the launchers with which the agent itself starts the ranks, as the launcher's program would.
 var launchers = []agent.Launcher{agent.Torchrun, agent.DeepSpeed}

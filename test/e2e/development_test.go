@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/claims"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/datasets"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/dev"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 )
 
 // devLoop does what a user does in an hour on a kept environment.
@@ -33,7 +33,7 @@ func devLoop(u trainer) {
 			}
 		}
 		all := append([]string{args[0], "--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, args[1:dash]...)
-		got := step.RunCommands(u.Context(), root, append(all, args[dash:]...), &out, &problems)
+		got := command.RunCommands(u.Context(), root, append(all, args[dash:]...), &out, &problems)
 		if got != code {
 			u.Fatalf("mlenv %s: exit code %d, want %d:\n%s%s", strings.Join(args, " "), got, code, out.String(), problems.String())
 		}
@@ -46,20 +46,20 @@ func devLoop(u trainer) {
 			u.Fatal(err)
 		}
 	}
-	mlenv(step.Failed, "mlenv up ml-dev-env", "sync", folder)
-	mlenv(step.Done, "is kept until", "up", "--cluster-file="+u.clusterFile(), "--steps-image="+u.steps, "--nodes=2", "--gpus-per-node=1")
+	mlenv(command.Failed, "mlenv up ml-dev-env", "sync", folder)
+	mlenv(command.Done, "is kept until", "up", "--cluster-file="+u.clusterFile(), "--steps-image="+u.steps, "--nodes=2", "--gpus-per-node=1")
 	write("train.sh", "echo first on $NODE_RANK; ls\n")
 	write("big.bin", "not to be sent\n")
 	write(".gitignore", "*.bin\n")
-	mlenv(step.Done, "is on 2 nodes", "sync", folder)
-	mlenv(step.Done, "[1 -] first on 1", "train", "train.sh", "--launcher=command")
+	mlenv(command.Done, "is on 2 nodes", "sync", folder)
+	mlenv(command.Done, "[1 -] first on 1", "train", "train.sh", "--launcher=command")
 	write("train.sh", "test ! -e big.bin && echo second on $NODE_RANK\n")
-	mlenv(step.Done, "is on 2 nodes", "sync", folder)
-	mlenv(step.Done, "[0 -] second on 0", "train", "train.sh", "--launcher=command")
-	mlenv(step.Done, "NODE_RANK=1", "shell", "1", "--", "env")
-	mlenv(step.Failed, "has nodes 0 to 1", "shell", "7")
-	mlenv(step.Failed, "neither in the tree nor a program", "train", "nothing.sh", "--launcher=command")
-	mlenv(step.WrongUsage, "want the training script", "train")
+	mlenv(command.Done, "is on 2 nodes", "sync", folder)
+	mlenv(command.Done, "[0 -] second on 0", "train", "train.sh", "--launcher=command")
+	mlenv(command.Done, "NODE_RANK=1", "shell", "1", "--", "env")
+	mlenv(command.Failed, "has nodes 0 to 1", "shell", "7")
+	mlenv(command.Failed, "neither in the tree nor a program", "train", "nothing.sh", "--launcher=command")
+	mlenv(command.WrongUsage, "want the training script", "train")
 	data := filepath.Join(u.TempDir(), "corpus")
 	if err := os.MkdirAll(data, 0o755); err != nil {
 		u.Fatal(err)
@@ -67,13 +67,13 @@ func devLoop(u trainer) {
 	if err := os.WriteFile(filepath.Join(data, "text"), []byte("of the corpus\n"), 0o644); err != nil {
 		u.Fatal(err)
 	}
-	mlenv(step.Done, "1 file, 14 B; 1 new", "data", data, "--to=corpus")
-	mlenv(step.Done, "1 file, 14 B; 0 new", "data", data, "--to=corpus")
-	mlenv(step.Done, "of the corpus", "shell", "0", "--", "cat", "/datasets/corpus/text")
-	mlenv(step.Failed, "mounted by ml-dev-env-0, ml-dev-env-1", "claims", "delete", "ml-dev-datasets", "--yes")
-	mlenv(step.Done, "All pods are gone and their GPUs free", "down")
+	mlenv(command.Done, "1 file, 14 B; 1 new", "data", data, "--to=corpus")
+	mlenv(command.Done, "1 file, 14 B; 0 new", "data", data, "--to=corpus")
+	mlenv(command.Done, "of the corpus", "shell", "0", "--", "cat", "/datasets/corpus/text")
+	mlenv(command.Failed, "mounted by ml-dev-env-0, ml-dev-env-1", "claims", "delete", "ml-dev-datasets", "--yes")
+	mlenv(command.Done, "All pods are gone and their GPUs free", "down")
 	u.nothingLeft()
-	mlenv(step.Done, "There is no environment", "down")
+	mlenv(command.Done, "There is no environment", "down")
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
-	mlenv(step.Done, "ml-dev-datasets   ml-dev-env", "claims")
+	mlenv(command.Done, "ml-dev-datasets   ml-dev-env", "claims")
 }

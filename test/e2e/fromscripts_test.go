@@ -12,7 +12,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 )
 
 const (
@@ -50,8 +50,8 @@ func successors(u trainer, file string) []typed {
 		{command: "fetch RUN FILE", more: []string{"--to=one-file"}}, {command: "claims", says: "ml-dev-workspace"},
 
 		{command: "up --nodes=1", more: up, says: upSays}, {command: "up --nodes=1 --services=all", more: up, says: "Services on node 0 are reached by"},
-		{command: "open vscode", code: step.Failed, says: noProgram}, {command: "open vscode --show-password", code: step.Failed, says: noProgram},
-		{command: "open jupyter", code: step.Failed, says: noProgram}, {command: "open tensorboard", code: step.Failed, says: noProgram},
+		{command: "open vscode", code: command.Failed, says: noProgram}, {command: "open vscode --show-password", code: command.Failed, says: noProgram},
+		{command: "open jupyter", code: command.Failed, says: noProgram}, {command: "open tensorboard", code: command.Failed, says: noProgram},
 		{command: "down", says: "GPUs free"},
 
 		{command: "up --cluster-file=clusters/CLUSTER.yaml --mode=tcp --nodes=2", more: up[1:], says: upSays},
@@ -121,7 +121,7 @@ func fromScripts(u trainer) {
 	if err := os.CopyFS(filepath.Join(dir, "workspace"), os.DirFS(dir)); err != nil {
 		u.Fatal(err)
 	}
-	u.says(dir, step.Done, append([]string{"run", ".", "h-kim-openshift.sh", "--run-name=from-scripts"}, runFlags()...)...)
+	u.says(dir, command.Done, append([]string{"run", ".", "h-kim-openshift.sh", "--run-name=from-scripts"}, runFlags()...)...)
 	words := strings.NewReplacer("clusters/CLUSTER.yaml", file, "FOLDER", dir, "FILE", "result-0", "CLUSTER", "local", "RUN", "from-scripts", "NS", u.namespace)
 	for _, t := range all {
 		u.enters(dir, t, words)
@@ -149,7 +149,7 @@ func (u trainer) enters(dir string, t typed, words *strings.Replacer) {
 		cmd.Args = append(cmd.Args[:2:2], all[1:]...)
 	}
 	out, err := cmd.CombinedOutput()
-	if code := codeOf(err); t.code == anyCode && code != step.Done && code != step.Failed || t.code != anyCode && code != t.code {
+	if code := codeOf(err); t.code == anyCode && code != command.Done && code != command.Failed || t.code != anyCode && code != t.code {
 		u.Errorf("mlenv %s: exit code %d, want %d:\n%s", t.command, code, t.code, shortened(string(out)))
 	}
 	if !says.Match(out) {

@@ -28,10 +28,10 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 )
 
@@ -56,14 +56,14 @@ type build struct {
 
 func (u trainer) build(flags ...string) build {
 	var out bytes.Buffer
-	code := step.Run(u.Context(), buildimage.Command(mldevenv.Images()), append([]string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, flags...), &out, &out)
+	code := command.Run(u.Context(), buildimage.Command(mldevenv.Images()), append([]string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, flags...), &out, &out)
 	return build{code, out.String()}
 }
 
 // built fails unless the build produced an image.
 func (u trainer) built(b build, parts ...string) build {
 	u.Helper()
-	if b.code != step.Done {
+	if b.code != command.Done {
 		u.Fatalf("build-image ended with %d:\n%s", b.code, shortened(b.out))
 	}
 	u.mustContain(b.out, parts...)
@@ -73,11 +73,11 @@ func (u trainer) built(b build, parts ...string) build {
 // notBuilt fails unless the build failed with the reason.
 func (u trainer) notBuilt(name string, b build, reason fail.Reason, parts ...string) {
 	u.Helper()
-	if b.code != step.Failed && b.code != step.WrongUsage {
+	if b.code != command.Failed && b.code != command.WrongUsage {
 		u.Errorf("%s: build-image ended with %d, want a failure:\n%s", name, b.code, shortened(b.out))
 		return
 	}
-	if b.code == step.Failed {
+	if b.code == command.Failed {
 		parts = append(parts, "build-image failed: "+string(reason)+": ", "\n  next: ")
 	}
 	for _, part := range parts {
@@ -466,7 +466,7 @@ func buildInterrupted(u trainer) {
 	seen := &finder{text: "\nsleeping\n", done: func() { _ = cmd.Process.Signal(syscall.SIGINT) }}
 	cmd.Stdout, cmd.Stderr = seen, seen
 	err := cmd.Run()
-	if exitCode(err) != step.Failed || !seen.seen {
+	if exitCode(err) != command.Failed || !seen.seen {
 		u.Errorf("Ctrl-C: build-image ended with %v:\n%s", err, shortened(seen.all.String()))
 	}
 	u.mustContain(seen.all.String(), "build-image failed: Cancelled: building: interrupted; build ml-dev-env-ctrl-c-1 is cancelled")

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 )
 
 // runFlags make a run small.
@@ -78,28 +78,28 @@ func runByMlenv(u trainer) {
 		"ignored":    "not sent",
 		".gitignore": "ignored\n",
 	})
-	out, _ := u.says(dir, step.Done, append([]string{"run", ".", "train.sh", "--run-name=by-mlenv"}, append(runFlags(), "--", "one", "two words")...)...)
+	out, _ := u.says(dir, command.Done, append([]string{"run", ".", "train.sh", "--run-name=by-mlenv"}, append(runFlags(), "--", "one", "two words")...)...)
 	u.mustContain(out, "[0 -] args one two words")
 	u.mustContain(out, "Run by-mlenv succeeded")
 	u.nothingLeft()
 
-	out, _ = u.says(dir, step.Done, "runs")
+	out, _ = u.says(dir, command.Done, "runs")
 	u.mustContain(out, "by-mlenv")
-	out, _ = u.says(dir, step.Done, "status", "by-mlenv", "--output=json")
+	out, _ = u.says(dir, command.Done, "status", "by-mlenv", "--output=json")
 	u.mustContain(out, `"state": "Succeeded"`)
-	out, _ = u.says(dir, step.Done, "receipt", "by-mlenv")
+	out, _ = u.says(dir, command.Done, "receipt", "by-mlenv")
 	u.mustContain(out, "all pods and GPUs were released")
 	u.kubectl("delete", "pods", "--selector=tekton.dev/pipelineRun=by-mlenv", "--wait")
-	out, _ = u.says(dir, step.Done, "logs", "by-mlenv", "--rank=1")
+	out, _ = u.says(dir, command.Done, "logs", "by-mlenv", "--rank=1")
 	u.mustContain(out, "args one two words")
-	u.says(dir, step.Done, "fetch", "by-mlenv", "out", "logs", "--to=got")
+	u.says(dir, command.Done, "fetch", "by-mlenv", "out", "logs", "--to=got")
 	for node, name := range []string{"model-0", "model-1"} {
 		content, err := os.ReadFile(filepath.Join(dir, "got", "out", name))
 		if err != nil || string(content) != "weights\n" {
 			u.Errorf("node %d: %s is %q, %v", node, name, content, err)
 		}
 	}
-	u.says(dir, step.Done, "fetch", "by-mlenv", "--to=all")
+	u.says(dir, command.Done, "fetch", "by-mlenv", "--to=all")
 	for _, part := range []string{"part-0", "part-1"} {
 		if content, err := os.ReadFile(filepath.Join(dir, "all", "work", "mine", part)); err != nil || string(content) != "own\n" {
 			u.Errorf("a file at a relative path: %q, %v", content, err)
@@ -108,11 +108,11 @@ func runByMlenv(u trainer) {
 	if _, err := os.Stat(filepath.Join(dir, "all", "work", "train.sh")); err == nil {
 		u.Error("the script, which the run did not change, was fetched")
 	}
-	_, problems := u.says(dir, step.Failed, "fetch", "by-mlenv", "nosuch")
+	_, problems := u.says(dir, command.Failed, "fetch", "by-mlenv", "nosuch")
 	u.mustContain(problems, "not found; /workspace/.mlenv/work/", "has mine")
-	_, problems = u.says(dir, step.WrongUsage, "run", "https://example.com/r", "--param=nodse=2")
+	_, problems = u.says(dir, command.WrongUsage, "run", "https://example.com/r", "--param=nodse=2")
 	u.mustContain(problems, "want the training script")
-	u.says(dir, step.WrongUsage, "status", "no-such-run")
+	u.says(dir, command.WrongUsage, "status", "no-such-run")
 }
 
 // requirementsFail trains from a folder whose requirements cannot be installed: the run fails for that reason, and is
@@ -120,14 +120,14 @@ func runByMlenv(u trainer) {
 func requirementsFail(u trainer) {
 	dir := u.project(map[string]string{"train.sh": "true\n", "pip.txt": "./no-such-file.whl\n"})
 	run := append([]string{"run", ".", "train.sh", "--run-name=unresolved", "--requirements=pip.txt"}, runFlags()...)
-	out, problems := u.says(dir, step.Failed, run...)
+	out, problems := u.says(dir, command.Failed, run...)
 	u.mustContain(problems, "Run unresolved failed", "RequirementsFailed", "installing pip.txt on node ")
 	next := regexp.MustCompile(`mlenv (fetch unresolved /workspace/\S+/(rank-\d\.log)) `).FindStringSubmatch(out)
 	if next == nil {
 		u.Fatalf("mlenv printed no command for the log of pip:\n%s", shortened(out))
 	}
 	got := u.TempDir() // not in dir, because another file there would make it a different training
-	u.says(dir, step.Done, append(strings.Fields(next[1]), "--to="+got)...)
+	u.says(dir, command.Done, append(strings.Fields(next[1]), "--to="+got)...)
 	var log []byte
 	err := filepath.WalkDir(got, func(path string, _ os.DirEntry, err error) error {
 		if filepath.Base(path) == next[2] {
@@ -141,7 +141,7 @@ func requirementsFail(u trainer) {
 	u.mustContain(string(log), "pip.txt")
 
 	// The same command reports the verdict of the ended run again.
-	out, problems = u.says(dir, step.Failed, run...)
+	out, problems = u.says(dir, command.Failed, run...)
 	u.mustContain(problems, "Run unresolved failed")
 	if strings.Contains(out+problems, "mlenv up") {
 		u.Errorf("the run was followed again:\n%s%s", out, problems)
@@ -167,8 +167,8 @@ func runCancelledByCtrlC(u trainer) {
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		u.Error(err)
 	}
-	if got := codeOf(cmd.Wait()); got != step.Interrupted {
-		u.Errorf("exit code %d, want %d", got, step.Interrupted)
+	if got := codeOf(cmd.Wait()); got != command.Interrupted {
+		u.Errorf("exit code %d, want %d", got, command.Interrupted)
 	}
 	u.mustContain(out.String(), "Run ctrl-c was cancelled")
 	e := u.end("ctrl-c")

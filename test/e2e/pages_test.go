@@ -124,8 +124,8 @@ func (b *block) mark(marks string) error {
 	return nil
 }
 
-// command is a command of a block.
-type command struct {
+// typed is a command of a block.
+type typed struct {
 	text string
 	exit int
 	// output is compared if it is not nil.
@@ -133,7 +133,7 @@ type command struct {
 }
 
 // commands returns the commands of a block. Lines that end with a backslash continue on the next line.
-func (b block) commands() (commands []command) {
+func (b block) commands() (commands []typed) {
 	prompt := slices.ContainsFunc(b.text, func(line string) bool { return strings.HasPrefix(line, "$ ") })
 	continued := false
 	for _, line := range b.text {
@@ -144,7 +144,7 @@ func (b block) commands() (commands []command) {
 		case continued:
 			commands[last].text += "\n" + line
 		case !prompt || prompted:
-			commands = append(commands, command{text: after})
+			commands = append(commands, typed{text: after})
 		default:
 			commands[last].output = append(commands[last].output, line)
 		}

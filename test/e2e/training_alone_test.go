@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
@@ -47,25 +47,25 @@ func stepsByHand(u trainer) {
 		u.Helper()
 		var out bytes.Buffer
 		args = append([]string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, args...)
-		if got := step.Run(u.Context(), cmd, args, &out, &out); got != code {
+		if got := command.Run(u.Context(), cmd, args, &out, &out); got != code {
 			u.Fatalf("%s %v: exit code %d, want %d:\n%s", cmd.Name(), args, got, code, out.String())
 		}
 		u.mustContain(out.String(), says)
 	}
-	hand(teardown.Command(), step.Done, "There is no environment")
+	hand(teardown.Command(), command.Done, "There is no environment")
 	make := []string{"--cluster-file=" + u.clusterFile(), "--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--keep-for=30m"}
-	hand(provision.Command(), step.Done, "is ready after", make...)
-	hand(provision.Command(), step.Done, "The environment exists already, as requested.", make...)
-	hand(provision.Command(), step.Failed, "EnvironmentDiffers", append(make, "--gpus-per-node=2")...)
+	hand(provision.Command(), command.Done, "is ready after", make...)
+	hand(provision.Command(), command.Done, "The environment exists already, as requested.", make...)
+	hand(provision.Command(), command.Failed, "EnvironmentDiffers", append(make, "--gpus-per-node=2")...)
 	sync := []string{"--repo-url=" + strings.Replace(u.repo, gitHost, gitAddress, 1), "--ca-file=" + stateDir + "/ca-bundle.crt"}
-	hand(syncrepo.Command(), step.Done, u.commit, sync...)
-	hand(syncrepo.Command(), step.Done, u.commit, sync...)
+	hand(syncrepo.Command(), command.Done, u.commit, sync...)
+	hand(syncrepo.Command(), command.Done, u.commit, sync...)
 	for range 2 {
-		hand(train.Command(), step.Done, "[1 -] node 1 of 2 trained", "--script=e2e/quick.sh", "--launcher=command")
+		hand(train.Command(), command.Done, "[1 -] node 1 of 2 trained", "--script=e2e/quick.sh", "--launcher=command")
 	}
-	hand(train.Command(), step.Failed, "ScriptNotFound", "--script=e2e/nowhere.sh", "--launcher=command")
-	hand(train.Command(), step.WrongUsage, "want deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher", "--script=e2e/quick.sh", "--launcher=mpirun")
-	hand(teardown.Command(), step.Done, "All pods are gone and their GPUs free")
+	hand(train.Command(), command.Failed, "ScriptNotFound", "--script=e2e/nowhere.sh", "--launcher=command")
+	hand(train.Command(), command.WrongUsage, "want deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher", "--script=e2e/quick.sh", "--launcher=mpirun")
+	hand(teardown.Command(), command.Done, "All pods are gone and their GPUs free")
 	u.nothingLeft()
-	hand(teardown.Command(), step.Done, "There is no environment")
+	hand(teardown.Command(), command.Done, "There is no environment")
 }

@@ -12,9 +12,9 @@ import (
 	"sync"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
-	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
+	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 )
 
 // receiver serves notifications on this machine, behind a Service, and creates the Secret events with its URL. The function
@@ -77,9 +77,9 @@ func restarted(u trainer) {
 	}
 	e.equal("events", fmt.Sprintf("%q", events()), fmt.Sprintf("%q", []string{"start 1  ", "restart 1  RankFailed", "restart 2  NodeLost", "end 3 Succeeded "}))
 	e.equal("attempts", fmt.Sprint(got), fmt.Sprint([]string{"1 " + string(fail.RankFailed), "2 " + string(fail.NodeLost), "3 "}))
-	out, _ := u.says(u.TempDir(), step.Done, "receipt", name)
+	out, _ := u.says(u.TempDir(), command.Done, "receipt", name)
 	e.mustContain(out, "attempt 1", "RankFailed: training: rank 1 on node 1", "attempt 2", "NodeLost: ", "attempt 3", "Succeeded")
-	out, _ = u.says(u.TempDir(), step.Done, "logs", name, "--rank=1")
+	out, _ = u.says(u.TempDir(), command.Done, "logs", name, "--rank=1")
 	e.equal("the log of rank 1", out, "node 1 is in attempt 3\n")
 	// Every attempt keeps its record.
 	for attempt := 1; attempt <= 3; attempt++ {

@@ -20,9 +20,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // releaseBundle pushes the Tekton bundles, lists them with the real tkn, and runs the test of each
@@ -92,7 +92,7 @@ func (u trainer) pushBundle(to string, tasks *name.Digest) string {
 	if err != nil {
 		u.Fatal(err)
 	}
-	if err := errors.Join(step.WriteObjects(file, objects), file.Close()); err != nil {
+	if err := errors.Join(command.WriteObjects(file, objects), file.Close()); err != nil {
 		u.Fatal(err)
 	}
 	out, err := run(u.T, nil, stateDir+"/bin/tkn", "bundle", "push", to, "--filenames="+file.Name())

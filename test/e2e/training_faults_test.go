@@ -13,10 +13,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // thirdNode exists only during a scenario that adds it.
@@ -176,7 +176,7 @@ func nodeReplaced(u trainer) {
 	}
 	slices.Sort(hosts)
 	e.equal("nodes at the end", fmt.Sprint(hosts), fmt.Sprint([]string{"node-1", "node-2"}))
-	out, _ := u.says(u.TempDir(), step.Done, "receipt", name)
+	out, _ := u.says(u.TempDir(), command.Done, "receipt", name)
 	e.mustContain(out, "attempt 1", "RankFailed: training: rank 1 on node 1", "attempt 2", "NodeLost: training: node "+lost+", on Kubernetes node "+thirdNode, "left out from then on: "+thirdNode, "attempt 3", "Succeeded")
 	undisturbed := u.end(u.start("e2e/resumes.py", flags...)).succeeded()
 	e.equal("the final loss", e.finalLoss(), undisturbed.finalLoss())

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 	"github.com/ml-dev-env/ml-dev-env/test/apitest"
@@ -39,7 +39,7 @@ func injected(u trainer) {
 	} {
 		var out bytes.Buffer
 		args := append([]string{"--kubeconfig=" + through, "--namespace=" + u.namespace}, each.args...)
-		if code := step.Run(u.Context(), each.command, args, &out, &out); code != step.Done {
+		if code := command.Run(u.Context(), each.command, args, &out, &out); code != command.Done {
 			u.Fatalf("%s ended with %d after %d faults of seed %d:\n%s", strings.Fields(each.command.Use)[0], code, failed(), seed, out.String())
 		}
 	}

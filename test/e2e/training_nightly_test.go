@@ -16,13 +16,13 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	pipelinerun "github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	pipelinerun "github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // nightlyName is the name of the schedule's CronJob and account.
@@ -70,7 +70,7 @@ func nightly(u trainer) {
 	message := u.kubectl("get", "pods", "--selector="+batchv1.JobNameLabel+"=slow", "--output=jsonpath={.items[*].status.containerStatuses[*].state.terminated.message}")
 	u.mustContain(message, "Regression: comparing run "+u.runOf("slow"), "step time ", "worse than the median "+e.receipt.Curve.StepTime.Round(10*time.Microsecond).String()+" of 3 runs before; want at most 10.0% worse")
 	picture := filepath.Join(u.TempDir(), "nightly.svg")
-	out, _ := u.says(u.TempDir(), step.Done, "trend", "--schedule=nightly", "--svg="+picture)
+	out, _ := u.says(u.TempDir(), command.Done, "trend", "--schedule=nightly", "--svg="+picture)
 	u.mustContain(out, u.repo+": e2e/pace.py, by command on 2 nodes with 1 rank each", night+"  Succeeded", "  Regression  ", "of 3 runs before")
 	if drawn, err := os.ReadFile(picture); err != nil || !strings.Contains(string(drawn), night+": step time") {
 		u.Errorf("the picture does not show %s: %v", night, err)
@@ -81,7 +81,7 @@ func nightly(u trainer) {
 	next.steps = strings.Replace(u.steps, "/e2e/steps@", "/e2e/steps-of-tomorrow@", 1)
 	next.installChanged()
 	u.equal("the schedule's image", u.kubectl("get", "cronjob", nightlyName, "--output=jsonpath={.spec.jobTemplate.spec.template.spec.containers[*].image}"), next.steps)
-	u.says(u.TempDir(), step.Done, "uninstall")
+	u.says(u.TempDir(), command.Done, "uninstall")
 	u.equal("what uninstall left", u.kubectl("get", "cronjobs,roles,rolebindings,serviceaccounts", "--selector="+install.PartLabel, "--output=name"), "")
 }
 
@@ -92,14 +92,14 @@ func (u trainer) schedule(at time.Time, pace string) {
 	if err != nil {
 		u.Fatal(err)
 	}
-	u.says(u.TempDir(), step.Done, "schedule", "install", "--at="+at.In(zone).Format("15:04"), "--time-zone="+zone.String(),
+	u.says(u.TempDir(), command.Done, "schedule", "install", "--at="+at.In(zone).Format("15:04"), "--time-zone="+zone.String(),
 		"--param=repo-url="+u.repo, "--param=script=e2e/pace.py", "--param=launcher=command", "--param=gpus-per-node=1", "--param=check-fabric=false", "--param=env=PACE="+pace)
 }
 
 // takenBy makes a user hold the environment until the returned function releases it.
 func (u trainer) takenBy(person string) (giveBack func()) {
 	u.Helper()
-	client := u.environment().Lease(step.TextLog(u.Output()))
+	client := u.environment().Lease(command.TextLog(u.Output()))
 	held, err := client.Take(u.Context(), lease.Request{Holder: lease.Holder{ID: "person", Display: person}, Duration: time.Hour})
 	if err != nil {
 		u.Fatal(err)

@@ -17,9 +17,9 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 )
@@ -135,17 +135,17 @@ func registryAway(u trainer) {
 	done := make(chan int, 1)
 	where := []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}
 	args := append([]string{"--cluster-file=" + u.clusterFile(), "--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--keep-for=30m"}, where...)
-	go func() { done <- step.Run(u.Context(), provision.Command(), args, &out, &out) }()
+	go func() { done <- command.Run(u.Context(), provision.Command(), args, &out, &out) }()
 	u.kubectl("wait", "--for=create", "pod/ml-dev-env-0", within(timeForTheObjectToChange))
 	u.kill("registry")
 	cordon("uncordon")
 	u.waitEvent("ml-dev-env-0", "Failed to pull image")
 	localcluster(u.T, "up")
-	if code := <-done; code != step.Done {
+	if code := <-done; code != command.Done {
 		u.Errorf("provision ended with %d", code)
 	}
 	u.mustContain(out.String(), "is ready after")
-	if code := step.Run(u.Context(), teardown.Command(), where, &out, &out); code != step.Done {
+	if code := command.Run(u.Context(), teardown.Command(), where, &out, &out); code != command.Done {
 		u.Errorf("teardown ended with %d:\n%s", code, out.String())
 	}
 }

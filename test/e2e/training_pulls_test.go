@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 )
@@ -131,7 +131,7 @@ func (u trainer) provisionByHand(oldNew ...string) string {
 		"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "--steps-image=" + u.steps, "--nodes=1", "--gpus-per-node=1", "--keep-for=30m",
 		"--cluster-file=" + u.clusterFile(oldNew...),
 	}
-	if code := step.Run(u.Context(), provision.Command(), args, &out, &out); code != step.Done {
+	if code := command.Run(u.Context(), provision.Command(), args, &out, &out); code != command.Done {
 		u.Fatalf("provision ended with %d:\n%s", code, out.String())
 	}
 	return out.String()
@@ -140,7 +140,7 @@ func (u trainer) provisionByHand(oldNew ...string) string {
 func (u trainer) teardownByHand() {
 	u.Helper()
 	var out bytes.Buffer
-	if code := step.Run(u.Context(), teardown.Command(), []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, &out, &out); code != step.Done {
+	if code := command.Run(u.Context(), teardown.Command(), []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, &out, &out); code != command.Done {
 		u.Errorf("teardown ended with %d:\n%s", code, out.String())
 	}
 }

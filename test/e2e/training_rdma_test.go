@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // rails is the part of a cluster file about the local cluster's RDMA devices, as in Barcelona's.
@@ -231,7 +231,7 @@ func privilegedGPUs(u trainer) {
 		u.mustContain(log, fmt.Sprintf("node %d uses %s and lists %s\n", node.Node, node.GPUs[0], node.GPUs[0]))
 	}
 	u.task("provision", "--param=nodes=2", oneGPU, "--param=keep-for=30m")
-	list, _ := u.says(u.TempDir(), step.Done, "shell", "0", "--", "nvidia-smi", "-L")
+	list, _ := u.says(u.TempDir(), command.Done, "shell", "0", "--", "nvidia-smi", "-L")
 	u.equal("GPUs that nvidia-smi lists in a shell", strconv.Itoa(strings.Count(list, "UUID: GPU-")), "1")
 	u.task("teardown")
 }
@@ -287,7 +287,7 @@ func rdmaTraining(u trainer) {
 	if out := u.kubectl("exec", "ml-dev-env-0", "--container=train", "--", "env"); strings.Contains(out, "NCCL_IB_HCA=") {
 		u.Errorf("the container has NCCL_IB_HCA, which docs/from-scripts.md denies:\n%s", out)
 	}
-	environment, _ := u.says(u.TempDir(), step.Done, "shell", "0", "--", "env")
+	environment, _ := u.says(u.TempDir(), command.Done, "shell", "0", "--", "env")
 	u.mustContain(environment, "\nNCCL_IB_HCA==mlx5_")
 
 	out, code := u.mlenv("check-fabric", "--compare=tcp")

@@ -5,9 +5,9 @@ package e2e
 import (
 	"bytes"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
 )
 
@@ -18,8 +18,8 @@ func reaped(u trainer) {
 	name := u.start("e2e/quick.sh", byShell, oneGPU, "--param=image="+missing)
 	u.end(name).failed("preflight", fail.ImageUnavailable, missing)
 	var out bytes.Buffer
-	if code := step.Run(u.Context(), provision.Command(), []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "--cluster-file=" + u.clusterFile(),
-		"--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--run-name=" + name, "--run-uid=" + string(u.runUID(name))}, &out, &out); code != step.Done {
+	if code := command.Run(u.Context(), provision.Command(), []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "--cluster-file=" + u.clusterFile(),
+		"--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--run-name=" + name, "--run-uid=" + string(u.runUID(name))}, &out, &out); code != command.Done {
 		u.Fatalf("provision ended with %d:\n%s", code, out.String())
 	}
 	u.mustContain(out.String(), "is held by pipelinerun "+name)

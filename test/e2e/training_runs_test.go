@@ -25,7 +25,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	pipelinerun "github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	pipelinerun "github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // How long the tests wait for what has no limit of its own, on a machine whose cores are busy with something else.

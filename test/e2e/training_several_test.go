@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // busyEnvironment starts a second and a third run of a busy environment: one is configured to
@@ -34,7 +34,7 @@ func busyEnvironment(u trainer) {
 func besideAColleague(u trainer) {
 	first := u.holding()
 	dir := u.project(map[string]string{"train.sh": "test -e /workspace/.mlenv/environments/$MLENV_NAME/repo/train.sh && readlink /workspace/repo\n"})
-	_, problems := u.says(dir, step.Done, append([]string{"run", ".", "train.sh"}, runFlags()...)...)
+	_, problems := u.says(dir, command.Done, append([]string{"run", ".", "train.sh"}, runFlags()...)...)
 	u.mustContain(problems, "Environment ml-dev-env is held by pipelinerun "+first, "This run uses environment ml-dev-env-")
 	u.release("ml-dev-env-0", "release")
 	u.end(first).succeeded().ranks(2)

@@ -5,7 +5,7 @@ package e2e
 import (
 	"strings"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 )
 
 // unchangedPrograms runs programs as packages of PyPI carry them on two nodes, in an image of the flavour cpu, and tiny scripts for
@@ -16,9 +16,9 @@ func unchangedPrograms(u trainer) {
 	// With the CA of the cluster's package index, which install puts into a ConfigMap.
 	file := u.localFile()
 	u.install(file)
-	u.says(u.TempDir(), step.Done, "up", "--cluster-file="+file, "--steps-image="+u.steps, "--image="+image, "--nodes=2", "--gpus-per-node=1")
+	u.says(u.TempDir(), command.Done, "up", "--cluster-file="+file, "--steps-image="+u.steps, "--image="+image, "--nodes=2", "--gpus-per-node=1")
 	const folder = "testdata/repo"
-	u.says(folder, step.Done, "sync", ".", "--requirements=requirements-lightning.txt")
+	u.says(folder, command.Done, "sync", ".", "--requirements=requirements-lightning.txt")
 	const byTorchrun, byCommand = "--launcher=torchrun", "--launcher=command"
 	for _, p := range []struct {
 		says string
@@ -40,7 +40,7 @@ func unchangedPrograms(u trainer) {
 			u.Errorf("mlenv train %s: its ranks trained alone:\n%s", strings.Join(p.args, " "), shortened(out))
 		}
 	}
-	u.says(u.TempDir(), step.Done, "down")
+	u.says(u.TempDir(), command.Done, "down")
 }
 
 // trains runs mlenv train with a program that does its work. On a busy machine Debian's torch often waits for itself in
@@ -51,8 +51,8 @@ func (u trainer) trains(folder string, args ...string) string {
 	defer cancel()
 	out, err := u.mlenvIn(ctx, folder, append([]string{"train", "--hang-timeout=2m"}, args...)...).CombinedOutput()
 	const leftBehind = "although all other ranks have exited with 0"
-	if code := codeOf(err); code != step.Done && (code != step.Failed || !strings.Contains(string(out), leftBehind)) {
-		u.Fatalf("mlenv train %v: exit code %d, %v, want %d, or %d with %q\n%s", args, code, err, step.Done, step.Failed, leftBehind, shortened(string(out)))
+	if code := codeOf(err); code != command.Done && (code != command.Failed || !strings.Contains(string(out), leftBehind)) {
+		u.Fatalf("mlenv train %v: exit code %d, %v, want %d, or %d with %q\n%s", args, code, err, command.Done, command.Failed, leftBehind, shortened(string(out)))
 	}
 	return string(out)
 }

@@ -30,7 +30,7 @@ import (
 )
 
 // packages are those whose mistakes cost GPUs, results or trust.
-const packages = "internal/agent/treestore,internal/diagnose/cause,internal/env/lease,internal/env/network,internal/kube," +
+const packages = "internal/agent/treestore,internal/cause,internal/env/lease,internal/env/network,internal/kube," +
 	"internal/steps/preflight,internal/steps/reaper,internal/steps/syncrepo,internal/steps/teardown,internal/steps/train"
 
 // verdict is what became of a mutant.

@@ -19,12 +19,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // cancelTime bounds the wait for a cancelled run: GitHub allows the steps of a cancelled job this long.
@@ -208,7 +208,7 @@ func (a *action) report(ctx context.Context, o launch.Outcome) error {
 	}
 	if o.Verdict != receipt.Succeeded {
 		a.log.print(fmt.Sprintf("%s failed: %s: %s", r.Run, r.Reason, r.Message))
-		return &step.Exit{Code: step.Failed}
+		return &command.Exit{Code: command.Failed}
 	}
 	a.gh.Infof("%s succeeded.", r.Run)
 	return nil
@@ -233,7 +233,7 @@ func (a *action) end(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.ended(ctx, outcome); !step.Printed(err) {
+	if err := a.ended(ctx, outcome); !command.Printed(err) {
 		return err
 	}
 	return nil // the step before has failed the job

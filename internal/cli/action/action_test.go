@@ -20,11 +20,11 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // started returns a step of a workflow that uses fakes. The fakes run no controller.
@@ -186,7 +186,7 @@ func TestNoMessageIsACommand(t *testing.T) {
 	of := &tekton.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine"}}
 	outcome := launch.Outcome{Run: of, Verdict: receipt.Failed, Reason: fail.RankFailed, Message: "ValueError: a\n::add-mask::b"}
 	err := a.report(t.Context(), outcome)
-	if !step.Printed(err) {
+	if !command.Printed(err) {
 		t.Fatal(err)
 	}
 	obeyed := true

@@ -7,8 +7,8 @@ import (
 	"github.com/sethvargo/go-githubactions"
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // Command is mlenv action, which action.yml calls.
@@ -49,7 +49,7 @@ func stepCommand(use, short string, do func(*action, context.Context, settings) 
 
 // annotated annotates the job with an error, unless that was reported already.
 func annotated(gh *githubactions.Action, err error) error {
-	if err == nil || step.Printed(err) {
+	if err == nil || command.Printed(err) {
 		return err
 	}
 	text := err.Error()
@@ -57,5 +57,5 @@ func annotated(gh *githubactions.Action, err error) error {
 		text += "\nnext: " + next
 	}
 	gh.WithFieldsMap(map[string]string{"title": string(fail.ReasonOf(err))}).Errorf("%s", text)
-	return &step.Exit{Code: step.Failed}
+	return &command.Exit{Code: command.Failed}
 }

@@ -13,15 +13,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // Command is mlenv claims.
 func Command() *cobra.Command {
 	var flags kube.Flags
-	var output step.OutputFlag
+	var output command.OutputFlag
 	cmd := &cobra.Command{
 		Use:   "claims",
 		Short: "List the claims that runs and environments left, and delete named ones",
@@ -47,7 +47,7 @@ Exit code 0: listed; 1: the claims cannot be read; 2: wrong usage.`,
 		}),
 	}
 	flags.AddTo(cmd.Flags())
-	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML, step.Names)
+	output.AddTo(cmd.Flags(), command.Text, command.JSON, command.YAML, command.Names)
 	cmd.AddCommand(deleteCommand())
 	return cmd
 }
@@ -79,7 +79,7 @@ a pod mounts, or that an existing environment uses; if it refuses one, it delete
 
 Exit code 0: deleted; 1: not deleted; 2: wrong usage, or no such claim.`,
 		Example: `  mlenv claims delete h-kim-workspace h-kim-datasets`,
-		Args:    step.Arguments(1, -1, "names of claims"),
+		Args:    command.Arguments(1, -1, "names of claims"),
 		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, names []string) error {
 			return confirmAndDelete(cmd, clients, names, yes)
 		}),
@@ -97,13 +97,13 @@ func confirmAndDelete(cmd *cobra.Command, clients *kube.Clients, names []string,
 		if err := doomed.print(&table, time.Now()); err != nil {
 			return err
 		}
-		if err := step.Confirm(cmd, fmt.Sprintf("%sDelete %s and all files on them?", &table, humanize.Count(len(doomed), "claim"))); err != nil {
+		if err := command.Confirm(cmd, fmt.Sprintf("%sDelete %s and all files on them?", &table, humanize.Count(len(doomed), "claim"))); err != nil {
 			return err
 		}
 		doomed, err = free(ctx, clients, names) // a pod may have come meanwhile
 	}
 	if err != nil {
-		return step.Usage(err)
+		return command.Usage(err)
 	}
 	var problems []error
 	for _, c := range doomed {

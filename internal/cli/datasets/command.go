@@ -19,13 +19,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 const progressEvery = 5 * time.Second
@@ -75,7 +75,7 @@ func (o *options) parse(args []string) error {
 	var problems []error
 	o.to = strings.TrimPrefix(strings.TrimPrefix(path.Clean(o.to), "/datasets"), "/")
 	o.to = cmp.Or(o.to, ".")
-	problems = append(problems, step.Want(filepath.IsLocal(o.to), "--to %q: want a folder on the claim, as imagenet or /datasets/imagenet", o.to))
+	problems = append(problems, command.Want(filepath.IsLocal(o.to), "--to %q: want a folder on the claim, as imagenet or /datasets/imagenet", o.to))
 	for _, arg := range args {
 		if !strings.Contains(arg, "://") {
 			if _, err := os.Stat(arg); err != nil {
@@ -100,7 +100,7 @@ func (o *options) parse(args []string) error {
 		problems = append(problems, err)
 		o.remote = append(o.remote, listed...)
 	}
-	problems = append(problems, step.Want(len(args) > 0 || o.list != "", "an argument is missing: want a folder, a file, a URL or --list"))
+	problems = append(problems, command.Want(len(args) > 0 || o.list != "", "an argument is missing: want a folder, a file, a URL or --list"))
 	names := map[string]string{}
 	for _, one := range o.remote {
 		if other, twice := names[one.Path]; twice && one.Path != "" {

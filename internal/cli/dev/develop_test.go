@@ -18,12 +18,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/watch"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 )
 
@@ -60,8 +60,8 @@ func TestWrongUsage(t *testing.T) {
 	} {
 		args := strings.Fields(tc.args)
 		var out bytes.Buffer
-		code := step.RunCommands(t.Context(), find(t, args[0]), args[1:], io.Discard, &out)
-		if code != step.WrongUsage || !strings.Contains(strings.ReplaceAll(out.String(), "\n  ", "\n"), tc.want) {
+		code := command.RunCommands(t.Context(), find(t, args[0]), args[1:], io.Discard, &out)
+		if code != command.WrongUsage || !strings.Contains(strings.ReplaceAll(out.String(), "\n  ", "\n"), tc.want) {
 			t.Errorf("%s: exit code %d, %s; want %q", tc.args, code, &out, tc.want)
 		}
 	}
@@ -107,7 +107,7 @@ func TestUpCompletesTheRequest(t *testing.T) {
 // The session repeats its work after a change and after Enter, never twice in parallel.
 func TestSessionLoop(t *testing.T) {
 	var out bytes.Buffer
-	s := session{folder: folder{Folder: syncrepo.Folder{Dir: "here"}}, log: step.TextLog(&out)}
+	s := session{folder: folder{Folder: syncrepo.Folder{Dir: "here"}}, log: command.TextLog(&out)}
 	ctx, cancel := context.WithCancel(t.Context())
 	changes, keys := make(chan watch.Change), make(chan struct{})
 	began, ended := make(chan int), make(chan struct{})

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 )
 
@@ -26,17 +26,17 @@ Exit code 0: nothing is left of it; 1: something is left, or another user holds 
 			return errors.Join(envflags.ParseName(cmd.Flags(), args), o.Check())
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			clients, err := e.Connect(cmd.Context(), step.Log(cmd))
+			clients, err := e.Connect(cmd.Context(), command.Log(cmd))
 			if err != nil {
 				return err
 			}
 			o.Name = e.Environment
-			_, err = teardown.Run(cmd.Context(), teardown.Deps{Clients: clients, Log: step.Log(cmd)}, o)
+			_, err = teardown.Run(cmd.Context(), teardown.Deps{Clients: clients, Log: command.Log(cmd)}, o)
 			return err
 		},
 	}
 	e.AddTo(cmd.Flags(), envflags.OnlyNamespace)
 	o.AddFlags(cmd.Flags())
-	step.AddLogFormat(cmd)
+	command.AddLogFormat(cmd)
 	return cmd
 }

@@ -22,10 +22,10 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
 )
 
@@ -51,13 +51,13 @@ Exit code 0: done; 1: the service does not run, or cannot be reached; 2: wrong u
   mlenv open h-kim jupyter --show-password --browser=false`,
 		ValidArgs: []string{"vscode", agent.Jupyter, agent.TensorBoard},
 		Args:      func(cmd *cobra.Command, args []string) error { return o.parse(cmd.Flags(), args) },
-		RunE:      func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), step.Log(cmd)) },
+		RunE:      func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), command.Log(cmd)) },
 	}
 	flags := cmd.Flags()
 	o.AddTo(flags, envflags.OnlyNamespace)
 	flags.BoolVar(&o.showPassword, "show-password", false, "print the password or token; needs the right to read the Secret")
 	flags.BoolVar(&o.browser, "browser", true, "start the browser, if this is a terminal")
-	step.AddLogFormat(cmd)
+	command.AddLogFormat(cmd)
 	return cmd
 }
 
@@ -69,7 +69,7 @@ func (o *openOptions) parse(flags *pflag.FlagSet, args []string) error {
 	}
 	var known bool
 	o.service, known = agent.FindService(name)
-	return errors.Join(envflags.ParseName(flags, args[:last]), step.Want(known, "service %q: want vscode, jupyter or tensorboard", name))
+	return errors.Join(envflags.ParseName(flags, args[:last]), command.Want(known, "service %q: want vscode, jupyter or tensorboard", name))
 }
 
 func (o *openOptions) run(ctx context.Context, log *slog.Logger) error {

@@ -12,9 +12,9 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 type portForward struct {
@@ -36,20 +36,20 @@ Exit code 0: Ctrl-C ended it; 1: the ports were not forwarded; 2: wrong usage.`,
 		Example: `  mlenv port-forward
   mlenv port-forward 8000 9000 --node=1`,
 		Args: func(_ *cobra.Command, args []string) error { return p.parse(args) },
-		RunE: func(cmd *cobra.Command, _ []string) error { return p.run(cmd.Context(), step.Log(cmd)) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return p.run(cmd.Context(), command.Log(cmd)) },
 	}
 	flags := cmd.Flags()
 	p.AddTo(flags, envflags.OnlyNamespace)
 	flags.IntVar(&p.node, "node", 0, "number of the node in the environment")
-	step.AddLogFormat(cmd)
+	command.AddLogFormat(cmd)
 	return cmd
 }
 
 func (p *portForward) parse(args []string) error {
-	err := step.Want(p.node >= 0, "--node %d: want its number in the environment, 0 and up", p.node)
+	err := command.Want(p.node >= 0, "--node %d: want its number in the environment, 0 and up", p.node)
 	for _, arg := range args {
 		port, invalid := strconv.ParseUint(arg, 10, 16)
-		err = errors.Join(err, step.Want(invalid == nil && port > 0, "port %q: want a number, 1 to 65535", arg))
+		err = errors.Join(err, command.Want(invalid == nil && port > 0, "port %q: want a number, 1 to 65535", arg))
 		p.ports = append(p.ports, int(port))
 	}
 	if len(p.ports) == 0 {

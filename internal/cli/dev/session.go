@@ -15,13 +15,13 @@ import (
 	"golang.org/x/term"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/watch"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 )
 
@@ -44,7 +44,7 @@ Exit code 0: ended by Ctrl-C; 1: the environment or the folder cannot be used; 2
 			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s.log, s.out = step.Log(cmd), step.Output(cmd)
+			s.log, s.out = command.Log(cmd), command.Output(cmd)
 			return s.run(cmd.Context())
 		},
 	}
@@ -52,7 +52,7 @@ Exit code 0: ended by Ctrl-C; 1: the environment or the folder cannot be used; 2
 	s.training.addTo(flags)
 	flags.StringVar(&s.Dir, "dir", ".", "the folder")
 	s.folder.addTo(flags)
-	step.AddLogFormat(cmd)
+	command.AddLogFormat(cmd)
 	return cmd
 }
 

@@ -21,11 +21,11 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // attendEvery is the interval of the messages that keep the shell open.
@@ -66,10 +66,10 @@ func (s *shell) parse(dash int, args []string) error {
 	}
 	before := args[:dash]
 	s.command = args[dash:]
-	err := step.Want(len(before) <= 1, "arguments %q: want one node or none; a command goes after --", before)
+	err := command.Want(len(before) <= 1, "arguments %q: want one node or none; a command goes after --", before)
 	if len(before) > 0 {
 		node, invalid := strconv.Atoi(before[0])
-		err = errors.Join(err, step.Want(invalid == nil && node >= 0, "node %q: want its number in the environment, 0 and up; a command goes after --", before[0]))
+		err = errors.Join(err, command.Want(invalid == nil && node >= 0, "node %q: want its number in the environment, 0 and up; a command goes after --", before[0]))
 		s.node = node
 	}
 	return err
@@ -77,7 +77,7 @@ func (s *shell) parse(dash int, args []string) error {
 
 func (s *shell) run(cmd *cobra.Command) error {
 	ctx := cmd.Context()
-	log := step.TextLog(cmd.ErrOrStderr()) // the output is the command's
+	log := command.TextLog(cmd.ErrOrStderr()) // the output is the command's
 	clients, set, detach, err := attach(ctx, &s.Flags, log)
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func (s *shell) run(cmd *cobra.Command) error {
 	run := kube.Exec{
 		Namespace: clients.Namespace, Pod: env.Of(clients, s.Environment).PodName(s.node), Container: objects.TrainContainer,
 		Command: slices.Concat([]string{agent.Program, "exec", "--shell=" + id, "--"}, s.command),
-		Stdin:   os.Stdin, Stdout: step.Unfiltered(cmd.OutOrStdout()), Stderr: step.Unfiltered(cmd.ErrOrStderr()),
+		Stdin:   os.Stdin, Stdout: command.Unfiltered(cmd.OutOrStdout()), Stderr: command.Unfiltered(cmd.ErrOrStderr()),
 	}
 	if term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stdout.Fd())) {
 		restore, sizes, err := takeTerminal(ctx)
@@ -111,10 +111,10 @@ func (s *shell) run(cmd *cobra.Command) error {
 	})()
 	err = run.Run(running, clients)
 	if ctx.Err() != nil {
-		return &step.Exit{Code: step.Interrupted}
+		return &command.Exit{Code: command.Interrupted}
 	}
 	if exited := (*kube.ExitError)(nil); errors.As(err, &exited) {
-		return &step.Exit{Code: exited.Code} // the command has printed its own errors
+		return &command.Exit{Code: exited.Code} // the command has printed its own errors
 	}
 	return err
 }

@@ -14,10 +14,10 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/watch"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 )
 
@@ -44,8 +44,8 @@ func (f *folder) check() error {
 		f.Requirements = syncrepo.InFolder(f.Dir, f.Requirements)
 	}
 	return errors.Join(append(problems,
-		step.Want(!filepath.IsAbs(f.Requirements), "--requirements %q: want a path in the folder", f.Requirements),
-		step.Want(f.RequirementsTimeout > 0, "--requirements-timeout %s: want more than 0s", f.RequirementsTimeout))...)
+		command.Want(!filepath.IsAbs(f.Requirements), "--requirements %q: want a path in the folder", f.Requirements),
+		command.Want(f.RequirementsTimeout > 0, "--requirements-timeout %s: want more than 0s", f.RequirementsTimeout))...)
 }
 
 // send makes the folder the current tree of the nodes.
@@ -90,14 +90,14 @@ Exit code 0: all nodes have the folder; 1: some do not; 2: wrong usage.`,
 			if len(args) > 0 {
 				s.Dir = args[0]
 			}
-			return errors.Join(s.check(), step.Want(len(args) <= 1, "arguments %q: want one folder or none", args))
+			return errors.Join(s.check(), command.Want(len(args) <= 1, "arguments %q: want one folder or none", args))
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), step.Log(cmd)) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), command.Log(cmd)) },
 	}
 	s.AddTo(cmd.Flags(), envflags.OnlyNamespace)
 	s.addTo(cmd.Flags())
 	cmd.Flags().BoolVarP(&s.watch, "watch", "w", false, "continue, and send changes at once")
-	step.AddLogFormat(cmd)
+	command.AddLogFormat(cmd)
 	return cmd
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
@@ -40,11 +40,11 @@ Exit code 0: every rank exited with 0; 1: the training failed; 2: wrong usage.`,
   mlenv train train.py --debug-rank=0   # it waits for a debugger on port 5678`,
 		Args: t.parse,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return t.train(cmd.Context(), step.Log(cmd), step.Output(cmd))
+			return t.train(cmd.Context(), command.Log(cmd), command.Output(cmd))
 		},
 	}
 	t.addTo(cmd.Flags())
-	step.AddLogFormat(cmd)
+	command.AddLogFormat(cmd)
 	return cmd
 }
 

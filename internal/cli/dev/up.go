@@ -11,13 +11,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
-	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
 )
@@ -48,14 +48,14 @@ Exit code 0: the environment is ready; 1: it is not, and nothing is held; 2: wro
   mlenv up --nodes=1 --services=all   # with VS Code, Jupyter and TensorBoard, see mlenv open`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			u.options.Request.Cluster, u.noFile = u.Load(cmd.Context())
-			err := errors.Join(envflags.ParseName(cmd.Flags(), args), step.FlagMistakes(cmd.Flags()))
+			err := errors.Join(envflags.ParseName(cmd.Flags(), args), command.FlagMistakes(cmd.Flags()))
 			u.options.Request.Name = u.Environment
 			if err := u.options.AlsoRequest(err); err != nil {
 				return errors.Join(err, u.noFile)
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return u.run(cmd.Context(), step.Log(cmd)) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return u.run(cmd.Context(), command.Log(cmd)) },
 	}
 	flags, o := cmd.Flags(), &u.options
 	param.Name.AddTo(flags, &u.Environment, envflags.NameFlag, objects.DefaultName, "")
@@ -67,7 +67,7 @@ Exit code 0: the environment is ready; 1: it is not, and nothing is held; 2: wro
 	param.Duration.AddTo(flags, &o.KeepFor, "keep-for", 4*time.Hour, "how long the environment exists while no command of mlenv works in it")
 	param.Image.AddTo(flags, &o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or the image that was built of its image.flavour)")
 	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the agent (default: that of the installed pipeline)")
-	step.AddLogFormat(cmd)
+	command.AddLogFormat(cmd)
 	return cmd
 }
 

@@ -13,14 +13,14 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
-	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // NameFlag is the flag that names the environment.
@@ -141,7 +141,7 @@ func (f *Flags) choose(ctx context.Context, clients *kube.Clients, log *slog.Log
 		return nil
 	case len(mine) > 1:
 		names := humanize.Each(mine, func(l coordinationv1.Lease) string { return l.Name })
-		return &step.Exit{Code: step.WrongUsage, Err: fail.Advise(fail.Becausef(fail.InvalidInput, "choosing an environment in namespace %s: there are %s: want one of them",
+		return &command.Exit{Code: command.WrongUsage, Err: fail.Advise(fail.Becausef(fail.InvalidInput, "choosing an environment in namespace %s: there are %s: want one of them",
 			clients.Namespace, strings.Join(names, ", ")), "--%s=%s", NameFlag, names[0])}
 	}
 	only := &mine[0]

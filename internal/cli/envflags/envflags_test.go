@@ -13,10 +13,10 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // A user must name a colleague's environment to work in it. If a user examines an environment without naming it, mlenv reports
@@ -60,7 +60,7 @@ func TestChoose(t *testing.T) {
 			if err := flags.Parse(tc.args); err != nil {
 				t.Fatal(err)
 			}
-			err := f.choose(t.Context(), &kube.Clients{Kube: client, Namespace: "ns"}, step.TextLog(&log))
+			err := f.choose(t.Context(), &kube.Clients{Kube: client, Namespace: "ns"}, command.TextLog(&log))
 			if tc.fails == "" && err != nil || tc.fails != "" && (fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), tc.fails)) {
 				t.Errorf("got error %v, want %q", err, tc.fails)
 			}

@@ -8,13 +8,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // resolve replaces the name of a run by that of its environment, for a command that takes runs. It changes nothing if an environment has
@@ -96,7 +96,7 @@ func (f *Flags) creator(ctx context.Context, clients *kube.Clients, environment 
 func (f *Flags) wantsEnvironment(clients *kube.Clients, name, environment string) error {
 	err := fail.Becausef(fail.InvalidInput, "looking for environment %s/%s: it is a run, in environment %s: want an environment",
 		clients.Namespace, name, environment)
-	return step.Usage(fail.Advise(err, "--%s=%s", NameFlag, environment))
+	return command.Usage(fail.Advise(err, "--%s=%s", NameFlag, environment))
 }
 
 func over(clients *kube.Clients, name, state string) error {

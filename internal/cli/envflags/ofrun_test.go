@@ -14,12 +14,12 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 func runNamed(name, environment string, done bool) *tektonv1.PipelineRun {
@@ -45,14 +45,14 @@ func TestRunInPlaceOfEnvironment(t *testing.T) {
 		code  int
 	}{
 		{name: "in progress", takes: true, args: []string{"trains"}, want: "kim"},
-		{name: "builds its image", takes: true, args: []string{"builds"}, want: "builds", fails: "run builds is in progress and has not created it yet", next: "mlenv status builds -n ns", code: step.Failed},
-		{name: "has ended, and another run holds the environment", takes: true, args: []string{"ended"}, want: "ended", fails: "its environment is released", next: "mlenv receipt ended -n ns", code: step.Failed},
-		{name: "was deleted", takes: true, args: []string{"deleted"}, want: "deleted", fails: "the run is Failed", next: "mlenv receipt deleted -n ns", code: step.Failed},
-		{name: "an environment that a run will create", takes: true, args: []string{"soon"}, want: "soon", fails: "run builds is in progress", next: "mlenv status builds -n ns", code: step.Failed},
+		{name: "builds its image", takes: true, args: []string{"builds"}, want: "builds", fails: "run builds is in progress and has not created it yet", next: "mlenv status builds -n ns", code: command.Failed},
+		{name: "has ended, and another run holds the environment", takes: true, args: []string{"ended"}, want: "ended", fails: "its environment is released", next: "mlenv receipt ended -n ns", code: command.Failed},
+		{name: "was deleted", takes: true, args: []string{"deleted"}, want: "deleted", fails: "the run is Failed", next: "mlenv receipt deleted -n ns", code: command.Failed},
+		{name: "an environment that a run will create", takes: true, args: []string{"soon"}, want: "soon", fails: "run builds is in progress", next: "mlenv status builds -n ns", code: command.Failed},
 		{name: "an environment", takes: true, args: []string{"kim"}, want: "kim"},
 		{name: "neither", takes: true, args: []string{"nothing"}, want: "nothing"},
-		{name: "a command for environments", args: []string{"trains"}, want: "trains", fails: "it is a run, in environment kim: want an environment", next: "--name=kim", code: step.WrongUsage},
-		{name: "a command for environments, and a deleted run", args: []string{"deleted"}, want: "deleted", fails: "it is a run, in environment lee", next: "--name=lee", code: step.WrongUsage},
+		{name: "a command for environments", args: []string{"trains"}, want: "trains", fails: "it is a run, in environment kim: want an environment", next: "--name=kim", code: command.WrongUsage},
+		{name: "a command for environments, and a deleted run", args: []string{"deleted"}, want: "deleted", fails: "it is a run, in environment lee", next: "--name=lee", code: command.WrongUsage},
 		{name: "no name, and one environment", takes: true, want: "kim"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestRunInPlaceOfEnvironment(t *testing.T) {
 			if err := ParseName(flags, tc.args); err != nil {
 				t.Fatal(err)
 			}
-			err := f.find(t.Context(), &kube.Clients{Kube: client, Tekton: tekton, Namespace: "ns"}, step.TextLog(&bytes.Buffer{}))
+			err := f.find(t.Context(), &kube.Clients{Kube: client, Tekton: tekton, Namespace: "ns"}, command.TextLog(&bytes.Buffer{}))
 			if tc.fails == "" && err != nil || tc.fails != "" && (err == nil || !strings.Contains(err.Error(), tc.fails)) || fail.NextOf(err) != tc.next {
 				t.Errorf("got error %v (%s), want %q (%s)", err, fail.NextOf(err), tc.fails, tc.next)
 			}
@@ -85,11 +85,11 @@ func TestRunInPlaceOfEnvironment(t *testing.T) {
 }
 
 func codeOf(err error) int {
-	if exit, ok := err.(*step.Exit); ok { //nolint:errorlint // only the error itself counts
+	if exit, ok := err.(*command.Exit); ok { //nolint:errorlint // only the error itself counts
 		return exit.Code
 	}
 	if err != nil {
-		return step.Failed
+		return command.Failed
 	}
-	return step.Done
+	return command.Done
 }

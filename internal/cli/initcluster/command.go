@@ -14,10 +14,10 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // clustersFolder is where cluster files are kept, in a checkout.
@@ -46,7 +46,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv init cairo --namespace=nccl-test
   mlenv init --file=- | less`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if err := step.Arguments(0, 1, "one name of a cluster or none")(cmd, args); err != nil {
+			if err := command.Arguments(0, 1, "one name of a cluster or none")(cmd, args); err != nil {
 				return err
 			}
 			for _, name := range args {

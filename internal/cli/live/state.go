@@ -15,13 +15,13 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/lines"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 )
 
 // State is that of an environment.
@@ -99,7 +99,7 @@ type training struct {
 }
 
 func openSource(cmd *cobra.Command, flags *envflags.Flags) (*source, error) {
-	clients, err := flags.Connect(cmd.Context(), step.TextLog(cmd.ErrOrStderr()))
+	clients, err := flags.Connect(cmd.Context(), command.TextLog(cmd.ErrOrStderr()))
 	if err != nil {
 		return nil, err
 	}

@@ -17,14 +17,14 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // TopCommand is mlenv top.
 func TopCommand() *cobra.Command {
 	env := envflags.Flags{Reads: true, Runs: true}
-	var output step.OutputFlag
+	var output command.OutputFlag
 	var once bool
 	var every time.Duration
 	cmd := &cobra.Command{
@@ -42,7 +42,7 @@ Exit code 0: shown; 1: there is no such environment, or no node answers; 2: wron
   mlenv top train-multi-node-x7k2p --once
   mlenv top h-kim --output=json`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return errors.Join(envflags.ParseName(cmd.Flags(), args), step.Want(every >= time.Second, "--every %s: want at least 1s", every))
+			return errors.Join(envflags.ParseName(cmd.Flags(), args), command.Want(every >= time.Second, "--every %s: want at least 1s", every))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := openSource(cmd, &env)
@@ -50,7 +50,7 @@ Exit code 0: shown; 1: there is no such environment, or no node answers; 2: wron
 				return err
 			}
 			defer s.nodes.Close()
-			if terminal := step.Raw(cmd.OutOrStdout()); terminal != nil && !once && output.ForPeople() {
+			if terminal := command.Raw(cmd.OutOrStdout()); terminal != nil && !once && output.ForPeople() {
 				return s.showLive(cmd.Context(), terminal, every)
 			}
 			report, err := s.ask(cmd.Context())
@@ -62,7 +62,7 @@ Exit code 0: shown; 1: there is no such environment, or no node answers; 2: wron
 	}
 	flags := cmd.Flags()
 	env.AddTo(flags, envflags.OnlyNamespace)
-	output.AddTo(flags, step.Text, step.JSON, step.YAML)
+	output.AddTo(flags, command.Text, command.JSON, command.YAML)
 	flags.BoolVar(&once, "once", false, "print the table once")
 	flags.DurationVar(&every, "every", 2*time.Second, "time between two updates")
 	return cmd

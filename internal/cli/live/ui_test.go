@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
+	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 )
 
 // hostile is text that a training may write.

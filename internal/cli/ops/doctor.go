@@ -8,14 +8,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
-	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/doctor"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/doctor"
 )
 
 // DoctorCommand is mlenv doctor.
 func DoctorCommand() *cobra.Command {
 	env := envflags.Flags{Reads: true, Runs: true}
-	var output step.OutputFlag
+	var output command.OutputFlag
 	var quietAfter time.Duration
 	cmd := &cobra.Command{
 		Use:   "doctor [RUN|ENVIRONMENT]",
@@ -31,10 +31,10 @@ Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
   mlenv doctor h-kim -n my-namespace
   mlenv doctor --output=json`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return errors.Join(envflags.ParseName(cmd.Flags(), args), step.Want(quietAfter > 0, "--quiet-after %s: want more than 0s", quietAfter))
+			return errors.Join(envflags.ParseName(cmd.Flags(), args), command.Want(quietAfter > 0, "--quiet-after %s: want more than 0s", quietAfter))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			clients, err := env.Connect(cmd.Context(), step.TextLog(cmd.ErrOrStderr()))
+			clients, err := env.Connect(cmd.Context(), command.TextLog(cmd.ErrOrStderr()))
 			if err != nil {
 				return err
 			}
@@ -44,14 +44,14 @@ Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
 				return nil
 			})
 			if err == nil && report.Broken() {
-				return &step.Exit{Code: step.Failed}
+				return &command.Exit{Code: command.Failed}
 			}
 			return err
 		},
 	}
 	flags := cmd.Flags()
 	env.AddTo(flags, envflags.OnlyNamespace)
-	output.AddTo(flags, step.Text, step.JSON, step.YAML)
+	output.AddTo(flags, command.Text, command.JSON, command.YAML)
 	flags.DurationVar(&quietAfter, "quiet-after", 3*time.Minute, "how long a training may print nothing before that is a finding")
 	return cmd
 }

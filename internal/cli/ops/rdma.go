@@ -13,6 +13,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
@@ -20,13 +21,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 type rdmaOptions struct {
 	envflags.Flags
 	check  bool
-	output step.OutputFlag
+	output command.OutputFlag
 	// node is -1 for all.
 	node int
 }
@@ -51,7 +51,7 @@ Exit code 0: shown; 1: the nodes did not answer, or with --check something is wr
 	flags := cmd.Flags()
 	o.AddTo(flags, "cluster file whose network.rdma is compared with the devices (default: none)")
 	flags.BoolVar(&o.check, "check", false, "print one line per node, and exit with 1 if something is wrong")
-	o.output.AddTo(flags, step.Text, step.JSON, step.YAML)
+	o.output.AddTo(flags, command.Text, command.JSON, command.YAML)
 	return cmd
 }
 
@@ -91,7 +91,7 @@ func (o *rdmaOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	clients, err := o.Connect(ctx, step.TextLog(cmd.ErrOrStderr()))
+	clients, err := o.Connect(ctx, command.TextLog(cmd.ErrOrStderr()))
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (o *rdmaOptions) run(cmd *cobra.Command) error {
 		return nil
 	})
 	if err == nil && o.check && !report.fine() {
-		return &step.Exit{Code: step.Failed}
+		return &command.Exit{Code: command.Failed}
 	}
 	return err
 }

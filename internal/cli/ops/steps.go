@@ -13,9 +13,9 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
-	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/checkfabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
@@ -50,13 +50,13 @@ func BuildCommand(images fs.FS) *cobra.Command {
 					return err
 				}
 			}
-			_, err := buildimage.Run(cmd.Context(), buildimage.Deps{Connect: buildimage.Connect(where.Flags, o.Cluster, "", ""), Images: images, Log: step.Log(cmd), Out: step.Output(cmd)}, o)
+			_, err := buildimage.Run(cmd.Context(), buildimage.Deps{Connect: buildimage.Connect(where.Flags, o.Cluster, "", ""), Images: images, Log: command.Log(cmd), Out: command.Output(cmd)}, o)
 			return err
 		},
 	}
 	where.addTo(cmd)
 	o.AddFlags(cmd.Flags())
-	step.AddLogFormat(cmd)
+	command.AddLogFormat(cmd)
 	return cmd
 }
 
@@ -89,7 +89,7 @@ func (f *fileFlags) load(ctx context.Context) (cluster.File, error) {
 // PreflightCommand is mlenv preflight.
 func PreflightCommand() *cobra.Command {
 	cmd := preflightCommand(func(cmd *cobra.Command, d preflight.Deps, o preflight.Options) error {
-		d.Log, d.Out = step.Log(cmd), step.ReportOutput(cmd, o.Output)
+		d.Log, d.Out = command.Log(cmd), command.ReportOutput(cmd, o.Output)
 		_, err := preflight.Run(cmd.Context(), d, o)
 		return err
 	})
@@ -98,7 +98,7 @@ func PreflightCommand() *cobra.Command {
 	cmd.Long = preflight.Description
 	cmd.Example = `  mlenv preflight --nodes 4
   mlenv preflight --cluster-file clusters/cairo.yaml --mode rdma --output=json`
-	step.AddLogFormat(cmd)
+	command.AddLogFormat(cmd)
 	return cmd
 }
 
@@ -133,7 +133,7 @@ func preflightCommand(run func(cmd *cobra.Command, d preflight.Deps, o preflight
 	var o preflight.Options
 	var where fileFlags
 	cmd := &cobra.Command{
-		Args: func(_ *cobra.Command, args []string) error { return step.FlagsOnly(args) },
+		Args: func(_ *cobra.Command, args []string) error { return command.FlagsOnly(args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			file, err := where.load(cmd.Context())
 			if err != nil {
@@ -177,17 +177,17 @@ Exit codes`, 1),
 			return errors.Join(envflags.ParseName(cmd.Flags(), before), o.Check())
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			clients, err := env.Connect(cmd.Context(), step.TextLog(cmd.ErrOrStderr()))
+			clients, err := env.Connect(cmd.Context(), command.TextLog(cmd.ErrOrStderr()))
 			if err != nil {
 				return err
 			}
-			_, err = checkfabric.Run(cmd.Context(), checkfabric.Deps{Clients: clients, Log: step.Log(cmd), Out: step.ReportOutput(cmd, o.Output)}, o)
+			_, err = checkfabric.Run(cmd.Context(), checkfabric.Deps{Clients: clients, Log: command.Log(cmd), Out: command.ReportOutput(cmd, o.Output)}, o)
 			return err
 		},
 	}
 	o.AddFlags(cmd.Flags())
 	o.Script.AddFlags(cmd.Flags())
 	env.AddTo(cmd.Flags(), envflags.OnlyNamespace)
-	step.AddLogFormat(cmd)
+	command.AddLogFormat(cmd)
 	return cmd
 }

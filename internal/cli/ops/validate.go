@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 type validation struct {
@@ -26,7 +26,7 @@ type validation struct {
 
 // ValidateCommand is mlenv validate.
 func ValidateCommand() *cobra.Command {
-	var output step.OutputFlag
+	var output command.OutputFlag
 	cmd := &cobra.Command{
 		Use:   "validate FILE...",
 		Short: "Check cluster files and report every mistake with its line",
@@ -35,7 +35,7 @@ mistake with file, line, column and key, and what is allowed, and names the obso
 
 Exit code 0: all files are valid; 1: one is not; 2: wrong usage.`,
 		Example: "  mlenv validate clusters/barcelona.yaml",
-		Args:    step.Arguments(1, -1, "cluster files"),
+		Args:    command.Arguments(1, -1, "cluster files"),
 		RunE: func(cmd *cobra.Command, files []string) error {
 			var all []validation
 			valid := true
@@ -63,12 +63,12 @@ Exit code 0: all files are valid; 1: one is not; 2: wrong usage.`,
 				return nil
 			})
 			if err == nil && !valid {
-				return &step.Exit{Code: step.Failed}
+				return &command.Exit{Code: command.Failed}
 			}
 			return err
 		},
 	}
-	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
+	output.AddTo(cmd.Flags(), command.Text, command.JSON, command.YAML)
 	return cmd
 }
 

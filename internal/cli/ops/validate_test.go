@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 )
 
 func TestValidate(t *testing.T) {
@@ -16,11 +16,11 @@ func TestValidate(t *testing.T) {
 		name, content, output, want string
 		code                        int
 	}{
-		{"one node", valid, "text", "valid: one at api.one.example.com, 1 node, 4 GPUs each, storage volumeClaimTemplates", step.Done},
+		{"one node", valid, "text", "valid: one at api.one.example.com, 1 node, 4 GPUs each, storage volumeClaimTemplates", command.Done},
 		{"a mistake for programs", valid + "nots: x\n", "json", `"line": 6,
         "column": 1,
         "path": "nots",
-        "want": "unknown key`, step.Failed},
+        "want": "unknown key`, command.Failed},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "one.yaml")
@@ -28,7 +28,7 @@ func TestValidate(t *testing.T) {
 				t.Fatal(err)
 			}
 			var stdout, stderr strings.Builder
-			code := step.RunCommands(t.Context(), ValidateCommand(), []string{file, "--output=" + tc.output}, &stdout, &stderr)
+			code := command.RunCommands(t.Context(), ValidateCommand(), []string{file, "--output=" + tc.output}, &stdout, &stderr)
 			if code != tc.code || !strings.Contains(stdout.String(), tc.want) {
 				t.Errorf("got exit code %d, %s%s; want %d and %q", code, stdout.String(), stderr.String(), tc.code, tc.want)
 			}

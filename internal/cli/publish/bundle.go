@@ -15,10 +15,10 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // BundleCommand is mlenv bundle. files has tasks/NAME/NAME.yaml and pipelines/NAME/NAME.yaml.
@@ -49,7 +49,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			chosen, errPlatforms := parsePlatforms(platforms)
 			tag, errPush := name.NewTag(push)
-			if err := errors.Join(step.Want(push == "" || errPush == nil, "reading --push: %w", errPush), errPlatforms); err != nil {
+			if err := errors.Join(command.Want(push == "" || errPush == nil, "reading --push: %w", errPush), errPlatforms); err != nil {
 				return fail.Because(fail.InvalidInput, err)
 			}
 			made, err := compileSteps(cmd.Context(), cmd.ErrOrStderr(), source, base, roots, licences, chosen)
@@ -99,10 +99,10 @@ func platformNames() []string { return humanize.Each(bundle.Platforms(), v1.Plat
 
 func parsePlatforms(names []string) ([]v1.Platform, error) {
 	platforms := slices.DeleteFunc(bundle.Platforms(), func(p v1.Platform) bool { return !slices.Contains(names, p.String()) })
-	mistakes := []error{step.Want(len(names) > 0, "reading --platforms: it names none")}
+	mistakes := []error{command.Want(len(names) > 0, "reading --platforms: it names none")}
 	allowed := platformNames()
 	for _, text := range names {
-		mistakes = append(mistakes, step.Want(slices.Contains(allowed, text), "reading --platforms: %q: want %s", text, strings.Join(allowed, " or ")))
+		mistakes = append(mistakes, command.Want(slices.Contains(allowed, text), "reading --platforms: %q: want %s", text, strings.Join(allowed, " or ")))
 	}
 	return platforms, errors.Join(mistakes...)
 }
@@ -147,7 +147,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			var from *name.Digest
 			if tasks != "" {
 				found, invalid := name.NewDigest(tasks)
-				err = errors.Join(err, step.Want(invalid == nil, "reading --tasks: %w", invalid))
+				err = errors.Join(err, command.Want(invalid == nil, "reading --tasks: %w", invalid))
 				from = &found
 			}
 			if err != nil {
@@ -160,7 +160,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			if objects, err = bundle.Tekton(objects, image, from); err != nil {
 				return err
 			}
-			return step.WriteObjects(cmd.OutOrStdout(), objects)
+			return command.WriteObjects(cmd.OutOrStdout(), objects)
 		},
 	}
 	cmd.Flags().StringVar(&stepsImage, "steps-image", "", "image of the steps, by digest")

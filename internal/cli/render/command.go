@@ -13,11 +13,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
-	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // leaseUID stands for the UID that the API server will assign to the Lease.
@@ -27,7 +27,7 @@ type options struct {
 	cluster, namespace, name string
 	mode                     agent.Mode
 	services                 string
-	output                   step.OutputFlag
+	output                   command.OutputFlag
 	request                  objects.Request
 }
 
@@ -66,14 +66,14 @@ Exit code 0: printed; 1: the request is invalid; 2: wrong usage.`,
 	param.Image.AddTo(flags, &o.request.StepsImage, "steps-image", "", "image of the steps, which contains the agent")
 	flags.StringVar(&o.services, "services", objects.NoServices, "services on node 0: code-server, jupyter and tensorboard, separated by commas, or all or none")
 	param.Truth.AddTo(flags, &o.request.Routes, "routes", false, "add an OpenShift Route for each service")
-	o.output.AddUse(flags, "yaml, or json for one list", step.YAML, step.JSON)
+	o.output.AddUse(flags, "yaml, or json for one list", command.YAML, command.JSON)
 	return cmd
 }
 
 func (o *options) parse(cmd *cobra.Command, args []string) error {
 	return errors.Join(envflags.ParseName(cmd.Flags(), args),
-		step.FlagMistakes(cmd.Flags()),
-		step.Want(o.cluster != "", "--cluster-file is missing: want a file as in clusters/"))
+		command.FlagMistakes(cmd.Flags()),
+		command.Want(o.cluster != "", "--cluster-file is missing: want a file as in clusters/"))
 }
 
 func (o *options) run(cmd *cobra.Command) error {
@@ -85,10 +85,10 @@ func (o *options) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if o.output.Is(step.JSON) {
-		return step.WriteJSON(cmd.OutOrStdout(), map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+	if o.output.Is(command.JSON) {
+		return command.WriteJSON(cmd.OutOrStdout(), map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
 	}
-	return step.WriteObjects(cmd.OutOrStdout(), objects)
+	return command.WriteObjects(cmd.OutOrStdout(), objects)
 }
 
 // objects are the objects of the environment, the Lease first. Errors: InvalidInput.

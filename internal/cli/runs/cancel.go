@@ -8,10 +8,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // CancelCommand is mlenv cancel.
@@ -28,7 +28,7 @@ Claims and their files stay.
 Exit code 0: the run is cancelled, or has ended already; 1: it could not be cancelled; 2: wrong usage, no such run,
 or several runs in progress and none named.`,
 		Example: "  mlenv cancel train-multi-node-x7k2p\n  mlenv cancel train-multi-node-x7k2p --wait",
-		Args:    step.Arguments(0, 1, "one run or none"),
+		Args:    command.Arguments(0, 1, "one run or none"),
 		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
 			r, err := toCancel(cmd.Context(), clients, args)
 			if err != nil {
@@ -77,7 +77,7 @@ func toCancel(ctx context.Context, clients *kube.Clients, args []string) (entry,
 	case len(names) > 1:
 		err := fail.Becausef(fail.InvalidInput, "choosing a run to cancel in %s: in progress are %s: want one of them",
 			clients.Namespace, strings.Join(names, ", "))
-		return entry{}, step.Usage(fail.Advise(err, "mlenv cancel %s -n %s", names[0], clients.Namespace))
+		return entry{}, command.Usage(fail.Advise(err, "mlenv cancel %s -n %s", names[0], clients.Namespace))
 	}
 	return find(ctx, clients, names[0])
 }

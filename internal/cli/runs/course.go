@@ -7,11 +7,11 @@ import (
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // event is what happens to a follower: a launch.Event, an os.Signal, or one of these.
@@ -35,7 +35,7 @@ type (
 	}
 )
 
-// effect is what an event leads to: a command or one of these.
+// effect is what an event leads to: an order or one of these.
 type effect any
 
 type (
@@ -49,20 +49,20 @@ type (
 	}
 )
 
-// command is an effect that needs no more than its name.
-type command string
+// order is an effect that needs no more than its name.
+type order string
 
 const (
-	ask        command = "ask the user"
-	resume     command = "close the question"
-	cancelRun  command = "cancel the run"
-	startTimer command = "start the timer"
-	upload     command = "upload the folder"
-	endUpload  command = "end the upload"
+	ask        order = "ask the user"
+	resume     order = "close the question"
+	cancelRun  order = "cancel the run"
+	startTimer order = "start the timer"
+	upload     order = "upload the folder"
+	endUpload  order = "end the upload"
 	// hide ends the sign that this program is there to upload the folder.
-	hide command = "hide"
+	hide order = "hide"
 	// endWaiting ends what looks after the run until its teardown.
-	endWaiting command = "end waiting"
+	endWaiting order = "end waiting"
 )
 
 // course is the state of a follower. It decides, and does nothing itself.
@@ -100,7 +100,7 @@ func (c *course) on(e event) []effect {
 	case cancelAnswer:
 		c.cancelAnswered(e.err)
 	case tooLate:
-		c.leave(&step.Exit{Code: step.Interrupted, Err: fail.Advise(
+		c.leave(&command.Exit{Code: command.Interrupted, Err: fail.Advise(
 			fail.Becausef(fail.TeardownIncomplete, "waiting for the end of the cancelled run %s: it has not ended after %s",
 				c.run.Name, humanize.Duration(cleanupTime)),
 			"mlenv status %s -n %s", c.run.Name, c.run.Namespace)})
@@ -151,7 +151,7 @@ func (c *course) signalled(s os.Signal) {
 	switch {
 	case c.cancelled:
 		c.do(note(fmt.Sprintf("== leaving; the run is being cancelled: mlenv status %s -n %s", c.run.Name, c.run.Namespace)))
-		c.leave(&step.Exit{Code: step.Interrupted})
+		c.leave(&command.Exit{Code: command.Interrupted})
 	case c.asked || !c.keys || s != os.Interrupt:
 		c.cancel()
 	default:

@@ -11,10 +11,10 @@ import (
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // doneInWords returns what is done after an event.
@@ -22,7 +22,7 @@ func doneInWords(effects []effect) string {
 	var words []string
 	for _, e := range effects {
 		switch e := e.(type) {
-		case command:
+		case order:
 			words = append(words, string(e))
 		case note:
 			const shown = 5
@@ -33,7 +33,7 @@ func doneInWords(effects []effect) string {
 			if e.over {
 				text = "the run is over"
 			}
-			if exit := (*step.Exit)(nil); errors.As(e.err, &exit) {
+			if exit := (*command.Exit)(nil); errors.As(e.err, &exit) {
 				text += fmt.Sprintf(", exit code %d", exit.Code)
 			} else if e.err != nil {
 				text += ", " + strings.ReplaceAll(e.err.Error(), "\n", " and ")
@@ -96,12 +96,12 @@ func TestCourse(t *testing.T) {
 		{"Ctrl-C while the run is being cancelled", course{}, []row{
 			{os.Interrupt, cancelling},
 			{cancelAnswer{}, "start the timer"},
-			{os.Interrupt, fmt.Sprintf(`print "== leaving; the run is"; leave the run, exit code %d`, step.Interrupted)},
+			{os.Interrupt, fmt.Sprintf(`print "== leaving; the run is"; leave the run, exit code %d`, command.Interrupted)},
 		}},
 		{"a cancelled run does not end", course{}, []row{
 			{os.Interrupt, cancelling},
 			{cancelAnswer{}, "start the timer"},
-			{tooLate{}, fmt.Sprintf("leave the run, exit code %d", step.Interrupted)},
+			{tooLate{}, fmt.Sprintf("leave the run, exit code %d", command.Interrupted)},
 		}},
 		{"a folder is uploaded", course{folder: true, needed: true}, []row{
 			{ends("provision", run.Failed), ""},

@@ -22,12 +22,12 @@ import (
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	"knative.dev/pkg/apis"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // aRun is a run that started so long ago; it has ended if done.
@@ -219,7 +219,7 @@ func TestDryRun(t *testing.T) {
 	cmd.SetErr(io.Discard)
 	options := runOptions{dryRun: true, values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"train.py"}}}
 	err := options.start(cmd, &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, nil)
-	if err == nil || fail.ReasonOf(err) != fail.InvalidInput || step.Printed(err) { // no cluster file is installed
+	if err == nil || fail.ReasonOf(err) != fail.InvalidInput || command.Printed(err) { // no cluster file is installed
 		t.Errorf("got %v, want that no cluster file is installed", err)
 	}
 	for _, action := range tekton.Actions() {

@@ -14,10 +14,10 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // display prints the events of a run. On a terminal its last line is rewritten to show what is in progress.
@@ -49,7 +49,7 @@ type display struct {
 // newDisplay uses the last line and colors only on a terminal.
 func newDisplay(out io.Writer, phases int) *display {
 	d := &display{out: out, now: time.Now, phases: phases, began: map[string]time.Time{}}
-	if terminal := step.Raw(out); terminal != nil {
+	if terminal := command.Raw(out); terminal != nil {
 		d.out = terminal
 		d.width = func() int {
 			width, _, err := term.GetSize(int(terminal.Fd()))
@@ -66,7 +66,7 @@ func newDisplay(out io.Writer, phases int) *display {
 // outlive returns an output that may lose its reader, as in mlenv run ... | head -3, without an end of this program, which the run
 // may need. gone is called then.
 func outlive(out io.Writer, gone func()) io.Writer {
-	if step.Raw(out) != nil {
+	if command.Raw(out) != nil {
 		return out
 	}
 	// If the signal has a receiver, a broken pipe is an error of a write, and does not end the program.
@@ -109,7 +109,7 @@ func (d *display) observe(e launch.Event) {
 	case launch.TaskWaiting:
 		d.writeLine(fmt.Sprintf("== %s waits: %s", e.Task, humanize.OneLine(e.Text, 500)))
 		if e.Next != "" {
-			d.writeLine(step.ForTerminal("   next: " + humanize.OneLine(e.Next, 300)))
+			d.writeLine(command.ForTerminal("   next: " + humanize.OneLine(e.Next, 300)))
 		}
 	case launch.LogLost:
 		d.writeLine(fmt.Sprintf("== the rest of the log of %s cannot be read: %s", e.Task, humanize.PlainLine(e.Text)))
@@ -139,7 +139,7 @@ func endOf(t *run.TaskRun) string {
 func (d *display) print(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.writeLine(step.ForTerminal(fmt.Sprintf(format, args...)))
+	d.writeLine(command.ForTerminal(fmt.Sprintf(format, args...)))
 }
 
 // ask prints an explanation, and the question as the last line until resume. Other lines come above the question.

@@ -17,12 +17,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // FetchCommand is mlenv fetch.
@@ -50,7 +50,7 @@ Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run
   mlenv fetch train-multi-node-x7k2p logs
   mlenv fetch train-multi-node-x7k2p out/model.pt
   mlenv fetch train-multi-node-x7k2p checkpoints/mine --to=./mine`,
-		Args: step.Arguments(1, -1, "a run, and the paths to copy"),
+		Args: command.Arguments(1, -1, "a run, and the paths to copy"),
 		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, given []string) error {
 			paths, err := r.paths(given)
 			if err != nil {
@@ -103,7 +103,7 @@ func (r entry) paths(given []string) ([]fetch.Path, error) {
 		paths = append(paths, fetch.Path{Name: p, Places: places})
 	}
 	if err := errors.Join(problems...); err != nil {
-		return nil, step.Usage(fail.Because(fail.InvalidInput, err))
+		return nil, command.Usage(fail.Because(fail.InvalidInput, err))
 	}
 	return paths, nil
 }

@@ -16,13 +16,13 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // entry is what the cluster has of a run: its PipelineRun, its receipt, or both.
@@ -153,9 +153,9 @@ func (r *entry) readTasks(ctx context.Context, clients *kube.Clients) (err error
 // missing is the error of a run that does not exist, perhaps because its namespace does not.
 func missing(ctx context.Context, clients *kube.Clients, next, format string, args ...any) error {
 	if err := kube.NoNamespace(ctx, clients.Kube, clients.Namespace); err != nil {
-		return step.Usage(err)
+		return command.Usage(err)
 	}
-	return step.Usage(fail.Advise(fail.Becausef(fail.InvalidInput, format, args...), "%s", next))
+	return command.Usage(fail.Advise(fail.Becausef(fail.InvalidInput, format, args...), "%s", next))
 }
 
 // uid is also the ID of the run's job.

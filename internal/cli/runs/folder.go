@@ -14,6 +14,7 @@ import (
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -21,7 +22,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 )
 
@@ -65,12 +65,12 @@ func expandHome(values map[string][]string) {
 func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]string) (*folder, error) {
 	dir := values["repo-url"][0]
 	if info, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, step.Usage(fail.Becausef(fail.InvalidInput, "looking at the folder to train from: %s does not exist; %s", dir,
+		return nil, command.Usage(fail.Becausef(fail.InvalidInput, "looking at the folder to train from: %s does not exist; %s", dir,
 			foldersNear(dir)))
 	} else if err != nil {
-		return nil, step.Usage(fail.Becausef(fail.InvalidInput, "looking at the folder to train from: %w", err))
+		return nil, command.Usage(fail.Becausef(fail.InvalidInput, "looking at the folder to train from: %w", err))
 	} else if !info.IsDir() {
-		return nil, step.Usage(fail.Becausef(fail.InvalidInput, "looking at the folder to train from: %s is not a folder", dir))
+		return nil, command.Usage(fail.Becausef(fail.InvalidInput, "looking at the folder to train from: %s is not a folder", dir))
 	}
 	// The other params can be checked even if this folder cannot be sent.
 	values["repo-url"] = []string{git.FolderScheme}
@@ -84,7 +84,7 @@ func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]
 		return nil, err
 	}
 	if err := syncrepo.CheckFiles(dir, ignore, func(param string) string { return launch.Value(pipeline, values, param) }); err != nil {
-		return nil, step.Usage(err)
+		return nil, command.Usage(err)
 	}
 	manifest, err := tree.Scan(ctx, dir, ignore)
 	if err != nil {
@@ -214,7 +214,7 @@ func (f *folder) upload(ctx context.Context, clients *kube.Clients, display *dis
 	}
 	defer set.Close()
 	began := time.Now()
-	err = syncrepo.Upload(ctx, step.TextLog(folderLog{display}), set, f.dir, f.manifest)
+	err = syncrepo.Upload(ctx, command.TextLog(folderLog{display}), set, f.dir, f.manifest)
 	if err == nil {
 		display.print("== sent in %s", humanize.Duration(time.Since(began)))
 	}

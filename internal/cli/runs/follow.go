@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -21,8 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/reaper"
 )
 
@@ -98,7 +98,7 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 	c := &course{run: f.run, keys: f.answers != nil, folder: f.upload != nil, needed: f.upload != nil, detach: f.detach, again: f.again}
 	listen := sync.OnceFunc(func() { go readKeys(f.answers, send) })
 	var todo []effect
-	obey := map[command]func(){
+	obey := map[order]func(){
 		ask: func() {
 			f.display.ask(choices, "c, d or another key? ")
 			listen()
@@ -128,7 +128,7 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 				f.display.print("%s", string(do))
 			case leave:
 				return do.outcome, do.over, do.err
-			case command:
+			case order:
 				obey[do]()
 			}
 		}
@@ -234,9 +234,9 @@ func conclude(out, problems io.Writer, o launch.Outcome) error {
 		say(out, "  receipt: mlenv receipt %s -n %s\n  files:   mlenv fetch %s -n %s\n", name, namespace, name, namespace)
 		return nil
 	}
-	code, verb := step.Failed, "failed"
+	code, verb := command.Failed, "failed"
 	if o.Cancelled {
-		code, verb = step.Interrupted, "was cancelled"
+		code, verb = command.Interrupted, "was cancelled"
 	}
 	// A traceback is readable only with its lines.
 	why := fmt.Sprintf(": %s: %s", o.Reason, strings.ReplaceAll(humanize.Lines(o.Message, maxMessage), "\n", "\n    "))
@@ -250,12 +250,12 @@ func conclude(out, problems io.Writer, o launch.Outcome) error {
 	if o.Reason == fail.EnvironmentBusy {
 		fmt.Fprintln(problems, "  next:    start it again in an environment of its own, --name=NAME, or let it wait: --on-busy=wait")
 	}
-	return &step.Exit{Code: code}
+	return &command.Exit{Code: code}
 }
 
 // say prints a text whose commands the user can run.
 func say(out io.Writer, format string, args ...any) {
-	fmt.Fprint(out, step.ForTerminal(fmt.Sprintf(format, args...)))
+	fmt.Fprint(out, command.ForTerminal(fmt.Sprintf(format, args...)))
 }
 
 func took(o launch.Outcome) string {

@@ -26,13 +26,13 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"knative.dev/pkg/apis"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // The fake runs no controller: as soon as the run is cancelled, or a signal comes without a question, the test ends the
@@ -95,9 +95,9 @@ func TestInterrupted(t *testing.T) {
 			if err != nil || over != tc.over || patched != tc.cancelled {
 				t.Fatalf("over %t, cancelled %t, %v; want %t, %t\n%s", over, patched, err, tc.over, tc.cancelled, out.String())
 			}
-			var exit *step.Exit
-			if err := conclude(io.Discard, io.Discard, outcome); over && (!errors.As(err, &exit) || exit.Code != step.Interrupted) {
-				t.Errorf("got %v, want exit code %d", err, step.Interrupted)
+			var exit *command.Exit
+			if err := conclude(io.Discard, io.Discard, outcome); over && (!errors.As(err, &exit) || exit.Code != command.Interrupted) {
+				t.Errorf("got %v, want exit code %d", err, command.Interrupted)
 			}
 		})
 	}

@@ -18,15 +18,15 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // ListCommand is mlenv runs.
 func ListCommand() *cobra.Command {
 	var flags kube.Flags
-	var output step.OutputFlag
+	var output command.OutputFlag
 	var prune, yes, files, everywhere, watch bool
 	var limit int
 	cmd := &cobra.Command{
@@ -45,10 +45,10 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
   mlenv runs --prune
   mlenv runs --output=json | jq -r '.items[] | select(.state == "Failed") | .name'`,
 		Args: func(_ *cobra.Command, args []string) error {
-			return errors.Join(step.Want(prune || len(args) == 0, "arguments %q: want --prune with them", args),
-				step.Want(prune || !files, "--files: want --prune with it"),
-				step.Want(limit >= 0, "--limit %d: want 0 or more", limit),
-				step.Want(!watch || output.ForPeople(), "--watch with --output=%s: want one of them", output.String()))
+			return errors.Join(command.Want(prune || len(args) == 0, "arguments %q: want --prune with them", args),
+				command.Want(prune || !files, "--files: want --prune with it"),
+				command.Want(limit >= 0, "--limit %d: want 0 or more", limit),
+				command.Want(!watch || output.ForPeople(), "--watch with --output=%s: want one of them", output.String()))
 		},
 		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
 			if prune {
@@ -85,7 +85,7 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 		}),
 	}
 	flags.AddTo(cmd.Flags())
-	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML, step.Names)
+	output.AddTo(cmd.Flags(), command.Text, command.JSON, command.YAML, command.Names)
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "list the runs of all namespaces")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print runs again when they change, until Ctrl-C")
 	cmd.Flags().IntVar(&limit, "limit", 0, "list only so many runs, the newest ones; 0 is all")
@@ -158,7 +158,7 @@ func watchRuns(ctx context.Context, clients *kube.Clients, limit int, out io.Wri
 			slices.Reverse(changed) // the newest change is the last line
 			var table strings.Builder
 			err = printTable(&table, changed, time.Now(), clients.Namespace == metav1.NamespaceAll)
-			if _, failed := io.WriteString(out, step.ForTerminal(table.String())); err == nil {
+			if _, failed := io.WriteString(out, command.ForTerminal(table.String())); err == nil {
 				err = failed
 			}
 			return false, err

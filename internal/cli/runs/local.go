@@ -19,12 +19,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
@@ -60,15 +60,15 @@ func (l *localRun) addTo(flags *pflag.FlagSet) {
 func (o *runOptions) runLocal(cmd *cobra.Command) error {
 	options, err := o.localOptions()
 	if err != nil {
-		return step.Usage(fail.Because(fail.InvalidInput, err))
+		return command.Usage(fail.Because(fail.InvalidInput, err))
 	}
 	count := localNodes
 	if given := o.values["nodes"]; len(given) == 1 {
 		if count, err = strconv.Atoi(given[0]); err != nil || count < 1 || count > mostLocalNodes {
-			return step.Usage(fail.Becausef(fail.InvalidInput, "--nodes %q: want 1 to %d nodes on this machine", given[0], mostLocalNodes))
+			return command.Usage(fail.Becausef(fail.InvalidInput, "--nodes %q: want 1 to %d nodes on this machine", given[0], mostLocalNodes))
 		}
 	}
-	ctx, log := cmd.Context(), step.TextLog(cmd.OutOrStdout())
+	ctx, log := cmd.Context(), command.TextLog(cmd.OutOrStdout())
 	folder, err := localFolder()
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (o *runOptions) localOptions() (train.Options, error) {
 		}
 	}
 	for name, given := range map[string]bool{"like": o.like != "", "resume-from": o.resumeFrom != "", "detach": o.detach, "dry-run": o.dryRun} {
-		problems = append(problems, step.Want(!given, "--%s: a local run has no use for it", name))
+		problems = append(problems, command.Want(!given, "--%s: a local run has no use for it", name))
 	}
 	return options, errors.Join(append(problems, options.Check())...)
 }

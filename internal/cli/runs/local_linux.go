@@ -7,20 +7,20 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
 // onThisMachine starts the nodes, sends them the folder, and trains.
 func onThisMachine(ctx context.Context, cmd *cobra.Command, n localNodesOf, source syncrepo.Folder, options train.Options) error {
-	log := step.TextLog(cmd.OutOrStdout())
+	log := command.TextLog(cmd.OutOrStdout())
 	e, err := local.Start(ctx, local.Options{Folder: n.folder, Name: n.name, Nodes: n.count, Python: n.python, Environ: os.Environ()})
 	if err != nil {
-		return step.Usage(err)
+		return command.Usage(err)
 	}
 	defer func() {
 		if err := e.End(); err != nil {
@@ -39,7 +39,7 @@ func onThisMachine(ctx context.Context, cmd *cobra.Command, n localNodesOf, sour
 	options.Job, options.MasterPort = n.name, e.MasterPort
 	_, err = train.Run(ctx, train.Deps{Place: e, Log: log, Out: cmd.OutOrStdout()}, options)
 	if fail.ReasonOf(err) == fail.Cancelled && ctx.Err() != nil {
-		return &step.Exit{Code: step.Interrupted, Err: err}
+		return &command.Exit{Code: command.Interrupted, Err: err}
 	}
 	return err
 }

@@ -15,8 +15,8 @@ import (
 	"testing"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
@@ -130,8 +130,8 @@ func TestLocalInterrupted(t *testing.T) {
 // What a local run cannot do is refused by name, all at once.
 func TestLocalMistakes(t *testing.T) {
 	err := locally(t.Context(), t, io.Discard, "import torch_that_nobody_has", "--cluster=barcelona", "--mode=rdma", "--detach", "--launcher=mpi", "--max-restarts=-1")
-	var exit *step.Exit
-	if !errors.As(err, &exit) || exit.Code != step.WrongUsage {
+	var exit *command.Exit
+	if !errors.As(err, &exit) || exit.Code != command.WrongUsage {
 		t.Fatalf("got %v, want wrong usage", err)
 	}
 	for _, want := range []string{"--cluster: ", "--mode: ", "--detach: ", "--launcher ", "--max-restarts \"-1\""} {

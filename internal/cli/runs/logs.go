@@ -18,6 +18,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -25,7 +26,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 type logsOptions struct {
@@ -57,10 +57,10 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
   mlenv logs train-multi-node-x7k2p --task provision
   mlenv logs --since=10m`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return errors.Join(step.Arguments(0, 1, "one run or none")(cmd, args),
-				step.Want(o.since >= 0, "--since %s: want 0s or more", o.since),
-				step.Want(o.rank >= 0 || !cmd.Flags().Changed("rank"), "--rank %d: want 0 or more", o.rank),
-				step.Want(o.tail >= 0, "--tail %d: want 0 or more", o.tail))
+			return errors.Join(command.Arguments(0, 1, "one run or none")(cmd, args),
+				command.Want(o.since >= 0, "--since %s: want 0s or more", o.since),
+				command.Want(o.rank >= 0 || !cmd.Flags().Changed("rank"), "--rank %d: want 0 or more", o.rank),
+				command.Want(o.tail >= 0, "--tail %d: want 0 or more", o.tail))
 		},
 	}
 	flags := cmd.Flags()
@@ -81,7 +81,7 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
 		switch {
 		case o.rank >= 0:
 			out := cmd.OutOrStdout()
-			if terminal := step.Raw(out); terminal != nil {
+			if terminal := command.Raw(out); terminal != nil {
 				plain := plainLog(terminal)
 				defer plain.Flush()
 				out = plain
@@ -144,7 +144,7 @@ func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, r entr
 	}
 	switch {
 	case o.task != "" && r.run != nil && !slices.Contains(names, o.task):
-		return step.Usage(fail.Becausef(fail.InvalidInput, "looking for task %s of run %s: want one of those that have run: %s", o.task, r.name, strings.Join(names, ", ")))
+		return command.Usage(fail.Becausef(fail.InvalidInput, "looking for task %s of run %s: want one of those that have run: %s", o.task, r.name, strings.Join(names, ", ")))
 	case some:
 		return nil
 	case r.receipt == nil:
@@ -304,5 +304,5 @@ func (o *logsOptions) nodeOfRank(ctx context.Context, clients *kube.Clients, r e
 }
 
 func (o *logsOptions) noSuchRank(r entry, ranks int) error {
-	return step.Usage(fail.Becausef(fail.InvalidInput, "looking for rank %d of run %s: it has %s, from 0", o.rank, r.name, humanize.Count(ranks, "rank")))
+	return command.Usage(fail.Becausef(fail.InvalidInput, "looking for rank %d of run %s: it has %s, from 0", o.rank, r.name, humanize.Count(ranks, "rank")))
 }

@@ -11,12 +11,12 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
-	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
@@ -36,7 +36,7 @@ func planRun(cmd *cobra.Command, clients *kube.Clients, pipeline *v1.Pipeline, v
 	options.Request.Cluster, options.Request.Namespace = file, clients.Namespace
 	report := preflight.Examine(cmd.Context(), preflight.Deps{Clients: clients, Registry: registry}, options)
 	plan := preflight.PlanOf(cmd.Context(), clients.Kube, report)
-	var output step.OutputFlag
+	var output command.OutputFlag
 	err = output.Print(cmd.OutOrStdout(), plan, func(out io.Writer) error {
 		fmt.Fprintf(out, "%-12s %s\n", "script", strings.Join(append([]string{value("script")}, values["script-args"]...), " "))
 		plan.Print(out)

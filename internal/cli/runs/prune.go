@@ -16,11 +16,11 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // removeFiles is fetch.Remove, which tests replace.
@@ -35,7 +35,7 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 		err = allEnded(doomed, clients.Namespace)
 	}
 	if err != nil {
-		return step.Usage(err)
+		return command.Usage(err)
 	}
 	if len(doomed) == 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "No receipts of deleted runs in namespace %s.\n", clients.Namespace)
@@ -54,7 +54,7 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 		if remove != nil {
 			files = "What these runs wrote at relative paths is deleted, too; logs and checkpoints stay."
 		}
-		if err := step.Confirm(cmd, fmt.Sprintf("%sDelete %s? %s", &table, humanize.Count(len(doomed), "receipt"), files)); err != nil {
+		if err := command.Confirm(cmd, fmt.Sprintf("%sDelete %s? %s", &table, humanize.Count(len(doomed), "receipt"), files)); err != nil {
 			return err
 		}
 	}

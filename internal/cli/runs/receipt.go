@@ -18,21 +18,21 @@ import (
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
-	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // ReceiptCommand is mlenv receipt.
 func ReceiptCommand() *cobra.Command {
 	var flags kube.Flags
-	var output step.OutputFlag
+	var output command.OutputFlag
 	var page string
 	cmd := &cobra.Command{
 		Use:   "receipt RUN",
@@ -45,7 +45,7 @@ throughput, the bandwidth, and a map of nodes, ranks and rails. It does not over
 
 Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong usage.`,
 		Example: "  mlenv receipt train-multi-node-x7k2p\n  mlenv receipt train-multi-node-x7k2p --output=json\n  mlenv receipt train-multi-node-x7k2p --html=report.html",
-		Args:    step.Arguments(1, 1, "one run"),
+		Args:    command.Arguments(1, 1, "one run"),
 		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, _ []string) error {
 			if r.receipt == nil || r.open {
 				return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the receipt of run %s: the run is %s and has none yet: %s", r.name, r.state(), r.writer()),
@@ -58,7 +58,7 @@ Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong u
 		}),
 	}
 	flags.AddTo(cmd.Flags())
-	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
+	output.AddTo(cmd.Flags(), command.Text, command.JSON, command.YAML)
 	cmd.Flags().StringVar(&page, "html", "", "write the receipt as a page to this file; - is standard output")
 	cmd.MarkFlagsMutuallyExclusive("html", "output")
 	return cmd
@@ -203,10 +203,10 @@ func writePage(out io.Writer, path string, r receipt.Receipt) error {
 	}
 	file, err := claimfile.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {
-		return step.Usage(fail.Advise(fail.Becausef(fail.InvalidInput, "writing the report %s: the file exists: want a new one", path),
+		return command.Usage(fail.Advise(fail.Becausef(fail.InvalidInput, "writing the report %s: the file exists: want a new one", path),
 			"rm %s, or name another file", path))
 	} else if err != nil {
-		return step.Usage(fail.Becausef(fail.InvalidInput, "writing the report: %w", err))
+		return command.Usage(fail.Becausef(fail.InvalidInput, "writing the report: %w", err))
 	}
 	if err := errors.Join(report.Write(file, r), file.Close()); err != nil {
 		os.Remove(path)

@@ -22,11 +22,11 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 type runOptions struct {
@@ -116,7 +116,7 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 	earlier := o.like != "" || o.resumeFrom != ""
 	flags := cmd.Flags()
 	if module := o.module.Script(); module != "" {
-		problems = append(problems, step.Want(len(args) < 2 && !flags.Changed("script"), "-m %s and a script: want one of them",
+		problems = append(problems, command.Want(len(args) < 2 && !flags.Changed("script"), "-m %s and a script: want one of them",
 			string(o.module)))
 		args, o.values["script"] = args[:min(len(args), 1)], []string{module}
 	}
@@ -138,8 +138,8 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 		problems = append(problems, misplaced(args))
 	}
 	problems = append(problems, checkNames(o.runName, o.serviceAccount),
-		step.Want(len(args) <= 2, "arguments %q: want a repository and a script; arguments of the script go after --", args[min(2, len(args)):]),
-		step.Want(dash < 0 || !flags.Changed("script-args"), "arguments after -- and --script-args: want one of them"), invalid)
+		command.Want(len(args) <= 2, "arguments %q: want a repository and a script; arguments of the script go after --", args[min(2, len(args)):]),
+		command.Want(dash < 0 || !flags.Changed("script-args"), "arguments after -- and --script-args: want one of them"), invalid)
 	if err := errors.Join(problems...); err != nil {
 		return err
 	}
@@ -152,9 +152,9 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 // checkNames returns the mistakes in names of objects, which the API server would refuse later, or Tekton as a failure of the run.
 func checkNames(runName, account string) error {
 	return errors.Join(
-		step.Want(runName == "" || len(validation.IsDNS1123Label(runName)) == 0,
+		command.Want(runName == "" || len(validation.IsDNS1123Label(runName)) == 0,
 			"--run-name %q: want lower-case letters, digits and hyphens, a letter or digit first and last, at most 63", runName),
-		step.Want(account == "" || len(validation.IsDNS1123Subdomain(account)) == 0,
+		command.Want(account == "" || len(validation.IsDNS1123Subdomain(account)) == 0,
 			"--service-account %q: want the name of a ServiceAccount", account))
 }
 
@@ -196,7 +196,7 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 	ctx := cmd.Context()
 	values, err := o.withEarlier(ctx, clients)
 	if err != nil {
-		return step.Usage(err)
+		return command.Usage(err)
 	}
 	pipeline, err := launch.Installed(ctx, clients)
 	if err != nil {
@@ -210,7 +210,7 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 	if upload != nil {
 		defer upload.remove()
 		if requirements := launch.Value(pipeline, values, "requirements"); requirements != "" {
-			indexes := &http.Client{Transport: step.Transport(os.Getenv("PIP_CERT"))}
+			indexes := &http.Client{Transport: command.Transport(os.Getenv("PIP_CERT"))}
 			warnPackages(ctx, cmd.ErrOrStderr(), indexes, upload.dir, requirements)
 		}
 	}
@@ -223,7 +223,7 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 	}
 	started, err := chosen.start(ctx, request)
 	if err != nil {
-		return step.Usage(err)
+		return command.Usage(err)
 	}
 	if upload != nil {
 		upload.environment = launch.Value(pipeline, values, "name")
@@ -274,7 +274,7 @@ func (o *runOptions) prepare(ctx context.Context, pipeline *v1.Pipeline, values 
 		upload, err = packFolder(ctx, pipeline, values)
 	}
 	if _, invalid := launch.Params(pipeline, values); invalid != nil {
-		err = errors.Join(err, step.Usage(invalid))
+		err = errors.Join(err, command.Usage(invalid))
 	}
 	switch {
 	case upload == nil:

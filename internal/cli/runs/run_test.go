@@ -21,11 +21,11 @@ import (
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // RunE is never reached, so no cluster is needed.
@@ -109,9 +109,9 @@ func TestRunThatHasEnded(t *testing.T) {
 		cancelled v1.PipelineRunSpecStatus
 		code      int
 	}{
-		"succeeded":     {corev1.ConditionTrue, "", step.Done},
-		"failed":        {corev1.ConditionFalse, "", step.Failed},
-		"was cancelled": {corev1.ConditionFalse, v1.PipelineRunSpecStatusCancelledRunFinally, step.Interrupted},
+		"succeeded":     {corev1.ConditionTrue, "", command.Done},
+		"failed":        {corev1.ConditionFalse, "", command.Failed},
+		"was cancelled": {corev1.ConditionFalse, v1.PipelineRunSpecStatusCancelledRunFinally, command.Interrupted},
 	}
 	for words, end := range ends {
 		for _, repository := range []string{"https://example.com/r", "."} {
@@ -130,8 +130,8 @@ func TestRunThatHasEnded(t *testing.T) {
 				cmd.SetErr(&problems)
 				o := runOptions{runName: "mine", detach: detach, values: map[string][]string{"repo-url": {repository}, "script": {"train.py"}}}
 				err := o.start(cmd, &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, nil)
-				var exit *step.Exit
-				if errors.As(err, &exit) && exit.Code != end.code || err != nil && exit == nil || err == nil && end.code != step.Done {
+				var exit *command.Exit
+				if errors.As(err, &exit) && exit.Code != end.code || err != nil && exit == nil || err == nil && end.code != command.Done {
 					t.Errorf("%s %s, detach %t: got %v, want exit code %d", words, repository, detach, err, end.code)
 				}
 				if all := out.String() + problems.String(); !strings.Contains(all, "Run mine "+words) || strings.Contains(all, "mlenv up") || detach && out.String() != "mine\n" {

@@ -15,16 +15,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // askTime bounds the questions to the nodes.
@@ -147,7 +147,7 @@ type live struct {
 // StatusCommand is mlenv status.
 func StatusCommand() *cobra.Command {
 	var flags kube.Flags
-	var output step.OutputFlag
+	var output command.OutputFlag
 	cmd := &cobra.Command{
 		Use:   "status [RUN]",
 		Short: "Show the state of a run: phases, nodes, metrics, and why it failed",
@@ -156,14 +156,14 @@ API server.
 
 Exit code 0: shown, whatever the state; 1: it cannot be read; 2: wrong usage, or no such run.`,
 		Example: "  mlenv status\n  mlenv status train-multi-node-x7k2p --output=json",
-		Args:    step.Arguments(0, 1, "one run or none"),
+		Args:    command.Arguments(0, 1, "one run or none"),
 		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, _ []string) error {
 			s := r.status(cmd.Context(), clients)
 			return output.PrintAs("RunStatus", cmd.OutOrStdout(), s, func(out io.Writer) error { return s.print(out, time.Now()) })
 		}),
 	}
 	flags.AddTo(cmd.Flags())
-	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
+	output.AddTo(cmd.Flags(), command.Text, command.JSON, command.YAML)
 	return cmd
 }
 

@@ -7,11 +7,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // TrendCommand is mlenv trend.
@@ -22,7 +22,7 @@ func TrendCommand() *cobra.Command {
 		schedule string
 		like     string
 		picture  string
-		output   step.OutputFlag
+		output   command.OutputFlag
 	)
 	cmd := &cobra.Command{
 		Use:   "trend",
@@ -36,14 +36,14 @@ Exit code 0: shown; 1: the receipts cannot be read; 2: wrong usage.`,
 		Example: `  mlenv trend
   mlenv trend --schedule=nightly --svg=nightly.svg
   mlenv trend --output=json | jq '.runs[] | {run, values}'`,
-		Args: func(_ *cobra.Command, args []string) error { return step.FlagsOnly(args) },
+		Args: func(_ *cobra.Command, args []string) error { return command.FlagsOnly(args) },
 	}
 	flags.AddTo(cmd.Flags())
 	cmd.Flags().StringVar(&name, "name", objects.DefaultName, "name of the environment of the runs")
 	cmd.Flags().StringVar(&schedule, "schedule", "", "show only runs that this schedule has started")
 	cmd.Flags().StringVar(&like, "like", "", "runs of the same kind as this one (default: the newest)")
 	cmd.Flags().StringVar(&picture, "svg", "", "write a picture to this file, as SVG")
-	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
+	output.AddTo(cmd.Flags(), command.Text, command.JSON, command.YAML)
 	tolerances := trend.AddTolerances(cmd.Flags())
 	cmd.RunE = envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, _ []string) error {
 		all, err := receipt.List(cmd.Context(), clients.Kube, clients.Namespace, name)

@@ -17,12 +17,12 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
@@ -33,7 +33,7 @@ const defaultName = "nightly"
 func Main(args []string, stdout, stderr io.Writer) int {
 	root := &cobra.Command{Use: "mlenv", Short: "Start the runs of a schedule", Version: version.String()}
 	root.AddCommand(Command())
-	return step.MainCommands(root, args, stdout, stderr)
+	return command.MainCommands(root, args, stdout, stderr)
 }
 
 // Command is mlenv schedule.
@@ -51,7 +51,7 @@ with the median of the schedule's last ten runs that succeeded.`,
 func installCommand() *cobra.Command {
 	var flags kube.Flags
 	var params []string
-	var output step.OutputFlag
+	var output command.OutputFlag
 	var image string
 	s := Schedule{}
 	cmd := &cobra.Command{
@@ -66,7 +66,7 @@ Exit code 0: done; 1: failed; 2: wrong usage.`,
 		Example: `  mlenv schedule install --at=02:30 --time-zone=Europe/Madrid --days=mon-fri \
     --param=repo-url=https://github.com/me/model.git --param=script=train.py --param=nodes=2
   mlenv schedule install --at=02:30 ... --output=yaml | oc apply -f -`,
-		Args: step.Arguments(0, 1, "one schedule or none"),
+		Args: command.Arguments(0, 1, "one schedule or none"),
 	}
 	flags.AddTo(cmd.Flags())
 	f := cmd.Flags()
@@ -77,7 +77,7 @@ Exit code 0: done; 1: failed; 2: wrong usage.`,
 	f.StringVar(&s.OnBusy, "on-busy", "skip", "what to do if another run or user holds the environment: skip the night, or wait")
 	f.StringVar(&s.ServiceAccount, "service-account", launch.ServiceAccount, "ServiceAccount of the runs")
 	f.StringVar(&image, "steps-image", "", "image of the steps, by digest (default: the installed pipeline's)")
-	output.AddUse(f, "yaml prints the objects instead of applying them", step.Text, step.YAML)
+	output.AddUse(f, "yaml prints the objects instead of applying them", command.Text, command.YAML)
 	s.Tolerance = trend.AddTolerances(f)
 	_ = cmd.MarkFlagRequired("at") // the flag is defined above
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -85,13 +85,13 @@ Exit code 0: done; 1: failed; 2: wrong usage.`,
 		var invalid error
 		s.Values, invalid = launch.ParseValues(params)
 		if err := errors.Join(s.Check(), invalid); err != nil {
-			return &step.Exit{Code: step.WrongUsage, Err: err}
+			return &command.Exit{Code: command.WrongUsage, Err: err}
 		}
 		clients, err := flags.Connect()
 		if err != nil {
 			return err
 		}
-		return s.install(cmd, clients, image, output.Is(step.YAML))
+		return s.install(cmd, clients, image, output.Is(command.YAML))
 	}
 	return cmd
 }
@@ -104,14 +104,14 @@ func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image strin
 		return err
 	}
 	if _, err := launch.Params(pipeline, s.Values); err != nil { // a run would fail every night
-		return &step.Exit{Code: step.WrongUsage, Err: err}
+		return &command.Exit{Code: command.WrongUsage, Err: err}
 	}
 	objects, err := s.untyped(clients.Namespace, cmp.Or(image, launch.Value(pipeline, nil, "steps-image")))
 	if err != nil {
 		return err
 	}
 	if print {
-		return step.WriteObjects(cmd.OutOrStdout(), objects)
+		return command.WriteObjects(cmd.OutOrStdout(), objects)
 	}
 	err = install.ApplyAll(ctx, clients, objects,
 		func(line string) { fmt.Fprintln(cmd.ErrOrStderr(), line) },
@@ -126,7 +126,7 @@ func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image strin
 
 func showCommand() *cobra.Command {
 	var flags kube.Flags
-	var output step.OutputFlag
+	var output command.OutputFlag
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "List the schedules of a namespace",
@@ -149,7 +149,7 @@ func showCommand() *cobra.Command {
 		}),
 	}
 	flags.AddTo(cmd.Flags())
-	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML, step.Names)
+	output.AddTo(cmd.Flags(), command.Text, command.JSON, command.YAML, command.Names)
 	return cmd
 }
 
@@ -172,7 +172,7 @@ func removeCommand() *cobra.Command {
 		Use:   "remove [NAME]",
 		Short: "Remove a schedule; receipts stay, and a run in progress continues",
 		Long:  "Remove a schedule (default: nightly). Its receipts stay, and a run in progress continues.\n\nExit code 0: removed; 1: failed; 2: wrong usage.",
-		Args:  step.Arguments(0, 1, "one schedule or none"),
+		Args:  command.Arguments(0, 1, "one schedule or none"),
 		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
 			return remove(cmd.Context(), clients.Objects, clients.Namespace, cmp.Or(strings.Join(args, ""), defaultName))
 		}),
@@ -217,7 +217,7 @@ func fireCommand() *cobra.Command {
 		Hidden: true, // the CronJob calls it
 		Args:   cobra.ExactArgs(1),
 		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
-			n := &nightJob{clients: clients, log: step.TextLog(cmd.OutOrStdout()), now: clients.Now}
+			n := &nightJob{clients: clients, log: command.TextLog(cmd.OutOrStdout()), now: clients.Now}
 			return exitOf(n.fire(cmd.Context(), args[0], job))
 		}),
 	}
@@ -230,7 +230,7 @@ func fireCommand() *cobra.Command {
 // exitOf gives a transient error an exit code after which the Job starts another pod, which finds the run.
 func exitOf(err error) error {
 	if kube.Transient(err) {
-		return &step.Exit{Code: step.Interrupted, Err: err}
+		return &command.Exit{Code: command.Interrupted, Err: err}
 	}
 	return err
 }

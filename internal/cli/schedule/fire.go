@@ -16,15 +16,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 type nightJob struct {
@@ -80,7 +80,7 @@ func (n *nightJob) fire(ctx context.Context, name, job string) error {
 	outcome, err := launch.FollowTasks(ctx, n.clients, started, n.observe)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return &step.Exit{Code: step.Interrupted, Err: fmt.Errorf("following pipelinerun %s/%s: it continues, and the next pod of this job follows it: %w", started.Namespace, started.Name, err)}
+		return &command.Exit{Code: command.Interrupted, Err: fmt.Errorf("following pipelinerun %s/%s: it continues, and the next pod of this job follows it: %w", started.Namespace, started.Name, err)}
 	case err != nil:
 		return err
 	case outcome.Verdict != receipt.Succeeded:

@@ -17,12 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/cronjob"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
-	"github.com/ml-dev-env/ml-dev-env/internal/install/cronjob"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 const (
@@ -61,13 +61,13 @@ func (s Schedule) Check() error {
 	_, noZone := time.LoadLocation(s.TimeZone)
 	err := errors.Join(
 		// The name of a Job is eleven characters longer, and a label has at most 63.
-		step.Want(len(validation.IsDNS1123Label(prefix+s.Name)) == 0 && len(s.Name) <= 40,
+		command.Want(len(validation.IsDNS1123Label(prefix+s.Name)) == 0 && len(s.Name) <= 40,
 			"name %q: want at most 40 letters a-z, digits and hyphens", s.Name),
-		step.Want(!install.Reserved(prefix+s.Name), "name %q: mlenv install uses %s%s for a part of its own: want another name", s.Name, prefix, s.Name),
-		step.Want(noTime == nil, "--at %q: want a time of day, such as 02:30", s.At),
-		step.Want(days.MatchString(s.Days), "--days %q: want * or days, such as mon-fri or sat,sun", s.Days),
-		step.Want(s.OnBusy == "skip" || s.OnBusy == "wait", "--on-busy %q: want skip or wait", s.OnBusy),
-		step.Want(noZone == nil && s.TimeZone != "Local", "--time-zone %q: want a name of the time zone database, such as Europe/Madrid", s.TimeZone))
+		command.Want(!install.Reserved(prefix+s.Name), "name %q: mlenv install uses %s%s for a part of its own: want another name", s.Name, prefix, s.Name),
+		command.Want(noTime == nil, "--at %q: want a time of day, such as 02:30", s.At),
+		command.Want(days.MatchString(s.Days), "--days %q: want * or days, such as mon-fri or sat,sun", s.Days),
+		command.Want(s.OnBusy == "skip" || s.OnBusy == "wait", "--on-busy %q: want skip or wait", s.OnBusy),
+		command.Want(noZone == nil && s.TimeZone != "Local", "--time-zone %q: want a name of the time zone database, such as Europe/Madrid", s.TimeZone))
 	if err != nil {
 		return fail.Because(fail.InvalidInput, err)
 	}

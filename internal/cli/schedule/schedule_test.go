@@ -24,16 +24,16 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"knative.dev/pkg/apis"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 func nightly() Schedule {
@@ -87,7 +87,7 @@ func place(t *testing.T, s Schedule, objects, tekton []runtime.Object) (*nightJo
 	}}}
 	var log bytes.Buffer
 	clients := &kube.Clients{Namespace: "ns", Kube: fake.NewClientset(append(append(objects, made...), job)...), Tekton: tektonfake.NewSimpleClientset(append(tekton, pipeline)...)}
-	return &nightJob{clients: clients, log: step.TextLog(&log), now: night}, &log
+	return &nightJob{clients: clients, log: command.TextLog(&log), now: night}, &log
 }
 
 // ended returns the night's run as the Job's first pod started it, with its end.
@@ -320,9 +320,9 @@ func TestExitOf(t *testing.T) {
 	for _, tc := range []struct {
 		err  error
 		want int
-	}{{away, step.Interrupted}, {fail.Because(fail.RankFailed, errors.New("rank 1")), 0}, {nil, 0}} {
+	}{{away, command.Interrupted}, {fail.Because(fail.RankFailed, errors.New("rank 1")), 0}, {nil, 0}} {
 		err := exitOf(tc.err)
-		var exit *step.Exit
+		var exit *command.Exit
 		got := 0
 		if errors.As(err, &exit) {
 			got = exit.Code

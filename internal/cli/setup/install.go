@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // InstallCommand is mlenv install. files has tasks/ and pipelines/.
@@ -34,9 +34,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
   mlenv install clusters/cairo.yaml --steps-image=quay.io/me/steps:v1
   mlenv install clusters/cairo.yaml --steps-image=quay.io/me/steps@sha256:... --output=yaml | oc apply --server-side -f -`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return errors.Join(step.Want(!o.DryRun || !o.Output.Is(step.YAML),
+			return errors.Join(command.Want(!o.DryRun || !o.Output.Is(command.YAML),
 				"--dry-run with --output=yaml, which changes nothing anyway: want one of the two"),
-				step.Arguments(1, 1, "one cluster file")(cmd, args))
+				command.Arguments(1, 1, "one cluster file")(cmd, args))
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Path = args[0]
@@ -49,7 +49,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		"ServiceAccount that gets the rights; runs need not name the namespace's default account of runs, on OpenShift pipeline")
 	cmd.Flags().BoolVar(&o.ClusterRole, "admin", false, "also let the steps read nodes, storage classes, pods, claims, attachments and machine configurations of the whole cluster (a ClusterRole)")
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "print what would change, as the API server answers, and change nothing")
-	o.Output.AddUse(cmd.Flags(), "yaml prints the objects instead of applying them; json prints the changes", step.Text, step.YAML, step.JSON)
+	o.Output.AddUse(cmd.Flags(), "yaml prints the objects instead of applying them; json prints the changes", command.Text, command.YAML, command.JSON)
 	_ = cmd.MarkFlagRequired("steps-image") // the flag is defined above
 	return cmd
 }

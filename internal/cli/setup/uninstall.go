@@ -6,11 +6,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // UninstallCommand is mlenv uninstall.
@@ -18,7 +18,7 @@ func UninstallCommand() *cobra.Command {
 	var (
 		flags   kube.Flags
 		removal install.Removal
-		output  step.OutputFlag
+		output  command.OutputFlag
 	)
 	cmd := &cobra.Command{
 		Use:   "uninstall [CLUSTER.yaml]",
@@ -39,7 +39,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv uninstall clusters/cairo.yaml --dry-run
   mlenv uninstall -n nccl-test
   mlenv uninstall -n nccl-test --receipts --end-runs`,
-		Args: step.Arguments(0, 1, "one cluster file or none"),
+		Args: command.Arguments(0, 1, "one cluster file or none"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			clients, namespace, err := where(cmd, flags, args)
 			if err != nil {
@@ -61,7 +61,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	cmd.Flags().BoolVar(&removal.Admin, "admin", false, "also delete what install --admin created, which needs a cluster administrator")
 	cmd.Flags().BoolVar(&removal.EndRuns, "end-runs", false, "cancel runs without their teardown, and delete environments; claims stay")
 	cmd.Flags().BoolVar(&removal.DryRun, "dry-run", false, "show what would be deleted, and change nothing")
-	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
+	output.AddTo(cmd.Flags(), command.Text, command.JSON, command.YAML)
 	return cmd
 }
 

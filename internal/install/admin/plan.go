@@ -7,8 +7,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // item is one part of the set-up.
@@ -123,7 +123,7 @@ func (r Request) attachmentsItem(copies []*unstructured.Unstructured, warnings [
 	switch foreign := r.foreign(); {
 	case r.CopyAttachments:
 		var text strings.Builder
-		if err := step.WriteObjects(&text, copies); err != nil {
+		if err := command.WriteObjects(&text, copies); err != nil {
 			return item{}, err
 		}
 		i.what, i.manifests = "copies of the network attachments in namespace "+r.Namespace, strings.TrimPrefix(text.String(), separator)

@@ -10,11 +10,11 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
-	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // Options are the request and the flags that it is made of.
@@ -28,7 +28,7 @@ type Options struct {
 // Read completes the request by the cluster file, the only argument, or else by the only one that is installed in the namespace. Errors:
 // InvalidInput with every mistake.
 func (o *Options) Read(ctx context.Context, args []string) error {
-	if err := step.Arguments(0, 1, "one cluster file or none")(nil, args); err != nil {
+	if err := command.Arguments(0, 1, "one cluster file or none")(nil, args); err != nil {
 		return err
 	}
 	file, name, fileErr := o.load(ctx, args)

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // The kinds of Triggers v1beta1 that the example has, with only the fields that it uses: Triggers' own package requires an

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps"
 )
 
@@ -20,17 +20,17 @@ import (
 // default if nobody sets it.
 func TestTaskArgsAreFlags(t *testing.T) {
 	commands := map[string]*cobra.Command{}
-	for _, command := range steps.All() {
+	for _, step := range steps.All() {
 		// A step adds the flags that all steps have only when it runs.
-		if code := step.Run(t.Context(), command, []string{"--help"}, io.Discard, io.Discard); code != step.Done {
-			t.Fatalf("%s --help: exit code %d", command.Name(), code)
+		if code := command.Run(t.Context(), step, []string{"--help"}, io.Discard, io.Discard); code != command.Done {
+			t.Fatalf("%s --help: exit code %d", step.Name(), code)
 		}
-		commands[command.Name()] = command
+		commands[step.Name()] = step
 	}
 	for name, task := range tasks(t) {
 		t.Run(name, func(t *testing.T) {
-			command := commands[name]
-			if command == nil {
+			step := commands[name]
+			if step == nil {
 				t.Fatal("no such step")
 			}
 			for _, arg := range task.Spec.Steps[0].Args {
@@ -42,7 +42,7 @@ func TestTaskArgsAreFlags(t *testing.T) {
 					t.Errorf("arg %q, want --flag=value", arg)
 					continue
 				}
-				flag := command.Flag(flagName)
+				flag := step.Flag(flagName)
 				if flag == nil {
 					t.Errorf("arg %q: %s has no such flag", arg, name)
 					continue
@@ -64,25 +64,25 @@ func TestTaskArgsAreFlags(t *testing.T) {
 // mlenv, the Action, schedules and preflight check the param.
 func TestFlagsHaveTheKindsOfParams(t *testing.T) {
 	commands := map[string]*cobra.Command{}
-	for _, command := range steps.All() {
-		commands[command.Name()] = command
+	for _, step := range steps.All() {
+		commands[step.Name()] = step
 	}
 	seen := map[string]bool{}
 	for name, pipeline := range pipelines(t) {
 		for _, call := range slices.Concat(pipeline.Spec.Tasks, pipeline.Spec.Finally) {
-			command := commands[call.TaskRef.Name]
+			step := commands[call.TaskRef.Name]
 			for _, passed := range call.Params {
 				of, isParam := strings.CutPrefix(strings.TrimSuffix(passed.Value.StringVal, ")"), "$(params.")
 				arg := fmt.Sprintf("--%s=$(params.%s)", passed.Name, passed.Name)
 				if !isParam || !slices.Contains(tasks(t)[call.TaskRef.Name].Spec.Steps[0].Args, arg) {
 					continue
 				}
-				flag := command.Flag(passed.Name)
+				flag := step.Flag(passed.Name)
 				seen[of] = true
 				kind, ok := flag.Value.(interface{ Is(kind param.Any) bool })
 				// The step has a type for the first, and looks at the second together with the routes.
 				if own := flag.Name == "hang-timeout" || flag.Name == "services"; !own && (!ok || !kind.Is(param.Of(of))) {
-					t.Errorf("pipeline %s passes param %s to %s --%s, which has another kind", name, of, command.Name(), flag.Name)
+					t.Errorf("pipeline %s passes param %s to %s --%s, which has another kind", name, of, step.Name(), flag.Name)
 				}
 			}
 		}

@@ -20,10 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // Request describes a release.
@@ -260,7 +260,7 @@ func (r *Release) writeInstall() error {
 		}
 	}
 	var out bytes.Buffer
-	if err := step.WriteObjects(&out, objects); err != nil {
+	if err := command.WriteObjects(&out, objects); err != nil {
 		return err
 	}
 	return r.write(installFile, out.Bytes())

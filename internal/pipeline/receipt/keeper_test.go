@@ -9,7 +9,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // TestStepThatFailsWithItsRun: the Lease of a deleted run may be gone before the step's pod gets SIGTERM, and the step then ends by itself.

@@ -13,9 +13,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 func noon() time.Time { return time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC) }

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/chart"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/chart"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/chart"
+	"github.com/ml-dev-env/ml-dev-env/internal/chart"
 )
 
 // SVG draws all measures in percent of their medians, so that they share one axis.

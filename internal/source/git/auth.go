@@ -21,7 +21,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
+	"github.com/ml-dev-env/ml-dev-env/internal/secretdir"
 )
 
 // tokenUser is sent with a token without a user name. GitHub and GitLab accept any name, Bitbucket this one.

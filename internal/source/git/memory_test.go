@@ -21,8 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // heavyVariable makes TestFetchMemory as large as the required maximum: 2 GB in files of 100 MB, and an LFS object of 1
@@ -54,7 +54,7 @@ func fetchAlone(words []string) error {
 	if err != nil {
 		return err
 	}
-	log := step.TextLog(os.Stdout)
+	log := command.TextLog(os.Stdout)
 	if _, err := Fetch(context.Background(), log, words[2], Source{URL: words[0], LFS: true, Auth: auth}); err != nil {
 		return err
 	}

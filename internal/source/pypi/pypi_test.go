@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 )
 
 // TestVersionsAreOrdered has the order of PEP 440.
@@ -154,7 +154,7 @@ func index(t *testing.T, asJSON bool) (*httptest.Server, *http.Client) {
 	if err := os.WriteFile(bundle, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return server, &http.Client{Transport: step.Transport(bundle)}
+	return server, &http.Client{Transport: command.Transport(bundle)}
 }
 
 func TestLocal(t *testing.T) {

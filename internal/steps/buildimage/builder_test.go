@@ -27,11 +27,11 @@ import (
 	"k8s.io/client-go/rest"
 	"knative.dev/pkg/apis"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 func useful(context.Context) error { return nil }
@@ -256,7 +256,7 @@ func TestResult(t *testing.T) {
 func TestCheckSaysEveryMistake(t *testing.T) {
 	images := fstest.MapFS{"cpu/Dockerfile": {Data: []byte("ARG BASE_IMAGE=a\nFROM ${BASE_IMAGE}\nARG MIRROR")}}
 	var out bytes.Buffer
-	code := step.Run(t.Context(), Command(images), []string{
+	code := command.Run(t.Context(), Command(images), []string{
 		"--cluster-file=../../../clusters/local.yaml", "--build-timeout=-1s", "--build-arg=X", "--env=Y", "--image=a", "--folder=b", "--training-timeout=-1s", "--run-name=r",
 	}, &out, &out)
 	for _, want := range []string{`--build-timeout "-1s": want a duration`, `--training-timeout "-1s": want a duration`, `--env "Y"`, "want one of them", "--run-name and --run-uid"} {
@@ -264,8 +264,8 @@ func TestCheckSaysEveryMistake(t *testing.T) {
 			t.Errorf("%q is missing in:\n%s", want, &out)
 		}
 	}
-	if code != step.WrongUsage {
-		t.Errorf("exit code %d, want %d", code, step.WrongUsage)
+	if code != command.WrongUsage {
+		t.Errorf("exit code %d, want %d", code, command.WrongUsage)
 	}
 	file, err := clusterfile.Load(t.Context(), "../../../clusters/local.yaml", kube.Flags{})
 	if err != nil {
@@ -307,7 +307,7 @@ func TestNoOtherTaskNeedsTheImage(t *testing.T) {
 	build.Status.Phase = buildv1.BuildPhaseRunning
 	check := func(doing string, err error) {
 		t.Helper()
-		if fail.ReasonOf(err) != fail.ScriptNotFound || !step.Printed(err) {
+		if fail.ReasonOf(err) != fail.ScriptNotFound || !command.Printed(err) {
 			t.Errorf("%s: got %v, want preflight's failure, which is printed already", doing, err)
 		}
 	}

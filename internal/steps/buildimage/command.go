@@ -8,10 +8,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // Description is the help text of the step and of mlenv build.
@@ -54,11 +54,11 @@ func Command(images fs.FS) *cobra.Command {
 	flags.StringVar(&caFile, "ca-file", "", "certificates to trust for registries, in addition to the system's")
 	param.Duration.AddTo(flags, &o.StartTimeout, "start-timeout", 20*time.Minute, "time for the nodes to start; a PipelineRun that would end before is refused")
 	param.Duration.AddTo(flags, &o.TrainingTimeout, "training-timeout", 0, "time for the training; a PipelineRun that would end before is refused")
-	url := step.NewResult(cmd, "IMAGE_URL", "the image by its tag")
-	digest := step.NewResult(cmd, "IMAGE_DIGEST", "its digest, as in sha256:...")
-	reference := step.NewResult(cmd, "image", "the image by digest, for pods")
+	url := command.NewResult(cmd, "IMAGE_URL", "the image by its tag")
+	digest := command.NewResult(cmd, "IMAGE_DIGEST", "its digest, as in sha256:...")
+	reference := command.NewResult(cmd, "image", "the image by digest, for pods")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		image, err := Run(cmd.Context(), Deps{Connect: Connect(where, o.Cluster, pullSecretDir, caFile), Images: images, Log: step.Log(cmd), Out: step.Output(cmd)}, o)
+		image, err := Run(cmd.Context(), Deps{Connect: Connect(where, o.Cluster, pullSecretDir, caFile), Images: images, Log: command.Log(cmd), Out: command.Output(cmd)}, o)
 		if err != nil {
 			return err
 		}

@@ -16,9 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 const (
@@ -55,7 +55,7 @@ func (b *builder) follow(ctx context.Context, build *buildv1.Build, started *sen
 		stop()
 		<-read
 		switch {
-		case step.Printed(err):
+		case command.Printed(err):
 			b.notNeeded(ctx, build.Name)
 		case started != nil && last != nil && !ended(last):
 			err = errors.Join(err, b.cancelNow(ctx, build.Name))

@@ -15,10 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
-	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
+	"github.com/ml-dev-env/ml-dev-env/internal/secretdir"
 )
 
 // registryTime is how long a registry may take to answer. Its answer only saves a build.
@@ -82,7 +82,7 @@ func NewRegistry(pullSecret map[string]string, token string, bundles ...string) 
 		}
 		r.keys = keys
 	}
-	r.transport = tokenGuard{step.Transport(append(bundles, serviceCA)...), r}
+	r.transport = tokenGuard{command.Transport(append(bundles, serviceCA)...), r}
 	return r, nil
 }
 

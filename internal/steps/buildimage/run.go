@@ -27,11 +27,11 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // baseArg is the build argument of every flavour's FROM.
@@ -116,7 +116,7 @@ type request struct {
 func (o *Options) Check(images fs.FS) error {
 	_, err := o.request(images)
 	return errors.Join(
-		step.Want(o.Image == "" || o.Folder == "", "--image %s and --folder %s: want one of them", o.Image, o.Folder),
+		command.Want(o.Image == "" || o.Folder == "", "--image %s and --folder %s: want one of them", o.Image, o.Folder),
 		o.Run.Check(), err,
 	)
 }
@@ -270,7 +270,7 @@ func (o *Options) needed(ctx context.Context, clients *kube.Clients) error {
 	if i < 0 {
 		return nil
 	}
-	return &step.Exit{Code: step.Failed, Err: fail.Becausef(tasks[i].Reason, "%s", tasks[i].Message), Told: true}
+	return &command.Exit{Code: command.Failed, Err: fail.Becausef(tasks[i].Reason, "%s", tasks[i].Message), Told: true}
 }
 
 func (o *Options) holder() string {

@@ -17,13 +17,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
@@ -68,7 +68,7 @@ func start(t *testing.T, count int, environ []string) (*Check, []*agenttest.Node
 	t.Helper()
 	agents := agenttest.Start(t, count)
 	out := &strings.Builder{}
-	c := &Check{ID: "check", Bound: timeForACheckThatEnds, Log: step.TextLog(out)}
+	c := &Check{ID: "check", Bound: timeForACheckThatEnds, Log: command.TextLog(out)}
 	for _, node := range agents {
 		node.End()
 		node.Config.Environ = environ
@@ -326,7 +326,7 @@ func TestSlowNetwork(t *testing.T) {
 	} {
 		var out strings.Builder
 		report.Verdict = test.verdict
-		c := &checker{Deps{Log: step.TextLog(&out)}, Options{Bandwidth: test.bandwidth}}
+		c := &checker{Deps{Log: command.TextLog(&out)}, Options{Bandwidth: test.bandwidth}}
 		err := c.judge(report)
 		if (err != nil) != (test.want != "") || err != nil && (fail.ReasonOf(err) != test.want || !strings.Contains(err.Error(), "expected 10.0 GB/s")) || !strings.Contains(out.String(), test.log) {
 			t.Errorf("bandwidth=%s, verdict %s: got %s: %v and log %q; want %q", test.bandwidth, test.verdict, fail.ReasonOf(err), err, &out, test.want)

@@ -8,10 +8,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // Description is the help of the step and of mlenv check-fabric.
@@ -34,7 +34,9 @@ func Command() *cobra.Command {
 		Long:  Description,
 		Example: `  check-fabric --name ml-dev-env
   check-fabric --compare tcp --bandwidth fail`,
-		Args: func(_ *cobra.Command, args []string) error { return errors.Join(step.FlagsOnly(args), o.Run.Check()) },
+		Args: func(_ *cobra.Command, args []string) error {
+			return errors.Join(command.FlagsOnly(args), o.Run.Check())
+		},
 	}
 	flags := cmd.Flags()
 	where.AddTo(flags)
@@ -42,15 +44,15 @@ func Command() *cobra.Command {
 	// Flags that only Tasks set.
 	o.Run.AddTo(flags)
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
-	bandwidth := step.NewResult(cmd, "bandwidth", "bus bandwidth of all_reduce over all ranks, in GB/s")
-	transport := step.NewResult(cmd, "transport", "transport of the ranks")
-	verdict := step.NewResult(cmd, "verdict", "pass, slow, wrong-transport, broken or not-measured")
+	bandwidth := command.NewResult(cmd, "bandwidth", "bus bandwidth of all_reduce over all ranks, in GB/s")
+	transport := command.NewResult(cmd, "transport", "transport of the ranks")
+	verdict := command.NewResult(cmd, "verdict", "pass, slow, wrong-transport, broken or not-measured")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		clients, err := where.Connect()
 		if err != nil {
 			return err
 		}
-		r, err := Run(cmd.Context(), Deps{Clients: clients, Log: step.Log(cmd), Out: step.ReportOutput(cmd, o.Output)}, o)
+		r, err := Run(cmd.Context(), Deps{Clients: clients, Log: command.Log(cmd), Out: command.ReportOutput(cmd, o.Output)}, o)
 		if r.Verdict == "" {
 			return err
 		}
@@ -73,7 +75,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Consequence.AddTo(flags, &o.Bandwidth, "bandwidth", param.Warn, "effect of a bandwidth below the expected one: warn or fail")
 	sockets.AddTo(flags, &o.Compare, "compare", "", "tcp measures over sockets on the pod network too, in as much time again")
 	timeLimit.AddTo(flags, &o.Timeout, "timeout", 90*time.Second, "time for the check; measurements that do not fit are left out")
-	o.Output.AddTo(flags, step.Text, step.JSON, step.YAML)
+	o.Output.AddTo(flags, command.Text, command.JSON, command.YAML)
 }
 
 // AddFlags adds the flags of mlenv check-fabric alone: while the step runs, a run has no tree yet.
@@ -86,7 +88,7 @@ func (s *Script) AddFlags(flags *pflag.FlagSet) {
 // Check finds the mistakes of the options that no flag finds by itself.
 func (o *Options) Check() error {
 	if o.Script.Path == "" {
-		return step.Want(len(o.Script.Args) == 0, "arguments %q: they need --script", o.Script.Args)
+		return command.Want(len(o.Script.Args) == 0, "arguments %q: they need --script", o.Script.Args)
 	}
-	return step.Want(o.Compare != "", "--script %q: want --compare=tcp with it", o.Script.Path)
+	return command.Want(o.Compare != "", "--script %q: want --compare=tcp with it", o.Script.Path)
 }

@@ -10,14 +10,14 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
-	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
+	"github.com/ml-dev-env/ml-dev-env/internal/secretdir"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
-	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 )
 
@@ -45,11 +45,11 @@ func Command() *cobra.Command {
 		Example: `  preflight --cluster-file clusters/barcelona.yaml --nodes 4
   preflight --cluster-file clusters/cairo.yaml --mode rdma --output=json`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			invalid := step.FlagMistakes(cmd.Flags())
+			invalid := command.FlagMistakes(cmd.Flags())
 			if o.Run.Name != "" {
 				o.Invalid, invalid = invalid, nil
 			}
-			return errors.Join(step.FlagsOnly(args), invalid, o.Run.Check())
+			return errors.Join(command.FlagsOnly(args), invalid, o.Run.Check())
 		},
 	}
 	flags := cmd.Flags()
@@ -63,8 +63,8 @@ func Command() *cobra.Command {
 	flags.StringVar(&caFile, "ca-file", "", "certificates of registries, git servers and package indexes to trust in addition to the system's")
 	flags.StringVar(&o.Scratch, "scratch", "", "folder for what git fetches (default: a temporary one)")
 	o.Run.AddTo(flags)
-	mode := step.NewResult(cmd, "mode", "transport between the nodes: tcp or rdma")
-	why := step.NewResult(cmd, "why", "reason for the mode")
+	mode := command.NewResult(cmd, "mode", "transport between the nodes: tcp or rdma")
+	why := command.NewResult(cmd, "why", "reason for the mode")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		file, err := clusterfile.Load(cmd.Context(), clusterFile, where)
 		if err != nil {
@@ -78,7 +78,7 @@ func Command() *cobra.Command {
 		secrets := readSecrets(authDir, envSecretDir, caFile, noRegistry)
 		result, err := Run(cmd.Context(), Deps{
 			Clients: clients, Registry: registry, Brief: true, Secrets: secrets, CAFile: caFile,
-			Log: step.Log(cmd), Out: step.ReportOutput(cmd, o.Output),
+			Log: command.Log(cmd), Out: command.ReportOutput(cmd, o.Output),
 		}, o)
 		if err != nil {
 			return err
@@ -119,7 +119,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Truth.AddTo(flags, &o.Request.Routes, "routes", false, "whether to create OpenShift Routes to services")
 	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the nodes' agent")
 	flags.StringVar(&o.ServiceAccount, "service-account", "", "ServiceAccount of the steps, whose rights are checked (default: in a pod its own, else "+install.DefaultServiceAccount+")")
-	o.Output.AddTo(flags, step.Text, step.JSON, step.YAML)
+	o.Output.AddTo(flags, command.Text, command.JSON, command.YAML)
 }
 
 // Connect connects to the cluster of the cluster file, which it puts into the request. It

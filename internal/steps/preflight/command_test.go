@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 )
 
 const kubeconfig = `{apiVersion: v1, kind: Config, current-context: c, users: [{name: u, user: {token: t}}],
@@ -45,23 +45,23 @@ func TestCommand(t *testing.T) {
 		stdout, stderr string
 		results        map[string]string
 	}{
-		{"everything unknown", silent.URL, []string{"--mode=tcp"}, step.Done, "preflight: tcp, 1 check ok, 11 unknown\n", "", map[string]string{"mode": "tcp", "why": "mode tcp is asked for"}},
-		{"as a document", silent.URL, []string{"--mode=tcp", "--output=json"}, step.Done, `"verdict": "tcp because mode tcp is asked for"`, "", nil},
-		{"as records", silent.URL, []string{"--mode=tcp", "--log-format=json"}, step.Done, `"msg":"checked nodes","status":"unknown"`, "", nil},
-		{"nothing answers", gone.URL, nil, step.Failed, "asking the API server for its groups", "", map[string]string{"mode": "", "reason": "APIServerUnreachable"}},
-		{"no such mode", silent.URL, []string{"--mode=ib"}, step.WrongUsage, "", `--mode "ib": want auto, rdma or tcp`, map[string]string{"reason": "InvalidInput"}},
-		{"missing Secrets", silent.URL, []string{"--mode=tcp", "--auth-dir=/nowhere/my-git", "--env-secret-dir=/nowhere/my-keys", "--pull-secret-dir=/nowhere/none"}, step.Failed,
+		{"everything unknown", silent.URL, []string{"--mode=tcp"}, command.Done, "preflight: tcp, 1 check ok, 11 unknown\n", "", map[string]string{"mode": "tcp", "why": "mode tcp is asked for"}},
+		{"as a document", silent.URL, []string{"--mode=tcp", "--output=json"}, command.Done, `"verdict": "tcp because mode tcp is asked for"`, "", nil},
+		{"as records", silent.URL, []string{"--mode=tcp", "--log-format=json"}, command.Done, `"msg":"checked nodes","status":"unknown"`, "", nil},
+		{"nothing answers", gone.URL, nil, command.Failed, "asking the API server for its groups", "", map[string]string{"mode": "", "reason": "APIServerUnreachable"}},
+		{"no such mode", silent.URL, []string{"--mode=ib"}, command.WrongUsage, "", `--mode "ib": want auto, rdma or tcp`, map[string]string{"reason": "InvalidInput"}},
+		{"missing Secrets", silent.URL, []string{"--mode=tcp", "--auth-dir=/nowhere/my-git", "--env-secret-dir=/nowhere/my-keys", "--pull-secret-dir=/nowhere/none"}, command.Failed,
 			"reading Secret my-keys: it does not exist", "", map[string]string{"reason": "InvalidInput", "message": "checking secrets: reading Secret my-git: it does not exist in this namespace, or has no keys\nchecking secrets: reading Secret my-keys: it does not exist in this namespace, or has no keys"}},
-		{"no number", silent.URL, []string{"--nodes=two"}, step.WrongUsage, "", `--nodes "two": want a number, or 0 for the default`, nil},
-		{"no number, and other mistakes of the run", silent.URL, []string{"--namespace=nccl-test", "--run-name=train-1", "--run-uid=1", "--nodes=two"}, step.Failed,
+		{"no number", silent.URL, []string{"--nodes=two"}, command.WrongUsage, "", `--nodes "two": want a number, or 0 for the default`, nil},
+		{"no number, and other mistakes of the run", silent.URL, []string{"--namespace=nccl-test", "--run-name=train-1", "--run-uid=1", "--nodes=two"}, command.Failed,
 			`param nodes: "two": want a number, or 0 for the default; params: param launcher: "mpirun": want deepspeed`, "", map[string]string{"reason": "InvalidInput"}},
-		{"no such mode and name, and other mistakes of the run", silent.URL, []string{"--namespace=nccl-test", "--run-name=train-1", "--run-uid=1", "--mode=ib", "--name=A"}, step.Failed,
+		{"no such mode and name, and other mistakes of the run", silent.URL, []string{"--namespace=nccl-test", "--run-name=train-1", "--run-uid=1", "--mode=ib", "--name=A"}, command.Failed,
 			`environment  unknown`, "", map[string]string{"reason": "InvalidInput"}},
-		{"every mistake in flags", silent.URL, []string{"--mode=ib", "--name=A", "--exclude-nodes=a b", "--workspace-size", "1GB"}, step.WrongUsage, "",
+		{"every mistake in flags", silent.URL, []string{"--mode=ib", "--name=A", "--exclude-nodes=a b", "--workspace-size", "1GB"}, command.WrongUsage, "",
 			"--exclude-nodes \"a b\": want names of Kubernetes nodes with commas between them and no spaces\n  --mode \"ib\": want auto, rdma or tcp\n" +
 				"  --name \"A\": want lower-case letters, digits and hyphens, a letter first and no hyphen last, at most 52\n  --workspace-size \"1GB\": not a quantity",
 			map[string]string{"reason": "InvalidInput"}},
-		{"an argument", silent.URL, []string{"now"}, step.WrongUsage, "", `argument "now": want flags only`, nil},
+		{"an argument", silent.URL, []string{"now"}, command.WrongUsage, "", `argument "now": want flags only`, nil},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestCommand(t *testing.T) {
 				args = append(args, "--"+result+"-result="+filepath.Join(dir, result))
 			}
 			var stdout, stderr bytes.Buffer
-			if code := step.Run(t.Context(), Command(), args, &stdout, &stderr); code != test.code {
+			if code := command.Run(t.Context(), Command(), args, &stdout, &stderr); code != test.code {
 				t.Errorf("exit code %d, want %d:\n%s%s", code, test.code, &stdout, &stderr)
 			}
 			if !strings.Contains(stdout.String(), test.stdout) || !strings.Contains(stderr.String(), test.stderr) {

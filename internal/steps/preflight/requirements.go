@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/net/http/httpproxy"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/pypi"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // indexTime bounds the questions to package indexes.
@@ -97,7 +97,7 @@ func requirementsChecks(name string, answer pypi.Answer, sure bool) (checks []Ch
 
 // indexClient reaches package indexes as the nodes do: by the cluster file's proxy, with the trusted certificates.
 func (p *probe) indexClient() *http.Client {
-	transport := step.Transport(p.CAFile)
+	transport := command.Transport(p.CAFile)
 	if proxy := p.file.Network.Proxy; proxy.HTTP != "" || proxy.HTTPS != "" {
 		choose := (&httpproxy.Config{HTTPProxy: proxy.HTTP, HTTPSProxy: proxy.HTTPS, NoProxy: strings.Join(proxy.NoProxy, ",")}).ProxyFunc()
 		transport.Proxy = func(r *http.Request) (*url.URL, error) { return choose(r.URL) }

@@ -9,11 +9,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // Command is the step provision.
@@ -33,11 +33,11 @@ releases all of them and names the cause.`,
 		Example: `  provision --cluster-file clusters/barcelona.yaml --nodes 4
   provision --cluster-file clusters/cairo.yaml --name h-kim --storage rwx --on-busy wait`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if err := step.FlagsOnly(args); err != nil {
+			if err := command.FlagsOnly(args); err != nil {
 				return err
 			}
 			o.Request.Cluster, noFile = clusterfile.Load(cmd.Context(), clusterFile, where)
-			if err := o.AlsoRequest(errors.Join(step.FlagMistakes(cmd.Flags()), o.Run.Check())); err != nil {
+			if err := o.AlsoRequest(errors.Join(command.FlagMistakes(cmd.Flags()), o.Run.Check())); err != nil {
 				return errors.Join(err, noFile)
 			}
 			return nil
@@ -56,13 +56,13 @@ releases all of them and names the cause.`,
 	param.Duration.AddTo(flags, &o.TrainingTimeout, "training-timeout", 0, "how long the training may run, to refuse a PipelineRun that would end before")
 	param.Mode.AddTo(flags, &o.RequestedMode, "requested-mode", "", "requested mode, before preflight decided: with auto, nodes that cannot use RDMA use TCP (default: --mode)")
 	param.Duration.AddTo(flags, &o.KeepFor, "keep-for", 0, "how long the environment's lease lasts (default: as long as steps renew it)")
-	environment := step.NewResult(cmd, "environment", "name of the environment")
-	mode := step.NewResult(cmd, "mode", "how the nodes talk: tcp or rdma")
-	why := step.NewResult(cmd, "why", "reason for the mode, if this step decided it")
-	storage := step.NewResult(cmd, "storage", "rwx or volumeClaimTemplates")
-	caches := step.NewResult(cmd, "caches", "why Hugging Face's caches are on the nodes' own storage; empty if they are on the claim")
-	nodes := step.NewResult(cmd, "nodes", "number of nodes")
-	imageDigest := step.NewResult(cmd, "image-digest", "the training image by digest")
+	environment := command.NewResult(cmd, "environment", "name of the environment")
+	mode := command.NewResult(cmd, "mode", "how the nodes talk: tcp or rdma")
+	why := command.NewResult(cmd, "why", "reason for the mode, if this step decided it")
+	storage := command.NewResult(cmd, "storage", "rwx or volumeClaimTemplates")
+	caches := command.NewResult(cmd, "caches", "why Hugging Face's caches are on the nodes' own storage; empty if they are on the claim")
+	nodes := command.NewResult(cmd, "nodes", "number of nodes")
+	imageDigest := command.NewResult(cmd, "image-digest", "the training image by digest")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if noFile != nil {
 			return noFile
@@ -72,7 +72,7 @@ releases all of them and names the cause.`,
 			return err
 		}
 		clients.Namespace = where.NamespaceOf(clients, o.Request.Cluster.Cluster.Namespace)
-		result, err := Run(cmd.Context(), Deps{Clients: clients, Log: step.Log(cmd)}, o)
+		result, err := Run(cmd.Context(), Deps{Clients: clients, Log: command.Log(cmd)}, o)
 		if err != nil {
 			return err
 		}

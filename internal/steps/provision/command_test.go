@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 )
 
 // TestEveryMistakeAtOnce: one mistake in a flag hides neither another one nor those in the request for the cluster file.
 func TestEveryMistakeAtOnce(t *testing.T) {
 	var out bytes.Buffer
-	code := step.Run(t.Context(), Command(), []string{
+	code := command.Run(t.Context(), Command(), []string{
 		"--cluster-file=../../../clusters/barcelona.yaml", "--run-name=r", "--name=A", "--mode", "ib", "--on-busy=never", "--workspace-size=z",
 		"--start-timeout=0s", "--nodes=9", "--gpus-per-node=9", "--image=Training",
 	}, &out, &out)
@@ -24,7 +24,7 @@ func TestEveryMistakeAtOnce(t *testing.T) {
 			t.Errorf("want %q once in:\n%s", want, &out)
 		}
 	}
-	if code != step.WrongUsage {
-		t.Errorf("exit code %d, want %d", code, step.WrongUsage)
+	if code != command.WrongUsage {
+		t.Errorf("exit code %d, want %d", code, command.WrongUsage)
 	}
 }

@@ -3,8 +3,8 @@ package reaper
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // Command is the program reap.
@@ -27,7 +27,7 @@ mlenv install runs reap every minute.`,
 			if err != nil {
 				return err
 			}
-			return Run(cmd.Context(), clients, step.Log(cmd), dryRun)
+			return Run(cmd.Context(), clients, command.Log(cmd), dryRun)
 		},
 	}
 	where.AddTo(cmd.Flags())

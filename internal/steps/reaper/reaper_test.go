@@ -24,13 +24,13 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"knative.dev/pkg/apis"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // leaseOf returns a Lease of ten minutes that was renewed some time ago.
@@ -91,7 +91,7 @@ func newReaper(objects, tekton []runtime.Object) (*reaper, *fake.Clientset, *byt
 	})
 	var log bytes.Buffer
 	clients := &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(tekton...), Namespace: "ns", InCluster: true}
-	return &reaper{clients: clients, log: step.TextLog(&log), now: time.Now}, client, &log
+	return &reaper{clients: clients, log: command.TextLog(&log), now: time.Now}, client, &log
 }
 
 func leases(t *testing.T, client *fake.Clientset) (names []string) {

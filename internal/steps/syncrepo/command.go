@@ -8,11 +8,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // Command is the step sync-repo.
@@ -30,15 +30,15 @@ whole tree, all nodes switch to it. Nodes that share storage receive it once.
 Files that .mlenvignore names are left out. Nothing else on the nodes changes.`,
 		Example: `  sync-repo --repo-url https://github.com/example/model --revision v1.2
   sync-repo --repo-url git@github.com:example/model.git --auth-dir /etc/mlenv/git --requirements requirements.txt`,
-		Args: func(_ *cobra.Command, args []string) error { return errors.Join(step.FlagsOnly(args), o.Check()) },
+		Args: func(_ *cobra.Command, args []string) error { return errors.Join(command.FlagsOnly(args), o.Check()) },
 	}
 	flags := cmd.Flags()
 	where.AddTo(flags)
 	o.AddFlags(flags)
 	flags.StringVar(&authDir, "auth-dir", "", "folder of a mounted Secret with username and password or token, or ssh-privatekey and known_hosts")
 	flags.StringVar(&caFile, "ca-file", "", "file of CAs to trust in addition to the image's own")
-	commit := step.NewResult(cmd, "commit", "the commit on the nodes")
-	hash := step.NewResult(cmd, "tree", "the tree's hash, which every node has confirmed")
+	commit := command.NewResult(cmd, "commit", "the commit on the nodes")
+	hash := command.NewResult(cmd, "tree", "the tree's hash, which every node has confirmed")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if o.Source.Auth, err = git.AuthFromDir(authDir); err != nil {
 			return err
@@ -50,7 +50,7 @@ Files that .mlenvignore names are left out. Nothing else on the nodes changes.`,
 		if err != nil {
 			return err
 		}
-		result, err := Run(cmd.Context(), Deps{Clients: clients, Log: step.Log(cmd)}, o)
+		result, err := Run(cmd.Context(), Deps{Clients: clients, Log: command.Log(cmd)}, o)
 		if err != nil {
 			return err
 		}

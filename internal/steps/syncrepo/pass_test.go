@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
@@ -105,7 +105,7 @@ func TestNodesPassTheTreeOn(t *testing.T) {
 			dir, content := t.TempDir(), big()
 			write(t, dir, map[string]string{"big": content, "small": "small", "again": content, "link": "-> big"})
 			var log bytes.Buffer
-			hash, err := sendDir(t.Context(), step.TextLog(&log), setOf(agents), dir)
+			hash, err := sendDir(t.Context(), command.TextLog(&log), setOf(agents), dir)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,12 +7,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
-	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
 // Command is the step teardown.
@@ -29,7 +29,7 @@ the data on them stay.
 teardown can run twice, and without an environment. It does not touch the environment of another run or user.`,
 		Example: `  teardown --name ml-dev-env
   teardown --name ml-dev-env --force   # even if another user or run holds it`,
-		Args: func(_ *cobra.Command, args []string) error { return errors.Join(step.FlagsOnly(args), o.Check()) },
+		Args: func(_ *cobra.Command, args []string) error { return errors.Join(command.FlagsOnly(args), o.Check()) },
 	}
 	flags := cmd.Flags()
 	where.AddTo(flags)
@@ -41,17 +41,17 @@ teardown can run twice, and without an environment. It does not touch the enviro
 	flags.StringVar(&o.Artifacts, "artifacts", "", "folder to copy the complete logs of all ranks to")
 	param.Truth.AddTo(flags, &o.Keep, "keep", false, "after a success, keep the environment until its lease expires")
 	notified.AddTo(flags)
-	written := step.NewResult(cmd, "receipt", "name of the ConfigMap with the receipt")
-	verdict := step.NewResult(cmd, "verdict", "Succeeded or Failed")
-	commit := step.NewResult(cmd, "commit", "the commit that the run trained from, empty if none was synced")
-	image := step.NewResult(cmd, "image", "the training image by digest, empty if no node ran it")
-	metrics := step.NewResult(cmd, "metrics", "the last values of the training's own metrics")
+	written := command.NewResult(cmd, "receipt", "name of the ConfigMap with the receipt")
+	verdict := command.NewResult(cmd, "verdict", "Succeeded or Failed")
+	commit := command.NewResult(cmd, "commit", "the commit that the run trained from, empty if none was synced")
+	image := command.NewResult(cmd, "image", "the training image by digest, empty if no node ran it")
+	metrics := command.NewResult(cmd, "metrics", "the last values of the training's own metrics")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		clients, err := where.Connect()
 		if err != nil {
 			return err
 		}
-		log := step.Log(cmd)
+		log := command.Log(cmd)
 		about := notify.Event{Run: o.Run.Name, Namespace: clients.Namespace, Environment: o.Name}
 		r, err := Run(cmd.Context(), Deps{Clients: clients, Log: log, Notify: notified.Open(log, about, o.Run.UID)}, o)
 		name := ""
@@ -72,5 +72,5 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 
 // Check reports all mistakes in the options.
 func (o *Options) Check() error {
-	return errors.Join(step.Want(o.Timeout > 0, "--timeout %s: must be positive", o.Timeout), o.Run.Check())
+	return errors.Join(command.Want(o.Timeout > 0, "--timeout %s: must be positive", o.Timeout), o.Run.Check())
 }

@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 func TestTrainingAlone(t *testing.T) {
@@ -21,7 +21,7 @@ func TestTrainingAlone(t *testing.T) {
 		{"fail", "no rank was connected", "", "training: no rank was connected"},
 	} {
 		out := &buffer{}
-		training := Training{Deps: Deps{Log: step.TextLog(out)}, Options: Options{Rendezvous: test.require}}
+		training := Training{Deps: Deps{Log: command.TextLog(out)}, Options: Options{Rendezvous: test.require}}
 		err := training.meant(test.alone)
 		if !strings.Contains(out.String(), test.warning) || test.warning == "" && out.String() != "" {
 			t.Errorf("%s, %q: printed %q, want %q", test.require, test.alone, out, test.warning)

@@ -23,12 +23,12 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
-	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
+	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
@@ -223,7 +223,7 @@ while [ ! -e go ]; do sleep 0.02; done`)
 		}
 	}
 	again := &buffer{}
-	training.Out, training.Log, training.Spec.Attempts, training.Spec.Deadline = again, step.TextLog(again), nil, deadline.Add(time.Hour)
+	training.Out, training.Log, training.Spec.Attempts, training.Spec.Deadline = again, command.TextLog(again), nil, deadline.Add(time.Hour)
 	if _, err := training.attempts(t.Context()); err != nil || !strings.Contains(again.String(), "Attached to job job") {
 		t.Errorf("%v; output %q, want it attached", err, again)
 	}

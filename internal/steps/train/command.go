@@ -11,12 +11,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
-	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
-	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
+	"github.com/ml-dev-env/ml-dev-env/internal/secretdir"
 )
 
 // Command is the step train.
@@ -41,7 +41,7 @@ the step writes the stacks of all ranks into the record, names the rank that the
   train --script train.py NCCL_DEBUG=WARN -- --steps 500 --lr 3e-4`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			o.Env, o.Args = taskArguments(cmd, args)
-			return errors.Join(step.Want(o.Script != "",
+			return errors.Join(command.Want(o.Script != "",
 				"--script is missing: want the path of the script in the repository, or -m PACKAGE.MODULE"), o.Check())
 		},
 	}
@@ -55,7 +55,7 @@ the step writes the stacks of all ranks into the record, names the rank that the
 	param.Script.AddTo(flags, &o.Script, "script", "", "path of the script in the repository, or -m PACKAGE.MODULE")
 	flags.StringVar(&secretDir, "env-secret-dir", "", "folder of a mounted Secret whose keys become variables of the ranks")
 	notified.AddTo(flags)
-	metrics := step.NewResult(cmd, "metrics", "the last values of the training's own metrics, as one JSON object")
+	metrics := command.NewResult(cmd, "metrics", "the last values of the training's own metrics, as one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		clients, err := cluster.Connect()
 		if err != nil {
@@ -64,11 +64,11 @@ the step writes the stacks of all ranks into the record, names the rank that the
 		if o.SecretEnv, err = secretdir.Read(secretDir); err != nil {
 			return err
 		}
-		log := step.Log(cmd)
+		log := command.Log(cmd)
 		about := notify.Event{Run: o.Run.Name, Namespace: clients.Namespace, Environment: o.Name}
 		sender := notified.Open(log, about, o.Run.UID)
 		defer sender.Wait()
-		result, err := Run(cmd.Context(), Deps{Clients: clients, Log: log, Out: step.Output(cmd), Notify: sender.Send}, o)
+		result, err := Run(cmd.Context(), Deps{Clients: clients, Log: log, Out: command.Output(cmd), Notify: sender.Send}, o)
 		return cmp.Or(err, metrics.Write(result.Metrics))
 	}
 	return cmd
@@ -115,10 +115,10 @@ func (o *Options) Check() error {
 		}
 	}
 	return errors.Join(append(problems,
-		step.Want(o.DebugRank >= -1, "--debug-rank %d: want a rank from 0, or -1 for none", o.DebugRank),
-		step.Want(o.DebugRank < 0 || o.Launcher != agent.Command, "--debug-rank %d: launcher command starts programs, not ranks; want --launcher deepspeed or torchrun", o.DebugRank),
-		step.Want(o.Tree == "" || o.Tree.Valid(), "--tree %q: want 64 hex digits, as in the result tree of sync-repo", o.Tree),
-		step.Want(o.ProgressEvery > 0, "--progress-every %s: must be positive", o.ProgressEvery),
+		command.Want(o.DebugRank >= -1, "--debug-rank %d: want a rank from 0, or -1 for none", o.DebugRank),
+		command.Want(o.DebugRank < 0 || o.Launcher != agent.Command, "--debug-rank %d: launcher command starts programs, not ranks; want --launcher deepspeed or torchrun", o.DebugRank),
+		command.Want(o.Tree == "" || o.Tree.Valid(), "--tree %q: want 64 hex digits, as in the result tree of sync-repo", o.Tree),
+		command.Want(o.ProgressEvery > 0, "--progress-every %s: must be positive", o.ProgressEvery),
 		o.Run.Check(),
 	)...)
 }

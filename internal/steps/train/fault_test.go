@@ -13,10 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/test/apitest"
 	"github.com/ml-dev-env/ml-dev-env/test/envtest"
@@ -36,7 +36,7 @@ func TestEveryRequestMayFail(t *testing.T) {
 			})
 			apitest.EachFault(t, func(t *testing.T, wrap func(http.RoundTripper) http.RoundTripper) string {
 				server := pool.Server(t)
-				d := Deps{Clients: envtest.InPod(server.Clients(wrap)), Log: step.TextLog(io.Discard), Out: io.Discard}
+				d := Deps{Clients: envtest.InPod(server.Clients(wrap)), Log: command.TextLog(io.Discard), Out: io.Discard}
 				result, err := Run(t.Context(), d, Options{
 					Run: envtest.Run("train"), Name: "env", Script: "train.sh", Launcher: agent.Command, RanksPerNode: 1, Timeout: time.Hour,
 					ProgressEvery: time.Hour, Rendezvous: param.Warn, DebugRank: -1,

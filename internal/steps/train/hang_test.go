@@ -11,7 +11,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
+	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 )
 
 // TestHang: rank 1 loads data forever, and rank 0 waits for it.

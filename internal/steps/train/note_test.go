@@ -9,7 +9,7 @@ import (
 	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // Ranks save at SIGTERM. The receipt of a training that was stopped has that checkpoint, not the one of the last look.

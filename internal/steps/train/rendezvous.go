@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 )
 
 // meetingTime is how much later than the first rank the others may come to the rendezvous before the log names them. With

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 )
 
 // TestRankMissesTheRendezvous: rank 0 connects to the port at once, rank 1 when the test tells it to.

@@ -16,19 +16,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
-	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
 // Options are the training, and where it runs.
@@ -207,7 +207,7 @@ func (t *Training) earlier(ctx context.Context) (Result, error) {
 	}
 	const words = 200
 	t.Log.Info(fmt.Sprintf("Nothing runs in this retry by Tekton: the failure of the first attempt is final, %s: %s", v.Reason, humanize.OneLine(v.Message, words)), "reason", v.Reason)
-	return Result{Metrics: metrics}, &step.Exit{Code: step.Failed, Err: fail.Becausef(v.Reason, "%s", v.Message), Told: true}
+	return Result{Metrics: metrics}, &command.Exit{Code: command.Failed, Err: fail.Becausef(v.Reason, "%s", v.Message), Told: true}
 }
 
 // prepare asks the nodes for what the flags leave open, and prepares their network again: a rail may have gone down since

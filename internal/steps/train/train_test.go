@@ -30,15 +30,15 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
-	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
@@ -82,7 +82,7 @@ func newTraining(t *testing.T, script string) (*Training, *buffer, []*agenttest.
 	out := &buffer{}
 	pods := fake.NewClientset(readyPod(agents[0], "0", ""), readyPod(agents[1], "1", ""))
 	return &Training{
-		Deps: Deps{Clients: &kube.Clients{Kube: pods, Namespace: "ns"}, Log: step.TextLog(out), Out: out, Notify: func(notify.Event) {}}, Options: Options{Name: "env", ProgressEvery: time.Hour},
+		Deps: Deps{Clients: &kube.Clients{Kube: pods, Namespace: "ns"}, Log: command.TextLog(out), Out: out, Notify: func(notify.Event) {}}, Options: Options{Name: "env", ProgressEvery: time.Hour},
 		Nodes: set, ID: "job", uids: map[int]types.UID{0: "0", 1: "1"},
 		Spec: agent.JobSpec{Run: "run", Launcher: agent.Command, Script: "train.sh", Nodes: 2, RanksPerNode: 2},
 	}, out, agents
@@ -313,7 +313,7 @@ func TestInterruptedTrainingGoesOn(t *testing.T) {
 	}
 	// A step that attaches afterwards sees every line once, in order.
 	again := &buffer{}
-	training.Out, training.Log = again, step.TextLog(again)
+	training.Out, training.Log = again, command.TextLog(again)
 	if _, err := training.Attempt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -598,7 +598,7 @@ func retried(t *testing.T, write func(kubernetes.Interface) error) (*Training, *
 	if err := write(clients.Kube); err != nil {
 		t.Fatal(err)
 	}
-	return &Training{Deps: Deps{Clients: clients, Log: step.TextLog(out)}, Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}, out
+	return &Training{Deps: Deps{Clients: clients, Log: command.TextLog(out)}, Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}, out
 }
 
 // A failure is final: the retried step reports it without contacting the nodes, by what the first attempt noted in the receipt.
@@ -620,7 +620,7 @@ func TestEarlierVerdict(t *testing.T) {
 			return err
 		})
 		result, err := a.earlier(t.Context())
-		if want != "" && (!step.Printed(err) || !strings.HasSuffix(out.String(), fmt.Sprintf("the failure of the first attempt is final, %s: training: rank 3\n", want))) {
+		if want != "" && (!command.Printed(err) || !strings.HasSuffix(out.String(), fmt.Sprintf("the failure of the first attempt is final, %s: training: rank 3\n", want))) {
 			t.Errorf("after %q: %q and %v, want one line that repeats the failure", reason, out, err)
 		}
 		if want == "" && err != nil || want != "" && (fail.ReasonOf(err) != want || err.Error() != "training: rank 3" || result.Metrics != `{"step":7}`) {
@@ -734,7 +734,7 @@ func TestDeletedRun(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			out := &buffer{}
 			clients := &kube.Clients{Kube: fake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(tc.tekton...), Namespace: "ns"}
-			training := &Training{Deps: Deps{Clients: clients, Log: step.TextLog(out)}, Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
+			training := &Training{Deps: Deps{Clients: clients, Log: command.TextLog(out)}, Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
 			ctx, lose := context.WithCancelCause(t.Context())
 			lose(tc.lost)
 			err := training.interrupted(ctx)

@@ -38,15 +38,15 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/certs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
@@ -130,7 +130,7 @@ func measure(b *testing.B, count int, launcher agent.Launcher) (all []measuremen
 		resetPeak(b)
 		api.ClearActions()
 	}
-	log := step.TextLog(io.Discard)
+	log := command.TextLog(io.Discard)
 	ctx := b.Context()
 	of := run.Flags{Name: "run", UID: "uid-1", Task: "train"}
 	resetPeak(b)
@@ -167,7 +167,7 @@ func measure(b *testing.B, count int, launcher agent.Launcher) (all []measuremen
 		check(b, os.WriteFile(failing, nil, 0o644))
 		out.failed = time.Now()
 	}
-	_, err = train.Run(ctx, train.Deps{Clients: clients, Log: step.TextLog(out), Out: out}, train.Options{
+	_, err = train.Run(ctx, train.Deps{Clients: clients, Log: command.TextLog(out), Out: out}, train.Options{
 		Run: of, Name: "env", Script: "train.sh", Launcher: launcher, RanksPerNode: ranksPerNode, Timeout: time.Hour, ProgressEvery: time.Hour,
 		HangTimeout: train.HangTimeout{}, DebugRank: -1, Env: []string{failFile + "=" + failing},
 	})

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // defaultTimeout is Tekton's for a PipelineRun without one. If the administrator set another, Tekton writes it to the run.
@@ -171,5 +171,5 @@ func (f *Flags) AddTo(flags *pflag.FlagSet) {
 
 // Check fails if only one of --run-name and --run-uid is given.
 func (f *Flags) Check() error {
-	return step.Want((f.Name == "") == (f.UID == ""), "--run-name and --run-uid go together: want both or none")
+	return command.Want((f.Name == "") == (f.UID == ""), "--run-name and --run-uid go together: want both or none")
 }

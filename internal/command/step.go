@@ -1,6 +1,6 @@
 // Package step is what all programs share: signals, logging, results, and the way
 // from an error's reason to what is printed and to the exit code.
-package step
+package command
 
 import (
 	"context"

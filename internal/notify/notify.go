@@ -19,10 +19,10 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
-	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
+	"github.com/ml-dev-env/ml-dev-env/internal/secretdir"
 )
 
 // Kind is what happened.
@@ -130,7 +130,7 @@ func (f Flags) Open(log *slog.Logger, about Event, uid string) *Sender {
 		return nil
 	}
 	return &Sender{log: log, about: about, uid: cmp.Or(uid, rand.Text()), to: to, pause: time.Second, client: http.Client{
-		Transport: step.Transport(f.caFile), Timeout: 3 * time.Second,
+		Transport: command.Transport(f.caFile), Timeout: 3 * time.Second,
 		// The URL is a secret for this host alone.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}

@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 )
 
 // secretPath must not be in any log.
@@ -41,7 +41,7 @@ func open(t *testing.T, server *httptest.Server) (*Sender, *bytes.Buffer) {
 	if err := flags.Parse([]string{"--notify-dir=" + filepath.Join(dir, "slack"), "--ca-file=" + filepath.Join(dir, "ca")}); err != nil {
 		t.Fatal(err)
 	}
-	s := f.Open(step.TextLog(log), Event{Run: "train-1", Namespace: "ml", Environment: "env"}, "uid-1")
+	s := f.Open(command.TextLog(log), Event{Run: "train-1", Namespace: "ml", Environment: "env"}, "uid-1")
 	if s == nil {
 		t.Fatalf("the Secret was refused: %s", log)
 	}
@@ -168,7 +168,7 @@ func TestSecret(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s := Flags{secretDir: dir}.Open(step.TextLog(log), Event{}, "")
+		s := Flags{secretDir: dir}.Open(command.TextLog(log), Event{}, "")
 		if (s != nil) != (tc.want == "") || !strings.Contains(log.String(), tc.want) || strings.Contains(log.String(), "hush") {
 			t.Errorf("%q: the log has %q, want %q without the URL", tc.url, log, tc.want)
 		}

@@ -1,4 +1,4 @@
-// Package step is what all programs share: signals, logging, results, and the way
+// Package command is what all programs share: signals, logging, results, and the way
 // from an error's reason to what is printed and to the exit code.
 package command
 

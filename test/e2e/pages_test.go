@@ -124,8 +124,8 @@ func (b *block) mark(marks string) error {
 	return nil
 }
 
-// typed is a command of a block.
-type typed struct {
+// pageCommand is a command of a block.
+type pageCommand struct {
 	text string
 	exit int
 	// output is compared if it is not nil.
@@ -133,7 +133,7 @@ type typed struct {
 }
 
 // commands returns the commands of a block. Lines that end with a backslash continue on the next line.
-func (b block) commands() (commands []typed) {
+func (b block) commands() (commands []pageCommand) {
 	prompt := slices.ContainsFunc(b.text, func(line string) bool { return strings.HasPrefix(line, "$ ") })
 	continued := false
 	for _, line := range b.text {
@@ -144,7 +144,7 @@ func (b block) commands() (commands []typed) {
 		case continued:
 			commands[last].text += "\n" + line
 		case !prompt || prompted:
-			commands = append(commands, typed{text: after})
+			commands = append(commands, pageCommand{text: after})
 		default:
 			commands[last].output = append(commands[last].output, line)
 		}

@@ -183,12 +183,12 @@ func (u trainer) shell(dir string) *shell {
 	}
 	s := &shell{u: u, program: program, stdin: stdin, output: bufio.NewReader(output)}
 	// The few subcommands of oc on the pages are kubectl's too.
-	s.run(block{}, command{text: `oc() { kubectl "$@"; }`})
+	s.run(block{}, pageCommand{text: `oc() { kubectl "$@"; }`})
 	return s
 }
 
 // run types a command and returns what it printed. The exit code must equal the one in the page.
-func (s *shell) run(b block, c command) string {
+func (s *shell) run(b block, c pageCommand) string {
 	s.u.Helper()
 	text := strings.ReplaceAll(c.text, pageRepository, s.u.repo)
 	text = regexp.MustCompile(`\b`+pageImage+`\b`).ReplaceAllLiteralString(text, trainingImage)

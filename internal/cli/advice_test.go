@@ -22,9 +22,9 @@ import (
 // of mlenv, and the steps by their names.
 var shownBy = map[string][]string{
 	"cli/dev":                {"mlenv up"},
-	"clusterfile":    {"mlenv up", "mlenv plan", "mlenv preflight", "mlenv build"},
+	"clusterfile":            {"mlenv up", "mlenv plan", "mlenv preflight", "mlenv build"},
 	"diagnose/rejections.go": {"provision", "mlenv up"},
-	"doctor":        {"mlenv up"}, // "provision it with ..."
+	"doctor":                 {"mlenv up"}, // "provision it with ..."
 	"env/lease":              {"provision", "mlenv up"},
 	"env/objects":            {"provision", "preflight", "mlenv up", "mlenv preflight", "mlenv plan", "mlenv render"},
 	"install":                {"mlenv install"},

@@ -42,9 +42,9 @@ func (e Environment) Attach(ctx context.Context, log *slog.Logger, certs string,
 		if err != nil || !ending.NoFinally {
 			return // a teardown follows, or may
 		}
-		log.Info(fmt.Sprintf("No teardown follows because %s: environment %s is released now; its claims stay.", ending.Message, e.Name), "why", ending.Message, "environment", e.Name)
+		log.Info(fmt.Sprintf("No teardown follows because %s: environment %s is released now; its claims stay.", ending.Message, e.Name))
 		if err := e.Lease(log).Delete(ctx, hold.UID()); err != nil {
-			log.Warn(fmt.Sprintf("The environment was not released: %v", err), "environment", e.Name, "error", err)
+			log.Warn(fmt.Sprintf("The environment was not released: %v", err))
 		}
 	}, nil
 }

@@ -69,7 +69,7 @@ func CheckCluster(ctx context.Context, config *rest.Config, api string) error {
 func (c *Clients) CheckCluster(ctx context.Context, api string, log *slog.Logger) error {
 	err := CheckCluster(ctx, c.Config, api)
 	if errors.Is(err, ErrClusterUnknown) {
-		log.Warn(fmt.Sprintf("Whether this is the cluster of the cluster file is not known: %v", err), "error", err)
+		log.Warn(fmt.Sprintf("Whether this is the cluster of the cluster file is not known: %v", err))
 		return nil
 	}
 	return err

@@ -126,7 +126,7 @@ func (f Flags) Open(log *slog.Logger, about Event, uid string) *Sender {
 	}
 	if err != nil {
 		next := fmt.Sprintf("oc create secret generic %s --from-literal=url=https://...", filepath.Base(f.secretDir))
-		log.Warn(fmt.Sprintf("The run posts no events: %v\n  next: %s", err, next), "error", err, "next", next)
+		log.Warn(fmt.Sprintf("The run posts no events: %v\n  next: %s", err, next))
 		return nil
 	}
 	return &Sender{log: log, about: about, uid: cmp.Or(uid, rand.Text()), to: to, pause: time.Second, client: http.Client{
@@ -176,7 +176,7 @@ func (s *Sender) Send(e Event) {
 			if path := s.to.RequestURI(); path != "/" { // an answer that makes no sense may repeat it
 				why = strings.ReplaceAll(why, path, "/...")
 			}
-			s.log.Warn(fmt.Sprintf("The event %s was not sent to %s: %s", e.Kind, s.to.Hostname(), why), "event", e.Kind, "error", why)
+			s.log.Warn(fmt.Sprintf("The event %s was not sent to %s: %s", e.Kind, s.to.Hostname(), why))
 		}
 	})
 }

@@ -54,7 +54,7 @@ type service struct {
 // refuse replaces run if the service cannot run.
 func (s *service) refuse(state agent.ServiceState, problem string) {
 	s.status.State, s.status.Problem = state, problem
-	s.log.Warn(fmt.Sprintf("Service %s is not started: %s.", s.status.Name, problem), "service", s.status.Name, "why", problem)
+	s.log.Warn(fmt.Sprintf("Service %s is not started: %s.", s.status.Name, problem))
 	close(s.over)
 }
 
@@ -72,7 +72,7 @@ func (s *service) run(ctx context.Context) {
 		if line := s.output.lastLine(); line != "" {
 			problem += ": " + line
 		}
-		s.log.Warn(fmt.Sprintf("Service %s is started again in %s: %s.", s.status.Name, pause, problem), "service", s.status.Name, "seconds", pause.Seconds(), "why", problem)
+		s.log.Warn(fmt.Sprintf("Service %s is started again in %s: %s.", s.status.Name, pause, problem))
 		s.change(func(status *agent.ServiceStatus) {
 			status.State, status.PID, status.Problem = agent.ServiceRestarting, 0, problem
 		})
@@ -131,7 +131,7 @@ func (s *service) once(ctx context.Context) error {
 		return err
 	}
 	pid := process.Process.Pid
-	s.log.Info(fmt.Sprintf("Service %s is started for port %d.", s.status.Name, s.status.Port), "service", s.status.Name, "port", s.status.Port)
+	s.log.Info(fmt.Sprintf("Service %s is started for port %d.", s.status.Name, s.status.Port))
 	s.change(func(status *agent.ServiceStatus) {
 		status.State, status.PID = agent.ServiceRunning, pid
 	})

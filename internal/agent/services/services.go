@@ -68,7 +68,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	for {
 		wanted, err := m.read()
 		if err != nil {
-			m.log.Warn(fmt.Sprintf("The services stay as they are: %v", err), "error", err)
+			m.log.Warn(fmt.Sprintf("The services stay as they are: %v", err))
 		} else {
 			m.adopt(ctx, wanted)
 		}
@@ -92,7 +92,7 @@ func (m *Manager) read() (map[string]string, error) {
 	for _, name := range strings.FieldsFunc(string(list), func(r rune) bool { return r == ',' }) {
 		known, ok := agent.FindService(name)
 		if !ok {
-			m.log.Warn(fmt.Sprintf("There is no service %q.", name), "service", name)
+			m.log.Warn(fmt.Sprintf("There is no service %q.", name))
 			continue
 		}
 		credential, err := os.ReadFile(filepath.Join(m.options.Dir, known.Key))
@@ -118,7 +118,7 @@ func (m *Manager) adopt(ctx context.Context, want map[string]string) {
 	}
 	for _, s := range ending {
 		<-s.over
-		m.log.Info(fmt.Sprintf("Service %s is stopped.", s.status.Name), "service", s.status.Name)
+		m.log.Info(fmt.Sprintf("Service %s is stopped.", s.status.Name))
 	}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if m.live[name] == nil {

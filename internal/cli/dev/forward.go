@@ -32,7 +32,7 @@ func forward(ctx context.Context, log *slog.Logger, preferred int, dial dialer) 
 			}
 			group.Go(func() {
 				if err := carry(ctx, conn, dial); err != nil && ctx.Err() == nil {
-					log.Warn(fmt.Sprintf("A connection to port %d was not forwarded: %v", preferred, err), "port", preferred, "error", err)
+					log.Warn(fmt.Sprintf("A connection to port %d was not forwarded: %v", preferred, err))
 				}
 			})
 		}

@@ -102,7 +102,7 @@ func (o *openOptions) run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	o.show(log, fmt.Sprintf("http://%s:%d%s", host, port, o.service.Path), credential)
-	log.Info("If your browser does not find the name, add it to the hosts file of this machine: 127.0.0.1 "+host, "host", host)
+	log.Info("If your browser does not find the name, add it to the hosts file of this machine: 127.0.0.1 " + host)
 	log.Info("The port is forwarded until Ctrl-C.")
 	<-ctx.Done()
 	wait()
@@ -119,8 +119,7 @@ func (o *openOptions) ready(ctx context.Context, d provision.Deps, zero *agent.C
 	if i := slices.IndexFunc(facts.Services, func(s agent.ServiceStatus) bool { return s.Name == o.service.Name }); i >= 0 {
 		status = facts.Services[i]
 	} else {
-		d.Log.Info(fmt.Sprintf("Environment %s/%s has no %s yet. Starting it on node 0; no pod changes.", d.Clients.Namespace, o.Environment, o.service.Name),
-			"service", o.service.Name)
+		d.Log.Info(fmt.Sprintf("Environment %s/%s has no %s yet. Starting it on node 0; no pod changes.", d.Clients.Namespace, o.Environment, o.service.Name))
 		if status, err = provision.AddService(ctx, d, o.Environment, o.service, zero); err != nil {
 			return err
 		}
@@ -172,10 +171,10 @@ func (o *openOptions) routeHost(ctx context.Context, e env.Environment, routes r
 }
 
 func (o *openOptions) show(log *slog.Logger, address, credential string) {
-	log.Info(fmt.Sprintf("%s: %s with %s", o.service.Name, address, credential), "service", o.service.Name, "url", address)
+	log.Info(fmt.Sprintf("%s: %s with %s", o.service.Name, address, credential))
 	if o.browser && term.IsTerminal(int(os.Stdout.Fd())) {
 		if err := startBrowser(address); err != nil {
-			log.Info(fmt.Sprintf("The browser did not start: %v", err), "error", err)
+			log.Info(fmt.Sprintf("The browser did not start: %v", err))
 		}
 	}
 }

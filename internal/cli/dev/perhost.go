@@ -34,7 +34,7 @@ func newPerHost(log *slog.Logger, host string, dial dialer) perHost {
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() == nil {
-				log.Warn(fmt.Sprintf("A request was not forwarded: %v", err), "error", err)
+				log.Warn(fmt.Sprintf("A request was not forwarded: %v", err))
 			}
 			http.Error(w, "the request was not forwarded: "+err.Error(), http.StatusBadGateway)
 		},

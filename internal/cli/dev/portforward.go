@@ -78,7 +78,7 @@ func (p *portForward) run(ctx context.Context, log *slog.Logger) error {
 			return err
 		}
 		defer wait()
-		log.Info(fmt.Sprintf("localhost:%d leads to port %d of node %d.", local, port, p.node), "localPort", local, "port", port, "node", p.node)
+		log.Info(fmt.Sprintf("localhost:%d leads to port %d of node %d.", local, port, p.node))
 	}
 	defer stop()
 	log.Info("The ports are forwarded until Ctrl-C.")

@@ -107,7 +107,7 @@ func (s *session) loop(ctx context.Context, once func(context.Context) error, ch
 				s.report(ctx, err)
 			case change, ok := <-changes:
 				if again = ok; ok {
-					s.log.Info(change.String()+".", "paths", change.Paths)
+					s.log.Info(change.String() + ".")
 				} else {
 					changes = nil
 				}
@@ -130,12 +130,12 @@ func (s *session) report(ctx context.Context, err error) {
 		return
 	}
 	if err != nil {
-		s.log.Error(fmt.Sprintf("%s: %s", fail.ReasonOf(err), fail.Details(err)), "reason", fail.ReasonOf(err), "error", err)
+		s.log.Error(fmt.Sprintf("%s: %s", fail.ReasonOf(err), fail.Details(err)))
 		for _, next := range fail.NextsOf(err) {
 			s.log.Info("  next: " + next)
 		}
 	}
-	s.log.Info(fmt.Sprintf("Waiting for a change in %s, or Enter, to train again; Ctrl-C ends mlenv.", s.Dir), "folder", s.Dir)
+	s.log.Info(fmt.Sprintf("Waiting for a change in %s, or Enter, to train again; Ctrl-C ends mlenv.", s.Dir))
 }
 
 // enters receives every Enter on the terminal; nil without a terminal.
@@ -165,7 +165,7 @@ func (s *session) forwardDebugger(ctx context.Context, clients *kube.Clients, se
 	if err != nil {
 		return err
 	}
-	s.log.Info(fmt.Sprintf("The debugger on node %d: localhost:%d.", node, port), "node", node, "port", port)
+	s.log.Info(fmt.Sprintf("The debugger on node %d: localhost:%d.", node, port))
 	return nil
 }
 

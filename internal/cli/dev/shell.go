@@ -123,7 +123,7 @@ func (s *shell) run(cmd *cobra.Command) error {
 func attend(ctx context.Context, log *slog.Logger, client *agent.Client, id string) (leave func()) {
 	if err := client.KeepShell(ctx, id); err != nil {
 		// A shell must work even if the agent does not.
-		log.Warn(fmt.Sprintf("The agent of node %d does not watch this shell. If the connection breaks, the shell may stay: %v", client.Node(), err), "node", client.Node(), "error", err)
+		log.Warn(fmt.Sprintf("The agent of node %d does not watch this shell. If the connection breaks, the shell may stay: %v", client.Node(), err))
 		return func() {}
 	}
 	attending, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -119,15 +119,15 @@ func (s *syncOptions) run(ctx context.Context, log *slog.Logger) error {
 	if err := s.send(ctx, log, set); err != nil {
 		return err
 	}
-	log.Info(fmt.Sprintf("Watching %s and sending its changes; Ctrl-C ends mlenv.", s.Dir), "folder", s.Dir)
+	log.Info(fmt.Sprintf("Watching %s and sending its changes; Ctrl-C ends mlenv.", s.Dir))
 	for change := range changes {
-		log.Info(change.String()+".", "paths", change.Paths)
+		log.Info(change.String() + ".")
 		if change.Problem != nil {
-			log.Warn(fmt.Sprintf("Part of the folder is not watched: %v", change.Problem), "error", change.Problem)
+			log.Warn(fmt.Sprintf("Part of the folder is not watched: %v", change.Problem))
 		}
 		// The next change may repair an incomplete file or an invalid ignore file.
 		if err := s.send(ctx, log, set); err != nil && ctx.Err() == nil {
-			log.Warn(fmt.Sprintf("The nodes keep the previous tree: %v", err), "error", err)
+			log.Warn(fmt.Sprintf("The nodes keep the previous tree: %v", err))
 		}
 	}
 	return nil

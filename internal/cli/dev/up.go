@@ -87,7 +87,7 @@ func (u *up) run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	log.Info(fmt.Sprintf("The environment is kept until %s; each command of mlenv that works in it restarts that time. To release it now: mlenv down %s -n %s",
-		time.Now().Add(options.KeepFor).UTC().Format("2006-01-02 15:04 UTC"), u.Environment, clients.Namespace), "until", time.Now().Add(options.KeepFor).UTC())
+		time.Now().Add(options.KeepFor).UTC().Format("2006-01-02 15:04 UTC"), u.Environment, clients.Namespace))
 	return nil
 }
 
@@ -119,7 +119,7 @@ func (u *up) complete(ctx context.Context, log *slog.Logger, clients *kube.Clien
 	if err != nil {
 		return fail.Advise(err, "build it: %s; or name an image with --image", build)
 	}
-	log.Info(fmt.Sprintf("Using image %s, built of the cluster file's flavour %s.", built.Reference, flavour), "image", built.Reference, "flavour", flavour)
+	log.Info(fmt.Sprintf("Using image %s, built of the cluster file's flavour %s.", built.Reference, flavour))
 	request.Image = built.Reference
 	return nil
 }

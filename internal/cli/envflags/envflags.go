@@ -145,6 +145,6 @@ func (f *Flags) choose(ctx context.Context, clients *kube.Clients, log *slog.Log
 			clients.Namespace, strings.Join(names, ", ")), "--%s=%s", NameFlag, names[0])}
 	}
 	only := &mine[0]
-	log.Info(fmt.Sprintf("Environment %s/%s: %s.", clients.Namespace, only.Name, env.Of(clients, only.Name).Lease(log).Look(ctx, only).State()), "environment", only.Name)
+	log.Info(fmt.Sprintf("Environment %s/%s: %s.", clients.Namespace, only.Name, env.Of(clients, only.Name).Lease(log).Look(ctx, only).State()))
 	return f.flags.Set(NameFlag, only.Name)
 }

@@ -64,7 +64,7 @@ func (n *nightJob) fire(ctx context.Context, name, job string) error {
 		}
 		if why, err := n.busy(ctx, s, request.Pipeline); err != nil || why != "" {
 			if why != "" {
-				n.log.Info("Skipped: "+why+".", "why", why)
+				n.log.Info("Skipped: " + why + ".")
 			}
 			return err
 		}
@@ -76,7 +76,7 @@ func (n *nightJob) fire(ctx context.Context, name, job string) error {
 	case started.Labels[run.ScheduleLabel] != s.Name:
 		return fail.Becausef(fail.InvalidInput, "starting pipelinerun %s/%s: it exists, and schedule %s has not started it", n.clients.Namespace, request.Name, s.Name)
 	}
-	n.log.Info(fmt.Sprintf("Following pipelinerun %s/%s, scheduled for %s.", started.Namespace, started.Name, scheduled.UTC().Format(time.RFC3339)), "namespace", started.Namespace, "run", started.Name, "scheduled", scheduled.UTC())
+	n.log.Info(fmt.Sprintf("Following pipelinerun %s/%s, scheduled for %s.", started.Namespace, started.Name, scheduled.UTC().Format(time.RFC3339)))
 	outcome, err := launch.FollowTasks(ctx, n.clients, started, n.observe)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -130,11 +130,11 @@ func (n *nightJob) busy(ctx context.Context, s Schedule, pipeline *v1.Pipeline) 
 func (n *nightJob) observe(e launch.Event) {
 	switch e.Kind {
 	case launch.TaskStarted:
-		n.log.Info(fmt.Sprintf("  %s started", e.Task), "task", e.Task)
+		n.log.Info(fmt.Sprintf("  %s started", e.Task))
 	case launch.TaskWaiting:
-		n.log.Info(fmt.Sprintf("  %s waits: %s", e.Task, e.Text), "task", e.Task, "why", e.Text)
+		n.log.Info(fmt.Sprintf("  %s waits: %s", e.Task, e.Text))
 	case launch.TaskEnded:
-		n.log.Info(fmt.Sprintf("  %s %s", e.Task, e.Ended.Status), "task", e.Task, "status", e.Ended.Status)
+		n.log.Info(fmt.Sprintf("  %s %s", e.Task, e.Ended.Status))
 	case launch.Line, launch.LogLost:
 	}
 }
@@ -146,11 +146,11 @@ func (n *nightJob) compare(ctx context.Context, s Schedule, of *v1.PipelineRun, 
 	}
 	history, err := receipt.List(ctx, n.clients.Kube, n.clients.Namespace, reached.Environment)
 	if err != nil {
-		n.log.Warn(fmt.Sprintf("Some earlier runs are not compared: %v", err), "error", err)
+		n.log.Warn(fmt.Sprintf("Some earlier runs are not compared: %v", err))
 	}
 	own := slices.DeleteFunc(history, func(r receipt.Receipt) bool { return r.Schedule != s.Name })
 	comparisons := trend.Judge(*reached, own, s.Tolerance)
-	n.log.Info(fmt.Sprintf("Run %s succeeded.", of.Name), "run", of.Name)
+	n.log.Info(fmt.Sprintf("Run %s succeeded.", of.Name))
 	for _, c := range comparisons {
 		n.log.Info("  " + c.String())
 	}

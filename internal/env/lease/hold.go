@@ -115,7 +115,7 @@ func (h *Hold) KeepRenewed(ctx context.Context, every time.Duration) error {
 			}
 			next = min(every, RetryEvery)
 			if !warned {
-				h.client.Log.Warn(fmt.Sprintf("The lease of environment %s could not be renewed and is tried again every %s: %v", h.client.Name, next, err), "environment", h.client.Name, "retrySeconds", next.Seconds(), "error", err)
+				h.client.Log.Warn(fmt.Sprintf("The lease of environment %s could not be renewed and is tried again every %s: %v", h.client.Name, next, err))
 			}
 		}
 		warned = err != nil
@@ -133,7 +133,7 @@ func (h *Hold) Renewing(ctx context.Context) (stop func()) {
 	ctx, stop = context.WithCancel(ctx)
 	go func() {
 		if err := h.KeepRenewed(ctx, RenewEvery); err != nil {
-			h.client.Log.Warn(fmt.Sprintf("The lease of environment %s is not renewed any more: %v", h.client.Name, err), "environment", h.client.Name, "error", err)
+			h.client.Log.Warn(fmt.Sprintf("The lease of environment %s is not renewed any more: %v", h.client.Name, err))
 		}
 	}()
 	return stop

@@ -75,7 +75,7 @@ func (c Client) tryTake(ctx context.Context, r Request) (*Hold, error) {
 	if id := HolderOf(found).ID; id != "" && id != r.Holder.ID {
 		busy := c.Look(ctx, found)
 		if busy.Run == RunGone && len(found.OwnerReferences) > 0 && !busy.Replaceable() {
-			c.Log.Info(fmt.Sprintf("Environment %s was held by %s, which was deleted; waiting until its Lease is.", c.Name, busy.Holder), "environment", c.Name, "holder", busy.Holder.String())
+			c.Log.Info(fmt.Sprintf("Environment %s was held by %s, which was deleted; waiting until its Lease is.", c.Name, busy.Holder))
 			collecting, cancel := context.WithTimeout(ctx, collection)
 			defer cancel()
 			if err := c.waitDeleted(collecting, found); errors.Is(err, ErrChanged) {
@@ -85,7 +85,7 @@ func (c Client) tryTake(ctx context.Context, r Request) (*Hold, error) {
 		if !busy.Replaceable() {
 			return nil, busy.problem()
 		}
-		c.Log.Info(fmt.Sprintf("Environment %s was left behind by %s; it is deleted and created again.", c.Name, busy.Holder), "environment", c.Name, "holder", busy.Holder.String())
+		c.Log.Info(fmt.Sprintf("Environment %s was left behind by %s; it is deleted and created again.", c.Name, busy.Holder))
 		// DeleteSeen, because its holder may renew it at this moment.
 		if err := c.DeleteSeen(ctx, found); err != nil {
 			return nil, err
@@ -154,14 +154,14 @@ func (c Client) waitGone(ctx context.Context) error {
 	report := c.logOnChange()
 	return kube.WaitGone(ctx, c.Kube, c.Namespace, objects.Selector(c.Name).String(), func(left []*corev1.Pod) {
 		if len(left) == 0 {
-			report(fmt.Sprintf("Waiting until the statefulset of an earlier environment %s is gone.", c.Name), "environment", c.Name)
+			report(fmt.Sprintf("Waiting until the statefulset of an earlier environment %s is gone.", c.Name))
 			return
 		}
 		names := make([]string, 0, len(left))
 		for _, pod := range left {
 			names = append(names, pod.Name)
 		}
-		report(fmt.Sprintf("Waiting until the pods of an earlier environment are gone: %s.", strings.Join(names, ", ")), "environment", c.Name, "pods", len(left))
+		report(fmt.Sprintf("Waiting until the pods of an earlier environment are gone: %s.", strings.Join(names, ", ")))
 	})
 }
 
@@ -176,7 +176,7 @@ func (c Client) waitFree(ctx context.Context, busy *Busy) error {
 		if busy.Replaceable() {
 			return true, nil
 		}
-		report(fmt.Sprintf("Waiting for environment %s: %s.", busy.Name, busy.State()), "environment", busy.Name)
+		report(fmt.Sprintf("Waiting for environment %s: %s.", busy.Name, busy.State()))
 		return false, nil
 	})
 	// ctx.Err() and not err: a deadline may have a cause of its own.
@@ -191,14 +191,14 @@ func (c Client) watch(ctx context.Context, done func(*coordinationv1.Lease) (boo
 	return kube.UntilOne(ctx, fmt.Sprintf("lease %s/%s", c.Namespace, c.Name), c.Kube.CoordinationV1().Leases(c.Namespace), c.Name, done)
 }
 
-func (c Client) logOnChange() func(message string, attributes ...any) {
+func (c Client) logOnChange() func(message string) {
 	var last string
 	var when time.Time
-	return func(message string, attributes ...any) {
+	return func(message string) {
 		if message == last && c.Now().Sub(when) < repeatEvery {
 			return
 		}
 		last, when = message, c.Now()
-		c.Log.Info(message, attributes...)
+		c.Log.Info(message)
 	}
 }

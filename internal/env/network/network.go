@@ -172,18 +172,18 @@ func (n Network) Log(log *slog.Logger) {
 	}
 	for node, plan := range n.Plans {
 		variables := plan.Environment()
-		log.Info(fmt.Sprintf("  node %d: %s, NCCL_IB_HCA %s, sockets on %s", node, humanize.Count(len(n.Facts[node].Rails()), "rail"), variables["NCCL_IB_HCA"], variables["NCCL_SOCKET_IFNAME"]), "node", node, "rails", len(n.Facts[node].Rails()), "hca", variables["NCCL_IB_HCA"], "interfaces", variables["NCCL_SOCKET_IFNAME"])
+		log.Info(fmt.Sprintf("  node %d: %s, NCCL_IB_HCA %s, sockets on %s", node, humanize.Count(len(n.Facts[node].Rails()), "rail"), variables["NCCL_IB_HCA"], variables["NCCL_SOCKET_IFNAME"]))
 	}
 	for node, plan := range n.Plans {
 		warn(log, fmt.Sprintf("node %d: ", node), slices.Concat(n.Facts[node].Findings, plan.Findings), "node", node)
 	}
 	warn(log, "", n.Between)
-	log.Info(fmt.Sprintf("Mode rdma: %s join all nodes; a ring over them should reach %s.", humanize.Count(n.commonRails(), "network"), n.Bandwidth()), "networks", n.commonRails(), "bytesPerSecond", float64(n.Bandwidth()))
+	log.Info(fmt.Sprintf("Mode rdma: %s join all nodes; a ring over them should reach %s.", humanize.Count(n.commonRails(), "network"), n.Bandwidth()))
 }
 
 func warn(log *slog.Logger, where string, findings []fail.Finding, attributes ...any) {
 	for _, finding := range findings {
-		all := append([]any{"reason", finding.Reason, "seen", finding.Seen, "next", finding.Next}, attributes...)
+		all := append([]any{"event", "finding", "reason", finding.Reason, "seen", finding.Seen, "next", finding.Next}, attributes...)
 		text := where + finding.Seen
 		if finding.Next != "" {
 			text += "\n  next: " + finding.Next

@@ -36,7 +36,7 @@ func (s Set) Turn(ctx context.Context, log *slog.Logger, limit time.Duration) (r
 		if errors.Is(err, context.Canceled) {
 			err = fmt.Errorf("it is not free after %s", humanize.Duration(limit))
 		}
-		log.Warn(fmt.Sprintf("Continuing though something else may use the network, which a measurement would show as a low bandwidth: %v", err), "error", err)
+		log.Warn(fmt.Sprintf("Continuing though something else may use the network, which a measurement would show as a low bandwidth: %v", err))
 	}
 	return func() {}
 }

@@ -173,5 +173,5 @@ func (k *Keeper) warn(err error) {
 		return
 	}
 	k.warned = true
-	k.log.Warn(fmt.Sprintf("The receipt of the run lacks what this step knows: %v", err), "error", err)
+	k.log.Warn(fmt.Sprintf("The receipt of the run lacks what this step knows: %v", err))
 }

@@ -148,7 +148,7 @@ func (c *checkout) fetchPointers(ctx context.Context) error {
 		}
 		found = append(found, own...)
 	}
-	c.log.Info(fmt.Sprintf("Wrote %s.", humanize.Count(c.files, "file")), "files", c.files)
+	c.log.Info(fmt.Sprintf("Wrote %s.", humanize.Count(c.files, "file")))
 	if c.source.LFS || len(found) == 0 {
 		return nil
 	}

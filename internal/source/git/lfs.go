@@ -34,7 +34,7 @@ func (c *checkout) fetchObjects(ctx context.Context, m *module, pointers []point
 	if err != nil {
 		return err
 	}
-	c.log.Info(fmt.Sprintf("Fetching %s, %s, from %s.", humanize.Count(len(paths), "LFS object"), humanize.Bytes(total), host), "objects", len(paths), "bytes", total, "host", host)
+	c.log.Info(fmt.Sprintf("Fetching %s, %s, from %s.", humanize.Count(len(paths), "LFS object"), humanize.Bytes(total), host))
 	// The empty patterns override those of .lfsconfig.
 	if _, err := m.remote(ctx, "-c", "lfs.url="+endpoint, "lfs", "fetch", "--include=", "--exclude=", "origin", m.commit); err != nil {
 		return err

@@ -87,7 +87,7 @@ func settings(caBundle string, silence time.Duration) []string {
 func newPrograms(log *slog.Logger, scratch string, s Source, home address) (*programs, error) {
 	p := &programs{log: log, scratch: scratch, keys: newKeyring(s.Auth, home), limits: s.limits}
 	if user, _, ok := p.keys.basic(home.scheme, home.host, home.port); ok && home.scheme == "http" {
-		log.Warn(fmt.Sprintf("The credentials of %s go to %s without encryption; https:// would protect them.", humanize.OneLine(user, maxShown), home), "url", home.String())
+		log.Warn(fmt.Sprintf("The credentials of %s go to %s without encryption; https:// would protect them.", humanize.OneLine(user, maxShown), home))
 	}
 	for _, name := range []string{"git", "sh"} {
 		if err := requireProgram(name); err != nil {
@@ -280,7 +280,7 @@ func (r *repository) remote(ctx context.Context, args ...string) (string, error)
 		if left == 0 || why == "" || took > long && !said(err, messageBrokenOff) || bounded && time.Until(deadline) < pause+took {
 			return text, err
 		}
-		r.log.Warn(fmt.Sprintf("%s; trying again in %s.", why, pause), "host", r.address.host)
+		r.log.Warn(fmt.Sprintf("%s; trying again in %s.", why, pause))
 		select {
 		case <-ctx.Done():
 			return "", context.Cause(ctx)

@@ -61,7 +61,7 @@ func (r *report) line(text string) {
 	what, percent, done, total, size := m[1], m[2], m[3], m[4], m[5]
 	objects, _ := strconv.Atoi(total) // digits
 	if what == "Receiving objects" && m[6] != "" {
-		r.log.Info(fmt.Sprintf("Received %s, %s, in %s.", humanize.Count(objects, "object"), size, time.Since(r.started).Round(time.Millisecond)), "objects", objects, "seconds", time.Since(r.started).Seconds())
+		r.log.Info(fmt.Sprintf("Received %s, %s, in %s.", humanize.Count(objects, "object"), size, time.Since(r.started).Round(time.Millisecond)))
 		return
 	}
 	if now := time.Now(); now.Sub(r.last) >= 5*time.Second {
@@ -70,6 +70,6 @@ func (r *report) line(text string) {
 		if size != "" {
 			sentence += ", " + size
 		}
-		r.log.Info(sentence+".", "phase", what, "percent", percent)
+		r.log.Info(sentence + ".")
 	}
 }

@@ -77,7 +77,7 @@ func (r *repository) fetchRevision(ctx context.Context, revision string, refs []
 		}
 		return r.fetchCommit(ctx, revision, hash)
 	}
-	r.log.Info(fmt.Sprintf("Fetching %s of %s, %s.", describe(found), r.address, found.hash), "ref", found.name, "url", r.address.String(), "hash", found.hash)
+	r.log.Info(fmt.Sprintf("Fetching %s of %s, %s.", describe(found), r.address, found.hash))
 	err = r.receive(ctx, "--depth=1", "+"+found.name+":"+fetched)
 	if said(err, messageNoShallow) && !r.namesOnly {
 		err = r.receive(ctx, "--progress", "+"+found.name+":"+fetched)
@@ -126,7 +126,7 @@ func (r *repository) refs(ctx context.Context) ([]ref, error) {
 
 // fetchCommit receives one commit by its hash, or the whole history if the server does not send single commits.
 func (r *repository) fetchCommit(ctx context.Context, revision, hash string) (string, error) {
-	r.log.Info(fmt.Sprintf("Fetching commit %s of %s.", hash, r.address), "hash", hash, "url", r.address.String())
+	r.log.Info(fmt.Sprintf("Fetching commit %s of %s.", hash, r.address))
 	err := r.receive(ctx, "--depth=1", "+"+hash+":"+fetched)
 	switch {
 	case !r.namesOnly && (said(err, messageUnadvertised) || said(err, messageNoShallow)):
@@ -174,7 +174,7 @@ func (r *repository) find(refs []ref, revision string) (ref, bool, error) {
 	}
 	if len(found) > 1 && found[0].hash != found[1].hash {
 		r.log.Warn(fmt.Sprintf("%q is both %s and %s; using the first. Pass the full name, such as %s, to choose.",
-			revision, describe(found[0]), describe(found[1]), found[1].name), "revision", revision)
+			revision, describe(found[0]), describe(found[1]), found[1].name))
 	}
 	if len(found) > 0 {
 		return found[0], true, nil
@@ -209,7 +209,7 @@ func named(refs []ref) []ref {
 
 // expand looks a shortened hash up among all commits, without their files, in a repository of its own.
 func (r *repository) expand(ctx context.Context, short string, refs []ref) (string, error) {
-	r.log.Info(fmt.Sprintf("Looking %s up in the history of %s.", short, r.address), "revision", short, "url", r.address.String())
+	r.log.Info(fmt.Sprintf("Looking %s up in the history of %s.", short, r.address))
 	all, err := r.open(ctx, r.address, "history", filepath.Join(r.scratch, "tmp"))
 	if err != nil {
 		return "", err

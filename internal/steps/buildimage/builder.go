@@ -75,8 +75,7 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 	}
 	if image, ok := b.built(ctx, found); ok {
 		b.log.Info(fmt.Sprintf("Nothing is built: %s was built from the same Dockerfile, folder, arguments and base on %s. --force builds it again. (%.1f s)",
-			image.Reference, found.CreationTimestamp.UTC().Format("2006-01-02 15:04 MST"), time.Since(began).Seconds()),
-			"image", image.Reference, "built", found.CreationTimestamp.UTC(), "seconds", time.Since(began).Seconds())
+			image.Reference, found.CreationTimestamp.UTC().Format("2006-01-02 15:04 MST"), time.Since(began).Seconds()))
 		return image, nil
 	}
 	if err := b.enough(ctx); err != nil {
@@ -93,7 +92,7 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 		}
 		err = b.follow(ctx, build, sending)
 		if errors.Is(err, errCancelledByOther) && attempt < attempts {
-			b.log.Warn(fmt.Sprintf("Following build %s: %v. Starting a build.", build.Name, err), "build", build.Name)
+			b.log.Warn(fmt.Sprintf("Following build %s: %v. Starting a build.", build.Name, err))
 			continue
 		}
 		if attempt < attempts && b.mayRepeat(ctx, err) {
@@ -105,10 +104,9 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 		image, err := b.result(ctx, build.Name)
 		if err == nil {
 			took := time.Since(began).Seconds()
-			b.log.Info(fmt.Sprintf("Built %s in %.0f s.", image.Reference, took), "image", image.Reference, "seconds", took)
+			b.log.Info(fmt.Sprintf("Built %s in %.0f s.", image.Reference, took), "event", "image-built", "image", image.Reference, "seconds", took)
 			if b.variant != "" {
-				b.log.Info(fmt.Sprintf("Its tag is %s, because %s: tag %s stays as it is.", b.tag(), b.varies, b.flavour), "tag", b.tag(), "flavour",
-					b.flavour)
+				b.log.Info(fmt.Sprintf("Its tag is %s, because %s: tag %s stays as it is.", b.tag(), b.varies, b.flavour))
 			}
 		}
 		return image, err
@@ -133,7 +131,7 @@ func (b *builder) prepare(ctx context.Context) (found *imagev1.ImageStreamTag, e
 			digest, err := b.baseDigest(ctx, base)
 			if err != nil && ctx.Err() == nil {
 				why, _, _ := strings.Cut(err.Error(), "\n")
-				b.log.Warn(fmt.Sprintf("The digest of %s could not be read; the build pulls it all the same. (%v)", base, why), "image", base, "error", err)
+				b.log.Warn(fmt.Sprintf("The digest of %s could not be read; the build pulls it all the same. (%v)", base, why))
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -210,23 +208,22 @@ func (b *builder) built(ctx context.Context, tag *imagev1.ImageStreamTag) (Image
 	unknown, same := b.inputs.unknownBases(earlier)
 	switch {
 	case earlier.Inputs == "":
-		b.log.Info(fmt.Sprintf("Image %s was not built by ml-dev-env; building.", tag.Name), "image", tag.Name)
+		b.log.Info(fmt.Sprintf("Image %s was not built by ml-dev-env; building.", tag.Name))
 		return Image{}, false
 	case same && len(unknown) > 0:
 		b.log.Warn(fmt.Sprintf("Whether %s has changed since %s was built is unknown; using the image that was built then.",
-			strings.Join(unknown, " or "), tag.Name), "images", unknown, "image", tag.Name)
+			strings.Join(unknown, " or "), tag.Name))
 	case same:
 	case earlier.WithoutBases == b.inputs.withoutBases():
-		b.log.Info(fmt.Sprintf("The base has changed from %s to %s; building.", earlier.Bases, b.inputs.basesText()), "earlierBase",
-			earlier.Bases, "base", b.inputs.basesText())
+		b.log.Info(fmt.Sprintf("The base has changed from %s to %s; building.", earlier.Bases, b.inputs.basesText()))
 		return Image{}, false
 	default:
-		b.log.Info(fmt.Sprintf("The Dockerfile, its folder or its arguments have changed since %s was built; building.", tag.Name), "image", tag.Name)
+		b.log.Info(fmt.Sprintf("The Dockerfile, its folder or its arguments have changed since %s was built; building.", tag.Name))
 		return Image{}, false
 	}
 	image := imageOf(tag)
 	if exists, err := b.registry.Has(ctx, image.Reference); err == nil && !exists {
-		b.log.Info(fmt.Sprintf("Image %s is no longer in the registry; building.", image.Reference), "image", image.Reference)
+		b.log.Info(fmt.Sprintf("Image %s is no longer in the registry; building.", image.Reference))
 		return Image{}, false
 	}
 	return image, true

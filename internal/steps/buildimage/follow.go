@@ -69,7 +69,7 @@ func (b *builder) follow(ctx context.Context, build *buildv1.Build, started *sen
 	select {
 	case <-read:
 	case <-time.After(logTime):
-		b.log.Warn(fmt.Sprintf("The end of the log of build %s did not arrive.", build.Name), "build", build.Name)
+		b.log.Warn(fmt.Sprintf("The end of the log of build %s did not arrive.", build.Name))
 		stop()
 		<-read
 	case <-ctx.Done():
@@ -154,11 +154,11 @@ func (b *builder) notNeeded(ctx context.Context, name string) {
 	others, err := b.leaveNow(ctx, name, false)
 	switch {
 	case err != nil:
-		b.log.Warn(fmt.Sprintf(failed+"could not be cancelled: %v", name, err), "build", name, "error", err)
+		b.log.Warn(fmt.Sprintf(failed+"could not be cancelled: %v", name, err))
 	case len(others) > 0:
-		b.log.Info(fmt.Sprintf(failed+"continues, because %s waits for it.", name, strings.Join(others, " and ")), "build", name)
+		b.log.Info(fmt.Sprintf(failed+"continues, because %s waits for it.", name, strings.Join(others, " and ")))
 	default:
-		b.log.Info(fmt.Sprintf(failed+"is cancelled, because no other run or user waits for it.", name), "build", name)
+		b.log.Info(fmt.Sprintf(failed+"is cancelled, because no other run or user waits for it.", name))
 	}
 }
 
@@ -175,7 +175,7 @@ func (b *builder) leaveNow(ctx context.Context, name string, whatever bool) (oth
 	if others, err = b.leave(ctx, name, whatever); err != nil || len(others) > 0 {
 		return others, err
 	}
-	b.log.Info(fmt.Sprintf("Cancelling build %s.", name), "build", name)
+	b.log.Info(fmt.Sprintf("Cancelling build %s.", name))
 	return nil, b.until(ctx, name, func(build *buildv1.Build) (bool, error) { return ended(build), nil })
 }
 
@@ -214,7 +214,7 @@ func (b *builder) wait(ctx context.Context, build *buildv1.Build, started *sendi
 		case now.Status.Phase == buildv1.BuildPhaseRunning:
 			copied, line := logs.seen()
 			if silent := quiet.noted(b.now(), copied); silent > 0 {
-				b.log.Info(fmt.Sprintf("Build %s is still running; it has printed nothing for %s, last: %s", now.Name, silent.Round(time.Second), shortened(line)), "build", now.Name, "silent", silent.Seconds())
+				b.log.Info(fmt.Sprintf("Build %s is still running; it has printed nothing for %s, last: %s", now.Name, silent.Round(time.Second), shortened(line)))
 			}
 			if running {
 				return false, nil
@@ -224,7 +224,7 @@ func (b *builder) wait(ctx context.Context, build *buildv1.Build, started *sendi
 			if pod := b.pod(ctx, now); pod != nil && pod.Spec.NodeName != "" {
 				node = " on node " + pod.Spec.NodeName
 			}
-			b.log.Info(fmt.Sprintf("Build %s runs%s.", now.Name, node), "build", now.Name)
+			b.log.Info(fmt.Sprintf("Build %s runs%s.", now.Name, node))
 			return false, nil
 		case now.Status.Reason == buildv1.StatusReasonMissingPushSecret:
 			return false, b.waitsForPushSecret(now)
@@ -237,7 +237,7 @@ func (b *builder) wait(ctx context.Context, build *buildv1.Build, started *sendi
 		blocked = b.because(why, now.Name)
 		if !shown[why.Seen] {
 			shown[why.Seen] = true
-			b.log.Info(fmt.Sprintf("Build %s: %s.", now.Name, strings.TrimSuffix(why.Seen, ".")), "build", now.Name)
+			b.log.Info(fmt.Sprintf("Build %s: %s.", now.Name, strings.TrimSuffix(why.Seen, ".")))
 		}
 		if waited := b.now().Sub(begun); waited > b.podTimeout {
 			return false, fmt.Errorf("%w (waited %s)", blocked, waited.Round(time.Second))

@@ -131,6 +131,6 @@ func (l *logFollower) lastLines() []string {
 
 func records(log *slog.Logger) io.Writer {
 	return &lines.Splitter{Each: func(line []byte) {
-		log.Info(strings.TrimSuffix(string(line), "\n"), slog.String("source", "build"))
+		log.Info(strings.TrimSuffix(string(line), "\n"), "event", "output", slog.String("source", "build"))
 	}}
 }

@@ -81,7 +81,7 @@ func Run(ctx context.Context, d Deps, o Options) (Image, error) {
 		return Image{}, err
 	}
 	if asked.definition == nil {
-		d.Log.Info(fmt.Sprintf("Nothing is built: image %s is named.", asked.image), "image", asked.image)
+		d.Log.Info(fmt.Sprintf("Nothing is built: image %s is named.", asked.image))
 		_, digest, _ := strings.Cut(asked.image, "@")
 		return Image{URL: asked.image, Reference: asked.image, Digest: digest}, nil
 	}

@@ -101,7 +101,7 @@ func (b *builder) joinOrStart(ctx context.Context) (build *buildv1.Build, starte
 				continue // it was cancelled meanwhile
 			}
 			b.log.Info(fmt.Sprintf("Build %s builds the same already, since %s; following it.",
-				build.Name, build.CreationTimestamp.UTC().Format("15:04:05 MST")), "build", build.Name, "created", build.CreationTimestamp.UTC())
+				build.Name, build.CreationTimestamp.UTC().Format("15:04:05 MST")))
 			return build, nil, nil
 		}
 		if other := readClaim(config); !b.force && b.inputs.buildsTheSame(other.made) && other.Caller != b.caller && other.Caller != b.former {
@@ -151,7 +151,7 @@ func (b *builder) mayRepeat(ctx context.Context, err error) bool {
 		return false
 	}
 	b.former, b.caller = b.caller, rand.Text()
-	b.log.Warn(fmt.Sprintf("Sending the folder again: %v", err), "error", err)
+	b.log.Warn(fmt.Sprintf("Sending the folder again: %v", err))
 	return true
 }
 
@@ -212,7 +212,7 @@ func (b *builder) awaitClaimed(ctx context.Context, other claim, left time.Durat
 		return build != nil, nil
 	})
 	if build != nil {
-		b.log.Info(fmt.Sprintf("%s has just started build %s of the same; following it.", other.Holder, build.Name), "holder", other.Holder, "build", build.Name)
+		b.log.Info(fmt.Sprintf("%s has just started build %s of the same; following it.", other.Holder, build.Name))
 		return build, nil
 	}
 	if ctx.Err() == nil && waiting.Err() != nil {
@@ -269,7 +269,7 @@ func (b *builder) start(ctx context.Context) (*buildv1.Build, *sending, error) {
 	if err := b.definition.pack(&folder, b.inputs); err != nil {
 		return nil, nil, err
 	}
-	b.log.Info(fmt.Sprintf("Sending the folder of %s (%s) to buildconfig %s.", b.flavour, humanize.Bytes(int64(folder.Len())), name), "flavour", b.flavour, "bytes", folder.Len(), "buildConfig", name)
+	b.log.Info(fmt.Sprintf("Sending the folder of %s (%s) to buildconfig %s.", b.flavour, humanize.Bytes(int64(folder.Len())), name))
 	starting, cancel := context.WithCancelCause(ctx)
 	started := &sending{ended: make(chan struct{})}
 	go func() {

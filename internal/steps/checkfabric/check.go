@@ -92,7 +92,7 @@ func (c *Check) check(ctx context.Context) error {
 		c.report.Quick = true
 		return nil
 	}
-	c.Log.Info("The quick check finds this, so all is measured: "+quick.Message+".", "verdict", quick.Verdict, "why", quick.Message)
+	c.Log.Info("The quick check finds this, so all is measured: " + quick.Message + ".")
 	c.Quick, c.report = false, fabric.Report{Nodes: len(c.Nodes)}
 	return c.measure(ctx)
 }
@@ -114,7 +114,7 @@ func (c *Check) measure(ctx context.Context) error {
 		r.Rails = append(r.Rails, rail.report)
 	}
 	main := c.whole(c.mainTime())
-	c.Log.Info(fmt.Sprintf("Measuring %s with %s on each, by %s, for at most %s.", humanize.Count(len(c.Nodes), "node"), humanize.Count(r.RanksPerNode, "rank"), r.Backend, c.limit()), "nodes", len(c.Nodes), "ranksPerNode", r.RanksPerNode, "backend", r.Backend, "limitSeconds", c.limit().Seconds())
+	c.Log.Info(fmt.Sprintf("Measuring %s with %s on each, by %s, for at most %s.", humanize.Count(len(c.Nodes), "node"), humanize.Count(r.RanksPerNode, "rank"), r.Backend, c.limit()))
 	if len(rails) > 1 && !c.Quick {
 		main.own = append(main.own, func(node int, input *fabric.Input, _ map[string]string) { input.Rails = interfaces(rails, node) })
 	}
@@ -167,7 +167,7 @@ func (c *Check) withoutGPU(out outcome) error {
 		return fail.Advise(fail.Becausef(fail.GPUMissing, "checking the fabric: torch sees no GPU on %s, and does on others", c.named(out.withoutGPU)),
 			"compare the nodes: nvidia-smi in each pod; the driver there may be another one")
 	}
-	c.Log.Warn(fmt.Sprintf("Torch sees no GPU though the nodes have %d each: the image's torch is for CPUs, or does not match the driver. Measured by gloo instead.", r.RanksPerNode), "gpusPerNode", r.RanksPerNode)
+	c.Log.Warn(fmt.Sprintf("Torch sees no GPU though the nodes have %d each: the image's torch is for CPUs, or does not match the driver. Measured by gloo instead.", r.RanksPerNode))
 	r.Backend, r.RanksPerNode = fabric.Gloo, min(r.RanksPerNode, ranksWithoutGPU)
 	return nil
 }

@@ -52,7 +52,7 @@ func (c *Check) measureHosts(ctx context.Context, rails []rail) error {
 				return nil
 			}
 			if err != nil {
-				c.Log.Warn(fmt.Sprintf("RDMA between the memories of %s was not measured on rail %s: %v.", c.named(pairs[i][:]), rails[k].report, err), "error", err)
+				c.Log.Warn(fmt.Sprintf("RDMA between the memories of %s was not measured on rail %s: %v.", c.named(pairs[i][:]), rails[k].report, err))
 				continue
 			}
 			measured[i].Rail = k

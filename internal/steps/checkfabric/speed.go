@@ -53,7 +53,7 @@ func (c *Check) compareSpeed(ctx context.Context) (err error) {
 
 // train runs the script on all nodes until it ends, a rank fails, or its time is over, and returns the tokens per second in its metrics.
 func (c *Check) train(ctx context.Context, name, over string, env func(node int) map[string]string) (float64, error) {
-	c.Log.Info(fmt.Sprintf("Training %s over %s, for at most %s.", c.Script.Path, over, humanize.Duration(c.Script.Time)), "script", c.Script.Path)
+	c.Log.Info(fmt.Sprintf("Training %s over %s, for at most %s.", c.Script.Path, over, humanize.Duration(c.Script.Time)))
 	tree, err := c.Nodes[0].CurrentTree(ctx)
 	if err != nil {
 		return 0, err
@@ -91,8 +91,7 @@ func (c *Check) train(ctx context.Context, name, over string, env func(node int)
 		return 0, found.Err(cause.Job{Record: statuses[0].Record})
 	}
 	if rate.perSecond() == 0 {
-		c.Log.Warn(fmt.Sprintf("%s wrote no two lines of metrics with tokens, so its speed is not known. docs/metrics.md explains them.", c.Script.Path),
-			"script", c.Script.Path)
+		c.Log.Warn(fmt.Sprintf("%s wrote no two lines of metrics with tokens, so its speed is not known. docs/metrics.md explains them.", c.Script.Path))
 	}
 	return rate.perSecond(), nil
 }

@@ -123,7 +123,7 @@ func Run(ctx context.Context, d Deps, o Options) (report Report, err error) {
 	report = Examine(ctx, d, o)
 	if d.Out == nil {
 		for _, check := range report.Checks {
-			d.Log.Info("checked "+check.Object, slog.String("status", string(check.Status)), slog.String("seen", check.Seen), slog.String("next", check.Next))
+			d.Log.Info("checked "+check.Object, "event", "checked", slog.String("status", string(check.Status)), slog.String("seen", check.Seen), slog.String("next", check.Next))
 		}
 		d.Log.Info("Verdict: " + report.Verdict() + ".")
 		return report, report.Err()

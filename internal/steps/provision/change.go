@@ -70,7 +70,7 @@ func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet
 	if err := p.refuseRunning(ctx, live, credentials); err != nil {
 		return false, err
 	}
-	p.log.Info("Changing the environment:\n  "+list, "environment", p.request.Name, "differences", text)
+	p.log.Info("Changing the environment:\n  " + list)
 	if !recreate {
 		return true, nil
 	}
@@ -82,7 +82,7 @@ func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet
 		return false, kube.Problem(fmt.Errorf("deleting statefulset %s/%s: %w", live.Namespace, live.Name, err))
 	}
 	return true, p.environment().WaitGone(ctx, func(left []*corev1.Pod) {
-		p.log.Info(fmt.Sprintf("Waiting until %d old pods are gone.", len(left)), "pods", len(left))
+		p.log.Info(fmt.Sprintf("Waiting until %d old pods are gone.", len(left)))
 	})
 }
 

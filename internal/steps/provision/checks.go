@@ -31,11 +31,11 @@ func (p *provisioner) checkNodes(ctx context.Context, credentials agent.Credenti
 	}
 	var problems []error
 	for _, f := range facts {
-		p.log.Info("  "+describe(f), "node", f.Node, "kubernetesNode", f.KubernetesNode, "gpus", len(f.GPUs))
+		p.log.Info("  " + describe(f))
 		for _, gpu := range f.GPUs {
 			if len(gpu.Throttled) > 0 {
 				p.log.Warn(fmt.Sprintf("GPU %d of node %d (%s) is held back by %s at %d °C; all nodes will wait for it.",
-					gpu.Index, f.Node, f.KubernetesNode, strings.Join(gpu.Throttled, " and "), gpu.Temperature), "gpu", gpu.Index, "node", f.Node, "kubernetesNode", f.KubernetesNode, "throttled", gpu.Throttled, "celsius", gpu.Temperature)
+					gpu.Index, f.Node, f.KubernetesNode, strings.Join(gpu.Throttled, " and "), gpu.Temperature))
 			}
 		}
 		problems = append(problems, checkGPUs(f, p.request.Cluster.GPUs.Type))
@@ -53,8 +53,7 @@ func (p *provisioner) checkNodes(ctx context.Context, credentials agent.Credenti
 func (p *provisioner) decideCaches(ctx context.Context, set nodes.Set) {
 	shared := p.request.Storage == cluster.SharedStorage
 	if problem, err := set.CheckVolume(ctx, agent.Datasets, shared); err == nil && problem != "" {
-		p.log.Warn(fmt.Sprintf("Locks of files on %s do not work: %s. Keep no cache there that several nodes write.", agent.Datasets, problem),
-			"path", agent.Datasets, "why", problem)
+		p.log.Warn(fmt.Sprintf("Locks of files on %s do not work: %s. Keep no cache there that several nodes write.", agent.Datasets, problem))
 	}
 	problem, err := set.CheckVolume(ctx, agent.Workspace, shared)
 	if err == nil {
@@ -64,14 +63,12 @@ func (p *provisioner) decideCaches(ctx context.Context, set nodes.Set) {
 	}
 	switch {
 	case err != nil: // an agent of an earlier release, or one that is lost, which the next request shows
-		p.log.Warn(fmt.Sprintf("Whether locks of files work on %s is not known, so caches stay there: %v", agent.Workspace, err), "path",
-			agent.Workspace, "error", err)
+		p.log.Warn(fmt.Sprintf("Whether locks of files work on %s is not known, so caches stay there: %v", agent.Workspace, err))
 	case problem != "":
 		p.caches = problem
 		p.log.Warn(fmt.Sprintf("Hugging Face's caches (HF_HOME, with those of datasets), Inductor's and Triton's are on each node's own storage, "+
 			"because locks of files on %s do not work: %s. "+
-			"Each node downloads for itself, and the files go with the environment.", agent.Workspace, problem), "path", agent.Workspace, "why",
-			problem)
+			"Each node downloads for itself, and the files go with the environment.", agent.Workspace, problem))
 	}
 }
 
@@ -103,7 +100,7 @@ func (p *provisioner) modeIsOpen() bool {
 // useTCP decides the mode by what keeps the nodes from RDMA.
 func (p *provisioner) useTCP(err error) {
 	p.request.Mode, p.why = agent.TCP, "the nodes cannot use RDMA: "+humanize.OneLine(strings.ReplaceAll(err.Error(), "\n", "; "), 500)
-	p.log.Warn(fmt.Sprintf("Mode tcp, because %s. With mode=rdma this fails.", p.why), "mode", p.request.Mode, "why", p.why)
+	p.log.Warn(fmt.Sprintf("Mode tcp, because %s. With mode=rdma this fails.", p.why), "event", "mode", "mode", p.request.Mode, "why", p.why)
 }
 
 func describe(f agent.Facts) string {

@@ -175,7 +175,7 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 		}
 		return Result{}, errors.Join(err, p.release(ctx, held))
 	}
-	p.log.Info(fmt.Sprintf("The lease of environment %s/%s is held by %s.", p.request.Namespace, p.request.Name, p.holder), "namespace", p.request.Namespace, "environment", p.request.Name, "holder", p.holder.String())
+	p.log.Info(fmt.Sprintf("The lease of environment %s/%s is held by %s.", p.request.Namespace, p.request.Name, p.holder))
 	stopRenewing := held.Renewing(ctx)
 	defer stopRenewing()
 	working, lose := context.WithCancelCause(ctx)
@@ -198,7 +198,7 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 		return Result{}, errors.Join(err, p.release(ctx, held))
 	}
 	p.log.Info(fmt.Sprintf("Environment %s/%s is ready after %.1f s: %s, %s each, storage %s, mode %s.",
-		p.request.Namespace, p.request.Name, time.Since(began).Seconds(), humanize.Count(p.request.Nodes, "node"), humanize.Count(p.request.GPUsPerNode, "GPU"), p.request.Storage, p.request.Mode), "namespace", p.request.Namespace, "environment", p.request.Name, "seconds", time.Since(began).Seconds(), "nodes", p.request.Nodes, "gpusPerNode", p.request.GPUsPerNode, "storage", p.request.Storage, "mode", p.request.Mode)
+		p.request.Namespace, p.request.Name, time.Since(began).Seconds(), humanize.Count(p.request.Nodes, "node"), humanize.Count(p.request.GPUsPerNode, "GPU"), p.request.Storage, p.request.Mode), "event", "environment-ready", "namespace", p.request.Namespace, "environment", p.request.Name, "seconds", time.Since(began).Seconds(), "nodes", p.request.Nodes, "gpusPerNode", p.request.GPUsPerNode, "storage", p.request.Storage, "mode", p.request.Mode)
 	p.logServices(result.Services)
 	return result, nil
 }
@@ -228,7 +228,7 @@ func (p *provisioner) decideMode(ctx context.Context) {
 	report := preflight.Examine(ctx, preflight.Deps{Clients: p.clients}, preflight.Options{Request: p.request, Mode: agent.Auto})
 	mode, why := report.Mode()
 	p.request.Mode, p.why = mode, why
-	p.log.Info(fmt.Sprintf("Mode %s because %s. (mlenv preflight shows every check.)", mode, why), "mode", mode, "why", why)
+	p.log.Info(fmt.Sprintf("Mode %s because %s. (mlenv preflight shows every check.)", mode, why), "event", "mode", "mode", mode, "why", why)
 }
 
 // checkTarget refuses a wrong cluster, and a run whose timeouts are too short.
@@ -254,7 +254,7 @@ func (p *provisioner) checkTarget(ctx context.Context) error {
 func (p *provisioner) release(ctx context.Context, held *lease.Hold) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
-	p.log.Info(fmt.Sprintf("Releasing environment %s/%s.", p.request.Namespace, p.request.Name), "namespace", p.request.Namespace, "environment", p.request.Name)
+	p.log.Info(fmt.Sprintf("Releasing environment %s/%s.", p.request.Namespace, p.request.Name))
 	if err := p.lease().Delete(ctx, held.UID()); err != nil {
 		return err
 	}
@@ -276,7 +276,7 @@ func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result
 		return Result{}, usable, err
 	}
 	if p.request.RackLevel = p.rackLevel(ctx, live); p.request.RackLevel != "" {
-		p.log.Info(fmt.Sprintf("Kueue is asked for nodes with the same value of label %s.", p.request.RackLevel), "label", p.request.RackLevel)
+		p.log.Info(fmt.Sprintf("Kueue is asked for nodes with the same value of label %s.", p.request.RackLevel))
 	}
 	certs, credentials, err := p.certificates(ctx, live)
 	if err != nil {
@@ -453,9 +453,9 @@ func (p *provisioner) applyClaim(ctx context.Context, want *corev1.PersistentVol
 	}
 	had, wants := found.Spec.Resources.Requests[corev1.ResourceStorage], want.Spec.Resources.Requests[corev1.ResourceStorage]
 	if had.Cmp(wants) != 0 {
-		p.log.Warn(fmt.Sprintf("Claim %s stays as it is with %s; %s was asked for.", want.Name, had.String(), wants.String()), "claim", want.Name, "size", had.String(), "wantedSize", wants.String())
+		p.log.Warn(fmt.Sprintf("Claim %s stays as it is with %s; %s was asked for.", want.Name, had.String(), wants.String()))
 	} else {
-		p.log.Info(fmt.Sprintf("Claim %s exists and is used as it is.", want.Name), "claim", want.Name)
+		p.log.Info(fmt.Sprintf("Claim %s exists and is used as it is.", want.Name))
 	}
 	return nil
 }

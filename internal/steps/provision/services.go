@@ -161,7 +161,7 @@ func awaitServices(
 		const quiet = 5 * time.Second
 		if !logged && time.Since(began) > quiet {
 			logged = true
-			log.Info("  Waiting for the services "+strings.Join(names, ", ")+"; running nodes apply a change within two minutes.", "services", names)
+			log.Info("  Waiting for the services " + strings.Join(names, ", ") + "; running nodes apply a change within two minutes.")
 		}
 		return false, nil
 	})
@@ -193,22 +193,22 @@ func (p *provisioner) logServices(services []agent.ServiceStatus) {
 	for _, s := range wanted {
 		ports = append(ports, fmt.Sprint(s.Port))
 	}
-	p.log.Info(fmt.Sprintf("Services on node 0 are reached by: oc port-forward service/%s %s -n %s", names.NodeZero, strings.Join(ports, " "), names.Namespace), "service", names.NodeZero, "ports", ports, "namespace", names.Namespace)
+	p.log.Info(fmt.Sprintf("Services on node 0 are reached by: oc port-forward service/%s %s -n %s", names.NodeZero, strings.Join(ports, " "), names.Namespace))
 	for _, s := range wanted {
 		i := slices.IndexFunc(services, func(status agent.ServiceStatus) bool { return status.Name == s.Name })
 		switch {
 		case i < 0:
-			p.log.Warn(fmt.Sprintf("The node has not started service %s within %s.", s.Name, servicesTime), "service", s.Name, "seconds", servicesTime.Seconds())
+			p.log.Warn(fmt.Sprintf("The node has not started service %s within %s.", s.Name, servicesTime))
 			continue
 		case !services[i].Answers:
-			p.log.Warn(fmt.Sprintf("Service %s %s.", s.Name, describeService(services[i])), "service", s.Name, "state", describeService(services[i]))
+			p.log.Warn(fmt.Sprintf("Service %s %s.", s.Name, describeService(services[i])))
 			continue
 		}
 		where := fmt.Sprintf("http://%s:%d%s", names.LocalHost(""), s.Port, s.Path)
 		if host := p.hosts[names.Route(s.Name)]; host != "" {
 			where += " or https://" + host + s.Path
 		}
-		p.log.Info(fmt.Sprintf("  %s: %s with the %s that this shows: %s", s.Name, where, s.Credential, names.ShowCredential(s)), "service", s.Name, "url", where)
+		p.log.Info(fmt.Sprintf("  %s: %s with the %s that this shows: %s", s.Name, where, s.Credential, names.ShowCredential(s)))
 	}
 }
 

@@ -32,7 +32,7 @@ func (p *provisioner) decideStorage(ctx context.Context, held *lease.Hold, live 
 		return err
 	}
 	p.request.Storage = decided
-	p.log.Info(fmt.Sprintf("Storage %s: %s.", decided, why), "storage", decided, "why", why)
+	p.log.Info(fmt.Sprintf("Storage %s: %s.", decided, why))
 	return nil
 }
 
@@ -61,7 +61,7 @@ func (p *provisioner) bestStorage(ctx context.Context, held *lease.Hold, live *a
 	if err := kube.Apply(ctx, p.clients.Kube, probe); err != nil {
 		return "", "", err
 	}
-	p.log.Info(fmt.Sprintf("Trying whether class %s gives a ReadWriteMany claim.", file.Storage.ClassRWX), "storageClass", file.Storage.ClassRWX)
+	p.log.Info(fmt.Sprintf("Trying whether class %s gives a ReadWriteMany claim.", file.Storage.ClassRWX))
 	why, bound, err := p.binds(ctx, probe.Name)
 	switch {
 	case err != nil:

@@ -135,7 +135,7 @@ func (r *reporter) look(ctx context.Context) error {
 	for _, line := range lines {
 		similar := func(old string) bool { return withoutTime(old) == withoutTime(line) }
 		if !slices.Contains(r.last, line) && (now.Sub(r.at) > repeatEvery || !slices.ContainsFunc(r.last, similar)) {
-			r.p.log.Info("  "+line, "environment", r.p.request.Name)
+			r.p.log.Info("  " + line)
 			r.at = now
 		}
 	}

@@ -32,10 +32,10 @@ func (r *reaper) finish(ctx context.Context, held []coordinationv1.Lease) error 
 		}
 		name := m.Namespace + "/" + m.Run
 		if r.dryRun {
-			r.log.Info(fmt.Sprintf("The receipt of run %s would be written, because %s.", name, why), "run", name, "why", why)
+			r.log.Info(fmt.Sprintf("The receipt of run %s would be written, because %s.", name, why))
 			continue
 		}
-		r.log.Info(fmt.Sprintf("The receipt of run %s is written, because %s.", name, why), "run", name, "why", why)
+		r.log.Info(fmt.Sprintf("The receipt of run %s is written, because %s.", name, why))
 		problems = append(problems, r.write(ctx, m, why))
 	}
 	return errors.Join(problems...)

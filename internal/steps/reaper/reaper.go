@@ -81,7 +81,7 @@ func (r *reaper) pass(ctx context.Context) error {
 	}
 	held := len(found) - len(abandoned) - len(expired) - len(problems)
 	r.log.Info(fmt.Sprintf("%s in %s: %d held, %d abandoned, %d whose lease has expired.",
-		humanize.Count(len(found), "environment"), r.clients.Namespace, held, len(abandoned), len(expired)), "environments", len(found), "namespace", r.clients.Namespace, "held", held, "abandoned", len(abandoned), "expired", len(expired))
+		humanize.Count(len(found), "environment"), r.clients.Namespace, held, len(abandoned), len(expired)))
 	works := []func() error{func() error { return r.again(ctx, expired) }, func() error { return r.finish(ctx, found) }}
 	for _, each := range abandoned {
 		works = append(works, func() error { return r.release(ctx, each) })
@@ -123,11 +123,11 @@ func (r *reaper) lookAgain(ctx context.Context, old *coordinationv1.Lease) (live
 func (r *reaper) release(ctx context.Context, a teardown.Orphan) error {
 	name := fmt.Sprintf("%s/%s", a.Lease.Namespace, a.Lease.Name)
 	if r.dryRun {
-		r.log.Info(fmt.Sprintf("Environment %s would be released, because %s.", name, a.Why), "environment", name, "why", a.Why)
+		r.log.Info(fmt.Sprintf("Environment %s would be released, because %s.", name, a.Why))
 		return nil
 	}
 	for range attempts {
-		r.log.Info(fmt.Sprintf("Environment %s is released, because %s.", name, a.Why), "environment", name, "why", a.Why)
+		r.log.Info(fmt.Sprintf("Environment %s is released, because %s.", name, a.Why), "event", "environment-released", "environment", name, "why", a.Why)
 		err := teardown.Release(ctx, r.clients, r.log, r.now, a)
 		if !errors.Is(err, lease.ErrChanged) {
 			return errors.Join(err, r.event(ctx, a, err))
@@ -137,7 +137,7 @@ func (r *reaper) release(ctx context.Context, a teardown.Orphan) error {
 			return err
 		}
 		if s.why == "" || s.mayReturn {
-			r.log.Info(fmt.Sprintf("Environment %s was renewed or taken meanwhile, and stays.", name), "environment", name)
+			r.log.Info(fmt.Sprintf("Environment %s was renewed or taken meanwhile, and stays.", name))
 			return nil
 		}
 		a.Lease, a.Why = live, s.why

@@ -94,7 +94,7 @@ func (s sender) pull(ctx context.Context, client *agent.Client, p *parcel, holde
 			return false
 		}
 		holders.drop()
-		s.log.Warn(fmt.Sprintf("Node %d did not get the tree from node %d: %v", client.Node(), from.holder, err), "node", client.Node(), "from", from.holder, "error", err)
+		s.log.Warn(fmt.Sprintf("Node %d did not get the tree from node %d: %v", client.Node(), from.holder, err))
 	}
 	return false
 }

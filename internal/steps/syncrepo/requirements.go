@@ -93,7 +93,7 @@ func RequirementsDigest(dir, name string, hash tree.Digest) (tree.Digest, error)
 // install creates the virtual environment of a requirements file on each volume, unless it exists.
 func (s sender) install(ctx context.Context, r requirements, hash tree.Digest) (venv string, err error) {
 	venv = fmt.Sprintf("%s/%s", r.venvs, r.digest)
-	s.log.Info(fmt.Sprintf("Installing %s into %s, unless it is installed already.", r.name, venv), "requirements", r.name, "venv", venv)
+	s.log.Info(fmt.Sprintf("Installing %s into %s, unless it is installed already.", r.name, venv))
 	found, err := s.volumes()
 	if err != nil {
 		return "", err

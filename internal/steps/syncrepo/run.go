@@ -93,7 +93,7 @@ func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 		return Result{}, err
 	}
 	files, bytes := manifest.Totals()
-	log.Info(fmt.Sprintf("Fetched commit %s in %.1f s: %s, %s.", commit, time.Since(began).Seconds(), humanize.Count(files, "file"), humanize.Bytes(bytes)),
+	log.Info(fmt.Sprintf("Fetched commit %s in %.1f s: %s, %s.", commit, time.Since(began).Seconds(), humanize.Count(files, "file"), humanize.Bytes(bytes)), "event", "commit-fetched",
 		"commit", commit, "seconds", time.Since(began).Seconds(), "files", files, "bytes", bytes)
 	hash, err := s.deliver(ctx, dir, manifest, needs)
 	if err != nil {

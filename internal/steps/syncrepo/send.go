@@ -72,7 +72,7 @@ func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Dig
 		passed = fmt.Sprintf("; in %s nodes passed the tree on to %d of them", humanize.Count(p.waves, "wave"), p.passed)
 	}
 	s.log.Info(fmt.Sprintf("Tree %.12s is on %s after %.2f s; %s were sent, compressed, to %s%s.",
-		p.hash, humanize.Count(len(s.nodes), "node"), time.Since(began).Seconds(), humanize.Bytes(p.sent.Load()), humanize.Count(len(volumes), "volume"), passed),
+		p.hash, humanize.Count(len(s.nodes), "node"), time.Since(began).Seconds(), humanize.Bytes(p.sent.Load()), humanize.Count(len(volumes), "volume"), passed), "event", "tree-sent",
 		"tree", p.hash, "nodes", len(s.nodes), "seconds", time.Since(began).Seconds(), "bytes", p.sent.Load(), "volumes", len(volumes), "passed", p.passed, "waves", p.waves)
 	return p.hash, nil
 }
@@ -181,7 +181,7 @@ func (s sender) persist(ctx context.Context, client *agent.Client, p *parcel, t 
 		default:
 			return t.err
 		}
-		s.log.Warn(fmt.Sprintf("Sending to node %d again: %v", client.Node(), t.err), "node", client.Node(), "error", t.err)
+		s.log.Warn(fmt.Sprintf("Sending to node %d again: %v", client.Node(), t.err))
 		if t = p.plan(ctx, client); t.err == nil && !t.present {
 			t.err = s.stream(ctx, nodes.Set{client}, p, t.missing)[client]
 		}
@@ -204,7 +204,7 @@ func (s sender) progress(ctx context.Context, sent *atomic.Int64) func() {
 	var group sync.WaitGroup
 	group.Go(func() {
 		_ = wait.PollUntilContextCancel(ctx, 5*time.Second, false, func(context.Context) (bool, error) {
-			s.log.Info(fmt.Sprintf("  %s sent", humanize.Bytes(sent.Load())), "bytes", sent.Load())
+			s.log.Info(fmt.Sprintf("  %s sent", humanize.Bytes(sent.Load())))
 			return false, nil
 		})
 	})
@@ -218,7 +218,7 @@ func (s sender) switchTo(ctx context.Context, hash tree.Digest, venv string) err
 		return err
 	})
 	if err == nil {
-		s.log.Info(fmt.Sprintf("Tree %.12s is the current one on all nodes.", hash), "tree", hash)
+		s.log.Info(fmt.Sprintf("Tree %.12s is the current one on all nodes.", hash))
 	}
 	return err
 }

@@ -55,7 +55,7 @@ func (s sender) awaitTree(ctx context.Context, hash tree.Digest, limit time.Dura
 			}
 		}()
 	}
-	s.log.Info(fmt.Sprintf("Waiting until mlenv run has sent tree %.12s to the nodes.", hash), "tree", hash)
+	s.log.Info(fmt.Sprintf("Waiting until mlenv run has sent tree %.12s to the nodes.", hash))
 	err := s.nodes.Each(waiting, func(ctx context.Context, client *agent.Client) error {
 		return wait.PollUntilContextCancel(ctx, pollEvery, true, func(ctx context.Context) (bool, error) {
 			_, err := client.Tree(ctx, hash)
@@ -67,7 +67,7 @@ func (s sender) awaitTree(ctx context.Context, hash tree.Digest, limit time.Dura
 	})
 	switch {
 	case err == nil:
-		s.log.Info(fmt.Sprintf("Tree %.12s is on %s.", hash, humanize.Count(len(s.nodes), "node")), "tree", hash, "nodes", len(s.nodes))
+		s.log.Info(fmt.Sprintf("Tree %.12s is on %s.", hash, humanize.Count(len(s.nodes), "node")))
 		return nil
 	case ctx.Err() != nil:
 		return fail.Becausef(fail.Cancelled, "waiting for tree %s: the run was cancelled; if it could not be sent, mlenv run has printed the cause", hash)

@@ -51,7 +51,7 @@ func (t *teardown) recall(ctx context.Context) receipt.Memory {
 	m, err := receipt.Recall(ctx, t.clients.Kube, t.clients.Namespace, of.Name)
 	switch {
 	case err != nil && !apierrors.IsNotFound(err):
-		t.log.Warn(fmt.Sprintf("What the steps have noted is not in the receipt: %v", err), "error", err)
+		t.log.Warn(fmt.Sprintf("What the steps have noted is not in the receipt: %v", err))
 		return receipt.Memory{}
 	case err != nil, m.RunUID != of.UID:
 		return receipt.Memory{}
@@ -76,9 +76,9 @@ func (t *teardown) summarize(ctx context.Context, held *coordinationv1.Lease) re
 		before := r
 		if err := guarded(func() error { return t.addNodes(ctx, &r) }); errors.Is(err, errPanic) {
 			r = before
-			t.log.Warn(fmt.Sprintf("The nodes are not in the receipt: %v", err), "error", err)
+			t.log.Warn(fmt.Sprintf("The nodes are not in the receipt: %v", err))
 		} else if err != nil {
-			t.log.Warn(fmt.Sprintf("Not everything about the nodes is in the receipt: %v", err), "error", err)
+			t.log.Warn(fmt.Sprintf("Not everything about the nodes is in the receipt: %v", err))
 		}
 	}
 	if t.options.Run.Name != "" {
@@ -99,7 +99,7 @@ func (t *teardown) judge(ctx context.Context, r *receipt.Receipt) {
 	}
 	v := t.memory.Verdict(receipt.Seen{End: &end})
 	r.Verdict, r.Reason, r.Message = v.Verdict, v.Reason, v.Message
-	t.log.Warn(fmt.Sprintf("The run's tasks are not in the receipt: %v", err), "error", err)
+	t.log.Warn(fmt.Sprintf("The run's tasks are not in the receipt: %v", err))
 }
 
 var errPanic = errors.New("the nodes' answers make no sense")
@@ -166,7 +166,7 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 func (t *teardown) explainPull(ctx context.Context, task *run.TaskRun) {
 	finding, _, err := launch.StepPod(t.options.Run.Name, t.clients.Namespace, *task).WithoutImage(ctx, t.clients.Kube, t.now())
 	if err != nil {
-		t.log.Warn(fmt.Sprintf("Why the image of task %s was not pulled is unknown: %v", task.Task, err), "error", err)
+		t.log.Warn(fmt.Sprintf("Why the image of task %s was not pulled is unknown: %v", task.Task, err))
 	} else if finding.Reason != "" {
 		task.Message = finding.Message()
 	}

@@ -126,10 +126,10 @@ func (t *teardown) run(ctx context.Context) (receipt.Receipt, error) {
 	}
 	t.notify(ended(r))
 	if err := receipt.Prune(writing, t.clients.Kube, t.clients.Namespace, t.options.Name, r.Schedule); err != nil {
-		t.log.Warn(fmt.Sprintf("Old receipts stay: %v", err), "error", err)
+		t.log.Warn(fmt.Sprintf("Old receipts stay: %v", err))
 	}
 	name := receipt.Name(t.options.Run.Name)
-	t.log.Info(fmt.Sprintf("Verdict: %s. The receipt is configmap %s/%s.", verdict(r), t.clients.Namespace, name), "verdict", r.Verdict, "reason", r.Reason, "namespace", t.clients.Namespace, "configMap", name)
+	t.log.Info(fmt.Sprintf("Verdict: %s. The receipt is configmap %s/%s.", verdict(r), t.clients.Namespace, name), "event", "verdict", "verdict", r.Verdict, "reason", r.Reason, "namespace", t.clients.Namespace, "configMap", name)
 	return r, problems
 }
 
@@ -154,7 +154,7 @@ func verdict(r receipt.Receipt) string {
 func (t *teardown) own(ctx context.Context) (held *coordinationv1.Lease, free bool, err error) {
 	found, err := t.lease().Find(ctx)
 	if fail.ReasonOf(err) == fail.EnvironmentMissing {
-		t.log.Info(fmt.Sprintf("There is no environment %s/%s.", t.clients.Namespace, t.options.Name), "namespace", t.clients.Namespace, "environment", t.options.Name)
+		t.log.Info(fmt.Sprintf("There is no environment %s/%s.", t.clients.Namespace, t.options.Name))
 		return nil, true, nil
 	} else if err != nil {
 		return nil, false, err
@@ -173,7 +173,7 @@ func (t *teardown) own(ctx context.Context) (held *coordinationv1.Lease, free bo
 		return found, false, nil
 	case t.options.Run.UID != "":
 		// A run that never got the environment has nothing to release.
-		t.log.Info(fmt.Sprintf("Environment %s/%s is held by %s and is left alone.", t.clients.Namespace, t.options.Name, holder), "namespace", t.clients.Namespace, "environment", t.options.Name, "holder", holder)
+		t.log.Info(fmt.Sprintf("Environment %s/%s is held by %s and is left alone.", t.clients.Namespace, t.options.Name, holder))
 		return nil, false, nil
 	}
 	return nil, false, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "tearing environment %s/%s down: it is held by %s", t.clients.Namespace, t.options.Name, holder),
@@ -188,7 +188,7 @@ func (t *teardown) waitLeaseEnds(ctx context.Context, held *coordinationv1.Lease
 		}
 		ends := lease.Ends(live)
 		if !ends.Equal(logged) {
-			t.log.Info(fmt.Sprintf("The environment is kept until %s. To end it now: mlenv down %s -n %s --force", ends.UTC().Format(time.RFC3339), held.Name, held.Namespace), "until", ends.UTC(), "lease", held.Name, "namespace", held.Namespace)
+			t.log.Info(fmt.Sprintf("The environment is kept until %s. To end it now: mlenv down %s -n %s --force", ends.UTC().Format(time.RFC3339), held.Name, held.Namespace))
 			logged = ends
 		}
 		return lease.Expired(live, t.now()), nil
@@ -201,7 +201,7 @@ func (t *teardown) release(ctx context.Context, held *coordinationv1.Lease, dele
 	if err := deleteLease(ctx); err != nil {
 		return err
 	}
-	t.log.Info(fmt.Sprintf("Environment %s/%s is being deleted; its claims stay.", held.Namespace, held.Name), "namespace", held.Namespace, "lease", held.Name)
+	t.log.Info(fmt.Sprintf("Environment %s/%s is being deleted; its claims stay.", held.Namespace, held.Name))
 	if err := t.waitGone(ctx); err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func (t *teardown) release(ctx context.Context, held *coordinationv1.Lease, dele
 	}
 	// By this machine's clock: the API server's is known to a second.
 	took := time.Since(began).Seconds()
-	t.log.Info(fmt.Sprintf("All pods are gone and their GPUs free after %.1f s.", took), "seconds", took)
+	t.log.Info(fmt.Sprintf("All pods are gone and their GPUs free after %.1f s.", took), "event", "released", "seconds", took)
 	return nil
 }
 
@@ -220,7 +220,7 @@ func (t *teardown) waitGone(ctx context.Context) error {
 	last := -1
 	return t.environment().WaitGone(ctx, func(left []*corev1.Pod) {
 		if len(left) != last && len(left) > 0 {
-			t.log.Info("  "+humanize.Count(len(left), "pod")+" left", "environment", t.options.Name, "pods", len(left))
+			t.log.Info("  " + humanize.Count(len(left), "pod") + " left")
 		}
 		last = len(left)
 	})

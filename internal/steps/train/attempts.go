@@ -52,7 +52,7 @@ func (t *Training) attempts(ctx context.Context) (Result, error) {
 		}
 		left := t.MaxRestarts - failed.Attempt
 		t.Log.Warn(fmt.Sprintf("Attempt %d failed%s: %v. Attempt %d starts when all nodes answer; %s left after it.",
-			failed.Attempt, atStep(failed.Last), err, failed.Attempt+1, humanize.Count(left, "restart")), "attempt", failed.Attempt, "reason", failed.Reason, "error", err)
+			failed.Attempt, atStep(failed.Last), err, failed.Attempt+1, humanize.Count(left, "restart")), "event", "attempt-failed", "attempt", failed.Attempt, "reason", failed.Reason, "error", err)
 		t.Notify(notify.Event{Kind: notify.Restart, Attempt: failed.Attempt, Nodes: len(t.Nodes), Reason: failed.Reason, Message: failed.Message, Seconds: notify.Took(failed.Started, failed.Ended)})
 		began := time.Now()
 		if regroupErr := t.regroup(ctx, &failed); ctx.Err() != nil {
@@ -61,7 +61,7 @@ func (t *Training) attempts(ctx context.Context) (Result, error) {
 			return result, fmt.Errorf("%w; not restarted: %w", err, regroupErr)
 		}
 		t.Spec.Attempts = append(slices.Clip(t.Spec.Attempts), failed)
-		t.Log.Info(fmt.Sprintf("All nodes answer %.1f s after attempt %d ended.", time.Since(began).Seconds(), failed.Attempt), "seconds", time.Since(began).Seconds())
+		t.Log.Info(fmt.Sprintf("All nodes answer %.1f s after attempt %d ended.", time.Since(began).Seconds(), failed.Attempt))
 		t.findCheckpoint(ctx)
 	}
 }
@@ -151,7 +151,7 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 	if t.silent(ctx, failed) {
 		host := t.hosts[*failed.Node]
 		t.leaveOut(ctx, failed, *failed.Node, "it did not answer")
-		t.Log.Info(outOfService(host), "kubernetesNode", host)
+		t.Log.Info(outOfService(host))
 	}
 	for {
 		if err := t.whole(ctx); err != nil {

@@ -29,30 +29,30 @@ func (t *Training) findCheckpoint(ctx context.Context) {
 	volumes, err := t.checkpoints(ctx, folder)
 	if err != nil {
 		if !errors.Is(ctx.Err(), context.Canceled) {
-			t.Log.Warn(fmt.Sprintf("Looking for checkpoints in %s failed, so %s is not set: %v", at, agent.CheckpointVariable, err), "folder", at, "error", err)
+			t.Log.Warn(fmt.Sprintf("Looking for checkpoints in %s failed, so %s is not set: %v", at, agent.CheckpointVariable, err))
 		}
 		return
 	}
 	best, incomplete, sure := newestComplete(volumes)
 	name := best.Name
 	for _, problem := range incomplete {
-		t.Log.Warn("Passing over an incomplete checkpoint: "+problem+".", "folder", at)
+		t.Log.Warn("Passing over an incomplete checkpoint: " + problem + ".")
 	}
 	switch {
 	case name != "":
 		t.Spec.Checkpoint, t.Spec.CheckpointJob = &name, best.Job
 		t.Log.Info(fmt.Sprintf("The newest complete checkpoint is %s/%s; attempt %d has it in %s.", agent.Workspace, t.Spec.CheckpointPath(t.ID),
-			t.Spec.Attempt(), agent.CheckpointVariable), "checkpoint", name)
+			t.Spec.Attempt(), agent.CheckpointVariable))
 		return
 	case len(incomplete) == 0:
-		t.Log.Info(fmt.Sprintf("%s has no checkpoint in a known format, so %s is not set.", at, agent.CheckpointVariable), "folder", at)
+		t.Log.Info(fmt.Sprintf("%s has no checkpoint in a known format, so %s is not set.", at, agent.CheckpointVariable))
 		return
 	case !sure || t.Spec.Env[agent.ResumeVariable] != "":
 		// The run that is resumed may have had another number of ranks.
-		t.Log.Warn(fmt.Sprintf("It is not known whether %s has a complete checkpoint, so %s is not set.", at, agent.CheckpointVariable), "folder", at)
+		t.Log.Warn(fmt.Sprintf("It is not known whether %s has a complete checkpoint, so %s is not set.", at, agent.CheckpointVariable))
 		return
 	default:
-		t.Log.Warn(fmt.Sprintf("%s has no complete checkpoint: attempt %d starts from the beginning.", at, t.Spec.Attempt()), "folder", at)
+		t.Log.Warn(fmt.Sprintf("%s has no complete checkpoint: attempt %d starts from the beginning.", at, t.Spec.Attempt()))
 	}
 	t.Spec.Checkpoint = &name
 }

@@ -136,8 +136,7 @@ func (c *course) on(e event, now time.Time) []effect {
 func (c *course) heard(e jobs.Event, now time.Time) {
 	switch e.Kind {
 	case jobs.Silent:
-		c.say(slog.LevelWarn, fmt.Sprintf("Node %d does not answer; the training may continue. Trying again. (%v)", e.Node, e.Err),
-			"node", e.Node, "error", e.Err)
+		c.say(slog.LevelWarn, fmt.Sprintf("Node %d does not answer; the training may continue. Trying again. (%v)", e.Node, e.Err))
 	case jobs.Lost:
 		c.fail(onNode{e.Node, e.Err}, "", "another node is gone")
 	case jobs.Reported:
@@ -177,7 +176,7 @@ func (c *course) show(status agent.JobStatus, now time.Time) {
 	if !c.started && slices.ContainsFunc(status.Ranks, func(r agent.RankStatus) bool { return !r.Started.IsZero() }) {
 		c.started = true
 		took := now.Sub(c.launched).Seconds()
-		c.say(slog.LevelInfo, fmt.Sprintf("The first rank started %.1f s after the launch.", took), "seconds", took)
+		c.say(slog.LevelInfo, fmt.Sprintf("The first rank started %.1f s after the launch.", took), "event", "first-rank", "seconds", took)
 	}
 	waits := func(r agent.RankStatus) bool { return r.DebugPort != 0 && r.Ended.IsZero() }
 	if i := slices.IndexFunc(status.Ranks, waits); i >= 0 && !c.debugged {

@@ -27,7 +27,7 @@ func (t *Training) checkFabric(ctx context.Context) (node int, fault string, err
 	if len(fresh) == 0 || !t.measuredBefore(ctx) {
 		return 0, "", nil
 	}
-	t.Log.Info(fmt.Sprintf("The network is measured again, because %s has a new pod.", humanize.Nodes(fresh)), "nodes", fresh)
+	t.Log.Info(fmt.Sprintf("The network is measured again, because %s has a new pod.", humanize.Nodes(fresh)))
 	check := &checkfabric.Check{Nodes: t.Nodes, ID: checkfabric.JobsOf(t.ID), RunName: t.Run.Name, Bound: fabricTime, Quick: true, Log: t.Log}
 	for node := range t.Nodes {
 		check.Hosts = append(check.Hosts, t.place().TLSName(node))
@@ -36,7 +36,7 @@ func (t *Training) checkFabric(ctx context.Context) (node int, fault string, err
 	if ctx.Err() != nil {
 		return 0, "", ctx.Err()
 	}
-	t.Log.Info("Fabric: "+report.Summary()+".", "report", report)
+	t.Log.Info("Fabric: "+report.Summary()+".", "event", "fabric", "report", report)
 	if len(report.FaultyNodes) == 0 {
 		return 0, "", err
 	}

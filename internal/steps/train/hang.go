@@ -197,7 +197,7 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, send func(
 		case bound > 0:
 			text += fmt.Sprintf(" After %s of silence the training counts as hanging (hang-timeout).", bound.Round(time.Second))
 		}
-		t.Log.Warn(text, "quietSeconds", quiet.Seconds())
+		t.Log.Warn(text, "event", "hang", "quietSeconds", quiet.Seconds())
 		return false, nil
 	})
 }
@@ -230,7 +230,7 @@ func (t *Training) activities(parent context.Context) (all []agent.RankActivity,
 		defer mu.Unlock()
 		complete = complete && err == nil
 		if err != nil && parent.Err() == nil {
-			t.Log.Warn(fmt.Sprintf("Node %d did not report what its ranks do: %v", client.Node(), err), "node", client.Node(), "error", err)
+			t.Log.Warn(fmt.Sprintf("Node %d did not report what its ranks do: %v", client.Node(), err))
 		}
 		all = append(all, found...)
 		return nil

@@ -48,11 +48,11 @@ func (t *Training) silent(ctx context.Context, failed *agent.Attempt) bool {
 func (t *Training) leaveOut(ctx context.Context, failed *agent.Attempt, node int, fault string) bool {
 	host := t.hosts[node]
 	if err := t.place().LeaveOut(ctx, node, len(t.Nodes), host); err != nil {
-		t.Log.Warn(fmt.Sprintf("Kubernetes node %s stays in use although it has a fault (%s): %v.", host, fault, err), "node", node, "kubernetesNode", host, "fault", fault, "error", err)
+		t.Log.Warn(fmt.Sprintf("Kubernetes node %s stays in use although it has a fault (%s): %v.", host, fault, err))
 		return false
 	}
 	failed.LeftOut = append(failed.LeftOut, host)
-	t.Log.Warn(fmt.Sprintf("Kubernetes node %s is left out from now on: %s. Node %d of the environment moves to another one.", host, fault, node), "node", node, "kubernetesNode", host, "fault", fault)
+	t.Log.Warn(fmt.Sprintf("Kubernetes node %s is left out from now on: %s. Node %d of the environment moves to another one.", host, fault, node), "event", "node-left-out", "node", node, "kubernetesNode", host, "fault", fault)
 	return true
 }
 

@@ -26,7 +26,7 @@ func (o *output) writer(node int, rank string) *rankOutput {
 	prefix := fmt.Sprintf("[%d %s] ", node, rank)
 	l.split.Each = func(line []byte) {
 		if o.log != nil {
-			o.log.Info(strings.TrimRight(string(line), "\r\n"), slog.Int("node", node), slog.String("rank", rank))
+			o.log.Info(strings.TrimRight(string(line), "\r\n"), "event", "output", slog.Int("node", node), slog.String("rank", rank))
 			return
 		}
 		l.buffer = append(l.buffer, prefix+humanize.PlainLine(string(line))+"\n"...)

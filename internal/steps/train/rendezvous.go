@@ -45,7 +45,7 @@ func (t *Training) watchRendezvous(ctx context.Context, m *meeting, statuses []a
 	over := m.over
 	late := m.late(statuses, t.Spec, now)
 	if m.told && m.over && !over {
-		t.Log.Info(fmt.Sprintf("All ranks have come to the rendezvous, the last ones after %s.", now.Sub(m.first).Round(time.Second)), "seconds", now.Sub(m.first).Seconds())
+		t.Log.Info(fmt.Sprintf("All ranks have come to the rendezvous, the last ones after %s.", now.Sub(m.first).Round(time.Second)))
 	}
 	if len(late) == 0 {
 		return
@@ -76,5 +76,5 @@ func (t *Training) watchRendezvous(ctx context.Context, m *meeting, statuses []a
 		ranks = append(ranks, fmt.Sprintf("and %d more", more))
 	}
 	t.Log.Warn(fmt.Sprintf("The other ranks wait at the rendezvous, port %d of node 0, for %s since the first came: %s.",
-		cmp.Or(t.Spec.MasterPort, agent.MasterPort), now.Sub(m.first).Round(time.Second), strings.Join(ranks, "; ")), "absent", len(late))
+		cmp.Or(t.Spec.MasterPort, agent.MasterPort), now.Sub(m.first).Round(time.Second), strings.Join(ranks, "; ")))
 }

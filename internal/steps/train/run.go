@@ -149,10 +149,9 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 	}
 	if err == nil {
 		ranks, first := len(set)*t.Spec.RanksOfNode(), result.Statuses[0]
-		t.Log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", humanize.Count(ranks, "rank"), first.Record),
-			"ranks", ranks, "record", first.Record)
+		t.Log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", humanize.Count(ranks, "rank"), first.Record))
 		if first.Work != "" {
-			t.Log.Info(fmt.Sprintf("Files that the ranks wrote at relative paths are in %s.", first.Work), "work", first.Work)
+			t.Log.Info(fmt.Sprintf("Files that the ranks wrote at relative paths are in %s.", first.Work))
 		}
 		err = t.meant(cause.Alone(result.Statuses))
 	}
@@ -206,7 +205,7 @@ func (t *Training) earlier(ctx context.Context) (Result, error) {
 		metrics = string(text)
 	}
 	const words = 200
-	t.Log.Info(fmt.Sprintf("Nothing runs in this retry by Tekton: the failure of the first attempt is final, %s: %s", v.Reason, humanize.OneLine(v.Message, words)), "reason", v.Reason)
+	t.Log.Info(fmt.Sprintf("Nothing runs in this retry by Tekton: the failure of the first attempt is final, %s: %s", v.Reason, humanize.OneLine(v.Message, words)))
 	return Result{Metrics: metrics}, &command.Exit{Code: command.Failed, Err: fail.Becausef(v.Reason, "%s", v.Message), Told: true}
 }
 
@@ -307,14 +306,13 @@ func (t *Training) interrupted(ctx context.Context) error {
 	case released: // the end of the run takes the environment with it
 		return endOf(why)
 	case err != nil:
-		t.Log.Warn(fmt.Sprintf("The reason why this step was stopped is unknown, so the training continues: %v", err), "error", err)
+		t.Log.Warn(fmt.Sprintf("The reason why this step was stopped is unknown, so the training continues: %v", err))
 		return fail.Becausef(fail.Cancelled, "training: the step was stopped; job %s continues", t.ID)
 	}
 	if !why.Cause.Final() {
 		return fail.Becausef(fail.Cancelled, "training: %s; job %s continues and the next attempt finds it", why.Message, t.ID)
 	}
-	t.Log.Info(fmt.Sprintf("Stopping the training: %s. Waiting at most %s until its ranks have ended.", why.Message, endTime),
-		"job", t.ID, "why", why.Message, "seconds", endTime.Seconds())
+	t.Log.Info(fmt.Sprintf("Stopping the training: %s. Waiting at most %s until its ranks have ended.", why.Message, endTime))
 	t.stop(ending, "", why.Message) // each node, whatever the others answer
 	switch err := t.end(ending, why.Message); {
 	case err == nil:
@@ -322,7 +320,7 @@ func (t *Training) interrupted(ctx context.Context) error {
 	case t.isReleased(ending):
 		t.Log.Info("The environment was released meanwhile: no rank is left.", "environment", t.Name)
 	default:
-		t.Log.Warn(fmt.Sprintf("Ranks may still run; the nodes kill them %s after the order to stop: %v", grace, err), "error", err)
+		t.Log.Warn(fmt.Sprintf("Ranks may still run; the nodes kill them %s after the order to stop: %v", grace, err))
 	}
 	return endOf(why)
 }

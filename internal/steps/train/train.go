@@ -93,11 +93,11 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	if attached {
-		t.Log.Info(fmt.Sprintf("Attached to job %s, which was started before.", t.ID), "job", t.ID)
+		t.Log.Info(fmt.Sprintf("Attached to job %s, which was started before.", t.ID))
 		began = time.Time{}
 	} else {
 		ranks := t.Spec.RanksOfNode()
-		t.Log.Info(fmt.Sprintf("Launched %s with %s: %s, %s on each; job %s.", t.Spec.Script, t.Spec.Launcher, humanize.Count(len(t.Nodes), "node"), humanize.Count(ranks, "rank"), t.ID), "script", t.Spec.Script, "launcher", t.Spec.Launcher, "nodes", len(t.Nodes), "ranksPerNode", ranks, "job", t.ID)
+		t.Log.Info(fmt.Sprintf("Launched %s with %s: %s, %s on each; job %s.", t.Spec.Script, t.Spec.Launcher, humanize.Count(len(t.Nodes), "node"), humanize.Count(ranks, "rank"), t.ID), "event", "launched", "script", t.Spec.Script, "launcher", t.Spec.Launcher, "nodes", len(t.Nodes), "ranksPerNode", ranks, "job", t.ID)
 		if t.Spec.Attempt() == 1 {
 			t.Notify(notify.Event{Kind: notify.Start, Attempt: 1, Nodes: len(t.Nodes)})
 		}
@@ -141,8 +141,7 @@ func (t *Training) start(ctx context.Context) (attached bool, err error) {
 	attached, errs := t.job().Start(ctx, jobs.Same(t.Spec))
 	for _, client := range t.Nodes {
 		if behind := client.Behind(); behind.Abs() > wrongClock {
-			t.Log.Warn(fmt.Sprintf("The clock of node %d is %s behind that of this step. The times of its ranks are corrected by that.", client.Node(), behind.Round(time.Second)),
-				"node", client.Node(), "seconds", behind.Seconds())
+			t.Log.Warn(fmt.Sprintf("The clock of node %d is %s behind that of this step. The times of its ranks are corrected by that.", client.Node(), behind.Round(time.Second)))
 		}
 	}
 	if ctx.Err() != nil { // whether the job is stopped is decided by why this step ends
@@ -160,7 +159,7 @@ func (t *Training) stop(ctx context.Context, cause agent.StopCause, reason strin
 	for place, err := range t.job().Stop(ctx, agent.Stop{Cause: cause, Reason: reason, Grace: grace}) {
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			node := t.Nodes[place].Node()
-			t.Log.Warn(fmt.Sprintf("Node %d did not accept the order to stop: %v", node, err), "node", node, "error", err)
+			t.Log.Warn(fmt.Sprintf("Node %d did not accept the order to stop: %v", node, err))
 		}
 	}
 }
@@ -195,7 +194,7 @@ func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 		out.log = t.Log
 	}
 	if count := len(t.Nodes) * t.Spec.RanksOfNode(); count > mostLogs {
-		t.Log.Info(fmt.Sprintf("This log shows the output of rank 0 alone, because there are %s, and the last lines of a rank that fails. The whole log of any rank: mlenv logs %s --rank N", humanize.Count(count, "rank"), cmp.Or(t.Spec.Run, "RUN")), "ranks", count)
+		t.Log.Info(fmt.Sprintf("This log shows the output of rank 0 alone, because there are %s, and the last lines of a rank that fails. The whole log of any rank: mlenv logs %s --rank N", humanize.Count(count, "rank"), cmp.Or(t.Spec.Run, "RUN")))
 	}
 	for _, client := range t.Nodes {
 		for _, rank := range t.shownRanks(client.Node()) {
@@ -213,7 +212,7 @@ func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, shown *progress, began time.Time) {
 	lines := metrics.Lines(func(value map[string]any) {
 		if shown.add(value, time.Now()) && !began.IsZero() {
-			t.Log.Info(fmt.Sprintf("Step %v, the first that is reported, was done %.1f s after the launch.", value["step"], time.Since(began).Seconds()), "step", value["step"], "seconds", time.Since(began).Seconds())
+			t.Log.Info(fmt.Sprintf("Step %v, the first that is reported, was done %.1f s after the launch.", value["step"], time.Since(began).Seconds()), "event", "first-step", "step", value["step"], "seconds", time.Since(began).Seconds())
 		}
 		if notice := shown.notice(); notice != "" {
 			t.Log.Warn(notice)
@@ -232,7 +231,7 @@ func (t *Training) showProgress(ctx context.Context, shown *progress) {
 
 func (t *Training) logProgress(shown *progress, gpu string) {
 	if line, step := shown.line(gpu); line != "" {
-		t.Log.Info(line, "step", step)
+		t.Log.Info(line, "event", "progress", "step", step)
 	}
 }
 
@@ -330,8 +329,7 @@ func (t *Training) explain(ctx context.Context, q question) error {
 func (t *Training) showDebugger(rank agent.RankStatus) {
 	until := t.Spec.Deadline.UTC()
 	t.Log.Info(fmt.Sprintf("Rank %d waits on node %d for a debugger, at most until the training's time is over at %s. Its port is reached by: %s",
-		rank.Rank, rank.Node, until.Format("2006-01-02 15:04 MST"), t.place().Reach(rank.Node, rank.DebugPort)),
-		"rank", rank.Rank, "node", rank.Node, "deadline", until, "port", rank.DebugPort)
+		rank.Rank, rank.Node, until.Format("2006-01-02 15:04 MST"), t.place().Reach(rank.Node, rank.DebugPort)))
 }
 
 func (t *Training) launcherFailed(status agent.JobStatus) error {
@@ -359,6 +357,6 @@ func (t *Training) drain(logs *sync.WaitGroup) {
 	select {
 	case <-done:
 	case <-time.After(drain):
-		t.Log.Warn(fmt.Sprintf("Not all output has arrived within %s; the record on the nodes has all of it.", drain), "seconds", drain.Seconds())
+		t.Log.Warn(fmt.Sprintf("Not all output has arrived within %s; the record on the nodes has all of it.", drain))
 	}
 }

@@ -114,11 +114,12 @@ func fromScripts(u trainer) {
 		}
 	}
 
-	dir := u.project(map[string]string{
+	files := map[string]string{
 		"train.py":           "import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\n",
 		"h-kim-openshift.sh": "echo meets at $MASTER_ADDR; echo trained; echo result > result-$NODE_RANK\n",
-	})
-	if err := os.CopyFS(filepath.Join(dir, "workspace"), os.DirFS(dir)); err != nil {
+	}
+	dir := u.project(files)
+	if err := os.CopyFS(filepath.Join(dir, "workspace"), os.DirFS(u.project(files))); err != nil {
 		u.Fatal(err)
 	}
 	u.says(dir, command.Done, append([]string{"run", ".", "h-kim-openshift.sh", "--run-name=from-scripts"}, runFlags()...)...)

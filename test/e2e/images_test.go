@@ -136,7 +136,7 @@ func buildFailures(u trainer) {
 		u.notBuilt(failure.name, results[i], failure.reason, failure.parts...)
 	}
 	u.notBuilt("mistakes", u.build(file, "--flavour=cpv", "--build-timeout=-1s", "--build-arg=X", "--env=A=$HOME"), fail.InvalidInput,
-		`looking for flavour "cpv": did you mean cpu?`, "--build-timeout -1s", `--build-arg "X": want KEY=VALUE`, "builds change the sign")
+		`looking for flavour "cpv": did you mean cpu?`, `--build-timeout "-1s"`, `--build-arg "X": want KEY=VALUE`, "builds change the sign")
 	u.kubectl("annotate", "imagestream", buildimage.StreamName, "localcluster/no-registry=true")
 	u.notBuilt("no-registry", u.build(file, "--folder="+u.folder("FROM "+smallBase+"\nRUN true\n"), "--flavour=no-registry"), fail.BuildUnavailable,
 		"internal registry is not enabled", "managementState")

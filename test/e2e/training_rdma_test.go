@@ -327,7 +327,7 @@ func rdmaTraining(u trainer) {
 }
 
 // ratio matches check-fabric's comparison with sockets.
-var ratio = regexp.MustCompile(`over TCP sockets: [0-9.]+ GB/s \(.*\); without them it is [0-9.]+ times that`)
+var ratio = regexp.MustCompile(`(?m)^TCP sockets on the pod network +[0-9.]+ GB/s .*\nratio +[0-9.]+ `)
 
 // hostRow matches a row of check-fabric about RDMA between the memories of hosts. The stand-in sends 1 Gb/s at most.
 var hostRow = regexp.MustCompile(`(?m)^host_rdma +nodes 0 and 1, on net[1-4] +65\.5 kB +\S+ +0\.[01]\d* GB/s`)

@@ -32,7 +32,7 @@ var shownBy = map[string][]string{
 	"install/bundle":         {"mlenv bundle steps-image"},
 	"install/uninstall.go":   {"mlenv uninstall"},
 	"source/git":             {"sync-repo"},
-	"step/confirm.go":        {"mlenv claims delete", "mlenv runs"},
+	"command/confirm.go":     {"mlenv claims delete", "mlenv runs"},
 	"steps/checkfabric":      {"check-fabric", "mlenv check-fabric"},
 	"steps/preflight":        {"preflight", "mlenv preflight", "mlenv plan"},
 	"steps/provision":        {"provision", "mlenv up"},

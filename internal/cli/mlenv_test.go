@@ -52,7 +52,7 @@ func TestValidate(t *testing.T) {
 		{"every mistake of preflight", []string{"preflight", "--mode=fast"}, 2, "", `--mode "fast": want auto, rdma or tcp`},
 		{"preflight of no cluster file, and no API server", []string{"preflight", "--kubeconfig", away}, 1, "", "mlenv preflight failed: APIServerUnreachable: listing configmaps in default: no answer from API server http://127.0.0.1:1: connection refused"},
 		{"a script without the comparison", []string{"check-fabric", "--script=x", "--script-time=0s"}, 2, "", `--script "x": want --compare=tcp with it
-  --script-time 0s: must be positive`},
+  --script-time "0s": want a duration such as 40m or 24h`},
 		{"arguments without a script", []string{"check-fabric", "--", "--steps"}, 2, "", `arguments ["--steps"]: they need --script`},
 		{"every mistake of check-fabric", []string{"check-fabric", "--compare=udp", "--bandwidth=maybe", "--timeout=1s"}, 2, "", `--bandwidth "maybe": want warn or fail
   --compare "udp": want tcp, or nothing

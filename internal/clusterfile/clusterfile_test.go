@@ -28,7 +28,7 @@ func TestLoadInstalled(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			client := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "other", Namespace: "ns"}})
 			for _, name := range tc.installed {
-				content, err := os.ReadFile("../../../clusters/" + name + ".yaml")
+				content, err := os.ReadFile("../../clusters/" + name + ".yaml")
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -48,8 +48,8 @@ func constants(t *testing.T, path string) (names []fail.Reason) {
 // TestNames: everything that NCCL's log and the devices may show has its row in docs/doctor.md, and every row names an
 // existing reason, with an existing flow and level.
 func TestNames(t *testing.T) {
-	known := constants(t, "../../fail/reasons.go")
-	for _, source := range []string{"names.go", "../../rdma/finding.go", "../../rdma/nccl/finding.go"} {
+	known := constants(t, "../fail/reasons.go")
+	for _, source := range []string{"names.go", "../rdma/finding.go", "../rdma/nccl/finding.go"} {
 		for _, name := range constants(t, source) {
 			known = append(known, name)
 			if !slices.ContainsFunc(symptoms(), func(s symptom) bool { return s.name == name }) {

@@ -188,5 +188,5 @@ func lacksPackages(ctx context.Context, python, dir, script string, installs boo
 		return nil //nolint:nilerr // the nodes report a Python that does not start
 	}
 	return fail.Advise(fail.Becausef(fail.InvalidInput, "%s imports %s, which %s does not have", script, strings.Join(lacks, " and "), python),
-		"%s -m pip install %s   # or --python with one that has them, or --requirements=FILE", python, strings.Join(lacks, " "))
+		"%s -m pip install %s", python, strings.Join(lacks, " "))
 }

@@ -121,7 +121,11 @@ func TestPartsOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := good[m.Entries[1].Content]
-	for name, part := range map[string]Part{"of another content": other, "no state": {Size: 5}, "negative": {Size: -1, Sum: other.Sum}} {
+	for _, tc := range []struct { // the first meets the part that halves has left
+		name string
+		part Part
+	}{{"of another content", other}, {"no state", Part{Size: 5}}, {"negative", Part{Size: -1, Sum: other.Sum}}} {
+		name, part := tc.name, tc.part
 		l := landingOf(t, to, m)
 		l.ContinueAt(map[Digest]Part{content: part, "unknown": other})
 		before := l.From()[content]

@@ -19,7 +19,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 )
@@ -83,10 +82,9 @@ type Node struct {
 }
 
 type source struct {
-	clients *kube.Clients
-	env     env.Environment
-	nodes   nodes.Set
-	jobs    map[string]*training
+	env   env.Environment
+	nodes nodes.Set
+	jobs  map[string]*training
 }
 
 type training struct {

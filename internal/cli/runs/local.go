@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
@@ -163,9 +164,12 @@ func (o *runOptions) localSource(ctx context.Context, log *slog.Logger) (source 
 // needed matches what a script imports, at its top level, of the packages that a person's Python may lack.
 var needed = regexp.MustCompile(`(?m)^(?:import|from)\s+(torch|deepspeed|transformers|accelerate|lightning)\b`)
 
+// mostScript is the size of a script that is looked at.
+const mostScript = 16 << 20
+
 // lacksPackages is the error for packages that the script imports and Python does not find.
 func lacksPackages(ctx context.Context, python, dir, script string, installs bool) error {
-	content, err := os.ReadFile(filepath.Join(dir, script))
+	content, err := claimfile.Read(filepath.Join(dir, script), mostScript)
 	if err != nil || installs {
 		return nil //nolint:nilerr // a module, or a path that the nodes refuse
 	}

@@ -120,7 +120,7 @@ func TestLocalInterrupted(t *testing.T) {
 		}
 	}()
 	err := locally(ctx, t, writer, `import time; print("sleeping", flush=True); time.sleep(600)`, "--nodes=2", "--ranks-per-node=1")
-	writer.Close()
+	_ = writer.Close()
 	<-read
 	if fail.ReasonOf(err) != fail.Cancelled || !slices.ContainsFunc(seen, func(line string) bool { return strings.Contains(line, "Stopping the training") }) {
 		t.Errorf("got %v, want Cancelled:\n%s", err, strings.Join(seen, "\n"))

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/certs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -208,7 +209,7 @@ func (e *Environment) config(node int, environ, gpus []string) server.Config {
 // ownCgroup is the folder of this process's cgroup, where the kernel counts the processes that it has killed for want of memory.
 func ownCgroup() string {
 	const top = "/sys/fs/cgroup"
-	content, _ := os.ReadFile("/proc/self/cgroup")
+	content, _ := os.ReadFile("/proc/self/cgroup") //nolint:forbidigo // it is the kernel's
 	for line := range strings.Lines(string(content)) {
 		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
 			return filepath.Join(top, path)
@@ -228,7 +229,7 @@ func (e *Environment) logOf(node int) string {
 }
 
 func (e *Environment) serve(ctx context.Context, c server.Config, listener net.Listener) error {
-	log, err := os.OpenFile(e.logOf(c.Node), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	log, err := claimfile.Append(e.logOf(c.Node))
 	if err != nil {
 		return err
 	}

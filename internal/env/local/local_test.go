@@ -86,6 +86,13 @@ func TestStart(t *testing.T) {
 	}
 }
 
+func endOf(t *testing.T, e *Environment) {
+	t.Helper()
+	if err := e.End(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Two environments use one folder at the same time: neither marks the jobs of the other as ended.
 func TestTwoAtOnce(t *testing.T) {
 	folder := t.TempDir()
@@ -93,7 +100,7 @@ func TestTwoAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer first.End()
+	t.Cleanup(func() { endOf(t, first) })
 	if err := launch(t.Context(), first, "sleep 60"); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +108,7 @@ func TestTwoAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer second.End()
+	t.Cleanup(func() { endOf(t, second) })
 	for node := range second.Nodes {
 		recorded, err := record.Dir(filepath.Join(folder, ".mlenv", "runs", "job")).ReadNode(node)
 		if err != nil || recorded.State != agent.Running {

@@ -21,7 +21,7 @@ func TestRefusedDriverRegistersAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer watcher.Close()
+	t.Cleanup(func() { _ = watcher.Close() })
 	refused := make(chan struct{}, 1)
 	plugin := nodeServer{driver: Driver{Name: "nfs.csi.k8s.io"}, socket: "/csi.sock", refused: refused}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -46,7 +46,9 @@ func TestRefusedDriverRegistersAgain(t *testing.T) {
 		if _, err := kubelet.NotifyRegistrationStatus(t.Context(), status); err != nil {
 			t.Fatal(err)
 		}
-		conn.Close()
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 	cancel()
 	if err := <-done; err != nil {

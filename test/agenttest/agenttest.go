@@ -31,7 +31,7 @@ import (
 // Main is for a package's TestMain. It makes the test's own binary the agent's program, for launchers, the rank shim and
 // virtual environments.
 func Main(m *testing.M) {
-	if filepath.Base(os.Args[0]) == agent.SMI || len(os.Args) > 1 && slices.Contains([]string{"launch", "rank", "venv"}, os.Args[1]) {
+	if program.Is(os.Args[0]) || len(os.Args) > 1 && slices.Contains([]string{"launch", "rank", "venv"}, os.Args[1]) {
 		os.Exit(program.Main(os.Args, os.Environ(), os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())

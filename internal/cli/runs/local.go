@@ -21,6 +21,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
@@ -83,16 +84,12 @@ func (o *runOptions) runLocal(cmd *cobra.Command) error {
 		return err
 	}
 	defer remove()
+	// Absolute paths in the folder are relative to it now.
+	options.Script, options.DeepSpeedConfig = o.value("script"), o.value("deepspeed-config")
 	if err := lacksPackages(ctx, o.local.python, source.Dir, options.Script, source.Requirements != ""); err != nil {
 		return err
 	}
-	return onThisMachine(ctx, cmd, localNodesOf{name: name, folder: folder, python: o.local.python, count: count}, source, options)
-}
-
-// localNodesOf are the nodes of a local run.
-type localNodesOf struct {
-	name, folder, python string
-	count                int
+	return onThisMachine(ctx, cmd, local.Options{Folder: folder, Name: name, Nodes: count, Python: o.local.python, Environ: os.Environ()}, source, options)
 }
 
 const (
@@ -106,7 +103,7 @@ const (
 
 // localOptions are the training's, of all params that are given. Params that need a cluster are mistakes.
 func (o *runOptions) localOptions() (train.Options, error) {
-	options := train.Options{Script: launch.Value(o.params.pipeline, o.values, "script"), Args: o.values["script-args"], Env: o.values["env"]}
+	options := train.Options{Args: o.values["script-args"], Env: o.values["env"]}
 	flags := pflag.NewFlagSet("train", pflag.ContinueOnError)
 	options.AddFlags(flags)
 	var problems []error
@@ -122,18 +119,26 @@ func (o *runOptions) localOptions() (train.Options, error) {
 			}
 		}
 	}
-	for name, given := range map[string]bool{"like": o.like != "", "resume-from": o.resumeFrom != "", "detach": o.detach, "dry-run": o.dryRun} {
-		problems = append(problems, command.Want(!given, "--%s: a local run has no use for it", name))
+	for _, other := range []struct {
+		name  string
+		given bool
+	}{{"like", o.like != ""}, {"resume-from", o.resumeFrom != ""}, {"detach", o.detach}, {"dry-run", o.dryRun}} {
+		problems = append(problems, command.Want(!other.given, "--%s: a local run has no use for it", other.name))
 	}
 	return options, errors.Join(append(problems, options.Check())...)
+}
+
+// value is that of a param, or the pipeline's default.
+func (o *runOptions) value(param string) string {
+	return launch.Value(o.params.pipeline, o.values, param)
 }
 
 // localSource is the folder to train from: a copy of one of this machine, which the user may change meanwhile, or the files of a
 // repository.
 func (o *runOptions) localSource(ctx context.Context, log *slog.Logger) (source syncrepo.Folder, remove func(), err error) {
-	pipeline, values := o.params.pipeline, o.values
-	source.Requirements, source.RequirementsTimeout = launch.Value(pipeline, values, "requirements"), localRequirements
-	switch packed, err := o.prepare(ctx, pipeline, values); {
+	packed, err := o.prepare(ctx, o.params.pipeline, o.values)
+	source.Requirements, source.RequirementsTimeout = o.value("requirements"), localRequirements
+	switch {
 	case err != nil:
 		return source, nil, err
 	case packed != nil:
@@ -146,8 +151,8 @@ func (o *runOptions) localSource(ctx context.Context, log *slog.Logger) (source 
 	}
 	remove = func() { _ = os.RemoveAll(dir) }
 	commit, err := git.Fetch(ctx, log, dir, git.Source{
-		URL: launch.Value(pipeline, values, "repo-url"), Revision: launch.Value(pipeline, values, "revision"),
-		Submodules: launch.Value(pipeline, values, "submodules") == "true", LFS: launch.Value(pipeline, values, "lfs") == "true",
+		URL: o.value("repo-url"), Revision: o.value("revision"),
+		Submodules: o.value("submodules") == "true", LFS: o.value("lfs") == "true",
 	})
 	if err == nil {
 		log.Info(fmt.Sprintf("Fetched commit %s.", commit))

@@ -3,7 +3,6 @@ package runs
 import (
 	"context"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -16,9 +15,9 @@ import (
 )
 
 // onThisMachine starts the nodes, sends them the folder, and trains.
-func onThisMachine(ctx context.Context, cmd *cobra.Command, n localNodesOf, source syncrepo.Folder, options train.Options) error {
+func onThisMachine(ctx context.Context, cmd *cobra.Command, n local.Options, source syncrepo.Folder, options train.Options) error {
 	log := command.TextLog(cmd.OutOrStdout())
-	e, err := local.Start(ctx, local.Options{Folder: n.folder, Name: n.name, Nodes: n.count, Python: n.python, Environ: os.Environ()})
+	e, err := local.Start(ctx, n)
 	if err != nil {
 		return command.Usage(err)
 	}
@@ -31,12 +30,12 @@ func onThisMachine(ctx context.Context, cmd *cobra.Command, n localNodesOf, sour
 	if e.GPUs > 0 {
 		has = "with " + humanize.Count(e.GPUs, "GPU") + " each"
 	}
-	log.Info(fmt.Sprintf("Run %s on this machine: %s %s.", n.name, humanize.Count(n.count, "node"), has))
+	log.Info(fmt.Sprintf("Run %s on this machine: %s %s.", n.Name, humanize.Count(n.Nodes, "node"), has))
 	source.Program, source.Workspace = e.Program, e.Workspace
 	if options.Tree, err = syncrepo.SendFolder(ctx, log, e.Nodes, source); err != nil {
 		return err
 	}
-	options.Job, options.MasterPort = n.name, e.MasterPort
+	options.Job, options.MasterPort = n.Name, e.MasterPort
 	_, err = train.Run(ctx, train.Deps{Place: e, Log: log, Out: cmd.OutOrStdout()}, options)
 	if fail.ReasonOf(err) == fail.Cancelled && ctx.Err() != nil {
 		return &command.Exit{Code: command.Interrupted, Err: err}

@@ -35,7 +35,7 @@ func locally(ctx context.Context, t *testing.T, out io.Writer, script string, ar
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	cmd.SetOut(out)
 	cmd.SetErr(t.Output())
-	cmd.SetArgs(append([]string{dir, "train.py", "--local"}, args...))
+	cmd.SetArgs(append([]string{dir, filepath.Join(dir, "train.py"), "--local"}, args...)) // the copy is run
 	return cmd.ExecuteContext(ctx)
 }
 
@@ -145,7 +145,7 @@ func TestLocalMistakes(t *testing.T) {
 	}{
 		"too many nodes":    {[]string{"--nodes=400"}, "want 1 to 64 nodes"},
 		"no such Python":    {[]string{"--python=/nonexistent/python3"}, "want the path of a python3"},
-		"no such script":    {[]string{"--script=no.py"}, ""},
+		"two scripts":       {[]string{"--script=no.py"}, "and --script: want one of them"},
 		"a DeepSpeed file":  {[]string{"--deepspeed-config=none.json"}, "none.json"},
 		"a wrong timeout":   {[]string{"--timeout=soon"}, "timeout"},
 		"a requirement":     {[]string{"--requirements=none.txt"}, "none.txt"},

@@ -26,20 +26,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
-// Options are what Start starts.
-type Options struct {
-	// Folder is where all lies that stays: trees, records, virtual environments, and what ranks write.
-	Folder string
-	// Name of the environment. Environments of other names may use the folder at the same time.
-	Name string
-	// Nodes is how many there are. The GPUs of this machine are divided between them.
-	Nodes int
-	// Python is the path of the ranks' Python, "" for the python3 in PATH.
-	Python string
-	// Environ are the variables of this process.
-	Environ []string
-}
-
 // Environment is nodes on this machine.
 type Environment struct {
 	Nodes nodes.Set

@@ -125,16 +125,15 @@ func TestPartsOfOthers(t *testing.T) {
 		name string
 		part Part
 	}{{"of another content", other}, {"no state", Part{Size: 5}}, {"negative", Part{Size: -1, Sum: other.Sum}}} {
-		name, part := tc.name, tc.part
 		l := landingOf(t, to, m)
-		l.ContinueAt(map[Digest]Part{content: part, "unknown": other})
+		l.ContinueAt(map[Digest]Part{content: tc.part, "unknown": other})
 		before := l.From()[content]
 		if err := rest(t, l, from, m); (err == nil) != (before == 0) || err != nil && !errors.Is(err, ErrDamaged) {
-			t.Errorf("%s, from byte %d: got %v", name, before, err)
+			t.Errorf("%s, from byte %d: got %v", tc.name, before, err)
 		}
-		if name == "of another content" {
+		if tc.name == "of another content" {
 			if _, err := os.Stat(filepath.Join(to, m.Entries[0].Path)); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("%s: a damaged content has its name: %v", name, err)
+				t.Errorf("%s: a damaged content has its name: %v", tc.name, err)
 			}
 		}
 		if err := os.RemoveAll(filepath.Join(to, m.Entries[0].Path)); err != nil {

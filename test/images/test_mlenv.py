@@ -170,7 +170,7 @@ class Mlenv(unittest.TestCase):
                 del files[word[1:]]
             else:
                 name, _, content = word.lstrip("~").partition(":")
-                files[name] = content.encode() or self.content(name, torn=word[0] == "~")
+                files[name] = content.encode() if ":" in word else self.content(name, torn=word[0] == "~")
         for name, content in files.items():
             path = top / folder / name
             path.parent.mkdir(parents=True, exist_ok=True)

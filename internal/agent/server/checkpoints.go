@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/treestore"
@@ -106,7 +107,7 @@ func (f *finder) checkpoints() ([]agent.Checkpoint, error) {
 		case c.Missing != "" || c == marked:
 		case marked != nil && c.Modified.After(marked.Modified):
 			c.Missing = fmt.Sprintf("its name in the file %s, which names %s", marked.mark, filepath.Base(marked.Name))
-		case marked == nil && f.search.All && c.Format == agent.DeepSpeedModel:
+		case marked == nil && f.search.All && c.Format == agent.DeepSpeedModel && c.Modified.After(c.nameless):
 			// With ZeRO, the model is written before the first file of the optimizer.
 			c.Missing = "its name in the file latest"
 		}
@@ -134,6 +135,9 @@ type candidate struct {
 	// mark is the file that names it, sibling the one in the same folder that has a mark, nil for none.
 	mark    string
 	sibling *candidate
+	// nameless is when a mark in the same folder was written that names none of its entries, because it was not written to its end or
+	// what it named was deleted. DeepSpeed writes the mark when all files of the checkpoint are there.
+	nameless time.Time
 }
 
 func (f *finder) walk() error {
@@ -196,6 +200,9 @@ func (f *finder) look(folder string, entries map[string]fs.FileInfo) (below []st
 		}
 	}
 	for _, c := range here {
+		if latest := entries[deepSpeedMark]; latest != nil && marked == nil {
+			c.nameless = latest.ModTime()
+		}
 		c.sibling = marked
 	}
 	f.found = append(f.found, here...)

@@ -14,11 +14,16 @@ import (
 
 var (
 	// frame is one level of a traceback (CPython, traceback.py); loguru marks the one where it caught the error by ">". drawnFrame is one
-	// in a traceback that Rich draws into a box, or that IPython prints.
+	// in a traceback that Rich draws into a box, or that IPython prints. plainFrame is one of IPython's mode Plain. Up to 7, IPython prints
+	// a file (splitFile), and its line below, marked by an arrow (splitLine).
 	frame      = regexp.MustCompile(`^[> ] File "([^"]+)", line (\d+)(?:, in .*)?$`)
 	drawnFrame = regexp.MustCompile(`^(?:File )?(~?/\S+|[\w.][\w./-]*\.py):(\d+)(?:,? in(?: .*)?|\(.*\))?$`)
-	// boxed is the first line of Rich's box, which its log handler puts into a column. header is the first line of IPython's traceback.
-	boxed  = regexp.MustCompile(`( *)(╭─+ Traceback \(most recent call last\) ─+╮) *$`)
+	plainFrame = regexp.MustCompile(`^  File (\S+):(\d+)(?: in .*)?$`)
+	splitFile  = regexp.MustCompile(`^(~?/\S+|[\w.][\w./-]*\.py) in .+$`)
+	splitLine  = regexp.MustCompile(`^-+> (\d+) `)
+	// boxed is the first line of Rich's box, which its log handler puts into a column that may be too narrow for the title. header is the
+	// first line of IPython's traceback.
+	boxed  = regexp.MustCompile(`( *)(╭─+ Traceback(?: \([a-z ]*\)?)? ?─+╮) *$`)
 	header = regexp.MustCompile(`^[A-Za-z_][\w.]*\s+Traceback \(most recent call last\)$`)
 	// end is a traceback's last line: a class, dotted or not, and the message. Notes follow it indented.
 	end = regexp.MustCompile(`^([A-Za-z_](?:[\w.]|<locals>)*)(?:: (.*)|:)?$`)
@@ -26,6 +31,8 @@ var (
 	bar = regexp.MustCompile(`^ +[|+] ?`)
 	// chained is between the two tracebacks of an exception that was raised while another one was handled.
 	chained = regexp.MustCompile(`(The above exception was the direct cause of the following exception:|During handling of the above exception, another exception occurred:)$`)
+	// ofProcess is two lines before the traceback of another process, whose error a pool of processes raises again.
+	ofProcess = regexp.MustCompile(`(^|\.)_?RemoteTraceback: ?$`)
 	// rankPrefix is the prefix of a rank's lines by torchrun and some programs.
 	rankPrefix = regexp.MustCompile(`^(?:\[(?:rank|default)?\d+\]:?\s?)+`)
 	// escape is a sequence that colours a terminal.
@@ -107,18 +114,39 @@ func Last(lines []string) *agent.PythonError {
 		result.Message = cmp.Or(result.Message, firstOfTable(lines[start:]))
 	}
 	for start = before(lines, start); start >= 0; start = before(lines, start) {
-		if first, _ := read(lines[start:]); first != nil {
+		first, _ := read(lines[start:])
+		switch {
+		case first == nil:
+		case first.Type == result.Type && isOfProcess(lines, start):
+			result.File, result.Line, result.Traceback = first.File, first.Line, first.Traceback
+		default:
 			result.First = strings.TrimSuffix(first.Type+": "+first.Message, ": ")
 		}
 	}
 	return result
 }
 
+// isOfProcess reports whether the traceback at start, or one that is chained to it, is that of another process.
+func isOfProcess(lines []string, start int) bool {
+	for at := start; at >= 0; at = before(lines, at) {
+		start = at
+	}
+	return start >= 2 && ofProcess.MatchString(Unprefixed(lines[start-2]))
+}
+
 // before is the title of the traceback that is chained to the one at start, -1 for none. An empty line is on both sides of the line between
-// them, two by loguru.
+// them, two by loguru. Rich's log handler wraps it.
 func before(lines []string, start int) int {
-	for i := start - 2; i >= max(0, start-3) && strings.TrimSpace(Unprefixed(lines[i+1])) == ""; i-- {
-		if chained.MatchString(strings.TrimRight(lines[i], " ")) {
+	text := func(i int) string { return strings.TrimSpace(Unprefixed(lines[i])) }
+	i := start - 1
+	for i >= max(0, start-2) && text(i) == "" {
+		i--
+	}
+	const wrapped = 6
+	between := ""
+	for ; i >= max(0, start-2-wrapped) && i < start-1 && text(i) != ""; i-- {
+		between = strings.TrimSpace(text(i) + " " + between)
+		if chained.MatchString(between) {
 			return last(lines[:i], isTitle)
 		}
 	}
@@ -203,6 +231,13 @@ func read(lines []string) (result *agent.PythonError, rest []string) {
 	}
 	result = &agent.PythonError{}
 	installed, column := true, columnOf(lines[0])
+	place := func(file, line string) {
+		if own := !Installed(file); own || installed {
+			result.File = file
+			result.Line, _ = strconv.Atoi(line)
+			installed = !own
+		}
+	}
 	for i, line := range lines {
 		switch {
 		case drawn:
@@ -218,22 +253,14 @@ func read(lines []string) (result *agent.PythonError, rest []string) {
 			line = bar.ReplaceAllString(line, "")
 		}
 		result.Traceback = append(result.Traceback, cut(line, shown))
-		match := frame.FindStringSubmatch(line)
-		if match == nil && drawn {
-			match = drawnFrame.FindStringSubmatch(line)
-		}
-		if match != nil {
-			if own := !Installed(match[1]); own || installed {
-				result.File = match[1]
-				result.Line, _ = strconv.Atoi(match[2])
-				installed = !own
-			}
+		if file, number := column.place(line, drawn); number != "" {
+			place(file, number)
 			continue
 		}
 		if match := end.FindStringSubmatch(line); match != nil && len(result.Traceback) > 1 && !column.inside {
 			result.Type, result.Message = match[1], match[2]
 			if drawn {
-				result.Message += wrapped(lines[i:], utf8.RuneCountInString(Unprefixed(lines[0])))
+				result.Message = strings.TrimSpace(result.Message + wrapped(lines[i:], column.right))
 			}
 			if words := NCCLWords(lines[i+1:]); words != "" {
 				result.Message += "; " + words
@@ -278,14 +305,41 @@ type column struct {
 	// path is the beginning of a path that does not fit. inside is true for a line of the box.
 	path   string
 	inside bool
+	// right is where the column ends. file is that of splitFile.
+	right int
+	file  string
 }
 
 func columnOf(title string) *column {
-	match := boxed.FindStringSubmatch(Unprefixed(title))
+	title = Unprefixed(title)
+	match := boxed.FindStringSubmatch(title)
 	if match == nil {
-		return &column{}
+		return &column{right: utf8.RuneCountInString(title)}
 	}
-	return &column{indent: match[1], width: utf8.RuneCountInString(match[2]) - sides}
+	width := utf8.RuneCountInString(match[2])
+	return &column{indent: match[1], width: width - sides, right: len(match[1]) + width}
+}
+
+// place is the file and the line of a level of the traceback, both "" if the line shows none.
+func (c *column) place(line string, drawn bool) (file, number string) {
+	patterns := []*regexp.Regexp{frame, plainFrame}
+	if drawn {
+		patterns[1] = drawnFrame
+	}
+	for _, pattern := range patterns {
+		if match := pattern.FindStringSubmatch(line); match != nil {
+			c.file = ""
+			return match[1], match[2]
+		}
+	}
+	if match := splitFile.FindStringSubmatch(line); match != nil && drawn {
+		c.file = match[1]
+	}
+	if match := splitLine.FindStringSubmatch(line); match != nil && c.file != "" {
+		file, c.file = c.file, ""
+		return file, match[1]
+	}
+	return "", ""
 }
 
 // undrawn is a line without its rank, what stands left of the box, and the box's sides. Lines of source code stay indented. It is not whole
@@ -304,14 +358,18 @@ func (c *column) undrawn(line string) (text string, whole bool) {
 	return line, true
 }
 
-// wrapped is what Rich wrapped of the first line, because the next word would not have fitted into the width.
+// wrapped is what Rich wrapped of the first line, because the next word would not have fitted into the width. It folds only words that are
+// longer than a line.
 func wrapped(lines []string, width int) (rest string) {
 	for i, line := range lines[1:] {
 		before, words := strings.TrimRight(Unprefixed(lines[i]), " "), strings.Fields(Unprefixed(line))
 		if len(words) == 0 || utf8.RuneCountInString(before+" "+words[0]) <= width {
 			break
 		}
-		rest += " " + strings.Join(words, " ")
+		if i == 0 || utf8.RuneCountInString(before) < width || strings.Contains(strings.TrimSpace(before), " ") {
+			rest += " "
+		}
+		rest += strings.Join(words, " ")
 	}
 	return rest
 }

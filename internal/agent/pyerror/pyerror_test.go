@@ -98,6 +98,123 @@ train.<locals>.BadBatch: batch 17 is empty
                              ╰─────────────────────────────────────╯            
                              KeyError: 'input_ids'                              
 `, "KeyError: 'input_ids' (/workspace/.mlenv/work/0b9d3c1e-2f74-4d0c-9a55-6c1d8e2b7f10/pkg/data.py:41) first "},
+		{"by Rich's log handler where there is no terminal, whose column cuts the title and folds what is between two", `[11/26/26 09:38:16] ERROR    training failed                          pretrain.py:7
+                             ╭─ Traceback (most recent call ─╮                  
+                             │ /workspace/repo/pkg/dataset.p │                  
+                             │ y:41 in collate               │                  
+                             │                               │                  
+                             │ ❱ 41 │   │   return batch["in │                  
+                             ╰───────────────────────────────╯                  
+                             KeyError: 'input_ids'                              
+                                                                                
+                             The above exception was the                        
+                             direct cause of the following                      
+                             exception:                                         
+                                                                                
+                             ╭─ Traceback (most recent call ─╮                  
+                             │ /workspace/repo/pretrain.py:5 │                  
+                             │ in main                       │                  
+                             │                               │                  
+                             │ ❱ 5 │   main(sys.argv[1])     │                  
+                             ╰───────────────────────────────╯                  
+                             ValueError: bad batch 17: the                      
+                             keys are labels, mask                              
+`, "ValueError: bad batch 17: the keys are labels, mask (/workspace/repo/pretrain.py:5) first KeyError: 'input_ids'"},
+		{"by Rich's log handler, whose column folds a word", `[11/26/26 09:51:35] ERROR    training failed                      pretrain.py:9
+                             ╭─ Traceback (most recent call las─╮               
+                             │ /workspace/repo/pretrain.py:7 in │               
+                             │ <module>                         │               
+                             │                                  │               
+                             │ ❱  7 │   main()                  │               
+                             ╰──────────────────────────────────╯               
+                             RuntimeError:                                      
+                             [/pytorch/third_party/gloo/gloo/tran               
+                             sport/tcp/pair.cc:561] Connection                  
+                             closed by peer [10.0.0.2]:23252.                   
+`, "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.2]:23252. " +
+			"(/workspace/repo/pretrain.py:7) first "},
+		{"by Rich in a narrow column", "╭─ Traceback (most─╮\n│ a.py:3 in load   │\n╰──────────────────╯\nValueError: bad \nbatch 17\n", "ValueError: bad batch 17 (a.py:3) first "},
+		{"of a process of a pool", `multiprocess.pool.RemoteTraceback: 
+"""
+Traceback (most recent call last):
+  File "/usr/lib/python3.12/multiprocess/pool.py", line 125, in worker
+    result = (True, func(*args, **kwds))
+  File "/workspace/repo/data.py", line 10, in tokenize
+    return batch["text"]
+KeyError: 'text'
+"""
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/workspace/repo/train.py", line 4, in <module>
+    data.map(tokenize, num_proc=2)
+  File "/usr/lib/python3.12/multiprocess/pool.py", line 774, in get
+    raise self._value
+KeyError: 'text'
+`, "KeyError: 'text' (/workspace/repo/data.py:10) first "},
+		{"of a process of a pool, from another error", `concurrent.futures.process._RemoteTraceback: 
+"""
+Traceback (most recent call last):
+  File "data.py", line 8, in tokenize
+OSError: the shard is gone
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "data.py", line 10, in tokenize
+RuntimeError: shard 3
+"""
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "train.py", line 4, in <module>
+RuntimeError: shard 3
+`, "RuntimeError: shard 3 (data.py:10) first OSError: the shard is gone"},
+		{"of a process of a pool, handled", `joblib.externals.loky.process_executor._RemoteTraceback: 
+"""
+Traceback (most recent call last):
+  File "data.py", line 8, in tokenize
+OSError: the shard is gone
+"""
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "train.py", line 4, in main
+OSError: the shard is gone
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "train.py", line 6, in main
+RuntimeError: no data
+`, "RuntimeError: no data (train.py:6) first OSError: the shard is gone"},
+		{"by IPython in mode Plain", `Traceback (most recent call last):
+  File /workspace/repo/train.py:5
+    main(sys.argv[1])
+  File /workspace/repo/body.py:10 in main
+    return collate(batch)
+KeyError: 'input_ids'
+`, "KeyError: 'input_ids' (/workspace/repo/body.py:10) first "},
+		{"by IPython 7", `---------------------------------------------------------------------------
+KeyError                                  Traceback (most recent call last)
+~/repo/train.py in <module>
+      1 import sys
+----> 3 main(sys.argv[1])
+
+~/repo/data.py in main(kind)
+      8     for part in batch:
+---> 10         value = part["input_ids"]
+     11     return value
+
+/opt/venv/lib/python3.8/site-packages/torch/nn/modules/module.py in __call__(self, *input)
+    720         else:
+--> 722             result = self.forward(*input, **kwargs)
+
+KeyError: 'input_ids'
+`, "KeyError: 'input_ids' (~/repo/data.py:10) first "},
 		{"by IPython", "\x1b[0;31m---------------------------------------------------------------------------\x1b[0m\n" +
 			"\x1b[0;31mZeroDivisionError\x1b[0m                         Traceback (most recent call last)\n" + `File /workspace/train.py:7
       5     return 1 / x

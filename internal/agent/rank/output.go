@@ -1,10 +1,10 @@
 package rank
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,7 +15,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
-var tracebackStart = []byte("Traceback (most recent call last)")
+// tracebackStart is in the title of a traceback, of which Rich cuts the end in a narrow column, and which Rich and IPython colour.
+var tracebackStart = regexp.MustCompile(`Traceback (?:\x1b\[[0-9;]*m)*\(`)
+
+// longestStart bounds it, in bytes.
+const longestStart = 64
 
 // most is how much of the end of a log is searched for last words, in bytes.
 const most = 256 << 10
@@ -63,10 +67,13 @@ func (o *output) copy(from io.Reader) error {
 		n, err := from.Read(buffer)
 		if n > 0 {
 			o.write(buffer[:n])
-			if bytes.Contains(buffer[:n], tracebackStart) || bytes.Contains(append(overlap, buffer[:min(n, len(tracebackStart))]...), tracebackStart) {
+			across := append(overlap, buffer[:min(n, longestStart)]...)
+			starts := tracebackStart.FindIndex(across)
+			if tracebackStart.Match(buffer[:n]) || starts != nil && starts[1] > len(overlap) {
 				o.seen.Store(time.Now().UnixNano())
 			}
-			overlap = append(overlap[:0], buffer[max(0, n-len(tracebackStart)):n]...)
+			overlap = append(across[:len(overlap)], buffer[max(0, n-longestStart):n]...)
+			overlap = overlap[max(0, len(overlap)-longestStart):]
 		}
 		if err == io.EOF {
 			return nil

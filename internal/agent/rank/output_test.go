@@ -1,0 +1,62 @@
+package rank
+
+import (
+	"io"
+	"strings"
+	"testing"
+)
+
+// pieces are what a rank prints, one read for each. after is called before the next one is read.
+type pieces struct {
+	left  []string
+	after func()
+}
+
+func (p *pieces) Read(buffer []byte) (int, error) {
+	p.after()
+	if len(p.left) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(buffer, p.left[0])
+	p.left = p.left[1:]
+	return n, nil
+}
+
+// An error begins with the title of its traceback, whatever draws it, and not again with what the rank prints after it.
+func TestErrorBegins(t *testing.T) {
+	const long = "                                                                        "
+	for name, tc := range map[string]struct {
+		printed []string
+		want    string // how many errors have begun after each piece
+	}{
+		"Python's":                            {[]string{"step 3\n", "Traceback (most recent call last):\n", "ValueError: bad batch\n"}, "011"},
+		"two":                                 {[]string{"Traceback (most recent call last):\n", long, "Traceback (most recent call last):\n", long}, "1122"},
+		"torch's prefix":                      {[]string{"[rank1]: Traceback (most recent call last):\n"}, "1"},
+		"drawn by Rich":                       {[]string{"╭──── Traceback (most recent call last) ────╮\n"}, "1"},
+		"drawn by Rich into a narrow column":  {[]string{long + "╭─ Traceback (most recent call ─╮\n"}, "1"},
+		"drawn by Rich into a narrower one":   {[]string{"╭─ Traceback (most─╮\n", "│ train.py:3 in load │\n"}, "11"},
+		"drawn by Rich in colour":             {[]string{"\x1b[31m╭─\x1b[0m \x1b[1;31mTraceback \x1b[0m\x1b[1;2;31m(most recent call last)\x1b[0m"}, "1"},
+		"by IPython in colour":                {[]string{"\x1b[31mKeyError\x1b[0m     Traceback \x1b[96m(most recent call last)\x1b[39m:\n", long}, "11"},
+		"in pieces":                           {[]string{"Trace", "ba", "ck \x1b[2", "m(most recent", " call last)\n", long}, "000111"},
+		"in pieces, of which one has the end": {[]string{"Traceback (most", " recent call last)\n", "x\n"}, "111"},
+		"none":                                {[]string{"see the Traceback above\n", "(Traceback)\n"}, "00"},
+	} {
+		o, began, last := output{log: io.Discard}, 0, int64(0)
+		got := strings.Builder{}
+		read := &pieces{left: tc.printed}
+		first := true
+		read.after = func() {
+			if first {
+				first = false
+				return
+			}
+			if at := o.seen.Load(); at != last {
+				began, last = began+1, at
+			}
+			got.WriteByte(byte('0' + began))
+		}
+		if err := o.copy(read); err != nil || got.String() != tc.want {
+			t.Errorf("%s: got %s, %v; want %s", name, got.String(), err, tc.want)
+		}
+	}
+}

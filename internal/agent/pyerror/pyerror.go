@@ -33,6 +33,8 @@ var (
 	chained = regexp.MustCompile(`(The above exception was the direct cause of the following exception:|During handling of the above exception, another exception occurred:)$`)
 	// ofProcess is two lines before the traceback of another process, whose error a pool of processes raises again.
 	ofProcess = regexp.MustCompile(`(^|\.)_?RemoteTraceback: ?$`)
+	// inTable is before a traceback in elastic's table, whose other lines are as far from the margin.
+	inTable = regexp.MustCompile(`^(\s+)traceback +: $`)
 	// rankPrefix is the prefix of a rank's lines by torchrun and some programs.
 	rankPrefix = regexp.MustCompile(`^(?:\[(?:rank|default)?\d+\]:?\s?)+`)
 	// escape is a sequence that colours a terminal.
@@ -225,6 +227,9 @@ func read(lines []string) (result *agent.PythonError, rest []string) {
 	// torch calls the traceback of a data loader's worker the original one.
 	prefix := strings.TrimSuffix(strings.TrimSuffix(lines[0], title), "Original ")
 	prefix, group := strings.CutSuffix(prefix, "  + Exception Group ")
+	if match := inTable.FindStringSubmatch(prefix); match != nil {
+		prefix = match[1]
+	}
 	drawn := prefix == lines[0] // by Rich or IPython
 	if drawn {
 		prefix = ""

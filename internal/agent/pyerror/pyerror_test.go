@@ -275,6 +275,54 @@ Traceback (most recent call last):
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 ============================================================
 `, "ValueError: bad batch (train.py:20) first "},
+		{"in the launcher's table, as @record writes it", `Traceback (most recent call last):
+  File "/opt/venv/lib/python3.12/site-packages/torch/distributed/launcher/api.py", line 269, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError: 
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-26_10:07:12
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 29)
+  error_file: /tmp/torchelastic_vte1fz0e/none_sey8lmur/attempt_0/1/error.json
+  traceback : Traceback (most recent call last):
+    File "/opt/venv/lib/python3.12/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 355, in wrapper
+      return f(*args, **kwargs)
+    File "/workspace/repo/train.py", line 21, in step
+      raise ValueError("bad batch 17")
+  ValueError: bad batch 17
+  
+============================================================
+`, "ValueError: bad batch 17 (/workspace/repo/train.py:21) first "},
+		{"in the launcher's table, chained", `torch.distributed.elastic.multiprocessing.errors.ChildFailedError: 
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-26_10:07:12
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 29)
+  error_file: /tmp/torchelastic_vte1fz0e/none_sey8lmur/attempt_0/1/error.json
+  traceback : Traceback (most recent call last):
+    File "/opt/venv/lib/python3.12/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 355, in wrapper
+      return f(*args, **kwargs)
+    File "/workspace/repo/train.py", line 11, in step
+      {}["input_ids"]
+  KeyError: 'input_ids'
+  
+  The above exception was the direct cause of the following exception:
+  
+  Traceback (most recent call last):
+    File "/workspace/repo/train.py", line 13, in step
+      raise ValueError("bad batch 17") from error
+  ValueError: bad batch 17
+  
+============================================================
+`, "ValueError: bad batch 17 (/workspace/repo/train.py:13) first KeyError: 'input_ids'"},
 		{"accelerate's after the script's", `Traceback (most recent call last):
   File "train.py", line 20, in main
 ValueError: bad batch

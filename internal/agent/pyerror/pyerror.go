@@ -115,11 +115,11 @@ func Last(lines []string) *agent.PythonError {
 		}
 		result.Message = cmp.Or(result.Message, firstOfTable(lines[start:]))
 	}
-	for start = before(lines, start); start >= 0; start = before(lines, start) {
+	for again, start := true, before(lines, start); start >= 0; again, start = false, before(lines, start) {
 		first, _ := read(lines[start:])
 		switch {
 		case first == nil:
-		case first.Type == result.Type && isOfProcess(lines, start):
+		case again && first.Type == result.Type && isOfProcess(lines, start):
 			result.File, result.Line, result.Traceback = first.File, first.Line, first.Traceback
 		default:
 			result.First = strings.TrimSuffix(first.Type+": "+first.Message, ": ")
@@ -144,9 +144,9 @@ func before(lines []string, start int) int {
 	for i >= max(0, start-2) && text(i) == "" {
 		i--
 	}
-	const wrapped = 6
+	const folded = 6
 	between := ""
-	for ; i >= max(0, start-2-wrapped) && i < start-1 && text(i) != ""; i-- {
+	for ; i >= max(0, start-2-folded) && i < start-1 && text(i) != ""; i-- {
 		between = strings.TrimSpace(text(i) + " " + between)
 		if chained.MatchString(between) {
 			return last(lines[:i], isTitle)

@@ -98,7 +98,8 @@ train.<locals>.BadBatch: batch 17 is empty
                              ╰─────────────────────────────────────╯            
                              KeyError: 'input_ids'                              
 `, "KeyError: 'input_ids' (/workspace/.mlenv/work/0b9d3c1e-2f74-4d0c-9a55-6c1d8e2b7f10/pkg/data.py:41) first "},
-		{"by Rich's log handler where there is no terminal, whose column cuts the title and folds what is between two", `[11/26/26 09:38:16] ERROR    training failed                          pretrain.py:7
+		{"by Rich's log handler without a terminal", `
+[11/26/26 09:38:16] ERROR    training failed                          pretrain.py:7
                              ╭─ Traceback (most recent call ─╮                  
                              │ /workspace/repo/pkg/dataset.p │                  
                              │ y:41 in collate               │                  
@@ -133,7 +134,8 @@ train.<locals>.BadBatch: batch 17 is empty
                              closed by peer [10.0.0.2]:23252.                   
 `, "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.2]:23252. " +
 			"(/workspace/repo/pretrain.py:7) first "},
-		{"by Rich in a narrow column", "╭─ Traceback (most─╮\n│ a.py:3 in load   │\n╰──────────────────╯\nValueError: bad \nbatch 17\n", "ValueError: bad batch 17 (a.py:3) first "},
+		{"by Rich in a narrow column", "╭─ Traceback (most─╮\n│ a.py:3 in load   │\n╰──────────────────╯\nValueError: bad \nbatch 17\n",
+			"ValueError: bad batch 17 (a.py:3) first "},
 		{"of a process of a pool", `multiprocess.pool.RemoteTraceback: 
 """
 Traceback (most recent call last):

@@ -24,19 +24,20 @@ func (p *pieces) Read(buffer []byte) (int, error) {
 
 // An error begins with the title of its traceback, whatever draws it, and not again with what the rank prints after it.
 func TestErrorBegins(t *testing.T) {
+	const title = "Traceback (most recent call last):\n"
 	const long = "                                                                        "
 	for name, tc := range map[string]struct {
 		printed []string
 		want    string // how many errors have begun after each piece
 	}{
 		"Python's":                            {[]string{"step 3\n", "Traceback (most recent call last):\n", "ValueError: bad batch\n"}, "011"},
-		"two":                                 {[]string{"Traceback (most recent call last):\n", long, "Traceback (most recent call last):\n", long}, "1122"},
+		"two":                                 {[]string{title, long, title, long}, "1122"},
 		"torch's prefix":                      {[]string{"[rank1]: Traceback (most recent call last):\n"}, "1"},
 		"drawn by Rich":                       {[]string{"╭──── Traceback (most recent call last) ────╮\n"}, "1"},
 		"drawn by Rich into a narrow column":  {[]string{long + "╭─ Traceback (most recent call ─╮\n"}, "1"},
 		"drawn by Rich into a narrower one":   {[]string{"╭─ Traceback (most─╮\n", "│ train.py:3 in load │\n"}, "11"},
-		"drawn by Rich in colour":             {[]string{"\x1b[31m╭─\x1b[0m \x1b[1;31mTraceback \x1b[0m\x1b[1;2;31m(most recent call last)\x1b[0m"}, "1"},
-		"by IPython in colour":                {[]string{"\x1b[31mKeyError\x1b[0m     Traceback \x1b[96m(most recent call last)\x1b[39m:\n", long}, "11"},
+		"drawn by Rich in colour":             {[]string{"\x1b[31m╭─\x1b[0m \x1b[1mTraceback \x1b[0m\x1b[2m(most recent call last)"}, "1"},
+		"by IPython in colour":                {[]string{"KeyError  Traceback \x1b[96m(most recent call last)\x1b[39m:\n", long}, "11"},
 		"in pieces":                           {[]string{"Trace", "ba", "ck \x1b[2", "m(most recent", " call last)\n", long}, "000111"},
 		"in pieces, of which one has the end": {[]string{"Traceback (most", " recent call last)\n", "x\n"}, "111"},
 		"none":                                {[]string{"see the Traceback above\n", "(Traceback)\n"}, "00"},

@@ -52,16 +52,18 @@ pickle.dump({"version": "2.4", "pg_config": {"0": {"name": "0", "desc": "default
 	}
 }
 
-// Dumps of torch 2.3 count P2P and collectives together, do not tell them apart except by their names, and number the process groups of each
-// rank. The groups of an entry are pg_config, its numbers those of the record, of the group, and of the operation.
+// Dumps of torch 2.3 count P2P and collectives together, do not tell them apart except by their names, and number the process groups of
+// each rank. The groups of an entry are pg_config, its numbers those of the record, of the group, and of the operation.
 func TestReadFlightOfTorch23(t *testing.T) {
 	const write = `
 import pickle, sys, time
 groups, entries = eval(sys.argv[2])
-entries = [{"record_id": i, "pg_id": g, "seq_id": n, "op_id": o, "profiling_name": "nccl:" + name, "time_created_ns": time.time_ns() - 300_000_000_000, "duration_ms": 0.25,
-            "input_sizes": [[8]], "output_sizes": [[8]], "state": state, "time_discovered_started_ns": None, "time_discovered_completed_ns": None, "retired": False,
+entries = [{"record_id": i, "pg_id": g, "seq_id": n, "op_id": o, "profiling_name": "nccl:" + name,
+            "time_created_ns": time.time_ns() - 300_000_000_000, "duration_ms": 0.25, "input_sizes": [[8]], "output_sizes": [[8]],
+            "state": state, "time_discovered_started_ns": None, "time_discovered_completed_ns": None, "retired": False,
             "frames": [{"name": "step", "filename": "train.py", "line": 8}]} for i, g, n, o, name, state in entries]
-pickle.dump({"entries": entries, "version": "1.4", "nccl_comm_state": {"0x7f": {"rank": "0"}}, "pg_config": groups}, open(sys.argv[1], "wb"), protocol=2)
+dump = {"entries": entries, "version": "1.4", "nccl_comm_state": {"0x7f": {"rank": "0"}}, "pg_config": groups}
+pickle.dump(dump, open(sys.argv[1], "wb"), protocol=2)
 `
 	group := func(id, name string, ranks []int, number int64, operation, state string, pending ...agent.Collective) agent.Collective {
 		c := agent.Collective{ID: id, Group: name, Ranks: ranks, Number: number, Operation: operation, State: state}
@@ -79,10 +81,12 @@ pickle.dump({"entries": entries, "version": "1.4", "nccl_comm_state": {"0x7f": {
 	}{
 		{"collectives", `{0: [0, 1]}, [(0,0,1,1,"all_reduce","completed"),(1,0,2,2,"broadcast","started")]`,
 			[]agent.Collective{group("0", "default_pg", all, 2, "broadcast", "started", waits(2, "broadcast", "started"))}},
-		{"a collective after P2P of one rank", `{0: [0, 1]}, [(0,0,1,1,"all_reduce","completed"),(1,0,2,2,"send 0->1","completed"),(2,0,3,3,"all_gather","started")]`,
+		{"a collective after P2P of one rank", `{0: [0, 1]}, [(0,0,1,1,"all_reduce","completed"),(1,0,2,2,"send 0->1","completed"),` +
+			`(2,0,3,3,"all_gather","started")]`,
 			[]agent.Collective{group("0", "default_pg", all, 2, "all_gather", "started", waits(3, "all_gather", "started"))}},
-		{"a batch of P2P", `{0: [0, 1]}, [(0,0,1,1,"all_reduce","completed"),(1,0,2,2,"send 0->1","scheduled"),(2,0,2,3,"recv 0<-1","scheduled"),` +
-			`(3,0,2,3,"coalesced","started")]`, []agent.Collective{group("0", "default_pg", all, 1, "all_reduce", "completed", waits(2, "coalesced", "started"))}},
+		{"a batch of P2P", `{0: [0, 1]}, [(0,0,1,1,"all_reduce","completed"),(1,0,2,2,"send 0->1","scheduled"),` +
+			`(2,0,2,3,"recv 0<-1","scheduled"),(3,0,2,3,"coalesced","started")]`,
+			[]agent.Collective{group("0", "default_pg", all, 1, "all_reduce", "completed", waits(2, "coalesced", "started"))}},
 		{"P2P whose beginning is forgotten", `{0: [0, 1]}, [(90,0,41,41,"all_reduce","completed"),(91,0,42,42,"recv 0<-1","started")]`,
 			[]agent.Collective{group("0", "default_pg", all, -1, "all_reduce", "completed", waits(42, "recv 0<-1", "started"))}},
 		{"collectives whose beginning is forgotten", `{0: [0, 1]}, [(90,0,41,41,"all_reduce","completed")]`,
@@ -103,14 +107,17 @@ func TestReadFlightBesideOthers(t *testing.T) {
 	const write = "import pickle, sys\npickle.dump(eval(sys.argv[2]), open(sys.argv[1], 'wb'), protocol=4)"
 	const good = `{"entries": [], "pg_config": {"0": {"desc": "default_pg", "ranks": "[0]"}}}`
 	for _, odd := range []string{
-		`[{"pg_id": 0, "seq_id": 1, "profiling_name": "nccl:all_reduce", "time_created_us": 7, "state": "started", "retired": False, "frames": []}]`,
-		`None`, `{"entries": None}`, `{"entries": [7]}`, `{"entries": [], "pg_config": []}`, `{"entries": [], "pg_config": {"0": {"ranks": [0, 1]}}}`,
-		`{"entries": [], "pg_config": {"0": {"desc": b"x", "ranks": "[0]"}}}`, `{"entries": [], "pg_config": {"0": {"desc": "x", "ranks": "[" * 100000}}}`,
-		`{"entries": [{"record_id": 0, "process_group": ("0",), "collective_seq_id": 1, "profiling_name": "x", "state": "started", "time_created_ns": 10**400}], ` +
-			`"pg_config": {"0": {"ranks": "[0]"}}}`,
-		`{"entries": [], "pg_config": {"0": {"desc": "x", "ranks": "[NaN]"}}}`, `{"entries": [], "pg_config": {"0": {"desc": 7, "ranks": "[0]"}}}`,
-		`{"entries": [{"record_id": 0, "process_group": "0", "collective_seq_id": 1 << 70, "profiling_name": "x", "state": "started", "time_created_ns": 1}], ` +
-			`"pg_config": {"0": {"ranks": "[0]"}}}`,
+		`[{"pg_id": 0, "seq_id": 1, "profiling_name": "nccl:all_reduce", "time_created_us": 7, "state": "started", "frames": []}]`,
+		`None`, `{"entries": None}`, `{"entries": [7]}`, `{"entries": [], "pg_config": []}`,
+		`{"entries": [], "pg_config": {"0": {"ranks": [0, 1]}}}`,
+		`{"entries": [], "pg_config": {"0": {"desc": b"x", "ranks": "[0]"}}}`,
+		`{"entries": [], "pg_config": {"0": {"desc": "x", "ranks": "[" * 100000}}}`,
+		`{"entries": [{"record_id": 0, "process_group": ("0",), "collective_seq_id": 1, "profiling_name": "x", "state": "started", ` +
+			`"time_created_ns": 10**400}], "pg_config": {"0": {"ranks": "[0]"}}}`,
+		`{"entries": [], "pg_config": {"0": {"desc": "x", "ranks": "[NaN]"}}}`,
+		`{"entries": [], "pg_config": {"0": {"desc": 7, "ranks": "[0]"}}}`,
+		`{"entries": [{"record_id": 0, "process_group": "0", "collective_seq_id": 1 << 70, "profiling_name": "x", ` +
+			`"state": "started", "time_created_ns": 1}], "pg_config": {"0": {"ranks": "[0]"}}}`,
 		`{"version": "1.4", "entries": [{"record_id": 0, "pg_id": 0, "seq_id": 1}], "pg_config": {0: 7}}`,
 	} {
 		first, second := writeDump(t, write, odd), writeDump(t, write, good)

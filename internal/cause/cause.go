@@ -15,9 +15,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// tree matches the folder of a synced tree, and that of a job.
-var tree = regexp.MustCompile(
-	regexp.QuoteMeta(agent.Trees) + `/[0-9a-f]{64}/|` + regexp.QuoteMeta(agent.Work) + `/[A-Za-z0-9][\w.-]{0,127}/`)
+// tree matches the folder of a synced tree, and that of a job, in the workspace of a cluster's node or of the user's machine.
+var tree = regexp.MustCompile(fmt.Sprintf(`(?:/[^\s"'()/:=,]+)*(?:%s/[0-9a-f]{64}|%s/[A-Za-z0-9][\w.-]{0,127})/`,
+	regexp.QuoteMeta(strings.TrimPrefix(agent.Trees, agent.Workspace)), regexp.QuoteMeta(strings.TrimPrefix(agent.Work, agent.Workspace))))
 
 // InTree shortens the paths of a synced tree, and of a job's working directory, to those of the repository.
 func InTree(text string) string { return tree.ReplaceAllString(text, "") }
@@ -177,6 +177,18 @@ func failedAt(rank agent.RankStatus) time.Time {
 	return rank.Ended
 }
 
+// Held is how long the process of a rank that had failed by an error of its own still ran when the job was stopped: for example a thread
+// that is no daemon, or a wait for peers at exit, holds it. ok is false if its error is not the last thing that it printed before that.
+func (c Cause) Held(stopped time.Time) (held time.Duration, ok bool) {
+	p := c.Rank.Python
+	if !c.Known || !c.Rank.Stopped || p == nil || len(p.Traceback) == 0 || p.Seen.IsZero() || !p.Seen.Before(stopped) {
+		return 0, false
+	}
+	tail := slices.DeleteFunc(slices.Clone(c.Rank.Tail), func(line string) bool { return logged.MatchString(line) })
+	end := p.Traceback[len(p.Traceback)-1]
+	return stopped.Sub(p.Seen), len(tail) > 0 && strings.HasSuffix(tail[len(tail)-1], end)
+}
+
 // Job is where a failed rank ran.
 type Job struct {
 	// Run is "" for a user's training in a kept environment; Environment is "" in a check of the network.
@@ -258,6 +270,8 @@ func (c Cause) Err(job Job) error {
 		reason, next = fail.DiskFull, "delete obsolete files, such as old checkpoints, or have the claim expanded"
 	case hardware.MatchString(words):
 		next = "have the GPU and its links looked at: dmesg of the node shows Xid; until then leave the node out with exclude-nodes"
+	case noGPU.MatchString(words) && job.Namespace == "": // on the user's own machine
+		next = "torch sees no GPU: use a machine with GPUs, with a torch that is built for CUDA and fits the driver, or have the script use gloo"
 	case noGPU.MatchString(words):
 		next = "torch sees no GPU, as check-fabric's log says too: give the nodes GPUs, use an image whose torch is built for CUDA and fits " +
 			"the driver, or have the script use gloo"

@@ -46,5 +46,10 @@ func TestTorchSeesNoGPU(t *testing.T) {
 			"torch sees no GPU, as check-fabric's log says too") != want {
 			t.Errorf("%s: next %q, want the GPU in it: %t", text, next, want)
 		}
+		// A run on the user's own machine has no check-fabric.
+		next := fail.NextOf(found.Err(Job{Record: "/record"}))
+		if strings.Contains(next, "torch sees no GPU") != want || strings.Contains(next, "check-fabric") {
+			t.Errorf("%s: on this machine next is %q, want the GPU in it: %t", text, next, want)
+		}
 	}
 }

@@ -73,7 +73,9 @@ var (
 	stuck = regexp.MustCompile(`watchdog (got stuck|hang)`)
 	// enqueued are the numbers in the watchdog's lines: of a process group, the last collective that the rank entered.
 	enqueued = regexp.MustCompile(`\[PG (?:ID \d+ PG GUID )?([^\s(]+)(?: ?\(([^)]*)\))? Rank \d+\].*[Ll]ast enqueued (?:NCCL )?work: (\d+)`)
-	p2p      = regexp.MustCompile(`OpType=(SEND|RECV|COALESCED)\b`)
+	// logged matches what C++ libraries log, such as torch at exit, and empty lines.
+	logged = regexp.MustCompile(`^\s*$|^(?:\[rank\d+\]:\s?)?\[[WI]\d{3,4} \S+ [\w.]+:\d+\]`)
+	p2p    = regexp.MustCompile(`OpType=(SEND|RECV|COALESCED)\b`)
 )
 
 // watchdogThread is before the error with which the watchdog's thread ended, and the whole process with it.

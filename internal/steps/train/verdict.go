@@ -63,6 +63,10 @@ func (j judge) verdict(statuses []agent.JobStatus) (*question, error) {
 	for _, status := range statuses {
 		switch status.StopCause {
 		case agent.StopDeadline:
+			if held, ok := found.Held(status.Stopping); ok {
+				return nil, fmt.Errorf("%w; its process had not ended when the training's time was over, %s later",
+					found.Err(j.job(statuses[found.Rank.Node])), held.Round(time.Second))
+			}
 			return nil, j.timedOut(statuses, found, status.Ended.Sub(status.Started))
 		case agent.StopReplaced:
 			return nil, fail.Becausef(fail.Cancelled, "training: %s", status.StopReason)

@@ -8,9 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -87,7 +84,7 @@ func (o *runOptions) runLocal(cmd *cobra.Command) error {
 	defer remove()
 	// Absolute paths in the folder are relative to it now.
 	options.Script, options.DeepSpeedConfig = o.value("script"), o.value("deepspeed-config")
-	if err := lacksPackages(ctx, o.local.python, source.Dir, options.Script, source.Requirements != ""); err != nil {
+	if err := lacksPackages(ctx, o.local.python, source.Dir, options, source.Requirements != ""); err != nil {
 		return err
 	}
 	return onThisMachine(ctx, cmd, local.Options{Folder: folder, Name: name, Nodes: count, Python: o.local.python, Environ: os.Environ()},
@@ -166,38 +163,4 @@ func (o *runOptions) localSource(ctx context.Context, log *slog.Logger) (source 
 		return source, nil, err
 	}
 	return source, remove, nil
-}
-
-// needed matches what a script imports, at its top level, of the packages that a person's Python may lack.
-var needed = regexp.MustCompile(`(?m)^(?:import|from)\s+(torch|deepspeed|transformers|accelerate|lightning)\b`)
-
-// mostScript is the size of a script that is looked at.
-const mostScript = 16 << 20
-
-// lacksPackages is the error for packages that the script imports and Python does not find.
-func lacksPackages(ctx context.Context, python, dir, script string, installs bool) error {
-	content, err := claimfile.Read(filepath.Join(dir, script), mostScript)
-	if err != nil || installs {
-		return nil //nolint:nilerr // a module, or a path that the nodes refuse
-	}
-	var names []string
-	for _, match := range needed.FindAllStringSubmatch(string(content), -1) {
-		if !slices.Contains(names, match[1]) {
-			names = append(names, match[1])
-		}
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	const find = "import importlib.util, sys; print(*(name for name in sys.argv[1:] if not importlib.util.find_spec(name)))"
-	if python == "" {
-		python = "python3"
-	}
-	out, err := exec.CommandContext(ctx, python, append([]string{"-c", find}, names...)...).Output()
-	lacks := strings.Fields(string(out))
-	if err != nil || len(lacks) == 0 {
-		return nil //nolint:nilerr // the nodes report a Python that does not start
-	}
-	return fail.Advise(fail.Becausef(fail.InvalidInput, "%s imports %s, which %s does not have", script, strings.Join(lacks, " and "), python),
-		"%s -m pip install %s", python, strings.Join(lacks, " "))
 }

@@ -276,7 +276,10 @@ func (c Cause) Err(job Job) error {
 		next = "torch sees no GPU, as check-fabric's log says too: give the nodes GPUs, use an image whose torch is built for CUDA and fits " +
 			"the driver, or have the script use gloo"
 	case c.Known && c.Rank.Python != nil && c.Rank.Python.InTree != "":
-		next = fmt.Sprintf("name the script as a module, -m PACKAGE.MODULE, or give the ranks the variable PYTHONPATH=%s", c.Rank.Python.InTree)
+		next = "give the ranks the variable PYTHONPATH=" + c.Rank.Python.InTree
+		if c.Rank.Python.InTree == "." { // the only folder that -m adds
+			next = "name the script as a module, -m PACKAGE.MODULE, or " + next
+		}
 	case c.Left != nil:
 		said.WriteString("; " + c.Leaving())
 		next = fmt.Sprintf("let every rank take the same number of steps; why rank %d ended: %s", c.Left.Rank, job.log(c.Left.Node, c.Left.Rank))

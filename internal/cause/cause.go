@@ -178,16 +178,25 @@ func failedAt(rank agent.RankStatus) time.Time {
 
 // Job is where a failed rank ran.
 type Job struct {
-	// Run is "" for a user's training in a kept environment; Environment is "" in a check of the network.
+	// Run is "" for a user's training in a kept environment; Environment is "" in a check of the network, Namespace on the user's own
+	// machine.
 	Run, Environment, Namespace string
 	// Record is the folder of the job's logs on its nodes.
 	Record string
 }
 
+// In is the flag that chooses the namespace in a command, "" on the user's own machine.
+func (j Job) In() string {
+	if j.Namespace == "" {
+		return ""
+	}
+	return " -n " + j.Namespace
+}
+
 // log is the command that shows the whole log of the rank.
 func (j Job) log(node, rank int) string {
 	if j.Run != "" {
-		return fmt.Sprintf("mlenv logs %s --rank=%d -n %s", j.Run, rank, j.Namespace)
+		return fmt.Sprintf("mlenv logs %s --rank=%d%s", j.Run, rank, j.In())
 	}
 	return j.Log(node, fmt.Sprintf("rank-%d.log", rank))
 }
@@ -196,7 +205,7 @@ func (j Job) log(node, rank int) string {
 func (j Job) Log(node int, name string) string {
 	switch {
 	case j.Run != "": // the nodes will be gone
-		return fmt.Sprintf("mlenv fetch %s %s/%s -n %s   # the whole log", j.Run, j.Record, name, j.Namespace)
+		return fmt.Sprintf("mlenv fetch %s %s/%s%s   # the whole log", j.Run, j.Record, name, j.In())
 	case j.Environment != "":
 		return fmt.Sprintf("mlenv shell %d --name=%s -n %s -- cat %s/%s   # the whole log", node, j.Environment, j.Namespace, j.Record, name)
 	}

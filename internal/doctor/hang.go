@@ -41,15 +41,15 @@ func (e *examination) silent(n *node) {
 		e.found(fail.AgentVersion, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))
 	case apierrors.IsForbidden(n.healthErr):
 		e.found(NotReadable, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))
-	case n.healthErr != nil && (n.running() || e.clusterErr != nil):
-		e.found(fail.AgentUnreachable, n.String(), n.healthErr.Error(),
-			fmt.Sprintf("oc logs %s -n %s -c train --tail=20; oc get pod %s -n %s -o wide (is its Kubernetes node in order?)", n.pod, e.env.Namespace, n.pod, e.env.Namespace))
+	case n.healthErr != nil && (n.running() || e.clusterErr != nil || e.here):
+		e.found(fail.AgentUnreachable, n.String(), n.healthErr.Error(), e.logs(n)+
+			e.advice(fmt.Sprintf("; oc get pod %s -n %s -o wide (is its Kubernetes node in order?)", n.pod, e.env.Namespace), ""))
 	case n.factsErr != nil:
 		e.found(AgentStuck, n.String(), fmt.Sprintf("its agent answers, but not to requests about GPUs and volumes: %v", n.factsErr),
 			e.exec(n, fmt.Sprintf("sh -c 'timeout 5 nvidia-smi; timeout 5 df %s %s'", agent.Workspace, agent.Datasets))+
 				" (what hangs is the GPU's driver, or a volume's server)")
 	case n.jobsErr != nil:
-		e.found(fail.AgentUnreachable, n.String(), n.jobsErr.Error(), fmt.Sprintf("oc logs %s -n %s -c train --tail=20", n.pod, e.env.Namespace))
+		e.found(fail.AgentUnreachable, n.String(), n.jobsErr.Error(), e.logs(n))
 	}
 }
 

@@ -70,6 +70,9 @@ func (n *node) agent() string {
 
 // exec is the command that runs a command in the node.
 func (e *examination) exec(n *node, command string) string {
+	if e.here {
+		return command
+	}
 	return fmt.Sprintf("oc exec %s -n %s -c train -- %s", n.pod, e.env.Namespace, command)
 }
 
@@ -77,6 +80,19 @@ func (e *examination) exec(n *node, command string) string {
 func (n *node) running() bool {
 	return n.object != nil && n.object.DeletionTimestamp == nil && slices.ContainsFunc(n.object.Status.ContainerStatuses,
 		func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
+}
+
+// advice is what to do on a cluster, or on this machine.
+func (e *examination) advice(cluster, here string) string {
+	if e.here {
+		return here
+	}
+	return cluster
+}
+
+// logs is the command that shows the log of the node's agent.
+func (e *examination) logs(n *node) string {
+	return e.advice(fmt.Sprintf("oc logs %s -n %s -c train --tail=20", n.pod, e.env.Namespace), "mlenv logs "+e.env.Name)
 }
 
 // askNodes asks all agents in parallel: first for their facts and devices, then for the jobs that any of them or the
@@ -104,6 +120,13 @@ func (e *examination) askNodes(ctx context.Context) {
 	}
 	set := e.env.FirstNodes(len(e.nodes), credentials)
 	defer set.Close()
+	e.askAgents(ctx, set)
+}
+
+// askAgents asks the agents of all nodes.
+func (e *examination) askAgents(ctx context.Context, set nodes.Set) {
+	bounded, cancel := context.WithTimeout(ctx, e.Patience)
+	defer cancel()
 	e.each(bounded, set, e.askNode)
 	ids := e.jobIDs()
 	if len(ids) > 0 {
@@ -170,6 +193,9 @@ func (e *examination) askNode(ctx context.Context, n *node, client *agent.Client
 
 // namesFor are the names that a node's ranks look up: the master's, and those of its neighbours in a ring.
 func (e *examination) namesFor(number int) []string {
+	if e.here {
+		return nil // addresses
+	}
 	var wanted []string
 	for _, other := range []int{0, number, (number + 1) % len(e.nodes), (number + len(e.nodes) - 1) % len(e.nodes)} {
 		if name := e.env.TLSName(other); !slices.Contains(wanted, name) {

@@ -96,7 +96,7 @@ func (f *Flags) Connect(ctx context.Context, log *slog.Logger) (*kube.Clients, e
 	}
 	clients, err := f.ConnectTo(file)
 	if err != nil {
-		return nil, err
+		return nil, f.notLocal(err)
 	}
 	return clients, f.find(ctx, clients, log)
 }

@@ -41,7 +41,7 @@ func (f *Flags) resolve(ctx context.Context, clients *kube.Clients) error {
 	if run := f.creator(ctx, clients, name); run != nil {
 		return notYet(clients, run.Name, name)
 	}
-	return nil
+	return f.notLocal(nil)
 }
 
 // missing reports whether the environment is known not to exist.

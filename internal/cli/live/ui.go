@@ -46,7 +46,7 @@ Exit code 0: ended by Ctrl-C; 1: there is no such environment; 2: wrong usage.`,
 				return err
 			}
 			defer s.nodes.Close()
-			return serve(cmd.Context(), cmd.OutOrStdout(), Page{Environment: env.Environment, State: s.current, Log: s.log})
+			return serve(cmd.Context(), cmd.OutOrStdout(), Page{Environment: s.environment, State: s.current, Log: s.log})
 		},
 	}
 	env.AddTo(cmd.Flags(), envflags.OnlyNamespace)

@@ -34,11 +34,10 @@ Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
 			return errors.Join(envflags.ParseName(cmd.Flags(), args), command.Want(quietAfter > 0, "--quiet-after %s: want more than 0s", quietAfter))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			clients, err := env.Connect(cmd.Context(), command.TextLog(cmd.ErrOrStderr()))
+			report, err := examine(cmd, &env, doctor.Options{QuietAfter: quietAfter})
 			if err != nil {
 				return err
 			}
-			report := doctor.Examine(cmd.Context(), clients, env.Environment, doctor.Options{QuietAfter: quietAfter})
 			err = output.PrintAs("Doctor", cmd.OutOrStdout(), report, func(out io.Writer) error {
 				report.Print(out)
 				return nil
@@ -54,4 +53,21 @@ Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
 	output.AddTo(flags, command.Text, command.JSON, command.YAML)
 	flags.DurationVar(&quietAfter, "quiet-after", 3*time.Minute, "how long a training may print nothing before that is a finding")
 	return cmd
+}
+
+// examine examines the environment, or the nodes of a local run.
+func examine(cmd *cobra.Command, env *envflags.Flags, o doctor.Options) (doctor.Report, error) {
+	if r, ok := env.Local(); ok {
+		set, err := r.Connect()
+		if err != nil {
+			return doctor.Report{}, err
+		}
+		defer set.Close()
+		return doctor.ExamineLocal(cmd.Context(), r.Name, set, o), nil
+	}
+	clients, err := env.Connect(cmd.Context(), command.TextLog(cmd.ErrOrStderr()))
+	if err != nil {
+		return doctor.Report{}, err
+	}
+	return doctor.Examine(cmd.Context(), clients, env.Environment, o), nil
 }

@@ -40,7 +40,8 @@ workspace. logs means the folder with the logs, metrics and status of the run, a
 without the files of the repository that it did not change. Without PATH mlenv copies logs, work, and checkpoints/RUN if it
 exists; for a run that was started with --resume-from, that is the folder of the first run.
 
-A pod without any rights mounts the claim read-only and sends the files; mlenv always deletes it. Every file is verified
+A pod without any rights mounts the claim read-only and sends the files; mlenv always deletes it. For a local run the claim is
+the folder of the local runs. Every file is verified
 by its SHA-256. A file that exists here with the same content is skipped, so a second fetch continues a broken one. If
 each node has its own claim, each gets a folder: node-0, node-1. Then mlenv prints the newest checkpoint, and the command
 that continues from it.
@@ -52,6 +53,9 @@ Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run
   mlenv fetch train-multi-node-x7k2p checkpoints/mine --to=./mine`,
 		Args: command.Arguments(1, -1, "a run, and the paths to copy"),
 		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, given []string) error {
+			if r.here != nil && stepsImage != "" {
+				return command.Usage(fail.Becausef(fail.InvalidInput, "--steps-image: no pod fetches from local run %s", r.name))
+			}
 			paths, err := r.paths(given)
 			if err != nil {
 				return err
@@ -84,6 +88,9 @@ func (r entry) paths(given []string) ([]fetch.Path, error) {
 	var paths []fetch.Path
 	var problems []error
 	for _, p := range given {
+		if r.here != nil { // its record and its logs name this machine's folder
+			p = strings.Replace(p, r.here.Folder, agent.Workspace, 1)
+		}
 		clean := path.Clean(p)
 		onClaim := cmp.Or(strings.TrimPrefix(strings.TrimPrefix(clean, agent.Workspace), "/"), ".")
 		places := []string{path.Join(work, clean), onClaim}
@@ -125,13 +132,16 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 		if len(claims) > 1 {
 			folder = filepath.Join(to, fmt.Sprintf("node-%d", i))
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "Reading claim %s.\n", claim)
-		from := fetch.Claim{Name: claim, For: r.name, StepsImage: stepsImage}
+		from := fetch.Claim{Name: claim, For: r.name, StepsImage: stepsImage, Local: r.here != nil}
+		fmt.Fprintf(cmd.ErrOrStderr(), "Reading %s.\n", from)
 		result, err := fetch.Fetch(cmd.Context(), clients, from, paths, moved, folder)
 		if err != nil {
-			return fmt.Errorf("fetching from claim %s: %w", claim, err)
+			return fmt.Errorf("fetching from %s: %w", from, err)
 		}
 		for name, problem := range result.Absent {
+			if r.here != nil {
+				problem = strings.ReplaceAll(problem, agent.Workspace, claim)
+			}
 			absent[name] = append(absent[name], problem)
 		}
 		files += result.Files
@@ -145,7 +155,7 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 	}
 	r.sayNewest(cmd.ErrOrStderr(), clients.Namespace, to)
 	var problems []error
-	at := fmt.Sprintf("mlenv fetch %s -n %s", r.name, clients.Namespace)
+	at := fmt.Sprintf("mlenv fetch %s%s", r.name, r.in(clients.Namespace))
 	for _, p := range paths {
 		switch where := strings.Join(claims, ", "); {
 		case len(absent[p.Name]) < len(claims):
@@ -166,6 +176,10 @@ func (r entry) sayNewest(out io.Writer, namespace, to string) {
 		newest = newestCheckpoint(filepath.Join(to, "node-0", filepath.FromSlash(r.checkpoints())))
 	}
 	if newest == "" {
+		return
+	}
+	if r.here != nil {
+		say(out, "Newest checkpoint: %s\n  continue from it: mlenv run --local --resume-from %s\n", newest, r.name)
 		return
 	}
 	folder := ""
@@ -203,8 +217,11 @@ func newestCheckpoint(folder string) string {
 	return filepath.Join(folder, slices.MaxFunc(names, func(a, b string) int { return humanize.Natural(stem(a), stem(b)) }))
 }
 
-// claims are those of the run's workspace, as in its receipt or noted by the training, or else those that exist now.
+// claims are those of the run's workspace, or the folder in place of one, as in its receipt or noted by the training, or else those that exist now.
 func (r entry) claims(ctx context.Context, clients *kube.Clients) ([]string, error) {
+	if r.here != nil {
+		return []string{r.here.Folder}, nil
+	}
 	if record := r.record(); record != nil {
 		return record.Claims, nil
 	}

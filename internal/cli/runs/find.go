@@ -9,14 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -35,6 +34,8 @@ type entry struct {
 	receipt *receipt.Receipt
 	// memory is what the steps have noted, nil for nothing.
 	memory *receipt.Memory
+	// here is a local run, nil for one on a cluster.
+	here *local.Run
 	// open reports that the run has no receipt yet although its PipelineRun is not there, hidden that the user may not read that.
 	open, hidden bool
 }
@@ -80,23 +81,15 @@ func (r entry) known() receipt.Receipt {
 	return r.noted().Account(r.standing(), time.Time{})
 }
 
-// onRun is the RunE of a command about the run that its first argument names, or else the newest one. do gets the other
-// arguments.
-func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients, r entry, others []string) error) func(*cobra.Command, []string) error {
-	return envflags.Connected(flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
-		r, err := chosen(cmd.Context(), clients, args)
-		if err != nil {
-			return err
-		}
-		return do(cmd, clients, r, args[min(1, len(args)):])
-	})
-}
-
-func chosen(ctx context.Context, clients *kube.Clients, args []string) (entry, error) {
+// chosen is the named run, or else the newest one, which may be one of this machine.
+func chosen(ctx context.Context, clients *kube.Clients, args []string, here []entry) (entry, error) {
 	if len(args) == 0 {
 		all, err := list(ctx, clients)
 		if err != nil {
 			return entry{}, err
+		}
+		if len(here) > 0 && (len(all) == 0 || here[0].started().After(all[0].started())) {
+			return here[0], nil
 		}
 		if len(all) == 0 {
 			next := fmt.Sprintf("mlenv run . SCRIPT -n %[1]s   # in the folder of your script; an example without one: mlenv smoke -n %[1]s", clients.Namespace)
@@ -269,7 +262,7 @@ func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
 	if hidden && len(all) == 0 {
 		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", where(clients), notListed))
 	}
-	slices.SortFunc(all, func(a, b entry) int { return cmp.Or(b.started().Compare(a.started()), cmp.Compare(a.name, b.name)) })
+	slices.SortFunc(all, newestFirst)
 	return all, nil
 }
 

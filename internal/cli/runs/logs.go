@@ -49,7 +49,7 @@ of the failed ranks from the receipt.
 
 With --rank mlenv shows the whole log of that rank: from its node during the run, and later from the workspace's claim,
 which a temporary pod reads. A terminal gets it without control characters, a file or a pipe as it is. With --follow it
-waits for the rank and continues until the rank ends.
+waits for the rank and continues until the rank ends. A local run has one log, of what mlenv run printed, and those of the ranks.
 
 Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
 		Example: `  mlenv logs train-multi-node-x7k2p --follow
@@ -78,14 +78,16 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
 		if cmd.Flags().NArg() == 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "Run %s.\n", r.name)
 		}
+		out := cmd.OutOrStdout()
+		if terminal := command.Raw(out); terminal != nil && (o.rank >= 0 || r.here != nil) {
+			plain := plainLog(terminal)
+			defer plain.Flush()
+			out = plain
+		}
 		switch {
+		case r.here != nil:
+			return o.localLog(cmd.Context(), out, r)
 		case o.rank >= 0:
-			out := cmd.OutOrStdout()
-			if terminal := command.Raw(out); terminal != nil {
-				plain := plainLog(terminal)
-				defer plain.Flush()
-				out = plain
-			}
 			return o.rankLog(cmd.Context(), out, cmd.ErrOrStderr(), clients, r)
 		case o.follow && r.run != nil && !r.run.IsDone():
 			return o.followTasks(cmd, clients, r)

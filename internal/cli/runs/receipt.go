@@ -49,7 +49,7 @@ Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong u
 		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, _ []string) error {
 			if r.receipt == nil || r.open {
 				return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the receipt of run %s: the run is %s and has none yet: %s", r.name, r.state(), r.writer()),
-					"mlenv status %s -n %s", r.name, clients.Namespace)
+					"mlenv status %s%s", r.name, r.in(clients.Namespace))
 			}
 			if page != "" {
 				return writePage(cmd.OutOrStdout(), page, *r.receipt)
@@ -66,6 +66,9 @@ Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong u
 
 // writer is who will write the receipt of a run.
 func (r entry) writer() string {
+	if r.here != nil {
+		return "mlenv run writes it at the end"
+	}
 	if r.run == nil && !r.hidden || r.run != nil && (r.run.IsDone() || r.run.IsCancelled()) {
 		return "no teardown follows, so the reaper writes it within two minutes"
 	}
@@ -76,7 +79,7 @@ func (r entry) writer() string {
 func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	row := rowsOf(w)
-	row("run", r.Namespace+"/"+r.Run)
+	row("run", r.Title())
 	row("verdict", string(r.Verdict))
 	row("reason", string(r.Reason))
 	row("message", humanize.Lines(r.Message, maxMessage))
@@ -123,7 +126,7 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	}
 	if r.Record != nil {
 		row("checkpoint", r.Checkpoint)
-		row("record", r.Record.Folder+" on "+humanize.OneLine(strings.Join(r.Record.Claims, ", "), 300))
+		row("record", onClaims(*r.Record))
 	}
 	row("teardown", r.Teardown)
 	printPhases(w, r.Phases, r.Ended)
@@ -153,6 +156,14 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 		fmt.Fprintf(w, "\nNot in the receipt, because it would be too large: %s.\n", strings.Join(r.LeftOut, ", "))
 	}
 	return w.Flush()
+}
+
+// onClaims is the folder of a record, with the claims that have it; a local run has none.
+func onClaims(r receipt.Record) string {
+	if len(r.Claims) == 0 {
+		return r.Folder
+	}
+	return r.Folder + " on " + humanize.OneLine(strings.Join(r.Claims, ", "), 300)
 }
 
 // exitOf is how a rank of a run with that reason ended.
@@ -212,7 +223,7 @@ func writePage(out io.Writer, path string, r receipt.Receipt) error {
 		os.Remove(path)
 		return fmt.Errorf("writing the report %s: %w", path, err)
 	}
-	fmt.Fprintf(out, "The report of run %s/%s is %s.\n", r.Namespace, r.Run, path)
+	fmt.Fprintf(out, "The report of run %s is %s.\n", r.Title(), path)
 	return nil
 }
 

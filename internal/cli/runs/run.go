@@ -23,6 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
@@ -61,7 +62,8 @@ Flags of params that you leave out have the installed pipeline's defaults. If ot
 run uses one of your own, with the same claims; --name chooses one. mlenv sets the PipelineRun's timeouts so that
 the training fits.
 
-With --local the run needs no cluster: its nodes are parts of this machine, which must run Linux.
+With --local the run needs no cluster: its nodes are parts of this machine, which must run Linux. --like and --resume-from
+then name a local run.
 
 A job file has the params that you would type each time, as YAML: each key is the name of a param, env and build-args are
 keys and values. Arguments and flags replace what the file has.
@@ -347,6 +349,10 @@ func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (ma
 		return o.values, nil
 	}
 	earlier, err := find(ctx, clients, name)
+	if _, here := local.Find(name); here && fail.ReasonOf(err) == fail.InvalidInput {
+		err = fail.Advise(fail.Becausef(fail.InvalidInput, "starting a run with %s %s: that is a local run, and its files are on this machine", flag, name),
+			"mlenv run --local %s %s", flag, name)
+	}
 	if err != nil {
 		return nil, err
 	}

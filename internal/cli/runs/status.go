@@ -18,6 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
@@ -173,7 +174,7 @@ func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 	s.Commit, s.Image, s.Mode, s.ModeReason, s.Caches = known.Commit, known.Image, known.Mode, known.ModeReason, known.Caches
 	s.Tasks = r.phases()
 	trains := func(t run.TaskRun) bool { return t.Task == trainTask && t.Status == run.Running && !t.Started.IsZero() }
-	if slices.ContainsFunc(r.tasks, trains) {
+	if slices.ContainsFunc(r.tasks, trains) || r.here != nil && s.State == running && r.attempt() > 0 {
 		s.ask(ctx, clients, r)
 	}
 	if r.receipt != nil || s.State != cancelled { // of a cancelled run without a receipt Tekton only says that it was cancelled
@@ -232,10 +233,18 @@ func (r entry) waits(ctx context.Context, clients *kube.Clients) (all []waiting)
 	return all
 }
 
+// agents connects to the nodes of a run in progress.
+func (r entry) agents(ctx context.Context, clients *kube.Clients) (nodes.Set, error) {
+	if r.here != nil {
+		return r.here.Connect()
+	}
+	return env.Of(clients, r.environment()).Nodes(ctx, "")
+}
+
 func (s *status) ask(ctx context.Context, clients *kube.Clients, r entry) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	set, err := env.Of(clients, r.environment()).Nodes(ctx, "")
+	set, err := r.agents(ctx, clients)
 	if err != nil {
 		s.Unseen = err.Error()
 		return
@@ -278,7 +287,7 @@ func lastMetrics(ctx context.Context, client *agent.Client, job string) json.Raw
 func (s *status) print(out io.Writer, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	row := rowsOf(w)
-	row("run", s.Namespace+"/"+s.Name)
+	row("run", receipt.Receipt{Run: s.Name, Namespace: s.Namespace}.Title())
 	row("state", s.State)
 	row("reason", string(s.Reason))
 	row("message", humanize.Lines(s.Message, maxMessage))

@@ -36,6 +36,8 @@ type Keeper struct {
 	log     *slog.Logger
 	of      run.Flags
 	start   Start
+	// dir has the memory of a run on the user's own machine, "" for one on a cluster.
+	dir Dir
 
 	mu     sync.Mutex
 	part   Part
@@ -80,16 +82,27 @@ func (k *Keeper) Learn(ctx context.Context, change func(*Part)) {
 	change(&k.part)
 	part := k.part
 	k.mu.Unlock()
-	err := Note(ctx, k.clients.Kube, k.start, part)
+	err := k.note(ctx, part)
 	if k.start.Environment == "" && apierrors.IsNotFound(err) {
 		return // no other step has begun the memory
 	}
 	k.warn(err)
 }
 
+func (k *Keeper) note(ctx context.Context, p Part) error {
+	if k.dir != "" {
+		return k.dir.note(k.start, p)
+	}
+	return Note(ctx, k.clients.Kube, k.start, p)
+}
+
 // Progress writes how far the training is.
 func (k *Keeper) Progress(ctx context.Context, p Progress) {
-	if k != nil && ctx.Err() == nil {
+	switch {
+	case k == nil || ctx.Err() != nil:
+	case k.dir != "":
+		k.warn(k.dir.noteProgress(k.start, p))
+	default:
 		k.warn(NoteProgress(ctx, k.clients.Kube, k.start, p))
 	}
 }
@@ -135,6 +148,9 @@ func (k *Keeper) ending(ctx context.Context) (run.Ending, error) {
 
 // conclude writes the receipt of a run that ends without its finally tasks.
 func (k *Keeper) conclude(ctx context.Context) {
+	if k.dir != "" {
+		return // mlenv writes the receipt of a run on the user's own machine
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
 	defer cancel()
 	ending, err := k.ending(ctx)

@@ -177,8 +177,7 @@ func owner(config *corev1.ConfigMap) string {
 
 // Note writes the part of a step, and replaces an earlier one.
 func Note(ctx context.Context, client kubernetes.Interface, s Start, p Part) error {
-	p.RunUID = s.RunUID
-	content, err := p.encode()
+	content, err := p.encode(s.RunUID)
 	if err != nil {
 		return err
 	}
@@ -187,12 +186,16 @@ func Note(ctx context.Context, client kubernetes.Interface, s Start, p Part) err
 
 // NoteProgress writes how far the training is.
 func NoteProgress(ctx context.Context, client kubernetes.Interface, s Start, p Progress) error {
-	p.RunUID = s.RunUID
-	content, err := json.Marshal(p)
+	content, err := p.encode(s.RunUID)
 	if err != nil {
 		return err
 	}
 	return s.write(ctx, client, progressKey, content)
+}
+
+func (p Progress) encode(runUID string) ([]byte, error) {
+	p.RunUID = runUID
+	return json.Marshal(p)
 }
 
 // write sets one key, and leaves the others as they are.
@@ -218,7 +221,8 @@ func (s Start) write(ctx context.Context, client kubernetes.Interface, name stri
 }
 
 // encode leaves out what matters least until the rest fits.
-func (p Part) encode() ([]byte, error) {
+func (p Part) encode(runUID string) ([]byte, error) {
+	p.RunUID = runUID
 	shorten := []func(){
 		func() {},
 		func() { p.Message = humanize.Lines(p.Message, 2000) },

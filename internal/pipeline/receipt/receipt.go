@@ -42,8 +42,9 @@ func RepositoryOf(url string) string {
 
 // Receipt is documented in docs/receipt.md.
 type Receipt struct {
-	Run         string `json:"run"`
-	RunUID      string `json:"runUID,omitempty"`
+	Run    string `json:"run"`
+	RunUID string `json:"runUID,omitempty"`
+	// Namespace is "" for a local run.
 	Namespace   string `json:"namespace"`
 	Environment string `json:"environment"`
 	// Schedule is the schedule that started the run, "" for none.
@@ -98,6 +99,14 @@ type Receipt struct {
 	Curve *metrics.Curve `json:"curve,omitempty"`
 	// LeftOut names what does not fit, for example "4095 healthy ranks"; empty if nothing is missing.
 	LeftOut []string `json:"leftOut,omitempty"`
+}
+
+// Title names the run, with its namespace.
+func (r Receipt) Title() string {
+	if r.Namespace == "" {
+		return r.Run + " (local)"
+	}
+	return r.Namespace + "/" + r.Run
 }
 
 // WorldSize is the number of ranks that were started, as far as it is known, with those that are left out.

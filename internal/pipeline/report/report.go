@@ -65,7 +65,7 @@ func Write(w io.Writer, r receipt.Receipt) error {
 	return pageTemplate.Execute(w, page{
 		Style:    template.CSS(style + chart.CSS), // both are constants of this program
 		Run:      cut(cmp.Or(r.Run, r.Environment), mostLine),
-		From:     cut(r.Namespace+"/"+r.Run, mostLine),
+		From:     cut(r.Title(), mostLine),
 		Reason:   cut(r.Reason, mostLine),
 		Verdict:  badgeOf(r),
 		Facts:    facts(r),

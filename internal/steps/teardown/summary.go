@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -184,6 +185,22 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		return err
 	}
 	defer clients.Close()
+	return t.addAnswers(ctx, r, clients, e.Names.RecordClaims(len(clients), len(set.Spec.VolumeClaimTemplates) > 0))
+}
+
+// Summarize returns the receipt of a run whose steps have ended, on nodes that need no release: those of the user's own machine.
+func Summarize(ctx context.Context, log *slog.Logger, m receipt.Memory, set nodes.Set) receipt.Receipt {
+	t := &teardown{options: Options{Run: run.Flags{Name: m.Run, UID: m.RunUID}}, log: log, memory: m}
+	r := m.Account(m.Verdict(receipt.Seen{Over: true}), time.Now())
+	r.Mode = agent.TCP
+	if err := guarded(func() error { return t.addAnswers(ctx, &r, set, nil) }); err != nil {
+		t.log.Warn(fmt.Sprintf("Not everything about the nodes is in the receipt: %v", err))
+	}
+	return r
+}
+
+// addAnswers adds what the nodes report; claims have their record.
+func (t *teardown) addAnswers(ctx context.Context, r *receipt.Receipt, clients nodes.Set, claims []string) error {
 	var problems []error
 	var statuses []agent.JobStatus
 	var firstStep *float64
@@ -225,9 +242,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	if len(statuses) > 0 {
 		spec := statuses[0].Spec
 		r.Training = &receipt.Training{Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes, RanksPerNode: spec.RanksOfNode(), ResumedFrom: spec.Env[agent.ResumeVariable]}
-		r.Record = &receipt.Record{
-			Folder: statuses[0].Record, Work: statuses[0].Work, Claims: e.Names.RecordClaims(len(clients), len(set.Spec.VolumeClaimTemplates) > 0),
-		}
+		r.Record = &receipt.Record{Folder: statuses[0].Record, Work: statuses[0].Work, Claims: claims}
 		if t.options.Artifacts != "" {
 			problems = append(problems, t.copyLogs(ctx, clients, statuses))
 		}

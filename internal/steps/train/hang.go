@@ -278,7 +278,8 @@ func (t *Training) hangs(statuses []agent.JobStatus, quiet, bound time.Duration,
 		hang.culprit, quiet.Round(time.Second), bound.Round(time.Second))
 	err := fail.Because(fail.Hang, hang)
 	if t.Spec.Run != "" { // the nodes will be gone
-		return fail.Advise(err, "mlenv fetch %s %s -n %s   # the stacks of all ranks are stacks-RANK.txt there", t.Spec.Run, statuses[0].Record, t.Clients.Namespace)
+		return fail.Advise(err, "mlenv fetch %s %s%s   # the stacks of all ranks are stacks-RANK.txt there", t.Spec.Run, statuses[0].Record,
+			cause.Job{Namespace: t.Clients.Namespace}.In())
 	}
 	return fail.Advise(err, "the stacks of all ranks are %s/stacks-RANK.txt on the nodes", statuses[0].Record)
 }

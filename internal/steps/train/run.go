@@ -37,7 +37,7 @@ type Options struct {
 	Run run.Flags
 	// Name is the environment.
 	Name string
-	// Job is the job's ID without a PipelineRun, "" for a new one.
+	// Job is the job's ID without a PipelineRun, and the name of its run on this machine; "" for a new one.
 	Job string
 	// ClientCerts is the folder of the environment's mounted client Secret; without it the Secret is read.
 	ClientCerts string
@@ -83,6 +83,8 @@ type Deps struct {
 	Out io.Writer
 	// Notify gets the training's events, nil for none.
 	Notify func(notify.Event)
+	// Kept is what a run without a PipelineRun remembers of this step, nil for nothing.
+	Kept *receipt.Keeper
 }
 
 // Run starts the job on all nodes, or attaches to it, follows it until it ends, and decides what an interruption
@@ -99,7 +101,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	if result, err := t.earlier(ctx); err != nil {
 		return result, err
 	}
-	t.kept = receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Name)
+	t.kept = cmp.Or(d.Kept, receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Name))
 	result, err := t.run(ctx)
 	t.noteEnd(ctx, result, err)
 	return result, err
@@ -214,7 +216,7 @@ func (t *Training) earlier(ctx context.Context) (Result, error) {
 func (t *Training) prepare(ctx context.Context) (err error) {
 	spec := &t.Spec
 	*spec = agent.JobSpec{
-		Run: t.Run.Name, Launcher: t.Launcher, Script: t.Script, Args: t.Args, Tree: t.Tree,
+		Run: cmp.Or(t.Run.Name, t.Job), Launcher: t.Launcher, Script: t.Script, Args: t.Args, Tree: t.Tree,
 		Nodes: len(t.Nodes), RanksPerNode: t.RanksPerNode, MasterPort: t.MasterPort, Env: map[string]string{}, SecretEnv: t.SecretEnv, Deadline: time.Now().Add(t.Timeout),
 	}
 	if t.DebugRank >= 0 {

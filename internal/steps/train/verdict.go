@@ -95,7 +95,10 @@ func (j judge) timedOut(statuses []agent.JobStatus, found cause.Cause, took time
 	// The grace of the ranks that were stopped is no time of the training.
 	text := fmt.Sprintf("training: it had not ended after %s", cmp.Or(j.timeout, took).Round(time.Second))
 	next := "give it more time with --timeout"
-	if j.spec.Run != "" {
+	switch {
+	case j.spec.Run != "" && j.of.Namespace == "":
+		next = fmt.Sprintf("mlenv run --local --resume-from %s --timeout=DURATION   # more time, from its newest checkpoint", j.spec.Run)
+	case j.spec.Run != "":
 		next = fmt.Sprintf("mlenv run --resume-from %s --timeout=DURATION -n %s   # more time, from its newest checkpoint; "+
 			"tkn needs --pipeline-timeout too", j.spec.Run, j.of.Namespace)
 	}

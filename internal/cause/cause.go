@@ -15,9 +15,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// tree matches the folder of a synced tree, and that of a job.
-var tree = regexp.MustCompile(
-	regexp.QuoteMeta(agent.Trees) + `/[0-9a-f]{64}/|` + regexp.QuoteMeta(agent.Work) + `/[A-Za-z0-9][\w.-]{0,127}/`)
+// tree matches the folder of a synced tree, and that of a job, on a claim or in the folder of a local run in place of one.
+var tree = regexp.MustCompile(`(?:/[^\s"'(),:;<>]*)?/\.mlenv/(?:trees/[0-9a-f]{64}|work/[A-Za-z0-9][\w.-]{0,127})/`)
 
 // InTree shortens the paths of a synced tree, and of a job's working directory, to those of the repository.
 func InTree(text string) string { return tree.ReplaceAllString(text, "") }

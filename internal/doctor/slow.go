@@ -177,7 +177,7 @@ func (e *examination) idle() {
 	})
 	if slices.ContainsFunc(e.jobs, job.running) && e.utilization() != "" && !busy {
 		e.found(GPUsIdle, "environment "+e.env.Name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or wait in Python",
-			"run the doctor again in a minute; then check the data loaders, and the speed of the datasets: "+
+			"run the doctor again in a minute; then check the data loaders, and the speed of "+e.place(agent.Datasets)+": "+
 				e.exec(e.nodes[0], "dd if="+e.place(agent.Datasets)+"/FILE of=/dev/null bs=4M count=256"))
 	}
 }

@@ -46,7 +46,7 @@ func prints(t *testing.T, want []string, cmd *cobra.Command, args ...string) {
 	t.Helper()
 	got, err := output(t, cmd, args...)
 	if err != nil {
-		t.Errorf("%s %q: %s", cmd.Name(), args, fail.Details(err))
+		t.Errorf("%s %q: %s\n%s", cmd.Name(), args, fail.Details(err), got)
 	}
 	for _, text := range want {
 		if !strings.Contains(got, text) {

@@ -82,7 +82,7 @@ func Start(ctx context.Context, o Options) (*Environment, error) {
 // claimName creates the run's folder, which no other one may have, with the lock that shows that the run is in progress.
 func (e *Environment) claimName() error {
 	parent := filepath.Dir(e.Dir())
-	if err := os.MkdirAll(parent, 0o755); err != nil {
+	if err := errors.Join(os.MkdirAll(parent, 0o755), os.MkdirAll(e.datasets(), 0o755)); err != nil {
 		return fmt.Errorf("creating a folder for local runs: %w", err)
 	}
 	// The folder gets its name when the lock is held: without a lock it would be that of a run that was killed.
@@ -213,7 +213,7 @@ func (e *Environment) config(node int, environ, gpus []string) server.Config {
 		Version: version.String(), Name: o.Name, Node: node, Nodes: o.Nodes, GPUs: len(gpus), Pod: name, Local: true,
 		PodIP: e.TLSName(node), Program: e.Program, Environ: environ,
 		Paths: server.Paths{
-			Workspace: o.Folder, Datasets: filepath.Join(o.Folder, "datasets"), Home: filepath.Join(e.run, name), Sys: ownCgroup(),
+			Workspace: o.Folder, Datasets: e.datasets(), Home: filepath.Join(e.run, name), Sys: ownCgroup(),
 			Own: e.own(),
 		},
 	}
@@ -239,6 +239,9 @@ func ownCgroup() string {
 	}
 	return top
 }
+
+// datasets is the folder in place of the claim for datasets.
+func (e *Environment) datasets() string { return filepath.Join(e.options.Folder, "datasets") }
 
 // own is the folder of what environments do not share. It ends with the environment.
 func (e *Environment) own() string {

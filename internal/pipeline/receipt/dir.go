@@ -36,12 +36,14 @@ func (d Dir) Keeper(ctx context.Context, log *slog.Logger, s Start, task string)
 }
 
 func (d Dir) note(s Start, p Part) error {
-	content, err := p.encode(s.RunUID)
+	p.RunUID = s.RunUID
+	content, err := p.encode()
 	return d.write(partPrefix+p.Task+partSuffix, content, err)
 }
 
 func (d Dir) noteProgress(s Start, p Progress) error {
-	content, err := p.encode(s.RunUID)
+	p.RunUID = s.RunUID
+	content, err := json.Marshal(p)
 	return d.write(progressKey, content, err)
 }
 

@@ -177,7 +177,8 @@ func owner(config *corev1.ConfigMap) string {
 
 // Note writes the part of a step, and replaces an earlier one.
 func Note(ctx context.Context, client kubernetes.Interface, s Start, p Part) error {
-	content, err := p.encode(s.RunUID)
+	p.RunUID = s.RunUID
+	content, err := p.encode()
 	if err != nil {
 		return err
 	}
@@ -186,16 +187,12 @@ func Note(ctx context.Context, client kubernetes.Interface, s Start, p Part) err
 
 // NoteProgress writes how far the training is.
 func NoteProgress(ctx context.Context, client kubernetes.Interface, s Start, p Progress) error {
-	content, err := p.encode(s.RunUID)
+	p.RunUID = s.RunUID
+	content, err := json.Marshal(p)
 	if err != nil {
 		return err
 	}
 	return s.write(ctx, client, progressKey, content)
-}
-
-func (p Progress) encode(runUID string) ([]byte, error) {
-	p.RunUID = runUID
-	return json.Marshal(p)
 }
 
 // write sets one key, and leaves the others as they are.
@@ -221,8 +218,7 @@ func (s Start) write(ctx context.Context, client kubernetes.Interface, name stri
 }
 
 // encode leaves out what matters least until the rest fits.
-func (p Part) encode(runUID string) ([]byte, error) {
-	p.RunUID = runUID
+func (p Part) encode() ([]byte, error) {
 	shorten := []func(){
 		func() {},
 		func() { p.Message = humanize.Lines(p.Message, 2000) },

@@ -163,7 +163,12 @@ func TestLocalInProgress(t *testing.T) {
 	reader, writer := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- locally(ctx, t, writer, `import time; print("sleeping", flush=True); time.sleep(600)`, "--run-name=try-1", "--env=KEY=mine")
+		ended <- locally(ctx, t, writer, `import os, time
+if os.environ["RANK"] == "0":
+    open(os.environ["MLENV_METRICS_FILE"], "a").write('{"step": 7, "steps": 9, "loss": 0.5}\n')
+print("sleeping", flush=True)
+time.sleep(600)
+`, "--run-name=try-1", "--launcher=torchrun")
 		_ = writer.Close()
 	}()
 	lines := bufio.NewScanner(reader)
@@ -178,8 +183,8 @@ func TestLocalInProgress(t *testing.T) {
 		_, _ = io.Copy(io.Discard, reader)
 	}()
 	prints(t, []string{"(local)", "Running", "train"}, ListCommand(), "--local")
-	prints(t, []string{"Running", "1 of 1"}, StatusCommand(), "try-1")
-	prints(t, []string{"try-1: no metrics yet", "1 of 1"}, nodeview.TopCommand(), "try-1", "--once")
+	prints(t, []string{"Running", "1 of 1", "step 7"}, StatusCommand(), "try-1")
+	prints(t, []string{"try-1: step 7 of 9", "1 of 1"}, nodeview.TopCommand(), "try-1", "--once")
 	prints(t, []string{"local run try-1: 2 nodes", "agent: answers", "job try-1"}, ops.DoctorCommand(), "try-1")
 	if got := pageOf(t, "try-1"); !strings.Contains(got, "try-1") {
 		t.Errorf("the page is %s", got)

@@ -180,7 +180,7 @@ func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 	if r.receipt != nil || s.State != cancelled { // of a cancelled run without a receipt Tekton only says that it was cancelled
 		s.Message = r.standing().Message
 	}
-	if r.receipt != nil {
+	if r.receipt != nil && len(s.Live) == 0 { // else the nodes know more
 		s.Metrics, s.Attempt = r.receipt.Metrics, len(r.receipt.Attempts)
 	}
 	if (r.receipt == nil || r.open) && s.Attempt == 0 {

@@ -17,7 +17,7 @@ const (
 
 type summary struct {
 	Name string `json:"name"`
-	// Namespace is "" for a local run.
+	// Namespace is empty for a local run.
 	Namespace   string `json:"namespace"`
 	Environment string `json:"environment"`
 	// Local reports that the run is or was on this machine.

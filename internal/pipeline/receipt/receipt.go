@@ -44,7 +44,7 @@ func RepositoryOf(url string) string {
 type Receipt struct {
 	Run    string `json:"run"`
 	RunUID string `json:"runUID,omitempty"`
-	// Namespace is "" for a local run.
+	// Namespace is empty for a local run.
 	Namespace   string `json:"namespace"`
 	Environment string `json:"environment"`
 	// Schedule is the schedule that started the run, "" for none.

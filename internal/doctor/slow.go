@@ -62,8 +62,10 @@ func (e *examination) gpus(n *node) {
 		}
 		if len(gpu.Throttled) > 0 {
 			e.found(GPUThrottled, which,
-				fmt.Sprintf("throttled by %s at %d °C, %d%% busy: all ranks wait for the slowest", strings.Join(gpu.Throttled, " and "), gpu.Temperature, gpu.Utilization),
-				e.exec(n, fmt.Sprintf("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i %d (heat comes from the node's cooling, a power brake from its supply)", gpu.Index)))
+				fmt.Sprintf("throttled by %s at %d °C, %d%% busy: all ranks wait for the slowest", strings.Join(gpu.Throttled, " and "),
+					gpu.Temperature, gpu.Utilization),
+				e.exec(n, fmt.Sprintf("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i %d (heat comes from the node's cooling, a power brake from "+
+					"its supply)", gpu.Index)))
 		}
 	}
 }
@@ -77,7 +79,8 @@ func (e *examination) memory(n *node) {
 			e.advice("raise resources.limits.memory in the cluster file, or ", "")+"use fewer workers of data loaders; files in /dev/shm count too")
 	}
 	if room := f.SharedMemory; room.Size > 0 && float64(room.Free) < littleRoom*float64(room.Size) {
-		e.found("SharedMemoryFull", n.String(), fmt.Sprintf("/dev/shm has %s free of %s", humanize.Bytes(int64(room.Free)), humanize.Bytes(int64(room.Size))),
+		e.found("SharedMemoryFull", n.String(), fmt.Sprintf("/dev/shm has %s free of %s", humanize.Bytes(int64(room.Free)),
+			humanize.Bytes(int64(room.Size))),
 			e.exec(n, "ls -lS /dev/shm (remove files of ended ranks; use fewer workers of data loaders)")).Level = fail.Suspicious
 	}
 }
@@ -113,7 +116,8 @@ func (e *examination) place(mounted string) string {
 
 func (e *examination) cpus(n *node) {
 	if f := n.facts; f.CPUPeriods >= enoughPeriods && float64(f.CPUThrottled) >= manyThrottled*float64(f.CPUPeriods) {
-		e.found(CPUThrottled, n.String(), fmt.Sprintf("its CPU limit throttled the container in %d%% of the periods since it started", 100*f.CPUThrottled/f.CPUPeriods),
+		e.found(CPUThrottled, n.String(), fmt.Sprintf("its CPU limit throttled the container in %d%% of the periods since it started",
+			100*f.CPUThrottled/f.CPUPeriods),
 			e.advice("raise resources.limits.cpu in the cluster file, or ", "")+"use fewer workers of data loaders (and OMP_NUM_THREADS)")
 	}
 }
@@ -131,7 +135,8 @@ func (e *examination) differing() {
 	}
 	if len(kinds) > 1 {
 		e.found(GPUsDiffer, "between the nodes", strings.Join(seen, "; ")+": all ranks wait for the slowest",
-			e.advice("set gpus.type, or list nodes of one kind in nodes.gpu_nodes, in the cluster file", "choose GPUs of one kind by CUDA_VISIBLE_DEVICES"))
+			e.advice("set gpus.type, or list nodes of one kind in nodes.gpu_nodes, in the cluster file",
+				"choose GPUs of one kind by CUDA_VISIBLE_DEVICES"))
 	}
 }
 
@@ -148,7 +153,8 @@ func (e *examination) unshared() {
 		case first == nil:
 			first = n
 		case n.facts.Workspace.ID != first.facts.Workspace.ID:
-			e.found(fail.StorageNotShared, n.String(), fmt.Sprintf("%s: it does not see the files of node %d, though both mount one claim", agent.Workspace, first.number),
+			e.found(fail.StorageNotShared, n.String(), fmt.Sprintf("%s: it does not see the files of node %d, though both mount one claim",
+				agent.Workspace, first.number),
 				"check storage.class_rwx of the cluster file: its class must give one volume to all nodes")
 		}
 	}
@@ -176,7 +182,8 @@ func (e *examination) idle() {
 		return slices.ContainsFunc(n.facts.GPUs, func(g agent.GPU) bool { return g.Utilization > idle })
 	})
 	if slices.ContainsFunc(e.jobs, job.running) && e.utilization() != "" && !busy {
-		e.found(GPUsIdle, "environment "+e.env.Name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or wait in Python",
+		e.found(GPUsIdle, "environment "+e.env.Name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or "+
+			"wait in Python",
 			"run the doctor again in a minute; then check the data loaders, and the speed of "+e.place(agent.Datasets)+": "+
 				e.exec(e.nodes[0], "dd if="+e.place(agent.Datasets)+"/FILE of=/dev/null bs=4M count=256"))
 	}
@@ -195,7 +202,8 @@ func (e *examination) racks(j job) {
 	}
 	if !slices.Contains(racks, "") && network.Order(racks) != nil {
 		e.found(RacksInterleaved, j.title(),
-			fmt.Sprintf("in the order of ranks the nodes are in racks %s: want nodes of a rack next to each other, so that a ring leaves each rack once", strings.Join(racks, ", ")),
+			fmt.Sprintf("in the order of ranks the nodes are in racks %s: want nodes of a rack next to each other, so that a ring leaves each "+
+				"rack once", strings.Join(racks, ", ")),
 			"start the training again, which orders the ranks by rack (nodes.rack_label or nodes.rack_pattern in the cluster file)")
 	}
 }

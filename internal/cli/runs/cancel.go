@@ -44,7 +44,8 @@ or several runs in progress and none named.`,
 			return err
 		}
 		if !wait {
-			say(cmd.OutOrStdout(), "Run %s is being cancelled; everything is released within minutes: mlenv status %s -n %s\n", r.name, r.name, r.run.Namespace)
+			say(cmd.OutOrStdout(), "Run %s is being cancelled; everything is released within minutes: mlenv status %s -n %s\n", r.name, r.name,
+				r.run.Namespace)
 			return nil
 		}
 		display := newDisplay(cmd.OutOrStdout(), len(r.tasks)+1)
@@ -74,7 +75,8 @@ or several runs in progress and none named.`,
 // cancelLocal returns an error with what ends a local run: it has no controller that this program could ask.
 func cancelLocal(of local.Run) error {
 	if !of.Running() {
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "cancelling local run %s: it has ended already", of.Name), "mlenv receipt %s", of.Name)
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "cancelling local run %s: it has ended already", of.Name), "mlenv receipt %s",
+			of.Name)
 	}
 	return fail.Advise(fail.Becausef(fail.InvalidInput, "cancelling local run %s: end its mlenv run instead", of.Name), "%s", of.Stop())
 }

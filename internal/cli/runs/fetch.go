@@ -82,7 +82,8 @@ func (r entry) paths(given []string) ([]fetch.Path, error) {
 	record, work := fetch.RecordOf(r.uid()), fetch.WorkOf(r.uid())
 	if len(given) == 0 {
 		return []fetch.Path{
-			{Name: logsFolder, Places: []string{record}}, {Name: workFolder, Places: []string{work}}, {Name: r.checkpoints(), Places: []string{r.checkpoints()}},
+			{Name: logsFolder, Places: []string{record}}, {Name: workFolder, Places: []string{work}},
+			{Name: r.checkpoints(), Places: []string{r.checkpoints()}},
 		}, nil
 	}
 	var paths []fetch.Path
@@ -146,7 +147,8 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 		}
 		files += result.Files
 		if result.Files > 0 {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s; %d of them new\n", folder, humanize.Count(result.Files, "file"), humanize.Bytes(result.Bytes), result.Fetched)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s; %d of them new\n", folder, humanize.Count(result.Files, "file"),
+				humanize.Bytes(result.Bytes), result.Fetched)
 		}
 		if len(result.LeftOut) > 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "Not copied, because they are special files or lead out of the working directory: %s.\n",
@@ -217,7 +219,8 @@ func newestCheckpoint(folder string) string {
 	return filepath.Join(folder, slices.MaxFunc(names, func(a, b string) int { return humanize.Natural(stem(a), stem(b)) }))
 }
 
-// claims are those of the run's workspace, or the folder in place of one, as in its receipt or noted by the training, or else those that exist now.
+// claims are those of the run's workspace, or the folder in place of one, as in its receipt or noted by the training, or else those that
+// exist now.
 func (r entry) claims(ctx context.Context, clients *kube.Clients) ([]string, error) {
 	if r.here != nil {
 		return []string{r.here.Folder}, nil

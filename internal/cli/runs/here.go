@@ -99,7 +99,8 @@ func LocalNames() []string {
 // onRun is the RunE of a command about the run that its first argument names, or else the newest one. do gets the other
 // arguments. A name is that of a local run if there is one, unless a flag chooses a cluster or a namespace. Without a cluster the newest
 // run is a local one. For a local run the clients are empty.
-func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients, r entry, others []string) error) func(*cobra.Command, []string) error {
+func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients, r entry, others []string) error) func(
+	*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		others := args[min(1, len(args)):]
 		if of, ok := envflags.Local(*flags, args); ok {
@@ -146,7 +147,8 @@ func (o *runOptions) withEarlierLocal() error {
 	}
 	of, ok := local.Find(name)
 	if !ok {
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "looking for local run %s: this machine has none of that name", name), "mlenv runs --local")
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "looking for local run %s: this machine has none of that name", name),
+			"mlenv runs --local")
 	}
 	earlier, err := localOf(of)
 	if err != nil {

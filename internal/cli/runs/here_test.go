@@ -88,7 +88,8 @@ open(os.environ["MLENV_METRICS_FILE"], "a").write(json.dumps({"step": 7, "loss":
 	r := receiptOf(t, "try-1")
 	of, _ := local.Find("try-1")
 	if r.Verdict != receipt.Succeeded || len(r.Ranks) != 2 || len(r.Nodes) != 2 || len(r.Phases) != 2 || r.Training.Script != "train.py" ||
-		r.Repository != receipt.Folder || r.Tree == "" || r.Record.Folder != of.Dir() || r.Record.Work == "" || r.Curve == nil || r.Ended.IsZero() {
+		r.Repository != receipt.Folder || r.Tree == "" || r.Record.Folder != of.Dir() || r.Record.Work == "" || r.Curve == nil ||
+		r.Ended.IsZero() {
 		t.Errorf("the receipt lacks something: %+v", r)
 	}
 	prints(t, []string{"try-1 (local)", "verdict", "Succeeded", "sync-repo", "exit code 0"}, ReceiptCommand(), "try-1")
@@ -100,7 +101,8 @@ open(os.environ["MLENV_METRICS_FILE"], "a").write(json.dumps({"step": 7, "loss":
 	prints(t, []string{"Run try-1 on this machine", "[0 0] rank 0 of 2", "Run try-1 succeeded"}, LogsCommand(), "try-1")
 	prints(t, []string{"rank 1 of 2 on 1 ['--lr', '1']"}, LogsCommand(), "try-1", "--rank=1")
 	prints(t, []string{"rank 1 of 2 on 1"}, LogsCommand(), "try-1", "--rank=1", "--follow")
-	if got, err := output(t, LogsCommand(), "try-1", "--tail=1"); err != nil || strings.Count(got, "\n") != 1 || !strings.Contains(got, "mlenv fetch try-1") {
+	if got, err := output(t, LogsCommand(), "try-1", "--tail=1"); err != nil || strings.Count(got, "\n") != 1 ||
+		!strings.Contains(got, "mlenv fetch try-1") {
 		t.Errorf("the last line: %q, %v", got, err)
 	}
 	page := filepath.Join(t.TempDir(), "page.html")
@@ -143,12 +145,14 @@ open(os.path.join(folder, "model.pt"), "w").write("y")
 
 // A failed local run has its cause in the receipt, and the next command is one that works.
 func TestLocalFailedReceipt(t *testing.T) {
-	err := locally(t.Context(), t, io.Discard, says+"if rank == 1:\n    raise ValueError('broken batch')\nimport time; time.sleep(600)", "--run-name=try-1")
+	err := locally(t.Context(), t, io.Discard, says+"if rank == 1:\n    raise ValueError('broken batch')\nimport time; time.sleep(600)",
+		"--run-name=try-1")
 	if got := fail.NextOf(err); got != "mlenv logs try-1 --rank=1" {
 		t.Errorf("the next command is %q", got)
 	}
 	r := receiptOf(t, "try-1")
-	if r.Verdict != receipt.Failed || r.Reason != fail.RankFailed || r.Cause == nil || r.Cause.Rank != 1 || r.Cause.Python.Type != "ValueError" {
+	if r.Verdict != receipt.Failed || r.Reason != fail.RankFailed || r.Cause == nil || r.Cause.Rank != 1 ||
+		r.Cause.Python.Type != "ValueError" {
 		t.Errorf("the receipt is %+v", r)
 	}
 	prints(t, []string{"Failed", "RankFailed", "train"}, ListCommand(), "--local")
@@ -294,7 +298,8 @@ func TestLocalKilled(t *testing.T) {
 // A run that resumes another one has its params, except those that are given, and its name.
 func TestLocalResume(t *testing.T) {
 	const script = `import os, sys; print("resumed", os.environ.get("MLENV_RESUME_FROM"), os.environ["KEY"], sys.argv[1:], flush=True)`
-	if err := locally(t.Context(), t, io.Discard, script, "--nodes=1", "--run-name=try-1", "--launcher=command", "--env=KEY=mine", "--", "--lr", "1"); err != nil {
+	if err := locally(t.Context(), t, io.Discard, script, "--nodes=1", "--run-name=try-1", "--launcher=command", "--env=KEY=mine", "--",
+		"--lr", "1"); err != nil {
 		t.Fatal(fail.Details(err))
 	}
 	for i, tc := range []struct {

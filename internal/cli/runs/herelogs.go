@@ -40,7 +40,8 @@ func (o *logsOptions) localLog(ctx context.Context, out io.Writer, r entry) erro
 	}
 	file, err := claimfile.Open(path())
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the log of local run %s: there is none yet", r.name), "mlenv logs %s --follow", r.name)
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the log of local run %s: there is none yet", r.name),
+			"mlenv logs %s --follow", r.name)
 	} else if err != nil {
 		return err
 	}

@@ -43,7 +43,8 @@ type localRun struct {
 
 func (l *localRun) addTo(flags *pflag.FlagSet) {
 	flags.BoolVar(&l.on, "local", false, "train on this machine, without a cluster: each node is a process group with its part of the GPUs")
-	flags.StringVar(&l.python, "python", "", "with --local, the path of the ranks' python3, such as that of a virtual environment (default: the one in PATH)")
+	flags.StringVar(&l.python, "python", "", "with --local, the path of the ranks' python3, such as that of a virtual environment (default: "+
+		"the one in PATH)")
 }
 
 // runLocal trains on this machine and follows the training to its end.

@@ -41,7 +41,9 @@ func (j localJob) run(cmd *cobra.Command) (err error) {
 		return errors.Join(err, e.End())
 	}
 	defer printed.Close()
-	both := io.MultiWriter(out, &piped{to: printed, gone: func() { fmt.Fprintln(cmd.ErrOrStderr(), "warning: the output is not kept any more") }})
+	both := io.MultiWriter(out, &piped{to: printed, gone: func() {
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning: the output is not kept any more")
+	}})
 	memory, log := receipt.Dir(e.Dir()), command.TextLog(both)
 	start := receipt.Start{Run: e.Name, RunUID: e.Name, Environment: e.Name, Started: time.Now().UTC()}
 	if err := errors.Join(memory.Begin(start), j.keepGiven(e.Dir())); err != nil {
@@ -71,7 +73,8 @@ func (j localJob) keepGiven(dir string) error {
 	return os.WriteFile(filepath.Join(dir, givenFile), content, 0o600)
 }
 
-func (j localJob) train(ctx context.Context, log *slog.Logger, out io.Writer, e *local.Environment, memory receipt.Dir, start receipt.Start) error {
+func (j localJob) train(ctx context.Context, log *slog.Logger, out io.Writer, e *local.Environment, memory receipt.Dir,
+	start receipt.Start) error {
 	has := "without GPUs"
 	if e.GPUs > 0 {
 		has = "with " + humanize.Count(e.GPUs, "GPU") + " each"

@@ -11,5 +11,6 @@ import (
 
 // run returns an error: the agent of a node needs Linux.
 func (localJob) run(*cobra.Command) error {
-	return command.Usage(fail.Becausef(fail.InvalidInput, "--local needs Linux: run it in a Linux virtual machine or container, or on a cluster without --local"))
+	return command.Usage(fail.Becausef(fail.InvalidInput, "--local needs Linux: run it in a Linux virtual machine or container, or on a "+
+		"cluster without --local"))
 }

@@ -134,7 +134,9 @@ func withReceipt(ctx context.Context, clients *kube.Clients, names []string) ([]
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(r entry) bool { return r.name == name && r.receipt != nil && (!r.hidden || !r.open) })
 		if i < 0 {
-			problems = append(problems, fail.Advise(fail.Becausef(fail.InvalidInput, "deleting the receipt of run %s/%s: there is none", clients.Namespace, name), "mlenv runs -n %s", clients.Namespace))
+			problems = append(problems,
+				fail.Advise(fail.Becausef(fail.InvalidInput, "deleting the receipt of run %s/%s: there is none", clients.Namespace, name),
+					"mlenv runs -n %s", clients.Namespace))
 			continue
 		}
 		found = append(found, all[i])
@@ -159,7 +161,8 @@ func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 		i := slices.IndexFunc(doomed, func(r entry) bool { return r.name == name })
 		switch {
 		case i < 0:
-			problems = append(problems, fail.Advise(fail.Becausef(fail.InvalidInput, "deleting local run %s: there is none", name), "mlenv runs --local"))
+			problems = append(problems, fail.Advise(fail.Becausef(fail.InvalidInput, "deleting local run %s: there is none", name),
+				"mlenv runs --local"))
 		case doomed[i].here.Running():
 			problems = append(problems, doomed[i].here.Busy())
 		}
@@ -180,7 +183,8 @@ func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 		if err := printTable(&table, rows, time.Now(), false); err != nil {
 			return err
 		}
-		err := command.Confirm(cmd, fmt.Sprintf("%sDelete %s, with logs and what the scripts wrote at relative paths? Checkpoints and datasets elsewhere stay.",
+		err := command.Confirm(cmd, fmt.Sprintf("%sDelete %s, with logs and what the scripts wrote at relative paths? Checkpoints and datasets "+
+			"elsewhere stay.",
 			&table, humanize.Count(len(doomed), "local run")))
 		if err != nil {
 			return err

@@ -117,7 +117,8 @@ func (r Run) Remove() error {
 	}
 	var errs []error
 	for _, folder := range []string{
-		gone, filepath.Join(state, "environments", r.Name), filepath.Join(r.Folder, agent.WorkFolder, r.Name), filepath.Join(r.Folder, agent.WorkFolder, "."+r.Name),
+		gone, filepath.Join(state, "environments", r.Name), filepath.Join(r.Folder, agent.WorkFolder, r.Name),
+		filepath.Join(r.Folder, agent.WorkFolder, "."+r.Name),
 	} {
 		errs = append(errs, os.RemoveAll(folder))
 	}

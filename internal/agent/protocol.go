@@ -71,6 +71,9 @@ const DefaultName = "ml-dev-env"
 // nodes of its own, and the checkpoints and datasets of all.
 func SharesClaims(name string) bool { return strings.HasPrefix(name, DefaultName+"-") }
 
+// SharesWorkspaceVariable is "true" in nodes of an environment that mounts the workspace of others because the cluster file names it.
+const SharesWorkspaceVariable = "MLENV_SHARES_WORKSPACE"
+
 // Paths in a node.
 const (
 	// Workspace is where the workspace claim is mounted.

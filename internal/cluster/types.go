@@ -63,11 +63,15 @@ type GPUs struct {
 
 // Storage describes the claims for workspace and datasets.
 type Storage struct {
-	ClassRWX      string      `json:"class_rwx,omitempty" jsonschema:"description=storage class that gives ReadWriteMany filesystems"`
-	ClassRWO      string      `json:"class_rwo,omitempty" jsonschema:"description=storage class that gives ReadWriteOnce filesystems"`
-	WorkspaceSize Quantity    `json:"workspace_size,omitempty" jsonschema_description:"size of a new claim for /workspace"`
-	DatasetsSize  Quantity    `json:"datasets_size,omitempty" jsonschema_description:"size of a new claim for /datasets"`
-	Mode          StorageMode `json:"mode,omitempty" jsonschema:"enum=rwx,enum=volumeClaimTemplates,enum=auto" jsonschema_description:"whether the nodes share their files (rwx) or each has claims of its own; auto is rwx if class_rwx provides a ReadWriteMany filesystem"`
+	ClassRWX string `json:"class_rwx,omitempty" jsonschema:"description=storage class that gives ReadWriteMany filesystems"`
+	ClassRWO string `json:"class_rwo,omitempty" jsonschema:"description=storage class that gives ReadWriteOnce filesystems"`
+	// A size expands an existing claim only if the file has it: a default is no wish.
+	WorkspaceSize Quantity `json:"workspace_size,omitempty" jsonschema_description:"size of the claim for /workspace; an existing smaller claim is expanded if the file has this key and the claim's class allows it, a larger one stays"`
+	DatasetsSize  Quantity `json:"datasets_size,omitempty" jsonschema_description:"size of the claim for /datasets, in the same way"`
+	// WorkspaceClaim and DatasetsClaim are claims in mode rwx; "" for those that an environment's name gives.
+	WorkspaceClaim string      `json:"workspace_claim,omitempty" jsonschema_description:"claim that every environment mounts at /workspace in mode rwx (default: ml-dev-workspace for ml-dev-env and ml-dev-env-NAME, otherwise NAME-workspace); created if it does not exist"`
+	DatasetsClaim  string      `json:"datasets_claim,omitempty" jsonschema_description:"claim that every environment mounts at /datasets in mode rwx (default: ml-dev-datasets or NAME-datasets), as in ml-datasets; created if it does not exist"`
+	Mode           StorageMode `json:"mode,omitempty" jsonschema:"enum=rwx,enum=volumeClaimTemplates,enum=auto" jsonschema_description:"whether the nodes share their files (rwx) or each has claims of its own; auto is rwx if class_rwx provides a ReadWriteMany filesystem"`
 }
 
 // StorageMode determines whether the nodes of an environment share their files.

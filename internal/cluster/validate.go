@@ -172,10 +172,24 @@ func (s Storage) validate(path *field.Path) field.ErrorList {
 		oneOf(path.Child("mode"), string(s.Mode), string(SharedStorage), string(NodeStorage), string(AutoStorage)),
 		positive(path.Child("workspace_size"), s.WorkspaceSize),
 		positive(path.Child("datasets_size"), s.DatasetsSize),
+		s.claims(path),
 		requiredIf(s.Mode == SharedStorage && s.ClassRWX == "", path.Child("class_rwx"), "mode rwx needs a storage class that gives ReadWriteMany"),
 		requiredIf(s.Mode == NodeStorage && s.ClassRWO == "", path.Child("class_rwo"), "mode volumeClaimTemplates needs a storage class that gives ReadWriteOnce"),
 		requiredIf(s.Mode == AutoStorage && s.ClassRWO == "", path.Child("class_rwo"), "mode auto needs a storage class that provides ReadWriteOnce, in case class_rwx does not provide ReadWriteMany"),
 	)
+}
+
+// claims checks the names of claims, which only nodes that share their files mount.
+func (s Storage) claims(path *field.Path) (errs field.ErrorList) {
+	for _, key := range []struct{ name, claim string }{{"workspace_claim", s.WorkspaceClaim}, {"datasets_claim", s.DatasetsClaim}} {
+		errs = slices.Concat(errs,
+			wellFormed(path.Child(key.name), key.claim, validation.IsDNS1123Subdomain),
+			invalidIf(key.claim != "" && s.Mode == NodeStorage, path.Child(key.name), key.claim,
+				"names one claim for all nodes, and mode volumeClaimTemplates gives each node claims of its own; want mode rwx or auto"),
+		)
+	}
+	return append(errs, invalidIf(s.DatasetsClaim != "" && s.DatasetsClaim == s.WorkspaceClaim, path.Child("datasets_claim"), s.DatasetsClaim,
+		"is storage.workspace_claim too; want another claim")...)
 }
 
 func (r Resources) validate(path *field.Path) (errs field.ErrorList) {

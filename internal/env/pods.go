@@ -215,5 +215,8 @@ func (e Environment) Reach(node, port int) string {
 // RecordClaims returns the claims with the record of a run of count nodes.
 func (e Environment) RecordClaims(ctx context.Context, count int) []string {
 	set, err := e.StatefulSet(ctx)
-	return e.Names.RecordClaims(count, err == nil && len(set.Spec.VolumeClaimTemplates) > 0)
+	if err != nil {
+		set = nil
+	}
+	return e.Names.RecordClaims(set, count)
 }

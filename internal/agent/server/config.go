@@ -97,7 +97,7 @@ func ReadConfig(version string, environ []string) (Config, error) {
 		return n
 	}
 	c.Name, c.Suffix = text("MLENV_NAME"), text("MLENV_HEADLESS")
-	if agent.SharesClaims(c.Name) {
+	if shares, _ := agent.Variable(environ, agent.SharesWorkspaceVariable); agent.SharesClaims(c.Name) || shares == "true" {
 		c.Paths.Own = filepath.Join(c.Paths.state(), "environments", c.Name)
 	}
 	c.Pod, c.PodIP = text("POD_NAME"), text("POD_IP")

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
@@ -184,15 +183,16 @@ func holderOf(ctx context.Context, clients *kube.Clients, runs []v1.PipelineRun,
 // namespace, without any claim, the cluster file decides.
 func sharesWorkspace(ctx context.Context, clients *kube.Clients, clusterName string) bool {
 	claims, names := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace), env.Of(clients, objects.DefaultName)
-	if _, err := claims.Get(ctx, names.Workspace+"-"+names.PodName(0), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	file, fileErr := clusterfile.LoadInstalled(ctx, clients, clusterName)
+	workspace := cmp.Or(file.Storage.WorkspaceClaim, names.Workspace)
+	if _, err := claims.Get(ctx, names.NodeClaim(names.Workspace, 0), metav1.GetOptions{}); workspace == names.Workspace && !apierrors.IsNotFound(err) {
 		return false
 	}
-	claim, err := claims.Get(ctx, names.Workspace, metav1.GetOptions{})
+	claim, err := claims.Get(ctx, workspace, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		file, err := clusterfile.LoadInstalled(ctx, clients, clusterName)
-		return err == nil && file.Storage.ClassRWX != "" && file.Storage.Mode != cluster.NodeStorage
+		return fileErr == nil && file.Storage.ClassRWX != "" && file.Storage.Mode != cluster.NodeStorage
 	}
-	return err == nil && slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany)
+	return err == nil && objects.IsShared(claim)
 }
 
 // suffixLength is that of a random part of a name.

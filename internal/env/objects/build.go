@@ -119,22 +119,13 @@ func (b builder) secrets(certs Certificates) []*corev1.Secret {
 	}
 }
 
-type claim struct{ name, size, path string }
-
-func (b builder) claimList() []claim {
-	return []claim{
-		{b.names.Workspace, b.WorkspaceSize, agent.Workspace},
-		{b.names.Datasets, b.DatasetsSize, agent.Datasets},
-	}
-}
-
 func (b builder) claims() []*corev1.PersistentVolumeClaim {
 	if b.Storage != cluster.SharedStorage {
 		return nil
 	}
 	var claims []*corev1.PersistentVolumeClaim
-	for _, c := range b.claimList() {
-		shared := b.claim(c, corev1.ReadWriteMany, b.Cluster.Storage.ClassRWX)
+	for _, m := range b.Mounts() {
+		shared := b.claim(m.Claim, m.Size, corev1.ReadWriteMany, b.Cluster.Storage.ClassRWX)
 		shared.Namespace = b.Namespace
 		claims = append(claims, &shared)
 	}
@@ -142,16 +133,17 @@ func (b builder) claims() []*corev1.PersistentVolumeClaim {
 }
 
 // claim has no owner, because it contains users' work.
-func (b builder) claim(c claim, access corev1.PersistentVolumeAccessMode, class string) corev1.PersistentVolumeClaim {
+func (b builder) claim(name string, size resource.Quantity, access corev1.PersistentVolumeAccessMode,
+	class string) corev1.PersistentVolumeClaim {
 	return corev1.PersistentVolumeClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
-		ObjectMeta: metav1.ObjectMeta{Name: c.name, Labels: Labels(b.Name)},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: Labels(b.Name)},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes:      []corev1.PersistentVolumeAccessMode{access},
 			StorageClassName: &class,
 			VolumeMode:       new(corev1.PersistentVolumeFilesystem),
 			Resources: corev1.VolumeResourceRequirements{
-				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(c.size)},
+				Requests: corev1.ResourceList{corev1.ResourceStorage: size},
 			},
 		},
 	}

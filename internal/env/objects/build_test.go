@@ -180,7 +180,7 @@ func TestStorage(t *testing.T) {
 	}{
 		{cluster.SharedStorage, map[string]claim{
 			"ml-dev-workspace": {"nfs-csi", "ReadWriteMany", "1Ti", "/workspace"},
-			"ml-dev-datasets":  {"nfs-csi", "ReadWriteMany", "500Gi", "/datasets"},
+			"ml-datasets":      {"nfs-csi", "ReadWriteMany", "500Gi", "/datasets"},
 		}},
 		{cluster.NodeStorage, map[string]claim{
 			"ml-dev-workspace": {"ocs-external-storagecluster-ceph-rbd", "ReadWriteOnce", "1Ti", "/workspace"},
@@ -200,7 +200,11 @@ func TestStorage(t *testing.T) {
 			got := map[string]claim{}
 			add := func(c corev1.PersistentVolumeClaim) {
 				size := c.Spec.Resources.Requests[corev1.ResourceStorage]
-				got[c.Name] = claim{*c.Spec.StorageClassName, string(c.Spec.AccessModes[0]), size.String(), mounts[c.Name]}
+				volume := c.Name
+				if c.Name == "ml-datasets" {
+					volume = "ml-dev-datasets" // the cluster file names the claim, and not the pods' volume
+				}
+				got[c.Name] = claim{*c.Spec.StorageClassName, string(c.Spec.AccessModes[0]), size.String(), mounts[volume]}
 				if len(c.OwnerReferences) > 0 || *c.Spec.VolumeMode != corev1.PersistentVolumeFilesystem {
 					t.Errorf("claim %s: owners %v, mode %s; want no owner, Filesystem", c.Name, c.OwnerReferences, *c.Spec.VolumeMode)
 				}
@@ -215,7 +219,7 @@ func TestStorage(t *testing.T) {
 				for _, c := range objects.Claims {
 					add(*c)
 				}
-				if diff := cmp.Diff([]string{"ml-dev-workspace", "ml-dev-datasets"}, volumes); diff != "" {
+				if diff := cmp.Diff([]string{"ml-dev-workspace", "ml-datasets"}, volumes); diff != "" {
 					t.Errorf("claims of the pod (-want +got):\n%s", diff)
 				}
 			} else if len(objects.Claims)+len(volumes) > 0 {

@@ -251,6 +251,7 @@ var phrases = []struct {
 	{regexp.MustCompile(`\[train\]\.resources\.limits\[cpu\]$`), "processor limit"},
 	{regexp.MustCompile(`\.volumes\[dev-shm\]\.emptyDir\.sizeLimit$`), "size of /dev/shm"},
 	{regexp.MustCompile(`\.volumes\[trusted-ca\]`), "trusted CA"},
+	{regexp.MustCompile(`\.volumes\[(.*)\]\.persistentVolumeClaim\.claimName$`), "claim of volume $1"},
 	{regexp.MustCompile(`\.volumeMounts\[(.*)\]`), "mount at $1"},
 	{regexp.MustCompile(`\.nodeAffinity$`), "allowed nodes"},
 	{regexp.MustCompile(`\.tolerations$`), "tolerations"},

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -33,7 +34,8 @@ type Names struct {
 	StatefulSet     string
 	// Service is headless: it only gives the nodes their DNS names.
 	Service string
-	// Workspace and Datasets are the shared claims, or the templates of each node's own.
+	// Workspace and Datasets are the shared claims unless the cluster file names others, the templates of each node's own, and the
+	// pods' volumes.
 	Workspace, Datasets string
 	// Lease owns the other objects, except claims.
 	Lease string
@@ -78,24 +80,20 @@ func (n Names) ShowCredential(s agent.Service) string {
 // PodName is the pod of a node, which counts from 0.
 func (n Names) PodName(node int) string { return n.StatefulSet + "-" + strconv.Itoa(node) }
 
-// RecordClaims are the claims with the record of a run of count nodes; with perNode each holds the part of its node.
-func (n Names) RecordClaims(count int, perNode bool) (claims []string) {
-	if !perNode {
-		return []string{n.Workspace}
-	}
-	for node := range count {
-		claims = append(claims, n.Workspace+"-"+n.PodName(node))
-	}
-	return claims
+// RecordClaims are the claims with the record of a run of count nodes, in the environment of a StatefulSet, which may be nil: one, or
+// one with the part of each node.
+func (n Names) RecordClaims(set *appsv1.StatefulSet, count int) []string {
+	return n.MountedClaims(set, n.Workspace, count)
 }
 
-// MayMount reports whether the nodes of that environment mount the claim, if it exists: a shared one, or one of each node.
+// MayMount reports whether the nodes of that environment mount the claim by its name, if it exists: a shared one, or one of each node.
+// A cluster file may name others.
 func MayMount(environment, claim string) bool {
 	n := NamesOf("", environment)
 	for _, name := range []string{n.Workspace, n.Datasets} {
 		if node, own := strings.CutPrefix(claim, name+"-"+n.StatefulSet+"-"); own {
 			number, err := strconv.Atoi(node)
-			return err == nil && claim == name+"-"+n.PodName(number)
+			return err == nil && claim == n.NodeClaim(name, number)
 		}
 		if claim == name {
 			return true

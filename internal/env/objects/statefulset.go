@@ -48,9 +48,9 @@ func (b builder) statefulSet() *appsv1.StatefulSet {
 		metav1.SetMetaDataAnnotation(&set.Spec.Template.ObjectMeta, kueue.TopologyAnnotation, b.RackLevel)
 	}
 	if b.Storage == cluster.NodeStorage {
-		for _, c := range b.claimList() {
+		for _, m := range b.Mounts() {
 			set.Spec.VolumeClaimTemplates = append(set.Spec.VolumeClaimTemplates,
-				b.claim(c, corev1.ReadWriteOnce, b.Cluster.Storage.ClassRWO))
+				b.claim(m.Volume, m.Size, corev1.ReadWriteOnce, b.Cluster.Storage.ClassRWO))
 		}
 	}
 	return set

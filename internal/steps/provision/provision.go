@@ -43,6 +43,9 @@ type provisioner struct {
 	clients *kube.Clients
 	holder  lease.Holder
 	routes  routeclient.RoutesGetter
+	// growing are the claims, by name, that have to grow further once pods mount them, with their mounts. missing are those of nodes
+	// that the StatefulSet has yet to create.
+	growing, missing map[string]objects.Mount
 	// hosts are the Routes' hosts, by the Routes' names.
 	hosts   map[string]string
 	request objects.Request
@@ -339,8 +342,10 @@ func (p *provisioner) start(ctx context.Context, held *lease.Hold, live *appsv1.
 	if err := p.apply(ctx, objects); err != nil {
 		return nil, changed, err
 	}
-	pods, err = p.waitReady(ctx, credentials, objects.StatefulSet)
-	return pods, changed, err
+	if pods, err = p.waitReady(ctx, credentials, objects.StatefulSet); err != nil {
+		return nil, changed, err
+	}
+	return pods, changed, p.finishClaims(ctx)
 }
 
 // runs reports whether nodes of the environment run. The StatefulSet's status is some seconds behind its pods.
@@ -392,7 +397,8 @@ func (p *provisioner) foreign(kind, name string) error {
 		"choose another --name, or delete it: oc delete %s %s -n %s", kind, name, p.request.Namespace)
 }
 
-// apply applies all objects except the ServiceAccount, which exists by now. Claims never change.
+// apply applies all objects except the ServiceAccount, which exists by now. Of existing claims only the size changes, and only to a
+// larger one.
 func (p *provisioner) apply(ctx context.Context, objects objects.Objects) error {
 	if err := p.applyServices(ctx, objects.Services); err != nil {
 		return err
@@ -403,6 +409,11 @@ func (p *provisioner) apply(ctx context.Context, objects objects.Objects) error 
 		case *corev1.ServiceAccount:
 		case *corev1.PersistentVolumeClaim:
 			err = p.applyClaim(ctx, o)
+		case *appsv1.StatefulSet:
+			// Before the pods: some file systems grow only when a pod mounts them.
+			if err = p.expandClaims(ctx); err == nil {
+				err = kube.Apply(ctx, p.clients.Kube, o)
+			}
 		default:
 			err = kube.Apply(ctx, p.clients.Kube, o)
 		}
@@ -447,19 +458,14 @@ func (p *provisioner) applyClaim(ctx context.Context, want *corev1.PersistentVol
 		return fail.Advise(fail.Becausef(fail.ClaimUnbound, "using claim %s/%s: it is being deleted since %s", want.Namespace, want.Name, found.DeletionTimestamp),
 			"wait until it is gone, or see what uses it: oc describe pvc %s -n %s", want.Name, want.Namespace)
 	}
-	if !sharedClaim(found) && p.request.Nodes > 1 {
+	if !objects.IsShared(found) && p.request.Nodes > 1 {
 		return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "using claim %s/%s for %d nodes: its access modes are %v, want ReadWriteMany", want.Namespace, want.Name, p.request.Nodes, found.Spec.AccessModes),
-			"use --storage=volumeClaimTemplates, or another --name")
+			"use --storage=volumeClaimTemplates, another --name, or another claim in the cluster file")
 	}
-	had, wants := found.Spec.Resources.Requests[corev1.ResourceStorage], want.Spec.Resources.Requests[corev1.ResourceStorage]
-	if had.Cmp(wants) != 0 {
-		p.log.Warn(fmt.Sprintf("Claim %s stays as it is with %s; %s was asked for.", want.Name, had.String(), wants.String()))
-	} else {
-		p.log.Info(fmt.Sprintf("Claim %s exists and is used as it is.", want.Name))
+	if objects.IsBlock(found) {
+		return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "using claim %s/%s: its volume mode is Block, want Filesystem", want.Namespace, want.Name),
+			"name another claim in the cluster file, or use another --name")
 	}
+	p.log.Info(fmt.Sprintf("Claim %s exists with %s and is used.", want.Name, kube.ClaimSize(found)))
 	return nil
-}
-
-func sharedClaim(claim *corev1.PersistentVolumeClaim) bool {
-	return slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany)
 }

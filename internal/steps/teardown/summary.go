@@ -226,7 +226,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		spec := statuses[0].Spec
 		r.Training = &receipt.Training{Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes, RanksPerNode: spec.RanksOfNode(), ResumedFrom: spec.Env[agent.ResumeVariable]}
 		r.Record = &receipt.Record{
-			Folder: statuses[0].Record, Work: statuses[0].Work, Claims: e.Names.RecordClaims(len(clients), len(set.Spec.VolumeClaimTemplates) > 0),
+			Folder: statuses[0].Record, Work: statuses[0].Work, Claims: e.Names.RecordClaims(set, len(clients)),
 		}
 		if t.options.Artifacts != "" {
 			problems = append(problems, t.copyLogs(ctx, clients, statuses))

@@ -114,8 +114,10 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Image.AddTo(flags, &o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or one that is built later)")
 	param.Flavour.AddTo(flags, &o.Flavour, "flavour", "", "training image to build if none is named (default: image.flavour of the cluster file)")
 	param.Storage.AddTo(flags, &o.Request.Storage, "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the cluster file)")
-	param.Size.AddTo(flags, &o.Request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the cluster file's)")
-	param.Size.AddTo(flags, &o.Request.DatasetsSize, "datasets-size", "", "size of new datasets claims (default: the cluster file's)")
+	param.Size.AddTo(flags, &o.Request.WorkspaceSize, "workspace-size", "",
+		"size of the workspace claims, as in 100Gi; smaller ones are expanded if their class allows it (default: the cluster file's)")
+	param.Size.AddTo(flags, &o.Request.DatasetsSize, "datasets-size", "",
+		"size of the datasets claims, in the same way (default: the cluster file's)")
 	param.Truth.AddTo(flags, &o.Request.Routes, "routes", false, "whether to create OpenShift Routes to services")
 	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the nodes' agent")
 	flags.StringVar(&o.ServiceAccount, "service-account", "", "ServiceAccount of the steps, whose rights are checked (default: in a pod its own, else "+install.DefaultServiceAccount+")")

@@ -68,8 +68,8 @@ func (p *probe) bound(ctx context.Context) (names []string, lost string) {
 	if !p.shared() {
 		return nil, ""
 	}
-	environmentNames := p.Request.Names()
-	for _, name := range []string{environmentNames.Workspace, environmentNames.Datasets} {
+	for _, m := range p.Request.Mounts() {
+		name := m.Claim
 		claim, err := p.Clients.Kube.CoreV1().PersistentVolumeClaims(p.Request.Namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case err != nil:

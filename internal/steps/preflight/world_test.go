@@ -82,6 +82,8 @@ func (w *world) deps(file cluster.File) Deps {
 	}
 	client.PrependReactor("*", "*", w.forbid)
 	client.PrependReactor("create", "pods", w.admit)
+	client.PrependReactor("patch", "persistentvolumeclaims", w.patchClaim)
+	client.PrependReactor("patch", "persistentvolumeclaims", w.forbid)
 	client.PrependReactor("create", "serviceaccounts", w.makeAccount)
 	client.PrependReactor("create", "statefulsets", w.makeStatefulSet)
 	client.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {

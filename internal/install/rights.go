@@ -25,8 +25,8 @@ func Rules() (needed, looking []rbacv1.PolicyRule) {
 			rule("apps", "statefulsets")("get", "list", "watch", "create", "patch", "delete"),
 			rule("", "services", "serviceaccounts")("get", "create", "patch", "delete"),
 			rule("", "configmaps")("get", "list", "create", "patch", "delete"),
-			// Claims belong to users: no step can delete one.
-			rule("", "persistentvolumeclaims")("get", "list", "create", "patch"),
+			// Claims belong to users: no step can delete one. Patch creates them and makes them larger.
+			rule("", "persistentvolumeclaims")("get", "list", "watch", "create", "patch"),
 			// No step reads Secrets: Tasks mount them. The answer to a patch contains the whole Secret.
 			rule("", "secrets")("create", "patch", "delete"),
 			// Created on request; the router chooses the host.

@@ -184,7 +184,7 @@ func (o Options) profiled() (has, lacks []document) {
 	for _, class := range storage.Classes() {
 		add(o.Profile == "" || slices.Contains(o.like().StorageClasses, class.Name), document{
 			"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": document{"name": class.Name},
-			"provisioner": class.Driver, "reclaimPolicy": class.Reclaim, "volumeBindingMode": "Immediate",
+			"provisioner": class.Driver, "reclaimPolicy": class.Reclaim, "volumeBindingMode": "Immediate", "allowVolumeExpansion": class.Expands,
 		})
 	}
 	for _, nic := range rdma.NICs {

@@ -169,7 +169,8 @@ func TestValuesArrive(t *testing.T) {
 	if diff := cmp.Diff(List{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, f.Network.RDMA.Devices); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)
 	}
-	if s := f.Storage; s.DatasetsClaim != "ml-datasets" || s.WorkspaceClaim != "" || !s.DatasetsSize.Given || Default().Storage.DatasetsSize.Given {
+	if s := f.Storage; s.DatasetsClaim != "ml-datasets" || s.WorkspaceClaim != "" || !s.DatasetsSize.Given ||
+		Default().Storage.DatasetsSize.Given {
 		t.Errorf("storage: %+v; want the claim that exists, and a size that the file has", s)
 	}
 	if f.Resources.Limits.Memory.Value() != 256<<30 || f.Resources.Requests.CPU.Value() != 32 || !f.Security.IPCLock || f.Network.RDMA.CrossNIC != "1" {
@@ -239,9 +240,6 @@ func TestValuesThatCannotBe(t *testing.T) {
 		"security: {service_account: ''}":                                                     `security.service_account: is missing`,
 		"notify: {secret: https://hooks.example.com}":                                         `notify.secret: "https://hooks.example.com": a lowercase RFC 1123 subdomain`,
 		"storage: {mode: auto}":                                                               `storage.class_rwo: is missing; mode auto needs`,
-		"storage: {datasets_claim: ml-datasets, class_rwo: block}":                            `storage.datasets_claim: "ml-datasets": names one claim for all nodes, and mode volumeClaimTemplates`,
-		"storage: {mode: rwx, class_rwx: nfs, workspace_claim: My_Claim}":                     `storage.workspace_claim: "My_Claim": a lowercase RFC 1123 subdomain`,
-		"storage: {mode: rwx, class_rwx: nfs, workspace_claim: a, datasets_claim: a}":         `storage.datasets_claim: "a": is storage.workspace_claim too`,
 		"storage: {mode: shared}":                                                             `want one of rwx, volumeClaimTemplates, auto`,
 		"nodes: {tolerations: [{key: a, operator: Like}]}":                                    `nodes.tolerations[0].operator: "Like": want one of Exists, Equal`,
 		"nodes: {tolerations: [{key: a, operator: Exists, value: b}]}":                        `nodes.tolerations[0].value: "b": operator Exists takes any value`,
@@ -278,6 +276,19 @@ func TestValuesThatCannotBe(t *testing.T) {
 		}
 		if err != nil && strings.Contains(err.Error(), "secret@") {
 			t.Errorf("a password is shown: %v", err)
+		}
+	}
+}
+
+// Names of claims are for mode rwx, and for two claims.
+func TestClaimsThatCannotBe(t *testing.T) {
+	for content, want := range map[string]string{
+		"{datasets_claim: a, class_rwo: block}":                            `datasets_claim: "a": names one claim for all nodes`,
+		"{mode: rwx, class_rwx: nfs, workspace_claim: A}":                  `storage.workspace_claim: "A": a lowercase RFC 1123 subdomain`,
+		"{mode: rwx, class_rwx: n, workspace_claim: a, datasets_claim: a}": `storage.datasets_claim: "a": is storage.workspace_claim too`,
+	} {
+		if _, err := Load("f.yaml", []byte("storage: "+content)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Load(%q) = %v, want %q", content, err, want)
 		}
 	}
 }

@@ -41,7 +41,8 @@ func (e Environment) Claims(ctx context.Context, name string) ([]string, error) 
 	if set, err := e.StatefulSet(ctx); err == nil && len(set.Spec.VolumeClaimTemplates) == 0 {
 		shared = e.MountedClaims(set, name, 0)
 	}
-	shared = append(shared, NamedClaims(ctx, e.clients)[map[string]string{e.Workspace: objects.WorkspaceKey, e.Datasets: objects.DatasetsKey}[name]]...)
+	shared = append(shared,
+		NamedClaims(ctx, e.clients)[map[string]string{e.Workspace: objects.WorkspaceKey, e.Datasets: objects.DatasetsKey}[name]]...)
 	for _, claim := range shared {
 		if found, err := e.claimExists(ctx, claim); found || err != nil {
 			return []string{claim}, err

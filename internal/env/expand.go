@@ -174,11 +174,13 @@ func cannotExpand(claim *corev1.PersistentVolumeClaim, m objects.Mount) fail.Fin
 	larger := fmt.Sprintf("create a larger claim, copy the files, and name it by %s in the cluster file", m.Key)
 	name := claim.Spec.StorageClassName
 	if name == nil || *name == "" {
-		return fail.Finding{Object: "claim " + claim.Name, Seen: "it has no storage class, and only volumes of a class can be expanded", Next: larger}
+		return fail.Finding{Object: "claim " + claim.Name, Seen: "it has no storage class, and only volumes of a class can be expanded",
+			Next: larger}
 	}
 	return fail.Finding{
 		Object: "claim " + claim.Name, Seen: fmt.Sprintf("class %s does not allow it: allowVolumeExpansion is not true", *name),
-		Next: fmt.Sprintf(`oc patch storageclass %s -p '{"allowVolumeExpansion":true}' (for an administrator, if its provisioner can expand volumes); `+
+		Next: fmt.Sprintf(`oc patch storageclass %s -p '{"allowVolumeExpansion":true}' (for an administrator, if its provisioner can expand `+
+			`volumes); `+
 			"otherwise %s", *name, larger),
 	}
 }

@@ -30,8 +30,9 @@ func sizes(size string) corev1.ResourceList {
 func claimOf(request, has string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "claim", UID: "uid-of-claim"},
-		Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: new("nfs-csi"), Resources: corev1.VolumeResourceRequirements{Requests: sizes(request)}},
-		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: sizes(has)},
+		Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: new("nfs-csi"),
+			Resources: corev1.VolumeResourceRequirements{Requests: sizes(request)}},
+		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: sizes(has)},
 	}
 }
 
@@ -74,9 +75,11 @@ func TestGrowthOf(t *testing.T) {
 		want       Growth
 	}{
 		{"nothing yet", "100Gi", nil, nil, Growth{}},
-		{"in progress", "100Gi", condition(corev1.PersistentVolumeClaimResizing, ""), state(corev1.PersistentVolumeClaimControllerResizeInProgress), Growth{}},
+		{"in progress", "100Gi", condition(corev1.PersistentVolumeClaimResizing, ""),
+			state(corev1.PersistentVolumeClaimControllerResizeInProgress), Growth{}},
 		{"done", "200Gi", nil, nil, Growth{Done: true}},
-		{"the file system is left", "100Gi", condition(corev1.PersistentVolumeClaimFileSystemResizePending, "Waiting for user to (re-)start a pod"), nil,
+		{"the file system is left", "100Gi", condition(corev1.PersistentVolumeClaimFileSystemResizePending,
+			"Waiting for user to (re-)start a pod"), nil,
 			Growth{NeedsPod: true}},
 		{"the same in a newer version", "100Gi", nil, state(corev1.PersistentVolumeClaimNodeResizePending), Growth{NeedsPod: true}},
 		{"failed", "100Gi", condition(corev1.PersistentVolumeClaimControllerResizeError, "rpc error: code = Internal"),
@@ -147,7 +150,8 @@ func TestExpandLeavesAnotherClaim(t *testing.T) {
 // The texts are those of Kubernetes' admission plugins and of RBAC.
 func TestRefusedExpansion(t *testing.T) {
 	forbidden := func(text string) error {
-		return fmt.Errorf("expanding: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumeclaims"}, "claim", errors.New(text)))
+		return fmt.Errorf("expanding: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumeclaims"}, "claim",
+			errors.New(text)))
 	}
 	m := objects.Mount{Key: objects.DatasetsKey}
 	for _, tc := range []struct {
@@ -157,16 +161,22 @@ func TestRefusedExpansion(t *testing.T) {
 		seen, next string
 		refused    bool
 	}{
-		{"the class", forbidden("only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"), new("nfs-csi"),
-			"class nfs-csi does not allow it: allowVolumeExpansion is not true", `oc patch storageclass nfs-csi -p '{"allowVolumeExpansion":true}'`, true},
-		{"no class", forbidden("only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"), nil,
+		{"the class", forbidden("only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must " +
+			"support resize"), new("nfs-csi"),
+			"class nfs-csi does not allow it: allowVolumeExpansion is not true", `oc patch storageclass nfs-csi -p '{"allowVolumeExpansion":true}'`,
+			true},
+		{"no class", forbidden("only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must " +
+			"support resize"), nil,
 			"it has no storage class", "name it by storage.datasets_claim", true},
-		{"not bound", forbidden("Only bound persistent volume claims can be expanded"), new("nfs-csi"), "it has no volume yet", "oc describe pvc claim -n ns", true},
-		{"a quota", forbidden("exceeded quota: disks, requested: requests.storage=100Gi, used: requests.storage=100Gi, limited: requests.storage=150Gi"), new("nfs-csi"),
+		{"not bound", forbidden("Only bound persistent volume claims can be expanded"), new("nfs-csi"), "it has no volume yet",
+			"oc describe pvc claim -n ns", true},
+		{"a quota", forbidden("exceeded quota: disks, requested: requests.storage=100Gi, used: requests.storage=100Gi, limited: " +
+			"requests.storage=150Gi"), new("nfs-csi"),
 			"exceeded quota: disks", "oc describe quota disks -n ns", true},
 		{"a limit range", forbidden("maximum storage usage per PersistentVolumeClaim is 150Gi, but request is 200Gi"), new("nfs-csi"),
 			"maximum storage usage", "oc describe limitrange -n ns", true},
-		{"no right", forbidden(`User "h-kim" cannot patch resource "persistentvolumeclaims" in API group "" in the namespace "ns"`), new("nfs-csi"),
+		{"no right", forbidden(`User "h-kim" cannot patch resource "persistentvolumeclaims" in API group "" in the namespace "ns"`),
+			new("nfs-csi"),
 			"the right to patch persistentvolumeclaims is missing", "oc create role", true},
 		{"away", apierrors.NewServiceUnavailable("away"), new("nfs-csi"), "", "", false},
 	} {
@@ -186,7 +196,8 @@ func TestClassRefuses(t *testing.T) {
 	for name, tc := range map[string]struct {
 		classes []storagev1.StorageClass
 		want    bool
-	}{"allows": {class(new(true)), false}, "does not": {class(new(false)), true}, "says nothing": {class(nil), true}, "not known": {nil, false}} {
+	}{"allows": {class(new(true)), false}, "does not": {class(new(false)), true}, "says nothing": {class(nil), true},
+		"not known": {nil, false}} {
 		if _, got := ClassRefuses(claimOf("100Gi", "100Gi"), tc.classes, objects.Mount{}); got != tc.want {
 			t.Errorf("%s: got %t", name, got)
 		}
@@ -196,7 +207,8 @@ func TestClassRefuses(t *testing.T) {
 // mlenv data and mlenv fetch use the claim that the environment mounts, or without nodes the one that the installed cluster file names.
 func TestClaims(t *testing.T) {
 	file := "cluster: {name: x, api: api.x.example.com, namespace: ns}\nstorage: {mode: rwx, class_rwx: nfs, datasets_claim: claim}\n"
-	installed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mlenv-cluster-x"}, Data: map[string]string{"cluster.yaml": file}}
+	installed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mlenv-cluster-x"},
+		Data: map[string]string{"cluster.yaml": file}}
 	named := func(name string) *corev1.PersistentVolumeClaim {
 		c := claimOf("1Gi", "1Gi")
 		c.Name, c.UID = name, ""

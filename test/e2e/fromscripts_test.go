@@ -59,6 +59,7 @@ func successors(u trainer, file string) []typed {
 		{command: "up --nodes=2", more: up, says: upSays}, {command: "up --namespace=NS", more: up, says: upSays},
 		{command: "up --cluster-file=clusters/CLUSTER.yaml", more: up[1:], says: upSays},
 		{command: "up --workspace-size=100Gi --datasets-size=500Gi", more: up, says: upSays},
+		{command: "up --workspace-size=200Gi", more: up, says: "Claim ml-dev-workspace has 200Gi now"},
 		{command: "sync", says: "is on 2 nodes"}, {command: "sync FOLDER", says: "is on 2 nodes"}, {command: "sync ./workspace", says: "is on 2 nodes"},
 		{command: "sync --watch", code: interrupted, says: "is on 2 nodes"},
 		{command: "train train.py", says: `\[1 1\] rank 1 of 2`}, {command: "train train.py --launcher=deepspeed", says: `\[1 1\] rank 1 of 2`},

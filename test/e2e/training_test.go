@@ -179,6 +179,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"rdma-attachments", 1, rdmaAttachments},
 		{"privileged-gpus", 1, privilegedGPUs},
 		{"numbered-lines", 2, stepPodDeleted},
+		{"claims-that-exist", 1, claimsThatExist},
 		{"nightly", 1, nightly},
 		{"busy", 1, busyEnvironment},
 		{"beside-a-colleague", 2, besideAColleague},

@@ -41,7 +41,8 @@ func TestSharedWorkspace(t *testing.T) {
 		"by its name":      {"ml-dev-env-kim", "", "/workspace/.mlenv/environments/ml-dev-env-kim"},
 		"the cluster file": {"kim", "true", "/workspace/.mlenv/environments/kim"},
 	} {
-		c, err := ReadConfig("test", append([]string{"MLENV_NAME=" + tc.name, "MLENV_SHARES_WORKSPACE=" + tc.shares}, nodeVariables("0", "kim-0", "1")[1:]...))
+		own := []string{"MLENV_NAME=" + tc.name, "MLENV_SHARES_WORKSPACE=" + tc.shares}
+		c, err := ReadConfig("test", append(own, nodeVariables("0", "kim-0", "1")[1:]...))
 		if err != nil || c.Paths.Own != tc.want {
 			t.Errorf("%s: got %q, %v; want %q", name, c.Paths.Own, err, tc.want)
 		}

@@ -168,7 +168,9 @@ func barcelona() *world {
 func claim(name, size string, change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	list := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
 	c := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "nccl-test", Name: name, CreationTimestamp: metav1.NewTime(time.Date(2026, 2, 3, 0, 0, 0, 0, time.UTC))},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "nccl-test", Name: name, CreationTimestamp: metav1.NewTime(time.Date(2026, 2, 3, 0, 0, 0, 0, time.UTC)),
+		},
 		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany},
 			Resources: corev1.VolumeResourceRequirements{Requests: list}},
 		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: list},
@@ -223,7 +225,8 @@ func TestClaimsAreProposed(t *testing.T) {
 				return q.String()
 			}
 			if got.DatasetsClaim != tc.want.DatasetsClaim || got.WorkspaceClaim != tc.want.WorkspaceClaim ||
-				got.WorkspaceSize.String() != size(tc.want.WorkspaceSize, d.WorkspaceSize) || got.DatasetsSize.String() != size(tc.want.DatasetsSize, d.DatasetsSize) ||
+				got.WorkspaceSize.String() != size(tc.want.WorkspaceSize, d.WorkspaceSize) ||
+				got.DatasetsSize.String() != size(tc.want.DatasetsSize, d.DatasetsSize) ||
 				!strings.Contains(string(draft.Text), tc.says) {
 				t.Errorf("got %+v, want %+v, in\n%s", got, tc.want, draft.Text)
 			}

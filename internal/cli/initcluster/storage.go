@@ -46,7 +46,8 @@ func (w *writer) storage(f Facts) {
 // claims proposes the claims that exist, with their sizes, so that no run creates an empty one next to them or expands them.
 func (w *writer) claims(f Facts, mode cluster.StorageMode) {
 	if err := f.Unknown[claimsSubject]; err != nil {
-		w.unknown(1, "storage.workspace_claim, storage.datasets_claim: you may not read the claims of namespace %s (%s)", f.Namespace, firstLine(err))
+		w.unknown(1, "storage.workspace_claim, storage.datasets_claim: you may not read the claims of namespace %s (%s)",
+			f.Namespace, firstLine(err))
 	}
 	d := cluster.Default()
 	d.Storage.Mode = mode

@@ -185,8 +185,10 @@ func sharesWorkspace(ctx context.Context, clients *kube.Clients, clusterName str
 	claims, names := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace), env.Of(clients, objects.DefaultName)
 	file, fileErr := clusterfile.LoadInstalled(ctx, clients, clusterName)
 	workspace := cmp.Or(file.Storage.WorkspaceClaim, names.Workspace)
-	if _, err := claims.Get(ctx, names.NodeClaim(names.Workspace, 0), metav1.GetOptions{}); workspace == names.Workspace && !apierrors.IsNotFound(err) {
-		return false
+	if workspace == names.Workspace {
+		if _, err := claims.Get(ctx, names.NodeClaim(workspace, 0), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return false
+		}
 	}
 	claim, err := claims.Get(ctx, workspace, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -21,7 +21,9 @@ func TestMounts(t *testing.T) {
 		want   []string
 	}{
 		{"cairo", func(*Request) {}, []string{"/workspace ml-dev-workspace 100Gi asked", "/datasets ml-datasets 500Gi asked"}},
-		{"another name", func(r *Request) { r.Name = "h-kim" }, []string{"/workspace h-kim-workspace 100Gi asked", "/datasets ml-datasets 500Gi asked"}},
+		{"another name", func(r *Request) {
+			r.Name = "h-kim"
+		}, []string{"/workspace h-kim-workspace 100Gi asked", "/datasets ml-datasets 500Gi asked"}},
 		{"a named workspace", func(r *Request) { r.Name, r.Cluster.Storage.WorkspaceClaim = "h-kim", "team" },
 			[]string{"/workspace team 100Gi asked", "/datasets ml-datasets 500Gi asked"}},
 		{"the defaults", func(r *Request) {
@@ -127,7 +129,8 @@ func TestNamedClaimIsADifference(t *testing.T) {
 	live := served(build(t, r).StatefulSet)
 	r.Cluster.Storage.WorkspaceClaim = "team"
 	differences := Differences(live, build(t, r).StatefulSet)
-	if len(differences) != 1 || differences[0].String() != "claim of volume ml-dev-workspace: ml-dev-workspace -> team" || differences[0].Change != Recreate {
+	if len(differences) != 1 || differences[0].String() != "claim of volume ml-dev-workspace: ml-dev-workspace -> team" ||
+		differences[0].Change != Recreate {
 		t.Errorf("got %v", differences)
 	}
 }
@@ -135,8 +138,9 @@ func TestNamedClaimIsADifference(t *testing.T) {
 func TestMayHaveFiles(t *testing.T) {
 	claim := func(change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 		c := &corev1.PersistentVolumeClaim{
-			Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, Resources: corev1.VolumeResourceRequirements{
-				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
+			Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany},
+				Resources: corev1.VolumeResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
 			Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
 		}
 		change(c)

@@ -178,7 +178,8 @@ func (c *checker) rdma(r Request) {
 func (c *checker) storage(r Request) {
 	classes := r.Cluster.Storage
 	if mounts := r.Mounts(); r.Name != "" && r.Storage != cluster.NodeStorage && mounts[0].Claim == mounts[1].Claim {
-		c.mistake("storage", string(r.Storage), "claim %s would be both /workspace and /datasets of environment %s; correct %s or %s in the cluster file of %s",
+		c.mistake("storage", string(r.Storage),
+			"claim %s would be both /workspace and /datasets of environment %s; correct %s or %s in the cluster file of %s",
 			mounts[0].Claim, r.Name, WorkspaceKey, DatasetsKey, r.Cluster.Cluster.Name)
 	}
 	needs := func(key string) {

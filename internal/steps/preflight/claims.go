@@ -76,7 +76,8 @@ func (s *claimSurvey) mount(ctx context.Context, m objects.Mount) (checks []Chec
 		claim := s.find(name)
 		switch {
 		case claim == nil && m.Named && shared:
-			return append(checks, newCheck(claimsCheck, Warning, fmt.Sprintf("oc get pvc -n %s; if it should exist, correct %s or the namespace", s.Request.Namespace, m.Key),
+			return append(checks, newCheck(claimsCheck, Warning, fmt.Sprintf("oc get pvc -n %s; if it should exist, correct %s or the namespace",
+				s.Request.Namespace, m.Key),
 				"claim %s (%s) does not exist: provision creates an empty one of %s for %s", name, m.Key, m.Size.String(), m.Path))
 		case claim == nil:
 			continue
@@ -110,7 +111,8 @@ func (s *claimSurvey) unusable(claim *corev1.PersistentVolumeClaim, m objects.Mo
 		if s.request.Storage == cluster.AutoStorage && !m.Named {
 			return check, false // provision then gives each node a claim
 		}
-		return newCheck(claimsCheck, Blocked, "use --storage=volumeClaimTemplates, or "+other, "claim %s for %s of %d nodes has access modes %v, want ReadWriteMany",
+		return newCheck(claimsCheck, Blocked, "use --storage=volumeClaimTemplates, or "+other, "claim %s for %s of %d nodes has access modes "+
+			"%v, want ReadWriteMany",
 			claim.Name, m.Path, s.request.Nodes, claim.Spec.AccessModes).because(fail.EnvironmentDiffers), true
 	}
 	return check, false
@@ -128,7 +130,8 @@ func (s *claimSurvey) size(ctx context.Context, claim *corev1.PersistentVolumeCl
 		return []Check{newCheck(claimsCheck, Warning, "correct the size in the cluster file or the param, or leave it out",
 			"claim %s stays at %s: %s is asked for, and no claim is ever made smaller", claim.Name, claim.Spec.Resources.Requests.Storage(), want)}
 	case env.Unbound:
-		return []Check{newCheck(claimsCheck, Unknown, describe, "claim %s has no volume yet: provision expands it from %s to %s once it has one", claim.Name, has, want)}
+		return []Check{newCheck(claimsCheck, Unknown, describe, "claim %s has no volume yet: provision expands it from %s to %s once it has one",
+			claim.Name, has, want)}
 	case env.Expanding:
 		growth := env.GrowthOf(claim, m.Size)
 		if growth.Failed != "" {
@@ -242,7 +245,8 @@ func (s *claimSurvey) aboutUnnamed(claim *corev1.PersistentVolumeClaim, instead 
 	default:
 		fix += fmt.Sprintf("; or, to keep what is mounted, %s: %s", instead[0].Key, instead[0].Claim)
 	}
-	return newCheck(unnamedCheck, Warning, fix, "claim %s (%s) exists and the cluster file does not name it: provision %s. Whether it has files is not known: the API server shows none",
+	return newCheck(unnamedCheck, Warning, fix, "claim %s (%s) exists and the cluster file does not name it: provision %s. Whether it has "+
+		"files is not known: the API server shows none",
 		claim.Name, signs(claim, pods), strings.Join(does, " and "))
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// expandTime is how long the storage may take to expand claims, and the kubelet to make file systems grow. The storage goes on after
+// expandTime is how long the storage may take to expand claims, and the kubelet to make file systems grow. The storage continues after
 // it, and the nodes start with the size that the claims have.
 const expandTime = 2 * time.Minute
 
@@ -82,7 +82,8 @@ func (p *provisioner) expandClaim(ctx context.Context, claim *corev1.PersistentV
 	requested := claim.Spec.Resources.Requests.Storage().String()
 	switch env.FitOf(claim, m.Size) {
 	case env.Larger:
-		p.log.Warn(fmt.Sprintf("Claim %s stays as it is with %s: %s was asked for, and no claim is ever made smaller.", claim.Name, requested, size))
+		p.log.Warn(fmt.Sprintf("Claim %s stays as it is with %s: %s was asked for, and no claim is ever made smaller.", claim.Name, requested,
+			size))
 	case env.Unbound:
 		p.growing[claim.Name] = m
 		p.log.Info(fmt.Sprintf("Claim %s has no volume yet; it is expanded from %s to %s once it has one.", claim.Name, requested, size))
@@ -116,7 +117,8 @@ func (p *provisioner) waitExpanded(ctx context.Context, begun map[string]objects
 	// Provisioners that set no condition report a failure only by an event.
 	failures := p.resizeFailures(waiting)
 	left := maps.Clone(begun)
-	err := kube.Until(waiting, "the claims that are expanded", p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace), metav1.ListOptions{},
+	err := kube.Until(waiting, "the claims that are expanded", p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace),
+		metav1.ListOptions{},
 		func(claims []*corev1.PersistentVolumeClaim) (bool, error) {
 			for _, claim := range claims {
 				if m, open := left[claim.Name]; open && p.hasGrown(claim, m, failures(claim), mounted) {
@@ -128,7 +130,7 @@ func (p *provisioner) waitExpanded(ctx context.Context, begun map[string]objects
 	if err == nil || ctx.Err() == nil && errors.Is(waiting.Err(), context.DeadlineExceeded) {
 		for _, name := range slices.Sorted(maps.Keys(left)) {
 			m := left[name]
-			p.log.Warn(fmt.Sprintf("Claim %s does not have %s after %s; the storage goes on. Next: oc describe pvc %s -n %s",
+			p.log.Warn(fmt.Sprintf("Claim %s does not have %s after %s; the storage continues. Next: oc describe pvc %s -n %s",
 				name, m.Size.String(), expandTime, name, p.request.Namespace))
 		}
 		return nil
@@ -146,7 +148,8 @@ func (p *provisioner) hasGrown(claim *corev1.PersistentVolumeClaim, m objects.Mo
 	case growth.Done:
 		p.log.Info(fmt.Sprintf("Claim %s has %s now.", claim.Name, kube.ClaimSize(claim)))
 	case growth.Failed != "":
-		p.log.Warn(fmt.Sprintf("Claim %s stays at %s; %s was asked for: %s: %s. Next: oc describe pvc %s -n %s", claim.Name, kube.ClaimSize(claim),
+		p.log.Warn(fmt.Sprintf("Claim %s stays at %s; %s was asked for: %s: %s. Next: oc describe pvc %s -n %s", claim.Name,
+			kube.ClaimSize(claim),
 			m.Size.String(), env.ClassOf(claim), growth.Failed, claim.Name, claim.Namespace))
 	case growth.NeedsPod && !mounted:
 		p.growing[claim.Name] = m
@@ -166,16 +169,17 @@ func (p *provisioner) resizeFailures(ctx context.Context) func(*corev1.Persisten
 	failures := map[types.UID]string{} // mu guards failures
 	go func() {
 		options := metav1.ListOptions{FieldSelector: "involvedObject.kind=PersistentVolumeClaim"}
-		_ = kube.Until(ctx, "the events of claims", p.clients.Kube.CoreV1().Events(p.request.Namespace), options, func(seen []*corev1.Event) (bool, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			for _, event := range seen {
-				if event.Reason == "VolumeResizeFailed" && kube.LastTime(event).After(since) {
-					failures[event.InvolvedObject.UID] = humanize.OneLine(event.Message, 300)
+		_ = kube.Until(ctx, "the events of claims", p.clients.Kube.CoreV1().Events(p.request.Namespace), options,
+			func(seen []*corev1.Event) (bool, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, event := range seen {
+					if event.Reason == "VolumeResizeFailed" && kube.LastTime(event).After(since) {
+						failures[event.InvolvedObject.UID] = humanize.OneLine(event.Message, 300)
+					}
 				}
-			}
-			return false, nil
-		})
+				return false, nil
+			})
 	}()
 	return func(claim *corev1.PersistentVolumeClaim) string {
 		mu.Lock()

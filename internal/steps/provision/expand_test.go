@@ -53,8 +53,10 @@ func newResizer(t *testing.T, claims ...runtime.Object) resizer {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
-		_ = json.NewEncoder(w).Encode(apitest.Object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": fmt.Sprintf(
-			`persistentvolumeclaims %q is forbidden: only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize`, name)})
+		_ = json.NewEncoder(w).Encode(apitest.Object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403,
+			"reason": "Forbidden", "message": fmt.Sprintf(
+				`persistentvolumeclaims %q is forbidden: only dynamically provisioned pvc can be resized and the storageclass that provisions the `+
+					`pvc must support resize`, name)})
 		return true
 	}
 	r.Changed = func(path string, object apitest.Object) {
@@ -70,7 +72,8 @@ func newResizer(t *testing.T, claims ...runtime.Object) resizer {
 			claim.Status.Capacity = storage(asked.String())
 			r.Add(claim)
 		case *claim.Spec.StorageClassName == "block":
-			claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimFileSystemResizePending, Status: corev1.ConditionTrue}}
+			claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimFileSystemResizePending,
+				Status: corev1.ConditionTrue}}
 			r.Add(claim)
 		}
 	}
@@ -107,9 +110,12 @@ func TestExpandClaims(t *testing.T) {
 		{"by the file", "nfs", "512Mi", func(*provisioner) {}, "1Gi", []string{"from 512Mi to 1Gi"}, false},
 		{"the file system is left", "block", "1Gi", asks("2Gi"), "2Gi",
 			[]string{"The volume of claim env-workspace has 2Gi; its file system grows when a node mounts it."}, true},
-		{"the class does not allow it", "fixed", "1Gi", asks("2Gi"), "1Gi", []string{"Claim env-workspace stays as it is with 1Gi; 2Gi was asked for: " +
-			`class fixed does not allow it: allowVolumeExpansion is not true. Next: oc patch storageclass fixed -p '{"allowVolumeExpansion":true}'`}, false},
-		{"smaller", "nfs", "2Gi", asks("1Gi"), "2Gi", []string{"Claim env-workspace stays as it is with 2Gi: 1Gi was asked for, and no claim is ever made smaller."}, false},
+		{"the class does not allow it", "fixed", "1Gi", asks("2Gi"), "1Gi",
+			[]string{"Claim env-workspace stays as it is with 1Gi; 2Gi was asked for: " +
+				`class fixed does not allow it: allowVolumeExpansion is not true. Next: oc patch storageclass fixed -p ` +
+				`'{"allowVolumeExpansion":true}'`}, false},
+		{"smaller", "nfs", "2Gi", asks("1Gi"), "2Gi",
+			[]string{"Claim env-workspace stays as it is with 2Gi: 1Gi was asked for, and no claim is ever made smaller."}, false},
 		{"the same", "nfs", "1Gi", asks("1024Mi"), "1Gi", nil, false},
 		{"a default is no wish", "nfs", "1Gi", func(s *provisioner) {
 			s.request.Cluster.Storage.WorkspaceSize = cluster.MustParseQuantity("100Gi")
@@ -157,17 +163,20 @@ func TestFinishClaims(t *testing.T) {
 		mount  func(*corev1.PersistentVolumeClaim)
 		want   string
 	}{
-		{"the file system has grown", sized("env-workspace", "block", "1Gi"), "grows when a node mounts it", func(c *corev1.PersistentVolumeClaim) {
-			c.Status.Conditions, c.Status.Capacity = nil, storage("2Gi")
-		}, "Claim env-workspace has 2Gi now."},
-		{"the claim is bound now", pending, "has no volume yet; it is expanded from 1Gi to 2Gi once it has one", func(c *corev1.PersistentVolumeClaim) {
-			c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: storage("1Gi")}
-		}, "Claim env-workspace has 2Gi now."},
+		{"the file system has grown", sized("env-workspace", "block", "1Gi"), "grows when a node mounts it",
+			func(c *corev1.PersistentVolumeClaim) {
+				c.Status.Conditions, c.Status.Capacity = nil, storage("2Gi")
+			}, "Claim env-workspace has 2Gi now."},
+		{"the claim is bound now", pending, "has no volume yet; it is expanded from 1Gi to 2Gi once it has one",
+			func(c *corev1.PersistentVolumeClaim) {
+				c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: storage("1Gi")}
+			}, "Claim env-workspace has 2Gi now."},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := newResizer(t, tc.claim)
 			p, step := r.step(t, func(s *provisioner) { s.request.WorkspaceSize = "2Gi" })
-			if err := step.expandClaims(t.Context()); err != nil || !strings.Contains(p.messages(), tc.before) || strings.Contains(p.messages(), tc.want) {
+			if err := step.expandClaims(t.Context()); err != nil || !strings.Contains(p.messages(), tc.before) ||
+				strings.Contains(p.messages(), tc.want) {
 				t.Fatalf("before: %v, log:\n%s\nwant %q", err, p.messages(), tc.before)
 			}
 			claim := r.claim(t, "env-workspace")
@@ -186,17 +195,21 @@ func TestExpansionInVain(t *testing.T) {
 		name, event, want string
 		after             time.Duration
 	}{
-		{"nothing happens", "", "Claim env-workspace does not have 2Gi after 2m0s; the storage goes on. Next: oc describe pvc env-workspace -n ns", 2 * time.Minute},
+		{"nothing happens", "", "Claim env-workspace does not have 2Gi after 2m0s; the storage continues. Next: oc describe pvc " +
+			"env-workspace -n ns", 2 * time.Minute},
 		{"it fails", "resize volume pvc-1 failed: rpc error: code = Internal desc = no space",
-			"Claim env-workspace stays at 1Gi; 2Gi was asked for: class nfs: resize volume pvc-1 failed: rpc error: code = Internal desc = no space", 10 * time.Second},
+			"Claim env-workspace stays at 1Gi; 2Gi was asked for: class nfs: resize volume pvc-1 failed: rpc error: code = Internal desc = no space",
+			10 * time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				claim := sized("env-workspace", "nfs", "1Gi")
 				p := newPlace(t, claim)
 				event := func(name, message string, age time.Duration) {
-					p.must(p.kube.Tracker().Add(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}, Reason: "VolumeResizeFailed", Message: message,
-						InvolvedObject: corev1.ObjectReference{Kind: "PersistentVolumeClaim", Name: claim.Name, UID: claim.UID}, LastTimestamp: metav1.NewTime(time.Now().Add(-age))}))
+					p.must(p.kube.Tracker().Add(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)},
+						Reason: "VolumeResizeFailed", Message: message,
+						InvolvedObject: corev1.ObjectReference{Kind: "PersistentVolumeClaim", Name: claim.Name, UID: claim.UID},
+						LastTimestamp:  metav1.NewTime(time.Now().Add(-age))}))
 				}
 				event("old", "yesterday's", 24*time.Hour)
 				if tc.event != "" {
@@ -262,7 +275,8 @@ func TestClaimsOfNodesGrow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := claim.Spec.Resources.Requests.Storage().String(); got != "2Gi" || !strings.Contains(p.messages(), "Claim "+name+" has 2Gi now.") {
+		if got := claim.Spec.Resources.Requests.Storage().String(); got != "2Gi" ||
+			!strings.Contains(p.messages(), "Claim "+name+" has 2Gi now.") {
 			t.Errorf("claim %s requests %s, log:\n%s", name, got, p.messages())
 		}
 	}

@@ -463,7 +463,8 @@ func (p *provisioner) applyClaim(ctx context.Context, want *corev1.PersistentVol
 			"use --storage=volumeClaimTemplates, another --name, or another claim in the cluster file")
 	}
 	if objects.IsBlock(found) {
-		return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "using claim %s/%s: its volume mode is Block, want Filesystem", want.Namespace, want.Name),
+		block := fail.Becausef(fail.EnvironmentDiffers, "using claim %s/%s: its volume mode is Block, want Filesystem", want.Namespace, want.Name)
+		return fail.Advise(block,
 			"name another claim in the cluster file, or use another --name")
 	}
 	p.log.Info(fmt.Sprintf("Claim %s exists with %s and is used.", want.Name, kube.ClaimSize(found)))

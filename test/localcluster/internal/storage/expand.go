@@ -41,7 +41,8 @@ func expandTo(ctx context.Context, client kubernetes.Interface, claim *corev1.Pe
 	if at < 0 {
 		return nil
 	}
-	if err := patchStatus(ctx, client, claim, growing(size, corev1.PersistentVolumeClaimControllerResizeInProgress, corev1.PersistentVolumeClaimResizing)); err != nil {
+	if err := patchStatus(ctx, client, claim, growing(size, corev1.PersistentVolumeClaimControllerResizeInProgress,
+		corev1.PersistentVolumeClaimResizing)); err != nil {
 		return err
 	}
 	patch := fmt.Appendf(nil, `{"spec":{"capacity":{"storage":%q}}}`, size.String())
@@ -52,7 +53,8 @@ func expandTo(ctx context.Context, client kubernetes.Interface, claim *corev1.Pe
 		return patchStatus(ctx, client, claim, grown(size))
 	}
 	// The kubelet of a node that mounts the volume ends the expansion.
-	return patchStatus(ctx, client, claim, growing(size, corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimFileSystemResizePending))
+	return patchStatus(ctx, client, claim, growing(size, corev1.PersistentVolumeClaimNodeResizePending,
+		corev1.PersistentVolumeClaimFileSystemResizePending))
 }
 
 func growing(size resource.Quantity, state corev1.ClaimResourceStatus, condition corev1.PersistentVolumeClaimConditionType) map[string]any {
@@ -77,6 +79,7 @@ func patchStatus(ctx context.Context, client kubernetes.Interface, claim *corev1
 	if err != nil {
 		return err
 	}
-	_, err = client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{},
+		"status")
 	return err
 }

@@ -50,7 +50,8 @@ func TestExpand(t *testing.T) {
 		for _, c := range claim.Status.Conditions {
 			condition = c.Type
 		}
-		if capacity := claim.Status.Capacity.Storage().String(); capacity != tc.capacity || volume.Spec.Capacity.Storage().String() != tc.volume ||
+		if capacity := claim.Status.Capacity.Storage().String(); capacity != tc.capacity ||
+			volume.Spec.Capacity.Storage().String() != tc.volume ||
 			claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] != tc.status || condition != tc.condition {
 			t.Errorf("%s to %s: claim %+v, volume %v", tc.driver, tc.request, claim.Status, volume.Spec.Capacity)
 		}

@@ -98,7 +98,8 @@ type provisioner struct {
 }
 
 // Provision implements controller.Provisioner.
-func (p provisioner) Provision(_ context.Context, o controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
+func (p provisioner) Provision(_ context.Context, o controller.ProvisionOptions) (
+	*corev1.PersistentVolume, controller.ProvisioningState, error) {
 	if mode := o.PVC.Spec.VolumeMode; mode != nil && *mode == corev1.PersistentVolumeBlock {
 		return nil, controller.ProvisioningFinished, fmt.Errorf("this stand-in for %s provisions file systems, not block volumes", p.driver.Name)
 	}

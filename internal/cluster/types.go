@@ -25,7 +25,9 @@ type File struct {
 	NCCL      NCCL      `json:"nccl,omitempty"`
 	Image     Image     `json:"image,omitempty"`
 	Notify    Notify    `json:"notify,omitempty"`
-	Notes     string    `json:"notes,omitempty" jsonschema:"description=a note on the cluster: kept and shown by mlenv validate"`
+	// Monitoring is for clusters with Prometheus.
+	Monitoring Monitoring `json:"monitoring,omitempty"`
+	Notes      string     `json:"notes,omitempty" jsonschema:"description=a note on the cluster: kept and shown by mlenv validate"`
 }
 
 // Cluster identifies the cluster that the file describes.
@@ -177,6 +179,13 @@ type Image struct {
 // Notify names the Secret with the URL to which runs post their events.
 type Notify struct {
 	Secret string `json:"secret,omitempty" jsonschema_description:"Secret whose key url is the address to which trainings post their start, restarts, hangs and end, such as an incoming webhook of Slack; param notify overrides it"`
+}
+
+// Monitoring is how Prometheus finds the metrics of the nodes.
+type Monitoring struct {
+	PodMonitor bool `json:"pod_monitor,omitempty" jsonschema_description:"whether each environment gets a PodMonitor, by which Prometheus finds the agents' metrics; it takes the right to create podmonitors"`
+	// Labels are those by which some Prometheus servers choose their PodMonitors.
+	Labels map[string]string `json:"labels,omitempty" jsonschema:"description=labels of the PodMonitors, by which a Prometheus chooses them: as in release: kube-prometheus-stack"`
 }
 
 // BuildResources are what a build pod asks for and may use.

@@ -64,6 +64,9 @@ func (r Request) role() *rbacv1.Role {
 	if r.Cluster.Nodes.Queue != "" {
 		looking = append(looking, QueueRules()...)
 	}
+	if r.Cluster.Monitoring.PodMonitor {
+		looking = append(looking, MonitoringRules()...)
+	}
 	return &rbacv1.Role{
 		ObjectMeta: r.meta(roleName),
 		Rules:      slices.Concat(needed, looking),
@@ -77,6 +80,11 @@ func QueueRules() []rbacv1.PolicyRule {
 		rule("kueue.x-k8s.io", "localqueues")("get"),
 		rule("visibility.kueue.x-k8s.io", "localqueues/pendingworkloads")("get"),
 	}
+}
+
+// MonitoringRules are for cluster files with monitoring.pod_monitor. An administrator of a namespace often may not grant them either.
+func MonitoringRules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{rule("monitoring.coreos.com", "podmonitors")("get", "create", "patch", "delete")}
 }
 
 // clusterRole is optional: without it the steps know nothing outside their namespace, such as the holders of GPUs.

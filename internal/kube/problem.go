@@ -190,6 +190,13 @@ func Transient(err error) bool {
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network))
 }
 
+// UnknownKind reports whether the API server does not know the kind of an object. If only the object or its namespace is missing, the
+// details of the answer have its name.
+func UnknownKind(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && apierrors.IsNotFound(err) && (status.Status().Details == nil || status.Status().Details.Name == "")
+}
+
 // identityLost reports whether the server ignored our credentials. An aggregated API server does so just after its start,
 // until it knows the certificate by which the API server forwards requests.
 func identityLost(err error) bool {

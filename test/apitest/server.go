@@ -255,6 +255,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if refused != nil {
 		code = refused.code
 		object = Object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": refused.code, "reason": string(refused.reason), "message": refused.message}
+		if !isList(r.URL.Path) {
+			object["details"] = Object{"name": r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]}
+		}
 	}
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(object)

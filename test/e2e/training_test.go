@@ -133,6 +133,7 @@ var (
 		{"out-of-memory-group", 1, groupOutOfMemory},
 		{"pull-slow", 1, slowPull},
 		{"private-steps", 1, privateSteps},
+		{"metrics", 1, metricsForPrometheus},
 	}
 	nightlyAlone = []scenario{
 		{"builds-disabled", 0, buildsDisabled},

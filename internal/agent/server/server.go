@@ -37,6 +37,8 @@ type Server struct {
 	services *services.Manager
 	// gpus are which GPUs the node has, nil until they were read.
 	gpus atomic.Pointer[gpuView]
+	// gpuUse is how busy they are.
+	gpuUse gpuUse
 	// networkSet is closed by startServices, once the node's network is set, or if nothing has to be set.
 	networkSet    chan struct{}
 	startServices func()

@@ -118,5 +118,9 @@ func (o *options) objects(file cluster.File) ([]objects.Object, error) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
 		ObjectMeta: metav1.ObjectMeta{Name: r.Names().Lease, Namespace: r.Namespace, Labels: objects.Labels(r.Name)},
 	}
-	return slices.Concat([]objects.Object{lease}, made.Services.All(), made.InOrder()), nil
+	all := slices.Concat([]objects.Object{lease}, made.Services.All(), made.InOrder())
+	if made.PodMonitor != nil {
+		all = append(all, made.PodMonitor)
+	}
+	return all, nil
 }

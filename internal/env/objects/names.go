@@ -39,6 +39,8 @@ type Names struct {
 	Lease string
 	// ServerSecret has the agents' certificate, ClientSecret the steps'.
 	ServerSecret, ClientSecret string
+	// MetricsSecret has the certificate with which Prometheus reads the agents' metrics, as PodMonitor tells it to.
+	MetricsSecret, PodMonitor string
 	// NodeZero is the Service of the programs on node 0; ServicesSecret lists them, with their passwords and tokens.
 	NodeZero, ServicesSecret string
 }
@@ -58,6 +60,9 @@ func NamesOf(namespace, name string) Names {
 		Lease:        name,
 		ServerSecret: name + "-agent-server",
 		ClientSecret: name + "-agent-client",
+
+		MetricsSecret: name + "-agent-metrics",
+		PodMonitor:    name,
 
 		NodeZero:       name,
 		ServicesSecret: name + "-services",

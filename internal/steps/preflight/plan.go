@@ -57,6 +57,9 @@ func PlanOf(ctx context.Context, client kubernetes.Interface, r Report) Plan {
 			}
 			p.Objects = append(p.Objects, text)
 		}
+		if planned.PodMonitor != nil {
+			p.Objects = append(p.Objects, "Secret "+names.MetricsSecret, "PodMonitor "+names.PodMonitor)
+		}
 		for _, claim := range planned.StatefulSet.Spec.VolumeClaimTemplates {
 			p.Objects = append(p.Objects, fmt.Sprintf("PersistentVolumeClaim %s of each node, %s, unless it exists", claim.Name, claim.Spec.Resources.Requests.Storage()))
 		}

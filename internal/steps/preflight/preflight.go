@@ -154,7 +154,7 @@ func Examine(ctx context.Context, d Deps, o Options) Report {
 	case err != nil:
 		p.first = append(p.first, blockedBy("request", err))
 	default:
-		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.quota, p.queue, soon(p.image))
+		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.quota, p.queue, p.monitoring, soon(p.image))
 	}
 	found := parallel.Map(checks, func(check func(context.Context) []Check) []Check { return check(ctx) })
 	return Report{

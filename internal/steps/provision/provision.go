@@ -339,6 +339,7 @@ func (p *provisioner) start(ctx context.Context, held *lease.Hold, live *appsv1.
 	if err := p.apply(ctx, objects); err != nil {
 		return nil, changed, err
 	}
+	p.applyPodMonitor(ctx, objects.PodMonitor, len(certs.CA) > 0)
 	pods, err = p.waitReady(ctx, credentials, objects.StatefulSet)
 	return pods, changed, err
 }

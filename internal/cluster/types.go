@@ -183,8 +183,10 @@ type Notify struct {
 
 // Monitoring is how Prometheus finds the metrics of the nodes.
 type Monitoring struct {
+	// Whether each environment gets a PodMonitor, by which Prometheus finds the agents' metrics; it takes the right to create
+	// podmonitors.
 	PodMonitor bool `json:"pod_monitor,omitempty" jsonschema_description:"whether each environment gets a PodMonitor, by which Prometheus finds the agents' metrics; it takes the right to create podmonitors"`
-	// Labels are those by which some Prometheus servers choose their PodMonitors.
+	// Labels of the PodMonitors, by which a Prometheus chooses them: as in release: kube-prometheus-stack.
 	Labels map[string]string `json:"labels,omitempty" jsonschema:"description=labels of the PodMonitors, by which a Prometheus chooses them: as in release: kube-prometheus-stack"`
 }
 

@@ -37,7 +37,7 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "render [ENVIRONMENT] --cluster-file=FILE",
 		Short: "Print the objects of an environment",
-		Long: `Print the objects that mlenv up or a run would apply for an environment, without a cluster. The two Secrets with
+		Long: `Print the objects that mlenv up or a run would apply for an environment, without a cluster. The Secrets with
 certificates are left out, and the UID of the Lease, which owns the other objects, is a placeholder.
 
 provision decides some settings by what it finds on the cluster. Here --mode=auto means rdma if the cluster file enables

@@ -41,8 +41,8 @@ func (u apiRequest) right() right {
 }
 
 // testRights compares the requests of the runs since then with the Role: the API server allowed
-// nothing outside the Role and the rights of clusters with Kueue or Prometheus, refused only what the optional ClusterRole grants, and every
-// right that no run used has a reason. It checks the last point only if whole is set, that is, if all
+// nothing outside the Role and the rights of clusters with Kueue or Prometheus, refused only what the optional ClusterRole grants, and
+// every right that no run used has a reason. It checks the last point only if whole is set, that is, if all
 // scenarios ran.
 func testRights(t *testing.T, since time.Time, whole bool) {
 	needed, looking := install.Rules()
@@ -137,5 +137,6 @@ func requestsOf(t *testing.T, name string, since time.Time) []apiRequest {
 // wholeSuite reports whether all tests were selected and none has failed.
 func wholeSuite(t *testing.T) bool {
 	chosen := flag.Lookup("test.run")
-	return !t.Failed() && os.Getenv(setVariable) == "" && (chosen == nil || chosen.Value.String() == "" || chosen.Value.String() == "TestCluster")
+	return !t.Failed() && os.Getenv(setVariable) == "" && (chosen == nil || chosen.Value.String() == "" ||
+		chosen.Value.String() == "TestCluster")
 }

@@ -44,7 +44,8 @@ func alone(folder, name string, labels map[string]string) string {
 		who, note = "A PipelineRun", " The git resolver reads the Pipeline alone, which then finds its Tasks by name in the namespace; "+
 			"those of the bundle are in a bundle too."
 	}
-	text := fmt.Sprintf("%s uses the %s of a release by one of these lines. The namespace needs [the account, its rights and the cluster file]"+
+	text := fmt.Sprintf("%s uses the %s of a release by one of these lines. The namespace needs [the account, its rights and the "+
+		"cluster file]"+
 		"(../../docs/installing.md), and the run sets `serviceAccountName: mlenv-pipeline` and, where it exists, the param `cluster`.%s\n\n",
 		who, strings.ToUpper(kind[:1])+kind[1:], note)
 	for _, resolver := range []string{

@@ -139,6 +139,14 @@ func (c Config) linkSMI() error {
 // ShellEnvironment is what `mlenv-agent exec` gives a shell.
 func (c Config) ShellEnvironment() []string { return agent.Environ(c.environment()) }
 
+// ShellFolder is where a shell starts: the repository, unless none was synced, or else the workspace.
+func (c Config) ShellFolder() string {
+	if info, err := os.Stat(c.Paths.current()); err == nil && info.IsDir() {
+		return c.Paths.current()
+	}
+	return c.Paths.Workspace
+}
+
 // serviceOptions give services the environment of shells.
 func (c Config) serviceOptions() services.Options {
 	return services.Options{

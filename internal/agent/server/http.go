@@ -65,6 +65,7 @@ func (s *Server) Handler() http.Handler {
 	handle("GET /v1/jobs/{id}/logs/{name}", s.jobLog)
 	handle("PUT /v1/shells/{id}", s.keepShell)
 	handle("DELETE /v1/shells/{id}", s.endShell)
+	handle("PUT /v1/ssh", reading(s.allowSSH))
 	handle("GET /v1/records/{id}/{name}", s.readRecord)
 	handle("PUT /v1/records/{id}/{name}", s.writeRecord)
 	return mux

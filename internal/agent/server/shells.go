@@ -108,3 +108,11 @@ func (s *Server) endShell(w http.ResponseWriter, r *http.Request) error {
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
+
+func (s *Server) allowSSH(w http.ResponseWriter, _ *http.Request, key agent.SSHKey) error {
+	server, err := s.ssh.Allow(key.Key)
+	if err != nil {
+		return err
+	}
+	return answer(w, server)
+}

@@ -22,8 +22,8 @@ type SSHServer struct {
 func (c *Client) AllowSSH(ctx context.Context, key string) (SSHServer, error) {
 	server, err := ask[SSHServer](ctx, c, http.MethodPut, "/v1/ssh", SSHKey{Key: key})
 	if IsNotFound(err) {
-		return server, fail.Advise(fail.Becausef(fail.AgentVersion, "asking node %d for ssh: its agent is older than this program and has none", c.node),
-			"mlenv up --on-change=recreate")
+		err = fail.Becausef(fail.AgentVersion, "asking node %d for ssh: its agent is older than this program and has none", c.node)
+		return server, fail.Advise(err, "mlenv up --on-change=recreate")
 	}
 	return server, err
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 
@@ -40,6 +41,34 @@ func (f *Flags) AddNamespace(flags *pflag.FlagSet, use string) {
 	flags.StringVarP(&f.Namespace, "namespace", "n", "", use)
 	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: $KUBECONFIG, in a pod its ServiceAccount, or ~/.kube/config)")
 	flags.StringVar(&f.Context, "context", "", "context of the kubeconfig (default: its current one)")
+}
+
+// Arguments returns the flags, without --namespace, and the variable, "" if it is not set, that lead to the same cluster from another
+// folder, and when the kubeconfig has another current context. Errors: InvalidInput.
+func (f Flags) Arguments() (flags []string, variable string, err error) {
+	const name = clientcmd.RecommendedConfigPathEnvVar
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.Kubeconfig
+	config, err := rules.Load()
+	if err != nil {
+		return nil, "", f.noConfig(err)
+	}
+	given := filepath.SplitList(os.Getenv(name))
+	if f.Kubeconfig != "" {
+		given = []string{f.Kubeconfig}
+	}
+	for i, path := range given {
+		if given[i], err = filepath.Abs(path); err != nil {
+			return nil, "", fail.Because(fail.InvalidInput, err)
+		}
+	}
+	switch list := strings.Join(given, string(filepath.ListSeparator)); {
+	case f.Kubeconfig != "":
+		flags = append(flags, "--kubeconfig="+list)
+	case list != "":
+		variable = name + "=" + list
+	}
+	return append(flags, "--context="+cmp.Or(f.Context, config.CurrentContext)), variable, nil
 }
 
 // Clients talk to one cluster.

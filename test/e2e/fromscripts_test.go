@@ -68,6 +68,7 @@ func successors(u trainer, file string) []typed {
 		{command: "port-forward 5678", code: interrupted, says: "leads to port 5678 of node 0"},
 		{command: "shell"}, {command: "shell 1"}, {command: "shell 0 -- ls /workspace/repo", says: "train.py"},
 		{command: "shell 0 -- cat /workspace/.deepspeed/hostfile", says: "ml-dev-env-1.* slots=1"},
+		{command: "ssh-config", says: "Host mlenv-ml-dev-env-1"},
 		{command: "shell 0 -- env", says: "NCCL_IB_DISABLE=1"}, {command: "shell 0 -- nvidia-smi", says: "H100"},
 		{command: "shell 0 -- printenv CUDA_VISIBLE_DEVICES", code: anyCode},
 		{command: "check-fabric", more: []string{"--timeout=30s"}, says: "Fabric: "},

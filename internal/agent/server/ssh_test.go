@@ -62,12 +62,15 @@ func newSSHHost(t *testing.T) *sshHost {
 
 // configuration is that of the host with a key.
 func (h *sshHost) configuration(key string) string {
-	return fmt.Sprintf("Host node\n HostName %s\n Port %d\n HostKeyAlias node\n IdentityFile %s\n IdentitiesOnly yes\n UserKnownHostsFile %s\n"+
+	return fmt.Sprintf("Host node\n HostName %s\n Port %d\n HostKeyAlias node\n IdentityFile %s\n IdentitiesOnly yes\n"+
+		" UserKnownHostsFile %s\n"+
 		" GlobalKnownHostsFile /dev/null\n StrictHostKeyChecking yes\n BatchMode yes\n",
 		h.node.Config.Loopback, h.server.Port, filepath.Join(h.dir, key), filepath.Join(h.dir, "known_hosts"))
 }
 
-func authorized(signer ssh.Signer) string { return string(ssh.MarshalAuthorizedKey(signer.PublicKey())) }
+func authorized(signer ssh.Signer) string {
+	return string(ssh.MarshalAuthorizedKey(signer.PublicKey()))
+}
 
 func (h *sshHost) write(name, content string) (path string) {
 	h.Helper()
@@ -261,6 +264,24 @@ func TestSSHRefuses(t *testing.T) {
 	}
 }
 
+// An agent from before ssh is an error that names what to do.
+func TestSSHOfAnOlderAgent(t *testing.T) {
+	node := agenttest.Start(t, 1)[0]
+	node.Wrap(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/ssh" {
+				http.NotFound(w, r)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	_, err := node.Client.AllowSSH(t.Context(), "")
+	if fail.ReasonOf(err) != fail.AgentVersion || !strings.Contains(fail.NextOf(err), "mlenv up") {
+		t.Errorf("got %v with %q, want AgentVersion", err, fail.NextOf(err))
+	}
+}
+
 // A new agent has other keys, and knows none of before.
 func TestSSHAfterARestart(t *testing.T) {
 	h := newSSHHost(t)
@@ -315,7 +336,8 @@ func TestSSHTerminal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := session.Start(`trap 'echo size $(stty size)' WINCH; echo at first $(stty size) $TERM; read line; read line; echo "got $line"; sleep 100`); err != nil {
+	const script = `trap 'echo size $(stty size)' WINCH; echo at first $(stty size) $TERM; read line; read line; echo "got $line"; sleep 100`
+	if err := session.Start(script); err != nil {
 		t.Fatal(err)
 	}
 	var all strings.Builder

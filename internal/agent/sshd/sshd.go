@@ -27,8 +27,8 @@ const (
 	handshakeTime = 20 * time.Second
 	// mostTries is how many keys a connection may try.
 	mostTries = 3
-	// mostUnproven, mostConnections and mostChannels bound connections before and after the proof, and the channels of each.
-	mostUnproven, mostConnections, mostChannels = 16, 64, 128
+	// mostConnections and mostChannels bound the connections of users, and the channels of each.
+	mostConnections, mostChannels = 64, 128
 	// aliveEvery is the interval of questions to the client. A connection ends, with its shells, after ShellPatience without an answer.
 	aliveEvery, aliveTime = agent.ShellPatience / 3, agent.ShellPatience * 2 / 3
 )
@@ -124,7 +124,7 @@ func (s *Server) listen() error {
 	}
 	s.config.AddHostKey(signer)
 	s.hostKey = strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey())))
-	s.listener = connlimit.New(listener, mostUnproven)
+	s.listener = connlimit.New(listener, connlimit.Unproven)
 	go s.accept()
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 func Commands() []*cobra.Command {
 	return []*cobra.Command{
 		upCommand(), downCommand(), trainCommand(), syncCommand(), shellCommand(), devCommand(), openCommand(), portForwardCommand(),
+		sshConfigCommand(), sshProxyCommand(),
 	}
 }
 

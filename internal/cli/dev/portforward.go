@@ -14,7 +14,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 type portForward struct {
@@ -65,7 +64,7 @@ func (p *portForward) run(ctx context.Context, log *slog.Logger) error {
 	}
 	defer detach()
 	if p.node >= len(set) {
-		return fail.Becausef(fail.InvalidInput, "node %d: environment %s/%s has nodes 0 to %d", p.node, clients.Namespace, p.Environment, len(set)-1)
+		return noNode(clients, p.Environment, p.node, len(set))
 	}
 	ctx, stop := context.WithCancel(ctx)
 	e := env.Of(clients, p.Environment)

@@ -293,7 +293,7 @@ func TestSSHAfterARestart(t *testing.T) {
 	}
 	h.server = again
 	if client, err := h.dial(); err == nil {
-		client.Close()
+		_ = client.Close()
 		t.Error("the key of before opens a connection")
 	}
 }
@@ -315,7 +315,7 @@ func (h *sshHost) connect() *ssh.Session {
 	if err != nil {
 		h.Fatal(err)
 	}
-	h.Cleanup(func() { client.Close() })
+	h.Cleanup(func() { _ = client.Close() })
 	session, err := client.NewSession()
 	if err != nil {
 		h.Fatal(err)

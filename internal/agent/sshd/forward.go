@@ -1,6 +1,7 @@
 package sshd
 
 import (
+	"cmp"
 	"io"
 	"net"
 	"strconv"
@@ -53,18 +54,18 @@ func (s *Server) forward(offered ssh.NewChannel) {
 		_ = channel.CloseWrite()
 	})
 	_, _ = io.Copy(conn, channel)
-	_ = conn.CloseWrite()
+	_ = conn.(*net.TCPConn).CloseWrite()
 	both.Wait()
 }
 
-func dial(hosts []string, port int) (conn *net.TCPConn, err error) {
+// dial connects to the first of the addresses that answers.
+func dial(hosts []string, port int) (conn net.Conn, err error) {
 	for _, host := range hosts {
-		dialed, failed := net.DialTimeout("tcp", net.JoinHostPort(host, strconv.Itoa(port)), dialTime)
-		if failed == nil {
-			return dialed.(*net.TCPConn), nil
-		} else if err == nil {
-			err = failed
+		var failed error
+		if conn, failed = net.DialTimeout("tcp", net.JoinHostPort(host, strconv.Itoa(port)), dialTime); failed == nil {
+			return conn, nil
 		}
+		err = cmp.Or(err, failed)
 	}
 	return nil, err
 }

@@ -227,7 +227,7 @@ func keepAlive(ctx context.Context, client *ssh.ServerConn) {
 			return
 		case <-ticker.C:
 		}
-		silent := time.AfterFunc(aliveTime, func() { client.Close() })
+		silent := time.AfterFunc(aliveTime, func() { _ = client.Close() }) // it may have ended
 		_, _, err := client.SendRequest("keepalive@openssh.com", true, nil)
 		silent.Stop()
 		if err != nil {

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -369,6 +370,43 @@ func TestSSHTerminal(t *testing.T) {
 	var exited *ssh.ExitError
 	if err := session.Wait(); !errors.As(err, &exited) || exited.Signal() != "INT" && exited.ExitStatus() != 130 {
 		t.Errorf("after Ctrl-C: %v, want the end by SIGINT", err)
+	}
+}
+
+// A client that reads nothing for a while gets all that a program has printed on its terminal, although the program has ended.
+func TestSSHSlowClient(t *testing.T) {
+	session := newSSHHost(t).connect()
+	if err := session.RequestPty("dumb", 40, 120, nil); err != nil {
+		t.Fatal(err)
+	}
+	out, err := session.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What is on the way to a client that does not read, and so much more that the rest is in the terminal when the program ends.
+	const size = 2<<20 + 10_000
+	if err := session.Start(fmt.Sprintf(`echo $$; head -c %d /dev/zero | tr '\0' x`, size)); err != nil {
+		t.Fatal(err)
+	}
+	reader := bufio.NewReader(out)
+	line, err := reader.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); running(pid); time.Sleep(10 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatal("the program waits for the client: want less output")
+		}
+	}
+	const aClientThatIsBusy = 1500 * time.Millisecond
+	time.Sleep(aClientThatIsBusy)
+	rest, err := io.ReadAll(reader)
+	if err := cmp.Or(err, session.Wait()); err != nil || len(rest) != size {
+		t.Errorf("got %d bytes, %v; want %d", len(rest), err, size)
 	}
 }
 

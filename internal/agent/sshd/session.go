@@ -22,7 +22,7 @@ import (
 const (
 	// mostVariables is how many variables a client may set.
 	mostVariables = 64
-	// drainTime is how long a terminal may take to deliver what its shell printed last: other processes may keep it open for ever.
+	// drainTime is how long a terminal may stay silent after its shell has ended: other processes may keep it open for ever.
 	drainTime = time.Second
 )
 
@@ -209,9 +209,11 @@ func (x *session) follow() {
 	for _, o := range x.outputs {
 		copies.Go(func() {
 			_, _ = io.Copy(o.to, o.from) // a terminal ends with an error
-			if x.terminal == nil {
-				o.from.Close() // a program whose reader is gone gets SIGPIPE
+			if x.terminal != nil {
+				x.drain()
+				return
 			}
+			o.from.Close() // a program whose reader is gone gets SIGPIPE
 		})
 	}
 	_ = x.process.Wait() // its state says the same
@@ -219,8 +221,7 @@ func (x *session) follow() {
 	x.ended = true
 	x.mu.Unlock()
 	if x.terminal != nil {
-		drained := time.AfterFunc(drainTime, x.terminal.close)
-		defer drained.Stop()
+		_ = x.terminal.master.SetReadDeadline(time.Now()) // drain reads the rest
 	}
 	copies.Wait()
 	status := x.process.ProcessState.Sys().(syscall.WaitStatus)
@@ -233,6 +234,17 @@ func (x *session) follow() {
 		return
 	}
 	x.report("exit-status", struct{ Code uint32 }{uint32(status.ExitStatus())})
+}
+
+// drain passes on what an ended program has left in its terminal, however slowly the client reads.
+func (x *session) drain() {
+	for buffer := make([]byte, 32<<10); ; {
+		_ = x.terminal.master.SetReadDeadline(time.Now().Add(drainTime)) // it has failed if the terminal is closed
+		n, err := x.terminal.master.Read(buffer)
+		if _, gone := x.channel.Write(buffer[:n]); err != nil || gone != nil {
+			return
+		}
+	}
 }
 
 // report ends the channel with how the program ended. Errors mean that the client is gone.

@@ -37,7 +37,8 @@ func NewClient(node int, serverName string, credentials Credentials, dial Dialer
 		TLSHandshakeTimeout: 10 * time.Second,
 		// A step that talks to hundreds of nodes cannot hold 4 MiB, Go's default, of the unread answer of each. A quarter of that, in frames
 		// larger than the usual 16 KiB, is enough for a log to arrive as fast as from a larger buffer.
-		HTTP2: &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 10 * time.Second, MaxReadFrameSize: 128 << 10, MaxReceiveBufferPerStream: 1 << 20},
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 10 * time.Second, MaxReadFrameSize: 128 << 10,
+			MaxReceiveBufferPerStream: 1 << 20},
 	}
 	// An agent redirects nowhere.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }

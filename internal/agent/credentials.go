@@ -67,5 +67,6 @@ func (c Credentials) ServerTLS() *tls.Config {
 
 // FromStep reports whether the client of a verified connection is a step. Else it is another agent, which may only read trees.
 func FromStep(state *tls.ConnectionState) bool {
-	return state != nil && len(state.PeerCertificates) > 0 && slices.Contains(state.PeerCertificates[0].ExtKeyUsage, x509.ExtKeyUsageClientAuth)
+	return state != nil && len(state.PeerCertificates) > 0 && slices.Contains(state.PeerCertificates[0].ExtKeyUsage,
+		x509.ExtKeyUsageClientAuth)
 }

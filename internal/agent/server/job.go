@@ -69,8 +69,9 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config)
 		// The ranks have the agent's limits and capabilities.
 		nccl:      newNCCLLogs(dir, status.Node, rdma.ReadMemlock(os.DirFS("/"))), //nolint:forbidigo // it reads /proc, which is the kernel's
 		processes: &processes{record: status.Record, node: status.Node},
-		own:       config.ownPrograms(), extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]), flightPipe: l.env[flightPipe],
-		scratch: scratch, status: status, peers: &peers{spec: status.Spec, node: status.Node, host: config.Host}, left: make(chan struct{}),
+		own:       config.ownPrograms(), extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]),
+		flightPipe: l.env[flightPipe],
+		scratch:    scratch, status: status, peers: &peers{spec: status.Spec, node: status.Node, host: config.Host}, left: make(chan struct{}),
 	}
 	j.alive, j.end = context.WithCancel(context.Background())
 	// The record is watched before anything can write into it.

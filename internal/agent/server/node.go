@@ -42,7 +42,8 @@ func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
 // rdma detects the devices at each request: ports go down, and interfaces appear late.
 func (s *Server) rdma(w http.ResponseWriter, r *http.Request, expected rdma.Expected) error {
 	sysRoot := rdma.SysRootOf(s.config.Environ)
-	options := rdma.Options{Root: rdma.Root(sysRoot), SysRoot: sysRoot, Environ: s.config.Environ, Interfaces: rdma.SystemInterfaces, Expected: expected}
+	options := rdma.Options{Root: rdma.Root(sysRoot), SysRoot: sysRoot, Environ: s.config.Environ, Interfaces: rdma.SystemInterfaces,
+		Expected: expected}
 	if view, err := s.view(r.Context()); err == nil { // facts report the error
 		options.NVLink = view.nvLink
 		for _, gpu := range view.gpus {

@@ -27,7 +27,8 @@ func portForwardCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "port-forward [PORT ...]",
 		Short: "Forward ports of a node to this machine",
-		Long: fmt.Sprintf(`Forward ports of a node of a kept environment to the same ports of this machine, until Ctrl-C; without a port that of the
+		Long: fmt.Sprintf(
+			`Forward ports of a node of a kept environment to the same ports of this machine, until Ctrl-C; without a port that of the
 debugger, %d. They also reach programs that listen on the node's loopback only. A port that is taken on this machine is
 replaced by another one, which mlenv prints. mlenv open forwards VS Code, Jupyter and TensorBoard.
 

@@ -22,7 +22,8 @@ import (
 // Params returns the values as Tekton takes them, in the order of the pipeline. InvalidInput lists every mistake.
 func Params(pipeline *v1.Pipeline, values map[string][]string) (v1.Params, error) {
 	if err := errors.Join(mistakes(pipeline, values)...); err != nil {
-		return nil, fail.Advise(fail.Because(fail.InvalidInput, err), "oc describe pipeline %s -n %s (shows all params)", pipeline.Name, pipeline.Namespace)
+		return nil, fail.Advise(fail.Because(fail.InvalidInput, err), "oc describe pipeline %s -n %s (shows all params)", pipeline.Name,
+			pipeline.Namespace)
 	}
 	var params v1.Params
 	for _, spec := range pipeline.Spec.Params {

@@ -52,22 +52,22 @@ func losesItsPeer(node int) jobs.Event {
 	return e
 }
 
-// stops is a node that has carried out an order to stop, the step's own if cause is "".
-func stops(node int, cause agent.StopCause, exit agent.Exit) jobs.Event {
+// stops is a node that has carried out an order to stop, the step's own if why is "".
+func stops(node int, why agent.StopCause, exit agent.Exit) jobs.Event {
 	return report(node, func(s *agent.JobStatus, r *agent.RankStatus) {
-		s.State, s.StopCause, s.StopReason = agent.Stopped, cause, "so ordered"
+		s.State, s.StopCause, s.StopReason = agent.Stopped, why, "so ordered"
 		s.Stopping, s.Ended = begin.Add(time.Minute), begin.Add(2*time.Minute)
 		r.Ended, r.Stopped, r.Exit = begin.Add(2*time.Minute), true, exit
 	})
 }
 
 // exitsAtSIGTERM and obeys are ranks that end at the signal, with 0 and by it.
-func exitsAtSIGTERM(node int, cause agent.StopCause) jobs.Event {
-	return stops(node, cause, agent.Exit{})
+func exitsAtSIGTERM(node int, why agent.StopCause) jobs.Event {
+	return stops(node, why, agent.Exit{})
 }
 
-func obeys(node int, cause agent.StopCause) jobs.Event {
-	return stops(node, cause, agent.Exit{Code: -1, Signal: "SIGTERM"})
+func obeys(node int, why agent.StopCause) jobs.Event {
+	return stops(node, why, agent.Exit{Code: -1, Signal: "SIGTERM"})
 }
 
 func restarts(node int) jobs.Event {

@@ -186,7 +186,7 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, send func(
 		text := fmt.Sprintf("No rank has printed or measured anything for %s: %s. Last output: %s.", quiet.Round(time.Second), culprit, lastOutput(statuses))
 		switch {
 		case means == hanging:
-			err := t.hangs(statuses, quiet, bound, hangError{culprit: culprit, ranks: ranks})
+			err := t.hangFailure(statuses, quiet, bound, hangError{culprit: culprit, ranks: ranks})
 			t.Notify(notify.Event{Kind: notify.Hang, Attempt: t.Spec.Attempt(), Nodes: len(t.Nodes), Reason: fail.Hang, Message: err.Error()})
 			send(hung{err: err, why: "it hangs: " + culprit})
 			return true, nil
@@ -273,7 +273,7 @@ type hangError struct {
 
 func (e hangError) Unwrap() error { return e.error }
 
-func (t *Training) hangs(statuses []agent.JobStatus, quiet, bound time.Duration, hang hangError) error {
+func (t *Training) hangFailure(statuses []agent.JobStatus, quiet, bound time.Duration, hang hangError) error {
 	hang.error = fmt.Errorf("training: %s; no rank has printed or measured anything for %s, want progress within %s",
 		hang.culprit, quiet.Round(time.Second), bound.Round(time.Second))
 	err := fail.Because(fail.Hang, hang)

@@ -28,9 +28,9 @@ func faulty(facts []agent.Facts, n network.Network) (node int, fault string) {
 	return 0, ""
 }
 
-// silent reports whether an attempt ended because a node did not answer, and still does not, while its pod is as before. A pod
+// staysSilent reports whether an attempt ended because a node did not answer, and still does not, while its pod is as before. A pod
 // that was deleted, evicted or preempted may come back to its node.
-func (t *Training) silent(ctx context.Context, failed *agent.Attempt) bool {
+func (t *Training) staysSilent(ctx context.Context, failed *agent.Attempt) bool {
 	if failed.Reason != fail.NodeLost || failed.Node == nil {
 		return false
 	}

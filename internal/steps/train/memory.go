@@ -71,7 +71,7 @@ func (t *Training) noteProgress(ctx context.Context, shown *progress) {
 	})
 }
 
-// note writes the progress with the newest checkpoint, unless it is that of the last note.
+// note writes the progress with the newest checkpoint, unless both are as in the last note.
 func (t *Training) note(ctx context.Context, now receipt.Progress) {
 	now.Checkpoint = t.checkpoint()
 	last := t.lastProgress.Load()

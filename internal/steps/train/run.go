@@ -64,7 +64,7 @@ type Options struct {
 	HangTimeout HangTimeout
 	// Rendezvous is what happens after a training whose ranks never met: warn or fail.
 	Rendezvous param.Effect
-	// MasterPort is where the ranks meet, 0 for that of environments.
+	// MasterPort is where the ranks meet, 0 for the port that environments use.
 	MasterPort int
 	// DebugRank waits for a debugger; -1 for none.
 	DebugRank int
@@ -89,7 +89,6 @@ type Deps struct {
 // means for it. A failure that an earlier attempt of the step has reported is final, and is returned again.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	t := &Training{Deps: d, Options: o, ID: cmp.Or(o.Run.UID, o.Job)}
-	t.regroup = t.gather
 	if t.Clients == nil {
 		t.Clients = &kube.Clients{}
 	}

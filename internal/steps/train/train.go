@@ -69,8 +69,6 @@ type Training struct {
 	// newest is the newest complete checkpoint, lastProgress what was noted last.
 	newest       atomic.Pointer[string]
 	lastProgress atomic.Pointer[receipt.Progress]
-	// regroup leaves out nodes at fault of a failed attempt, and waits for all others: gather, except in tests.
-	regroup func(context.Context, *agent.Attempt) error
 }
 
 // Result of a training that succeeded.
@@ -155,8 +153,8 @@ func (t *Training) start(ctx context.Context) (attached bool, err error) {
 }
 
 // stop stops every node's part; it does not wait.
-func (t *Training) stop(ctx context.Context, cause agent.StopCause, reason string) {
-	for place, err := range t.job().Stop(ctx, agent.Stop{Cause: cause, Reason: reason, Grace: grace}) {
+func (t *Training) stop(ctx context.Context, why agent.StopCause, reason string) {
+	for place, err := range t.job().Stop(ctx, agent.Stop{Cause: why, Reason: reason, Grace: grace}) {
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			node := t.Nodes[place].Node()
 			t.Log.Warn(fmt.Sprintf("Node %d did not accept the order to stop: %v", node, err))

@@ -76,8 +76,8 @@ func (s JobSpec) Series(id string) string { return cmp.Or(s.Env[ResumeVariable],
 type CheckpointSearch struct {
 	// Folder is relative to the workspace.
 	Folder string `json:"folder"`
-	// Job is the job that resumes, "" for none: the agent also looks in its working directory. Series is that of the run that it resumes,
-	// "" for none: the agent also looks in the working directories of the other jobs of the series.
+	// Job is the job that resumes, "" for none: the agent also looks in its working directory. Series is the first of the runs that
+	// resume each other, "" for none: the agent also looks in the working directories of the other jobs of the series.
 	Job    string `json:"job,omitempty"`
 	Series string `json:"series,omitempty"`
 	// World is the number of ranks that save, 0 if it is unknown.
@@ -113,11 +113,11 @@ const (
 	DeepSpeedOptimizer CheckpointFormat = "DeepSpeed ZeRO"
 	// DeepSpeedShards has the model in one file for each rank, too.
 	DeepSpeedShards CheckpointFormat = "DeepSpeed ZeRO-3"
-	// TorchDistributed is that of torch.distributed.checkpoint.
+	// TorchDistributed is written by torch.distributed.checkpoint.
 	TorchDistributed CheckpointFormat = "torch.distributed.checkpoint"
-	// Trainer is that of the Trainer of transformers. It may contain folders of DeepSpeed, and for FSDP of torch.distributed.checkpoint.
+	// Trainer is written by the Trainer of transformers. It may contain folders of DeepSpeed, and for FSDP of torch.distributed.checkpoint.
 	Trainer CheckpointFormat = "transformers Trainer"
-	// Accelerate is that of accelerate's save_state, with the same folders.
+	// Accelerate is written by accelerate's save_state, with the same folders.
 	Accelerate CheckpointFormat = "accelerate"
 	// Lightning is a file, or a folder of DeepSpeed or torch.distributed.checkpoint.
 	Lightning CheckpointFormat = "Lightning"

@@ -40,7 +40,7 @@ func (c *clock) observe(sent, received time.Time, h http.Header) {
 // Behind is how far the node's clock is behind this one, by the answers so far. The times in a JobStatus are corrected by it.
 func (c *Client) Behind() time.Duration { return time.Duration(c.clock.behind.Load()) }
 
-// shift moves all times of a status, except those of earlier attempts, which the step wrote.
+// shift moves all times of a status. The times of earlier attempts stay: the step wrote them.
 func (s *JobStatus) shift(by time.Duration) {
 	if by == 0 {
 		return

@@ -15,11 +15,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// tree matches the folder of a synced tree, and that of a job.
+// tree matches the folder of a synced tree, and the working directory of a job.
 var tree = regexp.MustCompile(
 	regexp.QuoteMeta(agent.Trees) + `/[0-9a-f]{64}/|` + regexp.QuoteMeta(agent.Work) + `/[A-Za-z0-9][\w.-]{0,127}/`)
 
-// InTree shortens the paths of a synced tree, and of a job's working directory, to those of the repository.
+// InTree shortens paths in a synced tree, and in a job's working directory, to paths in the repository.
 func InTree(text string) string { return tree.ReplaceAllString(text, "") }
 
 // Cause is the rank whose own error came first.

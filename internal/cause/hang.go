@@ -22,7 +22,7 @@ var collective = regexp.MustCompile(`^_?(all_?reduce|all_?gather|reduce_?scatter
 func waitsIn(f agent.Frame, usesNCCL bool) bool {
 	function := f.Function[strings.LastIndexByte(f.Function, '.')+1:]
 	switch {
-	case leaves(f.Function): // torch's, or that of a package which ends torch's groups
+	case leaves(f.Function): // torch's function, or one of a package which ends torch's groups
 		return true
 	case strings.Contains(f.File, "/torch/distributed/"), strings.Contains(f.File, "/deepspeed/comm/"):
 		return collective.MatchString(function)

@@ -89,8 +89,8 @@ func (c *Chart) draw(head string) string {
 	return b.String()
 }
 
-func (on canvas) across(x float64) float64 { return left + on.x.at(x)*(width-left-right) }
-func (on canvas) down(y float64) float64   { return top + (1-on.y.at(y))*plotHeight }
+func (on canvas) across(x float64) float64 { return left + on.x.position(x)*(width-left-right) }
+func (on canvas) down(y float64) float64   { return top + (1-on.y.position(y))*plotHeight }
 
 func (on canvas) axes(rows int) {
 	for _, t := range on.y.ticks(rows) {

@@ -97,11 +97,11 @@ var ofOthers = map[string]string{
 }
 
 // named is what an unknown command probably means, as the rest of a sentence.
-func named(group *cobra.Command, command string) string {
+func named(group *cobra.Command, typed string) string {
 	if group.HasParent() {
 		return "" // its commands are few
 	}
-	if own := ofOthers[command]; own != "" {
+	if own := ofOthers[typed]; own != "" {
 		return "; here it is " + own
 	}
 	var names []string
@@ -110,7 +110,7 @@ func named(group *cobra.Command, command string) string {
 			names = append(names, known.Name())
 		}
 	}
-	if near := humanize.Nearest(command, names); near != "" {
+	if near := humanize.Nearest(typed, names); near != "" {
 		return fmt.Sprintf("; did you mean %s?", near)
 	}
 	return ""
@@ -141,9 +141,9 @@ func newRoot() *cobra.Command {
 		{"more", "More commands:", []*cobra.Command{action.Command(), publish.BundleCommand(mldevenv.Bundle), publish.ReleaseCommand(), versionCommand()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
-		for _, command := range group.commands {
-			command.GroupID = group.id
-			root.AddCommand(command)
+		for _, c := range group.commands {
+			c.GroupID = group.id
+			root.AddCommand(c)
 		}
 	}
 	root.SetHelpCommandGroupID("more")

@@ -155,7 +155,7 @@ func (r *reader) list(node *yaml.Node, into reflect.Value, path string) {
 	into.Set(list)
 }
 
-// mapping reads keys that the file chooses, unlike those of a structure.
+// mapping reads keys that the file chooses, unlike the keys of a structure.
 func (r *reader) mapping(node *yaml.Node, into reflect.Value, path string) {
 	into.Set(reflect.MakeMap(into.Type()))
 	pathOf := func(key string) string { return fmt.Sprintf("%s[%s]", path, key) }

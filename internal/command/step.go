@@ -162,7 +162,7 @@ func withFlagMistakes(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// FlagMistakes takes the mistakes that flags keep so that all are reported at once, as those of package param do.
+// FlagMistakes takes the mistakes that flags keep so that all are reported at once, as the flags of package param do.
 func FlagMistakes(flags *pflag.FlagSet) error {
 	var all []error
 	flags.VisitAll(func(flag *pflag.Flag) {

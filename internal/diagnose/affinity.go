@@ -81,8 +81,8 @@ func notReady(node *corev1.Node) (state, message string, since time.Time) {
 // cordoned is the problem that oc adm uncordon fixes.
 const cordoned = "cordoned"
 
-// unfit is why the node takes no new pods at all, or "".
-func unfit(node *corev1.Node) string {
+// whyUnfit returns why the node takes no new pods at all, or "".
+func whyUnfit(node *corev1.Node) string {
 	if state, message, _ := notReady(node); state != "" {
 		return fmt.Sprintf("it %s (%s)", state, message)
 	}

@@ -104,7 +104,7 @@ func (e *explainer) eventsOf(kind, name string, uid types.UID) []event {
 	return found
 }
 
-// podEvents are the events of this pod, without those of an earlier pod of the same name.
+// podEvents returns the events of this pod, but not of an earlier pod of the same name.
 func (e *explainer) podEvents(pod *corev1.Pod) []event {
 	return e.eventsOf("Pod", pod.Name, pod.UID)
 }

@@ -47,7 +47,7 @@ func (e *explainer) countNodes(spec *corev1.PodSpec) nodeCounts {
 		}
 		p.allowed++
 		taints := untolerated(node, spec)
-		switch why := unfit(node); {
+		switch why := whyUnfit(node); {
 		case why != "":
 			p.down = addToGroup(p.down, group{why: why}, node.Name)
 		case len(taints) > 0:

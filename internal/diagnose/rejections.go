@@ -24,11 +24,11 @@ var (
 	// refusedResource is the resource that the kubelet's device manager names (kubernetes:pkg/kubelet/cm/devicemanager/manager.go): "cannot
 	// allocate unhealthy devices nvidia.com/gpu", "cannot allocate unregistered device amd.com/gpu".
 	refusedResource = regexp.MustCompile(`(?:^|[\s"'(])((?:[a-z0-9-]+\.)+[a-z0-9-]+/[A-Za-z0-9](?:[\w.-]*\w)?)`)
-	// gpuWords are those of NVIDIA's plugin and library, which name no resource. With lostGPU no retry helps.
+	// gpuWords matches messages of NVIDIA's plugin and library, which name no resource. If lostGPU matches, no retry helps.
 	gpuWords = regexp.MustCompile(`(?i)\bnvml\b|\bnvidia\b|\bgpus?\b|GPU-[0-9a-f]{8}-|MIG-[0-9a-f]{8}-|\bcuda\b|` + lostGPU.String())
 	lostGPU  = regexp.MustCompile(`(?i)gpu is lost|fallen off the bus|nvml\.Device|nvml: unknown error|device link information|\bxid\b|` +
 		`unable to determine the device handle`)
-	// railWords are those of plugins for network devices.
+	// railWords matches messages of plugins for network devices.
 	railWords = regexp.MustCompile(`(?i)sr-?iov|\brdma\b|\bmlx5_|\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b`)
 )
 

@@ -66,7 +66,7 @@ func (e *explainer) sandbox(pod *corev1.Pod, events []event) {
 	e.add(f)
 }
 
-// podNetworkPlugins are those of the network that every pod has.
+// podNetworkPlugins serve the network that every pod has.
 var podNetworkPlugins = []string{"loopback", "portmap", "bandwidth", "firewall", "tuning", "multus", "multus-shim",
 	"ovn-k8s-cni-overlay", "openshift-sdn", "calico", "cilium-cni", "flannel"}
 

@@ -29,8 +29,8 @@ func age(t, now time.Time) string {
 	return text
 }
 
-// since is " since 40s", or "" if the time is unknown.
-func since(t, now time.Time) string {
+// sinceText returns " since 40s", or "" if the time is unknown.
+func sinceText(t, now time.Time) string {
 	if t.IsZero() {
 		return ""
 	}

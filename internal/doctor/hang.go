@@ -22,7 +22,7 @@ const endedFor = time.Minute
 
 func (e *examination) hang() {
 	for _, n := range e.nodes {
-		e.silent(n)
+		e.examineSilent(n)
 		e.restarted(n)
 	}
 	for _, j := range e.jobs {
@@ -34,8 +34,8 @@ func (e *examination) hang() {
 	e.blockedTraffic()
 }
 
-// silent is about an agent that does not answer, or only partly. start explains pods that do not run.
-func (e *examination) silent(n *node) {
+// examineSilent is about an agent that does not answer, or only partly. start explains pods that do not run.
+func (e *examination) examineSilent(n *node) {
 	switch {
 	case fail.ReasonOf(n.healthErr) == fail.AgentVersion:
 		e.found(fail.AgentVersion, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))
@@ -69,7 +69,7 @@ func (e *examination) restarted(n *node) {
 		if kube.ReasonFor(end.Reason) == fail.OutOfMemory {
 			f.Next = "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading"
 		}
-		if !slices.ContainsFunc(e.jobs, func(j job) bool { s, ok := j.on(n.number); return ok && s.State == agent.Restarted }) {
+		if !slices.ContainsFunc(e.jobs, func(j job) bool { s, ok := j.statusOf(n.number); return ok && s.State == agent.Restarted }) {
 			f.Level = fail.Suspicious
 		}
 	}
@@ -109,7 +109,7 @@ func (e *examination) unknown(j job) {
 		return
 	}
 	for _, n := range e.nodes[:min(j.spec().Nodes, len(e.nodes))] {
-		if _, ok := j.on(n.number); !ok && n.jobs != nil {
+		if _, ok := j.statusOf(n.number); !ok && n.jobs != nil {
 			e.found(JobMissing, n.String(), j.title()+" runs on other nodes, but this one does not know it: its pod was recreated, or the launch did not reach it",
 				"start the training again from its last checkpoint: the running ranks cannot continue")
 		}

@@ -49,7 +49,7 @@ func (e *examination) gatherJobs(ids []string) {
 	}
 }
 
-func (j job) on(number int) (agent.JobStatus, bool) {
+func (j job) statusOf(number int) (agent.JobStatus, bool) {
 	i := slices.IndexFunc(j.statuses, func(s agent.JobStatus) bool { return s.Node == number })
 	if i < 0 {
 		return agent.JobStatus{}, false

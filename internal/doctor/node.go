@@ -30,7 +30,7 @@ type node struct {
 	factsErr  error
 	rdma      *rdma.Facts
 	names     agent.Resolution
-	// jobs are those of the requested jobs that the node knows. It is nil if they are unknown, because of jobsErr.
+	// jobs has the requested jobs that the node knows. It is nil if they are unknown, because of jobsErr.
 	jobs    map[string]agent.JobStatus
 	jobsErr error
 }
@@ -168,7 +168,7 @@ func (e *examination) askNode(ctx context.Context, n *node, client *agent.Client
 	group.Wait()
 }
 
-// namesFor are the names that a node's ranks look up: the master's, and those of its neighbours in a ring.
+// namesFor returns the names that a node's ranks look up: the master's, the node's own, and its neighbours' in a ring.
 func (e *examination) namesFor(number int) []string {
 	var wanted []string
 	for _, other := range []int{0, number, (number + 1) % len(e.nodes), (number + len(e.nodes) - 1) % len(e.nodes)} {
@@ -200,7 +200,7 @@ func (n *node) askJobs(ctx context.Context, client *agent.Client, ids []string) 
 			n.jobsErr = err
 			return
 		}
-		// A training may answer in its agent's place, so the numbers are those of the node that was asked.
+		// A training may answer in its agent's place, so the number of the node that was asked counts.
 		status.Node = n.number
 		for i := range status.Ranks {
 			status.Ranks[i].Node = n.number

@@ -13,7 +13,7 @@ const muchSlower = 1.3
 // slowRanks is about ranks that take longer than the others for their own part of a step, if the training's metrics
 // have these times.
 func (e *examination) slowRanks(j job) {
-	zero, _ := j.on(0)
+	zero, _ := j.statusOf(0)
 	seconds := zero.RankSeconds
 	if !j.running() || len(seconds) < 2 {
 		return

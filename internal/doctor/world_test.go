@@ -178,10 +178,10 @@ func (w *world) serve() {
 func (w *world) examine() (Report, string) {
 	w.t.Helper()
 	w.serve()
-	objects := w.others
+	known := w.others
 	add := func(there bool, object runtime.Object) {
 		if there {
-			objects = append(objects, object)
+			known = append(known, object)
 		}
 	}
 	add(w.set != nil, w.set)
@@ -190,7 +190,7 @@ func (w *world) examine() (Report, string) {
 	for _, pod := range w.pods {
 		add(pod != nil, pod)
 	}
-	client := fake.NewClientset(objects...)
+	client := fake.NewClientset(known...)
 	client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		if verb := action.GetVerb(); verb != "get" && verb != "list" {
 			w.t.Errorf("%s %s: a doctor changes nothing", verb, action.GetResource().Resource)

@@ -21,7 +21,7 @@ const (
 	SendRecv Operation = "send_recv"
 	// HostCopy copies from the host's memory to the GPU, on all GPUs of a node at once; the slowest counts.
 	HostCopy Operation = "host_copy"
-	// HostRDMA writes from the memory of the first node of Pair into that of the second one, over Rail, by perftest's ib_write_bw.
+	// HostRDMA writes from the memory of Pair's first node into the second node's memory, over Rail, by perftest's ib_write_bw.
 	HostRDMA Operation = "host_rdma"
 )
 
@@ -32,11 +32,11 @@ type Scope string
 const (
 	// World: all of them.
 	World Scope = "world"
-	// InNode: those of Node.
+	// InNode: the ranks of Node.
 	InNode Scope = "node"
-	// InPair: those of Pair.
+	// InPair: the ranks of Pair.
 	InPair Scope = "pair"
-	// ByRail: all of them, or those of Pair, over Rail alone.
+	// ByRail: all ranks, or the ranks of Pair, over Rail alone.
 	ByRail Scope = "rail"
 )
 

@@ -17,7 +17,7 @@ func (r *Report) Print(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "operation\tbetween\tsize\ttime\tbus bandwidth")
 	for _, m := range r.Measurements {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", m.Operation, r.between(m), humanize.Bytes(int64(m.Bytes)), m.Time.Round(100*time.Nanosecond), m.Bandwidth())
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", m.Operation, r.measured(m), humanize.Bytes(int64(m.Bytes)), m.Time.Round(100*time.Nanosecond), m.Bandwidth())
 	}
 	if len(r.Measurements) > 0 {
 		if err := table.Flush(); err != nil {
@@ -87,7 +87,7 @@ func (r *Report) Ratio() float64 {
 	return float64(r.Bandwidth) / float64(r.Sockets)
 }
 
-func (r *Report) between(m Measurement) string {
+func (r *Report) measured(m Measurement) string {
 	switch m.Scope {
 	case InNode:
 		return fmt.Sprintf("ranks of node %d", m.Node)

@@ -65,7 +65,7 @@ func ReasonOf(err error) Reason {
 	return Internal
 }
 
-// NextOf is the advice in err: the outermost one, or, if errors were joined, that of each of them on lines of its own.
+// NextOf returns the outermost advice in err. If errors were joined, it returns the outermost advice of each on a line of its own.
 func NextOf(err error) string { return strings.Join(NextsOf(err), "\n") }
 
 // NextsOf are the different advices in err: the outermost one of each of the errors that were joined.

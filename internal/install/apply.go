@@ -109,7 +109,7 @@ func ApplyAll(ctx context.Context, c *kube.Clients, objects []*unstructured.Unst
 }
 
 // tryAll lets the API server check all objects without changing anything, including admission and RBAC's rule
-// that a user cannot grant rights that they lack. Its error joins all those of Apply.
+// that a user cannot grant rights that they lack. Its error joins all errors of Apply.
 func tryAll(ctx context.Context, client dynamic.Interface, objects []*unstructured.Unstructured) ([]Change, error) {
 	var changes []Change
 	var problems []error

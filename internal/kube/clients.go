@@ -73,8 +73,8 @@ func (f Flags) Connect() (*Clients, error) {
 	return c, c.make()
 }
 
-// For makes the clients for a configuration without a kubeconfig.
-func For(config *rest.Config, namespace string) (*Clients, error) {
+// NewClients makes the clients for a configuration without a kubeconfig.
+func NewClients(config *rest.Config, namespace string) (*Clients, error) {
 	c := &Clients{Config: config, Namespace: namespace}
 	return c, c.make()
 }

@@ -75,7 +75,7 @@ func isUpgrade(request *http.Request) bool {
 // isReview reports whether a POST to the path only asks.
 func isReview(of string) bool { return strings.HasSuffix(path.Base(of), "reviews") }
 
-// isCollection reports whether the path is that of a resource and not of an object or a part of one:
+// isCollection reports whether the path names a resource and not an object or a part of one:
 // /api/v1/namespaces/NS/pods, or /apis/GROUP/VERSION/clusterroles.
 func isCollection(of string) bool {
 	parts := strings.Split(strings.Trim(of, "/"), "/")

@@ -50,7 +50,7 @@ type Event struct {
 	Run         string `json:"run,omitempty"`
 	Namespace   string `json:"namespace"`
 	Environment string `json:"environment"`
-	// Verdict is that of the receipt, "" before the end.
+	// Verdict is the receipt's verdict, "" before the end.
 	Verdict string      `json:"verdict,omitempty"`
 	Reason  fail.Reason `json:"reason,omitempty"`
 	Message string      `json:"message,omitempty"`

@@ -33,7 +33,7 @@ func (f Facts) RailBandwidth(port RailPort, gpu string) BytesPerSecond {
 // ExpectedBandwidth is the bus bandwidth that rings over all rails of the node should reach, as nccl-tests prints it.
 func (f Facts) ExpectedBandwidth() BytesPerSecond { return ringBandwidth(sumOf(f.Rails()), f.links()) }
 
-// links are those of the container's GPUs.
+// links returns the links of the container's GPUs.
 func (f Facts) links() (links []Link) {
 	for _, gpu := range f.GPUs {
 		links = append(links, f.GPULinks[gpu])
@@ -62,9 +62,9 @@ func ringBandwidth(ports BitsPerSecond, gpus []Link) BytesPerSecond {
 	return BytesPerSecond(float64(ports) / 8 * ringEfficiency)
 }
 
-// ExpectedBandwidth is what a training on the nodes should reach: the least of theirs, as every node is in every ring,
-// over the rails that all have. The cluster file's figure, if any, takes the rails' place: it is that of jobs with all GPUs of
-// the nodes, and fewer GPUs may move less.
+// ExpectedBandwidth returns what a training on the nodes should reach over the rails that all have: the least of the nodes'
+// bandwidths, as every node is in every ring. The cluster file's figure, if any, takes the rails' place: it holds for jobs with
+// all GPUs of the nodes, and fewer GPUs may move less.
 func ExpectedBandwidth(nodes []Facts, expected Expected) BytesPerSecond {
 	least := expected.Bandwidth
 	for i, node := range nodes {

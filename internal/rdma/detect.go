@@ -12,14 +12,14 @@ import (
 
 // Options are the sources of what is detected.
 type Options struct {
-	// Root is the tree at /, as the function Root returns it. Its /proc is that of the process whose
+	// Root is the tree at /, as the function Root returns it. Its /proc belongs to the process whose
 	// locked memory and network namespace count.
 	Root fs.FS
 	// SysRoot is the folder of Root's sysfs, empty for the machine's own. It is only reported.
 	SysRoot string
 	// Environ is as os.Environ has it.
 	Environ []string
-	// Interfaces lists those of the pod's network namespace; SystemInterfaces does.
+	// Interfaces lists the interfaces of the pod's network namespace, as SystemInterfaces does.
 	Interfaces func() ([]Interface, error)
 	// GPUs are the PCI addresses of those that the container was given, nil if they are not known.
 	GPUs []string
@@ -40,7 +40,7 @@ type Expected struct {
 	TrafficClass string   `json:"trafficClass,omitempty"`
 	ServiceLevel string   `json:"serviceLevel,omitempty"`
 	MinNChannels string   `json:"minNChannels,omitempty"`
-	// MTU is that of the rails' interfaces in bytes.
+	// MTU is what the rails' interfaces should have, in bytes.
 	MTU       int            `json:"mtu,omitempty"`
 	Bandwidth BytesPerSecond `json:"bandwidthBytesPerSecond,omitempty"`
 	Figures   Figures        `json:"figures,omitzero"`

@@ -59,7 +59,7 @@ func (d *detector) functionOf(device string) string {
 	return path.Dir(path.Dir(d.target(classInfiniBand, device)))
 }
 
-// addressOf is the PCI address of a device, empty for one in software. A scalable function has that of the function it is a part of:
+// addressOf returns the PCI address of a device, empty for one in software. A scalable function has the address of its parent function:
 // .../0000:03:00.0/mlx5_core.sf.4/infiniband/mlx5_8.
 func (d *detector) addressOf(device string) string {
 	folder := d.functionOf(device)

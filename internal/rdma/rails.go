@@ -14,12 +14,12 @@ import (
 // Rail is one network of a training and the ports that the nodes have on it. Ports of different nodes belong together
 // by the subnet of their IPv4 GIDs, on InfiniBand by the fabric: never by name, which differs between nodes.
 type Rail struct {
-	// Network is the ports' subnet or fabric, with Slot that of one of them.
+	// Network is the ports' subnet or fabric; with Slot, it is the subnet of one of the ports.
 	Network netip.Prefix
 	// Slot is set for ports in different subnets with routes to each other: it is the resource that gives them to pods, or the card's
 	// PCI address where pods use the host's devices.
 	Slot string
-	// Ports are those of each node, by the node's number. On InfiniBand all ports of a node are mostly on one fabric.
+	// Ports has each node's ports, by the node's number. On InfiniBand all ports of a node are mostly on one fabric.
 	Ports [][]RailPort
 }
 

@@ -25,7 +25,7 @@ type Facts struct {
 	GPULinks map[string]Link `json:"gpuLinks,omitempty"`
 	// NVLink is yes if NVLink joins the GPUs, empty if that is unknown.
 	NVLink Answer `json:"nvLink,omitempty"`
-	// Interfaces are those of the pod's network namespace, in the kernel's order.
+	// Interfaces are in the pod's network namespace, in the kernel's order.
 	Interfaces []Interface `json:"interfaces,omitempty"`
 	// PodInterface has the default route: the pod network's.
 	PodInterface string         `json:"podInterface,omitempty"`
@@ -96,9 +96,9 @@ type Port struct {
 	Netdev string `json:"netdev,omitempty"`
 	// MTU of Netdev in bytes.
 	MTU int `json:"mtu,omitempty"`
-	// GIDIndex is that of the RoCE v2 GID with an IPv4 address of this pod, or of the host with OfHost; -1 without one.
+	// GIDIndex selects the RoCE v2 GID with an IPv4 address of this pod, or of the host with OfHost; -1 without one.
 	GIDIndex int `json:"gidIndex"`
-	// Address is that of GIDIndex, with its subnet's length.
+	// Address is the IPv4 address in the GID, with its subnet's length.
 	Address netip.Prefix `json:"address,omitzero"`
 	// OfHost is true if Address is the host's, and not one of the pod: then its subnet and routes are not known.
 	OfHost bool `json:"ofHost,omitempty"`

@@ -78,7 +78,7 @@ func Root(sysRoot string) fs.FS {
 // overlay is two trees laid over each other.
 type overlay struct{ over, base fs.FS }
 
-func (o overlay) of(name string) fs.FS {
+func (o overlay) layerOf(name string) fs.FS {
 	for _, whole := range []string{"sys", "dev/infiniband"} {
 		if name == whole || strings.HasPrefix(name, whole+"/") {
 			return o.over
@@ -91,10 +91,10 @@ func (o overlay) of(name string) fs.FS {
 }
 
 // Open implements fs.FS.
-func (o overlay) Open(name string) (fs.File, error) { return o.of(name).Open(name) }
+func (o overlay) Open(name string) (fs.File, error) { return o.layerOf(name).Open(name) }
 
 // ReadLink implements fs.ReadLinkFS.
-func (o overlay) ReadLink(name string) (string, error) { return fs.ReadLink(o.of(name), name) }
+func (o overlay) ReadLink(name string) (string, error) { return fs.ReadLink(o.layerOf(name), name) }
 
 // Lstat implements fs.ReadLinkFS.
-func (o overlay) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(o.of(name), name) }
+func (o overlay) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(o.layerOf(name), name) }

@@ -72,7 +72,7 @@ func (i *Injector) Wrap(next http.RoundTripper) http.RoundTripper {
 	return i
 }
 
-// Calls are the requests so far, each with its number among those of the same verb and resource.
+// Calls returns the requests so far, each with its number among the requests of the same verb and resource.
 func (i *Injector) Calls() []string {
 	i.mu.Lock()
 	defer i.mu.Unlock()

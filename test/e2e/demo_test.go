@@ -16,7 +16,7 @@ import (
 var demoRun = regexp.MustCompile(`(?m)^Run \S+/(demo-\S+) is started\.$`)
 
 // demo runs the program of make demo as the first user of a new cluster: nothing is in its namespace, nobody has run a pod or
-// resolved a name, and no node has an image. Its output must be that of the README.
+// resolved a name, and no node has an image. Its output must be the one in the README.
 func demo(t *testing.T) {
 	const namespace = "e2e-demo"
 	root := repository(t)

@@ -109,8 +109,8 @@ func fromScripts(u trainer) {
 		known = append(known, commands...)
 	}
 	for _, found := range regexp.MustCompile("`mlenv ([^`]+)`").FindAllStringSubmatch(string(content), -1) {
-		if command := found[1]; command != "install" && !slices.Contains(known, command) {
-			u.Errorf("docs/from-scripts.md: no scenario types mlenv %s", command)
+		if typed := found[1]; typed != "install" && !slices.Contains(known, typed) {
+			u.Errorf("docs/from-scripts.md: no scenario types mlenv %s", typed)
 		}
 	}
 

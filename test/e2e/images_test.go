@@ -218,7 +218,7 @@ func buildsDisabled(u trainer) {
 }
 
 // without deletes an object of the cluster, and recreates it afterwards.
-func (u trainer) without(object string, story func()) {
+func (u trainer) without(object string, meanwhile func()) {
 	u.Helper()
 	var saved map[string]any
 	if err := json.Unmarshal([]byte(u.kubectl("get", object, "--output=json")), &saved); err != nil {
@@ -238,7 +238,7 @@ func (u trainer) without(object string, story func()) {
 	}
 	u.Cleanup(again)
 	u.kubectl("delete", object)
-	story()
+	meanwhile()
 	again()
 }
 

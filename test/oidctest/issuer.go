@@ -26,12 +26,12 @@ import (
 
 // Issuer is a running issuer.
 type Issuer struct {
-	// URL is that of the issuer; CA is its certificate, in PEM.
+	// URL is the issuer's address; CA is its certificate, in PEM.
 	URL string
 	CA  []byte
 	// Subject is the job's, as in repo:me/model:ref:refs/heads/main.
 	Subject string
-	// Lifetime is that of each token.
+	// Lifetime is how long each token is valid.
 	Lifetime time.Duration
 
 	key    *rsa.PrivateKey

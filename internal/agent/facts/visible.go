@@ -37,7 +37,7 @@ func listed(environ []string, mounts string) (ids []string) {
 	return ids
 }
 
-// own are those of the GPUs that nvidia-smi shows which the container was given, in nvidia-smi's order. A privileged container
+// own selects the GPUs that the container was given from those that nvidia-smi shows, in nvidia-smi's order. A privileged container
 // sees all GPUs of its node. given is how many it was given, 0 if that is unknown. An index counts among the node's GPUs, so it
 // selects nothing in a container that sees only its own.
 func own(shown []agent.GPU, ids []string, given int) ([]agent.GPU, error) {

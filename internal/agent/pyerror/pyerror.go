@@ -52,7 +52,8 @@ const (
 	longest     = 40
 	// sides is the width of both sides of Rich's box.
 	sides = 4
-	// near is how many lines before a launcher's error that of its process is looked for, most how many tracebacks are passed over.
+	// near is how many lines before a launcher's error Last searches for the error of the launcher's process; most is how many
+	// tracebacks lastPrimary passes over.
 	near = 200
 	most = 20
 )
@@ -88,8 +89,8 @@ func cut(line string, most int) string {
 
 const title = "Traceback (most recent call last):"
 
-// Last returns the last traceback of an error that may have ended the program, nil for none. File and Line are those of the innermost frame
-// outside of the Python installation, else of the innermost one. The error of a launcher counts only if none of its process is before it.
+// Last returns the last traceback of an error that may have ended the program, nil for none. File and Line name the innermost frame
+// outside of the Python installation, else the innermost frame. A launcher's error counts only if no error of its process precedes it.
 func Last(lines []string) *agent.PythonError {
 	start := lastPrimary(lines)
 	if start < 0 {
@@ -100,13 +101,13 @@ func Last(lines []string) *agent.PythonError {
 		return nil
 	}
 	result.Message += continued(result, rest)
-	if OfParent(result) && before(lines, start) < 0 {
+	if OfParent(result) && chainedBefore(lines, start) < 0 {
 		if own := Last(lines[max(0, start-near):start]); own != nil {
 			return own
 		}
 		result.Message = cmp.Or(result.Message, firstOfTable(lines[start:]))
 	}
-	for start = before(lines, start); start >= 0; start = before(lines, start) {
+	for start = chainedBefore(lines, start); start >= 0; start = chainedBefore(lines, start) {
 		if first, _ := read(lines[start:]); first != nil {
 			result.First = strings.TrimSuffix(first.Type+": "+first.Message, ": ")
 		}
@@ -114,9 +115,9 @@ func Last(lines []string) *agent.PythonError {
 	return result
 }
 
-// before is the title of the traceback that is chained to the one at start, -1 for none. An empty line is on both sides of the line between
+// chainedBefore finds the title of the traceback that is chained to the one at start, -1 for none. An empty line is on both sides of the line between
 // them, two by loguru.
-func before(lines []string, start int) int {
+func chainedBefore(lines []string, start int) int {
 	for i := start - 2; i >= max(0, start-3) && strings.TrimSpace(Unprefixed(lines[i+1])) == ""; i-- {
 		if chained.MatchString(strings.TrimRight(lines[i], " ")) {
 			return last(lines[:i], isTitle)
@@ -134,7 +135,7 @@ func lastPrimary(lines []string) int {
 			return latest
 		}
 		first := start
-		for at := start; at >= 0; at = before(lines, at) {
+		for at := start; at >= 0; at = chainedBefore(lines, at) {
 			first = at
 		}
 		if first == 0 {
@@ -157,7 +158,7 @@ func lastPrimary(lines []string) int {
 	return latest
 }
 
-// OfParent reports whether the error is that of a process about the end of another one, such as a launcher's.
+// OfParent reports whether a process reports the end of another one by this error, as launchers do.
 func OfParent(p *agent.PythonError) bool { return parents.MatchString(p.Type) }
 
 // isTitle is true for the first line of a traceback.

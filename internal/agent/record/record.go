@@ -29,7 +29,7 @@ type Dir string
 // attempts is the beginning of the names of folders of attempts.
 const attempts = "attempt-"
 
-// Newest is the folder of the newest attempt that has a record of the node in the folder job, or else that of the first attempt.
+// Newest returns the folder of the newest attempt that has a record of the node in the folder job, or else the first attempt's.
 func Newest(job string, node int) Dir {
 	found, _ := filepath.Glob(filepath.Join(job, attempts+"*", filepath.Base(Dir(job).NodeStatus(node))))
 	newest := 1
@@ -139,7 +139,7 @@ func (d Dir) ReadNode(node int) (status agent.JobStatus, err error) {
 	return status, nil
 }
 
-// Foreign reports whether err means that a file is there and holds no record. Other errors are those of the claim.
+// Foreign reports whether err means that a file exists and holds no record. Other errors come from the claim.
 func Foreign(err error) bool {
 	var system syscall.Errno
 	return err != nil && !errors.As(err, &system)

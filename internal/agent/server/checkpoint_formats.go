@@ -72,7 +72,7 @@ var (
 	written = regexp.MustCompile(`\.(pt|pth|bin|pkl|safetensors|json)$`)
 )
 
-// formatOf recognises a folder by its name and those of its files. What a mark names is a checkpoint whatever its own name is.
+// formatOf recognises a folder by its own name and the names of its files. What a mark names is a checkpoint whatever its own name is.
 func formatOf(name string, files map[string]fs.FileInfo, marked bool) agent.CheckpointFormat {
 	has := func(pattern *regexp.Regexp, dir bool) bool {
 		for name, info := range files {

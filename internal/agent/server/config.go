@@ -54,7 +54,7 @@ type Paths struct {
 	Own string
 }
 
-// DefaultPaths are those of the agent package.
+// DefaultPaths returns the paths in a pod, as package agent names them.
 func DefaultPaths() Paths {
 	return Paths{Workspace: agent.Workspace, Datasets: agent.Datasets, Home: agent.Home, Sys: "/sys/fs/cgroup"}
 }

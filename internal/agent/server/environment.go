@@ -83,7 +83,7 @@ func (c Config) ownGPUs() []string {
 }
 
 // environment merges the variables of the container, of the agent, of the network and those given; later ones win. The agent's
-// HOME wins too, because that of a container with a random user ID is unusable.
+// HOME wins too, because the HOME of a container with a random user ID is unusable.
 func (c Config) environment(given ...map[string]string) map[string]string {
 	result := map[string]string{}
 	for _, entry := range c.Environ {

@@ -90,7 +90,7 @@ func (c Config) plan(id string, spec agent.JobSpec, folder jobFolder, recorded s
 	var launcher []string
 	switch spec.Launcher {
 	case agent.DeepSpeedLauncher:
-		// The launcher sets CUDA_VISIBLE_DEVICES to the node's entries, and only counts those of other nodes.
+		// The launcher sets CUDA_VISIBLE_DEVICES to the node's entries, and only counts other nodes' entries.
 		hosts := map[string][]string{}
 		for node := range spec.Nodes {
 			hosts[c.Host(node)] = c.devices(spec.RanksPerNode)

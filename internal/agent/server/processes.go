@@ -279,7 +279,7 @@ func awaitClosed(pipe int) {
 	}
 }
 
-// stopTime is how long the other ranks of a node may run after one has failed: that of torchrun and of DeepSpeed's launcher.
+// stopTime is how long the other ranks of a node may run after one has failed. torchrun and DeepSpeed's launcher wait as long.
 const stopTime = 30 * time.Second
 
 // stopRanks ends all ranks below the shims, by SIGTERM and after the grace by SIGKILL, which the shims survive: they record how the

@@ -9,7 +9,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// growth notes when files grew, by this node's clock: that of shared storage may be wrong. The time of a change lies between
+// growth notes when files grew, by this node's clock: the clock of shared storage may be wrong. The time of a change lies between
 // two looks, and is the file's own if that does too.
 type growth struct {
 	mu     sync.Mutex

@@ -99,7 +99,7 @@ func readConnections(table string) (all []connection) {
 	return all
 }
 
-// addressOf reads an address in the kernel's form: words of four bytes in the order of the machine, which is that of little endians.
+// addressOf reads an address in the kernel's form: words of four bytes in the machine's order, which is little-endian.
 func addressOf(text string) netip.AddrPort {
 	host, number, _ := strings.Cut(text, ":")
 	bytes, _ := hex.DecodeString(host)

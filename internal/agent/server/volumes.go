@@ -97,7 +97,7 @@ func (s *Server) setCaches(w http.ResponseWriter, _ *http.Request, caches agent.
 	return answer(w, struct{}{})
 }
 
-// cacheVariables are those of caches that need locks or renames, by their folder in the cache. Hugging Face's and datasets' lie below
+// cacheVariables returns the variables that place caches which need locks or renames. The caches of Hugging Face and datasets lie below
 // HF_HOME, which all nodes share; moving only their locks would let two nodes write one cache. Inductor's locks and Triton's renames
 // fail on such a volume, too, though each node has folders of its own. Logins stay on the claim: a user has written them.
 func (c Config) cacheVariables() map[string]string {

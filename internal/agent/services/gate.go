@@ -82,14 +82,14 @@ func (g *gate) login(w http.ResponseWriter, r *http.Request) {
 		g.refuse(w, r, "That is not the token.")
 		return
 	}
-	g.letIn(w, r, "/")
+	g.redirectWithCookie(w, r, "/")
 }
 
 func (g *gate) pass(w http.ResponseWriter, r *http.Request) {
 	given := r.URL.Query().Get("token")
 	switch right := same(given, g.token); {
 	case right && isPage(r):
-		g.letIn(w, r, withoutToken(r.URL))
+		g.redirectWithCookie(w, r, withoutToken(r.URL))
 		return
 	case right, g.hasCookie(r), g.hasHeader(r):
 	case given != "":
@@ -107,8 +107,8 @@ func (g *gate) pass(w http.ResponseWriter, r *http.Request) {
 	g.proxy.ServeHTTP(w, r)
 }
 
-// letIn sets the cookie and redirects to an address without the token, which stays out of the browser's history.
-func (g *gate) letIn(w http.ResponseWriter, r *http.Request, to string) {
+// redirectWithCookie sets the cookie and redirects to an address without the token, which stays out of the browser's history.
+func (g *gate) redirectWithCookie(w http.ResponseWriter, r *http.Request, to string) {
 	http.SetCookie(w, &http.Cookie{
 		Name: g.cookie(), Value: g.session(), Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode,
 		Secure: r.Header.Get("X-Forwarded-Proto") == "https", // the Route speaks TLS

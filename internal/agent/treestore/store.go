@@ -123,7 +123,7 @@ func (s *Store) Path(hash tree.Digest) (string, error) {
 
 // meta is the content of HASH.json.
 type meta struct {
-	// Venv is the virtual environment of the tree's jobs, "" for none, and Venvs that of each link that led to the tree:
+	// Venv is the virtual environment of the tree's jobs, "" for none. Venvs has one for each link that led to the tree:
 	// environments that share the root have links of their own.
 	Venv  string            `json:"venv,omitempty"`
 	Venvs map[string]string `json:"venvs,omitempty"`

@@ -61,7 +61,7 @@ func begin(gh *githubactions.Action, getenv func(string) string) (*action, setti
 		s.config.Wrap(tokens.wrap)
 	}
 	a.base = s.base
-	a.clients, err = kube.For(s.config, s.namespace)
+	a.clients, err = kube.NewClients(s.config, s.namespace)
 	return a, s, err
 }
 

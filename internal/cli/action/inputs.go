@@ -95,7 +95,7 @@ func (in inputs) secrets() []string {
 
 type settings struct {
 	config *rest.Config
-	// audience is that of the ID tokens to use in place of a token, "" for none.
+	// audience is for whom the ID tokens are made that replace a token, "" for none.
 	audience string
 	// base is the branch or run to compare with, "" for none.
 	base      string

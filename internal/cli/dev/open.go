@@ -180,12 +180,12 @@ func (o *openOptions) show(log *slog.Logger, address, credential string) {
 }
 
 func startBrowser(address string) error {
-	command := []string{"xdg-open", address}
+	program := []string{"xdg-open", address}
 	if runtime.GOOS == "darwin" {
-		command[0] = "open"
+		program[0] = "open"
 	}
-	if command[0] == "xdg-open" && os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" {
+	if program[0] == "xdg-open" && os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" {
 		return errors.New("no display")
 	}
-	return exec.Command(command[0], command[1:]...).Start()
+	return exec.Command(program[0], program[1:]...).Start()
 }

@@ -44,7 +44,7 @@ type Claim struct {
 	Name string
 	// For begins the pod's name: a run, or a purpose.
 	For string
-	// StepsImage is the image of the pod; "" for that of the installed pipeline, or else of the newest run.
+	// StepsImage is the image of the pod; "" selects the steps image of the installed pipeline, or else of the newest run.
 	StepsImage string
 	write      bool
 }
@@ -67,7 +67,7 @@ type pod struct {
 	pause time.Duration
 }
 
-// mostOfName is how much of a run's name is in that of the pod, in bytes: a name has at most 63.
+// mostOfName is how many bytes of a run's name the pod's name contains: a name has at most 63.
 const mostOfName = 50
 
 // open creates the pod and waits until it runs. The caller must remove it.

@@ -132,8 +132,8 @@ func (w *writer) sriov(f Facts, rails []attachment.Definition) {
 	}
 }
 
-// cards are labels of node feature discovery that all nodes have and that mean RDMA: those of its source rdma, and of PCI
-// devices of Mellanox, vendor 15b3 (kubernetes-sigs/node-feature-discovery).
+// cards returns the labels of node feature discovery that all nodes have and that mean RDMA. They come from its source rdma, and from
+// PCI devices of Mellanox, vendor 15b3 (kubernetes-sigs/node-feature-discovery).
 func cards(nodes []corev1.Node) []string {
 	on := map[string]int{}
 	for _, node := range nodes {

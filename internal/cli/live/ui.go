@@ -103,8 +103,8 @@ func cells(n Node) (cells []cell) {
 	return cells
 }
 
-// Handler serves the page at /TOKEN/ of an address, which must be the request's host: another name of this machine's loopback
-// may be that of a foreign page.
+// Handler serves the page at /TOKEN/ of an address, which must be the request's host: a foreign page may have another name for this
+// machine's loopback.
 func (p Page) Handler(address, token string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{token}/{$}", p.page)

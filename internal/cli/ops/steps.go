@@ -40,7 +40,7 @@ func BuildCommand(images fs.FS) *cobra.Command {
 		Args: func(cmd *cobra.Command, args []string) error {
 			o.BuildArgs = append(o.BuildArgs, args...)
 			if where.file == "" {
-				return nil // its mistakes are not those of the command line
+				return nil // mistakes in the installed file are no wrong usage
 			}
 			return load(cmd.Context())
 		},
@@ -73,7 +73,7 @@ func (f *fileFlags) addTo(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("cluster", "cluster-file")
 }
 
-// load reads the cluster file, or else the installed one; then it sets Namespace to that of the file.
+// load reads the cluster file, or else the installed one; then it sets Namespace to the file's namespace.
 func (f *fileFlags) load(ctx context.Context) (cluster.File, error) {
 	if f.file != "" {
 		return clusterfile.Load(ctx, f.file, f.Flags)

@@ -81,14 +81,14 @@ func (o *options) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	objects, err := o.objects(file)
+	all, err := o.objects(file)
 	if err != nil {
 		return err
 	}
 	if o.output.Is(command.JSON) {
-		return command.WriteJSON(cmd.OutOrStdout(), map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+		return command.WriteJSON(cmd.OutOrStdout(), map[string]any{"apiVersion": "v1", "kind": "List", "items": all})
 	}
-	return command.WriteObjects(cmd.OutOrStdout(), objects)
+	return command.WriteObjects(cmd.OutOrStdout(), all)
 }
 
 // objects are the objects of the environment, the Lease first. Errors: InvalidInput.

@@ -99,7 +99,7 @@ func (c *choice) use(name, why string) {
 	c.values["name"] = []string{name}
 }
 
-// annotations are those of the run.
+// annotations marks a run whose environment mlenv has chosen.
 func (c *choice) annotations() map[string]string {
 	if c.own == "" || c.values["name"] == nil {
 		return nil
@@ -164,7 +164,7 @@ func trainings(ctx context.Context, clients *kube.Clients) []v1.PipelineRun {
 	})
 }
 
-// holderOf is the run or user that holds the environment, or that of the runs that will, "" for none.
+// holderOf returns the run or user that holds the environment, or a run in progress that will hold it, "" for none.
 func holderOf(ctx context.Context, clients *kube.Clients, runs []v1.PipelineRun, name string) string {
 	held := env.Of(clients, name).Lease(slog.New(slog.DiscardHandler))
 	if found, err := held.Find(ctx); err == nil && found.DeletionTimestamp == nil {
@@ -195,7 +195,7 @@ func sharesWorkspace(ctx context.Context, clients *kube.Clients, clusterName str
 	return err == nil && slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany)
 }
 
-// suffixLength is that of a random part of a name.
+// suffixLength is how many characters the random part of a name has.
 const suffixLength = 5
 
 var noLetters = regexp.MustCompile(`[^a-z0-9]+`)

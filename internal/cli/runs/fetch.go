@@ -66,8 +66,8 @@ Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run
 	return cmd
 }
 
-// Folders here for those of a run whose names on the claim begin with a dot. A script often writes a folder logs or checkpoints, too, so
-// its working directory is a folder of its own.
+// The names here for folders of a run whose names on the claim begin with a dot. A script often writes a folder logs or checkpoints,
+// too, so its working directory is a folder of its own.
 const (
 	logsFolder = "logs"
 	workFolder = "work"
@@ -143,7 +143,7 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 				strings.Join(result.LeftOut, ", "))
 		}
 	}
-	r.sayNewest(cmd.ErrOrStderr(), clients.Namespace, to)
+	r.printNewest(cmd.ErrOrStderr(), clients.Namespace, to)
 	var problems []error
 	at := fmt.Sprintf("mlenv fetch %s -n %s", r.name, clients.Namespace)
 	for _, p := range paths {
@@ -159,8 +159,8 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 	return errors.Join(problems...)
 }
 
-// sayNewest names the newest checkpoint that was fetched, and the command that continues from it on the cluster.
-func (r entry) sayNewest(out io.Writer, namespace, to string) {
+// printNewest names the newest checkpoint that was fetched, and the command that continues from it on the cluster.
+func (r entry) printNewest(out io.Writer, namespace, to string) {
 	newest := newestCheckpoint(filepath.Join(to, filepath.FromSlash(r.checkpoints())))
 	if newest == "" { // each node's claim has its part
 		newest = newestCheckpoint(filepath.Join(to, "node-0", filepath.FromSlash(r.checkpoints())))
@@ -203,7 +203,7 @@ func newestCheckpoint(folder string) string {
 	return filepath.Join(folder, slices.MaxFunc(names, func(a, b string) int { return humanize.Natural(stem(a), stem(b)) }))
 }
 
-// claims are those of the run's workspace, as in its receipt or noted by the training, or else those that exist now.
+// claims returns the claims of the run's workspace that its receipt has or the training noted, or else those that exist now.
 func (r entry) claims(ctx context.Context, clients *kube.Clients) ([]string, error) {
 	if record := r.record(); record != nil {
 		return record.Claims, nil

@@ -187,7 +187,8 @@ func (r entry) environment() string {
 	return cmp.Or(r.param("name"), "ml-dev-env")
 }
 
-// checkpoints is the folder in which the documented scripts keep the checkpoints of r: that of the first run of its series.
+// checkpoints returns the folder in which the documented scripts keep the checkpoints of r. It has the name of the first run of the
+// series.
 func (r entry) checkpoints() string {
 	first := ""
 	if r.receipt != nil && r.receipt.Training != nil {
@@ -225,8 +226,8 @@ func isResumeVariable(item string) bool { return strings.HasPrefix(item, agent.R
 // pipelineSelector selects all PipelineRuns of the pipeline, however they were started.
 const pipelineSelector = "tekton.dev/pipeline=" + launch.Pipeline
 
-// where names the clients' namespace.
-func where(clients *kube.Clients) string { return cmp.Or(clients.Namespace, "all namespaces") }
+// namespaceOf names the clients' namespace.
+func namespaceOf(clients *kube.Clients) string { return cmp.Or(clients.Namespace, "all namespaces") }
 
 // list returns all runs of the namespace without their tasks, the newest first, also deleted ones that
 // left a receipt. It skips receipts that are not valid.
@@ -234,7 +235,7 @@ func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
 	found, notListed := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: pipelineSelector})
 	hidden := apierrors.IsForbidden(notListed)
 	if notListed != nil && !hidden {
-		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", where(clients), notListed))
+		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", namespaceOf(clients), notListed))
 	}
 	left, err := receipt.Memories(ctx, clients.Kube, clients.Namespace)
 	if err != nil && len(left) == 0 && fail.ReasonOf(err) != fail.InvalidInput {
@@ -267,7 +268,7 @@ func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
 		}
 	}
 	if hidden && len(all) == 0 {
-		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", where(clients), notListed))
+		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", namespaceOf(clients), notListed))
 	}
 	slices.SortFunc(all, func(a, b entry) int { return cmp.Or(b.started().Compare(a.started()), cmp.Compare(a.name, b.name)) })
 	return all, nil

@@ -99,7 +99,7 @@ func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]
 		f.remove()
 		return nil, err
 	}
-	// The manifest must be that of the copy: the user may have saved a file meanwhile.
+	// The manifest must describe the copy: the user may have saved a file meanwhile.
 	if f.manifest, err = tree.Scan(ctx, copied, nil); err != nil {
 		f.remove()
 		return nil, err

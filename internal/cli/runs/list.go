@@ -59,7 +59,7 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 				return pruneReceipts(cmd, clients, args, yes, remove)
 			}
 			if everywhere {
-				clients = in(clients, metav1.NamespaceAll)
+				clients = clientsIn(clients, metav1.NamespaceAll)
 			}
 			if watch {
 				return watchRuns(cmd.Context(), clients, limit, cmd.OutOrStdout())
@@ -99,14 +99,14 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 	return cmd
 }
 
-// in returns the clients for another namespace.
-func in(clients *kube.Clients, namespace string) *kube.Clients {
+// clientsIn returns the clients for another namespace.
+func clientsIn(clients *kube.Clients, namespace string) *kube.Clients {
 	other := *clients
 	other.Namespace = namespace
 	return &other
 }
 
-// summaries are those of the newest runs, at most limit; 0 is all.
+// summaries describes the newest runs, at most limit; 0 means all.
 func summaries(ctx context.Context, clients *kube.Clients, limit int) ([]summary, error) {
 	all, err := list(ctx, clients)
 	if err != nil {
@@ -128,7 +128,7 @@ func summaries(ctx context.Context, clients *kube.Clients, limit int) ([]summary
 	return found, nil
 }
 
-// namespace is that of the run, also in a list of all namespaces.
+// namespace returns the run's namespace, also in a list of all namespaces.
 func (r entry) namespace() string {
 	if r.run != nil {
 		return r.run.Namespace

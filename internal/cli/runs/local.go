@@ -31,7 +31,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
-// localParams are the params that mean something in a local run: those of the training that have flags of the step train, and the others.
+// localParams are the params that a local run uses in addition to those that are flags of the step train.
 var localParams = []string{"repo-url", "revision", "submodules", "lfs", "requirements", "script", "script-args", "env", "nodes"}
 
 // localFolder is where local runs lie.
@@ -114,7 +114,7 @@ func (o *runOptions) localOptions() (train.Options, error) {
 		case flag == nil:
 			problems = append(problems, fmt.Errorf("--%s: a local run has no use for it", name))
 		case len(text) == 1 && text[0] != "":
-			if err := cmp.Or(param.Of(name).Check(text[0]), flags.Set(name, text[0])); err != nil {
+			if err := cmp.Or(param.KindOf(name).Check(text[0]), flags.Set(name, text[0])); err != nil {
 				problems = append(problems, fmt.Errorf("--%s %w", name, err))
 			}
 		}
@@ -128,7 +128,7 @@ func (o *runOptions) localOptions() (train.Options, error) {
 	return options, errors.Join(append(problems, options.Check())...)
 }
 
-// value is that of a param, or the pipeline's default.
+// value returns the run's value of a param, or the pipeline's default.
 func (o *runOptions) value(param string) string {
 	return launch.Value(o.params.pipeline, o.values, param)
 }

@@ -52,7 +52,7 @@ func (p *params) addTo(flags *pflag.FlagSet) {
 			usage += " (default: " + spec.Default.StringVal + ", unless the installed pipeline has another)"
 		}
 		// The flag's own default is empty: the installed pipeline may have another default.
-		flags.Var(&text{kind: param.Of(spec.Name).Name()}, spec.Name, usage)
+		flags.Var(&text{kind: param.KindOf(spec.Name).Name()}, spec.Name, usage)
 	}
 	flags.StringArrayVar(&p.others, "param", nil, "NAME=VALUE of any param of the installed pipeline. Can be given several times.")
 }

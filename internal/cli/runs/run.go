@@ -337,7 +337,7 @@ func detached(cmd *cobra.Command, of *v1.PipelineRun) {
 		of.Name, of.Namespace, of.Name, of.Namespace)
 }
 
-// withEarlier returns the params on the command line and those of the run that --like or --resume-from names.
+// withEarlier returns the params on the command line, added to the params of the run that --like or --resume-from names.
 func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (map[string][]string, error) {
 	flag, name := "--like", o.like
 	if o.resumeFrom != "" {
@@ -361,7 +361,7 @@ func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (ma
 	// The installed pipeline may have a newer image of the steps.
 	delete(values, "steps-image")
 	if isFolder(o.values) {
-		delete(values, "revision") // that of the other folder, or of a repository
+		delete(values, "revision") // it names a commit of the other folder, or of a repository
 	}
 	maps.Copy(values, o.values)
 	if o.resumeFrom != "" {

@@ -53,7 +53,7 @@ Exit code 0: shown; 1: the receipts cannot be read; 2: wrong usage.`,
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %v\n", err)
 		}
-		t, err := trend.Of(all, schedule, like, tolerances)
+		t, err := trend.Select(all, schedule, like, tolerances)
 		if err != nil {
 			return err
 		}

@@ -41,7 +41,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
   mlenv uninstall -n nccl-test --receipts --end-runs`,
 		Args: command.Arguments(0, 1, "one cluster file or none"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, namespace, err := where(cmd, flags, args)
+			clients, namespace, err := connect(cmd, flags, args)
 			if err != nil {
 				return err
 			}
@@ -66,7 +66,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 }
 
 // where returns the cluster's clients and the namespace.
-func where(cmd *cobra.Command, flags kube.Flags, args []string) (*kube.Clients, string, error) {
+func connect(cmd *cobra.Command, flags kube.Flags, args []string) (*kube.Clients, string, error) {
 	if len(args) == 1 {
 		file, err := clusterfile.Load(cmd.Context(), args[0], flags)
 		if err != nil {

@@ -71,7 +71,7 @@ type Network struct {
 }
 
 // Prepare sets each node's network. Errors: in mode RDMA RDMAUnavailable for a node that cannot use it, and if no rail
-// joins all nodes: then no node is set, and OverSockets can do so; those of agents that do not answer.
+// joins all nodes: then no node is set, and OverSockets can do so; any error of an agent that does not answer.
 func Prepare(ctx context.Context, set nodes.Set, settings Settings) (Network, error) {
 	n := Network{Settings: settings}
 	if settings.Mode == agent.RDMA {

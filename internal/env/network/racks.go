@@ -14,7 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 )
 
-// Racks are those of Kubernetes nodes, "" for an unknown one: by the label that the cluster file names, else by its pattern
+// Racks returns the rack of each Kubernetes node, "" for an unknown one: by the label that the cluster file names, else by its pattern
 // for names, else by the topology of Kueue's queue, else by region and zone. A rack of several levels has the outermost
 // first, as in block/rack. Without the right to read nodes there are no labels.
 func Racks(ctx context.Context, client kubernetes.Interface, file cluster.Nodes, queue kueue.Queue, names []string) []string {
@@ -104,8 +104,8 @@ func levels(rack string) []string {
 	return append(all, rack, rack+levelSeparator)
 }
 
-// Crossings is the number of hops of a ring over the nodes that lead from one rack to another, in the order of their ranks; nil
-// for that of the ordinals. It is at least the number of racks, unless there is one.
+// Crossings counts the hops from one rack to another in a ring over the nodes. order is the order of their ranks, nil for the order of
+// the ordinals. The result is at least the number of racks, unless there is one.
 func Crossings(racks []string, order []int) int {
 	at := func(position int) string {
 		position %= len(racks)

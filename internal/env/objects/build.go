@@ -15,7 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Objects are those of an environment, except its Lease.
+// Objects has all objects of an environment except its Lease.
 type Objects struct {
 	// ServiceAccount has the cluster file's name. The environments of a namespace share it, so it has no label of one
 	// environment, and each adds its Lease to the owners. An account without our labels must stay as it is.
@@ -36,7 +36,7 @@ type Object interface {
 	runtime.Object
 }
 
-// InOrder returns the objects, except those of services, in the order in which to apply them: the pods come last.
+// InOrder returns the objects, except the services' objects, in the order in which to apply them: the pods come last.
 func (o Objects) InOrder() []Object {
 	objects := []Object{o.ServiceAccount}
 	for _, secret := range o.Secrets {

@@ -27,7 +27,7 @@ const (
 // ModeAnnotation of the StatefulSet holds the Mode.
 const ModeAnnotation = "ml-dev-env/mode"
 
-// Names are those of an environment and of its objects.
+// Names has the names of an environment and of its objects.
 type Names struct {
 	Name, Namespace string
 	StatefulSet     string
@@ -110,7 +110,7 @@ func (n Names) Suffix() string { return n.Service + "." + n.Namespace + ".svc" }
 // TLSName is the DNS name of a node, which its agent's certificate has.
 func (n Names) TLSName(node int) string { return n.PodName(node) + "." + n.Suffix() }
 
-// Labels are those of every object of environment name.
+// Labels returns the labels of every object of environment name.
 func Labels(name string) map[string]string {
 	return map[string]string{managedByLabel: product, nameLabel: product, EnvironmentLabel: name}
 }

@@ -27,7 +27,7 @@ const DefaultBase = "cgr.dev/chainguard/git:latest"
 type Base struct {
 	// Name is its reference without the digest.
 	Name string
-	// Digest is that of the index of all platforms.
+	// Digest identifies the index of all platforms.
 	Digest v1.Hash
 	image  func(v1.Platform) (v1.Image, error)
 }

@@ -37,7 +37,7 @@ type Contents struct {
 	Platform v1.Platform
 	// Base is the image below; it has git and git-lfs.
 	Base Base
-	// Program is the file of the steps' program, Agent that of the agent; both are static.
+	// Program is the file of the steps' program, Agent the agent's; both are static.
 	Program, Agent string
 	// Roots are certificate authorities, PEM; empty for none.
 	Roots []byte

@@ -176,12 +176,12 @@ func (f *follower) emit(e Event) {
 // watchRun returns nil when the run has ended or was deleted.
 func (f *follower) watchRun(ctx context.Context, last **v1.PipelineRun) error {
 	return kube.UntilOne(ctx, "pipelinerun "+f.of.Namespace+"/"+f.of.Name, f.clients.Tekton.TektonV1().PipelineRuns(f.of.Namespace), f.of.Name,
-		func(run *v1.PipelineRun) (bool, error) {
-			if run == nil || run.UID != f.of.UID {
+		func(found *v1.PipelineRun) (bool, error) {
+			if found == nil || found.UID != f.of.UID {
 				return true, nil
 			}
-			*last = run
-			return run.IsDone(), nil
+			*last = found
+			return found.IsDone(), nil
 		})
 }
 

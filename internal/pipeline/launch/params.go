@@ -98,7 +98,7 @@ func Check(spec v1.ParamSpec, value string) error {
 	if spec.Type != v1.ParamTypeArray && spec.Default != nil && value == spec.Default.StringVal {
 		return nil
 	}
-	return param.Of(spec.Name).Check(value)
+	return param.KindOf(spec.Name).Check(value)
 }
 
 // Mistakes are those in the params of a run, however it was started.
@@ -163,11 +163,11 @@ func Value(pipeline *v1.Pipeline, values map[string][]string, name string) strin
 
 // needs returns the deadlines of the steps. A pipeline without one of these params needs no time for it.
 func needs(pipeline *v1.Pipeline, values map[string][]string) run.Needs {
-	of := func(name string) time.Duration {
+	duration := func(name string) time.Duration {
 		d, _ := time.ParseDuration(Value(pipeline, values, name)) // Params checks the values
 		return d
 	}
-	return run.Needs{Build: of("build-timeout"), Start: of("start-timeout"), Training: of("timeout"), Teardown: run.TeardownTime}
+	return run.Needs{Build: duration("build-timeout"), Start: duration("start-timeout"), Training: duration("timeout"), Teardown: run.TeardownTime}
 }
 
 // differences lists in what two requests differ, "" for nothing. It ignores what the API server fills in, such as

@@ -39,7 +39,7 @@ func (k *Kind[T]) AddTo(flags *pflag.FlagSet, to *T, name string, value T, usage
 	}
 }
 
-// flag is a pflag.Value. It keeps an invalid value as a mistake: step.FlagMistakes reports those of all flags at once.
+// flag is a pflag.Value. It keeps an invalid value as a mistake: command.FlagMistakes reports all flags' mistakes at once.
 type flag[T any] struct {
 	kind    *Kind[T]
 	to      *T

@@ -26,7 +26,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// Keys of the ConfigMap in addition to that of the receipt.
+// Keys of the ConfigMap in addition to the receipt's.
 const (
 	startKey    = "run.json"
 	progressKey = "progress.json"
@@ -75,7 +75,8 @@ type Part struct {
 	Training   *Training           `json:"training,omitempty"`
 	Record     *Record             `json:"record,omitempty"`
 	Cause      *cause.Culprit      `json:"cause,omitempty"`
-	// Attempt is the newest one of the training, and Order its nodes in the order of their ranks, empty for that of their numbers.
+	// Attempt is the newest one of the training. Order has its nodes in the order of their ranks, and is empty if that is the order of
+	// their numbers.
 	Attempt int   `json:"attempt,omitempty"`
 	Order   []int `json:"order,omitempty"`
 	// Nodes is how many nodes the environment has.
@@ -105,7 +106,7 @@ type Progress struct {
 // Memory is what a run's ConfigMap holds, from the first second of the run on.
 type Memory struct {
 	Start
-	// Parts are those of the steps, in the order in which they started.
+	// Parts has the steps' parts, in the order in which the steps started.
 	Parts []Part
 	// Progress is nil before the training writes metrics.
 	Progress *Progress
@@ -116,7 +117,7 @@ type Memory struct {
 	version string
 }
 
-// Begin creates the ConfigMap of a run, unless another caller has. It replaces that of an earlier run of the same name.
+// Begin creates the ConfigMap of a run, unless another caller has. It replaces the ConfigMap of an earlier run of the same name.
 func Begin(ctx context.Context, client kubernetes.Interface, s Start) error {
 	content, err := json.Marshal(s)
 	if err != nil {
@@ -256,7 +257,7 @@ func Recall(ctx context.Context, client kubernetes.Interface, namespace, name st
 	return recall(found)
 }
 
-// Memories returns those of all runs of the namespace. It skips those that are not valid; its error names them.
+// Memories returns the memories of all runs of the namespace. It skips invalid ones; its error names them.
 func Memories(ctx context.Context, client kubernetes.Interface, namespace string) ([]Memory, error) {
 	return memories(ctx, client, namespace, Label+"=true")
 }

@@ -40,7 +40,7 @@ func failureOf(r receipt.Receipt) *failure {
 		return nil
 	}
 	f := &failure{Reason: cut(r.Reason, mostLine), Message: cut(r.Message, mostText)}
-	f.Findings, f.MoreFindings = first(findings, mostFindings, "findings")
+	f.Findings, f.MoreFindings = atMost(findings, mostFindings, "findings")
 	if r.Verdict != receipt.Failed {
 		return f
 	}
@@ -72,7 +72,7 @@ func tails(r receipt.Receipt) ([]evidence, string) {
 		return 1
 	}
 	slices.SortStableFunc(ranks, func(a, b receipt.Rank) int { return order(a) - order(b) })
-	ranks, more := first(ranks, mostTails, "ranks' last lines")
+	ranks, more := atMost(ranks, mostTails, "ranks' last lines")
 	var all []evidence
 	for _, rank := range ranks {
 		how := cut(cause.Describe(rank.Exit), mostLine)

@@ -46,7 +46,7 @@ func networkOf(r receipt.Receipt) network {
 		result.Missing = notChecked(r)
 		return result
 	}
-	result.Verdict = map[fabric.Verdict]badge{
+	result.Verdict = map[fabric.Result]badge{
 		fabric.Pass:           {"pass", "✓", "good"},
 		fabric.Slow:           {"slow", "!", "warn"},
 		fabric.WrongTransport: {"wrong transport", "✗", "bad"},
@@ -149,7 +149,7 @@ func railMeters(f *fabric.Report) (bars []meter, more string) {
 	for _, rail := range f.Rails {
 		largest = max(largest, rail.Bandwidth, rail.Expected)
 	}
-	rails, more := first(f.Rails, mostRails, "rails")
+	rails, more := atMost(f.Rails, mostRails, "rails")
 	for _, rail := range rails {
 		b := meter{Name: cut(rail.String(), mostLine), Text: "not measured alone", Class: "plain"}
 		if rail.Bandwidth > 0 {

@@ -46,7 +46,7 @@ func nodesOf(r receipt.Receipt) nodes {
 		}
 	}
 	slices.SortFunc(all, func(a, b receipt.Node) int { return cmp.Compare(a.Node, b.Node) })
-	all, more := first(all, mostNodes, "nodes")
+	all, more := atMost(all, mostNodes, "nodes")
 	result := nodes{More: more}
 	left := mostRanks
 	for _, n := range all {

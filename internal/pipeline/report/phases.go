@@ -31,7 +31,7 @@ func phasesOf(r receipt.Receipt) phases {
 		return phases{Missing: "The receipt has no phases: the run's tasks could not be read, or none started."}
 	}
 	begin, end := span(r)
-	list, more := first(r.Phases, mostPhases, "phases")
+	list, more := atMost(r.Phases, mostPhases, "phases")
 	result := phases{More: more, Whole: humanize.Duration(end.Sub(begin))}
 	for _, p := range list {
 		b := bar{Name: cut(p.Name, mostLine), Class: cmp.Or(classes[p.Status], "open")}

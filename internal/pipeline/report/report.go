@@ -152,7 +152,7 @@ func settings(r receipt.Receipt) []fact {
 		fact{Name: "Network", Value: string(r.Mode)},
 		fact{Name: "Storage", Value: string(r.Storage)},
 		fact{Name: "Excluded nodes", Value: strings.Join(r.ExcludedNodes, ", ")})
-	names, more := first(slices.Sorted(maps.Keys(r.NCCL)), mostSettings, "variables")
+	names, more := atMost(slices.Sorted(maps.Keys(r.NCCL)), mostSettings, "variables")
 	for _, name := range names {
 		list = append(list, fact{Name: name, Value: r.NCCL[name], Code: true})
 	}

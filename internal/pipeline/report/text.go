@@ -25,8 +25,8 @@ const (
 	mostText     = 4000
 )
 
-// first returns the first elements of a list, and a sentence about the others.
-func first[T any](list []T, most int, what string) (kept []T, more string) {
+// atMost returns the first elements of a list, and a sentence about the others.
+func atMost[T any](list []T, most int, what string) (kept []T, more string) {
 	if len(list) <= most {
 		return list, ""
 	}

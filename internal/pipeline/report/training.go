@@ -170,7 +170,7 @@ func rankTimes(c *metrics.Curve) (bars []meter, more string) {
 	for _, r := range c.Ranks {
 		slowest = max(slowest, r.Mean)
 	}
-	ranks, more := first(c.Ranks, mostTails*mostTails, "ranks")
+	ranks, more := atMost(c.Ranks, mostTails*mostTails, "ranks")
 	for _, r := range ranks {
 		bars = append(bars, meter{Name: fmt.Sprintf("rank %d", r.Rank), Text: fmt.Sprintf("%s mean, %s longest", step(r.Mean), step(r.Longest)), Class: "plain", Width: percent(r.Mean, slowest)})
 	}

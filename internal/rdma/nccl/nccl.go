@@ -1,7 +1,7 @@
 // Package nccl reads the log that NCCL writes during a training: the network that each rank really uses, and what went wrong. It also sets
 // NCCL's fixed variables.
 //
-// The forms are those of NCCL 2.16 to 2.32, taken from the format strings in libnccl.so of ten versions of nvidia-nccl-cu12
+// It knows the forms of NCCL 2.16 to 2.32, taken from the format strings in libnccl.so of ten versions of nvidia-nccl-cu12
 // (testdata/README.md names them; "since" is the first of these that has a form), and read in the files of NVIDIA/nccl's src that comments
 // name. NCCL writes the log with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,ENV,NET.
 package nccl

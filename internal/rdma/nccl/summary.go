@@ -49,7 +49,7 @@ type Rail struct {
 	Channels int `json:"channels"`
 }
 
-// Merge is the summary of several logs of one run, as those of its nodes.
+// Merge combines the summaries of several logs of one run, such as its nodes' logs.
 func Merge(summaries ...Summary) Summary {
 	var processes []Process
 	leftOut := 0

@@ -35,7 +35,7 @@ func (c *checkout) fetchObjects(ctx context.Context, m *module, pointers []point
 		return err
 	}
 	c.log.Info(fmt.Sprintf("Fetching %s, %s, from %s.", humanize.Count(len(paths), "LFS object"), humanize.Bytes(total), host))
-	// The empty patterns override those of .lfsconfig.
+	// The empty patterns override the patterns in .lfsconfig.
 	if _, err := m.remote(ctx, "-c", "lfs.url="+endpoint, "lfs", "fetch", "--include=", "--exclude=", "origin", m.commit); err != nil {
 		return err
 	}

@@ -277,7 +277,7 @@ func (r *repository) remote(ctx context.Context, args ...string) (string, error)
 		took := time.Since(began)
 		deadline, bounded := ctx.Deadline()
 		why := r.again(err)
-		if left == 0 || why == "" || took > long && !said(err, messageBrokenOff) || bounded && time.Until(deadline) < pause+took {
+		if left == 0 || why == "" || took > long && !outputMatches(err, messageBrokenOff) || bounded && time.Until(deadline) < pause+took {
 			return text, err
 		}
 		r.log.Warn(fmt.Sprintf("%s; trying again in %s.", why, pause))

@@ -43,7 +43,7 @@ type Landing struct {
 	begun map[Digest]Begun
 	// continues reports whether a part stays if the rest does not come.
 	continues bool
-	// folders are those of the files.
+	// folders has the folders of the files.
 	folders map[string]bool
 }
 

@@ -54,7 +54,7 @@ func (b *builder) importedDigest(ctx context.Context, base string) (string, erro
 		ObjectMeta: metav1.ObjectMeta{Name: StreamName, Namespace: b.namespace},
 		Spec: imagev1.ImageStreamImportSpec{Images: []imagev1.ImageImportSpec{{
 			From: corev1.ObjectReference{Kind: "DockerImage", Name: base},
-			// The digest of a list of platforms stays that of the list, as a registry answers it.
+			// The digest of a list of platforms stays the list's own, as a registry answers it.
 			ImportPolicy: imagev1.TagImportPolicy{ImportMode: imagev1.ImportModePreserveOriginal},
 		}}},
 	}

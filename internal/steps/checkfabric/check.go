@@ -103,7 +103,7 @@ func (c *Check) measure(ctx context.Context) error {
 		return err
 	}
 	r := &c.report
-	r.Mode, r.KubernetesNodes = c.settings.Mode, c.where()
+	r.Mode, r.KubernetesNodes = c.settings.Mode, c.hostNames()
 	r.Backend, r.RanksPerNode = c.ranks()
 	if len(c.Nodes)*r.RanksPerNode < 2 {
 		r.Verdict, r.Message = fabric.NotMeasured, "one node with one rank has no peer"
@@ -131,7 +131,7 @@ func (c *Check) measure(ctx context.Context) error {
 	c.describe(out)
 	if !out.done {
 		// Ranks that had no time end as this check ends them.
-		if out.telling() {
+		if out.conclusive() {
 			if err := c.notTheNetwork(out); err != nil || r.Verdict != "" {
 				return err
 			}
@@ -215,11 +215,11 @@ func (c *Check) readNodes(ctx context.Context) (err error) {
 }
 
 // broken is the error of a network that does not carry what is sent. It puts the faulty nodes and rails into the report.
-func (c *Check) broken(nodes []int, rails []string, format string, args ...any) error {
-	c.report.FaultyNodes, c.report.FaultyRails = nodes, rails
+func (c *Check) broken(faulty []int, rails []string, format string, args ...any) error {
+	c.report.FaultyNodes, c.report.FaultyRails = faulty, rails
 	next := "leave the node out of nodes.gpu_nodes until it is repaired"
-	if param := c.report.Exclusion(); param != "" {
-		next = "start again with param " + param
+	if exclusion := c.report.Exclusion(); exclusion != "" {
+		next = "start again with param " + exclusion
 	}
 	return fail.Advise(fail.Becausef(fail.NetworkBroken, "checking the fabric: "+format, args...),
 		"mlenv rdma --check shows each node's devices; %s", next)
@@ -246,7 +246,7 @@ func (c *Check) left(part float64) time.Duration {
 	return time.Duration(float64(time.Until(c.began.Add(c.limit()))) * part)
 }
 
-// limit is the time for the check: Bound, and what NCCL's first initialization of all ranks takes longer than that of a few.
+// limit is Bound plus the extra time that NCCL needs to initialize all ranks instead of a few.
 func (c *Check) limit() time.Duration { return c.Bound + c.starting() }
 
 func (c *Check) starting() time.Duration {
@@ -270,8 +270,8 @@ func (c *Check) joining() time.Duration {
 	return max(least, times*c.meeting)
 }
 
-// telling is how long a job on a pair or rail needs until a silence shows a hang.
-func (c *Check) telling() time.Duration {
+// hangTime is how long a job on a pair or rail needs until a silence shows a hang.
+func (c *Check) hangTime() time.Duration {
 	const measuring = 5 * time.Second
 	if c.report.Backend != fabric.NCCL {
 		return 0
@@ -444,9 +444,9 @@ func (c *Check) fromTorch(failed cause.Cause) (nccl.Finding, bool) {
 }
 
 // named is "node 1 (wrk-97)".
-func (c *Check) named(nodes []int) string { return fabric.NodesAt(nodes, c.where()) }
+func (c *Check) named(numbers []int) string { return fabric.NodesAt(numbers, c.hostNames()) }
 
-func (c *Check) where() (names []string) {
+func (c *Check) hostNames() (names []string) {
 	for _, f := range c.facts {
 		names = append(names, f.KubernetesNode)
 	}

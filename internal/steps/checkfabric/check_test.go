@@ -296,7 +296,7 @@ func TestRepeatedEvents(t *testing.T) {
 			out.take(0, fabric.Line{Event: event}, nil)
 		}
 	}
-	if out.telling() || len(out.joined) != 1 || len(out.withoutGPU) != 1 {
+	if out.conclusive() || len(out.joined) != 1 || len(out.withoutGPU) != 1 {
 		t.Errorf("got %+v, want events of one node", out)
 	}
 }
@@ -315,7 +315,7 @@ func TestSlowNetwork(t *testing.T) {
 	}
 	for _, test := range []struct {
 		bandwidth param.Effect
-		verdict   fabric.Verdict
+		verdict   fabric.Result
 		want      fail.Reason
 		log       string
 	}{

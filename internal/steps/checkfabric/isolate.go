@@ -27,7 +27,7 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 		return err
 	}
 	r := &c.report
-	if !whole.telling() {
+	if !whole.conclusive() {
 		r.Verdict = fabric.NotMeasured
 		what, done, verb := "importing torch", whole.ready, "were ready"
 		if len(whole.ready) == len(c.Nodes) {
@@ -43,7 +43,7 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 	var tried time.Duration
 	for i, pairs := range rounds {
 		const most = 0.9 // of the time left: rails may follow
-		slice := max(c.left(most)/time.Duration(len(rounds)-i+1), c.telling())
+		slice := max(c.left(most)/time.Duration(len(rounds)-i+1), c.hangTime())
 		if c.left(most) < slice {
 			untried += len(pairs)
 			continue
@@ -66,7 +66,7 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 			switch {
 			case out.done:
 				good = append(good, pairs[k])
-			case len(out.unreachable) > 0 || !out.telling():
+			case len(out.unreachable) > 0 || !out.conclusive():
 				untried++
 			default:
 				bad = append(bad, pairs[k])
@@ -137,7 +137,7 @@ func (c *Check) pair(pair fabric.Pair, round int, rails []rail, on int, bound ti
 func (c *Check) faultyRails(ctx context.Context, rails []rail, pair fabric.Pair) ([]string, error) {
 	const least, most = 8 * time.Second, 0.9
 	bound := c.left(most)
-	if bound < max(least, c.telling()) {
+	if bound < max(least, c.hangTime()) {
 		return nil, nil
 	}
 	var jobs []*job
@@ -150,7 +150,7 @@ func (c *Check) faultyRails(ctx context.Context, rails []rail, pair fabric.Pair)
 	}
 	var names []string
 	for k, out := range outcomes {
-		if !out.done && out.telling() {
+		if !out.done && out.conclusive() {
 			names = append(names, rails[k].report.String())
 		}
 	}

@@ -128,7 +128,7 @@ func (c *Check) measureRails(ctx context.Context, rails []rail) error {
 	groups := turns(rails)
 	sizes, _ := fabric.Sizes(c.report.Backend, false)
 	for i, group := range groups {
-		bound := max(c.left(most)/time.Duration(len(groups)-i+1), c.telling())
+		bound := max(c.left(most)/time.Duration(len(groups)-i+1), c.hangTime())
 		if c.left(most) < bound {
 			c.Log.Info("There is no time left to measure all rails one by one.")
 			return nil
@@ -147,7 +147,7 @@ func (c *Check) measureRails(ctx context.Context, rails []rail) error {
 			return err
 		}
 		for j, out := range outcomes {
-			if !out.done && out.telling() {
+			if !out.done && out.conclusive() {
 				out.rail = group[j]
 				return c.isolate(ctx, rails, out)
 			}

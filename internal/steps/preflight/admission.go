@@ -97,7 +97,7 @@ func (p *probe) try(ctx context.Context, mode agent.Mode, account string) trial 
 	return t
 }
 
-// pod is that of node 0 as the StatefulSet's controller creates it, under another name, because node 0 may exist.
+// pod returns the pod of node 0 as the StatefulSet's controller creates it, under another name, because node 0 may exist.
 func (p *probe) pod(mode agent.Mode, account string) *corev1.Pod {
 	set := p.objects[mode].StatefulSet
 	name := p.Request.Names().PodName(0)

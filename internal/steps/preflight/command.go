@@ -89,7 +89,7 @@ func Command() *cobra.Command {
 	return cmd
 }
 
-// readSecrets reads the mounted Secrets, except that of the registry, whose error it takes.
+// readSecrets reads the mounted Secrets except the registry's, which the caller has read with the error noRegistry.
 func readSecrets(authDir, envSecretDir, caFile string, noRegistry error) (s Secrets) {
 	var noGit error
 	if s.Git, noGit = git.AuthFromDir(authDir); noGit == nil {

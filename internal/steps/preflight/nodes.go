@@ -142,7 +142,7 @@ func (p *probe) enough(all []capacity) []Check {
 	}
 	if len(usable) < requested {
 		blocked := newCheck(name, Blocked, "ask for fewer with --nodes, or list more in nodes.gpu_nodes of the cluster file", "%s", seen).because(fail.NodesUnavailable)
-		// The reason is that of the first unusable node.
+		// The reason comes from the first unusable node.
 		for _, c := range slices.Backward(all) {
 			switch {
 			case slices.Contains(c.small, gpu):

@@ -29,7 +29,7 @@ type Plan struct {
 	GPUsPerNode int        `json:"gpusPerNode"`
 	// FreeNodes have room for the pods at this moment.
 	FreeNodes []string `json:"freeNodes"`
-	// Racks are those of the free nodes, "" for an unknown one.
+	// Racks has the rack of each free node, "" for an unknown one.
 	Racks []string `json:"racks,omitempty"`
 	// Objects are kinds and names, in the order of their creation.
 	Objects []string `json:"objects"`

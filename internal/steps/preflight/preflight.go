@@ -148,13 +148,13 @@ func Examine(ctx context.Context, d Deps, o Options) Report {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	p, err := newProbe(ctx, d, o)
-	checks := []func(context.Context) []Check{p.params, p.timeouts, p.secrets, soon(p.repository), p.environment}
+	checks := []func(context.Context) []Check{p.params, p.timeouts, p.secrets, bounded(p.repository), p.environment}
 	switch {
 	case p.Invalid != nil && p.own != nil: // check params lists them
 	case err != nil:
 		p.first = append(p.first, blockedBy("request", err))
 	default:
-		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.quota, p.queue, soon(p.image))
+		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.quota, p.queue, bounded(p.image))
 	}
 	found := parallel.Map(checks, func(check func(context.Context) []Check) []Check { return check(ctx) })
 	return Report{
@@ -163,8 +163,8 @@ func Examine(ctx context.Context, d Deps, o Options) Report {
 	}
 }
 
-// soon bounds a check that asks other servers.
-func soon(check func(context.Context) []Check) func(context.Context) []Check {
+// bounded bounds a check that asks other servers.
+func bounded(check func(context.Context) []Check) func(context.Context) []Check {
 	return func(ctx context.Context) []Check {
 		ctx, cancel := context.WithTimeout(ctx, timeLimit)
 		defer cancel()
@@ -241,8 +241,8 @@ func (p *probe) build(mode agent.Mode) error {
 	} else if r.Storage == cluster.AutoStorage {
 		r.Storage = cluster.NodeStorage
 	}
-	objects, err := objects.Build(r, objects.LeaseReference(r.Names().Lease, "preflight"), objects.Certificates{})
-	p.objects[mode] = objects
+	built, err := objects.Build(r, objects.LeaseReference(r.Names().Lease, "preflight"), objects.Certificates{})
+	p.objects[mode] = built
 	return err
 }
 

@@ -69,7 +69,7 @@ type Report struct {
 // Mode is the mode of the nodes and its reason: in mode auto RDMA, unless a check
 // rules it out. It does not look at blocked checks, as Err does.
 func (r Report) Mode() (agent.Mode, string) {
-	against := r.of(BlockedRDMA)
+	against := r.withStatus(BlockedRDMA)
 	switch {
 	case r.Asked == agent.TCP:
 		return agent.TCP, "mode tcp is asked for"
@@ -83,7 +83,7 @@ func (r Report) Mode() (agent.Mode, string) {
 		return agent.TCP, why
 	}
 	why := "cluster file, permissions and hardware allow it"
-	if unknown := r.of(Unknown); len(unknown) > 0 {
+	if unknown := r.withStatus(Unknown); len(unknown) > 0 {
 		why += ", as far as is known (" + humanize.Count(len(unknown), "answer") + " unknown)"
 	}
 	return agent.RDMA, why
@@ -92,9 +92,9 @@ func (r Report) Mode() (agent.Mode, string) {
 // blocking are the checks that keep the environment from starting. Their reason is RDMAUnavailable if mode rdma is requested
 // and only sockets are possible.
 func (r Report) blocking() []Check {
-	checks := r.of(Blocked)
+	checks := r.withStatus(Blocked)
 	if r.Asked == agent.RDMA {
-		for _, check := range r.of(BlockedRDMA) {
+		for _, check := range r.withStatus(BlockedRDMA) {
 			check.Reason = fail.RDMAUnavailable
 			checks = append(checks, check)
 		}
@@ -102,7 +102,7 @@ func (r Report) blocking() []Check {
 	return checks
 }
 
-// Err is nil if an environment can start. Its reason is that of the first blocked check.
+// Err returns nil if an environment can start. The reason of the error comes from the first blocked check.
 func (r Report) Err() error {
 	var all []error
 	for _, check := range r.blocking() {
@@ -124,7 +124,7 @@ func (r Report) Verdict() string {
 	return fmt.Sprintf("%s because %s", mode, why)
 }
 
-func (r Report) of(status Status) []Check {
+func (r Report) withStatus(status Status) []Check {
 	return slices.DeleteFunc(slices.Clone(r.Checks), func(c Check) bool { return c.Status != status })
 }
 
@@ -149,8 +149,8 @@ func (r Report) brief() string {
 	if len(r.free) > 0 {
 		parts = append(parts, humanize.Count(len(r.free), "node")+" free")
 	}
-	parts = append(parts, humanize.Count(len(r.of(OK)), "check")+" ok")
-	if unknown := len(r.of(Unknown)); unknown > 0 {
+	parts = append(parts, humanize.Count(len(r.withStatus(OK)), "check")+" ok")
+	if unknown := len(r.withStatus(Unknown)); unknown > 0 {
 		parts = append(parts, fmt.Sprintf("%d unknown", unknown))
 	}
 	if mode == agent.RDMA {
@@ -178,7 +178,7 @@ func (r Report) Print(w io.Writer) {
 		}
 	}
 	fmt.Fprintf(w, "\nVerdict: %s.\n", r.Verdict())
-	if mode, _ := r.Mode(); mode == agent.RDMA || len(r.of(Unknown)) > 0 {
+	if mode, _ := r.Mode(); mode == agent.RDMA || len(r.withStatus(Unknown)) > 0 {
 		fmt.Fprintln(w, "docs/unproven.md lists what only the real cluster can prove, each with the command that proves it.")
 	}
 }

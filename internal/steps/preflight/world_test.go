@@ -117,8 +117,8 @@ func (w *world) deps(file cluster.File) Deps {
 		}
 	}
 	others := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
-	for where, objects := range w.others {
-		for _, object := range objects {
+	for where, list := range w.others {
+		for _, object := range list {
 			if _, err := others.Resource(where).Namespace(object.GetNamespace()).Create(w.t.Context(), object, metav1.CreateOptions{}); err != nil {
 				w.t.Fatal(err)
 			}

@@ -80,10 +80,10 @@ type place struct {
 	log    []string
 }
 
-func newPlace(t *testing.T, objects ...runtime.Object) *place {
+func newPlace(t *testing.T, known ...runtime.Object) *place {
 	t.Helper()
 	fakeSMI(t)
-	p := &place{t: t, kube: fake.NewClientset(objects...), routes: routefake.NewClientset(), tekton: tektonfake.NewSimpleClientset()}
+	p := &place{t: t, kube: fake.NewClientset(known...), routes: routefake.NewClientset(), tekton: tektonfake.NewSimpleClientset()}
 	store := clienttesting.ObjectReaction(p.kube.Tracker())
 	p.kube.PrependReactor("create", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		p.made++

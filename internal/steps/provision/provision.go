@@ -309,8 +309,8 @@ func (p *provisioner) queue() kueue.Queue {
 	return kueue.Queue{Namespace: p.request.Namespace, Name: p.request.Queue}
 }
 
-// rackLevel is that of the queue. An environment keeps the one that it was created with: Kueue lets the pods go that wait in
-// its queue if their template changes.
+// rackLevel returns the queue's rack level. An environment keeps the one that it was created with: if the template of pods that wait
+// in the queue changes, Kueue lets them go.
 func (p *provisioner) rackLevel(ctx context.Context, live *appsv1.StatefulSet) string {
 	if live != nil && live.Labels[kueue.QueueLabel] == p.request.Queue {
 		return live.Spec.Template.Annotations[kueue.TopologyAnnotation]
@@ -321,25 +321,25 @@ func (p *provisioner) rackLevel(ctx context.Context, live *appsv1.StatefulSet) s
 // start applies the objects of the request and waits for the nodes. changed reports whether the existing environment is no
 // longer what it was.
 func (p *provisioner) start(ctx context.Context, held *lease.Hold, live *appsv1.StatefulSet, certs objects.Certificates, credentials agent.Credentials) (pods []*corev1.Pod, changed bool, err error) {
-	objects, err := objects.Build(p.request, held.Owner(), certs)
+	want, err := objects.Build(p.request, held.Owner(), certs)
 	if err != nil {
 		return nil, false, err
 	}
-	if err := p.applyServiceAccount(ctx, objects.ServiceAccount); err != nil {
+	if err := p.applyServiceAccount(ctx, want.ServiceAccount); err != nil {
 		return nil, false, err
 	}
-	if err := p.addPullSecrets(ctx, live, objects.StatefulSet); err != nil {
+	if err := p.addPullSecrets(ctx, live, want.StatefulSet); err != nil {
 		return nil, false, err
 	}
 	if live != nil {
-		if changed, err = p.change(ctx, live, objects.StatefulSet, credentials); err != nil {
+		if changed, err = p.change(ctx, live, want.StatefulSet, credentials); err != nil {
 			return nil, changed, err
 		}
 	}
-	if err := p.apply(ctx, objects); err != nil {
+	if err := p.apply(ctx, want); err != nil {
 		return nil, changed, err
 	}
-	pods, err = p.waitReady(ctx, credentials, objects.StatefulSet)
+	pods, err = p.waitReady(ctx, credentials, want.StatefulSet)
 	return pods, changed, err
 }
 
@@ -393,11 +393,11 @@ func (p *provisioner) foreign(kind, name string) error {
 }
 
 // apply applies all objects except the ServiceAccount, which exists by now. Claims never change.
-func (p *provisioner) apply(ctx context.Context, objects objects.Objects) error {
-	if err := p.applyServices(ctx, objects.Services); err != nil {
+func (p *provisioner) apply(ctx context.Context, want objects.Objects) error {
+	if err := p.applyServices(ctx, want.Services); err != nil {
 		return err
 	}
-	for _, object := range objects.InOrder() {
+	for _, object := range want.InOrder() {
 		var err error
 		switch o := object.(type) {
 		case *corev1.ServiceAccount:

@@ -17,7 +17,7 @@ import (
 )
 
 // finish writes the receipts of runs that have ended without one and hold no environment: nobody else will. The release of an
-// environment writes that of its run.
+// environment writes the receipt of its run.
 func (r *reaper) finish(ctx context.Context, held []coordinationv1.Lease) error {
 	open, err := receipt.Unfinished(ctx, r.clients.Kube, r.clients.Namespace)
 	problems := []error{err}

@@ -80,7 +80,7 @@ func readRequirements(dir, name string) ([]byte, error) {
 }
 
 // RequirementsDigest identifies a requirements file in the folder dir, with those that it includes, and names their
-// virtual environment. hash is the tree of the folder: an environment with packages of the repository itself is that of one tree, because
+// virtual environment. hash is the tree of the folder: an environment with packages of the repository itself belongs to one tree, because
 // the next commit has other code behind the same lines. Errors: RequirementsFailed.
 func RequirementsDigest(dir, name string, hash tree.Digest) (tree.Digest, error) {
 	content, err := readRequirements(dir, name)

@@ -107,8 +107,8 @@ var errPanic = errors.New("the nodes' answers make no sense")
 // guarded makes a panic of f an error: whatever nodes answer, and ranks can forge answers, the environment is released.
 func guarded(f func() error) (err error) {
 	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("%w: %v", errPanic, cause)
+		if panicked := recover(); panicked != nil {
+			err = fmt.Errorf("%w: %v", errPanic, panicked)
 		}
 	}()
 	return f()
@@ -328,7 +328,7 @@ func (a *answer) askJob(ctx context.Context, client *agent.Client, id string) er
 }
 
 // endJob waits until the ranks of a node have ended, because how they ended is lost with their pod. If the run was cancelled the
-// step train gives the order to stop at this moment; after any other end, such as that of its pod, it may have given none.
+// step train gives the order to stop at this moment; if it ended otherwise, for example with its pod, it may have given none.
 func endJob(ctx context.Context, client *agent.Client, status *agent.JobStatus) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime) // longer than a question takes
 	defer cancel()

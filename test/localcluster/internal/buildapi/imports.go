@@ -119,7 +119,7 @@ func loginRefused(err error) bool {
 	return errors.As(err, &refused) && (refused.StatusCode == http.StatusUnauthorized || refused.StatusCode == http.StatusForbidden)
 }
 
-// platformDigest is that of the image for the server's own platform, which the mode Legacy imports of a list.
+// platformDigest returns the digest of the image for the server's own platform: the mode Legacy imports this one of a list.
 func platformDigest(descriptor *remote.Descriptor) (v1.Hash, error) {
 	img, err := descriptor.Image()
 	if err != nil {

@@ -28,7 +28,7 @@ type Options struct {
 	Faults []gpu.NodeFault
 	// RDMAFaults are the faults of NICs.
 	RDMAFaults []rdma.NodeFault
-	// Profile is the name of the cluster that this one imitates, "" for none. Its nodes come after those of Nodes,
+	// Profile is the name of the cluster that this one imitates, "" for none. The profile's nodes come after the first Nodes nodes,
 	// which then have no devices, like the infrastructure nodes of a cluster.
 	Profile string
 	// Triggers adds Tekton Triggers.
@@ -132,7 +132,7 @@ func (o Options) like() profile.Profile {
 	return p
 }
 
-// nodes returns all running nodes, those of the profile last.
+// nodes returns all running nodes, the profile's last.
 func (o Options) nodes() []topology.Netns {
 	like, _ := o.profile() // an unknown profile has no nodes
 	nodes := topology.Nodes(o.Nodes + len(like.Nodes))

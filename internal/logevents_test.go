@@ -92,7 +92,8 @@ func logged(call *ast.CallExpr) (message ast.Expr, attributes []ast.Expr) {
 	switch {
 	case name == "say" && len(call.Args) > 1:
 		return call.Args[1], call.Args[2:]
-	case ok && slices.Contains([]string{"Info", "Warn", "Error"}, name) && len(call.Args) > 0 && strings.HasSuffix(strings.ToLower(fmt.Sprint(last(selector.X))), "log"):
+	case ok && slices.Contains([]string{"Info", "Warn", "Error"}, name) && len(call.Args) > 0 &&
+		strings.HasSuffix(strings.ToLower(fmt.Sprint(last(selector.X))), "log"):
 		return call.Args[0], call.Args[1:]
 	case name == "append" && len(call.Args) > 0: // attributes that are passed on
 		if list, is := call.Args[0].(*ast.CompositeLit); is {

@@ -129,7 +129,8 @@ func TestReadPlan(t *testing.T) {
 		}
 	}
 	refused := errors.New("not in the tree")
-	if _, err := readPlan(strings.NewReader(`{"missing":["a"]}`), func(tree.Digest) error { return refused }); !errors.Is(err, refused) || errors.As(err, new(planError)) {
+	if _, err := readPlan(strings.NewReader(`{"missing":["a"]}`), func(tree.Digest) error { return refused }); !errors.Is(err, refused) ||
+		errors.As(err, new(planError)) {
 		t.Errorf("a refused content: %v, want that error alone", err)
 	}
 }

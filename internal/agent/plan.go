@@ -14,7 +14,8 @@ import (
 
 // PlanTree sends a tree's manifest, in JSON, and reports whether the node has the whole tree. It calls missing for each content
 // that the node misses, and returns its error. It holds one content at a time, so a step can ask many nodes at once.
-func (c *Client) PlanTree(ctx context.Context, hash tree.Digest, manifest []byte, missing func(tree.Digest) error) (present bool, err error) {
+func (c *Client) PlanTree(ctx context.Context, hash tree.Digest, manifest []byte, missing func(tree.Digest) error) (
+	present bool, err error) {
 	body, err := c.stream(ctx, http.MethodPost, "/v1/trees/"+string(hash), bytes.NewReader(manifest))
 	if err != nil {
 		return false, err

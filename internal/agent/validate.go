@@ -106,7 +106,8 @@ func (r *RankStatus) Confine(rank, local, node int) {
 	r.Exit.confine()
 	r.Tail = shortLines(r.Tail)
 	if python := r.Python; python != nil {
-		python.Type, python.Message, python.First, python.File = short(python.Type), short(python.Message), short(python.First), short(python.File)
+		python.Type, python.Message, python.First, python.File = short(python.Type), short(python.Message), short(python.First), short(
+			python.File)
 		python.InTree = short(python.InTree)
 		python.Traceback = shortLines(python.Traceback)
 	}
@@ -146,7 +147,8 @@ func ParseVariable(entry string) (key, value string, err error) {
 		return "", "", fmt.Errorf("%q: want KEY=VALUE", entry)
 	}
 	reserved := []string{
-		"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NUM_NODES", "RANKS_PER_NODE", "MASTER_ADDR", "MASTER_PORT",
+		"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NUM_NODES", "RANKS_PER_NODE", "MASTER_ADDR",
+		"MASTER_PORT",
 		"MLENV_RUN", "MLENV_ATTEMPT", CheckpointVariable, EarlierWorkVariable, "MLENV_METRICS_FILE", "MLENV_JOB_ID", "MLENV_NODE",
 		"MLENV_PASS_LOCAL_RANK", "MLENV_DEBUG_RANK", "MLENV_DEBUG_AT", "MLENV_RUN_DIR", "MLENV_TRACER", "MLENV_CPUS",
 	}

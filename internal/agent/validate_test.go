@@ -11,7 +11,9 @@ import (
 // FuzzJobStatus reads any answer of an agent. An accepted status is the requested one, and has only ranks of that node.
 func FuzzJobStatus(f *testing.F) {
 	f.Add([]byte(`{"state":"running","spec":{"nodes":2,"ranksPerNode":2},"ranks":[{"rank":99},{"rank":3},{"rank":2},{"rank":3}]}`), 1)
-	f.Add([]byte(`{"state":"exited","spec":{"nodes":3,"ranksPerNode":8,"launcher":"command","order":[0,2,1]},"ranks":[{"rank":1,"tail":["x"],"python":{"type":"E"}}],"quiet":-1}`), 2)
+	f.Add([]byte(
+		`{"state":"exited","spec":{"nodes":3,"ranksPerNode":8,"launcher":"command","order":[0,2,1]},"ranks":[{"rank":1,"tail":["x"],`+
+			`"python":{"type":"E"}}],"quiet":-1}`), 2)
 	f.Add([]byte(`{"state":"stopped","spec":{"nodes":1,"ranksPerNode":1099511627776}}`), 0)
 	f.Add([]byte(`{"state":"running","spec":{"nodes":1,"ranksPerNode":1}}`), 1)
 	f.Fuzz(func(t *testing.T, content []byte, node int) {

@@ -151,7 +151,8 @@ const closing = 5 * time.Second
 func leftBefore(statuses []agent.JobStatus, failed time.Time) (left *agent.RankStatus) {
 	for _, status := range statuses {
 		for _, rank := range status.Ranks {
-			if !rank.Ended.IsZero() && rank.Exit == (agent.Exit{}) && !rank.Stopped && rank.Ended.Before(failed.Add(closing)) && (left == nil || rank.Ended.Before(left.Ended)) {
+			if !rank.Ended.IsZero() && rank.Exit == (agent.Exit{}) && !rank.Stopped && rank.Ended.Before(failed.Add(closing)) &&
+				(left == nil || rank.Ended.Before(left.Ended)) {
 				left = &rank
 			}
 		}

@@ -40,16 +40,19 @@ func TestFind(t *testing.T) {
 		}, 1, true},
 		{"peers exit first", []agent.RankStatus{
 			{Rank: 0, Ended: at(2.1), Exit: agent.Exit{Code: 1}, Python: python(2.05, "RuntimeError", closed)},
-			{Rank: 1, Ended: at(2.2), Exit: agent.Exit{Code: 1}, Python: python(2.06, "torch.distributed.DistBackendError", "NCCL error: ncclRemoteError: remote process exited or there was a network error")},
+			{Rank: 1, Ended: at(2.2), Exit: agent.Exit{Code: 1}, Python: python(2.06, "torch.distributed.DistBackendError",
+				"NCCL error: ncclRemoteError: remote process exited or there was a network error")},
 			{Rank: 2, Ended: at(5), Exit: agent.Exit{Code: 1}, Python: python(2, "ValueError", "bad batch")},
 			{Rank: 3, Ended: at(4), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true},
 		}, 2, true},
 		{"the one with the error was told to end before it did", []agent.RankStatus{
 			{Rank: 0, Ended: at(2.1), Exit: agent.Exit{Code: 1}, Python: python(2.05, "RuntimeError", closed)},
-			{Rank: 1, Ended: at(6), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Python: python(2, "ZeroDivisionError", "division by zero")},
+			{Rank: 1, Ended: at(6), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true,
+				Python: python(2, "ZeroDivisionError", "division by zero")},
 		}, 1, true},
 		{"an abort because of a peer has no Python error", []agent.RankStatus{
-			{Rank: 0, Ended: at(2), Exit: agent.Exit{Code: -1, Signal: "SIGABRT"}, Tail: []string{"terminate called after throwing an instance of 'gloo::IoException'", "  what():  " + closed}},
+			{Rank: 0, Ended: at(2), Exit: agent.Exit{Code: -1, Signal: "SIGABRT"},
+				Tail: []string{"terminate called after throwing an instance of 'gloo::IoException'", "  what():  " + closed}},
 			{Rank: 1, Ended: at(3), Exit: agent.Exit{Code: -1, Signal: "SIGSEGV"}},
 		}, 1, true},
 		{"killed for memory", []agent.RankStatus{
@@ -74,11 +77,14 @@ func TestFind(t *testing.T) {
 		}, 1, true},
 		{"a service of the training refuses the connection", []agent.RankStatus{
 			{Rank: 0, Ended: at(2), Exit: agent.Exit{Code: 1}, Python: python(1, "RuntimeError", closed)},
-			{Rank: 1, Ended: at(3), Exit: agent.Exit{Code: 1}, Python: chain(2, "ConnectionRefusedError: [Errno 111] Connection refused", "urllib.error.URLError", "<urlopen error [Errno 111] Connection refused>")},
+			{Rank: 1, Ended: at(3), Exit: agent.Exit{Code: 1}, Python: chain(2, "ConnectionRefusedError: [Errno 111] Connection refused",
+				"urllib.error.URLError", "<urlopen error [Errno 111] Connection refused>")},
 		}, 1, true},
 		{"the port is in use", []agent.RankStatus{
-			{Rank: 0, Ended: at(9), Exit: agent.Exit{Code: 1}, Python: python(8, "torch.distributed.DistNetworkError", "port: 29500, code: -98, name: EADDRINUSE, message: address already in use")},
-			{Rank: 1, Ended: at(3), Exit: agent.Exit{Code: 1}, Python: python(2, "torch.distributed.DistNetworkError", "failed to recv, got 0 bytes")},
+			{Rank: 0, Ended: at(9), Exit: agent.Exit{Code: 1}, Python: python(8, "torch.distributed.DistNetworkError",
+				"port: 29500, code: -98, name: EADDRINUSE, message: address already in use")},
+			{Rank: 1, Ended: at(3), Exit: agent.Exit{Code: 1}, Python: python(2, "torch.distributed.DistNetworkError",
+				"failed to recv, got 0 bytes")},
 		}, 0, true},
 		{"an interrupt that the agent did not send", []agent.RankStatus{
 			{Rank: 0, Ended: at(2), Exit: agent.Exit{Code: 1}, Python: python(1, "RuntimeError", closed)},
@@ -86,11 +92,13 @@ func TestFind(t *testing.T) {
 			{Rank: 2, Ended: at(3), Exit: agent.Exit{Code: -1, Signal: "SIGINT"}, Python: python(1, "KeyboardInterrupt", ""), Stopped: true},
 		}, 1, true},
 		{"a rank that was stopped had handled its error", []agent.RankStatus{
-			{Rank: 0, Ended: at(9), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Python: python(1, "OSError", "no tracker"), Tail: []string{"step 39", "step 40"}},
+			{Rank: 0, Ended: at(9), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Python: python(1, "OSError", "no tracker"),
+				Tail: []string{"step 39", "step 40"}},
 			{Rank: 1, Ended: at(8), Exit: agent.Exit{Code: -1, Signal: "SIGKILL"}},
 		}, 1, true},
 		{"an abort because of a peer, long after a handled error", []agent.RankStatus{
-			{Rank: 0, Ended: at(9), Exit: agent.Exit{Code: -1, Signal: "SIGABRT"}, Python: python(1, "OSError", "no tracker"), Tail: []string{"step 40", "  what():  " + closed}},
+			{Rank: 0, Ended: at(9), Exit: agent.Exit{Code: -1, Signal: "SIGABRT"}, Python: python(1, "OSError", "no tracker"),
+				Tail: []string{"step 40", "  what():  " + closed}},
 			{Rank: 1, Ended: at(10), Exit: agent.Exit{Code: -1, Signal: "SIGSEGV"}},
 		}, 1, true},
 		{"two errors of their own: the earlier", []agent.RankStatus{
@@ -135,8 +143,10 @@ func TestCulprits(t *testing.T) {
 		if failed := (Error{}); !errors.As(err, &failed) || failed.Rank.Rank != found.Rank.Rank {
 			t.Errorf("the error has %+v, want the cause that Find returned", failed)
 		}
-		if training.Rank != "any" && training.Rank != strconv.Itoa(rank.Rank) || fail.ReasonOf(err) != training.Reason || !strings.Contains(err.Error(), training.Want) {
-			t.Errorf("%s, %s: got %s: %v; want rank %s and %s with %q", training.Launcher, training.Name, fail.ReasonOf(err), err, training.Rank, training.Reason, training.Want)
+		if training.Rank != "any" && training.Rank != strconv.Itoa(rank.Rank) || fail.ReasonOf(err) != training.Reason ||
+			!strings.Contains(err.Error(), training.Want) {
+			t.Errorf("%s, %s: got %s: %v; want rank %s and %s with %q", training.Launcher, training.Name, fail.ReasonOf(err), err, training.Rank,
+				training.Reason, training.Want)
 		}
 	}
 }
@@ -145,7 +155,8 @@ func TestCulprits(t *testing.T) {
 func TestRankThatLeft(t *testing.T) {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
-	lost := agent.RankStatus{Rank: 1, Node: 1, Started: start, Ended: at(20), Exit: agent.Exit{Code: 1}, Python: &agent.PythonError{Type: "RuntimeError", Message: "Connection closed by peer"}}
+	lost := agent.RankStatus{Rank: 1, Node: 1, Started: start, Ended: at(20), Exit: agent.Exit{Code: 1},
+		Python: &agent.PythonError{Type: "RuntimeError", Message: "Connection closed by peer"}}
 	own := lost
 	own.Python = &agent.PythonError{Type: "ValueError", Message: "bad batch"}
 	for _, tc := range []struct {
@@ -153,7 +164,8 @@ func TestRankThatLeft(t *testing.T) {
 		first, other agent.RankStatus
 		want         string // "" if no rank left early
 	}{
-		{"before", agent.RankStatus{Started: start, Ended: at(12)}, lost, "rank 0 on node 0 exited with 0 after 12s, although the others still needed it"},
+		{"before", agent.RankStatus{Started: start, Ended: at(12)}, lost, "rank 0 on node 0 exited with 0 after 12s, although the others still " +
+			"needed it"},
 		{"while it released its GPU", agent.RankStatus{Started: start, Ended: at(22)}, lost, "rank 0 on node 0 exited with 0 after 22s"},
 		{"long after", agent.RankStatus{Started: start, Ended: at(90)}, lost, ""},
 		{"because it was stopped", agent.RankStatus{Started: start, Ended: at(21), Stopped: true}, lost, ""},
@@ -162,7 +174,8 @@ func TestRankThatLeft(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			found, _ := Find([]agent.JobStatus{{Ranks: []agent.RankStatus{tc.first}}, {Ranks: []agent.RankStatus{tc.other}}})
 			err := found.Err(Job{Record: "/record"})
-			if (found.Left != nil) != (tc.want != "") || !strings.Contains(err.Error(), tc.want) || found.Left != nil && !strings.Contains(fail.NextOf(err), "/record/rank-0.log on node 0") {
+			if (found.Left != nil) != (tc.want != "") || !strings.Contains(err.Error(), tc.want) || found.Left != nil &&
+				!strings.Contains(fail.NextOf(err), "/record/rank-0.log on node 0") {
 				t.Errorf("got %v (%s), want %q", err, fail.NextOf(err), tc.want)
 			}
 		})
@@ -172,10 +185,13 @@ func TestRankThatLeft(t *testing.T) {
 // A rank that hangs prints nothing, and the others end with a timeout.
 func TestRankThatOthersWaitFor(t *testing.T) {
 	at := func(seconds int64) time.Time { return time.Unix(1e9+seconds, 0) }
-	late := agent.RankStatus{Rank: 0, Ended: at(10), Exit: agent.Exit{Code: 1}, Python: &agent.PythonError{Type: "RuntimeError", Message: "Timed out waiting 8000ms for recv operation to complete"}}
-	closed := agent.RankStatus{Rank: 1, Ended: at(10), Exit: agent.Exit{Code: 1}, Python: &agent.PythonError{Type: "RuntimeError", Message: "Connection closed by peer"}}
+	late := agent.RankStatus{Rank: 0, Ended: at(10), Exit: agent.Exit{Code: 1},
+		Python: &agent.PythonError{Type: "RuntimeError", Message: "Timed out waiting 8000ms for recv operation to complete"}}
+	closed := agent.RankStatus{Rank: 1, Ended: at(10), Exit: agent.Exit{Code: 1},
+		Python: &agent.PythonError{Type: "RuntimeError", Message: "Connection closed by peer"}}
 	silent := func(rank int) agent.RankStatus {
-		return agent.RankStatus{Rank: rank, Node: 1, Ended: at(11), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Tail: []string{"step 3"}}
+		return agent.RankStatus{Rank: rank, Node: 1, Ended: at(11), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true,
+			Tail: []string{"step 3"}}
 	}
 	seen := func(rank int) agent.RankStatus {
 		status := silent(rank)
@@ -187,13 +203,15 @@ func TestRankThatOthersWaitFor(t *testing.T) {
 		ranks []agent.RankStatus
 		want  string
 	}{
-		{"one", []agent.RankStatus{closed, late, silent(3)}, "the others waited for rank 3 on node 1, which showed no error and had to be stopped; rank 0 on node 0 exited with 1: RuntimeError: Timed out"},
+		{"one", []agent.RankStatus{closed, late, silent(3)}, "the others waited for rank 3 on node 1, which showed no error and had to be " +
+			"stopped; rank 0 on node 0 exited with 1: RuntimeError: Timed out"},
 		{"two", []agent.RankStatus{late, silent(2), silent(3)}, "no rank shows an error of its own"},
 		{"two, of which one was seen at the rendezvous", []agent.RankStatus{late, seen(2), silent(3)}, "the others waited for rank 3 on node 1"},
 		{"no rank waited", []agent.RankStatus{closed, silent(3)}, "no rank shows an error of its own"},
 	} {
 		found, _ := Find([]agent.JobStatus{{Ranks: tc.ranks}})
-		if err := found.Err(Job{Record: "/record"}); found.Known || !strings.Contains(err.Error(), tc.want) || !strings.Contains(fail.NextOf(err), fmt.Sprintf("/record/rank-%d.log", found.Rank.Rank)) {
+		if err := found.Err(Job{Record: "/record"}); found.Known || !strings.Contains(err.Error(), tc.want) ||
+			!strings.Contains(fail.NextOf(err), fmt.Sprintf("/record/rank-%d.log", found.Rank.Rank)) {
 			t.Errorf("%s: got %v (%s), want %q", tc.name, err, fail.NextOf(err), tc.want)
 		}
 	}
@@ -208,7 +226,11 @@ func TestFullMemoryAndDisk(t *testing.T) {
 		"RuntimeError: CUDA error: an illegal memory access was encountered":     fail.RankFailed,
 	} {
 		kind, message, _ := strings.Cut(message, ": ")
-		found, _ := Find([]agent.JobStatus{{Ranks: []agent.RankStatus{{Ended: time.Unix(1e9, 0), Exit: agent.Exit{Code: 1}, Python: &agent.PythonError{Type: kind, Message: message}}}}})
+		found, _ := Find(
+			[]agent.JobStatus{
+				{
+					Ranks: []agent.RankStatus{{Ended: time.Unix(1e9, 0), Exit: agent.Exit{Code: 1},
+						Python: &agent.PythonError{Type: kind, Message: message}}}}})
 		if got := fail.ReasonOf(found.Err(Job{})); got != want {
 			t.Errorf("%s: %s: reason %s, want %s", kind, message, got, want)
 		}
@@ -233,7 +255,8 @@ func TestPathsOfTheRepository(t *testing.T) {
 
 func TestCauseErr(t *testing.T) {
 	err := Cause{Known: true, Rank: agent.RankStatus{Rank: 3, Node: 1, Exit: agent.Exit{Code: 1}, Tail: []string{"one", "two"},
-		Python: &agent.PythonError{Type: "ValueError", Message: "bad batch", File: "/workspace/.mlenv/trees/" + strings.Repeat("a0", 32) + "/train.py", Line: 7}}}.Err(Job{Run: "train-1", Namespace: "ns", Record: "/workspace/.mlenv/runs/x"})
+		Python: &agent.PythonError{Type: "ValueError", Message: "bad batch", File: "/workspace/.mlenv/trees/" + strings.Repeat("a0", 32) +
+			"/train.py", Line: 7}}}.Err(Job{Run: "train-1", Namespace: "ns", Record: "/workspace/.mlenv/runs/x"})
 	want := "training: rank 3 on node 1 exited with 1, want exit code 0: ValueError: bad batch (train.py:7)\nits last lines:\n  one\n  two"
 	if fail.Details(err) != want {
 		t.Errorf("got %q, want %q", fail.Details(err), want)
@@ -245,7 +268,8 @@ func TestCauseErr(t *testing.T) {
 		t.Errorf("next: %s, want %s: the nodes of a run are gone after it", got, want)
 	}
 	kept := Job{Environment: "env", Namespace: "ns", Record: "/workspace/.mlenv/runs/x"}
-	if got, want := kept.log(1, 3), "mlenv shell 1 --name=env -n ns -- cat /workspace/.mlenv/runs/x/rank-3.log   # the whole log"; got != want {
+	if got, want := kept.log(1, 3), "mlenv shell 1 --name=env -n ns -- cat /workspace/.mlenv/runs/x/rank-3.log   # the "+
+		"whole log"; got != want {
 		t.Errorf("in a kept environment: %s, want %s", got, want)
 	}
 	if got := fail.ReasonOf(err); got != fail.RankFailed {
@@ -260,7 +284,8 @@ func TestCauseErr(t *testing.T) {
 // A culprit fits in an annotation, whatever a rank wrote into its agent's answer.
 func TestCulpritFitsALease(t *testing.T) {
 	long := slices.Repeat([]string{strings.Repeat("<", 2000)}, 100)
-	rank := agent.RankStatus{Rank: 3, Python: &agent.PythonError{Type: long[0], Message: long[0], First: long[0], File: long[0], Traceback: long}}
+	rank := agent.RankStatus{Rank: 3, Python: &agent.PythonError{Type: long[0], Message: long[0], First: long[0], File: long[0],
+		Traceback: long}}
 	content, err := json.Marshal(Cause{Rank: rank}.Culprit())
 	if err != nil || len(content) > 128<<10 {
 		t.Errorf("%d bytes, %v", len(content), err)

@@ -89,7 +89,8 @@ func desync(activities []agent.RankActivity, nodes map[int]int) (culprit string,
 		names := slices.SortedFunc(maps.Keys(operations), func(a, b string) int {
 			return cmp.Or(len(operations[a])-len(operations[b]), cmp.Compare(operations[a][0], operations[b][0]))
 		})
-		culprit = fmt.Sprintf("%s entered %s as collective %d of %s, while %s entered %s", ranksOf(operations[names[0]], nodes), names[0], first.last.Number, first.last.Group,
+		culprit = fmt.Sprintf("%s entered %s as collective %d of %s, while %s entered %s", ranksOf(operations[names[0]], nodes), names[0],
+			first.last.Number, first.last.Group,
 			ranksOf(operations[names[1]], nodes), names[1])
 	}
 	return culprit, late
@@ -144,7 +145,8 @@ func unfinished(group []member, nodes map[int]int) string {
 		return fmt.Sprintf("%s %s not completed %s, as %s did: the GPU or the network of the former may hang",
 			ranksOf(late, nodes), hasHave(late), what, humanize.Count(len(group)-len(late), "rank"))
 	case len(slow) > 0 && len(slow) < len(group):
-		return fmt.Sprintf("the GPU of %s has not started %s, as %s did", ranksOf(slow, nodes), what, humanize.Count(len(group)-len(slow), "rank"))
+		return fmt.Sprintf("the GPU of %s has not started %s, as %s did", ranksOf(slow, nodes), what,
+			humanize.Count(len(group)-len(slow), "rank"))
 	}
 	return fmt.Sprintf("all %d ranks entered %s at least %s ago, and none has completed it: a GPU or the network may hang",
 		len(group), what, (time.Duration(entered) * time.Second).String())

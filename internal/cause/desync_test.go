@@ -13,7 +13,8 @@ func TestDesync(t *testing.T) {
 		return agent.Collective{ID: "0", Group: "default_pg", Ranks: world, Number: number, Operation: operation, State: "started", Entered: 60}
 	}
 	pair := func(number int64) agent.Collective {
-		return agent.Collective{ID: "1", Group: "pair", Ranks: []int{2, 3}, Number: number, Operation: "broadcast", State: "completed", Entered: 90}
+		return agent.Collective{ID: "1", Group: "pair", Ranks: []int{2, 3}, Number: number, Operation: "broadcast", State: "completed",
+			Entered: 90}
 	}
 	other := func(number int64) agent.Collective {
 		c := at(number, "broadcast")
@@ -24,7 +25,9 @@ func TestDesync(t *testing.T) {
 	moving.Entered = 0.1
 	ranks := func(all ...[]agent.Collective) (activities []agent.RankActivity) {
 		for rank, last := range all {
-			a := agent.RankActivity{Rank: rank, State: "S", Collectives: last, Frames: []agent.Frame{{Function: "all_reduce", File: "/opt/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", Line: 1}, {Function: "step", File: "train.py", Line: 8}}}
+			a := agent.RankActivity{Rank: rank, State: "S", Collectives: last,
+				Frames: []agent.Frame{{Function: "all_reduce", File: "/opt/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py",
+					Line: 1}, {Function: "step", File: "train.py", Line: 8}}}
 			if rank == 3 {
 				a.Frames = []agent.Frame{{Function: "load_batch", File: "data.py", Line: 40}}
 			}
@@ -51,23 +54,31 @@ func TestDesync(t *testing.T) {
 		want       string
 	}{
 		{"one is behind", ranks(of(at(812, "all_reduce")), of(at(812, "all_reduce")), of(at(812, "all_reduce")), of(at(810, "all_gather"))),
-			"rank 3 on node 1 entered number 810 (all_gather) of the collectives of default_pg, while 3 ranks came as far as number 812 (all_reduce); it is in load_batch (data.py:40)"},
-		{"two are, in a group of their own too", ranks(of(at(812, "all_reduce")), of(at(812, "all_reduce")), of(at(0, ""), pair(4)), of(at(0, ""), pair(3))),
+			"rank 3 on node 1 entered number 810 (all_gather) of the collectives of default_pg, while 3 ranks came as far as number 812 " +
+				"(all_reduce); it is in load_batch (data.py:40)"},
+		{"two are, in a group of their own too", ranks(of(at(812, "all_reduce")), of(at(812, "all_reduce")), of(at(0, ""), pair(4)),
+			of(at(0, ""), pair(3))),
 			"ranks 2 and 3 entered none of the collectives of default_pg, while 2 ranks came as far as number 812 (all_reduce)"},
 		{"another operation", ranks(of(at(812, "all_reduce")), of(at(812, "broadcast")), of(at(812, "all_reduce")), of(at(812, "all_reduce"))),
 			"rank 1 on node 0 entered broadcast as collective 812 of default_pg, while ranks 0, 2 and 3 entered all_reduce"},
-		{"all alike", ranks(of(at(812, "all_reduce")), of(at(812, "all_reduce")), of(at(812, "all_reduce")), of(at(812, "all_reduce"))), byStacks},
-		{"alike in two groups with one description", ranks(of(at(500, "all_reduce"), other(3)), of(at(500, "all_reduce"), other(3)), of(at(500, "all_reduce"), other(3)), of(at(500, "all_reduce"), other(3))), byStacks},
+		{"all alike", ranks(of(at(812, "all_reduce")), of(at(812, "all_reduce")), of(at(812, "all_reduce")), of(at(812, "all_reduce"))),
+			byStacks},
+		{"alike in two groups with one description", ranks(of(at(500, "all_reduce"), other(3)), of(at(500, "all_reduce"), other(3)),
+			of(at(500, "all_reduce"), other(3)), of(at(500, "all_reduce"), other(3))), byStacks},
 		{"they move on", ranks(of(moving), of(at(811, "all_reduce")), of(at(811, "all_reduce")), of(at(810, "all_reduce"))), byStacks},
 		{"the others run ahead of their GPUs", ranks(of(ahead), of(ahead), of(ahead), of(at(810, "all_gather"))),
-			"rank 3 on node 1 entered number 810 (all_gather) of the collectives of default_pg, while 3 ranks came as far as number 814 (all_reduce) " +
+			"rank 3 on node 1 entered number 810 (all_gather) of the collectives of default_pg, while 3 ranks came as far as number 814 " +
+				"(all_reduce) " +
 				"and have waited for number 811 (all_gather) for 6m10s; it is in load_batch (data.py:40)"},
 		{"none completes one", ranks(of(stuck("scheduled")), of(stuck("scheduled")), of(stuck("scheduled")), of(stuck("scheduled"))),
-			"all 4 ranks entered number 813 (all_reduce) of the collectives of default_pg at least 6m10s ago, and none has completed it: a GPU or the network may hang"},
+			"all 4 ranks entered number 813 (all_reduce) of the collectives of default_pg at least 6m10s ago, and none has completed it: a GPU or " +
+				"the network may hang"},
 		{"one GPU does not start it", ranks(of(stuck("started")), of(stuck("scheduled")), of(stuck("started")), of(stuck("started"))),
 			"the GPU of rank 1 on node 0 has not started number 813 (all_reduce) of the collectives of default_pg, as 3 ranks did"},
-		{"one does not complete what others did", ranks(of(at(814, "all_reduce")), of(at(814, "all_reduce")), of(stuck("started")), of(at(814, "all_reduce"))),
-			"rank 2 on node 1 has not completed number 813 (all_reduce) of the collectives of default_pg, as 3 ranks did: the GPU or the network of the former may hang"},
+		{"one does not complete what others did", ranks(of(at(814, "all_reduce")), of(at(814, "all_reduce")), of(stuck("started")),
+			of(at(814, "all_reduce"))),
+			"rank 2 on node 1 has not completed number 813 (all_reduce) of the collectives of default_pg, as 3 ranks did: the GPU or the network " +
+				"of the former may hang"},
 		{"P2P has numbers of its own", ranks(of(receives), of(receives), of(receives), of(receives)),
 			"rank 3 on node 1 waits in recv 0<-1 (data.py:40) while 3 ranks wait in all_reduce (train.py:8)"},
 		{"one is not known, and may be the one", ranks(of(ahead), of(at(812, "all_reduce")), of(ahead), nil), byStacks},

@@ -13,11 +13,13 @@ import (
 // advice.
 func FuzzFind(f *testing.F) {
 	f.Add("ValueError", "the loss is nan", "Connection reset by peer", 1, "", int64(5), int64(3))
-	f.Add("", "", "/workspace/.mlenv/trees/0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef/train.py", -1, "SIGKILL", int64(0), int64(-9))
+	f.Add("", "", "/workspace/.mlenv/trees/0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef/train.py", -1, "SIGKILL", int64(0),
+		int64(-9))
 	f.Fuzz(func(t *testing.T, kind, message, line string, code int, signal string, first, second int64) {
 		ended := func(seconds int64) time.Time { return time.Unix(1e9+seconds%1e6, 0) }
 		ranks := []agent.RankStatus{
-			{Rank: 0, Ended: ended(first), Exit: agent.Exit{Code: code, Signal: signal}, Tail: []string{line}, Python: &agent.PythonError{Type: kind, Message: message}},
+			{Rank: 0, Ended: ended(first), Exit: agent.Exit{Code: code, Signal: signal}, Tail: []string{line},
+				Python: &agent.PythonError{Type: kind, Message: message}},
 			{Rank: 1, Ended: ended(second), Exit: agent.Exit{Code: 1}, Tail: []string{message}},
 		}
 		cause, found := Find([]agent.JobStatus{{Ranks: ranks[:1]}, {Ranks: ranks[1:]}})
@@ -25,7 +27,8 @@ func FuzzFind(f *testing.F) {
 			t.Fatalf("found %t, %+v", found, cause)
 		}
 		err := cause.Err(Job{Record: "/record"})
-		if reason := fail.ReasonOf(err); !slices.Contains([]fail.Reason{fail.RankFailed, fail.OutOfMemory, fail.DiskFull}, reason) || fail.NextOf(err) == "" {
+		if reason := fail.ReasonOf(err); !slices.Contains([]fail.Reason{fail.RankFailed, fail.OutOfMemory, fail.DiskFull}, reason) ||
+			fail.NextOf(err) == "" {
 			t.Errorf("reason %s, next %q of %v", reason, fail.NextOf(err), err)
 		}
 	})

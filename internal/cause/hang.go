@@ -15,8 +15,9 @@ import (
 )
 
 // collective matches the functions of torch.distributed and DeepSpeed in which a rank waits for others.
-var collective = regexp.MustCompile(`^_?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|gather|scatter|barrier|monitored_barrier|store_based_barrier|` +
-	`send|recv|isend|irecv|batch_isend_irecv|init_process_group|init_distributed|new_group|rendezvous|create_c10d_store|wait_tensor)(_\w+)?$`)
+var collective = regexp.MustCompile(
+	`^_?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|gather|scatter|barrier|monitored_barrier|store_based_barrier|` +
+		`send|recv|isend|irecv|batch_isend_irecv|init_process_group|init_distributed|new_group|rendezvous|create_c10d_store|wait_tensor)(_\w+)?$`)
 
 // waitsIn reports whether a rank waits for others in a call of a package, or for its GPU, which waits for others if it uses NCCL.
 func waitsIn(f agent.Frame, usesNCCL bool) bool {
@@ -187,7 +188,8 @@ func Suspects(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent
 	behind, slow := desync(activities, nodes)
 	// The most ranks come last; of as many, those that wait.
 	sites := slices.SortedFunc(maps.Keys(at), func(a, b callSite) int {
-		return cmp.Or(flag(b.stopped)-flag(a.stopped), flag(b.blocked)-flag(a.blocked), flag(a.waits)-flag(b.waits), len(at[a])-len(at[b]), cmp.Compare(at[a][0].Rank, at[b][0].Rank))
+		return cmp.Or(flag(b.stopped)-flag(a.stopped), flag(b.blocked)-flag(a.blocked), flag(a.waits)-flag(b.waits), len(at[a])-len(at[b]),
+			cmp.Compare(at[a][0].Rank, at[b][0].Rank))
 	})
 	others := ""
 	if len(sites) > 0 {
@@ -205,7 +207,8 @@ func Suspects(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent
 	case len(missing) > 0:
 		return while(ranksOf(missing, nodes) + " " + hasHave(missing) + " not started"), missing
 	case len(leftBehind) > 0:
-		return fmt.Sprintf("%s %s although all other ranks have exited with 0", ranksOf(leftBehind, nodes), sites[0].describe(len(leftBehind) > 1)), leftBehind
+		return fmt.Sprintf("%s %s although all other ranks have exited with 0", ranksOf(leftBehind, nodes),
+			sites[0].describe(len(leftBehind) > 1)), leftBehind
 	case len(ended) > 0:
 		return while(ranksOf(ended, nodes) + " " + hasHave(ended) + " ended"), ended
 	case len(late) > 0 && len(late) < len(nodes):
@@ -317,8 +320,8 @@ func further(before, now agent.RankActivity) bool {
 	})
 }
 
-// leftBehindOf returns the live ranks if all others have exited with 0 and none of these is in a collective: nothing of the job is left that
-// could help them.
+// leftBehindOf returns the live ranks if all others have exited with 0 and none of these is in a collective: nothing of the job is left
+// that could help them.
 func leftBehindOf(statuses []agent.JobStatus, now []agent.RankActivity) (ranks []int) {
 	over := 0
 	for _, rank := range byRank(statuses) {

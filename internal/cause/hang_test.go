@@ -89,7 +89,8 @@ func TestHang(t *testing.T) {
 		"one writes to a storage that does not answer": {waits, ranks{5: {Frames: loads, State: "D", Waits: "nfs_wait_bit_killable"}}, nil, nil,
 			"rank 5 on node 1 waits for storage or a device in load_batch (data.py:41) while 7 ranks wait in all_reduce (train.py:88)"},
 		"a lock of an extension was left": {loads, ranks{0: {Frames: baton, Lock: "/c/fused_adam/lock"}}, nil, nil,
-			"rank 0 on node 0 waits for the lock /c/fused_adam/lock, which a process that was killed may have left, in main (train.py:20) while 7 ranks are in load_batch (data.py:41)"},
+			"rank 0 on node 0 waits for the lock /c/fused_adam/lock, which a process that was killed may have left, in main (train.py:20) while 7 " +
+				"ranks are in load_batch (data.py:41)"},
 		"no py-spy": {nil, ranks{3: {State: "S", Waits: "hrtimer_nanosleep"}}, nil, nil,
 			"rank 3 on node 0 is in hrtimer_nanosleep (in the kernel) while 7 ranks do something unknown"},
 	} {
@@ -111,7 +112,8 @@ func TestHang(t *testing.T) {
 					if !ok {
 						a.Frames = tc.others
 						if name == "NCCL waits where a result is needed" {
-							a.Collectives = []agent.Collective{{ID: "0", Number: 9, Pending: &agent.Collective{Number: 8, Operation: "all_reduce", Entered: 300}}}
+							a.Collectives = []agent.Collective{
+								{ID: "0", Number: 9, Pending: &agent.Collective{Number: 8, Operation: "all_reduce", Entered: 300}}}
 						}
 					}
 					a.Rank, a.Node = rank, node

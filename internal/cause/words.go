@@ -28,7 +28,8 @@ var (
 	// or NCCL names a call of its own that failed. A launcher's table names the rank that ended by an exit code, or by a signal that
 	// no launcher sends.
 	local = regexp.MustCompile(`(?i)EADDRINUSE|address already in use|shared memory segment|No space left on device|Cuda failure|` +
-		`ibv_reg_\w+ failed|Too many open files|Duplicate GPU|no socket interface found|waiting for lock file|DataLoader timed out after|exitcode (-(4|7|8|9|11)|[1-9]\d*) `)
+		`ibv_reg_\w+ failed|Too many open files|Duplicate GPU|no socket interface found|waiting for lock file|DataLoader timed out ` +
+		`after|exitcode (-(4|7|8|9|11)|[1-9]\d*) `)
 	// fromTorch matches the types of the errors that torch raises on a rank that lost a peer. Errors of other types are about
 	// connections of the training's own, to services or to its processes.
 	fromTorch = regexp.MustCompile(`^(RuntimeError|EOFError|torch\.[\w.]+|\w*(Dist\w*Error|ChildFailedError|SignalException))$`)
@@ -61,8 +62,9 @@ var (
 	// what captures the message of the C++ exception that ended a process, as the C++ runtime prints it. fatal captures the message of
 	// glog's last line before a process aborts itself, and broken matches the C library's messages.
 	what   = regexp.MustCompile(`^\s*what\(\):\s+(.*)$`)
-	broken = regexp.MustCompile(`^(double free or corruption.*|(?:free|malloc|realloc|munmap_chunk)\(\): .*|corrupted (?:size|double|unsorted).*|` +
-		`\*\*\* (?:stack smashing|buffer overflow|Error in) .*|\S+: \S+:\d+: .* Assertion .* failed\.)$`)
+	broken = regexp.MustCompile(
+		`^(double free or corruption.*|(?:free|malloc|realloc|munmap_chunk)\(\): .*|corrupted (?:size|double|unsorted).*|` +
+			`\*\*\* (?:stack smashing|buffer overflow|Error in) .*|\S+: \S+:\d+: .* Assertion .* failed\.)$`)
 	fatal = regexp.MustCompile(`^\[?F\d*[ :\d.]*(?: \d+)? ?[\w/.-]+\.\w+:\d+\] (.*)$`)
 	// group matches the prefixes of a message that name the process group and the rank.
 	group = regexp.MustCompile(`^(\[(PG [^\]]*|Rank \d+)\] *)+`)
@@ -77,7 +79,8 @@ var (
 // watchdogThread is before the error with which the watchdog's thread ended, and the whole process with it.
 const watchdogThread = "watchdog thread terminated with exception: "
 
-// aborted is the message of the C++ exception, of the fatal line, or of the C library, that ended a process with these last lines, "" for none.
+// aborted is the message of the C++ exception, of the fatal line, or of the C library, that ended a process with these last lines, "" for
+// none.
 func aborted(tail []string) string {
 	for i, line := range slices.Backward(tail) {
 		line = pyerror.Unprefixed(line)

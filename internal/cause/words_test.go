@@ -12,8 +12,10 @@ import (
 
 // aborts is a rank that NCCL's watchdog ended.
 func aborts(rank, sequence int) agent.RankStatus {
-	what := fmt.Sprintf("  what():  [PG ID 0 PG GUID 0(default_pg) Rank %d] Process group watchdog thread terminated with exception: [Rank %d] Watchdog caught collective operation timeout: "+
-		"WorkNCCL(SeqNum=%d, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.", rank, rank, sequence)
+	what := fmt.Sprintf("  what():  [PG ID 0 PG GUID 0(default_pg) Rank %d] Process group watchdog thread terminated with exception: [Rank "+
+		"%d] Watchdog caught collective operation timeout: "+
+		"WorkNCCL(SeqNum=%d, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.", rank,
+		rank, sequence)
 	return agent.RankStatus{Rank: rank, Node: rank / 2, Ended: time.Unix(1e9+int64(rank), 0), Exit: agent.Exit{Code: -1, Signal: "SIGABRT"},
 		Tail: []string{"step 40", "terminate called after throwing an instance of 'c10::DistBackendError'", what}}
 }
@@ -21,10 +23,12 @@ func aborts(rank, sequence int) agent.RankStatus {
 // The flight recorder's dumps at the end of the job show which rank had not entered the collective in which the others waited.
 func TestMissingRank(t *testing.T) {
 	hung := func(rank int) agent.RankStatus {
-		return agent.RankStatus{Rank: rank, Node: rank / 2, Ended: time.Unix(1e9+9, 0), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Tail: []string{"step 40"}}
+		return agent.RankStatus{Rank: rank, Node: rank / 2, Ended: time.Unix(1e9+9, 0), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"},
+			Stopped: true, Tail: []string{"step 40"}}
 	}
 	at := func(number int64, operation string) []agent.Collective {
-		c := agent.Collective{ID: "0", Group: "default_pg", Ranks: []int{0, 1, 2, 3}, Number: number, Operation: operation, State: "completed", Entered: 600}
+		c := agent.Collective{ID: "0", Group: "default_pg", Ranks: []int{0, 1, 2, 3}, Number: number, Operation: operation, State: "completed",
+			Entered: 600}
 		if number > 77 {
 			c.Pending = &agent.Collective{Number: 78, Operation: operation, State: "started", Entered: 600}
 		}
@@ -40,22 +44,30 @@ func TestMissingRank(t *testing.T) {
 		said   string
 		unsaid string
 	}{
-		{"one", []agent.RankStatus{aborts(0, 78), aborts(1, 78), aborts(2, 78), hung(3)}, map[int][]agent.Collective{0: waits, 1: waits, 2: waits, 3: late}, 3,
-			"training: the others waited for rank 3 on node 1, which showed no error and had to be stopped; rank 0 on node 0 was ended by SIGABRT: " +
-				"NCCL's watchdog ended its wait in collective 78 (ALLREDUCE) after 10m0s; rank 3 on node 1 entered number 77 (all_gather) of the collectives of default_pg, " +
+		{"one", []agent.RankStatus{aborts(0, 78), aborts(1, 78), aborts(2, 78), hung(3)}, map[int][]agent.Collective{0: waits, 1: waits, 2: waits,
+			3: late}, 3,
+			"training: the others waited for rank 3 on node 1, which showed no error and had to be stopped; rank 0 on node 0 was ended by " +
+				"SIGABRT: " +
+				"NCCL's watchdog ended its wait in collective 78 (ALLREDUCE) after 10m0s; rank 3 on node 1 entered number 77 (all_gather) of the " +
+				"collectives of default_pg, " +
 				"while 3 ranks came as far as number 79 (all_reduce) and have waited for number 78 (all_reduce) for 10m0s", "no rank shows"},
-		{"one that was aborted too", []agent.RankStatus{aborts(0, 78), aborts(1, 78), aborts(2, 4), aborts(3, 78)}, map[int][]agent.Collective{0: waits, 1: waits, 2: late, 3: waits}, 2,
+		{"one that was aborted too", []agent.RankStatus{aborts(0, 78), aborts(1, 78), aborts(2, 4), aborts(3, 78)},
+			map[int][]agent.Collective{0: waits, 1: waits, 2: late, 3: waits}, 2,
 			"the others waited for rank 2 on node 1, which was ended by SIGABRT; rank 0 on node 0", "no error"},
-		{"two", []agent.RankStatus{aborts(0, 78), aborts(1, 78), hung(2), hung(3)}, map[int][]agent.Collective{0: waits, 1: waits, 2: late, 3: late}, 0,
-			"rank 0 on node 0 was ended by SIGABRT, want exit code 0: NCCL's watchdog ended its wait in collective 78 (ALLREDUCE) after 10m0s; ranks 2 and 3 entered number 77", "no rank shows"},
-		{"one of which there is no dump", []agent.RankStatus{aborts(0, 78), aborts(1, 78), aborts(2, 78), hung(3)}, map[int][]agent.Collective{0: waits, 1: late, 2: waits}, 3,
+		{"two", []agent.RankStatus{aborts(0, 78), aborts(1, 78), hung(2), hung(3)}, map[int][]agent.Collective{0: waits, 1: waits, 2: late,
+			3: late}, 0,
+			"rank 0 on node 0 was ended by SIGABRT, want exit code 0: NCCL's watchdog ended its wait in collective 78 (ALLREDUCE) after 10m0s; " +
+				"ranks 2 and 3 entered number 77", "no rank shows"},
+		{"one of which there is no dump", []agent.RankStatus{aborts(0, 78), aborts(1, 78), aborts(2, 78), hung(3)},
+			map[int][]agent.Collective{0: waits, 1: late, 2: waits}, 3,
 			"the others waited for rank 3 on node 1, which showed no error", "entered number"},
 	} {
 		statuses := []agent.JobStatus{{Spec: spec, Ranks: tc.ranks[:2]}, {Node: 1, Spec: spec, Ranks: tc.ranks[2:], Collectives: tc.dumps}}
 		statuses[0].Collectives = tc.dumps
 		found, _ := Find(statuses)
 		err := found.Err(Job{})
-		if found.Known || found.Rank.Rank != tc.rank || fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), tc.said) || strings.Contains(err.Error(), tc.unsaid) {
+		if found.Known || found.Rank.Rank != tc.rank || fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), tc.said) ||
+			strings.Contains(err.Error(), tc.unsaid) {
 			t.Errorf("%s: rank %d, known %t: %v\nwant rank %d and %q", tc.name, found.Rank.Rank, found.Known, err, tc.rank, tc.said)
 		}
 	}
@@ -80,10 +92,12 @@ func TestAborted(t *testing.T) {
 	}{
 		{[]string{"terminate called after throwing an instance of 'c10::Error'", "  what():  " + cuda, "frames follow"}, cuda},
 		{[]string{"[rank3]:  what():  [PG 0 Rank 3] Process group watchdog thread terminated with exception: " + cuda}, cuda},
-		{[]string{"  what():  [PG ID 1 PG GUID 7(dp) Rank 3] Process group watchdog thread terminated with exception: NCCL error: unhandled system error, NCCL version 2.26.2",
+		{[]string{"  what():  [PG ID 1 PG GUID 7(dp) Rank 3] Process group watchdog thread terminated with exception: NCCL error: unhandled " +
+			"system error, NCCL version 2.26.2",
 			"ncclSystemError: System call failed.", "Last error:", "Too many open files"},
 			"NCCL error: unhandled system error, NCCL version 2.26.2; ncclSystemError: System call failed. Too many open files"},
-		{[]string{"[rank0]:[F1125 10:18:00.000000000 ProcessGroupNCCL.cpp:1557] [PG ID 0 PG GUID 0(default_pg) Rank 0] [PG ID 0 PG GUID 0(default_pg) Rank 0] Terminating the process"},
+		{[]string{"[rank0]:[F1125 10:18:00.000000000 ProcessGroupNCCL.cpp:1557] [PG ID 0 PG GUID 0(default_pg) Rank 0] [PG ID 0 PG GUID " +
+			"0(default_pg) Rank 0] Terminating the process"},
 			"Terminating the process"},
 		{[]string{"F1125 10:18:00.000000 4711 allocator.cc:12] out of pages"}, "out of pages"},
 		{[]string{"[rank0]:[F ProcessGroupNCCL.cpp:1169] [PG 5 Rank 0] the watchdog got stuck"}, "the watchdog got stuck"},

@@ -82,7 +82,8 @@ func TestLines(t *testing.T) {
 }
 
 func TestNothingToDraw(t *testing.T) {
-	for _, c := range []Chart{{}, {Series: []Series{{Points: points(math.NaN())}}}, {Y: Axis{Log: true}, Series: []Series{{Points: points(-1)}}}} {
+	for _, c := range []Chart{{}, {Series: []Series{{Points: points(math.NaN())}}},
+		{Y: Axis{Log: true}, Series: []Series{{Points: points(-1)}}}} {
 		if !c.Empty() {
 			t.Errorf("%v: not empty", c)
 		}
@@ -93,7 +94,8 @@ func TestNothingToDraw(t *testing.T) {
 }
 
 func TestText(t *testing.T) {
-	c := Chart{Title: "bandwidth <by> size", X: Axis{Label: "size", Log: true, Ticks: []Tick{{8, "8 B"}, {1 << 20, "1.0 MB"}, {1 << 30, "1.1 GB"}}},
+	c := Chart{Title: "bandwidth <by> size",
+		X:      Axis{Label: "size", Log: true, Ticks: []Tick{{8, "8 B"}, {1 << 20, "1.0 MB"}, {1 << 30, "1.1 GB"}}},
 		Y:      Axis{Label: "bus bandwidth in GB/s", FromZero: true},
 		Levels: []Level{{"expected", 194}},
 		Series: []Series{
@@ -105,7 +107,8 @@ func TestText(t *testing.T) {
 		if elements["script"] != 0 {
 			t.Error("a series' name has become an element")
 		}
-		for _, want := range []string{"bandwidth <by> size", "size", "bus bandwidth in GB/s", "8 B", "1.1 GB", "0", "200", "all_reduce", "expected 194", "all_reduce, 1.1 GB: 188 GB/s", "all_reduce, 8: 0.1"} {
+		for _, want := range []string{"bandwidth <by> size", "size", "bus bandwidth in GB/s", "8 B", "1.1 GB", "0", "200", "all_reduce",
+			"expected 194", "all_reduce, 1.1 GB: 188 GB/s", "all_reduce, 8: 0.1"} {
 			if !strings.Contains("\n"+strings.Join(texts, "\n")+"\n", "\n"+want+"\n") {
 				t.Errorf("no %q in %q", want, texts)
 			}
@@ -144,7 +147,8 @@ func TestTicks(t *testing.T) {
 }
 
 func TestNumber(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", 0.25: "0.25", 2.3456789: "2.346", 1200: "1200", 12300: "12.3k", 4.5e6: "4.5M", -2e9: "-2G", 1e12: "1e+12", 1e-7: "1e-07"} {
+	for v, want := range map[float64]string{0: "0", 0.25: "0.25", 2.3456789: "2.346", 1200: "1200", 12300: "12.3k", 4.5e6: "4.5M", -2e9: "-2G",
+		1e12: "1e+12", 1e-7: "1e-07"} {
 		if got := Number(v); got != want {
 			t.Errorf("%g: got %s, want %s", v, got, want)
 		}

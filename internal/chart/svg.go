@@ -24,10 +24,13 @@ const (
 )
 
 // CSS is the style of the charts of a page.
-const CSS = `.chart{display:block;width:100%;height:auto;font:12px system-ui,sans-serif;--chart-ink:#24292f;--chart-faint:#d0d7de;--chart-paper:#fff;
---chart-0:#0550ae;--chart-1:#bc4c00;--chart-2:#116329;--chart-3:#8250df;--chart-4:#a40e26;--chart-5:#1b7c83;--chart-6:#9a6700;--chart-7:#57606a}
+const CSS = `.chart{display:block;width:100%;height:auto;font:12px system-ui,sans-serif;
+--chart-ink:#24292f;--chart-faint:#d0d7de;--chart-paper:#fff;
+--chart-0:#0550ae;--chart-1:#bc4c00;--chart-2:#116329;--chart-3:#8250df;
+--chart-4:#a40e26;--chart-5:#1b7c83;--chart-6:#9a6700;--chart-7:#57606a}
 @media screen and (prefers-color-scheme:dark){.chart{--chart-ink:#e6edf3;--chart-faint:#3d444d;--chart-paper:#0d1117;
---chart-0:#79c0ff;--chart-1:#ffa657;--chart-2:#7ee787;--chart-3:#d2a8ff;--chart-4:#ff7b72;--chart-5:#76e3ea;--chart-6:#e3b341;--chart-7:#b1bac4}}
+--chart-0:#79c0ff;--chart-1:#ffa657;--chart-2:#7ee787;--chart-3:#d2a8ff;
+--chart-4:#ff7b72;--chart-5:#76e3ea;--chart-6:#e3b341;--chart-7:#b1bac4}}
 .chart text{fill:var(--chart-ink)}
 .chart .grid{stroke:var(--chart-faint);stroke-width:1}
 .chart .level{stroke:var(--chart-ink);stroke-width:1.5;stroke-dasharray:2 3;fill:none}
@@ -35,8 +38,10 @@ const CSS = `.chart{display:block;width:100%;height:auto;font:12px system-ui,san
 .chart .mark{stroke:var(--chart-paper);stroke-width:1}
 .chart .hover{fill-opacity:0}
 .chart .hover:hover{fill-opacity:1}
-.chart .s0{stroke:var(--chart-0)}.chart .s1{stroke:var(--chart-1);stroke-dasharray:6 4}.chart .s2{stroke:var(--chart-2);stroke-dasharray:2 4}.chart .s3{stroke:var(--chart-3);stroke-dasharray:9 3 2 3}
-.chart .s4{stroke:var(--chart-4);stroke-dasharray:12 4}.chart .s5{stroke:var(--chart-5);stroke-dasharray:4 2 1 2}.chart .s6{stroke:var(--chart-6);stroke-dasharray:1 3}.chart .s7{stroke:var(--chart-7);stroke-dasharray:8 2}
+.chart .s0{stroke:var(--chart-0)}.chart .s1{stroke:var(--chart-1);stroke-dasharray:6 4}
+.chart .s2{stroke:var(--chart-2);stroke-dasharray:2 4}.chart .s3{stroke:var(--chart-3);stroke-dasharray:9 3 2 3}
+.chart .s4{stroke:var(--chart-4);stroke-dasharray:12 4}.chart .s5{stroke:var(--chart-5);stroke-dasharray:4 2 1 2}
+.chart .s6{stroke:var(--chart-6);stroke-dasharray:1 3}.chart .s7{stroke:var(--chart-7);stroke-dasharray:8 2}
 .chart .f0{fill:var(--chart-0)}.chart .f1{fill:var(--chart-1)}.chart .f2{fill:var(--chart-2)}.chart .f3{fill:var(--chart-3)}
 .chart .f4{fill:var(--chart-4)}.chart .f5{fill:var(--chart-5)}.chart .f6{fill:var(--chart-6)}.chart .f7{fill:var(--chart-7)}
 `
@@ -73,7 +78,8 @@ func (c *Chart) draw(head string) string {
 	on.y.round(rows)
 	legend := c.legend()
 	height := top + plotHeight + 2*lineHeight + float64(len(legend))*lineHeight + 8
-	fmt.Fprintf(b, `<svg class="chart" xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 %g %g"><title>%s</title>`+"\n", width, height, escape(c.Title))
+	fmt.Fprintf(b, `<svg class="chart" xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 %g %g"><title>%s</title>`+"\n", width,
+		height, escape(c.Title))
 	b.WriteString(head)
 	on.axes(rows)
 	for _, l := range c.Levels {
@@ -112,7 +118,8 @@ func (on canvas) axes(rows int) {
 		begin = middle - half
 		fmt.Fprintf(on, `<text x="%.1f" y="%g" text-anchor="middle">%s</text>`+"\n", middle, base, escape(label))
 	}
-	fmt.Fprintf(on, `<text x="%g" y="%g" text-anchor="end">%s</text>`+"\n", width-right, base+lineHeight, escape(short(on.chart.X.Label, letters(width))))
+	fmt.Fprintf(on, `<text x="%g" y="%g" text-anchor="end">%s</text>`+"\n", width-right, base+lineHeight,
+		escape(short(on.chart.X.Label, letters(width))))
 }
 
 func (on canvas) series(style int, s Series) {
@@ -150,7 +157,8 @@ func (on canvas) series(style int, s Series) {
 		if len(on.chart.Series) > 1 {
 			label = s.Name + ", " + label
 		}
-		fmt.Fprintf(on, `<circle class="%s f%d" cx="%.1f" cy="%.1f" r="4"><title>%s</title></circle>`+"\n", class, style, on.across(p.X), on.down(p.Y), escape(label))
+		fmt.Fprintf(on, `<circle class="%s f%d" cx="%.1f" cy="%.1f" r="4"><title>%s</title></circle>`+"\n", class, style, on.across(p.X),
+			on.down(p.Y), escape(label))
 	}
 }
 
@@ -195,7 +203,8 @@ func (l legend) draw(b *strings.Builder, y float64) {
 		x := left
 		for _, e := range row {
 			at := y + float64(i)*lineHeight
-			fmt.Fprintf(b, `<path class="%s" d="M%.1f %.1fh%g"/><text x="%.1f" y="%.1f">%s</text>`+"\n", e.class, x, at-4, sample-5, x+sample, at, escape(e.name))
+			fmt.Fprintf(b, `<path class="%s" d="M%.1f %.1fh%g"/><text x="%.1f" y="%.1f">%s</text>`+"\n", e.class, x, at-4, sample-5, x+sample, at,
+				escape(e.name))
 			x += e.width()
 		}
 	}

@@ -18,16 +18,20 @@ func TestCompletion(t *testing.T) {
 		case "/apis/coordination.k8s.io/v1/namespaces/team/leases":
 			fmt.Fprint(w, `{"kind": "LeaseList", "apiVersion": "coordination.k8s.io/v1", "items": [{"metadata": {"name": "h-kim"}}]}`)
 		case "/api/v1/namespaces/team/configmaps":
-			fmt.Fprint(w, `{"kind": "ConfigMapList", "apiVersion": "v1", "items": [{"metadata": {"name": "mlenv-cluster-cairo"}}, {"metadata": {"name": "other"}}]}`)
+			fmt.Fprint(w, `{"kind": "ConfigMapList", "apiVersion": "v1", "items": [{"metadata": {"name": "mlenv-cluster-cairo"}}, {"metadata": `+
+				`{"name": "other"}}]}`)
 		case "/apis/tekton.dev/v1/namespaces/team/pipelineruns":
 			fmt.Fprint(w, `{"kind": "PipelineRunList", "apiVersion": "tekton.dev/v1", "items": [{"metadata": {"name": "train-multi-node-x7k2p"}},
 				{"metadata": {"name": "train-multi-node-ended"}, "status": {"conditions": [{"type": "Succeeded", "status": "True"}]}}]}`)
 		case "/apis/project.openshift.io/v1/projects":
-			fmt.Fprint(w, `{"kind": "ProjectList", "apiVersion": "project.openshift.io/v1", "items": [{"kind": "Project", "apiVersion": "project.openshift.io/v1", "metadata": {"name": "team"}}]}`)
+			fmt.Fprint(w,
+				`{"kind": "ProjectList", "apiVersion": "project.openshift.io/v1", "items": [{"kind": "Project", "apiVersion": `+
+					`"project.openshift.io/v1", "metadata": {"name": "team"}}]}`)
 		case "/api/v1/namespaces":
 			w.WriteHeader(http.StatusForbidden)
 		case "/api/v1/namespaces/team/persistentvolumeclaims":
-			fmt.Fprint(w, `{"kind": "PersistentVolumeClaimList", "apiVersion": "v1", "items": [{"metadata": {"name": "h-kim-workspace", "labels": {"ml-dev-env/environment": "h-kim"}}}]}`)
+			fmt.Fprint(w, `{"kind": "PersistentVolumeClaimList", "apiVersion": "v1", "items": [{"metadata": {"name": "h-kim-workspace", "labels": `+
+				`{"ml-dev-env/environment": "h-kim"}}}]}`)
 		case "/api/v1/namespaces/team/pods":
 			fmt.Fprint(w, `{"kind": "PodList", "apiVersion": "v1"}`)
 		default:
@@ -36,7 +40,8 @@ func TestCompletion(t *testing.T) {
 	}))
 	defer server.Close()
 	config := filepath.Join(t.TempDir(), "kubeconfig")
-	text := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+	text := fmt.Sprintf(
+		`{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
 "clusters": [{"name": "c", "cluster": {"server": %q}}], "users": [{"name": "u"}]}`, server.URL)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

@@ -28,7 +28,8 @@ func TestUnproven(t *testing.T) {
 		}
 		rows++
 		cells := strings.Split(strings.Trim(line, "|"), " | ")
-		if len(cells) != 3 || slices.ContainsFunc(cells, func(cell string) bool { return strings.TrimSpace(cell) == "" }) || !span.MatchString(cells[1]) {
+		if len(cells) != 3 || slices.ContainsFunc(cells, func(cell string) bool { return strings.TrimSpace(cell) == "" }) ||
+			!span.MatchString(cells[1]) {
 			t.Errorf("%s: want three cells, none of them empty, the second one with a command", line)
 		}
 	}
@@ -75,7 +76,8 @@ func eachPage(t *testing.T, check func(path, text string)) {
 		if err != nil {
 			return err
 		}
-		if name := entry.Name(); entry.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "bin" || name == "dist" || name == "testdata") {
+		if name := entry.Name(); entry.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "bin" || name == "dist" ||
+			name == "testdata") {
 			return filepath.SkipDir
 		}
 		if filepath.Ext(path) != ".md" {

@@ -132,13 +132,16 @@ func newRoot() *cobra.Command {
 		}},
 		{"develop", "Develop in a kept environment:", append(dev.Commands(), datasets.Command(), claims.Command())},
 		{"cluster", "Check a cluster, an environment and its network:", []*cobra.Command{
-			ops.PreflightCommand(), ops.PlanCommand(), ops.CheckFabricCommand(), ops.RDMACommand(), ops.DoctorCommand(), live.TopCommand(), live.UICommand(),
+			ops.PreflightCommand(), ops.PlanCommand(), ops.CheckFabricCommand(), ops.RDMACommand(), ops.DoctorCommand(), live.TopCommand(),
+			live.UICommand(),
 		}},
 		{"administer", "Set up and administer:", []*cobra.Command{
-			initcluster.Command(), ops.ValidateCommand(), render.Command(), setup.InstallCommand(mldevenv.Bundle, schedule.Carry), setup.UninstallCommand(),
+			initcluster.Command(), ops.ValidateCommand(), render.Command(), setup.InstallCommand(mldevenv.Bundle, schedule.Carry),
+			setup.UninstallCommand(),
 			setup.AdminCommand(), ops.BuildCommand(mldevenv.Images()),
 		}},
-		{"more", "More commands:", []*cobra.Command{action.Command(), publish.BundleCommand(mldevenv.Bundle), publish.ReleaseCommand(), versionCommand()}},
+		{"more", "More commands:", []*cobra.Command{action.Command(), publish.BundleCommand(mldevenv.Bundle), publish.ReleaseCommand(),
+			versionCommand()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
 		for _, c := range group.commands {

@@ -14,7 +14,8 @@ func TestValidate(t *testing.T) {
 		t.Fatal(err)
 	}
 	away := filepath.Join(t.TempDir(), "kubeconfig")
-	const config = `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+	const config = `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": ` +
+		`"c", "user": "u"}}],
 "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}], "users": [{"name": "u"}]}`
 	if err := os.WriteFile(away, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
@@ -27,15 +28,18 @@ func TestValidate(t *testing.T) {
 		stdout, stderr string
 	}{
 		{"valid, with its notes", []string{"validate", right}, 0, "5 nodes, 4 GPUs each, storage volumeClaimTemplates\n  RDMA by SR-IOV.", ""},
-		{"one of two is wrong", []string{"validate", wrong, right}, 1, "barcelona.yaml: valid", `wrong.yaml:1:11: cluster.nam: unknown key; did you mean "name"?`},
+		{"one of two is wrong", []string{"validate", wrong, right}, 1, "barcelona.yaml: valid",
+			`wrong.yaml:1:11: cluster.nam: unknown key; did you mean "name"?`},
 		{"a mistake as JSON", []string{"validate", wrong, "-o", "json"}, 1, `"line": 1,
         "column": 11,
         "path": "cluster.nam"`, ""},
-		{"not there", []string{"validate", "/nowhere.yaml"}, 1, "", "mlenv validate failed: InvalidInput: reading the cluster file: open /nowhere.yaml: "},
+		{"not there", []string{"validate", "/nowhere.yaml"}, 1, "", "mlenv validate failed: InvalidInput: reading the cluster file: open " +
+			"/nowhere.yaml: "},
 		{"no file", []string{"validate"}, 2, "", "an argument is missing: want cluster files"},
 		{"every mistake of rdma", []string{"rdma", "env", "first"}, 2, "", `node "first": want its number in the environment, 0 and up`},
 		{"doctor without an API server", []string{"doctor", "env", "--kubeconfig", away}, 1, "finding 1 of 1: NotReadable: API server", ""},
-		{"every mistake of doctor", []string{"doctor", "env", "--name=other", "--quiet-after=0s"}, 2, "", `environment "env" and --name "other": want one of them
+		{"every mistake of doctor", []string{"doctor", "env", "--name=other", "--quiet-after=0s"}, 2, "",
+			`environment "env" and --name "other": want one of them
   --quiet-after 0s: want more than 0s`},
 		{"every mistake of top", []string{"top", "a", "b", "--every=0s"}, 2, "", `arguments ["a" "b"]: want one environment or none
   --every 0s: want at least 1s`},
@@ -47,20 +51,27 @@ func TestValidate(t *testing.T) {
 		{"an output that render lacks", []string{"render", "-o", "text"}, 2, "", `--output "text": want yaml or json`},
 		{"admin without a pool", []string{"admin", right, "--reboot-pool="}, 2, "", "the pool is empty: want the name of a MachineConfigPool"},
 		{"admin of what is no file", []string{"admin", "/nowhere.yaml"}, 2, "", "/nowhere.yaml"},
-		{"admin with the installed file, and no API server", []string{"admin", "--kubeconfig", away}, 2, "", "listing configmaps in default: no answer from API server"},
+		{"admin with the installed file, and no API server", []string{"admin", "--kubeconfig", away}, 2, "",
+			"listing configmaps in default: no answer from API server"},
 		{"admin", []string{"admin", right}, 0, "# 1. service account ml-dev-sa\n", ""},
 		{"every mistake of preflight", []string{"preflight", "--mode=fast"}, 2, "", `--mode "fast": want auto, rdma or tcp`},
-		{"preflight of no cluster file, and no API server", []string{"preflight", "--kubeconfig", away}, 1, "", "mlenv preflight failed: APIServerUnreachable: listing configmaps in default: no answer from API server http://127.0.0.1:1: connection refused"},
-		{"a script without the comparison", []string{"check-fabric", "--script=x", "--script-time=0s"}, 2, "", `--script "x": want --compare=tcp with it
+		{"preflight of no cluster file, and no API server", []string{"preflight", "--kubeconfig", away}, 1, "",
+			"mlenv preflight failed: APIServerUnreachable: listing configmaps in default: no answer from API server http://127.0.0.1:1: " +
+				"connection refused"},
+		{"a script without the comparison", []string{"check-fabric", "--script=x", "--script-time=0s"}, 2, "",
+			`--script "x": want --compare=tcp with it
   --script-time "0s": want a duration such as 40m or 24h`},
 		{"arguments without a script", []string{"check-fabric", "--", "--steps"}, 2, "", `arguments ["--steps"]: they need --script`},
-		{"every mistake of check-fabric", []string{"check-fabric", "--compare=udp", "--bandwidth=maybe", "--timeout=1s"}, 2, "", `--bandwidth "maybe": want warn or fail
+		{"every mistake of check-fabric", []string{"check-fabric", "--compare=udp", "--bandwidth=maybe", "--timeout=1s"}, 2, "",
+			`--bandwidth "maybe": want warn or fail
   --compare "udp": want tcp, or nothing
   --timeout "1s": want at least 20s: torch alone takes some to start`},
-		{"a script's flag without --", []string{"run", ".", "train.py", "--epochs=3"}, 2, "", "unknown flag: --epochs; flags of the script or command go after --"},
+		{"a script's flag without --", []string{"run", ".", "train.py", "--epochs=3"}, 2, "", "unknown flag: --epochs; flags of the script or " +
+			"command go after --"},
 		{"version", []string{"version"}, 0, "mlenv version ", ""},
 		{"version as JSON", []string{"version", "-o", "json"}, 0, `"version": "`, ""},
-		{"a flag that is misspelt", []string{"run", ".", "train.py", "--nods=2"}, 2, "", "unknown flag: --nods; flags of the script or command go after --; did you mean --nodes?\n"},
+		{"a flag that is misspelt", []string{"run", ".", "train.py", "--nods=2"}, 2, "", "unknown flag: --nods; flags of the script or command " +
+			"go after --; did you mean --nodes?\n"},
 		{"a flag of torchrun", []string{"run", ".", "train.py", "--nproc_per_node=2"}, 2, "",
 			"unknown flag: --nproc_per_node; flags of the script or command go after --; its name here is --ranks-per-node\n"},
 		{"another one", []string{"run", ".", "train.py", "--nnodes", "2"}, 2, "",
@@ -80,23 +91,28 @@ func TestValidate(t *testing.T) {
 		{"a folder as a URL", []string{"run", "file:///srv/model", "train.py"}, 2, "",
 			`argument "file:///srv/model": a folder has no scheme: mlenv run /srv/model train.py`},
 		{"names that no object can have", []string{"run", ".", "train.py", "--run-name=Bad_Name", "--service-account=Me@x"}, 2, "",
-			"--run-name \"Bad_Name\": want lower-case letters, digits and hyphens, a letter or digit first and last, at most 63\n  --service-account \"Me@x\": want"},
-		{"a flag of the script that is like none", []string{"run", ".", "train.py", "--lr=2"}, 2, "", "unknown flag: --lr; flags of the script or command go after --\n"},
+			"--run-name \"Bad_Name\": want lower-case letters, digits and hyphens, a letter or digit first and last, at most 63\n  " +
+				"--service-account \"Me@x\": want"},
+		{"a flag of the script that is like none", []string{"run", ".", "train.py", "--lr=2"}, 2, "",
+			"unknown flag: --lr; flags of the script or command go after --\n"},
 		{"uninstall without an API server", []string{"uninstall", "--kubeconfig", away}, 1, "",
 			"listing cronjobs: no answer from API server http://127.0.0.1:1: connection refused\n  next: "},
 		{"a value after its flag", []string{"up", "--keep-for", "5"}, 2, "", `--keep-for "5": want a duration such as 40m or 24h`},
 		{"too many arguments", []string{"status", "a", "b"}, 2, "", `arguments ["a" "b"]: want one run or none`},
 		{"a namespace that cannot exist", []string{"runs", "-n", "My_Team"}, 1, "", `--namespace "My_Team": `},
 		{"unknown command", []string{"launch"}, 2, "", `unknown command "launch"`},
-		{"a command of kubectl", []string{"exec", "-it", "node", "--", "sh"}, 2, "", `unknown command "exec" for "mlenv"; here it is mlenv shell NODE -- COMMAND`},
+		{"a command of kubectl", []string{"exec", "-it", "node", "--", "sh"}, 2, "",
+			`unknown command "exec" for "mlenv"; here it is mlenv shell NODE -- COMMAND`},
 		{"a command of docker", []string{"ps"}, 2, "", `unknown command "ps" for "mlenv"; here it is mlenv runs`},
 		{"a command that is misspelt", []string{"staus", "x"}, 2, "", `unknown command "staus" for "mlenv"; did you mean status?`},
 		{"no command", []string{}, 0, "Run a training and look at it:", ""},
 		{"unknown command of a group", []string{"schedule", "lst"}, 2, "", `unknown command "lst" for "mlenv schedule"`},
 		{"help of nothing", []string{"help", "nothing"}, 2, "", `unknown command "nothing" for "mlenv": want one of `},
-		{"help of a group's unknown command", []string{"help", "schedule", "lst"}, 2, "", `unknown command "lst" for "mlenv schedule": want one of `},
+		{"help of a group's unknown command", []string{"help", "schedule", "lst"}, 2, "",
+			`unknown command "lst" for "mlenv schedule": want one of `},
 		{"help of a command", []string{"help", "run"}, 0, "mlenv run", ""},
-		{"completion of an unknown shell", []string{"completion", "foo"}, 2, "", `unknown command "foo" for "mlenv completion": want one of bash, fish, powershell, zsh`},
+		{"completion of an unknown shell", []string{"completion", "foo"}, 2, "",
+			`unknown command "foo" for "mlenv completion": want one of bash, fish, powershell, zsh`},
 		{"completion", []string{"completion", "bash"}, 0, "bash completion", ""},
 		{"a group alone", []string{"schedule"}, 0, "Available Commands:", ""},
 	}

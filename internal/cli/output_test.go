@@ -34,9 +34,12 @@ var outputs = []struct {
 // changes its type is seen; -update writes it.
 func TestOutputReferenceIsCurrent(t *testing.T) {
 	var page strings.Builder
-	fmt.Fprintf(&page, "# Output for programs\n\nWritten by `make generate` from the types of the commands. `--output=json` and `--output=yaml` of these commands print an object\n"+
-		"with `apiVersion`, which is `%s`, and `kind`. A later version may add fields, kinds of values in a word, and objects to a list. If a field\n"+
-		"goes or gets another meaning, `apiVersion` changes. Fields without a value are left out, except in lists and numbers that are always known.\n"+
+	fmt.Fprintf(&page, "# Output for programs\n\nWritten by `make generate` from the types of the commands. `--output=json` and "+
+		"`--output=yaml` of these commands print an object\n"+
+		"with `apiVersion`, which is `%s`, and `kind`. A later version may add fields, kinds of values in a word, and objects to a list. If a "+
+		"field\n"+
+		"goes or gets another meaning, `apiVersion` changes. Fields without a value are left out, except in lists and numbers that are always "+
+		"known.\n"+
 		"Times are in RFC 3339.\n", command.OutputVersion)
 	for _, output := range outputs {
 		fmt.Fprintf(&page, "\n## %s\n\n`%s --output=json`", output.kind, output.command)
@@ -221,7 +224,8 @@ func resolve(t *testing.T, s source, file *ast.File, expression ast.Expr) shape 
 		}
 		for _, imported := range file.Imports {
 			path, _ := strconv.Unquote(imported.Path.Value)
-			if inner, ok := strings.CutPrefix(path, "github.com/ml-dev-env/ml-dev-env/internal/"); ok && filepath.Base(inner) == e.X.(*ast.Ident).Name {
+			if inner, ok := strings.CutPrefix(path, "github.com/ml-dev-env/ml-dev-env/internal/"); ok &&
+				filepath.Base(inner) == e.X.(*ast.Ident).Name {
 				return declared(t, readSource(t, filepath.Join("..", inner)), e.Sel.Name)
 			}
 		}

@@ -94,7 +94,8 @@ func writeFlags(page *strings.Builder, flags, common *pflag.FlagSet) {
 		default:
 			value = "`" + f.DefValue + "`"
 		}
-		fmt.Fprintf(&rows, "| `%s` | %s | %s |\n", strings.TrimSpace(name+" "+strings.ReplaceAll(kind, "|", `\|`)), value, strings.ReplaceAll(plain.Replace(usage), "|", `\|`))
+		fmt.Fprintf(&rows, "| `%s` | %s | %s |\n", strings.TrimSpace(name+" "+strings.ReplaceAll(kind, "|", `\|`)), value,
+			strings.ReplaceAll(plain.Replace(usage), "|", `\|`))
 	})
 	if rows.Len() > 0 {
 		page.WriteString("\n| flag | default | meaning |\n| --- | --- | --- |\n" + rows.String())

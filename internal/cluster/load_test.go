@@ -116,8 +116,9 @@ func TestMeasuredFigures(t *testing.T) {
 	}
 	const tenth = GBps / 10
 	for name, want := range map[string]figures{
-		"barcelona": {Figures{Inside: 261 * GBps, OneGPU: 146 * tenth, Pair: 146 * tenth, HostRDMA: 283 * tenth, HostCopy: 287 * tenth}, 9000, "0GB/s", "0GB/s"},
-		"h-kim":     {Figures{}, 9000, "89.5GB/s", "1.05GB/s"},
+		"barcelona": {Figures{Inside: 261 * GBps, OneGPU: 146 * tenth, Pair: 146 * tenth, HostRDMA: 283 * tenth, HostCopy: 287 * tenth}, 9000,
+			"0GB/s", "0GB/s"},
+		"h-kim": {Figures{}, 9000, "89.5GB/s", "1.05GB/s"},
 	} {
 		if diff := cmp.Diff(want, of(load(name))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -141,9 +142,12 @@ func TestObsolete(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s: %v: %s", obsolete.Field, obsolete.BadValue, obsolete.Detail))
 	}
 	want := []string{
-		"network.rdma.interfaces: net1,net2,net3,net4: only network attachments create these interfaces, and the file lists none; with SR-IOV list network.rdma.attachments and network.rdma.resources, as in clusters/barcelona.yaml; with host devices leave interfaces out",
-		"network.rdma.devices: mlx5_2,mlx5_3,mlx5_4,mlx5_5: with SR-IOV leave it out; the names changed with maintenance, and devices are detected",
-		"security.requires_privileged_scc: true: is for host devices; with SR-IOV want false, and security.scc with a constraint that allows IPC_LOCK, as in scc: nccl-scc",
+		"network.rdma.interfaces: net1,net2,net3,net4: only network attachments create these interfaces, and the file lists none; with SR-IOV " +
+			"list network.rdma.attachments and network.rdma.resources, as in clusters/barcelona.yaml; with host devices leave interfaces out",
+		"network.rdma.devices: mlx5_2,mlx5_3,mlx5_4,mlx5_5: with SR-IOV leave it out; the names changed with maintenance, and devices are " +
+			"detected",
+		"security.requires_privileged_scc: true: is for host devices; with SR-IOV want false, and security.scc with a constraint that allows " +
+			"IPC_LOCK, as in scc: nccl-scc",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -169,13 +173,15 @@ func TestValuesArrive(t *testing.T) {
 	if diff := cmp.Diff(List{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, f.Network.RDMA.Devices); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)
 	}
-	if f.Resources.Limits.Memory.Value() != 256<<30 || f.Resources.Requests.CPU.Value() != 32 || !f.Security.IPCLock || f.Network.RDMA.CrossNIC != "1" {
+	if f.Resources.Limits.Memory.Value() != 256<<30 || f.Resources.Requests.CPU.Value() != 32 || !f.Security.IPCLock ||
+		f.Network.RDMA.CrossNIC != "1" {
 		t.Errorf("values did not arrive: %+v", f)
 	}
 }
 
 func TestDefaults(t *testing.T) {
-	f, err := Load("x.yaml", []byte("cluster: {name: x, api: api.x.example.com, namespace: n}\nstorage: {class_rwo: block}\nnodes:\n  gpu_nodes: null\n"))
+	f, err := Load("x.yaml", []byte("cluster: {name: x, api: api.x.example.com, namespace: n}\nstorage: {class_rwo: block}\nnodes:\n  "+
+		"gpu_nodes: null\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +223,8 @@ func TestEveryKey(t *testing.T) {
 	rdma := &want.Network.RDMA
 	rdma.Attachments, rdma.Resources = []string{"default/a", "default/b"}, ResourceCounts{"openshift.io/a": 1, "openshift.io/b": 2}
 	rdma.ExpectedBandwidth = 194_600_000_000
-	rdma.Expected = Figures{OneGPU: 14_600_000_000, Inside: 261_000_000_000, Pair: 50_000_000_000, HostCopy: 28_700_000_000, HostRDMA: 28_300_000_000}
+	rdma.Expected = Figures{OneGPU: 14_600_000_000, Inside: 261_000_000_000, Pair: 50_000_000_000, HostCopy: 28_700_000_000,
+		HostRDMA: 28_300_000_000}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -228,43 +235,66 @@ func TestEveryKey(t *testing.T) {
 
 func TestValuesThatCannotBe(t *testing.T) {
 	for content, want := range map[string]string{
-		"image: {name: 'Training:latest'}":                                                    `1:15: image.name: "Training:latest": want an image`,
-		"image: {name: ''}\nimage: {}":                                                        `2:1: image: the key stands in line 1 already`,
-		"image: {pull_secret: My_Secret}":                                                     `image.pull_secret: "My_Secret": a lowercase RFC 1123 subdomain`,
-		"image: {base_pull_secret: My_Secret}":                                                `image.base_pull_secret: "My_Secret": a lowercase RFC 1123 subdomain`,
-		"security: {service_account: ml-dev-sa, capabilities: [CAP_SYS_PTRACE]}":              `security.capabilities[0]: "CAP_SYS_PTRACE": a capability's name in capitals and without CAP_`,
-		"security: {service_account: ''}":                                                     `security.service_account: is missing`,
-		"notify: {secret: https://hooks.example.com}":                                         `notify.secret: "https://hooks.example.com": a lowercase RFC 1123 subdomain`,
-		"storage: {mode: auto}":                                                               `storage.class_rwo: is missing; mode auto needs`,
-		"storage: {mode: shared}":                                                             `want one of rwx, volumeClaimTemplates, auto`,
-		"nodes: {tolerations: [{key: a, operator: Like}]}":                                    `nodes.tolerations[0].operator: "Like": want one of Exists, Equal`,
-		"nodes: {tolerations: [{key: a, operator: Exists, value: b}]}":                        `nodes.tolerations[0].value: "b": operator Exists takes any value`,
-		"nodes: {tolerations: [{value: b}]}":                                                  `nodes.tolerations[0].key: is missing; operator Equal needs a key`,
-		"nodes: {tolerations: [{key: a, effect: Never}]}":                                     `want one of NoSchedule, PreferNoSchedule, NoExecute`,
-		"nodes: {tolerations: [{key: a, value: true}]}":                                       `"true": want text; put it in quotes`,
-		"nodes: {tolerations: [{name: a}]}":                                                   `nodes.tolerations[0].name: unknown key; want one of key, operator`,
-		"network: {proxy: {http: 'proxy:3128'}}":                                              `network.proxy.http: "proxy:3128": want the proxy's URL`,
-		"network: {proxy: {https: 'http://me:secret@proxy:3128'}}":                            `network.proxy.https: holds a password or user`,
-		"network: {proxy: {no_proxy: example.com}}":                                           `neither http nor https names one`,
-		"network: {trusted_ca: Company CA}":                                                   `network.trusted_ca: "Company CA": a lowercase`,
-		"network: {rdma: {attachments: [eno5np0-network]}}":                                   `network.rdma.attachments[0]: "eno5np0-network": want namespace/name`,
-		"network: {rdma: {attachments: [a/b, a/b]}}":                                          `network.rdma.attachments[1]: "a/b": is listed already`,
-		"network: {rdma: {attachments: [a/b], interfaces: 'net1,net2'}}":                      `"net1,net2": are 2, but each of the 1 attachments creates one`,
-		"network: {rdma: {resources: [openshift.io/a]}}":                                      `network.rdma.resources: want keys and values, not a list`,
-		"network: {rdma: {resources: {openshift.io/a: 0}}}":                                   `network.rdma.resources[openshift.io/a]: "0": want at least 1`,
-		"network: {rdma: {resources: {openshift.io/a: '1'}}}":                                 `want a whole number without quotes`,
-		"network: {rdma: {resources: {eno5np0rdma: 1}}}":                                      `"eno5np0rdma": want a resource as a device plugin names it`,
-		"network: {rdma: {resources: {nvidia.com/gpu: 1}}}":                                   `gpus.per_node sets the number of GPUs: leave this resource out`,
-		"network:\n  rdma:\n    resources:\n      openshift.io/a: 1\n      openshift.io/a: 2": `:5:7: network.rdma.resources[openshift.io/a]: the key stands in line 4 already`,
-		"network: {rdma: {expected_bandwidth: 200}}":                                          `network.rdma.expected_bandwidth: "200": has no unit; want GB/s`,
-		"network: {rdma: {expected: {pair: 14.6}}}":                                           `network.rdma.expected.pair: "14.6": has no unit; want GB/s`,
-		"network: {rdma: {expected_bandwidth: 83.33GiB/s}}":                                   `is in 2^30 bytes per second; want GB/s (10^9 bytes per second), as in "200GB/s": this is 89.47GB/s`,
-		"network: {rdma: {expected_bandwidth: 1600Gb/s}}":                                     `is in bits per second; want GB/s (10^9 bytes per second), as in "200GB/s": this is 200GB/s`,
-		"network: {rdma: {host_network: true, resources: {openshift.io/eno5np0rdma: 1}}}":     `network.rdma.host_network`,
-		"network: {rdma: {traffic_class: '256'}}":                                             `network.rdma.traffic_class`,
-		"network: {rdma: {expected_bandwidth: 200GB}}":                                        `"GB" is no unit for it`,
-		"network: {rdma: {expected_bandwidth: -1GB/s}}":                                       `not a bandwidth`,
-		"network: {rdma: {expected_bandwidth: 200000000000GB/s}}":                             `more than any node has`,
+		"image: {name: 'Training:latest'}": `1:15: image.name: "Training:latest": want ` +
+			`an image`,
+		"image: {name: ''}\nimage: {}": `2:1: image: the key stands in line 1 already`,
+		"image: {pull_secret: My_Secret}": `image.pull_secret: "My_Secret": a lowercase ` +
+			`RFC 1123 subdomain`,
+		"image: {base_pull_secret: My_Secret}": `image.base_pull_secret: "My_Secret": a ` +
+			`lowercase RFC 1123 subdomain`,
+		"security: {service_account: ml-dev-sa, capabilities: [CAP_SYS_PTRACE]}": `security.capabilities[0]: "CAP_SYS_PTRACE": a ` +
+			`capability's name in capitals and without CAP_`,
+		"security: {service_account: ''}": `security.service_account: is missing`,
+		"notify: {secret: https://hooks.example.com}": `notify.secret: "https://hooks.example.com": a ` +
+			`lowercase RFC 1123 subdomain`,
+		"storage: {mode: auto}":   `storage.class_rwo: is missing; mode auto needs`,
+		"storage: {mode: shared}": `want one of rwx, volumeClaimTemplates, auto`,
+		"nodes: {tolerations: [{key: a, operator: Like}]}": `nodes.tolerations[0].operator: "Like": want ` +
+			`one of Exists, Equal`,
+		"nodes: {tolerations: [{key: a, operator: Exists, value: b}]}": `nodes.tolerations[0].value: "b": operator ` +
+			`Exists takes any value`,
+		"nodes: {tolerations: [{value: b}]}": `nodes.tolerations[0].key: is missing; operator ` +
+			`Equal needs a key`,
+		"nodes: {tolerations: [{key: a, effect: Never}]}": `want one of NoSchedule, PreferNoSchedule, ` +
+			`NoExecute`,
+		"nodes: {tolerations: [{key: a, value: true}]}": `"true": want text; put it in quotes`,
+		"nodes: {tolerations: [{name: a}]}": `nodes.tolerations[0].name: unknown key; want ` +
+			`one of key, operator`,
+		"network: {proxy: {http: 'proxy:3128'}}": `network.proxy.http: "proxy:3128": want the ` +
+			`proxy's URL`,
+		"network: {proxy: {https: 'http://me:secret@proxy:3128'}}": `network.proxy.https: holds a password or user`,
+		"network: {proxy: {no_proxy: example.com}}":                `neither http nor https names one`,
+		"network: {trusted_ca: Company CA}":                        `network.trusted_ca: "Company CA": a lowercase`,
+		"network: {rdma: {attachments: [eno5np0-network]}}": `network.rdma.attachments[0]: ` +
+			`"eno5np0-network": want namespace/name`,
+		"network: {rdma: {attachments: [a/b, a/b]}}": `network.rdma.attachments[1]: "a/b": is listed ` +
+			`already`,
+		"network: {rdma: {attachments: [a/b], interfaces: 'net1,net2'}}": `"net1,net2": are 2, but each of the 1 ` +
+			`attachments creates one`,
+		"network: {rdma: {resources: [openshift.io/a]}}": `network.rdma.resources: want keys and values, ` +
+			`not a list`,
+		"network: {rdma: {resources: {openshift.io/a: 0}}}": `network.rdma.resources[openshift.io/a]: "0": ` +
+			`want at least 1`,
+		"network: {rdma: {resources: {openshift.io/a: '1'}}}": `want a whole number without quotes`,
+		"network: {rdma: {resources: {eno5np0rdma: 1}}}": `"eno5np0rdma": want a resource as a device ` +
+			`plugin names it`,
+		"network: {rdma: {resources: {nvidia.com/gpu: 1}}}": `gpus.per_node sets the number of GPUs: leave ` +
+			`this resource out`,
+		"network:\n  rdma:\n    resources:\n      openshift.io/a: 1\n      openshift.io/a: 2": `:5:7: network.rdma.resources[openshift.io/a]: ` +
+			`the key stands in line 4 already`,
+		"network: {rdma: {expected_bandwidth: 200}}": `network.rdma.expected_bandwidth: "200": has no ` +
+			`unit; want GB/s`,
+		"network: {rdma: {expected: {pair: 14.6}}}": `network.rdma.expected.pair: "14.6": has no unit; ` +
+			`want GB/s`,
+		"network: {rdma: {expected_bandwidth: 83.33GiB/s}}": `is in 2^30 bytes per second; want GB/s (10^9 bytes ` +
+			`per second), as in "200GB/s": this is 89.47GB/s`,
+		"network: {rdma: {expected_bandwidth: 1600Gb/s}}": `is in bits per second; want GB/s (10^9 bytes per ` +
+			`second), as in "200GB/s": this is 200GB/s`,
+		"network: {rdma: {host_network: true, resources: {openshift.io/eno5np0rdma: 1}}}": `network.rdma.host_network`,
+		"network: {rdma: {traffic_class: '256'}}":                                         `network.rdma.traffic_class`,
+		"network: {rdma: {expected_bandwidth: 200GB}}":                                    `"GB" is no unit for it`,
+		"network: {rdma: {expected_bandwidth: -1GB/s}}":                                   `not a bandwidth`,
+		"network: {rdma: {expected_bandwidth: 200000000000GB/s}}":                         `more than any node has`,
 	} {
 		_, err := Load("f.yaml", []byte(content))
 		if err == nil || !strings.Contains(err.Error(), want) {

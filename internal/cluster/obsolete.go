@@ -14,8 +14,11 @@ func (f *File) Obsolete() field.ErrorList {
 		return nil
 	}
 	return append(field.ErrorList{field.Invalid(path.Child("interfaces"), strings.Join(rdma.Interfaces, ","),
-		"only network attachments create these interfaces, and the file lists none; with SR-IOV list network.rdma.attachments and network.rdma.resources, as in clusters/barcelona.yaml; with host devices leave interfaces out")},
+		"only network attachments create these interfaces, and the file lists none; with SR-IOV list network.rdma.attachments and "+
+			"network.rdma.resources, as in clusters/barcelona.yaml; with host devices leave interfaces out")},
 		append(
-			invalidIf(len(rdma.Devices) > 0, path.Child("devices"), strings.Join(rdma.Devices, ","), "with SR-IOV leave it out; the names changed with maintenance, and devices are detected"),
-			invalidIf(f.Security.RequiresPrivilegedSCC, field.NewPath("security", "requires_privileged_scc"), true, "is for host devices; with SR-IOV want false, and security.scc with a constraint that allows IPC_LOCK, as in scc: nccl-scc")...)...)
+			invalidIf(len(rdma.Devices) > 0, path.Child("devices"), strings.Join(rdma.Devices, ","),
+				"with SR-IOV leave it out; the names changed with maintenance, and devices are detected"),
+			invalidIf(f.Security.RequiresPrivilegedSCC, field.NewPath("security", "requires_privileged_scc"), true,
+				"is for host devices; with SR-IOV want false, and security.scc with a constraint that allows IPC_LOCK, as in scc: nccl-scc")...)...)
 }

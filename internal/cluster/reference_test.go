@@ -33,7 +33,8 @@ func TestReferenceIsCurrent(t *testing.T) {
 	}
 	page.WriteString(`# Keys of a cluster file
 
-Written by ` + "`make generate`" + `. [clusters/](../../clusters) has examples, [schema.json](../../clusters/schema.json) the same for editors;
+Written by ` + "`make generate`" +
+		`. [clusters/](../../clusters) has examples, [schema.json](../../clusters/schema.json) the same for editors;
 ` + "`mlenv init`" + ` writes a file from a live cluster, ` + "`mlenv validate`" + ` checks one. An absent key has its default; without one
 it is empty, false or 0. Other keys are refused. A quantity is Kubernetes' own, as in 128Gi or 500m.
 `)

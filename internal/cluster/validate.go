@@ -109,7 +109,8 @@ func (n Nodes) validate(path *field.Path) (errs field.ErrorList) {
 		}
 	}
 	errs = slices.Concat(errs,
-		invalidIf(n.GPUNodes != nil && len(n.GPUNodes) == 0, path.Child("gpu_nodes"), "[]", "an empty list allows no node; list nodes, or write null for any node with GPUs"),
+		invalidIf(n.GPUNodes != nil && len(n.GPUNodes) == 0, path.Child("gpu_nodes"), "[]", "an empty list allows no node; list nodes, or "+
+			"write null for any node with GPUs"),
 		n.rack(path),
 		wellFormed(path.Child("queue"), n.Queue, validation.IsDNS1123Subdomain),
 	)
@@ -151,8 +152,10 @@ func (t Toleration) validate(path *field.Path) field.ErrorList {
 		wellFormed(path.Child("value"), t.Value, validation.IsValidLabelValue),
 		oneOf(path.Child("operator"), t.Operator, "", "Exists", "Equal"),
 		oneOf(path.Child("effect"), t.Effect, "", "NoSchedule", "PreferNoSchedule", "NoExecute"),
-		invalidIf(t.Operator == "Exists" && t.Value != "", path.Child("value"), t.Value, "operator Exists takes any value; leave the value out, or write operator Equal"),
-		requiredIf(t.Operator != "Exists" && t.Key == "", path.Child("key"), "operator Equal needs a key; only operator Exists can do without, for every taint"),
+		invalidIf(t.Operator == "Exists" && t.Value != "", path.Child("value"), t.Value, "operator Exists takes any value; leave the value "+
+			"out, or write operator Equal"),
+		requiredIf(t.Operator != "Exists" && t.Key == "", path.Child("key"), "operator Equal needs a key; only operator Exists can do without, "+
+			"for every taint"),
 	)
 }
 
@@ -172,9 +175,12 @@ func (s Storage) validate(path *field.Path) field.ErrorList {
 		oneOf(path.Child("mode"), string(s.Mode), string(SharedStorage), string(NodeStorage), string(AutoStorage)),
 		positive(path.Child("workspace_size"), s.WorkspaceSize),
 		positive(path.Child("datasets_size"), s.DatasetsSize),
-		requiredIf(s.Mode == SharedStorage && s.ClassRWX == "", path.Child("class_rwx"), "mode rwx needs a storage class that gives ReadWriteMany"),
-		requiredIf(s.Mode == NodeStorage && s.ClassRWO == "", path.Child("class_rwo"), "mode volumeClaimTemplates needs a storage class that gives ReadWriteOnce"),
-		requiredIf(s.Mode == AutoStorage && s.ClassRWO == "", path.Child("class_rwo"), "mode auto needs a storage class that provides ReadWriteOnce, in case class_rwx does not provide ReadWriteMany"),
+		requiredIf(s.Mode == SharedStorage && s.ClassRWX == "", path.Child("class_rwx"),
+			"mode rwx needs a storage class that gives ReadWriteMany"),
+		requiredIf(s.Mode == NodeStorage && s.ClassRWO == "", path.Child("class_rwo"), "mode volumeClaimTemplates needs a storage class that "+
+			"gives ReadWriteOnce"),
+		requiredIf(s.Mode == AutoStorage && s.ClassRWO == "", path.Child("class_rwo"), "mode auto needs a storage class that provides "+
+			"ReadWriteOnce, in case class_rwx does not provide ReadWriteMany"),
 	)
 }
 
@@ -191,7 +197,8 @@ func (r Resources) validate(path *field.Path) (errs field.ErrorList) {
 	check("cpu", r.Requests.CPU, r.Limits.CPU)
 	for where, memory := range map[string]Quantity{"requests": r.Requests.Memory, "limits": r.Limits.Memory} {
 		// 128m is 0.128 bytes, and 128 is 128 bytes.
-		errs = append(errs, invalidIf(memory.Value() < 1<<20, path.Child(where, "memory"), memory.String(), "is less than a mebibyte; want a suffix as in 128Gi")...)
+		errs = append(errs, invalidIf(memory.Value() < 1<<20, path.Child(where, "memory"), memory.String(),
+			"is less than a mebibyte; want a suffix as in 128Gi")...)
 	}
 	return errs
 }

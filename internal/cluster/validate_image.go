@@ -43,7 +43,8 @@ func CheckFlavour(name string) error {
 }
 
 func (i Image) validateBuild(path *field.Path) field.ErrorList {
-	errs := invalidIf(i.Name != "" && i.Flavour != "", path.Child("flavour"), i.Flavour, "image.name names a finished image, so nothing would be built; want one of the two")
+	errs := invalidIf(i.Name != "" && i.Flavour != "", path.Child("flavour"), i.Flavour, "image.name names a finished image, so nothing "+
+		"would be built; want one of the two")
 	for n, arg := range i.BuildArgs {
 		if name, _, ok := strings.Cut(arg, "="); !ok || len(validation.IsEnvVarName(name)) > 0 {
 			errs = append(errs, field.Invalid(path.Child("build_args").Index(n), arg, "want KEY=VALUE, as in WITH_LLAMAFACTORY=true"))
@@ -67,5 +68,6 @@ func (i Image) validateBuild(path *field.Path) field.ErrorList {
 
 func imageName(path *field.Path, image string) field.ErrorList {
 	_, err := name.ParseReference(image)
-	return invalidIf(image != "" && err != nil, path, image, "want an image, as in registry.example.com/team/training:tag or ...@sha256:DIGEST")
+	return invalidIf(image != "" && err != nil, path, image, "want an image, as in registry.example.com/team/training:tag or "+
+		"...@sha256:DIGEST")
 }

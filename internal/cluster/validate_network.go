@@ -50,7 +50,8 @@ func (r RDMA) validateDevices(path *field.Path) (errs field.ErrorList) {
 		}
 	}
 	if r.HostNetwork && r.SRIOV() {
-		errs = append(errs, field.Invalid(path.Child("host_network"), true, "is for host devices: with attachments or resources pods have networks of their own; leave out one of the two"))
+		errs = append(errs, field.Invalid(path.Child("host_network"), true, "is for host devices: with attachments or resources pods have "+
+			"networks of their own; leave out one of the two"))
 	}
 	if attachments, interfaces := len(r.Attachments), len(r.Interfaces); attachments > 0 && interfaces > 0 && attachments != interfaces {
 		errs = append(errs, field.Invalid(path.Child("interfaces"), strings.Join(r.Interfaces, ","),
@@ -75,7 +76,8 @@ func (p Proxy) validate(path *field.Path) field.ErrorList {
 	return slices.Concat(
 		proxyURL(path.Child("http"), p.HTTP),
 		proxyURL(path.Child("https"), p.HTTPS),
-		invalidIf(len(p.NoProxy) > 0 && p.HTTP == "" && p.HTTPS == "", path.Child("no_proxy"), strings.Join(p.NoProxy, ","), "exempts from a proxy, but neither http nor https names one"),
+		invalidIf(len(p.NoProxy) > 0 && p.HTTP == "" && p.HTTPS == "", path.Child("no_proxy"), strings.Join(p.NoProxy, ","),
+			"exempts from a proxy, but neither http nor https names one"),
 	)
 }
 

@@ -84,8 +84,10 @@ func LoadInstalled(ctx context.Context, clients *kube.Clients, name string) (clu
 	if name != "" {
 		wanted = "cluster file " + name
 	}
-	return cluster.File{}, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for %s in namespace %s: installed are: %s", wanted, clients.Namespace, cmp.Or(strings.Join(names, ", "), "none")),
-		"name one with --cluster=NAME or --cluster-file=FILE, or install one: mlenv install FILE -n %s --steps-image=IMAGE", clients.Namespace)
+	return cluster.File{},
+		fail.Advise(fail.Becausef(fail.InvalidInput, "looking for %s in namespace %s: installed are: %s", wanted, clients.Namespace,
+			cmp.Or(strings.Join(names, ", "), "none")),
+			"name one with --cluster=NAME or --cluster-file=FILE, or install one: mlenv install FILE -n %s --steps-image=IMAGE", clients.Namespace)
 }
 
 func notInstalled(ctx context.Context, path string, flags kube.Flags, err error) error {
@@ -98,6 +100,7 @@ func notInstalled(ctx context.Context, path string, flags kube.Flags, err error)
 		installed = "installed are: " + cmp.Or(strings.Join(slices.Sorted(maps.Keys(found)), ", "), "none")
 	}
 	name := filepath.Base(filepath.Dir(path))
-	return fail.Advise(fail.Becausef(fail.InvalidInput, "%w: cluster %q is not installed in namespace %s; %s", err, name, clients.Namespace, installed),
+	return fail.Advise(fail.Becausef(fail.InvalidInput, "%w: cluster %q is not installed in namespace %s; %s", err, name, clients.Namespace,
+		installed),
 		"mlenv install clusters/%s.yaml -n %s --steps-image=IMAGE, or correct the param cluster", name, clients.Namespace)
 }

@@ -32,7 +32,8 @@ func TestLoadInstalled(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mlenv-cluster-" + name, Namespace: "ns"}, Data: map[string]string{"cluster.yaml": string(content)}}
+				config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mlenv-cluster-" + name, Namespace: "ns"},
+					Data: map[string]string{"cluster.yaml": string(content)}}
 				if err := client.Tracker().Add(config); err != nil {
 					t.Fatal(err)
 				}

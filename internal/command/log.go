@@ -15,7 +15,8 @@ const logFormatFlag = "log-format"
 
 // AddLogFormat adds the flag for Log to the command and its subcommands.
 func AddLogFormat(cmd *cobra.Command) {
-	cmd.PersistentFlags().Var(&OutputFlag{format: Text, allowed: []Format{Text, JSON}}, logFormatFlag, "format of the log: text, or json for programs")
+	cmd.PersistentFlags().Var(&OutputFlag{format: Text, allowed: []Format{Text, JSON}}, logFormatFlag,
+		"format of the log: text, or json for programs")
 }
 
 // Log writes to the command's standard output. A message is a whole sentence;

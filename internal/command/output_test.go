@@ -73,7 +73,8 @@ func TestOutputIsVersioned(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got, want any
-			if err := errors.Join(yaml.Unmarshal(out.Bytes(), &got), json.Unmarshal([]byte(tc.want), &want)); err != nil || !reflect.DeepEqual(got, want) {
+			if err := errors.Join(yaml.Unmarshal(out.Bytes(), &got), json.Unmarshal([]byte(tc.want), &want)); err != nil ||
+				!reflect.DeepEqual(got, want) {
 				t.Errorf("%s: got %s, %v; want %s", format, out.String(), err, tc.want)
 			}
 		}

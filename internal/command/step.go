@@ -122,7 +122,8 @@ func execute(ctx context.Context, root *cobra.Command, args []string, to streams
 	switch {
 	case Printed(err):
 	case code == WrongUsage:
-		fmt.Fprintf(to.err, "%s: %s\nRun '%s --help' for usage.\n", cmd.CommandPath(), ForTerminal(indented(err.Error())+advice(err)), cmd.CommandPath())
+		fmt.Fprintf(to.err, "%s: %s\nRun '%s --help' for usage.\n", cmd.CommandPath(), ForTerminal(indented(err.Error())+advice(err)),
+			cmd.CommandPath())
 	default:
 		reason := fail.ReasonOf(err)
 		text := fmt.Sprintf("%s failed: %s: %s%s", cmd.CommandPath(), reason, indented(fail.Details(err)), advice(err))
@@ -179,7 +180,8 @@ func FlagMistakes(flags *pflag.FlagSet) error {
 
 // wantOf describes the values of flags whose own errors speak of Go.
 var wantOf = map[string]string{
-	"bool": "true or false", "duration": "a duration such as 40m or 24h", "float64": "a number", "int": "a whole number", "int64": "a whole number",
+	"bool": "true or false", "duration": "a duration such as 40m or 24h", "float64": "a number", "int": "a whole number",
+	"int64": "a whole number",
 }
 
 func wrongValue(flag *pflag.Flag, value string, err error) error {

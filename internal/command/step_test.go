@@ -27,14 +27,19 @@ func TestRun(t *testing.T) {
 		reason         string
 	}{
 		{"done", nil, nil, Done, "working\n", "", ""},
-		{"failed", nil, failure, Failed, "working\nprobe failed: GPUMissing: checking node 1: 3 GPUs, want 4\n  next: mlenv doctor\n", "", "GPUMissing"},
+		{"failed", nil, failure, Failed, "working\nprobe failed: GPUMissing: checking node 1: 3 GPUs, want 4\n  next: mlenv doctor\n", "",
+			"GPUMissing"},
 		{"failed without a reason", nil, errors.New("odd"), Failed, "working\nprobe failed: Internal: odd\n", "", "Internal"},
-		{"failed although a request was cancelled", nil, context.Canceled, Failed, "working\nprobe failed: Internal: context canceled\n", "", "Internal"},
+		{"failed although a request was cancelled", nil, context.Canceled, Failed, "working\nprobe failed: Internal: context canceled\n", "",
+			"Internal"},
 		{"failed, and told already", nil, &Exit{Code: Failed, Err: failure, Told: true}, Failed, "working\n", "", "GPUMissing"},
-		{"unknown flag", []string{"--speed=1"}, nil, WrongUsage, "", "probe: unknown flag: --speed\nRun 'probe --help' for usage.\n", "InvalidInput"},
-		{"unknown log format", []string{"--log-format=xml"}, nil, WrongUsage, "", "probe: --log-format \"xml\": want text or json\nRun 'probe --help' for usage.\n", "InvalidInput"},
+		{"unknown flag", []string{"--speed=1"}, nil, WrongUsage, "", "probe: unknown flag: --speed\nRun 'probe --help' for usage.\n",
+			"InvalidInput"},
+		{"unknown log format", []string{"--log-format=xml"}, nil, WrongUsage, "", "probe: --log-format \"xml\": want text or json\nRun 'probe " +
+			"--help' for usage.\n", "InvalidInput"},
 		{"several mistakes", []string{"--log-format=xml", "--every=soon"}, nil, WrongUsage, "",
-			"probe: --log-format \"xml\": want text or json\n  --every \"soon\": want a duration such as 40m or 24h\nRun 'probe --help' for usage.\n", "InvalidInput"},
+			"probe: --log-format \"xml\": want text or json\n  --every \"soon\": want a duration such as 40m or 24h\nRun 'probe --help' for " +
+				"usage.\n", "InvalidInput"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -45,7 +50,8 @@ func TestRun(t *testing.T) {
 			}}
 			cmd.Flags().Duration("every", 0, "")
 			var stdout, stderr bytes.Buffer
-			args := append([]string{"--reason-result=" + filepath.Join(dir, "reason"), "--message-result=" + filepath.Join(dir, "message")}, test.args...)
+			args := append([]string{"--reason-result=" + filepath.Join(dir, "reason"), "--message-result=" + filepath.Join(dir, "message")},
+				test.args...)
 			if code := Run(context.Background(), cmd, args, &stdout, &stderr); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
@@ -71,7 +77,8 @@ func TestInterrupted(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
 	var out bytes.Buffer
-	if code := Run(ctx, cmd, nil, &out, &out); code != Failed || out.String() != "probe failed: Cancelled: interrupted: fetching: context canceled\n" {
+	if code := Run(ctx, cmd, nil, &out, &out); code != Failed || out.String() != "probe failed: Cancelled: interrupted: fetching: context "+
+		"canceled\n" {
 		t.Errorf("exit code %d, %q", code, out.String())
 	}
 }

@@ -22,7 +22,8 @@ func ForTerminal(text string) string {
 }
 
 // command matches a command up to its namespace, and the flags of its cluster if it has them already.
-var command = regexp.MustCompile("(?m)(^|[\\s(\"'`])(mlenv|oc|kubectl)( [^;,:(\\n]*? -n [a-z][a-z0-9-]*)((?: --(?:context|kubeconfig)=\\S+)*)")
+var command = regexp.MustCompile("(?m)(^|[\\s(\"'`])(mlenv|oc|kubectl)( [^;,:(\\n]*? -n [a-z][a-z0-9-]*)((?: " +
+	"--(?:context|kubeconfig)=\\S+)*)")
 
 // inShell changes the commands in a text, which name mlenv and oc: to kubectl where oc is not installed, to the path by
 // which this program was started if mlenv is not in PATH, and to the cluster that the arguments choose.

@@ -39,13 +39,15 @@ func Candidates(nodes []corev1.Node, spec *corev1.PodSpec) []Candidate {
 		case why != "":
 			candidate.Finding = fail.Finding{Reason: fail.NodesUnavailable, Seen: why, Next: "oc describe node " + node.Name}
 		case len(taints) > 0:
-			candidate.Finding = fail.Finding{Reason: fail.NodeTainted, Seen: "the pods do not tolerate its taint " + taints[0].ToString(), Next: toleration(taints[0]), Final: true}
+			candidate.Finding = fail.Finding{Reason: fail.NodeTainted, Seen: "the pods do not tolerate its taint " + taints[0].ToString(),
+				Next: toleration(taints[0]), Final: true}
 		}
 		found = append(found, candidate)
 	}
 	e := &explainer{Snapshot: Snapshot{Nodes: nodes}}
 	missing := Candidate{Finding: fail.Finding{
-		Reason: fail.NodesUnavailable, Seen: "the cluster has no such node; its nodes with GPUs: " + e.gpuNodes(), Next: "correct nodes.gpu_nodes in the cluster file (oc get nodes)", Final: true,
+		Reason: fail.NodesUnavailable, Seen: "the cluster has no such node; its nodes with GPUs: " + e.gpuNodes(),
+		Next: "correct nodes.gpu_nodes in the cluster file (oc get nodes)", Final: true,
 	}}
 	for _, missing.Name = range e.absent(namesAsked(spec)) {
 		found = append(found, missing)
@@ -89,7 +91,8 @@ func ExplainRejection(set *appsv1.StatefulSet, quotas []corev1.ResourceQuota, er
 
 // StorageServerWaits reports whether a class can provide nothing because its server waits for its own claim. claims are
 // the claims in the server's namespace; ours is the namespace of the new claims.
-func StorageServerWaits(class *storagev1.StorageClass, classes []storagev1.StorageClass, claims []corev1.PersistentVolumeClaim, ours string) (fail.Finding, bool) {
+func StorageServerWaits(class *storagev1.StorageClass, classes []storagev1.StorageClass, claims []corev1.PersistentVolumeClaim,
+	ours string) (fail.Finding, bool) {
 	set := &appsv1.StatefulSet{}
 	set.Namespace = ours
 	f, waits := (&explainer{Snapshot: Snapshot{StatefulSet: set, Classes: classes, Claims: claims}}).storageServer(class.Name, class)

@@ -161,7 +161,8 @@ func (e *explainer) claimNames() []string {
 
 // serverClaims are the claims in the namespaces of the in-cluster servers of classes that claims wait for.
 // Namespaces that may not be read are left out.
-func serverClaims(ctx context.Context, client kubernetes.Interface, claims []corev1.PersistentVolumeClaim, classes []storagev1.StorageClass) ([]corev1.PersistentVolumeClaim, error) {
+func serverClaims(ctx context.Context, client kubernetes.Interface, claims []corev1.PersistentVolumeClaim,
+	classes []storagev1.StorageClass) ([]corev1.PersistentVolumeClaim, error) {
 	var found []corev1.PersistentVolumeClaim
 	var done []string
 	for _, claim := range claims {

@@ -56,7 +56,8 @@ func (e *explainer) refusal(text string) fail.Finding {
 	if m := refusedObject.FindStringSubmatch(text); m != nil {
 		body, invalid = m[2], m[1] == "invalid"
 	}
-	if refused := kube.Refusal(errors.New(text), kube.PodOwner{Namespace: namespace, ServiceAccount: e.serviceAccount(), SCC: e.pinned()}); refused != nil {
+	if refused := kube.Refusal(errors.New(text), kube.PodOwner{Namespace: namespace, ServiceAccount: e.serviceAccount(),
+		SCC: e.pinned()}); refused != nil {
 		f := fail.FindingOf(refused)
 		f.Seen, f.Final = oneLine(body), true
 		if security, unusable := e.securityConstraints(body); security != "" {
@@ -66,7 +67,8 @@ func (e *explainer) refusal(text string) fail.Finding {
 			case unusable:
 				f.Next = fmt.Sprintf("oc adm policy add-scc-to-user %s -z %s -n %s", pinned, e.serviceAccount(), namespace)
 			case pinned != "" && len(refused) > 0 && !slices.Contains(refused, "IPC_LOCK"):
-				f.Next = fmt.Sprintf("leave %s out of security.capabilities in the cluster file: RDMA does not need it: if IPC_LOCK is effective, the memlock limit does not count; or have it allowed: oc describe scc %s",
+				f.Next = fmt.Sprintf("leave %s out of security.capabilities in the cluster file: RDMA does not need it: if IPC_LOCK is effective, "+
+					"the memlock limit does not count; or have it allowed: oc describe scc %s",
 					strings.Join(refused, ", "), pinned)
 			case pinned != "":
 				f.Next = fmt.Sprintf("oc describe scc %s (then have it allow that, or name another one in security.scc of the cluster file)", pinned)

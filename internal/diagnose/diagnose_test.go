@@ -69,7 +69,8 @@ func TestFindingsOfManyPods(t *testing.T) {
 }
 
 func TestErrHasReasonAndAdvice(t *testing.T) {
-	err := fail.Finding{Reason: fail.GPUsUnavailable, Object: "pod ml-dev-env-1", Seen: "none free", Next: "oc get nodes 100%"}.Err("waiting for")
+	err := fail.Finding{Reason: fail.GPUsUnavailable, Object: "pod ml-dev-env-1", Seen: "none free", Next: "oc get nodes 100%"}.Err(
+		"waiting for")
 	got := []string{string(fail.ReasonOf(err)), err.Error(), fail.NextOf(err)}
 	want := []string{"GPUsUnavailable", "waiting for pod ml-dev-env-1: none free", "oc get nodes 100%"}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -88,11 +89,13 @@ func TestProgressOfAPull(t *testing.T) {
 		want  string
 	}{
 		{name: "still", want: "ml-dev-env-0: on node-1, pulling image quay.io/example/training:1 since 10s"},
-		{name: "done", after: "Pulled", text: `Successfully pulled image "quay.io/example/training:1" in 1m2.345s (1m2.345s including waiting). Image size: 12100000000 bytes.`,
+		{name: "done", after: "Pulled",
+			text: `Successfully pulled image "quay.io/example/training:1" in 1m2.345s (1m2.345s including waiting). Image size: 12100000000 bytes.`,
 			want: "ml-dev-env-0: on node-1, starting"},
 		{name: "failed", after: "Failed", text: `Failed to pull image "quay.io/example/training:1": unexpected EOF`,
 			want: "ml-dev-env-0: on node-1, starting"},
-		{name: "volume's owner", after: "VolumePermissionChangeInProgress", text: "Setting volume ownership for x/volumes/y, processed 30000 files.",
+		{name: "volume's owner", after: "VolumePermissionChangeInProgress", text: "Setting volume ownership for x/volumes/y, processed " +
+			"30000 files.",
 			want: "ml-dev-env-0: on node-1, pulling image quay.io/example/training:1 since 10s"},
 	}
 	for _, tt := range tests {
@@ -110,7 +113,8 @@ func TestProgressOfAPull(t *testing.T) {
 
 // The quota's current numbers count, not an older refusal's.
 func TestQuotaIsReadAnew(t *testing.T) {
-	s := refusedBy(1, `exceeded quota: gpus, requested: requests.nvidia.com/gpu=4, used: requests.nvidia.com/gpu=6, limited: requests.nvidia.com/gpu=8`)
+	s := refusedBy(1,
+		`exceeded quota: gpus, requested: requests.nvidia.com/gpu=4, used: requests.nvidia.com/gpu=6, limited: requests.nvidia.com/gpu=8`)
 	list := func(n string) corev1.ResourceList {
 		return corev1.ResourceList{"requests.nvidia.com/gpu": resource.MustParse(n)}
 	}
@@ -154,7 +158,8 @@ func TestReadVerdict(t *testing.T) {
 		want       schedulerMessage
 	}{
 		{
-			name: "by node", text: "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, 2 node(s) had untolerated taint {a: b}. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.",
+			name: "by node", text: "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, 2 node(s) had untolerated taint {a: b}. preemption: " +
+				"0/3 nodes are available: 3 Preemption is not helpful for scheduling.",
 			want: schedulerMessage{
 				text: "1 Insufficient nvidia.com/gpu, 2 node(s) had untolerated taint {a: b}", nodes: 3,
 				rejections: []rejection{{1, "Insufficient nvidia.com/gpu"}, {2, "node(s) had untolerated taint {a: b}"}},
@@ -169,9 +174,11 @@ func TestReadVerdict(t *testing.T) {
 		},
 		{
 			name: "the whole pod", text: `0/2 nodes are available: persistentvolumeclaim "a" is being deleted. preemption: not eligible`,
-			want: schedulerMessage{text: `persistentvolumeclaim "a" is being deleted`, nodes: 2, whole: `persistentvolumeclaim "a" is being deleted`},
+			want: schedulerMessage{text: `persistentvolumeclaim "a" is being deleted`, nodes: 2,
+				whole: `persistentvolumeclaim "a" is being deleted`},
 		},
-		{name: "no nodes at all", text: "no nodes available to schedule pods", want: schedulerMessage{text: "no nodes available to schedule pods", whole: "no nodes available to schedule pods"}},
+		{name: "no nodes at all", text: "no nodes available to schedule pods", want: schedulerMessage{text: "no nodes available to schedule pods",
+			whole: "no nodes available to schedule pods"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -222,7 +229,9 @@ func TestMatches(t *testing.T) {
 		{"less", require("gpus", corev1.NodeSelectorOpLt, "4"), false},
 		{"more than no number", require("zone", corev1.NodeSelectorOpGt, "4"), false},
 		{"nothing", corev1.NodeSelectorTerm{}, false},
-		{"name", corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}}}}, true},
+		{"name",
+			corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn,
+				Values: []string{"a"}}}}, true},
 	}
 	for _, tt := range tests {
 		spec := &corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
@@ -241,7 +250,8 @@ func TestWords(t *testing.T) {
 	if !strings.HasSuffix(long, "...") || len(long) > maxWords+3 || strings.Contains(long, "\ufffd") {
 		t.Errorf("words: got %d bytes: %q", len(long), long)
 	}
-	for d, want := range map[time.Duration]string{40 * time.Second: "40s", 130 * time.Second: "2m10s", 2 * time.Minute: "2m", time.Hour: "1h0m", -time.Second: "0s"} {
+	for d, want := range map[time.Duration]string{40 * time.Second: "40s", 130 * time.Second: "2m10s", 2 * time.Minute: "2m",
+		time.Hour: "1h0m", -time.Second: "0s"} {
 		if got := age(now.Add(-d), now); got != want {
 			t.Errorf("age of %s: got %q, want %q", d, got, want)
 		}
@@ -272,7 +282,8 @@ func FuzzExplain(f *testing.F) {
 		s.pod(3, on, func(p *corev1.Pod) {
 			p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: reason, Message: text}
 		})
-		s = s.with(reason, text).claim(space, "ml-dev-workspace", "nfs-csi").says("ml-dev-workspace", reason, text).says("ml-dev-workspace", "ProvisioningFailed", text)
+		s = s.with(reason, text).claim(space, "ml-dev-workspace", "nfs-csi").says("ml-dev-workspace", reason, text).says("ml-dev-workspace",
+			"ProvisioningFailed", text)
 		s.event("StatefulSet", env, "FailedCreate", text)
 		s.event("StatefulSet", env, "FailedCreate", "create Pod ml-dev-env-9 in StatefulSet ml-dev-env failed error: "+text)
 		for _, known := range []Snapshot{s, s.node("node-1", "4")} {

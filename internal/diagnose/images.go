@@ -42,7 +42,8 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 		f.Next = "oc get image.config.openshift.io/cluster -o yaml"
 	case has(lower, "server gave http response to https client"):
 		what, f.Final = "is in a registry without TLS, which the nodes do not allow", true
-		f.Next = fmt.Sprintf(`oc patch image.config.openshift.io/cluster --type merge -p '{"spec":{"registrySources":{"insecureRegistries":["%s"]}}}'`, registry)
+		f.Next = fmt.Sprintf(
+			`oc patch image.config.openshift.io/cluster --type merge -p '{"spec":{"registrySources":{"insecureRegistries":["%s"]}}}'`, registry)
 	case has(lower, "x509:", "certificate"):
 		what, f.Final = "is in a registry whose certificate the nodes do not trust", true
 		f.Next = fmt.Sprintf("oc create configmap registry-cas -n openshift-config --from-file=%s=ca.crt\n"+
@@ -55,7 +56,8 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 		what = "is in a registry that limits how often it may be pulled"
 		f.Next = e.pullSecret(registry)
 	case refused(lower) && slices.ContainsFunc(WithoutPullSecrets(e.Snapshot), func(p corev1.Pod) bool { return p.UID == pod.UID }):
-		what = "cannot be pulled, because the pod was created before service account " + e.Account.Name + " got its pull secrets (" + pullSecretsOf(e.Account) + ")"
+		what = "cannot be pulled, because the pod was created before service account " + e.Account.Name + " got its pull secrets (" +
+			pullSecretsOf(e.Account) + ")"
 		f.Next = fmt.Sprintf("oc delete pod %s -n %s (the next pod has them)", pod.Name, pod.Namespace)
 		if named := e.template().ImagePullSecrets; len(named) > 0 && lacksSecrets(named, e.Account) {
 			f.Next = "start the environment again in the same way: that adds them to its StatefulSet and replaces the pod"
@@ -109,7 +111,8 @@ func withoutImage(text string, c container) string {
 
 // refused reports whether a registry's error asks for other credentials.
 func refused(text string) bool {
-	return has(text, "unauthorized", "authentication required", "denied", "403 forbidden", "no basic auth credentials", "invalid username/password")
+	return has(text, "unauthorized", "authentication required", "denied", "403 forbidden", "no basic auth credentials",
+		"invalid username/password")
 }
 
 // pullError is the last error of the registry or the runtime. While the kubelet backs off, older releases have it in the

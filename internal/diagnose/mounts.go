@@ -46,9 +46,11 @@ func (e *explainer) mounts(pod *corev1.Pod, events []event) {
 		f.Seen += " (a ReadWriteOnce volume is for one node at a time)"
 		f.Next = "wait until the other pod is gone, or give each node its own claim: storage.mode: volumeClaimTemplates in the cluster file"
 	case has(lower, "not found in the list of registered csi drivers"):
-		f.Next = fmt.Sprintf("oc get pods -A -o wide --field-selector spec.nodeName=%s | grep -i csi (the driver's pod on this node)", pod.Spec.NodeName)
+		f.Next = fmt.Sprintf("oc get pods -A -o wide --field-selector spec.nodeName=%s | grep -i csi (the driver's pod on this node)",
+			pod.Spec.NodeName)
 	case has(lower, "mount.nfs", "connection timed out", "no route to host", "connection refused"):
-		f.Next = fmt.Sprintf("oc get pvc%s -n %s -o custom-columns=NAME:.metadata.name,CLASS:.spec.storageClassName,VOLUME:.spec.volumeName (is the class's server up, and may %s reach it?)",
+		f.Next = fmt.Sprintf("oc get pvc%s -n %s -o custom-columns=NAME:.metadata.name,CLASS:.spec.storageClassName,VOLUME:.spec.volumeName "+
+			"(is the class's server up, and may %s reach it?)",
 			joined(claimsOf(&pod.Spec)), pod.Namespace, pod.Spec.NodeName)
 	}
 	e.add(f)

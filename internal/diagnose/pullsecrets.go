@@ -18,7 +18,8 @@ import (
 // created, and these were created before the account had those that it has now. New pods in their places can pull.
 func WithoutPullSecrets(s Snapshot) (pods []corev1.Pod) {
 	for i := range s.Pods {
-		if pod := &s.Pods[i]; pod.DeletionTimestamp == nil && s.Account != nil && cannotPull(pod) && lacksSecrets(pod.Spec.ImagePullSecrets, s.Account) {
+		if pod := &s.Pods[i]; pod.DeletionTimestamp == nil && s.Account != nil && cannotPull(pod) &&
+			lacksSecrets(pod.Spec.ImagePullSecrets, s.Account) {
 			pods = append(pods, *pod)
 		}
 	}

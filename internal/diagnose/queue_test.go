@@ -99,7 +99,8 @@ func TestQueueAssignsOneHostTwice(t *testing.T) {
 		Message: "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) didn't match pod anti-affinity rules.",
 	}}
 	found := Explain(s, now)
-	want := "its queue assigned Kubernetes node gpu-a both to it and to pod ml-dev-env-0, but each needs one of its own: Kueue ignores the anti-affinity of pods"
+	want := "its queue assigned Kubernetes node gpu-a both to it and to pod ml-dev-env-0, but each needs one of its own: Kueue ignores the " +
+		"anti-affinity of pods"
 	if len(found) != 1 || found[0].Seen != want || !found[0].Final {
 		t.Errorf("got %+v, want %q, which is final", found, want)
 	}

@@ -49,7 +49,8 @@ func (e *explainer) sandbox(pod *corev1.Pod, events []event) {
 	case attachment != nil:
 		f.Final, f.Rail = true, true
 		f.Seen = fmt.Sprintf("network attachment %s does not exist in namespace %s", attachment[1], attachment[2])
-		f.Next = fmt.Sprintf("oc get network-attachment-definitions -n %s (and correct network.rdma.attachments in the cluster file)", attachment[2])
+		f.Next = fmt.Sprintf("oc get network-attachment-definitions -n %s (and correct network.rdma.attachments in the cluster file)",
+			attachment[2])
 	case plugin != nil && !slices.Contains(podNetworkPlugins, plugin[1]):
 		f.Rail = true
 		f.Seen = fmt.Sprintf("node %s has no CNI plugin %s, which a network attachment of the pod needs", node, plugin[1])

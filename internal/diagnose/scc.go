@@ -20,7 +20,8 @@ var (
 	sccProvider = regexp.MustCompile(`(?s)^provider "?([^":]+)"?: (.*)$`)
 	// sccField is the field of an item, as in .containers[0].capabilities.add.
 	sccField = regexp.MustCompile(`(?s)^\.?(?:spec\.)?(initContainers|containers)\[(\d+)\]\.(.*)$`)
-	sccValue = regexp.MustCompile(`(?s)^(?:securityContext\.)*([\w.\[\]]+): (?:Invalid value: ((?:"[^"]*"|\[\]\w+\{[^}]*\}|[^:\s"]+)): |Forbidden: )(.*)$`)
+	sccValue = regexp.MustCompile(`(?s)^(?:securityContext\.)*([\w.\[\]]+): (?:Invalid value: ((?:"[^"]*"|\[\]\w+\{[^}]*\}|[^:\s"]+)): ` +
+		`|Forbidden: )(.*)$`)
 )
 
 // securityConstraints lists what the usable constraints refuse, container by container, and names those that the account may not use. It

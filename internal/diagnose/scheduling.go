@@ -110,7 +110,8 @@ func (e *explainer) byQueue(u pendingPod) []fail.Finding {
 		Reason: fail.NodesUnavailable, Final: true,
 		Seen: fmt.Sprintf("its queue assigned Kubernetes node %s both to it and to pod %s, but each needs one of its own: "+
 			"Kueue ignores the anti-affinity of pods", host, e.Pods[i].Name),
-		Next: fmt.Sprintf("request all GPUs of a Kubernetes node by gpus-per-node, or have the level %s removed from the queue's Topology", corev1.LabelHostname),
+		Next: fmt.Sprintf("request all GPUs of a Kubernetes node by gpus-per-node, or have the level %s removed from the queue's Topology",
+			corev1.LabelHostname),
 	}}
 }
 
@@ -239,7 +240,8 @@ func describeNodes(names []string) string {
 // resourceNames is the command that shows the resource names of network attachments: a resource that no node has is
 // often misspelt.
 func resourceNames(resource corev1.ResourceName) string {
-	return fmt.Sprintf("oc get network-attachment-definitions -A -o yaml | grep -e ' name:' -e resourceName (is it %s there, and in network.rdma.resources of the cluster file?)", resource)
+	return fmt.Sprintf("oc get network-attachment-definitions -A -o yaml | grep -e ' name:' -e resourceName (is it %s there, and in "+
+		"network.rdma.resources of the cluster file?)", resource)
 }
 
 // joined has a blank before each name, to follow a command.

@@ -41,8 +41,10 @@ func snapshotOf(n int32) Snapshot {
 			},
 		}},
 		Volumes: []corev1.Volume{
-			{Name: "workspace", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "ml-dev-workspace"}}},
-			{Name: "datasets", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "ml-dev-datasets"}}},
+			{Name: "workspace",
+				VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "ml-dev-workspace"}}},
+			{Name: "datasets",
+				VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "ml-dev-datasets"}}},
 		},
 		Tolerations: []corev1.Toleration{{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists}},
 		Affinity:    onNodes("node-1", "node-2"),
@@ -53,7 +55,8 @@ func snapshotOf(n int32) Snapshot {
 			Spec:       appsv1.StatefulSetSpec{Replicas: &n, Template: corev1.PodTemplateSpec{Spec: spec}},
 		},
 		Classes: []storagev1.StorageClass{
-			{ObjectMeta: metav1.ObjectMeta{Name: "nfs-csi"}, Provisioner: "nfs.csi.k8s.io", Parameters: map[string]string{"server": "nfs-server.nfs.svc.cluster.local", "share": "/"}},
+			{ObjectMeta: metav1.ObjectMeta{Name: "nfs-csi"}, Provisioner: "nfs.csi.k8s.io",
+				Parameters: map[string]string{"server": "nfs-server.nfs.svc.cluster.local", "share": "/"}},
 			{ObjectMeta: metav1.ObjectMeta{Name: "ocs-external-storagecluster-ceph-rbd"}, Provisioner: "openshift-storage.rbd.csi.ceph.com"},
 		},
 	}
@@ -71,9 +74,10 @@ func onNodes(names ...string) *corev1.Affinity {
 func (s *Snapshot) pod(number int, changes ...func(*corev1.Pod)) {
 	name := fmt.Sprintf("%s-%d", env, number)
 	p := corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: space, UID: types.UID(name), Labels: map[string]string{objects.EnvironmentLabel: env}},
-		Spec:       *s.StatefulSet.Spec.Template.Spec.DeepCopy(),
-		Status:     corev1.PodStatus{Phase: corev1.PodPending},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: space, UID: types.UID(name),
+			Labels: map[string]string{objects.EnvironmentLabel: env}},
+		Spec:   *s.StatefulSet.Spec.Template.Spec.DeepCopy(),
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	}
 	for _, change := range changes {
 		change(&p)
@@ -169,7 +173,8 @@ func refusedBy(n int32, text string) Snapshot {
 	s := snapshotOf(n)
 	for i := range int(n) {
 		name := fmt.Sprintf("%s-%d", env, i)
-		s.event("StatefulSet", env, "FailedCreate", fmt.Sprintf("create Pod %s in StatefulSet %s failed error: pods %q is forbidden: %s", name, env, name, text))
+		s.event("StatefulSet", env, "FailedCreate", fmt.Sprintf("create Pod %s in StatefulSet %s failed error: pods %q is forbidden: %s", name,
+			env, name, text))
 	}
 	return s
 }

@@ -65,6 +65,7 @@ func (p StepPod) deleted(now time.Time) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, CreationTimestamp: metav1.NewTime(now)},
 		Spec:       corev1.PodSpec{ServiceAccountName: p.Account, Containers: []corev1.Container{{Name: "step", Image: p.Image}}},
-		Status:     corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "step", Image: p.Image, State: corev1.ContainerState{Waiting: waiting}}}},
+		Status: corev1.PodStatus{
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "step", Image: p.Image, State: corev1.ContainerState{Waiting: waiting}}}},
 	}
 }

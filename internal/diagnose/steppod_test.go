@@ -14,8 +14,10 @@ import (
 // TestStepPodWithoutImage has messages of containerd and of CRI-O. The fake ignores the field selector of the events.
 func TestStepPodWithoutImage(t *testing.T) {
 	const image = "registry.example.com/team/steps@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-	const containerd = `failed to pull and unpack image "` + image + `": failed to resolve reference "` + image + `": unexpected status from HEAD request to https://registry.example.com/v2/: 401 Unauthorized`
-	const crio = "initializing source docker://" + image + ": reading manifest in registry.example.com/team/steps: unauthorized: authentication required"
+	const containerd = `failed to pull and unpack image "` + image + `": failed to resolve reference "` + image +
+		`": unexpected status from HEAD request to https://registry.example.com/v2/: 401 Unauthorized`
+	const crio = "initializing source docker://" + image + ": reading manifest in registry.example.com/team/steps: unauthorized: " +
+		"authentication required"
 	pod := func(reason, message string, secrets ...string) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: space, Name: "run-preflight-pod", UID: "pod-1"}}
 		p.Spec.ServiceAccountName = "mlenv-pipeline"
@@ -24,8 +26,11 @@ func TestStepPodWithoutImage(t *testing.T) {
 		for _, s := range secrets {
 			p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: s})
 		}
-		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "prepare", Ready: true, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "step-preflight", Image: image, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}
+		p.Status.InitContainerStatuses = []corev1.ContainerStatus{
+			{Name: "prepare", Ready: true, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{
+			{Name: "step-preflight", Image: image,
+				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}
 		return p
 	}
 	account := func(secrets ...string) *corev1.ServiceAccount {
@@ -52,18 +57,21 @@ func TestStepPodWithoutImage(t *testing.T) {
 	}{
 		{"before its account's secrets", pod("ErrImagePull", containerd), account(own), true,
 			[]string{"image " + image, "before service account mlenv-pipeline got its pull secrets (" + own + ")", "401 Unauthorized"}, again},
-		{"the same by CRI-O, which backs off", pod("ImagePullBackOff", `Back-off pulling image "`+image+`": ErrImagePull: `+crio), account(own), true,
+		{"the same by CRI-O, which backs off", pod("ImagePullBackOff", `Back-off pulling image "`+image+`": ErrImagePull: `+crio), account(own),
+			true,
 			[]string{"before service account mlenv-pipeline got its pull secrets (" + own + ")", "authentication required"}, again},
 		{"the secrets have not come yet", pod("ErrImagePull", crio), account(), true,
 			[]string{"cannot be pulled yet, because service account mlenv-pipeline has not got its pull secrets"}, again},
-		{"with the secrets", pod("ErrImagePull", containerd, own), account(own), false, []string{"may not be pulled without other credentials"}, "oc create secret"},
+		{"with the secrets", pod("ErrImagePull", containerd, own), account(own), false, []string{"may not be pulled without other credentials"},
+			"oc create secret"},
 		{"another cause", pod("ErrImagePull", image+": not found"), account(own), false, []string{"does not exist"}, "oc image info"},
 		{"Tekton has deleted the pod", nil, account(own), true,
 			[]string{"image " + image, "before service account mlenv-pipeline got its pull secrets (" + own + ")", "401 Unauthorized"}, again},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			client := fake.NewClientset(test.account, event,
-				&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: space, Name: "default"}, ImagePullSecrets: []corev1.LocalObjectReference{{Name: "default-dockercfg-1"}}})
+				&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: space, Name: "default"},
+					ImagePullSecrets: []corev1.LocalObjectReference{{Name: "default-dockercfg-1"}}})
 			if test.pod != nil {
 				if err := client.Tracker().Add(test.pod); err != nil {
 					t.Fatal(err)

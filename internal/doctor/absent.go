@@ -40,7 +40,8 @@ func (e *examination) absent(ctx context.Context) {
 		if last.Reason != "" {
 			how += fmt.Sprintf(" (%s): %s", last.Reason, last.Message)
 		}
-		evidence = append(evidence, fmt.Sprintf("its last run, %s, ended at %s: %s", last.Run, last.Ended.UTC().Format("2006-01-02 15:04 UTC"), how))
+		evidence = append(evidence, fmt.Sprintf("its last run, %s, ended at %s: %s", last.Run, last.Ended.UTC().Format("2006-01-02 15:04 UTC"),
+			how))
 		if last.Reason != "" {
 			next = fmt.Sprintf("mlenv receipt %s -n %s (docs/reasons.md explains %s)", last.Run, e.env.Namespace, last.Reason)
 		}

@@ -40,18 +40,28 @@ func worlds() []asked {
 			w.set.Spec.Template.Spec.Containers = []corev1.Container{{Name: "train"}}
 			w.set.Spec.Template.Annotations = map[string]string{"openshift.io/required-scc": "nccl-scc"}
 			for i := range 2 {
-				w.event("StatefulSet", "env", "FailedCreate", fmt.Sprintf(`create Pod env-%d in StatefulSet env failed error: pods "env-%d" is forbidden: unable to validate against any security context constraint: [provider restricted-v2: .containers[0].capabilities.add: Invalid value: "IPC_LOCK": capability may not be added, provider "nccl-scc": Forbidden: not usable by user or serviceaccount]`, i, i))
+				w.event("StatefulSet", "env", "FailedCreate",
+					fmt.Sprintf(`create Pod env-%d in StatefulSet env failed error: pods "env-%d" is forbidden: unable to validate against any security `+
+						`context constraint: [provider restricted-v2: .containers[0].capabilities.add: Invalid value: "IPC_LOCK": capability may not be `+
+						`added, provider "nccl-scc": Forbidden: not usable by user or serviceaccount]`, i, i))
 			}
 		}, []fail.Reason{"SecurityRefused"}},
 		{"a resource that no node has", func(w *world) {
 			w.pending(1)
-			w.pods[1].Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "train", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"openshift.io/eno5np0rdma": resource.MustParse("1")}}}}}
-			w.pods[1].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: ago(time.Minute),
+			w.pods[1].Spec = corev1.PodSpec{
+				Containers: []corev1.Container{
+					{Name: "train",
+						Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"openshift.io/eno5np0rdma": resource.MustParse("1")}}}}}
+			w.pods[1].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+				Reason: corev1.PodReasonUnschedulable, LastTransitionTime: ago(time.Minute),
 				Message: "0/5 nodes are available: 2 Insufficient openshift.io/eno5np0rdma, 3 node(s) didn't match Pod's node affinity/selector."}}
 		}, []fail.Reason{"NodesUnavailable"}},
 		{"an attachment is missing", func(w *world) {
 			w.pending(1)
-			w.event("Pod", "env-1", "FailedCreatePodSandBox", `Failed to create pod sandbox: rpc error: code = Unknown desc = Multus: [ns/env-1/uid]: error loading k8s delegates k8s args: TryLoadPodDelegates: error in getting k8s network for pod: GetNetworkDelegates: failed getting the delegate: getKubernetesDelegate: cannot find a network-attachment-definition (eno5np0-network) in namespace (default): not found`)
+			w.event("Pod", "env-1", "FailedCreatePodSandBox",
+				`Failed to create pod sandbox: rpc error: code = Unknown desc = Multus: [ns/env-1/uid]: error loading k8s delegates k8s args: `+
+					`TryLoadPodDelegates: error in getting k8s network for pod: GetNetworkDelegates: failed getting the delegate: `+
+					`getKubernetesDelegate: cannot find a network-attachment-definition (eno5np0-network) in namespace (default): not found`)
 		}, []fail.Reason{"ContainerFailed"}},
 		{"an attachment was not given", func(w *world) {
 			w.pods[0].Annotations = map[string]string{objects.NetworksAnnotation: "default/eno5np0-network, default/eno6np0-network",
@@ -78,7 +88,8 @@ func worlds() []asked {
 			w.job(func(node int, s *agent.JobStatus) {
 				s.Quiet = time.Duration(20+node) * time.Minute
 				for _, rank := range s.Ranks {
-					w.nodes[node].doing = append(w.nodes[node].doing, agent.RankActivity{Rank: rank.Rank, Frames: []agent.Frame{{Function: "step", File: "train.py", Line: 88}}})
+					w.nodes[node].doing = append(w.nodes[node].doing,
+						agent.RankActivity{Rank: rank.Rank, Frames: []agent.Frame{{Function: "step", File: "train.py", Line: 88}}})
 				}
 			})
 			w.nodes[1].doing[1].Frames = []agent.Frame{{Function: "load_batch", File: "data.py", Line: 41}}
@@ -91,7 +102,8 @@ func worlds() []asked {
 			w.job(func(node int, s *agent.JobStatus) {
 				if node == 1 {
 					s.Ranks[1].Ended, s.Ranks[1].Exit = now.Add(-4*time.Minute), agent.Exit{Code: 1}
-					s.Ranks[1].Python = &agent.PythonError{Type: "ValueError", Message: "the loss is nan", File: "train.py", Line: 11, Seen: now.Add(-4 * time.Minute)}
+					s.Ranks[1].Python = &agent.PythonError{Type: "ValueError", Message: "the loss is nan", File: "train.py", Line: 11,
+						Seen: now.Add(-4 * time.Minute)}
 				}
 			})
 		}, []fail.Reason{"RankFailed"}},
@@ -109,9 +121,11 @@ func worlds() []asked {
 				}
 			})
 			w.pods[1].Status.ContainerStatuses[0].RestartCount = 1
-			w.pods[1].Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled", FinishedAt: ago(3 * time.Minute)}
+			w.pods[1].Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137,
+				Reason: "OOMKilled", FinishedAt: ago(3 * time.Minute)}
 		}, []fail.Reason{"ContainerRestarted"}},
-		{"a pod was recreated", func(w *world) { w.job(runs); w.nodes[1].job, w.nodes[1].facts.Running = agent.JobStatus{}, nil }, []fail.Reason{"JobMissing"}},
+		{"a pod was recreated", func(w *world) { w.job(runs); w.nodes[1].job, w.nodes[1].facts.Running = agent.JobStatus{}, nil },
+			[]fail.Reason{"JobMissing"}},
 		{"names", func(w *world) {
 			first, second := "env-0.env-headless.ns.svc", "env-1.env-headless.ns.svc"
 			w.nodes[0].names.Problems[second] = "lookup " + second + ": no such host"
@@ -119,33 +133,41 @@ func worlds() []asked {
 			w.nodes[1].names.Addresses[first] = []string{"10.128.3.3"}
 		}, []fail.Reason{"NameResolution", "NameResolution"}},
 		{"a network policy", func(w *world) {
-			deny := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "deny-all"}, Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}}}
+			deny := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "deny-all"},
+				Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}}}
 			w.others = append(w.others, deny)
 		}, []fail.Reason{"TrafficBarred"}},
 		{"a network policy that lets them", func(w *world) {
-			deny := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "deny-all"}, Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}}}
-			allow := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "same-namespace"}, Spec: networkingv1.NetworkPolicySpec{
-				PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
-				Ingress:     []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}}}}
+			deny := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "deny-all"},
+				Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}}}
+			allow := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "same-namespace"},
+				Spec: networkingv1.NetworkPolicySpec{
+					PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+					Ingress: []networkingv1.NetworkPolicyIngressRule{
+						{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}}}}
 			w.others = append(w.others, deny, allow)
 		}, nil},
 		{"no socket interface", func(w *world) {
 			w.overRDMA()
 			w.job(func(node int, s *agent.JobStatus) {
-				s.NCCL = printed(node, "NCCL_SOCKET_IFNAME set by environment to net1", "NET/Socket : no interface found", "Bootstrap : no socket interface found")
+				s.NCCL = printed(node, "NCCL_SOCKET_IFNAME set by environment to net1", "NET/Socket : no interface found",
+					"Bootstrap : no socket interface found")
 			})
 		}, []fail.Reason{"NoSocketInterface", "SettingChanged"}},
 		{"the IOMMU", func(w *world) {
 			w.overRDMA()
-			w.nodes[1].rdma.Findings = []fail.Finding{{Level: fail.Degraded, Reason: rdma.IOMMUTranslates, Seen: "IOMMU: it translates the devices' addresses", Next: "boot the node's kernel with iommu=pt (by a MachineConfig)"}}
+			w.nodes[1].rdma.Findings = []fail.Finding{{Level: fail.Degraded, Reason: rdma.IOMMUTranslates,
+				Seen: "IOMMU: it translates the devices' addresses", Next: "boot the node's kernel with iommu=pt (by a MachineConfig)"}}
 			w.job(func(node int, s *agent.JobStatus) {
-				s.NCCL = printed(node, "NET/IB: Got completion from peer 10.129.0.21<54862> with status=IBV_WC_LOC_PROT_ERR(4) opcode=IBV_WC_SEND(0) reqSize=65536 vendor_err=81 req_type=Send localGid ::ffff:10.0.103.7 remoteGids::ffff:10.0.103.8 hca mlx5_6")
+				s.NCCL = printed(node, "NET/IB: Got completion from peer 10.129.0.21<54862> with status=IBV_WC_LOC_PROT_ERR(4) opcode=IBV_WC_SEND(0) "+
+					"reqSize=65536 vendor_err=81 req_type=Send localGid ::ffff:10.0.103.7 remoteGids::ffff:10.0.103.8 hca mlx5_6")
 			})
 		}, []fail.Reason{"DMARefused", "IOMMUTranslates"}},
 		{"memory lock and an address twice", func(w *world) {
 			w.overRDMA()
 			w.nodes[1].rdma.Devices[0].Ports[0].Address = w.nodes[0].rdma.Devices[0].Ports[0].Address
-			w.nodes[1].rdma.Findings = []fail.Finding{{Level: fail.Broken, Reason: rdma.MemoryLimited, Seen: "locking memory: 8 MiB: IPC_LOCK is not effective: registering memory would fail with ENOMEM"}}
+			w.nodes[1].rdma.Findings = []fail.Finding{{Level: fail.Broken, Reason: rdma.MemoryLimited,
+				Seen: "locking memory: 8 MiB: IPC_LOCK is not effective: registering memory would fail with ENOMEM"}}
 		}, []fail.Reason{"MemoryLimited", "AddressTwice"}},
 		{"rails differ while a node is silent", func(w *world) {
 			w.third()
@@ -216,7 +238,8 @@ func worlds() []asked {
 			a.MemoryCache, a.SharedMemory.Free, a.CPUThrottled = 0, 1e9, 40_000
 			a.Workspace.Free, b.Workspace.Free = 2e10, 0
 			b.Workspace.ID, b.Datasets = "another", agent.Volume{Problem: "permission denied"}
-		}, []fail.Reason{"StorageNotShared", "VolumeUnusable", "VolumeFull", "SharedMemoryFull", "VolumeFull", "MemoryNearLimit", "CPUThrottled"}},
+		}, []fail.Reason{"StorageNotShared", "VolumeUnusable", "VolumeFull", "SharedMemoryFull", "VolumeFull", "MemoryNearLimit",
+			"CPUThrottled"}},
 
 		// Some objects may not be read.
 		{"the Secret may not be read", func(w *world) { w.forbidden = []string{"secrets"} }, []fail.Reason{"NotReadable"}},
@@ -227,7 +250,8 @@ func worlds() []asked {
 			w.nodes[0].facts.GPUs[0].Fault = "1 uncorrected memory error"
 		}, []fail.Reason{"NotReadable", "NotReadable", "NotReadable"}},
 		{"the API server is away", func(w *world) { w.away, w.options.Patience = true, 10*time.Second }, []fail.Reason{"NotReadable"}},
-		{"nothing may be read", func(w *world) { w.forbidden = []string{"leases", "secrets", "statefulsets"} }, []fail.Reason{"NotReadable", "NotReadable", "NotReadable"}},
+		{"nothing may be read", func(w *world) { w.forbidden = []string{"leases", "secrets", "statefulsets"} },
+			[]fail.Reason{"NotReadable", "NotReadable", "NotReadable"}},
 	}
 }
 
@@ -266,9 +290,12 @@ func TestNoEnvironment(t *testing.T) {
 	w.others = append(w.others, other, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}})
 	for i, reason := range []string{"GPUsUnavailable", "RankFailed"} {
 		w.others = append(w.others, &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("train-%d-receipt", i), CreationTimestamp: ago(time.Duration(2-i) * time.Hour),
-				Labels: map[string]string{receipt.Label: "true", objects.EnvironmentLabel: "env"}},
-			Data: map[string]string{"receipt.json": fmt.Sprintf(`{"run":"train-%d","namespace":"ns","environment":"env","verdict":"Failed","reason":%q,"message":"rank 3 exited with 1","ended":"2026-02-03T11:00:00Z"}`, i, reason)},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("train-%d-receipt", i),
+				CreationTimestamp: ago(time.Duration(2-i) * time.Hour),
+				Labels:            map[string]string{receipt.Label: "true", objects.EnvironmentLabel: "env"}},
+			Data: map[string]string{
+				"receipt.json": fmt.Sprintf(`{"run":"train-%d","namespace":"ns","environment":"env","verdict":"Failed","reason":%q,"message":"rank 3 `+
+					`exited with 1","ended":"2026-02-03T11:00:00Z"}`, i, reason)},
 		})
 	}
 	report, text := w.examine()

@@ -96,7 +96,8 @@ func (e *examination) unreadable() {
 			return
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = fail.Advise(fmt.Errorf("the API server did not answer within %s", e.Patience), "oc get --raw /readyz (is the API server up, and reachable from here?)")
+			err = fail.Advise(fmt.Errorf("the API server did not answer within %s", e.Patience), "oc get --raw /readyz (is the API server up, and "+
+				"reachable from here?)")
 		}
 		e.found(NotReadable, object, err.Error(), fail.NextOf(err))
 	}
@@ -108,9 +109,11 @@ func (e *examination) unreadable() {
 			add("the lease", e.leaseErr)
 		}
 		if fail.ReasonOf(e.agentsErr) == fail.EnvironmentMissing || apierrors.IsNotFound(e.agentsErr) {
-			e.found(NotReadable, "all agents", fmt.Sprintf("no agent was asked: secret %s/%s does not exist, and no step can reach the agents without it",
-				e.env.Namespace, e.env.ClientSecret),
-				fmt.Sprintf("mlenv down %s -n %s --force, and provision the environment again, which creates the secrets", e.env.Name, e.env.Namespace)).Level = fail.Broken
+			e.found(NotReadable, "all agents",
+				fmt.Sprintf("no agent was asked: secret %s/%s does not exist, and no step can reach the agents without it",
+					e.env.Namespace, e.env.ClientSecret),
+				fmt.Sprintf("mlenv down %s -n %s --force, and provision the environment again, which creates the secrets", e.env.Name,
+					e.env.Namespace)).Level = fail.Broken
 		} else {
 			add("all agents (none was asked)", e.agentsErr)
 		}

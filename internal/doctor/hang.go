@@ -43,7 +43,8 @@ func (e *examination) examineSilent(n *node) {
 		e.found(NotReadable, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))
 	case n.healthErr != nil && (n.running() || e.clusterErr != nil):
 		e.found(fail.AgentUnreachable, n.String(), n.healthErr.Error(),
-			fmt.Sprintf("oc logs %s -n %s -c train --tail=20; oc get pod %s -n %s -o wide (is its Kubernetes node in order?)", n.pod, e.env.Namespace, n.pod, e.env.Namespace))
+			fmt.Sprintf("oc logs %s -n %s -c train --tail=20; oc get pod %s -n %s -o wide (is its Kubernetes node in order?)", n.pod,
+				e.env.Namespace, n.pod, e.env.Namespace))
 	case n.factsErr != nil:
 		e.found(AgentStuck, n.String(), fmt.Sprintf("its agent answers, but not to requests about GPUs and volumes: %v", n.factsErr),
 			e.exec(n, fmt.Sprintf("sh -c 'timeout 5 nvidia-smi; timeout 5 df %s %s'", agent.Workspace, agent.Datasets))+
@@ -64,7 +65,8 @@ func (e *examination) restarted(n *node) {
 			continue
 		}
 		f := e.found(fail.ContainerRestarted, n.String(), fmt.Sprintf("container %s ended with %d (%s) %s ago and restarted, %s in total",
-			c.Name, end.ExitCode, cmp.Or(end.Reason, "no reason given"), age(e.now.Sub(end.FinishedAt.Time)), humanize.Count(int(c.RestartCount), "time")),
+			c.Name, end.ExitCode, cmp.Or(end.Reason, "no reason given"), age(e.now.Sub(end.FinishedAt.Time)),
+			humanize.Count(int(c.RestartCount), "time")),
 			fmt.Sprintf("oc logs %s -n %s -c %s --previous --tail=50", n.pod, e.env.Namespace, c.Name))
 		if kube.ReasonFor(end.Reason) == fail.OutOfMemory {
 			f.Next = "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading"
@@ -110,7 +112,8 @@ func (e *examination) unknown(j job) {
 	}
 	for _, n := range e.nodes[:min(j.spec().Nodes, len(e.nodes))] {
 		if _, ok := j.statusOf(n.number); !ok && n.jobs != nil {
-			e.found(JobMissing, n.String(), j.title()+" runs on other nodes, but this one does not know it: its pod was recreated, or the launch did not reach it",
+			e.found(JobMissing, n.String(), j.title()+" runs on other nodes, but this one does not know it: its pod was recreated, or the launch "+
+				"did not reach it",
 				"start the training again from its last checkpoint: the running ranks cannot continue")
 		}
 	}
@@ -130,20 +133,23 @@ func (e *examination) quiet(j job) {
 	quiet, _ := j.quiet()
 	evidence := fmt.Sprintf("no rank has printed anything or written metrics for %s", age(quiet))
 	if rank := j.spec().DebugRank; rank != nil {
-		e.found(NoProgress, j.title(), fmt.Sprintf("%s: rank %d waits for a debugger, or runs in one", evidence, *rank), "attach to it, or let it continue").Level = fail.Note
+		e.found(NoProgress, j.title(), fmt.Sprintf("%s: rank %d waits for a debugger, or runs in one", evidence, *rank),
+			"attach to it, or let it continue").Level = fail.Note
 		return
 	}
 	evidence += "; " + cause.Hang(j.spec(), j.statuses, j.activities)
 	if busy := e.utilization(); busy != "" {
 		evidence += "; GPUs in percent: " + busy + " (near 100 everywhere: ranks wait in a collective; near 0: for data or in Python)"
 	}
-	next := fmt.Sprintf("%s: the others wait for the rank whose stack differs", e.exec(e.nodes[0], fmt.Sprintf("sh -c 'cat %s/stacks-*.txt'", j.statuses[0].Record)))
+	next := fmt.Sprintf("%s: the others wait for the rank whose stack differs",
+		e.exec(e.nodes[0], fmt.Sprintf("sh -c 'cat %s/stacks-*.txt'", j.statuses[0].Record)))
 	e.found(NoProgress, j.title(), evidence, next)
 }
 
 // resolution is about names that ranks could not look up, or that resolve to a wrong address.
 func (e *examination) resolution() {
-	next := fmt.Sprintf("oc get endpointslices -n %s -l kubernetes.io/service-name=%s; oc get pods -n openshift-dns", e.env.Namespace, e.env.Service)
+	next := fmt.Sprintf("oc get endpointslices -n %s -l kubernetes.io/service-name=%s; oc get pods -n openshift-dns", e.env.Namespace,
+		e.env.Service)
 	for _, n := range e.nodes {
 		for _, other := range e.nodes {
 			name := e.env.TLSName(other.number)

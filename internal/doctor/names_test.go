@@ -63,7 +63,8 @@ func TestNames(t *testing.T) {
 			t.Errorf("row %s: want a reason of this or another package, once", s.name)
 		}
 		seen[s.name] = true
-		if !slices.Contains([]Flow{Start, Hang, Slow}, s.flow) || !slices.Contains([]fail.Level{fail.Broken, fail.Suspicious, fail.Note}, s.level) {
+		if !slices.Contains([]Flow{Start, Hang, Slow}, s.flow) || !slices.Contains([]fail.Level{fail.Broken, fail.Suspicious, fail.Note},
+			s.level) {
 			t.Errorf("row %s: its question is %q and its severity %q: want those of the other rows", s.name, s.flow, s.level)
 		}
 	}

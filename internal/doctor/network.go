@@ -181,7 +181,8 @@ func (e *examination) settings() {
 			if has == v.Value {
 				continue
 			}
-			name, next := SettingsStale, "start the training again, which sets the variables; if it does not help, the image or the nccl block of the cluster file sets them"
+			name, next := SettingsStale, "start the training again, which sets the variables; if it does not help, the image or the nccl block of "+
+				"the cluster file sets them"
 			if v.Name == "NCCL_CROSS_NIC" && v.Value == "0" {
 				name = CrossNIC
 			}

@@ -40,7 +40,8 @@ func (e *examination) blockedTraffic() {
 	slices.Sort(names)
 	names = slices.Compact(names)
 	e.found(TrafficBarred, "environment "+e.env.Name,
-		fmt.Sprintf("network policies (%s) apply to the pods, and none of them lets the environment's pods talk to each other on all ports", strings.Join(names, ", ")),
+		fmt.Sprintf("network policies (%s) apply to the pods, and none of them lets the environment's pods talk to each other on all ports",
+			strings.Join(names, ", ")),
 		fmt.Sprintf("oc get networkpolicy %s -n %s -o yaml; add one whose podSelector, ingress.from and egress.to are the label %s=%s",
 			names[0], e.env.Namespace, objects.EnvironmentLabel, e.env.Name))
 }

@@ -44,7 +44,8 @@ func (e *examination) slow() {
 
 func (e *examination) gpus(n *node) {
 	f := n.facts
-	leave := fmt.Sprintf("let an administrator check the node (Xid in its kernel's log: oc debug node/%s -- chroot /host dmesg | grep -i xid); until then: oc adm cordon %s", f.KubernetesNode, f.KubernetesNode)
+	leave := fmt.Sprintf("let an administrator check the node (Xid in its kernel's log: oc debug node/%s -- chroot /host dmesg | grep -i "+
+		"xid); until then: oc adm cordon %s", f.KubernetesNode, f.KubernetesNode)
 	switch {
 	case f.GPUProblem != "":
 		e.found(GPUFaulty, n.String(), "its GPUs cannot be read: "+f.GPUProblem, leave)
@@ -58,8 +59,10 @@ func (e *examination) gpus(n *node) {
 		}
 		if len(gpu.Throttled) > 0 {
 			e.found(GPUThrottled, which,
-				fmt.Sprintf("throttled by %s at %d °C, %d%% busy: all ranks wait for the slowest", strings.Join(gpu.Throttled, " and "), gpu.Temperature, gpu.Utilization),
-				e.exec(n, fmt.Sprintf("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i %d (heat comes from the node's cooling, a power brake from its supply)", gpu.Index)))
+				fmt.Sprintf("throttled by %s at %d °C, %d%% busy: all ranks wait for the slowest", strings.Join(gpu.Throttled, " and "),
+					gpu.Temperature, gpu.Utilization),
+				e.exec(n, fmt.Sprintf("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i %d (heat comes from the node's cooling, a power brake from "+
+					"its supply)", gpu.Index)))
 		}
 	}
 }
@@ -73,7 +76,8 @@ func (e *examination) memory(n *node) {
 			"raise resources.limits.memory in the cluster file, or use fewer workers of data loaders; files in /dev/shm count too")
 	}
 	if room := f.SharedMemory; room.Size > 0 && float64(room.Free) < littleRoom*float64(room.Size) {
-		e.found("SharedMemoryFull", n.String(), fmt.Sprintf("/dev/shm has %s free of %s", humanize.Bytes(int64(room.Free)), humanize.Bytes(int64(room.Size))),
+		e.found("SharedMemoryFull", n.String(), fmt.Sprintf("/dev/shm has %s free of %s", humanize.Bytes(int64(room.Free)),
+			humanize.Bytes(int64(room.Size))),
 			e.exec(n, "ls -lS /dev/shm (remove files of ended ranks; use fewer workers of data loaders)")).Level = fail.Suspicious
 	}
 }
@@ -101,7 +105,8 @@ func (e *examination) volumes(n *node) {
 
 func (e *examination) cpus(n *node) {
 	if f := n.facts; f.CPUPeriods >= enoughPeriods && float64(f.CPUThrottled) >= manyThrottled*float64(f.CPUPeriods) {
-		e.found(CPUThrottled, n.String(), fmt.Sprintf("its CPU limit throttled the container in %d%% of the periods since it started", 100*f.CPUThrottled/f.CPUPeriods),
+		e.found(CPUThrottled, n.String(), fmt.Sprintf("its CPU limit throttled the container in %d%% of the periods since it started",
+			100*f.CPUThrottled/f.CPUPeriods),
 			"raise resources.limits.cpu in the cluster file, or use fewer workers of data loaders (and OMP_NUM_THREADS)")
 	}
 }
@@ -136,7 +141,8 @@ func (e *examination) unshared() {
 		case first == nil:
 			first = n
 		case n.facts.Workspace.ID != first.facts.Workspace.ID:
-			e.found(fail.StorageNotShared, n.String(), fmt.Sprintf("%s: it does not see the files of node %d, though both mount one claim", agent.Workspace, first.number),
+			e.found(fail.StorageNotShared, n.String(), fmt.Sprintf("%s: it does not see the files of node %d, though both mount one claim",
+				agent.Workspace, first.number),
 				"check storage.class_rwx of the cluster file: its class must give one volume to all nodes")
 		}
 	}
@@ -164,7 +170,8 @@ func (e *examination) idle() {
 		return slices.ContainsFunc(n.facts.GPUs, func(g agent.GPU) bool { return g.Utilization > idle })
 	})
 	if slices.ContainsFunc(e.jobs, job.running) && e.utilization() != "" && !busy {
-		e.found(GPUsIdle, "environment "+e.env.Name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or wait in Python",
+		e.found(GPUsIdle, "environment "+e.env.Name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or "+
+			"wait in Python",
 			"run the doctor again in a minute; then check the data loaders, and the speed of /datasets: "+
 				e.exec(e.nodes[0], "dd if=/datasets/FILE of=/dev/null bs=4M count=256"))
 	}
@@ -183,7 +190,8 @@ func (e *examination) racks(j job) {
 	}
 	if !slices.Contains(racks, "") && network.Order(racks) != nil {
 		e.found(RacksInterleaved, j.title(),
-			fmt.Sprintf("in the order of ranks the nodes are in racks %s: want nodes of a rack next to each other, so that a ring leaves each rack once", strings.Join(racks, ", ")),
+			fmt.Sprintf("in the order of ranks the nodes are in racks %s: want nodes of a rack next to each other, so that a ring leaves each "+
+				"rack once", strings.Join(racks, ", ")),
 			"start the training again, which orders the ranks by rack (nodes.rack_label or nodes.rack_pattern in the cluster file)")
 	}
 }

@@ -75,10 +75,12 @@ func (e *examination) attachments(n *node) {
 		Name    string `json:"name"`
 		Default bool   `json:"default"`
 	}
-	next := fmt.Sprintf("oc get pod %s -n %s -o yaml | grep -A40 %s; oc get pods -n openshift-multus -o wide", n.pod, e.env.Namespace, networksGiven)
+	next := fmt.Sprintf("oc get pod %s -n %s -o yaml | grep -A40 %s; oc get pods -n openshift-multus -o wide", n.pod, e.env.Namespace,
+		networksGiven)
 	if err := json.Unmarshal([]byte(n.object.Annotations[networksGiven]), &given); err != nil {
 		e.found(AttachmentMissing, n.String(),
-			fmt.Sprintf("the pod requests %s, but its annotation %s lists no networks: does the cluster have Multus?", strings.Join(asked, ", "), networksGiven), next)
+			fmt.Sprintf("the pod requests %s, but its annotation %s lists no networks: does the cluster have Multus?", strings.Join(asked, ", "),
+				networksGiven), next)
 		return
 	}
 	attached := map[string]bool{}
@@ -97,6 +99,7 @@ func (e *examination) attachments(n *node) {
 		}
 	}
 	if len(missing) > 0 {
-		e.found(AttachmentMissing, n.String(), fmt.Sprintf("the pod requests %s, but lacks %s", strings.Join(asked, ", "), strings.Join(missing, ", ")), next)
+		e.found(AttachmentMissing, n.String(), fmt.Sprintf("the pod requests %s, but lacks %s", strings.Join(asked, ", "),
+			strings.Join(missing, ", ")), next)
 	}
 }

@@ -95,15 +95,19 @@ func newWorld(t *testing.T) *world {
 	w.set.Spec.Template.Labels = objects.Labels("env")
 	w.set.Spec.Template.Spec.ServiceAccountName = "ml-dev-sa"
 	w.run = &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1", UID: "job-1"}}
-	w.lease = &coordinationv1.Lease{ObjectMeta: meta("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: new("job-1"), AcquireTime: &metav1.MicroTime{Time: now.Add(-time.Hour)}}}
+	w.lease = &coordinationv1.Lease{ObjectMeta: meta("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: new("job-1"),
+		AcquireTime: &metav1.MicroTime{Time: now.Add(-time.Hour)}}}
 	w.lease.Annotations = map[string]string{lease.HolderName: "train-1", lease.HolderKind: "PipelineRun"}
 	agents := agenttest.Start(t, 3)
 	made := agents[0].Certificates()
-	w.secret = &corev1.Secret{ObjectMeta: meta("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert, "tls.key": made.ClientKey}}
+	w.secret = &corev1.Secret{ObjectMeta: meta("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert,
+		"tls.key": made.ClientKey}}
 	for i, a := range agents {
 		pod := &corev1.Pod{ObjectMeta: meta(fmt.Sprintf("env-%d", i)), Spec: corev1.PodSpec{NodeName: kubernetesNode(i)}}
-		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: a.Config.PodIP, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
-			ContainerStatuses: []corev1.ContainerStatus{{Name: "train", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: ago(time.Hour)}}}}}
+		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: a.Config.PodIP,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			ContainerStatuses: []corev1.ContainerStatus{
+				{Name: "train", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: ago(time.Hour)}}}}}
 		w.pods = append(w.pods, pod)
 		w.nodes = append(w.nodes, &answers{agent: a, facts: factsOf(i)})
 	}
@@ -127,12 +131,15 @@ func (w *world) third() {
 func factsOf(node int) agent.Facts {
 	volume := agent.Volume{ID: "one", Size: 1e12, Free: 5e11}
 	f := agent.Facts{
-		Health: agent.Health{Protocol: agent.Protocol, Version: "test"}, Node: node, Pod: fmt.Sprintf("env-%d", node), KubernetesNode: kubernetesNode(node),
-		GPUsExpected: 2, MemoryLimit: 256e9, MemoryUsed: 250e9, MemoryCache: 200e9, Workspace: volume, Datasets: volume, SharedMemory: agent.Volume{Size: 64e9, Free: 60e9},
-		Environment: map[string]string{"NCCL_IB_DISABLE": "1"}, CPUPeriods: 100_000, CPUThrottled: 10,
+		Health: agent.Health{Protocol: agent.Protocol, Version: "test"}, Node: node, Pod: fmt.Sprintf("env-%d", node),
+		KubernetesNode: kubernetesNode(node),
+		GPUsExpected:   2, MemoryLimit: 256e9, MemoryUsed: 250e9, MemoryCache: 200e9, Workspace: volume, Datasets: volume,
+		SharedMemory: agent.Volume{Size: 64e9, Free: 60e9},
+		Environment:  map[string]string{"NCCL_IB_DISABLE": "1"}, CPUPeriods: 100_000, CPUThrottled: 10,
 	}
 	for i := range 2 {
-		f.GPUs = append(f.GPUs, agent.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d-%d", node, i), Model: "NVIDIA H100 80GB HBM3", Driver: "580.95.05", Utilization: 97, Temperature: 60})
+		f.GPUs = append(f.GPUs, agent.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d-%d", node, i), Model: "NVIDIA H100 80GB HBM3", Driver: "580.95.05",
+			Utilization: 97, Temperature: 60})
 	}
 	return f
 }
@@ -200,7 +207,8 @@ func (w *world) examine() (Report, string) {
 		}
 		for _, resource := range w.forbidden {
 			if action.GetResource().Resource == resource {
-				return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", fmt.Errorf(`User "kim" cannot %s resource %q in API group "" in the namespace "ns"`, action.GetVerb(), resource))
+				return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "",
+					fmt.Errorf(`User "kim" cannot %s resource %q in API group "" in the namespace "ns"`, action.GetVerb(), resource))
 			}
 		}
 		return false, nil, nil
@@ -224,11 +232,13 @@ var addresses = regexp.MustCompile(`127\.\d+\.\d+\.\d+`)
 func (w *world) job(change func(node int, s *agent.JobStatus)) {
 	for i, n := range w.nodes {
 		n.job = agent.JobStatus{
-			ID: "job-1", Node: i, State: agent.Running, Started: now.Add(-30 * time.Minute), Quiet: 5 * time.Second, Record: "/workspace/.mlenv/runs/job-1",
-			Spec: agent.JobSpec{Run: "train-1", Launcher: agent.Torchrun, Script: "train.py", Nodes: 2, RanksPerNode: 2},
+			ID: "job-1", Node: i, State: agent.Running, Started: now.Add(-30 * time.Minute), Quiet: 5 * time.Second,
+			Record: "/workspace/.mlenv/runs/job-1",
+			Spec:   agent.JobSpec{Run: "train-1", Launcher: agent.Torchrun, Script: "train.py", Nodes: 2, RanksPerNode: 2},
 		}
 		for local := range 2 {
-			n.job.Ranks = append(n.job.Ranks, agent.RankStatus{Rank: 2*i + local, LocalRank: local, Node: i, PID: 100 + local, Started: now.Add(-30 * time.Minute)})
+			n.job.Ranks = append(n.job.Ranks, agent.RankStatus{Rank: 2*i + local, LocalRank: local, Node: i, PID: 100 + local,
+				Started: now.Add(-30 * time.Minute)})
 		}
 		change(i, &n.job)
 		if n.job.State == agent.Running {
@@ -273,13 +283,15 @@ func sockets() []string {
 func (w *world) overRDMA() {
 	w.set.Annotations[objects.ModeAnnotation] = string(agent.RDMA)
 	for i, n := range w.nodes {
-		n.rdma = rdma.Facts{PodInterface: "eth0", Interfaces: []rdma.Interface{{Name: "eth0", Index: 2}}, GPUDirect: rdma.GPUDirect{Peermem: true, DMABUF: rdma.No}}
+		n.rdma = rdma.Facts{PodInterface: "eth0", Interfaces: []rdma.Interface{{Name: "eth0", Index: 2}},
+			GPUDirect: rdma.GPUDirect{Peermem: true, DMABUF: rdma.No}}
 		for rail := range 2 {
 			n.rdma.Interfaces = append(n.rdma.Interfaces, rdma.Interface{Name: fmt.Sprintf("net%d", rail+1), Index: 3 + rail})
 			link := rdma.Link{Speed: 32, Width: 16}
 			n.rdma.Devices = append(n.rdma.Devices, rdma.Device{
 				Name: fmt.Sprintf("mlx5_%d", 6+2*i+rail), PCI: fmt.Sprintf("0000:%d3:00.2", rail), Uverbs: "uverbs0", PCIe: link, PCIeMaximum: link,
-				Ports: []rdma.Port{{Number: 1, State: "ACTIVE", PhysicalState: "LinkUp", LinkLayer: rdma.Ethernet, Rate: 400 * rdma.Gbps, Netdev: fmt.Sprintf("net%d", rail+1), MTU: 9000,
+				Ports: []rdma.Port{{Number: 1, State: "ACTIVE", PhysicalState: "LinkUp", LinkLayer: rdma.Ethernet, Rate: 400 * rdma.Gbps,
+					Netdev: fmt.Sprintf("net%d", rail+1), MTU: 9000,
 					GIDIndex: 3, Address: netip.MustParsePrefix(fmt.Sprintf("10.0.%d.%d/24", 103+rail, 7+i))}},
 			})
 		}
@@ -296,8 +308,10 @@ func (w *world) overRDMA() {
 
 // event adds an event about an object of the environment.
 func (w *world) event(kind, name, reason, text string) {
-	w.others = append(w.others, &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("%s-%d", name, len(w.others))}, Reason: reason, Message: text,
-		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: name, Namespace: "ns"}, FirstTimestamp: ago(2 * time.Minute), LastTimestamp: ago(10 * time.Second)})
+	w.others = append(w.others, &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("%s-%d", name, len(w.others))},
+		Reason: reason, Message: text,
+		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: name, Namespace: "ns"}, FirstTimestamp: ago(2 * time.Minute),
+		LastTimestamp: ago(10 * time.Second)})
 }
 
 // pending makes a pod Pending: none of its containers runs.

@@ -26,22 +26,26 @@ import (
 // Attach renews a person's Lease, or the reaper would release the environment during the command.
 func TestAttachRenewsWhatAPersonHolds(t *testing.T) {
 	made := agenttest.Start(t, 1)[0].Certificates()
-	secret := &corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert, "tls.key": made.ClientKey}}
+	secret := &corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert,
+		"tls.key": made.ClientKey}}
 	me := "h-kim"
 	clients := &kube.Clients{Namespace: "ns", Tekton: tektonfake.NewSimpleClientset(), Kube: fake.NewClientset(
 		secret, &appsv1.StatefulSet{ObjectMeta: about("env")},
 		&coordinationv1.Lease{ObjectMeta: about("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: &me}})}
 	clients.Kube.(*fake.Clientset).PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: me}}}, nil
+		return true,
+			&authenticationv1.SelfSubjectReview{
+				Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: me}}}, nil
 	})
 	_, detach, err := Of(clients, "env").Attach(t.Context(), slog.New(slog.DiscardHandler), "", run.Flags{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer detach()
-	err = kube.Until(t.Context(), "lease env", clients.Kube.CoordinationV1().Leases("ns"), metav1.ListOptions{}, func(leases []*coordinationv1.Lease) (bool, error) {
-		return leases[0].Spec.RenewTime != nil, nil
-	})
+	err = kube.Until(t.Context(), "lease env", clients.Kube.CoordinationV1().Leases("ns"), metav1.ListOptions{},
+		func(leases []*coordinationv1.Lease) (bool, error) {
+			return leases[0].Spec.RenewTime != nil, nil
+		})
 	if err != nil {
 		t.Errorf("waiting until it is renewed: %v", err)
 	}
@@ -50,7 +54,8 @@ func TestAttachRenewsWhatAPersonHolds(t *testing.T) {
 // The fake collects no garbage, so the test checks only the Lease.
 func TestDetachGivesBackWhereNoTeardownFollows(t *testing.T) {
 	made := agenttest.Start(t, 1)[0].Certificates()
-	secret := &corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert, "tls.key": made.ClientKey}}
+	secret := &corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert,
+		"tls.key": made.ClientKey}}
 	for _, tc := range []struct {
 		name   string
 		status v1.PipelineRunSpecStatus
@@ -85,7 +90,8 @@ func TestDetachGivesBackWhereNoTeardownFollows(t *testing.T) {
 				t.Errorf("the lease: %v; want kept %t", err, tc.kept)
 			}
 			of.UID = "uid-2"
-			if _, _, err := Of(clients, "env").Attach(t.Context(), slog.New(slog.DiscardHandler), "", of); fail.ReasonOf(err) != fail.EnvironmentMissing {
+			if _, _, err := Of(clients, "env").Attach(t.Context(), slog.New(slog.DiscardHandler), "", of); fail.ReasonOf(
+				err) != fail.EnvironmentMissing {
 				t.Errorf("another run: got %v, want EnvironmentMissing", err)
 			}
 		})

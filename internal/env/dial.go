@@ -63,8 +63,8 @@ func (e Environment) PodDialer(port int) agent.Dialer {
 	}
 }
 
-// podList lists the pods of an environment once for the first connections to all of them. With a request for each pod, hundreds of nodes would
-// wait for the client's limit of requests.
+// podList lists the pods of an environment once for the first connections to all of them. With a request for each pod, hundreds of nodes
+// would wait for the client's limit of requests.
 type podList struct {
 	of Environment
 	// turn holds one value while a goroutine uses the fields below.

@@ -60,7 +60,8 @@ func TestDialersShareAList(t *testing.T) {
 			time.Sleep(time.Second)
 			pods := &corev1.PodList{}
 			for node := range nodes {
-				pods.Items = append(pods.Items, corev1.Pod{ObjectMeta: about(fmt.Sprint("env-", node)), Status: corev1.PodStatus{PodIP: fmt.Sprint("10.0.0.", node)}})
+				pods.Items = append(pods.Items, corev1.Pod{ObjectMeta: about(fmt.Sprint("env-", node)),
+					Status: corev1.PodStatus{PodIP: fmt.Sprint("10.0.0.", node)}})
 			}
 			return true, pods, nil
 		})

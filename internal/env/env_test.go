@@ -47,7 +47,8 @@ func TestNodes(t *testing.T) {
 	secret := &corev1.Secret{ObjectMeta: about("env-agent-client"), Data: content}
 	others := []runtime.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}}
 	for _, node := range agents {
-		others = append(others, &corev1.Pod{ObjectMeta: about(node.Config.Pod), Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP}})
+		others = append(others,
+			&corev1.Pod{ObjectMeta: about(node.Config.Pod), Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP}})
 	}
 	for _, tc := range []struct {
 		name    string

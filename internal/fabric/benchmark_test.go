@@ -34,7 +34,8 @@ func TestBenchmarkOnSlowNetworks(t *testing.T) {
 	} {
 		t.Run(test.rate, func(t *testing.T) {
 			sizes, pair := Sizes(NCCL, test.sockets)
-			arguments, err := Input{Nodes: 2, RanksPerNode: 1, Backend: NCCL, Seconds: seconds, Sizes: sizes, Pairs: Rounds(2), PairBytes: pair, Others: true, Inside: true}.Arguments()
+			arguments, err := Input{Nodes: 2, RanksPerNode: 1, Backend: NCCL, Seconds: seconds, Sizes: sizes, Pairs: Rounds(2), PairBytes: pair,
+				Others: true, Inside: true}.Arguments()
 			if err != nil {
 				t.Fatal(err)
 			}

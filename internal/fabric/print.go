@@ -17,7 +17,8 @@ func (r *Report) Print(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "operation\tbetween\tsize\ttime\tbus bandwidth")
 	for _, m := range r.Measurements {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", m.Operation, r.measured(m), humanize.Bytes(int64(m.Bytes)), m.Time.Round(100*time.Nanosecond), m.Bandwidth())
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", m.Operation, r.measured(m), humanize.Bytes(int64(m.Bytes)), m.Time.Round(100*time.Nanosecond),
+			m.Bandwidth())
 	}
 	if len(r.Measurements) > 0 {
 		if err := table.Flush(); err != nil {
@@ -52,7 +53,8 @@ func (r *Report) printComparison(w io.Writer) error {
 		{"ratio", fmt.Sprintf("%.1f", r.Ratio()), ratio(float64(r.Latency), float64(r.SocketsLatency))},
 	}
 	if s := r.Speed; s != nil {
-		column := []string{"tokens/s", tokens(s.TokensPerSecond), tokens(s.SocketsTokensPerSecond), ratio(s.TokensPerSecond, s.SocketsTokensPerSecond)}
+		column := []string{"tokens/s", tokens(s.TokensPerSecond), tokens(s.SocketsTokensPerSecond),
+			ratio(s.TokensPerSecond, s.SocketsTokensPerSecond)}
 		for i, cell := range column {
 			rows[i] = append(rows[i], cell)
 		}
@@ -109,6 +111,7 @@ func (r *Report) measured(m Measurement) string {
 func Sort(all []Measurement) {
 	order := []Scope{World, InPair, ByRail, InNode}
 	slices.SortStableFunc(all, func(a, b Measurement) int {
-		return cmp.Or(cmp.Compare(slices.Index(order, a.Scope), slices.Index(order, b.Scope)), cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Node, b.Node))
+		return cmp.Or(cmp.Compare(slices.Index(order, a.Scope), slices.Index(order, b.Scope)), cmp.Compare(a.Rail, b.Rail),
+			cmp.Compare(a.Node, b.Node))
 	})
 }

@@ -103,7 +103,9 @@ const (
 func (r *Report) Judge() {
 	r.Bandwidth, r.Latency = Best(r.Measurements), Latency(r.Measurements)
 	for i := range r.Rails {
-		_, r.Rails[i].Bandwidth = measured(r.Measurements, func(m Measurement) bool { return m.Operation == AllReduce && m.Scope == ByRail && m.Rail == i })
+		_, r.Rails[i].Bandwidth = measured(r.Measurements, func(m Measurement) bool {
+			return m.Operation == AllReduce && m.Scope == ByRail && m.Rail == i
+		})
 	}
 	if r.Verdict != "" {
 		return
@@ -111,7 +113,8 @@ func (r *Report) Judge() {
 	r.Verdict = Pass
 	var slow []string
 	if r.Expected > 0 && isBelow(r.Bandwidth, r.Expected, enough) {
-		slow = append(slow, fmt.Sprintf("bus bandwidth %s, expected %s: %.0f%% of it", r.Bandwidth, r.Expected, 100*float64(r.Bandwidth)/float64(r.Expected)))
+		slow = append(slow, fmt.Sprintf("bus bandwidth %s, expected %s: %.0f%% of it", r.Bandwidth, r.Expected,
+			100*float64(r.Bandwidth)/float64(r.Expected)))
 	}
 	if r.SocketsExpected > 0 && r.Sockets > 0 && isBelow(r.Sockets, r.SocketsExpected, enough) {
 		slow = append(slow, fmt.Sprintf("over TCP sockets: %s, expected %s", r.Sockets, r.SocketsExpected))
@@ -140,7 +143,8 @@ func (r *Report) slowNodes() []string {
 		return nil
 	}
 	r.FaultyNodes = faulty
-	return []string{fmt.Sprintf("%s: pairs with it exchange down to %s, others up to %s", NodesAt(faulty, r.KubernetesNodes), slowest, fastest)}
+	return []string{fmt.Sprintf("%s: pairs with it exchange down to %s, others up to %s", NodesAt(faulty, r.KubernetesNodes), slowest,
+		fastest)}
 }
 
 // slowInside compares what happens inside the nodes: what ranks exchange with each other, and copies to GPUs. With gloo that shows
@@ -149,7 +153,8 @@ func (r *Report) slowInside() (slow []string) {
 	if r.Backend == Gloo {
 		return nil
 	}
-	for operation, words := range map[Operation]string{AllReduce: "its ranks exchange %s with each other, those of another node %s", HostCopy: "its slowest GPU takes %s from the host's memory, that of another node %s"} {
+	for operation, words := range map[Operation]string{AllReduce: "its ranks exchange %s with each other, those of another node %s",
+		HostCopy: "its slowest GPU takes %s from the host's memory, that of another node %s"} {
 		inside := map[int]rdma.BytesPerSecond{}
 		all, fastest := measured(r.Measurements, func(m Measurement) bool {
 			return m.Operation == operation && m.Scope == InNode && m.Node >= 0 && m.Node < r.Nodes
@@ -201,7 +206,8 @@ func (r *Report) slowHosts() (slow []string) {
 			continue
 		}
 		rail := r.Rails[m.Rail].String()
-		slow = append(slow, fmt.Sprintf("rail %s: RDMA between the memories of %s reaches %s, elsewhere %s", rail, NodesAt(m.Pair[:], r.KubernetesNodes), m.Bandwidth(), fastest))
+		slow = append(slow, fmt.Sprintf("rail %s: RDMA between the memories of %s reaches %s, elsewhere %s", rail,
+			NodesAt(m.Pair[:], r.KubernetesNodes), m.Bandwidth(), fastest))
 		if !slices.Contains(r.FaultyRails, rail) {
 			r.FaultyRails = append(r.FaultyRails, rail)
 		}

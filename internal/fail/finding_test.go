@@ -27,7 +27,8 @@ func TestFindingOfError(t *testing.T) {
 	}{
 		{made, finding},
 		{Advise(made, "look"), Finding{Reason: GPUMissing, Object: "node 1", Seen: "7 GPUs", Wanted: "8", Next: "look"}},
-		{fmt.Errorf("provisioning: %w", made), Finding{Reason: GPUMissing, Seen: "provisioning: counting the GPUs of node 1: 7 GPUs: want 8", Next: "nvidia-smi"}},
+		{fmt.Errorf("provisioning: %w", made), Finding{Reason: GPUMissing, Seen: "provisioning: counting the GPUs of node 1: 7 GPUs: want 8",
+			Next: "nvidia-smi"}},
 		{errors.New("no answer"), Finding{Reason: Internal, Seen: "no answer"}},
 	} {
 		if got := FindingOf(tc.err); got != tc.want {

@@ -145,7 +145,8 @@ func contains(objects []*unstructured.Unstructured, kind, name string) bool {
 func problem(object *unstructured.Unstructured, err error) error {
 	var status apierrors.APIStatus
 	// If an object or a namespace is missing, the details have its name; if the kind is unknown, they have none.
-	unknownKind := errors.As(err, &status) && apierrors.IsNotFound(err) && (status.Status().Details == nil || status.Status().Details.Name == "")
+	unknownKind := errors.As(err, &status) && apierrors.IsNotFound(err) &&
+		(status.Status().Details == nil || status.Status().Details.Name == "")
 	if kind := object.GroupVersionKind(); kind.Group == "tekton.dev" && unknownKind {
 		return fail.Advise(fail.Because(fail.InvalidInput, err),
 			"the cluster has no %s: install Tekton (on OpenShift the operator Red Hat OpenShift Pipelines)", kind.GroupVersion())

@@ -97,7 +97,8 @@ func (s *apiServer) patch(r *http.Request, body []byte) (map[string]any, error) 
 		return s.objects[r.URL.Path], nil
 	}
 	s.dryRun = append(s.dryRun, query.Get("dryRun") == "All")
-	if query.Get("fieldManager") != fieldManager || query.Get("force") != "true" || r.Header.Get("Content-Type") != "application/apply-patch+yaml" {
+	if query.Get("fieldManager") != fieldManager || query.Get("force") != "true" ||
+		r.Header.Get("Content-Type") != "application/apply-patch+yaml" {
 		return nil, errors.New("not an apply by " + fieldManager)
 	}
 	if s.bodies[r.URL.Path] == string(body) {
@@ -245,12 +246,14 @@ func TestApplyRefused(t *testing.T) {
 	}{
 		{
 			"no Tekton",
-			map[string]string{"/tasks/": `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","message":"the server could not find the requested resource","details":{},"code":404}`},
+			map[string]string{"/tasks/": `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","message":"the server could ` +
+				`not find the requested resource","details":{},"code":404}`},
 			fail.InvalidInput, "OpenShift Pipelines",
 		},
 		{
 			"no right",
-			map[string]string{"/configmaps/": `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"configmaps \"x\" is forbidden: User \"me\" cannot get resource \"configmaps\" in API group \"\" in the namespace \"team\"","code":403}`},
+			map[string]string{"/configmaps/": `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"configmaps ` +
+				`\"x\" is forbidden: User \"me\" cannot get resource \"configmaps\" in API group \"\" in the namespace \"team\"","code":403}`},
 			fail.PermissionDenied, "--resource=configmaps",
 		},
 	}

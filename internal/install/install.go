@@ -30,13 +30,16 @@ type Report struct {
 // longer among them. Before it changes anything, it checks all rights and lets the API server check every object; a
 // dry run ends there. Errors: PermissionDenied with all refusals; InvalidInput if the namespace or Tekton is missing. If an
 // object fails after all checks, the report has what was changed before it. It calls say if it waits for something.
-func Install(ctx context.Context, c *kube.Clients, namespace string, objects []*unstructured.Unstructured, dryRun bool, say func(string)) (Report, error) {
+func Install(ctx context.Context, c *kube.Clients, namespace string, objects []*unstructured.Unstructured, dryRun bool, say func(string)) (
+	Report, error) {
 	report := Report{Namespace: namespace, DryRun: dryRun, Changes: []Change{}}
 	obsolete, notes := labelled(ctx, c.Objects, namespace, PartLabel+"="+NamespacePart)
 	report.Notes = append(report.Notes, notes...)
 	obsolete = slices.DeleteFunc(obsolete, func(live *unstructured.Unstructured) bool { return isAmong(objects, live) || isClusterFile(live) })
-	if err := kube.CheckAccess(ctx, c.Kube, "installing", append(accesses(objects, "get", "create", "patch"), accesses(obsolete, "delete")...)); err != nil {
-		return report, fail.Advise(err, "let an administrator of the namespace install it (oc adm policy add-role-to-user admin USER -n NAMESPACE); --admin needs a cluster administrator, who can apply the output of --output=yaml")
+	if err := kube.CheckAccess(ctx, c.Kube, "installing",
+		append(accesses(objects, "get", "create", "patch"), accesses(obsolete, "delete")...)); err != nil {
+		return report, fail.Advise(err, "let an administrator of the namespace install it (oc adm policy add-role-to-user admin USER -n "+
+			"NAMESPACE); --admin needs a cluster administrator, who can apply the output of --output=yaml")
 	}
 	changes, err := tryAll(ctx, c.Objects, objects)
 	if err != nil {
@@ -64,7 +67,8 @@ func outcomes(objects []*unstructured.Unstructured, outcome Outcome) []Change {
 
 // labelled are the namespace's installed objects that a label selector matches. A list that is refused becomes a note:
 // a user who may not list objects has not installed them.
-func labelled(ctx context.Context, client dynamic.Interface, namespace, selector string) (all []*unstructured.Unstructured, notes []string) {
+func labelled(ctx context.Context, client dynamic.Interface, namespace, selector string) (
+	all []*unstructured.Unstructured, notes []string) {
 	for _, resource := range installedResources() {
 		some, err := list(ctx, client, resource, namespace, selector)
 		if err != nil {
@@ -76,7 +80,8 @@ func labelled(ctx context.Context, client dynamic.Interface, namespace, selector
 }
 
 // list lists objects of one resource. It returns none if the cluster does not have the resource.
-func list(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, namespace, selector string) ([]*unstructured.Unstructured, error) {
+func list(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, namespace, selector string) (
+	[]*unstructured.Unstructured, error) {
 	found, err := inNamespace(client.Resource(resource), namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -93,7 +98,8 @@ func list(ctx context.Context, client dynamic.Interface, resource schema.GroupVe
 // deleteAll deletes objects by UID. A missing one is no error.
 func deleteAll(ctx context.Context, client dynamic.Interface, objects []*unstructured.Unstructured) ([]Change, error) {
 	for i, object := range objects {
-		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(object.GetUID())}, PropagationPolicy: new(metav1.DeletePropagationBackground)}
+		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(object.GetUID())},
+			PropagationPolicy: new(metav1.DeletePropagationBackground)}
 		if err := kube.Deleted(Title(object), clientOf(client, object).Delete(ctx, object.GetName(), options)); err != nil {
 			return outcomes(objects[:i], Deleted), err
 		}
@@ -103,7 +109,8 @@ func deleteAll(ctx context.Context, client dynamic.Interface, objects []*unstruc
 
 func isAmong(objects []*unstructured.Unstructured, live *unstructured.Unstructured) bool {
 	return slices.ContainsFunc(objects, func(object *unstructured.Unstructured) bool {
-		return object.GetName() == live.GetName() && object.GetNamespace() == live.GetNamespace() && object.GroupVersionKind().GroupKind() == live.GroupVersionKind().GroupKind()
+		return object.GetName() == live.GetName() && object.GetNamespace() == live.GetNamespace() &&
+			object.GroupVersionKind().GroupKind() == live.GroupVersionKind().GroupKind()
 	})
 }
 

@@ -23,10 +23,13 @@ const (
 
 // furnish adds objects of other users, of an earlier version and of runs to the namespace.
 func furnish(s *apiServer) {
-	s.put(oldTask, "{apiVersion: tekton.dev/v1, kind: Task, metadata: {name: old, namespace: team, uid: u1, labels: {ml-dev-env/part: namespace}}}")
+	s.put(oldTask, "{apiVersion: tekton.dev/v1, kind: Task, metadata: {name: old, namespace: team, uid: u1, labels: {ml-dev-env/part: "+
+		"namespace}}}")
 	s.put(foreign, "{apiVersion: tekton.dev/v1, kind: Task, metadata: {name: foreign, namespace: team}}")
-	s.put(another, "{apiVersion: v1, kind: ConfigMap, metadata: {name: mlenv-cluster-other, namespace: team, labels: {ml-dev-env/part: namespace}}}")
-	s.put(claim, "{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: ml-dev-workspace, namespace: team, labels: {ml-dev-env/environment: ml-dev-env}}, spec: {resources: {requests: {storage: 100Gi}}}}")
+	s.put(another, "{apiVersion: v1, kind: ConfigMap, metadata: {name: mlenv-cluster-other, namespace: team, labels: {ml-dev-env/part: "+
+		"namespace}}}")
+	s.put(claim, "{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: ml-dev-workspace, namespace: team, labels: "+
+		"{ml-dev-env/environment: ml-dev-env}}, spec: {resources: {requests: {storage: 100Gi}}}}")
 	s.put(account, `{apiVersion: v1, kind: ConfigMap, metadata: {name: run-receipt, namespace: team, labels: {ml-dev-env/receipt: "true"}}}`)
 }
 
@@ -133,7 +136,8 @@ func TestUninstall(t *testing.T) {
 	if diff := cmp.Diff(dry.Changes, report.Changes); diff != "" {
 		t.Errorf("the dry run reported something else (-dry +done):\n%s", diff)
 	}
-	for _, want := range []string{"ml-dev-workspace (100Gi); to delete one: mlenv claims delete NAME -n team", "not deleted: 1 receipt", "not deleted: clusterrolebinding/mlenv-observer-team"} {
+	for _, want := range []string{"ml-dev-workspace (100Gi); to delete one: mlenv claims delete NAME -n team", "not deleted: 1 receipt",
+		"not deleted: clusterrolebinding/mlenv-observer-team"} {
 		if !strings.Contains(text(report), want) {
 			t.Errorf("%q is missing in:\n%s", want, text(report))
 		}
@@ -168,17 +172,24 @@ func TestUninstallRefusesWhileInUse(t *testing.T) {
 	if _, err := Install(t.Context(), clients, "team", render(t, request(t)), false, said(t)); err != nil {
 		t.Fatal(err)
 	}
-	server.put(busyRun, `{apiVersion: tekton.dev/v1, kind: PipelineRun, metadata: {name: nightly, namespace: team, labels: {tekton.dev/pipeline: train-multi-node}}, status: {conditions: [{type: Succeeded, status: Unknown}]}}`)
-	server.put(busyRun+"-done", `{apiVersion: tekton.dev/v1, kind: PipelineRun, metadata: {name: done, namespace: team, labels: {tekton.dev/pipeline: train-multi-node}}, status: {conditions: [{type: Succeeded, status: "True"}]}}`)
-	server.put(busyRun+"-other", `{apiVersion: tekton.dev/v1, kind: PipelineRun, metadata: {name: other, namespace: team, labels: {tekton.dev/pipeline: somebody-elses}}}`)
-	server.put(held, `{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: ml-dev-env, namespace: team, uid: u2, labels: {ml-dev-env/environment: ml-dev-env}, annotations: {ml-dev-env/holder-name: h-kim}}}`)
+	server.put(busyRun,
+		`{apiVersion: tekton.dev/v1, kind: PipelineRun, metadata: {name: nightly, namespace: team, labels: {tekton.dev/pipeline: `+
+			`train-multi-node}}, status: {conditions: [{type: Succeeded, status: Unknown}]}}`)
+	server.put(busyRun+"-done",
+		`{apiVersion: tekton.dev/v1, kind: PipelineRun, metadata: {name: done, namespace: team, labels: {tekton.dev/pipeline: `+
+			`train-multi-node}}, status: {conditions: [{type: Succeeded, status: "True"}]}}`)
+	server.put(busyRun+"-other",
+		`{apiVersion: tekton.dev/v1, kind: PipelineRun, metadata: {name: other, namespace: team, labels: {tekton.dev/pipeline: somebody-elses}}}`)
+	server.put(held, `{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: ml-dev-env, namespace: team, uid: u2, labels: `+
+		`{ml-dev-env/environment: ml-dev-env}, annotations: {ml-dev-env/holder-name: h-kim}}}`)
 	before := len(server.objects)
 	_, err := Uninstall(t.Context(), clients, Removal{Namespace: "team"})
 	want := "want no run in progress and no environment, found 2:\n  pipelinerun/nightly\n  environment ml-dev-env, held by h-kim"
 	if fail.ReasonOf(err) != fail.EnvironmentBusy || !strings.Contains(err.Error(), want) || len(server.objects) != before {
 		t.Errorf("got %v; want %q and nothing deleted", err, want)
 	}
-	server.put("/api/v1/namespaces/team/pods/done-train", `{apiVersion: v1, kind: Pod, metadata: {name: done-train, namespace: team, labels: {tekton.dev/pipeline: train-multi-node}}}`)
+	server.put("/api/v1/namespaces/team/pods/done-train",
+		`{apiVersion: v1, kind: Pod, metadata: {name: done-train, namespace: team, labels: {tekton.dev/pipeline: train-multi-node}}}`)
 	report, err := Uninstall(t.Context(), clients, Removal{Namespace: "team", EndRuns: true})
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +200,8 @@ func TestUninstallRefusesWhileInUse(t *testing.T) {
 	if server.objects[held] != nil || server.bodies[busyRun] != `{"spec":{"status":"Cancelled"}}` {
 		t.Errorf("lease %v, patch %q; want it deleted and the run cancelled", server.objects[held], server.bodies[busyRun])
 	}
-	if got := report.Changes[:2]; got[0] != (Change{Object: "pipelinerun/nightly", Outcome: Cancelled}) || got[1] != (Change{Object: "lease/ml-dev-env", Outcome: Deleted}) {
+	if got := report.Changes[:2]; got[0] != (Change{Object: "pipelinerun/nightly", Outcome: Cancelled}) ||
+		got[1] != (Change{Object: "lease/ml-dev-env", Outcome: Deleted}) {
 		t.Errorf("the first changes are %v", got)
 	}
 }

@@ -47,16 +47,19 @@ func Uninstall(ctx context.Context, c *kube.Clients, r Removal) (Report, error) 
 		return report, err
 	}
 	if names := users.names(); len(names) > 0 && !r.EndRuns {
-		return report, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "uninstalling from namespace %s: want no run in progress and no environment, found %d:\n  %s",
-			r.Namespace, len(names), strings.Join(names, "\n  ")),
-			"wait for them, or cancel them; --end-runs ends them at once, without teardown and receipt; claims stay")
+		return report,
+			fail.Advise(fail.Becausef(fail.EnvironmentBusy, "uninstalling from namespace %s: want no run in progress and no environment, found "+
+				"%d:\n  %s",
+				r.Namespace, len(names), strings.Join(names, "\n  ")),
+				"wait for them, or cancel them; --end-runs ends them at once, without teardown and receipt; claims stay")
 	}
 	needed := slices.Concat(accesses(doomed, "delete"), accesses(users.environments, "delete"), accesses(users.runs, "patch"))
 	if err := kube.CheckAccess(ctx, c.Kube, "uninstalling", needed); err != nil {
 		return report, fail.Advise(err, "let an administrator of the namespace do it; --admin needs a cluster administrator")
 	}
 	if r.DryRun {
-		report.Changes = slices.Concat(report.Changes, outcomes(users.runs, Cancelled), outcomes(users.environments, Deleted), outcomes(doomed, Deleted))
+		report.Changes = slices.Concat(report.Changes, outcomes(users.runs, Cancelled), outcomes(users.environments, Deleted),
+			outcomes(doomed, Deleted))
 	} else {
 		ended, err := users.end(ctx, c.Objects)
 		report.Changes = append(report.Changes, ended...)
@@ -113,7 +116,9 @@ func adminPart(ctx context.Context, client dynamic.Interface, namespace string) 
 	if err != nil {
 		return nil, err
 	}
-	own := slices.DeleteFunc(slices.Clone(bindings), func(b *unstructured.Unstructured) bool { return b.GetName() != ObserverBinding(namespace) })
+	own := slices.DeleteFunc(slices.Clone(bindings), func(b *unstructured.Unstructured) bool {
+		return b.GetName() != ObserverBinding(namespace)
+	})
 	if len(own) < len(bindings) {
 		return own, nil
 	}
@@ -128,7 +133,8 @@ func (r Removal) notes(ctx context.Context, c *kube.Clients, doomed []*unstructu
 	}
 	var notes []string
 	if len(claims.Items) > 0 {
-		notes = append(notes, fmt.Sprintf("not deleted: claims %s; to delete one: mlenv claims delete NAME -n %s", claimNames(claims.Items), r.Namespace))
+		notes = append(notes, fmt.Sprintf("not deleted: claims %s; to delete one: mlenv claims delete NAME -n %s", claimNames(claims.Items),
+			r.Namespace))
 	}
 	if left := r.pastRuns(ctx, c.Objects); left != "" {
 		notes = append(notes, left)
@@ -146,7 +152,8 @@ func (r Removal) notes(ctx context.Context, c *kube.Clients, doomed []*unstructu
 	if !r.Admin {
 		name := ObserverBinding(r.Namespace)
 		if _, err := c.Kube.RbacV1().ClusterRoleBindings().Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			notes = append(notes, fmt.Sprintf("not deleted: clusterrolebinding/%s, if it exists; a cluster administrator deletes it: mlenv uninstall --admin -n %s", name, r.Namespace))
+			notes = append(notes, fmt.Sprintf("not deleted: clusterrolebinding/%s, if it exists; a cluster administrator deletes it: mlenv "+
+				"uninstall --admin -n %s", name, r.Namespace))
 		}
 	}
 	return notes, nil
@@ -210,7 +217,8 @@ func usageOf(ctx context.Context, client dynamic.Interface, namespace string, in
 	for _, kind := range []struct{ resource, of, label string }{
 		{"pipelineruns", "Pipeline", "tekton.dev/pipeline"}, {"taskruns", "Task", "tekton.dev/task"},
 	} {
-		runs, err := list(ctx, client, schema.GroupVersionResource{Group: "tekton.dev", Version: "v1", Resource: kind.resource}, namespace, kind.label)
+		runs, err := list(ctx, client, schema.GroupVersionResource{Group: "tekton.dev", Version: "v1", Resource: kind.resource}, namespace,
+			kind.label)
 		if err != nil {
 			return u, err
 		}
@@ -225,7 +233,8 @@ func usageOf(ctx context.Context, client dynamic.Interface, namespace string, in
 		}
 	}
 	var err error
-	u.environments, err = list(ctx, client, schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, namespace, objects.EnvironmentLabel)
+	u.environments, err = list(ctx, client, schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
+		namespace, objects.EnvironmentLabel)
 	return u, err
 }
 
@@ -260,7 +269,8 @@ func (u usage) end(ctx context.Context, client dynamic.Interface) ([]Change, err
 		if run.GetKind() == "TaskRun" {
 			status = "TaskRunCancelled"
 		}
-		_, err := clientOf(client, run).Patch(ctx, run.GetName(), types.MergePatchType, fmt.Appendf(nil, `{"spec":{"status":%q}}`, status), metav1.PatchOptions{FieldManager: fieldManager})
+		_, err := clientOf(client, run).Patch(ctx, run.GetName(), types.MergePatchType, fmt.Appendf(nil, `{"spec":{"status":%q}}`, status),
+			metav1.PatchOptions{FieldManager: fieldManager})
 		if err != nil {
 			return outcomes(u.runs[:i], Cancelled), kube.Problem(fmt.Errorf("cancelling %s: %w", Title(run), err))
 		}

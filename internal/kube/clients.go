@@ -149,7 +149,8 @@ func (f Flags) noConfig(err error) error {
 			looked = "$KUBECONFIG, which is " + named
 		}
 		looked = cmp.Or(f.Kubeconfig, looked)
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "looking for a cluster: found neither a pod's ServiceAccount nor a kubeconfig with a cluster in %s", looked),
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "looking for a cluster: found neither a pod's ServiceAccount nor a kubeconfig with "+
+			"a cluster in %s", looked),
 			"export KUBECONFIG=FILE, or log in: oc login https://API-SERVER:6443")
 	}
 	return fail.Advise(fail.Because(fail.InvalidInput, fmt.Errorf("reading the kubeconfig: %w", err)),

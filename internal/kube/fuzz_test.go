@@ -13,7 +13,8 @@ func FuzzRefusal(f *testing.F) {
 	for _, text := range []string{
 		`pods "a" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=4, used: 8, limited: 8`,
 		`maximum memory usage per Container is 1Gi, but limit is 2Gi`,
-		`unable to validate against any security context constraint: [provider restricted-v2: .containers[0].capabilities.add: Invalid value: "IPC_LOCK": capability may not be added, provider "nccl-scc": Forbidden: not usable by user or serviceaccount]`,
+		`unable to validate against any security context constraint: [provider restricted-v2: .containers[0].capabilities.add: Invalid value: ` +
+			`"IPC_LOCK": capability may not be added, provider "nccl-scc": Forbidden: not usable by user or serviceaccount]`,
 		`failed to retrieve the required SCC from the cache`,
 		`violates PodSecurity "restricted:latest": non-default capabilities (container "a" must not include "IPC_LOCK")`,
 		`User "a" cannot list resource "pods" in API group "" in the namespace "b"`,

@@ -98,7 +98,8 @@ func shorter(err error) error {
 	if errors.As(cause, &errno) {
 		cause = errno
 	}
-	return shortError{err, strings.Replace(err.Error(), request.Error(), fmt.Sprintf("no answer from API server %s://%s: %v", server.Scheme, server.Host, cause), 1)}
+	return shortError{err, strings.Replace(err.Error(), request.Error(), fmt.Sprintf("no answer from API server %s://%s: %v", server.Scheme,
+		server.Host, cause), 1)}
 }
 
 var (
@@ -122,7 +123,8 @@ func Refusal(err error, owner PodOwner) error {
 		return fail.Advise(fail.Because(fail.QuotaExceeded, err), "oc describe limitrange -n %s", namespace)
 	case strings.Contains(text, "unable to validate against any security context constraint"):
 		return fail.Advise(fail.Because(fail.SecurityRefused, err),
-			"oc adm policy add-scc-to-user %s -z %s -n %s", cmp.Or(owner.SCC, NeededSCC(text)), cmp.Or(owner.ServiceAccount, "SERVICE-ACCOUNT"), namespace)
+			"oc adm policy add-scc-to-user %s -z %s -n %s", cmp.Or(owner.SCC, NeededSCC(text)), cmp.Or(owner.ServiceAccount, "SERVICE-ACCOUNT"),
+			namespace)
 	case strings.Contains(text, "failed to retrieve the required SCC"):
 		return fail.Advise(fail.Because(fail.SecurityRefused, err),
 			"oc get scc (then correct security.scc in the cluster file, or let an administrator create that one)")

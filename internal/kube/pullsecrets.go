@@ -80,7 +80,8 @@ func (c *Clients) AccountWithPullSecrets(ctx context.Context, namespace, name st
 		return account, fmt.Errorf("waiting for the pull secrets of service account %s/%s: %w", namespace, name, context.Cause(ctx))
 	}
 	if !HasPullSecret(account) && (err == nil || wait.Interrupted(err)) {
-		say(fmt.Sprintf("Service account %s got no pull secrets within %s: images in the internal registry cannot be pulled without.", name, pullSecretTime))
+		say(fmt.Sprintf("Service account %s got no pull secrets within %s: images in the internal registry cannot be pulled without.", name,
+			pullSecretTime))
 		err = nil
 	}
 	return account, err

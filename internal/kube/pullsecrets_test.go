@@ -15,7 +15,8 @@ import (
 )
 
 func accountOf(name, secret string, age time.Duration) *corev1.ServiceAccount {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, CreationTimestamp: metav1.NewTime(time.Now().Add(-age))}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name,
+		CreationTimestamp: metav1.NewTime(time.Now().Add(-age))}}
 	if secret != "" {
 		account.ImagePullSecrets = []corev1.LocalObjectReference{{Name: secret}}
 	}
@@ -38,7 +39,8 @@ func TestAccountWithPullSecrets(t *testing.T) {
 		{"only a user's", accountOf("steps", "ngc", 0), accountOf("default", "default-dockercfg-y", time.Hour), nil, true, true, true},
 		{"none gets any", accountOf("steps", "", 0), accountOf("default", "", time.Hour), images, false, false, false},
 		{"a new namespace with image streams", accountOf("steps", "", 0), accountOf("default", "", 0), images, true, true, true},
-		{"a new namespace with image streams, without the registry", accountOf("steps", "", 0), accountOf("default", "", pullSecretTime-time.Second), images, false, true, false},
+		{"a new namespace with image streams, without the registry", accountOf("steps", "", 0),
+			accountOf("default", "", pullSecretTime-time.Second), images, false, true, false},
 		{"a new namespace of plain Kubernetes", accountOf("steps", "", 0), accountOf("default", "", 0), nil, false, false, false},
 		{"the account default is missing", accountOf("steps", "", 0), accountOf("unused", "", 0), images, false, false, false},
 	} {
@@ -57,7 +59,9 @@ func TestAccountWithPullSecrets(t *testing.T) {
 				return false, nil, nil
 			})
 			var said []string
-			account, err := (&Clients{Kube: client}).AccountWithPullSecrets(t.Context(), "ns", "steps", func(line string) { said = append(said, line) })
+			account, err := (&Clients{Kube: client}).AccountWithPullSecrets(t.Context(), "ns", "steps", func(line string) {
+				said = append(said, line)
+			})
 			if err != nil || HasPullSecret(account) != test.ok {
 				t.Errorf("got %+v, %v; want pull secrets %v", account, err, test.ok)
 			}

@@ -19,7 +19,8 @@ import (
 var (
 	// passing matches messages of the API server about failures behind it that pass: of etcd and of webhooks.
 	passing = regexp.MustCompile(`etcdserver: |rpc error: code = (?:Unavailable|DeadlineExceeded)|leader changed|transport is closing|` +
-		`failed (?:calling|to call) webhook .*(?:context deadline exceeded|Client\.Timeout exceeded|no endpoints available|connection refused|connection reset|` +
+		`failed (?:calling|to call) webhook .*(?:context deadline exceeded|Client\.Timeout exceeded|no endpoints available|connection ` +
+		`refused|connection reset|` +
 		`i/o timeout|no route to host|EOF|TLS handshake timeout|http2: client connection lost)`)
 	// webhookFailed matches a failure before anything was stored.
 	webhookFailed = regexp.MustCompile(`failed (?:calling|to call) webhook `)

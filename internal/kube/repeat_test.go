@@ -35,7 +35,8 @@ func TestEveryRequestIsRepeated(t *testing.T) {
 func everyVerb(ctx context.Context, clients *kube.Clients) error {
 	leases, configs := clients.Kube.CoordinationV1().Leases("ns"), clients.Kube.CoreV1().ConfigMaps("ns")
 	about := metav1.ObjectMeta{Namespace: "ns", Name: "a"}
-	made, err := leases.Create(ctx, &coordinationv1.Lease{ObjectMeta: about, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("me")}}, metav1.CreateOptions{FieldManager: kube.FieldManager})
+	made, err := leases.Create(ctx, &coordinationv1.Lease{ObjectMeta: about, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("me")}},
+		metav1.CreateOptions{FieldManager: kube.FieldManager})
 	if err != nil || made.UID == "" {
 		return fmt.Errorf("create: %w, UID %q", err, made.UID)
 	}
@@ -74,7 +75,8 @@ func everyVerb(ctx context.Context, clients *kube.Clients) error {
 	if !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete of another version: %w, want a conflict", err)
 	}
-	if err := leases.Delete(ctx, "a", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &live.UID, ResourceVersion: &live.ResourceVersion}}); err != nil {
+	if err := leases.Delete(ctx, "a",
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &live.UID, ResourceVersion: &live.ResourceVersion}}); err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
 	return nil
@@ -84,7 +86,8 @@ func everyVerb(ctx context.Context, clients *kube.Clients) error {
 func TestUnsafeRequestsAreNotRepeated(t *testing.T) {
 	for name, request := range map[string]func(context.Context, *kube.Clients) error{
 		"a name that the API server invents": func(ctx context.Context, c *kube.Clients) error {
-			_, err := c.Kube.CoreV1().ConfigMaps("ns").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "a-"}}, metav1.CreateOptions{})
+			_, err := c.Kube.CoreV1().ConfigMaps("ns").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "a-"}},
+				metav1.CreateOptions{})
 			return err
 		},
 		"a deletion by name": func(ctx context.Context, c *kube.Clients) error {
@@ -119,10 +122,12 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) { return t
 
 // An object that another caller has created is not adopted after a lost answer.
 func TestOnlyTheOwnObjectIsAdopted(t *testing.T) {
-	server := apitest.Start(t, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("you")}})
+	server := apitest.Start(t, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("you")}})
 	clients := server.Clients(apitest.NewInjector("POST /apis/coordination.k8s.io/v1/namespaces/ns/leases #1", apitest.Lost).Wrap)
 	_, err := clients.Kube.CoordinationV1().Leases("ns").Create(t.Context(),
-		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("me")}}, metav1.CreateOptions{})
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("me")}},
+		metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		t.Errorf("got %v, want AlreadyExists", err)
 	}

@@ -53,12 +53,14 @@ const (
 
 // inPod is for steps: no user is there to try again.
 func inPod(next http.RoundTripper) http.RoundTripper {
-	return retrier{next: next, pause: firstPause, longest: longestPause, most: Patience, young: 30 * time.Second, dials: true, state: &retrierState{}}
+	return retrier{next: next, pause: firstPause, longest: longestPause, most: Patience, young: 30 * time.Second, dials: true,
+		state: &retrierState{}}
 }
 
 // outside is for commands of people: a user who has named a wrong cluster, or is offline, gets the error at once.
 func outside(next http.RoundTripper) http.RoundTripper {
-	return retrier{next: next, pause: firstPause, longest: longestPause, most: personsRetryTime, young: 30 * time.Second, state: &retrierState{}}
+	return retrier{next: next, pause: firstPause, longest: longestPause, most: personsRetryTime, young: 30 * time.Second,
+		state: &retrierState{}}
 }
 
 // attempt is what one attempt of a request has brought: an answer or an error.
@@ -176,7 +178,8 @@ func (p retrier) logRetry(ctx context.Context, problem error) {
 	if now.Sub(time.Unix(0, told)) < p.most || !p.state.told.CompareAndSwap(told, now.UnixNano()) {
 		return
 	}
-	slog.WarnContext(ctx, fmt.Sprintf("The API server does not answer; trying again for at most %s. (%v)", p.most, problem), "seconds", p.most.Seconds(), "error", problem)
+	slog.WarnContext(ctx, fmt.Sprintf("The API server does not answer; trying again for at most %s. (%v)", p.most, problem), "seconds",
+		p.most.Seconds(), "error", problem)
 }
 
 // renewed returns the request with a body that was not read yet.

@@ -48,23 +48,24 @@ func TestPatient(t *testing.T) {
 			if test.status != 0 {
 				state.away.Store(time.Now().UnixNano())
 			}
-			p := retrier{most: test.most, young: time.Minute, dials: !test.outside, state: state, next: transport(func(r *http.Request) (*http.Response, error) {
-				body, err := io.ReadAll(r.Body)
-				if err != nil {
-					t.Error(err)
-				}
-				if errors.Is(test.err, reset) {
-					httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
-				}
-				status := http.StatusOK
-				if bodies = append(bodies, string(body)); len(bodies) < 3 {
-					if test.err != nil {
-						return nil, test.err
+			p := retrier{most: test.most, young: time.Minute, dials: !test.outside, state: state,
+				next: transport(func(r *http.Request) (*http.Response, error) {
+					body, err := io.ReadAll(r.Body)
+					if err != nil {
+						t.Error(err)
 					}
-					status = test.status
-				}
-				return &http.Response{StatusCode: status, Body: http.NoBody}, nil
-			})}
+					if errors.Is(test.err, reset) {
+						httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
+					}
+					status := http.StatusOK
+					if bodies = append(bodies, string(body)); len(bodies) < 3 {
+						if test.err != nil {
+							return nil, test.err
+						}
+						status = test.status
+					}
+					return &http.Response{StatusCode: status, Body: http.NoBody}, nil
+				})}
 			request, err := http.NewRequestWithContext(t.Context(), test.method, "https://172.30.0.1", strings.NewReader("the object"))
 			if err != nil {
 				t.Fatal(err)

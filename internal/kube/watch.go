@@ -35,7 +35,8 @@ type Source[L runtime.Object] interface {
 // after every change, and at least every ten seconds. It restarts a broken watch, also while the API server is unavailable;
 // done then sees the objects, not each change. A permanent error, such as PermissionDenied, ends it, as does done's, which is
 // returned unchanged. After the end of ctx the error wraps its cause. what names the objects in errors.
-func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, source Source[L], options metav1.ListOptions, done func([]T) (bool, error)) error {
+func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, source Source[L], options metav1.ListOptions,
+	done func([]T) (bool, error)) error {
 	const firstPause, lastPause = time.Second, 15 * time.Second
 	pause, known := firstPause, false
 	var failed error
@@ -68,7 +69,8 @@ func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, 
 }
 
 // UntilOne is Until for the object of one name. done gets nil while it does not exist.
-func UntilOne[T metav1.Object, L runtime.Object](ctx context.Context, what string, source Source[L], name string, done func(T) (bool, error)) error {
+func UntilOne[T metav1.Object, L runtime.Object](ctx context.Context, what string, source Source[L], name string,
+	done func(T) (bool, error)) error {
 	return Until(ctx, what, source, metav1.ListOptions{FieldSelector: "metadata.name=" + name}, func(found []T) (bool, error) {
 		var one T
 		// client-go's fake ignores the field selector.
@@ -87,7 +89,8 @@ func withCause(cause, err error) error {
 }
 
 // follow lists once and watches until the watch ends or ask returns true. seen reports whether the list succeeded.
-func follow[T metav1.Object, L runtime.Object](ctx context.Context, source Source[L], options metav1.ListOptions, ask func(map[types.UID]T) bool) (seen, over bool, err error) {
+func follow[T metav1.Object, L runtime.Object](ctx context.Context, source Source[L], options metav1.ListOptions,
+	ask func(map[types.UID]T) bool) (seen, over bool, err error) {
 	list, err := source.List(ctx, options)
 	if err != nil {
 		return false, false, err

@@ -143,7 +143,8 @@ func TestWaitGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := pod("ours"), pod("theirs")
 		ours.Labels = map[string]string{"env": "x"}
-		client := fake.NewClientset(ours, theirs, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "set", Labels: ours.Labels}})
+		client := fake.NewClientset(ours, theirs,
+			&appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "set", Labels: ours.Labels}})
 		gone := make(chan error, 1)
 		var seen []string
 		go func() {

@@ -60,7 +60,8 @@ func CheckCluster(ctx context.Context, config *rest.Config, api string) error {
 			}
 		}
 	}
-	return fail.Advise(fail.Becausef(fail.WrongCluster, "comparing cluster.api of the cluster file with API server %s: its certificate is for %s: want %s",
+	return fail.Advise(fail.Becausef(fail.WrongCluster, "comparing cluster.api of the cluster file with API server %s: its certificate is "+
+		"for %s: want %s",
 		server.Host, shortened(seen), wanted),
 		"choose the cluster file of this cluster, or correct its cluster.api: oc whoami --show-server")
 }

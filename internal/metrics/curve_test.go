@@ -42,16 +42,19 @@ func TestCurve(t *testing.T) {
 {"step":2,"loss":NaN}
 {"step":3,"loss":-Infinity}
 {"step":4}
-`, &Curve{Lines: 4, NotFinite: 2, FirstNotFinite: 2, Points: []Point{{Step: 1, Loss: new(4.0)}, {Step: 2, NotFinite: 1}, {Step: 3, NotFinite: 1}, {Step: 4}}}},
+`, &Curve{Lines: 4, NotFinite: 2, FirstNotFinite: 2, Points: []Point{{Step: 1, Loss: new(4.0)}, {Step: 2, NotFinite: 1},
+			{Step: 3, NotFinite: 1}, {Step: 4}}}},
 		{"back to a checkpoint", `{"step":10,"samples":100,"time":1790000000}
 {"step":5,"samples":50,"time":1790000005}
 {"step":6,"samples":60,"time":1790000006}
 `, &Curve{Lines: 3, Rate: "samples", StepTime: time.Second, Points: []Point{
-			{Step: 10, Elapsed: new(time.Duration(0))}, {Step: 5, Elapsed: new(5 * time.Second)}, {Step: 6, Elapsed: new(6 * time.Second), PerSecond: 10, StepTime: time.Second}}}},
+			{Step: 10, Elapsed: new(time.Duration(0))}, {Step: 5, Elapsed: new(5 * time.Second)},
+			{Step: 6, Elapsed: new(6 * time.Second), PerSecond: 10, StepTime: time.Second}}}},
 		{"each rank's time", `{"step":1,"rank_seconds":[0.5,0.75]}
 {"step":2,"rank_seconds":[0.5,0.25,"x",-1]}
 {"step":3,"rank_seconds":0.5}
-`, &Curve{Lines: 3, Ranks: []RankTime{{0, 500 * time.Millisecond, 500 * time.Millisecond}, {1, 500 * time.Millisecond, 750 * time.Millisecond}}, Points: []Point{
+`, &Curve{Lines: 3, Ranks: []RankTime{{0, 500 * time.Millisecond, 500 * time.Millisecond},
+			{1, 500 * time.Millisecond, 750 * time.Millisecond}}, Points: []Point{
 			{Step: 1, Slowest: 750 * time.Millisecond}, {Step: 2, Slowest: 500 * time.Millisecond}, {Step: 3}}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -87,7 +90,8 @@ func TestLongTraining(t *testing.T) {
 	for _, p := range c.Points {
 		highest = max(highest, *p.Highest)
 	}
-	if *first.Loss < 9.9 || *last.Loss > 2.1 || last.Step != lines+1 || highest != 1000 || c.NotFinite != 1 || c.FirstNotFinite != 50_001 || c.StepTime != time.Second {
+	if *first.Loss < 9.9 || *last.Loss > 2.1 || last.Step != lines+1 || highest != 1000 || c.NotFinite != 1 || c.FirstNotFinite != 50_001 ||
+		c.StepTime != time.Second {
 		t.Errorf("from %+v to %+v, highest %g, of %+v", first, last, highest, c)
 	}
 	encoded, err := json.MarshalIndent(c, "    ", "  ")

@@ -23,7 +23,8 @@ func TestLastIsBounded(t *testing.T) {
 	})
 	before := heap()
 	for step := range 3_000 {
-		fmt.Fprintf(lines, `{"step": %d, "loss": 2.5, "loss_at_%d": %q, "list_%d": [[%s]]}`+"\n", step, step, strings.Repeat("x", 900), step, strings.Repeat("1,", 500)+"1")
+		fmt.Fprintf(lines, `{"step": %d, "loss": 2.5, "loss_at_%d": %q, "list_%d": [[%s]]}`+"\n", step, step, strings.Repeat("x", 900), step,
+			strings.Repeat("1,", 500)+"1")
 	}
 	const heapOfKeptKeys = 4 << 20 // a number of a list takes more memory than text; all lists would take ten times as much
 	if grown := heap() - before; grown > heapOfKeptKeys {
@@ -57,7 +58,8 @@ func TestLastAdd(t *testing.T) {
 		{"a long text", []map[string]any{{"a": strings.Repeat("x", MostValue), "b": 1.0}}, map[string]any{"b": 1.0}, "its value"},
 		{"a deep list", []map[string]any{{"a": []any{[]any{strings.Repeat("x", MostValue)}}}}, map[string]any{}, "its value"},
 		{"an outdated value", []map[string]any{{"a": 1.0}, {"a": strings.Repeat("x", 2*MostValue)}}, map[string]any{}, "its value"},
-		{"the ranks' times are read elsewhere", []map[string]any{{"rank_seconds": []any{strings.Repeat("x", 2*MostValue)}}}, map[string]any{}, ""},
+		{"the ranks' times are read elsewhere", []map[string]any{{"rank_seconds": []any{strings.Repeat("x", 2*MostValue)}}}, map[string]any{},
+			""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var last Last

@@ -110,7 +110,8 @@ type Flags struct{ secretDir, caFile string }
 
 // AddTo adds the flags.
 func (f *Flags) AddTo(flags *pflag.FlagSet) {
-	flags.StringVar(&f.secretDir, "notify-dir", "", "folder of a mounted Secret whose key url is the address to which the run's events are posted")
+	flags.StringVar(&f.secretDir, "notify-dir", "", "folder of a mounted Secret whose key url is the address to which the run's events "+
+		"are posted")
 	flags.StringVar(&f.caFile, "ca-file", "", "certificates to trust for that URL, in addition to the system's")
 }
 
@@ -145,7 +146,8 @@ func parse(text string) (*url.URL, error) {
 			return to, nil
 		}
 	}
-	return nil, errors.New("reading the key url of the Secret of param notify: want an https:// URL, or an http:// one of a Service: http://NAME.NAMESPACE.svc")
+	return nil, errors.New("reading the key url of the Secret of param notify: want an https:// URL, or an http:// one of a Service: " +
+		"http://NAME.NAMESPACE.svc")
 }
 
 // Sender posts events. A nil one sends none.

@@ -53,7 +53,9 @@ func TestSend(t *testing.T) {
 	var ids []string
 	var body []byte
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ids = append(ids, strings.Join([]string{r.Method, r.URL.Path, r.Header.Get("Content-Type"), r.Header.Get("ce-specversion"), r.Header.Get("ce-id"), r.Header.Get("ce-source"), r.Header.Get("ce-type")}, " "))
+		ids = append(ids,
+			strings.Join([]string{r.Method, r.URL.Path, r.Header.Get("Content-Type"), r.Header.Get("ce-specversion"), r.Header.Get("ce-id"),
+				r.Header.Get("ce-source"), r.Header.Get("ce-type")}, " "))
 		body, _ = io.ReadAll(r.Body)
 		w.WriteHeader([]int{http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusNoContent}[len(ids)-1])
 	}))
@@ -71,8 +73,10 @@ func TestSend(t *testing.T) {
 	}
 	delete(got, "time")
 	if diff := cmp.Diff(map[string]any{
-		"text": "Run train-1 in namespace ml: attempt 1 failed after 1m1s: RankFailed: rank 1 printed &lt;!channel&gt;. Attempt 2 starts when all nodes answer.", "event": "restart", "run": "train-1",
-		"namespace": "ml", "environment": "env", "reason": "RankFailed", "message": "rank 1 printed\n<!channel>", "attempt": 1.0, "nodes": 2.0, "seconds": 61.0,
+		"text": "Run train-1 in namespace ml: attempt 1 failed after 1m1s: RankFailed: rank 1 printed &lt;!channel&gt;. Attempt 2 starts when " +
+			"all nodes answer.", "event": "restart", "run": "train-1",
+		"namespace": "ml", "environment": "env", "reason": "RankFailed", "message": "rank 1 printed\n<!channel>", "attempt": 1.0, "nodes": 2.0,
+		"seconds": 61.0,
 	}, got); diff != "" {
 		t.Errorf("body (-want +got):\n%s", diff)
 	}
@@ -83,11 +87,13 @@ func TestSend(t *testing.T) {
 
 func TestText(t *testing.T) {
 	for want, e := range map[string]Event{
-		"Run r in namespace ml trains on 2 nodes.":                                 {Kind: Start, Nodes: 2, Run: "r"},
-		"The training on environment env in namespace ml trains on 1 node.":        {Kind: Start, Nodes: 1},
-		"Run r in namespace ml hangs: Hang: rank 3 waits":                          {Kind: Hang, Run: "r", Reason: "Hang", Message: "rank 3 waits"},
-		"Run r in namespace ml: Succeeded after 2h0m":                              {Kind: End, Run: "r", Verdict: "Succeeded", Seconds: 7200},
-		"Run r in namespace ml: Failed after 2.0 s: QuotaExceeded: no GPU is left": {Kind: End, Run: "r", Verdict: "Failed", Seconds: 2, Reason: "QuotaExceeded", Message: "no GPU\nis left"},
+		"Run r in namespace ml trains on 2 nodes.":                          {Kind: Start, Nodes: 2, Run: "r"},
+		"The training on environment env in namespace ml trains on 1 node.": {Kind: Start, Nodes: 1},
+		"Run r in namespace ml hangs: Hang: rank 3 waits": {Kind: Hang, Run: "r", Reason: "Hang",
+			Message: "rank 3 waits"},
+		"Run r in namespace ml: Succeeded after 2h0m": {Kind: End, Run: "r", Verdict: "Succeeded", Seconds: 7200},
+		"Run r in namespace ml: Failed after 2.0 s: QuotaExceeded: no GPU is left": {Kind: End, Run: "r", Verdict: "Failed", Seconds: 2,
+			Reason: "QuotaExceeded", Message: "no GPU\nis left"},
 	} {
 		e.Namespace, e.Environment = "ml", "env"
 		if got := e.text(); got != want {
@@ -99,7 +105,9 @@ func TestText(t *testing.T) {
 // TestReceiversAreBounded: any receiver costs a bounded time and gets only its own URL, and the log shows nothing of the
 // URL except its host.
 func TestReceiversAreBounded(t *testing.T) {
-	other := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("request to another host: %s", r.URL) }))
+	other := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("request to another host: %s", r.URL)
+	}))
 	defer other.Close()
 	closed := make(chan struct{})
 	defer close(closed)
@@ -139,7 +147,8 @@ func TestReceiversAreBounded(t *testing.T) {
 		}
 		s.Send(Event{Kind: Start})
 		s.Wait()
-		if got := log.String(); !strings.HasPrefix(got, "warning: The event start was not sent to 127.0.0.1: ") || !strings.Contains(got, tc.says) || strings.Contains(got, "hush") {
+		if got := log.String(); !strings.HasPrefix(got, "warning: The event start was not sent to 127.0.0.1: ") ||
+			!strings.Contains(got, tc.says) || strings.Contains(got, "hush") {
 			t.Errorf("a receiver that %s: the log has %q, want %q", tc.name, got, tc.says)
 		}
 		if tc.tries > 0 && len(asked) != tc.tries {

@@ -11,7 +11,8 @@ func mustGID(text string) netip.Addr { return netip.MustParseAddr(text) }
 
 // Whatever a variable contains, the name derived from it can be part of a path.
 func FuzzAllotments(f *testing.F) {
-	f.Add(`{"0000:03:00.2":{"generic":{"deviceID":"0000:03:00.2"},"rdma":{"rdma_cm":"/dev/infiniband/rdma_cm","uverbs":"/dev/infiniband/uverbs6","rdma_dev":"mlx5_6"}}}`)
+	f.Add(`{"0000:03:00.2":{"generic":{"deviceID":"0000:03:00.2"},"rdma":{"rdma_cm":"/dev/infiniband/rdma_cm",` +
+		`"uverbs":"/dev/infiniband/uverbs6","rdma_dev":"mlx5_6"}}}`)
 	f.Add(`{"0000:03:00.2":{"rdma":{}},"0000:23:00.2":null}`)
 	f.Add(`{"0000:03:00.2":{"rdma":{"rdma_dev":"../../etc","uverbs":"/dev/infiniband/../mem"}}}`)
 	f.Add(`{"mlx5_core.sf.4":{}}`)
@@ -48,7 +49,8 @@ func TestOddFunctions(t *testing.T) {
 		odd         int
 	}{
 		{"scalable functions", "mlx5_core.sf.4,mlx5_core.sf.5", []string{"mlx5_core.sf.4", "mlx5_core.sf.5"}, 0},
-		{"their JSON", `{"mlx5_core.sf.4":{"generic":{"deviceID":"mlx5_core.sf.4"},"rdma":{"rdma_dev":"mlx5_8"}}}`, []string{"mlx5_core.sf.4"}, 0},
+		{"their JSON", `{"mlx5_core.sf.4":{"generic":{"deviceID":"mlx5_core.sf.4"},"rdma":{"rdma_dev":"mlx5_8"}}}`, []string{"mlx5_core.sf.4"},
+			0},
 		{"both kinds", `{` + vf + `,"mlx5_core.sf.4":{"rdma":{}}}`, []string{"0000:03:00.2", "mlx5_core.sf.4"}, 0},
 		{"one odd key", `{` + vf + `,"fake-device":{"rdma":{}}}`, []string{"0000:03:00.2"}, 1},
 		{"an odd value", `{` + vf + `,"0000:23:00.2":{"rdma":[]}}`, []string{"0000:03:00.2"}, 1},

@@ -22,9 +22,11 @@ func (d *detector) check(expected Expected) {
 	if len(d.facts.Devices) > 0 && len(rails) == 0 {
 		next := ""
 		if len(d.facts.Interfaces) > 0 && slices.ContainsFunc(d.facts.Devices, withoutAddress) {
-			next = "see that the attachments of these devices are in network.rdma.attachments of the cluster file, and in the pod's annotation k8s.v1.cni.cncf.io/network-status: they give it net1 and so on with an address each"
+			next = "see that the attachments of these devices are in network.rdma.attachments of the cluster file, and in the pod's annotation " +
+				"k8s.v1.cni.cncf.io/network-status: they give it net1 and so on with an address each"
 		}
-		d.found(fail.Broken, NoRail, next, "looking for ports that can be used: the pod's devices (%d) have none: want at least one", len(d.facts.Devices))
+		d.found(fail.Broken, NoRail, next, "looking for ports that can be used: the pod's devices (%d) have none: want at least one",
+			len(d.facts.Devices))
 	}
 	if len(rails) > 0 {
 		d.checkRails(rails)
@@ -40,7 +42,8 @@ func (d *detector) seen() string {
 	case d.allotted > 0:
 		return fmt.Sprintf("the %s* variables give %d functions, none of which has one", pluginPrefix, d.allotted)
 	case others > 0:
-		return fmt.Sprintf("the machine has %d, and this pod was given none: no %s* variable is set, and no file in %s opens one", others, pluginPrefix, deviceFiles)
+		return fmt.Sprintf("the machine has %d, and this pod was given none: no %s* variable is set, and no file in %s opens one", others,
+			pluginPrefix, deviceFiles)
 	}
 	return "there are none in /" + classInfiniBand
 }
@@ -84,7 +87,8 @@ func (d *detector) checkDevice(device Device) {
 		}
 	}
 	if device.PCIe != (Link{}) && (device.PCIe.Speed < device.PCIeMaximum.Speed || device.PCIe.Width < device.PCIeMaximum.Width) {
-		d.found(fail.Degraded, PCIeBelowMaximum, "", "%s at %s: its PCIe link is %s: want %s, as the card can: look at the slot, its settings and the seat of the card",
+		d.found(fail.Degraded, PCIeBelowMaximum, "", "%s at %s: its PCIe link is %s: want %s, as the card can: look at the slot, its settings "+
+			"and the seat of the card",
 			device.Name, device.PCI, device.PCIe, device.PCIeMaximum)
 	}
 }
@@ -112,7 +116,8 @@ func (d *detector) checkRails(rails []RailPort) {
 	for _, rail := range rails {
 		if rail.Port.LinkLayer != rails[0].Port.LinkLayer {
 			d.found(fail.Degraded, LinkLayersMixed, "name the devices of one of them in network.rdma.devices, or in NCCL_IB_HCA in the nccl block",
-				"%s is %s and %s is %s: want one link layer for a training", rails[0].Device.Name, rails[0].Port.LinkLayer, rail.Device.Name, rail.Port.LinkLayer)
+				"%s is %s and %s is %s: want one link layer for a training", rails[0].Device.Name, rails[0].Port.LinkLayer, rail.Device.Name,
+				rail.Port.LinkLayer)
 			return
 		}
 		if rail.Port.LinkLayer == Ethernet {
@@ -120,28 +125,34 @@ func (d *detector) checkRails(rails []RailPort) {
 		}
 	}
 	if slow.Port.Rate < fast.Port.Rate {
-		d.found(fail.Degraded, RatesMixed, "", "%s has %s and %s has %s: want the same: NCCL gives all rails the same load, and waits for the slowest",
+		d.found(fail.Degraded, RatesMixed, "", "%s has %s and %s has %s: want the same: NCCL gives all rails the same load, and waits for the "+
+			"slowest",
 			slow.Device.Name, slow.Port.Rate, fast.Device.Name, fast.Port.Rate)
 	}
 	for _, network := range slices.SortedFunc(maps.Keys(onNetwork), netip.Prefix.Compare) {
 		if names := onNetwork[network]; len(names) > 1 {
 			d.found(fail.Degraded, SubnetShared, "oc get network-attachment-definitions -A -o yaml (and look at their ranges)",
-				"%s are all in %s: want a subnet for each rail: replies may leave by another rail than requests came in", strings.Join(names, ", "), network)
+				"%s are all in %s: want a subnet for each rail: replies may leave by another rail than requests came in", strings.Join(names, ", "),
+				network)
 		}
 	}
 }
 
 func (d *detector) checkNode() {
 	if memory := d.facts.Memory; !memory.Enough() {
-		d.found(fail.Broken, MemoryLimited, "give the pod's service account an SCC that allows IPC_LOCK and root, or raise CRI-O's default_ulimits to memlock=-1:-1",
-			"locking memory: %s: want IPC_LOCK to be effective, or a hard limit of %s or more: registering memory would fail with ENOMEM", memory, leastLocked)
+		d.found(fail.Broken, MemoryLimited, "give the pod's service account an SCC that allows IPC_LOCK and root, or raise CRI-O's "+
+			"default_ulimits to memlock=-1:-1",
+			"locking memory: %s: want IPC_LOCK to be effective, or a hard limit of %s or more: registering memory would fail with ENOMEM", memory,
+			leastLocked)
 	}
 	if iommu := d.facts.IOMMU; iommu.Mode == IOMMUTranslated {
 		d.found(fail.Degraded, IOMMUTranslates, "boot the node's kernel with iommu=pt (by a MachineConfig)",
-			"IOMMU: it translates the devices' addresses (command line %q): want passthrough: GPUDirect may end with IBV_WC_LOC_PROT_ERR", iommu.CommandLine)
+			"IOMMU: it translates the devices' addresses (command line %q): want passthrough: GPUDirect may end with IBV_WC_LOC_PROT_ERR",
+			iommu.CommandLine)
 	}
 	if direct := d.facts.GPUDirect; len(d.facts.GPUs) > 0 && !direct.Peermem && direct.DMABUF == No {
-		d.found(fail.Degraded, NoGPUDirect, "load nvidia_peermem, or install the open kernel modules of the GPU's driver", "GPUDirect: %s: want one of the two", direct)
+		d.found(fail.Degraded, NoGPUDirect, "load nvidia_peermem, or install the open kernel modules of the GPU's driver",
+			"GPUDirect: %s: want one of the two", direct)
 	}
 }
 
@@ -159,10 +170,12 @@ func (d *detector) compare(expected Expected, rails []RailPort) {
 		if len(names) < len(expected.Devices) {
 			severity = fail.Degraded
 		}
-		d.found(severity, DevicesDiffer, "", "network.rdma.devices has %s: usable are %s: what was detected is used", strings.Join(expected.Devices, ","), strings.Join(names, ","))
+		d.found(severity, DevicesDiffer, "", "network.rdma.devices has %s: usable are %s: what was detected is used",
+			strings.Join(expected.Devices, ","), strings.Join(names, ","))
 	}
 	if len(expected.Interfaces) > 0 && !sameNames(netdevs, expected.Interfaces) {
-		d.found(fail.Note, InterfacesDiffer, "", "network.rdma.interfaces has %s: the rails have %s: what was detected is used", strings.Join(expected.Interfaces, ","), orNone(netdevs))
+		d.found(fail.Note, InterfacesDiffer, "", "network.rdma.interfaces has %s: the rails have %s: what was detected is used",
+			strings.Join(expected.Interfaces, ","), orNone(netdevs))
 	}
 }
 

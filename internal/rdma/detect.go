@@ -142,11 +142,13 @@ func (d *detector) deviceOf(a allotment) string {
 	case len(byAddress) == 0 && named != "" && d.exists(classInfiniBand, named):
 		return named
 	case len(byAddress) == 0 && (a.rdma || named != ""):
-		d.found(fail.Degraded, DeviceMissing, "delete the pod, so that the device plugin gives it another function; if that does not help, restart the SR-IOV device plugin on the node",
+		d.found(fail.Degraded, DeviceMissing, "delete the pod, so that the device plugin gives it another function; if that does not help, "+
+			"restart the SR-IOV device plugin on the node",
 			"looking for the RDMA device of %s, which %s gives: there is none below /%s/infiniband: want one", a.id, a.variable, folder)
 		return ""
 	case len(byAddress) == 0:
-		d.found(fail.Note, DeviceMissing, "", "looking for the RDMA device of %s, which %s gives: there is none: it is a device of another kind, or its driver has no RDMA", a.id, a.variable)
+		d.found(fail.Note, DeviceMissing, "", "looking for the RDMA device of %s, which %s gives: there is none: it is a device of another "+
+			"kind, or its driver has no RDMA", a.id, a.variable)
 		return ""
 	case named != "" && !slices.Contains(byAddress, named):
 		d.found(fail.Note, DeviceRenamed, "", "reading %s: it calls %s %s, which is %s now", a.variable, a.id, named, byAddress[0])

@@ -63,7 +63,8 @@ func TestDetect(t *testing.T) {
 	hostDevices := func() *host {
 		h := newHost()
 		for i := range 7 {
-			n := nic{name: fmt.Sprintf("mlx5_%d", i), uverbs: fmt.Sprintf("uverbs%d", i), address: fmt.Sprintf("0000:%d3:00.0", i+1), physical: true, infiniBand: true}
+			n := nic{name: fmt.Sprintf("mlx5_%d", i), uverbs: fmt.Sprintf("uverbs%d", i), address: fmt.Sprintf("0000:%d3:00.0", i+1), physical: true,
+				infiniBand: true}
 			if i < 2 {
 				n.state, n.physicalState, n.rate = "1: DOWN", "3: Disabled", "10 Gb/sec (4X SDR)"
 			}
@@ -109,16 +110,22 @@ func TestDetect(t *testing.T) {
 				n.infiniBand = true
 			}
 		}), Expected{}, names4, 0, []string{"degraded LinkLayersMixed"}},
-		{"all attachments with one range", four(func(i int, n *nic) { n.ip = fmt.Sprintf("10.0.103.%d/24", 7+i) }), Expected{}, names4, 0, []string{"degraded SubnetShared"}},
+		{"all attachments with one range", four(func(i int, n *nic) { n.ip = fmt.Sprintf("10.0.103.%d/24", 7+i) }), Expected{}, names4, 0,
+			[]string{"degraded SubnetShared"}},
 		{"renamed since the file was written", barcelona(0, "mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"), Expected{Devices: names4},
 			[]string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, 0, []string{"note DevicesDiffer"}},
-		{"other interfaces", one(unchanged), Expected{Interfaces: []string{"net1", "net2"}}, []string{"mlx5_6"}, 0, []string{"note InterfacesDiffer"}},
-		{"PCIe 4.0 card in its slot", one(func(n *nic) { n.speed, n.maxSpeed = "16.0 GT/s PCIe", "16.0 GT/s PCIe" }), Expected{}, []string{"mlx5_6"}, 0, []string{"note PCIeBelowPort"}},
-		{"PCIe 5.0 card in a slot of 4.0", one(func(n *nic) { n.speed = "16.0 GT/s PCIe" }), Expected{}, []string{"mlx5_6"}, 0, []string{"degraded PCIeBelowMaximum", "note PCIeBelowPort"}},
-		{"PCIe at half its width", one(func(n *nic) { n.width = "8" }), Expected{}, []string{"mlx5_6"}, 0, []string{"degraded PCIeBelowMaximum", "note PCIeBelowPort"}},
+		{"other interfaces", one(unchanged), Expected{Interfaces: []string{"net1", "net2"}}, []string{"mlx5_6"}, 0,
+			[]string{"note InterfacesDiffer"}},
+		{"PCIe 4.0 card in its slot", one(func(n *nic) { n.speed, n.maxSpeed = "16.0 GT/s PCIe", "16.0 GT/s PCIe" }), Expected{},
+			[]string{"mlx5_6"}, 0, []string{"note PCIeBelowPort"}},
+		{"PCIe 5.0 card in a slot of 4.0", one(func(n *nic) { n.speed = "16.0 GT/s PCIe" }), Expected{}, []string{"mlx5_6"}, 0,
+			[]string{"degraded PCIeBelowMaximum", "note PCIeBelowPort"}},
+		{"PCIe at half its width", one(func(n *nic) { n.width = "8" }), Expected{}, []string{"mlx5_6"}, 0,
+			[]string{"degraded PCIeBelowMaximum", "note PCIeBelowPort"}},
 		{"no address", one(func(n *nic) { n.ip = "" }), Expected{}, nil, 0, []string{"broken NoRail", "degraded NoGID"}},
 		{"no interface", one(func(n *nic) { n.netdev, n.ip = "", "" }), Expected{}, nil, 0, []string{"broken NoRail", "degraded NoGID"}},
-		{"the IOMMU translates", one(func(n *nic) { n.group = "DMA-FQ" }), Expected{}, []string{"mlx5_6"}, 0, []string{"degraded IOMMUTranslates"}},
+		{"the IOMMU translates", one(func(n *nic) { n.group = "DMA-FQ" }), Expected{}, []string{"mlx5_6"}, 0,
+			[]string{"degraded IOMMUTranslates"}},
 		{"no device file", one(func(n *nic) { n.noFile = true }), Expected{}, nil, 0, []string{"broken NoRail", "degraded DeviceFileMissing"}},
 		{"host devices that the file chooses", hostDevices(), Expected{Devices: []string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}},
 			[]string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, 3, nil},
@@ -126,9 +133,12 @@ func TestDetect(t *testing.T) {
 			[]string{"mlx5_2", "mlx5_3"}, 5, []string{"degraded DevicesDiffer"}},
 		{"host devices, all renamed", hostDevices(), Expected{Devices: []string{"mlx5_12", "mlx5_13"}},
 			[]string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, 0, []string{"note DevicesDiffer", "note NoGID", "note PortDown", "note PortDown"}},
-		{"host devices on GPUs' switches, all renamed", nearGPUs, Expected{Devices: []string{"mlx5_12", "mlx5_13"}}, []string{"mlx5_2", "mlx5_3"}, 5, []string{"note DevicesDiffer"}},
-		{"host devices on GPUs' switches, some renamed", nearGPUs, Expected{Devices: []string{"mlx5_2", "mlx5_13"}}, []string{"mlx5_2", "mlx5_3"}, 5, []string{"note DevicesDiffer"}},
-		{"host devices on GPUs' switches, but all names exist", nearGPUs, Expected{Devices: []string{"mlx5_4", "mlx5_5"}}, []string{"mlx5_4", "mlx5_5"}, 5, nil},
+		{"host devices on GPUs' switches, all renamed", nearGPUs, Expected{Devices: []string{"mlx5_12", "mlx5_13"}}, []string{"mlx5_2", "mlx5_3"},
+			5, []string{"note DevicesDiffer"}},
+		{"host devices on GPUs' switches, some renamed", nearGPUs, Expected{Devices: []string{"mlx5_2", "mlx5_13"}}, []string{"mlx5_2", "mlx5_3"},
+			5, []string{"note DevicesDiffer"}},
+		{"host devices on GPUs' switches, but all names exist", nearGPUs, Expected{Devices: []string{"mlx5_4", "mlx5_5"}},
+			[]string{"mlx5_4", "mlx5_5"}, 5, nil},
 		// A cluster file of mlenv init lists no devices: detection leaves out the storage's device, mlx5_6.
 		{"host devices on GPUs' switches, and no names", nearGPUs, Expected{}, []string{"mlx5_2", "mlx5_3"}, 5, nil},
 		{"host devices that nothing chooses", hostDevices(), Expected{},
@@ -146,7 +156,8 @@ func TestDetect(t *testing.T) {
 				t.Errorf("findings (-want +got):\n%s%v", diff, facts.Findings)
 			}
 			line, fine := facts.Check()
-			if wrong := slices.ContainsFunc(tc.findings, func(f string) bool { return !strings.HasPrefix(f, "note ") }); fine == wrong || strings.Contains(line, "\n") {
+			if wrong := slices.ContainsFunc(tc.findings, func(f string) bool { return !strings.HasPrefix(f, "note ") }); fine == wrong ||
+				strings.Contains(line, "\n") {
 				t.Errorf("Check = %q, %v", line, fine)
 			}
 		})
@@ -172,21 +183,32 @@ func TestAllotted(t *testing.T) {
 		givenBy  string // of mlx5_6, "" if it is not given
 		findings []string
 	}{
-		{"rdma_dev", giving(func(h *host) { h.allot("openshift.io/eno5np0rdma", address, rdmaInfo("mlx5_6", "uverbs6")) }), "PCIDEVICE_OPENSHIFT_IO_ENO5NP0RDMA_INFO", nil},
-		{"rdma without rdma_dev, before 3.10", giving(func(h *host) { h.allot("openshift.io/r", address, `,"rdma":{"uverbs":"/dev/infiniband/uverbs6"}`) }), "PCIDEVICE_OPENSHIFT_IO_R_INFO", nil},
+		{"rdma_dev", giving(func(h *host) { h.allot("openshift.io/eno5np0rdma", address, rdmaInfo("mlx5_6", "uverbs6")) }),
+			"PCIDEVICE_OPENSHIFT_IO_ENO5NP0RDMA_INFO", nil},
+		{"rdma without rdma_dev, before 3.10",
+			giving(func(h *host) { h.allot("openshift.io/r", address, `,"rdma":{"uverbs":"/dev/infiniband/uverbs6"}`) }),
+			"PCIDEVICE_OPENSHIFT_IO_R_INFO", nil},
 		{"rdma: {}", giving(func(h *host) { h.allot("openshift.io/r", address, `,"rdma":{}`) }), "PCIDEVICE_OPENSHIFT_IO_R_INFO", nil},
 		{"_INFO without rdma", giving(func(h *host) { h.allot("openshift.io/r", address, `,"vdpa":{}`) }), "PCIDEVICE_OPENSHIFT_IO_R_INFO", nil},
 		{"no _INFO", giving(func(h *host) { h.allot("openshift.io/r", address, "") }), "PCIDEVICE_OPENSHIFT_IO_R", nil},
 		{"_INFO that is broken", giving(func(h *host) { h.allot("r", address, ",") }), "PCIDEVICE_R", []string{"note VariableUnreadable"}},
-		{"a resource named *_info", giving(func(h *host) { h.allot("openshift.io/net_info", address, rdmaInfo("mlx5_6", "uverbs6")) }), "PCIDEVICE_OPENSHIFT_IO_NET_INFO_INFO", nil},
-		{"a resource named *_info without _INFO", giving(func(h *host) { h.allot("openshift.io/net_info", address, "") }), "PCIDEVICE_OPENSHIFT_IO_NET_INFO", nil},
-		{"a resource with hyphens", giving(func(h *host) { h.allot("nvidia.com/rail-1", address, rdmaInfo("mlx5_6", "uverbs6")) }), "PCIDEVICE_NVIDIA_COM_RAIL-1_INFO", nil},
-		{"renamed since", giving(func(h *host) { h.allot("r", address, rdmaInfo("mlx5_2", "uverbs2")) }), "PCIDEVICE_R_INFO", []string{"note DeviceRenamed"}},
-		{"another's name", giving(func(h *host) { h.allot("r", address, rdmaInfo("mlx5_7", "uverbs7")) }), "PCIDEVICE_R_INFO", []string{"note DeviceRenamed"}},
+		{"a resource named *_info", giving(func(h *host) { h.allot("openshift.io/net_info", address, rdmaInfo("mlx5_6", "uverbs6")) }),
+			"PCIDEVICE_OPENSHIFT_IO_NET_INFO_INFO", nil},
+		{"a resource named *_info without _INFO", giving(func(h *host) { h.allot("openshift.io/net_info", address, "") }),
+			"PCIDEVICE_OPENSHIFT_IO_NET_INFO", nil},
+		{"a resource with hyphens", giving(func(h *host) { h.allot("nvidia.com/rail-1", address, rdmaInfo("mlx5_6", "uverbs6")) }),
+			"PCIDEVICE_NVIDIA_COM_RAIL-1_INFO", nil},
+		{"renamed since", giving(func(h *host) { h.allot("r", address, rdmaInfo("mlx5_2", "uverbs2")) }), "PCIDEVICE_R_INFO",
+			[]string{"note DeviceRenamed"}},
+		{"another's name", giving(func(h *host) { h.allot("r", address, rdmaInfo("mlx5_7", "uverbs7")) }), "PCIDEVICE_R_INFO",
+			[]string{"note DeviceRenamed"}},
 		{"a name that is a path", giving(func(h *host) { h.allot("r", address, rdmaInfo("../mlx5_7", "../uverbs7")) }), "PCIDEVICE_R_INFO", nil},
-		{"no PCI address", giving(func(h *host) { h.environ = []string{"PCIDEVICE_R=virtio0," + address} }), "PCIDEVICE_R", []string{"note VariableUnreadable"}},
-		{"given for RDMA, without a device", giving(func(h *host) { h.allot("r", "0000:03:00.5", `,"rdma":{}`) }), "", []string{"broken NoDevice", "degraded DeviceMissing"}},
-		{"a network device alone", giving(func(h *host) { h.allot("r", "0000:03:00.5", "") }), "", []string{"broken NoDevice", "note DeviceMissing"}},
+		{"no PCI address", giving(func(h *host) { h.environ = []string{"PCIDEVICE_R=virtio0," + address} }), "PCIDEVICE_R",
+			[]string{"note VariableUnreadable"}},
+		{"given for RDMA, without a device", giving(func(h *host) { h.allot("r", "0000:03:00.5", `,"rdma":{}`) }), "",
+			[]string{"broken NoDevice", "degraded DeviceMissing"}},
+		{"a network device alone", giving(func(h *host) { h.allot("r", "0000:03:00.5", "") }), "",
+			[]string{"broken NoDevice", "note DeviceMissing"}},
 		{"none, the file's being there", giving(func(*host) {}), GivenByDev, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -215,7 +237,8 @@ func TestAllotted(t *testing.T) {
 
 func TestFacts(t *testing.T) {
 	h := newHost()
-	h.add(nic{name: "mlx5_6", uverbs: "uverbs6", address: "0000:03:00.2", below: "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0", netdev: "net1", ip: "10.0.103.7/24", numa: 1})
+	h.add(nic{name: "mlx5_6", uverbs: "uverbs6", address: "0000:03:00.2", below: "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0",
+		netdev: "net1", ip: "10.0.103.7/24", numa: 1})
 	h.gpu("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0", "0000:04:00.0", 1)
 	h.gpu("pci0000:80/0000:80:01.0", "0000:81:00.0", 0)
 	h.allot("openshift.io/eno5np0rdma", "0000:03:00.2", rdmaInfo("mlx5_6", "uverbs6"))
@@ -223,11 +246,13 @@ func TestFacts(t *testing.T) {
 	gid := func(index int, text, typ string) GID { return GID{index, mustGID(text), typ, "net1"} }
 	want := Facts{
 		Devices: []Device{{
-			Name: "mlx5_6", Model: "MT4129", Firmware: "28.39.1002", PCI: "0000:03:00.2", GivenBy: "PCIDEVICE_OPENSHIFT_IO_ENO5NP0RDMA_INFO", PhysicalFunction: "0000:03:00.0", Uverbs: "uverbs6", NUMA: 1,
+			Name: "mlx5_6", Model: "MT4129", Firmware: "28.39.1002", PCI: "0000:03:00.2", GivenBy: "PCIDEVICE_OPENSHIFT_IO_ENO5NP0RDMA_INFO",
+			PhysicalFunction: "0000:03:00.0", Uverbs: "uverbs6", NUMA: 1,
 			PCIe: Link{32, 16}, PCIeMaximum: Link{32, 16}, IOMMU: "identity", GPUs: map[string]Distance{"0000:04:00.0": PIX, "0000:81:00.0": SYS},
 			Ports: []Port{{
 				Number: 1, State: "ACTIVE", PhysicalState: "LinkUp", LinkLayer: Ethernet, Rate: 400 * Gbps,
-				GIDs:   []GID{gid(0, "fe80::f08e:cbff:fe95:29dc", RoCEv1), gid(1, "fe80::f08e:cbff:fe95:29dc", RoCEv2), gid(2, "::ffff:10.0.103.7", RoCEv1), gid(3, "::ffff:10.0.103.7", RoCEv2)},
+				GIDs: []GID{gid(0, "fe80::f08e:cbff:fe95:29dc", RoCEv1), gid(1, "fe80::f08e:cbff:fe95:29dc", RoCEv2),
+					gid(2, "::ffff:10.0.103.7", RoCEv1), gid(3, "::ffff:10.0.103.7", RoCEv2)},
 				Netdev: "net1", MTU: 9000, GIDIndex: 3, Address: prefixes("10.0.103.7/24")[0], Routes: prefixes("10.0.103.0/24"),
 			}},
 		}},
@@ -332,7 +357,9 @@ func TestThisMachine(t *testing.T) {
 }
 
 func TestInterfacesUnknown(t *testing.T) {
-	facts := Detect(Options{Root: rootfs{newHost().files}, Interfaces: func() ([]Interface, error) { return nil, errors.New("route ip+net: too many open files") }})
+	facts := Detect(Options{Root: rootfs{newHost().files}, Interfaces: func() ([]Interface, error) {
+		return nil, errors.New("route ip+net: too many open files")
+	}})
 	if got := kinds(facts.Findings); !slices.Contains(got, "degraded InterfacesUnknown") {
 		t.Errorf("findings %q", got)
 	}
@@ -345,7 +372,8 @@ func TestScalableFunctions(t *testing.T) {
 		h := newHost()
 		h.add(nic{name: "mlx5_0", uverbs: "uverbs0", address: "0000:03:00.0", physical: true, noFile: true, netdev: "eno5", hostNetdev: true})
 		h.write("sys/devices/pci0000:03/0000:00:01.0/0000:03:00.0/net/eno5/mtu", "1500")
-		h.add(nic{name: "mlx5_8", uverbs: "uverbs8", address: "0000:03:00.0", physical: true, auxiliary: "mlx5_core.sf.4", netdev: "net1", ip: "10.0.103.7/24"})
+		h.add(nic{name: "mlx5_8", uverbs: "uverbs8", address: "0000:03:00.0", physical: true, auxiliary: "mlx5_core.sf.4", netdev: "net1",
+			ip: "10.0.103.7/24"})
 		h.allot("nvidia.com/rail", "mlx5_core.sf.4", info)
 		facts := h.detect(Expected{})
 		if got := usable(facts); !slices.Equal(got, []string{"mlx5_8"}) || len(facts.Findings) > 0 {
@@ -353,7 +381,8 @@ func TestScalableFunctions(t *testing.T) {
 			continue
 		}
 		device := facts.Devices[0]
-		if device.PCI != "0000:03:00.0" || device.Auxiliary != "mlx5_core.sf.4" || device.Ports[0].Netdev != "net1" || device.Ports[0].MTU != 9000 {
+		if device.PCI != "0000:03:00.0" || device.Auxiliary != "mlx5_core.sf.4" || device.Ports[0].Netdev != "net1" ||
+			device.Ports[0].MTU != 9000 {
 			t.Errorf("info %q: got %+v", info, device)
 		}
 		if !slices.Equal(facts.Others, []string{"mlx5_0"}) {
@@ -374,11 +403,15 @@ func TestSubnetManager(t *testing.T) {
 	}{
 		{"INIT", nic{infiniBand: true, state: "2: INIT"}, []string{"broken NoRail", "degraded PortDown"}, "sminfo", "state INIT"},
 		{"ARMED", nic{infiniBand: true, state: "3: ARMED"}, []string{"broken NoRail", "degraded PortDown"}, "sminfo", "state ARMED"},
-		{"without a GUID, DOWN", nic{infiniBand: true, state: "1: DOWN", physicalState: "5: LinkUp", guid: none}, []string{"broken NoRail", "degraded PortDown"}, "give the virtual function a GUID", "node GUID 0"},
-		{"without a GUID, INIT", nic{infiniBand: true, state: "2: INIT", guid: none}, []string{"broken NoRail", "degraded PortDown"}, "give the virtual function a GUID", "node GUID 0"},
+		{"without a GUID, DOWN", nic{infiniBand: true, state: "1: DOWN", physicalState: "5: LinkUp", guid: none},
+			[]string{"broken NoRail", "degraded PortDown"}, "give the virtual function a GUID", "node GUID 0"},
+		{"without a GUID, INIT", nic{infiniBand: true, state: "2: INIT", guid: none}, []string{"broken NoRail", "degraded PortDown"},
+			"give the virtual function a GUID", "node GUID 0"},
 		{"without a GUID, ACTIVE", nic{infiniBand: true, guid: none}, []string{"degraded PortDown"}, "subnet manager", "its node GUID is 0"},
-		{"a cable", nic{infiniBand: true, state: "1: DOWN", physicalState: "2: Polling"}, []string{"broken NoRail", "degraded PortDown"}, "", "physical state Polling"},
-		{"Ethernet", nic{state: "2: INIT", guid: none, netdev: "net1", ip: "10.0.103.7/24"}, []string{"broken NoRail", "degraded PortDown"}, "", "state INIT"},
+		{"a cable", nic{infiniBand: true, state: "1: DOWN", physicalState: "2: Polling"}, []string{"broken NoRail", "degraded PortDown"}, "",
+			"physical state Polling"},
+		{"Ethernet", nic{state: "2: INIT", guid: none, netdev: "net1", ip: "10.0.103.7/24"}, []string{"broken NoRail", "degraded PortDown"}, "",
+			"state INIT"},
 		{"Ethernet without a GUID", nic{guid: none, netdev: "net1", ip: "10.0.103.7/24"}, nil, "", ""},
 	} {
 		h := newHost()
@@ -390,7 +423,8 @@ func TestSubnetManager(t *testing.T) {
 			t.Errorf("%s: findings %q, want %q", tc.name, got, tc.kinds)
 		}
 		for _, f := range facts.Findings {
-			if f.Reason == PortDown && (!strings.Contains(f.Next, tc.advice) || tc.advice == "" && f.Next != "" || !strings.Contains(f.Seen, tc.evidence)) {
+			if f.Reason == PortDown && (!strings.Contains(f.Next, tc.advice) || tc.advice == "" && f.Next != "" ||
+				!strings.Contains(f.Seen, tc.evidence)) {
 				t.Errorf("%s: %q, next %q; want %q, next %q", tc.name, f.Seen, f.Next, tc.evidence, tc.advice)
 			}
 		}
@@ -409,7 +443,8 @@ func TestExpectedMTU(t *testing.T) {
 		{1500, func(*host) {}, []string{"the MTU of net1, net2, net3, net4 is 9000: want 1500, as network.rdma.mtu has it"}},
 		{9000, func(h *host) { h.overwrite("net/net2/mtu", "1500") }, []string{"the MTU of net2 is 1500: want 9000, as network.rdma.mtu has it"}},
 		{9000, func(h *host) { h.overwrite("net/net2/mtu", "1500"); h.overwrite("net/net3/mtu", "4200") },
-			[]string{"the MTU of net2 is 1500: want 9000, as network.rdma.mtu has it", "the MTU of net3 is 4200: want 9000, as network.rdma.mtu has it"}},
+			[]string{"the MTU of net2 is 1500: want 9000, as network.rdma.mtu has it",
+				"the MTU of net3 is 4200: want 9000, as network.rdma.mtu has it"}},
 	} {
 		h := barcelona(0, names4...)
 		tc.change(h)

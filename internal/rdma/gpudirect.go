@@ -49,7 +49,8 @@ func (g GPUDirect) String() string {
 }
 
 // peermemVersions are where NCCL looks for the module (NVIDIA/nccl:src/transport/net_ib.cc, ncclIbGdrSupport).
-var peermemVersions = [...]string{"sys/module/nvidia_peermem/version", "sys/kernel/mm/memory_peers/nv_mem/version", "sys/kernel/mm/memory_peers/nv_mem_nc/version"}
+var peermemVersions = [...]string{"sys/module/nvidia_peermem/version", "sys/kernel/mm/memory_peers/nv_mem/version",
+	"sys/kernel/mm/memory_peers/nv_mem_nc/version"}
 
 // gpuDirect looks for the module and for what DMA-BUF needs: Linux 5.12, since which verbs can register such buffers,
 // and the open kernel modules of NVIDIA's driver (its README, "Open Linux Kernel Modules": DMABUF support for CUDA

@@ -84,7 +84,8 @@ func (h *host) link(name, target string) {
 }
 
 func (h *host) memlock(soft, hard, capEff string) {
-	h.write("proc/self/limits", fmt.Sprintf("%-26s%-21s%-21s%-10s\n%-26s%-21s%-21s%-10s", "Limit", "Soft Limit", "Hard Limit", "Units", "Max locked memory", soft, hard, "bytes"))
+	h.write("proc/self/limits", fmt.Sprintf("%-26s%-21s%-21s%-10s\n%-26s%-21s%-21s%-10s", "Limit", "Soft Limit", "Hard Limit", "Units",
+		"Max locked memory", soft, hard, "bytes"))
 	h.write("proc/self/status", "Name:\tmlenv-agent\nCapPrm:\t0000000000000000\nCapEff:\t"+capEff+"\nCapBnd:\t0000000000000000")
 }
 
@@ -101,7 +102,8 @@ func (h *host) route(netdev, to string) {
 	}
 	var mask [4]byte
 	binary.BigEndian.PutUint32(mask[:], uint32(0xffffffff<<(32-uint64(prefix.Bits()))))
-	h.files[name].Data = fmt.Appendf(h.files[name].Data, "%s\t%08X\t%08X\t0001\t0\t0\t0\t%08X\t0\t0\t0\n", netdev, number(prefix.Addr()), 0, number(netip.AddrFrom4(mask)))
+	h.files[name].Data = fmt.Appendf(h.files[name].Data, "%s\t%08X\t%08X\t0001\t0\t0\t0\t%08X\t0\t0\t0\n", netdev, number(prefix.Addr()), 0,
+		number(netip.AddrFrom4(mask)))
 }
 
 func prefixes(texts ...string) []netip.Prefix {
@@ -241,7 +243,8 @@ func (n nic) table() map[int][3]string {
 		return map[int][3]string{0: {local, RoCEv1, n.netdev}, 1: {local, RoCEv2, n.netdev}}
 	}
 	address := mapped(netip.MustParsePrefix(n.ip).Addr().String())
-	return map[int][3]string{0: {local, RoCEv1, n.netdev}, 1: {local, RoCEv2, n.netdev}, 2: {address, RoCEv1, n.netdev}, 3: {address, RoCEv2, n.netdev}}
+	return map[int][3]string{0: {local, RoCEv1, n.netdev}, 1: {local, RoCEv2, n.netdev}, 2: {address, RoCEv1, n.netdev},
+		3: {address, RoCEv2, n.netdev}}
 }
 
 // gids writes a table of 16 entries. Unused entries are zero in one kernel, and unreadable in another.
@@ -302,6 +305,7 @@ func barcelona(node int, names ...string) *host {
 		h.allot(fmt.Sprintf("openshift.io/eno%dnp0rdma", 5+i), n.address, rdmaInfo(n.name, n.uverbs))
 		h.gpu("pci0000:"+n.address[5:7]+"/0000:00:01.0", "0000:"+n.address[5:7]+":01.0", n.numa)
 	}
-	h.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (root@host)\nGCC version:  gcc version 11.5.0")
+	h.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  "+
+		"(root@host)\nGCC version:  gcc version 11.5.0")
 	return h
 }

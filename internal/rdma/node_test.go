@@ -45,9 +45,11 @@ func TestDistance(t *testing.T) {
 		numaG, numaNIC int
 		want           Distance
 	}{
-		{"one switch", socket0 + "/0000:00:01.0/0000:01:00.0/0000:02:00.0", socket0 + "/0000:00:01.0/0000:01:00.0/0000:02:01.0", "0000:03:00.0", "0000:04:00.0", 0, 0, PIX},
+		{"one switch", socket0 + "/0000:00:01.0/0000:01:00.0/0000:02:00.0", socket0 + "/0000:00:01.0/0000:01:00.0/0000:02:01.0", "0000:03:00.0",
+			"0000:04:00.0", 0, 0, PIX},
 		{"one bridge", socket0 + "/0000:00:01.0", socket0 + "/0000:00:01.0", "0000:03:00.0", "0000:03:00.1", 0, 0, PIX},
-		{"switches behind a switch", socket0 + "/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0/0000:04:00.0", socket0 + "/0000:00:01.0/0000:01:00.0/0000:02:01.0", "0000:05:00.0", "0000:06:00.0", 0, 0, PXB},
+		{"switches behind a switch", socket0 + "/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0/0000:04:00.0", socket0 +
+			"/0000:00:01.0/0000:01:00.0/0000:02:01.0", "0000:05:00.0", "0000:06:00.0", 0, 0, PXB},
 		{"one host bridge", socket0 + "/0000:00:01.0", socket0 + "/0000:00:02.0", "0000:03:00.0", "0000:04:00.0", 0, 0, PHB},
 		{"one NUMA node", socket0 + "/0000:00:01.0", socket1 + "/0000:80:01.0", "0000:03:00.0", "0000:83:00.0", 0, 0, NODE},
 		{"two NUMA nodes", socket0 + "/0000:00:01.0", socket1 + "/0000:80:01.0", "0000:03:00.0", "0000:83:00.0", 0, 1, SYS},
@@ -104,14 +106,22 @@ func TestMemlock(t *testing.T) {
 		enough             bool
 		text               string
 	}{
-		{"IPC_LOCK", "8388608", "8388608", ipcLock, "", Unlimited, true, "without limit: IPC_LOCK is effective (limit 8 MiB, hard 8 MiB; CapEff 00000000000045fb)"},
-		{"nothing", "8388608", "8388608", none, "", 8 << 20, false, "8 MiB: IPC_LOCK is not effective (limit 8 MiB, hard 8 MiB; CapEff 00000000000005fb)"},
-		{"no capability at all", "65536", "65536", "0000000000000000", "", 64 << 10, false, "64 KiB: IPC_LOCK is not effective (limit 64 KiB, hard 64 KiB; CapEff 0000000000000000)"},
-		{"no limit", "unlimited", "unlimited", none, "", Unlimited, true, "unlimited: IPC_LOCK is not effective (limit unlimited, hard unlimited; CapEff 00000000000005fb)"},
-		{"a limit to raise", "8388608", "unlimited", none, "", Unlimited, true, "unlimited: IPC_LOCK is not effective (limit 8 MiB, hard unlimited; CapEff 00000000000005fb)"},
-		{"a limit that SYS_RESOURCE raises", "8388608", "8388608", resource, "", Unlimited, true, "unlimited: IPC_LOCK is not effective (limit 8 MiB, hard 8 MiB; CapEff 00000000010005fb)"},
-		{"a large limit", "8388608", "68719476736", none, "", 64 << 30, true, "64 GiB: IPC_LOCK is not effective (limit 8 MiB, hard 64 GiB; CapEff 00000000000005fb)"},
-		{"IPC_LOCK of a user namespace", "8388608", "8388608", ipcLock, "0 655360 65536", 8 << 20, false, "8 MiB: capabilities do not count in a user namespace (limit 8 MiB, hard 8 MiB; CapEff 00000000000045fb)"},
+		{"IPC_LOCK", "8388608", "8388608", ipcLock, "", Unlimited, true, "without limit: IPC_LOCK is effective (limit 8 MiB, hard 8 MiB; " +
+			"CapEff 00000000000045fb)"},
+		{"nothing", "8388608", "8388608", none, "", 8 << 20, false, "8 MiB: IPC_LOCK is not effective (limit 8 MiB, hard 8 MiB; CapEff " +
+			"00000000000005fb)"},
+		{"no capability at all", "65536", "65536", "0000000000000000", "", 64 << 10, false, "64 KiB: IPC_LOCK is not effective (limit 64 KiB, " +
+			"hard 64 KiB; CapEff 0000000000000000)"},
+		{"no limit", "unlimited", "unlimited", none, "", Unlimited, true, "unlimited: IPC_LOCK is not effective (limit unlimited, hard " +
+			"unlimited; CapEff 00000000000005fb)"},
+		{"a limit to raise", "8388608", "unlimited", none, "", Unlimited, true, "unlimited: IPC_LOCK is not effective (limit 8 MiB, hard " +
+			"unlimited; CapEff 00000000000005fb)"},
+		{"a limit that SYS_RESOURCE raises", "8388608", "8388608", resource, "", Unlimited, true,
+			"unlimited: IPC_LOCK is not effective (limit 8 MiB, hard 8 MiB; CapEff 00000000010005fb)"},
+		{"a large limit", "8388608", "68719476736", none, "", 64 << 30, true, "64 GiB: IPC_LOCK is not effective (limit 8 MiB, hard 64 GiB; " +
+			"CapEff 00000000000005fb)"},
+		{"IPC_LOCK of a user namespace", "8388608", "8388608", ipcLock, "0 655360 65536", 8 << 20, false,
+			"8 MiB: capabilities do not count in a user namespace (limit 8 MiB, hard 8 MiB; CapEff 00000000000045fb)"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := newHost()
@@ -176,12 +186,18 @@ func TestGPUDirect(t *testing.T) {
 		want                           string
 		findings                       []string
 	}{
-		{"open modules", open, "5.14.0-570.el9.x86_64", "", "DMA-BUF (nvidia_peermem is not loaded; DMA-BUF yes: open kernel modules, Linux 5.14.0-570.el9.x86_64)", nil},
-		{"open modules, a later kernel", open, "6.8.0", "", "DMA-BUF (nvidia_peermem is not loaded; DMA-BUF yes: open kernel modules, Linux 6.8.0)", nil},
-		{"closed modules", closed, "5.14.0", "", "none (nvidia_peermem is not loaded; DMA-BUF no: the GPU driver's kernel modules are not the open ones)", []string{"degraded NoGPUDirect"}},
-		{"closed modules with peermem", closed, "5.14.0", "470.82.01", "nvidia_peermem (DMA-BUF no: the GPU driver's kernel modules are not the open ones)", nil},
+		{"open modules", open, "5.14.0-570.el9.x86_64", "", "DMA-BUF (nvidia_peermem is not loaded; DMA-BUF yes: open kernel modules, Linux " +
+			"5.14.0-570.el9.x86_64)", nil},
+		{"open modules, a later kernel", open, "6.8.0", "", "DMA-BUF (nvidia_peermem is not loaded; DMA-BUF yes: open kernel modules, " +
+			"Linux 6.8.0)", nil},
+		{"closed modules", closed, "5.14.0", "", "none (nvidia_peermem is not loaded; DMA-BUF no: the GPU driver's kernel modules are not the " +
+			"open ones)", []string{"degraded NoGPUDirect"}},
+		{"closed modules with peermem", closed, "5.14.0", "470.82.01", "nvidia_peermem (DMA-BUF no: the GPU driver's kernel modules are not " +
+			"the open ones)", nil},
 		{"both", open, "5.14.0", "580.95.05", "nvidia_peermem and DMA-BUF (DMA-BUF yes: open kernel modules, Linux 5.14.0)", nil},
-		{"an old kernel", open, "4.18.0-553.el8", "", `unknown (nvidia_peermem is not loaded; DMA-BUF unknown: the kernel is "4.18.0-553.el8", want 5.12 or later, or a vendor's kernel with a backport)`, nil},
+		{"an old kernel", open, "4.18.0-553.el8", "",
+			`unknown (nvidia_peermem is not loaded; DMA-BUF unknown: the kernel is "4.18.0-553.el8", want 5.12 or later, or a vendor's kernel ` +
+				`with a backport)`, nil},
 		{"no driver", "", "5.14.0", "", "unknown (nvidia_peermem is not loaded; DMA-BUF unknown: /proc/driver/nvidia/version is missing)", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -208,7 +224,8 @@ func TestGPUDirect(t *testing.T) {
 func TestRoutes(t *testing.T) {
 	h := newHost()
 	h.route("net1", "10.0.104.0/24")
-	h.files["proc/self/net/route"].Data = append(h.files["proc/self/net/route"].Data, "net2\tnonsense\nnet2\t00000000\t00000000\t0201\t0\t0\t0\t00000000\t0\t0\t0\n"...)
+	h.files["proc/self/net/route"].Data = append(h.files["proc/self/net/route"].Data,
+		"net2\tnonsense\nnet2\t00000000\t00000000\t0201\t0\t0\t0\t00000000\t0\t0\t0\n"...)
 	d := detector{tree: tree{rootfs{h.files}}}
 	routes := d.readRoutes()
 	if got := defaultInterface(routes); got != "eth0" {

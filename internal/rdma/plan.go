@@ -96,12 +96,15 @@ func (p *planner) set(name, value, format string, args ...any) {
 // fromFile sets what cannot be detected.
 func (p *planner) fromFile(name, value string) {
 	if value != "" {
-		p.Variables = append(p.Variables, Variable{Name: name, Value: value, Source: ClusterFile, Reason: "the cluster file's network.rdma has it"})
+		p.Variables = append(p.Variables, Variable{Name: name, Value: value, Source: ClusterFile,
+			Reason: "the cluster file's network.rdma has it"})
 	}
 }
 
 func (p *planner) differs(key, seen, reason string) {
-	p.Findings = append(p.Findings, fail.Finding{Level: fail.Note, Reason: SettingDiffers, Seen: fmt.Sprintf("network.rdma.%s is %s: %s: what was detected is used", key, seen, reason)})
+	p.Findings = append(p.Findings,
+		fail.Finding{Level: fail.Note, Reason: SettingDiffers, Seen: fmt.Sprintf("network.rdma.%s is %s: %s: what was detected is used", key,
+			seen, reason)})
 }
 
 // devices names each port exactly. It leaves out a port whose rail another node lacks: what is sent there waits forever

@@ -9,7 +9,8 @@ import (
 
 // gdrLevels are NCCL_NET_GDR_LEVEL's levels between a GPU and a NIC, and what a cluster file may have for them: the
 // numbers are NCCL's old ones. nvidia-smi's NODE is NCCL's PHB.
-var gdrLevels = [...]struct{ level, words string }{{"LOC", "0 LOC NVL"}, {"PIX", "1 PIX"}, {"PXB", "2 PXB"}, {"PHB", "3 PHB"}, {"SYS", "4 5 SYS"}}
+var gdrLevels = [...]struct{ level, words string }{{"LOC", "0 LOC NVL"}, {"PIX", "1 PIX"}, {"PXB", "2 PXB"}, {"PHB", "3 PHB"},
+	{"SYS", "4 5 SYS"}}
 
 func gdrLevel(word string) int {
 	return slices.IndexFunc(gdrLevels[:], func(l struct{ level, words string }) bool {
@@ -36,7 +37,8 @@ func (p *planner) gpuDirect() {
 		p.set(name, "", "the distances of GPUs and NICs are not known")
 	case expected >= needed:
 		p.Variables = append(p.Variables, Variable{Name: name, Value: gdrLevels[expected].level, Source: ClusterFile,
-			Reason: fmt.Sprintf("the cluster file's %s allows %s, which GPUs and their nearest NICs need", p.expected.GDRLevel, gdrLevels[needed].level)})
+			Reason: fmt.Sprintf("the cluster file's %s allows %s, which GPUs and their nearest NICs need", p.expected.GDRLevel,
+				gdrLevels[needed].level)})
 	default:
 		if expected >= 0 {
 			p.differs("gdr_level", p.expected.GDRLevel, "GPUs and their nearest NICs need "+gdrLevels[needed].level)

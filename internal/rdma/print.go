@@ -74,7 +74,8 @@ func (f Facts) printDevices(w io.Writer) {
 				if a := gid.IPv4(); a.IsValid() {
 					address = a.String()
 				}
-				gids = append(gids, []string{device.Name, number, strconv.Itoa(gid.Index), gid.GID.StringExpanded(), address, cmp.Or(gid.Type, "-"), cmp.Or(gid.Netdev, "-")})
+				gids = append(gids, []string{device.Name, number, strconv.Itoa(gid.Index), gid.GID.StringExpanded(), address, cmp.Or(gid.Type, "-"),
+					cmp.Or(gid.Netdev, "-")})
 			}
 		}
 	}

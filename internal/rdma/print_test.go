@@ -9,7 +9,8 @@ import (
 )
 
 func TestPrint(t *testing.T) {
-	expected := Expected{Devices: []string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, GIDIndex: "3", GDRLevel: "5", CrossNIC: "1", IBTimeout: "22"}
+	expected := Expected{Devices: []string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, GIDIndex: "3", GDRLevel: "5", CrossNIC: "1",
+		IBTimeout: "22"}
 	hot := barcelona(1, names4...)
 	hot.add(nic{name: "mlx5_0", uverbs: "uverbs0", address: "0000:43:00.0", physical: true, noFile: true})
 	hot.overwrite("mlx5_10/ports/1/state", "1: DOWN")

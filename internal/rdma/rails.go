@@ -132,7 +132,8 @@ func CompareSome(nodes []Facts, numbers []int) []fail.Finding {
 		for _, rail := range rails {
 			networks = append(networks, rail.String())
 		}
-		found(fail.Broken, NoCommonRail, "matching the rails of %d nodes: no network has ports of all of them, seen are %s: want at least one", len(nodes), orNone(networks))
+		found(fail.Broken, NoCommonRail, "matching the rails of %d nodes: no network has ports of all of them, seen are %s: want at least one",
+			len(nodes), orNone(networks))
 	}
 	for _, rail := range rails {
 		most, first := 0, slices.Concat(rail.Ports...)[0]
@@ -140,20 +141,23 @@ func CompareSome(nodes []Facts, numbers []int) []fail.Finding {
 			most = max(most, len(ports))
 			for _, port := range ports {
 				if port.Port.Rate != first.Port.Rate {
-					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has %s, %s has %s: want the same rate", rail, port.Device.Name, numbers[n], port.Port.Rate, first.Device.Name, first.Port.Rate)
+					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has %s, %s has %s: want the same rate", rail, port.Device.Name, numbers[n],
+						port.Port.Rate, first.Device.Name, first.Port.Rate)
 				}
 				if here, there := port.Device.card(), first.Device.card(); here != there {
 					found(fail.Note, RailDiffers, "rail %s: %s on node %d is %s, %s is %s: a card's firmware can limit its rate",
 						rail, port.Device.Name, numbers[n], here, first.Device.Name, there)
 				}
 				if port.Port.MTU != first.Port.MTU {
-					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has MTU %d, %s has %d: want the same: large messages hang if it differs", rail, port.Device.Name, numbers[n], port.Port.MTU, first.Device.Name, first.Port.MTU)
+					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has MTU %d, %s has %d: want the same: large messages hang if it differs",
+						rail, port.Device.Name, numbers[n], port.Port.MTU, first.Device.Name, first.Port.MTU)
 				}
 			}
 		}
 		for n, ports := range rail.Ports {
 			if len(ports) < most {
-				found(fail.Degraded, RailMissing, "rail %s: node %d has %d usable ports on it, another has %d: want the same on every node", rail, numbers[n], len(ports), most)
+				found(fail.Degraded, RailMissing, "rail %s: node %d has %d usable ports on it, another has %d: want the same on every node", rail,
+					numbers[n], len(ports), most)
 			}
 		}
 	}
@@ -184,8 +188,10 @@ func railOrder(nodes []Facts, numbers []int) []fail.Finding {
 	var findings []fail.Finding
 	for n := 1; n < len(nodes); n++ {
 		if first, other := order(0), order(n); first != other {
-			findings = append(findings, fail.Finding{Level: fail.Degraded, Reason: RailOrder, Next: "put the cards of all nodes into the same slots, name devices by PCI address (NAME_PCI of rdma-core's rename rule), or give the rails routes to each other",
-				Seen: fmt.Sprintf("by PCI address node %d has the rails %s, node %d has %s: want the same order: NCCL joins devices by their place, and these have no route to each other", numbers[0], first, numbers[n], other)})
+			findings = append(findings, fail.Finding{Level: fail.Degraded, Reason: RailOrder, Next: "put the cards of all nodes into the same " +
+				"slots, name devices by PCI address (NAME_PCI of rdma-core's rename rule), or give the rails routes to each other",
+				Seen: fmt.Sprintf("by PCI address node %d has the rails %s, node %d has %s: want the same order: NCCL joins devices by their place, "+
+					"and these have no route to each other", numbers[0], first, numbers[n], other)})
 		}
 	}
 	return findings
@@ -204,7 +210,8 @@ func addressesTwice(nodes []Facts, numbers []int) []fail.Finding {
 	var findings []fail.Finding
 	for _, address := range slices.SortedFunc(maps.Keys(holders), netip.Addr.Compare) {
 		if at := holders[address]; len(at) > 1 {
-			findings = append(findings, fail.Finding{Level: fail.Broken, Reason: AddressTwice, Next: "oc get network-attachment-definitions -A -o yaml (and look for ranges that overlap)",
+			findings = append(findings, fail.Finding{Level: fail.Broken, Reason: AddressTwice, Next: "oc get network-attachment-definitions -A -o " +
+				"yaml (and look for ranges that overlap)",
 				Seen: fmt.Sprintf("address %s is that of %s: want an address for each port", address, strings.Join(at, " and of "))})
 		}
 	}

@@ -43,7 +43,8 @@ func TestRails(t *testing.T) {
 		}
 		return h
 	}
-	same := []string{"10.0.103.0/24: mlx5_6 | mlx5_5", "10.0.104.0/24: mlx5_7 | mlx5_4", "10.0.105.0/24: mlx5_10 | mlx5_3", "10.0.106.0/24: mlx5_11 | mlx5_2"}
+	same := []string{"10.0.103.0/24: mlx5_6 | mlx5_5", "10.0.104.0/24: mlx5_7 | mlx5_4", "10.0.105.0/24: mlx5_10 | mlx5_3",
+		"10.0.106.0/24: mlx5_11 | mlx5_2"}
 	for _, tc := range []struct {
 		name     string
 		nodes    []Facts
@@ -51,7 +52,8 @@ func TestRails(t *testing.T) {
 		findings []string
 	}{
 		{"other names", pair(barcelona(0, names4...), barcelona(1, "mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5")),
-			[]string{"10.0.103.0/24: mlx5_6 | mlx5_2", "10.0.104.0/24: mlx5_7 | mlx5_3", "10.0.105.0/24: mlx5_10 | mlx5_4", "10.0.106.0/24: mlx5_11 | mlx5_5"}, nil},
+			[]string{"10.0.103.0/24: mlx5_6 | mlx5_2", "10.0.104.0/24: mlx5_7 | mlx5_3", "10.0.105.0/24: mlx5_10 | mlx5_4",
+				"10.0.106.0/24: mlx5_11 | mlx5_5"}, nil},
 		{"another order", pair(barcelona(0, names4...), second(func(int, *nic) {})), same, []string{"degraded RailOrder"}},
 		{"another rate", pair(barcelona(0, names4...), second(func(i int, n *nic) {
 			if i == 0 {
@@ -99,8 +101,10 @@ func ofHost(node int) *host {
 	h := newHost()
 	h.memlock("unlimited", "unlimited", "000001ffffffffff")
 	for i := range 2 {
-		h.add(nic{name: fmt.Sprintf("mlx5_%d", i), uverbs: fmt.Sprintf("uverbs%d", i), address: fmt.Sprintf("0000:%d3:00.0", i+1), physical: true, netdev: fmt.Sprintf("eno%d", i), hostNetdev: true,
-			gids: map[int][3]string{0: {mapped(fmt.Sprintf("192.168.%d.%d", i, 7+node)), RoCEv1, "eno1"}, 1: {mapped(fmt.Sprintf("192.168.%d.%d", i, 7+node)), RoCEv2, "eno1"}}})
+		h.add(nic{name: fmt.Sprintf("mlx5_%d", i), uverbs: fmt.Sprintf("uverbs%d", i), address: fmt.Sprintf("0000:%d3:00.0", i+1), physical: true,
+			netdev: fmt.Sprintf("eno%d", i), hostNetdev: true,
+			gids: map[int][3]string{0: {mapped(fmt.Sprintf("192.168.%d.%d", i, 7+node)), RoCEv1, "eno1"},
+				1: {mapped(fmt.Sprintf("192.168.%d.%d", i, 7+node)), RoCEv2, "eno1"}}})
 	}
 	return h
 }
@@ -127,11 +131,13 @@ func TestRailsBySlot(t *testing.T) {
 		first.route(fmt.Sprintf("net%d", i+1), "10.0.0.0/8")
 	}
 	routed := pair(first, elsewhere(true))
-	want := []string{"10.0.103.0/24: mlx5_6 | mlx5_2", "10.0.104.0/24: mlx5_7 | mlx5_3", "10.0.105.0/24: mlx5_10 | mlx5_4", "10.0.106.0/24: mlx5_11 | mlx5_5"}
+	want := []string{"10.0.103.0/24: mlx5_6 | mlx5_2", "10.0.104.0/24: mlx5_7 | mlx5_3", "10.0.105.0/24: mlx5_10 | mlx5_4",
+		"10.0.106.0/24: mlx5_11 | mlx5_5"}
 	if diff := cmp.Diff(want, matched(routed)); diff != "" {
 		t.Errorf("with routes (-want +got):\n%s", diff)
 	}
-	if got := Rails(routed)[1].String(); got != "OPENSHIFT_IO_ENO6NP0RDMA" || Rails(routed)[0].String() != "10.0.103.0/24" || Isolated(routed) || Compare(routed) != nil {
+	if got := Rails(routed)[1].String(); got != "OPENSHIFT_IO_ENO6NP0RDMA" || Rails(routed)[0].String() != "10.0.103.0/24" ||
+		Isolated(routed) || Compare(routed) != nil {
 		t.Errorf("the second rail is %s, isolated %t, findings %v", got, Isolated(routed), Compare(routed))
 	}
 	if got := Rails(pair(barcelona(0, names4...), elsewhere(false))); len(got) != 7 || !got[0].Common() {
@@ -182,7 +188,8 @@ func TestCompareMTU(t *testing.T) {
 func TestExpectedBandwidth(t *testing.T) {
 	one := func(rate, speed, width string) Facts {
 		h := newHost()
-		h.add(nic{name: "mlx5_6", uverbs: "uverbs6", address: "0000:03:00.2", netdev: "net1", ip: "10.0.103.7/24", rate: rate, speed: speed, width: width})
+		h.add(nic{name: "mlx5_6", uverbs: "uverbs6", address: "0000:03:00.2", netdev: "net1", ip: "10.0.103.7/24", rate: rate, speed: speed,
+			width: width})
 		return h.detect(Expected{})
 	}
 	four := barcelona(0, names4...).detect(Expected{})
@@ -221,8 +228,10 @@ func TestExpectedBandwidth(t *testing.T) {
 		{"four of 400G, and GPUs in slots of PCIe 4.0", []Facts{gpus(4, "16.0 GT/s PCIe")}, Expected{}, "103.9 GB/s (96.8 GiB/s)"},
 		{"the rails that all have", []Facts{four, three.detect(Expected{})}, Expected{}, "145.5 GB/s (135.5 GiB/s)"},
 		{"the cluster file's figure", []Facts{four, four}, Expected{Bandwidth: 200 * GBps}, "200.0 GB/s (186.3 GiB/s)"},
-		{"the cluster file's figure, and one GPU", []Facts{gpus(4, "32.0 GT/s PCIe"), gpus(1, "32.0 GT/s PCIe")}, Expected{Bandwidth: 200 * GBps}, "52.0 GB/s (48.4 GiB/s)"},
-		{"the cluster file's figure, and GPUs enough", []Facts{gpus(4, "32.0 GT/s PCIe")}, Expected{Bandwidth: 89_500_000_000}, "89.5 GB/s (83.4 GiB/s)"},
+		{"the cluster file's figure, and one GPU", []Facts{gpus(4, "32.0 GT/s PCIe"), gpus(1, "32.0 GT/s PCIe")}, Expected{Bandwidth: 200 * GBps},
+			"52.0 GB/s (48.4 GiB/s)"},
+		{"the cluster file's figure, and GPUs enough", []Facts{gpus(4, "32.0 GT/s PCIe")}, Expected{Bandwidth: 89_500_000_000},
+			"89.5 GB/s (83.4 GiB/s)"},
 		{"none", []Facts{newHost().detect(Expected{})}, Expected{}, "0.0 GB/s (0.0 GiB/s)"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -242,7 +251,9 @@ func TestExpectedBandwidth(t *testing.T) {
 // If some nodes do not answer, findings name the others by their own numbers.
 func TestCompareSome(t *testing.T) {
 	findings := CompareSome(pair(barcelona(0, names4...), newHost()), []int{0, 2})
-	if len(findings) == 0 || !slices.ContainsFunc(findings, func(f fail.Finding) bool { return strings.Contains(f.Seen, "node 2 has 0 usable ports") }) {
+	if len(findings) == 0 || !slices.ContainsFunc(findings, func(f fail.Finding) bool {
+		return strings.Contains(f.Seen, "node 2 has 0 usable ports")
+	}) {
 		t.Errorf("got %v, want what node 2 lacks", findings)
 	}
 }
@@ -250,8 +261,12 @@ func TestCompareSome(t *testing.T) {
 // FuzzFacts: facts are an agent's answer about a node that a program of the image may have changed. Whatever they contain,
 // a rail has ports of all nodes, a plan names only these ports, and no bandwidth is negative.
 func FuzzFacts(f *testing.F) {
-	f.Add([]byte(`{"devices": [{"name": "mlx5_6", "uverbs": "uverbs0", "pcie": {"speedGTps": 1e300, "width": 9223372036854775807}, "ports": [{"state": "ACTIVE", "linkLayer": "InfiniBand", "rateBitsPerSecond": 9223372036854775807, "gids": [{"index": -1, "gid": "fe80::1"}]}, {"state": "ACTIVE", "linkLayer": "Ethernet", "gidIndex": -1}]}]}`))
-	f.Add([]byte(`{"devices": [{"name": "a", "uverbs": "b", "gpus": {"x": "FAR"}, "ports": [{"state": "ACTIVE", "linkLayer": "Ethernet", "gidIndex": 3, "address": "10.0.0.1/8", "netdev": "net1", "rateBitsPerSecond": -400, "routes": ["0.0.0.0/0"]}]}], "interfaces": [{"name": "net1", "index": -3}], "podInterface": "eth0", "memlock": {"capEff": "zz", "hard": -7}}`))
+	f.Add([]byte(`{"devices": [{"name": "mlx5_6", "uverbs": "uverbs0", "pcie": {"speedGTps": 1e300, "width": 9223372036854775807}, "ports": ` +
+		`[{"state": "ACTIVE", "linkLayer": "InfiniBand", "rateBitsPerSecond": 9223372036854775807, "gids": [{"index": -1, "gid": "fe80::1"}]}, ` +
+		`{"state": "ACTIVE", "linkLayer": "Ethernet", "gidIndex": -1}]}]}`))
+	f.Add([]byte(`{"devices": [{"name": "a", "uverbs": "b", "gpus": {"x": "FAR"}, "ports": [{"state": "ACTIVE", "linkLayer": "Ethernet", ` +
+		`"gidIndex": 3, "address": "10.0.0.1/8", "netdev": "net1", "rateBitsPerSecond": -400, "routes": ["0.0.0.0/0"]}]}], "interfaces": ` +
+		`[{"name": "net1", "index": -3}], "podInterface": "eth0", "memlock": {"capEff": "zz", "hard": -7}}`))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		var facts Facts
 		if json.Unmarshal(content, &facts) != nil {

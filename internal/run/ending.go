@@ -43,7 +43,8 @@ type Ending struct {
 //
 // Tekton records the end of a task before it deletes the pod if the run is cancelled or times out, but not if the task's
 // own timeout passes. So EndingOf computes deadlines too; a deadline within five seconds counts as passed.
-func EndingOf(ctx context.Context, client versioned.Interface, namespace, name string, uid types.UID, task string, now time.Time) (Ending, error) {
+func EndingOf(ctx context.Context, client versioned.Interface, namespace, name string, uid types.UID, task string, now time.Time) (
+	Ending, error) {
 	r, err := Get(ctx, client, namespace, name)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && r.UID != uid:
@@ -55,7 +56,8 @@ func EndingOf(ctx context.Context, client versioned.Interface, namespace, name s
 	case r.Cancelled:
 		return Ending{Cancelled, fmt.Sprintf("pipelinerun %s was cancelled", name), r.NoFinally}, nil
 	case r.Reason == string(v1.PipelineRunReasonTimedOut), r.Reason == kube.TimedOutRunningFinally:
-		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s timed out: %s", name, r.Message), r.Reason == string(v1.PipelineRunReasonTimedOut)}, nil
+		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s timed out: %s", name, r.Message), r.Reason == string(v1.PipelineRunReasonTimedOut)},
+			nil
 	case passed(r.Started, r.Timeouts.Pipeline, now):
 		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s reached its pipeline timeout of %s", name, compact(r.Timeouts.Pipeline)), true}, nil
 	}
@@ -74,7 +76,8 @@ func EndingOf(ctx context.Context, client versioned.Interface, namespace, name s
 			return Ending{Cancelled, fmt.Sprintf("taskrun %s was cancelled", child.Name), false}, nil
 		case child.Spec.Timeout != nil && child.Status.StartTime != nil &&
 			passed(child.Status.StartTime.Time, child.Spec.Timeout.Duration, now):
-			return Ending{TimedOut, fmt.Sprintf("taskrun %s reached its timeout of %s", child.Name, compact(child.Spec.Timeout.Duration)), false}, nil
+			return Ending{TimedOut, fmt.Sprintf("taskrun %s reached its timeout of %s", child.Name, compact(child.Spec.Timeout.Duration)), false},
+				nil
 		}
 	}
 	return Ending{Evicted, fmt.Sprintf("the pod was evicted while pipelinerun %s continues", name), false}, nil

@@ -97,8 +97,10 @@ func TestCheckTimeouts(t *testing.T) {
 		{"pipeline just too short", v1.TimeoutFields{Pipeline: d(24*time.Hour + 17*time.Minute)}, "pipeline 24h17m, want 24h18m"},
 		{"tasks too short", v1.TimeoutFields{Pipeline: d(48 * time.Hour), Tasks: d(24 * time.Hour)}, "tasks 24h, want 24h13m"},
 		{"finally too short", v1.TimeoutFields{Pipeline: d(48 * time.Hour), Finally: d(90 * time.Second)}, "finally 1m30s, want 5m"},
-		{"finally gets what tasks leave", v1.TimeoutFields{Pipeline: d(25 * time.Hour), Tasks: d(25*time.Hour - time.Minute)}, "finally 1m, want 5m"},
-		{"what was advised", v1.TimeoutFields{Pipeline: d(24*time.Hour + 23*time.Minute), Tasks: d(24*time.Hour + 18*time.Minute), Finally: d(5 * time.Minute)}, ""},
+		{"finally gets what tasks leave", v1.TimeoutFields{Pipeline: d(25 * time.Hour), Tasks: d(25*time.Hour - time.Minute)},
+			"finally 1m, want 5m"},
+		{"what was advised", v1.TimeoutFields{Pipeline: d(24*time.Hour + 23*time.Minute), Tasks: d(24*time.Hour + 18*time.Minute),
+			Finally: d(5 * time.Minute)}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			err := CheckTimeouts(Of(pipelineRun(timeouts(tc.timeouts))), need, start().Add(2*time.Minute+30*time.Second))
@@ -185,7 +187,8 @@ func TestEndingOf(t *testing.T) {
 		}), nil, time.Hour, Ending{Deleted, "pipelinerun train-1 is being deleted", true}},
 		{"cancelled", pipelineRun(day, func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally }), nil, time.Hour,
 			Ending{Cancelled, "pipelinerun train-1 was cancelled", false}},
-		{"cancelled without finally tasks", pipelineRun(day, func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelled }), nil, time.Hour,
+		{"cancelled without finally tasks", pipelineRun(day, func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelled }), nil,
+			time.Hour,
 			Ending{Cancelled, "pipelinerun train-1 was cancelled", true}},
 		{"timed out", pipelineRun(day, condition(corev1.ConditionFalse, "PipelineRunTimeout", "failed to finish")), nil, time.Hour,
 			Ending{TimedOut, "pipelinerun train-1 timed out: failed to finish", true}},
@@ -195,7 +198,8 @@ func TestEndingOf(t *testing.T) {
 			[]*v1.TaskRun{taskRunOf("train", func(c *v1.TaskRun) {
 				c.Spec.Status, c.Spec.StatusMessage = v1.TaskRunSpecStatusCancelled, v1.TaskRunCancelledByPipelineTimeoutMsg
 			})}, 20 * time.Hour, Ending{TimedOut, "pipelinerun train-1 reached its tasks timeout of 20h", false}},
-		{"the task alone is cancelled", pipelineRun(day), []*v1.TaskRun{taskRunOf("train", func(c *v1.TaskRun) { c.Spec.Status = v1.TaskRunSpecStatusCancelled })},
+		{"the task alone is cancelled", pipelineRun(day),
+			[]*v1.TaskRun{taskRunOf("train", func(c *v1.TaskRun) { c.Spec.Status = v1.TaskRunSpecStatusCancelled })},
 			time.Hour, Ending{Cancelled, "taskrun train-1-train was cancelled", false}},
 		{"the task's own timeout", pipelineRun(day), []*v1.TaskRun{taskRunOf("train", func(c *v1.TaskRun) {
 			c.Spec.Timeout, c.Status.StartTime = d(2*time.Hour), &metav1.Time{Time: start().Add(time.Hour)}
@@ -252,7 +256,8 @@ func TestTaskRuns(t *testing.T) {
 		taskRunOf("train-finally", func(c *v1.TaskRun) {
 			reason := []v1.TaskRunResult{{Name: "reason", Value: *v1.NewStructuredValues("OutOfMemory")}}
 			c.Status.StartTime, c.Status.CompletionTime, c.Status.PodName, c.Status.Results = at(8), at(9), "retry1-pod", reason
-			c.Status.RetriesStatus = []v1.TaskRunStatus{{TaskRunStatusFields: v1.TaskRunStatusFields{StartTime: at(3), CompletionTime: at(7), PodName: "first-pod", Results: reason}}}
+			c.Status.RetriesStatus = []v1.TaskRunStatus{
+				{TaskRunStatusFields: v1.TaskRunStatusFields{StartTime: at(3), CompletionTime: at(7), PodName: "first-pod", Results: reason}}}
 			failed := succeeded(corev1.ConditionFalse, "Failed", "step train exited with code 1")
 			c.Status.SetCondition(&failed)
 		}),
@@ -268,9 +273,11 @@ func TestTaskRuns(t *testing.T) {
 	want := []TaskRun{
 		{Task: "provision", Name: "train-1-provision", Status: Succeeded, Started: at(0).Time, Ended: at(1).Time,
 			Results: map[string]string{"nodes": "2", "names": `["a","b"]`}},
-		{Task: "train", Name: "train-1-train", Pod: "train-1-train-pod", Status: Failed, Started: at(2).Time, Ended: at(9).Time, Retries: 1, Earlier: map[string]string{"reason": "Cancelled"},
+		{Task: "train", Name: "train-1-train", Pod: "train-1-train-pod", Status: Failed, Started: at(2).Time, Ended: at(9).Time, Retries: 1,
+			Earlier: map[string]string{"reason": "Cancelled"},
 			Results: map[string]string{"reason": "RankFailed"}, Reason: fail.RankFailed, Message: "step train exited with code 1"},
-		{Task: "train-finally", Name: "train-1-train-finally", Pod: "first-pod", Status: Failed, Started: at(3).Time, Ended: at(7).Time, Earlier: map[string]string{"reason": "OutOfMemory"},
+		{Task: "train-finally", Name: "train-1-train-finally", Pod: "first-pod", Status: Failed, Started: at(3).Time, Ended: at(7).Time,
+			Earlier: map[string]string{"reason": "OutOfMemory"},
 			Results: map[string]string{"reason": "OutOfMemory"}, Reason: fail.OutOfMemory, Message: "step train exited with code 1"},
 		{Task: "teardown", Name: "train-1-teardown", Status: Running, Started: at(10).Time, Results: none},
 		{Task: "waiting", Name: "train-1-waiting", Status: Running, Results: none},

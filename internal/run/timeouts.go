@@ -63,9 +63,12 @@ func CheckTimeouts(r *Run, need Needs, now time.Time) error {
 	return fail.Finding{
 		Reason: fail.TimeoutTooShort,
 		Object: fmt.Sprintf("the timeouts of pipelinerun %s/%s", r.Namespace, r.Name),
-		Seen: fmt.Sprintf("%s (%s since its start, %s%s to start, %s%s of training, %s to tear down)", strings.Join(short, "; "), compact(elapsed),
-			optional(need.Build, " to build the image, "), compact(need.Start), optional(fabric, " to check the network, "), compact(need.Training), compact(need.Teardown)),
-		Next: fmt.Sprintf("tkn pipeline start ... --pipeline-timeout=%s --tasks-timeout=%s --finally-timeout=%s", compact(forTasks+forFinally), compact(forTasks), compact(forFinally)),
+		Seen: fmt.Sprintf("%s (%s since its start, %s%s to start, %s%s of training, %s to tear down)", strings.Join(short, "; "),
+			compact(elapsed),
+			optional(need.Build, " to build the image, "), compact(need.Start), optional(fabric, " to check the network, "), compact(need.Training),
+			compact(need.Teardown)),
+		Next: fmt.Sprintf("tkn pipeline start ... --pipeline-timeout=%s --tasks-timeout=%s --finally-timeout=%s", compact(forTasks+forFinally),
+			compact(forTasks), compact(forFinally)),
 	}.Err("checking")
 }
 

@@ -24,7 +24,8 @@ var arrays = map[string][]string{"train": {"env", "script-args"}, "build-image":
 
 // exact returns the arguments of a step with the values that its params were given, because Tekton and the kubelet may have changed
 // them on their way. Arguments without --task-run, such as a user's, stay as they are.
-func exact(ctx context.Context, step string, args []string, connect func(namespace string) (versioned.Interface, string, error)) ([]string, error) {
+func exact(ctx context.Context, step string, args []string, connect func(namespace string) (versioned.Interface, string, error)) (
+	[]string, error) {
 	flags, _ := cut(args)
 	taskRun := valueOf(flags, taskRunFlag)
 	if taskRun == "" {

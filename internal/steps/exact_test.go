@@ -101,7 +101,8 @@ func onTheirWay(t *testing.T, name string, g given) (args []string, objects []ru
 	return args, []runtime.Object{
 		&v1.TaskRun{ObjectMeta: meta("run-task"), Spec: v1.TaskRunSpec{Params: arrived}},
 		// The fake ignores field selectors.
-		&v1.TaskRun{ObjectMeta: meta("another"), Spec: v1.TaskRunSpec{Params: v1.Params{{Name: "script", Value: *v1.NewStructuredValues("other.py")}}}},
+		&v1.TaskRun{ObjectMeta: meta("another"),
+			Spec: v1.TaskRunSpec{Params: v1.Params{{Name: "script", Value: *v1.NewStructuredValues("other.py")}}}},
 		&v1.PipelineRun{ObjectMeta: meta("run"), Spec: v1.PipelineRunSpec{Params: g.params(same)}},
 	}
 }
@@ -114,8 +115,10 @@ func to(objects ...runtime.Object) func(string) (versioned.Interface, string, er
 
 // randomText is made of what Tekton, the kubelet or the step could take for something else.
 func randomText(random *rand.Rand) string {
-	parts := []string{"$", "$$", "(", ")", "$(HOME)", "$$(HOME)", "$(KUBERNETES_SERVICE_HOST)", "$(context.pipelineRun.name)", "$(context.taskRun.name)",
-		"$(params.script)", "$(params.name)", "$(params.script-args[*])", "^a$$", " ", "\n", "\t", "'", `"`, "\\", "--", "=", "é", ",", "%s", "a", "*", "`id`"}
+	parts := []string{"$", "$$", "(", ")", "$(HOME)", "$$(HOME)", "$(KUBERNETES_SERVICE_HOST)", "$(context.pipelineRun.name)",
+		"$(context.taskRun.name)",
+		"$(params.script)", "$(params.name)", "$(params.script-args[*])", "^a$$", " ", "\n", "\t", "'", `"`, "\\", "--", "=", "é", ",", "%s", "a",
+		"*", "`id`"}
 	var text strings.Builder
 	for range random.IntN(6) {
 		text.WriteString(parts[random.IntN(len(parts))])
@@ -192,9 +195,11 @@ func TestExactWithoutThePipeline(t *testing.T) {
 	taskRun := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "task"}, Spec: v1.TaskRunSpec{Params: v1.Params{
 		{Name: "script", Value: *v1.NewStructuredValues("a$$.py")}, {Name: "script-args", Value: *v1.NewStructuredValues("--lr=1", "$$")},
 	}}}
-	pipelineRun := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "run", UID: "uid"}, Spec: v1.PipelineRunSpec{Params: v1.Params{
-		{Name: "script", Value: *v1.NewStructuredValues("other.py")}, {Name: "script-args", Value: *v1.NewStructuredValues("text")}, // of another type
-	}}}
+	pipelineRun := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "run", UID: "uid"},
+		Spec: v1.PipelineRunSpec{Params: v1.Params{
+			// of another type
+			{Name: "script", Value: *v1.NewStructuredValues("other.py")}, {Name: "script-args", Value: *v1.NewStructuredValues("text")},
+		}}}
 	for _, tc := range []struct {
 		name   string
 		args   []string
@@ -205,11 +210,15 @@ func TestExactWithoutThePipeline(t *testing.T) {
 		{"a TaskRun", []string{"--namespace=ns", "--script=a$.py", "--task-run=task", "--", "--", "x"},
 			[]string{"--namespace=ns", "--script=a$$.py", "--task-run=task", "--", "--", "--lr=1", "$$"}, ""},
 		{"another pipeline", []string{"--namespace=ns", "--script=a$.py", "--task-run=task", "--run-name=run", "--run-uid=uid", "--run-params="},
-			[]string{"--namespace=ns", "--script=a$$.py", "--task-run=task", "--run-name=run", "--run-uid=uid", "--run-params=", "--", "--", "--lr=1", "$$"}, ""},
-		{"a param of another type", []string{"--namespace=ns", "--script=a", "--task-run=task", "--run-name=run", "--run-uid=uid", "--run-params=script-args"},
-			[]string{"--namespace=ns", "--script=a$$.py", "--task-run=task", "--run-name=run", "--run-uid=uid", "--run-params=script-args", "--", "--", "--lr=1", "$$"}, ""},
+			[]string{"--namespace=ns", "--script=a$$.py", "--task-run=task", "--run-name=run", "--run-uid=uid", "--run-params=", "--", "--",
+				"--lr=1", "$$"}, ""},
+		{"a param of another type", []string{"--namespace=ns", "--script=a", "--task-run=task", "--run-name=run", "--run-uid=uid",
+			"--run-params=script-args"},
+			[]string{"--namespace=ns", "--script=a$$.py", "--task-run=task", "--run-name=run", "--run-uid=uid", "--run-params=script-args", "--",
+				"--", "--lr=1", "$$"}, ""},
 		{"a deleted TaskRun", []string{"--namespace=ns", "--task-run=gone"}, nil, fail.Cancelled},
-		{"a later run of that name", []string{"--namespace=ns", "--task-run=task", "--run-name=run", "--run-uid=old", "--run-params=script"}, nil, fail.Cancelled},
+		{"a later run of that name", []string{"--namespace=ns", "--task-run=task", "--run-name=run", "--run-uid=old", "--run-params=script"}, nil,
+			fail.Cancelled},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := exact(t.Context(), "train", tc.args, to(taskRun, pipelineRun))
@@ -230,7 +239,8 @@ func FuzzExact(f *testing.F) {
 			{Name: "script-args", Value: v1.ParamValue{Type: v1.ParamTypeArray, ArrayVal: []string{arg}}},
 			{Name: "env", Value: v1.ParamValue{Type: v1.ParamTypeArray, ArrayVal: []string{variable}}}}
 		taskRun := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "task"}, Spec: v1.TaskRunSpec{Params: params}}
-		got, err := exact(context.Background(), "train", []string{"--namespace=ns", "--script=x", "--task-run=task", "--", "y", "--"}, to(taskRun))
+		got, err := exact(context.Background(), "train", []string{"--namespace=ns", "--script=x", "--task-run=task", "--", "y", "--"},
+			to(taskRun))
 		want := []string{"--namespace=ns", "--script=" + script, "--task-run=task", "--", variable, "--", arg}
 		if err != nil || !slices.Equal(got, want) {
 			t.Error(fmt.Errorf("got %q, %w; want %q", got, err, want))

@@ -25,7 +25,8 @@ import (
 func All() []*cobra.Command {
 	reading := []*cobra.Command{buildimage.Command(mldevenv.Images()), syncrepo.Command(), train.Command()}
 	for _, command := range reading {
-		command.Flags().String(taskRunFlag, "", "the step's TaskRun, whose params replace the arguments, which Tekton and the kubelet may have changed")
+		command.Flags().String(taskRunFlag, "", "the step's TaskRun, whose params replace the arguments, which Tekton and the kubelet may have "+
+			"changed")
 		command.Flags().String(runParamsFlag, "", "params, separated by commas, whose values the PipelineRun has under the same name")
 	}
 	all := slices.Concat(reading,
@@ -57,7 +58,8 @@ func Pick(args []string) (*cobra.Command, []string) {
 			return all[k], args[i:]
 		}
 	}
-	root := &cobra.Command{Use: "ml-dev-env", Short: "The steps of training on the GPU nodes of an OpenShift cluster", Version: version.String()}
+	root := &cobra.Command{Use: "ml-dev-env", Short: "The steps of training on the GPU nodes of an OpenShift cluster",
+		Version: version.String()}
 	root.AddCommand(all...)
 	return root, args
 }

@@ -94,7 +94,8 @@ func StartWith(t testing.TB, count int, o Options) []*Node {
 		n := &Node{t: t, certs: made, Config: server.Config{
 			Version: "test", Name: "env", Suffix: "env-headless.ns.svc", Node: i, Nodes: count, GPUs: 2,
 			Pod: fmt.Sprintf("env-%d", i), KubernetesNode: fmt.Sprintf("node-%d", i), PodIP: freeAddress(t), Environ: os.Environ(), Program: self,
-			Paths: server.Paths{Workspace: filepath.Join(volumes, "workspace"), Datasets: volumes, Home: filepath.Join(dir, "home"), Sys: "/sys/fs/cgroup"},
+			Paths: server.Paths{Workspace: filepath.Join(volumes, "workspace"), Datasets: volumes, Home: filepath.Join(dir, "home"),
+				Sys: "/sys/fs/cgroup"},
 		}}
 		n.Config.Public, n.Config.Loopback = n.Config.PodIP, n.Config.PodIP
 		n.Config.Dial = func(ctx context.Context, node int) (net.Conn, error) { return nodes[node].dial(ctx, node) }
@@ -257,7 +258,8 @@ func (n *Node) serveWrapped(listener net.Listener, handler http.Handler) (end fu
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	front := &http.Server{Handler: n.wrap(handler), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn), TLSConfig: credentials.ServerTLS()}
+	front := &http.Server{Handler: n.wrap(handler), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn),
+		TLSConfig: credentials.ServerTLS()}
 	go func() { _ = front.ServeTLS(listener, "", "") }() // ends with front
 	return front.Close
 }

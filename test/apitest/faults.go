@@ -125,7 +125,8 @@ func (f Fault) inject(request *http.Request, next http.RoundTripper) (*http.Resp
 	} else if trace := httptrace.ContextClientTrace(request.Context()); trace != nil && trace.GotConn != nil {
 		trace.GotConn(httptrace.GotConnInfo{})
 	}
-	const etcd, webhook = "etcdserver: leader changed", `Internal error occurred: failed calling webhook "x.example.com": failed to call webhook: Post "https://x.svc:443/": no endpoints available for service "x"`
+	const etcd, webhook = "etcdserver: leader changed", `Internal error occurred: failed calling webhook "x.example.com": failed to call ` +
+		`webhook: Post "https://x.svc:443/": no endpoints available for service "x"`
 	switch f {
 	case Refused, Unsure:
 		return status(request, http.StatusInternalServerError, "", etcd), nil
@@ -134,11 +135,14 @@ func (f Fault) inject(request *http.Request, next http.RoundTripper) (*http.Resp
 	case Busy:
 		return status(request, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "too many requests"), nil
 	case Conflict:
-		return status(request, http.StatusConflict, metav1.StatusReasonConflict, "Operation cannot be fulfilled: the object has been modified"), nil
+		return status(request, http.StatusConflict, metav1.StatusReasonConflict, "Operation cannot be fulfilled: the object has been modified"),
+			nil
 	case Away:
-		return status(request, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the server is currently unable to handle the request"), nil
+		return status(request, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+			"the server is currently unable to handle the request"), nil
 	case Late:
-		return status(request, http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "Timeout: request did not complete within requested timeout"), nil
+		return status(request, http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "Timeout: request did not complete within requested "+
+			"timeout"), nil
 	case Reset, Lost, Cut:
 	}
 	return nil, broken

@@ -24,11 +24,13 @@ func TestWritesThroughAFaultyProxy(t *testing.T) {
 		}
 		configs := clients.Kube.CoreV1().ConfigMaps("ns")
 		for i := range 10 {
-			made, err := configs.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c-", i)}}, metav1.CreateOptions{})
+			made, err := configs.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c-", i)}},
+				metav1.CreateOptions{})
 			if err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
-			if _, err := configs.Patch(t.Context(), made.Name, types.MergePatchType, []byte(`{"data":{"a":"b"}}`), metav1.PatchOptions{}); err != nil {
+			if _, err := configs.Patch(t.Context(), made.Name, types.MergePatchType, []byte(`{"data":{"a":"b"}}`),
+				metav1.PatchOptions{}); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 			if i%2 == 0 {

@@ -254,7 +254,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if refused != nil {
 		code = refused.code
-		object = Object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": refused.code, "reason": string(refused.reason), "message": refused.message}
+		object = Object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": refused.code, "reason": string(refused.reason),
+			"message": refused.message}
 	}
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(object)
@@ -322,7 +323,8 @@ func (s *Server) read(r *http.Request) (Object, int, *refusal) {
 	if !known {
 		return nil, 0, refuse(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 	}
-	return Object{"kind": kind, "apiVersion": versionOf(path), "metadata": Object{"resourceVersion": fmt.Sprint(s.version)}, "items": items}, http.StatusOK, nil
+	return Object{"kind": kind, "apiVersion": versionOf(path), "metadata": Object{"resourceVersion": fmt.Sprint(s.version)}, "items": items},
+		http.StatusOK, nil
 }
 
 func (s *Server) groups() Object {
@@ -338,7 +340,8 @@ func (s *Server) groups() Object {
 var lists = map[string]string{
 	"buildconfigs": "BuildConfigList", "builds": "BuildList", "configmaps": "ConfigMapList", "events": "EventList", "leases": "LeaseList",
 	"limitranges": "LimitRangeList", "nodes": "NodeList", "persistentvolumeclaims": "PersistentVolumeClaimList",
-	"pipelineruns": "PipelineRunList", "pods": "PodList", "resourcequotas": "ResourceQuotaList", "secrets": "SecretList", "statefulsets": "StatefulSetList",
+	"pipelineruns": "PipelineRunList", "pods": "PodList", "resourcequotas": "ResourceQuotaList", "secrets": "SecretList",
+	"statefulsets":   "StatefulSetList",
 	"storageclasses": "StorageClassList", "taskruns": "TaskRunList",
 }
 
@@ -378,7 +381,8 @@ func selects(r *http.Request, at string, object Object) bool {
 func (s *Server) create(r *http.Request, path string, sent Object) (Object, int, *refusal) {
 	switch resource := path[strings.LastIndex(path, "/")+1:]; {
 	case resource == "selfsubjectreviews":
-		return Object{"kind": "SelfSubjectReview", "apiVersion": versionOf(path), "status": Object{"userInfo": Object{"username": "h-kim"}}}, http.StatusCreated, nil
+		return Object{"kind": "SelfSubjectReview", "apiVersion": versionOf(path), "status": Object{"userInfo": Object{"username": "h-kim"}}},
+			http.StatusCreated, nil
 	case strings.HasSuffix(resource, "reviews"):
 		sent["status"] = Object{"allowed": true}
 		return sent, http.StatusCreated, nil
@@ -409,7 +413,8 @@ func (s *Server) change(r *http.Request, path string, sent Object) (Object, int,
 	for _, precondition := range []string{"uid", "resourceVersion"} {
 		want, _ := metadataOf(sent)[precondition].(string)
 		if seen := metadataOf(orEmpty(live))[precondition]; want != "" && want != seen {
-			return nil, 0, refuse(http.StatusConflict, metav1.StatusReasonConflict, "Operation cannot be fulfilled on %s: its %s is %v", nameOf(path), precondition, seen)
+			return nil, 0, refuse(http.StatusConflict, metav1.StatusReasonConflict, "Operation cannot be fulfilled on %s: its %s is %v",
+				nameOf(path), precondition, seen)
 		}
 	}
 	code := http.StatusOK
@@ -460,7 +465,8 @@ func (s *Server) delete(path string, options Object) (Object, int, *refusal) {
 	wanted, _ := options["preconditions"].(Object)
 	for name, value := range wanted {
 		if seen := metadataOf(live)[name]; seen != value {
-			return nil, 0, refuse(http.StatusConflict, metav1.StatusReasonConflict, "Precondition failed: %s of %s is %v, not %v", name, nameOf(path), seen, value)
+			return nil, 0, refuse(http.StatusConflict, metav1.StatusReasonConflict, "Precondition failed: %s of %s is %v, not %v", name,
+				nameOf(path), seen, value)
 		}
 	}
 	s.remove(path)

@@ -61,7 +61,8 @@ func BenchmarkCluster(b *testing.B) {
 	printTitle("the local cluster: two nodes, Tekton ready")
 	printLine("up, warm", "s", up, less(up, 45, "the aim of 45 s"))
 	printLine("up, of a running cluster", "s", again, less(again, 3, "the aim of 3 s"))
-	printLine("PipelineRun of one Go step", "s", pipeline, less(pipeline, 6, "the aim of 6 s"), times(pipeline, pod, 0, "the same step as a bare pod"))
+	printLine("PipelineRun of one Go step", "s", pipeline, less(pipeline, 6, "the aim of 6 s"),
+		times(pipeline, pod, 0, "the same step as a bare pod"))
 	printLine("  the same step as a bare pod", "s", pod)
 	printLine("down", "s", down, less(down, 10, "the aim of 10 s"))
 }

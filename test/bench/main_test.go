@@ -42,11 +42,13 @@ var machine = sync.OnceValue(func() (facts []string) {
 			model = string(found[1])
 		}
 	}
-	facts = append(facts, fmt.Sprintf("%d cores (%s) shared by two Kubernetes nodes, the control plane and this program, %s", runtime.NumCPU(), model, runtime.Version()))
+	facts = append(facts, fmt.Sprintf("%d cores (%s) shared by two Kubernetes nodes, the control plane and this program, %s", runtime.NumCPU(),
+		model, runtime.Version()))
 	var load float64
 	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
 		if _, err := fmt.Sscan(string(text), &load); err == nil {
-			facts = append(facts, fmt.Sprintf("before the start, %.1f threads on average needed a core; unless that is close to 0, other programs disturbed the measurement", load))
+			facts = append(facts, fmt.Sprintf("before the start, %.1f threads on average needed a core; unless that is close to 0, other programs "+
+				"disturbed the measurement", load))
 		}
 	}
 	return facts

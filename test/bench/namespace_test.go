@@ -90,7 +90,8 @@ func (ns *namespace) install(ctx context.Context) error {
 	if _, err := ns.output(ctx, "go", "build", "-o", ns.work+"/", "./cmd/steps", "./cmd/mlenv"); err != nil {
 		return err
 	}
-	image, err := ns.output(ctx, ns.work+"/mlenv", "bundle", "steps-image", "--push="+registry+"/bench/steps:latest", "--base="+registry+"/base/git:latest", "--platforms=linux/amd64")
+	image, err := ns.output(ctx, ns.work+"/mlenv", "bundle", "steps-image", "--push="+registry+"/bench/steps:latest", "--base="+registry+
+		"/base/git:latest", "--platforms=linux/amd64")
 	if err != nil {
 		return err
 	}
@@ -98,7 +99,8 @@ func (ns *namespace) install(ctx context.Context) error {
 	if _, err := ns.kubectl(ctx, "create", "namespace", ns.name); err != nil {
 		return err
 	}
-	if _, err := ns.output(ctx, ns.work+"/mlenv", "install", clusterFile, "--kubeconfig="+kubeconfig, "--namespace="+ns.name, "--steps-image="+ns.image); err != nil {
+	if _, err := ns.output(ctx, ns.work+"/mlenv", "install", clusterFile, "--kubeconfig="+kubeconfig, "--namespace="+ns.name, "--steps-image="+
+		ns.image); err != nil {
 		return err
 	}
 	if err := ns.publish(ctx); err != nil {
@@ -172,7 +174,8 @@ func (ns *namespace) teardown(ctx context.Context, name string) error {
 
 // sync fetches the repository and copies it to the nodes.
 func (ns *namespace) sync(ctx context.Context, name string) error {
-	_, err := ns.step(ctx, "sync-repo", "--name="+name, "--repo-url=https://"+gitServer+"/"+ns.name+".git", "--ca-file="+stateDir+"/pki/ca.crt")
+	_, err := ns.step(ctx, "sync-repo", "--name="+name, "--repo-url=https://"+gitServer+"/"+ns.name+".git", "--ca-file="+stateDir+
+		"/pki/ca.crt")
 	return err
 }
 

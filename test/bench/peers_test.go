@@ -118,8 +118,10 @@ func BenchmarkPeers(b *testing.B) {
 			check(b, projects[(i+turn)%len(projects)].run(ctx, strconv.Itoa(i)))
 		}
 	}
-	rows := [][]string{{measured()}, {"from the start to the first rank"}, {"from the start to the first training step"}, {"from the last rank's end until the status is known"},
-		{"from the deletion until the GPUs are free"}, {"from the end of a rank that fails until the failure is known"}, {"what is reported then"}}
+	rows := [][]string{{measured()}, {"from the start to the first rank"}, {"from the start to the first training step"},
+		{"from the last rank's end until the status is known"},
+		{"from the deletion until the GPUs are free"}, {"from the end of a rank that fails until the failure is known"},
+		{"what is reported then"}}
 	ours := projects[0]
 	for _, p := range projects {
 		for i, cell := range []string{p.name, compared(p.first, ours.first), compared(p.step, ours.step), compared(p.known, ours.known),

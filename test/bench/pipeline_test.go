@@ -61,7 +61,8 @@ func (t pipelineTimes) report() {
 		if text := inner[name]; text != "" {
 			compared += "; " + fmt.Sprintf(text, number(median(phase.inner)))
 		}
-		printLine(name, "s", phase.took, compared+"; its own: "+number(median(phase.own))+" s, of that until its end is noticed "+number(median(phase.noticed)))
+		printLine(name, "s", phase.took, compared+"; its own: "+number(median(phase.own))+" s, of that until its end is noticed "+
+			number(median(phase.noticed)))
 	}
 	printLine("between the tasks, and before and after them", "s", t.between)
 	printLine("the whole run", "s", t.total)
@@ -111,7 +112,8 @@ func (ns *namespace) timePipeline(ctx context.Context, name string, t *pipelineT
 
 // lastLine returns when the step of a task's pod wrote the last line of its log.
 func (ns *namespace) lastLine(ctx context.Context, pod string) (time.Time, error) {
-	text, err := ns.clients.Kube.CoreV1().Pods(ns.name).GetLogs(pod, &corev1.PodLogOptions{Timestamps: true, TailLines: new(int64(1))}).DoRaw(ctx)
+	text, err := ns.clients.Kube.CoreV1().Pods(ns.name).GetLogs(pod, &corev1.PodLogOptions{Timestamps: true, TailLines: new(int64(1))}).DoRaw(
+		ctx)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -134,7 +136,8 @@ func (ns *namespace) pipelineRun(name string) *v1.PipelineRun {
 
 // addPhases splits the run's time into phases. The groups of phases follow each other, so the rest of the time lies
 // between them. In a group, the phase that ends last counts.
-func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written receipt.Receipt, environment string, created time.Time, ends map[string]time.Time) error {
+func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written receipt.Receipt, environment string, created time.Time,
+	ends map[string]time.Time) error {
 	var problems []error
 	span := func(kind, name, from, to string) float64 {
 		start, err := line.moment(kind, name, from)
@@ -178,7 +181,8 @@ func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written r
 		pods += group.pod
 		notices += group.noticed
 	}
-	t.total, t.between, t.pods, t.training = append(t.total, total), append(t.between, between), append(t.pods, pods), append(t.training, training)
+	t.total, t.between, t.pods, t.training = append(t.total, total), append(t.between, between), append(t.pods, pods), append(t.training,
+		training)
 	t.own, t.noticed = append(t.own, total-pods-training), append(t.noticed, notices)
 	return errors.Join(problems...)
 }

@@ -151,7 +151,8 @@ var jobName = regexp.MustCompile(`by-hand-[a-z0-9]+`)
 // train runs the step train and reads the times of the events from the job's record.
 func (ns *namespace) train(ctx context.Context, set nodes.Set, name string, launcher agent.Launcher, args ...string) (training, error) {
 	began := time.Now()
-	out, err := ns.step(ctx, "train", append([]string{"--name=" + name, "--script=train.py", "--ranks-per-node=1", "--launcher=" + string(launcher)}, args...)...)
+	out, err := ns.step(ctx, "train",
+		append([]string{"--name=" + name, "--script=train.py", "--ranks-per-node=1", "--launcher=" + string(launcher)}, args...)...)
 	if err != nil {
 		return training{}, err
 	}

@@ -94,7 +94,8 @@ const changedFile = "package-3/module-33.py"
 // writeTree writes source-like text: it compresses as text does, and no two files are equal.
 func writeTree(dir string, seed uint64) error {
 	random := rand.New(rand.NewPCG(seed, 1))
-	words := strings.Fields("def return self import torch tensor for in range if else None True False model loss batch size rank step = + ( ) [ ] : , . config data")
+	words := strings.Fields("def return self import torch tensor for in range if else None True False model loss batch size rank step = + ( " +
+		") [ ] : , . config data")
 	const folders = 20
 	for i := range treeFiles {
 		folder := filepath.Join(dir, "package-"+strconv.Itoa(i%folders))
@@ -139,7 +140,8 @@ func (ns *namespace) toAll(ctx context.Context, to []node, program func(ctx cont
 
 func (ns *namespace) copyToAll(ctx context.Context, dir, file string, to []node) error {
 	return ns.toAll(ctx, to, func(ctx context.Context, pod string) *exec.Cmd {
-		return exec.CommandContext(ctx, kubectlProgram, ns.kubectlArgs("cp", filepath.Join(dir, file), ns.name+"/"+pod+":"+filepath.Join("/workspace/cp-"+filepath.Base(dir), file))...)
+		return exec.CommandContext(ctx, kubectlProgram, ns.kubectlArgs("cp", filepath.Join(dir, file), ns.name+"/"+pod+":"+
+			filepath.Join("/workspace/cp-"+filepath.Base(dir), file))...)
 	})
 }
 
@@ -148,7 +150,8 @@ func (ns *namespace) tarToAll(ctx context.Context, dir, part string, to []node) 
 	unpack := fmt.Sprintf("mkdir -p /workspace/tar/%[1]s && tar -C /workspace/tar/%[1]s -xf -", filepath.Base(dir))
 	return ns.toAll(ctx, to, func(ctx context.Context, pod string) *exec.Cmd {
 		const pipe = `set -o pipefail; tar -C "$1" -cf - "$2" | "${@:3}"`
-		return exec.CommandContext(ctx, "bash", append([]string{"-c", pipe, "bash", dir, part, kubectlProgram}, ns.kubectlArgs("exec", "-i", pod, "--", "sh", "-c", unpack)...)...)
+		return exec.CommandContext(ctx, "bash", append([]string{"-c", pipe, "bash", dir, part, kubectlProgram},
+			ns.kubectlArgs("exec", "-i", pod, "--", "sh", "-c", unpack)...)...)
 	})
 }
 

@@ -57,15 +57,16 @@ func (ns *namespace) follow(ctx context.Context, run string) (*timeline, error) 
 	over, end := context.WithCancel(ctx)
 	group.Go(func() error {
 		defer end()
-		err := kube.Until(ctx, "pipelinerun "+run, ns.clients.Tekton.TektonV1().PipelineRuns(ns.name), metav1.ListOptions{}, func(runs []*v1.PipelineRun) (bool, error) {
-			for _, r := range runs {
-				if r.Name == run && r.IsDone() {
-					t.saw(time.Now(), "run", run, "done")
-					t.run = r
+		err := kube.Until(ctx, "pipelinerun "+run, ns.clients.Tekton.TektonV1().PipelineRuns(ns.name), metav1.ListOptions{},
+			func(runs []*v1.PipelineRun) (bool, error) {
+				for _, r := range runs {
+					if r.Name == run && r.IsDone() {
+						t.saw(time.Now(), "run", run, "done")
+						t.run = r
+					}
 				}
-			}
-			return t.run != nil, nil
-		})
+				return t.run != nil, nil
+			})
 		if err != nil {
 			return err
 		}
@@ -123,7 +124,8 @@ func (t *timeline) sawPod(pod *corev1.Pod) {
 }
 
 // watchUntil makes the group call each for every state of every object until ctx is done.
-func watchUntil[T metav1.Object, L runtime.Object](ctx context.Context, group *errgroup.Group, what string, source kube.Source[L], each func(T)) {
+func watchUntil[T metav1.Object, L runtime.Object](ctx context.Context, group *errgroup.Group, what string, source kube.Source[L],
+	each func(T)) {
 	group.Go(func() error {
 		err := kube.Until(ctx, what, source, metav1.ListOptions{}, func(objects []T) (bool, error) {
 			for _, object := range objects {

@@ -30,7 +30,8 @@ func TestLivePage(t *testing.T) {
 				for _, complaint := range wrong {
 					t.Error(complaint)
 				}
-				opened.run("waiting for later steps", chromedp.Text("h2 + p", &text), chromedp.Poll(fmt.Sprintf(`document.querySelector("h2 + p").innerText !== %q`, text), nil))
+				opened.run("waiting for later steps", chromedp.Text("h2 + p", &text),
+					chromedp.Poll(fmt.Sprintf(`document.querySelector("h2 + p").innerText !== %q`, text), nil))
 				opened.still()
 			})
 		}
@@ -45,13 +46,18 @@ func servedPage(t *testing.T) string {
 		step := float64(asked.Add(1) + 10)
 		history := metrics.History{}
 		for n := range int(step) {
-			history.Add(map[string]any{"step": float64(n + 1), "loss": 4 / float64(n+1), "tokens": 1000 * float64(n+1), "time": 1790000000 + float64(n)})
+			history.Add(map[string]any{"step": float64(n + 1), "loss": 4 / float64(n+1), "tokens": 1000 * float64(n+1),
+				"time": 1790000000 + float64(n)})
 		}
-		state := live.State{Environment: "ml-dev-env", Jobs: []live.Job{{ID: "job", Run: "train-multi-node-x7k2p", Step: step, Steps: 500, Loss: 4 / step, StepsPerSecond: 1,
-			PerSecond: 1000, Rate: "tokens", Curve: history.Curve(), Fabric: "Fabric: pass: 2 nodes of 4 ranks each, RDMA with GPUDirect, bus bandwidth 194.5 GB/s (181.2 GiB/s)."}}}
+		state := live.State{Environment: "ml-dev-env",
+			Jobs: []live.Job{{ID: "job", Run: "train-multi-node-x7k2p", Step: step, Steps: 500, Loss: 4 / step, StepsPerSecond: 1,
+				PerSecond: 1000, Rate: "tokens", Curve: history.Curve(), Fabric: "Fabric: pass: 2 nodes of 4 ranks each, RDMA with GPUDirect, bus " +
+					"bandwidth 194.5 GB/s (181.2 GiB/s)."}}}
 		for node := range 2 {
-			state.Nodes = append(state.Nodes, live.Node{Node: node, KubernetesNode: fmt.Sprintf("moc-r4pcc02u1%d-nairr", node), MemoryUsed: 12e9, MemoryLimit: 256e9, Ranks: 2, All: 2,
-				GPUs: []agent.GPU{{Memory: 80e9, MemoryUsed: 60e9, Utilization: 97, Temperature: 61}, {Index: 1, Memory: 80e9, Throttled: []string{"hardware thermal slowdown"}}}})
+			state.Nodes = append(state.Nodes, live.Node{Node: node, KubernetesNode: fmt.Sprintf("moc-r4pcc02u1%d-nairr", node), MemoryUsed: 12e9,
+				MemoryLimit: 256e9, Ranks: 2, All: 2,
+				GPUs: []agent.GPU{{Memory: 80e9, MemoryUsed: 60e9, Utilization: 97, Temperature: 61},
+					{Index: 1, Memory: 80e9, Throttled: []string{"hardware thermal slowdown"}}}})
 			for local := range 2 {
 				state.Jobs[0].Ranks = append(state.Jobs[0].Ranks, live.Rank{Rank: 2*node + local, Node: node, State: "running"})
 			}

@@ -98,7 +98,8 @@ const look = `(() => {
 	const wrong = [], channel = v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
 	const rgb = text => text.match(/[\d.]+/g).map(Number);
 	const light = c => 0.2126 * channel(c[0]) + 0.7152 * channel(c[1]) + 0.0722 * channel(c[2]);
-	const behind = e => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
+	const behind = e => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor);
+		if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
 	const page = document.documentElement;
 	if (page.scrollWidth > page.clientWidth) wrong.push("the page is " + page.scrollWidth + " wide on " + page.clientWidth);
 	let read = 0;
@@ -111,7 +112,9 @@ const look = `(() => {
 		const box = range.getBoundingClientRect(), style = getComputedStyle(e), svg = e.closest("svg");
 		if (!box.width || !box.height) { wrong.push("not to be seen: " + text.slice(0, 60)); continue; }
 		if (box.left < -1 || box.right > page.clientWidth + 1) wrong.push("out of the page: " + text.slice(0, 60));
-		if (svg) { const s = svg.getBoundingClientRect(); if (box.left < s.left - 1 || box.right > s.right + 1 || box.top < s.top - 1 || box.bottom > s.bottom + 1) wrong.push("out of its picture: " + text.slice(0, 60)); }
+		if (svg) { const s = svg.getBoundingClientRect();
+			if (box.left < s.left - 1 || box.right > s.right + 1 || box.top < s.top - 1 || box.bottom > s.bottom + 1)
+				wrong.push("out of its picture: " + text.slice(0, 60)); }
 		const size = parseFloat(style.fontSize) * (svg ? svg.getBoundingClientRect().width / svg.viewBox.baseVal.width : 1);
 		if (size < 9) wrong.push(size.toFixed(1) + " pixels: " + text.slice(0, 60));
 		const a = light(rgb(svg ? style.fill : style.color)), b = light(behind(e)), ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
@@ -120,7 +123,8 @@ const look = `(() => {
 	}
 	if (page.scrollWidth > page.clientWidth) wrong.push("with all details the page is " + page.scrollWidth + " wide on " + page.clientWidth);
 	if (read < 400) wrong.push("only " + read + " letters to read");
-	document.querySelectorAll("svg").forEach(s => { if (!s.querySelector(":scope > title")?.textContent) wrong.push("a picture without a title"); });
+	document.querySelectorAll("svg").forEach(s => {
+		if (!s.querySelector(":scope > title")?.textContent) wrong.push("a picture without a title"); });
 	return wrong;
 })()`
 

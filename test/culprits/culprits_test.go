@@ -97,7 +97,8 @@ type result struct {
 }
 
 func TestCulprits(t *testing.T) {
-	versions, err := exec.Command("python3", "-c", "import platform, torch, deepspeed; print(f'Python {platform.python_version()}, torch {torch.__version__}, DeepSpeed {deepspeed.__version__}')").Output()
+	versions, err := exec.Command("python3", "-c", "import platform, torch, deepspeed; print(f'Python {platform.python_version()}, torch "+
+		"{torch.__version__}, DeepSpeed {deepspeed.__version__}')").Output()
 	if err != nil {
 		t.Fatalf("importing torch and deepspeed: %v; want a python3 in PATH that has them, which make culprits creates", err)
 	}
@@ -112,7 +113,8 @@ func TestCulprits(t *testing.T) {
 		for _, s := range scripts(t) {
 			t.Run(string(launcher)+"/"+s.name, func(t *testing.T) {
 				statuses, verdict := s.run(t, launcher, prelude)
-				r := result{Name: s.name, Launcher: launcher, Rank: s.rank, Want: s.want, Reason: s.reason, Verdict: fmt.Sprint(verdict), Statuses: statuses, hang: fail.ReasonOf(verdict) == fail.Hang, problem: s.compare(verdict)}
+				r := result{Name: s.name, Launcher: launcher, Rank: s.rank, Want: s.want, Reason: s.reason, Verdict: fmt.Sprint(verdict),
+					Statuses: statuses, hang: fail.ReasonOf(verdict) == fail.Hang, problem: s.compare(verdict)}
 				results = append(results, r)
 				t.Logf("%s: %s", fail.ReasonOf(verdict), r.Verdict)
 				if r.problem != "" {
@@ -152,13 +154,16 @@ func score(results []result, versions string) string {
 		marks[r.Name][r.Launcher] = "right"
 		if r.problem != "" {
 			marks[r.Name][r.Launcher] = "**wrong**"
-			wrong = append(wrong, fmt.Sprintf("- %s, %s: %s; %s\n", r.Launcher, r.Name, tempFolder.ReplaceAllString(strings.ReplaceAll(r.Verdict, "\n", " "), ""), r.problem))
+			wrong = append(wrong,
+				fmt.Sprintf("- %s, %s: %s; %s\n", r.Launcher, r.Name, tempFolder.ReplaceAllString(strings.ReplaceAll(r.Verdict, "\n", " "), ""),
+					r.problem))
 		} else {
 			right++
 		}
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "%d of %d are right (%s, %s).\n\n| what happens |", right, len(results), time.Now().UTC().Format(time.DateOnly), versions)
+	fmt.Fprintf(&text, "%d of %d are right (%s, %s).\n\n| what happens |", right, len(results), time.Now().UTC().Format(time.DateOnly),
+		versions)
 	for _, launcher := range launchers {
 		fmt.Fprintf(&text, " %s |", launcher)
 	}
@@ -246,15 +251,17 @@ func (s script) training(t *testing.T, launcher agent.Launcher, prelude []byte) 
 		Deps:    train.Deps{Clients: clients, Log: slog.New(slog.DiscardHandler), Out: t.Output(), Notify: func(notify.Event) {}},
 		Options: train.Options{Name: "env", ProgressEvery: time.Hour}, Nodes: set, ID: "job",
 		Spec: agent.JobSpec{
-			Run: "run", Launcher: launcher, Script: "train.py", Nodes: 2, RanksPerNode: 2, MasterPort: listener.Addr().(*net.TCPAddr).Port, Deadline: time.Now().Add(10 * time.Minute),
-			Env: map[string]string{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "USE_LIBUV": "0"},
+			Run: "run", Launcher: launcher, Script: "train.py", Nodes: 2, RanksPerNode: 2, MasterPort: listener.Addr().(*net.TCPAddr).Port,
+			Deadline: time.Now().Add(10 * time.Minute),
+			Env:      map[string]string{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "USE_LIBUV": "0"},
 		},
 	}
 }
 
 // TestEnvironments compares the variables of ranks that the agent starts with those that the launcher itself gives them.
 func TestEnvironments(t *testing.T) {
-	for started, original := range map[agent.Launcher]agent.Launcher{agent.Torchrun: agent.TorchrunLauncher, agent.DeepSpeed: agent.DeepSpeedLauncher} {
+	for started, original := range map[agent.Launcher]agent.Launcher{agent.Torchrun: agent.TorchrunLauncher,
+		agent.DeepSpeed: agent.DeepSpeedLauncher} {
 		want, got := environments(t, original), environments(t, started)
 		for rank := range want {
 			if diff := cmp.Diff(want[rank], got[rank], cmpopts.IgnoreMapEntries(differs(started))); diff != "" {

@@ -153,8 +153,8 @@ func newUserIn(t *testing.T, namespace string) user {
 	return u
 }
 
-// awaitPullSecret waits until the account default has the pull secret that it gets a moment after the namespace is created. Tests that create pods
-// themselves need it. Scenarios of the product do not call it, because the product has to wait itself.
+// awaitPullSecret waits until the account default has the pull secret that it gets a moment after the namespace is created. Tests that
+// create pods themselves need it. Scenarios of the product do not call it, because the product has to wait itself.
 func (u user) awaitPullSecret() {
 	u.Helper()
 	for _, condition := range []string{"create", "jsonpath={.imagePullSecrets[0].name}=registry-pull"} {

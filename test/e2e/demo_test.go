@@ -46,7 +46,8 @@ func demo(t *testing.T) {
 		t.Fatalf("the demo started no run:\n%s", out)
 	}
 	u := user{T: t, namespace: namespace}
-	u.mustContain(u.kubectl("get", "configmap", string(name[1])+"-receipt", `--output=jsonpath={.data.receipt\.json}`), `"verdict": "Succeeded"`)
+	u.mustContain(u.kubectl("get", "configmap", string(name[1])+"-receipt", `--output=jsonpath={.data.receipt\.json}`),
+		`"verdict": "Succeeded"`)
 	report, err := os.ReadFile(filepath.Join(root, "bin", "demo.html"))
 	if err != nil || !strings.Contains(string(report), string(name[1])) {
 		t.Errorf("the report of the run: %v, %d bytes without the run's name", err, len(report))

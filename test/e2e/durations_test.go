@@ -67,7 +67,8 @@ func (d *durations) writeFaults(t *testing.T, repository string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := faultsPage(string(page), took, fmt.Sprintf("Last run on %s, at commit %s.", time.Now().UTC().Format(time.DateOnly), strings.TrimSpace(commit)))
+	text, err := faultsPage(string(page), took, fmt.Sprintf("Last run on %s, at commit %s.", time.Now().UTC().Format(time.DateOnly),
+		strings.TrimSpace(commit)))
 	if err != nil {
 		t.Fatal(err)
 	}

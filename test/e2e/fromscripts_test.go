@@ -41,7 +41,8 @@ func successors(u trainer, file string) []typed {
 		{command: "validate clusters/CLUSTER.yaml", says: "valid: "},
 		{command: "init --file=-", says: "cluster:"}, {command: "init CLUSTER --file=-", says: "name: local"},
 		{command: "render --cluster-file=clusters/CLUSTER.yaml", more: []string{"--steps-image=" + u.steps}, says: "kind: StatefulSet"},
-		{command: "render --cluster-file=clusters/CLUSTER.yaml --mode=tcp", more: []string{"--steps-image=" + u.steps}, says: "kind: StatefulSet"},
+		{command: "render --cluster-file=clusters/CLUSTER.yaml --mode=tcp", more: []string{"--steps-image=" + u.steps},
+			says: "kind: StatefulSet"},
 		{command: "preflight --cluster-file=clusters/CLUSTER.yaml", more: []string{"--gpus-per-node=1"}, code: anyCode, says: "permissions"},
 		{command: "plan --nodes=2", more: []string{"--cluster-file=" + file, "--gpus-per-node=1"}, code: anyCode},
 		{command: "runs", says: "from-scripts"}, {command: "status", says: "(?i)succeeded"}, {command: "status RUN", says: "(?i)succeeded"},
@@ -49,17 +50,21 @@ func successors(u trainer, file string) []typed {
 		{command: "receipt RUN", says: "(?i)succeeded"}, {command: "fetch RUN", more: []string{"--to=fetched"}},
 		{command: "fetch RUN FILE", more: []string{"--to=one-file"}}, {command: "claims", says: "ml-dev-workspace"},
 
-		{command: "up --nodes=1", more: up, says: upSays}, {command: "up --nodes=1 --services=all", more: up, says: "Services on node 0 are reached by"},
-		{command: "open vscode", code: command.Failed, says: noProgram}, {command: "open vscode --show-password", code: command.Failed, says: noProgram},
+		{command: "up --nodes=1", more: up, says: upSays},
+		{command: "up --nodes=1 --services=all", more: up, says: "Services on node 0 are reached by"},
+		{command: "open vscode", code: command.Failed, says: noProgram}, {command: "open vscode --show-password", code: command.Failed,
+			says: noProgram},
 		{command: "open jupyter", code: command.Failed, says: noProgram}, {command: "open tensorboard", code: command.Failed, says: noProgram},
 		{command: "down", says: "GPUs free"},
 
 		{command: "up --cluster-file=clusters/CLUSTER.yaml --mode=tcp --nodes=2", more: up[1:], says: upSays},
-		{command: "up", more: up, says: upSays}, {command: "up --mode=tcp", more: up, says: upSays}, {command: "up --mode=auto", more: up, says: upSays},
+		{command: "up", more: up, says: upSays}, {command: "up --mode=tcp", more: up, says: upSays},
+		{command: "up --mode=auto", more: up, says: upSays},
 		{command: "up --nodes=2", more: up, says: upSays}, {command: "up --namespace=NS", more: up, says: upSays},
 		{command: "up --cluster-file=clusters/CLUSTER.yaml", more: up[1:], says: upSays},
 		{command: "up --workspace-size=100Gi --datasets-size=500Gi", more: up, says: upSays},
-		{command: "sync", says: "is on 2 nodes"}, {command: "sync FOLDER", says: "is on 2 nodes"}, {command: "sync ./workspace", says: "is on 2 nodes"},
+		{command: "sync", says: "is on 2 nodes"}, {command: "sync FOLDER", says: "is on 2 nodes"},
+		{command: "sync ./workspace", says: "is on 2 nodes"},
 		{command: "sync --watch", code: interrupted, says: "is on 2 nodes"},
 		{command: "train train.py", says: `\[1 1\] rank 1 of 2`}, {command: "train train.py --launcher=deepspeed", says: `\[1 1\] rank 1 of 2`},
 		{command: "train h-kim-openshift.sh --launcher=command", says: `meets at ml-dev-env-0\.ml-dev-env-headless`},
@@ -72,7 +77,8 @@ func successors(u trainer, file string) []typed {
 		{command: "shell 0 -- printenv CUDA_VISIBLE_DEVICES", code: anyCode},
 		{command: "check-fabric", more: []string{"--timeout=30s"}, says: "Fabric: "},
 		{command: "check-fabric --compare=tcp", more: []string{"--timeout=30s"}, says: "TCP sockets on the pod network"},
-		{command: "rdma", says: "node 1: pod"}, {command: "rdma 0", says: "compute 9.0"}, {command: "doctor", code: anyCode}, {command: "top", code: anyCode},
+		{command: "rdma", says: "node 1: pod"}, {command: "rdma 0", says: "compute 9.0"}, {command: "doctor", code: anyCode},
+		{command: "top", code: anyCode},
 		{command: "up --services=all --routes", more: up, says: "Services on node 0 are reached by"},
 		{command: "down --cluster-file=clusters/CLUSTER.yaml", says: "GPUs free"},
 
@@ -123,7 +129,8 @@ func fromScripts(u trainer) {
 		u.Fatal(err)
 	}
 	u.says(dir, command.Done, append([]string{"run", ".", "h-kim-openshift.sh", "--run-name=from-scripts"}, runFlags()...)...)
-	words := strings.NewReplacer("clusters/CLUSTER.yaml", file, "FOLDER", dir, "FILE", "result-0", "CLUSTER", "local", "RUN", "from-scripts", "NS", u.namespace)
+	words := strings.NewReplacer("clusters/CLUSTER.yaml", file, "FOLDER", dir, "FILE", "result-0", "CLUSTER", "local", "RUN", "from-scripts",
+		"NS", u.namespace)
 	for _, t := range all {
 		u.enters(dir, t, words)
 	}

@@ -56,7 +56,8 @@ type build struct {
 
 func (u trainer) build(flags ...string) build {
 	var out bytes.Buffer
-	code := command.Run(u.Context(), buildimage.Command(mldevenv.Images()), append([]string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, flags...), &out, &out)
+	code := command.Run(u.Context(), buildimage.Command(mldevenv.Images()),
+		append([]string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, flags...), &out, &out)
 	return build{code, out.String()}
 }
 
@@ -102,24 +103,31 @@ func buildFailures(u trainer) {
 			[]string{"the base image " + registryHost + "/e2e/no-such-base:1 does not exist", "correct image.base in the cluster file"}},
 		{"base-private", "FROM " + u.privateBase() + "\nRUN true\n", []string{withoutSecret}, fail.ImageUnavailable,
 			[]string{"requires credentials", "kubectl create secret docker-registry base-image --docker-server=" + registryHost}},
-		{"conflict", "FROM " + trainingImage + "\nARG PIP_CERT\nRUN pip install requests==2.32.3 urllib3==1.20\n", []string{file}, fail.DependencyConflict,
+		{"conflict", "FROM " + trainingImage + "\nARG PIP_CERT\nRUN pip install requests==2.32.3 urllib3==1.20\n", []string{file},
+			fail.DependencyConflict,
 			[]string{"requests 2.32.3 depends on urllib3", "The user requested urllib3==1.20"}},
-		{"syntax", "FROM " + smallBase + "\nRUM true\n", []string{file}, fail.DockerfileInvalid, []string{"line 2: ", "unknown instruction: RUM"}},
-		{"timeout", "FROM " + smallBase + "\nRUN sleep 300\n", []string{file, "--build-timeout=25s"}, fail.BuildTimeout, []string{"it did not end within 25s"}},
+		{"syntax", "FROM " + smallBase + "\nRUM true\n", []string{file}, fail.DockerfileInvalid,
+			[]string{"line 2: ", "unknown instruction: RUM"}},
+		{"timeout", "FROM " + smallBase + "\nRUN sleep 300\n", []string{file, "--build-timeout=25s"}, fail.BuildTimeout,
+			[]string{"it did not end within 25s"}},
 		// An earlier stage prints the error text of another failure.
 		{"run-exits", "FROM " + smallBase + " AS tools\nRUN echo Temporary failure in name resolution\nFROM " + smallBase +
 			"\nCOPY --from=tools /etc/passwd /tools\nRUN echo all is well && sh -c 'echo it is not; exit 7'\n", []string{file}, fail.BuildStepFailed,
 			[]string{"exit code 7 of RUN echo all is well", "  it is not\n"}},
 		// Only the pod's status shows that a process was killed.
-		{"memory", "FROM " + smallBase + "\nRUN exec 2>/dev/null; dd if=/dev/zero of=/dev/null bs=1G count=1 || exit 2\n", []string{"--cluster-file=" + smallMemory}, fail.OutOfMemory,
+		{"memory", "FROM " + smallBase + "\nRUN exec 2>/dev/null; dd if=/dev/zero of=/dev/null bs=1G count=1 || exit 2\n",
+			[]string{"--cluster-file=" + smallMemory}, fail.OutOfMemory,
 			[]string{"it was killed for memory in RUN", "raise image.build_resources.limits.memory"}},
-		{"heredoc", "FROM " + smallBase + "\nRUN <<EOF\ntrue\nEOF\n", []string{file}, fail.DockerfileInvalid, []string{"line 2: a heredoc (<<EOF)"}},
-		{"no-account", "FROM " + smallBase + "\nRUN true\n", []string{file}, fail.BuildUnavailable, []string{`serviceaccounts "nobody" not found`, "serviceaccount nobody -n " + u.namespace}},
+		{"heredoc", "FROM " + smallBase + "\nRUN <<EOF\ntrue\nEOF\n", []string{file}, fail.DockerfileInvalid,
+			[]string{"line 2: a heredoc (<<EOF)"}},
+		{"no-account", "FROM " + smallBase + "\nRUN true\n", []string{file}, fail.BuildUnavailable,
+			[]string{`serviceaccounts "nobody" not found`, "serviceaccount nobody -n " + u.namespace}},
 		{"no-volume", "FROM " + smallBase + "\nRUN true\n", []string{file}, fail.InvalidInput, []string{"ConfigMaps [gone]"}},
 	}
 	// build-image keeps the fields that another client has set.
 	u.buildConfig("no-account", "serviceAccount: nobody")
-	u.buildConfig("no-volume", "strategy: {dockerStrategy: {volumes: [{name: gone, source: {type: ConfigMap, configMap: {name: gone}}, mounts: [{destinationPath: /gone}]}]}}")
+	u.buildConfig("no-volume", "strategy: {dockerStrategy: {volumes: [{name: gone, source: {type: ConfigMap, configMap: {name: gone}}, "+
+		"mounts: [{destinationPath: /gone}]}]}}")
 	results := make([]build, len(failures))
 	var all sync.WaitGroup
 	slots := make(chan struct{}, 2)
@@ -138,7 +146,8 @@ func buildFailures(u trainer) {
 	u.notBuilt("mistakes", u.build(file, "--flavour=cpv", "--build-timeout=-1s", "--build-arg=X", "--env=A=$HOME"), fail.InvalidInput,
 		`looking for flavour "cpv": did you mean cpu?`, `--build-timeout "-1s"`, `--build-arg "X": want KEY=VALUE`, "builds change the sign")
 	u.kubectl("annotate", "imagestream", buildimage.StreamName, "localcluster/no-registry=true")
-	u.notBuilt("no-registry", u.build(file, "--folder="+u.folder("FROM "+smallBase+"\nRUN true\n"), "--flavour=no-registry"), fail.BuildUnavailable,
+	u.notBuilt("no-registry", u.build(file, "--folder="+u.folder("FROM "+smallBase+"\nRUN true\n"), "--flavour=no-registry"),
+		fail.BuildUnavailable,
 		"internal registry is not enabled", "managementState")
 	u.noBuildPods()
 }
@@ -150,7 +159,8 @@ func (u trainer) buildConfig(flavour, field string) {
 	if !strings.HasPrefix(field, "strategy:") {
 		fields += "\n  strategy: {dockerStrategy: {}}"
 	}
-	u.applyText("apiVersion: build.openshift.io/v1\nkind: BuildConfig\nmetadata: {name: ml-dev-env-" + flavour + "}\nspec:\n  " + fields + "\n  " + field + "\n")
+	u.applyText("apiVersion: build.openshift.io/v1\nkind: BuildConfig\nmetadata: {name: ml-dev-env-" + flavour + "}\nspec:\n  " + fields +
+		"\n  " + field + "\n")
 }
 
 // buildBlocked tests builds that never run, which the server cancels.
@@ -160,15 +170,18 @@ func buildBlocked(u trainer) {
 	const cancelled = "OpenShift cancelled the build, because it did not run in time"
 	file := u.clusterFile()
 	u.buildsFail([]blockedBuild{
-		{"no-push-secret", file, []string{"--push-secret=absent"}, fail.PushRefused, []string{"its push secret absent is missing", "docker-registry absent"}},
+		{"no-push-secret", file, []string{"--push-secret=absent"}, fail.PushRefused,
+			[]string{"its push secret absent is missing", "docker-registry absent"}},
 		{"no-pull-secret", file, []string{"--pull-secret=absent"}, fail.ImageUnavailable, []string{`secret "absent" not found`, cancelled}},
-		{"no-node", u.clusterFile("  name: "+trainingImage+"\n", "  flavour: cpu\n  build_resources:\n    requests:\n      memory: 999Ti\n"), nil, fail.NodesUnavailable,
+		{"no-node", u.clusterFile("  name: "+trainingImage+"\n", "  flavour: cpu\n  build_resources:\n    requests:\n      memory: 999Ti\n"), nil,
+			fail.NodesUnavailable,
 			[]string{"no node fits its pod", cancelled}},
 	})
 	u.kubectl("create", "quota", "small", "--hard=limits.memory=1Gi")
 	u.waitFor("jsonpath={.status.hard}", "quota/small")
 	u.buildsFail([]blockedBuild{
-		{"over-quota", u.clusterFile("  name: "+trainingImage+"\n", "  flavour: cpu\n"+limits), nil, fail.QuotaExceeded, []string{"exceeded quota: small", cancelled, "describe quota small"}},
+		{"over-quota", u.clusterFile("  name: "+trainingImage+"\n", "  flavour: cpu\n"+limits), nil, fail.QuotaExceeded,
+			[]string{"exceeded quota: small", cancelled, "describe quota small"}},
 		{"no-limits", file, nil, fail.QuotaExceeded, []string{"failed quota: small: must specify limits.memory", cancelled}},
 	})
 	u.noBuildPods()
@@ -212,7 +225,8 @@ func buildsDisabled(u trainer) {
 	u.without("clusterrolebinding/system:build-strategy-docker-binding", func() {
 		u.notBuilt("without the right", u.build(append(flags, account...)...), fail.PermissionDenied,
 			"build strategy Docker is not allowed", "system:build-strategy-docker system:serviceaccount:"+u.namespace+":mlenv-pipeline")
-		u.kubectl("create", "rolebinding", "docker", "--clusterrole=system:build-strategy-docker", "--serviceaccount="+u.namespace+":mlenv-pipeline")
+		u.kubectl("create", "rolebinding", "docker", "--clusterrole=system:build-strategy-docker", "--serviceaccount="+u.namespace+
+			":mlenv-pipeline")
 		u.built(u.build(append(flags, account...)...), "Built ")
 	})
 }
@@ -280,14 +294,16 @@ func (u trainer) kubeconfigOf(account string) string {
 // packageMissing needs a base with pip, which is large.
 func packageMissing(u trainer) {
 	folder := u.folder("FROM " + trainingImage + "\nARG PIP_CERT\nRUN pip install no-such-package-of-anybody==1.0\n")
-	u.notBuilt("package-missing", u.build("--cluster-file="+u.clusterFile(), "--folder="+folder, "--flavour=package-missing"), fail.PackageNotFound,
+	u.notBuilt("package-missing", u.build("--cluster-file="+u.clusterFile(), "--folder="+folder, "--flavour=package-missing"),
+		fail.PackageNotFound,
 		"No matching distribution found for no-such-package-of-anybody==1.0")
 }
 
 // noBuildPods fails if a build's pod is running.
 func (u trainer) noBuildPods() {
 	u.Helper()
-	pods, err := u.clients.Kube.CoreV1().Pods(u.namespace).List(u.Context(), metav1.ListOptions{LabelSelector: buildv1.BuildLabel, FieldSelector: "status.phase=Running"})
+	pods, err := u.clients.Kube.CoreV1().Pods(u.namespace).List(u.Context(),
+		metav1.ListOptions{LabelSelector: buildv1.BuildLabel, FieldSelector: "status.phase=Running"})
 	if err != nil {
 		u.Fatal(err)
 	}
@@ -302,7 +318,8 @@ func (u trainer) privateBase() string {
 	u.Helper()
 	const private = registryHost + "/private/e2e-base:1"
 	username, password := u.registryCredentials()
-	if err := crane.Copy(smallBase, private, crane.WithAuth(&authn.Basic{Username: username, Password: password}), crane.WithContext(u.Context())); err != nil {
+	if err := crane.Copy(smallBase, private, crane.WithAuth(&authn.Basic{Username: username, Password: password}),
+		crane.WithContext(u.Context())); err != nil {
 		u.Fatal(err)
 	}
 	return private
@@ -321,7 +338,9 @@ func (u trainer) registryCredentials() (username, password string) {
 // buildDisk tests a build whose disk is full.
 func buildDisk(u trainer) {
 	u.kubectl("annotate", "namespace", u.namespace, "localcluster/build-disk-size=1500Mi")
-	u.notBuilt("disk", u.build("--cluster-file="+u.clusterFile(), "--folder="+u.folder("FROM "+smallBase+"\nRUN dd if=/dev/zero of=/big bs=1M count=3000\n"), "--flavour=disk"),
+	u.notBuilt("disk",
+		u.build("--cluster-file="+u.clusterFile(), "--folder="+u.folder("FROM "+smallBase+"\nRUN dd if=/dev/zero of=/big bs=1M count=3000\n"),
+			"--flavour=disk"),
 		fail.DiskFull, "No space left on device", "ephemeral_storage")
 	u.noBuildPods()
 }
@@ -339,14 +358,18 @@ func buildPush(u trainer) {
 func builtOnce(u trainer) {
 	u.privateSecret("base")
 	file := "--cluster-file=" + u.clusterFile(namedImage, "  flavour: cpu\n"+withPullSecret+"  base_pull_secret: base\n")
-	folder := "--folder=" + u.folder("ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nARG SECRET_OF_A_BUILD=none\nENV KEPT=yes\nRUN echo $SECRET_OF_A_BUILD > /built\n")
+	folder := "--folder=" + u.folder("ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nARG SECRET_OF_A_BUILD=none\nENV KEPT=yes\nRUN echo "+
+		"$SECRET_OF_A_BUILD > /built\n")
 	private := u.privateBase()
 	// Two calls of one user at the same time start only one build.
 	twin := make(chan build, 1)
 	go func() { twin <- u.build(file, folder, "--flavour=own", "--base-image="+private) }()
-	first := u.built(u.build(file, folder, "--flavour=own", "--base-image="+private), "Built "+registryHost+"/"+u.namespace+"/ml-dev-env@sha256:")
+	first := u.built(u.build(file, folder, "--flavour=own", "--base-image="+private), "Built "+registryHost+"/"+u.namespace+
+		"/ml-dev-env@sha256:")
 	u.equal("the image of the other call", imageIn(u.built(<-twin)), imageIn(first))
-	u.equal("the builds", strings.TrimSpace(u.kubectl("get", "builds", "--output=name", "--selector="+buildv1.BuildConfigLabel+"=ml-dev-env-own")), "build.build.openshift.io/ml-dev-env-own-1")
+	u.equal("the builds",
+		strings.TrimSpace(u.kubectl("get", "builds", "--output=name", "--selector="+buildv1.BuildConfigLabel+"=ml-dev-env-own")),
+		"build.build.openshift.io/ml-dev-env-own-1")
 	u.besideEachOther()
 	again := u.built(u.build(file, folder, "--flavour=own", "--base-image="+private), "Nothing is built: ")
 	// The API server has read the digest of the private base, with the namespace's Secret.
@@ -360,9 +383,11 @@ func builtOnce(u trainer) {
 	began := time.Now()
 	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving), "Nothing is built: "+imageIn(before))
 	u.Logf("build-image with unchanged inputs took %.1f s", time.Since(began).Seconds())
-	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"), "its arguments have changed")
+	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"),
+		"its arguments have changed")
 	u.moveBase(moving, registryHost+"/"+u.namespace+"/ml-dev-env:own")
-	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"), "The base has changed from "+moving+"@sha256:")
+	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"),
+		"The base has changed from "+moving+"@sha256:")
 	u.built(u.build(file, "--image="+moving), "Nothing is built: image "+moving+" is named.")
 	u.leavesNoTrace()
 }
@@ -389,7 +414,8 @@ func (u trainer) besideEachOther() {
 	u.equal("the builds that the callers name", strings.Join(names, ", "), "ml-dev-env-forced-1, ml-dev-env-forced-2")
 	u.waitBuild("ml-dev-env-beside-1", "sleeping")
 	u.built(u.build(file, quick, "--flavour=beside"), "ml-dev-env-beside-2")
-	u.equal("the phase of the first build", u.kubectl("get", "build", "ml-dev-env-beside-1", "--output=jsonpath={.status.phase}"), string(buildv1.BuildPhaseRunning))
+	u.equal("the phase of the first build", u.kubectl("get", "build", "ml-dev-env-beside-1", "--output=jsonpath={.status.phase}"),
+		string(buildv1.BuildPhaseRunning))
 	u.kubectl("patch", "build", "ml-dev-env-beside-1", "--type=merge", `--patch={"status":{"cancelled":true}}`)
 	u.notBuilt("beside", <-slow, fail.Cancelled, "build ml-dev-env-beside-1: it was cancelled")
 }
@@ -402,8 +428,10 @@ func (u trainer) leavesNoTrace() {
 	u.Helper()
 	const proxy = "http://proxy.invalid:3128"
 	file := "--cluster-file=" + u.clusterFile("network:\n", "network:\n  proxy: {https: \""+proxy+"\"}\n")
-	folder := u.folder("FROM " + smallBase + "\nARG PIP_CERT\nRUN echo through $HTTPS_PROXY and $https_proxy && grep -m 1 CERTIFICATE $PIP_CERT && touch /built\n")
-	b := u.built(u.build(file, "--folder="+folder, "--flavour=proxied", `--env=QUOTED=a "b" (c)`), "\nthrough "+proxy+" and "+proxy+"\n", "\n-----BEGIN CERTIFICATE-----\n")
+	folder := u.folder("FROM " + smallBase + "\nARG PIP_CERT\nRUN echo through $HTTPS_PROXY and $https_proxy && grep -m 1 CERTIFICATE " +
+		"$PIP_CERT && touch /built\n")
+	b := u.built(u.build(file, "--folder="+folder, "--flavour=proxied", `--env=QUOTED=a "b" (c)`), "\nthrough "+proxy+" and "+proxy+"\n",
+		"\n-----BEGIN CERTIFICATE-----\n")
 	config, err := crane.Config(imageIn(b), crane.WithContext(u.Context()))
 	if err != nil {
 		u.Fatal(err)
@@ -462,7 +490,8 @@ func buildInterrupted(u trainer) {
 	file := "--cluster-file=" + u.clusterFile()
 	slow := "--folder=" + u.folder("FROM "+smallBase+"\nRUN echo sleeping && sleep 300\n")
 
-	cmd := exec.CommandContext(u.Context(), u.program, "build-image", "--kubeconfig="+kubeconfig, "--namespace="+u.namespace, file, slow, "--flavour=ctrl-c")
+	cmd := exec.CommandContext(u.Context(), u.program, "build-image", "--kubeconfig="+kubeconfig, "--namespace="+u.namespace, file, slow,
+		"--flavour=ctrl-c")
 	seen := &finder{text: "\nsleeping\n", done: func() { _ = cmd.Process.Signal(syscall.SIGINT) }}
 	cmd.Stdout, cmd.Stderr = seen, seen
 	err := cmd.Run()
@@ -517,7 +546,8 @@ func (u trainer) phaseIs(name string, want buildv1.BuildPhase) {
 }
 
 // buildingFlags are the flags of a run that builds its image.
-var buildingFlags = []string{byShell, "--param=gpus-per-node=1", "--pipeline-timeout=1h", "--param=build-timeout=30m", "--param=timeout=5m", "--param=start-timeout=10m"}
+var buildingFlags = []string{byShell, "--param=gpus-per-node=1", "--pipeline-timeout=1h", "--param=build-timeout=30m", "--param=timeout=5m",
+	"--param=start-timeout=10m"}
 
 // smallImage omits the parts of flavour cpu that a training script does not need.
 const smallImage = "--param=build-args=WITH_SERVICES=false,WITH_LIBRARIES=false,DEEPSPEED_OPS=shm_comm"
@@ -533,7 +563,8 @@ func builtByRuns(u trainer) {
 	flags := append(slices.Clone(buildingFlags), smallImage)
 	one := u.start("e2e/torchrun.sh", append(flags, "--param=name=one")...)
 	other := u.start("e2e/torchrun.sh", append(flags, "--param=name=other")...)
-	first, second := u.endWithin(one, timeForARunThatBuilds).succeeded().ranks(2), u.endWithin(other, timeForARunThatBuilds).succeeded().ranks(2)
+	first, second := u.endWithin(one, timeForARunThatBuilds).succeeded().ranks(2), u.endWithin(other, timeForARunThatBuilds).succeeded().ranks(
+		2)
 	u.equal("the image of both", first.results["image"], second.results["image"])
 	builds, err := u.builds.Builds(u.namespace).List(u.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -559,10 +590,14 @@ func gpuFlavours(u trainer) {
 	const file = "--cluster-file=../../clusters/local.yaml"
 	u.install("../../clusters/local.yaml")
 	repository, commit := serveRepository(u.T, map[string]string{".": filepath.Join("testdata", "videollama2")})
-	for _, of := range []struct{ flavour, base string }{{"pytorch-2.9-numpy2", "pytorch-25.09-py3"}, {"pytorch-2.8-numpy1", "pytorch-25.08-py3"}} {
-		base := imageIn(u.built(u.build(file, "--folder=../images/substitute-base", "--flavour=substitute", "--base-image="+smallBase, "--build-arg=STANDS_FOR="+of.base)))
+	for _, of := range []struct {
+		flavour, base string
+	}{{"pytorch-2.9-numpy2", "pytorch-25.09-py3"}, {"pytorch-2.8-numpy1", "pytorch-25.08-py3"}} {
+		base := imageIn(u.built(u.build(file, "--folder=../images/substitute-base", "--flavour=substitute", "--base-image="+smallBase,
+			"--build-arg=STANDS_FOR="+of.base)))
 		began := time.Now()
-		b := u.built(u.build(file, "--flavour="+of.flavour, "--base-image="+base, "--build-arg=VIDEOLLAMA2_REPO="+repository, "--build-arg=VIDEOLLAMA2_COMMIT="+commit),
+		b := u.built(u.build(file, "--flavour="+of.flavour, "--base-image="+base, "--build-arg=VIDEOLLAMA2_REPO="+repository,
+			"--build-arg=VIDEOLLAMA2_COMMIT="+commit),
 			"installed VideoLLaMA2 "+commit, "unchanged: torch ")
 		u.Logf("building %s took %s; it has %s in addition to the %s of its base", of.flavour, time.Since(began).Round(time.Second),
 			humanize.Bytes(u.sizeOf(imageIn(b))-u.sizeOf(base)), humanize.Bytes(u.sizeOf(base)))

@@ -49,7 +49,8 @@ func installUninstallInit(u trainer) {
 		u.Errorf("preflight with the file that init wrote: %v\n%s", err, out)
 	}
 	u.install(file)
-	u.applyText("{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: kept, labels: {ml-dev-env/environment: kept}}, spec: {accessModes: [ReadWriteMany], storageClassName: nfs-csi, resources: {requests: {storage: 1Gi}}}}")
+	u.applyText("{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: kept, labels: {ml-dev-env/environment: kept}}, spec: " +
+		"{accessModes: [ReadWriteMany], storageClassName: nfs-csi, resources: {requests: {storage: 1Gi}}}}")
 	for range 2 {
 		if out, err = u.command(setup.UninstallCommand()); err != nil {
 			u.Fatalf("uninstall: %v\n%s", err, out)
@@ -57,7 +58,8 @@ func installUninstallInit(u trainer) {
 		u.mustContain(out, "kept (1Gi)")
 	}
 	u.claimsAre("kept")
-	if left := u.kubectl("get", "tasks,pipelines,roles,rolebindings,configmaps,serviceaccounts", "--selector="+install.PartLabel, "--output=name"); strings.TrimSpace(left) != "" {
+	if left := u.kubectl("get", "tasks,pipelines,roles,rolebindings,configmaps,serviceaccounts", "--selector="+install.PartLabel,
+		"--output=name"); strings.TrimSpace(left) != "" {
 		u.Errorf("uninstall left:\n%s", left)
 	}
 }

@@ -43,7 +43,8 @@ func testLifecycle(t *testing.T) {
 				t.Fatalf("killing %s: %v", name, err)
 			}
 		}
-		if out, err := run(t, nil, localclusterProgram(t), "status"); exitCode(err) != 1 || !strings.Contains(out, "dead: localcluster logs etcd") {
+		if out, err := run(t, nil, localclusterProgram(t), "status"); exitCode(err) != 1 ||
+			!strings.Contains(out, "dead: localcluster logs etcd") {
 			t.Errorf("status of a broken cluster: %v\n%s", err, out)
 		}
 		localcluster(t, "up")

@@ -52,7 +52,8 @@ func machine(t *testing.T) map[string]bool {
 			}
 		}
 	}
-	for _, setting := range []string{"net/ipv4/ip_forward", "vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"} {
+	for _, setting := range []string{"net/ipv4/ip_forward", "vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops",
+		"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"} {
 		if value, err := os.ReadFile(filepath.Join("/proc/sys", setting)); err == nil {
 			add("setting", setting+"="+strings.TrimSpace(string(value)))
 		}

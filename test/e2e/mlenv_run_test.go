@@ -74,11 +74,13 @@ func (u trainer) project(files map[string]string) string {
 // released.
 func runByMlenv(u trainer) {
 	dir := u.project(map[string]string{
-		"train.sh":   "test ! -e ignored || exit 3\necho \"args $*\"\nmkdir -p /workspace/out mine\necho weights > /workspace/out/model-$NODE_RANK\necho own > mine/part-$NODE_RANK\n",
+		"train.sh": "test ! -e ignored || exit 3\necho \"args $*\"\nmkdir -p /workspace/out mine\necho weights > " +
+			"/workspace/out/model-$NODE_RANK\necho own > mine/part-$NODE_RANK\n",
 		"ignored":    "not sent",
 		".gitignore": "ignored\n",
 	})
-	out, _ := u.says(dir, command.Done, append([]string{"run", ".", "train.sh", "--run-name=by-mlenv"}, append(runFlags(), "--", "one", "two words")...)...)
+	out, _ := u.says(dir, command.Done, append([]string{"run", ".", "train.sh", "--run-name=by-mlenv"},
+		append(runFlags(), "--", "one", "two words")...)...)
 	u.mustContain(out, "[0 -] args one two words")
 	u.mustContain(out, "Run by-mlenv succeeded")
 	u.nothingLeft()

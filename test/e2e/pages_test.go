@@ -343,7 +343,8 @@ func runOffline(t *testing.T, b block) (printed string) {
 
 // TestBlocks tests marks, continued lines, prompts and fences.
 func TestBlocks(t *testing.T) {
-	blocks, err := blocksOf("p.md", "# P\n\n    a \\\n      b\n    c\n\ntext\n\n<!-- docs: offline, exit 1 -->\n\n    $ d\n    out\n    $ e\n\n```json\n{}\n```\n\n"+
+	blocks, err := blocksOf("p.md", "# P\n\n    a \\\n      b\n    c\n\ntext\n\n<!-- docs: offline, exit 1 -->\n\n    $ d\n    out\n    $ "+
+		"e\n\n```json\n{}\n```\n\n"+
 		"<!-- docs: skip all: why -->\n\n    f\n\n    f\n\ntext\n\n    g\n\n<!-- docs: output -->\n    h\n")
 	if err != nil || len(blocks) != 6 {
 		t.Fatalf("got %d blocks, %v: want 6", len(blocks), err)
@@ -355,7 +356,8 @@ func TestBlocks(t *testing.T) {
 	if len(got) != 2 || got[0].text != "d" || got[0].output[0] != "out" || got[1].text != "e" || got[1].exit != 1 || !blocks[1].offline {
 		t.Errorf("second block: %+v of %+v", got, blocks[1])
 	}
-	if len(blocks[3].text) != 3 || blocks[2].language != "json" || blocks[3].skipped != "why" || blocks[4].skipped != "why" || !blocks[5].output || blocks[5].skipped != "" {
+	if len(blocks[3].text) != 3 || blocks[2].language != "json" || blocks[3].skipped != "why" || blocks[4].skipped != "why" ||
+		!blocks[5].output || blocks[5].skipped != "" {
 		t.Errorf("later blocks: %+v", blocks[2:])
 	}
 	for _, wrong := range []string{"<!-- docs: skip -->\n    a\n", "<!-- docs: later -->\n    a\n", "<!-- docs: output -->\ntext\n"} {
@@ -372,11 +374,15 @@ func TestMissing(t *testing.T) {
 Run train-multi-node-x7k2p succeeded after 2m27s.
 `
 	for _, tc := range []struct{ name, want, missing string }{
-		{"other times, names and decimals", "[provision] Environment ns/env is ready after 11 s: 2 nodes, mode tcp.\n...\n[train] [0 0] step 20/150 loss 1.5 12.7 steps/s\nRun train-multi-node-bcdfg succeeded after 59.1 s.", ""},
+		{"other times, names and decimals", "[provision] Environment ns/env is ready after 11 s: 2 nodes, mode tcp.\n...\n[train] [0 0] step " +
+			"20/150 loss 1.5 12.7 steps/s\nRun train-multi-node-bcdfg succeeded after 59.1 s.", ""},
 		{"text in a line", "[train] Launched ...; job 00000000-a462-4b32-9b49-57457e32c8ad.", ""},
-		{"another number", "[provision] Environment ns/env is ready after 2.6 s: 3 nodes, mode tcp.", "[provision] Environment ns/env is ready after 2.6 s: 3 nodes, mode tcp."},
-		{"lines between", "[train] Launched train.py; job 23dfb28a-a462-4b32-9b49-57457e32c8ad.\nRun train-multi-node-x7k2p succeeded after 2m27s.", "Run train-multi-node-x7k2p succeeded after 2m27s."},
-		{"another order", "Run train-multi-node-x7k2p succeeded after 1s.\n...\n[train] [0 0] step 20/150 loss 3.5 2.7 steps/s", "[train] [0 0] step 20/150 loss 3.5 2.7 steps/s"},
+		{"another number", "[provision] Environment ns/env is ready after 2.6 s: 3 nodes, mode tcp.",
+			"[provision] Environment ns/env is ready after 2.6 s: 3 nodes, mode tcp."},
+		{"lines between", "[train] Launched train.py; job 23dfb28a-a462-4b32-9b49-57457e32c8ad.\nRun train-multi-node-x7k2p succeeded " +
+			"after 2m27s.", "Run train-multi-node-x7k2p succeeded after 2m27s."},
+		{"another order", "Run train-multi-node-x7k2p succeeded after 1s.\n...\n[train] [0 0] step 20/150 loss 3.5 2.7 steps/s",
+			"[train] [0 0] step 20/150 loss 3.5 2.7 steps/s"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := missing(strings.Split(tc.want, "\n"), printed); got != tc.missing {

@@ -37,22 +37,26 @@ func admittedByKueue(u trainer) {
 		u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, node-2]\n  queue: "+name), flags...)
 	}
 	inQueue("nowhere")
-	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("preflight", fail.QueueUnavailable, "namespace "+u.namespace+" has no LocalQueue nowhere")
+	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("preflight", fail.QueueUnavailable, "namespace "+u.namespace+
+		" has no LocalQueue nowhere")
 
 	u.awaitPullSecret()
 	// job holds two GPUs until it is deleted.
 	job := func(name, labels string) {
 		u.Helper()
-		u.applyText(fmt.Sprintf(`{apiVersion: batch/v1, kind: Job, metadata: {name: %s, namespace: %s, labels: {kueue.x-k8s.io/queue-name: team-a%s}},
+		u.applyText(
+			fmt.Sprintf(`{apiVersion: batch/v1, kind: Job, metadata: {name: %s, namespace: %s, labels: {kueue.x-k8s.io/queue-name: team-a%s}},
  spec: {parallelism: 2, completions: 2, suspend: true, template: {spec: {restartPolicy: Never, terminationGracePeriodSeconds: 0,
-  containers: [{name: wait, image: %s, command: [sleep, "1000"], resources: {requests: {cpu: 10m, memory: 10Mi}, limits: {nvidia.com/gpu: 1}}}]}}}}`,
-			name, u.namespace, labels, trainingImage))
+  containers: [{name: wait, image: %s, command: [sleep, "1000"],
+   resources: {requests: {cpu: 10m, memory: 10Mi}, limits: {nvidia.com/gpu: 1}}}]}}}}`,
+				name, u.namespace, labels, trainingImage))
 		u.kubectl("wait", "job/"+name, "--for=jsonpath={.status.ready}=2", within(timeForTheObjectToChange))
 	}
 	inQueue("team-a")
 	job("first", "")
 	name := u.start("e2e/attempts.sh", byShell, oneGPU, "--param=max-restarts=2", "--param=queue-priority=usual")
-	u.waitOutput(name, "provision", "waiting for its queue", "it is number 1 in its ClusterQueue: couldn't assign flavors to pod set", "insufficient unused quota for nvidia.com/gpu in flavor h100, 2 more needed")
+	u.waitOutput(name, "provision", "waiting for its queue", "it is number 1 in its ClusterQueue: couldn't assign flavors to pod set",
+		"insufficient unused quota for nvidia.com/gpu in flavor h100, 2 more needed")
 	out, _ := u.mlenv("doctor")
 	u.mustContain(out, "LocalQueue team-a has not admitted it")
 	u.kubectl("delete", "job", "first")

@@ -136,5 +136,6 @@ func requestsOf(t *testing.T, name string, since time.Time) []apiRequest {
 // wholeSuite reports whether all tests were selected and none has failed.
 func wholeSuite(t *testing.T) bool {
 	chosen := flag.Lookup("test.run")
-	return !t.Failed() && os.Getenv(setVariable) == "" && (chosen == nil || chosen.Value.String() == "" || chosen.Value.String() == "TestCluster")
+	return !t.Failed() && os.Getenv(setVariable) == "" && (chosen == nil || chosen.Value.String() == "" ||
+		chosen.Value.String() == "TestCluster")
 }

@@ -80,7 +80,8 @@ func (d *desk) credentials(log string) {
 	d.Helper()
 	host := d.environment().LocalHost("")
 	d.mustContain(log, "Services on node 0 are reached by: kubectl port-forward service/ml-dev-env 8080 8888 6006 -n "+d.namespace,
-		"code-server: http://"+host+":8080/ with the password", "jupyter: http://"+host+":8888/lab with the token", "tensorboard: http://"+host+":6006/ with the token")
+		"code-server: http://"+host+":8080/ with the password", "jupyter: http://"+host+":8888/lab with the token", "tensorboard: http://"+host+
+			":6006/ with the token")
 	d.secrets = map[string]string{}
 	for _, s := range agent.Services() {
 		command := fmt.Sprintf(`get secret ml-dev-env-services -n %s -o go-template='{{index .data "%s" | base64decode}}'`, d.namespace, s.Key)
@@ -137,7 +138,8 @@ for line in sys.stdin:
 	for _, port := range []int{8080, 8888, 6006} {
 		expect(fmt.Sprintf("http://ml-dev-env-1.ml-dev-env-headless:%d/", port), "", "", "[Errno 111] Connection refused")
 	}
-	cmd := exec.CommandContext(d.Context(), stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace="+d.namespace, "exec", "--stdin", "ml-dev-env-1", "--container=train", "--", "python3", "-c", ask)
+	cmd := exec.CommandContext(d.Context(), stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace="+d.namespace, "exec", "--stdin",
+		"ml-dev-env-1", "--container=train", "--", "python3", "-c", ask)
 	cmd.Stdin = strings.NewReader(strings.Join(questions, "\n") + "\n")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -228,7 +230,8 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 			d.Fatal("jupyter was killed and does not answer again")
 		}
 	}
-	d.mustContain(d.kubectl("logs", "ml-dev-env-0", "--container=train"), "Service jupyter is started again in 1s: it ended with signal: killed")
+	d.mustContain(d.kubectl("logs", "ml-dev-env-0", "--container=train"), "Service jupyter is started again in 1s: it ended with "+
+		"signal: killed")
 }
 
 // taken provisions without services, and waits until no service answers.
@@ -247,7 +250,8 @@ func (d *desk) opened() {
 	d.Helper()
 	ctx, cancel := d.within(timeForTheObjectToChange)
 	defer cancel()
-	text, end := d.matching(ctx, d.TempDir(), regexp.MustCompile(`jupyter: (\S+)/lab with token (\S+)`), "open", "jupyter", "--show-password", "--browser=false")
+	text, end := d.matching(ctx, d.TempDir(), regexp.MustCompile(`jupyter: (\S+)/lab with token (\S+)`), "open", "jupyter", "--show-password",
+		"--browser=false")
 	defer end()
 	address, token := text[1], text[2]
 	d.equal("the token of Jupyter", token, d.secrets["jupyter-token"])
@@ -345,7 +349,8 @@ func (d *desk) inTheBrowser(ports map[int]string) {
 
 	newTab()
 	d.kubectl("exec", "ml-dev-env-0", "--container=train", "--", "/mlenv/bin/mlenv-agent", "exec", "python3", "-c",
-		`from torch.utils.tensorboard import SummaryWriter as W; w = W("/workspace/tensorboard/try"); [w.add_scalar("loss", 1 / (i + 1), i) for i in range(5)]; w.close()`)
+		`from torch.utils.tensorboard import SummaryWriter as W; w = W("/workspace/tensorboard/try"); [w.add_scalar("loss", 1 / (i + 1), i) `+
+			`for i in range(5)]; w.close()`)
 	do("TensorBoard by its token",
 		chromedp.Navigate("http://"+ports[6006]+"/"),
 		chromedp.SendKeys(`input[name="token"]`, d.secrets["tensorboard-token"]+"\r"),
@@ -367,11 +372,17 @@ const runSeen = `new Promise(async resolve => {
 const kernelSays = `new Promise(async (resolve, reject) => {
 	const kernel = await (await fetch("/api/kernels", {method: "POST", body: "{}"})).json();
 	const socket = new WebSocket("ws://" + location.host + "/api/kernels/" + kernel.id + "/channels");
-	const code = 'import os; print("nccl", os.environ["NCCL_IB_DISABLE"], "of", os.environ["MASTER_ADDR"] + ",", os.environ.get("PASSWORD", "no password"))';
+	const code = 'import os; print("nccl", os.environ["NCCL_IB_DISABLE"], "of", os.environ["MASTER_ADDR"] + ",", ' +
+		'os.environ.get("PASSWORD", "no password"))';
 	socket.onerror = reject;
-	socket.onopen = () => socket.send(JSON.stringify({channel: "shell", header: {msg_id: "1", msg_type: "execute_request", username: "", session: "1", version: "5.3"},
-		parent_header: {}, metadata: {}, content: {code: code, silent: false, store_history: false, user_expressions: {}, allow_stdin: false}, buffers: []}));
-	socket.onmessage = m => { const said = JSON.parse(m.data); if (said.msg_type === "stream") resolve(said.content.text); if (said.msg_type === "error") reject(said.content.evalue); };
+	socket.onopen = () => socket.send(JSON.stringify({channel: "shell", header: {msg_id: "1", msg_type: "execute_request",
+		username: "", session: "1", version: "5.3"},
+		parent_header: {}, metadata: {}, content: {code: code, silent: false, store_history: false,
+		user_expressions: {}, allow_stdin: false}, buffers: []}));
+	socket.onmessage = m => {
+		const said = JSON.parse(m.data);
+		if (said.msg_type === "stream") resolve(said.content.text);
+		if (said.msg_type === "error") reject(said.content.evalue); };
 })`
 
 // terminalSays runs a line in a new terminal and waits for the next line of output.
@@ -381,7 +392,10 @@ const terminalSays = `new Promise(async (resolve, reject) => {
 	let text = "";
 	socket.onerror = reject;
 	socket.onopen = () => socket.send(JSON.stringify(["stdin", %s + "; echo en''d\r"]));
-	socket.onmessage = m => { const [kind, said] = JSON.parse(m.data); if (kind === "stdout") text += said; if (text.includes("end")) resolve(text); };
+	socket.onmessage = m => {
+		const [kind, said] = JSON.parse(m.data);
+		if (kind === "stdout") text += said;
+		if (text.includes("end")) resolve(text); };
 })`
 
 // debugger makes one of two ranks wait, and attaches to it as an editor does.

@@ -43,12 +43,14 @@ func githubAction(u trainer) {
 	r.inputs["deepspeed-config"] = "transformer/ds_zero2.json"
 	said := r.step("train")
 	said.succeeded("::group::train\n",
-		"[0 -] ['--deepspeed', '--deepspeed_config', 'transformer/ds_zero2.json', 'one', 'two words'] a=b,c ::error::no command\n", "::endgroup::\n")
+		"[0 -] ['--deepspeed', '--deepspeed_config', 'transformer/ds_zero2.json', 'one', 'two words'] a=b,c ::error::no command\n",
+		"::endgroup::\n")
 	r.inputs["deepspeed-config"] = ""
 	e := u.end(said.outputs["run"])
 	e.succeeded()
 	for output, want := range map[string]string{
-		"receipt": receipt.Name(e.run.Name), "verdict": "Succeeded", "reason": "", "commit": u.commit, "image": e.receipt.Image, "metrics": e.results["metrics"],
+		"receipt": receipt.Name(e.run.Name), "verdict": "Succeeded", "reason": "", "commit": u.commit, "image": e.receipt.Image,
+		"metrics": e.results["metrics"],
 	} {
 		u.equal("output "+output, said.outputs[output], want)
 	}
@@ -57,7 +59,8 @@ func githubAction(u trainer) {
 		u.Fatal(err)
 	}
 	u.mustContain(string(report), e.run.Name)
-	u.mustContain(said.summary, "<h3>✅ <code>"+e.run.Name+"</code>: Succeeded</h3>", "<td><code>"+u.commit+"</code></td>", "<td><code>provision</code></td>")
+	u.mustContain(said.summary, "<h3>✅ <code>"+e.run.Name+"</code>: Succeeded</h3>", "<td><code>"+u.commit+"</code></td>",
+		"<td><code>provision</code></td>")
 
 	r.inputs["script"] = "e2e/error.py"
 	r.step("train").failed("::error file=e2e/error.py,line=4,title=RankFailed::", "ValueError: the loss is nan at step 12")
@@ -245,8 +248,10 @@ func (r *runner) start(id string, watch func(log string, process *os.Process) er
 	}
 	cmd := exec.CommandContext(r.Context(), "bash", "--noprofile", "--norc", "-e", "-o", "pipefail", script)
 	cmd.Dir = filepath.Join(r.dir, "model", "model")
-	cmd.Env = append(os.Environ(), "CI=true", "GITHUB_ACTIONS=true", "GITHUB_SERVER_URL=https://github.com", "GITHUB_REPOSITORY=octocat/model", "GITHUB_RUN_ID=1",
-		"GITHUB_SHA="+r.commit, "GITHUB_WORKSPACE="+cmd.Dir, "RUNNER_TEMP="+filepath.Join(r.dir, "_temp"), "GITHUB_OUTPUT="+prefix+"-output", "GITHUB_STEP_SUMMARY="+prefix+"-summary", "KUBECONFIG=")
+	cmd.Env = append(os.Environ(), "CI=true", "GITHUB_ACTIONS=true", "GITHUB_SERVER_URL=https://github.com", "GITHUB_REPOSITORY=octocat/model",
+		"GITHUB_RUN_ID=1",
+		"GITHUB_SHA="+r.commit, "GITHUB_WORKSPACE="+cmd.Dir, "RUNNER_TEMP="+filepath.Join(r.dir, "_temp"), "GITHUB_OUTPUT="+prefix+"-output",
+		"GITHUB_STEP_SUMMARY="+prefix+"-summary", "KUBECONFIG=")
 	cmd.Env = append(cmd.Env, r.environ...)
 	for name, value := range step.Env {
 		cmd.Env = append(cmd.Env, name+"="+r.expand(value))

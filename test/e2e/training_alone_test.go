@@ -64,7 +64,8 @@ func stepsByHand(u trainer) {
 		hand(train.Command(), command.Done, "[1 -] node 1 of 2 trained", "--script=e2e/quick.sh", "--launcher=command")
 	}
 	hand(train.Command(), command.Failed, "ScriptNotFound", "--script=e2e/nowhere.sh", "--launcher=command")
-	hand(train.Command(), command.WrongUsage, "want deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher", "--script=e2e/quick.sh", "--launcher=mpirun")
+	hand(train.Command(), command.WrongUsage, "want deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher",
+		"--script=e2e/quick.sh", "--launcher=mpirun")
 	hand(teardown.Command(), command.Done, "All pods are gone and their GPUs free")
 	u.nothingLeft()
 	hand(teardown.Command(), command.Done, "There is no environment")

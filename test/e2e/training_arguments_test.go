@@ -15,7 +15,8 @@ import (
 )
 
 // awkward are texts that Tekton, the kubelet or a shell could change. tkn splits at commas, so they have none.
-var awkward = []string{"--regex", "^a$$", "$(HOME)", "$$(HOME)", "$(context.pipelineRun.name)", "$(context.taskRun.name)", "$(params.script)",
+var awkward = []string{"--regex", "^a$$", "$(HOME)", "$$(HOME)", "$(context.pipelineRun.name)", "$(context.taskRun.name)",
+	"$(params.script)",
 	"$(params.script-args[*])", "$(KUBERNETES_SERVICE_HOST)", "--", "a b", "'\"\\", "é$é", "`id`", "*", "$("}
 
 // randomTexts are made of parts of awkward ones, except references to whole arrays: Tekton refuses them next to other text.
@@ -47,14 +48,16 @@ func argumentsArrive(u trainer) {
 	texts := randomTexts(rand.New(rand.NewPCG(seed, 0)), some)
 	ctx, cancel := u.within(time.Minute)
 	defer cancel()
-	clients := &kube.Clients{Config: u.clients.Config, Kube: u.clients.Kube, Tekton: u.clients.Tekton, Objects: u.clients.Objects, Namespace: u.namespace}
+	clients := &kube.Clients{Config: u.clients.Config, Kube: u.clients.Kube, Tekton: u.clients.Tekton, Objects: u.clients.Objects,
+		Namespace: u.namespace}
 	pipeline, err := launch.Installed(ctx, clients)
 	if err != nil {
 		u.Fatal(err)
 	}
 	started, err := launch.Start(ctx, clients, launch.Request{Pipeline: pipeline, Name: launch.NewName(), Values: map[string][]string{
-		"repo-url": {u.repo}, "script": {"e2e/arguments.sh"}, "launcher": {"command"}, "nodes": {"1"}, "gpus-per-node": {"1"}, "check-fabric": {"false"},
-		"script-args": texts[1:], "env": {"E2E_TEXT=" + texts[0]},
+		"repo-url": {u.repo}, "script": {"e2e/arguments.sh"}, "launcher": {"command"}, "nodes": {"1"}, "gpus-per-node": {"1"},
+		"check-fabric": {"false"},
+		"script-args":  texts[1:], "env": {"E2E_TEXT=" + texts[0]},
 	}})
 	if err != nil {
 		u.Fatal(err)
@@ -73,7 +76,8 @@ func (e ending) printed(arguments []string, variable string) {
 	want = append(want, fmt.Sprintf("variable %s.", base64.StdEncoding.EncodeToString([]byte(variable))))
 	var got []string
 	for line := range strings.Lines(log) {
-		if _, text, found := strings.Cut(strings.TrimSpace(line), "[0 -] "); found && (strings.HasPrefix(text, "argument ") || strings.HasPrefix(text, "variable ")) {
+		if _, text, found := strings.Cut(strings.TrimSpace(line), "[0 -] "); found &&
+			(strings.HasPrefix(text, "argument ") || strings.HasPrefix(text, "variable ")) {
 			got = append(got, text)
 		}
 	}

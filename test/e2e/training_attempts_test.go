@@ -63,7 +63,8 @@ func restarted(u trainer) {
 	u.kubectl("delete", "pod", "ml-dev-env-1", "--wait=false")
 	e := u.end(name).succeeded().ranks(2)
 	e.mustContain(e.log("train"), "Attempt 1 failed: training: rank 1 on node 1 was ended by SIGKILL", "1 restart left after it",
-		"Attempt 2 failed: training: node 1, on Kubernetes node ", "0 restarts left after it", "[0 -] node 0 is in attempt 3\n", "[1 -] node 1 is in attempt 3\n")
+		"Attempt 2 failed: training: node 1, on Kubernetes node ", "0 restarts left after it", "[0 -] node 0 is in attempt 3\n",
+		"[1 -] node 1 is in attempt 3\n")
 	e.equal("retries of the task", fmt.Sprint(e.tasks["train"].Retries), "0")
 	var got []string
 	for _, a := range e.receipt.Attempts {
@@ -75,7 +76,8 @@ func restarted(u trainer) {
 			e.Errorf("attempt %d took from %s to %s", a.Attempt, a.Started, a.Ended)
 		}
 	}
-	e.equal("events", fmt.Sprintf("%q", events()), fmt.Sprintf("%q", []string{"start 1  ", "restart 1  RankFailed", "restart 2  NodeLost", "end 3 Succeeded "}))
+	e.equal("events", fmt.Sprintf("%q", events()),
+		fmt.Sprintf("%q", []string{"start 1  ", "restart 1  RankFailed", "restart 2  NodeLost", "end 3 Succeeded "}))
 	e.equal("attempts", fmt.Sprint(got), fmt.Sprint([]string{"1 " + string(fail.RankFailed), "2 " + string(fail.NodeLost), "3 "}))
 	out, _ := u.says(u.TempDir(), command.Done, "receipt", name)
 	e.mustContain(out, "attempt 1", "RankFailed: training: rank 1 on node 1", "attempt 2", "NodeLost: ", "attempt 3", "Succeeded")

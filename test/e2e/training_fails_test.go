@@ -17,7 +17,8 @@ import (
 func rankFails(u trainer) {
 	e := u.end(u.start("e2e/fail.py", "--param=launcher=torchrun", "--param=gpus-per-node=2")).failed("train", fail.RankFailed,
 		"rank 3 on node 1 exited with 7", "ValueError: the loss is nan at step 12 (", "e2e/fail.py:").ranks(4)
-	e.mustContain(e.log("train"), "[1 3] ValueError: the loss is nan at step 12", "[0 0] RuntimeError: ", "its last lines:\n    Traceback", "next: mlenv logs "+e.run.Name+" --rank=3 -n "+u.namespace)
+	e.mustContain(e.log("train"), "[1 3] ValueError: the loss is nan at step 12", "[0 0] RuntimeError: ", "its last lines:\n    Traceback",
+		"next: mlenv logs "+e.run.Name+" --rank=3 -n "+u.namespace)
 	cause := e.receipt.Cause
 	if cause == nil || cause.Rank != 3 || cause.Node != 1 || cause.Exit.Code != 7 || cause.Python == nil || cause.Python.Type != "ValueError" {
 		e.Fatalf("the receipt's cause is %+v, want rank 3 with its ValueError", cause)
@@ -73,13 +74,15 @@ func wrongCommit(u trainer) {
 }
 
 func scriptMissing(u trainer) {
-	u.end(u.start("e2e/nowhere.py", "--param=launcher=torchrun", oneGPU)).failed("preflight", fail.ScriptNotFound, `"e2e/nowhere.py"`, "attempts.sh")
+	u.end(u.start("e2e/nowhere.py", "--param=launcher=torchrun", oneGPU)).failed("preflight", fail.ScriptNotFound, `"e2e/nowhere.py"`,
+		"attempts.sh")
 	u.claimsAre() // nothing was created
 }
 
 // mistakesAtOnce tests that a run reports every mistake in one pass, within seconds, and holds nothing.
 func mistakesAtOnce(u trainer) {
-	e := u.end(u.start("e2e/nowhere.py", "--param=launcher=mpirun", "--param=env=A,B=1", "--param=timeout=2h", "--param=env-secret=my-keys", oneGPU)).
+	e := u.end(u.start("e2e/nowhere.py", "--param=launcher=mpirun", "--param=env=A,B=1", "--param=timeout=2h", "--param=env-secret=my-keys",
+		oneGPU)).
 		failed("preflight", fail.InvalidInput, `param launcher: "mpirun"`)
 	e.mustContain(e.log("preflight"), `param env: "A": want KEY=VALUE`, "--pipeline-timeout=", "my-keys", `"e2e/nowhere.py"`)
 	u.claimsAre()
@@ -129,7 +132,8 @@ func gpusHeld(u trainer) {
 		u.kubectl("delete", "clusterrolebinding/mlenv-observer-"+u.namespace, "clusterrole/mlenv-observer")
 	})
 	u.install(u.clusterFile(), "--admin")
-	e := u.end(u.start("e2e/quick.sh", byShell, "--param=start-timeout=15s")).failed("provision", fail.GPUsUnavailable, "the start-timeout of 15s has passed")
+	e := u.end(u.start("e2e/quick.sh", byShell, "--param=start-timeout=15s")).failed("provision", fail.GPUsUnavailable,
+		"the start-timeout of 15s has passed")
 	e.mustContain(e.log("provision"), "node-1", "node-2", other.namespace+"/holder-1", other.namespace+"/holder-2")
 }
 

@@ -80,15 +80,16 @@ func (u trainer) healthyFree() {
 	u.Helper()
 	ctx, cancel := u.within(timeUntilAllIsReleased)
 	defer cancel()
-	err := kube.Until(ctx, "pods on healthy nodes", u.clients.Kube.CoreV1().Pods(u.namespace), metav1.ListOptions{LabelSelector: ours}, func(pods []*corev1.Pod) (bool, error) {
-		left := 0
-		for _, pod := range pods {
-			if pod.Spec.NodeName != thirdNode {
-				left++
+	err := kube.Until(ctx, "pods on healthy nodes", u.clients.Kube.CoreV1().Pods(u.namespace), metav1.ListOptions{LabelSelector: ours},
+		func(pods []*corev1.Pod) (bool, error) {
+			left := 0
+			for _, pod := range pods {
+				if pod.Spec.NodeName != thirdNode {
+					left++
+				}
 			}
-		}
-		return left == 0, nil
-	})
+			return left == 0, nil
+		})
 	if err != nil {
 		u.Errorf("two minutes after the verdict: %v", err)
 	}
@@ -121,22 +122,24 @@ func nodeLostWithoutTekton(u trainer) {
 	var left receipt.Receipt
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
-	err := kube.Until(ctx, "receipts", u.clients.Kube.CoreV1().ConfigMaps(u.namespace), named(receipt.Name(name)), func(found []*corev1.ConfigMap) (done bool, err error) {
-		if len(found) == 0 {
-			return false, nil
-		}
-		left, err = receipt.Read(ctx, u.clients.Kube, u.namespace, name)
-		if apierrors.IsNotFound(err) { // the steps have noted what they know
-			return false, nil
-		}
-		return true, err
-	})
+	err := kube.Until(ctx, "receipts", u.clients.Kube.CoreV1().ConfigMaps(u.namespace), named(receipt.Name(name)),
+		func(found []*corev1.ConfigMap) (done bool, err error) {
+			if len(found) == 0 {
+				return false, nil
+			}
+			left, err = receipt.Read(ctx, u.clients.Kube, u.namespace, name)
+			if apierrors.IsNotFound(err) { // the steps have noted what they know
+				return false, nil
+			}
+			return true, err
+		})
 	if err != nil {
 		u.Fatal(err)
 	}
 	u.equal("the reaper's reason", left.Reason, string(fail.NodeLost))
 	u.mustContain(left.Message, says)
-	u.mustContain(left.Teardown, "the reaper released the environment", "pod ml-dev-env-"+lost+" on "+thirdNode+", whose GPUs cannot be confirmed free")
+	u.mustContain(left.Teardown, "the reaper released the environment", "pod ml-dev-env-"+lost+" on "+thirdNode+
+		", whose GPUs cannot be confirmed free")
 	scale("1")
 	localcluster(u.T, "up", "--nodes=2") // removes the lost pod, which teardown waits for
 	u.end(name).failed("train", fail.NodeLost, says)
@@ -156,7 +159,8 @@ func nodeReplaced(u trainer) {
 	lost := u.ordinalOn(thirdNode)
 	localcluster(u.T, "node", "cut", thirdNode)
 	const taint = corev1.TaintNodeOutOfService + "=nodeshutdown:NoExecute"
-	u.waitOutput(name, "train", "Kubernetes node "+thirdNode+" is left out from now on: it did not answer", "oc adm taint nodes "+thirdNode+" "+taint)
+	u.waitOutput(name, "train", "Kubernetes node "+thirdNode+" is left out from now on: it did not answer", "oc adm taint nodes "+thirdNode+
+		" "+taint)
 	u.kubectl("taint", "nodes", thirdNode, taint)
 	e := u.end(name).succeeded().ranks(2)
 	e.mustContain(e.log("train"), "The network is measured again, because node "+lost+" has a new pod.", "Fabric: pass: 2 nodes")
@@ -165,7 +169,8 @@ func nodeReplaced(u trainer) {
 		got = append(got, fmt.Sprintf("%d %s from %q, left out %s", a.Attempt, a.Reason, a.Checkpoint, a.LeftOut))
 	}
 	want := []string{
-		fmt.Sprintf("1 %s from \"\", left out []", fail.RankFailed), fmt.Sprintf("2 %s from \"step-10\", left out [%s]", fail.NodeLost, thirdNode),
+		fmt.Sprintf("1 %s from \"\", left out []", fail.RankFailed), fmt.Sprintf("2 %s from \"step-10\", left out [%s]", fail.NodeLost,
+			thirdNode),
 		"3  from \"step-15\", left out []",
 	}
 	e.equal("attempts", fmt.Sprint(got), fmt.Sprint(want))
@@ -177,7 +182,8 @@ func nodeReplaced(u trainer) {
 	slices.Sort(hosts)
 	e.equal("nodes at the end", fmt.Sprint(hosts), fmt.Sprint([]string{"node-1", "node-2"}))
 	out, _ := u.says(u.TempDir(), command.Done, "receipt", name)
-	e.mustContain(out, "attempt 1", "RankFailed: training: rank 1 on node 1", "attempt 2", "NodeLost: training: node "+lost+", on Kubernetes node "+thirdNode, "left out from then on: "+thirdNode, "attempt 3", "Succeeded")
+	e.mustContain(out, "attempt 1", "RankFailed: training: rank 1 on node 1", "attempt 2", "NodeLost: training: node "+lost+
+		", on Kubernetes node "+thirdNode, "left out from then on: "+thirdNode, "attempt 3", "Succeeded")
 	undisturbed := u.end(u.start("e2e/resumes.py", flags...)).succeeded()
 	e.equal("the final loss", e.finalLoss(), undisturbed.finalLoss())
 }

@@ -38,7 +38,8 @@ func (u trainer) nothingLeft() {
 
 	for _, event := range u.audited() {
 		// The namespace controller empties an earlier namespace of the same name.
-		if event.ObjectRef.Resource == "persistentvolumeclaims" && strings.HasPrefix(event.Verb, "delete") && !strings.HasSuffix(event.User.Username, ":namespace-controller") {
+		if event.ObjectRef.Resource == "persistentvolumeclaims" && strings.HasPrefix(event.Verb, "delete") &&
+			!strings.HasSuffix(event.User.Username, ":namespace-controller") {
 			u.Errorf("%s asked to delete the claim %s", event.User.Username, event.ObjectRef.Name)
 		}
 	}

@@ -67,11 +67,14 @@ func nightly(u trainer) {
 	u.waitFor("condition=failed", "job/slow")
 	u.equal("runs of the schedule", u.kubectl("get", "pipelineruns", "--selector="+pipelinerun.ScheduleLabel+"=nightly", "--output=name"),
 		"pipelinerun.tekton.dev/"+night+"\npipelinerun.tekton.dev/"+u.runOf("slow")+"\n")
-	message := u.kubectl("get", "pods", "--selector="+batchv1.JobNameLabel+"=slow", "--output=jsonpath={.items[*].status.containerStatuses[*].state.terminated.message}")
-	u.mustContain(message, "Regression: comparing run "+u.runOf("slow"), "step time ", "worse than the median "+e.receipt.Curve.StepTime.Round(10*time.Microsecond).String()+" of 3 runs before; want at most 10.0% worse")
+	message := u.kubectl("get", "pods", "--selector="+batchv1.JobNameLabel+"=slow",
+		"--output=jsonpath={.items[*].status.containerStatuses[*].state.terminated.message}")
+	u.mustContain(message, "Regression: comparing run "+u.runOf("slow"), "step time ", "worse than the median "+
+		e.receipt.Curve.StepTime.Round(10*time.Microsecond).String()+" of 3 runs before; want at most 10.0% worse")
 	picture := filepath.Join(u.TempDir(), "nightly.svg")
 	out, _ := u.says(u.TempDir(), command.Done, "trend", "--schedule=nightly", "--svg="+picture)
-	u.mustContain(out, u.repo+": e2e/pace.py, by command on 2 nodes with 1 rank each", night+"  Succeeded", "  Regression  ", "of 3 runs before")
+	u.mustContain(out, u.repo+": e2e/pace.py, by command on 2 nodes with 1 rank each", night+"  Succeeded", "  Regression  ",
+		"of 3 runs before")
 	if drawn, err := os.ReadFile(picture); err != nil || !strings.Contains(string(drawn), night+": step time") {
 		u.Errorf("the picture does not show %s: %v", night, err)
 	}
@@ -80,9 +83,11 @@ func nightly(u trainer) {
 	next := u
 	next.steps = strings.Replace(u.steps, "/e2e/steps@", "/e2e/steps-of-tomorrow@", 1)
 	next.installChanged()
-	u.equal("the schedule's image", u.kubectl("get", "cronjob", nightlyName, "--output=jsonpath={.spec.jobTemplate.spec.template.spec.containers[*].image}"), next.steps)
+	u.equal("the schedule's image",
+		u.kubectl("get", "cronjob", nightlyName, "--output=jsonpath={.spec.jobTemplate.spec.template.spec.containers[*].image}"), next.steps)
 	u.says(u.TempDir(), command.Done, "uninstall")
-	u.equal("what uninstall left", u.kubectl("get", "cronjobs,roles,rolebindings,serviceaccounts", "--selector="+install.PartLabel, "--output=name"), "")
+	u.equal("what uninstall left", u.kubectl("get", "cronjobs,roles,rolebindings,serviceaccounts", "--selector="+install.PartLabel,
+		"--output=name"), "")
 }
 
 // schedule runs mlenv schedule install for a script whose steps take pace seconds.
@@ -93,7 +98,8 @@ func (u trainer) schedule(at time.Time, pace string) {
 		u.Fatal(err)
 	}
 	u.says(u.TempDir(), command.Done, "schedule", "install", "--at="+at.In(zone).Format("15:04"), "--time-zone="+zone.String(),
-		"--param=repo-url="+u.repo, "--param=script=e2e/pace.py", "--param=launcher=command", "--param=gpus-per-node=1", "--param=check-fabric=false", "--param=env=PACE="+pace)
+		"--param=repo-url="+u.repo, "--param=script=e2e/pace.py", "--param=launcher=command", "--param=gpus-per-node=1",
+		"--param=check-fabric=false", "--param=env=PACE="+pace)
 }
 
 // takenBy makes a user hold the environment until the returned function releases it.
@@ -123,9 +129,10 @@ func (u trainer) runStarted(name string) {
 	u.Helper()
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
-	err := kube.Until(ctx, "pipelinerun "+name, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), named(name), func(runs []*v1.PipelineRun) (bool, error) {
-		return len(runs) > 0, nil
-	})
+	err := kube.Until(ctx, "pipelinerun "+name, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), named(name),
+		func(runs []*v1.PipelineRun) (bool, error) {
+			return len(runs) > 0, nil
+		})
 	if err != nil {
 		u.Fatal(err)
 	}
@@ -136,9 +143,10 @@ func (u trainer) leaseTaken() {
 	u.Helper()
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
-	err := kube.Until(ctx, "leases", u.clients.Kube.CoordinationV1().Leases(u.namespace), named(objects.DefaultName), func(leases []*coordinationv1.Lease) (bool, error) {
-		return len(leases) > 0, nil
-	})
+	err := kube.Until(ctx, "leases", u.clients.Kube.CoordinationV1().Leases(u.namespace), named(objects.DefaultName),
+		func(leases []*coordinationv1.Lease) (bool, error) {
+			return len(leases) > 0, nil
+		})
 	if err != nil {
 		u.Fatal(err)
 	}
@@ -159,7 +167,8 @@ func (u trainer) jobAgain(at time.Time) string {
 	if err != nil {
 		u.Fatal(err)
 	}
-	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "again", Annotations: map[string]string{batchv1.CronJobScheduledTimestampAnnotation: at.Format(time.RFC3339)}}, Spec: cron.Spec.JobTemplate.Spec}
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "again",
+		Annotations: map[string]string{batchv1.CronJobScheduledTimestampAnnotation: at.Format(time.RFC3339)}}, Spec: cron.Spec.JobTemplate.Spec}
 	if _, err := u.clients.Kube.BatchV1().Jobs(u.namespace).Create(u.Context(), job, metav1.CreateOptions{}); err != nil {
 		u.Fatal(err)
 	}

@@ -134,7 +134,8 @@ func registryAway(u trainer) {
 	var out bytes.Buffer
 	done := make(chan int, 1)
 	where := []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}
-	args := append([]string{"--cluster-file=" + u.clusterFile(), "--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--keep-for=30m"}, where...)
+	args := append([]string{"--cluster-file=" + u.clusterFile(), "--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1",
+		"--keep-for=30m"}, where...)
 	go func() { done <- command.Run(u.Context(), provision.Command(), args, &out, &out) }()
 	u.kubectl("wait", "--for=create", "pod/ml-dev-env-0", within(timeForTheObjectToChange))
 	u.kill("registry")
@@ -263,7 +264,8 @@ func twoControllers(u trainer) {
 	u.Cleanup(func() { scale("1") })
 	scale("2")
 	name := u.holding()
-	leaders := u.kubectl("get", "leases", "--namespace=tekton-pipelines", "--output=jsonpath={range .items[*]}{.metadata.name}={.spec.holderIdentity}{\"\\n\"}{end}")
+	leaders := u.kubectl("get", "leases", "--namespace=tekton-pipelines",
+		"--output=jsonpath={range .items[*]}{.metadata.name}={.spec.holderIdentity}{\"\\n\"}{end}")
 	leader := regexp.MustCompile(`(?m)reconciler\.pipelinerun\..*=(tekton-pipelines-controller-[^_\n]+)`).FindStringSubmatch(leaders)
 	if leader == nil {
 		u.Fatalf("no controller leads:\n%s", leaders)
@@ -275,7 +277,8 @@ func twoControllers(u trainer) {
 
 // sameName tests a run that is deleted while it trains and at once created again under its name.
 func sameName(u trainer) {
-	started := u.tkn("pipeline", "start", "train-multi-node", "--dry-run", "--serviceaccount="+install.DefaultServiceAccount, "--use-param-defaults", "--skip-optional-workspace",
+	started := u.tkn("pipeline", "start", "train-multi-node", "--dry-run", "--serviceaccount="+install.DefaultServiceAccount,
+		"--use-param-defaults", "--skip-optional-workspace",
 		"--param=repo-url="+u.repo, "--param=script=e2e/hold.sh", "--param=check-fabric=false", byShell, oneGPU)
 	manifest := regexp.MustCompile(`generateName: .*`).ReplaceAllString(started, "name: again")
 	u.applyText(manifest)
@@ -342,7 +345,9 @@ func (e ending) hasWildOutput() {
 // delete the new holder's pods.
 func leaseStolen(u trainer) {
 	name := u.holding()
-	u.kubectl("patch", "lease", "ml-dev-env", "--type=merge", `--patch={"spec":{"holderIdentity":"thief"},"metadata":{"annotations":{"ml-dev-env/holder-name":"thief","ml-dev-env/holder-kind":"Person"}}}`)
+	u.kubectl("patch", "lease", "ml-dev-env", "--type=merge",
+		`--patch={"spec":{"holderIdentity":"thief"},"metadata":{"annotations":{"ml-dev-env/holder-name":"thief",`+
+			`"ml-dev-env/holder-kind":"Person"}}}`)
 	e := u.end(name)
 	e.equal("the receipt's reason", e.receipt.Reason, string(fail.EnvironmentMissing))
 	e.mustContain(e.receipt.Message, "it is held by thief")
@@ -357,7 +362,8 @@ func leaseStolen(u trainer) {
 func evicted(u trainer) {
 	name := u.start("e2e/attempts.sh", byShell, oneGPU, "--param=max-restarts=2")
 	u.waitOutput(name, "train", "[0 -] node 0 is in attempt 2\n", "[1 -] node 1 is in attempt 2\n")
-	if err := u.clients.Kube.PolicyV1().Evictions(u.namespace).Evict(u.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env-1", Namespace: u.namespace}}); err != nil {
+	if err := u.clients.Kube.PolicyV1().Evictions(u.namespace).Evict(u.Context(),
+		&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env-1", Namespace: u.namespace}}); err != nil {
 		u.Fatal(err)
 	}
 	e := u.end(name).succeeded()

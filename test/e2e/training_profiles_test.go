@@ -77,7 +77,8 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 		t.Fatal(err)
 	}
 	// The test of the previous profile may still be deleting its namespace.
-	if out, err := run(t, nil, stateDir+"/bin/kubectl", "wait", "--for=delete", "namespace/"+file.Cluster.Namespace, within(timeForTheObjectToChange)); err != nil && !strings.Contains(out, "NotFound") {
+	if out, err := run(t, nil, stateDir+"/bin/kubectl", "wait", "--for=delete", "namespace/"+file.Cluster.Namespace,
+		within(timeForTheObjectToChange)); err != nil && !strings.Contains(out, "NotFound") {
 		t.Fatalf("waiting for the namespace's end: %v: %s", err, out)
 	}
 	u := trainer{newUserIn(t, file.Cluster.Namespace), s}
@@ -106,8 +107,10 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 	u.equal("rendered by the file of mlenv init", render(found), render(path))
 	u.equal("what matters in the file of mlenv init", mattering(t, found), mattering(t, path))
 
-	e := u.end(u.startTkn("pipeline", "train-multi-node", "--param=repo-url="+s.repo, "--param=ranks-per-node=1", "--param=script=transformer/train.py",
-		"--param=deepspeed-config=transformer/ds_zero2.json", "--param=script-args=--steps=4,--global-batch=8,--checkpoint-dir=", "--param=image="+trainingImage)).succeeded()
+	e := u.end(u.startTkn("pipeline", "train-multi-node", "--param=repo-url="+s.repo, "--param=ranks-per-node=1",
+		"--param=script=transformer/train.py",
+		"--param=deepspeed-config=transformer/ds_zero2.json", "--param=script-args=--steps=4,--global-batch=8,--checkpoint-dir=",
+		"--param=image="+trainingImage)).succeeded()
 	u.equal("mode", e.receipt.Mode, want.mode)
 	u.mustContain(e.receipt.ModeReason, want.why)
 	u.nothingLeft()

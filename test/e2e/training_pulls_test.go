@@ -32,7 +32,8 @@ func pullSecretsLate(u trainer) {
 	u.privateSecret("mine")
 	named := []string{namedImage, "  name: " + image + "\n  pull_secret: mine\n"}
 	replaced := "Replacing pod ml-dev-env-0: it was created before service account ml-dev-sa had its pull secrets."
-	u.mustContain(u.provisionByHand(named...), "Waiting until service account ml-dev-sa has its pull secrets.", "got no pull secrets within 30s", replaced, "is ready after")
+	u.mustContain(u.provisionByHand(named...), "Waiting until service account ml-dev-sa has its pull secrets.",
+		"got no pull secrets within 30s", replaced, "is ready after")
 
 	secrets := func() string {
 		return u.kubectl("get", "pod/ml-dev-env-0", "--output=jsonpath={.spec.imagePullSecrets[*].name}")
@@ -55,7 +56,8 @@ func stepsTooEarly(u trainer) {
 	fresh := func(suffix, delay string) trainer {
 		made := u
 		made.namespace += suffix
-		u.applyText(fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s, annotations: {localcluster/pull-secret-delay: %s}}}", made.namespace, delay))
+		u.applyText(fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s, annotations: {localcluster/pull-secret-delay: %s}}}",
+			made.namespace, delay))
 		u.Cleanup(func() {
 			if u.Failed() {
 				made.dump()
@@ -87,7 +89,8 @@ func stepsTooEarly(u trainer) {
 	}
 	e.equal("the receipt's reason", e.receipt.Reason, string(fail.ImageUnavailable))
 	next := "mlenv run --like " + e.run.Name
-	e.mustContain(e.receipt.Message, "image "+applied.steps, "the pod was created before service account mlenv-pipeline got its pull secrets (mlenv-pipeline-dockercfg-", next)
+	e.mustContain(e.receipt.Message, "image "+applied.steps, "the pod was created before service account mlenv-pipeline got its pull "+
+		"secrets (mlenv-pipeline-dockercfg-", next)
 	if strings.Contains(e.receipt.Message, `""`) {
 		e.Errorf("an empty name is in %q", e.receipt.Message)
 	}
@@ -98,7 +101,8 @@ func stepsTooEarly(u trainer) {
 func (u trainer) privateSecret(name string) {
 	u.Helper()
 	username, password := u.registryCredentials()
-	u.kubectl("create", "secret", "docker-registry", name, "--docker-server="+registryHost, "--docker-username="+username, "--docker-password="+password)
+	u.kubectl("create", "secret", "docker-registry", name, "--docker-server="+registryHost, "--docker-username="+username,
+		"--docker-password="+password)
 }
 
 // slowPull provisions from a registry that is so slow that the log reports more than once that the pull continues.
@@ -121,7 +125,8 @@ func slowPull(u trainer) {
 	}
 	out := u.provisionByHand(namedImage, "  name: "+image+"\n"+withPullSecret)
 	u.mustContain(out, "is ready after")
-	if lines := regexp.MustCompile(`(?m)^.*pulling image `+regexp.QuoteMeta(image)+`.*$`).FindAllString(out, -1); len(lines) < 2 || lines[0] == lines[1] {
+	if lines := regexp.MustCompile(`(?m)^.*pulling image `+regexp.QuoteMeta(image)+`.*$`).FindAllString(out, -1); len(lines) < 2 ||
+		lines[0] == lines[1] {
 		u.Errorf("the log has %d lines about the pull, want several with different times:\n%s", len(lines), out)
 	}
 	u.teardownByHand()
@@ -132,7 +137,8 @@ func (u trainer) provisionByHand(oldNew ...string) string {
 	u.Helper()
 	var out bytes.Buffer
 	args := []string{
-		"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "--steps-image=" + u.steps, "--nodes=1", "--gpus-per-node=1", "--keep-for=30m",
+		"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "--steps-image=" + u.steps, "--nodes=1", "--gpus-per-node=1",
+		"--keep-for=30m",
 		"--cluster-file=" + u.clusterFile(oldNew...),
 	}
 	if code := command.Run(u.Context(), provision.Command(), args, &out, &out); code != command.Done {
@@ -144,7 +150,8 @@ func (u trainer) provisionByHand(oldNew ...string) string {
 func (u trainer) teardownByHand() {
 	u.Helper()
 	var out bytes.Buffer
-	if code := command.Run(u.Context(), teardown.Command(), []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, &out, &out); code != command.Done {
+	if code := command.Run(u.Context(), teardown.Command(), []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, &out,
+		&out); code != command.Done {
 		u.Errorf("teardown ended with %d:\n%s", code, out.String())
 	}
 }
@@ -155,7 +162,8 @@ func privateSteps(u trainer) {
 	username, password := u.registryCredentials()
 	public := u.steps
 	u.steps = strings.Replace(public, "/e2e/", "/private/e2e-", 1)
-	if err := crane.Copy(public, u.steps, crane.WithAuth(&authn.Basic{Username: username, Password: password}), crane.WithContext(u.Context())); err != nil {
+	if err := crane.Copy(public, u.steps, crane.WithAuth(&authn.Basic{Username: username, Password: password}),
+		crane.WithContext(u.Context())); err != nil {
 		u.Fatal(err)
 	}
 	u.privateSecret("steps-key")

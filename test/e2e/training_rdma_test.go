@@ -147,7 +147,8 @@ func rdmaNotAllowed(u trainer) {
 func rdmaAttachments(u trainer) {
 	attachment := func(name, resource, subnet string) {
 		u.Helper()
-		config, err := json.Marshal(`{"cniVersion":"0.3.1","name":"` + name + `","type":"sriov","ipam":{"type":"whereabouts","range":"` + subnet + `"}}`)
+		config, err := json.Marshal(`{"cniVersion":"0.3.1","name":"` + name + `","type":"sriov","ipam":{"type":"whereabouts","range":"` + subnet +
+			`"}}`)
 		if err != nil {
 			u.Fatal(err)
 		}
@@ -216,7 +217,8 @@ func rdmaMemlock(u trainer) {
 // privilegedGPUs tests privileged pods, as host devices need: they see all GPUs of their node and use those that they were
 // given. They have no RDMA devices here, so mode auto uses TCP.
 func privilegedGPUs(u trainer) {
-	file := u.clusterFile("  rdma:\n    enabled: false\n", "  rdma:\n    enabled: true\n", "resources:\n  requests", "security:\n  requires_privileged_scc: true\n  ipc_lock: true\n\nresources:\n  requests")
+	file := u.clusterFile("  rdma:\n    enabled: false\n", "  rdma:\n    enabled: true\n", "resources:\n  requests",
+		"security:\n  requires_privileged_scc: true\n  ipc_lock: true\n\nresources:\n  requests")
 	u.prepare(file)
 	u.install(file)
 	e := u.end(u.start("e2e/gpus.sh", byShell, oneGPU)).succeeded()
@@ -256,11 +258,14 @@ func rdmaCapabilities(u trainer) {
 // rdmaUnreferenced tests pods with devices but without attachments: they have no net1, and ranks
 // that are configured to use it fail.
 func rdmaUnreferenced(u trainer) {
-	const attachments = "    attachments: [default/eno5np0-network, default/eno6np0-network, default/eno7np0-network, default/eno8np0-network]\n"
-	file := u.withRails(ncclSCC, attachments, "", "openshift.io/eno8np0rdma: 1}\n", "openshift.io/eno8np0rdma: 1}\n  tcp:\n    interface_exclude: net1\n")
+	const attachments = "    attachments: [default/eno5np0-network, default/eno6np0-network, default/eno7np0-network, " +
+		"default/eno8np0-network]\n"
+	file := u.withRails(ncclSCC, attachments, "", "openshift.io/eno8np0rdma: 1}\n",
+		"openshift.io/eno8np0rdma: 1}\n  tcp:\n    interface_exclude: net1\n")
 	u.prepare(file)
 	out, _ := u.mlenv("preflight", "--gpus-per-node=1", "--cluster-file="+file)
-	u.mustContain(out, "without network.rdma.attachments", "Bootstrap : no socket interface found", "mlenv admin clusters/local.yaml -n "+u.namespace)
+	u.mustContain(out, "without network.rdma.attachments", "Bootstrap : no socket interface found", "mlenv admin clusters/local.yaml -n "+
+		u.namespace)
 	u.install(file)
 	ended, results := u.taskEnd(u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma"))
 	u.equal("reason", results["reason"], string(fail.RDMAUnavailable))
@@ -316,7 +321,8 @@ func rdmaTraining(u trainer) {
 		}
 	}
 
-	hanging := u.startTkn("task", "train", "--param=script=e2e/hang.py", "--param=launcher=torchrun", "--param=tree="+results["tree"], "--param=timeout=5m")
+	hanging := u.startTkn("task", "train", "--param=script=e2e/hang.py", "--param=launcher=torchrun", "--param=tree="+results["tree"],
+		"--param=timeout=5m")
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
 	u.waitLog(u.taskPod(ctx, hanging, "train"), "step-train", "rank 0 waits for rank 1")

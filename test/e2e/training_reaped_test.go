@@ -18,8 +18,10 @@ func reaped(u trainer) {
 	name := u.start("e2e/quick.sh", byShell, oneGPU, "--param=image="+missing)
 	u.end(name).failed("preflight", fail.ImageUnavailable, missing)
 	var out bytes.Buffer
-	if code := command.Run(u.Context(), provision.Command(), []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "--cluster-file=" + u.clusterFile(),
-		"--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--run-name=" + name, "--run-uid=" + string(u.runUID(name))}, &out, &out); code != command.Done {
+	if code := command.Run(u.Context(), provision.Command(), []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace,
+		"--cluster-file=" + u.clusterFile(),
+		"--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--run-name=" + name, "--run-uid=" + string(u.runUID(name))}, &out,
+		&out); code != command.Done {
 		u.Fatalf("provision ended with %d:\n%s", code, out.String())
 	}
 	u.mustContain(out.String(), "is held by pipelinerun "+name)

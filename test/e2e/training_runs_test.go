@@ -60,7 +60,8 @@ func (u trainer) start(script string, flags ...string) string {
 // startTkn starts a pipeline or task and returns its run's name.
 func (u trainer) startTkn(kind, name string, flags ...string) string {
 	u.Helper()
-	out := u.tkn(append([]string{kind, "start", name, "--serviceaccount=" + install.DefaultServiceAccount, "--use-param-defaults", "--skip-optional-workspace"}, flags...)...)
+	out := u.tkn(append([]string{kind, "start", name, "--serviceaccount=" + install.DefaultServiceAccount, "--use-param-defaults",
+		"--skip-optional-workspace"}, flags...)...)
 	match := runStarted.FindStringSubmatch(out)
 	if match == nil {
 		u.Fatalf("starting %s %s: tkn printed %q", kind, name, out)
@@ -99,13 +100,14 @@ func (u trainer) endWithin(name string, limit time.Duration) ending {
 	e := ending{trainer: u, tasks: map[string]pipelinerun.TaskRun{}, results: map[string]string{}}
 	ctx, cancel := u.within(limit)
 	defer cancel()
-	err := kube.Until(ctx, "pipelinerun "+name, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), named(name), func(runs []*v1.PipelineRun) (bool, error) {
-		if len(runs) == 0 {
-			return false, errors.New("the run is gone")
-		}
-		e.run = runs[0]
-		return e.run.IsDone(), nil
-	})
+	err := kube.Until(ctx, "pipelinerun "+name, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), named(name),
+		func(runs []*v1.PipelineRun) (bool, error) {
+			if len(runs) == 0 {
+				return false, errors.New("the run is gone")
+			}
+			e.run = runs[0]
+			return e.run.IsDone(), nil
+		})
 	if err != nil {
 		u.Fatal(err)
 	}
@@ -194,13 +196,15 @@ func (u user) equal(what string, got, want any) {
 // log returns the output of all attempts of a task of the run.
 func (e ending) log(task string) string {
 	e.Helper()
-	return e.kubectl("logs", "--selector=tekton.dev/pipelineRun="+e.run.Name+",tekton.dev/pipelineTask="+task, "--container=step-"+task, "--tail=-1")
+	return e.kubectl("logs", "--selector=tekton.dev/pipelineRun="+e.run.Name+",tekton.dev/pipelineTask="+task, "--container=step-"+task,
+		"--tail=-1")
 }
 
 // stepTook returns how long the task's step ran, without the time in which its pod was scheduled and its image pulled.
 func (e ending) stepTook(task string) time.Duration {
 	e.Helper()
-	times := strings.Fields(e.kubectl("get", "taskrun", e.tasks[task].Name, "--output=jsonpath={.status.steps[0].terminated.startedAt} {.status.steps[0].terminated.finishedAt}"))
+	times := strings.Fields(e.kubectl("get", "taskrun", e.tasks[task].Name, "--output=jsonpath={.status.steps[0].terminated.startedAt} "+
+		"{.status.steps[0].terminated.finishedAt}"))
 	if len(times) != 2 {
 		e.Fatalf("the step of %s has the times %q, want two", task, times)
 	}
@@ -246,16 +250,17 @@ func (u trainer) startedPod(name, task string, other types.UID) (pod *corev1.Pod
 	ctx, cancel := u.within(timeForAPodToStart)
 	defer cancel()
 	options := metav1.ListOptions{LabelSelector: "tekton.dev/pipelineRun=" + name + ",tekton.dev/pipelineTask=" + task}
-	err := kube.Until(ctx, "the pod of task "+task, u.clients.Kube.CoreV1().Pods(u.namespace), options, func(pods []*corev1.Pod) (bool, error) {
-		for _, found := range pods {
-			for _, container := range found.Status.ContainerStatuses {
-				if container.Name == "step-"+task && found.UID != other && started(container) {
-					pod = found
+	err := kube.Until(ctx, "the pod of task "+task, u.clients.Kube.CoreV1().Pods(u.namespace), options,
+		func(pods []*corev1.Pod) (bool, error) {
+			for _, found := range pods {
+				for _, container := range found.Status.ContainerStatuses {
+					if container.Name == "step-"+task && found.UID != other && started(container) {
+						pod = found
+					}
 				}
 			}
-		}
-		return pod != nil, nil
-	})
+			return pod != nil, nil
+		})
 	if err != nil {
 		u.Fatal(err)
 	}
@@ -271,13 +276,14 @@ func (u trainer) taskEnd(name string) (ended *v1.TaskRun, results map[string]str
 	u.Helper()
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
-	err := kube.Until(ctx, "taskrun "+name, u.clients.Tekton.TektonV1().TaskRuns(u.namespace), named(name), func(runs []*v1.TaskRun) (bool, error) {
-		if len(runs) == 0 {
-			return false, errors.New("the run is gone")
-		}
-		ended = runs[0]
-		return ended.IsDone(), nil
-	})
+	err := kube.Until(ctx, "taskrun "+name, u.clients.Tekton.TektonV1().TaskRuns(u.namespace), named(name),
+		func(runs []*v1.TaskRun) (bool, error) {
+			if len(runs) == 0 {
+				return false, errors.New("the run is gone")
+			}
+			ended = runs[0]
+			return ended.IsDone(), nil
+		})
 	if err != nil {
 		u.Fatal(err)
 	}

@@ -25,7 +25,8 @@ func envSecret(u trainer) {
 	}
 	u.waitOutput(name, "train", "[1 -] node 1 holds the environment")
 	// OpenShift creates the second Secret after the account.
-	u.mustContain(u.kubectl("get", "pod/ml-dev-env-0", "pod/ml-dev-env-1", "--output=jsonpath={range .items[*]}{.metadata.name}: {.spec.imagePullSecrets[*].name};{end}"),
+	u.mustContain(u.kubectl("get", "pod/ml-dev-env-0", "pod/ml-dev-env-1", "--output=jsonpath={range .items[*]}{.metadata.name}: "+
+		"{.spec.imagePullSecrets[*].name};{end}"),
 		"ml-dev-env-0: registry-pull ml-dev-sa-dockercfg-", "ml-dev-env-1: registry-pull ml-dev-sa-dockercfg-")
 	u.nowhereBut("my-keys", value)
 	u.release("ml-dev-env-0", "release")

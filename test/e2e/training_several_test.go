@@ -33,7 +33,8 @@ func busyEnvironment(u trainer) {
 // the same claims, and that neither run disturbs the other's tree and job.
 func besideAColleague(u trainer) {
 	first := u.holding()
-	dir := u.project(map[string]string{"train.sh": "test -e /workspace/.mlenv/environments/$MLENV_NAME/repo/train.sh && readlink /workspace/repo\n"})
+	dir := u.project(map[string]string{"train.sh": "test -e /workspace/.mlenv/environments/$MLENV_NAME/repo/train.sh && readlink " +
+		"/workspace/repo\n"})
 	_, problems := u.says(dir, command.Done, append([]string{"run", ".", "train.sh"}, runFlags()...)...)
 	u.mustContain(problems, "Environment ml-dev-env is held by pipelinerun "+first, "This run uses environment ml-dev-env-")
 	u.release("ml-dev-env-0", "release")

@@ -55,8 +55,9 @@ func compact(e ending, text string) string {
 // transformer starts the example on two nodes. Each rank needs much CPU time to import DeepSpeed.
 func (u trainer) transformer(config string, ranksPerNode int, args []string, flags ...string) string {
 	u.Helper()
-	return u.start("transformer/train.py", append([]string{"--param=deepspeed-config=transformer/" + config, "--param=nodes=2", "--param=gpus-per-node=2",
-		fmt.Sprintf("--param=ranks-per-node=%d", ranksPerNode), "--param=script-args=" + strings.Join(args, ",")}, flags...)...)
+	return u.start("transformer/train.py",
+		append([]string{"--param=deepspeed-config=transformer/" + config, "--param=nodes=2", "--param=gpus-per-node=2",
+			fmt.Sprintf("--param=ranks-per-node=%d", ranksPerNode), "--param=script-args=" + strings.Join(args, ",")}, flags...)...)
 }
 
 // deepspeedShared trains one process in a development environment, and then the same model on two nodes with shared
@@ -70,7 +71,8 @@ func deepspeedShared(u trainer) {
 	e := u.end(u.transformer("ds_zero2.json", 2, args)).succeeded().ranks(4)
 	m := e.metrics()
 	if !m.Passed || !m.WeightsAgree || m.HeldoutLoss >= m.UnigramEntropy || m.HeldoutLoss < 0.95*reference || m.HeldoutLoss > 1.05*reference {
-		e.Errorf("two nodes ended with %+v; want passed, weights that agree, a loss below the entropy and within 5%% of one process's %.4f", m, reference)
+		e.Errorf("two nodes ended with %+v; want passed, weights that agree, a loss below the entropy and within 5%% of one process's %.4f", m,
+			reference)
 	}
 	e.equal("the receipt's storage", e.receipt.Storage, string(cluster.SharedStorage))
 	e.equal("NCCL_IB_DISABLE", e.receipt.NCCL["NCCL_IB_DISABLE"], "1")
@@ -139,7 +141,8 @@ func deepspeedNodeStorage(u trainer) {
 // torchrunScript runs a shell script that calls torchrun, under the random user ID of the
 // namespace.
 func torchrunScript(u trainer) {
-	e := u.end(u.start("e2e/torchrun.sh", byShell, "--param=gpus-per-node=2", "--param=requirements=e2e/requirements.txt")).succeeded().ranks(2)
+	e := u.end(u.start("e2e/torchrun.sh", byShell, "--param=gpus-per-node=2", "--param=requirements=e2e/requirements.txt")).succeeded().ranks(
+		2)
 	uids := u.kubectl("get", "namespace", u.namespace, `--output=jsonpath={.metadata.annotations.openshift\.io/sa\.scc\.uid-range}`)
 	uid, _, _ := strings.Cut(uids, "/")
 	log := e.log("train")

@@ -307,7 +307,8 @@ func newTraining(t *testing.T) training {
 	if out, err := run(t, nil, "go", "build", "-C", repository(t), "-o", s.mlenvProgram, "./cmd/mlenv"); err != nil {
 		t.Fatalf("building mlenv: %v\n%s", err, out)
 	}
-	s.repo, s.commit = serveRepository(t, map[string]string{".": filepath.Join(repository(t), "examples"), "e2e": filepath.Join("testdata", "repo")})
+	s.repo, s.commit = serveRepository(t, map[string]string{".": filepath.Join(repository(t), "examples"),
+		"e2e": filepath.Join("testdata", "repo")})
 	return s
 }
 
@@ -408,7 +409,8 @@ func (u trainer) install(clusterFile string, flags ...string) {
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)
-	cmd.SetArgs(append([]string{clusterFile, "--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "--steps-image=" + u.steps}, flags...))
+	cmd.SetArgs(append([]string{clusterFile, "--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "--steps-image=" + u.steps},
+		flags...))
 	if err := cmd.ExecuteContext(u.Context()); err != nil {
 		u.Fatalf("installing into %s: %v\n%s", u.namespace, err, out.String())
 	}
@@ -420,7 +422,8 @@ func (u trainer) install(clusterFile string, flags ...string) {
 func (u trainer) suspendReaper(suspend bool) {
 	u.Helper()
 	change := fmt.Sprintf(`{"spec":{"suspend":%t}}`, suspend)
-	if _, err := u.clients.Kube.BatchV1().CronJobs(u.namespace).Patch(u.Context(), "mlenv-reaper", types.MergePatchType, []byte(change), metav1.PatchOptions{}); err != nil {
+	if _, err := u.clients.Kube.BatchV1().CronJobs(u.namespace).Patch(u.Context(), "mlenv-reaper", types.MergePatchType, []byte(change),
+		metav1.PatchOptions{}); err != nil {
 		u.Fatal(err)
 	}
 }
@@ -443,7 +446,8 @@ func (u trainer) clusterFile(oldNew ...string) (path string) {
 		u.Fatal(err)
 	}
 	// Some tests create environments without mlenv install, which creates the ConfigMap of trusted_ca.
-	return u.localFile(append([]string{buildsImage.FindString(string(content)), "image:\n" + namedImage, "  trusted_ca: mlenv-trusted-ca\n", ""}, oldNew...)...)
+	return u.localFile(append([]string{buildsImage.FindString(string(content)), "image:\n" + namedImage, "  trusted_ca: mlenv-trusted-ca\n",
+		""}, oldNew...)...)
 }
 
 // localFile writes clusters/local.yaml with one replacement after the other.

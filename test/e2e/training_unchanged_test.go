@@ -12,11 +12,13 @@ import (
 // frameworks that carry none. docs/programs.md has the same table.
 func unchangedPrograms(u trainer) {
 	base := []string{"  base: " + registryHost + "/base/debian-torch:trixie\n", "  base: " + trainingImage + "\n"}
-	image := imageIn(u.built(u.build("--cluster-file="+u.localFile(base...), "--flavour=cpu", "--build-arg=WITH_SERVICES=false", "--build-arg=DEEPSPEED_OPS=shm_comm")))
+	image := imageIn(u.built(u.build("--cluster-file="+u.localFile(base...), "--flavour=cpu", "--build-arg=WITH_SERVICES=false",
+		"--build-arg=DEEPSPEED_OPS=shm_comm")))
 	// With the CA of the cluster's package index, which install puts into a ConfigMap.
 	file := u.localFile()
 	u.install(file)
-	u.says(u.TempDir(), command.Done, "up", "--cluster-file="+file, "--steps-image="+u.steps, "--image="+image, "--nodes=2", "--gpus-per-node=1")
+	u.says(u.TempDir(), command.Done, "up", "--cluster-file="+file, "--steps-image="+u.steps, "--image="+image, "--nodes=2",
+		"--gpus-per-node=1")
 	const folder = "testdata/repo"
 	u.says(folder, command.Done, "sync", ".", "--requirements=requirements-lightning.txt")
 	const byTorchrun, byCommand = "--launcher=torchrun", "--launcher=command"
@@ -53,7 +55,8 @@ func (u trainer) trains(folder string, args ...string) string {
 	stuck := strings.Contains(string(out), "failed: Hang: ") &&
 		(strings.Contains(string(out), "destroy_process_group") || strings.Contains(string(out), "although all other ranks have exited with 0"))
 	if code := codeOf(err); code != command.Done && (code != command.Failed || !stuck) {
-		u.Fatalf("mlenv train %v: exit code %d, %v, want %d, or %d with a hang at the end\n%s", args, code, err, command.Done, command.Failed, shortened(string(out)))
+		u.Fatalf("mlenv train %v: exit code %d, %v, want %d, or %d with a hang at the end\n%s", args, code, err, command.Done, command.Failed,
+			shortened(string(out)))
 	}
 	return string(out)
 }

@@ -86,7 +86,8 @@ func (u trainer) installTriggers(secret string) {
 func (u trainer) startedByPipelinesAsCode() (name string) {
 	u.Helper()
 	text := strings.NewReplacer("  name: train\n", "  generateName: train-\n", "{{ repo_url }}", u.repo, "{{ revision }}", u.commit,
-		"namespace: ml\n", "namespace: "+u.namespace+"\n", "value: ml}", "value: "+u.namespace+"}").Replace(u.quickExample("pipelines-as-code/.tekton/train.yaml"))
+		"namespace: ml\n", "namespace: "+u.namespace+"\n", "value: ml}", "value: "+u.namespace+
+			"}").Replace(u.quickExample("pipelines-as-code/.tekton/train.yaml"))
 	file := filepath.Join(u.TempDir(), "train.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		u.Fatal(err)
@@ -102,7 +103,8 @@ func (u trainer) quickExample(file string) string {
 	if err != nil {
 		u.Fatal(err)
 	}
-	quick := nodesParam.ReplaceAllString(string(content), `$0$1{name: gpus-per-node, value: "1"}$1{name: launcher, value: command}$1{name: check-fabric, value: "false"}`)
+	quick := nodesParam.ReplaceAllString(string(content),
+		`$0$1{name: gpus-per-node, value: "1"}$1{name: launcher, value: command}$1{name: check-fabric, value: "false"}`)
 	quick = strings.ReplaceAll(quick, "value: train.py", "value: e2e/quick.sh")
 	u.mustContain(quick, "check-fabric", "e2e/quick.sh")
 	return quick
@@ -158,7 +160,8 @@ func (u trainer) refusal(id string) string {
 	u.Helper()
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace="+u.namespace, "logs", "--follow", "deployment/el-"+listener)
+	cmd := exec.CommandContext(ctx, stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace="+u.namespace, "logs", "--follow",
+		"deployment/el-"+listener)
 	log, err := cmd.StdoutPipe()
 	if err != nil {
 		u.Fatal(err)
@@ -186,12 +189,13 @@ func (u trainer) startedBy(id string) (name string) {
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
 	options := metav1.ListOptions{LabelSelector: "triggers.tekton.dev/triggers-eventid=" + id}
-	err := kube.Until(ctx, "the run of event "+id, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), options, func(found []*v1.PipelineRun) (bool, error) {
-		if len(found) > 0 {
-			name = found[0].Name
-		}
-		return name != "", nil
-	})
+	err := kube.Until(ctx, "the run of event "+id, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), options,
+		func(found []*v1.PipelineRun) (bool, error) {
+			if len(found) > 0 {
+				name = found[0].Name
+			}
+			return name != "", nil
+		})
 	if err != nil {
 		u.Fatal(err)
 	}

@@ -69,13 +69,15 @@ func (u trainer) checkout() string {
 	u.Helper()
 	root, dir := repository(u.T), u.TempDir()
 	git := func(args ...string) string {
-		out, err := run(u.T, nil, "git", append([]string{"-c", "safe.directory=*", "-c", "user.name=e2e", "-c", "user.email=e2e@localcluster.local"}, args...)...)
+		out, err := run(u.T, nil, "git",
+			append([]string{"-c", "safe.directory=*", "-c", "user.name=e2e", "-c", "user.email=e2e@localcluster.local"}, args...)...)
 		if err != nil {
 			u.Fatalf("git %v: %v\n%s", args, err, out)
 		}
 		return out
 	}
-	for name := range strings.SplitSeq(strings.TrimSuffix(git("-C", root, "ls-files", "--cached", "--others", "--exclude-standard", "-z"), "\x00"), "\x00") {
+	for name := range strings.SplitSeq(strings.TrimSuffix(git("-C", root, "ls-files", "--cached", "--others", "--exclude-standard", "-z"),
+		"\x00"), "\x00") {
 		content, err := os.ReadFile(filepath.Join(root, name))
 		if os.IsNotExist(err) {
 			continue // deleted, and not committed yet
@@ -162,7 +164,8 @@ func (u trainer) shell(dir string) *shell {
 	u.Helper()
 	config := filepath.Join(u.TempDir(), "kubeconfig")
 	u.copyFile(kubeconfig, config)
-	if out, err := run(u.T, nil, stateDir+"/bin/kubectl", "--kubeconfig="+config, "config", "set-context", "--current", "--namespace="+u.namespace); err != nil {
+	if out, err := run(u.T, nil, stateDir+"/bin/kubectl", "--kubeconfig="+config, "config", "set-context", "--current", "--namespace="+
+		u.namespace); err != nil {
 		u.Fatalf("choosing the namespace: %v\n%s", err, out)
 	}
 	program := exec.CommandContext(u.Context(), "bash", "--noprofile", "--norc")

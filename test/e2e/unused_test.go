@@ -28,7 +28,8 @@ func unusedRights() []unusedRight {
 	return []unusedRight{
 		{"apps", "statefulsets", []string{"create"}, byApply},
 		{"", "services", []string{"create"}, byApply},
-		{"", "services", []string{"delete"}, "the Service of development services that are no longer requested, which only a nightly scenario shows"},
+		{"", "services", []string{"delete"}, "the Service of development services that are no longer requested, which only a nightly " +
+			"scenario shows"},
 		{"", "serviceaccounts", []string{"delete"}, byOwner},
 		{"", "configmaps", []string{"delete"}, "receipts beyond the 30 newest of an environment"},
 		{"", "persistentvolumeclaims", []string{"create"}, byApply},
@@ -37,10 +38,12 @@ func unusedRights() []unusedRight {
 		{"route.openshift.io", "routes", []string{"create"}, byApply},
 		{"route.openshift.io", "routes", []string{"patch"}, "routes to services, on request"},
 		{"route.openshift.io", "routes", []string{"delete"}, byOwner},
-		{"", "pods", []string{"delete"}, "pods that lack a new pull secret, which a scenario shows under a user's account; or are on a Kubernetes node that a restart leaves out, which only a nightly scenario shows"},
+		{"", "pods", []string{"delete"}, "pods that lack a new pull secret, which a scenario shows under a user's account; or are on a " +
+			"Kubernetes node that a restart leaves out, which only a nightly scenario shows"},
 		{"build.openshift.io", "buildconfigs", []string{"create"}, byApply},
 		{"image.openshift.io", "imagestreams", []string{"create"}, byApply},
-		{"image.openshift.io", "imagestreams/layers", []string{"get"}, "the registry requires it of steps that read an image stream, and asks the API server under its own account"},
+		{"image.openshift.io", "imagestreams/layers", []string{"get"}, "the registry requires it of steps that read an image stream, and asks " +
+			"the API server under its own account"},
 	}
 }
 

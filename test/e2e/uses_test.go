@@ -146,7 +146,8 @@ func (u user) getThroughPortForward(pod, path string) string {
 	u.Helper()
 	ctx, cancel := context.WithTimeout(u.Context(), timeForTheObjectToChange)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace", u.namespace, "port-forward", "--address=127.0.0.1", pod, ":8080")
+	cmd := exec.CommandContext(ctx, stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace", u.namespace, "port-forward",
+		"--address=127.0.0.1", pod, ":8080")
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		u.Fatal(err)
@@ -258,7 +259,8 @@ func podRules(u user, images map[string]string) {
 	}
 	uid, _, _ := strings.Cut(ns.Metadata.Annotations["openshift.io/sa.scc.uid-range"], "/")
 	u.waitFor("jsonpath={.status.phase}=Succeeded", "pod/ordinary")
-	u.mustContain(u.kubectl("logs", "ordinary"), "uid="+uid+" gid=0", "no passwd entry", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000")
+	u.mustContain(u.kubectl("logs", "ordinary"), "uid="+uid+" gid=0", "no passwd entry", "CapEff:\t0000000000000000",
+		"CapBnd:\t0000000000000000")
 	spec := u.kubectl("get", "pod", "ordinary", "--output=jsonpath={.metadata.annotations} {.spec.securityContext}")
 	u.mustContain(spec, `"openshift.io/scc":"restricted-v2"`, `"fsGroup":`+uid)
 

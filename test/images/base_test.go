@@ -49,10 +49,13 @@ func TestBaseIsKept(t *testing.T) {
 	}
 
 	for _, test := range []struct{ name, file, old, new, want string }{
-		{"another numpy", "numpy-1.26.4.dist-info/METADATA", "Version: 1.26.4", "Version: 2.2.6", "checking numpy: found version 2.2.6; want ==1.26.4"},
-		{"torch of the same version", "torch-2.8.0a0+34c6371d24.nv25.8.dist-info/RECORD", "torch/__init__.py", "torch/_other.py", "comparing torch with the base image's"},
+		{"another numpy", "numpy-1.26.4.dist-info/METADATA", "Version: 1.26.4", "Version: 2.2.6",
+			"checking numpy: found version 2.2.6; want ==1.26.4"},
+		{"torch of the same version", "torch-2.8.0a0+34c6371d24.nv25.8.dist-info/RECORD", "torch/__init__.py", "torch/_other.py",
+			"comparing torch with the base image's"},
 		{"another module", "flash_attn/__init__.py", "2.7.4.post1\"\n", "2.8.3\"\n", "comparing flash-attn with the base image's"},
-		{"a requirement", "torchvision-0.23.0a0+substitute.dist-info/METADATA", "numpy", "numpy>=2", "torchvision 0.23.0a0+substitute requires numpy>=2; found 1.26.4"},
+		{"a requirement", "torchvision-0.23.0a0+substitute.dist-info/METADATA", "numpy", "numpy>=2",
+			"torchvision 0.23.0a0+substitute requires numpy>=2; found 1.26.4"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(site, test.file)

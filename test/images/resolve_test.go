@@ -19,7 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "write what the requirements resolve to now into the locks")
 
-const plainHeader = `# Every version that pip may install, written from the requirements files: see "Changing versions" in images/README.md.`
+const plainHeader = `# Every version that pip may install, written from the requirements files: see "Changing versions" in ` +
+	`images/README.md.`
 
 // uvVersion is the version of the resolver, from PyPI.
 const uvVersion = "0.13.9"
@@ -80,7 +81,8 @@ func TestPythonSetsResolve(t *testing.T) {
 					for _, pin := range pins {
 						rows = append(rows, pin+" --hash="+strings.Join(available[pin], " --hash="))
 					}
-					write(t, filepath.Dir(file), filepath.Base(r.lockOf(file)), append([]string{strings.TrimSuffix(lockHeader(t, flavour), "\n")}, rows...))
+					write(t, filepath.Dir(file), filepath.Base(r.lockOf(file)), append([]string{strings.TrimSuffix(lockHeader(t, flavour), "\n")},
+						rows...))
 				}
 				locked := hashes(read(t, r.lockOf(file)))
 				if diff := cmp.Diff(slices.Sorted(maps.Keys(locked)), slices.Sorted(slices.Values(pins))); diff != "" {
@@ -103,7 +105,8 @@ func TestPythonSetsResolve(t *testing.T) {
 func wheels(t *testing.T, uv string, r resolution, pins []string) map[string][]string {
 	t.Helper()
 	work := t.TempDir()
-	name, version, hash := regexp.MustCompile(`(?m)^name = "(.*)"`), regexp.MustCompile(`(?m)^version = "(.*)"`), regexp.MustCompile(`sha256 = "([0-9a-f]{64})"`)
+	name, version, hash := regexp.MustCompile(`(?m)^name = "(.*)"`), regexp.MustCompile(`(?m)^version = "(.*)"`), regexp.MustCompile(
+		`sha256 = "([0-9a-f]{64})"`)
 	found := map[string][]string{}
 	architectures := []string{"x86_64"}
 	if r.hashed {

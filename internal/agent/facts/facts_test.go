@@ -33,11 +33,16 @@ func TestReadMemory(t *testing.T) {
 		files map[string]string
 		want  Memory
 	}{
-		{"version 2", map[string]string{"cgroup.controllers": "cpu memory\n", "memory.max": "4294967296\n", "memory.current": "1048576\n", "memory.stat": "anon 1000\ninactive_file 4096\n",
-			"memory.events": "low 0\nhigh 0\nmax 12\noom 2\noom_kill 1\noom_group_kill 0\n"}, Memory{Limit: 4 << 30, Used: 1 << 20, Cache: 4096, Killed: 1}},
-		{"version 2 without a limit", map[string]string{"cgroup.controllers": "", "memory.max": "max\n", "memory.current": "1048576\n"}, Memory{Used: 1 << 20}},
-		{"version 1", map[string]string{"memory/memory.limit_in_bytes": "4294967296\n", "memory/memory.usage_in_bytes": "1048576\n", "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 4096\n",
-			"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"}, Memory{Limit: 4 << 30, Used: 1 << 20, Cache: 4096, Killed: 3}},
+		{"version 2", map[string]string{"cgroup.controllers": "cpu memory\n", "memory.max": "4294967296\n", "memory.current": "1048576\n",
+			"memory.stat":   "anon 1000\ninactive_file 4096\n",
+			"memory.events": "low 0\nhigh 0\nmax 12\noom 2\noom_kill 1\noom_group_kill 0\n"},
+			Memory{Limit: 4 << 30, Used: 1 << 20, Cache: 4096, Killed: 1}},
+		{"version 2 without a limit", map[string]string{"cgroup.controllers": "", "memory.max": "max\n", "memory.current": "1048576\n"},
+			Memory{Used: 1 << 20}},
+		{"version 1", map[string]string{"memory/memory.limit_in_bytes": "4294967296\n", "memory/memory.usage_in_bytes": "1048576\n",
+			"memory/memory.stat":        "inactive_file 1\ntotal_inactive_file 4096\n",
+			"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"},
+			Memory{Limit: 4 << 30, Used: 1 << 20, Cache: 4096, Killed: 3}},
 		{"version 1 without a limit", map[string]string{"memory/memory.limit_in_bytes": "9223372036854771712\n"}, Memory{}},
 		{"nothing", nil, Memory{}},
 	} {
@@ -80,12 +85,14 @@ func smi(t *testing.T, script string) {
 
 func TestGPUs(t *testing.T) {
 	h100 := func(change func(*agent.GPU)) []agent.GPU {
-		gpu := agent.GPU{Index: 0, UUID: "GPU-a", PCI: "0000:19:00.0", Model: "NVIDIA H100 80GB HBM3", Driver: "580.95.05", Compute: "9.0", Memory: 81559 << 20, MemoryUsed: 4 << 20, Utilization: 97, Temperature: 61}
+		gpu := agent.GPU{Index: 0, UUID: "GPU-a", PCI: "0000:19:00.0", Model: "NVIDIA H100 80GB HBM3", Driver: "580.95.05", Compute: "9.0",
+			Memory: 81559 << 20, MemoryUsed: 4 << 20, Utilization: 97, Temperature: 61}
 		change(&gpu)
 		return []agent.GPU{gpu}
 	}
 	answer := func(active, recovery, errors string) string {
-		return fmt.Sprintf("echo '0, GPU-a, NVIDIA H100 80GB HBM3, 580.95.05, 81559, 4, 97, 61, %s, %s, %s, 00000000:19:00.0, Disabled, 9.0'", active, recovery, errors)
+		return fmt.Sprintf("echo '0, GPU-a, NVIDIA H100 80GB HBM3, 580.95.05, 81559, 4, 97, 61, %s, %s, %s, 00000000:19:00.0, Disabled, 9.0'",
+			active, recovery, errors)
 	}
 	for _, tc := range []struct {
 		name   string
@@ -94,7 +101,9 @@ func TestGPUs(t *testing.T) {
 		err    string // "" for none
 	}{
 		{"at work", answer("0x0000000000000004", "None", "0"), h100(func(*agent.GPU) {}), ""},
-		{"hot and short of power", answer("0x00000000000000C4", "None", "0"), h100(func(g *agent.GPU) { g.Throttled = []string{"hardware thermal slowdown", "hardware power brake"} }), ""},
+		{"hot and short of power", answer("0x00000000000000C4", "None", "0"), h100(func(g *agent.GPU) {
+			g.Throttled = []string{"hardware thermal slowdown", "hardware power brake"}
+		}), ""},
 		{"broken", answer("0x0000000000000001", "Drain and Reset", "2"),
 			h100(func(g *agent.GPU) {
 				g.Fault = "the driver asks for recovery: Drain and Reset; 2 uncorrected memory errors"
@@ -102,7 +111,8 @@ func TestGPUs(t *testing.T) {
 		{"memory errors that the driver has dealt with", answer("0x0000000000000001", "None", "2"), h100(func(*agent.GPU) {}), ""},
 		{"what it cannot tell", answer("[N/A]", "[N/A]", "[N/A]"), h100(func(*agent.GPU) {}), ""},
 		{"no device", "echo 'No devices were found'; exit 6", nil, ""},
-		{"the driver is gone", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", nil, "exit status 18: Failed to initialize NVML"},
+		{"the driver is gone", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", nil,
+			"exit status 18: Failed to initialize NVML"},
 		{"another answer", "echo '0, GPU-a'", nil, "reading nvidia-smi's answer"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -134,7 +144,8 @@ func TestOlderDriver(t *testing.T) {
 esac
 echo '0, GPU-a, Tesla V100-SXM2-16GB, 470.82.01, 16160, 0, 0, 30, 1, 00000000:3B:00.0, [N/A]'`)
 	got, _, err := GPUs(context.Background(), nil, 1)
-	want := []agent.GPU{{UUID: "GPU-a", PCI: "0000:3b:00.0", Model: "Tesla V100-SXM2-16GB", Driver: "470.82.01", Memory: 16160 << 20, Temperature: 30}}
+	want := []agent.GPU{{UUID: "GPU-a", PCI: "0000:3b:00.0", Model: "Tesla V100-SXM2-16GB", Driver: "470.82.01", Memory: 16160 << 20,
+		Temperature: 30}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}

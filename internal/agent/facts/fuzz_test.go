@@ -38,7 +38,8 @@ func FuzzMemory(f *testing.F) {
 	f.Add("9223372036854771712", "", "oom_kill 99999999999999999999")
 	f.Fuzz(func(t *testing.T, limit, stat, events string) {
 		for _, sys := range []fstest.MapFS{
-			{"cgroup.controllers": {}, "memory.max": {Data: []byte(limit)}, "memory.stat": {Data: []byte(stat)}, "memory.events": {Data: []byte(events)}},
+			{"cgroup.controllers": {}, "memory.max": {Data: []byte(limit)}, "memory.stat": {Data: []byte(stat)},
+				"memory.events": {Data: []byte(events)}},
 			{"memory/memory.limit_in_bytes": {Data: []byte(limit)}, "memory/memory.oom_control": {Data: []byte(events)}},
 		} {
 			if m := ReadMemory(sys); m.Limit < 0 || m.Limit >= 1<<60 || m.Cache < 0 || m.Killed < 0 {

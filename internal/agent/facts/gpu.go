@@ -94,7 +94,8 @@ func parseGPUs(text string, fields []string) (gpus []agent.GPU, split map[int]bo
 			return "[N/A]"
 		}
 		gpu := agent.GPU{
-			Index: number(value("index")), UUID: value("uuid"), PCI: sysfsAddress(value("pci.bus_id")), Model: value("name"), Driver: value("driver_version"),
+			Index: number(value("index")), UUID: value("uuid"), PCI: sysfsAddress(value("pci.bus_id")),
+			Model: value("name"), Driver: value("driver_version"),
 			Memory: agent.Bytes(number(value("memory.total"))) << 20, MemoryUsed: agent.Bytes(number(value("memory.used"))) << 20,
 			Utilization: number(value("utilization.gpu")), Temperature: number(value("temperature.gpu")),
 		}

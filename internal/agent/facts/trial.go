@@ -118,7 +118,8 @@ func failed(doing string, err error) agent.VolumeAnswer {
 // the whole file of one of them.
 func (t Trial) Replace(dir, check string, node int) agent.VolumeAnswer {
 	until := time.Now().Add(t.time())
-	answer, ok := runInTime(t, func() agent.VolumeAnswer { return t.replace(trialFolder(dir, check), node, until) }, func(agent.VolumeAnswer) {})
+	replace := func() agent.VolumeAnswer { return t.replace(trialFolder(dir, check), node, until) }
+	answer, ok := runInTime(t, replace, func(agent.VolumeAnswer) {})
 	if !ok {
 		return agent.VolumeAnswer{Problem: "renaming a file has not returned within " + t.time().String()}
 	}
@@ -187,8 +188,8 @@ func (t Trial) Clear(dir, check string) {
 
 func (t Trial) time() time.Duration { return cmp.Or(t.Time, trialTime) }
 
-// runInTime runs f and waits for it, but not longer than the trial's time. A system call that hangs cannot be ended: late gets its result if it ever
-// has one.
+// runInTime runs f and waits for it, but not longer than the trial's time. A system call that hangs cannot be ended: late gets its
+// result if it ever has one.
 func runInTime[T any](t Trial, f func() T, late func(T)) (result T, ok bool) {
 	done := make(chan T, 1)
 	go func() { done <- f() }()

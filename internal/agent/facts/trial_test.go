@@ -94,7 +94,9 @@ func TestTrialOfRenames(t *testing.T) {
 		return errors.Join(err, os.WriteFile(to, content[:len(content)/2], 0o600), os.Remove(from))
 	}
 	for want, rename := range map[string]func(from, to string) error{
-		"(EPERM)": func(string, string) error { return unix.EPERM }, "was not whole": copied, "was missing": func(from, _ string) error { return os.Remove(from) },
+		"(EPERM)": func(string, string) error { return unix.EPERM }, "was not whole": copied, "was missing": func(from, _ string) error {
+			return os.Remove(from)
+		},
 	} {
 		if got := (Trial{Rename: rename}).Replace(t.TempDir(), check, 0); !strings.Contains(got.Problem, want) {
 			t.Errorf("%+v, want %q", got, want)

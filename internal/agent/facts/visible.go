@@ -47,7 +47,8 @@ func own(shown []agent.GPU, ids []string, given int) ([]agent.GPU, error) {
 	case len(ids) > 0 && len(shown) > len(ids):
 		return slices.DeleteFunc(slices.Clone(shown), func(gpu agent.GPU) bool { return !slices.Contains(ids, strconv.Itoa(gpu.Index)) }), nil
 	case len(ids) == 0 && given > 0 && len(shown) > given:
-		return nil, fmt.Errorf("nvidia-smi shows %d GPUs, the pod was given %d, and neither %s nor %s lists them: want a list, or all %d for the pod (--gpus-per-node)",
+		return nil, fmt.Errorf("nvidia-smi shows %d GPUs, the pod was given %d, and neither %s nor %s lists them: want a list, or all %d for "+
+			"the pod (--gpus-per-node)",
 			len(shown), given, visibleDevices, mountedDevices, len(shown))
 	}
 	return shown, nil

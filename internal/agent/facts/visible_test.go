@@ -40,7 +40,8 @@ func TestOwnGPUs(t *testing.T) {
 		{"indexes of the node, in a container that sees its own", "NVIDIA_VISIBLE_DEVICES=3,4,5,6,7", 5, all, false, ""},
 		{"MIG devices", "NVIDIA_VISIBLE_DEVICES=MIG-2", 1, "MIG-2", true, ""},
 		{"no list, and as many as given", "NVIDIA_VISIBLE_DEVICES=void", 5, all, false, ""},
-		{"no list of CDI, and more than given", "NVIDIA_VISIBLE_DEVICES=void", 4, "", false, "nvidia-smi shows 5 GPUs, the pod was given 4, and neither NVIDIA_VISIBLE_DEVICES nor"},
+		{"no list of CDI, and more than given", "NVIDIA_VISIBLE_DEVICES=void", 4, "", false, "nvidia-smi shows 5 GPUs, the pod was given 4, " +
+			"and neither NVIDIA_VISIBLE_DEVICES nor"},
 		{"the image's value, and more than given", "NVIDIA_VISIBLE_DEVICES=all", 1, "", false, "want a list, or all 5 for the pod"},
 		{"no variable", "", 2, "", false, "the pod was given 2"},
 		{"how many were given is not known", "", 0, all, false, ""},

@@ -44,7 +44,8 @@ func download(ctx context.Context, dir string, wanted []agent.Download, silence 
 	return errors.Join(problems...)
 }
 
-func downloadOne(ctx context.Context, root *os.Root, one agent.Download, silence time.Duration) (size int64, digest tree.Digest, err error) {
+func downloadOne(ctx context.Context, root *os.Root, one agent.Download, silence time.Duration) (
+	size int64, digest tree.Digest, err error) {
 	if one.Content != "" {
 		if size, digest, err := digestOf(root, one.Path); err == nil && digest == one.Content {
 			return size, digest, nil
@@ -118,7 +119,8 @@ func appendRest(ctx context.Context, url string, file *os.File, had int64, sum h
 	// The reader fails if the body is shorter than the server stated.
 	came, err := io.Copy(io.MultiWriter(file, sum, heard), response.Body)
 	if err != nil {
-		return 0, fmt.Errorf("it broke off after %s; another attempt continues there: %w", humanize.Bytes(had+came), cmp.Or(context.Cause(ctx), err))
+		return 0, fmt.Errorf("it broke off after %s; another attempt continues there: %w", humanize.Bytes(had+came),
+			cmp.Or(context.Cause(ctx), err))
 	}
 	return had + came, nil
 }

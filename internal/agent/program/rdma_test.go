@@ -24,7 +24,8 @@ func TestRDMA(t *testing.T) {
 	}
 	const none = "broken: NoDevice: looking for RDMA devices: there are none in /sys/class/infiniband"
 	const finding = "NoDevice (broken)\n  seen: looking for RDMA devices: there are none in /sys/class/infiniband"
-	if code, out, _ := run("--sys-root=" + root); code != 0 || !strings.Contains(out, finding) || !strings.Contains(out, "sysfs is read from "+root) {
+	if code, out, _ := run("--sys-root=" + root); code != 0 || !strings.Contains(out, finding) ||
+		!strings.Contains(out, "sysfs is read from "+root) {
 		t.Errorf("a tree without devices: exit code %d, %q; want 0 and %q", code, out, finding)
 	}
 	if code, out, _ := run("--check", "--sys-root="+root); code != 1 || !strings.HasPrefix(out, none) || strings.Count(out, "\n") != 1 {
@@ -55,7 +56,8 @@ func TestExecuteOverRDMA(t *testing.T) {
 		t.Error("the command ran without RDMA devices")
 	}
 	stderr.Reset()
-	if code := Main([]string{"mlenv-agent", "rdma", "exec"}, nil, &stdout, &stderr); code != 2 || !strings.Contains(stderr.String(), "want a command") {
+	if code := Main([]string{"mlenv-agent", "rdma", "exec"}, nil, &stdout, &stderr); code != 2 ||
+		!strings.Contains(stderr.String(), "want a command") {
 		t.Errorf("without a command: exit code %d, %q; want 2 and what is missing", code, stderr.String())
 	}
 }

@@ -25,7 +25,8 @@ var (
 	// bar is before the lines of an exception group.
 	bar = regexp.MustCompile(`^ +[|+] ?`)
 	// chained is between the two tracebacks of an exception that was raised while another one was handled.
-	chained = regexp.MustCompile(`(The above exception was the direct cause of the following exception:|During handling of the above exception, another exception occurred:)$`)
+	chained = regexp.MustCompile(`(The above exception was the direct cause of the following exception:|During handling of the above ` +
+		`exception, another exception occurred:)$`)
 	// rankPrefix is the prefix of a rank's lines by torchrun and some programs.
 	rankPrefix = regexp.MustCompile(`^(?:\[(?:rank|default)?\d+\]:?\s?)+`)
 	// escape is a sequence that colours a terminal.
@@ -115,8 +116,8 @@ func Last(lines []string) *agent.PythonError {
 	return result
 }
 
-// chainedBefore finds the title of the traceback that is chained to the one at start, -1 for none. An empty line is on both sides of the line between
-// them, two by loguru.
+// chainedBefore finds the title of the traceback that is chained to the one at start, -1 for none. An empty line is on both sides of
+// the line between them, two by loguru.
 func chainedBefore(lines []string, start int) int {
 	for i := start - 2; i >= max(0, start-3) && strings.TrimSpace(Unprefixed(lines[i+1])) == ""; i-- {
 		if chained.MatchString(strings.TrimRight(lines[i], " ")) {
@@ -355,16 +356,19 @@ func syntaxError(lines []string) *agent.PythonError {
 var (
 	// dumpFrame is one level of a stack in a dump of faulthandler (CPython, traceback.c); dumpLine are its other lines.
 	dumpFrame = regexp.MustCompile(`^  File "([^"]+)", line (\d+) in (.+)$`)
-	dumpLine  = regexp.MustCompile(`^(  (\.\.\.|<.*>|File "[^"]+", line \?+ in .*|Binary file .*)|Current thread's C stack trace .*|Extension modules: .*|)$`)
+	dumpLine  = regexp.MustCompile(
+		`^(  (\.\.\.|<.*>|File "[^"]+", line \?+ in .*|Binary file .*)|Current thread's C stack trace .*|Extension modules: .*|)$`)
 )
 
 // noise matches lines that say nothing about a failure: C++ stacks of torch, what a launcher's table has besides the rank, the reports of
 // Weights & Biases at the end of a process, and Python's about leaked semaphores.
-var noise = regexp.MustCompile(`^\s*(frame #\d+: |Exception raised from .* \(most recent call first\):|[=-]{20,}$|(time|host|error_file)\s+: |` +
-	`<NO_OTHER_FAILURES>$|wandb: |.*resource_tracker.*leaked|warnings\.warn\(|$)`)
+var noise = regexp.MustCompile(
+	`^\s*(frame #\d+: |Exception raised from .* \(most recent call first\):|[=-]{20,}$|(time|host|error_file)\s+: |` +
+		`<NO_OTHER_FAILURES>$|wandb: |.*resource_tracker.*leaked|warnings\.warn\(|$)`)
 
-// Shorten cuts long lines and leaves out noise, and of the dump that faulthandler printed at the end all but its first line, with the innermost place
-// outside of the Python installation in the thread that ended the process. If that runs no Python it is the last thread, the main one.
+// Shorten cuts long lines and leaves out noise, and of the dump that faulthandler printed at the end all but its first line, with the
+// innermost place outside of the Python installation in the thread that ended the process. If that runs no Python it is the last thread,
+// the main one.
 func Shorten(lines []string) []string {
 	lines = slices.DeleteFunc(shorten(lines), func(line string) bool { return noise.MatchString(Unprefixed(line)) })
 	start := last(lines, func(line string) bool { return strings.HasPrefix(line, "Fatal Python error: ") })

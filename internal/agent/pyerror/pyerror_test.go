@@ -76,9 +76,11 @@ train.<locals>.BadBatch: batch 17 is empty
 [rank1]:╰──────────────────────────────────────────────────────────────────────────────╯
 [rank1]:ValueError: bad batch
 `, "ValueError: bad batch (/workspace/train.py:12) first "},
-		{"by Rich, in colour, and chained", "\x1b[31m╭─\x1b[0m\x1b[31m──────── \x1b[0mTraceback \x1b[2m(most recent call last)\x1b[0m\x1b[31m ─────────\x1b[0m\x1b[31m─╮\x1b[0m\n" +
+		{"by Rich, in colour, and chained", "\x1b[31m╭─\x1b[0m\x1b[31m──────── \x1b[0mTraceback \x1b[2m(most recent call last)\x1b[0m\x1b[31m " +
+			"─────────\x1b[0m\x1b[31m─╮\x1b[0m\n" +
 			"│ data.py:3 in load │\n╰───╯\nKeyError: 'x'\n\nDuring handling of the above exception, another exception occurred:\n\n" +
-			"╭──────── Traceback (most recent call last) ─────────╮\n│ train.py:8 in main │\n╰───╯\nRuntimeError: no data\n", "RuntimeError: no data (train.py:8) first KeyError: 'x'"},
+			"╭──────── Traceback (most recent call last) ─────────╮\n│ train.py:8 in main │\n╰───╯\nRuntimeError: no data\n",
+			"RuntimeError: no data (train.py:8) first KeyError: 'x'"},
 		{"by Rich's log handler, whose column folds paths", `[11/26/26 02:25:42] ERROR    training failed                         train.py:63
                              ╭─ Traceback (most recent call last) ─╮            
                              │ /workspace/repo/train.py:61 in main │            
@@ -108,7 +110,9 @@ File /workspace/train.py:5, in main(x)
 
 ZeroDivisionError: division by zero
 `, "ZeroDivisionError: division by zero (/workspace/train.py:5) first "},
-		{"by loguru", `2026-11-25 10:00:00.000 | ERROR    | __main__:<module>:30 - An error has been caught in function '<module>', process 'MainProcess' (77), thread 'MainThread' (1):
+		{"by loguru",
+			`2026-11-25 10:00:00.000 | ERROR    | __main__:<module>:30 - An error has been caught in function '<module>', process ` +
+				`'MainProcess' (77), thread 'MainThread' (1):
 Traceback (most recent call last):
 
 > File "train.py", line 30, in <module>
@@ -121,7 +125,9 @@ Traceback (most recent call last):
 
 ValueError: bad batch 17
 `, "ValueError: bad batch 17 (train.py:20) first "},
-		{"by loguru, chained", `2026-11-26 02:13:42.989 | ERROR    | __main__:<module>:92 - An error has been caught in function '<module>', process 'MainProcess' (5407), thread 'MainThread' (1):
+		{"by loguru, chained",
+			`2026-11-26 02:13:42.989 | ERROR    | __main__:<module>:92 - An error has been caught in function '<module>', process ` +
+				`'MainProcess' (5407), thread 'MainThread' (1):
 Traceback (most recent call last):
 
   File "/workspace/repo/data.py", line 3, in collate
@@ -143,11 +149,13 @@ ValueError: bad batch 17
 `, "ValueError: bad batch 17 (/workspace/repo/train.py:12) first KeyError: 'input_ids'"},
 		{"NCCL's last words", `[rank3]: Traceback (most recent call last):
 [rank3]:   File "train.py", line 20, in main
-[rank3]: torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:77, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.26.2
+[rank3]: torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:77, unhandled cuda ` +
+			`error (run with NCCL_DEBUG=INFO for details), NCCL version 2.26.2
 [rank3]: ncclUnhandledCudaError: Call to CUDA function failed.
 [rank3]: Last error:
 [rank3]: Cuda failure 2 'out of memory'
-`, "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:77, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.26.2; " +
+`, "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:77, unhandled cuda error (run " +
+			"with NCCL_DEBUG=INFO for details), NCCL version 2.26.2; " +
 			"ncclUnhandledCudaError: Call to CUDA function failed. Cuda failure 2 'out of memory' (train.py:20) first "},
 		{"the launcher's after the rank's", `[rank1]: Traceback (most recent call last):
 [rank1]:   File "train.py", line 20, in main
@@ -236,12 +244,14 @@ OSError: the source is gone
 [rank0]:   File "/opt/venv/lib/python3.12/site-packages/torch/distributed/checkpoint/utils.py", line 261, in all_reduce
 [rank0]:     local_data = map_fun()
 [rank0]: OSError: [Errno 28] No space left on device
-`, "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([2]): rank 2: OSError: [Errno 28] No space left on device (train.py:20) first "},
+`, "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([2]): rank 2: OSError: [Errno 28] No space " +
+			"left on device (train.py:20) first "},
 		{"a message that begins with a colon's line", `Traceback (most recent call last):
   File "train.py", line 20, in main
 RuntimeError: Error(s) in loading state_dict for Linear:
 	size mismatch for weight: copying a param with shape torch.Size([2, 3]) from checkpoint, the shape in current model is torch.Size([2, 2]).
-`, "RuntimeError: Error(s) in loading state_dict for Linear: size mismatch for weight: copying a param with shape torch.Size([2, 3]) from checkpoint, " +
+`, "RuntimeError: Error(s) in loading state_dict for Linear: size mismatch for weight: copying a param with shape torch.Size([2, 3]) " +
+			"from checkpoint, " +
 			"the shape in current model is torch.Size([2, 2]). (train.py:20) first "},
 		{"by IPython, in the home folder", `---------------------------------------------------------------------------
 ValueError                                Traceback (most recent call last)
@@ -250,7 +260,8 @@ File ~/repo/train.py:7
 
 ValueError: bad batch
 `, "ValueError: bad batch (~/repo/train.py:7) first "},
-		{"a long message", "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nRuntimeError: " + strings.Repeat("x", 1000) + ": Connection closed by peer\n",
+		{"a long message", "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nRuntimeError: " + strings.Repeat("x", 1000) +
+			": Connection closed by peer\n",
 			"RuntimeError: " + strings.Repeat("x", 1000) + ": Connection closed by peer (a.py:1) first "},
 		{"the launcher's alone", `Traceback (most recent call last):
   File "/opt/venv/lib/python3.12/site-packages/torch/distributed/launcher/api.py", line 277, in launch_agent
@@ -272,7 +283,8 @@ Root Cause (first observed failure):
   exitcode  : -9 (pid: 71)
   error_file: <N/A>
   traceback : Signal 9 (SIGKILL) received by PID 71
-`, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: rank 3 (local_rank: 1), exitcode -9 (pid: 71), traceback Signal 9 (SIGKILL) received by PID 71 (/opt/venv/lib/python3.12/site-packages/torch/distributed/launcher/api.py:277) first "},
+`, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: rank 3 (local_rank: 1), exitcode -9 (pid: 71), traceback Signal 9 " +
+			"(SIGKILL) received by PID 71 (/opt/venv/lib/python3.12/site-packages/torch/distributed/launcher/api.py:277) first "},
 	} {
 		got := Last(Lines([]byte(tc.output)))
 		if got == nil {
@@ -303,7 +315,8 @@ Current thread's C stack trace (most recent call first):
   Binary file "/usr/bin/python3", at _Py_DumpStack+0x4e [0x5bf1a1]
 Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
 `
-	want := []string{"step 3", "terminate called after throwing an instance of 'gloo::IoException'", "Fatal Python error: Aborted in step (train.py:12)", "step 3 of a child"}
+	want := []string{"step 3", "terminate called after throwing an instance of 'gloo::IoException'",
+		"Fatal Python error: Aborted in step (train.py:12)", "step 3 of a child"}
 	if got := Shorten(Lines([]byte(output))); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -332,8 +345,10 @@ Thread 0x00007fbd1d6b9780 (most recent call first):
 	if got := Shorten([]string{"step 3", "  ..."}); len(got) != 2 {
 		t.Errorf("got %q, want all lines of an output without a dump", got)
 	}
-	installed := []string{"Fatal Python error: Segmentation fault", "", "Current thread 0x00007f7d0e2c0740 [python3] (most recent call first):", `  File "/usr/lib/python3.13/ctypes/__init__.py", line 5 in string_at`}
-	if got := Shorten(installed); len(got) != 1 || got[0] != "Fatal Python error: Segmentation fault in string_at (/usr/lib/python3.13/ctypes/__init__.py:5)" {
+	installed := []string{"Fatal Python error: Segmentation fault", "", "Current thread 0x00007f7d0e2c0740 [python3] (most recent call " +
+		"first):", `  File "/usr/lib/python3.13/ctypes/__init__.py", line 5 in string_at`}
+	if got := Shorten(installed); len(got) != 1 || got[0] != "Fatal Python error: Segmentation fault in string_at "+
+		"(/usr/lib/python3.13/ctypes/__init__.py:5)" {
 		t.Errorf("got %q, want the only place", got)
 	}
 }
@@ -341,7 +356,8 @@ Thread 0x00007fbd1d6b9780 (most recent call first):
 // FuzzLast reads anything that a rank prints: lines and the error have bounds, and the error is one of the lines.
 func FuzzLast(f *testing.F) {
 	f.Add([]byte("Traceback (most recent call last):\n  File \"a.py\", line 7, in f\n    f()\nValueError: bad batch\n"))
-	f.Add([]byte("[rank1]: Traceback (most recent call last):\n[rank1]:   File \"/usr/lib/python3.12/x.py\", line 1, in f\n[rank1]: torch.cuda.OutOfMemoryError: CUDA out of memory\n"))
+	f.Add([]byte("[rank1]: Traceback (most recent call last):\n[rank1]:   File \"/usr/lib/python3.12/x.py\", line 1, in f\n[rank1]: " +
+		"torch.cuda.OutOfMemoryError: CUDA out of memory\n"))
 	f.Add([]byte("  File \"a.py\", line 3\n    x = = 1\n        ^\nSyntaxError: invalid syntax\n"))
 	f.Add([]byte("10%\r20%\r\xff\n" + strings.Repeat("x", 600)))
 	f.Add([]byte("Traceback (most recent call last):\n" + strings.Repeat("  File \"a.py\", line 99999999999999999999, in f\n", 50) + "E\n"))

@@ -64,7 +64,8 @@ func (o *output) copy(from io.Reader) error {
 		n, err := from.Read(buffer)
 		if n > 0 {
 			o.write(buffer[:n])
-			if bytes.Contains(buffer[:n], tracebackStart) || bytes.Contains(append(overlap, buffer[:min(n, len(tracebackStart))]...), tracebackStart) {
+			if bytes.Contains(buffer[:n], tracebackStart) || bytes.Contains(append(overlap, buffer[:min(n, len(tracebackStart))]...),
+				tracebackStart) {
 				o.seen.Store(time.Now().UnixNano())
 			}
 			overlap = append(overlap[:0], buffer[max(0, n-len(tracebackStart)):n]...)

@@ -69,7 +69,8 @@ func run(command []string, sys fs.FS) (int, error) {
 		return 2, fmt.Errorf("reading %s: %w", NodeVariable, err)
 	}
 	// Launcher command sets no RANK: a node has one process.
-	status := agent.RankStatus{Node: node, Rank: variable("RANK", variable("NODE_RANK", node)), LocalRank: variable("LOCAL_RANK", 0), Exit: agent.Exit{Code: -1}}
+	status := agent.RankStatus{Node: node, Rank: variable("RANK", variable("NODE_RANK", node)), LocalRank: variable("LOCAL_RANK", 0),
+		Exit: agent.Exit{Code: -1}}
 	if at := variable(LocalRankVariable, 0); at > 0 && at <= len(command) {
 		command = slices.Insert(slices.Clone(command), at, fmt.Sprintf("--local_rank=%d", status.LocalRank))
 	}
@@ -77,7 +78,8 @@ func run(command []string, sys fs.FS) (int, error) {
 	if at := variable(DebugAtVariable, 0); debugged && at > 0 && at <= len(command) {
 		// debugpy accepts every connection: on loopback those are of users who may forward ports. The first switch prevents its
 		// warning about frozen modules.
-		command = slices.Insert(slices.Clone(command), at, "-Xfrozen_modules=off", "-m", "debugpy", "--listen", net.JoinHostPort("127.0.0.1", strconv.Itoa(agent.DebugPort)), "--wait-for-client")
+		command = slices.Insert(slices.Clone(command), at, "-Xfrozen_modules=off", "-m", "debugpy", "--listen",
+			net.JoinHostPort("127.0.0.1", strconv.Itoa(agent.DebugPort)), "--wait-for-client")
 	}
 	log, err := claimfile.Append(dir.RankLog(status.Rank))
 	if err != nil {

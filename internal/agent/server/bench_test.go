@@ -109,7 +109,8 @@ func copyTLS(b *testing.B, n *agenttest.Node, path string) {
 			_, _ = io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{file}, make([]byte, 256<<10))
 			_ = out.Close()
 		}()
-		conn, err := tls.Dial("tcp", listener.Addr().String(), &tls.Config{MinVersion: tls.VersionTLS13, ServerName: n.Config.Host(0), RootCAs: sides[1].CA, Certificates: []tls.Certificate{sides[1].Certificate}})
+		conn, err := tls.Dial("tcp", listener.Addr().String(), &tls.Config{MinVersion: tls.VersionTLS13, ServerName: n.Config.Host(0),
+			RootCAs: sides[1].CA, Certificates: []tls.Certificate{sides[1].Certificate}})
 		if err != nil {
 			b.Fatal(err)
 		}

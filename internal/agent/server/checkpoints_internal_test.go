@@ -55,7 +55,8 @@ func TestCheckpointIsComplete(t *testing.T) {
 	)
 	zero2, zero3 := tag(4, model, optimizer), tag(4, shards, "bf16_"+optimizer)
 	parallel := tag(2, model, "mp_rank_01_model_states.pt", optimizer, "zero_pp_rank_%d_mp_rank_01_optim_states.pt")
-	torch := map[string]string{".metadata": "\x80\x02}X\x0d__0_0.distcp X __1_0.distcp X __1_1.distcp u.", "__0_0.distcp": zipped, "__1_0.distcp": zipped, "__1_1.distcp": "safetensors"}
+	torch := map[string]string{".metadata": "\x80\x02}X\x0d__0_0.distcp X __1_0.distcp X __1_1.distcp u.", "__0_0.distcp": zipped,
+		"__1_0.distcp": zipped, "__1_1.distcp": "safetensors"}
 	all, second := agent.CheckpointSearch{World: 4, All: true}, agent.CheckpointSearch{World: 4, Ranks: []int{2, 3}}
 	unknown := agent.CheckpointSearch{All: true}
 	for _, tc := range []struct {
@@ -66,31 +67,46 @@ func TestCheckpointIsComplete(t *testing.T) {
 		missing string
 	}{
 		{"ZeRO-2", all, zero2, agent.DeepSpeedOptimizer, ""},
-		{"a rank did not save", all, without(zero2, "zero_pp_rank_3_mp_rank_00_optim_states.pt"), agent.DeepSpeedOptimizer, "zero_pp_rank_3_mp_rank_00_optim_states.pt"},
+		{"a rank did not save", all, without(zero2, "zero_pp_rank_3_mp_rank_00_optim_states.pt"), agent.DeepSpeedOptimizer,
+			"zero_pp_rank_3_mp_rank_00_optim_states.pt"},
 		{"the model was not saved", all, without(zero2, model), agent.DeepSpeedOptimizer, model},
-		{"a rank was killed while it saved", all, with(zero2, "zero_pp_rank_1_mp_rank_00_optim_states.pt", torn), agent.DeepSpeedOptimizer, "the end of zero_pp_rank_1_mp_rank_00_optim_states.pt"},
-		{"an empty layer", all, with(zero2, "layer_01-model_00-model_states.pt", ""), agent.DeepSpeedOptimizer, "the end of layer_01-model_00-model_states.pt"},
+		{"a rank was killed while it saved", all, with(zero2, "zero_pp_rank_1_mp_rank_00_optim_states.pt", torn), agent.DeepSpeedOptimizer,
+			"the end of zero_pp_rank_1_mp_rank_00_optim_states.pt"},
+		{"an empty layer", all, with(zero2, "layer_01-model_00-model_states.pt", ""), agent.DeepSpeedOptimizer,
+			"the end of layer_01-model_00-model_states.pt"},
 		{"ZeRO-3", all, zero3, agent.DeepSpeedShards, ""},
-		{"ZeRO-3 without a model", all, without(zero3, "zero_pp_rank_2_mp_rank_00_model_states.pt"), agent.DeepSpeedShards, "zero_pp_rank_2_mp_rank_00_model_states.pt"},
-		{"ZeRO-3 without an optimizer", all, without(zero3, "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"), agent.DeepSpeedShards, "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"},
+		{"ZeRO-3 without a model", all, without(zero3, "zero_pp_rank_2_mp_rank_00_model_states.pt"), agent.DeepSpeedShards,
+			"zero_pp_rank_2_mp_rank_00_model_states.pt"},
+		{"ZeRO-3 without an optimizer", all, without(zero3, "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"), agent.DeepSpeedShards,
+			"bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"},
 		{"ZeRO-3 before the optimizer", all, tag(4, shards), agent.DeepSpeedShards,
-			"zero_pp_rank_0_mp_rank_00_optim_states.pt, zero_pp_rank_1_mp_rank_00_optim_states.pt, zero_pp_rank_2_mp_rank_00_optim_states.pt and 1 more"},
+			"zero_pp_rank_0_mp_rank_00_optim_states.pt, zero_pp_rank_1_mp_rank_00_optim_states.pt, zero_pp_rank_2_mp_rank_00_optim_states.pt " +
+				"and 1 more"},
 		{"no ZeRO", all, with(tag(1, model), "../latest", "step-5"), agent.DeepSpeedModel, ""},
 		{"no ZeRO, or before the optimizer", all, tag(1, model), agent.DeepSpeedModel, "its name in the file latest"},
 		{"this node's part without ZeRO", second, tag(1, model), agent.DeepSpeedModel, ""},
 		{"a model in two parts", all, parallel, agent.DeepSpeedOptimizer, ""},
-		{"a part of the model is missing", all, without(parallel, "mp_rank_01_model_states.pt"), agent.DeepSpeedOptimizer, "mp_rank_01_model_states.pt"},
-		{"by another number of ranks", all, tag(2, model, optimizer), agent.DeepSpeedOptimizer, "zero_pp_rank_2_mp_rank_00_optim_states.pt, zero_pp_rank_3_mp_rank_00_optim_states.pt"},
+		{"a part of the model is missing", all, without(parallel, "mp_rank_01_model_states.pt"), agent.DeepSpeedOptimizer,
+			"mp_rank_01_model_states.pt"},
+		{"by another number of ranks", all, tag(2, model, optimizer), agent.DeepSpeedOptimizer,
+			"zero_pp_rank_2_mp_rank_00_optim_states.pt, zero_pp_rank_3_mp_rank_00_optim_states.pt"},
 		{"of an unknown number of ranks", unknown, tag(3, model, optimizer), agent.DeepSpeedOptimizer, ""},
-		{"of an unknown number of ranks with a gap", unknown, without(zero2, "zero_pp_rank_1_mp_rank_00_optim_states.pt"), agent.DeepSpeedOptimizer, "zero_pp_rank_1_mp_rank_00_optim_states.pt"},
-		{"this node's part of ZeRO-2", second, without(zero2, "zero_pp_rank_0_mp_rank_00_optim_states.pt", "zero_pp_rank_1_mp_rank_00_optim_states.pt"), agent.DeepSpeedOptimizer, ""},
-		{"node-local storage that DeepSpeed does not know of", second, without(zero2, model, "zero_pp_rank_0_mp_rank_00_optim_states.pt"), agent.DeepSpeedOptimizer, model},
-		{"another node's part", second, without(zero3, "zero_pp_rank_2_mp_rank_00_model_states.pt", "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"), agent.DeepSpeedShards,
+		{"of an unknown number of ranks with a gap", unknown, without(zero2, "zero_pp_rank_1_mp_rank_00_optim_states.pt"),
+			agent.DeepSpeedOptimizer, "zero_pp_rank_1_mp_rank_00_optim_states.pt"},
+		{"this node's part of ZeRO-2", second, without(zero2, "zero_pp_rank_0_mp_rank_00_optim_states.pt",
+			"zero_pp_rank_1_mp_rank_00_optim_states.pt"), agent.DeepSpeedOptimizer, ""},
+		{"node-local storage that DeepSpeed does not know of", second, without(zero2, model, "zero_pp_rank_0_mp_rank_00_optim_states.pt"),
+			agent.DeepSpeedOptimizer, model},
+		{"another node's part", second, without(zero3, "zero_pp_rank_2_mp_rank_00_model_states.pt",
+			"bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"), agent.DeepSpeedShards,
 			"zero_pp_rank_2_mp_rank_00_model_states.pt, bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"},
-		{"this node's part of a model in two", second, without(parallel, "zero_pp_rank_0_mp_rank_00_optim_states.pt", "zero_pp_rank_0_mp_rank_01_optim_states.pt"), agent.DeepSpeedOptimizer, ""},
-		{"one of two files of this node", second, tag(1, "zero_pp_rank_1_mp_rank_00_optim_states.pt", "mp_rank_01_model_states.pt"), agent.DeepSpeedOptimizer, "1 of 2 files *_optim_states.pt"},
+		{"this node's part of a model in two", second, without(parallel, "zero_pp_rank_0_mp_rank_00_optim_states.pt",
+			"zero_pp_rank_0_mp_rank_01_optim_states.pt"), agent.DeepSpeedOptimizer, ""},
+		{"one of two files of this node", second, tag(1, "zero_pp_rank_1_mp_rank_00_optim_states.pt", "mp_rank_01_model_states.pt"),
+			agent.DeepSpeedOptimizer, "1 of 2 files *_optim_states.pt"},
 		{"many are missing", all, tag(1, optimizer, model, shards), agent.DeepSpeedShards,
-			"zero_pp_rank_1_mp_rank_00_model_states.pt, zero_pp_rank_1_mp_rank_00_optim_states.pt, zero_pp_rank_2_mp_rank_00_model_states.pt and 3 more"},
+			"zero_pp_rank_1_mp_rank_00_model_states.pt, zero_pp_rank_1_mp_rank_00_optim_states.pt, zero_pp_rank_2_mp_rank_00_model_states.pt " +
+				"and 3 more"},
 		{"torch", all, torch, agent.TorchDistributed, ""},
 		{"torch in progress", all, without(torch, ".metadata"), agent.TorchDistributed, ".metadata"},
 		{"torch without a shard", all, without(torch, "__1_1.distcp"), agent.TorchDistributed, "__1_1.distcp"},
@@ -98,7 +114,8 @@ func TestCheckpointIsComplete(t *testing.T) {
 		{"torch with a torn shard", all, with(torch, "__0_0.distcp", torn), agent.TorchDistributed, "the end of __0_0.distcp"},
 		{"torch with torn metadata", all, with(torch, ".metadata", "__0_0.distcp X"), agent.TorchDistributed, "the end of .metadata"},
 		{"this node's part of torch", agent.CheckpointSearch{Ranks: []int{1}}, without(torch, "__0_0.distcp"), agent.TorchDistributed, ""},
-		{"another node's part of torch", agent.CheckpointSearch{Ranks: []int{0}}, without(torch, "__0_0.distcp"), agent.TorchDistributed, "__0_0.distcp"},
+		{"another node's part of torch", agent.CheckpointSearch{Ranks: []int{0}}, without(torch, "__0_0.distcp"), agent.TorchDistributed,
+			"__0_0.distcp"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -109,7 +126,8 @@ func TestCheckpointIsComplete(t *testing.T) {
 			if err != nil || len(got) != 1 {
 				t.Fatalf("got %+v, %v; want one", got, err)
 			}
-			if diff := cmp.Diff(agent.Checkpoint{Name: "step-5", Format: tc.format, Modified: got[0].Modified, Marked: got[0].Marked, Missing: tc.missing}, got[0]); diff != "" {
+			if diff := cmp.Diff(agent.Checkpoint{Name: "step-5", Format: tc.format, Modified: got[0].Modified, Marked: got[0].Marked,
+				Missing: tc.missing}, got[0]); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -104,7 +104,9 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	if rank, set := agent.Variable(environ, "NODE_RANK"); set && rank == "" {
 		// Clusters before Kubernetes 1.28 do not set the label that it comes from.
 		ordinal, _ := strings.CutPrefix(c.Pod, c.Name+"-")
-		environ = slices.Concat([]string{"NODE_RANK=" + ordinal}, slices.DeleteFunc(slices.Clone(environ), func(e string) bool { return e == "NODE_RANK=" }))
+		environ = slices.Concat([]string{"NODE_RANK=" + ordinal}, slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
+			return e == "NODE_RANK="
+		}))
 		c.Environ = environ
 	}
 	c.Node, c.Nodes, c.GPUs = number("NODE_RANK"), number("NUM_NODES"), number("GPUS_PER_NODE")

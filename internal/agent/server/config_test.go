@@ -9,7 +9,8 @@ import (
 )
 
 func nodeVariables(rank, pod, nodes string) []string {
-	return []string{"MLENV_NAME=env", "MLENV_HEADLESS=env-headless.ns.svc", "NODE_RANK=" + rank, "NUM_NODES=" + nodes, "GPUS_PER_NODE=2", "POD_NAME=" + pod, "POD_IP=10.0.0.1"}
+	return []string{"MLENV_NAME=env", "MLENV_HEADLESS=env-headless.ns.svc", "NODE_RANK=" + rank, "NUM_NODES=" + nodes, "GPUS_PER_NODE=2",
+		"POD_NAME=" + pod, "POD_IP=10.0.0.1"}
 }
 
 func TestNodeRank(t *testing.T) {
@@ -28,7 +29,8 @@ func TestNodeRank(t *testing.T) {
 	} {
 		c, err := ReadConfig("test", nodeVariables(tc.rank, tc.pod, tc.nodes))
 		if (err != nil) != (tc.want < 0) || err == nil && (c.Node != tc.want || c.environment()["NODE_RANK"] != strconv.Itoa(tc.want)) {
-			t.Errorf("NODE_RANK=%q of %s: got node %d, NODE_RANK=%s, %v; want %d", tc.rank, tc.pod, c.Node, c.environment()["NODE_RANK"], err, tc.want)
+			t.Errorf("NODE_RANK=%q of %s: got node %d, NODE_RANK=%s, %v; want %d", tc.rank, tc.pod, c.Node, c.environment()["NODE_RANK"], err,
+				tc.want)
 		}
 	}
 }

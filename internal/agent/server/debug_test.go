@@ -26,7 +26,8 @@ func TestDebugRank(t *testing.T) {
 	n.Restart()
 	n.script("train.py", "")
 	n.script("train.sh", "")
-	spec := agent.JobSpec{Run: "run", Launcher: agent.Torchrun, Script: "train.py", Args: []string{"--lr=1"}, Nodes: 1, RanksPerNode: 2, DebugRank: new(1)}
+	spec := agent.JobSpec{Run: "run", Launcher: agent.Torchrun, Script: "train.py", Args: []string{"--lr=1"}, Nodes: 1, RanksPerNode: 2,
+		DebugRank: new(1)}
 	n.run("debugged", spec)
 	for name, want := range map[string]string{
 		"rank-0": "-u train.py --lr=1, DeepSpeed waits 7\n",

@@ -30,12 +30,15 @@ func TestRankFillsItsVolume(t *testing.T) {
 	})
 	n.script("fill.sh", `cat /dev/zero >"$MLENV_RUN_DIR/fill"
 head -c 3000000 /dev/zero | tr '\0' 'x'
-printf '\nTraceback (most recent call last):\n  File "train.py", line 7, in <module>\nOSError: [Errno 28] No space left on device\n'; exit 1`)
+printf '\nTraceback (most recent call last):\n  File "train.py", line 7, in <module>\nOSError: [Errno 28] No space left on `+
+		`device\n'; exit 1`)
 	status := n.run("job", command("fill.sh"))
-	if len(status.Ranks) != 1 || status.Ranks[0].Exit.Code != 1 || status.Ranks[0].Python == nil || status.Ranks[0].Python.Message != "[Errno 28] No space left on device" {
+	if len(status.Ranks) != 1 || status.Ranks[0].Exit.Code != 1 || status.Ranks[0].Python == nil ||
+		status.Ranks[0].Python.Message != "[Errno 28] No space left on device" {
 		t.Errorf("ended with %+v, want exit code 1 and the error of its disk", status.Ranks)
 	}
-	if recorded, err := record.Dir(filepath.Join(records, "job")).ReadRank(0); err != nil || recorded.Exit.Code != 1 || recorded.Python == nil {
+	if recorded, err := record.Dir(filepath.Join(records, "job")).ReadRank(0); err != nil || recorded.Exit.Code != 1 ||
+		recorded.Python == nil {
 		t.Errorf("recorded %+v, %v; want exit code 1 and the error", recorded, err)
 	}
 }

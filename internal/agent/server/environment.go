@@ -142,7 +142,8 @@ func (c Config) ShellEnvironment() []string { return agent.Environ(c.environment
 // serviceOptions give services the environment of shells.
 func (c Config) serviceOptions() services.Options {
 	return services.Options{
-		Dir: c.Paths.services(), Workspace: c.Paths.Workspace, Logs: filepath.Join(c.Paths.private(), "services"), Run: filepath.Dir(c.Paths.socket()),
+		Dir: c.Paths.services(), Workspace: c.Paths.Workspace, Logs: filepath.Join(c.Paths.private(), "services"),
+		Run:    filepath.Dir(c.Paths.socket()),
 		Public: c.Public, Loopback: c.Loopback, Environ: func() map[string]string { return c.environment() },
 	}
 }

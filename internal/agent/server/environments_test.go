@@ -47,7 +47,8 @@ func TestEnvironmentsShareAClaim(t *testing.T) {
 	if err := os.MkdirAll(job, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	running := agent.JobStatus{ID: "job", State: agent.Running, Spec: agent.JobSpec{Launcher: agent.Command, Script: "train.sh", Nodes: 1, RanksPerNode: 1}}
+	running := agent.JobStatus{ID: "job", State: agent.Running, Spec: agent.JobSpec{Launcher: agent.Command, Script: "train.sh", Nodes: 1,
+		RanksPerNode: 1}}
 	for _, test := range []struct {
 		environment string // of the job; earlier agents recorded none
 		config      Config

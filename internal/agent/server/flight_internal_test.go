@@ -16,9 +16,11 @@ import (
 func TestReadFlight(t *testing.T) {
 	const write = `
 import pickle, sys, time
-entries = [{"record_id": i, "process_group": ("0", "default_pg"), "collective_seq_id": c, "p2p_seq_id": p, "profiling_name": "nccl:" + name, "state": state, "is_p2p": p2p,
+entries = [{"record_id": i, "process_group": ("0", "default_pg"), "collective_seq_id": c, "p2p_seq_id": p,
+            "profiling_name": "nccl:" + name, "state": state, "is_p2p": p2p,
             "time_created_ns": time.time_ns() - 300_000_000_000} for i, c, p, name, state, p2p in eval(sys.argv[2])]
-pickle.dump({"version": "2.4", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}, "entries": entries}, open(sys.argv[1], "wb"))
+pickle.dump({"version": "2.4", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}, "entries": entries},
+            open(sys.argv[1], "wb"))
 `
 	at := func(number int64, operation, state string) agent.Collective {
 		return agent.Collective{Number: number, Operation: operation, State: state}
@@ -36,12 +38,16 @@ pickle.dump({"version": "2.4", "pg_config": {"0": {"name": "0", "desc": "default
 			pending(at(2, "all_reduce", "scheduled"), at(1, "all_reduce", "started"))},
 		{"a receive waits", `[(0,1,0,"all_reduce","completed",False),(1,1,7,"recv 0<-1","scheduled",True)]`,
 			pending(at(1, "all_reduce", "completed"), at(7, "recv 0<-1", "scheduled"))},
-		{"until torch 2.5 batches of P2P are counted", `[(0,1,0,"all_reduce","completed",False),(1,2,0,"send 0->1","scheduled",True),(2,2,0,"recv 0<-1","scheduled",True),` +
-			`(3,2,0,"coalesced","completed",False),(4,3,0,"all_gather","started",False)]`, pending(at(2, "all_gather", "started"), at(3, "all_gather", "started"))},
-		{"and the first operations are forgotten", `[(90,41,0,"all_reduce","completed",False),(91,42,0,"send 0->1","scheduled",True),(92,42,0,"coalesced","completed",False)]`,
+		{"until torch 2.5 batches of P2P are counted",
+			`[(0,1,0,"all_reduce","completed",False),(1,2,0,"send 0->1","scheduled",True),(2,2,0,"recv 0<-1","scheduled",True),` +
+				`(3,2,0,"coalesced","completed",False),(4,3,0,"all_gather","started",False)]`,
+			pending(at(2, "all_gather", "started"), at(3, "all_gather", "started"))},
+		{"and the first operations are forgotten",
+			`[(90,41,0,"all_reduce","completed",False),(91,42,0,"send 0->1","scheduled",True),(92,42,0,"coalesced","completed",False)]`,
 			at(-1, "all_reduce", "completed")},
-		{"since torch 2.6 they are not", `[(90,41,3,"all_reduce","completed",False),(91,41,4,"send 0->1","scheduled",True),(92,41,4,"recv 0<-1","scheduled",True),` +
-			`(93,41,4,"coalesced","started",True)]`, pending(at(41, "all_reduce", "completed"), at(4, "coalesced", "started"))},
+		{"since torch 2.6 they are not",
+			`[(90,41,3,"all_reduce","completed",False),(91,41,4,"send 0->1","scheduled",True),(92,41,4,"recv 0<-1","scheduled",True),` +
+				`(93,41,4,"coalesced","started",True)]`, pending(at(41, "all_reduce", "completed"), at(4, "coalesced", "started"))},
 		{"nothing was entered", `[]`, at(0, "", "")},
 	} {
 		dump := filepath.Join(t.TempDir(), "rank-0")

@@ -24,10 +24,14 @@ os.mkfifo(pipe, 0o666)
 fd = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
 print(os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"], os.path.dirname(pipe), flush=True)
 def entry(number, operation, state, p2p=False):
-    return {"frames": [{"name": "step", "filename": "train.py", "line": 8}], "record_id": number, "pg_id": 0, "process_group": ("0", "default_pg"),
-            "thread_name": "pt_main", "thread_id": "1", "collective_seq_id": number, "p2p_seq_id": 0, "op_id": number, "profiling_name": "nccl:" + operation,
-            "time_created_ns": time.time_ns() - 60_000_000_000, "input_sizes": [[1]], "input_dtypes": ["Float"], "output_sizes": [[1]], "output_dtypes": ["Float"],
-            "state": state, "time_discovered_started_ns": None, "time_discovered_completed_ns": None, "retired": False, "timeout_ms": 600000, "is_p2p": p2p}
+    return {"frames": [{"name": "step", "filename": "train.py", "line": 8}], "record_id": number, "pg_id": 0,
+            "process_group": ("0", "default_pg"),
+            "thread_name": "pt_main", "thread_id": "1", "collective_seq_id": number, "p2p_seq_id": 0, "op_id": number,
+            "profiling_name": "nccl:" + operation,
+            "time_created_ns": time.time_ns() - 60_000_000_000, "input_sizes": [[1]], "input_dtypes": ["Float"],
+            "output_sizes": [[1]], "output_dtypes": ["Float"],
+            "state": state, "time_discovered_started_ns": None, "time_discovered_completed_ns": None,
+            "retired": False, "timeout_ms": 600000, "is_p2p": p2p}
 def read():
     try:
         return os.read(fd, 128)
@@ -38,8 +42,10 @@ while True:
         time.sleep(480)
     if timeout or read():
         dump = {"version": "2.10", "comm_lib_version": "2.27.5", "pg_status": {},
-                "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}, "1": {"name": "1", "desc": "pair", "ranks": "[0, 1]"}},
-                "entries": [entry(811, "all_gather", "completed"), entry(812, "all_reduce", "started"), entry(812, "send 0->1", "started", True)]}
+                "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"},
+                              "1": {"name": "1", "desc": "pair", "ranks": "[0, 1]"}},
+                "entries": [entry(811, "all_gather", "completed"), entry(812, "all_reduce", "started"),
+                            entry(812, "send 0->1", "started", True)]}
         content = pickle.dumps(dump, protocol=2)
         with open(os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] + "0", "wb") as file:
             file.write(content[:100]); file.flush(); time.sleep(0.3); file.write(content[100:])
@@ -54,7 +60,8 @@ func TestLastDumps(t *testing.T) {
 		t.Fatal(err)
 	}
 	status := n.wait("job")
-	if got := status.Collectives[0]; len(got) != 2 || got[0].Number != 812 || got[0].Pending == nil || got[0].Pending.Operation != "all_reduce" {
+	if got := status.Collectives[0]; len(got) != 2 || got[0].Number != 812 || got[0].Pending == nil ||
+		got[0].Pending.Operation != "all_reduce" {
 		t.Errorf("the status has %+v, want the last collectives", got)
 	}
 	if dump, err := os.ReadFile(filepath.Join(status.Record, "flight-0")); err != nil || len(dump) == 0 {

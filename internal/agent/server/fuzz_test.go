@@ -19,10 +19,13 @@ import (
 func FuzzRequests(f *testing.F) {
 	hash := strings.Repeat("a", 64)
 	targets := []string{
-		"PUT /v1/network", "POST /v1/trees/" + hash, "POST /v1/trees/" + hash + "/switch", "POST /v1/trees/" + hash + "/contents", "POST /v1/trees/" + hash + "/pull", "PUT /v1/trees/" + hash + "/content",
-		"POST /v1/jobs/job/stop", "PUT /v1/records/job/fabric.json", "POST /v1/trees/short", "PUT /v1/records/../fabric.json", "POST /v1/checkpoints",
+		"PUT /v1/network", "POST /v1/trees/" + hash, "POST /v1/trees/" + hash + "/switch", "POST /v1/trees/" + hash + "/contents",
+		"POST /v1/trees/" + hash + "/pull", "PUT /v1/trees/" + hash + "/content",
+		"POST /v1/jobs/job/stop", "PUT /v1/records/job/fabric.json", "POST /v1/trees/short", "PUT /v1/records/../fabric.json",
+		"POST /v1/checkpoints",
 	}
-	for i, body := range []string{`{"mode":"tcp","set":{"A":"1"}}`, `{"entries":[]}`, `{"venv":"/x"}`, "\x28\xb5\x2f\xfd", `{"reason":"x"}`, "{}", "null", `[1]`, "", `{"folder":"/etc"}`} {
+	for i, body := range []string{`{"mode":"tcp","set":{"A":"1"}}`, `{"entries":[]}`, `{"venv":"/x"}`, "\x28\xb5\x2f\xfd", `{"reason":"x"}`,
+		"{}", "null", `[1]`, "", `{"folder":"/etc"}`} {
 		f.Add(i, []byte(body))
 	}
 	dir := f.TempDir()

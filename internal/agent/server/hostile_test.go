@@ -38,7 +38,8 @@ func TestForeignFilesInRecords(t *testing.T) {
 	}
 	for id, put := range ids {
 		dir := filepath.Join(runs, id)
-		if err := errors.Join(os.MkdirAll(dir, 0o775), put(filepath.Join(dir, "node-0.json")), put(filepath.Join(dir, "node-1.json"))); err != nil {
+		if err := errors.Join(os.MkdirAll(dir, 0o775), put(filepath.Join(dir, "node-0.json")),
+			put(filepath.Join(dir, "node-1.json"))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -117,7 +118,8 @@ func (n *node) syncFiles(files map[string]string) tree.Digest {
 // A rank can write its own status, but with that it can name neither another rank nor a port of the node.
 func TestForgedRankStatus(t *testing.T) {
 	n := newNode(t)
-	n.script("forge.sh", `until [ -e "$MLENV_RUN_DIR/rank-0.json" ]; do sleep 0.01; done; mv -f forged "$MLENV_RUN_DIR/rank-0.json"; until [ -e go ]; do sleep 0.01; done; kill -KILL $PPID`)
+	n.script("forge.sh", `until [ -e "$MLENV_RUN_DIR/rank-0.json" ]; do sleep 0.01; done; mv -f forged "$MLENV_RUN_DIR/rank-0.json"; until `+
+		`[ -e go ]; do sleep 0.01; done; kill -KILL $PPID`)
 	n.script("forged", `{"rank":99,"localRank":98,"node":97,"pid":1,"debugPort":22,"exit":{"code":7},"ended":"2026-01-01T00:00:00Z"}`)
 	if _, err := n.Client.StartJob(t.Context(), "forged", command("forge.sh")); err != nil {
 		t.Fatal(err)
@@ -175,7 +177,8 @@ func TestForgedAnswers(t *testing.T) {
 	}
 	say(job)
 	check := func(s agent.JobStatus) error {
-		if s.ID != "job" || s.Node != 0 || s.Quiet != 0 || s.RankSeconds != nil || len(s.Ranks) != 1 || s.Ranks[0].Rank != 1 || s.Ranks[0].LocalRank != 1 || s.Ranks[0].Node != 0 {
+		if s.ID != "job" || s.Node != 0 || s.Quiet != 0 || s.RankSeconds != nil || len(s.Ranks) != 1 || s.Ranks[0].Rank != 1 ||
+			s.Ranks[0].LocalRank != 1 || s.Ranks[0].Node != 0 {
 			t.Errorf("got %+v, want job, node 0 and rank 1 alone", s)
 		}
 		return nil
@@ -245,7 +248,8 @@ func TestAgentsCertificateIsVerified(t *testing.T) {
 		"an agent of another CA":   agent.NewClient(0, n.Config.Host(0), mixed, n.Dial),
 		"an agent of another name": agent.NewClient(0, "env-0.other-headless.ns.svc", credentials(n), n.Dial),
 	} {
-		if health, err := client.Health(t.Context()); fail.ReasonOf(err) != fail.AgentUnreachable || !strings.Contains(err.Error(), "certificate") {
+		if health, err := client.Health(t.Context()); fail.ReasonOf(err) != fail.AgentUnreachable ||
+			!strings.Contains(err.Error(), "certificate") {
 			t.Errorf("%s: %+v, %v; want its certificate refused", name, health, err)
 		}
 		client.Close()
@@ -282,7 +286,8 @@ func TestAnotherJobOfTheSameID(t *testing.T) {
 // session.
 func TestDescendantsEndWithTheirJob(t *testing.T) {
 	n := newNode(t)
-	n.script("leave.sh", `env -i PATH="$PATH" setsid sh -c 'trap "" TERM; echo $$ >pid; while :; do sleep 0.1; done' & until [ -s pid ]; do sleep 0.01; done; cat pid; [ "$1" = end ] || exec sleep 1000`)
+	n.script("leave.sh", `env -i PATH="$PATH" setsid sh -c 'trap "" TERM; echo $$ >pid; while :; do sleep 0.1; done' & until [ -s pid ]; do `+
+		`sleep 0.01; done; cat pid; [ "$1" = end ] || exec sleep 1000`)
 	left := func() int {
 		content, err := os.ReadFile(filepath.Join(n.Config.Paths.Workspace, "pid"))
 		if err != nil {
@@ -365,7 +370,8 @@ func TestStoppedSupervisor(t *testing.T) {
 func TestKilledSupervisor(t *testing.T) {
 	n := newNode(t)
 	n.script("kill.sh", `supervisor=$(cut -d' ' -f4 "/proc/$PPID/stat")
-setsid sh -c 'trap "" TERM; echo $$ >left; while :; do sleep 0.1; done' & until [ -s left ]; do sleep 0.01; done; kill -KILL "$supervisor"; exec sleep 1000`)
+setsid sh -c 'trap "" TERM; echo $$ >left; while :; do sleep 0.1; done' & until [ -s left ]; do sleep 0.01; done; kill -KILL `+
+		`"$supervisor"; exec sleep 1000`)
 	if status := n.run("killed", command("kill.sh")); status.State != agent.Exited {
 		t.Errorf("state %s, want %s", status.State, agent.Exited)
 	}
@@ -384,7 +390,8 @@ setsid sh -c 'trap "" TERM; echo $$ >left; while :; do sleep 0.1; done' & until 
 func TestHeldExit(t *testing.T) {
 	n := newNode(t)
 	n.script("hold.sh", `supervisor=$(cut -d' ' -f4 "/proc/$PPID/stat")
-env -i PATH="$PATH" setsid sh -c "exec 9>/proc/$supervisor/fd/3; echo \$\$ >held; exec sleep 1000" & until [ -s held ]; do sleep 0.01; done; kill -KILL "$supervisor"`)
+env -i PATH="$PATH" setsid sh -c "exec 9>/proc/$supervisor/fd/3; echo \$\$ >held; exec sleep 1000" & until [ -s held ]; do sleep `+
+		`0.01; done; kill -KILL "$supervisor"`)
 	t.Cleanup(func() {
 		content, _ := os.ReadFile(filepath.Join(n.Config.Paths.Workspace, "held"))
 		if pid, err := strconv.Atoi(strings.TrimSpace(string(content))); err == nil {

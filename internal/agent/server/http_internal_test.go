@@ -17,7 +17,8 @@ func TestDiskFullIsSaid(t *testing.T) {
 	s := &Server{config: Config{Node: 3}}
 	for _, cause := range []error{syscall.ENOSPC, syscall.EDQUOT} {
 		answer := httptest.NewRecorder()
-		s.refuse(answer, httptest.NewRequest(http.MethodPut, "/v1/jobs/1", nil), fail.Because(fail.SyncFailed, &fs.PathError{Op: "write", Path: "/workspace/repo/a", Err: cause}))
+		s.refuse(answer, httptest.NewRequest(http.MethodPut, "/v1/jobs/1", nil),
+			fail.Because(fail.SyncFailed, &fs.PathError{Op: "write", Path: "/workspace/repo/a", Err: cause}))
 		var got agent.Problem
 		if err := json.NewDecoder(answer.Body).Decode(&got); err != nil {
 			t.Fatal(err)

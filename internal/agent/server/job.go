@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -70,8 +69,9 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config)
 		// The ranks have the agent's limits and capabilities.
 		nccl:      newNCCLLogs(dir, status.Node, rdma.ReadMemlock(os.DirFS("/"))), //nolint:forbidigo // it reads /proc, which is the kernel's
 		processes: &processes{record: status.Record, node: status.Node},
-		own:       config.ownPrograms(), extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]), flightPipe: l.env[flightPipe],
-		scratch: scratch, status: status, peers: &peers{spec: status.Spec, node: status.Node, host: config.Host}, left: make(chan struct{}),
+		own:       config.ownPrograms(), extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]),
+		flightPipe: l.env[flightPipe],
+		scratch:    scratch, status: status, peers: &peers{spec: status.Spec, node: status.Node, host: config.Host}, left: make(chan struct{}),
 	}
 	j.alive, j.end = context.WithCancel(context.Background())
 	// The record is watched before anything can write into it.
@@ -310,48 +310,3 @@ func (j *job) snapshot() (agent.JobStatus, <-chan struct{}) {
 }
 
 func (j *job) isOver() bool { return j.alive.Err() != nil }
-
-// broadcast wakes all waiting goroutines at every fire.
-type broadcast struct {
-	mu sync.Mutex
-	ch chan struct{}
-}
-
-func (b *broadcast) next() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ch == nil {
-		b.ch = make(chan struct{})
-	}
-	return b.ch
-}
-
-func (b *broadcast) fire() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ch != nil {
-		close(b.ch)
-		b.ch = nil
-	}
-}
-
-// recentMetrics is how much of the end of the metrics is read: some hundred lines.
-const recentMetrics = 64 << 10
-
-// rankSeconds is the key rank_seconds of the last metrics that have it, nil for none.
-func rankSeconds(path string) []float64 {
-	content, _, err := claimfile.Tail(path, recentMetrics)
-	if err != nil {
-		return nil
-	}
-	for _, line := range slices.Backward(bytes.Split(content, []byte("\n"))) {
-		// The first may be the end of a line, and the last its beginning: these are no JSON.
-		var metrics struct {
-			RankSeconds []float64 `json:"rank_seconds"`
-		}
-		if json.Unmarshal(line, &metrics) == nil && metrics.RankSeconds != nil {
-			return metrics.RankSeconds
-		}
-	}
-	return nil
-}

@@ -100,10 +100,13 @@ func (c Config) plan(id string, spec agent.JobSpec, folder jobFolder, recorded s
 			return l, err
 		}
 		launcher = []string{python, "-u", "-m", "deepspeed.launcher.launch", "--world_info=" + base64.URLEncoding.EncodeToString(info),
-			fmt.Sprintf("--node_rank=%d", spec.Position(c.Node)), "--master_addr=" + c.Host(0), fmt.Sprintf("--master_port=%d", port), "--no_python", "--no_local_rank"}
+			fmt.Sprintf("--node_rank=%d", spec.Position(c.Node)), "--master_addr=" + c.Host(0), fmt.Sprintf("--master_port=%d", port), "--no_python",
+			"--no_local_rank"}
 	case agent.TorchrunLauncher:
-		launcher = []string{python, "-u", "-m", "torch.distributed.run", fmt.Sprintf("--nnodes=%d", spec.Nodes), fmt.Sprintf("--nproc-per-node=%d", spec.RanksPerNode),
-			fmt.Sprintf("--node-rank=%d", spec.Position(c.Node)), "--master-addr=" + c.Host(0), fmt.Sprintf("--master-port=%d", port), "--max-restarts=0", "--no-python"}
+		launcher = []string{python, "-u", "-m", "torch.distributed.run", fmt.Sprintf("--nnodes=%d", spec.Nodes),
+			fmt.Sprintf("--nproc-per-node=%d", spec.RanksPerNode),
+			fmt.Sprintf("--node-rank=%d", spec.Position(c.Node)), "--master-addr=" + c.Host(0), fmt.Sprintf("--master-port=%d", port),
+			"--max-restarts=0", "--no-python"}
 	}
 	l.args = slices.Concat([]string{c.Program, "launch"}, ranks, []string{"--"}, launcher, []string{c.Program, "rank", "--"}, process)
 	return l, nil
@@ -196,7 +199,8 @@ func (c Config) debug(spec agent.JobSpec, python string, l launch) error {
 			err = fmt.Errorf("exit code %d", exit.Code)
 		}
 		if err != nil {
-			return fail.Advise(fail.Becausef(fail.InvalidInput, "starting the job: rank %d cannot wait for a debugger: %s has no debugpy: %w: %s", *spec.DebugRank, python, err, output),
+			return fail.Advise(fail.Becausef(fail.InvalidInput, "starting the job: rank %d cannot wait for a debugger: %s has no debugpy: %w: %s",
+				*spec.DebugRank, python, err, output),
 				"add debugpy to the requirements file that the param requirements names, or to the image")
 		}
 	}

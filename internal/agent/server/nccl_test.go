@@ -53,7 +53,8 @@ func TestNCCLIsRead(t *testing.T) {
 }
 
 func TestNCCLSettings(t *testing.T) {
-	const show = `printf '%s|%s|' "$NCCL_DEBUG" "$NCCL_DEBUG_SUBSYS"; case "$NCCL_DEBUG_FILE" in "$MLENV_RUN_DIR"/nccl-0-%h-%p.log) echo ours;; *) echo "$NCCL_DEBUG_FILE";; esac`
+	const show = `printf '%s|%s|' "$NCCL_DEBUG" "$NCCL_DEBUG_SUBSYS"; case "$NCCL_DEBUG_FILE" in "$MLENV_RUN_DIR"/nccl-0-%h-%p.log) echo ` +
+		`ours;; *) echo "$NCCL_DEBUG_FILE";; esac`
 	for _, test := range []struct {
 		name string
 		env  map[string]string

@@ -19,7 +19,8 @@ func TestNetworkIsForWhateverIsStarted(t *testing.T) {
 	n.Config.Environ = append(n.Config.Environ, "NCCL_IB_HCA=mlx5_0", "NCCL_IB_GID_INDEX=3", "NCCL_DEBUG=WARN")
 	n.End()
 	n.Restart()
-	set := agent.Network{Mode: agent.RDMA, Set: map[string]string{"NCCL_IB_HCA": "=mlx5_6", "NCCL_IB_TC": "106"}, Unset: []string{"NCCL_IB_GID_INDEX"}}
+	set := agent.Network{Mode: agent.RDMA, Set: map[string]string{"NCCL_IB_HCA": "=mlx5_6", "NCCL_IB_TC": "106"},
+		Unset: []string{"NCCL_IB_GID_INDEX"}}
 	environment, err := n.Client.SetNetwork(t.Context(), set)
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +40,8 @@ func TestNetworkIsForWhateverIsStarted(t *testing.T) {
 	if !strings.Contains(shell, "\nNCCL_IB_HCA==mlx5_6\n") || strings.Contains(shell, "NCCL_IB_GID_INDEX") {
 		t.Errorf("a shell has %s", shell)
 	}
-	for _, wrong := range []agent.Network{{Mode: "auto"}, {Mode: agent.TCP, Set: map[string]string{"a b": ""}}, {Mode: agent.TCP, Unset: []string{""}}} {
+	for _, wrong := range []agent.Network{{Mode: "auto"}, {Mode: agent.TCP, Set: map[string]string{"a b": ""}},
+		{Mode: agent.TCP, Unset: []string{""}}} {
 		if _, err := n.Client.SetNetwork(t.Context(), wrong); fail.ReasonOf(err) != fail.InvalidInput {
 			t.Errorf("%+v is accepted: %v", wrong, err)
 		}
@@ -96,7 +98,8 @@ for argument; do case "$argument" in --world_info=*) echo "${argument#*=}" | tr 
 	// DeepSpeed's launcher sets the variable itself, from its arguments.
 	n.script("train.py", "")
 	n.run("job-2", agent.JobSpec{Run: "run", Launcher: agent.DeepSpeedLauncher, Script: "train.py", Nodes: 2, RanksPerNode: 2})
-	if got, want := n.log("job-2", agent.LauncherLog, 0), `{"env-0.env-headless.ns.svc":["GPU-1","GPU-3"],"env-1.env-headless.ns.svc":["GPU-1","GPU-3"]}`; !strings.Contains(got, want) {
+	if got, want := n.log("job-2", agent.LauncherLog,
+		0), `{"env-0.env-headless.ns.svc":["GPU-1","GPU-3"],"env-1.env-headless.ns.svc":["GPU-1","GPU-3"]}`; !strings.Contains(got, want) {
 		t.Errorf("the launcher got %s, want %s", got, want)
 	}
 	if facts := start("GPU-0,GPU-1,GPU-2,GPU-3"); len(facts.GPUs) != 4 || facts.Environment[agent.CUDADevices] != "" {

@@ -113,11 +113,13 @@ func TestNothingOutlivesTheSearchForAModule(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "leave.sh"), []byte(leaves), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	code := "import os, subprocess\nif not os.path.exists('" + folder + "/left'):\n    subprocess.run(['sh', 'leave.sh'], cwd='" + folder + "')\n"
+	code := "import os, subprocess\nif not os.path.exists('" + folder + "/left'):\n    subprocess.run(['sh', 'leave.sh'], cwd='" + folder +
+		"')\n"
 	if err := os.WriteFile(filepath.Join(folder, "sitecustomize.py"), []byte(code), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	spec := agent.JobSpec{Launcher: agent.Torchrun, Script: "-m no_such_module", Nodes: 1, RanksPerNode: 1, Env: map[string]string{"PYTHONPATH": folder}}
+	spec := agent.JobSpec{Launcher: agent.Torchrun, Script: "-m no_such_module", Nodes: 1, RanksPerNode: 1,
+		Env: map[string]string{"PYTHONPATH": folder}}
 	if _, err := n.Client.StartJob(t.Context(), "job", spec); err == nil {
 		t.Error("started a module that is missing")
 	}
@@ -159,7 +161,8 @@ func TestJobFindsItsVenv(t *testing.T) {
 	n.script("show.sh", `[ -e "$VIRTUAL_ENV/.complete" ] && python3 -c "import sys; sys.exit(sys.prefix != '$VIRTUAL_ENV')"`)
 	spec := command("show.sh")
 	spec.Tree, spec.Script = hash, filepath.Join(n.Config.Paths.Workspace, "show.sh")
-	if _, err := n.Client.StartJob(t.Context(), "without", spec); fail.ReasonOf(err) != fail.SyncFailed || !strings.Contains(fail.NextOf(err), "sync") {
+	if _, err := n.Client.StartJob(t.Context(), "without", spec); fail.ReasonOf(err) != fail.SyncFailed ||
+		!strings.Contains(fail.NextOf(err), "sync") {
 		t.Errorf("without requirements: %v, want SyncFailed", err)
 	}
 	requirements := filepath.Join(t.TempDir(), "requirements.txt")

@@ -71,7 +71,10 @@ func TestAgentsMayOnlyReadTrees(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := 0
-	err = tree.ReadContents(t.Context(), body, map[tree.Digest]int64{content: 8 << 20}, func(tree.Digest, io.Reader) error { got++; return nil })
+	err = tree.ReadContents(t.Context(), body, map[tree.Digest]int64{content: 8 << 20}, func(tree.Digest, io.Reader) error {
+		got++
+		return nil
+	})
 	if err = errors.Join(err, body.Close()); err != nil || got != 1 {
 		t.Errorf("reading a tree: %d contents, %v", got, err)
 	}

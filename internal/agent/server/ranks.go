@@ -31,8 +31,10 @@ func (c Config) placeRanks(spec agent.JobSpec, env map[string]string) (ranks []s
 	case agent.Torchrun:
 		each += " ROLE_RANK=%[1]d"
 		maps.Copy(env, map[string]string{
-			"LOCAL_WORLD_SIZE": perNode, "GROUP_RANK": position, "GROUP_WORLD_SIZE": nodes, "ROLE_NAME": "default", "ROLE_WORLD_SIZE": env["WORLD_SIZE"],
-			"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0", "TORCHELASTIC_USE_AGENT_STORE": "False",
+			"LOCAL_WORLD_SIZE": perNode, "GROUP_RANK": position, "GROUP_WORLD_SIZE": nodes, "ROLE_NAME": "default",
+			"ROLE_WORLD_SIZE":     env["WORLD_SIZE"],
+			"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0",
+			"TORCHELASTIC_USE_AGENT_STORE": "False",
 		})
 		setDefault(env, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
 		if spec.RanksPerNode > 1 {
@@ -90,7 +92,8 @@ func setDefault(env map[string]string, name, value string) {
 	}
 }
 
-// devices is CUDA_VISIBLE_DEVICES by DeepSpeed's launcher: an entry for each rank of the node, by UUID if the pod sees more GPUs than its own.
+// devices is CUDA_VISIBLE_DEVICES by DeepSpeed's launcher: an entry for each rank of the node, by UUID if the pod sees more GPUs than its
+// own.
 func (c Config) devices(ranks int) (devices []string) {
 	own := c.ownGPUs()
 	for local := range ranks {

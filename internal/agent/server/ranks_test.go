@@ -35,13 +35,15 @@ touch trapped
 while :; do sleep 0.01; done`)
 	status := n.run("job", torchrun("train.sh"))
 	if want := (agent.Exit{Code: 3}); status.State != agent.Exited || status.Launcher != want || len(status.Ranks) != 2 {
-		t.Fatalf("state %s, launcher %+v, %d ranks; want it exited with %+v and two ranks", status.State, status.Launcher, len(status.Ranks), want)
+		t.Fatalf("state %s, launcher %+v, %d ranks; want it exited with %+v and two ranks", status.State, status.Launcher, len(status.Ranks),
+			want)
 	}
 	if first := status.Ranks[0]; first.Stopped || first.Exit != (agent.Exit{Code: 3}) {
 		t.Errorf("the rank that failed: stopped %t, %+v; want exit code 3", first.Stopped, first.Exit)
 	}
 	if other := status.Ranks[1]; !other.Stopped || other.Exit != (agent.Exit{}) || !strings.HasSuffix(n.log("job", "rank-1", 0), "saved\n") {
-		t.Errorf("the other rank: stopped %t, %+v, log %q; want it stopped after its handler", other.Stopped, other.Exit, n.log("job", "rank-1", 0))
+		t.Errorf("the other rank: stopped %t, %+v, log %q; want it stopped after its handler", other.Stopped, other.Exit,
+			n.log("job", "rank-1", 0))
 	}
 }
 
@@ -89,7 +91,8 @@ func TestRanksRunNearTheirGPUs(t *testing.T) {
 		t.Helper()
 		for gpu, cpus := range map[int]string{1: first, 3: second} {
 			device := filepath.Join(root, fmt.Sprintf("sys/bus/pci/devices/0000:%d9:00.0", gpu))
-			if err := errors.Join(os.MkdirAll(device, 0o755), os.WriteFile(filepath.Join(device, "local_cpulist"), []byte(cpus+"\n"), 0o644)); err != nil {
+			if err := errors.Join(os.MkdirAll(device, 0o755), os.WriteFile(filepath.Join(device, "local_cpulist"), []byte(cpus+"\n"),
+				0o644)); err != nil {
 				t.Fatal(err)
 			}
 		}

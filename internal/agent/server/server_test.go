@@ -82,7 +82,8 @@ func command(script string, args ...string) agent.JobSpec {
 
 func TestJob(t *testing.T) {
 	n := newNode(t)
-	n.script("hello.sh", `echo "$1 from $NODE_RANK of $NUM_NODES at $MASTER_ADDR:$MASTER_PORT world $WORLD_SIZE secret ${#SECRET}"; echo err >&2; exit 3`)
+	n.script("hello.sh", `echo "$1 from $NODE_RANK of $NUM_NODES at $MASTER_ADDR:$MASTER_PORT world $WORLD_SIZE secret ${#SECRET}"; echo `+
+		`err >&2; exit 3`)
 	spec := command("hello.sh", "hello")
 	spec.SecretEnv = map[string]string{"SECRET": "hunter2"}
 	status := n.run("job-1", spec)
@@ -187,7 +188,8 @@ func TestRefusedJobs(t *testing.T) {
 func TestStop(t *testing.T) {
 	n := newNode(t)
 	// The script, and its child in a session of its own, ignore SIGTERM.
-	n.script("deaf.sh", `trap "" TERM; setsid sh -c 'trap "" TERM; echo ready; while :; do sleep 0.1; done' & wait; while :; do sleep 0.1; done`)
+	n.script("deaf.sh",
+		`trap "" TERM; setsid sh -c 'trap "" TERM; echo ready; while :; do sleep 0.1; done' & wait; while :; do sleep 0.1; done`)
 	if _, err := n.Client.StartJob(t.Context(), "deaf", command("deaf.sh")); err != nil {
 		t.Fatal(err)
 	}
@@ -242,10 +244,12 @@ func TestSecondStop(t *testing.T) {
 func TestKilledRankKeepsItsLastWords(t *testing.T) {
 	n := newNode(t)
 	n.script("slow.sh", `printf 'Traceback (most recent call last):\n  File "a.py", line 7, in f\n    f()\nValueError: bad batch\n'
-until grep -q ValueError "$MLENV_RUN_DIR/rank-0.log" && [ -e "$MLENV_RUN_DIR/rank-0.json" ]; do sleep 0.01; done; kill -KILL $PPID; exec sleep 1000`)
+until grep -q ValueError "$MLENV_RUN_DIR/rank-0.log" && [ -e "$MLENV_RUN_DIR/rank-0.json" ]; do sleep 0.01; done; kill -KILL $PPID; `+
+		`exec sleep 1000`)
 	status := n.run("slow", command("slow.sh"))
 	rank := status.Ranks[0]
-	if rank.Exit.Signal != "SIGKILL" || rank.Python == nil || rank.Python.Type != "ValueError" || rank.Python.Seen.IsZero() || len(rank.Tail) != 4 {
+	if rank.Exit.Signal != "SIGKILL" || rank.Python == nil || rank.Python.Type != "ValueError" || rank.Python.Seen.IsZero() ||
+		len(rank.Tail) != 4 {
 		t.Errorf("rank %+v with error %+v, want it killed, with its ValueError and four last lines", rank, rank.Python)
 	}
 }
@@ -348,7 +352,8 @@ func TestStrangersAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, credentials := range map[string]agent.Credentials{"of another CA": stranger, "without a certificate": {Certificate: tls.Certificate{}, CA: stranger.CA}} {
+	for name, credentials := range map[string]agent.Credentials{"of another CA": stranger,
+		"without a certificate": {Certificate: tls.Certificate{}, CA: stranger.CA}} {
 		client := agent.NewClient(0, "env-0.env-headless.ns.svc", credentials, n.Dial)
 		if health, err := client.Health(t.Context()); fail.ReasonOf(err) != fail.AgentUnreachable {
 			t.Errorf("a client %s got %+v, %v; want a refusal", name, health, err)
@@ -407,7 +412,8 @@ func TestAttempts(t *testing.T) {
 		}
 	}
 	third.Checkpoint = new("../other")
-	if _, err := n.Client.StartJob(t.Context(), "wrong", third); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), `checkpoint: "../other"`) {
+	if _, err := n.Client.StartJob(t.Context(), "wrong", third); fail.ReasonOf(err) != fail.InvalidInput ||
+		!strings.Contains(err.Error(), `checkpoint: "../other"`) {
 		t.Errorf("got %v, want InvalidInput", err)
 	}
 	// A step that knows only the first attempt gets the newest.

@@ -38,7 +38,8 @@ func TestEndShell(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(client.KeepShell(t.Context(), "another"), client.EndShell(t.Context(), "another"), client.EndShell(t.Context(), "never"),
+	if err := errors.Join(client.KeepShell(t.Context(), "another"), client.EndShell(t.Context(), "another"),
+		client.EndShell(t.Context(), "never"),
 		client.KeepShell(t.Context(), "one"), client.KeepShell(t.Context(), "one"), client.EndShell(t.Context(), "one")); err != nil {
 		t.Fatal(err)
 	}

@@ -99,10 +99,13 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spyErr error,
 	main := readThread(pid, pid)
 	doing.State, doing.Waits = main.state, main.waits
 
-	fmt.Fprintf(&text, "rank %d on node %d, process %d, at %s\nit uses %.2f processors, its %d descendants %.2f; all of them read and wrote %d bytes in %s\n",
-		rank.Rank, rank.Node, pid, began.UTC().Format(time.RFC3339), doing.CPU, len(tree)-1, doing.ChildCPU, doing.IO, took.Round(time.Millisecond))
+	fmt.Fprintf(&text, "rank %d on node %d, process %d, at %s\nit uses %.2f processors, its %d descendants %.2f; all of them read and wrote "+
+		"%d bytes in %s\n",
+		rank.Rank, rank.Node, pid, began.UTC().Format(time.RFC3339), doing.CPU, len(tree)-1, doing.ChildCPU, doing.IO,
+		took.Round(time.Millisecond))
 	if doing.Problem != "" {
-		fmt.Fprintf(&text, "no stacks of Python: %s; a rank that is stopped for a hang prints them at the end of rank-%d.log\n", doing.Problem, rank.Rank)
+		fmt.Fprintf(&text, "no stacks of Python: %s; a rank that is stopped for a hang prints them at the end of rank-%d.log\n", doing.Problem,
+			rank.Rank)
 	}
 	folder, _ := os.Readlink(proc(pid, "cwd"))
 	for _, t := range threads {
@@ -203,7 +206,8 @@ func (j *job) dump(ctx context.Context, pid int) (threads []pythonThread, err er
 	ctx, cancel := context.WithTimeout(ctx, spyTime)
 	defer cancel()
 	for range 3 {
-		if err = j.runJSON(ctx, &threads, j.own.spy, "dump", "--nonblocking", "--full-filenames", "--json", "--pid", strconv.Itoa(pid)); err == nil {
+		if err = j.runJSON(ctx, &threads, j.own.spy, "dump", "--nonblocking", "--full-filenames", "--json", "--pid",
+			strconv.Itoa(pid)); err == nil {
 			return threads, nil
 		}
 	}

@@ -60,11 +60,13 @@ func TestStacks(t *testing.T) {
 			if err != nil || len(all) != 1 || all[0].State != "T" || (tc.want == "") != (all[0].Problem != "") {
 				t.Fatalf("got %+v, %v; want one stopped rank", all, err)
 			}
-			if tc.want != "" && (len(all[0].Frames) != 4 || all[0].Frames[0].Function != tc.want || all[0].Frames[2] != agent.Frame{Function: "main", File: "gloo.py", Line: 16}) {
+			if tc.want != "" && (len(all[0].Frames) != 4 || all[0].Frames[0].Function != tc.want ||
+				all[0].Frames[2] != agent.Frame{Function: "main", File: "gloo.py", Line: 16}) {
 				t.Errorf("frames %+v, want those of py-spy", all[0].Frames)
 			}
 			recorded, err := os.ReadFile(filepath.Join(n.Config.Paths.Workspace, ".mlenv", "runs", "job", "stacks-0.txt"))
-			if err != nil || !strings.Contains(string(recorded), "rank 0 on node 0") || !strings.Contains(string(recorded), "sleep: T ") || !strings.Contains(string(recorded), tc.want) {
+			if err != nil || !strings.Contains(string(recorded), "rank 0 on node 0") || !strings.Contains(string(recorded), "sleep: T ") ||
+				!strings.Contains(string(recorded), tc.want) {
 				t.Errorf("the record has %q, %v", recorded, err)
 			}
 			n.stop()

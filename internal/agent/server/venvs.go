@@ -31,7 +31,8 @@ func (js *jobs) venv(base string) (dir string, err error) {
 		dir, err = venv.Find(base, python)
 	}
 	if err != nil {
-		err = fail.Becausef(fail.SyncFailed, "starting the job: the requirements are not installed for the Python of node %d: %w", js.config.Node, err)
+		err = fail.Becausef(fail.SyncFailed, "starting the job: the requirements are not installed for the Python of node %d: %w", js.config.Node,
+			err)
 		return "", fail.Advise(err, "sync the repository again, with its requirements")
 	}
 	return dir, nil

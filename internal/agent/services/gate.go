@@ -60,7 +60,8 @@ func newGate(service agent.Service, token, address, authorization string) *gate 
 
 // server serves the gate on a listener of connlimit. Answers may last as long as they like, so only requests have bounds.
 func (g *gate) server(log *log.Logger) *http.Server {
-	return &http.Server{Handler: g.handler(), ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, ConnContext: connlimit.WithConn, ErrorLog: log}
+	return &http.Server{Handler: g.handler(), ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
+		ConnContext: connlimit.WithConn, ErrorLog: log}
 }
 
 // handler also refuses requests of other sites' pages, because the browser may send the cookie with them.

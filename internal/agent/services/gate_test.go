@@ -81,7 +81,8 @@ func TestGateByTokenInTheAddress(t *testing.T) {
 	if got.StatusCode != http.StatusUnauthorized || !strings.Contains(got.body, `name="token"`) || strings.Contains(got.body, "GET /data") {
 		t.Errorf("without a token: %s %q, want the login page", got.Status, got.body)
 	}
-	if got = visit(t, client, front.URL+"/?token=wrong"); got.StatusCode != http.StatusUnauthorized || !strings.Contains(got.body, "not the right one") {
+	if got = visit(t, client, front.URL+"/?token=wrong"); got.StatusCode != http.StatusUnauthorized ||
+		!strings.Contains(got.body, "not the right one") {
 		t.Errorf("with a wrong token: %s %q", got.Status, got.body)
 	}
 	got = visit(t, client, front.URL+"/data?run=1&token="+token)
@@ -108,7 +109,8 @@ func TestGatePassesNoSession(t *testing.T) {
 	client := browser(t)
 	visit(t, client, front.URL+"/?token="+token)
 	where, _ := url.Parse(front.URL)
-	client.Jar.SetCookies(where, []*http.Cookie{{Name: "mlenv-jupyter", Value: "session"}, {Name: "mlenv-x", Value: "1"}, {Name: "theirs", Value: "1"}})
+	client.Jar.SetCookies(where, []*http.Cookie{{Name: "mlenv-jupyter", Value: "session"}, {Name: "mlenv-x", Value: "1"},
+		{Name: "theirs", Value: "1"}})
 	got := visit(t, client, front.URL+"/x")
 	if got.body != `GET /x cookies "theirs=1" authorization "token inner"` {
 		t.Errorf("the program gets %q, want their cookie only", got.body)
@@ -139,7 +141,8 @@ func TestGateCookie(t *testing.T) {
 		request.Header.Set("X-Forwarded-Proto", proto)
 		response := send(t, client, request)
 		cookies := response.Cookies()
-		if len(cookies) != 1 || !cookies[0].HttpOnly || cookies[0].SameSite != http.SameSiteLaxMode || cookies[0].Secure != (proto == "https") || strings.Contains(cookies[0].Value, token) {
+		if len(cookies) != 1 || !cookies[0].HttpOnly || cookies[0].SameSite != http.SameSiteLaxMode || cookies[0].Secure != (proto == "https") ||
+			strings.Contains(cookies[0].Value, token) {
 			t.Errorf("%s: cookies %v", proto, cookies)
 		}
 		if to := response.Header.Get("Location"); strings.HasPrefix(to, "//") || !strings.HasPrefix(to, "/") {
@@ -182,7 +185,8 @@ func TestGateForPrograms(t *testing.T) {
 		{"a made-up cookie", "GET", "/api", map[string]string{"Cookie": "mlenv-tensorboard=" + token}, 401},
 		{"another site writes", "POST", "/api?token=" + token, map[string]string{"Sec-Fetch-Site": "cross-site"}, 403},
 		{"another site logs in", "POST", loginPath, map[string]string{"Origin": "https://elsewhere.example.com"}, 403},
-		{"another site's socket", "GET", "/api?token=" + token, map[string]string{"Origin": "https://elsewhere.example.com", "Upgrade": "websocket", "Connection": "Upgrade"}, 403},
+		{"another site's socket", "GET", "/api?token=" + token, map[string]string{"Origin": "https://elsewhere.example.com",
+			"Upgrade": "websocket", "Connection": "Upgrade"}, 403},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			request, err := http.NewRequestWithContext(t.Context(), tc.method, front.URL+tc.path, nil)

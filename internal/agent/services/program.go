@@ -53,7 +53,8 @@ func (o Options) program(s agent.Service, credential string) program {
 		p.listens = join(o.Loopback, s.Port+behind)
 		p.gate = newGate(s, credential, p.listens, "token "+credential)
 		p.args = []string{
-			"--no-browser", "--ServerApp.allow_root=True", "--ServerApp.ip=" + o.Loopback, "--ServerApp.port=" + strconv.Itoa(s.Port+behind), "--ServerApp.port_retries=0",
+			"--no-browser", "--ServerApp.allow_root=True", "--ServerApp.ip=" + o.Loopback, "--ServerApp.port=" + strconv.Itoa(s.Port+behind),
+			"--ServerApp.port_retries=0",
 			// Requests have the users' host name, not the loopback address.
 			"--ServerApp.allow_remote_access=True",
 			"--ServerApp.root_dir=" + o.Workspace,

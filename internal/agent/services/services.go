@@ -48,7 +48,8 @@ type Manager struct {
 
 // New returns a Manager, which Run starts.
 func New(o Options, log *slog.Logger) *Manager {
-	return &Manager{options: o, log: log, pauses: pauses{first: time.Second, most: time.Minute, steady: time.Minute}, live: map[string]*service{}}
+	return &Manager{options: o, log: log, pauses: pauses{first: time.Second, most: time.Minute, steady: time.Minute},
+		live: map[string]*service{}}
 }
 
 // Run runs the services until ctx is done, and returns when they have ended.

@@ -47,7 +47,8 @@ func newDesk(t *testing.T) *desk {
 	d := &desk{T: t, pipe: filepath.Join(dir, "pipe")}
 	address := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 	d.options = Options{
-		Dir: filepath.Join(dir, "secret"), Workspace: filepath.Join(dir, "workspace"), Logs: filepath.Join(dir, "logs"), Run: filepath.Join(dir, "run"),
+		Dir: filepath.Join(dir, "secret"), Workspace: filepath.Join(dir, "workspace"), Logs: filepath.Join(dir, "logs"),
+		Run:    filepath.Join(dir, "run"),
 		Public: address, Loopback: address,
 		Environ: func() map[string]string {
 			return map[string]string{"PATH": filepath.Join(dir, "bin") + ":" + os.Getenv("PATH"), "NCCL_DEBUG": "INFO", "PIPE": d.pipe}
@@ -150,8 +151,10 @@ func (d *desk) until(wanted func([]agent.ServiceStatus) bool) []agent.ServiceSta
 
 func TestServicesGetTheEnvironmentAndTheirPassword(t *testing.T) {
 	d := newDesk(t)
-	d.program("code-server", `echo $$ > "$PIPE"; echo "$* $PASSWORD $NCCL_DEBUG $SHELL" > "$PIPE"; echo "the password is $PASSWORD"; exec sleep 1000`)
-	d.program("jupyter-lab", `echo "$(cat "$JUPYTER_TOKEN_FILE") $NCCL_DEBUG ${PASSWORD-none} $JUPYTER_RUNTIME_DIR" > "$PIPE"; echo "$*" > "$PIPE"; exec sleep 1000`)
+	d.program("code-server",
+		`echo $$ > "$PIPE"; echo "$* $PASSWORD $NCCL_DEBUG $SHELL" > "$PIPE"; echo "the password is $PASSWORD"; exec sleep 1000`)
+	d.program("jupyter-lab",
+		`echo "$(cat "$JUPYTER_TOKEN_FILE") $NCCL_DEBUG ${PASSWORD-none} $JUPYTER_RUNTIME_DIR" > "$PIPE"; echo "$*" > "$PIPE"; exec sleep 1000`)
 	d.secret(map[string]string{"services": "code-server", "code-server-password": "p1", "jupyter-token": "t1"})
 	end := d.run()
 	public := d.options.Public
@@ -159,7 +162,8 @@ func TestServicesGetTheEnvironmentAndTheirPassword(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.hear(fmt.Sprintf("--bind-addr=%s:8080 --auth=password --disable-telemetry --disable-update-check --disable-workspace-trust %s p1 INFO %s", public, d.options.Workspace, d.options.find("bash")))
+	d.hear(fmt.Sprintf("--bind-addr=%s:8080 --auth=password --disable-telemetry --disable-update-check --disable-workspace-trust %s p1 "+
+		"INFO %s", public, d.options.Workspace, d.options.find("bash")))
 	// Requesting jupyter does not restart code-server.
 	d.secret(map[string]string{"services": "code-server,jupyter", "code-server-password": "p1", "jupyter-token": "t1"})
 	d.hear("t1 INFO none " + filepath.Join(d.options.Run, "jupyter"))

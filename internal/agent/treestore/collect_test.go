@@ -102,7 +102,8 @@ func TestCollectLeavesWhatProgramsWrote(t *testing.T) {
 		os.MkdirAll(filepath.Join(top, "runs/later"), 0o755),
 		os.Remove(filepath.Join(top, "relinked")), os.Symlink("edited.json", filepath.Join(top, "relinked")),
 		// The folder was moved to other storage, and a link leads to it.
-		os.Rename(filepath.Join(top, "moved"), filepath.Join(elsewhere, "moved")), os.Symlink(filepath.Join(elsewhere, "moved"), filepath.Join(top, "moved")),
+		os.Rename(filepath.Join(top, "moved"), filepath.Join(elsewhere, "moved")),
+		os.Symlink(filepath.Join(elsewhere, "moved"), filepath.Join(top, "moved")),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +149,8 @@ func TestCollectAfterCrash(t *testing.T) {
 	hash, _ := receive(t, w.Store, dir, m)
 	crash := func() {
 		t.Helper()
-		err := errors.Join(os.Rename(w.sibling(hash, indexSuffix), w.sibling(hash, removingSuffix)), os.Remove(filepath.Join(w.treeDir(hash), "a")))
+		err := errors.Join(os.Rename(w.sibling(hash, indexSuffix), w.sibling(hash, removingSuffix)),
+			os.Remove(filepath.Join(w.treeDir(hash), "a")))
 		if err != nil {
 			t.Fatal(err)
 		}

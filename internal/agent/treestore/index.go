@@ -71,6 +71,7 @@ func parseRecord(line string) (r record, err error) {
 	modified, modifiedErr := strconv.ParseInt(fields[2], 10, 64)
 	inode, inodeErr := strconv.ParseUint(fields[3], 10, 64)
 	mode, modeErr := strconv.ParseUint(fields[4], 8, 32)
-	r = record{path: fields[5], content: tree.Digest(fields[0]), stamp: stamp{size: size, modified: modified, inode: inode, mode: uint32(mode)}}
+	r = record{path: fields[5], content: tree.Digest(fields[0]), stamp: stamp{size: size, modified: modified, inode: inode,
+		mode: uint32(mode)}}
 	return r, errors.Join(sizeErr, modifiedErr, inodeErr, modeErr)
 }

@@ -170,7 +170,8 @@ func TestNothingIsTrustedAfterReboot(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, err := range []error{ // the state of the file if its pages had not been written
-		os.Chmod(path, 0o644), os.WriteFile(path, make([]byte, info.Size()), 0o600), os.Chmod(path, 0o444), os.Chtimes(path, info.ModTime(), info.ModTime()),
+		os.Chmod(path, 0o644), os.WriteFile(path, make([]byte, info.Size()), 0o600), os.Chmod(path, 0o444),
+		os.Chtimes(path, info.ModTime(), info.ModTime()),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -222,8 +223,10 @@ func TestMend(t *testing.T) {
 		replaceFile(filepath.Join(top, "edited"), "by a program"),
 		os.Remove(filepath.Join(top, "dir/removed")),
 		os.Remove(filepath.Join(top, "linked")), os.WriteFile(filepath.Join(top, "linked"), []byte("file"), 0o600),
-		os.Rename(filepath.Join(top, "linkdir"), filepath.Join(elsewhere, "moved")), os.Symlink(filepath.Join(elsewhere, "moved"), filepath.Join(top, "linkdir")),
-		os.Remove(filepath.Join(top, "z")), os.MkdirAll(filepath.Join(top, "z/sub"), 0o755), os.WriteFile(filepath.Join(top, "z/sub/f"), []byte("deep"), 0o600),
+		os.Rename(filepath.Join(top, "linkdir"), filepath.Join(elsewhere, "moved")),
+		os.Symlink(filepath.Join(elsewhere, "moved"), filepath.Join(top, "linkdir")),
+		os.Remove(filepath.Join(top, "z")), os.MkdirAll(filepath.Join(top, "z/sub"), 0o755),
+		os.WriteFile(filepath.Join(top, "z/sub/f"), []byte("deep"), 0o600),
 		os.Remove(filepath.Join(top, "void")),
 		os.WriteFile(filepath.Join(top, "dir/checkpoint"), []byte("precious"), 0o600),
 	} {
@@ -294,7 +297,8 @@ func TestReceiveRefuses(t *testing.T) {
 	w := newWorkspace(t)
 	dir, m := newSource(t, files{"a": "one", "b": "two", "c": "three"})
 	hash := m.Hash()
-	if err := w.Receive(t.Context(), hash, bytes.NewReader(nil)); fail.ReasonOf(err) != fail.SyncFailed || !strings.Contains(err.Error(), "not planned") {
+	if err := w.Receive(t.Context(), hash, bytes.NewReader(nil)); fail.ReasonOf(err) != fail.SyncFailed ||
+		!strings.Contains(err.Error(), "not planned") {
 		t.Errorf("before the plan: %v", err)
 	}
 	_, missing, err := w.Plan(m, hash)

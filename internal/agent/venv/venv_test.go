@@ -13,9 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestMake has the real pip. In many images Python is in a virtual environment: the one for the requirements must include that one's packages.
-// What pip and builds write beside a repository's files does not reach its tree, other jobs of which may be running, and what they install
-// does not need the tree.
+// TestMake has the real pip. In many images Python is in a virtual environment: the one for the requirements must include that one's
+// packages. What pip and builds write beside a repository's files does not reach its tree, other jobs of which may be running, and what
+// they install does not need the tree.
 func TestMake(t *testing.T) {
 	dir := t.TempDir()
 	image, tree, base := filepath.Join(dir, "image"), filepath.Join(dir, "tree"), filepath.Join(dir, "venvs", "made")
@@ -154,7 +154,8 @@ func TestCollect(t *testing.T) {
 	if removed, err := Collect(folder, 2, month, idle); err != nil || len(removed) != 3 {
 		t.Errorf("removed %v, %v; want all but the last two", removed, err)
 	}
-	for path, want := range map[string]bool{recent: true, old: true, older: false, killed: false, before: false, foreign: true, elsewhere: true} {
+	for path, want := range map[string]bool{recent: true, old: true, older: false, killed: false, before: false, foreign: true,
+		elsewhere: true} {
 		if there(path) != want {
 			t.Errorf("%s is there: %v, want %v", path, !want, want)
 		}

@@ -41,7 +41,8 @@ const (
 // ownInputs lists them in the order of action.yml.
 func ownInputs() []string {
 	return []string{
-		serverInput, tokenInput, audienceInput, authorityInput, kubeconfigInput, namespaceInput, accountInput, clusterFileInput, compareInput, versionInput,
+		serverInput, tokenInput, audienceInput, authorityInput, kubeconfigInput, namespaceInput, accountInput, clusterFileInput, compareInput,
+		versionInput,
 	}
 }
 
@@ -53,7 +54,8 @@ type inputs map[string]string
 func readInputs(getenv func(string) string) (inputs, error) {
 	var all inputs
 	if err := json.Unmarshal([]byte(getenv(inputsVariable)), &all); err != nil {
-		return all, fail.Becausef(fail.InvalidInput, "reading the action's inputs from $%s: %w: want a JSON object of strings, as action.yml writes it", inputsVariable, err)
+		return all, fail.Becausef(fail.InvalidInput, "reading the action's inputs from $%s: %w: want a JSON object of strings, as action.yml "+
+			"writes it", inputsVariable, err)
 	}
 	maps.DeleteFunc(all, func(_, value string) bool { return strings.TrimSpace(value) == "" })
 	if token := all[tokenInput]; token != "" {
@@ -141,10 +143,12 @@ func (in inputs) settings(getenv func(string) string) (s settings, err error) {
 			wrong("input oidc-audience %q: GitHub offers no ID token to this job: want permissions: {id-token: write} in the workflow; "+
 				"those of forks get none", s.audience)
 		case s.audience == "" && in[tokenInput] == "":
-			wrong("input token: it is empty: want a token for %s, or oidc-audience; GitHub does not pass the repository's secrets to workflows of forks",
+			wrong("input token: it is empty: want a token for %s, or oidc-audience; GitHub does not pass the repository's secrets to workflows "+
+				"of forks",
 				in[serverInput])
 		}
-		s.config = &rest.Config{Host: in[serverInput], BearerToken: in[tokenInput], TLSClientConfig: rest.TLSClientConfig{CAData: []byte(in[authorityInput])}}
+		s.config = &rest.Config{Host: in[serverInput], BearerToken: in[tokenInput],
+			TLSClientConfig: rest.TLSClientConfig{CAData: []byte(in[authorityInput])}}
 	}
 	if path := in[clusterFileInput]; path != "" {
 		content, err := claimfile.Read(filepath.Join(getenv("GITHUB_WORKSPACE"), path), 1<<20)
@@ -164,7 +168,8 @@ func (in inputs) settings(getenv func(string) string) (s settings, err error) {
 	}
 	s.namespace = cmp.Or(in[namespaceInput], s.namespace, contextNamespace)
 	if s.namespace == "" && len(problems) == 0 {
-		wrong("input namespace: it is empty, and neither a cluster file nor a kubeconfig names one: want the namespace that mlenv install was run for")
+		wrong("input namespace: it is empty, and neither a cluster file nor a kubeconfig names one: want the namespace that mlenv install was " +
+			"run for")
 	}
 	s.useCheckout(getenv)
 	if len(problems) > 0 {

@@ -39,8 +39,10 @@ users: [{name: u, user: {token: sha256~first}}, {name: v, user: {password: secon
 
 func TestSettings(t *testing.T) {
 	workspace := t.TempDir()
-	file := "cluster:\n  name: cairo\n  api: api.example.com\n  namespace: from-file\ngpus:\n  per_node: 4\nstorage:\n  mode: rwx\n  class_rwx: nfs\n"
-	for name, content := range map[string]string{"cairo.yaml": file, "wrong.yaml": strings.Replace(file, "mode: rwx\n", "mode: shared\n  size: 3\n", 1)} {
+	file := "cluster:\n  name: cairo\n  api: api.example.com\n  namespace: from-file\ngpus:\n  per_node: 4\nstorage:\n  mode: rwx\n  " +
+		"class_rwx: nfs\n"
+	for name, content := range map[string]string{"cairo.yaml": file,
+		"wrong.yaml": strings.Replace(file, "mode: rwx\n", "mode: shared\n  size: 3\n", 1)} {
 		if err := os.WriteFile(filepath.Join(workspace, name), []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -59,20 +61,24 @@ func TestSettings(t *testing.T) {
 		want  result
 	}{
 		{
-			"server and token, this repository", map[string]string{"server": "https://api:6443", "token": "t", "namespace": "ml", "script": "train.py", "nodes": "2", "image": ""},
+			"server and token, this repository", map[string]string{"server": "https://api:6443", "token": "t", "namespace": "ml",
+				"script": "train.py", "nodes": "2", "image": ""},
 			result{Host: "https://api:6443", Token: "t", Namespace: "ml", Params: map[string]string{
 				"script": "train.py", "nodes": "2", "repo-url": "https://github.com/octocat/model.git", "revision": "0123abc",
 			}},
 		},
 		{
-			"another repository has its own default branch", map[string]string{"kubeconfig": kubeconfig, "script": "train.py", "repo-url": "https://example.com/a.git", "script-args": "--text\na b\n"},
+			"another repository has its own default branch", map[string]string{"kubeconfig": kubeconfig, "script": "train.py",
+				"repo-url": "https://example.com/a.git", "script-args": "--text\na b\n"},
 			result{Host: "https://api.example.com:6443", Token: "sha256~first", Namespace: "from-kubeconfig", Params: map[string]string{
 				"script": "train.py", "repo-url": "https://example.com/a.git", "script-args": "--text\na b\n",
 			}},
 		},
 		{
-			"a cluster file", map[string]string{"server": "https://api:6443", "token": "t", "cluster-file": "cairo.yaml", "script": "train.py", "repo-url": "r"},
-			result{Host: "https://api:6443", Token: "t", Namespace: "from-file", Params: map[string]string{"script": "train.py", "repo-url": "r", "cluster": "cairo"}},
+			"a cluster file", map[string]string{"server": "https://api:6443", "token": "t", "cluster-file": "cairo.yaml", "script": "train.py",
+				"repo-url": "r"},
+			result{Host: "https://api:6443", Token: "t", Namespace: "from-file", Params: map[string]string{"script": "train.py", "repo-url": "r",
+				"cluster": "cairo"}},
 		},
 		{
 			"ID tokens without the permission", map[string]string{"server": "https://api:6443", "oidc-audience": "a", "namespace": "ml"},
@@ -90,11 +96,14 @@ func TestSettings(t *testing.T) {
 			"every mistake", map[string]string{"server": "https://api:6443", "cluster-file": "wrong.yaml"},
 			result{Problems: []string{"input token: it is empty", "wrong.yaml:8:", "wrong.yaml:9:"}},
 		},
-		{"in the clear", map[string]string{"server": "api:6443", "token": "t", "namespace": "ml"}, result{Problems: []string{`input server "api:6443": want a URL as https://`}}},
+		{"in the clear", map[string]string{"server": "api:6443", "token": "t", "namespace": "ml"},
+			result{Problems: []string{`input server "api:6443": want a URL as https://`}}},
 		{"no cluster", map[string]string{"namespace": "ml"}, result{Problems: []string{"neither is given"}}},
 		{"no kubeconfig", map[string]string{"kubeconfig": "a: [", "namespace": "ml"}, result{Problems: []string{"input kubeconfig: "}}},
-		{"no namespace", map[string]string{"server": "https://api:6443", "token": "t"}, result{Problems: []string{"input namespace: it is empty"}}},
-		{"no such file", map[string]string{"server": "https://api:6443", "token": "t", "cluster-file": "none.yaml"}, result{Problems: []string{"none.yaml"}}},
+		{"no namespace", map[string]string{"server": "https://api:6443", "token": "t"},
+			result{Problems: []string{"input namespace: it is empty"}}},
+		{"no such file", map[string]string{"server": "https://api:6443", "token": "t", "cluster-file": "none.yaml"},
+			result{Problems: []string{"none.yaml"}}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -149,7 +158,8 @@ func TestSecretsAreMaskedFirst(t *testing.T) {
 	}{
 		"inputs that are not texts": {`{"token": "sha256~abc", "nodes": 2}`, []string{"sha256~abc"}},
 		"no kubeconfig":             {`{"kubeconfig": "token: sha256~abc\n  a: [", "script": "s"}`, []string{"token: sha256~abc"}},
-		"passwords in URLs":         {`{"token": "t1", "server": "api", "repo-url": "https://me:hunter2@example.com/r.git"}`, []string{"t1", "hunter2"}},
+		"passwords in URLs": {`{"token": "t1", "server": "api", "repo-url": "https://me:hunter2@example.com/r.git"}`,
+			[]string{"t1", "hunter2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out strings.Builder

@@ -26,10 +26,12 @@ func failed() receipt.Receipt {
 	return receipt.Receipt{
 		Run: "train-1", Namespace: "ml", Verdict: receipt.Failed, Reason: "RankFailed", Message: "rank 3: <b>no</b>\n# heading",
 		Started: time.Date(2026, 2, 3, 12, 0, 0, 0, time.UTC), Ended: time.Date(2026, 2, 3, 12, 5, 0, 0, time.UTC), Commit: "0123abc",
-		Phases:  []receipt.Phase{{Name: "train", Status: "Failed", Reason: "RankFailed", Seconds: 61.4}},
-		Nodes:   []receipt.Node{{KubernetesNode: "gpu-1", GPUs: []string{"a", "b"}, Model: "NVIDIA H100"}, {Node: 1, KubernetesNode: "gpu-2", GPUs: []string{"c", "d"}}},
-		Ranks:   []receipt.Rank{{Rank: 3, Node: 1, Tail: []string{"</pre><script>", "", "ValueError"}}},
-		Cause:   &cause.Culprit{Rank: 3, Node: 1, Python: &agent.PythonError{Type: "ValueError", Message: "100% nan", File: tree + "/model/train.py", Line: 12}},
+		Phases: []receipt.Phase{{Name: "train", Status: "Failed", Reason: "RankFailed", Seconds: 61.4}},
+		Nodes: []receipt.Node{{KubernetesNode: "gpu-1", GPUs: []string{"a", "b"}, Model: "NVIDIA H100"},
+			{Node: 1, KubernetesNode: "gpu-2", GPUs: []string{"c", "d"}}},
+		Ranks: []receipt.Rank{{Rank: 3, Node: 1, Tail: []string{"</pre><script>", "", "ValueError"}}},
+		Cause: &cause.Culprit{Rank: 3, Node: 1, Python: &agent.PythonError{Type: "ValueError", Message: "100% nan", File: tree +
+			"/model/train.py", Line: 12}},
 		Metrics: []byte(`{"loss":2.25}`),
 		Curve:   &metrics.Curve{Points: []metrics.Point{{Step: 1, Loss: &loss[0]}, {Step: 2}, {Step: 3, Loss: &loss[1]}}},
 		Fabric: &fabric.Report{Verdict: fabric.Pass, Bandwidth: 90e9, Expected: 97e9, Measurements: []fabric.Measurement{
@@ -43,7 +45,8 @@ func failed() receipt.Receipt {
 func written(t *testing.T, r receipt.Receipt) (log, outputs, summary string) {
 	t.Helper()
 	dir := t.TempDir()
-	files := map[string]string{"GITHUB_OUTPUT": filepath.Join(dir, "output"), "GITHUB_STEP_SUMMARY": filepath.Join(dir, "summary"), "RUNNER_TEMP": dir}
+	files := map[string]string{"GITHUB_OUTPUT": filepath.Join(dir, "output"), "GITHUB_STEP_SUMMARY": filepath.Join(dir, "summary"),
+		"RUNNER_TEMP": dir}
 	getenv := func(name string) string { return files[name] }
 	var out strings.Builder
 	p := page{gh: githubactions.New(githubactions.WithWriter(&out), githubactions.WithGetenv(getenv)), getenv: getenv}
@@ -71,7 +74,8 @@ func TestPage(t *testing.T) {
 	if diff := cmp.Diff("::error file=model/train.py,line=12,title=RankFailed::rank 3 on node 1: ValueError: 100%25 nan\n", log); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
-	for _, want := range []string{"verdict<<END\nFailed\nEND\n", "receipt<<END\ntrain-1-receipt\nEND\n", "bandwidth<<END\n90.000\nEND\n", "report<<END\nTEMP/mlenv-train-1.html\nEND\n", "metrics<<END\n{\"loss\":2.25}\nEND\n"} {
+	for _, want := range []string{"verdict<<END\nFailed\nEND\n", "receipt<<END\ntrain-1-receipt\nEND\n", "bandwidth<<END\n90.000\nEND\n",
+		"report<<END\nTEMP/mlenv-train-1.html\nEND\n", "metrics<<END\n{\"loss\":2.25}\nEND\n"} {
 		if !strings.Contains(outputs, want) {
 			t.Errorf("outputs are\n%swant %q", outputs, want)
 		}

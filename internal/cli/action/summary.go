@@ -18,7 +18,8 @@ import (
 
 // summaryTemplate is one block of HTML, in which Markdown has no meaning. An empty line would end the block, so the
 // template has none, and its texts come from literal. They stand in code or pre, where GitHub makes no links and mentions.
-const summaryTemplate = `<h3>{{if .Succeeded}}✅{{else}}❌{{end}} <code>{{.Run}}</code>: {{.Verdict}}{{with .Reason}} (<code>{{.}}</code>){{end}}</h3>
+const summaryTemplate = `<h3>{{if .Succeeded}}✅{{else}}❌{{end}} <code>{{.Run}}</code>: {{.Verdict}}{{with .Reason}} ` +
+	`(<code>{{.}}</code>){{end}}</h3>
 {{- with .Message}}
 <pre>{{.}}</pre>
 {{- end}}
@@ -70,7 +71,8 @@ type phase struct {
 }
 
 func summaryOf(r receipt.Receipt) summary {
-	s := summary{Run: literal(r.Run), Verdict: r.Verdict, Reason: literal(r.Reason), Message: literal(r.Message), Succeeded: r.Verdict == receipt.Succeeded}
+	s := summary{Run: literal(r.Run), Verdict: r.Verdict, Reason: literal(r.Reason), Message: literal(r.Message),
+		Succeeded: r.Verdict == receipt.Succeeded}
 	add := func(name, value string) {
 		if value != "" {
 			s.Facts = append(s.Facts, fact{name, literal(value)})
@@ -123,7 +125,8 @@ func nodesOf(r receipt.Receipt) string {
 	}
 	names := humanize.Each(r.Nodes, func(n receipt.Node) string { return n.KubernetesNode })
 	model := cmp.Or(r.Nodes[0].Model, "unknown model")
-	return fmt.Sprintf("%s with %s each, %s: %s", humanize.Count(len(names), "node"), humanize.Count(len(r.Nodes[0].GPUs), "GPU"), model, strings.Join(names, ", "))
+	return fmt.Sprintf("%s with %s each, %s: %s", humanize.Count(len(names), "node"), humanize.Count(len(r.Nodes[0].GPUs), "GPU"), model,
+		strings.Join(names, ", "))
 }
 
 func bandwidthOf(r fabric.Report) string {

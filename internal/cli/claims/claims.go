@@ -77,7 +77,8 @@ func read(ctx context.Context, clients *kube.Clients) (list, error) {
 // claimOf is a claim with its last use. ok is false for one that is not ours: no environment created it, and no receipt
 // names it. One with an owner is deleted with that.
 func claimOf(object *corev1.PersistentVolumeClaim, receipts []receipt.Receipt) (c claim, ok bool) {
-	c = claim{Name: object.Name, Environment: object.Labels[objects.EnvironmentLabel], Size: kube.ClaimSize(object), Created: object.CreationTimestamp.Time, uid: object.UID}
+	c = claim{Name: object.Name, Environment: object.Labels[objects.EnvironmentLabel], Size: kube.ClaimSize(object),
+		Created: object.CreationTimestamp.Time, uid: object.UID}
 	for _, r := range receipts { // the newest first
 		if c.Environment != "" && c.isOf(r.Environment) || r.Record != nil && slices.Contains(r.Record.Claims, c.Name) {
 			c.LastRun, c.LastUse = r.Run, r.Ended
@@ -114,7 +115,9 @@ func free(ctx context.Context, clients *kube.Clients, names []string) (list, err
 		i := slices.IndexFunc(all, func(c claim) bool { return c.Name == name })
 		at := fmt.Sprintf("deleting claim %s/%s", clients.Namespace, name)
 		if i < 0 {
-			problems = append(problems, fail.Advise(fail.Becausef(fail.InvalidInput, "%s: it does not exist, or no environment and no run used it", at), "mlenv claims -n %s", clients.Namespace))
+			problems = append(problems,
+				fail.Advise(fail.Becausef(fail.InvalidInput, "%s: it does not exist, or no environment and no run used it", at), "mlenv claims -n %s",
+					clients.Namespace))
 			continue
 		}
 		switch c := all[i]; {

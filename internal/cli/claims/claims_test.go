@@ -30,7 +30,8 @@ func namespace(t *testing.T) *kube.Clients {
 	t.Helper()
 	client := fake.NewClientset()
 	claim := func(name, environment string, owners ...metav1.OwnerReference) *corev1.PersistentVolumeClaim {
-		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid of " + name), OwnerReferences: owners,
+		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid of " + name),
+			OwnerReferences:   owners,
 			CreationTimestamp: metav1.NewTime(now.Add(-9 * 24 * time.Hour))}}
 		if environment != "" {
 			c.Labels = objects.Labels(environment)
@@ -39,14 +40,17 @@ func namespace(t *testing.T) *kube.Clients {
 		return c
 	}
 	pod := func(name, claim string, phase corev1.PodPhase) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Status: corev1.PodStatus{Phase: phase}, Spec: corev1.PodSpec{Volumes: []corev1.Volume{
-			{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}}}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Status: corev1.PodStatus{Phase: phase},
+			Spec: corev1.PodSpec{Volumes: []corev1.Volume{
+				{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}}}
 	}
 	for _, object := range []runtime.Object{
-		claim("old-workspace", "old"), claim("old-datasets", "old"), claim("live-workspace", "live"), claim("live-datasets", "live"), claim("mine", ""),
+		claim("old-workspace", "old"), claim("old-datasets", "old"), claim("live-workspace", "live"), claim("live-datasets", "live"),
+		claim("mine", ""),
 		claim("ml-dev-workspace", "ml-dev-env"), claim("ml-dev-datasets-ml-dev-env-a-1", "gone"),
 		claim("postgres", ""), claim("probe", "old", metav1.OwnerReference{Name: "lease"}),
-		pod("live-0", "live-workspace", corev1.PodRunning), pod("ended", "old-workspace", corev1.PodSucceeded), pod("pending", "mine", corev1.PodPending),
+		pod("live-0", "live-workspace", corev1.PodRunning), pod("ended", "old-workspace", corev1.PodSucceeded),
+		pod("pending", "mine", corev1.PodPending),
 		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "live", Labels: objects.Labels("live")}},
 		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ml-dev-env-a", Labels: objects.Labels("ml-dev-env-a")}},
 	} {
@@ -54,7 +58,8 @@ func namespace(t *testing.T) *kube.Clients {
 			t.Fatal(err)
 		}
 	}
-	for i, r := range []receipt.Receipt{{Run: "first", Environment: "old"}, {Run: "second", Environment: "old", Record: &receipt.Record{Claims: []string{"mine"}}}} {
+	for i, r := range []receipt.Receipt{{Run: "first", Environment: "old"},
+		{Run: "second", Environment: "old", Record: &receipt.Record{Claims: []string{"mine"}}}} {
 		r.Namespace, r.Started = "ns", now.Add(time.Duration(i-5)*time.Hour)
 		r.Ended = r.Started.Add(time.Hour)
 		if err := receipt.Write(t.Context(), client, r); err != nil {
@@ -99,7 +104,8 @@ func TestDelete(t *testing.T) {
 		reason  fail.Reason
 		says    string
 	}{
-		{"two", []string{"old-workspace", "old-datasets"}, "yes\n", false, "old-workspace uid of old-workspace, old-datasets uid of old-datasets", "", "Delete 2 claims and all files on them?"},
+		{"two", []string{"old-workspace", "old-datasets"}, "yes\n", false, "old-workspace uid of old-workspace, old-datasets uid of old-datasets",
+			"", "Delete 2 claims and all files on them?"},
 		{"without a question", []string{"old-datasets"}, "", true, "old-datasets uid of old-datasets", "", ""},
 		{"not confirmed", []string{"old-datasets"}, "y\n", false, "", fail.Cancelled, ""},
 		{"nobody answers", []string{"old-datasets"}, "", false, "", fail.Cancelled, ""},

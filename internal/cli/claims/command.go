@@ -97,7 +97,8 @@ func confirmAndDelete(cmd *cobra.Command, clients *kube.Clients, names []string,
 		if err := doomed.print(&table, time.Now()); err != nil {
 			return err
 		}
-		if err := command.Confirm(cmd, fmt.Sprintf("%sDelete %s and all files on them?", &table, humanize.Count(len(doomed), "claim"))); err != nil {
+		if err := command.Confirm(cmd, fmt.Sprintf("%sDelete %s and all files on them?", &table,
+			humanize.Count(len(doomed), "claim"))); err != nil {
 			return err
 		}
 		doomed, err = free(ctx, clients, names) // a pod may have come meanwhile

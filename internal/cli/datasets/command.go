@@ -75,7 +75,8 @@ func (o *options) parse(args []string) error {
 	var problems []error
 	o.to = strings.TrimPrefix(strings.TrimPrefix(path.Clean(o.to), "/datasets"), "/")
 	o.to = cmp.Or(o.to, ".")
-	problems = append(problems, command.Want(filepath.IsLocal(o.to), "--to %q: want a folder on the claim, as imagenet or /datasets/imagenet", o.to))
+	problems = append(problems, command.Want(filepath.IsLocal(o.to), "--to %q: want a folder on the claim, as imagenet or /datasets/imagenet",
+		o.to))
 	for _, arg := range args {
 		if !strings.Contains(arg, "://") {
 			if _, err := os.Stat(arg); err != nil {
@@ -181,7 +182,8 @@ func (o *options) run(cmd *cobra.Command, clients *kube.Clients, _ []string) (er
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s is on claim %s: %s, %s; %d new\n", local, name, humanize.Count(upload.Files, "file"), humanize.Bytes(upload.Bytes), upload.Sent)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is on claim %s: %s, %s; %d new\n", local, name, humanize.Count(upload.Files, "file"),
+				humanize.Bytes(upload.Bytes), upload.Sent)
 		}
 		if len(o.remote) > 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "Claim %s downloads %s.\n", name, humanize.Count(len(o.remote), "file"))

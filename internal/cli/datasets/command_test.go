@@ -42,7 +42,8 @@ func TestParse(t *testing.T) {
 
 func TestMistakes(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "urls.txt")
-	text := "https://example.com/a\nnone\nhttps://example.com/b short\nhttps://example.com/c " + strings.Repeat("0", 64) + " ../c\nhttps://example.com/a?again\n1 2 3 4\n"
+	text := "https://example.com/a\nnone\nhttps://example.com/b short\nhttps://example.com/c " + strings.Repeat("0", 64) +
+		" ../c\nhttps://example.com/a?again\n1 2 3 4\n"
 	if err := os.WriteFile(list, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -48,14 +48,16 @@ func TestWrongUsage(t *testing.T) {
 		{"down a b", `arguments ["a" "b"]: want one environment or none`},
 		{"train", "want the training script"},
 		{"train train.py again --launcher=mpi", "argument \"again\": want KEY=VALUE; arguments of the script go after --\n--launcher \"mpi\""},
-		{"sync nowhere --requirements=/etc/x", "folder \"nowhere\": stat nowhere: no such file or directory\n--requirements \"/etc/x\": want a path in the folder"},
+		{"sync nowhere --requirements=/etc/x", "folder \"nowhere\": stat nowhere: no such file or directory\n--requirements \"/etc/x\": want a " +
+			"path in the folder"},
 		{"sync develop.go", "it is a file: want a folder"},
 		{"shell one two", "arguments [\"one\" \"two\"]: want one node or none; a command goes after --\nnode \"one\": want its number"},
 		{"open emacs", `service "emacs": want vscode, jupyter or tensorboard`},
 		{"open", `service "": want vscode, jupyter or tensorboard`},
 		{"open a b vscode", `arguments ["a" "b"]: want one environment or none`},
 		{"open a vscode --name=b", `environment "a" and --name "b": want one of them`},
-		{"port-forward 0 x --node=-1", "--node -1: want its number in the environment, 0 and up\nport \"0\": want a number, 1 to 65535\nport \"x\""},
+		{"port-forward 0 x --node=-1", "--node -1: want its number in the environment, 0 and up\nport \"0\": want a number, 1 to " +
+			"65535\nport \"x\""},
 		{"dev --dir=nowhere", "folder \"nowhere\""},
 	} {
 		args := strings.Fields(tc.args)
@@ -71,7 +73,8 @@ func TestWrongUsage(t *testing.T) {
 func TestFlagsOfSteps(t *testing.T) {
 	for _, name := range []string{"up", "down", "train", "dev"} {
 		usage := find(t, name).Flags().FlagUsages()
-		for shown, want := range map[string]bool{"--name ": true, "--cluster-file ": true, "--cluster ": name == "up", "--namespace": true, "--run-uid": false, "-result": false, "--client-certs": false} {
+		for shown, want := range map[string]bool{"--name ": true, "--cluster-file ": true, "--cluster ": name == "up", "--namespace": true,
+			"--run-uid": false, "-result": false, "--client-certs": false} {
 			if strings.Contains(usage, shown) != want {
 				t.Errorf("%s: help shows %s: %t, want %t", name, shown, !want, want)
 			}
@@ -87,8 +90,10 @@ func TestUpCompletesTheRequest(t *testing.T) {
 	}
 	pipeline := &pipelinev1.Pipeline{ObjectMeta: metav1.ObjectMeta{Name: launch.Pipeline, Namespace: "ns"}, Spec: pipelinev1.PipelineSpec{
 		Params: pipelinev1.ParamSpecs{{Name: "steps-image", Default: pipelinev1.NewStructuredValues("registry.test/steps@sha256:1")}}}}
-	for content, problem := range map[string]string{string(text): "", "cluster: {nam: x}\n": "mlenv-cluster-cairo:1:11: cluster.nam: unknown key"} {
-		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mlenv-cluster-cairo", Namespace: "ns"}, Data: map[string]string{"cluster.yaml": content}}
+	for content, problem := range map[string]string{string(text): "", "cluster: {nam: x}\n": "mlenv-cluster-cairo:1:11: cluster.nam: " +
+		"unknown key"} {
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mlenv-cluster-cairo", Namespace: "ns"},
+			Data: map[string]string{"cluster.yaml": content}}
 		clients := &kube.Clients{Kube: fake.NewClientset(config), Tekton: tektonfake.NewSimpleClientset(pipeline), Namespace: "ns"}
 		request := objects.Request{Image: "registry.test/train:1"}
 		err := new(up).complete(t.Context(), slog.New(slog.DiscardHandler), clients, &request)
@@ -98,7 +103,8 @@ func TestUpCompletesTheRequest(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || request.StepsImage != "registry.test/steps@sha256:1" || request.Cluster.Cluster.API == "" || request.Image != "registry.test/train:1" {
+		if err != nil || request.StepsImage != "registry.test/steps@sha256:1" || request.Cluster.Cluster.API == "" ||
+			request.Image != "registry.test/train:1" {
 			t.Errorf("got steps image %s, cluster %+v, image %s, %v", request.StepsImage, request.Cluster.Cluster, request.Image, err)
 		}
 	}

@@ -119,7 +119,8 @@ func (o *openOptions) ready(ctx context.Context, d provision.Deps, zero *agent.C
 	if i := slices.IndexFunc(facts.Services, func(s agent.ServiceStatus) bool { return s.Name == o.service.Name }); i >= 0 {
 		status = facts.Services[i]
 	} else {
-		d.Log.Info(fmt.Sprintf("Environment %s/%s has no %s yet. Starting it on node 0; no pod changes.", d.Clients.Namespace, o.Environment, o.service.Name))
+		d.Log.Info(fmt.Sprintf("Environment %s/%s has no %s yet. Starting it on node 0; no pod changes.", d.Clients.Namespace, o.Environment,
+			o.service.Name))
 		if status, err = provision.AddService(ctx, d, o.Environment, o.service, zero); err != nil {
 			return err
 		}
@@ -129,13 +130,15 @@ func (o *openOptions) ready(ctx context.Context, d provision.Deps, zero *agent.C
 	case status.Answers:
 		return nil
 	case status.Name == "":
-		return fail.Advise(fail.Becausef(fail.AgentUnreachable, "opening %s: node 0 of environment %s/%s has not started it", o.service.Name, d.Clients.Namespace, o.Environment),
+		return fail.Advise(fail.Becausef(fail.AgentUnreachable, "opening %s: node 0 of environment %s/%s has not started it", o.service.Name,
+			d.Clients.Namespace, o.Environment),
 			"mlenv doctor %s", at)
 	case status.State == agent.ServiceAbsent:
 		return fail.Advise(fail.Becausef(fail.InvalidInput, "opening %s: %s", status.Name, status.Problem),
 			"mlenv up %s -n %s --on-change=recreate --image=IMAGE, with an image that has it; docs/services.md", o.Environment, d.Clients.Namespace)
 	}
-	return fail.Advise(fmt.Errorf("opening %s: it does not answer and is %s: %s", status.Name, status.State, cmp.Or(status.Problem, "it may still be starting")),
+	return fail.Advise(fmt.Errorf("opening %s: it does not answer and is %s: %s", status.Name, status.State,
+		cmp.Or(status.Problem, "it may still be starting")),
 		"mlenv shell 0 %s -- tail %s", at, cmp.Or(status.Log, agent.State+"/services/"+status.Name+".log"))
 }
 

@@ -54,7 +54,8 @@ func (p perHost) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !strings.EqualFold(host, "localhost") && !ip.IsLoopback():
 		http.Error(w, "this port serves "+p.host, http.StatusMisdirectedRequest)
 	case r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html"):
-		to := url.URL{Scheme: "http", Host: strings.TrimSuffix(p.host+":"+port, ":"), Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}
+		to := url.URL{Scheme: "http", Host: strings.TrimSuffix(p.host+":"+port, ":"), Path: r.URL.Path, RawPath: r.URL.RawPath,
+			RawQuery: r.URL.RawQuery}
 		http.Redirect(w, r, to.String(), http.StatusTemporaryRedirect)
 	default:
 		r.Header.Del("Cookie")

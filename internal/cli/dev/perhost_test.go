@@ -51,13 +51,14 @@ func newBrowser(t *testing.T) *http.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &http.Client{Jar: jar, Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-		_, port, err := net.SplitHostPort(address)
-		if err != nil {
-			return nil, err
-		}
-		return new(net.Dialer).DialContext(ctx, network, "127.0.0.1:"+port)
-	}}}
+	return &http.Client{Jar: jar,
+		Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			_, port, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, err
+			}
+			return new(net.Dialer).DialContext(ctx, network, "127.0.0.1:"+port)
+		}}}
 }
 
 func get(t *testing.T, client *http.Client, address, accept string) (*http.Response, string) {
@@ -108,11 +109,13 @@ func TestSessionsStayWithTheirEnvironment(t *testing.T) {
 func TestPerHostForPrograms(t *testing.T) {
 	e := open(t, "a")
 	client := newBrowser(t)
-	response, body := get(t, client, fmt.Sprintf("http://localhost:%d/api", e.port), "application/json") //nolint:bodyclose // get has closed it
+	api := fmt.Sprintf("http://localhost:%d/api", e.port)
+	response, body := get(t, client, api, "application/json") //nolint:bodyclose // get has closed it
 	if response.StatusCode != http.StatusOK || !strings.HasPrefix(body, "a /api") || len(response.Cookies()) > 0 {
 		t.Errorf("got %s %q, cookies %v; want the answer without cookies", response.Status, body, response.Cookies())
 	}
-	response, body = get(t, client, fmt.Sprintf("http://elsewhere.example.com:%d/", e.port), "text/html") //nolint:bodyclose // get has closed it
+	elsewhere := fmt.Sprintf("http://elsewhere.example.com:%d/", e.port)
+	response, body = get(t, client, elsewhere, "text/html") //nolint:bodyclose // get has closed it
 	if response.StatusCode != http.StatusMisdirectedRequest {
 		t.Errorf("after DNS rebinding: %s %q", response.Status, body)
 	}

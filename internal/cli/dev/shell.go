@@ -69,7 +69,8 @@ func (s *shell) parse(dash int, args []string) error {
 	err := command.Want(len(before) <= 1, "arguments %q: want one node or none; a command goes after --", before)
 	if len(before) > 0 {
 		node, invalid := strconv.Atoi(before[0])
-		err = errors.Join(err, command.Want(invalid == nil && node >= 0, "node %q: want its number in the environment, 0 and up; a command goes after --", before[0]))
+		err = errors.Join(err, command.Want(invalid == nil && node >= 0, "node %q: want its number in the environment, 0 and up; a command "+
+			"goes after --", before[0]))
 		s.node = node
 	}
 	return err
@@ -84,7 +85,8 @@ func (s *shell) run(cmd *cobra.Command) error {
 	}
 	defer detach()
 	if s.node >= len(set) {
-		return fail.Becausef(fail.InvalidInput, "node %d: environment %s/%s has nodes 0 to %d", s.node, clients.Namespace, s.Environment, len(set)-1)
+		return fail.Becausef(fail.InvalidInput, "node %d: environment %s/%s has nodes 0 to %d", s.node, clients.Namespace, s.Environment,
+			len(set)-1)
 	}
 	id := strings.ToLower(rand.Text()[:12])
 	leave := attend(ctx, log, set[s.node], id)
@@ -123,7 +125,8 @@ func (s *shell) run(cmd *cobra.Command) error {
 func attend(ctx context.Context, log *slog.Logger, client *agent.Client, id string) (leave func()) {
 	if err := client.KeepShell(ctx, id); err != nil {
 		// A shell must work even if the agent does not.
-		log.Warn(fmt.Sprintf("The agent of node %d does not watch this shell. If the connection breaks, the shell may stay: %v", client.Node(), err))
+		log.Warn(fmt.Sprintf("The agent of node %d does not watch this shell. If the connection breaks, the shell may stay: %v", client.Node(),
+			err))
 		return func() {}
 	}
 	attending, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -29,7 +29,8 @@ type folder struct {
 }
 
 func (f *folder) addTo(flags *pflag.FlagSet) {
-	flags.StringVar(&f.Requirements, "requirements", "", "pip requirements file in the folder, installed once into a virtual environment on the claim")
+	flags.StringVar(&f.Requirements, "requirements", "", "pip requirements file in the folder, installed once into a virtual environment on "+
+		"the claim")
 	flags.DurationVar(&f.RequirementsTimeout, "requirements-timeout", 20*time.Minute, "time for installing the requirements")
 }
 
@@ -53,7 +54,8 @@ func (f *folder) send(ctx context.Context, log *slog.Logger, set nodes.Set) (err
 	if f.Ignore, err = tree.LoadWorkIgnore(f.Dir); err != nil {
 		return err
 	}
-	params := map[string]string{"script": f.script, "launcher": string(f.launcher), "requirements": f.Requirements, "deepspeed-config": f.config}
+	params := map[string]string{"script": f.script, "launcher": string(f.launcher), "requirements": f.Requirements,
+		"deepspeed-config": f.config}
 	if err := syncrepo.CheckFiles(f.Dir, f.Ignore, func(param string) string { return params[param] }); err != nil {
 		return err
 	}

@@ -23,14 +23,16 @@ func TestFolderHasAName(t *testing.T) {
 // nodes.
 func TestSendNamesIgnoredFiles(t *testing.T) {
 	dir := t.TempDir()
-	for name, content := range map[string]string{"train.py": "", "requirements.txt": "einops\n", ".gitignore": "*.txt\n", ".mlenvignore": "train.py\n"} {
+	for name, content := range map[string]string{"train.py": "", "requirements.txt": "einops\n", ".gitignore": "*.txt\n",
+		".mlenvignore": "train.py\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	f := folder{Folder: syncrepo.Folder{Dir: dir, Requirements: "requirements.txt"}, script: "train.py", launcher: "torchrun"}
 	err := f.send(t.Context(), slog.New(slog.DiscardHandler), nil)
-	if fail.ReasonOf(err) != fail.ScriptNotFound || !strings.Contains(err.Error(), "sending script train.py") || !strings.Contains(err.Error(), "sending requirements requirements.txt") {
+	if fail.ReasonOf(err) != fail.ScriptNotFound || !strings.Contains(err.Error(), "sending script train.py") ||
+		!strings.Contains(err.Error(), "sending requirements requirements.txt") {
 		t.Errorf("got %v, want both files", err)
 	}
 }

@@ -65,8 +65,10 @@ Exit code 0: the environment is ready; 1: it is not, and nothing is held; 2: wro
 	flags.StringVar(&u.installed, "cluster", "", "name of the installed cluster file (default: the only one)")
 	cmd.MarkFlagsMutuallyExclusive("cluster", "cluster-file")
 	param.Duration.AddTo(flags, &o.KeepFor, "keep-for", 4*time.Hour, "how long the environment exists while no command of mlenv works in it")
-	param.Image.AddTo(flags, &o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or the image that was built of its image.flavour)")
-	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the agent (default: that of the installed pipeline)")
+	param.Image.AddTo(flags, &o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or the image that was "+
+		"built of its image.flavour)")
+	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the agent (default: that of the "+
+		"installed pipeline)")
 	command.AddLogFormat(cmd)
 	return cmd
 }
@@ -86,7 +88,8 @@ func (u *up) run(ctx context.Context, log *slog.Logger) error {
 	if _, err := provision.Run(ctx, provision.Deps{Clients: clients, Log: log}, options); err != nil {
 		return err
 	}
-	log.Info(fmt.Sprintf("The environment is kept until %s; each command of mlenv that works in it restarts that time. To release it now: mlenv down %s -n %s",
+	log.Info(fmt.Sprintf("The environment is kept until %s; each command of mlenv that works in it restarts that time. To release it now: "+
+		"mlenv down %s -n %s",
 		time.Now().Add(options.KeepFor).UTC().Format("2006-01-02 15:04 UTC"), u.Environment, clients.Namespace))
 	return nil
 }

@@ -55,7 +55,8 @@ func (f *Flags) AddTo(flags *pflag.FlagSet, use string) {
 }
 
 // Connected is the RunE of a command that works with the cluster of its flags.
-func Connected(flags *kube.Flags, run func(cmd *cobra.Command, clients *kube.Clients, args []string) error) func(*cobra.Command, []string) error {
+func Connected(flags *kube.Flags, run func(cmd *cobra.Command, clients *kube.Clients, args []string) error) func(
+	*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		clients, err := flags.Connect()
 		if err != nil {
@@ -141,10 +142,12 @@ func (f *Flags) choose(ctx context.Context, clients *kube.Clients, log *slog.Log
 		return nil
 	case len(mine) > 1:
 		names := humanize.Each(mine, func(l coordinationv1.Lease) string { return l.Name })
-		return &command.Exit{Code: command.WrongUsage, Err: fail.Advise(fail.Becausef(fail.InvalidInput, "choosing an environment in namespace %s: there are %s: want one of them",
-			clients.Namespace, strings.Join(names, ", ")), "--%s=%s", NameFlag, names[0])}
+		return &command.Exit{Code: command.WrongUsage,
+			Err: fail.Advise(fail.Becausef(fail.InvalidInput, "choosing an environment in namespace %s: there are %s: want one of them",
+				clients.Namespace, strings.Join(names, ", ")), "--%s=%s", NameFlag, names[0])}
 	}
 	only := &mine[0]
-	log.Info(fmt.Sprintf("Environment %s/%s: %s.", clients.Namespace, only.Name, env.Of(clients, only.Name).Lease(log).Look(ctx, only).State()))
+	log.Info(fmt.Sprintf("Environment %s/%s: %s.", clients.Namespace, only.Name,
+		env.Of(clients, only.Name).Lease(log).Look(ctx, only).State()))
 	return f.flags.Set(NameFlag, only.Name)
 }

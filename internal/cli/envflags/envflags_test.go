@@ -34,21 +34,29 @@ func TestChoose(t *testing.T) {
 	}{
 		{name: "none", want: objects.DefaultName},
 		{name: "mine", held: map[string]string{"mine": "me", "theirs": "kim"}, want: "mine", log: "Environment ns/mine: it is held by me"},
-		{name: "mine, and the default is a colleague's", held: map[string]string{"mine": "me", objects.DefaultName: "kim"}, want: "mine", log: "ns/mine"},
-		{name: "two of mine, one of them the default", held: map[string]string{"mine": "me", objects.DefaultName: "me"}, want: objects.DefaultName},
-		{name: "two of mine", held: map[string]string{"a": "me", "b": "me"}, want: objects.DefaultName, fails: "there are a, b: want one of them"},
+		{name: "mine, and the default is a colleague's", held: map[string]string{"mine": "me", objects.DefaultName: "kim"}, want: "mine",
+			log: "ns/mine"},
+		{name: "two of mine, one of them the default", held: map[string]string{"mine": "me", objects.DefaultName: "me"},
+			want: objects.DefaultName},
+		{name: "two of mine", held: map[string]string{"a": "me", "b": "me"}, want: objects.DefaultName,
+			fails: "there are a, b: want one of them"},
 		{name: "named", held: map[string]string{"mine": "me"}, args: []string{"--name=theirs"}, want: "theirs"},
 		{name: "to work in a colleague's", held: map[string]string{"theirs": "kim"}, want: objects.DefaultName},
-		{name: "to examine a colleague's", held: map[string]string{"theirs": "kim"}, reads: true, want: "theirs", log: "Environment ns/theirs: it is held by kim"},
-		{name: "to examine one of two", held: map[string]string{"theirs": "kim", "others": "lee"}, reads: true, want: objects.DefaultName, fails: "there are others, theirs"},
+		{name: "to examine a colleague's", held: map[string]string{"theirs": "kim"}, reads: true, want: "theirs",
+			log: "Environment ns/theirs: it is held by kim"},
+		{name: "to examine one of two", held: map[string]string{"theirs": "kim", "others": "lee"}, reads: true, want: objects.DefaultName,
+			fails: "there are others, theirs"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			client := fake.NewClientset()
 			client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
-				return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: "me"}}}, nil
+				return true,
+					&authenticationv1.SelfSubjectReview{
+						Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: "me"}}}, nil
 			})
 			for name, holder := range tc.held {
-				held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: objects.Labels(name)}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}}
+				held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: objects.Labels(name)},
+					Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}}
 				if err := client.Tracker().Add(held); err != nil {
 					t.Fatal(err)
 				}
@@ -61,7 +69,8 @@ func TestChoose(t *testing.T) {
 				t.Fatal(err)
 			}
 			err := f.choose(t.Context(), &kube.Clients{Kube: client, Namespace: "ns"}, command.TextLog(&log))
-			if tc.fails == "" && err != nil || tc.fails != "" && (fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), tc.fails)) {
+			if tc.fails == "" && err != nil || tc.fails != "" && (fail.ReasonOf(err) != fail.InvalidInput ||
+				!strings.Contains(err.Error(), tc.fails)) {
 				t.Errorf("got error %v, want %q", err, tc.fails)
 			}
 			if f.Environment != tc.want || !strings.Contains(log.String(), tc.log) || tc.log == "" && log.Len() > 0 {

@@ -23,7 +23,8 @@ import (
 )
 
 func runNamed(name, environment string, done bool) *tektonv1.PipelineRun {
-	run := &tektonv1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid of " + name), Labels: map[string]string{"tekton.dev/pipeline": launch.Pipeline}}}
+	run := &tektonv1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid of " + name),
+		Labels: map[string]string{"tekton.dev/pipeline": launch.Pipeline}}}
 	run.Spec.PipelineRef = &tektonv1.PipelineRef{Name: launch.Pipeline}
 	run.Spec.Params = tektonv1.Params{{Name: "name", Value: tektonv1.ParamValue{Type: tektonv1.ParamTypeString, StringVal: environment}}}
 	if done {
@@ -45,25 +46,34 @@ func TestRunInPlaceOfEnvironment(t *testing.T) {
 		code  int
 	}{
 		{name: "in progress", takes: true, args: []string{"trains"}, want: "kim"},
-		{name: "builds its image", takes: true, args: []string{"builds"}, want: "builds", fails: "run builds is in progress and has not created it yet", next: "mlenv status builds -n ns", code: command.Failed},
-		{name: "has ended, and another run holds the environment", takes: true, args: []string{"ended"}, want: "ended", fails: "its environment is released", next: "mlenv receipt ended -n ns", code: command.Failed},
-		{name: "was deleted", takes: true, args: []string{"deleted"}, want: "deleted", fails: "the run is Failed", next: "mlenv receipt deleted -n ns", code: command.Failed},
-		{name: "an environment that a run will create", takes: true, args: []string{"soon"}, want: "soon", fails: "run builds is in progress", next: "mlenv status builds -n ns", code: command.Failed},
+		{name: "builds its image", takes: true, args: []string{"builds"}, want: "builds", fails: "run builds is in progress and has not " +
+			"created it yet", next: "mlenv status builds -n ns", code: command.Failed},
+		{name: "has ended, and another run holds the environment", takes: true, args: []string{"ended"}, want: "ended",
+			fails: "its environment is released", next: "mlenv receipt ended -n ns", code: command.Failed},
+		{name: "was deleted", takes: true, args: []string{"deleted"}, want: "deleted", fails: "the run is Failed",
+			next: "mlenv receipt deleted -n ns", code: command.Failed},
+		{name: "an environment that a run will create", takes: true, args: []string{"soon"}, want: "soon", fails: "run builds is in progress",
+			next: "mlenv status builds -n ns", code: command.Failed},
 		{name: "an environment", takes: true, args: []string{"kim"}, want: "kim"},
 		{name: "neither", takes: true, args: []string{"nothing"}, want: "nothing"},
-		{name: "a command for environments", args: []string{"trains"}, want: "trains", fails: "it is a run, in environment kim: want an environment", next: "--name=kim", code: command.WrongUsage},
-		{name: "a command for environments, and a deleted run", args: []string{"deleted"}, want: "deleted", fails: "it is a run, in environment lee", next: "--name=lee", code: command.WrongUsage},
+		{name: "a command for environments", args: []string{"trains"}, want: "trains", fails: "it is a run, in environment kim: want an " +
+			"environment", next: "--name=kim", code: command.WrongUsage},
+		{name: "a command for environments, and a deleted run", args: []string{"deleted"}, want: "deleted",
+			fails: "it is a run, in environment lee", next: "--name=lee", code: command.WrongUsage},
 		{name: "no name, and one environment", takes: true, want: "kim"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			holder := "uid of trains"
-			client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "kim", Labels: objects.Labels("kim")},
-				Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}})
-			if err := receipt.Write(t.Context(), client, receipt.Receipt{Run: "deleted", Namespace: "ns", RunUID: "gone", Environment: "lee", Verdict: receipt.Failed}); err != nil {
+			client := fake.NewClientset(
+				&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "kim", Labels: objects.Labels("kim")},
+					Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}})
+			if err := receipt.Write(t.Context(), client, receipt.Receipt{Run: "deleted", Namespace: "ns", RunUID: "gone", Environment: "lee",
+				Verdict: receipt.Failed}); err != nil {
 				t.Fatal(err)
 			}
 			other := &tektonv1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "nothing"}} // of another pipeline
-			tekton := tektonfake.NewSimpleClientset(runNamed("trains", "kim", false), runNamed("builds", "soon", false), runNamed("ended", "kim", true), other)
+			tekton := tektonfake.NewSimpleClientset(runNamed("trains", "kim", false), runNamed("builds", "soon", false),
+				runNamed("ended", "kim", true), other)
 			f := Flags{Reads: true, Runs: tc.takes}
 			flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
 			f.AddTo(flags, "")
@@ -71,7 +81,8 @@ func TestRunInPlaceOfEnvironment(t *testing.T) {
 				t.Fatal(err)
 			}
 			err := f.find(t.Context(), &kube.Clients{Kube: client, Tekton: tekton, Namespace: "ns"}, command.TextLog(&bytes.Buffer{}))
-			if tc.fails == "" && err != nil || tc.fails != "" && (err == nil || !strings.Contains(err.Error(), tc.fails)) || fail.NextOf(err) != tc.next {
+			if tc.fails == "" && err != nil || tc.fails != "" && (err == nil || !strings.Contains(err.Error(), tc.fails)) ||
+				fail.NextOf(err) != tc.next {
 				t.Errorf("got error %v (%s), want %q (%s)", err, fail.NextOf(err), tc.fails, tc.next)
 			}
 			if f.Environment != tc.want {

@@ -61,7 +61,8 @@ func TestPodIsRestricted(t *testing.T) {
 	}
 	for _, container := range spec.Containers {
 		s := container.SecurityContext
-		if *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || len(s.Capabilities.Add) > 0 || !slices.Contains(s.Capabilities.Drop, "ALL") {
+		if *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || len(s.Capabilities.Add) > 0 ||
+			!slices.Contains(s.Capabilities.Drop, "ALL") {
 			t.Errorf("container %s: %+v", container.Name, s)
 		}
 		for _, mount := range container.VolumeMounts {

@@ -22,7 +22,8 @@ func TestStepsImage(t *testing.T) {
 	}
 	installed := &v1.Pipeline{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: launch.Pipeline}, Spec: spec("installed")}
 	run := func(name, image string, age time.Duration) *v1.PipelineRun {
-		of := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{"tekton.dev/pipeline": launch.Pipeline},
+		of := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name,
+			Labels:            map[string]string{"tekton.dev/pipeline": launch.Pipeline},
 			CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0).Add(-age))}}
 		if image != "" {
 			of.Status.PipelineSpec = new(spec(image))

@@ -186,11 +186,12 @@ func placeNear(pod *corev1.Pod, claim string, others []corev1.Pod) {
 			continue
 		}
 		pod.Spec.Tolerations = other.Spec.Tolerations
-		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
-				{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{other.Spec.NodeName}},
-			}}},
-		}}}
+		pod.Spec.Affinity = &corev1.Affinity{
+			NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
+					{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{other.Spec.NodeName}},
+				}}},
+			}}}
 		return
 	}
 }
@@ -205,13 +206,15 @@ func (p *pod) wait(ctx context.Context) error {
 				return false, fmt.Errorf("waiting for pod %s/%s: it was deleted", p.clients.Namespace, p.name)
 			}
 			if kube.HasEnded(pod) {
-				return false, fail.Becausef(fail.ContainerFailed, "waiting for pod %s/%s: it has ended: %s %s", p.clients.Namespace, p.name, pod.Status.Reason, pod.Status.Message)
+				return false, fail.Becausef(fail.ContainerFailed, "waiting for pod %s/%s: it has ended: %s %s", p.clients.Namespace, p.name,
+					pod.Status.Reason, pod.Status.Message)
 			}
 			seen = pending(pod)
 			return pod.Status.Phase == corev1.PodRunning, nil
 		})
 	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
-		return fail.Becausef(fail.PodsNotReady, "waiting for pod %s/%s, which mounts the claim: it does not run after %s: %s", p.clients.Namespace, p.name, startTime, seen)
+		return fail.Becausef(fail.PodsNotReady, "waiting for pod %s/%s, which mounts the claim: it does not run after %s: %s",
+			p.clients.Namespace, p.name, startTime, seen)
 	}
 	return err
 }
@@ -234,7 +237,8 @@ func pending(pod *corev1.Pod) string {
 func (p *pod) remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
 	defer cancel()
-	err := p.clients.Kube.CoreV1().Pods(p.clients.Namespace).Delete(ctx, p.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.uid}})
+	err := p.clients.Kube.CoreV1().Pods(p.clients.Namespace).Delete(ctx, p.name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.uid}})
 	return kube.Deleted("pod "+p.clients.Namespace+"/"+p.name, err)
 }
 

@@ -162,7 +162,8 @@ func TestFetchNoticesAChange(t *testing.T) {
 func TestFetchGivesUp(t *testing.T) {
 	claim, _ := checkpoint(t)
 	b := &balanced{claim: claim, commands: map[string]int{}, enough: always}
-	if _, err := b.pod().fetch(t.Context(), everything, moved, t.TempDir(), &memory{path: filepath.Join(t.TempDir(), "files")}); !errors.Is(err, errCut) {
+	if _, err := b.pod().fetch(t.Context(), everything, moved, t.TempDir(), &memory{path: filepath.Join(t.TempDir(), "files")}); !errors.Is(
+		err, errCut) {
 		t.Errorf("got %v, want %v", err, errCut)
 	}
 	if b.commands["send"] != attempts {

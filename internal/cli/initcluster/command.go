@@ -79,7 +79,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	}
 	flags.AddNamespace(cmd.Flags(), "namespace of the file (default: the kubeconfig's)")
 	cmd.Flags().StringVar(&file, "file", "", "file to write; - prints it (default: clusters/NAME.yaml or NAME.yaml)")
-	cmd.Flags().StringVar(&account, "service-account", cluster.Default().Security.ServiceAccount, "service account of the environment's pods, whose constraints are looked for")
+	cmd.Flags().StringVar(&account, "service-account", cluster.Default().Security.ServiceAccount,
+		"service account of the environment's pods, whose constraints are looked for")
 	cmd.Flags().BoolVar(&force, "force", false, "overwrite a file that exists")
 	return cmd
 }
@@ -97,7 +98,8 @@ func save(path string, draft Draft, force bool) (string, error) {
 	}
 	out, err := os.OpenFile(path, mode, 0o644)
 	if errors.Is(err, fs.ErrExist) {
-		return "", fail.Advise(fail.Becausef(fail.InvalidInput, "writing %s: it exists: want a new file", path), "--force overwrites it; --file=- prints instead")
+		return "", fail.Advise(fail.Becausef(fail.InvalidInput, "writing %s: it exists: want a new file", path),
+			"--force overwrites it; --file=- prints instead")
 	} else if err != nil {
 		return "", fail.Becausef(fail.InvalidInput, "writing the cluster file: %w", err)
 	}
@@ -114,7 +116,8 @@ func report(out io.Writer, path string, draft Draft) {
 	if f.Nodes.GPUNodes != nil {
 		nodes = humanize.Count(len(f.Nodes.GPUNodes), "node")
 	}
-	fmt.Fprintf(out, "wrote %s: %s at %s, %s, %d GPUs each, storage %s\n", path, f.Cluster.Name, f.Cluster.API, nodes, f.GPUs.PerNode, f.Storage.Mode)
+	fmt.Fprintf(out, "wrote %s: %s at %s, %s, %d GPUs each, storage %s\n", path, f.Cluster.Name, f.Cluster.API, nodes, f.GPUs.PerNode,
+		f.Storage.Mode)
 	for _, part := range []struct {
 		word  string
 		texts []string
@@ -123,5 +126,7 @@ func report(out io.Writer, path string, draft Draft) {
 			fmt.Fprintf(out, "  %s: %s\n", part.word, text)
 		}
 	}
-	fmt.Fprintf(out, "next: check the guesses, then\n  mlenv install %s --steps-image=IMAGE\n  mlenv preflight --cluster-file=%s\nIMAGE is the steps image of a release, or what this prints in a checkout:\n  mlenv bundle steps-image --push=REGISTRY/REPOSITORY:TAG\n", path, path)
+	fmt.Fprintf(out, "next: check the guesses, then\n  mlenv install %s --steps-image=IMAGE\n  mlenv preflight --cluster-file=%s\nIMAGE is "+
+		"the steps image of a release, or what this prints in a checkout:\n  mlenv bundle steps-image --push=REGISTRY/REPOSITORY:TAG\n", path,
+		path)
 }

@@ -61,8 +61,9 @@ func (w *world) clients(t *testing.T, namespace string) *kube.Clients {
 		if !slices.Contains(w.forbidden, action.GetResource().Resource) || action.GetNamespace() != "" {
 			return false, nil, nil
 		}
-		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", fmt.Errorf("User %q cannot %s resource %q in API group %q at the cluster scope",
-			"h-kim", action.GetVerb(), action.GetResource().Resource, action.GetResource().Group))
+		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "",
+			fmt.Errorf("User %q cannot %s resource %q in API group %q at the cluster scope",
+				"h-kim", action.GetVerb(), action.GetResource().Resource, action.GetResource().Group))
 	}
 	client.PrependReactor("*", "*", forbid)
 	others := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
@@ -93,7 +94,8 @@ func (w *world) add(where schema.GroupVersionResource, kind, namespace, name str
 }
 
 func (w *world) constraint(name string, privileged bool, capabilities ...any) {
-	w.add(constraints, "SecurityContextConstraints", "", name, map[string]any{"allowPrivilegedContainer": privileged, "allowedCapabilities": capabilities})
+	w.add(constraints, "SecurityContextConstraints", "", name,
+		map[string]any{"allowPrivilegedContainer": privileged, "allowedCapabilities": capabilities})
 }
 
 func node(name string, gpus string, change func(*corev1.Node)) *corev1.Node {
@@ -101,8 +103,9 @@ func node(name string, gpus string, change func(*corev1.Node)) *corev1.Node {
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, productLabel: "NVIDIA-H100-80GB-HBM3"}},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "nvidia.com/gpu", Effect: corev1.TaintEffectNoSchedule}}},
 		Status: corev1.NodeStatus{
-			Allocatable: corev1.ResourceList{gpu: resource.MustParse(gpus), corev1.ResourceCPU: resource.MustParse("127500m"), corev1.ResourceMemory: resource.MustParse("1000Gi")},
-			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			Allocatable: corev1.ResourceList{gpu: resource.MustParse(gpus), corev1.ResourceCPU: resource.MustParse("127500m"),
+				corev1.ResourceMemory: resource.MustParse("1000Gi")},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 		},
 	}
 	change(n)
@@ -133,7 +136,8 @@ func holder(name, node, gpus string) *corev1.Pod {
 func barcelona() *world {
 	w := &world{host: "https://api.barcelona.nerc.mghpcc.org:6443", uses: []string{"restricted-v2", "nccl-scc"}}
 	nics := []string{"eno5np0", "eno6np0", "eno7np0", "eno8np0"}
-	for _, name := range []string{"moc-r4pcc02u17-nairr", "moc-r4pcc02u18-nairr", "moc-r4pcc04u25-nairr", "moc-r4pcc02u15-yunshi", "moc-r4pcc02u16-yunshi"} {
+	for _, name := range []string{"moc-r4pcc02u17-nairr", "moc-r4pcc02u18-nairr", "moc-r4pcc04u25-nairr", "moc-r4pcc02u15-yunshi",
+		"moc-r4pcc02u16-yunshi"} {
 		w.objects = append(w.objects, node(name, "4", func(n *corev1.Node) {
 			for _, nic := range nics {
 				n.Status.Allocatable[corev1.ResourceName("openshift.io/"+nic+"rdma")] = resource.MustParse("1")
@@ -150,7 +154,8 @@ func barcelona() *world {
 		class("ocs-external-storagecluster-cephfs", "openshift-storage.cephfs.csi.ceph.com", false),
 		class("ocs-external-storagecluster-ceph-rgw", "openshift-storage.ceph.rook.io/bucket", false))
 	for i, nic := range nics {
-		w.add(policies, "SriovNetworkNodePolicy", "openshift-sriov-network-operator", nic, map[string]any{"spec": map[string]any{"resourceName": nic + "rdma", "isRdma": true}})
+		w.add(policies, "SriovNetworkNodePolicy", "openshift-sriov-network-operator", nic,
+			map[string]any{"spec": map[string]any{"resourceName": nic + "rdma", "isRdma": true}})
 		w.add(attachment.Resource(), "NetworkAttachmentDefinition", "default", nic+"-network", map[string]any{
 			"metadata": map[string]any{"annotations": map[string]any{attachment.ResourceAnnotation: "openshift.io/" + nic + "rdma"}},
 			"spec":     map[string]any{"config": fmt.Sprintf(`{"type":"sriov","ipam":{"type":"whereabouts","range":"10.0.%d.0/24"}}`, 103+i)},
@@ -159,7 +164,8 @@ func barcelona() *world {
 	w.constraint("restricted-v2", false)
 	w.constraint("nccl-scc", false, "IPC_LOCK")
 	w.constraint("privileged", true, "*")
-	w.add(infrastructures, "Infrastructure", "", "cluster", map[string]any{"status": map[string]any{"apiServerURL": "https://api.barcelona.nerc.mghpcc.org:6443"}})
+	w.add(infrastructures, "Infrastructure", "", "cluster",
+		map[string]any{"status": map[string]any{"apiServerURL": "https://api.barcelona.nerc.mghpcc.org:6443"}})
 	return w
 }
 
@@ -172,24 +178,29 @@ func cairo() *world {
 			n.Labels["feature.node.kubernetes.io/pci-15b3.present"] = "true"
 		}))
 	}
-	w.objects = append(w.objects, class("nfs-csi", "nfs.csi.k8s.io", false), class("ocs-external-storagecluster-ceph-rbd", "openshift-storage.rbd.csi.ceph.com", true))
+	w.objects = append(w.objects, class("nfs-csi", "nfs.csi.k8s.io", false),
+		class("ocs-external-storagecluster-ceph-rbd", "openshift-storage.rbd.csi.ceph.com", true))
 	w.constraint("restricted-v2", false)
 	w.constraint("privileged", true, "*")
-	w.add(proxies, "Proxy", "", "cluster", map[string]any{"status": map[string]any{"httpProxy": "http://proxy.example.com:3128", "noProxy": ".cluster.local,10.0.0.0/8"}})
+	w.add(proxies, "Proxy", "", "cluster",
+		map[string]any{"status": map[string]any{"httpProxy": "http://proxy.example.com:3128", "noProxy": ".cluster.local,10.0.0.0/8"}})
 	return w
 }
 
 func TestGolden(t *testing.T) {
 	narrow := barcelona()
 	// A user of one namespace may not read these. init knows the name privileged without reading it.
-	narrow.forbidden = []string{"nodes", "pods", "storageclasses", "securitycontextconstraints", "sriovnetworknodepolicies", "network-attachment-definitions", "infrastructures", "proxies"}
+	narrow.forbidden = []string{"nodes", "pods", "storageclasses", "securitycontextconstraints", "sriovnetworknodepolicies",
+		"network-attachment-definitions", "infrastructures", "proxies"}
 	elsewhere := &world{host: "https://127.0.0.1:16443", plain: true, objects: []runtime.Object{node("gpu-1", "2", func(n *corev1.Node) {
 		delete(n.Labels, productLabel)
-		n.Status.Allocatable[corev1.ResourceMemory], n.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("64Gi"), resource.MustParse("16")
+		n.Status.Allocatable[corev1.ResourceMemory], n.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("64Gi"), resource.MustParse(
+			"16")
 	})}}
 	shared := barcelona()
 	for _, object := range shared.others[attachment.Resource()] {
-		if err := unstructured.SetNestedField(object.Object, `{"type":"sriov","ipam":{"type":"whereabouts","range":"10.0.103.0/24"}}`, "spec", "config"); err != nil {
+		if err := unstructured.SetNestedField(object.Object, `{"type":"sriov","ipam":{"type":"whereabouts","range":"10.0.103.0/24"}}`, "spec",
+			"config"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -90,9 +90,12 @@ func (w *writer) rdma(f Facts, nodes []corev1.Node, rails []attachment.Definitio
 	case len(signs) == 0:
 		w.guess(2, "network.rdma.enabled: no node has an SR-IOV resource with an attachment, or the label of an RDMA card")
 	case f.may(func(c constraint) bool { return c.privileged }) == "":
-		w.guess(2, "network.rdma.enabled: all nodes have RDMA cards by %s, but no SR-IOV resources, and service account %s may not create privileged pods, which host devices need; see mlenv admin, then set enabled, security.requires_privileged_scc and security.ipc_lock", strings.Join(signs, ", "), f.ServiceAccount)
+		w.guess(2, "network.rdma.enabled: all nodes have RDMA cards by %s, but no SR-IOV resources, and service account %s may not create "+
+			"privileged pods, which host devices need; see mlenv admin, then set enabled, security.requires_privileged_scc and security.ipc_lock",
+			strings.Join(signs, ", "), f.ServiceAccount)
 	default:
-		w.guess(2, "network.rdma.enabled: host devices in privileged pods, because all nodes have RDMA cards by %s and no SR-IOV resources", strings.Join(signs, ", "))
+		w.guess(2, "network.rdma.enabled: host devices in privileged pods, because all nodes have RDMA cards by %s and no SR-IOV resources",
+			strings.Join(signs, ", "))
 		w.line(2, "enabled: true")
 		w.comment(2, "Devices are detected. If storage uses one, list the others in devices.")
 		return hostDevices
@@ -139,7 +142,8 @@ func cards(nodes []corev1.Node) []string {
 	for _, node := range nodes {
 		for label, value := range node.Labels {
 			feature, is := strings.CutPrefix(label, "feature.node.kubernetes.io/")
-			if is && value == "true" && (strings.HasPrefix(feature, "rdma.") || strings.HasPrefix(feature, "pci-") && strings.Contains(feature, "15b3.present")) {
+			if is && value == "true" && (strings.HasPrefix(feature, "rdma.") || strings.HasPrefix(feature, "pci-") &&
+				strings.Contains(feature, "15b3.present")) {
 				on[label]++
 			}
 		}
@@ -173,7 +177,8 @@ func (w *writer) security(f Facts, form form) {
 		w.unknown(1, "security.scc: the constraints that %s may use (%s)", f.ServiceAccount, firstLine(err))
 	}
 	if len(f.Constraints) > 0 {
-		w.comment(1, "%s may use %s.", f.ServiceAccount, strings.Join(humanize.Each(f.Constraints, func(c constraint) string { return c.name }), ", "))
+		w.comment(1, "%s may use %s.", f.ServiceAccount, strings.Join(humanize.Each(f.Constraints, func(c constraint) string { return c.name }),
+			", "))
 	}
 	scc := f.may(func(c constraint) bool { return c.ipcLock })
 	own := form == sriov && scc != "" && scc != "privileged"
@@ -181,7 +186,8 @@ func (w *writer) security(f Facts, form form) {
 	case own:
 		w.guess(1, "security.scc: the constraint that allows IPC_LOCK and the least else")
 	case form == sriov:
-		w.guess(1, "security.ipc_lock: pods can lock memory without IPC_LOCK if the nodes' limit is lifted; see mlenv admin for that, or for a constraint with IPC_LOCK%s",
+		w.guess(1, "security.ipc_lock: pods can lock memory without IPC_LOCK if the nodes' limit is lifted; see mlenv admin for that, or for a "+
+			"constraint with IPC_LOCK%s",
 			map[bool]string{true: "; privileged would allow it too, with everything else"}[scc != ""])
 	}
 	w.line(1, "requires_privileged_scc: %t", form == hostDevices)

@@ -108,7 +108,9 @@ func (f Facts) state(node *corev1.Node) string {
 			text += ": " + strings.Join(held.Holders, ", ")
 		}
 	}
-	if candidates := diagnose.Candidates([]corev1.Node{*node}, &corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}); len(candidates) > 0 && candidates[0].Seen != "" {
+	if candidates := diagnose.Candidates([]corev1.Node{*node},
+		&corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}); len(candidates) > 0 &&
+		candidates[0].Seen != "" {
 		text += "; " + candidates[0].Seen
 	}
 	return humanize.OneLine(text, 200)
@@ -132,7 +134,9 @@ func (w *writer) tolerations(nodes []corev1.Node) {
 	}
 	w.guess(1, "nodes.tolerations: the taints of the nodes; ask their owner, because a taint may be meant to keep you away")
 	w.line(1, "tolerations:")
-	for _, taint := range slices.SortedFunc(maps.Keys(on), func(a, b corev1.Taint) int { return strings.Compare(a.ToString(), b.ToString()) }) {
+	for _, taint := range slices.SortedFunc(maps.Keys(on), func(a, b corev1.Taint) int {
+		return strings.Compare(a.ToString(), b.ToString())
+	}) {
 		w.comment(1, "on %d of %d: %s", len(on[taint]), len(nodes), strings.Join(on[taint], ", "))
 		match := "operator: Exists"
 		if taint.Value != "" {
@@ -157,7 +161,8 @@ func (w *writer) racks(nodes []corev1.Node) {
 		return all
 	}
 	if len(values(corev1.LabelTopologyZone)) == len(nodes) {
-		w.comment(1, "Racks come from %s, which needs no key: %s.", corev1.LabelTopologyZone, strings.Join(unique(values(corev1.LabelTopologyZone)), ", "))
+		w.comment(1, "Racks come from %s, which needs no key: %s.", corev1.LabelTopologyZone,
+			strings.Join(unique(values(corev1.LabelTopologyZone)), ", "))
 		return
 	}
 	for _, label := range slices.Sorted(maps.Keys(nodes[0].Labels)) {
@@ -224,7 +229,8 @@ func (w *writer) resources(nodes []corev1.Node) {
 		if cores := cpu.MilliValue(); cores < 64000 {
 			requestCPU, limitCPU = millis(cores/2), millis(cores)
 		}
-		w.guess(1, "resources.requests, resources.limits: of a node of the environment; the smallest node has %s and %s processors, including those in use", humanize.Bytes(memory.Value()), cpu.String())
+		w.guess(1, "resources.requests, resources.limits: of a node of the environment; the smallest node has %s and %s processors, including "+
+			"those in use", humanize.Bytes(memory.Value()), cpu.String())
 	}
 	w.line(1, "requests:")
 	w.set(2, "memory", requestMemory)

@@ -82,7 +82,9 @@ func (w *writer) classes(classes []storagev1.StorageClass) (shared, own string) 
 
 // noFilesystem reports classes of buckets, and of volumes that are created by hand.
 func noFilesystem(provisioner string) bool {
-	return slices.ContainsFunc([]string{"bucket", "/obc", "no-provisioner"}, func(sign string) bool { return strings.Contains(provisioner, sign) })
+	return slices.ContainsFunc([]string{"bucket", "/obc", "no-provisioner"}, func(sign string) bool {
+		return strings.Contains(provisioner, sign)
+	})
 }
 
 func (w *writer) proxy(f Facts) {

@@ -59,7 +59,8 @@ func TestTopAsks(t *testing.T) {
 {"step": 20, "steps": 100, "loss": 3.25, "tokens": 2000, "time": 1790000005, "rank_seconds": [0.5, 0.25]}
 `
 	spec := agent.JobSpec{Run: "first", Launcher: agent.Command, Script: "sh", Nodes: 2, RanksPerNode: 1,
-		Args: []string{"-c", `test "$NODE_RANK" = 1 || printf '` + strings.ReplaceAll(lines, "\n", `\n`) + `' >> "$MLENV_METRICS_FILE"; exec sleep 600`}}
+		Args: []string{"-c", `test "$NODE_RANK" = 1 || printf '` + strings.ReplaceAll(lines, "\n", `\n`) +
+			`' >> "$MLENV_METRICS_FILE"; exec sleep 600`}}
 	asked := &source{env: env.Of(&kube.Clients{}, "env"), jobs: map[string]*training{}}
 	for _, a := range agents {
 		asked.nodes = append(asked.nodes, a.Client)
@@ -92,7 +93,8 @@ func TestTopAsks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := []Job{{ID: "job-1", Ranks: []Rank{{0, 0, "running"}, {1, 1, "running"}}, Run: "first", Step: 20, Steps: 100, Loss: 3.25, StepsPerSecond: 2, PerSecond: 200, Rate: "tokens", SecondsLeft: 40}}
+		want := []Job{{ID: "job-1", Ranks: []Rank{{0, 0, "running"}, {1, 1, "running"}}, Run: "first", Step: 20, Steps: 100, Loss: 3.25,
+			StepsPerSecond: 2, PerSecond: 200, Rate: "tokens", SecondsLeft: 40}}
 		if len(report.Jobs) != 1 {
 			t.Fatalf("got %+v, want one job", report)
 		}
@@ -122,7 +124,8 @@ func TestTopAsks(t *testing.T) {
 }
 
 func TestTopPrints(t *testing.T) {
-	gpus := []agent.GPU{{Index: 0, Memory: 80e9, MemoryUsed: 40e9, Utilization: 97, Temperature: 61}, {Index: 1, Memory: 80e9, MemoryUsed: 41e9, Utilization: 5, Temperature: 88, Throttled: []string{"hardware thermal slowdown"}}}
+	gpus := []agent.GPU{{Index: 0, Memory: 80e9, MemoryUsed: 40e9, Utilization: 97, Temperature: 61},
+		{Index: 1, Memory: 80e9, MemoryUsed: 41e9, Utilization: 5, Temperature: 88, Throttled: []string{"hardware thermal slowdown"}}}
 	report := State{Environment: "env",
 		Jobs: []Job{
 			{ID: "1", Run: "first", Step: 40, Steps: 150, Loss: 3.033, StepsPerSecond: 2.71, PerSecond: 3012, Rate: "tokens", SecondsLeft: 40.6},
@@ -152,7 +155,8 @@ node 1: talking to the agent of node 1: nobody listens
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	out.Reset()
-	if err := (State{Environment: "env"}).print(&out); err != nil || !strings.HasPrefix(out.String(), "No training runs on environment env.\n") {
+	if err := (State{Environment: "env"}).print(&out); err != nil ||
+		!strings.HasPrefix(out.String(), "No training runs on environment env.\n") {
 		t.Errorf("without a job: %q, %v", out.String(), err)
 	}
 }

@@ -31,9 +31,10 @@ func UICommand() *cobra.Command {
 		Use:   "ui [RUN|ENVIRONMENT]",
 		Short: "Show the training of an environment in the browser, live",
 		Long: `Serve a page about a run or an environment, with the training's progress and curves, the verdict of the fabric check, the
-state and log of each rank, and the use of GPUs and memory of each node. mlenv prints the page's address and serves it until Ctrl-C. The page is only on this
-machine, and only for those who have the address: it contains a random token. Without an argument it shows the environment
-that you hold, or else ml-dev-env, or else the only environment of the namespace.
+state and log of each rank, and the use of GPUs and memory of each node. mlenv prints the page's address and serves it
+until Ctrl-C. The page is only on this machine, and only for those who have the address: it contains a random token.
+Without an argument it shows the environment that you hold, or else ml-dev-env, or else the only environment of the
+namespace.
 
 Exit code 0: ended by Ctrl-C; 1: there is no such environment; 2: wrong usage.`,
 		Example: "  mlenv ui\n  mlenv ui train-multi-node-x7k2p\n  mlenv ui h-kim -n my-namespace",
@@ -126,7 +127,8 @@ func (p Page) Handler(address, token string) http.Handler {
 
 func (p Page) page(w http.ResponseWriter, _ *http.Request) {
 	nonce := rand.Text()
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'nonce-"+nonce+"'; frame-ancestors 'none'")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'nonce-"+nonce+
+		"'; frame-ancestors 'none'")
 	write(w, "page", map[string]any{"Environment": p.Environment, "Nonce": nonce, "ChartCSS": template.CSS(chart.CSS)})
 }
 

@@ -51,7 +51,8 @@ func TestPage(t *testing.T) {
 		want             []string
 	}{
 		{"the page", "127.0.0.1:8000", "/token/", 200, "text/html", []string{"Environment env", `fetch("state")`}},
-		{"its changing part", "127.0.0.1:8000", "/token/state", 200, "text/html", []string{`<progress max="10" value="3">`, "Loss by step", "Fabric: pass",
+		{"its changing part", "127.0.0.1:8000", "/token/state", 200, "text/html", []string{`<progress max="10" value="3">`, "Loss by step",
+			"Fabric: pass",
 			"exited with 1", `href="log/job-1/1/1"`, "node-a", "node 1: &lt;script&gt;"}},
 		{"a log", "127.0.0.1:8000", "/token/log/job-1/1/3", 200, "text/plain", []string{"line 1\n" + hostile}},
 		{"a rank that is missing", "127.0.0.1:8000", "/token/log/job-1/1/9", 502, "text/plain", []string{"no such rank"}},

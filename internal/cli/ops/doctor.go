@@ -31,7 +31,8 @@ Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
   mlenv doctor h-kim -n my-namespace
   mlenv doctor --output=json`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return errors.Join(envflags.ParseName(cmd.Flags(), args), command.Want(quietAfter > 0, "--quiet-after %s: want more than 0s", quietAfter))
+			return errors.Join(envflags.ParseName(cmd.Flags(), args), command.Want(quietAfter > 0, "--quiet-after %s: want more than 0s",
+				quietAfter))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			clients, err := env.Connect(cmd.Context(), command.TextLog(cmd.ErrOrStderr()))

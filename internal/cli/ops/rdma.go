@@ -181,7 +181,8 @@ func (r rdmaReport) print(w io.Writer, brief bool) {
 			fmt.Fprintf(w, "node %d (%s): %s\n", node.Node, cmp.Or(node.KubernetesNode, node.Pod), line)
 			continue
 		}
-		fmt.Fprintf(w, "node %d: pod %s on %s, SCC %s, %s\n\n", node.Node, node.Pod, cmp.Or(node.KubernetesNode, "an unknown node"), cmp.Or(node.SCC, "unknown"),
+		fmt.Fprintf(w, "node %d: pod %s on %s, SCC %s, %s\n\n", node.Node, node.Pod, cmp.Or(node.KubernetesNode, "an unknown node"),
+			cmp.Or(node.SCC, "unknown"),
 			cmp.Or(node.GPUs, "no GPU"))
 		node.Facts.Print(w)
 		fmt.Fprintln(w)

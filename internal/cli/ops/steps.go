@@ -50,7 +50,8 @@ func BuildCommand(images fs.FS) *cobra.Command {
 					return err
 				}
 			}
-			_, err := buildimage.Run(cmd.Context(), buildimage.Deps{Connect: buildimage.Connect(where.Flags, o.Cluster, "", ""), Images: images, Log: command.Log(cmd), Out: command.Output(cmd)}, o)
+			_, err := buildimage.Run(cmd.Context(), buildimage.Deps{Connect: buildimage.Connect(where.Flags, o.Cluster, "", ""), Images: images,
+				Log: command.Log(cmd), Out: command.Output(cmd)}, o)
 			return err
 		},
 	}
@@ -181,7 +182,8 @@ Exit codes`, 1),
 			if err != nil {
 				return err
 			}
-			_, err = checkfabric.Run(cmd.Context(), checkfabric.Deps{Clients: clients, Log: command.Log(cmd), Out: command.ReportOutput(cmd, o.Output)}, o)
+			_, err = checkfabric.Run(cmd.Context(), checkfabric.Deps{Clients: clients, Log: command.Log(cmd),
+				Out: command.ReportOutput(cmd, o.Output)}, o)
 			return err
 		},
 	}

@@ -10,7 +10,8 @@ import (
 )
 
 func TestValidate(t *testing.T) {
-	const valid = "cluster: {name: one, api: api.one.example.com, namespace: team}\nnodes: {gpu_nodes: [node-a]}\nstorage: {class_rwo: fast, mode: volumeClaimTemplates}\n" +
+	const valid = "cluster: {name: one, api: api.one.example.com, namespace: team}\nnodes: {gpu_nodes: [node-a]}\nstorage: {class_rwo: " +
+		"fast, mode: volumeClaimTemplates}\n" +
 		"gpus: {default_nodes: 1}\nnetwork: {rdma: {enabled: false}}\n"
 	for _, tc := range []struct {
 		name, content, output, want string

@@ -56,7 +56,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			if err != nil {
 				return err
 			}
-			return deliver(cmd.OutOrStdout(), to, push, func() error { return made.Layout(to, "steps") }, func() (any, error) { return made.Push(cmd.Context(), cmd.ErrOrStderr(), tag) })
+			return deliver(cmd.OutOrStdout(), to, push, func() error { return made.Layout(to, "steps") }, func() (any, error) {
+				return made.Push(cmd.Context(), cmd.ErrOrStderr(), tag)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&push, "push", "", "image to push to, as REGISTRY/REPOSITORY:TAG")
@@ -72,7 +74,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 }
 
 // compileSteps builds the image in memory and deletes the programs.
-func compileSteps(ctx context.Context, progress io.Writer, source, baseImage, rootsFile, licences string, platforms []v1.Platform) (bundle.StepsRelease, error) {
+func compileSteps(ctx context.Context, progress io.Writer, source, baseImage, rootsFile, licences string, platforms []v1.Platform) (
+	bundle.StepsRelease, error) {
 	roots, err := bundle.HostRoots()
 	if rootsFile != "" {
 		roots, err = os.ReadFile(rootsFile)
@@ -102,7 +105,8 @@ func parsePlatforms(names []string) ([]v1.Platform, error) {
 	mistakes := []error{command.Want(len(names) > 0, "reading --platforms: it names none")}
 	allowed := platformNames()
 	for _, text := range names {
-		mistakes = append(mistakes, command.Want(slices.Contains(allowed, text), "reading --platforms: %q: want %s", text, strings.Join(allowed, " or ")))
+		mistakes = append(mistakes, command.Want(slices.Contains(allowed, text), "reading --platforms: %q: want %s", text,
+			strings.Join(allowed, " or ")))
 	}
 	return platforms, errors.Join(mistakes...)
 }

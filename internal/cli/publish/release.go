@@ -70,7 +70,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	for _, each := range []*cobra.Command{cmd, pin} {
 		each.Flags().StringVar(&version, "version", "", "version, as v1.2.3")
 		each.Flags().StringVar(&source, "source", ".", "folder of the sources")
-		each.Flags().StringVar(&request.Base, "base", "", "base of the steps image (default: for pin "+bundle.DefaultBase+", for a release the one that pin recorded)")
+		each.Flags().StringVar(&request.Base, "base", "", "base of the steps image (default: for pin "+bundle.DefaultBase+
+			", for a release the one that pin recorded)")
 		each.Flags().StringVar(&request.Repository, "repository", defaultRepository, "prefix of the images REPOSITORY/steps and REPOSITORY/tasks")
 		each.Flags().StringVar(&request.Licences, "licenses", "",
 			"folder of licences for the steps image, as make licenses writes bin/licenses/steps")

@@ -55,16 +55,20 @@ Exit code 0: printed; 1: the request is invalid; 2: wrong usage.`,
 	flags.StringVar(&o.cluster, "cluster-file", "", "the cluster file")
 	param.Count.AddTo(flags, &o.request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the file)")
 	param.Count.AddTo(flags, &o.request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the file)")
-	param.KubernetesNodes.AddTo(flags, &o.request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, separated by commas")
-	param.Queue.AddTo(flags, &o.request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the file)")
-	param.QueuePriority.AddTo(flags, &o.request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in its queue")
+	param.KubernetesNodes.AddTo(flags, &o.request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, "+
+		"separated by commas")
+	param.Queue.AddTo(flags, &o.request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of "+
+		"the file)")
+	param.QueuePriority.AddTo(flags, &o.request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in "+
+		"its queue")
 	param.Mode.AddTo(flags, &o.mode, "mode", agent.Auto, "transport: tcp, rdma, or auto for what the file enables")
 	param.Storage.AddTo(flags, &o.request.Storage, "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the file)")
 	param.Size.AddTo(flags, &o.request.WorkspaceSize, "workspace-size", "", "size of the workspace claim (default: the file's)")
 	param.Size.AddTo(flags, &o.request.DatasetsSize, "datasets-size", "", "size of the datasets claim (default: the file's)")
 	param.Image.AddTo(flags, &o.request.Image, "image", "", "training image (default: image.name of the file)")
 	param.Image.AddTo(flags, &o.request.StepsImage, "steps-image", "", "image of the steps, which contains the agent")
-	flags.StringVar(&o.services, "services", objects.NoServices, "services on node 0: code-server, jupyter and tensorboard, separated by commas, or all or none")
+	flags.StringVar(&o.services, "services", objects.NoServices, "services on node 0: code-server, jupyter and tensorboard, separated by "+
+		"commas, or all or none")
 	param.Truth.AddTo(flags, &o.request.Routes, "routes", false, "add an OpenShift Route for each service")
 	o.output.AddUse(flags, "yaml, or json for one list", command.YAML, command.JSON)
 	return cmd

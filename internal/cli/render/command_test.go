@@ -15,10 +15,13 @@ const images = " --image=registry.test/train:1 --steps-image=registry.test/steps
 
 func TestRender(t *testing.T) {
 	for _, tc := range []struct{ name, args, kinds, mode string }{
-		{"shared claims, over TCP", "--cluster-file=../../../clusters/local.yaml --mode=tcp", "Lease/ml-dev-env Secret/ml-dev-env-services ServiceAccount/ml-dev-sa " +
-			"PersistentVolumeClaim/ml-dev-workspace PersistentVolumeClaim/ml-dev-datasets Service/ml-dev-env-headless StatefulSet/ml-dev-env", "tcp"},
-		{"RDMA as the file says, with services", "h-kim --cluster-file=../../../clusters/barcelona.yaml --services=jupyter --routes -n team", "Lease/h-kim Secret/h-kim-services " +
-			"Service/h-kim Route/h-kim-jupyter ServiceAccount/ml-dev-sa Service/h-kim-headless StatefulSet/h-kim", "rdma"},
+		{"shared claims, over TCP", "--cluster-file=../../../clusters/local.yaml --mode=tcp",
+			"Lease/ml-dev-env Secret/ml-dev-env-services ServiceAccount/ml-dev-sa " +
+				"PersistentVolumeClaim/ml-dev-workspace PersistentVolumeClaim/ml-dev-datasets Service/ml-dev-env-headless StatefulSet/ml-dev-env",
+			"tcp"},
+		{"RDMA as the file says, with services", "h-kim --cluster-file=../../../clusters/barcelona.yaml --services=jupyter --routes -n team",
+			"Lease/h-kim Secret/h-kim-services " +
+				"Service/h-kim Route/h-kim-jupyter ServiceAccount/ml-dev-sa Service/h-kim-headless StatefulSet/h-kim", "rdma"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var list struct {
@@ -67,8 +70,10 @@ func render(t *testing.T, args string) []byte {
 
 func TestRenderRefuses(t *testing.T) {
 	for args, want := range map[string]struct{ message, next string }{
-		"a b --mode=fast": {"arguments [\"a\" \"b\"]: want one environment or none\n--mode \"fast\": want auto, rdma or tcp\n--cluster-file is missing", ""},
-		"--cluster-file=../../../clusters/local.yaml --nodes=9 --image=x --mode=tcp": {"steps-image: is missing", "use --nodes=2; or correct the cluster file, if the nodes have more"},
+		"a b --mode=fast": {"arguments [\"a\" \"b\"]: want one environment or none\n--mode \"fast\": want auto, rdma or tcp\n--cluster-file is " +
+			"missing", ""},
+		"--cluster-file=../../../clusters/local.yaml --nodes=9 --image=x --mode=tcp": {"steps-image: is missing",
+			"use --nodes=2; or correct the cluster file, if the nodes have more"},
 	} {
 		cmd := Command()
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true

@@ -42,7 +42,8 @@ or several runs in progress and none named.`,
 				return err
 			}
 			if !wait {
-				say(cmd.OutOrStdout(), "Run %s is being cancelled; everything is released within minutes: mlenv status %s -n %s\n", r.name, r.name, r.run.Namespace)
+				say(cmd.OutOrStdout(), "Run %s is being cancelled; everything is released within minutes: mlenv status %s -n %s\n", r.name, r.name,
+					r.run.Namespace)
 				return nil
 			}
 			display := newDisplay(cmd.OutOrStdout(), len(r.tasks)+1)

@@ -32,7 +32,8 @@ import (
 
 // aRun is a run that started so long ago; it has ended if done.
 func aRun(namespace, name string, age time.Duration, done bool) *v1.PipelineRun {
-	r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid of " + name), Labels: map[string]string{"tekton.dev/pipeline": launch.Pipeline}}}
+	r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid of " + name),
+		Labels: map[string]string{"tekton.dev/pipeline": launch.Pipeline}}}
 	r.Status.StartTime = &metav1.Time{Time: time.Now().Add(-age)}
 	if done {
 		r.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionTrue})
@@ -44,7 +45,8 @@ func aRun(namespace, name string, age time.Duration, done bool) *v1.PipelineRun 
 func TestRunsOfAllNamespaces(t *testing.T) {
 	client := kubefake.NewClientset()
 	for _, left := range []receipt.Receipt{
-		{Run: "same", Namespace: "a", RunUID: "gone", Environment: "env", Verdict: receipt.Failed, Reason: fail.Hang, Started: time.Now().Add(-3 * time.Hour)},
+		{Run: "same", Namespace: "a", RunUID: "gone", Environment: "env", Verdict: receipt.Failed, Reason: fail.Hang,
+			Started: time.Now().Add(-3 * time.Hour)},
 		{Run: "same", Namespace: "b", RunUID: "uid of same", Environment: "env", Verdict: receipt.Succeeded, Started: time.Now().Add(-time.Hour)},
 	} {
 		if err := receipt.Write(t.Context(), client, left); err != nil {
@@ -52,7 +54,8 @@ func TestRunsOfAllNamespaces(t *testing.T) {
 		}
 	}
 	tekton := tektonfake.NewSimpleClientset(aRun("b", "same", time.Hour, true), aRun("c", "other", time.Minute, false))
-	for limit, want := range map[int]string{0: "c/other Running, b/same Succeeded, a/same Failed", 2: "c/other Running, b/same Succeeded", 9: "c/other Running, b/same Succeeded, a/same Failed"} {
+	for limit, want := range map[int]string{0: "c/other Running, b/same Succeeded, a/same Failed", 2: "c/other Running, b/same Succeeded",
+		9: "c/other Running, b/same Succeeded, a/same Failed"} {
 		found, err := summaries(t.Context(), &kube.Clients{Kube: client, Tekton: tekton, Namespace: metav1.NamespaceAll}, limit)
 		if err != nil {
 			t.Fatal(err)
@@ -90,7 +93,8 @@ func TestWatchRuns(t *testing.T) {
 	if first := <-out; strings.Count(first, "\n") != 3 {
 		t.Errorf("at first %q, want both runs", first)
 	}
-	if _, err := tekton.TektonV1().PipelineRuns("ns").Update(ctx, aRun("ns", "second", time.Minute, true), metav1.UpdateOptions{}); err != nil {
+	if _, err := tekton.TektonV1().PipelineRuns("ns").Update(ctx, aRun("ns", "second", time.Minute, true),
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if then := <-out; strings.Count(then, "\n") != 2 || !strings.Contains(then, "second  Succeeded") {
@@ -110,13 +114,15 @@ func TestToCancel(t *testing.T) {
 		want string
 		err  string
 	}{
-		"the only one":     {[]runtime.Object{aRun("ns", "old", time.Hour, true), aRun("ns", "now", time.Minute, false)}, nil, "now", ""},
-		"one of two":       {[]runtime.Object{aRun("ns", "a", time.Hour, false), aRun("ns", "b", time.Minute, false)}, nil, "", "in progress are b, a: want one of them"},
+		"the only one": {[]runtime.Object{aRun("ns", "old", time.Hour, true), aRun("ns", "now", time.Minute, false)}, nil, "now", ""},
+		"one of two": {[]runtime.Object{aRun("ns", "a", time.Hour, false), aRun("ns", "b", time.Minute, false)}, nil, "",
+			"in progress are b, a: want one of them"},
 		"none in progress": {[]runtime.Object{aRun("ns", "old", time.Hour, true)}, nil, "", "none is in progress"},
 		"named":            {[]runtime.Object{aRun("ns", "a", time.Hour, false), aRun("ns", "b", time.Minute, false)}, []string{"a"}, "a", ""},
 	} {
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
-		got, err := toCancel(t.Context(), &kube.Clients{Kube: kubefake.NewClientset(namespace), Tekton: tektonfake.NewSimpleClientset(tc.runs...), Namespace: "ns"}, tc.args)
+		got, err := toCancel(t.Context(), &kube.Clients{Kube: kubefake.NewClientset(namespace), Tekton: tektonfake.NewSimpleClientset(tc.runs...),
+			Namespace: "ns"}, tc.args)
 		if got.name != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%s: got %q, %v; want %q %q", name, got.name, err, tc.want, tc.err)
 		}
@@ -138,10 +144,12 @@ func TestSince(t *testing.T) {
 // The status of a run names what the pod of a phase waits for.
 func TestStatusWaits(t *testing.T) {
 	of := aRun("ns", "train-1", time.Minute, false)
-	task := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1-provision", Labels: map[string]string{run.Label: of.Name, "tekton.dev/pipelineTask": "provision"},
+	task := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1-provision",
+		Labels:          map[string]string{run.Label: of.Name, "tekton.dev/pipelineTask": "provision"},
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(of, v1.SchemeGroupVersion.WithKind("PipelineRun"))}}}
 	task.Status.StartTime = &metav1.Time{Time: time.Now().Add(-time.Minute)}
-	task.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionUnknown, Reason: "ExceededNodeResources", Message: "0/3 nodes are available"})
+	task.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionUnknown, Reason: "ExceededNodeResources",
+		Message: "0/3 nodes are available"})
 	clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(of, task), Namespace: "ns"}
 	r, err := find(t.Context(), clients, "train-1")
 	if err != nil {
@@ -203,11 +211,13 @@ func TestNewestCheckpoint(t *testing.T) {
 
 // A dry run plans with the params of the run, and creates nothing.
 func TestDryRun(t *testing.T) {
-	values := map[string]string{"name": "kim", "nodes": "3", "gpus-per-node": "2", "mode": "tcp", "exclude-nodes": "a,b", "storage": "rwx", "routes": "true",
+	values := map[string]string{"name": "kim", "nodes": "3", "gpus-per-node": "2", "mode": "tcp", "exclude-nodes": "a,b", "storage": "rwx",
+		"routes":      "true",
 		"steps-image": "registry.invalid/ml-dev-env/steps:0.1.0", "image": "quay.io/me/train:v1"}
 	o := planOptions(func(param string) string { return values[param] })
 	r := o.Request
-	if r.Name != "kim" || r.Nodes != 3 || r.GPUsPerNode != 2 || o.Mode != "tcp" || !slices.Equal(r.ExcludeNodes, []string{"a", "b"}) || !r.Routes ||
+	if r.Name != "kim" || r.Nodes != 3 || r.GPUsPerNode != 2 || o.Mode != "tcp" || !slices.Equal(r.ExcludeNodes, []string{"a", "b"}) ||
+		!r.Routes ||
 		r.StepsImage != "" || r.Image != "quay.io/me/train:v1" {
 		t.Errorf("got %+v", o)
 	}

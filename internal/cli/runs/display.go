@@ -246,7 +246,8 @@ func (d *display) status() {
 		return
 	}
 	current := d.order[len(d.order)-1]
-	text := fmt.Sprintf("%d of %d done; %s for %s", d.ended, d.phases, strings.Join(d.order, " and "), humanize.Duration(d.now().Sub(d.began[current]))) + d.training
+	text := fmt.Sprintf("%d of %d done; %s for %s", d.ended, d.phases, strings.Join(d.order, " and "),
+		humanize.Duration(d.now().Sub(d.began[current]))) + d.training
 	d.clear()
 	fmt.Fprint(d.out, humanize.OneLine(text, d.width()-4))
 	d.rewrites = true

@@ -30,11 +30,14 @@ import (
 
 // Three runs at once, each of which sees a free environment when it chooses: at the end each has one of its own.
 func TestRunsAtOnce(t *testing.T) {
-	shared := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: env.Of(&kube.Clients{}, objects.DefaultName).Workspace},
+	shared := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns",
+		Name: env.Of(&kube.Clients{}, objects.DefaultName).Workspace},
 		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}}}
 	client := kubefake.NewClientset(shared)
 	client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: "kim"}}}, nil
+		return true,
+			&authenticationv1.SelfSubjectReview{
+				Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: "kim"}}}, nil
 	})
 	tekton := tektonfake.NewSimpleClientset()
 	var mu sync.Mutex
@@ -84,13 +87,16 @@ func TestRunsAtOnce(t *testing.T) {
 
 func TestChooseEnvironment(t *testing.T) {
 	claim := func(mode corev1.PersistentVolumeAccessMode) *corev1.PersistentVolumeClaim {
-		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: env.Of(&kube.Clients{}, objects.DefaultName).Workspace},
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns",
+			Name: env.Of(&kube.Clients{}, objects.DefaultName).Workspace},
 			Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{mode}}}
 	}
 	colleague := "colleague@example.com"
-	held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: objects.DefaultName}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &colleague}}
+	held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: objects.DefaultName},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &colleague}}
 	other := func(name string, done bool) *v1.PipelineRun {
-		r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1", Labels: map[string]string{"tekton.dev/pipeline": "train-multi-node"}}}
+		r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1",
+			Labels: map[string]string{"tekton.dev/pipeline": "train-multi-node"}}}
 		if name != "" {
 			r.Spec.Params = v1.Params{{Name: "name", Value: *v1.NewStructuredValues(name)}}
 		}
@@ -109,7 +115,8 @@ func TestChooseEnvironment(t *testing.T) {
 	}
 	file := func(mode string) *corev1.ConfigMap {
 		text := strings.Replace(string(local), "mode: rwx", "mode: "+mode, 1)
-		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mlenv-cluster-local"}, Data: map[string]string{"cluster.yaml": text}}
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mlenv-cluster-local"},
+			Data: map[string]string{"cluster.yaml": text}}
 	}
 	for _, test := range []struct {
 		name    string
@@ -122,7 +129,8 @@ func TestChooseEnvironment(t *testing.T) {
 	}{
 		{"free", []runtime.Object{shared}, nil, "", nil, "", ""},
 		{"held by a colleague", []runtime.Object{shared, held}, nil, "", nil, "ml-dev-env-h-kim", "held by colleague@example.com"},
-		{"a run will take it", []runtime.Object{shared}, []runtime.Object{other("", false)}, "", nil, "ml-dev-env-h-kim", "held by pipelinerun train-1"},
+		{"a run will take it", []runtime.Object{shared}, []runtime.Object{other("", false)}, "", nil, "ml-dev-env-h-kim",
+			"held by pipelinerun train-1"},
 		{"a run took another one", []runtime.Object{shared}, []runtime.Object{other("h-kim", false)}, "", nil, "", ""},
 		{"a run has ended", []runtime.Object{shared}, []runtime.Object{other("", true)}, "", nil, "", ""},
 		{"named", []runtime.Object{shared, held}, nil, "", map[string][]string{"name": {"ml-dev-env"}}, "ml-dev-env", ""},
@@ -130,19 +138,24 @@ func TestChooseEnvironment(t *testing.T) {
 		{"no claim", []runtime.Object{held}, nil, "", nil, "", ""},
 		{"no claim, and claims that will be shared", []runtime.Object{held, file("rwx")}, nil, "", nil, "ml-dev-env-h-kim", "held by colleague"},
 		{"no claim, and claims for each node", []runtime.Object{held, file("volumeClaimTemplates")}, nil, "", nil, "", ""},
-		{"two of mine are taken", []runtime.Object{shared, held}, []runtime.Object{other("ml-dev-env-h-kim", false), second}, "", nil, "ml-dev-env-h-kim-3", "held by colleague"},
-		{"a run that Tekton has not seen", []runtime.Object{shared}, []runtime.Object{unseen}, "", nil, "ml-dev-env-h-kim", "held by pipelinerun train-1"},
+		{"two of mine are taken", []runtime.Object{shared, held}, []runtime.Object{other("ml-dev-env-h-kim", false), second}, "", nil,
+			"ml-dev-env-h-kim-3", "held by colleague"},
+		{"a run that Tekton has not seen", []runtime.Object{shared}, []runtime.Object{unseen}, "", nil, "ml-dev-env-h-kim",
+			"held by pipelinerun train-1"},
 		{"a claim of one node", []runtime.Object{claim(corev1.ReadWriteOnce), held}, nil, "", nil, "", ""},
 		{"nodes have claims", []runtime.Object{shared, held, own}, nil, "", nil, "", ""},
 		{"claims of each node", []runtime.Object{shared, held}, nil, "", map[string][]string{"storage": {"volumeClaimTemplates"}}, "", ""},
-		{"a run of that name has chosen", []runtime.Object{shared, held}, []runtime.Object{other("ml-dev-env-lee", false)}, "train-1", nil, "ml-dev-env-lee", ""},
+		{"a run of that name has chosen", []runtime.Object{shared, held}, []runtime.Object{other("ml-dev-env-lee", false)}, "train-1", nil,
+			"ml-dev-env-lee", ""},
 		{"a run of that name has the default", []runtime.Object{shared, held}, []runtime.Object{other("", false)}, "train-1", nil, "", ""},
 		{"a new name of a run", []runtime.Object{shared, held}, nil, "train-2", nil, "ml-dev-env-h-kim", "held by colleague"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			client := kubefake.NewClientset(test.objects...)
 			client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
-				return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: "H.Kim@example.com"}}}, nil
+				return true,
+					&authenticationv1.SelfSubjectReview{
+						Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: "H.Kim@example.com"}}}, nil
 			})
 			clients := &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(test.runs...), Namespace: "ns"}
 			values := map[string][]string{}
@@ -163,7 +176,8 @@ func TestChooseEnvironment(t *testing.T) {
 
 func TestShortName(t *testing.T) {
 	for user, want := range map[string]string{
-		"H.Kim@example.com": "h-kim", "system:serviceaccount:ns:ci": "ci", "kube:admin": "admin", "@": "user", "ö": "user", strings.Repeat("ab.", 20): "ab-ab-ab-ab-ab-ab-ab-ab-ab-ab",
+		"H.Kim@example.com": "h-kim", "system:serviceaccount:ns:ci": "ci", "kube:admin": "admin", "@": "user", "ö": "user",
+		strings.Repeat("ab.", 20): "ab-ab-ab-ab-ab-ab-ab-ab-ab-ab",
 	} {
 		got := shortName(user)
 		if got != want || !objects.ValidName("ml-dev-env-"+got) {

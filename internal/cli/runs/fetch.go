@@ -78,7 +78,8 @@ func (r entry) paths(given []string) ([]fetch.Path, error) {
 	record, work := fetch.RecordOf(r.uid()), fetch.WorkOf(r.uid())
 	if len(given) == 0 {
 		return []fetch.Path{
-			{Name: logsFolder, Places: []string{record}}, {Name: workFolder, Places: []string{work}}, {Name: r.checkpoints(), Places: []string{r.checkpoints()}},
+			{Name: logsFolder, Places: []string{record}}, {Name: workFolder, Places: []string{work}},
+			{Name: r.checkpoints(), Places: []string{r.checkpoints()}},
 		}, nil
 	}
 	var paths []fetch.Path
@@ -136,7 +137,8 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 		}
 		files += result.Files
 		if result.Files > 0 {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s; %d of them new\n", folder, humanize.Count(result.Files, "file"), humanize.Bytes(result.Bytes), result.Fetched)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s; %d of them new\n", folder, humanize.Count(result.Files, "file"),
+				humanize.Bytes(result.Bytes), result.Fetched)
 		}
 		if len(result.LeftOut) > 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "Not copied, because they are special files or lead out of the working directory: %s.\n",

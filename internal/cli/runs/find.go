@@ -82,7 +82,8 @@ func (r entry) known() receipt.Receipt {
 
 // onRun is the RunE of a command about the run that its first argument names, or else the newest one. do gets the other
 // arguments.
-func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients, r entry, others []string) error) func(*cobra.Command, []string) error {
+func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients, r entry, others []string) error) func(
+	*cobra.Command, []string) error {
 	return envflags.Connected(flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
 		r, err := chosen(cmd.Context(), clients, args)
 		if err != nil {
@@ -99,7 +100,8 @@ func chosen(ctx context.Context, clients *kube.Clients, args []string) (entry, e
 			return entry{}, err
 		}
 		if len(all) == 0 {
-			next := fmt.Sprintf("mlenv run . SCRIPT -n %[1]s   # in the folder of your script; an example without one: mlenv smoke -n %[1]s", clients.Namespace)
+			next := fmt.Sprintf("mlenv run . SCRIPT -n %[1]s   # in the folder of your script; an example without one: mlenv smoke -n %[1]s",
+				clients.Namespace)
 			return entry{}, missing(ctx, clients, next, "looking for the newest run in %s: there is none", clients.Namespace)
 		}
 		args = []string{all[0].name}
@@ -136,7 +138,8 @@ func find(ctx context.Context, clients *kube.Clients, name string) (entry, error
 		return r, kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", clients.Namespace, name, notAllowed))
 	}
 	if r.run == nil && r.receipt == nil {
-		return r, missing(ctx, clients, "mlenv runs -n "+clients.Namespace, "looking for run %s/%s: found neither a PipelineRun nor a receipt of that name", clients.Namespace, name)
+		return r, missing(ctx, clients, "mlenv runs -n "+clients.Namespace, "looking for run %s/%s: found neither a PipelineRun nor a receipt "+
+			"of that name", clients.Namespace, name)
 	}
 	return r, nil
 }
@@ -232,7 +235,8 @@ func namespaceOf(clients *kube.Clients) string { return cmp.Or(clients.Namespace
 // list returns all runs of the namespace without their tasks, the newest first, also deleted ones that
 // left a receipt. It skips receipts that are not valid.
 func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
-	found, notListed := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: pipelineSelector})
+	found, notListed := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: pipelineSelector})
 	hidden := apierrors.IsForbidden(notListed)
 	if notListed != nil && !hidden {
 		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", namespaceOf(clients), notListed))

@@ -44,10 +44,12 @@ func TestPrepare(t *testing.T) {
 		{"as it should be", map[string][]string{"script": {"train.py"}}, "", nil, ""},
 		{"a program in the image", map[string][]string{"script": {"nvidia-smi"}, "launcher": {"command"}}, "", nil, ""},
 		{"an ignored script", map[string][]string{"script": {"secret.py"}}, fail.ScriptNotFound,
-			[]string{"sending script secret.py", ".gitignore or .mlenvignore names it"}, "echo '!/secret.py' >> " + filepath.Join(dir, ".mlenvignore")},
+			[]string{"sending script secret.py", ".gitignore or .mlenvignore names it"}, "echo '!/secret.py' >> " +
+				filepath.Join(dir, ".mlenvignore")},
 		{"a script in an ignored folder", map[string][]string{"script": {"data/prepare.py"}}, fail.ScriptNotFound, nil, "echo '!/data/' >> "},
 		{"a folder", map[string][]string{"script": {"src"}}, fail.ScriptNotFound, []string{"it is a folder"}, ""},
-		{"arguments without --", map[string][]string{"script": {"train.py --epochs 3"}}, fail.ScriptNotFound, nil, "with mlenv run they go after --: train.py -- --epochs 3"},
+		{"arguments without --", map[string][]string{"script": {"train.py --epochs 3"}}, fail.ScriptNotFound, nil,
+			"with mlenv run they go after --: train.py -- --epochs 3"},
 		{"a module", map[string][]string{"script": {"-m pkg.main"}}, "", nil, ""},
 		{"a module of the image", map[string][]string{"script": {"-m torch.distributed.run"}}, "", nil, ""},
 		{"no such module", map[string][]string{"script": {"-m pkg.mian"}}, fail.ScriptNotFound,
@@ -71,8 +73,10 @@ func TestPrepare(t *testing.T) {
 			"name it by its path in " + dir + ": src/x.py"},
 		{"in an empty submodule", map[string][]string{"script": {"third/party/prepare_it.py"}}, fail.ScriptNotFound,
 			[]string{"nothing in third/party"}, "git -C " + dir + " submodule update --init third/party"},
-		{"all at once", map[string][]string{"script": {"trian.py"}, "requirements": {"requirements.txt"}, "deepspeed-config": {"ds.json"}, "nodes": {"two"}, "mode": {"ib"}},
-			fail.ScriptNotFound, []string{"looking for script trian.py", "sending requirements requirements.txt", "looking for deepspeed-config ds.json", `param nodes: "two"`, `param mode: "ib"`}, ""},
+		{"all at once", map[string][]string{"script": {"trian.py"}, "requirements": {"requirements.txt"}, "deepspeed-config": {"ds.json"},
+			"nodes": {"two"}, "mode": {"ib"}},
+			fail.ScriptNotFound, []string{"looking for script trian.py", "sending requirements requirements.txt",
+				"looking for deepspeed-config ds.json", `param nodes: "two"`, `param mode: "ib"`}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			o := runOptions{params: newParams(mldevenv.Bundle)}

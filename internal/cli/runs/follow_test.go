@@ -87,7 +87,8 @@ func TestInterrupted(t *testing.T) {
 				}()
 			}
 			var out bytes.Buffer
-			f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of, display: newDisplay(&out, 1), signals: signals}
+			f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of,
+				display: newDisplay(&out, 1), signals: signals}
 			if tc.answers != "" {
 				f.answers = strings.NewReader(tc.answers)
 			}
@@ -124,7 +125,8 @@ func TestFolderIsUploadedBeforeDetaching(t *testing.T) {
 			})
 			signals := make(chan os.Signal, 1)
 			waiting := &watched{wanted: "not on the nodes yet", seen: make(chan struct{})}
-			f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of, display: newDisplay(waiting, 1), signals: signals,
+			f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of,
+				display: newDisplay(waiting, 1), signals: signals,
 				answers: strings.NewReader(tc.answer), upload: func(context.Context) error {
 					if tc.answer != "" {
 						signals <- os.Interrupt
@@ -160,7 +162,8 @@ func TestFolderIsNotNeededAfterSync(t *testing.T) {
 	teardown := ended("teardown", "")
 	teardown.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionUnknown})
 	for name, task := range map[string]*v1.TaskRun{
-		"the tree is on the nodes": ended("sync-repo", ""), "sync-repo has failed": ended("sync-repo", fail.RequirementsFailed), "another failed before it": teardown,
+		"the tree is on the nodes": ended("sync-repo", ""), "sync-repo has failed": ended("sync-repo", fail.RequirementsFailed),
+		"another failed before it": teardown,
 	} {
 		of := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine", UID: "uid-1"}}
 		tekton := fake.NewSimpleClientset(of, ended("provision", ""), task)
@@ -170,7 +173,8 @@ func TestFolderIsNotNeededAfterSync(t *testing.T) {
 		})
 		signals := make(chan os.Signal, 1)
 		var out strings.Builder
-		f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of, display: newDisplay(&out, 1), signals: signals,
+		f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of,
+			display: newDisplay(&out, 1), signals: signals,
 			answers: strings.NewReader("d\n"), upload: func(ctx context.Context) error {
 				<-ctx.Done()
 				signals <- os.Interrupt
@@ -192,7 +196,8 @@ func TestVerdictBeforeUpload(t *testing.T) {
 			done := of.DeepCopy()
 			done.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally
 			done.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionFalse, Reason: "Cancelled"})
-			return true, done, errors.Join(tekton.Tracker().Add(ended("sync-repo", reason)), tekton.Tracker().Update(v1.SchemeGroupVersion.WithResource("pipelineruns"), done, "ns"))
+			return true, done, errors.Join(tekton.Tracker().Add(ended("sync-repo", reason)),
+				tekton.Tracker().Update(v1.SchemeGroupVersion.WithResource("pipelineruns"), done, "ns"))
 		})
 		// The fake's watch knows no resource versions: it loses what happens between list and watch.
 		var watching sync.WaitGroup
@@ -203,8 +208,9 @@ func TestVerdictBeforeUpload(t *testing.T) {
 			return true, w, err
 		})
 		var out strings.Builder
-		f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of, display: newDisplay(&out, 1),
-			upload: func(context.Context) error { watching.Wait(); return broken }}
+		f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of,
+			display: newDisplay(&out, 1),
+			upload:  func(context.Context) error { watching.Wait(); return broken }}
 		outcome, over, err := f.follow(t.Context())
 		if !over || !errors.Is(err, want) || outcome.Reason != reason || outcome.Cancelled != (want != nil) {
 			t.Errorf("over %t, %+v, %v; want reason %s and %v", over, outcome, err, reason, want)
@@ -231,9 +237,12 @@ func (w *watched) Write(p []byte) (int, error) {
 func TestWaitingForTekton(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		of := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine", UID: "uid-1"}}
-		held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ml-dev-env", Annotations: map[string]string{lease.HolderKind: "PipelineRun", lease.HolderName: "mine"}}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid-1")}}
+		held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ml-dev-env",
+			Annotations: map[string]string{lease.HolderKind: "PipelineRun", lease.HolderName: "mine"}},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid-1")}}
 		var out bytes.Buffer
-		f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(held), Tekton: fake.NewSimpleClientset(of), Namespace: "ns"}, run: of, display: newDisplay(&out, 1)}
+		f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(held), Tekton: fake.NewSimpleClientset(of), Namespace: "ns"}, run: of,
+			display: newDisplay(&out, 1)}
 		environment := env.Of(f.clients, "ml-dev-env").Lease(slog.New(slog.DiscardHandler))
 		done := make(chan struct{})
 		go func() {
@@ -247,7 +256,9 @@ func TestWaitingForTekton(t *testing.T) {
 		}
 		// Tekton is slow to retry the task: the pod of the retry pulls its image.
 		pods := f.clients.Kube.CoreV1().Pods("ns")
-		retry := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "retry", Labels: map[string]string{"tekton.dev/pipelineRun": "mine"}, CreationTimestamp: metav1.Now()}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
+		retry := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "retry",
+			Labels: map[string]string{"tekton.dev/pipelineRun": "mine"}, CreationTimestamp: metav1.Now()},
+			Status: corev1.PodStatus{Phase: corev1.PodPending}}
 		if _, err := pods.Create(t.Context(), retry, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +274,8 @@ func TestWaitingForTekton(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-done
-		const want = "== task train of pipelinerun mine failed at 2000-01-01T00:00:00Z (NodeLost), and no task has followed; if Tekton starts none, the reaper releases the environment in about a minute\n" +
+		const want = "== task train of pipelinerun mine failed at 2000-01-01T00:00:00Z (NodeLost), and no task has followed; if Tekton starts " +
+			"none, the reaper releases the environment in about a minute\n" +
 			"== the environment is released; waiting for Tekton to end the run\n"
 		if got := out.String(); got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -31,7 +31,8 @@ func (w *word) UnmarshalText(text []byte) error {
 // jobFields are the types of the keys, which are the names of the params.
 func (p *params) jobFields() reflect.Type {
 	fieldOf := func(name string, value any) reflect.StructField {
-		return reflect.StructField{Name: "Key" + strings.ReplaceAll(name, "-", "_"), Type: reflect.TypeOf(value), Tag: reflect.StructTag(`json:"` + name + `"`)}
+		return reflect.StructField{Name: "Key" + strings.ReplaceAll(name, "-", "_"), Type: reflect.TypeOf(value),
+			Tag: reflect.StructTag(`json:"` + name + `"`)}
 	}
 	fields := []reflect.StructField{fieldOf(resumeKey, word{})}
 	for _, spec := range p.pipeline.Spec.Params {

@@ -66,7 +66,8 @@ resume-from: first
 	if err != nil {
 		t.Fatal(err)
 	}
-	want["repo-url"], want["nodes"], want["env"], want["script-args"] = []string{"https://example.com/other"}, []string{"4"}, []string{"A=1"}, []string{"--lr=1"}
+	want["repo-url"], want["nodes"], want["env"], want["script-args"] = []string{"https://example.com/other"}, []string{"4"}, []string{
+		"A=1"}, []string{"--lr=1"}
 	if diff := cmp.Diff(want, o.values); diff != "" || o.resumeFrom != "" {
 		t.Errorf("with flags: resumes %q; values (-want +got):\n%s", o.resumeFrom, diff)
 	}
@@ -109,7 +110,8 @@ job.yaml:8:14: script-args: "--lr=1": want a list, as in [a, b], not a single va
 			}
 		})
 	}
-	if _, err := parsed(t, "", "--file=nowhere.yaml"); err == nil || !strings.Contains(err.Error(), "nowhere.yaml") || strings.Contains(err.Error(), "missing") {
+	if _, err := parsed(t, "", "--file=nowhere.yaml"); err == nil || !strings.Contains(err.Error(), "nowhere.yaml") ||
+		strings.Contains(err.Error(), "missing") {
 		t.Errorf("a file that is missing: %v", err)
 	}
 }
@@ -177,7 +179,8 @@ func (p *params) jobSchema() ([]byte, error) {
 		}
 		schema.Properties.Set(spec.Name, key)
 	}
-	schema.Properties.Set(resumeKey, &jsonschema.Schema{Type: "string", Description: "Run whose checkpoints to continue from, as the flag --resume-from."})
+	schema.Properties.Set(resumeKey, &jsonschema.Schema{Type: "string", Description: "Run whose checkpoints to continue from, as the flag " +
+		"--resume-from."})
 	content, err := json.MarshalIndent(schema, "", "  ")
 	return append(content, '\n'), err
 }

@@ -55,7 +55,8 @@ type localRun struct {
 
 func (l *localRun) addTo(flags *pflag.FlagSet) {
 	flags.BoolVar(&l.on, "local", false, "train on this machine, without a cluster: each node is a process group with its part of the GPUs")
-	flags.StringVar(&l.python, "python", "", "with --local, the path of the ranks' python3, such as that of a virtual environment (default: the one in PATH)")
+	flags.StringVar(&l.python, "python", "", "with --local, the path of the ranks' python3, such as that of a virtual environment (default: "+
+		"the one in PATH)")
 }
 
 // runLocal trains on this machine and follows the training to its end.
@@ -89,7 +90,8 @@ func (o *runOptions) runLocal(cmd *cobra.Command) error {
 	if err := lacksPackages(ctx, o.local.python, source.Dir, options.Script, source.Requirements != ""); err != nil {
 		return err
 	}
-	return onThisMachine(ctx, cmd, local.Options{Folder: folder, Name: name, Nodes: count, Python: o.local.python, Environ: os.Environ()}, source, options)
+	return onThisMachine(ctx, cmd, local.Options{Folder: folder, Name: name, Nodes: count, Python: o.local.python, Environ: os.Environ()},
+		source, options)
 }
 
 const (

@@ -16,5 +16,6 @@ import (
 
 // onThisMachine returns an error: the agent of a node needs Linux.
 func onThisMachine(context.Context, *cobra.Command, local.Options, syncrepo.Folder, train.Options) error {
-	return command.Usage(fail.Becausef(fail.InvalidInput, "--local needs Linux: run it in a Linux virtual machine or container, or on a cluster without --local"))
+	return command.Usage(fail.Becausef(fail.InvalidInput, "--local needs Linux: run it in a Linux virtual machine or container, or on a "+
+		"cluster without --local"))
 }

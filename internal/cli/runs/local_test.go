@@ -60,12 +60,14 @@ else:
 
 func TestLocalRun(t *testing.T) {
 	var out bytes.Buffer
-	err := locally(t.Context(), t, &out, says+`open("out.txt", "a").write("x")`, "--nodes=2", "--ranks-per-node=2", "--launcher=torchrun", "--run-name=try-1",
+	err := locally(t.Context(), t, &out, says+`open("out.txt", "a").write("x")`, "--nodes=2", "--ranks-per-node=2", "--launcher=torchrun",
+		"--run-name=try-1",
 		"--env=A=b", "--", "--lr", "1")
 	if err != nil {
 		t.Fatal(fail.Details(err), out.String())
 	}
-	for _, want := range []string{"Run try-1 on this machine: 2 nodes", "rank 3 of 4 on 1 ['--lr', '1']", "Training done: 4 ranks exited with 0."} {
+	for _, want := range []string{"Run try-1 on this machine: 2 nodes", "rank 3 of 4 on 1 ['--lr', '1']",
+		"Training done: 4 ranks exited with 0."} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("want %q in:\n%s", want, out.String())
 		}
@@ -98,7 +100,8 @@ time.sleep(600)
 // With max-restarts the job starts again.
 func TestLocalRestart(t *testing.T) {
 	var out bytes.Buffer
-	err := locally(t.Context(), t, &out, `import os, sys; sys.exit(int(os.environ["MLENV_ATTEMPT"]) == 1)`, "--nodes=1", "--max-restarts=1", "--launcher=command")
+	err := locally(t.Context(), t, &out, `import os, sys; sys.exit(int(os.environ["MLENV_ATTEMPT"]) == 1)`, "--nodes=1", "--max-restarts=1",
+		"--launcher=command")
 	if err != nil || !strings.Contains(out.String(), "Attempt 1 failed") {
 		t.Errorf("got %v, want a second attempt that succeeds:\n%s", err, out.String())
 	}
@@ -122,14 +125,17 @@ func TestLocalInterrupted(t *testing.T) {
 	err := locally(ctx, t, writer, `import time; print("sleeping", flush=True); time.sleep(600)`, "--nodes=2", "--ranks-per-node=1")
 	_ = writer.Close()
 	<-read
-	if fail.ReasonOf(err) != fail.Cancelled || !slices.ContainsFunc(seen, func(line string) bool { return strings.Contains(line, "Stopping the training") }) {
+	if fail.ReasonOf(err) != fail.Cancelled || !slices.ContainsFunc(seen, func(line string) bool {
+		return strings.Contains(line, "Stopping the training")
+	}) {
 		t.Errorf("got %v, want Cancelled:\n%s", err, strings.Join(seen, "\n"))
 	}
 }
 
 // What a local run cannot do is refused by name, all at once.
 func TestLocalMistakes(t *testing.T) {
-	err := locally(t.Context(), t, io.Discard, "import torch_that_nobody_has", "--cluster=barcelona", "--mode=rdma", "--detach", "--launcher=mpi", "--max-restarts=-1")
+	err := locally(t.Context(), t, io.Discard, "import torch_that_nobody_has", "--cluster=barcelona", "--mode=rdma", "--detach",
+		"--launcher=mpi", "--max-restarts=-1")
 	var exit *command.Exit
 	if !errors.As(err, &exit) || exit.Code != command.WrongUsage {
 		t.Fatalf("got %v, want wrong usage", err)
@@ -168,7 +174,8 @@ func TestLocalPackages(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := locally(t.Context(), t, io.Discard, "import os\nimport torch\nfrom deepspeed import comm\n", "--python="+python)
-	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "imports deepspeed, which") || !strings.Contains(fail.NextOf(err), "-m pip install deepspeed") {
+	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "imports deepspeed, which") ||
+		!strings.Contains(fail.NextOf(err), "-m pip install deepspeed") {
 		t.Errorf("got %v (%s), want the package that is missing", err, fail.NextOf(err))
 	}
 }

@@ -115,7 +115,8 @@ func (o *logsOptions) followTasks(cmd *cobra.Command, clients *kube.Clients, r e
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "Run %s has ended: %s\n", r.name, humanize.OneLine(fmt.Sprint(entry{name: r.name, run: outcome.Run}.state(), " ", outcome.Reason), 100))
+	fmt.Fprintf(cmd.ErrOrStderr(), "Run %s has ended: %s\n", r.name,
+		humanize.OneLine(fmt.Sprint(entry{name: r.name, run: outcome.Run}.state(), " ", outcome.Reason), 100))
 	return nil
 }
 
@@ -144,7 +145,8 @@ func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, r entr
 	}
 	switch {
 	case o.task != "" && r.run != nil && !slices.Contains(names, o.task):
-		return command.Usage(fail.Becausef(fail.InvalidInput, "looking for task %s of run %s: want one of those that have run: %s", o.task, r.name, strings.Join(names, ", ")))
+		return command.Usage(fail.Becausef(fail.InvalidInput, "looking for task %s of run %s: want one of those that have run: %s", o.task,
+			r.name, strings.Join(names, ", ")))
 	case some:
 		return nil
 	case r.receipt == nil:
@@ -174,7 +176,8 @@ func (o *logsOptions) rankLog(ctx context.Context, out, progress io.Writer, clie
 	}
 	record := r.record()
 	if record == nil || len(record.Claims) == 0 {
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the log of rank %d of run %s: no node has it, and no training has started that would name its claim", o.rank, r.name),
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the log of rank %d of run %s: no node has it, and no training has started "+
+			"that would name its claim", o.rank, r.name),
 			"mlenv status %s -n %s", r.name, clients.Namespace)
 	}
 	node, ranks := r.nodeOf(o.rank)
@@ -242,19 +245,21 @@ func (r entry) nodeOf(rank int) (node, ranks int) {
 
 // liveLog copies the log of a rank from its node. With --follow it waits for the rank, and continues until the rank
 // ends. found is false if no node has the rank or the run has ended meanwhile.
-func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clients *kube.Clients, r entry, name string) (found bool, err error) {
+func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clients *kube.Clients, r entry,
+	name string) (found bool, err error) {
 	set, node, err := o.nodeOfRank(ctx, clients, r)
 	if err == nil && node < 0 && o.follow {
 		fmt.Fprintf(progress, "Rank %d of run %s has not started yet.\n", o.rank, r.name)
 		runs := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace)
-		err = kube.Until(ctx, "run "+r.name, runs, metav1.ListOptions{FieldSelector: "metadata.name=" + r.name}, func(left []*v1.PipelineRun) (bool, error) {
-			if len(left) == 0 || left[0].IsDone() {
-				return true, nil
-			}
-			set.Close()
-			set, node, err = o.nodeOfRank(ctx, clients, r)
-			return node >= 0, err
-		})
+		err = kube.Until(ctx, "run "+r.name, runs, metav1.ListOptions{FieldSelector: "metadata.name=" + r.name},
+			func(left []*v1.PipelineRun) (bool, error) {
+				if len(left) == 0 || left[0].IsDone() {
+					return true, nil
+				}
+				set.Close()
+				set, node, err = o.nodeOfRank(ctx, clients, r)
+				return node >= 0, err
+			})
 	}
 	defer set.Close()
 	if err != nil || node < 0 {
@@ -304,5 +309,6 @@ func (o *logsOptions) nodeOfRank(ctx context.Context, clients *kube.Clients, r e
 }
 
 func (o *logsOptions) noSuchRank(r entry, ranks int) error {
-	return command.Usage(fail.Becausef(fail.InvalidInput, "looking for rank %d of run %s: it has %s, from 0", o.rank, r.name, humanize.Count(ranks, "rank")))
+	return command.Usage(fail.Becausef(fail.InvalidInput, "looking for rank %d of run %s: it has %s, from 0", o.rank, r.name,
+		humanize.Count(ranks, "rank")))
 }

@@ -31,7 +31,8 @@ func noted(t *testing.T, runs ...runtime.Object) *kube.Clients {
 	clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(runs...), Namespace: "ns"}
 	begun := receipt.Start{Run: "train-1", Namespace: "ns", RunUID: "uid-1", Environment: "env", Started: time.Now().Add(-time.Hour)}
 	err := errors.Join(
-		receipt.Note(t.Context(), clients.Kube, begun, receipt.Part{Task: "sync-repo", Status: run.Succeeded, Started: time.Now(), Ended: time.Now(), Commit: "abc"}),
+		receipt.Note(t.Context(), clients.Kube, begun, receipt.Part{Task: "sync-repo", Status: run.Succeeded, Started: time.Now(),
+			Ended: time.Now(), Commit: "abc"}),
 		receipt.Note(t.Context(), clients.Kube, begun, receipt.Part{
 			Task: "train", Status: run.Running, Started: time.Now(), Attempt: 2, Order: []int{1, 0},
 			Training: &receipt.Training{Launcher: agent.Torchrun, Script: "train.py", Nodes: 2, RanksPerNode: 2},
@@ -46,7 +47,8 @@ func noted(t *testing.T, runs ...runtime.Object) *kube.Clients {
 }
 
 func pipelineRun(change func(*v1.PipelineRun)) *v1.PipelineRun {
-	r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1", UID: "uid-1", Labels: map[string]string{"tekton.dev/pipeline": "train-multi-node"}}}
+	r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1", UID: "uid-1",
+		Labels: map[string]string{"tekton.dev/pipeline": "train-multi-node"}}}
 	change(r)
 	return r
 }
@@ -67,8 +69,10 @@ func TestRunsWithoutAReceipt(t *testing.T) {
 	}{
 		{"deleted", nil, false, cancelling, "the reaper writes it", "the run was deleted"},
 		{"cancelled outright", []runtime.Object{outright}, false, cancelled, "the reaper writes it", ""},
-		{"in progress", []runtime.Object{pipelineRun(func(*v1.PipelineRun) {})}, false, running, "teardown writes it", "step 190 of 1000, about 1m30s left"},
-		{"in progress, for a colleague", []runtime.Object{pipelineRun(func(*v1.PipelineRun) {})}, true, running, "teardown writes it", "step 190 of 1000, about 1m30s left"},
+		{"in progress", []runtime.Object{pipelineRun(func(*v1.PipelineRun) {})}, false, running, "teardown writes it",
+			"step 190 of 1000, about 1m30s left"},
+		{"in progress, for a colleague", []runtime.Object{pipelineRun(func(*v1.PipelineRun) {})}, true, running, "teardown writes it",
+			"step 190 of 1000, about 1m30s left"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			clients := noted(t, tc.runs...)
@@ -81,8 +85,10 @@ func TestRunsWithoutAReceipt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.state() != tc.state || !strings.Contains(r.writer(), tc.writer) || r.uid() != "uid-1" || tc.runs == nil && r.environment() != "env" {
-				t.Errorf("got state %s, writer %q, uid %s, environment %s; want %s, %q", r.state(), r.writer(), r.uid(), r.environment(), tc.state, tc.writer)
+			if r.state() != tc.state || !strings.Contains(r.writer(), tc.writer) || r.uid() != "uid-1" || tc.runs == nil &&
+				r.environment() != "env" {
+				t.Errorf("got state %s, writer %q, uid %s, environment %s; want %s, %q", r.state(), r.writer(), r.uid(), r.environment(), tc.state,
+					tc.writer)
 			}
 			claims, err := r.claims(t.Context(), clients)
 			if err != nil || strings.Join(claims, " ") != "env-workspace-env-0 env-workspace-env-1" {
@@ -125,11 +131,13 @@ func TestConfigMapsAloneSuffice(t *testing.T) {
 	begun := receipt.Start{Run: "train-1", Namespace: "ns", RunUID: "uid-1", Environment: "env", Started: time.Now().Add(-time.Hour)}
 	loss := 2.5
 	parts := []receipt.Part{
-		{Task: "provision", Status: run.Succeeded, Started: time.Now(), Ended: time.Now(), Image: "registry.test/train@sha256:1", Mode: "tcp", ModeReason: "no RDMA", Caches: "no locks", Nodes: 2},
+		{Task: "provision", Status: run.Succeeded, Started: time.Now(), Ended: time.Now(), Image: "registry.test/train@sha256:1", Mode: "tcp",
+			ModeReason: "no RDMA", Caches: "no locks", Nodes: 2},
 		{Task: "sync-repo", Status: run.Succeeded, Started: time.Now(), Ended: time.Now(), Commit: "abc"},
 		{Task: "train", Status: run.Running, Started: time.Now(), Attempt: 2, Training: &receipt.Training{Nodes: 2, RanksPerNode: 2}},
 	}
-	err := errors.Join(receipt.NoteProgress(t.Context(), allowed, begun, receipt.Progress{At: time.Now(), Step: 190, Steps: 1000, Loss: &loss, TokensPerSecond: 1200, SecondsLeft: 90}))
+	err := errors.Join(receipt.NoteProgress(t.Context(), allowed, begun, receipt.Progress{At: time.Now(), Step: 190, Steps: 1000, Loss: &loss,
+		TokensPerSecond: 1200, SecondsLeft: 90}))
 	for _, part := range parts {
 		err = errors.Join(err, receipt.Note(t.Context(), allowed, begun, part))
 	}
@@ -169,7 +177,8 @@ func TestConfigMapsAloneSuffice(t *testing.T) {
 	shows("in progress", running, "train", "commit", "abc", "registry.test/train@sha256:1", "tcp", "no RDMA", "no locks",
 		"step 190 of 1000, loss 2.5, 1200 tokens/s, about 1m30s left", "provision", "attempt")
 	failed := parts[2]
-	failed.Status, failed.Reason, failed.Message, failed.Final, failed.Ended = run.Failed, fail.RankFailed, "rank 3 on node 1 exited with 1", true, time.Now()
+	failed.Status, failed.Reason, failed.Message, failed.Final, failed.Ended = run.Failed, fail.RankFailed, "rank 3 on node 1 "+
+		"exited with 1", true, time.Now()
 	if err := receipt.Note(t.Context(), allowed, begun, failed); err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,8 @@ func TestWarnPackages(t *testing.T) {
 		t.Setenv(name, "") // this machine may have them
 	}
 	dir := t.TempDir()
-	for name, content := range map[string]string{"requirements.txt": "-i " + index.URL + "\nwandb\n-r more/dev.txt\n", "more/dev.txt": "wanbd\n-r ../requirements.txt\n-r ../../outside.txt\n"} {
+	for name, content := range map[string]string{"requirements.txt": "-i " + index.URL + "\nwandb\n-r more/dev.txt\n",
+		"more/dev.txt": "wanbd\n-r ../requirements.txt\n-r ../../outside.txt\n"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
 			t.Fatal(err)
 		}

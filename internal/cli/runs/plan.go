@@ -26,7 +26,8 @@ func planRun(cmd *cobra.Command, clients *kube.Clients, pipeline *v1.Pipeline, v
 	value := func(name string) string { return launch.Value(pipeline, values, name) }
 	file, err := clusterfile.LoadInstalled(cmd.Context(), clients, value("cluster"))
 	if err != nil {
-		return fail.Advise(err, "mlenv run --cluster=NAME, or install a cluster file: mlenv install FILE -n %s --steps-image=IMAGE", clients.Namespace)
+		return fail.Advise(err, "mlenv run --cluster=NAME, or install a cluster file: mlenv install FILE -n %s --steps-image=IMAGE",
+			clients.Namespace)
 	}
 	registry, err := buildimage.RegistryFor(clients, "", "")
 	if err != nil {

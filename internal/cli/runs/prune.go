@@ -134,7 +134,9 @@ func withReceipt(ctx context.Context, clients *kube.Clients, names []string) ([]
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(r entry) bool { return r.name == name && r.receipt != nil && (!r.hidden || !r.open) })
 		if i < 0 {
-			problems = append(problems, fail.Advise(fail.Becausef(fail.InvalidInput, "deleting the receipt of run %s/%s: there is none", clients.Namespace, name), "mlenv runs -n %s", clients.Namespace))
+			problems = append(problems,
+				fail.Advise(fail.Becausef(fail.InvalidInput, "deleting the receipt of run %s/%s: there is none", clients.Namespace, name),
+					"mlenv runs -n %s", clients.Namespace))
 			continue
 		}
 		found = append(found, all[i])

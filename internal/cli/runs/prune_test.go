@@ -39,11 +39,14 @@ func TestPruneReceipts(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			run := func(name string) *v1.PipelineRun {
-				return &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "uid", Labels: map[string]string{"tekton.dev/pipeline": "train-multi-node"}}}
+				return &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "uid",
+					Labels: map[string]string{"tekton.dev/pipeline": "train-multi-node"}}}
 			}
-			clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(run("there"), run("going")), Namespace: "ns"}
+			clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(run("there"), run("going")),
+				Namespace: "ns"}
 			for _, name := range []string{"deleted-1", "deleted-2", "there"} {
-				if err := receipt.Write(t.Context(), clients.Kube, receipt.Receipt{Run: name, RunUID: "uid", Namespace: "ns", Environment: "env"}); err != nil {
+				if err := receipt.Write(t.Context(), clients.Kube, receipt.Receipt{Run: name, RunUID: "uid", Namespace: "ns",
+					Environment: "env"}); err != nil {
 					t.Fatal(err)
 				}
 			}

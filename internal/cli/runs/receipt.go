@@ -44,11 +44,13 @@ With --html mlenv writes the receipt as a page in one file, with the phases on a
 throughput, the bandwidth, and a map of nodes, ranks and rails. It does not overwrite a file.
 
 Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong usage.`,
-		Example: "  mlenv receipt train-multi-node-x7k2p\n  mlenv receipt train-multi-node-x7k2p --output=json\n  mlenv receipt train-multi-node-x7k2p --html=report.html",
-		Args:    command.Arguments(1, 1, "one run"),
+		Example: "  mlenv receipt train-multi-node-x7k2p\n  mlenv receipt train-multi-node-x7k2p --output=json\n  mlenv receipt " +
+			"train-multi-node-x7k2p --html=report.html",
+		Args: command.Arguments(1, 1, "one run"),
 		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, _ []string) error {
 			if r.receipt == nil || r.open {
-				return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the receipt of run %s: the run is %s and has none yet: %s", r.name, r.state(), r.writer()),
+				return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the receipt of run %s: the run is %s and has none yet: %s", r.name,
+					r.state(), r.writer()),
 					"mlenv status %s -n %s", r.name, clients.Namespace)
 			}
 			if page != "" {
@@ -115,7 +117,8 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	row("metrics", metricsText(r.Metrics))
 	if r.Cause != nil && r.Cause.Python != nil {
 		p := r.Cause.Python
-		row("cause", fmt.Sprintf("rank %d on node %d: %s: %s (%s:%d)", r.Cause.Rank, r.Cause.Node, p.Type, humanize.OneLine(p.Message, 200), p.File, p.Line))
+		row("cause", fmt.Sprintf("rank %d on node %d: %s: %s (%s:%d)", r.Cause.Rank, r.Cause.Node, p.Type, humanize.OneLine(p.Message, 200),
+			p.File, p.Line))
 		row("", humanize.Lines(cause.InTree(strings.Join(p.Traceback, "\n")), maxMessage))
 	}
 	if r.Record != nil && r.Record.Work != "" {

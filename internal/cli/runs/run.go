@@ -84,10 +84,13 @@ Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong
 	o.params.addTo(flags)
 	o.module.AddTo(flags)
 	o.local.addTo(flags)
-	flags.StringVar(&o.runName, "run-name", "", "name of the run; if it exists with the same params, mlenv follows it, or reports how it ended (default: a new name)")
+	flags.StringVar(&o.runName, "run-name", "", "name of the run; if it exists with the same params, mlenv follows it, or reports how it "+
+		"ended (default: a new name)")
 	flags.StringVar(&o.serviceAccount, "service-account", "", "ServiceAccount of the steps (default: "+launch.ServiceAccount+")")
-	flags.StringVar(&o.like, "like", "", "use repository, script and params of this run unless given here; give the folder again if it trained from one")
-	flags.StringVar(&o.resumeFrom, "resume-from", "", "like --like, with the commit of that run, and with the variable "+agent.ResumeVariable+" for the script")
+	flags.StringVar(&o.like, "like", "", "use repository, script and params of this run unless given here; give the folder again if it "+
+		"trained from one")
+	flags.StringVar(&o.resumeFrom, "resume-from", "", "like --like, with the commit of that run, and with the variable "+agent.ResumeVariable+
+		" for the script")
 	flags.StringVarP(&o.file, "file", "f", "", "job file with params; arguments and flags replace what it has")
 	flags.BoolVarP(&o.detach, "detach", "d", false, "print the run's name and leave it running")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "check everything, print what the run would create, as mlenv plan does, and start nothing")
@@ -138,7 +141,8 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 		problems = append(problems, misplaced(args))
 	}
 	problems = append(problems, checkNames(o.runName, o.serviceAccount),
-		command.Want(len(args) <= 2, "arguments %q: want a repository and a script; arguments of the script go after --", args[min(2, len(args)):]),
+		command.Want(len(args) <= 2, "arguments %q: want a repository and a script; arguments of the script go after --",
+			args[min(2, len(args)):]),
 		command.Want(dash < 0 || !flags.Changed("script-args"), "arguments after -- and --script-args: want one of them"), invalid)
 	if err := errors.Join(problems...); err != nil {
 		return err
@@ -247,7 +251,8 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 	if !errors.Is(err, errEarly) {
 		return err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "Starting run %s once more: its pods came before the pull secrets of their service account.\n", started.Name)
+	fmt.Fprintf(cmd.ErrOrStderr(), "Starting run %s once more: its pods came before the pull secrets of their service account.\n",
+		started.Name)
 	switch once, err := launch.Restart(ctx, clients, started, request); {
 	case fail.ReasonOf(err) == fail.PermissionDenied:
 		fmt.Fprintf(cmd.ErrOrStderr(), "It cannot be started once more: %v\n", err)
@@ -288,11 +293,13 @@ func (o *runOptions) prepare(ctx context.Context, pipeline *v1.Pipeline, values 
 
 // follow returns when the run has ended, or when the user or --detach leaves it. With again, it returns errEarly for a run that
 // can be started once more.
-func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, pipeline *v1.Pipeline, started *v1.PipelineRun, upload *folder, again bool) error {
+func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, pipeline *v1.Pipeline, started *v1.PipelineRun, upload *folder,
+	again bool) error {
 	out := outlive(o.output(cmd), func() {
 		say(cmd.ErrOrStderr(), "Nothing reads the output any more. The run continues, and mlenv follows it to its end; Ctrl-C cancels it.\n")
 	})
-	f := follower{clients: clients, again: again, run: started, detach: o.detach, display: newDisplay(out, len(pipeline.Spec.Tasks)+len(pipeline.Spec.Finally))}
+	f := follower{clients: clients, again: again, run: started, detach: o.detach,
+		display: newDisplay(out, len(pipeline.Spec.Tasks)+len(pipeline.Spec.Finally))}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
@@ -351,8 +358,10 @@ func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (ma
 		return nil, err
 	}
 	if earlier.run == nil {
-		return nil, fail.Advise(fail.Becausef(fail.InvalidInput, "reading the params of run %s: its PipelineRun was deleted, only the receipt is left", name),
-			"mlenv receipt %s (has the script, the commit and the image; give the params again)", name)
+		return nil,
+			fail.Advise(fail.Becausef(fail.InvalidInput, "reading the params of run %s: its PipelineRun was deleted, only the receipt is left",
+				name),
+				"mlenv receipt %s (has the script, the commit and the image; give the params again)", name)
 	}
 	values := launch.Values(earlier.run)
 	if earlier.run.Annotations[chosenAnnotation] != "" && sharesWorkspace(ctx, clients, earlier.param("cluster")) {
@@ -368,8 +377,10 @@ func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (ma
 		earlier.resume(values, o.values)
 	}
 	if url := values["repo-url"]; len(url) == 1 && git.IsFolder(url[0]) {
-		return nil, fail.Advise(fail.Becausef(fail.InvalidInput, "starting a run with %s %s: that run trained from a folder: want the folder again, or a repository", flag, name),
-			"mlenv run . %s %s", flag, name)
+		return nil,
+			fail.Advise(fail.Becausef(fail.InvalidInput, "starting a run with %s %s: that run trained from a folder: want the folder again, or a "+
+				"repository", flag, name),
+				"mlenv run . %s %s", flag, name)
 	}
 	return values, nil
 }

@@ -37,7 +37,8 @@ func TestArguments(t *testing.T) {
 		err  []string
 	}{
 		{"a repository", []string{"https://example.com/r", "train.py", "--nodes=3", "--env=A=1", "--env=B=2", "--", "--epochs", "3"},
-			map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"train.py"}, "nodes": {"3"}, "env": {"A=1", "B=2"}, "script-args": {"--epochs", "3"}}, nil},
+			map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"train.py"}, "nodes": {"3"}, "env": {"A=1", "B=2"},
+				"script-args": {"--epochs", "3"}}, nil},
 		{"by flags", []string{"--repo-url=r", "--script=s", "--param=timeout=24h", "--param=script-args=a", "--param=script-args=b"},
 			map[string][]string{"repo-url": {"r"}, "script": {"s"}, "timeout": {"24h"}, "script-args": {"a", "b"}}, nil},
 		{"like another, no arguments of the script", []string{"--like=other", "--"}, map[string][]string{"script-args": {}}, nil},
@@ -57,7 +58,8 @@ func TestArguments(t *testing.T) {
 			map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"~/train.py"}}, nil},
 		{"nothing", nil, nil, []string{"the repository's URL, or a folder", "the training script"}},
 		{"all mistakes", []string{"r", "s", "t", "--script=u", "--script-args=x", "--param=y", "--param=nodes=1", "--nodes=2", "--", "z"}, nil,
-			[]string{`arguments ["t"]`, `argument "s" and --script`, "arguments after -- and --script-args", `--param "y": want NAME=VALUE`, "--param nodes and --nodes"}},
+			[]string{`arguments ["t"]`, `argument "s" and --script`, "arguments after -- and --script-args", `--param "y": want NAME=VALUE`,
+				"--param nodes and --nodes"}},
 		{"one param twice", []string{"r", "s", "--param=nodes=1", "--param=nodes=2"}, nil, []string{"--param nodes is given 2 times"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -102,7 +104,8 @@ func TestRunThatHasEnded(t *testing.T) {
 	}
 	pipeline := &v1.Pipeline{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-multi-node"}}
 	for _, name := range []string{"repo-url", "script", "revision", "name", "build-timeout", "start-timeout", "timeout"} {
-		pipeline.Spec.Params = append(pipeline.Spec.Params, v1.ParamSpec{Name: name, Type: v1.ParamTypeString, Default: v1.NewStructuredValues("1h")})
+		pipeline.Spec.Params = append(pipeline.Spec.Params,
+			v1.ParamSpec{Name: name, Type: v1.ParamTypeString, Default: v1.NewStructuredValues("1h")})
 	}
 	ends := map[string]struct {
 		status    corev1.ConditionStatus
@@ -134,7 +137,8 @@ func TestRunThatHasEnded(t *testing.T) {
 				if errors.As(err, &exit) && exit.Code != end.code || err != nil && exit == nil || err == nil && end.code != command.Done {
 					t.Errorf("%s %s, detach %t: got %v, want exit code %d", words, repository, detach, err, end.code)
 				}
-				if all := out.String() + problems.String(); !strings.Contains(all, "Run mine "+words) || strings.Contains(all, "mlenv up") || detach && out.String() != "mine\n" {
+				if all := out.String() + problems.String(); !strings.Contains(all, "Run mine "+words) || strings.Contains(all, "mlenv up") ||
+					detach && out.String() != "mine\n" {
 					t.Errorf("%s %s, detach %t: printed %q and %q", words, repository, detach, out.String(), problems.String())
 				}
 			}
@@ -166,7 +170,8 @@ func TestResume(t *testing.T) {
 
 func TestCheckpoints(t *testing.T) {
 	env := func(items ...string) *v1.PipelineRun {
-		return &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Spec: v1.PipelineRunSpec{Params: v1.Params{{Name: "env", Value: v1.ParamValue{Type: v1.ParamTypeArray, ArrayVal: items}}}}}
+		return &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{UID: "uid"},
+			Spec: v1.PipelineRunSpec{Params: v1.Params{{Name: "env", Value: v1.ParamValue{Type: v1.ParamTypeArray, ArrayVal: items}}}}}
 	}
 	for _, tc := range []struct {
 		name string
@@ -175,7 +180,8 @@ func TestCheckpoints(t *testing.T) {
 	}{
 		{"a run of its own", entry{name: "mine", run: env("A=1"), receipt: &receipt.Receipt{Training: &receipt.Training{}}}, "checkpoints/mine"},
 		{"resumed, in progress", entry{name: "mine", run: env("A=1", "MLENV_RESUME_FROM=first")}, "checkpoints/first"},
-		{"resumed, only the receipt is left", entry{name: "mine", receipt: &receipt.Receipt{Training: &receipt.Training{ResumedFrom: "first"}}}, "checkpoints/first"},
+		{"resumed, only the receipt is left", entry{name: "mine", receipt: &receipt.Receipt{Training: &receipt.Training{ResumedFrom: "first"}}},
+			"checkpoints/first"},
 		{"nothing was launched", entry{name: "mine", receipt: &receipt.Receipt{}}, "checkpoints/mine"},
 	} {
 		if got := tc.run.checkpoints(); got != tc.want {
@@ -188,9 +194,10 @@ func TestCheckpoints(t *testing.T) {
 // that names the earlier run.
 func TestEarlierFolder(t *testing.T) {
 	sent := "folder:" + strings.Repeat("a", 64)
-	earlier := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "two", UID: "uid"}, Spec: v1.PipelineRunSpec{Params: v1.Params{
-		{Name: "repo-url", Value: *v1.NewStructuredValues(sent)}, {Name: "revision", Value: *v1.NewStructuredValues("c0ffee-dirty")},
-	}}}
+	earlier := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "two", UID: "uid"},
+		Spec: v1.PipelineRunSpec{Params: v1.Params{
+			{Name: "repo-url", Value: *v1.NewStructuredValues(sent)}, {Name: "revision", Value: *v1.NewStructuredValues("c0ffee-dirty")},
+		}}}
 	clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: fake.NewSimpleClientset(earlier), Namespace: "ns"}
 	for flag, o := range map[string]*runOptions{"--like": {like: "two"}, "--resume-from": {resumeFrom: "two"}} {
 		_, err := o.withEarlier(t.Context(), clients)
@@ -211,12 +218,16 @@ func TestReceiptOfAFailure(t *testing.T) {
 		{Name: "requirements", Value: *v1.NewStructuredValues("pip.txt")},
 		{Name: "env", Value: v1.ParamValue{Type: v1.ParamTypeArray, ArrayVal: []string{"A=1", "MLENV_RESUME_FROM=first"}}},
 	}}}
-	if err := printReceipt(&out, receipt.Receipt{Run: "mine", Namespace: "ns", Verdict: receipt.Failed, Reason: "RankFailed", Message: "rank 1 exited:\n  Traceback\n",
-		Cause:    &cause.Culprit{Rank: 1, Python: &agent.PythonError{Type: "E", Message: "m", File: "t.py", Line: 2, Traceback: []string{"Traceback:", "  File t.py", "E: m"}}},
+	if err := printReceipt(&out, receipt.Receipt{Run: "mine", Namespace: "ns", Verdict: receipt.Failed, Reason: "RankFailed",
+		Message: "rank 1 exited:\n  Traceback\n",
+		Cause: &cause.Culprit{Rank: 1, Python: &agent.PythonError{Type: "E", Message: "m", File: "t.py", Line: 2,
+			Traceback: []string{"Traceback:", "  File t.py", "E: m"}}},
 		Training: &receipt.Training{Script: "train.py", Args: []string{"--lr=1"}}}, of); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff("run           ns/mine\nverdict       Failed\nreason        RankFailed\nmessage       rank 1 exited:\n                Traceback\nscript        train.py\narguments     --lr=1\nrequirements  pip.txt\nresumed from  first\ncause         rank 1 on node 0: E: m (t.py:2)\n              Traceback:\n                File t.py\n              E: m\n", out.String()); diff != "" {
+	if diff := cmp.Diff("run           ns/mine\nverdict       Failed\nreason        RankFailed\nmessage       rank 1 exited:\n              "+
+		"  Traceback\nscript        train.py\narguments     --lr=1\nrequirements  pip.txt\nresumed from  first\ncause         rank 1 on node "+
+		"0: E: m (t.py:2)\n              Traceback:\n                File t.py\n              E: m\n", out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -226,7 +237,8 @@ func TestNoRuns(t *testing.T) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
 	clients := &kube.Clients{Kube: kubefake.NewClientset(namespace), Tekton: fake.NewSimpleClientset(), Namespace: "ns"}
 	_, err := chosen(t.Context(), clients, nil)
-	if next := fail.NextOf(err); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(next, "mlenv run . SCRIPT -n ns") || !strings.Contains(next, "mlenv smoke -n ns") {
+	if next := fail.NextOf(err); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(next, "mlenv run . SCRIPT -n ns") ||
+		!strings.Contains(next, "mlenv smoke -n ns") {
 		t.Errorf("got %v, next %q; want how to start one", err, next)
 	}
 	clients.Kube = kubefake.NewClientset()
@@ -241,7 +253,9 @@ func TestNodesBeforeTheReceipt(t *testing.T) {
 		return entry{run: found, memory: &receipt.Memory{Parts: parts}}.nodes()
 	}
 	provisioned := receipt.Part{Task: "provision", Nodes: 4}
-	if requested, byDefault, unknown := of("2"), of("0", receipt.Part{Task: "preflight"}, provisioned), of("0"); requested != 2 || byDefault != 4 || unknown != 0 {
-		t.Errorf("got %d, %d and %d nodes; want the requested 2, the cluster file's 4 as soon as provision knows it, and 0 before", requested, byDefault, unknown)
+	if requested, byDefault, unknown := of("2"), of("0", receipt.Part{Task: "preflight"}, provisioned), of("0"); requested != 2 ||
+		byDefault != 4 || unknown != 0 {
+		t.Errorf("got %d, %d and %d nodes; want the requested 2, the cluster file's 4 as soon as provision knows it, and 0 before", requested,
+			byDefault, unknown)
 	}
 }

@@ -37,8 +37,10 @@ func TestProgress(t *testing.T) {
 		{"never restarted", []agent.JobStatus{part(agent.Running, 1, 0)}, 1, "", ""},
 		{"a node that does not know the newest attempt", []agent.JobStatus{part(agent.Exited, 1, 0), part(agent.Running, 2, 0)}, 4, "2 of 4", ""},
 		{"the run was deleted", []agent.JobStatus{part(agent.Exited, 3, 0)}, 0, "3", ""},
-		{"one rank prints", []agent.JobStatus{part(agent.Running, 1, time.Second, rank(0, time.Second)), part(agent.Running, 1, time.Hour, rank(1, time.Hour))}, 4, "1 of 4", ""},
-		{"all are silent", []agent.JobStatus{part(agent.Running, 1, 4*time.Minute, over, rank(1, 4*time.Minute)), part(agent.Running, 1, 5*time.Minute, rank(2, 5*time.Minute), rank(3, 6*time.Minute))}, 4,
+		{"one rank prints", []agent.JobStatus{part(agent.Running, 1, time.Second, rank(0, time.Second)),
+			part(agent.Running, 1, time.Hour, rank(1, time.Hour))}, 4, "1 of 4", ""},
+		{"all are silent", []agent.JobStatus{part(agent.Running, 1, 4*time.Minute, over, rank(1, 4*time.Minute)),
+			part(agent.Running, 1, 5*time.Minute, rank(2, 5*time.Minute), rank(3, 6*time.Minute))}, 4,
 			"1 of 4", "all ranks for 4m0s, rank 3 for 6m0s, last in step 812"},
 		{"no rank has started", []agent.JobStatus{part(agent.Running, 1, 2*time.Minute)}, 1, "", "all ranks for 2m0s, last in step 812"},
 	} {
@@ -53,7 +55,8 @@ func TestProgress(t *testing.T) {
 	p.MaxAttempts = 3
 	s := status{progress: p}
 	var out bytes.Buffer
-	if err := s.print(&out, time.Now()); err != nil || !strings.Contains(out.String(), "attempt  2 of 3\nsilent   all ranks for 4m0s, rank 3 for 4m0s\n") {
+	if err := s.print(&out, time.Now()); err != nil ||
+		!strings.Contains(out.String(), "attempt  2 of 3\nsilent   all ranks for 4m0s, rank 3 for 4m0s\n") {
 		t.Errorf("mlenv status prints %q, %v", out.String(), err)
 	}
 	now := time.Unix(100, 0)
@@ -62,7 +65,8 @@ func TestProgress(t *testing.T) {
 	d.observe(launch.Event{Kind: launch.TaskStarted, Task: "train", Time: now})
 	out.Reset()
 	d.show(p)
-	if want := "\r\x1b[K0 of 7 done; train for 0.0 s, attempt 2 of 3; silent: all ranks for 4m0s, rank 3 for 4m0s"; out.String() != want || !d.trains() {
+	if want := "\r\x1b[K0 of 7 done; train for 0.0 s, attempt 2 of 3; silent: all ranks for 4m0s, rank 3 for 4m0s"; out.String() != want ||
+		!d.trains() {
 		t.Errorf("mlenv run shows %q, want %q", out.String(), want)
 	}
 }
@@ -78,10 +82,12 @@ func TestLargeTables(t *testing.T) {
 			l.Ranks, l.Quiet = 7, 90
 		}
 		s.Live = append(s.Live, l)
-		r.Nodes = append(r.Nodes, receipt.Node{Node: node, KubernetesNode: fmt.Sprint("gpu-", node), GPUs: make([]string, 8), Model: "NVIDIA H100 80GB HBM3", Compute: "9.0",
+		r.Nodes = append(r.Nodes, receipt.Node{Node: node, KubernetesNode: fmt.Sprint("gpu-", node), GPUs: make([]string, 8),
+			Model: "NVIDIA H100 80GB HBM3", Compute: "9.0",
 			Rails: slices.Repeat([]receipt.Rail{{Device: "mlx5_6", Model: "MT4129", Firmware: "28.39.1002", Rate: 400 * rdma.Gbps}}, 4)})
 		for local := range 8 {
-			r.Ranks = append(r.Ranks, receipt.Rank{Rank: node*8 + local, Node: node, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Seconds: float64(node)})
+			r.Ranks = append(r.Ranks, receipt.Rank{Rank: node*8 + local, Node: node, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true,
+				Seconds: float64(node)})
 		}
 	}
 	r.Nodes[9].GPUs = r.Nodes[9].GPUs[:7]
@@ -92,10 +98,14 @@ func TestLargeTables(t *testing.T) {
 		print func(io.Writer) error
 		want  []string
 	}{
-		{"status", func(out io.Writer) error { return s.print(out, time.Now()) }, []string{"511 nodes  running  8 of 8  2.0 s\n", "300        running  7 of 8  1m30s\n"}},
-		{"receipt", func(out io.Writer) error { return printReceipt(out, r, nil) }, []string{"510 nodes          8     NVIDIA H100 80GB HBM3  9.0      4 × MT4129, 400 Gb/s, firmware 28.39.1002\n",
-			"9          gpu-9   7     NVIDIA H100 80GB HBM3  9.0  ", "11         gpu-11  8     NVIDIA H100 80GB HBM3  9.0      3 × MT4129, 400 Gb/s, firmware 28.39.1002; 1 × MT4129, 400 Gb/s, firmware 28.36.1010\n",
-			"4095 ranks        SIGTERM, stopped because another rank failed or the run ended  8m31s\n", "2407        300   exit code 3", "Not in the receipt, because it would be too large: curve.\n"}},
+		{"status", func(out io.Writer) error { return s.print(out, time.Now()) },
+			[]string{"511 nodes  running  8 of 8  2.0 s\n", "300        running  7 of 8  1m30s\n"}},
+		{"receipt", func(out io.Writer) error { return printReceipt(out, r, nil) },
+			[]string{"510 nodes          8     NVIDIA H100 80GB HBM3  9.0      4 × MT4129, 400 Gb/s, firmware 28.39.1002\n",
+				"9          gpu-9   7     NVIDIA H100 80GB HBM3  9.0  ", "11         gpu-11  8     NVIDIA H100 80GB HBM3  9.0      3 × MT4129, 400 " +
+					"Gb/s, firmware 28.39.1002; 1 × MT4129, 400 Gb/s, firmware 28.36.1010\n",
+				"4095 ranks        SIGTERM, stopped because another rank failed or the run ended  8m31s\n", "2407        300   exit code 3",
+				"Not in the receipt, because it would be too large: curve.\n"}},
 	} {
 		var out bytes.Buffer
 		if err := tc.print(&out); err != nil {
@@ -119,14 +129,16 @@ func TestLargeTables(t *testing.T) {
 // In a hang no rank has failed: no row blames another rank, and the culprit was not stopped for others.
 func TestReceiptOfHang(t *testing.T) {
 	r := receipt.Receipt{Run: "train-1", Reason: fail.Hang, Ranks: []receipt.Rank{
-		{Rank: 0, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true}, {Rank: 1, Node: 1, Exit: agent.Exit{Code: -1, Signal: "SIGKILL"}},
+		{Rank: 0, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true},
+		{Rank: 1, Node: 1, Exit: agent.Exit{Code: -1, Signal: "SIGKILL"}},
 	}}
 	var out bytes.Buffer
 	if err := printReceipt(&out, r, nil); err != nil {
 		t.Fatal(err)
 	}
 	text := out.String()
-	if !strings.Contains(text, "0     0     SIGTERM, stopped because the training hung") || !strings.Contains(text, "1     1     SIGKILL  ") || strings.Contains(text, "another rank") {
+	if !strings.Contains(text, "0     0     SIGTERM, stopped because the training hung") || !strings.Contains(text, "1     1     SIGKILL  ") ||
+		strings.Contains(text, "another rank") {
 		t.Errorf("got\n%s", text)
 	}
 }

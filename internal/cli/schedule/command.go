@@ -73,7 +73,8 @@ Exit code 0: done; 1: failed; 2: wrong usage.`,
 	f.StringVar(&s.At, "at", "", "time of day at which to start, such as 02:30")
 	f.StringVar(&s.Days, "days", "*", "days on which to start, such as mon-fri or sat,sun; * is all")
 	f.StringVar(&s.TimeZone, "time-zone", "UTC", "time zone of --at, such as Europe/Madrid")
-	f.StringArrayVar(&params, "param", nil, "NAME=VALUE of a param of the pipeline. Can be given several times; for an array once for each value.")
+	f.StringArrayVar(&params, "param", nil, "NAME=VALUE of a param of the pipeline. Can be given several times; for an array once for "+
+		"each value.")
 	f.StringVar(&s.OnBusy, "on-busy", "skip", "what to do if another run or user holds the environment: skip the night, or wait")
 	f.StringVar(&s.ServiceAccount, "service-account", launch.ServiceAccount, "ServiceAccount of the runs")
 	f.StringVar(&image, "steps-image", "", "image of the steps, by digest (default: the installed pipeline's)")
@@ -119,7 +120,8 @@ func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image strin
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "\nschedule %s starts a run at %s %s, on days %s\n  now:   oc create job --from=cronjob/%s%s %s%s-now -n %s\n  trend: mlenv trend --schedule=%s -n %s\n",
+	fmt.Fprintf(cmd.OutOrStdout(), "\nschedule %s starts a run at %s %s, on days %s\n  now:   oc create job --from=cronjob/%s%s %s%s-now -n "+
+		"%s\n  trend: mlenv trend --schedule=%s -n %s\n",
 		s.Name, s.At, s.TimeZone, s.Days, prefix, s.Name, prefix, s.Name, clients.Namespace, s.Name, clients.Namespace)
 	return nil
 }
@@ -171,8 +173,9 @@ func removeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove [NAME]",
 		Short: "Remove a schedule; receipts stay, and a run in progress continues",
-		Long:  "Remove a schedule (default: nightly). Its receipts stay, and a run in progress continues.\n\nExit code 0: removed; 1: failed; 2: wrong usage.",
-		Args:  command.Arguments(0, 1, "one schedule or none"),
+		Long: "Remove a schedule (default: nightly). Its receipts stay, and a run in progress continues.\n\nExit code 0: removed; 1: failed; " +
+			"2: wrong usage.",
+		Args: command.Arguments(0, 1, "one schedule or none"),
 		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
 			return remove(cmd.Context(), clients.Objects, clients.Namespace, cmp.Or(strings.Join(args, ""), defaultName))
 		}),
@@ -195,11 +198,13 @@ func remove(ctx context.Context, client dynamic.Interface, namespace, name strin
 			return kube.Problem(fmt.Errorf("listing %s of schedule %s/%s: %w", where.Resource, namespace, name, err))
 		}
 		if len(found.Items) == 0 && where == cronJobs {
-			return fail.Advise(fail.Becausef(fail.InvalidInput, "removing schedule %s/%s: not found", namespace, name), "mlenv schedule show -n %s", namespace)
+			return fail.Advise(fail.Becausef(fail.InvalidInput, "removing schedule %s/%s: not found", namespace, name), "mlenv schedule show -n %s",
+				namespace)
 		}
 		for _, each := range found.Items {
 			uid := each.GetUID()
-			err := objects.Delete(ctx, each.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &background})
+			err := objects.Delete(ctx, each.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid},
+				PropagationPolicy: &background})
 			if err := kube.Deleted(where.Resource+" "+namespace+"/"+each.GetName(), err); err != nil {
 				return err
 			}

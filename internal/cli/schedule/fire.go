@@ -52,7 +52,8 @@ func (r *runner) fire(ctx context.Context, name, job string) error {
 		return err
 	}
 	request := launch.Request{
-		Name: s.runName(scheduled), Values: maps.Clone(s.Values), ServiceAccount: s.ServiceAccount, Labels: map[string]string{run.ScheduleLabel: s.Name},
+		Name: s.runName(scheduled), Values: maps.Clone(s.Values), ServiceAccount: s.ServiceAccount,
+		Labels: map[string]string{run.ScheduleLabel: s.Name},
 	}
 	if s.OnBusy == "wait" {
 		request.Values["on-busy"] = []string{"wait"}
@@ -75,13 +76,17 @@ func (r *runner) fire(ctx context.Context, name, job string) error {
 	case err != nil:
 		return kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", r.clients.Namespace, request.Name, err))
 	case started.Labels[run.ScheduleLabel] != s.Name:
-		return fail.Becausef(fail.InvalidInput, "starting pipelinerun %s/%s: it exists, and schedule %s has not started it", r.clients.Namespace, request.Name, s.Name)
+		return fail.Becausef(fail.InvalidInput, "starting pipelinerun %s/%s: it exists, and schedule %s has not started it", r.clients.Namespace,
+			request.Name, s.Name)
 	}
-	r.log.Info(fmt.Sprintf("Following pipelinerun %s/%s, scheduled for %s.", started.Namespace, started.Name, scheduled.UTC().Format(time.RFC3339)))
+	r.log.Info(fmt.Sprintf("Following pipelinerun %s/%s, scheduled for %s.", started.Namespace, started.Name,
+		scheduled.UTC().Format(time.RFC3339)))
 	outcome, err := launch.FollowTasks(ctx, r.clients, started, r.observe)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return &command.Exit{Code: command.Interrupted, Err: fmt.Errorf("following pipelinerun %s/%s: it continues, and the next pod of this job follows it: %w", started.Namespace, started.Name, err)}
+		return &command.Exit{Code: command.Interrupted,
+			Err: fmt.Errorf("following pipelinerun %s/%s: it continues, and the next pod of this job follows it: %w", started.Namespace,
+				started.Name, err)}
 	case err != nil:
 		return err
 	case outcome.Verdict != receipt.Succeeded:

@@ -63,11 +63,13 @@ func (s Schedule) Check() error {
 		// The name of a Job is eleven characters longer, and a label has at most 63.
 		command.Want(len(validation.IsDNS1123Label(prefix+s.Name)) == 0 && len(s.Name) <= 40,
 			"name %q: want at most 40 letters a-z, digits and hyphens", s.Name),
-		command.Want(!install.Reserved(prefix+s.Name), "name %q: mlenv install uses %s%s for a part of its own: want another name", s.Name, prefix, s.Name),
+		command.Want(!install.Reserved(prefix+s.Name), "name %q: mlenv install uses %s%s for a part of its own: want another name", s.Name,
+			prefix, s.Name),
 		command.Want(noTime == nil, "--at %q: want a time of day, such as 02:30", s.At),
 		command.Want(days.MatchString(s.Days), "--days %q: want * or days, such as mon-fri or sat,sun", s.Days),
 		command.Want(s.OnBusy == "skip" || s.OnBusy == "wait", "--on-busy %q: want skip or wait", s.OnBusy),
-		command.Want(noZone == nil && s.TimeZone != "Local", "--time-zone %q: want a name of the time zone database, such as Europe/Madrid", s.TimeZone))
+		command.Want(noZone == nil && s.TimeZone != "Local", "--time-zone %q: want a name of the time zone database, such as Europe/Madrid",
+			s.TimeZone))
 	if err != nil {
 		return fail.Because(fail.InvalidInput, err)
 	}
@@ -104,8 +106,9 @@ func (s Schedule) Objects(namespace, image string) []runtime.Object {
 	template.BackoffLimit = new(int32(attempts))
 	// Another pod helps if the pod was evicted, but not if the run failed.
 	template.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
-		Action:      batchv1.PodFailurePolicyActionFailJob,
-		OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{ContainerName: new(cronjob.Container), Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{1, 2}},
+		Action: batchv1.PodFailurePolicyActionFailJob,
+		OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{ContainerName: new(cronjob.Container),
+			Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{1, 2}},
 	}}}
 	return append(job.Account(rules(s.Name)...), made)
 }
@@ -141,7 +144,8 @@ func readSchedule(found *batchv1.CronJob) (Schedule, error) {
 		err = fmt.Errorf("name %q: want the name of the CronJob without %s", s.Name, prefix)
 	}
 	if err != nil {
-		return s, fail.Because(fail.InvalidInput, fmt.Errorf("reading schedule %s/%s from annotation %s: %w", found.Namespace, found.Name, annotation, err))
+		return s, fail.Because(fail.InvalidInput, fmt.Errorf("reading schedule %s/%s from annotation %s: %w", found.Namespace, found.Name,
+			annotation, err))
 	}
 	return s, nil
 }

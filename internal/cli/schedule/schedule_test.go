@@ -37,8 +37,9 @@ import (
 )
 
 func nightly() Schedule {
-	return Schedule{Name: "nightly", At: "02:30", Days: "mon-fri", TimeZone: "Europe/Madrid", OnBusy: "skip", Tolerance: trend.DefaultTolerance(),
-		Values: map[string][]string{"repo-url": {"https://git.example.com/a.git"}, "script": {"train.py"}}}
+	return Schedule{Name: "nightly", At: "02:30", Days: "mon-fri", TimeZone: "Europe/Madrid", OnBusy: "skip",
+		Tolerance: trend.DefaultTolerance(),
+		Values:    map[string][]string{"repo-url": {"https://git.example.com/a.git"}, "script": {"train.py"}}}
 }
 
 func TestCheck(t *testing.T) {
@@ -83,18 +84,22 @@ func place(t *testing.T, s Schedule, objects, tekton []runtime.Object) (*runner,
 	job.Annotations = map[string]string{batchv1.CronJobScheduledTimestampAnnotation: "2026-03-10T02:30:00+01:00"}
 	pipeline := &v1.Pipeline{ObjectMeta: about(launch.Pipeline), Spec: v1.PipelineSpec{Params: v1.ParamSpecs{
 		{Name: "repo-url", Type: v1.ParamTypeString}, {Name: "script", Type: v1.ParamTypeString},
-		{Name: "name", Type: v1.ParamTypeString, Default: v1.NewStructuredValues("env")}, {Name: "on-busy", Type: v1.ParamTypeString, Default: v1.NewStructuredValues("fail")},
+		{Name: "name", Type: v1.ParamTypeString, Default: v1.NewStructuredValues("env")},
+		{Name: "on-busy", Type: v1.ParamTypeString, Default: v1.NewStructuredValues("fail")},
 	}}}
 	var log bytes.Buffer
-	clients := &kube.Clients{Namespace: "ns", Kube: fake.NewClientset(append(append(objects, made...), job)...), Tekton: tektonfake.NewSimpleClientset(append(tekton, pipeline)...)}
+	clients := &kube.Clients{Namespace: "ns", Kube: fake.NewClientset(append(append(objects, made...), job)...),
+		Tekton: tektonfake.NewSimpleClientset(append(tekton, pipeline)...)}
 	return &runner{clients: clients, log: command.TextLog(&log), now: night}, &log
 }
 
 // ended returns the night's run as the Job's first pod started it, with its end.
 func ended(status corev1.ConditionStatus) *v1.PipelineRun {
 	r := &v1.PipelineRun{ObjectMeta: about(runOfNight), Spec: v1.PipelineRunSpec{
-		PipelineRef: &v1.PipelineRef{Name: launch.Pipeline}, TaskRunTemplate: v1.PipelineTaskRunTemplate{ServiceAccountName: launch.ServiceAccount},
-		Params: v1.Params{{Name: "repo-url", Value: *v1.NewStructuredValues("https://git.example.com/a.git")}, {Name: "script", Value: *v1.NewStructuredValues("train.py")}},
+		PipelineRef:     &v1.PipelineRef{Name: launch.Pipeline},
+		TaskRunTemplate: v1.PipelineTaskRunTemplate{ServiceAccountName: launch.ServiceAccount},
+		Params: v1.Params{{Name: "repo-url", Value: *v1.NewStructuredValues("https://git.example.com/a.git")},
+			{Name: "script", Value: *v1.NewStructuredValues("train.py")}},
 	}}
 	r.UID, r.Labels = "uid", map[string]string{run.ScheduleLabel: "nightly"}
 	r.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: status, Reason: "Completed"})
@@ -122,7 +127,8 @@ func TestFireFindsTheRunAndCompares(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f, log := place(t, nightly(), nil, []runtime.Object{ended(tc.status)})
-			reached := receipt.Receipt{Run: runOfNight, RunUID: "uid", Verdict: receipt.Succeeded, Started: night(), Curve: &metrics.Curve{StepTime: tc.step}, Metrics: json.RawMessage(`{"loss": 2}`)}
+			reached := receipt.Receipt{Run: runOfNight, RunUID: "uid", Verdict: receipt.Succeeded, Started: night(),
+				Curve: &metrics.Curve{StepTime: tc.step}, Metrics: json.RawMessage(`{"loss": 2}`)}
 			if tc.status == corev1.ConditionFalse {
 				reached.Verdict, reached.Reason, reached.Message = receipt.Failed, fail.RankFailed, "rank 3"
 			}
@@ -155,7 +161,8 @@ func TestFireFindsTheRunAndCompares(t *testing.T) {
 func TestFireSkips(t *testing.T) {
 	held := func(renewed time.Duration) runtime.Object {
 		who, at := "h-kim", metav1.NewMicroTime(night().Add(-renewed))
-		l := &coordinationv1.Lease{ObjectMeta: about("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: &who, RenewTime: &at, LeaseDurationSeconds: new(int32(600))}}
+		l := &coordinationv1.Lease{ObjectMeta: about("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: &who, RenewTime: &at,
+			LeaseDurationSeconds: new(int32(600))}}
 		l.Annotations = map[string]string{lease.HolderName: "H. Kim", lease.HolderKind: "Person"}
 		return l
 	}
@@ -165,7 +172,8 @@ func TestFireSkips(t *testing.T) {
 		objects  []runtime.Object
 		want     string
 	}{
-		{"held by a person", nightly(), []runtime.Object{held(time.Minute)}, "Skipped: environment env is taken: it is held by H. Kim; it becomes free at 2026-03-10T01:39:00Z."},
+		{"held by a person", nightly(), []runtime.Object{held(time.Minute)}, "Skipped: environment env is taken: it is held by H. Kim; it " +
+			"becomes free at 2026-03-10T01:39:00Z."},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f, log := place(t, tc.schedule, tc.objects, nil)
@@ -175,7 +183,8 @@ func TestFireSkips(t *testing.T) {
 			if !strings.Contains(log.String(), tc.want) {
 				t.Errorf("the log has no %q:\n%s", tc.want, log)
 			}
-			if runs, err := f.clients.Tekton.TektonV1().PipelineRuns("ns").List(t.Context(), metav1.ListOptions{}); err != nil || len(runs.Items) > 0 {
+			if runs, err := f.clients.Tekton.TektonV1().PipelineRuns("ns").List(t.Context(), metav1.ListOptions{}); err != nil ||
+				len(runs.Items) > 0 {
 				t.Errorf("there are runs %v, %v; want none", runs.Items, err)
 			}
 		})
@@ -186,7 +195,8 @@ func TestFireSkips(t *testing.T) {
 		for name, s := range map[string]struct {
 			schedule Schedule
 			objects  []runtime.Object
-		}{"nobody": {nightly(), nil}, "it has ended": {nightly(), []runtime.Object{held(time.Hour)}}, "it waits": {waiting, []runtime.Object{held(time.Minute)}}} {
+		}{"nobody": {nightly(), nil}, "it has ended": {nightly(), []runtime.Object{held(time.Hour)}},
+			"it waits": {waiting, []runtime.Object{held(time.Minute)}}} {
 			f, _ := place(t, s.schedule, s.objects, nil)
 			pipeline, err := launch.Installed(t.Context(), f.clients)
 			if err != nil {
@@ -305,7 +315,8 @@ func TestCron(t *testing.T) {
 func TestObjects(t *testing.T) {
 	objects := nightly().Objects("ns", "steps@sha256:1")
 	job := objects[len(objects)-1].(*batchv1.CronJob)
-	if job.Spec.Schedule != "30 2 * * mon-fri" || *job.Spec.TimeZone != "Europe/Madrid" || job.Spec.ConcurrencyPolicy != batchv1.ForbidConcurrent {
+	if job.Spec.Schedule != "30 2 * * mon-fri" || *job.Spec.TimeZone != "Europe/Madrid" ||
+		job.Spec.ConcurrencyPolicy != batchv1.ForbidConcurrent {
 		t.Errorf("the CronJob is %+v", job.Spec)
 	}
 	back, err := readSchedule(job)

@@ -47,9 +47,11 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	cmd.Flags().StringVar(&o.StepsImage, "steps-image", "", "steps image; a tag is resolved to its digest")
 	cmd.Flags().StringVar(&o.ServiceAccount, "service-account", install.DefaultServiceAccount,
 		"ServiceAccount that gets the rights; runs need not name the namespace's default account of runs, on OpenShift pipeline")
-	cmd.Flags().BoolVar(&o.ClusterRole, "admin", false, "also let the steps read nodes, storage classes, pods, claims, attachments and machine configurations of the whole cluster (a ClusterRole)")
+	cmd.Flags().BoolVar(&o.ClusterRole, "admin", false, "also let the steps read nodes, storage classes, pods, claims, attachments and "+
+		"machine configurations of the whole cluster (a ClusterRole)")
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "print what would change, as the API server answers, and change nothing")
-	o.Output.AddUse(cmd.Flags(), "yaml prints the objects instead of applying them; json prints the changes", command.Text, command.YAML, command.JSON)
+	o.Output.AddUse(cmd.Flags(), "yaml prints the objects instead of applying them; json prints the changes", command.Text, command.YAML,
+		command.JSON)
 	_ = cmd.MarkFlagRequired("steps-image") // the flag is defined above
 	return cmd
 }

@@ -151,7 +151,8 @@ func TestSecretsOfManyNodes(t *testing.T) {
 	for i := range 512 {
 		file.Nodes.GPUNodes = append(file.Nodes.GPUNodes, fmt.Sprintf("gpu-node-%03d", i))
 	}
-	built, err := objects.Build(objects.Request{Cluster: file, Name: "env", Namespace: "ns", Nodes: 512, Mode: agent.RDMA, Image: "registry.test/train:1", StepsImage: "registry.test/steps:1"}.WithDefaults(), objects.LeaseReference("env", "uid"), made)
+	built, err := objects.Build(objects.Request{Cluster: file, Name: "env", Namespace: "ns", Nodes: 512, Mode: agent.RDMA,
+		Image: "registry.test/train:1", StepsImage: "registry.test/steps:1"}.WithDefaults(), objects.LeaseReference("env", "uid"), made)
 	if err != nil || len(built.Secrets) != 2 {
 		t.Fatalf("got %d Secrets, %v; want the agents' and the steps'", len(built.Secrets), err)
 	}

@@ -56,14 +56,16 @@ func checkHolder(lease *coordinationv1.Lease, id string) error {
 	default:
 		return nil
 	}
-	return fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: it is not this run's any more: %s", lease.Namespace, lease.Name, seen)
+	return fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: it is not this run's any more: %s", lease.Namespace,
+		lease.Name, seen)
 }
 
 // Lost waits until the holder does not hold the Lease any more, and then returns EnvironmentMissing. Other errors are of the watch.
 func (h *Hold) Lost(ctx context.Context) error {
 	return h.client.watch(ctx, func(live *coordinationv1.Lease) (bool, error) {
 		if live == nil || live.UID != h.uid {
-			return false, fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: its lease was deleted", h.client.Namespace, h.client.Name)
+			return false, fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: its lease was deleted", h.client.Namespace,
+				h.client.Name)
 		}
 		return false, checkHolder(live, h.holder)
 	})
@@ -73,7 +75,8 @@ func (h *Hold) Lost(ctx context.Context) error {
 func (h *Hold) Renew(ctx context.Context) error {
 	return h.client.change(ctx, "renewing", h.holder, func(lease *coordinationv1.Lease) error {
 		if lease.UID != h.uid {
-			return fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: its lease was recreated for %s", lease.Namespace, lease.Name, HolderOf(lease))
+			return fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: its lease was recreated for %s", lease.Namespace,
+				lease.Name, HolderOf(lease))
 		}
 		lease.Spec.RenewTime = new(metav1.NewMicroTime(h.client.Now()))
 		return nil
@@ -115,7 +118,8 @@ func (h *Hold) KeepRenewed(ctx context.Context, every time.Duration) error {
 			}
 			next = min(every, RetryEvery)
 			if !warned {
-				h.client.Log.Warn(fmt.Sprintf("The lease of environment %s could not be renewed and is tried again every %s: %v", h.client.Name, next, err))
+				h.client.Log.Warn(fmt.Sprintf("The lease of environment %s could not be renewed and is tried again every %s: %v", h.client.Name, next,
+					err))
 			}
 		}
 		warned = err != nil

@@ -80,7 +80,8 @@ func (h Holder) String() string {
 func Person(ctx context.Context, client kubernetes.Interface) (Holder, error) {
 	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if apierrors.IsNotFound(err) {
-		return Holder{}, fail.Becausef(fail.InvalidInput, "asking the API server for the name of this user: it has no SelfSubjectReview: want Kubernetes 1.28 (OpenShift 4.15) or newer")
+		return Holder{}, fail.Becausef(fail.InvalidInput, "asking the API server for the name of this user: it has no SelfSubjectReview: want "+
+			"Kubernetes 1.28 (OpenShift 4.15) or newer")
 	}
 	if err != nil {
 		return Holder{}, kube.Problem(fmt.Errorf("asking the API server for the name of this user: %w", err))

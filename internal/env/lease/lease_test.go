@@ -125,7 +125,8 @@ func TestTake(t *testing.T) {
 				held, err := client.Take(t.Context(), request())
 				if tc.busy != "" {
 					var busy *Busy
-					if !errors.As(err, &busy) || fail.ReasonOf(err) != fail.EnvironmentBusy || !strings.Contains(err.Error(), tc.busy) || fail.NextOf(err) == "" {
+					if !errors.As(err, &busy) || fail.ReasonOf(err) != fail.EnvironmentBusy || !strings.Contains(err.Error(), tc.busy) ||
+						fail.NextOf(err) == "" {
 						t.Errorf("got %v, want Busy with %q and advice", err, tc.busy)
 					}
 					return
@@ -258,15 +259,19 @@ func TestPerson(t *testing.T) {
 		{"a user", "h-kim", nil, ""},
 		{"a Task's account", "system:serviceaccount:ns:mlenv-pipeline", nil, ""},
 		{"no name", "", nil, fail.PermissionDenied},
-		{"not allowed", "", apierrors.NewForbidden(schema.GroupResource{Resource: "selfsubjectreviews"}, "", errors.New("no")), fail.PermissionDenied},
+		{"not allowed", "", apierrors.NewForbidden(schema.GroupResource{Resource: "selfsubjectreviews"}, "", errors.New("no")),
+			fail.PermissionDenied},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, kube, _ := clientOf(nil)
 			kube.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
-				return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: tc.user}}}, tc.err
+				return true,
+					&authenticationv1.SelfSubjectReview{
+						Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: tc.user}}}, tc.err
 			})
 			got, err := Person(t.Context(), kube)
-			if want := (Holder{ID: tc.user, Display: tc.user}); tc.want == "" && (err != nil || got != want) || tc.want != "" && fail.ReasonOf(err) != tc.want {
+			if want := (Holder{ID: tc.user, Display: tc.user}); tc.want == "" && (err != nil || got != want) || tc.want != "" &&
+				fail.ReasonOf(err) != tc.want {
 				t.Errorf("got %+v, %v; want %+v, %q", got, err, want, tc.want)
 			}
 		})

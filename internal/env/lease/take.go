@@ -41,7 +41,8 @@ type Request struct {
 // is left at ctx's deadline, although the Lease is then held.
 func (c Client) Take(ctx context.Context, r Request) (*Hold, error) {
 	if r.Holder.ID == "" {
-		return nil, fail.Becausef(fail.InvalidInput, "taking environment %s/%s: the holder has no ID: want a PipelineRun's UID or a person", c.Namespace, c.Name)
+		return nil, fail.Becausef(fail.InvalidInput, "taking environment %s/%s: the holder has no ID: want a PipelineRun's UID or a person",
+			c.Namespace, c.Name)
 	}
 	var last error
 	for range maxAttempts {

@@ -18,7 +18,8 @@ import (
 
 // launchers' variables, which a shell may have from another training. Those of the nodes take their place.
 var launchers = []string{
-	"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES", "GPUS_PER_NODE",
+	"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES",
+	"GPUS_PER_NODE",
 	"RANKS_PER_NODE", agent.CUDADevices,
 }
 
@@ -63,7 +64,8 @@ func divided(ctx context.Context, o Options) ([][]string, error) {
 		return gpus, nil
 	}
 	if len(usable)%o.Nodes != 0 {
-		return nil, fail.Becausef(fail.InvalidInput, "dividing %s between %s: want the same number for each; choose some by %s", humanize.Count(len(usable), "GPU"),
+		return nil, fail.Becausef(fail.InvalidInput, "dividing %s between %s: want the same number for each; choose some by %s",
+			humanize.Count(len(usable), "GPU"),
 			humanize.Count(o.Nodes, "node"), agent.CUDADevices)
 	}
 	each := len(usable) / o.Nodes

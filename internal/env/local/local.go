@@ -80,7 +80,8 @@ func (e *Environment) claimName() error {
 	}
 	err := os.Mkdir(e.own(), 0o755)
 	if errors.Is(err, fs.ErrExist) {
-		return fail.Becausef(fail.InvalidInput, "starting run %s on this machine: there is one of that name; want another --run-name", e.options.Name)
+		return fail.Becausef(fail.InvalidInput, "starting run %s on this machine: there is one of that name; want another --run-name",
+			e.options.Name)
 	}
 	return err
 }

@@ -45,8 +45,9 @@ func start(ctx context.Context, folder, name string, environ ...string) (*Enviro
 func launch(ctx context.Context, e *Environment, command string) error {
 	return e.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		_, err := client.StartJob(ctx, "job", agent.JobSpec{
-			Run: "run", Launcher: agent.Command, Script: "/bin/sh", Args: []string{"-c", command}, Nodes: 2, RanksPerNode: 1, MasterPort: e.MasterPort,
-			Deadline: time.Now().Add(time.Minute),
+			Run: "run", Launcher: agent.Command, Script: "/bin/sh", Args: []string{"-c", command}, Nodes: 2, RanksPerNode: 1,
+			MasterPort: e.MasterPort,
+			Deadline:   time.Now().Add(time.Minute),
 		})
 		return err
 	})
@@ -60,7 +61,8 @@ func TestStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const show = `echo "$NODE_RANK $NUM_NODES $MASTER_PORT $GLOO_SOCKET_IFNAME $OWN $HOME $RANK $MLENV_WORKSPACE $(getent hosts $MASTER_ADDR >/dev/null; echo $MASTER_ADDR)"`
+	const show = `echo "$NODE_RANK $NUM_NODES $MASTER_PORT $GLOO_SOCKET_IFNAME $OWN $HOME $RANK $MLENV_WORKSPACE $(getent hosts ` +
+		`$MASTER_ADDR >/dev/null; echo $MASTER_ADDR)"`
 	if err := launch(t.Context(), e, show+` >"$MLENV_WORKSPACE/node-$NODE_RANK"`); err != nil {
 		t.Fatal(fail.Details(err))
 	}

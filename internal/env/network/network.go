@@ -37,9 +37,11 @@ func FromFile(file cluster.File, mode agent.Mode) Settings {
 	r := file.Network.RDMA
 	return Settings{Mode: mode, Forced: file.NCCL.Env, Expected: rdma.Expected{
 		Devices: r.Devices, Interfaces: r.Interfaces, GIDIndex: r.GIDIndex, GDRLevel: r.GDRLevel, CrossNIC: r.CrossNIC,
-		IBTimeout: r.IBTimeout, TrafficClass: r.TrafficClass, ServiceLevel: r.ServiceLevel, MinNChannels: r.MinNChannels, MTU: r.MTU, Bandwidth: rdma.BytesPerSecond(r.ExpectedBandwidth),
+		IBTimeout: r.IBTimeout, TrafficClass: r.TrafficClass, ServiceLevel: r.ServiceLevel, MinNChannels: r.MinNChannels, MTU: r.MTU,
+		Bandwidth: rdma.BytesPerSecond(r.ExpectedBandwidth),
 		Figures: rdma.Figures{
-			OneGPU: rdma.BytesPerSecond(r.Expected.OneGPU), Inside: rdma.BytesPerSecond(r.Expected.Inside), Pair: rdma.BytesPerSecond(r.Expected.Pair),
+			OneGPU: rdma.BytesPerSecond(r.Expected.OneGPU), Inside: rdma.BytesPerSecond(r.Expected.Inside),
+			Pair:     rdma.BytesPerSecond(r.Expected.Pair),
 			HostCopy: rdma.BytesPerSecond(r.Expected.HostCopy), HostRDMA: rdma.BytesPerSecond(r.Expected.HostRDMA),
 		},
 		Sockets: rdma.BytesPerSecond(file.Network.TCP.ExpectedBandwidth),
@@ -172,13 +174,15 @@ func (n Network) Log(log *slog.Logger) {
 	}
 	for node, plan := range n.Plans {
 		variables := plan.Environment()
-		log.Info(fmt.Sprintf("  node %d: %s, NCCL_IB_HCA %s, sockets on %s", node, humanize.Count(len(n.Facts[node].Rails()), "rail"), variables["NCCL_IB_HCA"], variables["NCCL_SOCKET_IFNAME"]))
+		log.Info(fmt.Sprintf("  node %d: %s, NCCL_IB_HCA %s, sockets on %s", node, humanize.Count(len(n.Facts[node].Rails()), "rail"),
+			variables["NCCL_IB_HCA"], variables["NCCL_SOCKET_IFNAME"]))
 	}
 	for node, plan := range n.Plans {
 		warn(log, fmt.Sprintf("node %d: ", node), slices.Concat(n.Facts[node].Findings, plan.Findings), "node", node)
 	}
 	warn(log, "", n.Between)
-	log.Info(fmt.Sprintf("Mode rdma: %s join all nodes; a ring over them should reach %s.", humanize.Count(n.commonRails(), "network"), n.Bandwidth()))
+	log.Info(fmt.Sprintf("Mode rdma: %s join all nodes; a ring over them should reach %s.", humanize.Count(n.commonRails(), "network"),
+		n.Bandwidth()))
 }
 
 func warn(log *slog.Logger, where string, findings []fail.Finding, attributes ...any) {

@@ -65,7 +65,8 @@ func environment(t *testing.T, facts ...rdma.Facts) ([]*agenttest.Node, nodes.Se
 func TestEachNodeGetsItsOwn(t *testing.T) {
 	agents, set := environment(t, detected(0, "mlx5_6", "mlx5_7"), detected(1, "mlx5_2", "mlx5_3"))
 	settings := FromFile(cluster.File{
-		Network: cluster.Network{RDMA: cluster.RDMA{Enabled: true, IBTimeout: "22"}}, NCCL: cluster.NCCL{Env: map[string]string{"NCCL_IB_TC": "106"}},
+		Network: cluster.Network{RDMA: cluster.RDMA{Enabled: true, IBTimeout: "22"}},
+		NCCL:    cluster.NCCL{Env: map[string]string{"NCCL_IB_TC": "106"}},
 	}, agent.RDMA)
 	settings.Racks = []string{"02", "04"}
 	prepared, err := Prepare(t.Context(), set, settings)
@@ -76,8 +77,10 @@ func TestEachNodeGetsItsOwn(t *testing.T) {
 		t.Errorf("two rails of 400 Gb/s should reach %s, want %s", got, want)
 	}
 	for i, want := range []map[string]string{
-		{"NCCL_IB_HCA": "=mlx5_6,mlx5_7", "NCCL_SOCKET_IFNAME": "=net1,net2", "GLOO_SOCKET_IFNAME": "net1", "NCCL_IB_TC": "106", "NCCL_IB_TIMEOUT": "22", "NCCL_CROSS_NIC": "0", "NCCL_IB_GID_INDEX": "3"},
-		{"NCCL_IB_HCA": "=mlx5_2,mlx5_3", "NCCL_SOCKET_IFNAME": "=net1,net2", "GLOO_SOCKET_IFNAME": "net1", "NCCL_IB_TC": "106", "NCCL_IB_TIMEOUT": "22", "NCCL_CROSS_NIC": "0"},
+		{"NCCL_IB_HCA": "=mlx5_6,mlx5_7", "NCCL_SOCKET_IFNAME": "=net1,net2", "GLOO_SOCKET_IFNAME": "net1", "NCCL_IB_TC": "106",
+			"NCCL_IB_TIMEOUT": "22", "NCCL_CROSS_NIC": "0", "NCCL_IB_GID_INDEX": "3"},
+		{"NCCL_IB_HCA": "=mlx5_2,mlx5_3", "NCCL_SOCKET_IFNAME": "=net1,net2", "GLOO_SOCKET_IFNAME": "net1", "NCCL_IB_TC": "106",
+			"NCCL_IB_TIMEOUT": "22", "NCCL_CROSS_NIC": "0"},
 	} {
 		agents[i].End()
 		agents[i].Restart() // a recreated container still has the settings
@@ -107,7 +110,8 @@ func TestEachNodeGetsItsOwn(t *testing.T) {
 
 func TestWhatIsInTheWay(t *testing.T) {
 	memory := detected(0, "mlx5_6")
-	memory.Findings = []fail.Finding{{Level: fail.Broken, Reason: rdma.MemoryLimited, Seen: "locking memory: 8 MiB", Next: "give the pod an SCC"}}
+	memory.Findings = []fail.Finding{{Level: fail.Broken, Reason: rdma.MemoryLimited, Seen: "locking memory: 8 MiB",
+		Next: "give the pod an SCC"}}
 	tests := []struct {
 		name  string
 		facts []rdma.Facts
@@ -115,7 +119,8 @@ func TestWhatIsInTheWay(t *testing.T) {
 	}{
 		{"a node that cannot lock memory", []rdma.Facts{memory, detected(1, "mlx5_6")}, []string{"using RDMA on node 0: locking memory: 8 MiB"}},
 		{"nodes that cannot lock memory", []rdma.Facts{memory, memory}, []string{"using RDMA on nodes 0 and 1: locking memory: 8 MiB"}},
-		{"no network of both", []rdma.Facts{detected(0, "mlx5_6"), {Devices: detected(1, "a", "b").Devices[1:], Interfaces: detected(1, "a", "b").Interfaces[1:]}},
+		{"no network of both",
+			[]rdma.Facts{detected(0, "mlx5_6"), {Devices: detected(1, "a", "b").Devices[1:], Interfaces: detected(1, "a", "b").Interfaces[1:]}},
 			[]string{"using RDMA between the nodes: matching the rails of 2 nodes"}},
 	}
 	for _, test := range tests {
@@ -184,7 +189,8 @@ func TestRacks(t *testing.T) {
 		{ObjectMeta: metav1.ObjectMeta{Name: "moc-r4pcc02u17", Labels: map[string]string{
 			"rack": "seven", corev1.LabelTopologyRegion: "north", corev1.LabelTopologyZone: "east", "block": "b1", "block-rack": "r1"}}},
 		{ObjectMeta: metav1.ObjectMeta{Name: "moc-r4pcc04u25"}},
-		{ObjectMeta: metav1.ObjectMeta{Name: "gpu-3", Labels: map[string]string{corev1.LabelTopologyZone: "west", "block": "b1", "block-rack": "r2"}}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "gpu-3", Labels: map[string]string{corev1.LabelTopologyZone: "west", "block": "b1",
+			"block-rack": "r2"}}},
 	}
 	const flavor = `{"name": "h100", "topology": {"name": "racks", "levels": ["block", "block-rack", "kubernetes.io/hostname"]}}`
 	client := apiServer(t, labelled, map[string]string{

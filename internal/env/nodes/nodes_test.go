@@ -18,7 +18,8 @@ import (
 func TestMain(m *testing.M) { agenttest.Main(m) }
 
 func TestEach(t *testing.T) {
-	set := Set{agent.NewClient(0, "", agent.Credentials{}, nil), agent.NewClient(1, "", agent.Credentials{}, nil), agent.NewClient(2, "", agent.Credentials{}, nil)}
+	set := Set{agent.NewClient(0, "", agent.Credentials{}, nil), agent.NewClient(1, "", agent.Credentials{}, nil),
+		agent.NewClient(2, "", agent.Credentials{}, nil)}
 	one := errors.New("node 1")
 	t.Run("one error cancels the others, which have none of their own", func(t *testing.T) {
 		err := set.Each(t.Context(), func(ctx context.Context, client *agent.Client) error {

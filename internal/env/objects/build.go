@@ -60,7 +60,8 @@ func Build(r Request, lease metav1.OwnerReference, certs Certificates) (Objects,
 		return Objects{}, err
 	}
 	if r.Storage == cluster.AutoStorage {
-		return Objects{}, fail.Becausef(fail.InvalidInput, "building environment %s: storage mode auto: want it decided: rwx or volumeClaimTemplates", r.Name)
+		return Objects{}, fail.Becausef(fail.InvalidInput, "building environment %s: storage mode auto: want it decided: rwx or "+
+			"volumeClaimTemplates", r.Name)
 	}
 	b := builder{Request: r, names: r.Names(), lease: lease}
 	return Objects{
@@ -173,7 +174,8 @@ func (b builder) service() *corev1.Service {
 	return &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: b.owned(b.names.Service),
-		Spec:       corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, PublishNotReadyAddresses: true, Selector: Selector(b.Name), Ports: ports()},
+		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, PublishNotReadyAddresses: true, Selector: Selector(b.Name),
+			Ports: ports()},
 	}
 }
 

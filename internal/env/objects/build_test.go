@@ -25,13 +25,15 @@ func TestNames(t *testing.T) {
 		want Names
 	}{
 		{DefaultName, Names{
-			Name: "ml-dev-env", StatefulSet: "ml-dev-env", Service: "ml-dev-env-headless", Workspace: "ml-dev-workspace", Datasets: "ml-dev-datasets",
-			Lease: "ml-dev-env", ServerSecret: "ml-dev-env-agent-server", ClientSecret: "ml-dev-env-agent-client",
+			Name: "ml-dev-env", StatefulSet: "ml-dev-env", Service: "ml-dev-env-headless", Workspace: "ml-dev-workspace",
+			Datasets: "ml-dev-datasets",
+			Lease:    "ml-dev-env", ServerSecret: "ml-dev-env-agent-server", ClientSecret: "ml-dev-env-agent-client",
 			NodeZero: "ml-dev-env", ServicesSecret: "ml-dev-env-services",
 		}},
 		{"ml-dev-env-h-kim", Names{ // with the claims of the default environment
-			Name: "ml-dev-env-h-kim", StatefulSet: "ml-dev-env-h-kim", Service: "ml-dev-env-h-kim-headless", Workspace: "ml-dev-workspace", Datasets: "ml-dev-datasets",
-			Lease: "ml-dev-env-h-kim", ServerSecret: "ml-dev-env-h-kim-agent-server", ClientSecret: "ml-dev-env-h-kim-agent-client",
+			Name: "ml-dev-env-h-kim", StatefulSet: "ml-dev-env-h-kim", Service: "ml-dev-env-h-kim-headless", Workspace: "ml-dev-workspace",
+			Datasets: "ml-dev-datasets",
+			Lease:    "ml-dev-env-h-kim", ServerSecret: "ml-dev-env-h-kim-agent-server", ClientSecret: "ml-dev-env-h-kim-agent-client",
 			NodeZero: "ml-dev-env-h-kim", ServicesSecret: "ml-dev-env-h-kim-services",
 		}},
 		{"h-kim", Names{
@@ -109,8 +111,10 @@ func TestDefaultsComeFromTheFile(t *testing.T) {
 	objects := build(t, r)
 	_, container := pod(t, r)
 	gpus := container.Resources.Limits[gpuResource]
-	if *objects.StatefulSet.Spec.Replicas != 2 || gpus.Value() != 4 || container.Image != "10.223.0.2:5000/training:latest" || len(objects.Claims) != 2 {
-		t.Errorf("replicas %d, GPUs %d, image %s, claims %d", *objects.StatefulSet.Spec.Replicas, gpus.Value(), container.Image, len(objects.Claims))
+	if *objects.StatefulSet.Spec.Replicas != 2 || gpus.Value() != 4 || container.Image != "10.223.0.2:5000/training:latest" ||
+		len(objects.Claims) != 2 {
+		t.Errorf("replicas %d, GPUs %d, image %s, claims %d", *objects.StatefulSet.Spec.Replicas, gpus.Value(), container.Image,
+			len(objects.Claims))
 	}
 }
 
@@ -166,7 +170,8 @@ func TestPlacement(t *testing.T) {
 			r.ExcludeNodes = append(r.ExcludeNodes, field.Values...)
 		}
 		spec, _ := pod(t, r)
-		if diff := cmp.Diff([]corev1.NodeSelectorTerm{want}, spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms); diff != "" {
+		if diff := cmp.Diff([]corev1.NodeSelectorTerm{want},
+			spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms); diff != "" {
 			t.Errorf("%s: node affinity with excluded nodes (-want +got):\n%s", file, diff)
 		}
 	}
@@ -340,7 +345,11 @@ func TestProxyTrustedCAAndPullSecret(t *testing.T) {
 
 // No pod in any mode has its account's token, because ranks could use it.
 func TestNoTokenReachesRanks(t *testing.T) {
-	for _, r := range []Request{request(t, "cairo"), request(t, "barcelona"), func() Request { r := request(t, "barcelona"); r.Mode = agent.RDMA; return r }()} {
+	for _, r := range []Request{request(t, "cairo"), request(t, "barcelona"), func() Request {
+		r := request(t, "barcelona")
+		r.Mode = agent.RDMA
+		return r
+	}()} {
 		spec, _ := pod(t, r)
 		projected := slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Projected != nil })
 		if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken || projected {
@@ -353,7 +362,8 @@ func TestNoTokenReachesRanks(t *testing.T) {
 func TestRestricted(t *testing.T) {
 	spec, _ := pod(t, request(t, "cairo"))
 	context := spec.SecurityContext
-	if *context.FSGroupChangePolicy != corev1.FSGroupChangeOnRootMismatch || !*context.RunAsNonRoot || context.RunAsUser != nil || context.FSGroup != nil || context.SeccompProfile.Type != "RuntimeDefault" {
+	if *context.FSGroupChangePolicy != corev1.FSGroupChangeOnRootMismatch || !*context.RunAsNonRoot || context.RunAsUser != nil ||
+		context.FSGroup != nil || context.SeccompProfile.Type != "RuntimeDefault" {
 		t.Errorf("pod: %+v", context)
 	}
 	for _, container := range slices.Concat(spec.InitContainers, spec.Containers) {
@@ -411,11 +421,13 @@ func TestOwners(t *testing.T) {
 				}
 				continue
 			}
-			if len(owners) != 1 || owners[0].Kind != "Lease" || owners[0].UID != "1" || owners[0].Controller != nil || *owners[0].BlockOwnerDeletion {
+			if len(owners) != 1 || owners[0].Kind != "Lease" || owners[0].UID != "1" || owners[0].Controller != nil ||
+				*owners[0].BlockOwnerDeletion {
 				t.Errorf("%s %s has owners %v, want the Lease, neither controller nor blocking", kind, object.GetName(), owners)
 			}
 		}
-		want := []string{"ServiceAccount", "Secret", "Secret", "PersistentVolumeClaim", "PersistentVolumeClaim", "Service", "StatefulSet", "Secret", "Service", "Route"}
+		want := []string{"ServiceAccount", "Secret", "Secret", "PersistentVolumeClaim", "PersistentVolumeClaim", "Service", "StatefulSet",
+			"Secret", "Service", "Route"}
 		if mode == cluster.NodeStorage {
 			want = slices.Delete(want, 3, 5)
 		}
@@ -467,7 +479,8 @@ func TestProgramsAreReadOnly(t *testing.T) {
 			t.Errorf("%s, above the programs, is writable", at)
 		}
 	}
-	if install := spec.InitContainers[0].VolumeMounts; len(install) != 1 || install[0].Name != mounts[path.Dir(agent.Program)].Name || install[0].ReadOnly {
+	if install := spec.InitContainers[0].VolumeMounts; len(install) != 1 || install[0].Name != mounts[path.Dir(agent.Program)].Name ||
+		install[0].ReadOnly {
 		t.Errorf("the init container mounts %+v, want the programs' volume", install)
 	}
 }

@@ -62,7 +62,8 @@ func (b builder) trainContainer() corev1.Container {
 		Command:         []string{agent.Program, "serve"},
 		Env:             b.variables(),
 		SecurityContext: b.trainSecurity(),
-		Resources:       corev1.ResourceRequirements{Requests: b.resources(b.Cluster.Resources.Requests), Limits: b.resources(b.Cluster.Resources.Limits)},
+		Resources: corev1.ResourceRequirements{Requests: b.resources(b.Cluster.Resources.Requests),
+			Limits: b.resources(b.Cluster.Resources.Limits)},
 		// Not HTTP: the kubelet has no client certificate. There is no liveness probe, which would end a training on a
 		// busy node.
 		StartupProbe:   ready(1, 600),

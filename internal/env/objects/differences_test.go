@@ -26,7 +26,8 @@ func served(set *appsv1.StatefulSet) *appsv1.StatefulSet {
 	for _, containers := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
 		for i := range containers {
 			c := &containers[i]
-			c.ImagePullPolicy, c.TerminationMessagePath, c.TerminationMessagePolicy = corev1.PullIfNotPresent, "/dev/termination-log", corev1.TerminationMessageReadFile
+			c.ImagePullPolicy = corev1.PullIfNotPresent
+			c.TerminationMessagePath, c.TerminationMessagePolicy = "/dev/termination-log", corev1.TerminationMessageReadFile
 			if c.ReadinessProbe != nil {
 				c.ReadinessProbe.SuccessThreshold = 1
 			}
@@ -89,7 +90,8 @@ func TestDifferences(t *testing.T) {
 		{"GPUs", func(r *Request) { r.GPUsPerNode = 2 }, []want{
 			{"variable GPUS_PER_NODE: 4 -> 2", Recreate}, {"variable WORLD_SIZE: 8 -> 4", Recreate}, {"GPUs of a node: 4 -> 2", Recreate}}},
 		{"memory and processors", func(r *Request) {
-			r.Cluster.Resources.Requests.Memory, r.Cluster.Resources.Limits.Memory = cluster.MustParseQuantity("64Gi"), cluster.MustParseQuantity("512Gi")
+			r.Cluster.Resources.Requests.Memory, r.Cluster.Resources.Limits.Memory = cluster.MustParseQuantity("64Gi"), cluster.MustParseQuantity(
+				"512Gi")
 			r.Cluster.Resources.Requests.CPU, r.Cluster.Resources.Limits.CPU = cluster.MustParseQuantity("16"), cluster.MustParseQuantity("48")
 		}, []want{
 			{"processor limit: 64 -> 48", Recreate}, {"memory limit: 256Gi -> 512Gi", Recreate},

@@ -28,11 +28,15 @@ func TestSecurityIsObeyed(t *testing.T) {
 		{"tcp", agent.TCP, cluster.Security{RequiresPrivilegedSCC: true, IPCLock: true, SCC: "nccl-scc"}, privileges{}},
 		{"nothing, so CRI-O must raise memlock", agent.RDMA, cluster.Security{}, privileges{}},
 		{"nothing but an SCC", agent.RDMA, cluster.Security{SCC: "nccl-scc"}, privileges{SCC: "nccl-scc"}},
-		{"IPC_LOCK, effective for root alone", agent.RDMA, cluster.Security{IPCLock: true}, privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK"}}},
-		{"IPC_LOCK by an SCC", agent.RDMA, cluster.Security{IPCLock: true, SCC: "nccl-scc"}, privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK"}, SCC: "nccl-scc"}},
-		{"another capability", agent.RDMA, cluster.Security{IPCLock: true, Capabilities: []string{"SYS_PTRACE"}}, privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK", "SYS_PTRACE"}}},
+		{"IPC_LOCK, effective for root alone", agent.RDMA, cluster.Security{IPCLock: true},
+			privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK"}}},
+		{"IPC_LOCK by an SCC", agent.RDMA, cluster.Security{IPCLock: true, SCC: "nccl-scc"},
+			privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK"}, SCC: "nccl-scc"}},
+		{"another capability", agent.RDMA, cluster.Security{IPCLock: true, Capabilities: []string{"SYS_PTRACE"}},
+			privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK", "SYS_PTRACE"}}},
 		{"privileged", agent.RDMA, cluster.Security{RequiresPrivilegedSCC: true}, privileges{Privileged: true, Root: true, SCC: "privileged"}},
-		{"privileged by another SCC", agent.RDMA, cluster.Security{RequiresPrivilegedSCC: true, SCC: "ours"}, privileges{Privileged: true, Root: true, SCC: "ours"}},
+		{"privileged by another SCC", agent.RDMA, cluster.Security{RequiresPrivilegedSCC: true, SCC: "ours"},
+			privileges{Privileged: true, Root: true, SCC: "ours"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -86,12 +86,14 @@ func (r Request) Validate() error {
 	}
 	c.counts(r)
 	if r.QueuePriority != "" && r.Queue == "" {
-		c.mistake("queue-priority", r.QueuePriority, "needs a queue: name one, or set nodes.queue in the cluster file of %s", r.Cluster.Cluster.Name)
+		c.mistake("queue-priority", r.QueuePriority, "needs a queue: name one, or set nodes.queue in the cluster file of %s",
+			r.Cluster.Cluster.Name)
 	}
 	c.rdma(r)
 	missing := "name an image, or set image.name in the cluster file of " + r.Cluster.Cluster.Name
 	if flavour := r.Cluster.Image.Flavour; flavour != "" {
-		missing = fmt.Sprintf("the cluster file of %s builds its flavour %s: name an image, as mlenv build prints it", r.Cluster.Cluster.Name, flavour)
+		missing = fmt.Sprintf("the cluster file of %s builds its flavour %s: name an image, as mlenv build prints it", r.Cluster.Cluster.Name,
+			flavour)
 	}
 	if r.Image == "" {
 		c.mistake("image", "", "%s", missing)
@@ -137,7 +139,8 @@ func (c *checker) counts(r Request) {
 		case slices.Contains(listed, name):
 			left, without = left-1, " and exclude-nodes leaves "
 		case len(listed) > 0:
-			c.mistake("exclude-nodes", name, "nodes.gpu_nodes in the cluster file of %s does not list it; want one of %s", file.Cluster.Name, strings.Join(listed, ", "))
+			c.mistake("exclude-nodes", name, "nodes.gpu_nodes in the cluster file of %s does not list it; want one of %s", file.Cluster.Name,
+				strings.Join(listed, ", "))
 		}
 	}
 	if without != "" {
@@ -145,13 +148,16 @@ func (c *checker) counts(r Request) {
 	}
 	switch {
 	case len(listed) > 0 && left == 0:
-		c.mistake("exclude-nodes", strings.Join(r.ExcludeNodes, ","), "it leaves none of the nodes in nodes.gpu_nodes of the cluster file of %s", file.Cluster.Name)
+		c.mistake("exclude-nodes", strings.Join(r.ExcludeNodes, ","), "it leaves none of the nodes in nodes.gpu_nodes of the cluster file of %s",
+			file.Cluster.Name)
 	case len(listed) > 0 && r.Nodes > left:
-		c.mistake("nodes", r.Nodes, "the cluster file of %s lists %d nodes in nodes.gpu_nodes%s; want 1 to %d", file.Cluster.Name, len(listed), without, left)
+		c.mistake("nodes", r.Nodes, "the cluster file of %s lists %d nodes in nodes.gpu_nodes%s; want 1 to %d", file.Cluster.Name, len(listed),
+			without, left)
 		c.next = append(c.next, fmt.Sprintf("--nodes=%d", left))
 	}
 	if most := file.GPUs.PerNode; r.GPUsPerNode > most {
-		c.mistake("gpus-per-node", r.GPUsPerNode, "a node of %s has %d by gpus.per_node of its cluster file; want 1 to %d", file.Cluster.Name, most, most)
+		c.mistake("gpus-per-node", r.GPUsPerNode, "a node of %s has %d by gpus.per_node of its cluster file; want 1 to %d", file.Cluster.Name,
+			most, most)
 		c.next = append(c.next, fmt.Sprintf("--gpus-per-node=%d", most))
 	}
 }
@@ -166,7 +172,8 @@ func (c *checker) rdma(r Request) {
 	case !rdma.Enabled:
 		c.mistake("mode", r.Mode, "the cluster file of %s has network.rdma.enabled false", file.Cluster.Name)
 	case !rdma.SRIOV() && !file.Security.RequiresPrivilegedSCC:
-		c.mistake("mode", r.Mode, "the cluster file of %s has neither network.rdma.resources and attachments, nor security.requires_privileged_scc, without which pods cannot open the host's devices", file.Cluster.Name)
+		c.mistake("mode", r.Mode, "the cluster file of %s has neither network.rdma.resources and attachments, nor "+
+			"security.requires_privileged_scc, without which pods cannot open the host's devices", file.Cluster.Name)
 	}
 }
 

@@ -58,7 +58,8 @@ func TestValidate(t *testing.T) {
 		{"services", "cairo", func(r *Request) { r.Services, r.Routes = ParseServices("tensorboard, jupyter,jupyter"), true }, ""},
 		{"a service that there is not", "cairo", func(r *Request) { r.Services = ParseServices("jupyter,emacs") },
 			`services: "emacs": want none, all, or names with commas: code-server,jupyter,tensorboard`},
-		{"routes to nothing", "cairo", func(r *Request) { r.Services, r.Routes = ParseServices(NoServices), true }, "routes: true: routes lead to services"},
+		{"routes to nothing", "cairo", func(r *Request) { r.Services, r.Routes = ParseServices(NoServices), true },
+			"routes: true: routes lead to services"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -67,7 +67,8 @@ func (r Request) services() (services []agent.Service) {
 func (c *checker) services(r Request) {
 	for _, name := range r.Services {
 		if _, ok := agent.FindService(name); !ok {
-			c.mistake("services", name, "want %s, %s, or names with commas: %s", NoServices, AllServices, strings.Join(ParseServices(AllServices), ","))
+			c.mistake("services", name, "want %s, %s, or names with commas: %s", NoServices, AllServices,
+				strings.Join(ParseServices(AllServices), ","))
 		}
 	}
 	if r.Routes && len(r.Services) == 0 {

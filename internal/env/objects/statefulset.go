@@ -92,7 +92,8 @@ func (b builder) affinity() *corev1.Affinity {
 	if nodes := b.Cluster.Nodes.GPUNodes; len(nodes) > 0 {
 		affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: slices.Sorted(slices.Values(nodes))}},
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn,
+					Values: slices.Sorted(slices.Values(nodes))}},
 			}},
 		}}
 	}
@@ -105,7 +106,8 @@ func Exclude(spec *corev1.PodSpec, names ...string) {
 		return
 	}
 	if spec.Affinity.NodeAffinity == nil {
-		spec.Affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: make([]corev1.NodeSelectorTerm, 1)}}
+		spec.Affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: make([]corev1.NodeSelectorTerm, 1)}}
 	}
 	terms := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	for i := range terms {
@@ -115,7 +117,8 @@ func Exclude(spec *corev1.PodSpec, names ...string) {
 			*allowed = slices.DeleteFunc(slices.Clone(*allowed), func(name string) bool { return slices.Contains(names, name) })
 		}
 		for _, name := range names { // the API server refuses a field with several values
-			term.MatchFields = append(term.MatchFields, corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpNotIn, Values: []string{name}})
+			term.MatchFields = append(term.MatchFields, corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField,
+				Operator: corev1.NodeSelectorOpNotIn, Values: []string{name}})
 		}
 	}
 }
@@ -142,7 +145,8 @@ func NodesOf(set *appsv1.StatefulSet) int { return int(*cmp.Or(set.Spec.Replicas
 // Placement returns the Kubernetes nodes that pods of an environment may use, nil for any with GPUs, and those that Exclude
 // excluded.
 func Placement(spec *corev1.PodSpec) (allowed, excluded []string) {
-	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
+		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return nil, nil
 	}
 	for _, term := range spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {

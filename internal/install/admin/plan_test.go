@@ -233,10 +233,11 @@ func TestValidate(t *testing.T) {
 		r    Request
 		want []string
 	}{
-		{"every mistake at once", Request{Cluster: barcelona, Namespace: "My_Team", ServiceAccount: "me!", SCC: "anyuid", Pool: "a pool"}, []string{
-			`--namespace "My_Team": a lowercase RFC 1123 label`, `--service-account "me!"`, `pool "a pool"`,
-			`--scc "anyuid": does not allow IPC_LOCK: want mlenv-rdma, privileged, or one of the cluster's own`,
-		}},
+		{"every mistake at once", Request{Cluster: barcelona, Namespace: "My_Team", ServiceAccount: "me!", SCC: "anyuid", Pool: "a pool"},
+			[]string{
+				`--namespace "My_Team": a lowercase RFC 1123 label`, `--service-account "me!"`, `pool "a pool"`,
+				`--scc "anyuid": does not allow IPC_LOCK: want mlenv-rdma, privileged, or one of the cluster's own`,
+			}},
 		{"no RDMA", Request{Cluster: none, SCC: "x", Reboot: true, CopyAttachments: true}, []string{
 			`--scc "x": the cluster file of nerc-production has network.rdma.enabled false`, `--reboot-pool "worker": the cluster file`,
 			`--attachments "copy": the cluster file of nerc-production has no network.rdma.attachments`,
@@ -244,9 +245,10 @@ func TestValidate(t *testing.T) {
 		{"our own where privileged pods are made", Request{Cluster: cairo, SCC: OwnSCC}, []string{
 			`--scc "mlenv-rdma": the cluster file pins the pods to privileged`, `does not admit privileged pods`,
 		}},
-		{"our own where more than IPC_LOCK is asked for", Request{Cluster: fileOf(t, "barcelona", "ipc_lock: false", "ipc_lock: true\n  capabilities: [SYS_PTRACE]")}, []string{
-			`security.scc "mlenv-rdma": does not allow SYS_PTRACE, which security.capabilities requests`,
-		}},
+		{"our own where more than IPC_LOCK is asked for",
+			Request{Cluster: fileOf(t, "barcelona", "ipc_lock: false", "ipc_lock: true\n  capabilities: [SYS_PTRACE]")}, []string{
+				`security.scc "mlenv-rdma": does not allow SYS_PTRACE, which security.capabilities requests`,
+			}},
 		{"copies where the originals are", Request{Cluster: barcelona, Namespace: "default", CopyAttachments: true}, []string{
 			"attachment default/eno5np0-network is in namespace default already",
 		}},

@@ -104,7 +104,8 @@ var withoutIPCLock = []string{
 func (r Request) validateSCC(mistake func(what, value, format string, args ...any)) {
 	scc, pinned := r.scc(), r.Cluster.Security.Pinned()
 	if r.SCC != "" && pinned != "" && r.SCC != pinned {
-		mistake("--scc", r.SCC, "the cluster file pins the pods to %s, so no other constraint can admit them: omit --scc, or correct security.scc", pinned)
+		mistake("--scc", r.SCC, "the cluster file pins the pods to %s, so no other constraint can admit them: omit --scc, or correct "+
+			"security.scc", pinned)
 	}
 	what := "--scc"
 	if r.SCC == "" {
@@ -117,7 +118,8 @@ func (r Request) validateSCC(mistake func(what, value, format string, args ...an
 		return
 	}
 	if others := slices.DeleteFunc(r.Cluster.Security.Adds(), func(name string) bool { return name == "IPC_LOCK" }); len(others) > 0 {
-		mistake(what, scc, "does not allow %s, which security.capabilities requests: remove it, or name one of the cluster's own constraints that allows it", strings.Join(others, ", "))
+		mistake(what, scc, "does not allow %s, which security.capabilities requests: remove it, or name one of the cluster's own constraints "+
+			"that allows it", strings.Join(others, ", "))
 	}
 	if r.Cluster.Security.RequiresPrivilegedSCC {
 		mistake(what, scc, "does not admit privileged pods, and security.requires_privileged_scc is true: want privileged")

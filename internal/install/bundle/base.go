@@ -59,7 +59,8 @@ func ResolveBase(ctx context.Context, reference string) (Base, error) {
 			return nil, fmt.Errorf("pulling base image %s for %s: %w", base.Reference(), platform, err)
 		}
 		if config.OS != platform.OS || config.Architecture != platform.Architecture {
-			return nil, fail.Becausef(fail.InvalidInput, "pulling base image %s: it is for %s/%s: want %s", base.Reference(), config.OS, config.Architecture, platform)
+			return nil, fail.Becausef(fail.InvalidInput, "pulling base image %s: it is for %s/%s: want %s", base.Reference(), config.OS,
+				config.Architecture, platform)
 		}
 		return image, nil
 	}

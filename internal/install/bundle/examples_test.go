@@ -130,7 +130,8 @@ func TestTriggersExample(t *testing.T) {
 func TestPipelinesAsCodeExample(t *testing.T) {
 	const file = root + "/examples/pipelines-as-code/.tekton/train.yaml"
 	found := runExample(t, file, documents(t, file, 1)[0])
-	for annotation, want := range map[string]string{"on-event": "[push, pull_request]", "on-target-branch": "[main]", "target-namespace": "ml"} {
+	for annotation, want := range map[string]string{"on-event": "[push, pull_request]", "on-target-branch": "[main]",
+		"target-namespace": "ml"} {
 		if got := found.Annotations["pipelinesascode.tekton.dev/"+annotation]; got != want {
 			t.Errorf("annotation %s is %q, want %q", annotation, got, want)
 		}
@@ -166,9 +167,11 @@ func runExample(t *testing.T, name string, content []byte) *tekton.PipelineRun {
 		}
 		return d
 	}
-	want := run.TimeoutsFor(run.Needs{Build: duration("build-timeout"), Start: duration("start-timeout"), Training: duration("timeout"), Teardown: run.TeardownTime})
+	want := run.TimeoutsFor(run.Needs{Build: duration("build-timeout"), Start: duration("start-timeout"), Training: duration("timeout"),
+		Teardown: run.TeardownTime})
 	timeouts := found.Spec.Timeouts
-	if timeouts.Tasks.Duration < want.Tasks || timeouts.Finally.Duration < want.Finally || timeouts.Pipeline.Duration < timeouts.Tasks.Duration+timeouts.Finally.Duration {
+	if timeouts.Tasks.Duration < want.Tasks || timeouts.Finally.Duration < want.Finally ||
+		timeouts.Pipeline.Duration < timeouts.Tasks.Duration+timeouts.Finally.Duration {
 		t.Errorf("%s: timeouts %+v: want %+v at least", name, timeouts, want)
 	}
 	return found

@@ -19,7 +19,8 @@ func TestObjects(t *testing.T) {
 	for _, object := range objects {
 		got = append(got, object.GetKind()+"/"+object.GetName())
 	}
-	want := []string{"Task/build-image", "Task/check-fabric", "Task/preflight", "Task/provision", "Task/sync-repo", "Task/teardown", "Task/train", "Pipeline/dev-environment", "Pipeline/train-multi-node"}
+	want := []string{"Task/build-image", "Task/check-fabric", "Task/preflight", "Task/provision", "Task/sync-repo", "Task/teardown",
+		"Task/train", "Pipeline/dev-environment", "Pipeline/train-multi-node"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("objects (-want +got):\n%s", diff)
 	}
@@ -37,7 +38,8 @@ func TestSetDefaults(t *testing.T) {
 		{"replaced", params(param("cluster", "local")), params(param("cluster", "cairo"))},
 		{"another param", params(param("nodes", "1")), params(param("nodes", "1"))},
 		{"without default", params(map[string]any{"name": "cluster"}), params(map[string]any{"name": "cluster"})},
-		{"an array", params(map[string]any{"name": "cluster", "default": []any{}}), params(map[string]any{"name": "cluster", "default": []any{}})},
+		{"an array", params(map[string]any{"name": "cluster", "default": []any{}}),
+			params(map[string]any{"name": "cluster", "default": []any{}})},
 	}
 	defaults := map[string]string{"cluster": "cairo"}
 	for _, test := range tests {

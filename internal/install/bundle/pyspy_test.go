@@ -24,12 +24,16 @@ func TestFetchSpyRefuses(t *testing.T) {
 	}
 	locked, other := found[1], strings.Repeat("0", 64)
 	for name, test := range map[string]struct{ page, want string }{
-		"no page":           {"", "/py-spy/ answers 404 Not Found"},
-		"another wheel":     {`<a href="../py_spy-0-none-manylinux1_x86_64.whl#sha256=` + other + `">`, "has no wheel with a hash of images/cpu/lock.txt"},
-		"another platform":  {`<a href="../py_spy-0-none-manylinux1_riscv64.whl#sha256=` + locked + `">`, "has no wheel with a hash of images/cpu/lock.txt"},
-		"another content":   {`<a href="../py_spy-0-none-manylinux1_x86_64.whl#sha256=` + locked + `">`, "py_spy-0-none-manylinux1_x86_64.whl has another hash than images/cpu/lock.txt"},
-		"wheel not there":   {`<a href="../missing/py_spy-0-none-manylinux1_x86_64.whl#sha256=` + locked + `">`, "answers 404 Not Found"},
-		"address of a file": {`<a href="file:///py_spy-0-none-manylinux1_x86_64.whl#sha256=` + locked + `">`, `unsupported protocol scheme "file"`},
+		"no page": {"", "/py-spy/ answers 404 Not Found"},
+		"another wheel": {`<a href="../py_spy-0-none-manylinux1_x86_64.whl#sha256=` + other + `">`,
+			"has no wheel with a hash of images/cpu/lock.txt"},
+		"another platform": {`<a href="../py_spy-0-none-manylinux1_riscv64.whl#sha256=` + locked + `">`,
+			"has no wheel with a hash of images/cpu/lock.txt"},
+		"another content": {`<a href="../py_spy-0-none-manylinux1_x86_64.whl#sha256=` + locked + `">`,
+			"py_spy-0-none-manylinux1_x86_64.whl has another hash than images/cpu/lock.txt"},
+		"wheel not there": {`<a href="../missing/py_spy-0-none-manylinux1_x86_64.whl#sha256=` + locked + `">`, "answers 404 Not Found"},
+		"address of a file": {`<a href="file:///py_spy-0-none-manylinux1_x86_64.whl#sha256=` + locked + `">`,
+			`unsupported protocol scheme "file"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -80,7 +80,8 @@ func StepsImage(contents Contents) (_ v1.Image, err error) {
 	}
 	program := []entry{steps}
 	for _, name := range Links() {
-		program = append(program, entry{header: tar.Header{Typeflag: tar.TypeSymlink, Name: "ko-app/" + name, Linkname: "ml-dev-env", Mode: 0o777}})
+		program = append(program,
+			entry{header: tar.Header{Typeflag: tar.TypeSymlink, Name: "ko-app/" + name, Linkname: "ml-dev-env", Mode: 0o777}})
 	}
 	layers = append(layers, program)
 

@@ -46,7 +46,8 @@ func TestTekton(t *testing.T) {
 		}
 		return all
 	}
-	want := []string{"Task build-image", "Task check-fabric", "Task preflight", "Task provision", "Task sync-repo", "Task teardown", "Task train"}
+	want := []string{"Task build-image", "Task check-fabric", "Task preflight", "Task provision", "Task sync-repo", "Task teardown",
+		"Task train"}
 	if diff := cmp.Diff(want, names(tektonObjects(t, nil))); diff != "" {
 		t.Errorf("the bundle of the Tasks (-want +got):\n%s", diff)
 	}
@@ -111,11 +112,16 @@ func TestTektonRefuses(t *testing.T) {
 		{"by digest", many[:1], ""},
 		{"as many as Tekton reads", many[:20], ""},
 		{"more than Tekton reads", many, "21 objects"},
-		{"an image by tag", []*unstructured.Unstructured{task("say", "registry.example/steps:v1")}, `adding task say to a Tekton bundle: image "registry.example/steps:v1": want it by digest`},
-		{"an unknown key", []*unstructured.Unstructured{object("{apiVersion: tekton.dev/v1, kind: Task, metadata: {name: say}, spec: {stps: []}}")}, `unknown field "stps"`},
+		{"an image by tag", []*unstructured.Unstructured{task("say", "registry.example/steps:v1")},
+			`adding task say to a Tekton bundle: image "registry.example/steps:v1": want it by digest`},
+		{"an unknown key",
+			[]*unstructured.Unstructured{object("{apiVersion: tekton.dev/v1, kind: Task, metadata: {name: say}, spec: {stps: []}}")},
+			`unknown field "stps"`},
 		{"another kind", []*unstructured.Unstructured{object("{apiVersion: v1, kind: Pod, metadata: {name: say}}")}, "want a Task or a Pipeline"},
-		{"an older version", []*unstructured.Unstructured{object("{apiVersion: tekton.dev/v1beta1, kind: Task, metadata: {name: say}}")}, "want a Task or a Pipeline"},
-		{"a pipeline without an image", []*unstructured.Unstructured{object("{apiVersion: tekton.dev/v1, kind: Pipeline, metadata: {name: say}, spec: {}}")}, `image ""`},
+		{"an older version", []*unstructured.Unstructured{object("{apiVersion: tekton.dev/v1beta1, kind: Task, metadata: {name: say}}")},
+			"want a Task or a Pipeline"},
+		{"a pipeline without an image",
+			[]*unstructured.Unstructured{object("{apiVersion: tekton.dev/v1, kind: Pipeline, metadata: {name: say}, spec: {}}")}, `image ""`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

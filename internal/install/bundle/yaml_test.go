@@ -230,7 +230,8 @@ func runParams(t *testing.T, call tekton.PipelineTask) {
 	passed := map[string]bool{}
 	named := ""
 	for _, param := range call.Params {
-		passed[param.Name] = param.Value.StringVal == "$(params."+param.Name+")" || slices.Equal(param.Value.ArrayVal, []string{"$(params." + param.Name + "[*])"})
+		passed[param.Name] = param.Value.StringVal == "$(params."+param.Name+")" ||
+			slices.Equal(param.Value.ArrayVal, []string{"$(params." + param.Name + "[*])"})
 		if param.Name == "run-params" {
 			named = param.Value.StringVal
 		}
@@ -346,7 +347,9 @@ func calls(t *testing.T, call tekton.PipelineTask, known map[string]*tekton.Task
 	for _, param := range call.Params {
 		for _, value := range values(param.Value) {
 			for _, match := range regexp.MustCompile(`\$\(tasks\.([a-z-]+)\.results\.([a-z-]+)\)`).FindAllStringSubmatch(value, -1) {
-				if source := known[match[1]]; source == nil || !slices.ContainsFunc(source.Spec.Results, func(r tekton.TaskResult) bool { return r.Name == match[2] }) {
+				if source := known[match[1]]; source == nil || !slices.ContainsFunc(source.Spec.Results, func(r tekton.TaskResult) bool {
+					return r.Name == match[2]
+				}) {
 					t.Errorf("task %s: %s: no such result", call.Name, value)
 				}
 			}
@@ -384,7 +387,8 @@ func sameMeaning(t *testing.T, pipeline *tekton.Pipeline, known map[string]*tekt
 	t.Helper()
 	for _, call := range slices.Concat(pipeline.Spec.Tasks, pipeline.Spec.Finally) {
 		for _, argument := range call.Params {
-			if argument.Value.StringVal != "$(params."+argument.Name+")" && !slices.Equal(argument.Value.ArrayVal, []string{"$(params." + argument.Name + "[*])"}) {
+			if argument.Value.StringVal != "$(params."+argument.Name+")" &&
+				!slices.Equal(argument.Value.ArrayVal, []string{"$(params." + argument.Name + "[*])"}) {
 				continue
 			}
 			ours := spec(pipeline.Spec.Params, argument.Name)
@@ -397,7 +401,8 @@ func sameMeaning(t *testing.T, pipeline *tekton.Pipeline, known map[string]*tekt
 			}
 			// A pipeline's additions to a param's description follow the task's text.
 			first, _, _ := strings.Cut(theirs.Description, ".")
-			if known := []string{"keep", "keep-for", "repo-url", "steps-image"}; !strings.HasPrefix(ours.Description, first) && !slices.Contains(known, argument.Name) {
+			if known := []string{"keep", "keep-for", "repo-url", "steps-image"}; !strings.HasPrefix(ours.Description, first) &&
+				!slices.Contains(known, argument.Name) {
 				t.Errorf("param %s: %q, that of task %s: %q", argument.Name, ours.Description, call.Name, theirs.Description)
 			}
 		}
@@ -469,7 +474,9 @@ func TestClusterSamples(t *testing.T) {
 		run := &tekton.PipelineRun{}
 		sample := filepath.Join(root, "pipelines", "train-multi-node", "samples", filepath.Base(path))
 		decode(t, sample, all[sample], run)
-		if run.Namespace != file.Cluster.Namespace || !slices.ContainsFunc(run.Spec.Params, func(p tekton.Param) bool { return p.Name == "cluster" && p.Value.StringVal == file.Cluster.Name }) {
+		if run.Namespace != file.Cluster.Namespace || !slices.ContainsFunc(run.Spec.Params, func(p tekton.Param) bool {
+			return p.Name == "cluster" && p.Value.StringVal == file.Cluster.Name
+		}) {
 			t.Errorf("%s: want namespace %s and param cluster %s", sample, file.Cluster.Namespace, file.Cluster.Name)
 		}
 	}

@@ -67,18 +67,21 @@ func CheckPins(source bundle.Source, image name.Digest) error {
 		}
 		if pinned != text {
 			mistakes = append(mistakes, fmt.Errorf("reading %s: it names %s, version %s: want %s, version %s",
-				file, lastPart(stepsDefault.FindString(text)), lastPart(versionLabel.FindString(text)), image.Name(), strings.TrimPrefix(source.Version, "v")))
+				file, lastPart(stepsDefault.FindString(text)), lastPart(versionLabel.FindString(text)), image.Name(),
+				strings.TrimPrefix(source.Version, "v")))
 		}
 		return nil
 	})
 	if err = errors.Join(append(mistakes, err)...); err != nil {
-		return fail.Advise(fail.Because(fail.InvalidInput, err), "make pin VERSION=%s, then commit and tag; or the sources have changed since", source.Version)
+		return fail.Advise(fail.Because(fail.InvalidInput, err), "make pin VERSION=%s, then commit and tag; or the sources have changed since",
+			source.Version)
 	}
 	return nil
 }
 
 func pin(text, version string, image name.Digest) (string, error) {
-	for what, place := range map[string]*regexp.Regexp{"label app.kubernetes.io/version": versionLabel, "default of the param steps-image": stepsDefault} {
+	for what, place := range map[string]*regexp.Regexp{"label app.kubernetes.io/version": versionLabel,
+		"default of the param steps-image": stepsDefault} {
 		if n := len(place.FindAllString(text, -1)); n != 1 {
 			return "", fmt.Errorf("%s: found %d times, want once", what, n)
 		}

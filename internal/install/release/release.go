@@ -164,7 +164,8 @@ func emptyFolder(dir string) error {
 		return fmt.Errorf("creating the folder of the release: %w", err)
 	}
 	if len(entries) > 0 {
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "creating the folder of the release: %s has %s: want it empty", dir, entries[0].Name()), "rm -r %s", dir)
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "creating the folder of the release: %s has %s: want it empty", dir,
+			entries[0].Name()), "rm -r %s", dir)
 	}
 	return nil
 }

@@ -23,7 +23,8 @@ func TestCheckVersion(t *testing.T) {
 }
 
 func TestSection(t *testing.T) {
-	const changelog = "# Changelog\n\n## [Unreleased]\n\n## [1.1.0] - 2026-02-01\n\n### Added\n\n- More.\n\n## [1.0.0] - 2026-01-01\n\n- All.\n"
+	const changelog = "# Changelog\n\n## [Unreleased]\n\n## [1.1.0] - 2026-02-01\n\n### Added\n\n- More.\n\n## [1.0.0] - " +
+		"2026-01-01\n\n- All.\n"
 	tests := []struct{ heading, want, fails string }{
 		{heading: "[1.1.0]", want: "### Added\n\n- More.\n"},
 		{heading: "[1.0.0]", want: "- All.\n"},
@@ -67,7 +68,8 @@ func TestWriteInstall(t *testing.T) {
 			}
 		}
 	}
-	for kind, want := range map[string]int{"Namespace": 1, "Task": 7, "Pipeline": 2, "CronJob": 1, "ServiceAccount": 2, "Role": 2, "RoleBinding": 2} {
+	for kind, want := range map[string]int{"Namespace": 1, "Task": 7, "Pipeline": 2, "CronJob": 1, "ServiceAccount": 2, "Role": 2,
+		"RoleBinding": 2} {
 		if count[kind] != want {
 			t.Errorf("%d of kind %s, want %d", count[kind], kind, want)
 		}

@@ -41,7 +41,8 @@ func TestMarks(t *testing.T) {
 				if !Manages(corev1.PodTemplateSpec{ObjectMeta: pod.ObjectMeta, Spec: pod.Spec}) {
 					t.Errorf("pod in its group %t is not managed: %v %v", grouped, pod.Labels, pod.Annotations)
 				}
-				if got := WorkloadOf(&pod); grouped && (got != kueuetest.Workload(set) || pod.Labels[QueueLabel] != "team-a" || pod.Labels[PriorityLabel] != "urgent") {
+				if got := WorkloadOf(&pod); grouped && (got != kueuetest.Workload(set) || pod.Labels[QueueLabel] != "team-a" ||
+					pod.Labels[PriorityLabel] != "urgent") {
 					t.Errorf("pod is of Workload %q with labels %v", got, pod.Labels)
 				}
 			}

@@ -55,7 +55,8 @@ func TestStartWaitsForPullSecrets(t *testing.T) {
 	var said []string
 	request := Request{Pipeline: pipeline(), Name: "mine", Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}},
 		Say: func(line string) { said = append(said, line) }}
-	if _, err := Start(t.Context(), clients, request); err != nil || !slices.Equal(said, []string{"Waiting until service account mlenv-pipeline has its pull secrets."}) {
+	if _, err := Start(t.Context(), clients, request); err != nil ||
+		!slices.Equal(said, []string{"Waiting until service account mlenv-pipeline has its pull secrets."}) {
 		t.Errorf("got %v, and said %q", err, said)
 	}
 }
@@ -66,14 +67,17 @@ func TestFollowExplainsPulls(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod-1"}}
 	pod.Spec.ServiceAccountName = ServiceAccount
 	pod.Spec.Containers = []corev1.Container{{Name: "step-s", Image: image}}
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "step-s", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
-		Reason: "ErrImagePull", Message: "unexpected status from HEAD request: 401 Unauthorized",
-	}}}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{
+		{Name: "step-s", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
+			Reason: "ErrImagePull", Message: "unexpected status from HEAD request: 401 Unauthorized",
+		}}}}
 	waiting := taskRun("preflight", func(r *v1.TaskRun) {
 		r.Status.PodName = pod.Name
-		r.Status.Steps = []v1.StepState{{Name: "s", Container: "step-s", ContainerState: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}
+		r.Status.Steps = []v1.StepState{
+			{Name: "s", Container: "step-s", ContainerState: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}
 		r.Status.TaskSpec = &v1.TaskSpec{Steps: []v1.Step{{Image: image}}}
-		r.Status.SetCondition(condition(corev1.ConditionUnknown, "PullImageFailed", `build step "step-s" is pending with reason "401 Unauthorized"`))
+		r.Status.SetCondition(condition(corev1.ConditionUnknown, "PullImageFailed",
+			`build step "step-s" is pending with reason "401 Unauthorized"`))
 	})
 	failed := ended(waiting.DeepCopy(), corev1.ConditionFalse, "TaskRunImagePullFailed",
 		`the step "s" in TaskRun "mine-preflight" failed to pull the image "". The pod errored with the message: "Back-off pulling image."`)
@@ -94,15 +98,18 @@ func TestFollowExplainsPulls(t *testing.T) {
 			clients := &kube.Clients{Kube: kubes, Tekton: fake.NewSimpleClientset(over, failed), Namespace: "ns"}
 			var events []Event
 			ctx, stop := context.WithCancel(t.Context())
-			f := &follower{ctx: ctx, clients: clients, of: over, quiet: true, tasks: map[string]*task{}, unpulled: map[string]string{}, observe: func(e Event) {
-				if e.Kind == TaskWaiting {
-					events = append(events, e)
-				}
-			}}
+			f := &follower{ctx: ctx, clients: clients, of: over, quiet: true, tasks: map[string]*task{}, unpulled: map[string]string{},
+				observe: func(e Event) {
+					if e.Kind == TaskWaiting {
+						events = append(events, e)
+					}
+				}}
 			f.update(test.seen)
 			f.update(test.seen) // the same again is no news
 			stop()
-			if len(events) != 1 || events[0].Early != test.early || !strings.Contains(events[0].Text, "before service account mlenv-pipeline got its pull secrets") || events[0].Next != "mlenv run --like mine -n ns" {
+			if len(events) != 1 || events[0].Early != test.early ||
+				!strings.Contains(events[0].Text, "before service account mlenv-pipeline got its pull secrets") ||
+				events[0].Next != "mlenv run --like mine -n ns" {
 				t.Fatalf("got %+v", events)
 			}
 			f.ctx, f.of = t.Context(), over
@@ -110,11 +117,13 @@ func TestFollowExplainsPulls(t *testing.T) {
 				t.Fatal(err)
 			}
 			o, err := f.outcome(t.Context(), over)
-			if err != nil || o.Reason != "ImageUnavailable" || !strings.Contains(o.Message, image) || !strings.Contains(o.Message, "\nnext: mlenv run --like mine") {
+			if err != nil || o.Reason != "ImageUnavailable" || !strings.Contains(o.Message, image) ||
+				!strings.Contains(o.Message, "\nnext: mlenv run --like mine") {
 				t.Errorf("got %+v, %v", o, err)
 			}
 			// Another client, which has not followed the run, knows what Tekton says.
-			if o, err = OutcomeOf(t.Context(), clients, over); err != nil || strings.Contains(o.Message, `""`) || !strings.Contains(o.Message, image) {
+			if o, err = OutcomeOf(t.Context(), clients, over); err != nil || strings.Contains(o.Message, `""`) ||
+				!strings.Contains(o.Message, image) {
 				t.Errorf("got %+v, %v; want the image in the message", o, err)
 			}
 		})

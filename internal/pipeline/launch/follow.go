@@ -188,7 +188,8 @@ func (f *follower) watchRun(ctx context.Context, last **v1.PipelineRun) error {
 // watchTasks emits what the tasks do until ctx ends; with once, what they have done.
 func (f *follower) watchTasks(ctx context.Context, once bool) error {
 	options := metav1.ListOptions{LabelSelector: run.Label + "=" + f.of.Name}
-	return kube.Until(ctx, "taskruns of pipelinerun "+f.of.Namespace+"/"+f.of.Name, f.clients.Tekton.TektonV1().TaskRuns(f.of.Namespace), options,
+	return kube.Until(ctx, "taskruns of pipelinerun "+f.of.Namespace+"/"+f.of.Name, f.clients.Tekton.TektonV1().TaskRuns(f.of.Namespace),
+		options,
 		func(found []*v1.TaskRun) (bool, error) {
 			f.update(found)
 			return once, nil
@@ -215,7 +216,9 @@ func (f *follower) drain(stop func()) {
 func (f *follower) update(found []*v1.TaskRun) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	own := slices.DeleteFunc(slices.Clone(found), func(t *v1.TaskRun) bool { return !metav1.IsControlledBy(t, f.of) || t.Status.StartTime == nil })
+	own := slices.DeleteFunc(slices.Clone(found), func(t *v1.TaskRun) bool {
+		return !metav1.IsControlledBy(t, f.of) || t.Status.StartTime == nil
+	})
 	slices.SortStableFunc(own, func(a, b *v1.TaskRun) int { return a.Status.StartTime.Compare(b.Status.StartTime.Time) })
 	for _, t := range own {
 		f.updateTask(t)

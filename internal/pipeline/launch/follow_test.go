@@ -152,7 +152,8 @@ func TestFollow(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if outcome.Verdict != receipt.Failed || outcome.Reason != fail.RankFailed || outcome.Message != "train: rank 1 exited with 1" || outcome.Cancelled {
+	if outcome.Verdict != receipt.Failed || outcome.Reason != fail.RankFailed || outcome.Message != "train: rank 1 exited with 1" ||
+		outcome.Cancelled {
 		t.Errorf("got %+v", outcome)
 	}
 }
@@ -167,7 +168,8 @@ func TestFollowFinalVerdict(t *testing.T) {
 	for name, seen := range map[string][]*v1.TaskRun{"during the run": {first, again}, "later": {again}} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			f := &follower{ctx: t.Context(), clients: &kube.Clients{Kube: kubefake.NewClientset(), Namespace: "ns"}, of: followed(nil), tasks: map[string]*task{},
+			f := &follower{ctx: t.Context(), clients: &kube.Clients{Kube: kubefake.NewClientset(), Namespace: "ns"}, of: followed(nil),
+				tasks:   map[string]*task{},
 				observe: func(e Event) { got = append(got, fmt.Sprintf("%s %d", e.Kind, e.Retry)) }}
 			for _, tr := range seen {
 				f.update([]*v1.TaskRun{tr})
@@ -225,7 +227,8 @@ func TestOutcomeOf(t *testing.T) {
 	}
 	cancelled := finished(corev1.ConditionFalse, "Cancelled")
 	cancelled.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally
-	left := receipt.Receipt{Run: "mine", RunUID: "uid-1", Namespace: "ns", Environment: "e", Verdict: receipt.Failed, Reason: "OutOfMemory", Message: "rank 0"}
+	left := receipt.Receipt{Run: "mine", RunUID: "uid-1", Namespace: "ns", Environment: "e", Verdict: receipt.Failed, Reason: "OutOfMemory",
+		Message: "rank 0"}
 	earlier := left
 	earlier.RunUID = "uid-0"
 	type ending struct {
@@ -243,11 +246,13 @@ func TestOutcomeOf(t *testing.T) {
 	}{
 		{"succeeded", finished(corev1.ConditionTrue, "Succeeded"), nil, nil, ending{receipt.Succeeded, "", "", false}},
 		{"as the receipt says", finished(corev1.ConditionFalse, "Failed"), nil, &left, ending{receipt.Failed, fail.OutOfMemory, "rank 0", false}},
-		{"a receipt of an earlier run", finished(corev1.ConditionFalse, "Failed"), nil, &earlier, ending{receipt.Failed, fail.Internal, "Failed: what Tekton says", false}},
+		{"a receipt of an earlier run", finished(corev1.ConditionFalse, "Failed"), nil, &earlier,
+			ending{receipt.Failed, fail.Internal, "Failed: what Tekton says", false}},
 		{"as a task says", finished(corev1.ConditionFalse, "Failed"),
 			[]runtime.Object{ended(taskRun("train", nil), corev1.ConditionFalse, "Failed", "exit code 2")}, nil,
 			ending{receipt.Failed, fail.Internal, "train: exit code 2", false}},
-		{"as its step noted", finished(corev1.ConditionFalse, "Failed"), []runtime.Object{ended(taskRun("noted", nil), corev1.ConditionFalse, "Failed", "exit code 2")}, nil,
+		{"as its step noted", finished(corev1.ConditionFalse, "Failed"),
+			[]runtime.Object{ended(taskRun("noted", nil), corev1.ConditionFalse, "Failed", "exit code 2")}, nil,
 			ending{receipt.Failed, fail.Hang, "noted: rank 3 waits", false}},
 		{"timed out", finished(corev1.ConditionFalse, "PipelineRunTimeout"), nil, nil,
 			ending{receipt.Failed, fail.TrainingTimeout, "PipelineRunTimeout: what Tekton says", false}},

@@ -17,7 +17,8 @@ func TestArrayInText(t *testing.T) {
 		"a $(params.script-args[*])": false, "$(params.other[*])\n": false, `--x=$(params["script-args"][*])`: false,
 	} {
 		_, err := Params(pipeline, map[string][]string{"script-args": {text}})
-		if valid != (err == nil) || err != nil && (fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "which Tekton refuses")) {
+		if valid != (err == nil) || err != nil && (fail.ReasonOf(err) != fail.InvalidInput ||
+			!strings.Contains(err.Error(), "which Tekton refuses")) {
 			t.Errorf("%q: got %v, want valid %t", text, err, valid)
 		}
 	}

@@ -111,11 +111,14 @@ func Restart(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, req
 	title := "pipelinerun " + of.Namespace + "/" + of.Name
 	runs := clients.Tekton.TektonV1().PipelineRuns(of.Namespace)
 	// In the foreground, so that none of its TaskRuns is left for the next run.
-	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(of.UID)), PropagationPolicy: new(metav1.DeletePropagationForeground)}
+	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(of.UID)),
+		PropagationPolicy: new(metav1.DeletePropagationForeground)}
 	if err := kube.Deleted(title, runs.Delete(ctx, of.Name, options)); err != nil {
 		return nil, err
 	}
-	err := kube.UntilOne(ctx, title, runs, of.Name, func(found *v1.PipelineRun) (bool, error) { return found == nil || found.UID != of.UID, nil })
+	err := kube.UntilOne(ctx, title, runs, of.Name, func(found *v1.PipelineRun) (bool, error) {
+		return found == nil || found.UID != of.UID, nil
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +174,8 @@ func adopt(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) (
 		return nil, kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", wanted.Namespace, wanted.Name, err))
 	}
 	if different := differences(wanted, found); different != "" {
-		return nil, fail.Advise(fail.Becausef(fail.InvalidInput, "starting pipelinerun %s/%s: it exists with another %s", wanted.Namespace, wanted.Name, different),
+		return nil, fail.Advise(fail.Becausef(fail.InvalidInput, "starting pipelinerun %s/%s: it exists with another %s", wanted.Namespace,
+			wanted.Name, different),
 			"choose another name, or look at the existing run: mlenv status %s -n %s", wanted.Name, wanted.Namespace)
 	}
 	return found, nil
@@ -185,7 +189,8 @@ func Cancel(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) erro
 	runs := clients.Tekton.TektonV1().PipelineRuns(of.Namespace)
 	found, err := runs.Get(ctx, of.Name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err), err == nil && (found.UID != of.UID || found.IsDone() || found.IsCancelled() || found.IsGracefullyCancelled()):
+	case apierrors.IsNotFound(err), err == nil && (found.UID != of.UID || found.IsDone() || found.IsCancelled() ||
+		found.IsGracefullyCancelled()):
 		return nil
 	case err != nil:
 		return kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", of.Namespace, of.Name, err))
@@ -195,7 +200,8 @@ func Cancel(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) erro
 		return nil
 	}
 	// It may have ended since it was read: Tekton refuses changes of an ended run.
-	if found, again := runs.Get(ctx, of.Name, metav1.GetOptions{}); apierrors.IsNotFound(again) || again == nil && (found.UID != of.UID || found.IsDone()) {
+	if found, again := runs.Get(ctx, of.Name, metav1.GetOptions{}); apierrors.IsNotFound(again) || again == nil &&
+		(found.UID != of.UID || found.IsDone()) {
 		return nil
 	}
 	return kube.Problem(fmt.Errorf("cancelling pipelinerun %s/%s: %w", of.Namespace, of.Name, err))

@@ -53,7 +53,8 @@ func TestInstalled(t *testing.T) {
 		t.Errorf("got %v, %v; want the pipeline", found, err)
 	}
 	clients.Tekton = fake.NewSimpleClientset()
-	for namespace, want := range map[string]string{"ns": "looking for pipeline ns/train-multi-node", "nowhere": "looking for namespace nowhere"} {
+	for namespace, want := range map[string]string{"ns": "looking for pipeline ns/train-multi-node",
+		"nowhere": "looking for namespace nowhere"} {
 		clients.Namespace = namespace
 		if _, err := Installed(t.Context(), clients); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want InvalidInput and %q", err, want)
@@ -66,7 +67,8 @@ func TestStartNamesTheRun(t *testing.T) {
 	clients := fakes()
 	asked := pipeline()
 	asked.Spec.Params = append(asked.Spec.Params, paramSpec("name", "ml-dev-env"))
-	started, err := Start(t.Context(), clients, Request{Pipeline: asked, Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"train.py"}}})
+	started, err := Start(t.Context(), clients,
+		Request{Pipeline: asked, Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"train.py"}}})
 	if err != nil || !strings.HasPrefix(started.Name, Pipeline+"-") || started.GenerateName != "" {
 		t.Fatalf("got %+v, %v; want a name after the pipeline", started, err)
 	}
@@ -99,7 +101,8 @@ func TestStart(t *testing.T) {
 	if diff := cmp.Diff(want, started.Spec); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]string{"a": "b", "app.kubernetes.io/part-of": "ml-dev-env", "tekton.dev/pipeline": "train-multi-node"}, started.Labels); diff != "" {
+	if diff := cmp.Diff(map[string]string{"a": "b", "app.kubernetes.io/part-of": "ml-dev-env", "tekton.dev/pipeline": "train-multi-node"},
+		started.Labels); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
 	// The timeouts of the run are long enough for the first step, even if it starts late.
@@ -125,7 +128,8 @@ func TestStartIsNotLeftHalfWay(t *testing.T) {
 		seen = ctx.Err()
 		return false, nil, nil
 	})
-	made, err := Start(ctx, clients, Request{Pipeline: pipeline(), Name: NewName(), Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}}})
+	made, err := Start(ctx, clients,
+		Request{Pipeline: pipeline(), Name: NewName(), Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}}})
 	if err != nil || made == nil || !errors.Is(seen, context.Canceled) {
 		t.Errorf("got %v, %v (%v); want the run, to cancel it", made, err, seen)
 	}
@@ -144,7 +148,8 @@ func TestStartAgain(t *testing.T) {
 	}
 	request.Values = map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"other"}}
 	request.ServiceAccount = "other"
-	if _, err := Start(t.Context(), clients, request); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "another service account, param script") {
+	if _, err := Start(t.Context(), clients, request); fail.ReasonOf(err) != fail.InvalidInput ||
+		!strings.Contains(err.Error(), "another service account, param script") {
 		t.Errorf("another of that name: %v, want InvalidInput with what differs", err)
 	}
 }
@@ -156,12 +161,17 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 		want    []string
 	}{
 		{"params", Request{Values: map[string][]string{"skript": {"s"}, "nodes": {"1", "2"}}},
-			[]string{"param repo-url is missing", "param script is missing", "param nodes has 2 values: want one", "param skript is none of pipeline train-multi-node; did you mean script?"}},
-		{"times", Request{Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}, "timeout": {"soon"}, "start-timeout": {"-1m"}}},
+			[]string{"param repo-url is missing", "param script is missing", "param nodes has 2 values: want one",
+				"param skript is none of pipeline train-multi-node; did you mean script?"}},
+		{"times", Request{Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}, "timeout": {"soon"},
+			"start-timeout": {"-1m"}}},
 			[]string{`param timeout: "soon": want a duration`, `param start-timeout: "-1m": want`}},
 		{"types", Request{Values: map[string][]string{"repo-url": {"me:secret@"}, "script": {"--epochs"}, "nodes": {"two"}}},
-			[]string{"param repo-url: reading repository URL", `param script: "--epochs": want the path of a script`, `param nodes: "two": want a number, or 0 for the default`}},
-		{"variables", Request{Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}, "env": {"A=1", "--env-secret-dir=/var/run/secrets", "B", "=x", "C D=1", "RANK=3"}}},
+			[]string{"param repo-url: reading repository URL", `param script: "--epochs": want the path of a script`,
+				`param nodes: "two": want a number, or 0 for the default`}},
+		{"variables",
+			Request{Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"},
+				"env": {"A=1", "--env-secret-dir=/var/run/secrets", "B", "=x", "C D=1", "RANK=3"}}},
 			[]string{`param env: "--env-secret-dir=/var/run/secrets": want KEY=VALUE`, `"B": want`, `"=x": want`, `"C D=1": want`, "variable RANK"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -185,7 +195,8 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 
 func TestCancel(t *testing.T) {
 	clients := fakes()
-	made, err := Start(t.Context(), clients, Request{Pipeline: pipeline(), Name: "mine", Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}}})
+	made, err := Start(t.Context(), clients,
+		Request{Pipeline: pipeline(), Name: "mine", Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,8 @@ import (
 // Params returns the values as Tekton takes them, in the order of the pipeline. InvalidInput lists every mistake.
 func Params(pipeline *v1.Pipeline, values map[string][]string) (v1.Params, error) {
 	if err := errors.Join(mistakes(pipeline, values)...); err != nil {
-		return nil, fail.Advise(fail.Because(fail.InvalidInput, err), "oc describe pipeline %s -n %s (shows all params)", pipeline.Name, pipeline.Namespace)
+		return nil, fail.Advise(fail.Because(fail.InvalidInput, err), "oc describe pipeline %s -n %s (shows all params)", pipeline.Name,
+			pipeline.Namespace)
 	}
 	var params v1.Params
 	for _, spec := range pipeline.Spec.Params {
@@ -167,7 +168,8 @@ func needs(pipeline *v1.Pipeline, values map[string][]string) run.Needs {
 		d, _ := time.ParseDuration(Value(pipeline, values, name)) // Params checks the values
 		return d
 	}
-	return run.Needs{Build: duration("build-timeout"), Start: duration("start-timeout"), Training: duration("timeout"), Teardown: run.TeardownTime}
+	return run.Needs{Build: duration("build-timeout"), Start: duration("start-timeout"), Training: duration("timeout"),
+		Teardown: run.TeardownTime}
 }
 
 // differences lists in what two requests differ, "" for nothing. It ignores what the API server fills in, such as

@@ -49,9 +49,12 @@ func TestStreamIsTakenUpWhereItBroke(t *testing.T) {
 		{"breaks after twins", openings(broken(one+two+twin), whole(one+two+twin+three)), []string{"one", "two", "two", "three"}, ""},
 		{"breaks twice", openings(broken(one), broken(one+two), whole(one+two+three)), []string{"one", "two", "three"}, ""},
 		{"ends without a newline", openings(whole(one + "2026-07-01T12:00:00.5Z two")), []string{"one", "two"}, ""},
-		{"does not run yet", []func() (io.ReadCloser, error){refuse(apierrors.NewBadRequest("container is waiting to start")), give(whole(one))}, []string{"one"}, ""},
-		{"its pod is gone", []func() (io.ReadCloser, error){give(broken(one)), refuse(apierrors.NewNotFound(corev1.Resource("pods"), "p"))}, []string{"one"}, ""},
-		{"may not be read", []func() (io.ReadCloser, error){refuse(apierrors.NewForbidden(corev1.Resource("pods"), "p", errors.New("no")))}, nil, fail.PermissionDenied},
+		{"does not run yet", []func() (io.ReadCloser, error){refuse(apierrors.NewBadRequest("container is waiting to start")), give(whole(one))},
+			[]string{"one"}, ""},
+		{"its pod is gone", []func() (io.ReadCloser, error){give(broken(one)), refuse(apierrors.NewNotFound(corev1.Resource("pods"), "p"))},
+			[]string{"one"}, ""},
+		{"may not be read", []func() (io.ReadCloser, error){refuse(apierrors.NewForbidden(corev1.Resource("pods"), "p", errors.New("no")))}, nil,
+			fail.PermissionDenied},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -47,7 +47,8 @@ func TestTwoBeginnersAgree(t *testing.T) {
 	if all, err := List(ctx, client, "ns", ""); err != nil || len(all) != 0 {
 		t.Errorf("receipts %v, %v; want none of a run in progress", all, err)
 	}
-	if err := Write(ctx, client, Receipt{Run: "train-1", RunUID: "uid-1", Namespace: "ns", Environment: "env", Verdict: Succeeded}); err != nil {
+	if err := Write(ctx, client, Receipt{Run: "train-1", RunUID: "uid-1", Namespace: "ns", Environment: "env",
+		Verdict: Succeeded}); err != nil {
 		t.Fatal(err)
 	}
 	if err := Begin(ctx, client, mine); err != nil {
@@ -85,7 +86,8 @@ func TestPartBeginsTheMemory(t *testing.T) {
 // A failure of a step counts more than the end of the run, unless the step ended because of that.
 func TestEndOfARun(t *testing.T) {
 	noted := func(reason fail.Reason, minute int) Part {
-		return Part{Task: string(reason), Status: run.Failed, Reason: reason, Message: "words", Started: noon(), Ended: noon().Add(time.Duration(minute) * time.Minute)}
+		return Part{Task: string(reason), Status: run.Failed, Reason: reason, Message: "words", Started: noon(),
+			Ended: noon().Add(time.Duration(minute) * time.Minute)}
 	}
 	for _, tc := range []struct {
 		name  string
@@ -114,8 +116,10 @@ func TestEndOfARun(t *testing.T) {
 func TestPartsAlwaysFit(t *testing.T) {
 	long := strings.Repeat("\x00<é", 1<<16)
 	huge := Part{
-		Task: "train", Status: run.Failed, Reason: fail.RankFailed, Message: long, Metrics: json.RawMessage(`"` + strings.Repeat("x", 1<<16) + `"`),
-		Training: &Training{Script: long, Args: []string{long}, Nodes: 2}, Order: make([]int, 1<<14), Cause: &cause.Culprit{Python: &agent.PythonError{Message: long}},
+		Task: "train", Status: run.Failed, Reason: fail.RankFailed, Message: long,
+		Metrics:  json.RawMessage(`"` + strings.Repeat("x", 1<<16) + `"`),
+		Training: &Training{Script: long, Args: []string{long}, Nodes: 2}, Order: make([]int, 1<<14),
+		Cause:   &cause.Culprit{Python: &agent.PythonError{Message: long}},
 		Started: time.Date(-5, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
 	for _, p := range []Part{huge, {Task: "train", Metrics: json.RawMessage("{")}} {
@@ -138,7 +142,8 @@ func TestForgedMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"step-train.json": "[", "step-.json": `{"runUID":"uid-1"}`, "progress.json": `{"runUID":"uid-1","step":"x"}`, "other": "x", "receipt.json": `{"runUID":"uid-2"}`,
+		"step-train.json": "[", "step-.json": `{"runUID":"uid-1"}`, "progress.json": `{"runUID":"uid-1","step":"x"}`, "other": "x",
+		"receipt.json": `{"runUID":"uid-2"}`,
 	} {
 		if err := startOf("uid-1").write(ctx, client, name, []byte(text)); err != nil {
 			t.Fatal(err)

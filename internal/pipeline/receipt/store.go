@@ -203,6 +203,7 @@ func Delete(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 }
 
 func remove(ctx context.Context, client kubernetes.Interface, config *corev1.ConfigMap) error {
-	err := client.CoreV1().ConfigMaps(config.Namespace).Delete(ctx, config.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &config.UID}})
+	err := client.CoreV1().ConfigMaps(config.Namespace).Delete(ctx, config.Name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &config.UID}})
 	return kube.Deleted("receipt "+config.Namespace+"/"+config.Name, err)
 }

@@ -28,8 +28,10 @@ import (
 
 func TestWriteTwiceAndRead(t *testing.T) {
 	client := fake.NewClientset()
-	r := Receipt{Fabric: &fabric.Report{Verdict: fabric.Pass, Bandwidth: 194_600_000_000}, Run: "train-1", RunUID: "uid-1", Namespace: "ns", Environment: "env", Verdict: Succeeded, Commit: "abc", Metrics: []byte(`{"loss":2.5}`),
-		Ranks: []Rank{{Rank: 1, Node: 1, Exit: agent.Exit{Code: 3}, Started: time.Date(2026, 7, 1, 0, 0, 0, 0, time.UTC), Seconds: 1.5, Tail: []string{"boom"}}}}
+	r := Receipt{Fabric: &fabric.Report{Verdict: fabric.Pass, Bandwidth: 194_600_000_000}, Run: "train-1", RunUID: "uid-1", Namespace: "ns",
+		Environment: "env", Verdict: Succeeded, Commit: "abc", Metrics: []byte(`{"loss":2.5}`),
+		Ranks: []Rank{{Rank: 1, Node: 1, Exit: agent.Exit{Code: 3}, Started: time.Date(2026, 7, 1, 0, 0, 0, 0, time.UTC), Seconds: 1.5,
+			Tail: []string{"boom"}}}}
 	for _, verdict := range []Verdict{Succeeded, Failed} {
 		r.Verdict = verdict
 		if err := Write(t.Context(), client, r); err != nil {
@@ -58,17 +60,24 @@ func TestWriteTwiceAndRead(t *testing.T) {
 func TestLargeReceipt(t *testing.T) {
 	const nodes, perNode = 512, 8
 	large := func(change func(*Receipt)) Receipt {
-		r := Receipt{Run: "train-1", Namespace: "ns", Verdict: Failed, Network: &nccl.Summary{Transport: nccl.RDMAGPU}, Fabric: &fabric.Report{Network: &nccl.Summary{}, Nodes: nodes, FaultyNodes: []int{7}},
-			Curve: &metrics.Curve{}, Cause: &cause.Culprit{Rank: 4095, Node: 511}, Metrics: []byte(`{"loss":2.5}`)}
+		r := Receipt{Run: "train-1", Namespace: "ns", Verdict: Failed, Network: &nccl.Summary{Transport: nccl.RDMAGPU},
+			Fabric: &fabric.Report{Network: &nccl.Summary{}, Nodes: nodes, FaultyNodes: []int{7}},
+			Curve:  &metrics.Curve{}, Cause: &cause.Culprit{Rank: 4095, Node: 511}, Metrics: []byte(`{"loss":2.5}`)}
 		for node := range nodes {
-			n := Node{Node: node, Pod: fmt.Sprint("ml-dev-env-", node), KubernetesNode: fmt.Sprintf("moc-r4pcc%03du%02d-nairr", node/32, node%32), Model: "NVIDIA H100 80GB HBM3", Driver: "570.124.06"}
+			n := Node{Node: node, Pod: fmt.Sprint("ml-dev-env-", node), KubernetesNode: fmt.Sprintf("moc-r4pcc%03du%02d-nairr", node/32, node%32),
+				Model: "NVIDIA H100 80GB HBM3", Driver: "570.124.06"}
 			for local := range perNode {
 				rank, device := node*perNode+local, fmt.Sprint("mlx5_", local)
 				n.GPUs = append(n.GPUs, fmt.Sprintf("GPU-00000000-0000-0000-0000-%012x", rank))
-				n.Rails = append(n.Rails, Rail{Device: device, Port: 1, Interface: fmt.Sprint("net", local), Network: fmt.Sprintf("10.0.%d.0/24", local), LinkLayer: "Ethernet", Rate: 400e9})
-				r.Ranks = append(r.Ranks, Rank{Rank: rank, Node: node, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Started: time.Date(2026, 7, 1, 0, 0, 0, 123456789, time.UTC), Seconds: 1234.567891})
-				r.Network.Ranks = append(r.Network.Ranks, nccl.Rank{Rank: rank, Host: n.Pod, PID: 100 + local, Transport: nccl.RDMAGPU, Rails: []string{device}})
-				r.Network.Rails = append(r.Network.Rails, nccl.Rail{Host: n.Pod, Name: device, Device: nccl.Device{Name: device, Port: 1, Link: "RoCE", GPUDirect: nccl.Yes, MTU: 4096}, Transport: nccl.RDMAGPU, Channels: 32})
+				n.Rails = append(n.Rails, Rail{Device: device, Port: 1, Interface: fmt.Sprint("net", local),
+					Network: fmt.Sprintf("10.0.%d.0/24", local), LinkLayer: "Ethernet", Rate: 400e9})
+				r.Ranks = append(r.Ranks, Rank{Rank: rank, Node: node, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true,
+					Started: time.Date(2026, 7, 1, 0, 0, 0, 123456789, time.UTC), Seconds: 1234.567891})
+				r.Network.Ranks = append(r.Network.Ranks, nccl.Rank{Rank: rank, Host: n.Pod, PID: 100 + local, Transport: nccl.RDMAGPU,
+					Rails: []string{device}})
+				r.Network.Rails = append(r.Network.Rails,
+					nccl.Rail{Host: n.Pod, Name: device, Device: nccl.Device{Name: device, Port: 1, Link: "RoCE", GPUDirect: nccl.Yes, MTU: 4096},
+						Transport: nccl.RDMAGPU, Channels: 32})
 			}
 			r.Nodes = append(r.Nodes, n)
 			r.Fabric.KubernetesNodes = append(r.Fabric.KubernetesNodes, n.KubernetesNode)
@@ -76,10 +85,12 @@ func TestLargeReceipt(t *testing.T) {
 		r.Fabric.Network.Ranks, r.Fabric.Network.Rails = r.Network.Ranks, r.Network.Rails
 		for _, round := range fabric.Rounds(nodes) {
 			for _, pair := range round {
-				r.Fabric.Measurements = append(r.Fabric.Measurements, fabric.Measurement{Operation: fabric.SendRecv, Scope: fabric.InPair, Pair: pair, Bytes: 64 << 20, Ranks: 16, Time: 1234567, Iterations: 20})
+				r.Fabric.Measurements = append(r.Fabric.Measurements, fabric.Measurement{Operation: fabric.SendRecv, Scope: fabric.InPair, Pair: pair,
+					Bytes: 64 << 20, Ranks: 16, Time: 1234567, Iterations: 20})
 			}
 		}
-		r.Fabric.Measurements = append(r.Fabric.Measurements, fabric.Measurement{Operation: fabric.AllReduce, Scope: fabric.World, Bytes: 1 << 30, Ranks: nodes * perNode, Time: 12345678, Iterations: 20})
+		r.Fabric.Measurements = append(r.Fabric.Measurements, fabric.Measurement{Operation: fabric.AllReduce, Scope: fabric.World, Bytes: 1 << 30,
+			Ranks: nodes * perNode, Time: 12345678, Iterations: 20})
 		for range 200 {
 			r.Curve.Points = append(r.Curve.Points, metrics.Point{Step: 100})
 		}
@@ -130,7 +141,8 @@ func TestLargeReceipt(t *testing.T) {
 				t.Errorf("got %d ranks, %d tails, curve %t; want %d, %d, %t", len(got.Ranks), tails, got.Curve != nil, tc.ranks, tc.tails, tc.curve)
 			}
 			if got.Cause == nil || len(got.Nodes) != nodes || len(got.Nodes[0].GPUs) != perNode || len(got.Fabric.Measurements) != tc.pairs+1 {
-				t.Errorf("got cause %v, %d nodes with %d GPUs, %d measurements; want all, and %d measurements", got.Cause, len(got.Nodes), len(got.Nodes[0].GPUs), len(got.Fabric.Measurements), tc.pairs+1)
+				t.Errorf("got cause %v, %d nodes with %d GPUs, %d measurements; want all, and %d measurements", got.Cause, len(got.Nodes),
+					len(got.Nodes[0].GPUs), len(got.Fabric.Measurements), tc.pairs+1)
 			}
 			for _, part := range tc.leftOut {
 				if !slices.Contains(got.LeftOut, part) {
@@ -252,7 +264,8 @@ func TestPrune(t *testing.T) {
 		}
 	}
 	slices.Sort(deleted)
-	if diff := cmp.Diff([]string{"env-00-receipt env0", "env-01-receipt env1", "env-02-receipt env2", "nightly-env-00-receipt env0"}, deleted); diff != "" {
+	if diff := cmp.Diff([]string{"env-00-receipt env0", "env-01-receipt env1", "env-02-receipt env2", "nightly-env-00-receipt env0"},
+		deleted); diff != "" {
 		t.Errorf("deleted (-want +got):\n%s", diff)
 	}
 }
@@ -264,7 +277,8 @@ func TestLatest(t *testing.T) {
 	}
 	for i, name := range []string{"second", "first"} {
 		made := metav1.NewTime(time.Date(2026, 7, 2-i, 0, 0, 0, 0, time.UTC))
-		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: Name(name), CreationTimestamp: made, Labels: map[string]string{Label: "true", "ml-dev-env/environment": "env"}},
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: Name(name), CreationTimestamp: made,
+			Labels: map[string]string{Label: "true", "ml-dev-env/environment": "env"}},
 			Data: map[string]string{key: fmt.Sprintf(`{"run":%q}`, name)}}
 		if err := client.Tracker().Add(config); err != nil {
 			t.Fatal(err)
@@ -282,7 +296,8 @@ func TestInvalidReceipts(t *testing.T) {
 		"good": `{"run":"another","namespace":"elsewhere","verdict":"Failed"}`, "text": "hello", "rank": `{"ranks":[{"rank":1,"node":-1}]}`,
 		"node": `{"nodes":[{"node":-2}]}`, "path": `{"runUID":"../../other"}`, "verdict": `{"verdict":"<b>"}`,
 	} {
-		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: Name(name), Labels: map[string]string{Label: "true"}}, Data: map[string]string{key: content}}
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: Name(name), Labels: map[string]string{Label: "true"}},
+			Data: map[string]string{key: content}}
 		if err := client.Tracker().Add(config); err != nil {
 			t.Fatal(err)
 		}

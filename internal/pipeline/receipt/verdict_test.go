@@ -19,7 +19,8 @@ func succeeded(task string) Part {
 }
 
 func failed(task string, reason fail.Reason, ended int) Part {
-	return Part{Task: task, Status: run.Failed, Reason: reason, Message: task + " said", Started: noon(), Ended: minute(ended), Final: run.Final(reason) && task == "train"}
+	return Part{Task: task, Status: run.Failed, Reason: reason, Message: task + " said", Started: noon(), Ended: minute(ended),
+		Final: run.Final(reason) && task == "train"}
 }
 
 func training() Part { return Part{Task: "train", Status: run.Running, Started: noon()} }
@@ -55,37 +56,63 @@ func TestVerdict(t *testing.T) {
 	}{
 		{"a colleague who reads ConfigMaps alone", parts{succeeded("provision"), training()}, nil, Seen{}, "-,-,-,-,-,train"},
 		{"the same, after the training failed", parts{failed("train", fail.RankFailed, 2)}, nil, Seen{}, "-,RankFailed,train said,train,train,-"},
-		{"the same, while teardown releases", parts{failed("train", fail.RankFailed, 2)}, written(Failed, fail.RankFailed), Seen{}, "Failed,RankFailed,the receipt says,train,train,-"},
-		{"the same, of a step that a retry may mend", parts{failed("train", fail.AgentUnreachable, 2)}, nil, Seen{}, "-,AgentUnreachable,train said,train,-,-"},
+		{"the same, while teardown releases", parts{failed("train", fail.RankFailed, 2)}, written(Failed, fail.RankFailed), Seen{},
+			"Failed,RankFailed,the receipt says,train,train,-"},
+		{"the same, of a step that a retry may mend", parts{failed("train", fail.AgentUnreachable, 2)}, nil, Seen{},
+			"-,AgentUnreachable,train said,train,-,-"},
 		{"the receipt alone is left", nil, written(Failed, fail.NodeLost), Seen{}, "Failed,NodeLost,the receipt says,-,?,-"},
 		{"the receipt of a success", parts{succeeded("train")}, written(Succeeded, ""), Seen{}, "Succeeded,-,the receipt says,-,-,-"},
 
 		{"in progress, although a receipt is there", parts{succeeded("train")}, written(Succeeded, ""), Seen{Run: inProgress}, "-,-,-,-,-,-"},
-		{"Tekton shows a pod that waits", parts{succeeded("preflight")}, nil, Seen{Run: inProgress, Tasks: tasks{byTekton("preflight", run.Succeeded, "", 1), byTekton("provision", run.Running, "", 0)}}, "-,-,-,-,-,provision"},
+		{"Tekton shows a pod that waits", parts{succeeded("preflight")}, nil,
+			Seen{Run: inProgress, Tasks: tasks{byTekton("preflight", run.Succeeded, "", 1), byTekton("provision", run.Running, "", 0)}},
+			"-,-,-,-,-,provision"},
 		{"it has ended with success", parts{training()}, nil, Seen{Run: &run.Run{Done: true, Succeeded: true}}, "Succeeded,-,-,-,-,-"},
-		{"it has ended, as the receipt says", nil, written(Failed, fail.OutOfMemory), Seen{Run: done}, "Failed,OutOfMemory,the receipt says,-,?,-"},
-		{"it has ended without a receipt, as its step noted", parts{failed("train", fail.OutOfMemory, 1)}, nil, Seen{Run: done}, "Failed,OutOfMemory,train said,train,train,-"},
-		{"it has ended, and teardown wrote success before it failed", nil, written(Succeeded, ""), Seen{Run: done}, "Failed,Internal,Failed: Tasks Completed: 3,-,-,-"},
-		{"no step has run", nil, nil, Seen{Run: done, Tasks: tasks{byTekton("preflight", run.Failed, fail.ImageUnavailable, 1)}}, "Failed,ImageUnavailable,Tekton said,preflight,-,-"},
+		{"it has ended, as the receipt says", nil, written(Failed, fail.OutOfMemory), Seen{Run: done},
+			"Failed,OutOfMemory,the receipt says,-,?,-"},
+		{"it has ended without a receipt, as its step noted", parts{failed("train", fail.OutOfMemory, 1)}, nil, Seen{Run: done},
+			"Failed,OutOfMemory,train said,train,train,-"},
+		{"it has ended, and teardown wrote success before it failed", nil, written(Succeeded, ""), Seen{Run: done},
+			"Failed,Internal,Failed: Tasks Completed: 3,-,-,-"},
+		{"no step has run", nil, nil, Seen{Run: done, Tasks: tasks{byTekton("preflight", run.Failed, fail.ImageUnavailable, 1)}},
+			"Failed,ImageUnavailable,Tekton said,preflight,-,-"},
 		{"cancelled outright", parts{training()}, nil, Seen{Run: cancelled}, "Failed,Cancelled,Cancelled: PipelineRun was cancelled,-,-,train"},
 
-		{"teardown: all succeeded", parts{succeeded("train")}, nil, Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Succeeded, "", 1)}}, "Succeeded,-,-,-,-,-"},
-		{"teardown: the step noted more than a retry knows", parts{failed("train", fail.NodeLost, 9)}, nil, Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Failed, fail.RankFailed, 14)}}, "Failed,NodeLost,train said,train,train,-"},
-		{"teardown: Tekton has not seen the end of a step", parts{failed("train", fail.NodeLost, 9)}, nil, Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Running, "", 0)}}, "Failed,NodeLost,train said,train,train,-"},
-		{"teardown: a killed step noted no end", parts{training()}, nil, Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Failed, fail.TrainingTimeout, 9)}}, "Failed,TrainingTimeout,Tekton said,train,-,-"},
-		{"teardown: a retry succeeded, and its note is missing", parts{failed("train", fail.AgentUnreachable, 2)}, nil, Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Succeeded, "", 9)}}, "Succeeded,-,-,-,-,-"},
-		{"teardown: a task has another name than its step", parts{failed("train", fail.Hang, 2)}, nil, Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("learn", run.Failed, fail.Internal, 3)}}, "Failed,Hang,train said,train,train,-"},
-		{"teardown: the first of two", parts{failed("sync-repo", fail.DiskFull, 9), failed("preflight", fail.QuotaExceeded, 8)}, nil, Seen{Run: inProgress, Over: true}, "Failed,QuotaExceeded,preflight said,preflight,-,-"},
-		{"teardown: a task has not ended", nil, nil, Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Running, "", 0)}}, "Failed,Internal,task train has not ended,train,-,train"},
-		{"teardown: cancelled outright, in a step that noted no end", parts{training()}, nil, Seen{Run: &run.Run{Done: true, Cancelled: true}, Over: true}, "Failed,Cancelled,the run was cancelled,train,-,train"},
-		{"teardown: cancelled between tasks", nil, nil, Seen{Run: &run.Run{Cancelled: true}, Over: true}, "Failed,Cancelled,the run was cancelled,-,-,-"},
-		{"teardown: a task was skipped", nil, nil, Seen{Run: &run.Run{Skipped: []run.SkippedTask{{Task: "train", Reason: "PipelineRunTimeout"}}}, Over: true}, "Failed,TrainingTimeout,task train did not run: PipelineRunTimeout,-,-,-"},
-		{"teardown again: a final failure stays", nil, written(Failed, fail.NodeLost), Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Succeeded, "", 1)}}, "Failed,NodeLost,the receipt says,-,?,-"},
-		{"teardown again: its own failure does not", nil, written(Failed, fail.TeardownIncomplete), Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Succeeded, "", 1)}}, "Succeeded,-,-,-,-,-"},
+		{"teardown: all succeeded", parts{succeeded("train")}, nil,
+			Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Succeeded, "", 1)}}, "Succeeded,-,-,-,-,-"},
+		{"teardown: the step noted more than a retry knows", parts{failed("train", fail.NodeLost, 9)}, nil,
+			Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Failed, fail.RankFailed, 14)}},
+			"Failed,NodeLost,train said,train,train,-"},
+		{"teardown: Tekton has not seen the end of a step", parts{failed("train", fail.NodeLost, 9)}, nil,
+			Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Running, "", 0)}}, "Failed,NodeLost,train said,train,train,-"},
+		{"teardown: a killed step noted no end", parts{training()}, nil,
+			Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Failed, fail.TrainingTimeout, 9)}},
+			"Failed,TrainingTimeout,Tekton said,train,-,-"},
+		{"teardown: a retry succeeded, and its note is missing", parts{failed("train", fail.AgentUnreachable, 2)}, nil,
+			Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Succeeded, "", 9)}}, "Succeeded,-,-,-,-,-"},
+		{"teardown: a task has another name than its step", parts{failed("train", fail.Hang, 2)}, nil,
+			Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("learn", run.Failed, fail.Internal, 3)}},
+			"Failed,Hang,train said,train,train,-"},
+		{"teardown: the first of two", parts{failed("sync-repo", fail.DiskFull, 9), failed("preflight", fail.QuotaExceeded, 8)}, nil,
+			Seen{Run: inProgress, Over: true}, "Failed,QuotaExceeded,preflight said,preflight,-,-"},
+		{"teardown: a task has not ended", nil, nil, Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Running, "", 0)}},
+			"Failed,Internal,task train has not ended,train,-,train"},
+		{"teardown: cancelled outright, in a step that noted no end", parts{training()}, nil,
+			Seen{Run: &run.Run{Done: true, Cancelled: true}, Over: true}, "Failed,Cancelled,the run was cancelled,train,-,train"},
+		{"teardown: cancelled between tasks", nil, nil, Seen{Run: &run.Run{Cancelled: true}, Over: true},
+			"Failed,Cancelled,the run was cancelled,-,-,-"},
+		{"teardown: a task was skipped", nil, nil, Seen{Run: &run.Run{Skipped: []run.SkippedTask{{Task: "train", Reason: "PipelineRunTimeout"}}},
+			Over: true}, "Failed,TrainingTimeout,task train did not run: PipelineRunTimeout,-,-,-"},
+		{"teardown again: a final failure stays", nil, written(Failed, fail.NodeLost),
+			Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Succeeded, "", 1)}}, "Failed,NodeLost,the receipt says,-,?,-"},
+		{"teardown again: its own failure does not", nil, written(Failed, fail.TeardownIncomplete),
+			Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Succeeded, "", 1)}}, "Succeeded,-,-,-,-,-"},
 
 		{"deleted", parts{training()}, nil, Seen{End: deleted}, "Failed,Cancelled,the run was deleted,-,-,train"},
-		{"deleted after a failure", parts{failed("train", fail.RankFailed, 1)}, nil, Seen{End: deleted}, "Failed,RankFailed,train said,train,train,-"},
-		{"deleted, and a step ended with it", parts{failed("train", fail.EnvironmentMissing, 1)}, nil, Seen{End: deleted}, "Failed,Cancelled,the run was deleted,-,-,-"},
+		{"deleted after a failure", parts{failed("train", fail.RankFailed, 1)}, nil, Seen{End: deleted},
+			"Failed,RankFailed,train said,train,train,-"},
+		{"deleted, and a step ended with it", parts{failed("train", fail.EnvironmentMissing, 1)}, nil, Seen{End: deleted},
+			"Failed,Cancelled,the run was deleted,-,-,-"},
 	} {
 		s := Memory{Start: startOf("uid"), Parts: tc.parts, Receipt: tc.receipt}.Verdict(tc.seen)
 		final := ""
@@ -93,7 +120,8 @@ func TestVerdict(t *testing.T) {
 			final = "?" + s.Final.Task
 		}
 		var got []string
-		for _, value := range []string{string(s.Verdict), string(s.Reason), s.Message, s.Task, strings.TrimPrefix(final, "?"), strings.Join(s.Running, "+")} {
+		for _, value := range []string{string(s.Verdict), string(s.Reason), s.Message, s.Task, strings.TrimPrefix(final, "?"),
+			strings.Join(s.Running, "+")} {
 			if value == "" {
 				value = "-"
 			}

@@ -79,7 +79,8 @@ func tails(r receipt.Receipt) ([]evidence, string) {
 		if rank.Stopped {
 			how = "was stopped"
 		}
-		all = append(all, evidence{Title: fmt.Sprintf("Rank %d on node %d %s; its last lines", rank.Rank, rank.Node, how), Text: LastLines(rank.Tail)})
+		all = append(all, evidence{Title: fmt.Sprintf("Rank %d on node %d %s; its last lines", rank.Rank, rank.Node, how),
+			Text: LastLines(rank.Tail)})
 	}
 	return all, more
 }

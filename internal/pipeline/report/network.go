@@ -70,7 +70,8 @@ func notChecked(r receipt.Receipt) string {
 	case i >= 0 && r.Phases[i].Ended.IsZero():
 		return "The network was not measured: check-fabric had not ended."
 	case i >= 0:
-		return "The receipt has no measurement though check-fabric ran: it " + string(r.Phases[i].Status) + ", or its node was gone when the receipt was written."
+		return "The receipt has no measurement though check-fabric ran: it " + string(r.Phases[i].Status) +
+			", or its node was gone when the receipt was written."
 	case r.WorldSize() == 0:
 		return "The network was not measured: the run ended before check-fabric."
 	}
@@ -89,10 +90,12 @@ func fabricFacts(f *fabric.Report) []fact {
 		{Name: "Latency of the smallest", Value: onlyIf(f.Latency > 0, f.Latency.Round(100*time.Nanosecond).String())},
 		{Name: "From the hosts' memory to the GPUs", Value: rangeOf(f, fabric.HostCopy)},
 		{Name: "Between the memories of hosts, by RDMA", Value: rangeOf(f, fabric.HostRDMA)},
-		{Name: "Over TCP sockets", Value: onlyIf(f.Sockets > 0, fmt.Sprintf("%s; the measured transport is %.1f times as fast", f.Sockets, f.Ratio()))},
+		{Name: "Over TCP sockets",
+			Value: onlyIf(f.Sockets > 0, fmt.Sprintf("%s; the measured transport is %.1f times as fast", f.Sockets, f.Ratio()))},
 		{Name: "At fault", Value: onlyIf(len(f.FaultyNodes) > 0, humanize.Nodes(f.FaultyNodes))},
 		{Name: "Rails at fault", Value: strings.Join(f.FaultyRails, ", ")},
-		{Name: "Measured with", Value: fmt.Sprintf("%s, %s of %s each", f.Backend, humanize.Count(f.Nodes, "node"), humanize.Count(f.RanksPerNode, "rank"))},
+		{Name: "Measured with", Value: fmt.Sprintf("%s, %s of %s each", f.Backend, humanize.Count(f.Nodes, "node"),
+			humanize.Count(f.RanksPerNode, "rank"))},
 	})
 }
 
@@ -106,12 +109,14 @@ func rangeOf(f *fabric.Report, operation fabric.Operation) string {
 }
 
 func bandwidthChart(f *fabric.Report) chart.Chart {
-	c := chart.Chart{Title: "Bus bandwidth by size", X: chart.Axis{Label: "size", Log: true, Ticks: sizes(f)}, Y: chart.Axis{Label: "bus bandwidth in GB/s", FromZero: true}}
+	c := chart.Chart{Title: "Bus bandwidth by size", X: chart.Axis{Label: "size", Log: true, Ticks: sizes(f)},
+		Y: chart.Axis{Label: "bus bandwidth in GB/s", FromZero: true}}
 	for _, operation := range []fabric.Operation{fabric.AllReduce, fabric.AllGather, fabric.ReduceScatter, fabric.Broadcast} {
 		s := chart.Series{Name: string(operation)}
 		for _, m := range f.Measurements {
 			if m.Operation == operation && m.Scope == fabric.World {
-				s.Points = append(s.Points, chart.Point{X: float64(m.Bytes), Y: gbps(m.Bandwidth()), Label: humanize.Bytes(int64(m.Bytes)) + ": " + m.Bandwidth().String()})
+				s.Points = append(s.Points, chart.Point{X: float64(m.Bytes), Y: gbps(m.Bandwidth()), Label: humanize.Bytes(int64(m.Bytes)) + ": " +
+					m.Bandwidth().String()})
 			}
 		}
 		if len(s.Points) > 0 {

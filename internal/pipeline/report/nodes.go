@@ -86,17 +86,20 @@ func gpus(n receipt.Node) string {
 
 // chipOf is how a rank ended, and its transport.
 func chipOf(r receipt.Receipt, rank receipt.Rank) chip {
-	c := chip{Name: fmt.Sprintf("✓ %d", rank.Rank), Text: fmt.Sprintf("rank %d: succeeded after %s", rank.Rank, humanize.Seconds(rank.Seconds)), Class: "good"}
+	c := chip{Name: fmt.Sprintf("✓ %d", rank.Rank), Text: fmt.Sprintf("rank %d: succeeded after %s", rank.Rank,
+		humanize.Seconds(rank.Seconds)), Class: "good"}
 	switch {
 	case rank.Stopped && r.Reason == fail.Hang: // no rank has failed
 		c = chip{Name: fmt.Sprintf("■ %d", rank.Rank), Class: "open",
 			Text: fmt.Sprintf("rank %d: stopped because the training hung", rank.Rank)}
 	case rank.Stopped:
-		c = chip{Name: fmt.Sprintf("■ %d", rank.Rank), Text: fmt.Sprintf("rank %d: stopped because another rank failed, or the run ended", rank.Rank), Class: "open"}
+		c = chip{Name: fmt.Sprintf("■ %d", rank.Rank), Text: fmt.Sprintf("rank %d: stopped because another rank failed, or the run ended",
+			rank.Rank), Class: "open"}
 	case rank.Exit == agent.Exit{Code: -1}:
 		c = chip{Name: fmt.Sprintf("… %d", rank.Rank), Text: fmt.Sprintf("rank %d: had not ended", rank.Rank), Class: "open"}
 	case rank.Exit != agent.Exit{}:
-		c = chip{Name: fmt.Sprintf("✗ %d", rank.Rank), Text: fmt.Sprintf("rank %d: %s", rank.Rank, cut(cause.Describe(rank.Exit), mostLine)), Class: "bad"}
+		c = chip{Name: fmt.Sprintf("✗ %d", rank.Rank), Text: fmt.Sprintf("rank %d: %s", rank.Rank, cut(cause.Describe(rank.Exit), mostLine)),
+			Class: "bad"}
 	}
 	if r.Network == nil {
 		return c

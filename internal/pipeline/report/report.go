@@ -102,7 +102,8 @@ func facts(r receipt.Receipt) []fact {
 		{Name: "Ranks", Value: onlyIf(r.WorldSize() > 0, fmt.Sprint(r.WorldSize()))},
 	}
 	if c := r.Curve; c != nil {
-		list = append(list, fact{Name: "Last loss", Value: lastLoss(c)}, fact{Name: "Step time, median", Value: onlyIf(c.StepTime > 0, step(c.StepTime))})
+		list = append(list, fact{Name: "Last loss", Value: lastLoss(c)},
+			fact{Name: "Step time, median", Value: onlyIf(c.StepTime > 0, step(c.StepTime))})
 	}
 	if f := r.Fabric; f != nil {
 		list = append(list, fact{Name: "Bus bandwidth", Value: onlyIf(f.Bandwidth > 0, f.Bandwidth.String())})
@@ -163,7 +164,8 @@ func settings(r receipt.Receipt) []fact {
 func remains(r receipt.Receipt) []fact {
 	var list []fact
 	if r.Record != nil {
-		list = append(list, fact{Name: "Record", Value: r.Record.Folder, Code: true}, fact{Name: "On the claims", Value: strings.Join(r.Record.Claims, ", "), Code: true})
+		list = append(list, fact{Name: "Record", Value: r.Record.Folder, Code: true},
+			fact{Name: "On the claims", Value: strings.Join(r.Record.Claims, ", "), Code: true})
 	}
 	return withValues(append(list, fact{Name: "Teardown", Value: r.Teardown},
 		fact{Name: "Unfinished", Value: onlyIf(r.Ended.IsZero(), "The run's teardown had not ended when this receipt was written.")}))

@@ -40,8 +40,10 @@ func render(t *testing.T, r receipt.Receipt) (string, *html.Node) {
 // harmless reports whether a page can run nothing and load nothing.
 func harmless(t *testing.T, root *html.Node) {
 	t.Helper()
-	elements := strings.Fields("html head meta title style body header main footer section h1 h2 h3 h4 p span strong code pre sup details summary dl div dt dd ol ul li figure figcaption svg path text circle")
-	attributes := strings.Fields("lang charset http-equiv content name class id aria-hidden aria-label aria-labelledby style open title role viewbox xmlns d x y cx cy r text-anchor")
+	elements := strings.Fields("html head meta title style body header main footer section h1 h2 h3 h4 p span strong code pre sup details " +
+		"summary dl div dt dd ol ul li figure figcaption svg path text circle")
+	attributes := strings.Fields("lang charset http-equiv content name class id aria-hidden aria-label aria-labelledby style open title " +
+		"role viewbox xmlns d x y cx cy r text-anchor")
 	for n := range root.Descendants() {
 		if n.Type != html.ElementNode {
 			continue
@@ -105,20 +107,34 @@ func TestWhatIsMissing(t *testing.T) {
 		receipt receipt.Receipt
 		want    []string
 	}{
-		{"nothing", receipt.Receipt{}, []string{"No verdict yet", "This was not a PipelineRun", "no curves: no rank was started", "ended before check-fabric", "No rank was started, so", "No node is known", "The receipt has no settings", "teardown had not ended"}},
+		{"nothing", receipt.Receipt{}, []string{"No verdict yet", "This was not a PipelineRun", "no curves: no rank was started",
+			"ended before check-fabric", "No rank was started, so", "No node is known", "The receipt has no settings", "teardown had not ended"}},
 		{"an older version's", receipt.Receipt{Run: "train-1", Verdict: receipt.Succeeded, Ranks: rank, Metrics: json.RawMessage(`{"loss":2.5}`)},
-			[]string{"The receipt has no phases", "only the last values", "check-fabric was not part of this run", "NCCL logged nothing", `{"loss":2.5}`}},
+			[]string{"The receipt has no phases", "only the last values", "check-fabric was not part of this run", "NCCL logged nothing",
+				`{"loss":2.5}`}},
 		{"no metrics", receipt.Receipt{Run: "train-1", Ranks: rank}, []string{"the training wrote no metrics"}},
-		{"metrics without values", receipt.Receipt{Run: "train-1", Ranks: rank, Curve: &metrics.Curve{Lines: 1, Points: []metrics.Point{{Step: 1}}}}, []string{"neither a loss nor times"}},
-		{"all diverged", receipt.Receipt{Run: "train-1", Ranks: rank, Curve: &metrics.Curve{Lines: 2, NotFinite: 2, FirstNotFinite: 1, Points: []metrics.Point{{Step: 1, NotFinite: 1}, {Step: 2, NotFinite: 1}}}},
+		{"metrics without values",
+			receipt.Receipt{Run: "train-1", Ranks: rank, Curve: &metrics.Curve{Lines: 1, Points: []metrics.Point{{Step: 1}}}},
+			[]string{"neither a loss nor times"}},
+		{"all diverged",
+			receipt.Receipt{Run: "train-1", Ranks: rank, Curve: &metrics.Curve{Lines: 2, NotFinite: 2, FirstNotFinite: 1,
+				Points: []metrics.Point{{Step: 1, NotFinite: 1}, {Step: 2, NotFinite: 1}}}},
 			[]string{"NaN or infinite in 2 lines of 2, first at step 1", "not finite", "neither a loss nor times"}},
-		{"check-fabric is running", receipt.Receipt{Run: "train-1", Phases: []receipt.Phase{{Name: "check-fabric", Status: "running", Started: time.Unix(1, 0)}}}, []string{"check-fabric had not ended", "not ended after"}},
-		{"check-fabric failed", receipt.Receipt{Run: "train-1", Phases: []receipt.Phase{{Name: "check-fabric", Status: "failed", Reason: "Internal", Started: time.Unix(1, 0), Ended: time.Unix(2, 0)}}},
+		{"check-fabric is running",
+			receipt.Receipt{Run: "train-1", Phases: []receipt.Phase{{Name: "check-fabric", Status: "running", Started: time.Unix(1, 0)}}},
+			[]string{"check-fabric had not ended", "not ended after"}},
+		{"check-fabric failed",
+			receipt.Receipt{Run: "train-1",
+				Phases: []receipt.Phase{{Name: "check-fabric", Status: "failed", Reason: "Internal", Started: time.Unix(1, 0),
+					Ended: time.Unix(2, 0)}}},
 			[]string{"though check-fabric ran: it failed", "1.0 s, failed: Internal"}},
-		{"a node is gone", receipt.Receipt{Run: "train-1", Nodes: []receipt.Node{{Node: 0, Pod: "env-0"}}, Ranks: []receipt.Rank{{Rank: 0}, {Rank: 1, Node: 1, Exit: agent.Exit{Code: -1, Signal: "SIGKILL"}}}},
+		{"a node is gone", receipt.Receipt{Run: "train-1", Nodes: []receipt.Node{{Node: 0, Pod: "env-0"}},
+			Ranks: []receipt.Rank{{Rank: 0}, {Rank: 1, Node: 1, Exit: agent.Exit{Code: -1, Signal: "SIGKILL"}}}},
 			[]string{"Node 1", "✗ 1"}},
-		{"an unknown reason", receipt.Receipt{Run: "train-1", Verdict: receipt.Failed, Reason: "Novel", Message: "it is new"}, []string{"Failed: Novel", "it is new"}},
-		{"a reason's row", receipt.Receipt{Run: "train-1", Verdict: receipt.Failed, Reason: "EnvironmentBusy"}, []string{"EnvironmentBusy", "another run or person holds the environment", "wait with on-busy=wait"}},
+		{"an unknown reason", receipt.Receipt{Run: "train-1", Verdict: receipt.Failed, Reason: "Novel", Message: "it is new"},
+			[]string{"Failed: Novel", "it is new"}},
+		{"a reason's row", receipt.Receipt{Run: "train-1", Verdict: receipt.Failed, Reason: "EnvironmentBusy"},
+			[]string{"EnvironmentBusy", "another run or person holds the environment", "wait with on-busy=wait"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, root := render(t, tc.receipt)
@@ -133,7 +149,8 @@ func TestWhatIsMissing(t *testing.T) {
 }
 
 // hostile replaces every text in a receipt.
-const hostile = `</pre></style></title><script>fetch("https://evil.test")</script><img src=x onerror=alert(1)>{{.}}"' onload=alert(1) javascript:alert(1)` +
+const hostile = `</pre></style></title><script>fetch("https://evil.test")</script><img src=x onerror=alert(1)>{{.}}"' onload=alert(1) ` +
+	`javascript:alert(1)` +
 	"\x1b[31mred\x1b[0m \u202egnp.exe\u2069 \x00\xff;background:url(https://evil.test/)"
 
 // poison returns r with every text replaced by hostile.
@@ -195,7 +212,8 @@ func FuzzPage(f *testing.F) {
 	elements := func(t *testing.T, printed string) (count int) {
 		r := full()
 		r.Run, r.Message, r.Reason, r.Cause.Python.Message, r.Ranks[1].Tail = printed, printed, fail.Reason(printed), printed, []string{printed}
-		r.Phases[0].Name, r.Nodes[0].Pod, r.Fabric.Rails[0].Name, r.Repository, r.NCCL["NCCL_IB_HCA"] = printed, printed, printed, printed, printed
+		r.Phases[0].Name, r.Nodes[0].Pod, r.Fabric.Rails[0].Name = printed, printed, printed
+		r.Repository, r.NCCL["NCCL_IB_HCA"] = printed, printed
 		_, root := render(t, r) // checks elements and attributes
 		for n := range root.Descendants() {
 			if n.Type == html.ElementNode {
@@ -247,7 +265,8 @@ func TestLarge(t *testing.T) {
 		t.Errorf("%d bytes, want at most %d", len(got), most)
 	}
 	seen := text(root)
-	for _, want := range []string{"436 more nodes are in the receipt", "460 more phases", "ranks' last lines are in the receipt", "(140 lines before)", "More ranks are in the receipt", "more rails are in the receipt", "more ranks are in the receipt"} {
+	for _, want := range []string{"436 more nodes are in the receipt", "460 more phases", "ranks' last lines are in the receipt",
+		"(140 lines before)", "More ranks are in the receipt", "more rails are in the receipt", "more ranks are in the receipt"} {
 		if !strings.Contains(seen, want) {
 			t.Errorf("no %q", want)
 		}
@@ -259,35 +278,51 @@ func full() receipt.Receipt {
 	at := func(seconds int) time.Time { return time.Date(2026, 7, 1, 12, 0, seconds, 0, time.UTC) }
 	exit := agent.Exit{Code: 1}
 	r := receipt.Receipt{
-		Run: "train-1", RunUID: "uid-1", Namespace: "ns", Environment: "ml-dev-env", Verdict: receipt.Failed, Reason: "RankFailed", Message: "rank 1 exited with 1",
-		Started: at(0), Ended: at(600), Commit: "abc", Tree: "def", Image: "registry.test/train@sha256:1", Mode: "rdma", Storage: "rwx", Teardown: "all pods and GPUs were released",
+		Run: "train-1", RunUID: "uid-1", Namespace: "ns", Environment: "ml-dev-env", Verdict: receipt.Failed, Reason: "RankFailed",
+		Message: "rank 1 exited with 1",
+		Started: at(0), Ended: at(600), Commit: "abc", Tree: "def", Image: "registry.test/train@sha256:1", Mode: "rdma", Storage: "rwx",
+		Teardown: "all pods and GPUs were released",
 		Training: &receipt.Training{Launcher: agent.DeepSpeed, Script: "train.py", Args: []string{"--lr=1"}, Nodes: 2, RanksPerNode: 1},
-		Phases: []receipt.Phase{{Name: "provision", Status: "succeeded", Started: at(1), Ended: at(90)}, {Name: "check-fabric", Status: "succeeded", Started: at(91), Ended: at(150), Retries: 1},
+		Phases: []receipt.Phase{{Name: "provision", Status: "succeeded", Started: at(1), Ended: at(90)},
+			{Name: "check-fabric", Status: "succeeded", Started: at(91), Ended: at(150), Retries: 1},
 			{Name: "train", Status: "failed", Reason: "RankFailed", Started: at(151), Ended: at(580)}, {Name: "waits", Status: "running"}},
 		NCCL:   map[string]string{"NCCL_IB_HCA": "=mlx5_6,mlx5_7"},
 		Record: &receipt.Record{Folder: "/workspace/.mlenv/runs/uid-1", Claims: []string{"ml-dev-workspace"}},
-		Cause: &cause.Culprit{Rank: 1, Node: 1, Exit: exit, Python: &agent.PythonError{Type: "ValueError", Message: "no such layer", File: "train.py", Line: 9,
+		Cause: &cause.Culprit{Rank: 1, Node: 1, Exit: exit, Python: &agent.PythonError{Type: "ValueError", Message: "no such layer",
+			File: "train.py", Line: 9,
 			Traceback: []string{"Traceback (most recent call last):", `  File "train.py", line 9, in <module>`, "ValueError: no such layer"}}},
 		Metrics: json.RawMessage(`{"loss":2.5}`),
-		Curve:   &metrics.Curve{Lines: 60, Rate: "tokens", StepTime: 410 * time.Millisecond, NotFinite: 3, FirstNotFinite: 31, Ranks: []metrics.RankTime{{Rank: 0, Mean: 300 * time.Millisecond, Longest: time.Second}, {Rank: 1, Mean: 390 * time.Millisecond, Longest: time.Second}}},
-		Fabric: &fabric.Report{Verdict: fabric.Slow, Message: "rail net2: 12.0 GB/s, expected 48.5 GB/s", Mode: "rdma", Backend: "nccl", Transport: "RDMA with GPUDirect", Nodes: 2, RanksPerNode: 1,
-			Bandwidth: 90e9, Expected: 97e9, Latency: 31 * time.Microsecond, Sockets: 2e9, FaultyNodes: []int{1}, FaultyRails: []string{"net2 (10.0.104.0/24)"}, Seconds: 40,
-			Rails: []fabric.Rail{{Name: "net1", Network: "10.0.103.0/24", Bandwidth: 48e9, Expected: 48.5e9}, {Name: "net2", Network: "10.0.104.0/24", Bandwidth: 12e9, Expected: 48.5e9}, {Name: "net3"}}},
+		Curve: &metrics.Curve{Lines: 60, Rate: "tokens", StepTime: 410 * time.Millisecond, NotFinite: 3, FirstNotFinite: 31,
+			Ranks: []metrics.RankTime{{Rank: 0, Mean: 300 * time.Millisecond, Longest: time.Second},
+				{Rank: 1, Mean: 390 * time.Millisecond, Longest: time.Second}}},
+		Fabric: &fabric.Report{Verdict: fabric.Slow, Message: "rail net2: 12.0 GB/s, expected 48.5 GB/s", Mode: "rdma", Backend: "nccl",
+			Transport: "RDMA with GPUDirect", Nodes: 2, RanksPerNode: 1,
+			Bandwidth: 90e9, Expected: 97e9, Latency: 31 * time.Microsecond, Sockets: 2e9, FaultyNodes: []int{1},
+			FaultyRails: []string{"net2 (10.0.104.0/24)"}, Seconds: 40,
+			Rails: []fabric.Rail{{Name: "net1", Network: "10.0.103.0/24", Bandwidth: 48e9, Expected: 48.5e9},
+				{Name: "net2", Network: "10.0.104.0/24", Bandwidth: 12e9, Expected: 48.5e9}, {Name: "net3"}}},
 		Network: &nccl.Summary{Transport: nccl.RDMAHost, Versions: []string{"2.27.7"}, Networks: []string{"IB"}},
 	}
 	for n, pod := range []string{"ml-dev-env-0", "ml-dev-env-1"} {
-		r.Nodes = append(r.Nodes, receipt.Node{Node: n, Pod: pod, KubernetesNode: "gpu-" + pod, GPUs: []string{"GPU-1", "GPU-2"}, Model: "NVIDIA H100", Driver: "580.65.06", Rack: "r1",
+		r.Nodes = append(r.Nodes, receipt.Node{Node: n, Pod: pod, KubernetesNode: "gpu-" + pod, GPUs: []string{"GPU-1", "GPU-2"},
+			Model: "NVIDIA H100", Driver: "580.65.06", Rack: "r1",
 			Rails: []receipt.Rail{{Device: "mlx5_6", Port: 1, Interface: "net1", Network: "10.0.103.0/24", LinkLayer: "Ethernet", Rate: 400e9,
 				Model: "MT4129", Firmware: "28.39.1002"}, {Device: "mlx5_7", Port: 1}}})
 		r.Network.Ranks = append(r.Network.Ranks, nccl.Rank{Rank: n, Host: pod, Transport: nccl.RDMAHost, Rails: []string{"mlx5_6"}})
-		r.Network.Rails = append(r.Network.Rails, nccl.Rail{Host: pod, Name: "mlx5_6", Transport: nccl.RDMAHost, Channels: 4}, nccl.Rail{Host: pod, Name: "mlx5_9"})
+		r.Network.Rails = append(r.Network.Rails, nccl.Rail{Host: pod, Name: "mlx5_6", Transport: nccl.RDMAHost, Channels: 4},
+			nccl.Rail{Host: pod, Name: "mlx5_9"})
 	}
-	r.Ranks = []receipt.Rank{{Rank: 0, Node: 0, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Started: at(160), Seconds: 400, Tail: []string{"waiting"}},
+	r.Ranks = []receipt.Rank{{Rank: 0, Node: 0, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Started: at(160), Seconds: 400,
+		Tail: []string{"waiting"}},
 		{Rank: 1, Node: 1, Exit: exit, Started: at(160), Seconds: 399, Tail: []string{"loading", "ValueError: no such layer"}}}
-	r.Network.Findings = []nccl.Finding{{Finding: fail.Finding{Reason: nccl.PeerGone, Seen: "connection closed by remote peer", Next: "look at it"}, Cause: "a peer ended", Consequence: true, Count: 1},
-		{Finding: fail.Finding{Reason: nccl.HostMemoryInsteadOfGPU, Seen: "via NET/IB/0", Next: "load nvidia_peermem"}, Host: "ml-dev-env-1", Device: "mlx5_6", Cause: "GPUDirect is off", Count: 2}}
+	r.Network.Findings = []nccl.Finding{
+		{Finding: fail.Finding{Reason: nccl.PeerGone, Seen: "connection closed by remote peer", Next: "look at it"}, Cause: "a peer ended",
+			Consequence: true, Count: 1},
+		{Finding: fail.Finding{Reason: nccl.HostMemoryInsteadOfGPU, Seen: "via NET/IB/0", Next: "load nvidia_peermem"}, Host: "ml-dev-env-1",
+			Device: "mlx5_6", Cause: "GPUDirect is off", Count: 2}}
 	for i := range 60 {
-		p := metrics.Point{Step: float64(10 * (i + 1)), StepTime: time.Duration(400+i%7*5) * time.Millisecond, PerSecond: 81920 - float64(i%5)*900, Slowest: 390 * time.Millisecond}
+		p := metrics.Point{Step: float64(10 * (i + 1)), StepTime: time.Duration(400+i%7*5) * time.Millisecond,
+			PerSecond: 81920 - float64(i%5)*900, Slowest: 390 * time.Millisecond}
 		if i >= 30 && i < 33 {
 			p.NotFinite = 1
 		} else {
@@ -297,13 +332,16 @@ func full() receipt.Receipt {
 	}
 	for _, operation := range []fabric.Operation{fabric.AllReduce, fabric.AllGather, fabric.Broadcast} {
 		for i, size := range []agent.Bytes{8, 1 << 10, 1 << 20, 128 << 20, 1 << 30} {
-			r.Fabric.Measurements = append(r.Fabric.Measurements, fabric.Measurement{Operation: operation, Scope: fabric.World, Bytes: size, Ranks: 2, Time: 20*time.Microsecond + time.Duration(size)/time.Duration(80+i)})
+			r.Fabric.Measurements = append(r.Fabric.Measurements, fabric.Measurement{Operation: operation, Scope: fabric.World, Bytes: size,
+				Ranks: 2, Time: 20*time.Microsecond + time.Duration(size)/time.Duration(80+i)})
 		}
 	}
 	for node, gbps := range []int{28, 26} {
-		r.Fabric.Measurements = append(r.Fabric.Measurements, fabric.Measurement{Operation: fabric.HostCopy, Scope: fabric.InNode, Node: node, Bytes: 1e9, Ranks: 4, Time: time.Second / time.Duration(gbps)})
+		r.Fabric.Measurements = append(r.Fabric.Measurements, fabric.Measurement{Operation: fabric.HostCopy, Scope: fabric.InNode, Node: node,
+			Bytes: 1e9, Ranks: 4, Time: time.Second / time.Duration(gbps)})
 	}
-	r.Fabric.Measurements = append(r.Fabric.Measurements, fabric.Measurement{Operation: fabric.HostRDMA, Scope: fabric.ByRail, Pair: fabric.Pair{0, 1}, Bytes: 65536, Ranks: 2, Time: 2315})
+	r.Fabric.Measurements = append(r.Fabric.Measurements, fabric.Measurement{Operation: fabric.HostRDMA, Scope: fabric.ByRail,
+		Pair: fabric.Pair{0, 1}, Bytes: 65536, Ranks: 2, Time: 2315})
 	return r
 }
 

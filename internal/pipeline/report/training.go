@@ -50,7 +50,8 @@ func trainingOf(r receipt.Receipt) training {
 		case r.WorldSize() == 0:
 			result.Missing = "There are no curves: no rank was started."
 		case len(r.Metrics) > 0:
-			result.Missing = "There are no curves: the receipt has only the last values, because an older version wrote it, or it would have been too large."
+			result.Missing = "There are no curves: the receipt has only the last values, because an older version wrote it, or it would have been " +
+				"too large."
 		default:
 			result.Missing = "There are no curves: the training wrote no metrics, see docs/metrics.md."
 		}
@@ -131,7 +132,8 @@ func lossChart(c *metrics.Curve) (chart.Chart, string) {
 	// A loss that falls from thousands to ones would be a flat line.
 	const far = 1000
 	drawn.Y.Log = *lowest.Loss > 0 && *top.Loss / *lowest.Loss > far
-	text := fmt.Sprintf("Loss: %s at step %s, %s at step %s; the lowest is %s at step %s.", chart.Number(*begin.Loss), chart.Number(begin.Step),
+	text := fmt.Sprintf("Loss: %s at step %s, %s at step %s; the lowest is %s at step %s.", chart.Number(*begin.Loss),
+		chart.Number(begin.Step),
 		chart.Number(*end.Loss), chart.Number(end.Step), chart.Number(*lowest.Loss), chart.Number(lowest.Step))
 	if c.Lines > len(c.Points) {
 		text += fmt.Sprintf(" Each point is the mean of some of the %d lines.", c.Lines)
@@ -146,14 +148,17 @@ func rateChart(c *metrics.Curve) (chart.Chart, string) {
 		highest = max(highest, p.PerSecond)
 		return positive(p.PerSecond)
 	})
-	return chart.Chart{Title: "Throughput by step", X: chart.Axis{Label: "step"}, Y: chart.Axis{Label: "throughput in " + unit, FromZero: true}, Series: []chart.Series{rate}},
+	return chart.Chart{Title: "Throughput by step", X: chart.Axis{Label: "step"},
+			Y: chart.Axis{Label: "throughput in " + unit, FromZero: true}, Series: []chart.Series{rate}},
 		fmt.Sprintf("Throughput of all ranks together: up to %s %s.", chart.Number(highest), unit)
 }
 
 func stepChart(c *metrics.Curve) (chart.Chart, string) {
 	all := series("step", c, func(p metrics.Point) float64 { return positive(p.StepTime.Seconds()) })
 	drawn := chart.Chart{Title: "Step time", X: chart.Axis{Label: "step"}, Y: chart.Axis{Label: "seconds a step", FromZero: true}}
-	for _, s := range []chart.Series{all, series("slowest rank's own part", c, func(p metrics.Point) float64 { return positive(p.Slowest.Seconds()) })} {
+	for _, s := range []chart.Series{all, series("slowest rank's own part", c, func(p metrics.Point) float64 {
+		return positive(p.Slowest.Seconds())
+	})} {
 		if drawable(s) {
 			drawn.Series = append(drawn.Series, s)
 		}
@@ -172,7 +177,8 @@ func rankTimes(c *metrics.Curve) (bars []meter, more string) {
 	}
 	ranks, more := atMost(c.Ranks, mostTails*mostTails, "ranks")
 	for _, r := range ranks {
-		bars = append(bars, meter{Name: fmt.Sprintf("rank %d", r.Rank), Text: fmt.Sprintf("%s mean, %s longest", step(r.Mean), step(r.Longest)), Class: "plain", Width: percent(r.Mean, slowest)})
+		bars = append(bars, meter{Name: fmt.Sprintf("rank %d", r.Rank), Text: fmt.Sprintf("%s mean, %s longest", step(r.Mean), step(r.Longest)),
+			Class: "plain", Width: percent(r.Mean, slowest)})
 	}
 	return bars, more
 }

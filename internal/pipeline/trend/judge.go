@@ -33,7 +33,8 @@ func DefaultTolerance() Tolerance {
 func AddTolerances(flags *pflag.FlagSet) Tolerance {
 	t := DefaultTolerance()
 	for _, m := range Measures() {
-		flags.Func(strings.ReplaceAll(string(m), " ", "-")+"-tolerance", fmt.Sprintf("by how many `percent` the %s may be worse than the median of the last ten runs (default: %s)", m, t[m]),
+		flags.Func(strings.ReplaceAll(string(m), " ", "-")+"-tolerance",
+			fmt.Sprintf("by how many `percent` the %s may be worse than the median of the last ten runs (default: %s)", m, t[m]),
 			func(text string) (err error) {
 				t[m], err = ParsePercent(text)
 				return err
@@ -146,7 +147,8 @@ func SameKind(a, b receipt.Receipt) bool {
 	if a.Training == nil {
 		return true
 	}
-	return a.Training.Launcher == b.Training.Launcher && a.Training.Script == b.Training.Script && slices.Equal(a.Training.Args, b.Training.Args) &&
+	return a.Training.Launcher == b.Training.Launcher && a.Training.Script == b.Training.Script &&
+		slices.Equal(a.Training.Args, b.Training.Args) &&
 		a.Training.Nodes == b.Training.Nodes && a.Training.RanksPerNode == b.Training.RanksPerNode
 }
 

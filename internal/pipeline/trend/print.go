@@ -44,7 +44,8 @@ func (t Trend) Print(out io.Writer) error {
 			loss = "not finite"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Started.UTC().Format("2006-01-02 15:04"), r.Run, verdict,
-			cmp.Or(r.Commit[:min(len(r.Commit), 10)], "-"), cmp.Or(r.Mode, "-"), Bandwidth.text(Bandwidth.valueIn(r.Values)), StepTime.text(StepTime.valueIn(r.Values)), loss)
+			cmp.Or(r.Commit[:min(len(r.Commit), 10)], "-"), cmp.Or(r.Mode, "-"), Bandwidth.text(Bandwidth.valueIn(r.Values)),
+			StepTime.text(StepTime.valueIn(r.Values)), loss)
 	}
 	if err := table.Flush(); err != nil {
 		return err

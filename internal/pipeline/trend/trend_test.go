@@ -19,7 +19,8 @@ import (
 // night returns the receipt of the run in the night with this number.
 func night(number int, change ...func(*receipt.Receipt)) receipt.Receipt {
 	r := receipt.Receipt{
-		Run: fmt.Sprintf("mlenv-nightly-%d", number), Environment: "env", Repository: "https://git.example.com/me/model.git", Schedule: "nightly", Verdict: receipt.Succeeded, Commit: "0123456789abcdef", Mode: "rdma",
+		Run: fmt.Sprintf("mlenv-nightly-%d", number), Environment: "env", Repository: "https://git.example.com/me/model.git", Schedule: "nightly",
+		Verdict: receipt.Succeeded, Commit: "0123456789abcdef", Mode: "rdma",
 		Started:  time.Date(2026, 3, number, 2, 30, 0, 0, time.UTC),
 		Training: &receipt.Training{Launcher: "deepspeed", Script: "train.py", Nodes: 2, RanksPerNode: 4},
 		Fabric:   &fabric.Report{Bandwidth: 194 * rdma.GBps},
@@ -68,7 +69,8 @@ func TestJudge(t *testing.T) {
 		{"a slower network", night(20, bandwidth(97*rdma.GBps)), nights(10),
 			"bandwidth 97.0 GB/s (90.3 GiB/s), 50.0% worse than the median 194.0 GB/s (180.7 GiB/s) of 10 runs before; want at most 10.0% worse"},
 		{"slower steps and a higher loss", night(20, stepTime(300*time.Millisecond), last(`{"loss": 3}`)), nights(10),
-			"step time 300ms, 20.0% worse than the median 250ms of 10 runs before; want at most 10.0% worse; loss 3, 50.0% worse than the median 2 of 10 runs before; want at most 5.0% worse"},
+			"step time 300ms, 20.0% worse than the median 250ms of 10 runs before; want at most 10.0% worse; loss 3, 50.0% worse than the median " +
+				"2 of 10 runs before; want at most 5.0% worse"},
 		{"a loss that is lost", night(20, last(`{"loss": "NaN"}`)), nights(10),
 			"loss not finite, infinitely worse than the median 2 of 10 runs before; want at most 5.0% worse"},
 		{"losses may be negative", night(20, last(`{"loss": -1}`)), nights(10, last(`{"loss": -2}`)),
@@ -80,7 +82,8 @@ func TestJudge(t *testing.T) {
 		{"nor those of another kind", night(20, bandwidth(97*rdma.GBps)), nights(10, otherScript), ""},
 		{"nor those of another repository", night(20, bandwidth(97*rdma.GBps)), nights(10, otherRepository), ""},
 		{"nor the run itself, nor what is older than ten", night(20, stepTime(300*time.Millisecond)),
-			append(append([]receipt.Receipt{night(20, stepTime(300*time.Millisecond))}, nights(10, stepTime(290*time.Millisecond))...), nights(20, stepTime(time.Millisecond))...), ""},
+			append(append([]receipt.Receipt{night(20, stepTime(300*time.Millisecond))}, nights(10, stepTime(290*time.Millisecond))...),
+				nights(20, stepTime(time.Millisecond))...), ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			err := Regression(tc.now.Run, Judge(tc.now, tc.history, DefaultTolerance()))
@@ -178,7 +181,8 @@ func TestPercent(t *testing.T) {
 		text string
 		want Percent
 		ok   bool
-	}{{"10", 10, true}, {"2.5%", 2.5, true}, {"0", 0, true}, {"-1", 0, false}, {"NaN", 0, false}, {"Inf", 0, false}, {"ten", 0, false}, {"", 0, false}} {
+	}{{"10", 10, true}, {"2.5%", 2.5, true}, {"0", 0, true}, {"-1", 0, false}, {"NaN", 0, false}, {"Inf", 0, false}, {"ten", 0, false},
+		{"", 0, false}} {
 		if got, err := ParsePercent(tc.text); (err == nil) != tc.ok || got != tc.want {
 			t.Errorf("%q: got %v, %v; want %v, allowed %t", tc.text, got, err, tc.want, tc.ok)
 		}

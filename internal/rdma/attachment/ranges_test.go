@@ -16,13 +16,21 @@ func TestRangesOf(t *testing.T) {
 		problem      string
 	}{
 		{"whereabouts", `{"type":"sriov","ipam":{"type":"whereabouts","range":"10.0.103.0/24"}}`, []string{"10.0.103.0/24: 254"}, ""},
-		{"whereabouts, bounds apart", `{"ipam":{"type":"whereabouts","range":"10.0.103.0/24","range_start":"10.0.103.10","range_end":"10.0.103.20"}}`, []string{"10.0.103.10 to 10.0.103.20 of 10.0.103.0/24: 11"}, ""},
-		{"whereabouts, bounds within", `{"ipam":{"type":"whereabouts","range":"10.0.103.10-10.0.103.11/24"}}`, []string{"10.0.103.10 to 10.0.103.11 of 10.0.103.0/24: 2"}, ""},
-		{"whereabouts, two families", `{"ipam":{"type":"whereabouts","ipRanges":[{"range":"10.1.0.0/30"},{"range":"fd00::/64"}]}}`, []string{"10.1.0.0/30: 2", "fd00::/64: 4294967295"}, ""},
-		{"host-local", `{"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/29","rangeStart":"10.1.0.4"}]]}}`, []string{"10.1.0.4 to 10.1.0.6 of 10.1.0.0/29: 3"}, ""},
+		{"whereabouts, bounds apart",
+			`{"ipam":{"type":"whereabouts","range":"10.0.103.0/24","range_start":"10.0.103.10","range_end":"10.0.103.20"}}`,
+			[]string{"10.0.103.10 to 10.0.103.20 of 10.0.103.0/24: 11"}, ""},
+		{"whereabouts, bounds within", `{"ipam":{"type":"whereabouts","range":"10.0.103.10-10.0.103.11/24"}}`,
+			[]string{"10.0.103.10 to 10.0.103.11 of 10.0.103.0/24: 2"}, ""},
+		{"whereabouts, two families", `{"ipam":{"type":"whereabouts","ipRanges":[{"range":"10.1.0.0/30"},{"range":"fd00::/64"}]}}`,
+			[]string{"10.1.0.0/30: 2", "fd00::/64: 4294967295"}, ""},
+		{"host-local", `{"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/29","rangeStart":"10.1.0.4"}]]}}`,
+			[]string{"10.1.0.4 to 10.1.0.6 of 10.1.0.0/29: 3"}, ""},
 		{"host-local, old", `{"ipam":{"type":"host-local","subnet":"10.1.0.0/29"}}`, []string{"10.1.0.0/29: 6"}, ""},
-		{"a list of plugins", `{"plugins":[{"type":"sriov","ipam":{"type":"whereabouts","range":"10.0.103.0/24"}},{"type":"tuning"}]}`, []string{"10.0.103.0/24: 254"}, ""},
-		{"bounds in the wrong order", `{"ipam":{"type":"whereabouts","range":"10.0.103.0/24","range_start":"10.0.103.20","range_end":"10.0.103.10"}}`, []string{"10.0.103.20 to 10.0.103.10 of 10.0.103.0/24: 0"}, ""},
+		{"a list of plugins", `{"plugins":[{"type":"sriov","ipam":{"type":"whereabouts","range":"10.0.103.0/24"}},{"type":"tuning"}]}`,
+			[]string{"10.0.103.0/24: 254"}, ""},
+		{"bounds in the wrong order",
+			`{"ipam":{"type":"whereabouts","range":"10.0.103.0/24","range_start":"10.0.103.20","range_end":"10.0.103.10"}}`,
+			[]string{"10.0.103.20 to 10.0.103.10 of 10.0.103.0/24: 0"}, ""},
 		{"no ipam", `{"type":"sriov"}`, nil, "has no ipam"},
 		{"another ipam", `{"ipam":{"type":"dhcp"}}`, nil, "ipam dhcp does not name its range here"},
 		{"nothing", ``, nil, "is on the nodes"},
@@ -48,9 +56,12 @@ func TestRangesOf(t *testing.T) {
 // range.
 func FuzzRangesOf(f *testing.F) {
 	for _, config := range []string{
-		`{"ipam":{"type":"whereabouts","range":"10.0.103.10-10.0.103.11/24"}}`, `{"ipam":{"type":"whereabouts","ipRanges":[{"range":"10.1.0.0/30"},{"range":"fd00::/64"}]}}`,
-		`{"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/29","rangeStart":"10.1.0.4"}]]}}`, `{"plugins":[{},{"ipam":{"type":"dhcp"}}]}`,
-		`{"ipam":{"range":"255.255.255.255/32"}}`, `{"ipam":{"range":"::/0","range_start":"::","range_end":"::ffff:ffff:ffff:ffff"}}`, `{"ipam":{"range":"10.0.0.0/8","range_end":"fd00::1"}}`,
+		`{"ipam":{"type":"whereabouts","range":"10.0.103.10-10.0.103.11/24"}}`,
+		`{"ipam":{"type":"whereabouts","ipRanges":[{"range":"10.1.0.0/30"},{"range":"fd00::/64"}]}}`,
+		`{"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/29","rangeStart":"10.1.0.4"}]]}}`,
+		`{"plugins":[{},{"ipam":{"type":"dhcp"}}]}`,
+		`{"ipam":{"range":"255.255.255.255/32"}}`, `{"ipam":{"range":"::/0","range_start":"::","range_end":"::ffff:ffff:ffff:ffff"}}`,
+		`{"ipam":{"range":"10.0.0.0/8","range_end":"fd00::1"}}`,
 	} {
 		f.Add(config)
 	}

@@ -19,7 +19,8 @@ type channel struct {
 var (
 	// channelLine: "Channel 00/0 : 3[3] -> 4[0] [send] via NET/IB/0(7)/GDRDMA(PCI)/Shared". The numbers in brackets are
 	// GPUs, in 2.16 by their PCI address. SHM has no connection's number (transport/net.cc, p2p.cc, shm.cc).
-	channelLine = regexp.MustCompile(`^Channel \d+(?:/\d+)? : (\d+)\[[0-9a-fA-F]+\] -> (\d+)\[[0-9a-fA-F]+\] (?:\[(send|receive)\] )?via (.+)$`)
+	channelLine = regexp.MustCompile(
+		`^Channel \d+(?:/\d+)? : (\d+)\[[0-9a-fA-F]+\] -> (\d+)\[[0-9a-fA-F]+\] (?:\[(send|receive)\] )?via (.+)$`)
 	// collNetLine: "CollNet 00/0 : 3 [send] via COLLNET/SHARP/0/GDRDMA" (transport/coll_net.cc), to a switch that reduces.
 	collNetLine = regexp.MustCompile(`^CollNet \d+/\d+ : (\d+) \[(?:send|receive)\] via (.+)$`)
 	inNode      = regexp.MustCompile(`^(?:P2P|SHM)/[^/]`)

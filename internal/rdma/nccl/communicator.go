@@ -54,8 +54,10 @@ type communicator struct {
 
 var (
 	// made: "ncclCommInitRank comm 0x55d9607ee240 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 61000 commId 0x6e99db63b024eb76 - Init START",
-	// with the function's name since 2.21, "[Rank 1] " before it since 2.30, "parent" and "color" after a split, without START in 2.16 (init.cc).
-	made = regexp.MustCompile(`(?:^|[\w\]] )comm (0x[0-9a-f]+) rank (\d+) nranks (\d+) cudaDev \d+ (?:nvmlDev \d+ )?busId [0-9a-f]+.* ?- Init (START|COMPLETE)`)
+	// with the function's name since 2.21, "[Rank 1] " before it since 2.30, "parent" and "color" after a split, without START in 2.16
+	// (init.cc).
+	made = regexp.MustCompile(`(?:^|[\w\]] )comm (0x[0-9a-f]+) rank (\d+) nranks (\d+) cudaDev \d+ (?:nvmlDev \d+ )?busId [0-9a-f]+.* ?- ` +
+		`Init (START|COMPLETE)`)
 	// spans: "comm 0x55d9607ee240 rank 1 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0" (2.20 and on).
 	spans = regexp.MustCompile(`^comm (0x[0-9a-f]+) rank \d+ nRanks \d+ nNodes (\d+) `)
 )

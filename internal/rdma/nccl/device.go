@@ -53,7 +53,8 @@ var (
 	gpuDirectLine = regexp.MustCompile(`^NET/(?:IB\S*|UCX\S*|SHARP) : GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']+)'`)
 	// queuePair: "NET/IB: NCCL Dev 0 IbDev 0 Port 1 qpn 1234 mtu 5 GID 3 (0/...) ..." (connect.cc); before
 	// 2.20 "NET/IB: Dev 0 Port 1 qpn ...", since 2.30 "qp_num". MTU and GID are this end's.
-	queuePair = regexp.MustCompile(`^NET/IB: .*?Dev (\d+) Port \d+ qp(?:n|_num) \d+ mtu ([1-5]) (?:query_ece=\{[^}]*\} )?(?:GID (\d+)|LID \d+)`)
+	queuePair = regexp.MustCompile(
+		`^NET/IB: .*?Dev (\d+) Port \d+ qp(?:n|_num) \d+ mtu ([1-5]) (?:query_ece=\{[^}]*\} )?(?:GID (\d+)|LID \d+)`)
 	// usedInterface: "[0]eth0:10.1.2.3<0>", "net1:fe80::1%net1<0>".
 	usedInterface = regexp.MustCompile(`(?:\[\d+\])?([^\s:\[\];]+):([^\s<;]+)<\d+>`)
 )

@@ -31,7 +31,8 @@ const (
 
 // Words is the transport's usual name.
 func (t Transport) Words() string {
-	words := map[Transport]string{WithinNode: "within the node only", Sockets: "TCP sockets", RDMAHost: "RDMA through host memory", RDMAGPU: "RDMA with GPUDirect"}
+	words := map[Transport]string{WithinNode: "within the node only", Sockets: "TCP sockets", RDMAHost: "RDMA through host memory",
+		RDMAGPU: "RDMA with GPUDirect"}
 	return cmp.Or(words[t], "unknown")
 }
 

@@ -152,7 +152,8 @@ func TestRetriesAreForgottenWhenAllMet(t *testing.T) {
 	if len(hanging.Findings) != 1 || hanging.Findings[0].Count != 5 {
 		t.Errorf("hanging: %+v, want one finding, seen 5 times", hanging.Findings)
 	}
-	met := read(t, string(content)+"ml-dev-env-1:300:400 [0] NCCL INFO ncclCommInitRankConfig comm 0xee1 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 61000 commId 0x6e99db63b024eb76 - Init COMPLETE\n")
+	met := read(t, string(content)+"ml-dev-env-1:300:400 [0] NCCL INFO ncclCommInitRankConfig comm 0xee1 rank 1 nranks 2 cudaDev 0 nvmlDev "+
+		"0 busId 61000 commId 0x6e99db63b024eb76 - Init COMPLETE\n")
 	if len(met.Findings) != 0 {
 		t.Errorf("met: %+v, want no finding", met.Findings)
 	}
@@ -170,7 +171,8 @@ func TestBounds(t *testing.T) {
 	}
 	for i := range 1000 {
 		fmt.Fprintf(r, "node-1:1:1 [0] NCCL INFO NCCL_X%d set by environment to %s\n", i, strings.Repeat("x", 2*maxText))
-		fmt.Fprintf(r, "node-1:1:1 [0] a.cc:1 NCCL WARN NET/IB : mlx5_%d:1 Got async error event: port error %s\n", i, strings.Repeat("x", 2*maxText))
+		fmt.Fprintf(r, "node-1:1:1 [0] a.cc:1 NCCL WARN NET/IB : mlx5_%d:1 Got async error event: port error %s\n", i,
+			strings.Repeat("x", 2*maxText))
 		fmt.Fprintf(r, "node-1:1:1 [0] NCCL INFO NET/IB : GPU Direct RDMA Enabled for HCA %d 'mlx5_6'\n", i)
 	}
 	fmt.Fprint(r, strings.Repeat("x", 10*maxLine))
@@ -265,7 +267,8 @@ func BenchmarkReader(b *testing.B) {
 	var log strings.Builder
 	const lines = 10_000
 	for i := range lines / 2 {
-		fmt.Fprintf(&log, "ml-dev-env-%d:%d:%d [%d] NCCL INFO Channel %02d/0 : %d[3] -> %d[0] [send] via NET/IB/%d/GDRDMA(PCI)\n", i%2, 300+i%4, 400+i%4, i%4, i%32, i%16, (i+1)%16, i%4)
+		fmt.Fprintf(&log, "ml-dev-env-%d:%d:%d [%d] NCCL INFO Channel %02d/0 : %d[3] -> %d[0] [send] via NET/IB/%d/GDRDMA(PCI)\n", i%2, 300+i%4,
+			400+i%4, i%4, i%32, i%16, (i+1)%16, i%4)
 		fmt.Fprintf(&log, "{'loss': 2.31, 'grad_norm': 1.7, 'learning_rate': 2e-05, 'epoch': 0.%d}\n", i)
 	}
 	content := []byte(log.String())

@@ -25,7 +25,8 @@ var rules = []rule{
 	{VerbsLibraryMissing, true, []string{"Failed to open libibverbs"}},
 	// transport/net_ib.cc.
 	{DeviceUnavailable, false, []string{"NET/IB : Unable to open device", "NET/IB : Unable to query"}},
-	{LinkTypesMixed, false, []string{"NET/IB : *incompatible*NICs of only one link type", "NET/IB : Can't merge net devices with different link_layer"}},
+	{LinkTypesMixed, false, []string{"NET/IB : *incompatible*NICs of only one link type", "NET/IB : Can't merge net devices with different " +
+		"link_layer"}},
 	{DevicesMismatched, true, []string{"NET/IB : There are mismatched physical devices"}},
 	{DevicesMismatched, false, []string{"NET/IB : Local mergedDev*different number of devices"}},
 	// plugin/net.cc; init.cc until 2.26.
@@ -108,7 +109,8 @@ func firstMatch(rules []rule, text string, warning bool) fail.Reason {
 // connection is a failed connect: "socketStartConnect: Connect to 10.1.2.3<29500> failed : Connection refused", "socketPollConnect: connect
 // to 10.1.2.3<29500> returned No route to host, exceeded error retry count after 35 attempts", "Call to connect returned Connection timed
 // out, retrying" (misc/socket.cc; the words differ with each version from 2.16 to 2.30).
-var connection = regexp.MustCompile(`(?:[Cc]onnect|socketPollConnect).*(Connection refused|Connection timed out|No route to host|Network is unreachable|Host is unreachable)`)
+var connection = regexp.MustCompile(`(?:[Cc]onnect|socketPollConnect).*(Connection refused|Connection timed out|No route to host|Network ` +
+	`is unreachable|Host is unreachable)`)
 
 // nameOfConnection recognizes connections over TCP. "exceeded retries" and "exceeded timeouts"
 // (until 2.23) do not name the peer: the first counts refusals, the second timeouts.

@@ -157,7 +157,8 @@ func (p *Process) addRails(rails map[[2]string]*Rail) {
 func sortFindings(findings []Finding) {
 	last := map[bool]int{true: 1}
 	slices.SortStableFunc(findings, func(a, b Finding) int {
-		return cmp.Or(last[a.Consequence]-last[b.Consequence], cmp.Compare(a.Line, b.Line), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID),
+		return cmp.Or(last[a.Consequence]-last[b.Consequence], cmp.Compare(a.Line, b.Line), cmp.Compare(a.Host, b.Host),
+			cmp.Compare(a.PID, b.PID),
 			cmp.Compare(a.Reason, b.Reason))
 	})
 }

@@ -118,7 +118,8 @@ func TestAgainstSaysWhy(t *testing.T) {
 		want      string
 	}{
 		{"sockets-no-device-2.28", "ml-dev-env-0", Wanted{Transport: RDMAHost},
-			"SocketsInsteadOfRDMA: NCCL chose sockets: it found no RDMA device (NCCL_IB_HCA==mlx5_2,mlx5_3): rank 0: 4 of its channels go over Socket"},
+			"SocketsInsteadOfRDMA: NCCL chose sockets: it found no RDMA device (NCCL_IB_HCA==mlx5_2,mlx5_3): rank 0: 4 of its channels go " +
+				"over Socket"},
 		{"sockets-chosen-2.28", "ml-dev-env-0", Wanted{Transport: RDMAGPU},
 			"SocketsInsteadOfRDMA: NCCL chose sockets: NCCL_IB_DISABLE=1 is set: Using network Socket"},
 		{"sockets-chosen-2.28", "ml-dev-env-1", Wanted{Environment: map[string]string{"NCCL_IB_DISABLE": "0"}},
@@ -126,9 +127,11 @@ func TestAgainstSaysWhy(t *testing.T) {
 		{"sockets-chosen-2.28", "ml-dev-env-1", Wanted{Environment: map[string]string{}},
 			"SettingChanged: the program, its image or /etc/nccl.conf sets the variable itself: NCCL_IB_DISABLE is 1, and was not given"},
 		{"roce-host-memory-2.27", "ml-dev-env-0", Wanted{Transport: RDMAGPU},
-			"HostMemoryInsteadOfGPU: NCCL copies each message through the memory of the host: neither nvidia_peermem nor DMA-BUF lets mlx5_6, mlx5_7 reach the GPUs; NCCL_DMABUF_ENABLE=0 is set: rank 0: 1 of its channels go over IB"},
+			"HostMemoryInsteadOfGPU: NCCL copies each message through the memory of the host: neither nvidia_peermem nor DMA-BUF lets mlx5_6, " +
+				"mlx5_7 reach the GPUs; NCCL_DMABUF_ENABLE=0 is set: rank 0: 1 of its channels go over IB"},
 		{"roce-gpudirect-2.27", "ml-dev-env-1", Wanted{Devices: map[string][]string{"ml-dev-env-1": {"mlx5_10", "mlx5_11", "mlx5_8"}}},
-			"DeviceNotUsed: NCCL does not list a device that the node has: its port is not active, or NCCL_IB_HCA does not name it: NET/IB : Using mlx5_10 mlx5_11 (NCCL_IB_HCA==mlx5_10,mlx5_11)"},
+			"DeviceNotUsed: NCCL does not list a device that the node has: its port is not active, or NCCL_IB_HCA does not name it: NET/IB : " +
+				"Using mlx5_10 mlx5_11 (NCCL_IB_HCA==mlx5_10,mlx5_11)"},
 	} {
 		var got []string
 		for _, finding := range readFile(t, "testdata/logs/"+test.log+".log").Against(test.wanted) {
@@ -156,10 +159,13 @@ node-0:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0
 
 // TestFindingsOfOldReceipts reads findings with the keys that older receipts have.
 func TestFindingsOfOldReceipts(t *testing.T) {
-	want := Finding{Finding: fail.Finding{Reason: PortDown, Seen: "port 1 is down", Next: "ibv_devinfo"}, Host: "a", Count: 2, Cause: "a port lost its link"}
-	for _, keys := range []string{`"reason": "PortDown", "seen": "port 1 is down", "next": "ibv_devinfo"`, `"name": "PortDown", "evidence": "port 1 is down", "fix": "ibv_devinfo"`} {
+	want := Finding{Finding: fail.Finding{Reason: PortDown, Seen: "port 1 is down", Next: "ibv_devinfo"}, Host: "a", Count: 2,
+		Cause: "a port lost its link"}
+	for _, keys := range []string{`"reason": "PortDown", "seen": "port 1 is down", "next": "ibv_devinfo"`,
+		`"name": "PortDown", "evidence": "port 1 is down", "fix": "ibv_devinfo"`} {
 		var got Finding
-		if err := json.Unmarshal([]byte(`{`+keys+`, "host": "a", "count": 2, "cause": "a port lost its link"}`), &got); err != nil || got != want {
+		if err := json.Unmarshal([]byte(`{`+keys+`, "host": "a", "count": 2, "cause": "a port lost its link"}`), &got); err != nil ||
+			got != want {
 			t.Errorf("got %+v, %v; want %+v", got, err, want)
 		}
 	}
@@ -233,7 +239,8 @@ func TestRealLogs(t *testing.T) {
 
 // TestFixesNameWhatTheyAreAbout: users can copy a fix with an address as it is.
 func TestFixesNameWhatTheyAreAbout(t *testing.T) {
-	s := read(t, "node-0:1:2 [0] misc/socket.cc:575 NCCL WARN socketStartConnect: connect to 10.128.2.15<45763> returned No route to host, exceeded error retry count after 35 attempts\n")
+	s := read(t, "node-0:1:2 [0] misc/socket.cc:575 NCCL WARN socketStartConnect: connect to 10.128.2.15<45763> returned No route to host, "+
+		"exceeded error retry count after 35 attempts\n")
 	if got, want := s.Findings[0].Next, "nc -vz 10.128.2.15 45763"; !strings.Contains(got, want) {
 		t.Errorf("fix %q, want it to contain %q", got, want)
 	}
@@ -252,27 +259,35 @@ func TestAdviceIsNotWhatIsSet(t *testing.T) {
 		without   string
 		with      string
 	}{
-		{"DMA-BUF is not supported", "node-0:1:2 [0] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Operation not supported\n",
+		{"DMA-BUF is not supported", "node-0:1:2 [0] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Operation not " +
+			"supported\n",
 			DMABUFRefused, "NCCL_DMABUF_ENABLE=1", "NCCL_DMABUF_ENABLE=0"},
 		{"DMA-BUF by mlx5", "node-0:1:2 [0] misc/mlx5dvwrap.cc:71 NCCL WARN Call to mlx5dv_reg_dmabuf_mr failed with error Invalid argument\n",
 			DMABUFRefused, "NCCL_DMABUF_ENABLE=1", "load nvidia_peermem"},
-		{"no peermem, DMA-BUF is on", fmt.Sprintf(set, "NCCL_DMABUF_ENABLE", "1") + "node-0:1:2 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_reg_mr failed with error Bad address\n",
+		{"no peermem, DMA-BUF is on", fmt.Sprintf(set, "NCCL_DMABUF_ENABLE", "1") + "node-0:1:2 [0] misc/ibvwrap.cc:252 NCCL WARN Call to " +
+			"ibv_reg_mr failed with error Bad address\n",
 			GPUMemoryRefused, "NCCL_DMABUF_ENABLE=1", "load nvidia_peermem"},
-		{"the setting comes later", "node-0:1:2 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_reg_mr failed with error Bad address\n" + "node-0:1:2 [0] NCCL INFO NCCL_NET_GDR_LEVEL set by environment to LOC\n",
+		{"the setting comes later", "node-0:1:2 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_reg_mr failed with error Bad address\n" +
+			"node-0:1:2 [0] NCCL INFO NCCL_NET_GDR_LEVEL set by environment to LOC\n",
 			GPUMemoryRefused, "NCCL_NET_GDR_LEVEL=LOC", "NCCL_DMABUF_ENABLE=1"},
 		{"no peermem, DMA-BUF is off", "node-0:1:2 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_reg_mr failed with error Bad address\n",
 			GPUMemoryRefused, "memlock", "NCCL_DMABUF_ENABLE=1"},
-		{"rails are kept apart", fmt.Sprintf(set, "NCCL_CROSS_NIC", "0") + "node-0:1:2 [0] transport/net_ib.cc:1 NCCL WARN NET/IB: Got completion from peer 10.1.2.3<5> with status=12 opcode=0 len=0 vendor err 129 (Send) localGid ::ffff:10.0.103.7 remoteGids::ffff:10.0.104.9 hca mlx5_6\n",
+		{"rails are kept apart", fmt.Sprintf(set, "NCCL_CROSS_NIC", "0") + "node-0:1:2 [0] transport/net_ib.cc:1 NCCL WARN NET/IB: Got " +
+			"completion from peer 10.1.2.3<5> with status=12 opcode=0 len=0 vendor err 129 (Send) localGid ::ffff:10.0.103.7 " +
+			"remoteGids::ffff:10.0.104.9 hca mlx5_6\n",
 			RailsCrossed, "NCCL_CROSS_NIC=0", "put the cards into the same slots"},
 	} {
 		s := read(t, tc.log)
-		if len(s.Findings) != 1 || s.Findings[0].Reason != tc.reason || strings.Contains(s.Findings[0].Next, tc.without) || !strings.Contains(s.Findings[0].Next, tc.with) {
+		if len(s.Findings) != 1 || s.Findings[0].Reason != tc.reason || strings.Contains(s.Findings[0].Next, tc.without) ||
+			!strings.Contains(s.Findings[0].Next, tc.with) {
 			t.Errorf("%s: got %+v; want %s, with %q and without %q in its fix", tc.name, s.Findings, tc.reason, tc.with, tc.without)
 		}
 	}
-	p := Process{Environment: map[string]string{"NCCL_DMABUF_ENABLE": "1"}, Communicators: []Communicator{{Ranks: 2, Routes: []Route{{Transport: RDMAHost, Network: "IB"}}}}}
+	p := Process{Environment: map[string]string{"NCCL_DMABUF_ENABLE": "1"},
+		Communicators: []Communicator{{Ranks: 2, Routes: []Route{{Transport: RDMAHost, Network: "IB"}}}}}
 	against := Summary{Processes: []Process{p}}.Against(Wanted{Transport: RDMAGPU})
-	if len(against) != 1 || strings.Contains(against[0].Next, "NCCL_DMABUF_ENABLE=1") || !strings.Contains(against[0].Next, "load nvidia_peermem") {
+	if len(against) != 1 || strings.Contains(against[0].Next, "NCCL_DMABUF_ENABLE=1") ||
+		!strings.Contains(against[0].Next, "load nvidia_peermem") {
 		t.Errorf("got %+v, want advice other than NCCL_DMABUF_ENABLE=1", against)
 	}
 }

@@ -8,9 +8,11 @@ var torchRules = []rule{
 	// gloo's device (transport/tcp/device.cc, helpers of ProcessGroupGloo.cpp).
 	{NoSocketInterface, false, []string{"Unable to find address for", "Unable to find interface for", "Couldn't find interface"}},
 	// getaddrinfo.
-	{NameUnresolved, false, []string{"Name or service not known", "Temporary failure in name resolution", "No address associated with hostname",
+	{NameUnresolved, false, []string{"Name or service not known", "Temporary failure in name resolution",
+		"No address associated with hostname",
 		"cannot be retrieved (gai error"}},
-	{PeerUnreachable, false, []string{"No route to host", "Network is unreachable", "onnection timed out", "client socket has timed out", "onnect*timed out"}},
+	{PeerUnreachable, false, []string{"No route to host", "Network is unreachable", "onnection timed out", "client socket has timed out",
+		"onnect*timed out"}},
 	{ConnectionRefused, false, []string{"onnection refused"}},
 	{PeerGone, false, []string{"Connection closed by peer", "Connection reset by peer", "Broken pipe"}},
 	{CollectiveTimeout, false, []string{"Timed out waiting", "ocket Timeout", "timed out after"}},

@@ -16,7 +16,8 @@ func TestExactHCA(t *testing.T) {
 func TestOverSockets(t *testing.T) {
 	env := map[string]string{"NCCL_IB_DISABLE": "0", "NCCL_IB_HCA": "=mlx5_6", "NCCL_SOCKET_IFNAME": "=net1", "GLOO_SOCKET_IFNAME": "net1"}
 	OverSockets(env, "eth0")
-	want := map[string]string{"NCCL_IB_DISABLE": "1", "NCCL_IB_HCA": "=mlx5_6", "NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "eth0", "NCCL_NET": "Socket"}
+	want := map[string]string{"NCCL_IB_DISABLE": "1", "NCCL_IB_HCA": "=mlx5_6", "NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "eth0",
+		"NCCL_NET": "Socket"}
 	if diff := cmp.Diff(want, env); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

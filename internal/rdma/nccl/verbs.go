@@ -97,7 +97,8 @@ func crossesSubnets(text string) bool {
 // event: port error(10)" (2.28 and on), "NET/IB : mlx5_6:1 async fatal event on QP (0x...): ..." (2.23 and
 // on), "NET/IB : Got async event : port error" (until 2.18, to 2.21 with the device), "NET/IB : mlx5_6:1 GID table changed". The
 // event's words are libibverbs' (libibverbs/enum_strs.c).
-var asyncEvent = regexp.MustCompile(`^NET/IB : (?:([^\s:]+):\d+ )?(?:Got (?:non-fatal )?async (?:error )?event ?: |async (fatal) event|GID (table changed))(.*)`)
+var asyncEvent = regexp.MustCompile(
+	`^NET/IB : (?:([^\s:]+):\d+ )?(?:Got (?:non-fatal )?async (?:error )?event ?: |async (fatal) event|GID (table changed))(.*)`)
 
 // nameOfEvent recognizes what a device reports by itself. Ports that come back, and news of
 // the subnet's manager, are no failure.

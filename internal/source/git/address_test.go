@@ -14,12 +14,16 @@ func TestParseAddress(t *testing.T) {
 		text, shown string
 		want        address
 	}{
-		{"https://git.example/team/repo.git", "https://git.example/team/repo.git", address{scheme: "https", host: "git.example", path: "/team/repo.git"}},
-		{"https://me:pass@Git.Example:8443/team/repo/", "https://git.example:8443/team/repo", address{scheme: "https", host: "git.example", port: "8443", path: "/team/repo", user: "me", password: "pass"}},
+		{"https://git.example/team/repo.git", "https://git.example/team/repo.git",
+			address{scheme: "https", host: "git.example", path: "/team/repo.git"}},
+		{"https://me:pass@Git.Example:8443/team/repo/", "https://git.example:8443/team/repo",
+			address{scheme: "https", host: "git.example", port: "8443", path: "/team/repo", user: "me", password: "pass"}},
 		{"http://[::1]:80/r", "http://[::1]:80/r", address{scheme: "http", host: "::1", port: "80", path: "/r"}},
-		{"ssh://git@git.example:2222/team/repo", "ssh://git.example:2222/team/repo", address{scheme: "ssh", host: "git.example", port: "2222", path: "/team/repo", user: "git"}},
+		{"ssh://git@git.example:2222/team/repo", "ssh://git.example:2222/team/repo", address{scheme: "ssh", host: "git.example", port: "2222",
+			path: "/team/repo", user: "git"}},
 		{"git+ssh://git.example/~me/repo", "ssh://git.example/~me/repo", address{scheme: "ssh", host: "git.example", path: "~me/repo"}},
-		{"git@git.example:team/repo.git", "ssh://git.example/team/repo.git", address{scheme: "ssh", host: "git.example", path: "team/repo.git", user: "git"}},
+		{"git@git.example:team/repo.git", "ssh://git.example/team/repo.git", address{scheme: "ssh", host: "git.example", path: "team/repo.git",
+			user: "git"}},
 		{"git.example:/srv/repo", "ssh://git.example/srv/repo", address{scheme: "ssh", host: "git.example", path: "/srv/repo"}},
 	} {
 		got, err := parseAddress(test.text)

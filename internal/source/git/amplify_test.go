@@ -67,7 +67,8 @@ func amplifyingPack(t *testing.T, deltas int) (pack []byte, commit string) {
 	var p packFile
 	blob := p.add(t, packBlob, nil, make([]byte, size))
 	tree := p.add(t, packTree, nil, append([]byte("100644 zeros\x00"), blob[:]...))
-	head := p.add(t, packCommit, nil, fmt.Appendf(nil, "tree %x\nauthor a <a@example.com> 0 +0000\ncommitter a <a@example.com> 0 +0000\n\nx\n", tree))
+	head := p.add(t, packCommit, nil, fmt.Appendf(nil, "tree %x\nauthor a <a@example.com> 0 +0000\ncommitter a <a@example.com> 0 +0000\n\nx\n",
+		tree))
 	for i := range deltas {
 		delta := binary.AppendUvarint(binary.AppendUvarint(nil, size), size+4)
 		for offset := uint32(0); offset < size; offset += 8 << 20 {
@@ -169,7 +170,8 @@ func FuzzParsePointer(f *testing.F) {
 
 // FuzzParseAddress: git reads an accepted address with the same meaning, and no error shows a password.
 func FuzzParseAddress(f *testing.F) {
-	for _, url := range []string{"https://me:hush@git.example:8443/team/repo.git", "git@git.example:team/repo", "ssh://[::1]:22/~me/x", "https://git.example/x%0ay", "ext::sh -c x", "-u@x:y"} {
+	for _, url := range []string{"https://me:hush@git.example:8443/team/repo.git", "git@git.example:team/repo", "ssh://[::1]:22/~me/x",
+		"https://git.example/x%0ay", "ext::sh -c x", "-u@x:y"} {
 		f.Add(url)
 	}
 	f.Fuzz(func(t *testing.T, url string) {

@@ -72,12 +72,14 @@ func AuthFromDir(dir string) (Auth, error) {
 				"ssh-keygen -t ed25519 -N '' -f deploy-key   # and add deploy-key.pub to the repository")
 		}
 		if err != nil {
-			return Auth{}, fail.Because(fail.InvalidInput, errors.New("reading git secret: ssh-privatekey: it is no private key in PEM or OpenSSH form"))
+			return Auth{},
+				fail.Because(fail.InvalidInput, errors.New("reading git secret: ssh-privatekey: it is no private key in PEM or OpenSSH form"))
 		}
 		a.key = signer
 	}
 	if a.password == "" && a.key == nil && a.knownHosts == "" {
-		return Auth{}, fail.Becausef(fail.InvalidInput, "reading git secret %s: its keys are %s: want username and password, or token, or ssh-privatekey and known_hosts",
+		return Auth{}, fail.Becausef(fail.InvalidInput, "reading git secret %s: its keys are %s: want username and password, or token, or "+
+			"ssh-privatekey and known_hosts",
 			filepath.Base(dir), strings.Join(slices.Sorted(maps.Keys(values)), ", "))
 	}
 	return a, nil

@@ -17,15 +17,22 @@ import (
 
 // Messages of git, of libcurl with OpenSSL or GnuTLS, and of git-lfs, all in the C locale. Only this file knows them.
 var (
-	messageNoHost       = regexp.MustCompile(`Could not resolve host: (\S+)|lookup (\S+?)(?: on \S+)?: (?:no such host|server misbehaving|[^\n]*i/o timeout)`)
+	messageNoHost = regexp.MustCompile(
+		`Could not resolve host: (\S+)|lookup (\S+?)(?: on \S+)?: (?:no such host|server misbehaving|[^\n]*i/o timeout)`)
 	messageNoConnection = regexp.MustCompile(`Failed to connect to .*|[Cc]onnection refused`)
-	messageUntrusted    = regexp.MustCompile(`server (?:certificate )?verification failed[^\n]*|SSL certificate problem: [^\n]*|x509: [^\n"]*|no alternative certificate subject name[^\n]*`)
-	messageLogin        = regexp.MustCompile(`could not read (Username|Password) for|Git credentials for \S+ not found|no credentials for|unable to read askpass|Authentication failed for|Authentication required|[Aa]uthorization error`)
-	messageStatus       = regexp.MustCompile(`returned error: (\d{3})|HTTP (\d{3})|Client error: .*from HTTP (\d{3})`)
-	messageNotFound     = regexp.MustCompile(`fatal: repository '[^']*' not found`)
-	messageNoGit        = regexp.MustCompile(`dumb http transport|not valid: is this a git repository|invalid server response|expected service|invalid content-type (\S+)`)
-	messageSilent       = regexp.MustCompile(`Operation too slow|i/o timeout|Operation timed out`)
-	messageBrokenOff    = regexp.MustCompile(`RPC failed; curl [^\n]*|unexpected disconnect[^\n]*|Connection reset by peer|Empty reply from server|non-properly terminated`)
+	messageUntrusted    = regexp.MustCompile(
+		`server (?:certificate )?verification failed[^\n]*|SSL certificate problem: [^\n]*|x509: [^\n"]*|no alternative certificate subject ` +
+			`name[^\n]*`)
+	messageLogin = regexp.MustCompile(
+		`could not read (Username|Password) for|Git credentials for \S+ not found|no credentials for|unable to read askpass|Authentication ` +
+			`failed for|Authentication required|[Aa]uthorization error`)
+	messageStatus   = regexp.MustCompile(`returned error: (\d{3})|HTTP (\d{3})|Client error: .*from HTTP (\d{3})`)
+	messageNotFound = regexp.MustCompile(`fatal: repository '[^']*' not found`)
+	messageNoGit    = regexp.MustCompile(
+		`dumb http transport|not valid: is this a git repository|invalid server response|expected service|invalid content-type (\S+)`)
+	messageSilent    = regexp.MustCompile(`Operation too slow|i/o timeout|Operation timed out`)
+	messageBrokenOff = regexp.MustCompile(
+		`RPC failed; curl [^\n]*|unexpected disconnect[^\n]*|Connection reset by peer|Empty reply from server|non-properly terminated`)
 	messageNoMemory     = regexp.MustCompile(`[Oo]ut of memory|[Cc]annot allocate memory|failed to map`)
 	messageKilled       = regexp.MustCompile(`died of signal \d+|CPU time limit exceeded|invalid index-pack output`)
 	messageDiskFull     = regexp.MustCompile(`No space left on device|[Dd]isk quota exceeded`)
@@ -34,10 +41,13 @@ var (
 	messageUnadvertised = regexp.MustCompile(`does not allow request for unadvertised object`)
 	messageNoShallow    = regexp.MustCompile(`does not support shallow`)
 	messageNoFilter     = "filtering not recognized by server"
-	messageOtherHash    = regexp.MustCompile(`mismatched algorithms|expected sha/ref, got '[0-9a-f]{64}|does not support this repository's object format`)
-	messageUnstorable   = regexp.MustCompile(`File name too long|Invalid or incomplete multibyte|Illegal byte sequence|unable to create symlink|invalid path`)
-	messageNoise        = regexp.MustCompile(`^(remote: )?(Enumerating|Counting|Compressing) objects|^(remote: )?Total \d|^fetch: Fetching reference|^From |^HEAD is now at`)
-	messageUnsafe       = regexp.MustCompile(`object [0-9a-f]{40,64}: (\w+: [^\n]*)`)
+	messageOtherHash    = regexp.MustCompile(
+		`mismatched algorithms|expected sha/ref, got '[0-9a-f]{64}|does not support this repository's object format`)
+	messageUnstorable = regexp.MustCompile(
+		`File name too long|Invalid or incomplete multibyte|Illegal byte sequence|unable to create symlink|invalid path`)
+	messageNoise = regexp.MustCompile(
+		`^(remote: )?(Enumerating|Counting|Compressing) objects|^(remote: )?Total \d|^fetch: Fetching reference|^From |^HEAD is now at`)
+	messageUnsafe = regexp.MustCompile(`object [0-9a-f]{40,64}: (\w+: [^\n]*)`)
 )
 
 const (
@@ -84,12 +94,14 @@ func (r *repository) explain(ctx context.Context, err error) error {
 	case is(messageUnstorable):
 		return fail.Advise(fail.Becausef(fail.UnsafeTree, "writing the files of %s: %s", a, r.words(text)), adviseUnsafe)
 	case is(messageUnsafe):
-		return fail.Advise(fail.Becausef(fail.UnsafeTree, "checking the objects of %s: want names that stay inside the tree: %s", a, found), adviseUnsafe)
+		return fail.Advise(fail.Becausef(fail.UnsafeTree, "checking the objects of %s: want names that stay inside the tree: %s", a, found),
+			adviseUnsafe)
 	case is(messageNoHost):
 		return noHost(seen, a.host)
 	case is(messageUntrusted):
 		return fail.Advise(seen("the server's certificate is not trusted: %s", found),
-			"openssl s_client -showcerts -connect %s   # put the CA that signed it, as PEM, under ca-bundle.crt into the ConfigMap mlenv-trusted-ca, or pass --ca-file", a.url().Host)
+			"openssl s_client -showcerts -connect %s   # put the CA that signed it, as PEM, under ca-bundle.crt into the ConfigMap "+
+				"mlenv-trusted-ca, or pass --ca-file", a.url().Host)
 	case is(messageInsecure):
 		return seen("it is redirected to a server without TLS: want https")
 	case is(messageNoMemory):
@@ -97,7 +109,8 @@ func (r *repository) explain(ctx context.Context, err error) error {
 	case is(messageBrokenOff) && !outputMatches(err, messageSilent):
 		return fail.Advise(seen("the connection broke off: %s", found), adviseConnection)
 	case is(messageKilled) && strings.Count(text, "fatal: ") <= 1: // it had no message of its own
-		return fail.Advise(seen("git was killed: it needs more than %s of processor time, or more memory than the container has: %s", r.limits.cpu, found), adviseLFS)
+		return fail.Advise(seen("git was killed: it needs more than %s of processor time, or more memory than the container has: %s",
+			r.limits.cpu, found), adviseLFS)
 	case is(messageSilent):
 		return seen("the server sent nothing for %s", r.limits.silence)
 	case is(messageNoConnection):
@@ -176,7 +189,8 @@ func (r *repository) explainStatus(code int, seen func(string, ...any) error, ou
 	case http.StatusUnauthorized, http.StatusForbidden:
 		if !known {
 			return fail.Advise(seen("%s, and no credentials for this host were given: want a user who may read the repository", text),
-				"kubectl create secret generic git --from-literal=username=USER --from-literal=token=TOKEN   # and pass it as git-secret; is the URL right?")
+				"kubectl create secret generic git --from-literal=username=USER --from-literal=token=TOKEN   # and pass it as git-secret; is the "+
+					"URL right?")
 		}
 		return fail.Advise(seen("%s to the given credentials: want a user who may read the repository", text),
 			"check that the token in the git secret has not expired and may read repositories")

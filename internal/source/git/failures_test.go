@@ -39,12 +39,15 @@ func TestFetchUnavailableHTTPS(t *testing.T) {
 		auth       Auth
 		text, next string
 	}{
-		{"anonymous", server.source("repo", ""), server.auth(t, nil), "401 Unauthorized, and no credentials for this host were given", "--from-literal=token=TOKEN"},
+		{"anonymous", server.source("repo", ""), server.auth(t, nil), "401 Unauthorized, and no credentials for this host were given",
+			"--from-literal=token=TOKEN"},
 		{"wrong token", server.source("repo", ""), server.auth(t, map[string]string{"username": testUser, "password": "wr0ng"}),
 			"401 Unauthorized: no entry with *** to the given credentials", "has not expired"},
-		{"no such repository", server.source("other", ""), good, "404 Not Found: no repository there that this user may see", "check the path in repo-url"},
+		{"no such repository", server.source("other", ""), good, "404 Not Found: no repository there that this user may see",
+			"check the path in repo-url"},
 		{"certificate", server.source("repo", ""), Auth{}, "the server's certificate is not trusted: ", "mlenv-trusted-ca"},
-		{"no such host", Source{URL: "https://" + testUser + ":" + testToken + "@nowhere.invalid/repo"}, Auth{}, "no address for the name nowhere.invalid", "getent hosts nowhere.invalid"},
+		{"no such host", Source{URL: "https://" + testUser + ":" + testToken + "@nowhere.invalid/repo"}, Auth{},
+			"no address for the name nowhere.invalid", "getent hosts nowhere.invalid"},
 		{"nobody listens", Source{URL: closed.URL + "/repo"}, Auth{}, "no connection: ", "check the host and port"},
 		{"a page", Source{URL: page.URL + "/repo"}, good, "no git repository is served there", "git ls-remote"},
 	} {
@@ -84,17 +87,24 @@ func TestFetchUnavailableSSH(t *testing.T) {
 		reason     fail.Reason
 		text, next string
 	}{
-		{"no known hosts", "repo", map[string]string{"ssh-privatekey": server.clientKey}, fail.HostKeyUnknown, "no known_hosts to check its host key with", scan},
-		{"other host known", "repo", map[string]string{"ssh-privatekey": server.clientKey, "known_hosts": knownhosts.Line([]string{"elsewhere"}, server.hostKey.PublicKey())},
+		{"no known hosts", "repo", map[string]string{"ssh-privatekey": server.clientKey}, fail.HostKeyUnknown,
+			"no known_hosts to check its host key with", scan},
+		{"other host known", "repo",
+			map[string]string{"ssh-privatekey": server.clientKey, "known_hosts": knownhosts.Line([]string{"elsewhere"}, server.hostKey.PublicKey())},
 			fail.HostKeyUnknown, "known_hosts has no key of this host", scan},
-		{"other key known", "repo", map[string]string{"ssh-privatekey": server.clientKey, "known_hosts": knownhosts.Line([]string{server.address}, otherHost.PublicKey())},
+		{"other key known", "repo", map[string]string{"ssh-privatekey": server.clientKey, "known_hosts": knownhosts.Line([]string{server.address},
+			otherHost.PublicKey())},
 			fail.HostKeyUnknown, "the server has a new key, or another server answers in its place", scan},
-		{"revoked", "repo", map[string]string{"ssh-privatekey": server.clientKey, "known_hosts": "@revoked " + server.knownHosts()}, fail.HostKeyUnknown, "as revoked", scan},
-		{"no key", "repo", map[string]string{"known_hosts": server.knownHosts()}, fail.RepositoryUnavailable, "no ssh key: want ssh-privatekey", "--from-file=ssh-privatekey"},
-		{"key refused", "repo", map[string]string{"ssh-privatekey": otherKey, "known_hosts": server.knownHosts()}, fail.RepositoryUnavailable, "the server does not accept the ssh key", "deploy key"},
+		{"revoked", "repo", map[string]string{"ssh-privatekey": server.clientKey, "known_hosts": "@revoked " + server.knownHosts()},
+			fail.HostKeyUnknown, "as revoked", scan},
+		{"no key", "repo", map[string]string{"known_hosts": server.knownHosts()}, fail.RepositoryUnavailable, "no ssh key: want ssh-privatekey",
+			"--from-file=ssh-privatekey"},
+		{"key refused", "repo", map[string]string{"ssh-privatekey": otherKey, "known_hosts": server.knownHosts()}, fail.RepositoryUnavailable,
+			"the server does not accept the ssh key", "deploy key"},
 		{"no such repository", "other", map[string]string{"ssh-privatekey": server.clientKey, "known_hosts": server.knownHosts()},
 			fail.RepositoryUnavailable, "does not appear to be a git repository", "check the path"},
-		{"no known_hosts syntax", "repo", map[string]string{"ssh-privatekey": server.clientKey, "known_hosts": "one two three four"}, fail.InvalidInput, "known_hosts", ""},
+		{"no known_hosts syntax", "repo", map[string]string{"ssh-privatekey": server.clientKey, "known_hosts": "one two three four"},
+			fail.InvalidInput, "known_hosts", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			source := server.source(test.repository, "")
@@ -247,7 +257,8 @@ func TestFetchAgainInTime(t *testing.T) {
 	source.limits.pause = 2 * timeForOneAttempt
 	ctx, cancel := context.WithTimeout(t.Context(), timeForOneAttempt)
 	defer cancel()
-	if _, err := Look(ctx, slog.New(slog.DiscardHandler), t.TempDir(), source); fail.ReasonOf(err) != fail.RepositoryUnavailable || ctx.Err() != nil {
+	if _, err := Look(ctx, slog.New(slog.DiscardHandler), t.TempDir(), source); fail.ReasonOf(err) != fail.RepositoryUnavailable ||
+		ctx.Err() != nil {
 		t.Errorf("got %v, want RepositoryUnavailable", err)
 	}
 }
@@ -327,11 +338,15 @@ func TestFetchSilentServer(t *testing.T) {
 // The image of the steps and this machine have different versions of libcurl.
 func TestUntrustedCertificateOfAnyCurl(t *testing.T) {
 	for curl, text := range map[string]string{
-		"GnuTLS, 7.88":   "fatal: unable to access 'https://git.example/r.git/': server certificate verification failed. CAfile: none CRLfile: none",
-		"GnuTLS, 8.14":   "fatal: unable to access 'https://git.example/r.git/': server verification failed: certificate signer not trusted. (CAfile: /etc/ssl/certs/ca-certificates.crt CRLfile: none)",
-		"OpenSSL":        "fatal: unable to access 'https://git.example/r.git/': SSL certificate problem: unable to get local issuer certificate",
-		"git-lfs":        `batch request: Post "https://git.example/r.git/info/lfs/objects/batch": tls: failed to verify certificate: x509: certificate signed by unknown authority`,
-		"the wrong name": "fatal: unable to access 'https://git.example/r.git/': SSL: no alternative certificate subject name matches target host name 'git.example'",
+		"GnuTLS, 7.88": "fatal: unable to access 'https://git.example/r.git/': server certificate verification failed. CAfile: none " +
+			"CRLfile: none",
+		"GnuTLS, 8.14": "fatal: unable to access 'https://git.example/r.git/': server verification failed: certificate signer not trusted. " +
+			"(CAfile: /etc/ssl/certs/ca-certificates.crt CRLfile: none)",
+		"OpenSSL": "fatal: unable to access 'https://git.example/r.git/': SSL certificate problem: unable to get local issuer certificate",
+		"git-lfs": `batch request: Post "https://git.example/r.git/info/lfs/objects/batch": tls: failed to verify certificate: x509: ` +
+			`certificate signed by unknown authority`,
+		"the wrong name": "fatal: unable to access 'https://git.example/r.git/': SSL: no alternative certificate subject name matches target " +
+			"host name 'git.example'",
 	} {
 		if !messageUntrusted.MatchString(text) {
 			t.Errorf("%s: not recognised: %s", curl, text)

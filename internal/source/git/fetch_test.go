@@ -90,7 +90,8 @@ func TestFetchRevision(t *testing.T) {
 				if got := strings.Contains(log, "whole history"); got != history {
 					t.Errorf("took the whole history: got %t: want %t:\n%s", got, history, log)
 				}
-				if !history && !strings.Contains(log, "Received 3 objects") && !strings.Contains(log, "Received 4 objects") && !strings.Contains(log, "Received 5 objects") {
+				if !history && !strings.Contains(log, "Received 3 objects") && !strings.Contains(log, "Received 4 objects") &&
+					!strings.Contains(log, "Received 5 objects") {
 					t.Errorf("the fetch got more than one commit:\n%s", log)
 				}
 			})
@@ -277,7 +278,8 @@ func TestFetchSHA256(t *testing.T) {
 	put(t, usual, "file", "usual")
 	commit(t, usual, "usual")
 	for name, source := range servers(t, root) {
-		for revision, want := range map[string]string{"": second, "main": second, "v1": first, second: second, strings.ToUpper(first): first, first[:40]: first, first[:9]: first} {
+		for revision, want := range map[string]string{"": second, "main": second, "v1": first, second: second, strings.ToUpper(first): first,
+			first[:40]: first, first[:9]: first} {
 			if strings.Contains(name, "version 0") && strings.HasPrefix(first, revision) && revision != "" {
 				continue // such a server sends no commit that it does not name
 			}

@@ -51,7 +51,8 @@ type limits struct {
 }
 
 var usualLimits = limits{
-	disk: 200 << 30, files: 500_000, output: 64 << 20, memory: 640 << 20, cpu: time.Hour, silence: 2 * time.Minute, retries: 4, pause: time.Second,
+	disk: 200 << 30, files: 500_000, output: 64 << 20, memory: 640 << 20, cpu: time.Hour, silence: 2 * time.Minute, retries: 4,
+	pause: time.Second,
 }
 
 // scratchName is the folder for temporary files. No tree can have it.

@@ -138,7 +138,8 @@ func (k keyring) answer(question string) (string, error) {
 
 // remoteCommand matches the commands that git and git-lfs need on a server. git quotes the path; git-lfs does not, and a
 // repository's .lfsconfig can name the path.
-var remoteCommand = regexp.MustCompile(`^(git-upload-pack '([^'!]|'\\['!]')*'|git-lfs-authenticate [A-Za-z0-9/~_.][A-Za-z0-9/~_.+@%,=:-]* download)$`)
+var remoteCommand = regexp.MustCompile(
+	`^(git-upload-pack '([^'!]|'\\['!]')*'|git-lfs-authenticate [A-Za-z0-9/~_.][A-Za-z0-9/~_.+@%,=:-]* download)$`)
 
 // sshCommand is called as OpenSSH is, with [-o OPTION] [-p PORT] [USER@]HOST COMMAND.
 func sshCommand(scratch string, keys keyring, silence time.Duration) error {
@@ -147,7 +148,8 @@ func sshCommand(scratch string, keys keyring, silence time.Duration) error {
 		return err
 	}
 	if !remoteCommand.MatchString(command) {
-		return fmt.Errorf("%s: refusing to run %q on %s: want git-upload-pack or git-lfs-authenticate with a plain path", sshName, command, a.host)
+		return fmt.Errorf("%s: refusing to run %q on %s: want git-upload-pack or git-lfs-authenticate with a plain path", sshName, command,
+			a.host)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()

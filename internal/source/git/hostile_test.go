@@ -79,7 +79,8 @@ func TestCleanShowsNoSignature(t *testing.T) {
 }
 
 func TestParseAddressRefusesControlCharacters(t *testing.T) {
-	for _, url := range []string{"https://git.example/x%0a::error::y", "https://git.example/%1b[2J", "https://git.example/x\u0085y", "https://a%0ab@git.example/x"} {
+	for _, url := range []string{"https://git.example/x%0a::error::y", "https://git.example/%1b[2J", "https://git.example/x\u0085y",
+		"https://a%0ab@git.example/x"} {
 		if _, err := parseAddress(url); err == nil || strings.ContainsAny(err.Error(), "\n\x1b") {
 			t.Errorf("%q: got %v, want an error on one line", url, err)
 		}
@@ -93,7 +94,8 @@ func TestParseAddressRefusesControlCharacters(t *testing.T) {
 func TestFetchCancelledBefore(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Fetch(ctx, slog.New(slog.DiscardHandler), t.TempDir(), Source{URL: "https://127.0.0.1:1/x"}); !errors.Is(err, context.Canceled) {
+	if _, err := Fetch(ctx, slog.New(slog.DiscardHandler), t.TempDir(), Source{URL: "https://127.0.0.1:1/x"}); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
 }

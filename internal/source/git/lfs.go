@@ -42,7 +42,8 @@ func (c *checkout) fetchObjects(ctx context.Context, m *module, pointers []point
 	for p, files := range paths {
 		object := filepath.Join(m.dir, "lfs", "objects", p.id[:2], p.id[2:4], p.id)
 		if info, err := os.Lstat(object); err != nil || info.Size() != p.size {
-			return fail.Becausef(fail.LFSPointers, "object %s of %q, %s: git-lfs did not fetch it: want one pointer to it in the form of Git LFS's specification",
+			return fail.Becausef(fail.LFSPointers, "object %s of %q, %s: git-lfs did not fetch it: want one pointer to it in the form of Git "+
+				"LFS's specification",
 				p.id, files[0], humanize.Bytes(p.size))
 		}
 		if err := c.place(object, files); err != nil {

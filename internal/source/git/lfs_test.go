@@ -94,7 +94,8 @@ func TestFetchLFSFails(t *testing.T) {
 		answer func(w http.ResponseWriter, id string, try int)
 		text   string // part of the error, "" for no error
 	}{
-		{"refused", func(w http.ResponseWriter, _ string, _ int) { http.Error(w, "no, "+testToken, http.StatusForbidden) }, "Authorization error"},
+		{"refused", func(w http.ResponseWriter, _ string, _ int) { http.Error(w, "no, "+testToken, http.StatusForbidden) },
+			"Authorization error"},
 		{"wrong content", func(w http.ResponseWriter, _ string, _ int) { _, _ = w.Write([]byte("weighty")) }, "after 7 bytes written"},
 		{"too much", func(w http.ResponseWriter, _ string, _ int) { _, _ = w.Write(make([]byte, 1<<20)) }, "expected OID"},
 		{"better the second time", func(w http.ResponseWriter, id string, try int) {
@@ -186,7 +187,8 @@ func TestParsePointer(t *testing.T) {
 		ok         bool
 	}{
 		{"usual", pointerTo(id, 12345), pointer{id, 12345}, true},
-		{"with an extension", "version https://git-lfs.github.com/spec/v1\next-0-foo sha256:" + id + "\noid sha256:" + id + "\nsize 1\n", pointer{id, 1}, true},
+		{"with an extension", "version https://git-lfs.github.com/spec/v1\next-0-foo sha256:" + id + "\noid sha256:" + id + "\nsize 1\n",
+			pointer{id, 1}, true},
 		{"old name", strings.Replace(pointerTo(id, 1), "git-lfs.github.com", "hawser.github.com", 1), pointer{id, 1}, true},
 		{"no size", "version https://git-lfs.github.com/spec/v1\noid sha256:" + id + "\n\n", pointer{}, false},
 		{"other hash", "version https://git-lfs.github.com/spec/v1\noid md5:" + id + "\nsize 1\n", pointer{}, false},

@@ -20,7 +20,8 @@ import (
 
 // lookLimits bounds Look, which receives no contents of files.
 var lookLimits = limits{
-	disk: 256 << 20, files: usualLimits.files, output: usualLimits.output, memory: 320 << 20, cpu: time.Minute, silence: time.Minute, retries: 2, pause: time.Second,
+	disk: 256 << 20, files: usualLimits.files, output: usualLimits.output, memory: 320 << 20, cpu: time.Minute, silence: time.Minute,
+	retries: 2, pause: time.Second,
 }
 
 // Listing is what a server shows of a commit without the contents of its files.

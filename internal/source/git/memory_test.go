@@ -219,7 +219,8 @@ func TestFetchLimitsMemory(t *testing.T) {
 func fetchResident(t *testing.T, server *webServer, dir string) int64 {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), childVariable + "=" + strings.Join([]string{server.URL + "/repo", server.caFile(t), dir}, "\n")}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), childVariable + "=" + strings.Join([]string{server.URL + "/repo", server.caFile(t), dir},
+		"\n")}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)

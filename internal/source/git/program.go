@@ -87,7 +87,8 @@ func settings(caBundle string, silence time.Duration) []string {
 func newPrograms(log *slog.Logger, scratch string, s Source, home address) (*programs, error) {
 	p := &programs{log: log, scratch: scratch, keys: newKeyring(s.Auth, home), limits: s.limits}
 	if user, _, ok := p.keys.basic(home.scheme, home.host, home.port); ok && home.scheme == "http" {
-		log.Warn(fmt.Sprintf("The credentials of %s go to %s without encryption; https:// would protect them.", humanize.OneLine(user, maxShown), home))
+		log.Warn(fmt.Sprintf("The credentials of %s go to %s without encryption; https:// would protect them.", humanize.OneLine(user, maxShown),
+			home))
 	}
 	for _, name := range []string{"git", "sh"} {
 		if err := requireProgram(name); err != nil {
@@ -144,7 +145,8 @@ func environment(scratch string, settings []string) []string {
 		helperVariable + "=" + scratch,
 		"PATH=" + cmp.Or(os.Getenv("PATH"), "/usr/local/bin:/usr/bin:/bin"),
 	}
-	for _, name := range []string{"http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"} {
+	for _, name := range []string{"http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY",
+		"SSL_CERT_FILE", "SSL_CERT_DIR"} {
 		if value := os.Getenv(name); value != "" {
 			env = append(env, name+"="+value)
 		}
@@ -223,7 +225,8 @@ func (e *exitError) Error() string { return fmt.Sprintf("%s: %s", e.err, e.text)
 func (e *exitError) Unwrap() error { return e.err }
 
 // errOutput is the error of a program that printed more than the limit.
-var errOutput = fail.Advise(fail.Becausef(fail.UnsafeTree, "the repository has more files, commits or references than mlenv reads"), adviseDatasets)
+var errOutput = fail.Advise(fail.Becausef(fail.UnsafeTree, "the repository has more files, commits or references than mlenv reads"),
+	adviseDatasets)
 
 // git runs a command of git and returns its output. When the context ends, or the repository grows beyond the limit,
 // git and its children are killed.
@@ -334,11 +337,13 @@ func (p *programs) watchDisk(ctx context.Context, cancel context.CancelCauseFunc
 const adviseDatasets = "keep data out of the repository; it belongs under /datasets"
 
 func (p *programs) tooLarge() error {
-	return fail.Advise(fail.Becausef(fail.DiskFull, "the repository needs more than %s of disk", humanize.Bytes(p.limits.disk)), adviseDatasets)
+	return fail.Advise(fail.Becausef(fail.DiskFull, "the repository needs more than %s of disk", humanize.Bytes(p.limits.disk)),
+		adviseDatasets)
 }
 
 func (p *programs) tooManyFiles() error {
-	return fail.Advise(fail.Becausef(fail.UnsafeTree, "the commit has more than %d files, or %s of names", p.limits.files, humanize.Bytes(int64(p.limits.output))),
+	return fail.Advise(fail.Becausef(fail.UnsafeTree, "the commit has more than %d files, or %s of names", p.limits.files,
+		humanize.Bytes(int64(p.limits.output))),
 		adviseDatasets)
 }
 

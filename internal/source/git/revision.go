@@ -103,7 +103,8 @@ func (r *repository) receive(ctx context.Context, option string, refspecs ...str
 // that accepts connections and sends nothing.
 func (r *repository) refs(ctx context.Context) ([]ref, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.limits.silence, fail.Advise(fail.Becausef(fail.RepositoryUnavailable,
-		"fetching %s: the server did not list its branches and tags within %s: want a server that answers", r.address, r.limits.silence), adviseConnection))
+		"fetching %s: the server did not list its branches and tags within %s: want a server that answers", r.address, r.limits.silence),
+		adviseConnection))
 	defer cancel()
 	text, err := r.remote(ctx, "ls-remote", "--quiet", "--symref", "origin")
 	if err != nil {
@@ -159,7 +160,8 @@ func (r *repository) peel(ctx context.Context, revision, object string) (string,
 
 func (r *repository) noCommit(commit string) error {
 	return fail.Advise(
-		fail.Becausef(fail.RevisionNotFound, "finding commit %s of %s: the repository does not have it: want one that was pushed", commit, r.address),
+		fail.Becausef(fail.RevisionNotFound, "finding commit %s of %s: the repository does not have it: want one that was pushed", commit,
+			r.address),
 		"git branch --remotes --contains %s   # in your clone: no output means that it was not pushed", commit)
 }
 
@@ -223,7 +225,8 @@ func (r *repository) expand(ctx context.Context, short string, refs []ref) (stri
 	if errors.Is(err, errAborted) {
 		return "", fail.Advise(
 			fail.Becausef(fail.RevisionNotFound,
-				"finding revision %q of %s: no branch or tag has this name or hash, and this server looks no shortened hash up: want all %d digits", short, r.address, len(refs[0].hash)),
+				"finding revision %q of %s: no branch or tag has this name or hash, and this server looks no shortened hash up: want all %d digits",
+				short, r.address, len(refs[0].hash)),
 			"git rev-parse %s   # in your clone", short)
 	}
 	if err != nil {

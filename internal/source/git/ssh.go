@@ -95,7 +95,8 @@ func keyscan(a address) string {
 	if a.port != "" && a.port != "22" {
 		port = "-p " + a.port + " "
 	}
-	return fmt.Sprintf("ssh-keyscan %s%s >known_hosts   # compare ssh-keygen -lf known_hosts with what the server's owner publishes, then add the file to the git secret as known_hosts", port, a.host)
+	return fmt.Sprintf("ssh-keyscan %s%s >known_hosts   # compare ssh-keygen -lf known_hosts with what the server's owner publishes, then "+
+		"add the file to the git secret as known_hosts", port, a.host)
 }
 
 func checkHostKey(err error, a address, key ssh.PublicKey) error {

@@ -46,7 +46,8 @@ func TestFetchSubmodules(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := map[string]string{".gitmodules": modules, "outer.txt": `false "outer"`, "into": "link to middle/libs/inner/inner.txt", "middle": "folder"}
+			want := map[string]string{".gitmodules": modules, "outer.txt": `false "outer"`, "into": "link to middle/libs/inner/inner.txt",
+				"middle": "folder"}
 			if diff := cmp.Diff(want, listing(t, dir)); diff != "" {
 				t.Errorf("without submodules (-want +got):\n%s", diff)
 			}

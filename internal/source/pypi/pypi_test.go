@@ -20,7 +20,8 @@ import (
 // TestVersionsAreOrdered has the order of PEP 440.
 func TestVersionsAreOrdered(t *testing.T) {
 	ordered := []string{
-		"1.dev0", "1.0.dev456", "1.0a1", "1.0a2.dev456", "1.0a12.dev456", "1.0a12", "1.0b1.dev456", "1.0b2", "1.0b2.post345.dev456", "1.0b2.post345",
+		"1.dev0", "1.0.dev456", "1.0a1", "1.0a2.dev456", "1.0a12.dev456", "1.0a12", "1.0b1.dev456", "1.0b2", "1.0b2.post345.dev456",
+		"1.0b2.post345",
 		"1.0rc1.dev456", "1.0rc1", "1.0", "1.0.post456.dev34", "1.0.post456", "1.0.15", "1.1.dev1", "1.10", "2!0.1",
 	}
 	for i, a := range ordered {
@@ -120,7 +121,8 @@ func TestParse(t *testing.T) {
 	if settings.Index != "https://a.example.com/simple" || !settings.Elsewhere {
 		t.Errorf("got %+v", settings)
 	}
-	settings = Settings{}.FromEnvironment([]string{"PIP_INDEX_URL=https://b.example.com", "PIP_EXTRA_INDEX_URL=https://c https://d", "PATH=/bin"})
+	settings = Settings{}.FromEnvironment([]string{"PIP_INDEX_URL=https://b.example.com", "PIP_EXTRA_INDEX_URL=https://c https://d",
+		"PATH=/bin"})
 	if diff := cmp.Diff(Settings{Index: "https://b.example.com", Extra: []string{"https://c", "https://d"}}, settings); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -173,8 +175,10 @@ func TestLocal(t *testing.T) {
 	for _, line := range []string{
 		"", "# -e .", "einops==0.8.1", "einops[a,b]>=1.0,<2 ; sys_platform == 'linux'",
 		"-r sub/requirements.txt", "--constraint=./constraints.txt", "-i https://example.org/simple/",
-		"--extra-index-url https://example.org/a/b", "-e git+https://example.org/a/b.git@main#egg=b", "b @ https://example.org/b-1-py3-none-any.whl", "https://example.org/b-1.zip",
-		"b @ git+ssh://git@example.org/a/b", "-f https://example.org/wheels/", "einops==0.8.1 --hash=sha256:ab/c", "--no-binary :all:", "zope.interface", "ruamel.yaml.zip-tools",
+		"--extra-index-url https://example.org/a/b", "-e git+https://example.org/a/b.git@main#egg=b",
+		"b @ https://example.org/b-1-py3-none-any.whl", "https://example.org/b-1.zip",
+		"b @ git+ssh://git@example.org/a/b", "-f https://example.org/wheels/", "einops==0.8.1 --hash=sha256:ab/c", "--no-binary :all:",
+		"zope.interface", "ruamel.yaml.zip-tools",
 	} {
 		if Local(line) {
 			t.Errorf("%q is local, want an index or a URL", line)

@@ -205,5 +205,6 @@ func (p problems) err(doing string) error {
 	if len(p) > most {
 		shown, rest = p[:most], fmt.Sprintf("\nand %d more", len(p)-most)
 	}
-	return fail.Becausef(fail.UnsafeTree, "%s: %d of its entries cannot be stored safely:\n%s%s", doing, len(p), strings.Join(shown, "\n"), rest)
+	return fail.Becausef(fail.UnsafeTree, "%s: %d of its entries cannot be stored safely:\n%s%s", doing, len(p), strings.Join(shown, "\n"),
+		rest)
 }

@@ -116,7 +116,8 @@ type Begun struct {
 var ErrDamaged = errors.New("the content was damaged on its way")
 
 // ReadRest is ReadContents of what WriteRest sends. begun returns the part of a content that the reader has; nil means no parts.
-func ReadRest(ctx context.Context, r io.Reader, sizes map[Digest]int64, begun func(Digest) Begun, each func(Digest, io.Reader) error) error {
+func ReadRest(ctx context.Context, r io.Reader, sizes map[Digest]int64, begun func(Digest) Begun,
+	each func(Digest, io.Reader) error) error {
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
 	if err != nil {
 		return fail.Becausef(fail.SyncFailed, "receiving files: %w", err)

@@ -67,7 +67,10 @@ func TestContents(t *testing.T) {
 	}
 	// ReadContents checks and skips contents that the callback does not read.
 	count := 0
-	if err := ReadContents(t.Context(), bytes.NewReader(stream), m.Sizes(), func(Digest, io.Reader) error { count++; return nil }); err != nil || count != 4 {
+	if err := ReadContents(t.Context(), bytes.NewReader(stream), m.Sizes(), func(Digest, io.Reader) error {
+		count++
+		return nil
+	}); err != nil || count != 4 {
 		t.Errorf("skipping: %d contents, %v", count, err)
 	}
 }

@@ -99,7 +99,8 @@ func TestIgnoreCasesAreGits(t *testing.T) {
 
 func TestIgnoreDefaults(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{".git/config", "sub/.git", "a/__pycache__/x.pyc", "b.pyc", ".DS_Store", "a/.DS_Store", "keep.py", IgnoreFile} {
+	for _, name := range []string{".git/config", "sub/.git", "a/__pycache__/x.pyc", "b.pyc", ".DS_Store", "a/.DS_Store", "keep.py",
+		IgnoreFile} {
 		write(t, filepath.Join(dir, name), "!*.pyc\n!__pycache__\n.*\n")
 	}
 	ignore, err := LoadIgnore(dir)
@@ -119,7 +120,8 @@ func TestIgnoreRefuses(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, IgnoreFile), "ok\n[a\n[[:alpha:]]x\n")
 	_, err := LoadIgnore(dir)
-	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), `.mlenvignore:2: "[a"`) || !strings.Contains(err.Error(), `.mlenvignore:3: "[[:alpha:]]x"`) {
+	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), `.mlenvignore:2: "[a"`) ||
+		!strings.Contains(err.Error(), `.mlenvignore:3: "[[:alpha:]]x"`) {
 		t.Errorf("got %v", err)
 	}
 }

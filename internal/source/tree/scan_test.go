@@ -75,7 +75,8 @@ func TestScanRefusesAllAtOnce(t *testing.T) {
 	if fail.ReasonOf(err) != fail.UnsafeTree {
 		t.Fatalf("got %v", err)
 	}
-	for _, want := range []string{"4 of its entries", "socket: is a special file", "absolute: leads to /etc", "up: leads to", "through: leads to"} {
+	for _, want := range []string{"4 of its entries", "socket: is a special file", "absolute: leads to /etc", "up: leads to",
+		"through: leads to"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}

@@ -23,13 +23,18 @@ func TestLoadWorkIgnore(t *testing.T) {
 		git   bool // git itself gives the same result
 	}{
 		{"as .mlenvignore alone", map[string]string{".mlenvignore": "*.bin\n", "a.bin": "", "b.py": ""}, "", ".mlenvignore b.py", false},
-		{"nested", map[string]string{".gitignore": "*.log\n", "a/.gitignore": "!keep.log\n/x\n", "a/keep.log": "", "a/x": "", "a/b/x": "", "b.log": ""}, "",
+		{"nested", map[string]string{".gitignore": "*.log\n", "a/.gitignore": "!keep.log\n/x\n", "a/keep.log": "", "a/x": "", "a/b/x": "",
+			"b.log": ""}, "",
 			".gitignore a/.gitignore a/b/x a/keep.log", true},
-		{"a folder within the repository", map[string]string{".gitignore": "/sub/out\n*.tmp\n", "sub/out/x": "", "sub/a.py": "", "sub/b.tmp": "", "other": ""}, "sub", "a.py", false},
+		{"a folder within the repository", map[string]string{".gitignore": "/sub/out\n*.tmp\n", "sub/out/x": "", "sub/a.py": "", "sub/b.tmp": "",
+			"other": ""}, "sub", "a.py", false},
 		{"a folder's name is no pattern", map[string]string{"[a]/.gitignore": "x\n", "[a]/x": "", "a/x": ""}, "", "[a]/.gitignore a/x", true},
-		{".mlenvignore has the last word", map[string]string{".gitignore": "*.bin\n", ".mlenvignore": "!small.bin\n", "small.bin": "", "big.bin": ""}, "", ".gitignore .mlenvignore small.bin", false},
-		{"folders with a dot", map[string]string{".gitignore": ".venv\n", ".venv/x": "", ".a/b": "", ".a/.gitignore": "c\n", ".a/c": ""}, "", ".a/.gitignore .a/b .gitignore", true},
-		{"what lies in a left out folder says nothing", map[string]string{".gitignore": "venv\n", "venv/.gitignore": "!*\n", "venv/x": "", "y": ""}, "", ".gitignore y", true},
+		{".mlenvignore has the last word", map[string]string{".gitignore": "*.bin\n", ".mlenvignore": "!small.bin\n", "small.bin": "",
+			"big.bin": ""}, "", ".gitignore .mlenvignore small.bin", false},
+		{"folders with a dot", map[string]string{".gitignore": ".venv\n", ".venv/x": "", ".a/b": "", ".a/.gitignore": "c\n", ".a/c": ""}, "",
+			".a/.gitignore .a/b .gitignore", true},
+		{"what lies in a left out folder says nothing", map[string]string{".gitignore": "venv\n", "venv/.gitignore": "!*\n", "venv/x": "",
+			"y": ""}, "", ".gitignore y", true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			top := t.TempDir()
@@ -107,7 +112,8 @@ func TestLoadWorkIgnoreSaysEveryMistake(t *testing.T) {
 	write(t, filepath.Join(top, ".gitignore"), "a\n[[:alpha:]]\n")
 	write(t, filepath.Join(top, "b", ".gitignore"), "[z-\n")
 	_, err := LoadWorkIgnore(top)
-	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), ".gitignore:2:") || !strings.Contains(err.Error(), "b/.gitignore:1:") {
+	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), ".gitignore:2:") ||
+		!strings.Contains(err.Error(), "b/.gitignore:1:") {
 		t.Errorf("got %v, want both lines", err)
 	}
 }

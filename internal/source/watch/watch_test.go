@@ -125,7 +125,8 @@ func TestBatch(t *testing.T) {
 		events <- fsnotify.Event{Name: "/e"}
 		time.Sleep(time.Hour)
 		take()
-		want := []string{"a, b changed after 150ms, asked", "c changed after 2s, asked", "c changed after 760ms, asked", "d, e changed after 2h0m0s, asked"}
+		want := []string{"a, b changed after 150ms, asked", "c changed after 2s, asked", "c changed after 760ms, asked",
+			"d, e changed after 2h0m0s, asked"}
 		if diff := cmp.Diff(want, told); diff != "" {
 			t.Errorf("changes (-want +got):\n%s", diff)
 		}

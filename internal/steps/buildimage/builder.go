@@ -74,7 +74,8 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 		return Image{}, err
 	}
 	if image, ok := b.built(ctx, found); ok {
-		b.log.Info(fmt.Sprintf("Nothing is built: %s was built from the same Dockerfile, folder, arguments and base on %s. --force builds it again. (%.1f s)",
+		b.log.Info(fmt.Sprintf("Nothing is built: %s was built from the same Dockerfile, folder, arguments and base on %s. --force builds it "+
+			"again. (%.1f s)",
 			image.Reference, found.CreationTimestamp.UTC().Format("2006-01-02 15:04 MST"), time.Since(began).Seconds()))
 		return image, nil
 	}
@@ -193,7 +194,8 @@ func (b *builder) problem(err error) error {
 	}
 	for _, group := range []string{buildv1.GroupVersion.String(), imagev1.GroupVersion.String()} {
 		if _, missing := b.kube.Discovery().ServerResourcesForGroupVersion(group); apierrors.IsNotFound(missing) {
-			return fail.Advise(fail.Becausef(fail.BuildUnavailable, "building image %s: this cluster has no API %s: %w", b.definition.Flavour, group, err),
+			return fail.Advise(fail.Becausef(fail.BuildUnavailable, "building image %s: this cluster has no API %s: %w", b.definition.Flavour, group,
+				err),
 				"name a finished image: param image, or image.name in the cluster file")
 		}
 	}
@@ -256,7 +258,8 @@ func Built(ctx context.Context, images imageclient.ImageV1Interface, namespace, 
 	tag, err := images.ImageStreamTags(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), err == nil && tag.Image.DockerImageReference == "":
-		return Image{}, fail.Becausef(fail.InvalidInput, "looking for the image of flavour %s: there is no imagestreamtag %s/%s", flavour, namespace, name)
+		return Image{}, fail.Becausef(fail.InvalidInput, "looking for the image of flavour %s: there is no imagestreamtag %s/%s", flavour,
+			namespace, name)
 	case err != nil:
 		return Image{}, kube.Problem(fmt.Errorf("reading imagestreamtag %s/%s: %w", namespace, name, err))
 	}

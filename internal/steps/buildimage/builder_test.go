@@ -100,7 +100,8 @@ func tag(t *testing.T, labels map[string]string) *imagev1.ImageStreamTag {
 	}
 	return &imagev1.ImageStreamTag{
 		ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env:cpu", Namespace: "ns"},
-		Image:      imagev1.Image{DockerImageReference: "127.0.0.1:1/ns/ml-dev-env@sha256:1", DockerImageMetadata: runtime.RawExtension{Raw: raw}},
+		Image: imagev1.Image{DockerImageReference: "127.0.0.1:1/ns/ml-dev-env@sha256:1",
+			DockerImageMetadata: runtime.RawExtension{Raw: raw}},
 	}
 }
 
@@ -119,7 +120,8 @@ func TestBuilt(t *testing.T) {
 		{"the same, forced", map[string]string{inputsLabel: same}, func(s *site) { s.force = true }, false, ""},
 		{"others", map[string]string{inputsLabel: "sha256:0"}, func(*site) {}, false, "its folder or its arguments have changed"},
 		{"somebody else's", nil, func(*site) {}, false, "was not built by ml-dev-env"},
-		{"another base", map[string]string{inputsLabel: "sha256:0", inputsWithoutBasesLabel: without}, func(*site) {}, false, "The base has changed"},
+		{"another base", map[string]string{inputsLabel: "sha256:0", inputsWithoutBasesLabel: without}, func(*site) {
+		}, false, "The base has changed"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -137,7 +139,8 @@ func TestBuilt(t *testing.T) {
 }
 
 func TestTrustedCAReachesTheBuild(t *testing.T) {
-	filled := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mlenv-trusted-ca", Namespace: "ns"}, Data: map[string]string{"ca-bundle.crt": "x"}}
+	filled := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mlenv-trusted-ca", Namespace: "ns"},
+		Data: map[string]string{"ca-bundle.crt": "x"}}
 	s := prepared(t, filled)
 	if s.trust != "mlenv-trusted-ca" || len(s.passing) != 1 || s.passing[0] != (Arg{"PIP_CERT", trustedCA}) {
 		t.Errorf("trust %q, arguments %v; want the ConfigMap, and the one ARG that the Dockerfile has", s.trust, s.passing)
@@ -154,7 +157,8 @@ func TestJoin(t *testing.T) {
 	plan := prepared(t).plan
 	config := &buildv1.BuildConfig{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env-cpu", Namespace: "ns"}}
 	config.Spec.Output.ImageLabels = []buildv1.ImageLabel{{Name: inputsLabel, Value: plan.inputs.fingerprint()}}
-	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env-cpu-1", Namespace: "ns", UID: "1", CreationTimestamp: metav1.Now(), Labels: map[string]string{buildv1.BuildConfigLabel: "ml-dev-env-cpu"}}}
+	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env-cpu-1", Namespace: "ns", UID: "1", CreationTimestamp: metav1.Now(),
+		Labels: map[string]string{buildv1.BuildConfigLabel: "ml-dev-env-cpu"}}}
 	build.Spec.Output = config.Spec.Output
 	build.Status.Phase = buildv1.BuildPhaseRunning
 	t.Run("it runs", func(t *testing.T) {
@@ -163,7 +167,8 @@ func TestJoin(t *testing.T) {
 			t.Errorf("join: %v, started %v, %v", got, started, err)
 		}
 	})
-	for name, at := range map[string]time.Duration{"another call of the same user claims it": -time.Second, "the clock of another call is ahead": 3 * time.Second} {
+	for name, at := range map[string]time.Duration{"another call of the same user claims it": -time.Second,
+		"the clock of another call is ahead": 3 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			claimed := config.DeepCopy()
 			text, err := json.Marshal(claim{made: plan.inputs.made(), Holder: "me", Caller: "another", At: time.Now().Add(at)})
@@ -212,7 +217,8 @@ func TestStartFindsItsOwnBuild(t *testing.T) {
 	own := startedBy(s.caller, build)
 	own.Name, own.UID, own.TypeMeta = "ml-dev-env-cpu-2", "2", metav1.TypeMeta{Kind: "Build", APIVersion: "build.openshift.io/v1"}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var object any = buildv1.BuildList{TypeMeta: metav1.TypeMeta{Kind: "BuildList", APIVersion: "build.openshift.io/v1"}, Items: []buildv1.Build{*startedBy("another", build), *own}}
+		var object any = buildv1.BuildList{TypeMeta: metav1.TypeMeta{Kind: "BuildList", APIVersion: "build.openshift.io/v1"},
+			Items: []buildv1.Build{*startedBy("another", build), *own}}
 		if strings.HasSuffix(r.URL.Path, "/instantiatebinary") {
 			if got := r.URL.Query().Get("revision.commit"); got != s.caller {
 				t.Errorf("revision.commit is %q, want the caller %q", got, s.caller)
@@ -242,7 +248,8 @@ func TestResult(t *testing.T) {
 	build.Status.OutputDockerImageReference = "registry.svc:5000/ns/ml-dev-env:cpu"
 	build.Status.Output.To = &buildv1.BuildStatusOutputTo{ImageDigest: "sha256:2"}
 	got, err := prepared(t, build).result(t.Context(), "b")
-	if want := (Image{"registry.svc:5000/ns/ml-dev-env:cpu", "sha256:2", "registry.svc:5000/ns/ml-dev-env@sha256:2"}); got != want || err != nil {
+	if want := (Image{"registry.svc:5000/ns/ml-dev-env:cpu", "sha256:2", "registry.svc:5000/ns/ml-dev-env@sha256:2"}); got != want ||
+		err != nil {
 		t.Errorf("result %+v (%v), want %+v", got, err, want)
 	}
 	build.Status.Output.To = nil // the documentation allows it
@@ -257,9 +264,11 @@ func TestCheckSaysEveryMistake(t *testing.T) {
 	images := fstest.MapFS{"cpu/Dockerfile": {Data: []byte("ARG BASE_IMAGE=a\nFROM ${BASE_IMAGE}\nARG MIRROR")}}
 	var out bytes.Buffer
 	code := command.Run(t.Context(), Command(images), []string{
-		"--cluster-file=../../../clusters/local.yaml", "--build-timeout=-1s", "--build-arg=X", "--env=Y", "--image=a", "--folder=b", "--training-timeout=-1s", "--run-name=r",
+		"--cluster-file=../../../clusters/local.yaml", "--build-timeout=-1s", "--build-arg=X", "--env=Y", "--image=a", "--folder=b",
+		"--training-timeout=-1s", "--run-name=r",
 	}, &out, &out)
-	for _, want := range []string{`--build-timeout "-1s": want a duration`, `--training-timeout "-1s": want a duration`, `--env "Y"`, "want one of them", "--run-name and --run-uid"} {
+	for _, want := range []string{`--build-timeout "-1s": want a duration`, `--training-timeout "-1s": want a duration`, `--env "Y"`,
+		"want one of them", "--run-name and --run-uid"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in:\n%s", want, &out)
 		}
@@ -272,7 +281,8 @@ func TestCheckSaysEveryMistake(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := Options{Cluster: file, Timeout: 1, BuildArgs: []string{"MIROR=x"}}
-	if err := o.Check(images); err == nil || !strings.Contains(err.Error(), "build argument MIROR: the Dockerfile of cpu has no such ARG; it has BASE_IMAGE, MIRROR") {
+	if err := o.Check(images); err == nil ||
+		!strings.Contains(err.Error(), "build argument MIROR: the Dockerfile of cpu has no such ARG; it has BASE_IMAGE, MIRROR") {
 		t.Errorf("an unused argument: %v", err)
 	}
 	o = Options{Cluster: file, Timeout: 1, Image: "a"}
@@ -296,10 +306,12 @@ func TestLastBuilt(t *testing.T) {
 
 // TestNoOtherTaskNeedsTheImage: preflight has found a mistake. The run ends at once with preflight's reason.
 func TestNoOtherTaskNeedsTheImage(t *testing.T) {
-	task := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r-preflight", OwnerReferences: []metav1.OwnerReference{run.OwnerReference("r", "uid")},
-		Labels: map[string]string{"tekton.dev/pipelineRun": "r", "tekton.dev/pipelineTask": "preflight"}}}
+	task := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r-preflight",
+		OwnerReferences: []metav1.OwnerReference{run.OwnerReference("r", "uid")},
+		Labels:          map[string]string{"tekton.dev/pipelineRun": "r", "tekton.dev/pipelineTask": "preflight"}}}
 	task.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionFalse})
-	task.Status.Results = []v1.TaskRunResult{{Name: "reason", Value: *v1.NewStructuredValues("ScriptNotFound")}, {Name: "message", Value: *v1.NewStructuredValues("checking script: it is not there")}}
+	task.Status.Results = []v1.TaskRunResult{{Name: "reason", Value: *v1.NewStructuredValues("ScriptNotFound")},
+		{Name: "message", Value: *v1.NewStructuredValues("checking script: it is not there")}}
 	o := Options{Run: run.Flags{Name: "r", UID: "uid"}}
 	clients := &kube.Clients{Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"}
 	needed := func(ctx context.Context) error { return o.needed(ctx, clients) }

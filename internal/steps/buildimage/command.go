@@ -50,15 +50,19 @@ func Command(images fs.FS) *cobra.Command {
 	flags.StringVar(&clusterFile, "cluster-file", "", "the cluster file")
 	// Flags for Tasks only.
 	o.Run.AddTo(flags)
-	flags.StringVar(&pullSecretDir, "pull-secret-dir", "", "folder of the mounted pull secret for the base's registry (default: the machine's own docker configuration)")
+	flags.StringVar(&pullSecretDir, "pull-secret-dir", "", "folder of the mounted pull secret for the base's registry (default: the "+
+		"machine's own docker configuration)")
 	flags.StringVar(&caFile, "ca-file", "", "certificates to trust for registries, in addition to the system's")
-	param.Duration.AddTo(flags, &o.StartTimeout, "start-timeout", 20*time.Minute, "time for the nodes to start; a PipelineRun that would end before is refused")
-	param.Duration.AddTo(flags, &o.TrainingTimeout, "training-timeout", 0, "time for the training; a PipelineRun that would end before is refused")
+	param.Duration.AddTo(flags, &o.StartTimeout, "start-timeout", 20*time.Minute, "time for the nodes to start; a PipelineRun that would "+
+		"end before is refused")
+	param.Duration.AddTo(flags, &o.TrainingTimeout, "training-timeout", 0, "time for the training; a PipelineRun that would end before is "+
+		"refused")
 	url := command.NewResult(cmd, "IMAGE_URL", "the image by its tag")
 	digest := command.NewResult(cmd, "IMAGE_DIGEST", "its digest, as in sha256:...")
 	reference := command.NewResult(cmd, "image", "the image by digest, for pods")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		image, err := Run(cmd.Context(), Deps{Connect: Connect(where, o.Cluster, pullSecretDir, caFile), Images: images, Log: command.Log(cmd), Out: command.Output(cmd)}, o)
+		image, err := Run(cmd.Context(), Deps{Connect: Connect(where, o.Cluster, pullSecretDir, caFile), Images: images, Log: command.Log(cmd),
+			Out: command.Output(cmd)}, o)
 		if err != nil {
 			return err
 		}
@@ -69,13 +73,16 @@ func Command(images fs.FS) *cobra.Command {
 
 // AddFlags adds the flags that the step and mlenv build share and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	param.Image.AddTo(flags, &o.Image, "image", "", "existing image, which needs no build (default: image.name of the cluster file, if no flavour is named)")
+	param.Image.AddTo(flags, &o.Image, "image", "", "existing image, which needs no build (default: image.name of the cluster file, if no "+
+		"flavour is named)")
 	param.Flavour.AddTo(flags, &o.Flavour, "flavour", "", "flavour to build, and the image's tag (default: image.flavour of the cluster file)")
 	flags.StringVar(&o.Folder, "folder", "", "folder with your own Dockerfile, sent to the build as a whole; --flavour names the image's tag")
 	flags.StringVar(&o.Base, "base-image", "", "base image, passed as build argument "+baseArg+" (default: image.base of the cluster file)")
-	flags.StringArrayVar(&o.BuildArgs, "build-arg", nil, "build argument KEY=VALUE, in addition to image.build_args of the cluster file; may be repeated; no secrets: the image's history shows it")
+	flags.StringArrayVar(&o.BuildArgs, "build-arg", nil, "build argument KEY=VALUE, in addition to image.build_args of the cluster file; "+
+		"may be repeated; no secrets: the image's history shows it")
 	flags.StringArrayVar(&o.Env, "env", nil, "variable KEY=VALUE that stays in the image; may be repeated")
-	flags.StringVar(&o.PullSecret, "pull-secret", "", "Secret to pull the base image with (default: image.base_pull_secret of the cluster file, or else its image.pull_secret; - is the Secret of the service account builder)")
+	flags.StringVar(&o.PullSecret, "pull-secret", "", "Secret to pull the base image with (default: image.base_pull_secret of the cluster "+
+		"file, or else its image.pull_secret; - is the Secret of the service account builder)")
 	flags.StringVar(&o.PushSecret, "push-secret", "", "Secret to push the image with (default: the Secret of the service account builder)")
 	flags.BoolVar(&o.Force, "force", false, "build even if an image with the same inputs exists")
 	param.Duration.AddTo(flags, &o.Timeout, "build-timeout", time.Hour, "time for the build, from the start of its pod")

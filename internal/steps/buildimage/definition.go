@@ -217,7 +217,8 @@ func (d *Definition) bases(args []Arg) ([]string, error) {
 			err = errors.New("one of its ARGs has no value")
 		}
 		if err != nil {
-			return nil, fail.Becausef(fail.DockerfileInvalid, "reading the Dockerfile of %s: FROM %s names no image: %w", d.Flavour, stage.BaseName, err)
+			return nil, fail.Becausef(fail.DockerfileInvalid, "reading the Dockerfile of %s: FROM %s names no image: %w", d.Flavour, stage.BaseName,
+				err)
 		}
 		if known[base] {
 			base = ""
@@ -281,7 +282,8 @@ func parseEnv(texts []string) ([]Arg, error) {
 	for _, variable := range variables {
 		if i := strings.IndexFunc(variable.Value, changed); i >= 0 {
 			r, _ := utf8.DecodeRuneInString(variable.Value[i:])
-			problems = append(problems, fmt.Errorf("--env %s=%q: OpenShift's builds change the sign %q in variables: want an ENV in your own Dockerfile (--folder), or a value without it", variable.Name, variable.Value, r))
+			problems = append(problems, fmt.Errorf("--env %s=%q: OpenShift's builds change the sign %q in variables: want an ENV in your own "+
+				"Dockerfile (--folder), or a value without it", variable.Name, variable.Value, r))
 		}
 	}
 	return variables, errors.Join(problems...)

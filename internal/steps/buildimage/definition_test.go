@@ -39,7 +39,8 @@ func TestBases(t *testing.T) {
 		{"plain", "FROM debian:trixie\nRUN true", nil, []string{"debian:trixie"}},
 		{"an argument's default", "ARG BASE_IMAGE=debian:trixie\nFROM ${BASE_IMAGE}", nil, []string{"debian:trixie"}},
 		{"an argument given", "ARG BASE_IMAGE=debian:trixie\nFROM $BASE_IMAGE", []Arg{{"BASE_IMAGE", "ubuntu:24.04"}}, []string{"ubuntu:24.04"}},
-		{"stages", "FROM golang:1.26 AS tools\nFROM tools AS more\nFROM debian:trixie\nCOPY --from=tools /a /a\nFROM scratch", nil, []string{"golang:1.26", "debian:trixie"}},
+		{"stages", "FROM golang:1.26 AS tools\nFROM tools AS more\nFROM debian:trixie\nCOPY --from=tools /a /a\nFROM scratch", nil,
+			[]string{"golang:1.26", "debian:trixie"}},
 		{"a default of the expansion", "ARG TAG\nFROM debian:${TAG:-trixie}", nil, []string{"debian:trixie"}},
 	}
 	for _, test := range tests {
@@ -121,7 +122,8 @@ func TestFolderDoesNotBlock(t *testing.T) {
 }
 
 func TestFindFlavour(t *testing.T) {
-	images := fstest.MapFS{"cpu/Dockerfile": {Data: []byte("FROM a")}, "cpu/x": {}, "gpu/Dockerfile": {Data: []byte("FROM b")}, "README.md": {}, "common/x": {Data: []byte("shared")}, "common/y": {Data: []byte("shared")}}
+	images := fstest.MapFS{"cpu/Dockerfile": {Data: []byte("FROM a")}, "cpu/x": {}, "gpu/Dockerfile": {Data: []byte("FROM b")},
+		"README.md": {}, "common/x": {Data: []byte("shared")}, "common/y": {Data: []byte("shared")}}
 	d, err := FindFlavour(images, "cpu")
 	if err != nil || d.Flavour != "cpu" {
 		t.Fatalf("flavour %+v: %v", d, err)
@@ -202,7 +204,8 @@ func TestPinned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := d.pinned(inputs{Bases: map[string]string{"r:5000/a:1": "sha256:1", "debian:trixie@sha256:2": "sha256:2", "c:1": "sha256:3", "unknown:1": ""}})
+	got, err := d.pinned(inputs{Bases: map[string]string{"r:5000/a:1": "sha256:1", "debian:trixie@sha256:2": "sha256:2", "c:1": "sha256:3",
+		"unknown:1": ""}})
 	if diff := cmp.Diff(want, string(got)); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
@@ -257,7 +260,8 @@ func TestFingerprint(t *testing.T) {
 // TestVariablesThatBuildsChange: OpenShift expands $NAME and $(NAME), and some releases escape other signs.
 func TestVariablesThatBuildsChange(t *testing.T) {
 	for _, value := range []string{"$HOME", "$(A)", "a$$b", "a&b", "<a>", `a\b`, "a\nb", "a\tb"} {
-		if _, err := parseEnv([]string{"GOOD=1", "A=" + value}); err == nil || !strings.Contains(err.Error(), "OpenShift's builds change the sign") {
+		if _, err := parseEnv([]string{"GOOD=1", "A=" + value}); err == nil ||
+			!strings.Contains(err.Error(), "OpenShift's builds change the sign") {
 			t.Errorf("%q: %v, want it refused", value, err)
 		}
 	}

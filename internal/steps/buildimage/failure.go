@@ -90,7 +90,8 @@ func (e end) cause() fail.Finding {
 	case e.Reason == buildv1.StatusReasonBuildPodEvicted && diskPressure.MatchString(e.Message):
 		return newFinding(fail.DiskFull, "its pod was evicted: "+e.Message, nil, evictionAdvice(e.Message))
 	case e.Reason == buildv1.StatusReasonBuildPodEvicted:
-		return newFinding(fail.BuildPodLost, "its pod was evicted: "+e.Message, nil, "start it again; with image.build_resources.requests in the cluster file other pods are evicted first")
+		return newFinding(fail.BuildPodLost, "its pod was evicted: "+e.Message, nil, "start it again; with image.build_resources.requests in "+
+			"the cluster file other pods are evicted first")
 	case e.Reason == buildv1.StatusReasonBuildPodDeleted:
 		return newFinding(fail.BuildPodLost, "its pod was deleted: "+e.Message, nil, "start it again")
 	case e.Reason == buildv1.StatusReasonInvalidOutputReference || e.Reason == buildv1.StatusReasonInvalidImageReference:
@@ -98,9 +99,11 @@ func (e end) cause() fail.Finding {
 	case e.Reason == buildv1.StatusReasonCannotCreateBuildPod || e.Reason == buildv1.StatusReasonCannotCreateBuildPodSpec:
 		return e.notCreated()
 	case strings.HasPrefix(e.Message, "These resources do not exist"):
-		return newFinding(fail.InvalidInput, e.Message, nil, "create them in namespace "+e.namespace+", or correct the cluster file; then start it again")
+		return newFinding(fail.InvalidInput, e.Message, nil, "create them in namespace "+e.namespace+
+			", or correct the cluster file; then start it again")
 	case e.overdue:
-		return newFinding(fail.BuildTimeout, "it did not end within "+e.deadline.String()+e.instruction(), e.tail(4), "give it longer: param build-timeout")
+		return newFinding(fail.BuildTimeout, "it did not end within "+e.deadline.String()+e.instruction(), e.tail(4),
+			"give it longer: param build-timeout")
 	case e.Reason == buildv1.StatusReasonPushImageToRegistryFailed || find(e.lines, pushing) != "" && find(e.lines, pushFailed) != "":
 		return e.notPushed()
 	}
@@ -129,9 +132,11 @@ func evictionAdvice(message string) string {
 		return "have the node's disk cleaned: it has too many files, whatever their size"
 	case noRequest.MatchString(message):
 		return "set image.build_resources.requests.ephemeral_storage" + file +
-			" to what the build needs: its pod requested none, so it ran on a node without room, and was evicted before pods within their requests" + clean
+			" to what the build needs: its pod requested none, so it ran on a node without room, and was evicted before pods within their requests" +
+			clean
 	default:
-		return "raise image.build_resources.requests.ephemeral_storage" + file + " to what the build needs, so that it runs on a node with room" + clean
+		return "raise image.build_resources.requests.ephemeral_storage" + file + " to what the build needs, so that it runs on a node with room" +
+			clean
 	}
 }
 
@@ -143,23 +148,36 @@ var (
 	overLimit = regexp.MustCompile(`(?i)exceed\S* .*\blimit\b`)
 	noRequest = regexp.MustCompile(`request is 0\b|exceeds its request of 0\b`)
 
-	stepLine      = regexp.MustCompile(`^(?:\[\d+/\d+\] )?STEP \d+(?:/\d+)?: (.+)`) // [2/3] in builds of several stages
-	pushing       = regexp.MustCompile(`^Pushing image `)
-	pushFailed    = regexp.MustCompile(`(?i)^(warning: Push failed|error: build error: Failed to push image|Registry server Address)`)
-	denied        = regexp.MustCompile(`(?i)unauthorized|authentication required|access to the resource is denied|denied:|403 \(?forbidden|forbidden|invalid username/password`)
+	stepLine   = regexp.MustCompile(`^(?:\[\d+/\d+\] )?STEP \d+(?:/\d+)?: (.+)`) // [2/3] in builds of several stages
+	pushing    = regexp.MustCompile(`^Pushing image `)
+	pushFailed = regexp.MustCompile(`(?i)^(warning: Push failed|error: build error: Failed to push image|Registry server Address)`)
+	denied     = regexp.MustCompile(
+		`(?i)unauthorized|authentication required|access to the resource is denied|denied:|403 \(?forbidden|forbidden|invalid username/password`)
 	unknown       = regexp.MustCompile(`(?i)manifest unknown|name unknown|not found|404|does not exist|no such image`)
-	badDockerfile = regexp.MustCompile(`(?i)unknown instruction|dockerfile parse error|parse error on line|no FROM statement|Syntax error|error parsing`)
-	baseFailed    = regexp.MustCompile(`(?i)(creating build container|initializing source docker://|error pulling image|Failed to pull image|unable to (copy|pull)|copying system image|reading manifest|pinging container registry|determining manifest)`)
+	badDockerfile = regexp.MustCompile(
+		`(?i)unknown instruction|dockerfile parse error|parse error on line|no FROM statement|Syntax error|error parsing`)
+	baseFailed = regexp.MustCompile(
+		`(?i)(creating build container|initializing source docker://|error pulling image|Failed to pull image|unable to (copy|pull)|copying ` +
+			`system image|reading manifest|pinging container registry|determining manifest)`)
 
-	noCertificate = regexp.MustCompile(`(?i)CERTIFICATE_VERIFY_FAILED|certificate verify failed|x509: certificate|self[- ]signed certificate|SELF_SIGNED_CERT|unable to get (local )?issuer certificate|UNABLE_TO_(GET_ISSUER_CERT|VERIFY_LEAF_SIGNATURE)|SSL certificate problem`)
-	diskFull      = regexp.MustCompile(`(?i)no space left on device|Errno 28\b|ENOSPC|disk quota exceeded|You don't have enough free space`)
-	killed        = regexp.MustCompile(`(?i)exit status 137|\bKilled\b|signal: killed|Cannot allocate memory|MemoryError|out of memory|fatal error: Killed signal`)
-	conflict      = regexp.MustCompile(`(?i)ResolutionImpossible|conflicting dependencies|because these package versions have conflict|The conflict is caused by|unmet dependencies|ERESOLVE|held broken packages|is incompatible with`)
-	notFound      = regexp.MustCompile(`(?i)No matching distribution found for|Could not find a version that satisfies|Unable to locate package|has no installation candidate|Version '.*' for '.*' was not found|npm (ERR!|error) (code )?E404|npm (ERR!|error) (code )?ETARGET|No package .* available|Unable to find a match`)
-	network       = regexp.MustCompile(`(?i)Temporary failure (in name resolution|resolving)|Could not resolve|Name or service not known|no such host|Network is unreachable|No route to host|Connection (refused|timed out|reset)|i/o timeout|Read timed out|ConnectTimeoutError|NewConnectionError|ProxyError|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|TLS handshake timeout|Failed to establish a new connection|Unable to connect to|Could not connect to`)
-	nothingThere  = regexp.MustCompile(`\(from versions: none\)`)
-	exitStatus    = regexp.MustCompile(`(?:exit status|returned a non-zero code:|exit code:?) (\d+)`)
-	atStep        = regexp.MustCompile(`building at STEP "(.+?)": *(.*)`)
+	noCertificate = regexp.MustCompile(
+		`(?i)CERTIFICATE_VERIFY_FAILED|certificate verify failed|x509: certificate|self[- ]signed certificate|SELF_SIGNED_CERT|unable to get ` +
+			`(local )?issuer certificate|UNABLE_TO_(GET_ISSUER_CERT|VERIFY_LEAF_SIGNATURE)|SSL certificate problem`)
+	diskFull = regexp.MustCompile(`(?i)no space left on device|Errno 28\b|ENOSPC|disk quota exceeded|You don't have enough free space`)
+	killed   = regexp.MustCompile(`(?i)exit status 137|\bKilled\b|signal: killed|Cannot allocate memory|MemoryError|out of memory|fatal ` +
+		`error: Killed signal`)
+	conflict = regexp.MustCompile(`(?i)ResolutionImpossible|conflicting dependencies|because these package versions have conflict|The ` +
+		`conflict is caused by|unmet dependencies|ERESOLVE|held broken packages|is incompatible with`)
+	notFound = regexp.MustCompile(`(?i)No matching distribution found for|Could not find a version that satisfies|Unable to locate ` +
+		`package|has no installation candidate|Version '.*' for '.*' was not found|npm (ERR!|error) (code )?E404|npm (ERR!|error) (code ` +
+		`)?ETARGET|No package .* available|Unable to find a match`)
+	network = regexp.MustCompile(`(?i)Temporary failure (in name resolution|resolving)|Could not resolve|Name or service not known|no ` +
+		`such host|Network is unreachable|No route to host|Connection (refused|timed out|reset)|i/o timeout|Read timed ` +
+		`out|ConnectTimeoutError|NewConnectionError|ProxyError|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|TLS handshake timeout|Failed to establish a ` +
+		`new connection|Unable to connect to|Could not connect to`)
+	nothingThere = regexp.MustCompile(`\(from versions: none\)`)
+	exitStatus   = regexp.MustCompile(`(?:exit status|returned a non-zero code:|exit code:?) (\d+)`)
+	atStep       = regexp.MustCompile(`building at STEP "(.+?)": *(.*)`)
 	// baseInLine finds the image in the error of a pull, which may be of a COPY --from.
 	baseInLine = regexp.MustCompile(`docker://([^\s:"]+(?::\d+/[^\s:"]+)?(?::[\w.-]+)?(?:@sha256:[0-9a-f]+)?)`)
 )
@@ -232,17 +250,20 @@ func (e end) notCreated() fail.Finding {
 	if refused := kube.Refusal(errors.New(e.Message), kube.PodOwner{Namespace: e.namespace, ServiceAccount: "builder"}); refused != nil {
 		return newFinding(fail.ReasonOf(refused), "the namespace does not allow its pod: "+e.Message, nil, fail.NextOf(refused))
 	}
-	return newFinding(fail.PermissionDenied, "the cluster did not create its pod: "+e.Message, nil, "oc describe build "+e.name+" -n "+e.namespace)
+	return newFinding(fail.PermissionDenied, "the cluster did not create its pod: "+e.Message, nil, "oc describe build "+e.name+" -n "+
+		e.namespace)
 }
 
 func (e end) notPushed() fail.Finding {
 	evidence := matching(e.lines, regexp.MustCompile(pushFailed.String()+`|`+denied.String()))
 	switch {
 	case find(e.lines, diskFull) != "":
-		return newFinding(fail.DiskFull, "the image was not pushed: a disk is full", matching(e.lines, diskFull), "have the registry's storage, or the node's disk, cleaned: oc adm prune images")
+		return newFinding(fail.DiskFull, "the image was not pushed: a disk is full", matching(e.lines, diskFull),
+			"have the registry's storage, or the node's disk, cleaned: oc adm prune images")
 	case find(e.lines, denied) != "" && e.pushSecret != "":
 		return newFinding(fail.PushRefused, "the registry refused the image with Secret "+e.pushSecret, evidence,
-			fmt.Sprintf("oc create secret docker-registry %s --docker-server=REGISTRY --docker-username=USER --docker-password=PASSWORD -n %s --dry-run=client -o yaml | oc apply -f -", e.pushSecret, e.namespace))
+			fmt.Sprintf("oc create secret docker-registry %s --docker-server=REGISTRY --docker-username=USER --docker-password=PASSWORD -n %s "+
+				"--dry-run=client -o yaml | oc apply -f -", e.pushSecret, e.namespace))
 	}
 	return newFinding(fail.PushRefused, "the registry refused the image: "+e.Message, append(evidence, e.tail(2)...),
 		fmt.Sprintf("oc policy add-role-to-user system:image-builder -z builder -n %s", e.namespace))
@@ -254,7 +275,8 @@ func (e end) base() (fail.Finding, bool) {
 	if e.Reason != buildv1.StatusReasonPullBuilderImageFailed && line == "" {
 		return fail.Finding{}, false
 	}
-	evidence := matching(output, regexp.MustCompile(baseFailed.String()+`|`+denied.String()+`|`+unknown.String()+`|`+noCertificate.String()+`|`+network.String()))
+	evidence := matching(output, regexp.MustCompile(baseFailed.String()+`|`+denied.String()+`|`+unknown.String()+`|`+noCertificate.String()+
+		`|`+network.String()))
 	all := strings.Join(evidence, "\n") + e.Message
 	bases := slices.Sorted(maps.Keys(e.inputs.Bases))
 	if named := baseInLine.FindStringSubmatch(line); named != nil {
@@ -264,17 +286,21 @@ func (e end) base() (fail.Finding, bool) {
 	login := e.login(bases)
 	switch {
 	case noCertificate.MatchString(all):
-		return newFinding(fail.CertificateUntrusted, "the base image "+which+" cannot be pulled: the certificate of its registry is not trusted", evidence,
+		return newFinding(fail.CertificateUntrusted, "the base image "+which+" cannot be pulled: the certificate of its registry is not trusted",
+			evidence,
 			"have the authority added to the cluster: oc edit image.config.openshift.io/cluster (additionalTrustedCA)"), true
 	case diskFull.MatchString(all):
-		return newFinding(fail.DiskFull, "the base image "+which+" does not fit on the disk", evidence, "raise image.build_resources.limits.ephemeral_storage in the cluster file"), true
+		return newFinding(fail.DiskFull, "the base image "+which+" does not fit on the disk", evidence,
+			"raise image.build_resources.limits.ephemeral_storage in the cluster file"), true
 	case denied.MatchString(all):
 		return newFinding(fail.ImageUnavailable,
 			"the base image "+which+" cannot be pulled: its registry requires credentials, or has no such image", evidence, login), true
 	case unknown.MatchString(all):
-		return newFinding(fail.ImageUnavailable, "the base image "+which+" does not exist", evidence, "correct image.base in the cluster file, or the FROM of the Dockerfile"), true
+		return newFinding(fail.ImageUnavailable, "the base image "+which+" does not exist", evidence,
+			"correct image.base in the cluster file, or the FROM of the Dockerfile"), true
 	case network.MatchString(all):
-		return newFinding(fail.NetworkFailed, "the registry of the base image "+which+" cannot be reached", evidence, "check the name, and network.proxy in the cluster file"), true
+		return newFinding(fail.NetworkFailed, "the registry of the base image "+which+" cannot be reached", evidence,
+			"check the name, and network.proxy in the cluster file"), true
 	}
 	return newFinding(fail.ImageUnavailable, "the base image "+which+" cannot be pulled", append(evidence, e.tail(3)...), login), true
 }
@@ -342,18 +368,23 @@ func (e end) instructionFailed() (fail.Finding, bool) {
 	switch {
 	case find(output, noCertificate) != "":
 		return newFinding(fail.CertificateUntrusted, "a server's certificate is not trusted"+in, matching(output, noCertificate),
-			"put the authority into ConfigMap mlenv-trusted-ca, key ca-bundle.crt (OpenShift fills it from the cluster's own bundle), and declare ARG "+
+			"put the authority into ConfigMap mlenv-trusted-ca, key ca-bundle.crt (OpenShift fills it from the cluster's own bundle), and "+
+				"declare ARG "+
 				strings.Join(trustedCAArgs, " ")+" in the Dockerfile"), true
 	case find(output, diskFull) != "":
-		return newFinding(fail.DiskFull, "the disk is full"+in, matching(output, diskFull), "raise image.build_resources.limits.ephemeral_storage in the cluster file, or have the node's disk cleaned"), true
+		return newFinding(fail.DiskFull, "the disk is full"+in, matching(output, diskFull),
+			"raise image.build_resources.limits.ephemeral_storage in the cluster file, or have the node's disk cleaned"), true
 	case find(output, conflict) != "":
-		return newFinding(fail.DependencyConflict, "packages require incompatible versions"+in, around(output, conflict), "change one of the versions that the lines name"), true
+		return newFinding(fail.DependencyConflict, "packages require incompatible versions"+in, around(output, conflict),
+			"change one of the versions that the lines name"), true
 	case unreachable:
-		return newFinding(fail.NetworkFailed, "a server cannot be reached"+in, matching(output, network), "check network.proxy in the cluster file, and that the cluster may reach the server"), true
+		return newFinding(fail.NetworkFailed, "a server cannot be reached"+in, matching(output, network),
+			"check network.proxy in the cluster file, and that the cluster may reach the server"), true
 	case find(output, notFound) != "":
 		return newFinding(fail.PackageNotFound, "a package does not exist"+in, matching(output, notFound), "correct its name or version"), true
 	case find(output, killed) != "":
-		return newFinding(fail.OutOfMemory, "a process was killed for memory"+in, matching(output, killed), "raise image.build_resources.limits.memory in the cluster file, or compile fewer things at once (MAX_JOBS)"), true
+		return newFinding(fail.OutOfMemory, "a process was killed for memory"+in, matching(output, killed),
+			"raise image.build_resources.limits.memory in the cluster file, or compile fewer things at once (MAX_JOBS)"), true
 	}
 	code := exitStatus.FindStringSubmatch(strings.Join(output, "\n"))
 	switch {
@@ -363,7 +394,8 @@ func (e end) instructionFailed() (fail.Finding, bool) {
 	case code == nil:
 		return fail.Finding{}, false
 	}
-	return newFinding(fail.BuildStepFailed, fmt.Sprintf("exit code %s of %s", code[1], shortened(instruction)), (end{lines: output}).tail(12), ""), true
+	return newFinding(fail.BuildStepFailed, fmt.Sprintf("exit code %s of %s", code[1], shortened(instruction)), (end{lines: output}).tail(12),
+		""), true
 }
 
 // around returns the first matching line with the lines after it, in which pip lists conflicts.

@@ -26,7 +26,8 @@ func TestExplain(t *testing.T) {
 		reason, message, _ := strings.Cut(status, ": ")
 		t.Run(name, func(t *testing.T) {
 			e := end{
-				plan:        plan{namespace: "ns", inputs: inputs{Bases: map[string]string{"nvcr.io/nvidia/pytorch:25.09-py3": ""}}, deadline: 30 * time.Minute},
+				plan: plan{namespace: "ns", inputs: inputs{Bases: map[string]string{"nvcr.io/nvidia/pytorch:25.09-py3": ""}},
+					deadline: 30 * time.Minute},
 				BuildStatus: buildv1.BuildStatus{Phase: buildv1.BuildPhaseFailed, Reason: buildv1.StatusReason(reason), Message: message},
 				name:        "b-1", lines: strings.Split(strings.TrimSuffix(log, "\n"), "\n"),
 			}
@@ -59,16 +60,19 @@ func TestEvictedForItsDisk(t *testing.T) {
 	const limits, requests = "image.build_resources.limits.ephemeral_storage", "image.build_resources.requests.ephemeral_storage"
 	const low = "The node was low on resource: ephemeral-storage. Threshold quantity: 16023864137, available: 12671572Ki. "
 	for message, want := range map[string]string{
-		low + "Container docker-build was using 1639680Ki, request is 0, has larger consumption of ephemeral-storage. ":              "set " + requests,
-		"The node was low on resource: ephemeral-storage. Container docker-build was using 7499Mi, which exceeds its request of 0. ": "set " + requests,
-		low + "Container docker-build was using 52676Mi, request is 10Gi, has larger consumption of ephemeral-storage. ":             "raise " + requests,
-		"The build pod was evicted: The node had condition: [DiskPressure]. ":                                                        "raise " + requests,
-		"The node was low on resource: inodes. ": "too many files",
-		"The build pod was evicted: Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ": "raise " + limits,
-		`Container docker-build exceeded its local ephemeral storage limit "10Gi". `:                               "raise " + limits,
-		`Usage of EmptyDir volume "container-storage-root" exceeds the limit "10Gi". `:                             "raise " + limits,
+		low + "Container docker-build was using 1639680Ki, request is 0, has larger consumption of ephemeral-storage. ": "set " +
+			requests,
+		"The node was low on resource: ephemeral-storage. Container docker-build was using 7499Mi, which exceeds its request of 0. ": "set " +
+			requests,
+		low + "Container docker-build was using 52676Mi, request is 10Gi, has larger consumption of ephemeral-storage. ": "raise " + requests,
+		"The build pod was evicted: The node had condition: [DiskPressure]. ":                                            "raise " + requests,
+		"The node was low on resource: inodes. ":                                                                         "too many files",
+		"The build pod was evicted: Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ":       "raise " + limits,
+		`Container docker-build exceeded its local ephemeral storage limit "10Gi". `:                                     "raise " + limits,
+		`Usage of EmptyDir volume "container-storage-root" exceeds the limit "10Gi". `:                                   "raise " + limits,
 	} {
-		got := explain(end{plan: plan{namespace: "ns"}, BuildStatus: buildv1.BuildStatus{Phase: buildv1.BuildPhaseFailed, Reason: buildv1.StatusReasonBuildPodEvicted, Message: message}, name: "b-1"})
+		got := explain(end{plan: plan{namespace: "ns"}, BuildStatus: buildv1.BuildStatus{Phase: buildv1.BuildPhaseFailed,
+			Reason: buildv1.StatusReasonBuildPodEvicted, Message: message}, name: "b-1"})
 		other := requests
 		if strings.Contains(want, requests) || want == "too many files" {
 			other = limits

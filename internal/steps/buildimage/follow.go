@@ -119,7 +119,8 @@ func (b *builder) cancelled(ctx context.Context, build *buildv1.Build, blocked e
 	case timedOut(answer) && blocked != nil:
 		return fmt.Errorf("%w; OpenShift cancelled the build, because it did not run in time: %w", blocked, answer)
 	case timedOut(answer):
-		return fail.Advise(fail.Becausef(fail.PodsNotReady, "waiting for build %s: OpenShift cancelled it, because it did not run in time: %w", build.Name, answer),
+		return fail.Advise(fail.Becausef(fail.PodsNotReady, "waiting for build %s: OpenShift cancelled it, because it did not run in time: %w",
+			build.Name, answer),
 			"oc describe build %s -n %s", build.Name, b.namespace)
 	}
 	return notReceivedError{fail.Advise(
@@ -195,7 +196,8 @@ func (b *builder) watchBuild(ctx context.Context, name string, done func(*buildv
 
 // wait watches the build until its end, and logs what it waits for. It fails if the build's pod does not run in time, or
 // never can. blocked is what last kept the pod from running, nil if it ran.
-func (b *builder) wait(ctx context.Context, build *buildv1.Build, started *sending, logs *logFollower) (last *buildv1.Build, blocked, err error) {
+func (b *builder) wait(ctx context.Context, build *buildv1.Build, started *sending, logs *logFollower) (
+	last *buildv1.Build, blocked, err error) {
 	shown := map[string]bool{} // the kubelet alternates between the cause of a failed pull and its back-off
 	begun, running := b.now(), false
 	var quiet silence
@@ -214,7 +216,8 @@ func (b *builder) wait(ctx context.Context, build *buildv1.Build, started *sendi
 		case now.Status.Phase == buildv1.BuildPhaseRunning:
 			copied, line := logs.seen()
 			if silent := quiet.noted(b.now(), copied); silent > 0 {
-				b.log.Info(fmt.Sprintf("Build %s is still running; it has printed nothing for %s, last: %s", now.Name, silent.Round(time.Second), shortened(line)))
+				b.log.Info(fmt.Sprintf("Build %s is still running; it has printed nothing for %s, last: %s", now.Name, silent.Round(time.Second),
+					shortened(line)))
 			}
 			if running {
 				return false, nil
@@ -290,7 +293,8 @@ func (b *builder) pending(ctx context.Context, build *buildv1.Build) fail.Findin
 	}
 	for _, status := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
 		if waiting := status.State.Waiting; waiting != nil && waiting.Reason != "PodInitializing" && waiting.Reason != "ContainerCreating" {
-			return newFinding(cmp.Or(kube.ReasonFor(waiting.Reason), fail.ContainerFailed), fmt.Sprintf("container %s of its pod waits: %s: %s", status.Name, waiting.Reason, waiting.Message),
+			return newFinding(cmp.Or(kube.ReasonFor(waiting.Reason), fail.ContainerFailed),
+				fmt.Sprintf("container %s of its pod waits: %s: %s", status.Name, waiting.Reason, waiting.Message),
 				nil, describe("pod", pod.Name))
 		}
 	}
@@ -340,10 +344,11 @@ func (b *builder) outcome(ctx context.Context, build *buildv1.Build) (*buildv1.B
 	defer cancel()
 	var pod *corev1.Pod
 	// Without the pod the Build has to do.
-	_ = kube.UntilOne(ctx, "pod of build "+build.Name, b.kube.CoreV1().Pods(b.namespace), podName(build), func(live *corev1.Pod) (bool, error) {
-		pod = cmp.Or(live, pod)
-		return live == nil || kube.HasEnded(live), nil
-	})
+	_ = kube.UntilOne(ctx, "pod of build "+build.Name, b.kube.CoreV1().Pods(b.namespace), podName(build),
+		func(live *corev1.Pod) (bool, error) {
+			pod = cmp.Or(live, pod)
+			return live == nil || kube.HasEnded(live), nil
+		})
 	if latest, err := b.builds.Builds(b.namespace).Get(ctx, build.Name, metav1.GetOptions{}); err == nil {
 		build = latest
 	}
@@ -355,6 +360,8 @@ func (b *builder) waitsForPushSecret(build *buildv1.Build) error {
 	if given := build.Spec.Output.PushSecret; secret == "" && given != nil {
 		secret = given.Name
 	}
-	return fail.Advise(fail.Becausef(fail.PushRefused, "starting build %s: its push secret %s is missing: %s", build.Name, secret, build.Status.Message),
-		"oc get secret %s -n %s; oc create secret docker-registry %[1]s --docker-server=REGISTRY --docker-username=USER --docker-password=PASSWORD -n %[2]s", secret, b.namespace)
+	return fail.Advise(fail.Becausef(fail.PushRefused, "starting build %s: its push secret %s is missing: %s", build.Name, secret,
+		build.Status.Message),
+		"oc get secret %s -n %s; oc create secret docker-registry %[1]s --docker-server=REGISTRY --docker-username=USER "+
+			"--docker-password=PASSWORD -n %[2]s", secret, b.namespace)
 }

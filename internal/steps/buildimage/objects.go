@@ -126,7 +126,8 @@ func requirements(r cluster.BuildResources) (all corev1.ResourceRequirements) {
 	amounts := func(a cluster.BuildResourceList) corev1.ResourceList {
 		list := corev1.ResourceList{}
 		for name, quantity := range map[corev1.ResourceName]resource.Quantity{
-			corev1.ResourceMemory: a.Memory.Quantity, corev1.ResourceCPU: a.CPU.Quantity, corev1.ResourceEphemeralStorage: a.EphemeralStorage.Quantity,
+			corev1.ResourceMemory: a.Memory.Quantity, corev1.ResourceCPU: a.CPU.Quantity,
+			corev1.ResourceEphemeralStorage: a.EphemeralStorage.Quantity,
 		} {
 			if !quantity.IsZero() {
 				list[name] = quantity

@@ -12,9 +12,11 @@ import (
 
 func TestBuildConfig(t *testing.T) {
 	p := plan{
-		namespace: "ns", flavour: "pytorch-2.9-numpy2", pullSecret: "ngc", pushSecret: "push", trust: "mlenv-trusted-ca", deadline: 30 * time.Minute,
-		passing: []Arg{{"HTTPS_PROXY", "http://proxy:3128"}, {"PIP_CERT", trustedCA}},
-		inputs:  inputs{Strategy: "Docker", Dockerfile: "FROM a", BuildArgs: []Arg{{"BASE_IMAGE", "a"}}, Env: []Arg{{"TEAM", "vision"}}, Bases: map[string]string{"a": "sha256:1"}},
+		namespace: "ns", flavour: "pytorch-2.9-numpy2", pullSecret: "ngc", pushSecret: "push", trust: "mlenv-trusted-ca",
+		deadline: 30 * time.Minute,
+		passing:  []Arg{{"HTTPS_PROXY", "http://proxy:3128"}, {"PIP_CERT", trustedCA}},
+		inputs: inputs{Strategy: "Docker", Dockerfile: "FROM a", BuildArgs: []Arg{{"BASE_IMAGE", "a"}}, Env: []Arg{{"TEAM", "vision"}},
+			Bases: map[string]string{"a": "sha256:1"}},
 		resources: cluster.BuildResources{
 			Requests: cluster.BuildResourceList{CPU: cluster.MustParseQuantity("4")},
 			Limits:   cluster.BuildResourceList{Memory: cluster.MustParseQuantity("32Gi"), EphemeralStorage: cluster.MustParseQuantity("60Gi")},

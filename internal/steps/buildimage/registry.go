@@ -157,11 +157,13 @@ func readKeys(secret map[string]string) (authn.Keychain, error) {
 		if !found {
 			continue
 		}
-		keys, err := kubernetes.NewFromPullSecrets(context.Background(), []corev1.Secret{{Type: kind, Data: map[string][]byte{key: []byte(text)}}})
+		keys, err := kubernetes.NewFromPullSecrets(context.Background(),
+			[]corev1.Secret{{Type: kind, Data: map[string][]byte{key: []byte(text)}}})
 		if err != nil {
 			return nil, fmt.Errorf("reading the pull secret: its %s is invalid", key) // err may quote it
 		}
 		return keys, nil
 	}
-	return nil, errors.New("reading the pull secret: it has neither .dockerconfigjson nor .dockercfg: want one created by `oc create secret docker-registry`")
+	return nil, errors.New("reading the pull secret: it has neither .dockerconfigjson nor .dockercfg: want one created by `oc create secret " +
+		"docker-registry`")
 }

@@ -29,7 +29,8 @@ func serve(t *testing.T) (host, digest string) {
 	inner := registryserver.New(registryserver.Logger(log.New(io.Discard, "", 0)))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, password, _ := r.BasicAuth()
-		if user == "" && !strings.Contains(r.URL.Path, "/public/") || user != "" && user+":"+password != "me:secret" && user+":"+password != "serviceaccount:token" {
+		if user == "" && !strings.Contains(r.URL.Path, "/public/") || user != "" && user+":"+password != "me:secret" && user+":"+
+			password != "serviceaccount:token" {
 			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
 			w.WriteHeader(http.StatusUnauthorized)
 			return
@@ -60,8 +61,9 @@ func TestDigest(t *testing.T) {
 	host, digest := serve(t)
 	auth := base64.StdEncoding.EncodeToString([]byte("me:secret"))
 	secrets := map[string]map[string]string{
-		"by host":         {".dockerconfigjson": `{"auths":{"` + host + `":{"auth":"` + auth + `"}}}`},
-		"by repository":   {".dockerconfigjson": `{"auths":{"` + host + `":{"username":"x","password":"y"},"https://` + host + `/team":{"username":"me","password":"secret"}}}`},
+		"by host": {".dockerconfigjson": `{"auths":{"` + host + `":{"auth":"` + auth + `"}}}`},
+		"by repository": {".dockerconfigjson": `{"auths":{"` + host + `":{"username":"x","password":"y"},"https://` + host +
+			`/team":{"username":"me","password":"secret"}}}`},
 		"of the old kind": {".dockercfg": `{"` + host + `":{"username":"me","password":"secret"}}`},
 	}
 	for name, secret := range secrets {

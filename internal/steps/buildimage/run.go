@@ -176,7 +176,9 @@ func (o *Options) definition(images fs.FS, flavour string) (*Definition, error) 
 	if o.Folder == "" {
 		if flavour == "" {
 			known, err := Flavours(images)
-			return nil, errors.Join(err, fmt.Errorf("no image is named: want --flavour (%s), --folder or --image, or image.flavour in the cluster file", strings.Join(known, ", ")))
+			return nil,
+				errors.Join(err, fmt.Errorf("no image is named: want --flavour (%s), --folder or --image, or image.flavour in the cluster file",
+					strings.Join(known, ", ")))
 		}
 		return FindFlavour(images, flavour)
 	}
@@ -211,7 +213,8 @@ func undeclared(d *Definition, args []Arg) error {
 	declared := d.Args()
 	for _, arg := range args {
 		if !slices.Contains(declared, arg.Name) {
-			problems = append(problems, fmt.Errorf("build argument %s: the Dockerfile of %s has no such ARG; it has %s", arg.Name, d.Flavour, cmp.Or(strings.Join(declared, ", "), "none")))
+			problems = append(problems, fmt.Errorf("build argument %s: the Dockerfile of %s has no such ARG; it has %s", arg.Name, d.Flavour,
+				cmp.Or(strings.Join(declared, ", "), "none")))
 		}
 	}
 	return errors.Join(problems...)
@@ -240,8 +243,11 @@ func (o *Options) builder(d Deps, clients *kube.Clients, registry *Registry, ask
 			inputs: inputs{BuildArgs: asked.args, Env: asked.env}, passing: proxies(file.Network.Proxy),
 			pullSecret: pullSecret, pushSecret: o.PushSecret, resources: file.Image.BuildResources, deadline: o.Timeout,
 		},
-		definition: asked.definition, trustedCA: cmp.Or(file.Network.TrustedCA, cluster.TrustedCA), force: o.Force, podTimeout: podTime, holder: o.holder(), caller: rand.Text(),
-		enough: func(ctx context.Context) error { return o.enough(ctx, clients) }, needed: func(ctx context.Context) error { return o.needed(ctx, clients) },
+		definition: asked.definition, trustedCA: cmp.Or(file.Network.TrustedCA, cluster.TrustedCA), force: o.Force, podTimeout: podTime,
+		holder: o.holder(), caller: rand.Text(),
+		enough: func(ctx context.Context) error { return o.enough(ctx, clients) }, needed: func(ctx context.Context) error {
+			return o.needed(ctx, clients)
+		},
 		builds: builds.BuildV1(), images: images.ImageV1(), kube: clients.Kube, registry: registry, log: d.Log, out: out,
 		now: time.Now, patience: kube.Patience,
 	}, nil

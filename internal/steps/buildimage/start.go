@@ -202,15 +202,16 @@ func (b *builder) startedBy(caller string, builds []*buildv1.Build) *buildv1.Bui
 func (b *builder) awaitClaimed(ctx context.Context, other claim, left time.Duration) (build *buildv1.Build, err error) {
 	waiting, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	err = kube.Until(waiting, "builds of "+b.flavour, b.builds.Builds(b.namespace), buildsOf(configName(b.flavour)), func(builds []*buildv1.Build) (bool, error) {
-		// A build that has failed meanwhile counts too.
-		build = b.startedBy(other.Caller, builds)
-		if build != nil && build.Status.Cancelled {
-			build = nil
-			return true, nil
-		}
-		return build != nil, nil
-	})
+	err = kube.Until(waiting, "builds of "+b.flavour, b.builds.Builds(b.namespace), buildsOf(configName(b.flavour)),
+		func(builds []*buildv1.Build) (bool, error) {
+			// A build that has failed meanwhile counts too.
+			build = b.startedBy(other.Caller, builds)
+			if build != nil && build.Status.Cancelled {
+				build = nil
+				return true, nil
+			}
+			return build != nil, nil
+		})
 	if build != nil {
 		b.log.Info(fmt.Sprintf("%s has just started build %s of the same; following it.", other.Holder, build.Name))
 		return build, nil
@@ -227,13 +228,16 @@ func (b *builder) apply(ctx context.Context) error {
 		return b.problem(err)
 	}
 	if stream.Status.DockerImageRepository == "" {
-		return fail.Advise(fail.Becausef(fail.BuildUnavailable, "building image %s: ImageStream %s/%s has no repository: the cluster's internal registry is not enabled", b.flavour, b.namespace, StreamName),
-			"an administrator enables it: oc patch configs.imageregistry.operator.openshift.io/cluster --type=merge --patch='{\"spec\":{\"managementState\":\"Managed\"}}'; or name an existing image: param image")
+		return fail.Advise(fail.Becausef(fail.BuildUnavailable, "building image %s: ImageStream %s/%s has no repository: the cluster's "+
+			"internal registry is not enabled", b.flavour, b.namespace, StreamName),
+			"an administrator enables it: oc patch configs.imageregistry.operator.openshift.io/cluster --type=merge "+
+				"--patch='{\"spec\":{\"managementState\":\"Managed\"}}'; or name an existing image: param image")
 	}
 	_, err = kube.ApplyTo(ctx, b.builds.BuildConfigs(b.namespace), b.buildConfig(), kube.ApplyOptions{})
 	if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "build strategy Docker is not allowed") {
 		// An administrator has taken this right, which every user has at first.
-		return fail.Advise(fail.Because(fail.PermissionDenied, err), "oc adm policy add-role-to-user system:build-strategy-docker %s -n %s; or name an existing image: param image", kube.WhoAsks(ctx, b.kube), b.namespace)
+		return fail.Advise(fail.Because(fail.PermissionDenied, err), "oc adm policy add-role-to-user system:build-strategy-docker %s -n %s; or "+
+			"name an existing image: param image", kube.WhoAsks(ctx, b.kube), b.namespace)
 	}
 	if err != nil {
 		return b.problem(err)
@@ -254,7 +258,8 @@ func (b *builder) claim(ctx context.Context, config *buildv1.BuildConfig) error 
 	if err != nil {
 		return err
 	}
-	_, err = b.builds.BuildConfigs(b.namespace).Patch(ctx, config.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: kube.FieldManager + "-claim"})
+	_, err = b.builds.BuildConfigs(b.namespace).Patch(ctx, config.Name, types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: kube.FieldManager + "-claim"})
 	return err
 }
 
@@ -324,7 +329,8 @@ func (b *builder) notStarted(cause error) error {
 	err := fmt.Errorf("starting a build of buildconfig %s/%s: %w", b.namespace, configName(b.flavour), cause)
 	if account := missingAccount.FindStringSubmatch(cause.Error()); account != nil {
 		return fail.Advise(fail.Because(fail.BuildUnavailable, err),
-			"oc create serviceaccount %s -n %s; oc policy add-role-to-user system:image-builder -z %[1]s -n %[2]s (OpenShift creates both in a new project, unless its builds are disabled)", account[1], b.namespace)
+			"oc create serviceaccount %s -n %s; oc policy add-role-to-user system:image-builder -z %[1]s -n %[2]s (OpenShift creates both in a "+
+				"new project, unless its builds are disabled)", account[1], b.namespace)
 	}
 	return kube.Problem(err)
 }

@@ -89,7 +89,8 @@ func TestBlockedBuild(t *testing.T) {
 	s := prepared(t, build)
 	s.podTimeout = -1
 	_, blocked, err := s.wait(t.Context(), build, nil, &logFollower{})
-	if fail.ReasonOf(err) != fail.QuotaExceeded || !strings.Contains(fail.NextOf(err), "quota") || !strings.Contains(s.log.String(), "exceeded quota") {
+	if fail.ReasonOf(err) != fail.QuotaExceeded || !strings.Contains(fail.NextOf(err), "quota") ||
+		!strings.Contains(s.log.String(), "exceeded quota") {
 		t.Errorf("got %v (%s), want QuotaExceeded, with advice and a line of log", err, fail.NextOf(err))
 	}
 	build.Status.Phase, build.Status.Reason = buildv1.BuildPhaseCancelled, buildv1.StatusReasonCancelledBuild
@@ -102,8 +103,10 @@ func TestBlockedBuild(t *testing.T) {
 		want    fail.Reason
 		parts   string
 	}{
-		{"quota", blocked, badRequest("unable to wait for build b-1 to run: timed out waiting for the condition"), fail.QuotaExceeded, "OpenShift cancelled the build, because it did not run in time"},
-		{"unknown", nil, badRequest("unable to wait for build b-1 to run: timed out waiting for the condition"), fail.PodsNotReady, "OpenShift cancelled it, because it did not run in time"},
+		{"quota", blocked, badRequest("unable to wait for build b-1 to run: timed out waiting for the condition"), fail.QuotaExceeded,
+			"OpenShift cancelled the build, because it did not run in time"},
+		{"unknown", nil, badRequest("unable to wait for build b-1 to run: timed out waiting for the condition"), fail.PodsNotReady,
+			"OpenShift cancelled it, because it did not run in time"},
 		{"timeout", nil, apierrors.NewTimeoutError("timed out waiting for build b-1 to start after 5m0s", 0), fail.PodsNotReady, "after 5m0s"},
 		{"by a user", blocked, badRequest("build b-1 was cancelled: no logs are available."), fail.Cancelled, "it was cancelled"},
 		{"while it ran", nil, nil, fail.Cancelled, "it was cancelled"},
@@ -111,7 +114,8 @@ func TestBlockedBuild(t *testing.T) {
 	} {
 		answered := &sending{ended: make(chan struct{}), err: test.answer}
 		close(answered.ended)
-		if err := s.endError(t.Context(), build, test.blocked, answered, nil); fail.ReasonOf(err) != test.want || !strings.Contains(err.Error(), test.parts) {
+		if err := s.endError(t.Context(), build, test.blocked, answered, nil); fail.ReasonOf(err) != test.want ||
+			!strings.Contains(err.Error(), test.parts) {
 			t.Errorf("%s: %s: %v, want %s with %q", test.name, fail.ReasonOf(err), err, test.want, test.parts)
 		}
 	}
@@ -142,7 +146,8 @@ func TestCancelledWhileLooked(t *testing.T) {
 		if looks++; looks == 1 {
 			change(false, buildv1.BuildPhasePending) // so that the step looks again
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "b-1-build", Namespace: "ns"}}
-			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+				Message: "0/3 nodes are available"}}
 			return true, pod, nil
 		}
 		change(true, buildv1.BuildPhasePending)
@@ -176,12 +181,15 @@ func TestPendingBuild(t *testing.T) {
 			Reason: reason, Message: message, LastTimestamp: metav1.Unix(at, 0)}
 	}
 	noAccount := build.DeepCopy()
-	noAccount.Status.Reason, noAccount.Status.Message = buildv1.StatusReasonCannotRetrieveServiceAccount, "Unable to look up the service account secrets for this build."
+	noAccount.Status.Reason, noAccount.Status.Message = buildv1.StatusReasonCannotRetrieveServiceAccount, "Unable to look up the service "+
+		"account secrets for this build."
 	unscheduled := pod.DeepCopy()
-	unscheduled.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}
+	unscheduled.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+		Message: "0/3 nodes are available"}}
 	missing := event("b", "pod", "FailedMount", `MountVolume.SetUp failed for volume "ngc-pull" : secret "ngc" not found`, 2)
 	first := build.DeepCopy()
-	first.Name, first.UID, first.Status.Phase, first.Labels = "b-0", "first", buildv1.BuildPhaseRunning, map[string]string{buildv1.BuildConfigLabel: "ml-dev-env-cpu"}
+	first.Name, first.UID, first.Status.Phase, first.Labels = "b-0", "first", buildv1.BuildPhaseRunning, map[string]string{
+		buildv1.BuildConfigLabel: "ml-dev-env-cpu"}
 	for _, test := range []struct {
 		name    string
 		build   *buildv1.Build
@@ -189,12 +197,15 @@ func TestPendingBuild(t *testing.T) {
 		want    fail.Reason
 		seen    string
 	}{
-		{"no pod", build, []runtime.Object{event("a", "build", "FailedCreate", "Error creating build pod: no", 1)}, fail.PodsNotReady, "it waits for its pod: FailedCreate: Error creating build pod: no"},
+		{"no pod", build, []runtime.Object{event("a", "build", "FailedCreate", "Error creating build pod: no", 1)}, fail.PodsNotReady,
+			"it waits for its pod: FailedCreate: Error creating build pod: no"},
 		{"behind another", build, []runtime.Object{first}, fail.PodsNotReady, "it waits for build b-0 of the same BuildConfig"},
 		{"status", noAccount, nil, fail.PodsNotReady, "it waits: CannotRetrieveServiceAccount: Unable to look up"},
 		{"unscheduled", build, []runtime.Object{unscheduled}, fail.NodesUnavailable, "no node fits its pod: 0/3 nodes"},
-		{"pulls", build, []runtime.Object{pod, event("a", "pod", "Pulling", `Pulling image "builder"`, 1), event("c", "other", "Killing", "x", 9)}, fail.PodsNotReady, `its pod starts: Pulling: Pulling image "builder"`},
-		{"no secret", build, []runtime.Object{pod, event("a", "pod", "Scheduled", "ok", 1), missing}, fail.ImageUnavailable, `secret "ngc" not found`},
+		{"pulls", build, []runtime.Object{pod, event("a", "pod", "Pulling", `Pulling image "builder"`, 1),
+			event("c", "other", "Killing", "x", 9)}, fail.PodsNotReady, `its pod starts: Pulling: Pulling image "builder"`},
+		{"no secret", build, []runtime.Object{pod, event("a", "pod", "Scheduled", "ok", 1), missing}, fail.ImageUnavailable,
+			`secret "ngc" not found`},
 	} {
 		s := prepared(t, append(test.objects, test.build)...)
 		s.pullSecret = "ngc"
@@ -209,7 +220,8 @@ func TestOutOfMemoryInTwoSteps(t *testing.T) {
 	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "b-1", Namespace: "ns"}}
 	build.Status.Phase, build.Status.Reason = buildv1.BuildPhaseFailed, buildv1.StatusReasonDockerBuildFailed
 	log := []string{"STEP 2/2: RUN make -j64", `error: build error: error building at STEP "RUN make -j64": exit status 2`}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "b-1-build", Namespace: "ns", UID: "pod"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "b-1-build", Namespace: "ns", UID: "pod"},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 	s := prepared(t, build, pod)
 	seen := make(chan struct{})
 	var once sync.Once
@@ -221,7 +233,8 @@ func TestOutOfMemoryInTwoSteps(t *testing.T) {
 		<-seen // the step waits for the end of the pod
 		killed := pod.DeepCopy()
 		killed.Status.Phase = corev1.PodFailed
-		killed.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "OOMKilled"}}}}
+		killed.Status.ContainerStatuses = []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "OOMKilled"}}}}
 		if _, err := s.kube.CoreV1().Pods("ns").Update(t.Context(), killed, metav1.UpdateOptions{}); err != nil {
 			t.Error(err)
 		}
@@ -233,13 +246,16 @@ func TestOutOfMemoryInTwoSteps(t *testing.T) {
 	overdue.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "DeadlineExceeded"}
 	generic, seconds := build.DeepCopy(), int64(90)
 	generic.Status.Reason, generic.Spec.CompletionDeadlineSeconds = buildv1.StatusReasonGenericBuildFailed, &seconds
-	if err := prepared(t, generic, overdue).endError(t.Context(), generic, nil, nil, log); fail.ReasonOf(err) != fail.BuildTimeout || !strings.Contains(err.Error(), "1m30s") {
+	if err := prepared(t, generic, overdue).endError(t.Context(), generic, nil, nil, log); fail.ReasonOf(err) != fail.BuildTimeout ||
+		!strings.Contains(err.Error(), "1m30s") {
 		t.Errorf("got %s: %v, want BuildTimeout with the Build's own deadline", fail.ReasonOf(err), err)
 	}
 }
 
 func TestMissingServiceAccount(t *testing.T) {
-	err := prepared(t).notStarted(apierrors.NewInternalError(errors.New(`error getting push/pull secrets for service account ns/builder: serviceaccounts "builder" not found`)))
+	err := prepared(t).notStarted(
+		apierrors.NewInternalError(
+			errors.New(`error getting push/pull secrets for service account ns/builder: serviceaccounts "builder" not found`)))
 	if fail.ReasonOf(err) != fail.BuildUnavailable || !strings.Contains(fail.NextOf(err), "oc create serviceaccount builder -n ns") {
 		t.Errorf("got %s: %v (%s), want BuildUnavailable with what creates the account", fail.ReasonOf(err), err, fail.NextOf(err))
 	}
@@ -259,7 +275,8 @@ func TestArgumentsAreKeysAndValues(t *testing.T) {
 
 // FuzzExplain: any log of a build leads to a reason and a bounded text.
 func FuzzExplain(f *testing.F) {
-	f.Add("[2/3] STEP 16/19: RUN make\nmake: *** Error\nerror: build error: error building at STEP \"RUN make\": exit status 7", "DockerBuildFailed", "")
+	f.Add("[2/3] STEP 16/19: RUN make\nmake: *** Error\nerror: build error: error building at STEP \"RUN make\": exit status 7",
+		"DockerBuildFailed", "")
 	f.Add("STEP 2/2: RUN pip install x\nERROR: ResolutionImpossible\n\n", "GenericBuildFailed", "DeadlineExceeded")
 	f.Add("", "CannotCreateBuildPod", "exceeded quota")
 	f.Fuzz(func(t *testing.T, log, reason, message string) {
@@ -267,7 +284,8 @@ func FuzzExplain(f *testing.F) {
 			return
 		}
 		found := explain(end{
-			plan: plan{namespace: "ns"}, BuildStatus: buildv1.BuildStatus{Phase: buildv1.BuildPhaseFailed, Reason: buildv1.StatusReason(reason), Message: message},
+			plan: plan{namespace: "ns"}, BuildStatus: buildv1.BuildStatus{Phase: buildv1.BuildPhaseFailed, Reason: buildv1.StatusReason(reason),
+				Message: message},
 			name: "b-1", lines: strings.Split(log, "\n"),
 		})
 		err := plan{namespace: "ns"}.because(found, "b-1")
@@ -332,10 +350,12 @@ func TestBuildsByDockerAreForbidden(t *testing.T) {
 	s := prepared(t)
 	builds := buildfake.NewClientset()
 	builds.PrependReactor("patch", "buildconfigs", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(buildv1.Resource("buildconfigs"), "ml-dev-env-cpu", errors.New("build strategy Docker is not allowed"))
+		return true, nil, apierrors.NewForbidden(buildv1.Resource("buildconfigs"), "ml-dev-env-cpu",
+			errors.New("build strategy Docker is not allowed"))
 	})
 	s.builds = builds.BuildV1()
-	if err := s.apply(t.Context()); fail.ReasonOf(err) != fail.PermissionDenied || !strings.Contains(fail.NextOf(err), "add-role-to-user system:build-strategy-docker") {
+	if err := s.apply(t.Context()); fail.ReasonOf(err) != fail.PermissionDenied ||
+		!strings.Contains(fail.NextOf(err), "add-role-to-user system:build-strategy-docker") {
 		t.Errorf("got %s: %v (%s), want PermissionDenied with the role", fail.ReasonOf(err), err, fail.NextOf(err))
 	}
 }

@@ -19,7 +19,8 @@ const starting = 10 * time.Second
 
 // ask is nodes.Ask, except that it waits for every node. silent are the errors of nodes whose agents did not answer in time;
 // other errors are joined.
-func ask[T any](ctx context.Context, set nodes.Set, limit time.Duration, f func(*agent.Client, context.Context) (T, error)) (answers []T, silent map[int]error, err error) {
+func ask[T any](ctx context.Context, set nodes.Set, limit time.Duration, f func(*agent.Client, context.Context) (T, error)) (
+	answers []T, silent map[int]error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, min(starting, limit))
 	defer cancel()
 	answers = make([]T, len(set))

@@ -114,7 +114,8 @@ func (c *Check) measure(ctx context.Context) error {
 		r.Rails = append(r.Rails, rail.report)
 	}
 	main := c.whole(c.mainTime())
-	c.Log.Info(fmt.Sprintf("Measuring %s with %s on each, by %s, for at most %s.", humanize.Count(len(c.Nodes), "node"), humanize.Count(r.RanksPerNode, "rank"), r.Backend, c.limit()))
+	c.Log.Info(fmt.Sprintf("Measuring %s with %s on each, by %s, for at most %s.", humanize.Count(len(c.Nodes), "node"),
+		humanize.Count(r.RanksPerNode, "rank"), r.Backend, c.limit()))
 	if len(rails) > 1 && !c.Quick {
 		main.own = append(main.own, func(node int, input *fabric.Input, _ map[string]string) { input.Rails = interfaces(rails, node) })
 	}
@@ -164,10 +165,12 @@ func (c *Check) withoutGPU(out outcome) error {
 		return nil
 	case len(out.withoutGPU) < len(out.ready):
 		slices.Sort(out.withoutGPU)
-		return fail.Advise(fail.Becausef(fail.GPUMissing, "checking the fabric: torch sees no GPU on %s, and does on others", c.named(out.withoutGPU)),
+		return fail.Advise(fail.Becausef(fail.GPUMissing, "checking the fabric: torch sees no GPU on %s, and does on others",
+			c.named(out.withoutGPU)),
 			"compare the nodes: nvidia-smi in each pod; the driver there may be another one")
 	}
-	c.Log.Warn(fmt.Sprintf("Torch sees no GPU though the nodes have %d each: the image's torch is for CPUs, or does not match the driver. Measured by gloo instead.", r.RanksPerNode))
+	c.Log.Warn(fmt.Sprintf("Torch sees no GPU though the nodes have %d each: the image's torch is for CPUs, or does not match the driver. "+
+		"Measured by gloo instead.", r.RanksPerNode))
 	r.Backend, r.RanksPerNode = fabric.Gloo, min(r.RanksPerNode, ranksWithoutGPU)
 	return nil
 }
@@ -324,7 +327,8 @@ func (c *Check) together(ctx context.Context, all []*job) ([]outcome, error) {
 
 func (c *Check) whole(bound time.Duration) *job {
 	sizes, pairBytes := fabric.Sizes(c.report.Backend, c.settings.Mode != agent.RDMA && len(c.Nodes) > 1)
-	input := fabric.Input{RanksPerNode: c.report.RanksPerNode, Backend: c.report.Backend, Sizes: sizes, WithoutGPU: fabric.LargestWithoutGPU(), Others: !c.Quick, Inside: !c.Quick || c.report.Backend == fabric.NCCL}
+	input := fabric.Input{RanksPerNode: c.report.RanksPerNode, Backend: c.report.Backend, Sizes: sizes, WithoutGPU: fabric.LargestWithoutGPU(),
+		Others: !c.Quick, Inside: !c.Quick || c.report.Backend == fabric.NCCL}
 	name := "all"
 	if c.Quick {
 		const between, seconds = 1 << 20, 0.1

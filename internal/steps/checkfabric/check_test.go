@@ -92,7 +92,8 @@ func TestCheckPasses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report.Verdict != fabric.Pass || report.Bandwidth.Decimal() != "1.5 GB/s" || report.Sockets != report.Bandwidth || report.Latency != 50*time.Microsecond {
+	if report.Verdict != fabric.Pass || report.Bandwidth.Decimal() != "1.5 GB/s" || report.Sockets != report.Bandwidth ||
+		report.Latency != 50*time.Microsecond {
 		t.Errorf("got %+v, want a pass with 1.5 GB/s", report)
 	}
 	// Without GPUs nothing shows RDMA, and that is no failure.
@@ -133,7 +134,8 @@ func TestCheckWaitsForItsTurn(t *testing.T) {
 // A quick check that finds no fault is enough. A quick check that finds a slow node is followed by a whole check.
 func TestQuickCheck(t *testing.T) {
 	const pairs = `
-pair() { [ $node = 0 ] && say "\"operation\": \"send_recv\", \"scope\": \"pair\", \"pair\": [$1], \"bytes\": 4194304, \"ranks\": 2, \"time\": $2, \"iterations\": 9"; }
+pair() { [ $node = 0 ] && say "\"operation\": \"send_recv\", \"scope\": \"pair\", \"pair\": [$1], \"bytes\": 4194304, \"ranks\": 2, ` +
+		`\"time\": $2, \"iterations\": 9"; }
 pair 0,1 1000000
 case "$input" in *'"share":0.1'*) pair 0,2 $slow; pair 1,2 $slow;; *) pair 0,2 1000000; pair 1,2 1000000;; esac
 `
@@ -164,11 +166,13 @@ func TestQuickCheckInside(t *testing.T) {
 func TestTorchSeesNoGPU(t *testing.T) {
 	check, _, out := newCheck(t, 2, `say '"event": "without-gpu"'`+measured)
 	report, err := check.Run(t.Context())
-	if err != nil || report.Verdict != fabric.Pass || report.Backend != fabric.Gloo || report.Expected != 0 || !strings.Contains(out.String(), "Measured by gloo instead") {
+	if err != nil || report.Verdict != fabric.Pass || report.Backend != fabric.Gloo || report.Expected != 0 ||
+		!strings.Contains(out.String(), "Measured by gloo instead") {
 		t.Errorf("got %+v, %v; want a pass by gloo\n%s", report, err, out)
 	}
 	check, _, _ = newCheck(t, 2, `[ $me = 1 ] && say '"event": "without-gpu"'`+measured)
-	if _, err := check.Run(t.Context()); fail.ReasonOf(err) != fail.GPUMissing || !strings.Contains(err.Error(), "node 1 (node-1), and does on others") {
+	if _, err := check.Run(t.Context()); fail.ReasonOf(err) != fail.GPUMissing ||
+		!strings.Contains(err.Error(), "node 1 (node-1), and does on others") {
 		t.Errorf("got %v, want GPUMissing for node 1", err)
 	}
 }
@@ -245,7 +249,8 @@ func TestNodeCutDuringTheCheck(t *testing.T) {
 		})
 	})
 	report, err := check.Run(t.Context())
-	if fail.ReasonOf(err) != fail.NetworkBroken || !slices.Equal(report.FaultyNodes, []int{1}) || !strings.Contains(err.Error(), "node 1 (node-1) cannot be reached while the others can") {
+	if fail.ReasonOf(err) != fail.NetworkBroken || !slices.Equal(report.FaultyNodes, []int{1}) ||
+		!strings.Contains(err.Error(), "node 1 (node-1) cannot be reached while the others can") {
 		t.Errorf("got %v, faulty %v; want NetworkBroken for node 1", err, report.FaultyNodes)
 	}
 }
@@ -269,7 +274,8 @@ exit 1`)
 	})
 	report, err := check.Run(t.Context())
 	if fail.ReasonOf(err) != fail.NetworkBroken || !slices.Equal(report.FaultyNodes, []int{0, 1}) || len(report.Measurements) != 0 {
-		t.Errorf("got %v, faulty %v, %d measurements; want NetworkBroken for nodes 0 and 1, no measurements", err, report.FaultyNodes, len(report.Measurements))
+		t.Errorf("got %v, faulty %v, %d measurements; want NetworkBroken for nodes 0 and 1, no measurements", err, report.FaultyNodes,
+			len(report.Measurements))
 	}
 	if err := report.Print(io.Discard); err != nil {
 		t.Error(err)
@@ -305,7 +311,8 @@ func TestRepeatedEvents(t *testing.T) {
 func TestSlowNetwork(t *testing.T) {
 	check, agents, _ := newCheck(t, 2, measured)
 	for _, node := range agents {
-		if _, err := node.Client.SetNetwork(t.Context(), agent.Network{Mode: agent.RDMA, Expected: rdma.Expected{Bandwidth: 10 * rdma.GBps}}); err != nil {
+		if _, err := node.Client.SetNetwork(t.Context(),
+			agent.Network{Mode: agent.RDMA, Expected: rdma.Expected{Bandwidth: 10 * rdma.GBps}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -328,8 +335,10 @@ func TestSlowNetwork(t *testing.T) {
 		report.Verdict = test.verdict
 		c := &checker{Deps{Log: command.TextLog(&out)}, Options{Bandwidth: test.bandwidth}}
 		err := c.judge(report)
-		if (err != nil) != (test.want != "") || err != nil && (fail.ReasonOf(err) != test.want || !strings.Contains(err.Error(), "expected 10.0 GB/s")) || !strings.Contains(out.String(), test.log) {
-			t.Errorf("bandwidth=%s, verdict %s: got %s: %v and log %q; want %q", test.bandwidth, test.verdict, fail.ReasonOf(err), err, &out, test.want)
+		if (err != nil) != (test.want != "") || err != nil &&
+			(fail.ReasonOf(err) != test.want || !strings.Contains(err.Error(), "expected 10.0 GB/s")) || !strings.Contains(out.String(), test.log) {
+			t.Errorf("bandwidth=%s, verdict %s: got %s: %v and log %q; want %q", test.bandwidth, test.verdict, fail.ReasonOf(err), err, &out,
+				test.want)
 		}
 	}
 }
@@ -342,7 +351,8 @@ echo 'Traceback (most recent call last):'
 echo '  File "x.py", line 1, in <module>'
 echo "ModuleNotFoundError: No module named 'torch'"
 exit 1`)
-	if report, err := check.Run(t.Context()); err != nil || report.Verdict != fabric.NotMeasured || !strings.Contains(report.Message, "no torch") {
+	if report, err := check.Run(t.Context()); err != nil || report.Verdict != fabric.NotMeasured ||
+		!strings.Contains(report.Message, "no torch") {
 		t.Errorf("got %v, %s %q; want not measured", err, report.Verdict, report.Message)
 	}
 	check, _, _ = newCheck(t, 2, `
@@ -356,7 +366,8 @@ exit 1`)
 	check, _, _ = start(t, 1, append(os.Environ(), "PATH="+slow(t)+":"+os.Getenv("PATH")))
 	const timeForTheAgentAndNotForTorch = 16 * time.Second
 	check.Bound = timeForTheAgentAndNotForTorch
-	if report, err := check.Run(t.Context()); err != nil || report.Verdict != fabric.NotMeasured || !strings.Contains(report.Message, "0 of 1 were ready") {
+	if report, err := check.Run(t.Context()); err != nil || report.Verdict != fabric.NotMeasured ||
+		!strings.Contains(report.Message, "0 of 1 were ready") {
 		t.Errorf("torch takes too long: got %v, %s %q; want not measured", err, report.Verdict, report.Message)
 	}
 	check, _, _ = newCheck(t, 1, measured)
@@ -381,13 +392,15 @@ for i in 1 2 3 4 5 6 7; do sleep 0.8; say '"event": "beat"'; done
 		t.Errorf("signs of life became measurements: %+v", report.Measurements)
 	}
 	late := t.TempDir()
-	if err := os.WriteFile(filepath.Join(late, "python3"), []byte("#!/bin/sh\nsleep 10\necho '{\"fabric\": 1, \"event\": \"ready\"}'\nexec sleep 60\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(late, "python3"),
+		[]byte("#!/bin/sh\nsleep 10\necho '{\"fabric\": 1, \"event\": \"ready\"}'\nexec sleep 60\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	check, _, _ = start(t, 2, append(os.Environ(), "PATH="+late+":"+os.Getenv("PATH")))
 	const timeToImportTorch = 20 * time.Second // of which the ranks get 12
 	check.Bound = timeToImportTorch
-	if report, err := check.Run(t.Context()); err != nil || report.Verdict != fabric.NotMeasured || !strings.Contains(report.Message, "want a longer --timeout") {
+	if report, err := check.Run(t.Context()); err != nil || report.Verdict != fabric.NotMeasured ||
+		!strings.Contains(report.Message, "want a longer --timeout") {
 		t.Errorf("importing torch takes nearly all of the time: got %v, %s %q; want not measured", err, report.Verdict, report.Message)
 	}
 }
@@ -444,14 +457,22 @@ func TestBenchmark(t *testing.T) {
 // FuzzAnswers: agents, and the ranks whose output they pass on, may answer anything. The check neither crashes nor names a
 // node or rail that does not exist.
 func FuzzAnswers(f *testing.F) {
-	f.Add([]byte(`{"node": 99, "state": "exited", "spec": {"launcher": "command", "script": "python3", "nodes": 2, "ranksPerNode": 1}, "ranks": [{"rank": 1, "node": 99, "ended": "2026-01-01T00:00:00Z", "exit": {"code": 1}, "python": {"type": "RuntimeError", "message": "connect: Connection refused"}}]}`),
-		[]byte(`{"devices": [{"name": "mlx5_6", "uverbs": "uverbs0", "pcie": {"speedGTps": 1e300, "width": 9}, "ports": [{"state": "ACTIVE", "linkLayer": "InfiniBand", "rateBitsPerSecond": -5, "gids": [{"gid": "10.0.0.1"}]}]}]}`),
-		[]byte(`{"gpus": [{}, {}], "gpusExpected": -7, "network": {"mode": "rdma", "rack": "a"}}`), []byte(`{"fabric": 1, "event": "rail", "rail": 99}`))
-	f.Add([]byte(`{"state": "running", "spec": {"launcher": "command", "script": "python3", "nodes": 2, "ranksPerNode": 1}, "nccl": {"transport": "sockets", "ranks": [{"rank": -1}], "processes": [{"host": "a", "communicators": [{"routes": [{"transport": "sockets", "device": -9}]}]}]}}`),
-		[]byte(`{"devices": [{"name": "a", "uverbs": "b", "ports": [{"state": "ACTIVE", "linkLayer": "Ethernet", "gidIndex": 3, "address": "10.0.0.1/33", "rateBitsPerSecond": 9223372036854775807}]}]}`),
+	f.Add([]byte(`{"node": 99, "state": "exited", "spec": {"launcher": "command", "script": "python3", "nodes": 2, "ranksPerNode": 1}, `+
+		`"ranks": [{"rank": 1, "node": 99, "ended": "2026-01-01T00:00:00Z", "exit": {"code": 1}, "python": {"type": "RuntimeError", "message": `+
+		`"connect: Connection refused"}}]}`),
+		[]byte(`{"devices": [{"name": "mlx5_6", "uverbs": "uverbs0", "pcie": {"speedGTps": 1e300, "width": 9}, "ports": [{"state": "ACTIVE", `+
+			`"linkLayer": "InfiniBand", "rateBitsPerSecond": -5, "gids": [{"gid": "10.0.0.1"}]}]}]}`),
+		[]byte(`{"gpus": [{}, {}], "gpusExpected": -7, "network": {"mode": "rdma", "rack": "a"}}`),
+		[]byte(`{"fabric": 1, "event": "rail", "rail": 99}`))
+	f.Add([]byte(`{"state": "running", "spec": {"launcher": "command", "script": "python3", "nodes": 2, "ranksPerNode": 1}, "nccl": `+
+		`{"transport": "sockets", "ranks": [{"rank": -1}], "processes": [{"host": "a", "communicators": [{"routes": [{"transport": "sockets", `+
+		`"device": -9}]}]}]}}`),
+		[]byte(`{"devices": [{"name": "a", "uverbs": "b", "ports": [{"state": "ACTIVE", "linkLayer": "Ethernet", "gidIndex": 3, "address": `+
+			`"10.0.0.1/33", "rateBitsPerSecond": 9223372036854775807}]}]}`),
 		[]byte(`{}`), []byte(`{"fabric": 1, "operation": "send_recv", "scope": "pair", "pair": [-5, 99], "bytes": 8, "ranks": 2, "time": 1}`))
 	f.Fuzz(func(t *testing.T, status, devices, facts, line []byte) {
-		check := &Check{Nodes: nodes.Set{&agent.Client{}, &agent.Client{}}, Bound: time.Minute, Log: slog.New(slog.DiscardHandler), facts: make([]agent.Facts, 2), devices: make([]rdma.Facts, 2)}
+		check := &Check{Nodes: nodes.Set{&agent.Client{}, &agent.Client{}}, Bound: time.Minute, Log: slog.New(slog.DiscardHandler),
+			facts: make([]agent.Facts, 2), devices: make([]rdma.Facts, 2)}
 		var answer agent.JobStatus
 		_, _, _ = json.Unmarshal(status, &answer), json.Unmarshal(devices, &check.devices[1]), json.Unmarshal(facts, &check.facts[1])
 		check.devices[0] = check.devices[1]

@@ -80,7 +80,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 
 // AddFlags adds the flags of mlenv check-fabric alone: while the step runs, a run has no tree yet.
 func (s *Script) AddFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&s.Path, "script", "", "training to compare with --compare=tcp: a path in the tree synced last, or -m PACKAGE.MODULE; arguments go after --")
+	flags.StringVar(&s.Path, "script", "", "training to compare with --compare=tcp: a path in the tree synced last, or -m PACKAGE.MODULE; "+
+		"arguments go after --")
 	param.Launcher.AddTo(flags, &s.Launcher, "launcher", agent.DeepSpeed, "how the ranks of --script start, as in mlenv train")
 	param.Duration.AddTo(flags, &s.Time, "script-time", 2*time.Minute, "how long --script trains over each transport, unless it ends before")
 }

@@ -119,7 +119,8 @@ func (w write) job(node int, name string) jobs.Job {
 // spec is the program as the server, or as the client of a host.
 func (w write) spec(node int, host ...string) agent.JobSpec {
 	port, expected := w.rail.ports[node], w.check.settings.Expected
-	args := []string{"-d", port.Device.Name, "-i", strconv.Itoa(port.Port.Number), "-F", "--report_gbits", "-D", "1", "-p", strconv.Itoa(w.port)}
+	args := []string{"-d", port.Device.Name, "-i", strconv.Itoa(port.Port.Number), "-F", "--report_gbits", "-D", "1", "-p",
+		strconv.Itoa(w.port)}
 	if port.Port.GIDIndex >= 0 {
 		args = append(args, "-x", strconv.Itoa(port.Port.GIDIndex))
 	}
@@ -158,7 +159,8 @@ func parseWrite(lines []string) (m fabric.Measurement, ok bool) {
 		}
 		nanoseconds := row[0] * 8 / row[average]
 		return fabric.Measurement{
-			Operation: fabric.HostRDMA, Scope: fabric.ByRail, Bytes: agent.Bytes(row[0]), Ranks: 2, Time: time.Duration(nanoseconds), Iterations: int(max(0, min(row[iterations], 1e12))),
+			Operation: fabric.HostRDMA, Scope: fabric.ByRail, Bytes: agent.Bytes(row[0]), Ranks: 2, Time: time.Duration(nanoseconds),
+			Iterations: int(max(0, min(row[iterations], 1e12))),
 		}, nanoseconds >= 1 && nanoseconds < 1e12
 	}
 	return m, false

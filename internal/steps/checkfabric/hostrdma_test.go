@@ -63,7 +63,8 @@ esac
 	if err := c.measureHosts(t.Context(), c.rails()); err != nil {
 		t.Fatal(err)
 	}
-	m := fabric.Measurement{Operation: fabric.HostRDMA, Scope: fabric.ByRail, Pair: fabric.Pair{0, 1}, Bytes: 65536, Ranks: 2, Time: 2315, Iterations: 431824}
+	m := fabric.Measurement{Operation: fabric.HostRDMA, Scope: fabric.ByRail, Pair: fabric.Pair{0, 1}, Bytes: 65536, Ranks: 2, Time: 2315,
+		Iterations: 431824}
 	second := m
 	second.Rail = 1
 	if diff := cmp.Diff([]fabric.Measurement{m, second}, c.report.Measurements); diff != "" {
@@ -98,7 +99,8 @@ func TestHostRDMANotMeasured(t *testing.T) {
 		want         string
 	}{
 		{"no program", "", func(*Check) {}, "the training image has no ib_write_bw"},
-		{"it fails", "echo ' Unable to find the Infiniband/RoCE device'; exit 1", func(*Check) {}, "was not measured on rail net1 (10.0.103.0/24): ib_write_bw ended without a result"},
+		{"it fails", "echo ' Unable to find the Infiniband/RoCE device'; exit 1", func(*Check) {
+		}, "was not measured on rail net1 (10.0.103.0/24): ib_write_bw ended without a result"},
 		{"no time", "", func(c *Check) { c.Bound = 5 * time.Second }, "There is no time left"},
 		{"over TCP", "", func(c *Check) { c.settings.Mode = agent.TCP }, ""},
 		{"in a quick check", "", func(c *Check) { c.Quick = true }, ""},
@@ -117,7 +119,8 @@ func TestHostRDMANotMeasured(t *testing.T) {
 }
 
 func TestParseWrite(t *testing.T) {
-	for _, text := range []string{"", " #bytes     #iterations", "1 2 3 4", "0 1 2 3 4", "65536 1 0.00 0.00 0.0", "65536 1 NaN NaN NaN", "65536 1 Inf Inf Inf", "1e300 1 1 1 1", "65536 1 2 3 4 x"} {
+	for _, text := range []string{"", " #bytes     #iterations", "1 2 3 4", "0 1 2 3 4", "65536 1 0.00 0.00 0.0", "65536 1 NaN NaN NaN",
+		"65536 1 Inf Inf Inf", "1e300 1 1 1 1", "65536 1 2 3 4 x"} {
 		if m, ok := parseWrite([]string{text}); ok {
 			t.Errorf("%q became %+v", text, m)
 		}

@@ -33,7 +33,8 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 		if len(whole.ready) == len(c.Nodes) {
 			what, done, verb = "starting "+string(r.Backend), whole.joined, "had joined"
 		}
-		r.Message = fmt.Sprintf("%s left no time to measure: after %s %d of %d %s; want a longer --timeout", what, time.Since(c.began).Round(time.Second), len(done), len(c.Nodes), verb)
+		r.Message = fmt.Sprintf("%s left no time to measure: after %s %d of %d %s; want a longer --timeout", what,
+			time.Since(c.began).Round(time.Second), len(done), len(c.Nodes), verb)
 		return nil
 	}
 	c.Log.Info("Not all ranks answer; trying pairs of nodes.")
@@ -76,9 +77,11 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 	}
 	switch {
 	case len(bad) == 0 && untried > 0:
-		return c.broken(nil, names, "all nodes together hang%s, and there was no time to find the faulty one: want a longer --timeout", onRails(names))
+		return c.broken(nil, names, "all nodes together hang%s, and there was no time to find the faulty one: want a longer --timeout",
+			onRails(names))
 	case len(bad) == 0:
-		return c.broken(nil, names, "all nodes together hang%s, though each pair of them works by itself: look for duplicate addresses, and for rails without a route to each other",
+		return c.broken(nil, names, "all nodes together hang%s, though each pair of them works by itself: look for duplicate addresses, and "+
+			"for rails without a route to each other",
 			onRails(names))
 	}
 	faulty := fabric.Faulty(good, bad)
@@ -92,7 +95,8 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 	for _, pair := range bad {
 		texts = append(texts, pair.String())
 	}
-	what := fmt.Sprintf("%s: the pairs %s do not answer within %s%s", c.named(faulty), strings.Join(texts, ", "), tried.Round(time.Second), onRails(names))
+	what := fmt.Sprintf("%s: the pairs %s do not answer within %s%s", c.named(faulty), strings.Join(texts, ", "), tried.Round(time.Second),
+		onRails(names))
 	if len(c.Nodes) == 2 {
 		what = fmt.Sprintf("%s do not reach each other within %s%s", c.named(faulty), tried.Round(time.Second), onRails(names))
 	}
@@ -126,7 +130,8 @@ func (c *Check) pair(pair fabric.Pair, round int, rails []rail, on int, bound ti
 	if c.report.Backend == fabric.Gloo {
 		ranks = 1
 	}
-	j := c.job(fmt.Sprintf("pair-%d-%s-%d", round, pair, on+1), pair[:], fabric.Input{RanksPerNode: ranks, Backend: c.report.Backend, Sizes: []agent.Bytes{8, 1 << 20}, WithoutGPU: fabric.LargestWithoutGPU()}, bound)
+	j := c.job(fmt.Sprintf("pair-%d-%s-%d", round, pair, on+1), pair[:], fabric.Input{RanksPerNode: ranks, Backend: c.report.Backend,
+		Sizes: []agent.Bytes{8, 1 << 20}, WithoutGPU: fabric.LargestWithoutGPU()}, bound)
 	if on != noRail {
 		j.own = append(j.own, func(node int, input *fabric.Input, env map[string]string) { c.only(rails[on], node, input, env) })
 	}

@@ -135,7 +135,8 @@ func (c *Check) measureRails(ctx context.Context, rails []rail) error {
 		}
 		var jobs []*job
 		for _, k := range group {
-			j := c.job(fmt.Sprintf("rail-%d", k), c.places(), fabric.Input{RanksPerNode: 1, Backend: c.report.Backend, Sizes: sizes[len(sizes)-2:]}, bound)
+			j := c.job(fmt.Sprintf("rail-%d", k), c.places(), fabric.Input{RanksPerNode: 1, Backend: c.report.Backend, Sizes: sizes[len(sizes)-2:]},
+				bound)
 			j.own = append(j.own, func(node int, input *fabric.Input, env map[string]string) {
 				input.FirstDevice = rails[k].gpus[node]
 				c.only(rails[k], node, input, env)

@@ -27,13 +27,16 @@ func device(name, netdev, address string, rate rdma.BitsPerSecond) rdma.Device {
 // The devices of the nodes have other names and another order.
 func devices() []rdma.Facts {
 	return []rdma.Facts{
-		{Devices: []rdma.Device{device("mlx5_6", "net1", "10.0.103.5/24", 400*rdma.Gbps), device("mlx5_7", "net2", "10.0.104.5/24", 400*rdma.Gbps), device("mlx5_9", "net3", "10.0.105.5/24", 400*rdma.Gbps)}},
-		{Devices: []rdma.Device{device("mlx5_2", "net2", "10.0.104.6/24", 100*rdma.Gbps), device("mlx5_3", "net1", "10.0.103.6/24", 400*rdma.Gbps)}},
+		{Devices: []rdma.Device{device("mlx5_6", "net1", "10.0.103.5/24", 400*rdma.Gbps),
+			device("mlx5_7", "net2", "10.0.104.5/24", 400*rdma.Gbps), device("mlx5_9", "net3", "10.0.105.5/24", 400*rdma.Gbps)}},
+		{Devices: []rdma.Device{device("mlx5_2", "net2", "10.0.104.6/24", 100*rdma.Gbps),
+			device("mlx5_3", "net1", "10.0.103.6/24", 400*rdma.Gbps)}},
 	}
 }
 
 func TestRails(t *testing.T) {
-	check := &Check{Nodes: make(nodes.Set, 2), facts: []agent.Facts{{GPUs: make([]agent.GPU, 4)}, {GPUs: make([]agent.GPU, 4)}}, devices: devices()}
+	check := &Check{Nodes: make(nodes.Set, 2), facts: []agent.Facts{{GPUs: make([]agent.GPU, 4)}, {GPUs: make([]agent.GPU, 4)}},
+		devices: devices()}
 	check.devices[1].PodInterface = "eth0"
 	rails := check.rails()
 	check.report.Backend, check.report.RanksPerNode = fabric.NCCL, 4
@@ -87,10 +90,12 @@ func TestRailsAreDrivenByTheNearestGPU(t *testing.T) {
 		}
 		return device
 	}
-	one, two, three := device("mlx5_6", "net1", "10.0.103.5/24", 400*rdma.Gbps), device("mlx5_7", "net2", "10.0.104.5/24", 400*rdma.Gbps), device("mlx5_8", "net3", "10.0.105.5/24", 400*rdma.Gbps)
+	one, two, three := device("mlx5_6", "net1", "10.0.103.5/24", 400*rdma.Gbps), device("mlx5_7", "net2", "10.0.104.5/24",
+		400*rdma.Gbps), device("mlx5_8", "net3", "10.0.105.5/24", 400*rdma.Gbps)
 	link := rdma.Link{Speed: 32, Width: 16}
 	links := map[string]rdma.Link{"a": link, "b": link, "c": link, "d": link}
-	four := rdma.Facts{GPULinks: links, Devices: []rdma.Device{near(one, "b", "a", "c", "d"), near(two, "a", "b", "c", "d"), near(three, "c", "d", "a", "b")}}
+	four := rdma.Facts{GPULinks: links, Devices: []rdma.Device{near(one, "b", "a", "c", "d"), near(two, "a", "b", "c", "d"),
+		near(three, "c", "d", "a", "b")}}
 	for _, test := range []struct {
 		name  string
 		facts []agent.Facts
@@ -99,10 +104,14 @@ func TestRailsAreDrivenByTheNearestGPU(t *testing.T) {
 		turns [][]int
 		far   []bool
 	}{
-		{"a GPU for each rail", []agent.Facts{{GPUs: gpus("a", "b", "c", "d")}, {GPUs: gpus("d", "c", "b", "a")}}, 4, [][]int{{1, 2}, {0, 3}, {2, 1}}, [][]int{{0, 1, 2}}, []bool{false, false, false}},
-		{"one GPU a node", []agent.Facts{{GPUs: gpus("a")}, {GPUs: gpus("a")}}, 1, [][]int{{0, 0}, {0, 0}, {0, 0}}, [][]int{{0}, {1}, {2}}, []bool{false, false, true}},
-		{"two on one node", []agent.Facts{{GPUs: gpus("a", "c")}, {GPUs: gpus("b", "d")}}, 2, [][]int{{0, 0}, {0, 0}, {1, 1}}, [][]int{{0, 2}, {1}}, []bool{false, false, false}},
-		{"addresses that are not known", []agent.Facts{{GPUs: gpus("", "")}, {GPUs: gpus("", "")}}, 2, [][]int{{0, 0}, {1, 1}, {0, 0}}, [][]int{{0, 1}, {2}}, []bool{false, false, false}},
+		{"a GPU for each rail", []agent.Facts{{GPUs: gpus("a", "b", "c", "d")}, {GPUs: gpus("d", "c", "b", "a")}}, 4,
+			[][]int{{1, 2}, {0, 3}, {2, 1}}, [][]int{{0, 1, 2}}, []bool{false, false, false}},
+		{"one GPU a node", []agent.Facts{{GPUs: gpus("a")}, {GPUs: gpus("a")}}, 1, [][]int{{0, 0}, {0, 0}, {0, 0}}, [][]int{{0}, {1}, {2}},
+			[]bool{false, false, true}},
+		{"two on one node", []agent.Facts{{GPUs: gpus("a", "c")}, {GPUs: gpus("b", "d")}}, 2, [][]int{{0, 0}, {0, 0}, {1, 1}},
+			[][]int{{0, 2}, {1}}, []bool{false, false, false}},
+		{"addresses that are not known", []agent.Facts{{GPUs: gpus("", "")}, {GPUs: gpus("", "")}}, 2, [][]int{{0, 0}, {1, 1}, {0, 0}},
+			[][]int{{0, 1}, {2}}, []bool{false, false, false}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			check := &Check{Nodes: make(nodes.Set, 2), facts: test.facts, devices: []rdma.Facts{four, four}}
@@ -132,7 +141,8 @@ func TestFigures(t *testing.T) {
 	const one = 14_600_000_000
 	for ranks, want := range map[int]rdma.BytesPerSecond{1: one, 4: 60_625_000_000} {
 		for mode, set := range map[agent.Mode]bool{agent.RDMA: true, agent.TCP: false} {
-			check := &Check{Nodes: make(nodes.Set, 2), facts: make([]agent.Facts, 2), devices: devices(), settings: network.Settings{Mode: mode, Expected: rdma.Expected{Figures: rdma.Figures{OneGPU: one, Inside: 261 * rdma.GBps}}}}
+			check := &Check{Nodes: make(nodes.Set, 2), facts: make([]agent.Facts, 2), devices: devices(),
+				settings: network.Settings{Mode: mode, Expected: rdma.Expected{Figures: rdma.Figures{OneGPU: one, Inside: 261 * rdma.GBps}}}}
 			check.report.Backend, check.report.RanksPerNode = fabric.NCCL, ranks
 			rails := check.rails()
 			for _, r := range rails {
@@ -140,7 +150,9 @@ func TestFigures(t *testing.T) {
 			}
 			check.expect(rails)
 			r := check.report
-			if got := []rdma.BytesPerSecond{r.Expected, r.Rails[0].Expected, r.Figures.Inside}; set && !slices.Equal(got, []rdma.BytesPerSecond{want, one, 261 * rdma.GBps}) || !set && !slices.Equal(got, []rdma.BytesPerSecond{0, 48_500_000_000, 0}) {
+			if got := []rdma.BytesPerSecond{r.Expected, r.Rails[0].Expected, r.Figures.Inside}; set &&
+				!slices.Equal(got, []rdma.BytesPerSecond{want, one, 261 * rdma.GBps}) ||
+				!set && !slices.Equal(got, []rdma.BytesPerSecond{0, 48_500_000_000, 0}) {
 				t.Errorf("%d ranks, mode %s: the ring, a rail and the nodes inside should reach %v", ranks, mode, got)
 			}
 		}
@@ -156,7 +168,9 @@ func TestWrongTransport(t *testing.T) {
 		want   fail.Reason
 		words  string
 	}{
-		{"sockets where RDMA is", agent.RDMA, fabric.Report{Backend: fabric.NCCL, Network: sockets, Findings: []nccl.Finding{{Cause: "a consequence", Consequence: true}, {Cause: "NCCL chose sockets: NCCL_IB_DISABLE=1 is set", Finding: fail.Finding{Next: "unset it"}}}},
+		{"sockets where RDMA is", agent.RDMA,
+			fabric.Report{Backend: fabric.NCCL, Network: sockets, Findings: []nccl.Finding{{Cause: "a consequence", Consequence: true},
+				{Cause: "NCCL chose sockets: NCCL_IB_DISABLE=1 is set", Finding: fail.Finding{Next: "unset it"}}}},
 			fail.TransportWrong, "1 of 2 ranks use TCP sockets, want RDMA: NCCL chose sockets: NCCL_IB_DISABLE=1 is set"},
 		{"sockets without a known cause", agent.RDMA, fabric.Report{Backend: fabric.NCCL, Network: sockets}, fail.TransportWrong, "want RDMA"},
 		{"sockets as asked for", agent.TCP, fabric.Report{Backend: fabric.NCCL, Network: sockets}, "", ""},
@@ -166,7 +180,8 @@ func TestWrongTransport(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			check := &Check{Nodes: make(nodes.Set, 2), settings: network.Settings{Mode: test.mode}, report: test.report}
 			err := check.wrongTransport()
-			if test.want == "" && err != nil || test.want != "" && (fail.ReasonOf(err) != test.want || fail.NextOf(err) == "" || !strings.Contains(err.Error(), test.words)) {
+			if test.want == "" && err != nil || test.want != "" && (fail.ReasonOf(err) != test.want || fail.NextOf(err) == "" ||
+				!strings.Contains(err.Error(), test.words)) {
 				t.Errorf("got %v, want %q with %q and advice", err, test.want, test.words)
 			}
 		})

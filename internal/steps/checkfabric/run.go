@@ -88,7 +88,8 @@ func (c *checker) examine(ctx context.Context) (fabric.Report, error) {
 		return fabric.Report{}, err
 	}
 	defer detach()
-	check := &Check{Nodes: set, Mode: o.Mode, ID: JobsOf(o.Run.UID), RunName: o.Run.Name, Bound: o.Timeout, CompareTCP: o.Compare != "", Script: o.Script, Log: d.Log}
+	check := &Check{Nodes: set, Mode: o.Mode, ID: JobsOf(o.Run.UID), RunName: o.Run.Name, Bound: o.Timeout, CompareTCP: o.Compare != "",
+		Script: o.Script, Log: d.Log}
 	check.Quick = o.Run.UID != "" && len(set) <= quickNodes && o.Bandwidth == warn && !check.CompareTCP
 	for node := range set {
 		check.Hosts = append(check.Hosts, e.TLSName(node))

@@ -34,7 +34,8 @@ type Script struct {
 func (c *Check) compareSpeed(ctx context.Context) (err error) {
 	for _, f := range c.facts {
 		if len(f.Running) > 0 {
-			return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "comparing the speed of %s: job %s runs on node %d", c.Script.Path, f.Running[0], f.Node),
+			return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "comparing the speed of %s: job %s runs on node %d", c.Script.Path, f.Running[0],
+				f.Node),
 				"wait until it ends, or stop it")
 		}
 	}
@@ -64,7 +65,8 @@ func (c *Check) train(ctx context.Context, name, over string, env func(node int)
 	_, errs := j.Start(bound, func(place int) (agent.JobSpec, error) {
 		spec := agent.JobSpec{
 			Run: c.RunName, Launcher: c.Script.Launcher, Script: c.Script.Path, Args: c.Script.Args, Tree: tree.Hash, Nodes: len(c.Nodes),
-			RanksPerNode: max(1, c.facts[0].GPUsExpected), Order: network.Order(c.settings.Racks), Deadline: time.Now().Add(c.Script.Time), Grace: grace,
+			RanksPerNode: max(1, c.facts[0].GPUsExpected), Order: network.Order(c.settings.Racks), Deadline: time.Now().Add(c.Script.Time),
+			Grace: grace,
 		}
 		if env != nil {
 			spec.Env = env(c.Nodes[place].Node())
@@ -91,7 +93,8 @@ func (c *Check) train(ctx context.Context, name, over string, env func(node int)
 		return 0, found.Err(cause.Job{Record: statuses[0].Record})
 	}
 	if rate.perSecond() == 0 {
-		c.Log.Warn(fmt.Sprintf("%s wrote no two lines of metrics with tokens, so its speed is not known. docs/metrics.md explains them.", c.Script.Path))
+		c.Log.Warn(fmt.Sprintf("%s wrote no two lines of metrics with tokens, so its speed is not known. docs/metrics.md explains them.",
+			c.Script.Path))
 	}
 	return rate.perSecond(), nil
 }

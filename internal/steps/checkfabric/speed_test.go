@@ -78,16 +78,19 @@ func TestCompareSpeedOfAScriptThatFails(t *testing.T) {
 
 // The cluster file's figure for TCP counts in mode tcp, and for the comparison.
 func TestExpectedOfSockets(t *testing.T) {
-	for mode, words := range map[agent.Mode]string{agent.TCP: "bus bandwidth 1.5 GB/s (1.4 GiB/s), expected 3.0 GB/s", agent.RDMA: "over TCP sockets: 1.5 GB/s (1.4 GiB/s), expected 3.0 GB/s"} {
+	for mode, words := range map[agent.Mode]string{agent.TCP: "bus bandwidth 1.5 GB/s (1.4 GiB/s), expected 3.0 GB/s",
+		agent.RDMA: "over TCP sockets: 1.5 GB/s (1.4 GiB/s), expected 3.0 GB/s"} {
 		check, agents, _ := newCheck(t, 2, measured)
 		for _, node := range agents {
-			if _, err := node.Client.SetNetwork(t.Context(), agent.Network{Mode: mode, Expected: rdma.Expected{Sockets: 3 * rdma.GBps}}); err != nil {
+			if _, err := node.Client.SetNetwork(t.Context(),
+				agent.Network{Mode: mode, Expected: rdma.Expected{Sockets: 3 * rdma.GBps}}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		check.CompareTCP = true
 		report, err := check.Run(t.Context())
-		if err != nil || report.Verdict != fabric.Slow || !strings.Contains(report.Message, words) || report.SocketsLatency != 50*time.Microsecond {
+		if err != nil || report.Verdict != fabric.Slow || !strings.Contains(report.Message, words) ||
+			report.SocketsLatency != 50*time.Microsecond {
 			t.Errorf("mode %s: %+v, %v; want it slow, with %q", mode, report, err, words)
 		}
 	}

@@ -33,7 +33,8 @@ func TestRanksMeetLate(t *testing.T) {
 	}
 	const timeForTheShellToStart, timeToMeet = 4 * time.Second, 4 * time.Second
 	if check.importing > timeForTheShellToStart || check.meeting < timeToMeet || check.joining() != 3*check.meeting {
-		t.Errorf("imported in %s, met in %s, allows pairs %s; want less than 4 s, 4.3 s, and three times of that", check.importing, check.meeting, check.joining())
+		t.Errorf("imported in %s, met in %s, allows pairs %s; want less than 4 s, 4.3 s, and three times of that", check.importing, check.meeting,
+			check.joining())
 	}
 }
 
@@ -42,7 +43,8 @@ func TestTimeOfManyRanks(t *testing.T) {
 	for _, count := range []int{2, 16, 128} {
 		check := &Check{Nodes: make(nodes.Set, count), Hosts: make([]string, count), Bound: 90 * time.Second, began: time.Now()}
 		check.report = fabric.Report{Backend: fabric.NCCL, RanksPerNode: 8}
-		if j := check.whole(check.mainTime()); j.joining != 30*time.Second+time.Duration(count)*2*time.Second || j.bound < j.joining+20*time.Second {
+		if j := check.whole(check.mainTime()); j.joining != 30*time.Second+time.Duration(count)*2*time.Second ||
+			j.bound < j.joining+20*time.Second {
 			t.Errorf("%d nodes of 8 ranks: %s of %s to meet, want 30 s and 2 s for each node, and 20 s more for the job", count, j.joining, j.bound)
 		}
 	}
@@ -72,8 +74,10 @@ func TestRanksOfRailsMeetLate(t *testing.T) {
 	const timeForNoRail = 20 * time.Second
 	check.Bound = timeForNoRail
 	check.importing, check.meeting = 4*time.Second, 4*time.Second
-	if err := check.measureRails(t.Context(), rails); err != nil || len(check.report.Measurements) != 0 || !strings.Contains(out.String(), "no time left to measure all rails") {
-		t.Errorf("18 s left: got %v and %d measurements; want none, as 21 s may pass before a silence shows anything; log %s", err, len(check.report.Measurements), out)
+	if err := check.measureRails(t.Context(), rails); err != nil || len(check.report.Measurements) != 0 ||
+		!strings.Contains(out.String(), "no time left to measure all rails") {
+		t.Errorf("18 s left: got %v and %d measurements; want none, as 21 s may pass before a silence shows anything; log %s", err,
+			len(check.report.Measurements), out)
 	}
 }
 
@@ -84,7 +88,8 @@ func TestNoTimeForPairs(t *testing.T) {
 	const timeForNoPair = 10 * time.Second
 	check.Bound = timeForNoPair
 	err := check.isolate(t.Context(), rails, outcome{rail: noRail, stalled: true})
-	if fail.ReasonOf(err) != fail.NetworkBroken || !strings.Contains(err.Error(), "no time to find the faulty one") || len(check.report.FaultyNodes) != 0 {
+	if fail.ReasonOf(err) != fail.NetworkBroken || !strings.Contains(err.Error(), "no time to find the faulty one") ||
+		len(check.report.FaultyNodes) != 0 {
 		t.Errorf("got %v, faulty %v; want NetworkBroken without a node", err, check.report.FaultyNodes)
 	}
 	const timeForBothToBeReady = 9 * time.Second
@@ -94,7 +99,9 @@ func TestNoTimeForPairs(t *testing.T) {
 		t.Errorf("silent for less than %s, of 10 s: got %v, %+v; want nothing shown", timeForBothToBeReady, err, out)
 	}
 	check.report.Verdict = ""
-	if err := check.isolate(t.Context(), rails, out); err != nil || !strings.Contains(check.report.Message, "starting nccl left no time to measure") || !strings.Contains(check.report.Message, "0 of 2 had joined") {
+	if err := check.isolate(t.Context(), rails, out); err != nil ||
+		!strings.Contains(check.report.Message, "starting nccl left no time to measure") ||
+		!strings.Contains(check.report.Message, "0 of 2 had joined") {
 		t.Errorf("got %v, %q; want the start of NCCL", err, check.report.Message)
 	}
 }

@@ -126,7 +126,8 @@ func (p *probe) judge(ctx context.Context, t trial, blocked Status) []Check {
 		// The constraint that the pod is pinned to can still be checked.
 		if scc := t.asked.Annotations[objects.SCCAnnotation]; scc != "" {
 			if allowed, err := p.mayUse(ctx, account, scc); err == nil && !allowed {
-				check = newCheck(name, blocked, grantConstraint(scc, account, p.Request.Namespace), "it is pinned to security context constraint %s, which service account %s may not use", scc, account)
+				check = newCheck(name, blocked, grantConstraint(scc, account, p.Request.Namespace), "it is pinned to security context constraint %s, "+
+					"which service account %s may not use", scc, account)
 			}
 		}
 		return []Check{check}

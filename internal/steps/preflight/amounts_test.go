@@ -19,7 +19,8 @@ func TestAsked(t *testing.T) {
 	}
 	a := p.demand(t.Context())
 	for name, want := range map[corev1.ResourceName]string{
-		"pods": "2", "count/pods": "2", "cpu": "64", "requests.cpu": "64", "limits.cpu": "128", "requests.memory": "256Gi", "limits.memory": "512Gi",
+		"pods": "2", "count/pods": "2", "cpu": "64", "requests.cpu": "64", "limits.cpu": "128", "requests.memory": "256Gi",
+		"limits.memory":           "512Gi",
 		"requests.nvidia.com/gpu": "8", "requests.openshift.io/eno5np0rdma": "2", "persistentvolumeclaims": "4", "requests.storage": "1200Gi",
 		"ocs-external-storagecluster-ceph-rbd.storageclass.storage.k8s.io/requests.storage": "1200Gi",
 		"nfs-csi.storageclass.storage.k8s.io/requests.storage":                              "0",
@@ -45,7 +46,8 @@ func TestDemandOfRest(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := p.demand(t.Context())
-	for name, want := range map[corev1.ResourceName]string{"pods": "1", "requests.nvidia.com/gpu": "4", "persistentvolumeclaims": "3", "requests.storage": "1100Gi"} {
+	for name, want := range map[corev1.ResourceName]string{"pods": "1", "requests.nvidia.com/gpu": "4", "persistentvolumeclaims": "3",
+		"requests.storage": "1100Gi"} {
 		if got, _ := d.amountOf(name); got.String() != want {
 			t.Errorf("%s: %s, want %s", name, got.String(), want)
 		}
@@ -70,13 +72,16 @@ func TestMemoryLock(t *testing.T) {
 		want Status
 	}{
 		{"privileged root", nil, &corev1.SecurityContext{Privileged: new(true), RunAsUser: new(int64(0))}, OK},
-		{"IPC_LOCK and root by the pod", &corev1.PodSecurityContext{RunAsUser: new(int64(0))}, &corev1.SecurityContext{Capabilities: capabilities}, OK},
+		{"IPC_LOCK and root by the pod", &corev1.PodSecurityContext{RunAsUser: new(int64(0))},
+			&corev1.SecurityContext{Capabilities: capabilities}, OK},
 		{"IPC_LOCK and another user", nil, &corev1.SecurityContext{Capabilities: capabilities, RunAsUser: new(int64(1000660000))}, Warning},
-		{"IPC_LOCK and not root", &corev1.PodSecurityContext{RunAsNonRoot: new(true)}, &corev1.SecurityContext{Capabilities: capabilities}, Warning},
+		{"IPC_LOCK and not root", &corev1.PodSecurityContext{RunAsNonRoot: new(true)}, &corev1.SecurityContext{Capabilities: capabilities},
+			Warning},
 		{"nothing", nil, nil, Unknown},
 	}
 	for _, test := range tests {
-		pod := &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: test.pod, Containers: []corev1.Container{{Name: objects.TrainContainer, SecurityContext: test.c}}}}
+		pod := &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: test.pod,
+			Containers: []corev1.Container{{Name: objects.TrainContainer, SecurityContext: test.c}}}}
 		if got := (&probe{}).memoryLock(pod); got.Status != test.want {
 			t.Errorf("%s: %+v, want %s", test.name, got, test.want)
 		}

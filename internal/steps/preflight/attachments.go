@@ -44,8 +44,10 @@ func (p *probe) attachment(ctx context.Context, name string) (*attachment.Defini
 	object, err := p.Clients.Objects.Resource(attachment.Resource()).Namespace(namespace).Get(ctx, short, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, newCheck(check, BlockedRDMA, fmt.Sprintf("oc get network-attachment-definitions -n %s, then correct network.rdma.attachments in the cluster file; %s prints what each must have", namespace, p.admin()),
-			"it does not exist")
+		return nil,
+			newCheck(check, BlockedRDMA, fmt.Sprintf("oc get network-attachment-definitions -n %s, then correct network.rdma.attachments in the "+
+				"cluster file; %s prints what each must have", namespace, p.admin()),
+				"it does not exist")
 	case err != nil:
 		return nil, unread(check, "it", err)
 	}
@@ -56,8 +58,10 @@ func (p *probe) attachment(ctx context.Context, name string) (*attachment.Defini
 func (p *probe) judgeAttachment(check string, a attachment.Definition) Check {
 	resources := p.file.Network.RDMA.Resources
 	if _, asked := resources[a.Resource]; a.Resource != "" && !asked {
-		return newCheck(check, BlockedRDMA, fmt.Sprintf("make it one of %s, or correct network.rdma.resources", humanize.First(slices.Sorted(maps.Keys(resources)), 8)),
-			"its annotation %s is %s, which network.rdma.resources of the cluster file does not have: pods would stay Pending or get no device", attachment.ResourceAnnotation, a.Resource)
+		return newCheck(check, BlockedRDMA, fmt.Sprintf("make it one of %s, or correct network.rdma.resources",
+			humanize.First(slices.Sorted(maps.Keys(resources)), 8)),
+			"its annotation %s is %s, which network.rdma.resources of the cluster file does not have: pods would stay Pending or get no device",
+			attachment.ResourceAnnotation, a.Resource)
 	}
 	text := "resource " + a.Resource
 	if a.Resource == "" {
@@ -74,7 +78,8 @@ func (p *probe) judgeAttachment(check string, a attachment.Definition) Check {
 	}
 	ranges := strings.Join(names, ", ")
 	if size < uint64(p.Request.Nodes) {
-		return newCheck(check, BlockedRDMA, "give the attachment a larger range (ipam in its spec.config)", "its range %s has %d addresses, and %s want one each", ranges, size, humanize.Count(p.Request.Nodes, "node"))
+		return newCheck(check, BlockedRDMA, "give the attachment a larger range (ipam in its spec.config)",
+			"its range %s has %d addresses, and %s want one each", ranges, size, humanize.Count(p.Request.Nodes, "node"))
 	}
 	return newCheck(check, OK, "", "%s, addresses %s", text, ranges)
 }
@@ -91,7 +96,8 @@ func overlapping(definitions []attachment.Definition) (checks []Check) {
 		}
 		if len(others) > 0 && !reported[a.Name] {
 			checks = append(checks, newCheck("attachments", BlockedRDMA, "give each attachment a subnet of its own (ipam in its spec.config)",
-				"the range of %s (%s) overlaps with that of %s: rails on one subnet get each other's traffic, and collectives hang", a.Name, a.Ranges[0], humanize.First(others, 8)))
+				"the range of %s (%s) overlaps with that of %s: rails on one subnet get each other's traffic, and collectives hang", a.Name,
+				a.Ranges[0], humanize.First(others, 8)))
 		}
 		for _, name := range others {
 			reported[name] = true
@@ -109,7 +115,8 @@ func (p *probe) unattached(definitions []attachment.Definition, named int) []Che
 		return []Check{newCheck(check, Warning,
 			fmt.Sprintf("name the attachments of these resources in network.rdma.attachments of the cluster file "+
 				"(oc get network-attachment-definitions -A); %s prints copies for the namespace", p.admin("--attachments=copy")),
-			"network.rdma.resources gives pods devices, but without network.rdma.attachments they have no net1 and so on, and Ethernet devices have no address. If NCCL_SOCKET_IFNAME names net1, NCCL prints Bootstrap : no socket interface found")}
+			"network.rdma.resources gives pods devices, but without network.rdma.attachments they have no net1 and so on, and Ethernet devices "+
+				"have no address. If NCCL_SOCKET_IFNAME names net1, NCCL prints Bootstrap : no socket interface found")}
 	case len(definitions) < named:
 		return nil
 	}

@@ -49,7 +49,8 @@ func TestChecks(t *testing.T) {
 			}, agent.RDMA, fail.BuildUnavailable,
 		},
 		{
-			"no Multus", barcelona, func(w *world, _ *Options) { w.groups = []string{tektonGroup, buildGroup, imageGroup, securityGroup} }, agent.Auto,
+			"no Multus", barcelona, func(w *world, _ *Options) { w.groups = []string{tektonGroup, buildGroup, imageGroup, securityGroup} },
+			agent.Auto,
 			[]want{{"API groups", BlockedRDMA, "there is no k8s.cni.cncf.io", "Multus"}}, agent.TCP, "",
 		},
 		{
@@ -68,7 +69,8 @@ func TestChecks(t *testing.T) {
 				}
 				return w, file
 			}, func(_ *world, o *Options) { o.Request.Image = "quay.io/me/training:1" }, agent.Auto,
-			[]want{{choiceCheck, Warning, "network.rdma.interfaces of the cluster file is obsolete: only network attachments create these interfaces", "mlenv validate"}}, agent.TCP, "",
+			[]want{{choiceCheck, Warning, "network.rdma.interfaces of the cluster file is obsolete: only network attachments create these " +
+				"interfaces", "mlenv validate"}}, agent.TCP, "",
 		},
 		{
 			"Kubernetes alone", cairo, func(w *world, o *Options) {
@@ -89,9 +91,13 @@ func TestChecks(t *testing.T) {
 			[]want{{"API groups", Blocked, "there is no route.openshift.io", "leave --routes out"}}, agent.RDMA, fail.InvalidInput,
 		},
 		{
-			"one right is missing", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"patch statefulsets", "delete statefulsets"} }, agent.Auto,
-			[]want{{"permissions", Blocked, "system:serviceaccount:nccl-test:mlenv-pipeline may not patch, delete statefulsets.apps in namespace nccl-test",
-				"oc create role ml-dev-env-patch-delete-statefulsets -n nccl-test --verb=patch,delete --resource=statefulsets.apps\noc create rolebinding ml-dev-env-patch-delete-statefulsets -n nccl-test --role=ml-dev-env-patch-delete-statefulsets --serviceaccount=nccl-test:mlenv-pipeline"}},
+			"one right is missing", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"patch statefulsets", "delete statefulsets"} },
+			agent.Auto,
+			[]want{{"permissions", Blocked, "system:serviceaccount:nccl-test:mlenv-pipeline may not patch, delete statefulsets.apps in namespace " +
+				"nccl-test",
+				"oc create role ml-dev-env-patch-delete-statefulsets -n nccl-test --verb=patch,delete --resource=statefulsets.apps\noc create " +
+					"rolebinding ml-dev-env-patch-delete-statefulsets -n nccl-test --role=ml-dev-env-patch-delete-statefulsets " +
+					"--serviceaccount=nccl-test:mlenv-pipeline"}},
 			agent.RDMA, fail.PermissionDenied,
 		},
 		{
@@ -99,11 +105,13 @@ func TestChecks(t *testing.T) {
 				o.ServiceAccount = "pipeline"
 				w.forbidden = []string{"create leases", "create services", "create secrets", "create configmaps"}
 			}, agent.Auto,
-			[]want{{"permissions", Blocked, "system:serviceaccount:nccl-test:pipeline may not create leases", "mlenv install clusters/barcelona.yaml -n nccl-test --steps-image=IMAGE --service-account=pipeline"}},
+			[]want{{"permissions", Blocked, "system:serviceaccount:nccl-test:pipeline may not create leases",
+				"mlenv install clusters/barcelona.yaml -n nccl-test --steps-image=IMAGE --service-account=pipeline"}},
 			agent.RDMA, fail.PermissionDenied,
 		},
 		{
-			"the right to look is missing", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"create pods", "list limitranges"} }, agent.Auto,
+			"the right to look is missing", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"create pods", "list limitranges"} },
+			agent.Auto,
 			[]want{
 				{"permissions to look", Warning, "may not create pods; list limitranges", "--verb=create --resource=pods"},
 				{"pod (rdma)", Unknown, "a dry run requires the right to create pods", "--resource=pods"},
@@ -118,21 +126,26 @@ func TestChecks(t *testing.T) {
 			[]want{{"permissions", Unknown, "may not be read", "localsubjectaccessreviews"}}, agent.RDMA, "",
 		},
 		{
-			"not tried, but not allowed what it is pinned to", cairo, func(w *world, _ *Options) { w.forbidden, w.uses = []string{"create pods"}, nil }, agent.Auto,
-			[]want{{"pod (rdma)", BlockedRDMA, "pinned to security context constraint privileged, which service account ml-dev-sa may not use", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}},
+			"not tried, but not allowed what it is pinned to", cairo, func(w *world, _ *Options) {
+				w.forbidden, w.uses = []string{"create pods"}, nil
+			}, agent.Auto,
+			[]want{{"pod (rdma)", BlockedRDMA, "pinned to security context constraint privileged, which service account ml-dev-sa may not use",
+				"oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}},
 			agent.TCP, "",
 		},
 		{
 			"service account is yet to be made", cairo, func(w *world, _ *Options) { w.without("ml-dev-sa") }, agent.Auto,
 			[]want{
 				{"service account", OK, "ml-dev-sa does not exist yet; a dry run creates it", ""},
-				{"pod (rdma)", Unknown, "the pod cannot be tried as ml-dev-sa, which does not exist yet, but may use security context constraint privileged", "oc create serviceaccount ml-dev-sa -n nccl-test"},
+				{"pod (rdma)", Unknown, "the pod cannot be tried as ml-dev-sa, which does not exist yet, but may use security context constraint " +
+					"privileged", "oc create serviceaccount ml-dev-sa -n nccl-test"},
 				{"pod (tcp)", OK, "as service account default, because ml-dev-sa does not exist yet", ""},
 			}, agent.RDMA, "",
 		},
 		{
 			"and has no right yet", cairo, func(w *world, _ *Options) { w.without("ml-dev-sa"); w.uses = nil }, agent.Auto,
-			[]want{{"pod (rdma)", BlockedRDMA, "a dry run is refused", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}}, agent.TCP, "",
+			[]want{{"pod (rdma)", BlockedRDMA, "a dry run is refused", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}},
+			agent.TCP, "",
 		},
 		{
 			"no such namespace", cairo, func(w *world, _ *Options) { w.without("ml-dev-sa"); w.noNamespace = true }, agent.Auto,
@@ -140,7 +153,8 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			"privileged, mode rdma", cairo, func(w *world, _ *Options) { w.uses = nil }, "rdma",
-			[]want{{"pod (rdma)", BlockedRDMA, "the pod is pinned to privileged", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}},
+			[]want{{"pod (rdma)", BlockedRDMA, "the pod is pinned to privileged", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n " +
+				"nccl-test"}},
 			agent.RDMA, fail.RDMAUnavailable,
 		},
 		{
@@ -148,8 +162,10 @@ func TestChecks(t *testing.T) {
 			[]want{{"pod (tcp)", OK, "a dry run is admitted", ""}}, agent.TCP, "",
 		},
 		{
-			"admitted by the rights of who asks", cairo, func(w *world, _ *Options) { w.uses = map[string][]string{stepsUser: {"privileged"}} }, agent.Auto,
-			[]want{{"security", BlockedRDMA, "by the caller's rights: service account ml-dev-sa, which the nodes' pods have, may not use it", "oc adm policy add-scc-to-user privileged -z ml-dev-sa"}},
+			"admitted by the rights of who asks", cairo, func(w *world, _ *Options) { w.uses = map[string][]string{stepsUser: {"privileged"}} },
+			agent.Auto,
+			[]want{{"security", BlockedRDMA, "by the caller's rights: service account ml-dev-sa, which the nodes' pods have, may not use it",
+				"oc adm policy add-scc-to-user privileged -z ml-dev-sa"}},
 			agent.TCP, "",
 		},
 		{
@@ -164,7 +180,8 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			"IPC_LOCK is not allowed", barcelona, func(_ *world, o *Options) { o.Request.Cluster.Security.IPCLock = true }, agent.Auto,
-			[]want{{"pod (rdma)", BlockedRDMA, "restricted-v2 refuses capabilities.add IPC_LOCK of container train: capability may not be added", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}},
+			[]want{{"pod (rdma)", BlockedRDMA, "restricted-v2 refuses capabilities.add IPC_LOCK of container train: capability may not be added",
+				"oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}},
 			agent.TCP, "",
 		},
 		{
@@ -185,13 +202,15 @@ func TestChecks(t *testing.T) {
 					return `admission webhook "policy.example.com" denied the request: no GPUs on Sundays`
 				}
 			}, agent.Auto,
-			[]want{{"pod (tcp)", Blocked, "admission webhook policy.example.com refuses it: no GPUs on Sundays", "webhookconfigurations"}}, agent.TCP, fail.SecurityRefused,
+			[]want{{"pod (tcp)", Blocked, "admission webhook policy.example.com refuses it: no GPUs on Sundays", "webhookconfigurations"}},
+			agent.TCP, fail.SecurityRefused,
 		},
 		{
 			"quota is full now", barcelona, func(w *world, _ *Options) {
 				w.objects = append(w.objects, quota("gpus", "requests.nvidia.com/gpu", "16", "12"))
 				w.refuse = func(*corev1.Pod) string {
-					return "exceeded quota: gpus, requested: requests.nvidia.com/gpu=4, used: requests.nvidia.com/gpu=12, limited: requests.nvidia.com/gpu=16"
+					return "exceeded quota: gpus, requested: requests.nvidia.com/gpu=4, used: requests.nvidia.com/gpu=12, limited: " +
+						"requests.nvidia.com/gpu=16"
 				}
 			}, agent.Auto,
 			[]want{
@@ -211,22 +230,27 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			"limit range", barcelona, func(w *world, _ *Options) {
-				w.objects = append(w.objects, &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "small", Namespace: "nccl-test"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
-					{Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Gi")}},
-				}}})
+				w.objects = append(w.objects, &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "small", Namespace: "nccl-test"},
+					Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
+						{Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Gi")}},
+					}}})
 			}, "tcp",
-			[]want{{"limit ranges", Blocked, "small: memory of container train is 256Gi, at most 64Gi", "oc describe limitrange small -n nccl-test"}}, agent.TCP, fail.QuotaExceeded,
+			[]want{{"limit ranges", Blocked, "small: memory of container train is 256Gi, at most 64Gi",
+				"oc describe limitrange small -n nccl-test"}}, agent.TCP, fail.QuotaExceeded,
 		},
 		{
-			"attachments may not be read", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"get network-attachment-definitions"} }, agent.Auto,
-			[]want{{"attachment default/eno5np0-network", Unknown, "it may not be read", "--resource=network-attachment-definitions.k8s.cni.cncf.io"}}, agent.RDMA, "",
+			"attachments may not be read", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"get network-attachment-definitions"} },
+			agent.Auto,
+			[]want{{"attachment default/eno5np0-network", Unknown, "it may not be read",
+				"--resource=network-attachment-definitions.k8s.cni.cncf.io"}}, agent.RDMA, "",
 		},
 		{
 			"a range is too small", barcelona, func(w *world, o *Options) {
 				w.attach("eno5np0", "openshift.io/eno5np0rdma", "10.0.103.0/30")
 				o.Request.Nodes = 4
 			}, agent.Auto,
-			[]want{{"attachment default/eno5np0-network", BlockedRDMA, "its range 10.0.103.0/30 has 2 addresses, and 4 nodes want one each", "larger range"}}, agent.TCP, "",
+			[]want{{"attachment default/eno5np0-network", BlockedRDMA, "its range 10.0.103.0/30 has 2 addresses, and 4 nodes want one each",
+				"larger range"}}, agent.TCP, "",
 		},
 		{
 			"a resource without an attachment", barcelona, func(_ *world, o *Options) {
@@ -240,7 +264,8 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			"nodes may not be read", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"list nodes"} }, agent.Auto,
-			[]want{{"nodes", Unknown, "the nodes may not be read", "--resource=nodes"}, {"iommu", Unknown, "the nodes may not be read", ""}}, agent.RDMA, "",
+			[]want{{"nodes", Unknown, "the nodes may not be read", "--resource=nodes"}, {"iommu", Unknown, "the nodes may not be read", ""}},
+			agent.RDMA, "",
 		},
 		{
 			"pods elsewhere may not be read", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"list everywhere pods"} }, agent.Auto,
@@ -250,7 +275,8 @@ func TestChecks(t *testing.T) {
 			}, agent.RDMA, "",
 		},
 		{
-			"GPUs are held now", cairo, func(w *world, _ *Options) { w.objects = append(w.objects, holder("big", "moc-r4pcc02u15", "4")) }, agent.Auto,
+			"GPUs are held now", cairo, func(w *world, _ *Options) { w.objects = append(w.objects, holder("big", "moc-r4pcc02u15", "4")) },
+			agent.Auto,
 			[]want{
 				{"node moc-r4pcc02u15", Warning, "nvidia.com/gpu 4, 0 free (others/big holds 4)", ""},
 				{"nodes", Warning, "2 can be used, want 2; of these 1 at this moment", "ask its holders"},
@@ -268,7 +294,8 @@ func TestChecks(t *testing.T) {
 			"too few GPUs at any time", cairo, func(w *world, _ *Options) {
 				w.each(func(n *corev1.Node) { n.Status.Allocatable[gpu] = resource.MustParse("2") })
 			}, agent.Auto,
-			[]want{{"nodes", Blocked, "0 can be used, want 2: moc-r4pcc02u15: ready; nvidia.com/gpu 2 (want 4)", "--gpus-per-node"}}, agent.RDMA, fail.GPUsUnavailable,
+			[]want{{"nodes", Blocked, "0 can be used, want 2: moc-r4pcc02u15: ready; nvidia.com/gpu 2 (want 4)", "--gpus-per-node"}}, agent.RDMA,
+			fail.GPUsUnavailable,
 		},
 		{
 			"a taint", cairo, func(w *world, _ *Options) {
@@ -280,7 +307,8 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			"a listed node is gone", cairo, func(w *world, _ *Options) { w.without("moc-r4pcc02u16") }, agent.Auto,
-			[]want{{"node moc-r4pcc02u16", Warning, "the cluster has no such node; its nodes with GPUs: moc-r4pcc02u15", "correct nodes.gpu_nodes"}, {"nodes", Blocked, "1 can be used, want 2", ""}},
+			[]want{{"node moc-r4pcc02u16", Warning, "the cluster has no such node; its nodes with GPUs: moc-r4pcc02u15", "correct nodes.gpu_nodes"},
+				{"nodes", Blocked, "1 can be used, want 2", ""}},
 			agent.RDMA, fail.NodesUnavailable,
 		},
 		{
@@ -293,7 +321,8 @@ func TestChecks(t *testing.T) {
 			"an excluded node does not exist", cairo, func(_ *world, o *Options) {
 				o.Request.Cluster.Nodes.GPUNodes, o.Request.ExcludeNodes = nil, []string{"moc-r4pcc02u17"}
 			}, agent.Auto,
-			[]want{{"node moc-r4pcc02u17", Blocked, "the cluster has no such node; its nodes with GPUs: moc-r4pcc02u15 and moc-r4pcc02u16", "correct exclude-nodes"}},
+			[]want{{"node moc-r4pcc02u17", Blocked, "the cluster has no such node; its nodes with GPUs: moc-r4pcc02u15 and moc-r4pcc02u16",
+				"correct exclude-nodes"}},
 			agent.RDMA, fail.InvalidInput,
 		},
 		{
@@ -339,14 +368,16 @@ func TestChecks(t *testing.T) {
 				w.queue("team-b", "True", "")
 				o.Request.Cluster.Nodes.Queue = "team-a"
 			}, agent.Auto,
-			[]want{{"queue", Blocked, "namespace nccl-test has no LocalQueue team-a", "oc get localqueues -n nccl-test"}}, agent.RDMA, fail.QueueUnavailable,
+			[]want{{"queue", Blocked, "namespace nccl-test has no LocalQueue team-a", "oc get localqueues -n nccl-test"}}, agent.RDMA,
+			fail.QueueUnavailable,
 		},
 		{
 			"a queue that is not active", barcelona, func(w *world, o *Options) {
 				w.queue("team-a", "False", "Can't submit new workloads to clusterQueue")
 				o.Request.Queue = "team-a"
 			}, agent.Auto,
-			[]want{{"queue", Blocked, "LocalQueue team-a is not active: Can't submit new workloads to clusterQueue", ""}}, agent.RDMA, fail.QueueUnavailable,
+			[]want{{"queue", Blocked, "LocalQueue team-a is not active: Can't submit new workloads to clusterQueue", ""}}, agent.RDMA,
+			fail.QueueUnavailable,
 		},
 		{
 			"a queue without Kueue", barcelona, func(_ *world, o *Options) { o.Request.Queue = "team-a" }, agent.Auto,
@@ -368,7 +399,8 @@ func TestChecks(t *testing.T) {
 					}
 				})
 			}, agent.Auto,
-			[]want{{"node moc-r4pcc02u16", Warning, "it is not ready", "oc describe node"}, {"nodes", Warning, "of these 1 at this moment", ""}}, agent.RDMA, "",
+			[]want{{"node moc-r4pcc02u16", Warning, "it is not ready", "oc describe node"}, {"nodes", Warning, "of these 1 at this moment", ""}},
+			agent.RDMA, "",
 		},
 		{
 			"too few nodes have the rails", barcelona, func(w *world, o *Options) {
@@ -379,7 +411,8 @@ func TestChecks(t *testing.T) {
 					}
 				})
 			}, agent.Auto,
-			[]want{{"rails", BlockedRDMA, "4 nodes have the resources of network.rdma.resources, want 5", "sriovnetworknodestates"}, {"nodes", OK, "5 can be used", ""}}, agent.TCP, "",
+			[]want{{"rails", BlockedRDMA, "4 nodes have the resources of network.rdma.resources, want 5", "sriovnetworknodestates"},
+				{"nodes", OK, "5 can be used", ""}}, agent.TCP, "",
 		},
 		{
 			"another configuration comes", cairo, func(w *world, _ *Options) {
@@ -393,17 +426,20 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			"the class does not exist", cairo, func(w *world, _ *Options) { w.without("nfs-csi") }, agent.Auto,
-			[]want{{"storage", Blocked, "class nfs-csi (storage.class_rwx) does not exist; the cluster has ocs-external-storagecluster-ceph-rbd", "correct storage.class_rwx"}}, agent.RDMA, fail.ClaimUnbound,
+			[]want{{"storage", Blocked, "class nfs-csi (storage.class_rwx) does not exist; the cluster has ocs-external-storagecluster-ceph-rbd",
+				"correct storage.class_rwx"}}, agent.RDMA, fail.ClaimUnbound,
 		},
 		{
-			"auto takes the other class", cairo, func(w *world, o *Options) { w.without("nfs-csi"); o.Request.Storage = cluster.AutoStorage }, agent.Auto,
+			"auto takes the other class", cairo, func(w *world, o *Options) { w.without("nfs-csi"); o.Request.Storage = cluster.AutoStorage },
+			agent.Auto,
 			[]want{{"storage", Warning, "storage auto then uses volumeClaimTemplates", ""}}, agent.RDMA, "",
 		},
 		{
 			"the class cannot share", cairo, func(_ *world, o *Options) {
 				o.Request.Cluster.Storage.ClassRWX = "ocs-external-storagecluster-ceph-rbd"
 			}, agent.Auto,
-			[]want{{"storage", Blocked, "openshift-storage.rbd.csi.ceph.com gives no ReadWriteMany filesystems", "--storage=volumeClaimTemplates"}}, agent.RDMA, fail.ClaimUnbound,
+			[]want{{"storage", Blocked, "openshift-storage.rbd.csi.ceph.com gives no ReadWriteMany filesystems", "--storage=volumeClaimTemplates"}},
+			agent.RDMA, fail.ClaimUnbound,
 		},
 		{
 			"an unknown provisioner", cairo, func(w *world, o *Options) {
@@ -426,7 +462,8 @@ func TestChecks(t *testing.T) {
 			[]want{{"storage owner", Unknown, "root_squash keeps them from each other's files", "docs/rdma.md, NFS and root"}}, agent.RDMA, "",
 		},
 		{
-			"a claim is lost", cairo, func(w *world, _ *Options) { w.objects = append(w.objects, claim("ml-dev-datasets", corev1.ClaimLost)) }, agent.Auto,
+			"a claim is lost", cairo, func(w *world, _ *Options) { w.objects = append(w.objects, claim("ml-dev-datasets", corev1.ClaimLost)) },
+			agent.Auto,
 			[]want{{"storage", Blocked, "claim ml-dev-datasets was bound to volume", "oc describe pvc"}}, agent.RDMA, fail.ClaimUnbound,
 		},
 		{
@@ -438,7 +475,8 @@ func TestChecks(t *testing.T) {
 			[]want{{"rdma", BlockedRDMA, "network.rdma.enabled is false", ""}}, agent.RDMA, fail.RDMAUnavailable,
 		},
 		{
-			"host devices without privilege", cairo, func(_ *world, o *Options) { o.Request.Cluster.Security.RequiresPrivilegedSCC = false }, agent.Auto,
+			"host devices without privilege", cairo, func(_ *world, o *Options) { o.Request.Cluster.Security.RequiresPrivilegedSCC = false },
+			agent.Auto,
 			[]want{{"rdma", BlockedRDMA, "security.requires_privileged_scc", ""}}, agent.TCP, "",
 		},
 		{
@@ -496,7 +534,8 @@ func quota(name string, of corev1.ResourceName, hard, used string) *corev1.Resou
 }
 
 func claim(name string, phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
-	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "nccl-test"}, Status: corev1.PersistentVolumeClaimStatus{Phase: phase}}
+	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "nccl-test"},
+		Status: corev1.PersistentVolumeClaimStatus{Phase: phase}}
 }
 
 // TestTriedPod: the dry run creates the pod of node 0, with the claims that its StatefulSet adds, under a name that no
@@ -514,7 +553,8 @@ func TestTriedPod(t *testing.T) {
 			claims = append(claims, volume.Name+"="+volume.PersistentVolumeClaim.ClaimName)
 		}
 	}
-	got := []string{pod.Name, pod.GenerateName, pod.Spec.Hostname, pod.Spec.Subdomain, pod.Annotations["k8s.v1.cni.cncf.io/networks"], strings.Join(claims, " ")}
+	got := []string{pod.Name, pod.GenerateName, pod.Spec.Hostname, pod.Spec.Subdomain, pod.Annotations["k8s.v1.cni.cncf.io/networks"],
+		strings.Join(claims, " ")}
 	want := []string{"", "ml-dev-env-preflight-", "ml-dev-env-0", "ml-dev-env-headless",
 		"default/eno5np0-network,default/eno6np0-network,default/eno7np0-network,default/eno8np0-network",
 		"ml-dev-workspace=ml-dev-workspace-ml-dev-env-0 ml-dev-datasets=ml-dev-datasets-ml-dev-env-0"}
@@ -545,7 +585,8 @@ func TestDocument(t *testing.T) {
 
 // TestUnanswered: if a cluster does not answer, the check's result is unknown, with the error.
 func TestUnanswered(t *testing.T) {
-	if got := unread("nodes", "the nodes", errors.New("connection refused")); !cmp.Equal(got, newCheck("nodes", Unknown, "", "the nodes: connection refused")) {
+	if got := unread("nodes", "the nodes", errors.New("connection refused")); !cmp.Equal(got,
+		newCheck("nodes", Unknown, "", "the nodes: connection refused")) {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -76,11 +76,15 @@ func (p *probe) apiGroups(context.Context) []Check {
 		lack   string
 		fix    string
 	}{
-		{tektonGroup, Warning, true, "", "steps can only be run by hand", "install Tekton (on OpenShift the operator Red Hat OpenShift Pipelines)"},
+		{tektonGroup, Warning, true, "", "steps can only be run by hand", "install Tekton (on OpenShift the operator Red Hat OpenShift " +
+			"Pipelines)"},
 		{buildGroup, Blocked, p.building, fail.BuildUnavailable, "no image can be built", finished},
 		{imageGroup, Blocked, p.building, fail.BuildUnavailable, "a built image cannot be stored", finished},
-		{routeGroup, Blocked, p.Request.Routes, fail.InvalidInput, "no Routes to services can be created", "leave --routes out, and use oc port-forward"},
-		{attachmentGroup, BlockedRDMA, p.rdma && len(p.file.Network.RDMA.Attachments) > 0, "", "pods cannot have the attachments of network.rdma.attachments", "install Multus (OpenShift has it; the SR-IOV Network Operator creates the attachments)"},
+		{routeGroup, Blocked, p.Request.Routes, fail.InvalidInput, "no Routes to services can be created",
+			"leave --routes out, and use oc port-forward"},
+		{attachmentGroup, BlockedRDMA, p.rdma && len(p.file.Network.RDMA.Attachments) > 0, "",
+			"pods cannot have the attachments of network.rdma.attachments", "install Multus (OpenShift has it; the SR-IOV Network Operator " +
+				"creates the attachments)"},
 		{securityGroup, OK, false, "", "pod security levels decide what pods may do", ""},
 	} {
 		switch {

@@ -57,7 +57,8 @@ func Command() *cobra.Command {
 	o.AddFlags(flags)
 	flags.StringVar(&clusterFile, "cluster-file", "", "the cluster file")
 	// Flags that only Tasks set.
-	flags.StringVar(&pullSecretDir, "pull-secret-dir", "", "folder of the mounted pull secret for the image's registry (default: the machine's docker configuration)")
+	flags.StringVar(&pullSecretDir, "pull-secret-dir", "", "folder of the mounted pull secret for the image's registry (default: the "+
+		"machine's docker configuration)")
 	flags.StringVar(&authDir, "auth-dir", "", "folder of the mounted Secret for the run's git repository")
 	flags.StringVar(&envSecretDir, "env-secret-dir", "", "folder of the mounted Secret whose keys become variables of the ranks")
 	flags.StringVar(&caFile, "ca-file", "", "certificates of registries, git servers and package indexes to trust in addition to the system's")
@@ -107,18 +108,26 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Name.AddTo(flags, &o.Request.Name, "name", objects.DefaultName, "name of the environment")
 	param.Count.AddTo(flags, &o.Request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
 	param.Count.AddTo(flags, &o.Request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
-	param.KubernetesNodes.AddTo(flags, &o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, separated by commas")
-	param.Queue.AddTo(flags, &o.Request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the cluster file)")
-	param.QueuePriority.AddTo(flags, &o.Request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in its queue")
+	param.KubernetesNodes.AddTo(flags, &o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, "+
+		"separated by commas")
+	param.Queue.AddTo(flags, &o.Request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the "+
+		"cluster file)")
+	param.QueuePriority.AddTo(flags, &o.Request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in "+
+		"its queue")
 	param.Mode.AddTo(flags, &o.Mode, "mode", agent.Auto, "transport between the nodes: auto, rdma or tcp")
-	param.Image.AddTo(flags, &o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or one that is built later)")
-	param.Flavour.AddTo(flags, &o.Flavour, "flavour", "", "training image to build if none is named (default: image.flavour of the cluster file)")
-	param.Storage.AddTo(flags, &o.Request.Storage, "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the cluster file)")
-	param.Size.AddTo(flags, &o.Request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the cluster file's)")
+	param.Image.AddTo(flags, &o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or one that is "+
+		"built later)")
+	param.Flavour.AddTo(flags, &o.Flavour, "flavour", "", "training image to build if none is named (default: image.flavour of the "+
+		"cluster file)")
+	param.Storage.AddTo(flags, &o.Request.Storage, "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the "+
+		"cluster file)")
+	param.Size.AddTo(flags, &o.Request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the "+
+		"cluster file's)")
 	param.Size.AddTo(flags, &o.Request.DatasetsSize, "datasets-size", "", "size of new datasets claims (default: the cluster file's)")
 	param.Truth.AddTo(flags, &o.Request.Routes, "routes", false, "whether to create OpenShift Routes to services")
 	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the nodes' agent")
-	flags.StringVar(&o.ServiceAccount, "service-account", "", "ServiceAccount of the steps, whose rights are checked (default: in a pod its own, else "+install.DefaultServiceAccount+")")
+	flags.StringVar(&o.ServiceAccount, "service-account", "", "ServiceAccount of the steps, whose rights are checked (default: in a pod its "+
+		"own, else "+install.DefaultServiceAccount+")")
 	o.Output.AddTo(flags, command.Text, command.JSON, command.YAML)
 }
 

@@ -37,7 +37,8 @@ func grantConstraint(scc, account, namespace string) string {
 }
 
 func (p *probe) mayUse(ctx context.Context, account, scc string) (bool, error) {
-	return p.may(ctx, account, authorizationv1.ResourceAttributes{Verb: "use", Group: securityGroup, Resource: "securitycontextconstraints", Name: scc})
+	return p.may(ctx, account, authorizationv1.ResourceAttributes{Verb: "use", Group: securityGroup, Resource: "securitycontextconstraints",
+		Name: scc})
 }
 
 // constraint names the security context constraint that admits the pod, and checks that the nodes' pods may use it. A
@@ -72,7 +73,8 @@ func (p *probe) constraint(ctx context.Context, t trial, blocked Status) Check {
 		// The caller has no right to it either, so the constraint itself names one of the two.
 		return newCheck(name, Unknown, grant, "%s; whether it names service account %s itself may not be read", seen, account)
 	}
-	return newCheck(name, blocked, grant, "%s, but by the caller's rights: service account %s, which the nodes' pods have, may not use it", seen, account).because(fail.SecurityRefused)
+	return newCheck(name, blocked, grant, "%s, but by the caller's rights: service account %s, which the nodes' pods have, may not use it",
+		seen, account).because(fail.SecurityRefused)
 }
 
 func (p *probe) named(ctx context.Context, scc, account string) (bool, error) {
@@ -91,7 +93,8 @@ func (p *probe) named(ctx context.Context, scc, account string) (bool, error) {
 // added capability is effective only in a process of root: there is no ambient set.
 func (p *probe) memoryLock(pod *corev1.Pod) Check {
 	const name = "locked memory"
-	unknown := newCheck(name, Unknown, "mlenv rdma --check, once the nodes are up; security.ipc_lock in the cluster file, or the nodes' memlock raised, makes sure; docs/unproven.md",
+	unknown := newCheck(name, Unknown, "mlenv rdma --check, once the nodes are up; security.ipc_lock in the cluster file, or the nodes' "+
+		"memlock raised, makes sure; docs/unproven.md",
 		"the pod has no IPC_LOCK: as much may be locked as CRI-O's limit allows, which only a pod sees")
 	i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == objects.TrainContainer })
 	if i < 0 || pod.Spec.Containers[i].SecurityContext == nil {

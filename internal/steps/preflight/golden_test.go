@@ -101,8 +101,10 @@ func TestPlannedOrder(t *testing.T) {
 		racks []string
 		want  string
 	}{
-		{[]string{"02", "04", "02", "04"}, "by rack: 02 (gpu-0, gpu-2), 04 (gpu-1, gpu-3); a ring of all free nodes crosses between racks 2 times, 4 without this order"},
-		{[]string{"02", "", "02", "04"}, "by rack: 02 (gpu-0, gpu-2), 04 (gpu-3), unknown (gpu-1); a ring of all free nodes crosses between racks 3 times, 4 without this order"},
+		{[]string{"02", "04", "02", "04"}, "by rack: 02 (gpu-0, gpu-2), 04 (gpu-1, gpu-3); a ring of all free nodes crosses between racks 2 " +
+			"times, 4 without this order"},
+		{[]string{"02", "", "02", "04"}, "by rack: 02 (gpu-0, gpu-2), 04 (gpu-3), unknown (gpu-1); a ring of all free nodes crosses between " +
+			"racks 3 times, 4 without this order"},
 		{[]string{"", "", "", ""}, "in the order of the pods: the rack of all free nodes is unknown"},
 	} {
 		if got := (Plan{FreeNodes: []string{"gpu-0", "gpu-1", "gpu-2", "gpu-3"}, Racks: test.racks}).order(); got != test.want {
@@ -114,7 +116,8 @@ func TestPlannedOrder(t *testing.T) {
 // Only a check of the network between nodes proves RDMA with host devices.
 func TestProven(t *testing.T) {
 	passed := func(mode agent.Mode, verdict fabric.Result, transport nccl.Transport) *receipt.Receipt {
-		return &receipt.Receipt{Run: "train-1", Mode: mode, Fabric: &fabric.Report{Verdict: verdict, Network: &nccl.Summary{Transport: transport}}}
+		return &receipt.Receipt{Run: "train-1", Mode: mode,
+			Fabric: &fabric.Report{Verdict: verdict, Network: &nccl.Summary{Transport: transport}}}
 	}
 	const unproven = "; unproven over Ethernet until check-fabric passes: docs/unproven.md"
 	for name, test := range map[string]struct {
@@ -122,9 +125,10 @@ func TestProven(t *testing.T) {
 		host bool
 		want string
 	}{
-		"no run":          {nil, false, unproven},
-		"RDMA":            {passed("rdma", fabric.Pass, nccl.RDMAGPU), false, "; proven by check-fabric of run train-1"},
-		"host network":    {passed("rdma", fabric.Pass, nccl.RDMAHost), true, " on their host's network (network.rdma.host_network); proven by check-fabric of run train-1"},
+		"no run": {nil, false, unproven},
+		"RDMA":   {passed("rdma", fabric.Pass, nccl.RDMAGPU), false, "; proven by check-fabric of run train-1"},
+		"host network": {passed("rdma", fabric.Pass, nccl.RDMAHost), true, " on their host's network (network.rdma.host_network); proven by " +
+			"check-fabric of run train-1"},
 		"sockets":         {passed("rdma", fabric.WrongTransport, nccl.Sockets), false, unproven},
 		"tcp":             {passed("tcp", fabric.Pass, nccl.Sockets), false, unproven},
 		"without a check": {&receipt.Receipt{Run: "train-1", Mode: "rdma"}, false, unproven},

@@ -117,7 +117,8 @@ func (p *probe) foreignDefaults() (checks []Check) {
 			continue
 		}
 		checks = append(checks, newCheck("secrets", Warning, fmt.Sprintf("--param=%s=%s", secret.param, want),
-			"param %s is %s by default, from the cluster file that was installed last; %s of %s.yaml is %s", secret.param, used, secret.key, p.file.Cluster.Name, want))
+			"param %s is %s by default, from the cluster file that was installed last; %s of %s.yaml is %s", secret.param, used, secret.key,
+			p.file.Cluster.Name, want))
 	}
 	return checks
 }

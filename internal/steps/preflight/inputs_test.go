@@ -54,9 +54,11 @@ func gitServerOf(t *testing.T, files map[string]string) (url string) {
 			t.Fatal(err)
 		}
 	}
-	environ := []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}
+	environ := []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_COUNT=1",
+		"GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}
 	runGit := func(args ...string) string {
-		cmd := exec.Command("git", append([]string{"-C", repo, "-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"}, args...)...)
+		cmd := exec.Command("git",
+			append([]string{"-C", repo, "-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"}, args...)...)
 		cmd.Env = environ
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -70,7 +72,8 @@ func gitServerOf(t *testing.T, files map[string]string) (url string) {
 	runGit("commit", "-q", "-m", "first")
 	runGit("config", "uploadpack.allowFilter", "true")
 	backend := filepath.Join(runGit("--exec-path"), "git-http-backend")
-	server := httptest.NewServer(&cgi.Handler{Path: backend, Stderr: io.Discard, Env: append(environ, "GIT_PROJECT_ROOT="+root, "GIT_HTTP_EXPORT_ALL=1")})
+	server := httptest.NewServer(&cgi.Handler{Path: backend, Stderr: io.Discard,
+		Env: append(environ, "GIT_PROJECT_ROOT="+root, "GIT_HTTP_EXPORT_ALL=1")})
 	t.Cleanup(server.Close)
 	return server.URL + "/model"
 }
@@ -105,8 +108,9 @@ func inRun(r *v1.PipelineRun) func(*Deps, *Options) {
 
 func held(by string, kind string) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "nccl-test", Name: objects.DefaultName, Annotations: map[string]string{"ml-dev-env/holder-kind": kind}},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &by},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "nccl-test", Name: objects.DefaultName,
+			Annotations: map[string]string{"ml-dev-env/holder-kind": kind}},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &by},
 	}
 }
 
@@ -127,12 +131,14 @@ func TestInputsOfARun(t *testing.T) {
 			{"script", OK, "src/other.py is in the commit", ""},
 			{"environment", OK, "ml-dev-env is free", ""},
 		}, ""},
-		{"all mistakes at once, also in the request", map[string]string{"repo-url": url, "script": "trian.py", "requirements": "pip.txt", "timeout": "24h", "launcher": "mpirun", "check-fabric": "True"},
+		{"all mistakes at once, also in the request", map[string]string{"repo-url": url, "script": "trian.py", "requirements": "pip.txt",
+			"timeout": "24h", "launcher": "mpirun", "check-fabric": "True"},
 			func(_ *world, d *Deps, o *Options) {
 				o.Request.Nodes = 99
 				d.Secrets = Secrets{Variables: []string{"RANK"}}
 			}, []want{
-				{"params", Blocked, `param launcher: "mpirun": want deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher`, "oc describe pipeline"},
+				{"params", Blocked, `param launcher: "mpirun": want deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher`,
+					"oc describe pipeline"},
 				{"params", Blocked, `param check-fabric: "True": want true or false`, ""},
 				{"timeouts", Blocked, "pipeline 1h, want ", "--pipeline-timeout="},
 				{"secrets", Blocked, "variable RANK: the launcher sets it", ""},
@@ -140,7 +146,8 @@ func TestInputsOfARun(t *testing.T) {
 				{"requirements", Blocked, `"pip.txt": it is not in commit`, ""},
 				{"request", Blocked, "nodes: 99", "--nodes="},
 			}, fail.InvalidInput},
-		{"a folder, which mlenv run has examined", map[string]string{"repo-url": git.FolderScheme + strings.Repeat("a0", 32), "script": "train.py"}, nil,
+		{"a folder, which mlenv run has examined", map[string]string{"repo-url": git.FolderScheme + strings.Repeat("a0", 32),
+			"script": "train.py"}, nil,
 			[]want{{"params", OK, "2 values", ""}, {"environment", OK, "ml-dev-env is free", ""}}, ""},
 		{"no such branch", map[string]string{"repo-url": url, "script": "train.py", "revision": "mian"}, nil,
 			[]want{{"repository", Blocked, "the nearest: branch main", "git ls-remote"}}, fail.RevisionNotFound},
@@ -167,12 +174,14 @@ func TestInputsOfARun(t *testing.T) {
 		{"Secrets of another cluster file", map[string]string{"repo-url": url, "script": "train.py"}, func(_ *world, _ *Deps, o *Options) {
 			o.Request.Cluster.Image.PullSecret, o.Request.Cluster.Notify.Secret = "quay", "slack"
 		}, []want{
-			{"secrets", Warning, "param pull-secret is none by default, from the cluster file that was installed last; image.pull_secret of barcelona.yaml is quay", "--param=pull-secret=quay"},
+			{"secrets", Warning, "param pull-secret is none by default, from the cluster file that was installed last; image.pull_secret of " +
+				"barcelona.yaml is quay", "--param=pull-secret=quay"},
 			{"secrets", Warning, "param notify is none by default", "--param=notify=slack"},
 		}, ""},
-		{"Secrets that the run names", map[string]string{"repo-url": url, "script": "train.py", "pull-secret": "mine"}, func(_ *world, _ *Deps, o *Options) {
-			o.Request.Cluster.Image.PullSecret = "quay"
-		}, []want{{"secrets", OK, "exist", ""}}, ""},
+		{"Secrets that the run names", map[string]string{"repo-url": url, "script": "train.py", "pull-secret": "mine"},
+			func(_ *world, _ *Deps, o *Options) {
+				o.Request.Cluster.Image.PullSecret = "quay"
+			}, []want{{"secrets", OK, "exist", ""}}, ""},
 		{"a colleague holds the environment", map[string]string{"repo-url": url, "script": "train.py"}, func(w *world, _ *Deps, _ *Options) {
 			w.objects = append(w.objects, held("colleague", "Person"))
 		}, []want{{"environment", Blocked, "ml-dev-env: it is held by colleague", "--name=NAME"}}, fail.EnvironmentBusy},
@@ -200,7 +209,8 @@ func TestInputsOfARun(t *testing.T) {
 			for _, want := range test.want {
 				found := false
 				for _, check := range report.Checks {
-					found = found || check.Object == want.check && check.Status == want.status && strings.Contains(check.Seen, want.seen) && strings.Contains(check.Next, want.fix)
+					found = found || check.Object == want.check && check.Status == want.status && strings.Contains(check.Seen, want.seen) &&
+						strings.Contains(check.Next, want.fix)
 				}
 				if !found {
 					t.Errorf("no check %+v in\n%s", want, print(report))

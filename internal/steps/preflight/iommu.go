@@ -61,7 +61,8 @@ func (p *probe) iommu(ctx context.Context) []Check {
 
 func (p *probe) booted(ctx context.Context, name, config, nodes string) Check {
 	if config == "" {
-		return newCheck(name, Unknown, "mlenv rdma, once the nodes are up", "%s: no machine configuration is named; only a pod sees the kernel's command line", nodes)
+		return newCheck(name, Unknown, "mlenv rdma, once the nodes are up", "%s: no machine configuration is named; only a pod sees the "+
+			"kernel's command line", nodes)
 	}
 	object, err := p.Clients.Objects.Resource(machineConfigs).Get(ctx, config, metav1.GetOptions{})
 	if err != nil {
@@ -73,6 +74,8 @@ func (p *probe) booted(ctx context.Context, name, config, nodes string) Check {
 	if slices.Contains(arguments, passThrough) {
 		return newCheck(name, OK, "", "%s booted with %s (%s)", nodes, passThrough, config)
 	}
-	return newCheck(name, Warning, p.admin()+" (a MachineConfig for the nodes' pool, which reboots them); mlenv rdma shows the running kernel's command line",
-		"%s booted without %s (%s has %s): RDMA may fail with IBV_WC_LOC_PROT_ERR or be slow", nodes, passThrough, config, humanize.Count(len(arguments), "kernel argument"))
+	return newCheck(name, Warning, p.admin()+" (a MachineConfig for the nodes' pool, which reboots them); mlenv rdma shows the running "+
+		"kernel's command line",
+		"%s booted without %s (%s has %s): RDMA may fail with IBV_WC_LOC_PROT_ERR or be slow", nodes, passThrough, config,
+		humanize.Count(len(arguments), "kernel argument"))
 }

@@ -123,7 +123,8 @@ func (c capacity) check() Check {
 	if c.Reason == fail.InvalidInput {
 		status = Blocked // exclude-nodes names a node that does not exist
 	}
-	return newCheck(nodePrefix+c.Name, status, c.Next, "%s", strings.Join(append([]string{cmp.Or(c.Seen, "ready")}, c.devices...), "; ")).because(c.Reason)
+	return newCheck(nodePrefix+c.Name, status, c.Next, "%s", strings.Join(append([]string{cmp.Or(c.Seen, "ready")}, c.devices...),
+		"; ")).because(c.Reason)
 }
 
 func (p *probe) enough(all []capacity) []Check {
@@ -141,7 +142,8 @@ func (p *probe) enough(all []capacity) []Check {
 		seen += ", without " + humanize.First(excluded, 8)
 	}
 	if len(usable) < requested {
-		blocked := newCheck(name, Blocked, "ask for fewer with --nodes, or list more in nodes.gpu_nodes of the cluster file", "%s", seen).because(fail.NodesUnavailable)
+		blocked := newCheck(name, Blocked, "ask for fewer with --nodes, or list more in nodes.gpu_nodes of the cluster file", "%s",
+			seen).because(fail.NodesUnavailable)
 		// The reason comes from the first unusable node.
 		for _, c := range slices.Backward(all) {
 			switch {
@@ -163,10 +165,12 @@ func (p *probe) enough(all []capacity) []Check {
 	}
 	checks := []Check{newCheck(name, OK, "", "%s", seen)}
 	if len(p.free) < requested {
-		checks[0] = newCheck(name, Warning, "wait until it is released, ask its holders, or ask for fewer with --nodes", "%s; of these %d at this moment", seen, len(p.free))
+		checks[0] = newCheck(name, Warning, "wait until it is released, ask its holders, or ask for fewer with --nodes",
+			"%s; of these %d at this moment", seen, len(p.free))
 	}
 	if railed := keep(usable, func(c capacity) bool { return !slices.ContainsFunc(c.small, rail) }); len(railed) < requested {
-		checks = append(checks, newCheck("rails", BlockedRDMA, "oc get sriovnetworknodestates -n openshift-sriov-network-operator (is the node policy synced?), or correct network.rdma.resources in the cluster file",
+		checks = append(checks, newCheck("rails", BlockedRDMA, "oc get sriovnetworknodestates -n openshift-sriov-network-operator (is the node "+
+			"policy synced?), or correct network.rdma.resources in the cluster file",
 			"%d nodes have the resources of network.rdma.resources, want %d", len(railed), requested))
 	}
 	return checks

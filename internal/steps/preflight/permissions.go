@@ -76,7 +76,8 @@ func (p *probe) rights(ctx context.Context, name, user string, rules []rbacv1.Po
 			next += " --service-account=" + p.ServiceAccount
 		}
 	}
-	return newCheck(name, lacking, next, "%s may not %s in namespace %s", user, strings.Join(texts, "; "), p.Request.Namespace).because(fail.PermissionDenied)
+	return newCheck(name, lacking, next, "%s may not %s in namespace %s", user, strings.Join(texts, "; "), p.Request.Namespace).because(
+		fail.PermissionDenied)
 }
 
 // missing is a right with the verbs that the steps' account lacks.
@@ -84,7 +85,8 @@ func (p *probe) missing(ctx context.Context, r kube.Access) (kube.Access, error)
 	missing := kube.Access{Resource: r.Resource}
 	resource, sub, _ := strings.Cut(r.Resource.Resource, "/")
 	for _, verb := range r.Verbs {
-		allowed, err := p.may(ctx, p.ServiceAccount, authorizationv1.ResourceAttributes{Verb: verb, Group: r.Resource.Group, Resource: resource, Subresource: sub})
+		allowed, err := p.may(ctx, p.ServiceAccount, authorizationv1.ResourceAttributes{Verb: verb, Group: r.Resource.Group, Resource: resource,
+			Subresource: sub})
 		if err != nil {
 			return missing, err
 		}

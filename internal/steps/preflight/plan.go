@@ -58,7 +58,8 @@ func PlanOf(ctx context.Context, client kubernetes.Interface, r Report) Plan {
 			p.Objects = append(p.Objects, text)
 		}
 		for _, claim := range planned.StatefulSet.Spec.VolumeClaimTemplates {
-			p.Objects = append(p.Objects, fmt.Sprintf("PersistentVolumeClaim %s of each node, %s, unless it exists", claim.Name, claim.Spec.Resources.Requests.Storage()))
+			p.Objects = append(p.Objects, fmt.Sprintf("PersistentVolumeClaim %s of each node, %s, unless it exists", claim.Name,
+				claim.Spec.Resources.Requests.Storage()))
 		}
 	}
 	file := r.request.Cluster.Network.RDMA
@@ -84,7 +85,8 @@ func expectedBefore(ctx context.Context, client kubernetes.Interface, p Plan) (e
 	case err != nil:
 		return 0, fmt.Sprintf("not known: %v", err)
 	case ok && last.Fabric != nil && last.Fabric.Expected > 0:
-		return last.Fabric.Expected, fmt.Sprintf("the ports and PCIe links of the nodes of run %s; it reached %s", last.Run, last.Fabric.Bandwidth)
+		return last.Fabric.Expected, fmt.Sprintf("the ports and PCIe links of the nodes of run %s; it reached %s", last.Run,
+			last.Fabric.Bandwidth)
 	}
 	return 0, "not known before the nodes run: check-fabric derives it from their ports and PCIe links"
 }
@@ -120,7 +122,8 @@ func (p Plan) Print(w io.Writer) {
 		fmt.Fprintf(w, "%-12s %s\n", name, fmt.Sprintf(format, args...))
 	}
 	row("environment", "%s/%s", p.Namespace, p.Environment)
-	row("nodes", "%s with %s each; free now: %s", humanize.Count(p.Nodes, "node"), humanize.Count(p.GPUsPerNode, "GPU"), cmp.Or(strings.Join(p.FreeNodes, ", "), "none, or not known"))
+	row("nodes", "%s with %s each; free now: %s", humanize.Count(p.Nodes, "node"), humanize.Count(p.GPUsPerNode, "GPU"),
+		cmp.Or(strings.Join(p.FreeNodes, ", "), "none, or not known"))
 	if p.Nodes > 1 && len(p.FreeNodes) > 1 {
 		row("ranks", "%s", p.order())
 	}

@@ -123,7 +123,8 @@ func Run(ctx context.Context, d Deps, o Options) (report Report, err error) {
 	report = Examine(ctx, d, o)
 	if d.Out == nil {
 		for _, check := range report.Checks {
-			d.Log.Info("checked "+check.Object, "event", "checked", slog.String("status", string(check.Status)), slog.String("seen", check.Seen), slog.String("next", check.Next))
+			d.Log.Info("checked "+check.Object, "event", "checked", slog.String("status", string(check.Status)), slog.String("seen", check.Seen),
+				slog.String("next", check.Next))
 		}
 		d.Log.Info("Verdict: " + report.Verdict() + ".")
 		return report, report.Err()
@@ -154,7 +155,8 @@ func Examine(ctx context.Context, d Deps, o Options) Report {
 	case err != nil:
 		p.first = append(p.first, blockedBy("request", err))
 	default:
-		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.quota, p.queue, bounded(p.image))
+		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.quota, p.queue,
+			bounded(p.image))
 	}
 	found := parallel.Map(checks, func(check func(context.Context) []Check) []Check { return check(ctx) })
 	return Report{
@@ -255,14 +257,16 @@ func (p *probe) decideRDMA(ctx context.Context) {
 	case p.Mode == agent.TCP:
 		return
 	case !rdma.Enabled:
-		decide(BlockedRDMA, "if the cluster has RDMA, set network.rdma.enabled and the other keys of network.rdma", "the cluster file of %s disables it: network.rdma.enabled is false", p.file.Cluster.Name)
+		decide(BlockedRDMA, "if the cluster has RDMA, set network.rdma.enabled and the other keys of network.rdma",
+			"the cluster file of %s disables it: network.rdma.enabled is false", p.file.Cluster.Name)
 		return
 	case p.Mode == agent.Auto && p.Request.Nodes == 1:
 		decide(BlockedRDMA, "", "one node has no peer")
 		return
 	}
 	if obsolete := p.file.Obsolete(); len(obsolete) > 0 { // host devices may exist without these interfaces
-		decide(Warning, "mlenv validate prints all obsolete values of the cluster file", "%s of the cluster file is obsolete: %s", obsolete[0].Field, obsolete[0].Detail)
+		decide(Warning, "mlenv validate prints all obsolete values of the cluster file", "%s of the cluster file is obsolete: %s",
+			obsolete[0].Field, obsolete[0].Detail)
 	}
 	if err := p.build(agent.RDMA); err != nil {
 		decide(BlockedRDMA, fail.NextOf(err), "%s", oneLine(err.Error()))
@@ -296,7 +300,8 @@ func provesRDMA(r receipt.Receipt) bool {
 
 // admin is the command with which an administrator prepares this namespace.
 func (p *probe) admin(flags ...string) string {
-	return strings.Join(append([]string{"mlenv", "admin", "clusters/" + p.file.Cluster.Name + ".yaml", "-n", p.Request.Namespace}, flags...), " ")
+	return strings.Join(append([]string{"mlenv", "admin", "clusters/" + p.file.Cluster.Name + ".yaml", "-n", p.Request.Namespace}, flags...),
+		" ")
 }
 
 // spec is the spec of the nodes' pods, in mode rdma if it is examined.

@@ -44,7 +44,8 @@ func (p *probe) localQueue(ctx context.Context, name string) (check Check, activ
 	found, err := kueue.Get(ctx, p.Clients.Objects, "localqueues", p.Request.Namespace, queue)
 	switch {
 	case apierrors.IsNotFound(err):
-		return newCheck(name, Blocked, list, "namespace %s has no LocalQueue %s", p.Request.Namespace, queue).because(fail.QueueUnavailable), false
+		return newCheck(name, Blocked, list, "namespace %s has no LocalQueue %s", p.Request.Namespace, queue).because(fail.QueueUnavailable),
+			false
 	case err != nil:
 		return unread(name, "LocalQueue "+queue, err), true
 	}
@@ -57,7 +58,8 @@ func (p *probe) localQueue(ctx context.Context, name string) (check Check, activ
 	cluster, _, _ := unstructured.NestedString(found.Object, "spec", "clusterQueue")
 	pending, _, _ := unstructured.NestedInt64(found.Object, "status", "pendingWorkloads")
 	admitted, _, _ := unstructured.NestedInt64(found.Object, "status", "admittedWorkloads")
-	return newCheck(name, OK, "", "LocalQueue %s of ClusterQueue %s: %s admitted, %d waiting", queue, cluster, humanize.Count(int(admitted), "workload"), pending), true
+	return newCheck(name, OK, "", "LocalQueue %s of ClusterQueue %s: %s admitted, %d waiting", queue, cluster,
+		humanize.Count(int(admitted), "workload"), pending), true
 }
 
 // queuePriority checks that the WorkloadPriorityClass exists. Without it Kueue never admits the pods, and gives no reason.

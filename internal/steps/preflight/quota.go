@@ -126,7 +126,8 @@ func (d demand) storage(class string) (sum resource.Quantity) {
 // compare finds the resources of a quota that are not enough: never, or not now.
 func (d demand) compare(check string, quota *corev1.ResourceQuota) (checks []Check) {
 	// Quotas for other pods, or for a priority, do not apply.
-	if len(quota.Spec.Scopes) > 0 && !slices.Contains(quota.Spec.Scopes, corev1.ResourceQuotaScopeNotBestEffort) && !slices.Contains(quota.Spec.Scopes, corev1.ResourceQuotaScopeNotTerminating) || quota.Spec.ScopeSelector != nil {
+	if len(quota.Spec.Scopes) > 0 && !slices.Contains(quota.Spec.Scopes, corev1.ResourceQuotaScopeNotBestEffort) &&
+		!slices.Contains(quota.Spec.Scopes, corev1.ResourceQuotaScopeNotTerminating) || quota.Spec.ScopeSelector != nil {
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(quota.Status.Hard)) {
@@ -137,10 +138,12 @@ func (d demand) compare(check string, quota *corev1.ResourceQuota) (checks []Che
 		hard, used := quota.Status.Hard[name], quota.Status.Used[name]
 		after := used.DeepCopy()
 		after.Add(amount)
-		seen := fmt.Sprintf("%s: %s: the environment asks %s more, used %s of %s", quota.Name, name, amount.String(), used.String(), hard.String())
+		seen := fmt.Sprintf("%s: %s: the environment asks %s more, used %s of %s", quota.Name, name, amount.String(), used.String(),
+			hard.String())
 		switch {
 		case amount.Cmp(hard) > 0:
-			next := fmt.Sprintf("ask for less (--nodes, resources and storage in the cluster file), or have it raised: oc edit quota %s -n %s", quota.Name, quota.Namespace)
+			next := fmt.Sprintf("ask for less (--nodes, resources and storage in the cluster file), or have it raised: oc edit quota %s -n %s",
+				quota.Name, quota.Namespace)
 			checks = append(checks, newCheck(check, Blocked, next, "%s", seen).because(fail.QuotaExceeded))
 		case after.Cmp(hard) > 0:
 			next := fmt.Sprintf("oc describe quota %s -n %s (find who uses it)", quota.Name, quota.Namespace)
@@ -158,7 +161,8 @@ func (p *probe) limits(ctx context.Context, demand demand) []Check {
 	}
 	var checks []Check
 	for _, ranges := range list.Items {
-		next := fmt.Sprintf("correct resources or storage in the cluster file (oc describe limitrange %s -n %s)", ranges.Name, p.Request.Namespace)
+		next := fmt.Sprintf("correct resources or storage in the cluster file (oc describe limitrange %s -n %s)", ranges.Name,
+			p.Request.Namespace)
 		for _, item := range ranges.Spec.Limits {
 			for _, text := range demand.outside(item) {
 				checks = append(checks, newCheck(name, Blocked, next, "%s: %s", ranges.Name, text).because(fail.QuotaExceeded))

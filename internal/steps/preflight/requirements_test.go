@@ -40,7 +40,8 @@ func TestRequirementsOfARun(t *testing.T) {
 	}{
 		{"good.txt", []want{{"packages", OK, "the index has 2 requirements", ""}}, ""},
 		{"bad.txt", []want{
-			{"packages", Blocked, `"numpy>=3": ` + index.URL + " has no such version; the newest are 2.4.0, 1.26.4", "correct it in the requirements"},
+			{"packages", Blocked, `"numpy>=3": ` + index.URL + " has no such version; the newest are 2.4.0, 1.26.4",
+				"correct it in the requirements"},
 			{"packages", Blocked, `"wanbd==0.1": no package of that name at ` + index.URL, ""},
 		}, fail.RequirementsFailed},
 		{"slow.txt", []want{{"packages", Unknown, "1 of 2 requirements have no answer: " + index.URL + " answers 503", ""}}, ""},

@@ -42,7 +42,8 @@ func (p *probe) storage(ctx context.Context) []Check {
 			names = append(names, class.Name)
 		}
 		next := fmt.Sprintf("correct %s in the cluster file (oc get storageclass)", key)
-		return []Check{p.unlessBound(newCheck(check, Blocked, next, "class %s (%s) does not exist; the cluster has %s", name, key, cmp.Or(humanize.First(names, 10), "none")), bound)}
+		return []Check{p.unlessBound(newCheck(check, Blocked, next, "class %s (%s) does not exist; the cluster has %s", name, key,
+			cmp.Or(humanize.First(names, 10), "none")), bound)}
 	}
 	class := &classes[i]
 	checks := []Check{p.unlessBound(p.supports(check, class), bound)}
@@ -58,7 +59,8 @@ func (p *probe) squashed(class *storagev1.StorageClass) []Check {
 	if user := p.objects[agent.RDMA].StatefulSet.Spec.Template.Spec.SecurityContext.RunAsUser; user == nil || *user != 0 {
 		return nil
 	}
-	return []Check{newCheck("storage owner", Unknown, "export the volume with no_root_squash or all_squash (docs/rdma.md, NFS and root); provision writes on each node, docs/unproven.md has the test of both modes",
+	return []Check{newCheck("storage owner", Unknown, "export the volume with no_root_squash or all_squash (docs/rdma.md, NFS and root); "+
+		"provision writes on each node, docs/unproven.md has the test of both modes",
 		"unproven: pods are root in mode rdma and another user in mode tcp; an NFS server with root_squash keeps them from each other's files")}
 }
 
@@ -99,8 +101,10 @@ func (p *probe) unlessBound(check Check, bound []string) Check {
 // Parts of provisioners' names: of those whose filesystems many nodes can mount at once, and of those that
 // attach a disk to one node.
 var (
-	manyNodes = []string{"nfs", "cephfs", "efs.csi", "filestore", "file.csi.azure", "glusterfs", "lustre", "weka", "gpfs", "spectrumscale", "beegfs", "juicefs", "manila"}
-	oneNode   = []string{"rbd", "ebs", "pd.csi", "gce-pd", "disk.csi", "azure-disk", "cinder", "topolvm", "local-path", "hostpath", "no-provisioner", "vsphere"}
+	manyNodes = []string{"nfs", "cephfs", "efs.csi", "filestore", "file.csi.azure", "glusterfs", "lustre", "weka", "gpfs", "spectrumscale",
+		"beegfs", "juicefs", "manila"}
+	oneNode = []string{"rbd", "ebs", "pd.csi", "gce-pd", "disk.csi", "azure-disk", "cinder", "topolvm", "local-path", "hostpath",
+		"no-provisioner", "vsphere"}
 )
 
 // SharesFilesystems reports whether many nodes can mount a provisioner's filesystems at

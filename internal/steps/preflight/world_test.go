@@ -106,10 +106,13 @@ func (w *world) deps(file cluster.File) Deps {
 		return true, review, nil
 	})
 	client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: stepsUser}}}, nil
+		return true,
+			&authenticationv1.SelfSubjectReview{
+				Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: stepsUser}}}, nil
 	})
 	kinds := map[schema.GroupVersionResource]string{
-		attachment.Resource(): "NetworkAttachmentDefinitionList", machineConfigs: "MachineConfigList", constraints: "SecurityContextConstraintsList",
+		attachment.Resource(): "NetworkAttachmentDefinitionList", machineConfigs: "MachineConfigList",
+		constraints: "SecurityContextConstraintsList",
 	}
 	for kind := range w.others {
 		if kinds[kind] == "" {
@@ -125,7 +128,8 @@ func (w *world) deps(file cluster.File) Deps {
 		}
 	}
 	others.PrependReactor("*", "*", w.forbid)
-	return Deps{Clients: &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(), Namespace: file.Cluster.Namespace, Objects: others}}
+	return Deps{Clients: &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(), Namespace: file.Cluster.Namespace,
+		Objects: others}}
 }
 
 // forbid answers as RBAC does.
@@ -139,8 +143,9 @@ func (w *world) forbid(action clienttesting.Action) (bool, runtime.Object, error
 	if action.GetNamespace() != "" {
 		where = fmt.Sprintf("in the namespace %q", action.GetNamespace())
 	}
-	return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", fmt.Errorf("User %q cannot %s resource %q in API group %q %s",
-		stepsUser, action.GetVerb(), action.GetResource().Resource, action.GetResource().Group, where))
+	return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "",
+		fmt.Errorf("User %q cannot %s resource %q in API group %q %s",
+			stepsUser, action.GetVerb(), action.GetResource().Resource, action.GetResource().Group, where))
 }
 
 func (w *world) allowed(user string, a *authorizationv1.ResourceAttributes) bool {
@@ -178,8 +183,10 @@ func (w *world) queueIn(version kueuetest.Version, name string, active, message 
 	}})
 	queues := api.WithResource("localqueues")
 	w.others[queues] = append(w.others[queues], &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": api.String(), "kind": "LocalQueue", "metadata": map[string]any{"name": name, "namespace": "nccl-test"}, "spec": map[string]any{"clusterQueue": "gpus"},
-		"status": map[string]any{"pendingWorkloads": int64(2), "admittedWorkloads": int64(1), "conditions": []any{map[string]any{"type": "Active", "status": active, "message": message}}},
+		"apiVersion": api.String(), "kind": "LocalQueue", "metadata": map[string]any{"name": name, "namespace": "nccl-test"},
+		"spec": map[string]any{"clusterQueue": "gpus"},
+		"status": map[string]any{"pendingWorkloads": int64(2), "admittedWorkloads": int64(1),
+			"conditions": []any{map[string]any{"type": "Active", "status": active, "message": message}}},
 	}})
 }
 
@@ -224,7 +231,9 @@ func (w *world) admit(action clienttesting.Action) (bool, runtime.Object, error)
 	if scc == "" {
 		scc = "restricted-v2"
 		if train.Capabilities != nil && len(train.Capabilities.Add) > 0 {
-			return refused(`unable to validate against any security context constraint: [provider "anyuid": Forbidden: not usable by user or serviceaccount, provider restricted-v2: .containers[0].capabilities.add: Invalid value: "IPC_LOCK": capability may not be added, provider "privileged": Forbidden: not usable by user or serviceaccount]`)
+			return refused(`unable to validate against any security context constraint: [provider "anyuid": Forbidden: not usable by user or ` +
+				`serviceaccount, provider restricted-v2: .containers[0].capabilities.add: Invalid value: "IPC_LOCK": capability may not be added, ` +
+				`provider "privileged": Forbidden: not usable by user or serviceaccount]`)
 		}
 	}
 	account := "system:serviceaccount:" + pod.Namespace + ":" + pod.Spec.ServiceAccountName
@@ -235,7 +244,9 @@ func (w *world) admit(action clienttesting.Action) (bool, runtime.Object, error)
 		}
 	}
 	if scc != "restricted-v2" && subject == "" {
-		return refused(fmt.Sprintf(`unable to validate against any security context constraint: [provider %q: Forbidden: not usable by user or serviceaccount]`, scc))
+		return refused(
+			fmt.Sprintf(`unable to validate against any security context constraint: [provider %q: Forbidden: not usable by user or serviceaccount]`,
+				scc))
 	}
 	if scc == "restricted-v2" {
 		subject = "serviceaccount"
@@ -253,8 +264,10 @@ var openshift = []string{tektonGroup, buildGroup, imageGroup, routeGroup, securi
 // barcelona returns a healthy cluster for the shipped cluster file.
 func barcelona(t *testing.T) (*world, cluster.File) {
 	file := load(t, "barcelona")
-	w := &world{t: t, groups: openshift, uses: map[string][]string{"system:serviceaccount:nccl-test:ml-dev-sa": {"restricted-v2"}}, others: map[schema.GroupVersionResource][]*unstructured.Unstructured{}}
-	w.objects = append(w.objects, account(file), class(file.Storage.ClassRWO, "openshift-storage.rbd.csi.ceph.com", ""), class(file.Storage.ClassRWX, "openshift-storage.cephfs.csi.ceph.com", ""))
+	w := &world{t: t, groups: openshift, uses: map[string][]string{"system:serviceaccount:nccl-test:ml-dev-sa": {"restricted-v2"}},
+		others: map[schema.GroupVersionResource][]*unstructured.Unstructured{}}
+	w.objects = append(w.objects, account(file), class(file.Storage.ClassRWO, "openshift-storage.rbd.csi.ceph.com", ""),
+		class(file.Storage.ClassRWX, "openshift-storage.cephfs.csi.ceph.com", ""))
 	rails := []corev1.ResourceName{}
 	for i, nic := range []string{"eno5np0", "eno6np0", "eno7np0", "eno8np0"} {
 		rails = append(rails, corev1.ResourceName("openshift.io/"+nic+"rdma"))
@@ -270,9 +283,12 @@ func barcelona(t *testing.T) (*world, cluster.File) {
 // cairo returns a healthy cluster: privileged pods, the host's devices, an NFS server.
 func cairo(t *testing.T) (*world, cluster.File) {
 	file := load(t, "cairo")
-	w := &world{t: t, groups: openshift, uses: map[string][]string{"system:serviceaccount:nccl-test:ml-dev-sa": {"restricted-v2", "privileged"}}, others: map[schema.GroupVersionResource][]*unstructured.Unstructured{}}
+	w := &world{t: t, groups: openshift,
+		uses:   map[string][]string{"system:serviceaccount:nccl-test:ml-dev-sa": {"restricted-v2", "privileged"}},
+		others: map[schema.GroupVersionResource][]*unstructured.Unstructured{}}
 	w.objects = append(w.objects, account(file), class(file.Storage.ClassRWO, "openshift-storage.rbd.csi.ceph.com", ""),
-		class(file.Storage.ClassRWX, "nfs.csi.k8s.io", "nfs-server.nfs.svc.cluster.local"), serverClaim(new(file.Storage.ClassRWO), corev1.ClaimBound))
+		class(file.Storage.ClassRWX, "nfs.csi.k8s.io", "nfs-server.nfs.svc.cluster.local"),
+		serverClaim(new(file.Storage.ClassRWO), corev1.ClaimBound))
 	for _, name := range file.Nodes.GPUNodes {
 		w.objects = append(w.objects, node(name))
 	}
@@ -285,15 +301,18 @@ func (w *world) attach(nic, resource, addresses string) {
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
 		"metadata": map[string]any{"name": name, "namespace": "default", "annotations": map[string]any{attachment.ResourceAnnotation: resource}},
-		"spec": map[string]any{"config": fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":"sriov","vlan":0,"spoofchk":"off","trust":"on","link_state":"enable",`+
-			`"ipam":{"type":"whereabouts","range":%q}}`, name, addresses)},
+		"spec": map[string]any{
+			"config": fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":"sriov","vlan":0,"spoofchk":"off","trust":"on","link_state":"enable",`+
+				`"ipam":{"type":"whereabouts","range":%q}}`, name, addresses)},
 	}}
 	w.detach(nic)
 	w.others[attachment.Resource()] = append(w.others[attachment.Resource()], object)
 }
 
 func (w *world) detach(nic string) {
-	w.others[attachment.Resource()] = slices.DeleteFunc(w.others[attachment.Resource()], func(o *unstructured.Unstructured) bool { return o.GetName() == nic+"-network" })
+	w.others[attachment.Resource()] = slices.DeleteFunc(w.others[attachment.Resource()], func(o *unstructured.Unstructured) bool {
+		return o.GetName() == nic+"-network"
+	})
 }
 
 func (w *world) configure(name string, arguments ...any) {
@@ -346,12 +365,14 @@ func serverClaim(class *string, phase corev1.PersistentVolumeClaimPhase) *corev1
 }
 
 func node(name string, rails ...corev1.ResourceName) *corev1.Node {
-	has := corev1.ResourceList{gpu: resource.MustParse("4"), corev1.ResourceCPU: resource.MustParse("128"), corev1.ResourceMemory: resource.MustParse("1Ti")}
+	has := corev1.ResourceList{gpu: resource.MustParse("4"), corev1.ResourceCPU: resource.MustParse("128"),
+		corev1.ResourceMemory: resource.MustParse("1Ti")}
 	for _, rail := range rails {
 		has[rail] = resource.MustParse("1")
 	}
 	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}, Annotations: map[string]string{currentConfig: "rendered-worker-1", desiredConfig: "rendered-worker-1"}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name},
+			Annotations: map[string]string{currentConfig: "rendered-worker-1", desiredConfig: "rendered-worker-1"}},
 		Status: corev1.NodeStatus{
 			Capacity: has, Allocatable: has.DeepCopy(),
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},

@@ -42,7 +42,8 @@ func (p *provisioner) list(ctx context.Context, service string) error {
 		return kube.Problem(fmt.Errorf("getting secret %s/%s: %w", p.request.Namespace, name, err))
 	}
 	if len(secret.OwnerReferences) != 1 {
-		return fail.Becausef(fail.EnvironmentMissing, "adding %s: secret %s/%s belongs to an environment that is being deleted", service, p.request.Namespace, name)
+		return fail.Becausef(fail.EnvironmentMissing, "adding %s: secret %s/%s belongs to an environment that is being deleted", service,
+			p.request.Namespace, name)
 	}
 	p.request.Services = objects.ParseServices(string(secret.Data[agent.ServicesKey]) + "," + service)
 	want := objects.BuildServices(p.request, secret.OwnerReferences[0])

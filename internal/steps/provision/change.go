@@ -64,7 +64,8 @@ func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet
 	}
 	list := strings.Join(text, "\n  ")
 	if p.options.OnChange != "recreate" {
-		return false, fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "changing environment %s/%s: it differs from the request:\n  %s", p.request.Namespace, p.request.Name, list),
+		return false, fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "changing environment %s/%s: it differs from the request:\n  %s",
+			p.request.Namespace, p.request.Name, list),
 			"request what exists, tear it down first, or recreate its pods with --on-change=recreate")
 	}
 	if err := p.refuseRunning(ctx, live, credentials); err != nil {
@@ -77,7 +78,8 @@ func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet
 	// The claims of templates stay: they have no owner.
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	err = p.clients.Kube.AppsV1().StatefulSets(live.Namespace).Delete(ctx, live.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &live.UID}})
+	err = p.clients.Kube.AppsV1().StatefulSets(live.Namespace).Delete(ctx, live.Name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &live.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return false, kube.Problem(fmt.Errorf("deleting statefulset %s/%s: %w", live.Namespace, live.Name, err))
 	}
@@ -114,7 +116,8 @@ func (p *provisioner) refuseRunning(ctx context.Context, live *appsv1.StatefulSe
 		case errors.Is(err, context.Canceled):
 			return err
 		case err != nil:
-			return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "%s: node %d does not report whether it runs a training: %w", doing, client.Node(), err),
+			return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "%s: node %d does not report whether it runs a training: %w", doing,
+				client.Node(), err),
 				"try again, or tear the environment down with whatever runs in it: mlenv down %s -n %s", p.request.Name, p.request.Namespace)
 		case len(facts.Running) > 0:
 			return fail.Becausef(fail.EnvironmentDiffers, "%s: node %d runs %s", doing, client.Node(), strings.Join(facts.Running, ", "))

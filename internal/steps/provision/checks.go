@@ -66,7 +66,8 @@ func (p *provisioner) decideCaches(ctx context.Context, set nodes.Set) {
 		p.log.Warn(fmt.Sprintf("Whether locks of files work on %s is not known, so caches stay there: %v", agent.Workspace, err))
 	case problem != "":
 		p.caches = problem
-		p.log.Warn(fmt.Sprintf("Hugging Face's caches (HF_HOME, with those of datasets), Inductor's and Triton's are on each node's own storage, "+
+		p.log.Warn(fmt.Sprintf("Hugging Face's caches (HF_HOME, with those of datasets), Inductor's and Triton's are on each node's own "+
+			"storage, "+
 			"because locks of files on %s do not work: %s. "+
 			"Each node downloads for itself, and the files go with the environment.", agent.Workspace, problem))
 	}
@@ -122,7 +123,8 @@ func checkGPUs(f agent.Facts, model string) error {
 	where := fmt.Sprintf("checking the GPUs of node %d (%s on %s)", f.Node, f.Pod, f.KubernetesNode)
 	if f.GPUProblem != "" {
 		return fail.Advise(fail.Becausef(fail.GPUMissing, "%s: %s", where, f.GPUFault()),
-			"see what the pod sees: oc exec %s -- nvidia-smi; if the driver is at fault, leave the node out: oc adm cordon %s", f.Pod, f.KubernetesNode)
+			"see what the pod sees: oc exec %s -- nvidia-smi; if the driver is at fault, leave the node out: oc adm cordon %s", f.Pod,
+			f.KubernetesNode)
 	}
 	if fault := f.GPUFault(); fault != "" {
 		return fail.Advise(fail.Becausef(fail.GPUMissing, "%s: %s", where, fault),
@@ -130,7 +132,8 @@ func checkGPUs(f agent.Facts, model string) error {
 	}
 	for _, gpu := range f.GPUs {
 		if model != "" && gpu.Model != model {
-			return fail.Advise(fail.Becausef(fail.GPUMissing, "%s: GPU %d is a %s, want %s", where, gpu.Index, gpu.Model, model), "correct gpus.type in the cluster file, or leave the node out")
+			return fail.Advise(fail.Becausef(fail.GPUMissing, "%s: GPU %d is a %s, want %s", where, gpu.Index, gpu.Model, model),
+				"correct gpus.type in the cluster file, or leave the node out")
 		}
 	}
 	return nil
@@ -150,17 +153,22 @@ func checkStorage(facts []agent.Facts, mode cluster.StorageMode) error {
 		for _, f := range facts {
 			volume := mount.of(f)
 			if volume.ID == "" {
-				problems = append(problems, fail.Advise(fail.Becausef(fail.StorageNotShared, "checking %s on node %d (%s): it cannot be written: %s", mount.path, f.Node, f.KubernetesNode, volume.Problem),
-					"oc exec %s -- ls -lan %s; if another user owns the files, see NFS and root in docs/rdma.md", f.Pod, mount.path))
+				problems = append(problems,
+					fail.Advise(fail.Becausef(fail.StorageNotShared, "checking %s on node %d (%s): it cannot be written: %s", mount.path, f.Node,
+						f.KubernetesNode, volume.Problem),
+						"oc exec %s -- ls -lan %s; if another user owns the files, see NFS and root in docs/rdma.md", f.Pod, mount.path))
 				continue
 			}
 			other, same := seen[volume.ID]
 			if same && mode == cluster.NodeStorage {
-				problems = append(problems, fail.Becausef(fail.StorageNotShared, "checking %s: nodes %d and %d have the same volume, want one each", mount.path, other, f.Node))
+				problems = append(problems, fail.Becausef(fail.StorageNotShared, "checking %s: nodes %d and %d have the same volume, want one each",
+					mount.path, other, f.Node))
 			}
 			if !same && first >= 0 && mode == cluster.SharedStorage {
-				problems = append(problems, fail.Advise(fail.Becausef(fail.StorageNotShared, "checking %s: node %d does not see the files of node %d, want one shared volume", mount.path, f.Node, first),
-					"check storage.class_rwx of the cluster file, or use --storage=volumeClaimTemplates"))
+				problems = append(problems,
+					fail.Advise(fail.Becausef(fail.StorageNotShared, "checking %s: node %d does not see the files of node %d, want one shared volume",
+						mount.path, f.Node, first),
+						"check storage.class_rwx of the cluster file, or use --storage=volumeClaimTemplates"))
 			}
 			if first < 0 {
 				first = f.Node

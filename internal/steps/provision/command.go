@@ -53,8 +53,10 @@ releases all of them and names the cause.`,
 	flags.StringVar(&clusterFile, "cluster-file", "", "the cluster file")
 	param.Image.AddTo(flags, &o.Request.Image, "image", "", "training image (default: image.name of the cluster file)")
 	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image that contains this program; the nodes get their agent from it")
-	param.Duration.AddTo(flags, &o.TrainingTimeout, "training-timeout", 0, "how long the training may run, to refuse a PipelineRun that would end before")
-	param.Mode.AddTo(flags, &o.RequestedMode, "requested-mode", "", "requested mode, before preflight decided: with auto, nodes that cannot use RDMA use TCP (default: --mode)")
+	param.Duration.AddTo(flags, &o.TrainingTimeout, "training-timeout", 0, "how long the training may run, to refuse a PipelineRun that "+
+		"would end before")
+	param.Mode.AddTo(flags, &o.RequestedMode, "requested-mode", "", "requested mode, before preflight decided: with auto, nodes that cannot "+
+		"use RDMA use TCP (default: --mode)")
 	param.Duration.AddTo(flags, &o.KeepFor, "keep-for", 0, "how long the environment's lease lasts (default: as long as steps renew it)")
 	environment := command.NewResult(cmd, "environment", "name of the environment")
 	mode := command.NewResult(cmd, "mode", "how the nodes talk: tcp or rdma")
@@ -87,18 +89,27 @@ releases all of them and names the cause.`,
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Count.AddTo(flags, &o.Request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
 	param.Count.AddTo(flags, &o.Request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
-	param.KubernetesNodes.AddTo(flags, &o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, separated by commas")
-	param.Queue.AddTo(flags, &o.Request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the cluster file)")
-	param.QueuePriority.AddTo(flags, &o.Request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in its queue")
+	param.KubernetesNodes.AddTo(flags, &o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, "+
+		"separated by commas")
+	param.Queue.AddTo(flags, &o.Request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the "+
+		"cluster file)")
+	param.QueuePriority.AddTo(flags, &o.Request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in "+
+		"its queue")
 	param.Mode.AddTo(flags, &o.Mode, "mode", agent.Auto, "transport between the nodes: tcp, rdma, or auto for rdma if the cluster provides it")
-	param.Storage.AddTo(flags, &o.Request.Storage, "storage", "", "rwx, volumeClaimTemplates, or auto for rwx if the class provides it (default: storage.mode of the cluster file)")
-	param.Size.AddTo(flags, &o.Request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the cluster file's)")
+	param.Storage.AddTo(flags, &o.Request.Storage, "storage", "", "rwx, volumeClaimTemplates, or auto for rwx if the class provides it "+
+		"(default: storage.mode of the cluster file)")
+	param.Size.AddTo(flags, &o.Request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the "+
+		"cluster file's)")
 	param.Size.AddTo(flags, &o.Request.DatasetsSize, "datasets-size", "", "size of new datasets claims (default: the cluster file's)")
-	param.Duration.AddTo(flags, &o.StartTimeout, "start-timeout", 20*time.Minute, "time for all nodes to start, waiting for a busy environment included")
+	param.Duration.AddTo(flags, &o.StartTimeout, "start-timeout", 20*time.Minute, "time for all nodes to start, waiting for a busy "+
+		"environment included")
 	param.OnBusy.AddTo(flags, &o.OnBusy, "on-busy", "fail", "if another user or run holds the environment: fail or wait")
-	param.OnChange.AddTo(flags, &o.OnChange, "on-change", "fail", "if the environment exists and differs from the request: fail, or recreate its pods")
-	flags.StringVar(&o.Services, "services", objects.NoServices, "programs to develop with on node 0: code-server, jupyter and tensorboard, with commas, or all or none")
-	param.Truth.AddTo(flags, &o.Request.Routes, "routes", false, "create an OpenShift Route to each service, which requires its password or token")
+	param.OnChange.AddTo(flags, &o.OnChange, "on-change", "fail", "if the environment exists and differs from the request: fail, or "+
+		"recreate its pods")
+	flags.StringVar(&o.Services, "services", objects.NoServices, "programs to develop with on node 0: code-server, jupyter and tensorboard, "+
+		"with commas, or all or none")
+	param.Truth.AddTo(flags, &o.Request.Routes, "routes", false, "create an OpenShift Route to each service, which requires its password "+
+		"or token")
 }
 
 // AlsoRequest adds the mistakes in the request for the cluster file to those in flags, if there are any. Without any, Run reports

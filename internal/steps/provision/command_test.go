@@ -16,7 +16,8 @@ func TestEveryMistakeAtOnce(t *testing.T) {
 		"--start-timeout=0s", "--nodes=9", "--gpus-per-node=9", "--image=Training",
 	}, &out, &out)
 	for _, want := range []string{
-		"--run-name and --run-uid go together", `--name "A": want lower-case letters`, `--mode "ib": want auto, rdma or tcp`, `--on-busy "never": want fail or wait`,
+		"--run-name and --run-uid go together", `--name "A": want lower-case letters`, `--mode "ib": want auto, rdma or tcp`,
+		`--on-busy "never": want fail or wait`,
 		`--workspace-size "z": not a quantity`, `--start-timeout "0s": want a duration such as 40m or 24h`, `--image "Training": want an image`,
 		"nodes: 9: the cluster file of barcelona lists 5 nodes", "gpus-per-node: 9: a node of barcelona has 4", "steps-image: is missing",
 	} {

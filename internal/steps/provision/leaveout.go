@@ -31,7 +31,8 @@ func (p *provisioner) leaveOut(ctx context.Context, findings []fail.Finding, set
 			return nil, err
 		}
 		p.request.ExcludeNodes = append(p.request.ExcludeNodes, f.Host)
-		p.log.Warn(fmt.Sprintf("Kubernetes node %s is left out from now on: %s.", f.Host, f.Seen), "event", "node-left-out", "kubernetesNode", f.Host, "reason", f.Reason)
+		p.log.Warn(fmt.Sprintf("Kubernetes node %s is left out from now on: %s.", f.Host, f.Seen), "event", "node-left-out", "kubernetesNode",
+			f.Host, "reason", f.Reason)
 	}
 	_, excluded := objects.Placement(spec)
 	return slices.DeleteFunc(findings, func(f fail.Finding) bool { return f.Host != "" && slices.Contains(excluded, f.Host) }), nil

@@ -22,7 +22,8 @@ import (
 // start-timeout.
 func TestNodeWithoutItsGPUIsLeftOut(t *testing.T) {
 	const (
-		lost      = "Allocate failed due to device plugin GetPreferredAllocation rpc failed with err: rpc error: code = Unknown desc = error creating nvml.Device 5: nvml: GPU is lost, which is unexpected"
+		lost = "Allocate failed due to device plugin GetPreferredAllocation rpc failed with err: rpc error: code = Unknown desc = error " +
+			"creating nvml.Device 5: nvml: GPU is lost, which is unexpected"
 		unhealthy = "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices nvidia.com/gpu, which is unexpected"
 	)
 	for _, tc := range []struct {
@@ -37,7 +38,8 @@ func TestNodeWithoutItsGPUIsLeftOut(t *testing.T) {
 		{"no healthy GPU", unhealthy, []string{"node-a", "node-b", "node-c"}, nil, 0, []string{"node-b", "node-c"}, ""},
 		{"no other node", lost, []string{"node-a", "node-b"}, nil, 0, []string{"node-a", "node-b"}, "leaves 1 node, want 2"},
 		{"no other node, and the plugin may only restart", unhealthy, []string{"node-a", "node-b"}, nil, 0, []string{"node-a", "node-b"}, ""},
-		{"no other node, for two minutes", unhealthy, []string{"node-a", "node-b"}, nil, 2 * time.Minute, []string{"node-a", "node-b"}, "leaves 1 node, want 2"},
+		{"no other node, for two minutes", unhealthy, []string{"node-a", "node-b"}, nil, 2 * time.Minute, []string{"node-a", "node-b"},
+			"leaves 1 node, want 2"},
 		{"nodes that are not listed", lost, nil, nil, 0, nil, "does not list it"},
 		{"claims of its own", lost, []string{"node-a", "node-b", "node-c"}, func(set *appsv1.StatefulSet) {
 			set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{}}
@@ -48,16 +50,18 @@ func TestNodeWithoutItsGPUIsLeftOut(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
-			meta := metav1.ObjectMeta{Namespace: "ns", Name: "env", Labels: objects.Labels("env"), CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}
+			meta := metav1.ObjectMeta{Namespace: "ns", Name: "env", Labels: objects.Labels("env"),
+				CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}
 			set := &appsv1.StatefulSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"}, ObjectMeta: meta}
 			set.Spec.Replicas = new(int32(1))
 			set.Spec.Template.Spec.Affinity = &corev1.Affinity{}
 			if tc.nodes != nil {
-				set.Spec.Template.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-					NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
-						{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: tc.nodes},
-					}}},
-				}}
+				set.Spec.Template.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+						NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+							{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: tc.nodes},
+						}}},
+					}}
 			}
 			if tc.change != nil {
 				tc.change(set)
@@ -65,7 +69,8 @@ func TestNodeWithoutItsGPUIsLeftOut(t *testing.T) {
 			// The StatefulSet has created the pod again.
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-0", UID: "newer", Labels: objects.Labels("env")}}
 			event := &corev1.Event{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "refused"}, Reason: "UnexpectedAdmissionError", Message: tc.message, Source: corev1.EventSource{Host: "node-a"},
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "refused"}, Reason: "UnexpectedAdmissionError", Message: tc.message,
+				Source:         corev1.EventSource{Host: "node-a"},
 				InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: "env-0", UID: types.UID("older")},
 				FirstTimestamp: metav1.NewTime(now.Add(-tc.since)), LastTimestamp: metav1.NewTime(now),
 			}

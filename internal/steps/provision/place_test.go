@@ -130,7 +130,8 @@ func fakeSMI(t *testing.T) {
 	dir := t.TempDir()
 	script := "#!/bin/sh\n"
 	for _, gpu := range []string{"0, GPU-a", "1, GPU-b"} {
-		script += "echo '" + gpu + ", NVIDIA H100 80GB HBM3, 580.1, 81559, 4, 0, 30, 0x0000000000000001, None, 0, 00000000:19:00.0, Disabled, 9.0'\n"
+		script += "echo '" + gpu + ", NVIDIA H100 80GB HBM3, 580.1, 81559, 4, 0, 30, 0x0000000000000001, None, 0, 00000000:19:00.0, " +
+			"Disabled, 9.0'\n"
 	}
 	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
@@ -195,7 +196,8 @@ func (p *place) roll(set *appsv1.StatefulSet) {
 		p.must(err)
 		server, steps := secret.(*corev1.Secret).Data, client.(*corev1.Secret).Data
 		p.agents = agenttest.StartWith(p.t, count, agenttest.Options{Shared: !p.separate, Certificates: objects.Certificates{
-			CA: server["ca.crt"], ServerCert: server["tls.crt"], ServerKey: server["tls.key"], ClientCert: steps["tls.crt"], ClientKey: steps["tls.key"],
+			CA: server["ca.crt"], ServerCert: server["tls.crt"], ServerKey: server["tls.key"], ClientCert: steps["tls.crt"],
+			ClientKey: steps["tls.key"],
 		}})
 		p.mountServices()
 		for i, node := range p.agents {
@@ -206,11 +208,13 @@ func (p *place) roll(set *appsv1.StatefulSet) {
 	waits := p.notReady || p.noRail != "" && len(set.Spec.Template.Annotations) > 0
 	for i := range count {
 		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("env-%d", i), UID: types.UID(fmt.Sprint("pod-", i)), Labels: set.Spec.Template.Labels, CreationTimestamp: metav1.Now()},
-			Spec:       *set.Spec.Template.Spec.DeepCopy(),
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("env-%d", i), UID: types.UID(fmt.Sprint("pod-", i)),
+				Labels: set.Spec.Template.Labels, CreationTimestamp: metav1.Now()},
+			Spec: *set.Spec.Template.Spec.DeepCopy(),
 			Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
 				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", LastTransitionTime: metav1.Now(),
-				Message: "0/4 nodes are available: 4 Insufficient nvidia.com/gpu. preemption: 0/4 nodes are available: 4 No preemption victims found for incoming pod.",
+				Message: "0/4 nodes are available: 4 Insufficient nvidia.com/gpu. preemption: 0/4 nodes are available: 4 No preemption victims found " +
+					"for incoming pod.",
 			}}},
 		}
 		if p.noRail != "" {
@@ -218,8 +222,10 @@ func (p *place) roll(set *appsv1.StatefulSet) {
 		}
 		if !waits {
 			pod.Status = corev1.PodStatus{
-				Phase: corev1.PodRunning, PodIP: p.agents[i].Config.PodIP, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
-				ContainerStatuses: []corev1.ContainerStatus{{Name: "train", ImageID: "registry.test/train@sha256:" + strings.Repeat("1", 64), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}},
+				Phase: corev1.PodRunning, PodIP: p.agents[i].Config.PodIP,
+				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+				ContainerStatuses: []corev1.ContainerStatus{{Name: "train", ImageID: "registry.test/train@sha256:" + strings.Repeat("1", 64),
+					State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}},
 			}
 			set.Status.ReadyReplicas = int32(i + 1)
 		}
@@ -304,10 +310,12 @@ func (p *place) provisioner(change ...func(*provisioner)) *provisioner {
 	o.Run.Name, o.Run.UID = "train-1", "uid-1"
 	step := &provisioner{
 		options: o, log: log, now: time.Now, routes: p.routes.RouteV1(), hosts: map[string]string{},
-		clients: &kube.Clients{Kube: p.kube, Tekton: p.tekton, Config: &rest.Config{Host: "https://api.test:6443"}, Namespace: "ns", InCluster: true},
-		holder:  lease.Holder{ID: "uid-1", Display: "train-1", Run: true},
+		clients: &kube.Clients{Kube: p.kube, Tekton: p.tekton, Config: &rest.Config{Host: "https://api.test:6443"}, Namespace: "ns",
+			InCluster: true},
+		holder: lease.Holder{ID: "uid-1", Display: "train-1", Run: true},
 		// No registry listens there, so the image's size stays unknown.
-		request: objects.Request{Cluster: file, Name: "env", Namespace: "ns", GPUsPerNode: 2, Mode: agent.TCP, Image: "127.0.0.1:1/train:1", StepsImage: "127.0.0.1:1/steps:1"},
+		request: objects.Request{Cluster: file, Name: "env", Namespace: "ns", GPUsPerNode: 2, Mode: agent.TCP, Image: "127.0.0.1:1/train:1",
+			StepsImage: "127.0.0.1:1/steps:1"},
 	}
 	for _, c := range change {
 		c(step)
@@ -319,7 +327,8 @@ func (p *place) provisioner(change ...func(*provisioner)) *provisioner {
 // withRun adds the PipelineRun, which started now, with its timeout.
 func (p *place) withRun(timeouts *v1.TimeoutFields) *place {
 	p.t.Helper()
-	run := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1", UID: "uid-1"}, Spec: v1.PipelineRunSpec{Timeouts: timeouts}}
+	run := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1", UID: "uid-1"},
+		Spec: v1.PipelineRunSpec{Timeouts: timeouts}}
 	run.Status.StartTime = &metav1.Time{Time: time.Now()}
 	if err := p.tekton.Tracker().Add(run); err != nil {
 		p.t.Fatal(err)

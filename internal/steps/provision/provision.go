@@ -161,7 +161,8 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	p.decideMode(ctx)
-	ctx, cancel := context.WithTimeoutCause(ctx, p.options.StartTimeout, fmt.Errorf("the start-timeout of %s has passed", p.options.StartTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, p.options.StartTimeout,
+		fmt.Errorf("the start-timeout of %s has passed", p.options.StartTimeout))
 	defer cancel()
 	began := time.Now()
 	take := p.lease().Take
@@ -198,7 +199,10 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 		return Result{}, errors.Join(err, p.release(ctx, held))
 	}
 	p.log.Info(fmt.Sprintf("Environment %s/%s is ready after %.1f s: %s, %s each, storage %s, mode %s.",
-		p.request.Namespace, p.request.Name, time.Since(began).Seconds(), humanize.Count(p.request.Nodes, "node"), humanize.Count(p.request.GPUsPerNode, "GPU"), p.request.Storage, p.request.Mode), "event", "environment-ready", "namespace", p.request.Namespace, "environment", p.request.Name, "seconds", time.Since(began).Seconds(), "nodes", p.request.Nodes, "gpusPerNode", p.request.GPUsPerNode, "storage", p.request.Storage, "mode", p.request.Mode)
+		p.request.Namespace, p.request.Name, time.Since(began).Seconds(), humanize.Count(p.request.Nodes, "node"),
+		humanize.Count(p.request.GPUsPerNode, "GPU"), p.request.Storage, p.request.Mode), "event", "environment-ready", "namespace",
+		p.request.Namespace, "environment", p.request.Name, "seconds", time.Since(began).Seconds(), "nodes", p.request.Nodes, "gpusPerNode",
+		p.request.GPUsPerNode, "storage", p.request.Storage, "mode", p.request.Mode)
 	p.logServices(result.Services)
 	return result, nil
 }
@@ -320,7 +324,8 @@ func (p *provisioner) rackLevel(ctx context.Context, live *appsv1.StatefulSet) s
 
 // start applies the objects of the request and waits for the nodes. changed reports whether the existing environment is no
 // longer what it was.
-func (p *provisioner) start(ctx context.Context, held *lease.Hold, live *appsv1.StatefulSet, certs objects.Certificates, credentials agent.Credentials) (pods []*corev1.Pod, changed bool, err error) {
+func (p *provisioner) start(ctx context.Context, held *lease.Hold, live *appsv1.StatefulSet, certs objects.Certificates,
+	credentials agent.Credentials) (pods []*corev1.Pod, changed bool, err error) {
 	want, err := objects.Build(p.request, held.Owner(), certs)
 	if err != nil {
 		return nil, false, err
@@ -388,7 +393,8 @@ func (p *provisioner) live(ctx context.Context, held *lease.Hold) (*appsv1.State
 
 // foreign is the error for an object of another owner whose name the environment needs.
 func (p *provisioner) foreign(kind, name string) error {
-	return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "creating environment %s/%s: there is a %s %s that ml-dev-env did not create", p.request.Namespace, p.request.Name, kind, name),
+	return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "creating environment %s/%s: there is a %s %s that ml-dev-env did not create",
+		p.request.Namespace, p.request.Name, kind, name),
 		"choose another --name, or delete it: oc delete %s %s -n %s", kind, name, p.request.Namespace)
 }
 
@@ -444,11 +450,13 @@ func (p *provisioner) applyClaim(ctx context.Context, want *corev1.PersistentVol
 		return kube.Problem(fmt.Errorf("getting claim %s/%s: %w", want.Namespace, want.Name, err))
 	}
 	if found.DeletionTimestamp != nil {
-		return fail.Advise(fail.Becausef(fail.ClaimUnbound, "using claim %s/%s: it is being deleted since %s", want.Namespace, want.Name, found.DeletionTimestamp),
+		return fail.Advise(fail.Becausef(fail.ClaimUnbound, "using claim %s/%s: it is being deleted since %s", want.Namespace, want.Name,
+			found.DeletionTimestamp),
 			"wait until it is gone, or see what uses it: oc describe pvc %s -n %s", want.Name, want.Namespace)
 	}
 	if !sharedClaim(found) && p.request.Nodes > 1 {
-		return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "using claim %s/%s for %d nodes: its access modes are %v, want ReadWriteMany", want.Namespace, want.Name, p.request.Nodes, found.Spec.AccessModes),
+		return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "using claim %s/%s for %d nodes: its access modes are %v, want ReadWriteMany",
+			want.Namespace, want.Name, p.request.Nodes, found.Spec.AccessModes),
 			"use --storage=volumeClaimTemplates, or another --name")
 	}
 	had, wants := found.Spec.Resources.Requests[corev1.ResourceStorage], want.Spec.Resources.Requests[corev1.ResourceStorage]

@@ -54,11 +54,15 @@ func TestCheckPlace(t *testing.T) {
 	}{
 		{"fits", day(), func(p *provisioner) { p.options.TrainingTimeout = 20 * time.Hour }, "", "", ""},
 		{"by hand", nil, func(p *provisioner) { p.options.Run.Name, p.options.TrainingTimeout = "", 20*time.Hour }, "", "", ""},
-		{"another cluster", day(), func(p *provisioner) { p.clients.Config = &rest.Config{Host: other.URL} }, fail.WrongCluster, "example.com", "oc whoami --show-server"},
-		{"a cluster that cannot be told", day(), func(p *provisioner) { p.clients.Config = &rest.Config{Host: "http://127.0.0.1:1"} }, "", "", ""},
+		{"another cluster", day(), func(p *provisioner) { p.clients.Config = &rest.Config{Host: other.URL} }, fail.WrongCluster, "example.com",
+			"oc whoami --show-server"},
+		{"a cluster that cannot be told", day(), func(p *provisioner) { p.clients.Config = &rest.Config{Host: "http://127.0.0.1:1"} }, "", "",
+			""},
 		{"the default timeout is too short", nil, func(p *provisioner) { p.options.TrainingTimeout = 24 * time.Hour }, fail.TimeoutTooShort,
 			"pipeline 1h, want 24h", "tkn pipeline start ... --pipeline-timeout=24h11m --tasks-timeout=24h6m --finally-timeout=5m"},
-		{"a kept environment is waited for in finally", day(), func(p *provisioner) { p.options.TrainingTimeout, p.options.KeepFor = time.Hour, 48*time.Hour }, fail.TimeoutTooShort,
+		{"a kept environment is waited for in finally", day(), func(p *provisioner) {
+			p.options.TrainingTimeout, p.options.KeepFor = time.Hour, 48*time.Hour
+		}, fail.TimeoutTooShort,
 			"pipeline 24h, want 48h", "tkn pipeline start ... --pipeline-timeout=48h11m --tasks-timeout=6m --finally-timeout=48h5m"},
 		{"no such run", nil, func(p *provisioner) { p.options.Run.Name = "other" }, fail.Internal, "pipelinerun ns/other", ""},
 	} {
@@ -86,7 +90,8 @@ func TestCheckPlace(t *testing.T) {
 
 func TestProvisionTwice(t *testing.T) {
 	p := newPlace(t).withRun(day())
-	want := Result{Name: "env", Mode: agent.TCP, Storage: cluster.SharedStorage, Nodes: 2, ImageDigest: "registry.test/train@sha256:" + strings.Repeat("1", 64)}
+	want := Result{Name: "env", Mode: agent.TCP, Storage: cluster.SharedStorage, Nodes: 2, ImageDigest: "registry.test/train@sha256:" +
+		strings.Repeat("1", 64)}
 	for i, message := range []string{"2 nodes, 2 GPUs each, storage rwx, mode tcp", "The environment exists already, as requested."} {
 		got, err := p.provisioner().run(t.Context())
 		if err != nil {
@@ -136,10 +141,12 @@ func TestNodesWithoutRDMA(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v; log %s", err, p.messages())
 			}
-			if got.Mode != agent.TCP || !strings.Contains(got.Why, "the nodes cannot use RDMA: using RDMA on nodes 0 and 1: looking for RDMA devices") {
+			if got.Mode != agent.TCP || !strings.Contains(got.Why, "the nodes cannot use RDMA: using RDMA on nodes 0 and 1: looking for RDMA "+
+				"devices") {
 				t.Errorf("mode %s because %q; want TCP for lack of devices", got.Mode, got.Why)
 			}
-			if !strings.Contains(p.messages(), "Mode tcp, because the nodes cannot use RDMA") || !strings.Contains(p.messages(), "storage rwx, mode tcp") {
+			if !strings.Contains(p.messages(), "Mode tcp, because the nodes cannot use RDMA") ||
+				!strings.Contains(p.messages(), "storage rwx, mode tcp") {
 				t.Errorf("log %s", p.messages())
 			}
 			facts, err := p.agents[0].Client.Facts(t.Context())
@@ -152,7 +159,8 @@ func TestNodesWithoutRDMA(t *testing.T) {
 
 // Pods that cannot get RDMA devices never start, so provision cannot query their nodes. In mode auto they start over TCP.
 func TestPodsWithoutRails(t *testing.T) {
-	const noDevice, noGPU = "0/2 nodes are available: 2 Insufficient openshift.io/eno9np0rdma.", "0/2 nodes are available: 2 Insufficient nvidia.com/gpu, 2 Insufficient openshift.io/eno9np0rdma."
+	const noDevice, noGPU = "0/2 nodes are available: 2 Insufficient openshift.io/eno9np0rdma.", "0/2 nodes are available: 2 Insufficient " +
+		"nvidia.com/gpu, 2 Insufficient openshift.io/eno9np0rdma."
 	for _, tc := range []struct {
 		name      string
 		requested agent.Mode
@@ -183,7 +191,8 @@ func TestPodsWithoutRails(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v; log %s", err, p.messages())
 			}
-			if got.Mode != agent.TCP || !strings.Contains(got.Why, "the nodes cannot use RDMA: waiting for pods env-0 and env-1: the pod asks 1 openshift.io/eno9np0rdma") {
+			if got.Mode != agent.TCP || !strings.Contains(got.Why, "the nodes cannot use RDMA: waiting for pods env-0 and env-1: the pod asks 1 "+
+				"openshift.io/eno9np0rdma") {
 				t.Errorf("mode %s because %q; want TCP for lack of devices", got.Mode, got.Why)
 			}
 			if diff := cmp.Diff(whole(), p.left()); diff != "" {
@@ -196,7 +205,8 @@ func TestPodsWithoutRails(t *testing.T) {
 func TestBusyEnvironment(t *testing.T) {
 	theirs := func() *coordinationv1.Lease {
 		now := metav1.NowMicro()
-		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", UID: "theirs", Annotations: map[string]string{lease.HolderName: "H. Kim", lease.HolderKind: "Person"}},
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", UID: "theirs",
+			Annotations: map[string]string{lease.HolderName: "H. Kim", lease.HolderKind: "Person"}},
 			Spec: coordinationv1.LeaseSpec{HolderIdentity: new("h-kim"), LeaseDurationSeconds: new(int32(3600)), RenewTime: &now, AcquireTime: &now}}
 	}
 	t.Run("fail", func(t *testing.T) {
@@ -211,7 +221,8 @@ func TestBusyEnvironment(t *testing.T) {
 	})
 	t.Run("wait in vain", func(t *testing.T) {
 		p := newPlace(t, theirs()).withRun(day())
-		_, err := p.provisioner(func(s *provisioner) { s.options.OnBusy, s.options.StartTimeout = "wait", timeUntilTheStepWaits }).run(t.Context())
+		_, err := p.provisioner(func(s *provisioner) { s.options.OnBusy, s.options.StartTimeout = "wait", timeUntilTheStepWaits }).run(
+			t.Context())
 		if fail.ReasonOf(err) != fail.EnvironmentBusy || !strings.Contains(err.Error(), "held by H. Kim") {
 			t.Errorf("got %s: %v, want EnvironmentBusy", fail.ReasonOf(err), err)
 		}
@@ -287,7 +298,8 @@ func TestHalfFinishedEnvironmentIsAdopted(t *testing.T) {
 
 func TestChangedRequest(t *testing.T) {
 	running := func(p *place) {
-		_, err := p.agents[1].Client.StartJob(context.Background(), "job-7", agent.JobSpec{Run: "train-0", Launcher: agent.Command, Script: "sleep", Args: []string{"1000"}, Nodes: 2, RanksPerNode: 1})
+		_, err := p.agents[1].Client.StartJob(context.Background(), "job-7",
+			agent.JobSpec{Run: "train-0", Launcher: agent.Command, Script: "sleep", Args: []string{"1000"}, Nodes: 2, RanksPerNode: 1})
 		p.must(err)
 	}
 	slow := func(p *place) { p.busy = true }
@@ -315,13 +327,17 @@ func TestChangedRequest(t *testing.T) {
 		left   []string
 	}{
 		{"is refused", nil, []func(*provisioner){image, templates}, fail.EnvironmentDiffers,
-			[]string{"image: 127.0.0.1:1/train:1 -> 127.0.0.1:1/train:2 (needs new pods)", "storage mode: rwx -> volumeClaimTemplates (immutable: needs a new StatefulSet)"}, whole()},
+			[]string{"image: 127.0.0.1:1/train:1 -> 127.0.0.1:1/train:2 (needs new pods)", "storage mode: rwx -> volumeClaimTemplates (immutable: " +
+				"needs a new StatefulSet)"}, whole()},
 		{"is recreated on demand", nil, []func(*provisioner){image, recreate}, "", nil, whole()},
 		{"not while a job runs", running, []func(*provisioner){image, recreate}, fail.EnvironmentDiffers, []string{"node 1 runs job-7"}, whole()},
-		{"not while a node does not answer", slow, []func(*provisioner){image, recreate}, fail.EnvironmentDiffers, []string{"node", "does not report whether it runs a training"}, whole()},
-		{"not while an agent speaks another protocol", other, []func(*provisioner){image, recreate}, fail.EnvironmentDiffers, []string{"does not report whether it runs a training", "it speaks protocol"}, whole()},
+		{"not while a node does not answer", slow, []func(*provisioner){image, recreate}, fail.EnvironmentDiffers,
+			[]string{"node", "does not report whether it runs a training"}, whole()},
+		{"not while an agent speaks another protocol", other, []func(*provisioner){image, recreate}, fail.EnvironmentDiffers,
+			[]string{"does not report whether it runs a training", "it speaks protocol"}, whole()},
 		{"although containers that ended had run one", ended, []func(*provisioner){image, recreate}, "", nil, whole()},
-		{"recreated and not ready in time", func(p *place) { p.notReady = true }, []func(*provisioner){image, recreate, soon}, fail.GPUsUnavailable, nil, claims()},
+		{"recreated and not ready in time", func(p *place) { p.notReady = true }, []func(*provisioner){image, recreate, soon},
+			fail.GPUsUnavailable, nil, claims()},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := newPlace(t).withRun(day())
@@ -363,7 +379,8 @@ func TestFailureReleasesEverything(t *testing.T) {
 		words  []string
 	}{
 		{"not ready in time", func(p *place) { p.notReady = true }, soon, fail.GPUsUnavailable, []string{"the start-timeout of 2s has passed"}},
-		{"a GPU is missing", func(p *place) { p.wrong = func(f *agent.Facts) { second(f, func() { f.GPUs = f.GPUs[1:] }) } }, nil, fail.GPUMissing,
+		{"a GPU is missing", func(p *place) { p.wrong = func(f *agent.Facts) { second(f, func() { f.GPUs = f.GPUs[1:] }) } }, nil,
+			fail.GPUMissing,
 			[]string{"node 1 (env-1 on node-1): 1 can be used, want 2; there are 1 (GPU-b)"}},
 		{"GPUs cannot be read", func(p *place) {
 			p.wrong = func(f *agent.Facts) { second(f, func() { f.GPUs, f.GPUProblem = nil, "exit status 9" }) }
@@ -371,7 +388,8 @@ func TestFailureReleasesEverything(t *testing.T) {
 		{"a GPU is faulty", func(p *place) {
 			p.wrong = func(f *agent.Facts) { second(f, func() { f.GPUs[0].Fault = "the driver asks for recovery: Reset" }) }
 		}, nil, fail.GPUMissing, []string{"node 1", "GPU 0 (GPU-a): the driver asks for recovery: Reset"}},
-		{"another GPU", func(p *place) { p.wrong = func(f *agent.Facts) { second(f, func() { f.GPUs[1].Model = "NVIDIA L4" }) } }, nil, fail.GPUMissing,
+		{"another GPU", func(p *place) { p.wrong = func(f *agent.Facts) { second(f, func() { f.GPUs[1].Model = "NVIDIA L4" }) } }, nil,
+			fail.GPUMissing,
 			[]string{"GPU 1 is a NVIDIA L4, want NVIDIA H100 80GB HBM3"}},
 		{"storage is not shared", func(p *place) { p.separate = true }, nil, fail.StorageNotShared,
 			[]string{"checking /workspace: node 1 does not see the files of node 0", "checking /datasets: node 1 does not see the files of node 0"}},
@@ -431,7 +449,8 @@ func TestNamesThatAreUnknown(t *testing.T) {
 		}
 	}
 	_, err := p.provisioner().run(ctx)
-	if fail.ReasonOf(err) != fail.NameResolution || !strings.Contains(fail.NextOf(err), "endpointslices -n ns -l kubernetes.io/service-name=env-headless") {
+	if fail.ReasonOf(err) != fail.NameResolution ||
+		!strings.Contains(fail.NextOf(err), "endpointslices -n ns -l kubernetes.io/service-name=env-headless") {
 		t.Fatalf("got %s: %v, want NameResolution with advice", fail.ReasonOf(err), err)
 	}
 	for _, words := range []string{"checking names on node 0: ", "checking names on node 1: ", ".env-headless.ns.svc"} {
@@ -517,7 +536,8 @@ func TestCheckStorage(t *testing.T) {
 			if id == "" {
 				volume.Problem = "read-only file system"
 			}
-			facts = append(facts, agent.Facts{Node: i, KubernetesNode: fmt.Sprintf("node-%d", i), Workspace: volume, Datasets: agent.Volume{ID: "d" + id}})
+			facts = append(facts, agent.Facts{Node: i, KubernetesNode: fmt.Sprintf("node-%d", i), Workspace: volume,
+				Datasets: agent.Volume{ID: "d" + id}})
 			if id != "" && ids[0] != id && i > 0 {
 				facts[i].Datasets.ID = facts[0].Datasets.ID
 			}
@@ -531,12 +551,18 @@ func TestCheckStorage(t *testing.T) {
 		want  string
 	}{
 		{"shared", cluster.SharedStorage, facts("a", "a", "a"), ""},
-		{"one is apart", cluster.SharedStorage, facts("a", "b", "a"), "checking /workspace: node 1 does not see the files of node 0, want one shared volume"},
-		{"two are apart", cluster.SharedStorage, facts("a", "b", "b"), "checking /workspace: node 1 does not see the files of node 0, want one shared volume"},
-		{"cannot be written", cluster.SharedStorage, []agent.Facts{{Node: 0, KubernetesNode: "node-0", Workspace: agent.Volume{Problem: "read-only file system"}, Datasets: agent.Volume{ID: "d"}}},
+		{"one is apart", cluster.SharedStorage, facts("a", "b", "a"), "checking /workspace: node 1 does not see the files of node 0, want one " +
+			"shared volume"},
+		{"two are apart", cluster.SharedStorage, facts("a", "b", "b"), "checking /workspace: node 1 does not see the files of node 0, want one " +
+			"shared volume"},
+		{"cannot be written", cluster.SharedStorage,
+			[]agent.Facts{{Node: 0, KubernetesNode: "node-0", Workspace: agent.Volume{Problem: "read-only file system"},
+				Datasets: agent.Volume{ID: "d"}}},
 			"checking /workspace on node 0 (node-0): it cannot be written: read-only file system"},
-		{"each its own", cluster.NodeStorage, []agent.Facts{{Workspace: agent.Volume{ID: "a"}, Datasets: agent.Volume{ID: "c"}}, {Node: 1, Workspace: agent.Volume{ID: "b"}, Datasets: agent.Volume{ID: "d"}}}, ""},
-		{"shared by mistake", cluster.NodeStorage, []agent.Facts{{Workspace: agent.Volume{ID: "a"}, Datasets: agent.Volume{ID: "c"}}, {Node: 1, Workspace: agent.Volume{ID: "a"}, Datasets: agent.Volume{ID: "d"}}},
+		{"each its own", cluster.NodeStorage, []agent.Facts{{Workspace: agent.Volume{ID: "a"}, Datasets: agent.Volume{ID: "c"}},
+			{Node: 1, Workspace: agent.Volume{ID: "b"}, Datasets: agent.Volume{ID: "d"}}}, ""},
+		{"shared by mistake", cluster.NodeStorage, []agent.Facts{{Workspace: agent.Volume{ID: "a"}, Datasets: agent.Volume{ID: "c"}},
+			{Node: 1, Workspace: agent.Volume{ID: "a"}, Datasets: agent.Volume{ID: "d"}}},
 			"checking /workspace: nodes 0 and 1 have the same volume, want one each"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -566,7 +592,8 @@ func TestRunsBeforeTheStatefulSetSaysSo(t *testing.T) {
 		if got, err := p.runs(t.Context(), live); got != want || err != nil {
 			t.Errorf("runs() = %t, %v; want %t", got, err, want)
 		}
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: objects.TrainContainer, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{
+			{Name: objects.TrainContainer, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 		if err := client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, pod.Namespace); err != nil {
 			t.Fatal(err)
 		}

@@ -76,8 +76,10 @@ func (p *provisioner) replaceWithoutPullSecrets(ctx context.Context, snapshot di
 		}
 	}
 	for _, pod := range pods {
-		p.log.Info(fmt.Sprintf("Replacing pod %s: it was created before service account %s had its pull secrets.", pod.Name, snapshot.Account.Name))
-		err := p.clients.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+		p.log.Info(fmt.Sprintf("Replacing pod %s: it was created before service account %s had its pull secrets.", pod.Name,
+			snapshot.Account.Name))
+		err := p.clients.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name,
+			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return kube.Problem(fmt.Errorf("deleting pod %s/%s: %w", pod.Namespace, pod.Name, err))
 		}

@@ -36,7 +36,8 @@ func TestPodsComeAfterTheirPullSecrets(t *testing.T) {
 	}{
 		{"the account's alone", "", accountWith("steps", "steps-dockercfg-1"), nil},
 		{"the cluster file's too", "mine", accountWith("steps"), []corev1.LocalObjectReference{{Name: "mine"}, {Name: "ml-dev-sa-dockercfg-1"}}},
-		{"the steps image's too", "", accountWith("steps", "linked", "steps-dockercfg-1"), []corev1.LocalObjectReference{{Name: "linked"}, {Name: "ml-dev-sa-dockercfg-1"}}},
+		{"the steps image's too", "", accountWith("steps", "linked", "steps-dockercfg-1"),
+			[]corev1.LocalObjectReference{{Name: "linked"}, {Name: "ml-dev-sa-dockercfg-1"}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := newPlace(t, accountWith("default", "default-dockercfg-1"), accountWith("ml-dev-sa"), test.steps).withRun(day())
@@ -84,7 +85,8 @@ func TestPodsComeAfterTheirPullSecrets(t *testing.T) {
 
 // TestStepsSecrets: the nodes pull the steps image with the Secrets of the account under which the steps run or would run.
 func TestStepsSecrets(t *testing.T) {
-	p := newPlace(t, accountWith("mlenv-pipeline", "linked", "mlenv-pipeline-dockercfg-1"), accountWith("other", "others", "other-dockercfg-1"))
+	p := newPlace(t, accountWith("mlenv-pipeline", "linked", "mlenv-pipeline-dockercfg-1"),
+		accountWith("other", "others", "other-dockercfg-1"))
 	p.kube.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
 		review := &authenticationv1.SelfSubjectReview{}
 		review.Status.UserInfo.Username = "system:serviceaccount:ns:other"
@@ -136,7 +138,8 @@ func TestPodsWithoutPullSecretsAreReplaced(t *testing.T) {
 	pod := func(name string, secrets ...string) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
 		p.Spec.ImagePullSecrets = refs(secrets...)
-		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}
+		p.Status.InitContainerStatuses = []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}
 		return p
 	}
 	account := accountWith("ml-dev-sa", "ml-dev-sa-dockercfg-1")
@@ -147,11 +150,13 @@ func TestPodsWithoutPullSecretsAreReplaced(t *testing.T) {
 	}{
 		{"none is named", pod("env-0"), nil, nil},
 		{"the cluster file's alone", pod("env-0", "mine"), refs("mine"), refs("mine", "ml-dev-sa-dockercfg-1")},
-		{"a replaced one", pod("env-0", "mine", "ml-dev-sa-dockercfg-0"), refs("mine", "ml-dev-sa-dockercfg-0"), refs("mine", "ml-dev-sa-dockercfg-1")},
+		{"a replaced one", pod("env-0", "mine", "ml-dev-sa-dockercfg-0"), refs("mine", "ml-dev-sa-dockercfg-0"),
+			refs("mine", "ml-dev-sa-dockercfg-1")},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			good := pod("env-1", "ml-dev-sa-dockercfg-1")
-			set := &appsv1.StatefulSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"}, ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}}
+			set := &appsv1.StatefulSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"},
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}}
 			set.Spec.Replicas = new(int32) // otherwise the fake creates the pods again
 			set.Spec.Template.Spec.ServiceAccountName = account.Name
 			set.Spec.Template.Spec.ImagePullSecrets = test.pinned
@@ -159,8 +164,10 @@ func TestPodsWithoutPullSecretsAreReplaced(t *testing.T) {
 			if err := kube.Apply(t.Context(), p.kube, set); err != nil {
 				t.Fatal(err)
 			}
-			err := p.provisioner().replaceWithoutPullSecrets(t.Context(), diagnose.Snapshot{Pods: []corev1.Pod{*test.early, *good}, Account: account}, set)
-			if pods := slices.DeleteFunc(p.left(), func(left string) bool { return !strings.HasPrefix(left, "pod ") }); err != nil || !slices.Equal(pods, []string{"pod env-1"}) {
+			err := p.provisioner().replaceWithoutPullSecrets(t.Context(), diagnose.Snapshot{Pods: []corev1.Pod{*test.early, *good},
+				Account: account}, set)
+			if pods := slices.DeleteFunc(p.left(), func(left string) bool { return !strings.HasPrefix(left, "pod ") }); err != nil ||
+				!slices.Equal(pods, []string{"pod env-1"}) {
 				t.Errorf("pods %v are left, %v", pods, err)
 			}
 			live, err := p.kube.AppsV1().StatefulSets("ns").Get(t.Context(), "env", metav1.GetOptions{})

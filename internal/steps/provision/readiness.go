@@ -96,5 +96,6 @@ func (r *readiness) all() ([]*corev1.Pod, bool) {
 			usable++
 		}
 	}
-	return r.pods, isReady >= r.p.request.Nodes || usable >= r.p.request.Nodes && strings.Contains(digest(r.pods, r.p.request.Image), "@sha256:")
+	return r.pods, isReady >= r.p.request.Nodes || usable >= r.p.request.Nodes && strings.Contains(digest(r.pods, r.p.request.Image),
+		"@sha256:")
 }

@@ -115,7 +115,8 @@ func (p *provisioner) applyRoutes(ctx context.Context, want []*routev1.Route, ow
 func (p *provisioner) applyRoute(ctx context.Context, want *routev1.Route) error {
 	made, err := kube.ApplyTo(ctx, p.routes.Routes(want.Namespace), want, kube.ApplyOptions{})
 	if apierrors.IsNotFound(err) {
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "routes: this cluster has no Routes, an API of OpenShift: %w", err), "leave --routes out, and use oc port-forward")
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "routes: this cluster has no Routes, an API of OpenShift: %w", err),
+			"leave --routes out, and use oc port-forward")
 	} else if err != nil {
 		return err
 	}
@@ -193,7 +194,8 @@ func (p *provisioner) logServices(services []agent.ServiceStatus) {
 	for _, s := range wanted {
 		ports = append(ports, fmt.Sprint(s.Port))
 	}
-	p.log.Info(fmt.Sprintf("Services on node 0 are reached by: oc port-forward service/%s %s -n %s", names.NodeZero, strings.Join(ports, " "), names.Namespace))
+	p.log.Info(fmt.Sprintf("Services on node 0 are reached by: oc port-forward service/%s %s -n %s", names.NodeZero, strings.Join(ports, " "),
+		names.Namespace))
 	for _, s := range wanted {
 		i := slices.IndexFunc(services, func(status agent.ServiceStatus) bool { return status.Name == s.Name })
 		switch {

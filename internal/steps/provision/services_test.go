@@ -96,13 +96,15 @@ func TestServices(t *testing.T) {
 			t.Errorf("%s: %q is too short, or is in the log", s.Key, value)
 		}
 	}
-	want := []string{"port code-server", "port jupyter", "port tensorboard", "route env-code-server", "route env-jupyter", "route env-tensorboard"}
+	want := []string{"port code-server", "port jupyter", "port tensorboard", "route env-code-server", "route env-jupyter",
+		"route env-tensorboard"}
 	if diff := cmp.Diff(want, p.people()); diff != "" {
 		t.Errorf("for people (-want +got):\n%s", diff)
 	}
 	for _, line := range []string{
 		"Services on node 0 are reached by: oc port-forward service/env 8080 8888 6006 -n ns",
-		`code-server: http://env-87aa2d07.localhost:8080/ or https://env-code-server.apps.test/ with the password that this shows: oc get secret env-services -n ns -o go-template='{{index .data "code-server-password" | base64decode}}'`,
+		`code-server: http://env-87aa2d07.localhost:8080/ or https://env-code-server.apps.test/ with the password that this shows: oc get ` +
+			`secret env-services -n ns -o go-template='{{index .data "code-server-password" | base64decode}}'`,
 		"jupyter: http://env-87aa2d07.localhost:8888/lab or https://env-jupyter.apps.test/lab with the token",
 		"Service tensorboard is missing: the image has no tensorboard.",
 	} {
@@ -206,8 +208,9 @@ func TestAddServiceThatCannotBe(t *testing.T) {
 // TestCredentialsOfAnEarlierEnvironmentAreNotKept: another user may know them.
 func TestCredentialsOfAnEarlierEnvironmentAreNotKept(t *testing.T) {
 	p := newPlace(t, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-services", OwnerReferences: []metav1.OwnerReference{objects.LeaseReference("env", "gone")}},
-		Data:       map[string][]byte{"jupyter-token": []byte("known")},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-services",
+			OwnerReferences: []metav1.OwnerReference{objects.LeaseReference("env", "gone")}},
+		Data: map[string][]byte{"jupyter-token": []byte("known")},
 	}).withRun(day())
 	if _, err := p.provisioner().run(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, p.messages())
@@ -218,7 +221,8 @@ func TestCredentialsOfAnEarlierEnvironmentAreNotKept(t *testing.T) {
 }
 
 func TestServicesThatCannotBe(t *testing.T) {
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "web", Port: 80}}}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "web", Port: 80}}}}
 	noRoutes := func(p *place) {
 		missing := func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, apierrors.NewNotFound(routev1.Resource("routes"), "env-jupyter")
@@ -234,7 +238,8 @@ func TestServicesThatCannotBe(t *testing.T) {
 		want    fail.Reason // "" for success
 		words   string
 	}{
-		{"somebody's service", []runtime.Object{service}, nil, false, "jupyter", fail.EnvironmentDiffers, "there is a service env that ml-dev-env did not create"},
+		{"somebody's service", []runtime.Object{service}, nil, false, "jupyter", fail.EnvironmentDiffers,
+			"there is a service env that ml-dev-env did not create"},
 		{"somebody's service, and none asked for", []runtime.Object{service}, nil, false, "none", "", ""},
 		{"no OpenShift", nil, noRoutes, true, "jupyter", fail.InvalidInput, "this cluster has no Routes"},
 		{"no OpenShift, and none asked for", nil, noRoutes, false, "none", "", ""},

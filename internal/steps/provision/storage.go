@@ -69,7 +69,8 @@ func (p *provisioner) bestStorage(ctx context.Context, held *lease.Hold, live *a
 	case bound:
 		return cluster.SharedStorage, why, nil
 	case file.Storage.ClassRWO == "":
-		return "", "", fail.Becausef(fail.InvalidInput, "choosing the storage: class %s gives no ReadWriteMany claim (%s), and the cluster file names no storage.class_rwo", file.Storage.ClassRWX, why)
+		return "", "", fail.Becausef(fail.InvalidInput, "choosing the storage: class %s gives no ReadWriteMany claim (%s), and the cluster "+
+			"file names no storage.class_rwo", file.Storage.ClassRWX, why)
 	}
 	return cluster.NodeStorage, fmt.Sprintf("class %s gives no ReadWriteMany claim: %s", file.Storage.ClassRWX, why), nil
 }
@@ -78,7 +79,8 @@ func (p *provisioner) bestStorage(ctx context.Context, held *lease.Hold, live *a
 func probeClaim(r objects.Request, held *lease.Hold) *corev1.PersistentVolumeClaim {
 	class := r.Cluster.Storage.ClassRWX
 	return &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: r.Name + "-storage-probe", Namespace: r.Namespace, Labels: objects.Labels(r.Name), OwnerReferences: []metav1.OwnerReference{held.Owner()}},
+		ObjectMeta: metav1.ObjectMeta{Name: r.Name + "-storage-probe", Namespace: r.Namespace, Labels: objects.Labels(r.Name),
+			OwnerReferences: []metav1.OwnerReference{held.Owner()}},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, StorageClassName: &class,
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
@@ -128,20 +130,21 @@ func (p *provisioner) bindsInTime(ctx context.Context, claim *corev1.PersistentV
 	defer end(nil)
 	go func() {
 		options := metav1.ListOptions{FieldSelector: "involvedObject.kind=PersistentVolumeClaim,involvedObject.name=" + name}
-		_ = kube.Until(watching, "the events of claim "+name, p.clients.Kube.CoreV1().Events(p.request.Namespace), options, func(seen []*corev1.Event) (bool, error) {
-			for _, event := range seen {
-				if event.InvolvedObject.UID != claim.UID {
-					continue
+		_ = kube.Until(watching, "the events of claim "+name, p.clients.Kube.CoreV1().Events(p.request.Namespace), options,
+			func(seen []*corev1.Event) (bool, error) {
+				for _, event := range seen {
+					if event.InvolvedObject.UID != claim.UID {
+						continue
+					}
+					switch event.Reason {
+					case "WaitForFirstConsumer":
+						end(&claimEvent{"its class creates the volume for the first pod", true})
+					case "ProvisioningFailed":
+						end(&claimEvent{event.Message, false})
+					}
 				}
-				switch event.Reason {
-				case "WaitForFirstConsumer":
-					end(&claimEvent{"its class creates the volume for the first pod", true})
-				case "ProvisioningFailed":
-					end(&claimEvent{event.Message, false})
-				}
-			}
-			return false, nil
-		})
+				return false, nil
+			})
 	}()
 	err = kube.UntilOne(watching, "claim "+name, claims, name, func(claim *corev1.PersistentVolumeClaim) (bool, error) {
 		return claim != nil && claim.Status.Phase == corev1.ClaimBound, nil

@@ -21,7 +21,8 @@ import (
 
 func workspace(mode corev1.PersistentVolumeAccessMode) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-workspace"},
-		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{mode}}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound}}
+		Spec:   corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{mode}},
+		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound}}
 }
 
 func TestStorageAuto(t *testing.T) {
@@ -46,10 +47,15 @@ func TestStorageAuto(t *testing.T) {
 			"class nfs gives no ReadWriteMany claim: multi-node access is not supported", true},
 		{"the class does nothing", nil, nil, nil, event("ExternalProvisioning", "waiting for a volume to be created"), cluster.NodeStorage,
 			"claim env-storage-probe was not bound within 1m0s", true},
-		{"no class", nil, nil, func(p *provisioner) { p.request.Cluster.Storage.ClassRWX = "" }, nil, cluster.NodeStorage, "names no storage.class_rwx", false},
-		{"a claim that is shared", []runtime.Object{workspace(corev1.ReadWriteMany)}, nil, nil, nil, cluster.SharedStorage, "claim env-workspace exists and is ReadWriteMany", false},
-		{"a claim that cannot be shared", []runtime.Object{workspace(corev1.ReadWriteOnce)}, nil, nil, nil, cluster.NodeStorage, "claim env-workspace exists and is not ReadWriteMany", false},
-		{"what lives has templates", nil, &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{}}}}, nil, nil, cluster.NodeStorage, "separate claims for each node", false},
+		{"no class", nil, nil, func(p *provisioner) { p.request.Cluster.Storage.ClassRWX = "" }, nil, cluster.NodeStorage,
+			"names no storage.class_rwx", false},
+		{"a claim that is shared", []runtime.Object{workspace(corev1.ReadWriteMany)}, nil, nil, nil, cluster.SharedStorage,
+			"claim env-workspace exists and is ReadWriteMany", false},
+		{"a claim that cannot be shared", []runtime.Object{workspace(corev1.ReadWriteOnce)}, nil, nil, nil, cluster.NodeStorage,
+			"claim env-workspace exists and is not ReadWriteMany", false},
+		{"what lives has templates", nil,
+			&appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{}}}}, nil, nil,
+			cluster.NodeStorage, "separate claims for each node", false},
 		{"what lives shares", nil, &appsv1.StatefulSet{}, nil, nil, cluster.SharedStorage, "shares its claims", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -67,7 +73,8 @@ func TestStorageAuto(t *testing.T) {
 				if err := step.decideStorage(t.Context(), held, tc.live); err != nil {
 					t.Fatal(err)
 				}
-				if step.request.Storage != tc.want || !strings.Contains(p.messages(), "Storage "+string(tc.want)+": ") || !strings.Contains(p.messages(), tc.why) {
+				if step.request.Storage != tc.want || !strings.Contains(p.messages(), "Storage "+string(tc.want)+": ") ||
+					!strings.Contains(p.messages(), tc.why) {
 					t.Errorf("got %s, log:\n%s\nwant %s because %q", step.request.Storage, p.messages(), tc.want, tc.why)
 				}
 				probe, err := p.kube.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "env-storage-probe", metav1.GetOptions{})
@@ -100,7 +107,8 @@ func TestStorageAutoWaitsForTheServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := step.decideStorage(t.Context(), held, nil); err != nil || step.request.Storage != cluster.SharedStorage || time.Since(began) < 90*time.Second {
+		if err := step.decideStorage(t.Context(), held, nil); err != nil || step.request.Storage != cluster.SharedStorage ||
+			time.Since(began) < 90*time.Second {
 			t.Errorf("got %s, %v after %s; want shared storage, decided when the server is back", step.request.Storage, err, time.Since(began))
 		}
 	})

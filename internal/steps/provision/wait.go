@@ -97,7 +97,8 @@ func (p *provisioner) notReady(ctx context.Context, cause error) error {
 		err := findings[0].Err("waiting for")
 		return fail.Advise(fail.Because(fail.ReasonOf(err), fmt.Errorf("%w (%w)", err, cause)), "%s", fail.NextOf(err))
 	}
-	return fail.Advise(fail.Becausef(fail.PodsNotReady, "waiting for environment %s/%s: %w: %v", p.request.Namespace, p.request.Name, cause, diagnose.Progress(snapshot, p.now())),
+	return fail.Advise(fail.Becausef(fail.PodsNotReady, "waiting for environment %s/%s: %w: %v", p.request.Namespace, p.request.Name, cause,
+		diagnose.Progress(snapshot, p.now())),
 		"give it more time with --start-timeout, or look: oc describe pods -n %s -l %s", p.request.Namespace, p.environment().Selector())
 }
 

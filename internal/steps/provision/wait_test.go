@@ -18,7 +18,8 @@ func TestLongPullIsReported(t *testing.T) {
 	began := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	const image = "registry.test/train:1"
 	meta := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "uid-of-" + types.UID(name), Labels: objects.Labels("env"), CreationTimestamp: metav1.NewTime(began)}
+		return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "uid-of-" + types.UID(name), Labels: objects.Labels("env"),
+			CreationTimestamp: metav1.NewTime(began)}
 	}
 	set := &appsv1.StatefulSet{ObjectMeta: meta("env"), Spec: appsv1.StatefulSetSpec{Replicas: new(int32(1))}}
 	pod := &corev1.Pod{

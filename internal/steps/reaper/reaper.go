@@ -127,7 +127,8 @@ func (r *reaper) release(ctx context.Context, a teardown.Orphan) error {
 		return nil
 	}
 	for range attempts {
-		r.log.Info(fmt.Sprintf("Environment %s is released, because %s.", name, a.Why), "event", "environment-released", "environment", name, "why", a.Why)
+		r.log.Info(fmt.Sprintf("Environment %s is released, because %s.", name, a.Why), "event", "environment-released", "environment", name,
+			"why", a.Why)
 		err := teardown.Release(ctx, r.clients, r.log, r.now, a)
 		if !errors.Is(err, lease.ErrChanged) {
 			return errors.Join(err, r.event(ctx, a, err))

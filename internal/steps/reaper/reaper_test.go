@@ -66,7 +66,8 @@ func spec(status v1.PipelineRunSpecStatus) func(*v1.PipelineRun) {
 
 // podOf returns a step's pod.
 func podOf(runName string, phase corev1.PodPhase, going bool) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: runName + "-train-pod", Labels: map[string]string{run.Label: runName}}, Status: corev1.PodStatus{Phase: phase}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: runName + "-train-pod",
+		Labels: map[string]string{run.Label: runName}}, Status: corev1.PodStatus{Phase: phase}}
 	if going {
 		p.DeletionTimestamp, p.Finalizers = &metav1.Time{Time: time.Now()}, []string{"test"}
 	}
@@ -84,7 +85,8 @@ func newReaper(known, tekton []runtime.Object) (*reaper, *fake.Clientset, *bytes
 			return true, nil, err
 		}
 		live := found.(*coordinationv1.Lease)
-		if want := deletion.DeleteOptions.Preconditions; want == nil || *want.UID != live.UID || want.ResourceVersion != nil && *want.ResourceVersion != live.ResourceVersion {
+		if want := deletion.DeleteOptions.Preconditions; want == nil || *want.UID != live.UID || want.ResourceVersion != nil &&
+			*want.ResourceVersion != live.ResourceVersion {
 			return true, nil, apierrors.NewConflict(action.GetResource().GroupResource(), deletion.Name, errors.New("another UID or version"))
 		}
 		return false, nil, nil
@@ -123,7 +125,8 @@ func TestReleases(t *testing.T) {
 		{"the run is in progress", "run", fresh, pipelineRun("run"), nil, ""},
 		{"the run has ended", "run", fresh, pipelineRun("run", done), nil, "pipelinerun name-of-run has ended"},
 		{"cancelled, finally tasks in progress", "run", fresh, pipelineRun("run", spec(v1.PipelineRunSpecStatusCancelledRunFinally)), nil, ""},
-		{"cancelled outright", "run", fresh, pipelineRun("run", spec(v1.PipelineRunSpecStatusCancelled)), nil, "pipelinerun name-of-run was cancelled without its finally tasks"},
+		{"cancelled outright", "run", fresh, pipelineRun("run", spec(v1.PipelineRunSpecStatusCancelled)), nil,
+			"pipelinerun name-of-run was cancelled without its finally tasks"},
 		{"the run is gone", "run", fresh, nil, nil, "pipelinerun name-of-run does not exist any more"},
 		{"another run has its name", "run", fresh, pipelineRun("another"), nil, "pipelinerun name-of-run does not exist any more"},
 		{"the run is being deleted", "run", fresh, pipelineRun("run", going), nil, "pipelinerun name-of-run is being deleted"},
@@ -162,7 +165,8 @@ func TestReleases(t *testing.T) {
 				want := []string{"env"}
 				if tc.why != "" {
 					want = nil
-					for _, line := range []string{"Environment ns/env would be released, because " + tc.why + ".\n", "Environment ns/env is released, because " + tc.why + ".\n"} {
+					for _, line := range []string{"Environment ns/env would be released, because " + tc.why + ".\n",
+						"Environment ns/env is released, because " + tc.why + ".\n"} {
 						if !strings.Contains(log.String(), line) {
 							t.Errorf("the log has no %q:\n%s", line, log)
 						}
@@ -201,7 +205,8 @@ func TestTakenMeanwhile(t *testing.T) {
 		name, holder string
 		ago          time.Duration
 		kept         bool
-	}{{"a person took it", "alice", 0, true}, {"a person took it who may still renew it", "alice", time.Hour, true}, {"still nobody's", "", 0, false}} {
+	}{{"a person took it", "alice", 0, true}, {"a person took it who may still renew it", "alice", time.Hour, true},
+		{"still nobody's", "", 0, false}} {
 		t.Run(tc.name, func(t *testing.T) {
 			nobodys := leaseOf("env", "", time.Minute)
 			nobodys.ResourceVersion = "1"
@@ -257,9 +262,10 @@ func TestReceiptAndEvent(t *testing.T) {
 		{"a run without a receipt", nil, pipelineRun("run", done, spec(v1.PipelineRunSpecStatusCancelled)), &receipt.Receipt{
 			RunUID: "run", Verdict: receipt.Failed, Reason: "Cancelled", Message: "the run was cancelled",
 			Teardown: "all pods and GPUs were released by the reaper, because pipelinerun name-of-run was cancelled without its finally tasks"}},
-		{"a run with one", &receipt.Receipt{RunUID: "run", Verdict: receipt.Failed, Reason: "RankFailed", Message: "rank 3", Teardown: "not yet"}, pipelineRun("run", done), &receipt.Receipt{
-			RunUID: "run", Verdict: receipt.Failed, Reason: "RankFailed", Message: "rank 3",
-			Teardown: "all pods and GPUs were released by the reaper, because pipelinerun name-of-run has ended"}},
+		{"a run with one", &receipt.Receipt{RunUID: "run", Verdict: receipt.Failed, Reason: "RankFailed", Message: "rank 3", Teardown: "not yet"},
+			pipelineRun("run", done), &receipt.Receipt{
+				RunUID: "run", Verdict: receipt.Failed, Reason: "RankFailed", Message: "rank 3",
+				Teardown: "all pods and GPUs were released by the reaper, because pipelinerun name-of-run has ended"}},
 		{"a run that is gone", nil, nil, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -333,7 +339,8 @@ func TestFinishesReceipts(t *testing.T) {
 				}
 				r, client, log := newReaper(known, tekton)
 				begun := receipt.Start{Run: "name-of-run", Namespace: "ns", RunUID: "run", Environment: "env"}
-				part := receipt.Part{Task: "train", Status: run.Running, Started: time.Now(), Record: &receipt.Record{Folder: "/workspace/.mlenv/runs/run", Claims: []string{"env-workspace"}}}
+				part := receipt.Part{Task: "train", Status: run.Running, Started: time.Now(),
+					Record: &receipt.Record{Folder: "/workspace/.mlenv/runs/run", Claims: []string{"env-workspace"}}}
 				if err := receipt.Note(t.Context(), client, begun, part); err != nil {
 					t.Fatal(err)
 				}
@@ -347,7 +354,8 @@ func TestFinishesReceipts(t *testing.T) {
 					}
 					return
 				}
-				if err != nil || got.Verdict != receipt.Failed || got.Reason != "Cancelled" || got.Message != tc.want || got.Record == nil || len(got.Record.Claims) != 1 {
+				if err != nil || got.Verdict != receipt.Failed || got.Reason != "Cancelled" || got.Message != tc.want || got.Record == nil ||
+					len(got.Record.Claims) != 1 {
 					t.Errorf("got %+v, %v; want Cancelled: %s with the claim\n%s", got, err, tc.want, log)
 				}
 				before := log.Len()
@@ -365,7 +373,8 @@ func TestReleasesAfterAVerdict(t *testing.T) {
 		pod := podOf("name-of-run", corev1.PodFailed, false)
 		// The clock of the synctest bubble starts there.
 		at := metav1.NewTime(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).Add(-ago))
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: at}}}}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: at}}}}
 		return pod
 	}
 	for _, tc := range []struct {
@@ -390,10 +399,13 @@ func TestReleasesAfterAVerdict(t *testing.T) {
 					tc.pod.CreationTimestamp = metav1.NewTime(ended.Add(tc.created))
 					known = append(known, tc.pod)
 				}
-				running := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train", Labels: map[string]string{run.Label: "name-of-run", "tekton.dev/pipelineTask": "train"}, OwnerReferences: []metav1.OwnerReference{{UID: "run"}}}}
+				running := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train",
+					Labels:          map[string]string{run.Label: "name-of-run", "tekton.dev/pipelineTask": "train"},
+					OwnerReferences: []metav1.OwnerReference{{UID: "run"}}}}
 				r, client, log := newReaper(known, []runtime.Object{pipelineRun("run"), running})
 				begun := receipt.Start{Run: "name-of-run", Namespace: "ns", RunUID: "run", Environment: "env"}
-				failure := receipt.Part{Task: "train", Status: run.Failed, Final: true, Reason: fail.NodeLost, Message: "node 1 is gone", Started: ended.Add(-9 * time.Minute), Ended: ended}
+				failure := receipt.Part{Task: "train", Status: run.Failed, Final: true, Reason: fail.NodeLost, Message: "node 1 is gone",
+					Started: ended.Add(-9 * time.Minute), Ended: ended}
 				if err := receipt.Note(t.Context(), client, begun, failure); err != nil {
 					t.Fatal(err)
 				}
@@ -410,7 +422,10 @@ func TestReleasesAfterAVerdict(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got.Verdict != receipt.Failed || got.Reason != "NodeLost" || got.Message != "node 1 is gone" || got.Teardown != "all pods and GPUs were released by the reaper, because "+fmt.Sprintf("task train of pipelinerun name-of-run failed at %s (NodeLost), and no task has followed", ended.UTC().Format(time.RFC3339)) ||
+				if got.Verdict != receipt.Failed || got.Reason != "NodeLost" || got.Message != "node 1 is gone" ||
+					got.Teardown != "all pods and GPUs were released by the reaper, because "+
+						fmt.Sprintf("task train of pipelinerun name-of-run failed at %s (NodeLost), and no task has followed",
+							ended.UTC().Format(time.RFC3339)) ||
 					len(got.Phases) != 1 || got.Phases[0].Seconds != (9*time.Minute).Seconds() || got.Phases[0].Reason != "NodeLost" {
 					t.Errorf("the receipt is %+v", got)
 				}

@@ -111,7 +111,8 @@ func (r *reaper) hasPods(ctx context.Context, namespace, name string, since, end
 		return false, kube.Problem(fmt.Errorf("listing the pods of pipelinerun %s/%s: %w", namespace, name, err))
 	}
 	for _, pod := range pods.Items {
-		if pod.DeletionTimestamp == nil && !pod.CreationTimestamp.Time.Before(since) && (pod.Status.Phase == corev1.PodRunning || pod.Status.Phase == corev1.PodPending) {
+		if pod.DeletionTimestamp == nil && !pod.CreationTimestamp.Time.Before(since) &&
+			(pod.Status.Phase == corev1.PodRunning || pod.Status.Phase == corev1.PodPending) {
 			return true, nil
 		}
 		for _, c := range pod.Status.ContainerStatuses {

@@ -46,7 +46,8 @@ func BenchmarkSend(b *testing.B) {
 // compress.
 func writeFiles(b *testing.B, dir string, seed uint64, text bool) {
 	random := rand.New(rand.NewPCG(seed, 1))
-	words := strings.Fields("def return self import torch tensor for in range if else None True False model loss batch size rank step = + ( ) [ ] : , . config data")
+	words := strings.Fields("def return self import torch tensor for in range if else None True False model loss batch size rank step = + ( " +
+		") [ ] : , . config data")
 	const files, folders, size = 2000, 20, 10_000
 	for i := range files {
 		folder := filepath.Join(dir, fmt.Sprint("package-", i%folders))

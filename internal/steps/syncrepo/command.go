@@ -35,7 +35,8 @@ Files that .mlenvignore names are left out. Nothing else on the nodes changes.`,
 	flags := cmd.Flags()
 	where.AddTo(flags)
 	o.AddFlags(flags)
-	flags.StringVar(&authDir, "auth-dir", "", "folder of a mounted Secret with username and password or token, or ssh-privatekey and known_hosts")
+	flags.StringVar(&authDir, "auth-dir", "", "folder of a mounted Secret with username and password or token, or ssh-privatekey and "+
+		"known_hosts")
 	flags.StringVar(&caFile, "ca-file", "", "file of CAs to trust in addition to the image's own")
 	commit := command.NewResult(cmd, "commit", "the commit on the nodes")
 	hash := command.NewResult(cmd, "tree", "the tree's hash, which every node has confirmed")
@@ -64,12 +65,14 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	o.Run.AddTo(flags)
 	param.Name.AddTo(flags, &o.Name, "name", objects.DefaultName, "name of the environment")
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
-	param.Repository.AddTo(flags, &o.Source.URL, "repo-url", "", "git repository: https:// or ssh://, or user@host:path; folder:HASH waits for a folder from mlenv run")
+	param.Repository.AddTo(flags, &o.Source.URL, "repo-url", "", "git repository: https:// or ssh://, or user@host:path; folder:HASH waits "+
+		"for a folder from mlenv run")
 	param.Revision.AddTo(flags, &o.Source.Revision, "revision", "", "branch, tag or commit (default: the repository's HEAD)")
 	param.Truth.AddTo(flags, &o.Source.Submodules, "submodules", true, "fetch submodules too")
 	param.Truth.AddTo(flags, &o.Source.LFS, "lfs", false, "fetch Git LFS objects; without it a repository with LFS pointers is refused")
 	flags.StringVar(&o.Scratch, "scratch", "", "folder for the fetched files (default: a temporary one)")
-	param.Requirements.AddTo(flags, &o.Requirements, "requirements", "", "pip requirements file in the repository, installed once into a virtual environment on the claim")
+	param.Requirements.AddTo(flags, &o.Requirements, "requirements", "", "pip requirements file in the repository, installed once into a "+
+		"virtual environment on the claim")
 	flags.DurationVar(&o.RequirementsTimeout, "requirements-timeout", 20*time.Minute, "time for installing the requirements")
 }
 
@@ -82,7 +85,8 @@ func (o *Options) Check() error {
 		if _, digest, err := readSentURL(o.Source.URL); err != nil {
 			problems = append(problems, err)
 		} else if (o.Requirements != "") != (digest != "") {
-			problems = append(problems, fmt.Errorf("--requirements %q: want it exactly if --repo-url %s has a digest of requirements", o.Requirements, o.Source.URL))
+			problems = append(problems, fmt.Errorf("--requirements %q: want it exactly if --repo-url %s has a digest of requirements",
+				o.Requirements, o.Source.URL))
 		}
 	}
 	return errors.Join(append(problems, o.Run.Check())...)

@@ -34,7 +34,8 @@ func CheckFiles(dir string, ignore *tree.Ignore, value func(param string) string
 				file.Value, dir), "%s", file.Next(exists)))
 		case ignore.LeavesOut(name, false):
 			problems = append(problems, fail.Advise(
-				fail.Becausef(file.Missing, "sending %s %s of %s: .gitignore or .mlenvignore names it, so the nodes would not get it", file.Param, file.Path, dir),
+				fail.Becausef(file.Missing, "sending %s %s of %s: .gitignore or .mlenvignore names it, so the nodes would not get it", file.Param,
+					file.Path, dir),
 				"echo '!/%s' >> %s", leftOut(ignore, name), filepath.Join(dir, tree.IgnoreFile)))
 		}
 	}

@@ -88,10 +88,12 @@ func TestForgedInstallation(t *testing.T) {
 				next.ServeHTTP(w, r)
 				return
 			}
-			_ = json.NewEncoder(w).Encode(agent.JobStatus{State: agent.Exited, Spec: agent.JobSpec{Launcher: agent.Command, Nodes: 1, RanksPerNode: 1}})
+			_ = json.NewEncoder(w).Encode(
+				agent.JobStatus{State: agent.Exited, Spec: agent.JobSpec{Launcher: agent.Command, Nodes: 1, RanksPerNode: 1}})
 		})
 	})
-	needs := requirements{name: "pip.txt", digest: tree.Digest(strings.Repeat("9", 64)), program: "agent", venvs: t.TempDir(), timeout: time.Minute}
+	needs := requirements{name: "pip.txt", digest: tree.Digest(strings.Repeat("9", 64)), program: "agent", venvs: t.TempDir(),
+		timeout: time.Minute}
 	_, err := newSender(t.Context(), setOf(agents), quiet()).install(t.Context(), needs, tree.Digest(strings.Repeat("8", 64)))
 	if fail.ReasonOf(err) != fail.RequirementsFailed || !strings.Contains(err.Error(), "pip could not be started") {
 		t.Errorf("got %v, want RequirementsFailed", err)
@@ -106,7 +108,8 @@ func FuzzRequirements(f *testing.F) {
 	f.Fuzz(func(t *testing.T, requirements, other string) {
 		top := t.TempDir()
 		const marker = "outside the folder"
-		write(t, top, map[string]string{"secret": marker, "tree/requirements.txt": requirements, "tree/other.txt": other, "tree/link": "-> ../secret"})
+		write(t, top, map[string]string{"secret": marker, "tree/requirements.txt": requirements, "tree/other.txt": other,
+			"tree/link": "-> ../secret"})
 		content, err := readRequirements(filepath.Join(top, "tree"), "requirements.txt")
 		if err != nil && fail.ReasonOf(err) != fail.RequirementsFailed {
 			t.Errorf("reason %s: %v", fail.ReasonOf(err), err)

@@ -45,7 +45,8 @@ func TestPlansShareTheManifest(t *testing.T) {
 	for i := range 80_000 {
 		sum := sha256.Sum256(fmt.Append(nil, i))
 		all = append(all, tree.Digest(hex.EncodeToString(sum[:])))
-		m.Entries = append(m.Entries, tree.Entry{Path: fmt.Sprintf("package/module-%08d/file.py", i), Kind: tree.File, Size: 100, Content: all[i]})
+		m.Entries = append(m.Entries, tree.Entry{Path: fmt.Sprintf("package/module-%08d/file.py", i), Kind: tree.File, Size: 100,
+			Content: all[i]})
 	}
 	p, err := newParcel(t.TempDir(), m)
 	if err != nil {

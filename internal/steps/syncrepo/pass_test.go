@@ -21,7 +21,8 @@ type handle func(w http.ResponseWriter, r *http.Request, next http.Handler)
 
 // startMany starts agents, and counts the uploads to them. answers replaces the handlers of requests by the end of their
 // path.
-func startMany(t *testing.T, count int, answers map[string]func(node *agenttest.Node) handle) (agents []*agenttest.Node, uploads *atomic.Int64) {
+func startMany(t *testing.T, count int, answers map[string]func(node *agenttest.Node) handle) (
+	agents []*agenttest.Node, uploads *atomic.Int64) {
 	t.Helper()
 	agents, uploads = agenttest.Start(t, count), &atomic.Int64{}
 	for _, node := range agents {
@@ -95,10 +96,16 @@ func TestNodesPassTheTreeOn(t *testing.T) {
 		log     string
 	}{
 		{"all answer", nil, firstHolders, "nodes passed the tree on to 16 of them"},
-		{"one sends a wrong byte", map[string]func(*agenttest.Node) handle{"contents": answeredBy(func(node int) bool { return node == 0 }, damaged)}, firstHolders, "did not get the tree from node 0"},
-		{"one sends what was not asked for", map[string]func(*agenttest.Node) handle{"contents": answeredBy(func(node int) bool { return node == 1 }, otherContent(t))}, firstHolders, "did not get the tree from node 1"},
-		{"all that had it first send wrong bytes", map[string]func(*agenttest.Node) handle{"contents": answeredBy(all, damaged)}, 20, "to 20 volumes."},
-		{"agents of an earlier release", map[string]func(*agenttest.Node) handle{"pull": answeredBy(all, missing), "contents": answeredBy(all, missing)}, 20, "to 20 volumes."},
+		{"one sends a wrong byte", map[string]func(*agenttest.Node) handle{
+			"contents": answeredBy(func(node int) bool { return node == 0 }, damaged)}, firstHolders, "did not get the tree from node 0"},
+		{"one sends what was not asked for",
+			map[string]func(*agenttest.Node) handle{"contents": answeredBy(func(node int) bool { return node == 1 }, otherContent(t))}, firstHolders,
+			"did not get the tree from node 1"},
+		{"all that had it first send wrong bytes", map[string]func(*agenttest.Node) handle{"contents": answeredBy(all, damaged)}, 20,
+			"to 20 volumes."},
+		{"agents of an earlier release",
+			map[string]func(*agenttest.Node) handle{"pull": answeredBy(all, missing), "contents": answeredBy(all, missing)}, 20,
+			"to 20 volumes."},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			agents, uploads := startMany(t, 20, tc.answers)

@@ -63,7 +63,8 @@ func readRequirements(dir, name string) ([]byte, error) {
 			err = fmt.Errorf("want at most %d files", maxIncludes)
 		}
 		if err != nil {
-			return nil, fail.Advise(fail.Becausef(fail.RequirementsFailed, "reading the requirements %s: %w", names[i], err), "name the file by its path from the top of the repository")
+			return nil, fail.Advise(fail.Becausef(fail.RequirementsFailed, "reading the requirements %s: %w", names[i], err),
+				"name the file by its path from the top of the repository")
 		}
 		all = append(all, content...)
 		for _, found := range include.FindAllSubmatch(content, -1) {
@@ -167,7 +168,8 @@ func (r requirements) failed(node int, last agent.JobStatus) error {
 		why = output
 	}
 	why = shortened(why, causeLines, causeBytes)
-	err := fail.Becausef(fail.RequirementsFailed, "installing %s on node %d: %s", r.name, node, strings.Join(append([]string{what}, why...), "\n  "))
+	err := fail.Becausef(fail.RequirementsFailed, "installing %s on node %d: %s", r.name, node,
+		strings.Join(append([]string{what}, why...), "\n  "))
 	output = slices.DeleteFunc(output, func(line string) bool { return slices.Contains(why, line) })
 	return fail.Advise(fail.WithTail(err, shortened(output, shownLines, shownBytes)), "%s", next)
 }

@@ -32,7 +32,8 @@ venv-*) mkdir -p "$last/bin" && cp "$0" "$last/bin/python3";;
 *-install)
   if grep -q no-such-package "$last"; then echo "ERROR: No matching distribution found for no-such-package"; exit 1; fi
   if grep -q private "$last"; then
-    echo "WARNING: Retrying after connection broken by 'SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed'))': /simple/private/"
+    echo "WARNING: Retrying after connection broken by 'SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] `+
+		`certificate verify failed'))': /simple/private/"
     echo "ERROR: No matching distribution found for private"
     exit 1
   fi
@@ -176,8 +177,10 @@ func TestRequirementsThatFail(t *testing.T) {
 		timeout     time.Duration
 		words, next string
 	}{
-		{"no-such-package\n", timeForPipToFail, "installing requirements.txt on node 0: pip failed\n  ERROR: No matching distribution found for no-such-package", ""},
-		{"private\n", timeForPipToFail, "installing requirements.txt on node 0: pip does not trust the certificate of a server\n  WARNING: Retrying", "network.trusted_ca"},
+		{"no-such-package\n", timeForPipToFail, "installing requirements.txt on node 0: pip failed\n  ERROR: No matching distribution found " +
+			"for no-such-package", ""},
+		{"private\n", timeForPipToFail, "installing requirements.txt on node 0: pip does not trust the certificate of a server\n  WARNING: " +
+			"Retrying", "network.trusted_ca"},
 		{"endless\n", timeForPipToStart, "installing requirements.txt on node 0: pip did not end within 2s", ""},
 	} {
 		t.Run(strings.TrimSpace(tc.content), func(t *testing.T) {
@@ -198,7 +201,8 @@ func TestRequirementsThatFail(t *testing.T) {
 // A run's node is gone when a user reads its error, so the user fetches the log from the claim.
 func TestLogOfRequirementsAfterTheRun(t *testing.T) {
 	needs := requirements{name: "pip.txt", job: cause.Job{Run: "nightly", Environment: "env", Namespace: "ns"}}
-	last := agent.JobStatus{State: agent.Exited, Record: "/workspace/.mlenv/runs/venv-1", Ranks: []agent.RankStatus{{Tail: slices.Repeat([]string{"ERROR: " + strings.Repeat("x", 400)}, 30)}}}
+	last := agent.JobStatus{State: agent.Exited, Record: "/workspace/.mlenv/runs/venv-1",
+		Ranks: []agent.RankStatus{{Tail: slices.Repeat([]string{"ERROR: " + strings.Repeat("x", 400)}, 30)}}}
 	err := needs.failed(1, last)
 	if got, want := fail.NextOf(err), "mlenv fetch nightly /workspace/.mlenv/runs/venv-1/rank-1.log -n ns   # the whole log"; got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -212,15 +216,18 @@ func TestLogOfRequirementsAfterTheRun(t *testing.T) {
 // A user at a laptop sees each line of pip once, and gets a command that prints the whole log.
 func TestRequirementsOfAUser(t *testing.T) {
 	needs := requirements{name: "pip.txt", job: cause.Job{Environment: "mine", Namespace: "ns"}}
-	err := needs.failed(1, agent.JobStatus{State: agent.Exited, Record: "/workspace/.mlenv/runs/venv-1", Ranks: []agent.RankStatus{{Tail: []string{
-		"Looking in indexes: https://pypi.org/simple", "ERROR: Could not find a version", "ERROR: No matching distribution found for torchh",
-	}}}})
-	want := "installing pip.txt on node 1: pip failed\n  ERROR: Could not find a version\n  ERROR: No matching distribution found for torchh\n" +
+	err := needs.failed(1, agent.JobStatus{State: agent.Exited, Record: "/workspace/.mlenv/runs/venv-1",
+		Ranks: []agent.RankStatus{{Tail: []string{
+			"Looking in indexes: https://pypi.org/simple", "ERROR: Could not find a version", "ERROR: No matching distribution found for torchh",
+		}}}})
+	want := "installing pip.txt on node 1: pip failed\n  ERROR: Could not find a version\n  ERROR: No matching distribution found for " +
+		"torchh\n" +
 		"its last lines:\n  Looking in indexes: https://pypi.org/simple"
 	if got := fail.Details(err); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got, want := fail.NextOf(err), "mlenv shell 1 --name=mine -n ns -- cat /workspace/.mlenv/runs/venv-1/rank-1.log   # the whole log"; got != want {
+	if got, want := fail.NextOf(err), "mlenv shell 1 --name=mine -n ns -- cat /workspace/.mlenv/runs/venv-1/rank-1.log   # the "+
+		"whole log"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -66,7 +66,8 @@ func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 	}
 	defer detach()
 	s := newSender(ctx, set, log)
-	needs := newRequirements(o.Requirements, o.RequirementsTimeout, cause.Job{Run: o.Run.Name, Environment: o.Name, Namespace: d.Clients.Namespace})
+	needs := newRequirements(o.Requirements, o.RequirementsTimeout,
+		cause.Job{Run: o.Run.Name, Environment: o.Name, Namespace: d.Clients.Namespace})
 	if git.IsFolder(o.Source.URL) {
 		gone := func(ctx context.Context) bool { return launch.SenderGone(ctx, d.Clients, o.Run.Name) }
 		if o.Run.Name == "" {
@@ -93,7 +94,8 @@ func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 		return Result{}, err
 	}
 	files, bytes := manifest.Totals()
-	log.Info(fmt.Sprintf("Fetched commit %s in %.1f s: %s, %s.", commit, time.Since(began).Seconds(), humanize.Count(files, "file"), humanize.Bytes(bytes)), "event", "commit-fetched",
+	log.Info(fmt.Sprintf("Fetched commit %s in %.1f s: %s, %s.", commit, time.Since(began).Seconds(), humanize.Count(files, "file"),
+		humanize.Bytes(bytes)), "event", "commit-fetched",
 		"commit", commit, "seconds", time.Since(began).Seconds(), "files", files, "bytes", bytes)
 	hash, err := s.deliver(ctx, dir, manifest, needs)
 	if err != nil {

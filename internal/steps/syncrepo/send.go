@@ -72,8 +72,10 @@ func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Dig
 		passed = fmt.Sprintf("; in %s nodes passed the tree on to %d of them", humanize.Count(p.waves, "wave"), p.passed)
 	}
 	s.log.Info(fmt.Sprintf("Tree %.12s is on %s after %.2f s; %s were sent, compressed, to %s%s.",
-		p.hash, humanize.Count(len(s.nodes), "node"), time.Since(began).Seconds(), humanize.Bytes(p.sent.Load()), humanize.Count(len(volumes), "volume"), passed), "event", "tree-sent",
-		"tree", p.hash, "nodes", len(s.nodes), "seconds", time.Since(began).Seconds(), "bytes", p.sent.Load(), "volumes", len(volumes), "passed", p.passed, "waves", p.waves)
+		p.hash, humanize.Count(len(s.nodes), "node"), time.Since(began).Seconds(), humanize.Bytes(p.sent.Load()),
+		humanize.Count(len(volumes), "volume"), passed), "event", "tree-sent",
+		"tree", p.hash, "nodes", len(s.nodes), "seconds", time.Since(began).Seconds(), "bytes", p.sent.Load(), "volumes", len(volumes), "passed",
+		p.passed, "waves", p.waves)
 	return p.hash, nil
 }
 
@@ -246,7 +248,8 @@ func newParcel(dir string, m tree.Manifest) (*parcel, error) {
 		return nil, fmt.Errorf("encoding the manifest of %s: %w", dir, err)
 	}
 	const streams = 4
-	p := &parcel{dir: dir, manifest: m, encoded: encoded, hash: m.Hash(), first: make(map[tree.Digest]int, len(m.Entries)), streams: make(chan struct{}, streams)}
+	p := &parcel{dir: dir, manifest: m, encoded: encoded, hash: m.Hash(), first: make(map[tree.Digest]int, len(m.Entries)),
+		streams: make(chan struct{}, streams)}
 	for i, e := range slices.Backward(m.Entries) {
 		if e.Kind == tree.File {
 			p.first[e.Content] = i
@@ -264,7 +267,8 @@ func (p *parcel) plan(ctx context.Context, client *agent.Client) (t try) {
 		}
 		i, ok := p.first[content]
 		if !ok || t.missing[i] {
-			return fail.Becausef(fail.SyncFailed, "sending tree %s: node %d asks for content %.64q, which is not in the tree or was asked for before", p.hash, client.Node(), content)
+			return fail.Becausef(fail.SyncFailed, "sending tree %s: node %d asks for content %.64q, which is not in the tree or was asked "+
+				"for before", p.hash, client.Node(), content)
 		}
 		t.missing[i] = true
 		return nil

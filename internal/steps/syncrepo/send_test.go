@@ -145,7 +145,8 @@ func TestSendGoesToAllNodesAndOnlyWhatChanged(t *testing.T) {
 	}
 	dir := t.TempDir()
 	write(t, dir, map[string]string{
-		"data/big": big(), "train.py": "print(1)", "data/nowhere": "-> ../not-there-yet", "build/left-out": big()[:1000], ".mlenvignore": "build/\n",
+		"data/big": big(), "train.py": "print(1)", "data/nowhere": "-> ../not-there-yet", "build/left-out": big()[:1000],
+		".mlenvignore": "build/\n",
 	})
 	first, err := sendDir(t.Context(), quiet(), setOf(agents), dir)
 	if err != nil {
@@ -243,7 +244,8 @@ func TestNothingIsSwitchedUnlessAllNodesHoldIt(t *testing.T) {
 		words  string
 	}{
 		{"another hash", func(n *agenttest.Node) { n.Wrap(otherHash) }, nil, fail.SyncFailed, "node 1 holds ffff"},
-		{"no room", func(n *agenttest.Node) { count(n, refuse("no space left on device")) }, nil, fail.SyncFailed, "node 1: no space left on device"},
+		{"no room", func(n *agenttest.Node) { count(n, refuse("no space left on device")) }, nil, fail.SyncFailed,
+			"node 1: no space left on device"},
 		{"gone", func(n *agenttest.Node) { n.End() }, nil, fail.AgentUnreachable, "the agent of node 1"},
 		{"a link that leads out", func(*agenttest.Node) {}, map[string]string{"passwords": "-> /etc/passwd"}, fail.UnsafeTree, "passwords"},
 	} {
@@ -311,7 +313,8 @@ func TestSendingAgain(t *testing.T) {
 			}
 			return false
 		}, 2, fail.SyncFailed},
-		{"it misses nothing else and fails", func(w http.ResponseWriter, upload int, _ string) bool { return refuse("no")(w, upload) }, 1, fail.SyncFailed},
+		{"it misses nothing else and fails", func(w http.ResponseWriter, upload int, _ string) bool { return refuse("no")(w, upload) }, 1,
+			fail.SyncFailed},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			agents := agenttest.Start(t, 1)
@@ -351,13 +354,16 @@ func TestReadRequirements(t *testing.T) {
 	write(t, dir, map[string]string{
 		"requirements.txt": "einops\n", "deploy/gpu.txt": "flash-attn\n", "link.txt": "-> deploy/gpu.txt",
 		"out.txt": "-> " + filepath.Join(outside, "token"), "up.txt": "-> ../" + filepath.Base(outside) + "/token", "nowhere.txt": "-> not-there",
-		"folder":  "-> " + outside,
-		"all.txt": "-r deploy/all.txt\n--requirement=https://example.com/r.txt\n", "deploy/all.txt": "  -r gpu.txt # here\n-c ../requirements.txt\n-r all.txt\n",
+		"folder":         "-> " + outside,
+		"all.txt":        "-r deploy/all.txt\n--requirement=https://example.com/r.txt\n",
+		"deploy/all.txt": "  -r gpu.txt # here\n-c ../requirements.txt\n-r all.txt\n",
 	})
 	for name, want := range map[string]string{
 		"requirements.txt": "einops\n", "./deploy//gpu.txt": "flash-attn\n", "link.txt": "flash-attn\n",
-		"all.txt": "-r deploy/all.txt\n--requirement=https://example.com/r.txt\n  -r gpu.txt # here\n-c ../requirements.txt\n-r all.txt\nflash-attn\neinops\n",
-		"out.txt": "", "up.txt": "", "nowhere.txt": "", "folder/token": "", "deploy": "", "none.txt": "", "../" + filepath.Base(outside) + "/token": "",
+		"all.txt": "-r deploy/all.txt\n--requirement=https://example.com/r.txt\n  -r gpu.txt # here\n-c ../requirements.txt\n-r " +
+			"all.txt\nflash-attn\neinops\n",
+		"out.txt": "", "up.txt": "", "nowhere.txt": "", "folder/token": "", "deploy": "", "none.txt": "", "../" + filepath.Base(outside) +
+			"/token": "",
 	} {
 		content, err := readRequirements(dir, name)
 		if want == "" && (fail.ReasonOf(err) != fail.RequirementsFailed || fail.NextOf(err) == "" || !strings.Contains(err.Error(), name)) {

@@ -34,7 +34,8 @@ func readSentURL(url string) (hash, requirements tree.Digest, err error) {
 	first, second, installs := strings.Cut(strings.TrimPrefix(url, git.FolderScheme), "/")
 	hash, requirements = tree.Digest(first), tree.Digest(second)
 	if !hash.Valid() || installs && !requirements.Valid() {
-		return "", "", fmt.Errorf("--repo-url %q: want %s and 64 lower-case hex digits, and as many after a slash if there are requirements", url, git.FolderScheme)
+		return "", "", fmt.Errorf("--repo-url %q: want %s and 64 lower-case hex digits, and as many after a slash if there are requirements", url,
+			git.FolderScheme)
 	}
 	return hash, requirements, nil
 }
@@ -70,7 +71,8 @@ func (s sender) awaitTree(ctx context.Context, hash tree.Digest, limit time.Dura
 		s.log.Info(fmt.Sprintf("Tree %.12s is on %s.", hash, humanize.Count(len(s.nodes), "node")))
 		return nil
 	case ctx.Err() != nil:
-		return fail.Becausef(fail.Cancelled, "waiting for tree %s: the run was cancelled; if it could not be sent, mlenv run has printed the cause", hash)
+		return fail.Becausef(fail.Cancelled, "waiting for tree %s: the run was cancelled; if it could not be sent, mlenv run has printed "+
+			"the cause", hash)
 	case errors.Is(context.Cause(waiting), errGone):
 		return fail.Advise(fail.Becausef(fail.SyncFailed, "waiting for tree %s: mlenv run, which sends it, has shown no sign of life for %s",
 			hash, humanize.Duration(launch.SenderSilence)),

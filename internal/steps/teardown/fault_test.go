@@ -31,7 +31,8 @@ func onServer(others ...runtime.Object) []runtime.Object {
 
 // Whichever request to the API server fails once, and however, the verdict, the receipt and what is left are the same.
 func TestEveryRequestMayFail(t *testing.T) {
-	for name, task := range map[string]*v1.TaskRun{"succeeded": task("train", "Succeeded", nil), "failed": task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 3")} {
+	for name, task := range map[string]*v1.TaskRun{"succeeded": task("train", "Succeeded", nil),
+		"failed": task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 3")} {
 		t.Run(name, func(t *testing.T) {
 			apitest.EachFault(t, func(t *testing.T, wrap func(http.RoundTripper) http.RoundTripper) string {
 				server := apitest.Start(t, onServer(pipelineRun(), task)...)
@@ -40,7 +41,8 @@ func TestEveryRequestMayFail(t *testing.T) {
 					Name: "env", Timeout: timeForTheObjectsToGo, Run: run.Flags{Name: "train-1", UID: "uid-1", Task: "teardown"},
 				})
 				written, notRead := receipt.Read(t.Context(), server.Clients(nil).Kube, "ns", "train-1")
-				return fmt.Sprint(err, notRead, " ", r.Verdict, r.Reason, r.Teardown, " ", written.Verdict, written.Reason, written.Teardown, "\n", strings.Join(server.Paths(), " "))
+				return fmt.Sprint(err, notRead, " ", r.Verdict, r.Reason, r.Teardown, " ", written.Verdict, written.Reason, written.Teardown, "\n",
+					strings.Join(server.Paths(), " "))
 			})
 		})
 	}
@@ -53,13 +55,15 @@ func TestFinishOfADeletedRun(t *testing.T) {
 	began := receipt.Start{Run: "train-1", Namespace: "ns", RunUID: "uid-1", Environment: "env", Started: start()}
 	for _, part := range []receipt.Part{
 		{Task: "sync-repo", Status: run.Succeeded, Started: start(), Ended: start().Add(5), Commit: "abc"},
-		{Task: "train", Status: run.Running, Started: start().Add(10), Record: &receipt.Record{Folder: "/workspace/.mlenv/runs/uid-1", Claims: []string{"env-workspace"}}},
+		{Task: "train", Status: run.Running, Started: start().Add(10), Record: &receipt.Record{Folder: "/workspace/.mlenv/runs/uid-1",
+			Claims: []string{"env-workspace"}}},
 	} {
 		if err := receipt.Note(t.Context(), clients.Kube, began, part); err != nil {
 			t.Fatal(err)
 		}
 	}
-	err := receipt.NoteProgress(t.Context(), clients.Kube, began, receipt.Progress{At: start(), Step: 190, Checkpoint: "/workspace/checkpoints/train-1/step-180"})
+	err := receipt.NoteProgress(t.Context(), clients.Kube, began,
+		receipt.Progress{At: start(), Step: 190, Checkpoint: "/workspace/checkpoints/train-1/step-180"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +78,8 @@ func TestFinishOfADeletedRun(t *testing.T) {
 	if err != nil || got.Verdict != receipt.Failed || got.Reason != fail.Cancelled || got.Message != receipt.Deleted {
 		t.Errorf("got %+v, %v; want the run as deleted", got, err)
 	}
-	if got.Commit != "abc" || got.Record == nil || got.Checkpoint != "/workspace/checkpoints/train-1/step-180" || len(got.Phases) != 2 || string(got.Metrics) == "" {
+	if got.Commit != "abc" || got.Record == nil || got.Checkpoint != "/workspace/checkpoints/train-1/step-180" || len(got.Phases) != 2 ||
+		string(got.Metrics) == "" {
 		t.Errorf("got %+v; want commit, record, checkpoint, metrics and both phases", got)
 	}
 	if open, err = receipt.Unfinished(t.Context(), clients.Kube, "ns"); err != nil || len(open) != 0 {

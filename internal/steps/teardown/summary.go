@@ -224,7 +224,8 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	}
 	if len(statuses) > 0 {
 		spec := statuses[0].Spec
-		r.Training = &receipt.Training{Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes, RanksPerNode: spec.RanksOfNode(), ResumedFrom: spec.Env[agent.ResumeVariable]}
+		r.Training = &receipt.Training{Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes,
+			RanksPerNode: spec.RanksOfNode(), ResumedFrom: spec.Env[agent.ResumeVariable]}
 		r.Record = &receipt.Record{
 			Folder: statuses[0].Record, Work: statuses[0].Work, Claims: e.Names.RecordClaims(len(clients), len(set.Spec.VolumeClaimTemplates) > 0),
 		}

@@ -129,13 +129,15 @@ func (t *teardown) run(ctx context.Context) (receipt.Receipt, error) {
 		t.log.Warn(fmt.Sprintf("Old receipts stay: %v", err))
 	}
 	name := receipt.Name(t.options.Run.Name)
-	t.log.Info(fmt.Sprintf("Verdict: %s. The receipt is configmap %s/%s.", verdict(r), t.clients.Namespace, name), "event", "verdict", "verdict", r.Verdict, "reason", r.Reason, "namespace", t.clients.Namespace, "configMap", name)
+	t.log.Info(fmt.Sprintf("Verdict: %s. The receipt is configmap %s/%s.", verdict(r), t.clients.Namespace, name), "event", "verdict",
+		"verdict", r.Verdict, "reason", r.Reason, "namespace", t.clients.Namespace, "configMap", name)
 	return r, problems
 }
 
 // ended is the event of the end of a run.
 func ended(r receipt.Receipt) notify.Event {
-	e := notify.Event{Kind: notify.End, Verdict: string(r.Verdict), Reason: r.Reason, Message: r.Message, Seconds: notify.Took(r.Started, r.Ended)}
+	e := notify.Event{Kind: notify.End, Verdict: string(r.Verdict), Reason: r.Reason, Message: r.Message,
+		Seconds: notify.Took(r.Started, r.Ended)}
 	if r.Training != nil {
 		e.Nodes, e.Attempt = r.Training.Nodes, max(1, len(r.Attempts))
 	}
@@ -176,23 +178,26 @@ func (t *teardown) own(ctx context.Context) (held *coordinationv1.Lease, free bo
 		t.log.Info(fmt.Sprintf("Environment %s/%s is held by %s and is left alone.", t.clients.Namespace, t.options.Name, holder))
 		return nil, false, nil
 	}
-	return nil, false, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "tearing environment %s/%s down: it is held by %s", t.clients.Namespace, t.options.Name, holder),
+	return nil, false, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "tearing environment %s/%s down: it is held by %s", t.clients.Namespace,
+		t.options.Name, holder),
 		"ask them, or use --force")
 }
 
 func (t *teardown) waitLeaseEnds(ctx context.Context, held *coordinationv1.Lease) error {
 	logged := time.Time{}
-	return kube.UntilOne(ctx, "lease "+held.Name, t.clients.Kube.CoordinationV1().Leases(held.Namespace), held.Name, func(live *coordinationv1.Lease) (bool, error) {
-		if live == nil || live.UID != held.UID || live.DeletionTimestamp != nil {
-			return true, nil
-		}
-		ends := lease.Ends(live)
-		if !ends.Equal(logged) {
-			t.log.Info(fmt.Sprintf("The environment is kept until %s. To end it now: mlenv down %s -n %s --force", ends.UTC().Format(time.RFC3339), held.Name, held.Namespace))
-			logged = ends
-		}
-		return lease.Expired(live, t.now()), nil
-	})
+	return kube.UntilOne(ctx, "lease "+held.Name, t.clients.Kube.CoordinationV1().Leases(held.Namespace), held.Name,
+		func(live *coordinationv1.Lease) (bool, error) {
+			if live == nil || live.UID != held.UID || live.DeletionTimestamp != nil {
+				return true, nil
+			}
+			ends := lease.Ends(live)
+			if !ends.Equal(logged) {
+				t.log.Info(fmt.Sprintf("The environment is kept until %s. To end it now: mlenv down %s -n %s --force", ends.UTC().Format(time.RFC3339),
+					held.Name, held.Namespace))
+				logged = ends
+			}
+			return lease.Expired(live, t.now()), nil
+		})
 }
 
 // release has the Lease deleted, which owns the environment, and waits until the pods are gone. It continues after SIGTERM.
@@ -234,5 +239,6 @@ func (t *teardown) waitLeaseGone(ctx context.Context, uid types.UID) error {
 	} else if err != nil {
 		return err
 	}
-	return fail.Becausef(fail.TeardownIncomplete, "deleting lease %s/%s: it still exists; finalizers: %v", found.Namespace, found.Name, found.Finalizers)
+	return fail.Becausef(fail.TeardownIncomplete, "deleting lease %s/%s: it still exists; finalizers: %v", found.Namespace, found.Name,
+		found.Finalizers)
 }

@@ -52,7 +52,8 @@ func about(name string) metav1.ObjectMeta {
 
 // task returns a TaskRun of train-1 that has ended.
 func task(name, reason string, change func(*v1.TaskRun), results ...string) *v1.TaskRun {
-	t := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1-" + name, Labels: map[string]string{"tekton.dev/pipelineRun": "train-1", "tekton.dev/pipelineTask": name},
+	t := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1-" + name,
+		Labels:          map[string]string{"tekton.dev/pipelineRun": "train-1", "tekton.dev/pipelineTask": name},
 		OwnerReferences: []metav1.OwnerReference{{UID: "uid-1"}}}}
 	t.Status.StartTime, t.Status.CompletionTime = &metav1.Time{Time: start()}, &metav1.Time{Time: start().Add(90 * time.Second)}
 	status := corev1.ConditionFalse
@@ -105,7 +106,9 @@ func newPlace(t *testing.T, tasks []runtime.Object, known ...runtime.Object) *pl
 		return false, nil, nil
 	})
 	client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: "h-kim"}}}, nil
+		return true,
+			&authenticationv1.SelfSubjectReview{
+				Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: "h-kim"}}}, nil
 	})
 	log := slog.New(slog.DiscardHandler)
 	clients := &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(tasks...), Namespace: "ns", InCluster: true}
@@ -128,7 +131,8 @@ func (p *place) collect() {
 // held returns the Lease of a holder, which ended some time ago.
 func held(by string) *coordinationv1.Lease {
 	renewed := metav1.NewMicroTime(start())
-	l := &coordinationv1.Lease{ObjectMeta: about("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: &by, RenewTime: &renewed, LeaseDurationSeconds: new(int32(600))}}
+	l := &coordinationv1.Lease{ObjectMeta: about("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: &by, RenewTime: &renewed,
+		LeaseDurationSeconds: new(int32(600))}}
 	l.Annotations = map[string]string{lease.HolderName: "holder " + by, lease.HolderKind: "PipelineRun"}
 	return l
 }
@@ -139,12 +143,15 @@ func live(t *testing.T) ([]runtime.Object, []*agenttest.Node) {
 	agents := agenttest.Start(t, 2)
 	made := agents[0].Certificates()
 	known := []runtime.Object{held("uid-1"),
-		&appsv1.StatefulSet{ObjectMeta: about("env"), Spec: appsv1.StatefulSetSpec{Replicas: new(int32(2)), VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{}}}},
-		&corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert, "tls.key": made.ClientKey}},
+		&appsv1.StatefulSet{ObjectMeta: about("env"),
+			Spec: appsv1.StatefulSetSpec{Replicas: new(int32(2)), VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{}}}},
+		&corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert,
+			"tls.key": made.ClientKey}},
 		&corev1.PersistentVolumeClaim{ObjectMeta: about("env-workspace-env-0")},
 	}
 	for _, node := range agents {
-		known = append(known, &corev1.Pod{ObjectMeta: about(node.Config.Pod), Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP}})
+		known = append(known,
+			&corev1.Pod{ObjectMeta: about(node.Config.Pod), Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP}})
 	}
 	return known, agents
 }
@@ -153,7 +160,8 @@ func live(t *testing.T) ([]runtime.Object, []*agenttest.Node) {
 func (p *place) note(t *testing.T, parts ...receipt.Part) {
 	t.Helper()
 	for _, part := range parts {
-		if err := receipt.Note(t.Context(), p.kube, receipt.Start{Run: "train-1", Namespace: "ns", RunUID: "uid-1", Environment: "env", Started: start()}, part); err != nil {
+		if err := receipt.Note(t.Context(), p.kube, receipt.Start{Run: "train-1", Namespace: "ns", RunUID: "uid-1", Environment: "env",
+			Started: start()}, part); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -198,14 +206,22 @@ func TestVerdict(t *testing.T) {
 		tasks []runtime.Object
 		want  verdict
 	}{
-		{"all went well", []runtime.Object{pipelineRun(), done("provision"), done("train"), task("teardown", "Running", nil)}, verdict{receipt.Succeeded, "", ""}},
-		{"the step says why", []runtime.Object{pipelineRun(), done("provision"), task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 3 exited with 1")},
+		{"all went well", []runtime.Object{pipelineRun(), done("provision"), done("train"), task("teardown", "Running", nil)},
+			verdict{receipt.Succeeded, "", ""}},
+		{"the step says why", []runtime.Object{pipelineRun(), done("provision"), task("train", "Failed", nil, "reason", "RankFailed", "message",
+			"rank 3 exited with 1")},
 			verdict{receipt.Failed, "RankFailed", "rank 3 exited with 1"}},
-		{"the step could not say", []runtime.Object{pipelineRun(), task("provision", "TaskRunImagePullFailed", nil)}, verdict{receipt.Failed, "ImageUnavailable", "Tekton's words"}},
-		{"the task's timeout", []runtime.Object{pipelineRun(), task("train", "TaskRunTimeout", nil)}, verdict{receipt.Failed, "TrainingTimeout", "Tekton's words"}},
-		{"the run's timeout", []runtime.Object{pipelineRun(), task("train", "TaskRunCancelled", byTimeout)}, verdict{receipt.Failed, "TrainingTimeout", "Tekton's words"}},
-		{"cancelled in a task", []runtime.Object{pipelineRun(), task("train", "TaskRunCancelled", nil)}, verdict{receipt.Failed, "Cancelled", "Tekton's words"}},
-		{"cancelled between tasks", []runtime.Object{pipelineRun(func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally }), done("provision")},
+		{"the step could not say", []runtime.Object{pipelineRun(), task("provision", "TaskRunImagePullFailed", nil)},
+			verdict{receipt.Failed, "ImageUnavailable", "Tekton's words"}},
+		{"the task's timeout", []runtime.Object{pipelineRun(), task("train", "TaskRunTimeout", nil)},
+			verdict{receipt.Failed, "TrainingTimeout", "Tekton's words"}},
+		{"the run's timeout", []runtime.Object{pipelineRun(), task("train", "TaskRunCancelled", byTimeout)},
+			verdict{receipt.Failed, "TrainingTimeout", "Tekton's words"}},
+		{"cancelled in a task", []runtime.Object{pipelineRun(), task("train", "TaskRunCancelled", nil)},
+			verdict{receipt.Failed, "Cancelled", "Tekton's words"}},
+		{"cancelled between tasks",
+			[]runtime.Object{pipelineRun(func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally }),
+				done("provision")},
 			verdict{receipt.Failed, "Cancelled", "the run was cancelled"}},
 		{"nothing is known", nil, verdict{receipt.Failed, "Cancelled", "the run was deleted"}},
 	} {
@@ -235,11 +251,14 @@ func TestRepositoryOfFolder(t *testing.T) {
 func TestTeardownTwice(t *testing.T) {
 	known, agents := live(t)
 	for _, node := range agents {
-		script := "echo \"hello from $NODE_RANK\"\n" + `[ $NODE_RANK = 1 ] || echo '{"step":7,"loss":2.5}' >> "$MLENV_METRICS_FILE"` + "\nif [ $NODE_RANK = 1 ]; then printf 'Traceback (most recent call last):\\n  File \"train.py\", line 9, in step\\nZeroDivisionError: division by zero\\n'; exit 3; fi\n"
+		script := "echo \"hello from $NODE_RANK\"\n" + `[ $NODE_RANK = 1 ] || echo '{"step":7,"loss":2.5}' >> "$MLENV_METRICS_FILE"` +
+			"\nif [ $NODE_RANK = 1 ]; then printf 'Traceback (most recent call last):\\n  File \"train.py\", line 9, in step\\nZeroDivisionError: " +
+			"division by zero\\n'; exit 3; fi\n"
 		if err := os.WriteFile(filepath.Join(node.Config.Paths.Workspace, "train.sh"), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		spec := agent.JobSpec{Run: "train-1", Launcher: agent.Command, Script: "train.sh", Args: []string{"--lr=1"}, Nodes: 2, RanksPerNode: 1, Env: map[string]string{"MLENV_RESUME_FROM": "train-0"}}
+		spec := agent.JobSpec{Run: "train-1", Launcher: agent.Command, Script: "train.sh", Args: []string{"--lr=1"}, Nodes: 2, RanksPerNode: 1,
+			Env: map[string]string{"MLENV_RESUME_FROM": "train-0"}}
 		if _, err := node.Client.StartJob(t.Context(), "uid-1", spec); err != nil {
 			t.Fatal(err)
 		}
@@ -257,9 +276,11 @@ func TestTeardownTwice(t *testing.T) {
 		task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 1 on node 1 exited with 3"),
 	}, known...)
 	p.note(t,
-		receipt.Part{Task: "provision", Status: run.Succeeded, Image: "registry.test/train@sha256:1", Storage: "volumeClaimTemplates", Mode: "tcp"},
+		receipt.Part{Task: "provision", Status: run.Succeeded, Image: "registry.test/train@sha256:1", Storage: "volumeClaimTemplates",
+			Mode: "tcp"},
 		receipt.Part{Task: "sync-repo", Status: run.Succeeded, Commit: "abc", Tree: "def"},
-		receipt.Part{Task: "train", Status: run.Failed, Final: true, Reason: fail.RankFailed, Message: "rank 1 on node 1 exited with 3", Started: start(), Ended: start().Add(90 * time.Second),
+		receipt.Part{Task: "train", Status: run.Failed, Final: true, Reason: fail.RankFailed, Message: "rank 1 on node 1 exited with 3",
+			Started: start(), Ended: start().Add(90 * time.Second),
 			Metrics: json.RawMessage(`{"loss":2.5}`), Cause: &cause.Culprit{Rank: 1, Node: 1}})
 	p.options.Artifacts = filepath.Join(t.TempDir(), "artifacts")
 	var events []string
@@ -294,7 +315,8 @@ func TestTeardownTwice(t *testing.T) {
 	if diff := cmp.Diff([]string{"end 1 2 Failed RankFailed 3600", "end 1 2 Failed RankFailed 3600"}, events); diff != "" {
 		t.Errorf("events of both (-want +got):\n%s", diff)
 	}
-	if first.Verdict != receipt.Failed || first.Reason != "RankFailed" || first.Teardown != "all pods and GPUs were released" || first.Commit != "abc" || first.Tree != "def" || len(first.Phases) != 3 {
+	if first.Verdict != receipt.Failed || first.Reason != "RankFailed" || first.Teardown != "all pods and GPUs were released" ||
+		first.Commit != "abc" || first.Tree != "def" || len(first.Phases) != 3 {
 		t.Errorf("receipt %+v", first)
 	}
 	if want := "https://git.example.com/team/model.git"; first.Repository != want {
@@ -322,7 +344,8 @@ func TestTeardownTwice(t *testing.T) {
 	if c := first.Curve; c == nil || len(c.Points) != 1 || *c.Points[0].Loss != 2.5 {
 		t.Errorf("curve %+v, want the loss of step 7", c)
 	}
-	if diff := cmp.Diff(&receipt.Training{Launcher: agent.Command, Script: "train.sh", Args: []string{"--lr=1"}, Nodes: 2, RanksPerNode: 1, ResumedFrom: "train-0"}, first.Training); diff != "" {
+	if diff := cmp.Diff(&receipt.Training{Launcher: agent.Command, Script: "train.sh", Args: []string{"--lr=1"}, Nodes: 2, RanksPerNode: 1,
+		ResumedFrom: "train-0"}, first.Training); diff != "" {
 		t.Errorf("training (-want +got):\n%s", diff)
 	}
 	if first.Record == nil || !slices.Equal(first.Record.Claims, []string{"env-workspace-env-0", "env-workspace-env-1"}) {
@@ -338,7 +361,8 @@ func TestTeardownTwice(t *testing.T) {
 
 // Ranks can write the record that agents read. Teardown releases the GPUs, whatever the record contains.
 func TestForgedAnswers(t *testing.T) {
-	forged := agent.JobStatus{ID: "uid-1", Node: 99, State: agent.Exited, Spec: agent.JobSpec{Nodes: 1 << 40, RanksPerNode: 1 << 40, Order: []int{7, -1}},
+	forged := agent.JobStatus{ID: "uid-1", Node: 99, State: agent.Exited, Spec: agent.JobSpec{Nodes: 1 << 40, RanksPerNode: 1 << 40,
+		Order: []int{7, -1}},
 		Ranks: []agent.RankStatus{{Rank: 1, Node: 99, Exit: agent.Exit{Code: 1}, Ended: time.Now()}, {Rank: -5, Node: -5}}}
 	for _, tc := range []struct {
 		name, path string
@@ -404,7 +428,8 @@ func TestWhoseEnvironment(t *testing.T) {
 		{"nothing is there", "", nil, nil, ""},
 		{"this run's", "uid-1", nil, nil, ""},
 		{"another run's is left alone", "uid-2", nil, []string{"lease env"}, ""},
-		{"a person tears a run's down", "uid-2", func(p *place) { p.options.Run.Name, p.options.Run.UID = "", "" }, []string{"lease env"}, fail.EnvironmentBusy},
+		{"a person tears a run's down", "uid-2", func(p *place) { p.options.Run.Name, p.options.Run.UID = "", "" }, []string{"lease env"},
+			fail.EnvironmentBusy},
 		{"by force", "uid-2", func(p *place) { p.options.Run.Name, p.options.Run.UID, p.options.Force = "", "", true }, nil, ""},
 		{"a person's own", person, func(p *place) { p.options.Run.Name, p.options.Run.UID = "", "" }, nil, ""},
 		{"replaced meanwhile", "uid-1", func(p *place) {
@@ -425,7 +450,8 @@ func TestWhoseEnvironment(t *testing.T) {
 				tc.change(p)
 			}
 			r, err := p.run(t.Context())
-			if tc.want == "" && (err != nil || r.Verdict != receipt.Succeeded) || tc.want != "" && (fail.ReasonOf(err) != tc.want || fail.NextOf(err) == "") {
+			if tc.want == "" && (err != nil || r.Verdict != receipt.Succeeded) || tc.want != "" &&
+				(fail.ReasonOf(err) != tc.want || fail.NextOf(err) == "") {
 				t.Errorf("got %s, %v; want %q", r.Verdict, err, tc.want)
 			}
 			if diff := cmp.Diff(tc.left, p.left(t)); diff != "" {
@@ -527,7 +553,8 @@ func TestAttempts(t *testing.T) {
 	})
 	r := receipt.Receipt{Reason: "RankFailed", Message: "rank 0 on node 0", Cause: &cause.Culprit{}}
 	addAttempts(&r, statuses, nil)
-	want := append(slices.Clip(earlier), agent.Attempt{Attempt: 2, Started: at(7), Ended: at(9), Reason: "RankFailed", Message: "rank 0 on node 0", Node: new(0), Rank: new(0), Checkpoint: "step-20"})
+	want := append(slices.Clip(earlier), agent.Attempt{Attempt: 2, Started: at(7), Ended: at(9), Reason: "RankFailed",
+		Message: "rank 0 on node 0", Node: new(0), Rank: new(0), Checkpoint: "step-20"})
 	if diff := cmp.Diff(want, r.Attempts); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -541,13 +568,16 @@ func TestAttempts(t *testing.T) {
 func TestFirstFailureStays(t *testing.T) {
 	known, _ := live(t)
 	again := task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 0 lost its peers")
-	again.Status.StartTime, again.Status.CompletionTime = &metav1.Time{Time: start().Add(14 * time.Minute)}, &metav1.Time{Time: start().Add(14*time.Minute + 5*time.Second)}
+	again.Status.StartTime, again.Status.CompletionTime = &metav1.Time{Time: start().Add(14 * time.Minute)}, &metav1.Time{
+		Time: start().Add(14*time.Minute + 5*time.Second)}
 	p := newPlace(t, []runtime.Object{pipelineRun(), again}, known...)
-	p.note(t, receipt.Part{Task: "train", Status: run.Failed, Final: true, Reason: fail.NodeLost, Message: "node 1 is gone", Started: start(), Ended: start().Add(9 * time.Minute), Cause: &cause.Culprit{Rank: 1, Node: 1}})
+	p.note(t, receipt.Part{Task: "train", Status: run.Failed, Final: true, Reason: fail.NodeLost, Message: "node 1 is gone", Started: start(),
+		Ended: start().Add(9 * time.Minute), Cause: &cause.Culprit{Rank: 1, Node: 1}})
 	for _, when := range []string{"at first", "again, without a Lease"} {
 		p.memory = receipt.Memory{} // this is another process
 		r, err := p.run(t.Context())
-		if err != nil || r.Reason != "NodeLost" || r.Message != "node 1 is gone" || len(r.Phases) != 1 || r.Phases[0].Reason != "NodeLost" || r.Phases[0].Seconds != (9*time.Minute).Seconds() {
+		if err != nil || r.Reason != "NodeLost" || r.Message != "node 1 is gone" || len(r.Phases) != 1 || r.Phases[0].Reason != "NodeLost" ||
+			r.Phases[0].Seconds != (9*time.Minute).Seconds() {
 			t.Errorf("%s: %v, receipt %+v", when, err, r)
 		}
 		if r.Cause == nil || r.Cause.Rank != 1 {

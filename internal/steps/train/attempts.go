@@ -52,8 +52,10 @@ func (t *Training) attempts(ctx context.Context) (Result, error) {
 		}
 		left := t.MaxRestarts - failed.Attempt
 		t.Log.Warn(fmt.Sprintf("Attempt %d failed%s: %v. Attempt %d starts when all nodes answer; %s left after it.",
-			failed.Attempt, atStep(failed.Last), err, failed.Attempt+1, humanize.Count(left, "restart")), "event", "attempt-failed", "attempt", failed.Attempt, "reason", failed.Reason, "error", err)
-		t.Notify(notify.Event{Kind: notify.Restart, Attempt: failed.Attempt, Nodes: len(t.Nodes), Reason: failed.Reason, Message: failed.Message, Seconds: notify.Took(failed.Started, failed.Ended)})
+			failed.Attempt, atStep(failed.Last), err, failed.Attempt+1, humanize.Count(left, "restart")), "event", "attempt-failed", "attempt",
+			failed.Attempt, "reason", failed.Reason, "error", err)
+		t.Notify(notify.Event{Kind: notify.Restart, Attempt: failed.Attempt, Nodes: len(t.Nodes), Reason: failed.Reason, Message: failed.Message,
+			Seconds: notify.Took(failed.Started, failed.Ended)})
 		began := time.Now()
 		if gatherErr := t.gather(ctx, &failed); ctx.Err() != nil {
 			return result, ctx.Err()
@@ -207,7 +209,8 @@ func (t *Training) whole(ctx context.Context) error {
 			answer, err := client.Resolve(ctx, []string{name})
 			if err == nil && !slices.Contains(answer.Addresses[name], master) {
 				// DNS remembers the address of an earlier pod for a while.
-				err = fail.Becausef(fail.AgentUnreachable, "resolving %s on node %d: %v %s; want %s", name, client.Node(), answer.Addresses[name], answer.Problems[name], master)
+				err = fail.Becausef(fail.AgentUnreachable, "resolving %s on node %d: %v %s; want %s", name, client.Node(), answer.Addresses[name],
+					answer.Problems[name], master)
 			}
 			return err
 		})

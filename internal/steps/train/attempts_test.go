@@ -62,7 +62,8 @@ exit 3`)
 	}
 	for _, want := range []string{
 		"[1 -] attempt 1 of run\n", "[0 -] attempt 2 of run\n", "[1 -] attempt 2 of run\n",
-		"Attempt 1 failed at step 4: training: rank 1 on node 1 exited with 3, want exit code 0. Attempt 2 starts when all nodes answer; 1 restart left after it.",
+		"Attempt 1 failed at step 4: training: rank 1 on node 1 exited with 3, want exit code 0. Attempt 2 starts when all nodes answer; 1 " +
+			"restart left after it.",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("output %q, want %q in it", out, want)
@@ -88,7 +89,8 @@ exit 3`)
 	if content, err := os.ReadFile(filepath.Join(record, "rank-0.log")); err != nil || string(content) != "attempt 1 of run\n" {
 		t.Errorf("the log of attempt 1 is %q, %v", content, err)
 	}
-	if status, err := agents[0].Client.Job(t.Context(), "job"); err != nil || status.Spec.Attempt() != 2 || status.State != agent.Exited || status.ID != "job" {
+	if status, err := agents[0].Client.Job(t.Context(), "job"); err != nil || status.Spec.Attempt() != 2 || status.State != agent.Exited ||
+		status.ID != "job" {
 		t.Errorf("after the agent's restart: %+v, %v; want attempt 2", status, err)
 	}
 }
@@ -96,7 +98,8 @@ exit 3`)
 func TestSameErrorTwice(t *testing.T) {
 	training, out, _ := newRestartable(t, 5, `[ $NODE_RANK = 1 ] && exit 3; exec sleep 1000`)
 	_, err := training.attempts(t.Context())
-	if want := "rank 1 on node 1 exited with 3, want exit code 0; not restarted: attempt 1 ended with the same error"; fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), want) || fail.NextOf(err) == "" {
+	if want := "rank 1 on node 1 exited with 3, want exit code 0; not restarted: attempt 1 ended with the same error"; fail.ReasonOf(
+		err) != fail.RankFailed || !strings.Contains(err.Error(), want) || fail.NextOf(err) == "" {
 		t.Errorf("got %s: %v; want RankFailed with %q\n%s", fail.ReasonOf(err), err, want, out)
 	}
 	if training.Spec.Attempt() != 2 {
@@ -133,7 +136,8 @@ func TestWhyFinal(t *testing.T) {
 		{"another error, no further on", []agent.Attempt{ended(fail.ContainerRestarted, "", 7)}, byRank(0, 7), "had already reached step 7"},
 		{"another error without metrics", []agent.Attempt{ended(fail.ContainerRestarted, "", 0)}, byRank(0, 0), ""},
 		{"two lost nodes", []agent.Attempt{ended(fail.NodeLost, "", 7)}, ended(fail.NodeLost, "", 5), ""},
-		{"none is left", []agent.Attempt{ended(fail.NodeLost, "", 1), ended(fail.NodeLost, "", 2), ended(fail.NodeLost, "", 3)}, byRank(0, 9), "max-restarts allows 3 restarts"},
+		{"none is left", []agent.Attempt{ended(fail.NodeLost, "", 1), ended(fail.NodeLost, "", 2), ended(fail.NodeLost, "", 3)}, byRank(0, 9),
+			"max-restarts allows 3 restarts"},
 	} {
 		training := &Training{Options: Options{MaxRestarts: 3}, Spec: agent.JobSpec{Attempts: tc.earlier, Deadline: time.Now().Add(time.Hour)}}
 		if got := training.whyFinal(tc.now); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
@@ -152,7 +156,8 @@ func TestSymptomOfAStoppedRank(t *testing.T) {
 	symptom := func(silent int) string {
 		status := agent.JobStatus{}
 		for rank := range 3 {
-			r := agent.RankStatus{Rank: rank, Started: time.Unix(0, 0), Ended: time.Unix(100, 0), Exit: agent.Exit{Code: 1}, Tail: []string{"RuntimeError: timed out waiting for a peer"}}
+			r := agent.RankStatus{Rank: rank, Started: time.Unix(0, 0), Ended: time.Unix(100, 0), Exit: agent.Exit{Code: 1},
+				Tail: []string{"RuntimeError: timed out waiting for a peer"}}
 			if rank == silent {
 				r.Exit, r.Stopped, r.Tail = agent.Exit{Signal: "SIGTERM"}, true, nil
 			}
@@ -203,7 +208,8 @@ func TestNodesThatStayAway(t *testing.T) {
 	if fail.ReasonOf(err) != fail.RankFailed {
 		t.Errorf("got %v, want the error of the rank", err)
 	}
-	for _, want := range []string{"exited with 3, want exit code 0; not restarted: ", "the nodes were not back after 1s", "1 of 2 pods ready"} {
+	for _, want := range []string{"exited with 3, want exit code 0; not restarted: ", "the nodes were not back after 1s",
+		"1 of 2 pods ready"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q in it", err, want)
 		}
@@ -244,7 +250,8 @@ while [ ! -e go ]; do sleep 0.02; done`)
 		t.Errorf("attempt %d until %s, want 2 until %s", training.Spec.Attempt(), training.Spec.Deadline, deadline)
 	}
 	for _, node := range agents {
-		if starts, err := os.ReadFile(filepath.Join(node.Config.Paths.Workspace, "starts")); err != nil || strings.Count(string(starts), "2\n") != 1 {
+		if starts, err := os.ReadFile(filepath.Join(node.Config.Paths.Workspace, "starts")); err != nil ||
+			strings.Count(string(starts), "2\n") != 1 {
 			t.Errorf("node %d started attempts %q, %v; want the second once", node.Config.Node, starts, err)
 		}
 	}
@@ -252,7 +259,8 @@ while [ ! -e go ]; do sleep 0.02; done`)
 
 // The kubelet stops a drained node's container and its ranks. The ranks may exit as if they had succeeded.
 func TestContainerToldToEnd(t *testing.T) {
-	training, out, agents := newRestartable(t, 1, `[ $MLENV_ATTEMPT = 1 ] || exit 0; trap 'exit 0' TERM; echo up; while :; do sleep 0.02; done`)
+	training, out, agents := newRestartable(t, 1,
+		`[ $MLENV_ATTEMPT = 1 ] || exit 0; trap 'exit 0' TERM; echo up; while :; do sleep 0.02; done`)
 	ended := make(chan error, 1)
 	go func() { _, err := training.attempts(t.Context()); ended <- err }()
 	for !strings.Contains(out.String(), "[1 -] up\n") || !strings.Contains(out.String(), "[0 -] up\n") {
@@ -271,7 +279,8 @@ func TestContainerToldToEnd(t *testing.T) {
 		t.Fatal(out)
 	}
 	first := training.Spec.Attempts[0]
-	if first.Reason != fail.NodeLost || first.Node == nil || *first.Node != 1 || !strings.Contains(first.Message, "its container was stopped") {
+	if first.Reason != fail.NodeLost || first.Node == nil || *first.Node != 1 ||
+		!strings.Contains(first.Message, "its container was stopped") {
 		t.Errorf("attempt 1 ended with %+v, want NodeLost for node 1", first)
 	}
 }
@@ -302,9 +311,12 @@ func withoutFaults(agents []*agenttest.Node, change func(*agent.Facts)) {
 }
 
 func readyPod(node *agenttest.Node, uid, host string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: node.Config.Pod, UID: types.UID(uid), Labels: objects.Labels("env")}, Spec: corev1.PodSpec{NodeName: host},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
-			ContainerStatuses: []corev1.ContainerStatus{{LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1}}}}}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: node.Config.Pod, UID: types.UID(uid),
+		Labels: objects.Labels("env")}, Spec: corev1.PodSpec{NodeName: host},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			ContainerStatuses: []corev1.ContainerStatus{
+				{LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1}}}}}}
 }
 
 // TestGather: the environment's second pod goes away, and returns without the settings of its network.

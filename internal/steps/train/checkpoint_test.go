@@ -19,7 +19,8 @@ import (
 func TestNewestComplete(t *testing.T) {
 	const zero3, torch = agent.DeepSpeedShards, agent.TorchDistributed
 	part := func(name string, format agent.CheckpointFormat, minute int, missing string) agent.Checkpoint {
-		return agent.Checkpoint{Name: name, Format: format, Modified: time.Unix(1_790_000_000, 0).Add(time.Duration(minute) * time.Minute), Missing: missing}
+		return agent.Checkpoint{Name: name, Format: format, Modified: time.Unix(1_790_000_000, 0).Add(time.Duration(minute) * time.Minute),
+			Missing: missing}
 	}
 	type volumes = map[int][]agent.Checkpoint
 	for _, tc := range []struct {
@@ -31,11 +32,15 @@ func TestNewestComplete(t *testing.T) {
 	}{
 		{"nothing", volumes{0: nil}, "", nil, false},
 		{"the newest of a shared volume", volumes{0: {part("b", torch, 2, ""), part("a", torch, 1, "")}}, "b", nil, false},
-		{"an older one of a shared volume", volumes{0: {part("b", torch, 2, ".metadata"), part("a", torch, 1, "")}}, "a", []string{"b: missing .metadata"}, false},
+		{"an older one of a shared volume", volumes{0: {part("b", torch, 2, ".metadata"), part("a", torch, 1, "")}}, "a",
+			[]string{"b: missing .metadata"}, false},
 		{"none of a shared volume", volumes{0: {part("b", torch, 2, ".metadata")}}, "", []string{"b: missing .metadata"}, false},
-		{"a node is behind", volumes{0: {part("b", zero3, 2, ""), part("a", zero3, 1, "")}, 1: {part("a", zero3, 1, "")}}, "a", []string{"b: node 1: it has no part of it"}, false},
-		{"the first node is behind", volumes{0: {part("a", zero3, 1, "")}, 1: {part("b", zero3, 2, ""), part("a", zero3, 1, "")}}, "a", []string{"b: node 0: it has no part of it"}, false},
-		{"both lack something", volumes{0: {part("a", zero3, 1, "x")}, 1: {part("a", zero3, 1, "y")}}, "", []string{"a: node 0: missing x; node 1: missing y"}, false},
+		{"a node is behind", volumes{0: {part("b", zero3, 2, ""), part("a", zero3, 1, "")}, 1: {part("a", zero3, 1, "")}}, "a",
+			[]string{"b: node 1: it has no part of it"}, false},
+		{"the first node is behind", volumes{0: {part("a", zero3, 1, "")}, 1: {part("b", zero3, 2, ""), part("a", zero3, 1, "")}}, "a",
+			[]string{"b: node 0: it has no part of it"}, false},
+		{"both lack something", volumes{0: {part("a", zero3, 1, "x")}, 1: {part("a", zero3, 1, "y")}}, "",
+			[]string{"a: node 0: missing x; node 1: missing y"}, false},
 		{"a node is new", volumes{0: {part("a", zero3, 1, "")}, 1: nil}, "", []string{"a: node 1: it has no part of it"}, false},
 		{"only the model", volumes{0: {part("a", agent.DeepSpeedOptimizer, 1, "")}, 1: {part("a", agent.DeepSpeedModel, 1, "")}}, "",
 			[]string{`a: node 1: its part is "DeepSpeed", another one "DeepSpeed ZeRO"`}, false},
@@ -52,7 +57,8 @@ func TestNewestComplete(t *testing.T) {
 func TestResumed(t *testing.T) {
 	training, out, agents := newRestartable(t, 1, `echo "attempt $MLENV_ATTEMPT from ${MLENV_LAST_CHECKPOINT-nothing}"
 [ $MLENV_ATTEMPT = 1 ] || exit 0
-save() { at=$SAVED/$NODE_RANK/workspace/checkpoints/run/step-$1; mkdir -p $at; echo x >$at/mp_rank_00_model_states.pt; touch -d 2026-01-0$1 $at/* $at; }
+save() { at=$SAVED/$NODE_RANK/workspace/checkpoints/run/step-$1; mkdir -p $at; echo x >$at/mp_rank_00_model_states.pt; touch -d `+
+		`2026-01-0$1 $at/* $at; }
 save 1
 [ $NODE_RANK = 1 ] || save 2
 touch $SAVED/done-$NODE_RANK
@@ -70,7 +76,8 @@ exit 3`)
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for i, node := range agents {
-		if want := fmt.Sprintf("[%d -] attempt 2 from %s/checkpoints/run/step-1\n", i, node.Config.Paths.Workspace); !strings.Contains(out.String(), want) {
+		if want := fmt.Sprintf("[%d -] attempt 2 from %s/checkpoints/run/step-1\n", i, node.Config.Paths.Workspace); !strings.Contains(
+			out.String(), want) {
 			t.Errorf("output %q, want %q in it", out, want)
 		}
 		status, err := node.Client.Job(t.Context(), "job")

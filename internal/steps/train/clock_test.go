@@ -50,7 +50,8 @@ func (s slowClock) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 // The times in the statuses decide which rank failed first, so all of them are by one clock.
 func TestWrongClockOfANode(t *testing.T) {
 	began := filepath.Join(t.TempDir(), "began")
-	training, out, agents := newTraining(t, `if [ "$NODE_RANK" = 0 ]; then until [ -e '`+began+`' ]; do sleep 0.05; done; exit 7; fi; touch '`+began+`'; exec sleep 100`)
+	training, out, agents := newTraining(t, `if [ "$NODE_RANK" = 0 ]; then until [ -e '`+began+`' ]; do sleep 0.05; done; exit 7; fi; touch '`+
+		began+`'; exec sleep 100`)
 	agents[1].Wrap(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if strings.Contains(r.URL.Path, "/logs/") {

@@ -84,11 +84,15 @@ func taskArguments(cmd *cobra.Command, args []string) (env, script []string) {
 
 // AddFlags adds the flags that the step and mlenv share, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	param.DeepSpeedConfig.AddTo(flags, &o.DeepSpeedConfig, "deepspeed-config", "", "path of a DeepSpeed configuration in the repository, passed to the script as --deepspeed --deepspeed_config FILE")
-	param.Launcher.AddTo(flags, &o.Launcher, "launcher", agent.DeepSpeed, "how the ranks start: deepspeed and torchrun give each rank the variables of that launcher, command runs the script once on every node, deepspeed-launcher and torchrun-launcher run the launcher itself")
+	param.DeepSpeedConfig.AddTo(flags, &o.DeepSpeedConfig, "deepspeed-config", "", "path of a DeepSpeed configuration in the repository, "+
+		"passed to the script as --deepspeed --deepspeed_config FILE")
+	param.Launcher.AddTo(flags, &o.Launcher, "launcher", agent.DeepSpeed, "how the ranks start: deepspeed and torchrun give each rank the "+
+		"variables of that launcher, command runs the script once on every node, deepspeed-launcher and torchrun-launcher run the "+
+		"launcher itself")
 	param.Count.AddTo(flags, &o.RanksPerNode, "ranks-per-node", 0, "ranks per node (default: one per GPU)")
 	param.Duration.AddTo(flags, &o.Timeout, "timeout", 30*time.Minute, "how long the training may run; then the nodes stop it")
-	param.Restarts.AddTo(flags, &o.MaxRestarts, "max-restarts", 0, "how often to start the training again after a rank failed or a node was lost, within the same --timeout")
+	param.Restarts.AddTo(flags, &o.MaxRestarts, "max-restarts", 0, "how often to start the training again after a rank failed or a node was "+
+		"lost, within the same --timeout")
 	flags.StringVar((*string)(&o.Tree), "tree", "", "hash of the tree to run in (default: the one synced last)")
 	flags.DurationVar(&o.ProgressEvery, "progress-every", 10*time.Second, "how often to show progress, if the training writes metrics")
 	flags.Var(&o.HangTimeout, "hang-timeout", HangTimeoutUsage)
@@ -116,7 +120,8 @@ func (o *Options) Check() error {
 	}
 	return errors.Join(append(problems,
 		command.Want(o.DebugRank >= -1, "--debug-rank %d: want a rank from 0, or -1 for none", o.DebugRank),
-		command.Want(o.DebugRank < 0 || o.Launcher != agent.Command, "--debug-rank %d: launcher command starts programs, not ranks; want --launcher deepspeed or torchrun", o.DebugRank),
+		command.Want(o.DebugRank < 0 || o.Launcher != agent.Command, "--debug-rank %d: launcher command starts programs, not ranks; want "+
+			"--launcher deepspeed or torchrun", o.DebugRank),
 		command.Want(o.Tree == "" || o.Tree.Valid(), "--tree %q: want 64 hex digits, as in the result tree of sync-repo", o.Tree),
 		command.Want(o.ProgressEvery > 0, "--progress-every %s: must be positive", o.ProgressEvery),
 		o.Run.Check(),

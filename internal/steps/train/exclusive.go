@@ -28,11 +28,13 @@ func (t *Training) clear(ctx context.Context, replace bool) error {
 	}
 	running, runs = unique(running), unique(runs)
 	if len(runs) > 0 {
-		return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "launching %s: run %s works on these nodes", t.Spec.Script, strings.Join(runs, ", ")),
+		return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "launching %s: run %s works on these nodes", t.Spec.Script,
+			strings.Join(runs, ", ")),
 			"wait until it ends, or mlenv cancel %s; --replace stops only trainings that users started", runs[0])
 	}
 	if len(running) > 0 && !replace {
-		return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "launching %s: job %s runs on these nodes", t.Spec.Script, strings.Join(running, ", ")),
+		return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "launching %s: job %s runs on these nodes", t.Spec.Script,
+			strings.Join(running, ", ")),
 			"wait until it ends, or stop it with --replace")
 	}
 	for _, id := range running {

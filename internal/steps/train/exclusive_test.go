@@ -33,7 +33,8 @@ func TestReplaceStopsNoRun(t *testing.T) {
 			}
 			breakWatch()
 			err := training.clear(t.Context(), tc.replace)
-			if got := fail.ReasonOf(err); err != nil && got != tc.want || err == nil && tc.want != "" || err != nil && !strings.Contains(err.Error(), tc.words) {
+			if got := fail.ReasonOf(err); err != nil && got != tc.want || err == nil && tc.want != "" || err != nil &&
+				!strings.Contains(err.Error(), tc.words) {
 				t.Errorf("got %v, want %q with %q", err, tc.want, tc.words)
 			}
 			for _, client := range training.Nodes {

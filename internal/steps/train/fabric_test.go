@@ -17,8 +17,10 @@ import (
 // nodes stands in for the benchmark.
 func TestFabricBeforeAnAttempt(t *testing.T) {
 	const (
-		passes = `echo '{"fabric": 1, "event": "joined"}'; echo '{"fabric": 1, "operation": "all_reduce", "scope": "world", "bytes": 8, "ranks": 2, "time": 50000, "iterations": 9}'; echo '{"fabric": 1, "event": "done"}'`
-		fails  = `echo 'Traceback (most recent call last):'; echo '  File "x.py", line 1, in <module>'; echo 'RuntimeError: [../gloo/transport/tcp/pair.cc:799] connect [10.0.103.5]:28703: Connection refused'; exit 1`
+		passes = `echo '{"fabric": 1, "event": "joined"}'; echo '{"fabric": 1, "operation": "all_reduce", "scope": "world", "bytes": 8, ` +
+			`"ranks": 2, "time": 50000, "iterations": 9}'; echo '{"fabric": 1, "event": "done"}'`
+		fails = `echo 'Traceback (most recent call last):'; echo '  File "x.py", line 1, in <module>'; echo 'RuntimeError: ` +
+			`[../gloo/transport/tcp/pair.cc:799] connect [10.0.103.5]:28703: Connection refused'; exit 1`
 	)
 	first := map[int]types.UID{0: "0", 1: "1"}
 	for _, tc := range []struct {
@@ -33,12 +35,14 @@ func TestFabricBeforeAnAttempt(t *testing.T) {
 		{"the same pods", first, true, fails, -1, "", ""},
 		{"a run without check-fabric", map[int]types.UID{0: "0", 1: "new"}, false, fails, -1, "", ""},
 		{"a new pod", map[int]types.UID{0: "0", 1: "new"}, true, passes, -1, "", "Fabric: pass: 2 nodes of 2 ranks each"},
-		{"a new pod that nobody reaches", map[int]types.UID{0: "0", 1: "new"}, true, fails, 1, fail.NetworkBroken, "because node 1 has a new pod"},
+		{"a new pod that nobody reaches", map[int]types.UID{0: "0", 1: "new"}, true, fails, 1, fail.NetworkBroken,
+			"because node 1 has a new pod"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			training, out, agents := newTraining(t, "exit 0")
 			bin := t.TempDir()
-			if err := os.WriteFile(filepath.Join(bin, "python3"), []byte("#!/bin/sh\necho '{\"fabric\": 1, \"event\": \"ready\"}'\n"+tc.does), 0o755); err != nil {
+			if err := os.WriteFile(filepath.Join(bin, "python3"), []byte("#!/bin/sh\necho '{\"fabric\": 1, \"event\": \"ready\"}'\n"+tc.does),
+				0o755); err != nil {
 				t.Fatal(err)
 			}
 			for _, node := range agents {

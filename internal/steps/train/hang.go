@@ -34,7 +34,8 @@ type HangTimeout struct {
 }
 
 // HangTimeoutUsage describes the flag.
-const HangTimeoutUsage = "how long no rank may print or measure anything before the training counts as hanging; auto means 5 minutes or more, by the time of its steps, unless a rank evidently works; 0 means never"
+const HangTimeoutUsage = "how long no rank may print or measure anything before the training counts as hanging; auto means 5 minutes or " +
+	"more, by the time of its steps, unless a rank evidently works; 0 means never"
 
 // String implements pflag.Value.
 func (h *HangTimeout) String() string {
@@ -132,7 +133,8 @@ const (
 )
 
 // look judges a silence. It asks what the ranks do only if that matters, and returns it; worker is the rank that works.
-func (w *silenceWatch) look(statuses []agent.JobStatus, quiet, bound time.Duration, ask func() (now []agent.RankActivity, complete bool)) (m meaning, now []agent.RankActivity, worker int) {
+func (w *silenceWatch) look(statuses []agent.JobStatus, quiet, bound time.Duration, ask func() (now []agent.RankActivity, complete bool)) (
+	m meaning, now []agent.RankActivity, worker int) {
 	if quiet < w.timeout.warning(bound) {
 		w.next, w.before = 0, nil
 		return goesOn, nil, 0
@@ -183,7 +185,8 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, send func(
 			return false, nil //nolint:nilerr // the poll itself ends with ctx
 		}
 		culprit, ranks := cause.Suspects(t.Spec, statuses, now)
-		text := fmt.Sprintf("No rank has printed or measured anything for %s: %s. Last output: %s.", quiet.Round(time.Second), culprit, lastOutput(statuses))
+		text := fmt.Sprintf("No rank has printed or measured anything for %s: %s. Last output: %s.", quiet.Round(time.Second), culprit,
+			lastOutput(statuses))
 		switch {
 		case means == hanging:
 			err := t.hangFailure(statuses, quiet, bound, hangError{culprit: culprit, ranks: ranks})
@@ -278,7 +281,8 @@ func (t *Training) hangFailure(statuses []agent.JobStatus, quiet, bound time.Dur
 		hang.culprit, quiet.Round(time.Second), bound.Round(time.Second))
 	err := fail.Because(fail.Hang, hang)
 	if t.Spec.Run != "" { // the nodes will be gone
-		return fail.Advise(err, "mlenv fetch %s %s -n %s   # the stacks of all ranks are stacks-RANK.txt there", t.Spec.Run, statuses[0].Record, t.Clients.Namespace)
+		return fail.Advise(err, "mlenv fetch %s %s -n %s   # the stacks of all ranks are stacks-RANK.txt there", t.Spec.Run, statuses[0].Record,
+			t.Clients.Namespace)
 	}
 	return fail.Advise(err, "the stacks of all ranks are %s/stacks-RANK.txt on the nodes", statuses[0].Record)
 }

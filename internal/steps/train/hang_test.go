@@ -49,7 +49,9 @@ func TestHang(t *testing.T) {
 
 // TestSilence: what a silence means, at each time when the step queries the agents.
 func TestSilence(t *testing.T) {
-	waits := agent.RankActivity{Rank: 0, Frames: []agent.Frame{{Function: "all_reduce", File: "/lib/python3/site-packages/torch/distributed/distributed_c10d.py", Line: 4181}, {Function: "main", File: "t.py", Line: 9}}}
+	waits := agent.RankActivity{Rank: 0,
+		Frames: []agent.Frame{{Function: "all_reduce", File: "/lib/python3/site-packages/torch/distributed/distributed_c10d.py", Line: 4181},
+			{Function: "main", File: "t.py", Line: 9}}}
 	spins := waits
 	spins.CPU = 1
 	sleeps := agent.RankActivity{Rank: 1, Frames: []agent.Frame{{Function: "load", File: "t.py", Line: 4}}}
@@ -61,8 +63,9 @@ func TestSilence(t *testing.T) {
 	stopped.State, flushes.State = "T", "D"
 	// NCCL is asynchronous: ranks wait in loss.item(), with a processor at 100%.
 	waitsInItem := func(rank int, entered float64, number int64) agent.RankActivity {
-		return agent.RankActivity{Rank: rank, CPU: 1, State: "R", Frames: []agent.Frame{{Function: "train", File: "t.py", Line: 50}}, Collectives: []agent.Collective{
-			{ID: "0", Number: number, Pending: &agent.Collective{Number: number, Operation: "all_reduce", Entered: entered}}}}
+		return agent.RankActivity{Rank: rank, CPU: 1, State: "R", Frames: []agent.Frame{{Function: "train", File: "t.py", Line: 50}},
+			Collectives: []agent.Collective{
+				{ID: "0", Number: number, Pending: &agent.Collective{Number: number, Operation: "all_reduce", Entered: entered}}}}
 	}
 	polls := waitsInItem(0, 300, 8)
 	polls.Frames = append([]agent.Frame{{Function: "select", File: "/usr/lib/python3.12/selectors.py", Line: 415}}, polls.Frames...)
@@ -70,7 +73,8 @@ func TestSilence(t *testing.T) {
 	unseen.Frames = nil
 	synchronizes := sleeps
 	synchronizes.CPU, synchronizes.Collectives = 1, []agent.Collective{{ID: "0", Number: 7}}
-	synchronizes.Frames = []agent.Frame{{Function: "synchronize", File: "/lib/python3/site-packages/torch/cuda/__init__.py", Line: 985}, {Function: "train", File: "t.py", Line: 60}}
+	synchronizes.Frames = []agent.Frame{{Function: "synchronize", File: "/lib/python3/site-packages/torch/cuda/__init__.py", Line: 985},
+		{Function: "train", File: "t.py", Line: 60}}
 	stuck := flushes
 	stuck.AllIO, stuck.Waits = 4<<30, "nfs_wait_bit_killable"
 	writes := stuck
@@ -85,7 +89,8 @@ func TestSilence(t *testing.T) {
 	joins, naps, goesOnAlone := at("_shutdown", "/usr/lib/python3.13/threading.py"), at("main", "t.py"), at("save", "t.py")
 	naps.Waits = "hrtimer_nanosleep"
 	left := map[string]agent.Exit{
-		"left in destroy_process_group": {}, "left with a thread": {}, "left, and sleeps": {}, "left, and goes on": {}, "left by one that failed": {Code: 1},
+		"left in destroy_process_group": {}, "left with a thread": {}, "left, and sleeps": {}, "left, and goes on": {},
+		"left by one that failed": {Code: 1},
 	}
 	type look struct {
 		quiet time.Duration
@@ -101,40 +106,78 @@ func TestSilence(t *testing.T) {
 	}{
 		"prints slowly": {HangTimeout{}, 5 * m, []look{{2 * m, nil, goesOn}, {m, nil, goesOn}, {2 * m, nil, goesOn}, {0, nil, goesOn}}},
 		"prints again after the warning": {HangTimeout{}, 5 * m, []look{
-			{3 * m, []agent.RankActivity{waits, sleeps}, silent}, {4 * m, nil, goesOn}, {m, nil, goesOn}, {3 * m, []agent.RankActivity{waits, sleeps}, silent}}},
-		"hangs":                         {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, sleeps}, silent}, {5 * m, []agent.RankActivity{waits, sleeps}, hanging}}},
-		"NCCL spins":                    {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{spins, sleeps}, silent}, {5 * m, []agent.RankActivity{spins, sleeps}, hanging}}},
-		"stopped by a signal":           {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{spins, stopped}, silent}, {5 * m, []agent.RankActivity{spins, stopped}, hanging}}},
-		"all spin somewhere":            {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{computes, computes}, silent}, {5 * m, []agent.RankActivity{computes, computes}, unclear}, {6 * m, nil, goesOn}, {7 * m, []agent.RankActivity{computes, computes}, unclear}}},
-		"no agent answers":              {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{}, silent}, {5 * m, []agent.RankActivity{}, unclear}}},
-		"one node answers":              {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits}, silent}, {5 * m, []agent.RankActivity{waits}, unclear}}},
-		"flushes to a slow disk":        {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, sleeps}, silent}, {5 * m, []agent.RankActivity{waits, flushes}, working}}},
-		"waits in loss.item":            {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waitsInItem(0, 180, 8), sleeps}, silent}, {5 * m, []agent.RankActivity{waitsInItem(0, 300, 8), sleeps}, hanging}}},
-		"the GPU of one hangs":          {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waitsInItem(0, 180, 8), synchronizes}, silent}, {5 * m, []agent.RankActivity{waitsInItem(0, 300, 8), synchronizes}, hanging}}},
-		"waits in a loop":               {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waitsInItem(0, 180, 8), sleeps}, silent}, {5 * m, []agent.RankActivity{polls, sleeps}, hanging}}},
-		"waits without py-spy":          {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{unseen, sleeps}, silent}, {5 * m, []agent.RankActivity{unseen, sleeps}, hanging}}},
-		"all wait, for the network":     {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waitsInItem(0, 180, 8), waitsInItem(1, 180, 8)}, silent}, {5 * m, []agent.RankActivity{waitsInItem(0, 300, 8), waitsInItem(1, 300, 8)}, hanging}}},
-		"trains without a word":         {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waitsInItem(0, 20, 8), waitsInItem(1, 20, 8)}, silent}, {5 * m, []agent.RankActivity{waitsInItem(0, 20, 9), waitsInItem(1, 20, 9)}, working}}},
-		"one long step":                 {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waitsInItem(0, 60, 8), waitsInItem(1, 60, 8)}, silent}, {5 * m, []agent.RankActivity{waitsInItem(0, 100, 8), waitsInItem(1, 100, 8)}, unclear}}},
-		"storage does not answer":       {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, stuck}, silent}, {5 * m, []agent.RankActivity{waits, stuck}, hanging}}},
-		"storage answers slowly":        {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, stuck}, silent}, {5 * m, []agent.RankActivity{waits, writes}, working}}},
-		"the lock of an extension":      {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{locked, locked}, silent}, {5 * m, []agent.RankActivity{locked, locked}, hanging}}},
-		"another rank compiles it":      {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{locked, {Rank: 0, ChildCPU: 2}}, silent}, {5 * m, []agent.RankActivity{locked, {Rank: 0, ChildCPU: 2}}, working}}},
-		"attached to a late one":        {HangTimeout{}, 5 * m, []look{{9 * m, []agent.RankActivity{waits, sleeps}, goesOn}, {9*m + 1, []agent.RankActivity{waits, sleeps}, hanging}}},
-		"computes, and then hangs":      {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{spins, computes}, silent}, {5 * m, []agent.RankActivity{spins, further}, working}, {6 * m, nil, goesOn}, {7 * m, []agent.RankActivity{spins, sleeps}, hanging}}},
-		"all compute":                   {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{computes, computes}, silent}, {5 * m, []agent.RankActivity{further, further}, working}}},
-		"saves or loads":                {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, sleeps}, silent}, {5 * m, []agent.RankActivity{waits, reads}, working}}},
-		"compiles":                      {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, sleeps}, silent}, {5 * m, []agent.RankActivity{{Rank: 0, ChildCPU: 2}}, working}}},
-		"no py-spy":                     {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{{CPU: 1}, {Rank: 1, CPU: 1}}, silent}, {5 * m, []agent.RankActivity{{CPU: 1}, {Rank: 1, CPU: 1}}, working}}},
-		"one rank computes":             {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{computes}, silent}, {5 * m, []agent.RankActivity{computes}, working}}},
-		"left in destroy_process_group": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{destroys}, silent}, {5 * m, []agent.RankActivity{destroys}, hanging}}},
-		"left with a thread":            {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{joins}, silent}, {5 * m, []agent.RankActivity{joins}, hanging}}},
-		"left, and sleeps":              {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{naps}, silent}, {5 * m, []agent.RankActivity{naps}, unclear}}},
-		"left, and goes on":             {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{joins}, silent}, {5 * m, []agent.RankActivity{goesOnAlone}, unclear}}},
-		"left by one that failed":       {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{joins}, silent}, {5 * m, []agent.RankActivity{joins}, unclear}}},
-		"an explicit bound wins":        {explicit(time.Minute), time.Minute, []look{{30 * time.Second, []agent.RankActivity{waits, reads}, silent}, {time.Minute, []agent.RankActivity{waits, reads}, hanging}}},
+			{3 * m, []agent.RankActivity{waits, sleeps}, silent}, {4 * m, nil, goesOn}, {m, nil, goesOn},
+			{3 * m, []agent.RankActivity{waits, sleeps}, silent}}},
+		"hangs": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, sleeps}, silent},
+			{5 * m, []agent.RankActivity{waits, sleeps}, hanging}}},
+		"NCCL spins": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{spins, sleeps}, silent},
+			{5 * m, []agent.RankActivity{spins, sleeps}, hanging}}},
+		"stopped by a signal": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{spins, stopped}, silent},
+			{5 * m, []agent.RankActivity{spins, stopped}, hanging}}},
+		"all spin somewhere": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{computes, computes}, silent},
+			{5 * m, []agent.RankActivity{computes, computes}, unclear}, {6 * m, nil, goesOn},
+			{7 * m, []agent.RankActivity{computes, computes}, unclear}}},
+		"no agent answers": {HangTimeout{}, 5 * m,
+			[]look{{3 * m, []agent.RankActivity{}, silent}, {5 * m, []agent.RankActivity{}, unclear}}},
+		"one node answers": {HangTimeout{}, 5 * m,
+			[]look{{3 * m, []agent.RankActivity{waits}, silent}, {5 * m, []agent.RankActivity{waits}, unclear}}},
+		"flushes to a slow disk": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, sleeps}, silent},
+			{5 * m, []agent.RankActivity{waits, flushes}, working}}},
+		"waits in loss.item": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waitsInItem(0, 180, 8), sleeps}, silent},
+			{5 * m, []agent.RankActivity{waitsInItem(0, 300, 8), sleeps}, hanging}}},
+		"the GPU of one hangs": {HangTimeout{}, 5 * m,
+			[]look{{3 * m, []agent.RankActivity{waitsInItem(0, 180, 8), synchronizes}, silent},
+				{5 * m, []agent.RankActivity{waitsInItem(0, 300, 8), synchronizes}, hanging}}},
+		"waits in a loop": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waitsInItem(0, 180, 8), sleeps}, silent},
+			{5 * m, []agent.RankActivity{polls, sleeps}, hanging}}},
+		"waits without py-spy": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{unseen, sleeps}, silent},
+			{5 * m, []agent.RankActivity{unseen, sleeps}, hanging}}},
+		"all wait, for the network": {HangTimeout{}, 5 * m,
+			[]look{{3 * m, []agent.RankActivity{waitsInItem(0, 180, 8), waitsInItem(1, 180, 8)}, silent},
+				{5 * m, []agent.RankActivity{waitsInItem(0, 300, 8), waitsInItem(1, 300, 8)}, hanging}}},
+		"trains without a word": {HangTimeout{}, 5 * m,
+			[]look{{3 * m, []agent.RankActivity{waitsInItem(0, 20, 8), waitsInItem(1, 20, 8)}, silent},
+				{5 * m, []agent.RankActivity{waitsInItem(0, 20, 9), waitsInItem(1, 20, 9)}, working}}},
+		"one long step": {HangTimeout{}, 5 * m,
+			[]look{{3 * m, []agent.RankActivity{waitsInItem(0, 60, 8), waitsInItem(1, 60, 8)}, silent},
+				{5 * m, []agent.RankActivity{waitsInItem(0, 100, 8), waitsInItem(1, 100, 8)}, unclear}}},
+		"storage does not answer": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, stuck}, silent},
+			{5 * m, []agent.RankActivity{waits, stuck}, hanging}}},
+		"storage answers slowly": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, stuck}, silent},
+			{5 * m, []agent.RankActivity{waits, writes}, working}}},
+		"the lock of an extension": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{locked, locked}, silent},
+			{5 * m, []agent.RankActivity{locked, locked}, hanging}}},
+		"another rank compiles it": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{locked, {Rank: 0, ChildCPU: 2}}, silent},
+			{5 * m, []agent.RankActivity{locked, {Rank: 0, ChildCPU: 2}}, working}}},
+		"attached to a late one": {HangTimeout{}, 5 * m, []look{{9 * m, []agent.RankActivity{waits, sleeps}, goesOn},
+			{9*m + 1, []agent.RankActivity{waits, sleeps}, hanging}}},
+		"computes, and then hangs": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{spins, computes}, silent},
+			{5 * m, []agent.RankActivity{spins, further}, working}, {6 * m, nil, goesOn}, {7 * m, []agent.RankActivity{spins, sleeps}, hanging}}},
+		"all compute": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{computes, computes}, silent},
+			{5 * m, []agent.RankActivity{further, further}, working}}},
+		"saves or loads": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, sleeps}, silent},
+			{5 * m, []agent.RankActivity{waits, reads}, working}}},
+		"compiles": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, sleeps}, silent},
+			{5 * m, []agent.RankActivity{{Rank: 0, ChildCPU: 2}}, working}}},
+		"no py-spy": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{{CPU: 1}, {Rank: 1, CPU: 1}}, silent},
+			{5 * m, []agent.RankActivity{{CPU: 1}, {Rank: 1, CPU: 1}}, working}}},
+		"one rank computes": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{computes}, silent},
+			{5 * m, []agent.RankActivity{computes}, working}}},
+		"left in destroy_process_group": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{destroys}, silent},
+			{5 * m, []agent.RankActivity{destroys}, hanging}}},
+		"left with a thread": {HangTimeout{}, 5 * m,
+			[]look{{3 * m, []agent.RankActivity{joins}, silent}, {5 * m, []agent.RankActivity{joins}, hanging}}},
+		"left, and sleeps": {HangTimeout{}, 5 * m,
+			[]look{{3 * m, []agent.RankActivity{naps}, silent}, {5 * m, []agent.RankActivity{naps}, unclear}}},
+		"left, and goes on": {HangTimeout{}, 5 * m,
+			[]look{{3 * m, []agent.RankActivity{joins}, silent}, {5 * m, []agent.RankActivity{goesOnAlone}, unclear}}},
+		"left by one that failed": {HangTimeout{}, 5 * m,
+			[]look{{3 * m, []agent.RankActivity{joins}, silent}, {5 * m, []agent.RankActivity{joins}, unclear}}},
+		"an explicit bound wins": {explicit(time.Minute), time.Minute, []look{{30 * time.Second, []agent.RankActivity{waits, reads}, silent},
+			{time.Minute, []agent.RankActivity{waits, reads}, hanging}}},
 		"never": {explicit(0), 0, []look{
-			{3 * m, []agent.RankActivity{waits, sleeps}, silent}, {5 * m, nil, goesOn}, {6 * m, []agent.RankActivity{waits, sleeps}, silent}, {99 * m, []agent.RankActivity{waits, sleeps}, silent}}},
+			{3 * m, []agent.RankActivity{waits, sleeps}, silent}, {5 * m, nil, goesOn}, {6 * m, []agent.RankActivity{waits, sleeps}, silent},
+			{99 * m, []agent.RankActivity{waits, sleeps}, silent}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := silenceWatch{timeout: tc.timeout}
@@ -159,7 +202,8 @@ func TestSilence(t *testing.T) {
 // The bound of a silence adapts to a silence that ended. With launcher command, ranks may be silent forever.
 func TestSilenceAdapts(t *testing.T) {
 	w, shown, start := silenceWatch{}, &progress{}, time.Now()
-	for _, look := range []struct{ quiet, want time.Duration }{{4 * time.Minute, 5 * time.Minute}, {0, 12 * time.Minute}, {time.Minute, 12 * time.Minute}} {
+	for _, look := range []struct{ quiet, want time.Duration }{{4 * time.Minute, 5 * time.Minute}, {0, 12 * time.Minute},
+		{time.Minute, 12 * time.Minute}} {
 		if got := w.bound(agent.JobSpec{Launcher: agent.Torchrun}, look.quiet, shown, start); got != look.want {
 			t.Errorf("after %s: %s, want %s", look.quiet, got, look.want)
 		}

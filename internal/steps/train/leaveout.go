@@ -52,11 +52,13 @@ func (t *Training) leaveOut(ctx context.Context, failed *agent.Attempt, node int
 		return false
 	}
 	failed.LeftOut = append(failed.LeftOut, host)
-	t.Log.Warn(fmt.Sprintf("Kubernetes node %s is left out from now on: %s. Node %d of the environment moves to another one.", host, fault, node), "event", "node-left-out", "node", node, "kubernetesNode", host, "fault", fault)
+	t.Log.Warn(fmt.Sprintf("Kubernetes node %s is left out from now on: %s. Node %d of the environment moves to another one.", host, fault,
+		node), "event", "node-left-out", "node", node, "kubernetesNode", host, "fault", fault)
 	return true
 }
 
 // outOfService is how the pod of a Kubernetes node that does not answer is replaced.
 func outOfService(host string) string {
-	return fmt.Sprintf("Kubernetes keeps the pod on %s until the node answers, or until an administrator who knows that the machine is off runs: oc adm taint nodes %s %s=nodeshutdown:NoExecute", host, host, corev1.TaintNodeOutOfService)
+	return fmt.Sprintf("Kubernetes keeps the pod on %s until the node answers, or until an administrator who knows that the machine is off "+
+		"runs: oc adm taint nodes %s %s=nodeshutdown:NoExecute", host, host, corev1.TaintNodeOutOfService)
 }

@@ -42,7 +42,8 @@ func TestLeaveOut(t *testing.T) {
 		{name: "a silent node", ended: lost, listed: []string{"a", "b", "c"}, want: []string{"b"},
 			says: []string{"Kubernetes node b is left out from now on: it did not answer. Node 1 of the environment moves to another one.", taint}},
 		{name: "a silent node, and no other", ended: lost, listed: []string{"a", "b"},
-			says: []string{"Kubernetes node b stays in use although it has a fault (it did not answer): without it nodes.gpu_nodes of the cluster file leaves 1 node, want 2", taint}},
+			says: []string{"Kubernetes node b stays in use although it has a fault (it did not answer): without it nodes.gpu_nodes of the cluster " +
+				"file leaves 1 node, want 2", taint}},
 		{name: "a silent node of an environment that may use any", ended: lost, says: []string{"the other nodes are not known", taint}},
 		{name: "a node that was silent", ended: lost, listed: []string{"a", "b", "c"}, answers: true},
 		{name: "a pod that was deleted", ended: lost, listed: []string{"a", "b", "c"}, deleted: true},
@@ -58,9 +59,10 @@ func TestLeaveOut(t *testing.T) {
 			set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", UID: "set"}}
 			set.Spec.Template.Spec.Affinity = &corev1.Affinity{}
 			if tc.listed != nil {
-				set.Spec.Template.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: tc.listed}},
-				}}}}
+				set.Spec.Template.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+						MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: tc.listed}},
+					}}}}
 			}
 			if tc.change != nil {
 				tc.change(set)
@@ -117,7 +119,8 @@ func TestLeaveOut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if refs := live.Spec.Template.Spec.ImagePullSecrets; tc.want != nil && (len(refs) != 2 || refs[0].Name != "mine" || refs[1].Name != "ml-dev-sa-dockercfg-1") {
+			if refs := live.Spec.Template.Spec.ImagePullSecrets; tc.want != nil && (len(refs) != 2 || refs[0].Name != "mine" ||
+				refs[1].Name != "ml-dev-sa-dockercfg-1") {
 				t.Errorf("the new pod gets the pull secrets %v", refs)
 			}
 			for _, want := range tc.says {
@@ -134,7 +137,8 @@ func TestLeaveOut(t *testing.T) {
 
 func TestFaulty(t *testing.T) {
 	broken := rdma.Facts{Findings: []fail.Finding{{Level: fail.Note, Seen: "a note"}, {Level: fail.Broken, Seen: "there is no RDMA device"}}}
-	if node, fault := faulty(make([]agent.Facts, 2), network.Network{Facts: []rdma.Facts{{}, broken}}); node != 1 || fault != "there is no RDMA device" {
+	if node, fault := faulty(make([]agent.Facts, 2), network.Network{Facts: []rdma.Facts{{}, broken}}); node != 1 ||
+		fault != "there is no RDMA device" {
 		t.Errorf("got node %d, %q; want node 1 without its device", node, fault)
 	}
 	if _, fault := faulty(make([]agent.Facts, 2), network.Network{Facts: make([]rdma.Facts, 2)}); fault != "" {

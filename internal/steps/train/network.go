@@ -53,7 +53,8 @@ func (m *ncclMonitor) merge(statuses []agent.JobStatus, say func(slog.Level, str
 	}
 	if !m.logged && len(summary.Ranks) == m.ranks && summary.Transport != nccl.Unknown {
 		m.logged = true
-		say(slog.LevelInfo, "NCCL's logs show: "+summary.String()+".", "event", "transport", "transport", summary.Transport, "ranks", len(summary.Ranks))
+		say(slog.LevelInfo, "NCCL's logs show: "+summary.String()+".", "event", "transport", "transport", summary.Transport, "ranks",
+			len(summary.Ranks))
 	}
 	for _, finding := range summary.Findings {
 		key := fmt.Sprint(finding.Reason, finding.Host, finding.Device)
@@ -61,14 +62,17 @@ func (m *ncclMonitor) merge(statuses []agent.JobStatus, say func(slog.Level, str
 			continue
 		}
 		m.findings = append(m.findings, key)
-		text := fmt.Sprintf("NCCL on %s: %s: %s\n  its log: %s\n  next: %s", finding.Host, finding.Reason, finding.Cause, finding.Seen, finding.Next)
-		say(slog.LevelWarn, text, "event", "nccl-finding", "host", finding.Host, "reason", finding.Reason, "cause", finding.Cause, "seen", finding.Seen, "next", finding.Next)
+		text := fmt.Sprintf("NCCL on %s: %s: %s\n  its log: %s\n  next: %s", finding.Host, finding.Reason, finding.Cause, finding.Seen,
+			finding.Next)
+		say(slog.LevelWarn, text, "event", "nccl-finding", "host", finding.Host, "reason", finding.Reason, "cause", finding.Cause, "seen",
+			finding.Seen, "next", finding.Next)
 	}
 	i := slices.IndexFunc(summary.Findings, func(f nccl.Finding) bool { return f.Reason == nccl.SocketsInsteadOfRDMA })
 	if i < 0 {
 		return nil
 	}
 	finding := summary.Findings[i]
-	return fail.Advise(fail.Becausef(fail.TransportWrong, "training: %d of %d ranks use TCP sockets, want RDMA, which mode rdma promises: first on %s: %s: %s",
+	return fail.Advise(fail.Becausef(fail.TransportWrong, "training: %d of %d ranks use TCP sockets, want RDMA, which mode rdma promises: "+
+		"first on %s: %s: %s",
 		len(summary.On(nccl.Sockets)), m.ranks, finding.Host, finding.Cause, finding.Seen), "%s", finding.Next)
 }

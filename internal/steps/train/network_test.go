@@ -29,7 +29,8 @@ ml-dev-env-$NODE_RANK:7:7 [0] NCCL INFO NCCL version 2.28.9+cuda12.9
 ml-dev-env-$NODE_RANK:7:8 [0] NCCL WARN NET/IB : Unable to open device mlx5_0
 ml-dev-env-$NODE_RANK:7:8 [0] NCCL WARN NET/IB : Unable to open device mlx5_0
 ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO Using network Socket
-ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO ncclCommInitRankConfig comm 0xbb0 rank $NODE_RANK nranks 2 cudaDev 0 nvmlDev 0 busId 61000 commId 0x6e - Init COMPLETE
+ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO ncclCommInitRankConfig comm 0xbb0 rank $NODE_RANK nranks 2 cudaDev 0 nvmlDev 0 busId 61000 `+
+		`commId 0x6e - Init COMPLETE
 ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO Channel 00/0 : $NODE_RANK[0] -> $((1 - NODE_RANK))[0] [send] via NET/Socket/0
 LOG
 `)
@@ -61,7 +62,8 @@ cat > "$file" <<LOG
 ml-dev-env-$NODE_RANK:7:7 [0] NCCL INFO NCCL version 2.28.9+cuda12.9
 ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO NCCL_NET set by environment to Socket
 ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO Using network Socket
-ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO ncclCommInitRankConfig comm 0xbb0 rank $NODE_RANK nranks 2 cudaDev 0 nvmlDev 0 busId 61000 commId 0x6e - Init COMPLETE
+ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO ncclCommInitRankConfig comm 0xbb0 rank $NODE_RANK nranks 2 cudaDev 0 nvmlDev 0 busId 61000 ` +
+		`commId 0x6e - Init COMPLETE
 ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO Channel 00/0 : $NODE_RANK[0] -> $((1 - NODE_RANK))[0] [send] via NET/Socket/0
 LOG
 `
@@ -85,7 +87,8 @@ LOG
 				}
 				return
 			}
-			if fail.ReasonOf(err) != test.want || !strings.Contains(fmt.Sprint(err), "use TCP sockets, want RDMA") || !strings.Contains(fmt.Sprint(err), "NCCL_NET=Socket is set") {
+			if fail.ReasonOf(err) != test.want || !strings.Contains(fmt.Sprint(err), "use TCP sockets, want RDMA") ||
+				!strings.Contains(fmt.Sprint(err), "NCCL_NET=Socket is set") {
 				t.Errorf("got %s: %v, want %s with its cause\n%s", fail.ReasonOf(err), err, test.want, out)
 			}
 		})
@@ -166,7 +169,8 @@ func TestSettingsLost(t *testing.T) {
 		{agent.RDMA, []agent.Facts{{Network: &agent.Network{Mode: agent.TCP}}}, ""}, // the nodes could not use RDMA
 		{agent.TCP, []agent.Facts{{}, {}}, ""},
 	} {
-		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", Annotations: map[string]string{objects.ModeAnnotation: string(tc.mode)}}}
+		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env",
+			Annotations: map[string]string{objects.ModeAnnotation: string(tc.mode)}}}
 		a := Training{Deps: Deps{Clients: &kube.Clients{Kube: fake.NewClientset(set), Namespace: "ns"}}, Options: Options{Name: "env"}}
 		if err := a.settingsLost(t.Context(), tc.facts); err == nil && tc.want != "" || err != nil && fail.ReasonOf(err) != tc.want {
 			t.Errorf("mode %s, facts %+v: got %v, want %q", tc.mode, tc.facts, err, tc.want)

@@ -20,10 +20,12 @@ func TestProgress(t *testing.T) {
 	}{
 		{"nothing", "", "", ""},
 		{"no steps", `{"loss":1}` + "\n", "", `{"loss":1}`},
-		{"one step", `{"step":1,"steps":500,"loss":10.8257}` + "\n", "progress: step 1 of 500, loss 10.83", `{"step":1,"steps":500,"loss":10.8257}`},
+		{"one step", `{"step":1,"steps":500,"loss":10.8257}` + "\n", "progress: step 1 of 500, loss 10.83",
+			`{"step":1,"steps":500,"loss":10.8257}`},
 		{"tokens a second and the time left", `{"step":100,"steps":500,"loss":3,"tokens":1000000,"time":1790000000}
 {"step":120,"steps":500,"loss":2.5,"tokens":1250000,"time":1790000010.0}
-`, "progress: step 120 of 500, loss 2.5, 25.0k tokens/s, about 3m10s left", `{"step":120,"steps":500,"loss":2.5,"tokens":1250000,"time":1790000010}`},
+`, "progress: step 120 of 500, loss 2.5, 25.0k tokens/s, about 3m10s left",
+			`{"step":120,"steps":500,"loss":2.5,"tokens":1250000,"time":1790000010}`},
 		{"samples a second", `{"step":1,"samples":8,"time":1790000000}
 {"step":5,"samples":40,"time":1790000016}
 `, "progress: step 5, 2.0 samples/s", `{"step":5,"samples":40,"time":1790000016}`},

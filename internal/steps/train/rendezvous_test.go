@@ -82,7 +82,8 @@ func TestLateRanks(t *testing.T) {
 	}{
 		{"nobody has come", ranks(agent.RankStatus{Rank: 0, Started: now}, agent.RankStatus{Rank: 1, Started: now}), nil},
 		{"one calls, two have not started", ranks(come, agent.RankStatus{Rank: 1, Started: now, Rendezvous: agent.Connecting}), []int{1, 2, 3}},
-		{"one has ended", ranks(come, agent.RankStatus{Rank: 1, Started: now, Ended: now}, agent.RankStatus{Rank: 2, Rendezvous: agent.Arrived}, agent.RankStatus{Rank: 3, Started: now}), []int{3}},
+		{"one has ended", ranks(come, agent.RankStatus{Rank: 1, Started: now, Ended: now}, agent.RankStatus{Rank: 2, Rendezvous: agent.Arrived},
+			agent.RankStatus{Rank: 3, Started: now}), []int{3}},
 	} {
 		m := meeting{}
 		if got := m.late(tc.statuses, spec, now); got != nil {

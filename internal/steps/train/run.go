@@ -204,7 +204,8 @@ func (t *Training) earlier(ctx context.Context) (Result, error) {
 		metrics = string(text)
 	}
 	const words = 200
-	t.Log.Info(fmt.Sprintf("Nothing runs in this retry by Tekton: the failure of the first attempt is final, %s: %s", v.Reason, humanize.OneLine(v.Message, words)))
+	t.Log.Info(fmt.Sprintf("Nothing runs in this retry by Tekton: the failure of the first attempt is final, %s: %s", v.Reason,
+		humanize.OneLine(v.Message, words)))
 	return Result{Metrics: metrics}, &command.Exit{Code: command.Failed, Err: fail.Becausef(v.Reason, "%s", v.Message), Told: true}
 }
 
@@ -214,7 +215,8 @@ func (t *Training) prepare(ctx context.Context) (err error) {
 	spec := &t.Spec
 	*spec = agent.JobSpec{
 		Run: t.Run.Name, Launcher: t.Launcher, Script: t.Script, Args: t.Args, Tree: t.Tree,
-		Nodes: len(t.Nodes), RanksPerNode: t.RanksPerNode, MasterPort: t.MasterPort, Env: map[string]string{}, SecretEnv: t.SecretEnv, Deadline: time.Now().Add(t.Timeout),
+		Nodes: len(t.Nodes), RanksPerNode: t.RanksPerNode, MasterPort: t.MasterPort, Env: map[string]string{}, SecretEnv: t.SecretEnv,
+		Deadline: time.Now().Add(t.Timeout),
 	}
 	if t.DebugRank >= 0 {
 		spec.DebugRank = &t.DebugRank
@@ -258,7 +260,8 @@ func (t *Training) prepare(ctx context.Context) (err error) {
 		spec.Tree = states[0].Hash
 	}
 	if spec.Tree == "" && !filepath.IsAbs(spec.Script) && spec.Launcher != agent.Command {
-		return fail.Advise(fail.Becausef(fail.ScriptNotFound, "launching %s: no repository was synced to the environment %s", spec.Script, t.Name),
+		return fail.Advise(fail.Becausef(fail.ScriptNotFound, "launching %s: no repository was synced to the environment %s", spec.Script,
+			t.Name),
 			"run the task sync-repo first, or give the absolute path of a script on the nodes")
 	}
 	return nil
@@ -283,7 +286,8 @@ func (t *Training) settingsLost(ctx context.Context, facts []agent.Facts) error 
 	if mode, err := t.place().Mode(ctx); err != nil || mode != agent.RDMA {
 		return err
 	}
-	return fail.Advise(fail.Becausef(fail.NodeLost, "training: all pods of environment %s were replaced: none has the RDMA settings of provision", t.Name),
+	return fail.Advise(fail.Becausef(fail.NodeLost, "training: all pods of environment %s were replaced: none has the RDMA settings of "+
+		"provision", t.Name),
 		"start the run again; an environment that is kept gets its settings back from mlenv up")
 }
 

@@ -95,7 +95,9 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 		began = time.Time{}
 	} else {
 		ranks := t.Spec.RanksOfNode()
-		t.Log.Info(fmt.Sprintf("Launched %s with %s: %s, %s on each; job %s.", t.Spec.Script, t.Spec.Launcher, humanize.Count(len(t.Nodes), "node"), humanize.Count(ranks, "rank"), t.ID), "event", "launched", "script", t.Spec.Script, "launcher", t.Spec.Launcher, "nodes", len(t.Nodes), "ranksPerNode", ranks, "job", t.ID)
+		t.Log.Info(fmt.Sprintf("Launched %s with %s: %s, %s on each; job %s.", t.Spec.Script, t.Spec.Launcher,
+			humanize.Count(len(t.Nodes), "node"), humanize.Count(ranks, "rank"), t.ID), "event", "launched", "script", t.Spec.Script, "launcher",
+			t.Spec.Launcher, "nodes", len(t.Nodes), "ranksPerNode", ranks, "job", t.ID)
 		if t.Spec.Attempt() == 1 {
 			t.Notify(notify.Event{Kind: notify.Start, Attempt: 1, Nodes: len(t.Nodes)})
 		}
@@ -139,7 +141,8 @@ func (t *Training) start(ctx context.Context) (attached bool, err error) {
 	attached, errs := t.job().Start(ctx, jobs.Same(t.Spec))
 	for _, client := range t.Nodes {
 		if behind := client.Behind(); behind.Abs() > wrongClock {
-			t.Log.Warn(fmt.Sprintf("The clock of node %d is %s behind that of this step. The times of its ranks are corrected by that.", client.Node(), behind.Round(time.Second)))
+			t.Log.Warn(fmt.Sprintf("The clock of node %d is %s behind that of this step. The times of its ranks are corrected by that.",
+				client.Node(), behind.Round(time.Second)))
 		}
 	}
 	if ctx.Err() != nil { // whether the job is stopped is decided by why this step ends
@@ -192,7 +195,8 @@ func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 		out.log = t.Log
 	}
 	if count := len(t.Nodes) * t.Spec.RanksOfNode(); count > mostLogs {
-		t.Log.Info(fmt.Sprintf("This log shows the output of rank 0 alone, because there are %s, and the last lines of a rank that fails. The whole log of any rank: mlenv logs %s --rank N", humanize.Count(count, "rank"), cmp.Or(t.Spec.Run, "RUN")))
+		t.Log.Info(fmt.Sprintf("This log shows the output of rank 0 alone, because there are %s, and the last lines of a rank that fails. The "+
+			"whole log of any rank: mlenv logs %s --rank N", humanize.Count(count, "rank"), cmp.Or(t.Spec.Run, "RUN")))
 	}
 	for _, client := range t.Nodes {
 		for _, rank := range t.shownRanks(client.Node()) {
@@ -210,7 +214,8 @@ func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, shown *progress, began time.Time) {
 	lines := metrics.Lines(func(value map[string]any) {
 		if shown.add(value, time.Now()) && !began.IsZero() {
-			t.Log.Info(fmt.Sprintf("Step %v, the first that is reported, was done %.1f s after the launch.", value["step"], time.Since(began).Seconds()), "event", "first-step", "step", value["step"], "seconds", time.Since(began).Seconds())
+			t.Log.Info(fmt.Sprintf("Step %v, the first that is reported, was done %.1f s after the launch.", value["step"],
+				time.Since(began).Seconds()), "event", "first-step", "step", value["step"], "seconds", time.Since(began).Seconds())
 		}
 		if notice := shown.notice(); notice != "" {
 			t.Log.Warn(notice)
@@ -254,7 +259,8 @@ func (t *Training) course(began time.Time) *course {
 	return &course{
 		judge: t.judge(), phase: running, statuses: make([]agent.JobStatus, len(t.Nodes)), launched: began, started: began.IsZero(),
 		nccl: ncclMonitor{
-			wanted: agent.WantedTransport(t.Network.Mode, len(t.Nodes)), environments: t.Network.Environments, ranks: len(t.Nodes) * t.Spec.RanksOfNode(),
+			wanted: agent.WantedTransport(t.Network.Mode, len(t.Nodes)), environments: t.Network.Environments,
+			ranks: len(t.Nodes) * t.Spec.RanksOfNode(),
 		},
 	}
 }
@@ -326,7 +332,8 @@ func (t *Training) explain(ctx context.Context, q question) error {
 // showDebugger prints how to reach a rank that waits for a debugger.
 func (t *Training) showDebugger(rank agent.RankStatus) {
 	until := t.Spec.Deadline.UTC()
-	t.Log.Info(fmt.Sprintf("Rank %d waits on node %d for a debugger, at most until the training's time is over at %s. Its port is reached by: %s",
+	t.Log.Info(fmt.Sprintf("Rank %d waits on node %d for a debugger, at most until the training's time is over at %s. Its port is "+
+		"reached by: %s",
 		rank.Rank, rank.Node, until.Format("2006-01-02 15:04 MST"), t.place().Reach(rank.Node, rank.DebugPort)))
 }
 

@@ -82,19 +82,23 @@ func newTraining(t *testing.T, script string) (*Training, *buffer, []*agenttest.
 	out := &buffer{}
 	pods := fake.NewClientset(readyPod(agents[0], "0", ""), readyPod(agents[1], "1", ""))
 	return &Training{
-		Deps: Deps{Clients: &kube.Clients{Kube: pods, Namespace: "ns"}, Log: command.TextLog(out), Out: out, Notify: func(notify.Event) {}}, Options: Options{Name: "env", ProgressEvery: time.Hour},
-		Nodes: set, ID: "job", uids: map[int]types.UID{0: "0", 1: "1"},
+		Deps:    Deps{Clients: &kube.Clients{Kube: pods, Namespace: "ns"}, Log: command.TextLog(out), Out: out, Notify: func(notify.Event) {}},
+		Options: Options{Name: "env", ProgressEvery: time.Hour},
+		Nodes:   set, ID: "job", uids: map[int]types.UID{0: "0", 1: "1"},
 		Spec: agent.JobSpec{Run: "run", Launcher: agent.Command, Script: "train.sh", Nodes: 2, RanksPerNode: 2},
 	}, out, agents
 }
 
 func TestTrainingSucceeds(t *testing.T) {
-	training, out, _ := newTraining(t, `echo "hello from $NODE_RANK"; printf 'no newline'; [ $NODE_RANK = 0 ] && echo '{"step":1,"steps":2,"loss":3.5}' >> "$MLENV_METRICS_FILE"; exit 0`)
+	training, out, _ := newTraining(t,
+		`echo "hello from $NODE_RANK"; printf 'no newline'; [ $NODE_RANK = 0 ] && echo '{"step":1,"steps":2,"loss":3.5}' >> `+
+			`"$MLENV_METRICS_FILE"; exit 0`)
 	result, err := training.Attempt(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"[0 -] hello from 0\n", "[1 -] hello from 1\n", "[0 -] no newline\n", "The first rank started", "step 1 of 2, loss 3.5"} {
+	for _, want := range []string{"[0 -] hello from 0\n", "[1 -] hello from 1\n", "[0 -] no newline\n", "The first rank started",
+		"step 1 of 2, loss 3.5"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("output %q, want %q in it", out, want)
 		}
@@ -122,7 +126,8 @@ func TestShownRanks(t *testing.T) {
 		order          []int
 		want           int
 	}{{8, 8, nil, 64}, {9, 8, nil, 1}, {512, 8, nil, 1}, {4, 17, []int{0, 3, 2, 1}, 1}} {
-		training := &Training{Nodes: make(nodes.Set, tc.nodes), Spec: agent.JobSpec{Launcher: agent.Torchrun, Nodes: tc.nodes, RanksPerNode: tc.perNode, Order: tc.order}}
+		training := &Training{Nodes: make(nodes.Set, tc.nodes), Spec: agent.JobSpec{Launcher: agent.Torchrun, Nodes: tc.nodes,
+			RanksPerNode: tc.perNode, Order: tc.order}}
 		var shown []int
 		for node := range tc.nodes {
 			shown = append(shown, training.shownRanks(node)...)
@@ -159,7 +164,8 @@ exit 5`)
 
 func TestTrainingStopsTheRest(t *testing.T) {
 	started := filepath.Join(t.TempDir(), "started")
-	training, _, _ := newTraining(t, `[ $NODE_RANK = 0 ] && touch '`+started+`' && exec sleep 1000; until [ -e '`+started+`' ]; do sleep 0.02; done; exit 3`)
+	training, _, _ := newTraining(t, `[ $NODE_RANK = 0 ] && touch '`+started+`' && exec sleep 1000; until [ -e '`+started+
+		`' ]; do sleep 0.02; done; exit 3`)
 	_, err := training.Attempt(t.Context())
 	if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "rank 1 on node 1 exited with 3") {
 		t.Errorf("got %v, want rank 1 with 3", err)
@@ -207,7 +213,8 @@ func TestTrainingTimeout(t *testing.T) {
 	const timeForBothRanksToStart = 6 * time.Second
 	training.Spec.Deadline = time.Now().Add(timeForBothRanksToStart)
 	_, err := training.Attempt(t.Context())
-	for _, want := range []string{"it had not ended after", "; no rank had printed or measured anything for ", "; rank 1 on node 1 exited with 0 after "} {
+	for _, want := range []string{"it had not ended after", "; no rank had printed or measured anything for ",
+		"; rank 1 on node 1 exited with 0 after "} {
 		if fail.ReasonOf(err) != fail.TrainingTimeout || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %s: %v, want TrainingTimeout with %q", fail.ReasonOf(err), err, want)
 		}
@@ -226,13 +233,17 @@ func TestTimedOut(t *testing.T) {
 		err      string
 		next     string
 	}{
-		{"slow", "", 40 * time.Minute, []agent.JobStatus{stopped(9 * time.Minute), stopped(time.Second)}, "training: it had not ended after 40m0s", "give it more time with --timeout"},
-		{"slow, in a run", "nightly", 40*time.Minute + 10*time.Second, []agent.JobStatus{stopped(time.Second)}, "training: it had not ended after 40m0s",
+		{"slow", "", 40 * time.Minute, []agent.JobStatus{stopped(9 * time.Minute), stopped(time.Second)},
+			"training: it had not ended after 40m0s", "give it more time with --timeout"},
+		{"slow, in a run", "nightly", 40*time.Minute + 10*time.Second, []agent.JobStatus{stopped(time.Second)},
+			"training: it had not ended after 40m0s",
 			"mlenv run --resume-from nightly --timeout=DURATION -n ns   # more time, from its newest checkpoint; tkn needs --pipeline-timeout too"},
 		{"silent", "nightly", 24 * time.Hour, []agent.JobStatus{stopped(12 * time.Minute), stopped(11 * time.Minute)},
-			"training: it had not ended after 24h0m0s; no rank had printed or measured anything for 11m0s", "start it again, and while it is silent look for the rank that the others wait for: mlenv doctor"},
+			"training: it had not ended after 24h0m0s; no rank had printed or measured anything for 11m0s",
+			"start it again, and while it is silent look for the rank that the others wait for: mlenv doctor"},
 		{"silent, and another node has ended", "", 4 * time.Minute, []agent.JobStatus{stopped(2 * time.Minute), {State: agent.Exited}},
-			"training: it had not ended after 4m0s; no rank had printed or measured anything for 2m0s", "start it again, and while it is silent look for the rank that the others wait for: mlenv doctor"},
+			"training: it had not ended after 4m0s; no rank had printed or measured anything for 2m0s",
+			"start it again, and while it is silent look for the rank that the others wait for: mlenv doctor"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			training := &Training{Spec: agent.JobSpec{Run: tc.run}, Deps: Deps{Clients: &kube.Clients{Namespace: "ns"}}}
@@ -288,7 +299,8 @@ func TestDoneMeansEnded(t *testing.T) {
 }
 
 func TestInterruptedTrainingGoesOn(t *testing.T) {
-	training, out, agents := newTraining(t, `for i in $(seq 1 50); do echo line $i; done; while [ ! -e go ]; do sleep 0.05; done; for i in $(seq 51 100); do echo line $i; done`)
+	training, out, agents := newTraining(t,
+		`for i in $(seq 1 50); do echo line $i; done; while [ ! -e go ]; do sleep 0.05; done; for i in $(seq 51 100); do echo line $i; done`)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { _, err := training.Attempt(ctx); ended <- err }()
@@ -349,7 +361,8 @@ func TestInterruptedMeansEnded(t *testing.T) {
 	}
 	interrupt()
 	<-ended
-	if err := training.interrupted(ctx); fail.ReasonOf(err) != fail.Cancelled || !strings.Contains(out.String(), "until its ranks have ended") {
+	if err := training.interrupted(ctx); fail.ReasonOf(err) != fail.Cancelled ||
+		!strings.Contains(out.String(), "until its ranks have ended") {
 		t.Errorf("got %v, output %q; want Cancelled, and what it waits for", err, out)
 	}
 	for _, client := range training.Nodes {
@@ -367,7 +380,8 @@ func TestLostNodeEndsTheTraining(t *testing.T) {
 		answer func(http.ResponseWriter, *http.Request)
 		want   string
 	}{
-		{"its pod is gone", true, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "node 1 is gone: its pod was deleted"},
+		{"its pod is gone", true, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+			"node 1 is gone: its pod was deleted"},
 		{"its storage is new", false, http.NotFound, "node 1 is gone: its agent does not know the job any more"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -440,17 +454,20 @@ func TestOverWithALostNode(t *testing.T) {
 // A launcher that fails, for example because its port is in use, has no ranks. The step stops the other nodes after it.
 func TestLauncherFails(t *testing.T) {
 	refuse := func(context.Context, int) (net.Conn, error) { return nil, errors.New("no agent") }
-	training := &Training{Deps: Deps{Clients: &kube.Clients{}}, Spec: agent.JobSpec{Launcher: agent.Torchrun, RanksPerNode: 2, Nodes: 2}, Nodes: nodes.Set{
-		agent.NewClient(0, "", agent.Credentials{}, refuse), agent.NewClient(1, "", agent.Credentials{}, refuse),
-	}}
+	training := &Training{Deps: Deps{Clients: &kube.Clients{}}, Spec: agent.JobSpec{Launcher: agent.Torchrun, RanksPerNode: 2, Nodes: 2},
+		Nodes: nodes.Set{
+			agent.NewClient(0, "", agent.Credentials{}, refuse), agent.NewClient(1, "", agent.Credentials{}, refuse),
+		}}
 	q, err := training.judge().verdict([]agent.JobStatus{
-		{Node: 0, State: agent.Exited, Launcher: agent.Exit{Code: 1}}, {Node: 1, State: agent.Stopped, StopReason: "the launcher of node 0 ended"},
+		{Node: 0, State: agent.Exited, Launcher: agent.Exit{Code: 1}},
+		{Node: 1, State: agent.Stopped, StopReason: "the launcher of node 0 ended"},
 	})
 	if q == nil {
 		t.Fatalf("got %v, want a question about the launcher", err)
 	}
 	err = training.explain(t.Context(), *q)
-	if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "launcher torchrun of node 0 exited with 1 and started 0 of 2 ranks") {
+	if fail.ReasonOf(err) != fail.RankFailed ||
+		!strings.Contains(err.Error(), "launcher torchrun of node 0 exited with 1 and started 0 of 2 ranks") {
 		t.Errorf("got %s: %v, want RankFailed for node 0's launcher", fail.ReasonOf(err), err)
 	}
 }
@@ -484,7 +501,8 @@ func TestSilentNodeIsLost(t *testing.T) {
 
 func TestClusterPods(t *testing.T) {
 	pod := func(change func(*corev1.Pod)) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-1", UID: "one"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-1", UID: "one"},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 		change(p)
 		return p
 	}
@@ -496,7 +514,8 @@ func TestClusterPods(t *testing.T) {
 		{"it runs", func(*corev1.Pod) {}, ""},
 		{"deleted", nil, "its pod was deleted"},
 		{"recreated", func(p *corev1.Pod) { p.UID = "two" }, "deleted and recreated"},
-		{"being deleted", func(p *corev1.Pod) { p.DeletionTimestamp, p.Finalizers = &metav1.Time{Time: time.Now()}, []string{"x"} }, "being deleted"},
+		{"being deleted", func(p *corev1.Pod) { p.DeletionTimestamp, p.Finalizers = &metav1.Time{Time: time.Now()}, []string{"x"} },
+			"being deleted"},
 		{"evicted", func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" }, "its pod has ended: Evicted"},
 		{"ended", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, "its pod has ended"},
 	} {
@@ -505,9 +524,12 @@ func TestClusterPods(t *testing.T) {
 			if tc.change != nil {
 				client = fake.NewClientset(pod(tc.change))
 			}
-			training := &Training{Deps: Deps{Clients: &kube.Clients{Kube: client, Namespace: "ns"}}, Options: Options{Name: "env"}, uids: map[int]types.UID{1: "one"}, hosts: map[int]string{1: "gpu-7"}}
+			training := &Training{Deps: Deps{Clients: &kube.Clients{Kube: client, Namespace: "ns"}}, Options: Options{Name: "env"},
+				uids: map[int]types.UID{1: "one"}, hosts: map[int]string{1: "gpu-7"}}
 			err := training.podLost(t.Context(), 1)
-			if tc.want == "" && err != nil || tc.want != "" && (fail.ReasonOf(err) != fail.NodeLost || !strings.Contains(err.Error(), "node 1, on Kubernetes node gpu-7, is gone: ") || !strings.Contains(err.Error(), tc.want)) {
+			if tc.want == "" && err != nil || tc.want != "" &&
+				(fail.ReasonOf(err) != fail.NodeLost || !strings.Contains(err.Error(), "node 1, on Kubernetes node gpu-7, is gone: ") ||
+					!strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 		})
@@ -557,7 +579,8 @@ func TestForgedStatus(t *testing.T) {
 // If a launcher ends before its ranks have started, the training fails, because the other nodes would wait for them.
 func TestLauncherThatEndsEarly(t *testing.T) {
 	training := judge{spec: agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 2}}
-	if why, certain := training.failing(agent.JobStatus{Node: 1, State: agent.Exited}); !certain || !strings.Contains(why, "node 1 ended before") {
+	if why, certain := training.failing(agent.JobStatus{Node: 1, State: agent.Exited}); !certain ||
+		!strings.Contains(why, "node 1 ended before") {
 		t.Errorf("got %q, %t; want a certain failure", why, certain)
 	}
 }
@@ -598,7 +621,8 @@ func retried(t *testing.T, write func(kubernetes.Interface) error) (*Training, *
 	if err := write(clients.Kube); err != nil {
 		t.Fatal(err)
 	}
-	return &Training{Deps: Deps{Clients: clients, Log: command.TextLog(out)}, Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}, out
+	return &Training{Deps: Deps{Clients: clients, Log: command.TextLog(out)},
+		Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}, out
 }
 
 // A failure is final: the retried step reports it without contacting the nodes, by what the first attempt noted in the receipt.
@@ -613,17 +637,21 @@ func TestEarlierVerdict(t *testing.T) {
 	for reason, want := range verdicts {
 		a, out := retried(t, func(client kubernetes.Interface) error {
 			first := &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
-			t1 := &Training{kept: receipt.Remember(t.Context(), first, slog.New(slog.DiscardHandler), run.Flags{Name: "run", UID: "uid", Task: "train"}, "env")}
+			t1 := &Training{kept: receipt.Remember(t.Context(), first, slog.New(slog.DiscardHandler),
+				run.Flags{Name: "run", UID: "uid", Task: "train"}, "env")}
 			active := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "run", UID: "uid"}}
 			_, err := first.Tekton.TektonV1().PipelineRuns("ns").Create(t.Context(), active, metav1.CreateOptions{})
 			t1.noteEnd(t.Context(), Result{Metrics: `{"step":7}`}, fail.Becausef(reason, "training: rank 3"))
 			return err
 		})
 		result, err := a.earlier(t.Context())
-		if want != "" && (!command.Printed(err) || !strings.HasSuffix(out.String(), fmt.Sprintf("the failure of the first attempt is final, %s: training: rank 3\n", want))) {
+		if want != "" &&
+			(!command.Printed(err) ||
+				!strings.HasSuffix(out.String(), fmt.Sprintf("the failure of the first attempt is final, %s: training: rank 3\n", want))) {
 			t.Errorf("after %q: %q and %v, want one line that repeats the failure", reason, out, err)
 		}
-		if want == "" && err != nil || want != "" && (fail.ReasonOf(err) != want || err.Error() != "training: rank 3" || result.Metrics != `{"step":7}`) {
+		if want == "" && err != nil || want != "" && (fail.ReasonOf(err) != want || err.Error() != "training: rank 3" ||
+			result.Metrics != `{"step":7}`) {
 			t.Errorf("after %q: got %v, metrics %q; want %q", reason, err, result.Metrics, want)
 		}
 	}
@@ -636,12 +664,14 @@ func TestVerdictOutlivesThePod(t *testing.T) {
 	begun := receipt.Start{Run: "run", Namespace: "ns", RunUID: "uid", Environment: "env"}
 	note := func(s receipt.Start, task string, final bool) func(kubernetes.Interface) error {
 		return func(client kubernetes.Interface) error {
-			return receipt.Note(t.Context(), client, s, receipt.Part{Task: task, Status: run.Failed, Reason: fail.NodeLost, Message: gone.Error(), Final: final, Metrics: json.RawMessage(`{"step":7}`)})
+			return receipt.Note(t.Context(), client, s, receipt.Part{Task: task, Status: run.Failed, Reason: fail.NodeLost, Message: gone.Error(),
+				Final: final, Metrics: json.RawMessage(`{"step":7}`)})
 		}
 	}
 	write := func(uid string) func(kubernetes.Interface) error {
 		return func(client kubernetes.Interface) error {
-			return receipt.Write(t.Context(), client, receipt.Receipt{Run: "run", RunUID: uid, Namespace: "ns", Verdict: receipt.Failed, Reason: fail.NodeLost, Message: gone.Error(), Metrics: json.RawMessage(`{"step":7}`)})
+			return receipt.Write(t.Context(), client, receipt.Receipt{Run: "run", RunUID: uid, Namespace: "ns", Verdict: receipt.Failed,
+				Reason: fail.NodeLost, Message: gone.Error(), Metrics: json.RawMessage(`{"step":7}`)})
 		}
 	}
 	other := begun
@@ -661,7 +691,8 @@ func TestVerdictOutlivesThePod(t *testing.T) {
 	} {
 		a, _ := retried(t, tc.write)
 		again, err := a.earlier(t.Context())
-		if tc.want == "" && err != nil || tc.want != "" && (fail.ReasonOf(err) != tc.want || err.Error() != gone.Error() || again.Metrics != `{"step":7}`) {
+		if tc.want == "" && err != nil || tc.want != "" && (fail.ReasonOf(err) != tc.want || err.Error() != gone.Error() ||
+			again.Metrics != `{"step":7}`) {
 			t.Errorf("%s: got %v, metrics %q; want %q", name, err, again.Metrics, tc.want)
 		}
 	}
@@ -670,7 +701,8 @@ func TestVerdictOutlivesThePod(t *testing.T) {
 // If another holder takes the environment, the step stops the training and reports the reason.
 func TestLostEnvironment(t *testing.T) {
 	training, out, agents := newTraining(t, `trap 'exit 143' TERM; echo holds; while :; do sleep 0.05; done`)
-	held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid")}}
+	held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid")}}
 	active := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "run", UID: "uid"}}
 	clients := &kube.Clients{Kube: fake.NewClientset(held), Tekton: tektonfake.NewSimpleClientset(active), Namespace: "ns"}
 	training.Clients, training.Run = clients, run.Flags{Name: "run", UID: "uid", Task: "train"}
@@ -734,7 +766,8 @@ func TestDeletedRun(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			out := &buffer{}
 			clients := &kube.Clients{Kube: fake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(tc.tekton...), Namespace: "ns"}
-			training := &Training{Deps: Deps{Clients: clients, Log: command.TextLog(out)}, Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
+			training := &Training{Deps: Deps{Clients: clients, Log: command.TextLog(out)},
+				Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
 			ctx, lose := context.WithCancelCause(t.Context())
 			lose(tc.lost)
 			err := training.interrupted(ctx)

@@ -124,7 +124,8 @@ func (s *standIn) facts(w http.ResponseWriter, r *http.Request, inner http.Handl
 		panic(err)
 	}
 	for i := range ranksPerNode {
-		facts.GPUs = append(facts.GPUs, agent.GPU{Index: i, UUID: fmt.Sprintf("GPU-00000000-0000-0000-0000-%012x", s.node*ranksPerNode+i), Model: "NVIDIA H100 80GB HBM3", Driver: "570.124.06"})
+		facts.GPUs = append(facts.GPUs, agent.GPU{Index: i, UUID: fmt.Sprintf("GPU-00000000-0000-0000-0000-%012x", s.node*ranksPerNode+i),
+			Model: "NVIDIA H100 80GB HBM3", Driver: "570.124.06"})
 	}
 	facts.GPUsExpected = ranksPerNode
 	_ = json.NewEncoder(w).Encode(facts)
@@ -173,14 +174,18 @@ func (s *standIn) start(w http.ResponseWriter, r *http.Request, inner http.Handl
 	}
 	s.mu.Lock()
 	now := time.Now()
-	status := agent.JobStatus{ID: r.PathValue("id"), Node: s.node, Environment: "env", State: agent.Running, Spec: spec, Record: agent.Runs + "/" + r.PathValue("id"), Started: now, Launcher: agent.Exit{Code: -1}}
+	status := agent.JobStatus{ID: r.PathValue("id"), Node: s.node, Environment: "env", State: agent.Running, Spec: spec, Record: agent.Runs +
+		"/" + r.PathValue("id"), Started: now, Launcher: agent.Exit{Code: -1}}
 	var processes []nccl.Process
 	for local, rank := range spec.Ranks(s.node) {
-		status.Ranks = append(status.Ranks, agent.RankStatus{Rank: rank, LocalRank: local, Node: s.node, PID: 100 + local, Started: now, Exit: agent.Exit{Code: -1}})
+		status.Ranks = append(status.Ranks, agent.RankStatus{Rank: rank, LocalRank: local, Node: s.node, PID: 100 + local, Started: now,
+			Exit: agent.Exit{Code: -1}})
 		rail := fmt.Sprintf("mlx5_%d", local)
 		processes = append(processes, nccl.Process{
-			Host: s.name, PID: 100 + local, Version: "2.27.7+cuda12.9", Network: "IB", Devices: []nccl.Device{{Name: rail, Port: 1, Link: "RoCE", GPUDirect: nccl.Yes, MTU: 4096}},
-			Communicators: []nccl.Communicator{{Rank: rank, Ranks: spec.Nodes * spec.RanksPerNode, Nodes: spec.Nodes, Ready: true, Routes: []nccl.Route{{Transport: nccl.RDMAGPU, Network: "IB", Rail: rail, Channels: 16}}}},
+			Host: s.name, PID: 100 + local, Version: "2.27.7+cuda12.9", Network: "IB",
+			Devices: []nccl.Device{{Name: rail, Port: 1, Link: "RoCE", GPUDirect: nccl.Yes, MTU: 4096}},
+			Communicators: []nccl.Communicator{{Rank: rank, Ranks: spec.Nodes * spec.RanksPerNode, Nodes: spec.Nodes, Ready: true,
+				Routes: []nccl.Route{{Transport: nccl.RDMAGPU, Network: "IB", Rail: rail, Channels: 16}}}},
 		})
 	}
 	summary := nccl.Merge(nccl.Summary{Processes: processes})
@@ -204,8 +209,10 @@ func (s *standIn) failLater(path string) {
 	}
 	s.change(func(status *agent.JobStatus) {
 		rank := &status.Ranks[len(status.Ranks)-1]
-		rank.Ended, rank.Exit, rank.Tail = time.Now(), agent.Exit{Code: 1}, []string{"Traceback (most recent call last):", `  File "train.py", line 9, in step`, "ZeroDivisionError: division by zero"}
-		rank.Python = &agent.PythonError{Seen: rank.Ended, Type: "ZeroDivisionError", Message: "division by zero", File: "train.py", Line: 9, Traceback: rank.Tail}
+		rank.Ended, rank.Exit, rank.Tail = time.Now(), agent.Exit{Code: 1}, []string{"Traceback (most recent call last):",
+			`  File "train.py", line 9, in step`, "ZeroDivisionError: division by zero"}
+		rank.Python = &agent.PythonError{Seen: rank.Ended, Type: "ZeroDivisionError", Message: "division by zero", File: "train.py", Line: 9,
+			Traceback: rank.Tail}
 	})
 }
 

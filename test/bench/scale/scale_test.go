@@ -61,7 +61,8 @@ func BenchmarkScale(b *testing.B) {
 	commit, err := exec.CommandContext(b.Context(), "git", "rev-parse", "--short", "HEAD").Output()
 	check(b, err)
 	for range b.N {
-		fmt.Printf("\n%s, commit %s, %d cores, %s; %d ranks on each node are stand-ins without processes\n", time.Now().UTC().Format(time.DateOnly), bytes.TrimSpace(commit), runtime.NumCPU(), runtime.Version(), ranksPerNode)
+		fmt.Printf("\n%s, commit %s, %d cores, %s; %d ranks on each node are stand-ins without processes\n",
+			time.Now().UTC().Format(time.DateOnly), bytes.TrimSpace(commit), runtime.NumCPU(), runtime.Version(), ranksPerNode)
 		measureAll(b, []int{8, 64, 256, 512}, agent.Torchrun)
 		fmt.Printf("\none real process on each node\n")
 		measureAll(b, []int{8, 64}, agent.Command)
@@ -80,7 +81,8 @@ func measureAll(b *testing.B, sizes []int, launcher agent.Launcher) {
 			tables[m.what] = append(tables[m.what], m.value)
 		}
 	}
-	fmt.Printf("\n| nodes | %s |\n| --- |%s\n", strings.ReplaceAll(strings.Trim(fmt.Sprint(sizes), "[]"), " ", " | "), strings.Repeat(" --- |", len(sizes)))
+	fmt.Printf("\n| nodes | %s |\n| --- |%s\n", strings.ReplaceAll(strings.Trim(fmt.Sprint(sizes), "[]"), " ", " | "),
+		strings.Repeat(" --- |", len(sizes)))
 	for _, row := range rows {
 		line := "| " + row + " |"
 		for i, value := range tables[row] {
@@ -220,7 +222,8 @@ func environmentObjects(b *testing.B, count int) []objects.Object {
 	}
 	made, err := certs.New("ns", "env", time.Now())
 	check(b, err)
-	built, err := objects.Build(objects.Request{Cluster: file, Name: "env", Namespace: "ns", Nodes: count, Mode: agent.RDMA, Image: "registry.test/train:1", StepsImage: "registry.test/steps:1"}.WithDefaults(), objects.LeaseReference("env", "uid"), made)
+	built, err := objects.Build(objects.Request{Cluster: file, Name: "env", Namespace: "ns", Nodes: count, Mode: agent.RDMA,
+		Image: "registry.test/train:1", StepsImage: "registry.test/steps:1"}.WithDefaults(), objects.LeaseReference("env", "uid"), made)
 	check(b, err)
 	return built.InOrder()
 }
@@ -233,7 +236,8 @@ func newCluster(e environment) (*fake.Clientset, *kube.Clients) {
 	}
 	names, holder, count := env.Of(&kube.Clients{Namespace: "ns"}, "env").Names, "uid-1", int32(len(e.Addresses))
 	known := []k8sruntime.Object{
-		&corev1.Secret{ObjectMeta: about(names.ClientSecret), Data: map[string][]byte{"ca.crt": e.Certificates.CA, "tls.crt": e.Certificates.ClientCert, "tls.key": e.Certificates.ClientKey}},
+		&corev1.Secret{ObjectMeta: about(names.ClientSecret),
+			Data: map[string][]byte{"ca.crt": e.Certificates.CA, "tls.crt": e.Certificates.ClientCert, "tls.key": e.Certificates.ClientKey}},
 		&appsv1.StatefulSet{ObjectMeta: about(names.StatefulSet), Spec: appsv1.StatefulSetSpec{Replicas: &count}},
 		&coordinationv1.Lease{ObjectMeta: about(names.Lease), Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}},
 	}
@@ -258,7 +262,8 @@ func newCluster(e environment) (*fake.Clientset, *kube.Clients) {
 // failedTask returns Tekton's TaskRun of the failed train step.
 func failedTask() *v1.TaskRun {
 	task := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: "run-train", Labels: map[string]string{"tekton.dev/pipelineRun": "run", "tekton.dev/pipelineTask": "train"}, OwnerReferences: []metav1.OwnerReference{{UID: "uid-1"}},
+		Namespace: "ns", Name: "run-train", Labels: map[string]string{"tekton.dev/pipelineRun": "run", "tekton.dev/pipelineTask": "train"},
+		OwnerReferences: []metav1.OwnerReference{{UID: "uid-1"}},
 	}}
 	task.Status.StartTime, task.Status.CompletionTime = &metav1.Time{Time: time.Now()}, &metav1.Time{Time: time.Now()}
 	task.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionFalse, Reason: "Failed"})
@@ -269,7 +274,8 @@ func failedTask() *v1.TaskRun {
 // smallFolder has the script of real processes, and some files.
 func smallFolder(b *testing.B) syncrepo.Folder {
 	dir := b.TempDir()
-	script := "#!/bin/sh\necho \"node $NODE_RANK has started\"\nif [ $NODE_RANK = $((NUM_NODES-1)) ]; then until [ -e $" + failFile + " ]; do sleep 0.1; done; exit 3; fi\nexec sleep 1000\n"
+	script := "#!/bin/sh\necho \"node $NODE_RANK has started\"\nif [ $NODE_RANK = $((NUM_NODES-1)) ]; then until [ -e $" + failFile +
+		" ]; do sleep 0.1; done; exit 3; fi\nexec sleep 1000\n"
 	check(b, os.WriteFile(filepath.Join(dir, "train.sh"), []byte(script), 0o755))
 	for i := range 19 {
 		check(b, os.WriteFile(filepath.Join(dir, fmt.Sprintf("module%d.py", i)), bytes.Repeat([]byte{byte('a' + i)}, 1024), 0o644))

@@ -43,7 +43,8 @@ func command() *cobra.Command {
 	f.StringVar(&config.EtcdKey, "etcd-key", "", "its key")
 	f.StringVar(&config.Kubeconfig, "kubeconfig", "", "kubeconfig by which callers are checked and pods made")
 	f.StringVar(&config.Registry, "registry", "", "HOST:PORT of the registry that image streams live in")
-	f.DurationVar(&controllers.SecretDelay, "pull-secret-delay", 0, "time from a service account's creation until it gets its pull secret; 0 is a random one")
+	f.DurationVar(&controllers.SecretDelay, "pull-secret-delay", 0, "time from a service account's creation until it gets its pull secret; "+
+		"0 is a random one")
 	f.StringVar(&controllers.Image, "builder-image", "", "image of the build pods' containers")
 	return cmd
 }

@@ -42,11 +42,15 @@ func (s Set) base() string { return strings.TrimSuffix(s.Name+"-"+s.Version, "-"
 // Sets are the programs that every cluster runs and that Go builds. Module tools and the project's own module require
 // the same versions of what both import, so that it is compiled once.
 var Sets = []Set{
-	{Name: "kubernetes", Module: ".", Packages: []string{"./cmd/kube", "./cmd/etcd"}, Variables: kubernetesVersion(), Usually: 5 * time.Minute},
+	{Name: "kubernetes", Module: ".", Packages: []string{"./cmd/kube", "./cmd/etcd"}, Variables: kubernetesVersion(),
+		Usually: 5 * time.Minute},
 	{Name: "openshift", Module: ".", Packages: []string{"./cmd/openshift-apiserver", "./cmd/openshift-builder"},
-		Sources: []string{"internal/buildapi", "internal/buildcontroller", "internal/builder", "internal/buildstatus"}, Variables: kubernetesVersion()},
-	{Name: "sriov", Module: ".", Packages: []string{"./cmd/sriov"}, Sources: []string{"internal/rdma", "internal/rdma/cni", "internal/gpu", "internal/topology"}},
-	{Name: "in-pod", Module: ".", Packages: []string{"./cmd/coredns", "./cmd/pause", "./cmd/nvidia-smi", "./cmd/ib_write_bw"}, Sources: []string{"internal/gpu", "internal/perftest", "internal/rdma"}},
+		Sources:   []string{"internal/buildapi", "internal/buildcontroller", "internal/builder", "internal/buildstatus"},
+		Variables: kubernetesVersion()},
+	{Name: "sriov", Module: ".", Packages: []string{"./cmd/sriov"}, Sources: []string{"internal/rdma", "internal/rdma/cni", "internal/gpu",
+		"internal/topology"}},
+	{Name: "in-pod", Module: ".", Packages: []string{"./cmd/coredns", "./cmd/pause", "./cmd/nvidia-smi", "./cmd/ib_write_bw"},
+		Sources: []string{"internal/gpu", "internal/perftest", "internal/rdma"}},
 }
 
 // Networks is Multus and Whereabouts. The package of Whereabouts' command is named cmd, and so is its program.
@@ -57,7 +61,8 @@ var Networks = Set{Name: "networks", Module: "tools", Packages: []string{
 // Tekton is the long-term release of Tekton Pipelines that requires the client-go of this Kubernetes. NewestTekton is the newest
 // release, which a cluster can run in its place.
 var (
-	Tekton       = Set{Name: "tekton", Module: "tools", Packages: commands("github.com/tektoncd/pipeline", TektonPrograms), Usually: 90 * time.Second}
+	Tekton = Set{Name: "tekton", Module: "tools", Packages: commands("github.com/tektoncd/pipeline", TektonPrograms),
+		Usually: 90 * time.Second}
 	NewestTekton = Set{Name: "newest-tekton", Module: "tools/newest", Packages: commands("github.com/tektoncd/pipeline", TektonPrograms)}
 )
 
@@ -84,8 +89,9 @@ var KueueVersions = []string{"v0.14.8", "v0.17.0", "v0.19.2"}
 // Peers and MPI are other projects that train. A benchmark compares ml-dev-env with them: Kubeflow Trainer with JobSet,
 // and MPI Operator, whose version 0.6.0 does not compile with the client-go of Trainer.
 var (
-	Peers = Set{Name: "peers", Module: "tools/peers", Packages: []string{"github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager", "sigs.k8s.io/jobset"}}
-	MPI   = Set{Name: "mpi", Module: "tools/mpi", Packages: []string{"github.com/kubeflow/mpi-operator/cmd/mpi-operator"}}
+	Peers = Set{Name: "peers", Module: "tools/peers", Packages: []string{"github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
+		"sigs.k8s.io/jobset"}}
+	MPI = Set{Name: "mpi", Module: "tools/mpi", Packages: []string{"github.com/kubeflow/mpi-operator/cmd/mpi-operator"}}
 )
 
 // TektonPrograms and TriggersPrograms are the commands that the manifests of Tekton
@@ -235,5 +241,6 @@ func FindSource() (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("the project's sources are not found above %s; run this inside a checkout of ml-dev-env", strings.Join(starts, " or "))
+	return "", fmt.Errorf("the project's sources are not found above %s; run this inside a checkout of ml-dev-env",
+		strings.Join(starts, " or "))
 }

@@ -40,12 +40,14 @@ func (b buildByStrategy) Validate(ctx context.Context, attr admission.Attributes
 	for name, values := range caller.GetExtra() {
 		extra[name] = values
 	}
-	review, err := b.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: caller.GetName(), UID: caller.GetUID(), Groups: caller.GetGroups(), Extra: extra,
-		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: attr.GetNamespace(), Verb: "create", Group: buildv1.GroupName, Resource: "builds", Subresource: "docker", Name: attr.GetName(),
-		},
-	}}, metav1.CreateOptions{})
+	review, err := b.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx,
+		&authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: caller.GetName(), UID: caller.GetUID(), Groups: caller.GetGroups(), Extra: extra,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Namespace: attr.GetNamespace(), Verb: "create", Group: buildv1.GroupName, Resource: "builds", Subresource: "docker",
+				Name: attr.GetName(),
+			},
+		}}, metav1.CreateOptions{})
 	switch {
 	case err != nil:
 		return admission.NewForbidden(attr, err)

@@ -41,7 +41,8 @@ func TestBuildByStrategy(t *testing.T) {
 		attributes := admission.NewAttributesRecord(&buildv1.BuildConfig{}, nil, buildv1.GroupVersion.WithKind("BuildConfig"), "team", "app",
 			buildv1.GroupVersion.WithResource(test.resource), test.subresource, admission.Create, nil, false, &test.caller)
 		err := plugin.Validate(t.Context(), attributes, nil)
-		if test.allowed != (err == nil) || err != nil && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "build strategy Docker is not allowed")) {
+		if test.allowed != (err == nil) || err != nil &&
+			(!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "build strategy Docker is not allowed")) {
 			t.Errorf("%s/%s by %s: %v, want allowed %t", test.resource, test.subresource, test.caller.Name, err, test.allowed)
 		}
 	}

@@ -73,7 +73,8 @@ func generate(config *buildv1.BuildConfig, request *buildv1.BuildRequest) (*buil
 
 	docker := build.Spec.Strategy.DockerStrategy
 	if docker == nil {
-		return nil, fmt.Errorf("can't instantiate from BuildConfig %s/%s: this stand-in builds by Docker strategy only", config.Namespace, config.Name)
+		return nil, fmt.Errorf("can't instantiate from BuildConfig %s/%s: this stand-in builds by Docker strategy only", config.Namespace,
+			config.Name)
 	}
 	docker.Env = merge(docker.Env, request.Env)
 	if options := request.DockerStrategyOptions; options != nil {

@@ -66,7 +66,8 @@ func TestGenerate(t *testing.T) {
 // TestMissingAccount tests that the server answers with an internal error as OpenShift does, and creates no Build.
 func TestMissingAccount(t *testing.T) {
 	builds := buildfake.NewClientset(config()).BuildV1()
-	_, err := Instantiator{Builds: builds, Kube: kubefake.NewClientset()}.Instantiate(t.Context(), "team", &buildv1.BuildRequest{ObjectMeta: metav1.ObjectMeta{Name: "app"}})
+	_, err := Instantiator{Builds: builds, Kube: kubefake.NewClientset()}.Instantiate(t.Context(), "team",
+		&buildv1.BuildRequest{ObjectMeta: metav1.ObjectMeta{Name: "app"}})
 	const want = `error getting push/pull secrets for service account team/builder: serviceaccounts "builder" not found`
 	if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want an internal error with %q", err, want)
@@ -83,7 +84,8 @@ func TestBuildThatDoesNotRun(t *testing.T) {
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", Annotations: map[string]string{StartTimeAnnotation: "50ms"}}})
 	r := binaryREST{instantiator: Instantiator{Builds: builds, Kube: objects}, kube: objects}
 	_, err := r.build(genericapirequest.WithNamespace(t.Context(), "team"), "app", "", strings.NewReader("folder"))
-	if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "unable to wait for build app-4 to run: timed out waiting for the condition") {
+	if !apierrors.IsBadRequest(err) ||
+		!strings.Contains(err.Error(), "unable to wait for build app-4 to run: timed out waiting for the condition") {
 		t.Errorf("got %v, want a bad request, because the time has expired", err)
 	}
 	build, err := builds.Builds("team").Get(t.Context(), "app-4", metav1.GetOptions{})
@@ -154,7 +156,8 @@ func TestDefaultsAndTypes(t *testing.T) {
 	c := config()
 	c.Spec.RunPolicy = ""
 	scheme.Default(c)
-	if c.Spec.RunPolicy != buildv1.BuildRunPolicySerial || *c.Spec.FailedBuildsHistoryLimit != 5 || c.Spec.Strategy.Type != buildv1.DockerBuildStrategyType {
+	if c.Spec.RunPolicy != buildv1.BuildRunPolicySerial || *c.Spec.FailedBuildsHistoryLimit != 5 ||
+		c.Spec.Strategy.Type != buildv1.DockerBuildStrategyType {
 		t.Errorf("defaults: %+v", c.Spec)
 	}
 }

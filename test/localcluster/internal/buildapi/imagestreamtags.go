@@ -105,7 +105,8 @@ func (r tagREST) List(ctx context.Context, options *internalversion.ListOptions)
 	if options != nil && options.LabelSelector != nil {
 		selector = options.LabelSelector
 	}
-	streams, err := r.images.ImageStreams(genericapirequest.NamespaceValue(ctx)).List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
+	streams, err := r.images.ImageStreams(genericapirequest.NamespaceValue(ctx)).List(ctx,
+		metav1.ListOptions{LabelSelector: selector.String()})
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +130,8 @@ func (r tagREST) List(ctx context.Context, options *internalversion.ListOptions)
 }
 
 // Delete implements rest.GracefulDeleter: it deletes the tag, and keeps the image.
-func (r tagREST) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, _ *metav1.DeleteOptions) (runtime.Object, bool, error) {
+func (r tagREST) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, _ *metav1.DeleteOptions) (
+	runtime.Object, bool, error) {
 	stream, tag, err := r.find(ctx, name)
 	if err != nil {
 		return nil, false, err
@@ -168,7 +170,8 @@ func without[E any](list []E, drop func(E) bool) []E {
 }
 
 // Create adds the tag to the stream's spec.
-func (r tagREST) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+func (r tagREST) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (
+	runtime.Object, error) {
 	if validate != nil {
 		if err := validate(ctx, obj); err != nil {
 			return nil, err
@@ -179,7 +182,8 @@ func (r tagREST) Create(ctx context.Context, obj runtime.Object, validate rest.V
 }
 
 // Update implements rest.Updater.
-func (r tagREST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, _ *metav1.UpdateOptions) (runtime.Object, bool, error) {
+func (r tagREST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
+	update rest.ValidateObjectUpdateFunc, _ bool, _ *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	old, err := r.Get(ctx, name, nil)
 	if apierrors.IsNotFound(err) {
 		old = &imagev1.ImageStreamTag{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: genericapirequest.NamespaceValue(ctx)}}

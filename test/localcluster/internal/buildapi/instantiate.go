@@ -45,11 +45,13 @@ func (i Instantiator) once(ctx context.Context, namespace string, request *build
 		return nil, err
 	}
 	if strings.EqualFold(config.Annotations[buildv1.BuildConfigPausedAnnotation], "true") {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("can't instantiate from BuildConfig %s/%s: BuildConfig is paused", config.Namespace, config.Name))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("can't instantiate from BuildConfig %s/%s: BuildConfig is paused", config.Namespace,
+			config.Name))
 	}
 	if v := request.LastVersion; v != nil && *v != config.Status.LastVersion {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the LastVersion(%d) on build config %s/%s does not match the build request LastVersion(%d)",
-			config.Status.LastVersion, config.Namespace, config.Name, *v))
+		return nil,
+			apierrors.NewBadRequest(fmt.Sprintf("the LastVersion(%d) on build config %s/%s does not match the build request LastVersion(%d)",
+				config.Status.LastVersion, config.Namespace, config.Name, *v))
 	}
 	config.Status.LastVersion++
 	build, err := generate(config, request)
@@ -58,8 +60,9 @@ func (i Instantiator) once(ctx context.Context, namespace string, request *build
 	}
 	account := build.Spec.ServiceAccount
 	if _, err := i.Kube.CoreV1().ServiceAccounts(namespace).Get(ctx, account, metav1.GetOptions{}); err != nil {
-		// OpenShift drops the error's own status here.
-		return nil, apierrors.NewInternalError(fmt.Errorf("error getting push/pull secrets for service account %s/%s: %v", namespace, account, err)) //nolint:errorlint // as OpenShift does
+		//nolint:errorlint // OpenShift drops the error's own status here
+		err = fmt.Errorf("error getting push/pull secrets for service account %s/%s: %v", namespace, account, err)
+		return nil, apierrors.NewInternalError(err)
 	}
 	// Update lastVersion first: if two requests arrive at the same time, only one succeeds here.
 	if _, err := configs.Update(ctx, config, metav1.UpdateOptions{}); err != nil {
@@ -83,13 +86,15 @@ func (instantiateREST) ProducesMIMETypes(string) []string { return nil }
 func (instantiateREST) ProducesObject(string) any         { return buildv1.Build{} }
 
 // Create implements rest.NamedCreater.
-func (r instantiateREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+func (r instantiateREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc,
+	_ *metav1.CreateOptions) (runtime.Object, error) {
 	request := obj.(*buildv1.BuildRequest)
 	if request.Name == "" {
 		request.Name = name
 	}
 	if request.Name != name {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", request.Name, name))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", request.Name,
+			name))
 	}
 	if validate != nil {
 		if err := validate(ctx, obj); err != nil {

@@ -36,7 +36,8 @@ func newScheme() (*runtime.Scheme, error) {
 	}
 	core := schema.GroupVersion{Version: "v1"}
 	metav1.AddToGroupVersion(scheme, core)
-	scheme.AddUnversionedTypes(core, &metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
+	scheme.AddUnversionedTypes(core, &metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{},
+		&metav1.APIResourceList{})
 	for _, version := range []schema.GroupVersion{buildv1.GroupVersion, imagev1.GroupVersion} {
 		internal := schema.GroupVersion{Group: version.Group, Version: runtime.APIVersionInternal}
 		for kind, t := range scheme.KnownTypes(version) {
@@ -78,11 +79,12 @@ func addQueries(scheme *runtime.Scheme) error {
 	if err != nil {
 		return err
 	}
-	return scheme.AddConversionFunc((*url.Values)(nil), (*buildv1.BinaryBuildRequestOptions)(nil), func(from, to any, _ conversion.Scope) error {
-		query, options := *from.(*url.Values), to.(*buildv1.BinaryBuildRequestOptions)
-		options.AsFile, options.Commit = query.Get("asFile"), query.Get("revision.commit")
-		return nil
-	})
+	return scheme.AddConversionFunc((*url.Values)(nil), (*buildv1.BinaryBuildRequestOptions)(nil),
+		func(from, to any, _ conversion.Scope) error {
+			query, options := *from.(*url.Values), to.(*buildv1.BinaryBuildRequestOptions)
+			options.AsFile, options.Commit = query.Get("asFile"), query.Get("revision.commit")
+			return nil
+		})
 }
 
 func readLogOptions(query url.Values, options *buildv1.BuildLogOptions) error {

@@ -206,7 +206,8 @@ func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefiniti
 }
 
 // storages returns the resources of each API group.
-func storages(scheme *runtime.Scheme, etcd generic.RESTOptionsGetter, config Config, clients Clients, kubeConfig *restclient.Config) (map[string]map[string]rest.Storage, error) {
+func storages(scheme *runtime.Scheme, etcd generic.RESTOptionsGetter, config Config, clients Clients, kubeConfig *restclient.Config) (
+	map[string]map[string]rest.Storage, error) {
 	buildConfigStore, err := newStore(buildConfigs(scheme), etcd)
 	if err != nil {
 		return nil, err

@@ -55,7 +55,8 @@ func validateBuildUpdate(build, old *buildv1.Build) field.ErrorList {
 	was, is := old.Spec.DeepCopy(), build.Spec.DeepCopy()
 	is.Output.PushSecret, is.Revision = was.Output.PushSecret, was.Revision
 	if !equality.Semantic.DeepEqual(was, is) {
-		problems = append(problems, field.Invalid(field.NewPath("spec"), "content of spec is not printed out, please refer to the \"details\"", "spec is immutable"))
+		problems = append(problems, field.Invalid(field.NewPath("spec"), "content of spec is not printed out, please refer to the \"details\"",
+			"spec is immutable"))
 	}
 	return problems
 }
@@ -64,9 +65,11 @@ func validateCommon(spec buildv1.CommonSpec, path *field.Path, isBuild bool) fie
 	problems := validateStrategy(spec.Strategy, path.Child("strategy"))
 	source := path.Child("source")
 	if isBuild && spec.Source.Binary == nil {
-		problems = append(problems, field.Invalid(source, "", "must provide a value for at least one source input(git, binary, dockerfile, images)."))
+		problems = append(problems, field.Invalid(source, "", "must provide a value for at least one source input(git, binary, dockerfile, "+
+			"images)."))
 	}
-	if from := spec.Source; from.Git != nil || from.Dockerfile != nil || from.ContextDir != "" || len(from.Images)+len(from.Secrets)+len(from.ConfigMaps) > 0 {
+	if from := spec.Source; from.Git != nil || from.Dockerfile != nil || from.ContextDir != "" ||
+		len(from.Images)+len(from.Secrets)+len(from.ConfigMaps) > 0 {
 		problems = append(problems, field.NotSupported(source, "other sources", []buildv1.BuildSourceType{buildv1.BuildSourceBinary}))
 	}
 	if spec.MountTrustedCA != nil && *spec.MountTrustedCA {
@@ -81,7 +84,8 @@ func validateCommon(spec buildv1.CommonSpec, path *field.Path, isBuild bool) fie
 		}
 	}
 	if seconds := spec.CompletionDeadlineSeconds; seconds != nil && *seconds <= 0 {
-		problems = append(problems, field.Invalid(path.Child("completionDeadlineSeconds"), *seconds, "completionDeadlineSeconds must be a positive integer greater than 0"))
+		problems = append(problems, field.Invalid(path.Child("completionDeadlineSeconds"), *seconds,
+			"completionDeadlineSeconds must be a positive integer greater than 0"))
 	}
 	return problems
 }
@@ -99,7 +103,8 @@ func validateOutput(to corev1.ObjectReference, path *field.Path) field.ErrorList
 	case "":
 		return field.ErrorList{field.Required(path.Child("kind"), "")}
 	default:
-		return field.ErrorList{field.Invalid(path.Child("kind"), to.Kind, "the target of build output must be an 'ImageStreamTag' or 'DockerImage'")}
+		return field.ErrorList{field.Invalid(path.Child("kind"), to.Kind, "the target of build output must be an 'ImageStreamTag' or "+
+			"'DockerImage'")}
 	}
 	return nil
 }
@@ -107,14 +112,17 @@ func validateOutput(to corev1.ObjectReference, path *field.Path) field.ErrorList
 func validateStrategy(strategy buildv1.BuildStrategy, path *field.Path) field.ErrorList {
 	if strategy.DockerStrategy == nil {
 		if strategy.SourceStrategy != nil || strategy.CustomStrategy != nil || strategy.JenkinsPipelineStrategy != nil {
-			return field.ErrorList{field.NotSupported(path.Child("type"), strategy.Type, []buildv1.BuildStrategyType{buildv1.DockerBuildStrategyType})}
+			return field.ErrorList{field.NotSupported(path.Child("type"), strategy.Type,
+				[]buildv1.BuildStrategyType{buildv1.DockerBuildStrategyType})}
 		}
-		return field.ErrorList{field.Invalid(path, "", "must provide a value for exactly one of sourceStrategy, customStrategy, dockerStrategy, or jenkinsPipelineStrategy")}
+		return field.ErrorList{field.Invalid(path, "", "must provide a value for exactly one of sourceStrategy, customStrategy, "+
+			"dockerStrategy, or jenkinsPipelineStrategy")}
 	}
 	docker, path := strategy.DockerStrategy, path.Child("dockerStrategy")
 	var problems field.ErrorList
 	for name, used := range map[string]bool{
-		"from": docker.From != nil, "dockerfilePath": docker.DockerfilePath != "", "noCache": docker.NoCache, "imageOptimizationPolicy": docker.ImageOptimizationPolicy != nil,
+		"from": docker.From != nil, "dockerfilePath": docker.DockerfilePath != "", "noCache": docker.NoCache,
+		"imageOptimizationPolicy": docker.ImageOptimizationPolicy != nil,
 	} {
 		if used {
 			problems = append(problems, notImplemented(path.Child(name)))
@@ -138,7 +146,8 @@ func validateStrategy(strategy buildv1.BuildStrategy, path *field.Path) field.Er
 		case volume.Source.Type == buildv1.BuildVolumeSourceTypeSecret && volume.Source.Secret != nil:
 		case volume.Source.Type == buildv1.BuildVolumeSourceTypeConfigMap && volume.Source.ConfigMap != nil:
 		default:
-			problems = append(problems, field.Invalid(at.Child("source", "type"), volume.Source.Type, "a volume of a build is a Secret or a ConfigMap, given with its type"))
+			problems = append(problems, field.Invalid(at.Child("source", "type"), volume.Source.Type,
+				"a volume of a build is a Secret or a ConfigMap, given with its type"))
 		}
 		if len(volume.Mounts) == 0 {
 			problems = append(problems, field.Required(at.Child("mounts"), ""))

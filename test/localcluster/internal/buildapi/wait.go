@@ -19,7 +19,8 @@ var (
 
 // waitStarted watches until the build is neither New nor Pending. After the
 // timeout it returns errNotStarted with the build as it was last seen.
-func waitStarted(ctx context.Context, client buildclient.BuildV1Interface, namespace, name string, timeout time.Duration) (*buildv1.Build, error) {
+func waitStarted(ctx context.Context, client buildclient.BuildV1Interface, namespace, name string, timeout time.Duration) (
+	*buildv1.Build, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var last *buildv1.Build

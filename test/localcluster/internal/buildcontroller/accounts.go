@@ -80,7 +80,8 @@ func handleNamespace(ctx context.Context, client kubernetes.Interface, registry,
 		return err
 	}
 	if puller.Annotations[secretAnnotation] == "" {
-		if _, err := newSecret(ctx, client, registry, puller, metav1.ObjectMeta{Name: pullSecret}); err != nil && !apierrors.IsAlreadyExists(err) {
+		if _, err := newSecret(ctx, client, registry, puller, metav1.ObjectMeta{Name: pullSecret}); err != nil &&
+			!apierrors.IsAlreadyExists(err) {
 			return err
 		}
 	}
@@ -88,7 +89,8 @@ func handleNamespace(ctx context.Context, client kubernetes.Interface, registry,
 }
 
 // handleAccount gives an account of a user's namespace its Secret. If it is too early, it returns how long to wait.
-func handleAccount(ctx context.Context, client kubernetes.Interface, config Config, namespace, name string) (again time.Duration, err error) {
+func handleAccount(ctx context.Context, client kubernetes.Interface, config Config, namespace,
+	name string) (again time.Duration, err error) {
 	if !ordinary(namespace) || name == buildapi.BuilderAccount {
 		return 0, nil
 	}
@@ -134,7 +136,8 @@ func delayOf(ctx context.Context, client kubernetes.Interface, config Config, ac
 }
 
 // ensureAccount returns the service account. If it is missing, ensureAccount creates it, after before has succeeded.
-func ensureAccount(ctx context.Context, client kubernetes.Interface, namespace, name string, before func() error) (*corev1.ServiceAccount, error) {
+func ensureAccount(ctx context.Context, client kubernetes.Interface, namespace, name string, before func() error) (
+	*corev1.ServiceAccount, error) {
 	accounts := client.CoreV1().ServiceAccounts(namespace)
 	account, err := accounts.Get(ctx, name, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
@@ -166,7 +169,8 @@ func grant(ctx context.Context, client kubernetes.Interface, namespace string) e
 
 // ensureSecret gives the account its Secret for the registry, with the name in meta, and rewrites one whose token expires
 // soon. It replaces a Secret that was deleted.
-func ensureSecret(ctx context.Context, client kubernetes.Interface, registry string, account *corev1.ServiceAccount, meta metav1.ObjectMeta) error {
+func ensureSecret(ctx context.Context, client kubernetes.Interface, registry string, account *corev1.ServiceAccount,
+	meta metav1.ObjectMeta) error {
 	secrets := client.CoreV1().Secrets(account.Namespace)
 	if name := account.Annotations[secretAnnotation]; name != "" {
 		secret, err := secrets.Get(ctx, name, metav1.GetOptions{})
@@ -194,7 +198,8 @@ func ensureSecret(ctx context.Context, client kubernetes.Interface, registry str
 }
 
 // newSecret creates a Secret of the account for the registry.
-func newSecret(ctx context.Context, client kubernetes.Interface, registry string, account *corev1.ServiceAccount, meta metav1.ObjectMeta) (*corev1.Secret, error) {
+func newSecret(ctx context.Context, client kubernetes.Interface, registry string, account *corev1.ServiceAccount, meta metav1.ObjectMeta) (
+	*corev1.Secret, error) {
 	secrets := client.CoreV1().Secrets(account.Namespace)
 	meta.Annotations = map[string]string{accountAnnotation: account.Name}
 	meta.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ServiceAccount", Name: account.Name, UID: account.UID}}
@@ -257,9 +262,13 @@ func link(ctx context.Context, client kubernetes.Interface, account *corev1.Serv
 	}
 	old := account.Annotations[secretAnnotation]
 	account.Annotations[secretAnnotation] = secret
-	account.Secrets = append(slices.DeleteFunc(account.Secrets, func(ref corev1.ObjectReference) bool { return ref.Name == old || ref.Name == secret }),
+	account.Secrets = append(slices.DeleteFunc(account.Secrets, func(ref corev1.ObjectReference) bool {
+		return ref.Name == old || ref.Name == secret
+	}),
 		corev1.ObjectReference{Name: secret})
-	account.ImagePullSecrets = append(slices.DeleteFunc(account.ImagePullSecrets, func(ref corev1.LocalObjectReference) bool { return ref.Name == old || ref.Name == secret }),
+	account.ImagePullSecrets = append(slices.DeleteFunc(account.ImagePullSecrets, func(ref corev1.LocalObjectReference) bool {
+		return ref.Name == old || ref.Name == secret
+	}),
 		corev1.LocalObjectReference{Name: secret})
 	_, err := client.CoreV1().ServiceAccounts(account.Namespace).Update(ctx, account, metav1.UpdateOptions{})
 	return err

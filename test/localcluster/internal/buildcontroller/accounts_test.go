@@ -56,7 +56,8 @@ func handleAccounts(t *testing.T, client *kubefake.Clientset, wantName, wantToke
 		t.Fatal(err)
 	}
 	wantRefs := []corev1.LocalObjectReference{{Name: "linked"}, {Name: wantName}}
-	if refs := account.ImagePullSecrets; !slices.Equal(refs, wantRefs) || len(account.Secrets) != 1 || account.Annotations[secretAnnotation] != wantName {
+	if refs := account.ImagePullSecrets; !slices.Equal(refs, wantRefs) || len(account.Secrets) != 1 ||
+		account.Annotations[secretAnnotation] != wantName {
 		t.Errorf("pull secrets %v, secrets %v, annotations %v; want %s", refs, account.Secrets, account.Annotations, wantName)
 	}
 	secrets, err := client.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{})

@@ -49,7 +49,8 @@ func (c *controller) handleBuild(ctx context.Context, namespace, name string) er
 
 func (c *controller) cancel(ctx context.Context, build *buildv1.Build, pod *corev1.Pod) error {
 	if pod != nil && ownedBy(pod, build) {
-		err := c.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+		err := c.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name,
+			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
@@ -93,7 +94,8 @@ func (c *controller) start(ctx context.Context, build *buildv1.Build) error {
 		return err
 	}
 	if missing != "" {
-		return c.move(ctx, build, nil, outcome{phase: buildv1.BuildPhaseFailed, reason: buildv1.StatusReasonGenericBuildFailed, message: "These resources do not exist:" + missing})
+		return c.move(ctx, build, nil, outcome{phase: buildv1.BuildPhaseFailed, reason: buildv1.StatusReasonGenericBuildFailed,
+			message: "These resources do not exist:" + missing})
 	}
 	return c.createPod(ctx, build, resolved)
 }
@@ -245,7 +247,8 @@ func (c *controller) createPod(ctx context.Context, build, resolved *buildv1.Bui
 	expand(docker.Env)
 	pod, err := podFor(resolved, c.config, ns.Annotations[DiskSizeAnnotation])
 	if err != nil {
-		return c.stay(ctx, build, outcome{reason: buildv1.StatusReasonCannotCreateBuildPodSpec, message: "Failed to create pod spec: " + err.Error()})
+		return c.stay(ctx, build, outcome{reason: buildv1.StatusReasonCannotCreateBuildPodSpec, message: "Failed to create pod spec: " +
+			err.Error()})
 	}
 	created, err := c.Kube.CoreV1().Pods(build.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {

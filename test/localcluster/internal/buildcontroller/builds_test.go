@@ -50,12 +50,15 @@ func look(t *testing.T, c *controller, b *buildv1.Build) buildv1.BuildStatus {
 func TestOutOfMemoryInTwoSteps(t *testing.T) {
 	report := buildstatus.Report{Reason: buildv1.StatusReasonDockerBuildFailed, LogTail: "killed"}
 	pod := podIn(corev1.PodFailed, exited(1, "OOMKilled", string(report.Encode(4096))))
-	pod.ObjectMeta = metav1.ObjectMeta{Namespace: "team", Name: "app-1-build", OwnerReferences: []metav1.OwnerReference{{Kind: "Build", UID: "1"}}}
+	pod.ObjectMeta = metav1.ObjectMeta{Namespace: "team", Name: "app-1-build",
+		OwnerReferences: []metav1.OwnerReference{{Kind: "Build", UID: "1"}}}
 	b, c := dockerBuildOf(buildv1.BuildPhaseRunning, pod)
-	if got := look(t, c, b); got.Phase != buildv1.BuildPhaseFailed || got.Reason != report.Reason || got.CompletionTimestamp != nil || got.LogSnippet != "" {
+	if got := look(t, c, b); got.Phase != buildv1.BuildPhaseFailed || got.Reason != report.Reason || got.CompletionTimestamp != nil ||
+		got.LogSnippet != "" {
 		t.Errorf("first: %+v, want the builder's reason alone", got)
 	}
-	if got := look(t, c, b); got.Reason != buildv1.StatusReasonOutOfMemoryKilled || got.CompletionTimestamp == nil || got.LogSnippet != "killed" {
+	if got := look(t, c, b); got.Reason != buildv1.StatusReasonOutOfMemoryKilled || got.CompletionTimestamp == nil ||
+		got.LogSnippet != "killed" {
 		t.Errorf("then: %+v, want OutOfMemoryKilled and the rest", got)
 	}
 }
@@ -63,13 +66,16 @@ func TestOutOfMemoryInTwoSteps(t *testing.T) {
 func TestMissingResources(t *testing.T) {
 	b, c := dockerBuildOf(buildv1.BuildPhaseNew)
 	b.Spec.Strategy.DockerStrategy.Volumes = []buildv1.BuildVolume{
-		{Source: buildv1.BuildVolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "ca"}}}},
+		{
+			Source: buildv1.BuildVolumeSource{
+				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "ca"}}}},
 		{Source: buildv1.BuildVolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "key"}}},
 	}
 	if _, err := c.Builds.Builds("team").Update(t.Context(), b, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := look(t, c, b), "These resources do not exist: ConfigMaps [ca] Secrets [key]"; got.Phase != buildv1.BuildPhaseFailed || got.Message != want {
+	if got, want := look(t, c, b), "These resources do not exist: ConfigMaps [ca] Secrets [key]"; got.Phase != buildv1.BuildPhaseFailed ||
+		got.Message != want {
 		t.Errorf("%s: %q, want Failed: %q", got.Phase, got.Message, want)
 	}
 }

@@ -95,7 +95,9 @@ func (c *controller) watch(ctx context.Context) error {
 		{&corev1.Pod{}, lister(pods.List), pods.Watch, func(o *metav1.ListOptions) { o.LabelSelector = buildv1.BuildLabel }, c.podSeen},
 		{&corev1.Namespace{}, lister(namespaces.List), namespaces.Watch, nil, c.namespaceSeen},
 		{&corev1.ServiceAccount{}, lister(accounts.List), accounts.Watch, nil, c.accountSeen},
-		{&corev1.Secret{}, lister(secrets.List), secrets.Watch, func(o *metav1.ListOptions) { o.FieldSelector = "type=" + string(corev1.SecretTypeDockercfg) }, c.secretSeen},
+		{&corev1.Secret{}, lister(secrets.List), secrets.Watch, func(o *metav1.ListOptions) {
+			o.FieldSelector = "type=" + string(corev1.SecretTypeDockercfg)
+		}, c.secretSeen},
 	} {
 		tweak := func(o metav1.ListOptions) metav1.ListOptions {
 			if w.tweak != nil {
@@ -127,7 +129,8 @@ func (c *controller) watch(ctx context.Context) error {
 }
 
 // lister adapts a typed list function to one that returns any object.
-func lister[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error)) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+func lister[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error)) func(context.Context, metav1.ListOptions) (
+	runtime.Object, error) {
 	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) }
 }
 

@@ -22,7 +22,8 @@ type expansions struct {
 
 // randomText is made of what the kubelet could take for a reference.
 func randomText(random *rand.Rand) string {
-	parts := []string{"$", "$$", "(", ")", "$(", "HOME", "$(HOME)", "$$(HOME)", "$(A)", "$(NONE)", "$()", "a", " ", "é", "\n", "--", "=", "$(params.script)"}
+	parts := []string{"$", "$$", "(", ")", "$(", "HOME", "$(HOME)", "$$(HOME)", "$(A)", "$(NONE)", "$()", "a", " ", "é", "\n", "--", "=",
+		"$(params.script)"}
 	var text strings.Builder
 	for range random.IntN(8) {
 		text.WriteString(parts[random.IntN(len(parts))])

@@ -24,7 +24,8 @@ func fetchImage(ctx context.Context, reference string) (*imagev1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img, err := remote.Image(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithPlatform(v1.Platform{OS: "linux", Architecture: "amd64"}))
+	img, err := remote.Image(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain),
+		remote.WithPlatform(v1.Platform{OS: "linux", Architecture: "amd64"}))
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +57,8 @@ func describe(ref name.Reference, img v1.Image) (*imagev1.Image, error) {
 	size := manifest.Config.Size
 	for _, l := range manifest.Layers {
 		size += l.Size
-		image.DockerImageLayers = append(image.DockerImageLayers, imagev1.ImageLayer{Name: l.Digest.String(), LayerSize: l.Size, MediaType: string(l.MediaType)})
+		image.DockerImageLayers = append(image.DockerImageLayers, imagev1.ImageLayer{Name: l.Digest.String(), LayerSize: l.Size,
+			MediaType: string(l.MediaType)})
 	}
 	metadata, err := json.Marshal(docker10.DockerImage{
 		TypeMeta:     metav1.TypeMeta{Kind: "DockerImage", APIVersion: docker10.GroupVersion.String()},
@@ -67,7 +69,8 @@ func describe(ref name.Reference, img v1.Image) (*imagev1.Image, error) {
 		Size:         size,
 		Config: &docker10.DockerConfig{
 			User: config.Config.User, Env: config.Config.Env, Cmd: config.Config.Cmd, Entrypoint: config.Config.Entrypoint,
-			WorkingDir: config.Config.WorkingDir, Labels: config.Config.Labels, ExposedPorts: config.Config.ExposedPorts, Volumes: config.Config.Volumes,
+			WorkingDir: config.Config.WorkingDir, Labels: config.Config.Labels, ExposedPorts: config.Config.ExposedPorts,
+			Volumes: config.Config.Volumes,
 		},
 	})
 	if err != nil {

@@ -35,7 +35,8 @@ func podFor(build *buildv1.Build, config Config, diskSize string) (*corev1.Pod, 
 		deadline = *build.Spec.CompletionDeadlineSeconds
 	}
 	docker := build.Spec.Strategy.DockerStrategy
-	env := []corev1.EnvVar{{Name: "BUILD", Value: string(content)}, {Name: "LANG", Value: "C.utf8"}, {Name: builder.InsecureRegistryVariable, Value: config.Registry}}
+	env := []corev1.EnvVar{{Name: "BUILD", Value: string(content)}, {Name: "LANG", Value: "C.utf8"},
+		{Name: builder.InsecureRegistryVariable, Value: config.Registry}}
 	env = append(env, trustedEnv(docker.Env)...)
 	if diskSize != "" {
 		env = append(env, corev1.EnvVar{Name: builder.DiskSizeVariable, Value: diskSize})

@@ -169,7 +169,8 @@ func (j *job) retry(ctx context.Context, name string, action func() error) error
 			return err
 		}
 		if attempt == retries {
-			return fmt.Errorf("After retrying %d times, %s image still failed due to error: %w", retries, name, err) //nolint:staticcheck // OpenShift's words
+			//nolint:staticcheck // OpenShift's words
+			return fmt.Errorf("After retrying %d times, %s image still failed due to error: %w", retries, name, err)
 		}
 		fmt.Fprintf(j.out, "Warning: %s failed, retrying in %s ...\n", name, retryDelay)
 		select {

@@ -24,7 +24,8 @@ func prepareStorage(dir, size string) error {
 			return fmt.Errorf("creating a disk of %s: %w", size, err)
 		}
 	}
-	config := "[storage]\ndriver = \"overlay\"\nrunroot = \"/run/containers/storage\"\ngraphroot = \"" + dir + "\"\n[storage.options.overlay]\n"
+	config := "[storage]\ndriver = \"overlay\"\nrunroot = \"/run/containers/storage\"\ngraphroot = \"" + dir +
+		"\"\n[storage.options.overlay]\n"
 	if err := tryOverlay(dir); err != nil {
 		config += "mount_program = \"/usr/bin/fuse-overlayfs\"\n"
 	}

@@ -64,7 +64,8 @@ func command(parsed func()) *cobra.Command {
 			}
 		},
 	}
-	root.AddCommand(upCommand(), downCommand(), statusCommand(), kubeconfigCommand(), logsCommand(), loadCommand(), nodeCommand(), enterCommand(), serveCommand())
+	root.AddCommand(upCommand(), downCommand(), statusCommand(), kubeconfigCommand(), logsCommand(), loadCommand(), nodeCommand(),
+		enterCommand(), serveCommand())
 	return root
 }
 
@@ -103,19 +104,25 @@ on two cores; after that they come from the cache. --tekton=false, --tkn=false,
 	cmd.Flags().StringVar(&flags.Profile, "profile", "",
 		"be like another cluster: "+strings.Join(profile.Names(), ", ")+"; "+noProfile+" ends it. Works on a running cluster")
 	cmd.Flags().DurationVar(&flags.PullSecretDelay, "pull-secret-delay", 0,
-		"time from a service account's creation until it gets its pull secret; 0 is a random time of 0.5 to 5 s for each. Works on a running cluster")
+		"time from a service account's creation until it gets its pull secret; 0 is a random time of 0.5 to 5 s for each. Works on a running "+
+			"cluster")
 	cmd.Flags().BoolVar(&tekton, "tekton", true, "Tekton; a later up adds it if this one does not, and none takes it away")
 	cmd.Flags().BoolVar(&flags.NewestTekton, "newest-tekton", false, "the newest Tekton in place of the long-term release, until down")
-	cmd.Flags().BoolVar(&networks, "networks", true, "Multus and Whereabouts, which attach NICs to pods; a later up adds them if this one does not, and none takes them away")
+	cmd.Flags().BoolVar(&networks, "networks", true, "Multus and Whereabouts, which attach NICs to pods; a later up adds them if this one "+
+		"does not, and none takes them away")
 	cmd.Flags().BoolVar(&extras.Tkn, "tkn", true, "tkn, Tekton's command line; a later up adds it if this one does not")
-	cmd.Flags().BoolVar(&extras.TrainingImage, "training-image", true, "make image training, which the end-to-end tests train in; a later up makes it if this one does not")
-	cmd.Flags().BoolVar(&flags.Triggers, "triggers", false, "Tekton Triggers too, which the first time compiles. Works on a running cluster, and stays until down")
+	cmd.Flags().BoolVar(&extras.TrainingImage, "training-image", true, "make image training, which the end-to-end tests train in; a later "+
+		"up makes it if this one does not")
+	cmd.Flags().BoolVar(&flags.Triggers, "triggers", false, "Tekton Triggers too, which the first time compiles. Works on a running "+
+		"cluster, and stays until down")
 	cmd.Flags().StringVar(&flags.Kueue, "kueue", "", "Kueue too, "+strings.Join(build.KueueVersions, ", ")+
 		", which the first time compiles. Works on a running cluster, and stays until down")
 	cmd.Flags().Lookup("kueue").NoOptDefVal = build.KueueVersions[0]
-	cmd.Flags().BoolVar(&flags.Peers, "peers", false, "Kubeflow Trainer with JobSet and MPI Operator too, to compare with, and image training-peers. Works on a running cluster, and stays until down")
+	cmd.Flags().BoolVar(&flags.Peers, "peers", false, "Kubeflow Trainer with JobSet and MPI Operator too, to compare with, and image "+
+		"training-peers. Works on a running cluster, and stays until down")
 	cmd.Flags().StringArray("gpu-fault", nil,
-		"a faulty GPU: NODE:INDEX=missing, =throttled, =ecc, =no-nvlink or =xid-NUMBER (repeatable); none clears them. Works on a running cluster")
+		"a faulty GPU: NODE:INDEX=missing, =throttled, =ecc, =no-nvlink or =xid-NUMBER (repeatable); none clears them. Works on a running "+
+			"cluster")
 	cmd.Flags().StringArray("rdma-fault", nil,
 		"a faulty NIC: NODE:NIC=down, =rate-GBPS, =pcie-4, =no-info or =empty-info (repeatable); none clears them. Works on a running cluster")
 	return cmd
@@ -270,8 +277,12 @@ func nodeCommand() *cobra.Command {
 			RunE: func(cmd *cobra.Command, args []string) error { return do(cmd.Context(), args[0]) },
 		})
 	}
-	add("stop", "End everything that runs on the node at once, as a loss of power does", func(_ context.Context, name string) error { return cluster.StopNode(name) })
-	add("start", "Start a stopped node; any up does so too", func(ctx context.Context, name string) error { return cluster.StartNode(ctx, name, os.Stdout) })
+	add("stop", "End everything that runs on the node at once, as a loss of power does", func(_ context.Context, name string) error {
+		return cluster.StopNode(name)
+	})
+	add("start", "Start a stopped node; any up does so too", func(ctx context.Context, name string) error {
+		return cluster.StartNode(ctx, name, os.Stdout)
+	})
 	add("cut", "Cut the node off the cluster's network; what runs on it continues", cluster.CutNode)
 	add("join", "Connect the node again", cluster.JoinNode)
 	return cmd

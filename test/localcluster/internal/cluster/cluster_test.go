@@ -33,7 +33,8 @@ func TestValidateNamesEveryMistake(t *testing.T) {
 			t.Errorf("Validate = %v, want %q in it", err, want)
 		}
 	}
-	if err := (Options{Nodes: 2, Triggers: true, NoTekton: true}).Validate(); err == nil || !strings.Contains(err.Error(), "--triggers needs Tekton") {
+	if err := (Options{Nodes: 2, Triggers: true, NoTekton: true}).Validate(); err == nil ||
+		!strings.Contains(err.Error(), "--triggers needs Tekton") {
 		t.Errorf("Triggers without Tekton: %v", err)
 	}
 	err = Options{Nodes: 2, Kueue: "v0.1.0"}.Validate()
@@ -49,7 +50,8 @@ func TestNodeNamed(t *testing.T) {
 	if node, err := nodeNamed(topology.Nodes(2), "node-2"); err != nil || node.Name != "node-2" {
 		t.Errorf("got %+v, %v", node, err)
 	}
-	if _, err := nodeNamed(topology.Nodes(2), "node-3"); err == nil || err.Error() != `no node is named "node-3"; the cluster has node-1 to node-2` {
+	if _, err := nodeNamed(topology.Nodes(2), "node-3"); err == nil ||
+		err.Error() != `no node is named "node-3"; the cluster has node-1 to node-2` {
 		t.Errorf("got %v", err)
 	}
 }
@@ -95,7 +97,8 @@ func TestNodeMissing(t *testing.T) {
 	started := time.Now()
 	node := func(ready corev1.ConditionStatus, heartbeat time.Time, gpus string) *corev1.Node {
 		return &corev1.Node{Status: corev1.NodeStatus{
-			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, Message: "because", LastHeartbeatTime: metav1.NewTime(heartbeat)}},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, Message: "because",
+				LastHeartbeatTime: metav1.NewTime(heartbeat)}},
 			Allocatable: allocatable("nvidia.com/gpu", gpus),
 		}}
 	}
@@ -108,11 +111,13 @@ func TestNodeMissing(t *testing.T) {
 		{"not ready", node(corev1.ConditionFalse, started, "4"), "because"},
 		{"a GPU short", node(corev1.ConditionTrue, started, "3"), "3 of 4 GPUs"},
 		{"old news", node(corev1.ConditionTrue, started.Add(-time.Minute), "4"), "has not reported"},
-		{"no functions of a NIC", withAllocatable(node(corev1.ConditionTrue, started, "4"), "openshift.io/eno7np0rdma", "0"), "0 of 4 openshift.io/eno7np0rdma"},
+		{"no functions of a NIC", withAllocatable(node(corev1.ConditionTrue, started, "4"), "openshift.io/eno7np0rdma", "0"),
+			"0 of 4 openshift.io/eno7np0rdma"},
 		{"new", &corev1.Node{}, "no Ready condition"},
 	}
 	for _, test := range tests {
-		if got := nodeMissing(test.node, wanted{gpus: 4, functions: rdma.FunctionsEach}, started); !strings.Contains(got, test.want) || test.want == "" && got != "" {
+		if got := nodeMissing(test.node, wanted{gpus: 4, functions: rdma.FunctionsEach}, started); !strings.Contains(got, test.want) ||
+			test.want == "" && got != "" {
 			t.Errorf("%s: %q, want %q", test.name, got, test.want)
 		}
 	}
@@ -146,7 +151,8 @@ func TestProfiled(t *testing.T) {
 		}
 	}
 	has, _ := DefaultOptions.profiled()
-	const config = `{"cniVersion":"0.3.1","name":"eno8np0-network","type":"sriov","vlan":0,"spoofchk":"off","trust":"on","vlanQoS":0,"link_state":"enable","ipam":{"type":"whereabouts","range":"10.0.106.0/24"}}`
+	const config = `{"cniVersion":"0.3.1","name":"eno8np0-network","type":"sriov","vlan":0,"spoofchk":"off","trust":"on","vlanQoS":0,` +
+		`"link_state":"enable","ipam":{"type":"whereabouts","range":"10.0.106.0/24"}}`
 	want := document{
 		"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
 		"metadata": document{
@@ -179,7 +185,8 @@ func TestNodesOfProfiles(t *testing.T) {
 
 func TestDefinitionsAreThoseOfKinds(t *testing.T) {
 	manifests := strings.Join([]string{
-		"# first\nkind: CustomResourceDefinition\nname: a", "kind: Role\nverbs: [CustomResourceDefinition]", "---\napiVersion: v1\nkind: CustomResourceDefinition\nname: b",
+		"# first\nkind: CustomResourceDefinition\nname: a", "kind: Role\nverbs: [CustomResourceDefinition]",
+		"---\napiVersion: v1\nkind: CustomResourceDefinition\nname: b",
 	}, separator)
 	got := definitions(manifests)
 	if !strings.Contains(got, "name: a") || !strings.Contains(got, "name: b") || strings.Contains(got, "Role") {
@@ -298,7 +305,8 @@ func TestModulesDefineTheirKinds(t *testing.T) {
 		}
 	}
 	want := []string{
-		"securitycontextconstraints.security.openshift.io", "infrastructures.config.openshift.io", "routes.route.openshift.io", "network-attachment-definitions.k8s.cni.cncf.io",
+		"securitycontextconstraints.security.openshift.io", "infrastructures.config.openshift.io", "routes.route.openshift.io",
+		"network-attachment-definitions.k8s.cni.cncf.io",
 		"ippools.whereabouts.cni.cncf.io", "overlappingrangeipreservations.whereabouts.cni.cncf.io",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -62,7 +62,8 @@ func (p *plan) control() []process.Spec {
 	p.write(auditPolicyPath, auditPolicy())
 	p.write(admissionConfigPath, admissionConfig())
 	p.writeAuthentication()
-	p.kubeconfigNamed(admissionKubeconfigPath, topology.AdmissionAddress, pki.Request{File: "apiserver-webhook-client", User: "system:kube-apiserver-webhook"})
+	p.kubeconfigNamed(admissionKubeconfigPath, topology.AdmissionAddress,
+		pki.Request{File: "apiserver-webhook-client", User: "system:kube-apiserver-webhook"})
 
 	names := []string{
 		topology.ControlIP, topology.APIServiceIP, "127.0.0.1", "localhost",
@@ -75,7 +76,8 @@ func (p *plan) control() []process.Spec {
 	serving := p.issue(pki.Request{File: file, User: "kube-apiserver", Hosts: names})
 	etcdServing := p.issue(pki.Request{File: "etcd", User: "etcd", Hosts: []string{"127.0.0.1", "localhost"}})
 	etcdClient := p.issue(pki.Request{File: "apiserver-etcd-client", User: "kube-apiserver"})
-	kubeletClient := p.issue(pki.Request{File: "apiserver-kubelet-client", User: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}})
+	kubeletClient := p.issue(pki.Request{File: "apiserver-kubelet-client", User: "kube-apiserver-kubelet-client",
+		Groups: []string{"system:masters"}})
 	proxyClient := p.issue(pki.Request{File: "front-proxy-client", User: "front-proxy-client"})
 	saKey := topology.State("pki", "sa.key")
 	p.check(pki.ServiceAccountKey(saKey))
@@ -99,7 +101,8 @@ func (p *plan) control() []process.Spec {
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file="+saKey, "--service-account-signing-key-file="+saKey,
 		"--requestheader-client-ca-file="+ca, "--requestheader-allowed-names=front-proxy-client",
-		"--requestheader-extra-headers-prefix=X-Remote-Extra-", "--requestheader-group-headers=X-Remote-Group", "--requestheader-username-headers=X-Remote-User",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-username-headers=X-Remote-User",
 		"--proxy-client-cert-file="+proxyClient.Cert, "--proxy-client-key-file="+proxyClient.Key, "--enable-aggregator-routing",
 		"--authorization-mode=Node,RBAC", "--allow-privileged", "--authentication-config="+authenticationConfigPath,
 		// OpenShift's API server does not limit the time for sending a binary build's source. Here the request timeout
@@ -187,10 +190,12 @@ func (p *plan) node(n topology.Netns) []process.Spec {
 	p.writeText(containerdConfig, containerdTOML(n, p.pauseImage))
 	p.writeSecret(filepath.Join(dir, "registries", topology.RegistryHost, "hosts.toml"),
 		// containerd requires a host, and tries the server after it.
-		fmt.Sprintf("server = %[1]q\n[header]\n  Authorization = %[2]q\n[host.%[1]q.header]\n  Authorization = %[2]q\n", "http://"+topology.RegistryHost, "Basic "+p.nodeLogin))
+		fmt.Sprintf("server = %[1]q\n[header]\n  Authorization = %[2]q\n[host.%[1]q.header]\n  Authorization = %[2]q\n", "http://"+
+			topology.RegistryHost, "Basic "+p.nodeLogin))
 	p.networks(n)
 
-	serving := p.issue(pki.Request{File: "kubelet-" + n.Node, User: "system:node:" + n.Node, Groups: []string{"system:nodes"}, Hosts: []string{n.IP, n.Node}})
+	serving := p.issue(pki.Request{File: "kubelet-" + n.Node, User: "system:node:" + n.Node, Groups: []string{"system:nodes"},
+		Hosts: []string{n.IP, n.Node}})
 	config := filepath.Join(dir, "kubelet.yaml")
 	p.write(config, document{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -225,7 +230,8 @@ func (p *plan) node(n topology.Netns) []process.Spec {
 	gpus := p.self("gpu@"+n.Name, n, "--node="+n.Name)
 	p.check(gpu.WriteState(gpuStateDir(n), gpu.Inventory(n.Name, p.options.gpusOf(n), p.options.Faults)))
 	nics := p.self("rdma@"+n.Name, n, "--node="+n.Name)
-	p.check(rdma.WriteState(topology.RDMADir(n.Name), rdma.State{Layout: p.options.layoutOf(n), Faults: rdma.FaultsOf(n.Name, p.options.RDMAFaults)}))
+	p.check(rdma.WriteState(topology.RDMADir(n.Name),
+		rdma.State{Layout: p.options.layoutOf(n), Faults: rdma.FaultsOf(n.Name, p.options.RDMAFaults)}))
 	containerd.Env = []string{cni.NodeVariable + "=" + n.Name}
 	containerd.Memlock = p.options.memlock()
 	specs := []process.Spec{containerd, kubelet, csi, gpus, nics}
@@ -377,5 +383,6 @@ func resolvConf() (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("neither /etc/resolv.conf nor /run/systemd/resolve/resolv.conf names a DNS server outside the loopback range; pods could not resolve package registries")
+	return "", fmt.Errorf("neither /etc/resolv.conf nor /run/systemd/resolve/resolv.conf names a DNS server outside the loopback range; " +
+		"pods could not resolve package registries")
 }

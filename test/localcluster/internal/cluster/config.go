@@ -44,8 +44,10 @@ func auditPolicy() document {
 			{"level": "None", "resources": []document{{"group": "coordination.k8s.io", "resources": []string{"leases"}}},
 				"userGroups": []string{"system:nodes"}},
 			{"level": "None", "verbs": []string{"get", "list", "watch"},
-				"users": []string{"system:apiserver", "system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy", multusUser, whereaboutsUser}},
-			{"level": "None", "verbs": []string{"get", "list", "watch"}, "userGroups": []string{"system:nodes", "system:serviceaccounts:kube-system"}},
+				"users": []string{"system:apiserver", "system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy", multusUser,
+					whereaboutsUser}},
+			{"level": "None", "verbs": []string{"get", "list", "watch"},
+				"userGroups": []string{"system:nodes", "system:serviceaccounts:kube-system"}},
 			// The server sends one or more of these for every pod. They are read requests, too.
 			{"level": "None", "resources": []document{{"group": "authorization.k8s.io", "resources": []string{"subjectaccessreviews"}}},
 				"users": []string{"localcluster:openshift"}},
@@ -93,7 +95,9 @@ func containerdTOML(n topology.Netns, pauseImage string) string {
 version = 2
 root = %[1]q
 state = "/run/containerd"
-disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs", "io.containerd.internal.v1.tracing", "io.containerd.tracing.processor.v1.otlp"]
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs", "io.containerd.internal.v1.tracing",
+  "io.containerd.tracing.processor.v1.otlp"]
 [grpc]
   address = %[2]q
 [plugins."io.containerd.grpc.v1.cri"]

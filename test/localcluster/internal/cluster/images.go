@@ -35,15 +35,18 @@ func programImages(programs map[string]string) []programImage {
 		}
 		for _, p := range names {
 			target := "/ko-app/" + p
-			images = append(images, programImage{name: set + "/" + p, file: filepath.Join(programs[set], p), target: target, entrypoint: []string{target}})
+			images = append(images, programImage{name: set + "/" + p, file: filepath.Join(programs[set], p), target: target,
+				entrypoint: []string{target}})
 		}
 	}
 	// The manifests of these projects start a program with this name, or the image's entrypoint.
 	const manager = "/manager"
-	for set, names := range map[string][]string{build.KueueName: {"kueue"}, build.Peers.Name: {"trainer-controller-manager", "jobset"}, build.MPI.Name: {"mpi-operator"}} {
+	for set, names := range map[string][]string{build.KueueName: {"kueue"}, build.Peers.Name: {"trainer-controller-manager", "jobset"},
+		build.MPI.Name: {"mpi-operator"}} {
 		for _, p := range names {
 			if folder := programs[set]; folder != "" {
-				images = append(images, programImage{name: set + "/" + p, file: filepath.Join(folder, p), target: manager, entrypoint: []string{manager}})
+				images = append(images, programImage{name: set + "/" + p, file: filepath.Join(folder, p), target: manager,
+					entrypoint: []string{manager}})
 			}
 		}
 	}

@@ -46,9 +46,11 @@ func (p *plan) networkKubeconfig(name, user string) string {
 	path := topology.State("pki", name+".kubeconfig")
 	p.write(path, document{
 		"apiVersion": "v1", "kind": "Config", "current-context": "localcluster",
-		"clusters": []document{{"name": "localcluster", "cluster": document{"server": topology.APIServerURL, "certificate-authority": p.ca.CertPath()}}},
-		"users":    []document{{"name": name, "user": document{"client-certificate": pair.Cert, "client-key": pair.Key}}},
-		"contexts": []document{{"name": "localcluster", "context": document{"cluster": "localcluster", "user": name, "namespace": multusNamespace}}},
+		"clusters": []document{
+			{"name": "localcluster", "cluster": document{"server": topology.APIServerURL, "certificate-authority": p.ca.CertPath()}}},
+		"users": []document{{"name": name, "user": document{"client-certificate": pair.Cert, "client-key": pair.Key}}},
+		"contexts": []document{
+			{"name": "localcluster", "context": document{"cluster": "localcluster", "user": name, "namespace": multusNamespace}}},
 	})
 	return path
 }

@@ -91,11 +91,15 @@ var knownCauses = []struct {
 	line *regexp.Regexp
 	what string
 }{
-	{regexp.MustCompile(`listen tcp ([0-9.]+:\d+): bind: address already in use`), "the address $1 is taken in the component's network namespace; run localcluster down, then up"},
-	{regexp.MustCompile(`bind: cannot assign requested address`), "the component's network namespace has lost its address; run localcluster down, then up"},
+	{regexp.MustCompile(`listen tcp ([0-9.]+:\d+): bind: address already in use`), "the address $1 is taken in the component's network " +
+		"namespace; run localcluster down, then up"},
+	{regexp.MustCompile(`bind: cannot assign requested address`), "the component's network namespace has lost its address; run localcluster " +
+		"down, then up"},
 	{regexp.MustCompile(`no space left on device`), "the disk is full; make room and run localcluster up again"},
-	{regexp.MustCompile(`failed to find cgroup mounts|failed to find subsystem mount`), "the cgroup file system is not as the kubelet needs it; see the README on cgroup v1 and v2"},
-	{regexp.MustCompile(`too many open files`), "the limit of open files or of inotify instances is too low; raise fs.inotify.max_user_instances and ulimit -n"},
+	{regexp.MustCompile(`failed to find cgroup mounts|failed to find subsystem mount`), "the cgroup file system is not as the kubelet needs " +
+		"it; see the README on cgroup v1 and v2"},
+	{regexp.MustCompile(`too many open files`), "the limit of open files or of inotify instances is too low; raise " +
+		"fs.inotify.max_user_instances and ulimit -n"},
 	{regexp.MustCompile(`certificate has expired`), "the cluster's certificates are too old; run localcluster down, then up"},
 }
 

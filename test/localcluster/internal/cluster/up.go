@@ -111,7 +111,8 @@ func (u *startup) discardRemains(ctx context.Context) error {
 		return err
 	}
 	if ok && stored.GPUs != u.options.GPUs {
-		return fmt.Errorf("a cluster with %d GPUs a node is up, not with %d; run localcluster down first, or leave --gpus out", stored.GPUs, u.options.GPUs)
+		return fmt.Errorf("a cluster with %d GPUs a node is up, not with %d; run localcluster down first, or leave --gpus out", stored.GPUs,
+			u.options.GPUs)
 	}
 	if _, err := os.Stat(topology.StateDir); errors.Is(err, fs.ErrNotExist) {
 		return nil

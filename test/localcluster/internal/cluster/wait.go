@@ -180,7 +180,8 @@ func waitDeployments(ctx context.Context, options Options) error {
 		missing["kueue-system/kueue-controller-manager"] = true
 	}
 	if options.Peers {
-		for _, name := range []string{"kubeflow-system/kubeflow-trainer-controller-manager", "jobset-system/jobset-controller-manager", "mpi-operator/mpi-operator"} {
+		for _, name := range []string{"kubeflow-system/kubeflow-trainer-controller-manager", "jobset-system/jobset-controller-manager",
+			"mpi-operator/mpi-operator"} {
 			missing[name] = true
 		}
 	}

@@ -134,11 +134,12 @@ func (p Plugin) serve(ctx context.Context, lost chan<- struct{}) (stop func(), e
 		default:
 		}
 	}
-	server := grpc.NewServer(grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-		err := handle(srv, stream)
-		again()
-		return err
-	}))
+	server := grpc.NewServer(
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+			err := handle(srv, stream)
+			again()
+			return err
+		}))
 	api.RegisterDevicePluginServer(server, p.Server)
 	go func() {
 		if err := server.Serve(listener); err != nil {

@@ -11,7 +11,8 @@ import (
 
 func head(t *testing.T, dir, name string) string {
 	t.Helper()
-	out, err := exec.Command("git", "-C", filepath.Join(dir, reposDir, name+".git"), "-c", "safe.directory=*", "rev-parse", "main").CombinedOutput()
+	out, err := exec.Command("git", "-C", filepath.Join(dir, reposDir, name+".git"), "-c", "safe.directory=*", "rev-parse",
+		"main").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -197,7 +197,8 @@ func uploadPack(ctx context.Context, line, repos string, env []string, channel s
 		fmt.Fprintf(channel.Stderr(), "fatal: %q is not allowed here or there is no such repository\n", line)
 		return 128
 	}
-	cmd := exec.CommandContext(ctx, "git", "-c", "safe.directory=*", "-c", "uploadpack.allowFilter=true", "upload-pack", filepath.Join(repos, name+".git"))
+	cmd := exec.CommandContext(ctx, "git", "-c", "safe.directory=*", "-c", "uploadpack.allowFilter=true", "upload-pack",
+		filepath.Join(repos, name+".git"))
 	cmd.Env = env
 	cmd.Stdout, cmd.Stderr = channel, channel.Stderr()
 	// Not cmd.Stdin: Wait would then also wait for the client to hang up.

@@ -29,7 +29,8 @@ func TestParseNodeFault(t *testing.T) {
 			t.Errorf("ParseNodeFault(%q) (-want +got):\n%s", test.text, diff)
 		}
 	}
-	for _, text := range []string{"", "node-9:0=missing", "node-1=missing", "node-1:0=xid", "node-1:0=xid-79x", "node-1:99999999999999999999=missing"} {
+	for _, text := range []string{"", "node-9:0=missing", "node-1=missing", "node-1:0=xid", "node-1:0=xid-79x",
+		"node-1:99999999999999999999=missing"} {
 		if got, err := ParseNodeFault(text); err == nil {
 			t.Errorf("ParseNodeFault(%q) = %v, want an error", text, got)
 		}
@@ -60,11 +61,14 @@ GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-00000001-0000-4000-8000-000000000001)
 1, 81559 MiB, 0 %
 `},
 		{"bare query of one", "--query-gpu=pci.bus_id,memory.total --format=csv,noheader,nounits -i 1", healthy, 0, "00000000:3B:00.0, 81559\n"},
-		{"throttled", "--query-gpu=temperature.gpu,clocks.sm,clocks_event_reasons.active,clocks_event_reasons.hw_thermal_slowdown --format=csv,noheader", hot, 0,
+		{"throttled", "--query-gpu=temperature.gpu,clocks.sm,clocks_event_reasons.active,clocks_event_reasons.hw_thermal_slowdown " +
+			"--format=csv,noheader", hot, 0,
 			"88, 345 MHz, 0x0000000000000048, Active\n"},
 		{"ECC error", "--query-gpu=ecc.errors.uncorrected.volatile.total,gpu_recovery_action --format=csv,noheader", ecc, 0, "1, Reset\n"},
-		{"ECC count alone", "--query-gpu=ecc.errors.uncorrected.volatile.total,gpu_recovery_action --format=csv,noheader", counted, 0, "1, None\n"},
-		{"no NVLink", "topo -m", apart, 0, "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t\" X \"\tSYS\t0-31\t0\tN/A\nGPU1\tSYS\t\" X \"\t0-31\t0\tN/A\n"},
+		{"ECC count alone", "--query-gpu=ecc.errors.uncorrected.volatile.total,gpu_recovery_action --format=csv,noheader", counted, 0,
+			"1, None\n"},
+		{"no NVLink", "topo -m", apart, 0, "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t\" X " +
+			"\"\tSYS\t0-31\t0\tN/A\nGPU1\tSYS\t\" X \"\t0-31\t0\tN/A\n"},
 		{"unknown field", "--query-gpu=index,speed --format=csv", healthy, 2, "Field \"speed\" is not a valid field to query.\n\n"},
 		{"no format", "--query-gpu=index", healthy, 1, "\"--format=\" switch is missing or not recognized. It should be \"csv\".\n"},
 		{"none", "-L", nil, 6, "No devices were found\n"},

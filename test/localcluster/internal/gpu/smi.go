@@ -283,7 +283,8 @@ func table(gpus []GPU, now time.Time, stdout io.Writer) {
 	for _, g := range gpus {
 		r := g.reading()
 		fmt.Fprintf(stdout, "| %3d  %-26s     On  |   %16s Off | %20d |\n", g.Index, Product, g.BusID, r.uncorrected)
-		fmt.Fprintf(stdout, "| N/A  %3dC    P0           %4dW /  700W |       1MiB /  %5dMiB |      0%%      Default |\n", r.temperature, r.powerW, memoryMiB)
+		fmt.Fprintf(stdout, "| N/A  %3dC    P0           %4dW /  700W |       1MiB /  %5dMiB |      0%%      Default |\n", r.temperature,
+			r.powerW, memoryMiB)
 		fmt.Fprintln(stdout, "|                                         |                        |             Disabled |")
 		fmt.Fprintln(stdout, line)
 	}
@@ -301,7 +302,8 @@ func table(gpus []GPU, now time.Time, stdout io.Writer) {
 func RunSMI(args []string) int {
 	gpus, err := ReadState(StateDir)
 	if err != nil {
-		fmt.Println("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running.")
+		fmt.Println("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is " +
+			"installed and running.")
 		fmt.Println()
 		return 9
 	}

@@ -65,7 +65,8 @@ var faultForm = regexp.MustCompile(`^(node-[1-8]):(\d+)=(missing|throttled|ecc|n
 func ParseNodeFault(s string) (NodeFault, error) {
 	m := faultForm.FindStringSubmatch(s)
 	if m == nil {
-		return NodeFault{}, fmt.Errorf("GPU fault %q is not NODE:INDEX=missing, =throttled, =ecc, =no-nvlink or =xid-NUMBER, as in node-1:3=xid-79", s)
+		return NodeFault{}, fmt.Errorf("GPU fault %q is not NODE:INDEX=missing, =throttled, =ecc, =no-nvlink or =xid-NUMBER, as in "+
+			"node-1:3=xid-79", s)
 	}
 	index, err := strconv.Atoi(m[2])
 	if err != nil {

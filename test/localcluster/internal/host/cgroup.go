@@ -127,7 +127,8 @@ func (c Cgroups) delegate(dir string) error {
 		}
 		err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+want), 0o644)
 		if errors.Is(err, unix.EBUSY) {
-			return fmt.Errorf("enabling controller %s in %s: the cgroup holds processes itself; run from a login session or systemd scope, not from a container's root cgroup", want, dir)
+			return fmt.Errorf("enabling controller %s in %s: the cgroup holds processes itself; run from a login session or systemd scope, not "+
+				"from a container's root cgroup", want, dir)
 		}
 		if err != nil {
 			return fmt.Errorf("enabling controller %s in %s: %w", want, dir, err)

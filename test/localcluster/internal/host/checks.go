@@ -71,8 +71,9 @@ func CheckDisk(folders ...string) error {
 		if err != nil {
 			problems = append(problems, err)
 		} else if free < MinFreeBytes {
-			problems = append(problems, fmt.Errorf("%s has %.1f GB free of the %.0f GB that the cluster may need; make room, or point XDG_CACHE_HOME elsewhere",
-				folder, float64(free)/1e9, float64(MinFreeBytes)/1e9))
+			problems = append(problems,
+				fmt.Errorf("%s has %.1f GB free of the %.0f GB that the cluster may need; make room, or point XDG_CACHE_HOME elsewhere",
+					folder, float64(free)/1e9, float64(MinFreeBytes)/1e9))
 		}
 	}
 	return errors.Join(problems...)

@@ -231,7 +231,8 @@ func AddressConflict(ctx context.Context) error {
 			}
 			for _, ours := range []string{topology.BridgeSubnet, topology.PodCIDR} {
 				if prefix.Overlaps(netip.MustParsePrefix(ours)) {
-					return fmt.Errorf("the address range %s is taken on this machine by the route %q; remove that route or network", ours, strings.TrimSpace(line))
+					return fmt.Errorf("the address range %s is taken on this machine by the route %q; remove that route or network", ours,
+						strings.TrimSpace(line))
 				}
 			}
 			break

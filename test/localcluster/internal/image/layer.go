@@ -98,7 +98,8 @@ func addFile(archive *tar.Writer, target, file string) error {
 	if err != nil {
 		return err
 	}
-	if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: target[1:], Mode: 0o755, Size: info.Size(), ModTime: time.Unix(0, 0)}); err != nil {
+	if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: target[1:], Mode: 0o755, Size: info.Size(),
+		ModTime: time.Unix(0, 0)}); err != nil {
 		return err
 	}
 	_, err = io.Copy(archive, f)

@@ -37,7 +37,8 @@ func (s *server) injectResources(ctx context.Context, request *admissionv1.Admis
 	for _, n := range networks {
 		name, err := s.resourceOf(ctx, n)
 		if err != nil {
-			return nil, fmt.Errorf("could not find network attachment definition '%s/%s': could not get Network Attachment Definition %[1]s/%[2]s: %w", n.Namespace, n.Name, err)
+			return nil, fmt.Errorf("could not find network attachment definition '%s/%s': could not get Network Attachment Definition "+
+				"%[1]s/%[2]s: %w", n.Namespace, n.Name, err)
 		}
 		if name != "" {
 			count[name]++

@@ -59,7 +59,8 @@ func (s *server) checkPod(ctx context.Context, request *admissionv1.AdmissionReq
 			return nil, err
 		}
 		if required != old.Annotations[securityv1.RequiredSCCAnnotation] {
-			return nil, forbidden(pod, fmt.Errorf("invalid change of required security context constraint annotation: %s", securityv1.RequiredSCCAnnotation))
+			return nil,
+				forbidden(pod, fmt.Errorf("invalid change of required security context constraint annotation: %s", securityv1.RequiredSCCAnnotation))
 		}
 		if equality.Semantic.DeepEqual(pod.Spec, old.Spec) {
 			return nil, nil

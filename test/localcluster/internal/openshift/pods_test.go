@@ -56,7 +56,8 @@ func team(t *testing.T, rights ...string) *server {
 // everybodys is the right that every account has on OpenShift.
 const everybodys = "system:authenticated/restricted-v2"
 
-func request(t *testing.T, creator authenticationv1.UserInfo, operation admissionv1.Operation, pod, old *corev1.Pod) *admissionv1.AdmissionRequest {
+func request(t *testing.T, creator authenticationv1.UserInfo, operation admissionv1.Operation, pod,
+	old *corev1.Pod) *admissionv1.AdmissionRequest {
 	t.Helper()
 	raw := func(p *corev1.Pod) runtime.RawExtension {
 		content, err := json.Marshal(p)
@@ -84,9 +85,10 @@ func podWith(account string, annotations map[string]string, add ...corev1.Capabi
 }
 
 var (
-	controller = authenticationv1.UserInfo{Username: "system:serviceaccount:kube-system:statefulset-controller", Groups: []string{"system:serviceaccounts", "system:authenticated"}}
-	master     = authenticationv1.UserInfo{Username: "root", Groups: []string{"system:masters", "system:authenticated"}}
-	alice      = authenticationv1.UserInfo{Username: "alice", Groups: []string{"system:authenticated"}}
+	controller = authenticationv1.UserInfo{Username: "system:serviceaccount:kube-system:statefulset-controller",
+		Groups: []string{"system:serviceaccounts", "system:authenticated"}}
+	master = authenticationv1.UserInfo{Username: "root", Groups: []string{"system:masters", "system:authenticated"}}
+	alice  = authenticationv1.UserInfo{Username: "alice", Groups: []string{"system:authenticated"}}
 )
 
 func TestAdmitPod(t *testing.T) {
@@ -100,19 +102,26 @@ func TestAdmitPod(t *testing.T) {
 		refusal      string
 	}{
 		{"what everybody may", []string{everybodys}, controller, podWith("trainer", nil), "restricted-v2", "serviceaccount", ""},
-		{"its service account may", []string{everybodys, account + "/nccl-scc"}, controller, podWith("trainer", nil, "IPC_LOCK"), "nccl-scc", "serviceaccount", ""},
-		{"another account may", []string{everybodys, account + "/nccl-scc"}, controller, podWith("default", nil, "IPC_LOCK"), "", "", `"IPC_LOCK": capability may not be added`},
-		{"all accounts of the namespace may", []string{"system:serviceaccounts:team/nccl-scc"}, controller, podWith("default", nil, "IPC_LOCK"), "nccl-scc", "serviceaccount", ""},
+		{"its service account may", []string{everybodys, account + "/nccl-scc"}, controller, podWith("trainer", nil, "IPC_LOCK"), "nccl-scc",
+			"serviceaccount", ""},
+		{"another account may", []string{everybodys, account + "/nccl-scc"}, controller, podWith("default", nil, "IPC_LOCK"), "", "",
+			`"IPC_LOCK": capability may not be added`},
+		{"all accounts of the namespace may", []string{"system:serviceaccounts:team/nccl-scc"}, controller, podWith("default", nil, "IPC_LOCK"),
+			"nccl-scc", "serviceaccount", ""},
 		{"its creator may", []string{everybodys, "alice/nccl-scc"}, alice, podWith("default", nil, "IPC_LOCK"), "nccl-scc", "user", ""},
 		{"the constraints name a group of its creator", nil, master, podWith("", nil), "privileged", "user", ""},
-		{"nobody may anything", nil, alice, podWith("default", nil), "", "", `provider "restricted-v2": Forbidden: not usable by user or serviceaccount`},
-		{"pinned", []string{everybodys, account + "/privileged"}, controller, podWith("trainer", map[string]string{securityv1.RequiredSCCAnnotation: "privileged"}), "privileged", "serviceaccount", ""},
+		{"nobody may anything", nil, alice, podWith("default", nil), "", "",
+			`provider "restricted-v2": Forbidden: not usable by user or serviceaccount`},
+		{"pinned", []string{everybodys, account + "/privileged"}, controller,
+			podWith("trainer", map[string]string{securityv1.RequiredSCCAnnotation: "privileged"}), "privileged", "serviceaccount", ""},
 	}
 	for _, test := range tests {
 		s := team(t, test.rights...)
 		patch, err := s.admitPod(t.Context(), request(t, test.creator, admissionv1.Create, test.pod, nil))
 		if test.refusal != "" {
-			if err == nil || !strings.HasPrefix(err.Error(), `pods "p-" is forbidden: unable to validate against any security context constraint: [`) || !strings.Contains(err.Error(), test.refusal) {
+			if err == nil ||
+				!strings.HasPrefix(err.Error(), `pods "p-" is forbidden: unable to validate against any security context constraint: [`) ||
+				!strings.Contains(err.Error(), test.refusal) {
 				t.Errorf("%s: %v, want %s", test.name, err, test.refusal)
 			}
 			continue
@@ -129,7 +138,8 @@ func TestAdmitPod(t *testing.T) {
 			t.Fatal(err)
 		}
 		stamps := operations[0].Value
-		if operations[0].Path != "/metadata/annotations" || stamps[securityv1.ValidatedSCCAnnotation] != test.want || stamps[securityv1.ValidatedSCCSubjectTypeAnnotation] != test.byWhom {
+		if operations[0].Path != "/metadata/annotations" || stamps[securityv1.ValidatedSCCAnnotation] != test.want ||
+			stamps[securityv1.ValidatedSCCSubjectTypeAnnotation] != test.byWhom {
 			t.Errorf("%s: stamped %v, want %s by %s", test.name, stamps, test.want, test.byWhom)
 		}
 	}
@@ -179,7 +189,8 @@ func TestCheckPod(t *testing.T) {
 		{"given a capability since", admissionv1.Create, func(p *corev1.Pod) {
 			p.Spec.Containers[0].SecurityContext.Capabilities.Add = []corev1.Capability{"SYS_ADMIN"}
 		}, `"SYS_ADMIN": capability may not be added`},
-		{"robbed of its user", admissionv1.Create, func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext.RunAsUser = nil }, "unable to validate"},
+		{"robbed of its user", admissionv1.Create, func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext.RunAsUser = nil },
+			"unable to validate"},
 		{"stamped otherwise than pinned", admissionv1.Create, func(p *corev1.Pod) { p.Annotations[securityv1.RequiredSCCAnnotation] = "anyuid" },
 			"required scc/anyuid does not match the suggested scc/restricted-v2"},
 		{"pinned later", admissionv1.Update, func(p *corev1.Pod) { p.Annotations[securityv1.RequiredSCCAnnotation] = "restricted-v2" },

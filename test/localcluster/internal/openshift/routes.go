@@ -84,7 +84,8 @@ func (r routeAdmitter) admit(ctx context.Context, route *routev1.Route) error {
 		host = generatedHost(route.Name, route.Namespace)
 	}
 	since := metav1.Now()
-	if ingress := route.Status.Ingress; len(ingress) > 0 && len(ingress[0].Conditions) > 0 && ingress[0].Conditions[0].LastTransitionTime != nil {
+	if ingress := route.Status.Ingress; len(ingress) > 0 && len(ingress[0].Conditions) > 0 &&
+		ingress[0].Conditions[0].LastTransitionTime != nil {
 		since = *ingress[0].Conditions[0].LastTransitionTime
 	}
 	want := []routev1.RouteIngress{{

@@ -120,14 +120,17 @@ func openPort(root string, o options) (port, error) {
 func header(o options, p, peer port, out io.Writer) {
 	fmt.Fprint(out, line)
 	fmt.Fprintf(out, "                    RDMA_Write BW Test\n (a stand-in: TCP on %s, at 1/%d of the port's rate)\n", p.netdev, slowdown)
-	fmt.Fprintf(out, " Dual-port       : OFF\t\tDevice         : %s\n Number of qps   : 1\t\tTransport type : IB\n Connection type : RC\t\tUsing SRQ      : OFF\n", o.device)
-	fmt.Fprintf(out, " Link type       : %s\n GID index       : %d\n rdma_cm QPs\t : OFF\n Data ex. method : Ethernet\n%s", p.layer, o.gid, line)
+	fmt.Fprintf(out, " Dual-port       : OFF\t\tDevice         : %s\n Number of qps   : 1\t\tTransport type : IB\n Connection type : "+
+		"RC\t\tUsing SRQ      : OFF\n", o.device)
+	fmt.Fprintf(out, " Link type       : %s\n GID index       : %d\n rdma_cm QPs\t : OFF\n Data ex. method : Ethernet\n%s", p.layer, o.gid,
+		line)
 	for _, side := range []struct {
 		name    string
 		address netip.Addr
 	}{{"local", p.address}, {"remote", peer.address}} {
 		b := side.address.As4()
-		fmt.Fprintf(out, " %s address: LID 0000 QPN 0x0127 PSN 0x000000 RKey 0x000000 VAddr 0x00000000000000\n GID: 00:00:00:00:00:00:00:00:00:00:255:255:%02d:%02d:%02d:%02d\n", side.name, b[0], b[1], b[2], b[3])
+		fmt.Fprintf(out, " %s address: LID 0000 QPN 0x0127 PSN 0x000000 RKey 0x000000 VAddr 0x00000000000000\n GID: "+
+			"00:00:00:00:00:00:00:00:00:00:255:255:%02d:%02d:%02d:%02d\n", side.name, b[0], b[1], b[2], b[3])
 	}
 	fmt.Fprintf(out, "%s #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n", line)
 }

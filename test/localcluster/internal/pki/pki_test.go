@@ -40,7 +40,8 @@ func TestCertificatesOfAReopenedAuthority(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, host := range append([]string{""}, test.request.Hosts...) {
-			if _, err := loaded.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: host, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+			if _, err := loaded.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: host,
+				KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 				t.Errorf("%s as a client, host %q: %v", test.request.File, host, err)
 			}
 		}

@@ -45,7 +45,8 @@ var faultForm = regexp.MustCompile(`^(node-[1-8]):([a-z0-9]+)=(down|pcie-4|no-in
 func ParseNodeFault(s string) (NodeFault, error) {
 	m := faultForm.FindStringSubmatch(s)
 	if m == nil || !slices.ContainsFunc(NICs, func(n NIC) bool { return n.Name == m[2] }) {
-		return NodeFault{}, fmt.Errorf("RDMA fault %q is not NODE:NIC=down, =rate-GBPS, =pcie-4, =no-info or =empty-info, as in node-1:eno6np0=rate-100", s)
+		return NodeFault{},
+			fmt.Errorf("RDMA fault %q is not NODE:NIC=down, =rate-GBPS, =pcie-4, =no-info or =empty-info, as in node-1:eno6np0=rate-100", s)
 	}
 	return NodeFault{Node: m[1], NIC: m[2], Fault: Fault(m[3])}, nil
 }

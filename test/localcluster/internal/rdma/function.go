@@ -42,7 +42,9 @@ func (n NIC) Attachment() string { return n.Name + "-network" }
 
 // AttachmentConfig returns the CNI configuration of the NIC's rail, which is the same as on the clusters.
 func (n NIC) AttachmentConfig() string {
-	return fmt.Sprintf(`{"cniVersion":"0.3.1","name":%q,"type":"sriov","vlan":0,"spoofchk":"off","trust":"on","vlanQoS":0,"link_state":"enable","ipam":{"type":"whereabouts","range":%q}}`,
+	return fmt.Sprintf(
+		`{"cniVersion":"0.3.1","name":%q,"type":"sriov","vlan":0,"spoofchk":"off","trust":"on","vlanQoS":0,"link_state":"enable",`+
+			`"ipam":{"type":"whereabouts","range":%q}}`,
 		n.Attachment(), n.Range)
 }
 

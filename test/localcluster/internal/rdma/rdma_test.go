@@ -52,7 +52,8 @@ func TestParseNodeFault(t *testing.T) {
 			t.Errorf("ParseNodeFault(%q) = %v, %v; want %v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "node-1:eno9np0=down", "node-9:eno5np0=down", "node-1:eno5np0=", "node-1:eno5np0=rate-7", "eno5np0=down"} {
+	for _, text := range []string{"", "node-1:eno9np0=down", "node-9:eno5np0=down", "node-1:eno5np0=", "node-1:eno5np0=rate-7",
+		"eno5np0=down"} {
 		if got, err := ParseNodeFault(text); err == nil {
 			t.Errorf("ParseNodeFault(%q) = %v, want an error", text, got)
 		}
@@ -131,7 +132,8 @@ func TestTree(t *testing.T) {
 		"sys/class/infiniband/mlx5_9/ports/1/phys_state":  "5: LinkUp",
 		"sys/bus/pci/devices/0000:03:00.0/max_link_width": "16",
 	})
-	if target, err := os.Readlink(filepath.Join(Root(dir), "sys/class/infiniband/mlx5_6")); err != nil || !strings.HasPrefix(target, "../../devices/pci0000:00/") {
+	if target, err := os.Readlink(filepath.Join(Root(dir), "sys/class/infiniband/mlx5_6")); err != nil ||
+		!strings.HasPrefix(target, "../../devices/pci0000:00/") {
 		t.Errorf("the device's link leads to %s, %v; want a relative one", target, err)
 	}
 	write(Faults{"eno5np0": Down, "eno6np0": "rate-100", "eno7np0": SlowPCIe})
@@ -155,7 +157,8 @@ func TestAttach(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := function.Attach(dir, Interface{Owner: owner, Name: "net1", MAC: mac, MTU: 9000, Addresses: []netip.Addr{netip.MustParseAddr(address)}}); err != nil {
+		if err := function.Attach(dir, Interface{Owner: owner, Name: "net1", MAC: mac, MTU: 9000,
+			Addresses: []netip.Addr{netip.MustParseAddr(address)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -184,7 +187,8 @@ func TestAttach(t *testing.T) {
 	}
 	local := []string{"fe80:0000:0000:0000:006d:6cff:fe01:0301 IB/RoCE v1 net1", "fe80:0000:0000:0000:006d:6cff:fe01:0301 RoCE v2 net1"}
 	attach("one net1", "10.0.103.7")
-	want("attached", append(local, "0000:0000:0000:0000:0000:ffff:0a00:6707 IB/RoCE v1 net1", "0000:0000:0000:0000:0000:ffff:0a00:6707 RoCE v2 net1")...)
+	want("attached", append(local, "0000:0000:0000:0000:0000:ffff:0a00:6707 IB/RoCE v1 net1", "0000:0000:0000:0000:0000:ffff:0a00:6707 RoCE "+
+		"v2 net1")...)
 	if got := read(t, dir, "sys/bus/pci/devices/0000:03:00.2/net/net1/mtu"); got != "9000" {
 		t.Errorf("MTU %s, want 9000", got)
 	}
@@ -195,7 +199,8 @@ func TestAttach(t *testing.T) {
 		t.Errorf("%d GIDs after the tree was rewritten, want 4", got)
 	}
 	attach("two net1", "10.0.103.8")
-	after := append(slices.Clone(local), "0000:0000:0000:0000:0000:ffff:0a00:6708 IB/RoCE v1 net1", "0000:0000:0000:0000:0000:ffff:0a00:6708 RoCE v2 net1")
+	after := append(slices.Clone(local), "0000:0000:0000:0000:0000:ffff:0a00:6708 IB/RoCE v1 net1",
+		"0000:0000:0000:0000:0000:ffff:0a00:6708 RoCE v2 net1")
 	want("given to another", after...)
 	detach("one net1")
 	want("the first one's end", after...)

@@ -55,7 +55,8 @@ const (
 func WriteTree(dir, node string, gpus []gpu.GPU, state State) error {
 	t := &tree{root: Root(dir)}
 	t.write("proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/sda1 intel_iommu=on iommu=pt")
-	t.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  "+gpu.DriverVersion+"  Release Build  (stand-in)")
+	t.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  "+gpu.DriverVersion+
+		"  Release Build  (stand-in)")
 	for group, f := range state.Layout.Functions(node) {
 		t.function(f, group, state.Faults[f.NIC.Name])
 		if state.Layout.Form == HostDevices {

@@ -197,9 +197,10 @@ func (g *gate) caller(r *http.Request, repository, verb string) caller {
 		return caller{user: user}
 	}
 	namespace, stream, _ := strings.Cut(repository, "/")
-	known, allowed := g.ask(r.Context(), strings.Join([]string{password, namespace, stream, verb}, "\n"), func(ctx context.Context) (known, allowed bool, err error) {
-		return g.rights.May(ctx, password, namespace, stream, verb)
-	})
+	known, allowed := g.ask(r.Context(), strings.Join([]string{password, namespace, stream, verb}, "\n"),
+		func(ctx context.Context) (known, allowed bool, err error) {
+			return g.rights.May(ctx, password, namespace, stream, verb)
+		})
 	return caller{user, known, allowed}
 }
 
@@ -223,7 +224,8 @@ func (g *gate) authenticated(user, password string) bool {
 }
 
 // ask queries the cluster, unless a recent answer to the same query is still valid.
-func (g *gate) ask(ctx context.Context, about string, question func(context.Context) (known, allowed bool, err error)) (known, allowed bool) {
+func (g *gate) ask(ctx context.Context, about string, question func(context.Context) (known, allowed bool, err error)) (
+	known, allowed bool) {
 	key := sha256.Sum256([]byte(about))
 	g.mu.Lock()
 	a, ok := g.answers[key]

@@ -116,7 +116,8 @@ func TestPullOfAStreamAsANodeDoesIt(t *testing.T) {
 		return func(r *http.Request) { r.SetBasicAuth(user, password) }
 	}
 	stream := server + "/v2/team/app/manifests/1"
-	_, realm, _ := strings.Cut(send(http.MethodGet, stream, basic(NodeUser, r.gate.passwords[NodeUser])).Header().Get("WWW-Authenticate"), "realm=")
+	_, realm, _ := strings.Cut(send(http.MethodGet, stream, basic(NodeUser, r.gate.passwords[NodeUser])).Header().Get("WWW-Authenticate"),
+		"realm=")
 	realm = strings.Trim(realm, `"`)
 	if want := server + "/openshift/token"; realm != want {
 		t.Fatalf("tokens are at %q, want %q", realm, want)
@@ -131,12 +132,14 @@ func TestPullOfAStreamAsANodeDoesIt(t *testing.T) {
 			t.Errorf("%s gets %d, want %d", name, refused.Code, want)
 		}
 	}
-	for want, credentials := range map[string]func(*http.Request){"puller": basic(accountUser, "puller"), anonymousToken: func(*http.Request) {}} {
+	for want, credentials := range map[string]func(*http.Request){"puller": basic(accountUser, "puller"), anonymousToken: func(*http.Request) {
+	}} {
 		var got struct {
 			Token       string `json:"token"`
 			AccessToken string `json:"access_token"`
 		}
-		if err := json.NewDecoder(send(http.MethodGet, realm, credentials).Body).Decode(&got); err != nil || got.Token != want || got.AccessToken != want {
+		if err := json.NewDecoder(send(http.MethodGet, realm, credentials).Body).Decode(&got); err != nil || got.Token != want ||
+			got.AccessToken != want {
 			t.Errorf("token %+v, %v; want %s", got, err, want)
 		}
 	}

@@ -53,7 +53,8 @@ type Class struct {
 func Classes() []Class {
 	var classes []Class
 	for _, d := range Drivers {
-		classes = append(classes, Class{d.class, d.Name, corev1.PersistentVolumeReclaimDelete}, Class{d.class + "-retain", d.Name, corev1.PersistentVolumeReclaimRetain})
+		classes = append(classes, Class{d.class, d.Name, corev1.PersistentVolumeReclaimDelete},
+			Class{d.class + "-retain", d.Name, corev1.PersistentVolumeReclaimRetain})
 	}
 	return classes
 }
@@ -89,7 +90,8 @@ type provisioner struct {
 }
 
 // Provision implements controller.Provisioner.
-func (p provisioner) Provision(_ context.Context, o controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
+func (p provisioner) Provision(_ context.Context, o controller.ProvisionOptions) (
+	*corev1.PersistentVolume, controller.ProvisioningState, error) {
 	if mode := o.PVC.Spec.VolumeMode; mode != nil && *mode == corev1.PersistentVolumeBlock {
 		return nil, controller.ProvisioningFinished, fmt.Errorf("this stand-in for %s provisions file systems, not block volumes", p.driver.Name)
 	}

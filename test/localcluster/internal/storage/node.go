@@ -110,7 +110,8 @@ func (n nodeServer) GetInfo(context.Context, *registration.InfoRequest) (*regist
 	}, nil
 }
 
-func (n nodeServer) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+func (n nodeServer) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (
+	*registration.RegistrationStatusResponse, error) {
 	if !s.PluginRegistered {
 		log.Printf("the kubelet refused %s: %s", n.driver.Name, s.Error)
 		select {

@@ -52,7 +52,8 @@ func checkCapabilities(c *securityv1.SecurityContextConstraints, have *corev1.Ca
 	}
 	for _, capability := range c.RequiredDropCapabilities {
 		if !slices.Contains(have.Drop, capability) {
-			errs = append(errs, field.Invalid(path.Child("drop"), have.Drop, fmt.Sprintf("%s is required to be dropped but was not found", capability)))
+			errs = append(errs,
+				field.Invalid(path.Child("drop"), have.Drop, fmt.Sprintf("%s is required to be dropped but was not found", capability)))
 		}
 	}
 	return errs

@@ -90,7 +90,8 @@ func (q Question) candidates() ([]*securityv1.SecurityContextConstraints, error)
 	if required := q.Pod.Annotations[securityv1.RequiredSCCAnnotation]; required != "" {
 		constraints = slices.DeleteFunc(constraints, func(c *securityv1.SecurityContextConstraints) bool { return c.Name != required })
 		if len(constraints) == 0 {
-			return nil, fmt.Errorf("failed to retrieve the required SCC %q: securitycontextconstraints.security.openshift.io %q not found", required, required)
+			return nil, fmt.Errorf("failed to retrieve the required SCC %q: securitycontextconstraints.security.openshift.io %q not found", required,
+				required)
 		}
 	}
 	if len(constraints) == 0 {
@@ -141,13 +142,17 @@ func withDefaults(c *securityv1.SecurityContextConstraints) *securityv1.Security
 
 // olderWouldDo returns OpenShift's hint that restricted, which every account could use before restricted-v2, would
 // admit the pod.
-func (q Question) olderWouldDo(tried []*securityv1.SecurityContextConstraints, forbidden map[string]*securityv1.SecurityContextConstraints) field.ErrorList {
-	older, hasNewer := forbidden["restricted"], slices.ContainsFunc(tried, func(c *securityv1.SecurityContextConstraints) bool { return c.Name == "restricted-v2" })
+func (q Question) olderWouldDo(tried []*securityv1.SecurityContextConstraints,
+	forbidden map[string]*securityv1.SecurityContextConstraints) field.ErrorList {
+	older, hasNewer := forbidden["restricted"], slices.ContainsFunc(tried, func(c *securityv1.SecurityContextConstraints) bool {
+		return c.Name == "restricted-v2"
+	})
 	if older == nil || !hasNewer || len(apply(older, q.Pod.DeepCopy())) > 0 {
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(field.NewPath("no access to scc/restricted"),
-		"the pod fails to validate against the `restricted-v2` security context constraint, but would validate successfully against the `restricted` security context constraint")}
+		"the pod fails to validate against the `restricted-v2` security context constraint, but would validate successfully against the "+
+			"`restricted` security context constraint")}
 }
 
 func isZero[T any](v T) bool { return reflect.ValueOf(v).IsZero() }

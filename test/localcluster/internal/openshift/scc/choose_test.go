@@ -92,7 +92,8 @@ func TestChoose(t *testing.T) {
 	fixed := container(&corev1.SecurityContext{RunAsUser: new(int64(1001))})
 	privileged := container(&corev1.SecurityContext{Privileged: new(true)})
 	profiled := container(nil)
-	profiled.SecurityContext = &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}}
+	profiled.SecurityContext = &corev1.PodSecurityContext{
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}}
 	pinned := func(name string) []string { return []string{securityv1.RequiredSCCAnnotation, name} }
 	tests := []struct {
 		name        string
@@ -119,7 +120,8 @@ func TestChoose(t *testing.T) {
 		{"pinned to less", container(nil), pinned("restricted-v2"), everything, "restricted-v2"},
 	}
 	for _, test := range tests {
-		answer, err := Choose(t.Context(), Question{Pod: pod(test.spec, test.annotations...), Namespace: namespace(), Constraints: stocked(t), May: test.may})
+		answer, err := Choose(t.Context(), Question{Pod: pod(test.spec, test.annotations...), Namespace: namespace(), Constraints: stocked(t),
+			May: test.may})
 		if err != nil || answer.Name != test.want {
 			t.Errorf("%s: %q (%v), want %q", test.name, answer.Name, err, test.want)
 		}
@@ -136,7 +138,8 @@ func TestChooseRefuses(t *testing.T) {
 	group := container(&corev1.SecurityContext{RunAsUser: new(int64(2000))})
 	group.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(2000)), SELinuxOptions: &corev1.SELinuxOptions{Level: "s0:c1,c2"}}
 	init := container(nil)
-	init.InitContainers = []corev1.Container{{SecurityContext: &corev1.SecurityContext{Privileged: new(true), AllowPrivilegeEscalation: new(true)}}}
+	init.InitContainers = []corev1.Container{
+		{SecurityContext: &corev1.SecurityContext{Privileged: new(true), AllowPrivilegeEscalation: new(true)}}}
 	profile := container(&corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}})
 	const prefix = "unable to validate against any security context constraint: "
 	others := func(names ...string) (text string) {
@@ -145,7 +148,8 @@ func TestChooseRefuses(t *testing.T) {
 		}
 		return text
 	}
-	const anyuid = prefix + `[provider "anyuid": Forbidden: not usable by user or serviceaccount, provider "pipelines-scc": Forbidden: not usable by user or serviceaccount, `
+	const anyuid = prefix + `[provider "anyuid": Forbidden: not usable by user or serviceaccount, provider "pipelines-scc": Forbidden: not ` +
+		`usable by user or serviceaccount, `
 	rest := others("restricted-v3", "restricted", "nested-container", "nonroot-v2", "nonroot", "nccl-scc", "hostmount-anyuid",
 		"hostmount-anyuid-v2", "hostnetwork-v2", "hostnetwork", "hostaccess", "privileged") + "]"
 	tests := []struct {
@@ -183,22 +187,27 @@ func TestChooseRefuses(t *testing.T) {
 		{
 			"an init container", init, []string{securityv1.RequiredSCCAnnotation, "restricted-v2"}, []string{"restricted-v2"},
 			prefix + `[provider restricted-v2: .initContainers[0].privileged: Invalid value: true: Privileged containers are not allowed, ` +
-				`provider restricted-v2: .initContainers[0].allowPrivilegeEscalation: Invalid value: true: Allowing privilege escalation for containers is not allowed]`,
+				`provider restricted-v2: .initContainers[0].allowPrivilegeEscalation: Invalid value: true: Allowing privilege escalation for ` +
+				`containers is not allowed]`,
 		},
 		{
-			"SYS_RESOURCE under nccl-scc", adds("IPC_LOCK", "SYS_RESOURCE"), []string{securityv1.RequiredSCCAnnotation, "nccl-scc"}, []string{"nccl-scc"},
+			"SYS_RESOURCE under nccl-scc", adds("IPC_LOCK", "SYS_RESOURCE"), []string{securityv1.RequiredSCCAnnotation, "nccl-scc"},
+			[]string{"nccl-scc"},
 			prefix + `provider nccl-scc: .containers[0].capabilities.add: Invalid value: "SYS_RESOURCE": capability may not be added`,
 		},
 		{
 			"a profile", profile, []string{securityv1.RequiredSCCAnnotation, "restricted-v2"}, []string{"restricted-v2"},
-			prefix + `pod.metadata.annotations[container.seccomp.security.alpha.kubernetes.io/c]: Forbidden: unconfined is not an allowed seccomp profile. Valid values are [runtime/default]`,
+			prefix + `pod.metadata.annotations[container.seccomp.security.alpha.kubernetes.io/c]: Forbidden: unconfined is not an allowed seccomp ` +
+				`profile. Valid values are [runtime/default]`,
 		},
 		{
 			"a profile where none may be set", profile, []string{securityv1.RequiredSCCAnnotation, "anyuid"}, []string{"anyuid"},
 			prefix + `pod.metadata.annotations[container.seccomp.security.alpha.kubernetes.io/c]: Forbidden: seccomp may not be set`,
 		},
 		{
-			"a profile of the whole pod under nccl-scc", corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}}},
+			"a profile of the whole pod under nccl-scc",
+			corev1.PodSpec{
+				SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}}},
 			[]string{securityv1.RequiredSCCAnnotation, "nccl-scc"}, []string{"nccl-scc"},
 			prefix + `pod.metadata.annotations[seccomp.security.alpha.kubernetes.io/pod]: Forbidden: seccomp may not be set`,
 		},
@@ -216,13 +225,16 @@ func TestChooseRefuses(t *testing.T) {
 		},
 		{
 			"what the older would admit", container(&corev1.SecurityContext{AllowPrivilegeEscalation: new(true)}), nil, []string{"restricted-v2"},
-			anyuid + `provider restricted-v2: .containers[0].allowPrivilegeEscalation: Invalid value: true: Allowing privilege escalation for containers is not allowed` +
-				strings.TrimSuffix(rest, "]") + ", no access to scc/restricted: Forbidden: the pod fails to validate against the `restricted-v2` security context constraint, " +
+			anyuid + `provider restricted-v2: .containers[0].allowPrivilegeEscalation: Invalid value: true: Allowing privilege escalation for ` +
+				`containers is not allowed` +
+				strings.TrimSuffix(rest, "]") + ", no access to scc/restricted: Forbidden: the pod fails to validate against the `restricted-v2` " +
+				"security context constraint, " +
 				"but would validate successfully against the `restricted` security context constraint]",
 		},
 	}
 	for _, test := range tests {
-		answer, err := Choose(t.Context(), Question{Pod: pod(test.spec, test.annotations...), Namespace: namespace(), Constraints: stocked(t), May: may(test.may...)})
+		answer, err := Choose(t.Context(), Question{Pod: pod(test.spec, test.annotations...), Namespace: namespace(), Constraints: stocked(t),
+			May: may(test.may...)})
 		if err == nil {
 			t.Errorf("%s: admitted with %s", test.name, answer.Name)
 			continue
@@ -245,9 +257,12 @@ func TestChooseDefaults(t *testing.T) {
 	}{
 		{
 			"restricted-v2's", "restricted-v2",
-			&corev1.PodSecurityContext{FSGroup: new(int64(1000660000)), SELinuxOptions: level, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
-			&corev1.SecurityContext{RunAsUser: new(int64(1000650000)), RunAsNonRoot: new(true), AllowPrivilegeEscalation: new(false), Capabilities: none},
-			&corev1.SecurityContext{RunAsUser: new(int64(1000650000)), RunAsNonRoot: new(true), AllowPrivilegeEscalation: new(false), Capabilities: none, ReadOnlyRootFilesystem: new(true)},
+			&corev1.PodSecurityContext{FSGroup: new(int64(1000660000)), SELinuxOptions: level,
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+			&corev1.SecurityContext{RunAsUser: new(int64(1000650000)), RunAsNonRoot: new(true), AllowPrivilegeEscalation: new(false),
+				Capabilities: none},
+			&corev1.SecurityContext{RunAsUser: new(int64(1000650000)), RunAsNonRoot: new(true), AllowPrivilegeEscalation: new(false),
+				Capabilities: none, ReadOnlyRootFilesystem: new(true)},
 		},
 		{
 			"anyuid's", "anyuid",
@@ -258,12 +273,16 @@ func TestChooseDefaults(t *testing.T) {
 		{
 			"hostnetwork's", "hostnetwork",
 			&corev1.PodSecurityContext{FSGroup: new(int64(1000660000)), SELinuxOptions: level, SupplementalGroups: []int64{1000660000}},
-			&corev1.SecurityContext{RunAsUser: new(int64(1000650000)), RunAsNonRoot: new(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"KILL", "MKNOD", "SETGID", "SETUID"}}},
-			&corev1.SecurityContext{RunAsUser: new(int64(1000650000)), RunAsNonRoot: new(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"KILL", "MKNOD", "SETGID", "SETUID"}}, ReadOnlyRootFilesystem: new(true)},
+			&corev1.SecurityContext{RunAsUser: new(int64(1000650000)), RunAsNonRoot: new(true),
+				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"KILL", "MKNOD", "SETGID", "SETUID"}}},
+			&corev1.SecurityContext{RunAsUser: new(int64(1000650000)), RunAsNonRoot: new(true),
+				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"KILL", "MKNOD", "SETGID", "SETUID"}}, ReadOnlyRootFilesystem: new(true)},
 		},
 		{"nonroot's", "nonroot", &corev1.PodSecurityContext{SELinuxOptions: level},
-			&corev1.SecurityContext{RunAsNonRoot: new(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"KILL", "MKNOD", "SETGID", "SETUID"}}},
-			&corev1.SecurityContext{RunAsNonRoot: new(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"KILL", "MKNOD", "SETGID", "SETUID"}}, ReadOnlyRootFilesystem: new(true)}},
+			&corev1.SecurityContext{RunAsNonRoot: new(true),
+				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"KILL", "MKNOD", "SETGID", "SETUID"}}},
+			&corev1.SecurityContext{RunAsNonRoot: new(true),
+				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"KILL", "MKNOD", "SETGID", "SETUID"}}, ReadOnlyRootFilesystem: new(true)}},
 		{"privileged gives nothing", "privileged", nil, nil, &corev1.SecurityContext{ReadOnlyRootFilesystem: new(true)}},
 	}
 	for _, test := range tests {
@@ -274,7 +293,8 @@ func TestChooseDefaults(t *testing.T) {
 			continue
 		}
 		got := answer.Pod.Spec
-		if diff := cmp.Diff([]any{test.pod, test.init, test.container}, []any{got.SecurityContext, got.InitContainers[0].SecurityContext, got.Containers[0].SecurityContext}); diff != "" {
+		if diff := cmp.Diff([]any{test.pod, test.init, test.container}, []any{got.SecurityContext, got.InitContainers[0].SecurityContext,
+			got.Containers[0].SecurityContext}); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.name, diff)
 		}
 		again := question
@@ -290,7 +310,8 @@ func TestChooseDefaults(t *testing.T) {
 }
 
 func TestAStampIsTriedFirst(t *testing.T) {
-	question := Question{Pod: pod(container(nil), securityv1.ValidatedSCCAnnotation, "privileged"), Namespace: namespace(), Constraints: stocked(t), May: everything, Unchanged: true}
+	question := Question{Pod: pod(container(nil), securityv1.ValidatedSCCAnnotation, "privileged"), Namespace: namespace(),
+		Constraints: stocked(t), May: everything, Unchanged: true}
 	if answer, err := Choose(t.Context(), question); err != nil || answer.Name != "privileged" {
 		t.Errorf("%s, %v, want privileged", answer.Name, err)
 	}
@@ -323,7 +344,8 @@ func TestTheHostsFoldersHaveASwitch(t *testing.T) {
 				}
 			}
 		}
-		if _, err := Choose(t.Context(), Question{Pod: pod(hostPath), Namespace: namespace(), Constraints: constraints, May: may("nccl-scc")}); (err == nil) != allowed {
+		question := Question{Pod: pod(hostPath), Namespace: namespace(), Constraints: constraints, May: may("nccl-scc")}
+		if _, err := Choose(t.Context(), question); (err == nil) != allowed {
 			t.Errorf("allowHostDirVolumePlugin %v: %v", allowed, err)
 		}
 	}
@@ -336,7 +358,8 @@ func TestNamespacesWithoutIDs(t *testing.T) {
 	} {
 		ns := namespace()
 		delete(ns.Annotations, annotation)
-		if _, err := Choose(t.Context(), Question{Pod: pod(container(nil)), Namespace: ns, Constraints: stocked(t), May: everything}); err == nil || err.Error() != want {
+		if _, err := Choose(t.Context(), Question{Pod: pod(container(nil)), Namespace: ns, Constraints: stocked(t),
+			May: everything}); err == nil || err.Error() != want {
 			t.Errorf("without %s: %v, want %s", annotation, err, want)
 		}
 	}

@@ -83,7 +83,8 @@ func defaultUser(c *securityv1.SecurityContextConstraints) *int64 {
 	return nil
 }
 
-func checkContainer(c *securityv1.SecurityContextConstraints, pod *corev1.Pod, container *corev1.Container, path *field.Path) field.ErrorList {
+func checkContainer(c *securityv1.SecurityContextConstraints, pod *corev1.Pod, container *corev1.Container,
+	path *field.Path) field.ErrorList {
 	sc := effective(pod, container)
 	errs := checkUser(c, sc, path)
 	errs = append(errs, checkSELinux(c, sc.SELinuxOptions, path.Child("seLinuxOptions"))...)
@@ -93,17 +94,20 @@ func checkContainer(c *securityv1.SecurityContextConstraints, pod *corev1.Pod, c
 	}
 	errs = append(errs, checkCapabilities(c, sc.Capabilities, path.Child("capabilities"))...)
 	// OpenShift repeats the pod's problems for every container, and for every container's ports.
-	errs = append(errs, checkHost(pod.Spec.HostNetwork, c.AllowHostNetwork, path.Child("hostNetwork"), "Host network is not allowed to be used")...)
+	errs = append(errs, checkHost(pod.Spec.HostNetwork, c.AllowHostNetwork, path.Child("hostNetwork"),
+		"Host network is not allowed to be used")...)
 	if !c.AllowHostPorts {
 		errs = append(errs, checkPorts(pod, path)...)
 	}
 	errs = append(errs, checkHost(pod.Spec.HostPID, c.AllowHostPID, path.Child("hostPID"), "Host PID is not allowed to be used")...)
 	errs = append(errs, checkHost(pod.Spec.HostIPC, c.AllowHostIPC, path.Child("hostIPC"), "Host IPC is not allowed to be used")...)
 	if c.ReadOnlyRootFilesystem && (sc.ReadOnlyRootFilesystem == nil || !*sc.ReadOnlyRootFilesystem) {
-		errs = append(errs, field.Invalid(path.Child("readOnlyRootFilesystem"), sc.ReadOnlyRootFilesystem, "ReadOnlyRootFilesystem must be set to true"))
+		errs = append(errs, field.Invalid(path.Child("readOnlyRootFilesystem"), sc.ReadOnlyRootFilesystem,
+			"ReadOnlyRootFilesystem must be set to true"))
 	}
 	if escalates := sc.AllowPrivilegeEscalation; forbids(c.AllowPrivilegeEscalation) && (escalates == nil || *escalates) {
-		errs = append(errs, field.Invalid(path.Child("allowPrivilegeEscalation"), escalates, "Allowing privilege escalation for containers is not allowed"))
+		errs = append(errs, field.Invalid(path.Child("allowPrivilegeEscalation"), escalates, "Allowing privilege escalation for containers is "+
+			"not allowed"))
 	}
 	return errs
 }
@@ -146,7 +150,8 @@ func checkPorts(pod *corev1.Pod, path *field.Path) (errs field.ErrorList) {
 		for i, container := range list.containers {
 			for _, port := range container.Ports {
 				if port.HostPort > 0 {
-					errs = append(errs, field.Invalid(path.Child(list.name).Index(i).Child("hostPort"), port.HostPort, "Host ports are not allowed to be used"))
+					errs = append(errs, field.Invalid(path.Child(list.name).Index(i).Child("hostPort"), port.HostPort,
+						"Host ports are not allowed to be used"))
 				}
 			}
 		}

@@ -13,7 +13,8 @@ import (
 // resolve fills in the values that a constraint leaves to the namespace: user IDs, groups and the SELinux level.
 func resolve(c *securityv1.SecurityContextConstraints, namespace *corev1.Namespace) error {
 	problem := func(what string, err error) error {
-		return fmt.Errorf("unable to find pre-allocated %s annotation for namespace %s while trying to configure SCC %s: %w", what, namespace.Name, c.Name, err)
+		return fmt.Errorf("unable to find pre-allocated %s annotation for namespace %s while trying to configure SCC %s: %w", what,
+			namespace.Name, c.Name, err)
 	}
 	if user := &c.RunAsUser; user.Type == securityv1.RunAsUserStrategyMustRunAsRange && user.UIDRangeMin == nil && user.UIDRangeMax == nil {
 		block, err := annotated(namespace, securityv1.UIDRangeAnnotation)
@@ -22,7 +23,8 @@ func resolve(c *securityv1.SecurityContextConstraints, namespace *corev1.Namespa
 		}
 		user.UIDRangeMin, user.UIDRangeMax = &block.Min, &block.Max
 	}
-	if linux := &c.SELinuxContext; linux.Type == securityv1.SELinuxStrategyMustRunAs && (linux.SELinuxOptions == nil || linux.SELinuxOptions.Level == "") {
+	if linux := &c.SELinuxContext; linux.Type == securityv1.SELinuxStrategyMustRunAs &&
+		(linux.SELinuxOptions == nil || linux.SELinuxOptions.Level == "") {
 		level := namespace.Annotations[securityv1.MCSAnnotation]
 		if level == "" {
 			return problem("mcs", missing(securityv1.MCSAnnotation))

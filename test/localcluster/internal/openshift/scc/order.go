@@ -52,7 +52,8 @@ const (
 // points returns a measure of how little the constraint restricts.
 func points(c *securityv1.SecurityContextConstraints) int {
 	// The SELinux strategies have the same names as user strategies, and the same points.
-	total := volumePoints(c.Volumes) + capabilitiesPoints(c) + userPoints(c.RunAsUser.Type) + userPoints(securityv1.RunAsUserStrategyType(c.SELinuxContext.Type))
+	total := volumePoints(c.Volumes) + capabilitiesPoints(c) + userPoints(c.RunAsUser.Type) + userPoints(
+		securityv1.RunAsUserStrategyType(c.SELinuxContext.Type))
 	if c.AllowPrivilegedContainer {
 		total += privilegedPoints
 	}

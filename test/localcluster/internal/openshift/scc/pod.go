@@ -69,7 +69,8 @@ func checkPod(c *securityv1.SecurityContextConstraints, pod *corev1.Pod, path *f
 	}
 	errs = append(errs, checkSeccomp(c, profileName(sc.SeccompProfile), corev1.SeccompPodAnnotationKey)...)
 	errs = append(errs, checkSELinux(c, sc.SELinuxOptions, path.Child("seLinuxOptions"))...)
-	errs = append(errs, checkHost(pod.Spec.HostNetwork, c.AllowHostNetwork, path.Child("hostNetwork"), "Host network is not allowed to be used")...)
+	errs = append(errs, checkHost(pod.Spec.HostNetwork, c.AllowHostNetwork, path.Child("hostNetwork"),
+		"Host network is not allowed to be used")...)
 	errs = append(errs, checkHost(pod.Spec.HostPID, c.AllowHostPID, path.Child("hostPID"), "Host PID is not allowed to be used")...)
 	errs = append(errs, checkHost(pod.Spec.HostIPC, c.AllowHostIPC, path.Child("hostIPC"), "Host IPC is not allowed to be used")...)
 	if users := pod.Spec.HostUsers; c.UserNamespaceLevel == securityv1.NamespaceLevelRequirePod && (users == nil || *users) {

@@ -21,7 +21,8 @@ func checkVolumes(c *securityv1.SecurityContextConstraints, volumes []corev1.Vol
 		case kind == securityv1.FSProjected && slices.Contains(c.Volumes, securityv1.FSTypeSecret) && onlyToken(v.Projected):
 		default:
 			// OpenShift names no constraint here.
-			errs = append(errs, field.Invalid(field.NewPath("spec", "volumes").Index(i), string(kind), fmt.Sprintf("%s volumes are not allowed to be used", kind)))
+			errs = append(errs, field.Invalid(field.NewPath("spec", "volumes").Index(i), string(kind),
+				fmt.Sprintf("%s volumes are not allowed to be used", kind)))
 		}
 	}
 	return errs

@@ -43,7 +43,8 @@ func TestInterfaceOf(t *testing.T) {
 	attributes.HardwareAddr, attributes.MTU = net.HardwareAddr{2, 0, 0, 0, 0, 1}, 9000
 	result := &current.Result{IPs: []*current.IPConfig{{Address: net.IPNet{IP: net.ParseIP("10.0.103.7"), Mask: net.CIDRMask(24, 32)}}}}
 	got := interfaceOf(&skel.CmdArgs{ContainerID: "a", IfName: "net1"}, &netlink.Macvlan{LinkAttrs: attributes}, result)
-	want := rdma.Interface{Owner: "a net1", Name: "net1", MAC: attributes.HardwareAddr, MTU: 9000, Addresses: []netip.Addr{netip.MustParseAddr("10.0.103.7")}}
+	want := rdma.Interface{Owner: "a net1", Name: "net1", MAC: attributes.HardwareAddr, MTU: 9000,
+		Addresses: []netip.Addr{netip.MustParseAddr("10.0.103.7")}}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

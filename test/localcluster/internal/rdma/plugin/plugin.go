@@ -151,7 +151,8 @@ func (n *node) reload(ctx context.Context) error {
 		}
 		// Set the switch's end of the link, as if the cable were pulled: the NIC and the interfaces of pods lose their
 		// carrier.
-		out, err := exec.CommandContext(ctx, "ip", "-n", topology.Fabric().SystemName(), "link", "set", n.config.Node.Port(nic.Name), cable).CombinedOutput()
+		out, err := exec.CommandContext(ctx, "ip", "-n", topology.Fabric().SystemName(), "link", "set", n.config.Node.Port(nic.Name),
+			cable).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("setting the link of %s %s: %w: %s", nic.Name, cable, err, out)
 		}
@@ -186,7 +187,8 @@ func (p *plugin) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 }
 
 // GetPreferredAllocation prefers the first functions, so that the tests always get the same ones.
-func (p *plugin) GetPreferredAllocation(_ context.Context, request *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {
+func (p *plugin) GetPreferredAllocation(_ context.Context, request *api.PreferredAllocationRequest) (
+	*api.PreferredAllocationResponse, error) {
 	answer := &api.PreferredAllocationResponse{}
 	for _, c := range request.ContainerRequests {
 		chosen := slices.Clone(c.MustIncludeDeviceIDs)
@@ -215,7 +217,8 @@ func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api
 			return nil, err
 		}
 		variables[rdma.SysRootVariable] = rdma.SysRoot
-		response := &api.ContainerAllocateResponse{Envs: variables, Mounts: Tree(p.config.Dir, rdma.SRIOV), Devices: []*api.DeviceSpec{p.device("rdma_cm")}}
+		response := &api.ContainerAllocateResponse{Envs: variables, Mounts: Tree(p.config.Dir, rdma.SRIOV),
+			Devices: []*api.DeviceSpec{p.device("rdma_cm")}}
 		for _, f := range functions {
 			for _, file := range f.Files() {
 				response.Devices = append(response.Devices, p.device(file))

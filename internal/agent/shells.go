@@ -1,0 +1,28 @@
+package agent
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// ShellVariable has the ID in the environment of `mlenv-agent exec --shell=ID`.
+const ShellVariable = "MLENV_SHELL"
+
+// ShellPatience is how long a shell outlives the last KeepShell: a container runtime may leave it running when the connection
+// has ended.
+const ShellPatience = 45 * time.Second
+
+// ShellGrace is the time between hanging up a shell and SIGKILL.
+const ShellGrace = 5 * time.Second
+
+// KeepShell keeps the shell of that id, which may not have started yet, for ShellPatience. After that the agent hangs it up.
+func (c *Client) KeepShell(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodPut, "/v1/shells/"+url.PathEscape(id), nil, nil)
+}
+
+// EndShell hangs up a shell, as the loss of its terminal does. A shell that has ended is no error.
+func (c *Client) EndShell(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodDelete, "/v1/shells/"+url.PathEscape(id), nil, nil)
+}

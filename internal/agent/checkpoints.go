@@ -33,7 +33,7 @@ func IsCheckpointPath(path string) bool {
 	return len(names) <= CheckpointLevels && !slices.ContainsFunc(names, func(name string) bool { return !IsCheckpointName(name) })
 }
 
-// CheckpointFolder is the folder of the job's checkpoints, relative to the workspace. It is "" if the run that the job resumes has
+// CheckpointFolder returns the folder of the job's checkpoints, relative to the workspace. It is "" if the run that the job resumes has
 // no valid name.
 func (s JobSpec) CheckpointFolder(id string) string {
 	run := s.Series(id)
@@ -43,7 +43,7 @@ func (s JobSpec) CheckpointFolder(id string) string {
 	return filepath.Join("checkpoints", run)
 }
 
-// CheckpointPath is the path of the checkpoint that an attempt resumes from, relative to the workspace; "" if there is none, or it is
+// CheckpointPath returns the path of the checkpoint that an attempt resumes from, relative to the workspace; "" if there is none, or it is
 // not known.
 func (s JobSpec) CheckpointPath(id string) string {
 	folder := s.CheckpointFolder(id)
@@ -69,7 +69,7 @@ var jobID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 // IsJobID reports whether a job may have the id.
 func IsJobID(id string) bool { return jobID.MatchString(id) }
 
-// Series is the name of the first run of those that resume each other: it owns the folder of checkpoints.
+// Series returns the name of the first run of those that resume each other: it owns the folder of checkpoints.
 func (s JobSpec) Series(id string) string { return cmp.Or(s.Env[ResumeVariable], s.Run, id) }
 
 // CheckpointSearch is the body of POST /v1/checkpoints.

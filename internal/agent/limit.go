@@ -64,7 +64,7 @@ const (
 	maxToken = 64 << 10
 )
 
-// maxBytes is the bound of an answer by its kind.
+// maxBytes returns the bound of an answer by its kind.
 func maxBytes(answer any) int {
 	switch answer.(type) {
 	case *JobStatus, *[]RankActivity:

@@ -79,8 +79,8 @@ var (
 // watchdogThread is before the error with which the watchdog's thread ended, and the whole process with it.
 const watchdogThread = "watchdog thread terminated with exception: "
 
-// aborted is the message of the C++ exception, of the fatal line, or of the C library, that ended a process with these last lines, "" for
-// none.
+// aborted returns the message of the C++ exception, of the fatal line, or of the C library, that ended a process with these last lines,
+// "" for none.
 func aborted(tail []string) string {
 	for i, line := range slices.Backward(tail) {
 		line = pyerror.Unprefixed(line)
@@ -121,7 +121,7 @@ func ends(rank agent.RankStatus) bool {
 
 func text(p *agent.PythonError) string { return strings.TrimSuffix(p.Type+": "+p.Message, ": ") }
 
-// lastWords are the error that ended a rank, of Python or of C++, or else its last lines.
+// lastWords returns the error that ended a rank, of Python or of C++, or else its last lines.
 func lastWords(rank agent.RankStatus) string {
 	abort := aborted(rank.Tail)
 	switch {
@@ -208,10 +208,10 @@ func originOfError(kind, text string) origin {
 	return doubtful
 }
 
-// originOfAbort is the origin of an error of C++, which has no types of the training's own.
+// originOfAbort returns the origin of an error of C++, which has no types of the training's own.
 func originOfAbort(text string) origin { return originOfError("RuntimeError", text) }
 
-// describe is the error that ended a rank, after a colon, with its place in the code; "" if nothing shows one.
+// describe returns the error that ended a rank, after a colon, with its place in the code; "" if nothing shows one.
 func describe(rank agent.RankStatus) string {
 	words, p := lastWords(rank), rank.Python
 	if !ends(rank) || words != text(p) {
@@ -243,7 +243,7 @@ func describe(rank agent.RankStatus) string {
 	return ": " + words
 }
 
-// plainly is the message of an abort in plain words if it is the watchdog's or its monitor's.
+// plainly returns the message of an abort in plain words if it is the watchdog's or its monitor's.
 func plainly(words string) string {
 	if match := work.FindStringSubmatch(words); match != nil {
 		milliseconds, _ := strconv.Atoi(match[3])

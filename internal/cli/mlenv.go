@@ -58,7 +58,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	return command.MainCommands(root, args, stdout, stderr)
 }
 
-// known is the error of arguments after a group, which are none of its commands.
+// known returns the error of arguments after a group, which are none of its commands.
 func known(group *cobra.Command, args []string) error {
 	if len(args) == 0 || !group.HasSubCommands() {
 		return nil
@@ -96,7 +96,7 @@ var ofOthers = map[string]string{
 	"watch":    "mlenv top, or mlenv runs --watch",
 }
 
-// named is what an unknown command probably means, as the rest of a sentence.
+// named returns what an unknown command probably means, as the rest of a sentence.
 func named(group *cobra.Command, typed string) string {
 	if group.HasParent() {
 		return "" // its commands are few

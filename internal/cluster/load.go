@@ -52,7 +52,7 @@ func Decode(name string, content []byte, into any, least string, validate func()
 	return nil
 }
 
-// lineOf is the line that the YAML parser names in its message, or 1.
+// lineOf returns the line that the YAML parser names in its message, or 1.
 func lineOf(err error) int {
 	_, after, _ := strings.Cut(err.Error(), "line ")
 	number, _, _ := strings.Cut(after, ":")

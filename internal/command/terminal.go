@@ -49,7 +49,7 @@ func inShell(text string, args []string, installed func(program string) bool) st
 	})
 }
 
-// clusterFlags are the flags with which these arguments choose a cluster.
+// clusterFlags returns the flags with which these arguments choose a cluster.
 func clusterFlags(args []string) (flags string) {
 	if dash := slices.Index(args, "--"); dash >= 0 {
 		args = args[:dash]

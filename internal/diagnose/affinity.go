@@ -11,7 +11,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// namesAsked are the nodes that the pod's affinity names, or nil if it names none.
+// namesAsked returns the nodes that the pod's affinity names, or nil if it names none.
 func namesAsked(spec *corev1.PodSpec) []string {
 	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
 		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
@@ -51,7 +51,7 @@ func hostname(node *corev1.Node) string {
 	return cmp.Or(node.Labels[corev1.LabelHostname], node.Name)
 }
 
-// untolerated are the node's taints that keep the pod away, except the marks of Kubernetes on a node that is cordoned,
+// untolerated returns the node's taints that keep the pod away, except the marks of Kubernetes on a node that is cordoned,
 // lost or under pressure.
 func untolerated(node *corev1.Node, spec *corev1.PodSpec) (taints []corev1.Taint) {
 	for _, taint := range node.Spec.Taints {

@@ -22,7 +22,7 @@ type Candidate struct {
 	fail.Finding
 }
 
-// Candidates are the nodes that the pod's selector and affinity allow, and the missing nodes that its affinity names or
+// Candidates returns the nodes that the pod's selector and affinity allow, and the missing nodes that its affinity names or
 // excludes, sorted by name. It ignores their free resources.
 func Candidates(nodes []corev1.Node, spec *corev1.PodSpec) []Candidate {
 	var found []Candidate

@@ -159,7 +159,7 @@ func (e *explainer) claimNames() []string {
 	return names
 }
 
-// serverClaims are the claims in the namespaces of the in-cluster servers of classes that claims wait for.
+// serverClaims returns the claims in the namespaces of the in-cluster servers of classes that claims wait for.
 // Namespaces that may not be read are left out.
 func serverClaims(ctx context.Context, client kubernetes.Interface, claims []corev1.PersistentVolumeClaim,
 	classes []storagev1.StorageClass) ([]corev1.PersistentVolumeClaim, error) {

@@ -42,7 +42,7 @@ type Snapshot struct {
 	awaitsSecrets bool
 }
 
-// Replicas is the wanted number of pods.
+// Replicas returns the wanted number of pods.
 func (s Snapshot) Replicas() int {
 	if s.StatefulSet == nil {
 		return len(s.Pods)

@@ -47,7 +47,7 @@ func (e *explainer) progress(pod *corev1.Pod) string {
 	return "on " + node + ", " + e.onNode(pod)
 }
 
-// onNode is the state of a pod that has a node and is not ready.
+// onNode returns the state of a pod that has a node and is not ready.
 func (e *explainer) onNode(pod *corev1.Pod) string {
 	for _, c := range containersOf(pod) {
 		if c.init && c.Ready {
@@ -81,7 +81,7 @@ func (e *explainer) onNode(pod *corev1.Pod) string {
 	return "starting"
 }
 
-// pulling is the image that the kubelet pulls now, and since when, by the kubelet's events.
+// pulling returns the image that the kubelet pulls now, and since when, by the kubelet's events.
 func pulling(events []event) (image string, at time.Time, ok bool) {
 	for _, ev := range events {
 		rest, began := strings.CutPrefix(ev.text, "Pulling image ")

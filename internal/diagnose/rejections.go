@@ -32,7 +32,7 @@ var (
 	railWords = regexp.MustCompile(`(?i)sr-?iov|\brdma\b|\bmlx5_|\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b`)
 )
 
-// podEnd is about a pod that its node rejected or evicted, or that does not end.
+// podEnd explains a pod that its node rejected or evicted, or that does not end.
 func (e *explainer) podEnd(pod *corev1.Pod) {
 	switch deleted := pod.DeletionTimestamp; {
 	case deleted != nil && e.now.Sub(deleted.Time) >= endTime:
@@ -51,7 +51,7 @@ func (e *explainer) podEnd(pod *corev1.Pod) {
 	}
 }
 
-// rejections are about rejected pods that the StatefulSet has recreated, perhaps for ever. Only their events are left.
+// rejections explains rejected pods that the StatefulSet has recreated, perhaps for ever. Only their events are left.
 func (e *explainer) rejections() {
 	for _, name := range e.podNames() {
 		pod := named(e.Pods, name)
@@ -133,7 +133,7 @@ func (e *explainer) refusedDevice(reason, message string) (gpu, rail bool) {
 	return gpu, false
 }
 
-// nodeProblem is about the node that the pod is on.
+// nodeProblem explains the node that the pod is on.
 func (e *explainer) nodeProblem(pod *corev1.Pod) {
 	node := pod.Spec.NodeName
 	seen := ""

@@ -35,7 +35,7 @@ type node struct {
 	jobsErr error
 }
 
-// answering are the nodes whose agents returned their facts.
+// answering returns the nodes whose agents returned their facts.
 func (e *examination) answering() []*node {
 	return slices.DeleteFunc(slices.Clone(e.nodes), func(n *node) bool { return n.facts == nil })
 }
@@ -50,7 +50,7 @@ func (n *node) kubernetesNode() string {
 	return ""
 }
 
-// String is the node's name in findings: "node 1 (ml-dev-env-1 on gpu-b)".
+// String returns the node's name in findings: "node 1 (ml-dev-env-1 on gpu-b)".
 func (n *node) String() string {
 	if on := n.kubernetesNode(); on != "" {
 		return fmt.Sprintf("node %d (%s on %s)", n.number, n.pod, on)
@@ -68,7 +68,7 @@ func (n *node) agent() string {
 	return "not asked"
 }
 
-// exec is the command that runs a command in the node.
+// exec returns the command that runs a command in the node.
 func (e *examination) exec(n *node, command string) string {
 	return fmt.Sprintf("oc exec %s -n %s -c train -- %s", n.pod, e.env.Namespace, command)
 }

@@ -270,7 +270,7 @@ func level(line string) string {
 	return "INFO"
 }
 
-// sockets is the log of a rank that communicates over TCP.
+// sockets returns the log of a rank that communicates over TCP.
 func sockets() []string {
 	return []string{
 		"NET/IB : No device found.", "Using network Socket", "comm 0xbb0 rank RANK nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0",

@@ -77,7 +77,7 @@ var (
 	cpuSizes    = []agent.Bytes{8, 1 << 10, 32 << 10, 1 << 20, 8 << 20}
 )
 
-// LargestWithoutGPU is the largest of gloo's sizes.
+// LargestWithoutGPU returns the largest of gloo's sizes.
 func LargestWithoutGPU() agent.Bytes { return cpuSizes[len(cpuSizes)-1] }
 
 // Sizes returns the sizes in bytes to measure with a backend, and the size for pairs. sockets is true if NCCL uses TCP between nodes.

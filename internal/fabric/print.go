@@ -73,7 +73,7 @@ func tokens(perSecond float64) string {
 	return fmt.Sprintf("%.0f", perSecond)
 }
 
-// ratio is a divided by b, "unknown" without one of them.
+// ratio returns a divided by b, "unknown" without one of them.
 func ratio(a, b float64) string {
 	if a == 0 || b == 0 {
 		return "unknown"
@@ -81,7 +81,7 @@ func ratio(a, b float64) string {
 	return fmt.Sprintf("%.2f", a/b)
 }
 
-// Ratio is how many times as fast as sockets the network is, 0 if sockets were not measured.
+// Ratio returns how many times as fast as sockets the network is, 0 if sockets were not measured.
 func (r *Report) Ratio() float64 {
 	if r.Sockets == 0 {
 		return 0

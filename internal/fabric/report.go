@@ -256,7 +256,7 @@ func (r *Report) figure(m Measurement) rdma.BytesPerSecond {
 	return 0
 }
 
-// String is "net1 (10.0.103.0/24)".
+// String returns "net1 (10.0.103.0/24)".
 func (r Rail) String() string {
 	if r.Network == "" {
 		return r.Name
@@ -279,7 +279,7 @@ func NodesAt(nodes []int, kubernetesNodes []string) string {
 	return fmt.Sprintf("%s (%s)", text, strings.Join(where, ", "))
 }
 
-// Exclusion is the param that leaves the faulty nodes out of the next run, "" if none is known, or all are faulty.
+// Exclusion returns the param that leaves the faulty nodes out of the next run, "" if none is known, or all are faulty.
 func (r *Report) Exclusion() string {
 	var hosts []string
 	for _, node := range r.FaultyNodes {
@@ -298,7 +298,7 @@ func isBelow(b, of rdma.BytesPerSecond, part float64) bool {
 	return float64(b) < float64(of)*part
 }
 
-// Summary is the verdict in one line.
+// Summary returns the verdict in one line.
 func (r *Report) Summary() string {
 	text := fmt.Sprintf("%s: %s of %s each", r.Verdict, humanize.Count(r.Nodes, "node"), humanize.Count(r.RanksPerNode, "rank"))
 	if r.Transport != "" {

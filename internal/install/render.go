@@ -80,7 +80,7 @@ func (r Request) defaults() map[string]string {
 	}
 }
 
-// pullSecret is the Secret with which steps read from the image's registry, or from the base's if the image is built.
+// pullSecret returns the Secret with which steps read from the image's registry, or from the base's if the image is built.
 func (r Request) pullSecret() string {
 	secret := r.Cluster.Image.PullSecret
 	if r.Cluster.Image.Name == "" {

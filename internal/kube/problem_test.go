@@ -19,7 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// answer is an error of the API server as client-go returns it.
+// answer returns an error of the API server as client-go returns it.
 func answer(code int32, reason metav1.StatusReason, message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
 }

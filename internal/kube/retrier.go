@@ -191,7 +191,7 @@ func renewed(request *http.Request) (_ *http.Request, err error) {
 	return request, err
 }
 
-// retryAfter is how long the API server asks to wait, 0 if it does not.
+// retryAfter returns how long the API server asks to wait, 0 if it does not.
 func retryAfter(response *http.Response) time.Duration {
 	if response == nil {
 		return 0

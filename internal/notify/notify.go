@@ -62,7 +62,7 @@ type Event struct {
 	Seconds float64 `json:"seconds,omitempty"`
 }
 
-// Took is the value of Seconds, 0 if a time is not known.
+// Took returns the value of Seconds, 0 if a time is not known.
 func Took(started, ended time.Time) float64 {
 	if started.IsZero() || ended.IsZero() {
 		return 0

@@ -15,7 +15,7 @@ const (
 	pcieEfficiency = 0.85
 )
 
-// Rate is what the port and its card's PCIe link both carry. A link that is not known,
+// Rate returns what the port and its card's PCIe link both carry. A link that is not known,
 // as in a virtual machine, does not count.
 func (r RailPort) Rate() BitsPerSecond {
 	rate := max(0, min(r.Port.Rate, maxRate))
@@ -25,12 +25,12 @@ func (r RailPort) Rate() BitsPerSecond {
 	return rate
 }
 
-// RailBandwidth is the bus bandwidth that rings over one port should reach with data of one GPU. gpu is its PCI address.
+// RailBandwidth returns the bus bandwidth that rings over one port should reach with data of one GPU. gpu is its PCI address.
 func (f Facts) RailBandwidth(port RailPort, gpu string) BytesPerSecond {
 	return ringBandwidth(port.Rate(), []Link{f.GPULinks[gpu]})
 }
 
-// ExpectedBandwidth is the bus bandwidth that rings over all rails of the node should reach, as nccl-tests prints it.
+// ExpectedBandwidth returns the bus bandwidth that rings over all rails of the node should reach, as nccl-tests prints it.
 func (f Facts) ExpectedBandwidth() BytesPerSecond { return ringBandwidth(sumOf(f.Rails()), f.links()) }
 
 // links returns the links of the container's GPUs.
@@ -48,7 +48,7 @@ func sumOf(ports []RailPort) (sum BitsPerSecond) {
 	return sum
 }
 
-// ringBandwidth is what a healthy ring makes of the lesser of what the ports carry and what the GPUs with these links can move.
+// ringBandwidth returns what a healthy ring makes of the lesser of what the ports carry and what the GPUs with these links can move.
 // All that crosses the network crosses the link of some GPU: one with PCIe 5.0 x16 fills one 400 Gb/s port and no second one.
 // Links that are not known do not count.
 func ringBandwidth(ports BitsPerSecond, gpus []Link) BytesPerSecond {

@@ -41,7 +41,7 @@ func (p *planner) podNetwork() {
 	p.set("GLOO_SOCKET_IFNAME", p.own.PodInterface, reason)
 }
 
-// railInterfaces are a node's ports with an interface, in the kernel's order. Those of InfiniBand may have no address.
+// railInterfaces returns a node's ports with an interface, in the kernel's order. Those of InfiniBand may have no address.
 func railInterfaces(node Facts, ports []RailPort) []RailPort {
 	order := map[string]int{}
 	for _, i := range node.Interfaces {

@@ -106,10 +106,10 @@ type Port struct {
 	Routes []netip.Prefix `json:"routes,omitempty"`
 }
 
-// Active is true if traffic can pass. NCCL uses no other port.
+// Active reports whether traffic can pass. NCCL uses no other port.
 func (p Port) Active() bool { return p.State == "ACTIVE" }
 
-// Usable is true if the pod can use the port: RoCE needs an IPv4 address of the pod, InfiniBand has its own addresses.
+// Usable reports whether the pod can use the port: RoCE needs an IPv4 address of the pod, InfiniBand has its own addresses.
 func (p Port) Usable() bool {
 	return p.Active() && (p.LinkLayer == InfiniBand || p.GIDIndex >= 0)
 }
@@ -132,7 +132,7 @@ type RailPort struct {
 	Port   *Port
 }
 
-// HCA is how NCCL names the port: its device, and the port's number if the device has several.
+// HCA returns how NCCL names the port: its device, and the port's number if the device has several.
 func (r RailPort) HCA() string {
 	if len(r.Device.Ports) > 1 {
 		return r.Device.Name + ":" + strconv.Itoa(r.Port.Number)
@@ -140,7 +140,7 @@ func (r RailPort) HCA() string {
 	return r.Device.Name
 }
 
-// Rails are the usable ports of the devices that can be opened, in the order of Devices.
+// Rails returns the usable ports of the devices that can be opened, in the order of Devices.
 func (f Facts) Rails() []RailPort {
 	var rails []RailPort
 	for d := range f.Devices {
@@ -154,7 +154,7 @@ func (f Facts) Rails() []RailPort {
 	return rails
 }
 
-// Broken is true if the node cannot use RDMA.
+// Broken reports whether the node cannot use RDMA.
 func (f Facts) Broken() bool {
 	return slices.ContainsFunc(f.Findings, func(finding fail.Finding) bool { return finding.Level == fail.Broken })
 }

@@ -14,7 +14,7 @@ import (
 // sysfs differs by kernel and by what a container may see.
 type tree struct{ root fs.FS }
 
-// text is a file's content without the newline at its end.
+// text returns a file's content without the newline at its end.
 func (t tree) text(elements ...string) string {
 	content, err := fs.ReadFile(t.root, path.Join(elements...))
 	if err != nil {
@@ -42,7 +42,7 @@ func (t tree) names(elements ...string) []string {
 	return names
 }
 
-// target is the target of a relative link, as a path of the tree, empty if there is no such link.
+// target returns the target of a relative link, as a path of the tree, empty if there is no such link.
 func (t tree) target(elements ...string) string {
 	name := path.Join(elements...)
 	target, err := fs.ReadLink(t.root, name)
@@ -56,7 +56,7 @@ func (t tree) target(elements ...string) string {
 // machine's own. It is documented with mlenv-agent rdma.
 const SysRootVariable = "MLENV_SYS_ROOT"
 
-// SysRootOf is its value in a process's environment, "" for none.
+// SysRootOf returns its value in a process's environment, "" for none.
 func SysRootOf(environ []string) string {
 	for _, entry := range environ {
 		if value, ok := strings.CutPrefix(entry, SysRootVariable+"="); ok {
@@ -66,7 +66,7 @@ func SysRootOf(environ []string) string {
 	return ""
 }
 
-// Root is the machine's own tree or, with a sysRoot, that tree laid over it:
+// Root returns the machine's own tree or, with a sysRoot, that tree laid over it:
 // files of sysRoot win, and only they exist below sys and dev/infiniband.
 func Root(sysRoot string) fs.FS {
 	if sysRoot == "" {

@@ -115,7 +115,7 @@ func taskRunsOf(ctx context.Context, client versioned.Interface, namespace, name
 	}), nil
 }
 
-// TaskOf is the name of a TaskRun's task in the pipeline.
+// TaskOf returns the name of a TaskRun's task in the pipeline.
 func TaskOf(found *v1.TaskRun) string { return found.Labels[taskLabel] }
 
 // TaskRunOf reads a TaskRun.

@@ -45,7 +45,7 @@ func exact(ctx context.Context, step string, args []string, connect func(namespa
 	return withValues(args, values, arrays[step]), nil
 }
 
-// connect is kube's for exact.
+// connect returns Tekton's client and the namespace, for exact.
 func connect(namespace string) (versioned.Interface, string, error) {
 	clients, err := kube.Flags{Namespace: namespace}.Connect()
 	if err != nil {

@@ -38,7 +38,7 @@ const (
 	Cut   Fault = "answer cut"
 )
 
-// Faults are all faults.
+// Faults returns all faults.
 func Faults() []Fault {
 	return []Fault{Refused, Unsure, Webhook, Busy, Conflict, Away, Late, Reset, Lost, Cut}
 }

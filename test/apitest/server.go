@@ -293,7 +293,7 @@ func isList(path string) bool {
 	return len(parts) == 3 || len(parts) == 5 && parts[2] == "namespaces"
 }
 
-// nameOf is the resource and the name of a path, for messages.
+// nameOf returns the resource and the name of a path, for messages.
 func nameOf(path string) string {
 	parts := strings.Split(path, "/")
 	return fmt.Sprintf("%s %q", parts[max(0, len(parts)-2)], parts[len(parts)-1])
@@ -345,7 +345,7 @@ var lists = map[string]string{
 	"storageclasses": "StorageClassList", "taskruns": "TaskRunList",
 }
 
-// versionOf is the apiVersion of the objects at a path.
+// versionOf returns the apiVersion of the objects at a path.
 func versionOf(path string) string {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	if parts[0] == "api" {

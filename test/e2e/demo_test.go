@@ -54,7 +54,7 @@ func demo(t *testing.T) {
 	}
 }
 
-// demoOutput is what the README says that make demo prints.
+// demoOutput returns what the README says that make demo prints.
 func demoOutput(t *testing.T, root string) []string {
 	t.Helper()
 	demo := false

@@ -32,7 +32,7 @@ type typed struct {
 	says string
 }
 
-// successors are the commands of docs/from-scripts.md in an order in which they can be typed.
+// successors returns the commands of docs/from-scripts.md in an order in which they can be typed.
 func successors(u trainer, file string) []typed {
 	up := []string{"--cluster-file=" + file, "--steps-image=" + u.steps, "--gpus-per-node=1"}
 	const upSays, noProgram = "is kept until", "the image has no "

@@ -312,7 +312,7 @@ func (u trainer) noBuildPods() {
 	}
 }
 
-// privateBase is an image that the registry serves only with the credentials that the local
+// privateBase returns an image that the registry serves only with the credentials that the local
 // cluster created.
 func (u trainer) privateBase() string {
 	u.Helper()

@@ -285,7 +285,7 @@ func (s training) run(t *testing.T, run func(trainer)) {
 	u.nothingLeft()
 }
 
-// environment is the default environment in the scenario's namespace.
+// environment returns the default environment in the scenario's namespace.
 func (u trainer) environment() env.Environment {
 	clients := *u.clients
 	clients.Namespace = u.namespace

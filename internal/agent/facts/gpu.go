@@ -123,7 +123,7 @@ func parseGPUs(text string, fields []string) (gpus []agent.GPU, split map[int]bo
 	return gpus, split, nil
 }
 
-// sysfsAddress is the PCI address as sysfs has it: 0000:19:00.0 for nvidia-smi's 00000000:19:00.0.
+// sysfsAddress returns the PCI address as sysfs has it: 0000:19:00.0 for nvidia-smi's 00000000:19:00.0.
 func sysfsAddress(bus string) string {
 	if strings.HasPrefix(bus, "[") {
 		return ""
@@ -131,7 +131,7 @@ func sysfsAddress(bus string) string {
 	return strings.ToLower(strings.TrimPrefix(bus, "0000"))
 }
 
-// number is 0 for an unknown value such as [N/A].
+// number returns 0 for an unknown value such as [N/A].
 func number(s string) int {
 	n, _ := strconv.Atoi(s)
 	return n

@@ -100,7 +100,7 @@ func makeFolder(folder string) error {
 	return nil
 }
 
-// errorName is the name by which bug reports and manuals call an error of flock.
+// errorName returns the name by which bug reports and manuals call an error of flock.
 func errorName(err error) string {
 	var number syscall.Errno
 	if errors.As(err, &number) && unix.ErrnoName(number) != "" {
@@ -109,7 +109,7 @@ func errorName(err error) string {
 	return ""
 }
 
-// failed is the answer for an error before anything was tried. A full or read-only volume says nothing about its locks.
+// failed returns the answer for an error before anything was tried. A full or read-only volume says nothing about its locks.
 func failed(doing string, err error) agent.VolumeAnswer {
 	return agent.VolumeAnswer{Unwritable: fmt.Sprintf("%s: %v", doing, err)}
 }

@@ -198,7 +198,7 @@ func look(dir string, paths []string) (l looked, err error) {
 	return l, nil
 }
 
-// files are those to list.
+// files selects the files to list.
 func (l *looked) files() *tree.Ignore { return tree.Only(l.present).Except(l.work.leavesOut) }
 
 // result is valid after the files were listed.

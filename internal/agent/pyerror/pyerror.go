@@ -127,7 +127,7 @@ func chainedBefore(lines []string, start int) int {
 	return -1
 }
 
-// lastPrimary is the title of the last traceback, but of one that did not end the program only if there is no other; -1 for none.
+// lastPrimary returns the title of the last traceback, but of one that did not end the program only if there is no other; -1 for none.
 func lastPrimary(lines []string) int {
 	latest := last(lines, isTitle)
 	start := latest
@@ -162,15 +162,15 @@ func lastPrimary(lines []string) int {
 // OfParent reports whether a process reports the end of another one by this error, as launchers do.
 func OfParent(p *agent.PythonError) bool { return parents.MatchString(p.Type) }
 
-// isTitle is true for the first line of a traceback.
+// isTitle reports whether the line is the first of a traceback.
 func isTitle(line string) bool {
 	return strings.HasSuffix(line, title) || boxed.MatchString(line) || header.MatchString(Unprefixed(line))
 }
 
-// Unprefixed is a line without the rank before it.
+// Unprefixed returns a line without the rank before it.
 func Unprefixed(line string) string { return rankPrefix.ReplaceAllString(line, "") }
 
-// firstOfTable is what the table of torch.distributed.elastic has about the rank that failed first, "" without a table.
+// firstOfTable returns what the table of torch.distributed.elastic has about the rank that failed first, "" without a table.
 func firstOfTable(lines []string) string {
 	const title = "Root Cause (first observed failure):"
 	i := slices.IndexFunc(lines, func(line string) bool { return strings.HasSuffix(line, title) })
@@ -184,7 +184,7 @@ func firstOfTable(lines []string) string {
 	return strings.Join(facts[:min(len(facts), 3)], ", ")
 }
 
-// last is the index of the last line that matches, -1 for none.
+// last returns the index of the last line that matches, -1 for none.
 func last(lines []string, match func(string) bool) int {
 	for i, line := range slices.Backward(lines) {
 		if match(line) {
@@ -253,7 +253,7 @@ func read(lines []string) (result *agent.PythonError, rest []string) {
 	return result, rest
 }
 
-// continued is what the next lines add to the first one of a message: the error of another rank, or what a colon announces.
+// continued returns what the next lines add to the first one of a message: the error of another rank, or what a colon announces.
 func continued(p *agent.PythonError, lines []string) string {
 	if strings.HasSuffix(p.Type, ".CheckpointException") && len(lines) > 0 {
 		if match := ofRank.FindStringSubmatch(Unprefixed(lines[0])); match != nil {
@@ -290,8 +290,8 @@ func columnOf(title string) *column {
 	return &column{indent: match[1], width: utf8.RuneCountInString(match[2]) - sides}
 }
 
-// undrawn is a line without its rank, what stands left of the box, and the box's sides. Lines of source code stay indented. It is not whole
-// if it is the beginning of a path.
+// undrawn returns a line without its rank, what stands left of the box, and the box's sides. Lines of source code stay indented. It is
+// not whole if it is the beginning of a path.
 func (c *column) undrawn(line string) (text string, whole bool) {
 	line, c.inside = strings.CutPrefix(strings.TrimPrefix(Unprefixed(line), c.indent), "│ ")
 	if !c.inside {
@@ -306,7 +306,7 @@ func (c *column) undrawn(line string) (text string, whole bool) {
 	return line, true
 }
 
-// wrapped is what Rich wrapped of the first line, because the next word would not have fitted into the width.
+// wrapped returns what Rich wrapped of the first line, because the next word would not have fitted into the width.
 func wrapped(lines []string, width int) (rest string) {
 	for i, line := range lines[1:] {
 		before, words := strings.TrimRight(Unprefixed(lines[i]), " "), strings.Fields(Unprefixed(line))
@@ -318,7 +318,7 @@ func wrapped(lines []string, width int) (rest string) {
 	return rest
 }
 
-// NCCLWords are the words of NCCL's own in the lines after the first one of torch's error, "" if there are none.
+// NCCLWords returns the words of NCCL's own in the lines after the first one of torch's error, "" if there are none.
 func NCCLWords(lines []string) string {
 	at := func(i int) string {
 		if i >= len(lines) {

@@ -79,7 +79,7 @@ func (o *output) copy(from io.Reader) error {
 	}
 }
 
-// tracebackSeen is when the last traceback began, zero for none.
+// tracebackSeen returns when the last traceback began, zero for none.
 func (o *output) tracebackSeen() time.Time {
 	if at := o.seen.Load(); at != 0 {
 		return time.Unix(0, at).UTC()

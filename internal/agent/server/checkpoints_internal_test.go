@@ -134,7 +134,7 @@ func TestCheckpointIsComplete(t *testing.T) {
 	}
 }
 
-// minutes is the time so many minutes after the first file.
+// minutes returns the time so many minutes after the first file.
 func minutes(n int) time.Time { return time.Unix(1_790_000_000, 0).Add(time.Duration(n) * time.Minute) }
 
 // write writes a file that was modified minute minutes after the first file.

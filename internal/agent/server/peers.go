@@ -75,7 +75,7 @@ func (p *peers) look(ctx context.Context, ranks []agent.RankStatus) {
 	}
 }
 
-// alone reports whether the job has ended without that its ranks met.
+// alone reports whether the job has ended before its ranks met.
 func (p *peers) alone() bool {
 	if !p.expected() || p.met.Load() {
 		return false

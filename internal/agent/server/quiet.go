@@ -46,7 +46,7 @@ func (g *growth) look(files []string, since, now time.Time) (last []time.Time) {
 	return last
 }
 
-// quiet is how long no log of the node's ranks has grown, nor the metrics, and the same for each rank's own log.
+// quiet returns how long no log of the node's ranks has grown, nor the metrics, and the same for each rank's own log.
 //
 // Nothing else counts as progress. A rank that waits in NCCL uses a whole processor, so processor time is none; what a rank
 // uses and where it is (Server.stacks) only distinguishes a rank that works in silence from one that waits.

@@ -142,7 +142,7 @@ const cookiePrefix = "mlenv-"
 
 func (g *gate) cookie() string { return cookiePrefix + g.service.Name }
 
-// session is the cookie's value: it proves that its owner had the token, and becomes invalid with another token.
+// session returns the cookie's value: it proves that its owner had the token, and becomes invalid with another token.
 func (g *gate) session() string {
 	mac := hmac.New(sha256.New, []byte(g.token))
 	mac.Write([]byte("session of " + g.service.Name))
@@ -191,7 +191,7 @@ func isPage(r *http.Request) bool {
 	return r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
-// sameSite is false for a page of another origin. Programs send no origin.
+// sameSite returns false for a page of another origin. Programs send no origin.
 func sameSite(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
@@ -201,7 +201,8 @@ func sameSite(r *http.Request) bool {
 	return err == nil && strings.EqualFold(from.Host, r.Host)
 }
 
-// withoutToken is the same address on this host. It starts with one slash, because two would start the name of another host.
+// withoutToken returns the address on this host without the token. It starts with one slash, because two would start the name of
+// another host.
 func withoutToken(u *url.URL) string {
 	query := u.Query()
 	query.Del("token")

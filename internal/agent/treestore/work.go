@@ -27,7 +27,7 @@ const (
 // lostAfter is the age at which a node's file shows that the node is lost. The node renews it much more often.
 const lostAfter = 24 * time.Hour
 
-// WorkDir is the working directory of a job, which may not exist.
+// WorkDir returns the working directory of a job, which may not exist.
 func (s *Store) WorkDir(job string) string { return filepath.Join(s.work, job) }
 
 func (s *Store) aboutPath(job, name string) string {
@@ -154,7 +154,7 @@ func (s *Store) InUse(hash tree.Digest) bool {
 	return false
 }
 
-// Jobs are those that have a working directory, running or ended.
+// Jobs returns the jobs that have a working directory, running or ended.
 func (s *Store) Jobs() (jobs []string, err error) {
 	entries, err := os.ReadDir(s.work)
 	for _, e := range entries {
@@ -165,7 +165,7 @@ func (s *Store) Jobs() (jobs []string, err error) {
 	return jobs, err
 }
 
-// uncleaned are the jobs whose working directories may contain files of a tree.
+// uncleaned returns the jobs whose working directories may contain files of a tree.
 func (s *Store) uncleaned() (jobs []string, err error) {
 	entries, err := os.ReadDir(s.work)
 	for _, e := range entries {
@@ -197,7 +197,7 @@ func (s *Store) used(job string, since time.Time) (bool, error) {
 	return false, err
 }
 
-// volumeTime is the time by the clock that stamps the volume's files, which may be a server's.
+// volumeTime returns the time by the clock that stamps the volume's files. It may be a server's.
 func (s *Store) volumeTime() (time.Time, error) {
 	file, err := os.CreateTemp(filepath.Join(s.root, stagingFolder), "now-")
 	if err != nil {
@@ -212,7 +212,7 @@ func (s *Store) volumeTime() (time.Time, error) {
 	return info.ModTime(), nil
 }
 
-// treeOf is the tree of a job's working directory.
+// treeOf returns the tree of a job's working directory.
 func (s *Store) treeOf(job string) (tree.Digest, error) {
 	const most = 100
 	content, err := claimfile.Read(s.aboutPath(job, treeFile), most)
@@ -284,7 +284,7 @@ func (r *remover) removeAll() error {
 	return err
 }
 
-// replaced are the folders of the tree in whose place something else lies, as a link, with those below them: nothing may be reached
+// replaced returns the folders of the tree in whose place something else lies, as a link, with those below them: nothing may be reached
 // through a link of the job.
 func (m namedManifest) replaced(dir string) map[string]bool {
 	replaced := map[string]bool{}

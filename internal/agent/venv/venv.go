@@ -40,7 +40,7 @@ const (
 	repositoryCopy = "repository"
 )
 
-// linkOf is the name of the virtual environment of a requirements file, whose digest ends base, for the Python that printed python. It
+// linkOf returns the name of the virtual environment of a requirements file, whose digest ends base, for the Python that printed python. It
 // is a link, so that a complete environment takes its place in one step and nothing is ever installed into one that is used.
 func linkOf(base string, python []byte) string {
 	const digits = 16

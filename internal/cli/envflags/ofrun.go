@@ -75,7 +75,7 @@ func (f *Flags) useRun(ctx context.Context, clients *kube.Clients, run *v1.Pipel
 	return notYet(clients, run.Name, environment)
 }
 
-// creator is the run in progress that will create the environment, nil for none or for a command that works in environments of users.
+// creator returns the run in progress that will create the environment, nil for none or for a command that works in environments of users.
 func (f *Flags) creator(ctx context.Context, clients *kube.Clients, environment string) *v1.PipelineRun {
 	if !f.Runs {
 		return nil

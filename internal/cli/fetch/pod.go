@@ -101,7 +101,7 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 	return p, nil
 }
 
-// stepsImage is the image of the steps. Claims outlive mlenv uninstall; after it the runs that are left name the image.
+// stepsImage returns the image of the steps. Claims outlive mlenv uninstall; after it the runs that are left name the image.
 func stepsImage(ctx context.Context, clients *kube.Clients, claim Claim) (string, error) {
 	if claim.StepsImage != "" {
 		return claim.StepsImage, nil

@@ -142,7 +142,7 @@ func (f *Facts) address(ctx context.Context, c *kube.Clients, onOpenShift bool) 
 	}
 }
 
-// hostOf is the host of a URL, with a port other than 443 and 6443.
+// hostOf returns the host of a URL, with a port other than 443 and 6443.
 func hostOf(address string) string {
 	if !strings.Contains(address, "://") {
 		address = "https://" + address

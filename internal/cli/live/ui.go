@@ -24,7 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
 )
 
-// UICommand is mlenv ui.
+// UICommand returns the command mlenv ui.
 func UICommand() *cobra.Command {
 	env := envflags.Flags{Reads: true, Runs: true}
 	cmd := &cobra.Command{

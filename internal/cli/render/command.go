@@ -31,7 +31,7 @@ type options struct {
 	request                  objects.Request
 }
 
-// Command is mlenv render.
+// Command returns the command mlenv render.
 func Command() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
@@ -95,7 +95,7 @@ func (o *options) run(cmd *cobra.Command) error {
 	return command.WriteObjects(cmd.OutOrStdout(), all)
 }
 
-// objects are the objects of the environment, the Lease first. Errors: InvalidInput.
+// objects returns the objects of the environment, the Lease first. Errors: InvalidInput.
 func (o *options) objects(file cluster.File) ([]objects.Object, error) {
 	r := o.request
 	r.Cluster, r.Name, r.Namespace = file, o.name, cmp.Or(o.namespace, file.Cluster.Namespace)

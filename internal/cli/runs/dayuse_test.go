@@ -30,7 +30,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// aRun is a run that started so long ago; it has ended if done.
+// aRun returns a run that started so long ago; it has ended if done.
 func aRun(namespace, name string, age time.Duration, done bool) *v1.PipelineRun {
 	r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid of " + name),
 		Labels: map[string]string{"tekton.dev/pipeline": launch.Pipeline}}}

@@ -128,7 +128,7 @@ func (c *choice) start(ctx context.Context, request launch.Request) (*v1.Pipelin
 	return launch.Start(ctx, c.clients, request)
 }
 
-// rival is another run in progress in the run's environment, "" for none.
+// rival returns another run in progress in the run's environment, "" for none.
 func (c *choice) rival(ctx context.Context, started *v1.PipelineRun) string {
 	for _, other := range trainings(ctx, c.clients) {
 		if other.UID != started.UID && !other.IsDone() && environmentOf(&other) == environmentOf(started) {
@@ -153,7 +153,7 @@ func environmentOf(of *v1.PipelineRun) string {
 	return cmp.Or(launch.ValueOf(of, "name"), objects.DefaultName)
 }
 
-// trainings are the runs of the pipeline. Tekton labels a run only when it has seen it.
+// trainings returns the runs of the pipeline. Tekton labels a run only when it has seen it.
 func trainings(ctx context.Context, clients *kube.Clients) []v1.PipelineRun {
 	list, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

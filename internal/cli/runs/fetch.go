@@ -25,7 +25,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
-// FetchCommand is mlenv fetch.
+// FetchCommand returns the command mlenv fetch.
 func FetchCommand() *cobra.Command {
 	var flags kube.Flags
 	var to, stepsImage string
@@ -61,7 +61,7 @@ Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run
 	}
 	flags.AddTo(cmd.Flags())
 	cmd.Flags().StringVar(&stepsImage, "steps-image", "",
-		"image of the steps for the pod (default: that of the installed pipeline, or else of the newest run)")
+		"image of the steps for the pod (default: the installed pipeline's, or else the newest run's)")
 	cmd.Flags().StringVar(&to, "to", "", "folder to copy to, created if it does not exist (default: the name of the run)")
 	return cmd
 }
@@ -73,7 +73,7 @@ const (
 	workFolder = "work"
 )
 
-// paths are what the user names, or what a run usually leaves.
+// paths returns what the user names, or what a run usually leaves.
 func (r entry) paths(given []string) ([]fetch.Path, error) {
 	record, work := fetch.RecordOf(r.uid()), fetch.WorkOf(r.uid())
 	if len(given) == 0 {
@@ -177,8 +177,8 @@ func (r entry) printNewest(out io.Writer, namespace, to string) {
 	say(out, "Newest checkpoint: %s\n  continue from it: mlenv run %s--resume-from %s -n %s\n", newest, folder, r.name, namespace)
 }
 
-// newestCheckpoint is the checkpoint in a folder that its file latest names, as DeepSpeed's does, or else the one with the highest number
-// at its end, "" for none.
+// newestCheckpoint returns the checkpoint in a folder that its file latest names, as DeepSpeed's does, or else the one with the highest
+// number at its end, "" for none.
 func newestCheckpoint(folder string) string {
 	const longest = 4 << 10
 	if name, err := claimfile.Read(filepath.Join(folder, "latest"), longest); err == nil {

@@ -49,7 +49,7 @@ func (r *entry) recall(m receipt.Memory) {
 	left.Verdict, r.receipt, r.open = "", &left, true
 }
 
-// standing is how the run stands, by its receipt and what the user may read of Tekton's objects.
+// standing returns how the run stands, by its receipt and what the user may read of Tekton's objects.
 func (r entry) standing() receipt.Standing {
 	seen := receipt.Seen{Tasks: r.tasks}
 	switch {
@@ -61,7 +61,7 @@ func (r entry) standing() receipt.Standing {
 	return r.noted().Verdict(seen)
 }
 
-// noted is what the run's ConfigMap holds, zero for nothing.
+// noted returns what the run's ConfigMap holds, zero for nothing.
 func (r entry) noted() receipt.Memory {
 	switch {
 	case r.memory != nil:
@@ -72,7 +72,7 @@ func (r entry) noted() receipt.Memory {
 	return receipt.Memory{}
 }
 
-// known is the receipt, or as much of it as the steps have noted.
+// known returns the receipt, or as much of it as the steps have noted.
 func (r entry) known() receipt.Receipt {
 	if r.receipt != nil {
 		return *r.receipt
@@ -80,7 +80,7 @@ func (r entry) known() receipt.Receipt {
 	return r.noted().Account(r.standing(), time.Time{})
 }
 
-// onRun is the RunE of a command about the run that its first argument names, or else the newest one. do gets the other
+// onRun returns the RunE of a command about the run that its first argument names, or else the newest one. do gets the other
 // arguments.
 func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients, r entry, others []string) error) func(
 	*cobra.Command, []string) error {
@@ -153,7 +153,7 @@ func (r *entry) readTasks(ctx context.Context, clients *kube.Clients) (err error
 	return err
 }
 
-// missing is the error of a run that does not exist, perhaps because its namespace does not.
+// missing returns the error of a run that does not exist, perhaps because its namespace does not.
 func missing(ctx context.Context, clients *kube.Clients, next, format string, args ...any) error {
 	if err := kube.NoNamespace(ctx, clients.Kube, clients.Namespace); err != nil {
 		return command.Usage(err)
@@ -171,7 +171,7 @@ func (r entry) uid() string {
 
 func (r entry) param(name string) string { return launch.ValueOf(r.run, name) }
 
-// maxAttempts is how often the training may be started, 0 if that is not known.
+// maxAttempts returns how often the training may be started, 0 if that is not known.
 func (r entry) maxAttempts() int {
 	if r.run == nil {
 		return 0
@@ -216,7 +216,7 @@ func (r entry) resume(values, given map[string][]string) {
 	values["env"] = append(env, agent.ResumeVariable+"="+first)
 }
 
-// resumedFrom is the value of agent.ResumeVariable, "" for none.
+// resumedFrom returns the value of agent.ResumeVariable, "" for none.
 func resumedFrom(values map[string][]string) string {
 	if i := slices.IndexFunc(values["env"], isResumeVariable); i >= 0 {
 		return strings.TrimPrefix(values["env"][i], agent.ResumeVariable+"=")

@@ -190,7 +190,7 @@ func copyFile(to, from string, executable bool) error {
 	return errors.Join(err, out.Close())
 }
 
-// describeFolder is the commit of the folder, with -dirty if it has changes; "" without git.
+// describeFolder returns the commit of the folder, with -dirty if it has changes; "" without git.
 func describeFolder(ctx context.Context, dir string) string {
 	repository, err := git.OpenFolder(ctx, dir)
 	if err != nil {

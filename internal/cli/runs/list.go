@@ -23,7 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// ListCommand is mlenv runs.
+// ListCommand returns the command mlenv runs.
 func ListCommand() *cobra.Command {
 	var flags kube.Flags
 	var output command.OutputFlag
@@ -35,7 +35,7 @@ func ListCommand() *cobra.Command {
 		Long: `List the runs of a namespace, or with -A of all that you may read, the newest first, also deleted ones that left a
 receipt. With --watch mlenv prints a row again when its state, reason or phase changes, until Ctrl-C.
 
-With --prune mlenv asks, and then deletes receipts: those of the named runs, or of all runs that were deleted. Files stay on
+With --prune mlenv asks, and then deletes the receipts of the named runs, or of all runs that were deleted. Files stay on
 their claims; mlenv claims lists these. With --files mlenv first deletes the working directories of these runs, which have what
 their scripts wrote at relative paths; logs and checkpoints stay.
 

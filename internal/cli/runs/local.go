@@ -34,7 +34,7 @@ import (
 // localParams are the params that a local run uses in addition to those that are flags of the step train.
 var localParams = []string{"repo-url", "revision", "submodules", "lfs", "requirements", "script", "script-args", "env", "nodes"}
 
-// localFolder is where local runs lie.
+// localFolder returns where local runs lie.
 func localFolder() (string, error) {
 	data := os.Getenv("XDG_DATA_HOME")
 	if data == "" {
@@ -55,7 +55,7 @@ type localRun struct {
 
 func (l *localRun) addTo(flags *pflag.FlagSet) {
 	flags.BoolVar(&l.on, "local", false, "train on this machine, without a cluster: each node is a process group with its part of the GPUs")
-	flags.StringVar(&l.python, "python", "", "with --local, the path of the ranks' python3, such as that of a virtual environment (default: "+
+	flags.StringVar(&l.python, "python", "", "with --local, the path of the ranks' python3, such as a virtual environment's (default: "+
 		"the one in PATH)")
 }
 
@@ -103,7 +103,7 @@ const (
 	localRequirements = 20 * time.Minute
 )
 
-// localOptions are the training's, of all params that are given. Params that need a cluster are mistakes.
+// localOptions returns the training's options from all params that are given. Params that need a cluster are mistakes.
 func (o *runOptions) localOptions() (train.Options, error) {
 	options := train.Options{Args: o.values["script-args"], Env: o.values["env"]}
 	flags := pflag.NewFlagSet("train", pflag.ContinueOnError)
@@ -131,11 +131,11 @@ func (o *runOptions) localOptions() (train.Options, error) {
 }
 
 // value returns the run's value of a param, or the pipeline's default.
-func (o *runOptions) value(param string) string {
-	return launch.Value(o.params.pipeline, o.values, param)
+func (o *runOptions) value(name string) string {
+	return launch.Value(o.params.pipeline, o.values, name)
 }
 
-// localSource is the folder to train from: a copy of one of this machine, which the user may change meanwhile, or the files of a
+// localSource returns the folder to train from: a copy of one of this machine, which the user may change meanwhile, or the files of a
 // repository.
 func (o *runOptions) localSource(ctx context.Context, log *slog.Logger) (source syncrepo.Folder, remove func(), err error) {
 	packed, err := o.prepare(ctx, o.params.pipeline, o.values)
@@ -174,7 +174,7 @@ var needed = regexp.MustCompile(`(?m)^(?:import|from)\s+(torch|deepspeed|transfo
 // mostScript is the size of a script that is looked at.
 const mostScript = 16 << 20
 
-// lacksPackages is the error for packages that the script imports and Python does not find.
+// lacksPackages returns the error for packages that the script imports and Python does not find.
 func lacksPackages(ctx context.Context, python, dir, script string, installs bool) error {
 	content, err := claimfile.Read(filepath.Join(dir, script), mostScript)
 	if err != nil || installs {

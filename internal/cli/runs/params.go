@@ -77,7 +77,7 @@ func (t *text) Type() string {
 	return "string"
 }
 
-// values are the params on the command line, by flags and by --param.
+// values returns the params on the command line, by flags and by --param.
 func (p *params) values(cmd *cobra.Command) (map[string][]string, error) {
 	values, err := launch.ParseValues(p.others)
 	problems := []error{err}

@@ -45,7 +45,7 @@ type runOptions struct {
 	values map[string][]string
 }
 
-// RunCommand is mlenv run. files is the bundle.
+// RunCommand returns the command mlenv run. files is the bundle.
 func RunCommand(files fs.FS) *cobra.Command {
 	o := runOptions{params: newParams(files)}
 	cmd := &cobra.Command{
@@ -162,7 +162,7 @@ func checkNames(runName, account string) error {
 			"--service-account %q: want the name of a ServiceAccount", account))
 }
 
-// misplaced is the mistake in a first argument that names a folder or file of this machine in another way than isFolder knows.
+// misplaced returns the mistake in a first argument that names a folder or file of this machine in another way than isFolder knows.
 func misplaced(args []string) error {
 	argument, rest := args[0], strings.Join(append([]string{""}, args[1:min(len(args), 2)]...), " ")
 	if path, ok := strings.CutPrefix(argument, "file://"); ok {

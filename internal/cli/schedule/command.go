@@ -36,7 +36,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	return command.MainCommands(root, args, stdout, stderr)
 }
 
-// Command is mlenv schedule.
+// Command returns the command mlenv schedule.
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "schedule",

@@ -95,7 +95,7 @@ func (r *runner) fire(ctx context.Context, name, job string) error {
 	return r.compare(ctx, s, started, outcome.Receipt)
 }
 
-// scheduled is the time for which the Job was created. For a Job that was created by hand it is the time of creation.
+// scheduled returns the time for which the Job was created. For a Job that was created by hand it is the time of creation.
 func (r *runner) scheduled(ctx context.Context, name string) (time.Time, error) {
 	job, err := r.clients.Kube.BatchV1().Jobs(r.clients.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

@@ -76,13 +76,13 @@ func (s Schedule) Check() error {
 	return nil
 }
 
-// cron is the schedule as a cron line; Check has checked At.
+// cron returns the schedule as a cron line; Check has checked At.
 func (s Schedule) cron() string {
 	at, _ := time.Parse("15:04", s.At)
 	return fmt.Sprintf("%d %d * * %s", at.Minute(), at.Hour(), strings.ToLower(s.Days))
 }
 
-// runName is the name of a night's run, the same for all pods of the night's Job.
+// runName returns the name of a night's run, the same for all pods of the night's Job.
 func (s Schedule) runName(scheduled time.Time) string {
 	return prefix + s.Name + "-" + scheduled.UTC().Format("20060102-150405")
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// UninstallCommand is mlenv uninstall.
+// UninstallCommand returns the command mlenv uninstall.
 func UninstallCommand() *cobra.Command {
 	var (
 		flags   kube.Flags
@@ -32,7 +32,7 @@ repeat it.
 It fails if runs are in progress or environments exist. --end-runs ends them at once: it cancels runs without their
 teardown, which would lose its rights midway, and deletes environments. Their claims stay; the runs get no receipt.
 
-The namespace is that of --namespace, otherwise the cluster file's, otherwise the kubeconfig's. With a cluster file
+--namespace names the namespace, otherwise the cluster file does, otherwise the kubeconfig. With a cluster file
 uninstall checks that this is its cluster.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,

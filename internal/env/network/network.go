@@ -126,7 +126,7 @@ func (n Network) agentNetwork(node int) agent.Network {
 	return request
 }
 
-// unusable is the error for nodes that cannot use RDMA: each cause once, with the nodes that have it.
+// unusable returns the error for nodes that cannot use RDMA: each cause once, with the nodes that have it.
 func (n Network) unusable() error {
 	var causes []fail.Finding
 	affected := map[fail.Finding][]int{}
@@ -159,7 +159,7 @@ func (n Network) unusable() error {
 	return errors.Join(problems...)
 }
 
-// Bandwidth is what a ring over the nodes should reach, 0 if unknown.
+// Bandwidth returns what a ring over the nodes should reach, 0 if unknown.
 func (n Network) Bandwidth() rdma.BytesPerSecond {
 	if n.Facts == nil {
 		return n.Expected.Bandwidth

@@ -66,7 +66,7 @@ func rackOf(has map[string]string, labels []string) string {
 	return strings.Join(levels, levelSeparator)
 }
 
-// Order is the order of the nodes' ranks. It makes the nodes of one rack neighbours, and the racks of one outer level, so that a
+// Order returns the order of the nodes' ranks. It makes the nodes of one rack neighbours, and the racks of one outer level, so that a
 // ring leaves them seldom. Node 0, the master, stays first, with its rack; nodes without a known rack come last. It is nil
 // if the ordinals' order is as good. Measured on H100 nodes in several racks: with 79% of a ring's hops between racks, rings
 // reached 54 to 84% of the bandwidth that they reached with 14%.

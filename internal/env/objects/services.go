@@ -43,7 +43,7 @@ type ServiceObjects struct {
 	Routes   []*routev1.Route
 }
 
-// All are the objects that exist.
+// All returns the objects that exist.
 func (o ServiceObjects) All() []Object {
 	objects := []Object{o.Secret}
 	if o.NodeZero != nil {

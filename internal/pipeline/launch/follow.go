@@ -285,7 +285,7 @@ func (f *follower) updateTask(found *v1.TaskRun) {
 	}
 }
 
-// StepPod is the pod of a task of a run.
+// StepPod returns the pod of a task of a run.
 func StepPod(runName, namespace string, t run.TaskRun) diagnose.StepPod {
 	return diagnose.StepPod{Namespace: namespace, Name: t.Pod, Run: runName, Image: t.Image, Account: t.Account}
 }

@@ -102,7 +102,7 @@ func Check(spec v1.ParamSpec, value string) error {
 	return param.KindOf(spec.Name).Check(value)
 }
 
-// Mistakes are those in the params of a run, however it was started.
+// Mistakes returns the mistakes in the params of a run, however it was started.
 func Mistakes(found *v1.PipelineRun) []error { return mistakes(pipelineOf(found), Values(found)) }
 
 // ValueOf returns a run's value of a string param, or else its pipeline's default.
@@ -113,7 +113,7 @@ func ValueOf(found *v1.PipelineRun, name string) string {
 // NeedsOf returns the deadlines of a run's steps.
 func NeedsOf(found *v1.PipelineRun) run.Needs { return needs(pipelineOf(found), Values(found)) }
 
-// pipelineOf is the pipeline as Tekton resolved it for a run, without params before that.
+// pipelineOf returns the pipeline as Tekton resolved it for a run, without params before that.
 func pipelineOf(found *v1.PipelineRun) *v1.Pipeline {
 	pipeline := &v1.Pipeline{}
 	if found.Spec.PipelineRef != nil {

@@ -165,7 +165,7 @@ func boolean() *Kind[bool] {
 	}}
 }
 
-// AtLeast is the kind of the durations from least on; want describes them.
+// AtLeast returns the kind of the durations from least on; want describes them.
 func AtLeast(least time.Duration, want string) *Kind[time.Duration] {
 	return number("duration", want, time.ParseDuration, func(d time.Duration) bool { return d >= least })
 }

@@ -153,7 +153,7 @@ func (k *Keeper) conclude(ctx context.Context) {
 	}))
 }
 
-// ReasonOf is why a run ended that did so without its finally tasks.
+// ReasonOf returns why a run ended that did so without its finally tasks.
 func ReasonOf(ending run.Ending) (fail.Reason, string) {
 	switch ending.Cause {
 	case run.Deleted:

@@ -166,7 +166,7 @@ func begin(ctx context.Context, client kubernetes.Interface, wanted *corev1.Conf
 	return err
 }
 
-// owner is the UID of the run whose memory a ConfigMap is. An earlier version wrote the receipt alone.
+// owner returns the UID of the run whose memory a ConfigMap is. An earlier version wrote the receipt alone.
 func owner(config *corev1.ConfigMap) string {
 	var s Start
 	if json.Unmarshal([]byte(config.Data[startKey]), &s) == nil && s.RunUID != "" {
@@ -331,7 +331,7 @@ func (m *Memory) readPart(name, text string) {
 	m.Parts = append(m.Parts, p)
 }
 
-// PartOf is what the step of a task has noted, nil for nothing.
+// PartOf returns what the step of a task has noted, nil for nothing.
 func (m Memory) PartOf(task string) *Part {
 	if i := slices.IndexFunc(m.Parts, func(p Part) bool { return p.Task == task }); i >= 0 {
 		return &m.Parts[i]
@@ -339,7 +339,7 @@ func (m Memory) PartOf(task string) *Part {
 	return nil
 }
 
-// Record is where the run's record lies, nil before the training has started.
+// Record returns where the run's record lies, nil before the training has started.
 func (m Memory) Record() *Record {
 	for _, p := range m.Parts {
 		if p.Record != nil {
@@ -349,7 +349,7 @@ func (m Memory) Record() *Record {
 	return nil
 }
 
-// End is the receipt of a run that has ended without a teardown, at a time and for a reason. The first failure of a step
+// End returns the receipt of a run that has ended without a teardown, at a time and for a reason. The first failure of a step
 // counts more.
 func (m Memory) End(reason fail.Reason, message string, at time.Time) Receipt {
 	return m.Account(m.Verdict(Seen{End: &End{Reason: reason, Message: message}}), at)
@@ -420,7 +420,7 @@ func (p *Part) learn(later Part) {
 	}
 }
 
-// brief is a cause without the traceback, and with the ends of long texts cut.
+// brief returns a cause without the traceback, and with the ends of long texts cut.
 func brief(c *cause.Culprit) *cause.Culprit {
 	if c == nil {
 		return nil
@@ -448,7 +448,7 @@ func PhaseOf(task run.TaskRun) Phase {
 	return phase
 }
 
-// phase is the part as a phase. A step that did not note its end ended with its run.
+// phase returns the part as a phase. A step that did not note its end ended with its run.
 func (p Part) phase(ended time.Time) Phase {
 	phase := Phase{Name: p.Task, Status: p.Status, Reason: p.Reason, Started: p.Started, Ended: p.Ended}
 	if p.Status == run.Running && !ended.IsZero() {
@@ -460,7 +460,7 @@ func (p Part) phase(ended time.Time) Phase {
 	return phase
 }
 
-// metrics are the last values in the form of docs/metrics.md.
+// metrics returns the last values in the form of docs/metrics.md.
 func (p Progress) metrics() json.RawMessage {
 	values := map[string]float64{"step": p.Step}
 	if p.Steps > 0 {

@@ -35,7 +35,7 @@ const (
 
 const suffix = "-receipt"
 
-// Name is the name of a run's ConfigMap.
+// Name returns the name of a run's ConfigMap.
 func Name(of string) string { return of + suffix }
 
 // Write stores the receipt and replaces an earlier one of the run.
@@ -51,7 +51,7 @@ func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 	})
 }
 
-// labelsOf are the labels of a ConfigMap.
+// labelsOf returns the labels of a ConfigMap.
 func labelsOf(environment, schedule string, verdict Verdict) map[string]string {
 	labels := map[string]string{
 		"app.kubernetes.io/managed-by": "ml-dev-env",

@@ -139,7 +139,7 @@ func firstFailed(tasks []run.TaskRun, seen Seen) (first *run.TaskRun) {
 	return first
 }
 
-// final is the part of a step whose failure is final, or else the final failure in the receipt; nil for none.
+// final returns the part of a step whose failure is final, or else the final failure in the receipt; nil for none.
 func (m Memory) final() *Part {
 	if i := slices.IndexFunc(m.Parts, func(p Part) bool { return p.Status == run.Failed && p.Final }); i >= 0 {
 		return &m.Parts[i]
@@ -195,7 +195,7 @@ func (m Memory) noted(t run.TaskRun) run.TaskRun {
 	return t
 }
 
-// Account is the receipt of a run that stands so, as far as its steps have noted it. at is when the run ended, zero if it has not.
+// Account returns the receipt of a run that stands so, as far as its steps have noted it. at is when the run ended, zero if it has not.
 func (m Memory) Account(s Standing, at time.Time) Receipt {
 	r := Receipt{
 		Run: m.Run, RunUID: m.RunUID, Namespace: m.Namespace, Environment: m.Environment, Schedule: m.Schedule,

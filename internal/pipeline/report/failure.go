@@ -33,7 +33,7 @@ type finding struct {
 	Title, Evidence, Cause, Fix string
 }
 
-// failureOf is nil for a run that has not failed and has no findings.
+// failureOf returns nil for a run that has not failed and has no findings.
 func failureOf(r receipt.Receipt) *failure {
 	findings := findingsOf(r)
 	if r.Verdict != receipt.Failed && len(findings) == 0 {
@@ -59,7 +59,7 @@ func failureOf(r receipt.Receipt) *failure {
 	return f
 }
 
-// tails are the last lines of the failed ranks: first the rank that failed first, last those that were stopped.
+// tails returns the last lines of the failed ranks: first the rank that failed first, last those that were stopped.
 func tails(r receipt.Receipt) ([]evidence, string) {
 	ranks := slices.DeleteFunc(slices.Clone(r.Ranks), func(rank receipt.Rank) bool { return len(rank.Tail) == 0 })
 	order := func(rank receipt.Rank) int {
@@ -85,7 +85,7 @@ func tails(r receipt.Receipt) ([]evidence, string) {
 	return all, more
 }
 
-// findingsOf are the findings of check-fabric and of the training, causes before consequences.
+// findingsOf returns the findings of check-fabric and of the training, causes before consequences.
 func findingsOf(r receipt.Receipt) (result []finding) {
 	var all []nccl.Finding
 	if r.Fabric != nil {

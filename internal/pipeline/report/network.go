@@ -99,7 +99,7 @@ func fabricFacts(f *fabric.Report) []fact {
 	})
 }
 
-// rangeOf is the range of an operation that the chart does not show, "" if it was not measured.
+// rangeOf returns the range of an operation that the chart does not show, "" if it was not measured.
 func rangeOf(f *fabric.Report, operation fabric.Operation) string {
 	lowest, highest := fabric.Range(f.Measurements, operation)
 	if lowest == highest {
@@ -148,7 +148,7 @@ func sizes(f *fabric.Report) (ticks []chart.Tick) {
 	return ticks
 }
 
-// railMeters are the rails that were measured one by one, on a common scale.
+// railMeters returns the rails that were measured one by one, on a common scale.
 func railMeters(f *fabric.Report) (bars []meter, more string) {
 	var largest rdma.BytesPerSecond
 	for _, rail := range f.Rails {

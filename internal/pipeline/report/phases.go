@@ -63,7 +63,7 @@ func phasesOf(r receipt.Receipt) phases {
 	return result
 }
 
-// span is the timeline, from the run's start to its end.
+// span returns the timeline, from the run's start to its end.
 func span(r receipt.Receipt) (begin, end time.Time) {
 	begin, end = r.Started, r.Ended
 	for _, p := range r.Phases {

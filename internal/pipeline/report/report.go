@@ -121,7 +121,7 @@ func withValues(list []fact) (result []fact) {
 	return result
 }
 
-// onlyIf is the value of a fact, "" if it is not known.
+// onlyIf returns the value of a fact, "" if it is not known.
 func onlyIf(known bool, value string) string {
 	if known {
 		return value
@@ -160,7 +160,7 @@ func settings(r receipt.Receipt) []fact {
 	return withValues(append(list, fact{Name: "More", Value: more}))
 }
 
-// remains are what the run has left, and where.
+// remains returns what the run has left, and where.
 func remains(r receipt.Receipt) []fact {
 	var list []fact
 	if r.Record != nil {

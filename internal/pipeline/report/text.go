@@ -83,7 +83,7 @@ func cut[T ~string](value T, most int) string {
 	return text
 }
 
-// LastLines are the last of some lines, each cut to a readable length.
+// LastLines returns the last of some lines, each cut to a readable length.
 func LastLines(all []string) string {
 	var b strings.Builder
 	if left := len(all) - mostLines; left > 0 {

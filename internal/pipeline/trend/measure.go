@@ -62,7 +62,7 @@ func Measures() []Measure { return []Measure{Bandwidth, StepTime, Loss} }
 
 func (m Measure) lessIsBetter() bool { return m != Bandwidth }
 
-// valueIn is the measure's value in its base unit, NaN for none.
+// valueIn returns the measure's value in its base unit, NaN for none.
 func (m Measure) valueIn(v Values) float64 {
 	switch {
 	case m == Bandwidth && v.Bandwidth != nil:

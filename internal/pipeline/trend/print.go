@@ -75,7 +75,7 @@ func (t Trend) values(m Measure) []float64 {
 	return values
 }
 
-// limits are NaN without values.
+// limits returns NaN without values.
 func limits(values []float64) (low, high float64) {
 	finite := slices.DeleteFunc(slices.Clone(values), math.IsNaN)
 	if len(finite) == 0 {

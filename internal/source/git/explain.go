@@ -61,7 +61,7 @@ func outputMatches(err error, message *regexp.Regexp) bool {
 	return errors.As(err, &exit) && message.MatchString(exit.text)
 }
 
-// again is why another attempt may succeed, "" if none would.
+// again returns why another attempt may succeed, "" if none would.
 func (r *repository) again(err error) string {
 	host := r.address.url().Host
 	switch {

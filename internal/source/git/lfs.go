@@ -135,7 +135,7 @@ func refusePointers(a address, found []pointerFile) error {
 		"pass the param lfs=true to fetch them, or take them out of the repository with git lfs migrate export")
 }
 
-// lfsEndpoint is the usual URL of a repository's LFS server.
+// lfsEndpoint returns the usual URL of a repository's LFS server.
 func lfsEndpoint(a address) *url.URL {
 	a.path = strings.TrimSuffix(a.path, ".git") + ".git/info/lfs"
 	return a.url()

@@ -147,10 +147,10 @@ func (l Listing) hasFolder(name string) bool {
 	return false
 }
 
-// Submodule is the submodule in which the path lies, "" for none.
+// Submodule returns the submodule in which the path lies, "" for none.
 func (l Listing) Submodule(name string) string { return l.ancestor(path.Clean(name), submoduleMode) }
 
-// ancestor is the entry of that mode in which name lies, "" for none.
+// ancestor returns the entry of that mode in which name lies, "" for none.
 func (l Listing) ancestor(name, mode string) string {
 	for folder := path.Dir(name); folder != "." && folder != "/"; folder = path.Dir(folder) {
 		if l.modes[folder] == mode {

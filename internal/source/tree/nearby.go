@@ -53,7 +53,7 @@ func Nearby(names []string, missing string) string {
 	return strings.Join(inside, ", ") + " in " + where
 }
 
-// commonEnd is how many elements at their ends two paths have in common.
+// commonEnd returns how many elements at their ends two paths have in common.
 func commonEnd(a, b string) (n int) {
 	as, bs := strings.Split(a, "/"), strings.Split(b, "/")
 	for n < len(as) && n < len(bs) && as[len(as)-1-n] == bs[len(bs)-1-n] {

@@ -77,7 +77,7 @@ func (b *builder) follow(ctx context.Context, build *buildv1.Build, started *sen
 	return b.endError(ctx, last, blocked, started, logs.lastLines())
 }
 
-// endError is the error of a build that has ended, nil if it completed.
+// endError returns the error of a build that has ended, nil if it completed.
 func (b *builder) endError(ctx context.Context, last *buildv1.Build, blocked error, started *sending, lines []string) error {
 	switch last.Status.Phase {
 	case buildv1.BuildPhaseComplete:

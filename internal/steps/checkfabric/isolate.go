@@ -106,7 +106,7 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 	return c.broken(faulty, names, "%s", what)
 }
 
-// cause is the first finding that is not the consequence of another.
+// cause returns the first finding that is not the consequence of another.
 func (c *Check) cause() (nccl.Finding, bool) {
 	i := slices.IndexFunc(c.report.Findings, func(f nccl.Finding) bool { return !f.Consequence })
 	if i < 0 {
@@ -124,7 +124,7 @@ func onRails(names []string) string {
 
 const noRail = -1
 
-// pair is a short job of two nodes: it shows only that they reach each other.
+// pair returns a short job of two nodes: it shows only that they reach each other.
 func (c *Check) pair(pair fabric.Pair, round int, rails []rail, on int, bound time.Duration) *job {
 	ranks := c.report.RanksPerNode
 	if c.report.Backend == fabric.Gloo {
@@ -138,7 +138,7 @@ func (c *Check) pair(pair fabric.Pair, round int, rails []rail, on int, bound ti
 	return j
 }
 
-// faultyRails are the rails on which a broken pair fails. If it fails on all rails, none is named.
+// faultyRails returns the rails on which a broken pair fails. If it fails on all rails, none is named.
 func (c *Check) faultyRails(ctx context.Context, rails []rail, pair fabric.Pair) ([]string, error) {
 	const least, most = 8 * time.Second, 0.9
 	bound := c.left(most)

@@ -97,7 +97,7 @@ func (j *job) start(ctx context.Context, out *outcome) (err error) {
 	return err
 }
 
-// spec is a member's part. With launcher command every node has one process, which starts
+// spec returns a member's part. With launcher command every node has one process, which starts
 // the ranks itself, so that any nodes can take part and not only the first ones.
 func (j *job) spec(place int) (agent.JobSpec, error) {
 	input, node := j.input, j.Members[place].Node()
@@ -270,7 +270,7 @@ func (o *outcome) take(node int, line fabric.Line, members nodes.Set) {
 	}
 }
 
-// conclusive is true if an end without a result shows something about the network: something failed, or ranks were silent for long
+// conclusive reports whether an end without a result shows something about the network: something failed, or ranks were silent for long
 // after all members had imported torch. Members that had no time show nothing.
 func (o *outcome) conclusive() bool { return o.stalled || o.failed }
 

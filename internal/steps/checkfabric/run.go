@@ -106,7 +106,7 @@ func (c *checker) examine(ctx context.Context) (fabric.Report, error) {
 	return report, c.end(report, err)
 }
 
-// JobsOf is the prefix of the ids of a check's jobs. A second attempt must not find the first one's jobs.
+// JobsOf returns the prefix of the ids of a check's jobs. A second attempt must not find the first one's jobs.
 func JobsOf(uid string) string {
 	return cmp.Or(uid, "by-hand") + "-fabric-" + strings.ToLower(rand.Text()[:6])
 }

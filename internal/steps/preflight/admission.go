@@ -38,7 +38,7 @@ func (p *probe) admission(ctx context.Context) []Check {
 	return append(checks, p.judge(ctx, p.try(ctx, agent.TCP, account), Blocked)...)
 }
 
-// account is the account for the dry runs, empty if there can be none. provision may have to create the
+// account returns the account for the dry runs, empty if there can be none. provision may have to create the
 // pods' own account; the cluster file names it, and rights may be bound to it before.
 func (p *probe) account(ctx context.Context) (string, Check) {
 	const check = "service account"

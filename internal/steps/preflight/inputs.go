@@ -32,7 +32,7 @@ func (p *probe) readRun(ctx context.Context) {
 	p.own = found
 }
 
-// value is the run's value of a param, "" without a run.
+// value returns the run's value of a param, "" without a run.
 func (p *probe) value(param string) string {
 	if p.own == nil {
 		return ""

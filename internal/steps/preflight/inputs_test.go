@@ -78,7 +78,7 @@ func gitServerOf(t *testing.T, files map[string]string) (url string) {
 	return server.URL + "/model"
 }
 
-// ownRun is the PipelineRun to which preflight belongs.
+// ownRun returns the PipelineRun to which preflight belongs.
 func ownRun(t *testing.T, values map[string]string) *v1.PipelineRun {
 	t.Helper()
 	content, err := os.ReadFile("../../../pipelines/train-multi-node/train-multi-node.yaml")

@@ -298,13 +298,13 @@ func provesRDMA(r receipt.Receipt) bool {
 		r.Fabric.Network != nil && slices.Contains([]nccl.Transport{nccl.RDMAHost, nccl.RDMAGPU}, r.Fabric.Network.Transport)
 }
 
-// admin is the command with which an administrator prepares this namespace.
+// admin returns the command with which an administrator prepares this namespace.
 func (p *probe) admin(flags ...string) string {
 	return strings.Join(append([]string{"mlenv", "admin", "clusters/" + p.file.Cluster.Name + ".yaml", "-n", p.Request.Namespace}, flags...),
 		" ")
 }
 
-// spec is the spec of the nodes' pods, in mode rdma if it is examined.
+// spec returns the spec of the nodes' pods, in mode rdma if it is examined.
 func (p *probe) spec() *corev1.PodSpec {
 	mode := agent.TCP
 	if p.rdma {
@@ -313,7 +313,7 @@ func (p *probe) spec() *corev1.PodSpec {
 	return &p.objects[mode].StatefulSet.Spec.Template.Spec
 }
 
-// unread is a check without an answer, with the command that would allow to read it.
+// unread returns a check without an answer, with the command that would allow to read it.
 func unread(name, what string, err error) Check {
 	err = kube.Problem(err)
 	if fail.ReasonOf(err) == fail.PermissionDenied {

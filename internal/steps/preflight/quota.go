@@ -85,7 +85,7 @@ func (p *probe) claims() []corev1.PersistentVolumeClaim {
 	return claims
 }
 
-// amountOf is the demand for a resource, by its name in quotas
+// amountOf returns the demand for a resource, by its name in quotas
 // (kubernetes:pkg/quota/v1/evaluator/core). ok is false for a resource that the environment does not use.
 func (d demand) amountOf(name corev1.ResourceName) (amount resource.Quantity, ok bool) {
 	pods := func(spec *corev1.PodSpec, name corev1.ResourceName) (resource.Quantity, bool) {

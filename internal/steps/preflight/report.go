@@ -48,7 +48,7 @@ func (c Check) because(reason fail.Reason) Check {
 	return c
 }
 
-// blockedBy is the check that an error of the API server or of the request blocks.
+// blockedBy returns the check that an error of the API server or of the request blocks.
 func blockedBy(name string, err error) Check {
 	f := fail.FindingOf(err)
 	return newCheck(name, Blocked, f.Next, "%s", oneLine(f.Evidence())).because(f.Reason)
@@ -66,7 +66,7 @@ type Report struct {
 	objects map[agent.Mode]objects.Objects
 }
 
-// Mode is the mode of the nodes and its reason: in mode auto RDMA, unless a check
+// Mode returns the mode of the nodes and its reason: in mode auto RDMA, unless a check
 // rules it out. It does not look at blocked checks, as Err does.
 func (r Report) Mode() (agent.Mode, string) {
 	against := r.withStatus(BlockedRDMA)
@@ -89,7 +89,7 @@ func (r Report) Mode() (agent.Mode, string) {
 	return agent.RDMA, why
 }
 
-// blocking are the checks that keep the environment from starting. Their reason is RDMAUnavailable if mode rdma is requested
+// blocking returns the checks that keep the environment from starting. Their reason is RDMAUnavailable if mode rdma is requested
 // and only sockets are possible.
 func (r Report) blocking() []Check {
 	checks := r.withStatus(Blocked)
@@ -111,7 +111,7 @@ func (r Report) Err() error {
 	return errors.Join(all...)
 }
 
-// Verdict is the report in a sentence: "rdma because ...", "tcp because ..." or "blocked because of ...".
+// Verdict returns the report in a sentence: "rdma because ...", "tcp because ..." or "blocked because of ...".
 func (r Report) Verdict() string {
 	var blocking []string
 	for _, check := range r.blocking() {
@@ -142,7 +142,7 @@ func (r Report) fine() bool {
 	})
 }
 
-// brief is a report without problems in one line.
+// brief returns a report without problems in one line.
 func (r Report) brief() string {
 	mode, _ := r.Mode()
 	parts := []string{string(mode)}
@@ -183,7 +183,7 @@ func (r Report) Print(w io.Writer) {
 	}
 }
 
-// MarshalJSON is the report for machines, with its verdict and mode.
+// MarshalJSON returns the report for machines, with its verdict and mode.
 func (r Report) MarshalJSON() ([]byte, error) {
 	mode, why := r.Mode()
 	return json.Marshal(struct {

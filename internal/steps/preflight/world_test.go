@@ -204,7 +204,7 @@ func (w *world) makeAccount(action clienttesting.Action) (bool, runtime.Object, 
 	return true, action.(clienttesting.CreateAction).GetObject(), nil
 }
 
-// admit is the part of OpenShift's admission that the pods of these tests need: the required constraint, otherwise
+// admit returns the part of OpenShift's admission that the pods of these tests need: the required constraint, otherwise
 // restricted-v2 for pods that request nothing special.
 func (w *world) admit(action clienttesting.Action) (bool, runtime.Object, error) {
 	if slices.Contains(w.forbidden, "create pods") {

@@ -249,7 +249,7 @@ func (p *place) mountServices() {
 	}
 }
 
-// answers is a handler between an agent and the steps. It knows the cluster's names, which a test's resolver does not
+// answers returns a handler between an agent and the steps. It knows the cluster's names, which a test's resolver does not
 // know.
 func (p *place) answers(node int, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

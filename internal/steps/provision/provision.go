@@ -207,7 +207,7 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 	return result, nil
 }
 
-// whyLost is the error of an environment that was lost: a run that is deleted or cancelled outright takes it with it.
+// whyLost returns the error of an environment that was lost: a run that is deleted or cancelled outright takes it with it.
 func (p *provisioner) whyLost(ctx context.Context, lost error) error {
 	if of := p.options.Run; of.UID != "" {
 		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
@@ -364,7 +364,7 @@ func running(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
 
-// digest is the image that the nodes run, by digest if that is known.
+// digest returns the image that the nodes run, by digest if that is known.
 func digest(pods []*corev1.Pod, image string) string {
 	for _, pod := range pods {
 		for _, status := range pod.Status.ContainerStatuses {
@@ -376,7 +376,7 @@ func digest(pods []*corev1.Pod, image string) string {
 	return image
 }
 
-// live is the environment's StatefulSet, nil if this Lease owns none. A StatefulSet of another owner is an error.
+// live returns the environment's StatefulSet, nil if this Lease owns none. A StatefulSet of another owner is an error.
 func (p *provisioner) live(ctx context.Context, held *lease.Hold) (*appsv1.StatefulSet, error) {
 	e := p.environment()
 	found, err := e.StatefulSet(ctx)
@@ -391,7 +391,7 @@ func (p *provisioner) live(ctx context.Context, held *lease.Hold) (*appsv1.State
 	return nil, p.foreign("statefulset", e.Names.StatefulSet)
 }
 
-// foreign is the error for an object of another owner whose name the environment needs.
+// foreign returns the error for an object of another owner whose name the environment needs.
 func (p *provisioner) foreign(kind, name string) error {
 	return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "creating environment %s/%s: there is a %s %s that ml-dev-env did not create",
 		p.request.Namespace, p.request.Name, kind, name),

@@ -46,7 +46,7 @@ func (p *provisioner) addPullSecrets(ctx context.Context, live, want *appsv1.Sta
 	return nil
 }
 
-// stepsSecrets are the Secrets that users have linked to the service account of the steps, with which their pods pull the steps
+// stepsSecrets returns the Secrets that users have linked to the service account of the steps, with which their pods pull the steps
 // image. The nodes pull it too. Outside the cluster it is the account that mlenv install creates.
 func (p *provisioner) stepsSecrets(ctx context.Context) []corev1.LocalObjectReference {
 	name := install.DefaultServiceAccount

@@ -60,7 +60,7 @@ func (r *reaper) write(ctx context.Context, m receipt.Memory, why string) error 
 	})
 }
 
-// whyOver is why no step of a run will write its receipt, "" if one may.
+// whyOver returns why no step of a run will write its receipt, "" if one may.
 func (r *reaper) whyOver(ctx context.Context, m receipt.Memory) (string, error) {
 	found, err := run.Get(ctx, r.clients.Tekton, m.Namespace, m.Run)
 	switch {

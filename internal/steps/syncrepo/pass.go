@@ -42,7 +42,7 @@ func (p *parcel) split(volumes nodes.Set, tries []try) (direct, pulling nodes.Se
 	return append(direct, pulling[:first]...), pulling[first:]
 }
 
-// bytes is the size of the marked entries' contents.
+// bytes returns the size of the marked entries' contents.
 func (p *parcel) bytes(missing []bool) (size int64) {
 	for i, wanted := range missing {
 		if wanted {

@@ -236,7 +236,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	return errors.Join(problems...)
 }
 
-// culprit is the rank that failed first: the one that the step noted, with all that the nodes still know of its error. If no step was
+// culprit returns the rank that failed first: the one that the step noted, with all that the nodes still know of its error. If no step was
 // connected when the training ended, the nodes alone know it.
 func culprit(statuses []agent.JobStatus, final *receipt.Part, noted *cause.Culprit) *cause.Culprit {
 	found, ok := cause.Find(statuses)

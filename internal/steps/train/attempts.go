@@ -91,7 +91,7 @@ func (t *Training) findNewest(ctx context.Context) error {
 	return err
 }
 
-// failed is the record of the attempt that ended with err.
+// failed returns the record of the attempt that ended with err.
 func (t *Training) failed(result Result, err error) agent.Attempt {
 	a := agent.AttemptOf(t.Spec, result.Statuses)
 	a.Ended, a.Reason, a.Message = time.Now().UTC(), fail.ReasonOf(err), humanize.OneLine(err.Error(), 1000)
@@ -115,7 +115,7 @@ func (t *Training) failed(result Result, err error) agent.Attempt {
 	return a
 }
 
-// whyFinal is why no attempt follows the failed one, "" if one does.
+// whyFinal returns why no attempt follows the failed one, "" if one does.
 func (t *Training) whyFinal(failed agent.Attempt) string {
 	switch {
 	case !slices.Contains(mends, failed.Reason):

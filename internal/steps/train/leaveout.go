@@ -11,7 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// faulty is the first node whose GPUs or RDMA devices have a fault. The fault is "" if there is none.
+// faulty returns the first node whose GPUs or RDMA devices have a fault. The fault is "" if there is none.
 func faulty(facts []agent.Facts, n network.Network) (node int, fault string) {
 	for node, f := range facts {
 		if fault := f.GPUFault(); fault != "" {
@@ -57,7 +57,7 @@ func (t *Training) leaveOut(ctx context.Context, failed *agent.Attempt, node int
 	return true
 }
 
-// outOfService is how the pod of a Kubernetes node that does not answer is replaced.
+// outOfService returns how the pod of a Kubernetes node that does not answer is replaced.
 func outOfService(host string) string {
 	return fmt.Sprintf("Kubernetes keeps the pod on %s until the node answers, or until an administrator who knows that the machine is off "+
 		"runs: oc adm taint nodes %s %s=nodeshutdown:NoExecute", host, host, corev1.TaintNodeOutOfService)

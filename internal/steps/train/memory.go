@@ -114,7 +114,7 @@ func (t *Training) findNewestCheckpoint(ctx context.Context) {
 	}
 }
 
-// checkpoint is the newest checkpoint that was found, "" for none.
+// checkpoint returns the newest checkpoint that was found, "" for none.
 func (t *Training) checkpoint() string {
 	if found := t.newest.Load(); found != nil {
 		return *found

@@ -328,7 +328,7 @@ func (t *Training) interrupted(ctx context.Context) error {
 	return endOf(why)
 }
 
-// ending is why the step is to end; a person interrupts it.
+// ending returns why the step is to end; a person interrupts it.
 func (t *Training) ending(ctx context.Context) (run.Ending, error) {
 	if t.Run.Name == "" {
 		return run.Ending{Cause: run.Cancelled, Message: "it was interrupted"}, nil
@@ -336,7 +336,7 @@ func (t *Training) ending(ctx context.Context) (run.Ending, error) {
 	return run.EndingOf(ctx, t.Clients.Tekton, t.Clients.Namespace, t.Run.Name, types.UID(t.Run.UID), t.Run.Task, t.Clients.Now())
 }
 
-// endOf is the error of a training that the end of its run has ended.
+// endOf returns the error of a training that the end of its run has ended.
 func endOf(why run.Ending) error {
 	reason, message := receipt.ReasonOf(why)
 	return fail.Becausef(reason, "training: %s", message)

@@ -145,7 +145,7 @@ func importFailure(image string, err error) metav1.Status {
 	return status
 }
 
-// keys are the logins of the namespace's pull secrets, one keychain each: several may be for the same registry.
+// keys returns the logins of the namespace's pull secrets, one keychain each: several may be for the same registry.
 func (r importREST) keys(ctx context.Context, namespace string) (keys []authn.Keychain, err error) {
 	secrets, err := r.kube.CoreV1().Secrets(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -58,7 +58,7 @@ type Extras struct {
 // DefaultOptions are the options of an up without flags.
 var DefaultOptions = Options{Nodes: 2, GPUs: 4}
 
-// tekton is the set of Tekton's programs.
+// tekton returns the set of Tekton's programs.
 func (o Options) tekton() build.Set {
 	if o.NewestTekton {
 		return build.NewestTekton

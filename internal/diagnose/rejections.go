@@ -133,7 +133,7 @@ func (e *explainer) refusedDevice(reason, message string) (gpu, rail bool) {
 	return gpu, false
 }
 
-// nodeProblem explains the node that the pod is on.
+// nodeProblem explains what is wrong with the node that the pod is on.
 func (e *explainer) nodeProblem(pod *corev1.Pod) {
 	node := pod.Spec.NodeName
 	seen := ""

@@ -34,7 +34,7 @@ func (e *examination) hang() {
 	e.blockedTraffic()
 }
 
-// examineSilent explains an agent that does not answer, or only partly. start explains pods that do not run.
+// examineSilent reports an agent that does not answer, or only partly. start explains pods that do not run.
 func (e *examination) examineSilent(n *node) {
 	switch {
 	case fail.ReasonOf(n.healthErr) == fail.AgentVersion:
@@ -54,7 +54,7 @@ func (e *examination) examineSilent(n *node) {
 	}
 }
 
-// restarted explains a container that restarted, which ended everything in it.
+// restarted reports a container that restarted, which ended everything in it.
 func (e *examination) restarted(n *node) {
 	if n.object == nil {
 		return
@@ -77,7 +77,7 @@ func (e *examination) restarted(n *node) {
 	}
 }
 
-// endedRanks explains ranks that have ended and for which others wait.
+// endedRanks reports ranks that have ended and for which others wait.
 func (e *examination) endedRanks(j job) {
 	if c, ok := cause.Find(j.statuses); ok && (c.Known || c.Waiting != nil || !c.Rank.Stopped) {
 		err := c.Err(cause.Job{Run: j.statuses[0].Spec.Run, Environment: e.env.Name, Namespace: e.env.Namespace, Record: j.statuses[0].Record})
@@ -105,7 +105,7 @@ func (e *examination) endedRanks(j job) {
 	}
 }
 
-// unknown explains nodes that should run a part of a job but do not know it.
+// unknown reports nodes that should run a part of a job but do not know it.
 func (e *examination) unknown(j job) {
 	if !j.running() || e.now.Sub(j.statuses[0].Started) < endedFor {
 		return
@@ -125,7 +125,7 @@ func (e *examination) isQuiet(j job) bool {
 	return ok && quiet >= e.QuietAfter
 }
 
-// quiet explains a job that prints nothing.
+// quiet reports a job that prints nothing.
 func (e *examination) quiet(j job) {
 	if !e.isQuiet(j) {
 		return
@@ -146,7 +146,7 @@ func (e *examination) quiet(j job) {
 	e.found(NoProgress, j.title(), evidence, next)
 }
 
-// resolution explains names that ranks could not look up, or that resolve to a wrong address.
+// resolution reports names that ranks could not look up, or that resolve to a wrong address.
 func (e *examination) resolution() {
 	next := fmt.Sprintf("oc get endpointslices -n %s -l kubernetes.io/service-name=%s; oc get pods -n openshift-dns", e.env.Namespace,
 		e.env.Service)

@@ -191,7 +191,7 @@ func (e *examination) settings() {
 	}
 }
 
-// unusedRails explains rails that mode tcp does not use.
+// unusedRails reports rails that mode tcp does not use.
 func (e *examination) unusedRails() {
 	facts, numbers := e.detected()
 	without := func(f rdma.Facts) bool { return len(f.Rails()) == 0 }

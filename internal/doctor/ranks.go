@@ -10,7 +10,7 @@ import (
 // muchSlower is the factor above the median from which a rank holds the others up: steps of one rank differ by less.
 const muchSlower = 1.3
 
-// slowRanks explains ranks that take longer than the others for their own part of a step, if the training's metrics
+// slowRanks reports ranks that take longer than the others for their own part of a step, if the training's metrics
 // have these times.
 func (e *examination) slowRanks(j job) {
 	zero, _ := j.statusOf(0)

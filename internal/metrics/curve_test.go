@@ -83,14 +83,14 @@ func TestLongTraining(t *testing.T) {
 	}
 	fmt.Fprintf(&file, `{"step":%d,"rank_seconds":[%s]}`+"\n", count+1, ranks)
 	c := curveOf(t, file.String())
-	if n := len(c.Points); n < mostPoints/2 || n > mostPoints || len(c.Ranks) != mostRanks || c.Lines != lines+1 {
+	if n := len(c.Points); n < mostPoints/2 || n > mostPoints || len(c.Ranks) != mostRanks || c.Lines != count+1 {
 		t.Fatalf("%d points, %d ranks of %d lines", n, len(c.Ranks), c.Lines)
 	}
 	first, last, highest := c.Points[0], c.Points[len(c.Points)-1], 0.0
 	for _, p := range c.Points {
 		highest = max(highest, *p.Highest)
 	}
-	if *first.Loss < 9.9 || *last.Loss > 2.1 || last.Step != lines+1 || highest != 1000 || c.NotFinite != 1 || c.FirstNotFinite != 50_001 ||
+	if *first.Loss < 9.9 || *last.Loss > 2.1 || last.Step != count+1 || highest != 1000 || c.NotFinite != 1 || c.FirstNotFinite != 50_001 ||
 		c.StepTime != time.Second {
 		t.Errorf("from %+v to %+v, highest %g, of %+v", first, last, highest, c)
 	}

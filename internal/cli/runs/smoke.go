@@ -21,7 +21,7 @@ has all phases of a long one.
 
 With --image it uses an image with PyTorch and DeepSpeed and builds none.
 
-The exit codes are the same as for mlenv run.`,
+Exit codes: as for mlenv run.`,
 		Example: `  mlenv smoke
   mlenv smoke --image=quay.io/me/small:v1 --nodes=1`,
 		Args: cobra.NoArgs,

@@ -477,7 +477,7 @@ func FuzzAnswers(f *testing.F) {
 		_, _, _ = json.Unmarshal(status, &answer), json.Unmarshal(devices, &check.devices[1]), json.Unmarshal(facts, &check.facts[1])
 		check.devices[0] = check.devices[1]
 		check.settings = network.SettingsOf(check.facts)
-		check.report.Nodes, check.report.KubernetesNodes = 2, check.where()
+		check.report.Nodes, check.report.KubernetesNodes = 2, check.hostNames()
 		check.report.Backend, check.report.RanksPerNode = check.ranks()
 		rails := check.rails()
 		for _, r := range rails {

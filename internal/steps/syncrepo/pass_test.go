@@ -27,8 +27,8 @@ func startMany(t *testing.T, count int, answers map[string]func(node *agenttest.
 	agents, uploads = agenttest.Start(t, count), &atomic.Int64{}
 	for _, node := range agents {
 		handles := map[string]handle{}
-		for name, of := range answers {
-			handles[name] = answeredBy(node)
+		for name, answer := range answers {
+			handles[name] = answer(node)
 		}
 		node.Wrap(func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

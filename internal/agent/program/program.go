@@ -184,7 +184,7 @@ func ready(socket string) error {
 	return nil
 }
 
-// startFolder is where a shell starts: the repository, unless none was synced, or else the workspace.
+// startFolder returns where a shell starts: in the repository, or in the workspace if none was synced.
 func startFolder(repository, workspace string) string {
 	if info, err := os.Stat(repository); err == nil && info.IsDir() {
 		return repository

@@ -47,7 +47,7 @@ func ParseCredentials(ca, cert, key []byte) (Credentials, error) {
 	return Credentials{Certificate: pair, CA: pool}, nil
 }
 
-// ServerTLS is the configuration of an agent: it requires a certificate of the same CA, of the steps or of another agent. Go would
+// ServerTLS returns the configuration of an agent: it requires a certificate of the same CA, of the steps or of another agent. Go would
 // verify client certificates alone, and agents of earlier releases do: an agent's certificate stays one of a server, which they refuse.
 func (c Credentials) ServerTLS() *tls.Config {
 	return &tls.Config{

@@ -102,8 +102,8 @@ func (f Flags) Connect() (*Clients, error) {
 	return c, c.make()
 }
 
-// For makes the clients for a configuration without a kubeconfig.
-func For(config *rest.Config, namespace string) (*Clients, error) {
+// NewClients makes the clients for a configuration without a kubeconfig.
+func NewClients(config *rest.Config, namespace string) (*Clients, error) {
 	c := &Clients{Config: config, Namespace: namespace}
 	return c, c.make()
 }
@@ -137,7 +137,7 @@ func (c *Clients) make() (err error) {
 	return nil
 }
 
-// NamespaceOf is the flag's namespace, in a pod the pod's, otherwise the cluster file's if it names one.
+// NamespaceOf returns the flag's namespace, in a pod the pod's, otherwise the cluster file's if it names one.
 func (f Flags) NamespaceOf(c *Clients, clusterFile string) string {
 	if f.Namespace == "" && !c.InCluster {
 		return cmp.Or(clusterFile, c.Namespace)

@@ -54,7 +54,7 @@ type Node struct {
 
 // Options change how StartWith starts agents.
 type Options struct {
-	// Certificates are those of the environment; if they are empty, StartWith creates new ones.
+	// Certificates are the environment's; if they are empty, StartWith creates new ones.
 	Certificates objects.Certificates
 	// Shared gives all nodes the same workspace and datasets, as shared claims do.
 	Shared bool

@@ -32,7 +32,7 @@ type typed struct {
 	says string
 }
 
-// successors are the commands of docs/from-scripts.md in an order in which they can be typed.
+// successors returns the commands of docs/from-scripts.md in an order in which they can be typed.
 func successors(u trainer, file string) []typed {
 	up := []string{"--cluster-file=" + file, "--steps-image=" + u.steps, "--gpus-per-node=1"}
 	const upSays, noProgram = "is kept until", "the image has no "
@@ -116,8 +116,8 @@ func fromScripts(u trainer) {
 		known = append(known, commands...)
 	}
 	for _, found := range regexp.MustCompile("`mlenv ([^`]+)`").FindAllStringSubmatch(string(content), -1) {
-		if command := found[1]; command != "install" && !slices.Contains(known, command) {
-			u.Errorf("docs/from-scripts.md: no scenario types mlenv %s", command)
+		if typed := found[1]; typed != "install" && !slices.Contains(known, typed) {
+			u.Errorf("docs/from-scripts.md: no scenario types mlenv %s", typed)
 		}
 	}
 

@@ -113,7 +113,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	return s.ServeOn(ctx, listeners...)
 }
 
-// front is the server for clients of the pod network.
+// front returns the server for clients of the pod network.
 func (s *Server) front(handler http.Handler, config *tls.Config) *http.Server {
 	return &http.Server{
 		Handler: handler, TLSConfig: config, ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 5 * time.Minute, ConnState: connlimit.AfterTLS,

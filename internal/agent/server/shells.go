@@ -83,7 +83,7 @@ func hangUpShell(id string) {
 	})
 }
 
-// shellLeaders are the processes that exec started with the shell's id. Each leads a session, as every process does that a
+// shellLeaders returns the processes that exec started with the shell's id. Each leads a session, as every process does that a
 // container runtime starts.
 func shellLeaders(id string) map[int]bool {
 	wanted := []byte("\x00" + agent.ShellVariable + "=" + id + "\x00")

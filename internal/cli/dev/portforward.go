@@ -28,8 +28,8 @@ func portForwardCommand() *cobra.Command {
 		Use:   "port-forward [PORT ...]",
 		Short: "Forward ports of a node to this machine",
 		Long: fmt.Sprintf(
-			`Forward ports of a node of a kept environment to the same ports of this machine, until Ctrl-C; without a port that of the
-debugger, %d. They also reach programs that listen on the node's loopback only. A port that is taken on this machine is
+			`Forward ports of a node of a kept environment to the same ports of this machine, until Ctrl-C; without a port the
+debugger's, %d. They also reach programs that listen on the node's loopback only. A port that is taken on this machine is
 replaced by another one, which mlenv prints. mlenv open forwards VS Code, Jupyter and TensorBoard.
 
 Exit code 0: Ctrl-C ended it; 1: the ports were not forwarded; 2: wrong usage.`, agent.DebugPort),

@@ -89,7 +89,7 @@ func PeerOf(state *tls.ConnectionState) Peer {
 	return peerOf(state.PeerCertificates[0])
 }
 
-// ServerTLS is the configuration of an agent: it requires a certificate of the same CA, for any kind of peer. Go would
+// ServerTLS returns the configuration of an agent: it requires a certificate of the same CA, for any kind of peer. Go would
 // verify client certificates alone, and agents of earlier releases do: an agent's certificate stays one of a server, which they refuse.
 func (c Credentials) ServerTLS() *tls.Config {
 	return &tls.Config{

@@ -38,11 +38,11 @@ func request(t *testing.T) Request {
 
 func render(t *testing.T, request Request) []*unstructured.Unstructured {
 	t.Helper()
-	objects, err := Render(request, mldevenv.Bundle)
+	rendered, err := Render(request, mldevenv.Bundle)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return objects
+	return rendered
 }
 
 // TestRenderBesideBundle shows every object that is not a Task or Pipeline in golden files: above all the rights, so that

@@ -16,7 +16,7 @@ const (
 // Reserved reports whether install uses the name for objects of a namespace.
 func Reserved(name string) bool { return name == roleName || name == reaperName }
 
-// Rules are the rules of the Role: those that the steps need, and those that only preflight uses to look ahead. OpenShift
+// Rules returns the rules of the Role: those that the steps need, and those that only preflight uses to look ahead. OpenShift
 // requires the right to delete an object for changing its owner: hence delete for every object that a run can take over
 // from a deleted Lease.
 func Rules() (needed, looking []rbacv1.PolicyRule) {
@@ -95,7 +95,7 @@ func clusterRole() *rbacv1.ClusterRole {
 	}
 }
 
-// ObserverRules are the rules of the ClusterRole.
+// ObserverRules returns the rules of the ClusterRole.
 func ObserverRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		rule("", "nodes")("get", "list"),
@@ -124,7 +124,7 @@ func (r Request) roleBinding() *rbacv1.RoleBinding {
 	}
 }
 
-// ObserverBinding is the name of a namespace's ClusterRoleBinding, which install --admin creates.
+// ObserverBinding returns the name of a namespace's ClusterRoleBinding, which install --admin creates.
 func ObserverBinding(namespace string) string { return clusterRoleName + "-" + namespace }
 
 func (r Request) clusterRoleBinding() *rbacv1.ClusterRoleBinding {

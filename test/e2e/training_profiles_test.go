@@ -31,7 +31,7 @@ type shipped struct {
 	nightly bool
 }
 
-// shippedFiles are the cluster files that can train here unmodified. Profile h-kim is Barcelona with other device
+// shippedFiles returns the cluster files that can train here unmodified. Profile h-kim is Barcelona with other device
 // names.
 func shippedFiles() []shipped {
 	return []shipped{

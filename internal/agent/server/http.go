@@ -56,6 +56,7 @@ func (s *Server) routes() []route {
 		{"GET /v1/jobs/{id}/logs/{name}", 0, s.jobLog},
 		{"PUT /v1/shells/{id}", 0, s.keepShell},
 		{"DELETE /v1/shells/{id}", 0, s.endShell},
+		{"PUT /v1/ssh", 0, reading(s.allowSSH)},
 		{"GET /v1/records/{id}/{name}", 0, s.readRecord},
 		{"PUT /v1/records/{id}/{name}", 0, s.writeRecord},
 	}

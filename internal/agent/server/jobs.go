@@ -60,7 +60,7 @@ func openJobs(config Config, log *slog.Logger, trees *treestore.Store) *jobs {
 	return js
 }
 
-// records are the paths of the records of nodes whose number matches the pattern, of all attempts of all jobs.
+// records returns the paths of the records of nodes whose number matches the pattern, of all attempts of all jobs.
 func (js *jobs) records(node string) []string {
 	first, _ := filepath.Glob(filepath.Join(js.config.Paths.runs(), "*", "node-"+node+".json"))
 	later, _ := filepath.Glob(filepath.Join(js.config.Paths.runs(), "*", "attempt-*", "node-"+node+".json"))

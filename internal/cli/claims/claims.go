@@ -74,7 +74,7 @@ func read(ctx context.Context, clients *kube.Clients) (list, error) {
 	return all, nil
 }
 
-// claimOf is a claim with its last use. ok is false for one that is not ours: no environment created it, and no receipt
+// claimOf returns a claim with its last use. ok is false for one that is not ours: no environment created it, and no receipt
 // names it. One with an owner is deleted with that.
 func claimOf(object *corev1.PersistentVolumeClaim, receipts []receipt.Receipt) (c claim, ok bool) {
 	c = claim{Name: object.Name, Environment: object.Labels[objects.EnvironmentLabel], Size: kube.ClaimSize(object),
@@ -88,7 +88,7 @@ func claimOf(object *corev1.PersistentVolumeClaim, receipts []receipt.Receipt) (
 	return c, len(object.OwnerReferences) == 0 && (c.Environment != "" || c.LastRun != "")
 }
 
-// mounting are the pods that mount a claim. One that has ended does not keep it.
+// mounting returns the pods that mount a claim. One that has ended does not keep it.
 func mounting(pods []corev1.Pod, claim string) (names []string) {
 	for _, pod := range pods {
 		if !kube.HasEnded(&pod) && fetch.Mounts(&pod, claim) {

@@ -31,7 +31,7 @@ type options struct {
 	request                  objects.Request
 }
 
-// Command is mlenv render.
+// Command returns the command mlenv render.
 func Command() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
@@ -85,17 +85,17 @@ func (o *options) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	objects, err := o.objects(file)
+	all, err := o.objects(file)
 	if err != nil {
 		return err
 	}
 	if o.output.Is(command.JSON) {
-		return command.WriteJSON(cmd.OutOrStdout(), map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+		return command.WriteJSON(cmd.OutOrStdout(), map[string]any{"apiVersion": "v1", "kind": "List", "items": all})
 	}
-	return command.WriteObjects(cmd.OutOrStdout(), objects)
+	return command.WriteObjects(cmd.OutOrStdout(), all)
 }
 
-// objects are the objects of the environment, the Lease first. Errors: InvalidInput.
+// objects returns the objects of the environment, the Lease first. Errors: InvalidInput.
 func (o *options) objects(file cluster.File) ([]objects.Object, error) {
 	r := o.request
 	r.Cluster, r.Name, r.Namespace = file, o.name, cmp.Or(o.namespace, file.Cluster.Namespace)

@@ -131,10 +131,10 @@ func handshake(t *testing.T, server, client objects.Certificates) error {
 		_, _ = step.Read(make([]byte, 1))
 		far.Close()
 	}()
-	agent := tls.Server(near, &tls.Config{
+	agentSide := tls.Server(near, &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{serverPair}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert,
 	})
-	return agent.Handshake()
+	return agentSide.Handshake()
 }
 
 // A Secret holds 1 MiB. One certificate is valid for all nodes, so 512 nodes need no larger Secret than two.

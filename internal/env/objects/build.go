@@ -16,7 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Objects are those of an environment, except its Lease.
+// Objects has all objects of an environment except its Lease.
 type Objects struct {
 	// ServiceAccount has the cluster file's name. The environments of a namespace share it, so it has no label of one
 	// environment, and each adds its Lease to the owners. An account without our labels must stay as it is.
@@ -39,7 +39,7 @@ type Object interface {
 	runtime.Object
 }
 
-// InOrder returns the objects, except those of services, in the order in which to apply them: the pods come last.
+// InOrder returns the objects, except the services' objects, in the order in which to apply them: the pods come last.
 func (o Objects) InOrder() []Object {
 	objects := []Object{o.ServiceAccount}
 	for _, secret := range o.Secrets {
@@ -51,7 +51,7 @@ func (o Objects) InOrder() []Object {
 	return append(objects, o.Service, o.StatefulSet)
 }
 
-// LeaseReference is the Lease as an owner of the other objects. It does not block the Lease's deletion, which would need
+// LeaseReference returns the Lease as an owner of the other objects. It does not block the Lease's deletion, which would need
 // the right to update its finalizers.
 func LeaseReference(lease string, uid types.UID) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Name: lease, UID: uid, BlockOwnerDeletion: new(false)}
@@ -90,7 +90,7 @@ type builder struct {
 	lease metav1.OwnerReference
 }
 
-// owned is the metadata of all objects except claims.
+// owned returns the metadata of all objects except claims.
 func (b builder) owned(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: name, Namespace: b.Namespace, Labels: Labels(b.Name), OwnerReferences: []metav1.OwnerReference{b.lease},

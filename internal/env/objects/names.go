@@ -27,7 +27,7 @@ const (
 // ModeAnnotation of the StatefulSet holds the Mode.
 const ModeAnnotation = "ml-dev-env/mode"
 
-// Names are those of an environment and of its objects.
+// Names has the names of an environment and of its objects.
 type Names struct {
 	Name, Namespace string
 	StatefulSet     string
@@ -72,18 +72,18 @@ func NamesOf(namespace, name string) Names {
 // String names the environment in messages.
 func (n Names) String() string { return n.Namespace + "/" + n.Name }
 
-// Route is the one that leads to a service.
+// Route returns the name of the Route that leads to a service.
 func (n Names) Route(service string) string { return n.Name + "-" + service }
 
-// ShowCredential is the command that shows the password or token of a service.
+// ShowCredential returns the command that shows the password or token of a service.
 func (n Names) ShowCredential(s agent.Service) string {
 	return fmt.Sprintf(`oc get secret %s -n %s -o go-template='{{index .data "%s" | base64decode}}'`, n.ServicesSecret, n.Namespace, s.Key)
 }
 
-// PodName is the pod of a node, which counts from 0.
+// PodName returns the name of a node's pod; nodes count from 0.
 func (n Names) PodName(node int) string { return n.StatefulSet + "-" + strconv.Itoa(node) }
 
-// RecordClaims are the claims with the record of a run of count nodes; with perNode each holds the part of its node.
+// RecordClaims returns the claims with the record of a run of count nodes; with perNode each holds the part of its node.
 func (n Names) RecordClaims(count int, perNode bool) (claims []string) {
 	if !perNode {
 		return []string{n.Workspace}
@@ -112,10 +112,10 @@ func MayMount(environment, claim string) bool {
 // Suffix follows the pod's name in its DNS name.
 func (n Names) Suffix() string { return n.Service + "." + n.Namespace + ".svc" }
 
-// TLSName is the DNS name of a node, which its agent's certificate has.
+// TLSName returns the DNS name of a node, which its agent's certificate has.
 func (n Names) TLSName(node int) string { return n.PodName(node) + "." + n.Suffix() }
 
-// Labels are those of every object of environment name.
+// Labels returns the labels of every object of environment name.
 func Labels(name string) map[string]string {
 	return map[string]string{managedByLabel: product, nameLabel: product, EnvironmentLabel: name}
 }
@@ -125,7 +125,7 @@ func Selector(name string) labels.Set {
 	return labels.Set{nameLabel: product, EnvironmentLabel: name}
 }
 
-// LocalHost is the name under which a browser reaches forwarded ports of the environment, and of no other one. Browsers connect names
+// LocalHost returns the name under which a browser reaches forwarded ports of the environment, and of no other one. Browsers connect names
 // below localhost to their own machine, and keep the cookies of each name apart. cluster is the API server's address, or "".
 func (n Names) LocalHost(cluster string) string {
 	const most, digits = 50, 8

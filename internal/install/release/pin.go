@@ -60,7 +60,7 @@ func writePins(source bundle.Source, image name.Digest) error {
 	})
 }
 
-// CheckPins compares the version and the image in the Tasks and Pipelines with those of the sources.
+// CheckPins compares the version and the image in the Tasks and Pipelines with the version of the sources and with image.
 func CheckPins(source bundle.Source, image name.Digest) error {
 	var mistakes []error
 	err := eachFile(source.Dir, func(file, text string) error {
@@ -74,7 +74,8 @@ func CheckPins(source bundle.Source, image name.Digest) error {
 			mistakes = append(mistakes, fmt.Errorf("reading %s: it names another version: want %s", file, source.Version))
 		default:
 			mistakes = append(mistakes, fmt.Errorf("reading %s: it names %s, version %s: want %s, version %s",
-				file, last(stepsDefault.FindString(text)), last(versionLabel.FindString(text)), image.Name(), strings.TrimPrefix(source.Version, "v")))
+				file, lastPart(stepsDefault.FindString(text)), lastPart(versionLabel.FindString(text)), image.Name(),
+				strings.TrimPrefix(source.Version, "v")))
 		}
 		return nil
 	})
@@ -110,7 +111,7 @@ func pin(text, version string, image name.Digest) (string, error) {
 	return stepsDefault.ReplaceAllString(text, "${1}"+image.Name()), nil
 }
 
-func last(text string) string {
+func lastPart(text string) string {
 	return strings.Trim(text[strings.LastIndex(text, " ")+1:], `"`)
 }
 

@@ -14,6 +14,9 @@ const Protocol = 2
 // Port is where an agent listens, on the pod's address and on loopback.
 const Port = 7443
 
+// MetricsPath is where Prometheus reads the metrics of an agent, on Port.
+const MetricsPath = "/metrics"
+
 // MasterPort is the port of the ranks' rendezvous.
 const MasterPort = 29500
 

@@ -197,6 +197,7 @@ func TestDefaults(t *testing.T) {
 // everyKey has the keys that no shipped file has.
 const everyKey = `cluster: {name: x, api: api.x.example.com, namespace: n}
 image: {name: "registry.example.com/team/training:1.2", pull_secret: registry}
+monitoring: {pod_monitor: true, labels: {release: kube-prometheus-stack}}
 nodes:
   tolerations:
   - {key: nairr, operator: Equal, value: "yes", effect: NoExecute}
@@ -220,6 +221,7 @@ func TestEveryKey(t *testing.T) {
 	want := Default()
 	want.Cluster = Cluster{Name: "x", API: "api.x.example.com", Namespace: "n"}
 	want.Image = Image{Name: "registry.example.com/team/training:1.2", PullSecret: "registry"}
+	want.Monitoring = Monitoring{PodMonitor: true, Labels: map[string]string{"release": "kube-prometheus-stack"}}
 	want.Nodes.Tolerations = []Toleration{{Key: "nairr", Operator: "Equal", Value: "yes", Effect: "NoExecute"}, {Operator: "Exists"}}
 	want.Storage.Mode, want.Storage.ClassRWO = AutoStorage, "block"
 	want.Network.Proxy = Proxy{HTTP: "http://proxy:3128", HTTPS: "http://proxy:3128", NoProxy: List{"10.0.0.0/8", ".example.com"}}
@@ -251,8 +253,15 @@ func TestValuesThatCannotBe(t *testing.T) {
 		"security: {service_account: ''}": `security.service_account: is missing`,
 		"notify: {secret: https://hooks.example.com}": `notify.secret: "https://hooks.example.com": a ` +
 			`lowercase RFC 1123 subdomain`,
-		"storage: {mode: auto}":   `storage.class_rwo: is missing; mode auto needs`,
-		"storage: {mode: shared}": `want one of rwx, volumeClaimTemplates, auto`,
+		"monitoring: {pod_monitor: true, labels: {a b: x}}": `monitoring.labels[a b]: "a b": name part must ` +
+			`consist of`,
+		"monitoring: {pod_monitor: true, labels: {a: x y}}": `monitoring.labels[a]: "x y": a valid label ` +
+			`must be`,
+		"monitoring: {labels: {a: b}}": `monitoring.pod_monitor: is missing; labels are ` +
+			`those of PodMonitors`,
+		"monitoring: {pod_monitors: true}": `unknown key; did you mean "pod_monitor"`,
+		"storage: {mode: auto}":            `storage.class_rwo: is missing; mode auto needs`,
+		"storage: {mode: shared}":          `want one of rwx, volumeClaimTemplates, auto`,
 		"nodes: {tolerations: [{key: a, operator: Like}]}": `nodes.tolerations[0].operator: "Like": want ` +
 			`one of Exists, Equal`,
 		"nodes: {tolerations: [{key: a, operator: Exists, value: b}]}": `nodes.tolerations[0].value: "b": operator ` +

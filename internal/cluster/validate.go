@@ -59,7 +59,21 @@ func (f *File) Validate() field.ErrorList {
 		f.NCCL.validate(field.NewPath("nccl")),
 		f.Image.validate(field.NewPath("image")),
 		wellFormed(field.NewPath("notify", "secret"), f.Notify.Secret, validation.IsDNS1123Subdomain),
+		f.Monitoring.validate(field.NewPath("monitoring")),
 	)
+}
+
+func (m Monitoring) validate(path *field.Path) (errs field.ErrorList) {
+	for _, name := range slices.Sorted(maps.Keys(m.Labels)) {
+		at := path.Child("labels").Key(name)
+		errs = slices.Concat(errs,
+			wellFormed(at, name, validation.IsQualifiedName),
+			wellFormed(at, m.Labels[name], validation.IsValidLabelValue),
+			invalidIf(name == "", at, name, "want the name of a label"),
+		)
+	}
+	return append(errs, requiredIf(len(m.Labels) > 0 && !m.PodMonitor, path.Child("pod_monitor"),
+		"labels are those of PodMonitors; want true, or no labels")...)
 }
 
 // capabilities have Kubernetes' form of their names, which lacks the kernel's CAP_.

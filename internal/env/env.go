@@ -62,7 +62,7 @@ func (e Environment) WaitGone(ctx context.Context, progress func(left []*corev1.
 	return kube.WaitGone(ctx, e.clients.Kube, e.Namespace, e.Selector(), progress)
 }
 
-// Selector is the label selector of the environment's pods, and of all its objects.
+// Selector returns the label selector of the environment's pods, and of all its objects.
 func (e Environment) Selector() string { return objects.Selector(e.Name).String() }
 
 func (e Environment) selected() metav1.ListOptions {

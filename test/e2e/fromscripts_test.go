@@ -32,7 +32,7 @@ type typed struct {
 	says string
 }
 
-// successors are the commands of docs/from-scripts.md in an order in which they can be typed.
+// successors returns the commands of docs/from-scripts.md in an order in which they can be typed.
 func successors(u trainer, file string) []typed {
 	up := []string{"--cluster-file=" + file, "--steps-image=" + u.steps, "--gpus-per-node=1"}
 	const upSays, noProgram = "is kept until", "the image has no "
@@ -74,6 +74,7 @@ func successors(u trainer, file string) []typed {
 		{command: "port-forward 5678", code: interrupted, says: "leads to port 5678 of node 0"},
 		{command: "shell"}, {command: "shell 1"}, {command: "shell 0 -- ls /workspace/repo", says: "train.py"},
 		{command: "shell 0 -- cat /workspace/.deepspeed/hostfile", says: "ml-dev-env-1.* slots=1"},
+		{command: "ssh-config", says: "Host mlenv-ml-dev-env-1"},
 		{command: "shell 0 -- env", says: "NCCL_IB_DISABLE=1"}, {command: "shell 0 -- nvidia-smi", says: "H100"},
 		{command: "shell 0 -- printenv CUDA_VISIBLE_DEVICES", code: anyCode},
 		{command: "check-fabric", more: []string{"--timeout=30s"}, says: "Fabric: "},
@@ -116,8 +117,8 @@ func fromScripts(u trainer) {
 		known = append(known, commands...)
 	}
 	for _, found := range regexp.MustCompile("`mlenv ([^`]+)`").FindAllStringSubmatch(string(content), -1) {
-		if command := found[1]; command != "install" && !slices.Contains(known, command) {
-			u.Errorf("docs/from-scripts.md: no scenario types mlenv %s", command)
+		if typed := found[1]; typed != "install" && !slices.Contains(known, typed) {
+			u.Errorf("docs/from-scripts.md: no scenario types mlenv %s", typed)
 		}
 	}
 

@@ -34,7 +34,7 @@ type shipped struct {
 	claim string
 }
 
-// shippedFiles are the cluster files that can train here unmodified. Profile h-kim is Barcelona with other device
+// shippedFiles returns the cluster files that can train here unmodified. Profile h-kim is Barcelona with other device
 // names.
 func shippedFiles() []shipped {
 	return []shipped{

@@ -80,8 +80,8 @@ func read(ctx context.Context, clients *kube.Clients) (list, error) {
 	return all, nil
 }
 
-// claimOf is a claim with its last use. ok is false for one that no environment created and no receipt names. One with an owner is
-// deleted with that.
+// claimOf returns a claim with its last use. ok is false for one that no environment created and no receipt names. One with an owner
+// is deleted with that.
 func claimOf(object *corev1.PersistentVolumeClaim, receipts []receipt.Receipt) (c claim, ok bool) {
 	c = claim{Name: object.Name, Environment: object.Labels[objects.EnvironmentLabel], Size: kube.ClaimSize(object),
 		Created: object.CreationTimestamp.Time, uid: object.UID}
@@ -94,7 +94,7 @@ func claimOf(object *corev1.PersistentVolumeClaim, receipts []receipt.Receipt) (
 	return c, len(object.OwnerReferences) == 0 && (c.Environment != "" || c.LastRun != "")
 }
 
-// mounting are the pods that mount a claim. One that has ended does not keep it.
+// mounting returns the pods that mount a claim. One that has ended does not keep it.
 func mounting(pods []corev1.Pod, claim string) (names []string) {
 	for _, pod := range pods {
 		if !kube.HasEnded(&pod) && fetch.Mounts(&pod, claim) {

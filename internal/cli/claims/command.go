@@ -18,7 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// Command is mlenv claims.
+// Command returns the command mlenv claims.
 func Command() *cobra.Command {
 	var flags kube.Flags
 	var output command.OutputFlag

@@ -149,7 +149,7 @@ func (f *Facts) address(ctx context.Context, c *kube.Clients, onOpenShift bool) 
 	}
 }
 
-// hostOf is the host of a URL, with a port other than 443 and 6443.
+// hostOf returns the host of a URL, with a port other than 443 and 6443.
 func hostOf(address string) string {
 	if !strings.Contains(address, "://") {
 		address = "https://" + address
@@ -208,8 +208,8 @@ func (f *Facts) readNodes(ctx context.Context, c *kube.Clients) {
 	}
 }
 
-// readAttachments reads the attachments that pods can use: those of namespace default, which Multus shares with all, and
-// of their own namespace.
+// readAttachments reads the attachments that pods can use: in namespace default, which Multus shares with all, and in their own
+// namespace.
 func (f *Facts) readAttachments(ctx context.Context, c *kube.Clients) {
 	namespaces := []string{"default", f.Namespace}
 	for _, namespace := range slices.Compact(namespaces) {

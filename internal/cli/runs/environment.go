@@ -98,7 +98,7 @@ func (c *choice) use(name, why string) {
 	c.values["name"] = []string{name}
 }
 
-// annotations are those of the run.
+// annotations marks a run whose environment mlenv has chosen.
 func (c *choice) annotations() map[string]string {
 	if c.own == "" || c.values["name"] == nil {
 		return nil
@@ -127,7 +127,7 @@ func (c *choice) start(ctx context.Context, request launch.Request) (*v1.Pipelin
 	return launch.Start(ctx, c.clients, request)
 }
 
-// rival is another run in progress in the run's environment, "" for none.
+// rival returns another run in progress in the run's environment, "" for none.
 func (c *choice) rival(ctx context.Context, started *v1.PipelineRun) string {
 	for _, other := range trainings(ctx, c.clients) {
 		if other.UID != started.UID && !other.IsDone() && environmentOf(&other) == environmentOf(started) {
@@ -152,7 +152,7 @@ func environmentOf(of *v1.PipelineRun) string {
 	return cmp.Or(launch.ValueOf(of, "name"), objects.DefaultName)
 }
 
-// trainings are the runs of the pipeline. Tekton labels a run only when it has seen it.
+// trainings returns the runs of the pipeline. Tekton labels a run only when it has seen it.
 func trainings(ctx context.Context, clients *kube.Clients) []v1.PipelineRun {
 	list, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -163,7 +163,7 @@ func trainings(ctx context.Context, clients *kube.Clients) []v1.PipelineRun {
 	})
 }
 
-// holderOf is the run or user that holds the environment, or that of the runs that will, "" for none.
+// holderOf returns the run or user that holds the environment, or a run in progress that will hold it, "" for none.
 func holderOf(ctx context.Context, clients *kube.Clients, runs []v1.PipelineRun, name string) string {
 	held := env.Of(clients, name).Lease(slog.New(slog.DiscardHandler))
 	if found, err := held.Find(ctx); err == nil && found.DeletionTimestamp == nil {
@@ -197,7 +197,7 @@ func sharesWorkspace(ctx context.Context, clients *kube.Clients, clusterName str
 	return err == nil && objects.IsShared(claim)
 }
 
-// suffixLength is that of a random part of a name.
+// suffixLength is how many characters the random part of a name has.
 const suffixLength = 5
 
 var noLetters = regexp.MustCompile(`[^a-z0-9]+`)

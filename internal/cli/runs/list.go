@@ -23,7 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// ListCommand is mlenv runs.
+// ListCommand returns the command mlenv runs.
 func ListCommand() *cobra.Command {
 	var flags kube.Flags
 	var output command.OutputFlag
@@ -35,7 +35,7 @@ func ListCommand() *cobra.Command {
 		Long: `List the runs of a namespace, or with -A of all that you may read, the newest first, also deleted ones that left a
 receipt. With --watch mlenv prints a row again when its state, reason or phase changes, until Ctrl-C.
 
-With --prune mlenv asks, and then deletes receipts: those of the named runs, or of all runs that were deleted. Files stay on
+With --prune mlenv asks, and then deletes the receipts of the named runs, or of all runs that were deleted. Files stay on
 their claims; mlenv claims lists these. With --files mlenv first deletes the working directories of these runs, which have what
 their scripts wrote at relative paths; logs and checkpoints stay.
 
@@ -59,7 +59,7 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 				return pruneReceipts(cmd, clients, args, yes, remove)
 			}
 			if everywhere {
-				clients = in(clients, metav1.NamespaceAll)
+				clients = clientsIn(clients, metav1.NamespaceAll)
 			}
 			if watch {
 				return watchRuns(cmd.Context(), clients, limit, cmd.OutOrStdout())
@@ -99,14 +99,14 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 	return cmd
 }
 
-// in returns the clients for another namespace.
-func in(clients *kube.Clients, namespace string) *kube.Clients {
+// clientsIn returns the clients for another namespace.
+func clientsIn(clients *kube.Clients, namespace string) *kube.Clients {
 	other := *clients
 	other.Namespace = namespace
 	return &other
 }
 
-// summaries are those of the newest runs, at most limit; 0 is all.
+// summaries describes the newest runs, at most limit; 0 means all.
 func summaries(ctx context.Context, clients *kube.Clients, limit int) ([]summary, error) {
 	all, err := list(ctx, clients)
 	if err != nil {
@@ -128,7 +128,7 @@ func summaries(ctx context.Context, clients *kube.Clients, limit int) ([]summary
 	return found, nil
 }
 
-// namespace is that of the run, also in a list of all namespaces.
+// namespace returns the run's namespace, also in a list of all namespaces.
 func (r entry) namespace() string {
 	if r.run != nil {
 		return r.run.Namespace

@@ -157,7 +157,7 @@ func (e *Environment) makeProgram() error {
 	return os.Symlink(self, e.Program)
 }
 
-// addressesOf are loopback addresses for the nodes, and a port for the ranks. torch's store listens at all addresses of its machine.
+// addressesOf returns loopback addresses for the nodes, and a port for the ranks. torch's store listens at all addresses of its machine.
 func addressesOf(count int) (addresses []net.IP, port int, err error) {
 	listener, err := net.Listen("tcp", ":0")
 	if err != nil {
@@ -193,7 +193,7 @@ func (e *Environment) config(node int, environ, gpus []string) server.Config {
 	return c
 }
 
-// ownCgroup is the folder of this process's cgroup, where the kernel counts the processes that it has killed for want of memory.
+// ownCgroup returns the folder of this process's cgroup, where the kernel counts the processes that it has killed for want of memory.
 func ownCgroup() string {
 	const top = "/sys/fs/cgroup"
 	content, _ := os.ReadFile("/proc/self/cgroup") //nolint:forbidigo // it is the kernel's
@@ -205,12 +205,12 @@ func ownCgroup() string {
 	return top
 }
 
-// own is the folder of what environments do not share.
+// own returns the folder of what environments do not share.
 func (e *Environment) own() string {
 	return filepath.Join(e.options.Folder, ".mlenv", "environments", e.options.Name)
 }
 
-// logOf is the path of the log of a node's agent.
+// logOf returns the path of the log of a node's agent.
 func (e *Environment) logOf(node int) string {
 	return filepath.Join(e.own(), fmt.Sprintf("node-%d.log", node))
 }

@@ -28,17 +28,20 @@ func TestNames(t *testing.T) {
 			Name: "ml-dev-env", StatefulSet: "ml-dev-env", Service: "ml-dev-env-headless", Workspace: "ml-dev-workspace",
 			Datasets: "ml-dev-datasets",
 			Lease:    "ml-dev-env", ServerSecret: "ml-dev-env-agent-server", ClientSecret: "ml-dev-env-agent-client",
+			MetricsSecret: "ml-dev-env-agent-metrics", PodMonitor: "ml-dev-env",
 			NodeZero: "ml-dev-env", ServicesSecret: "ml-dev-env-services",
 		}},
 		{"ml-dev-env-h-kim", Names{ // with the claims of the default environment
 			Name: "ml-dev-env-h-kim", StatefulSet: "ml-dev-env-h-kim", Service: "ml-dev-env-h-kim-headless", Workspace: "ml-dev-workspace",
 			Datasets: "ml-dev-datasets",
 			Lease:    "ml-dev-env-h-kim", ServerSecret: "ml-dev-env-h-kim-agent-server", ClientSecret: "ml-dev-env-h-kim-agent-client",
+			MetricsSecret: "ml-dev-env-h-kim-agent-metrics", PodMonitor: "ml-dev-env-h-kim",
 			NodeZero: "ml-dev-env-h-kim", ServicesSecret: "ml-dev-env-h-kim-services",
 		}},
 		{"h-kim", Names{
 			Name: "h-kim", StatefulSet: "h-kim", Service: "h-kim-headless", Workspace: "h-kim-workspace", Datasets: "h-kim-datasets",
 			Lease: "h-kim", ServerSecret: "h-kim-agent-server", ClientSecret: "h-kim-agent-client",
+			MetricsSecret: "h-kim-agent-metrics", PodMonitor: "h-kim",
 			NodeZero: "h-kim", ServicesSecret: "h-kim-services",
 		}},
 	}

@@ -105,7 +105,7 @@ func ready(period, failures int32) *corev1.Probe {
 	}
 }
 
-// resources are a node's requests or limits; devices can only be the same in both.
+// resources returns a node's requests or limits; devices can only be the same in both.
 func (b builder) resources(amounts cluster.ResourceList) corev1.ResourceList {
 	list := corev1.ResourceList{
 		corev1.ResourceCPU:    amounts.CPU.Quantity,
@@ -151,7 +151,7 @@ func (b builder) volumes() []corev1.Volume {
 	return volumes
 }
 
-// variables are the container's, for the agent and for `oc exec`. The agent adds what only the node itself knows.
+// variables returns the container's variables, for the agent and for `oc exec`. The agent adds what only the node itself knows.
 func (b builder) variables() []corev1.EnvVar {
 	vars := []corev1.EnvVar{
 		{Name: "MLENV_NAME", Value: b.Name},
@@ -182,7 +182,7 @@ func field(name, path string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 }
 
-// networkVariables are NCCL's. In mode agent.RDMA the agents set most of them.
+// networkVariables returns NCCL's variables. In mode agent.RDMA the agents set most of them.
 func (b builder) networkVariables() []corev1.EnvVar {
 	tcp := b.Cluster.Network.TCP
 	vars := variables(nccl.OfPods(b.Cluster.NCCL.Debug, tcp.P2PLevel))

@@ -326,6 +326,28 @@ func TestChecks(t *testing.T) {
 			agent.RDMA, fail.InvalidInput,
 		},
 		{
+			"monitoring", barcelona, func(w *world, o *Options) {
+				w.groups = append(w.groups, objects.PodMonitors().Group)
+				o.Request.Cluster.Monitoring.PodMonitor = true
+			}, agent.Auto,
+			[]want{{"monitoring", OK, "may create PodMonitors", ""}}, agent.RDMA, "",
+		},
+		{
+			"monitoring without the operator", barcelona, func(_ *world, o *Options) {
+				o.Request.Cluster.Monitoring.PodMonitor = true
+			}, agent.Auto,
+			[]want{{"monitoring", Warning, "the cluster has no PodMonitors (API group monitoring.coreos.com)", "leave monitoring.pod_monitor out"}},
+			agent.RDMA, "",
+		},
+		{
+			"monitoring without the right", barcelona, func(w *world, o *Options) {
+				w.groups = append(w.groups, objects.PodMonitors().Group)
+				w.forbidden = []string{"create podmonitors"}
+				o.Request.Cluster.Monitoring.PodMonitor = true
+			}, agent.Auto,
+			[]want{{"monitoring", Warning, "may not create podmonitors.monitoring.coreos.com", "podmonitors"}}, agent.RDMA, "",
+		},
+		{
 			"a queue", barcelona, func(w *world, o *Options) {
 				w.queue("team-a", "True", "")
 				o.Request.Queue = "team-a"

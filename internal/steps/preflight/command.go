@@ -33,7 +33,7 @@ Preflight changes nothing. It reports what it may not read as unknown.
 Exit code 0: an environment can start, as far as is known; 1: none can, or mode is rdma and
 only sockets are possible; 2: wrong usage.`
 
-// Command is the step preflight.
+// Command returns the step preflight.
 func Command() *cobra.Command {
 	var o Options
 	var where kube.Flags
@@ -90,7 +90,7 @@ func Command() *cobra.Command {
 	return cmd
 }
 
-// readSecrets reads the mounted Secrets, except that of the registry, whose error it takes.
+// readSecrets reads the mounted Secrets except the registry's, which the caller has read with the error noRegistry.
 func readSecrets(authDir, envSecretDir, caFile string, noRegistry error) (s Secrets) {
 	var noGit error
 	if s.Git, noGit = git.AuthFromDir(authDir); noGit == nil {

@@ -115,7 +115,7 @@ func TestPlannedOrder(t *testing.T) {
 
 // Only a check of the network between nodes proves RDMA with host devices.
 func TestProven(t *testing.T) {
-	passed := func(mode agent.Mode, verdict fabric.Verdict, transport nccl.Transport) *receipt.Receipt {
+	passed := func(mode agent.Mode, verdict fabric.Result, transport nccl.Transport) *receipt.Receipt {
 		return &receipt.Receipt{Run: "train-1", Mode: mode,
 			Fabric: &fabric.Report{Verdict: verdict, Network: &nccl.Summary{Transport: transport}}}
 	}

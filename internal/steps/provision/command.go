@@ -16,7 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 )
 
-// Command is the step provision.
+// Command returns the step provision.
 func Command() *cobra.Command {
 	var o Options
 	var where kube.Flags

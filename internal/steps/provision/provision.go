@@ -210,7 +210,7 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 	return result, nil
 }
 
-// whyLost is the error of an environment that was lost: a run that is deleted or cancelled outright takes it with it.
+// whyLost returns the error of an environment that was lost: a run that is deleted or cancelled outright takes it with it.
 func (p *provisioner) whyLost(ctx context.Context, lost error) error {
 	if of := p.options.Run; of.UID != "" {
 		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
@@ -316,8 +316,8 @@ func (p *provisioner) queue() kueue.Queue {
 	return kueue.Queue{Namespace: p.request.Namespace, Name: p.request.Queue}
 }
 
-// rackLevel is that of the queue. An environment keeps the one that it was created with: Kueue lets the pods go that wait in
-// its queue if their template changes.
+// rackLevel returns the queue's rack level. An environment keeps the one that it was created with: if the template of pods that wait
+// in the queue changes, Kueue lets them go.
 func (p *provisioner) rackLevel(ctx context.Context, live *appsv1.StatefulSet) string {
 	if live != nil && live.Labels[kueue.QueueLabel] == p.request.Queue {
 		return live.Spec.Template.Annotations[kueue.TopologyAnnotation]
@@ -329,25 +329,26 @@ func (p *provisioner) rackLevel(ctx context.Context, live *appsv1.StatefulSet) s
 // longer what it was.
 func (p *provisioner) start(ctx context.Context, held *lease.Hold, live *appsv1.StatefulSet, certs objects.Certificates,
 	credentials agent.Credentials) (pods []*corev1.Pod, changed bool, err error) {
-	objects, err := objects.Build(p.request, held.Owner(), certs)
+	want, err := objects.Build(p.request, held.Owner(), certs)
 	if err != nil {
 		return nil, false, err
 	}
-	if err := p.applyServiceAccount(ctx, objects.ServiceAccount); err != nil {
+	if err := p.applyServiceAccount(ctx, want.ServiceAccount); err != nil {
 		return nil, false, err
 	}
-	if err := p.addPullSecrets(ctx, live, objects.StatefulSet); err != nil {
+	if err := p.addPullSecrets(ctx, live, want.StatefulSet); err != nil {
 		return nil, false, err
 	}
 	if live != nil {
-		if changed, err = p.change(ctx, live, objects.StatefulSet, credentials); err != nil {
+		if changed, err = p.change(ctx, live, want.StatefulSet, credentials); err != nil {
 			return nil, changed, err
 		}
 	}
-	if err := p.apply(ctx, objects); err != nil {
+	if err := p.apply(ctx, want); err != nil {
 		return nil, changed, err
 	}
-	if pods, err = p.waitReady(ctx, credentials, objects.StatefulSet); err != nil {
+	p.applyPodMonitor(ctx, want.PodMonitor, len(certs.CA) > 0)
+	if pods, err = p.waitReady(ctx, credentials, want.StatefulSet); err != nil {
 		return nil, changed, err
 	}
 	return pods, changed, p.finishClaims(ctx)
@@ -369,7 +370,7 @@ func running(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
 
-// digest is the image that the nodes run, by digest if that is known.
+// digest returns the image that the nodes run, by digest if that is known.
 func digest(pods []*corev1.Pod, image string) string {
 	for _, pod := range pods {
 		for _, status := range pod.Status.ContainerStatuses {
@@ -381,7 +382,7 @@ func digest(pods []*corev1.Pod, image string) string {
 	return image
 }
 
-// live is the environment's StatefulSet, nil if this Lease owns none. A StatefulSet of another owner is an error.
+// live returns the environment's StatefulSet, nil if this Lease owns none. A StatefulSet of another owner is an error.
 func (p *provisioner) live(ctx context.Context, held *lease.Hold) (*appsv1.StatefulSet, error) {
 	e := p.environment()
 	found, err := e.StatefulSet(ctx)
@@ -396,7 +397,7 @@ func (p *provisioner) live(ctx context.Context, held *lease.Hold) (*appsv1.State
 	return nil, p.foreign("statefulset", e.Names.StatefulSet)
 }
 
-// foreign is the error for an object of another owner whose name the environment needs.
+// foreign returns the error for an object of another owner whose name the environment needs.
 func (p *provisioner) foreign(kind, name string) error {
 	return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "creating environment %s/%s: there is a %s %s that ml-dev-env did not create",
 		p.request.Namespace, p.request.Name, kind, name),
@@ -405,11 +406,11 @@ func (p *provisioner) foreign(kind, name string) error {
 
 // apply applies all objects except the ServiceAccount, which exists by now. Of existing claims only the size changes, and only to a
 // larger one.
-func (p *provisioner) apply(ctx context.Context, objects objects.Objects) error {
-	if err := p.applyServices(ctx, objects.Services); err != nil {
+func (p *provisioner) apply(ctx context.Context, want objects.Objects) error {
+	if err := p.applyServices(ctx, want.Services); err != nil {
 		return err
 	}
-	for _, object := range objects.InOrder() {
+	for _, object := range want.InOrder() {
 		var err error
 		switch o := object.(type) {
 		case *corev1.ServiceAccount:

@@ -63,7 +63,7 @@ func (o Options) gpuLabels() map[string]any {
 	return labels
 }
 
-// describeNodes labels the nodes, and creates those of the profile that are switched off.
+// describeNodes labels the nodes, and creates the profile's nodes that are switched off.
 func describeNodes(ctx context.Context, options Options) error {
 	client, err := adminClient()
 	if err != nil {
@@ -150,7 +150,7 @@ func (o Options) absentStatus() corev1.NodeStatus {
 // ownConstraints are the constraints of a cluster without a profile, in addition to OpenShift's own.
 var ownConstraints = []string{"nccl-scc"}
 
-// withoutConstraints returns those of ownConstraints that the cluster of the profile lacks.
+// withoutConstraints selects from ownConstraints what the cluster of the profile lacks.
 func (o Options) withoutConstraints() []string {
 	if o.Profile == "" {
 		return nil

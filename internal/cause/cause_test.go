@@ -237,7 +237,7 @@ func TestFullMemoryAndDisk(t *testing.T) {
 	}
 }
 
-// TestPathsOfTheRepository: users know neither the folder of a tree nor that of a job.
+// TestPathsOfTheRepository: users know neither the folder of a tree nor the working directory of a job.
 func TestPathsOfTheRepository(t *testing.T) {
 	hash := strings.Repeat("a0", 32)
 	kept := "/workspace/.mlenv/runs/uid/rank-0.log /workspace/.mlenv/work/uid /workspace/.mlenv/work/.uid/x /workspace"

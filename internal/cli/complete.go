@@ -134,7 +134,7 @@ func environments(ctx context.Context, clients *kube.Clients) []string {
 	return humanize.Each(found, func(l coordinationv1.Lease) string { return l.Name })
 }
 
-// namespaces are those that the user may see: OpenShift lists a user's own as projects.
+// namespaces returns the namespaces that the user may see: OpenShift lists a user's own as projects.
 func namespaces(ctx context.Context, clients *kube.Clients) []string {
 	if found, err := clients.Kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); err == nil {
 		return humanize.Each(found.Items, func(n corev1.Namespace) string { return n.Name })

@@ -30,12 +30,12 @@ type node struct {
 	factsErr  error
 	rdma      *rdma.Facts
 	names     agent.Resolution
-	// jobs are those of the requested jobs that the node knows. It is nil if they are unknown, because of jobsErr.
+	// jobs has the requested jobs that the node knows. It is nil if they are unknown, because of jobsErr.
 	jobs    map[string]agent.JobStatus
 	jobsErr error
 }
 
-// answering are the nodes whose agents returned their facts.
+// answering returns the nodes whose agents returned their facts.
 func (e *examination) answering() []*node {
 	return slices.DeleteFunc(slices.Clone(e.nodes), func(n *node) bool { return n.facts == nil })
 }
@@ -50,7 +50,7 @@ func (n *node) kubernetesNode() string {
 	return ""
 }
 
-// String is the node's name in findings: "node 1 (ml-dev-env-1 on gpu-b)".
+// String returns the node's name in findings: "node 1 (ml-dev-env-1 on gpu-b)".
 func (n *node) String() string {
 	if on := n.kubernetesNode(); on != "" {
 		return fmt.Sprintf("node %d (%s on %s)", n.number, n.pod, on)
@@ -68,7 +68,7 @@ func (n *node) agent() string {
 	return "not asked"
 }
 
-// exec is the command that runs a command in the node.
+// exec returns the command that runs a command in the node.
 func (e *examination) exec(n *node, command string) string {
 	if e.here {
 		return command
@@ -191,7 +191,7 @@ func (e *examination) askNode(ctx context.Context, n *node, client *agent.Client
 	group.Wait()
 }
 
-// namesFor are the names that a node's ranks look up: the master's, and those of its neighbours in a ring.
+// namesFor returns the names that a node's ranks look up: the master's, the node's own, and its neighbours' in a ring.
 func (e *examination) namesFor(number int) []string {
 	if e.here {
 		return nil // addresses
@@ -226,7 +226,7 @@ func (n *node) askJobs(ctx context.Context, client *agent.Client, ids []string) 
 			n.jobsErr = err
 			return
 		}
-		// A training may answer in its agent's place, so the numbers are those of the node that was asked.
+		// A training may answer in its agent's place, so the number of the node that was asked counts.
 		status.Node = n.number
 		for i := range status.Ranks {
 			status.Ranks[i].Node = n.number

@@ -122,7 +122,7 @@ func (e *examination) cpus(n *node) {
 	}
 }
 
-// differing is about nodes with different GPUs.
+// differing reports nodes with different GPUs.
 func (e *examination) differing() {
 	var kinds, seen []string
 	for _, n := range e.answering() {
@@ -140,7 +140,7 @@ func (e *examination) differing() {
 	}
 }
 
-// unshared is about nodes that mount one claim but do not see each other's files.
+// unshared reports nodes that mount one claim but do not see each other's files.
 func (e *examination) unshared() {
 	set := e.cluster.StatefulSet
 	if set == nil || len(set.Spec.VolumeClaimTemplates) > 0 {
@@ -160,7 +160,7 @@ func (e *examination) unshared() {
 	}
 }
 
-// utilization is "node 0: 99 98, node 1: 0 0", or "" if no GPU is known.
+// utilization returns "node 0: 99 98, node 1: 0 0", or "" if no GPU is known.
 func (e *examination) utilization() string {
 	var all []string
 	for _, n := range e.answering() {
@@ -176,7 +176,7 @@ func (e *examination) utilization() string {
 	return strings.Join(all, ", ")
 }
 
-// idle is about GPUs that are idle while a job runs. Writing a checkpoint looks the same.
+// idle reports GPUs that are idle while a job runs. Writing a checkpoint looks the same.
 func (e *examination) idle() {
 	busy := slices.ContainsFunc(e.answering(), func(n *node) bool {
 		return slices.ContainsFunc(n.facts.GPUs, func(g agent.GPU) bool { return g.Utilization > idle })
@@ -189,7 +189,7 @@ func (e *examination) idle() {
 	}
 }
 
-// racks is about a job whose ring crosses between racks more often than necessary.
+// racks reports a job whose ring crosses between racks more often than necessary.
 func (e *examination) racks(j job) {
 	if !j.running() {
 		return

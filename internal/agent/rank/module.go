@@ -22,7 +22,7 @@ func inTree(p *agent.PythonError, dir string) string {
 		return ""
 	}
 	module := "/" + strings.ReplaceAll(match[1], ".", "/")
-	for _, name := range tree.Names(dir) { // those of upper folders come first
+	for _, name := range tree.Names(dir) { // upper folders come first
 		folder, rest, found := strings.Cut("/"+name, module)
 		if !found || !strings.HasSuffix(name, ".py") || rest != ".py" && rest[0] != '/' || strings.Count(folder, "/") > deepestPackage {
 			continue

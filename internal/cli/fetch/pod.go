@@ -47,7 +47,7 @@ type Claim struct {
 	Name string
 	// For begins the pod's name: a run, or a purpose.
 	For string
-	// StepsImage is the image of the pod; "" for that of the installed pipeline, or else of the newest run.
+	// StepsImage is the image of the pod; "" selects the steps image of the installed pipeline, or else of the newest run.
 	StepsImage string
 	// Local reports that Name is a folder of this machine, which the agent's program reads without a pod.
 	Local bool
@@ -80,7 +80,7 @@ type pod struct {
 	pause time.Duration
 }
 
-// mostOfName is how much of a run's name is in that of the pod, in bytes: a name has at most 63.
+// mostOfName is how many bytes of a run's name the pod's name contains: a name has at most 63.
 const mostOfName = 50
 
 // open creates the pod and waits until it runs. The caller must remove it.
@@ -117,7 +117,7 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 	return p, nil
 }
 
-// stepsImage is the image of the steps. Claims outlive mlenv uninstall; after it the runs that are left name the image.
+// stepsImage returns the image of the steps. Claims outlive mlenv uninstall; after it the runs that are left name the image.
 func stepsImage(ctx context.Context, clients *kube.Clients, claim Claim) (string, error) {
 	if claim.StepsImage != "" {
 		return claim.StepsImage, nil

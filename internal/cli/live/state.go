@@ -23,7 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 )
 
-// State is that of an environment.
+// State shows an environment at one moment.
 type State struct {
 	Environment string `json:"environment"`
 	Jobs        []Job  `json:"jobs"`
@@ -119,8 +119,8 @@ func openSource(cmd *cobra.Command, flags *envflags.Flags) (*source, error) {
 // askNodes bounds the questions to the nodes.
 const askNodes = 10 * time.Second
 
-// ask returns the state of all nodes. A node that does not answer has its problem in its row; the error is that of the first
-// node if none answers.
+// ask returns the state of all nodes. A node that does not answer has its problem in its row. If none answers, ask returns the
+// error of the first node.
 func (s *source) ask(ctx context.Context) (State, error) {
 	ctx, cancel := context.WithTimeout(ctx, askNodes)
 	defer cancel()

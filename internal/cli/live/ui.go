@@ -24,7 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
 )
 
-// UICommand is mlenv ui.
+// UICommand returns the command mlenv ui.
 func UICommand() *cobra.Command {
 	env := envflags.Flags{Reads: true, Runs: true}
 	cmd := &cobra.Command{
@@ -104,8 +104,8 @@ func cells(n Node) (cells []cell) {
 	return cells
 }
 
-// Handler serves the page at /TOKEN/ of an address, which must be the request's host: another name of this machine's loopback
-// may be that of a foreign page.
+// Handler serves the page at /TOKEN/ of an address, which must be the request's host: a foreign page may have another name for this
+// machine's loopback.
 func (p Page) Handler(address, token string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{token}/{$}", p.page)

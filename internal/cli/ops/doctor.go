@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/doctor"
 )
 
-// DoctorCommand is mlenv doctor.
+// DoctorCommand returns the command mlenv doctor.
 func DoctorCommand() *cobra.Command {
 	env := envflags.Flags{Reads: true, Runs: true}
 	var output command.OutputFlag
@@ -20,7 +20,7 @@ func DoctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [RUN|ENVIRONMENT]",
 		Short: "Explain why an environment's pods do not start, or why its training hangs or is slow",
-		Long: `Examine an environment, or that of a run: what the cluster reports about its pods, what its agents see of GPUs, volumes,
+		Long: `Examine an environment, or the environment of a run: what the cluster reports about its pods, what its agents see of GPUs, volumes,
 names and RDMA devices, and what NCCL has logged. Findings come with their evidence and the next command, the most likely cause first.
 mlenv only reads, and takes 20 s at most. Without an argument it examines the environment that you hold, or else
 ml-dev-env, or else the only environment of the namespace, and names its holder.

@@ -15,7 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
 
-// CancelCommand is mlenv cancel.
+// CancelCommand returns the command mlenv cancel.
 func CancelCommand() *cobra.Command {
 	var flags kube.Flags
 	var wait bool
@@ -81,7 +81,7 @@ func cancelLocal(of local.Run) error {
 	return fail.Advise(fail.Becausef(fail.InvalidInput, "cancelling local run %s: end its mlenv run instead", of.Name), "%s", of.Stop())
 }
 
-// toCancel is the named run, or else the only one in progress: nobody should cancel another run by an omission.
+// toCancel returns the named run, or else the only one in progress: nobody should cancel another run by an omission.
 func toCancel(ctx context.Context, clients *kube.Clients, args []string) (entry, error) {
 	if len(args) > 0 {
 		return find(ctx, clients, args[0])

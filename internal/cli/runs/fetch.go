@@ -25,7 +25,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
-// FetchCommand is mlenv fetch.
+// FetchCommand returns the command mlenv fetch.
 func FetchCommand() *cobra.Command {
 	var flags kube.Flags
 	var to, stepsImage string
@@ -65,19 +65,19 @@ Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run
 	}
 	flags.AddTo(cmd.Flags())
 	cmd.Flags().StringVar(&stepsImage, "steps-image", "",
-		"image of the steps for the pod (default: that of the installed pipeline, or else of the newest run)")
+		"image of the steps for the pod (default: the installed pipeline's, or else the newest run's)")
 	cmd.Flags().StringVar(&to, "to", "", "folder to copy to, created if it does not exist (default: the name of the run)")
 	return cmd
 }
 
-// Folders here for those of a run whose names on the claim begin with a dot. A script often writes a folder logs or checkpoints, too, so
-// its working directory is a folder of its own.
+// The names here for folders of a run whose names on the claim begin with a dot. A script often writes a folder logs or checkpoints,
+// too, so its working directory is a folder of its own.
 const (
 	logsFolder = "logs"
 	workFolder = "work"
 )
 
-// paths are what the user names, or what a run usually leaves.
+// paths returns what the user names, or what a run usually leaves.
 func (r entry) paths(given []string) ([]fetch.Path, error) {
 	record, work := fetch.RecordOf(r.uid()), fetch.WorkOf(r.uid())
 	if len(given) == 0 {
@@ -155,7 +155,7 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 				strings.Join(result.LeftOut, ", "))
 		}
 	}
-	r.sayNewest(cmd.ErrOrStderr(), clients.Namespace, to)
+	r.printNewest(cmd.ErrOrStderr(), clients.Namespace, to)
 	var problems []error
 	at := fmt.Sprintf("mlenv fetch %s%s", r.name, r.in(clients.Namespace))
 	for _, p := range paths {
@@ -171,8 +171,8 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 	return errors.Join(problems...)
 }
 
-// sayNewest names the newest checkpoint that was fetched, and the command that continues from it on the cluster.
-func (r entry) sayNewest(out io.Writer, namespace, to string) {
+// printNewest names the newest checkpoint that was fetched, and the command that continues from it on the cluster.
+func (r entry) printNewest(out io.Writer, namespace, to string) {
 	newest := newestCheckpoint(filepath.Join(to, filepath.FromSlash(r.checkpoints())))
 	if newest == "" { // each node's claim has its part
 		newest = newestCheckpoint(filepath.Join(to, "node-0", filepath.FromSlash(r.checkpoints())))
@@ -191,8 +191,8 @@ func (r entry) sayNewest(out io.Writer, namespace, to string) {
 	say(out, "Newest checkpoint: %s\n  continue from it: mlenv run %s--resume-from %s -n %s\n", newest, folder, r.name, namespace)
 }
 
-// newestCheckpoint is the checkpoint in a folder that its file latest names, as DeepSpeed's does, or else the one with the highest number
-// at its end, "" for none.
+// newestCheckpoint returns the checkpoint in a folder that its file latest names, as DeepSpeed's does, or else the one with the highest
+// number at its end, "" for none.
 func newestCheckpoint(folder string) string {
 	const longest = 4 << 10
 	if name, err := claimfile.Read(filepath.Join(folder, "latest"), longest); err == nil {
@@ -219,8 +219,8 @@ func newestCheckpoint(folder string) string {
 	return filepath.Join(folder, slices.MaxFunc(names, func(a, b string) int { return humanize.Natural(stem(a), stem(b)) }))
 }
 
-// claims are those of the run's workspace, or the folder in place of one, as in its receipt or noted by the training, or else those that
-// exist now.
+// claims returns the claims of the run's workspace that its receipt has or the training noted, or the folder in place of one, or else the
+// claims that exist now.
 func (r entry) claims(ctx context.Context, clients *kube.Clients) ([]string, error) {
 	if r.here != nil {
 		return []string{r.here.Folder}, nil

@@ -23,7 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// ListCommand is mlenv runs.
+// ListCommand returns the command mlenv runs.
 func ListCommand() *cobra.Command {
 	var flags kube.Flags
 	var output command.OutputFlag
@@ -38,7 +38,7 @@ receipt. With --watch mlenv prints a row again when its state, reason or phase c
 The list has the local runs of this machine, too, in place of a namespace marked (local), unless a flag chooses a namespace or
 a cluster, or with --watch. With --local it has only these, and needs no cluster.
 
-With --prune mlenv asks, and then deletes receipts: those of the named runs, or of all runs that were deleted. Files stay on
+With --prune mlenv asks, and then deletes the receipts of the named runs, or of all runs that were deleted. Files stay on
 their claims; mlenv claims lists these. With --files mlenv first deletes the working directories of these runs, which have what
 their scripts wrote at relative paths; logs and checkpoints stay.
 
@@ -67,7 +67,7 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 			return pruneReceipts(cmd, clients, args, yes, nil)
 		case watch:
 			if everywhere {
-				clients = in(clients, metav1.NamespaceAll)
+				clients = clientsIn(clients, metav1.NamespaceAll)
 			}
 			return watchRuns(cmd.Context(), clients, limit, cmd.OutOrStdout())
 		}
@@ -111,7 +111,7 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 	return cmd
 }
 
-// allRuns are the newest runs of the namespace and of this machine, and where they were looked for. Without a cluster it returns the local
+// allRuns returns the newest runs of the namespace and of this machine, and where they were looked for. Without a cluster it returns the local
 // runs, if there are any.
 func allRuns(cmd *cobra.Command, flags kube.Flags, onlyHere, everywhere bool, limit int) (found []summary, where string, err error) {
 	if flags == (kube.Flags{}) {
@@ -146,11 +146,11 @@ func allRuns(cmd *cobra.Command, flags kube.Flags, onlyHere, everywhere bool, li
 	return found, where, nil
 }
 
-// onCluster are the newest runs of the namespace, or of all.
+// onCluster returns the newest runs of the namespace, or of all.
 func onCluster(ctx context.Context, clients *kube.Clients, everywhere bool, limit int) (found []summary, where string, err error) {
 	where = "in namespace " + clients.Namespace
 	if everywhere {
-		clients, where = in(clients, metav1.NamespaceAll), "in any namespace"
+		clients, where = clientsIn(clients, metav1.NamespaceAll), "in any namespace"
 	}
 	found, err = summaries(ctx, clients, limit)
 	if err == nil && len(found) == 0 && !everywhere {
@@ -159,14 +159,14 @@ func onCluster(ctx context.Context, clients *kube.Clients, everywhere bool, limi
 	return found, where, err
 }
 
-// in returns the clients for another namespace.
-func in(clients *kube.Clients, namespace string) *kube.Clients {
+// clientsIn returns the clients for another namespace.
+func clientsIn(clients *kube.Clients, namespace string) *kube.Clients {
 	other := *clients
 	other.Namespace = namespace
 	return &other
 }
 
-// summaries are those of the newest runs, at most limit; 0 is all.
+// summaries describes the newest runs, at most limit; 0 means all.
 func summaries(ctx context.Context, clients *kube.Clients, limit int) ([]summary, error) {
 	all, err := list(ctx, clients)
 	if err != nil {
@@ -188,7 +188,7 @@ func summaries(ctx context.Context, clients *kube.Clients, limit int) ([]summary
 	return found, nil
 }
 
-// namespace is that of the run, also in a list of all namespaces.
+// namespace returns the run's namespace, also in a list of all namespaces.
 func (r entry) namespace() string {
 	if r.run != nil {
 		return r.run.Namespace

@@ -32,7 +32,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
-// localParams are the params that mean something in a local run: those of the training that have flags of the step train, and the others.
+// localParams are the params that a local run uses in addition to those that are flags of the step train.
 var localParams = []string{"repo-url", "revision", "submodules", "lfs", "requirements", "script", "script-args", "env", "nodes"}
 
 // localRun is a run on nodes that are parts of this machine.
@@ -43,7 +43,7 @@ type localRun struct {
 
 func (l *localRun) addTo(flags *pflag.FlagSet) {
 	flags.BoolVar(&l.on, "local", false, "train on this machine, without a cluster: each node is a process group with its part of the GPUs")
-	flags.StringVar(&l.python, "python", "", "with --local, the path of the ranks' python3, such as that of a virtual environment (default: "+
+	flags.StringVar(&l.python, "python", "", "with --local, the path of the ranks' python3, such as a virtual environment's (default: "+
 		"the one in PATH)")
 }
 
@@ -114,7 +114,7 @@ const (
 	localRequirements = 20 * time.Minute
 )
 
-// localOptions are the training's, of all params that are given. Params that need a cluster are mistakes.
+// localOptions returns the training's options from all params that are given. Params that need a cluster are mistakes.
 func (o *runOptions) localOptions() (train.Options, error) {
 	options := train.Options{Args: o.values["script-args"], Env: o.values["env"]}
 	flags := pflag.NewFlagSet("train", pflag.ContinueOnError)
@@ -127,7 +127,7 @@ func (o *runOptions) localOptions() (train.Options, error) {
 		case flag == nil:
 			problems = append(problems, fmt.Errorf("--%s: a local run has no use for it", name))
 		case len(text) == 1 && text[0] != "":
-			if err := cmp.Or(param.Of(name).Check(text[0]), flags.Set(name, text[0])); err != nil {
+			if err := cmp.Or(param.KindOf(name).Check(text[0]), flags.Set(name, text[0])); err != nil {
 				problems = append(problems, fmt.Errorf("--%s %w", name, err))
 			}
 		}
@@ -142,12 +142,12 @@ func (o *runOptions) localOptions() (train.Options, error) {
 	return options, errors.Join(append(problems, options.Check())...)
 }
 
-// value is that of a param, or the pipeline's default.
-func (o *runOptions) value(param string) string {
-	return launch.Value(o.params.pipeline, o.values, param)
+// value returns the run's value of a param, or the pipeline's default.
+func (o *runOptions) value(name string) string {
+	return launch.Value(o.params.pipeline, o.values, name)
 }
 
-// localSource is the folder to train from: a copy of one of this machine, which the user may change meanwhile, or the files of a
+// localSource returns the folder to train from: a copy of one of this machine, which the user may change meanwhile, or the files of a
 // repository.
 func (o *runOptions) localSource(ctx context.Context, log *slog.Logger) (source syncrepo.Folder, commit string, remove func(), err error) {
 	packed, err := o.prepare(ctx, o.params.pipeline, o.values)
@@ -186,7 +186,7 @@ var needed = regexp.MustCompile(`(?m)^(?:import|from)\s+(torch|deepspeed|transfo
 // mostScript is the size of a script that is looked at.
 const mostScript = 16 << 20
 
-// lacksPackages is the error for packages that the script imports and Python does not find.
+// lacksPackages returns the error for packages that the script imports and Python does not find.
 func lacksPackages(ctx context.Context, python, dir, script string, installs bool) error {
 	content, err := claimfile.Read(filepath.Join(dir, script), mostScript)
 	if err != nil || installs {

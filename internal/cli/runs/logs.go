@@ -38,7 +38,7 @@ type logsOptions struct {
 	since time.Duration
 }
 
-// LogsCommand is mlenv logs.
+// LogsCommand returns the command mlenv logs.
 func LogsCommand() *cobra.Command {
 	var o logsOptions
 	cmd := &cobra.Command{
@@ -191,7 +191,7 @@ func (o *logsOptions) rankLog(ctx context.Context, out, progress io.Writer, clie
 	return fetch.File(ctx, clients, fetch.Claim{Name: claim, For: r.name}, path.Join(newest, name+".log"), out)
 }
 
-// record is where the run's record lies, by its receipt or as the training has noted it; nil if none has started.
+// record returns where the run's record lies, by its receipt or as the training has noted it; nil if none has started.
 func (r entry) record() *receipt.Record {
 	if r.receipt != nil && r.receipt.Record != nil {
 		return r.receipt.Record
@@ -202,7 +202,7 @@ func (r entry) record() *receipt.Record {
 	return nil
 }
 
-// attempt is the newest attempt of the training, 0 or 1 for the first.
+// attempt returns the newest attempt of the training, 0 or 1 for the first.
 func (r entry) attempt() int {
 	if r.receipt != nil && len(r.receipt.Attempts) > 0 {
 		return len(r.receipt.Attempts)
@@ -215,7 +215,7 @@ func (r entry) attempt() int {
 	return 0
 }
 
-// nodeOf is the node of a rank, -1 for a rank that the training does not have, and how many it has. A receipt leaves out healthy
+// nodeOf returns the node of a rank, -1 for a rank that the training does not have, and how many it has. A receipt leaves out healthy
 // ranks of large trainings, and has none if nobody could ask the nodes.
 func (r entry) nodeOf(rank int) (node, ranks int) {
 	var training *receipt.Training

@@ -29,7 +29,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
 )
 
-// ReceiptCommand is mlenv receipt.
+// ReceiptCommand returns the command mlenv receipt.
 func ReceiptCommand() *cobra.Command {
 	var flags kube.Flags
 	var output command.OutputFlag
@@ -169,7 +169,7 @@ func onClaims(r receipt.Record) string {
 	return r.Folder + " on " + humanize.OneLine(strings.Join(r.Claims, ", "), 300)
 }
 
-// exitOf is how a rank of a run with that reason ended.
+// exitOf returns how a rank of a run with that reason ended.
 func exitOf(r receipt.Rank, reason fail.Reason) string {
 	text := fmt.Sprintf("exit code %d", r.Exit.Code)
 	switch {
@@ -230,7 +230,7 @@ func writePage(out io.Writer, path string, r receipt.Receipt) error {
 	return nil
 }
 
-// cachesText is "" for the usual place, the claim.
+// cachesText returns "" for the usual place, the claim.
 func cachesText(why string) string {
 	if why == "" {
 		return ""
@@ -238,7 +238,7 @@ func cachesText(why string) string {
 	return "on the nodes' own storage, because locks of files do not work: " + humanize.OneLine(why, 300)
 }
 
-// modeText is "tcp, because the cluster file of local disables it".
+// modeText returns "tcp, because the cluster file of local disables it".
 func modeText(mode agent.Mode, reason string) string {
 	if mode == "" || reason == "" {
 		return string(mode)
@@ -246,7 +246,7 @@ func modeText(mode agent.Mode, reason string) string {
 	return string(mode) + ", because " + humanize.OneLine(reason, 300)
 }
 
-// railsOf is for example "4 × MT4129, 400 Gb/s, firmware 28.39.1002", each kind of rail once, "" without RDMA.
+// railsOf returns for example "4 × MT4129, 400 Gb/s, firmware 28.39.1002", each kind of rail once, "" without RDMA.
 func railsOf(n receipt.Node) string {
 	counts, kinds := map[string]int{}, []string(nil)
 	for _, rail := range n.Rails {

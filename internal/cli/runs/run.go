@@ -46,7 +46,7 @@ type runOptions struct {
 	values map[string][]string
 }
 
-// RunCommand is mlenv run. files is the bundle.
+// RunCommand returns the command mlenv run. files is the bundle.
 func RunCommand(files fs.FS) *cobra.Command {
 	o := runOptions{params: newParams(files)}
 	cmd := &cobra.Command{
@@ -164,7 +164,7 @@ func checkNames(runName, account string) error {
 			"--service-account %q: want the name of a ServiceAccount", account))
 }
 
-// misplaced is the mistake in a first argument that names a folder or file of this machine in another way than isFolder knows.
+// misplaced returns the mistake in a first argument that names a folder or file of this machine in another way than isFolder knows.
 func misplaced(args []string) error {
 	argument, rest := args[0], strings.Join(append([]string{""}, args[1:min(len(args), 2)]...), " ")
 	if path, ok := strings.CutPrefix(argument, "file://"); ok {
@@ -346,7 +346,7 @@ func detached(cmd *cobra.Command, of *v1.PipelineRun) {
 		of.Name, of.Namespace, of.Name, of.Namespace)
 }
 
-// withEarlier returns the params on the command line and those of the run that --like or --resume-from names.
+// withEarlier returns the params on the command line, added to the params of the run that --like or --resume-from names.
 func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (map[string][]string, error) {
 	flag, name := "--like", o.like
 	if o.resumeFrom != "" {
@@ -377,7 +377,7 @@ func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (ma
 	// The installed pipeline may have a newer image of the steps.
 	delete(values, "steps-image")
 	if isFolder(o.values) {
-		delete(values, "revision") // that of the other folder, or of a repository
+		delete(values, "revision") // it names a commit of the other folder, or of a repository
 	}
 	maps.Copy(values, o.values)
 	if o.resumeFrom != "" {

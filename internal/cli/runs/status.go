@@ -49,7 +49,7 @@ type status struct {
 	Unseen string `json:"unseen,omitempty"`
 }
 
-// StatusCommand is mlenv status.
+// StatusCommand returns the command mlenv status.
 func StatusCommand() *cobra.Command {
 	var flags kube.Flags
 	var output command.OutputFlag
@@ -98,7 +98,7 @@ func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 	return s
 }
 
-// phases are the tasks that Tekton lists, each as its step noted its end, or else what the receipt or the steps have of them.
+// phases returns the tasks that Tekton lists, each as its step noted its end, or else what the receipt or the steps have of them.
 func (r entry) phases() []receipt.Phase {
 	if len(r.tasks) == 0 {
 		return r.known().Phases
@@ -172,7 +172,7 @@ func (s *status) ask(ctx context.Context, clients *kube.Clients, r entry) {
 	s.progress = progressOf(statuses, s.Metrics)
 }
 
-// lastMetrics are the last metrics on node 0, nil if the training has written none.
+// lastMetrics returns the last metrics on node 0, nil if the training has written none.
 func lastMetrics(ctx context.Context, client *agent.Client, job string) json.RawMessage {
 	const most = 64 << 10
 	log, err := client.LogEnd(ctx, job, agent.MetricsLog, most)

@@ -93,7 +93,7 @@ func (r entry) summary(namespace string) summary {
 	return s
 }
 
-// nodes is the number of nodes in the receipt, or else that of provision, or else the requested one.
+// nodes returns the number of nodes in the receipt, or else the one that provision noted, or else the requested one.
 func (r entry) nodes() int {
 	known := r.known()
 	if len(known.Nodes) > 0 {

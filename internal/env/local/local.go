@@ -192,7 +192,7 @@ func (e *Environment) makeProgram() error {
 	return os.Symlink(self, e.Program)
 }
 
-// addressesOf are loopback addresses for the nodes, and a port for the ranks. torch's store listens at all addresses of its machine.
+// addressesOf returns loopback addresses for the nodes, and a port for the ranks. torch's store listens at all addresses of its machine.
 func addressesOf(count int) (addresses []net.IP, port int, err error) {
 	listener, err := net.Listen("tcp", ":0")
 	if err != nil {
@@ -228,7 +228,7 @@ func (e *Environment) config(node int, environ, gpus []string) server.Config {
 	return c
 }
 
-// ownCgroup is the folder of this process's cgroup, where the kernel counts the processes that it has killed for want of memory.
+// ownCgroup returns the folder of this process's cgroup, where the kernel counts the processes that it has killed for want of memory.
 func ownCgroup() string {
 	const top = "/sys/fs/cgroup"
 	content, _ := os.ReadFile("/proc/self/cgroup") //nolint:forbidigo // it is the kernel's
@@ -240,15 +240,15 @@ func ownCgroup() string {
 	return top
 }
 
-// datasets is the folder in place of the claim for datasets.
+// datasets returns the folder in place of the claim for datasets.
 func (e *Environment) datasets() string { return filepath.Join(e.options.Folder, "datasets") }
 
-// own is the folder of what environments do not share. It ends with the environment.
+// own returns the folder of what environments do not share. It ends with the environment.
 func (e *Environment) own() string {
 	return filepath.Join(e.options.Folder, ".mlenv", "environments", e.options.Name)
 }
 
-// logOf is the path of the log of a node's agent.
+// logOf returns the path of the log of a node's agent.
 func (e *Environment) logOf(node int) string {
 	return e.path(fmt.Sprintf("agent-%d.log", node))
 }

@@ -53,8 +53,8 @@ func launch(ctx context.Context, e *Environment, command string) error {
 	})
 }
 
-// Both nodes run their part of a job in the shared folder, with the variables by which ranks meet, and those of the person, but not
-// those of another training.
+// Both nodes run their part of a job in the shared folder. Its ranks get the variables by which they meet and the user's own variables,
+// but none that another training has set.
 func TestStart(t *testing.T) {
 	folder := t.TempDir()
 	e, err := start(t.Context(), folder, "run-1", "RANK=7", "MASTER_ADDR=elsewhere", "OWN=mine")

@@ -29,7 +29,7 @@ const (
 // Deleted is the message of a run that was deleted.
 const Deleted = "the run was deleted"
 
-// Keeper writes the part of one step. A nil Keeper is that of a person's command, and writes nothing. Failures to write are
+// Keeper writes the part of one step. A user's command has a nil Keeper, which writes nothing. Failures to write are
 // warnings: they never change the end of a step.
 type Keeper struct {
 	clients *kube.Clients
@@ -169,7 +169,7 @@ func (k *Keeper) conclude(ctx context.Context) {
 	}))
 }
 
-// ReasonOf is why a run ended that did so without its finally tasks.
+// ReasonOf returns why a run ended that did so without its finally tasks.
 func ReasonOf(ending run.Ending) (fail.Reason, string) {
 	switch ending.Cause {
 	case run.Deleted:

@@ -50,8 +50,8 @@ type sending struct {
 	err   error
 }
 
-// over reports whether the build has the folder.
-func (s *sending) over() bool {
+// arrived reports whether the build has the folder.
+func (s *sending) arrived() bool {
 	select {
 	case <-s.ended:
 		return s.err == nil

@@ -64,7 +64,7 @@ type Options struct {
 	HangTimeout HangTimeout
 	// Rendezvous is what happens after a training whose ranks never met: warn or fail.
 	Rendezvous param.Effect
-	// MasterPort is where the ranks meet, 0 for that of environments.
+	// MasterPort is where the ranks meet, 0 for the port that environments use.
 	MasterPort int
 	// DebugRank waits for a debugger; -1 for none.
 	DebugRank int
@@ -91,7 +91,6 @@ type Deps struct {
 // means for it. A failure that an earlier attempt of the step has reported is final, and is returned again.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	t := &Training{Deps: d, Options: o, ID: cmp.Or(o.Run.UID, o.Job)}
-	t.regroup = t.gather
 	if t.Clients == nil {
 		t.Clients = &kube.Clients{}
 	}
@@ -331,7 +330,7 @@ func (t *Training) interrupted(ctx context.Context) error {
 	return endOf(why)
 }
 
-// ending is why the step is to end; a person interrupts it.
+// ending returns why the step is to end; a person interrupts it.
 func (t *Training) ending(ctx context.Context) (run.Ending, error) {
 	if t.Run.Name == "" {
 		return run.Ending{Cause: run.Cancelled, Message: "it was interrupted"}, nil
@@ -339,7 +338,7 @@ func (t *Training) ending(ctx context.Context) (run.Ending, error) {
 	return run.EndingOf(ctx, t.Clients.Tekton, t.Clients.Namespace, t.Run.Name, types.UID(t.Run.UID), t.Run.Task, t.Clients.Now())
 }
 
-// endOf is the error of a training that the end of its run has ended.
+// endOf returns the error of a training that the end of its run has ended.
 func endOf(why run.Ending) error {
 	reason, message := receipt.ReasonOf(why)
 	return fail.Becausef(reason, "training: %s", message)

@@ -84,7 +84,7 @@ func hold(ctx context.Context, looks <-chan time.Time, alone func() bool) {
 			return
 		case <-looks:
 		}
-		if quiet++; !onlyProcess() {
+		if quiet++; !alone() {
 			quiet = 0
 		}
 	}

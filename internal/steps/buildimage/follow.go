@@ -362,6 +362,6 @@ func (b *builder) waitsForPushSecret(build *buildv1.Build) error {
 	}
 	return fail.Advise(fail.Becausef(fail.PushRefused, "starting build %s: its push secret %s is missing: %s", build.Name, secret,
 		build.Status.Message),
-		"oc get secret %s -n %s; oc create secret docker-registry %[1]s --docker-server=REGISTRY --docker-username=USER "+
-			"--docker-password=PASSWORD -n %[2]s", secret, b.namespace)
+		"oc get secret %s -n %s; oc create secret docker-registry %[1]s --docker-server=REGISTRY --docker-username=USER"+
+			" --docker-password=PASSWORD -n %[2]s", secret, b.namespace)
 }

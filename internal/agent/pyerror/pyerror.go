@@ -53,7 +53,8 @@ const (
 	longest     = 40
 	// sides is the width of both sides of Rich's box.
 	sides = 4
-	// near is how many lines before a launcher's error that of its process is looked for, most how many tracebacks are passed over.
+	// near is how many lines before a launcher's error Last searches for the error of the launcher's process; most is how many
+	// tracebacks lastPrimary passes over.
 	near = 200
 	most = 20
 )
@@ -89,8 +90,8 @@ func cut(line string, most int) string {
 
 const title = "Traceback (most recent call last):"
 
-// Last returns the last traceback of an error that may have ended the program, nil for none. File and Line are those of the innermost frame
-// outside of the Python installation, else of the innermost one. The error of a launcher counts only if none of its process is before it.
+// Last returns the last traceback of an error that may have ended the program, nil for none. File and Line name the innermost frame
+// outside of the Python installation, else the innermost frame. A launcher's error counts only if no error of its process precedes it.
 func Last(lines []string) *agent.PythonError {
 	start := lastPrimary(lines)
 	if start < 0 {
@@ -101,13 +102,13 @@ func Last(lines []string) *agent.PythonError {
 		return nil
 	}
 	result.Message += continued(result, rest)
-	if OfParent(result) && before(lines, start) < 0 {
+	if OfParent(result) && chainedBefore(lines, start) < 0 {
 		if own := Last(lines[max(0, start-near):start]); own != nil {
 			return own
 		}
 		result.Message = cmp.Or(result.Message, firstOfTable(lines[start:]))
 	}
-	for start = before(lines, start); start >= 0; start = before(lines, start) {
+	for start = chainedBefore(lines, start); start >= 0; start = chainedBefore(lines, start) {
 		if first, _ := read(lines[start:]); first != nil {
 			result.First = strings.TrimSuffix(first.Type+": "+first.Message, ": ")
 		}
@@ -115,9 +116,9 @@ func Last(lines []string) *agent.PythonError {
 	return result
 }
 
-// before is the title of the traceback that is chained to the one at start, -1 for none. An empty line is on both sides of the line between
-// them, two by loguru.
-func before(lines []string, start int) int {
+// chainedBefore finds the title of the traceback that is chained to the one at start, -1 for none. An empty line is on both sides of
+// the line between them, two by loguru.
+func chainedBefore(lines []string, start int) int {
 	for i := start - 2; i >= max(0, start-3) && strings.TrimSpace(Unprefixed(lines[i+1])) == ""; i-- {
 		if chained.MatchString(strings.TrimRight(lines[i], " ")) {
 			return last(lines[:i], isTitle)
@@ -126,7 +127,7 @@ func before(lines []string, start int) int {
 	return -1
 }
 
-// lastPrimary is the title of the last traceback, but of one that did not end the program only if there is no other; -1 for none.
+// lastPrimary returns the title of the last traceback, but of one that did not end the program only if there is no other; -1 for none.
 func lastPrimary(lines []string) int {
 	latest := last(lines, isTitle)
 	start := latest
@@ -135,7 +136,7 @@ func lastPrimary(lines []string) int {
 			return latest
 		}
 		first := start
-		for at := start; at >= 0; at = before(lines, at) {
+		for at := start; at >= 0; at = chainedBefore(lines, at) {
 			first = at
 		}
 		if first == 0 {
@@ -158,18 +159,18 @@ func lastPrimary(lines []string) int {
 	return latest
 }
 
-// OfParent reports whether the error is that of a process about the end of another one, such as a launcher's.
+// OfParent reports whether a process reports the end of another one by this error, as launchers do.
 func OfParent(p *agent.PythonError) bool { return parents.MatchString(p.Type) }
 
-// isTitle is true for the first line of a traceback.
+// isTitle reports whether the line is the first of a traceback.
 func isTitle(line string) bool {
 	return strings.HasSuffix(line, title) || boxed.MatchString(line) || header.MatchString(Unprefixed(line))
 }
 
-// Unprefixed is a line without the rank before it.
+// Unprefixed returns a line without the rank before it.
 func Unprefixed(line string) string { return rankPrefix.ReplaceAllString(line, "") }
 
-// firstOfTable is what the table of torch.distributed.elastic has about the rank that failed first, "" without a table.
+// firstOfTable returns what the table of torch.distributed.elastic has about the rank that failed first, "" without a table.
 func firstOfTable(lines []string) string {
 	const title = "Root Cause (first observed failure):"
 	i := slices.IndexFunc(lines, func(line string) bool { return strings.HasSuffix(line, title) })
@@ -183,7 +184,7 @@ func firstOfTable(lines []string) string {
 	return strings.Join(facts[:min(len(facts), 3)], ", ")
 }
 
-// last is the index of the last line that matches, -1 for none.
+// last returns the index of the last line that matches, -1 for none.
 func last(lines []string, match func(string) bool) int {
 	for i, line := range slices.Backward(lines) {
 		if match(line) {
@@ -252,7 +253,7 @@ func read(lines []string) (result *agent.PythonError, rest []string) {
 	return result, rest
 }
 
-// continued is what the next lines add to the first one of a message: the error of another rank, or what a colon announces.
+// continued returns what the next lines add to the first one of a message: the error of another rank, or what a colon announces.
 func continued(p *agent.PythonError, lines []string) string {
 	if strings.HasSuffix(p.Type, ".CheckpointException") && len(lines) > 0 {
 		if match := ofRank.FindStringSubmatch(Unprefixed(lines[0])); match != nil {
@@ -289,8 +290,8 @@ func columnOf(title string) *column {
 	return &column{indent: match[1], width: utf8.RuneCountInString(match[2]) - sides}
 }
 
-// undrawn is a line without its rank, what stands left of the box, and the box's sides. Lines of source code stay indented. It is not whole
-// if it is the beginning of a path.
+// undrawn returns a line without its rank, what stands left of the box, and the box's sides. Lines of source code stay indented. It is
+// not whole if it is the beginning of a path.
 func (c *column) undrawn(line string) (text string, whole bool) {
 	line, c.inside = strings.CutPrefix(strings.TrimPrefix(Unprefixed(line), c.indent), "│ ")
 	if !c.inside {
@@ -305,7 +306,7 @@ func (c *column) undrawn(line string) (text string, whole bool) {
 	return line, true
 }
 
-// wrapped is what Rich wrapped of the first line, because the next word would not have fitted into the width.
+// wrapped returns what Rich wrapped of the first line, because the next word would not have fitted into the width.
 func wrapped(lines []string, width int) (rest string) {
 	for i, line := range lines[1:] {
 		before, words := strings.TrimRight(Unprefixed(lines[i]), " "), strings.Fields(Unprefixed(line))
@@ -317,7 +318,7 @@ func wrapped(lines []string, width int) (rest string) {
 	return rest
 }
 
-// NCCLWords are the words of NCCL's own in the lines after the first one of torch's error, "" if there are none.
+// NCCLWords returns the words of NCCL's own in the lines after the first one of torch's error, "" if there are none.
 func NCCLWords(lines []string) string {
 	at := func(i int) string {
 		if i >= len(lines) {

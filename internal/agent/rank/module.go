@@ -26,7 +26,7 @@ func inTree(p *agent.PythonError, dir string) string {
 	}
 	module := "/" + strings.ReplaceAll(match[1], ".", "/")
 	names := tree.Names(dir)
-	for _, name := range names { // those of upper folders come first
+	for _, name := range names { // upper folders come first
 		folder, rest, found := strings.Cut("/"+name, module)
 		if !found || !strings.HasSuffix(name, ".py") || rest != ".py" && rest[0] != '/' || strings.Count(folder, "/") > deepestPackage {
 			continue

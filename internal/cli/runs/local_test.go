@@ -21,13 +21,19 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-func TestMain(m *testing.M) { agenttest.Main(m) }
+// TestMain hides the folder of local runs that this machine may have.
+func TestMain(m *testing.M) {
+	os.Unsetenv("XDG_DATA_HOME")
+	agenttest.Main(m)
+}
 
 // locally runs mlenv run --local in a folder with the script train.py.
 func locally(ctx context.Context, t *testing.T, out io.Writer, script string, args ...string) error {
 	t.Helper()
-	dir, data := t.TempDir(), t.TempDir()
-	t.Setenv("XDG_DATA_HOME", data)
+	dir := t.TempDir()
+	if os.Getenv("XDG_DATA_HOME") == "" {
+		withoutCluster(t)
+	}
 	t.Setenv("RANK", "9") // of another training of this shell
 	if err := os.WriteFile(filepath.Join(dir, "train.py"), []byte(script), 0o644); err != nil {
 		t.Fatal(err)
@@ -38,6 +44,15 @@ func locally(ctx context.Context, t *testing.T, out io.Writer, script string, ar
 	cmd.SetErr(t.Output())
 	cmd.SetArgs(append([]string{dir, filepath.Join(dir, "train.py"), "--local"}, args...)) // the copy is run
 	return cmd.ExecuteContext(ctx)
+}
+
+// withoutCluster gives the test a home of its own, without a kubeconfig.
+func withoutCluster(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"XDG_DATA_HOME", "HOME"} {
+		t.Setenv(name, t.TempDir())
+	}
+	t.Setenv("KUBECONFIG", "")
 }
 
 const says = `import os, socket, sys

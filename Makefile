@@ -13,8 +13,8 @@ export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -H --preserve-env env PATH="$(PATH)")
 
 DEBIAN_PACKAGES := ca-certificates conntrack containerd containernetworking-plugins git iproute2 iptables mmdebstrap runc tini
-# The tests also need a browser, and pip to download a resolver.
-TEST_PACKAGES := chromium git git-lfs python3-pip python3-venv
+# The tests also need a browser, the clients of ssh, and pip to download a resolver.
+TEST_PACKAGES := chromium git git-lfs openssh-client python3-pip python3-venv rsync
 # The programs of DEBIAN_PACKAGES, for systems with other packages.
 PROGRAMS := /usr/lib/cni/bridge /usr/bin/tini-static conntrack containerd git ip iptables mmdebstrap runc
 

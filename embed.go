@@ -28,7 +28,7 @@ var folders embed.FS
 //go:embed examples/transformer
 var examples embed.FS
 
-// Example is a training that works anywhere, also without GPUs.
+// Example returns a training that works anywhere, also without GPUs.
 func Example() fs.FS {
 	example, err := fs.Sub(examples, "examples/transformer")
 	if err != nil {

@@ -147,7 +147,7 @@ func TestOneVerdict(t *testing.T) {
 	}
 }
 
-// layerOf is the layer of a package, -1 for none.
+// layerOf returns the layer of a package, -1 for none.
 func layerOf(name string) int {
 	folder, _, _ := strings.Cut(name, "/")
 	return slices.IndexFunc(layers, func(folders []string) bool { return slices.Contains(folders, folder) })

@@ -103,7 +103,7 @@ func logged(call *ast.CallExpr) (message ast.Expr, attributes []ast.Expr) {
 	return nil, nil
 }
 
-// last is the last name of an expression such as t.Log.
+// last returns the last name of an expression such as t.Log.
 func last(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.SelectorExpr:
@@ -123,7 +123,7 @@ func literal(e ast.Expr) (string, bool) {
 	return value, err == nil
 }
 
-// keys are the keys of attributes, as pairs or as slog's calls.
+// keys returns the keys of attributes, as pairs or as slog's calls.
 func keys(attributes []ast.Expr) (all []string) {
 	for i := 0; i < len(attributes); i++ {
 		if call, ok := attributes[i].(*ast.CallExpr); ok && len(call.Args) > 1 {

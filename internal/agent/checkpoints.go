@@ -33,7 +33,7 @@ func IsCheckpointPath(path string) bool {
 	return len(names) <= CheckpointLevels && !slices.ContainsFunc(names, func(name string) bool { return !IsCheckpointName(name) })
 }
 
-// CheckpointFolder is the folder of the job's checkpoints, relative to the workspace. It is "" if the run that the job resumes has
+// CheckpointFolder returns the folder of the job's checkpoints, relative to the workspace. It is "" if the run that the job resumes has
 // no valid name.
 func (s JobSpec) CheckpointFolder(id string) string {
 	run := s.Series(id)
@@ -43,7 +43,7 @@ func (s JobSpec) CheckpointFolder(id string) string {
 	return filepath.Join("checkpoints", run)
 }
 
-// CheckpointPath is the path of the checkpoint that an attempt resumes from, relative to the workspace; "" if there is none, or it is
+// CheckpointPath returns the path of the checkpoint that an attempt resumes from, relative to the workspace; "" if there is none, or it is
 // not known.
 func (s JobSpec) CheckpointPath(id string) string {
 	folder := s.CheckpointFolder(id)
@@ -69,15 +69,15 @@ var jobID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 // IsJobID reports whether a job may have the id.
 func IsJobID(id string) bool { return jobID.MatchString(id) }
 
-// Series is the name of the first run of those that resume each other: it owns the folder of checkpoints.
+// Series returns the name of the first run of those that resume each other: it owns the folder of checkpoints.
 func (s JobSpec) Series(id string) string { return cmp.Or(s.Env[ResumeVariable], s.Run, id) }
 
 // CheckpointSearch is the body of POST /v1/checkpoints.
 type CheckpointSearch struct {
 	// Folder is relative to the workspace.
 	Folder string `json:"folder"`
-	// Job is the job that resumes, "" for none: the agent also looks in its working directory. Series is that of the run that it resumes,
-	// "" for none: the agent also looks in the working directories of the other jobs of the series.
+	// Job is the job that resumes, "" for none: the agent also looks in its working directory. Series is the first of the runs that
+	// resume each other, "" for none: the agent also looks in the working directories of the other jobs of the series.
 	Job    string `json:"job,omitempty"`
 	Series string `json:"series,omitempty"`
 	// World is the number of ranks that save, 0 if it is unknown.
@@ -113,11 +113,11 @@ const (
 	DeepSpeedOptimizer CheckpointFormat = "DeepSpeed ZeRO"
 	// DeepSpeedShards has the model in one file for each rank, too.
 	DeepSpeedShards CheckpointFormat = "DeepSpeed ZeRO-3"
-	// TorchDistributed is that of torch.distributed.checkpoint.
+	// TorchDistributed is written by torch.distributed.checkpoint.
 	TorchDistributed CheckpointFormat = "torch.distributed.checkpoint"
-	// Trainer is that of the Trainer of transformers. It may contain folders of DeepSpeed, and for FSDP of torch.distributed.checkpoint.
+	// Trainer is written by the Trainer of transformers. It may contain folders of DeepSpeed, and for FSDP of torch.distributed.checkpoint.
 	Trainer CheckpointFormat = "transformers Trainer"
-	// Accelerate is that of accelerate's save_state, with the same folders.
+	// Accelerate is written by accelerate's save_state, with the same folders.
 	Accelerate CheckpointFormat = "accelerate"
 	// Lightning is a file, or a folder of DeepSpeed or torch.distributed.checkpoint.
 	Lightning CheckpointFormat = "Lightning"

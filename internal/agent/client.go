@@ -45,7 +45,7 @@ func NewClient(node int, serverName string, credentials Credentials, dial Dialer
 	return &Client{node: node, http: &http.Client{Transport: transport, CheckRedirect: stay}}
 }
 
-// Node is the ordinal of the node.
+// Node returns the ordinal of the node.
 func (c *Client) Node() int { return c.node }
 
 // Close drops idle connections.
@@ -72,7 +72,7 @@ func IsNotFound(err error) bool {
 	return errors.As(err, &s) && s.code == http.StatusNotFound
 }
 
-// IgnoreNotFound is nil for an error of IsNotFound, and err for any other.
+// IgnoreNotFound returns nil for an error of IsNotFound, and err for any other.
 func IgnoreNotFound(err error) error {
 	if IsNotFound(err) {
 		return nil

@@ -12,7 +12,7 @@ const clockHeader = "Mlenv-Clock"
 // StampClock writes this machine's time into a header.
 func StampClock(h http.Header) { h.Set(clockHeader, time.Now().UTC().Format(time.RFC3339Nano)) }
 
-// ClockDifference is how far the clock of a request's sender is behind this one, the time on the way included. It is 0 if that
+// ClockDifference returns how far the clock of a request's sender is behind this one, the time on the way included. It is 0 if that
 // is less than a second, or unknown.
 func ClockDifference(h http.Header) time.Duration {
 	if at, err := time.Parse(time.RFC3339Nano, h.Get(clockHeader)); err == nil && time.Since(at).Abs() > time.Second {
@@ -37,10 +37,10 @@ func (c *clock) observe(sent, received time.Time, h http.Header) {
 	}
 }
 
-// Behind is how far the node's clock is behind this one, by the answers so far. The times in a JobStatus are corrected by it.
+// Behind returns how far the node's clock is behind this one, by the answers so far. The times in a JobStatus are corrected by it.
 func (c *Client) Behind() time.Duration { return time.Duration(c.clock.behind.Load()) }
 
-// shift moves all times of a status, except those of earlier attempts, which the step wrote.
+// shift moves all times of a status. The times of earlier attempts stay: the step wrote them.
 func (s *JobStatus) shift(by time.Duration) {
 	if by == 0 {
 		return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/asn1"
 	"errors"
 	"fmt"
 	"net"
@@ -47,7 +48,48 @@ func ParseCredentials(ca, cert, key []byte) (Credentials, error) {
 	return Credentials{Certificate: pair, CA: pool}, nil
 }
 
-// ServerTLS is the configuration of an agent: it requires a certificate of the same CA, of the steps or of another agent. Go would
+// Peer is the kind of client that a certificate is for.
+type Peer int
+
+// The kinds. A certificate of the environment's CA is for one of them.
+const (
+	// UnknownPeer may do nothing.
+	UnknownPeer Peer = iota
+	// StepPeer is a step or mlenv, which may do everything.
+	StepPeer
+	// AgentPeer is another agent, which may only read trees.
+	AgentPeer
+	// PrometheusPeer may only read MetricsPath.
+	PrometheusPeer
+)
+
+// MetricsUsage is the extended key usage of a certificate for Prometheus, which has no other one: agents that do not know this kind,
+// which earlier releases have, refuse the certificate. The number is below that of RFC 5612, which nobody else gives a meaning.
+func MetricsUsage() asn1.ObjectIdentifier {
+	return asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 32473, 7443, 1}
+}
+
+func peerOf(certificate *x509.Certificate) Peer {
+	switch {
+	case slices.Contains(certificate.ExtKeyUsage, x509.ExtKeyUsageClientAuth):
+		return StepPeer
+	case slices.Contains(certificate.ExtKeyUsage, x509.ExtKeyUsageServerAuth):
+		return AgentPeer
+	case slices.ContainsFunc(certificate.UnknownExtKeyUsage, MetricsUsage().Equal):
+		return PrometheusPeer
+	}
+	return UnknownPeer
+}
+
+// PeerOf returns the kind of the client of a verified connection.
+func PeerOf(state *tls.ConnectionState) Peer {
+	if state == nil || len(state.PeerCertificates) == 0 {
+		return UnknownPeer
+	}
+	return peerOf(state.PeerCertificates[0])
+}
+
+// ServerTLS returns the configuration of an agent: it requires a certificate of the same CA, for any kind of peer. Go would
 // verify client certificates alone, and agents of earlier releases do: an agent's certificate stays one of a server, which they refuse.
 func (c Credentials) ServerTLS() *tls.Config {
 	return &tls.Config{
@@ -56,17 +98,13 @@ func (c Credentials) ServerTLS() *tls.Config {
 		ClientAuth:   tls.RequireAnyClientCert,
 		ClientCAs:    c.CA,
 		VerifyConnection: func(state tls.ConnectionState) error {
-			_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{
-				Roots: c.CA, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
-			})
+			if PeerOf(&state) == UnknownPeer {
+				return errors.New("verifying the client: its certificate is for no kind of client that the agent knows")
+			}
+			// PeerOf has looked at the usages; Go knows only its own.
+			_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: c.CA, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
 			return err
 		},
 		NextProtos: []string{"h2", "http/1.1"},
 	}
-}
-
-// FromStep reports whether the client of a verified connection is a step. Else it is another agent, which may only read trees.
-func FromStep(state *tls.ConnectionState) bool {
-	return state != nil && len(state.PeerCertificates) > 0 && slices.Contains(state.PeerCertificates[0].ExtKeyUsage,
-		x509.ExtKeyUsageClientAuth)
 }

@@ -54,7 +54,7 @@ type Facts struct {
 	Services []ServiceStatus `json:"services,omitempty"`
 }
 
-// GPUFault is what is wrong with the GPUs that the node was given, "" if all can be used.
+// GPUFault returns what is wrong with the GPUs that the node was given, "" if all can be used.
 func (f Facts) GPUFault() string {
 	if f.GPUProblem != "" {
 		return "they cannot be read: " + f.GPUProblem

@@ -40,7 +40,7 @@ type FilePage struct {
 	Looked
 }
 
-// FileRequest is the input of mlenv-agent files send, JSON. Its output is that of tree.WriteRest.
+// FileRequest is the input of mlenv-agent files send, JSON. The command prints what tree.WriteRest writes.
 type FileRequest struct {
 	Manifest tree.Manifest `json:"manifest"`
 	Missing  []tree.Digest `json:"missing"`
@@ -48,10 +48,10 @@ type FileRequest struct {
 	From map[tree.Digest]int64 `json:"from,omitempty"`
 }
 
-// UploadRequest is the input of mlenv-agent files parts, JSON, and the first line of that of mlenv-agent files continue. In the latter
-// the contents follow, as tree.WriteRest sends them.
+// UploadRequest is the input of mlenv-agent files parts, JSON. For mlenv-agent files continue it is the first line of the input: the
+// contents follow, as tree.WriteRest sends them.
 type UploadRequest struct {
-	// Manifest has missing files only. That of parts may lack small ones, that of continue also has links and empty folders.
+	// Manifest has missing files only. For parts it may lack small ones, for continue it also has links and empty folders.
 	Manifest tree.Manifest `json:"manifest"`
 	// Parts are what the folder is known to have of the contents.
 	Parts map[tree.Digest]tree.Part `json:"parts,omitempty"`

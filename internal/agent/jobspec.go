@@ -13,7 +13,7 @@ import (
 
 // World is a group of ranks, as their environment describes it.
 type World struct {
-	// Master and Port are those of the rendezvous; 0 means MasterPort.
+	// Master and Port are where the ranks meet; port 0 means MasterPort.
 	Master string
 	Port   int
 	Nodes  int
@@ -123,7 +123,7 @@ type Attempt struct {
 	Checkpoint string `json:"checkpoint,omitempty"`
 }
 
-// AttemptOf is the attempt of a job from its first start to its last end on a node, without a reason.
+// AttemptOf returns the attempt of a job from its first start to its last end on a node, without a reason.
 func AttemptOf(spec JobSpec, statuses []JobStatus) Attempt {
 	a := Attempt{Attempt: spec.Attempt()}
 	if spec.Checkpoint != nil {
@@ -140,10 +140,11 @@ func AttemptOf(spec JobSpec, statuses []JobStatus) Attempt {
 	return a
 }
 
-// Attempt is the number of this attempt, from 1.
+// Attempt returns the number of this attempt, from 1.
 func (s JobSpec) Attempt() int { return len(s.Attempts) + 1 }
 
-// AttemptFolder is the folder of an attempt's record in that of its job: "" for the first one, which most jobs have alone.
+// AttemptFolder returns the name of the folder for an attempt's record in the folder of the job's: "" for the first attempt, because
+// most jobs have no other.
 func AttemptFolder(attempt int) string {
 	if attempt <= 1 {
 		return ""
@@ -151,7 +152,7 @@ func AttemptFolder(attempt int) string {
 	return fmt.Sprintf("attempt-%d", attempt)
 }
 
-// Position is the place of a node's ranks among those of all nodes, from 0.
+// Position returns the place of a node in the order of the ranks, from 0.
 func (s JobSpec) Position(node int) int {
 	if len(s.Order) == 0 {
 		return node
@@ -159,7 +160,7 @@ func (s JobSpec) Position(node int) int {
 	return slices.Index(s.Order, node)
 }
 
-// Ranks are the consecutive ranks of a node. With launcher command the one process of a node counts as its rank.
+// Ranks returns the consecutive ranks of a node. With launcher command the one process of a node counts as its rank.
 func (s JobSpec) Ranks(node int) (ranks []int) {
 	perNode := s.RanksOfNode()
 	for local := range perNode {
@@ -168,7 +169,7 @@ func (s JobSpec) Ranks(node int) (ranks []int) {
 	return ranks
 }
 
-// RanksOfNode is the number of processes of each node.
+// RanksOfNode returns the number of processes of each node.
 func (s JobSpec) RanksOfNode() int {
 	if s.Launcher == Command {
 		return 1

@@ -41,7 +41,7 @@ type JobStatus struct {
 	Launcher Exit `json:"launcher"`
 	// Stopping is when the agent was asked to stop the job.
 	Stopping time.Time `json:"stopping,omitzero"`
-	// StopCause and StopReason are those of the request that stopped the job.
+	// StopCause and StopReason come from the request that stopped the job.
 	StopCause  StopCause    `json:"stopCause,omitempty"`
 	StopReason string       `json:"stopReason,omitempty"`
 	Ranks      []RankStatus `json:"ranks"`
@@ -61,8 +61,8 @@ type JobStatus struct {
 	New bool `json:"new,omitempty"`
 }
 
-// NCCLOf is what the logs of all nodes show together, and whether there are any. Findings include ranks on a slower transport
-// than wanted, and ranks whose NCCL shows other settings than their environment. environments are those of the nodes' ranks, by
+// NCCLOf returns what the logs of all nodes show together, and whether there are any. Findings include ranks on a slower transport
+// than wanted, and ranks whose NCCL shows other settings than their environment. environments has the variables of the nodes' ranks, by
 // node; ranks of other nodes are not compared.
 func NCCLOf(statuses []JobStatus, wanted nccl.Transport, environments map[int]map[string]string) (summary nccl.Summary, found bool) {
 	var all []nccl.Summary
@@ -84,7 +84,7 @@ func NCCLOf(statuses []JobStatus, wanted nccl.Transport, environments map[int]ma
 	return summary, len(all) > 0
 }
 
-// WantedTransport is the slowest acceptable transport between nodes in a mode.
+// WantedTransport returns the slowest acceptable transport between nodes in a mode.
 func WantedTransport(mode Mode, nodes int) nccl.Transport {
 	if mode == RDMA && nodes > 1 {
 		return nccl.RDMAGPU
@@ -119,10 +119,10 @@ type RankStatus struct {
 	Exit  Exit      `json:"exit"`
 	// Stopped is true if a signal of the agent ended it.
 	Stopped bool `json:"stopped,omitempty"`
-	// Quiet is how long the log of a live rank has not grown. It comes with that of the job.
+	// Quiet is how long the log of a live rank has not grown. It is set if the job's Quiet is.
 	Quiet time.Duration `json:"quiet,omitempty"`
 	// Rendezvous is how far a live rank is on its way to the job's rendezvous, or whether an ended one was seen there. It comes
-	// with the same.
+	// in the same answers as Quiet.
 	Rendezvous Rendezvous `json:"rendezvous,omitempty"`
 	// Tail are its last lines of output.
 	Tail []string `json:"tail,omitempty"`
@@ -151,7 +151,7 @@ type PythonError struct {
 	Message string    `json:"message"`
 	// First is the type and message of the error with which the chain of exceptions began that this one ended, "" if it is the only one.
 	First string `json:"first,omitempty"`
-	// File and Line are those of the innermost frame in the tree, else of the innermost one.
+	// File and Line name the innermost frame in the tree, else the innermost one.
 	File      string   `json:"file,omitempty"`
 	Line      int      `json:"line,omitempty"`
 	Traceback []string `json:"traceback,omitempty"`
@@ -193,7 +193,7 @@ const (
 )
 
 // Files that a step may add to the record of a run, for GET and PUT /v1/records/ID/NAME. The
-// folder is that of the job of the same id, before or after its start.
+// folder belongs to the job of the same id, before or after its start.
 const (
 	// FabricReport is the report of check-fabric, JSON.
 	FabricReport = "fabric.json"

@@ -52,7 +52,7 @@ func (b *limitedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// The bounds of answers, in bytes. The training can write them, and a step reads those of all nodes at the same time.
+// The bounds of answers, in bytes. The training can forge answers, and a step reads the answers of all nodes at the same time.
 const (
 	// maxAnswer is for what describes a node.
 	maxAnswer = 1 << 20
@@ -64,7 +64,7 @@ const (
 	maxToken = 64 << 10
 )
 
-// maxBytes is the bound of an answer by its kind.
+// maxBytes returns the bound of an answer by its kind.
 func maxBytes(answer any) int {
 	switch answer.(type) {
 	case *JobStatus, *[]RankActivity:

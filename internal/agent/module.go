@@ -17,7 +17,7 @@ func Module(script string) string {
 	return ""
 }
 
-// ModuleFiles are the paths of the files from which python -m may run the module, relative to a folder of Python's search
+// ModuleFiles returns the paths of the files from which python -m may run the module, relative to a folder of Python's search
 // path.
 func ModuleFiles(module string) []string {
 	base := strings.ReplaceAll(module, ".", "/")

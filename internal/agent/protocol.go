@@ -14,6 +14,9 @@ const Protocol = 2
 // Port is where an agent listens, on the pod's address and on loopback.
 const Port = 7443
 
+// MetricsPath is where Prometheus reads the metrics of an agent, on Port.
+const MetricsPath = "/metrics"
+
 // MasterPort is the port of the ranks' rendezvous.
 const MasterPort = 29500
 
@@ -40,6 +43,9 @@ const DefaultName = "ml-dev-env"
 // SharesClaims reports whether an environment mounts the claims of the default environment: NAME of ml-dev-env-NAME has
 // nodes of its own, and the checkpoints and datasets of all.
 func SharesClaims(name string) bool { return strings.HasPrefix(name, DefaultName+"-") }
+
+// SharesWorkspaceVariable is "true" in nodes of an environment that mounts the workspace of others because the cluster file names it.
+const SharesWorkspaceVariable = "MLENV_SHARES_WORKSPACE"
 
 // Paths in a node.
 const (

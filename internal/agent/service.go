@@ -71,7 +71,7 @@ type ServiceStatus struct {
 	State ServiceState `json:"state"`
 	// Answers is true if it accepts connections.
 	Answers bool `json:"answers,omitempty"`
-	// PID is that of the live process.
+	// PID identifies the live process, 0 for none.
 	PID int `json:"pid,omitempty"`
 	// Restarts counts its restarts.
 	Restarts int `json:"restarts,omitempty"`

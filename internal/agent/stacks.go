@@ -24,7 +24,7 @@ type RankActivity struct {
 	AllIO Bytes `json:"allIO"`
 	// Lock is the file for which the main thread waits because another process seems to compile an extension of torch, "" for none.
 	Lock string `json:"lock,omitempty"`
-	// Frames are those of the main thread in Python, the innermost first.
+	// Frames show where the main thread is in Python, the innermost frame first.
 	Frames []Frame `json:"frames,omitempty"`
 	// Problem is why there are no frames.
 	Problem string `json:"problem,omitempty"`

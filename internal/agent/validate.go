@@ -89,7 +89,7 @@ func (s *JobStatus) Confine(id string, node int) error {
 		if !IsCheckpointPath(a.Checkpoint) {
 			a.Checkpoint = ""
 		}
-		// Names of nodes have fewer characters than those of checkpoints.
+		// Names of nodes have fewer characters than names of checkpoints.
 		a.LeftOut = slices.DeleteFunc(a.LeftOut[:min(len(a.LeftOut), maxLeftOut)], func(name string) bool { return !IsCheckpointName(name) })
 	}
 	s.Launcher.confine()

@@ -83,7 +83,7 @@ func (c *Client) ClearTry(ctx context.Context, try VolumeTry) error {
 	return c.call(ctx, http.MethodPost, "/v1/volumes/clear", try, nil)
 }
 
-// Caches is the body of PUT /v1/caches: where caches are that programs protect by locks on files, such as those of Hugging Face.
+// Caches is the body of PUT /v1/caches: where caches are that programs such as Hugging Face's protect by locks on files.
 type Caches struct {
 	// OnNode is true for the node's own storage, and false for the claim.
 	OnNode bool `json:"onNode"`

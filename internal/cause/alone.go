@@ -11,7 +11,7 @@ import (
 const AloneNext = "see in a rank's log whether torch sees no GPU, or fewer than the script wants; whether the script reads RANK, " +
 	"WORLD_SIZE and MASTER_ADDR, or starts processes by itself (launcher command); or whether it uses another backend, such as MPI"
 
-// Alone describes a training whose ranks never met, "" if they did or if that is not known. statuses are those of all nodes at the end.
+// Alone describes a training whose ranks never met, "" if they did or if that is not known. statuses has each node's status at the end.
 func Alone(statuses []agent.JobStatus) string {
 	for _, status := range statuses {
 		if !status.Alone || len(statuses) < status.Spec.Nodes {

@@ -15,11 +15,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// tree matches the folder of a synced tree, and that of a job.
-var tree = regexp.MustCompile(
-	regexp.QuoteMeta(agent.Trees) + `/[0-9a-f]{64}/|` + regexp.QuoteMeta(agent.Work) + `/[A-Za-z0-9][\w.-]{0,127}/`)
+// tree matches the folder of a synced tree or of a job, on a claim or in the folder of a local run in place of one.
+var tree = regexp.MustCompile(`(?:/[^\s"'(),:;<>]*)?/\.mlenv/(?:trees/[0-9a-f]{64}|work/[A-Za-z0-9][\w.-]{0,127})/`)
 
-// InTree shortens the paths of a synced tree, and of a job's working directory, to those of the repository.
+// InTree shortens paths in a synced tree, and in a job's working directory, to paths in the repository.
 func InTree(text string) string { return tree.ReplaceAllString(text, "") }
 
 // Cause is the rank whose own error came first.
@@ -46,7 +45,8 @@ type Culprit struct {
 // mostTraceback is the longest traceback that an agent keeps, in bytes. All annotations of a Lease have 256 KiB.
 const mostTraceback = 20 << 10
 
-// Culprit is the rank alone, with the error that ended it. It omits a traceback that no agent wrote: ranks can forge what an agent answers.
+// Culprit returns the rank alone, with the error that ended it. It omits a traceback that no agent wrote: ranks can forge what an agent
+// answers.
 func (c Cause) Culprit() *Culprit {
 	culprit := &Culprit{Rank: c.Rank.Rank, Node: c.Rank.Node, Exit: c.Rank.Exit}
 	if ends(c.Rank) {
@@ -59,7 +59,7 @@ func (c Cause) Culprit() *Culprit {
 	return culprit
 }
 
-// How is how the culprit failed: by its own error, even if a signal ended it then.
+// How returns how the culprit failed: by its own error, even if a signal ended it then.
 func (c Culprit) How() string {
 	if c.Python != nil && c.Exit.Signal == "SIGTERM" {
 		return "failed"
@@ -67,9 +67,9 @@ func (c Culprit) How() string {
 	return Describe(c.Exit)
 }
 
-// Find is the failed rank with the earliest error that is not the consequence of a peer's end or of the agent's signal. ok is false if no
-// rank failed. A Python error counts from its first line: a rank may print it and end after the peers that it brought down. Of ranks with
-// one and the same error, one that was not stopped comes first.
+// Find returns the failed rank with the earliest error that is not the consequence of a peer's end or of the agent's signal. ok is false
+// if no rank failed. A Python error counts from its first line: a rank may print it and end after the peers that it brought down. Of
+// ranks with one and the same error, one that was not stopped comes first.
 func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 	var failed []agent.RankStatus
 	best := consequence
@@ -147,7 +147,7 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 // closing is how long a rank may take to exit after it has closed its connections, for example to release its GPU.
 const closing = 5 * time.Second
 
-// leftBefore is the first rank that exited with 0 before another one failed for want of it, nil for none.
+// leftBefore returns the first rank that exited with 0 before another one failed for want of it, nil for none.
 func leftBefore(statuses []agent.JobStatus, failed time.Time) (left *agent.RankStatus) {
 	for _, status := range statuses {
 		for _, rank := range status.Ranks {
@@ -160,7 +160,7 @@ func leftBefore(statuses []agent.JobStatus, failed time.Time) (left *agent.RankS
 	return left
 }
 
-// Leaving is a clause about Left. A program that logs its error may exit with 0 all the same.
+// Leaving returns a clause about Left. A program that logs its error may exit with 0 all the same.
 func (c Cause) Leaving() string {
 	said := fmt.Sprintf("rank %d on node %d exited with 0 after %s, although the others still needed it",
 		c.Left.Rank, c.Left.Node, c.Left.Ended.Sub(c.Left.Started).Round(time.Second))
@@ -177,34 +177,55 @@ func failedAt(rank agent.RankStatus) time.Time {
 	return rank.Ended
 }
 
+// Held is how long the process of a rank that had failed by an error of its own still ran when the job was stopped: for example a thread
+// that is no daemon, or a wait for peers at exit, holds it. ok is false if its error is not the last thing that it printed before that.
+func (c Cause) Held(stopped time.Time) (held time.Duration, ok bool) {
+	p := c.Rank.Python
+	if !c.Known || !c.Rank.Stopped || p == nil || len(p.Traceback) == 0 || p.Seen.IsZero() || !p.Seen.Before(stopped) {
+		return 0, false
+	}
+	tail := slices.DeleteFunc(slices.Clone(c.Rank.Tail), func(line string) bool { return logged.MatchString(line) })
+	end := p.Traceback[len(p.Traceback)-1]
+	return stopped.Sub(p.Seen), len(tail) > 0 && strings.HasSuffix(tail[len(tail)-1], end)
+}
+
 // Job is where a failed rank ran.
 type Job struct {
-	// Run is "" for a user's training in a kept environment; Environment is "" in a check of the network.
+	// Run is "" for a user's training in a kept environment; Environment is "" in a check of the network, Namespace on the user's own
+	// machine.
 	Run, Environment, Namespace string
 	// Record is the folder of the job's logs on its nodes.
 	Record string
 }
 
-// log is the command that shows the whole log of the rank.
+// In returns the flag that chooses the namespace in a command, "" on the user's own machine.
+func (j Job) In() string {
+	if j.Namespace == "" {
+		return ""
+	}
+	return " -n " + j.Namespace
+}
+
+// log returns the command that shows the whole log of the rank.
 func (j Job) log(node, rank int) string {
 	if j.Run != "" {
-		return fmt.Sprintf("mlenv logs %s --rank=%d -n %s", j.Run, rank, j.Namespace)
+		return fmt.Sprintf("mlenv logs %s --rank=%d%s", j.Run, rank, j.In())
 	}
 	return j.Log(node, fmt.Sprintf("rank-%d.log", rank))
 }
 
-// Log is the command that shows a log in the record, from anywhere.
+// Log returns the command that shows a log in the record, from anywhere.
 func (j Job) Log(node int, name string) string {
 	switch {
 	case j.Run != "": // the nodes will be gone
-		return fmt.Sprintf("mlenv fetch %s %s/%s -n %s   # the whole log", j.Run, j.Record, name, j.Namespace)
+		return fmt.Sprintf("mlenv fetch %s %s/%s%s   # the whole log", j.Run, j.Record, name, j.In())
 	case j.Environment != "":
 		return fmt.Sprintf("mlenv shell %d --name=%s -n %s -- cat %s/%s   # the whole log", node, j.Environment, j.Namespace, j.Record, name)
 	}
 	return fmt.Sprintf("the whole log is %s/%s on node %d", j.Record, name, node)
 }
 
-// Symptom is how the rank ended, and its error: "exited with 1, want exit code 0: ValueError: ...". A rank that was stopped after its
+// Symptom returns how the rank ended, and its error: "exited with 1, want exit code 0: ValueError: ...". A rank that was stopped after its
 // own error failed by that.
 func (c Cause) Symptom() string {
 	how := c.Culprit().How()
@@ -223,7 +244,7 @@ type Error struct {
 // lessHostMemory is what to do about a full host.
 const lessHostMemory = "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading"
 
-// Err is the cause as an Error with the rank, its exit, the place in the code, and its last lines as the error's tail.
+// Err returns the cause as an Error with the rank, its exit, the place in the code, and its last lines as the error's tail.
 func (c Cause) Err(job Job) error {
 	reason, next := fail.RankFailed, job.log(c.Rank.Node, c.Rank.Rank)
 	var said strings.Builder
@@ -258,11 +279,16 @@ func (c Cause) Err(job Job) error {
 		reason, next = fail.DiskFull, "delete obsolete files, such as old checkpoints, or have the claim expanded"
 	case hardware.MatchString(words):
 		next = "have the GPU and its links looked at: dmesg of the node shows Xid; until then leave the node out with exclude-nodes"
+	case noGPU.MatchString(words) && job.Namespace == "": // on the user's own machine
+		next = "torch sees no GPU: use a machine with GPUs, with a torch that is built for CUDA and fits the driver, or have the script use gloo"
 	case noGPU.MatchString(words):
 		next = "torch sees no GPU, as check-fabric's log says too: give the nodes GPUs, use an image whose torch is built for CUDA and fits " +
 			"the driver, or have the script use gloo"
 	case c.Known && c.Rank.Python != nil && c.Rank.Python.InTree != "":
-		next = fmt.Sprintf("name the script as a module, -m PACKAGE.MODULE, or give the ranks the variable PYTHONPATH=%s", c.Rank.Python.InTree)
+		next = "give the ranks the variable PYTHONPATH=" + c.Rank.Python.InTree
+		if c.Rank.Python.InTree == "." { // the only folder that -m adds
+			next = "name the script as a module, -m PACKAGE.MODULE, or " + next
+		}
 	case c.Left != nil:
 		said.WriteString("; " + c.Leaving())
 		next = fmt.Sprintf("let every rank take the same number of steps; why rank %d ended: %s", c.Left.Rank, job.log(c.Left.Node, c.Left.Rank))
@@ -282,7 +308,7 @@ func (c Cause) Err(job Job) error {
 	return fail.Advise(err, "%s", next)
 }
 
-// Describe is how a process ended, for example "exited with 1".
+// Describe returns how a process ended, for example "exited with 1".
 func Describe(exit agent.Exit) string {
 	switch {
 	case exit.Error != "":

@@ -237,7 +237,7 @@ func TestFullMemoryAndDisk(t *testing.T) {
 	}
 }
 
-// TestPathsOfTheRepository: users know neither the folder of a tree nor that of a job.
+// TestPathsOfTheRepository: users know neither the folder of a tree nor the working directory of a job.
 func TestPathsOfTheRepository(t *testing.T) {
 	hash := strings.Repeat("a0", 32)
 	kept := "/workspace/.mlenv/runs/uid/rank-0.log /workspace/.mlenv/work/uid /workspace/.mlenv/work/.uid/x /workspace"
@@ -245,7 +245,11 @@ func TestPathsOfTheRepository(t *testing.T) {
 		`File "/workspace/.mlenv/work/0b9c1d2e-3f4a-4b5c-8d6e-7f8091a2b3c4/pkg/train.py", line 7`: `File "pkg/train.py", line 7`,
 		"/workspace/.mlenv/work/by-hand-a_1.2/a.py and /workspace/.mlenv/trees/" + hash + "/b.py": "a.py and b.py",
 		"No such file: '/workspace/.mlenv/work/uid/out/model.pt'":                                 "No such file: 'out/model.pt'",
-		kept: kept,
+		`(/home/me/.local/share/mlenv/.mlenv/work/local-x7k2p/train.py:7)`:                        "(train.py:7)",
+		"path=/data/mlenv/.mlenv/trees/" + hash + "/b.py":                                         "path=b.py",
+		`File "/home/me/.local/share/mlenv/.mlenv/work/local-x7k2p/pkg/train.py", line 7`:         `File "pkg/train.py", line 7`,
+		"x=/workspace/.mlenv/work/uid/a.py":                                                       "x=a.py",
+		kept:                                                                                      kept,
 	} {
 		if got := InTree(text); got != want {
 			t.Errorf("%s: got %s, want %s", text, got, want)

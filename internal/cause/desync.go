@@ -22,7 +22,7 @@ type member struct {
 // may only have been asked at different moments.
 const standing = 5
 
-// desync is what the flight recorders of the ranks show: the ranks of a process group that have entered fewer collectives than
+// desync returns what the flight recorders of the ranks show: the ranks of a process group that have entered fewer collectives than
 // the others, or another one with the same number, or have not completed what the others have; or the collective that none of them
 // completes. "" if nothing is wrong, or fewer than two ranks have one. late are the ranks that have entered fewer. nodes are the ranks'.
 func desync(activities []agent.RankActivity, nodes map[int]int) (culprit string, late []int) {
@@ -96,7 +96,7 @@ func desync(activities []agent.RankActivity, nodes map[int]int) (culprit string,
 	return culprit, late
 }
 
-// absent are the ranks that a monitored barrier missed: rank 0 names them in its error. culprit is "" if no rank did.
+// absent returns the ranks that a monitored barrier missed: rank 0 names them in its error. culprit is "" if no rank did.
 func absent(failed []agent.RankStatus) (culprit string, late []int) {
 	nodes := map[int]int{}
 	for _, rank := range failed {
@@ -113,7 +113,7 @@ func absent(failed []agent.RankStatus) (culprit string, late []int) {
 	return "", nil
 }
 
-// unfinished is the first collective that ranks of a group have not completed, although all have entered it: the GPU of a rank or the
+// unfinished returns the first collective that ranks of a group have not completed, although all have entered it: the GPU of a rank or the
 // network is at fault. "" if there is none.
 func unfinished(group []member, nodes map[int]int) string {
 	var first *agent.Collective
@@ -152,7 +152,7 @@ func unfinished(group []member, nodes map[int]int) string {
 		len(group), what, (time.Duration(entered) * time.Second).String())
 }
 
-// ended are the ranks of ended jobs with the last collectives that they have entered: by the flight recorder's dumps at the end, or if
+// ended returns the ranks of ended jobs with the last collectives that they have entered: by the flight recorder's dumps at the end, or if
 // there are none by the watchdog's lines.
 func ended(statuses []agent.JobStatus) (activities []agent.RankActivity, nodes map[int]int) {
 	dumped := slices.ContainsFunc(statuses, func(s agent.JobStatus) bool { return len(s.Collectives) > 0 })
@@ -170,7 +170,7 @@ func ended(statuses []agent.JobStatus) (activities []agent.RankActivity, nodes m
 	return activities, nodes
 }
 
-// printed are the last collectives by the watchdog's lines among a rank's last ones, as if each group had all ranks: a group of some
+// printed returns the last collectives by the watchdog's lines among a rank's last ones, as if each group had all ranks: a group of some
 // ranks alone is never complete. Lines of trainings with P2P mean nothing, because older versions of torch count its batches too.
 func printed(tail []string, spec agent.JobSpec) (all []agent.Collective) {
 	last := map[string]agent.Collective{}

@@ -23,7 +23,7 @@ var collective = regexp.MustCompile(
 func waitsIn(f agent.Frame, usesNCCL bool) bool {
 	function := f.Function[strings.LastIndexByte(f.Function, '.')+1:]
 	switch {
-	case leaves(f.Function): // torch's, or that of a package which ends torch's groups
+	case leaves(f.Function): // torch's function, or one of a package which ends torch's groups
 		return true
 	case strings.Contains(f.File, "/torch/distributed/"), strings.Contains(f.File, "/deepspeed/comm/"):
 		return collective.MatchString(function)
@@ -52,7 +52,7 @@ type callSite struct {
 // those that its ranks enter ahead of their GPUs.
 const stuckFor = 120
 
-// pending is the operation for which a rank waits the longest, nil for none.
+// pending returns the operation for which a rank waits the longest, nil for none.
 func pending(a agent.RankActivity) (oldest *agent.Collective) {
 	for _, c := range a.Collectives {
 		if c.Pending != nil && c.Pending.Entered >= stuckFor && (oldest == nil || c.Pending.Entered > oldest.Entered) {
@@ -88,7 +88,7 @@ func callSiteOf(a agent.RankActivity) (site callSite) {
 	return site
 }
 
-// describe is what ranks at the call site do; several is true for more than one.
+// describe returns what ranks at the call site do; several is true for more than one.
 func (site callSite) describe(several bool) string {
 	verb := func(one, more string) string {
 		if several {
@@ -115,10 +115,10 @@ func (site callSite) describe(several bool) string {
 	return verb("is", "are") + in
 }
 
-// Doing is what a rank does, as a clause without its subject.
+// Doing returns what a rank does, as a clause without its subject.
 func Doing(a agent.RankActivity) string { return callSiteOf(a).describe(false) }
 
-// byRank are the statuses of all ranks that have started.
+// byRank returns the statuses of all ranks that have started.
 func byRank(statuses []agent.JobStatus) map[int]agent.RankStatus {
 	known := map[int]agent.RankStatus{}
 	for _, status := range statuses {
@@ -129,7 +129,7 @@ func byRank(statuses []agent.JobStatus) map[int]agent.RankStatus {
 	return known
 }
 
-// Absent are the ranks that have not come to the rendezvous and have not ended, and the number of those that have come. Of ranks that
+// Absent returns the ranks that have not come to the rendezvous and have not ended, and the number of those that have come. Of ranks that
 // have not started it has only the node.
 func Absent(spec agent.JobSpec, statuses []agent.JobStatus) (absent []agent.RankStatus, arrived int) {
 	known := byRank(statuses)
@@ -149,9 +149,9 @@ func Absent(spec agent.JobSpec, statuses []agent.JobStatus) (absent []agent.Rank
 	return absent, arrived
 }
 
-// Hang is the likely culprit of a training without progress, in one sentence: the ranks that have not started, have ended, have not come to
-// the rendezvous, have entered fewer collectives than the others, are stopped, are in no collective while others wait in one, or are
-// elsewhere than most. If all are at the same call site, it is that.
+// Hang returns the likely culprit of a training without progress, in one sentence: the ranks that have not started, have ended, have not
+// come to the rendezvous, have entered fewer collectives than the others, are stopped, are in no collective while others wait in one, or
+// are elsewhere than most. If all are at the same call site, it is that.
 func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.RankActivity) string {
 	sentence, _ := Suspects(spec, statuses, activities)
 	return sentence

@@ -13,7 +13,7 @@ func TestModuleOfTheRepository(t *testing.T) {
 	for folder, want := range map[string][2]string{
 		".": {"No module named 'utils' (train.py:3); the repository's top folder has that module, and Python looks in the script's folder",
 			"-m PACKAGE.MODULE, or give the ranks the variable PYTHONPATH=."},
-		"src": {"; the repository has that module in src, where Python does not look", "PYTHONPATH=src"},
+		"src": {"; the repository has that module in src, where Python does not look", "give the ranks the variable PYTHONPATH=src"},
 		"":    {"No module named 'utils' (train.py:3)", "mlenv logs"},
 	} {
 		found, _ := Find([]agent.JobStatus{{Ranks: []agent.RankStatus{{Ended: time.Unix(1e9, 0), Exit: agent.Exit{Code: 1},
@@ -21,7 +21,7 @@ func TestModuleOfTheRepository(t *testing.T) {
 				InTree: folder}}}}})
 		err := found.Err(Job{Run: "one", Namespace: "ns"})
 		if !strings.Contains(err.Error(), want[0]) || !strings.Contains(fail.NextOf(err), want[1]) || folder == "" &&
-			!strings.HasSuffix(err.Error(), want[0]) {
+			!strings.HasSuffix(err.Error(), want[0]) || strings.Contains(fail.NextOf(err), "-m PACKAGE") != (folder == ".") {
 			t.Errorf("%q: got %v, next %q; want %q", folder, err, fail.NextOf(err), want)
 		}
 	}
@@ -45,6 +45,11 @@ func TestTorchSeesNoGPU(t *testing.T) {
 		if next := fail.NextOf(found.Err(Job{Run: "one", Namespace: "ns"})); strings.Contains(next,
 			"torch sees no GPU, as check-fabric's log says too") != want {
 			t.Errorf("%s: next %q, want the GPU in it: %t", text, next, want)
+		}
+		// A run on the user's own machine has no check-fabric.
+		next := fail.NextOf(found.Err(Job{Record: "/record"}))
+		if strings.Contains(next, "torch sees no GPU") != want || strings.Contains(next, "check-fabric") {
+			t.Errorf("%s: on this machine next is %q, want the GPU in it: %t", text, next, want)
 		}
 	}
 }

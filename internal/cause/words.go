@@ -41,7 +41,7 @@ var (
 	reported = regexp.MustCompile(`CheckpointException ranks:dict_keys\(\[([\d, ]+)\]\)`)
 	// diskFull matches the errors of programs on a full disk.
 	diskFull = regexp.MustCompile(`\b(No space left on device|Disk quota exceeded)\b`)
-	// sharedMemory matches those of torch on a full /dev/shm.
+	// sharedMemory matches the errors of torch on a full /dev/shm.
 	sharedMemory = regexp.MustCompile(`</torch_\S+>.*No space left|/dev/shm|out of shared memory|shared memory \(shm\)`)
 	// gpuMemory matches the errors of torch, CUDA and its libraries, NCCL and the driver on a full GPU.
 	gpuMemory = regexp.MustCompile(`^torch\.(cuda\.)?OutOfMemoryError\b|` +
@@ -51,7 +51,7 @@ var (
 	// ProcessGroupNCCL.cpp, torch/cuda/__init__.py, CUDAFunctions.cpp).
 	noGPU = regexp.MustCompile(`doesn't have NCCL built in|only supported with GPUs, no GPUs found|not compiled with CUDA enabled|` +
 		`No CUDA GPUs are available|Found no NVIDIA driver`)
-	// hostMemory matches those on a full host.
+	// hostMemory matches the errors of programs on a full host.
 	hostMemory = regexp.MustCompile(`std::bad_alloc|DefaultCPUAllocator: (can't allocate|not enough) memory|` +
 		`\[Errno 12\] Cannot allocate memory|_ArrayMemoryError: Unable to allocate`)
 	// hardware matches CUDA's words for a broken GPU or link.
@@ -59,34 +59,36 @@ var (
 )
 
 var (
-	// what has the message of the C++ exception that ended a process, by its runtime; fatal that of the last line of glog's kind, before
-	// which a process aborts itself, and broken those of the C library.
+	// what captures the message of the C++ exception that ended a process, as the C++ runtime prints it. fatal captures the message of
+	// glog's last line before a process aborts itself, and broken matches the C library's messages.
 	what   = regexp.MustCompile(`^\s*what\(\):\s+(.*)$`)
 	broken = regexp.MustCompile(
 		`^(double free or corruption.*|(?:free|malloc|realloc|munmap_chunk)\(\): .*|corrupted (?:size|double|unsorted).*|` +
 			`\*\*\* (?:stack smashing|buffer overflow|Error in) .*|\S+: \S+:\d+: .* Assertion .* failed\.)$`)
 	fatal = regexp.MustCompile(`^\[?F\d*[ :\d.]*(?: \d+)? ?[\w/.-]+\.\w+:\d+\] (.*)$`)
-	// group are the prefixes of a message with the process group and the rank in it.
+	// group matches the prefixes of a message that name the process group and the rank.
 	group = regexp.MustCompile(`^(\[(PG [^\]]*|Rank \d+)\] *)+`)
-	// work is a collective for which NCCL's watchdog waited in vain; stuck the monitor's message about the watchdog.
+	// work matches a collective for which NCCL's watchdog waited in vain, stuck the monitor's message about the watchdog.
 	work  = regexp.MustCompile(`WorkNCCL\(SeqNum=(\d+), OpType=(\w+),.*?Timeout\(ms\)=\d+\) ran for (\d+) milliseconds`)
 	stuck = regexp.MustCompile(`watchdog (got stuck|hang)`)
-	// enqueued are the numbers in the watchdog's lines: of a process group, the last collective that the rank entered.
+	// enqueued captures a process group in the watchdog's lines, and the number of the last collective that the rank entered in it.
 	enqueued = regexp.MustCompile(`\[PG (?:ID \d+ PG GUID )?([^\s(]+)(?: ?\(([^)]*)\))? Rank \d+\].*[Ll]ast enqueued (?:NCCL )?work: (\d+)`)
-	p2p      = regexp.MustCompile(`OpType=(SEND|RECV|COALESCED)\b`)
+	// logged matches what C++ libraries log, such as torch at exit, and empty lines.
+	logged = regexp.MustCompile(`^\s*$|^(?:\[rank\d+\]:\s?)?\[[WI]\d{3,4} \S+ [\w.]+:\d+\]`)
+	p2p    = regexp.MustCompile(`OpType=(SEND|RECV|COALESCED)\b`)
 )
 
 // watchdogThread is before the error with which the watchdog's thread ended, and the whole process with it.
 const watchdogThread = "watchdog thread terminated with exception: "
 
-// aborted is the message of the C++ exception, of the fatal line, or of the C library, that ended a process with these last lines, "" for
-// none.
+// aborted returns the message of the C++ exception, of the fatal line, or of the C library, that ended a process with these last lines,
+// "" for none.
 func aborted(tail []string) string {
 	for i, line := range slices.Backward(tail) {
 		line = pyerror.Unprefixed(line)
 		match := ""
 		for _, words := range []*regexp.Regexp{what, fatal, broken} {
-			match = cmp.Or(match, first(words.FindStringSubmatch(line)))
+			match = cmp.Or(match, firstGroup(words.FindStringSubmatch(line)))
 		}
 		if match == "" {
 			continue
@@ -103,8 +105,8 @@ func aborted(tail []string) string {
 	return ""
 }
 
-// first is the first group of a match, "" for none.
-func first(match []string) string {
+// firstGroup returns the first group of a match, "" for none.
+func firstGroup(match []string) string {
 	if match == nil {
 		return ""
 	}
@@ -121,7 +123,7 @@ func ends(rank agent.RankStatus) bool {
 
 func text(p *agent.PythonError) string { return strings.TrimSuffix(p.Type+": "+p.Message, ": ") }
 
-// lastWords are the error that ended a rank, of Python or of C++, or else its last lines.
+// lastWords returns the error that ended a rank, of Python or of C++, or else its last lines.
 func lastWords(rank agent.RankStatus) string {
 	abort := aborted(rank.Tail)
 	switch {
@@ -188,7 +190,7 @@ func originOf(rank agent.RankStatus) origin {
 	return max(doubtful, min(first, last))
 }
 
-// numbers are those of a list such as "1, 3".
+// numbers reads a list such as "1, 3".
 func numbers(list string) (all []int) {
 	for text := range strings.SplitSeq(list, ", ") {
 		if n, err := strconv.Atoi(text); err == nil {
@@ -208,10 +210,10 @@ func originOfError(kind, text string) origin {
 	return doubtful
 }
 
-// originOfAbort is the origin of an error of C++, which has no types of the training's own.
+// originOfAbort returns the origin of an error of C++, which has no types of the training's own.
 func originOfAbort(text string) origin { return originOfError("RuntimeError", text) }
 
-// describe is the error that ended a rank, after a colon, with its place in the code; "" if nothing shows one.
+// describe returns the error that ended a rank, after a colon, with its place in the code; "" if nothing shows one.
 func describe(rank agent.RankStatus) string {
 	words, p := lastWords(rank), rank.Python
 	if !ends(rank) || words != text(p) {
@@ -243,7 +245,7 @@ func describe(rank agent.RankStatus) string {
 	return ": " + words
 }
 
-// plainly is the message of an abort in plain words if it is the watchdog's or its monitor's.
+// plainly returns the message of an abort in plain words if it is the watchdog's or its monitor's.
 func plainly(words string) string {
 	if match := work.FindStringSubmatch(words); match != nil {
 		milliseconds, _ := strconv.Atoi(match[3])

@@ -10,7 +10,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// aborts is a rank that NCCL's watchdog ended.
+// aborts returns a rank that NCCL's watchdog ended.
 func aborts(rank, sequence int) agent.RankStatus {
 	what := fmt.Sprintf("  what():  [PG ID 0 PG GUID 0(default_pg) Rank %d] Process group watchdog thread terminated with exception: [Rank "+
 		"%d] Watchdog caught collective operation timeout: "+

@@ -48,8 +48,8 @@ func (s *scale) widen() {
 	}
 }
 
-// at is the position of a value, from 0 at the low end to 1 at the high end.
-func (s scale) at(v float64) float64 {
+// position returns where a value lies, from 0 at the low end to 1 at the high end.
+func (s scale) position(v float64) float64 {
 	if s.Log {
 		return math.Log(v/s.low) / math.Log(s.high/s.low)
 	}

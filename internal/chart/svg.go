@@ -46,10 +46,10 @@ const CSS = `.chart{display:block;width:100%;height:auto;font:12px system-ui,san
 .chart .f4{fill:var(--chart-4)}.chart .f5{fill:var(--chart-5)}.chart .f6{fill:var(--chart-6)}.chart .f7{fill:var(--chart-7)}
 `
 
-// SVG is the chart as an element of a page with CSS.
+// SVG returns the chart as an element of a page with CSS.
 func (c *Chart) SVG() string { return c.draw("") }
 
-// File is the chart as a file, with its style and a background.
+// File returns the chart as a file, with its style and a background.
 func (c *Chart) File() string {
 	return c.draw("<style>" + CSS + "</style><rect width=\"100%\" height=\"100%\" style=\"fill:var(--chart-paper)\"/>\n")
 }
@@ -95,8 +95,8 @@ func (c *Chart) draw(head string) string {
 	return b.String()
 }
 
-func (on canvas) across(x float64) float64 { return left + on.x.at(x)*(width-left-right) }
-func (on canvas) down(y float64) float64   { return top + (1-on.y.at(y))*plotHeight }
+func (on canvas) across(x float64) float64 { return left + on.x.position(x)*(width-left-right) }
+func (on canvas) down(y float64) float64   { return top + (1-on.y.position(y))*plotHeight }
 
 func (on canvas) axes(rows int) {
 	for _, t := range on.y.ticks(rows) {

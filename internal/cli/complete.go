@@ -46,6 +46,9 @@ func completeValues(cmd *cobra.Command) {
 			complete = asked(clusters)
 		case flag.Name == "resume-from", flag.Name == "like":
 			complete = asked(runs.Names)
+			if local := cmd.Flags().Lookup("local"); local != nil {
+				complete = runNames(local, complete)
+			}
 		default:
 			return
 		}
@@ -60,7 +63,7 @@ func completeArguments(cmd *cobra.Command) {
 	words := strings.FieldsFunc(cmd.Use, func(r rune) bool { return !unicode.IsLetter(r) && r != '-' })
 	var lists []func(context.Context, *kube.Clients) []string
 	live := cmd.Name() == "cancel" || slices.Contains(words, "ENVIRONMENT") // of no use for a run that has ended
-	several := false
+	several, locals := false, false
 	for _, of := range []struct {
 		word string
 		list func(context.Context, *kube.Clients) []string
@@ -73,6 +76,7 @@ func completeArguments(cmd *cobra.Command) {
 			of.list = runs.InProgress
 		}
 		lists = append(lists, of.list)
+		locals = locals || of.word == "RUN"
 	}
 	if len(lists) == 0 {
 		return
@@ -88,7 +92,20 @@ func completeArguments(cmd *cobra.Command) {
 			}
 			return names
 		})(cmd, args, "")
+		if locals {
+			names = append(names, runs.LocalNames()...)
+		}
 		return slices.Concat(words, names), how
+	}
+}
+
+// runNames completes with the names of local runs if the flag --local is given, else as complete does.
+func runNames(local *pflag.Flag, complete cobra.CompletionFunc) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if local.Changed {
+			return runs.LocalNames(), cobra.ShellCompDirectiveNoFileComp
+		}
+		return complete(cmd, args, begun)
 	}
 }
 
@@ -117,7 +134,7 @@ func environments(ctx context.Context, clients *kube.Clients) []string {
 	return humanize.Each(found, func(l coordinationv1.Lease) string { return l.Name })
 }
 
-// namespaces are those that the user may see: OpenShift lists a user's own as projects.
+// namespaces returns the namespaces that the user may see: OpenShift lists a user's own as projects.
 func namespaces(ctx context.Context, clients *kube.Clients) []string {
 	if found, err := clients.Kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); err == nil {
 		return humanize.Each(found.Items, func(n corev1.Namespace) string { return n.Name })

@@ -58,7 +58,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	return command.MainCommands(root, args, stdout, stderr)
 }
 
-// known is the error of arguments after a group, which are none of its commands.
+// known returns the error of arguments after a group, which are none of its commands.
 func known(group *cobra.Command, args []string) error {
 	if len(args) == 0 || !group.HasSubCommands() {
 		return nil
@@ -84,24 +84,26 @@ var ofOthers = map[string]string{
 	"ls":       "mlenv runs",
 	"ps":       "mlenv runs",
 	"rm":       "mlenv down, or mlenv cancel RUN",
-	"rsync":    "mlenv sync",
+	"rsync":    "mlenv sync, or rsync after mlenv ssh-config",
 	"sbatch":   "mlenv run . SCRIPT",
 	"scancel":  "mlenv cancel RUN",
+	"scp":      "scp after mlenv ssh-config",
+	"sftp":     "sftp after mlenv ssh-config",
 	"squeue":   "mlenv runs",
 	"srun":     "mlenv run . SCRIPT",
-	"ssh":      "mlenv shell NODE",
+	"ssh":      "mlenv shell NODE, or ssh after mlenv ssh-config",
 	"start":    "mlenv run . SCRIPT",
 	"stop":     "mlenv cancel RUN, or mlenv down",
 	"tail":     "mlenv logs RUN --follow",
 	"watch":    "mlenv top, or mlenv runs --watch",
 }
 
-// named is what an unknown command probably means, as the rest of a sentence.
-func named(group *cobra.Command, command string) string {
+// named returns what an unknown command probably means, as the rest of a sentence.
+func named(group *cobra.Command, typed string) string {
 	if group.HasParent() {
 		return "" // its commands are few
 	}
-	if own := ofOthers[command]; own != "" {
+	if own := ofOthers[typed]; own != "" {
 		return "; here it is " + own
 	}
 	var names []string
@@ -110,7 +112,7 @@ func named(group *cobra.Command, command string) string {
 			names = append(names, known.Name())
 		}
 	}
-	if near := humanize.Nearest(command, names); near != "" {
+	if near := humanize.Nearest(typed, names); near != "" {
 		return fmt.Sprintf("; did you mean %s?", near)
 	}
 	return ""
@@ -144,9 +146,9 @@ func newRoot() *cobra.Command {
 			versionCommand()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
-		for _, command := range group.commands {
-			command.GroupID = group.id
-			root.AddCommand(command)
+		for _, c := range group.commands {
+			c.GroupID = group.id
+			root.AddCommand(c)
 		}
 	}
 	root.SetHelpCommandGroupID("more")

@@ -167,7 +167,7 @@ func describe(t *testing.T, s source, typeName, prefix string, within map[string
 	}
 }
 
-// meaningOf is the comment of a field, or else its name in words.
+// meaningOf returns the comment of a field, or else its name in words.
 func meaningOf(field *ast.Field, name string) string {
 	text := strings.TrimSpace(field.Doc.Text())
 	if text == "" {
@@ -234,7 +234,7 @@ func resolve(t *testing.T, s source, file *ast.File, expression ast.Expr) shape 
 	return shape{}
 }
 
-// declared is the shape of a type that the package declares.
+// declared returns the shape of a type that the package declares.
 func declared(t *testing.T, s source, name string) shape {
 	t.Helper()
 	spec := s.types[name]

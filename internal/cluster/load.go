@@ -52,7 +52,7 @@ func Decode(name string, content []byte, into any, least string, validate func()
 	return nil
 }
 
-// lineOf is the line that the YAML parser names in its message, or 1.
+// lineOf returns the line that the YAML parser names in its message, or 1.
 func lineOf(err error) int {
 	_, after, _ := strings.Cut(err.Error(), "line ")
 	number, _, _ := strings.Cut(after, ":")
@@ -155,7 +155,7 @@ func (r *reader) list(node *yaml.Node, into reflect.Value, path string) {
 	into.Set(list)
 }
 
-// mapping reads keys that the file chooses, unlike those of a structure.
+// mapping reads keys that the file chooses, unlike the keys of a structure.
 func (r *reader) mapping(node *yaml.Node, into reflect.Value, path string) {
 	into.Set(reflect.MakeMap(into.Type()))
 	pathOf := func(key string) string { return fmt.Sprintf("%s[%s]", path, key) }

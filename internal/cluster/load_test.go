@@ -173,6 +173,10 @@ func TestValuesArrive(t *testing.T) {
 	if diff := cmp.Diff(List{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, f.Network.RDMA.Devices); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)
 	}
+	if s := f.Storage; s.DatasetsClaim != "ml-datasets" || s.WorkspaceClaim != "" || !s.DatasetsSize.Given ||
+		Default().Storage.DatasetsSize.Given {
+		t.Errorf("storage: %+v; want the claim that exists, and a size that the file has", s)
+	}
 	if f.Resources.Limits.Memory.Value() != 256<<30 || f.Resources.Requests.CPU.Value() != 32 || !f.Security.IPCLock ||
 		f.Network.RDMA.CrossNIC != "1" {
 		t.Errorf("values did not arrive: %+v", f)
@@ -193,6 +197,7 @@ func TestDefaults(t *testing.T) {
 // everyKey has the keys that no shipped file has.
 const everyKey = `cluster: {name: x, api: api.x.example.com, namespace: n}
 image: {name: "registry.example.com/team/training:1.2", pull_secret: registry}
+monitoring: {pod_monitor: true, labels: {release: kube-prometheus-stack}}
 nodes:
   tolerations:
   - {key: nairr, operator: Equal, value: "yes", effect: NoExecute}
@@ -216,6 +221,7 @@ func TestEveryKey(t *testing.T) {
 	want := Default()
 	want.Cluster = Cluster{Name: "x", API: "api.x.example.com", Namespace: "n"}
 	want.Image = Image{Name: "registry.example.com/team/training:1.2", PullSecret: "registry"}
+	want.Monitoring = Monitoring{PodMonitor: true, Labels: map[string]string{"release": "kube-prometheus-stack"}}
 	want.Nodes.Tolerations = []Toleration{{Key: "nairr", Operator: "Equal", Value: "yes", Effect: "NoExecute"}, {Operator: "Exists"}}
 	want.Storage.Mode, want.Storage.ClassRWO = AutoStorage, "block"
 	want.Network.Proxy = Proxy{HTTP: "http://proxy:3128", HTTPS: "http://proxy:3128", NoProxy: List{"10.0.0.0/8", ".example.com"}}
@@ -247,8 +253,15 @@ func TestValuesThatCannotBe(t *testing.T) {
 		"security: {service_account: ''}": `security.service_account: is missing`,
 		"notify: {secret: https://hooks.example.com}": `notify.secret: "https://hooks.example.com": a ` +
 			`lowercase RFC 1123 subdomain`,
-		"storage: {mode: auto}":   `storage.class_rwo: is missing; mode auto needs`,
-		"storage: {mode: shared}": `want one of rwx, volumeClaimTemplates, auto`,
+		"monitoring: {pod_monitor: true, labels: {a b: x}}": `monitoring.labels[a b]: "a b": name part must ` +
+			`consist of`,
+		"monitoring: {pod_monitor: true, labels: {a: x y}}": `monitoring.labels[a]: "x y": a valid label ` +
+			`must be`,
+		"monitoring: {labels: {a: b}}": `monitoring.pod_monitor: is missing; labels are ` +
+			`those of PodMonitors`,
+		"monitoring: {pod_monitors: true}": `unknown key; did you mean "pod_monitor"`,
+		"storage: {mode: auto}":            `storage.class_rwo: is missing; mode auto needs`,
+		"storage: {mode: shared}":          `want one of rwx, volumeClaimTemplates, auto`,
 		"nodes: {tolerations: [{key: a, operator: Like}]}": `nodes.tolerations[0].operator: "Like": want ` +
 			`one of Exists, Equal`,
 		"nodes: {tolerations: [{key: a, operator: Exists, value: b}]}": `nodes.tolerations[0].value: "b": operator ` +
@@ -302,6 +315,19 @@ func TestValuesThatCannotBe(t *testing.T) {
 		}
 		if err != nil && strings.Contains(err.Error(), "secret@") {
 			t.Errorf("a password is shown: %v", err)
+		}
+	}
+}
+
+// Names of claims are for mode rwx, and for two claims.
+func TestClaimsThatCannotBe(t *testing.T) {
+	for content, want := range map[string]string{
+		"{datasets_claim: a, class_rwo: block}":                            `datasets_claim: "a": names one claim for all nodes`,
+		"{mode: rwx, class_rwx: nfs, workspace_claim: A}":                  `storage.workspace_claim: "A": a lowercase RFC 1123 subdomain`,
+		"{mode: rwx, class_rwx: n, workspace_claim: a, datasets_claim: a}": `storage.datasets_claim: "a": is storage.workspace_claim too`,
+	} {
+		if _, err := Load("f.yaml", []byte("storage: "+content)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Load(%q) = %v, want %q", content, err, want)
 		}
 	}
 }

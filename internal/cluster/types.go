@@ -25,6 +25,8 @@ type File struct {
 	NCCL      NCCL      `json:"nccl,omitempty"`
 	Image     Image     `json:"image,omitempty"`
 	Notify    Notify    `json:"notify,omitempty"`
+	// Monitoring is for clusters with Prometheus.
+	Monitoring Monitoring `json:"monitoring,omitempty"`
 	// A note on the cluster: kept and shown by mlenv validate.
 	Notes string `json:"notes,omitempty"`
 }
@@ -84,10 +86,17 @@ type Storage struct {
 	ClassRWX string `json:"class_rwx,omitempty"`
 	// Storage class that gives ReadWriteOnce filesystems.
 	ClassRWO string `json:"class_rwo,omitempty"`
-	// Size of a new claim for /workspace.
+	// Size of the claim for /workspace; an existing smaller claim is expanded if the file has this key and the claim's
+	// class allows it, a larger one stays.
 	WorkspaceSize Quantity `json:"workspace_size,omitempty"`
-	// Size of a new claim for /datasets.
+	// Size of the claim for /datasets, in the same way.
 	DatasetsSize Quantity `json:"datasets_size,omitempty"`
+	// Claim that every environment mounts at /workspace in mode rwx (default: ml-dev-workspace for ml-dev-env and
+	// ml-dev-env-NAME, otherwise NAME-workspace); created if it does not exist.
+	WorkspaceClaim string `json:"workspace_claim,omitempty"`
+	// Claim that every environment mounts at /datasets in mode rwx (default: ml-dev-datasets or NAME-datasets), as in
+	// ml-datasets; created if it does not exist.
+	DatasetsClaim string `json:"datasets_claim,omitempty"`
 	// Whether the nodes share their files (rwx) or each has claims of its own; auto is rwx if class_rwx provides a
 	// ReadWriteMany filesystem.
 	Mode StorageMode `json:"mode,omitempty" jsonschema:"enum=rwx,enum=volumeClaimTemplates,enum=auto"`
@@ -167,7 +176,7 @@ type Figures struct {
 	HostRDMA Bandwidth `json:"host_rdma,omitempty"`
 }
 
-// Adds are all capabilities that pods in mode RDMA ask for.
+// Adds returns all capabilities that pods in mode RDMA ask for.
 func (s Security) Adds() []string {
 	var all []string
 	if s.IPCLock {
@@ -184,7 +193,7 @@ func (s Security) Adds() []string {
 // SRIOV reports whether pods get devices by attachments and resources. Otherwise they use the host's.
 func (r RDMA) SRIOV() bool { return len(r.Attachments) > 0 || len(r.Resources) > 0 }
 
-// Pinned is the SCC that pods in mode RDMA are pinned to, "" for none.
+// Pinned returns the SCC that pods in mode RDMA are pinned to, "" for none.
 func (s Security) Pinned() string {
 	if s.SCC == "" && s.RequiresPrivilegedSCC {
 		return "privileged"
@@ -218,11 +227,11 @@ type Proxy struct {
 type Image struct {
 	// Training image of an environment that names none; not together with flavour.
 	Name string `json:"name,omitempty"`
-	// Secret to pull images with and the bases of images; the pods use it in addition to those of their service
-	// account.
+	// Secret to pull images with and the bases of images; the pods use it in addition to their service account's
+	// Secrets.
 	PullSecret string `json:"pull_secret,omitempty"`
-	// Secret with which builds pull their base (default: image.pull_secret); - means that of the service account
-	// builder.
+	// Secret with which builds pull their base (default: image.pull_secret); - means the Secret of the service
+	// account builder.
 	BasePullSecret string `json:"base_pull_secret,omitempty"`
 	// Folder below images/ to build the training image from if none is named.
 	Flavour string `json:"flavour,omitempty"`
@@ -238,6 +247,15 @@ type Notify struct {
 	// Secret whose key url is the address to which trainings post their start, restarts, hangs and end, such as an
 	// incoming webhook of Slack; param notify overrides it.
 	Secret string `json:"secret,omitempty"`
+}
+
+// Monitoring is how Prometheus finds the metrics of the nodes.
+type Monitoring struct {
+	// Whether each environment gets a PodMonitor, by which Prometheus finds the agents' metrics; it takes the right to create
+	// podmonitors.
+	PodMonitor bool `json:"pod_monitor,omitempty"`
+	// Labels of the PodMonitors, by which a Prometheus chooses them: as in release: kube-prometheus-stack.
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // BuildResources are what a build pod asks for and may use.

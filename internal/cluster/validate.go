@@ -59,7 +59,21 @@ func (f *File) Validate() field.ErrorList {
 		f.NCCL.validate(field.NewPath("nccl")),
 		f.Image.validate(field.NewPath("image")),
 		wellFormed(field.NewPath("notify", "secret"), f.Notify.Secret, validation.IsDNS1123Subdomain),
+		f.Monitoring.validate(field.NewPath("monitoring")),
 	)
+}
+
+func (m Monitoring) validate(path *field.Path) (errs field.ErrorList) {
+	for _, name := range slices.Sorted(maps.Keys(m.Labels)) {
+		at := path.Child("labels").Key(name)
+		errs = slices.Concat(errs,
+			wellFormed(at, name, validation.IsQualifiedName),
+			wellFormed(at, m.Labels[name], validation.IsValidLabelValue),
+			invalidIf(name == "", at, name, "want the name of a label"),
+		)
+	}
+	return append(errs, requiredIf(len(m.Labels) > 0 && !m.PodMonitor, path.Child("pod_monitor"),
+		"labels are those of PodMonitors; want true, or no labels")...)
 }
 
 // capabilities have Kubernetes' form of their names, which lacks the kernel's CAP_.
@@ -175,6 +189,7 @@ func (s Storage) validate(path *field.Path) field.ErrorList {
 		oneOf(path.Child("mode"), string(s.Mode), string(SharedStorage), string(NodeStorage), string(AutoStorage)),
 		positive(path.Child("workspace_size"), s.WorkspaceSize),
 		positive(path.Child("datasets_size"), s.DatasetsSize),
+		s.claims(path),
 		requiredIf(s.Mode == SharedStorage && s.ClassRWX == "", path.Child("class_rwx"),
 			"mode rwx needs a storage class that gives ReadWriteMany"),
 		requiredIf(s.Mode == NodeStorage && s.ClassRWO == "", path.Child("class_rwo"), "mode volumeClaimTemplates needs a storage class that "+
@@ -182,6 +197,19 @@ func (s Storage) validate(path *field.Path) field.ErrorList {
 		requiredIf(s.Mode == AutoStorage && s.ClassRWO == "", path.Child("class_rwo"), "mode auto needs a storage class that provides "+
 			"ReadWriteOnce, in case class_rwx does not provide ReadWriteMany"),
 	)
+}
+
+// claims checks the names of claims, which only nodes that share their files mount.
+func (s Storage) claims(path *field.Path) (errs field.ErrorList) {
+	for _, key := range []struct{ name, claim string }{{"workspace_claim", s.WorkspaceClaim}, {"datasets_claim", s.DatasetsClaim}} {
+		errs = slices.Concat(errs,
+			wellFormed(path.Child(key.name), key.claim, validation.IsDNS1123Subdomain),
+			invalidIf(key.claim != "" && s.Mode == NodeStorage, path.Child(key.name), key.claim,
+				"names one claim for all nodes, and mode volumeClaimTemplates gives each node claims of its own; want mode rwx or auto"),
+		)
+	}
+	return append(errs, invalidIf(s.DatasetsClaim != "" && s.DatasetsClaim == s.WorkspaceClaim, path.Child("datasets_claim"), s.DatasetsClaim,
+		"is storage.workspace_claim too; want another claim")...)
 }
 
 func (r Resources) validate(path *field.Path) (errs field.ErrorList) {

@@ -34,7 +34,7 @@ func flavourName(name string) []string {
 	return validation.IsDNS1123Label(strings.ReplaceAll(name, ".", "-"))
 }
 
-// CheckFlavour is an error where a name cannot be a flavour's.
+// CheckFlavour returns an error if a name cannot be a flavour's.
 func CheckFlavour(name string) error {
 	if problems := flavourName(name); len(problems) > 0 {
 		return errors.New(strings.Join(problems, "; "))

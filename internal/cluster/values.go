@@ -11,10 +11,14 @@ import (
 )
 
 // Quantity is an amount in Kubernetes' notation: bytes as in "128Gi" or "1T", processors as in "32" or "500m".
-type Quantity struct{ resource.Quantity }
+type Quantity struct {
+	resource.Quantity
+	// Given reports whether a file has the amount: false for a default.
+	Given bool
+}
 
 // MustParseQuantity is for quantities in the program itself.
-func MustParseQuantity(s string) Quantity { return Quantity{resource.MustParse(s)} }
+func MustParseQuantity(s string) Quantity { return Quantity{Quantity: resource.MustParse(s)} }
 
 // boundedQuantity is a quantity that is quick to parse: 1e-999999999 takes minutes.
 var boundedQuantity = regexp.MustCompile(`^[+-]?[0-9.]{1,30}(?:[kKMGTPEmnu]i?|[eE][+-]?[0-9]{1,2})?$`)
@@ -36,7 +40,7 @@ func ParseQuantity(text string) (resource.Quantity, error) {
 func (q *Quantity) UnmarshalText(text []byte) error {
 	parsed, err := ParseQuantity(string(text))
 	if err == nil {
-		q.Quantity = parsed
+		q.Quantity, q.Given = parsed, true
 		return nil
 	}
 	allowed := `want a number with at most one of the suffixes m, k, M, G, T, Ki, Mi, Gi, Ti, as in "100Gi"`

@@ -66,6 +66,21 @@ func Installed(ctx context.Context, clients *kube.Clients) (map[string]string, e
 	return installed, nil
 }
 
+// InstalledFiles returns the valid cluster files that are installed in the clients' namespace, sorted by name; none if they cannot be
+// read.
+func InstalledFiles(ctx context.Context, clients *kube.Clients) (files []cluster.File) {
+	installed, err := Installed(ctx, clients)
+	if err != nil {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(installed)) {
+		if file, err := parse(name, []byte(installed[name])); err == nil {
+			files = append(files, file)
+		}
+	}
+	return files
+}
+
 // LoadInstalled reads and checks the cluster file of that name that is installed in the clients' namespace; "" is the only
 // one. Errors: InvalidInput.
 func LoadInstalled(ctx context.Context, clients *kube.Clients, name string) (cluster.File, error) {

@@ -22,7 +22,7 @@ func AddLogFormat(cmd *cobra.Command) {
 // Log writes to the command's standard output. A message is a whole sentence;
 // attributes are the facts in it for programs, and are shown in JSON only.
 //
-// Names of attributes are those of the JSON of receipts: camel case, with the unit in the name.
+// Attributes have the same names as in the JSON of receipts: camel case, with the unit in the name.
 //   - objects: namespace, environment, run, task, job, pod, container, node (its number), kubernetesNode,
 //     rank, gpu, claim, lease, service, build, image, tree, commit
 //   - amounts: seconds, bytes, bytesPerSecond, nodes, ranks, ranksPerNode, gpusPerNode, pods
@@ -70,8 +70,8 @@ var moreLines = regexp.MustCompile(`\n {0,2}`)
 func (h *textHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
 func (h *textHandler) WithGroup(string) slog.Handler      { return h }
 
-// Output is for output that is no log, such as that of a build or a training. It is nil if the log is JSON, which then
-// contains this output too.
+// Output returns the writer for output that is no log, such as a build or a training prints. It is nil if the log is JSON, which
+// then contains this output too.
 func Output(cmd *cobra.Command) io.Writer {
 	if IsJSON(cmd) {
 		return nil

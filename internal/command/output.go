@@ -27,7 +27,7 @@ const (
 	Names Format = "name"
 )
 
-// OutputFlag is the flag --output of a command, and that of the log's format. It implements pflag.Value.
+// OutputFlag is the type of the flags --output and --log-format. It implements pflag.Value.
 type OutputFlag struct {
 	format  Format
 	allowed []Format

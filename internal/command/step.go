@@ -78,7 +78,7 @@ func RunCommands(ctx context.Context, root *cobra.Command, args []string, stdout
 
 type streams struct{ out, err, failures io.Writer }
 
-// execute is the only way from a command's error to what is printed and to the exit
+// execute alone turns a command's error into what is printed and into the exit
 // code. An error that comes before the command runs is wrong usage.
 func execute(ctx context.Context, root *cobra.Command, args []string, to streams) (int, error) {
 	running := false
@@ -132,7 +132,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, to streams
 	return code, err
 }
 
-// flagMistakes are all flags with an invalid value; cobra stops at the first one.
+// flagMistakes returns all flags with an invalid value; cobra stops at the first one.
 // It sets the others, and with them the files of results.
 func flagMistakes(cmd *cobra.Command, args []string) (mistakes []error) {
 	for _, arg := range args {
@@ -163,7 +163,7 @@ func withFlagMistakes(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// FlagMistakes takes the mistakes that flags keep so that all are reported at once, as those of package param do.
+// FlagMistakes takes the mistakes that flags keep so that all are reported at once, as the flags of package param do.
 func FlagMistakes(flags *pflag.FlagSet) error {
 	var all []error
 	flags.VisitAll(func(flag *pflag.Flag) {
@@ -191,7 +191,7 @@ func wrongValue(flag *pflag.Flag, value string, err error) error {
 	return fmt.Errorf("--%s %q: %w", flag.Name, value, err)
 }
 
-// FlagsOnly is the error of a command that takes no arguments.
+// FlagsOnly returns the error of a command that takes no arguments.
 func FlagsOnly(args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("argument %q: want flags only", args[0])

@@ -49,7 +49,7 @@ func inShell(text string, args []string, installed func(program string) bool) st
 	})
 }
 
-// clusterFlags are the flags with which these arguments choose a cluster.
+// clusterFlags returns the flags with which these arguments choose a cluster.
 func clusterFlags(args []string) (flags string) {
 	if dash := slices.Index(args, "--"); dash >= 0 {
 		args = args[:dash]
@@ -71,7 +71,7 @@ func clusterFlags(args []string) (flags string) {
 var forOC = regexp.MustCompile(`\boc (logs build/|get projects|new-project|whoami --show-server|adm cordon|adm uncordon|` +
 	`(annotate|apply|auth|config|create|delete|describe|edit|exec|get|label|logs|patch|port-forward)\b)`)
 
-// withKubectl replaces commands of oc by those of kubectl. Commands that only oc has stay: they concern objects that only
+// withKubectl replaces oc by kubectl in commands that both have. Commands that only oc has stay: they concern objects that only
 // OpenShift has.
 func withKubectl(text string) string {
 	return forOC.ReplaceAllStringFunc(text, func(command string) string {

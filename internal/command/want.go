@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Want is nil if a condition holds, else the mistake in the flag or argument that breaks it.
+// Want returns nil if a condition holds, else the mistake in the flag or argument that breaks it.
 func Want(holds bool, format string, args ...any) error {
 	if holds {
 		return nil
@@ -15,7 +15,7 @@ func Want(holds bool, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// Arguments is a command's check that it has as many arguments as it takes; most is -1 for any number. want describes them.
+// Arguments returns a command's check that it has as many arguments as it takes; most is -1 for any number. want describes them.
 func Arguments(least, most int, want string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 && least > 0 {

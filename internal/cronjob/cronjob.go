@@ -29,7 +29,7 @@ type Job struct {
 	Env         []corev1.EnvVar
 }
 
-// Account is a ServiceAccount with exactly these rights in its namespace.
+// Account returns a ServiceAccount with exactly these rights in its namespace.
 func (j Job) Account(rules ...rbacv1.PolicyRule) []runtime.Object {
 	return []runtime.Object{
 		&corev1.ServiceAccount{ObjectMeta: j.meta()},

@@ -11,7 +11,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// namesAsked are the nodes that the pod's affinity names, or nil if it names none.
+// namesAsked returns the nodes that the pod's affinity names, or nil if it names none.
 func namesAsked(spec *corev1.PodSpec) []string {
 	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
 		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
@@ -51,7 +51,7 @@ func hostname(node *corev1.Node) string {
 	return cmp.Or(node.Labels[corev1.LabelHostname], node.Name)
 }
 
-// untolerated are the node's taints that keep the pod away, except the marks of Kubernetes on a node that is cordoned,
+// untolerated returns the node's taints that keep the pod away, except the marks of Kubernetes on a node that is cordoned,
 // lost or under pressure.
 func untolerated(node *corev1.Node, spec *corev1.PodSpec) (taints []corev1.Taint) {
 	for _, taint := range node.Spec.Taints {
@@ -82,8 +82,8 @@ func notReady(node *corev1.Node) (state, message string, since time.Time) {
 // cordoned is the problem that oc adm uncordon fixes.
 const cordoned = "cordoned"
 
-// unfit is why the node takes no new pods at all, or "".
-func unfit(node *corev1.Node) string {
+// whyUnfit returns why the node takes no new pods at all, or "".
+func whyUnfit(node *corev1.Node) string {
 	if state, message, _ := notReady(node); state != "" {
 		return fmt.Sprintf("it %s (%s)", state, message)
 	}

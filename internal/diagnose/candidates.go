@@ -22,7 +22,7 @@ type Candidate struct {
 	fail.Finding
 }
 
-// Candidates are the nodes that the pod's selector and affinity allow, and the missing nodes that its affinity names or
+// Candidates returns the nodes that the pod's selector and affinity allow, and the missing nodes that its affinity names or
 // excludes, sorted by name. It ignores their free resources.
 func Candidates(nodes []corev1.Node, spec *corev1.PodSpec) []Candidate {
 	var found []Candidate
@@ -32,7 +32,7 @@ func Candidates(nodes []corev1.Node, spec *corev1.PodSpec) []Candidate {
 			continue
 		}
 		candidate := Candidate{Node: node, Name: node.Name}
-		why, taints := unfit(node), untolerated(node, spec)
+		why, taints := whyUnfit(node), untolerated(node, spec)
 		switch {
 		case why == cordoned:
 			candidate.Finding = fail.Finding{Reason: fail.NodesUnavailable, Seen: why, Next: "oc adm uncordon " + node.Name, Final: true}
@@ -90,7 +90,7 @@ func ExplainRejection(set *appsv1.StatefulSet, quotas []corev1.ResourceQuota, er
 }
 
 // StorageServerWaits reports whether a class can provide nothing because its server waits for its own claim. claims are
-// those of the server's namespace; ours is the namespace of the new claims.
+// the claims in the server's namespace; ours is the namespace of the new claims.
 func StorageServerWaits(class *storagev1.StorageClass, classes []storagev1.StorageClass, claims []corev1.PersistentVolumeClaim,
 	ours string) (fail.Finding, bool) {
 	set := &appsv1.StatefulSet{}

@@ -33,7 +33,7 @@ func attached(names ...string) func(*corev1.Pod) {
 	}
 }
 
-// rejected is a pod that its kubelet has refused.
+// rejected returns a pod that its kubelet has refused.
 func rejected(message string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError", Message: message}

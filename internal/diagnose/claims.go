@@ -22,7 +22,7 @@ const defaultClass = "storageclass.kubernetes.io/is-default-class"
 
 var classNotFound = regexp.MustCompile(`storageclass\.storage\.k8s\.io "([^"]*)" not found`)
 
-// claims is true if it finds something.
+// claims reports whether it finds something.
 func (e *explainer) claims() (found bool) {
 	for i := range e.Claims {
 		claim := &e.Claims[i]
@@ -110,7 +110,7 @@ func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (fail.Finding, bo
 	return f, true
 }
 
-// classless is about a claim that names no class in a cluster without a default one.
+// classless explains a claim that names no class in a cluster without a default one.
 func (e *explainer) classless(claim *corev1.PersistentVolumeClaim) fail.Finding {
 	f := fail.Finding{
 		Seen: "it has no storage class, and the cluster has no default one" + e.classNames(),
@@ -124,7 +124,7 @@ func (e *explainer) classless(claim *corev1.PersistentVolumeClaim) fail.Finding 
 	return f
 }
 
-// storageServer is about a class whose server runs in the cluster and waits for its own claim.
+// storageServer explains a class whose server runs in the cluster and waits for its own claim.
 func (e *explainer) storageServer(name string, class *storagev1.StorageClass) (fail.Finding, bool) {
 	namespace := ServerNamespace(class)
 	if namespace == "" {
@@ -155,7 +155,7 @@ func (e *explainer) storageServer(name string, class *storagev1.StorageClass) (f
 // IsDefault reports whether claims that name no class get this one.
 func IsDefault(c storagev1.StorageClass) bool { return c.Annotations[defaultClass] == "true" }
 
-// patchClass is the command that sets a claim's class: the cluster's default class, otherwise one that seems to provide
+// patchClass returns the command that sets a claim's class: the cluster's default class, otherwise one that seems to provide
 // such volumes.
 func (e *explainer) patchClass(claim *corev1.PersistentVolumeClaim) string {
 	class, rank := "CLASS", 0
@@ -176,7 +176,7 @@ func (e *explainer) patchClass(claim *corev1.PersistentVolumeClaim) string {
 	return fmt.Sprintf(`oc patch pvc %s -n %s -p '{"spec":{"storageClassName":"%s"}}'`, claim.Name, claim.Namespace, class)
 }
 
-// ServerNamespace is the namespace of a class's server, or "" if its parameter server (csi-driver-nfs) names no Service
+// ServerNamespace returns the namespace of a class's server, or "" if its parameter server (csi-driver-nfs) names no Service
 // of the cluster.
 func ServerNamespace(class *storagev1.StorageClass) string {
 	if class == nil {
@@ -189,7 +189,7 @@ func ServerNamespace(class *storagev1.StorageClass) string {
 	return parts[1]
 }
 
-// classNames is "; the cluster has a and b", or "" if the classes are unknown.
+// classNames returns "; the cluster has a and b", or "" if the classes are unknown.
 func (e *explainer) classNames() string {
 	if e.Classes == nil {
 		return ""
@@ -201,7 +201,7 @@ func (e *explainer) classNames() string {
 	return "; the cluster has " + cmp.Or(list(names, 10), "no storage class at all")
 }
 
-// classKey is the cluster file's key that the claim's class comes from.
+// classKey returns the cluster file's key that the claim's class comes from.
 func classKey(claim *corev1.PersistentVolumeClaim) string {
 	if slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany) {
 		return "storage.class_rwx"
@@ -211,7 +211,7 @@ func classKey(claim *corev1.PersistentVolumeClaim) string {
 
 var provisionPrefix = regexp.MustCompile(`(?s)^failed to provision volume with StorageClass "[^"]*": (?:rpc error: code = \w+ desc = )?`)
 
-// provisioning is the provisioner's own part of a ProvisioningFailed event.
+// provisioning returns the provisioner's own part of a ProvisioningFailed event.
 func provisioning(text string) string {
 	return oneLine("the provisioner reports: " + provisionPrefix.ReplaceAllString(text, ""))
 }

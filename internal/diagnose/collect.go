@@ -120,8 +120,8 @@ type lister[L runtime.Object] interface {
 	List(ctx context.Context, options metav1.ListOptions) (L, error)
 }
 
-// readAll reads all pages of a list. Afterwards objects is nil if the list is forbidden, and never nil otherwise.
-func readAll[T any, L runtime.Object](ctx context.Context, what string, source lister[L], fields string, objects *[]T) error {
+// readAll reads all pages of a list. Afterwards all is nil if the list is forbidden, and never nil otherwise.
+func readAll[T any, L runtime.Object](ctx context.Context, what string, source lister[L], fields string, all *[]T) error {
 	found := []T{}
 	pages := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) { return source.List(ctx, options) }))
 	err := pages.EachListItem(ctx, metav1.ListOptions{FieldSelector: fields}, func(object runtime.Object) error {
@@ -134,11 +134,11 @@ func readAll[T any, L runtime.Object](ctx context.Context, what string, source l
 	case err != nil:
 		return kube.Problem(fmt.Errorf("listing %s: %w", what, err))
 	}
-	*objects = found
+	*all = found
 	return nil
 }
 
-// ordinals are the StatefulSet's pods among those with its label, in order.
+// ordinals selects the StatefulSet's pods among those with its label, in order.
 func ordinals(pods []corev1.Pod, name string) []corev1.Pod {
 	own := regexp.MustCompile("^" + regexp.QuoteMeta(name) + "-[0-9]+$")
 	pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !own.MatchString(p.Name) })
@@ -146,7 +146,7 @@ func ordinals(pods []corev1.Pod, name string) []corev1.Pod {
 	return pods
 }
 
-// claimNames are the claims of all pods: the shared ones, and those of each pod.
+// claimNames returns the names of the claims of all pods: the shared claims, and each pod's own.
 func (e *explainer) claimNames() []string {
 	names := claimsOf(e.template())
 	if e.StatefulSet != nil {
@@ -159,7 +159,7 @@ func (e *explainer) claimNames() []string {
 	return names
 }
 
-// serverClaims are the claims in the namespaces of the in-cluster servers of classes that claims wait for.
+// serverClaims returns the claims in the namespaces of the in-cluster servers of classes that claims wait for.
 // Namespaces that may not be read are left out.
 func serverClaims(ctx context.Context, client kubernetes.Interface, claims []corev1.PersistentVolumeClaim,
 	classes []storagev1.StorageClass) ([]corev1.PersistentVolumeClaim, error) {

@@ -24,20 +24,20 @@ func busyCluster() *fake.Clientset {
 	s := withPods(2).node("node-1", "4").holds("bob", "h-kim-0", "node-1", "4", nil).
 		claim(space, "ml-dev-workspace", "nfs-csi").claim(space, "another", "nfs-csi").serverClaim().
 		says("ml-dev-workspace", "ProvisioningFailed", "no").says("another", "ProvisioningFailed", "no")
-	objects := []runtime.Object{
+	known := []runtime.Object{
 		s.StatefulSet, &s.Classes[0], &s.Nodes[0], &s.OtherPods[0], &s.Pods[1], &s.Pods[0],
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "tool", Namespace: space, Labels: map[string]string{objects.EnvironmentLabel: env}}},
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "without-gpus", Namespace: "bob"}},
 		&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "gpus", Namespace: space}},
 	}
 	for i := range s.Claims {
-		objects = append(objects, &s.Claims[i])
+		known = append(known, &s.Claims[i])
 	}
 	for i := range s.Events {
 		s.Events[i].Name, s.Events[i].Namespace = s.Events[i].InvolvedObject.Name, space
-		objects = append(objects, &s.Events[i])
+		known = append(known, &s.Events[i])
 	}
-	return fake.NewClientset(objects...)
+	return fake.NewClientset(known...)
 }
 
 // forbid refuses to list the resources in namespaces other than the environment's.

@@ -18,7 +18,7 @@ const manyRestarts = 3
 // killedCode is the exit code of a process ended by SIGKILL.
 const killedCode = 137
 
-// containers is true if it finds something.
+// containers reports whether it finds something.
 func (e *explainer) containers(pod *corev1.Pod) bool {
 	before := len(e.findings)
 	for _, c := range containersOf(pod) {
@@ -37,7 +37,7 @@ func (e *explainer) containers(pod *corev1.Pod) bool {
 	return len(e.findings) > before
 }
 
-// lastExit is the container's last failure. An init container that succeeded has none.
+// lastExit returns the container's last failure. An init container that succeeded has none.
 func lastExit(c container) *corev1.ContainerStateTerminated {
 	for _, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
 		if t != nil && (t.ExitCode != 0 || !c.init) {
@@ -52,7 +52,7 @@ var (
 	noProgram  = []string{"executable file not found", "no such file or directory", "stat /"}
 )
 
-// notCreated is about a container that the kubelet or the runtime could not create.
+// notCreated explains a container that the kubelet or the runtime could not create.
 func (e *explainer) notCreated(pod *corev1.Pod, c container) fail.Finding {
 	w := c.State.Waiting
 	f := fail.Finding{
@@ -76,7 +76,7 @@ func (e *explainer) notCreated(pod *corev1.Pod, c container) fail.Finding {
 	return f
 }
 
-// exited is about a container that exited, or whose process could not start.
+// exited explains a container that exited, or whose process could not start.
 func (e *explainer) exited(pod *corev1.Pod, c container, t corev1.ContainerStateTerminated) fail.Finding {
 	f := fail.Finding{
 		Reason: fail.ContainerFailed, Object: "pod " + pod.Name, Since: t.FinishedAt.Time,
@@ -141,7 +141,7 @@ func (e *explainer) badProgram(pod *corev1.Pod, c container, text string, f *fai
 	}
 }
 
-// lastLines is the end of a termination message, which has the error.
+// lastLines returns the end of a termination message, which has the error.
 func lastLines(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	const most = 5
@@ -151,7 +151,7 @@ func lastLines(text string) string {
 // unansweredTime bounds the time from an agent's start to its first answer.
 const unansweredTime = time.Minute
 
-// unanswered is about a running container whose agent does not get ready.
+// unanswered explains a running container whose agent does not get ready.
 func (e *explainer) unanswered(pod *corev1.Pod) {
 	for _, c := range containersOf(pod) {
 		if c.init || c.State.Running == nil || c.Ready || e.now.Sub(c.State.Running.StartedAt.Time) < unansweredTime {

@@ -29,11 +29,11 @@ type Snapshot struct {
 	Nodes  []corev1.Node
 	// OtherPods have GPUs and are not the environment's.
 	OtherPods []corev1.Pod
-	// AllPods reports whether OtherPods are those of every namespace, so that the free resources are known.
+	// AllPods reports whether OtherPods has the pods of every namespace, so that the free resources are known.
 	AllPods bool
 	Classes []storagev1.StorageClass
-	// QueuePosition is that of the environment among those that wait for its ClusterQueue, from 1; 0 if it is unknown or
-	// the environment waits for no queue.
+	// QueuePosition is the environment's place among all that wait for its ClusterQueue, from 1; 0 if it is unknown or the
+	// environment waits for no queue.
 	QueuePosition int
 	Quotas        []corev1.ResourceQuota
 	// Account is the service account of the pods. It is read only if a pod cannot pull.
@@ -42,7 +42,7 @@ type Snapshot struct {
 	awaitsSecrets bool
 }
 
-// Replicas is the wanted number of pods.
+// Replicas returns the wanted number of pods.
 func (s Snapshot) Replicas() int {
 	if s.StatefulSet == nil {
 		return len(s.Pods)

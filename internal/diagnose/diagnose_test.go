@@ -25,7 +25,7 @@ func TestExplain(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(cases)) {
 		fmt.Fprintf(&got, "== %s\n", name)
 		for _, f := range Explain(cases[name], now) {
-			fmt.Fprintf(&got, "%s: %s%s", f.Reason, f.Object, since(f.Since, now))
+			fmt.Fprintf(&got, "%s: %s%s", f.Reason, f.Object, sinceText(f.Since, now))
 			if f.Final {
 				got.WriteString(", final")
 			}
@@ -111,7 +111,7 @@ func TestProgressOfAPull(t *testing.T) {
 	}
 }
 
-// The quota's current numbers count, not those of an older refusal.
+// The quota's current numbers count, not an older refusal's.
 func TestQuotaIsReadAnew(t *testing.T) {
 	s := refusedBy(1,
 		`exceeded quota: gpus, requested: requests.nvidia.com/gpu=4, used: requests.nvidia.com/gpu=6, limited: requests.nvidia.com/gpu=8`)

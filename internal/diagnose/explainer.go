@@ -38,7 +38,7 @@ func (e *explainer) serviceAccount() string {
 	return cmp.Or(e.template().ServiceAccountName, "default")
 }
 
-// template is the specification of every pod, empty if it is unknown.
+// template returns the specification of every pod, empty if it is unknown.
 func (e *explainer) template() *corev1.PodSpec {
 	switch {
 	case e.StatefulSet != nil:
@@ -49,7 +49,7 @@ func (e *explainer) template() *corev1.PodSpec {
 	return &corev1.PodSpec{}
 }
 
-// podNames are the names of all wanted pods, in order.
+// podNames returns the names of all wanted pods, in order.
 func (e *explainer) podNames() []string {
 	var names []string
 	for i := range e.Replicas() {
@@ -84,7 +84,7 @@ type event struct {
 	node string
 }
 
-// eventsOf are the events about one object, oldest first. An empty UID selects every object that had the name.
+// eventsOf returns the events about one object, oldest first. An empty UID selects every object that had the name.
 func (e *explainer) eventsOf(kind, name string, uid types.UID) []event {
 	var found []event
 	for i := range e.Events {
@@ -104,7 +104,7 @@ func (e *explainer) eventsOf(kind, name string, uid types.UID) []event {
 	return found
 }
 
-// podEvents are the events of this pod, without those of an earlier pod of the same name.
+// podEvents returns the events of this pod, but not of an earlier pod of the same name.
 func (e *explainer) podEvents(pod *corev1.Pod) []event {
 	return e.eventsOf("Pod", pod.Name, pod.UID)
 }
@@ -122,7 +122,7 @@ func times(ev *corev1.Event) (first, last time.Time) {
 	return first, last
 }
 
-// latest is the last event with one of the reasons.
+// latest returns the last event with one of the reasons.
 func latest(events []event, reasons ...string) (event, bool) {
 	for _, ev := range slices.Backward(events) {
 		if slices.Contains(reasons, ev.reason) {
@@ -151,7 +151,7 @@ type container struct {
 	init bool
 }
 
-// title is "container train" or "init container agent".
+// title returns "container train" or "init container agent".
 func (c container) title() string {
 	if c.init {
 		return "init container " + c.Name
@@ -159,7 +159,7 @@ func (c container) title() string {
 	return "container " + c.Name
 }
 
-// trouble is what the container waits for if that is no part of a normal start, else "".
+// trouble returns what the container waits for if that is no part of a normal start, else "".
 func (c container) trouble() string {
 	if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
 		return w.Reason
@@ -170,7 +170,7 @@ func (c container) trouble() string {
 // lacksImage reports whether the container's image cannot be pulled.
 func (c container) lacksImage() bool { return kube.ReasonFor(c.trouble()) == fail.ImageUnavailable }
 
-// containersOf are the pod's containers that have a status, in the order in which they start.
+// containersOf returns the pod's containers that have a status, in the order in which they start.
 func containersOf(pod *corev1.Pod) []container {
 	var found []container
 	add := func(statuses []corev1.ContainerStatus, specs []corev1.Container, init bool) {
@@ -187,7 +187,7 @@ func containersOf(pod *corev1.Pod) []container {
 	return found
 }
 
-// image is the requested name; the status may have a resolved one.
+// image returns the requested name; the status may have a resolved one.
 func (c container) image() string { return cmp.Or(c.spec.Image, c.Image) }
 
 // hasStarted reports whether some container of the pod has run, so that its network and volumes exist.

@@ -21,7 +21,7 @@ var (
 	rpcPrefix  = regexp.MustCompile(`^rpc error: code = \w+ desc = `)
 )
 
-// image is why the container's image is not on the node.
+// image returns why the container's image is not on the node.
 func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	waiting := c.State.Waiting
 	text := e.pullError(pod, c, waiting.Message)
@@ -104,7 +104,7 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	return f
 }
 
-// withoutImage is the text in lower case without the image's own name, which may contain any sign.
+// withoutImage returns the text in lower case without the image's own name, which may contain any sign.
 func withoutImage(text string, c container) string {
 	return strings.ReplaceAll(strings.ToLower(text), strings.ToLower(c.image()), "")
 }
@@ -115,7 +115,7 @@ func refused(text string) bool {
 		"invalid username/password")
 }
 
-// pullError is the last error of the registry or the runtime. While the kubelet backs off, older releases have it in the
+// pullError returns the last error of the registry or the runtime. While the kubelet backs off, older releases have it in the
 // events only.
 func (e *explainer) pullError(pod *corev1.Pod, c container, message string) string {
 	text := backedOff.ReplaceAllString(message, "")
@@ -139,7 +139,7 @@ func (e *explainer) firstPullError(pod *corev1.Pod, image string) time.Time {
 	return time.Time{}
 }
 
-// pullSecret is the command that creates credentials for the registry, and the key that names them.
+// pullSecret returns the command that creates credentials for the registry, and the key that names them.
 func (e *explainer) pullSecret(registry string) string {
 	secret := "ml-dev-pull"
 	if named := e.template().ImagePullSecrets; len(named) > 0 {
@@ -154,7 +154,7 @@ func (e *explainer) pullSecret(registry string) string {
 		"and image.pull_secret: %s in the cluster file", secret, registry, e.namespace(), secret)
 }
 
-// architecture is " (arm64)" of a node that may be read.
+// architecture returns a node's architecture such as " (arm64)", "" if the node may not be read.
 func (e *explainer) architecture(node string) string {
 	if n := named(e.Nodes, node); n != nil && n.Status.NodeInfo.Architecture != "" {
 		return " (" + n.Status.NodeInfo.Architecture + ")"
@@ -162,7 +162,7 @@ func (e *explainer) architecture(node string) string {
 	return ""
 }
 
-// registryOf is the registry of an image's name.
+// registryOf returns the registry of an image's name.
 func registryOf(image string) string {
 	ref, err := name.ParseReference(image)
 	if err != nil {

@@ -17,7 +17,7 @@ var (
 	keyMissing    = regexp.MustCompile(`references non-existent (secret|config) key: (\S+)`)
 )
 
-// mounts is about a pod whose volumes the node cannot provide.
+// mounts explains a pod whose volumes the node cannot provide.
 func (e *explainer) mounts(pod *corev1.Pod, events []event) {
 	ev, ok := mountTrouble(events)
 	if !ok {
@@ -67,7 +67,7 @@ func ofClaim(pod *corev1.Pod, volume string) bool {
 	return true
 }
 
-// mountTrouble is the last failure to attach or mount that still applies, preferably one that names its cause.
+// mountTrouble returns the last failure to attach or mount that still applies, preferably one that names its cause.
 func mountTrouble(events []event) (event, bool) {
 	var cause, general event
 	for _, ev := range events {

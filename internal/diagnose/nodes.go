@@ -47,7 +47,7 @@ func (e *explainer) countNodes(spec *corev1.PodSpec) nodeCounts {
 		}
 		p.allowed++
 		taints := untolerated(node, spec)
-		switch why := unfit(node); {
+		switch why := whyUnfit(node); {
 		case why != "":
 			p.down = addToGroup(p.down, group{why: why}, node.Name)
 		case len(taints) > 0:
@@ -101,7 +101,7 @@ func released(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// absent are the nodes among the names that the cluster does not have.
+// absent returns the nodes among the names that the cluster does not have.
 func (e *explainer) absent(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return slices.ContainsFunc(e.Nodes, func(n corev1.Node) bool { return n.Name == name || hostname(&n) == name })
@@ -118,7 +118,7 @@ func (e *explainer) gpuNodes() string {
 	return cmp.Or(list(names, 8), "none")
 }
 
-// tooFew is about an environment whose pods take all allowed nodes.
+// tooFew explains an environment whose pods take all allowed nodes.
 func (e *explainer) tooFew(u pendingPod, p nodeCounts) fail.Finding {
 	f := fail.Finding{
 		Reason: fail.NodesUnavailable,
@@ -134,7 +134,7 @@ func (e *explainer) tooFew(u pendingPod, p nodeCounts) fail.Finding {
 	return f
 }
 
-// shortages are the resources that the usable nodes have too little of.
+// shortages returns the resources that the usable nodes have too little of.
 func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 	var found []fail.Finding
 	// Nodes that may become usable, and pods without a node.

@@ -34,33 +34,33 @@ func (e *explainer) progress(pod *corev1.Pod) string {
 		return oneLine("failed: " + pod.Status.Reason + ": " + pod.Status.Message)
 	case node == "":
 		if f, gated := e.gated(pod); gated {
-			return "waiting for its queue" + since(f.Since, e.now) + e.waiting(pod)
+			return "waiting for its queue" + sinceText(f.Since, e.now) + e.waiting(pod)
 		}
 		u, ok := e.waitsForNode(pod)
 		if !ok {
 			return "waiting for a node"
 		}
-		return "waiting for a node" + since(u.since, e.now) + ": " + u.message.essence()
+		return "waiting for a node" + sinceText(u.since, e.now) + ": " + u.message.essence()
 	case kube.IsReady(pod):
 		return "on " + node + ", ready"
 	}
 	return "on " + node + ", " + e.onNode(pod)
 }
 
-// onNode is the state of a pod that has a node and is not ready.
+// onNode returns the state of a pod that has a node and is not ready.
 func (e *explainer) onNode(pod *corev1.Pod) string {
 	for _, c := range containersOf(pod) {
 		if c.init && c.Ready {
 			continue
 		}
 		if c.lacksImage() {
-			return fmt.Sprintf("cannot pull image %s%s (%s)", c.image(), since(e.firstPullError(pod, c.image()), e.now), c.trouble())
+			return fmt.Sprintf("cannot pull image %s%s (%s)", c.image(), sinceText(e.firstPullError(pod, c.image()), e.now), c.trouble())
 		}
 		if exit := lastExit(c); exit != nil {
 			return fmt.Sprintf("%s ended with %d%s", c.title(), exit.ExitCode, restarts(c.RestartCount))
 		}
 		if c.State.Running != nil && !c.init {
-			return "agent not answering yet" + since(c.State.Running.StartedAt.Time, e.now)
+			return "agent not answering yet" + sinceText(c.State.Running.StartedAt.Time, e.now)
 		}
 		if c.trouble() != "" {
 			return c.title() + ": " + c.trouble()
@@ -68,20 +68,20 @@ func (e *explainer) onNode(pod *corev1.Pod) string {
 	}
 	events := e.podEvents(pod)
 	if image, at, ok := pulling(events); ok {
-		return "pulling image " + image + since(at, e.now)
+		return "pulling image " + image + sinceText(at, e.now)
 	}
 	if _, ok := latest(events, "Pulled"); !ok {
 		if ev, ok := latest(events, "VolumePermissionChangeInProgress"); ok {
-			return "setting the owner of its volumes" + since(ev.first, e.now)
+			return "setting the owner of its volumes" + sinceText(ev.first, e.now)
 		}
 		if ev, ok := mountTrouble(e.preparing(pod)); ok {
-			return "waiting for its volumes" + since(ev.first, e.now)
+			return "waiting for its volumes" + sinceText(ev.first, e.now)
 		}
 	}
 	return "starting"
 }
 
-// pulling is the image that the kubelet pulls now, and since when, by the kubelet's events.
+// pulling returns the image that the kubelet pulls now, and since when, by the kubelet's events.
 func pulling(events []event) (image string, at time.Time, ok bool) {
 	for _, ev := range events {
 		rest, began := strings.CutPrefix(ev.text, "Pulling image ")

@@ -14,7 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// WithoutPullSecrets are the pods that cannot pull an image and never will: a pod copies its service account's pull secrets when it is
+// WithoutPullSecrets returns the pods that cannot pull an image and never will: a pod copies its service account's pull secrets when it is
 // created, and these were created before the account had those that it has now. New pods in their places can pull.
 func WithoutPullSecrets(s Snapshot) (pods []corev1.Pod) {
 	for i := range s.Pods {

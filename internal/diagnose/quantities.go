@@ -48,7 +48,7 @@ func amount(list corev1.ResourceList, name corev1.ResourceName) string {
 	return q.String()
 }
 
-// RequestOf is what a pod takes of its node. A container without a request takes its limit.
+// RequestOf returns what a pod takes of its node. A container without a request takes its limit.
 func RequestOf(spec *corev1.PodSpec, name corev1.ResourceName) resource.Quantity {
 	pod := &corev1.Pod{Spec: *spec.DeepCopy()}
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {

@@ -33,7 +33,7 @@ func inQueue(version kueuetest.Version, grouped bool) Snapshot {
 
 const noQuota = "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu in flavor h100, 2 more needed"
 
-// workloadEvent has the form of Kueue's events: those of the old API until 0.17, those of the new one since 0.18.
+// workloadEvent returns an event as Kueue creates it: by the old API until version 0.17, by the new API since 0.18.
 func workloadEvent(name, reason string, isNew bool) corev1.Event {
 	ev := corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Name: name + ".1", Namespace: space},

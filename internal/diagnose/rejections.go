@@ -24,15 +24,15 @@ var (
 	// refusedResource is the resource that the kubelet's device manager names (kubernetes:pkg/kubelet/cm/devicemanager/manager.go): "cannot
 	// allocate unhealthy devices nvidia.com/gpu", "cannot allocate unregistered device amd.com/gpu".
 	refusedResource = regexp.MustCompile(`(?:^|[\s"'(])((?:[a-z0-9-]+\.)+[a-z0-9-]+/[A-Za-z0-9](?:[\w.-]*\w)?)`)
-	// gpuWords are those of NVIDIA's plugin and library, which name no resource. With lostGPU no retry helps.
+	// gpuWords matches messages of NVIDIA's plugin and library, which name no resource. If lostGPU matches, no retry helps.
 	gpuWords = regexp.MustCompile(`(?i)\bnvml\b|\bnvidia\b|\bgpus?\b|GPU-[0-9a-f]{8}-|MIG-[0-9a-f]{8}-|\bcuda\b|` + lostGPU.String())
 	lostGPU  = regexp.MustCompile(`(?i)gpu is lost|fallen off the bus|nvml\.Device|nvml: unknown error|device link information|\bxid\b|` +
 		`unable to determine the device handle`)
-	// railWords are those of plugins for network devices.
+	// railWords matches messages of plugins for network devices.
 	railWords = regexp.MustCompile(`(?i)sr-?iov|\brdma\b|\bmlx5_|\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b`)
 )
 
-// podEnd is about a pod that its node rejected or evicted, or that does not end.
+// podEnd explains a pod that its node rejected or evicted, or that does not end.
 func (e *explainer) podEnd(pod *corev1.Pod) {
 	switch deleted := pod.DeletionTimestamp; {
 	case deleted != nil && e.now.Sub(deleted.Time) >= endTime:
@@ -51,7 +51,7 @@ func (e *explainer) podEnd(pod *corev1.Pod) {
 	}
 }
 
-// rejections are about rejected pods that the StatefulSet has recreated, perhaps for ever. Only their events are left.
+// rejections explains rejected pods that the StatefulSet has recreated, perhaps for ever. Only their events are left.
 func (e *explainer) rejections() {
 	for _, name := range e.podNames() {
 		pod := named(e.Pods, name)
@@ -133,7 +133,7 @@ func (e *explainer) refusedDevice(reason, message string) (gpu, rail bool) {
 	return gpu, false
 }
 
-// nodeProblem is about the node that the pod is on.
+// nodeProblem explains what is wrong with the node that the pod is on.
 func (e *explainer) nodeProblem(pod *corev1.Pod) {
 	node := pod.Spec.NodeName
 	seen := ""

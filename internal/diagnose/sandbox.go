@@ -20,7 +20,7 @@ var (
 	noSandbox    = regexp.MustCompile(`^Failed to create pod sandbox: (?:rpc error: code = \w+ desc = )?`)
 )
 
-// preparing are the events of a pod whose images are not being pulled yet, because its network and volumes come first.
+// preparing returns the events of a pod whose images are not being pulled yet, because its network and volumes come first.
 func (e *explainer) preparing(pod *corev1.Pod) []event {
 	events := e.podEvents(pod)
 	if _, pulling := latest(events, "Pulling", "Pulled"); pulling || hasStarted(pod) {
@@ -29,7 +29,7 @@ func (e *explainer) preparing(pod *corev1.Pod) []event {
 	return events
 }
 
-// sandbox is about a pod whose network the node cannot create.
+// sandbox explains a pod whose network the node cannot create.
 func (e *explainer) sandbox(pod *corev1.Pod, events []event) {
 	ev, ok := latest(events, "FailedCreatePodSandBox", "NetworkNotReady")
 	if !ok {
@@ -67,7 +67,7 @@ func (e *explainer) sandbox(pod *corev1.Pod, events []event) {
 	e.add(f)
 }
 
-// podNetworkPlugins are those of the network that every pod has.
+// podNetworkPlugins serve the network that every pod has.
 var podNetworkPlugins = []string{"loopback", "portmap", "bandwidth", "firewall", "tuning", "multus", "multus-shim",
 	"ovn-k8s-cni-overlay", "openshift-sdn", "calico", "cilium-cni", "flannel"}
 
@@ -81,7 +81,7 @@ var (
 		`whereabouts|could not allocate ip\b|no ip addresses available|\bnet\d+\b`)
 )
 
-// failedAttachment is the pod's network attachment that a failure names, in the words of any CNI, "" if it names none, and the end
+// failedAttachment returns the pod's network attachment that a failure names, in the words of any CNI, "" if it names none, and the end
 // of the text, which is about it.
 func failedAttachment(pod *corev1.Pod, events []event, text string) (name, failure string) {
 	failure = text
@@ -117,7 +117,7 @@ func failedAttachment(pod *corev1.Pod, events []event, text string) (name, failu
 	return "", failure
 }
 
-// attachmentsOf are the pod's network attachments as NAMESPACE/NAME. Its annotation has them as a list of names or as JSON
+// attachmentsOf returns the pod's network attachments as NAMESPACE/NAME. Its annotation has them as a list of names or as JSON
 // (k8snetworkplumbingwg/multi-net-spec).
 func attachmentsOf(pod *corev1.Pod) (names []string) {
 	value := strings.TrimSpace(pod.Annotations[objects.NetworksAnnotation])
@@ -140,7 +140,7 @@ func attachmentsOf(pod *corev1.Pod) (names []string) {
 	return names
 }
 
-// adviceFor is the command or change that fits an attachment's failure, in lower case, "" for none.
+// adviceFor returns the command or change that fits an attachment's failure, in lower case, "" for none.
 func adviceFor(failure, node string) string {
 	switch {
 	case has(failure, "whereabouts", "could not allocate ip", "no ip addresses available", "ippool", "ipam"):

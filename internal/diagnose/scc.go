@@ -72,7 +72,7 @@ func refusedCapabilities(text string) (names []string) {
 	return names
 }
 
-// pinned is the only constraint that may admit the pods, or "".
+// pinned returns the only constraint that may admit the pods, or "".
 func (e *explainer) pinned() string {
 	return e.StatefulSet.Spec.Template.Annotations[objects.SCCAnnotation]
 }

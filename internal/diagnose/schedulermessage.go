@@ -63,7 +63,7 @@ func readSchedulerMessage(text string) schedulerMessage {
 	return v
 }
 
-// essence is the message without the nodes that the pod cannot use anyway, unless there are no others.
+// essence returns the message without the nodes that the pod cannot use anyway, unless there are no others.
 func (v schedulerMessage) essence() string {
 	var parts []string
 	for _, r := range v.rejections {
@@ -77,7 +77,7 @@ func (v schedulerMessage) essence() string {
 	return oneLine(strings.Join(parts, ", "))
 }
 
-// count is the number of nodes rejected for a cause with one of the signs.
+// count returns the number of nodes rejected for a cause with one of the signs.
 func (v schedulerMessage) count(signs ...string) int {
 	n := 0
 	for _, r := range v.rejections {
@@ -88,7 +88,7 @@ func (v schedulerMessage) count(signs ...string) int {
 	return n
 }
 
-// short are the resources that some nodes lack.
+// short returns the resources that some nodes lack.
 func (v schedulerMessage) short() (names []corev1.ResourceName) {
 	for _, r := range v.rejections {
 		if name, ok := strings.CutPrefix(r.why, "Insufficient "); ok {

@@ -73,7 +73,7 @@ func (e *explainer) scheduling(claims bool) {
 	}
 }
 
-// gated is about a pod that a scheduling gate holds, as Kueue's.
+// gated explains a pod that a scheduling gate holds, as Kueue's.
 func (e *explainer) gated(pod *corev1.Pod) (fail.Finding, bool) {
 	c := condition(pod, corev1.PodScheduled)
 	// The condition stays for a moment after the last gate is gone.
@@ -115,7 +115,7 @@ func (e *explainer) byQueue(u pendingPod) []fail.Finding {
 	}}
 }
 
-// queueOf is the LocalQueue of a pod. A pod that Kueue has just seen may not have its name yet.
+// queueOf returns the LocalQueue of a pod. A pod that Kueue has just seen may not have its name yet.
 func (e *explainer) queueOf(pod *corev1.Pod) string {
 	queue := pod.Labels[kueue.QueueLabel]
 	if queue == "" && e.StatefulSet != nil {
@@ -124,7 +124,7 @@ func (e *explainer) queueOf(pod *corev1.Pod) string {
 	return queue
 }
 
-// waiting is why Kueue does not admit a pod, and how many wait before it, as far as that is known, behind a colon.
+// waiting returns why Kueue does not admit a pod, and how many wait before it, as far as that is known, behind a colon.
 func (e *explainer) waiting(pod *corev1.Pod) string {
 	text := ""
 	if e.QueuePosition > 0 {
@@ -204,7 +204,7 @@ func taintsByWords(u pendingPod, explained bool) []fail.Finding {
 	return found
 }
 
-// byVolumes is about volumes that are missing or tie a pod to nodes. about reports whether they are the scheduler's
+// byVolumes explains volumes that are missing or tie a pod to nodes. about reports whether they are the scheduler's
 // reason, even without a finding: claims may have one already, or the volume may still be provisioned.
 func (e *explainer) byVolumes(u pendingPod, claims bool) (found []fail.Finding, about bool) {
 	f := fail.Finding{
@@ -229,7 +229,7 @@ func (e *explainer) byVolumes(u pendingPod, claims bool) (found []fail.Finding, 
 	return []fail.Finding{f}, true
 }
 
-// describeNodes is the command that shows the used resources of nodes, by default of all nodes with GPUs.
+// describeNodes returns the command that shows the used resources of nodes, by default of all nodes with GPUs.
 func describeNodes(names []string) string {
 	if len(names) == 0 {
 		return "oc describe nodes -l nvidia.com/gpu.present=true | grep -A8 -e ^Name: -e 'Allocated resources'"
@@ -237,7 +237,7 @@ func describeNodes(names []string) string {
 	return fmt.Sprintf("oc describe node%s | grep -A8 -e ^Name: -e 'Allocated resources'", joined(names))
 }
 
-// resourceNames is the command that shows the resource names of network attachments: a resource that no node has is
+// resourceNames returns the command that shows the resource names of network attachments: a resource that no node has is
 // often misspelt.
 func resourceNames(resource corev1.ResourceName) string {
 	return fmt.Sprintf("oc get network-attachment-definitions -A -o yaml | grep -e ' name:' -e resourceName (is it %s there, and in "+
@@ -249,7 +249,7 @@ func joined(names []string) string {
 	return strings.TrimSuffix(" "+strings.Join(names, " "), " ")
 }
 
-// toleration is the cluster file's entry that tolerates the taint.
+// toleration returns the cluster file's entry that tolerates the taint.
 func toleration(taint corev1.Taint) string {
 	entry := "key: " + taint.Key
 	if taint.Value == "" {

@@ -20,7 +20,7 @@ type StepPod struct {
 	Namespace, Name string
 	// Run is the name of the PipelineRun.
 	Run string
-	// Image and Account are those of the step.
+	// Image and Account are the step's image and service account.
 	Image, Account string
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// TestStepPodWithoutImage: the messages are those of containerd and of CRI-O; the fake ignores the field selector of the events.
+// TestStepPodWithoutImage has messages of containerd and of CRI-O. The fake ignores the field selector of the events.
 func TestStepPodWithoutImage(t *testing.T) {
 	const image = "registry.example.com/team/steps@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	const containerd = `failed to pull and unpack image "` + image + `": failed to resolve reference "` + image +

@@ -13,7 +13,7 @@ const maxWords = 600
 
 func oneLine(text string) string { return humanize.OneLine(text, maxWords) }
 
-// list is "a, b and c": the first names, and the number of the others.
+// list returns "a, b and c": the first names, and the number of the others.
 func list(names []string, most int) string { return humanize.FirstAnd(names, most) }
 
 // age formats how long ago t was: 40s, 2m10s, 1h5m.
@@ -29,8 +29,8 @@ func age(t, now time.Time) string {
 	return text
 }
 
-// since is " since 40s", or "" if the time is unknown.
-func since(t, now time.Time) string {
+// sinceText returns " since 40s", or "" if the time is unknown.
+func sinceText(t, now time.Time) string {
 	if t.IsZero() {
 		return ""
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
-// describeUsage is what a node has of a resource, what is free, and the holders. For resources other than GPUs only the
+// describeUsage returns what a node has of a resource, what is free, and the holders. For resources other than GPUs only the
 // node's own amount is known.
 func (e *explainer) describeUsage(node *corev1.Node, name corev1.ResourceName) string {
 	has := node.Status.Allocatable[name]

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
@@ -94,6 +95,23 @@ func Examine(ctx context.Context, clients *kube.Clients, name string, o Options)
 	e.start()
 	e.hang()
 	e.network()
+	e.slow()
+	return e.report()
+}
+
+// ExamineLocal examines the nodes of a local run. They have no pods, and no network beyond one machine.
+func ExamineLocal(ctx context.Context, name string, set nodes.Set, o Options) Report {
+	clients := &kube.Clients{}
+	o = o.withDefaults(clients)
+	e := examination{clients: clients, env: env.Of(clients, name), here: true, Options: o, now: o.Now()}
+	for number := range set {
+		e.nodes = append(e.nodes, &node{number: number, pod: e.env.PodName(number), state: "a part of this machine"})
+	}
+	e.askAgents(ctx, set)
+	e.hang()
+	for _, j := range e.jobs {
+		e.printed(j)
+	}
 	e.slow()
 	return e.report()
 }

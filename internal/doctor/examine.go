@@ -26,7 +26,9 @@ type examination struct {
 	Options
 	clients *kube.Clients
 	env     env.Environment
-	now     time.Time
+	// here reports that the nodes are parts of this machine.
+	here bool
+	now  time.Time
 
 	// cluster is what the API server returned; it is empty if clusterErr is not nil.
 	cluster    diagnose.Snapshot

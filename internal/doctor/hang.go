@@ -22,7 +22,7 @@ const endedFor = time.Minute
 
 func (e *examination) hang() {
 	for _, n := range e.nodes {
-		e.silent(n)
+		e.examineSilent(n)
 		e.restarted(n)
 	}
 	for _, j := range e.jobs {
@@ -34,27 +34,26 @@ func (e *examination) hang() {
 	e.blockedTraffic()
 }
 
-// silent is about an agent that does not answer, or only partly. start explains pods that do not run.
-func (e *examination) silent(n *node) {
+// examineSilent reports an agent that does not answer, or only partly. start explains pods that do not run.
+func (e *examination) examineSilent(n *node) {
 	switch {
 	case fail.ReasonOf(n.healthErr) == fail.AgentVersion:
 		e.found(fail.AgentVersion, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))
 	case apierrors.IsForbidden(n.healthErr):
 		e.found(NotReadable, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))
-	case n.healthErr != nil && (n.running() || e.clusterErr != nil):
-		e.found(fail.AgentUnreachable, n.String(), n.healthErr.Error(),
-			fmt.Sprintf("oc logs %s -n %s -c train --tail=20; oc get pod %s -n %s -o wide (is its Kubernetes node in order?)", n.pod,
-				e.env.Namespace, n.pod, e.env.Namespace))
+	case n.healthErr != nil && (n.running() || e.clusterErr != nil || e.here):
+		e.found(fail.AgentUnreachable, n.String(), n.healthErr.Error(), e.logs(n)+
+			e.advice(fmt.Sprintf("; oc get pod %s -n %s -o wide (is its Kubernetes node in order?)", n.pod, e.env.Namespace), ""))
 	case n.factsErr != nil:
 		e.found(AgentStuck, n.String(), fmt.Sprintf("its agent answers, but not to requests about GPUs and volumes: %v", n.factsErr),
 			e.exec(n, fmt.Sprintf("sh -c 'timeout 5 nvidia-smi; timeout 5 df %s %s'", agent.Workspace, agent.Datasets))+
 				" (what hangs is the GPU's driver, or a volume's server)")
 	case n.jobsErr != nil:
-		e.found(fail.AgentUnreachable, n.String(), n.jobsErr.Error(), fmt.Sprintf("oc logs %s -n %s -c train --tail=20", n.pod, e.env.Namespace))
+		e.found(fail.AgentUnreachable, n.String(), n.jobsErr.Error(), e.logs(n))
 	}
 }
 
-// restarted is about a container that restarted, which ended everything in it.
+// restarted reports a container that restarted, which ended everything in it.
 func (e *examination) restarted(n *node) {
 	if n.object == nil {
 		return
@@ -71,13 +70,13 @@ func (e *examination) restarted(n *node) {
 		if kube.ReasonFor(end.Reason) == fail.OutOfMemory {
 			f.Next = "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading"
 		}
-		if !slices.ContainsFunc(e.jobs, func(j job) bool { s, ok := j.on(n.number); return ok && s.State == agent.Restarted }) {
+		if !slices.ContainsFunc(e.jobs, func(j job) bool { s, ok := j.statusOf(n.number); return ok && s.State == agent.Restarted }) {
 			f.Level = fail.Suspicious
 		}
 	}
 }
 
-// endedRanks is about ranks that have ended and for which others wait.
+// endedRanks reports ranks that have ended and for which others wait.
 func (e *examination) endedRanks(j job) {
 	if c, ok := cause.Find(j.statuses); ok && (c.Known || c.Waiting != nil || !c.Rank.Stopped) {
 		err := c.Err(cause.Job{Run: j.statuses[0].Spec.Run, Environment: e.env.Name, Namespace: e.env.Namespace, Record: j.statuses[0].Record})
@@ -105,13 +104,13 @@ func (e *examination) endedRanks(j job) {
 	}
 }
 
-// unknown is about nodes that should run a part of a job but do not know it.
+// unknown reports nodes that should run a part of a job but do not know it.
 func (e *examination) unknown(j job) {
 	if !j.running() || e.now.Sub(j.statuses[0].Started) < endedFor {
 		return
 	}
 	for _, n := range e.nodes[:min(j.spec().Nodes, len(e.nodes))] {
-		if _, ok := j.on(n.number); !ok && n.jobs != nil {
+		if _, ok := j.statusOf(n.number); !ok && n.jobs != nil {
 			e.found(JobMissing, n.String(), j.title()+" runs on other nodes, but this one does not know it: its pod was recreated, or the launch "+
 				"did not reach it",
 				"start the training again from its last checkpoint: the running ranks cannot continue")
@@ -125,7 +124,7 @@ func (e *examination) isQuiet(j job) bool {
 	return ok && quiet >= e.QuietAfter
 }
 
-// quiet is about a job that prints nothing.
+// quiet reports a job that prints nothing.
 func (e *examination) quiet(j job) {
 	if !e.isQuiet(j) {
 		return
@@ -146,7 +145,7 @@ func (e *examination) quiet(j job) {
 	e.found(NoProgress, j.title(), evidence, next)
 }
 
-// resolution is about names that ranks could not look up, or that resolve to a wrong address.
+// resolution reports names that ranks could not look up, or that resolve to a wrong address.
 func (e *examination) resolution() {
 	next := fmt.Sprintf("oc get endpointslices -n %s -l kubernetes.io/service-name=%s; oc get pods -n openshift-dns", e.env.Namespace,
 		e.env.Service)

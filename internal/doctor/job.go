@@ -19,7 +19,7 @@ type job struct {
 	now        time.Time
 }
 
-// jobIDs are the jobs that a node runs, and the job of the run that holds the environment: its ID is the PipelineRun's UID.
+// jobIDs returns the jobs that a node runs, and the job of the run that holds the environment: its ID is the PipelineRun's UID.
 func (e *examination) jobIDs() []string {
 	var ids []string
 	for _, n := range e.answering() {
@@ -49,7 +49,7 @@ func (e *examination) gatherJobs(ids []string) {
 	}
 }
 
-func (j job) on(number int) (agent.JobStatus, bool) {
+func (j job) statusOf(number int) (agent.JobStatus, bool) {
 	i := slices.IndexFunc(j.statuses, func(s agent.JobStatus) bool { return s.Node == number })
 	if i < 0 {
 		return agent.JobStatus{}, false
@@ -68,7 +68,7 @@ func (j job) succeeded() bool {
 	})
 }
 
-// quiet is how long no node has printed anything. ok is false if a part of the job is unknown, because its output is
+// quiet returns how long no node has printed anything. ok is false if a part of the job is unknown, because its output is
 // unknown too.
 func (j job) quiet() (least time.Duration, ok bool) {
 	for _, status := range j.statuses {
@@ -85,7 +85,7 @@ func (j job) title() string {
 	return fmt.Sprintf("job %s (%s)", j.id, j.spec().Script)
 }
 
-// String is the job with its states: "job 0d23 (train.py) of train-1: running for 12m on 2 nodes".
+// String returns the job with its states: "job 0d23 (train.py) of train-1: running for 12m on 2 nodes".
 func (j job) String() string {
 	byState := map[agent.JobState]int{}
 	var states []string

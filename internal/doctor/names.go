@@ -60,7 +60,7 @@ var symptoms = sync.OnceValue(func() (all []symptom) {
 	return all
 })
 
-// likelihoodOf is the position of a reason, 0 for the most likely one.
+// likelihoodOf returns the position of a reason, 0 for the most likely one.
 func likelihoodOf(name fail.Reason) int {
 	all := symptoms()
 	if i := slices.IndexFunc(all, func(s symptom) bool { return s.name == name }); i >= 0 {

@@ -71,7 +71,7 @@ func (e *examination) fromNCCL(j job, same []nccl.Finding) {
 	}
 }
 
-// host is the node with that host name, which is its pod's name.
+// host returns the node with that host name, which is its pod's name.
 func (e *examination) host(name string) string {
 	for _, n := range e.nodes {
 		if n.pod == name {
@@ -81,7 +81,7 @@ func (e *examination) host(name string) string {
 	return cmp.Or(name, "a rank")
 }
 
-// wanted is the transport and the devices that a node's part of a job should use.
+// wanted returns the transport and the devices that a node's part of a job should use.
 func (e *examination) wanted(status agent.JobStatus) nccl.Wanted {
 	n := e.nodes[status.Node]
 	var wanted nccl.Wanted
@@ -116,7 +116,7 @@ func (e *examination) allDetected() bool {
 	return !slices.ContainsFunc(e.nodes, func(n *node) bool { return n.rdma == nil })
 }
 
-// detected are the devices and the numbers of the nodes that answer.
+// detected returns the devices and the numbers of the nodes that answer.
 func (e *examination) detected() (all []rdma.Facts, numbers []int) {
 	for _, n := range e.nodes {
 		if n.rdma != nil {
@@ -132,7 +132,7 @@ func (e *examination) plan(n *node) rdma.Plan {
 	return rdma.NewPlan(all, n.number, told.Expected, told.Forced)
 }
 
-// settingsInUse are the network settings that the answering nodes got.
+// settingsInUse returns the network settings that the answering nodes got.
 func (e *examination) settingsInUse() network.Settings {
 	var facts []agent.Facts
 	for _, n := range e.answering() {
@@ -191,7 +191,7 @@ func (e *examination) settings() {
 	}
 }
 
-// unusedRails is about rails that mode tcp does not use.
+// unusedRails reports rails that mode tcp does not use.
 func (e *examination) unusedRails() {
 	facts, numbers := e.detected()
 	without := func(f rdma.Facts) bool { return len(f.Rails()) == 0 }

@@ -30,12 +30,12 @@ type node struct {
 	factsErr  error
 	rdma      *rdma.Facts
 	names     agent.Resolution
-	// jobs are those of the requested jobs that the node knows. It is nil if they are unknown, because of jobsErr.
+	// jobs has the requested jobs that the node knows. It is nil if they are unknown, because of jobsErr.
 	jobs    map[string]agent.JobStatus
 	jobsErr error
 }
 
-// answering are the nodes whose agents returned their facts.
+// answering returns the nodes whose agents returned their facts.
 func (e *examination) answering() []*node {
 	return slices.DeleteFunc(slices.Clone(e.nodes), func(n *node) bool { return n.facts == nil })
 }
@@ -50,7 +50,7 @@ func (n *node) kubernetesNode() string {
 	return ""
 }
 
-// String is the node's name in findings: "node 1 (ml-dev-env-1 on gpu-b)".
+// String returns the node's name in findings: "node 1 (ml-dev-env-1 on gpu-b)".
 func (n *node) String() string {
 	if on := n.kubernetesNode(); on != "" {
 		return fmt.Sprintf("node %d (%s on %s)", n.number, n.pod, on)
@@ -68,8 +68,11 @@ func (n *node) agent() string {
 	return "not asked"
 }
 
-// exec is the command that runs a command in the node.
+// exec returns the command that runs a command in the node.
 func (e *examination) exec(n *node, command string) string {
+	if e.here {
+		return command
+	}
 	return fmt.Sprintf("oc exec %s -n %s -c train -- %s", n.pod, e.env.Namespace, command)
 }
 
@@ -77,6 +80,19 @@ func (e *examination) exec(n *node, command string) string {
 func (n *node) running() bool {
 	return n.object != nil && n.object.DeletionTimestamp == nil && slices.ContainsFunc(n.object.Status.ContainerStatuses,
 		func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
+}
+
+// advice is what to do on a cluster, or on this machine.
+func (e *examination) advice(cluster, here string) string {
+	if e.here {
+		return here
+	}
+	return cluster
+}
+
+// logs is the command that shows the log of the node's agent.
+func (e *examination) logs(n *node) string {
+	return e.advice(fmt.Sprintf("oc logs %s -n %s -c train --tail=20", n.pod, e.env.Namespace), "mlenv logs "+e.env.Name)
 }
 
 // askNodes asks all agents in parallel: first for their facts and devices, then for the jobs that any of them or the
@@ -104,6 +120,13 @@ func (e *examination) askNodes(ctx context.Context) {
 	}
 	set := e.env.FirstNodes(len(e.nodes), credentials)
 	defer set.Close()
+	e.askAgents(ctx, set)
+}
+
+// askAgents asks the agents of all nodes.
+func (e *examination) askAgents(ctx context.Context, set nodes.Set) {
+	bounded, cancel := context.WithTimeout(ctx, e.Patience)
+	defer cancel()
 	e.each(bounded, set, e.askNode)
 	ids := e.jobIDs()
 	if len(ids) > 0 {
@@ -168,8 +191,11 @@ func (e *examination) askNode(ctx context.Context, n *node, client *agent.Client
 	group.Wait()
 }
 
-// namesFor are the names that a node's ranks look up: the master's, and those of its neighbours in a ring.
+// namesFor returns the names that a node's ranks look up: the master's, the node's own, and its neighbours' in a ring.
 func (e *examination) namesFor(number int) []string {
+	if e.here {
+		return nil // addresses
+	}
 	var wanted []string
 	for _, other := range []int{0, number, (number + 1) % len(e.nodes), (number + len(e.nodes) - 1) % len(e.nodes)} {
 		if name := e.env.TLSName(other); !slices.Contains(wanted, name) {
@@ -200,7 +226,7 @@ func (n *node) askJobs(ctx context.Context, client *agent.Client, ids []string) 
 			n.jobsErr = err
 			return
 		}
-		// A training may answer in its agent's place, so the numbers are those of the node that was asked.
+		// A training may answer in its agent's place, so the number of the node that was asked counts.
 		status.Node = n.number
 		for i := range status.Ranks {
 			status.Ranks[i].Node = n.number

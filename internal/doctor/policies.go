@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
-// blockedTraffic is about network policies that block traffic between the nodes. Ranks listen on ports that the kernel
+// blockedTraffic finds network policies that block traffic between the nodes. Ranks listen on ports that the kernel
 // chooses, so all ports must be open. One policy that allows it is enough. Policies do not affect RDMA, but ranks meet over TCP.
 func (e *examination) blockedTraffic() {
 	if len(e.nodes) < 2 || e.cluster.StatefulSet == nil {

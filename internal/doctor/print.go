@@ -11,8 +11,9 @@ import (
 
 // Print writes the report as text.
 func (r Report) Print(w io.Writer) {
-	fmt.Fprintf(w, "environment %s/%s", r.Namespace, r.Environment)
-	if len(r.Nodes) > 0 {
+	if r.Namespace == "" {
+		fmt.Fprintf(w, "local run %s: %s", r.Environment, humanize.Count(len(r.Nodes), "node"))
+	} else if fmt.Fprintf(w, "environment %s/%s", r.Namespace, r.Environment); len(r.Nodes) > 0 {
 		fmt.Fprintf(w, ": %s, mode %s", humanize.Count(len(r.Nodes), "node"), cmp.Or(r.Mode, "unknown"))
 	}
 	if r.Holder != "" {

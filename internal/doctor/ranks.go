@@ -10,10 +10,10 @@ import (
 // muchSlower is the factor above the median from which a rank holds the others up: steps of one rank differ by less.
 const muchSlower = 1.3
 
-// slowRanks is about ranks that take longer than the others for their own part of a step, if the training's metrics
+// slowRanks reports ranks that take longer than the others for their own part of a step, if the training's metrics
 // have these times.
 func (e *examination) slowRanks(j job) {
-	zero, _ := j.on(0)
+	zero, _ := j.statusOf(0)
 	seconds := zero.RankSeconds
 	if !j.running() || len(seconds) < 2 {
 		return
@@ -52,7 +52,7 @@ func stepTime(seconds float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second)).Round(time.Millisecond)
 }
 
-// nodeOf is the node of a rank, or nil if it is unknown.
+// nodeOf returns the node of a rank, or nil if it is unknown.
 func (e *examination) nodeOf(j job, rank int) *node {
 	i := slices.IndexFunc(e.nodes, func(n *node) bool { return slices.Contains(j.spec().Ranks(n.number), rank) })
 	if i < 0 {

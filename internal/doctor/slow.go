@@ -2,10 +2,12 @@ package doctor
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -44,8 +46,9 @@ func (e *examination) slow() {
 
 func (e *examination) gpus(n *node) {
 	f := n.facts
-	leave := fmt.Sprintf("let an administrator check the node (Xid in its kernel's log: oc debug node/%s -- chroot /host dmesg | grep -i "+
-		"xid); until then: oc adm cordon %s", f.KubernetesNode, f.KubernetesNode)
+	leave := e.advice(fmt.Sprintf("let an administrator check the node (Xid in its kernel's log: oc debug node/%s -- chroot /host dmesg | "+
+		"grep -i xid); until then: oc adm cordon %s", f.KubernetesNode, f.KubernetesNode),
+		"look for Xid in the kernel's log: dmesg | grep -i xid; leave the GPU out by CUDA_VISIBLE_DEVICES")
 	switch {
 	case f.GPUProblem != "":
 		e.found(GPUFaulty, n.String(), "its GPUs cannot be read: "+f.GPUProblem, leave)
@@ -73,7 +76,7 @@ func (e *examination) memory(n *node) {
 		e.found(MemoryNearLimit, n.String(),
 			fmt.Sprintf("its container uses %s of its limit of %s, without the cache of files: above the limit all its ranks are killed",
 				humanize.Bytes(int64(used)), humanize.Bytes(int64(f.MemoryLimit))),
-			"raise resources.limits.memory in the cluster file, or use fewer workers of data loaders; files in /dev/shm count too")
+			e.advice("raise resources.limits.memory in the cluster file, or ", "")+"use fewer workers of data loaders; files in /dev/shm count too")
 	}
 	if room := f.SharedMemory; room.Size > 0 && float64(room.Free) < littleRoom*float64(room.Size) {
 		e.found("SharedMemoryFull", n.String(), fmt.Sprintf("/dev/shm has %s free of %s", humanize.Bytes(int64(room.Free)),
@@ -86,14 +89,14 @@ func (e *examination) volumes(n *node) {
 	for _, mount := range []struct {
 		path   string
 		volume agent.Volume
-	}{{agent.Workspace, n.facts.Workspace}, {agent.Datasets, n.facts.Datasets}} {
+	}{{e.place(agent.Workspace), n.facts.Workspace}, {e.place(agent.Datasets), n.facts.Datasets}} {
 		look := e.exec(n, fmt.Sprintf("sh -c 'df -h %s; timeout 60 du -xsh %s/* | sort -h | tail'", mount.path, mount.path))
 		v := mount.volume
 		switch {
 		case v.Problem != "":
 			e.found(VolumeUnusable, n.String(), mount.path+": "+v.Problem, look)
 		// Trainings do not write into datasets.
-		case mount.path == agent.Workspace && v.Size > 0 && float64(v.Free) < littleRoom*float64(v.Size):
+		case mount.path != e.place(agent.Datasets) && v.Size > 0 && float64(v.Free) < littleRoom*float64(v.Size):
 			f := e.found(VolumeFull, n.String(), fmt.Sprintf("%s has %s free of %s: a checkpoint without room ends the training",
 				mount.path, humanize.Bytes(int64(v.Free)), humanize.Bytes(int64(v.Size))), look)
 			if v.Free == 0 {
@@ -103,15 +106,23 @@ func (e *examination) volumes(n *node) {
 	}
 }
 
+// place is where a claim is mounted, or the folder in place of one.
+func (e *examination) place(mounted string) string {
+	if folder, err := local.Folder(); e.here && err == nil {
+		return filepath.Join(folder, strings.TrimPrefix(mounted, agent.Workspace))
+	}
+	return mounted
+}
+
 func (e *examination) cpus(n *node) {
 	if f := n.facts; f.CPUPeriods >= enoughPeriods && float64(f.CPUThrottled) >= manyThrottled*float64(f.CPUPeriods) {
 		e.found(CPUThrottled, n.String(), fmt.Sprintf("its CPU limit throttled the container in %d%% of the periods since it started",
 			100*f.CPUThrottled/f.CPUPeriods),
-			"raise resources.limits.cpu in the cluster file, or use fewer workers of data loaders (and OMP_NUM_THREADS)")
+			e.advice("raise resources.limits.cpu in the cluster file, or ", "")+"use fewer workers of data loaders (and OMP_NUM_THREADS)")
 	}
 }
 
-// differing is about nodes with different GPUs.
+// differing reports nodes with different GPUs.
 func (e *examination) differing() {
 	var kinds, seen []string
 	for _, n := range e.answering() {
@@ -124,11 +135,12 @@ func (e *examination) differing() {
 	}
 	if len(kinds) > 1 {
 		e.found(GPUsDiffer, "between the nodes", strings.Join(seen, "; ")+": all ranks wait for the slowest",
-			"set gpus.type, or list nodes of one kind in nodes.gpu_nodes, in the cluster file")
+			e.advice("set gpus.type, or list nodes of one kind in nodes.gpu_nodes, in the cluster file",
+				"choose GPUs of one kind by CUDA_VISIBLE_DEVICES"))
 	}
 }
 
-// unshared is about nodes that mount one claim but do not see each other's files.
+// unshared reports nodes that mount one claim but do not see each other's files.
 func (e *examination) unshared() {
 	set := e.cluster.StatefulSet
 	if set == nil || len(set.Spec.VolumeClaimTemplates) > 0 {
@@ -148,7 +160,7 @@ func (e *examination) unshared() {
 	}
 }
 
-// utilization is "node 0: 99 98, node 1: 0 0", or "" if no GPU is known.
+// utilization returns "node 0: 99 98, node 1: 0 0", or "" if no GPU is known.
 func (e *examination) utilization() string {
 	var all []string
 	for _, n := range e.answering() {
@@ -164,7 +176,7 @@ func (e *examination) utilization() string {
 	return strings.Join(all, ", ")
 }
 
-// idle is about GPUs that are idle while a job runs. Writing a checkpoint looks the same.
+// idle reports GPUs that are idle while a job runs. Writing a checkpoint looks the same.
 func (e *examination) idle() {
 	busy := slices.ContainsFunc(e.answering(), func(n *node) bool {
 		return slices.ContainsFunc(n.facts.GPUs, func(g agent.GPU) bool { return g.Utilization > idle })
@@ -172,12 +184,12 @@ func (e *examination) idle() {
 	if slices.ContainsFunc(e.jobs, job.running) && e.utilization() != "" && !busy {
 		e.found(GPUsIdle, "environment "+e.env.Name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or "+
 			"wait in Python",
-			"run the doctor again in a minute; then check the data loaders, and the speed of /datasets: "+
-				e.exec(e.nodes[0], "dd if=/datasets/FILE of=/dev/null bs=4M count=256"))
+			"run the doctor again in a minute; then check the data loaders, and the speed of "+e.place(agent.Datasets)+": "+
+				e.exec(e.nodes[0], "dd if="+e.place(agent.Datasets)+"/FILE of=/dev/null bs=4M count=256"))
 	}
 }
 
-// racks is about a job whose ring crosses between racks more often than necessary.
+// racks reports a job whose ring crosses between racks more often than necessary.
 func (e *examination) racks(j job) {
 	if !j.running() {
 		return

@@ -41,7 +41,7 @@ func (e *examination) starting() string {
 	return strings.Join(lines, "; ")
 }
 
-// watch is the command that follows the pods.
+// watch returns the command that follows the pods.
 func (e *examination) watch() string {
 	return fmt.Sprintf("oc get pods -n %s -l %s=%s -w", e.env.Namespace, objects.EnvironmentLabel, e.env.Name)
 }

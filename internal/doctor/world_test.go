@@ -185,10 +185,10 @@ func (w *world) serve() {
 func (w *world) examine() (Report, string) {
 	w.t.Helper()
 	w.serve()
-	objects := w.others
+	known := w.others
 	add := func(there bool, object runtime.Object) {
 		if there {
-			objects = append(objects, object)
+			known = append(known, object)
 		}
 	}
 	add(w.set != nil, w.set)
@@ -197,7 +197,7 @@ func (w *world) examine() (Report, string) {
 	for _, pod := range w.pods {
 		add(pod != nil, pod)
 	}
-	client := fake.NewClientset(objects...)
+	client := fake.NewClientset(known...)
 	client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		if verb := action.GetVerb(); verb != "get" && verb != "list" {
 			w.t.Errorf("%s %s: a doctor changes nothing", verb, action.GetResource().Resource)
@@ -270,7 +270,7 @@ func level(line string) string {
 	return "INFO"
 }
 
-// sockets is the log of a rank that communicates over TCP.
+// sockets returns the log of a rank that communicates over TCP.
 func sockets() []string {
 	return []string{
 		"NET/IB : No device found.", "Using network Socket", "comm 0xbb0 rank RANK nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0",

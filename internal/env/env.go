@@ -8,12 +8,10 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -64,43 +62,9 @@ func (e Environment) WaitGone(ctx context.Context, progress func(left []*corev1.
 	return kube.WaitGone(ctx, e.clients.Kube, e.Namespace, e.Selector(), progress)
 }
 
-// Selector is the label selector of the environment's pods, and of all its objects.
+// Selector returns the label selector of the environment's pods, and of all its objects.
 func (e Environment) Selector() string { return objects.Selector(e.Name).String() }
 
 func (e Environment) selected() metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: e.Selector()}
-}
-
-// Claims returns the claims that exist under the name e.Workspace or e.Datasets: one of each node, or one that the nodes share.
-// Without a claim the reason is InvalidInput.
-func (e Environment) Claims(ctx context.Context, name string) ([]string, error) {
-	exists := func(name string) (bool, error) {
-		_, err := e.clients.Kube.CoreV1().PersistentVolumeClaims(e.Namespace).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return false, nil
-		} else if err != nil {
-			return false, kube.Problem(fmt.Errorf("looking for claim %s/%s: %w", e.Namespace, name, err))
-		}
-		return true, nil
-	}
-	var claims []string
-	for node := 0; ; node++ {
-		own := name + "-" + e.PodName(node)
-		found, err := exists(own)
-		if err != nil {
-			return nil, err
-		}
-		if !found {
-			break
-		}
-		claims = append(claims, own)
-	}
-	if len(claims) > 0 {
-		return claims, nil
-	}
-	if found, err := exists(name); found || err != nil {
-		return []string{name}, err
-	}
-	return nil, fail.Becausef(fail.InvalidInput, "looking for the claims of environment %s: there is neither %s nor %s-%s",
-		e, name, name, e.PodName(0))
 }

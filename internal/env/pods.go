@@ -196,7 +196,7 @@ func (e Environment) LeaveOut(ctx context.Context, node, count int, host string)
 	return err
 }
 
-// Mode is the mode that provision decided, "" without an environment.
+// Mode returns the mode that provision decided, "" without an environment.
 func (e Environment) Mode(ctx context.Context) (agent.Mode, error) {
 	set, err := e.StatefulSet(ctx)
 	if apierrors.IsNotFound(err) {
@@ -207,7 +207,7 @@ func (e Environment) Mode(ctx context.Context) (agent.Mode, error) {
 	return agent.Mode(set.Annotations[objects.ModeAnnotation]), nil
 }
 
-// Reach is the command by which a person reaches a port of a node.
+// Reach returns the command by which a person reaches a port of a node.
 func (e Environment) Reach(node, port int) string {
 	return fmt.Sprintf("oc port-forward pod/%s %d -n %s", e.PodName(node), port, e.Namespace)
 }
@@ -215,5 +215,8 @@ func (e Environment) Reach(node, port int) string {
 // RecordClaims returns the claims with the record of a run of count nodes.
 func (e Environment) RecordClaims(ctx context.Context, count int) []string {
 	set, err := e.StatefulSet(ctx)
-	return e.Names.RecordClaims(count, err == nil && len(set.Spec.VolumeClaimTemplates) > 0)
+	if err != nil {
+		set = nil
+	}
+	return e.Names.RecordClaims(set, count)
 }

@@ -48,7 +48,7 @@ type Input struct {
 	// is the largest one if torch sees no GPU and falls back to gloo.
 	Sizes      []agent.Bytes `json:"sizes"`
 	WithoutGPU agent.Bytes   `json:"withoutGPU"`
-	// Pairs are rounds of pairs of nodes, those of a round at once; PairBytes go each way.
+	// Pairs has rounds of pairs of nodes. All pairs of a round are measured at once; PairBytes go each way.
 	Pairs     [][]Pair    `json:"pairs,omitempty"`
 	PairBytes agent.Bytes `json:"pairBytes,omitempty"`
 	// Rails are the node's interfaces to be measured one by one, in the same order on all
@@ -77,10 +77,10 @@ var (
 	cpuSizes    = []agent.Bytes{8, 1 << 10, 32 << 10, 1 << 20, 8 << 20}
 )
 
-// LargestWithoutGPU is the largest of gloo's sizes.
+// LargestWithoutGPU returns the largest of gloo's sizes.
 func LargestWithoutGPU() agent.Bytes { return cpuSizes[len(cpuSizes)-1] }
 
-// Sizes that are measured with a backend, and that of pairs. sockets is true if NCCL uses TCP between nodes.
+// Sizes returns the sizes in bytes to measure with a backend, and the size for pairs. sockets is true if NCCL uses TCP between nodes.
 func Sizes(backend Backend, sockets bool) (sizes []agent.Bytes, pair agent.Bytes) {
 	switch {
 	case backend != NCCL:

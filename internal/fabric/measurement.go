@@ -21,7 +21,7 @@ const (
 	SendRecv Operation = "send_recv"
 	// HostCopy copies from the host's memory to the GPU, on all GPUs of a node at once; the slowest counts.
 	HostCopy Operation = "host_copy"
-	// HostRDMA writes from the memory of the first node of Pair into that of the second one, over Rail, by perftest's ib_write_bw.
+	// HostRDMA writes from the memory of Pair's first node into the second node's memory, over Rail, by perftest's ib_write_bw.
 	HostRDMA Operation = "host_rdma"
 )
 
@@ -32,11 +32,11 @@ type Scope string
 const (
 	// World: all of them.
 	World Scope = "world"
-	// InNode: those of Node.
+	// InNode: the ranks of Node.
 	InNode Scope = "node"
-	// InPair: those of Pair.
+	// InPair: the ranks of Pair.
 	InPair Scope = "pair"
-	// ByRail: all of them, or those of Pair, over Rail alone.
+	// ByRail: all ranks, or the ranks of Pair, over Rail alone.
 	ByRail Scope = "rail"
 )
 
@@ -58,14 +58,14 @@ type Measurement struct {
 // maxBandwidth is more than any network has, and less than the largest BytesPerSecond.
 const maxBandwidth = 1e15
 
-// valid is false for values that no benchmark can measure.
+// valid returns false for values that no benchmark can measure.
 func (m Measurement) valid() bool {
 	return slices.Contains([]Operation{AllReduce, AllGather, ReduceScatter, Broadcast, SendRecv, HostCopy}, m.Operation) &&
 		slices.Contains([]Scope{World, InNode, InPair, ByRail}, m.Scope) && m.Node >= 0 && m.Rail >= 0 &&
 		m.Bytes >= 0 && m.Ranks > 0 && m.Time > 0
 }
 
-// Bandwidth is the bus bandwidth: bytes by time, times a factor that makes it comparable with the hardware's, whatever
+// Bandwidth returns the bus bandwidth: bytes by time, times a factor that makes it comparable with the hardware's, whatever
 // the operation and the number of ranks (NVIDIA/nccl-tests:doc/PERFORMANCE.md). For a pair it is what each node sends,
 // all its ranks together. It is 0 for a measurement without time or ranks.
 func (m Measurement) Bandwidth() rdma.BytesPerSecond {
@@ -85,7 +85,7 @@ func (m Measurement) Bandwidth() rdma.BytesPerSecond {
 	return rdma.BytesPerSecond(min(float64(m.Bytes)/m.Time.Seconds()*factor, maxBandwidth))
 }
 
-// Range is the lowest and the highest bandwidth of an operation, 0 without a measurement.
+// Range returns the lowest and the highest bandwidth of an operation, 0 without a measurement.
 func Range(all []Measurement, operation Operation) (lowest, highest rdma.BytesPerSecond) {
 	for _, m := range all {
 		if b := m.Bandwidth(); m.Operation == operation && b > 0 {
@@ -98,13 +98,13 @@ func Range(all []Measurement, operation Operation) (lowest, highest rdma.BytesPe
 	return lowest, highest
 }
 
-// Best is the highest bus bandwidth of all_reduce over all ranks, 0 for none.
+// Best returns the highest bus bandwidth of all_reduce over all ranks, 0 for none.
 func Best(all []Measurement) rdma.BytesPerSecond {
 	_, highest := measured(all, func(m Measurement) bool { return m.Operation == AllReduce && m.Scope == World })
 	return highest
 }
 
-// Latency is the time of the fastest all_reduce over all ranks, 0 for none.
+// Latency returns the time of the fastest all_reduce over all ranks, 0 for none.
 func Latency(all []Measurement) (least time.Duration) {
 	for _, m := range all {
 		if m.Operation == AllReduce && m.Scope == World && m.Time > 0 && (least == 0 || m.Time < least) {

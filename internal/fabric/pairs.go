@@ -9,16 +9,16 @@ import (
 // Pair is two nodes, the lower first.
 type Pair [2]int
 
-// String is "0-1".
+// String returns "0-1".
 func (p Pair) String() string { return fmt.Sprintf("%d-%d", p[0], p[1]) }
 
-// Within is true if both nodes are among the first count.
+// Within reports whether both nodes are among the first count.
 func (p Pair) Within(count int) bool { return min(p[0], p[1]) >= 0 && max(p[0], p[1]) < count }
 
-// Has is true for the pair's two nodes.
+// Has reports whether the node is one of the two.
 func (p Pair) Has(node int) bool { return p[0] == node || p[1] == node }
 
-// Rounds are pairs of n nodes that identify one faulty node. The pairs of a round have no node in common, and there are
+// Rounds returns pairs of n nodes that identify one faulty node. The pairs of a round have no node in common, and there are
 // log2(n) rounds, rounded up. In round r a node meets the one whose number differs in bit r.
 //
 // With three nodes, node 0 would be in all pairs, and its fault would look like the

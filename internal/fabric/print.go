@@ -17,7 +17,7 @@ func (r *Report) Print(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "operation\tbetween\tsize\ttime\tbus bandwidth")
 	for _, m := range r.Measurements {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", m.Operation, r.between(m), humanize.Bytes(int64(m.Bytes)), m.Time.Round(100*time.Nanosecond),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", m.Operation, r.measured(m), humanize.Bytes(int64(m.Bytes)), m.Time.Round(100*time.Nanosecond),
 			m.Bandwidth())
 	}
 	if len(r.Measurements) > 0 {
@@ -73,7 +73,7 @@ func tokens(perSecond float64) string {
 	return fmt.Sprintf("%.0f", perSecond)
 }
 
-// ratio is a divided by b, "unknown" without one of them.
+// ratio returns a divided by b, "unknown" without one of them.
 func ratio(a, b float64) string {
 	if a == 0 || b == 0 {
 		return "unknown"
@@ -81,7 +81,7 @@ func ratio(a, b float64) string {
 	return fmt.Sprintf("%.2f", a/b)
 }
 
-// Ratio is how many times as fast as sockets the network is, 0 if sockets were not measured.
+// Ratio returns how many times as fast as sockets the network is, 0 if sockets were not measured.
 func (r *Report) Ratio() float64 {
 	if r.Sockets == 0 {
 		return 0
@@ -89,7 +89,7 @@ func (r *Report) Ratio() float64 {
 	return float64(r.Bandwidth) / float64(r.Sockets)
 }
 
-func (r *Report) between(m Measurement) string {
+func (r *Report) measured(m Measurement) string {
 	switch m.Scope {
 	case InNode:
 		return fmt.Sprintf("ranks of node %d", m.Node)

@@ -12,27 +12,27 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// Verdict is what a check found.
-type Verdict string
+// Result is what a check found.
+type Result string
 
-// The verdicts.
+// The results of a check.
 const (
 	// Pass: the network does what it should, as far as anything is expected.
-	Pass Verdict = "pass"
-	// Slow: the bandwidth, or that of a node or rail, is below what it should be.
-	Slow Verdict = "slow"
+	Pass Result = "pass"
+	// Slow: the bandwidth of the network, a node or a rail is below what it should be.
+	Slow Result = "slow"
 	// WrongTransport: ranks use sockets although the environment uses RDMA.
-	WrongTransport Verdict = "wrong-transport"
+	WrongTransport Result = "wrong-transport"
 	// Broken: ranks do not reach each other, or hang.
-	Broken Verdict = "broken"
+	Broken Result = "broken"
 	// NotMeasured: nothing could be measured, and not because of the network.
-	NotMeasured Verdict = "not-measured"
+	NotMeasured Result = "not-measured"
 )
 
 // Report is what a check found. It is part of the receipt, docs/receipt.md.
 type Report struct {
-	Verdict Verdict `json:"verdict"`
-	Message string  `json:"message,omitempty"`
+	Verdict Result `json:"verdict"`
+	Message string `json:"message,omitempty"`
 	// Mode is the environment's.
 	Mode    agent.Mode `json:"mode"`
 	Backend Backend    `json:"backend"`
@@ -62,7 +62,7 @@ type Report struct {
 	// all_reduce there, in nanoseconds.
 	SocketsExpected rdma.BytesPerSecond `json:"socketsExpectedBytesPerSecond,omitempty"`
 	SocketsLatency  time.Duration       `json:"socketsLatencyNanoseconds,omitempty"`
-	// Speed is that of a script over both, nil if none was compared.
+	// Speed compares a script over the environment's network and over sockets, nil if none was compared.
 	Speed        *Speed         `json:"speed,omitempty"`
 	Findings     []nccl.Finding `json:"findings,omitempty"`
 	Measurements []Measurement  `json:"measurements,omitempty"`
@@ -112,11 +112,11 @@ func (r *Report) Judge() {
 	}
 	r.Verdict = Pass
 	var slow []string
-	if r.Expected > 0 && below(r.Bandwidth, r.Expected, enough) {
+	if r.Expected > 0 && isBelow(r.Bandwidth, r.Expected, enough) {
 		slow = append(slow, fmt.Sprintf("bus bandwidth %s, expected %s: %.0f%% of it", r.Bandwidth, r.Expected,
 			100*float64(r.Bandwidth)/float64(r.Expected)))
 	}
-	if r.SocketsExpected > 0 && r.Sockets > 0 && below(r.Sockets, r.SocketsExpected, enough) {
+	if r.SocketsExpected > 0 && r.Sockets > 0 && isBelow(r.Sockets, r.SocketsExpected, enough) {
 		slow = append(slow, fmt.Sprintf("over TCP sockets: %s, expected %s", r.Sockets, r.SocketsExpected))
 	}
 	slow = slices.Concat(slow, r.slowNodes(), r.slowInside(), r.slowRails(), r.slowHosts(), r.belowFigures())
@@ -131,7 +131,7 @@ func (r *Report) slowNodes() []string {
 	slowest := fastest
 	var good, bad []Pair
 	for _, m := range pairs {
-		if b := m.Bandwidth(); below(b, fastest, alike) {
+		if b := m.Bandwidth(); isBelow(b, fastest, alike) {
 			bad = append(bad, m.Pair)
 			slowest = min(slowest, b)
 		} else {
@@ -163,7 +163,7 @@ func (r *Report) slowInside() (slow []string) {
 			inside[m.Node] = max(inside[m.Node], m.Bandwidth())
 		}
 		for node, b := range inside {
-			if b > 0 && below(b, fastest, alike) {
+			if b > 0 && isBelow(b, fastest, alike) {
 				slow = append(slow, NodesAt([]int{node}, r.KubernetesNodes)+": "+fmt.Sprintf(words, b, fastest))
 				r.FaultyNodes = append(r.FaultyNodes, node)
 			}
@@ -186,9 +186,9 @@ func (r *Report) slowRails() (slow []string) {
 		switch {
 		case rail.Bandwidth == 0:
 			continue // there was no time to measure it
-		case rail.Expected > 0 && below(rail.Bandwidth, rail.Expected, enough):
+		case rail.Expected > 0 && isBelow(rail.Bandwidth, rail.Expected, enough):
 			slow = append(slow, fmt.Sprintf("rail %s: %s, expected %s", rail, rail.Bandwidth, rail.Expected))
-		case below(rail.Bandwidth, fastest, alike):
+		case isBelow(rail.Bandwidth, fastest, alike):
 			slow = append(slow, fmt.Sprintf("rail %s: %s, another has %s", rail, rail.Bandwidth, fastest))
 		default:
 			continue
@@ -202,7 +202,7 @@ func (r *Report) slowRails() (slow []string) {
 func (r *Report) slowHosts() (slow []string) {
 	all, fastest := measured(r.Measurements, func(m Measurement) bool { return m.Operation == HostRDMA })
 	for _, m := range all {
-		if m.Rail < 0 || m.Rail >= len(r.Rails) || !m.Pair.Within(r.Nodes) || !below(m.Bandwidth(), fastest, alike) {
+		if m.Rail < 0 || m.Rail >= len(r.Rails) || !m.Pair.Within(r.Nodes) || !isBelow(m.Bandwidth(), fastest, alike) {
 			continue
 		}
 		rail := r.Rails[m.Rail].String()
@@ -223,7 +223,7 @@ func (r *Report) belowFigures() (slow []string) {
 		if r.figure(m) == 0 {
 			continue
 		}
-		what := fmt.Sprintf("%s between %s", m.Operation, r.between(m))
+		what := fmt.Sprintf("%s between %s", m.Operation, r.measured(m))
 		if _, seen := best[what]; !seen {
 			order = append(order, what)
 		}
@@ -232,14 +232,14 @@ func (r *Report) belowFigures() (slow []string) {
 		}
 	}
 	for _, what := range order {
-		if m := best[what]; below(m.Bandwidth(), r.figure(m), enough) {
+		if m := best[what]; isBelow(m.Bandwidth(), r.figure(m), enough) {
 			slow = append(slow, fmt.Sprintf("%s: %s, expected %s", what, m.Bandwidth(), r.figure(m)))
 		}
 	}
 	return slow
 }
 
-// figure is what the cluster file expects of a measurement, 0 for nothing. All but that of host memories are figures of GPUs.
+// figure returns what the cluster file expects of a measurement, 0 for nothing. HostRDMA alone has a figure without GPUs.
 func (r *Report) figure(m Measurement) rdma.BytesPerSecond {
 	switch {
 	case m.Operation == HostRDMA:
@@ -256,7 +256,7 @@ func (r *Report) figure(m Measurement) rdma.BytesPerSecond {
 	return 0
 }
 
-// String is "net1 (10.0.103.0/24)".
+// String returns "net1 (10.0.103.0/24)".
 func (r Rail) String() string {
 	if r.Network == "" {
 		return r.Name
@@ -279,7 +279,7 @@ func NodesAt(nodes []int, kubernetesNodes []string) string {
 	return fmt.Sprintf("%s (%s)", text, strings.Join(where, ", "))
 }
 
-// Exclusion is the param that leaves the faulty nodes out of the next run, "" if none is known, or all are faulty.
+// Exclusion returns the param that leaves the faulty nodes out of the next run, "" if none is known, or all are faulty.
 func (r *Report) Exclusion() string {
 	var hosts []string
 	for _, node := range r.FaultyNodes {
@@ -294,11 +294,11 @@ func (r *Report) Exclusion() string {
 	return "exclude-nodes=" + strings.Join(hosts, ",")
 }
 
-func below(b, of rdma.BytesPerSecond, part float64) bool {
+func isBelow(b, of rdma.BytesPerSecond, part float64) bool {
 	return float64(b) < float64(of)*part
 }
 
-// Summary is the verdict in one line.
+// Summary returns the verdict in one line.
 func (r *Report) Summary() string {
 	text := fmt.Sprintf("%s: %s of %s each", r.Verdict, humanize.Count(r.Nodes, "node"), humanize.Count(r.RanksPerNode, "rank"))
 	if r.Transport != "" {

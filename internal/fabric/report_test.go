@@ -77,7 +77,7 @@ func TestJudge(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		report  Report
-		verdict Verdict
+		verdict Result
 		nodes   []int
 		rails   []string
 		message string

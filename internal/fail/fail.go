@@ -46,7 +46,7 @@ func WithTail(err error, lines []string) error {
 	return &Error{Reason: ReasonOf(err), Err: err, Tail: lines}
 }
 
-// Details is the text of err with the last lines of the program that failed.
+// Details returns the text of err with the last lines of the program that failed.
 func Details(err error) string {
 	for e := range chain(err) {
 		if len(e.Tail) > 0 {
@@ -56,7 +56,7 @@ func Details(err error) string {
 	return err.Error()
 }
 
-// ReasonOf is the outermost reason in err's chain, Internal if it has none.
+// ReasonOf returns the outermost reason in err's chain, Internal if it has none.
 func ReasonOf(err error) Reason {
 	var e *Error
 	if errors.As(err, &e) {
@@ -65,10 +65,10 @@ func ReasonOf(err error) Reason {
 	return Internal
 }
 
-// NextOf is the advice in err: the outermost one, or, if errors were joined, that of each of them on lines of its own.
+// NextOf returns the outermost advice in err. If errors were joined, it returns the outermost advice of each on a line of its own.
 func NextOf(err error) string { return strings.Join(NextsOf(err), "\n") }
 
-// NextsOf are the different advices in err: the outermost one of each of the errors that were joined.
+// NextsOf returns the different advices in err: the outermost one of each of the errors that were joined.
 func NextsOf(err error) (all []string) {
 	if e, ok := err.(*Error); ok && e.Next != "" { //nolint:errorlint // it goes down step by step
 		return []string{e.Next}
@@ -90,7 +90,7 @@ func NextsOf(err error) (all []string) {
 	return all
 }
 
-// chain are the Errors in err's chain, the outermost first.
+// chain returns the Errors in err's chain, the outermost first.
 func chain(err error) iter.Seq[*Error] {
 	return func(yield func(*Error) bool) {
 		for e := (*Error)(nil); errors.As(err, &e) && yield(e); err = e.Err {

@@ -55,7 +55,7 @@ type Finding struct {
 	Rail bool `json:"-"`
 }
 
-// Evidence is what was seen and what was wanted, in one text.
+// Evidence returns what was seen and what was wanted, in one text.
 func (f Finding) Evidence() string {
 	if f.Wanted == "" {
 		return f.Seen
@@ -63,13 +63,13 @@ func (f Finding) Evidence() string {
 	return f.Seen + ": want " + f.Wanted
 }
 
-// Err is the finding as an error with its reason and advice. doing is what was done to the
+// Err returns the finding as an error with its reason and advice. doing is what was done to the
 // object when it was found, as in "waiting for".
 func (f Finding) Err(doing string) error {
 	return &Error{Reason: f.Reason, Err: &findingError{f, doing}, Next: f.Next}
 }
 
-// Message is the finding as a message of several lines: what was seen, and what to do next.
+// Message returns the finding as a message of several lines: what was seen, and what to do next.
 func (f Finding) Message() string {
 	message := (&findingError{Finding: f}).Error()
 	if f.Next != "" {
@@ -78,7 +78,7 @@ func (f Finding) Message() string {
 	return message
 }
 
-// FindingOf is the finding that err was made of, with err's reason and advice. The text of any other error is what was seen.
+// FindingOf returns the finding that err was made of, with err's reason and advice. The text of any other error is what was seen.
 func FindingOf(err error) Finding {
 	f := Finding{Seen: err.Error()}
 	var made *findingError

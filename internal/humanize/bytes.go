@@ -2,7 +2,7 @@ package humanize
 
 import "fmt"
 
-// Bytes is a size in decimal units, as registries, disks and networks are
+// Bytes returns a size in decimal units, as registries, disks and networks are
 // counted: 405 B, 14.3 kB, 21.9 MB, 2.0 GB.
 func Bytes(n int64) string {
 	const units = "kMGT"

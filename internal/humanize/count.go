@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Count is "1 node", "2 nodes" or "0 nodes". The plural of the word must end in s.
+// Count returns "1 node", "2 nodes" or "0 nodes". The plural of the word must end in s.
 func Count(n int, one string) string {
 	if n == 1 {
 		return "1 " + one
@@ -48,7 +48,7 @@ func FirstAnd(names []string, most int) string {
 	return List(names, "and")
 }
 
-// Nodes is "node 2", "nodes 1 and 4", or "no node".
+// Nodes returns "node 2", "nodes 1 and 4", or "no node".
 func Nodes(nodes []int) string {
 	numbers := Each(nodes, strconv.Itoa)
 	switch len(numbers) {

@@ -6,7 +6,7 @@ import (
 	"github.com/agext/levenshtein"
 )
 
-// Nearest is the name that was probably meant by a word, "" for none.
+// Nearest returns the name that was probably meant by a word, "" for none.
 func Nearest(word string, names []string) string {
 	best, least := "", 3 // more than two letters, or half of the word, off is another word
 	for _, name := range names {

@@ -6,7 +6,7 @@ import (
 	"unicode"
 )
 
-// Plain is a text without the control characters that steer a terminal, such as those for colors, and those that change the
+// Plain returns a text without the control characters that steer a terminal, such as those for colors, and those that change the
 // direction of text. Bytes that are no UTF-8 are replaced: on a terminal of eight bits, 0x9b begins an escape sequence. Texts of
 // a training, or of an object that others may write, are printed in this way.
 func Plain(text string) string {

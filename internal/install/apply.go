@@ -109,7 +109,7 @@ func ApplyAll(ctx context.Context, c *kube.Clients, objects []*unstructured.Unst
 }
 
 // tryAll lets the API server check all objects without changing anything, including admission and RBAC's rule
-// that a user cannot grant rights that they lack. Its error joins all those of Apply.
+// that a user cannot grant rights that they lack. Its error joins all errors of Apply.
 func tryAll(ctx context.Context, client dynamic.Interface, objects []*unstructured.Unstructured) ([]Change, error) {
 	var changes []Change
 	var problems []error
@@ -143,18 +143,14 @@ func contains(objects []*unstructured.Unstructured, kind, name string) bool {
 }
 
 func problem(object *unstructured.Unstructured, err error) error {
-	var status apierrors.APIStatus
-	// If an object or a namespace is missing, the details have its name; if the kind is unknown, they have none.
-	unknownKind := errors.As(err, &status) && apierrors.IsNotFound(err) &&
-		(status.Status().Details == nil || status.Status().Details.Name == "")
-	if kind := object.GroupVersionKind(); kind.Group == "tekton.dev" && unknownKind {
+	if kind := object.GroupVersionKind(); kind.Group == "tekton.dev" && kube.UnknownKind(err) {
 		return fail.Advise(fail.Because(fail.InvalidInput, err),
 			"the cluster has no %s: install Tekton (on OpenShift the operator Red Hat OpenShift Pipelines)", kind.GroupVersion())
 	}
 	return kube.Problem(err)
 }
 
-// difference is the unified diff of two states of an object without the API server's own fields, or "".
+// difference returns the unified diff of two states of an object without the API server's own fields, or "".
 func difference(before, after *unstructured.Unstructured) (string, error) {
 	old, err := readable(before)
 	if err != nil {
@@ -167,7 +163,7 @@ func difference(before, after *unstructured.Unstructured) (string, error) {
 	return string(diff.Diff("live "+Title(before), old, "installed "+Title(after), now)), nil
 }
 
-// readable is an object's YAML without the fields that change by themselves.
+// readable returns an object's YAML without the fields that change by themselves.
 func readable(object *unstructured.Unstructured) ([]byte, error) {
 	object = object.DeepCopy()
 	for _, field := range []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink"} {

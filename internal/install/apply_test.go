@@ -119,7 +119,7 @@ func (s *apiServer) patch(r *http.Request, body []byte) (map[string]any, error) 
 	return object, nil
 }
 
-// isList reports whether path is that of a resource: /api/v1/namespaces/team/configmaps, or /apis/group/v1/clusterroles.
+// isList reports whether path names a resource: /api/v1/namespaces/team/configmaps, or /apis/group/v1/clusterroles.
 func isList(path string) bool {
 	parts := strings.Split(strings.TrimPrefix(strings.TrimPrefix(path, "/apis/"), "/api/"), "/")
 	if strings.HasPrefix(path, "/apis/") {

@@ -65,7 +65,7 @@ func outcomes(objects []*unstructured.Unstructured, outcome Outcome) []Change {
 	return changes
 }
 
-// labelled are the namespace's installed objects that a label selector matches. A list that is refused becomes a note:
+// labelled returns the namespace's installed objects that a label selector matches. A list that is refused becomes a note:
 // a user who may not list objects has not installed them.
 func labelled(ctx context.Context, client dynamic.Interface, namespace, selector string) (
 	all []*unstructured.Unstructured, notes []string) {

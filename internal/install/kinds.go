@@ -11,13 +11,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// Resource is the API resource of an object's kind. It is derived from the kind's name, without asking the API server.
+// Resource returns the API resource of an object's kind. It is derived from the kind's name, without asking the API server.
 func Resource(object *unstructured.Unstructured) schema.GroupVersionResource {
 	resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
 	return resource
 }
 
-// installedResources are the resources of what install creates in a namespace, in the order in which to delete it:
+// installedResources returns the resources of what install creates in a namespace, in the order in which to delete it:
 // what starts runs comes first, what runs need comes last.
 func installedResources() []schema.GroupVersionResource {
 	return []schema.GroupVersionResource{

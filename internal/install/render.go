@@ -80,7 +80,7 @@ func (r Request) defaults() map[string]string {
 	}
 }
 
-// pullSecret is the Secret with which steps read from the image's registry, or from the base's if the image is built.
+// pullSecret returns the Secret with which steps read from the image's registry, or from the base's if the image is built.
 func (r Request) pullSecret() string {
 	secret := r.Cluster.Image.PullSecret
 	if r.Cluster.Image.Name == "" {
@@ -120,7 +120,7 @@ const (
 	AdminPart = "admin"
 )
 
-// Labels are the labels of a part's objects. Pods inherit those of their Task, so they must not include an environment's.
+// Labels returns the labels of a part's objects. Pods inherit their Task's labels, so these must not include an environment's.
 func Labels(part string) map[string]string {
 	return map[string]string{"app.kubernetes.io/part-of": "ml-dev-env", PartLabel: part}
 }
@@ -129,8 +129,8 @@ func (r Request) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: r.Namespace, Labels: Labels(NamespacePart)}
 }
 
-// serviceAccount is created if it is missing. An account with another name, as that of OpenShift Pipelines, gets no labels,
-// so that nothing deletes it.
+// serviceAccount returns the account, which is created if it is missing. An account with another name, such as OpenShift
+// Pipelines' own, gets no labels, so that nothing deletes it.
 func (r Request) serviceAccount() *corev1.ServiceAccount {
 	account := &corev1.ServiceAccount{ObjectMeta: r.meta(r.ServiceAccount)}
 	if r.ServiceAccount != DefaultServiceAccount {

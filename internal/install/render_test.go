@@ -2,6 +2,7 @@ package install
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,11 +38,11 @@ func request(t *testing.T) Request {
 
 func render(t *testing.T, request Request) []*unstructured.Unstructured {
 	t.Helper()
-	objects, err := Render(request, mldevenv.Bundle)
+	rendered, err := Render(request, mldevenv.Bundle)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return objects
+	return rendered
 }
 
 // TestRenderBesideBundle shows every object that is not a Task or Pipeline in golden files: above all the rights, so that
@@ -64,6 +65,23 @@ func TestRenderBesideBundle(t *testing.T) {
 			path := filepath.Join("testdata", name)
 			golden.File(t, path, got.String())
 		})
+	}
+}
+
+// TestRightsForMonitoring: only a cluster file with PodMonitors grants them.
+func TestRightsForMonitoring(t *testing.T) {
+	r := request(t)
+	for _, monitored := range []bool{false, true} {
+		r.Cluster.Monitoring.PodMonitor = monitored
+		var verbs []string
+		for _, rule := range r.role().Rules {
+			if slices.Contains(rule.Resources, "podmonitors") || slices.Contains(rule.APIGroups, "monitoring.coreos.com") {
+				verbs = append(verbs, rule.Verbs...)
+			}
+		}
+		if got := strings.Join(verbs, " "); monitored != (got == "get create patch delete") || !monitored && got != "" {
+			t.Errorf("monitored %v: the steps may %q", monitored, got)
+		}
 	}
 }
 

@@ -16,7 +16,7 @@ const (
 // Reserved reports whether install uses the name for objects of a namespace.
 func Reserved(name string) bool { return name == roleName || name == reaperName }
 
-// Rules are the rules of the Role: those that the steps need, and those that only preflight uses to look ahead. OpenShift
+// Rules returns the rules of the Role: those that the steps need, and those that only preflight uses to look ahead. OpenShift
 // requires the right to delete an object for changing its owner: hence delete for every object that a run can take over
 // from a deleted Lease.
 func Rules() (needed, looking []rbacv1.PolicyRule) {
@@ -25,8 +25,8 @@ func Rules() (needed, looking []rbacv1.PolicyRule) {
 			rule("apps", "statefulsets")("get", "list", "watch", "create", "patch", "delete"),
 			rule("", "services", "serviceaccounts")("get", "create", "patch", "delete"),
 			rule("", "configmaps")("get", "list", "create", "patch", "delete"),
-			// Claims belong to users: no step can delete one.
-			rule("", "persistentvolumeclaims")("get", "list", "create", "patch"),
+			// Claims belong to users: no step can delete one. Patch creates them and makes them larger.
+			rule("", "persistentvolumeclaims")("get", "list", "watch", "create", "patch"),
 			// No step reads Secrets: Tasks mount them. The answer to a patch contains the whole Secret.
 			rule("", "secrets")("create", "patch", "delete"),
 			// Created on request; the router chooses the host.
@@ -64,6 +64,9 @@ func (r Request) role() *rbacv1.Role {
 	if r.Cluster.Nodes.Queue != "" {
 		looking = append(looking, QueueRules()...)
 	}
+	if r.Cluster.Monitoring.PodMonitor {
+		looking = append(looking, MonitoringRules()...)
+	}
 	return &rbacv1.Role{
 		ObjectMeta: r.meta(roleName),
 		Rules:      slices.Concat(needed, looking),
@@ -79,6 +82,11 @@ func QueueRules() []rbacv1.PolicyRule {
 	}
 }
 
+// MonitoringRules are for cluster files with monitoring.pod_monitor. An administrator of a namespace often may not grant them either.
+func MonitoringRules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{rule("monitoring.coreos.com", "podmonitors")("get", "create", "patch", "delete")}
+}
+
 // clusterRole is optional: without it the steps know nothing outside their namespace, such as the holders of GPUs.
 func clusterRole() *rbacv1.ClusterRole {
 	return &rbacv1.ClusterRole{
@@ -87,7 +95,7 @@ func clusterRole() *rbacv1.ClusterRole {
 	}
 }
 
-// ObserverRules are the rules of the ClusterRole.
+// ObserverRules returns the rules of the ClusterRole.
 func ObserverRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		rule("", "nodes")("get", "list"),
@@ -116,7 +124,7 @@ func (r Request) roleBinding() *rbacv1.RoleBinding {
 	}
 }
 
-// ObserverBinding is the name of a namespace's ClusterRoleBinding, which install --admin creates.
+// ObserverBinding returns the name of a namespace's ClusterRoleBinding, which install --admin creates.
 func ObserverBinding(namespace string) string { return clusterRoleName + "-" + namespace }
 
 func (r Request) clusterRoleBinding() *rbacv1.ClusterRoleBinding {

@@ -115,7 +115,7 @@ to train in namespace %s of cluster %s:
 `, request.Namespace, request.Cluster.Cluster.Name, request.Namespace, request.ServiceAccount)
 }
 
-// byDigest is the image's reference with its digest, which it asks the registry for if necessary: neither the Tasks of a
+// byDigest returns the image's reference with its digest, which it asks the registry for if necessary: neither the Tasks of a
 // run nor the agents of an environment may change later.
 func byDigest(ctx context.Context, image string) (string, error) {
 	reference, err := name.ParseReference(image)

@@ -108,7 +108,7 @@ func (r Removal) find(ctx context.Context, client dynamic.Interface) (doomed []*
 	return doomed, users, errors.Join(problems...)
 }
 
-// adminPart is what install --admin created for the namespace. All namespaces share the ClusterRole: it goes with
+// adminPart returns what install --admin created for the namespace. All namespaces share the ClusterRole: it goes with
 // the last binding.
 func adminPart(ctx context.Context, client dynamic.Interface, namespace string) ([]*unstructured.Unstructured, error) {
 	rbac := schema.GroupVersion{Group: "rbac.authorization.k8s.io", Version: "v1"}
@@ -185,7 +185,7 @@ func claimNames(claims []corev1.PersistentVolumeClaim) string {
 	return strings.Join(names, ", ")
 }
 
-// foreignAccounts are the service accounts that install bound to the Role but did not create.
+// foreignAccounts returns the service accounts that install bound to the Role but did not create.
 func foreignAccounts(doomed []*unstructured.Unstructured) []string {
 	var names []string
 	for _, binding := range doomed {

@@ -100,7 +100,7 @@ func Apply(ctx context.Context, client kubernetes.Interface, obj Object) error {
 	return Problem(err)
 }
 
-// Fields are an object's fields for server-side apply: with its kind, and without the zero values of unset fields, which the
+// Fields returns an object's fields for server-side apply: with its kind, and without the zero values of unset fields, which the
 // manager would own otherwise.
 func Fields(object any) (map[string]any, error) {
 	if shared, is := object.(*unstructured.Unstructured); is {

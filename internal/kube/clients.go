@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 
@@ -42,6 +43,34 @@ func (f *Flags) AddNamespace(flags *pflag.FlagSet, use string) {
 	flags.StringVar(&f.Context, "context", "", "context of the kubeconfig (default: its current one)")
 }
 
+// Arguments returns the flags, without --namespace, and the variable, "" if it is not set, that lead to the same cluster from another
+// folder, and when the kubeconfig has another current context. Errors: InvalidInput.
+func (f Flags) Arguments() (flags []string, variable string, err error) {
+	const name = clientcmd.RecommendedConfigPathEnvVar
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.Kubeconfig
+	config, err := rules.Load()
+	if err != nil {
+		return nil, "", f.noConfig(err)
+	}
+	given := filepath.SplitList(os.Getenv(name))
+	if f.Kubeconfig != "" {
+		given = []string{f.Kubeconfig}
+	}
+	for i, path := range given {
+		if given[i], err = filepath.Abs(path); err != nil {
+			return nil, "", fail.Because(fail.InvalidInput, err)
+		}
+	}
+	switch list := strings.Join(given, string(filepath.ListSeparator)); {
+	case f.Kubeconfig != "":
+		flags = append(flags, "--kubeconfig="+list)
+	case list != "":
+		variable = name + "=" + list
+	}
+	return append(flags, "--context="+cmp.Or(f.Context, config.CurrentContext)), variable, nil
+}
+
 // Clients talk to one cluster.
 type Clients struct {
 	Kube   kubernetes.Interface
@@ -73,8 +102,8 @@ func (f Flags) Connect() (*Clients, error) {
 	return c, c.make()
 }
 
-// For makes the clients for a configuration without a kubeconfig.
-func For(config *rest.Config, namespace string) (*Clients, error) {
+// NewClients makes the clients for a configuration without a kubeconfig.
+func NewClients(config *rest.Config, namespace string) (*Clients, error) {
 	c := &Clients{Config: config, Namespace: namespace}
 	return c, c.make()
 }
@@ -108,7 +137,7 @@ func (c *Clients) make() (err error) {
 	return nil
 }
 
-// NamespaceOf is the flag's namespace, in a pod the pod's, otherwise the cluster file's if it names one.
+// NamespaceOf returns the flag's namespace, in a pod the pod's, otherwise the cluster file's if it names one.
 func (f Flags) NamespaceOf(c *Clients, clusterFile string) string {
 	if f.Namespace == "" && !c.InCluster {
 		return cmp.Or(clusterFile, c.Namespace)

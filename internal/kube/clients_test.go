@@ -97,7 +97,7 @@ func TestClientsLogNothing(t *testing.T) {
 	}
 	defer func(before *os.File) { os.Stderr = before }(os.Stderr)
 	os.Stderr = stderr // klog reads it for each line
-	clients, err := For(&rest.Config{Host: server.URL}, "ns")
+	clients, err := NewClients(&rest.Config{Host: server.URL}, "ns")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ func TestNow(t *testing.T) {
 		http.Error(w, `{"kind":"Status","code":404,"reason":"NotFound"}`, http.StatusNotFound)
 	}))
 	defer server.Close()
-	clients, err := For(&rest.Config{Host: server.URL}, "ns")
+	clients, err := NewClients(&rest.Config{Host: server.URL}, "ns")
 	if err != nil {
 		t.Fatal(err)
 	}

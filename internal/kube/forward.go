@@ -195,7 +195,7 @@ func (f *streamConn) Close() error {
 	return err
 }
 
-// Unreachable is the error of a pod whose agent does not answer.
+// Unreachable returns the error of a pod whose agent does not answer.
 func Unreachable(namespace, pod string, err error) error {
 	return fail.Advise(fail.Because(fail.AgentUnreachable, fmt.Errorf("connecting to the agent of pod %s/%s: %w", namespace, pod, err)),
 		"oc get pod %s -n %s -o wide", pod, namespace)

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -16,6 +17,15 @@ func IsReady(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
+}
+
+// LastTime is when an event was reported last: repeated events have their times in several fields.
+func LastTime(event *corev1.Event) (last time.Time) {
+	times := []time.Time{event.FirstTimestamp.Time, event.LastTimestamp.Time, event.EventTime.Time}
+	if event.Series != nil {
+		times = append(times, event.Series.LastObservedTime.Time)
+	}
+	return slices.MaxFunc(times, time.Time.Compare)
 }
 
 // ClaimSize returns the capacity of a claim's volume, or what an unbound claim requests.

@@ -137,7 +137,7 @@ func Refusal(err error, owner PodOwner) error {
 
 var addedCapability = regexp.MustCompile(`Invalid value: "([A-Z_]+)": capability may not be added`)
 
-// NeededSCC is the least constraint that would admit a pod refused with this text: a constraint for RDMA that the text
+// NeededSCC returns the least constraint that would admit a pod refused with this text: a constraint for RDMA that the text
 // names, if it refuses only IPC_LOCK, otherwise one of OpenShift's own.
 func NeededSCC(text string) string {
 	if onlyIPCLock(text) {
@@ -163,7 +163,7 @@ func onlyIPCLock(text string) bool {
 	return len(added) > 0 && !slices.ContainsFunc(added, func(m []string) bool { return m[1] != "IPC_LOCK" })
 }
 
-// neededLevel is the least pod security level that would admit a pod refused with this text.
+// neededLevel returns the least pod security level that would admit a pod refused with this text.
 func neededLevel(text string) string {
 	// The restricted level speaks of any added capability as of IPC_LOCK, which is not in baseline's list.
 	if hasAny(text, `violates PodSecurity "baseline`, "privileged (", "non-default capabilities", "host namespaces", "hostPath volumes",
@@ -190,6 +190,13 @@ func Transient(err error) bool {
 		utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err) ||
 		utilnet.IsHTTP2ConnectionLost(err) || brokenStream.MatchString(err.Error()) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network))
+}
+
+// UnknownKind reports whether the API server does not know the kind of an object. If only the object or its namespace is missing, the
+// details of the answer have its name.
+func UnknownKind(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && apierrors.IsNotFound(err) && (status.Status().Details == nil || status.Status().Details.Name == "")
 }
 
 // identityLost reports whether the server ignored our credentials. An aggregated API server does so just after its start,

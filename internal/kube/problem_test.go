@@ -19,12 +19,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// answer is an error of the API server as client-go returns it.
+// answer returns an error of the API server as client-go returns it.
 func answer(code int32, reason metav1.StatusReason, message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
 }
 
-// The messages are those of real API servers.
+// Real API servers returned these messages.
 func TestProblem(t *testing.T) {
 	owner := PodOwner{Namespace: "nccl-test", ServiceAccount: "ml-dev-sa"}
 	forbidden := func(message string) error { return answer(403, metav1.StatusReasonForbidden, message) }

@@ -39,7 +39,7 @@ var reasons = map[string]fail.Reason{
 	"UnexpectedAdmissionError": fail.NodesUnavailable,
 	"Preempted":                fail.GPUsUnavailable,
 
-	// Tekton, of the pod of a TaskRun. The words in quotes are those of versions later than the types of go.mod: Tekton 1.15 has them.
+	// Tekton, about the pod of a TaskRun. Versions later than the types of go.mod have the words in quotes: Tekton 1.15 does.
 	"ExceededNodeResources":                       fail.NodesUnavailable,
 	"ExceededResourceQuota":                       fail.QuotaExceeded,
 	"PodAdmissionFailed":                          fail.SecurityRefused,
@@ -81,8 +81,8 @@ var reasons = map[string]fail.Reason{
 	string(v1.GracefullyCancelledSkip): fail.Cancelled,
 }
 
-// ReasonFor translates a reason of Kubernetes or Tekton: that of a condition, of a waiting or terminated
-// container, of a pod, or of a skipped task. It is "" for one that names no cause.
+// ReasonFor translates the reason that Kubernetes or Tekton gives for a condition, a waiting or terminated
+// container, a pod, or a skipped task. It returns "" for a reason that names no cause.
 func ReasonFor(reason string) fail.Reason {
 	// The kubelet refuses a pod with OutOf and the name of the resource.
 	if resource, found := strings.CutPrefix(reason, "OutOf"); found && resource != "" {

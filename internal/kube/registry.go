@@ -23,7 +23,7 @@ func InternalImage(image string) (namespace, stream string, ok bool) {
 	return namespace, name, name != ""
 }
 
-// AllowPull is the command that lets all service accounts of a namespace pull the images of another one.
+// AllowPull returns the command that lets all service accounts of a namespace pull the images of another one.
 func AllowPull(namespace, from string) string {
 	return fmt.Sprintf("oc policy add-role-to-group system:image-puller system:serviceaccounts:%s -n %s", namespace, from)
 }

@@ -76,7 +76,7 @@ func isUpgrade(request *http.Request) bool {
 // isReview reports whether a POST to the path only asks.
 func isReview(of string) bool { return strings.HasSuffix(path.Base(of), "reviews") }
 
-// isCollection reports whether the path is that of a resource and not of an object or a part of one:
+// isCollection reports whether the path names a resource and not an object or a part of one:
 // /api/v1/namespaces/NS/pods, or /apis/GROUP/VERSION/clusterroles.
 func isCollection(of string) bool {
 	parts := strings.Split(strings.Trim(of, "/"), "/")
@@ -224,7 +224,7 @@ func has(live, sent any) bool {
 	return reflect.DeepEqual(live, sent)
 }
 
-// sentObject is what a request sends, nil if that is not an object in JSON.
+// sentObject returns what a request sends, nil if that is not an object in JSON.
 func sentObject(request *http.Request) (object map[string]any) {
 	if request.GetBody == nil {
 		return nil
@@ -242,7 +242,7 @@ func sentObject(request *http.Request) (object map[string]any) {
 
 func sentUID(options map[string]any) string { return text(options, "preconditions", "uid") }
 
-// text is the string at the path of fields, "" for none.
+// text returns the string at the path of fields, "" for none.
 func text(object map[string]any, fields ...string) string {
 	var value any = object
 	for _, field := range fields {
@@ -264,7 +264,7 @@ func reasonOf(response *http.Response) string {
 	return text(status, "reason")
 }
 
-// messageOf is the message of a Status, or else the whole text.
+// messageOf returns the message of a Status, or else the whole text.
 func messageOf(content []byte) string {
 	var status map[string]any
 	if json.Unmarshal(content, &status) == nil && text(status, "message") != "" {
@@ -277,7 +277,7 @@ func success() []byte {
 	return []byte(`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}`)
 }
 
-// replaced is an answer of the API server with another code and body.
+// replaced returns an answer of the API server with another code and body.
 func replaced(like *http.Response, code int, body []byte) *http.Response {
 	like.Body.Close()
 	changed := *like

@@ -45,8 +45,8 @@ const Patience = 2 * time.Minute
 
 const (
 	firstPause, longestPause = 100 * time.Millisecond, 2 * time.Second
-	// personsPatience is how long a request of a command waits for an API server that answers with errors.
-	personsPatience = 30 * time.Second
+	// personsRetryTime is how long a request of a command waits for an API server that answers with errors.
+	personsRetryTime = 30 * time.Second
 	// mostConflicts bounds the repetitions after conflicts without a cause.
 	mostConflicts = 5
 )
@@ -59,7 +59,7 @@ func inPod(next http.RoundTripper) http.RoundTripper {
 
 // outside is for commands of people: a user who has named a wrong cluster, or is offline, gets the error at once.
 func outside(next http.RoundTripper) http.RoundTripper {
-	return retrier{next: next, pause: firstPause, longest: longestPause, most: personsPatience, young: 30 * time.Second,
+	return retrier{next: next, pause: firstPause, longest: longestPause, most: personsRetryTime, young: 30 * time.Second,
 		state: &retrierState{}}
 }
 
@@ -96,7 +96,7 @@ func (p retrier) RoundTrip(request *http.Request) (*http.Response, error) {
 			}
 			return a.response, a.err
 		}
-		p.tell(ctx, problem)
+		p.logRetry(ctx, problem)
 		if a.response != nil {
 			a.response.Body.Close()
 		}
@@ -172,8 +172,8 @@ func (p retrier) tooYoung(request *http.Request, response *http.Response) bool {
 	}
 }
 
-// tell logs that requests are tried again, once for all requests that fail in the same time.
-func (p retrier) tell(ctx context.Context, problem error) {
+// logRetry logs that requests are tried again, once for all requests that fail in the same time.
+func (p retrier) logRetry(ctx context.Context, problem error) {
 	now, told := time.Now(), p.state.told.Load()
 	if now.Sub(time.Unix(0, told)) < p.most || !p.state.told.CompareAndSwap(told, now.UnixNano()) {
 		return
@@ -191,7 +191,7 @@ func renewed(request *http.Request) (_ *http.Request, err error) {
 	return request, err
 }
 
-// retryAfter is how long the API server asks to wait, 0 if it does not.
+// retryAfter returns how long the API server asks to wait, 0 if it does not.
 func retryAfter(response *http.Response) time.Duration {
 	if response == nil {
 		return 0

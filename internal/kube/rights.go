@@ -62,7 +62,7 @@ func CheckAccess(ctx context.Context, client kubernetes.Interface, doing string,
 		doing, len(refused), len(needed), strings.Join(refused, "\n  "))
 }
 
-// Account is a service account as the API server names it.
+// Account returns a service account as the API server names it.
 func Account(namespace, name string) string {
 	return "system:serviceaccount:" + namespace + ":" + name
 }
@@ -104,7 +104,7 @@ func AccountMayElsewhere(ctx context.Context, client kubernetes.Interface, names
 	return false, err
 }
 
-// groupsOf are the groups of a namespace's service accounts.
+// groupsOf returns the groups of a namespace's service accounts.
 func groupsOf(namespace string) []string {
 	return []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"}
 }
@@ -120,7 +120,7 @@ func IMay(ctx context.Context, client kubernetes.Interface, asked authorizationv
 	return review.Status.Allowed, nil
 }
 
-// WhoAsks is the API server's name of the caller, or "USER" if it does not answer.
+// WhoAsks returns the API server's name of the caller, or "USER" if it does not answer.
 func WhoAsks(ctx context.Context, client kubernetes.Interface) string {
 	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
@@ -145,7 +145,7 @@ func denied(err error) error {
 	return fail.Advise(fail.Because(fail.PermissionDenied, err), "%s", next)
 }
 
-// Grant are the commands that let user do verb, or several with commas; an empty namespace means the whole cluster.
+// Grant returns the commands that let user do verb, or several with commas; an empty namespace means the whole cluster.
 func Grant(user, verb, resource, group, namespace string) string {
 	resource, sub, isSub := strings.Cut(resource, "/")
 	name := "ml-dev-env-" + strings.ReplaceAll(verb, ",", "-") + "-" + resource

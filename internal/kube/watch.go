@@ -63,7 +63,7 @@ func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, 
 		case <-time.After(pause):
 			pause = min(2*pause, lastPause)
 		case <-ctx.Done():
-			return fmt.Errorf("watching %s: %w", what, lastly(context.Cause(ctx), err))
+			return fmt.Errorf("watching %s: %w", what, withCause(context.Cause(ctx), err))
 		}
 	}
 }
@@ -81,7 +81,7 @@ func UntilOne[T metav1.Object, L runtime.Object](ctx context.Context, what strin
 	})
 }
 
-func lastly(cause, err error) error {
+func withCause(cause, err error) error {
 	if err == nil {
 		return cause
 	}

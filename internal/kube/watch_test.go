@@ -38,7 +38,7 @@ func pod(name string) *corev1.Pod {
 	return p
 }
 
-// rounds makes the fake answer for pods in this order. The last list stays that of the last round.
+// rounds makes the fake answer for pods in this order. The list of the last round stays.
 func rounds(client *fake.Clientset, answers []round) {
 	var current round
 	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {

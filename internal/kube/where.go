@@ -118,7 +118,7 @@ func certificate(ctx context.Context, config *rest.Config, server *url.URL, name
 	return secure.ConnectionState().PeerCertificates[0], nil
 }
 
-// shortened are a certificate's names: the specific ones first, then those of every cluster's API server.
+// shortened lists a certificate's names: the specific ones first, then the names that every cluster's API server has.
 func shortened(certificate *x509.Certificate) string {
 	var telling, common []string
 	for _, name := range certificate.DNSNames {

@@ -44,7 +44,7 @@ func certificateFor(t *testing.T, names ...string) tls.Certificate {
 }
 
 // apiServerOf answers as OpenShift's API server does: with the certificate of its external name if the client asks for
-// that name, otherwise with that of the service network.
+// that name, otherwise with the certificate of the service network.
 func apiServerOf(t *testing.T, outer ...string) string {
 	t.Helper()
 	inner := certificateFor(t, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "openshift", "172.30.0.1", "10.223.0.2")

@@ -24,7 +24,7 @@ type Curve struct {
 
 // Point summarizes consecutive lines. A value of 0 or nil is not known.
 type Point struct {
-	// Step is that of the last line.
+	// Step is the step in the last line.
 	Step float64 `json:"step"`
 	// Elapsed is the time from the first line of the curve to the last of the point.
 	Elapsed *time.Duration `json:"elapsedNanoseconds,omitempty"`
@@ -68,7 +68,7 @@ type History struct {
 
 type bucket struct {
 	lines int
-	// step, at, tokens and samples are those of the last line; at is zero if it is not known.
+	// step, at, tokens and samples come from the last line; at is zero if it is not known.
 	step                 float64
 	at                   time.Time
 	tokens, samples      float64
@@ -115,12 +115,12 @@ func (h *History) Add(line map[string]any) {
 	}
 	h.rankTimes(&b, line["rank_seconds"])
 	if end := len(h.buckets) - 1; end >= 0 && h.buckets[end].lines < h.each {
-		h.buckets[end] = h.buckets[end].with(b)
+		h.buckets[end] = h.buckets[end].join(b)
 		return
 	}
 	if len(h.buckets) == mostPoints {
 		for i := range mostPoints / 2 {
-			h.buckets[i] = h.buckets[2*i].with(h.buckets[2*i+1])
+			h.buckets[i] = h.buckets[2*i].join(h.buckets[2*i+1])
 		}
 		h.buckets = h.buckets[:mostPoints/2]
 		h.each *= 2
@@ -147,8 +147,8 @@ func (h *History) rankTimes(b *bucket, value any) {
 	}
 }
 
-// with joins two buckets; next is the later one.
-func (b bucket) with(next bucket) bucket {
+// join joins two buckets; next is the later one.
+func (b bucket) join(next bucket) bucket {
 	next.highest = max(next.highest, b.highest)
 	next.lines += b.lines
 	next.lossCount += b.lossCount

@@ -70,9 +70,9 @@ func TestCurve(t *testing.T) {
 func TestLongTraining(t *testing.T) {
 	var file strings.Builder
 	ranks := strings.TrimSuffix(strings.Repeat("0.123456789,", 2000), ",")
-	const lines = 100_001
-	for i := range lines {
-		loss := fmt.Sprint(10 - 8*float64(i)/lines)
+	const count = 100_001
+	for i := range count {
+		loss := fmt.Sprint(10 - 8*float64(i)/count)
 		switch i {
 		case 50_000:
 			loss = "NaN"
@@ -81,16 +81,16 @@ func TestLongTraining(t *testing.T) {
 		}
 		fmt.Fprintf(&file, `{"step":%d,"loss":%s,"tokens":%d,"time":%d}`+"\n", i+1, loss, i*4096, 1_790_000_000+i)
 	}
-	fmt.Fprintf(&file, `{"step":%d,"rank_seconds":[%s]}`+"\n", lines+1, ranks)
+	fmt.Fprintf(&file, `{"step":%d,"rank_seconds":[%s]}`+"\n", count+1, ranks)
 	c := curveOf(t, file.String())
-	if n := len(c.Points); n < mostPoints/2 || n > mostPoints || len(c.Ranks) != mostRanks || c.Lines != lines+1 {
+	if n := len(c.Points); n < mostPoints/2 || n > mostPoints || len(c.Ranks) != mostRanks || c.Lines != count+1 {
 		t.Fatalf("%d points, %d ranks of %d lines", n, len(c.Ranks), c.Lines)
 	}
 	first, last, highest := c.Points[0], c.Points[len(c.Points)-1], 0.0
 	for _, p := range c.Points {
 		highest = max(highest, *p.Highest)
 	}
-	if *first.Loss < 9.9 || *last.Loss > 2.1 || last.Step != lines+1 || highest != 1000 || c.NotFinite != 1 || c.FirstNotFinite != 50_001 ||
+	if *first.Loss < 9.9 || *last.Loss > 2.1 || last.Step != count+1 || highest != 1000 || c.NotFinite != 1 || c.FirstNotFinite != 50_001 ||
 		c.StepTime != time.Second {
 		t.Errorf("from %+v to %+v, highest %g, of %+v", first, last, highest, c)
 	}
@@ -124,12 +124,12 @@ func FuzzLines(f *testing.F) {
 			return
 		}
 		read := func(pieces ...[]byte) (objects []map[string]any, history History) {
-			lines := Lines(func(object map[string]any) {
+			writer := Lines(func(object map[string]any) {
 				objects = append(objects, object)
 				history.Add(object)
 			})
 			for _, piece := range pieces {
-				if n, err := lines.Write(piece); n != len(piece) || err != nil {
+				if n, err := writer.Write(piece); n != len(piece) || err != nil {
 					t.Fatalf("wrote %d of %d: %v", n, len(piece), err)
 				}
 			}

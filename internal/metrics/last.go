@@ -32,7 +32,7 @@ type Last struct {
 	reported bool
 }
 
-// Values are the last values. The caller must not change them.
+// Values returns the last values. The caller must not change them.
 func (l *Last) Values() map[string]any { return l.values }
 
 // Add takes the values of a line. It explains the first value that is not kept, and returns "" from then on.
@@ -84,7 +84,7 @@ func Bounded(line map[string]any) map[string]any {
 	return l.Values()
 }
 
-// sizeOf is the size of a value as JSON in bytes, or any number above most.
+// sizeOf returns the size of a value as JSON in bytes, or any number above most.
 func sizeOf(value any, most int) (size int) {
 	switch v := value.(type) {
 	case string:

@@ -19,7 +19,7 @@ func Lines(each func(map[string]any)) *lines.Splitter {
 	}}
 }
 
-// object is the JSON object of a line, nil for anything else. NaN and Infinity, which Python writes and JSON does not
+// object returns the JSON object of a line, nil for anything else. NaN and Infinity, which Python writes and JSON does not
 // have, become strings.
 func object(line []byte) (value map[string]any) {
 	if json.Unmarshal(line, &value) == nil {
@@ -40,7 +40,7 @@ func Number(m map[string]any, key string) (float64, bool) {
 	return n, ok && !math.IsNaN(n) && !math.IsInf(n, 0)
 }
 
-// Time is the time in a line; ok is false if it has none.
+// Time returns the time in a line; ok is false if it has none.
 func Time(m map[string]any) (at time.Time, ok bool) {
 	unix, ok := Number(m, "time")
 	if !ok {

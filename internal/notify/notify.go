@@ -50,7 +50,7 @@ type Event struct {
 	Run         string `json:"run,omitempty"`
 	Namespace   string `json:"namespace"`
 	Environment string `json:"environment"`
-	// Verdict is that of the receipt, "" before the end.
+	// Verdict is the receipt's verdict, "" before the end.
 	Verdict string      `json:"verdict,omitempty"`
 	Reason  fail.Reason `json:"reason,omitempty"`
 	Message string      `json:"message,omitempty"`
@@ -62,7 +62,7 @@ type Event struct {
 	Seconds float64 `json:"seconds,omitempty"`
 }
 
-// Took is the value of Seconds, 0 if a time is not known.
+// Took returns the value of Seconds, 0 if a time is not known.
 func Took(started, ended time.Time) float64 {
 	if started.IsZero() || ended.IsZero() {
 		return 0

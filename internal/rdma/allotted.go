@@ -34,7 +34,7 @@ var (
 	plainName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9_.-]*$`)
 )
 
-// functionID is the ID of a function in its usual form, "" if the text is none.
+// functionID returns the ID of a function in its usual form, "" if the text is none.
 func functionID(text string) string {
 	text = strings.TrimSpace(text)
 	if address := strings.ToLower(text); pciAddress.MatchString(address) {

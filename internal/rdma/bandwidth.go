@@ -15,7 +15,7 @@ const (
 	pcieEfficiency = 0.85
 )
 
-// Rate is what the port and its card's PCIe link both carry. A link that is not known,
+// Rate returns what the port and its card's PCIe link both carry. A link that is not known,
 // as in a virtual machine, does not count.
 func (r RailPort) Rate() BitsPerSecond {
 	rate := max(0, min(r.Port.Rate, maxRate))
@@ -25,15 +25,15 @@ func (r RailPort) Rate() BitsPerSecond {
 	return rate
 }
 
-// RailBandwidth is the bus bandwidth that rings over one port should reach with data of one GPU. gpu is its PCI address.
+// RailBandwidth returns the bus bandwidth that rings over one port should reach with data of one GPU. gpu is its PCI address.
 func (f Facts) RailBandwidth(port RailPort, gpu string) BytesPerSecond {
 	return ringBandwidth(port.Rate(), []Link{f.GPULinks[gpu]})
 }
 
-// ExpectedBandwidth is the bus bandwidth that rings over all rails of the node should reach, as nccl-tests prints it.
+// ExpectedBandwidth returns the bus bandwidth that rings over all rails of the node should reach, as nccl-tests prints it.
 func (f Facts) ExpectedBandwidth() BytesPerSecond { return ringBandwidth(sumOf(f.Rails()), f.links()) }
 
-// links are those of the container's GPUs.
+// links returns the links of the container's GPUs.
 func (f Facts) links() (links []Link) {
 	for _, gpu := range f.GPUs {
 		links = append(links, f.GPULinks[gpu])
@@ -48,7 +48,7 @@ func sumOf(ports []RailPort) (sum BitsPerSecond) {
 	return sum
 }
 
-// ringBandwidth is what a healthy ring makes of the lesser of what the ports carry and what the GPUs with these links can move.
+// ringBandwidth returns what a healthy ring makes of the lesser of what the ports carry and what the GPUs with these links can move.
 // All that crosses the network crosses the link of some GPU: one with PCIe 5.0 x16 fills one 400 Gb/s port and no second one.
 // Links that are not known do not count.
 func ringBandwidth(ports BitsPerSecond, gpus []Link) BytesPerSecond {
@@ -62,9 +62,9 @@ func ringBandwidth(ports BitsPerSecond, gpus []Link) BytesPerSecond {
 	return BytesPerSecond(float64(ports) / 8 * ringEfficiency)
 }
 
-// ExpectedBandwidth is what a training on the nodes should reach: the least of theirs, as every node is in every ring,
-// over the rails that all have. The cluster file's figure, if any, takes the rails' place: it is that of jobs with all GPUs of
-// the nodes, and fewer GPUs may move less.
+// ExpectedBandwidth returns what a training on the nodes should reach over the rails that all have: the least of the nodes'
+// bandwidths, as every node is in every ring. The cluster file's figure, if any, takes the rails' place: it holds for jobs with
+// all GPUs of the nodes, and fewer GPUs may move less.
 func ExpectedBandwidth(nodes []Facts, expected Expected) BytesPerSecond {
 	least := expected.Bandwidth
 	for i, node := range nodes {

@@ -35,7 +35,7 @@ func (d *detector) check(expected Expected) {
 	}
 }
 
-// seen is what exists if the pod was given no device.
+// seen returns what exists if the pod was given no device.
 func (d *detector) seen() string {
 	others := len(d.facts.Others)
 	switch {
@@ -48,7 +48,7 @@ func (d *detector) seen() string {
 	return "there are none in /" + classInfiniBand
 }
 
-// withoutAddress is true for an Ethernet device whose port is active and has no address of the pod.
+// withoutAddress reports whether the device is an Ethernet device whose port is active and has no address of the pod.
 func withoutAddress(device Device) bool {
 	return slices.ContainsFunc(device.Ports, func(p Port) bool { return p.Active() && p.LinkLayer != InfiniBand && p.GIDIndex < 0 })
 }
@@ -93,7 +93,7 @@ func (d *detector) checkDevice(device Device) {
 	}
 }
 
-// waitsFor is what an InfiniBand port needs to become ACTIVE. Only the subnet manager moves a port from INIT to ARMED and ACTIVE. A
+// waitsFor returns what an InfiniBand port needs to become ACTIVE. Only the subnet manager moves a port from INIT to ARMED and ACTIVE. A
 // virtual function without GUID has none to find it by, and is DOWN or in INIT.
 func (d Device) waitsFor(port Port) string {
 	const manager = "see that a subnet manager runs in the fabric (sminfo on the node; opensm or UFM)"
@@ -203,7 +203,7 @@ func sameNames(a, b []string) bool {
 
 func orNone(names []string) string { return cmp.Or(strings.Join(names, ","), "none") }
 
-// Check is the state of the node in one line, and whether it has no fault. A note is no fault.
+// Check returns the state of the node in one line, and whether it has no fault. A note is no fault.
 func (f Facts) Check() (line string, fine bool) {
 	worst := slices.DeleteFunc(slices.Clone(f.Findings), func(finding fail.Finding) bool { return finding.Level == fail.Note })
 	if len(worst) == 0 {
@@ -217,7 +217,7 @@ func (f Facts) Check() (line string, fine bool) {
 	return fmt.Sprintf("%s: %s: %s%s", worst[0].Level, worst[0].Reason, worst[0].Seen, more), false
 }
 
-// summary is "rails mlx5_6 (400 Gb/s, Ethernet), ...; expected 194.0 GB/s ...".
+// summary returns "rails mlx5_6 (400 Gb/s, Ethernet), ...; expected 194.0 GB/s ...".
 func (f Facts) summary() string {
 	var rails []string
 	for _, rail := range f.Rails() {

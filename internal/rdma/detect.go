@@ -12,14 +12,14 @@ import (
 
 // Options are the sources of what is detected.
 type Options struct {
-	// Root is the tree at /, as the function Root returns it. Its /proc is that of the process whose
+	// Root is the tree at /, as the function Root returns it. Its /proc belongs to the process whose
 	// locked memory and network namespace count.
 	Root fs.FS
 	// SysRoot is the folder of Root's sysfs, empty for the machine's own. It is only reported.
 	SysRoot string
 	// Environ is as os.Environ has it.
 	Environ []string
-	// Interfaces lists those of the pod's network namespace; SystemInterfaces does.
+	// Interfaces lists the interfaces of the pod's network namespace, as SystemInterfaces does.
 	Interfaces func() ([]Interface, error)
 	// GPUs are the PCI addresses of those that the container was given, nil if they are not known.
 	GPUs []string
@@ -40,7 +40,7 @@ type Expected struct {
 	TrafficClass string   `json:"trafficClass,omitempty"`
 	ServiceLevel string   `json:"serviceLevel,omitempty"`
 	MinNChannels string   `json:"minNChannels,omitempty"`
-	// MTU is that of the rails' interfaces in bytes.
+	// MTU is what the rails' interfaces should have, in bytes.
 	MTU       int            `json:"mtu,omitempty"`
 	Bandwidth BytesPerSecond `json:"bandwidthBytesPerSecond,omitempty"`
 	Figures   Figures        `json:"figures,omitzero"`
@@ -121,7 +121,7 @@ func (d *detector) devices(environ []string, expected Expected) {
 	}
 }
 
-// folder is the function's folder in sysfs.
+// folder returns the function's folder in sysfs.
 func (a allotment) folder() string {
 	if pciAddress.MatchString(a.id) {
 		return path.Join(pciDevices, a.id)
@@ -129,7 +129,7 @@ func (a allotment) folder() string {
 	return path.Join(auxiliary, a.id)
 }
 
-// deviceOf is the RDMA device of a function that a device plugin gave, empty if it has none. The plugin's name for it counts, unless
+// deviceOf returns the RDMA device of a function that a device plugin gave, empty if it has none. The plugin's name for it counts, unless
 // the function has only a device of another name, as after a renaming.
 func (d *detector) deviceOf(a allotment) string {
 	named := a.device
@@ -158,7 +158,7 @@ func (d *detector) deviceOf(a allotment) string {
 	return byAddress[0]
 }
 
-// hostDevices are the devices of a pod without device plugin: those with a file in its /dev/infiniband. The cluster
+// hostDevices returns the devices of a pod without device plugin: those with a file in its /dev/infiniband. The cluster
 // file's names choose among them if all exist. Names change with maintenance, so otherwise those on a GPU's switch count: a card
 // for storage is elsewhere. If no device is on such a switch, or the switches are unknown, the names that exist choose.
 func (d *detector) hostDevices(present []string, expected Expected) map[string]string {
@@ -184,7 +184,7 @@ func (d *detector) hostDevices(present []string, expected Expected) map[string]s
 	return opened
 }
 
-// nearGPU is true if no processor is between the device and some GPU of the machine.
+// nearGPU reports whether no processor is between the device and some GPU of the machine.
 func (d *detector) nearGPU(device string) bool {
 	address := d.addressOf(device)
 	return slices.ContainsFunc(d.machineGPUs(), func(gpu string) bool {
@@ -193,7 +193,7 @@ func (d *detector) nearGPU(device string) bool {
 	})
 }
 
-// uverbs is the name of a device's file in /dev/infiniband, empty if the container has none.
+// uverbs returns the name of a device's file in /dev/infiniband, empty if the container has none.
 func (d *detector) uverbs(device string) string {
 	for _, name := range d.names(classVerbs) {
 		if d.text(classVerbs, name, "ibdev") == device && d.exists(strings.TrimPrefix(deviceFiles, "/"), name) {

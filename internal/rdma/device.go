@@ -44,7 +44,7 @@ func (d *detector) device(name, givenBy string) Device {
 	return device
 }
 
-// model is the model of one of NVIDIA's cards by the ID of its physical function: the ID of a virtual function, which hca_type has, is
+// model returns the model of one of NVIDIA's cards by the ID of its physical function: the ID of a virtual function, which hca_type has, is
 // the same for several models.
 func (d *detector) model(card string) string {
 	id, err := strconv.ParseUint(strings.TrimPrefix(d.text(pciDevices, card, "device"), "0x"), 16, 16)
@@ -54,12 +54,12 @@ func (d *detector) model(card string) string {
 	return "MT" + strconv.FormatUint(id, 10)
 }
 
-// functionOf is the folder of a device's function: /sys/class/infiniband/mlx5_6 leads to .../0000:03:00.2/infiniband/mlx5_6.
+// functionOf returns the folder of a device's function: /sys/class/infiniband/mlx5_6 leads to .../0000:03:00.2/infiniband/mlx5_6.
 func (d *detector) functionOf(device string) string {
 	return path.Dir(path.Dir(d.target(classInfiniBand, device)))
 }
 
-// addressOf is the PCI address of a device, empty for one in software. A scalable function has that of the function it is a part of:
+// addressOf returns the PCI address of a device, empty for one in software. A scalable function has the address of its parent function:
 // .../0000:03:00.0/mlx5_core.sf.4/infiniband/mlx5_8.
 func (d *detector) addressOf(device string) string {
 	folder := d.functionOf(device)
@@ -69,7 +69,7 @@ func (d *detector) addressOf(device string) string {
 	return addressIn(folder)
 }
 
-// addressIn is the PCI address that ends a path, empty if none does.
+// addressIn returns the PCI address that ends a path, empty if none does.
 func addressIn(folder string) string {
 	if address := path.Base(folder); pciAddress.MatchString(address) {
 		return address
@@ -114,13 +114,13 @@ func (d *detector) port(device Device, number int) Port {
 	return port
 }
 
-// hostDevicesForm is true in a privileged pod to which no device plugin gave devices.
+// hostDevicesForm returns true in a privileged pod to which no device plugin gave devices.
 func (d *detector) hostDevicesForm() bool {
 	const capSysRawIO = 17 // no runtime gives it to other pods
 	return d.allotted == 0 && d.facts.Memory.has(capSysRawIO)
 }
 
-// mtu is an interface's MTU in bytes, 0 if there is no such interface.
+// mtu returns an interface's MTU in bytes, 0 if there is no such interface.
 func (d *detector) mtu(netdev string) int {
 	if n, err := strconv.Atoi(d.text("sys/class/net", netdev, "mtu")); err == nil {
 		return n
@@ -131,7 +131,7 @@ func (d *detector) mtu(netdev string) int {
 	return 0
 }
 
-// afterColon is the word of "4: ACTIVE".
+// afterColon returns the word of "4: ACTIVE".
 func afterColon(text string) string {
 	_, word, _ := strings.Cut(text, ": ")
 	return word
@@ -152,7 +152,7 @@ type GID struct {
 	Netdev string `json:"netdev,omitempty"`
 }
 
-// IPv4 is the IPv4 address in the GID, invalid if there is none.
+// IPv4 returns the IPv4 address in the GID, invalid if there is none.
 func (g GID) IPv4() netip.Addr {
 	if !g.GID.Is4In6() {
 		return netip.Addr{}

@@ -25,7 +25,7 @@ const (
 	Unknown Answer = "unknown"
 )
 
-// Way is "nvidia_peermem", "DMA-BUF", both, "none" or "unknown".
+// Way returns "nvidia_peermem", "DMA-BUF", both, "none" or "unknown".
 func (g GPUDirect) Way() string {
 	switch {
 	case g.Peermem && g.DMABUF == Yes:

@@ -273,7 +273,7 @@ func (h *host) allot(resource, address, info string) {
 	}
 }
 
-// rdmaInfo is what plugins since version 3.10 report about a device.
+// rdmaInfo returns what plugins since version 3.10 report about a device.
 func rdmaInfo(name, uverbs string) string {
 	return `,"rdma":{"rdma_cm":"/dev/infiniband/rdma_cm","uverbs":"/dev/infiniband/` + uverbs + `","rdma_dev":"` + name + `"}`
 }

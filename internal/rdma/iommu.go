@@ -54,7 +54,7 @@ func (d *detector) iommu(devices []Device) IOMMU {
 	return IOMMU{Mode: mode(types), CommandLine: strings.Join(words, " ")}
 }
 
-// mode is the worst of the groups' types.
+// mode returns the worst of the groups' types.
 func mode(types []string) IOMMUMode {
 	switch {
 	case len(types) == 0:

@@ -51,7 +51,7 @@ func (m Memlock) has(bit int) bool {
 	return err == nil && set>>bit&1 == 1 && !m.UserNamespace
 }
 
-// Reach is how much can be locked after the soft limit is raised: to the
+// Reach returns how much can be locked after the soft limit is raised: to the
 // hard one, or without limit with CAP_SYS_RESOURCE.
 func (m Memlock) Reach() Bytes {
 	if m.has(capIPCLock) || m.has(capSysResource) || m.Hard == Unlimited {
@@ -63,10 +63,10 @@ func (m Memlock) Reach() Bytes {
 // leastLocked is the least that NCCL's buffers in host memory take on a node with several GPUs: a few MiB for each end of a channel.
 const leastLocked Bytes = 1 << 30
 
-// Enough is true if NCCL can register its buffers, once the limit is raised.
+// Enough reports whether NCCL can register its buffers, once the limit is raised.
 func (m Memlock) Enough() bool { return m.Reach() == Unlimited || m.Reach() >= leastLocked }
 
-// String is the amount that can be locked, and why.
+// String returns the amount that can be locked, and why.
 func (m Memlock) String() string {
 	limits := fmt.Sprintf("limit %s, hard %s; CapEff %s", m.Soft, m.Hard, m.CapEff)
 	switch {

@@ -17,7 +17,7 @@ type Interface struct {
 	Index int `json:"index"`
 	// MTU in bytes.
 	MTU int `json:"mtu"`
-	// Addresses are those of IPv4, with the length of their subnets.
+	// Addresses are the IPv4 addresses, with the length of their subnets.
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
 }
 

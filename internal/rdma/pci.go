@@ -31,10 +31,10 @@ func (d Distance) Compare(other Distance) int {
 	return cmp.Compare(uint(slices.Index(order, d)), uint(slices.Index(order, other)))
 }
 
-// Far is true if data crosses host bridges, where neither GPUDirect nor a host's memory reaches a NIC's rate.
+// Far reports whether data crosses host bridges, where neither GPUDirect nor a host's memory reaches a NIC's rate.
 func (d Distance) Far() bool { return d == NODE || d == SYS }
 
-// numa is the NUMA node of a PCI function, -1 if the kernel does not know.
+// numa returns the NUMA node of a PCI function, -1 if the kernel does not know.
 func (d *detector) numa(address string) int {
 	if n, err := strconv.Atoi(d.text(pciDevices, address, "numa_node")); err == nil {
 		return n
@@ -42,7 +42,7 @@ func (d *detector) numa(address string) int {
 	return -1
 }
 
-// CPUsNear are the processors of the NUMA node of a PCI function, as the kernel lists them, for example 0-31,64-95: "" if it does
+// CPUsNear returns the processors of the NUMA node of a PCI function, as the kernel lists them, for example 0-31,64-95: "" if it does
 // not know.
 func CPUsNear(root fs.FS, address string) string {
 	if address == "" {
@@ -77,12 +77,12 @@ func (d *detector) gpus(given []string) []string {
 	return gpus
 }
 
-// maxLink is the fastest link that a PCI function supports.
+// maxLink returns the fastest link that a PCI function supports.
 func (d *detector) maxLink(address string) Link {
 	return parseLink(d.text(pciDevices, address, "max_link_speed"), d.text(pciDevices, address, "max_link_width"))
 }
 
-// gpuLinks are the links of the container's GPUs that are known, nil if none is.
+// gpuLinks returns the links of the container's GPUs that are known, nil if none is.
 func (d *detector) gpuLinks() (links map[string]Link) {
 	for _, gpu := range d.facts.GPUs {
 		if link := d.slotLink(gpu); link != (Link{}) {
@@ -95,7 +95,7 @@ func (d *detector) gpuLinks() (links map[string]Link) {
 	return links
 }
 
-// slotLink is the fastest link that a PCI function and the port above it support, the zero Link if the function's is not known.
+// slotLink returns the fastest link that a PCI function and the port above it support, the zero Link if the function's is not known.
 func (d *detector) slotLink(address string) Link {
 	link := d.maxLink(address)
 	if way := d.bridges(address); len(way) > 1 {
@@ -106,7 +106,7 @@ func (d *detector) slotLink(address string) Link {
 	return link
 }
 
-// bridges is the path to a PCI function from its host bridge, both included: pci0000:00, 0000:00:01.0, 0000:03:00.0.
+// bridges returns the path to a PCI function from its host bridge, both included: pci0000:00, 0000:00:01.0, 0000:03:00.0.
 func (d *detector) bridges(address string) []string {
 	target := d.target(pciDevices, address)
 	if _, below, ok := strings.Cut(target, "/pci"); ok {

@@ -43,7 +43,7 @@ func (p *planner) gid() {
 	}
 }
 
-// ncclGID is NCCL's own choice: the first GID of RoCE v2 with an IPv4 address, else the first with one, else 0.
+// ncclGID returns what NCCL itself would choose: the first GID of RoCE v2 with an IPv4 address, else the first with one, else 0.
 func (p *Port) ncclGID() int {
 	withIPv4 := slices.DeleteFunc(slices.Clone(p.GIDs), func(g GID) bool { return !g.IPv4().IsValid() })
 	if len(withIPv4) == 0 {

@@ -70,7 +70,7 @@ func (f Facts) withoutNVLink() string {
 	return "nvidia-smi topo -m does not show whether NVLink joins the GPUs"
 }
 
-// neededLevel is the widest of the distances between a rail and its nearest GPU, as an index of gdrLevels, -1 if none is known.
+// neededLevel returns the widest of the distances between a rail and its nearest GPU, as an index of gdrLevels, -1 if none is known.
 func (p *planner) neededLevel() int {
 	needed := -1
 	for _, rail := range p.ports {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// sockets chooses the interfaces on which ranks meet: those of the rails that all nodes have. NCCL takes the first of
+// sockets chooses the interfaces on which ranks meet, from the rails that all nodes have. NCCL takes the first of
 // them in the kernel's order. If that one is on different networks on different nodes, only one network is named.
 func (p *planner) sockets() {
 	names, first := railNames(p.nodes), map[string]bool{}
@@ -41,7 +41,7 @@ func (p *planner) podNetwork() {
 	p.set("GLOO_SOCKET_IFNAME", p.own.PodInterface, reason)
 }
 
-// railInterfaces are a node's ports with an interface, in the kernel's order. Those of InfiniBand may have no address.
+// railInterfaces returns a node's ports with an interface, in the kernel's order. Those of InfiniBand may have no address.
 func railInterfaces(node Facts, ports []RailPort) []RailPort {
 	order := map[string]int{}
 	for _, i := range node.Interfaces {

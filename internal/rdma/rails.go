@@ -14,21 +14,21 @@ import (
 // Rail is one network of a training and the ports that the nodes have on it. Ports of different nodes belong together
 // by the subnet of their IPv4 GIDs, on InfiniBand by the fabric: never by name, which differs between nodes.
 type Rail struct {
-	// Network is the ports' subnet or fabric, with Slot that of one of them.
+	// Network is the ports' subnet or fabric; with Slot, it is the subnet of one of the ports.
 	Network netip.Prefix
 	// Slot is set for ports in different subnets with routes to each other: it is the resource that gives them to pods, or the card's
 	// PCI address where pods use the host's devices.
 	Slot string
-	// Ports are those of each node, by the node's number. On InfiniBand all ports of a node are mostly on one fabric.
+	// Ports has each node's ports, by the node's number. On InfiniBand all ports of a node are mostly on one fabric.
 	Ports [][]RailPort
 }
 
-// Common is true if every node has a port.
+// Common reports whether every node has a port.
 func (r Rail) Common() bool {
 	return !slices.ContainsFunc(r.Ports, func(ports []RailPort) bool { return len(ports) == 0 })
 }
 
-// String is the rail's network or slot.
+// String returns the rail's network or slot.
 func (r Rail) String() string { return cmp.Or(r.Slot, r.Network.String()) }
 
 // Rails matches the usable ports of the nodes, in the order of their networks. Ports on networks that not all nodes have are
@@ -80,12 +80,12 @@ func (r RailPort) slot() string {
 	return cmp.Or(r.Device.PhysicalFunction, r.Device.PCI)
 }
 
-// routed is true if each port reaches all others of the rail. Routes of the host are not known: check-fabric tries them.
+// routed reports whether each port reaches all others of the rail. Routes of the host are not known: check-fabric tries them.
 func (r Rail) routed() bool {
 	return !separate(slices.Concat(r.Ports...), func(from RailPort) bool { return !from.Port.OfHost })
 }
 
-// railNames are the rails of the nodes' ports.
+// railNames returns the rails of the nodes' ports.
 func railNames(nodes []Facts) map[*Port]string {
 	names := map[*Port]string{}
 	for _, rail := range Rails(nodes) {
@@ -96,7 +96,7 @@ func railNames(nodes []Facts) map[*Port]string {
 	return names
 }
 
-// commonPorts are a node's usable ports on the rails that all nodes have, in the order of its devices.
+// commonPorts returns a node's usable ports on the rails that all nodes have, in the order of its devices.
 func commonPorts(nodes []Facts, node int) []RailPort {
 	common := map[*Port]bool{}
 	for _, rail := range Rails(nodes) {
@@ -164,7 +164,7 @@ func CompareSome(nodes []Facts, numbers []int) []fail.Finding {
 	return slices.Concat(findings, addressesTwice(nodes, numbers), railOrder(nodes, numbers))
 }
 
-// card is for example "MT4129 with firmware 28.39.1002".
+// card returns for example "MT4129 with firmware 28.39.1002".
 func (d Device) card() string {
 	return cmp.Or(d.Model, "of an unknown model") + " with firmware " + cmp.Or(d.Firmware, "of an unknown version")
 }
@@ -218,7 +218,7 @@ func addressesTwice(nodes []Facts, numbers []int) []fail.Finding {
 	return findings
 }
 
-// Isolated is true if a port of some node cannot reach the networks of the other rails: its interface has no route there. A policy
+// Isolated reports whether a port of some node cannot reach the networks of the other rails: its interface has no route there. A policy
 // rule with its own table counts as no route, which is the safe side.
 func Isolated(nodes []Facts) bool {
 	var ports []RailPort
@@ -228,7 +228,7 @@ func Isolated(nodes []Facts) bool {
 	return separate(ports, func(RailPort) bool { return true })
 }
 
-// separate is true if one of the ports that count does not reach all others.
+// separate reports whether one of the ports that count does not reach all others.
 func separate(ports []RailPort, counts func(RailPort) bool) bool {
 	return slices.ContainsFunc(ports, func(from RailPort) bool {
 		return counts(from) && slices.ContainsFunc(ports, func(to RailPort) bool { return !from.Port.reaches(to.Port.Network()) })

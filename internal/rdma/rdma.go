@@ -25,7 +25,7 @@ type Facts struct {
 	GPULinks map[string]Link `json:"gpuLinks,omitempty"`
 	// NVLink is yes if NVLink joins the GPUs, empty if that is unknown.
 	NVLink Answer `json:"nvLink,omitempty"`
-	// Interfaces are those of the pod's network namespace, in the kernel's order.
+	// Interfaces are in the pod's network namespace, in the kernel's order.
 	Interfaces []Interface `json:"interfaces,omitempty"`
 	// PodInterface has the default route: the pod network's.
 	PodInterface string         `json:"podInterface,omitempty"`
@@ -96,9 +96,9 @@ type Port struct {
 	Netdev string `json:"netdev,omitempty"`
 	// MTU of Netdev in bytes.
 	MTU int `json:"mtu,omitempty"`
-	// GIDIndex is that of the RoCE v2 GID with an IPv4 address of this pod, or of the host with OfHost; -1 without one.
+	// GIDIndex selects the RoCE v2 GID with an IPv4 address of this pod, or of the host with OfHost; -1 without one.
 	GIDIndex int `json:"gidIndex"`
-	// Address is that of GIDIndex, with its subnet's length.
+	// Address is the IPv4 address in the GID, with its subnet's length.
 	Address netip.Prefix `json:"address,omitzero"`
 	// OfHost is true if Address is the host's, and not one of the pod: then its subnet and routes are not known.
 	OfHost bool `json:"ofHost,omitempty"`
@@ -106,10 +106,10 @@ type Port struct {
 	Routes []netip.Prefix `json:"routes,omitempty"`
 }
 
-// Active is true if traffic can pass. NCCL uses no other port.
+// Active reports whether traffic can pass. NCCL uses no other port.
 func (p Port) Active() bool { return p.State == "ACTIVE" }
 
-// Usable is true if the pod can use the port: RoCE needs an IPv4 address of the pod, InfiniBand has its own addresses.
+// Usable reports whether the pod can use the port: RoCE needs an IPv4 address of the pod, InfiniBand has its own addresses.
 func (p Port) Usable() bool {
 	return p.Active() && (p.LinkLayer == InfiniBand || p.GIDIndex >= 0)
 }
@@ -132,7 +132,7 @@ type RailPort struct {
 	Port   *Port
 }
 
-// HCA is how NCCL names the port: its device, and the port's number if the device has several.
+// HCA returns how NCCL names the port: its device, and the port's number if the device has several.
 func (r RailPort) HCA() string {
 	if len(r.Device.Ports) > 1 {
 		return r.Device.Name + ":" + strconv.Itoa(r.Port.Number)
@@ -140,7 +140,7 @@ func (r RailPort) HCA() string {
 	return r.Device.Name
 }
 
-// Rails are the usable ports of the devices that can be opened, in the order of Devices.
+// Rails returns the usable ports of the devices that can be opened, in the order of Devices.
 func (f Facts) Rails() []RailPort {
 	var rails []RailPort
 	for d := range f.Devices {
@@ -154,7 +154,7 @@ func (f Facts) Rails() []RailPort {
 	return rails
 }
 
-// Broken is true if the node cannot use RDMA.
+// Broken reports whether the node cannot use RDMA.
 func (f Facts) Broken() bool {
 	return slices.ContainsFunc(f.Findings, func(finding fail.Finding) bool { return finding.Level == fail.Broken })
 }

@@ -14,7 +14,7 @@ import (
 // sysfs differs by kernel and by what a container may see.
 type tree struct{ root fs.FS }
 
-// text is a file's content without the newline at its end.
+// text returns a file's content without the newline at its end.
 func (t tree) text(elements ...string) string {
 	content, err := fs.ReadFile(t.root, path.Join(elements...))
 	if err != nil {
@@ -42,7 +42,7 @@ func (t tree) names(elements ...string) []string {
 	return names
 }
 
-// target is the target of a relative link, as a path of the tree, empty if there is no such link.
+// target returns the target of a relative link, as a path of the tree, empty if there is no such link.
 func (t tree) target(elements ...string) string {
 	name := path.Join(elements...)
 	target, err := fs.ReadLink(t.root, name)
@@ -56,7 +56,7 @@ func (t tree) target(elements ...string) string {
 // machine's own. It is documented with mlenv-agent rdma.
 const SysRootVariable = "MLENV_SYS_ROOT"
 
-// SysRootOf is its value in a process's environment, "" for none.
+// SysRootOf returns its value in a process's environment, "" for none.
 func SysRootOf(environ []string) string {
 	for _, entry := range environ {
 		if value, ok := strings.CutPrefix(entry, SysRootVariable+"="); ok {
@@ -66,7 +66,7 @@ func SysRootOf(environ []string) string {
 	return ""
 }
 
-// Root is the machine's own tree or, with a sysRoot, that tree laid over it:
+// Root returns the machine's own tree or, with a sysRoot, that tree laid over it:
 // files of sysRoot win, and only they exist below sys and dev/infiniband.
 func Root(sysRoot string) fs.FS {
 	if sysRoot == "" {
@@ -78,7 +78,7 @@ func Root(sysRoot string) fs.FS {
 // overlay is two trees laid over each other.
 type overlay struct{ over, base fs.FS }
 
-func (o overlay) of(name string) fs.FS {
+func (o overlay) layerOf(name string) fs.FS {
 	for _, whole := range []string{"sys", "dev/infiniband"} {
 		if name == whole || strings.HasPrefix(name, whole+"/") {
 			return o.over
@@ -91,10 +91,10 @@ func (o overlay) of(name string) fs.FS {
 }
 
 // Open implements fs.FS.
-func (o overlay) Open(name string) (fs.File, error) { return o.of(name).Open(name) }
+func (o overlay) Open(name string) (fs.File, error) { return o.layerOf(name).Open(name) }
 
 // ReadLink implements fs.ReadLinkFS.
-func (o overlay) ReadLink(name string) (string, error) { return fs.ReadLink(o.of(name), name) }
+func (o overlay) ReadLink(name string) (string, error) { return fs.ReadLink(o.layerOf(name), name) }
 
 // Lstat implements fs.ReadLinkFS.
-func (o overlay) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(o.of(name), name) }
+func (o overlay) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(o.layerOf(name), name) }

@@ -15,7 +15,7 @@ const (
 	maxRate BitsPerSecond = 1e15
 )
 
-// String is the rate in Gb/s, as in "400 Gb/s".
+// String returns the rate in Gb/s, as in "400 Gb/s".
 func (b BitsPerSecond) String() string {
 	return fmt.Sprintf("%.4g Gb/s", float64(b)/float64(Gbps))
 }
@@ -29,12 +29,12 @@ const GBps BytesPerSecond = 1e9
 // gibibyte is 2^30 bytes: some benchmarks count in GiB/s, which makes 7% less of the same.
 const gibibyte = 1 << 30
 
-// String is the bandwidth in both units, as in "194.0 GB/s (180.7 GiB/s)".
+// String returns the bandwidth in both units, as in "194.0 GB/s (180.7 GiB/s)".
 func (b BytesPerSecond) String() string {
 	return fmt.Sprintf("%s (%s GiB/s)", b.Decimal(), digits(float64(b)/gibibyte))
 }
 
-// Decimal is the bandwidth as "194.6 GB/s".
+// Decimal returns the bandwidth as "194.6 GB/s".
 func (b BytesPerSecond) Decimal() string { return digits(float64(b)/float64(GBps)) + " GB/s" }
 
 // digits has one digit after the point, and more for values below 1.
@@ -63,7 +63,7 @@ func (l Link) String() string {
 	return fmt.Sprintf("%g GT/s x%d", float64(l.Speed), l.Width)
 }
 
-// Rate is what the link carries in one direction, its encoding taken off: 8b/10b up to 5 GT/s, 128b/130b up to 32, and
+// Rate returns what the link carries in one direction, its encoding taken off: 8b/10b up to 5 GT/s, 128b/130b up to 32, and
 // none above (linux:drivers/pci/pci.h, PCIE_SPEED2MBS_ENC). It includes the packets' headers.
 func (l Link) Rate() BitsPerSecond {
 	rate := float64(l.Speed) * float64(l.Width) * 1e9

@@ -110,7 +110,7 @@ func Of(found *v1.PipelineRun) *Run {
 // fabricTask is the task that measures the network, and the param that can leave it out.
 const fabricTask = "check-fabric"
 
-// checksFabric is false before Tekton has read the pipeline.
+// checksFabric returns false before Tekton has read the pipeline.
 func checksFabric(found *v1.PipelineRun) bool {
 	spec := found.Status.PipelineSpec
 	if spec == nil || !slices.ContainsFunc(spec.Tasks, func(t v1.PipelineTask) bool { return t.Name == fabricTask }) {

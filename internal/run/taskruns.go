@@ -42,7 +42,7 @@ const (
 
 // TaskRun is one task of a run. A task that was skipped or has not started has none.
 type TaskRun struct {
-	// Task is the name in the pipeline, Name that of the TaskRun.
+	// Task is the name in the pipeline, Name the TaskRun's.
 	Task   string
 	Name   string
 	Pod    string
@@ -51,9 +51,9 @@ type TaskRun struct {
 	Started time.Time
 	Ended   time.Time
 	// Retries is the number of earlier attempts. An attempt that only repeats a final failure does not count: Pod, Ended and
-	// Retries are those of the attempt before it.
+	// Retries then describe the attempt before it.
 	Retries int
-	// Image is that of the first step, Account the service account.
+	// Image is the first step's image, Account the service account.
 	Image, Account string
 	// RepoURL is the param repo-url, "" for a task without it.
 	RepoURL string
@@ -66,7 +66,7 @@ type TaskRun struct {
 	Message string
 }
 
-// finalReasons are those of trainings that have ended or could not start. With others, such as AgentUnreachable, the next
+// finalReasons show that a training has ended or could not start. With others, such as AgentUnreachable, the next
 // attempt may find the training running.
 var finalReasons = []fail.Reason{
 	fail.RankFailed, fail.OutOfMemory, fail.TrainingTimeout, fail.Hang, fail.NoRendezvous, fail.TransportWrong, fail.NodeLost,
@@ -115,7 +115,7 @@ func taskRunsOf(ctx context.Context, client versioned.Interface, namespace, name
 	}), nil
 }
 
-// TaskOf is the name of a TaskRun's task in the pipeline.
+// TaskOf returns the name of a TaskRun's task in the pipeline.
 func TaskOf(found *v1.TaskRun) string { return found.Labels[taskLabel] }
 
 // TaskRunOf reads a TaskRun.

@@ -23,7 +23,7 @@ const (
 var arrays = map[string][]string{"train": {"env", "script-args"}, "build-image": {"build-args"}}
 
 // exact returns the arguments of a step with the values that its params were given, because Tekton and the kubelet may have changed
-// them on their way. Arguments without --task-run, as those of a user, stay as they are.
+// them on their way. Arguments without --task-run, such as a user's, stay as they are.
 func exact(ctx context.Context, step string, args []string, connect func(namespace string) (versioned.Interface, string, error)) (
 	[]string, error) {
 	flags, _ := cut(args)
@@ -45,7 +45,7 @@ func exact(ctx context.Context, step string, args []string, connect func(namespa
 	return withValues(args, values, arrays[step]), nil
 }
 
-// connect is kube's for exact.
+// connect returns Tekton's client and the namespace, for exact.
 func connect(namespace string) (versioned.Interface, string, error) {
 	clients, err := kube.Flags{Namespace: namespace}.Connect()
 	if err != nil {

@@ -177,7 +177,7 @@ func TestTrainTakesExactArguments(t *testing.T) {
 		t.Fatal(err)
 	}
 	command, _ := Pick([]string{"train"})
-	_, behind := cut(got) // the flags before it are in part those of step.Run
+	_, behind := cut(got) // command.Run takes some of the flags before it
 	if err := command.ParseFlags(append([]string{"--script=train.py"}, behind...)); err != nil {
 		t.Fatal(err)
 	}

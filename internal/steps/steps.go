@@ -21,7 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
-// All are the commands of the steps and of the reaper, sorted by name.
+// All returns the commands of the steps and of the reaper, sorted by name.
 func All() []*cobra.Command {
 	reading := []*cobra.Command{buildimage.Command(mldevenv.Images()), syncrepo.Command(), train.Command()}
 	for _, command := range reading {

@@ -4,5 +4,5 @@ package version
 // number is set by the linker: -X .../internal/version.number=v1.2.3.
 var number = "devel"
 
-// String is the version, "devel" if the build did not set it.
+// String returns the version, "devel" if the build did not set it.
 func String() string { return number }

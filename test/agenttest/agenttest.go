@@ -28,10 +28,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
-// Main is for a package's TestMain. It makes the test's own binary the agent's program, for launchers, the rank shim and
-// virtual environments.
+// Main is for a package's TestMain. It makes the test's own binary the agent's program, for launchers, the rank shim, virtual
+// environments and sftp.
 func Main(m *testing.M) {
-	if program.Is(os.Args[0]) || len(os.Args) > 1 && slices.Contains([]string{"launch", "rank", "venv"}, os.Args[1]) {
+	if program.Is(os.Args[0]) || len(os.Args) > 1 && slices.Contains([]string{"launch", "rank", "venv", "sftp"}, os.Args[1]) {
 		os.Exit(program.Main(os.Args, os.Environ(), os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
@@ -54,7 +54,7 @@ type Node struct {
 
 // Options change how StartWith starts agents.
 type Options struct {
-	// Certificates are those of the environment; if they are empty, StartWith creates new ones.
+	// Certificates are the environment's; if they are empty, StartWith creates new ones.
 	Certificates objects.Certificates
 	// Shared gives all nodes the same workspace and datasets, as shared claims do.
 	Shared bool

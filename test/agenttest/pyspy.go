@@ -14,7 +14,7 @@ import (
 //go:embed testdata/py-spy-*.json
 var spied embed.FS
 
-// PySpy gives the agent a stand-in for its py-spy. It shows the process of node 1 loading a batch, and those of other
+// PySpy gives the agent a stand-in for its py-spy. It shows the process of node 1 loading a batch, and the processes of other
 // nodes waiting.
 func (n *Node) PySpy() {
 	n.t.Helper()

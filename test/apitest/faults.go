@@ -38,7 +38,7 @@ const (
 	Cut   Fault = "answer cut"
 )
 
-// Faults are all faults.
+// Faults returns all faults.
 func Faults() []Fault {
 	return []Fault{Refused, Unsure, Webhook, Busy, Conflict, Away, Late, Reset, Lost, Cut}
 }
@@ -72,7 +72,7 @@ func (i *Injector) Wrap(next http.RoundTripper) http.RoundTripper {
 	return i
 }
 
-// Calls are the requests so far, each with its number among those of the same verb and resource.
+// Calls returns the requests so far, each with its number among the requests of the same verb and resource.
 func (i *Injector) Calls() []string {
 	i.mu.Lock()
 	defer i.mu.Unlock()

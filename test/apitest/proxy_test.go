@@ -18,7 +18,7 @@ func TestWritesThroughAFaultyProxy(t *testing.T) {
 	for seed := range uint64(3) {
 		server := apitest.Start(t)
 		address, failed := apitest.Proxy(t, server.Clients(nil).Config, seed, 3)
-		clients, err := kube.For(&rest.Config{Host: address}, "ns")
+		clients, err := kube.NewClients(&rest.Config{Host: address}, "ns")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -73,14 +73,14 @@ func Start(t testing.TB, objects ...runtime.Object) *Server {
 	return s
 }
 
-// Clients are those of a command. wrap, which may be nil, stands between them and the network.
+// Clients returns the clients of a command. wrap, which may be nil, stands between them and the network.
 func (s *Server) Clients(wrap func(http.RoundTripper) http.RoundTripper) *kube.Clients {
 	s.t.Helper()
 	config := &rest.Config{Host: s.http.URL}
 	if wrap != nil {
 		config.Wrap(wrap)
 	}
-	clients, err := kube.For(config, "ns")
+	clients, err := kube.NewClients(config, "ns")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -256,6 +256,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		code = refused.code
 		object = Object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": refused.code, "reason": string(refused.reason),
 			"message": refused.message}
+		if !isList(r.URL.Path) {
+			object["details"] = Object{"name": r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]}
+		}
 	}
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(object)
@@ -284,7 +287,7 @@ func (s *Server) do(r *http.Request, body []byte) (Object, int, *refusal) {
 	return nil, 0, refuse(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow %s", r.Method)
 }
 
-// isList reports whether the path is that of a resource, and not of an object.
+// isList reports whether the path names a resource, and not an object.
 func isList(path string) bool {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	if parts[0] == "apis" {
@@ -293,7 +296,7 @@ func isList(path string) bool {
 	return len(parts) == 3 || len(parts) == 5 && parts[2] == "namespaces"
 }
 
-// nameOf is the resource and the name of a path, for messages.
+// nameOf returns the resource and the name of a path, for messages.
 func nameOf(path string) string {
 	parts := strings.Split(path, "/")
 	return fmt.Sprintf("%s %q", parts[max(0, len(parts)-2)], parts[len(parts)-1])
@@ -345,7 +348,7 @@ var lists = map[string]string{
 	"storageclasses": "StorageClassList", "taskruns": "TaskRunList",
 }
 
-// versionOf is the apiVersion of the objects at a path.
+// versionOf returns the apiVersion of the objects at a path.
 func versionOf(path string) string {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	if parts[0] == "api" {

@@ -45,7 +45,7 @@ type rankTimes struct {
 
 var printedTimes = regexp.MustCompile(`\{"rank": .*?\}`)
 
-// times returns the times of the ranks, by their numbers. After a failure of rank 1, those of rank 0 may be missing
+// times returns the times of the ranks, by their numbers. After a failure of rank 1, rank 0's times may be missing
 // together with its pod.
 func (t trained) times() (ranks [2]rankTimes, err error) {
 	found := printedTimes.FindAllString(t.output, -1)

@@ -107,7 +107,7 @@ func failures(t *testing.T) (all []failure) {
 	return all
 }
 
-// verdict is what a training whose ranks end so fails with, and what is wrong with it, "" if nothing is.
+// verdict returns what a training whose ranks end so fails with, and what is wrong with it, "" if nothing is.
 func (f failure) verdict() (text, problem string) {
 	statuses := []agent.JobStatus{{Node: 0}, {Node: 1}}
 	for i := range statuses {

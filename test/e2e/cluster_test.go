@@ -79,7 +79,7 @@ func TestCluster(t *testing.T) {
 	})
 }
 
-// repository is the root folder of the checkout.
+// repository returns the root folder of the checkout.
 func repository(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs(filepath.Join("..", ".."))

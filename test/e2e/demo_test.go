@@ -16,7 +16,7 @@ import (
 var demoRun = regexp.MustCompile(`(?m)^Run \S+/(demo-\S+) is started\.$`)
 
 // demo runs the program of make demo as the first user of a new cluster: nothing is in its namespace, nobody has run a pod or
-// resolved a name, and no node has an image. Its output must be that of the README.
+// resolved a name, and no node has an image. Its output must be the one in the README.
 func demo(t *testing.T) {
 	const namespace = "e2e-demo"
 	root := repository(t)
@@ -54,7 +54,7 @@ func demo(t *testing.T) {
 	}
 }
 
-// demoOutput is what the README says that make demo prints.
+// demoOutput returns what the README says that make demo prints.
 func demoOutput(t *testing.T, root string) []string {
 	t.Helper()
 	demo := false

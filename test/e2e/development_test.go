@@ -58,6 +58,7 @@ func devLoop(u trainer) {
 	mlenv(command.Done, "[0 -] second on 0", "train", "train.sh", "--launcher=command")
 	mlenv(command.Done, "NODE_RANK=1", "shell", "1", "--", "env")
 	mlenv(command.Failed, "has nodes 0 to 1", "shell", "7")
+	u.overSSH()
 	mlenv(command.Failed, "neither in the tree nor a program", "train", "nothing.sh", "--launcher=command")
 	mlenv(command.WrongUsage, "want the training script", "train")
 	data := filepath.Join(u.TempDir(), "corpus")

@@ -32,7 +32,7 @@ type typed struct {
 	says string
 }
 
-// successors are the commands of docs/from-scripts.md in an order in which they can be typed.
+// successors returns the commands of docs/from-scripts.md in an order in which they can be typed.
 func successors(u trainer, file string) []typed {
 	up := []string{"--cluster-file=" + file, "--steps-image=" + u.steps, "--gpus-per-node=1"}
 	const upSays, noProgram = "is kept until", "the image has no "
@@ -63,6 +63,7 @@ func successors(u trainer, file string) []typed {
 		{command: "up --nodes=2", more: up, says: upSays}, {command: "up --namespace=NS", more: up, says: upSays},
 		{command: "up --cluster-file=clusters/CLUSTER.yaml", more: up[1:], says: upSays},
 		{command: "up --workspace-size=100Gi --datasets-size=500Gi", more: up, says: upSays},
+		{command: "up --workspace-size=200Gi", more: up, says: "Claim ml-dev-workspace has 200Gi now"},
 		{command: "sync", says: "is on 2 nodes"}, {command: "sync FOLDER", says: "is on 2 nodes"},
 		{command: "sync ./workspace", says: "is on 2 nodes"},
 		{command: "sync --watch", code: interrupted, says: "is on 2 nodes"},
@@ -73,6 +74,7 @@ func successors(u trainer, file string) []typed {
 		{command: "port-forward 5678", code: interrupted, says: "leads to port 5678 of node 0"},
 		{command: "shell"}, {command: "shell 1"}, {command: "shell 0 -- ls /workspace/repo", says: "train.py"},
 		{command: "shell 0 -- cat /workspace/.deepspeed/hostfile", says: "ml-dev-env-1.* slots=1"},
+		{command: "ssh-config", says: "Host mlenv-ml-dev-env-1"},
 		{command: "shell 0 -- env", says: "NCCL_IB_DISABLE=1"}, {command: "shell 0 -- nvidia-smi", says: "H100"},
 		{command: "shell 0 -- printenv CUDA_VISIBLE_DEVICES", code: anyCode},
 		{command: "check-fabric", more: []string{"--timeout=30s"}, says: "Fabric: "},
@@ -115,8 +117,8 @@ func fromScripts(u trainer) {
 		known = append(known, commands...)
 	}
 	for _, found := range regexp.MustCompile("`mlenv ([^`]+)`").FindAllStringSubmatch(string(content), -1) {
-		if command := found[1]; command != "install" && !slices.Contains(known, command) {
-			u.Errorf("docs/from-scripts.md: no scenario types mlenv %s", command)
+		if typed := found[1]; typed != "install" && !slices.Contains(known, typed) {
+			u.Errorf("docs/from-scripts.md: no scenario types mlenv %s", typed)
 		}
 	}
 

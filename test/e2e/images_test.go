@@ -232,7 +232,7 @@ func buildsDisabled(u trainer) {
 }
 
 // without deletes an object of the cluster, and recreates it afterwards.
-func (u trainer) without(object string, story func()) {
+func (u trainer) without(object string, meanwhile func()) {
 	u.Helper()
 	var saved map[string]any
 	if err := json.Unmarshal([]byte(u.kubectl("get", object, "--output=json")), &saved); err != nil {
@@ -252,7 +252,7 @@ func (u trainer) without(object string, story func()) {
 	}
 	u.Cleanup(again)
 	u.kubectl("delete", object)
-	story()
+	meanwhile()
 	again()
 }
 
@@ -312,7 +312,7 @@ func (u trainer) noBuildPods() {
 	}
 }
 
-// privateBase is an image that the registry serves only with the credentials that the local
+// privateBase returns an image that the registry serves only with the credentials that the local
 // cluster created.
 func (u trainer) privateBase() string {
 	u.Helper()

@@ -41,12 +41,13 @@ func (u apiRequest) right() right {
 }
 
 // testRights compares the requests of the runs since then with the Role: the API server allowed
-// nothing outside the Role and the rights of clusters with Kueue, refused only what the optional ClusterRole grants, and every
-// right that no run used has a reason. It checks the last point only if whole is set, that is, if all
+// nothing outside the Role and the rights of clusters with Kueue or Prometheus, refused only what the optional ClusterRole grants, and
+// every right that no run used has a reason. It checks the last point only if whole is set, that is, if all
 // scenarios ran.
 func testRights(t *testing.T, since time.Time, whole bool) {
 	needed, looking := install.Rules()
-	role, observer := rightsOf(slices.Concat(needed, looking)), rightsOf(slices.Concat(install.ObserverRules(), install.QueueRules()))
+	role := rightsOf(slices.Concat(needed, looking))
+	observer := rightsOf(slices.Concat(install.ObserverRules(), install.QueueRules(), install.MonitoringRules()))
 	seen, refused := map[right]bool{}, map[right]string{}
 	for _, request := range requestsOf(t, install.DefaultServiceAccount, since) {
 		asked := request.right()

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,9 +30,11 @@ type shipped struct {
 	mode, why string
 	// nightly marks files that differ little from others. Only the nightly run tests them.
 	nightly bool
+	// claim is the datasets claim that the file names, "" for none: it exists there.
+	claim string
 }
 
-// shippedFiles are the cluster files that can train here unmodified. Profile h-kim is Barcelona with other device
+// shippedFiles returns the cluster files that can train here unmodified. Profile h-kim is Barcelona with other device
 // names.
 func shippedFiles() []shipped {
 	return []shipped{
@@ -40,7 +43,7 @@ func shippedFiles() []shipped {
 			"admin", clusterFileNamed("barcelona"), "--namespace=b-efficient-memory-offloading-765cab", "--service-account=h-kim-sa",
 			"--scc=nccl-scc", "--attachments=copy",
 		}},
-		{name: "cairo", mode: "rdma", admin: []string{"admin", clusterFileNamed("cairo")}},
+		{name: "cairo", mode: "rdma", admin: []string{"admin", clusterFileNamed("cairo")}, claim: "ml-datasets"},
 		{name: "nerc-production", nightly: true, mode: "tcp", why: "network.rdma.enabled"},
 	}
 }
@@ -99,6 +102,11 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 	}
 	u.mustContain(mlenv("plan", "--cluster-file="+path, "--image="+trainingImage, "--steps-image="+s.steps), file.Cluster.Namespace+"/")
 
+	if want.claim != "" {
+		claim := strings.Replace(fmt.Sprintf(claimText, want.claim, file.Storage.ClassRWX), "1Gi", file.Storage.DatasetsSize.String(), 1)
+		u.applyText(claim)
+		u.kubectl("wait", "--for=jsonpath={.status.phase}=Bound", "persistentvolumeclaim/"+want.claim, within(timeForTheObjectToChange))
+	}
 	found := filepath.Join(t.TempDir(), want.name+".yaml")
 	mlenv("init", want.name, "--namespace="+file.Cluster.Namespace, "--service-account="+file.Security.ServiceAccount, "--file="+found)
 	render := func(path string) string {

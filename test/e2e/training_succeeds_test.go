@@ -32,7 +32,7 @@ func (e ending) metrics() metrics {
 	if err := json.Unmarshal(e.receipt.Metrics, &m); err != nil {
 		e.Fatalf("metrics %q: %v", e.receipt.Metrics, err)
 	}
-	// Tekton 1.9 leaves the results of failed tasks out of those of the run, and 1.15 does not.
+	// Tekton 1.9 leaves the results of failed tasks out of the run's results, and 1.15 does not.
 	if result := e.results["metrics"]; result != "" || e.run.IsSuccessful() {
 		e.equal("result metrics", compact(e, result), compact(e, string(e.receipt.Metrics)))
 	}

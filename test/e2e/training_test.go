@@ -54,7 +54,7 @@ type scenario struct {
 	name string
 	// gpus is the maximum number of a node's GPUs that the scenario holds.
 	gpus int64
-	tell func(trainer)
+	run  func(trainer)
 }
 
 // setVariable chooses the scenarios; without it those run that are not nightly. firstHalf and secondHalf divide these.
@@ -133,6 +133,7 @@ var (
 		{"out-of-memory-group", 1, groupOutOfMemory},
 		{"pull-slow", 1, slowPull},
 		{"private-steps", 1, privateSteps},
+		{"metrics", 1, metricsForPrometheus},
 	}
 	nightlyAlone = []scenario{
 		{"builds-disabled", 0, buildsDisabled},
@@ -169,7 +170,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"torchrun-script", 2, torchrunScript},
 		{"rdma-faults", 1, rdmaFaults},
 	}
-	earnest := queue(chosen(t, heavy, nightlyHeavy, false)...)
+	heavyQueue := queue(chosen(t, heavy, nightlyHeavy, false)...)
 	// The longest scenarios come first, so that no lane ends late.
 	light := []scenario{
 		{"rdma-training", 1, rdmaTraining},
@@ -179,6 +180,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"rdma-attachments", 1, rdmaAttachments},
 		{"privileged-gpus", 1, privilegedGPUs},
 		{"numbered-lines", 2, stepPodDeleted},
+		{"claims-that-exist", 1, claimsThatExist},
 		{"nightly", 1, nightly},
 		{"busy", 1, busyEnvironment},
 		{"beside-a-colleague", 2, besideAColleague},
@@ -218,7 +220,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"gpus-held", gpusOfNode, gpusHeld},
 		{"gpu-missing", gpusOfNode, gpuMissing},
 	}
-	others := queue(chosen(t, light, nightlyLight, false)...)
+	lightQueue := queue(chosen(t, light, nightlyLight, false)...)
 	lane := func(scenarios <-chan scenario) func() {
 		return func() {
 			for s := range scenarios {
@@ -236,7 +238,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 				}
 				t.Run(s.name, func(t *testing.T) {
 					times.note(t)
-					shared.tell(t, s.tell)
+					shared.run(t, s.run)
 				})
 				gpus.Release(s.gpus)
 				ofNICs.Unlock()
@@ -244,9 +246,9 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		}
 	}
 	var all sync.WaitGroup
-	all.Go(lane(earnest))
+	all.Go(lane(heavyQueue))
 	for range lanes {
-		all.Go(lane(others))
+		all.Go(lane(lightQueue))
 	}
 	all.Wait()
 	// These scenarios break a part of the whole cluster.
@@ -257,7 +259,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 	for _, s := range chosen(t, alone, nightlyAlone, true) {
 		t.Run(s.name, func(t *testing.T) {
 			times.note(t)
-			shared.tell(t, s.tell)
+			shared.run(t, s.run)
 		})
 	}
 	if slices.Contains([]string{"", firstHalf, nightlySet}, os.Getenv(setVariable)) {
@@ -277,15 +279,15 @@ func queue(scenarios ...scenario) <-chan scenario {
 	return waiting
 }
 
-// tell runs one scenario, which must leave nothing behind.
-func (s training) tell(t *testing.T, story func(trainer)) {
+// run runs one scenario, which must leave nothing behind.
+func (s training) run(t *testing.T, run func(trainer)) {
 	t.Helper()
 	u := s.trainer(newUser(t))
-	story(u)
+	run(u)
 	u.nothingLeft()
 }
 
-// environment is the default environment in the scenario's namespace.
+// environment returns the default environment in the scenario's namespace.
 func (u trainer) environment() env.Environment {
 	clients := *u.clients
 	clients.Namespace = u.namespace

@@ -43,8 +43,8 @@ func webhook(u trainer) {
 			u.Errorf("the answer to an event %s is\n%s\nwant %q", refused.why, said, refused.says)
 		}
 	}
-	if runs := u.kubectl("get", "pipelineruns", "--output=name"); runs != "" {
-		u.Errorf("refused events started\n%s", runs)
+	if started := u.kubectl("get", "pipelineruns", "--output=name"); started != "" {
+		u.Errorf("refused events started\n%s", started)
 	}
 
 	id := u.send("push", push, signed(push, secret))

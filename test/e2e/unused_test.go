@@ -33,6 +33,7 @@ func unusedRights() []unusedRight {
 		{"", "serviceaccounts", []string{"delete"}, byOwner},
 		{"", "configmaps", []string{"delete"}, "receipts beyond the 30 newest of an environment"},
 		{"", "persistentvolumeclaims", []string{"create"}, byApply},
+		{"", "persistentvolumeclaims", []string{"watch"}, "waiting until storage has expanded a claim: the local cluster's mostly is faster"},
 		{"", "secrets", []string{"create"}, byApply},
 		{"", "secrets", []string{"delete"}, byOwner},
 		{"route.openshift.io", "routes", []string{"create"}, byApply},

@@ -22,7 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/apitest"
 )
 
-// Run is the PipelineRun that holds the environments, for a task.
+// Run returns the PipelineRun that holds the environments, for a task.
 func Run(task string) run.Flags { return run.Flags{Name: "train-1", UID: "uid-1", Task: task} }
 
 // Pool is agents for environments of one node each. Steps that run in parallel each use another one.
@@ -80,7 +80,7 @@ func (p *Pool) Server(t testing.TB) *apitest.Server {
 	return apitest.Start(t, own, held, set, pod, secret)
 }
 
-// InPod are clients of a step in a pod, which reaches the agents at their addresses.
+// InPod returns clients of a step in a pod, which reaches the agents at their addresses.
 func InPod(clients *kube.Clients) *kube.Clients {
 	clients.InCluster = true
 	return clients

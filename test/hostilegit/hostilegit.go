@@ -124,7 +124,7 @@ func (r *repository) touch() {
 // sprung reports whether the program has run, and forgets it.
 func (r *repository) sprung() bool { return os.Remove(r.witness) == nil }
 
-// settings are those of a repository.
+// settings has the values of keys in a repository's configuration.
 type settings map[string]string
 
 // trap is a repository that names a program.

@@ -57,7 +57,7 @@ func (r resolution) lockOf(requirements string) string {
 	return filepath.Join(filepath.Dir(requirements), strings.Replace(filepath.Base(requirements), "requirements", "lock", 1))
 }
 
-// lockHeader is the comment above a lock. It has a digest of everything that the locks of the flavour are resolved from.
+// lockHeader returns the comment above a lock. It has a digest of everything that the locks of the flavour are resolved from.
 func lockHeader(t *testing.T, flavour string) string {
 	t.Helper()
 	r := resolutions[flavour]

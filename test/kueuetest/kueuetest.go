@@ -43,7 +43,7 @@ var Versions = []Version{
 	{Name: "v0.19.2", API: []string{"v1beta1", "v1beta2"}, parent: true, later: true, Topology: true, annotation: true},
 }
 
-// prefix is that of Kueue's labels, annotations and gates.
+// prefix begins the names of Kueue's labels, annotations and gates.
 const prefix = "kueue.x-k8s.io/"
 
 // Workload returns the name of the Workload of a StatefulSet.

@@ -1,6 +1,6 @@
 // Command mutants changes single lines of the chosen packages, and reports the changes that no test notices. A seed chooses the
-// lines, not a person. It runs the tests of each change's package first, and at the end, for the changes that passed them, those of the
-// packages that import it. The results are kept by commit and seed, so that a later call continues where an earlier one was stopped. It
+// lines, not a person. It runs the tests of each change's package first. At the end it runs the tests of the packages that import it, for
+// the changes that passed. The results are kept by commit and seed, so that a later call continues where an earlier one was stopped. It
 // never writes to the tree: go test gets the changed file as an overlay.
 //
 // gremlins and go-mutesting, which the Go proxy serves, do not fit: neither draws a sample by a seed, continues a call that was
@@ -41,7 +41,7 @@ const (
 	killed   verdict = "killed"
 	survived verdict = "survived"
 	invalid  verdict = "invalid"   // it does not compile, and does not count
-	passed   verdict = "unnoticed" // the tests of its package pass; those of the packages that import it have not run
+	passed   verdict = "unnoticed" // the tests of its package pass; the tests of packages that import it have not run
 )
 
 type result struct {

@@ -149,7 +149,7 @@ func mutantsIn(folder, file string, content []byte) (all []mutant, err error) {
 	return all, nil
 }
 
-// called is the name of the function or method.
+// called returns the name of the function or method.
 func called(call *ast.CallExpr) string {
 	switch of := call.Fun.(type) {
 	case *ast.Ident:
@@ -173,7 +173,8 @@ func returnOf(results *ast.FieldList, text func(ast.Node) string) string {
 	return strings.TrimSuffix("return "+strings.Join(zeros, ", "), " ") + "; "
 }
 
-// shuffled is an endless choice by a seed, as a list in which the kinds take turns: the same seed gives the same list for the same tree.
+// shuffled returns an endless choice by a seed, as a list in which the kinds take turns: the same seed gives the same list for the same
+// tree.
 func shuffled(all []mutant, seed uint64) (chosen []mutant) {
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // it must be the same again
 	byKind := map[kind][]mutant{}

@@ -26,12 +26,12 @@ import (
 
 // Issuer is a running issuer.
 type Issuer struct {
-	// URL is that of the issuer; CA is its certificate, in PEM.
+	// URL is the issuer's address; CA is its certificate, in PEM.
 	URL string
 	CA  []byte
 	// Subject is the job's, as in repo:me/model:ref:refs/heads/main.
 	Subject string
-	// Lifetime is that of each token.
+	// Lifetime is how long each token is valid.
 	Lifetime time.Duration
 
 	key    *rsa.PrivateKey
@@ -86,7 +86,7 @@ func Start(t testing.TB, address, subject string) *Issuer {
 	return i
 }
 
-// certificate is the issuer's, signed by itself, and sets CA.
+// certificate returns the issuer's certificate, signed by itself, and sets CA.
 func (i *Issuer) certificate(t testing.TB, address net.IP) tls.Certificate {
 	t.Helper()
 	template := &x509.Certificate{
@@ -105,12 +105,12 @@ func (i *Issuer) certificate(t testing.TB, address net.IP) tls.Certificate {
 // Client trusts the issuer.
 func (i *Issuer) Client() *http.Client { return i.client }
 
-// Environment is what GitHub sets for a job with the permission id-token: write.
+// Environment returns what GitHub sets for a job with the permission id-token: write.
 func (i *Issuer) Environment() map[string]string {
 	return map[string]string{"ACTIONS_ID_TOKEN_REQUEST_URL": i.URL + "/token?api-version=2.0", "ACTIONS_ID_TOKEN_REQUEST_TOKEN": bearer}
 }
 
-// Issued are the tokens that jobs got, oldest first.
+// Issued returns the tokens that jobs got, oldest first.
 func (i *Issuer) Issued() []string {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -87,34 +87,35 @@ func parseGPUs(text string, fields []string) (gpus []agent.GPU, split map[int]bo
 	}
 	split = map[int]bool{}
 	for _, record := range records {
-		of := func(field string) string {
+		value := func(field string) string {
 			if i := slices.Index(fields, field); i >= 0 {
 				return record[i]
 			}
 			return "[N/A]"
 		}
 		gpu := agent.GPU{
-			Index: number(of("index")), UUID: of("uuid"), PCI: sysfsAddress(of("pci.bus_id")), Model: of("name"), Driver: of("driver_version"),
-			Memory: agent.Bytes(number(of("memory.total"))) << 20, MemoryUsed: agent.Bytes(number(of("memory.used"))) << 20,
-			Utilization: number(of("utilization.gpu")), Temperature: number(of("temperature.gpu")),
+			Index: number(value("index")), UUID: value("uuid"), PCI: sysfsAddress(value("pci.bus_id")),
+			Model: value("name"), Driver: value("driver_version"),
+			Memory: agent.Bytes(number(value("memory.total"))) << 20, MemoryUsed: agent.Bytes(number(value("memory.used"))) << 20,
+			Utilization: number(value("utilization.gpu")), Temperature: number(value("temperature.gpu")),
 		}
-		active, _ := strconv.ParseUint(strings.TrimPrefix(of("clocks_event_reasons.active"), "0x"), 16, 64)
+		active, _ := strconv.ParseUint(strings.TrimPrefix(value("clocks_event_reasons.active"), "0x"), 16, 64)
 		for _, s := range slowdowns {
 			if active&s.bit != 0 {
 				gpu.Throttled = append(gpu.Throttled, s.name)
 			}
 		}
 		// A count of memory errors alone is no fault: the GPU takes such memory out of use, and the driver reports when that is not enough.
-		if action := of("gpu_recovery_action"); action != "None" && !strings.HasPrefix(action, "[") {
+		if action := value("gpu_recovery_action"); action != "None" && !strings.HasPrefix(action, "[") {
 			gpu.Fault = "the driver asks for recovery: " + action
-			if n := number(of("ecc.errors.uncorrected.volatile.total")); n > 0 {
+			if n := number(value("ecc.errors.uncorrected.volatile.total")); n > 0 {
 				gpu.Fault += "; " + humanize.Count(n, "uncorrected memory error")
 			}
 		}
-		if compute := of("compute_cap"); !strings.HasPrefix(compute, "[") {
+		if compute := value("compute_cap"); !strings.HasPrefix(compute, "[") {
 			gpu.Compute = compute
 		}
-		if of("mig.mode.current") == "Enabled" {
+		if value("mig.mode.current") == "Enabled" {
 			split[gpu.Index] = true
 		}
 		gpus = append(gpus, gpu)
@@ -122,7 +123,7 @@ func parseGPUs(text string, fields []string) (gpus []agent.GPU, split map[int]bo
 	return gpus, split, nil
 }
 
-// sysfsAddress is the PCI address as sysfs has it: 0000:19:00.0 for nvidia-smi's 00000000:19:00.0.
+// sysfsAddress returns the PCI address as sysfs has it: 0000:19:00.0 for nvidia-smi's 00000000:19:00.0.
 func sysfsAddress(bus string) string {
 	if strings.HasPrefix(bus, "[") {
 		return ""
@@ -130,7 +131,7 @@ func sysfsAddress(bus string) string {
 	return strings.ToLower(strings.TrimPrefix(bus, "0000"))
 }
 
-// number is 0 for an unknown value such as [N/A].
+// number returns 0 for an unknown value such as [N/A].
 func number(s string) int {
 	n, _ := strconv.Atoi(s)
 	return n

@@ -46,7 +46,7 @@ func (t Trial) Lock(dir, check string) (release func(), answer agent.VolumeAnswe
 		file   *os.File
 		answer agent.VolumeAnswer
 	}
-	got, ok := within(t, func() result {
+	got, ok := runInTime(t, func() result {
 		file, answer := t.lock(trialFolder(dir, check))
 		return result{file, answer}
 	}, func(late result) {
@@ -61,7 +61,7 @@ func (t Trial) Lock(dir, check string) (release func(), answer agent.VolumeAnswe
 		return nil, got.answer
 	}
 	return func() {
-		_, _ = within(t, func() error { return got.file.Close() }, func(error) {})
+		_, _ = runInTime(t, func() error { return got.file.Close() }, func(error) {})
 	}, got.answer
 }
 
@@ -100,7 +100,7 @@ func makeFolder(folder string) error {
 	return nil
 }
 
-// errorName is the name by which bug reports and manuals call an error of flock.
+// errorName returns the name by which bug reports and manuals call an error of flock.
 func errorName(err error) string {
 	var number syscall.Errno
 	if errors.As(err, &number) && unix.ErrnoName(number) != "" {
@@ -109,7 +109,7 @@ func errorName(err error) string {
 	return ""
 }
 
-// failed is the answer for an error before anything was tried. A full or read-only volume says nothing about its locks.
+// failed returns the answer for an error before anything was tried. A full or read-only volume says nothing about its locks.
 func failed(doing string, err error) agent.VolumeAnswer {
 	return agent.VolumeAnswer{Unwritable: fmt.Sprintf("%s: %v", doing, err)}
 }
@@ -118,7 +118,8 @@ func failed(doing string, err error) agent.VolumeAnswer {
 // the whole file of one of them.
 func (t Trial) Replace(dir, check string, node int) agent.VolumeAnswer {
 	until := time.Now().Add(t.time())
-	answer, ok := within(t, func() agent.VolumeAnswer { return t.replace(trialFolder(dir, check), node, until) }, func(agent.VolumeAnswer) {})
+	replace := func() agent.VolumeAnswer { return t.replace(trialFolder(dir, check), node, until) }
+	answer, ok := runInTime(t, replace, func(agent.VolumeAnswer) {})
 	if !ok {
 		return agent.VolumeAnswer{Problem: "renaming a file has not returned within " + t.time().String()}
 	}
@@ -170,9 +171,9 @@ func isWhole(content []byte) bool {
 	return len(content) == wholeSize && bytes.Count(content, content[:1]) == wholeSize
 }
 
-// Clear removes the files of a check, and those of checks whose callers did not.
+// Clear removes the files of a check, and old files of checks whose callers did not remove them.
 func (t Trial) Clear(dir, check string) {
-	_, _ = within(t, func() error {
+	_, _ = runInTime(t, func() error {
 		err := os.RemoveAll(trialFolder(dir, check))
 		entries, _ := os.ReadDir(dir) // what stays is removed by a later check
 		for _, entry := range entries {
@@ -187,9 +188,9 @@ func (t Trial) Clear(dir, check string) {
 
 func (t Trial) time() time.Duration { return cmp.Or(t.Time, trialTime) }
 
-// within waits for f, but not longer than the trial's time. A system call that hangs cannot be ended: late gets its result if it ever
-// has one.
-func within[T any](t Trial, f func() T, late func(T)) (result T, ok bool) {
+// runInTime runs f and waits for it, but not longer than the trial's time. A system call that hangs cannot be ended: late gets its
+// result if it ever has one.
+func runInTime[T any](t Trial, f func() T, late func(T)) (result T, ok bool) {
 	done := make(chan T, 1)
 	go func() { done <- f() }()
 	timer := time.NewTimer(t.time())

@@ -21,7 +21,7 @@ const visibleDevices = "NVIDIA_VISIBLE_DEVICES"
 // mountedDevices is the folder in which the device plugin's strategy volume-mounts has an entry for each GPU of the container.
 const mountedDevices = "/var/run/nvidia-container-devices"
 
-// listed are the container's GPUs, as UUIDs or indexes of the node, nil if nothing lists them: "all" is in NVIDIA's images, and
+// listed returns the container's GPUs, as UUIDs or indexes of the node, nil if nothing lists them: "all" is in NVIDIA's images, and
 // runtimes that inject GPUs by CDI set "void".
 func listed(environ []string, mounts string) (ids []string) {
 	list, _ := agent.Variable(environ, visibleDevices)
@@ -37,7 +37,7 @@ func listed(environ []string, mounts string) (ids []string) {
 	return ids
 }
 
-// own are those of the GPUs that nvidia-smi shows which the container was given, in nvidia-smi's order. A privileged container
+// own selects the GPUs that the container was given from those that nvidia-smi shows, in nvidia-smi's order. A privileged container
 // sees all GPUs of its node. given is how many it was given, 0 if that is unknown. An index counts among the node's GPUs, so it
 // selects nothing in a container that sees only its own.
 func own(shown []agent.GPU, ids []string, given int) ([]agent.GPU, error) {
@@ -92,7 +92,7 @@ func withMIG(ctx context.Context, gpus []agent.GPU, split map[int]bool) ([]agent
 
 var nvLink = regexp.MustCompile(`\bNV\d+\b`)
 
-// NVLink is yes if NVLink joins GPUs that the container sees, and empty if nvidia-smi does not show their topology.
+// NVLink returns yes if NVLink joins GPUs that the container sees, and empty if nvidia-smi does not show their topology.
 func NVLink(ctx context.Context) rdma.Answer {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()

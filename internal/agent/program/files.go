@@ -29,7 +29,7 @@ func Files(args []string, stdin io.Reader, stdout io.Writer) error {
 	syscall.Umask(0o002)
 	switch command, rest := args[0], args[1:]; {
 	case command == "hold" && len(rest) == 0:
-		hold(ctx, time.NewTicker(holdLooks).C, alone)
+		hold(ctx, time.NewTicker(holdLooks).C, onlyProcess)
 		return nil
 	case command == "list" && len(rest) > 1:
 		return listFiles(ctx, rest[0], rest[1:], stdout)
@@ -90,8 +90,8 @@ func hold(ctx context.Context, looks <-chan time.Time, alone func() bool) {
 	}
 }
 
-// alone reports whether the container runs no other process.
-func alone() bool {
+// onlyProcess reports whether the container runs no other process.
+func onlyProcess() bool {
 	entries, err := os.ReadDir("/proc")
 	return err == nil && !slices.ContainsFunc(entries, func(entry os.DirEntry) bool {
 		pid, err := strconv.Atoi(entry.Name())
@@ -198,7 +198,7 @@ func look(dir string, paths []string) (l looked, err error) {
 	return l, nil
 }
 
-// files are those to list.
+// files selects the files to list.
 func (l *looked) files() *tree.Ignore { return tree.Only(l.present).Except(l.work.leavesOut) }
 
 // result is valid after the files were listed.
@@ -208,7 +208,7 @@ func (l *looked) result() agent.Looked {
 		if result.Near == nil {
 			result.Near = map[string]agent.Near{}
 		}
-		result.Near[path] = near(l.dir, path, &l.work)
+		result.Near[path] = lookNear(l.dir, path, &l.work)
 	}
 	return result
 }
@@ -220,8 +220,8 @@ const (
 	mostLeftOut = 20
 )
 
-// near lists the innermost folder on the way to an absent path.
-func near(dir, path string, work *workFilter) agent.Near {
+// lookNear lists the innermost folder on the way to an absent path.
+func lookNear(dir, path string, work *workFilter) agent.Near {
 	for folder := filepath.Dir(path); ; folder = filepath.Dir(folder) {
 		entries, err := os.ReadDir(filepath.Join(dir, folder))
 		if err != nil && folder != "." {
@@ -244,8 +244,8 @@ type workFilter struct {
 	leftOut []string
 }
 
-// in splits a path in the working directory of a job.
-func (w *workFilter) in(path string) (job treestore.Laid, name string, ok bool) {
+// jobOf splits a path in the working directory of a job.
+func (w *workFilter) jobOf(path string) (job treestore.Laid, name string, ok bool) {
 	rest, inWork := strings.CutPrefix(path, agent.WorkFolder+"/")
 	id, name, inJob := strings.Cut(rest, "/")
 	if !inWork || !inJob || !agent.IsJobID(id) {
@@ -260,9 +260,9 @@ func (w *workFilter) in(path string) (job treestore.Laid, name string, ok bool) 
 	return job, name, true
 }
 
-// laidThere reports whether a path is that of a file as the agent laid it, or of a folder of the tree without any other file.
+// laidThere reports whether a path leads to a file as the agent laid it, or to a folder of the tree without any other file.
 func (w *workFilter) laidThere(path string) bool {
-	job, name, ok := w.in(path)
+	job, name, ok := w.jobOf(path)
 	if !ok {
 		return false
 	}
@@ -280,7 +280,7 @@ func (w *workFilter) laidThere(path string) bool {
 // leavesOut is for tree.Ignore. A scan fails at special files, and at links that lead out; what a training left of them must not keep its
 // other files from being fetched.
 func (w *workFilter) leavesOut(path string, folder bool) bool {
-	job, name, ok := w.in(path)
+	job, name, ok := w.jobOf(path)
 	if !ok || folder {
 		return false
 	}
@@ -309,7 +309,7 @@ func (w *workFilter) isTreeFolder(e tree.Entry) bool {
 	if err != nil || e.Kind != tree.Folder {
 		return false
 	}
-	job, name, ok := w.in(path)
+	job, name, ok := w.jobOf(path)
 	return ok && job.Has(name, true)
 }
 

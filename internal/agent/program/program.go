@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pkg/sftp"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
@@ -38,6 +40,7 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
   mlenv-agent traced -- COMMAND  let the agent read the stacks of a rank, and become it (rank does)
   mlenv-agent exec [COMMAND]     run a command, or a shell, with the environment of jobs;
                                  --shell=ID before it lets the agent end an abandoned shell
+  mlenv-agent sftp               serve sftp on standard input and output (the agent does, for ssh)
   mlenv-agent venv DIR FILE      create the virtual environment DIR-PYTHON with the requirements of a file
   mlenv-agent rdma [FLAGS]       print the RDMA devices of this container and their problems;
                                  --check prints a line and sets the exit code, --json prints the facts,
@@ -91,6 +94,8 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 		err = rank.Traced(rest)
 	case command == "exec":
 		err = execute(environ, rest)
+	case command == "sftp" && len(rest) == 0:
+		err = serveSFTP()
 	case command == "venv" && len(rest) == 2:
 		err = venv.Make(rest[0], rest[1], stdout, stderr)
 	case command == "files" && len(rest) > 0:
@@ -184,12 +189,16 @@ func ready(socket string) error {
 	return nil
 }
 
-// startFolder is where a shell starts: the repository, unless none was synced, or else the workspace.
-func startFolder(repository, workspace string) string {
-	if info, err := os.Stat(repository); err == nil && info.IsDir() {
-		return repository
+// serveSFTP serves sftp on standard input and output until the end of the input.
+func serveSFTP() error {
+	server, err := sftp.NewServer(struct {
+		io.Reader
+		io.WriteCloser
+	}{os.Stdin, os.Stdout})
+	if err != nil {
+		return err
 	}
-	return workspace
+	return server.Serve()
 }
 
 func execute(environ, command []string) error {
@@ -211,7 +220,7 @@ func execute(environ, command []string) error {
 			command = []string{"bash"}
 		}
 	}
-	if err := os.Chdir(startFolder(agent.Current, agent.Workspace)); err != nil {
+	if err := os.Chdir(config.ShellFolder()); err != nil {
 		return err
 	}
 	return become(command, config.ShellEnvironment())

@@ -23,7 +23,7 @@ func smi(args, environ []string) error {
 	return fmt.Errorf("running %s: %w", program, syscall.Exec(program, append([]string{agent.SMI}, limited(args, own)...), environ))
 }
 
-// nextSMI is the first nvidia-smi in path that is not this program.
+// nextSMI returns the first nvidia-smi in path that is not this program.
 func nextSMI(path string) (string, error) {
 	self, err := os.Stat("/proc/self/exe")
 	if err != nil {
@@ -41,7 +41,7 @@ func nextSMI(path string) (string, error) {
 	return "", fmt.Errorf("finding %s: %w", agent.SMI, fs.ErrNotExist)
 }
 
-// limited are the arguments with --id for the GPUs, unless they choose GPUs themselves or cannot be limited: subcommands such as
+// limited returns the arguments with --id for the GPUs, unless they choose GPUs themselves or cannot be limited: subcommands such as
 // topo have options of their own, help has none, and MIG devices are no GPUs.
 func limited(args []string, own string) []string {
 	if own == "" || strings.Contains(own, "MIG-") || len(args) > 0 && !strings.HasPrefix(args[0], "-") {

@@ -62,7 +62,8 @@ const (
 	longest     = 40
 	// sides is the width of both sides of Rich's box.
 	sides = 4
-	// near is how many lines before a launcher's error that of its process is looked for, most how many tracebacks are passed over.
+	// near is how many lines before a launcher's error Last searches for the error of the launcher's process; most is how many
+	// tracebacks lastPrimary passes over.
 	near = 200
 	most = 20
 )
@@ -98,8 +99,8 @@ func cut(line string, most int) string {
 
 const title = "Traceback (most recent call last):"
 
-// Last returns the last traceback of an error that may have ended the program, nil for none. File and Line are those of the innermost frame
-// outside of the Python installation, else of the innermost one. The error of a launcher counts only if none of its process is before it.
+// Last returns the last traceback of an error that may have ended the program, nil for none. File and Line name the innermost frame
+// outside of the Python installation, else the innermost frame. A launcher's error counts only if no error of its process precedes it.
 func Last(lines []string) *agent.PythonError {
 	start := lastPrimary(lines)
 	if start < 0 {
@@ -110,13 +111,13 @@ func Last(lines []string) *agent.PythonError {
 		return nil
 	}
 	result.Message += continued(result, rest)
-	if OfParent(result) && before(lines, start) < 0 {
+	if OfParent(result) && chainedBefore(lines, start) < 0 {
 		if own := Last(lines[max(0, start-near):start]); own != nil {
 			return own
 		}
 		result.Message = cmp.Or(result.Message, firstOfTable(lines[start:]))
 	}
-	for again, start := true, before(lines, start); start >= 0; again, start = false, before(lines, start) {
+	for again, start := true, chainedBefore(lines, start); start >= 0; again, start = false, chainedBefore(lines, start) {
 		first, _ := read(lines[start:])
 		switch {
 		case first == nil:
@@ -129,17 +130,17 @@ func Last(lines []string) *agent.PythonError {
 	return result
 }
 
-// isOfProcess reports whether the traceback at start, or one that is chained to it, is that of another process.
+// isOfProcess reports whether the traceback at start, or one that is chained to it, comes from another process.
 func isOfProcess(lines []string, start int) bool {
-	for at := start; at >= 0; at = before(lines, at) {
+	for at := start; at >= 0; at = chainedBefore(lines, at) {
 		start = at
 	}
 	return start >= 2 && ofProcess.MatchString(Unprefixed(lines[start-2]))
 }
 
-// before is the title of the traceback that is chained to the one at start, -1 for none. An empty line is on both sides of the line between
-// them, two by loguru. Rich's log handler wraps it.
-func before(lines []string, start int) int {
+// chainedBefore finds the title of the traceback that is chained to the one at start, -1 for none. An empty line is on both sides of the
+// line between them, two by loguru. Rich's log handler wraps it.
+func chainedBefore(lines []string, start int) int {
 	text := func(i int) string { return strings.TrimSpace(Unprefixed(lines[i])) }
 	i := start - 1
 	for i >= max(0, start-2) && text(i) == "" {
@@ -156,7 +157,7 @@ func before(lines []string, start int) int {
 	return -1
 }
 
-// lastPrimary is the title of the last traceback, but of one that did not end the program only if there is no other; -1 for none.
+// lastPrimary returns the title of the last traceback, but of one that did not end the program only if there is no other; -1 for none.
 func lastPrimary(lines []string) int {
 	latest := last(lines, isTitle)
 	start := latest
@@ -165,7 +166,7 @@ func lastPrimary(lines []string) int {
 			return latest
 		}
 		first := start
-		for at := start; at >= 0; at = before(lines, at) {
+		for at := start; at >= 0; at = chainedBefore(lines, at) {
 			first = at
 		}
 		if first == 0 {
@@ -188,18 +189,18 @@ func lastPrimary(lines []string) int {
 	return latest
 }
 
-// OfParent reports whether the error is that of a process about the end of another one, such as a launcher's.
+// OfParent reports whether a process reports the end of another one by this error, as launchers do.
 func OfParent(p *agent.PythonError) bool { return parents.MatchString(p.Type) }
 
-// isTitle is true for the first line of a traceback.
+// isTitle reports whether the line is the first of a traceback.
 func isTitle(line string) bool {
 	return strings.HasSuffix(line, title) || boxed.MatchString(line) || header.MatchString(Unprefixed(line))
 }
 
-// Unprefixed is a line without the rank before it.
+// Unprefixed returns a line without the rank before it.
 func Unprefixed(line string) string { return rankPrefix.ReplaceAllString(line, "") }
 
-// firstOfTable is what the table of torch.distributed.elastic has about the rank that failed first, "" without a table.
+// firstOfTable returns what the table of torch.distributed.elastic has about the rank that failed first, "" without a table.
 func firstOfTable(lines []string) string {
 	const title = "Root Cause (first observed failure):"
 	i := slices.IndexFunc(lines, func(line string) bool { return strings.HasSuffix(line, title) })
@@ -213,7 +214,7 @@ func firstOfTable(lines []string) string {
 	return strings.Join(facts[:min(len(facts), 3)], ", ")
 }
 
-// last is the index of the last line that matches, -1 for none.
+// last returns the index of the last line that matches, -1 for none.
 func last(lines []string, match func(string) bool) int {
 	for i, line := range slices.Backward(lines) {
 		if match(line) {
@@ -284,7 +285,7 @@ func read(lines []string) (result *agent.PythonError, rest []string) {
 	return result, rest
 }
 
-// continued is what the next lines add to the first one of a message: the error of another rank, or what a colon announces.
+// continued returns what the next lines add to the first one of a message: the error of another rank, or what a colon announces.
 func continued(p *agent.PythonError, lines []string) string {
 	if strings.HasSuffix(p.Type, ".CheckpointException") && len(lines) > 0 {
 		if match := ofRank.FindStringSubmatch(Unprefixed(lines[0])); match != nil {
@@ -311,7 +312,7 @@ type column struct {
 	// path is the beginning of a path that does not fit. inside is true for a line of the box.
 	path   string
 	inside bool
-	// right is where the column ends. file is that of splitFile.
+	// right is where the column ends. file is what splitFile has matched.
 	right int
 	file  string
 }
@@ -348,8 +349,8 @@ func (c *column) place(line string, drawn bool) (file, number string) {
 	return "", ""
 }
 
-// undrawn is a line without its rank, what stands left of the box, and the box's sides. Lines of source code stay indented. It is not whole
-// if it is the beginning of a path.
+// undrawn returns a line without its rank, what stands left of the box, and the box's sides. Lines of source code stay indented. It is
+// not whole if it is the beginning of a path.
 func (c *column) undrawn(line string) (text string, whole bool) {
 	line, c.inside = strings.CutPrefix(strings.TrimPrefix(Unprefixed(line), c.indent), "│ ")
 	if !c.inside {
@@ -380,7 +381,7 @@ func wrapped(lines []string, width int) (rest string) {
 	return rest
 }
 
-// NCCLWords are the words of NCCL's own in the lines after the first one of torch's error, "" if there are none.
+// NCCLWords returns the words of NCCL's own in the lines after the first one of torch's error, "" if there are none.
 func NCCLWords(lines []string) string {
 	at := func(i int) string {
 		if i >= len(lines) {

@@ -22,11 +22,19 @@ func TestModuleInTree(t *testing.T) {
 	}
 	for module, want := range map[string]string{
 		"utils": ".", "models": ".", "models.gpt": ".", "pkg": "src", "pkg.data": "src", "lib": ".",
-		"far": "", "words": "", "hidden": "", "torch": "third/party", "numpy": "", "data": "src/pkg",
+		"far": "", "words": "", "hidden": "", "torch": "third/party", "numpy": "", "data": "",
 	} {
 		p := &agent.PythonError{Type: "ModuleNotFoundError", Message: "No module named '" + module + "'"}
 		if got := inTree(p, dir); got != want {
 			t.Errorf("%s: got %q, want %q", module, got, want)
+		}
+	}
+	// A file of a package may import its neighbour by that name alone, which works only if it is the script.
+	for file, want := range map[string]string{"src/pkg/main.py": "src/pkg", "/work/local-x/src/pkg/main.py": "src/pkg",
+		"src/main.py": "", "/work/src/pkg/deep/main.py": "", "": ""} {
+		p := &agent.PythonError{Type: "ModuleNotFoundError", Message: "No module named 'data'", File: file}
+		if got := inTree(p, dir); got != want {
+			t.Errorf("imported by %s: got %q, want %q", file, got, want)
 		}
 	}
 	for _, p := range []*agent.PythonError{

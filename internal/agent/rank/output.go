@@ -49,7 +49,8 @@ func (o *output) write(p []byte) {
 	o.unwritten = slices.Clone(all[max(0, len(all)-most):])
 }
 
-// lastWords are those of the log in the path, or of what it could not take.
+// lastWords returns the last lines of the log at path and the Python error in them. If the log could not take all output, it reads the
+// end of the output instead.
 func (o *output) lastWords(path string) (tail []string, python *agent.PythonError) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -84,7 +85,7 @@ func (o *output) copy(from io.Reader) error {
 	}
 }
 
-// tracebackSeen is when the last traceback began, zero for none.
+// tracebackSeen returns when the last traceback began, zero for none.
 func (o *output) tracebackSeen() time.Time {
 	if at := o.seen.Load(); at != 0 {
 		return time.Unix(0, at).UTC()

@@ -175,7 +175,7 @@ func variable(name string, otherwise int) int {
 	return otherwise
 }
 
-// ExitOf is how a process ended, whose Wait has returned err.
+// ExitOf returns how a process ended, whose Wait has returned err.
 func ExitOf(err error, state *os.ProcessState) agent.Exit {
 	if state == nil {
 		return agent.Exit{Code: -1, Error: err.Error()}

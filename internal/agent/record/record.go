@@ -29,7 +29,7 @@ type Dir string
 // attempts is the beginning of the names of folders of attempts.
 const attempts = "attempt-"
 
-// Newest is the folder of the newest attempt that has a record of the node in the folder job, or else that of the first attempt.
+// Newest returns the folder of the newest attempt that has a record of the node in the folder job, or else the first attempt's.
 func Newest(job string, node int) Dir {
 	found, _ := filepath.Glob(filepath.Join(job, attempts+"*", filepath.Base(Dir(job).NodeStatus(node))))
 	newest := 1
@@ -41,22 +41,23 @@ func Newest(job string, node int) Dir {
 	return Dir(filepath.Join(job, agent.AttemptFolder(newest)))
 }
 
-// RankLog is what a rank printed, both streams in the order of writing.
+// RankLog returns the path of what a rank printed, both streams in the order of writing.
 func (d Dir) RankLog(rank int) string { return d.file("rank-%d.log", rank) }
 
-// RankStatus is an agent.RankStatus, written by the rank's shim.
+// RankStatus returns the path of an agent.RankStatus, which the rank's shim writes.
 func (d Dir) RankStatus(rank int) string { return d.file("rank-%d.json", rank) }
 
-// Stacks is what the threads of a rank do, as text.
+// Stacks returns the path of the stacks of a rank's threads, as text.
 func (d Dir) Stacks(rank int) string { return d.file("stacks-%d.txt", rank) }
 
-// Flight is a rank's dump of torch's flight recorder, as torch wrote it: a pickle. Its name is one that torch's analyser reads.
+// Flight returns the path of a rank's dump of torch's flight recorder, as torch wrote it: a pickle. torch's analyser reads files of
+// this name.
 func (d Dir) Flight(rank int) string { return d.file("flight-%d", rank) }
 
-// LauncherLog is the launcher's own output on a node.
+// LauncherLog returns the path of the launcher's own output on a node.
 func (d Dir) LauncherLog(node int) string { return d.file("launcher-%d.log", node) }
 
-// NodeStatus is an agent.JobStatus without ranks, written by the node's agent.
+// NodeStatus returns the path of an agent.JobStatus without ranks, which the node's agent writes.
 func (d Dir) NodeStatus(node int) string { return d.file("node-%d.json", node) }
 
 // NodeOf returns the node of the status in a file of that name.
@@ -66,10 +67,10 @@ func NodeOf(name string) (node int, ok bool) {
 	return node, isStatus && err == nil && filepath.Base(Dir("").NodeStatus(node)) == name
 }
 
-// NCCLLogs is the prefix of NCCL's logs of a node, one for each process.
+// NCCLLogs returns how the paths of NCCL's logs of a node begin; each process has one.
 func (d Dir) NCCLLogs(node int) string { return d.file("nccl-%d-", node) }
 
-// Metrics is written by the training itself, JSON lines.
+// Metrics returns the path of the JSON lines that the training itself writes.
 func (d Dir) Metrics() string { return filepath.Join(string(d), "metrics.jsonl") }
 
 func (d Dir) file(format string, n int) string {
@@ -139,7 +140,7 @@ func (d Dir) ReadNode(node int) (status agent.JobStatus, err error) {
 	return status, nil
 }
 
-// Foreign reports whether err means that a file is there and holds no record. Other errors are those of the claim.
+// Foreign reports whether err means that a file exists and holds no record. Other errors come from the claim.
 func Foreign(err error) bool {
 	var system syscall.Errno
 	return err != nil && !errors.As(err, &system)

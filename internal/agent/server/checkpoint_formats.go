@@ -72,7 +72,7 @@ var (
 	written = regexp.MustCompile(`\.(pt|pth|bin|pkl|safetensors|json)$`)
 )
 
-// formatOf recognises a folder by its name and those of its files. What a mark names is a checkpoint whatever its own name is.
+// formatOf recognises a folder by its own name and the names of its files. What a mark names is a checkpoint whatever its own name is.
 func formatOf(name string, files map[string]fs.FileInfo, marked bool) agent.CheckpointFormat {
 	has := func(pattern *regexp.Regexp, dir bool) bool {
 		for name, info := range files {
@@ -144,7 +144,7 @@ func (p *parts) check(name string) {
 	}
 }
 
-// framework is for folders of the Trainer, accelerate and Lightning: files, and folders of DeepSpeed and torch.distributed.checkpoint.
+// framework inspects a folder of the Trainer, accelerate or Lightning: files, and folders of DeepSpeed and torch.distributed.checkpoint.
 func (p *parts) framework(format agent.CheckpointFormat) {
 	families := map[[2]string]int{} // the highest rank of files that each rank writes
 	for _, name := range slices.Sorted(maps.Keys(p.files)) {
@@ -181,7 +181,7 @@ func (p *parts) framework(format agent.CheckpointFormat) {
 	}
 }
 
-// ranks are those that write a file each, if last is the highest rank whose file exists.
+// ranks returns the ranks that write a file each, if last is the highest rank whose file exists.
 func (p *parts) ranks(last int) (ranks []int) {
 	if !p.search.All {
 		return p.search.Ranks
@@ -192,7 +192,7 @@ func (p *parts) ranks(last int) (ranks []int) {
 	return ranks
 }
 
-// folder is for a folder in the checkpoint.
+// folder inspects a folder in the checkpoint.
 func (p *parts) folder(name string) {
 	inner := parts{path: filepath.Join(p.path, name), prefix: name + "/", files: p.folders[name], search: p.search}
 	switch format := formatOf("", inner.files, false); {
@@ -259,7 +259,7 @@ func wholeTensors(file *os.File) bool {
 // shard is a name in the metadata, a pickle with plain text in it: rank R writes __R_N.distcp.
 var shard = regexp.MustCompile(`__(\d{1,7})_\d{1,7}\.distcp`)
 
-// torch is for torch.distributed.checkpoint: the first rank writes the metadata when all ranks have written their shards.
+// torch inspects a folder of torch.distributed.checkpoint: the first rank writes the metadata when all ranks have written their shards.
 func (p *parts) torch() {
 	_, finished := p.files[torchMetadata]
 	content, err := claimfile.Read(filepath.Join(p.path, torchMetadata), maxMetadata)

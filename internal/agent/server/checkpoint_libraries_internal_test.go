@@ -51,7 +51,7 @@ func libraryLayouts(t *testing.T) (all []libraryLayout) {
 	return all
 }
 
-// after is the checkpoint that is complete after the number of writes.
+// after returns the checkpoint that is complete after the number of writes.
 func (l libraryLayout) after(writes int) (name string) {
 	for _, c := range l.Complete {
 		if at, _ := c[0].(float64); name == "" || int(at) <= writes {

@@ -70,7 +70,7 @@ func (s *Server) checkpointsIn(ctx context.Context, job string, search agent.Che
 	return found, err
 }
 
-// newest are as many as a client reads, the newest first, with those that a mark names.
+// newest selects as many as a client reads, the newest first, with those that a mark names.
 func newest(found []agent.Checkpoint) []agent.Checkpoint {
 	slices.SortStableFunc(found, func(a, b agent.Checkpoint) int { return b.Modified.Compare(a.Modified) })
 	for i := len(found) - 1; i >= 0 && len(found) > agent.MaxCheckpoints; i-- {

@@ -134,10 +134,10 @@ func TestCheckpointIsComplete(t *testing.T) {
 	}
 }
 
-// minutes is the time so many minutes after the first file.
+// minutes returns the time so many minutes after the first file.
 func minutes(n int) time.Time { return time.Unix(1_790_000_000, 0).Add(time.Duration(n) * time.Minute) }
 
-// write writes a file whose modification time is minutes after that of the first file.
+// write writes a file that was modified minute minutes after the first file.
 func write(t *testing.T, path, content string, minute int) {
 	t.Helper()
 	at := minutes(minute)

@@ -54,7 +54,7 @@ type Paths struct {
 	Own string
 }
 
-// DefaultPaths are those of the agent package.
+// DefaultPaths returns the paths in a pod, as package agent names them.
 func DefaultPaths() Paths {
 	return Paths{Workspace: agent.Workspace, Datasets: agent.Datasets, Home: agent.Home, Sys: "/sys/fs/cgroup"}
 }
@@ -71,10 +71,10 @@ func (p Paths) network() string  { return filepath.Join(p.Home, "run", "network.
 func (p Paths) tls() string      { return filepath.Join(p.Home, "tls") }
 func (p Paths) services() string { return filepath.Join(p.Home, "services") }
 
-// front is the first folder in PATH in a pod that sees more GPUs than it was given.
+// front returns the first folder in PATH in a pod that sees more GPUs than it was given.
 func (p Paths) front() string { return filepath.Join(p.Home, "run", "front") }
 
-// private is the state that each environment has for itself.
+// private returns the folder of the state that each environment has for itself.
 func (p Paths) private() string { return cmp.Or(p.Own, p.state()) }
 
 // ReadConfig reads the variables that the environment's StatefulSet sets.
@@ -97,7 +97,7 @@ func ReadConfig(version string, environ []string) (Config, error) {
 		return n
 	}
 	c.Name, c.Suffix = text("MLENV_NAME"), text("MLENV_HEADLESS")
-	if agent.SharesClaims(c.Name) {
+	if shares, _ := agent.Variable(environ, agent.SharesWorkspaceVariable); agent.SharesClaims(c.Name) || shares == "true" {
 		c.Paths.Own = filepath.Join(c.Paths.state(), "environments", c.Name)
 	}
 	c.Pod, c.PodIP = text("POD_NAME"), text("POD_IP")
@@ -126,7 +126,7 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	return c, err
 }
 
-// Host is the DNS name of a node, or its address.
+// Host returns the DNS name of a node, or its address.
 func (c Config) Host(node int) string {
 	if node < len(c.Addresses) {
 		return c.Addresses[node]
@@ -134,7 +134,7 @@ func (c Config) Host(node int) string {
 	return fmt.Sprintf("%s-%d.%s", c.Name, node, c.Suffix)
 }
 
-// peer is the client of another node's agent.
+// peer returns the client of another node's agent.
 func (c Config) peer(node int) (*agent.Client, error) {
 	credentials, err := agent.ReadCredentials(c.Paths.tls())
 	if err != nil {

@@ -35,6 +35,22 @@ func TestNodeRank(t *testing.T) {
 	}
 }
 
+// An environment that shares the workspace, by its name or because the cluster file names the claim, has a folder of its own there.
+func TestSharedWorkspace(t *testing.T) {
+	for name, tc := range map[string]struct{ name, shares, want string }{
+		"its own":          {"kim", "", ""},
+		"the default's":    {"ml-dev-env", "", ""},
+		"by its name":      {"ml-dev-env-kim", "", "/workspace/.mlenv/environments/ml-dev-env-kim"},
+		"the cluster file": {"kim", "true", "/workspace/.mlenv/environments/kim"},
+	} {
+		own := []string{"MLENV_NAME=" + tc.name, "MLENV_SHARES_WORKSPACE=" + tc.shares}
+		c, err := ReadConfig("test", append(own, nodeVariables("0", "kim-0", "1")[1:]...))
+		if err != nil || c.Paths.Own != tc.want {
+			t.Errorf("%s: got %q, %v; want %q", name, c.Paths.Own, err, tc.want)
+		}
+	}
+}
+
 // The hostfile lists each node once, in order, whatever the pod's variables are.
 func FuzzNodeRank(f *testing.F) {
 	f.Add("1", "env-1", "2")

@@ -17,7 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
-// additions are the variables that the agent adds to the container's, for jobs
+// additions returns the variables that the agent adds to the container's, for jobs
 // of every launcher and for shells. They replace no variable of the container.
 func (c Config) additions() map[string]string {
 	state := c.Paths.state()
@@ -46,7 +46,7 @@ func (c Config) additions() map[string]string {
 	return added
 }
 
-// interfaceOf is the interface with the address, "" for none. gloo takes one name, NCCL a list of exclusions. The loopback interface
+// interfaceOf returns the interface with the address, "" for none. gloo takes one name, NCCL a list of exclusions. The loopback interface
 // has more addresses than it lists.
 func interfaceOf(address string) string {
 	interfaces, _ := net.Interfaces()
@@ -74,7 +74,7 @@ func (c Config) network() *agent.Network {
 	return &network
 }
 
-// ownGPUs are the UUIDs of the node's GPUs if the pod sees others too, else nil.
+// ownGPUs returns the UUIDs of the node's GPUs if the pod sees others too, else nil.
 func (c Config) ownGPUs() []string {
 	if network := c.network(); network != nil && network.Set[agent.CUDADevices] != "" {
 		return strings.Split(network.Set[agent.CUDADevices], ",")
@@ -83,7 +83,7 @@ func (c Config) ownGPUs() []string {
 }
 
 // environment merges the variables of the container, of the agent, of the network and those given; later ones win. The agent's
-// HOME wins too, because that of a container with a random user ID is unusable.
+// HOME wins too, because the HOME of a container with a random user ID is unusable.
 func (c Config) environment(given ...map[string]string) map[string]string {
 	result := map[string]string{}
 	for _, entry := range c.Environ {
@@ -113,7 +113,7 @@ func (c Config) environment(given ...map[string]string) map[string]string {
 	return result
 }
 
-// publicEnvironment is the part of the environment that facts report: nothing that could be
+// publicEnvironment returns the part of the environment that facts report: nothing that could be
 // a secret.
 func (c Config) publicEnvironment() map[string]string {
 	environment, additions := c.environment(), c.additions()
@@ -136,8 +136,16 @@ func (c Config) linkSMI() error {
 	return nil
 }
 
-// ShellEnvironment is what `mlenv-agent exec` gives a shell.
+// ShellEnvironment returns what `mlenv-agent exec` gives a shell.
 func (c Config) ShellEnvironment() []string { return agent.Environ(c.environment()) }
+
+// ShellFolder is where a shell starts: the repository, unless none was synced, or else the workspace.
+func (c Config) ShellFolder() string {
+	if info, err := os.Stat(c.Paths.current()); err == nil && info.IsDir() {
+		return c.Paths.current()
+	}
+	return c.Paths.Workspace
+}
 
 // serviceOptions give services the environment of shells.
 func (c Config) serviceOptions() services.Options {

@@ -11,7 +11,7 @@ import (
 // compiles it, for which others wait without end (torch/utils/file_baton.py). A process that is killed leaves it behind.
 const extensionsVariable = "TORCH_EXTENSIONS_DIR"
 
-// locks are the locks of extensions in a folder, the oldest first.
+// locks returns the locks of extensions in a folder, the oldest first.
 func locks(folder string) (paths []string) {
 	modified := map[string]time.Time{}
 	// Without the variable torch has a folder for each version of Python and CUDA.
@@ -28,7 +28,7 @@ func locks(folder string) (paths []string) {
 	return paths
 }
 
-// oldestLock is the lock for which ranks probably wait, "" for none.
+// oldestLock returns the lock for which ranks probably wait, "" for none.
 func oldestLock(folder string) string {
 	for _, path := range locks(folder) {
 		return path

@@ -23,7 +23,7 @@ func (j *job) dumpUnread(ctx context.Context) {
 			continue
 		}
 		pid, _ := pythonOf(rank.PID)
-		if !catches(pid, syscall.SIGABRT) {
+		if !hasHandler(pid, syscall.SIGABRT) {
 			continue
 		}
 		// Without a core dump, which has the size of the rank. A limit of 1, unlike 0, also counts for a pipe: see core(5).
@@ -40,9 +40,9 @@ func (j *job) dumpUnread(ctx context.Context) {
 	}
 }
 
-// catches reports whether the process has a handler for the signal. SigCgt of proc(5) is a mask in hexadecimal, whose lowest bit is
+// hasHandler reports whether the process has a handler for the signal. SigCgt of proc(5) is a mask in hexadecimal, whose lowest bit is
 // signal 1.
-func catches(pid int, signal syscall.Signal) bool {
+func hasHandler(pid int, signal syscall.Signal) bool {
 	status, _ := os.ReadFile(proc(pid, "status"))
 	_, mask, _ := strings.Cut(string(status), "\nSigCgt:")
 	var caught uint64

@@ -59,7 +59,7 @@ pickle.dump({"version": "2.4", "pg_config": {"0": {"name": "0", "desc": "default
 }
 
 // Dumps of torch 2.3 count P2P and collectives together, do not tell them apart except by their names, and number the process groups of
-// each rank. The groups of an entry are pg_config, its numbers those of the record, of the group, and of the operation.
+// each rank. The groups of an entry are pg_config; its numbers count records, groups and operations.
 func TestReadFlightOfTorch23(t *testing.T) {
 	const write = `
 import pickle, sys, time

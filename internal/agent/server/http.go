@@ -18,56 +18,70 @@ const (
 	maxRequest  = 8 << 20
 )
 
-// Handler answers the whole protocol to steps, and only passTree to other agents. TLS decides who may ask.
+// route is one request of the protocol, and who may send it in addition to the steps.
+type route struct {
+	pattern string
+	also    agent.Peer
+	answer  func(http.ResponseWriter, *http.Request) error
+}
+
+func (s *Server) routes() []route {
+	return []route{
+		{"GET " + agent.MetricsPath, agent.PrometheusPeer, s.metrics},
+		{"POST /v1/trees/{hash}/contents", agent.AgentPeer, s.passTree},
+		{"GET /v1/health", 0, s.health},
+		{"GET /v1/facts", 0, s.facts},
+		{"POST /v1/rdma", 0, reading(s.rdma)},
+		{"PUT /v1/network", 0, reading(s.setNetwork)},
+		{"PUT /v1/caches", 0, reading(s.setCaches)},
+		{"POST /v1/volumes/lock", 0, reading(s.tryLock)},
+		{"POST /v1/volumes/hold", 0, reading(s.holdLock)},
+		{"POST /v1/volumes/rename", 0, reading(s.tryRename)},
+		{"POST /v1/volumes/clear", 0, reading(s.clearTry)},
+		{"GET /v1/workspace", 0, s.workspace},
+		{"POST /v1/resolve", 0, reading(s.resolve)},
+		{"POST /v1/turn", 0, s.giveTurn},
+		{"GET /v1/trees/current", 0, s.currentTree},
+		{"GET /v1/trees/{hash}", 0, s.tree},
+		{"POST /v1/trees/{hash}", 0, s.planTree},
+		{"PUT /v1/trees/{hash}/content", 0, func(w http.ResponseWriter, r *http.Request) error { return s.receive(w, r, r.Body) }},
+		{"POST /v1/trees/{hash}/pull", 0, reading(s.pullTree)},
+		{"POST /v1/trees/{hash}/switch", 0, reading(s.switchTree)},
+		{"POST /v1/checkpoints", 0, reading(s.checkpoints)},
+		{"PUT /v1/jobs/{id}", 0, reading(s.startJob)},
+		{"GET /v1/jobs/{id}", 0, s.job},
+		{"GET /v1/jobs/{id}/watch", 0, s.watchJob},
+		{"POST /v1/jobs/{id}/stacks", 0, s.stacks},
+		{"POST /v1/jobs/{id}/stop", 0, reading(s.stopJob)},
+		{"GET /v1/jobs/{id}/logs/{name}", 0, s.jobLog},
+		{"PUT /v1/shells/{id}", 0, s.keepShell},
+		{"DELETE /v1/shells/{id}", 0, s.endShell},
+		{"PUT /v1/ssh", 0, reading(s.allowSSH)},
+		{"GET /v1/records/{id}/{name}", 0, s.readRecord},
+		{"PUT /v1/records/{id}/{name}", 0, s.writeRecord},
+	}
+}
+
+// Handler answers the whole protocol to steps, passTree to other agents too, and metrics to Prometheus. TLS decides who may ask.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	handleAll := func(pattern string, f func(http.ResponseWriter, *http.Request) error) {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+	for _, route := range s.routes() {
+		mux.HandleFunc(route.pattern, func(w http.ResponseWriter, r *http.Request) {
 			agent.StampClock(w.Header())
-			if err := f(w, r); err != nil && r.Context().Err() == nil {
+			if err := route.serve(w, r); err != nil && r.Context().Err() == nil {
 				s.refuse(w, r, err)
 			}
 		})
 	}
-	handle := func(pattern string, f func(http.ResponseWriter, *http.Request) error) {
-		handleAll(pattern, func(w http.ResponseWriter, r *http.Request) error {
-			if !agent.FromStep(r.TLS) {
-				return fail.Becausef(fail.PermissionDenied, "answering %s %s: the client is not a step", r.Method, r.URL.Path)
-			}
-			return f(w, r)
-		})
-	}
-	handleAll("POST /v1/trees/{hash}/contents", s.passTree)
-	handle("GET /v1/health", s.health)
-	handle("GET /v1/facts", s.facts)
-	handle("POST /v1/rdma", reading(s.rdma))
-	handle("PUT /v1/network", reading(s.setNetwork))
-	handle("PUT /v1/caches", reading(s.setCaches))
-	handle("POST /v1/volumes/lock", reading(s.tryLock))
-	handle("POST /v1/volumes/hold", reading(s.holdLock))
-	handle("POST /v1/volumes/rename", reading(s.tryRename))
-	handle("POST /v1/volumes/clear", reading(s.clearTry))
-	handle("GET /v1/workspace", s.workspace)
-	handle("POST /v1/resolve", reading(s.resolve))
-	handle("POST /v1/turn", s.giveTurn)
-	handle("GET /v1/trees/current", s.currentTree)
-	handle("GET /v1/trees/{hash}", s.tree)
-	handle("POST /v1/trees/{hash}", s.planTree)
-	handle("PUT /v1/trees/{hash}/content", func(w http.ResponseWriter, r *http.Request) error { return s.receive(w, r, r.Body) })
-	handle("POST /v1/trees/{hash}/pull", reading(s.pullTree))
-	handle("POST /v1/trees/{hash}/switch", reading(s.switchTree))
-	handle("POST /v1/checkpoints", reading(s.checkpoints))
-	handle("PUT /v1/jobs/{id}", reading(s.startJob))
-	handle("GET /v1/jobs/{id}", s.job)
-	handle("GET /v1/jobs/{id}/watch", s.watchJob)
-	handle("POST /v1/jobs/{id}/stacks", s.stacks)
-	handle("POST /v1/jobs/{id}/stop", reading(s.stopJob))
-	handle("GET /v1/jobs/{id}/logs/{name}", s.jobLog)
-	handle("PUT /v1/shells/{id}", s.keepShell)
-	handle("DELETE /v1/shells/{id}", s.endShell)
-	handle("GET /v1/records/{id}/{name}", s.readRecord)
-	handle("PUT /v1/records/{id}/{name}", s.writeRecord)
 	return mux
+}
+
+// serve answers a client that may send the request.
+func (r route) serve(w http.ResponseWriter, request *http.Request) error {
+	if peer := agent.PeerOf(request.TLS); peer == agent.UnknownPeer || peer != agent.StepPeer && peer != r.also {
+		return fail.Becausef(fail.PermissionDenied, "answering %s %s: the client is not a step", request.Method, request.URL.Path)
+	}
+	return r.answer(w, request)
 }
 
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {

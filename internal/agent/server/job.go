@@ -32,7 +32,7 @@ type job struct {
 	dir   record.Dir
 	ranks []int
 	log   *slog.Logger
-	// changed wakes followers of the status, grown those of a log.
+	// changed wakes followers of the status, grown wakes followers of a log.
 	changed, grown broadcast
 	nccl           *ncclLogs
 	processes      *processes
@@ -40,7 +40,7 @@ type job struct {
 	peers          *peers
 	// arrived are the ranks that were seen at the job's rendezvous.
 	arrived sync.Map
-	// unread are the ranks whose stacks py-spy could not read, aborted those of them that were made to print them at their end.
+	// unread has the ranks whose stacks py-spy could not read, aborted the ones among them that were made to print them at their end.
 	unread, aborted sync.Map
 	// own are the programs that the agent itself runs for the job; extensions is where torch compiles its extensions; flightDump and
 	// flightPipe are the beginnings of the names of the ranks' dumps and pipes.
@@ -142,8 +142,8 @@ func (j *job) watch(watcher *fsnotify.Watcher) {
 		case err := <-watcher.Errors:
 			// Too many events at once.
 			j.log.Debug("Reading the whole record again.", "error", err)
-			for _, rank := range j.ranks {
-				j.readRank(rank)
+			for _, number := range j.ranks {
+				j.readRank(number)
 			}
 			j.changed.fire()
 			j.grown.fire()
@@ -169,22 +169,23 @@ func (j *job) updateNCCL() bool {
 	return old == nil || old.String() != summary.String() || len(old.Findings) != len(summary.Findings)
 }
 
-func (j *job) readRank(rank int) {
-	status, err := j.dir.ReadRank(rank)
+// readRank reads the status of the rank with that number from the record.
+func (j *job) readRank(number int) {
+	status, err := j.dir.ReadRank(number)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			j.log.Warn("Skipping the status of a rank.", "rank", rank, "error", err)
+			j.log.Warn("Skipping the status of a rank.", "rank", number, "error", err)
 		}
 		return
 	}
-	status.Confine(rank, slices.Index(j.ranks, rank), j.status.Node)
-	if _, aborted := j.aborted.Load(rank); aborted && !status.Ended.IsZero() {
+	status.Confine(number, slices.Index(j.ranks, number), j.status.Node)
+	if _, aborted := j.aborted.Load(number); aborted && !status.Ended.IsZero() {
 		status.Stopped = true
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	ranks := slices.Clone(j.status.Ranks)
-	i, found := slices.BinarySearchFunc(ranks, rank, func(r agent.RankStatus, rank int) int { return r.Rank - rank })
+	i, found := slices.BinarySearchFunc(ranks, number, func(r agent.RankStatus, number int) int { return r.Rank - number })
 	if !found {
 		ranks = slices.Insert(ranks, i, agent.RankStatus{})
 	}
@@ -299,7 +300,7 @@ func (j *job) stop(stop agent.Stop) {
 	}()
 }
 
-// snapshot is the status now, and a channel that is closed at the next change.
+// snapshot returns the status now, and a channel that is closed at the next change.
 func (j *job) snapshot() (agent.JobStatus, <-chan struct{}) {
 	next := j.changed.next()
 	j.mu.Lock()

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -33,6 +34,8 @@ type jobs struct {
 
 	// python is what the image's Python is, nil until a job asks; starting guards it.
 	python []byte
+	// attempts counts the attempts of jobs that this agent started.
+	attempts atomic.Int64
 
 	// mu guards live and ending, which is true when no job may start any more.
 	mu     sync.Mutex
@@ -57,7 +60,7 @@ func openJobs(config Config, log *slog.Logger, trees *treestore.Store) *jobs {
 	return js
 }
 
-// records are the paths of the records of nodes whose number matches the pattern, of all attempts of all jobs.
+// records returns the paths of the records of nodes whose number matches the pattern, of all attempts of all jobs.
 func (js *jobs) records(node string) []string {
 	first, _ := filepath.Glob(filepath.Join(js.config.Paths.runs(), "*", "node-"+node+".json"))
 	later, _ := filepath.Glob(filepath.Join(js.config.Paths.runs(), "*", "attempt-*", "node-"+node+".json"))
@@ -135,6 +138,7 @@ func (js *jobs) launch(id string, spec agent.JobSpec, folder jobFolder) (*job, e
 		return nil, err
 	}
 	js.live[id] = j
+	js.attempts.Add(1)
 	js.cleaning.Go(func() {
 		js.occupy(j, id, folder)
 		close(j.left)
@@ -229,6 +233,19 @@ func (js *jobs) running() (ids []string) {
 	}
 	slices.Sort(ids)
 	return ids
+}
+
+// newest is the job that started last of those that run, nil for none.
+func (js *jobs) newest() (newest *job) {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	var started time.Time
+	for _, j := range js.live {
+		if status, _ := j.snapshot(); status.State == agent.Running && status.Started.After(started) {
+			newest, started = j, status.Started
+		}
+	}
+	return newest
 }
 
 // stopAll ends every job and waits, for the end of the container.

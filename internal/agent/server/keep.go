@@ -65,7 +65,7 @@ func (p *processes) startKept(kept *exec.Cmd) error {
 	return nil
 }
 
-// keepers are those that have not ended.
+// keepers returns the keepers that have not ended.
 func (p *processes) keepers() (pids []int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

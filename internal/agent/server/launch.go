@@ -90,7 +90,7 @@ func (c Config) plan(id string, spec agent.JobSpec, folder jobFolder, recorded s
 	var launcher []string
 	switch spec.Launcher {
 	case agent.DeepSpeedLauncher:
-		// The launcher sets CUDA_VISIBLE_DEVICES to the node's entries, and only counts those of other nodes.
+		// The launcher sets CUDA_VISIBLE_DEVICES to the node's entries, and only counts other nodes' entries.
 		hosts := map[string][]string{}
 		for node := range spec.Nodes {
 			hosts[c.Host(node)] = c.devices(spec.RanksPerNode)
@@ -112,7 +112,7 @@ func (c Config) plan(id string, spec agent.JobSpec, folder jobFolder, recorded s
 	return l, nil
 }
 
-// process is the command line of one rank.
+// process returns the command line of one rank.
 func (l launch) process(spec agent.JobSpec, python string) ([]string, error) {
 	script := spec.Script
 	if module := agent.Module(script); module != "" {
@@ -166,7 +166,7 @@ def has(folder):
     return not own or os.path.exists(path + ".py") or os.path.exists(os.path.join(path, "__main__.py"))
 sys.exit(0 if spec and (not rest or any(map(has, spec.submodule_search_locations or []))) else 3)`
 
-// module is the command line of a rank that runs a module. Processes that the rank starts find the repository's packages too.
+// module returns the command line of a rank that runs a module. Processes that the rank starts find the repository's packages too.
 func (l launch) module(spec agent.JobSpec, module, python string) ([]string, error) {
 	l.env["PYTHONPATH"] = strings.TrimSuffix(l.dir+":"+l.env["PYTHONPATH"], ":")
 	const missing, patience = 3, 30 * time.Second

@@ -16,7 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
-// logFile is the path of a log of the job on this node.
+// logFile returns the path of a log of the job on this node.
 func logFile(status agent.JobStatus, name string) (string, error) {
 	dir := record.Dir(status.Record)
 	switch name {

@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// source is a tree as people have them: packages with and without __init__.py, a layout with src, and a package that can be run.
+// source returns a tree as people have them: packages with and without __init__.py, a layout with src, and a package that can be run.
 func source(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,7 +31,7 @@ func source(t *testing.T) string {
 	return dir
 }
 
-// python is the interpreter itself, and no program that looks for one.
+// python returns the interpreter itself, and no program that looks for one.
 func python(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()

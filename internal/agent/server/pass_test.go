@@ -61,6 +61,31 @@ func putTree(t *testing.T, node *agenttest.Node) (hash, content tree.Digest) {
 	return m.Hash(), m.Entries[0].Content
 }
 
+// refusals are requests that only steps may send.
+func refusals(client *agent.Client, hash tree.Digest) map[string]func(context.Context) error {
+	return map[string]func(context.Context) error{
+		"health":      func(ctx context.Context) error { _, err := client.Health(ctx); return err },
+		"facts":       func(ctx context.Context) error { _, err := client.Facts(ctx); return err },
+		"start a job": func(ctx context.Context) error { _, err := client.StartJob(ctx, "job", agent.JobSpec{}); return err },
+		"stop a job":  func(ctx context.Context) error { return client.StopJob(ctx, "job", agent.Stop{}) },
+		"read a log":  func(ctx context.Context) error { _, err := client.Log(ctx, "job", "rank-0.log", 0, false); return err },
+		"set network": func(ctx context.Context) error { _, err := client.SetNetwork(ctx, agent.Network{}); return err },
+		"list a tree": func(ctx context.Context) error { _, err := client.Tree(ctx, hash); return err },
+		"send a tree": func(ctx context.Context) error {
+			_, err := client.SendTree(ctx, hash, strings.NewReader(""))
+			return err
+		},
+		"have it pull": func(ctx context.Context) error { _, err := client.PullTree(ctx, hash, 1); return err },
+		"switch":       func(ctx context.Context) error { _, err := client.SwitchTree(ctx, hash, agent.Switch{}); return err },
+		"write":        func(ctx context.Context) error { return client.WriteRecord(ctx, "job", agent.FabricReport, nil) },
+		"read record": func(ctx context.Context) error {
+			_, err := client.ReadRecord(ctx, "job", agent.FabricReport)
+			return err
+		},
+		"keep a shell": func(ctx context.Context) error { return client.KeepShell(ctx, "shell") },
+	}
+}
+
 // TestAgentsMayOnlyReadTrees: with a node's certificate a client may request only one path of the other nodes.
 func TestAgentsMayOnlyReadTrees(t *testing.T) {
 	node := agenttest.Start(t, 2)[0]
@@ -87,27 +112,7 @@ func TestAgentsMayOnlyReadTrees(t *testing.T) {
 	if _, err := other.TreeContents(t.Context(), "../../runs", nil); err == nil {
 		t.Error("reading a folder that is no tree succeeded")
 	}
-	for what, call := range map[string]func(ctx context.Context) error{
-		"health":      func(ctx context.Context) error { _, err := other.Health(ctx); return err },
-		"facts":       func(ctx context.Context) error { _, err := other.Facts(ctx); return err },
-		"start a job": func(ctx context.Context) error { _, err := other.StartJob(ctx, "job", agent.JobSpec{}); return err },
-		"stop a job":  func(ctx context.Context) error { return other.StopJob(ctx, "job", agent.Stop{}) },
-		"read a log":  func(ctx context.Context) error { _, err := other.Log(ctx, "job", "rank-0.log", 0, false); return err },
-		"set network": func(ctx context.Context) error { _, err := other.SetNetwork(ctx, agent.Network{}); return err },
-		"list a tree": func(ctx context.Context) error { _, err := other.Tree(ctx, hash); return err },
-		"send a tree": func(ctx context.Context) error {
-			_, err := other.SendTree(ctx, hash, strings.NewReader(""))
-			return err
-		},
-		"have it pull": func(ctx context.Context) error { _, err := other.PullTree(ctx, hash, 1); return err },
-		"switch":       func(ctx context.Context) error { _, err := other.SwitchTree(ctx, hash, agent.Switch{}); return err },
-		"write":        func(ctx context.Context) error { return other.WriteRecord(ctx, "job", agent.FabricReport, nil) },
-		"read record": func(ctx context.Context) error {
-			_, err := other.ReadRecord(ctx, "job", agent.FabricReport)
-			return err
-		},
-		"keep a shell": func(ctx context.Context) error { return other.KeepShell(ctx, "shell") },
-	} {
+	for what, call := range refusals(other, hash) {
 		if err := call(t.Context()); fail.ReasonOf(err) != fail.PermissionDenied {
 			t.Errorf("%s: %v, want PermissionDenied", what, err)
 		}

@@ -23,7 +23,7 @@ type peers struct {
 	node int
 	// host is the name of a node.
 	host func(node int) string
-	// addresses are those of the other nodes, nil before they are needed.
+	// addresses has the addresses of the other nodes, nil before they are needed.
 	addresses map[netip.Addr]bool
 	met       atomic.Bool
 }
@@ -39,7 +39,7 @@ func (p *peers) expected() bool {
 	return p.spec.Launcher != agent.Command && p.spec.Nodes*p.spec.RanksPerNode > 1
 }
 
-// watch looks until ranks have met, or ctx is done. ranks are those of this node.
+// watch looks until ranks have met, or ctx is done. ranks returns this node's ranks.
 func (p *peers) watch(ctx context.Context, ranks func() []agent.RankStatus) {
 	for began := time.Now(); p.expected() && !p.met.Load(); {
 		pause := peersOften
@@ -75,7 +75,7 @@ func (p *peers) look(ctx context.Context, ranks []agent.RankStatus) {
 	}
 }
 
-// alone reports whether the job has ended without that its ranks met.
+// alone reports whether the job has ended before its ranks met.
 func (p *peers) alone() bool {
 	if !p.expected() || p.met.Load() {
 		return false
@@ -104,7 +104,7 @@ func (p *peers) leftBy(c connection) bool {
 
 func (p *peers) port() uint16 { return uint16(cmp.Or(p.spec.MasterPort, agent.MasterPort)) }
 
-// isNode reports whether the address is that of another node of the job. It asks for the addresses once: jobs have hundreds of nodes.
+// isNode reports whether another node of the job has the address. It asks for the addresses once: jobs have hundreds of nodes.
 func (p *peers) isNode(ctx context.Context, address netip.Addr) bool {
 	if p.addresses == nil {
 		p.addresses = map[netip.Addr]bool{}

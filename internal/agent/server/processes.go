@@ -37,7 +37,7 @@ type processes struct {
 	over bool
 }
 
-// members are the descendants of the supervisor and of the keepers, and the processes that carry the job's record in their
+// members returns the descendants of the supervisor and of the keepers, and the processes that carry the job's record in their
 // environment: each finds what the other misses, processes that cleared their environment or whose supervisor was killed.
 func (p *processes) members() []int {
 	job, node := []byte("\x00"+rank.RunDirVariable+"="+p.record+"\x00"), []byte("\x00"+rank.NodeVariable+"="+strconv.Itoa(p.node)+"\x00")
@@ -57,13 +57,13 @@ func (p *processes) members() []int {
 	return pids
 }
 
-// environOf is the environment of a process, with a zero byte before and behind each variable.
+// environOf returns the environment of a process, with a zero byte before and behind each variable.
 func environOf(pid int) []byte {
 	environ, _ := os.ReadFile(proc(pid, "environ"))
 	return append([]byte{0}, environ...)
 }
 
-// proc is the path of a file of a process.
+// proc returns the path of a file of a process.
 func proc(pid int, file string) string { return fmt.Sprintf("/proc/%d/%s", pid, file) }
 
 // descendants of processes, none of process 0.
@@ -204,7 +204,7 @@ func endChildren(ctx context.Context) {
 	}
 }
 
-// children are the processes that this one has to wait for.
+// children returns the processes that this one has to wait for.
 func children() []process {
 	return slices.DeleteFunc(processTable(), func(p process) bool { return p.parent != os.Getpid() })
 }
@@ -279,7 +279,7 @@ func awaitClosed(pipe int) {
 	}
 }
 
-// stopTime is how long the other ranks of a node may run after one has failed: that of torchrun and of DeepSpeed's launcher.
+// stopTime is how long the other ranks of a node may run after one has failed. torchrun and DeepSpeed's launcher wait as long.
 const stopTime = 30 * time.Second
 
 // stopRanks ends all ranks below the shims, by SIGTERM and after the grace by SIGKILL, which the shims survive: they record how the

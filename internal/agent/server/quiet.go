@@ -9,7 +9,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// growth notes when files grew, by this node's clock: that of shared storage may be wrong. The time of a change lies between
+// growth notes when files grew, by this node's clock: the clock of shared storage may be wrong. The time of a change lies between
 // two looks, and is the file's own if that does too.
 type growth struct {
 	mu     sync.Mutex
@@ -46,7 +46,7 @@ func (g *growth) look(files []string, since, now time.Time) (last []time.Time) {
 	return last
 }
 
-// quiet is how long no log of the node's ranks has grown, nor the metrics, and the same for each rank's own log.
+// quiet returns how long no log of the node's ranks has grown, nor the metrics, and the same for each rank's own log.
 //
 // Nothing else counts as progress. A rank that waits in NCCL uses a whole processor, so processor time is none; what a rank
 // uses and where it is (Server.stacks) only distinguishes a rank that works in silence from one that waits.

@@ -57,7 +57,7 @@ func (c Config) placeRanks(spec agent.JobSpec, env map[string]string) (ranks []s
 // bindVariable is for users who bind ranks to processors themselves: off leaves it to them.
 const bindVariable = "MLENV_CPU_BINDING"
 
-// nearCPUs are the processors near the GPU of each rank, "" for a rank that is not bound: if the job binds its ranks or chooses their
+// nearCPUs returns the processors near the GPU of each rank, "" for a rank that is not bound: if the job binds its ranks or chooses their
 // GPUs itself, and if ranks would share fewer processors than they may use without binding, as with all GPUs on one of two NUMA nodes.
 func (c Config) nearCPUs(spec agent.JobSpec, env map[string]string) []string {
 	network := c.network()

@@ -11,7 +11,7 @@ import (
 // recentMetrics is how much of the end of the metrics is read: some hundred lines.
 const recentMetrics = 64 << 10
 
-// rankSeconds is the key rank_seconds of the last metrics that have it, nil for none.
+// rankSeconds returns the key rank_seconds of the last metrics that have it, nil for none.
 func rankSeconds(path string) []float64 {
 	content, _, err := claimfile.Tail(path, recentMetrics)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// recordFile is the path of a file of a run's record. The agent's own files cannot be named.
+// recordFile returns the path of a file of a run's record. The agent's own files cannot be named.
 func (s *Server) recordFile(r *http.Request) (string, error) {
 	id, name := r.PathValue("id"), r.PathValue("name")
 	if !agent.IsJobID(id) || name != agent.FabricReport {

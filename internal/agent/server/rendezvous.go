@@ -45,7 +45,7 @@ func (j *job) withArrivals(ranks []agent.RankStatus) []agent.RankStatus {
 	return ranks
 }
 
-// bestBelow is the furthest that a socket of the process or of one below it is.
+// bestBelow returns the furthest that a socket of the process or of one below it is.
 func bestBelow(all []process, pid int, sockets map[string]agent.Rendezvous) (state agent.Rendezvous) {
 	for _, pid := range append(slices.Collect(maps.Keys(descendants(all, pid))), pid) {
 		state = max(state, best(pid, sockets))
@@ -53,7 +53,7 @@ func bestBelow(all []process, pid int, sockets map[string]agent.Rendezvous) (sta
 	return state
 }
 
-// best is the furthest that a socket of the process is.
+// best returns the furthest that a socket of the process is.
 func best(pid int, sockets map[string]agent.Rendezvous) (state agent.Rendezvous) {
 	entries, _ := os.ReadDir(proc(pid, "fd"))
 	for _, entry := range entries {
@@ -99,7 +99,7 @@ func readConnections(table string) (all []connection) {
 	return all
 }
 
-// addressOf reads an address in the kernel's form: words of four bytes in the order of the machine, which is that of little endians.
+// addressOf reads an address in the kernel's form: words of four bytes in the machine's order, which is little-endian.
 func addressOf(text string) netip.AddrPort {
 	host, number, _ := strings.Cut(text, ":")
 	bytes, _ := hex.DecodeString(host)
@@ -111,7 +111,7 @@ func addressOf(text string) netip.AddrPort {
 	return netip.AddrPortFrom(address.Unmap(), uint16(port))
 }
 
-// socketsAt are the sockets that listen on the port, or are or will be connected to it.
+// socketsAt returns the sockets that listen on the port, or are or will be connected to it.
 func socketsAt(all []connection, port int) map[string]agent.Rendezvous {
 	found := map[string]agent.Rendezvous{}
 	for _, c := range all {

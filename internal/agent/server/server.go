@@ -23,6 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/connlimit"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/services"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/sshd"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/treestore"
 )
 
@@ -33,10 +34,13 @@ type Server struct {
 	trees  *treestore.Store
 	jobs   *jobs
 	shells *shells
+	ssh    *sshd.Server
 	// services are node 0's, nil elsewhere.
 	services *services.Manager
 	// gpus are which GPUs the node has, nil until they were read.
 	gpus atomic.Pointer[gpuView]
+	// gpuUse is how busy they are.
+	gpuUse gpuUse
 	// networkSet is closed by startServices, once the node's network is set, or if nothing has to be set.
 	networkSet    chan struct{}
 	startServices func()
@@ -63,6 +67,10 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 		config: config, log: log, trees: trees, jobs: openJobs(config, log, trees), shells: newShells(),
 		networkSet: make(chan struct{}), passing: make(chan struct{}, mostPassed), turn: make(chan struct{}, 1),
 	}
+	s.ssh = sshd.New(sshd.Options{
+		Loopback: config.Loopback, Program: config.Program, HangUp: s.shells.hangUp, Log: log,
+		Shell: func() (string, map[string]string) { return config.ShellFolder(), config.environment() },
+	})
 	if err := trees.Forget(config.user()); err != nil {
 		log.Warn("Working directories of an earlier container are not known.", "error", err)
 	}
@@ -107,7 +115,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	return s.ServeOn(ctx, listeners...)
 }
 
-// front is the server for clients of the pod network.
+// front returns the server for clients of the pod network.
 func (s *Server) front(handler http.Handler, config *tls.Config) *http.Server {
 	return &http.Server{
 		Handler: handler, TLSConfig: config, ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 5 * time.Minute, ConnState: connlimit.AfterTLS,
@@ -181,6 +189,7 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	}
 	// Kubernetes kills a container 30 s after SIGTERM.
 	s.shells.close()
+	s.ssh.Close()
 	s.jobs.stopAll("the container is ending", 20*time.Second)
 	err = errors.Join(server.Close(), probe.Close())
 	s.background.Wait()

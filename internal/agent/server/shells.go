@@ -83,7 +83,7 @@ func hangUpShell(id string) {
 	})
 }
 
-// shellLeaders are the processes that exec started with the shell's id. Each leads a session, as every process does that a
+// shellLeaders returns the processes that exec started with the shell's id. Each leads a session, as every process does that a
 // container runtime starts.
 func shellLeaders(id string) map[int]bool {
 	wanted := []byte("\x00" + agent.ShellVariable + "=" + id + "\x00")
@@ -107,4 +107,12 @@ func (s *Server) endShell(w http.ResponseWriter, r *http.Request) error {
 	s.shells.end(r.PathValue("id"))
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+func (s *Server) allowSSH(w http.ResponseWriter, _ *http.Request, key agent.SSHKey) error {
+	server, err := s.ssh.Allow(key.Key)
+	if err != nil {
+		return err
+	}
+	return answer(w, server)
 }

@@ -72,7 +72,7 @@ func (s *Server) stacks(w http.ResponseWriter, r *http.Request) error {
 	return answer(w, all)
 }
 
-// activity is what one rank does. spyErr is why there is no py-spy.
+// activity returns what one rank does. spyErr is why there is no py-spy.
 func (j *job) activity(ctx context.Context, rank agent.RankStatus, spyErr error, turns chan struct{}) agent.RankActivity {
 	began := time.Now()
 	pid, tree := pythonOf(rank.PID)
@@ -134,7 +134,7 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spyErr error,
 	return doing
 }
 
-// pythonOf is the process of a rank that runs Python, or else the rank's own, and the rank's process with its descendants: a rank
+// pythonOf returns the process of a rank that runs Python, or else the rank's own, and the rank's process with its descendants: a rank
 // may be a shell that runs Python.
 func pythonOf(pid int) (python int, tree []int) {
 	tree = append([]int{pid}, slices.Sorted(maps.Keys(descendants(processTable(), pid)))...)
@@ -147,7 +147,7 @@ func pythonOf(pid int) (python int, tree []int) {
 	return pid, tree
 }
 
-// used is the processor time of a process and of the rest of its tree, and what the tree has read and written.
+// used returns the processor time of a process and of the rest of its tree, and what the tree has read and written.
 func used(pid int, tree []int) (own, others time.Duration, io agent.Bytes) {
 	for _, p := range tree {
 		found, _ := readProcess(p)

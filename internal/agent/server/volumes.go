@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
-// volume is the folder of a check.
+// volume returns the folder of a check.
 func (s *Server) volume(try agent.VolumeTry) (string, error) {
 	if err := try.Validate(); err != nil {
 		return "", err
@@ -77,7 +77,7 @@ func (s *Server) clearTry(w http.ResponseWriter, _ *http.Request, try agent.Volu
 
 func (p Paths) caches() string { return filepath.Join(p.Home, "run", "caches.json") }
 
-// caches is what PUT /v1/caches has set. It is a file because shells are processes of their own.
+// caches returns what PUT /v1/caches has set. A file has it, because shells are processes of their own.
 func (c Config) caches() (caches agent.Caches) {
 	_ = claimfile.ReadJSON(c.Paths.caches(), maxRequest, &caches) // without it they are on the claim
 	return caches
@@ -97,7 +97,7 @@ func (s *Server) setCaches(w http.ResponseWriter, _ *http.Request, caches agent.
 	return answer(w, struct{}{})
 }
 
-// cacheVariables are those of caches that need locks or renames, by their folder in the cache. Hugging Face's and datasets' lie below
+// cacheVariables returns the variables that place caches which need locks or renames. The caches of Hugging Face and datasets lie below
 // HF_HOME, which all nodes share; moving only their locks would let two nodes write one cache. Inductor's locks and Triton's renames
 // fail on such a volume, too, though each node has folders of its own. Logins stay on the claim: a user has written them.
 func (c Config) cacheVariables() map[string]string {

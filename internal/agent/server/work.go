@@ -26,7 +26,7 @@ type jobFolder struct {
 	earlier []string
 }
 
-// work is the job's own working directory, "" for none.
+// work returns the job's own working directory, "" for none.
 func (f jobFolder) work() string {
 	if f.shared {
 		return ""
@@ -34,7 +34,7 @@ func (f jobFolder) work() string {
 	return f.dir
 }
 
-// user is this node's name among those that share a working directory.
+// user returns this node's name among the nodes that share a working directory.
 func (c Config) user() string { return c.Name + "-" + strconv.Itoa(c.Node) }
 
 // enter lays the working directory of a job. Without a tree a job runs in the workspace. The installation of requirements starts in the
@@ -96,8 +96,8 @@ func (js *jobs) leave(id string, folder jobFolder) {
 	}
 }
 
-// earlier are the other jobs of a series that have a working directory, the newest first. One whose node was lost may still have all files
-// of its tree.
+// earlier returns the other jobs of a series that have a working directory, the newest first. One whose node was lost may still have all
+// files of its tree.
 func (js *jobs) earlier(id, series string) (ids []string) {
 	found, err := js.trees.Jobs()
 	if err != nil {

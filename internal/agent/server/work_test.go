@@ -17,7 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// inTree is a job of a tree.
+// inTree returns a job of a tree.
 func inTree(hash tree.Digest, script string, args ...string) agent.JobSpec {
 	spec := command(script, args...)
 	spec.Tree = hash

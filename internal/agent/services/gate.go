@@ -83,14 +83,14 @@ func (g *gate) login(w http.ResponseWriter, r *http.Request) {
 		g.refuse(w, r, "That is not the token.")
 		return
 	}
-	g.letIn(w, r, "/")
+	g.redirectWithCookie(w, r, "/")
 }
 
 func (g *gate) pass(w http.ResponseWriter, r *http.Request) {
 	given := r.URL.Query().Get("token")
 	switch right := same(given, g.token); {
 	case right && isPage(r):
-		g.letIn(w, r, withoutToken(r.URL))
+		g.redirectWithCookie(w, r, withoutToken(r.URL))
 		return
 	case right, g.hasCookie(r), g.hasHeader(r):
 	case given != "":
@@ -108,8 +108,8 @@ func (g *gate) pass(w http.ResponseWriter, r *http.Request) {
 	g.proxy.ServeHTTP(w, r)
 }
 
-// letIn sets the cookie and redirects to an address without the token, which stays out of the browser's history.
-func (g *gate) letIn(w http.ResponseWriter, r *http.Request, to string) {
+// redirectWithCookie sets the cookie and redirects to an address without the token, which stays out of the browser's history.
+func (g *gate) redirectWithCookie(w http.ResponseWriter, r *http.Request, to string) {
 	http.SetCookie(w, &http.Cookie{
 		Name: g.cookie(), Value: g.session(), Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode,
 		Secure: r.Header.Get("X-Forwarded-Proto") == "https", // the Route speaks TLS
@@ -142,7 +142,7 @@ const cookiePrefix = "mlenv-"
 
 func (g *gate) cookie() string { return cookiePrefix + g.service.Name }
 
-// session is the cookie's value: it proves that its owner had the token, and becomes invalid with another token.
+// session returns the cookie's value: it proves that its owner had the token, and becomes invalid with another token.
 func (g *gate) session() string {
 	mac := hmac.New(sha256.New, []byte(g.token))
 	mac.Write([]byte("session of " + g.service.Name))
@@ -191,7 +191,7 @@ func isPage(r *http.Request) bool {
 	return r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
-// sameSite is false for a page of another origin. Programs send no origin.
+// sameSite returns false for a page of another origin. Programs send no origin.
 func sameSite(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
@@ -201,7 +201,8 @@ func sameSite(r *http.Request) bool {
 	return err == nil && strings.EqualFold(from.Host, r.Host)
 }
 
-// withoutToken is the same address on this host. It starts with one slash, because two would start the name of another host.
+// withoutToken returns the address on this host without the token. It starts with one slash, because two would start the name of
+// another host.
 func withoutToken(u *url.URL) string {
 	query := u.Query()
 	query.Del("token")

@@ -21,7 +21,7 @@ import (
 // grace is the time between SIGTERM and SIGKILL of a service.
 const grace = 5 * time.Second
 
-// pauses are those between a service's end and its next start.
+// pauses bound the time between a service's end and its next start.
 type pauses struct {
 	first, most time.Duration
 	// steady is how long a service must run to return to the first pause.

@@ -36,10 +36,10 @@ func inParallel(n int, f func(i int) error) error {
 	return group.Wait()
 }
 
-// namedManifest is a manifest with unescaped names.
+// namedManifest adds unescaped names to a manifest.
 type namedManifest struct {
 	tree.Manifest
-	// names are those of the entries.
+	// names has the name of each entry.
 	names []string
 	// folders are all folders of the tree, parents first.
 	folders []string
@@ -75,7 +75,7 @@ func nameManifest(m tree.Manifest) (namedManifest, error) {
 type inspection struct {
 	// folders: all exist.
 	folders bool
-	// right are the correct entries; stamps are those of the files among them.
+	// right is true for each correct entry; stamps has the stamp of each of them that is a file.
 	right  []bool
 	stamps []stamp
 }

@@ -66,7 +66,7 @@ func (s *Store) sources(sizes map[tree.Digest]int64) (map[tree.Digest][]source, 
 	return found, nil
 }
 
-// kept is the path of a content from a broken transfer.
+// kept returns the path of a content from a broken transfer.
 func (s *Store) kept(content tree.Digest) string {
 	return filepath.Join(s.root, keptFolder, string(content))
 }

@@ -106,7 +106,7 @@ func (st *stage) take() error {
 	})
 }
 
-// takeFrom is false if the source no longer has the content.
+// takeFrom returns false if the source no longer has the content.
 func (st *stage) takeFrom(entry int, from source) (bool, error) {
 	path, err := from.path()
 	if err != nil {
@@ -147,7 +147,7 @@ func (st *stage) link(entry int, from string, known stamp) bool {
 	return true
 }
 
-// copy is false if the copied file does not have the content.
+// copy returns false if the copied file does not have the content.
 func (st *stage) copy(entry int, from string) (bool, error) {
 	f, err := claimfile.Open(from)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, claimfile.ErrNotRegular) {

@@ -41,7 +41,7 @@ func (s stamp) executable() bool { return s.mode&0o100 != 0 }
 // servers' clocks differ.
 const restless = 2 * time.Second
 
-// settled is the stamp to record for a file that was read. After a very recent change it matches no file.
+// settled returns the stamp to record for a file that was read. After a very recent change it matches no file.
 func (s stamp) settled(now time.Time) stamp {
 	if now.Sub(time.Unix(0, s.modified)) < restless {
 		s.modified = 0

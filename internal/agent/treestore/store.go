@@ -110,7 +110,7 @@ func (s *Store) treeDir(hash tree.Digest) string { return filepath.Join(s.root, 
 
 func (s *Store) sibling(hash tree.Digest, suffix string) string { return s.treeDir(hash) + suffix }
 
-// Path is the folder of a complete tree.
+// Path returns the folder of a complete tree.
 func (s *Store) Path(hash tree.Digest) (string, error) {
 	if !hash.Valid() {
 		return "", fail.Becausef(fail.SyncFailed, "finding tree %q: no such name: want 64 lower-case hex digits", hash)
@@ -123,13 +123,13 @@ func (s *Store) Path(hash tree.Digest) (string, error) {
 
 // meta is the content of HASH.json.
 type meta struct {
-	// Venv is the virtual environment of the tree's jobs, "" for none, and Venvs that of each link that led to the tree:
+	// Venv is the virtual environment of the tree's jobs, "" for none. Venvs has one for each link that led to the tree:
 	// environments that share the root have links of their own.
 	Venv  string            `json:"venv,omitempty"`
 	Venvs map[string]string `json:"venvs,omitempty"`
 }
 
-// Venv is the virtual environment of the last switch to the tree, "" for none.
+// Venv returns the virtual environment of the last switch to the tree, "" for none.
 func (s *Store) Venv(hash tree.Digest) string {
 	m := s.meta(hash)
 	if own, ok := m.Venvs[s.linkName()]; ok {
@@ -147,7 +147,7 @@ func (s *Store) linkName() string {
 	return name
 }
 
-// meta is empty for a tree that was never current.
+// meta returns the zero value for a tree that was never current.
 func (s *Store) meta(hash tree.Digest) meta {
 	var m meta
 	if claimfile.ReadJSON(s.sibling(hash, metaSuffix), maxMeta, &m) != nil {

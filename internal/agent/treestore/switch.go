@@ -66,7 +66,7 @@ func (s *Store) switchTo(dir string, hash tree.Digest, venv string, previous tre
 	return nil
 }
 
-// Current is the current tree and its virtual environment, both "" if there is none.
+// Current returns the current tree and its virtual environment, both "" if there is none.
 func (s *Store) Current() (hash tree.Digest, venv string) {
 	hash, err := s.linked()
 	if err != nil || hash == "" {
@@ -75,7 +75,7 @@ func (s *Store) Current() (hash tree.Digest, venv string) {
 	return hash, s.Venv(hash)
 }
 
-// linked is the tree that the link names, "" if nothing exists at its path. The error describes anything other than this store's
+// linked returns the tree that the link names, "" if nothing exists at its path. The error describes anything other than this store's
 // link.
 func (s *Store) linked() (tree.Digest, error) {
 	info, err := os.Lstat(s.current)

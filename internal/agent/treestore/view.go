@@ -29,7 +29,8 @@ type view struct {
 	stage, top string
 	// modified is the time stamp of copies, as in stage.
 	modified time.Time
-	// lacking are the entries to lay, replaced the folders where the job has put something else, stamps those of the files that were laid.
+	// lacking is true for each entry to lay, replaced has the folders where the job has put something else, and stamps has the stamp of
+	// each file that was laid.
 	lacking  []bool
 	replaced map[string]bool
 	stamps   []stamp

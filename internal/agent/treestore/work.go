@@ -24,13 +24,15 @@ const (
 	userPrefix = "user-"
 )
 
-// lostAfter is the age at which a node's file counts as that of a lost node. The node renews it much more often.
+// lostAfter is the age at which a node's file shows that the node is lost. The node renews it much more often.
 const lostAfter = 24 * time.Hour
 
-// WorkDir is the working directory of a job, which may not exist.
+// WorkDir returns the working directory of a job, which may not exist.
 func (s *Store) WorkDir(job string) string { return filepath.Join(s.work, job) }
 
-func (s *Store) about(job, name string) string { return filepath.Join(s.work, aboutPrefix+job, name) }
+func (s *Store) aboutPath(job, name string) string {
+	return filepath.Join(s.work, aboutPrefix+job, name)
+}
 
 // Lay creates the working directory of a job, a view of a complete tree that no write can carry into the tree, and registers the user,
 // a node, until Leave. Nodes that share the volume share the directory: only the first one lays it. If an earlier attempt of the job
@@ -53,17 +55,17 @@ func (s *Store) lay(hash tree.Digest, job, user string) error {
 	if err != nil {
 		return err
 	}
-	if err := makeFolders(s.about(job, "")); err != nil {
+	if err := makeFolders(s.aboutPath(job, "")); err != nil {
 		return err
 	}
-	if err := s.replace(s.about(job, treeFile), []byte(hash)); err != nil {
+	if err := s.replace(s.aboutPath(job, treeFile), []byte(hash)); err != nil {
 		return err
 	}
 	if err := s.Renew(job, user); err != nil {
 		return err
 	}
 	dir := s.WorkDir(job)
-	if _, err := os.Lstat(s.about(job, laidFile)); err == nil && isFolder(dir) {
+	if _, err := os.Lstat(s.aboutPath(job, laidFile)); err == nil && isFolder(dir) {
 		return nil
 	}
 	m, err := s.manifest(hash)
@@ -78,11 +80,13 @@ func (s *Store) lay(hash tree.Digest, job, user string) error {
 	if err := v.layAt(dir); err != nil {
 		return err
 	}
-	return s.replace(s.about(job, laidFile), v.index(s.boot).encode())
+	return s.replace(s.aboutPath(job, laidFile), v.index(s.boot).encode())
 }
 
 // Renew shows other agents that the user still uses the working directory.
-func (s *Store) Renew(job, user string) error { return s.replace(s.about(job, userPrefix+user), nil) }
+func (s *Store) Renew(job, user string) error {
+	return s.replace(s.aboutPath(job, userPrefix+user), nil)
+}
 
 // Leave ends what Lay began. After the last user it deletes what the job left unchanged, and the directory if it is empty then. What
 // the job wrote stays.
@@ -97,7 +101,7 @@ func (s *Store) Leave(job, user string) (err error) {
 }
 
 func (s *Store) leave(job, user string) error {
-	if err := removeFile(s.about(job, userPrefix+user)); err != nil {
+	if err := removeFile(s.aboutPath(job, userPrefix+user)); err != nil {
 		return err
 	}
 	return s.clean(job, time.Time{})
@@ -107,12 +111,12 @@ func (s *Store) leave(job, user string) error {
 func (s *Store) Forget(user string) error {
 	jobs, err := s.uncleaned()
 	for _, job := range jobs {
-		err = errors.Join(err, removeFile(s.about(job, userPrefix+user)))
+		err = errors.Join(err, removeFile(s.aboutPath(job, userPrefix+user)))
 	}
 	return err
 }
 
-// Sweep does what Leave does for working directories that nobody left: those of agents that were killed, and of nodes that are lost.
+// Sweep does what Leave does for working directories that nobody left, because an agent was killed or a node was lost.
 func (s *Store) Sweep() (err error) {
 	defer syncFailed(&err, "cleaning abandoned working directories")
 	jobs, err := s.uncleaned()
@@ -150,7 +154,7 @@ func (s *Store) InUse(hash tree.Digest) bool {
 	return false
 }
 
-// Jobs are those that have a working directory, running or ended.
+// Jobs returns the jobs that have a working directory, running or ended.
 func (s *Store) Jobs() (jobs []string, err error) {
 	entries, err := os.ReadDir(s.work)
 	for _, e := range entries {
@@ -161,7 +165,7 @@ func (s *Store) Jobs() (jobs []string, err error) {
 	return jobs, err
 }
 
-// uncleaned are the jobs whose working directories may contain files of a tree.
+// uncleaned returns the jobs whose working directories may contain files of a tree.
 func (s *Store) uncleaned() (jobs []string, err error) {
 	entries, err := os.ReadDir(s.work)
 	for _, e := range entries {
@@ -174,7 +178,7 @@ func (s *Store) uncleaned() (jobs []string, err error) {
 
 // used reports whether a node whose file is newer than the time uses the working directory.
 func (s *Store) used(job string, since time.Time) (bool, error) {
-	entries, err := os.ReadDir(s.about(job, ""))
+	entries, err := os.ReadDir(s.aboutPath(job, ""))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -193,7 +197,7 @@ func (s *Store) used(job string, since time.Time) (bool, error) {
 	return false, err
 }
 
-// volumeTime is the time by the clock that stamps the volume's files, which may be a server's.
+// volumeTime returns the time by the clock that stamps the volume's files. It may be a server's.
 func (s *Store) volumeTime() (time.Time, error) {
 	file, err := os.CreateTemp(filepath.Join(s.root, stagingFolder), "now-")
 	if err != nil {
@@ -208,14 +212,14 @@ func (s *Store) volumeTime() (time.Time, error) {
 	return info.ModTime(), nil
 }
 
-// treeOf is the tree of a job's working directory.
+// treeOf returns the tree of a job's working directory.
 func (s *Store) treeOf(job string) (tree.Digest, error) {
 	const most = 100
-	content, err := claimfile.Read(s.about(job, treeFile), most)
+	content, err := claimfile.Read(s.aboutPath(job, treeFile), most)
 	if hash := tree.Digest(content); err != nil || hash.Valid() {
 		return hash, err
 	}
-	return "", fmt.Errorf("%s: %q: want the hash of a tree", s.about(job, treeFile), content)
+	return "", fmt.Errorf("%s: %q: want the hash of a tree", s.aboutPath(job, treeFile), content)
 }
 
 // clean deletes what a job left unchanged, unless it is used. The store is locked.
@@ -228,7 +232,7 @@ func (s *Store) clean(job string, since time.Time) error {
 		return err
 	}
 	// From here on the working directory is incomplete, whatever happens.
-	if err := removeFile(s.about(job, laidFile)); err != nil {
+	if err := removeFile(s.aboutPath(job, laidFile)); err != nil {
 		return err
 	}
 	if left != nil {
@@ -236,7 +240,7 @@ func (s *Store) clean(job string, since time.Time) error {
 			return err
 		}
 	}
-	return os.RemoveAll(s.about(job, ""))
+	return os.RemoveAll(s.aboutPath(job, ""))
 }
 
 // laid recognises what a job left unchanged. It is nil if that is not known: then all files stay.
@@ -255,7 +259,7 @@ func (s *Store) laid(job string) (*remover, error) {
 	if err != nil {
 		return nil, err
 	}
-	known, err := claimfile.Read(s.about(job, laidFile), maxIndex)
+	known, err := claimfile.Read(s.aboutPath(job, laidFile), maxIndex)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -280,7 +284,7 @@ func (r *remover) removeAll() error {
 	return err
 }
 
-// replaced are the folders of the tree in whose place something else lies, as a link, with those below them: nothing may be reached
+// replaced returns the folders of the tree in whose place something else lies, as a link, with those below them: nothing may be reached
 // through a link of the job.
 func (m namedManifest) replaced(dir string) map[string]bool {
 	replaced := map[string]bool{}

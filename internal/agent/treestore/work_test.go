@@ -193,11 +193,11 @@ func TestAbandoned(t *testing.T) {
 		}
 	}
 	long := time.Now().Add(-lostAfter - time.Minute)
-	if err := errors.Join(w.Forget("killed"), os.Chtimes(w.about("lost", userPrefix+"lost"), long, long)); err != nil {
+	if err := errors.Join(w.Forget("killed"), os.Chtimes(w.aboutPath("lost", userPrefix+"lost"), long, long)); err != nil {
 		t.Fatal(err)
 	}
 	// A removal may be interrupted too.
-	if err := os.Remove(w.about("killed", laidFile)); err != nil {
+	if err := os.Remove(w.aboutPath("killed", laidFile)); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Sweep(); err != nil {

@@ -103,7 +103,8 @@ func itemsOf(folder string) (items []item, err error) {
 	return items, nil
 }
 
-// lastUse is the newest time of a folder and its files of ours; of one that pip still installs it is that of the folder.
+// lastUse returns the newest modification time of a folder, its completeFile and its usedFile. While pip still installs, only the
+// folder exists.
 func lastUse(dir string) (used time.Time) {
 	for _, path := range []string{dir, filepath.Join(dir, completeFile), filepath.Join(dir, usedFile)} {
 		if info, err := os.Lstat(path); err == nil && info.ModTime().After(used) {

@@ -40,7 +40,7 @@ const (
 	repositoryCopy = "repository"
 )
 
-// linkOf is the name of the virtual environment of a requirements file, whose digest ends base, for the Python that printed python. It
+// linkOf returns the name of the virtual environment of a requirements file, whose digest ends base, for the Python that printed python. It
 // is a link, so that a complete environment takes its place in one step and nothing is ever installed into one that is used.
 func linkOf(base string, python []byte) string {
 	const digits = 16
@@ -107,9 +107,9 @@ func install(link, requirements string, python []byte, stdout, stderr io.Writer)
 		return "", fmt.Errorf("copying the repository for pip: %w", err)
 	}
 	for _, command := range []*exec.Cmd{
-		in(folder, "python3", "-m", "venv", "--system-site-packages", dir),
-		in(folder, "python3", "-c", inheritPackages, dir),
-		in(repository, filepath.Join(dir, "bin", "python3"), "-c", pip, "install",
+		commandIn(folder, "python3", "-m", "venv", "--system-site-packages", dir),
+		commandIn(folder, "python3", "-c", inheritPackages, dir),
+		commandIn(repository, filepath.Join(dir, "bin", "python3"), "-c", pip, "install",
 			"--disable-pip-version-check", "--no-input", "--progress-bar=off", "--requirement", requirements),
 	} {
 		command.Stdout, command.Stderr = stdout, stderr
@@ -124,7 +124,7 @@ func install(link, requirements string, python []byte, stdout, stderr io.Writer)
 	return dir, errors.Join(err, use(dir), claimfile.Replace(filepath.Join(dir, completeFile), dir, python))
 }
 
-func in(dir, program string, args ...string) *exec.Cmd {
+func commandIn(dir, program string, args ...string) *exec.Cmd {
 	command := exec.Command(program, args...)
 	command.Dir = dir
 	return command

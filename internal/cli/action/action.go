@@ -61,7 +61,7 @@ func begin(gh *githubactions.Action, getenv func(string) string) (*action, setti
 		s.config.Wrap(tokens.wrap)
 	}
 	a.base = s.base
-	a.clients, err = kube.For(s.config, s.namespace)
+	a.clients, err = kube.NewClients(s.config, s.namespace)
 	return a, s, err
 }
 
@@ -94,7 +94,7 @@ func (a *action) run(ctx context.Context, s settings) error {
 	return a.follow(ctx, started)
 }
 
-// origin is the annotation that links the run to the workflow.
+// origin returns the annotation that links the run to the workflow.
 func (a *action) origin() map[string]string {
 	if a.getenv("GITHUB_RUN_ID") == "" {
 		return nil
@@ -282,7 +282,7 @@ func (a *action) remember(name string, created bool) error {
 	return nil
 }
 
-// stored is the name of a run that may still be in progress, "" for none, and whether its creation was confirmed.
+// stored returns the name of a run that may still be in progress, "" for none, and whether its creation was confirmed.
 func (a *action) stored() (name string, created bool, err error) {
 	content, err := os.ReadFile(a.stateFile())
 	if errors.Is(err, fs.ErrNotExist) {

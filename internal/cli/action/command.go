@@ -11,7 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Command is mlenv action, which action.yml calls.
+// Command returns the command mlenv action, which action.yml calls.
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "action",

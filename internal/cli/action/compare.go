@@ -49,7 +49,7 @@ func (a *action) compare(ctx context.Context, base string, now receipt.Receipt) 
 	return &compared
 }
 
-// runsOf are the receipts of the run of that name, or else of the newest runs of the branch whose PipelineRuns exist, the newest first.
+// runsOf returns the receipts of the run of that name, or else of the newest runs of the branch whose PipelineRuns exist, the newest first.
 // one is true for a run.
 func (a *action) runsOf(ctx context.Context, base string) (runs []receipt.Receipt, one bool, err error) {
 	if len(validation.IsDNS1123Subdomain(base)) == 0 {
@@ -87,7 +87,7 @@ func ofBranch(run tekton.PipelineRun, branch string) bool {
 		slices.ContainsFunc(run.Spec.Params, func(p tekton.Param) bool { return p.Name == "revision" && p.Value.StringVal == branch })
 }
 
-// comparisonFacts are rows of the summary.
+// comparisonFacts returns rows of the summary.
 func comparisonFacts(b trend.BaseComparison) (rows [][2]string) {
 	text := string(b.Verdict)
 	if b.Why != "" {

@@ -67,7 +67,7 @@ func (t *idTokens) drop(token string) {
 	}
 }
 
-// expiryOf is when a JWT expires. One that does not show it is used for a short time.
+// expiryOf returns when a JWT expires. One that does not show it is used for a short time.
 func expiryOf(token string, now time.Time) time.Time {
 	var claims struct {
 		Exp int64 `json:"exp"`

@@ -67,7 +67,7 @@ func readInputs(getenv func(string) string) (inputs, error) {
 // shortestLine of a kubeconfig that is masked: hiding every "users:" would make the log unreadable.
 const shortestLine = 8
 
-// secrets are the parts of the inputs that no log may show. A message may quote a kubeconfig that cannot be read, so all
+// secrets returns the parts of the inputs that no log may show. A message may quote a kubeconfig that cannot be read, so all
 // its lines are secrets.
 func (in inputs) secrets() []string {
 	secrets := []string{in[tokenInput]}
@@ -97,7 +97,7 @@ func (in inputs) secrets() []string {
 
 type settings struct {
 	config *rest.Config
-	// audience is that of the ID tokens to use in place of a token, "" for none.
+	// audience is for whom the ID tokens are made that replace a token, "" for none.
 	audience string
 	// base is the branch or run to compare with, "" for none.
 	base      string

@@ -8,7 +8,7 @@ import (
 )
 
 // groups prints the lines of tasks that run in parallel so that each task is one group of the workflow's log. It
-// prints the lines of one task at once and keeps those of the others. A runner executes lines that begin with "::", so
+// prints the lines of one task at once and keeps the others' lines. A runner executes lines that begin with "::", so
 // stop-commands surrounds what a training may have printed.
 type groups struct {
 	gh *githubactions.Action

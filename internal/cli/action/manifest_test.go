@@ -49,7 +49,7 @@ func TestInputsAreTheParams(t *testing.T) {
 	empty := ""
 	want := map[string]input{}
 	for _, param := range pipeline.Spec.Params {
-		// The steps are those of the installed pipeline.
+		// The installed pipeline sets the image of the steps.
 		if param.Name == "steps-image" {
 			continue
 		}

@@ -140,7 +140,7 @@ func bandwidthOf(r fabric.Report) string {
 	return text
 }
 
-// bandwidthChart is the bus bandwidth of all_reduce over all ranks by size, "" for fewer than two sizes.
+// bandwidthChart returns the bus bandwidth of all_reduce over all ranks by size, "" for fewer than two sizes.
 func bandwidthChart(r fabric.Report) string {
 	var sizes, reached, expected []string
 	for _, m := range r.Measurements {
@@ -160,7 +160,7 @@ func bandwidthChart(r fabric.Report) string {
 	return chart("Bus bandwidth of all_reduce, by size", "["+strings.Join(sizes, ", ")+"]", "GB/s", lines...)
 }
 
-// lossChart is the loss by step, "" for fewer than two finite values.
+// lossChart returns the loss by step, "" for fewer than two finite values.
 func lossChart(c metrics.Curve) string {
 	var losses []string
 	var first, last float64
@@ -180,7 +180,7 @@ func lossChart(c metrics.Curve) string {
 	return chart("Loss, by step", fmt.Sprintf("%g --> %g", first, last), "loss", losses)
 }
 
-// chart is a Mermaid xychart, which GitHub draws. The empty line in front ends the HTML.
+// chart returns a Mermaid xychart, which GitHub draws. The empty line in front ends the HTML.
 func chart(title, across, up string, lines ...[]string) string {
 	text := fmt.Sprintf("\n\n```mermaid\nxychart-beta\n  title %q\n  x-axis %s\n  y-axis %q\n", title, across, up)
 	for _, values := range lines {
@@ -189,7 +189,7 @@ func chart(title, across, up string, lines ...[]string) string {
 	return text + "```\n"
 }
 
-// gigabytes is a bandwidth in GB/s, without the unit.
+// gigabytes returns a bandwidth in GB/s, without the unit.
 func gigabytes(b rdma.BytesPerSecond) string {
 	return fmt.Sprintf("%.3f", float64(b)/float64(rdma.GBps))
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -24,7 +26,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-// claim is a claim that ml-dev-env created, or that a run left its record on.
+// claim is a claim that ml-dev-env created, that a run left its record on, or that an installed cluster file names.
 type claim struct {
 	Name string `json:"name"`
 	// Environment is "" for a claim that a user created.
@@ -38,6 +40,8 @@ type claim struct {
 	Pods []string `json:"pods,omitempty"`
 
 	uid types.UID
+	// named reports whether an installed cluster file names the claim, which every environment of that file mounts.
+	named bool
 }
 
 type list []claim
@@ -63,9 +67,11 @@ func read(ctx context.Context, clients *kube.Clients) (list, error) {
 	if err != nil && fail.ReasonOf(err) != fail.InvalidInput { // the other receipts are enough
 		return nil, err
 	}
-	all := list{}
+	all, named := list{}, slices.Concat(slices.Collect(maps.Values(env.NamedClaims(ctx, clients)))...)
 	for i := range found.Items {
-		if c, ok := claimOf(&found.Items[i], receipts); ok {
+		c, ok := claimOf(&found.Items[i], receipts)
+		c.named = slices.Contains(named, c.Name)
+		if ok || c.named {
 			c.Pods = mounting(pods.Items, c.Name)
 			all = append(all, c)
 		}
@@ -74,8 +80,8 @@ func read(ctx context.Context, clients *kube.Clients) (list, error) {
 	return all, nil
 }
 
-// claimOf is a claim with its last use. ok is false for one that is not ours: no environment created it, and no receipt
-// names it. One with an owner is deleted with that.
+// claimOf returns a claim with its last use. ok is false for one that no environment created and no receipt names. One with an owner
+// is deleted with that.
 func claimOf(object *corev1.PersistentVolumeClaim, receipts []receipt.Receipt) (c claim, ok bool) {
 	c = claim{Name: object.Name, Environment: object.Labels[objects.EnvironmentLabel], Size: kube.ClaimSize(object),
 		Created: object.CreationTimestamp.Time, uid: object.UID}
@@ -88,7 +94,7 @@ func claimOf(object *corev1.PersistentVolumeClaim, receipts []receipt.Receipt) (
 	return c, len(object.OwnerReferences) == 0 && (c.Environment != "" || c.LastRun != "")
 }
 
-// mounting are the pods that mount a claim. One that has ended does not keep it.
+// mounting returns the pods that mount a claim. One that has ended does not keep it.
 func mounting(pods []corev1.Pod, claim string) (names []string) {
 	for _, pod := range pods {
 		if !kube.HasEnded(&pod) && fetch.Mounts(&pod, claim) {
@@ -148,5 +154,5 @@ func environmentsOf(c claim, leases []coordinationv1.Lease) (names []string) {
 
 // isOf reports whether the environment created the claim, or mounts it.
 func (c claim) isOf(environment string) bool {
-	return environment == c.Environment || objects.MayMount(environment, c.Name)
+	return environment == c.Environment || c.named || objects.MayMount(environment, c.Name)
 }

@@ -48,7 +48,7 @@ func namespace(t *testing.T) *kube.Clients {
 		claim("old-workspace", "old"), claim("old-datasets", "old"), claim("live-workspace", "live"), claim("live-datasets", "live"),
 		claim("mine", ""),
 		claim("ml-dev-workspace", "ml-dev-env"), claim("ml-dev-datasets-ml-dev-env-a-1", "gone"),
-		claim("postgres", ""), claim("probe", "old", metav1.OwnerReference{Name: "lease"}),
+		claim("postgres", ""), claim("named", ""), installed(), claim("probe", "old", metav1.OwnerReference{Name: "lease"}),
 		pod("live-0", "live-workspace", corev1.PodRunning), pod("ended", "old-workspace", corev1.PodSucceeded),
 		pod("pending", "mine", corev1.PodPending),
 		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "live", Labels: objects.Labels("live")}},
@@ -70,6 +70,12 @@ func namespace(t *testing.T) *kube.Clients {
 	return &kube.Clients{Kube: client, Namespace: "ns"}
 }
 
+// installed is a cluster file that names a claim.
+func installed() *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mlenv-cluster-x"}, Data: map[string]string{
+		"cluster.yaml": "cluster: {name: x, api: x.example.com, namespace: ns}\nstorage: {mode: rwx, class_rwx: n, datasets_claim: named}\n"}}
+}
+
 func TestList(t *testing.T) {
 	all, err := read(t.Context(), namespace(t))
 	if err != nil {
@@ -87,6 +93,7 @@ live-datasets                   live         100Gi  9d0h  unknown
 live-workspace                  live         100Gi  9d0h  now, by live-0
 ml-dev-datasets-ml-dev-env-a-1  gone         100Gi  9d0h  unknown
 ml-dev-workspace                ml-dev-env   100Gi  9d0h  unknown
+named                           -            100Gi  9d0h  unknown
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -114,6 +121,7 @@ func TestDelete(t *testing.T) {
 		{"its environment exists", []string{"live-datasets"}, "", true, "", fail.EnvironmentBusy, "its environment live exists"},
 		{"another environment shares it", []string{"ml-dev-workspace"}, "", true, "", fail.EnvironmentBusy, "ml-dev-env-a exists"},
 		{"a node's own claim", []string{"ml-dev-datasets-ml-dev-env-a-1"}, "", true, "", fail.EnvironmentBusy, "ml-dev-env-a exists"},
+		{"the cluster file names it, and an environment exists", []string{"named"}, "", true, "", fail.EnvironmentBusy, "its environment"},
 		{"another program's", []string{"postgres"}, "", true, "", fail.InvalidInput, "claim ns/postgres"},
 		{"of a lease", []string{"probe"}, "", true, "", fail.InvalidInput, "claim ns/probe"},
 	} {

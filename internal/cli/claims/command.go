@@ -18,15 +18,15 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// Command is mlenv claims.
+// Command returns the command mlenv claims.
 func Command() *cobra.Command {
 	var flags kube.Flags
 	var output command.OutputFlag
 	cmd := &cobra.Command{
 		Use:   "claims",
 		Short: "List the claims that runs and environments left, and delete named ones",
-		Long: `List the persistent volume claims of a namespace that environments created or runs left their files on, with size, last
-use, and the pods that mount them now. ml-dev-env deletes a claim only with mlenv claims delete.
+		Long: `List the persistent volume claims of a namespace that environments created, runs left their files on or an installed cluster
+file names, with size, last use, and the pods that mount them now. ml-dev-env deletes a claim only with mlenv claims delete.
 
 Exit code 0: listed; 1: the claims cannot be read; 2: wrong usage.`,
 		Example: `  mlenv claims

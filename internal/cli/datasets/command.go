@@ -39,7 +39,7 @@ type options struct {
 	remote []agent.Download
 }
 
-// Command is mlenv data.
+// Command returns the command mlenv data.
 func Command() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{

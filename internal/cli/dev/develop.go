@@ -15,10 +15,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// Commands are the commands of this package.
+// Commands returns the commands of this package.
 func Commands() []*cobra.Command {
 	return []*cobra.Command{
 		upCommand(), downCommand(), trainCommand(), syncCommand(), shellCommand(), devCommand(), openCommand(), portForwardCommand(),
+		sshConfigCommand(), sshProxyCommand(),
 	}
 }
 

@@ -142,7 +142,7 @@ func (o *openOptions) ready(ctx context.Context, d provision.Deps, zero *agent.C
 		"mlenv shell 0 %s -- tail %s", at, cmp.Or(status.Log, agent.State+"/services/"+status.Name+".log"))
 }
 
-// credential is the password or token, or the command that shows it.
+// credential returns the password or token, or the command that shows it.
 func (o *openOptions) credential(ctx context.Context, clients *kube.Clients, e env.Environment) (string, error) {
 	if !o.showPassword {
 		return "the " + o.service.Credential + " that this command prints: " + e.ShowCredential(o.service), nil
@@ -154,7 +154,7 @@ func (o *openOptions) credential(ctx context.Context, clients *kube.Clients, e e
 	return o.service.Credential + " " + string(secret.Data[o.service.Key]), nil
 }
 
-// routeHost is the host of the service's Route, "" if no router admits one or the user may not read it.
+// routeHost returns the host of the service's Route, "" if no router admits one or the user may not read it.
 func (o *openOptions) routeHost(ctx context.Context, e env.Environment, routes routeclient.RoutesGetter) string {
 	route, err := routes.Routes(e.Namespace).Get(ctx, e.Route(o.service.Name), metav1.GetOptions{})
 	if err != nil {
@@ -183,12 +183,12 @@ func (o *openOptions) show(log *slog.Logger, address, credential string) {
 }
 
 func startBrowser(address string) error {
-	command := []string{"xdg-open", address}
+	program := []string{"xdg-open", address}
 	if runtime.GOOS == "darwin" {
-		command[0] = "open"
+		program[0] = "open"
 	}
-	if command[0] == "xdg-open" && os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" {
+	if program[0] == "xdg-open" && os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" {
 		return errors.New("no display")
 	}
-	return exec.Command(command[0], command[1:]...).Start()
+	return exec.Command(program[0], program[1:]...).Start()
 }

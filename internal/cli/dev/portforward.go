@@ -14,7 +14,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 type portForward struct {
@@ -29,8 +28,8 @@ func portForwardCommand() *cobra.Command {
 		Use:   "port-forward [PORT ...]",
 		Short: "Forward ports of a node to this machine",
 		Long: fmt.Sprintf(
-			`Forward ports of a node of a kept environment to the same ports of this machine, until Ctrl-C; without a port that of the
-debugger, %d. They also reach programs that listen on the node's loopback only. A port that is taken on this machine is
+			`Forward ports of a node of a kept environment to the same ports of this machine, until Ctrl-C; without a port the
+debugger's, %d. They also reach programs that listen on the node's loopback only. A port that is taken on this machine is
 replaced by another one, which mlenv prints. mlenv open forwards VS Code, Jupyter and TensorBoard.
 
 Exit code 0: Ctrl-C ended it; 1: the ports were not forwarded; 2: wrong usage.`, agent.DebugPort),
@@ -66,8 +65,7 @@ func (p *portForward) run(ctx context.Context, log *slog.Logger) error {
 	}
 	defer detach()
 	if p.node >= len(set) {
-		return fail.Becausef(fail.InvalidInput, "node %d: environment %s/%s has nodes 0 to %d", p.node, clients.Namespace, p.Environment,
-			len(set)-1)
+		return noNode(clients, p.Environment, p.node, len(set))
 	}
 	ctx, stop := context.WithCancel(ctx)
 	e := env.Of(clients, p.Environment)

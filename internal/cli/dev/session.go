@@ -169,7 +169,7 @@ func (s *session) forwardDebugger(ctx context.Context, clients *kube.Clients, se
 	return nil
 }
 
-// debuggedNode is the node of --debug-rank, or node 0.
+// debuggedNode returns the node of --debug-rank, or node 0.
 func (s *session) debuggedNode(ctx context.Context, set nodes.Set) (int, error) {
 	if s.options.DebugRank < 0 {
 		return 0, nil

@@ -24,7 +24,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -85,8 +84,7 @@ func (s *shell) run(cmd *cobra.Command) error {
 	}
 	defer detach()
 	if s.node >= len(set) {
-		return fail.Becausef(fail.InvalidInput, "node %d: environment %s/%s has nodes 0 to %d", s.node, clients.Namespace, s.Environment,
-			len(set)-1)
+		return noNode(clients, s.Environment, s.node, len(set))
 	}
 	id := strings.ToLower(rand.Text()[:12])
 	leave := attend(ctx, log, set[s.node], id)

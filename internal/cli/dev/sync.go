@@ -23,7 +23,7 @@ import (
 
 type folder struct {
 	syncrepo.Folder
-	// script, launcher and config are those of the training that follows, if any.
+	// script, launcher and config describe the training that follows, if any.
 	script, config string
 	launcher       agent.Launcher
 }

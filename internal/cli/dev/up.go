@@ -67,8 +67,8 @@ Exit code 0: the environment is ready; 1: it is not, and nothing is held; 2: wro
 	param.Duration.AddTo(flags, &o.KeepFor, "keep-for", 4*time.Hour, "how long the environment exists while no command of mlenv works in it")
 	param.Image.AddTo(flags, &o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or the image that was "+
 		"built of its image.flavour)")
-	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the agent (default: that of the "+
-		"installed pipeline)")
+	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the agent (default: the installed "+
+		"pipeline's)")
 	command.AddLogFormat(cmd)
 	return cmd
 }

@@ -54,7 +54,7 @@ func (f *Flags) AddTo(flags *pflag.FlagSet, use string) {
 	flags.StringVar(&f.ClusterFile, "cluster-file", "", use)
 }
 
-// Connected is the RunE of a command that works with the cluster of its flags.
+// Connected returns the RunE of a command that works with the cluster of its flags.
 func Connected(flags *kube.Flags, run func(cmd *cobra.Command, clients *kube.Clients, args []string) error) func(
 	*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
@@ -97,7 +97,7 @@ func (f *Flags) Connect(ctx context.Context, log *slog.Logger) (*kube.Clients, e
 	}
 	clients, err := f.ConnectTo(file)
 	if err != nil {
-		return nil, err
+		return nil, f.notLocal(err)
 	}
 	return clients, f.find(ctx, clients, log)
 }

@@ -15,7 +15,7 @@ func (m *Module) AddTo(flags *pflag.FlagSet) {
 		"instead of SCRIPT: run this module, PACKAGE.MODULE from the top of the folder or repository, as python -m does")
 }
 
-// Script is the script that the flag stands for, "" without the flag.
+// Script returns the script that the flag stands for, "" without the flag.
 func (m *Module) Script() string {
 	if *m == "" {
 		return ""

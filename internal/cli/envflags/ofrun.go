@@ -17,7 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-// resolve replaces the name of a run by that of its environment, for a command that takes runs. It changes nothing if an environment has
+// resolve replaces a run's name by its environment's name, for a command that takes runs. It changes nothing if an environment has
 // the name, or if the cluster cannot be asked: the command itself reports that. Errors: InvalidInput for a run in place of an
 // environment, EnvironmentMissing for a run that has none yet or any more.
 func (f *Flags) resolve(ctx context.Context, clients *kube.Clients) error {
@@ -36,12 +36,12 @@ func (f *Flags) resolve(ctx context.Context, clients *kube.Clients) error {
 		if !f.Runs {
 			return f.wantsEnvironment(clients, name, left.Environment)
 		}
-		return over(clients, name, string(left.Verdict))
+		return runOver(clients, name, string(left.Verdict))
 	}
 	if run := f.creator(ctx, clients, name); run != nil {
 		return notYet(clients, run.Name, name)
 	}
-	return nil
+	return f.notLocal(nil)
 }
 
 // missing reports whether the environment is known not to exist.
@@ -70,12 +70,12 @@ func (f *Flags) useRun(ctx context.Context, clients *kube.Clients, run *v1.Pipel
 	case err != nil && !apierrors.IsNotFound(err):
 		return f.flags.Set(NameFlag, environment) // the command itself reports what it may not read
 	case run.IsDone():
-		return over(clients, run.Name, "over")
+		return runOver(clients, run.Name, "over")
 	}
 	return notYet(clients, run.Name, environment)
 }
 
-// creator is the run in progress that will create the environment, nil for none or for a command that works in environments of users.
+// creator returns the run in progress that will create the environment, nil for none or for a command that works in environments of users.
 func (f *Flags) creator(ctx context.Context, clients *kube.Clients, environment string) *v1.PipelineRun {
 	if !f.Runs {
 		return nil
@@ -99,7 +99,7 @@ func (f *Flags) wantsEnvironment(clients *kube.Clients, name, environment string
 	return command.Usage(fail.Advise(err, "--%s=%s", NameFlag, environment))
 }
 
-func over(clients *kube.Clients, name, state string) error {
+func runOver(clients *kube.Clients, name, state string) error {
 	err := fail.Becausef(fail.EnvironmentMissing, "looking for the environment of run %s/%s: the run is %s, and its environment is released",
 		clients.Namespace, name, state)
 	return fail.Advise(err, "mlenv receipt %s -n %s", name, clients.Namespace)

@@ -56,7 +56,7 @@ func find(paths []Path, list func(places []string) (agent.FileListing, error)) (
 	return found, nil
 }
 
-// describe is what exists near the places of a path that does not exist.
+// describe returns what exists near the places of a path that does not exist.
 func describe(p Path, near map[string]agent.Near) string {
 	var seen []string
 	for _, place := range p.Places {
@@ -75,7 +75,7 @@ func describe(p Path, near map[string]agent.Near) string {
 	return strings.Join(append([]string{"not found"}, seen...), "; ")
 }
 
-// problemAt is why nothing is fetched from a place that exists, "" if something is.
+// problemAt returns why nothing is fetched from a place that exists, "" if something is.
 func problemAt(m tree.Manifest, place string) string {
 	top := tree.Escape(place)
 	for _, e := range m.Entries {

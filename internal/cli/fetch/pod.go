@@ -8,7 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -44,9 +47,19 @@ type Claim struct {
 	Name string
 	// For begins the pod's name: a run, or a purpose.
 	For string
-	// StepsImage is the image of the pod; "" for that of the installed pipeline, or else of the newest run.
+	// StepsImage is the image of the pod; "" selects the steps image of the installed pipeline, or else of the newest run.
 	StepsImage string
-	write      bool
+	// Local reports that Name is a folder of this machine, which the agent's program reads without a pod.
+	Local bool
+	write bool
+}
+
+// String names the claim.
+func (c Claim) String() string {
+	if c.Local {
+		return c.Name
+	}
+	return "claim " + c.Name
 }
 
 // RecordOf returns the folder, on the workspace claim, of the record of the run with that UID.
@@ -67,11 +80,14 @@ type pod struct {
 	pause time.Duration
 }
 
-// mostOfName is how much of a run's name is in that of the pod, in bytes: a name has at most 63.
+// mostOfName is how many bytes of a run's name the pod's name contains: a name has at most 63.
 const mostOfName = 50
 
 // open creates the pod and waits until it runs. The caller must remove it.
 func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error) {
+	if claim.Local {
+		return &pod{clients: clients, pause: time.Second, run: localRun(claim.Name)}, nil
+	}
 	pods := clients.Kube.CoreV1().Pods(clients.Namespace)
 	if _, err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Get(ctx, claim.Name, metav1.GetOptions{}); err != nil {
 		return nil, kube.Problem(fmt.Errorf("looking for claim %s/%s: %w", clients.Namespace, claim.Name, err))
@@ -101,7 +117,7 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 	return p, nil
 }
 
-// stepsImage is the image of the steps. Claims outlive mlenv uninstall; after it the runs that are left name the image.
+// stepsImage returns the image of the steps. Claims outlive mlenv uninstall; after it the runs that are left name the image.
 func stepsImage(ctx context.Context, clients *kube.Clients, claim Claim) (string, error) {
 	if claim.StepsImage != "" {
 		return claim.StepsImage, nil
@@ -235,11 +251,35 @@ func pending(pod *corev1.Pod) string {
 
 // remove deletes the pod, even after ctx has ended.
 func (p *pod) remove(ctx context.Context) error {
+	if p.name == "" {
+		return nil // a folder needs none
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
 	defer cancel()
 	err := p.clients.Kube.CoreV1().Pods(p.clients.Namespace).Delete(ctx, p.name,
 		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.uid}})
 	return kube.Deleted("pod "+p.clients.Namespace+"/"+p.name, err)
+}
+
+// localRun returns a function that runs a file command of the agent for a folder of this machine. This program is the agent's.
+func localRun(folder string) func(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) error {
+	return func(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) error {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		args = slices.Clone(args)
+		args[1] = filepath.Join(folder, strings.TrimPrefix(args[1], agent.Workspace)) // each command begins with its folder
+		var stderr bytes.Buffer
+		command := exec.CommandContext(ctx, self, append([]string{"files"}, args...)...)
+		command.Args[0] = agent.ProgramName
+		command.Stdin, command.Stdout, command.Stderr = stdin, stdout, &stderr
+		err = command.Run()
+		if exited := (*exec.ExitError)(nil); errors.As(err, &exited) {
+			return fmt.Errorf("%s: %w", strings.TrimSpace(stderr.String()), &kube.ExitError{Code: exited.ExitCode()})
+		}
+		return err
+	}
 }
 
 func (p *pod) exec(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) error {

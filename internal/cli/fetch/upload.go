@@ -190,7 +190,7 @@ func (s *sending) sendRest(ctx context.Context) (result agent.UploadResult, err 
 	return result, nil
 }
 
-// sent is how much of all the claim has.
+// sent returns how much of all the claim has.
 func (s *sending) sent(from map[tree.Digest]int64) int64 {
 	sent := s.all
 	for content, size := range s.missing.Sizes() {

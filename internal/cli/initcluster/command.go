@@ -23,7 +23,7 @@ import (
 // clustersFolder is where cluster files are kept, in a checkout.
 const clustersFolder = "clusters"
 
-// Command is mlenv init.
+// Command returns the command mlenv init.
 func Command() *cobra.Command {
 	var (
 		flags   kube.Flags

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -169,6 +170,76 @@ func barcelona() *world {
 	return w
 }
 
+// claim returns a bound claim of namespace nccl-test that several nodes can mount.
+func claim(name, size string, change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+	list := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
+	c := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "nccl-test", Name: name, CreationTimestamp: metav1.NewTime(time.Date(2026, 2, 3, 0, 0, 0, 0, time.UTC)),
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany},
+			Resources: corev1.VolumeResourceRequirements{Requests: list}},
+		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: list},
+	}
+	for _, ch := range change {
+		ch(c)
+	}
+	return c
+}
+
+// The claims that exist are proposed with their sizes, unless the default environment's own is older, or there are several.
+func TestClaimsAreProposed(t *testing.T) {
+	younger := func(c *corev1.PersistentVolumeClaim) {
+		c.CreationTimestamp = metav1.NewTime(c.CreationTimestamp.Add(time.Hour))
+	}
+	for _, tc := range []struct {
+		name   string
+		claims []runtime.Object
+		want   cluster.Storage
+		says   string
+	}{
+		{"none", nil, cluster.Storage{}, "storage.workspace_size, storage.datasets_size: the defaults"},
+		{"cairo's", []runtime.Object{claim("ml-dev-workspace", "50Gi"), claim("ml-datasets", "1Ti")}, cluster.Storage{
+			DatasetsClaim: "ml-datasets", DatasetsSize: cluster.MustParseQuantity("1Ti"), WorkspaceSize: cluster.MustParseQuantity("50Gi")},
+			"storage.datasets_claim: claim ml-datasets exists, with 1Ti; whether it has files is not known"},
+		{"an empty one next to it", []runtime.Object{claim("ml-datasets", "1Ti"), claim("ml-dev-datasets", "500Gi", younger)}, cluster.Storage{
+			DatasetsClaim: "ml-datasets", DatasetsSize: cluster.MustParseQuantity("1Ti")}, ""},
+		{"something younger", []runtime.Object{claim("jupyter-data", "1Ti", younger), claim("ml-dev-datasets", "50Gi")}, cluster.Storage{
+			DatasetsSize: cluster.MustParseQuantity("50Gi")}, "storage.datasets_size: the size of claim ml-dev-datasets, which exists"},
+		{"two", []runtime.Object{claim("data-a", "1Ti"), claim("data-b", "2Ti")}, cluster.Storage{},
+			"storage.datasets_claim: which of these claims has the files for /datasets: data-a (1Ti), data-b (2Ti)"},
+		{"another environment's", []runtime.Object{claim("h-kim-datasets", "1Ti", func(c *corev1.PersistentVolumeClaim) {
+			c.Labels = map[string]string{"ml-dev-env/environment": "h-kim"}
+		})}, cluster.Storage{}, "the defaults"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := cairo()
+			w.objects = append(w.objects, tc.claims...)
+			facts, err := look(t.Context(), w.clients(t, "nccl-test"), "cairo", "ml-dev-sa")
+			if err != nil {
+				t.Fatal(err)
+			}
+			draft, err := Write(facts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, d := draft.File.Storage, cluster.Default().Storage
+			size := func(q, or cluster.Quantity) string {
+				if q.IsZero() {
+					q = or
+				}
+				return q.String()
+			}
+			if got.DatasetsClaim != tc.want.DatasetsClaim || got.WorkspaceClaim != tc.want.WorkspaceClaim ||
+				got.WorkspaceSize.String() != size(tc.want.WorkspaceSize, d.WorkspaceSize) ||
+				got.DatasetsSize.String() != size(tc.want.DatasetsSize, d.DatasetsSize) ||
+				!strings.Contains(string(draft.Text), tc.says) {
+				t.Errorf("got %+v, want %+v, in\n%s", got, tc.want, draft.Text)
+			}
+		})
+	}
+}
+
 // cairo returns a cluster with the host's devices and NFS.
 func cairo() *world {
 	w := &world{host: "https://api.cairo.test.nerc.mghpcc.org:6443", uses: []string{"restricted-v2", "privileged"}}
@@ -241,7 +312,9 @@ func TestGolden(t *testing.T) {
 // TestAgreesWithShippedFiles: what init detects on Barcelona and Cairo agrees with their shipped files, which were written
 // by hand.
 func TestAgreesWithShippedFiles(t *testing.T) {
-	for name, w := range map[string]*world{"barcelona": barcelona(), "cairo": cairo()} {
+	used := cairo()
+	used.objects = append(used.objects, claim("ml-dev-workspace", "100Gi"), claim("ml-datasets", "500Gi"))
+	for name, w := range map[string]*world{"barcelona": barcelona(), "cairo": used} {
 		content, err := os.ReadFile("../../../clusters/" + name + ".yaml")
 		if err != nil {
 			t.Fatal(err)
@@ -265,7 +338,7 @@ func TestAgreesWithShippedFiles(t *testing.T) {
 			{got.Network.RDMA.Resources, want.Network.RDMA.Resources}, {got.Security.RequiresPrivilegedSCC, want.Security.RequiresPrivilegedSCC},
 			{got.Resources.Requests.Memory.String(), want.Resources.Requests.Memory.String()}, {len(got.Nodes.GPUNodes), len(want.Nodes.GPUNodes)},
 			{got.Network.RDMA.IBTimeout, want.Network.RDMA.IBTimeout}, {got.Network.RDMA.MinNChannels, want.Network.RDMA.MinNChannels},
-			{got.Network.TCP, want.Network.TCP}, {got.Image.Flavour, want.Image.Flavour},
+			{got.Storage.DatasetsClaim, want.Storage.DatasetsClaim}, {got.Network.TCP, want.Network.TCP}, {got.Image.Flavour, want.Image.Flavour},
 		} {
 			if diff := cmp.Diff(pair[1], pair[0]); diff != "" {
 				t.Errorf("%s (-shipped +init):\n%s", name, diff)

@@ -45,8 +45,10 @@ type Facts struct {
 	// Nodes are those with GPUs.
 	Nodes []corev1.Node
 	// Pods are those on the nodes.
-	Pods        []corev1.Pod
-	Classes     []storagev1.StorageClass
+	Pods    []corev1.Pod
+	Classes []storagev1.StorageClass
+	// Claims exist in the namespace.
+	Claims      []corev1.PersistentVolumeClaim
 	Attachments []attachment.Definition
 	// RDMA is isRdma of the resource's SriovNetworkNodePolicy.
 	RDMA map[string]bool
@@ -68,6 +70,7 @@ const (
 	nodesSubject       = "nodes"
 	podsSubject        = "pods of other namespaces"
 	classesSubject     = "storage classes"
+	claimsSubject      = "claims"
 	attachmentsSubject = "network attachments"
 	policiesSubject    = "SR-IOV node policies"
 	constraintsSubject = "security context constraints"
@@ -91,6 +94,10 @@ func look(ctx context.Context, c *kube.Clients, name, serviceAccount string) (Fa
 	classes, err := c.Kube.StorageV1().StorageClasses().List(ctx, metav1.ListOptions{})
 	if f.read(classesSubject, err) {
 		f.Classes = classes.Items
+	}
+	claims, err := c.Kube.CoreV1().PersistentVolumeClaims(c.Namespace).List(ctx, metav1.ListOptions{})
+	if f.read(claimsSubject, err) {
+		f.Claims = claims.Items
 	}
 	if has[attachment.Resource().Group] {
 		f.readAttachments(ctx, c)
@@ -142,7 +149,7 @@ func (f *Facts) address(ctx context.Context, c *kube.Clients, onOpenShift bool) 
 	}
 }
 
-// hostOf is the host of a URL, with a port other than 443 and 6443.
+// hostOf returns the host of a URL, with a port other than 443 and 6443.
 func hostOf(address string) string {
 	if !strings.Contains(address, "://") {
 		address = "https://" + address
@@ -201,8 +208,8 @@ func (f *Facts) readNodes(ctx context.Context, c *kube.Clients) {
 	}
 }
 
-// readAttachments reads the attachments that pods can use: those of namespace default, which Multus shares with all, and
-// of their own namespace.
+// readAttachments reads the attachments that pods can use: in namespace default, which Multus shares with all, and in their own
+// namespace.
 func (f *Facts) readAttachments(ctx context.Context, c *kube.Clients) {
 	namespaces := []string{"default", f.Namespace}
 	for _, namespace := range slices.Compact(namespaces) {

@@ -31,7 +31,7 @@ const (
 	hostDevices
 )
 
-// rails are the attachments of the RDMA resources that all nodes have. Comments name resources that are left out.
+// rails returns the attachments of the RDMA resources that all nodes have. Comments name resources that are left out.
 func (w *writer) rails(f Facts, nodes []corev1.Node) []attachment.Definition {
 	for _, subject := range []string{attachmentsSubject, policiesSubject} {
 		if err := f.Unknown[subject]; err != nil {
@@ -59,7 +59,7 @@ func (w *writer) rails(f Facts, nodes []corev1.Node) []attachment.Definition {
 	return rails
 }
 
-// devices are the nodes' RDMA resources, by their policies, or else by their names.
+// devices returns the nodes' RDMA resources, by their policies, or else by their names.
 func devices(f Facts, nodes []corev1.Node) []string {
 	names := map[string]bool{}
 	for _, node := range nodes {
@@ -135,8 +135,8 @@ func (w *writer) sriov(f Facts, rails []attachment.Definition) {
 	}
 }
 
-// cards are labels of node feature discovery that all nodes have and that mean RDMA: those of its source rdma, and of PCI
-// devices of Mellanox, vendor 15b3 (kubernetes-sigs/node-feature-discovery).
+// cards returns the labels of node feature discovery that all nodes have and that mean RDMA. They come from its source rdma, and from
+// PCI devices of Mellanox, vendor 15b3 (kubernetes-sigs/node-feature-discovery).
 func cards(nodes []corev1.Node) []string {
 	on := map[string]int{}
 	for _, node := range nodes {
@@ -152,7 +152,7 @@ func cards(nodes []corev1.Node) []string {
 	return slices.Sorted(maps.Keys(on))
 }
 
-// may is a constraint that the account may use and that fits, "" for none. ml-dev-env's own comes first, privileged ones
+// may returns a constraint that the account may use and that fits, "" for none. ml-dev-env's own comes first, privileged ones
 // last.
 func (f Facts) may(fits func(constraint) bool) string {
 	order := []func(constraint) bool{

@@ -73,7 +73,7 @@ func (w *writer) nodes(f Facts) []corev1.Node {
 	return chosen
 }
 
-// listed writes the chosen nodes, which are those of the most frequent kind, or null for many that are all alike.
+// listed writes the chosen nodes, which are of the most frequent kind, or null for many that are all alike.
 func (w *writer) listed(f Facts, most kind, chosen []corev1.Node) {
 	switch {
 	case len(chosen) < len(f.Nodes):
@@ -116,7 +116,7 @@ func (f Facts) state(node *corev1.Node) string {
 	return humanize.OneLine(text, 200)
 }
 
-// tolerations writes the taints of the nodes, except that of GPU nodes, which is always tolerated, and those that
+// tolerations writes the taints of the nodes, except the taint of GPU nodes, which is always tolerated, and the taints that
 // Kubernetes sets on unhealthy nodes.
 func (w *writer) tolerations(nodes []corev1.Node) {
 	on := map[corev1.Taint][]string{}

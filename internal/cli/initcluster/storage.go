@@ -5,10 +5,14 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
 
@@ -36,10 +40,68 @@ func (w *writer) storage(f Facts) {
 		w.guess(1, "storage.mode: no class is known to give shared filesystems, so each node gets its own")
 	}
 	w.set(1, "mode", string(mode))
-	w.guess(1, "storage.workspace_size, storage.datasets_size: the defaults")
-	d := cluster.Default().Storage
-	w.set(1, "workspace_size", d.WorkspaceSize.String())
-	w.set(1, "datasets_size", d.DatasetsSize.String())
+	w.claims(f, mode)
+}
+
+// claims proposes the claims that exist, with their sizes, so that no run creates an empty one next to them or expands them.
+func (w *writer) claims(f Facts, mode cluster.StorageMode) {
+	if err := f.Unknown[claimsSubject]; err != nil {
+		w.unknown(1, "storage.workspace_claim, storage.datasets_claim: you may not read the claims of namespace %s (%s)",
+			f.Namespace, firstLine(err))
+	}
+	d := cluster.Default()
+	d.Storage.Mode = mode
+	request := objects.Request{Cluster: d, Name: objects.DefaultName, Namespace: f.Namespace}.WithDefaults()
+	var defaults []string
+	sizes := map[string]string{} // by the key
+	for _, m := range request.Mounts() {
+		key, sizeKey := strings.TrimPrefix(m.Key, "storage."), sizeKeyOf(m)
+		sizes[sizeKey] = m.Size.String()
+		found, own := f.claimsFor(request, m)
+		if own != nil {
+			sizes[sizeKey] = kube.ClaimSize(own)
+		}
+		if len(found) > 1 {
+			names := humanize.Each(found, func(c corev1.PersistentVolumeClaim) string { return c.Name + " (" + kube.ClaimSize(&c) + ")" })
+			w.unknown(1, "%s: which of these claims has the files for %s: %s", m.Key, m.Path, humanize.First(names, 8))
+		}
+		switch {
+		case len(found) == 1:
+			sizes[sizeKey] = kube.ClaimSize(&found[0])
+			w.guess(1, "%s: claim %s exists, with %s; whether it has files is not known", m.Key, found[0].Name, sizes[sizeKey])
+			w.set(1, key, found[0].Name)
+		case own != nil:
+			w.guess(1, "storage.%s: the size of claim %s, which exists", sizeKey, own.Name)
+		default:
+			defaults = append(defaults, "storage."+sizeKey)
+		}
+	}
+	if len(defaults) > 0 {
+		w.guess(1, "%s: the default%s", strings.Join(defaults, ", "), map[bool]string{true: "s"}[len(defaults) > 1])
+	}
+	for _, m := range request.Mounts() {
+		w.set(1, sizeKeyOf(m), sizes[sizeKeyOf(m)])
+	}
+}
+
+// sizeKeyOf is the key of the size of a mount's claim, without its section.
+func sizeKeyOf(m objects.Mount) string {
+	return strings.TrimSuffix(strings.TrimPrefix(m.Key, "storage."), "_claim") + "_size"
+}
+
+// claimsFor returns the claims of the namespace that may have the files of a mount, other than those that environments created for
+// themselves, and the default environment's own claim, nil if it does not exist. A claim that is younger than that one is something else.
+func (f Facts) claimsFor(r objects.Request, m objects.Mount) (found []corev1.PersistentVolumeClaim, own *corev1.PersistentVolumeClaim) {
+	if i := slices.IndexFunc(f.Claims, func(c corev1.PersistentVolumeClaim) bool { return c.Name == r.Claims(m)[0] }); i >= 0 {
+		own = &f.Claims[i]
+	}
+	for _, claim := range f.Claims {
+		ours := claim.Labels[objects.EnvironmentLabel] != "" || own != nil && !claim.CreationTimestamp.Time.Before(own.CreationTimestamp.Time)
+		if r.Storage == cluster.SharedStorage && !ours && objects.MayHaveFiles(&claim) && objects.KeyFor(claim.Name) == m.Key {
+			found = append(found, claim)
+		}
+	}
+	return found, own
 }
 
 // classes lists all classes, and chooses one for shared filesystems and one for filesystems of one node: the cluster's

@@ -15,8 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/env"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
@@ -61,7 +59,7 @@ func TestTopAsks(t *testing.T) {
 	spec := agent.JobSpec{Run: "first", Launcher: agent.Command, Script: "sh", Nodes: 2, RanksPerNode: 1,
 		Args: []string{"-c", `test "$NODE_RANK" = 1 || printf '` + strings.ReplaceAll(lines, "\n", `\n`) +
 			`' >> "$MLENV_METRICS_FILE"; exec sleep 600`}}
-	asked := &source{env: env.Of(&kube.Clients{}, "env"), jobs: map[string]*training{}}
+	asked := &source{environment: "env", jobs: map[string]*training{}}
 	for _, a := range agents {
 		asked.nodes = append(asked.nodes, a.Client)
 		if _, err := a.Client.StartJob(t.Context(), "job-1", spec); err != nil {

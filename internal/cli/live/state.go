@@ -23,7 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 )
 
-// State is that of an environment.
+// State shows an environment at one moment.
 type State struct {
 	Environment string `json:"environment"`
 	Jobs        []Job  `json:"jobs"`
@@ -82,9 +82,12 @@ type Node struct {
 }
 
 type source struct {
-	env   env.Environment
-	nodes nodes.Set
-	jobs  map[string]*training
+	// environment is its name, or a local run's.
+	environment string
+	nodes       nodes.Set
+	// connect connects to the nodes again, or returns why the environment is gone.
+	connect func(context.Context) (nodes.Set, error)
+	jobs    map[string]*training
 }
 
 type training struct {
@@ -97,27 +100,31 @@ type training struct {
 }
 
 func openSource(cmd *cobra.Command, flags *envflags.Flags) (*source, error) {
-	clients, err := flags.Connect(cmd.Context(), command.TextLog(cmd.ErrOrStderr()))
-	if err != nil {
-		return nil, err
+	s := &source{jobs: map[string]*training{}}
+	if r, ok := flags.Local(); ok {
+		s.environment, s.connect = r.Name, func(context.Context) (nodes.Set, error) { return r.Connect() }
+	} else {
+		clients, err := flags.Connect(cmd.Context(), command.TextLog(cmd.ErrOrStderr()))
+		if err != nil {
+			return nil, err
+		}
+		e := env.Of(clients, flags.Environment)
+		s.environment, s.connect = e.Name, func(ctx context.Context) (nodes.Set, error) { return e.Nodes(ctx, "") }
 	}
-	e := env.Of(clients, flags.Environment)
-	set, err := e.Nodes(cmd.Context(), "")
-	if err != nil {
-		return nil, err
-	}
-	return &source{env: e, nodes: set, jobs: map[string]*training{}}, nil
+	var err error
+	s.nodes, err = s.connect(cmd.Context())
+	return s, err
 }
 
 // askNodes bounds the questions to the nodes.
 const askNodes = 10 * time.Second
 
-// ask returns the state of all nodes. A node that does not answer has its problem in its row; the error is that of the first
-// node if none answers.
+// ask returns the state of all nodes. A node that does not answer has its problem in its row. If none answers, ask returns the
+// error of the first node.
 func (s *source) ask(ctx context.Context) (State, error) {
 	ctx, cancel := context.WithTimeout(ctx, askNodes)
 	defer cancel()
-	report := State{Environment: s.env.Name, Jobs: []Job{}, Nodes: make([]Node, len(s.nodes))}
+	report := State{Environment: s.environment, Jobs: []Job{}, Nodes: make([]Node, len(s.nodes))}
 	statuses, errs := make([][]agent.JobStatus, len(s.nodes)), make([]error, len(s.nodes))
 	var group sync.WaitGroup
 	for i, client := range s.nodes {
@@ -154,7 +161,7 @@ func (s *source) current(ctx context.Context) (State, error) {
 	if err == nil || ctx.Err() != nil {
 		return state, ctx.Err()
 	}
-	set, gone := s.env.Nodes(ctx, "")
+	set, gone := s.connect(ctx)
 	set.Close()
 	return state, gone
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// TopCommand is mlenv top.
+// TopCommand returns the command mlenv top.
 func TopCommand() *cobra.Command {
 	env := envflags.Flags{Reads: true, Runs: true}
 	var output command.OutputFlag
@@ -152,7 +152,7 @@ func columns() []string {
 	return []string{"Node", "On", "GPUs busy", "GPU memory", "Hottest", "Memory", "Ranks", "Silent for", "Own step"}
 }
 
-// String is the progress of the job on one line.
+// String returns the progress of the job on one line.
 func (j Job) String() string {
 	if j.Step == 0 {
 		return humanize.OneLine(j.Run, 100) + ": no metrics yet"
@@ -179,7 +179,7 @@ func (j Job) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// columns are the values of columns after the node's number; "-" is not known.
+// columns returns the values of columns after the node's number; "-" is not known.
 func (n Node) columns() []string {
 	columns := []string{humanize.OneLine(n.KubernetesNode, 100), "-", "-", "-", "-", "-", "-", "-"}
 	if n.KubernetesNode == "" {
@@ -213,7 +213,7 @@ func share(used, of agent.Bytes) string {
 	return humanize.Bytes(int64(used)) + " of " + humanize.Bytes(int64(of))
 }
 
-// Problems are what is wrong with the node and its GPUs.
+// Problems returns what is wrong with the node and its GPUs.
 func (n Node) Problems() (problems []string) {
 	if n.Problem != "" {
 		problems = append(problems, n.Problem)

@@ -24,7 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
 )
 
-// UICommand is mlenv ui.
+// UICommand returns the command mlenv ui.
 func UICommand() *cobra.Command {
 	env := envflags.Flags{Reads: true, Runs: true}
 	cmd := &cobra.Command{
@@ -47,7 +47,7 @@ Exit code 0: ended by Ctrl-C; 1: there is no such environment; 2: wrong usage.`,
 				return err
 			}
 			defer s.nodes.Close()
-			return serve(cmd.Context(), cmd.OutOrStdout(), Page{Environment: env.Environment, State: s.current, Log: s.log})
+			return serve(cmd.Context(), cmd.OutOrStdout(), Page{Environment: s.environment, State: s.current, Log: s.log})
 		},
 	}
 	env.AddTo(cmd.Flags(), envflags.OnlyNamespace)
@@ -104,8 +104,8 @@ func cells(n Node) (cells []cell) {
 	return cells
 }
 
-// Handler serves the page at /TOKEN/ of an address, which must be the request's host: another name of this machine's loopback
-// may be that of a foreign page.
+// Handler serves the page at /TOKEN/ of an address, which must be the request's host: a foreign page may have another name for this
+// machine's loopback.
 func (p Page) Handler(address, token string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{token}/{$}", p.page)

@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/doctor"
 )
 
-// DoctorCommand is mlenv doctor.
+// DoctorCommand returns the command mlenv doctor.
 func DoctorCommand() *cobra.Command {
 	env := envflags.Flags{Reads: true, Runs: true}
 	var output command.OutputFlag
@@ -20,7 +20,7 @@ func DoctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [RUN|ENVIRONMENT]",
 		Short: "Explain why an environment's pods do not start, or why its training hangs or is slow",
-		Long: `Examine an environment, or that of a run: what the cluster reports about its pods, what its agents see of GPUs, volumes,
+		Long: `Examine an environment, or the environment of a run: what the cluster reports about its pods, what its agents see of GPUs, volumes,
 names and RDMA devices, and what NCCL has logged. Findings come with their evidence and the next command, the most likely cause first.
 mlenv only reads, and takes 20 s at most. Without an argument it examines the environment that you hold, or else
 ml-dev-env, or else the only environment of the namespace, and names its holder.
@@ -35,11 +35,10 @@ Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
 				quietAfter))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			clients, err := env.Connect(cmd.Context(), command.TextLog(cmd.ErrOrStderr()))
+			report, err := examine(cmd, &env, doctor.Options{QuietAfter: quietAfter})
 			if err != nil {
 				return err
 			}
-			report := doctor.Examine(cmd.Context(), clients, env.Environment, doctor.Options{QuietAfter: quietAfter})
 			err = output.PrintAs("Doctor", cmd.OutOrStdout(), report, func(out io.Writer) error {
 				report.Print(out)
 				return nil
@@ -55,4 +54,21 @@ Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
 	output.AddTo(flags, command.Text, command.JSON, command.YAML)
 	flags.DurationVar(&quietAfter, "quiet-after", 3*time.Minute, "how long a training may print nothing before that is a finding")
 	return cmd
+}
+
+// examine examines the environment, or the nodes of a local run.
+func examine(cmd *cobra.Command, env *envflags.Flags, o doctor.Options) (doctor.Report, error) {
+	if r, ok := env.Local(); ok {
+		set, err := r.Connect()
+		if err != nil {
+			return doctor.Report{}, err
+		}
+		defer set.Close()
+		return doctor.ExamineLocal(cmd.Context(), r.Name, set, o), nil
+	}
+	clients, err := env.Connect(cmd.Context(), command.TextLog(cmd.ErrOrStderr()))
+	if err != nil {
+		return doctor.Report{}, err
+	}
+	return doctor.Examine(cmd.Context(), clients, env.Environment, o), nil
 }

@@ -31,7 +31,7 @@ type rdmaOptions struct {
 	node int
 }
 
-// RDMACommand is mlenv rdma.
+// RDMACommand returns the command mlenv rdma.
 func RDMACommand() *cobra.Command {
 	o := rdmaOptions{Flags: envflags.Flags{Reads: true}, node: -1}
 	cmd := &cobra.Command{
@@ -152,7 +152,7 @@ func detect(ctx context.Context, clients *kube.Clients, name string, settings ne
 	return rdmaReport{Nodes: found, Between: rdma.Compare(all)}, nil
 }
 
-// describeGPUs is for example "4 GPUs: NVIDIA H100 80GB HBM3, compute 9.0, driver 580.95.05", "" for none.
+// describeGPUs returns for example "4 GPUs: NVIDIA H100 80GB HBM3, compute 9.0, driver 580.95.05", "" for none.
 func describeGPUs(gpus []agent.GPU) string {
 	if len(gpus) == 0 {
 		return ""

@@ -22,7 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
-// BuildCommand is mlenv build, the step build-image. images has a folder for each flavour.
+// BuildCommand returns the command mlenv build, the step build-image. images has a folder for each flavour.
 func BuildCommand(images fs.FS) *cobra.Command {
 	var o buildimage.Options
 	var where fileFlags
@@ -40,7 +40,7 @@ func BuildCommand(images fs.FS) *cobra.Command {
 		Args: func(cmd *cobra.Command, args []string) error {
 			o.BuildArgs = append(o.BuildArgs, args...)
 			if where.file == "" {
-				return nil // its mistakes are not those of the command line
+				return nil // mistakes in the installed file are no wrong usage
 			}
 			return load(cmd.Context())
 		},
@@ -74,7 +74,7 @@ func (f *fileFlags) addTo(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("cluster", "cluster-file")
 }
 
-// load reads the cluster file, or else the installed one; then it sets Namespace to that of the file.
+// load reads the cluster file, or else the installed one; then it sets Namespace to the file's namespace.
 func (f *fileFlags) load(ctx context.Context) (cluster.File, error) {
 	if f.file != "" {
 		return clusterfile.Load(ctx, f.file, f.Flags)
@@ -87,7 +87,7 @@ func (f *fileFlags) load(ctx context.Context) (cluster.File, error) {
 	return clusterfile.LoadInstalled(ctx, clients, f.installed)
 }
 
-// PreflightCommand is mlenv preflight.
+// PreflightCommand returns the command mlenv preflight.
 func PreflightCommand() *cobra.Command {
 	cmd := preflightCommand(func(cmd *cobra.Command, d preflight.Deps, o preflight.Options) error {
 		d.Log, d.Out = command.Log(cmd), command.ReportOutput(cmd, o.Output)
@@ -103,7 +103,7 @@ func PreflightCommand() *cobra.Command {
 	return cmd
 }
 
-// PlanCommand is mlenv plan.
+// PlanCommand returns the command mlenv plan.
 func PlanCommand() *cobra.Command {
 	cmd := preflightCommand(func(cmd *cobra.Command, d preflight.Deps, o preflight.Options) error {
 		report := preflight.Examine(cmd.Context(), d, o)
@@ -156,7 +156,7 @@ func preflightCommand(run func(cmd *cobra.Command, d preflight.Deps, o preflight
 	return cmd
 }
 
-// CheckFabricCommand is mlenv check-fabric.
+// CheckFabricCommand returns the command mlenv check-fabric.
 func CheckFabricCommand() *cobra.Command {
 	var o checkfabric.Options
 	var env envflags.Flags
@@ -165,7 +165,7 @@ func CheckFabricCommand() *cobra.Command {
 		Short: "Measure the network between the nodes of an environment",
 		Long: strings.Replace(checkfabric.Description, "\n\nExit codes", `
 
-With --compare=tcp it prints bandwidth and latency next to those of TCP sockets on the pod
+With --compare=tcp it prints bandwidth and latency next to what TCP sockets reach on the pod
 network, and with --script the tokens per second of a training over both, by its metrics.
 
 Exit codes`, 1),

@@ -24,7 +24,7 @@ type validation struct {
 	file     cluster.File
 }
 
-// ValidateCommand is mlenv validate.
+// ValidateCommand returns the command mlenv validate.
 func ValidateCommand() *cobra.Command {
 	var output command.OutputFlag
 	cmd := &cobra.Command{

@@ -21,7 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
-// BundleCommand is mlenv bundle. files has tasks/NAME/NAME.yaml and pipelines/NAME/NAME.yaml.
+// BundleCommand returns the command mlenv bundle. files has tasks/NAME/NAME.yaml and pipelines/NAME/NAME.yaml.
 func BundleCommand(files fs.FS) *cobra.Command {
 	cmd := &cobra.Command{Use: "bundle", Short: "Build the steps image, and print the Tekton bundles"}
 	cmd.AddCommand(stepsImageCommand(), tektonCommand(files))
@@ -36,7 +36,7 @@ func stepsImageCommand() *cobra.Command {
 		Short: "Compile the steps and push their image, printed by digest",
 		Long: `Steps-image compiles the steps and the agent from a checkout for each platform, adds them, py-spy and this machine's
 certificate authorities to a base image, pushes the result, and prints its reference by digest for mlenv install. py-spy
-comes from the package index of Python, or from that of PIP_INDEX_URL. The base needs git and git-lfs, which sync-repo
+comes from Python's package index, or from the one in PIP_INDEX_URL. The base needs git and git-lfs, which sync-repo
 runs. The annotation org.opencontainers.image.base.digest has the base's digest. The same sources and base give the same
 digest. An image that you pass on to others needs the licences of what is linked into it: make licenses collects them.
 

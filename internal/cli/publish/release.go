@@ -12,7 +12,7 @@ import (
 // defaultRepository is the prefix of this project's images.
 const defaultRepository = "ghcr.io/ml-dev-env/ml-dev-env"
 
-// ReleaseCommand is mlenv release, for maintainers of ml-dev-env.
+// ReleaseCommand returns the command mlenv release, for maintainers of ml-dev-env.
 func ReleaseCommand() *cobra.Command {
 	var request release.Request
 	var source, version string

@@ -31,13 +31,13 @@ type options struct {
 	request                  objects.Request
 }
 
-// Command is mlenv render.
+// Command returns the command mlenv render.
 func Command() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "render [ENVIRONMENT] --cluster-file=FILE",
 		Short: "Print the objects of an environment",
-		Long: `Print the objects that mlenv up or a run would apply for an environment, without a cluster. The two Secrets with
+		Long: `Print the objects that mlenv up or a run would apply for an environment, without a cluster. The Secrets with
 certificates are left out, and the UID of the Lease, which owns the other objects, is a placeholder.
 
 provision decides some settings by what it finds on the cluster. Here --mode=auto means rdma if the cluster file enables
@@ -85,17 +85,17 @@ func (o *options) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	objects, err := o.objects(file)
+	all, err := o.objects(file)
 	if err != nil {
 		return err
 	}
 	if o.output.Is(command.JSON) {
-		return command.WriteJSON(cmd.OutOrStdout(), map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+		return command.WriteJSON(cmd.OutOrStdout(), map[string]any{"apiVersion": "v1", "kind": "List", "items": all})
 	}
-	return command.WriteObjects(cmd.OutOrStdout(), objects)
+	return command.WriteObjects(cmd.OutOrStdout(), all)
 }
 
-// objects are the objects of the environment, the Lease first. Errors: InvalidInput.
+// objects returns the objects of the environment, the Lease first. Errors: InvalidInput.
 func (o *options) objects(file cluster.File) ([]objects.Object, error) {
 	r := o.request
 	r.Cluster, r.Name, r.Namespace = file, o.name, cmp.Or(o.namespace, file.Cluster.Namespace)
@@ -122,5 +122,9 @@ func (o *options) objects(file cluster.File) ([]objects.Object, error) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
 		ObjectMeta: metav1.ObjectMeta{Name: r.Names().Lease, Namespace: r.Namespace, Labels: objects.Labels(r.Name)},
 	}
-	return slices.Concat([]objects.Object{lease}, made.Services.All(), made.InOrder()), nil
+	all := slices.Concat([]objects.Object{lease}, made.Services.All(), made.InOrder())
+	if made.PodMonitor != nil {
+		all = append(all, made.PodMonitor)
+	}
+	return all, nil
 }

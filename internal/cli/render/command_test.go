@@ -3,6 +3,8 @@ package render
 import (
 	"bytes"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -53,6 +55,21 @@ func TestRender(t *testing.T) {
 				t.Errorf("%d documents in YAML, want %d", got, len(kinds))
 			}
 		})
+	}
+}
+
+// A cluster file that asks for it shows the PodMonitor.
+func TestRenderPodMonitor(t *testing.T) {
+	content, err := os.ReadFile("../../../clusters/local.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "local.yaml")
+	if err := os.WriteFile(file, append(content, "\nmonitoring: {pod_monitor: true}\n"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := string(render(t, "--cluster-file="+file)); strings.Count(got, "\nkind: PodMonitor\n") != 1 {
+		t.Errorf("want one PodMonitor in\n%s", got)
 	}
 }
 

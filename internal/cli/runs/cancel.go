@@ -9,12 +9,13 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
 
-// CancelCommand is mlenv cancel.
+// CancelCommand returns the command mlenv cancel.
 func CancelCommand() *cobra.Command {
 	var flags kube.Flags
 	var wait bool
@@ -29,43 +30,58 @@ Exit code 0: the run is cancelled, or has ended already; 1: it could not be canc
 or several runs in progress and none named.`,
 		Example: "  mlenv cancel train-multi-node-x7k2p\n  mlenv cancel train-multi-node-x7k2p --wait",
 		Args:    command.Arguments(0, 1, "one run or none"),
-		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
-			r, err := toCancel(cmd.Context(), clients, args)
-			if err != nil {
-				return err
-			}
-			if r.run == nil || r.run.IsDone() {
-				fmt.Fprintf(cmd.OutOrStdout(), "Run %s has ended already: %s.\n", r.name, r.state())
-				return nil
-			}
-			if err := launch.Cancel(cmd.Context(), clients, r.run); err != nil {
-				return err
-			}
-			if !wait {
-				say(cmd.OutOrStdout(), "Run %s is being cancelled; everything is released within minutes: mlenv status %s -n %s\n", r.name, r.name,
-					r.run.Namespace)
-				return nil
-			}
-			display := newDisplay(cmd.OutOrStdout(), len(r.tasks)+1)
-			outcome, err := launch.Follow(cmd.Context(), clients, r.run, func(e launch.Event) {
-				if e.Kind == launch.TaskEnded || e.Task == "teardown" {
-					display.observe(e)
-				}
-			})
-			display.end()
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "Run %s was cancelled%s.\n", r.name, took(outcome))
+	}
+	onCluster := envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
+		r, err := toCancel(cmd.Context(), clients, args)
+		if err != nil {
+			return err
+		}
+		if r.run == nil || r.run.IsDone() {
+			fmt.Fprintf(cmd.OutOrStdout(), "Run %s has ended already: %s.\n", r.name, r.state())
 			return nil
-		}),
+		}
+		if err := launch.Cancel(cmd.Context(), clients, r.run); err != nil {
+			return err
+		}
+		if !wait {
+			say(cmd.OutOrStdout(), "Run %s is being cancelled; everything is released within minutes: mlenv status %s -n %s\n", r.name, r.name,
+				r.run.Namespace)
+			return nil
+		}
+		display := newDisplay(cmd.OutOrStdout(), len(r.tasks)+1)
+		outcome, err := launch.Follow(cmd.Context(), clients, r.run, func(e launch.Event) {
+			if e.Kind == launch.TaskEnded || e.Task == "teardown" {
+				display.observe(e)
+			}
+		})
+		display.end()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "Run %s was cancelled%s.\n", r.name, took(outcome))
+		return nil
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if of, ok := envflags.Local(flags, args); ok {
+			return cancelLocal(of)
+		}
+		return onCluster(cmd, args)
 	}
 	flags.AddTo(cmd.Flags())
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until everything is released")
 	return cmd
 }
 
-// toCancel is the named run, or else the only one in progress: nobody should cancel another run by an omission.
+// cancelLocal returns an error with what ends a local run: it has no controller that this program could ask.
+func cancelLocal(of local.Run) error {
+	if !of.Running() {
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "cancelling local run %s: it has ended already", of.Name), "mlenv receipt %s",
+			of.Name)
+	}
+	return fail.Advise(fail.Becausef(fail.InvalidInput, "cancelling local run %s: end its mlenv run instead", of.Name), "%s", of.Stop())
+}
+
+// toCancel returns the named run, or else the only one in progress: nobody should cancel another run by an omission.
 func toCancel(ctx context.Context, clients *kube.Clients, args []string) (entry, error) {
 	if len(args) > 0 {
 		return find(ctx, clients, args[0])

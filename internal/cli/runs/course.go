@@ -72,7 +72,7 @@ type course struct {
 	keys bool
 	// folder is true if the run trains a folder of this machine, and needed as long as the run needs this program for it.
 	folder, needed bool
-	// detach and again are those of the follower.
+	// detach and again are the fields of follower with these names.
 	detach, again bool
 	// asked is true while a question is open, and cancelled when the run was cancelled.
 	asked, cancelled bool

@@ -30,7 +30,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// aRun is a run that started so long ago; it has ended if done.
+// aRun returns a run that started so long ago; it has ended if done.
 func aRun(namespace, name string, age time.Duration, done bool) *v1.PipelineRun {
 	r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid of " + name),
 		Labels: map[string]string{"tekton.dev/pipeline": launch.Pipeline}}}
@@ -203,7 +203,7 @@ func TestNewestCheckpoint(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(to, "node-0", "checkpoints", "train-1", "step-3"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	entry{name: "train-1", run: aRun("ns", "train-1", time.Hour, true)}.sayNewest(&out, "ns", to)
+	entry{name: "train-1", run: aRun("ns", "train-1", time.Hour, true)}.printNewest(&out, "ns", to)
 	if !strings.Contains(out.String(), "step-3\n  continue from it: mlenv run --resume-from train-1 -n ns\n") {
 		t.Errorf("got %q", out.String())
 	}

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
@@ -99,7 +98,7 @@ func (c *choice) use(name, why string) {
 	c.values["name"] = []string{name}
 }
 
-// annotations are those of the run.
+// annotations marks a run whose environment mlenv has chosen.
 func (c *choice) annotations() map[string]string {
 	if c.own == "" || c.values["name"] == nil {
 		return nil
@@ -128,7 +127,7 @@ func (c *choice) start(ctx context.Context, request launch.Request) (*v1.Pipelin
 	return launch.Start(ctx, c.clients, request)
 }
 
-// rival is another run in progress in the run's environment, "" for none.
+// rival returns another run in progress in the run's environment, "" for none.
 func (c *choice) rival(ctx context.Context, started *v1.PipelineRun) string {
 	for _, other := range trainings(ctx, c.clients) {
 		if other.UID != started.UID && !other.IsDone() && environmentOf(&other) == environmentOf(started) {
@@ -153,7 +152,7 @@ func environmentOf(of *v1.PipelineRun) string {
 	return cmp.Or(launch.ValueOf(of, "name"), objects.DefaultName)
 }
 
-// trainings are the runs of the pipeline. Tekton labels a run only when it has seen it.
+// trainings returns the runs of the pipeline. Tekton labels a run only when it has seen it.
 func trainings(ctx context.Context, clients *kube.Clients) []v1.PipelineRun {
 	list, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -164,7 +163,7 @@ func trainings(ctx context.Context, clients *kube.Clients) []v1.PipelineRun {
 	})
 }
 
-// holderOf is the run or user that holds the environment, or that of the runs that will, "" for none.
+// holderOf returns the run or user that holds the environment, or a run in progress that will hold it, "" for none.
 func holderOf(ctx context.Context, clients *kube.Clients, runs []v1.PipelineRun, name string) string {
 	held := env.Of(clients, name).Lease(slog.New(slog.DiscardHandler))
 	if found, err := held.Find(ctx); err == nil && found.DeletionTimestamp == nil {
@@ -184,18 +183,21 @@ func holderOf(ctx context.Context, clients *kube.Clients, runs []v1.PipelineRun,
 // namespace, without any claim, the cluster file decides.
 func sharesWorkspace(ctx context.Context, clients *kube.Clients, clusterName string) bool {
 	claims, names := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace), env.Of(clients, objects.DefaultName)
-	if _, err := claims.Get(ctx, names.Workspace+"-"+names.PodName(0), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		return false
+	file, fileErr := clusterfile.LoadInstalled(ctx, clients, clusterName)
+	workspace := cmp.Or(file.Storage.WorkspaceClaim, names.Workspace)
+	if workspace == names.Workspace {
+		if _, err := claims.Get(ctx, names.NodeClaim(workspace, 0), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return false
+		}
 	}
-	claim, err := claims.Get(ctx, names.Workspace, metav1.GetOptions{})
+	claim, err := claims.Get(ctx, workspace, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		file, err := clusterfile.LoadInstalled(ctx, clients, clusterName)
-		return err == nil && file.Storage.ClassRWX != "" && file.Storage.Mode != cluster.NodeStorage
+		return fileErr == nil && file.Storage.ClassRWX != "" && file.Storage.Mode != cluster.NodeStorage
 	}
-	return err == nil && slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany)
+	return err == nil && objects.IsShared(claim)
 }
 
-// suffixLength is that of a random part of a name.
+// suffixLength is how many characters the random part of a name has.
 const suffixLength = 5
 
 var noLetters = regexp.MustCompile(`[^a-z0-9]+`)

@@ -25,7 +25,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
-// FetchCommand is mlenv fetch.
+// FetchCommand returns the command mlenv fetch.
 func FetchCommand() *cobra.Command {
 	var flags kube.Flags
 	var to, stepsImage string
@@ -40,7 +40,8 @@ workspace. logs means the folder with the logs, metrics and status of the run, a
 without the files of the repository that it did not change. Without PATH mlenv copies logs, work, and checkpoints/RUN if it
 exists; for a run that was started with --resume-from, that is the folder of the first run.
 
-A pod without any rights mounts the claim read-only and sends the files; mlenv always deletes it. Every file is verified
+A pod without any rights mounts the claim read-only and sends the files; mlenv always deletes it. For a local run the claim is
+the folder of the local runs. Every file is verified
 by its SHA-256. A file that exists here with the same content is skipped, so a second fetch continues a broken one. If
 each node has its own claim, each gets a folder: node-0, node-1. Then mlenv prints the newest checkpoint, and the command
 that continues from it.
@@ -52,6 +53,9 @@ Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run
   mlenv fetch train-multi-node-x7k2p checkpoints/mine --to=./mine`,
 		Args: command.Arguments(1, -1, "a run, and the paths to copy"),
 		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, given []string) error {
+			if r.here != nil && stepsImage != "" {
+				return command.Usage(fail.Becausef(fail.InvalidInput, "--steps-image: no pod fetches from local run %s", r.name))
+			}
 			paths, err := r.paths(given)
 			if err != nil {
 				return err
@@ -61,19 +65,19 @@ Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run
 	}
 	flags.AddTo(cmd.Flags())
 	cmd.Flags().StringVar(&stepsImage, "steps-image", "",
-		"image of the steps for the pod (default: that of the installed pipeline, or else of the newest run)")
+		"image of the steps for the pod (default: the installed pipeline's, or else the newest run's)")
 	cmd.Flags().StringVar(&to, "to", "", "folder to copy to, created if it does not exist (default: the name of the run)")
 	return cmd
 }
 
-// Folders here for those of a run whose names on the claim begin with a dot. A script often writes a folder logs or checkpoints, too, so
-// its working directory is a folder of its own.
+// The names here for folders of a run whose names on the claim begin with a dot. A script often writes a folder logs or checkpoints,
+// too, so its working directory is a folder of its own.
 const (
 	logsFolder = "logs"
 	workFolder = "work"
 )
 
-// paths are what the user names, or what a run usually leaves.
+// paths returns what the user names, or what a run usually leaves.
 func (r entry) paths(given []string) ([]fetch.Path, error) {
 	record, work := fetch.RecordOf(r.uid()), fetch.WorkOf(r.uid())
 	if len(given) == 0 {
@@ -85,6 +89,9 @@ func (r entry) paths(given []string) ([]fetch.Path, error) {
 	var paths []fetch.Path
 	var problems []error
 	for _, p := range given {
+		if r.here != nil { // its record and its logs name this machine's folder
+			p = strings.Replace(p, r.here.Folder, agent.Workspace, 1)
+		}
 		clean := path.Clean(p)
 		onClaim := cmp.Or(strings.TrimPrefix(strings.TrimPrefix(clean, agent.Workspace), "/"), ".")
 		places := []string{path.Join(work, clean), onClaim}
@@ -126,13 +133,16 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 		if len(claims) > 1 {
 			folder = filepath.Join(to, fmt.Sprintf("node-%d", i))
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "Reading claim %s.\n", claim)
-		from := fetch.Claim{Name: claim, For: r.name, StepsImage: stepsImage}
+		from := fetch.Claim{Name: claim, For: r.name, StepsImage: stepsImage, Local: r.here != nil}
+		fmt.Fprintf(cmd.ErrOrStderr(), "Reading %s.\n", from)
 		result, err := fetch.Fetch(cmd.Context(), clients, from, paths, moved, folder)
 		if err != nil {
-			return fmt.Errorf("fetching from claim %s: %w", claim, err)
+			return fmt.Errorf("fetching from %s: %w", from, err)
 		}
 		for name, problem := range result.Absent {
+			if r.here != nil {
+				problem = strings.ReplaceAll(problem, agent.Workspace, claim)
+			}
 			absent[name] = append(absent[name], problem)
 		}
 		files += result.Files
@@ -145,9 +155,9 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 				strings.Join(result.LeftOut, ", "))
 		}
 	}
-	r.sayNewest(cmd.ErrOrStderr(), clients.Namespace, to)
+	r.printNewest(cmd.ErrOrStderr(), clients.Namespace, to)
 	var problems []error
-	at := fmt.Sprintf("mlenv fetch %s -n %s", r.name, clients.Namespace)
+	at := fmt.Sprintf("mlenv fetch %s%s", r.name, r.in(clients.Namespace))
 	for _, p := range paths {
 		switch where := strings.Join(claims, ", "); {
 		case len(absent[p.Name]) < len(claims):
@@ -161,13 +171,17 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 	return errors.Join(problems...)
 }
 
-// sayNewest names the newest checkpoint that was fetched, and the command that continues from it on the cluster.
-func (r entry) sayNewest(out io.Writer, namespace, to string) {
+// printNewest names the newest checkpoint that was fetched, and the command that continues from it on the cluster.
+func (r entry) printNewest(out io.Writer, namespace, to string) {
 	newest := newestCheckpoint(filepath.Join(to, filepath.FromSlash(r.checkpoints())))
 	if newest == "" { // each node's claim has its part
 		newest = newestCheckpoint(filepath.Join(to, "node-0", filepath.FromSlash(r.checkpoints())))
 	}
 	if newest == "" {
+		return
+	}
+	if r.here != nil {
+		say(out, "Newest checkpoint: %s\n  continue from it: mlenv run --local --resume-from %s\n", newest, r.name)
 		return
 	}
 	folder := ""
@@ -177,8 +191,8 @@ func (r entry) sayNewest(out io.Writer, namespace, to string) {
 	say(out, "Newest checkpoint: %s\n  continue from it: mlenv run %s--resume-from %s -n %s\n", newest, folder, r.name, namespace)
 }
 
-// newestCheckpoint is the checkpoint in a folder that its file latest names, as DeepSpeed's does, or else the one with the highest number
-// at its end, "" for none.
+// newestCheckpoint returns the checkpoint in a folder that its file latest names, as DeepSpeed's does, or else the one with the highest
+// number at its end, "" for none.
 func newestCheckpoint(folder string) string {
 	const longest = 4 << 10
 	if name, err := claimfile.Read(filepath.Join(folder, "latest"), longest); err == nil {
@@ -205,8 +219,12 @@ func newestCheckpoint(folder string) string {
 	return filepath.Join(folder, slices.MaxFunc(names, func(a, b string) int { return humanize.Natural(stem(a), stem(b)) }))
 }
 
-// claims are those of the run's workspace, as in its receipt or noted by the training, or else those that exist now.
+// claims returns the claims of the run's workspace that its receipt has or the training noted, or the folder in place of one, or else the
+// claims that exist now.
 func (r entry) claims(ctx context.Context, clients *kube.Clients) ([]string, error) {
+	if r.here != nil {
+		return []string{r.here.Folder}, nil
+	}
 	if record := r.record(); record != nil {
 		return record.Claims, nil
 	}

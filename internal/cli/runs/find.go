@@ -9,14 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -35,6 +34,8 @@ type entry struct {
 	receipt *receipt.Receipt
 	// memory is what the steps have noted, nil for nothing.
 	memory *receipt.Memory
+	// here is a local run, nil for one on a cluster.
+	here *local.Run
 	// open reports that the run has no receipt yet although its PipelineRun is not there, hidden that the user may not read that.
 	open, hidden bool
 }
@@ -49,7 +50,7 @@ func (r *entry) recall(m receipt.Memory) {
 	left.Verdict, r.receipt, r.open = "", &left, true
 }
 
-// standing is how the run stands, by its receipt and what the user may read of Tekton's objects.
+// standing returns how the run stands, by its receipt and what the user may read of Tekton's objects.
 func (r entry) standing() receipt.Standing {
 	seen := receipt.Seen{Tasks: r.tasks}
 	switch {
@@ -61,7 +62,7 @@ func (r entry) standing() receipt.Standing {
 	return r.noted().Verdict(seen)
 }
 
-// noted is what the run's ConfigMap holds, zero for nothing.
+// noted returns what the run's ConfigMap holds, zero for nothing.
 func (r entry) noted() receipt.Memory {
 	switch {
 	case r.memory != nil:
@@ -72,7 +73,7 @@ func (r entry) noted() receipt.Memory {
 	return receipt.Memory{}
 }
 
-// known is the receipt, or as much of it as the steps have noted.
+// known returns the receipt, or as much of it as the steps have noted.
 func (r entry) known() receipt.Receipt {
 	if r.receipt != nil {
 		return *r.receipt
@@ -80,24 +81,15 @@ func (r entry) known() receipt.Receipt {
 	return r.noted().Account(r.standing(), time.Time{})
 }
 
-// onRun is the RunE of a command about the run that its first argument names, or else the newest one. do gets the other
-// arguments.
-func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients, r entry, others []string) error) func(
-	*cobra.Command, []string) error {
-	return envflags.Connected(flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
-		r, err := chosen(cmd.Context(), clients, args)
-		if err != nil {
-			return err
-		}
-		return do(cmd, clients, r, args[min(1, len(args)):])
-	})
-}
-
-func chosen(ctx context.Context, clients *kube.Clients, args []string) (entry, error) {
+// chosen returns the named run, or else the newest one, which may be one of this machine.
+func chosen(ctx context.Context, clients *kube.Clients, args []string, here []entry) (entry, error) {
 	if len(args) == 0 {
 		all, err := list(ctx, clients)
 		if err != nil {
 			return entry{}, err
+		}
+		if len(here) > 0 && (len(all) == 0 || here[0].started().After(all[0].started())) {
+			return here[0], nil
 		}
 		if len(all) == 0 {
 			next := fmt.Sprintf("mlenv run . SCRIPT -n %[1]s   # in the folder of your script; an example without one: mlenv smoke -n %[1]s",
@@ -153,7 +145,7 @@ func (r *entry) readTasks(ctx context.Context, clients *kube.Clients) (err error
 	return err
 }
 
-// missing is the error of a run that does not exist, perhaps because its namespace does not.
+// missing returns the error of a run that does not exist, perhaps because its namespace does not.
 func missing(ctx context.Context, clients *kube.Clients, next, format string, args ...any) error {
 	if err := kube.NoNamespace(ctx, clients.Kube, clients.Namespace); err != nil {
 		return command.Usage(err)
@@ -171,7 +163,7 @@ func (r entry) uid() string {
 
 func (r entry) param(name string) string { return launch.ValueOf(r.run, name) }
 
-// maxAttempts is how often the training may be started, 0 if that is not known.
+// maxAttempts returns how often the training may be started, 0 if that is not known.
 func (r entry) maxAttempts() int {
 	if r.run == nil {
 		return 0
@@ -190,7 +182,8 @@ func (r entry) environment() string {
 	return cmp.Or(r.param("name"), "ml-dev-env")
 }
 
-// checkpoints is the folder in which the documented scripts keep the checkpoints of r: that of the first run of its series.
+// checkpoints returns the folder in which the documented scripts keep the checkpoints of r. It has the name of the first run of the
+// series.
 func (r entry) checkpoints() string {
 	first := ""
 	if r.receipt != nil && r.receipt.Training != nil {
@@ -215,7 +208,7 @@ func (r entry) resume(values, given map[string][]string) {
 	values["env"] = append(env, agent.ResumeVariable+"="+first)
 }
 
-// resumedFrom is the value of agent.ResumeVariable, "" for none.
+// resumedFrom returns the value of agent.ResumeVariable, "" for none.
 func resumedFrom(values map[string][]string) string {
 	if i := slices.IndexFunc(values["env"], isResumeVariable); i >= 0 {
 		return strings.TrimPrefix(values["env"][i], agent.ResumeVariable+"=")
@@ -228,8 +221,8 @@ func isResumeVariable(item string) bool { return strings.HasPrefix(item, agent.R
 // pipelineSelector selects all PipelineRuns of the pipeline, however they were started.
 const pipelineSelector = "tekton.dev/pipeline=" + launch.Pipeline
 
-// where names the clients' namespace.
-func where(clients *kube.Clients) string { return cmp.Or(clients.Namespace, "all namespaces") }
+// namespaceOf names the clients' namespace.
+func namespaceOf(clients *kube.Clients) string { return cmp.Or(clients.Namespace, "all namespaces") }
 
 // list returns all runs of the namespace without their tasks, the newest first, also deleted ones that
 // left a receipt. It skips receipts that are not valid.
@@ -238,7 +231,7 @@ func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
 		metav1.ListOptions{LabelSelector: pipelineSelector})
 	hidden := apierrors.IsForbidden(notListed)
 	if notListed != nil && !hidden {
-		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", where(clients), notListed))
+		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", namespaceOf(clients), notListed))
 	}
 	left, err := receipt.Memories(ctx, clients.Kube, clients.Namespace)
 	if err != nil && len(left) == 0 && fail.ReasonOf(err) != fail.InvalidInput {
@@ -271,9 +264,9 @@ func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
 		}
 	}
 	if hidden && len(all) == 0 {
-		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", where(clients), notListed))
+		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", namespaceOf(clients), notListed))
 	}
-	slices.SortFunc(all, func(a, b entry) int { return cmp.Or(b.started().Compare(a.started()), cmp.Compare(a.name, b.name)) })
+	slices.SortFunc(all, newestFirst)
 	return all, nil
 }
 

@@ -99,7 +99,7 @@ func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]
 		f.remove()
 		return nil, err
 	}
-	// The manifest must be that of the copy: the user may have saved a file meanwhile.
+	// The manifest must describe the copy: the user may have saved a file meanwhile.
 	if f.manifest, err = tree.Scan(ctx, copied, nil); err != nil {
 		f.remove()
 		return nil, err
@@ -190,7 +190,7 @@ func copyFile(to, from string, executable bool) error {
 	return errors.Join(err, out.Close())
 }
 
-// describeFolder is the commit of the folder, with -dirty if it has changes; "" without git.
+// describeFolder returns the commit of the folder, with -dirty if it has changes; "" without git.
 func describeFolder(ctx context.Context, dir string) string {
 	repository, err := git.OpenFolder(ctx, dir)
 	if err != nil {

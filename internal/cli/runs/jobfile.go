@@ -28,7 +28,7 @@ func (w *word) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// jobFields are the types of the keys, which are the names of the params.
+// jobFields returns the types of the keys, which are the names of the params.
 func (p *params) jobFields() reflect.Type {
 	fieldOf := func(name string, value any) reflect.StructField {
 		return reflect.StructField{Name: "Key" + strings.ReplaceAll(name, "-", "_"), Type: reflect.TypeOf(value),

@@ -23,26 +23,34 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// ListCommand is mlenv runs.
+// ListCommand returns the command mlenv runs.
 func ListCommand() *cobra.Command {
 	var flags kube.Flags
 	var output command.OutputFlag
-	var prune, yes, files, everywhere, watch bool
+	var prune, yes, files, everywhere, watch, here bool
 	var limit int
 	cmd := &cobra.Command{
-		Use:   "runs [--prune [--files] [RUN...]]",
+		Use:   "runs [--local] [--prune [--files] [RUN...]]",
 		Short: "List the runs of a namespace, also deleted ones that left a receipt",
 		Long: `List the runs of a namespace, or with -A of all that you may read, the newest first, also deleted ones that left a
 receipt. With --watch mlenv prints a row again when its state, reason or phase changes, until Ctrl-C.
 
-With --prune mlenv asks, and then deletes receipts: those of the named runs, or of all runs that were deleted. Files stay on
+The list has the local runs of this machine, too, in place of a namespace marked (local), unless a flag chooses a namespace or
+a cluster, or with --watch. With --local it has only these, and needs no cluster.
+
+With --prune mlenv asks, and then deletes the receipts of the named runs, or of all runs that were deleted. Files stay on
 their claims; mlenv claims lists these. With --files mlenv first deletes the working directories of these runs, which have what
 their scripts wrote at relative paths; logs and checkpoints stay.
+
+With --prune --local mlenv deletes local runs that have ended, with their receipts, logs and working directories. Checkpoints and
+datasets elsewhere in their folder stay.
 
 Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was not deleted; 2: wrong usage.`,
 		Example: `  mlenv runs
   mlenv runs --limit=5 --watch
   mlenv runs --prune
+  mlenv runs --local
+  mlenv runs --prune --local
   mlenv runs --output=json | jq -r '.items[] | select(.state == "Failed") | .name'`,
 		Args: func(_ *cobra.Command, args []string) error {
 			return errors.Join(command.Want(prune || len(args) == 0, "arguments %q: want --prune with them", args),
@@ -50,45 +58,46 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 				command.Want(limit >= 0, "--limit %d: want 0 or more", limit),
 				command.Want(!watch || output.ForPeople(), "--watch with --output=%s: want one of them", output.String()))
 		},
-		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
-			if prune {
-				remove := fetch.Remove
-				if !files {
-					remove = nil
-				}
-				return pruneReceipts(cmd, clients, args, yes, remove)
-			}
+	}
+	onCluster := envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
+		switch {
+		case prune && files:
+			return pruneReceipts(cmd, clients, args, yes, fetch.Remove)
+		case prune:
+			return pruneReceipts(cmd, clients, args, yes, nil)
+		case watch:
 			if everywhere {
-				clients = in(clients, metav1.NamespaceAll)
+				clients = clientsIn(clients, metav1.NamespaceAll)
 			}
-			if watch {
-				return watchRuns(cmd.Context(), clients, limit, cmd.OutOrStdout())
+			return watchRuns(cmd.Context(), clients, limit, cmd.OutOrStdout())
+		}
+		return nil
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case prune && here:
+			return pruneLocal(cmd, args, yes)
+		case prune || watch:
+			return onCluster(cmd, args)
+		}
+		found, where, err := allRuns(cmd, flags, here, everywhere, limit)
+		if err != nil {
+			return err
+		}
+		return output.PrintAs("RunList", cmd.OutOrStdout(), found, func(out io.Writer) error {
+			if len(found) == 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "No runs %s.\n", where)
+				return nil
 			}
-			found, err := summaries(cmd.Context(), clients, limit)
-			if err != nil {
-				return err
-			}
-			return output.PrintAs("RunList", cmd.OutOrStdout(), found, func(out io.Writer) error {
-				if len(found) == 0 && everywhere {
-					fmt.Fprintln(cmd.ErrOrStderr(), "No runs in any namespace.")
-					return nil
-				}
-				if len(found) == 0 {
-					if err := kube.NoNamespace(cmd.Context(), clients.Kube, clients.Namespace); err != nil {
-						return err
-					}
-					fmt.Fprintf(cmd.ErrOrStderr(), "No runs in namespace %s.\n", clients.Namespace)
-					return nil
-				}
-				return printTable(out, found, time.Now(), everywhere)
-			})
-		}),
+			return printTable(out, found, time.Now(), everywhere)
+		})
 	}
 	flags.AddTo(cmd.Flags())
 	output.AddTo(cmd.Flags(), command.Text, command.JSON, command.YAML, command.Names)
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "list the runs of all namespaces")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print runs again when they change, until Ctrl-C")
 	cmd.Flags().IntVar(&limit, "limit", 0, "list only so many runs, the newest ones; 0 is all")
+	cmd.Flags().BoolVar(&here, "local", false, "list, or delete, only the local runs of this machine")
 	cmd.Flags().BoolVar(&prune, "prune", false, "delete the receipts of the named runs, or of all deleted runs")
 	cmd.Flags().BoolVar(&files, "files", false, "with --prune: also delete what the runs wrote at relative paths")
 	cmd.Flags().BoolVar(&yes, "yes", false, "with --prune: do not ask")
@@ -96,17 +105,68 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 		cmd.MarkFlagsMutuallyExclusive("prune", other)
 	}
 	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
+	for _, other := range []string{"all-namespaces", "namespace", "context", "kubeconfig", "watch", "files"} {
+		cmd.MarkFlagsMutuallyExclusive("local", other)
+	}
 	return cmd
 }
 
-// in returns the clients for another namespace.
-func in(clients *kube.Clients, namespace string) *kube.Clients {
+// allRuns returns the newest runs of the namespace and of this machine, and where they were looked for. Without a cluster it returns the
+// local runs, if there are any.
+func allRuns(cmd *cobra.Command, flags kube.Flags, onlyHere, everywhere bool, limit int) (found []summary, where string, err error) {
+	if flags == (kube.Flags{}) {
+		local, err := localRuns()
+		if err != nil && onlyHere {
+			return nil, "", err
+		}
+		for _, r := range local {
+			found = append(found, r.summary(""))
+		}
+	}
+	where = "on this machine"
+	if !onlyHere {
+		clients, err := flags.Connect()
+		switch {
+		case err != nil && len(found) == 0:
+			return nil, "", err
+		case err != nil:
+			say(cmd.ErrOrStderr(), "The runs of a cluster are not in the list: %v\n", err)
+		default:
+			remote, at, err := onCluster(cmd.Context(), clients, everywhere, limit)
+			if err != nil {
+				return nil, "", err
+			}
+			found, where = append(found, remote...), at
+		}
+	}
+	slices.SortStableFunc(found, func(a, b summary) int { return b.Started.Compare(a.Started) })
+	if limit > 0 {
+		found = found[:min(limit, len(found))]
+	}
+	return found, where, nil
+}
+
+// onCluster returns the newest runs of the namespace, or of all.
+func onCluster(ctx context.Context, clients *kube.Clients, everywhere bool, limit int) (found []summary, where string, err error) {
+	where = "in namespace " + clients.Namespace
+	if everywhere {
+		clients, where = clientsIn(clients, metav1.NamespaceAll), "in any namespace"
+	}
+	found, err = summaries(ctx, clients, limit)
+	if err == nil && len(found) == 0 && !everywhere {
+		err = kube.NoNamespace(ctx, clients.Kube, clients.Namespace)
+	}
+	return found, where, err
+}
+
+// clientsIn returns the clients for another namespace.
+func clientsIn(clients *kube.Clients, namespace string) *kube.Clients {
 	other := *clients
 	other.Namespace = namespace
 	return &other
 }
 
-// summaries are those of the newest runs, at most limit; 0 is all.
+// summaries describes the newest runs, at most limit; 0 means all.
 func summaries(ctx context.Context, clients *kube.Clients, limit int) ([]summary, error) {
 	all, err := list(ctx, clients)
 	if err != nil {
@@ -128,7 +188,7 @@ func summaries(ctx context.Context, clients *kube.Clients, limit int) ([]summary
 	return found, nil
 }
 
-// namespace is that of the run, also in a list of all namespaces.
+// namespace returns the run's namespace, also in a list of all namespaces.
 func (r entry) namespace() string {
 	if r.run != nil {
 		return r.run.Namespace
@@ -171,6 +231,7 @@ func watchRuns(ctx context.Context, clients *kube.Clients, limit int, out io.Wri
 
 func printTable(out io.Writer, found []summary, now time.Time, namespaces bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	namespaces = namespaces || slices.ContainsFunc(found, func(s summary) bool { return s.Local })
 	if namespaces {
 		fmt.Fprint(w, "NAMESPACE\t")
 	}
@@ -187,7 +248,7 @@ func printTable(out io.Writer, found []summary, now time.Time, namespaces bool) 
 			duration = humanize.Duration(d)
 		}
 		if namespaces {
-			fmt.Fprint(w, s.Namespace+"\t")
+			fmt.Fprint(w, s.where()+"\t")
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, s.State, cmp.Or(s.Reason, "-"), cmp.Or(strings.Join(s.Phases, ","), "-"), nodes,
 			age, duration)

@@ -8,18 +8,15 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/rand"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -31,21 +28,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
-// localParams are the params that mean something in a local run: those of the training that have flags of the step train, and the others.
+// localParams are the params that a local run uses in addition to those that are flags of the step train.
 var localParams = []string{"repo-url", "revision", "submodules", "lfs", "requirements", "script", "script-args", "env", "nodes"}
-
-// localFolder is where local runs lie.
-func localFolder() (string, error) {
-	data := os.Getenv("XDG_DATA_HOME")
-	if data == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return "", err
-		}
-		data = filepath.Join(home, ".local", "share")
-	}
-	return filepath.Join(data, "mlenv"), nil
-}
 
 // localRun is a run on nodes that are parts of this machine.
 type localRun struct {
@@ -55,12 +39,15 @@ type localRun struct {
 
 func (l *localRun) addTo(flags *pflag.FlagSet) {
 	flags.BoolVar(&l.on, "local", false, "train on this machine, without a cluster: each node is a process group with its part of the GPUs")
-	flags.StringVar(&l.python, "python", "", "with --local, the path of the ranks' python3, such as that of a virtual environment (default: "+
+	flags.StringVar(&l.python, "python", "", "with --local, the path of the ranks' python3, such as a virtual environment's (default: "+
 		"the one in PATH)")
 }
 
 // runLocal trains on this machine and follows the training to its end.
 func (o *runOptions) runLocal(cmd *cobra.Command) error {
+	if err := o.withEarlierLocal(); err != nil {
+		return command.Usage(err)
+	}
 	options, err := o.localOptions()
 	if err != nil {
 		return command.Usage(fail.Because(fail.InvalidInput, err))
@@ -72,26 +59,46 @@ func (o *runOptions) runLocal(cmd *cobra.Command) error {
 		}
 	}
 	ctx, log := cmd.Context(), command.TextLog(cmd.OutOrStdout())
-	folder, err := localFolder()
+	folder, err := local.Folder()
 	if err != nil {
 		return err
 	}
-	name := o.runName
-	if name == "" {
-		name = "local-" + strings.Replace(time.Now().UTC().Format("20060102-150405.000"), ".", "-", 1)
-	}
-	source, remove, err := o.localSource(ctx, log)
+	job := localJob{nodes: local.Options{
+		Folder: folder, Name: cmp.Or(o.runName, "local-"+rand.String(5)), Nodes: count, Python: o.local.python, Environ: os.Environ(),
+	}, given: o.given()}
+	source, commit, remove, err := o.localSource(ctx, log)
 	if err != nil {
 		return err
 	}
 	defer remove()
 	// Absolute paths in the folder are relative to it now.
 	options.Script, options.DeepSpeedConfig = o.value("script"), o.value("deepspeed-config")
-	if err := lacksPackages(ctx, o.local.python, source.Dir, options.Script, source.Requirements != ""); err != nil {
+	if err := lacksPackages(ctx, o.local.python, source.Dir, options, source.Requirements != ""); err != nil {
 		return err
 	}
-	return onThisMachine(ctx, cmd, local.Options{Folder: folder, Name: name, Nodes: count, Python: o.local.python, Environ: os.Environ()},
-		source, options)
+	job.source, job.training, job.commit = source, options, commit
+	return job.run(cmd)
+}
+
+// localJob is what a local run trains.
+type localJob struct {
+	nodes    local.Options
+	source   syncrepo.Folder
+	training train.Options
+	commit   string
+	// given are the params of the command line, for a run that is started like this one.
+	given map[string][]string
+}
+
+// given are the params of the command line, with a folder that is the same from everywhere.
+func (o *runOptions) given() map[string][]string {
+	values := maps.Clone(o.values)
+	if isFolder(values) {
+		if dir, err := filepath.Abs(values["repo-url"][0]); err == nil {
+			values["repo-url"] = []string{dir}
+		}
+	}
+	return values
 }
 
 const (
@@ -103,7 +110,7 @@ const (
 	localRequirements = 20 * time.Minute
 )
 
-// localOptions are the training's, of all params that are given. Params that need a cluster are mistakes.
+// localOptions returns the training's options from all params that are given. Params that need a cluster are mistakes.
 func (o *runOptions) localOptions() (train.Options, error) {
 	options := train.Options{Args: o.values["script-args"], Env: o.values["env"]}
 	flags := pflag.NewFlagSet("train", pflag.ContinueOnError)
@@ -116,7 +123,7 @@ func (o *runOptions) localOptions() (train.Options, error) {
 		case flag == nil:
 			problems = append(problems, fmt.Errorf("--%s: a local run has no use for it", name))
 		case len(text) == 1 && text[0] != "":
-			if err := cmp.Or(param.Of(name).Check(text[0]), flags.Set(name, text[0])); err != nil {
+			if err := cmp.Or(param.KindOf(name).Check(text[0]), flags.Set(name, text[0])); err != nil {
 				problems = append(problems, fmt.Errorf("--%s %w", name, err))
 			}
 		}
@@ -124,35 +131,36 @@ func (o *runOptions) localOptions() (train.Options, error) {
 	for _, other := range []struct {
 		name  string
 		given bool
-	}{{"like", o.like != ""}, {"resume-from", o.resumeFrom != ""}, {"detach", o.detach}, {"dry-run", o.dryRun}} {
+	}{{"detach", o.detach}, {"dry-run", o.dryRun}, {"service-account", o.serviceAccount != ""}, {"namespace", o.kube.Namespace != ""},
+		{"context", o.kube.Context != ""}, {"kubeconfig", o.kube.Kubeconfig != ""}} {
 		problems = append(problems, command.Want(!other.given, "--%s: a local run has no use for it", other.name))
 	}
 	return options, errors.Join(append(problems, options.Check())...)
 }
 
-// value is that of a param, or the pipeline's default.
-func (o *runOptions) value(param string) string {
-	return launch.Value(o.params.pipeline, o.values, param)
+// value returns the run's value of a param, or the pipeline's default.
+func (o *runOptions) value(name string) string {
+	return launch.Value(o.params.pipeline, o.values, name)
 }
 
-// localSource is the folder to train from: a copy of one of this machine, which the user may change meanwhile, or the files of a
+// localSource returns the folder to train from: a copy of one of this machine, which the user may change meanwhile, or the files of a
 // repository.
-func (o *runOptions) localSource(ctx context.Context, log *slog.Logger) (source syncrepo.Folder, remove func(), err error) {
+func (o *runOptions) localSource(ctx context.Context, log *slog.Logger) (source syncrepo.Folder, commit string, remove func(), err error) {
 	packed, err := o.prepare(ctx, o.params.pipeline, o.values)
 	source.Requirements, source.RequirementsTimeout = o.value("requirements"), localRequirements
 	switch {
 	case err != nil:
-		return source, nil, err
+		return source, "", nil, err
 	case packed != nil:
 		source.Dir = packed.dir
-		return source, packed.remove, nil
+		return source, o.value("revision"), packed.remove, nil
 	}
 	dir, err := os.MkdirTemp("", "mlenv-repository-")
 	if err != nil {
-		return source, nil, fmt.Errorf("creating a folder for the repository: %w", err)
+		return source, "", nil, fmt.Errorf("creating a folder for the repository: %w", err)
 	}
 	remove = func() { _ = os.RemoveAll(dir) }
-	commit, err := git.Fetch(ctx, log, dir, git.Source{
+	commit, err = git.Fetch(ctx, log, dir, git.Source{
 		URL: o.value("repo-url"), Revision: o.value("revision"),
 		Submodules: o.value("submodules") == "true", LFS: o.value("lfs") == "true",
 	})
@@ -163,41 +171,7 @@ func (o *runOptions) localSource(ctx context.Context, log *slog.Logger) (source 
 	}
 	if err != nil {
 		remove()
-		return source, nil, err
+		return source, "", nil, err
 	}
-	return source, remove, nil
-}
-
-// needed matches what a script imports, at its top level, of the packages that a person's Python may lack.
-var needed = regexp.MustCompile(`(?m)^(?:import|from)\s+(torch|deepspeed|transformers|accelerate|lightning)\b`)
-
-// mostScript is the size of a script that is looked at.
-const mostScript = 16 << 20
-
-// lacksPackages is the error for packages that the script imports and Python does not find.
-func lacksPackages(ctx context.Context, python, dir, script string, installs bool) error {
-	content, err := claimfile.Read(filepath.Join(dir, script), mostScript)
-	if err != nil || installs {
-		return nil //nolint:nilerr // a module, or a path that the nodes refuse
-	}
-	var names []string
-	for _, match := range needed.FindAllStringSubmatch(string(content), -1) {
-		if !slices.Contains(names, match[1]) {
-			names = append(names, match[1])
-		}
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	const find = "import importlib.util, sys; print(*(name for name in sys.argv[1:] if not importlib.util.find_spec(name)))"
-	if python == "" {
-		python = "python3"
-	}
-	out, err := exec.CommandContext(ctx, python, append([]string{"-c", find}, names...)...).Output()
-	lacks := strings.Fields(string(out))
-	if err != nil || len(lacks) == 0 {
-		return nil //nolint:nilerr // the nodes report a Python that does not start
-	}
-	return fail.Advise(fail.Becausef(fail.InvalidInput, "%s imports %s, which %s does not have", script, strings.Join(lacks, " and "), python),
-		"%s -m pip install %s", python, strings.Join(lacks, " "))
+	return source, commit, remove, nil
 }

@@ -2,43 +2,135 @@ package runs
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
-// onThisMachine starts the nodes, sends them the folder, and trains.
-func onThisMachine(ctx context.Context, cmd *cobra.Command, n local.Options, source syncrepo.Folder, options train.Options) error {
-	log := command.TextLog(cmd.OutOrStdout())
-	e, err := local.Start(ctx, n)
+// run starts the nodes, sends them the folder, trains, and writes the receipt.
+func (j localJob) run(cmd *cobra.Command) (err error) {
+	ctx := cmd.Context()
+	e, err := local.Start(ctx, j.nodes)
 	if err != nil {
 		return command.Usage(err)
 	}
-	defer func() {
-		if err := e.End(); err != nil {
-			fmt.Fprintln(cmd.ErrOrStderr(), "Ending the nodes:", err)
-		}
-	}()
+	defer func() { err = errors.Join(err, e.Unlock()) }()
+	out := outlive(cmd.OutOrStdout(), func() {
+		say(cmd.ErrOrStderr(), "Nothing reads the output any more. The run continues, and mlenv follows it to its end; Ctrl-C cancels it.\n")
+	})
+	printed, err := claimfile.Append(filepath.Join(e.Dir(), printedFile))
+	if err != nil {
+		return errors.Join(err, e.End())
+	}
+	defer printed.Close()
+	both := io.MultiWriter(out, &piped{to: printed, gone: func() {
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning: the output is not kept any more")
+	}})
+	memory, log := receipt.Dir(e.Dir()), command.TextLog(both)
+	start := receipt.Start{Run: e.Name, RunUID: e.Name, Environment: e.Name, Started: time.Now().UTC()}
+	if err := errors.Join(memory.Begin(start), j.keepGiven(e.Dir())); err != nil {
+		return errors.Join(err, e.End())
+	}
+	failure := j.train(ctx, log, both, e, memory, start)
+	r := finish(ctx, log, e, memory)
+	if err := memory.Write(r); err != nil {
+		log.Warn(err.Error())
+	}
+	concludeLocal(both, cmd.ErrOrStderr(), r)
+	if fail.ReasonOf(failure) == fail.Cancelled && ctx.Err() != nil {
+		return &command.Exit{Code: command.Interrupted, Err: failure}
+	}
+	if failure == nil && r.Verdict != receipt.Succeeded {
+		failure = fail.Becausef(r.Reason, "%s", r.Message)
+	}
+	return failure
+}
+
+// keepGiven writes the params of the command line, which may contain keys, for the user alone.
+func (j localJob) keepGiven(dir string) error {
+	content, err := json.Marshal(j.given)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, givenFile), content, 0o600)
+}
+
+func (j localJob) train(ctx context.Context, log *slog.Logger, out io.Writer, e *local.Environment, memory receipt.Dir,
+	start receipt.Start) error {
 	has := "without GPUs"
 	if e.GPUs > 0 {
 		has = "with " + humanize.Count(e.GPUs, "GPU") + " each"
 	}
-	log.Info(fmt.Sprintf("Run %s on this machine: %s %s.", n.Name, humanize.Count(n.Nodes, "node"), has))
-	source.Program, source.Workspace = e.Program, e.Workspace
-	if options.Tree, err = syncrepo.SendFolder(ctx, log, e.Nodes, source); err != nil {
+	log.Info(fmt.Sprintf("Run %s on this machine: %s %s.", e.Name, humanize.Count(j.nodes.Nodes, "node"), has))
+	j.source.Program, j.source.Workspace = e.Program, e.Workspace
+	kept := memory.Keeper(ctx, log, start, "sync-repo")
+	sent, err := syncrepo.SendFolder(ctx, log, e.Nodes, j.source)
+	if err != nil && ctx.Err() != nil {
+		err = fail.Becausef(fail.Cancelled, "sending the files: it was interrupted")
+	}
+	kept.End(ctx, err, func(p *receipt.Part) {
+		p.Repository, p.Commit, p.Tree = receipt.Folder, j.commit, string(sent)
+		if !isFolder(j.given) {
+			p.Repository = receipt.RepositoryOf(strings.Join(j.given["repo-url"], ""))
+		}
+	})
+	if err != nil {
 		return err
 	}
-	options.Job, options.MasterPort = n.Name, e.MasterPort
-	_, err = train.Run(ctx, train.Deps{Place: e, Log: log, Out: cmd.OutOrStdout()}, options)
-	if fail.ReasonOf(err) == fail.Cancelled && ctx.Err() != nil {
-		return &command.Exit{Code: command.Interrupted, Err: err}
-	}
+	j.training.Tree, j.training.Job, j.training.MasterPort = sent, e.Name, e.MasterPort
+	_, err = train.Run(ctx, train.Deps{Place: e, Log: log, Out: out, Kept: memory.Keeper(ctx, log, start, trainTask)}, j.training)
 	return err
+}
+
+// finish ends the nodes, and returns the receipt of the run.
+func finish(ctx context.Context, log *slog.Logger, e *local.Environment, memory receipt.Dir) receipt.Receipt {
+	m, err := memory.Recall(e.Name)
+	if err != nil {
+		log.Warn(fmt.Sprintf("What the steps have noted is not in the receipt: %v", err))
+	}
+	r := teardown.Summarize(context.WithoutCancel(ctx), log, m, e.Nodes)
+	r.Teardown = "all processes of the run have ended"
+	if err := e.End(); err != nil {
+		r.NotReleased(err)
+	}
+	r.Ended = time.Now().UTC()
+	return onWorkspace(r, e.Folder)
+}
+
+// concludeLocal prints how a run ended, except its failure.
+func concludeLocal(out, problems io.Writer, r receipt.Receipt) {
+	took, how := humanize.Duration(r.Ended.Sub(r.Started)), "failed"
+	if r.Reason == fail.Cancelled {
+		how = "was cancelled"
+	}
+	if r.Verdict != receipt.Succeeded {
+		say(problems, "Run %s %s after %s.\n  receipt: mlenv receipt %s\n  logs:    mlenv logs %s\n", r.Run, how, took, r.Run, r.Run)
+		return
+	}
+	say(out, "Run %s succeeded after %s.\n", r.Run, took)
+	if len(r.Metrics) > 0 {
+		say(out, "  metrics: %s\n", metricsText(r.Metrics))
+	}
+	if r.Warning != "" {
+		say(out, "  warning: %s\n", r.Warning)
+	}
+	say(out, "  receipt: mlenv receipt %s\n  files:   mlenv fetch %s\n", r.Run, r.Run)
 }

@@ -17,16 +17,23 @@ import (
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-func TestMain(m *testing.M) { agenttest.Main(m) }
+// TestMain hides the folder of local runs that this machine may have.
+func TestMain(m *testing.M) {
+	os.Unsetenv("XDG_DATA_HOME")
+	agenttest.Main(m)
+}
 
 // locally runs mlenv run --local in a folder with the script train.py.
 func locally(ctx context.Context, t *testing.T, out io.Writer, script string, args ...string) error {
 	t.Helper()
-	dir, data := t.TempDir(), t.TempDir()
-	t.Setenv("XDG_DATA_HOME", data)
+	dir := t.TempDir()
+	if os.Getenv("XDG_DATA_HOME") == "" {
+		withoutCluster(t)
+	}
 	t.Setenv("RANK", "9") // of another training of this shell
 	if err := os.WriteFile(filepath.Join(dir, "train.py"), []byte(script), 0o644); err != nil {
 		t.Fatal(err)
@@ -37,6 +44,15 @@ func locally(ctx context.Context, t *testing.T, out io.Writer, script string, ar
 	cmd.SetErr(t.Output())
 	cmd.SetArgs(append([]string{dir, filepath.Join(dir, "train.py"), "--local"}, args...)) // the copy is run
 	return cmd.ExecuteContext(ctx)
+}
+
+// withoutCluster gives the test a home of its own, without a kubeconfig.
+func withoutCluster(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"XDG_DATA_HOME", "HOME"} {
+		t.Setenv(name, t.TempDir())
+	}
+	t.Setenv("KUBECONFIG", "")
 }
 
 const says = `import os, socket, sys
@@ -167,15 +183,66 @@ func TestLocalMistakes(t *testing.T) {
 	}
 }
 
-// Packages that a script imports, and that Python does not have, are reported before anything starts.
+// Packages that a script imports, itself or by its own modules, and that Python does not have, are reported before anything starts.
 func TestLocalPackages(t *testing.T) {
-	python := filepath.Join(t.TempDir(), "python3")
-	if err := os.WriteFile(python, []byte("#!/bin/sh\necho deepspeed\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	err := locally(t.Context(), t, io.Discard, "import os\nimport torch\nfrom deepspeed import comm\n", "--python="+python)
-	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "imports deepspeed, which") ||
-		!strings.Contains(fail.NextOf(err), "-m pip install deepspeed") {
+	err := locally(t.Context(), t, io.Discard, "import os\nfrom nobody_has_this import comm\n")
+	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "imports nobody_has_this (train.py:2), which") ||
+		!strings.Contains(fail.NextOf(err), "-m pip install nobody_has_this") {
 		t.Errorf("got %v (%s), want the package that is missing", err, fail.NextOf(err))
+	}
+}
+
+func TestLacksPackages(t *testing.T) {
+	const trainer = "import os, json\nimport nobody_has.this\n"
+	for name, tc := range map[string]struct {
+		script string
+		files  map[string]string
+		env    []string
+		// want is in the error, and next in the advice; "" for no error.
+		want, next string
+	}{
+		"by a module next to the script": {script: "code/main.py", files: map[string]string{"code/main.py": "from trainer import Trainer\n",
+			"code/trainer.py": trainer}, want: "code/main.py imports nobody_has (code/trainer.py:2), which", next: "-m pip install nobody_has"},
+		"by a module of a package": {script: "-m pkg.main", files: map[string]string{"pkg/main.py": "from . import trainer\n",
+			"pkg/trainer.py": trainer}, want: "nobody_has (pkg/trainer.py:2)", next: "nobody_has"},
+		"by a package's own file": {script: "-m pkg.main", files: map[string]string{"pkg/main.py": "", "pkg/__init__.py": "",
+			"pkg/sub/__init__.py": trainer, "pkg/__main__.py": "", "main.py": ""}},
+		"by a package that is imported": {script: "main.py", files: map[string]string{"main.py": "import pkg.sub.deep\n",
+			"pkg/sub/__init__.py": trainer, "pkg/sub/deep.py": ""}, want: "nobody_has (pkg/sub/__init__.py:2)", next: "nobody_has"},
+		"several, with requirements": {script: "a/main.py", files: map[string]string{"a/main.py": "import nobody_a\nimport nobody_b as b\n",
+			"a/requirements.txt": "", "requirements.txt": ""},
+			want: "nobody_a (a/main.py:1) and nobody_b (a/main.py:2), which", next: "--requirements=a/requirements.txt"},
+		"in a try": {script: "main.py", files: map[string]string{
+			"main.py": "try:\n  import nobody_has\nexcept ImportError:\n  pass\n"}},
+		"in a function": {script: "main.py", files: map[string]string{"main.py": "def f():\n  import nobody_has\n"}},
+		"for types only": {script: "main.py", files: map[string]string{
+			"main.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n import nobody_has\n"}},
+		"elsewhere in the folder": {script: "bench/run.py", files: map[string]string{
+			"bench/run.py": "import communication.utils\n", "communication/utils.py": ""}},
+		"where sys.path leads": {script: "main.py", files: map[string]string{
+			"main.py": "import sys\nsys.path.append('/opt/x')\nimport nobody_has\n"}},
+		"where PYTHONPATH leads": {script: "a/main.py", files: map[string]string{"a/main.py": "import helpers\n", "lib/helpers.py": ""},
+			env: []string{"PYTHONPATH=lib"}},
+		"a shell script":      {script: "main.sh", files: map[string]string{"main.sh": "import nobody_has\n"}},
+		"no Python":           {script: "main.py", files: map[string]string{"main.py": "import nobody_has\nprint 'x'\n"}},
+		"no such script":      {script: "main.py"},
+		"imports in a circle": {script: "a.py", files: map[string]string{"a.py": "import b\n", "b.py": "import a\nimport os.path\n"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for name, content := range tc.files {
+				if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := lacksPackages(t.Context(), "", dir, train.Options{Script: tc.script, Env: tc.env}, false)
+			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) ||
+				!strings.Contains(fail.NextOf(err), tc.next)) {
+				t.Errorf("got %v (%s), want %q (%s)", err, fail.NextOf(err), tc.want, tc.next)
+			}
+		})
 	}
 }

@@ -38,7 +38,7 @@ type logsOptions struct {
 	since time.Duration
 }
 
-// LogsCommand is mlenv logs.
+// LogsCommand returns the command mlenv logs.
 func LogsCommand() *cobra.Command {
 	var o logsOptions
 	cmd := &cobra.Command{
@@ -49,7 +49,7 @@ of the failed ranks from the receipt.
 
 With --rank mlenv shows the whole log of that rank: from its node during the run, and later from the workspace's claim,
 which a temporary pod reads. A terminal gets it without control characters, a file or a pipe as it is. With --follow it
-waits for the rank and continues until the rank ends.
+waits for the rank and continues until the rank ends. A local run has one log, of what mlenv run printed, and those of the ranks.
 
 Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
 		Example: `  mlenv logs train-multi-node-x7k2p --follow
@@ -78,14 +78,16 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
 		if cmd.Flags().NArg() == 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "Run %s.\n", r.name)
 		}
+		out := cmd.OutOrStdout()
+		if terminal := command.Raw(out); terminal != nil && (o.rank >= 0 || r.here != nil) {
+			plain := plainLog(terminal)
+			defer plain.Flush()
+			out = plain
+		}
 		switch {
+		case r.here != nil:
+			return o.localLog(cmd.Context(), out, r)
 		case o.rank >= 0:
-			out := cmd.OutOrStdout()
-			if terminal := command.Raw(out); terminal != nil {
-				plain := plainLog(terminal)
-				defer plain.Flush()
-				out = plain
-			}
 			return o.rankLog(cmd.Context(), out, cmd.ErrOrStderr(), clients, r)
 		case o.follow && r.run != nil && !r.run.IsDone():
 			return o.followTasks(cmd, clients, r)
@@ -189,7 +191,7 @@ func (o *logsOptions) rankLog(ctx context.Context, out, progress io.Writer, clie
 	return fetch.File(ctx, clients, fetch.Claim{Name: claim, For: r.name}, path.Join(newest, name+".log"), out)
 }
 
-// record is where the run's record lies, by its receipt or as the training has noted it; nil if none has started.
+// record returns where the run's record lies, by its receipt or as the training has noted it; nil if none has started.
 func (r entry) record() *receipt.Record {
 	if r.receipt != nil && r.receipt.Record != nil {
 		return r.receipt.Record
@@ -200,7 +202,7 @@ func (r entry) record() *receipt.Record {
 	return nil
 }
 
-// attempt is the newest attempt of the training, 0 or 1 for the first.
+// attempt returns the newest attempt of the training, 0 or 1 for the first.
 func (r entry) attempt() int {
 	if r.receipt != nil && len(r.receipt.Attempts) > 0 {
 		return len(r.receipt.Attempts)
@@ -213,7 +215,7 @@ func (r entry) attempt() int {
 	return 0
 }
 
-// nodeOf is the node of a rank, -1 for a rank that the training does not have, and how many it has. A receipt leaves out healthy
+// nodeOf returns the node of a rank, -1 for a rank that the training does not have, and how many it has. A receipt leaves out healthy
 // ranks of large trainings, and has none if nobody could ask the nodes.
 func (r entry) nodeOf(rank int) (node, ranks int) {
 	var training *receipt.Training

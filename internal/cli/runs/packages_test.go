@@ -21,7 +21,7 @@ func TestWarnPackages(t *testing.T) {
 	}))
 	defer index.Close()
 	for _, name := range []string{"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "PIP_FIND_LINKS", "PIP_CONFIG_FILE"} {
-		t.Setenv(name, "") // those of this machine
+		t.Setenv(name, "") // this machine may have them
 	}
 	dir := t.TempDir()
 	for name, content := range map[string]string{"requirements.txt": "-i " + index.URL + "\nwandb\n-r more/dev.txt\n",

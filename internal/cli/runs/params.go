@@ -52,7 +52,7 @@ func (p *params) addTo(flags *pflag.FlagSet) {
 			usage += " (default: " + spec.Default.StringVal + ", unless the installed pipeline has another)"
 		}
 		// The flag's own default is empty: the installed pipeline may have another default.
-		flags.Var(&text{kind: param.Of(spec.Name).Name()}, spec.Name, usage)
+		flags.Var(&text{kind: param.KindOf(spec.Name).Name()}, spec.Name, usage)
 	}
 	flags.StringArrayVar(&p.others, "param", nil, "NAME=VALUE of any param of the installed pipeline. Can be given several times.")
 }
@@ -77,7 +77,7 @@ func (t *text) Type() string {
 	return "string"
 }
 
-// values are the params on the command line, by flags and by --param.
+// values returns the params on the command line, by flags and by --param.
 func (p *params) values(cmd *cobra.Command) (map[string][]string, error) {
 	values, err := launch.ParseValues(p.others)
 	problems := []error{err}

@@ -50,7 +50,7 @@ func planRun(cmd *cobra.Command, clients *kube.Clients, pipeline *v1.Pipeline, v
 	return report.Err()
 }
 
-// planOptions are preflight's options of a run. launch.Params has checked the values.
+// planOptions returns preflight's options for a run. launch.Params has checked the values.
 func planOptions(value func(param string) string) preflight.Options {
 	number := func(param string) int {
 		n, _ := strconv.ParseInt(value(param), 0, 32)

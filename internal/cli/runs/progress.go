@@ -19,7 +19,7 @@ type waiting struct {
 	Next string `json:"next,omitempty"`
 }
 
-// progress is that of a training with its attempts.
+// progress shows how far a training with its attempts is.
 type progress struct {
 	// Attempt is the newest one, from 1, of at most MaxAttempts. It is 0 if none has started.
 	Attempt     int `json:"attempt,omitempty"`
@@ -36,7 +36,7 @@ type progress struct {
 // worthALook is after how much silence it is shown.
 const worthALook = time.Minute
 
-// progressOf is that of a job whose parts on its nodes have these statuses, zero for nodes without one.
+// progressOf returns the progress of a job by its status on each node, zero for a node without one. last has the last metrics.
 func progressOf(jobs []agent.JobStatus, last json.RawMessage) (p progress) {
 	quiet := time.Duration(-1)
 	var longest time.Duration
@@ -66,7 +66,7 @@ func progressOf(jobs []agent.JobStatus, last json.RawMessage) (p progress) {
 	return p
 }
 
-// attempt is "2 of 4", "" for a training that is not restarted.
+// attempt returns "2 of 4", "" for a training that is not restarted.
 func (p progress) attempt() string {
 	switch {
 	case p.Attempt > 0 && p.MaxAttempts > 1:
@@ -77,7 +77,7 @@ func (p progress) attempt() string {
 	return ""
 }
 
-// silence is for example "all ranks for 4m0s, rank 3 for 4m7s, last in step 812", "" for none.
+// silence returns for example "all ranks for 4m0s, rank 3 for 4m7s, last in step 812", "" for none.
 func (p progress) silence() string {
 	if p.Silent == 0 {
 		return ""

@@ -143,3 +143,59 @@ func withReceipt(ctx context.Context, clients *kube.Clients, names []string) ([]
 	}
 	return found, errors.Join(problems...)
 }
+
+// pruneLocal asks and deletes the named local runs, or all that have ended. It deletes none if one of the named ones is in progress.
+func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
+	all, err := localRuns()
+	if err != nil {
+		return err
+	}
+	var doomed []entry
+	var problems []error
+	for _, r := range all {
+		if slices.Contains(names, r.name) || len(names) == 0 && !r.here.Running() {
+			doomed = append(doomed, r)
+		}
+	}
+	for _, name := range names {
+		i := slices.IndexFunc(doomed, func(r entry) bool { return r.name == name })
+		switch {
+		case i < 0:
+			problems = append(problems, fail.Advise(fail.Becausef(fail.InvalidInput, "deleting local run %s: there is none", name),
+				"mlenv runs --local"))
+		case doomed[i].here.Running():
+			problems = append(problems, doomed[i].here.Busy())
+		}
+	}
+	if err := errors.Join(problems...); err != nil {
+		return command.Usage(err)
+	}
+	if len(doomed) == 0 {
+		fmt.Fprintln(cmd.ErrOrStderr(), "No local runs that have ended.")
+		return nil
+	}
+	if !yes {
+		var rows []summary
+		for _, r := range doomed {
+			rows = append(rows, r.summary(""))
+		}
+		var table strings.Builder
+		if err := printTable(&table, rows, time.Now(), false); err != nil {
+			return err
+		}
+		err := command.Confirm(cmd, fmt.Sprintf("%sDelete %s, with logs and what the scripts wrote at relative paths? Checkpoints and datasets "+
+			"elsewhere stay.",
+			&table, humanize.Count(len(doomed), "local run")))
+		if err != nil {
+			return err
+		}
+	}
+	for _, r := range doomed {
+		if err := r.here.Remove(); err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "Local run %s is deleted.\n", r.name)
+	}
+	return errors.Join(problems...)
+}

@@ -29,7 +29,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
 )
 
-// ReceiptCommand is mlenv receipt.
+// ReceiptCommand returns the command mlenv receipt.
 func ReceiptCommand() *cobra.Command {
 	var flags kube.Flags
 	var output command.OutputFlag
@@ -51,7 +51,7 @@ Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong u
 			if r.receipt == nil || r.open {
 				return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the receipt of run %s: the run is %s and has none yet: %s", r.name,
 					r.state(), r.writer()),
-					"mlenv status %s -n %s", r.name, clients.Namespace)
+					"mlenv status %s%s", r.name, r.in(clients.Namespace))
 			}
 			if page != "" {
 				return writePage(cmd.OutOrStdout(), page, *r.receipt)
@@ -68,6 +68,9 @@ Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong u
 
 // writer is who will write the receipt of a run.
 func (r entry) writer() string {
+	if r.here != nil {
+		return "mlenv run writes it at the end"
+	}
 	if r.run == nil && !r.hidden || r.run != nil && (r.run.IsDone() || r.run.IsCancelled()) {
 		return "no teardown follows, so the reaper writes it within two minutes"
 	}
@@ -78,7 +81,7 @@ func (r entry) writer() string {
 func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	row := rowsOf(w)
-	row("run", r.Namespace+"/"+r.Run)
+	row("run", r.Title())
 	row("verdict", string(r.Verdict))
 	row("reason", string(r.Reason))
 	row("message", humanize.Lines(r.Message, maxMessage))
@@ -126,7 +129,7 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	}
 	if r.Record != nil {
 		row("checkpoint", r.Checkpoint)
-		row("record", r.Record.Folder+" on "+humanize.OneLine(strings.Join(r.Record.Claims, ", "), 300))
+		row("record", onClaims(*r.Record))
 	}
 	row("teardown", r.Teardown)
 	printPhases(w, r.Phases, r.Ended)
@@ -158,7 +161,15 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	return w.Flush()
 }
 
-// exitOf is how a rank of a run with that reason ended.
+// onClaims is the folder of a record, with the claims that have it; a local run has none.
+func onClaims(r receipt.Record) string {
+	if len(r.Claims) == 0 {
+		return r.Folder
+	}
+	return r.Folder + " on " + humanize.OneLine(strings.Join(r.Claims, ", "), 300)
+}
+
+// exitOf returns how a rank of a run with that reason ended.
 func exitOf(r receipt.Rank, reason fail.Reason) string {
 	text := fmt.Sprintf("exit code %d", r.Exit.Code)
 	switch {
@@ -215,11 +226,11 @@ func writePage(out io.Writer, path string, r receipt.Receipt) error {
 		os.Remove(path)
 		return fmt.Errorf("writing the report %s: %w", path, err)
 	}
-	fmt.Fprintf(out, "The report of run %s/%s is %s.\n", r.Namespace, r.Run, path)
+	fmt.Fprintf(out, "The report of run %s is %s.\n", r.Title(), path)
 	return nil
 }
 
-// cachesText is "" for the usual place, the claim.
+// cachesText returns "" for the usual place, the claim.
 func cachesText(why string) string {
 	if why == "" {
 		return ""
@@ -227,7 +238,7 @@ func cachesText(why string) string {
 	return "on the nodes' own storage, because locks of files do not work: " + humanize.OneLine(why, 300)
 }
 
-// modeText is "tcp, because the cluster file of local disables it".
+// modeText returns "tcp, because the cluster file of local disables it".
 func modeText(mode agent.Mode, reason string) string {
 	if mode == "" || reason == "" {
 		return string(mode)
@@ -235,7 +246,7 @@ func modeText(mode agent.Mode, reason string) string {
 	return string(mode) + ", because " + humanize.OneLine(reason, 300)
 }
 
-// railsOf is for example "4 × MT4129, 400 Gb/s, firmware 28.39.1002", each kind of rail once, "" without RDMA.
+// railsOf returns for example "4 × MT4129, 400 Gb/s, firmware 28.39.1002", each kind of rail once, "" without RDMA.
 func railsOf(n receipt.Node) string {
 	counts, kinds := map[string]int{}, []string(nil)
 	for _, rail := range n.Rails {

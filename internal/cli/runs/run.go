@@ -23,6 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
@@ -45,7 +46,7 @@ type runOptions struct {
 	values map[string][]string
 }
 
-// RunCommand is mlenv run. files is the bundle.
+// RunCommand returns the command mlenv run. files is the bundle.
 func RunCommand(files fs.FS) *cobra.Command {
 	o := runOptions{params: newParams(files)}
 	cmd := &cobra.Command{
@@ -61,7 +62,8 @@ Flags of params that you leave out have the installed pipeline's defaults. If ot
 run uses one of your own, with the same claims; --name chooses one. mlenv sets the PipelineRun's timeouts so that
 the training fits.
 
-With --local the run needs no cluster: its nodes are parts of this machine, which must run Linux.
+With --local the run needs no cluster: its nodes are parts of this machine, which must run Linux. --like and --resume-from
+then name a local run.
 
 A job file has the params that you would type each time, as YAML: each key is the name of a param, env and build-args are
 keys and values. Arguments and flags replace what the file has.
@@ -162,7 +164,7 @@ func checkNames(runName, account string) error {
 			"--service-account %q: want the name of a ServiceAccount", account))
 }
 
-// misplaced is the mistake in a first argument that names a folder or file of this machine in another way than isFolder knows.
+// misplaced returns the mistake in a first argument that names a folder or file of this machine in another way than isFolder knows.
 func misplaced(args []string) error {
 	argument, rest := args[0], strings.Join(append([]string{""}, args[1:min(len(args), 2)]...), " ")
 	if path, ok := strings.CutPrefix(argument, "file://"); ok {
@@ -344,7 +346,7 @@ func detached(cmd *cobra.Command, of *v1.PipelineRun) {
 		of.Name, of.Namespace, of.Name, of.Namespace)
 }
 
-// withEarlier returns the params on the command line and those of the run that --like or --resume-from names.
+// withEarlier returns the params on the command line, added to the params of the run that --like or --resume-from names.
 func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (map[string][]string, error) {
 	flag, name := "--like", o.like
 	if o.resumeFrom != "" {
@@ -354,6 +356,11 @@ func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (ma
 		return o.values, nil
 	}
 	earlier, err := find(ctx, clients, name)
+	if _, here := local.Find(name); here && fail.ReasonOf(err) == fail.InvalidInput {
+		err = fail.Advise(fail.Becausef(fail.InvalidInput, "starting a run with %s %s: that is a local run, and its files are on this machine",
+			flag, name),
+			"mlenv run --local %s %s", flag, name)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -370,7 +377,7 @@ func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (ma
 	// The installed pipeline may have a newer image of the steps.
 	delete(values, "steps-image")
 	if isFolder(o.values) {
-		delete(values, "revision") // that of the other folder, or of a repository
+		delete(values, "revision") // it names a commit of the other folder, or of a repository
 	}
 	maps.Copy(values, o.values)
 	if o.resumeFrom != "" {

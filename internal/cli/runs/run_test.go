@@ -236,13 +236,13 @@ func TestReceiptOfAFailure(t *testing.T) {
 func TestNoRuns(t *testing.T) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
 	clients := &kube.Clients{Kube: kubefake.NewClientset(namespace), Tekton: fake.NewSimpleClientset(), Namespace: "ns"}
-	_, err := chosen(t.Context(), clients, nil)
+	_, err := chosen(t.Context(), clients, nil, nil)
 	if next := fail.NextOf(err); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(next, "mlenv run . SCRIPT -n ns") ||
 		!strings.Contains(next, "mlenv smoke -n ns") {
 		t.Errorf("got %v, next %q; want how to start one", err, next)
 	}
 	clients.Kube = kubefake.NewClientset()
-	if _, err := chosen(t.Context(), clients, nil); !strings.Contains(fail.NextOf(err), "new-project") {
+	if _, err := chosen(t.Context(), clients, nil, nil); !strings.Contains(fail.NextOf(err), "new-project") {
 		t.Errorf("without the namespace: got %v, next %q; want how to create it", err, fail.NextOf(err))
 	}
 }

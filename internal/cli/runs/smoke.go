@@ -10,7 +10,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 )
 
-// SmokeCommand is mlenv smoke, a small run of the example. files is the bundle.
+// SmokeCommand returns the command mlenv smoke, a small run of the example. files is the bundle.
 func SmokeCommand(files, example fs.FS) *cobra.Command {
 	o := runOptions{params: newParams(files)}
 	cmd := &cobra.Command{
@@ -21,7 +21,7 @@ has all phases of a long one.
 
 With --image it uses an image with PyTorch and DeepSpeed and builds none.
 
-Exit codes are those of mlenv run.`,
+Exit codes: as for mlenv run.`,
 		Example: `  mlenv smoke
   mlenv smoke --image=quay.io/me/small:v1 --nodes=1`,
 		Args: cobra.NoArgs,

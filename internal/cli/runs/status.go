@@ -14,6 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
@@ -48,7 +49,7 @@ type status struct {
 	Unseen string `json:"unseen,omitempty"`
 }
 
-// StatusCommand is mlenv status.
+// StatusCommand returns the command mlenv status.
 func StatusCommand() *cobra.Command {
 	var flags kube.Flags
 	var output command.OutputFlag
@@ -77,13 +78,13 @@ func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 	s.Commit, s.Image, s.Mode, s.ModeReason, s.Caches = known.Commit, known.Image, known.Mode, known.ModeReason, known.Caches
 	s.Tasks = r.phases()
 	trains := func(t run.TaskRun) bool { return t.Task == trainTask && t.Status == run.Running && !t.Started.IsZero() }
-	if slices.ContainsFunc(r.tasks, trains) {
+	if slices.ContainsFunc(r.tasks, trains) || r.here != nil && s.State == running && r.attempt() > 0 {
 		s.ask(ctx, clients, r)
 	}
 	if r.receipt != nil || s.State != cancelled { // of a cancelled run without a receipt Tekton only says that it was cancelled
 		s.Message = r.standing().Message
 	}
-	if r.receipt != nil {
+	if r.receipt != nil && len(s.Live) == 0 { // else the nodes know more
 		s.Metrics, s.Attempt = r.receipt.Metrics, len(r.receipt.Attempts)
 	}
 	if (r.receipt == nil || r.open) && s.Attempt == 0 {
@@ -97,7 +98,7 @@ func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 	return s
 }
 
-// phases are the tasks that Tekton lists, each as its step noted its end, or else what the receipt or the steps have of them.
+// phases returns the tasks that Tekton lists, each as its step noted its end, or else what the receipt or the steps have of them.
 func (r entry) phases() []receipt.Phase {
 	if len(r.tasks) == 0 {
 		return r.known().Phases
@@ -136,10 +137,18 @@ func (r entry) waits(ctx context.Context, clients *kube.Clients) (all []waiting)
 	return all
 }
 
+// agents connects to the nodes of a run in progress.
+func (r entry) agents(ctx context.Context, clients *kube.Clients) (nodes.Set, error) {
+	if r.here != nil {
+		return r.here.Connect()
+	}
+	return env.Of(clients, r.environment()).Nodes(ctx, "")
+}
+
 func (s *status) ask(ctx context.Context, clients *kube.Clients, r entry) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	set, err := env.Of(clients, r.environment()).Nodes(ctx, "")
+	set, err := r.agents(ctx, clients)
 	if err != nil {
 		s.Unseen = err.Error()
 		return
@@ -163,7 +172,7 @@ func (s *status) ask(ctx context.Context, clients *kube.Clients, r entry) {
 	s.progress = progressOf(statuses, s.Metrics)
 }
 
-// lastMetrics are the last metrics on node 0, nil if the training has written none.
+// lastMetrics returns the last metrics on node 0, nil if the training has written none.
 func lastMetrics(ctx context.Context, client *agent.Client, job string) json.RawMessage {
 	const most = 64 << 10
 	log, err := client.LogEnd(ctx, job, agent.MetricsLog, most)

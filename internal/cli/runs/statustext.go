@@ -19,7 +19,7 @@ import (
 func (s *status) print(out io.Writer, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	row := rowsOf(w)
-	row("run", s.Namespace+"/"+s.Name)
+	row("run", receipt.Receipt{Run: s.Name, Namespace: s.Namespace}.Title())
 	row("state", s.State)
 	row("reason", string(s.Reason))
 	row("message", humanize.Lines(s.Message, maxMessage))
@@ -65,7 +65,7 @@ func (s *status) print(out io.Writer, now time.Time) error {
 // maxWaiting bounds what a task waits for, in bytes.
 const maxWaiting = 500
 
-// notedText is for example "step 40 of 100, loss 2.104, 12345 tokens/s, about 3m0s left; 12s ago".
+// notedText returns for example "step 40 of 100, loss 2.104, 12345 tokens/s, about 3m0s left; 12s ago".
 func notedText(p *receipt.Progress, now time.Time) string {
 	if p == nil || p.At.IsZero() {
 		return ""
@@ -116,7 +116,7 @@ func alike[T any](all []T, key func(T) string) (rows [][]T) {
 	return rows
 }
 
-// rowName is the number of the only member of a row, or how many it has, for example "508 nodes".
+// rowName returns the number of the only member of a row, or how many it has, for example "508 nodes".
 func rowName(number, members int, what string) string {
 	if members == 1 {
 		return strconv.Itoa(number)

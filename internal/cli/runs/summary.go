@@ -16,9 +16,12 @@ const (
 )
 
 type summary struct {
-	Name        string `json:"name"`
+	Name string `json:"name"`
+	// Namespace is empty for a local run.
 	Namespace   string `json:"namespace"`
 	Environment string `json:"environment"`
+	// Local reports that the run is or was on this machine.
+	Local bool `json:"local,omitempty"`
 	// State is Running, Cancelling, Cancelled, Succeeded or Failed.
 	State  string      `json:"state"`
 	Reason fail.Reason `json:"reason,omitempty"`
@@ -30,6 +33,14 @@ type summary struct {
 	Ended   time.Time `json:"ended,omitzero"`
 	// Kept reports that only the receipt is left.
 	Kept bool `json:"onlyReceipt,omitempty"`
+}
+
+// where is the namespace, or a word that is none.
+func (s summary) where() string {
+	if s.Local {
+		return "(local)"
+	}
+	return s.Namespace
 }
 
 func (r entry) started() time.Time {
@@ -50,6 +61,8 @@ func (r entry) state() string {
 		return cancelling
 	case v.Verdict == "":
 		return running
+	case r.here != nil && v.Reason == fail.Cancelled:
+		return cancelled
 	case stopped && v.Verdict != receipt.Succeeded:
 		return cancelled
 	}
@@ -57,7 +70,10 @@ func (r entry) state() string {
 }
 
 func (r entry) summary(namespace string) summary {
-	s := summary{Name: r.name, Namespace: namespace, Environment: r.environment(), State: r.state(), Started: r.started(), Kept: r.run == nil}
+	s := summary{
+		Name: r.name, Namespace: namespace, Environment: r.environment(), Local: r.here != nil, State: r.state(), Started: r.started(),
+		Kept: r.run == nil && r.here == nil,
+	}
 	if r.run == nil {
 		s.Ended = r.receipt.Ended
 	} else if r.run.Status.CompletionTime != nil {
@@ -77,7 +93,7 @@ func (r entry) summary(namespace string) summary {
 	return s
 }
 
-// nodes is the number of nodes in the receipt, or else that of provision, or else the requested one.
+// nodes returns the number of nodes in the receipt, or else the one that provision noted, or else the requested one.
 func (r entry) nodes() int {
 	known := r.known()
 	if len(known.Nodes) > 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
 )
 
-// TrendCommand is mlenv trend.
+// TrendCommand returns the command mlenv trend.
 func TrendCommand() *cobra.Command {
 	var (
 		flags    kube.Flags
@@ -28,7 +28,7 @@ func TrendCommand() *cobra.Command {
 		Use:   "trend",
 		Short: "Show bandwidth, step time and loss from run to run",
 		Long: `Show bandwidth, step time and final loss of all runs of one kind whose receipts are kept: the same script of the same
-repository with the same arguments, nodes and ranks in one environment. The kind is that of the newest run, unless --like
+repository with the same arguments, nodes and ranks in one environment. The newest run sets the kind, unless --like
 names another run; mlenv lists the other kinds. It compares the newest run with the median of the ten that succeeded
 before it.
 
@@ -53,7 +53,7 @@ Exit code 0: shown; 1: the receipts cannot be read; 2: wrong usage.`,
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %v\n", err)
 		}
-		t, err := trend.Of(all, schedule, like, tolerances)
+		t, err := trend.Select(all, schedule, like, tolerances)
 		if err != nil {
 			return err
 		}

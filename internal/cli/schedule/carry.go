@@ -38,7 +38,7 @@ func Carry(ctx context.Context, client dynamic.Interface, namespace, image strin
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(each.Object, &job); err != nil {
 			return nil, fmt.Errorf("reading cronjob %s/%s: %w", namespace, each.GetName(), err)
 		}
-		s, err := of(&job)
+		s, err := readSchedule(&job)
 		if err != nil {
 			problems = append(problems, fail.Advise(err, "oc delete cronjob %s -n %s, and install the schedule again", job.Name, namespace))
 			continue

@@ -36,7 +36,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	return command.MainCommands(root, args, stdout, stderr)
 }
 
-// Command is mlenv schedule.
+// Command returns the command mlenv schedule.
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "schedule",
@@ -141,7 +141,7 @@ func showCommand() *cobra.Command {
 			}
 			all := []Schedule{}
 			for i := range found.Items {
-				s, err := of(&found.Items[i])
+				s, err := readSchedule(&found.Items[i])
 				if err != nil {
 					return err
 				}
@@ -222,8 +222,8 @@ func fireCommand() *cobra.Command {
 		Hidden: true, // the CronJob calls it
 		Args:   cobra.ExactArgs(1),
 		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
-			n := &nightJob{clients: clients, log: command.TextLog(cmd.OutOrStdout()), now: clients.Now}
-			return exitOf(n.fire(cmd.Context(), args[0], job))
+			r := &runner{clients: clients, log: command.TextLog(cmd.OutOrStdout()), now: clients.Now}
+			return exitOf(r.fire(cmd.Context(), args[0], job))
 		}),
 	}
 	flags.AddTo(cmd.Flags())

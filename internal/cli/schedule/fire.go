@@ -27,7 +27,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-type nightJob struct {
+// runner starts, follows and compares the runs of schedules, in the pod of a Job.
+type runner struct {
 	clients *kube.Clients
 	log     *slog.Logger
 	now     func() time.Time
@@ -37,16 +38,16 @@ type nightJob struct {
 // compares it with the nights before. It skips the night if another run or user holds the environment.
 //
 // If ctx ends, the run continues, and the exit code makes the Job start another pod, which follows it.
-func (n *nightJob) fire(ctx context.Context, name, job string) error {
-	found, err := n.clients.Kube.BatchV1().CronJobs(n.clients.Namespace).Get(ctx, prefix+name, metav1.GetOptions{})
+func (r *runner) fire(ctx context.Context, name, job string) error {
+	found, err := r.clients.Kube.BatchV1().CronJobs(r.clients.Namespace).Get(ctx, prefix+name, metav1.GetOptions{})
 	if err != nil {
-		return kube.Problem(fmt.Errorf("getting cronjob %s/%s: %w", n.clients.Namespace, prefix+name, err))
+		return kube.Problem(fmt.Errorf("getting cronjob %s/%s: %w", r.clients.Namespace, prefix+name, err))
 	}
-	s, err := of(found)
+	s, err := readSchedule(found)
 	if err != nil {
 		return err
 	}
-	scheduled, err := n.scheduled(ctx, job)
+	scheduled, err := r.scheduled(ctx, job)
 	if err != nil {
 		return err
 	}
@@ -57,30 +58,30 @@ func (n *nightJob) fire(ctx context.Context, name, job string) error {
 	if s.OnBusy == "wait" {
 		request.Values["on-busy"] = []string{"wait"}
 	}
-	started, err := n.clients.Tekton.TektonV1().PipelineRuns(n.clients.Namespace).Get(ctx, request.Name, metav1.GetOptions{})
+	started, err := r.clients.Tekton.TektonV1().PipelineRuns(r.clients.Namespace).Get(ctx, request.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		if request.Pipeline, err = launch.Installed(ctx, n.clients); err != nil {
+		if request.Pipeline, err = launch.Installed(ctx, r.clients); err != nil {
 			return err
 		}
-		if why, err := n.busy(ctx, s, request.Pipeline); err != nil || why != "" {
+		if why, err := r.busy(ctx, s, request.Pipeline); err != nil || why != "" {
 			if why != "" {
-				n.log.Info("Skipped: " + why + ".")
+				r.log.Info("Skipped: " + why + ".")
 			}
 			return err
 		}
-		if started, err = launch.Start(ctx, n.clients, request); err != nil {
+		if started, err = launch.Start(ctx, r.clients, request); err != nil {
 			return err
 		}
 	case err != nil:
-		return kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", n.clients.Namespace, request.Name, err))
+		return kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", r.clients.Namespace, request.Name, err))
 	case started.Labels[run.ScheduleLabel] != s.Name:
-		return fail.Becausef(fail.InvalidInput, "starting pipelinerun %s/%s: it exists, and schedule %s has not started it", n.clients.Namespace,
+		return fail.Becausef(fail.InvalidInput, "starting pipelinerun %s/%s: it exists, and schedule %s has not started it", r.clients.Namespace,
 			request.Name, s.Name)
 	}
-	n.log.Info(fmt.Sprintf("Following pipelinerun %s/%s, scheduled for %s.", started.Namespace, started.Name,
+	r.log.Info(fmt.Sprintf("Following pipelinerun %s/%s, scheduled for %s.", started.Namespace, started.Name,
 		scheduled.UTC().Format(time.RFC3339)))
-	outcome, err := launch.FollowTasks(ctx, n.clients, started, n.observe)
+	outcome, err := launch.FollowTasks(ctx, r.clients, started, r.observe)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return &command.Exit{Code: command.Interrupted,
@@ -91,14 +92,14 @@ func (n *nightJob) fire(ctx context.Context, name, job string) error {
 	case outcome.Verdict != receipt.Succeeded:
 		return fail.Because(outcome.Reason, fmt.Errorf("run %s: %s", started.Name, strings.TrimSpace(outcome.Message)))
 	}
-	return n.compare(ctx, s, started, outcome.Receipt)
+	return r.compare(ctx, s, started, outcome.Receipt)
 }
 
-// scheduled is the time for which the Job was created. For a Job that was created by hand it is the time of creation.
-func (n *nightJob) scheduled(ctx context.Context, name string) (time.Time, error) {
-	job, err := n.clients.Kube.BatchV1().Jobs(n.clients.Namespace).Get(ctx, name, metav1.GetOptions{})
+// scheduled returns the time for which the Job was created. For a Job that was created by hand it is the time of creation.
+func (r *runner) scheduled(ctx context.Context, name string) (time.Time, error) {
+	job, err := r.clients.Kube.BatchV1().Jobs(r.clients.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return time.Time{}, kube.Problem(fmt.Errorf("getting job %s/%s: %w", n.clients.Namespace, name, err))
+		return time.Time{}, kube.Problem(fmt.Errorf("getting job %s/%s: %w", r.clients.Namespace, name, err))
 	}
 	text, ok := job.Annotations[batchv1.CronJobScheduledTimestampAnnotation]
 	if !ok {
@@ -112,13 +113,13 @@ func (n *nightJob) scheduled(ctx context.Context, name string) (time.Time, error
 }
 
 // busy explains who holds the environment, "" if a run can start.
-func (n *nightJob) busy(ctx context.Context, s Schedule, pipeline *v1.Pipeline) (string, error) {
+func (r *runner) busy(ctx context.Context, s Schedule, pipeline *v1.Pipeline) (string, error) {
 	if s.OnBusy == "wait" {
 		return "", nil // the step provision waits
 	}
 	name := cmp.Or(launch.Value(pipeline, s.Values, "name"), objects.DefaultName)
-	environment := env.Of(n.clients, name).Lease(n.log)
-	environment.Now = n.now
+	environment := env.Of(r.clients, name).Lease(r.log)
+	environment.Now = r.now
 	held, err := environment.Find(ctx)
 	switch {
 	case fail.ReasonOf(err) == fail.EnvironmentMissing:
@@ -132,38 +133,38 @@ func (n *nightJob) busy(ctx context.Context, s Schedule, pipeline *v1.Pipeline) 
 	return "", nil
 }
 
-func (n *nightJob) observe(e launch.Event) {
+func (r *runner) observe(e launch.Event) {
 	switch e.Kind {
 	case launch.TaskStarted:
-		n.log.Info(fmt.Sprintf("  %s started", e.Task))
+		r.log.Info(fmt.Sprintf("  %s started", e.Task))
 	case launch.TaskWaiting:
-		n.log.Info(fmt.Sprintf("  %s waits: %s", e.Task, e.Text))
+		r.log.Info(fmt.Sprintf("  %s waits: %s", e.Task, e.Text))
 	case launch.TaskEnded:
-		n.log.Info(fmt.Sprintf("  %s %s", e.Task, e.Ended.Status))
+		r.log.Info(fmt.Sprintf("  %s %s", e.Task, e.Ended.Status))
 	case launch.Line, launch.LogLost:
 	}
 }
 
 // compare compares the run with those before it, and adds a regression to its receipt.
-func (n *nightJob) compare(ctx context.Context, s Schedule, of *v1.PipelineRun, reached *receipt.Receipt) error {
+func (r *runner) compare(ctx context.Context, s Schedule, started *v1.PipelineRun, reached *receipt.Receipt) error {
 	if reached == nil {
-		return fmt.Errorf("comparing run %s: it has no receipt", of.Name)
+		return fmt.Errorf("comparing run %s: it has no receipt", started.Name)
 	}
-	history, err := receipt.List(ctx, n.clients.Kube, n.clients.Namespace, reached.Environment)
+	history, err := receipt.List(ctx, r.clients.Kube, r.clients.Namespace, reached.Environment)
 	if err != nil {
-		n.log.Warn(fmt.Sprintf("Some earlier runs are not compared: %v", err))
+		r.log.Warn(fmt.Sprintf("Some earlier runs are not compared: %v", err))
 	}
-	own := slices.DeleteFunc(history, func(r receipt.Receipt) bool { return r.Schedule != s.Name })
+	own := slices.DeleteFunc(history, func(earlier receipt.Receipt) bool { return earlier.Schedule != s.Name })
 	comparisons := trend.Judge(*reached, own, s.Tolerance)
-	n.log.Info(fmt.Sprintf("Run %s succeeded.", of.Name))
+	r.log.Info(fmt.Sprintf("Run %s succeeded.", started.Name))
 	for _, c := range comparisons {
-		n.log.Info("  " + c.String())
+		r.log.Info("  " + c.String())
 	}
-	regression := trend.Regression(of.Name, comparisons)
+	regression := trend.Regression(started.Name, comparisons)
 	if regression == nil {
 		return nil
 	}
 	reached.Regression = regression.Error()
-	return errors.Join(fail.Advise(regression, "mlenv trend --schedule=%s --name=%s -n %s", s.Name, reached.Environment, n.clients.Namespace),
-		receipt.Write(ctx, n.clients.Kube, *reached))
+	return errors.Join(fail.Advise(regression, "mlenv trend --schedule=%s --name=%s -n %s", s.Name, reached.Environment, r.clients.Namespace),
+		receipt.Write(ctx, r.clients.Kube, *reached))
 }

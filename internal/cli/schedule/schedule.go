@@ -76,19 +76,18 @@ func (s Schedule) Check() error {
 	return nil
 }
 
-// cron is the schedule as a cron line; Check has checked At.
+// cron returns the schedule as a cron line; Check has checked At.
 func (s Schedule) cron() string {
 	at, _ := time.Parse("15:04", s.At)
 	return fmt.Sprintf("%d %d * * %s", at.Minute(), at.Hour(), strings.ToLower(s.Days))
 }
 
-// runName is the name of a night's run, the same for all pods of the night's Job.
+// runName returns the name of a night's run, the same for all pods of the night's Job.
 func (s Schedule) runName(scheduled time.Time) string {
 	return prefix + s.Name + "-" + scheduled.UTC().Format("20060102-150405")
 }
 
-// Objects are the CronJob, and an account that can start and follow runs and read their receipts. image is that of the
-// steps.
+// Objects returns the CronJob, and an account that can start and follow runs and read their receipts. image is the steps image.
 func (s Schedule) Objects(namespace, image string) []runtime.Object {
 	spec, _ := json.Marshal(s) // text and finite numbers can be written
 	labels := install.Labels(part)
@@ -129,13 +128,13 @@ func rules(name string) []rbacv1.PolicyRule {
 		rule("tekton.dev", []string{"get", "list", "watch", "create"}, "pipelineruns"),
 		rule("tekton.dev", []string{"list", "watch"}, "taskruns"),
 		rule("coordination.k8s.io", []string{"get"}, "leases"),
-		// Receipts of earlier nights are read; a regression is added to that of this night.
+		// fire reads the receipts of earlier nights, and adds a regression to this night's.
 		rule("", []string{"get", "list", "create", "patch"}, "configmaps"),
 	}
 }
 
-// of reads a schedule from its CronJob, which may have been edited by hand.
-func of(found *batchv1.CronJob) (Schedule, error) {
+// readSchedule reads a schedule from its CronJob, which may have been edited by hand.
+func readSchedule(found *batchv1.CronJob) (Schedule, error) {
 	s := Schedule{Days: "*", TimeZone: "UTC", OnBusy: "skip", Tolerance: trend.DefaultTolerance()}
 	err := json.Unmarshal([]byte(found.Annotations[annotation]), &s)
 	if err == nil {

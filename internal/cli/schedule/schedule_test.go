@@ -58,7 +58,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// The schedule's CronJob, account and Role would replace those of the reaper, or those that all runs use.
+// The schedule's CronJob, account and Role would replace the reaper's, or the account and Role that all runs use.
 func TestCheckKeepsWhatInstallMakes(t *testing.T) {
 	for _, name := range []string{"reaper", "pipeline"} {
 		s := nightly()
@@ -77,7 +77,7 @@ const runOfNight = "mlenv-nightly-20260310-013000"
 func about(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ns", Name: name} }
 
 // place returns a cluster with the schedule's CronJob, its Job of the night, and an installed pipeline.
-func place(t *testing.T, s Schedule, objects, tekton []runtime.Object) (*nightJob, *bytes.Buffer) {
+func place(t *testing.T, s Schedule, objects, tekton []runtime.Object) (*runner, *bytes.Buffer) {
 	t.Helper()
 	made := s.Objects("ns", "steps@sha256:1")
 	job := &batchv1.Job{ObjectMeta: about("job")}
@@ -90,7 +90,7 @@ func place(t *testing.T, s Schedule, objects, tekton []runtime.Object) (*nightJo
 	var log bytes.Buffer
 	clients := &kube.Clients{Namespace: "ns", Kube: fake.NewClientset(append(append(objects, made...), job)...),
 		Tekton: tektonfake.NewSimpleClientset(append(tekton, pipeline)...)}
-	return &nightJob{clients: clients, log: command.TextLog(&log), now: night}, &log
+	return &runner{clients: clients, log: command.TextLog(&log), now: night}, &log
 }
 
 // ended returns the night's run as the Job's first pod started it, with its end.
@@ -106,7 +106,7 @@ func ended(status corev1.ConditionStatus) *v1.PipelineRun {
 	return r
 }
 
-func left(t *testing.T, f *nightJob, r receipt.Receipt) {
+func left(t *testing.T, f *runner, r receipt.Receipt) {
 	t.Helper()
 	r.Namespace, r.Environment, r.Schedule = "ns", "env", "nightly"
 	if err := receipt.Write(t.Context(), f.clients.Kube, r); err != nil {
@@ -271,7 +271,7 @@ func TestCarrySaysWhatIsNoSchedule(t *testing.T) {
 func TestOf(t *testing.T) {
 	job := &batchv1.CronJob{ObjectMeta: about("mlenv-nightly")}
 	job.Annotations = map[string]string{annotation: `{"name": "nightly", "at": "03:15", "tolerancePercent": {"loss": 7}}`}
-	s, err := of(job)
+	s, err := readSchedule(job)
 	if err != nil || s.OnBusy != "skip" || s.TimeZone != "UTC" || s.Tolerance[trend.Loss] != 7 || s.Tolerance[trend.StepTime] != 10 {
 		t.Errorf("got %+v, %v", s, err)
 	}
@@ -281,7 +281,7 @@ func TestOf(t *testing.T) {
 		`{"name": "nights", "at": "03:15"}`: `name "nights"`,
 	} {
 		job.Annotations[annotation] = text
-		if _, err := of(job); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), want) {
+		if _, err := readSchedule(job); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want InvalidInput with %s", text, err, want)
 		}
 	}
@@ -319,7 +319,7 @@ func TestObjects(t *testing.T) {
 		job.Spec.ConcurrencyPolicy != batchv1.ForbidConcurrent {
 		t.Errorf("the CronJob is %+v", job.Spec)
 	}
-	back, err := of(job)
+	back, err := readSchedule(job)
 	if err != nil || back.At != "02:30" || back.Values["script"][0] != "train.py" || back.Tolerance[trend.Loss] != 5 {
 		t.Errorf("read back: %+v, %v", back, err)
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/admin"
 )
 
-// AdminCommand is mlenv admin.
+// AdminCommand returns the command mlenv admin.
 func AdminCommand() *cobra.Command {
 	o := &admin.Options{}
 	cmd := &cobra.Command{

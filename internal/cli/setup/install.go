@@ -11,7 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 )
 
-// InstallCommand is mlenv install. files has tasks/ and pipelines/.
+// InstallCommand returns the command mlenv install. files has tasks/ and pipelines/.
 func InstallCommand(files fs.FS, carry install.Carry) *cobra.Command {
 	o := install.Options{Carry: carry}
 	cmd := &cobra.Command{

@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// UninstallCommand is mlenv uninstall.
+// UninstallCommand returns the command mlenv uninstall.
 func UninstallCommand() *cobra.Command {
 	var (
 		flags   kube.Flags
@@ -32,7 +32,7 @@ repeat it.
 It fails if runs are in progress or environments exist. --end-runs ends them at once: it cancels runs without their
 teardown, which would lose its rights midway, and deletes environments. Their claims stay; the runs get no receipt.
 
-The namespace is that of --namespace, otherwise the cluster file's, otherwise the kubeconfig's. With a cluster file
+--namespace names the namespace, otherwise the cluster file does, otherwise the kubeconfig. With a cluster file
 uninstall checks that this is its cluster.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
@@ -41,7 +41,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
   mlenv uninstall -n nccl-test --receipts --end-runs`,
 		Args: command.Arguments(0, 1, "one cluster file or none"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, namespace, err := where(cmd, flags, args)
+			clients, namespace, err := connect(cmd, flags, args)
 			if err != nil {
 				return err
 			}
@@ -66,7 +66,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 }
 
 // where returns the cluster's clients and the namespace.
-func where(cmd *cobra.Command, flags kube.Flags, args []string) (*kube.Clients, string, error) {
+func connect(cmd *cobra.Command, flags kube.Flags, args []string) (*kube.Clients, string, error) {
 	if len(args) == 1 {
 		file, err := clusterfile.Load(cmd.Context(), args[0], flags)
 		if err != nil {

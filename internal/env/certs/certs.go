@@ -7,21 +7,23 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/pem"
 	"fmt"
 	"net"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
 // Lifetime of all certificates. An environment that is kept for longer must be provisioned again.
 const Lifetime = 365 * 24 * time.Hour
 
-// New creates a CA, a certificate for the agents of all nodes of environment name, and one for the steps. It discards the
-// CA's key, so that no other certificate can be signed. An agent's certificate is not valid for a client, nor a client's for
-// an agent: a compromised node cannot command the others. With its own an agent may only read trees of the others. Agents without DNS names
-// have addresses.
+// New creates a CA, a certificate for the agents of all nodes of environment name, one for the steps, and one for Prometheus, which
+// may only read metrics. It discards the CA's key, so that no other certificate can be signed. An agent's certificate is not valid for
+// a client, nor a client's for an agent: a compromised node cannot command the others. With its own an agent may only read trees of the
+// others. Agents without DNS names have addresses.
 func New(namespace, name string, now time.Time, addresses ...net.IP) (result objects.Certificates, err error) {
 	defer func() {
 		if err != nil {
@@ -56,6 +58,13 @@ func New(namespace, name string, now time.Time, addresses ...net.IP) (result obj
 	result.ClientCert, result.ClientKey, err = ca.issue(&x509.Certificate{
 		Subject:     subject(name, "steps"),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return result, err
+	}
+	result.MetricsCert, result.MetricsKey, err = ca.issue(&x509.Certificate{
+		Subject:            subject(name, "metrics"),
+		UnknownExtKeyUsage: []asn1.ObjectIdentifier{agent.MetricsUsage()},
 	})
 	return result, err
 }

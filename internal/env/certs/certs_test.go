@@ -41,6 +41,7 @@ func TestCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	ca, server, client := certificate(t, made.CA), certificate(t, made.ServerCert), certificate(t, made.ClientCert)
+	metrics := certificate(t, made.MetricsCert)
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)
 	node := objects.NamesOf("nccl-test", name).TLSName(12)
@@ -63,6 +64,10 @@ func TestCertificates(t *testing.T) {
 		{"a node as a client", server, "", x509.ExtKeyUsageClientAuth, now, false},
 		{"a step", client, "", x509.ExtKeyUsageClientAuth, now, true},
 		{"a step as a server", client, "", x509.ExtKeyUsageServerAuth, now, false},
+		{"Prometheus as a step", metrics, "", x509.ExtKeyUsageClientAuth, now, false},
+		{"Prometheus as an agent", metrics, "", x509.ExtKeyUsageServerAuth, now, false},
+		{"Prometheus", metrics, "", x509.ExtKeyUsageAny, now, true},
+		{"Prometheus after 366 days", metrics, "", x509.ExtKeyUsageAny, now.AddDate(0, 0, 366), false},
 	}
 	for _, test := range tests {
 		_, err := test.cert.Verify(x509.VerifyOptions{
@@ -72,12 +77,12 @@ func TestCertificates(t *testing.T) {
 			t.Errorf("%s: valid %v, want %v: %v", test.what, err == nil, test.valid, err)
 		}
 	}
-	for _, cert := range []*x509.Certificate{ca, server, client} {
+	for _, cert := range []*x509.Certificate{ca, server, client, metrics} {
 		if key, ok := cert.PublicKey.(*ecdsa.PublicKey); !ok || key.Curve != elliptic.P256() {
 			t.Errorf("%s: key %T, want ECDSA P-256", cert.Subject, cert.PublicKey)
 		}
 	}
-	if server.IsCA || client.IsCA || !ca.IsCA {
+	if server.IsCA || client.IsCA || metrics.IsCA || !ca.IsCA {
 		t.Error("want the CA to be the only CA")
 	}
 }
@@ -126,10 +131,10 @@ func handshake(t *testing.T, server, client objects.Certificates) error {
 		_, _ = step.Read(make([]byte, 1))
 		far.Close()
 	}()
-	agent := tls.Server(near, &tls.Config{
+	agentSide := tls.Server(near, &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{serverPair}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert,
 	})
-	return agent.Handshake()
+	return agentSide.Handshake()
 }
 
 // A Secret holds 1 MiB. One certificate is valid for all nodes, so 512 nodes need no larger Secret than two.

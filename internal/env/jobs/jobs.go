@@ -31,7 +31,7 @@ type Job struct {
 	Gone func(ctx context.Context, node int) error
 }
 
-// Same is the spec of a job whose members all get the same.
+// Same gives all members of a job the same spec.
 func Same(spec agent.JobSpec) func(place int) (agent.JobSpec, error) {
 	return func(int) (agent.JobSpec, error) { return spec, nil }
 }

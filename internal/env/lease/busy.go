@@ -63,7 +63,7 @@ func (b *Busy) State() string {
 	return text
 }
 
-// Next is what a caller that needs the environment can do.
+// Next returns what a caller that needs the environment can do.
 func (b *Busy) Next() string {
 	const other = "use another environment with --name=NAME, or wait with --on-busy=wait, or "
 	switch {

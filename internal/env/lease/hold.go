@@ -27,10 +27,10 @@ func (c Client) hold(lease *coordinationv1.Lease) *Hold {
 	return &Hold{client: c, uid: lease.UID, holder: HolderOf(lease).ID}
 }
 
-// UID is the Lease's own, for Delete.
+// UID returns the Lease's UID, for Delete.
 func (h *Hold) UID() types.UID { return h.uid }
 
-// Owner is the reference of the environment's objects to the Lease, which deletes them with it.
+// Owner returns the reference of the environment's objects to the Lease, which deletes them with it.
 func (h *Hold) Owner() metav1.OwnerReference { return objects.LeaseReference(h.client.Name, h.uid) }
 
 // StillHeld finds the Lease that an earlier step of the same holder took. The error is EnvironmentMissing if

@@ -103,7 +103,7 @@ func HolderOf(lease *coordinationv1.Lease) Holder {
 	return h
 }
 
-// Ends is when a Lease expires unless it is renewed, zero if the Lease does not contain it. It counts from the last change, by the
+// Ends returns when a Lease expires unless it is renewed, zero if the Lease does not contain it. It counts from the last change, by the
 // API server's clock, because a holder's clock may be wrong. If that is unknown it counts from the renewal, by the holder's clock.
 func Ends(lease *coordinationv1.Lease) time.Time {
 	if lease.Spec.RenewTime == nil || lease.Spec.LeaseDurationSeconds == nil {

@@ -66,8 +66,8 @@ func conflict() error {
 
 // clientOf returns a client with fakes. The fakes check neither UIDs nor resource versions, collect no garbage, and assign
 // no UIDs; clientOf makes them assign a UID to each Lease that is created.
-func clientOf(objects []runtime.Object, runs ...runtime.Object) (Client, *fake.Clientset, *bytes.Buffer) {
-	kube := fake.NewClientset(objects...)
+func clientOf(known []runtime.Object, runs ...runtime.Object) (Client, *fake.Clientset, *bytes.Buffer) {
+	kube := fake.NewClientset(known...)
 	made := 0
 	kube.PrependReactor("create", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		made++
@@ -117,11 +117,11 @@ func TestTake(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var objects []runtime.Object
+				var known []runtime.Object
 				if tc.lease != nil {
-					objects = append(objects, tc.lease())
+					known = append(known, tc.lease())
 				}
-				client, _, _ := clientOf(objects, tc.runs...)
+				client, _, _ := clientOf(known, tc.runs...)
 				held, err := client.Take(t.Context(), request())
 				if tc.busy != "" {
 					var busy *Busy
@@ -293,7 +293,7 @@ func TestExpired(t *testing.T) {
 	if Expired(&coordinationv1.Lease{}, now) {
 		t.Error("a lease without times has expired; want it kept")
 	}
-	// The holder's clock is ten minutes behind that of the API server.
+	// The holder's clock is ten minutes behind the API server's.
 	changed, before := metav1.NewTime(renewed.Add(10*time.Minute)), metav1.NewTime(renewed.Add(time.Minute))
 	lease.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &before}, {Time: &changed}, {}}
 	if got := Ends(lease).Sub(renewed.Time); got != 20*time.Minute {
@@ -527,7 +527,7 @@ func TestLost(t *testing.T) {
 	deleted.DeletionTimestamp, deleted.Finalizers = &metav1.Time{Time: time.Now()}, []string{"x"}
 	nobodys := leaseOf(ours(), 0)
 	nobodys.Spec.HolderIdentity = nil
-	for name, objects := range map[string][]runtime.Object{
+	for name, known := range map[string][]runtime.Object{
 		"gone":             nil,
 		"somebody else's":  {leaseOf(theirs(), 0)},
 		"nobody's":         {nobodys},
@@ -535,7 +535,7 @@ func TestLost(t *testing.T) {
 		"deleted and made": {remade},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, _, _ := clientOf(objects)
+			client, _, _ := clientOf(known)
 			hold := client.hold(leaseOf(ours(), 0))
 			if err := hold.KeepRenewed(t.Context(), minute); fail.ReasonOf(err) != fail.EnvironmentMissing {
 				t.Errorf("KeepRenewed: got %v, want EnvironmentMissing", err)

@@ -23,7 +23,7 @@ var launchers = []string{
 	"RANKS_PER_NODE", agent.CUDADevices,
 }
 
-// ranksEnviron are the variables of this process that the nodes have too, with the Python in front of PATH.
+// ranksEnviron returns the variables of this process that the nodes have too, with the Python in front of PATH.
 func ranksEnviron(environ []string, python string) ([]string, error) {
 	path, _ := agent.Variable(environ, "PATH")
 	if python != "" {
@@ -43,7 +43,7 @@ func ranksEnviron(environ []string, python string) ([]string, error) {
 	return append(environ, "PATH="+path), nil
 }
 
-// divided are the UUIDs of the GPUs of each node: those that this process may use, in equal parts. A rank without one uses the
+// divided returns the UUIDs of the GPUs of each node: those that this process may use, in equal parts. A rank without one uses the
 // processors.
 func divided(ctx context.Context, o Options) ([][]string, error) {
 	all, _, err := facts.GPUs(ctx, nil, 0)

@@ -4,6 +4,7 @@ package local
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -28,6 +30,7 @@ import (
 
 // Environment is nodes on this machine.
 type Environment struct {
+	Run
 	Nodes nodes.Set
 	// GPUs is how many each node has.
 	GPUs int
@@ -45,6 +48,7 @@ type Environment struct {
 	cancel context.CancelFunc
 	served []chan error
 	logs   []io.Closer
+	lock   *os.File
 }
 
 // Start starts the agents. They, and all processes of their jobs, end with End, and with this process, whatever ends it.
@@ -58,33 +62,49 @@ func Start(ctx context.Context, o Options) (*Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Environment{GPUs: len(gpus[0]), Workspace: o.Folder, options: o}
+	e := &Environment{Run: Run{Folder: o.Folder, Name: o.Name}, GPUs: len(gpus[0]), Workspace: o.Folder, options: o}
 	if err := e.claimName(); err != nil {
 		return nil, err
 	}
-	if e.run, err = os.MkdirTemp("", "mlenv-"); err != nil {
-		return nil, fmt.Errorf("creating a folder for the sockets of the nodes: %w", err)
-	}
 	// An interrupted command still asks the nodes how its job ends.
 	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	if err := e.start(ctx, environ, gpus); err != nil {
-		return nil, errors.Join(err, e.End())
+	if e.run, err = os.MkdirTemp("", "mlenv-"); err != nil {
+		err = fmt.Errorf("creating a folder for the sockets of the nodes: %w", err)
+	} else {
+		err = e.start(ctx, environ, gpus)
+	}
+	if err != nil {
+		return nil, errors.Join(err, e.End(), os.RemoveAll(e.Dir()), e.Unlock())
 	}
 	return e, nil
 }
 
-// claimName creates the environment's folder, which no other one may have: its jobs have the same names.
+// claimName creates the run's folder, which no other one may have, with the lock that shows that the run is in progress.
 func (e *Environment) claimName() error {
-	if err := os.MkdirAll(filepath.Dir(e.own()), 0o755); err != nil {
+	parent := filepath.Dir(e.Dir())
+	if err := errors.Join(os.MkdirAll(parent, 0o755), os.MkdirAll(e.datasets(), 0o755)); err != nil {
 		return fmt.Errorf("creating a folder for local runs: %w", err)
 	}
-	err := os.Mkdir(e.own(), 0o755)
-	if errors.Is(err, fs.ErrExist) {
-		return fail.Becausef(fail.InvalidInput, "starting run %s on this machine: there is one of that name; want another --run-name",
-			e.options.Name)
+	// The folder gets its name when the lock is held: without a lock it would count as the folder of a run that was killed.
+	begun, err := os.MkdirTemp(parent, ".new-")
+	if err == nil {
+		e.lock, err = hold(filepath.Join(begun, lockName))
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("creating the folder of run %s: %w", e.Name, err)
+	}
+	err = os.Rename(begun, e.Dir())
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.ENOTDIR) {
+		err = fail.Becausef(fail.InvalidInput, "starting run %s on this machine: there is one of that name; want another --run-name", e.Name)
+	}
+	return errors.Join(err, os.RemoveAll(begun), e.Unlock())
 }
+
+// Unlock ends the run for other processes. The receipt must be there.
+func (e *Environment) Unlock() error { return e.lock.Close() }
 
 // End ends all jobs and the agents.
 func (e *Environment) End() error {
@@ -97,7 +117,7 @@ func (e *Environment) End() error {
 	for _, log := range e.logs {
 		errs = append(errs, log.Close())
 	}
-	return errors.Join(append(errs, os.RemoveAll(e.run))...)
+	return errors.Join(append(errs, os.RemoveAll(e.run), os.RemoveAll(e.own()))...)
 }
 
 func (e *Environment) start(ctx context.Context, environ []string, gpus [][]string) error {
@@ -131,12 +151,7 @@ func (e *Environment) start(ctx context.Context, environ []string, gpus [][]stri
 	for node, listener := range listeners {
 		config := e.config(node, environ, gpus[node])
 		config.Dial = dial
-		tls := filepath.Join(config.Paths.Home, "tls")
-		err := os.MkdirAll(tls, 0o700)
-		for name, content := range map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ServerCert, "tls.key": made.ServerKey} {
-			err = errors.Join(err, os.WriteFile(filepath.Join(tls, name), content, 0o600))
-		}
-		if err != nil {
+		if err := writeTLS(filepath.Join(config.Paths.Home, "tls"), made.CA, made.ServerCert, made.ServerKey); err != nil {
 			return err
 		}
 		if err := e.serve(ctx, config, listener); err != nil {
@@ -144,8 +159,28 @@ func (e *Environment) start(ctx context.Context, environ []string, gpus [][]stri
 		}
 		e.Nodes = append(e.Nodes, agent.NewClient(node, config.Host(node), credentials, dial))
 	}
-	return nil
+	tls := filepath.Join(e.run, "client")
+	content, err := json.Marshal(reach{Addresses: ports, TLS: tls})
+	if err == nil {
+		err = writeTLS(tls, made.CA, made.ClientCert, made.ClientKey)
+	}
+	if err != nil {
+		return err
+	}
+	return claimfile.Replace(e.path(reachName), e.Dir(), content)
 }
+
+// writeTLS writes certificates and a key for this user alone.
+func writeTLS(folder string, ca, cert, key []byte) error {
+	err := os.MkdirAll(folder, 0o700)
+	for name, content := range map[string][]byte{"ca.crt": ca, "tls.crt": cert, "tls.key": key} {
+		err = errors.Join(err, os.WriteFile(filepath.Join(folder, name), content, 0o600))
+	}
+	return err
+}
+
+// pod is the name of a node.
+func (e *Environment) pod(node int) string { return e.Name + "-" + strconv.Itoa(node) }
 
 // makeProgram links this program under the name of the agent's. Main of package program runs it.
 func (e *Environment) makeProgram() error {
@@ -157,7 +192,7 @@ func (e *Environment) makeProgram() error {
 	return os.Symlink(self, e.Program)
 }
 
-// addressesOf are loopback addresses for the nodes, and a port for the ranks. torch's store listens at all addresses of its machine.
+// addressesOf returns loopback addresses for the nodes, and a port for the ranks. torch's store listens at all addresses of its machine.
 func addressesOf(count int) (addresses []net.IP, port int, err error) {
 	listener, err := net.Listen("tcp", ":0")
 	if err != nil {
@@ -173,12 +208,12 @@ func addressesOf(count int) (addresses []net.IP, port int, err error) {
 
 func (e *Environment) config(node int, environ, gpus []string) server.Config {
 	o := e.options
-	name := o.Name + "-" + strconv.Itoa(node)
+	name := e.pod(node)
 	c := server.Config{
 		Version: version.String(), Name: o.Name, Node: node, Nodes: o.Nodes, GPUs: len(gpus), Pod: name, Local: true,
 		PodIP: e.TLSName(node), Program: e.Program, Environ: environ,
 		Paths: server.Paths{
-			Workspace: o.Folder, Datasets: filepath.Join(o.Folder, "datasets"), Home: filepath.Join(e.run, name), Sys: ownCgroup(),
+			Workspace: o.Folder, Datasets: e.datasets(), Home: filepath.Join(e.run, name), Sys: ownCgroup(),
 			Own: e.own(),
 		},
 	}
@@ -193,7 +228,7 @@ func (e *Environment) config(node int, environ, gpus []string) server.Config {
 	return c
 }
 
-// ownCgroup is the folder of this process's cgroup, where the kernel counts the processes that it has killed for want of memory.
+// ownCgroup returns the folder of this process's cgroup, where the kernel counts the processes that it has killed for want of memory.
 func ownCgroup() string {
 	const top = "/sys/fs/cgroup"
 	content, _ := os.ReadFile("/proc/self/cgroup") //nolint:forbidigo // it is the kernel's
@@ -205,14 +240,17 @@ func ownCgroup() string {
 	return top
 }
 
-// own is the folder of what environments do not share.
+// datasets returns the folder in place of the claim for datasets.
+func (e *Environment) datasets() string { return filepath.Join(e.options.Folder, "datasets") }
+
+// own returns the folder of what environments do not share. It ends with the environment.
 func (e *Environment) own() string {
 	return filepath.Join(e.options.Folder, ".mlenv", "environments", e.options.Name)
 }
 
-// logOf is the path of the log of a node's agent.
+// logOf returns the path of the log of a node's agent.
 func (e *Environment) logOf(node int) string {
-	return filepath.Join(e.own(), fmt.Sprintf("node-%d.log", node))
+	return e.path(fmt.Sprintf("agent-%d.log", node))
 }
 
 func (e *Environment) serve(ctx context.Context, c server.Config, listener net.Listener) error {

@@ -53,8 +53,8 @@ func launch(ctx context.Context, e *Environment, command string) error {
 	})
 }
 
-// Both nodes run their part of a job in the shared folder, with the variables by which ranks meet, and those of the person, but not
-// those of another training.
+// Both nodes run their part of a job in the shared folder. Its ranks get the variables by which they meet and the user's own variables,
+// but none that another training has set.
 func TestStart(t *testing.T) {
 	folder := t.TempDir()
 	e, err := start(t.Context(), folder, "run-1", "RANK=7", "MASTER_ADDR=elsewhere", "OWN=mine")
@@ -80,8 +80,19 @@ func TestStart(t *testing.T) {
 			t.Errorf("node %d: the rank printed %q (%v), want %q...", node, got, err, want)
 		}
 	}
-	if err := e.End(); err != nil {
+	others, err := e.Connect()
+	if err == nil {
+		_, err = nodes.Ask(t.Context(), others, (*agent.Client).Facts)
+	}
+	if err != nil || len(others) != 2 || !e.Running() || e.Process() != os.Getpid() {
+		t.Errorf("others connect to %d nodes, %v; running: %v, by process %d", len(others), err, e.Running(), e.Process())
+	}
+	others.Close()
+	if err := errors.Join(e.End(), e.Unlock()); err != nil {
 		t.Error(err)
+	}
+	if _, err := e.Connect(); e.Running() || e.Process() != 0 || fail.ReasonOf(err) != fail.EnvironmentMissing {
+		t.Errorf("after its end it runs: %v, by process %d; connecting: %v, want EnvironmentMissing", e.Running(), e.Process(), err)
 	}
 	if _, err := os.Stat(e.Program); !os.IsNotExist(err) {
 		t.Errorf("the folder of the sockets is left: %v", err)
@@ -155,7 +166,8 @@ func runUntilKilled(folder string) {
 
 // Nothing survives a SIGKILL of mlenv.
 func TestKilled(t *testing.T) {
-	command := exec.CommandContext(t.Context(), os.Args[0], killed, t.TempDir())
+	folder := t.TempDir()
+	command := exec.CommandContext(t.Context(), os.Args[0], killed, folder)
 	out, err := command.StdoutPipe()
 	if err == nil {
 		err = command.Start()
@@ -174,6 +186,13 @@ func TestKilled(t *testing.T) {
 	if len(pids) < 4 {
 		t.Fatalf("only %d processes started", len(pids))
 	}
+	of := Run{Folder: folder, Name: "run-1"}
+	if of.Process() != command.Process.Pid {
+		t.Errorf("process %d runs it, want %d", of.Process(), command.Process.Pid)
+	}
+	if err := of.Remove(); fail.ReasonOf(err) != fail.EnvironmentBusy {
+		t.Errorf("deleting it while it is in progress: %v, want EnvironmentBusy", err)
+	}
 	if err := command.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -181,6 +200,44 @@ func TestKilled(t *testing.T) {
 		awaitEnd(t, pid)
 	}
 	_ = command.Wait()
+	if of.Running() {
+		t.Error("it runs without its process")
+	}
+	if err := of.Remove(); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(of.Dir())); err != nil || len(left) > 1 { // the record of the job has another name
+		t.Errorf("left are %v, %v", left, err)
+	}
+}
+
+// A name that is a path finds nothing.
+func TestFind(t *testing.T) {
+	t.Setenv("XDG_DATA_HOME", t.TempDir())
+	folder, err := Folder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"try-1", ".gone-1"} {
+		if err := os.MkdirAll(Run{Folder: folder, Name: name}.Dir(), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(Run{Folder: folder, Name: name}.path(lockName), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(Run{Folder: folder, Name: "of-a-job"}.Dir(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	all, err := All()
+	if err != nil || len(all) != 1 || all[0].Name != "try-1" {
+		t.Errorf("all runs: %v, %v; want try-1", all, err)
+	}
+	for _, name := range []string{"", ".", "..", "../runs/try-1", "try-1/", "/", ".gone-1", "of-a-job", "none"} {
+		if r, ok := Find(name); ok {
+			t.Errorf("%q finds %v", name, r)
+		}
+	}
 }
 
 // awaitEnd returns when a process has ended.

@@ -22,7 +22,7 @@ func (e *Environment) Attach(context.Context, *slog.Logger, string, run.Flags) (
 	return e.Nodes, func() {}, nil
 }
 
-// Instances are the same for all time.
+// Instances returns the same instances every time.
 func (e *Environment) Instances(_ context.Context, count int) ([]env.Instance, error) {
 	return make([]env.Instance, count), nil
 }
@@ -35,7 +35,7 @@ func (e *Environment) Ended(_ context.Context, node int) env.End {
 	return env.End{Reason: fail.ContainerRestarted, How: "for an unknown cause", Look: "read " + e.logOf(node)}
 }
 
-// Whole is always so.
+// Whole returns at once: a local run does not wait for nodes.
 func (e *Environment) Whole(context.Context, int) (master string, err error) {
 	return e.TLSName(0), nil
 }
@@ -45,13 +45,13 @@ func (e *Environment) LeaveOut(context.Context, int, int, string) error {
 	return errors.New("all nodes are parts of this machine")
 }
 
-// Mode is TCP: the nodes reach each other by the loopback interface.
+// Mode returns TCP: the nodes reach each other by the loopback interface.
 func (e *Environment) Mode(context.Context) (agent.Mode, error) { return agent.TCP, nil }
 
 // RecordClaims returns none.
 func (e *Environment) RecordClaims(context.Context, int) []string { return nil }
 
-// TLSName is the address of a node.
+// TLSName returns the address of a node.
 func (e *Environment) TLSName(node int) string { return e.addresses[node].String() }
 
 // Reach names the port, which is one of this machine.

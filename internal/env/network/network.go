@@ -73,7 +73,7 @@ type Network struct {
 }
 
 // Prepare sets each node's network. Errors: in mode RDMA RDMAUnavailable for a node that cannot use it, and if no rail
-// joins all nodes: then no node is set, and OverSockets can do so; those of agents that do not answer.
+// joins all nodes: then no node is set, and OverSockets can do so; any error of an agent that does not answer.
 func Prepare(ctx context.Context, set nodes.Set, settings Settings) (Network, error) {
 	n := Network{Settings: settings}
 	if settings.Mode == agent.RDMA {
@@ -126,7 +126,7 @@ func (n Network) agentNetwork(node int) agent.Network {
 	return request
 }
 
-// unusable is the error for nodes that cannot use RDMA: each cause once, with the nodes that have it.
+// unusable returns the error for nodes that cannot use RDMA: each cause once, with the nodes that have it.
 func (n Network) unusable() error {
 	var causes []fail.Finding
 	affected := map[fail.Finding][]int{}
@@ -159,7 +159,7 @@ func (n Network) unusable() error {
 	return errors.Join(problems...)
 }
 
-// Bandwidth is what a ring over the nodes should reach, 0 if unknown.
+// Bandwidth returns what a ring over the nodes should reach, 0 if unknown.
 func (n Network) Bandwidth() rdma.BytesPerSecond {
 	if n.Facts == nil {
 		return n.Expected.Bandwidth

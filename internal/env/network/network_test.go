@@ -185,7 +185,7 @@ func TestCrossings(t *testing.T) {
 }
 
 func TestRacks(t *testing.T) {
-	nodes := []corev1.Node{
+	labelled := []corev1.Node{
 		{ObjectMeta: metav1.ObjectMeta{Name: "moc-r4pcc02u17", Labels: map[string]string{
 			"rack": "seven", corev1.LabelTopologyRegion: "north", corev1.LabelTopologyZone: "east", "block": "b1", "block-rack": "r1"}}},
 		{ObjectMeta: metav1.ObjectMeta{Name: "moc-r4pcc04u25"}},
@@ -193,7 +193,7 @@ func TestRacks(t *testing.T) {
 			"block-rack": "r2"}}},
 	}
 	const flavor = `{"name": "h100", "topology": {"name": "racks", "levels": ["block", "block-rack", "kubernetes.io/hostname"]}}`
-	client := apiServer(t, nodes, map[string]string{
+	client := apiServer(t, labelled, map[string]string{
 		"team":  `{"status": {"flavors": [` + flavor + `, ` + flavor + `]}}`,
 		"plain": `{"status": {"flavors": [{"name": "h100"}]}}`,
 		"mixed": `{"status": {"flavors": [` + flavor + `, {"name": "a100"}]}}`,
@@ -221,11 +221,11 @@ func TestRacks(t *testing.T) {
 
 // apiServer answers requests for nodes and for Kueue's queues of namespace ml, because the fake client supports no raw
 // requests. Its label selector knows only the name of a label.
-func apiServer(t *testing.T, nodes []corev1.Node, queues map[string]string) kubernetes.Interface {
+func apiServer(t *testing.T, all []corev1.Node, queues map[string]string) kubernetes.Interface {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v1/nodes", func(w http.ResponseWriter, r *http.Request) {
 		list := corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
-		for _, node := range nodes {
+		for _, node := range all {
 			if _, ok := node.Labels[r.FormValue("labelSelector")]; ok {
 				list.Items = append(list.Items, node)
 			}

@@ -45,7 +45,7 @@ func Ask[T any](ctx context.Context, s Set, ask func(*agent.Client, context.Cont
 	return answers, err
 }
 
-// Places are the positions of the clients in the set.
+// Places returns the positions of the clients in the set.
 func (s Set) Places() map[*agent.Client]int {
 	places := map[*agent.Client]int{}
 	for place, client := range s {

@@ -14,8 +14,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// TestCheckVolume: agents on one folder stand for nodes with a shared claim; their system calls are real, or replaced by those of file
-// systems without what is tried.
+// TestCheckVolume: agents on one folder stand for nodes with a shared claim. Their system calls are real, or behave as on a file
+// system that lacks what is tried.
 func TestCheckVolume(t *testing.T) {
 	hangs := make(chan struct{})
 	defer close(hangs)

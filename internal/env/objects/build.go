@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -15,17 +16,19 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Objects are those of an environment, except its Lease.
+// Objects has all objects of an environment except its Lease.
 type Objects struct {
 	// ServiceAccount has the cluster file's name. The environments of a namespace share it, so it has no label of one
 	// environment, and each adds its Lease to the owners. An account without our labels must stay as it is.
 	ServiceAccount *corev1.ServiceAccount
-	// Secrets are the server's and the client's; none if the cluster has the certificates.
+	// Secrets are the server's, the client's and, with a PodMonitor, Prometheus'; none if the cluster has the certificates.
 	Secrets []*corev1.Secret
 	// Claims exist in mode rwx only. They have no owner and outlive the environment; an existing one is used as it is.
 	Claims      []*corev1.PersistentVolumeClaim
 	Service     *corev1.Service
 	StatefulSet *appsv1.StatefulSet
+	// PodMonitor is nil unless the cluster file asks for it. It is applied separately: not every cluster has the kind.
+	PodMonitor *unstructured.Unstructured
 	// Services are applied separately, before the pods, which mount their Secret.
 	Services ServiceObjects
 }
@@ -36,7 +39,7 @@ type Object interface {
 	runtime.Object
 }
 
-// InOrder returns the objects, except those of services, in the order in which to apply them: the pods come last.
+// InOrder returns the objects, except the services' objects, in the order in which to apply them: the pods come last.
 func (o Objects) InOrder() []Object {
 	objects := []Object{o.ServiceAccount}
 	for _, secret := range o.Secrets {
@@ -48,7 +51,7 @@ func (o Objects) InOrder() []Object {
 	return append(objects, o.Service, o.StatefulSet)
 }
 
-// LeaseReference is the Lease as an owner of the other objects. It does not block the Lease's deletion, which would need
+// LeaseReference returns the Lease as an owner of the other objects. It does not block the Lease's deletion, which would need
 // the right to update its finalizers.
 func LeaseReference(lease string, uid types.UID) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Name: lease, UID: uid, BlockOwnerDeletion: new(false)}
@@ -70,6 +73,7 @@ func Build(r Request, lease metav1.OwnerReference, certs Certificates) (Objects,
 		Claims:         b.claims(),
 		Service:        b.service(),
 		StatefulSet:    b.statefulSet(),
+		PodMonitor:     b.podMonitor(),
 		Services:       b.servicesAll(),
 	}, nil
 }
@@ -86,7 +90,7 @@ type builder struct {
 	lease metav1.OwnerReference
 }
 
-// owned is the metadata of all objects except claims.
+// owned returns the metadata of all objects except claims.
 func (b builder) owned(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: name, Namespace: b.Namespace, Labels: Labels(b.Name), OwnerReferences: []metav1.OwnerReference{b.lease},
@@ -111,31 +115,29 @@ func (b builder) secrets(certs Certificates) []*corev1.Secret {
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 			ObjectMeta: b.owned(name),
 			Type:       corev1.SecretTypeTLS,
-			Data:       map[string][]byte{"ca.crt": certs.CA, corev1.TLSCertKey: cert, corev1.TLSPrivateKeyKey: key},
+			Data:       map[string][]byte{caKey: certs.CA, corev1.TLSCertKey: cert, corev1.TLSPrivateKeyKey: key},
 		}
 	}
-	return []*corev1.Secret{
+	secrets := []*corev1.Secret{
 		secret(b.names.ServerSecret, certs.ServerCert, certs.ServerKey),
 		secret(b.names.ClientSecret, certs.ClientCert, certs.ClientKey),
 	}
-}
-
-type claim struct{ name, size, path string }
-
-func (b builder) claimList() []claim {
-	return []claim{
-		{b.names.Workspace, b.WorkspaceSize, agent.Workspace},
-		{b.names.Datasets, b.DatasetsSize, agent.Datasets},
+	if b.Cluster.Monitoring.PodMonitor {
+		secrets = append(secrets, secret(b.names.MetricsSecret, certs.MetricsCert, certs.MetricsKey))
 	}
+	return secrets
 }
+
+// caKey is the key of the CA in the Secrets.
+const caKey = "ca.crt"
 
 func (b builder) claims() []*corev1.PersistentVolumeClaim {
 	if b.Storage != cluster.SharedStorage {
 		return nil
 	}
 	var claims []*corev1.PersistentVolumeClaim
-	for _, c := range b.claimList() {
-		shared := b.claim(c, corev1.ReadWriteMany, b.Cluster.Storage.ClassRWX)
+	for _, m := range b.Mounts() {
+		shared := b.claim(m.Claim, m.Size, corev1.ReadWriteMany, b.Cluster.Storage.ClassRWX)
 		shared.Namespace = b.Namespace
 		claims = append(claims, &shared)
 	}
@@ -143,16 +145,17 @@ func (b builder) claims() []*corev1.PersistentVolumeClaim {
 }
 
 // claim has no owner, because it contains users' work.
-func (b builder) claim(c claim, access corev1.PersistentVolumeAccessMode, class string) corev1.PersistentVolumeClaim {
+func (b builder) claim(name string, size resource.Quantity, access corev1.PersistentVolumeAccessMode,
+	class string) corev1.PersistentVolumeClaim {
 	return corev1.PersistentVolumeClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
-		ObjectMeta: metav1.ObjectMeta{Name: c.name, Labels: Labels(b.Name)},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: Labels(b.Name)},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes:      []corev1.PersistentVolumeAccessMode{access},
 			StorageClassName: &class,
 			VolumeMode:       new(corev1.PersistentVolumeFilesystem),
 			Resources: corev1.VolumeResourceRequirements{
-				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(c.size)},
+				Requests: corev1.ResourceList{corev1.ResourceStorage: size},
 			},
 		},
 	}
@@ -162,11 +165,14 @@ func port(name string, number int) corev1.ServicePort {
 	return corev1.ServicePort{Name: name, Port: int32(number), TargetPort: intstr.FromString(name), Protocol: corev1.ProtocolTCP}
 }
 
+// agentPort is the name of the agents' port.
+const agentPort = "agent"
+
 func ports() (all []corev1.ServicePort) {
 	for _, s := range agent.Services() {
 		all = append(all, port(s.Name, s.Port))
 	}
-	return append(all, port("debugpy", agent.DebugPort), port("master", agent.MasterPort), port("agent", agent.Port))
+	return append(all, port("debugpy", agent.DebugPort), port("master", agent.MasterPort), port(agentPort, agent.Port))
 }
 
 // service gives the nodes their names before they are ready: they look each other up while they start.
@@ -181,9 +187,11 @@ func (b builder) service() *corev1.Service {
 
 // Certificates are the keys of one environment, in PEM. The zero value stands for those that the cluster has already.
 type Certificates struct {
-	// CA signed the other two; its key is discarded.
+	// CA signed the others; its key is discarded.
 	CA []byte
 	// ServerCert and ServerKey are the agents', of all nodes.
 	ServerCert, ServerKey []byte
 	ClientCert, ClientKey []byte
+	// MetricsCert and MetricsKey are for Prometheus.
+	MetricsCert, MetricsKey []byte
 }

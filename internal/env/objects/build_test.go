@@ -28,17 +28,20 @@ func TestNames(t *testing.T) {
 			Name: "ml-dev-env", StatefulSet: "ml-dev-env", Service: "ml-dev-env-headless", Workspace: "ml-dev-workspace",
 			Datasets: "ml-dev-datasets",
 			Lease:    "ml-dev-env", ServerSecret: "ml-dev-env-agent-server", ClientSecret: "ml-dev-env-agent-client",
+			MetricsSecret: "ml-dev-env-agent-metrics", PodMonitor: "ml-dev-env",
 			NodeZero: "ml-dev-env", ServicesSecret: "ml-dev-env-services",
 		}},
 		{"ml-dev-env-h-kim", Names{ // with the claims of the default environment
 			Name: "ml-dev-env-h-kim", StatefulSet: "ml-dev-env-h-kim", Service: "ml-dev-env-h-kim-headless", Workspace: "ml-dev-workspace",
 			Datasets: "ml-dev-datasets",
 			Lease:    "ml-dev-env-h-kim", ServerSecret: "ml-dev-env-h-kim-agent-server", ClientSecret: "ml-dev-env-h-kim-agent-client",
+			MetricsSecret: "ml-dev-env-h-kim-agent-metrics", PodMonitor: "ml-dev-env-h-kim",
 			NodeZero: "ml-dev-env-h-kim", ServicesSecret: "ml-dev-env-h-kim-services",
 		}},
 		{"h-kim", Names{
 			Name: "h-kim", StatefulSet: "h-kim", Service: "h-kim-headless", Workspace: "h-kim-workspace", Datasets: "h-kim-datasets",
 			Lease: "h-kim", ServerSecret: "h-kim-agent-server", ClientSecret: "h-kim-agent-client",
+			MetricsSecret: "h-kim-agent-metrics", PodMonitor: "h-kim",
 			NodeZero: "h-kim", ServicesSecret: "h-kim-services",
 		}},
 	}
@@ -185,7 +188,7 @@ func TestStorage(t *testing.T) {
 	}{
 		{cluster.SharedStorage, map[string]claim{
 			"ml-dev-workspace": {"nfs-csi", "ReadWriteMany", "1Ti", "/workspace"},
-			"ml-dev-datasets":  {"nfs-csi", "ReadWriteMany", "500Gi", "/datasets"},
+			"ml-datasets":      {"nfs-csi", "ReadWriteMany", "500Gi", "/datasets"},
 		}},
 		{cluster.NodeStorage, map[string]claim{
 			"ml-dev-workspace": {"ocs-external-storagecluster-ceph-rbd", "ReadWriteOnce", "1Ti", "/workspace"},
@@ -205,7 +208,11 @@ func TestStorage(t *testing.T) {
 			got := map[string]claim{}
 			add := func(c corev1.PersistentVolumeClaim) {
 				size := c.Spec.Resources.Requests[corev1.ResourceStorage]
-				got[c.Name] = claim{*c.Spec.StorageClassName, string(c.Spec.AccessModes[0]), size.String(), mounts[c.Name]}
+				volume := c.Name
+				if c.Name == "ml-datasets" {
+					volume = "ml-dev-datasets" // the cluster file names the claim, and not the pods' volume
+				}
+				got[c.Name] = claim{*c.Spec.StorageClassName, string(c.Spec.AccessModes[0]), size.String(), mounts[volume]}
 				if len(c.OwnerReferences) > 0 || *c.Spec.VolumeMode != corev1.PersistentVolumeFilesystem {
 					t.Errorf("claim %s: owners %v, mode %s; want no owner, Filesystem", c.Name, c.OwnerReferences, *c.Spec.VolumeMode)
 				}
@@ -220,7 +227,7 @@ func TestStorage(t *testing.T) {
 				for _, c := range objects.Claims {
 					add(*c)
 				}
-				if diff := cmp.Diff([]string{"ml-dev-workspace", "ml-dev-datasets"}, volumes); diff != "" {
+				if diff := cmp.Diff([]string{"ml-dev-workspace", "ml-datasets"}, volumes); diff != "" {
 					t.Errorf("claims of the pod (-want +got):\n%s", diff)
 				}
 			} else if len(objects.Claims)+len(volumes) > 0 {

@@ -79,8 +79,8 @@ func (b builder) trainContainer() corev1.Container {
 	for _, p := range ports() {
 		container.Ports = append(container.Ports, corev1.ContainerPort{Name: p.Name, ContainerPort: p.Port, Protocol: p.Protocol})
 	}
-	for _, c := range b.claimList() {
-		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: c.name, MountPath: c.path})
+	for _, m := range b.Mounts() {
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: m.Volume, MountPath: m.Path})
 	}
 	if b.Cluster.Network.TrustedCA != "" {
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: caVolume, MountPath: caFolder, ReadOnly: true})
@@ -105,7 +105,7 @@ func ready(period, failures int32) *corev1.Probe {
 	}
 }
 
-// resources are a node's requests or limits; devices can only be the same in both.
+// resources returns a node's requests or limits; devices can only be the same in both.
 func (b builder) resources(amounts cluster.ResourceList) corev1.ResourceList {
 	list := corev1.ResourceList{
 		corev1.ResourceCPU:    amounts.CPU.Quantity,
@@ -142,16 +142,16 @@ func (b builder) volumes() []corev1.Volume {
 		}}})
 	}
 	if b.Storage == cluster.SharedStorage {
-		for _, c := range b.claimList() {
-			volumes = append(volumes, corev1.Volume{Name: c.name, VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c.name},
+		for _, m := range b.Mounts() {
+			volumes = append(volumes, corev1.Volume{Name: m.Volume, VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: m.Claim},
 			}})
 		}
 	}
 	return volumes
 }
 
-// variables are the container's, for the agent and for `oc exec`. The agent adds what only the node itself knows.
+// variables returns the container's variables, for the agent and for `oc exec`. The agent adds what only the node itself knows.
 func (b builder) variables() []corev1.EnvVar {
 	vars := []corev1.EnvVar{
 		{Name: "MLENV_NAME", Value: b.Name},
@@ -165,15 +165,24 @@ func (b builder) variables() []corev1.EnvVar {
 		{Name: "GPUS_PER_NODE", Value: strconv.Itoa(b.GPUsPerNode)},
 		{Name: "DEEPSPEED_HOSTFILE", Value: agent.Hostfile},
 	}
+	if b.sharesWorkspace() {
+		vars = append(vars, corev1.EnvVar{Name: agent.SharesWorkspaceVariable, Value: "true"})
+	}
 	world := agent.World{Master: b.names.TLSName(0), Nodes: b.Nodes, RanksPerNode: b.GPUsPerNode}
 	return slices.Concat(vars, variables(world.Variables()), b.networkVariables(), b.caVariables(), b.proxyVariables())
+}
+
+// sharesWorkspace reports whether the cluster file makes the environment mount the workspace of another one, although its name does
+// not. The default environment is the one that the top of the workspace belongs to.
+func (b builder) sharesWorkspace() bool {
+	return b.Storage == cluster.SharedStorage && b.Cluster.Storage.WorkspaceClaim != "" && b.Name != DefaultName && !agent.SharesClaims(b.Name)
 }
 
 func field(name, path string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 }
 
-// networkVariables are NCCL's. In mode agent.RDMA the agents set most of them.
+// networkVariables returns NCCL's variables. In mode agent.RDMA the agents set most of them.
 func (b builder) networkVariables() []corev1.EnvVar {
 	tcp := b.Cluster.Network.TCP
 	vars := variables(nccl.OfPods(b.Cluster.NCCL.Debug, tcp.P2PLevel))

@@ -72,7 +72,7 @@ var keyOf = map[string]string{
 	"volumeClaimTemplates": "name",
 }
 
-// specOf is a StatefulSet's spec as nested maps. It has a value for everything that is set only if it is wanted, except the
+// specOf returns a StatefulSet's spec as nested maps. It has a value for everything that is set only if it is wanted, except the
 // pull secrets that OpenShift creates for the service account: it may replace them at any time.
 func specOf(set *appsv1.StatefulSet) map[string]any {
 	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&set.Spec)
@@ -205,7 +205,7 @@ func changeOf(path string) Change {
 	return Immutable
 }
 
-// brief is a value in one line, without the keys of maps.
+// brief returns a value in one line, without the keys of maps.
 func brief(value any) string {
 	switch value := value.(type) {
 	case nil:
@@ -251,6 +251,7 @@ var phrases = []struct {
 	{regexp.MustCompile(`\[train\]\.resources\.limits\[cpu\]$`), "processor limit"},
 	{regexp.MustCompile(`\.volumes\[dev-shm\]\.emptyDir\.sizeLimit$`), "size of /dev/shm"},
 	{regexp.MustCompile(`\.volumes\[trusted-ca\]`), "trusted CA"},
+	{regexp.MustCompile(`\.volumes\[(.*)\]\.persistentVolumeClaim\.claimName$`), "claim of volume $1"},
 	{regexp.MustCompile(`\.volumeMounts\[(.*)\]`), "mount at $1"},
 	{regexp.MustCompile(`\.nodeAffinity$`), "allowed nodes"},
 	{regexp.MustCompile(`\.tolerations$`), "tolerations"},

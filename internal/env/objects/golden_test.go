@@ -48,6 +48,7 @@ func fakeCertificates() Certificates {
 	return Certificates{
 		CA: []byte("the CA"), ServerCert: []byte("the server's certificate"), ServerKey: []byte("the server's key"),
 		ClientCert: []byte("the client's certificate"), ClientKey: []byte("the client's key"),
+		MetricsCert: []byte("Prometheus' certificate"), MetricsKey: []byte("Prometheus' key"),
 	}
 }
 
@@ -66,7 +67,7 @@ func TestGolden(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("cluster files: %v, %v", files, err)
 	}
-	known := map[string]bool{servicesGolden: true}
+	known := map[string]bool{servicesGolden: true, podMonitorGolden: true}
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		for _, mode := range []cluster.StorageMode{cluster.SharedStorage, cluster.NodeStorage} {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -27,18 +28,21 @@ const (
 // ModeAnnotation of the StatefulSet holds the Mode.
 const ModeAnnotation = "ml-dev-env/mode"
 
-// Names are those of an environment and of its objects.
+// Names has the names of an environment and of its objects.
 type Names struct {
 	Name, Namespace string
 	StatefulSet     string
 	// Service is headless: it only gives the nodes their DNS names.
 	Service string
-	// Workspace and Datasets are the shared claims, or the templates of each node's own.
+	// Workspace and Datasets are the shared claims unless the cluster file names others, the templates of each node's own, and the
+	// pods' volumes.
 	Workspace, Datasets string
 	// Lease owns the other objects, except claims.
 	Lease string
 	// ServerSecret has the agents' certificate, ClientSecret the steps'.
 	ServerSecret, ClientSecret string
+	// MetricsSecret has the certificate with which Prometheus reads the agents' metrics, as PodMonitor tells it to.
+	MetricsSecret, PodMonitor string
 	// NodeZero is the Service of the programs on node 0; ServicesSecret lists them, with their passwords and tokens.
 	NodeZero, ServicesSecret string
 }
@@ -59,6 +63,9 @@ func NamesOf(namespace, name string) Names {
 		ServerSecret: name + "-agent-server",
 		ClientSecret: name + "-agent-client",
 
+		MetricsSecret: name + "-agent-metrics",
+		PodMonitor:    name,
+
 		NodeZero:       name,
 		ServicesSecret: name + "-services",
 	}
@@ -67,35 +74,31 @@ func NamesOf(namespace, name string) Names {
 // String names the environment in messages.
 func (n Names) String() string { return n.Namespace + "/" + n.Name }
 
-// Route is the one that leads to a service.
+// Route returns the name of the Route that leads to a service.
 func (n Names) Route(service string) string { return n.Name + "-" + service }
 
-// ShowCredential is the command that shows the password or token of a service.
+// ShowCredential returns the command that shows the password or token of a service.
 func (n Names) ShowCredential(s agent.Service) string {
 	return fmt.Sprintf(`oc get secret %s -n %s -o go-template='{{index .data "%s" | base64decode}}'`, n.ServicesSecret, n.Namespace, s.Key)
 }
 
-// PodName is the pod of a node, which counts from 0.
+// PodName returns the name of a node's pod; nodes count from 0.
 func (n Names) PodName(node int) string { return n.StatefulSet + "-" + strconv.Itoa(node) }
 
-// RecordClaims are the claims with the record of a run of count nodes; with perNode each holds the part of its node.
-func (n Names) RecordClaims(count int, perNode bool) (claims []string) {
-	if !perNode {
-		return []string{n.Workspace}
-	}
-	for node := range count {
-		claims = append(claims, n.Workspace+"-"+n.PodName(node))
-	}
-	return claims
+// RecordClaims returns the claims with the record of a run of count nodes, in the environment of a StatefulSet, which may be nil: one, or
+// one with the part of each node.
+func (n Names) RecordClaims(set *appsv1.StatefulSet, count int) []string {
+	return n.MountedClaims(set, n.Workspace, count)
 }
 
-// MayMount reports whether the nodes of that environment mount the claim, if it exists: a shared one, or one of each node.
+// MayMount reports whether the nodes of that environment mount the claim by its name, if it exists: a shared one, or one of each node.
+// A cluster file may name others.
 func MayMount(environment, claim string) bool {
 	n := NamesOf("", environment)
 	for _, name := range []string{n.Workspace, n.Datasets} {
 		if node, own := strings.CutPrefix(claim, name+"-"+n.StatefulSet+"-"); own {
 			number, err := strconv.Atoi(node)
-			return err == nil && claim == name+"-"+n.PodName(number)
+			return err == nil && claim == n.NodeClaim(name, number)
 		}
 		if claim == name {
 			return true
@@ -107,10 +110,10 @@ func MayMount(environment, claim string) bool {
 // Suffix follows the pod's name in its DNS name.
 func (n Names) Suffix() string { return n.Service + "." + n.Namespace + ".svc" }
 
-// TLSName is the DNS name of a node, which its agent's certificate has.
+// TLSName returns the DNS name of a node, which its agent's certificate has.
 func (n Names) TLSName(node int) string { return n.PodName(node) + "." + n.Suffix() }
 
-// Labels are those of every object of environment name.
+// Labels returns the labels of every object of environment name.
 func Labels(name string) map[string]string {
 	return map[string]string{managedByLabel: product, nameLabel: product, EnvironmentLabel: name}
 }
@@ -120,7 +123,7 @@ func Selector(name string) labels.Set {
 	return labels.Set{nameLabel: product, EnvironmentLabel: name}
 }
 
-// LocalHost is the name under which a browser reaches forwarded ports of the environment, and of no other one. Browsers connect names
+// LocalHost returns the name under which a browser reaches forwarded ports of the environment, and of no other one. Browsers connect names
 // below localhost to their own machine, and keep the cookies of each name apart. cluster is the API server's address, or "".
 func (n Names) LocalHost(cluster string) string {
 	const most, digits = 50, 8

@@ -19,7 +19,7 @@ const (
 	AdmittedByAnnotation = "openshift.io/scc"
 )
 
-// RootsOwn are capabilities that runtimes give to root and that no training uses. The rest, CHOWN, DAC_OVERRIDE, FOWNER,
+// RootsOwn returns capabilities that runtimes give to root and that no training uses. The rest, CHOWN, DAC_OVERRIDE, FOWNER,
 // FSETID and KILL, let root work on files that earlier pods wrote to the claims under other user IDs.
 func RootsOwn() []corev1.Capability {
 	return []corev1.Capability{"AUDIT_WRITE", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"}

@@ -47,7 +47,8 @@ type Request struct {
 	Image string
 	// Storage is empty for the cluster file's storage.mode. Build refuses AutoStorage.
 	Storage cluster.StorageMode
-	// WorkspaceSize and DatasetsSize are quantities, empty for the cluster file's.
+	// WorkspaceSize and DatasetsSize are quantities, empty for the cluster file's. A default of the cluster file leaves them empty: it
+	// is the size of new claims alone.
 	WorkspaceSize, DatasetsSize string
 	StepsImage                  string
 	// Services are the names of programs on node 0; Routes lead to them from outside.
@@ -66,8 +67,12 @@ func (r Request) WithDefaults() Request {
 	r.Queue = cmp.Or(r.Queue, file.Nodes.Queue)
 	r.Image = cmp.Or(r.Image, file.Image.Name)
 	r.Storage = cmp.Or(r.Storage, file.Storage.Mode)
-	r.WorkspaceSize = cmp.Or(r.WorkspaceSize, file.Storage.WorkspaceSize.String())
-	r.DatasetsSize = cmp.Or(r.DatasetsSize, file.Storage.DatasetsSize.String())
+	if size := file.Storage.WorkspaceSize; size.Given {
+		r.WorkspaceSize = cmp.Or(r.WorkspaceSize, size.String())
+	}
+	if size := file.Storage.DatasetsSize; size.Given {
+		r.DatasetsSize = cmp.Or(r.DatasetsSize, size.String())
+	}
 	return r
 }
 
@@ -179,6 +184,11 @@ func (c *checker) rdma(r Request) {
 
 func (c *checker) storage(r Request) {
 	classes := r.Cluster.Storage
+	if mounts := r.Mounts(); r.Name != "" && r.Storage != cluster.NodeStorage && mounts[0].Claim == mounts[1].Claim {
+		c.mistake("storage", string(r.Storage),
+			"claim %s would be both /workspace and /datasets of environment %s; correct %s or %s in the cluster file of %s",
+			mounts[0].Claim, r.Name, WorkspaceKey, DatasetsKey, r.Cluster.Cluster.Name)
+	}
 	needs := func(key string) {
 		c.mistake("storage", string(r.Storage), "needs %s in the cluster file of %s", key, r.Cluster.Cluster.Name)
 	}

@@ -55,6 +55,11 @@ func TestValidate(t *testing.T) {
 		{"storage of nodes without a class", "barcelona", func(r *Request) { r.Cluster.Storage.ClassRWO = "" },
 			`storage: "volumeClaimTemplates": needs storage.class_rwo in the cluster file of barcelona`},
 		{"sizes", "cairo", func(r *Request) { r.WorkspaceSize, r.DatasetsSize = "1Ti", "500M" }, ""},
+		{"one claim for both folders", "cairo", func(r *Request) { r.Cluster.Storage.DatasetsClaim = "ml-dev-workspace" },
+			`storage: "rwx": claim ml-dev-workspace would be both /workspace and /datasets of environment ml-dev-env`},
+		{"that claim is another environment's", "cairo", func(r *Request) {
+			r.Name, r.Cluster.Storage.DatasetsClaim = "h-kim", "ml-dev-workspace"
+		}, ""},
 		{"services", "cairo", func(r *Request) { r.Services, r.Routes = ParseServices("tensorboard, jupyter,jupyter"), true }, ""},
 		{"a service that there is not", "cairo", func(r *Request) { r.Services = ParseServices("jupyter,emacs") },
 			`services: "emacs": want none, all, or names with commas: code-server,jupyter,tensorboard`},

@@ -34,7 +34,7 @@ func ParseServices(text string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(names)))
 }
 
-// ServiceObjects are those of the services on node 0.
+// ServiceObjects has the objects that the services on node 0 need.
 type ServiceObjects struct {
 	// Secret has the list of services. provision adds the passwords and tokens.
 	Secret *corev1.Secret
@@ -43,7 +43,7 @@ type ServiceObjects struct {
 	Routes   []*routev1.Route
 }
 
-// All are the objects that exist.
+// All returns the objects that exist.
 func (o ServiceObjects) All() []Object {
 	objects := []Object{o.Secret}
 	if o.NodeZero != nil {

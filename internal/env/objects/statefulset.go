@@ -48,9 +48,9 @@ func (b builder) statefulSet() *appsv1.StatefulSet {
 		metav1.SetMetaDataAnnotation(&set.Spec.Template.ObjectMeta, kueue.TopologyAnnotation, b.RackLevel)
 	}
 	if b.Storage == cluster.NodeStorage {
-		for _, c := range b.claimList() {
+		for _, m := range b.Mounts() {
 			set.Spec.VolumeClaimTemplates = append(set.Spec.VolumeClaimTemplates,
-				b.claim(c, corev1.ReadWriteOnce, b.Cluster.Storage.ClassRWO))
+				b.claim(m.Volume, m.Size, corev1.ReadWriteOnce, b.Cluster.Storage.ClassRWO))
 		}
 	}
 	return set
@@ -123,7 +123,7 @@ func Exclude(spec *corev1.PodSpec, names ...string) {
 	}
 }
 
-// MayExclude is nil if an environment of so many nodes can do without a Kubernetes node that it uses.
+// MayExclude returns nil if an environment of so many nodes can do without a Kubernetes node that it uses.
 func MayExclude(set *appsv1.StatefulSet, host string, nodes int) error {
 	allowed, _ := Placement(&set.Spec.Template.Spec)
 	switch left := len(allowed) - 1; {
@@ -139,7 +139,7 @@ func MayExclude(set *appsv1.StatefulSet, host string, nodes int) error {
 	return nil
 }
 
-// NodesOf is the number of nodes of an environment.
+// NodesOf returns the number of nodes of an environment.
 func NodesOf(set *appsv1.StatefulSet) int { return int(*cmp.Or(set.Spec.Replicas, new(int32(1)))) }
 
 // Placement returns the Kubernetes nodes that pods of an environment may use, nil for any with GPUs, and those that Exclude
@@ -160,7 +160,7 @@ func Placement(spec *corev1.PodSpec) (allowed, excluded []string) {
 	return allowed, excluded
 }
 
-// tolerations are the cluster file's, and the one for the usual taint of GPU nodes.
+// tolerations returns the cluster file's tolerations, and one for the usual taint of GPU nodes.
 func (b builder) tolerations() []corev1.Toleration {
 	tolerations := []corev1.Toleration{{Key: gpuResource, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
 	for _, t := range b.Cluster.Nodes.Tolerations {

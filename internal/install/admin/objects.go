@@ -27,7 +27,7 @@ var objectsFile string
 func memlockName(pool string) string { return "99-" + pool + "-crio-memlock" }
 func iommuName(pool string) string   { return "99-" + pool + "-iommu-passthrough" }
 
-// manifests are the objects of an item in YAML, with comments.
+// manifests returns the objects of an item in YAML, with comments.
 func (r Request) manifests(item string) string {
 	var text strings.Builder
 	err := template.Must(template.New("objects.yaml").Parse(objectsFile)).ExecuteTemplate(&text, item, map[string]any{

@@ -91,7 +91,7 @@ func (r Request) sccItem() item {
 	return i
 }
 
-// needs are the names of what a constraint of the cluster must allow.
+// needs returns the names of what a constraint of the cluster must allow.
 func (r Request) needs() []string {
 	needs := r.Cluster.Security.Adds()
 	if r.Cluster.Security.RequiresPrivilegedSCC {

@@ -41,7 +41,7 @@ func (r Request) WithDefaults() Request {
 	return r
 }
 
-// scc is the constraint that admits the pods, or "" if they request no capability and every account may use the one they need.
+// scc returns the constraint that admits the pods, or "" if they request no capability and every account may use the one they need.
 func (r Request) scc() string {
 	security := r.Cluster.Security
 	switch {

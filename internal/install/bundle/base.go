@@ -27,12 +27,12 @@ const DefaultBase = "cgr.dev/chainguard/git:latest"
 type Base struct {
 	// Name is its reference without the digest.
 	Name string
-	// Digest is that of the index of all platforms.
+	// Digest identifies the index of all platforms.
 	Digest v1.Hash
 	image  func(v1.Platform) (v1.Image, error)
 }
 
-// Reference is the base by digest.
+// Reference returns the base by digest.
 func (b Base) Reference() string { return b.Name + "@" + b.Digest.String() }
 
 // ResolveBase asks the registry for an image's digest, with the credentials of docker or podman.
@@ -75,7 +75,7 @@ func (b Base) labels(all map[string]string) map[string]string {
 	return all
 }
 
-// environment is the base's environment with the steps in PATH.
+// environment returns the base's environment with the steps in PATH.
 func environment(base []string) []string {
 	const steps = "/ko-app"
 	for i, variable := range base {
@@ -90,7 +90,7 @@ func environment(base []string) []string {
 // HostRootsFile is where Debian and its relatives keep the certificate authorities.
 const HostRootsFile = "/etc/ssl/certs/ca-certificates.crt"
 
-// HostRoots are the certificate authorities of this machine as PEM, or nil if it keeps them elsewhere.
+// HostRoots returns the certificate authorities of this machine as PEM, or nil if it keeps them elsewhere.
 func HostRoots() ([]byte, error) {
 	roots, err := os.ReadFile(HostRootsFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -99,7 +99,7 @@ func HostRoots() ([]byte, error) {
 	return roots, err
 }
 
-// MozillaRoots are the certificate authorities of Mozilla's list as PEM, the same on any machine. It omits authorities
+// MozillaRoots returns the certificate authorities of Mozilla's list as PEM, the same on any machine. It omits authorities
 // that are trusted for older certificates only, because PEM cannot express that.
 func MozillaRoots() ([]byte, error) {
 	var all bytes.Buffer

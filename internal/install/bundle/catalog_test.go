@@ -3,6 +3,8 @@ package bundle_test
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +13,25 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
+
+// categories lists what Tekton's catalogs have (tektoncd/hub:config.yaml); catlin validate accepts no other one.
+func categories() []string {
+	return []string{
+		"Automation", "Build Tools", "CLI", "Cloud", "Code Quality", "Continuous Integration", "Deployment", "Developer Tools", "Image Build",
+		"Integration & Delivery", "Git", "Kubernetes", "Messaging", "Monitoring", "Networking", "Openshift", "Publishing", "Security", "Storage",
+		"Testing",
+	}
+}
+
+// hubCategories lists what Artifact Hub has (artifacthub/hub:internal/hub/pkg.go).
+func hubCategories() []string {
+	return []string{
+		"ai-machine-learning", "database", "integration-delivery", "monitoring-logging", "networking", "security", "storage",
+		"streaming-messaging", "skip-prediction",
+	}
+}
+
+var minVersion = regexp.MustCompile(`^\d+\.\d+\.\d+$`)
 
 // TestCatalog reads all Tasks and Pipelines as Artifact Hub and Tekton's catalogs do
 // (artifacthub/hub:internal/tracker/source/tekton). TestTasks and TestPipelines check the rest of each.
@@ -29,6 +50,21 @@ func TestCatalog(t *testing.T) {
 			}
 			if got, want := annotations["tekton.dev/platforms"], strings.Join(platforms, ","); got != want {
 				t.Errorf("platforms %s, want those of the steps image: %s", got, want)
+			}
+			for category := range strings.SplitSeq(annotations["tekton.dev/categories"], ",") {
+				if !slices.Contains(categories(), strings.TrimSpace(category)) {
+					t.Errorf("category %q, want some of %v", category, categories())
+				}
+			}
+			if !minVersion.MatchString(annotations["tekton.dev/pipelines.minVersion"]) || annotations["tekton.dev/displayName"] == "" {
+				t.Errorf("annotations %v: want a minimum version of Tekton and a name for display", annotations)
+			}
+			hubCategory, license := annotations["artifacthub.io/category"], annotations["artifacthub.io/license"]
+			if !slices.Contains(hubCategories(), hubCategory) || license != "Apache-2.0" {
+				t.Errorf("annotations %v: want a category of Artifact Hub and the licence", annotations)
+			}
+			if samples, err := filepath.Glob(filepath.Join(root, kind, name, "samples", "*.yaml")); err != nil || len(samples) == 0 {
+				t.Errorf("samples: %v, %v", samples, err)
 			}
 			for tag := range strings.SplitSeq(annotations["tekton.dev/tags"], ",") {
 				if tag = strings.TrimSpace(tag); tag == "" || strings.ToLower(tag) != tag || strings.Contains(tag, " ") {

@@ -50,7 +50,7 @@ func folders(entries []entry) []entry {
 	return all
 }
 
-// archive is the tar archive of the entries, without times and owners of this machine.
+// archive returns the tar archive of the entries, without times and owners of this machine.
 func archive(entries []entry) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -99,7 +99,7 @@ func filesBelow(dir, into string, mode int64) (entries []entry, err error) {
 	return entries, err
 }
 
-// ArchiveFolder is the tar archive of the files below a folder. It is reproducible.
+// ArchiveFolder returns the tar archive of the files below a folder. It is reproducible.
 func ArchiveFolder(dir string) ([]byte, error) {
 	entries, err := filesBelow(dir, "", 0o644)
 	if err != nil {

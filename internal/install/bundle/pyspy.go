@@ -161,7 +161,7 @@ func openWheel(wheel []byte, version string) (Spy, error) {
 	return spy, nil
 }
 
-// terms are the files of the licence, for the image.
+// terms returns the files of the licence, for the image.
 func (s Spy) terms() (files []entry) {
 	for _, name := range slices.Sorted(maps.Keys(s.Texts)) {
 		files = append(files, file(path.Join(licencesFolder, spyName+"@"+s.Version, name), s.Texts[name], 0o444))

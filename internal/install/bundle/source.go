@@ -54,7 +54,7 @@ func Describe(ctx context.Context, dir, version string) Source {
 	return source
 }
 
-// Platforms are those of OpenShift's nodes with NVIDIA's GPUs.
+// Platforms returns the platforms of OpenShift's nodes with NVIDIA's GPUs.
 func Platforms() []v1.Platform {
 	return []v1.Platform{{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"}}
 }

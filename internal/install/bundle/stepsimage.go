@@ -23,12 +23,12 @@ const (
 // user is the steps' default user; OpenShift assigns a random one of the same group.
 const user = "65532:0"
 
-// Steps are the names by which Tasks call the steps' program.
+// Steps returns the names by which Tasks call the steps' program.
 func Steps() []string {
 	return []string{"build-image", "check-fabric", "preflight", "provision", "sync-repo", "teardown", "train"}
 }
 
-// Links are all names of the program in the image: the steps' names, and those that CronJobs call.
+// Links returns all names of the program in the image: the steps' names, and those that CronJobs call.
 func Links() []string { return append(Steps(), "mlenv", "reap") }
 
 // Contents are the parts of a steps image of one platform.
@@ -37,7 +37,7 @@ type Contents struct {
 	Platform v1.Platform
 	// Base is the image below; it has git and git-lfs.
 	Base Base
-	// Program is the file of the steps' program, Agent that of the agent; both are static.
+	// Program is the file of the steps' program, Agent the agent's; both are static.
 	Program, Agent string
 	// Roots are certificate authorities, PEM; empty for none.
 	Roots []byte
@@ -123,7 +123,7 @@ func StepsImage(contents Contents) (_ v1.Image, err error) {
 
 const projectLicence = "Apache-2.0"
 
-// labels are OCI's annotations, which images have as labels too, without those that are unknown. See
+// labels returns OCI's annotations, which images have as labels too, without the unknown ones. See
 // https://github.com/opencontainers/image-spec/blob/main/annotations.md.
 func (s Source) labels(title string) map[string]string {
 	all := map[string]string{
@@ -139,7 +139,7 @@ func (s Source) labels(title string) map[string]string {
 	return all
 }
 
-// StepsIndex is the index of the platforms' images.
+// StepsIndex returns the index of the platforms' images.
 func StepsIndex(source Source, base Base, images []v1.Image) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, image := range images {

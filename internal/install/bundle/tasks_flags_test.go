@@ -47,14 +47,14 @@ func TestTaskArgsAreFlags(t *testing.T) {
 					t.Errorf("arg %q: %s has no such flag", arg, name)
 					continue
 				}
-				param, isParam := strings.CutPrefix(strings.TrimSuffix(value, ")"), "$(params.")
+				name, isParam := strings.CutPrefix(strings.TrimSuffix(value, ")"), "$(params.")
 				if !isParam {
 					continue
 				}
-				if param != flagName {
+				if name != flagName {
 					t.Errorf("arg %q: want flag and param of one name", arg)
 				}
-				sameDefault(t, flag, spec(task.Spec.Params, param).Default)
+				sameDefault(t, flag, spec(task.Spec.Params, name).Default)
 			}
 		})
 	}
@@ -81,7 +81,7 @@ func TestFlagsHaveTheKindsOfParams(t *testing.T) {
 				seen[of] = true
 				kind, ok := flag.Value.(interface{ Is(kind param.Any) bool })
 				// The step has a type for the first, and looks at the second together with the routes.
-				if own := flag.Name == "hang-timeout" || flag.Name == "services"; !own && (!ok || !kind.Is(param.Of(of))) {
+				if own := flag.Name == "hang-timeout" || flag.Name == "services"; !own && (!ok || !kind.Is(param.KindOf(of))) {
 					t.Errorf("pipeline %s passes param %s to %s --%s, which has another kind", name, of, step.Name(), flag.Name)
 				}
 			}
@@ -94,7 +94,7 @@ func TestFlagsHaveTheKindsOfParams(t *testing.T) {
 	}
 }
 
-// sameDefault compares the default of a param with that of its flag, both as the flag prints them, because 10m is 10m0s.
+// sameDefault compares a param's default with its flag's, both as the flag prints them, because 10m is 10m0s.
 func sameDefault(t *testing.T, flag *pflag.Flag, def *tekton.ParamValue) {
 	t.Helper()
 	// mlenv install sets it; a Task that was applied by hand has no default.

@@ -452,7 +452,7 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// TestClusterSamples: each shipped cluster file, except that of the local cluster, has a sample for its namespace.
+// TestClusterSamples: each shipped cluster file, except the local cluster's, has a sample for its namespace.
 func TestClusterSamples(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, "clusters", "*.yaml"))
 	if err != nil || len(files) == 0 {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -22,11 +23,13 @@ import (
 var (
 	versionLabel = regexp.MustCompile(`(?m)^(    app\.kubernetes\.io/version: )"[^"]*"$`)
 	stepsDefault = regexp.MustCompile(`(?m)^(  - name: steps-image\n    description: [^\n]*\n    default: )\S+$`)
+	// readmeVersion is in the lines of a README by which Tekton's resolvers find the release.
+	readmeVersion = regexp.MustCompile(`(/tasks:|revision, value: )v[0-9][0-9A-Za-z.-]*`)
 )
 
 // Pin compiles the steps image on the newest base image, records the base's digest in install/steps-base, and writes the
-// image's digest and the version into the Tasks and Pipelines, for git resolvers and Artifact Hub. They are no sources of
-// the image, so its digest stays the same.
+// image's digest and the version into the Tasks and Pipelines and their READMEs, for git resolvers and Artifact Hub. They are no
+// sources of the image, so its digest stays the same.
 func Pin(ctx context.Context, progress io.Writer, request Request) (name.Digest, error) {
 	work, err := os.MkdirTemp("", "mlenv-pin-")
 	if err != nil {
@@ -49,7 +52,7 @@ func Pin(ctx context.Context, progress io.Writer, request Request) (name.Digest,
 
 func writePins(source bundle.Source, image name.Digest) error {
 	return eachFile(source.Dir, func(file, text string) error {
-		pinned, err := pin(text, source.Version, image)
+		pinned, err := pinFile(file, text, source.Version, image)
 		if err != nil {
 			return fmt.Errorf("pinning %s: %w", file, err)
 		}
@@ -57,17 +60,22 @@ func writePins(source bundle.Source, image name.Digest) error {
 	})
 }
 
-// CheckPins compares the version and the image in the Tasks and Pipelines with those of the sources.
+// CheckPins compares the version and the image in the Tasks and Pipelines with the version of the sources and with image.
 func CheckPins(source bundle.Source, image name.Digest) error {
 	var mistakes []error
 	err := eachFile(source.Dir, func(file, text string) error {
-		pinned, err := pin(text, source.Version, image)
+		pinned, err := pinFile(file, text, source.Version, image)
 		if err != nil {
 			return fmt.Errorf("reading %s: %w", file, err)
 		}
-		if pinned != text {
+		switch {
+		case pinned == text:
+		case path.Base(file) == readme:
+			mistakes = append(mistakes, fmt.Errorf("reading %s: it names another version: want %s", file, source.Version))
+		default:
 			mistakes = append(mistakes, fmt.Errorf("reading %s: it names %s, version %s: want %s, version %s",
-				file, last(stepsDefault.FindString(text)), last(versionLabel.FindString(text)), image.Name(), strings.TrimPrefix(source.Version, "v")))
+				file, lastPart(stepsDefault.FindString(text)), lastPart(versionLabel.FindString(text)), image.Name(),
+				strings.TrimPrefix(source.Version, "v")))
 		}
 		return nil
 	})
@@ -76,6 +84,20 @@ func CheckPins(source bundle.Source, image name.Digest) error {
 			source.Version)
 	}
 	return nil
+}
+
+// readme is the page next to a Task or Pipeline.
+const readme = "README.md"
+
+func pinFile(file, text, version string, image name.Digest) (string, error) {
+	if path.Base(file) != readme {
+		return pin(text, version, image)
+	}
+	// One line for each resolver.
+	if n := len(readmeVersion.FindAllString(text, -1)); n != 2 {
+		return "", fmt.Errorf("versions for resolvers: found %d, want 2", n)
+	}
+	return readmeVersion.ReplaceAllString(text, "${1}"+version), nil
 }
 
 func pin(text, version string, image name.Digest) (string, error) {
@@ -89,13 +111,13 @@ func pin(text, version string, image name.Digest) (string, error) {
 	return stepsDefault.ReplaceAllString(text, "${1}"+image.Name()), nil
 }
 
-func last(text string) string {
+func lastPart(text string) string {
 	return strings.Trim(text[strings.LastIndex(text, " ")+1:], `"`)
 }
 
 func eachFile(dir string, visit func(file, text string) error) error {
 	sources := os.DirFS(dir)
-	for _, pattern := range []string{"tasks/*/*.yaml", "pipelines/*/*.yaml"} {
+	for _, pattern := range []string{"tasks/*/*.yaml", "pipelines/*/*.yaml", "tasks/*/" + readme, "pipelines/*/" + readme} {
 		files, err := fs.Glob(sources, pattern)
 		if err != nil {
 			return err

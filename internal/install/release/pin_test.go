@@ -61,8 +61,15 @@ func TestPins(t *testing.T) {
 			t.Errorf("%s %s does not name %s: %s", object.GetKind(), object.GetName(), digest, text)
 		}
 	}
+	for _, page := range []string{"tasks/train/README.md", "pipelines/train-multi-node/README.md"} {
+		text, err := os.ReadFile(filepath.Join(source.Dir, page))
+		if err != nil || strings.Count(string(text), "v1.2.3}") != 1 || strings.Count(string(text), `tasks:v1.2.3"`) != 1 {
+			t.Errorf("%s: %v: want v1.2.3 for each resolver", page, err)
+		}
+	}
 	source.Version = "v1.2.4"
-	if err := CheckPins(source, image(t)); err == nil || !strings.Contains(err.Error(), "version 1.2.3: want") {
+	if err := CheckPins(source, image(t)); err == nil || !strings.Contains(err.Error(), "version 1.2.3: want") ||
+		strings.Count(err.Error(), "it names another version: want v1.2.4") != 9 {
 		t.Errorf("of another version: %v, want it refused", err)
 	}
 }

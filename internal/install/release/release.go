@@ -48,7 +48,7 @@ const (
 	notesFile    = "notes.md"
 )
 
-func desks() []v1.Platform {
+func userPlatforms() []v1.Platform {
 	return []v1.Platform{
 		{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"},
 		{OS: "darwin", Architecture: "amd64"}, {OS: "darwin", Architecture: "arm64"},
@@ -191,7 +191,7 @@ func (r *Release) writePrograms(ctx context.Context, progress io.Writer) error {
 	for _, product := range []struct {
 		name      string
 		platforms []v1.Platform
-	}{{"mlenv", desks()}, {"mlenv-agent", bundle.Platforms()}} {
+	}{{"mlenv", userPlatforms()}, {"mlenv-agent", bundle.Platforms()}} {
 		for _, platform := range product.platforms {
 			program := filepath.Join(r.request.To, product.name+"-"+platform.OS+"-"+platform.Architecture)
 			fmt.Fprintf(progress, "compiling %s for %s\n", product.name, platform)

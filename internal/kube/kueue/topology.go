@@ -20,7 +20,7 @@ func (q Queue) RackLevel(ctx context.Context, client kubernetes.Interface) strin
 	return levels[len(levels)-1]
 }
 
-// Levels are the node labels of the topology of the queue's flavours, outermost first, without the one that names single
+// Levels returns the node labels of the topology of the queue's flavours, outermost first, without the one that names single
 // nodes. They are nil if a flavour has no topology or another one, and if the topology cannot be read.
 func (q Queue) Levels(ctx context.Context, client kubernetes.Interface) []string {
 	if q.Name == "" {
@@ -56,7 +56,7 @@ func (q Queue) Levels(ctx context.Context, client kubernetes.Interface) []string
 	return slices.DeleteFunc(topologies[0], func(label string) bool { return label == corev1.LabelHostname })
 }
 
-// flavourTopologies are the levels of each flavour of a ClusterQueue.
+// flavourTopologies returns the levels of each flavour of a ClusterQueue.
 func flavourTopologies(ctx context.Context, client kubernetes.Interface, clusterQueue string) [][]string {
 	var queue struct {
 		Spec struct {

@@ -3,6 +3,6 @@ package literal
 
 import "strings"
 
-// Text is an argument, or the value of a variable, by which a container gets exactly this text: the kubelet replaces $(NAME) by the
+// Text returns an argument, or the value of a variable, by which a container gets exactly this text: the kubelet replaces $(NAME) by the
 // variable of that name, and $$ by $.
 func Text(text string) string { return strings.ReplaceAll(text, "$", "$$") }

@@ -61,7 +61,7 @@ func TestStartWaitsForPullSecrets(t *testing.T) {
 	}
 }
 
-// TestFollowExplainsPulls: the words are those of Tekton 1.9 and 1.15 while a pod waits for its image, and after Tekton has deleted it.
+// TestFollowExplainsPulls has the words of Tekton 1.9 and 1.15 while a pod waits for its image, and after Tekton has deleted it.
 func TestFollowExplainsPulls(t *testing.T) {
 	const image = "registry.example.com/steps@sha256:1"
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod-1"}}

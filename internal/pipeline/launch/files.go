@@ -19,7 +19,7 @@ type NamedFile struct {
 	Missing fail.Reason
 }
 
-// FileParams are the params that name files of the repository.
+// FileParams returns the params that name files of the repository.
 func FileParams() []string { return []string{"script", "requirements", "deepspeed-config"} }
 
 // NamedFiles returns the files that the params name; value returns a param's value, and exists reports whether the repository has
@@ -43,7 +43,7 @@ func NamedFiles(value func(param string) string, exists func(path string) bool) 
 	return files
 }
 
-// moduleFile is the file of the repository from which Python runs the module. It may be missing if the repository has the
+// moduleFile returns the file of the repository from which Python runs the module. It may be missing if the repository has the
 // module's package. It is "" for modules that only the image or the requirements may have.
 func moduleFile(module string, exists func(path string) bool) string {
 	files := agent.ModuleFiles(module)
@@ -57,7 +57,7 @@ func moduleFile(module string, exists func(path string) bool) string {
 	return ""
 }
 
-// Next is what to do if the file is missing. exists reports whether the repository has a path.
+// Next returns what to do if the file is missing. exists reports whether the repository has a path.
 func (f NamedFile) Next(exists func(path string) bool) string {
 	if f.Param == "script" {
 		var words []string

@@ -176,12 +176,12 @@ func (f *follower) emit(e Event) {
 // watchRun returns nil when the run has ended or was deleted.
 func (f *follower) watchRun(ctx context.Context, last **v1.PipelineRun) error {
 	return kube.UntilOne(ctx, "pipelinerun "+f.of.Namespace+"/"+f.of.Name, f.clients.Tekton.TektonV1().PipelineRuns(f.of.Namespace), f.of.Name,
-		func(run *v1.PipelineRun) (bool, error) {
-			if run == nil || run.UID != f.of.UID {
+		func(found *v1.PipelineRun) (bool, error) {
+			if found == nil || found.UID != f.of.UID {
 				return true, nil
 			}
-			*last = run
-			return run.IsDone(), nil
+			*last = found
+			return found.IsDone(), nil
 		})
 }
 
@@ -285,7 +285,7 @@ func (f *follower) updateTask(found *v1.TaskRun) {
 	}
 }
 
-// StepPod is the pod of a task of a run.
+// StepPod returns the pod of a task of a run.
 func StepPod(runName, namespace string, t run.TaskRun) diagnose.StepPod {
 	return diagnose.StepPod{Namespace: namespace, Name: t.Pod, Run: runName, Image: t.Image, Account: t.Account}
 }

@@ -105,8 +105,8 @@ func (r Request) beginReceipt(ctx context.Context, clients *kube.Clients, made *
 	}
 }
 
-// Restart deletes a run of which no step has run and starts it again under its name. The request is that of Start. Errors:
-// InvalidInput, PermissionDenied.
+// Restart deletes a run of which no step has run and starts it again under its name, by the request that Start was called with.
+// Errors: InvalidInput, PermissionDenied.
 func Restart(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, request Request) (*v1.PipelineRun, error) {
 	title := "pipelinerun " + of.Namespace + "/" + of.Name
 	runs := clients.Tekton.TektonV1().PipelineRuns(of.Namespace)
@@ -116,7 +116,9 @@ func Restart(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, req
 	if err := kube.Deleted(title, runs.Delete(ctx, of.Name, options)); err != nil {
 		return nil, err
 	}
-	err := kube.UntilOne(ctx, title, runs, of.Name, func(run *v1.PipelineRun) (bool, error) { return run == nil || run.UID != of.UID, nil })
+	err := kube.UntilOne(ctx, title, runs, of.Name, func(found *v1.PipelineRun) (bool, error) {
+		return found == nil || found.UID != of.UID, nil
+	})
 	if err != nil {
 		return nil, err
 	}

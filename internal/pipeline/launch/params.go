@@ -99,10 +99,10 @@ func Check(spec v1.ParamSpec, value string) error {
 	if spec.Type != v1.ParamTypeArray && spec.Default != nil && value == spec.Default.StringVal {
 		return nil
 	}
-	return param.Of(spec.Name).Check(value)
+	return param.KindOf(spec.Name).Check(value)
 }
 
-// Mistakes are those in the params of a run, however it was started.
+// Mistakes returns the mistakes in the params of a run, however it was started.
 func Mistakes(found *v1.PipelineRun) []error { return mistakes(pipelineOf(found), Values(found)) }
 
 // ValueOf returns a run's value of a string param, or else its pipeline's default.
@@ -113,7 +113,7 @@ func ValueOf(found *v1.PipelineRun, name string) string {
 // NeedsOf returns the deadlines of a run's steps.
 func NeedsOf(found *v1.PipelineRun) run.Needs { return needs(pipelineOf(found), Values(found)) }
 
-// pipelineOf is the pipeline as Tekton resolved it for a run, without params before that.
+// pipelineOf returns the pipeline as Tekton resolved it for a run, without params before that.
 func pipelineOf(found *v1.PipelineRun) *v1.Pipeline {
 	pipeline := &v1.Pipeline{}
 	if found.Spec.PipelineRef != nil {
@@ -164,11 +164,12 @@ func Value(pipeline *v1.Pipeline, values map[string][]string, name string) strin
 
 // needs returns the deadlines of the steps. A pipeline without one of these params needs no time for it.
 func needs(pipeline *v1.Pipeline, values map[string][]string) run.Needs {
-	of := func(name string) time.Duration {
+	duration := func(name string) time.Duration {
 		d, _ := time.ParseDuration(Value(pipeline, values, name)) // Params checks the values
 		return d
 	}
-	return run.Needs{Build: of("build-timeout"), Start: of("start-timeout"), Training: of("timeout"), Teardown: run.TeardownTime}
+	return run.Needs{Build: duration("build-timeout"), Start: duration("start-timeout"), Training: duration("timeout"),
+		Teardown: run.TeardownTime}
 }
 
 // differences lists in what two requests differ, "" for nothing. It ignores what the API server fills in, such as

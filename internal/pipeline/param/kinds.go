@@ -50,7 +50,7 @@ var (
 	Script           = valid(isScript, "the path of a script, or -m PACKAGE.MODULE")
 	Size             = text[string](checkSize)
 	Storage          = OneOf(cluster.SharedStorage, cluster.NodeStorage, cluster.AutoStorage)
-	Truth            = truth()
+	Truth            = boolean()
 	Variable         = text[string](checkVariable)
 	KubernetesNodes  = nodeNames()
 	installedCluster = subdomain("the name of an installed cluster file")
@@ -114,8 +114,8 @@ var kinds = map[string]Any{
 	"require-rendezvous": Consequence,
 }
 
-// Of returns the kind of a param of the pipelines. A param that only the installed pipeline has may be anything.
-func Of(name string) Any {
+// KindOf returns the kind of a param of the pipelines. A param that only the installed pipeline has may be anything.
+func KindOf(name string) Any {
 	if kind := kinds[name]; kind != nil {
 		return kind
 	}
@@ -158,14 +158,14 @@ func restarts() *Kind[int] {
 		func(n int) bool { return n >= 0 && n < agent.MaxAttempts })
 }
 
-// truth accepts no other spelling: Tekton compares with true.
-func truth() *Kind[bool] {
+// boolean accepts no other spelling: Tekton compares with true.
+func boolean() *Kind[bool] {
 	return &Kind[bool]{"bool", func(text string) (bool, error) {
 		return text == "true", mistake(text == "true" || text == "false", text, "true or false")
 	}}
 }
 
-// AtLeast is the kind of the durations from least on; want describes them.
+// AtLeast returns the kind of the durations from least on; want describes them.
 func AtLeast(least time.Duration, want string) *Kind[time.Duration] {
 	return number("duration", want, time.ParseDuration, func(d time.Duration) bool { return d >= least })
 }

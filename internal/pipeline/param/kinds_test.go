@@ -43,11 +43,11 @@ func TestEveryParamHasAKind(t *testing.T) {
 			used[spec.Name] = true
 			if spec.Default != nil {
 				value := spec.Default.StringVal
-				if err := Of(spec.Name).Check(value); spec.Type != v1.ParamTypeArray && value != "" && err != nil {
+				if err := KindOf(spec.Name).Check(value); spec.Type != v1.ParamTypeArray && value != "" && err != nil {
 					t.Errorf("the default of param %s of pipeline %s: %v", spec.Name, name, err)
 				}
 			}
-			if strings.HasSuffix(spec.Description, ", true or false.") && Of(spec.Name).Check("True") == nil {
+			if strings.HasSuffix(spec.Description, ", true or false.") && KindOf(spec.Name).Check("True") == nil {
 				t.Errorf("param %s of pipeline %s takes True, with which Tekton would skip its task", spec.Name, name)
 			}
 		}
@@ -106,7 +106,7 @@ func TestKinds(t *testing.T) {
 		{"storage", "volumeClaimTemplates", "rwo"},
 		{"timeout", "1h30m", "90"},
 	} {
-		kind := Of(test.param)
+		kind := KindOf(test.param)
 		if err := kind.Check(test.valid); err != nil {
 			t.Errorf("%s %q: got %v, want it valid", test.param, test.valid, err)
 		}
@@ -114,16 +114,16 @@ func TestKinds(t *testing.T) {
 			t.Errorf("%s %q: got %v, want a mistake", test.param, test.invalid, err)
 		}
 	}
-	if err := Of("repo-url").Check("https://me:hunter2@example.com"); err == nil || strings.Contains(err.Error(), "hunter2") {
+	if err := KindOf("repo-url").Check("https://me:hunter2@example.com"); err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("got %v, want an error that shows no password", err)
 	}
 	for _, folder := range []string{"./model", "model", "~/model", "file:///srv/model"} {
-		if err := Of("repo-url").Check(folder); err == nil ||
+		if err := KindOf("repo-url").Check(folder); err == nil ||
 			!strings.Contains(err.Error(), "mlenv run takes a folder as ./DIR or an absolute path") {
 			t.Errorf("%s: got %v, want how a folder is given", folder, err)
 		}
 	}
-	if err := Of("mine").Check("anything"); err != nil {
+	if err := KindOf("mine").Check("anything"); err != nil {
 		t.Errorf("a param that only the installed pipeline has: %v", err)
 	}
 }

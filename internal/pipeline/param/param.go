@@ -39,7 +39,7 @@ func (k *Kind[T]) AddTo(flags *pflag.FlagSet, to *T, name string, value T, usage
 	}
 }
 
-// flag is a pflag.Value. It keeps an invalid value as a mistake: step.FlagMistakes reports those of all flags at once.
+// flag is a pflag.Value. It keeps an invalid value as a mistake: command.FlagMistakes reports all flags' mistakes at once.
 type flag[T any] struct {
 	kind    *Kind[T]
 	to      *T
@@ -80,12 +80,12 @@ func (f *flag[T]) TakeMistake() error {
 // Is reports whether the flag has the kind.
 func (f *flag[T]) Is(kind Any) bool { return Any(f.kind) == kind }
 
-// text is the kind of the texts for which check returns nil.
+// text returns the kind of the texts for which check returns nil.
 func text[T ~string](check func(text string) error) *Kind[T] {
 	return &Kind[T]{"string", func(text string) (T, error) { return T(text), check(text) }}
 }
 
-// valid is the kind of the texts for which is returns true; want describes them.
+// valid returns the kind of the texts for which is returns true; want describes them.
 func valid(is func(text string) bool, want string) *Kind[string] {
 	return text[string](func(text string) error { return mistake(is(text), text, want) })
 }
@@ -97,7 +97,7 @@ func mistake(valid bool, text, want string) error {
 	return fmt.Errorf("%q: want %s", text, want)
 }
 
-// OneOf is the kind of a few values.
+// OneOf returns the kind of a few values.
 func OneOf[T ~string](values ...T) *Kind[T] {
 	names := humanize.Each(values, func(value T) string { return string(value) })
 	kind := text[T](func(text string) error {
@@ -107,7 +107,7 @@ func OneOf[T ~string](values ...T) *Kind[T] {
 	return kind
 }
 
-// Wanting is the kind with another description of its values.
+// Wanting returns the kind with another description of its values.
 func (k *Kind[T]) Wanting(want string) *Kind[T] {
 	return &Kind[T]{k.name, func(text string) (T, error) {
 		value, err := k.parse(text)
@@ -115,7 +115,7 @@ func (k *Kind[T]) Wanting(want string) *Kind[T] {
 	}}
 }
 
-// number is the kind of the values that parse accepts, except those for which is returns false.
+// number returns the kind of the values that parse accepts, except those for which is returns false.
 func number[T any](name, want string, parse func(text string) (T, error), is func(value T) bool) *Kind[T] {
 	return &Kind[T]{name, func(text string) (T, error) {
 		value, err := parse(text)

@@ -29,13 +29,15 @@ const (
 // Deleted is the message of a run that was deleted.
 const Deleted = "the run was deleted"
 
-// Keeper writes the part of one step. A nil Keeper is that of a person's command, and writes nothing. Failures to write are
+// Keeper writes the part of one step. A user's command has a nil Keeper, which writes nothing. Failures to write are
 // warnings: they never change the end of a step.
 type Keeper struct {
 	clients *kube.Clients
 	log     *slog.Logger
 	of      run.Flags
 	start   Start
+	// dir has the memory of a run on the user's own machine, "" for one on a cluster.
+	dir Dir
 
 	mu     sync.Mutex
 	part   Part
@@ -80,16 +82,27 @@ func (k *Keeper) Learn(ctx context.Context, change func(*Part)) {
 	change(&k.part)
 	part := k.part
 	k.mu.Unlock()
-	err := Note(ctx, k.clients.Kube, k.start, part)
+	err := k.note(ctx, part)
 	if k.start.Environment == "" && apierrors.IsNotFound(err) {
 		return // no other step has begun the memory
 	}
 	k.warn(err)
 }
 
+func (k *Keeper) note(ctx context.Context, p Part) error {
+	if k.dir != "" {
+		return k.dir.note(k.start, p)
+	}
+	return Note(ctx, k.clients.Kube, k.start, p)
+}
+
 // Progress writes how far the training is.
 func (k *Keeper) Progress(ctx context.Context, p Progress) {
-	if k != nil && ctx.Err() == nil {
+	switch {
+	case k == nil || ctx.Err() != nil:
+	case k.dir != "":
+		k.warn(k.dir.noteProgress(k.start, p))
+	default:
 		k.warn(NoteProgress(ctx, k.clients.Kube, k.start, p))
 	}
 }
@@ -135,6 +148,9 @@ func (k *Keeper) ending(ctx context.Context) (run.Ending, error) {
 
 // conclude writes the receipt of a run that ends without its finally tasks.
 func (k *Keeper) conclude(ctx context.Context) {
+	if k.dir != "" {
+		return // mlenv writes the receipt of a run on the user's own machine
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
 	defer cancel()
 	ending, err := k.ending(ctx)
@@ -153,7 +169,7 @@ func (k *Keeper) conclude(ctx context.Context) {
 	}))
 }
 
-// ReasonOf is why a run ended that did so without its finally tasks.
+// ReasonOf returns why a run ended that did so without its finally tasks.
 func ReasonOf(ending run.Ending) (fail.Reason, string) {
 	switch ending.Cause {
 	case run.Deleted:

@@ -26,7 +26,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// Keys of the ConfigMap in addition to that of the receipt.
+// Keys of the ConfigMap in addition to the receipt's.
 const (
 	startKey    = "run.json"
 	progressKey = "progress.json"
@@ -75,7 +75,8 @@ type Part struct {
 	Training   *Training           `json:"training,omitempty"`
 	Record     *Record             `json:"record,omitempty"`
 	Cause      *cause.Culprit      `json:"cause,omitempty"`
-	// Attempt is the newest one of the training, and Order its nodes in the order of their ranks, empty for that of their numbers.
+	// Attempt is the newest one of the training. Order has its nodes in the order of their ranks, and is empty if that is the order of
+	// their numbers.
 	Attempt int   `json:"attempt,omitempty"`
 	Order   []int `json:"order,omitempty"`
 	// Nodes is how many nodes the environment has.
@@ -105,7 +106,7 @@ type Progress struct {
 // Memory is what a run's ConfigMap holds, from the first second of the run on.
 type Memory struct {
 	Start
-	// Parts are those of the steps, in the order in which they started.
+	// Parts has the steps' parts, in the order in which the steps started.
 	Parts []Part
 	// Progress is nil before the training writes metrics.
 	Progress *Progress
@@ -116,7 +117,7 @@ type Memory struct {
 	version string
 }
 
-// Begin creates the ConfigMap of a run, unless another caller has. It replaces that of an earlier run of the same name.
+// Begin creates the ConfigMap of a run, unless another caller has. It replaces the ConfigMap of an earlier run of the same name.
 func Begin(ctx context.Context, client kubernetes.Interface, s Start) error {
 	content, err := json.Marshal(s)
 	if err != nil {
@@ -165,7 +166,7 @@ func begin(ctx context.Context, client kubernetes.Interface, wanted *corev1.Conf
 	return err
 }
 
-// owner is the UID of the run whose memory a ConfigMap is. An earlier version wrote the receipt alone.
+// owner returns the UID of the run whose memory a ConfigMap is. An earlier version wrote the receipt alone.
 func owner(config *corev1.ConfigMap) string {
 	var s Start
 	if json.Unmarshal([]byte(config.Data[startKey]), &s) == nil && s.RunUID != "" {
@@ -256,7 +257,7 @@ func Recall(ctx context.Context, client kubernetes.Interface, namespace, name st
 	return recall(found)
 }
 
-// Memories returns those of all runs of the namespace. It skips those that are not valid; its error names them.
+// Memories returns the memories of all runs of the namespace. It skips invalid ones; its error names them.
 func Memories(ctx context.Context, client kubernetes.Interface, namespace string) ([]Memory, error) {
 	return memories(ctx, client, namespace, Label+"=true")
 }
@@ -330,7 +331,7 @@ func (m *Memory) readPart(name, text string) {
 	m.Parts = append(m.Parts, p)
 }
 
-// PartOf is what the step of a task has noted, nil for nothing.
+// PartOf returns what the step of a task has noted, nil for nothing.
 func (m Memory) PartOf(task string) *Part {
 	if i := slices.IndexFunc(m.Parts, func(p Part) bool { return p.Task == task }); i >= 0 {
 		return &m.Parts[i]
@@ -338,7 +339,7 @@ func (m Memory) PartOf(task string) *Part {
 	return nil
 }
 
-// Record is where the run's record lies, nil before the training has started.
+// Record returns where the run's record lies, nil before the training has started.
 func (m Memory) Record() *Record {
 	for _, p := range m.Parts {
 		if p.Record != nil {
@@ -348,7 +349,7 @@ func (m Memory) Record() *Record {
 	return nil
 }
 
-// End is the receipt of a run that has ended without a teardown, at a time and for a reason. The first failure of a step
+// End returns the receipt of a run that has ended without a teardown, at a time and for a reason. The first failure of a step
 // counts more.
 func (m Memory) End(reason fail.Reason, message string, at time.Time) Receipt {
 	return m.Account(m.Verdict(Seen{End: &End{Reason: reason, Message: message}}), at)
@@ -419,7 +420,7 @@ func (p *Part) learn(later Part) {
 	}
 }
 
-// brief is a cause without the traceback, and with the ends of long texts cut.
+// brief returns a cause without the traceback, and with the ends of long texts cut.
 func brief(c *cause.Culprit) *cause.Culprit {
 	if c == nil {
 		return nil
@@ -447,7 +448,7 @@ func PhaseOf(task run.TaskRun) Phase {
 	return phase
 }
 
-// phase is the part as a phase. A step that did not note its end ended with its run.
+// phase returns the part as a phase. A step that did not note its end ended with its run.
 func (p Part) phase(ended time.Time) Phase {
 	phase := Phase{Name: p.Task, Status: p.Status, Reason: p.Reason, Started: p.Started, Ended: p.Ended}
 	if p.Status == run.Running && !ended.IsZero() {
@@ -459,7 +460,7 @@ func (p Part) phase(ended time.Time) Phase {
 	return phase
 }
 
-// metrics are the last values in the form of docs/metrics.md.
+// metrics returns the last values in the form of docs/metrics.md.
 func (p Progress) metrics() json.RawMessage {
 	values := map[string]float64{"step": p.Step}
 	if p.Steps > 0 {

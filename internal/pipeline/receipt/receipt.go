@@ -32,7 +32,7 @@ const (
 // Folder is the repository of a run that trained from a user's folder.
 const Folder = "folder"
 
-// RepositoryOf is the URL of a task as receipts show it: without secrets, and without a folder's hash.
+// RepositoryOf returns the URL of a task as receipts show it: without secrets, and without a folder's hash.
 func RepositoryOf(url string) string {
 	if git.IsFolder(url) {
 		return Folder
@@ -42,8 +42,9 @@ func RepositoryOf(url string) string {
 
 // Receipt is documented in docs/receipt.md.
 type Receipt struct {
-	Run         string `json:"run"`
-	RunUID      string `json:"runUID,omitempty"`
+	Run    string `json:"run"`
+	RunUID string `json:"runUID,omitempty"`
+	// Namespace is empty for a local run.
 	Namespace   string `json:"namespace"`
 	Environment string `json:"environment"`
 	// Schedule is the schedule that started the run, "" for none.
@@ -100,7 +101,15 @@ type Receipt struct {
 	LeftOut []string `json:"leftOut,omitempty"`
 }
 
-// WorldSize is the number of ranks that were started, as far as it is known, with those that are left out.
+// Title names the run, with its namespace.
+func (r Receipt) Title() string {
+	if r.Namespace == "" {
+		return r.Run + " (local)"
+	}
+	return r.Namespace + "/" + r.Run
+}
+
+// WorldSize returns the number of ranks that were started, as far as it is known, with those that are left out.
 func (r Receipt) WorldSize() int {
 	if t := r.Training; t != nil && len(r.LeftOut) > 0 {
 		return agent.JobSpec{Launcher: t.Launcher, RanksPerNode: t.RanksPerNode}.RanksOfNode() * t.Nodes
@@ -108,7 +117,7 @@ func (r Receipt) WorldSize() int {
 	return len(r.Ranks)
 }
 
-// Describe is an attempt in one line without its number, for example "10m0s, steps 1 to 40, RankFailed: ...".
+// Describe returns an attempt in one line without its number, for example "10m0s, steps 1 to 40, RankFailed: ...".
 func Describe(a agent.Attempt) string {
 	var parts []string
 	if a.Ended.After(a.Started) && !a.Started.IsZero() {

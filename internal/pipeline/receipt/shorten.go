@@ -57,7 +57,7 @@ func bound(bytes, elements int) func(*Receipt) {
 			return
 		}
 		b := bounds{bytes: bytes, elements: elements}
-		if content, err = json.Marshal(b.of(tree)); err != nil || !b.cut {
+		if content, err = json.Marshal(b.shorten(tree)); err != nil || !b.cut {
 			return
 		}
 		var bounded Receipt
@@ -78,7 +78,7 @@ type bounds struct {
 	cut             bool
 }
 
-func (b *bounds) of(value any) any {
+func (b *bounds) shorten(value any) any {
 	switch value := value.(type) {
 	case string:
 		short := truncate(value, b.bytes)
@@ -88,7 +88,7 @@ func (b *bounds) of(value any) any {
 		b.cut = b.cut || len(value) > b.elements
 		value = value[:min(len(value), b.elements)]
 		for i := range value {
-			value[i] = b.of(value[i])
+			value[i] = b.shorten(value[i])
 		}
 		return value
 	case map[string]any:
@@ -98,7 +98,7 @@ func (b *bounds) of(value any) any {
 				b.cut = true
 				continue
 			}
-			kept[name] = b.of(value[name])
+			kept[name] = b.shorten(value[name])
 		}
 		return kept
 	}
@@ -154,7 +154,7 @@ func dropHealthyRanks(r *Receipt) {
 // Healthy reports whether the rank succeeded, or was stopped because of another one.
 func (r Rank) Healthy() bool { return r.Stopped || r.Exit == agent.Exit{} }
 
-// dropLikeTransports keeps the ranks and rails whose transport differs from that of most.
+// dropLikeTransports keeps the ranks and rails whose transport differs from what most have.
 func dropLikeTransports(r *Receipt) {
 	networks := []*nccl.Summary{r.Network}
 	if r.Fabric != nil {

@@ -35,7 +35,7 @@ const (
 
 const suffix = "-receipt"
 
-// Name is the name of a run's ConfigMap.
+// Name returns the name of a run's ConfigMap.
 func Name(of string) string { return of + suffix }
 
 // Write stores the receipt and replaces an earlier one of the run.
@@ -51,7 +51,7 @@ func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 	})
 }
 
-// labelsOf are the labels of a ConfigMap.
+// labelsOf returns the labels of a ConfigMap.
 func labelsOf(environment, schedule string, verdict Verdict) map[string]string {
 	labels := map[string]string{
 		"app.kubernetes.io/managed-by": "ml-dev-env",
@@ -83,8 +83,8 @@ func Read(ctx context.Context, client kubernetes.Interface, namespace, name stri
 // runUID is what a UID can be, which becomes part of a path.
 var runUID = regexp.MustCompile(`^[A-Za-z0-9-]*$`)
 
-// decode checks a receipt, because anyone who may write ConfigMaps may have written it. The names of the run and the
-// namespace are those of the ConfigMap.
+// decode checks a receipt, because anyone who may write ConfigMaps may have written it. It takes the names of the run and the
+// namespace from the ConfigMap's metadata.
 func decode(config *corev1.ConfigMap) (Receipt, error) {
 	var r Receipt
 	err := json.Unmarshal([]byte(config.Data[key]), &r)
@@ -171,8 +171,8 @@ func selected(ctx context.Context, client kubernetes.Interface, namespace, selec
 	return found.Items, nil
 }
 
-// Prune deletes the oldest receipts of an environment beyond Keep. It counts the receipts of each schedule, and those of
-// no schedule (""), apart, so that other runs do not delete the history of a schedule.
+// Prune deletes the oldest receipts of an environment beyond Keep. It counts the receipts of each schedule, and the receipts
+// without one (""), apart, so that other runs do not delete the history of a schedule.
 func Prune(ctx context.Context, client kubernetes.Interface, namespace, environment, schedule string) error {
 	found, err := newestFirst(ctx, client, namespace, environment)
 	if err != nil {

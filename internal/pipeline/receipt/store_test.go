@@ -275,11 +275,11 @@ func TestLatest(t *testing.T) {
 	if _, ok, err := Latest(t.Context(), client, "ns", "env"); ok || err != nil {
 		t.Errorf("got %v, %v; want none", ok, err)
 	}
-	for i, run := range []string{"second", "first"} {
+	for i, name := range []string{"second", "first"} {
 		made := metav1.NewTime(time.Date(2026, 7, 2-i, 0, 0, 0, 0, time.UTC))
-		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: Name(run), CreationTimestamp: made,
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: Name(name), CreationTimestamp: made,
 			Labels: map[string]string{Label: "true", "ml-dev-env/environment": "env"}},
-			Data: map[string]string{key: fmt.Sprintf(`{"run":%q}`, run)}}
+			Data: map[string]string{key: fmt.Sprintf(`{"run":%q}`, name)}}
 		if err := client.Tracker().Add(config); err != nil {
 			t.Fatal(err)
 		}

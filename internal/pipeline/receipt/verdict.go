@@ -11,11 +11,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// Seen is what a caller has read of a run in addition to the receipt. The zero value is that of a caller who may read ConfigMaps alone.
+// Seen is what a caller has read of a run in addition to the receipt: the zero value if the caller may read ConfigMaps alone.
 type Seen struct {
 	// Run is the PipelineRun, nil if it was not read.
 	Run *run.Run
-	// Tasks are its tasks without that of the caller. They show what no step can note: that its pod never ran, or was killed.
+	// Tasks are its tasks without the caller's. They show what no step can note: that its pod never ran, or was killed.
 	Tasks []run.TaskRun
 	// Over reports that no task is left except the finally tasks: the caller does what they do.
 	Over bool
@@ -33,7 +33,7 @@ type End struct {
 type Standing struct {
 	// Verdict is "" while the run is in progress.
 	Verdict Verdict
-	// Reason and Message are those of the first failure, "" for none. A run in progress may have one, too.
+	// Reason and Message come from the first failure, "" for none. A run in progress may have one, too.
 	Reason  fail.Reason
 	Message string
 	// Task is the one that failed first, "" for none.
@@ -78,15 +78,15 @@ func (m Memory) Verdict(seen Seen) Standing {
 			s.Reason, s.Message = seen.End.Reason, seen.End.Message
 		}
 	case seen.Over:
-		s.over(of, first)
+		s.decideOver(of, first)
 	case of != nil: // it has ended without success
-		s.ended(of, first)
+		s.decideEnded(of, first)
 	}
 	return s
 }
 
-// over decides about a run of which the finally tasks are left. A run can end between two tasks, all of which succeeded.
-func (s *Standing) over(of *run.Run, first *run.TaskRun) {
+// decideOver decides about a run of which the finally tasks are left. A run can end between two tasks, all of which succeeded.
+func (s *Standing) decideOver(of *run.Run, first *run.TaskRun) {
 	s.Verdict = Failed
 	switch {
 	case first != nil && (first.Status == run.Failed || of == nil || !of.Cancelled):
@@ -105,8 +105,8 @@ func (s *Standing) over(of *run.Run, first *run.TaskRun) {
 	}
 }
 
-// ended decides about a run that has ended without success and left no receipt.
-func (s *Standing) ended(of *run.Run, first *run.TaskRun) {
+// decideEnded decides about a run that has ended without success and left no receipt.
+func (s *Standing) decideEnded(of *run.Run, first *run.TaskRun) {
 	s.Verdict = Failed
 	if first != nil && first.Reason != fail.Internal {
 		return
@@ -139,7 +139,7 @@ func firstFailed(tasks []run.TaskRun, seen Seen) (first *run.TaskRun) {
 	return first
 }
 
-// final is the part of a step whose failure is final, or else the final failure in the receipt; nil for none.
+// final returns the part of a step whose failure is final, or else the final failure in the receipt; nil for none.
 func (m Memory) final() *Part {
 	if i := slices.IndexFunc(m.Parts, func(p Part) bool { return p.Status == run.Failed && p.Final }); i >= 0 {
 		return &m.Parts[i]
@@ -195,7 +195,7 @@ func (m Memory) noted(t run.TaskRun) run.TaskRun {
 	return t
 }
 
-// Account is the receipt of a run that stands so, as far as its steps have noted it. at is when the run ended, zero if it has not.
+// Account returns the receipt of a run that stands so, as far as its steps have noted it. at is when the run ended, zero if it has not.
 func (m Memory) Account(s Standing, at time.Time) Receipt {
 	r := Receipt{
 		Run: m.Run, RunUID: m.RunUID, Namespace: m.Namespace, Environment: m.Environment, Schedule: m.Schedule,

@@ -11,7 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// minute is a time in a run.
+// minute returns a time in a run.
 func minute(n int) time.Time { return noon().Add(time.Duration(n) * time.Minute) }
 
 func succeeded(task string) Part {
@@ -25,7 +25,7 @@ func failed(task string, reason fail.Reason, ended int) Part {
 
 func training() Part { return Part{Task: "train", Status: run.Running, Started: noon()} }
 
-// byTekton is a task as Tekton ended it, or 0 if it has not.
+// byTekton returns a task as Tekton ended it, or 0 if it has not.
 func byTekton(task string, status run.Status, reason fail.Reason, ended int) run.TaskRun {
 	t := run.TaskRun{Task: task, Status: status, Reason: reason, Started: noon()}
 	if ended > 0 {

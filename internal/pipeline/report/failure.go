@@ -33,14 +33,14 @@ type finding struct {
 	Title, Evidence, Cause, Fix string
 }
 
-// failureOf is nil for a run that has not failed and has no findings.
+// failureOf returns nil for a run that has not failed and has no findings.
 func failureOf(r receipt.Receipt) *failure {
 	findings := findingsOf(r)
 	if r.Verdict != receipt.Failed && len(findings) == 0 {
 		return nil
 	}
 	f := &failure{Reason: cut(r.Reason, mostLine), Message: cut(r.Message, mostText)}
-	f.Findings, f.MoreFindings = first(findings, mostFindings, "findings")
+	f.Findings, f.MoreFindings = atMost(findings, mostFindings, "findings")
 	if r.Verdict != receipt.Failed {
 		return f
 	}
@@ -59,7 +59,7 @@ func failureOf(r receipt.Receipt) *failure {
 	return f
 }
 
-// tails are the last lines of the failed ranks: first the rank that failed first, last those that were stopped.
+// tails returns the last lines of the failed ranks: first the rank that failed first, last those that were stopped.
 func tails(r receipt.Receipt) ([]evidence, string) {
 	ranks := slices.DeleteFunc(slices.Clone(r.Ranks), func(rank receipt.Rank) bool { return len(rank.Tail) == 0 })
 	order := func(rank receipt.Rank) int {
@@ -72,7 +72,7 @@ func tails(r receipt.Receipt) ([]evidence, string) {
 		return 1
 	}
 	slices.SortStableFunc(ranks, func(a, b receipt.Rank) int { return order(a) - order(b) })
-	ranks, more := first(ranks, mostTails, "ranks' last lines")
+	ranks, more := atMost(ranks, mostTails, "ranks' last lines")
 	var all []evidence
 	for _, rank := range ranks {
 		how := cut(cause.Describe(rank.Exit), mostLine)
@@ -85,7 +85,7 @@ func tails(r receipt.Receipt) ([]evidence, string) {
 	return all, more
 }
 
-// findingsOf are the findings of check-fabric and of the training, causes before consequences.
+// findingsOf returns the findings of check-fabric and of the training, causes before consequences.
 func findingsOf(r receipt.Receipt) (result []finding) {
 	var all []nccl.Finding
 	if r.Fabric != nil {

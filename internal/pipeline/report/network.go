@@ -46,7 +46,7 @@ func networkOf(r receipt.Receipt) network {
 		result.Missing = notChecked(r)
 		return result
 	}
-	result.Verdict = map[fabric.Verdict]badge{
+	result.Verdict = map[fabric.Result]badge{
 		fabric.Pass:           {"pass", "✓", "good"},
 		fabric.Slow:           {"slow", "!", "warn"},
 		fabric.WrongTransport: {"wrong transport", "✗", "bad"},
@@ -99,7 +99,7 @@ func fabricFacts(f *fabric.Report) []fact {
 	})
 }
 
-// rangeOf is the range of an operation that the chart does not show, "" if it was not measured.
+// rangeOf returns the range of an operation that the chart does not show, "" if it was not measured.
 func rangeOf(f *fabric.Report, operation fabric.Operation) string {
 	lowest, highest := fabric.Range(f.Measurements, operation)
 	if lowest == highest {
@@ -148,13 +148,13 @@ func sizes(f *fabric.Report) (ticks []chart.Tick) {
 	return ticks
 }
 
-// railMeters are the rails that were measured one by one, on a common scale.
+// railMeters returns the rails that were measured one by one, on a common scale.
 func railMeters(f *fabric.Report) (bars []meter, more string) {
 	var largest rdma.BytesPerSecond
 	for _, rail := range f.Rails {
 		largest = max(largest, rail.Bandwidth, rail.Expected)
 	}
-	rails, more := first(f.Rails, mostRails, "rails")
+	rails, more := atMost(f.Rails, mostRails, "rails")
 	for _, rail := range rails {
 		b := meter{Name: cut(rail.String(), mostLine), Text: "not measured alone", Class: "plain"}
 		if rail.Bandwidth > 0 {

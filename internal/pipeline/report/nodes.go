@@ -46,7 +46,7 @@ func nodesOf(r receipt.Receipt) nodes {
 		}
 	}
 	slices.SortFunc(all, func(a, b receipt.Node) int { return cmp.Compare(a.Node, b.Node) })
-	all, more := first(all, mostNodes, "nodes")
+	all, more := atMost(all, mostNodes, "nodes")
 	result := nodes{More: more}
 	left := mostRanks
 	for _, n := range all {
@@ -84,7 +84,7 @@ func gpus(n receipt.Node) string {
 	return fmt.Sprintf("%d × %s", len(n.GPUs), cmp.Or(cut(n.Model, mostLine), "unknown model"))
 }
 
-// chipOf is how a rank ended, and its transport.
+// chipOf returns how a rank ended, and its transport.
 func chipOf(r receipt.Receipt, rank receipt.Rank) chip {
 	c := chip{Name: fmt.Sprintf("✓ %d", rank.Rank), Text: fmt.Sprintf("rank %d: succeeded after %s", rank.Rank,
 		humanize.Seconds(rank.Seconds)), Class: "good"}
@@ -110,7 +110,7 @@ func chipOf(r receipt.Receipt, rank receipt.Rank) chip {
 	return c
 }
 
-// railsOf are a node's ports and NCCL's use of them.
+// railsOf returns a node's ports and NCCL's use of them.
 func railsOf(r receipt.Receipt, n receipt.Node) (texts []string) {
 	var logged []nccl.Rail
 	if r.Network != nil {

@@ -31,7 +31,7 @@ func phasesOf(r receipt.Receipt) phases {
 		return phases{Missing: "The receipt has no phases: the run's tasks could not be read, or none started."}
 	}
 	begin, end := span(r)
-	list, more := first(r.Phases, mostPhases, "phases")
+	list, more := atMost(r.Phases, mostPhases, "phases")
 	result := phases{More: more, Whole: humanize.Duration(end.Sub(begin))}
 	for _, p := range list {
 		b := bar{Name: cut(p.Name, mostLine), Class: cmp.Or(classes[p.Status], "open")}
@@ -63,7 +63,7 @@ func phasesOf(r receipt.Receipt) phases {
 	return result
 }
 
-// span is the timeline, from the run's start to its end.
+// span returns the timeline, from the run's start to its end.
 func span(r receipt.Receipt) (begin, end time.Time) {
 	begin, end = r.Started, r.Ended
 	for _, p := range r.Phases {

@@ -65,7 +65,7 @@ func Write(w io.Writer, r receipt.Receipt) error {
 	return pageTemplate.Execute(w, page{
 		Style:    template.CSS(style + chart.CSS), // both are constants of this program
 		Run:      cut(cmp.Or(r.Run, r.Environment), mostLine),
-		From:     cut(r.Namespace+"/"+r.Run, mostLine),
+		From:     cut(r.Title(), mostLine),
 		Reason:   cut(r.Reason, mostLine),
 		Verdict:  badgeOf(r),
 		Facts:    facts(r),
@@ -121,7 +121,7 @@ func withValues(list []fact) (result []fact) {
 	return result
 }
 
-// onlyIf is the value of a fact, "" if it is not known.
+// onlyIf returns the value of a fact, "" if it is not known.
 func onlyIf(known bool, value string) string {
 	if known {
 		return value
@@ -153,14 +153,14 @@ func settings(r receipt.Receipt) []fact {
 		fact{Name: "Network", Value: string(r.Mode)},
 		fact{Name: "Storage", Value: string(r.Storage)},
 		fact{Name: "Excluded nodes", Value: strings.Join(r.ExcludedNodes, ", ")})
-	names, more := first(slices.Sorted(maps.Keys(r.NCCL)), mostSettings, "variables")
+	names, more := atMost(slices.Sorted(maps.Keys(r.NCCL)), mostSettings, "variables")
 	for _, name := range names {
 		list = append(list, fact{Name: name, Value: r.NCCL[name], Code: true})
 	}
 	return withValues(append(list, fact{Name: "More", Value: more}))
 }
 
-// remains are what the run has left, and where.
+// remains returns what the run has left, and where.
 func remains(r receipt.Receipt) []fact {
 	var list []fact
 	if r.Record != nil {

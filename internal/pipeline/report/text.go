@@ -25,8 +25,8 @@ const (
 	mostText     = 4000
 )
 
-// first returns the first elements of a list, and a sentence about the others.
-func first[T any](list []T, most int, what string) (kept []T, more string) {
+// atMost returns the first elements of a list, and a sentence about the others.
+func atMost[T any](list []T, most int, what string) (kept []T, more string) {
 	if len(list) <= most {
 		return list, ""
 	}
@@ -83,7 +83,7 @@ func cut[T ~string](value T, most int) string {
 	return text
 }
 
-// LastLines are the last of some lines, each cut to a readable length.
+// LastLines returns the last of some lines, each cut to a readable length.
 func LastLines(all []string) string {
 	var b strings.Builder
 	if left := len(all) - mostLines; left > 0 {

@@ -86,7 +86,7 @@ func Curves(c *metrics.Curve) (drawn []template.HTML) {
 	return drawn
 }
 
-// series is the course of a value; a point without the value is a gap.
+// series returns the course of a value; a point without the value is a gap.
 func series(name string, c *metrics.Curve, value func(metrics.Point) float64) chart.Series {
 	s := chart.Series{Name: name}
 	for _, p := range c.Points {
@@ -95,7 +95,7 @@ func series(name string, c *metrics.Curve, value func(metrics.Point) float64) ch
 	return s
 }
 
-// given is NaN for a value that is not known.
+// given returns NaN for a value that is not known.
 func given(v *float64) float64 {
 	if v == nil {
 		return math.NaN()
@@ -103,7 +103,7 @@ func given(v *float64) float64 {
 	return *v
 }
 
-// positive is NaN for 0, which is not known.
+// positive returns NaN for 0, which is not known.
 func positive(v float64) float64 {
 	if v > 0 {
 		return v
@@ -175,7 +175,7 @@ func rankTimes(c *metrics.Curve) (bars []meter, more string) {
 	for _, r := range c.Ranks {
 		slowest = max(slowest, r.Mean)
 	}
-	ranks, more := first(c.Ranks, mostTails*mostTails, "ranks")
+	ranks, more := atMost(c.Ranks, mostTails*mostTails, "ranks")
 	for _, r := range ranks {
 		bars = append(bars, meter{Name: fmt.Sprintf("rank %d", r.Rank), Text: fmt.Sprintf("%s mean, %s longest", step(r.Mean), step(r.Longest)),
 			Class: "plain", Width: percent(r.Mean, slowest)})

@@ -59,7 +59,7 @@ func Compare(now receipt.Receipt, base string, runs []receipt.Receipt, one bool,
 	}
 	newest, judged := ValuesOf(same[0]), false
 	for _, c := range judge(now, same, tolerance, least) {
-		there := c.Measure.text(c.Measure.of(newest))
+		there := c.Measure.text(c.Measure.valueIn(newest))
 		if c.Value == "-" && there == "-" {
 			continue
 		}
@@ -67,7 +67,7 @@ func Compare(now receipt.Receipt, base string, runs []receipt.Receipt, one bool,
 		switch {
 		case c.Regressed:
 			b.Verdict = Regressed
-		case c.Runs >= least && !math.IsNaN(c.Measure.of(ValuesOf(now))):
+		case c.Runs >= least && !math.IsNaN(c.Measure.valueIn(ValuesOf(now))):
 			judged = true
 		}
 	}

@@ -101,11 +101,11 @@ func judge(now receipt.Receipt, history []receipt.Receipt, tolerance Tolerance, 
 	for _, m := range Measures() {
 		var known []float64
 		for _, r := range before {
-			if v := m.of(ValuesOf(r)); !math.IsNaN(v) {
+			if v := m.valueIn(ValuesOf(r)); !math.IsNaN(v) {
 				known = append(known, v)
 			}
 		}
-		value, median := m.of(values), Median(known)
+		value, median := m.valueIn(values), Median(known)
 		c := Comparison{Measure: m, Value: m.text(value), Median: m.text(median), Runs: len(known), Tolerance: tolerance[m]}
 		if m == Loss && values.LossLost {
 			c.Value, c.Worse, c.Regressed = "not finite", Percent(math.MaxInt32), len(known) >= least

@@ -62,8 +62,8 @@ func Measures() []Measure { return []Measure{Bandwidth, StepTime, Loss} }
 
 func (m Measure) lessIsBetter() bool { return m != Bandwidth }
 
-// of is the measure's value in its base unit, NaN for none.
-func (m Measure) of(v Values) float64 {
+// valueIn returns the measure's value in its base unit, NaN for none.
+func (m Measure) valueIn(v Values) float64 {
 	switch {
 	case m == Bandwidth && v.Bandwidth != nil:
 		return float64(*v.Bandwidth)

@@ -39,13 +39,13 @@ func (t Trend) Print(out io.Writer) error {
 		case r.Regression != "":
 			verdict = "Regression"
 		}
-		loss := Loss.text(Loss.of(r.Values))
+		loss := Loss.text(Loss.valueIn(r.Values))
 		if r.Values.LossLost {
 			loss = "not finite"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Started.UTC().Format("2006-01-02 15:04"), r.Run, verdict,
-			cmp.Or(r.Commit[:min(len(r.Commit), 10)], "-"), cmp.Or(r.Mode, "-"), Bandwidth.text(Bandwidth.of(r.Values)),
-			StepTime.text(StepTime.of(r.Values)), loss)
+			cmp.Or(r.Commit[:min(len(r.Commit), 10)], "-"), cmp.Or(r.Mode, "-"), Bandwidth.text(Bandwidth.valueIn(r.Values)),
+			StepTime.text(StepTime.valueIn(r.Values)), loss)
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -70,12 +70,12 @@ func (t Trend) Print(out io.Writer) error {
 func (t Trend) values(m Measure) []float64 {
 	var values []float64
 	for _, r := range t.Runs {
-		values = append(values, m.of(r.Values))
+		values = append(values, m.valueIn(r.Values))
 	}
 	return values
 }
 
-// limits are NaN without values.
+// limits returns NaN without values.
 func limits(values []float64) (low, high float64) {
 	finite := slices.DeleteFunc(slices.Clone(values), math.IsNaN)
 	if len(finite) == 0 {

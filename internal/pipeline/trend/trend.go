@@ -43,10 +43,10 @@ type Run struct {
 	Values     Values          `json:"values"`
 }
 
-// Of selects the receipts of a schedule ("" for any) that are of the kind of the run like, or else of the newest run that
+// Select selects the receipts of a schedule ("" for any) that are of the kind of the run like, or else of the newest run that
 // has trained. Nights of the schedule that have not trained are part of the trend. all starts with the newest receipt.
 // Errors: InvalidInput if no receipt fits.
-func Of(all []receipt.Receipt, schedule, like string, tolerance Tolerance) (Trend, error) {
+func Select(all []receipt.Receipt, schedule, like string, tolerance Tolerance) (Trend, error) {
 	var model *receipt.Receipt
 	for i, r := range all {
 		wanted := like != "" && r.Run == like || like == "" && (schedule == "" || r.Schedule == schedule)
@@ -55,7 +55,7 @@ func Of(all []receipt.Receipt, schedule, like string, tolerance Tolerance) (Tren
 		}
 	}
 	if model == nil {
-		return Trend{}, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for receipts of %s: found none", whose(schedule, like)),
+		return Trend{}, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for receipts of %s: found none", describeRuns(schedule, like)),
 			"mlenv runs (lists the runs)")
 	}
 	t := Trend{Kind: kindOf(*model)}
@@ -90,7 +90,7 @@ func kindOf(r receipt.Receipt) string {
 		humanize.Count(t.Nodes, "node"), humanize.Count(t.RanksPerNode, "rank"))
 }
 
-func whose(schedule, like string) string {
+func describeRuns(schedule, like string) string {
 	switch {
 	case like != "":
 		return "run " + like

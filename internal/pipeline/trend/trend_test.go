@@ -108,7 +108,7 @@ func TestPrint(t *testing.T) {
 	}),
 		night(5, bandwidth(97*rdma.GBps), func(r *receipt.Receipt) { r.Regression = "bandwidth" })}, nights(4)...)
 	all = append(all, night(1, otherScript), night(0, otherScript), night(-1, otherRepository))
-	trend, err := Of(all, "nightly", "", DefaultTolerance())
+	trend, err := Select(all, "nightly", "", DefaultTolerance())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestNothingToShow(t *testing.T) {
 	for _, tc := range []struct{ schedule, like, want string }{
 		{"", "", "this environment"}, {"weekly", "", "schedule weekly"}, {"", "x", "run x"},
 	} {
-		_, err := Of(nil, tc.schedule, tc.like, DefaultTolerance())
+		_, err := Select(nil, tc.schedule, tc.like, DefaultTolerance())
 		if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%+v: got %v", tc, err)
 		}
@@ -164,7 +164,7 @@ func TestNothingToShow(t *testing.T) {
 }
 
 func TestSVG(t *testing.T) {
-	trend, err := Of(append([]receipt.Receipt{night(5, stepTime(500*time.Millisecond))}, nights(4)...), "", "", DefaultTolerance())
+	trend, err := Select(append([]receipt.Receipt{night(5, stepTime(500*time.Millisecond))}, nights(4)...), "", "", DefaultTolerance())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,8 +189,8 @@ func TestPercent(t *testing.T) {
 	}
 }
 
-// A run next to a base: the values are those of the newest run of the base that did the same, the verdict is that of the median, or of the
-// one run that was named.
+// A run next to a base: the values come from the newest run of the base that did the same. The verdict comes from the median, or from
+// the one run that was named.
 func TestCompare(t *testing.T) {
 	elsewhere := func(r *receipt.Receipt) { r.Environment = "nightly" }
 	for _, tc := range []struct {

@@ -13,7 +13,7 @@ import (
 // (k8snetworkplumbingwg/network-attachment-definition-client).
 const ResourceAnnotation = "k8s.v1.cni.cncf.io/resourceName"
 
-// Resource is their resource in the API.
+// Resource returns the API's resource of attachments.
 func Resource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "k8s.cni.cncf.io", Version: "v1", Resource: "network-attachment-definitions"}
 }
@@ -50,7 +50,7 @@ func Overlaps(definitions []Definition) (found []string) {
 	return found
 }
 
-// Overlaps is true if both may give the same address.
+// Overlaps reports whether both may give the same address.
 func (d Definition) Overlaps(other Definition) bool {
 	return slices.ContainsFunc(d.Ranges, func(a Range) bool {
 		return slices.ContainsFunc(other.Ranges, func(b Range) bool { return a.Subnet.Overlaps(b.Subnet) })

@@ -18,7 +18,7 @@ type Range struct {
 	First, Last netip.Addr
 }
 
-// String is the subnet, with the bounds unless they are the subnet's own.
+// String returns the subnet, with the bounds unless they are the subnet's own.
 func (r Range) String() string {
 	if r == all(r.Subnet) {
 		return r.Subnet.String()
@@ -26,7 +26,7 @@ func (r Range) String() string {
 	return fmt.Sprintf("%s to %s of %s", r.First, r.Last, r.Subnet)
 }
 
-// Size is the number of addresses, at most math.MaxUint32.
+// Size returns the number of addresses, at most math.MaxUint32.
 func (r Range) Size() uint64 {
 	if r.Last.Less(r.First) {
 		return 0
@@ -39,7 +39,7 @@ func (r Range) Size() uint64 {
 	return min(between, math.MaxUint32-1) + 1
 }
 
-// all are the addresses of a subnet except its own and, in IPv4, the broadcast address, as
+// all returns the addresses of a subnet except its own and, in IPv4, the broadcast address, as
 // whereabouts and host-local count them.
 func all(subnet netip.Prefix) Range {
 	subnet = subnet.Masked()

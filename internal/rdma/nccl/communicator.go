@@ -32,7 +32,7 @@ type Route struct {
 	Channels int `json:"channels"`
 }
 
-// Transport is the slowest of its channels' transports, Unknown as long as there are none.
+// Transport returns the slowest of its channels' transports, Unknown as long as there are none.
 func (c *Communicator) Transport() Transport {
 	var result Transport
 	for _, route := range c.Routes {
@@ -99,7 +99,7 @@ func (p *process) takeCommunicator(thread int, text string) bool {
 	return true
 }
 
-// newCommunicator is nil beyond the bounds.
+// newCommunicator returns nil beyond the bounds.
 func (p *process) newCommunicator() *communicator {
 	if len(p.communicators) == maxCommunicators {
 		p.leftOut++

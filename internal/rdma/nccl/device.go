@@ -123,7 +123,7 @@ func (p *process) listDevices(list []Device) {
 	}
 }
 
-// nameDevice is the device of that number, which has that name. It is nil beyond the bounds.
+// nameDevice returns the device of that number, which has that name. It is nil beyond the bounds.
 func (p *process) nameDevice(index int, name string) *Device {
 	if index >= maxDevices {
 		return nil

@@ -17,7 +17,7 @@ type explanation struct {
 //go:embed explanations.md
 var explanationsPage string
 
-// explanations are those of all reasons, as the page's table has them.
+// explanations returns the explanation of each reason in the page's table.
 var explanations = sync.OnceValue(func() map[fail.Reason]explanation {
 	all := map[fail.Reason]explanation{}
 	_, table, _ := strings.Cut(explanationsPage, "| --- |\n")

@@ -102,7 +102,7 @@ func (f *Finding) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Explained is the finding with its cause, and its host as its object.
+// Explained returns the finding with its cause, and its host as its object.
 func (f Finding) Explained() fail.Finding {
 	explained := f.Finding
 	explained.Object = f.Host

@@ -1,7 +1,7 @@
 // Package nccl reads the log that NCCL writes during a training: the network that each rank really uses, and what went wrong. It also sets
 // NCCL's fixed variables.
 //
-// The forms are those of NCCL 2.16 to 2.32, taken from the format strings in libnccl.so of ten versions of nvidia-nccl-cu12
+// It knows the forms of NCCL 2.16 to 2.32, taken from the format strings in libnccl.so of ten versions of nvidia-nccl-cu12
 // (testdata/README.md names them; "since" is the first of these that has a form), and read in the files of NVIDIA/nccl's src that comments
 // name. NCCL writes the log with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,ENV,NET.
 package nccl
@@ -29,7 +29,7 @@ const (
 	RDMAGPU Transport = "rdma-gpudirect"
 )
 
-// Words is the transport's usual name.
+// Words returns the transport's usual name.
 func (t Transport) Words() string {
 	words := map[Transport]string{WithinNode: "within the node only", Sockets: "TCP sockets", RDMAHost: "RDMA through host memory",
 		RDMAGPU: "RDMA with GPUDirect"}
@@ -39,7 +39,7 @@ func (t Transport) Words() string {
 // bySpeed are the transports, the fastest first. An unknown one hides the others except sockets.
 var bySpeed = []Transport{WithinNode, RDMAGPU, RDMAHost, Unknown, Sockets}
 
-// slower is the slower of two transports. An empty one is faster than all others.
+// slower returns the slower of two transports. An empty one is faster than all others.
 func slower(a, b Transport) Transport {
 	if slices.Index(bySpeed, b) > slices.Index(bySpeed, a) {
 		return b
@@ -47,13 +47,13 @@ func slower(a, b Transport) Transport {
 	return a
 }
 
-// isRDMA is true of the networks that drive RDMA devices: NCCL's own IB, HPC-X's plugin in
+// isRDMA reports whether a network drives RDMA devices: NCCL's own IB, HPC-X's plugin in
 // its two forms (IBext, IBext_v6 and on; UCX), and its SHARP.
 func isRDMA(network string) bool {
 	return strings.HasPrefix(network, "IB") || strings.HasPrefix(network, "UCX") || network == "SHARP"
 }
 
-// overNetwork is the transport of a channel. With other networks "/GDRDMA" shows only that a
+// overNetwork returns the transport of a channel. With other networks "/GDRDMA" shows only that a
 // plugin reads the GPU's memory: some plugins send it over TCP.
 func overNetwork(network string, gpuDirect bool) Transport {
 	switch {

@@ -30,7 +30,7 @@ type Process struct {
 	Findings      []Finding         `json:"findings,omitempty"`
 }
 
-// World is the first communicator with the most ranks, nil if there is none.
+// World returns the first communicator with the most ranks, nil if there is none.
 func (p *Process) World() *Communicator {
 	var world *Communicator
 	for i := range p.Communicators {
@@ -41,7 +41,7 @@ func (p *Process) World() *Communicator {
 	return world
 }
 
-// Transport is the slowest of the process's communicators, "" if it is part of none. Without a channel it is already Sockets if NCCL
+// Transport returns the slowest of the process's communicators, "" if it is part of none. Without a channel it is already Sockets if NCCL
 // has chosen them and the ranks are on several nodes.
 func (p *Process) Transport() Transport {
 	var result Transport
@@ -151,7 +151,7 @@ func (p *process) set(name, value string) {
 	p.Environment[clip(name)] = clip(value)
 }
 
-// snapshot is the process as it is now. locksAny is as in Reader.
+// snapshot returns the process as it is now. locksAny is as in Reader.
 func (p *process) snapshot(locksAny bool) Process {
 	result := p.Process
 	result.Environment = maps.Clone(p.Environment)

@@ -75,7 +75,7 @@ func (r *Reader) line(line []byte, cut bool) {
 	}
 }
 
-// process is the one of that name, nil beyond the bounds. If a line did not end before the next began, its text is before the host: if
+// process returns the one of that name, nil beyond the bounds. If a line did not end before the next began, its text is before the host: if
 // one of two names for a PID ends with the other, the shorter is right.
 func (r *Reader) process(host string, pid int) *process {
 	for _, p := range r.processes {
@@ -97,7 +97,7 @@ func (r *Reader) process(host string, pid int) *process {
 	return p
 }
 
-// Summary is what the log shows up to now.
+// Summary returns what the log shows up to now.
 func (r *Reader) Summary() Summary {
 	leftOut := r.leftOut
 	var processes []Process

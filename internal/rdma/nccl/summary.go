@@ -49,7 +49,7 @@ type Rail struct {
 	Channels int `json:"channels"`
 }
 
-// Merge is the summary of several logs of one run, as those of its nodes.
+// Merge combines the summaries of several logs of one run, such as its nodes' logs.
 func Merge(summaries ...Summary) Summary {
 	var processes []Process
 	leftOut := 0
@@ -60,12 +60,12 @@ func Merge(summaries ...Summary) Summary {
 	return summarize(processes, leftOut)
 }
 
-// On are the ranks that have the transport.
+// On returns the ranks that have the transport.
 func (s Summary) On(transport Transport) []Rank {
 	return slices.DeleteFunc(slices.Clone(s.Ranks), func(r Rank) bool { return r.Transport != transport })
 }
 
-// String is the verdict in one line: "RDMA with GPUDirect, 8 ranks, on mlx5_6 mlx5_7".
+// String returns the verdict in one line: "RDMA with GPUDirect, 8 ranks, on mlx5_6 mlx5_7".
 func (s Summary) String() string {
 	text := s.Transport.Words() + ", " + humanize.Count(len(s.Ranks), "rank")
 	var names []string

@@ -14,7 +14,7 @@ const GlooInterface = "GLOO_SOCKET_IFNAME"
 // logSubsystems are those whose messages show which ranks use which transport.
 const logSubsystems = "INIT,BOOTSTRAP,ENV,NET"
 
-// ExactHCA is the NCCL_IB_HCA that selects these devices and no others. Without "=", mlx5_1 also matches mlx5_10.
+// ExactHCA returns the NCCL_IB_HCA that selects these devices and no others. Without "=", mlx5_1 also matches mlx5_10.
 func ExactHCA(devices ...string) string { return "=" + strings.Join(devices, ",") }
 
 // OfPods returns what pods get in every mode: the cluster file's debug level and P2P level, if they are not empty.
@@ -40,7 +40,7 @@ func SocketsOnly(interfaces string) map[string]string {
 	return withValues(map[string]string{"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": interfaces, GlooInterface: glooInterface(interfaces)})
 }
 
-// glooInterface is the interface for gloo if NCCL's setting names one. gloo takes one whole name, NCCL a list of
+// glooInterface returns the interface for gloo if NCCL's setting names one. gloo takes one whole name, NCCL a list of
 // prefixes ("eth"), of names ("=eth0") or of exclusions ("^lo,docker0"). The result of an exclusion differs by node, so
 // the agent finds the interface that has the pod's address.
 func glooInterface(interfaces string) string {

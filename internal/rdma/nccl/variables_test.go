@@ -12,7 +12,7 @@ func TestExactHCA(t *testing.T) {
 	}
 }
 
-// A job's variables override those of an environment with RDMA, so OverSockets must set all of them.
+// A job's variables override an RDMA environment's, so OverSockets must set all of them.
 func TestOverSockets(t *testing.T) {
 	env := map[string]string{"NCCL_IB_DISABLE": "0", "NCCL_IB_HCA": "=mlx5_6", "NCCL_SOCKET_IFNAME": "=net1", "GLOO_SOCKET_IFNAME": "net1"}
 	OverSockets(env, "eth0")

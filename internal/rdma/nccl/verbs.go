@@ -79,7 +79,7 @@ func nameOfCompletion(text string, warning bool) fail.Reason {
 // gids are both ends' addresses, "localGid ::ffff:10.0.103.7 remoteGids::ffff:10.0.104.9": NCCL leaves out the space.
 var gids = regexp.MustCompile(`localGid ([0-9a-f:.]+) remoteGids? ?([0-9a-f:.]+)`)
 
-// crossesSubnets is true if both ends have IPv4 addresses of different /24 networks, as rails mostly are.
+// crossesSubnets reports whether both ends have IPv4 addresses of different /24 networks, as rails mostly are.
 func crossesSubnets(text string) bool {
 	m := gids.FindStringSubmatch(text)
 	if m == nil {

@@ -65,7 +65,7 @@ func (p *Process) transportAgainst(wanted Transport, found finder) {
 	}
 }
 
-// routeShown is the evidence for a transport: how many channels have it, else the choice of the network.
+// routeShown returns the evidence for a transport: how many channels have it, else the choice of the network.
 func (p *Process) routeShown(transport Transport) string {
 	for _, c := range p.Communicators {
 		for _, route := range c.Routes {
@@ -77,7 +77,7 @@ func (p *Process) routeShown(transport Transport) string {
 	return "Using network " + p.Network
 }
 
-// whySockets is what the log shows of why there is no RDMA.
+// whySockets returns what the log shows of why there is no RDMA.
 func (p *Process) whySockets() (reasons []string) {
 	if value := p.Environment["NCCL_IB_DISABLE"]; value != "" && value != "0" {
 		reasons = append(reasons, "NCCL_IB_DISABLE="+value+" is set")
@@ -94,7 +94,7 @@ func (p *Process) whySockets() (reasons []string) {
 	return reasons
 }
 
-// whyHostMemory is what the log shows of why GPUDirect is off.
+// whyHostMemory returns what the log shows of why GPUDirect is off.
 func (p *Process) whyHostMemory() (reasons []string) {
 	var off []string
 	for _, device := range p.Devices {

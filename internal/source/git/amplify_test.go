@@ -83,7 +83,7 @@ func amplifyingPack(t *testing.T, deltas int) (pack []byte, commit string) {
 	return p.finish(), fmt.Sprintf("%x", head)
 }
 
-// packet is a line of git's protocol.
+// packet returns a line of git's protocol.
 func packet(line string) string { return fmt.Sprintf("%04x%s", len(line)+4, line) }
 
 // TestFetchLimitsTime: fetching a pack from a hostile server fails with a message if the pack takes hours to resolve.

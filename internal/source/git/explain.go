@@ -56,18 +56,18 @@ const (
 	adviseConnection = "check the host and port in repo-url, and that the namespace's egress rules and proxy let it through"
 )
 
-func said(err error, message *regexp.Regexp) bool {
+func outputMatches(err error, message *regexp.Regexp) bool {
 	var exit *exitError
 	return errors.As(err, &exit) && message.MatchString(exit.text)
 }
 
-// again is why another attempt may succeed, "" if none would.
+// again returns why another attempt may succeed, "" if none would.
 func (r *repository) again(err error) string {
 	host := r.address.url().Host
 	switch {
-	case said(err, messageNoHost), said(err, messageNoConnection):
+	case outputMatches(err, messageNoHost), outputMatches(err, messageNoConnection):
 		return host + " cannot be reached"
-	case said(err, messageBrokenOff) && !said(err, messageSilent):
+	case outputMatches(err, messageBrokenOff) && !outputMatches(err, messageSilent):
 		return "The connection to " + host + " broke off"
 	}
 	return ""
@@ -106,7 +106,7 @@ func (r *repository) explain(ctx context.Context, err error) error {
 		return seen("it is redirected to a server without TLS: want https")
 	case is(messageNoMemory):
 		return fail.Advise(seen("git needs more than %d MiB of memory: %s", r.limits.memory>>20, found), adviseLFS)
-	case is(messageBrokenOff) && !said(err, messageSilent):
+	case is(messageBrokenOff) && !outputMatches(err, messageSilent):
 		return fail.Advise(seen("the connection broke off: %s", found), adviseConnection)
 	case is(messageKilled) && strings.Count(text, "fatal: ") <= 1: // it had no message of its own
 		return fail.Advise(seen("git was killed: it needs more than %s of processor time, or more memory than the container has: %s",
@@ -139,7 +139,7 @@ func (r *repository) output(ctx context.Context, doing string, err error) (text 
 	if left := readFailure(r.scratch); left != nil {
 		return "", left
 	}
-	if said(err, messageDiskFull) {
+	if outputMatches(err, messageDiskFull) {
 		err = syscall.ENOSPC
 	}
 	if !errors.As(err, &exit) {
@@ -160,7 +160,7 @@ func status(text string) int {
 	return code
 }
 
-// words returns the lines of the server in a program's output, or else those of git itself.
+// words returns the server's lines in a program's output, or else git's own.
 func (r *repository) words(text string) string {
 	var remote, other []string
 	for line := range strings.Lines(text) {

@@ -243,7 +243,7 @@ func TestNamesThatAreAskedAgain(t *testing.T) {
 		"ssh: handshake failed: read tcp 10.0.0.1:4->10.0.0.2:22: i/o timeout":                               false,
 		"dial tcp 10.0.0.2:22: i/o timeout":                                                                  false,
 	} {
-		if got := said(&exitError{text: text + "\nfatal: Could not read from remote repository."}, messageNoHost); got != want {
+		if got := outputMatches(&exitError{text: text + "\nfatal: Could not read from remote repository."}, messageNoHost); got != want {
 			t.Errorf("%s: retried %t, want %t", text, got, want)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 
 // Folder is a folder of this machine in a git repository. Others may have made both, for example as an archive, so git runs
 // with a view of the repository: a folder of our own with links to its commits and its index. git never reads the
-// repository's configuration and attributes, nor those of its submodules, and so runs no program that they name: no
+// configuration and attributes of the repository or its submodules, and so runs no program that they name: no
 // fsmonitor, hook, filter, pager, external diff, text conversion, credential helper, ssh or gpg.
 type Folder struct {
 	*repository

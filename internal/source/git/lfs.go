@@ -35,7 +35,7 @@ func (c *checkout) fetchObjects(ctx context.Context, m *module, pointers []point
 		return err
 	}
 	c.log.Info(fmt.Sprintf("Fetching %s, %s, from %s.", humanize.Count(len(paths), "LFS object"), humanize.Bytes(total), host))
-	// The empty patterns override those of .lfsconfig.
+	// The empty patterns override the patterns in .lfsconfig.
 	if _, err := m.remote(ctx, "-c", "lfs.url="+endpoint, "lfs", "fetch", "--include=", "--exclude=", "origin", m.commit); err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func refusePointers(a address, found []pointerFile) error {
 		"pass the param lfs=true to fetch them, or take them out of the repository with git lfs migrate export")
 }
 
-// lfsEndpoint is the usual URL of a repository's LFS server.
+// lfsEndpoint returns the usual URL of a repository's LFS server.
 func lfsEndpoint(a address) *url.URL {
 	a.path = strings.TrimSuffix(a.path, ".git") + ".git/info/lfs"
 	return a.url()

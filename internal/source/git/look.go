@@ -18,7 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// lookLimits are those of Look, which receives no contents of files.
+// lookLimits bounds Look, which receives no contents of files.
 var lookLimits = limits{
 	disk: 256 << 20, files: usualLimits.files, output: usualLimits.output, memory: 320 << 20, cpu: time.Minute, silence: time.Minute,
 	retries: 2, pause: time.Second,
@@ -30,7 +30,7 @@ type Listing struct {
 	Commit string
 	// Unproven is why the names of the files are not known, "" if they are.
 	Unproven string
-	// modes are those of git's tree entries, and hashes their objects, by path.
+	// modes has the mode of each of git's tree entries, and hashes the entry's object, by path.
 	modes, hashes map[string]string
 }
 
@@ -147,11 +147,11 @@ func (l Listing) hasFolder(name string) bool {
 	return false
 }
 
-// Submodule is the submodule in which the path lies, "" for none.
-func (l Listing) Submodule(name string) string { return l.above(path.Clean(name), submoduleMode) }
+// Submodule returns the submodule in which the path lies, "" for none.
+func (l Listing) Submodule(name string) string { return l.ancestor(path.Clean(name), submoduleMode) }
 
-// above is the entry of that mode in which name lies, "" for none.
-func (l Listing) above(name, mode string) string {
+// ancestor returns the entry of that mode in which name lies, "" for none.
+func (l Listing) ancestor(name, mode string) string {
 	for folder := path.Dir(name); folder != "." && folder != "/"; folder = path.Dir(folder) {
 		if l.modes[folder] == mode {
 			return folder
@@ -166,7 +166,7 @@ func (l Listing) Lacks(name string) string {
 	name = path.Clean(name)
 	_, known := l.modes[name]
 	switch {
-	case l.modes == nil, known, l.above(name, linkMode) != "", l.above(name, submoduleMode) != "":
+	case l.modes == nil, known, l.ancestor(name, linkMode) != "", l.ancestor(name, submoduleMode) != "":
 		return ""
 	case l.hasFolder(name):
 		return "it is a folder in commit " + l.Commit

@@ -214,8 +214,8 @@ func TestFetchLimitsMemory(t *testing.T) {
 	wantFailure(t, err, fail.RepositoryUnavailable, "git needs more than 48 MiB of memory", "Git LFS")
 }
 
-// fetchResident fetches in a child process, and returns the peaks of resident memory in bytes: that of the child, and that
-// of the largest process of git.
+// fetchResident fetches in a child process, and returns the sum of two peaks of resident memory in bytes: the child's, and the
+// peak of git's largest process.
 func fetchResident(t *testing.T, server *webServer, dir string) int64 {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])

@@ -127,7 +127,7 @@ func newPrograms(log *slog.Logger, scratch string, s Source, home address) (*pro
 	return p, nil
 }
 
-// environment is the whole environment of git and its children: paths, the proxy and the configuration, no secret.
+// environment returns the whole environment of git and its children: paths, the proxy and the configuration, no secret.
 func environment(scratch string, settings []string) []string {
 	env := []string{
 		"HOME=" + filepath.Join(scratch, "home"),
@@ -280,7 +280,7 @@ func (r *repository) remote(ctx context.Context, args ...string) (string, error)
 		took := time.Since(began)
 		deadline, bounded := ctx.Deadline()
 		why := r.again(err)
-		if left == 0 || why == "" || took > long && !said(err, messageBrokenOff) || bounded && time.Until(deadline) < pause+took {
+		if left == 0 || why == "" || took > long && !outputMatches(err, messageBrokenOff) || bounded && time.Until(deadline) < pause+took {
 			return text, err
 		}
 		r.log.Warn(fmt.Sprintf("%s; trying again in %s.", why, pause))
@@ -299,7 +299,7 @@ func (r *repository) remote(ctx context.Context, args ...string) (string, error)
 // base has no prlimit; and a Go program would itself need memory between setrlimit and exec.
 const bounds = `ulimit -S -d "$1" 2>/dev/null; ulimit -S -t "$2" 2>/dev/null; shift 2; exec git "$@"`
 
-// command is git in a process group of its own, which is killed when the context ends.
+// command returns git in a process group of its own, which is killed when the context ends.
 func (r *repository) command(ctx context.Context, args []string, bounded bool) *exec.Cmd {
 	words := slices.Concat([]string{"git", "-c", "remote.origin.url=" + r.address.forGit()}, args)
 	if bounded {

@@ -23,7 +23,7 @@ var (
 	shortHash = regexp.MustCompile(`^[0-9a-fA-F]{7,64}$`)
 )
 
-// sha256Digits are those of a hash of SHA-256.
+// sha256Digits is how many hexadecimal digits a SHA-256 hash has.
 const sha256Digits = 64
 
 const fetched = "refs/fetched"
@@ -46,7 +46,7 @@ func (r *repository) fetch(ctx context.Context, revision string) (string, error)
 		}
 	}
 	commit, err := r.fetchRevision(ctx, revision, refs)
-	if refs == nil && said(err, messageOtherHash) {
+	if refs == nil && outputMatches(err, messageOtherHash) {
 		if refs, err = r.refs(ctx); err == nil {
 			commit, err = r.fetchRevision(ctx, revision, refs)
 		}
@@ -79,7 +79,7 @@ func (r *repository) fetchRevision(ctx context.Context, revision string, refs []
 	}
 	r.log.Info(fmt.Sprintf("Fetching %s of %s, %s.", describe(found), r.address, found.hash))
 	err = r.receive(ctx, "--depth=1", "+"+found.name+":"+fetched)
-	if said(err, messageNoShallow) && !r.namesOnly {
+	if outputMatches(err, messageNoShallow) && !r.namesOnly {
 		err = r.receive(ctx, "--progress", "+"+found.name+":"+fetched)
 	}
 	if err != nil {
@@ -130,7 +130,7 @@ func (r *repository) fetchCommit(ctx context.Context, revision, hash string) (st
 	r.log.Info(fmt.Sprintf("Fetching commit %s of %s.", hash, r.address))
 	err := r.receive(ctx, "--depth=1", "+"+hash+":"+fetched)
 	switch {
-	case !r.namesOnly && (said(err, messageUnadvertised) || said(err, messageNoShallow)):
+	case !r.namesOnly && (outputMatches(err, messageUnadvertised) || outputMatches(err, messageNoShallow)):
 		r.log.Warn("The server does not send single commits; fetching the whole history.")
 		if err = r.receive(ctx, "--progress", history...); err != nil {
 			return "", err
@@ -138,7 +138,7 @@ func (r *repository) fetchCommit(ctx context.Context, revision, hash string) (st
 		if _, err := r.git(ctx, "cat-file", "-e", hash); err != nil {
 			return "", r.noCommit(hash)
 		}
-	case said(err, messageNotOurRef):
+	case outputMatches(err, messageNotOurRef):
 		return "", r.noCommit(hash)
 	case err != nil:
 		return "", err
@@ -261,7 +261,7 @@ func (r *repository) ambiguous(short string, found []string) error {
 
 func (r *repository) unknown(revision string, refs []ref) error {
 	seen := "it has no branch"
-	if names := near(revision, named(refs)); len(names) > 0 {
+	if names := nearestRefs(revision, named(refs)); len(names) > 0 {
 		seen = "the nearest: " + strings.Join(names, ", ")
 	}
 	return fail.Advise(
@@ -269,7 +269,7 @@ func (r *repository) unknown(revision string, refs []ref) error {
 		"git ls-remote --heads --tags %s", r.address)
 }
 
-func near(word string, refs []ref) []string {
+func nearestRefs(word string, refs []ref) []string {
 	word = strings.ToLower(word)
 	distance := map[string]int{}
 	for _, r := range refs {

@@ -22,8 +22,8 @@ func commitTree(t *testing.T, repo string, entries ...string) {
 		}
 		raw.WriteString(mode + " " + name + "\x00" + string(hash))
 	}
-	tree := git(t, repo, raw.String(), "hash-object", "-t", "tree", "-w", "--literally", "--stdin")
-	head := git(t, repo, "", "commit-tree", "-m", "odd", tree)
+	root := git(t, repo, raw.String(), "hash-object", "-t", "tree", "-w", "--literally", "--stdin")
+	head := git(t, repo, "", "commit-tree", "-m", "odd", root)
 	git(t, repo, "", "update-ref", "refs/heads/main", head)
 }
 

@@ -214,7 +214,7 @@ func fromHTML(name string, body []byte) (versions []string, err error) {
 	return versions, nil
 }
 
-// versionOf is the version in the name of a wheel or of a source distribution, "" for none.
+// versionOf returns the version in the name of a wheel or of a source distribution, "" for none.
 func versionOf(name, file string) string {
 	if stem, ok := strings.CutSuffix(file, ".whl"); ok {
 		if parts := strings.Split(stem, "-"); len(parts) >= 5 {

@@ -128,7 +128,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// index is a package index with certificates of its own authority.
+// index returns a package index with certificates of its own authority.
 func index(t *testing.T, asJSON bool) (*httptest.Server, *http.Client) {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -62,7 +62,7 @@ var (
 	runs     = regexp.MustCompile(`[-_.]+`)
 )
 
-// normalize is the name of a package as indexes have it.
+// normalize returns the name of a package as indexes have it.
 func normalize(name string) string { return strings.ToLower(runs.ReplaceAllString(name, "-")) }
 
 // Parse reads a requirements file. includes are the paths of further ones, relative to it. It leaves out what no index decides alone:
@@ -166,7 +166,7 @@ func (r Requirement) satisfiedBy(version string) bool {
 	return !slices.ContainsFunc(r.specifiers, func(s specifier) bool { return !s.allows(version) })
 }
 
-// Shown is the URL of an index without user and password.
+// Shown returns the URL of an index without user and password.
 func Shown(index string) string {
 	parsed, err := url.Parse(index)
 	if err != nil {

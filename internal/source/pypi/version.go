@@ -45,7 +45,7 @@ func parseVersion(text string) (v version, ok bool) {
 	return v, true
 }
 
-// number is 0 for "", and the largest one for a number that is too large.
+// number returns 0 for "", and the largest one for a number that is too large.
 func number(digits string) int {
 	n, _ := strconv.Atoi(digits)
 	return n
@@ -54,7 +54,7 @@ func number(digits string) int {
 // prerelease reports whether pip takes the version only if nothing else fits.
 func (v version) prerelease() bool { return v.pre != "" || v.dev >= 0 }
 
-// trimmed is the release without zeros at its end, which do not count.
+// trimmed returns the release without zeros at its end, which do not count.
 func (v version) trimmed() []int {
 	release := v.release
 	for len(release) > 1 && release[len(release)-1] == 0 {

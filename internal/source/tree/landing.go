@@ -21,7 +21,7 @@ import (
 // Partial is the prefix of the name of a file that is not complete yet.
 const Partial = ".mlenv-partial-"
 
-// PartialName is the name of a file while it is not complete. It is never too long, as the prefix and a long name would be.
+// PartialName returns the name of a file while it is not complete. It is never too long, as the prefix and a long name would be.
 func PartialName(name string) string {
 	const longest = 255 // bytes, on Linux and macOS
 	if len(Partial)+len(name) <= longest {
@@ -43,7 +43,7 @@ type Landing struct {
 	begun map[Digest]Begun
 	// continues reports whether a part stays if the rest does not come.
 	continues bool
-	// folders are those of the files.
+	// folders has the folders of the files.
 	folders map[string]bool
 }
 
@@ -113,7 +113,7 @@ func (l *Landing) Continue(ctx context.Context) error {
 	return nil
 }
 
-// partial is the path of the file with the first bytes of a missing content. Its name has the content, so that it is never continued
+// partial returns the path of the file with the first bytes of a missing content. Its name has the content, so that it is never continued
 // with another one.
 func (l *Landing) partial(digest Digest) (string, error) {
 	name, err := Unescape(l.places[digest][0].Path)

@@ -53,7 +53,7 @@ func Nearby(names []string, missing string) string {
 	return strings.Join(inside, ", ") + " in " + where
 }
 
-// commonEnd is how many elements at their ends two paths have in common.
+// commonEnd returns how many elements at their ends two paths have in common.
 func commonEnd(a, b string) (n int) {
 	as, bs := strings.Split(a, "/"), strings.Split(b, "/")
 	for n < len(as) && n < len(bs) && as[len(as)-1-n] == bs[len(bs)-1-n] {
@@ -65,9 +65,8 @@ func commonEnd(a, b string) (n int) {
 // mostNames bounds Names: a folder may be a whole claim on slow storage.
 const mostNames = 20000
 
-// Names returns the paths of a folder's files and empty folders as Nearby takes them, without those of git, mlenv and
-// Python's cache. It
-// reads upper folders first, and stops at a bound.
+// Names returns the paths of a folder's files and empty folders as Nearby takes them, but nothing in the folders of git, mlenv and
+// Python's cache. It reads upper folders first, and stops at a bound.
 func Names(dir string) (names []string) {
 	skipped := []string{".git", ".mlenv", "__pycache__"}
 	for folders := []string{""}; len(folders) > 0 && len(names) < mostNames; folders = folders[1:] {

@@ -121,7 +121,7 @@ func (page *Page) collect(from Cursor, p *pager) {
 	if page.Next == nil {
 		return
 	}
-	for _, known := range from.Known { // those of later pages
+	for _, known := range from.Known { // the files of later pages
 		if _, unread := p.known[known.Path]; unread && known.Path > page.Next.After {
 			page.Next.Known = append(page.Next.Known, known)
 		}

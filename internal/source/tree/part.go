@@ -54,7 +54,7 @@ func (l *Landing) Parts(ctx context.Context, known map[Digest]Part, enough func(
 	return parts, all, nil
 }
 
-// ContinueAt is Continue with parts that Parts has described, which it does not read again. Without that of a content, it begins anew.
+// ContinueAt is Continue with parts that Parts has described, which it does not read again. A content without a part begins anew.
 func (l *Landing) ContinueAt(parts map[Digest]Part) {
 	l.continues = true
 	for digest, part := range parts {

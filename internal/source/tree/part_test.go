@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// halves is a landing of a folder with two files, of each of which a part is there.
+// halves returns a landing of a folder with two files, of each of which a part is there.
 func halves(t *testing.T) (from, to string, m Manifest) {
 	t.Helper()
 	from, to = t.TempDir(), t.TempDir()

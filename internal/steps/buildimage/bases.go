@@ -35,7 +35,7 @@ func (b *builder) baseDigest(ctx context.Context, base string) (string, error) {
 	return digest, nil
 }
 
-// importedDigest is the digest that the API server knows of an image stream's tag, or gets by an import that changes nothing.
+// importedDigest returns the digest that the API server knows of an image stream's tag, or gets by an import that changes nothing.
 func (b *builder) importedDigest(ctx context.Context, base string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, importTime)
 	defer cancel()
@@ -54,7 +54,7 @@ func (b *builder) importedDigest(ctx context.Context, base string) (string, erro
 		ObjectMeta: metav1.ObjectMeta{Name: StreamName, Namespace: b.namespace},
 		Spec: imagev1.ImageStreamImportSpec{Images: []imagev1.ImageImportSpec{{
 			From: corev1.ObjectReference{Kind: "DockerImage", Name: base},
-			// The digest of a list of platforms stays that of the list, as a registry answers it.
+			// The digest of a list of platforms stays the list's own, as a registry answers it.
 			ImportPolicy: imagev1.TagImportPolicy{ImportMode: imagev1.ImportModePreserveOriginal},
 		}}},
 	}
@@ -95,7 +95,7 @@ func madeFor(output buildv1.BuildOutput) made {
 	return madeOf(labels)
 }
 
-// unknownBases are the bases of which one side does not know the digest, if all else is the same. same is true for equal inputs, too.
+// unknownBases returns the bases of which one side does not know the digest, if all else is the same. same is true for equal inputs, too.
 func (in inputs) unknownBases(m made) (unknown []string, same bool) {
 	if m.Inputs == in.fingerprint() {
 		return nil, true

@@ -127,7 +127,7 @@ func TestRunAfterALaptop(t *testing.T) {
 	}
 }
 
-// TestTags: only a build that is that of the cluster file's flavour takes its tag.
+// TestTags: only a build of the cluster file's flavour takes its tag.
 func TestTags(t *testing.T) {
 	images := fstest.MapFS{"cpu/Dockerfile": {Data: []byte("ARG BASE_IMAGE=a\nFROM ${BASE_IMAGE}\nARG MIRROR\nARG X")},
 		"gpu/Dockerfile": {Data: []byte("FROM a\nARG MIRROR")}}

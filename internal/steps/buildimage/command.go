@@ -22,11 +22,11 @@ base or variables than the cluster file's the tag is FLAVOUR-HASH.
 The command builds nothing if --image names an existing image, or if an image was built
 from the same Dockerfile, folder, arguments and base. If a build with the same inputs is
 running, the command follows that build. Ctrl-C cancels the build unless another run or
-user follows it. Arguments KEY=VALUE are build arguments, like those of --build-arg.
+user follows it. Arguments KEY=VALUE are build arguments, as with --build-arg.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`
 
-// Command is the step build-image. images holds the flavours, a folder each.
+// Command returns the step build-image. images holds the flavours, a folder each.
 func Command(images fs.FS) *cobra.Command {
 	var o Options
 	var where kube.Flags

@@ -229,7 +229,7 @@ func (d *Definition) bases(args []Arg) ([]string, error) {
 	return bases, nil
 }
 
-// pinned is the Dockerfile with its bases by digest, so that the build pulls what its fingerprint names, even if a tag
+// pinned returns the Dockerfile with its bases by digest, so that the build pulls what its fingerprint names, even if a tag
 // moves meanwhile. The tag goes, because OpenShift's builder refuses a name with both. A base of unknown digest stays.
 func (d *Definition) pinned(in inputs) ([]byte, error) {
 	bases, err := d.bases(in.BuildArgs)

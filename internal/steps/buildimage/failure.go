@@ -44,7 +44,7 @@ type end struct {
 	overdue, outOfMemory bool
 }
 
-// newFinding is a finding about a build, with the lines of its log that show it.
+// newFinding returns a finding about a build, with the lines of its log that show it.
 func newFinding(reason fail.Reason, seen string, lines []string, next string) fail.Finding {
 	var shown []string
 	for _, line := range lines {
@@ -78,7 +78,7 @@ func (e end) hasLog() bool {
 	return e.Phase == buildv1.BuildPhaseFailed && len(e.tail(1)) > 0
 }
 
-// cause is the cluster's reason if it is precise, else the output of the instruction that failed shows it.
+// cause returns the cluster's reason if it is precise, else what the output of the failed instruction shows.
 func (e end) cause() fail.Finding {
 	switch {
 	case e.Phase == buildv1.BuildPhaseCancelled:
@@ -305,7 +305,7 @@ func (e end) base() (fail.Finding, bool) {
 	return newFinding(fail.ImageUnavailable, "the base image "+which+" cannot be pulled", append(evidence, e.tail(3)...), login), true
 }
 
-// baseOf is the base that the build pulled by this name: pinned bases have another one.
+// baseOf returns the base that the build pulled by this name: pinned bases have another one.
 func (p plan) baseOf(pulled string) string {
 	for base, digest := range p.inputs.Bases {
 		if pulled == base || digest != "" && pulled == untagged(base)+"@"+digest {
@@ -315,7 +315,7 @@ func (p plan) baseOf(pulled string) string {
 	return pulled
 }
 
-// login is what lets the build pull its bases, one of which was refused.
+// login returns what lets the build pull its bases, one of which was refused.
 func (p plan) login(bases []string) string {
 	for _, base := range bases {
 		if namespace, _, ok := kube.InternalImage(base); ok {
@@ -329,7 +329,7 @@ func (p plan) login(bases []string) string {
 		p.applySecret(p.pullSecret, bases))
 }
 
-// makePullSecret is the command that creates the base's pull secret, and the key that names it.
+// makePullSecret returns the command that creates the base's pull secret, and the key that names it.
 func (p plan) makePullSecret(bases []string) string {
 	name := cmp.Or(p.pullSecret, "base-image")
 	return fmt.Sprintf("%s; then image.base_pull_secret: %s in the cluster file", p.applySecret(name, bases), name)

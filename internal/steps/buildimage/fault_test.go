@@ -183,7 +183,7 @@ type faultyNetwork func(*http.Request) (*http.Response, error)
 
 func (t faultyNetwork) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-// cutOff is a request whose body breaks off, after more than the client keeps back until the end.
+// cutOff returns a request whose body breaks off, after more than the client keeps back until the end.
 func cutOff(r *http.Request) *http.Request {
 	r = r.Clone(r.Context())
 	r.Body = io.NopCloser(io.MultiReader(io.LimitReader(r.Body, 1<<16), broken{}))

@@ -77,7 +77,7 @@ func (b *builder) follow(ctx context.Context, build *buildv1.Build, started *sen
 	return b.endError(ctx, last, blocked, started, logs.lastLines())
 }
 
-// endError is the error of a build that has ended, nil if it completed.
+// endError returns the error of a build that has ended, nil if it completed.
 func (b *builder) endError(ctx context.Context, last *buildv1.Build, blocked error, started *sending, lines []string) error {
 	switch last.Status.Phase {
 	case buildv1.BuildPhaseComplete:
@@ -137,7 +137,7 @@ func timedOut(answer error) bool {
 
 // interrupted leaves the build. A folder that the build has not received whole does not arrive any more.
 func (b *builder) interrupted(ctx context.Context, name string, started *sending) error {
-	others, err := b.leaveNow(ctx, name, started != nil && !started.over())
+	others, err := b.leaveNow(ctx, name, started != nil && !started.arrived())
 	if err != nil {
 		return fail.Advise(fail.Becausef(fail.Cancelled, "building: interrupted, and build %s could not be cancelled: %w", name, err),
 			"oc cancel-build %s -n %s", name, b.namespace)
@@ -177,7 +177,7 @@ func (b *builder) leaveNow(ctx context.Context, name string, whatever bool) (oth
 		return others, err
 	}
 	b.log.Info(fmt.Sprintf("Cancelling build %s.", name))
-	return nil, b.until(ctx, name, func(build *buildv1.Build) (bool, error) { return ended(build), nil })
+	return nil, b.watchBuild(ctx, name, func(build *buildv1.Build) (bool, error) { return ended(build), nil })
 }
 
 func (b *builder) cancel(ctx context.Context, name string) error {
@@ -185,7 +185,7 @@ func (b *builder) cancel(ctx context.Context, name string) error {
 	return err
 }
 
-func (b *builder) until(ctx context.Context, name string, done func(*buildv1.Build) (bool, error)) error {
+func (b *builder) watchBuild(ctx context.Context, name string, done func(*buildv1.Build) (bool, error)) error {
 	return kube.UntilOne(ctx, "build "+name, b.builds.Builds(b.namespace), name, func(build *buildv1.Build) (bool, error) {
 		if build == nil {
 			return false, fail.Becausef(fail.BuildPodLost, "following build %s/%s: it was deleted", b.namespace, name)
@@ -201,13 +201,13 @@ func (b *builder) wait(ctx context.Context, build *buildv1.Build, started *sendi
 	shown := map[string]bool{} // the kubelet alternates between the cause of a failed pull and its back-off
 	begun, running := b.now(), false
 	var quiet silence
-	err = b.until(ctx, build.Name, func(now *buildv1.Build) (bool, error) {
+	err = b.watchBuild(ctx, build.Name, func(now *buildv1.Build) (bool, error) {
 		last = now
 		if ended(now) {
 			return true, nil
 		}
 		// A build that others follow needs its whole folder, which only this step can send.
-		if started == nil || started.over() || len(b.others(now)) == 0 {
+		if started == nil || started.arrived() || len(b.others(now)) == 0 {
 			if err := b.needed(ctx); err != nil {
 				return false, err
 			}
@@ -362,6 +362,6 @@ func (b *builder) waitsForPushSecret(build *buildv1.Build) error {
 	}
 	return fail.Advise(fail.Becausef(fail.PushRefused, "starting build %s: its push secret %s is missing: %s", build.Name, secret,
 		build.Status.Message),
-		"oc get secret %s -n %s; oc create secret docker-registry %[1]s --docker-server=REGISTRY --docker-username=USER "+
-			"--docker-password=PASSWORD -n %[2]s", secret, b.namespace)
+		"oc get secret %s -n %s; oc create secret docker-registry %[1]s --docker-server=REGISTRY --docker-username=USER"+
+			" --docker-password=PASSWORD -n %[2]s", secret, b.namespace)
 }

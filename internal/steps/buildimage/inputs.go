@@ -33,7 +33,7 @@ type contextFile struct {
 	SHA256     string `json:"sha256,omitempty"`
 }
 
-// fingerprint is the SHA-256 of the inputs as JSON, whose fields and keys have a fixed order.
+// fingerprint returns the SHA-256 of the inputs as JSON, whose fields and keys have a fixed order.
 func (in inputs) fingerprint() string {
 	text, err := json.Marshal(in)
 	if err != nil {
@@ -43,7 +43,7 @@ func (in inputs) fingerprint() string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// withoutBases is the fingerprint to compare if a registry does not answer.
+// withoutBases returns the fingerprint to compare if a registry does not answer.
 func (in inputs) withoutBases() string {
 	bases := map[string]string{}
 	for base := range in.Bases {

@@ -42,7 +42,7 @@ func configName(flavour string) string {
 	return StreamName + "-" + strings.ReplaceAll(flavour, ".", "-")
 }
 
-// tag is the image's: the flavour, with the variant if there is one.
+// tag returns the image's tag: the flavour, with the variant if there is one.
 func (p plan) tag() string {
 	if p.variant == "" {
 		return p.flavour

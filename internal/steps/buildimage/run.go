@@ -52,8 +52,8 @@ type Options struct {
 	Base string
 	// BuildArgs and Env are KEY=VALUE.
 	BuildArgs, Env []string
-	// PullSecret is the Secret for the base image, "" for the cluster file's, - for that of the service account builder. PushSecret is "" for
-	// the Secret of the service account builder.
+	// PullSecret is the Secret for the base image, "" for the cluster file's, - for the one of the service account builder. PushSecret
+	// is the Secret for the result, "" for the one of the service account builder.
 	PullSecret, PushSecret string
 	// Force builds even if an image with the same inputs exists.
 	Force bool
@@ -193,7 +193,7 @@ func (o *Options) definition(images fs.FS, flavour string) (*Definition, error) 
 	return ReadDefinition(name, claimfile.FolderFS(folder))
 }
 
-// args returns the build arguments: the cluster file's, then those of the options.
+// args returns the build arguments: the cluster file's, then the options'.
 func (o *Options) args() ([]Arg, error) {
 	var all []string
 	base := o.Base

@@ -50,8 +50,8 @@ type sending struct {
 	err   error
 }
 
-// over reports whether the build has the folder.
-func (s *sending) over() bool {
+// arrived reports whether the build has the folder.
+func (s *sending) arrived() bool {
 	select {
 	case <-s.ended:
 		return s.err == nil
@@ -230,8 +230,8 @@ func (b *builder) apply(ctx context.Context) error {
 	if stream.Status.DockerImageRepository == "" {
 		return fail.Advise(fail.Becausef(fail.BuildUnavailable, "building image %s: ImageStream %s/%s has no repository: the cluster's "+
 			"internal registry is not enabled", b.flavour, b.namespace, StreamName),
-			"an administrator enables it: oc patch configs.imageregistry.operator.openshift.io/cluster --type=merge "+
-				"--patch='{\"spec\":{\"managementState\":\"Managed\"}}'; or name an existing image: param image")
+			"an administrator enables it: oc patch configs.imageregistry.operator.openshift.io/cluster --type=merge"+
+				" --patch='{\"spec\":{\"managementState\":\"Managed\"}}'; or name an existing image: param image")
 	}
 	_, err = kube.ApplyTo(ctx, b.builds.BuildConfigs(b.namespace), b.buildConfig(), kube.ApplyOptions{})
 	if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "build strategy Docker is not allowed") {

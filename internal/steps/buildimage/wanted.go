@@ -18,7 +18,7 @@ import (
 // is the caller's name for users, or "" once it has left. The caller who started a build wants it until it has left.
 const wantedPrefix = "wanted.ml-dev-env/"
 
-// others are the other callers who wait for the build, by their names for users. A build that another program has started is always
+// others returns the other callers who wait for the build, by their names for users. A build that another program has started is always
 // wanted.
 func (b *builder) others(build *buildv1.Build) (names []string) {
 	starter := callerOf(build)

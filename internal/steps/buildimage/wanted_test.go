@@ -83,7 +83,7 @@ func (c *crowd) follows(s *site) *site {
 	return s
 }
 
-func over() *sending {
+func arrivedFolder() *sending {
 	s := &sending{ended: make(chan struct{})}
 	close(s.ended)
 	return s
@@ -143,7 +143,7 @@ func TestInterruptedBuild(t *testing.T) {
 	end()
 	c := newCrowd(t, "one")
 	one, two := c.caller("one"), c.follows(c.caller("two"))
-	if err := one.interrupted(ended, "b", over()); fail.ReasonOf(err) != fail.Cancelled || !strings.Contains(err.Error(),
+	if err := one.interrupted(ended, "b", arrivedFolder()); fail.ReasonOf(err) != fail.Cancelled || !strings.Contains(err.Error(),
 		"continues, because run two waits for it") || c.phase() != buildv1.BuildPhaseRunning {
 		t.Errorf("the starter: %v, the build is %s; want it to continue", err, c.phase())
 	}

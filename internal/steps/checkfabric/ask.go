@@ -56,7 +56,7 @@ func askAll[T any](ctx context.Context, c *Check, f func(*agent.Client, context.
 	return answers, err
 }
 
-// cutOff is the error of nodes whose agents do not answer. If no agent answers, it is the
+// cutOff returns the error of nodes whose agents do not answer. If no agent answers, it is the
 // agents' own: the network between the nodes may work.
 func (c *Check) cutOff(silent map[int]error) error {
 	if len(silent) == 0 {

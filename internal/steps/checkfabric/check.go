@@ -103,7 +103,7 @@ func (c *Check) measure(ctx context.Context) error {
 		return err
 	}
 	r := &c.report
-	r.Mode, r.KubernetesNodes = c.settings.Mode, c.where()
+	r.Mode, r.KubernetesNodes = c.settings.Mode, c.hostNames()
 	r.Backend, r.RanksPerNode = c.ranks()
 	if len(c.Nodes)*r.RanksPerNode < 2 {
 		r.Verdict, r.Message = fabric.NotMeasured, "one node with one rank has no peer"
@@ -132,7 +132,7 @@ func (c *Check) measure(ctx context.Context) error {
 	c.describe(out)
 	if !out.done {
 		// Ranks that had no time end as this check ends them.
-		if out.telling() {
+		if out.conclusive() {
 			if err := c.notTheNetwork(out); err != nil || r.Verdict != "" {
 				return err
 			}
@@ -217,12 +217,12 @@ func (c *Check) readNodes(ctx context.Context) (err error) {
 	return err
 }
 
-// broken is the error of a network that does not carry what is sent. It puts the faulty nodes and rails into the report.
-func (c *Check) broken(nodes []int, rails []string, format string, args ...any) error {
-	c.report.FaultyNodes, c.report.FaultyRails = nodes, rails
+// broken returns the error of a network that does not carry what is sent. It puts the faulty nodes and rails into the report.
+func (c *Check) broken(faulty []int, rails []string, format string, args ...any) error {
+	c.report.FaultyNodes, c.report.FaultyRails = faulty, rails
 	next := "leave the node out of nodes.gpu_nodes until it is repaired"
-	if param := c.report.Exclusion(); param != "" {
-		next = "start again with param " + param
+	if exclusion := c.report.Exclusion(); exclusion != "" {
+		next = "start again with param " + exclusion
 	}
 	return fail.Advise(fail.Becausef(fail.NetworkBroken, "checking the fabric: "+format, args...),
 		"mlenv rdma --check shows each node's devices; %s", next)
@@ -231,7 +231,7 @@ func (c *Check) broken(nodes []int, rails []string, format string, args ...any) 
 // ranksWithoutGPU is how many ranks a node without GPU has at most, as in the benchmark.
 const ranksWithoutGPU = 2
 
-// ranks are the backend and the number of ranks that all nodes can run. Without GPUs two ranks, if the node was
+// ranks returns the backend and the number of ranks that all nodes can run. Without GPUs two ranks, if the node was
 // given as much, also measure within the node.
 func (c *Check) ranks() (fabric.Backend, int) {
 	gpus, given := len(c.facts[0].GPUs), c.facts[0].GPUsExpected
@@ -244,12 +244,12 @@ func (c *Check) ranks() (fabric.Backend, int) {
 	return fabric.Gloo, max(1, min(ranksWithoutGPU, given))
 }
 
-// left is a part of the time that is left for the check.
+// left returns a part of the time that is left for the check.
 func (c *Check) left(part float64) time.Duration {
 	return time.Duration(float64(time.Until(c.began.Add(c.limit()))) * part)
 }
 
-// limit is the time for the check: Bound, and what NCCL's first initialization of all ranks takes longer than that of a few.
+// limit is Bound plus the extra time that NCCL needs to initialize all ranks instead of a few.
 func (c *Check) limit() time.Duration { return c.Bound + c.starting() }
 
 func (c *Check) starting() time.Duration {
@@ -266,15 +266,15 @@ func (c *Check) mainTime() time.Duration {
 	return c.left(part) + time.Duration((1-part)*float64(c.starting()))
 }
 
-// joining is how long the ranks of a job on a pair or rail may take to meet. It cannot be short because the check's time is:
+// joining returns how long the ranks of a job on a pair or rail may take to meet. It cannot be short because the check's time is:
 // NCCL's initialization, which takes seconds, would look like a broken network.
 func (c *Check) joining() time.Duration {
 	const least, times = 10 * time.Second, 3
 	return max(least, times*c.meeting)
 }
 
-// telling is how long a job on a pair or rail needs until a silence shows a hang.
-func (c *Check) telling() time.Duration {
+// hangTime returns how long a job on a pair or rail needs until a silence shows a hang.
+func (c *Check) hangTime() time.Duration {
 	const measuring = 5 * time.Second
 	if c.report.Backend != fabric.NCCL {
 		return 0
@@ -345,7 +345,7 @@ func (c *Check) whole(bound time.Duration) *job {
 	return j
 }
 
-// places are all nodes in the order of a training's ranks.
+// places returns all nodes in the order of a training's ranks.
 func (c *Check) places() []int {
 	if order := network.Order(c.settings.Racks); order != nil {
 		return order
@@ -376,7 +376,7 @@ func (c *Check) describe(out outcome) {
 	r.Network = &summary
 }
 
-// wanted is the slowest transport that is right: GPUDirect if all nodes support it.
+// wanted returns the slowest transport that is right: GPUDirect if all nodes support it.
 func (c *Check) wanted() nccl.Transport {
 	wanted := agent.WantedTransport(c.settings.Mode, len(c.Nodes))
 	if wanted == nccl.RDMAGPU && slices.ContainsFunc(c.devices, func(f rdma.Facts) bool { return f.GPUDirect.Way() == "none" }) {
@@ -385,7 +385,7 @@ func (c *Check) wanted() nccl.Transport {
 	return wanted
 }
 
-// wrongTransport is the error of ranks on sockets in an environment with RDMA. gloo does not support RDMA
+// wrongTransport returns the error of ranks on sockets in an environment with RDMA. gloo does not support RDMA
 // and proves nothing about it.
 func (c *Check) wrongTransport() error {
 	r := &c.report
@@ -408,7 +408,7 @@ func (c *Check) wrongTransport() error {
 	return fail.Advise(fail.Becausef(fail.TransportWrong, "%s", text), "%s", next)
 }
 
-// notTheNetwork is the error of a benchmark that failed for another cause. Without
+// notTheNetwork returns the error of a benchmark that failed for another cause. Without
 // torch in the image nothing can be measured: that is a verdict and no error.
 func (c *Check) notTheNetwork(out outcome) error {
 	r := &c.report
@@ -447,10 +447,10 @@ func (c *Check) fromTorch(failed cause.Cause) (nccl.Finding, bool) {
 	return finding, ok
 }
 
-// named is "node 1 (wrk-97)".
-func (c *Check) named(nodes []int) string { return fabric.NodesAt(nodes, c.where()) }
+// named returns "node 1 (wrk-97)".
+func (c *Check) named(numbers []int) string { return fabric.NodesAt(numbers, c.hostNames()) }
 
-func (c *Check) where() (names []string) {
+func (c *Check) hostNames() (names []string) {
 	for _, f := range c.facts {
 		names = append(names, f.KubernetesNode)
 	}

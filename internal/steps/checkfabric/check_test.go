@@ -302,7 +302,7 @@ func TestRepeatedEvents(t *testing.T) {
 			out.take(0, fabric.Line{Event: event}, nil)
 		}
 	}
-	if out.telling() || len(out.joined) != 1 || len(out.withoutGPU) != 1 {
+	if out.conclusive() || len(out.joined) != 1 || len(out.withoutGPU) != 1 {
 		t.Errorf("got %+v, want events of one node", out)
 	}
 }
@@ -322,7 +322,7 @@ func TestSlowNetwork(t *testing.T) {
 	}
 	for _, test := range []struct {
 		bandwidth param.Effect
-		verdict   fabric.Verdict
+		verdict   fabric.Result
 		want      fail.Reason
 		log       string
 	}{
@@ -477,7 +477,7 @@ func FuzzAnswers(f *testing.F) {
 		_, _, _ = json.Unmarshal(status, &answer), json.Unmarshal(devices, &check.devices[1]), json.Unmarshal(facts, &check.facts[1])
 		check.devices[0] = check.devices[1]
 		check.settings = network.SettingsOf(check.facts)
-		check.report.Nodes, check.report.KubernetesNodes = 2, check.where()
+		check.report.Nodes, check.report.KubernetesNodes = 2, check.hostNames()
 		check.report.Backend, check.report.RanksPerNode = check.ranks()
 		rails := check.rails()
 		for _, r := range rails {

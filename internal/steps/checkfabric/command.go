@@ -24,7 +24,7 @@ cannot be reached. With --bandwidth=fail a low bandwidth fails it, too.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`
 
-// Command is the step check-fabric.
+// Command returns the step check-fabric.
 func Command() *cobra.Command {
 	var o Options
 	var where kube.Flags

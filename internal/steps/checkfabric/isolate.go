@@ -27,7 +27,7 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 		return err
 	}
 	r := &c.report
-	if !whole.telling() {
+	if !whole.conclusive() {
 		r.Verdict = fabric.NotMeasured
 		what, done, verb := "importing torch", whole.ready, "were ready"
 		if len(whole.ready) == len(c.Nodes) {
@@ -44,7 +44,7 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 	var tried time.Duration
 	for i, pairs := range rounds {
 		const most = 0.9 // of the time left: rails may follow
-		slice := max(c.left(most)/time.Duration(len(rounds)-i+1), c.telling())
+		slice := max(c.left(most)/time.Duration(len(rounds)-i+1), c.hangTime())
 		if c.left(most) < slice {
 			untried += len(pairs)
 			continue
@@ -67,7 +67,7 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 			switch {
 			case out.done:
 				good = append(good, pairs[k])
-			case len(out.unreachable) > 0 || !out.telling():
+			case len(out.unreachable) > 0 || !out.conclusive():
 				untried++
 			default:
 				bad = append(bad, pairs[k])
@@ -106,7 +106,7 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 	return c.broken(faulty, names, "%s", what)
 }
 
-// cause is the first finding that is not the consequence of another.
+// cause returns the first finding that is not the consequence of another.
 func (c *Check) cause() (nccl.Finding, bool) {
 	i := slices.IndexFunc(c.report.Findings, func(f nccl.Finding) bool { return !f.Consequence })
 	if i < 0 {
@@ -124,7 +124,7 @@ func onRails(names []string) string {
 
 const noRail = -1
 
-// pair is a short job of two nodes: it shows only that they reach each other.
+// pair returns a short job of two nodes: it shows only that they reach each other.
 func (c *Check) pair(pair fabric.Pair, round int, rails []rail, on int, bound time.Duration) *job {
 	ranks := c.report.RanksPerNode
 	if c.report.Backend == fabric.Gloo {
@@ -138,11 +138,11 @@ func (c *Check) pair(pair fabric.Pair, round int, rails []rail, on int, bound ti
 	return j
 }
 
-// faultyRails are the rails on which a broken pair fails. If it fails on all rails, none is named.
+// faultyRails returns the rails on which a broken pair fails. If it fails on all rails, none is named.
 func (c *Check) faultyRails(ctx context.Context, rails []rail, pair fabric.Pair) ([]string, error) {
 	const least, most = 8 * time.Second, 0.9
 	bound := c.left(most)
-	if bound < max(least, c.telling()) {
+	if bound < max(least, c.hangTime()) {
 		return nil, nil
 	}
 	var jobs []*job
@@ -155,7 +155,7 @@ func (c *Check) faultyRails(ctx context.Context, rails []rail, pair fabric.Pair)
 	}
 	var names []string
 	for k, out := range outcomes {
-		if !out.done && out.telling() {
+		if !out.done && out.conclusive() {
 			names = append(names, rails[k].report.String())
 		}
 	}

@@ -97,7 +97,7 @@ func (j *job) start(ctx context.Context, out *outcome) (err error) {
 	return err
 }
 
-// spec is a member's part. With launcher command every node has one process, which starts
+// spec returns a member's part. With launcher command every node has one process, which starts
 // the ranks itself, so that any nodes can take part and not only the first ones.
 func (j *job) spec(place int) (agent.JobSpec, error) {
 	input, node := j.input, j.Members[place].Node()
@@ -238,9 +238,9 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 
 // take takes a line of a node. The benchmark knows places among the members, and not nodes.
 func (o *outcome) take(node int, line fabric.Line, members nodes.Set) {
-	note := func(nodes *[]int) {
-		if !slices.Contains(*nodes, node) {
-			*nodes = append(*nodes, node)
+	note := func(known *[]int) {
+		if !slices.Contains(*known, node) {
+			*known = append(*known, node)
 		}
 	}
 	switch line.Event {
@@ -270,9 +270,9 @@ func (o *outcome) take(node int, line fabric.Line, members nodes.Set) {
 	}
 }
 
-// telling is true if an end without a result shows something about the network: something failed, or ranks were silent for long
+// conclusive reports whether an end without a result shows something about the network: something failed, or ranks were silent for long
 // after all members had imported torch. Members that had no time show nothing.
-func (o *outcome) telling() bool { return o.stalled || o.failed }
+func (o *outcome) conclusive() bool { return o.stalled || o.failed }
 
 func (j *job) over(statuses map[int]agent.JobStatus) bool {
 	return !slices.ContainsFunc(j.Members, func(c *agent.Client) bool {

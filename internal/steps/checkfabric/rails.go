@@ -19,7 +19,7 @@ type rail struct {
 	gpus []int
 }
 
-// rails are the networks with ports of all nodes. On InfiniBand several ports of a node are on one
+// rails returns the networks with ports of all nodes. On InfiniBand several ports of a node are on one
 // network: each is a rail, in the order of the devices.
 func (c *Check) rails() (rails []rail) {
 	for _, network := range rdma.Rails(c.devices) {
@@ -61,7 +61,7 @@ func (c *Check) drive(rails []rail) {
 	}
 }
 
-// gpu is the PCI address of a node's GPU, empty if it is not known.
+// gpu returns the PCI address of a node's GPU, empty if it is not known.
 func (c *Check) gpu(node, place int) string {
 	if gpus := c.facts[node].GPUs; place < len(gpus) {
 		return gpus[place].PCI
@@ -69,7 +69,7 @@ func (c *Check) gpu(node, place int) string {
 	return ""
 }
 
-// expectedOf is what a rail's slowest port should reach, driven by its GPU. Nothing is expected of a rail that is far from the GPU
+// expectedOf returns what a rail's slowest port should reach, driven by its GPU. Nothing is expected of a rail that is far from the GPU
 // on some node.
 func (c *Check) expectedOf(r rail) (least rdma.BytesPerSecond, far bool) {
 	for node, port := range r.ports {
@@ -128,7 +128,7 @@ func (c *Check) measureRails(ctx context.Context, rails []rail) error {
 	groups := turns(rails)
 	sizes, _ := fabric.Sizes(c.report.Backend, false)
 	for i, group := range groups {
-		bound := max(c.left(most)/time.Duration(len(groups)-i+1), c.telling())
+		bound := max(c.left(most)/time.Duration(len(groups)-i+1), c.hangTime())
 		if c.left(most) < bound {
 			c.Log.Info("There is no time left to measure all rails one by one.")
 			return nil
@@ -148,7 +148,7 @@ func (c *Check) measureRails(ctx context.Context, rails []rail) error {
 			return err
 		}
 		for j, out := range outcomes {
-			if !out.done && out.telling() {
+			if !out.done && out.conclusive() {
 				out.rail = group[j]
 				return c.isolate(ctx, rails, out)
 			}

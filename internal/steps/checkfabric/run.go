@@ -106,9 +106,9 @@ func (c *checker) examine(ctx context.Context) (fabric.Report, error) {
 	return report, c.end(report, err)
 }
 
-// JobsOf is the prefix of the ids of a check's jobs. A second attempt must not find the first one's jobs.
-func JobsOf(run string) string {
-	return cmp.Or(run, "by-hand") + "-fabric-" + strings.ToLower(rand.Text()[:6])
+// JobsOf returns the prefix of the ids of a check's jobs. A second attempt must not find the first one's jobs.
+func JobsOf(uid string) string {
+	return cmp.Or(uid, "by-hand") + "-fabric-" + strings.ToLower(rand.Text()[:6])
 }
 
 // end prints the report, and returns the step's error.
@@ -132,8 +132,8 @@ func (c *checker) judge(report fabric.Report) error {
 	case fabric.Slow:
 		if c.Bandwidth == failing {
 			without := ""
-			if param := report.Exclusion(); param != "" {
-				without = ", param " + param + " without the slow node"
+			if exclusion := report.Exclusion(); exclusion != "" {
+				without = ", param " + exclusion + " without the slow node"
 			}
 			return fail.Advise(fail.Becausef(fail.NetworkSlow, "checking the fabric: %s", report.Message),
 				"mlenv rdma shows rates, PCIe links and MTUs; --bandwidth=warn (param fabric-bandwidth) trains anyway%s", without)

@@ -29,8 +29,8 @@ type Script struct {
 	Time time.Duration
 }
 
-// compareSpeed trains the script as a training of the environment would be, and then over sockets on the pod network. Errors:
-// EnvironmentBusy if a job runs on the nodes, and those of a rank that failed.
+// compareSpeed trains the script as the environment would, and then over sockets on the pod network. Errors: EnvironmentBusy if a job
+// runs on the nodes, and the error of a rank that failed.
 func (c *Check) compareSpeed(ctx context.Context) (err error) {
 	for _, f := range c.facts {
 		if len(f.Running) > 0 {

@@ -95,7 +95,7 @@ func TestNoTimeForPairs(t *testing.T) {
 	const timeForBothToBeReady = 9 * time.Second
 	j := check.pair(fabric.Pair{0, 1}, 0, rails, noRail, timeForBothToBeReady)
 	out, err := check.do(t.Context(), j)
-	if err != nil || out.done || out.telling() || !slices.Equal(slices.Sorted(slices.Values(out.ready)), []int{0, 1}) {
+	if err != nil || out.done || out.conclusive() || !slices.Equal(slices.Sorted(slices.Values(out.ready)), []int{0, 1}) {
 		t.Errorf("silent for less than %s, of 10 s: got %v, %+v; want nothing shown", timeForBothToBeReady, err, out)
 	}
 	check.report.Verdict = ""

@@ -38,7 +38,7 @@ func (p *probe) admission(ctx context.Context) []Check {
 	return append(checks, p.judge(ctx, p.try(ctx, agent.TCP, account), Blocked)...)
 }
 
-// account is the account for the dry runs, empty if there can be none. provision may have to create the
+// account returns the account for the dry runs, empty if there can be none. provision may have to create the
 // pods' own account; the cluster file names it, and rights may be bound to it before.
 func (p *probe) account(ctx context.Context) (string, Check) {
 	const check = "service account"
@@ -97,7 +97,7 @@ func (p *probe) try(ctx context.Context, mode agent.Mode, account string) trial 
 	return t
 }
 
-// pod is that of node 0 as the StatefulSet's controller creates it, under another name, because node 0 may exist.
+// pod returns the pod of node 0 as the StatefulSet's controller creates it, under another name, because node 0 may exist.
 func (p *probe) pod(mode agent.Mode, account string) *corev1.Pod {
 	set := p.objects[mode].StatefulSet
 	name := p.Request.Names().PodName(0)

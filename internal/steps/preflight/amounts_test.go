@@ -25,12 +25,12 @@ func TestAsked(t *testing.T) {
 		"ocs-external-storagecluster-ceph-rbd.storageclass.storage.k8s.io/requests.storage": "1200Gi",
 		"nfs-csi.storageclass.storage.k8s.io/requests.storage":                              "0",
 	} {
-		got, ok := a.of(name)
+		got, ok := a.amountOf(name)
 		if !ok || got.String() != want {
 			t.Errorf("%s: %s, %t; want %s", name, got.String(), ok, want)
 		}
 	}
-	if _, ok := a.of("services"); ok {
+	if _, ok := a.amountOf("services"); ok {
 		t.Error("services are requested")
 	}
 }
@@ -48,7 +48,7 @@ func TestDemandOfRest(t *testing.T) {
 	d := p.demand(t.Context())
 	for name, want := range map[corev1.ResourceName]string{"pods": "1", "requests.nvidia.com/gpu": "4", "persistentvolumeclaims": "3",
 		"requests.storage": "1100Gi"} {
-		if got, _ := d.of(name); got.String() != want {
+		if got, _ := d.amountOf(name); got.String() != want {
 			t.Errorf("%s: %s, want %s", name, got.String(), want)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
 )
 
-// attachments checks those of the cluster file: they exist, use its
+// attachments checks the attachments in the cluster file: they exist, use its
 // resources, and have addresses for every node that no other rail has.
 func (p *probe) attachments(ctx context.Context) []Check {
 	if !p.rdma {

@@ -326,6 +326,28 @@ func TestChecks(t *testing.T) {
 			agent.RDMA, fail.InvalidInput,
 		},
 		{
+			"monitoring", barcelona, func(w *world, o *Options) {
+				w.groups = append(w.groups, objects.PodMonitors().Group)
+				o.Request.Cluster.Monitoring.PodMonitor = true
+			}, agent.Auto,
+			[]want{{"monitoring", OK, "may create PodMonitors", ""}}, agent.RDMA, "",
+		},
+		{
+			"monitoring without the operator", barcelona, func(_ *world, o *Options) {
+				o.Request.Cluster.Monitoring.PodMonitor = true
+			}, agent.Auto,
+			[]want{{"monitoring", Warning, "the cluster has no PodMonitors (API group monitoring.coreos.com)", "leave monitoring.pod_monitor out"}},
+			agent.RDMA, "",
+		},
+		{
+			"monitoring without the right", barcelona, func(w *world, o *Options) {
+				w.groups = append(w.groups, objects.PodMonitors().Group)
+				w.forbidden = []string{"create podmonitors"}
+				o.Request.Cluster.Monitoring.PodMonitor = true
+			}, agent.Auto,
+			[]want{{"monitoring", Warning, "may not create podmonitors.monitoring.coreos.com", "podmonitors"}}, agent.RDMA, "",
+		},
+		{
 			"a queue", barcelona, func(w *world, o *Options) {
 				w.queue("team-a", "True", "")
 				o.Request.Queue = "team-a"
@@ -451,20 +473,20 @@ func TestChecks(t *testing.T) {
 		{
 			"claims are bound already", cairo, func(w *world, _ *Options) {
 				w.without("nfs-csi")
-				w.objects = append(w.objects, claim("ml-dev-workspace", corev1.ClaimBound), claim("ml-dev-datasets", corev1.ClaimBound))
+				w.objects = append(w.objects, claim("ml-dev-workspace", corev1.ClaimBound), claim("ml-datasets", corev1.ClaimBound))
 			}, agent.Auto,
-			[]want{{"storage", OK, "claims ml-dev-workspace, ml-dev-datasets are bound; about their class", ""}}, agent.RDMA, "",
+			[]want{{"storage", OK, "claims ml-dev-workspace, ml-datasets are bound; about their class", ""}}, agent.RDMA, "",
 		},
 		{
 			"a bound claim on NFS may have files of mode tcp", cairo, func(w *world, _ *Options) {
-				w.objects = append(w.objects, claim("ml-dev-workspace", corev1.ClaimBound), claim("ml-dev-datasets", corev1.ClaimBound))
+				w.objects = append(w.objects, claim("ml-dev-workspace", corev1.ClaimBound), claim("ml-datasets", corev1.ClaimBound))
 			}, agent.Auto,
 			[]want{{"storage owner", Unknown, "root_squash keeps them from each other's files", "docs/rdma.md, NFS and root"}}, agent.RDMA, "",
 		},
 		{
-			"a claim is lost", cairo, func(w *world, _ *Options) { w.objects = append(w.objects, claim("ml-dev-datasets", corev1.ClaimLost)) },
+			"a claim is lost", cairo, func(w *world, _ *Options) { w.objects = append(w.objects, claim("ml-datasets", corev1.ClaimLost)) },
 			agent.Auto,
-			[]want{{"storage", Blocked, "claim ml-dev-datasets was bound to volume", "oc describe pvc"}}, agent.RDMA, fail.ClaimUnbound,
+			[]want{{"storage", Blocked, "claim ml-datasets was bound to volume", "oc describe pvc"}}, agent.RDMA, fail.ClaimUnbound,
 		},
 		{
 			"the cluster has no RDMA", cairo, func(_ *world, o *Options) { o.Request.Cluster.Network.RDMA.Enabled = false }, agent.Auto,
@@ -534,8 +556,11 @@ func quota(name string, of corev1.ResourceName, hard, used string) *corev1.Resou
 }
 
 func claim(name string, phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
-	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "nccl-test"},
-		Status: corev1.PersistentVolumeClaimStatus{Phase: phase}}
+	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "nccl-test"}}
+	c.Status.Phase = phase
+	c.Spec.AccessModes, c.Spec.StorageClassName = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, new("nfs-csi")
+	c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("500Gi")}
+	return c
 }
 
 // TestTriedPod: the dry run creates the pod of node 0, with the claims that its StatefulSet adds, under a name that no

@@ -62,7 +62,7 @@ func (p *probe) listGroups(ctx context.Context) (map[string]bool, error) {
 	return found, nil
 }
 
-// apiGroups are those that the request needs in addition to Kubernetes' own.
+// apiGroups checks the API groups that the request needs in addition to Kubernetes' own.
 func (p *probe) apiGroups(context.Context) []Check {
 	const name = "API groups"
 	const finished = "name a finished image: --image, or image.name in the cluster file"
@@ -103,7 +103,7 @@ func (p *probe) apiGroups(context.Context) []Check {
 	return slices.Insert(missing, 0, newCheck(name, OK, "", "%s", strings.Join(present, ", ")))
 }
 
-// shared is true if the nodes mount the same claims.
+// shared reports whether the nodes mount the same claims.
 func (p *probe) shared() bool {
 	return p.Request.Storage == cluster.SharedStorage || p.Request.Storage == cluster.AutoStorage && p.file.Storage.ClassRWX != ""
 }

@@ -33,7 +33,7 @@ Preflight changes nothing. It reports what it may not read as unknown.
 Exit code 0: an environment can start, as far as is known; 1: none can, or mode is rdma and
 only sockets are possible; 2: wrong usage.`
 
-// Command is the step preflight.
+// Command returns the step preflight.
 func Command() *cobra.Command {
 	var o Options
 	var where kube.Flags
@@ -90,7 +90,7 @@ func Command() *cobra.Command {
 	return cmd
 }
 
-// readSecrets reads the mounted Secrets, except that of the registry, whose error it takes.
+// readSecrets reads the mounted Secrets except the registry's, which the caller has read with the error noRegistry.
 func readSecrets(authDir, envSecretDir, caFile string, noRegistry error) (s Secrets) {
 	var noGit error
 	if s.Git, noGit = git.AuthFromDir(authDir); noGit == nil {
@@ -121,9 +121,10 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"cluster file)")
 	param.Storage.AddTo(flags, &o.Request.Storage, "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the "+
 		"cluster file)")
-	param.Size.AddTo(flags, &o.Request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the "+
-		"cluster file's)")
-	param.Size.AddTo(flags, &o.Request.DatasetsSize, "datasets-size", "", "size of new datasets claims (default: the cluster file's)")
+	param.Size.AddTo(flags, &o.Request.WorkspaceSize, "workspace-size", "",
+		"size of the workspace claims, as in 100Gi; smaller ones are expanded if their class allows it (default: the cluster file's)")
+	param.Size.AddTo(flags, &o.Request.DatasetsSize, "datasets-size", "",
+		"size of the datasets claims, in the same way (default: the cluster file's)")
 	param.Truth.AddTo(flags, &o.Request.Routes, "routes", false, "whether to create OpenShift Routes to services")
 	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the nodes' agent")
 	flags.StringVar(&o.ServiceAccount, "service-account", "", "ServiceAccount of the steps, whose rights are checked (default: in a pod its "+

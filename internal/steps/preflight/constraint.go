@@ -27,7 +27,7 @@ const (
 
 var constraints = schema.GroupVersionResource{Group: securityGroup, Version: "v1", Resource: "securitycontextconstraints"}
 
-// neededConstraint is the one that the pod is pinned to, else the least one that would admit it.
+// neededConstraint returns the constraint that the pod is pinned to, else the least one that would admit it.
 func neededConstraint(t trial) string {
 	return cmp.Or(t.asked.Annotations[objects.SCCAnnotation], kube.NeededSCC(t.answer))
 }

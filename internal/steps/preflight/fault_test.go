@@ -21,7 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/apitest"
 )
 
-// onServer is the world as objects of an API server, with the PipelineRun of the step.
+// onServer returns the world as objects of an API server, with the PipelineRun of the step.
 func (w *world) onServer(t *testing.T, namespace string) *apitest.Server {
 	t.Helper()
 	server := apitest.Start(t, w.objects...)

@@ -23,7 +23,7 @@ import (
 // TestGolden shows whole reports: of the shipped clusters when they are healthy, and with problems that occurred on them.
 func TestGolden(t *testing.T) {
 	for name, make := range map[string]func(*testing.T) (*world, cluster.File){
-		"barcelona": barcelona, "cairo": cairo, "barcelona-wrong": wrongBarcelona, "cairo-wrong": wrongCairo,
+		"barcelona": barcelona, "cairo": usedCairo, "barcelona-wrong": wrongBarcelona, "cairo-wrong": wrongCairo,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, file := make(t)
@@ -115,7 +115,7 @@ func TestPlannedOrder(t *testing.T) {
 
 // Only a check of the network between nodes proves RDMA with host devices.
 func TestProven(t *testing.T) {
-	passed := func(mode agent.Mode, verdict fabric.Verdict, transport nccl.Transport) *receipt.Receipt {
+	passed := func(mode agent.Mode, verdict fabric.Result, transport nccl.Transport) *receipt.Receipt {
 		return &receipt.Receipt{Run: "train-1", Mode: mode,
 			Fabric: &fabric.Report{Verdict: verdict, Network: &nccl.Summary{Transport: transport}}}
 	}
@@ -177,6 +177,13 @@ func wrongBarcelona(t *testing.T) (*world, cluster.File) {
 }
 
 // wrongCairo: the service account may not use privileged, and the NFS server's own claim has no storage class.
+// usedCairo is Cairo with the two claims that it had.
+func usedCairo(t *testing.T) (*world, cluster.File) {
+	w, file := cairo(t)
+	w.objects = append(w.objects, existing("ml-dev-workspace", "100Gi"), existing("ml-datasets", "500Gi"))
+	return w, file
+}
+
 func wrongCairo(t *testing.T) (*world, cluster.File) {
 	w, file := cairo(t)
 	w.uses = nil

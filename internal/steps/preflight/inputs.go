@@ -32,7 +32,7 @@ func (p *probe) readRun(ctx context.Context) {
 	p.own = found
 }
 
-// value is the run's value of a param, "" without a run.
+// value returns the run's value of a param, "" without a run.
 func (p *probe) value(param string) string {
 	if p.own == nil {
 		return ""
@@ -103,7 +103,7 @@ func (p *probe) secrets(context.Context) (checks []Check) {
 }
 
 // foreignDefaults warns about Secrets of another cluster file than the run's: only the name of a param can be mounted, and its
-// default is that of the file that was installed last.
+// default comes from the file that was installed last.
 func (p *probe) foreignDefaults() (checks []Check) {
 	if p.own == nil {
 		return nil

@@ -56,7 +56,7 @@ func gitServerOf(t *testing.T, files map[string]string) (url string) {
 	}
 	environ := []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_COUNT=1",
 		"GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}
-	git := func(args ...string) string {
+	runGit := func(args ...string) string {
 		cmd := exec.Command("git",
 			append([]string{"-C", repo, "-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"}, args...)...)
 		cmd.Env = environ
@@ -66,19 +66,19 @@ func gitServerOf(t *testing.T, files map[string]string) (url string) {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	git("init", "-q")
-	git("add", "-A")
-	git("update-index", "--add", "--cacheinfo", "160000,"+strings.Repeat("1", 40)+",part") // a submodule
-	git("commit", "-q", "-m", "first")
-	git("config", "uploadpack.allowFilter", "true")
-	backend := filepath.Join(git("--exec-path"), "git-http-backend")
+	runGit("init", "-q")
+	runGit("add", "-A")
+	runGit("update-index", "--add", "--cacheinfo", "160000,"+strings.Repeat("1", 40)+",part") // a submodule
+	runGit("commit", "-q", "-m", "first")
+	runGit("config", "uploadpack.allowFilter", "true")
+	backend := filepath.Join(runGit("--exec-path"), "git-http-backend")
 	server := httptest.NewServer(&cgi.Handler{Path: backend, Stderr: io.Discard,
 		Env: append(environ, "GIT_PROJECT_ROOT="+root, "GIT_HTTP_EXPORT_ALL=1")})
 	t.Cleanup(server.Close)
 	return server.URL + "/model"
 }
 
-// ownRun is the PipelineRun to which preflight belongs.
+// ownRun returns the PipelineRun to which preflight belongs.
 func ownRun(t *testing.T, values map[string]string) *v1.PipelineRun {
 	t.Helper()
 	content, err := os.ReadFile("../../../pipelines/train-multi-node/train-multi-node.yaml")

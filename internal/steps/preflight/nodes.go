@@ -48,7 +48,7 @@ func (p *probe) nodes(ctx context.Context) []Check {
 	return checks
 }
 
-// counted are the resources whose holders are named: GPUs and the rails' functions.
+// counted returns the resources whose holders are named: GPUs and the rails' functions.
 func (p *probe) counted() []corev1.ResourceName {
 	names := []corev1.ResourceName{gpu}
 	if p.rdma {
@@ -102,7 +102,7 @@ func (p *probe) capacity(ctx context.Context, candidate diagnose.Candidate) capa
 	return c
 }
 
-// podsOn are a node's pods without the environment's own, whose resources it may keep.
+// podsOn returns a node's pods without the environment's own, whose resources it may keep.
 func (p *probe) podsOn(ctx context.Context, node string) ([]corev1.Pod, error) {
 	list, err := p.Clients.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fmt.Sprintf("spec.nodeName=%s,status.phase!=%s,status.phase!=%s", node, corev1.PodSucceeded, corev1.PodFailed),
@@ -144,7 +144,7 @@ func (p *probe) enough(all []capacity) []Check {
 	if len(usable) < requested {
 		blocked := newCheck(name, Blocked, "ask for fewer with --nodes, or list more in nodes.gpu_nodes of the cluster file", "%s",
 			seen).because(fail.NodesUnavailable)
-		// The reason is that of the first unusable node.
+		// The reason comes from the first unusable node.
 		for _, c := range slices.Backward(all) {
 			switch {
 			case slices.Contains(c.small, gpu):

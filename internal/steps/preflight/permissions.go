@@ -80,7 +80,7 @@ func (p *probe) rights(ctx context.Context, name, user string, rules []rbacv1.Po
 		fail.PermissionDenied)
 }
 
-// missing is a right with the verbs that the steps' account lacks.
+// missing returns a right with the verbs that the steps' account lacks.
 func (p *probe) missing(ctx context.Context, r kube.Access) (kube.Access, error) {
 	missing := kube.Access{Resource: r.Resource}
 	resource, sub, _ := strings.Cut(r.Resource.Resource, "/")
@@ -97,7 +97,7 @@ func (p *probe) missing(ctx context.Context, r kube.Access) (kube.Access, error)
 	return missing, nil
 }
 
-// useful are the rights to resources that the cluster has and the request uses.
+// useful returns the rights to resources that the cluster has and the request uses.
 func (p *probe) useful(rules []rbacv1.PolicyRule) []kube.Access {
 	unused := map[string]bool{buildGroup: !p.building, imageGroup: !p.building, routeGroup: !p.Request.Routes, attachmentGroup: !p.rdma}
 	var rights []kube.Access

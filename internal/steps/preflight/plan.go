@@ -29,7 +29,7 @@ type Plan struct {
 	GPUsPerNode int        `json:"gpusPerNode"`
 	// FreeNodes have room for the pods at this moment.
 	FreeNodes []string `json:"freeNodes"`
-	// Racks are those of the free nodes, "" for an unknown one.
+	// Racks has the rack of each free node, "" for an unknown one.
 	Racks []string `json:"racks,omitempty"`
 	// Objects are kinds and names, in the order of their creation.
 	Objects []string `json:"objects"`
@@ -38,7 +38,7 @@ type Plan struct {
 	Source   string              `json:"expectedBy"`
 }
 
-// PlanOf is the plan that follows from a report. The client reads the receipts of earlier runs.
+// PlanOf returns the plan that follows from a report. The client reads the receipts of earlier runs.
 func PlanOf(ctx context.Context, client kubernetes.Interface, r Report) Plan {
 	mode, why := r.Mode()
 	p := Plan{
@@ -56,6 +56,9 @@ func PlanOf(ctx context.Context, client kubernetes.Interface, r Report) Plan {
 				text += fmt.Sprintf(", %s, unless it exists", claim.Spec.Resources.Requests.Storage())
 			}
 			p.Objects = append(p.Objects, text)
+		}
+		if planned.PodMonitor != nil {
+			p.Objects = append(p.Objects, "Secret "+names.MetricsSecret, "PodMonitor "+names.PodMonitor)
 		}
 		for _, claim := range planned.StatefulSet.Spec.VolumeClaimTemplates {
 			p.Objects = append(p.Objects, fmt.Sprintf("PersistentVolumeClaim %s of each node, %s, unless it exists", claim.Name,
@@ -91,7 +94,7 @@ func expectedBefore(ctx context.Context, client kubernetes.Interface, p Plan) (e
 	return 0, "not known before the nodes run: check-fabric derives it from their ports and PCIe links"
 }
 
-// order is the order that ranks would have on the free nodes, and what it saves.
+// order returns the order that ranks would have on the free nodes, and what it saves.
 func (p Plan) order() string {
 	names := map[string][]string{} // by rack
 	order := network.Order(p.Racks)

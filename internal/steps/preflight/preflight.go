@@ -149,14 +149,14 @@ func Examine(ctx context.Context, d Deps, o Options) Report {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	p, err := newProbe(ctx, d, o)
-	checks := []func(context.Context) []Check{p.params, p.timeouts, p.secrets, soon(p.repository), p.environment}
+	checks := []func(context.Context) []Check{p.params, p.timeouts, p.secrets, bounded(p.repository), p.environment}
 	switch {
 	case p.Invalid != nil && p.own != nil: // check params lists them
 	case err != nil:
 		p.first = append(p.first, blockedBy("request", err))
 	default:
-		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.quota, p.queue,
-			soon(p.image))
+		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.claimsOf,
+			p.quota, p.queue, p.monitoring, bounded(p.image))
 	}
 	found := parallel.Map(checks, func(check func(context.Context) []Check) []Check { return check(ctx) })
 	return Report{
@@ -165,8 +165,8 @@ func Examine(ctx context.Context, d Deps, o Options) Report {
 	}
 }
 
-// soon bounds a check that asks other servers.
-func soon(check func(context.Context) []Check) func(context.Context) []Check {
+// bounded bounds a check that asks other servers.
+func bounded(check func(context.Context) []Check) func(context.Context) []Check {
 	return func(ctx context.Context) []Check {
 		ctx, cancel := context.WithTimeout(ctx, timeLimit)
 		defer cancel()
@@ -243,8 +243,8 @@ func (p *probe) build(mode agent.Mode) error {
 	} else if r.Storage == cluster.AutoStorage {
 		r.Storage = cluster.NodeStorage
 	}
-	objects, err := objects.Build(r, objects.LeaseReference(r.Names().Lease, "preflight"), objects.Certificates{})
-	p.objects[mode] = objects
+	built, err := objects.Build(r, objects.LeaseReference(r.Names().Lease, "preflight"), objects.Certificates{})
+	p.objects[mode] = built
 	return err
 }
 
@@ -298,13 +298,13 @@ func provesRDMA(r receipt.Receipt) bool {
 		r.Fabric.Network != nil && slices.Contains([]nccl.Transport{nccl.RDMAHost, nccl.RDMAGPU}, r.Fabric.Network.Transport)
 }
 
-// admin is the command with which an administrator prepares this namespace.
+// admin returns the command with which an administrator prepares this namespace.
 func (p *probe) admin(flags ...string) string {
 	return strings.Join(append([]string{"mlenv", "admin", "clusters/" + p.file.Cluster.Name + ".yaml", "-n", p.Request.Namespace}, flags...),
 		" ")
 }
 
-// spec is the spec of the nodes' pods, in mode rdma if it is examined.
+// spec returns the spec of the nodes' pods, in mode rdma if it is examined.
 func (p *probe) spec() *corev1.PodSpec {
 	mode := agent.TCP
 	if p.rdma {
@@ -313,7 +313,7 @@ func (p *probe) spec() *corev1.PodSpec {
 	return &p.objects[mode].StatefulSet.Spec.Template.Spec
 }
 
-// unread is a check without an answer, with the command that would allow to read it.
+// unread returns a check without an answer, with the command that would allow to read it.
 func unread(name, what string, err error) Check {
 	err = kube.Problem(err)
 	if fail.ReasonOf(err) == fail.PermissionDenied {

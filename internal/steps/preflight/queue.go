@@ -80,7 +80,7 @@ func (p *probe) queuePriority(ctx context.Context, name string) []Check {
 	return []Check{newCheck(name, OK, "", "WorkloadPriorityClass %s: priority %d", priority, value)}
 }
 
-// unmanaged is why Kueue would not hold the environment's pods, "" if it would. A dry run shows it: without the framework Kueue
+// unmanaged returns why Kueue would not hold the environment's pods, "" if it would. A dry run shows it: without the framework Kueue
 // ignores the label, and the pods would bypass the queue.
 func (p *probe) unmanaged(ctx context.Context) string {
 	set := p.objects[agent.TCP].StatefulSet.DeepCopy()

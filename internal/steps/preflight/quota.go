@@ -68,7 +68,7 @@ func (p *probe) demand(ctx context.Context) demand {
 	return d
 }
 
-// claims are all claims of the environment: the shared ones, or those of every node.
+// claims returns all claims of the environment: the shared ones, or each node's own.
 func (p *probe) claims() []corev1.PersistentVolumeClaim {
 	planned := p.objects[agent.TCP]
 	var claims []corev1.PersistentVolumeClaim
@@ -85,9 +85,9 @@ func (p *probe) claims() []corev1.PersistentVolumeClaim {
 	return claims
 }
 
-// of is the demand for a resource, by its name in quotas
+// amountOf returns the demand for a resource, by its name in quotas
 // (kubernetes:pkg/quota/v1/evaluator/core). ok is false for a resource that the environment does not use.
-func (d demand) of(name corev1.ResourceName) (amount resource.Quantity, ok bool) {
+func (d demand) amountOf(name corev1.ResourceName) (amount resource.Quantity, ok bool) {
 	pods := func(spec *corev1.PodSpec, name corev1.ResourceName) (resource.Quantity, bool) {
 		q := diagnose.RequestOf(spec, name)
 		q.Mul(d.pods)
@@ -131,7 +131,7 @@ func (d demand) compare(check string, quota *corev1.ResourceQuota) (checks []Che
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(quota.Status.Hard)) {
-		amount, ok := d.of(name)
+		amount, ok := d.amountOf(name)
 		if !ok || amount.IsZero() {
 			continue
 		}

@@ -48,7 +48,7 @@ func (c Check) because(reason fail.Reason) Check {
 	return c
 }
 
-// blockedBy is the check that an error of the API server or of the request blocks.
+// blockedBy returns the check that an error of the API server or of the request blocks.
 func blockedBy(name string, err error) Check {
 	f := fail.FindingOf(err)
 	return newCheck(name, Blocked, f.Next, "%s", oneLine(f.Evidence())).because(f.Reason)
@@ -66,10 +66,10 @@ type Report struct {
 	objects map[agent.Mode]objects.Objects
 }
 
-// Mode is the mode of the nodes and its reason: in mode auto RDMA, unless a check
+// Mode returns the mode of the nodes and its reason: in mode auto RDMA, unless a check
 // rules it out. It does not look at blocked checks, as Err does.
 func (r Report) Mode() (agent.Mode, string) {
-	against := r.of(BlockedRDMA)
+	against := r.withStatus(BlockedRDMA)
 	switch {
 	case r.Asked == agent.TCP:
 		return agent.TCP, "mode tcp is asked for"
@@ -83,18 +83,18 @@ func (r Report) Mode() (agent.Mode, string) {
 		return agent.TCP, why
 	}
 	why := "cluster file, permissions and hardware allow it"
-	if unknown := r.of(Unknown); len(unknown) > 0 {
+	if unknown := r.withStatus(Unknown); len(unknown) > 0 {
 		why += ", as far as is known (" + humanize.Count(len(unknown), "answer") + " unknown)"
 	}
 	return agent.RDMA, why
 }
 
-// blocking are the checks that keep the environment from starting. Their reason is RDMAUnavailable if mode rdma is requested
+// blocking returns the checks that keep the environment from starting. Their reason is RDMAUnavailable if mode rdma is requested
 // and only sockets are possible.
 func (r Report) blocking() []Check {
-	checks := r.of(Blocked)
+	checks := r.withStatus(Blocked)
 	if r.Asked == agent.RDMA {
-		for _, check := range r.of(BlockedRDMA) {
+		for _, check := range r.withStatus(BlockedRDMA) {
 			check.Reason = fail.RDMAUnavailable
 			checks = append(checks, check)
 		}
@@ -102,7 +102,7 @@ func (r Report) blocking() []Check {
 	return checks
 }
 
-// Err is nil if an environment can start. Its reason is that of the first blocked check.
+// Err returns nil if an environment can start. The reason of the error comes from the first blocked check.
 func (r Report) Err() error {
 	var all []error
 	for _, check := range r.blocking() {
@@ -111,7 +111,7 @@ func (r Report) Err() error {
 	return errors.Join(all...)
 }
 
-// Verdict is the report in a sentence: "rdma because ...", "tcp because ..." or "blocked because of ...".
+// Verdict returns the report in a sentence: "rdma because ...", "tcp because ..." or "blocked because of ...".
 func (r Report) Verdict() string {
 	var blocking []string
 	for _, check := range r.blocking() {
@@ -124,7 +124,7 @@ func (r Report) Verdict() string {
 	return fmt.Sprintf("%s because %s", mode, why)
 }
 
-func (r Report) of(status Status) []Check {
+func (r Report) withStatus(status Status) []Check {
 	return slices.DeleteFunc(slices.Clone(r.Checks), func(c Check) bool { return c.Status != status })
 }
 
@@ -142,15 +142,15 @@ func (r Report) fine() bool {
 	})
 }
 
-// brief is a report without problems in one line.
+// brief returns a report without problems in one line.
 func (r Report) brief() string {
 	mode, _ := r.Mode()
 	parts := []string{string(mode)}
 	if len(r.free) > 0 {
 		parts = append(parts, humanize.Count(len(r.free), "node")+" free")
 	}
-	parts = append(parts, humanize.Count(len(r.of(OK)), "check")+" ok")
-	if unknown := len(r.of(Unknown)); unknown > 0 {
+	parts = append(parts, humanize.Count(len(r.withStatus(OK)), "check")+" ok")
+	if unknown := len(r.withStatus(Unknown)); unknown > 0 {
 		parts = append(parts, fmt.Sprintf("%d unknown", unknown))
 	}
 	if mode == agent.RDMA {
@@ -178,12 +178,12 @@ func (r Report) Print(w io.Writer) {
 		}
 	}
 	fmt.Fprintf(w, "\nVerdict: %s.\n", r.Verdict())
-	if mode, _ := r.Mode(); mode == agent.RDMA || len(r.of(Unknown)) > 0 {
+	if mode, _ := r.Mode(); mode == agent.RDMA || len(r.withStatus(Unknown)) > 0 {
 		fmt.Fprintln(w, "docs/unproven.md lists what only the real cluster can prove, each with the command that proves it.")
 	}
 }
 
-// MarshalJSON is the report for machines, with its verdict and mode.
+// MarshalJSON returns the report for machines, with its verdict and mode.
 func (r Report) MarshalJSON() ([]byte, error) {
 	mode, why := r.Mode()
 	return json.Marshal(struct {

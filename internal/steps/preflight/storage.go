@@ -50,7 +50,7 @@ func (p *probe) storage(ctx context.Context) []Check {
 	return slices.Concat(checks, p.squashed(class), p.served(ctx, class, classes))
 }
 
-// squashed is about an NFS server's root_squash, which only a write shows: it refuses root the files of others. A claim that
+// squashed warns about an NFS server's root_squash, which only a write shows: it refuses root the files of others. A claim that
 // exists may have files of the other mode's user.
 func (p *probe) squashed(class *storagev1.StorageClass) []Check {
 	if !p.rdma || !p.shared() || !strings.Contains(strings.ToLower(class.Provisioner), "nfs") {
@@ -64,14 +64,14 @@ func (p *probe) squashed(class *storagev1.StorageClass) []Check {
 		"unproven: pods are root in mode rdma and another user in mode tcp; an NFS server with root_squash keeps them from each other's files")}
 }
 
-// bound are the environment's bound shared claims, which no longer depend on their class; lost
+// bound returns the environment's bound shared claims, which no longer depend on their class; lost
 // names one that has lost its volume.
 func (p *probe) bound(ctx context.Context) (names []string, lost string) {
 	if !p.shared() {
 		return nil, ""
 	}
-	environmentNames := p.Request.Names()
-	for _, name := range []string{environmentNames.Workspace, environmentNames.Datasets} {
+	for _, m := range p.Request.Mounts() {
+		name := m.Claim
 		claim, err := p.Clients.Kube.CoreV1().PersistentVolumeClaims(p.Request.Namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case err != nil:

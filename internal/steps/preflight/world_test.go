@@ -82,6 +82,8 @@ func (w *world) deps(file cluster.File) Deps {
 	}
 	client.PrependReactor("*", "*", w.forbid)
 	client.PrependReactor("create", "pods", w.admit)
+	client.PrependReactor("patch", "persistentvolumeclaims", w.patchClaim)
+	client.PrependReactor("patch", "persistentvolumeclaims", w.forbid)
 	client.PrependReactor("create", "serviceaccounts", w.makeAccount)
 	client.PrependReactor("create", "statefulsets", w.makeStatefulSet)
 	client.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -120,8 +122,8 @@ func (w *world) deps(file cluster.File) Deps {
 		}
 	}
 	others := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
-	for where, objects := range w.others {
-		for _, object := range objects {
+	for where, list := range w.others {
+		for _, object := range list {
 			if _, err := others.Resource(where).Namespace(object.GetNamespace()).Create(w.t.Context(), object, metav1.CreateOptions{}); err != nil {
 				w.t.Fatal(err)
 			}
@@ -204,7 +206,7 @@ func (w *world) makeAccount(action clienttesting.Action) (bool, runtime.Object, 
 	return true, action.(clienttesting.CreateAction).GetObject(), nil
 }
 
-// admit is the part of OpenShift's admission that the pods of these tests need: the required constraint, otherwise
+// admit returns the part of OpenShift's admission that the pods of these tests need: the required constraint, otherwise
 // restricted-v2 for pods that request nothing special.
 func (w *world) admit(action clienttesting.Action) (bool, runtime.Object, error) {
 	if slices.Contains(w.forbidden, "create pods") {

@@ -14,7 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// AddService adds a service to those of a running environment, as another Run with it would, and waits until node 0 runs it or cannot.
+// AddService adds a service to a running environment, as another Run with it would, and waits until node 0 runs it or cannot.
 // No pod changes, and the other services keep running. Without an answer of the node the status has no Name.
 // Errors: EnvironmentMissing, PermissionDenied, EnvironmentDiffers if the name of its Service is taken.
 func AddService(ctx context.Context, d Deps, environment string, service agent.Service, zero *agent.Client) (agent.ServiceStatus, error) {

@@ -48,10 +48,14 @@ func (p *provisioner) certificates(ctx context.Context, live *appsv1.StatefulSet
 }
 
 // change prepares an existing environment that differs from the request: if applying is not enough, it deletes the
-// pods first. changed reports whether the environment is no longer what it was.
+// pods first. changed reports whether the environment is no longer what it was. Sizes of claims make no difference: claims that exist
+// are expanded one by one. want keeps the claims of a StatefulSet that stays, which is immutable.
 func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet, credentials agent.Credentials) (changed bool, err error) {
-	differences := objects.Differences(live, want)
+	kept := want.DeepCopy()
+	objects.KeepClaimSizes(live, kept)
+	differences := objects.Differences(live, kept)
 	if len(differences) == 0 {
+		want.Spec.VolumeClaimTemplates = kept.Spec.VolumeClaimTemplates
 		p.log.Info("The environment exists already, as requested.")
 		return false, nil
 	}
@@ -73,6 +77,7 @@ func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet
 	}
 	p.log.Info("Changing the environment:\n  " + list)
 	if !recreate {
+		want.Spec.VolumeClaimTemplates = kept.Spec.VolumeClaimTemplates
 		return true, nil
 	}
 	// The claims of templates stay: they have no owner.

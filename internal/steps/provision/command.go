@@ -16,7 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 )
 
-// Command is the step provision.
+// Command returns the step provision.
 func Command() *cobra.Command {
 	var o Options
 	var where kube.Flags
@@ -98,9 +98,10 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Mode.AddTo(flags, &o.Mode, "mode", agent.Auto, "transport between the nodes: tcp, rdma, or auto for rdma if the cluster provides it")
 	param.Storage.AddTo(flags, &o.Request.Storage, "storage", "", "rwx, volumeClaimTemplates, or auto for rwx if the class provides it "+
 		"(default: storage.mode of the cluster file)")
-	param.Size.AddTo(flags, &o.Request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the "+
-		"cluster file's)")
-	param.Size.AddTo(flags, &o.Request.DatasetsSize, "datasets-size", "", "size of new datasets claims (default: the cluster file's)")
+	param.Size.AddTo(flags, &o.Request.WorkspaceSize, "workspace-size", "",
+		"size of the workspace claims, as in 100Gi; smaller ones are expanded if their class allows it (default: the cluster file's)")
+	param.Size.AddTo(flags, &o.Request.DatasetsSize, "datasets-size", "",
+		"size of the datasets claims, in the same way (default: the cluster file's)")
 	param.Duration.AddTo(flags, &o.StartTimeout, "start-timeout", 20*time.Minute, "time for all nodes to start, waiting for a busy "+
 		"environment included")
 	param.OnBusy.AddTo(flags, &o.OnBusy, "on-busy", "fail", "if another user or run holds the environment: fail or wait")

@@ -80,10 +80,10 @@ type place struct {
 	log    []string
 }
 
-func newPlace(t *testing.T, objects ...runtime.Object) *place {
+func newPlace(t *testing.T, known ...runtime.Object) *place {
 	t.Helper()
 	fakeSMI(t)
-	p := &place{t: t, kube: fake.NewClientset(objects...), routes: routefake.NewClientset(), tekton: tektonfake.NewSimpleClientset()}
+	p := &place{t: t, kube: fake.NewClientset(known...), routes: routefake.NewClientset(), tekton: tektonfake.NewSimpleClientset()}
 	store := clienttesting.ObjectReaction(p.kube.Tracker())
 	p.kube.PrependReactor("create", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		p.made++
@@ -249,7 +249,7 @@ func (p *place) mountServices() {
 	}
 }
 
-// answers is a handler between an agent and the steps. It knows the cluster's names, which a test's resolver does not
+// answers returns a handler between an agent and the steps. It knows the cluster's names, which a test's resolver does not
 // know.
 func (p *place) answers(node int, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -43,6 +43,9 @@ type provisioner struct {
 	clients *kube.Clients
 	holder  lease.Holder
 	routes  routeclient.RoutesGetter
+	// growing are the claims, by name, that have to grow further once pods mount them, with their mounts. missing are the claims of nodes
+	// that the StatefulSet has yet to create.
+	growing, missing map[string]objects.Mount
 	// hosts are the Routes' hosts, by the Routes' names.
 	hosts   map[string]string
 	request objects.Request
@@ -207,7 +210,7 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 	return result, nil
 }
 
-// whyLost is the error of an environment that was lost: a run that is deleted or cancelled outright takes it with it.
+// whyLost returns the error of an environment that was lost: a run that is deleted or cancelled outright takes it with it.
 func (p *provisioner) whyLost(ctx context.Context, lost error) error {
 	if of := p.options.Run; of.UID != "" {
 		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
@@ -313,8 +316,8 @@ func (p *provisioner) queue() kueue.Queue {
 	return kueue.Queue{Namespace: p.request.Namespace, Name: p.request.Queue}
 }
 
-// rackLevel is that of the queue. An environment keeps the one that it was created with: Kueue lets the pods go that wait in
-// its queue if their template changes.
+// rackLevel returns the queue's rack level. An environment keeps the one that it was created with: if the template of pods that wait
+// in the queue changes, Kueue lets them go.
 func (p *provisioner) rackLevel(ctx context.Context, live *appsv1.StatefulSet) string {
 	if live != nil && live.Labels[kueue.QueueLabel] == p.request.Queue {
 		return live.Spec.Template.Annotations[kueue.TopologyAnnotation]
@@ -326,26 +329,29 @@ func (p *provisioner) rackLevel(ctx context.Context, live *appsv1.StatefulSet) s
 // longer what it was.
 func (p *provisioner) start(ctx context.Context, held *lease.Hold, live *appsv1.StatefulSet, certs objects.Certificates,
 	credentials agent.Credentials) (pods []*corev1.Pod, changed bool, err error) {
-	objects, err := objects.Build(p.request, held.Owner(), certs)
+	want, err := objects.Build(p.request, held.Owner(), certs)
 	if err != nil {
 		return nil, false, err
 	}
-	if err := p.applyServiceAccount(ctx, objects.ServiceAccount); err != nil {
+	if err := p.applyServiceAccount(ctx, want.ServiceAccount); err != nil {
 		return nil, false, err
 	}
-	if err := p.addPullSecrets(ctx, live, objects.StatefulSet); err != nil {
+	if err := p.addPullSecrets(ctx, live, want.StatefulSet); err != nil {
 		return nil, false, err
 	}
 	if live != nil {
-		if changed, err = p.change(ctx, live, objects.StatefulSet, credentials); err != nil {
+		if changed, err = p.change(ctx, live, want.StatefulSet, credentials); err != nil {
 			return nil, changed, err
 		}
 	}
-	if err := p.apply(ctx, objects); err != nil {
+	if err := p.apply(ctx, want); err != nil {
 		return nil, changed, err
 	}
-	pods, err = p.waitReady(ctx, credentials, objects.StatefulSet)
-	return pods, changed, err
+	p.applyPodMonitor(ctx, want.PodMonitor, len(certs.CA) > 0)
+	if pods, err = p.waitReady(ctx, credentials, want.StatefulSet); err != nil {
+		return nil, changed, err
+	}
+	return pods, changed, p.finishClaims(ctx)
 }
 
 // runs reports whether nodes of the environment run. The StatefulSet's status is some seconds behind its pods.
@@ -364,7 +370,7 @@ func running(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
 
-// digest is the image that the nodes run, by digest if that is known.
+// digest returns the image that the nodes run, by digest if that is known.
 func digest(pods []*corev1.Pod, image string) string {
 	for _, pod := range pods {
 		for _, status := range pod.Status.ContainerStatuses {
@@ -376,7 +382,7 @@ func digest(pods []*corev1.Pod, image string) string {
 	return image
 }
 
-// live is the environment's StatefulSet, nil if this Lease owns none. A StatefulSet of another owner is an error.
+// live returns the environment's StatefulSet, nil if this Lease owns none. A StatefulSet of another owner is an error.
 func (p *provisioner) live(ctx context.Context, held *lease.Hold) (*appsv1.StatefulSet, error) {
 	e := p.environment()
 	found, err := e.StatefulSet(ctx)
@@ -391,24 +397,30 @@ func (p *provisioner) live(ctx context.Context, held *lease.Hold) (*appsv1.State
 	return nil, p.foreign("statefulset", e.Names.StatefulSet)
 }
 
-// foreign is the error for an object of another owner whose name the environment needs.
+// foreign returns the error for an object of another owner whose name the environment needs.
 func (p *provisioner) foreign(kind, name string) error {
 	return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "creating environment %s/%s: there is a %s %s that ml-dev-env did not create",
 		p.request.Namespace, p.request.Name, kind, name),
 		"choose another --name, or delete it: oc delete %s %s -n %s", kind, name, p.request.Namespace)
 }
 
-// apply applies all objects except the ServiceAccount, which exists by now. Claims never change.
-func (p *provisioner) apply(ctx context.Context, objects objects.Objects) error {
-	if err := p.applyServices(ctx, objects.Services); err != nil {
+// apply applies all objects except the ServiceAccount, which exists by now. Of existing claims only the size changes, and only to a
+// larger one.
+func (p *provisioner) apply(ctx context.Context, want objects.Objects) error {
+	if err := p.applyServices(ctx, want.Services); err != nil {
 		return err
 	}
-	for _, object := range objects.InOrder() {
+	for _, object := range want.InOrder() {
 		var err error
 		switch o := object.(type) {
 		case *corev1.ServiceAccount:
 		case *corev1.PersistentVolumeClaim:
 			err = p.applyClaim(ctx, o)
+		case *appsv1.StatefulSet:
+			// Before the pods: some file systems grow only when a pod mounts them.
+			if err = p.expandClaims(ctx); err == nil {
+				err = kube.Apply(ctx, p.clients.Kube, o)
+			}
 		default:
 			err = kube.Apply(ctx, p.clients.Kube, o)
 		}
@@ -454,20 +466,16 @@ func (p *provisioner) applyClaim(ctx context.Context, want *corev1.PersistentVol
 			found.DeletionTimestamp),
 			"wait until it is gone, or see what uses it: oc describe pvc %s -n %s", want.Name, want.Namespace)
 	}
-	if !sharedClaim(found) && p.request.Nodes > 1 {
+	if !objects.IsShared(found) && p.request.Nodes > 1 {
 		return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "using claim %s/%s for %d nodes: its access modes are %v, want ReadWriteMany",
 			want.Namespace, want.Name, p.request.Nodes, found.Spec.AccessModes),
-			"use --storage=volumeClaimTemplates, or another --name")
+			"use --storage=volumeClaimTemplates, another --name, or another claim in the cluster file")
 	}
-	had, wants := found.Spec.Resources.Requests[corev1.ResourceStorage], want.Spec.Resources.Requests[corev1.ResourceStorage]
-	if had.Cmp(wants) != 0 {
-		p.log.Warn(fmt.Sprintf("Claim %s stays as it is with %s; %s was asked for.", want.Name, had.String(), wants.String()))
-	} else {
-		p.log.Info(fmt.Sprintf("Claim %s exists and is used as it is.", want.Name))
+	if objects.IsBlock(found) {
+		block := fail.Becausef(fail.EnvironmentDiffers, "using claim %s/%s: its volume mode is Block, want Filesystem", want.Namespace, want.Name)
+		return fail.Advise(block,
+			"name another claim in the cluster file, or use another --name")
 	}
+	p.log.Info(fmt.Sprintf("Claim %s exists with %s and is used.", want.Name, kube.ClaimSize(found)))
 	return nil
-}
-
-func sharedClaim(claim *corev1.PersistentVolumeClaim) bool {
-	return slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany)
 }

@@ -273,11 +273,11 @@ func TestHalfFinishedEnvironmentIsAdopted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			objects, err := objects.Build(killed.request, held.Owner(), made)
+			built, err := objects.Build(killed.request, held.Owner(), made)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, object := range objects.InOrder()[:tc.applied] {
+			for _, object := range built.InOrder()[:tc.applied] {
 				if claim, ok := object.(*corev1.PersistentVolumeClaim); ok {
 					claim.Status.Phase = corev1.ClaimBound
 				}

@@ -17,7 +17,7 @@ import (
 )
 
 // addPullSecrets waits until the pods' service account has its pull secrets, because pods copy them when they are created.
-// Admission does that only for pods that name none, so it adds them to those of the cluster file and of the steps image. live
+// Admission does that only for pods that name none, so it adds them to the secrets of the cluster file and the steps image. live
 // is the existing StatefulSet, nil for none; its secrets stay, unless the cluster file has another one or OpenShift has
 // replaced the account's.
 func (p *provisioner) addPullSecrets(ctx context.Context, live, want *appsv1.StatefulSet) error {
@@ -46,7 +46,7 @@ func (p *provisioner) addPullSecrets(ctx context.Context, live, want *appsv1.Sta
 	return nil
 }
 
-// stepsSecrets are the Secrets that users have linked to the service account of the steps, with which their pods pull the steps
+// stepsSecrets returns the Secrets that users have linked to the service account of the steps, with which their pods pull the steps
 // image. The nodes pull it too. Outside the cluster it is the account that mlenv install creates.
 func (p *provisioner) stepsSecrets(ctx context.Context) []corev1.LocalObjectReference {
 	name := install.DefaultServiceAccount

@@ -24,15 +24,15 @@ import (
 // credentialManager owns the passwords and tokens, so that applying the rest of their Secret does not change them.
 const credentialManager = kube.FieldManager + "-credentials"
 
-func (p *provisioner) applyServices(ctx context.Context, objects objects.ServiceObjects) error {
-	if err := p.applyServicesSecret(ctx, objects.Secret); err != nil {
+func (p *provisioner) applyServices(ctx context.Context, want objects.ServiceObjects) error {
+	if err := p.applyServicesSecret(ctx, want.Secret); err != nil {
 		return err
 	}
-	owner := objects.Secret.OwnerReferences[0]
-	if err := p.applyNodeZero(ctx, objects.NodeZero, owner); err != nil {
+	owner := want.Secret.OwnerReferences[0]
+	if err := p.applyNodeZero(ctx, want.NodeZero, owner); err != nil {
 		return err
 	}
-	return p.applyRoutes(ctx, objects.Routes, owner)
+	return p.applyRoutes(ctx, want.Routes, owner)
 }
 
 // applyServicesSecret applies the list of services, and creates missing passwords and tokens. The API server's answer

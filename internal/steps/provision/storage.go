@@ -24,6 +24,7 @@ const bindTime = time.Minute
 
 // decideStorage replaces auto by what the storage class supports, and logs why.
 func (p *provisioner) decideStorage(ctx context.Context, held *lease.Hold, live *appsv1.StatefulSet) error {
+	defer func() { p.warnOfUnusedClaims() }()
 	if p.request.Storage != cluster.AutoStorage {
 		return nil
 	}
@@ -36,8 +37,18 @@ func (p *provisioner) decideStorage(ctx context.Context, held *lease.Hold, live 
 	return nil
 }
 
+// warnOfUnusedClaims names claims of the cluster file that no node mounts, because each has claims of its own.
+func (p *provisioner) warnOfUnusedClaims() {
+	for _, m := range p.request.Mounts() {
+		if m.Named && p.request.Storage == cluster.NodeStorage {
+			p.log.Warn(fmt.Sprintf("Claim %s (%s of the cluster file) is not mounted: with storage %s each node has claims of its own.",
+				m.Claim, m.Key, cluster.NodeStorage))
+		}
+	}
+}
+
 func (p *provisioner) bestStorage(ctx context.Context, held *lease.Hold, live *appsv1.StatefulSet) (cluster.StorageMode, string, error) {
-	names, file := p.request.Names(), p.request.Cluster
+	file, workspace := p.request.Cluster, p.request.Mounts()[0]
 	claims := p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace)
 	switch {
 	case live != nil && len(live.Spec.VolumeClaimTemplates) > 0:
@@ -47,14 +58,16 @@ func (p *provisioner) bestStorage(ctx context.Context, held *lease.Hold, live *a
 	case file.Storage.ClassRWX == "":
 		return cluster.NodeStorage, "the cluster file names no storage.class_rwx", nil
 	}
-	found, err := claims.Get(ctx, names.Workspace, metav1.GetOptions{})
+	found, err := claims.Get(ctx, workspace.Claim, metav1.GetOptions{})
 	switch {
-	case err == nil && sharedClaim(found) && found.Status.Phase == corev1.ClaimBound:
-		return cluster.SharedStorage, fmt.Sprintf("claim %s exists and is ReadWriteMany", names.Workspace), nil
-	case err == nil && !sharedClaim(found) && p.request.Nodes > 1:
-		return cluster.NodeStorage, fmt.Sprintf("claim %s exists and is not ReadWriteMany", names.Workspace), nil
+	case err == nil && workspace.Named:
+		return cluster.SharedStorage, fmt.Sprintf("claim %s exists, which the cluster file names", workspace.Claim), nil
+	case err == nil && objects.IsShared(found) && found.Status.Phase == corev1.ClaimBound:
+		return cluster.SharedStorage, fmt.Sprintf("claim %s exists and is ReadWriteMany", workspace.Claim), nil
+	case err == nil && !objects.IsShared(found) && p.request.Nodes > 1:
+		return cluster.NodeStorage, fmt.Sprintf("claim %s exists and is not ReadWriteMany", workspace.Claim), nil
 	case err != nil && !apierrors.IsNotFound(err):
-		return "", "", kube.Problem(fmt.Errorf("getting claim %s/%s: %w", p.request.Namespace, names.Workspace, err))
+		return "", "", kube.Problem(fmt.Errorf("getting claim %s/%s: %w", p.request.Namespace, workspace.Claim, err))
 	}
 	// The Lease owns the probe, which is deleted with the environment; users' claims never are.
 	probe := probeClaim(p.request, held)

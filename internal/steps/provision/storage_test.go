@@ -53,6 +53,9 @@ func TestStorageAuto(t *testing.T) {
 			"claim env-workspace exists and is ReadWriteMany", false},
 		{"a claim that cannot be shared", []runtime.Object{workspace(corev1.ReadWriteOnce)}, nil, nil, nil, cluster.NodeStorage,
 			"claim env-workspace exists and is not ReadWriteMany", false},
+		{"a claim that the file names", []runtime.Object{workspace(corev1.ReadWriteOnce)}, nil, func(p *provisioner) {
+			p.request.Cluster.Storage.WorkspaceClaim = "env-workspace"
+		}, nil, cluster.SharedStorage, "claim env-workspace exists, which the cluster file names", false},
 		{"what lives has templates", nil,
 			&appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{}}}}, nil, nil,
 			cluster.NodeStorage, "separate claims for each node", false},
@@ -142,6 +145,7 @@ func TestClaimsAreAdopted(t *testing.T) {
 		{"of one node", func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 		}, fail.EnvironmentDiffers},
+		{"a disk", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = new(corev1.PersistentVolumeBlock) }, fail.EnvironmentDiffers},
 		{"being deleted", func(c *corev1.PersistentVolumeClaim) {
 			now := metav1.Now()
 			c.DeletionTimestamp, c.Finalizers = &now, []string{"kubernetes.io/pvc-protection"}

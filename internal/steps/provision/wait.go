@@ -79,7 +79,7 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 	}
 }
 
-// notReady is the error after the waiting ended: it names the cause if there is one.
+// notReady returns the error after the waiting ended: it names the cause if there is one.
 func (p *provisioner) notReady(ctx context.Context, cause error) error {
 	if errors.Is(cause, context.Canceled) {
 		return fail.Becausef(fail.Cancelled, "waiting for environment %s/%s: the step was stopped", p.request.Namespace, p.request.Name)
@@ -144,7 +144,7 @@ func (r *reporter) look(ctx context.Context) error {
 	return nil
 }
 
-// withoutRail is the finding for which mode auto uses TCP: it is about RDMA alone, and waiting does not help. If GPUs are
+// withoutRail returns the finding for which mode auto uses TCP: it is about RDMA alone, and waiting does not help. If GPUs are
 // held by others, their RDMA devices are too, and TCP would start the pods no sooner.
 func (p *provisioner) withoutRail(findings []fail.Finding, now time.Time) (fail.Finding, bool) {
 	others := func(f fail.Finding) bool { return !f.Rail && (f.Final || f.Reason == fail.GPUsUnavailable) }

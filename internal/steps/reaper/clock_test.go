@@ -38,7 +38,7 @@ func TestTheClockOfTheMachineDoesNotCount(t *testing.T) {
 				}
 			}))
 			defer server.Close()
-			clients, err := kube.For(&rest.Config{Host: server.URL}, "ns")
+			clients, err := kube.NewClients(&rest.Config{Host: server.URL}, "ns")
 			if err != nil {
 				t.Fatal(err)
 			}

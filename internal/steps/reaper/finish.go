@@ -17,7 +17,7 @@ import (
 )
 
 // finish writes the receipts of runs that have ended without one and hold no environment: nobody else will. The release of an
-// environment writes that of its run.
+// environment writes the receipt of its run.
 func (r *reaper) finish(ctx context.Context, held []coordinationv1.Lease) error {
 	open, err := receipt.Unfinished(ctx, r.clients.Kube, r.clients.Namespace)
 	problems := []error{err}
@@ -60,7 +60,7 @@ func (r *reaper) write(ctx context.Context, m receipt.Memory, why string) error 
 	})
 }
 
-// whyOver is why no step of a run will write its receipt, "" if one may.
+// whyOver returns why no step of a run will write its receipt, "" if one may.
 func (r *reaper) whyOver(ctx context.Context, m receipt.Memory) (string, error) {
 	found, err := run.Get(ctx, r.clients.Tekton, m.Namespace, m.Run)
 	switch {

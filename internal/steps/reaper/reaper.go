@@ -42,8 +42,8 @@ func Run(ctx context.Context, clients *kube.Clients, log *slog.Logger, dryRun bo
 	return (&reaper{clients: clients, log: log, now: clients.Now, dryRun: dryRun}).pass(ctx)
 }
 
-// Stalled is why the next pass would release the environment of a run of which a task has failed for good, because no task follows; "" if
-// it would not.
+// Stalled returns why the next pass would release the environment of a run of which a task has failed for good, because no task follows;
+// "" if it would not.
 func Stalled(ctx context.Context, clients *kube.Clients, l *coordinationv1.Lease) (why string, err error) {
 	s, err := (&reaper{clients: clients, now: clients.Now}).look(ctx, l)
 	if err != nil || !s.stalled {

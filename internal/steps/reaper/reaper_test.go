@@ -76,8 +76,8 @@ func podOf(runName string, phase corev1.PodPhase, going bool) *corev1.Pod {
 
 // newReaper returns a reaper with fakes. The fakes collect no garbage and check no preconditions; a reactor checks them
 // here.
-func newReaper(objects, tekton []runtime.Object) (*reaper, *fake.Clientset, *bytes.Buffer) {
-	client := fake.NewClientset(objects...)
+func newReaper(known, tekton []runtime.Object) (*reaper, *fake.Clientset, *bytes.Buffer) {
+	client := fake.NewClientset(known...)
 	client.PrependReactor("delete", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		deletion := action.(clienttesting.DeleteActionImpl)
 		found, err := client.Tracker().Get(action.GetResource(), "ns", deletion.Name)
@@ -143,14 +143,14 @@ func TestReleases(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				objects, tekton := []runtime.Object{leaseOf("env", tc.holder, tc.renewed)}, []runtime.Object{}
+				known, tekton := []runtime.Object{leaseOf("env", tc.holder, tc.renewed)}, []runtime.Object{}
 				if tc.pod != nil {
-					objects = append(objects, tc.pod)
+					known = append(known, tc.pod)
 				}
 				if tc.run != nil {
 					tekton = append(tekton, tc.run)
 				}
-				r, client, log := newReaper(objects, tekton)
+				r, client, log := newReaper(known, tekton)
 				r.dryRun = true
 				if err := r.pass(t.Context()); err != nil {
 					t.Fatal(err)
@@ -330,14 +330,14 @@ func TestFinishesReceipts(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var tekton, objects []runtime.Object
+				var tekton, known []runtime.Object
 				if tc.run != nil {
 					tekton = append(tekton, tc.run)
 				}
 				if tc.held != "" {
-					objects = append(objects, leaseOf("env", tc.held, time.Minute))
+					known = append(known, leaseOf("env", tc.held, time.Minute))
 				}
-				r, client, log := newReaper(objects, tekton)
+				r, client, log := newReaper(known, tekton)
 				begun := receipt.Start{Run: "name-of-run", Namespace: "ns", RunUID: "run", Environment: "env"}
 				part := receipt.Part{Task: "train", Status: run.Running, Started: time.Now(),
 					Record: &receipt.Record{Folder: "/workspace/.mlenv/runs/run", Claims: []string{"env-workspace"}}}
@@ -394,15 +394,15 @@ func TestReleasesAfterAVerdict(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				objects, ended := []runtime.Object{leaseOf("env", "run", 0)}, time.Now().Add(-tc.since)
+				known, ended := []runtime.Object{leaseOf("env", "run", 0)}, time.Now().Add(-tc.since)
 				if tc.pod != nil {
 					tc.pod.CreationTimestamp = metav1.NewTime(ended.Add(tc.created))
-					objects = append(objects, tc.pod)
+					known = append(known, tc.pod)
 				}
 				running := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train",
 					Labels:          map[string]string{run.Label: "name-of-run", "tekton.dev/pipelineTask": "train"},
 					OwnerReferences: []metav1.OwnerReference{{UID: "run"}}}}
-				r, client, log := newReaper(objects, []runtime.Object{pipelineRun("run"), running})
+				r, client, log := newReaper(known, []runtime.Object{pipelineRun("run"), running})
 				begun := receipt.Start{Run: "name-of-run", Namespace: "ns", RunUID: "run", Environment: "env"}
 				failure := receipt.Part{Task: "train", Status: run.Failed, Final: true, Reason: fail.NodeLost, Message: "node 1 is gone",
 					Started: ended.Add(-9 * time.Minute), Ended: ended}

@@ -90,7 +90,7 @@ func (r *reaper) look(ctx context.Context, l *coordinationv1.Lease) (status, err
 		why: fmt.Sprintf("no step of %s has renewed the lease until %s, and none is left", holder, ends)}, nil
 }
 
-// failureOf is the final failure in the receipt of the run that holds a Lease, nil for none or if the receipt cannot be used.
+// failureOf returns the final failure in the receipt of the run that holds a Lease, nil for none or if the receipt cannot be used.
 func (r *reaper) failureOf(ctx context.Context, l *coordinationv1.Lease) (*receipt.Part, error) {
 	holder := lease.HolderOf(l)
 	m, err := receipt.Recall(ctx, r.clients.Kube, l.Namespace, holder.Display)

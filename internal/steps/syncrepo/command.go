@@ -15,7 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
-// Command is the step sync-repo.
+// Command returns the step sync-repo.
 func Command() *cobra.Command {
 	var o Options
 	var where kube.Flags

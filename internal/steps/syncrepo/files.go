@@ -42,7 +42,7 @@ func CheckFiles(dir string, ignore *tree.Ignore, value func(param string) string
 	return errors.Join(problems...)
 }
 
-// nextIn is what to do about a missing file of a folder of this machine.
+// nextIn returns what to do about a missing file of a folder of this machine.
 func nextIn(dir string, file launch.NamedFile, exists func(path string) bool) string {
 	// The path may be relative to the current folder.
 	if whole, err := filepath.Abs(file.Path); err == nil {
@@ -56,7 +56,7 @@ func nextIn(dir string, file launch.NamedFile, exists func(path string) bool) st
 	return file.Next(exists)
 }
 
-// emptyFolder is the empty folder of dir in which a file should be, "" for none.
+// emptyFolder returns the empty folder of dir in which a file should be, "" for none.
 func emptyFolder(dir, name string) string {
 	for name = filepath.Dir(name); name != "."; name = filepath.Dir(name) {
 		if entries, err := os.ReadDir(filepath.Join(dir, name)); err == nil {
@@ -93,7 +93,7 @@ func InFolder(dir, path string) string {
 	return path
 }
 
-// leftOut is the path that a line of an ignore file names: the file, or the first folder that it lies in.
+// leftOut returns the path that a line of an ignore file names: the file, or the first folder that it lies in.
 func leftOut(ignore *tree.Ignore, name string) string {
 	for n, r := range name {
 		if r == '/' && ignore.LeavesOut(name[:n], true) {

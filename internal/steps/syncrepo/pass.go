@@ -42,7 +42,7 @@ func (p *parcel) split(volumes nodes.Set, tries []try) (direct, pulling nodes.Se
 	return append(direct, pulling[:first]...), pulling[first:]
 }
 
-// bytes is the size of the marked entries' contents.
+// bytes returns the size of the marked entries' contents.
 func (p *parcel) bytes(missing []bool) (size int64) {
 	for i, wanted := range missing {
 		if wanted {
@@ -102,7 +102,7 @@ func (s sender) pull(ctx context.Context, client *agent.Client, p *parcel, holde
 // turn lets one node pull from a holder, a node that got the tree in that wave; 0 is from this program.
 type turn struct{ holder, wave int }
 
-// turns are those of all holders.
+// turns hands out the turns of all holders.
 type turns struct {
 	// free has those that no node uses. It is closed when no turn is free or used.
 	free chan turn
@@ -111,7 +111,7 @@ type turns struct {
 	left, waves int
 }
 
-// newTurns has one used turn, of no holder, and room for those of so many holders.
+// newTurns begins with one used turn, of no holder, and has room for the turns of so many holders.
 func newTurns(holders int) *turns {
 	return &turns{free: make(chan turn, pullsOfHolder*holders), left: 1}
 }

@@ -27,8 +27,8 @@ func startMany(t *testing.T, count int, answers map[string]func(node *agenttest.
 	agents, uploads = agenttest.Start(t, count), &atomic.Int64{}
 	for _, node := range agents {
 		handles := map[string]handle{}
-		for name, of := range answers {
-			handles[name] = of(node)
+		for name, answer := range answers {
+			handles[name] = answer(node)
 		}
 		node.Wrap(func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -47,8 +47,8 @@ func startMany(t *testing.T, count int, answers map[string]func(node *agenttest.
 	return agents, uploads
 }
 
-// of makes the nodes that it selects answer with h.
-func of(nodes func(node int) bool, h handle) func(*agenttest.Node) handle {
+// answeredBy makes the nodes that it selects answer with h.
+func answeredBy(nodes func(node int) bool, h handle) func(*agenttest.Node) handle {
 	return func(node *agenttest.Node) handle {
 		if nodes(node.Config.Node) {
 			return h
@@ -96,13 +96,15 @@ func TestNodesPassTheTreeOn(t *testing.T) {
 		log     string
 	}{
 		{"all answer", nil, firstHolders, "nodes passed the tree on to 16 of them"},
-		{"one sends a wrong byte", map[string]func(*agenttest.Node) handle{"contents": of(func(node int) bool { return node == 0 }, damaged)},
-			firstHolders, "did not get the tree from node 0"},
+		{"one sends a wrong byte", map[string]func(*agenttest.Node) handle{
+			"contents": answeredBy(func(node int) bool { return node == 0 }, damaged)}, firstHolders, "did not get the tree from node 0"},
 		{"one sends what was not asked for",
-			map[string]func(*agenttest.Node) handle{"contents": of(func(node int) bool { return node == 1 }, otherContent(t))}, firstHolders,
+			map[string]func(*agenttest.Node) handle{"contents": answeredBy(func(node int) bool { return node == 1 }, otherContent(t))}, firstHolders,
 			"did not get the tree from node 1"},
-		{"all that had it first send wrong bytes", map[string]func(*agenttest.Node) handle{"contents": of(all, damaged)}, 20, "to 20 volumes."},
-		{"agents of an earlier release", map[string]func(*agenttest.Node) handle{"pull": of(all, missing), "contents": of(all, missing)}, 20,
+		{"all that had it first send wrong bytes", map[string]func(*agenttest.Node) handle{"contents": answeredBy(all, damaged)}, 20,
+			"to 20 volumes."},
+		{"agents of an earlier release",
+			map[string]func(*agenttest.Node) handle{"pull": answeredBy(all, missing), "contents": answeredBy(all, missing)}, 20,
 			"to 20 volumes."},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -81,7 +81,7 @@ func readRequirements(dir, name string) ([]byte, error) {
 }
 
 // RequirementsDigest identifies a requirements file in the folder dir, with those that it includes, and names their
-// virtual environment. hash is the tree of the folder: an environment with packages of the repository itself is that of one tree, because
+// virtual environment. hash is the tree of the folder: an environment with packages of the repository itself belongs to one tree, because
 // the next commit has other code behind the same lines. Errors: RequirementsFailed.
 func RequirementsDigest(dir, name string, hash tree.Digest) (tree.Digest, error) {
 	content, err := readRequirements(dir, name)
@@ -143,7 +143,7 @@ func (r requirements) installOn(ctx context.Context, job jobs.Job, spec agent.Jo
 	return r.failed(job.Members[0].Node(), last[0])
 }
 
-// failed is the error of an installation that did not succeed.
+// failed returns the error of an installation that did not succeed.
 func (r requirements) failed(node int, last agent.JobStatus) error {
 	var output []string
 	for _, rank := range last.Ranks[:min(1, len(last.Ranks))] {
@@ -183,7 +183,7 @@ func matching(lines []string, pattern *regexp.Regexp) (found []string) {
 	return found
 }
 
-// shortened are the last lines, each of so many bytes at most.
+// shortened returns the last lines, each of so many bytes at most.
 func shortened(lines []string, most, bytes int) (last []string) {
 	for _, line := range lines[max(0, len(lines)-most):] {
 		last = append(last, humanize.OneLine(line, bytes))

@@ -18,7 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// fakePython is a python3 with venv and pip. It records what it installs in the file installed, fails for
+// fakePython returns a python3 with venv and pip. It records what it installs in the file installed, fails for
 // "no-such-package" and never ends for "endless".
 func fakePython(t *testing.T) (installed string) {
 	t.Helper()

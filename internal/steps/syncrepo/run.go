@@ -128,7 +128,7 @@ type Folder struct {
 	RequirementsTimeout time.Duration
 	// Environment and Namespace of the nodes are named in advice.
 	Environment, Namespace string
-	// Program is the agent's, and Workspace the folder of the claim, "" for those of a pod.
+	// Program is the agent's program, and Workspace the folder of the claim; "" means the path in a pod.
 	Program, Workspace string
 }
 

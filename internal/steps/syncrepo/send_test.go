@@ -48,7 +48,7 @@ func write(t *testing.T, dir string, files map[string]string) {
 	}
 }
 
-// big is a content that does not compress.
+// big returns a content that does not compress.
 func big() string {
 	content := make([]byte, 1<<20)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(content)

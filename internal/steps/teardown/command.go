@@ -15,7 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-// Command is the step teardown.
+// Command returns the step teardown.
 func Command() *cobra.Command {
 	var o Options
 	var where kube.Flags

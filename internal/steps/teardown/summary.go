@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -107,8 +108,8 @@ var errPanic = errors.New("the nodes' answers make no sense")
 // guarded makes a panic of f an error: whatever nodes answer, and ranks can forge answers, the environment is released.
 func guarded(f func() error) (err error) {
 	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("%w: %v", errPanic, cause)
+		if panicked := recover(); panicked != nil {
+			err = fmt.Errorf("%w: %v", errPanic, panicked)
 		}
 	}()
 	return f()
@@ -184,6 +185,22 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		return err
 	}
 	defer clients.Close()
+	return t.addAnswers(ctx, r, clients, e.Names.RecordClaims(set, len(clients)))
+}
+
+// Summarize returns the receipt of a run whose steps have ended, on nodes that need no release, as on the user's own machine.
+func Summarize(ctx context.Context, log *slog.Logger, m receipt.Memory, set nodes.Set) receipt.Receipt {
+	t := &teardown{options: Options{Run: run.Flags{Name: m.Run, UID: m.RunUID}}, log: log, memory: m}
+	r := m.Account(m.Verdict(receipt.Seen{Over: true}), time.Now())
+	r.Mode = agent.TCP
+	if err := guarded(func() error { return t.addAnswers(ctx, &r, set, nil) }); err != nil {
+		t.log.Warn(fmt.Sprintf("Not everything about the nodes is in the receipt: %v", err))
+	}
+	return r
+}
+
+// addAnswers adds what the nodes report; claims have their record.
+func (t *teardown) addAnswers(ctx context.Context, r *receipt.Receipt, clients nodes.Set, claims []string) error {
 	var problems []error
 	var statuses []agent.JobStatus
 	var firstStep *float64
@@ -226,9 +243,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		spec := statuses[0].Spec
 		r.Training = &receipt.Training{Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes,
 			RanksPerNode: spec.RanksOfNode(), ResumedFrom: spec.Env[agent.ResumeVariable]}
-		r.Record = &receipt.Record{
-			Folder: statuses[0].Record, Work: statuses[0].Work, Claims: e.Names.RecordClaims(len(clients), len(set.Spec.VolumeClaimTemplates) > 0),
-		}
+		r.Record = &receipt.Record{Folder: statuses[0].Record, Work: statuses[0].Work, Claims: claims}
 		if t.options.Artifacts != "" {
 			problems = append(problems, t.copyLogs(ctx, clients, statuses))
 		}
@@ -236,7 +251,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	return errors.Join(problems...)
 }
 
-// culprit is the rank that failed first: the one that the step noted, with all that the nodes still know of its error. If no step was
+// culprit returns the rank that failed first: the one that the step noted, with all that the nodes still know of its error. If no step was
 // connected when the training ended, the nodes alone know it.
 func culprit(statuses []agent.JobStatus, final *receipt.Part, noted *cause.Culprit) *cause.Culprit {
 	found, ok := cause.Find(statuses)
@@ -329,7 +344,7 @@ func (a *answer) askJob(ctx context.Context, client *agent.Client, id string) er
 }
 
 // endJob waits until the ranks of a node have ended, because how they ended is lost with their pod. If the run was cancelled the
-// step train gives the order to stop at this moment; after any other end, such as that of its pod, it may have given none.
+// step train gives the order to stop at this moment; if it ended otherwise, for example with its pod, it may have given none.
 func endJob(ctx context.Context, client *agent.Client, status *agent.JobStatus) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime) // longer than a question takes
 	defer cancel()

@@ -134,7 +134,7 @@ func (t *teardown) run(ctx context.Context) (receipt.Receipt, error) {
 	return r, problems
 }
 
-// ended is the event of the end of a run.
+// ended returns the event of the end of a run.
 func ended(r receipt.Receipt) notify.Event {
 	e := notify.Event{Kind: notify.End, Verdict: string(r.Verdict), Reason: r.Reason, Message: r.Message,
 		Seconds: notify.Took(r.Started, r.Ended)}

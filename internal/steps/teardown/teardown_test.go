@@ -87,9 +87,9 @@ type place struct {
 	stuck bool
 }
 
-func newPlace(t *testing.T, tasks []runtime.Object, objects ...runtime.Object) *place {
+func newPlace(t *testing.T, tasks []runtime.Object, known ...runtime.Object) *place {
 	t.Helper()
-	client := fake.NewClientset(objects...)
+	client := fake.NewClientset(known...)
 	p := &place{kube: client}
 	client.PrependReactor("delete", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		deletion := action.(clienttesting.DeleteActionImpl)
@@ -142,7 +142,7 @@ func live(t *testing.T) ([]runtime.Object, []*agenttest.Node) {
 	t.Helper()
 	agents := agenttest.Start(t, 2)
 	made := agents[0].Certificates()
-	objects := []runtime.Object{held("uid-1"),
+	known := []runtime.Object{held("uid-1"),
 		&appsv1.StatefulSet{ObjectMeta: about("env"),
 			Spec: appsv1.StatefulSetSpec{Replicas: new(int32(2)), VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{}}}},
 		&corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert,
@@ -150,10 +150,10 @@ func live(t *testing.T) ([]runtime.Object, []*agenttest.Node) {
 		&corev1.PersistentVolumeClaim{ObjectMeta: about("env-workspace-env-0")},
 	}
 	for _, node := range agents {
-		objects = append(objects,
+		known = append(known,
 			&corev1.Pod{ObjectMeta: about(node.Config.Pod), Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP}})
 	}
-	return objects, agents
+	return known, agents
 }
 
 // note writes what steps of train-1 note.
@@ -249,7 +249,7 @@ func TestRepositoryOfFolder(t *testing.T) {
 
 // TestTeardownTwice tears down an environment in which a rank has failed, from start to end, twice.
 func TestTeardownTwice(t *testing.T) {
-	objects, agents := live(t)
+	known, agents := live(t)
 	for _, node := range agents {
 		script := "echo \"hello from $NODE_RANK\"\n" + `[ $NODE_RANK = 1 ] || echo '{"step":7,"loss":2.5}' >> "$MLENV_METRICS_FILE"` +
 			"\nif [ $NODE_RANK = 1 ]; then printf 'Traceback (most recent call last):\\n  File \"train.py\", line 9, in step\\nZeroDivisionError: " +
@@ -274,7 +274,7 @@ func TestTeardownTwice(t *testing.T) {
 		task("provision", "Succeeded", nil),
 		task("sync-repo", "Succeeded", from("https://me:hush@git.example.com/team/model.git")),
 		task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 1 on node 1 exited with 3"),
-	}, objects...)
+	}, known...)
 	p.note(t,
 		receipt.Part{Task: "provision", Status: run.Succeeded, Image: "registry.test/train@sha256:1", Storage: "volumeClaimTemplates",
 			Mode: "tcp"},
@@ -376,7 +376,7 @@ func TestForgedAnswers(t *testing.T) {
 		{"metrics without end", "/v1/jobs/uid-1/logs/metrics", strings.Repeat("[", 1<<20)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			objects, agents := live(t)
+			known, agents := live(t)
 			for _, node := range agents {
 				node.Wrap(func(next http.Handler) http.Handler {
 					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -388,7 +388,7 @@ func TestForgedAnswers(t *testing.T) {
 					})
 				})
 			}
-			p := newPlace(t, []runtime.Object{pipelineRun(), task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 1")}, objects...)
+			p := newPlace(t, []runtime.Object{pipelineRun(), task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 1")}, known...)
 			p.options.Artifacts = t.TempDir()
 			if err := syscall.Mkfifo(filepath.Join(p.options.Artifacts, "rank-1.log"), 0o600); err != nil { // nothing reads it
 				t.Fatal(err)
@@ -441,11 +441,11 @@ func TestWhoseEnvironment(t *testing.T) {
 		}, []string{"lease env"}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			var objects []runtime.Object
+			var known []runtime.Object
 			if tc.holder != "" {
-				objects = append(objects, held(tc.holder))
+				known = append(known, held(tc.holder))
 			}
-			p := newPlace(t, []runtime.Object{pipelineRun()}, objects...)
+			p := newPlace(t, []runtime.Object{pipelineRun()}, known...)
 			if tc.change != nil {
 				tc.change(p)
 			}
@@ -564,14 +564,13 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// If the first pod of a step was lost with its node, the result and the time of the retried step are not those of the
-// training.
+// If the first pod of a step was lost with its node, the result and the time of the retried step are not the training's.
 func TestFirstFailureStays(t *testing.T) {
-	objects, _ := live(t)
+	known, _ := live(t)
 	again := task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 0 lost its peers")
 	again.Status.StartTime, again.Status.CompletionTime = &metav1.Time{Time: start().Add(14 * time.Minute)}, &metav1.Time{
 		Time: start().Add(14*time.Minute + 5*time.Second)}
-	p := newPlace(t, []runtime.Object{pipelineRun(), again}, objects...)
+	p := newPlace(t, []runtime.Object{pipelineRun(), again}, known...)
 	p.note(t, receipt.Part{Task: "train", Status: run.Failed, Final: true, Reason: fail.NodeLost, Message: "node 1 is gone", Started: start(),
 		Ended: start().Add(9 * time.Minute), Cause: &cause.Culprit{Rank: 1, Node: 1}})
 	for _, when := range []string{"at first", "again, without a Lease"} {

@@ -57,10 +57,10 @@ func (t *Training) attempts(ctx context.Context) (Result, error) {
 		t.Notify(notify.Event{Kind: notify.Restart, Attempt: failed.Attempt, Nodes: len(t.Nodes), Reason: failed.Reason, Message: failed.Message,
 			Seconds: notify.Took(failed.Started, failed.Ended)})
 		began := time.Now()
-		if regroupErr := t.regroup(ctx, &failed); ctx.Err() != nil {
+		if gatherErr := t.gather(ctx, &failed); ctx.Err() != nil {
 			return result, ctx.Err()
-		} else if regroupErr != nil {
-			return result, fmt.Errorf("%w; not restarted: %w", err, regroupErr)
+		} else if gatherErr != nil {
+			return result, fmt.Errorf("%w; not restarted: %w", err, gatherErr)
 		}
 		t.Spec.Attempts = append(slices.Clip(t.Spec.Attempts), failed)
 		t.Log.Info(fmt.Sprintf("All nodes answer %.1f s after attempt %d ended.", time.Since(began).Seconds(), failed.Attempt))
@@ -75,7 +75,7 @@ func atStep(step *float64) string {
 	return fmt.Sprintf(" at step %.0f", *step)
 }
 
-// findNewest continues with the newest attempt that a node has a record of. Its deadline is that of the first one.
+// findNewest continues with the newest attempt that a node has a record of. All attempts share the first one's deadline.
 func (t *Training) findNewest(ctx context.Context) error {
 	var statuses []agent.JobStatus
 	err := nodes.Retry(ctx, func() (err error) {
@@ -91,7 +91,7 @@ func (t *Training) findNewest(ctx context.Context) error {
 	return err
 }
 
-// failed is the record of the attempt that ended with err.
+// failed returns the record of the attempt that ended with err.
 func (t *Training) failed(result Result, err error) agent.Attempt {
 	a := agent.AttemptOf(t.Spec, result.Statuses)
 	a.Ended, a.Reason, a.Message = time.Now().UTC(), fail.ReasonOf(err), humanize.OneLine(err.Error(), 1000)
@@ -115,7 +115,7 @@ func (t *Training) failed(result Result, err error) agent.Attempt {
 	return a
 }
 
-// whyFinal is why no attempt follows the failed one, "" if one does.
+// whyFinal returns why no attempt follows the failed one, "" if one does.
 func (t *Training) whyFinal(failed agent.Attempt) string {
 	switch {
 	case !slices.Contains(mends, failed.Reason):
@@ -144,13 +144,13 @@ func (t *Training) end(ctx context.Context, reason string) error {
 	return t.job().End(ctx, agent.Stop{Reason: reason, Grace: grace})
 }
 
-// gather waits for a full set of nodes without faults on which nothing of the job runs any more, and prepares them as
-// provision did: a new pod has none of it.
+// gather leaves out the nodes at fault of a failed attempt, and waits for a full set of nodes without faults on which nothing of the job
+// runs any more. It prepares them as provision did, because a new pod is not prepared.
 func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 	bound := min(regroupTime, time.Until(t.Spec.Deadline)).Round(time.Second)
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the nodes were not back after %s", bound))
 	defer cancel()
-	if t.silent(ctx, failed) {
+	if t.staysSilent(ctx, failed) {
 		host := t.hosts[*failed.Node]
 		t.leaveOut(ctx, failed, *failed.Node, "it did not answer")
 		t.Log.Info(outOfService(host))

@@ -32,13 +32,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// newRestartable is newTraining with this number of restarts, on nodes that never go away.
+// newRestartable returns newTraining with this number of restarts. Its pods stay, and its nodes have no faults.
 func newRestartable(t *testing.T, restarts int, script string) (*Training, *buffer, []*agenttest.Node) {
 	t.Helper()
 	training, out, agents := newTraining(t, script)
-	training.MaxRestarts, training.regroup = restarts, func(ctx context.Context, _ *agent.Attempt) error {
-		return training.end(ctx, "the training is restarted")
-	}
+	withoutFaults(agents, func(*agent.Facts) {})
+	training.MaxRestarts, training.Network.Mode = restarts, agent.TCP
 	training.Spec.Deadline = time.Now().Add(time.Hour).UTC().Truncate(time.Second)
 	return training, out, agents
 }
@@ -179,9 +178,10 @@ func TestSymptomOfAStoppedRank(t *testing.T) {
 func TestCancelledBetweenAttempts(t *testing.T) {
 	training, out, agents := newRestartable(t, 2, `[ $NODE_RANK = 1 ] && exit 3; exec sleep 1000`)
 	ctx, cancel := context.WithCancel(t.Context())
-	training.regroup = func(ctx context.Context, _ *agent.Attempt) error {
-		cancel()
-		return ctx.Err()
+	training.Notify = func(e notify.Event) {
+		if e.Kind == notify.Restart {
+			cancel()
+		}
 	}
 	if _, err := training.attempts(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want Canceled\n%s", err, out)
@@ -194,12 +194,25 @@ func TestCancelledBetweenAttempts(t *testing.T) {
 }
 
 func TestNodesThatStayAway(t *testing.T) {
-	training, _, _ := newRestartable(t, 2, `[ $NODE_RANK = 1 ] && exit 3; exec sleep 1000`)
-	training.regroup = func(context.Context, *agent.Attempt) error { return errors.New("the nodes were not back after 20m0s") }
+	training, _, agents := newRestartable(t, 2, `[ $NODE_RANK = 1 ] && exit 3; exec sleep 1000`)
+	away := readyPod(agents[1], "1", "")
+	away.Status.Conditions = nil
+	environment := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}}
+	training.Notify = func(e notify.Event) {
+		if e.Kind == notify.Restart { // the failed attempt is over, and the nodes are asked next
+			training.Clients.Kube = fake.NewClientset(readyPod(agents[0], "0", ""), away, environment)
+			training.Spec.Deadline = time.Now().Add(time.Second)
+		}
+	}
 	_, err := training.attempts(t.Context())
-	if want := "exited with 3, want exit code 0; not restarted: the nodes were not back after 20m0s"; fail.ReasonOf(err) != fail.RankFailed ||
-		!strings.Contains(err.Error(), want) {
-		t.Errorf("got %v, want %q", err, want)
+	if fail.ReasonOf(err) != fail.RankFailed {
+		t.Errorf("got %v, want the error of the rank", err)
+	}
+	for _, want := range []string{"exited with 3, want exit code 0; not restarted: ", "the nodes were not back after 1s",
+		"1 of 2 pods ready"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q in it", err, want)
+		}
 	}
 }
 
@@ -306,8 +319,8 @@ func readyPod(node *agenttest.Node, uid, host string) *corev1.Pod {
 				{LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1}}}}}}
 }
 
-// TestRegroup: the environment's second pod goes away, and returns without the settings of its network.
-func TestRegroup(t *testing.T) {
+// TestGather: the environment's second pod goes away, and returns without the settings of its network.
+func TestGather(t *testing.T) {
 	training, _, agents := newTraining(t, "exit 0")
 	withoutFaults(agents, func(*agent.Facts) {})
 	pod := func(node int) *corev1.Pod { return readyPod(agents[node], fmt.Sprint("new-", node), "") }

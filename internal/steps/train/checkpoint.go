@@ -91,8 +91,8 @@ func (t *Training) checkpoints(ctx context.Context, folder string) (map[int][]ag
 	return found, err
 }
 
-// newestComplete is the newest checkpoint that is complete on every volume, without a name for none. incomplete lists the newer ones and
-// what each lacks. sure is false if one of these may be complete after all: its format is unknown, or it is marked as the latest.
+// newestComplete returns the newest checkpoint that is complete on every volume, without a name for none. incomplete lists the newer ones
+// and what each lacks. sure is false if one of these may be complete after all: its format is unknown, or it is marked as the latest.
 func newestComplete(volumes map[int][]agent.Checkpoint) (best agent.Checkpoint, incomplete []string, sure bool) {
 	var all []agent.Checkpoint
 	for _, node := range slices.Sorted(maps.Keys(volumes)) {
@@ -116,7 +116,7 @@ func newestComplete(volumes map[int][]agent.Checkpoint) (best agent.Checkpoint, 
 	return agent.Checkpoint{}, incomplete, sure
 }
 
-// placeOf is where a checkpoint is on each volume.
+// placeOf returns where a checkpoint is on each volume.
 func placeOf(c agent.Checkpoint) [2]string { return [2]string{c.Job, c.Name} }
 
 // marked reports whether a volume has the mark, which one rank writes.
@@ -129,7 +129,7 @@ func marked(c agent.Checkpoint, volumes map[int][]agent.Checkpoint) bool {
 	return false
 }
 
-// problemsOf is why the checkpoint of that name is incomplete.
+// problemsOf returns why the checkpoint of that name is incomplete.
 func problemsOf(c agent.Checkpoint, volumes map[int][]agent.Checkpoint) (problems []string) {
 	for _, node := range slices.Sorted(maps.Keys(volumes)) {
 		on := ""

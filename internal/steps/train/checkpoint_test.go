@@ -147,8 +147,8 @@ func TestSearchForCheckpoints(t *testing.T) {
 	check("nothing", "")
 }
 
-// TestCheckpointsAtRelativePaths: those that the job wrote to its working directory, and those of the run that it resumes. Other runs'
-// are not found.
+// TestCheckpointsAtRelativePaths: the agents find checkpoints that the job wrote to its working directory, and checkpoints of the run
+// that it resumes. They do not find other runs'.
 func TestCheckpointsAtRelativePaths(t *testing.T) {
 	training, out, agents := newRestartable(t, 1, "")
 	training.Spec.Attempts = []agent.Attempt{{Attempt: 1}}

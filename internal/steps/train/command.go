@@ -19,7 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/secretdir"
 )
 
-// Command is the step train.
+// Command returns the step train.
 func Command() *cobra.Command {
 	var o Options
 	var cluster kube.Flags

@@ -20,7 +20,7 @@ import (
 // begin is when the attempt is launched. Its first rank starts 3 s later.
 var begin = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// report is a status of a node with one rank, whose number is the node's.
+// report returns a status of a node with one rank, whose number is the node's.
 func report(node int, change func(*agent.JobStatus, *agent.RankStatus)) jobs.Event {
 	rank := agent.RankStatus{Rank: node, Node: node, Started: begin.Add(3 * time.Second)}
 	status := agent.JobStatus{ID: "job", Node: node, State: agent.Running, Started: begin}
@@ -31,50 +31,50 @@ func report(node int, change func(*agent.JobStatus, *agent.RankStatus)) jobs.Eve
 
 func runs(node int) jobs.Event { return report(node, func(*agent.JobStatus, *agent.RankStatus) {}) }
 
-// leaves is a rank that exits; its launcher has not ended.
+// leaves returns a rank that exits; its launcher has not ended.
 func leaves(node, code int) jobs.Event {
 	return report(node, func(_ *agent.JobStatus, r *agent.RankStatus) {
 		r.Ended, r.Exit = begin.Add(time.Minute), agent.Exit{Code: code}
 	})
 }
 
-// exits is a rank that exits with its launcher.
+// exits returns a rank that exits with its launcher.
 func exits(node, code int) jobs.Event {
 	e := leaves(node, code)
 	e.Status.State, e.Status.Ended = agent.Exited, begin.Add(time.Minute)
 	return e
 }
 
-// losesItsPeer is a rank that fails because another one has ended.
+// losesItsPeer returns a rank that fails because another one has ended.
 func losesItsPeer(node int) jobs.Event {
 	e := leaves(node, 1)
 	e.Status.Ranks[0].Python = &agent.PythonError{Type: "RuntimeError", Message: "Connection closed by peer [10.0.0.1]"}
 	return e
 }
 
-// stops is a node that has carried out an order to stop, the step's own if cause is "".
-func stops(node int, cause agent.StopCause, exit agent.Exit) jobs.Event {
+// stops returns a node that has carried out an order to stop, the step's own if why is "".
+func stops(node int, why agent.StopCause, exit agent.Exit) jobs.Event {
 	return report(node, func(s *agent.JobStatus, r *agent.RankStatus) {
-		s.State, s.StopCause, s.StopReason = agent.Stopped, cause, "so ordered"
+		s.State, s.StopCause, s.StopReason = agent.Stopped, why, "so ordered"
 		s.Stopping, s.Ended = begin.Add(time.Minute), begin.Add(2*time.Minute)
 		r.Ended, r.Stopped, r.Exit = begin.Add(2*time.Minute), true, exit
 	})
 }
 
 // exitsAtSIGTERM and obeys are ranks that end at the signal, with 0 and by it.
-func exitsAtSIGTERM(node int, cause agent.StopCause) jobs.Event {
-	return stops(node, cause, agent.Exit{})
+func exitsAtSIGTERM(node int, why agent.StopCause) jobs.Event {
+	return stops(node, why, agent.Exit{})
 }
 
-func obeys(node int, cause agent.StopCause) jobs.Event {
-	return stops(node, cause, agent.Exit{Code: -1, Signal: "SIGTERM"})
+func obeys(node int, why agent.StopCause) jobs.Event {
+	return stops(node, why, agent.Exit{Code: -1, Signal: "SIGTERM"})
 }
 
 func restarts(node int) jobs.Event {
 	return report(node, func(s *agent.JobStatus, _ *agent.RankStatus) { s.State = agent.Restarted })
 }
 
-// launcherEnds is a launcher that has started no rank.
+// launcherEnds returns a launcher that has started no rank.
 func launcherEnds(node int) jobs.Event {
 	return jobs.Event{Node: node, Status: agent.JobStatus{ID: "job", Node: node, State: agent.Exited, Launcher: agent.Exit{Code: 1}}}
 }

@@ -15,8 +15,8 @@ import (
 const fabricTime = 90 * time.Second
 
 // checkFabric measures the network of an environment with new pods, if the run measured it with the earlier ones: a new pod may
-// have other devices, and be on another Kubernetes node. The fault is that of a node, "" with an error if the network fails and no
-// node is to blame.
+// have other devices, and be on another Kubernetes node. fault describes what is wrong with node. It is "" with an error if the network
+// fails and no node is to blame.
 func (t *Training) checkFabric(ctx context.Context) (node int, fault string, err error) {
 	var fresh []int
 	for node := range t.Nodes {

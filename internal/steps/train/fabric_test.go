@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// TestFabricBeforeAnAttempt: the step measures the network of new pods as it did that of the first pods. python3 on the
+// TestFabricBeforeAnAttempt: the step measures the network of new pods if it measured the network of the first pods. python3 on the
 // nodes stands in for the benchmark.
 func TestFabricBeforeAnAttempt(t *testing.T) {
 	const (

@@ -79,7 +79,7 @@ func (h HangTimeout) every() time.Duration {
 	return lookEvery
 }
 
-// warning is the silence after which the log warns, for such a bound.
+// warning returns the silence after which the log warns, for such a bound.
 func (h HangTimeout) warning(bound time.Duration) time.Duration {
 	switch {
 	case bound == 0:
@@ -100,7 +100,7 @@ type silenceWatch struct {
 	last, longest time.Duration
 }
 
-// bound is the longest silence from now on of a training that started then, 0 for any. A training that was silent before, and then
+// bound returns the longest silence from now on of a training that started then, 0 for any. A training that was silent before, and then
 // printed something, may be so again.
 func (w *silenceWatch) bound(spec agent.JobSpec, quiet time.Duration, shown *progress, start time.Time) time.Duration {
 	if quiet < w.last {
@@ -189,7 +189,7 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, send func(
 			lastOutput(statuses))
 		switch {
 		case means == hanging:
-			err := t.hangs(statuses, quiet, bound, hangError{culprit: culprit, ranks: ranks})
+			err := t.hangFailure(statuses, quiet, bound, hangError{culprit: culprit, ranks: ranks})
 			t.Notify(notify.Event{Kind: notify.Hang, Attempt: t.Spec.Attempt(), Nodes: len(t.Nodes), Reason: fail.Hang, Message: err.Error()})
 			send(hung{err: err, why: "it hangs: " + culprit})
 			return true, nil
@@ -205,7 +205,7 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, send func(
 	})
 }
 
-// silence is how long no rank has printed or measured anything. ok is false if a node does not answer, or no node runs: whether
+// silence returns how long no rank has printed or measured anything. ok is false if a node does not answer, or no node runs: whether
 // it is lost is decided elsewhere.
 func (t *Training) silence(ctx context.Context) (statuses []agent.JobStatus, quiet time.Duration, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, jobs.Reachable)
@@ -220,7 +220,7 @@ func (t *Training) silence(ctx context.Context) (statuses []agent.JobStatus, qui
 	return statuses, quiet, ok && err == nil && !slices.ContainsFunc(statuses, unknown)
 }
 
-// activities are what the live ranks of all nodes that answer do, complete if all nodes do. The nodes write the stacks into the
+// activities returns what the live ranks of all nodes that answer do, complete if all nodes do. The nodes write the stacks into the
 // record.
 func (t *Training) activities(parent context.Context) (all []agent.RankActivity, complete bool) {
 	ctx, cancel := context.WithTimeout(parent, stacksTime)
@@ -276,13 +276,13 @@ type hangError struct {
 
 func (e hangError) Unwrap() error { return e.error }
 
-func (t *Training) hangs(statuses []agent.JobStatus, quiet, bound time.Duration, hang hangError) error {
+func (t *Training) hangFailure(statuses []agent.JobStatus, quiet, bound time.Duration, hang hangError) error {
 	hang.error = fmt.Errorf("training: %s; no rank has printed or measured anything for %s, want progress within %s",
 		hang.culprit, quiet.Round(time.Second), bound.Round(time.Second))
 	err := fail.Because(fail.Hang, hang)
 	if t.Spec.Run != "" { // the nodes will be gone
-		return fail.Advise(err, "mlenv fetch %s %s -n %s   # the stacks of all ranks are stacks-RANK.txt there", t.Spec.Run, statuses[0].Record,
-			t.Clients.Namespace)
+		return fail.Advise(err, "mlenv fetch %s %s%s   # the stacks of all ranks are stacks-RANK.txt there", t.Spec.Run, statuses[0].Record,
+			cause.Job{Namespace: t.Clients.Namespace}.In())
 	}
 	return fail.Advise(err, "the stacks of all ranks are %s/stacks-RANK.txt on the nodes", statuses[0].Record)
 }

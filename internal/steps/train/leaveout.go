@@ -11,7 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// faulty is the first node whose GPUs or RDMA devices have a fault. The fault is "" if there is none.
+// faulty returns the first node whose GPUs or RDMA devices have a fault. The fault is "" if there is none.
 func faulty(facts []agent.Facts, n network.Network) (node int, fault string) {
 	for node, f := range facts {
 		if fault := f.GPUFault(); fault != "" {
@@ -28,9 +28,9 @@ func faulty(facts []agent.Facts, n network.Network) (node int, fault string) {
 	return 0, ""
 }
 
-// silent reports whether an attempt ended because a node did not answer, and still does not, while its pod is as before. A pod
+// staysSilent reports whether an attempt ended because a node did not answer, and still does not, while its pod is as before. A pod
 // that was deleted, evicted or preempted may come back to its node.
-func (t *Training) silent(ctx context.Context, failed *agent.Attempt) bool {
+func (t *Training) staysSilent(ctx context.Context, failed *agent.Attempt) bool {
 	if failed.Reason != fail.NodeLost || failed.Node == nil {
 		return false
 	}
@@ -57,7 +57,7 @@ func (t *Training) leaveOut(ctx context.Context, failed *agent.Attempt, node int
 	return true
 }
 
-// outOfService is how the pod of a Kubernetes node that does not answer is replaced.
+// outOfService returns how the pod of a Kubernetes node that does not answer is replaced.
 func outOfService(host string) string {
 	return fmt.Sprintf("Kubernetes keeps the pod on %s until the node answers, or until an administrator who knows that the machine is off "+
 		"runs: oc adm taint nodes %s %s=nodeshutdown:NoExecute", host, host, corev1.TaintNodeOutOfService)

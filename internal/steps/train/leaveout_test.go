@@ -23,7 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// TestLeaveOut regroups an environment whose node 1 ran on Kubernetes node b. The fake client deletes a pod at once and runs no
+// TestLeaveOut gathers an environment whose node 1 ran on Kubernetes node b. The fake client deletes a pod at once and runs no
 // StatefulSet controller: a reactor recreates the pod on a node that the template allows.
 func TestLeaveOut(t *testing.T) {
 	lost, failed := agent.Attempt{Reason: fail.NodeLost, Node: new(1)}, agent.Attempt{Reason: fail.RankFailed, Node: new(0)}

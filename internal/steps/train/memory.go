@@ -71,7 +71,7 @@ func (t *Training) noteProgress(ctx context.Context, shown *progress) {
 	})
 }
 
-// note writes the progress with the newest checkpoint, unless it is that of the last note.
+// note writes the progress with the newest checkpoint, unless both are as in the last note.
 func (t *Training) note(ctx context.Context, now receipt.Progress) {
 	now.Checkpoint = t.checkpoint()
 	last := t.lastProgress.Load()
@@ -114,7 +114,7 @@ func (t *Training) findNewestCheckpoint(ctx context.Context) {
 	}
 }
 
-// checkpoint is the newest checkpoint that was found, "" for none.
+// checkpoint returns the newest checkpoint that was found, "" for none.
 func (t *Training) checkpoint() string {
 	if found := t.newest.Load(); found != nil {
 		return *found

@@ -95,7 +95,7 @@ LOG
 	}
 }
 
-// sockets is the summary of the log of one of two ranks on TCP sockets.
+// sockets returns the summary of the log of one of two ranks on TCP sockets.
 func sockets() *nccl.Summary {
 	reader := nccl.NewReader()
 	for _, line := range []string{

@@ -63,7 +63,7 @@ func (l *rankOutput) Close() error {
 	return l.flush()
 }
 
-// rankName is the rank in the output. With launcher command a node has one process, which is not a rank.
+// rankName returns the rank in the output. With launcher command a node has one process, which is not a rank.
 func rankName(launcher agent.Launcher, rank int) string {
 	if launcher == agent.Command {
 		return "-"

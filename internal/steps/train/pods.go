@@ -60,7 +60,7 @@ func (t *Training) readPods(ctx context.Context) error {
 	return nil
 }
 
-// podLost is the error for a node whose pod is not the one that the job was started in, nil if that one may come back.
+// podLost returns the error for a node whose pod is not the one that the job was started in, nil if that one may come back.
 func (t *Training) podLost(ctx context.Context, node int) error {
 	if why := t.place().Gone(ctx, node, string(t.uids[node])); why != "" {
 		return t.gone(node, "%s", why)
@@ -75,7 +75,7 @@ func (t *Training) podGone(ctx context.Context, node int) error {
 	return t.podLost(asking, node)
 }
 
-// gone is the error for a node that will not come back.
+// gone returns the error for a node that will not come back.
 func (t *Training) gone(node int, why string, args ...any) error {
 	where := ""
 	if host := t.hosts[node]; host != "" {
@@ -85,7 +85,7 @@ func (t *Training) gone(node int, why string, args ...any) error {
 		"look at the node's events: oc get events --sort-by=.lastTimestamp; then start the run again, with the last checkpoint if there is one")
 }
 
-// restarted is the error for a container that was restarted under the job.
+// restarted returns the error for a container that was restarted under the job.
 func (t *Training) restarted(ctx context.Context, node int) error {
 	ended := t.place().Ended(ctx, node)
 	err := fail.Becausef(ended.Reason, "training: the container of node %d was restarted under the job %s", node, ended.How)

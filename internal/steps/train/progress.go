@@ -68,14 +68,14 @@ func (p *progress) notice() string {
 	return notice
 }
 
-// stepTime is how long the first step that was reported took from the start on, and the longest time between two others.
+// stepTime returns how long the first step that was reported took from the start on, and the longest time between two others.
 func (p *progress) stepTime(start time.Time) (first, longest time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.first.at.Sub(start), p.longest
 }
 
-// steps are the first and the last step, nil for none.
+// steps returns the first and the last step, nil for none.
 func (p *progress) steps() (first, last *float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +85,7 @@ func (p *progress) steps() (first, last *float64) {
 	return new(p.first.step), new(p.latest.step)
 }
 
-// now is the progress in numbers, and whether there is any.
+// now returns the progress in numbers, and whether there is any.
 func (p *progress) now() (now receipt.Progress, measured bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +101,8 @@ func (p *progress) now() (now receipt.Progress, measured bool) {
 	return now, true
 }
 
-// rates are those from the first to the latest step, and the time that is left of a number of steps; 0 if they are not known.
+// rates returns the tokens and samples per second from the first to the latest step, and the seconds that are left until the step of
+// that number; 0 if they are not known.
 func (p *progress) rates(steps float64) (tokens, samples, left float64) {
 	elapsed := p.latest.at.Sub(p.first.at).Seconds()
 	if elapsed <= 0 {
@@ -114,7 +115,7 @@ func (p *progress) rates(steps float64) (tokens, samples, left float64) {
 	return tokens, samples, left
 }
 
-// line is the current progress with its step, "" if nothing is new since the last call.
+// line returns the current progress with its step, "" if nothing is new since the last call.
 func (p *progress) line(gpu string) (text string, step float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,7 +148,7 @@ func (p *progress) line(gpu string) (text string, step float64) {
 	return "progress: " + strings.Join(parts, ", "), p.latest.step
 }
 
-// final is the last value of every metric as one JSON object of at most so many bytes: first the metrics that
+// final returns the last value of every metric as one JSON object of at most so many bytes: first the metrics that
 // docs/metrics.md defines, then the others by name.
 func (p *progress) final(most int) string {
 	p.mu.Lock()
@@ -173,7 +174,7 @@ func (p *progress) final(most int) string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-// short is a rate in the short form, such as 12.3k.
+// short returns a rate in the short form, such as 12.3k.
 func short(n float64) string {
 	for _, unit := range []struct {
 		size float64

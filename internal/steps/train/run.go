@@ -37,7 +37,7 @@ type Options struct {
 	Run run.Flags
 	// Name is the environment.
 	Name string
-	// Job is the job's ID without a PipelineRun, "" for a new one.
+	// Job is the job's ID without a PipelineRun, and the name of its run on this machine; "" for a new one.
 	Job string
 	// ClientCerts is the folder of the environment's mounted client Secret; without it the Secret is read.
 	ClientCerts string
@@ -64,7 +64,7 @@ type Options struct {
 	HangTimeout HangTimeout
 	// Rendezvous is what happens after a training whose ranks never met: warn or fail.
 	Rendezvous param.Effect
-	// MasterPort is where the ranks meet, 0 for that of environments.
+	// MasterPort is where the ranks meet, 0 for the port that environments use.
 	MasterPort int
 	// DebugRank waits for a debugger; -1 for none.
 	DebugRank int
@@ -83,13 +83,14 @@ type Deps struct {
 	Out io.Writer
 	// Notify gets the training's events, nil for none.
 	Notify func(notify.Event)
+	// Kept is what a run without a PipelineRun remembers of this step, nil for nothing.
+	Kept *receipt.Keeper
 }
 
 // Run starts the job on all nodes, or attaches to it, follows it until it ends, and decides what an interruption
 // means for it. A failure that an earlier attempt of the step has reported is final, and is returned again.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	t := &Training{Deps: d, Options: o, ID: cmp.Or(o.Run.UID, o.Job)}
-	t.regroup = t.gather
 	if t.Clients == nil {
 		t.Clients = &kube.Clients{}
 	}
@@ -99,7 +100,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	if result, err := t.earlier(ctx); err != nil {
 		return result, err
 	}
-	t.kept = receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Name)
+	t.kept = cmp.Or(d.Kept, receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Name))
 	result, err := t.run(ctx)
 	t.noteEnd(ctx, result, err)
 	return result, err
@@ -215,7 +216,7 @@ func (t *Training) earlier(ctx context.Context) (Result, error) {
 func (t *Training) prepare(ctx context.Context) (err error) {
 	spec := &t.Spec
 	*spec = agent.JobSpec{
-		Run: t.Run.Name, Launcher: t.Launcher, Script: t.Script, Args: t.Args, Tree: t.Tree,
+		Run: cmp.Or(t.Run.Name, t.Job), Launcher: t.Launcher, Script: t.Script, Args: t.Args, Tree: t.Tree,
 		Nodes: len(t.Nodes), RanksPerNode: t.RanksPerNode, MasterPort: t.MasterPort, Env: map[string]string{}, SecretEnv: t.SecretEnv,
 		Deadline: time.Now().Add(t.Timeout),
 	}
@@ -329,7 +330,7 @@ func (t *Training) interrupted(ctx context.Context) error {
 	return endOf(why)
 }
 
-// ending is why the step is to end; a person interrupts it.
+// ending returns why the step is to end; a person interrupts it.
 func (t *Training) ending(ctx context.Context) (run.Ending, error) {
 	if t.Run.Name == "" {
 		return run.Ending{Cause: run.Cancelled, Message: "it was interrupted"}, nil
@@ -337,7 +338,7 @@ func (t *Training) ending(ctx context.Context) (run.Ending, error) {
 	return run.EndingOf(ctx, t.Clients.Tekton, t.Clients.Namespace, t.Run.Name, types.UID(t.Run.UID), t.Run.Task, t.Clients.Now())
 }
 
-// endOf is the error of a training that the end of its run has ended.
+// endOf returns the error of a training that the end of its run has ended.
 func endOf(why run.Ending) error {
 	reason, message := receipt.ReasonOf(why)
 	return fail.Becausef(reason, "training: %s", message)

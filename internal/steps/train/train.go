@@ -69,8 +69,6 @@ type Training struct {
 	// newest is the newest complete checkpoint, lastProgress what was noted last.
 	newest       atomic.Pointer[string]
 	lastProgress atomic.Pointer[receipt.Progress]
-	// regroup leaves out nodes at fault of a failed attempt, and waits for all others: gather, except in tests.
-	regroup func(context.Context, *agent.Attempt) error
 }
 
 // Result of a training that succeeded.
@@ -135,7 +133,7 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 	return result, err
 }
 
-// job is the training on its nodes.
+// job returns the training on its nodes.
 func (t *Training) job() jobs.Job { return jobs.Job{ID: t.ID, Members: t.Nodes} }
 
 // start starts every node's part, and reports whether the job existed before. If a node refuses, none is left running.
@@ -143,7 +141,7 @@ func (t *Training) start(ctx context.Context) (attached bool, err error) {
 	attached, errs := t.job().Start(ctx, jobs.Same(t.Spec))
 	for _, client := range t.Nodes {
 		if behind := client.Behind(); behind.Abs() > wrongClock {
-			t.Log.Warn(fmt.Sprintf("The clock of node %d is %s behind that of this step. The times of its ranks are corrected by that.",
+			t.Log.Warn(fmt.Sprintf("The clock of node %d is %s behind this step's. The times of its ranks are corrected by that.",
 				client.Node(), behind.Round(time.Second)))
 		}
 	}
@@ -158,8 +156,8 @@ func (t *Training) start(ctx context.Context) (attached bool, err error) {
 }
 
 // stop stops every node's part; it does not wait.
-func (t *Training) stop(ctx context.Context, cause agent.StopCause, reason string) {
-	for place, err := range t.job().Stop(ctx, agent.Stop{Cause: cause, Reason: reason, Grace: grace}) {
+func (t *Training) stop(ctx context.Context, why agent.StopCause, reason string) {
+	for place, err := range t.job().Stop(ctx, agent.Stop{Cause: why, Reason: reason, Grace: grace}) {
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			node := t.Nodes[place].Node()
 			t.Log.Warn(fmt.Sprintf("Node %d did not accept the order to stop: %v", node, err))
@@ -167,7 +165,7 @@ func (t *Training) stop(ctx context.Context, cause agent.StopCause, reason strin
 	}
 }
 
-// lost is the error for a node that reports nothing any more.
+// lost returns the error for a node that reports nothing any more.
 func (t *Training) lost(node int, err error) error {
 	switch {
 	case fail.ReasonOf(err) == fail.NodeLost:
@@ -181,7 +179,7 @@ func (t *Training) lost(node int, err error) error {
 // mostLogs is how many ranks may show their output. Nobody reads more, and Kubernetes keeps only the end of a large log.
 const mostLogs = 64
 
-// shownRanks are the ranks of a node whose output is shown: all, or rank 0 alone if there are more than mostLogs.
+// shownRanks returns the ranks of a node whose output is shown: all, or rank 0 alone if there are more than mostLogs.
 func (t *Training) shownRanks(node int) []int {
 	ranks := t.Spec.Ranks(node)
 	if len(t.Nodes)*t.Spec.RanksOfNode() > mostLogs {
@@ -240,7 +238,7 @@ func (t *Training) logProgress(shown *progress, gpu string) {
 	}
 }
 
-// gpuUse is the mean utilization of all nodes' GPUs, "" without GPUs.
+// gpuUse returns the mean utilization of all nodes' GPUs, "" without GPUs.
 func (t *Training) gpuUse(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -256,7 +254,7 @@ func (t *Training) gpuUse(ctx context.Context) string {
 	return fmt.Sprintf("GPUs %d%% busy", sum/count)
 }
 
-// course is the state of an attempt that begins. began is as in followMetrics.
+// course returns the state of an attempt that begins. began is as in followMetrics.
 func (t *Training) course(began time.Time) *course {
 	return &course{
 		judge: t.judge(), phase: running, statuses: make([]agent.JobStatus, len(t.Nodes)), launched: began, started: began.IsZero(),

@@ -221,6 +221,54 @@ func TestTrainingTimeout(t *testing.T) {
 	}
 }
 
+// A rank can fail and not end: its other threads, or the peers that it waits for at exit, hold its process.
+func TestTimedOutAfterAnError(t *testing.T) {
+	stopping := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	const driver = "Found no NVIDIA driver on your system."
+	noDriver := &agent.PythonError{Seen: stopping.Add(-24 * time.Second), Type: "RuntimeError", Message: driver, File: "train.py", Line: 14,
+		Traceback: []string{"Traceback (most recent call last):", "RuntimeError: " + driver}}
+	sample := &agent.PythonError{Seen: stopping.Add(-time.Minute), Type: "ValueError", Message: "bad sample",
+		Traceback: []string{"ValueError: bad sample"}}
+	late := &agent.PythonError{Seen: stopping.Add(time.Second), Type: "RuntimeError", Message: "stopped while saving"}
+	wrapped := &agent.PythonError{Seen: stopping.Add(-time.Minute), Type: "ValueError", Message: "shapes differ:\n  (3, 4)\n  (4, 3)",
+		Traceback: []string{"ValueError: shapes differ:", "  (3, 4)", "  (4, 3)"}}
+	ended := func(rank int, p *agent.PythonError, tail ...string) agent.JobStatus {
+		return agent.JobStatus{State: agent.Stopped, StopCause: agent.StopDeadline, Started: stopping.Add(-3 * time.Minute), Stopping: stopping,
+			Ended: stopping.Add(7 * time.Second), Node: rank, Record: "/record", Ranks: []agent.RankStatus{{Rank: rank, Node: rank,
+				Started: stopping.Add(-3 * time.Minute), Stopped: true, Ended: stopping.Add(5 * time.Second),
+				Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Tail: tail, Python: p}}}
+	}
+	const timedOut = "training: it had not ended after 3m0s"
+	for _, tc := range []struct {
+		name   string
+		node1  agent.JobStatus
+		reason fail.Reason
+		err    string
+		next   string
+	}{
+		{"no GPU", ended(1, noDriver, noDriver.Traceback...), fail.RankFailed,
+			"training: rank 1 on node 1 failed: RuntimeError: Found no NVIDIA driver on your system. (train.py:14); its process had not ended " +
+				"when the training's time was over, 24s later", "torch sees no GPU"},
+		{"a warning at exit", ended(1, noDriver, append(noDriver.Traceback,
+			"[rank1]:[W102 03:04:00.000000000 ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not called")...),
+			fail.RankFailed, "Found no NVIDIA driver on your system. (train.py:14); its process had not ended", "torch sees no GPU"},
+		{"a message of several lines", ended(1, wrapped, wrapped.Traceback...), fail.RankFailed, "1m0s later", "rank-1.log"},
+		{"an error that the script handled", ended(1, sample, "ValueError: bad sample", "step 7 loss 0.5"), fail.TrainingTimeout, timedOut,
+			"give it more time"},
+		{"an error of the end itself", ended(1, late, "RuntimeError: stopped while saving"), fail.TrainingTimeout, timedOut, "give it more time"},
+		{"no error", ended(1, nil, "step 7 loss 0.5"), fail.TrainingTimeout, timedOut, "give it more time"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			training := &Training{Spec: agent.JobSpec{Nodes: 2, RanksPerNode: 1}, Deps: Deps{Clients: &kube.Clients{Namespace: "ns"}}}
+			training.Timeout = 3 * time.Minute
+			_, err := training.judge().verdict([]agent.JobStatus{ended(0, nil, "step 7 loss 0.5"), tc.node1})
+			if fail.ReasonOf(err) != tc.reason || !strings.Contains(err.Error(), tc.err) || !strings.Contains(fail.NextOf(err), tc.next) {
+				t.Errorf("got %s: %v (%s), want %s: %s (%s)", fail.ReasonOf(err), err, fail.NextOf(err), tc.reason, tc.err, tc.next)
+			}
+		})
+	}
+}
+
 func TestTimedOut(t *testing.T) {
 	stopped := func(quiet time.Duration) agent.JobStatus {
 		return agent.JobStatus{State: agent.Stopped, StopCause: agent.StopDeadline, Quiet: quiet}

@@ -20,7 +20,7 @@ type judge struct {
 	of cause.Job
 }
 
-// job is the training with the record of a node.
+// job returns the training with the record of a node.
 func (j judge) job(status agent.JobStatus) cause.Job {
 	of := j.of
 	of.Record = status.Record
@@ -39,7 +39,7 @@ func (j judge) succeeded(statuses []agent.JobStatus) bool {
 	})
 }
 
-// failing is why a node's part cannot succeed any more, and whether that is certain: a rank with an error of its own,
+// failing returns why a node's part cannot succeed any more, and whether that is certain: a rank with an error of its own,
 // not one that lost its peers.
 func (j judge) failing(status agent.JobStatus) (why string, certain bool) {
 	found, failed := cause.Find([]agent.JobStatus{status})
@@ -63,6 +63,10 @@ func (j judge) verdict(statuses []agent.JobStatus) (*question, error) {
 	for _, status := range statuses {
 		switch status.StopCause {
 		case agent.StopDeadline:
+			if held, ok := found.Held(status.Stopping); ok {
+				return nil, fmt.Errorf("%w; its process had not ended when the training's time was over, %s later",
+					found.Err(j.job(statuses[found.Rank.Node])), held.Round(time.Second))
+			}
 			return nil, j.timedOut(statuses, found, status.Ended.Sub(status.Started))
 		case agent.StopReplaced:
 			return nil, fail.Becausef(fail.Cancelled, "training: %s", status.StopReason)
@@ -90,12 +94,15 @@ func (j judge) verdict(statuses []agent.JobStatus) (*question, error) {
 // longestSilence is the longest silence of a training that is not taken for a hang.
 const longestSilence = 10 * time.Minute
 
-// timedOut is the error of a training whose deadline has passed. found is what ended it, if a rank did.
+// timedOut returns the error of a training whose deadline has passed. found is what ended it, if a rank did.
 func (j judge) timedOut(statuses []agent.JobStatus, found cause.Cause, took time.Duration) error {
 	// The grace of the ranks that were stopped is no time of the training.
 	text := fmt.Sprintf("training: it had not ended after %s", cmp.Or(j.timeout, took).Round(time.Second))
 	next := "give it more time with --timeout"
-	if j.spec.Run != "" {
+	switch {
+	case j.spec.Run != "" && j.of.Namespace == "":
+		next = fmt.Sprintf("mlenv run --local --resume-from %s --timeout=DURATION   # more time, from its newest checkpoint", j.spec.Run)
+	case j.spec.Run != "":
 		next = fmt.Sprintf("mlenv run --resume-from %s --timeout=DURATION -n %s   # more time, from its newest checkpoint; "+
 			"tkn needs --pipeline-timeout too", j.spec.Run, j.of.Namespace)
 	}

@@ -255,8 +255,8 @@ func newCluster(e environment) (*fake.Clientset, *kube.Clients) {
 		}
 		return false, nil, err
 	})
-	run := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "run", UID: "uid-1"}}
-	return api, &kube.Clients{Kube: api, Tekton: tektonfake.NewSimpleClientset(run), Namespace: "ns", InCluster: true}
+	started := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "run", UID: "uid-1"}}
+	return api, &kube.Clients{Kube: api, Tekton: tektonfake.NewSimpleClientset(started), Namespace: "ns", InCluster: true}
 }
 
 // failedTask returns Tekton's TaskRun of the failed train step.

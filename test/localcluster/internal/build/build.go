@@ -36,7 +36,7 @@ type Set struct {
 	Usually time.Duration
 }
 
-// base is the beginning of the names of the set's folders in the cache.
+// base returns the beginning of the names of the set's folders in the cache.
 func (s Set) base() string { return strings.TrimSuffix(s.Name+"-"+s.Version, "-") }
 
 // Sets are the programs that every cluster runs and that Go builds. Module tools and the project's own module require

@@ -146,8 +146,7 @@ func (r binaryREST) startTime(ctx context.Context, namespace string) (time.Durat
 	return time.ParseDuration(ns.Annotations[StartTimeAnnotation])
 }
 
-// cancel cancels a build whose source will not arrive. It uses a context of its own, because that of the request may
-// have ended.
+// cancel cancels a build whose source will not arrive. It uses a context of its own, because the request's may have ended.
 func (r binaryREST) cancel(build *buildv1.Build) {
 	ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
 	defer stop()

@@ -119,7 +119,7 @@ func loginRefused(err error) bool {
 	return errors.As(err, &refused) && (refused.StatusCode == http.StatusUnauthorized || refused.StatusCode == http.StatusForbidden)
 }
 
-// platformDigest is that of the image for the server's own platform, which the mode Legacy imports of a list.
+// platformDigest returns the digest of the image for the server's own platform: the mode Legacy imports this one of a list.
 func platformDigest(descriptor *remote.Descriptor) (v1.Hash, error) {
 	img, err := descriptor.Image()
 	if err != nil {
@@ -145,7 +145,7 @@ func importFailure(image string, err error) metav1.Status {
 	return status
 }
 
-// keys are the logins of the namespace's pull secrets, one keychain each: several may be for the same registry.
+// keys returns the logins of the namespace's pull secrets, one keychain each: several may be for the same registry.
 func (r importREST) keys(ctx context.Context, namespace string) (keys []authn.Keychain, err error) {
 	secrets, err := r.kube.CoreV1().Secrets(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

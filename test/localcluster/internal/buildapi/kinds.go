@@ -91,7 +91,7 @@ func imageStreams(scheme *runtime.Scheme, registry string) kind[*imagev1.ImageSt
 	}
 }
 
-// imageStreamStatus is the strategy of imagestreams/status.
+// imageStreamStatus returns the strategy of imagestreams/status.
 func imageStreamStatus(scheme *runtime.Scheme) strategy[*imagev1.ImageStream] {
 	s := strategyFor[*imagev1.ImageStream](scheme)
 	s.update = func(stream, old *imagev1.ImageStream) {

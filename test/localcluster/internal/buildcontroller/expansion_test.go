@@ -31,7 +31,7 @@ func randomText(random *rand.Rand) string {
 	return text.String()
 }
 
-// TestKubeletsExpansion checks that the recorded answers are those of the linked kubelet, and that doubling every $ keeps any text.
+// TestKubeletsExpansion checks that the linked kubelet gives the recorded answers, and that doubling every $ keeps any text.
 func TestKubeletsExpansion(t *testing.T) {
 	const path, count = "../../../kubelet/testdata/expansions.json", 500
 	random := rand.New(rand.NewPCG(1, 2))

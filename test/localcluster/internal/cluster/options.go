@@ -28,7 +28,7 @@ type Options struct {
 	Faults []gpu.NodeFault
 	// RDMAFaults are the faults of NICs.
 	RDMAFaults []rdma.NodeFault
-	// Profile is the name of the cluster that this one imitates, "" for none. Its nodes come after those of Nodes,
+	// Profile is the name of the cluster that this one imitates, "" for none. The profile's nodes come after the first Nodes nodes,
 	// which then have no devices, like the infrastructure nodes of a cluster.
 	Profile string
 	// Triggers adds Tekton Triggers.
@@ -58,7 +58,7 @@ type Extras struct {
 // DefaultOptions are the options of an up without flags.
 var DefaultOptions = Options{Nodes: 2, GPUs: 4}
 
-// tekton is the set of Tekton's programs.
+// tekton returns the set of Tekton's programs.
 func (o Options) tekton() build.Set {
 	if o.NewestTekton {
 		return build.NewestTekton
@@ -132,7 +132,7 @@ func (o Options) like() profile.Profile {
 	return p
 }
 
-// nodes returns all running nodes, those of the profile last.
+// nodes returns all running nodes, the profile's last.
 func (o Options) nodes() []topology.Netns {
 	like, _ := o.profile() // an unknown profile has no nodes
 	nodes := topology.Nodes(o.Nodes + len(like.Nodes))

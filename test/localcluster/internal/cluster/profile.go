@@ -63,7 +63,7 @@ func (o Options) gpuLabels() map[string]any {
 	return labels
 }
 
-// describeNodes labels the nodes, and creates those of the profile that are switched off.
+// describeNodes labels the nodes, and creates the profile's nodes that are switched off.
 func describeNodes(ctx context.Context, options Options) error {
 	client, err := adminClient()
 	if err != nil {
@@ -150,7 +150,7 @@ func (o Options) absentStatus() corev1.NodeStatus {
 // ownConstraints are the constraints of a cluster without a profile, in addition to OpenShift's own.
 var ownConstraints = []string{"nccl-scc"}
 
-// withoutConstraints returns those of ownConstraints that the cluster of the profile lacks.
+// withoutConstraints selects from ownConstraints what the cluster of the profile lacks.
 func (o Options) withoutConstraints() []string {
 	if o.Profile == "" {
 		return nil
@@ -184,7 +184,7 @@ func (o Options) profiled() (has, lacks []document) {
 	for _, class := range storage.Classes() {
 		add(o.Profile == "" || slices.Contains(o.like().StorageClasses, class.Name), document{
 			"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": document{"name": class.Name},
-			"provisioner": class.Driver, "reclaimPolicy": class.Reclaim, "volumeBindingMode": "Immediate",
+			"provisioner": class.Driver, "reclaimPolicy": class.Reclaim, "volumeBindingMode": "Immediate", "allowVolumeExpansion": class.Expands,
 		})
 	}
 	for _, nic := range rdma.NICs {

@@ -175,7 +175,7 @@ func (p Plugin) serve(ctx context.Context, lost chan<- struct{}) (stop func(), e
 	return server.Stop, nil
 }
 
-// MakeFile creates a device file that can be opened like that of a real device. It behaves like /dev/null.
+// MakeFile creates a device file that can be opened like a real device's. It behaves like /dev/null.
 func MakeFile(dir, name string) error {
 	path := filepath.Join(dir, name)
 	err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3)))

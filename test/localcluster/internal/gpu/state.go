@@ -83,7 +83,7 @@ func ParseNodeFault(s string) (NodeFault, error) {
 	return fault, nil
 }
 
-// Inventory returns the GPUs of a node. Their addresses are those of an eight-GPU HGX board, and their UUIDs are
+// Inventory returns the GPUs of a node. They have the addresses of an eight-GPU HGX board, and their UUIDs are
 // derived from node and index.
 func Inventory(node string, count int, faults []NodeFault) []GPU {
 	buses := []string{"19", "3B", "4C", "5D", "9B", "BB", "CB", "DB"}

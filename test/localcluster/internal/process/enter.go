@@ -44,7 +44,7 @@ func Enter(name string) error {
 	if err != nil {
 		return err
 	}
-	// Namespaces belong to a thread; execve keeps those of the thread that calls it.
+	// Namespaces belong to a thread; execve keeps the namespaces of the thread that calls it.
 	runtime.LockOSThread()
 	if err := joinNetns(spec.Netns); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 
 // Interface is a function's network interface in a pod.
 type Interface struct {
-	// Owner identifies the interface among those of all pods.
+	// Owner identifies the interface among all pods' interfaces.
 	Owner     string
 	Name      string
 	MAC       net.HardwareAddr

@@ -30,7 +30,7 @@ func devFolder(dir string) string { return filepath.Join(dir, "host-dev") }
 // Every container of the node sees the whole tree, as in shared RDMA namespace mode.
 func Root(dir string) string { return filepath.Join(dir, "root") }
 
-// Visible are the files and folders of the tree that all containers with devices see, by their names below SysRoot. On
+// Visible returns the files and folders of the tree that all containers with devices see, by their names below SysRoot. On
 // a node with its own devices, privileged containers also see the node's /dev/infiniband.
 func Visible(dir string, form Form) map[string]string {
 	visible := map[string]string{}

@@ -1,6 +1,6 @@
 // Package storage is a stand-in for the clusters' storage classes, with the same names and behaviour. Its volumes are
-// folders on this machine. It provisions claims, attaches volumes to one node or many, and mounts them with a CSI
-// driver.
+// folders on this machine. It provisions and expands claims, attaches volumes to one node or many, and mounts them with a
+// CSI driver.
 package storage
 
 import (
@@ -46,20 +46,22 @@ var Drivers = []Driver{
 type Class struct {
 	Name, Driver string
 	Reclaim      corev1.PersistentVolumeReclaimPolicy
+	// Expands reports whether claims of the class can be expanded.
+	Expands bool
 }
 
-// Classes returns all storage classes: the clusters' classes, and for each of them a class that retains its volumes. No
-// class is the default, as on the clusters.
+// Classes returns all storage classes: the clusters' classes, and for each of them a class that retains its volumes and does not
+// allow to expand them. No class is the default, as on the clusters.
 func Classes() []Class {
 	var classes []Class
 	for _, d := range Drivers {
-		classes = append(classes, Class{d.class, d.Name, corev1.PersistentVolumeReclaimDelete},
-			Class{d.class + "-retain", d.Name, corev1.PersistentVolumeReclaimRetain})
+		classes = append(classes, Class{d.class, d.Name, corev1.PersistentVolumeReclaimDelete, true},
+			Class{d.class + "-retain", d.Name, corev1.PersistentVolumeReclaimRetain, false})
 	}
 	return classes
 }
 
-// RunController provisions, deletes and attaches volumes in the folder volumes
+// RunController provisions, expands, deletes and attaches volumes in the folder volumes
 // until the context ends.
 func RunController(ctx context.Context, client kubernetes.Interface, volumes string) error {
 	if err := os.MkdirAll(volumes, 0o755); err != nil {
@@ -70,6 +72,12 @@ func RunController(ctx context.Context, client kubernetes.Interface, volumes str
 	if _, err := attachments.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { attach(ctx, client, obj) },
 		UpdateFunc: func(_, obj any) { attach(ctx, client, obj) },
+	}); err != nil {
+		return err
+	}
+	if _, err := factory.Core().V1().PersistentVolumeClaims().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { expand(ctx, client, obj) },
+		UpdateFunc: func(_, obj any) { expand(ctx, client, obj) },
 	}); err != nil {
 		return err
 	}

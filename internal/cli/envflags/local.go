@@ -1,0 +1,34 @@
+package envflags
+
+import (
+	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// Local returns the local run that the first argument names. ok is false if this machine has none of that name, or if a flag chooses
+// a cluster or a namespace.
+func Local(flags kube.Flags, args []string) (r local.Run, ok bool) {
+	if len(args) == 0 || flags != (kube.Flags{}) {
+		return r, false
+	}
+	return local.Find(args[0])
+}
+
+// Local returns the local run that the command line names, for a command that takes runs.
+func (f *Flags) Local() (r local.Run, ok bool) {
+	if !f.flags.Changed(NameFlag) || f.ClusterFile != "" {
+		return r, false
+	}
+	return Local(f.Kube, []string{f.flags.Lookup(NameFlag).Value.String()})
+}
+
+// notLocal is the error of a command that needs an environment on a cluster, for the name of a local run; err for any other name.
+func (f *Flags) notLocal(err error) error {
+	r, ok := f.Local()
+	if !ok {
+		return err
+	}
+	no := fail.Becausef(fail.InvalidInput, "looking for environment %s: it is a local run, whose nodes are processes of this machine", r.Name)
+	return fail.Advise(no, "mlenv status %s; logs, top, ui, doctor, receipt and fetch know local runs, too", r.Name)
+}

@@ -1,0 +1,413 @@
+//go:build linux
+
+package runs
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	nodeview "github.com/ml-dev-env/ml-dev-env/internal/cli/live"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/ops"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+)
+
+// output runs a command, and returns what it prints.
+func output(t *testing.T, cmd *cobra.Command, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetOut(&out)
+	cmd.SetErr(t.Output())
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+// prints fails unless the command prints all wanted texts.
+func prints(t *testing.T, want []string, cmd *cobra.Command, args ...string) {
+	t.Helper()
+	got, err := output(t, cmd, args...)
+	if err != nil {
+		t.Errorf("%s %q: %s\n%s", cmd.Name(), args, fail.Details(err), got)
+	}
+	for _, text := range want {
+		if !strings.Contains(got, text) {
+			t.Errorf("%s %q: want %q in:\n%s", cmd.Name(), args, text, got)
+		}
+	}
+}
+
+// receiptOf is the receipt as mlenv receipt prints it.
+func receiptOf(t *testing.T, name string) (r receipt.Receipt) {
+	t.Helper()
+	text, err := output(t, ReceiptCommand(), name, "--output=json")
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &r)
+	}
+	if err != nil {
+		t.Fatal(fail.Details(err))
+	}
+	return r
+}
+
+// A local run leaves a receipt, its logs and its files, which the commands of runs on a cluster show without a cluster.
+func TestLocalReceipt(t *testing.T) {
+	const script = says + `
+import json
+open("out.txt", "w").write("x")
+open(os.environ["MLENV_METRICS_FILE"], "a").write(json.dumps({"step": 7, "loss": 0.5}) + "\n") if rank == 0 else None
+`
+	var out bytes.Buffer
+	err := locally(t.Context(), t, &out, script, "--launcher=torchrun", "--run-name=try-1", "--", "--lr", "1")
+	if err != nil {
+		t.Fatal(fail.Details(err), out.String())
+	}
+	for _, want := range []string{"Run try-1 succeeded after ", "receipt: mlenv receipt try-1", "files:   mlenv fetch try-1"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("want %q in:\n%s", want, out.String())
+		}
+	}
+	r := receiptOf(t, "try-1")
+	of, _ := local.Find("try-1")
+	if r.Verdict != receipt.Succeeded || len(r.Ranks) != 2 || len(r.Nodes) != 2 || len(r.Phases) != 2 || r.Training.Script != "train.py" ||
+		r.Repository != receipt.Folder || r.Tree == "" || r.Record.Folder != of.Dir() || r.Record.Work == "" || r.Curve == nil ||
+		r.Ended.IsZero() {
+		t.Errorf("the receipt lacks something: %+v", r)
+	}
+	prints(t, []string{"try-1 (local)", "verdict", "Succeeded", "sync-repo", "exit code 0"}, ReceiptCommand(), "try-1")
+	prints(t, []string{"(local)", "try-1", "Succeeded"}, ListCommand(), "--local")
+	prints(t, []string{"(local)", "try-1"}, ListCommand())
+	prints(t, []string{`"local": true`, `"state": "Succeeded"`}, ListCommand(), "--local", "--output=json")
+	prints(t, []string{"try-1 (local)", "Succeeded", "step 7"}, StatusCommand(), "try-1")
+	prints(t, []string{"try-1 (local)"}, StatusCommand()) // the newest one
+	prints(t, []string{"Run try-1 on this machine", "[0 0] rank 0 of 2", "Run try-1 succeeded"}, LogsCommand(), "try-1")
+	prints(t, []string{"rank 1 of 2 on 1 ['--lr', '1']"}, LogsCommand(), "try-1", "--rank=1")
+	prints(t, []string{"rank 1 of 2 on 1"}, LogsCommand(), "try-1", "--rank=1", "--follow")
+	if got, err := output(t, LogsCommand(), "try-1", "--tail=1"); err != nil || strings.Count(got, "\n") != 1 ||
+		!strings.Contains(got, "mlenv fetch try-1") {
+		t.Errorf("the last line: %q, %v", got, err)
+	}
+	page := filepath.Join(t.TempDir(), "page.html")
+	prints(t, []string{"The report of run try-1 (local) is "}, ReceiptCommand(), "try-1", "--html="+page)
+}
+
+// fetch copies what a local run left, as from a claim.
+func TestLocalFetch(t *testing.T) {
+	err := locally(t.Context(), t, io.Discard, `import os
+open("out.txt", "w").write("x")
+folder = os.path.join(os.environ["MLENV_WORKSPACE"], "checkpoints", os.environ["MLENV_RUN"], "step-7")
+os.makedirs(folder, exist_ok=True)
+open(os.path.join(folder, "model.pt"), "w").write("y")
+`, "--nodes=1", "--run-name=try-1")
+	if err != nil {
+		t.Fatal(fail.Details(err))
+	}
+	to := t.TempDir()
+	prints(t, []string{" files, "}, FetchCommand(), "try-1", "--to="+to)
+	for name, want := range map[string]string{"work/out.txt": "x", "checkpoints/try-1/step-7/model.pt": "y"} {
+		if got, err := os.ReadFile(filepath.Join(to, name)); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v; want %q", name, got, err, want)
+		}
+	}
+	for _, name := range []string{"logs/rank-0.log", "logs/output.log", "logs/receipt.json"} {
+		if _, err := os.Stat(filepath.Join(to, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(to, "work/train.py")); !os.IsNotExist(err) {
+		t.Errorf("work/train.py: %v; want only what the script wrote", err)
+	}
+	of, _ := local.Find("try-1")
+	prints(t, []string{"1 file"}, FetchCommand(), "try-1", filepath.Join(of.Folder, "checkpoints", "try-1"), "--to="+t.TempDir())
+	_, err = output(t, FetchCommand(), "try-1", "none", "--to="+t.TempDir())
+	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), of.Folder) || strings.Contains(err.Error(), "/workspace") {
+		t.Errorf("got %v, want InvalidInput with the folder of this machine", err)
+	}
+}
+
+// A failed local run has its cause in the receipt, and the next command is one that works.
+func TestLocalFailedReceipt(t *testing.T) {
+	err := locally(t.Context(), t, io.Discard, says+"if rank == 1:\n    raise ValueError('broken batch')\nimport time; time.sleep(600)",
+		"--run-name=try-1")
+	if got := fail.NextOf(err); got != "mlenv logs try-1 --rank=1" {
+		t.Errorf("the next command is %q", got)
+	}
+	r := receiptOf(t, "try-1")
+	if r.Verdict != receipt.Failed || r.Reason != fail.RankFailed || r.Cause == nil || r.Cause.Rank != 1 ||
+		r.Cause.Python.Type != "ValueError" {
+		t.Errorf("the receipt is %+v", r)
+	}
+	prints(t, []string{"Failed", "RankFailed", "train"}, ListCommand(), "--local")
+	prints(t, []string{"ValueError: broken batch"}, LogsCommand(), "try-1", "--rank=1")
+}
+
+// Other processes see a local run while it is in progress, and delete nothing of it.
+func TestLocalInProgress(t *testing.T) {
+	withoutCluster(t)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	reader, writer := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- locally(ctx, t, writer, `import os, time
+if os.environ["RANK"] == "0":
+    open(os.environ["MLENV_METRICS_FILE"], "a").write('{"step": 7, "steps": 9, "loss": 0.5}\n')
+print("sleeping", flush=True)
+time.sleep(600)
+`, "--run-name=try-1", "--launcher=torchrun")
+		_ = writer.Close()
+	}()
+	lines := bufio.NewScanner(reader)
+	for seen := 0; seen < 2 && lines.Scan(); {
+		if strings.Contains(lines.Text(), "sleeping") {
+			seen++
+		}
+	}
+	rest := make(chan struct{})
+	go func() {
+		defer close(rest)
+		_, _ = io.Copy(io.Discard, reader)
+	}()
+	prints(t, []string{"(local)", "Running", "train"}, ListCommand(), "--local")
+	prints(t, []string{"Running", "1 of 1", "step 7"}, StatusCommand(), "try-1")
+	prints(t, []string{"try-1: step 7 of 9", "1 of 1"}, nodeview.TopCommand(), "try-1", "--once")
+	prints(t, []string{"local run try-1: 2 nodes", "agent: answers", "job try-1"}, ops.DoctorCommand(), "try-1")
+	if got := pageOf(t, "try-1"); !strings.Contains(got, "try-1") {
+		t.Errorf("the page is %s", got)
+	}
+	of, _ := local.Find("try-1")
+	if of.Process() != os.Getpid() {
+		t.Errorf("the run's process is %d, want %d", of.Process(), os.Getpid())
+	}
+	_, err := output(t, ListCommand(), "--prune", "--local", "--yes", "try-1")
+	if fail.ReasonOf(err) != fail.EnvironmentBusy {
+		t.Errorf("deleting it: %v, want EnvironmentBusy", err)
+	}
+	if err := of.Remove(); fail.ReasonOf(err) != fail.EnvironmentBusy {
+		t.Errorf("deleting it without a question: %v, want EnvironmentBusy", err)
+	}
+	prints(t, nil, ListCommand(), "--prune", "--local", "--yes") // those that have ended
+	if _, err := output(t, ReceiptCommand(), "try-1"); err == nil || !strings.Contains(err.Error(), "Running") {
+		t.Errorf("its receipt: %v, want that it has none", err)
+	}
+	if _, err := output(t, CancelCommand(), "try-1"); !strings.HasPrefix(fail.NextOf(err), "kill "+strconv.Itoa(os.Getpid())) {
+		t.Errorf("cancelling it: %v, want what ends it", err)
+	}
+	var followed bytes.Buffer
+	follow := make(chan error, 1)
+	go func() {
+		cmd := LogsCommand()
+		cmd.SetOut(&followed)
+		cmd.SetErr(io.Discard)
+		cmd.SetArgs([]string{"try-1", "--follow"})
+		follow <- cmd.ExecuteContext(t.Context())
+	}()
+	interrupt()
+	if err := <-ended; fail.ReasonOf(err) != fail.Cancelled {
+		t.Errorf("got %v, want Cancelled", err)
+	}
+	<-rest
+	if err := <-follow; err != nil || !strings.Contains(followed.String(), "Stopping the training") {
+		t.Errorf("following it: %v\n%s", err, followed.String())
+	}
+	prints(t, []string{"Cancelled"}, ListCommand(), "--local")
+	for _, cmd := range []*cobra.Command{nodeview.TopCommand(), ops.DoctorCommand(), nodeview.UICommand()} {
+		if _, err := output(t, cmd, "try-1"); fail.ReasonOf(err) != fail.EnvironmentMissing || fail.NextOf(err) != "mlenv receipt try-1" {
+			t.Errorf("%s: %v, want EnvironmentMissing, with the receipt", cmd.Name(), err)
+		}
+	}
+}
+
+// pageOf is the page that mlenv ui serves.
+func pageOf(t *testing.T, name string) string {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	reader, writer := io.Pipe()
+	served := make(chan error, 1)
+	go func() {
+		cmd := nodeview.UICommand()
+		cmd.SetOut(writer)
+		cmd.SetErr(t.Output())
+		cmd.SetArgs([]string{name})
+		err := cmd.ExecuteContext(ctx)
+		_ = writer.CloseWithError(err)
+		served <- err
+	}()
+	defer func() { stop(); <-served }()
+	line, err := bufio.NewReader(reader).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.Get(regexp.MustCompile(`http://\S+`).FindString(line) + "state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v", line, text, err)
+	}
+	return string(text)
+}
+
+// A run whose mlenv was killed gets its receipt from whoever looks first.
+func TestLocalKilled(t *testing.T) {
+	withoutCluster(t)
+	folder, err := local.Folder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := local.Start(t.Context(), local.Options{Folder: folder, Name: "try-1", Nodes: 1, Environ: os.Environ()})
+	if err == nil {
+		err = receipt.Dir(e.Dir()).Begin(receipt.Start{Run: "try-1", RunUID: "try-1", Environment: "try-1"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	prints(t, []string{"Running"}, ListCommand(), "--local")
+	if err := errors.Join(e.End(), e.Unlock()); err != nil {
+		t.Fatal(err)
+	}
+	prints(t, []string{"Failed", "NodeLost"}, ListCommand(), "--local")
+	if r := receiptOf(t, "try-1"); r.Reason != fail.NodeLost || !strings.Contains(r.Message, "mlenv was killed") || r.Ended.IsZero() {
+		t.Errorf("the receipt is %+v", r)
+	}
+	if _, err := os.Stat(filepath.Join(e.Dir(), "receipt.json")); err != nil {
+		t.Error(err)
+	}
+}
+
+// A run that resumes another one has its params, except those that are given, and its name.
+func TestLocalResume(t *testing.T) {
+	const script = `import os, sys; print("resumed", os.environ.get("MLENV_RESUME_FROM"), os.environ["KEY"], sys.argv[1:], flush=True)`
+	if err := locally(t.Context(), t, io.Discard, script, "--nodes=1", "--run-name=try-1", "--launcher=command", "--env=KEY=mine", "--",
+		"--lr", "1"); err != nil {
+		t.Fatal(fail.Details(err))
+	}
+	for i, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--resume-from=try-1"}, "resumed try-1 mine ['--lr', '1']"},
+		{[]string{"--resume-from=try-2", "--", "--lr", "2"}, "resumed try-1 mine ['--lr', '2']"},
+		{[]string{"--like=try-1"}, "resumed None mine ['--lr', '1']"},
+	} {
+		cmd := RunCommand(mldevenv.Bundle)
+		got, err := output(t, cmd, append([]string{"--local", "--run-name=try-" + strconv.Itoa(i+2)}, tc.args...)...)
+		if err != nil || !strings.Contains(got, tc.want) {
+			t.Errorf("%q: %v; want %q in:\n%s", tc.args, err, tc.want, got)
+		}
+	}
+	if r := receiptOf(t, "try-3"); r.Training.ResumedFrom != "try-1" {
+		t.Errorf("the receipt names %q, want the first run", r.Training.ResumedFrom)
+	}
+	_, err := output(t, RunCommand(mldevenv.Bundle), "--local", "--resume-from=none")
+	if fail.ReasonOf(err) != fail.InvalidInput || fail.NextOf(err) != "mlenv runs --local" {
+		t.Errorf("got %v, want InvalidInput", err)
+	}
+}
+
+// Runs that have ended are deleted by one command; checkpoints stay.
+func TestLocalPrune(t *testing.T) {
+	for _, name := range []string{"try-1", "try-2", "try-3"} {
+		if err := locally(t.Context(), t, io.Discard, `open("out.txt", "w")`, "--nodes=1", "--launcher=command", "--run-name="+name); err != nil {
+			t.Fatal(fail.Details(err))
+		}
+	}
+	of, _ := local.Find("try-1")
+	checkpoint := filepath.Join(of.Folder, "checkpoints", "try-1")
+	if err := os.MkdirAll(checkpoint, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := output(t, ListCommand(), "--prune", "--local", "--yes", "try-1", "none"); fail.ReasonOf(err) != fail.InvalidInput {
+		t.Errorf("got %v, want InvalidInput", err)
+	}
+	if _, err := output(t, ListCommand(), "--prune", "--local"); err == nil {
+		t.Error("it deletes without an answer")
+	}
+	prints(t, []string{"try-1", "try-2", "try-3"}, ListCommand(), "--local")
+	prints(t, []string{"Local run try-2 is deleted."}, ListCommand(), "--prune", "--local", "--yes", "try-2")
+	prints(t, []string{"Local run try-1 is deleted.", "Local run try-3 is deleted."}, ListCommand(), "--prune", "--local", "--yes")
+	var left []string
+	err := filepath.WalkDir(filepath.Join(of.Folder, ".mlenv"), func(path string, _ os.DirEntry, err error) error {
+		if strings.Contains(path, "try-") {
+			left = append(left, path)
+		}
+		return err
+	})
+	if _, gone := os.Stat(checkpoint); err != nil || left != nil || gone != nil {
+		t.Errorf("left are %q (%v); the checkpoint: %v", left, err, gone)
+	}
+}
+
+// A flag that chooses a cluster or a namespace means runs of the cluster.
+func TestLocalNames(t *testing.T) {
+	if err := locally(t.Context(), t, io.Discard, "", "--nodes=1", "--launcher=command", "--run-name=try-1"); err != nil {
+		t.Fatal(fail.Details(err))
+	}
+	for _, cmd := range []*cobra.Command{ReceiptCommand(), StatusCommand(), LogsCommand(), FetchCommand(), CancelCommand()} {
+		if _, err := output(t, cmd, "try-1", "-n", "team"); err == nil || !strings.Contains(err.Error(), "looking for a cluster") {
+			t.Errorf("%s: %v, want the cluster's run", cmd.Name(), err)
+		}
+	}
+	_, err := output(t, ListCommand(), "--local", "-n", "team")
+	if err == nil {
+		t.Error("mlenv runs --local -n team: want wrong usage")
+	}
+	if names := LocalNames(); !slices.Equal(names, []string{"try-1"}) {
+		t.Errorf("completion has %q", names)
+	}
+	for flag, want := range map[string]string{"--task=provision": "one log", "--since=1m": "no times"} {
+		_, err := output(t, LogsCommand(), "try-1", flag)
+		var exit *command.Exit
+		if !errors.As(err, &exit) || exit.Code != command.WrongUsage || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want wrong usage", flag, err)
+		}
+	}
+}
+
+// The example for GitHub needs no secret, and its commands train and write the report.
+func TestLocalExample(t *testing.T) {
+	withoutCluster(t)
+	content, err := os.ReadFile("../../../examples/github/local.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	workflow := string(content)
+	if strings.Contains(workflow, "secrets.") || !strings.Contains(workflow, "\non: pull_request\n") || strings.Contains(workflow, "write") {
+		t.Error("the workflow has a secret, a right, or another trigger than pull_request")
+	}
+	t.Chdir(t.TempDir())
+	t.Setenv("RUNNER_TEMP", ".")
+	if err := os.WriteFile("train.py", []byte(says), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	commands := regexp.MustCompile(`(?m)run: mlenv (run|receipt) (.*)$`).FindAllStringSubmatch(workflow, -1)
+	if len(commands) != 2 {
+		t.Fatalf("the workflow has %d commands of mlenv, want 2", len(commands))
+	}
+	prints(t, []string{"rank 1 of 2 on 1 ['--steps', '20']"}, RunCommand(mldevenv.Bundle), strings.Fields(commands[0][2])...)
+	args := strings.ReplaceAll(os.ExpandEnv(commands[1][2]), `"`, "")
+	prints(t, []string{"report.html"}, ReceiptCommand(), strings.Fields(args)...)
+	if page, err := os.ReadFile("report.html"); err != nil || !strings.Contains(string(page), "two-nodes (local)") {
+		t.Errorf("the report: %v", err)
+	}
+}

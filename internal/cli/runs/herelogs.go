@@ -1,0 +1,128 @@
+package runs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// localLog copies what a local run printed, or the log of one of its ranks.
+func (o *logsOptions) localLog(ctx context.Context, out io.Writer, r entry) error {
+	if err := errors.Join(
+		command.Want(o.task == "" || o.task == trainTask, "--task %s: a local run has one log; leave the flag out", o.task),
+		command.Want(o.since == 0, "--since: the lines of a local run have no times; use --tail"),
+	); err != nil {
+		return command.Usage(fail.Because(fail.InvalidInput, err))
+	}
+	path := func() string { return filepath.Join(r.here.Dir(), printedFile) }
+	if o.rank >= 0 {
+		node, ranks := r.nodeOf(o.rank)
+		if node < 0 && ranks > 0 {
+			return o.noSuchRank(r, ranks)
+		}
+		path = func() string { return rankLogOf(*r.here, o.rank) }
+	}
+	if o.follow {
+		return followFile(ctx, out, path, r.here.Running)
+	}
+	file, err := claimfile.Open(path())
+	if errors.Is(err, fs.ErrNotExist) {
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the log of local run %s: there is none yet", r.name),
+			"mlenv logs %s --follow", r.name)
+	} else if err != nil {
+		return err
+	}
+	defer file.Close()
+	if o.tail > 0 {
+		return lastLines(out, file, o.tail)
+	}
+	_, err = io.Copy(out, file)
+	return err
+}
+
+// rankLogOf is the log of a rank in its newest attempt.
+func rankLogOf(of local.Run, rank int) (newest string) {
+	name := agent.RankLog + strconv.Itoa(rank) + ".log"
+	newest = filepath.Join(of.Dir(), name)
+	for attempt := 2; ; attempt++ {
+		folder := filepath.Join(of.Dir(), agent.AttemptFolder(attempt))
+		if _, err := os.Stat(folder); err != nil {
+			return newest
+		}
+		if path := filepath.Join(folder, name); exists(path) {
+			newest = path
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// followFile copies a file as it grows, until nothing writes to it any more or ctx ends. A file of another path continues it.
+func followFile(ctx context.Context, out io.Writer, path func() string, written func() bool) error {
+	var file *os.File
+	defer func() {
+		if file != nil {
+			file.Close()
+		}
+	}()
+	const every = 100 * time.Millisecond
+	for ticker := time.NewTicker(every); ; {
+		more := written() // before the last read
+		if now := path(); file == nil || file.Name() != now {
+			next, err := claimfile.Open(now)
+			switch {
+			case err == nil && file != nil:
+				_, _ = io.Copy(out, file)
+				file.Close()
+				file = next
+			case err == nil:
+				file = next
+			case !errors.Is(err, fs.ErrNotExist):
+				return err
+			}
+		}
+		if file != nil {
+			if _, err := io.Copy(out, file); err != nil {
+				return err
+			}
+		}
+		if !more {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// lastLines writes the last lines of a file.
+func lastLines(out io.Writer, file *os.File, count int64) error {
+	content, err := io.ReadAll(file)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", file.Name(), err)
+	}
+	lines := bytes.SplitAfter(content, []byte("\n"))
+	if len(lines[len(lines)-1]) == 0 {
+		lines = lines[:len(lines)-1]
+	}
+	_, err = out.Write(bytes.Join(lines[max(0, len(lines)-int(min(count, int64(len(lines))))):], nil))
+	return err
+}

@@ -1,0 +1,81 @@
+package env
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// NamedClaims returns the claims that cluster files installed in the clients' namespace name, by the key that names them. Files that
+// cannot be read, or that the caller may not read, name none.
+func NamedClaims(ctx context.Context, clients *kube.Clients) map[string][]string {
+	named := map[string][]string{}
+	for _, file := range clusterfile.InstalledFiles(ctx, clients) {
+		for key, claim := range map[string]string{
+			objects.WorkspaceKey: file.Storage.WorkspaceClaim, objects.DatasetsKey: file.Storage.DatasetsClaim,
+		} {
+			if claim != "" && !slices.Contains(named[key], claim) {
+				named[key] = append(named[key], claim)
+			}
+		}
+	}
+	for _, claims := range named {
+		slices.Sort(claims)
+	}
+	return named
+}
+
+// Claims returns the claims that exist under the name e.Workspace or e.Datasets: one that the nodes share, or one of each node. They
+// are those that the environment mounts; without nodes it is the one that an installed cluster file names, or those that the
+// environment's name gives. Without a claim the reason is InvalidInput.
+func (e Environment) Claims(ctx context.Context, name string) ([]string, error) {
+	var shared []string
+	if set, err := e.StatefulSet(ctx); err == nil && len(set.Spec.VolumeClaimTemplates) == 0 {
+		shared = e.MountedClaims(set, name, 0)
+	}
+	shared = append(shared,
+		NamedClaims(ctx, e.clients)[map[string]string{e.Workspace: objects.WorkspaceKey, e.Datasets: objects.DatasetsKey}[name]]...)
+	for _, claim := range shared {
+		if found, err := e.claimExists(ctx, claim); found || err != nil {
+			return []string{claim}, err
+		}
+	}
+	var claims []string
+	for node := 0; ; node++ {
+		own := e.NodeClaim(name, node)
+		found, err := e.claimExists(ctx, own)
+		if err != nil {
+			return nil, err
+		}
+		if !found {
+			break
+		}
+		claims = append(claims, own)
+	}
+	if len(claims) > 0 {
+		return claims, nil
+	}
+	if found, err := e.claimExists(ctx, name); found || err != nil {
+		return []string{name}, err
+	}
+	return nil, fail.Becausef(fail.InvalidInput, "looking for the claims of environment %s: there is neither %s nor %s",
+		e, name, e.NodeClaim(name, 0))
+}
+
+func (e Environment) claimExists(ctx context.Context, name string) (bool, error) {
+	_, err := e.clients.Kube.CoreV1().PersistentVolumeClaims(e.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	} else if err != nil {
+		return false, kube.Problem(fmt.Errorf("looking for claim %s/%s: %w", e.Namespace, name, err))
+	}
+	return true, nil
+}

@@ -1,0 +1,13 @@
+//go:build !linux
+
+package local
+
+import "github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+
+// Running is false: no run is on another system than Linux.
+func (r Run) Running() bool { return false }
+
+// Connect returns an error.
+func (r Run) Connect() (nodes.Set, error) { return nil, r.Busy() }
+
+func (r Run) lock() (unlock func(), err error) { return func() {}, nil }

@@ -1,0 +1,137 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// Folder returns where local runs lie: mlenv in XDG_DATA_HOME, or else in ~/.local/share.
+func Folder() (string, error) {
+	data := os.Getenv("XDG_DATA_HOME")
+	if data == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", err
+		}
+		data = filepath.Join(home, ".local", "share")
+	}
+	return filepath.Join(data, "mlenv"), nil
+}
+
+// Run is a run on this machine, in progress or not.
+type Run struct {
+	// Folder holds all local runs.
+	Folder string
+	Name   string
+}
+
+const (
+	// lockName is the file that a run in progress holds a lock on. It contains the ID of mlenv's process.
+	lockName = "lock"
+	// reachName is the file that tells other processes how to reach the nodes.
+	reachName = "nodes.json"
+)
+
+// Find returns the run of that name; ok is false if this machine has none.
+func Find(name string) (r Run, ok bool) {
+	folder, err := Folder()
+	if err != nil || !agent.IsJobID(name) {
+		return r, false
+	}
+	r = Run{Folder: folder, Name: name}
+	_, err = os.Lstat(r.path(lockName))
+	return r, err == nil
+}
+
+// All returns the runs of this machine.
+func All() (all []Run, err error) {
+	folder, err := Folder()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(Run{Folder: folder}.Dir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("listing the local runs: %w", err)
+	}
+	for _, entry := range entries {
+		if r, ok := Find(entry.Name()); ok {
+			all = append(all, r)
+		}
+	}
+	return all, nil
+}
+
+// Dir is the folder of the run: its record, its receipt, and what it printed.
+func (r Run) Dir() string { return filepath.Join(r.Folder, ".mlenv", "runs", r.Name) }
+
+func (r Run) path(name string) string { return filepath.Join(r.Dir(), name) }
+
+// Process is the ID of mlenv's process, 0 unless the run is in progress.
+func (r Run) Process() (pid int) {
+	const longest = 32
+	content, err := claimfile.Read(r.path(lockName), longest)
+	if err != nil || !r.Running() {
+		return 0
+	}
+	_, _ = fmt.Sscan(string(content), &pid)
+	return pid
+}
+
+// LastWrite is when a file of the run was last written.
+func (r Run) LastWrite() (last time.Time) {
+	_ = filepath.WalkDir(r.Dir(), func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return nil //nolint:nilerr // what cannot be read is left out
+		}
+		if info, err := entry.Info(); err == nil && !entry.IsDir() && info.ModTime().After(last) {
+			last = info.ModTime()
+		}
+		return nil
+	})
+	return last
+}
+
+// Remove deletes a run that has ended: its record, its receipt, and its working directory. Errors: EnvironmentBusy.
+func (r Run) Remove() error {
+	unlock, err := r.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	// From here on there is no such run, whatever happens.
+	state := filepath.Join(r.Folder, ".mlenv")
+	gone, err := os.MkdirTemp(filepath.Join(state, "runs"), ".gone-")
+	if err == nil {
+		err = os.Rename(r.Dir(), filepath.Join(gone, r.Name))
+	}
+	if err != nil {
+		return fmt.Errorf("deleting local run %s: %w", r.Name, err)
+	}
+	var errs []error
+	for _, folder := range []string{
+		gone, filepath.Join(state, "environments", r.Name), filepath.Join(r.Folder, agent.WorkFolder, r.Name),
+		filepath.Join(r.Folder, agent.WorkFolder, "."+r.Name),
+	} {
+		errs = append(errs, os.RemoveAll(folder))
+	}
+	return errors.Join(errs...)
+}
+
+// Busy is the error of a run in progress that is to be deleted.
+func (r Run) Busy() error {
+	err := fail.Becausef(fail.EnvironmentBusy, "deleting local run %s: it has not ended", r.Name)
+	return fail.Advise(err, "%s", r.Stop())
+}
+
+// Stop is the command that ends the run, which is in progress.
+func (r Run) Stop() string {
+	return fmt.Sprintf("kill %d   # or Ctrl-C where it runs: it stops its ranks, and writes its receipt", r.Process())
+}

@@ -63,8 +63,9 @@ const (
 	PrometheusPeer
 )
 
-// MetricsUsage is the extended key usage of a certificate for Prometheus, which has no other one: agents that do not know this kind,
-// which earlier releases have, refuse the certificate. The number is below that of RFC 5612, which nobody else gives a meaning.
+// MetricsUsage returns the extended key usage of a certificate for Prometheus, which has no other one: agents of earlier releases, which do
+// not know this kind, refuse the certificate. The number is in the arc that RFC 5612 reserves for documentation, which nobody else
+// gives a meaning.
 func MetricsUsage() asn1.ObjectIdentifier {
 	return asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 32473, 7443, 1}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -60,112 +61,155 @@ func run(command []string, sys fs.FS) (int, error) {
 	if len(command) == 0 {
 		return 2, errors.New("want the command of a rank after --")
 	}
-	dir := record.Dir(os.Getenv(RunDirVariable))
-	if dir == "" {
-		return 2, fmt.Errorf("%s is not set: the agent sets it", RunDirVariable)
+	s, err := newShim(sys)
+	if err != nil {
+		return 2, err
+	}
+	log, err := claimfile.Append(s.dir.RankLog(s.status.Rank))
+	if err != nil {
+		return 1, err
+	}
+	defer log.Close()
+	s.output.log = log
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		return 1, err
+	}
+	process, err := s.start(s.complete(command), writer)
+	if err != nil {
+		fmt.Fprintf(log, "%v\n", err)
+		return 127, errors.Join(err, record.WriteJSON(s.dir.RankStatus(s.status.Rank), s.status))
+	}
+	end, err := s.dir.BeginRank(s.status)
+	if err != nil {
+		return 1, errors.Join(err, process.Process.Kill())
+	}
+	err = s.wait(process, reader)
+	err = errors.Join(err, end(s.status))
+	if number := unix.SignalNum(s.status.Exit.Signal); number != 0 {
+		return 128 + int(number), err
+	}
+	return s.status.Exit.Code, err
+}
+
+// shim is the process around a rank, which records how it ends.
+type shim struct {
+	dir    record.Dir
+	sys    fs.FS
+	status agent.RankStatus
+	output output
+	// killed is how many processes the kernel had killed in the container, for want of memory, before the rank started.
+	killed int
+	// stopped is set by a signal to the shim, which it passes on.
+	stopped atomic.Bool
+}
+
+// newShim reads from the environment which rank the process is for.
+func newShim(sys fs.FS) (*shim, error) {
+	s := &shim{dir: record.Dir(os.Getenv(RunDirVariable)), sys: sys}
+	if s.dir == "" {
+		return nil, fmt.Errorf("%s is not set: the agent sets it", RunDirVariable)
 	}
 	node, err := strconv.Atoi(os.Getenv(NodeVariable))
 	if err != nil {
-		return 2, fmt.Errorf("reading %s: %w", NodeVariable, err)
+		return nil, fmt.Errorf("reading %s: %w", NodeVariable, err)
 	}
 	// Launcher command sets no RANK: a node has one process.
-	status := agent.RankStatus{Node: node, Rank: variable("RANK", variable("NODE_RANK", node)), LocalRank: variable("LOCAL_RANK", 0),
+	s.status = agent.RankStatus{Node: node, Rank: variable("RANK", variable("NODE_RANK", node)), LocalRank: variable("LOCAL_RANK", 0),
 		Exit: agent.Exit{Code: -1}}
+	return s, nil
+}
+
+// debugged reports whether the rank waits for a debugger.
+func (s *shim) debugged() bool { return variable(DebugVariable, -1) == s.status.Rank }
+
+// complete adds to the command of a rank what its launcher and its debugger want.
+func (s *shim) complete(command []string) []string {
 	if at := variable(LocalRankVariable, 0); at > 0 && at <= len(command) {
-		command = slices.Insert(slices.Clone(command), at, fmt.Sprintf("--local_rank=%d", status.LocalRank))
+		command = slices.Insert(slices.Clone(command), at, fmt.Sprintf("--local_rank=%d", s.status.LocalRank))
 	}
-	debugged := variable(DebugVariable, -1) == status.Rank
-	if at := variable(DebugAtVariable, 0); debugged && at > 0 && at <= len(command) {
+	if at := variable(DebugAtVariable, 0); s.debugged() && at > 0 && at <= len(command) {
 		// debugpy accepts every connection: on loopback those are of users who may forward ports. The first switch prevents its
 		// warning about frozen modules.
 		command = slices.Insert(slices.Clone(command), at, "-Xfrozen_modules=off", "-m", "debugpy", "--listen",
 			net.JoinHostPort("127.0.0.1", strconv.Itoa(agent.DebugPort)), "--wait-for-client")
 	}
-	log, err := claimfile.Append(dir.RankLog(status.Rank))
-	if err != nil {
-		return 1, err
-	}
-	defer log.Close()
-	killed := facts.ReadMemory(sys).Killed
+	scope, _ := os.ReadFile(scopeFile)
+	return traceable(command, scope)
+}
 
-	reader, writer, err := os.Pipe()
-	if err != nil {
-		return 1, err
-	}
+// start starts the rank, which writes both streams to the pipe, and passes signals on to it. The status says when it started, or why not.
+func (s *shim) start(command []string, pipe *os.File) (*exec.Cmd, error) {
+	defer pipe.Close()
 	// A larger pipe makes fewer, larger writes; it is optional.
-	_, _ = unix.FcntlInt(reader.Fd(), unix.F_SETPIPE_SZ, 1<<20)
+	_, _ = unix.FcntlInt(pipe.Fd(), unix.F_SETPIPE_SZ, 1<<20)
+	s.killed = facts.ReadMemory(s.sys).Killed
 	// A rank must not outlive its shim, and the kernel ties that to this thread.
 	runtime.LockOSThread()
 	if err := bind(os.Getenv(CPUsVariable)); err != nil {
-		fmt.Fprintf(os.Stderr, "mlenv-agent rank: rank %d is not bound to processors: %v\n", status.Rank, err)
+		fmt.Fprintf(os.Stderr, "mlenv-agent rank: rank %d is not bound to processors: %v\n", s.status.Rank, err)
 	}
-	scope, _ := os.ReadFile(scopeFile)
-	command = traceable(command, scope)
 	process := exec.Command(command[0], command[1:]...)
-	process.Stdout, process.Stderr = writer, writer
+	process.Stdout, process.Stderr = pipe, pipe
+	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	// Before the process starts, because an agent that sees it may send signals to its shim.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	status.Started = time.Now().UTC()
+	s.status.Started = time.Now().UTC()
 	if err := process.Start(); err != nil {
-		status.Ended = time.Now().UTC()
-		status.Exit.Error = err.Error()
-		fmt.Fprintf(log, "%v\n", err)
-		return 127, errors.Join(err, record.WriteJSON(dir.RankStatus(status.Rank), status))
+		s.status.Ended = time.Now().UTC()
+		s.status.Exit.Error = err.Error()
+		return nil, err
 	}
-	writer.Close()
-	status.PID = process.Process.Pid
-	end, err := dir.BeginRank(status)
-	if err != nil {
-		return 1, errors.Join(err, process.Process.Kill())
-	}
-	var stopped atomic.Bool
+	s.status.PID = process.Process.Pid
 	go func() {
-		for s := range signals {
-			stopped.Store(true)
-			_ = process.Process.Signal(s)
+		for signal := range signals {
+			s.stopped.Store(true)
+			_ = process.Process.Signal(signal)
 		}
 	}()
+	return process, nil
+}
 
+// wait follows the rank's output until it ends, and completes the status.
+func (s *shim) wait(process *exec.Cmd, output io.Reader) (err error) {
 	listening, stopListening := context.WithCancel(context.Background())
 	var debugger sync.WaitGroup
-	if debugged {
-		waiting := status
+	if s.debugged() {
+		waiting := s.status
 		debugger.Go(func() {
 			if waitListening(listening, agent.DebugPort) {
 				waiting.DebugPort = agent.DebugPort
-				_ = record.WriteJSON(dir.RankStatus(waiting.Rank), waiting) // the step reports less then
+				_ = record.WriteJSON(s.dir.RankStatus(waiting.Rank), waiting) // the step reports less then
 			}
 		})
 	}
-	output := &output{log: log}
 	copied := make(chan error, 1)
-	go func() { copied <- output.copy(reader) }()
+	go func() { copied <- s.output.copy(output) }()
 	waited := process.Wait()
-	ended := time.Now().UTC()
+	s.status.Exit, s.status.Ended = ExitOf(waited, process.ProcessState), time.Now().UTC()
 	stopListening()
 	debugger.Wait()
 	// A child of the rank may keep the pipe open.
 	select {
 	case err = <-copied:
 	case <-time.After(2 * time.Second):
-		err = nil
 	}
-	status.Exit, status.Ended = ExitOf(waited, process.ProcessState), ended
+	s.explain()
+	return err
+}
+
+// explain adds to the status who ended the rank, and its last words.
+func (s *shim) explain() {
+	exit := &s.status.Exit
 	// SIGTERM comes from the agent, or from what ends the other ranks of the node: the supervisor or a launcher.
-	status.Stopped = stopped.Load() || status.Exit.Signal == "SIGTERM"
+	s.status.Stopped = s.stopped.Load() || exit.Signal == "SIGTERM"
 	const killedByShell = 128 + int(syscall.SIGKILL) // a shell reports the end of its child so
-	status.Exit.OutOfMemory = (status.Exit.Signal == "SIGKILL" || status.Exit.Code == killedByShell) && facts.ReadMemory(sys).Killed > killed
-	status.Tail, status.Python = output.lastWords(dir.RankLog(status.Rank))
-	if status.Python != nil {
-		status.Python.InTree = inTree(status.Python, ".")
+	exit.OutOfMemory = (exit.Signal == "SIGKILL" || exit.Code == killedByShell) && facts.ReadMemory(s.sys).Killed > s.killed
+	s.status.Tail, s.status.Python = s.output.lastWords(s.dir.RankLog(s.status.Rank))
+	if s.status.Python != nil {
+		s.status.Python.InTree = inTree(s.status.Python, ".")
 	}
-	err = errors.Join(err, end(status))
-	if number := unix.SignalNum(status.Exit.Signal); number != 0 {
-		return 128 + int(number), err
-	}
-	return status.Exit.Code, err
 }
 
 func variable(name string, otherwise int) int {

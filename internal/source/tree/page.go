@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // Cursor is how far a listing in pages has come. The zero Cursor is its beginning.
@@ -63,7 +62,7 @@ func ScanPage(ctx context.Context, dir string, ignore *Ignore, from Cursor, enou
 	s := scanner{dir: dir, ignore: ignore}
 	err := s.folder(ctx, "")
 	if err != nil {
-		return Page{}, fail.Becausef(fail.SyncFailed, "scanning %s: %w", dir, err)
+		return Page{}, notScanned(ctx, dir, err)
 	}
 	slices.SortFunc(s.entries, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
 	if err := s.err("scanning " + dir); err != nil {
@@ -88,7 +87,7 @@ func ScanPage(ctx context.Context, dir string, ignore *Ignore, from Cursor, enou
 			break
 		}
 		if err := each(ctx, group, p.read); err != nil {
-			return Page{}, fail.Becausef(fail.SyncFailed, "scanning %s: %w", dir, err)
+			return Page{}, notScanned(ctx, dir, err)
 		}
 		if p.unfinished {
 			page.Next = &Cursor{After: from.After}

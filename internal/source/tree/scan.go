@@ -3,6 +3,7 @@ package tree
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -20,7 +21,7 @@ import (
 
 // Scan describes the folder dir. It reports all entries that cannot be stored safely in one error with reason
 // UnsafeTree: special files, links that are absolute or lead out of the tree, names that are too long. A file that
-// cannot be read is SyncFailed.
+// cannot be read is SyncFailed, and the end of a context that was cancelled has no reason.
 func Scan(ctx context.Context, dir string, ignore *Ignore) (Manifest, error) {
 	s := scanner{dir: dir, ignore: ignore}
 	err := s.folder(ctx, "")
@@ -28,7 +29,7 @@ func Scan(ctx context.Context, dir string, ignore *Ignore) (Manifest, error) {
 		err = s.hash(ctx)
 	}
 	if err != nil {
-		return Manifest{}, fail.Becausef(fail.SyncFailed, "scanning %s: %w", dir, err)
+		return Manifest{}, notScanned(ctx, dir, err)
 	}
 	m := Manifest{Entries: s.entries}
 	slices.SortFunc(m.Entries, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
@@ -36,6 +37,14 @@ func Scan(ctx context.Context, dir string, ignore *Ignore) (Manifest, error) {
 		return Manifest{}, err
 	}
 	return m, nil
+}
+
+func notScanned(ctx context.Context, dir string, err error) error {
+	err = fmt.Errorf("scanning %s: %w", dir, err)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return err
+	}
+	return fail.Because(fail.SyncFailed, err)
 }
 
 type scanner struct {

@@ -126,3 +126,19 @@ func manyFiles(t testing.TB) string {
 	}
 	return dir
 }
+
+func TestCancelledScan(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a"), []byte("a"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, scanned := Scan(ctx, dir, nil)
+	_, paged := ScanPage(ctx, dir, nil, Cursor{}, func() bool { return false })
+	for name, err := range map[string]error{"Scan": scanned, "ScanPage": paged} {
+		if !errors.Is(err, context.Canceled) || fail.ReasonOf(err) == fail.SyncFailed {
+			t.Errorf("%s: %v, %s; want that it was cancelled, and not that files cannot be read", name, err, fail.ReasonOf(err))
+		}
+	}
+}

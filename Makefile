@@ -345,7 +345,7 @@ clean-cluster clean-multi-node clean: ## release the environment; claims stay
 
 .PHONY: status-cluster status-multi-node status
 status-cluster status-multi-node status: ## show the state of the environment, and what is wrong with it
-	$(MLENV) doctor $(IN)
+	$(MLENV) doctor $(AT)
 
 .PHONY: sync-multi-node sync-once
 sync-multi-node sync-once: ## send a folder to all nodes (LOCAL_DIR=.)

@@ -45,10 +45,13 @@ func successors(u trainer, file string) []typed {
 			says: "kind: StatefulSet"},
 		{command: "preflight --cluster-file=clusters/CLUSTER.yaml", more: []string{"--gpus-per-node=1"}, code: anyCode, says: "permissions"},
 		{command: "plan --nodes=2", more: []string{"--cluster-file=" + file, "--gpus-per-node=1"}, code: anyCode},
+		{command: "run . train.py --nodes=2", more: []string{"--run-name=from-scripts", "--gpus-per-node=1", "--check-fabric=false"},
+			says: "Verdict: Succeeded"},
 		{command: "runs", says: "from-scripts"}, {command: "status", says: "(?i)succeeded"}, {command: "status RUN", says: "(?i)succeeded"},
 		{command: "logs RUN", says: "trained"}, {command: "logs RUN --rank=0", says: "trained"}, {command: "logs RUN --follow", says: "trained"},
 		{command: "receipt RUN", says: "(?i)succeeded"}, {command: "fetch RUN", more: []string{"--to=fetched"}},
 		{command: "fetch RUN FILE", more: []string{"--to=one-file"}}, {command: "claims", says: "ml-dev-workspace"},
+		{command: "trend", code: anyCode},
 
 		{command: "up --nodes=1", more: up, says: upSays},
 		{command: "up --nodes=1 --services=all", more: up, says: "Services on node 0 are reached by"},
@@ -64,28 +67,38 @@ func successors(u trainer, file string) []typed {
 		{command: "up --cluster-file=clusters/CLUSTER.yaml", more: up[1:], says: upSays},
 		{command: "up --workspace-size=100Gi --datasets-size=500Gi", more: up, says: upSays},
 		{command: "up --workspace-size=200Gi", more: up, says: "Claim ml-dev-workspace has 200Gi now"},
+		{command: "up --datasets-size=1Ti", more: up, says: "Claim ml-dev-datasets has 1Ti now"},
+		{command: "up --storage=rwx", more: up, says: upSays}, {command: "data FOLDER"},
 		{command: "sync", says: "is on 2 nodes"}, {command: "sync FOLDER", says: "is on 2 nodes"},
 		{command: "sync ./workspace", says: "is on 2 nodes"},
 		{command: "sync --watch", code: interrupted, says: "is on 2 nodes"},
 		{command: "train train.py", says: `\[1 1\] rank 1 of 2`}, {command: "train train.py --launcher=deepspeed", says: `\[1 1\] rank 1 of 2`},
+		{command: "train train.py --launcher=deepspeed-launcher", says: "rank 1 of 2"},
+		{command: "train train.py --deepspeed-config=ds_config.json", says: `\[1 1\] rank 1 of 2`},
+		{command: "train train.py NCCL_DEBUG=INFO", says: `\[1 1\] rank 1 of 2, INFO`},
+		{command: "train test_multi_gpu.py --launcher=torchrun"},
 		{command: "train h-kim-openshift.sh --launcher=command", says: `meets at ml-dev-env-0\.ml-dev-env-headless`},
 		{command: "dev train.py", code: interrupted, says: `\[1 1\] rank 1 of 2`},
 		{command: "port-forward", code: interrupted, says: "leads to port 5678 of node 0"},
 		{command: "port-forward 5678", code: interrupted, says: "leads to port 5678 of node 0"},
 		{command: "shell"}, {command: "shell 1"}, {command: "shell 0 -- ls /workspace/repo", says: "train.py"},
 		{command: "shell 0 -- cat /workspace/.deepspeed/hostfile", says: "ml-dev-env-1.* slots=1"},
+		{command: "shell 0 -- printenv GPUS_PER_NODE NUM_NODES NODE_RANK", says: "1\n2\n0"},
+		{command: "shell 0 -- printenv MASTER_ADDR MASTER_PORT", says: "29500"},
 		{command: "ssh-config", says: "Host mlenv-ml-dev-env-1"},
 		{command: "shell 0 -- env", says: "NCCL_IB_DISABLE=1"}, {command: "shell 0 -- nvidia-smi", says: "H100"},
 		{command: "shell 0 -- printenv CUDA_VISIBLE_DEVICES", code: anyCode},
 		{command: "check-fabric", more: []string{"--timeout=30s"}, says: "Fabric: "},
 		{command: "check-fabric --compare=tcp", more: []string{"--timeout=30s"}, says: "TCP sockets on the pod network"},
 		{command: "rdma", says: "node 1: pod"}, {command: "rdma 0", says: "compute 9.0"}, {command: "doctor", code: anyCode},
+		{command: "doctor --cluster-file=clusters/CLUSTER.yaml", code: anyCode},
 		{command: "top", code: anyCode},
 		{command: "up --services=all --routes", more: up, says: "Services on node 0 are reached by"},
 		{command: "down --cluster-file=clusters/CLUSTER.yaml", says: "GPUs free"},
 
 		{command: "up h-kim --nodes=1", more: up, says: upSays}, {command: "down", more: h, says: "GPUs free"},
 		{command: "up h-kim --nodes=2", more: up, says: upSays}, {command: "up h-kim", more: up, says: upSays},
+		{command: "up h-kim --mode=tcp", more: up, says: upSays},
 		{command: "up --name=h-kim", more: up, says: upSays}, {command: "down", more: h, says: "GPUs free"},
 	}
 }
@@ -95,7 +108,7 @@ var elsewhere = map[string][]string{
 	"rdma-by-admin, in a namespace that an administrator has prepared for RDMA": {"up --mode=rdma", "up h-kim --namespace=NS --mode=rdma",
 		"admin clusters/CLUSTER.yaml", "rdma --check"},
 	"the tests of mlenv admin, because the local cluster has none of these objects": {"admin clusters/CLUSTER.yaml --scc=nccl-scc",
-		"admin clusters/CLUSTER.yaml --attachments=copy", "admin clusters/CLUSTER.yaml --reboot-pool=worker"},
+		"admin clusters/CLUSTER.yaml --service-account=h-kim-sa --scc=nccl-scc", "admin clusters/CLUSTER.yaml --attachments=copy", "admin clusters/CLUSTER.yaml --reboot-pool=worker"},
 	"built-by-runs, which builds an image":                                        {"build --cluster-file=clusters/CLUSTER.yaml"},
 	"built-in-full, whose image has debugpy":                                      {"train train.py --debug-rank=0"},
 	"the tests of mlenv render, because clusters/local.yaml does not enable RDMA": {"render --cluster-file=clusters/CLUSTER.yaml --mode=rdma"},
@@ -122,15 +135,21 @@ func fromScripts(u trainer) {
 		}
 	}
 
+	example, err := os.ReadFile(filepath.Join("..", "..", "examples", "test_multi_gpu.py"))
+	if err != nil {
+		u.Fatal(err)
+	}
 	files := map[string]string{
-		"train.py":           "import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\n",
-		"h-kim-openshift.sh": "echo meets at $MASTER_ADDR; echo trained; echo result > result-$NODE_RANK\n",
+		"train.py": "import os\nrank = os.environ['RANK']\nopen('result-' + rank, 'w').write('trained')\n" +
+			"print('rank', rank, 'of', os.environ['WORLD_SIZE'] + ',', os.environ['NCCL_DEBUG'], 'trained', flush=True)\n",
+		"ds_config.json":     "{}",
+		"test_multi_gpu.py":  string(example),
+		"h-kim-openshift.sh": "echo meets at $MASTER_ADDR\n",
 	}
 	dir := u.project(files)
 	if err := os.CopyFS(filepath.Join(dir, "workspace"), os.DirFS(u.project(files))); err != nil {
 		u.Fatal(err)
 	}
-	u.says(dir, command.Done, append([]string{"run", ".", "h-kim-openshift.sh", "--run-name=from-scripts"}, runFlags()...)...)
 	words := strings.NewReplacer("clusters/CLUSTER.yaml", file, "FOLDER", dir, "FILE", "result-0", "CLUSTER", "local", "RUN", "from-scripts",
 		"NS", u.namespace)
 	for _, t := range all {

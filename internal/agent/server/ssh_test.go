@@ -352,10 +352,11 @@ func TestSSHTerminal(t *testing.T) {
 		}
 	}
 	until("at first 40 120 xterm-256color")
-	if err := session.WindowChange(50, 132); err != nil {
-		t.Fatal(err)
+	// With an answer: the shell must have the signal before the first line, because it may run the trap only when read returns.
+	size := ssh.Marshal(struct{ Columns, Rows, Width, Height uint32 }{132, 50, 0, 0})
+	if changed, err := session.SendRequest("window-change", true, size); err != nil || !changed {
+		t.Fatalf("changing the size: %v, %v", changed, err)
 	}
-	// The shell may run the trap when read returns.
 	if _, err := io.WriteString(in, "one\n"); err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func (l Launcher) Check() error {
 	return fmt.Errorf("%q: want deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher%s", string(l), hint)
 }
 
-// JobSpec is the body of PUT /v1/jobs/ID: the same for every node of the job.
+// JobSpec is the body of PUT /v1/jobs/ID. Every node of a training gets the same.
 type JobSpec struct {
 	// Run is the job's name for users, the PipelineRun's.
 	Run      string   `json:"run"`
@@ -81,7 +81,7 @@ type JobSpec struct {
 	// be neighbours on the network. Empty is the order of the ordinals; node 0, the
 	// master, is always first.
 	Order []int `json:"order,omitempty"`
-	// MasterPort is MasterPort unless it is set.
+	// MasterPort is where the ranks meet, on node 0; 0 means the constant MasterPort.
 	MasterPort int               `json:"masterPort,omitempty"`
 	Env        map[string]string `json:"env,omitempty"`
 	// SecretEnv is set for the ranks and never recorded.

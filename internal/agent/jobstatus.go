@@ -94,7 +94,7 @@ func WantedTransport(mode Mode, nodes int) nccl.Transport {
 
 // Exit is how a process ended.
 type Exit struct {
-	// Code is its exit code, -1 if a signal ended it or it lives.
+	// Code is its exit code, -1 if a signal ended it, if it lives, or if it did not start.
 	Code int `json:"code"`
 	// Signal as in SIGKILL, "" for none.
 	Signal string `json:"signal,omitempty"`
@@ -117,7 +117,7 @@ type RankStatus struct {
 	// Ended is zero while the rank lives.
 	Ended time.Time `json:"ended,omitzero"`
 	Exit  Exit      `json:"exit"`
-	// Stopped is true if a signal of the agent ended it.
+	// Stopped is true if its shim got a signal before it ended, or if SIGTERM ended it: the agent or a launcher stopped it.
 	Stopped bool `json:"stopped,omitempty"`
 	// Quiet is how long the log of a live rank has not grown. It is set if the job's Quiet is.
 	Quiet time.Duration `json:"quiet,omitempty"`

@@ -35,8 +35,8 @@ const (
 	JobVariable = "MLENV_JOB_ID"
 	// NodeVariable is the node's ordinal.
 	NodeVariable = "MLENV_NODE"
-	// LocalRankVariable is the index of the argument before which the shim inserts --local_rank=N, as DeepSpeed's launcher does.
-	LocalRankVariable = "MLENV_PASS_LOCAL_RANK"
+	// LocalRankAtVariable is the index of the argument before which the shim inserts --local_rank=N, as DeepSpeed's launcher does.
+	LocalRankAtVariable = "MLENV_PASS_LOCAL_RANK"
 	// DebugVariable is the rank that waits for a debugger, and DebugAtVariable the index of its script, or of the -m before
 	// its module.
 	DebugVariable   = "MLENV_DEBUG_RANK"
@@ -125,7 +125,7 @@ func (s *shim) debugged() bool { return variable(DebugVariable, -1) == s.status.
 
 // complete adds to the command of a rank what its launcher and its debugger want.
 func (s *shim) complete(command []string) []string {
-	if at := variable(LocalRankVariable, 0); at > 0 && at <= len(command) {
+	if at := variable(LocalRankAtVariable, 0); at > 0 && at <= len(command) {
 		command = slices.Insert(slices.Clone(command), at, fmt.Sprintf("--local_rank=%d", s.status.LocalRank))
 	}
 	if at := variable(DebugAtVariable, 0); s.debugged() && at > 0 && at <= len(command) {
@@ -188,22 +188,26 @@ func (s *shim) wait(process *exec.Cmd, output io.Reader) (err error) {
 	go func() { copied <- s.output.copy(output) }()
 	waited := process.Wait()
 	s.status.Exit, s.status.Ended = ExitOf(waited, process.ProcessState), time.Now().UTC()
+	// SIGTERM comes from the agent, or from what ends the other ranks of the node: the supervisor or a launcher. A signal that comes from
+	// now on has not ended the rank.
+	s.status.Stopped = s.stopped.Load() || s.status.Exit.Signal == "SIGTERM"
 	stopListening()
 	debugger.Wait()
-	// A child of the rank may keep the pipe open.
 	select {
 	case err = <-copied:
-	case <-time.After(2 * time.Second):
+	case <-time.After(openTime):
 	}
 	s.explain()
 	return err
 }
 
-// explain adds to the status who ended the rank, and its last words.
+// openTime is how long the output of a rank that has ended may continue: a child of the rank may keep it open. A step waits longer for
+// the ranks' own errors.
+const openTime = 2 * time.Second
+
+// explain adds to the status whether the kernel ended the rank for want of memory, and its last words.
 func (s *shim) explain() {
 	exit := &s.status.Exit
-	// SIGTERM comes from the agent, or from what ends the other ranks of the node: the supervisor or a launcher.
-	s.status.Stopped = s.stopped.Load() || exit.Signal == "SIGTERM"
 	const killedByShell = 128 + int(syscall.SIGKILL) // a shell reports the end of its child so
 	exit.OutOfMemory = (exit.Signal == "SIGKILL" || exit.Code == killedByShell) && facts.ReadMemory(s.sys).Killed > s.killed
 	s.status.Tail, s.status.Python = s.output.lastWords(s.dir.RankLog(s.status.Rank))

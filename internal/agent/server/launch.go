@@ -85,7 +85,7 @@ func (c Config) plan(id string, spec agent.JobSpec, folder jobFolder, recorded s
 		}
 	}
 	if spec.Launcher == agent.DeepSpeed || spec.Launcher == agent.DeepSpeedLauncher {
-		l.env[rank.LocalRankVariable] = strconv.Itoa(len(process) - len(spec.Args))
+		l.env[rank.LocalRankAtVariable] = strconv.Itoa(len(process) - len(spec.Args))
 	}
 	var launcher []string
 	switch spec.Launcher {

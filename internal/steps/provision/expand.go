@@ -191,7 +191,7 @@ func (p *provisioner) resizeFailures(ctx context.Context) func(*corev1.Persisten
 // finishClaims looks at the claims again that could not be expanded, or had not grown, before pods mounted them.
 func (p *provisioner) finishClaims(ctx context.Context) error {
 	growing, missing := p.growing, p.missing
-	p.growing, p.missing = nil, nil
+	p.growing, p.missing = map[string]objects.Mount{}, nil // a claim may have no volume any more
 	if len(growing)+len(missing) == 0 {
 		return nil
 	}

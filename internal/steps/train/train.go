@@ -2,6 +2,7 @@
 package train
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -37,10 +38,6 @@ const (
 	// grace is between SIGTERM and SIGKILL after another rank failed. With settle it keeps the promise that the
 	// rest is stopped within 10 s.
 	grace = 5 * time.Second
-	// wrongClock is the difference between two clocks that users should know.
-	wrongClock = 2 * time.Second
-	// askTime bounds a question whose answer may not come because something else is away too.
-	askTime = 10 * time.Second
 	// drain is how long logs may take to arrive after their ranks have ended.
 	drain = 30 * time.Second
 	// launcherEnd is how long launchers may run after their ranks have exited with 0. Until they end the nodes
@@ -48,6 +45,13 @@ const (
 	launcherEnd = 20 * time.Second
 	// endTime bounds the end of an interrupted training: a pod has 30 s between SIGTERM and SIGKILL.
 	endTime = 15 * time.Second
+)
+
+const (
+	// wrongClock is the difference between two clocks that users should know.
+	wrongClock = 2 * time.Second
+	// askTime bounds a question whose answer may not come because something else is away too.
+	askTime = 10 * time.Second
 )
 
 // Training is one job on all nodes of an environment.
@@ -136,9 +140,11 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 // job returns the training on its nodes.
 func (t *Training) job() jobs.Job { return jobs.Job{ID: t.ID, Members: t.Nodes} }
 
-// start starts every node's part, and reports whether the job existed before. If a node refuses, none is left running.
+// start starts every node's part, and reports whether the job existed before. If a node refuses, or does not answer, none is left running.
 func (t *Training) start(ctx context.Context) (attached bool, err error) {
-	attached, errs := t.job().Start(ctx, jobs.Same(t.Spec))
+	starting, cancel := context.WithTimeout(ctx, jobs.Reachable)
+	defer cancel()
+	attached, errs := t.job().Start(starting, jobs.Same(t.Spec))
 	for _, client := range t.Nodes {
 		if behind := client.Behind(); behind.Abs() > wrongClock {
 			t.Log.Warn(fmt.Sprintf("The clock of node %d is %s behind this step's. The times of its ranks are corrected by that.",
@@ -148,11 +154,24 @@ func (t *Training) start(ctx context.Context) (attached bool, err error) {
 	if ctx.Err() != nil { // whether the job is stopped is decided by why this step ends
 		return false, ctx.Err()
 	}
-	if err := cmp.Or(errs...); err != nil { // mostly all nodes have the same
+	if err := t.notStarted(errs); err != nil {
 		t.stop(ctx, "", "another node could not start")
 		return false, err
 	}
 	return attached, nil
+}
+
+// notStarted returns why the first node that refused did so, or else that the first one that did not answer is lost. The errors are in
+// the nodes' order. After a refusal nobody waits for silent nodes.
+func (t *Training) notStarted(errs []error) error {
+	silent := func(err error) bool { return fail.ReasonOf(err) == fail.AgentUnreachable }
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil && !silent(err) }); i >= 0 {
+		return errs[i]
+	}
+	if i := slices.IndexFunc(errs, silent); i >= 0 {
+		return t.lost(t.Nodes[i].Node(), errs[i])
+	}
+	return nil
 }
 
 // stop stops every node's part; it does not wait.
@@ -188,7 +207,7 @@ func (t *Training) shownRanks(node int) []int {
 	return ranks
 }
 
-// followRanks shows the output of ranks. It reconnects until watch decides that the node is lost, which ends ctx.
+// followRanks shows the output of ranks, and reconnects until ctx ends.
 func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 	out := &output{out: t.Out}
 	if t.Out == nil {
@@ -341,9 +360,10 @@ func (t *Training) launcherFailed(status agent.JobStatus) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	var tail []string
-	if log, err := t.Nodes[status.Node].Log(ctx, t.ID, agent.LauncherLog, 0, false); err == nil {
+	const most = 64 << 10
+	if log, err := t.Nodes[status.Node].LogEnd(ctx, t.ID, agent.LauncherLog, most); err == nil {
 		defer log.Close()
-		if content, err := io.ReadAll(io.LimitReader(log, 1<<20)); err == nil {
+		if content, err := io.ReadAll(io.LimitReader(log, most)); err == nil && len(bytes.TrimSpace(content)) > 0 {
 			lines := strings.Split(strings.TrimSpace(string(content)), "\n")
 			tail = lines[max(0, len(lines)-20):]
 		}

@@ -887,3 +887,25 @@ func TestContainerRestartEndsTheTraining(t *testing.T) {
 		t.Errorf("node 0: %s, %v; want it stopped", status.State, err)
 	}
 }
+
+func TestNotStarted(t *testing.T) {
+	training, _, _ := newTraining(t, "exit 0")
+	silent := fail.Because(fail.AgentUnreachable, errors.New("connection refused"))
+	refused := fail.Because(fail.ScriptNotFound, errors.New("no train.py"))
+	for _, tc := range []struct {
+		name string
+		errs []error
+		want fail.Reason
+		says string
+	}{
+		{"all have started", []error{nil, nil}, "", ""},
+		{"a node refuses while another one is silent", []error{silent, refused}, fail.ScriptNotFound, "no train.py"},
+		{"a node is silent", []error{nil, silent}, fail.NodeLost, "node 1 is gone: its agent has not answered for 2m0s"},
+		{"a node is silent and the next one was not waited for", []error{silent, silent}, fail.NodeLost, "node 0 is gone"},
+	} {
+		err := training.notStarted(tc.errs)
+		if err == nil != (tc.want == "") || err != nil && (fail.ReasonOf(err) != tc.want || !strings.Contains(err.Error(), tc.says)) {
+			t.Errorf("%s: %v, want %s and %q", tc.name, err, tc.want, tc.says)
+		}
+	}
+}

@@ -112,7 +112,7 @@ func assembleBuildPod(store *image.Store, work, program string) (string, error) 
 const (
 	// trainingImage is the image that the end-to-end tests train in.
 	trainingImage = "training"
-	// peersImage is the training image with the additional packages for MPI Operator and rsync.
+	// peersImage is the training image with the additional packages for MPI Operator.
 	peersImage = "training-peers"
 )
 

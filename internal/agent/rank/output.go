@@ -68,12 +68,12 @@ func (o *output) copy(from io.Reader) error {
 		n, err := from.Read(buffer)
 		if n > 0 {
 			o.write(buffer[:n])
-			across := append(overlap, buffer[:min(n, longestStart)]...)
+			across := slices.Concat(overlap, buffer[:min(n, longestStart)])
 			starts := tracebackStart.FindIndex(across)
 			if tracebackStart.Match(buffer[:n]) || starts != nil && starts[1] > len(overlap) {
 				o.seen.Store(time.Now().UnixNano())
 			}
-			overlap = append(across[:len(overlap)], buffer[max(0, n-longestStart):n]...)
+			overlap = slices.Concat(overlap, buffer[max(0, n-longestStart):n])
 			overlap = overlap[max(0, len(overlap)-longestStart):]
 		}
 		if err == io.EOF {

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -187,7 +188,7 @@ func TestDevicesAreBounded(t *testing.T) {
 func TestGPUsAreReadOnce(t *testing.T) {
 	var use gpuUse
 	reads, answer := make(chan struct{}, 10), make(chan struct{})
-	read := func() ([]agent.GPU, error) {
+	read := func() ([]agent.GPU, error) { //nolint:unparam // the same as the function that reads the GPUs
 		reads <- struct{}{}
 		<-answer
 		return []agent.GPU{{UUID: "GPU-0"}}, nil
@@ -236,7 +237,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	network, _ := networkMetrics(deviceTree())
-	all := append(network, gpuMetrics(nil)...)
+	all := slices.Concat(network, gpuMetrics(nil))
 	all = append(all, progressMetrics(progress{})...)
 	all = append(all, Config{}.agentMetrics()...)
 	all = append(all, runMetrics(agent.JobStatus{})...)

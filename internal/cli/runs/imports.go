@@ -46,7 +46,7 @@ func lacksPackages(ctx context.Context, python, dir string, o train.Options, ins
 	command.Dir, command.Env = dir, append(os.Environ(), o.Env...)
 	out, err := command.Output()
 	if err != nil {
-		return nil //nolint:nilerr // the nodes report a Python that does not start
+		return nil // the nodes report a Python that does not start
 	}
 	var packages, places []string
 	for line := range strings.Lines(string(out)) {

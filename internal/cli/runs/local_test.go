@@ -23,7 +23,9 @@ import (
 
 // TestMain hides the folder of local runs that this machine may have.
 func TestMain(m *testing.M) {
-	os.Unsetenv("XDG_DATA_HOME")
+	if err := os.Unsetenv("XDG_DATA_HOME"); err != nil {
+		panic(err)
+	}
 	agenttest.Main(m)
 }
 

@@ -138,12 +138,11 @@ func Running(ctx context.Context, set nodes.Set) ([]agent.JobStatus, error) {
 		}
 		for _, id := range facts.Running {
 			status, err := client.Job(ctx, id)
-			if err == nil && status.State != agent.Running {
-				continue // it has ended meanwhile
-			} else if err == nil {
-				found[places[client]] = append(found[places[client]], status)
-			} else if !agent.IsNotFound(err) { // its record is gone
+			if agent.IgnoreNotFound(err) != nil {
 				return err
+			}
+			if err == nil && status.State == agent.Running { // else it has ended meanwhile
+				found[places[client]] = append(found[places[client]], status)
 			}
 		}
 		return nil

@@ -118,7 +118,10 @@ def _look(folder, found):
             continue
         format = _format(path)
         if format == "DeepSpeed" and not any(path.glob("*_optim_states.pt")):
-            continue  # only the mark distinguishes it from one that was not finished
+            # Only a mark distinguishes it from one that was not finished: here, a later one that names nothing.
+            mark = folder / "latest"
+            if not mark.is_file() or mark.lstat().st_mtime < _modified(path):
+                continue
         if format == "torch" and path.name in _PARTS:
             continue  # the other folders of the checkpoint are missing
         if format:

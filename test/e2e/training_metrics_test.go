@@ -97,7 +97,7 @@ func (u trainer) scrape(pod string, endpoint monitoring.PodMetricsEndpoint, stat
 		Certificates: []tls.Certificate{credentials.Certificate}, RootCAs: credentials.CA, ServerName: *config.ServerName,
 	}}}
 	defer client.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(u.Context(), http.MethodGet, "https://127.0.0.1:"+forwarded[agent.Port]+endpoint.Path, nil)
+	request, err := http.NewRequestWithContext(u.Context(), http.MethodGet, "https://"+forwarded[agent.Port]+endpoint.Path, nil)
 	if err != nil {
 		u.Fatal(err)
 	}

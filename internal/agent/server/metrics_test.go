@@ -28,13 +28,7 @@ import (
 func asPrometheus(t *testing.T, node *agenttest.Node) *agent.Client {
 	t.Helper()
 	made := node.Certificates()
-	credentials, err := agent.ParseCredentials(made.CA, made.MetricsCert, made.MetricsKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := agent.NewClient(node.Config.Node, node.Config.Host(node.Config.Node), credentials, node.Dial)
-	t.Cleanup(client.Close)
-	return client
+	return clientOf(t, node, made.MetricsCert, made.MetricsKey)
 }
 
 // scrape reads the metrics as Prometheus does, with the certificate and key of one kind, and parses them with Prometheus' parser.

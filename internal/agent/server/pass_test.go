@@ -23,7 +23,13 @@ import (
 func asAgent(t *testing.T, node *agenttest.Node) *agent.Client {
 	t.Helper()
 	made := node.Certificates()
-	credentials, err := agent.ParseCredentials(made.CA, made.ServerCert, made.ServerKey)
+	return clientOf(t, node, made.ServerCert, made.ServerKey)
+}
+
+// clientOf returns a client of the node with a certificate and its key.
+func clientOf(t *testing.T, node *agenttest.Node, certificate, key []byte) *agent.Client {
+	t.Helper()
+	credentials, err := agent.ParseCredentials(node.Certificates().CA, certificate, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +67,7 @@ func putTree(t *testing.T, node *agenttest.Node) (hash, content tree.Digest) {
 	return m.Hash(), m.Entries[0].Content
 }
 
-// refusals are requests that only steps may send.
+// refusals returns requests that only steps may send.
 func refusals(client *agent.Client, hash tree.Digest) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"health":      func(ctx context.Context) error { _, err := client.Health(ctx); return err },

@@ -9,10 +9,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
@@ -53,16 +53,15 @@ func (o *logsOptions) localLog(ctx context.Context, out io.Writer, r entry) erro
 	return err
 }
 
-// rankLogOf is the log of a rank in its newest attempt.
+// rankLogOf returns the log of a rank in its newest attempt.
 func rankLogOf(of local.Run, rank int) (newest string) {
-	name := agent.RankLog + strconv.Itoa(rank) + ".log"
-	newest = filepath.Join(of.Dir(), name)
+	newest = record.Dir(of.Dir()).RankLog(rank)
 	for attempt := 2; ; attempt++ {
 		folder := filepath.Join(of.Dir(), agent.AttemptFolder(attempt))
-		if _, err := os.Stat(folder); err != nil {
+		if !exists(folder) {
 			return newest
 		}
-		if path := filepath.Join(folder, name); exists(path) {
+		if path := record.Dir(folder).RankLog(rank); exists(path) {
 			newest = path
 		}
 	}

@@ -63,7 +63,7 @@ func (p *provisioner) expandClaims(ctx context.Context) error {
 	return p.waitExpanded(ctx, begun, false)
 }
 
-// claims are the namespace's, by name.
+// claims returns the namespace's claims by name.
 func (p *provisioner) claims(ctx context.Context) (map[string]*corev1.PersistentVolumeClaim, error) {
 	list, err := p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -160,7 +160,7 @@ func (p *provisioner) hasGrown(claim *corev1.PersistentVolumeClaim, m objects.Mo
 	return true
 }
 
-// resizeFailures watches the events of claims until ctx ends. The function that it returns is the newest failure of a claim to expand
+// resizeFailures watches the events of claims until ctx ends. The function that it returns finds the newest failure to expand a claim
 // since now, "" for none.
 func (p *provisioner) resizeFailures(ctx context.Context) func(*corev1.PersistentVolumeClaim) string {
 	const tolerance = 2 * time.Second // of the clock that events have
@@ -173,7 +173,9 @@ func (p *provisioner) resizeFailures(ctx context.Context) func(*corev1.Persisten
 			func(seen []*corev1.Event) (bool, error) {
 				mu.Lock()
 				defer mu.Unlock()
-				for _, event := range seen {
+				for _, event := range slices.SortedFunc(slices.Values(seen), func(a, b *corev1.Event) int {
+					return kube.LastTime(a).Compare(kube.LastTime(b))
+				}) {
 					if event.Reason == "VolumeResizeFailed" && kube.LastTime(event).After(since) {
 						failures[event.InvolvedObject.UID] = humanize.OneLine(event.Message, 300)
 					}

@@ -21,7 +21,7 @@ type World struct {
 	RanksPerNode int
 }
 
-// Variables are the same on all nodes. NODE_RANK is each node's own.
+// Variables returns the variables that are the same on all nodes. NODE_RANK is each node's own.
 func (w World) Variables() map[string]string {
 	return map[string]string{
 		"MASTER_ADDR": w.Master,

@@ -58,7 +58,7 @@ func TestMissingRank(t *testing.T) {
 			3: late}, 0,
 			"rank 0 on node 0 was ended by SIGABRT, want exit code 0: NCCL's watchdog ended its wait in collective 78 (ALLREDUCE) after 10m0s; " +
 				"ranks 2 and 3 entered number 77", "no rank shows"},
-		{"one of which there is no dump", []agent.RankStatus{aborts(0, 78), aborts(1, 78), aborts(2, 78), hung(3)},
+		{"one without a dump", []agent.RankStatus{aborts(0, 78), aborts(1, 78), aborts(2, 78), hung(3)},
 			map[int][]agent.Collective{0: waits, 1: late, 2: waits}, 3,
 			"the others waited for rank 3 on node 1, which showed no error", "entered number"},
 	} {

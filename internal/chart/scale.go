@@ -105,7 +105,7 @@ func (s scale) ticks(most int) (ticks []Tick) {
 	return ticks
 }
 
-// niceStep is 1, 2 or 5 times a power of ten, with at most so many steps in the range.
+// niceStep returns 1, 2 or 5 times a power of ten, with at most so many steps in the range.
 func niceStep(span float64, most int) float64 {
 	rough := span / float64(most)
 	power := math.Pow(10, math.Floor(math.Log10(rough)))

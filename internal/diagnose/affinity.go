@@ -65,7 +65,7 @@ func untolerated(node *corev1.Node, spec *corev1.PodSpec) (taints []corev1.Taint
 	return taints
 }
 
-// notReady is "is not ready" or "does not answer", with the node's message and since when, "" for a ready node.
+// notReady returns "is not ready" or "does not answer", with the node's message and since when, "" for a ready node.
 func notReady(node *corev1.Node) (state, message string, since time.Time) {
 	for _, c := range node.Status.Conditions {
 		switch {

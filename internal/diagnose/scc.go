@@ -77,7 +77,7 @@ func (e *explainer) pinned() string {
 	return e.StatefulSet.Spec.Template.Annotations[objects.SCCAnnotation]
 }
 
-// refusedField is one refusal, as "capabilities.add IPC_LOCK of container train: capability may not be added".
+// refusedField returns one refusal, as "capabilities.add IPC_LOCK of container train: capability may not be added".
 func (e *explainer) refusedField(item string) string {
 	where := "the pod"
 	if m := sccField.FindStringSubmatch(item); m != nil {

@@ -82,7 +82,7 @@ func (n *node) running() bool {
 		func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
 
-// advice is what to do on a cluster, or on this machine.
+// advice returns the command for a cluster, or for this machine.
 func (e *examination) advice(cluster, here string) string {
 	if e.here {
 		return here
@@ -90,7 +90,7 @@ func (e *examination) advice(cluster, here string) string {
 	return cluster
 }
 
-// logs is the command that shows the log of the node's agent.
+// logs returns the command that shows the log of the node's agent.
 func (e *examination) logs(n *node) string {
 	return e.advice(fmt.Sprintf("oc logs %s -n %s -c train --tail=20", n.pod, e.env.Namespace), "mlenv logs "+e.env.Name)
 }

@@ -106,7 +106,7 @@ func (e *examination) volumes(n *node) {
 	}
 }
 
-// place is where a claim is mounted, or the folder in place of one.
+// place returns where a claim is mounted, or the folder in place of one.
 func (e *examination) place(mounted string) string {
 	if folder, err := local.Folder(); e.here && err == nil {
 		return filepath.Join(folder, strings.TrimPrefix(mounted, agent.Workspace))

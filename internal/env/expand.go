@@ -185,7 +185,7 @@ func cannotExpand(claim *corev1.PersistentVolumeClaim, m objects.Mount) fail.Fin
 	}
 }
 
-// admissionText is the last part of a refusal: the API server names the object first, which the message has already.
+// admissionText returns the last part of a refusal: the API server names the object first, which the message has already.
 func admissionText(err error) string {
 	_, text, found := strings.Cut(err.Error(), " is forbidden: ")
 	if !found {

@@ -136,7 +136,7 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// A claim of the same name that was created anew is another one.
+// A new claim of the same name is another claim.
 func TestExpandLeavesAnotherClaim(t *testing.T) {
 	server := apitest.Start(t, claimOf("100Gi", "100Gi"))
 	e := Of(server.Clients(nil), "env")

@@ -25,7 +25,7 @@ const (
 	Note Level = "note"
 )
 
-// Compare is negative if l is worse than other.
+// Compare returns a negative number if l is worse than other.
 func (l Level) Compare(other Level) int {
 	levels := []Level{Broken, Degraded, Suspicious, Note}
 	return cmp.Compare(slices.Index(levels, l), slices.Index(levels, other))

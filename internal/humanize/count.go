@@ -23,7 +23,7 @@ func Each[T any](list []T, text func(T) string) []string {
 	return texts
 }
 
-// List is "a, b and c" with the conjunction and.
+// List returns "a, b and c" with the conjunction and.
 func List(words []string, conjunction string) string {
 	last := len(words) - 1
 	if last < 1 {
@@ -32,7 +32,7 @@ func List(words []string, conjunction string) string {
 	return strings.Join(words[:last], ", ") + " " + conjunction + " " + words[last]
 }
 
-// First is "a, b and 3 more": that many, and the number of the others.
+// First returns "a, b and 3 more": that many, and the number of the others.
 func First(names []string, most int) string {
 	if len(names) > most {
 		return strings.Join(names[:most], ", ") + " and " + strconv.Itoa(len(names)-most) + " more"

@@ -5,12 +5,12 @@ import (
 	"unicode/utf8"
 )
 
-// OneLine is plain text on one line, cut to most bytes.
+// OneLine returns plain text on one line, cut to most bytes.
 func OneLine(text string, most int) string {
 	return cut(Plain(strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")), most)
 }
 
-// Lines is plain text that keeps its lines, cut to most bytes.
+// Lines returns plain text that keeps its lines, cut to most bytes.
 func Lines(text string, most int) string {
 	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(text, "?")), "\n")
 	for i, line := range lines {

@@ -43,7 +43,7 @@ func inNamespace(client dynamic.NamespaceableResourceInterface, namespace string
 	return client.Namespace(namespace)
 }
 
-// Title is an object as oc names it.
+// Title returns the name that oc prints for an object.
 func Title(object *unstructured.Unstructured) string {
 	return strings.ToLower(object.GetKind()) + "/" + object.GetName()
 }

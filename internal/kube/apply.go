@@ -71,7 +71,7 @@ func ApplyTo[T any](ctx context.Context, client Patcher[T], object any, options 
 	return applied, nil
 }
 
-// FullName is NAMESPACE/NAME, or NAME if the object has no namespace.
+// FullName returns NAMESPACE/NAME, or NAME if the object has no namespace.
 func FullName(object metav1.Object) string {
 	return strings.TrimPrefix(object.GetNamespace()+"/"+object.GetName(), "/")
 }

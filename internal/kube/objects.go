@@ -19,7 +19,7 @@ func IsReady(pod *corev1.Pod) bool {
 	})
 }
 
-// LastTime is when an event was reported last: repeated events have their times in several fields.
+// LastTime returns when an event was reported last: repeated events have their times in several fields.
 func LastTime(event *corev1.Event) (last time.Time) {
 	times := []time.Time{event.FirstTimestamp.Time, event.LastTimestamp.Time, event.EventTime.Time}
 	if event.Series != nil {

@@ -40,7 +40,7 @@ func (g GPUDirect) Way() string {
 	return "unknown"
 }
 
-// String is the way, and the reason.
+// String returns the way with its reason.
 func (g GPUDirect) String() string {
 	if g.Peermem {
 		return fmt.Sprintf("%s (DMA-BUF %s: %s)", g.Way(), g.DMABUF, g.Why)

@@ -13,7 +13,7 @@ type Bytes int64
 // Unlimited is no limit.
 const Unlimited Bytes = -1
 
-// String is in binary units, as limits of memory are set: "8 MiB".
+// String returns the size in binary units, as limits of memory are set: "8 MiB".
 func (b Bytes) String() string {
 	switch {
 	case b < 0:

@@ -72,7 +72,7 @@ func Rails(nodes []Facts) []Rail {
 	return result
 }
 
-// slot is the same for the ports of nodes that were set up alike.
+// slot returns a name that ports of nodes have in common if the nodes were set up alike.
 func (r RailPort) slot() string {
 	if resource, ok := strings.CutPrefix(r.Device.GivenBy, pluginPrefix); ok {
 		return strings.TrimSuffix(resource, "_INFO")

@@ -132,7 +132,7 @@ func (u trainer) decode(text string, into any) {
 	}
 }
 
-// labelsOf is a selector of these labels.
+// labelsOf returns a selector of these labels.
 func labelsOf(labels map[string]string) string {
 	var pairs []string
 	for name, value := range labels {

@@ -327,7 +327,7 @@ func columnOf(title string) *column {
 	return &column{indent: match[1], width: width - sides, right: len(match[1]) + width}
 }
 
-// place is the file and the line of a level of the traceback, both "" if the line shows none.
+// place returns the file and the line of a level of the traceback, both "" if the line shows none.
 func (c *column) place(line string, drawn bool) (file, number string) {
 	patterns := []*regexp.Regexp{frame, plainFrame}
 	if drawn {
@@ -365,7 +365,7 @@ func (c *column) undrawn(line string) (text string, whole bool) {
 	return line, true
 }
 
-// wrapped is what Rich wrapped of the first line, because the next word would not have fitted into the width. It folds only words that are
+// wrapped returns the words that Rich wrapped from the first line, because the next word would not have fitted into the width. It folds only words that are
 // longer than a line.
 func wrapped(lines []string, width int) (rest string) {
 	for i, line := range lines[1:] {

@@ -15,7 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
-// tracebackStart is in the title of a traceback, of which Rich cuts the end in a narrow column, and which Rich and IPython colour.
+// tracebackStart is in the title of a traceback. Rich cuts the end of the title in a narrow column; Rich and IPython colour it.
 var tracebackStart = regexp.MustCompile(`Traceback (?:\x1b\[[0-9;]*m)*\(`)
 
 // longestStart bounds it, in bytes.

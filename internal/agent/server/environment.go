@@ -139,7 +139,7 @@ func (c Config) linkSMI() error {
 // ShellEnvironment returns what `mlenv-agent exec` gives a shell.
 func (c Config) ShellEnvironment() []string { return agent.Environ(c.environment()) }
 
-// ShellFolder is where a shell starts: the repository, unless none was synced, or else the workspace.
+// ShellFolder returns where a shell starts: the repository, unless none was synced, or else the workspace.
 func (c Config) ShellFolder() string {
 	if info, err := os.Stat(c.Paths.current()); err == nil && info.IsDir() {
 		return c.Paths.current()

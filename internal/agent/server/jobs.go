@@ -235,7 +235,7 @@ func (js *jobs) running() (ids []string) {
 	return ids
 }
 
-// newest is the job that started last of those that run, nil for none.
+// newest returns the running job that started last, nil for none.
 func (js *jobs) newest() (newest *job) {
 	js.mu.Lock()
 	defer js.mu.Unlock()

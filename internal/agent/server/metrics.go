@@ -30,7 +30,7 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) error {
 		Help: "1 if the agent could read all metrics of this kind, 0 if some are missing."}
 	all := append(s.config.agentMetrics(), s.trainingMetrics()...)
 	gpus, err := s.gpuUse.recent(r.Context().Done(), func() ([]agent.GPU, error) {
-		// Not with the request, whose end would stop nvidia-smi on the nodes where it takes longest.
+		// It does not end with the request: that would stop nvidia-smi on the nodes where it takes longest.
 		gpus, _, err := facts.GPUs(context.Background(), s.config.Environ, s.config.GPUs)
 		return gpus, err
 	})
@@ -83,7 +83,7 @@ func (s *Server) trainingMetrics() []promtext.Metric {
 	return all
 }
 
-// runMetrics are what the node knows of the job itself.
+// runMetrics returns what the node knows of the job itself.
 func runMetrics(status agent.JobStatus) []promtext.Metric {
 	info := promtext.Metric{Name: "mlenv_training_info", Type: promtext.Gauge,
 		Help: "The training that runs on the node; the value is always 1."}

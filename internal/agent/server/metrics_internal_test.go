@@ -99,7 +99,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// or is the number, NaN for none.
+// or returns the number behind the pointer, NaN for none.
 func or(value *float64) float64 {
 	if value == nil {
 		return math.NaN()
@@ -115,7 +115,7 @@ const interfaces = `Inter-|   Receive                                           
   net1:300 3 0 0 0 0 0 0 4 1 0 0 0 0 0 0
 `
 
-// node has two RDMA devices, of which the container was given one.
+// node has two RDMA devices, and the container was given one of them.
 func deviceTree() fstest.MapFS {
 	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text + "\n")} }
 	root := fstest.MapFS{"proc/self/net/dev": file(interfaces), "dev/infiniband/uverbs0": file("")}
@@ -237,12 +237,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	network, _ := networkMetrics(deviceTree())
-	all := slices.Concat(network, gpuMetrics(nil))
-	all = append(all, progressMetrics(progress{})...)
-	all = append(all, Config{}.agentMetrics()...)
-	all = append(all, runMetrics(agent.JobStatus{})...)
-	all = append(all, (&Server{jobs: &jobs{}}).trainingMetrics()...)
-	all = append(all, promtext.Metric{Name: collectorSuccess, Type: promtext.Gauge})
+	all := slices.Concat(network, gpuMetrics(nil), progressMetrics(progress{}), Config{}.agentMetrics(), runMetrics(agent.JobStatus{}),
+		(&Server{jobs: &jobs{}}).trainingMetrics(), []promtext.Metric{{Name: collectorSuccess, Type: promtext.Gauge}})
 	listed := strings.Count(string(page), "\n| `mlenv_")
 	names := map[string]bool{}
 	for _, m := range all {

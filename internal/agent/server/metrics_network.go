@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// networkMetrics are the bytes of the pod's interfaces, and of its RDMA ports, whose traffic the interfaces do not count.
+// networkMetrics returns the bytes of the pod's interfaces, and of its RDMA ports, whose traffic the interfaces do not count.
 func networkMetrics(root fs.FS) ([]promtext.Metric, error) {
 	metric := func(name, help string) promtext.Metric {
 		return promtext.Metric{Name: name, Type: promtext.Counter, Help: help}

@@ -39,7 +39,7 @@ func readProgress(path string) (p progress) {
 	return p
 }
 
-// number is the number of a line, nil for none. The words for what JSON does not have, as NaN, are numbers for Prometheus.
+// number returns the number of a line, nil for none. The words for what JSON does not have, as NaN, become numbers for Prometheus.
 func number(line map[string]any, key string) *float64 {
 	switch line[key] {
 	case "NaN":
@@ -73,7 +73,7 @@ func (r *rate) add(line map[string]any, key string) {
 	r.at, r.values = append(r.at, at), append(r.values, value)
 }
 
-// perSecond is the mean of the last rateTime, nil if it is not known.
+// perSecond returns the mean of the last rateTime, nil if it is not known.
 func (r *rate) perSecond() *float64 {
 	last := len(r.at) - 1
 	if last < 1 {

@@ -101,7 +101,7 @@ func (h *sshHost) newKey(name string) ssh.Signer {
 	return signer
 }
 
-// command is a program of OpenSSH, or rsync, with the configuration of the host.
+// command returns a program of OpenSSH, or rsync, with the configuration of the host.
 func (h *sshHost) command(program string, args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(h.Context(), 2*time.Minute)
 	h.Cleanup(cancel)
@@ -309,7 +309,7 @@ func (h *sshHost) dial() (*ssh.Client, error) {
 	})
 }
 
-// connect is a session of a client that does what it is told, and not what OpenSSH does by itself.
+// connect returns a session of a client that sends only what a test asks for. OpenSSH sends more by itself.
 func (h *sshHost) connect() *ssh.Session {
 	h.Helper()
 	client, err := h.dial()

@@ -41,7 +41,7 @@ type session struct {
 	ended   bool
 }
 
-// output is an end of a pipe or terminal, and where it leads.
+// output is the reading end of a pipe or terminal, and the writer that gets what is read.
 type output struct {
 	from *os.File
 	to   io.Writer

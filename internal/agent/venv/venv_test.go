@@ -14,8 +14,8 @@ import (
 )
 
 // TestMake has the real pip. In many images Python is in a virtual environment: the one for the requirements must include that one's
-// packages. What pip and builds write beside a repository's files does not reach its tree, other jobs of which may be running, and what
-// they install does not need the tree.
+// packages. What pip and builds write beside a repository's files does not reach its tree, in which other jobs
+// may be running, and what they install does not need the tree.
 func TestMake(t *testing.T) {
 	dir := t.TempDir()
 	image, tree, base := filepath.Join(dir, "image"), filepath.Join(dir, "tree"), filepath.Join(dir, "venvs", "made")

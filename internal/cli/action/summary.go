@@ -41,7 +41,7 @@ const summaryTemplate = `<h3>{{if .Succeeded}}✅{{else}}❌{{end}} <code>{{.Run
 {{- end}}
 {{.Charts}}`
 
-// literal is text as HTML that shows it and nothing else. Its line breaks become entities, so that none of its lines is
+// literal returns text as HTML that shows it and nothing else. Its line breaks become entities, so that none of its lines is
 // a line of the summary; such a line could end the block of HTML and become Markdown.
 func literal[T ~string](text T) template.HTML {
 	escaped := html.EscapeString(humanize.Plain(string(text)))

@@ -70,7 +70,7 @@ func namespace(t *testing.T) *kube.Clients {
 	return &kube.Clients{Kube: client, Namespace: "ns"}
 }
 
-// installed is a cluster file that names a claim.
+// installed returns a cluster file that names a claim.
 func installed() *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mlenv-cluster-x"}, Data: map[string]string{
 		"cluster.yaml": "cluster: {name: x, api: x.example.com, namespace: ns}\nstorage: {mode: rwx, class_rwx: n, datasets_claim: named}\n"}}

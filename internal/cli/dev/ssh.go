@@ -114,7 +114,7 @@ func noNode(clients *kube.Clients, environment string, node, nodes int) error {
 	return fail.Becausef(fail.InvalidInput, "node %d: environment %s/%s has nodes 0 to %d", node, clients.Namespace, environment, nodes-1)
 }
 
-// proxy is the command line, without the node, that leads to the same environment and key from any folder, terminal and editor.
+// proxy returns the command line, without the node, that leads to the same environment and key from any folder, terminal and editor.
 func (s *sshConfig) proxy(clients *kube.Clients) (words []string, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -190,7 +190,7 @@ func includes(user string) (bool, error) {
 	}), nil
 }
 
-// sshProxyCommand is what ssh runs to connect.
+// sshProxyCommand returns what ssh runs to connect.
 func sshProxyCommand() *cobra.Command {
 	var flags envflags.Flags
 	var node int

@@ -116,7 +116,7 @@ func writePrivate(path string, content []byte) error {
 	return err
 }
 
-// entry is the configuration of a node. proxy is the command line that leads to the environment.
+// entry returns the configuration of a node. proxy is the command line that leads to the environment.
 func (f sshFiles) entry(node int, proxy []string) string {
 	words := make([]string, 0, len(proxy)+1)
 	for _, word := range append(proxy[:len(proxy):len(proxy)], strconv.Itoa(node)) {
@@ -139,7 +139,7 @@ func (f sshFiles) entry(node int, proxy []string) string {
 	return text.String()
 }
 
-// quoted is a word of a shell's command line.
+// quoted returns a word of a shell's command line.
 func quoted(word string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=@+,", r)

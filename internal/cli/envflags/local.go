@@ -23,7 +23,7 @@ func (f *Flags) Local() (r local.Run, ok bool) {
 	return Local(f.Kube, []string{f.flags.Lookup(NameFlag).Value.String()})
 }
 
-// notLocal is the error of a command that needs an environment on a cluster, for the name of a local run; err for any other name.
+// notLocal returns the error of a command that needs an environment on a cluster, for the name of a local run; err for any other name.
 func (f *Flags) notLocal(err error) error {
 	r, ok := f.Local()
 	if !ok {

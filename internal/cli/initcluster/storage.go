@@ -84,7 +84,7 @@ func (w *writer) claims(f Facts, mode cluster.StorageMode) {
 	}
 }
 
-// sizeKeyOf is the key of the size of a mount's claim, without its section.
+// sizeKeyOf returns the key of the size of a mount's claim, without its section.
 func sizeKeyOf(m objects.Mount) string {
 	return strings.TrimSuffix(strings.TrimPrefix(m.Key, "storage."), "_claim") + "_size"
 }

@@ -96,7 +96,7 @@ func LocalNames() []string {
 	return humanize.Each(all, func(r local.Run) string { return r.Name })
 }
 
-// onRun is the RunE of a command about the run that its first argument names, or else the newest one. do gets the other
+// onRun returns the RunE of a command about the run that its first argument names, or else the newest one. do gets the other
 // arguments. A name means a local run if there is one, unless a flag chooses a cluster or a namespace. Without a cluster the newest
 // run is a local one. For a local run the clients are empty.
 func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients, r entry, others []string) error) func(
@@ -131,7 +131,7 @@ func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients,
 	}
 }
 
-// in is the flag that chooses the namespace of the run in a command, "" for a local run.
+// in returns the flag that chooses the namespace of the run in a command, "" for a local run.
 func (r entry) in(namespace string) string {
 	if r.here != nil {
 		return ""

@@ -55,7 +55,7 @@ func prints(t *testing.T, want []string, cmd *cobra.Command, args ...string) {
 	}
 }
 
-// receiptOf is the receipt as mlenv receipt prints it.
+// receiptOf returns the receipt as mlenv receipt prints it.
 func receiptOf(t *testing.T, name string) (r receipt.Receipt) {
 	t.Helper()
 	text, err := output(t, ReceiptCommand(), name, "--output=json")
@@ -236,7 +236,7 @@ time.sleep(600)
 	}
 }
 
-// pageOf is the page that mlenv ui serves.
+// pageOf returns the page that mlenv ui serves.
 func pageOf(t *testing.T, name string) string {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -268,7 +268,7 @@ func pageOf(t *testing.T, name string) string {
 	return string(text)
 }
 
-// A run whose mlenv was killed gets its receipt from whoever looks first.
+// The first command that looks at a run whose mlenv was killed writes its receipt.
 func TestLocalKilled(t *testing.T) {
 	withoutCluster(t)
 	folder, err := local.Folder()

@@ -29,7 +29,7 @@ var projects = map[string]string{
 	"sklearn": "scikit-learn", "yaml": "pyyaml",
 }
 
-// lacksPackages is the error for packages that the script imports, itself or by modules of the folder, and that Python does not find.
+// lacksPackages returns the error for packages that the script imports, itself or by modules of the folder, and that Python does not find.
 func lacksPackages(ctx context.Context, python, dir string, o train.Options, installs bool) error {
 	if installs || !agent.IsPython(o.Script) {
 		return nil

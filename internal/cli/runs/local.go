@@ -90,7 +90,7 @@ type localJob struct {
 	given map[string][]string
 }
 
-// given are the params of the command line, with a folder that is the same from everywhere.
+// given returns the params of the command line, with an absolute path of the folder.
 func (o *runOptions) given() map[string][]string {
 	values := maps.Clone(o.values)
 	if isFolder(values) {

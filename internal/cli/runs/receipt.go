@@ -66,7 +66,7 @@ Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong u
 	return cmd
 }
 
-// writer is who will write the receipt of a run.
+// writer reports who writes the receipt of a run, and when.
 func (r entry) writer() string {
 	if r.here != nil {
 		return "mlenv run writes it at the end"
@@ -161,7 +161,7 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	return w.Flush()
 }
 
-// onClaims is the folder of a record, with the claims that have it; a local run has none.
+// onClaims returns the folder of a record and the claims on which it lies; a local run has none.
 func onClaims(r receipt.Record) string {
 	if len(r.Claims) == 0 {
 		return r.Folder

@@ -35,7 +35,7 @@ type summary struct {
 	Kept bool `json:"onlyReceipt,omitempty"`
 }
 
-// where is the namespace, or a word that is none.
+// where returns the namespace, or a word that is none.
 func (s summary) where() string {
 	if s.Local {
 		return "(local)"

@@ -69,7 +69,7 @@ func TestCheckKeepsWhatInstallMakes(t *testing.T) {
 	}
 }
 
-// night is 02:30 on 10 March 2026 in Madrid.
+// night returns 02:30 on 10 March 2026 in Madrid.
 func night() time.Time { return time.Date(2026, 3, 10, 1, 30, 0, 0, time.UTC) }
 
 const runOfNight = "mlenv-nightly-20260310-013000"

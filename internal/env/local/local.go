@@ -179,7 +179,7 @@ func writeTLS(folder string, ca, cert, key []byte) error {
 	return err
 }
 
-// pod is the name of a node.
+// pod returns the name of a node.
 func (e *Environment) pod(node int) string { return e.Name + "-" + strconv.Itoa(node) }
 
 // makeProgram links this program under the name of the agent's. Main of package program runs it.

@@ -69,12 +69,12 @@ func All() (all []Run, err error) {
 	return all, nil
 }
 
-// Dir is the folder of the run: its record, its receipt, and what it printed.
+// Dir returns the folder of the run: its record, its receipt, and what it printed.
 func (r Run) Dir() string { return filepath.Join(r.Folder, ".mlenv", "runs", r.Name) }
 
 func (r Run) path(name string) string { return filepath.Join(r.Dir(), name) }
 
-// Process is the ID of mlenv's process, 0 unless the run is in progress.
+// Process returns the ID of mlenv's process, 0 unless the run is in progress.
 func (r Run) Process() (pid int) {
 	const longest = 32
 	content, err := claimfile.Read(r.path(lockName), longest)
@@ -85,7 +85,7 @@ func (r Run) Process() (pid int) {
 	return pid
 }
 
-// LastWrite is when a file of the run was last written.
+// LastWrite returns when a file of the run was last written.
 func (r Run) LastWrite() (last time.Time) {
 	_ = filepath.WalkDir(r.Dir(), func(_ string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -125,13 +125,13 @@ func (r Run) Remove() error {
 	return errors.Join(errs...)
 }
 
-// Busy is the error of a run in progress that is to be deleted.
+// Busy returns the error of a run in progress that is to be deleted.
 func (r Run) Busy() error {
 	err := fail.Becausef(fail.EnvironmentBusy, "deleting local run %s: it has not ended", r.Name)
 	return fail.Advise(err, "%s", r.Stop())
 }
 
-// Stop is the command that ends the run, which is in progress.
+// Stop returns the command that ends the run, which is in progress.
 func (r Run) Stop() string {
-	return fmt.Sprintf("kill %d   # or Ctrl-C where it runs: it stops its ranks, and writes its receipt", r.Process())
+	return fmt.Sprintf("kill %d   # or Ctrl-C in its terminal: it stops its ranks, and writes its receipt", r.Process())
 }

@@ -67,7 +67,7 @@ func (r Request) AllClaims() (claims []string) {
 	return claims
 }
 
-// NodeClaim is the claim that the StatefulSet creates for a node from a template.
+// NodeClaim returns the claim that the StatefulSet creates for a node from a template.
 func (n Names) NodeClaim(template string, node int) string { return template + "-" + n.PodName(node) }
 
 // MountedClaims returns the claims of a volume in an existing environment of count nodes: the one that the nodes share, or one of

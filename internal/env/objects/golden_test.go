@@ -43,7 +43,7 @@ func request(t *testing.T, clusterName string) Request {
 	}
 }
 
-// fakeCertificates are the same in every run.
+// fakeCertificates returns certificates that are the same in every run.
 func fakeCertificates() Certificates {
 	return Certificates{
 		CA: []byte("the CA"), ServerCert: []byte("the server's certificate"), ServerKey: []byte("the server's key"),

@@ -10,7 +10,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// PodMonitors is the resource of prometheus-operator that tells Prometheus which pods to scrape. An untyped object is enough for the
+// PodMonitors returns the resource of prometheus-operator that tells Prometheus which pods to scrape. An untyped object is enough for the
 // few fields.
 func PodMonitors() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "monitoring.coreos.com", Version: "v1", Resource: "podmonitors"}

@@ -20,7 +20,7 @@ import (
 
 const podMonitorGolden = "testdata/podmonitor.yaml"
 
-// monitored is a request for an environment that Prometheus scrapes.
+// monitored returns a request for an environment that Prometheus scrapes.
 func monitored(t *testing.T) Request {
 	r := request(t, "cairo")
 	r.Cluster.Monitoring = cluster.Monitoring{PodMonitor: true, Labels: map[string]string{"release": "prometheus", EnvironmentLabel: "other"}}

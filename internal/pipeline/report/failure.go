@@ -126,7 +126,7 @@ func explain(reason fail.Reason) (meaning, remedy string) {
 	return "", ""
 }
 
-// plain is Markdown without links and backquotes.
+// plain returns Markdown without links and backquotes.
 func plain(markdown string) string {
 	return strings.ReplaceAll(link.ReplaceAllString(markdown, "$1"), "`", "")
 }

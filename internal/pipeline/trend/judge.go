@@ -124,7 +124,7 @@ func judge(now receipt.Receipt, history []receipt.Receipt, tolerance Tolerance, 
 	return result
 }
 
-// Regression is the error if a measure is worse than its tolerance. Reason: Regression.
+// Regression returns the error if a measure is worse than its tolerance. Reason: Regression.
 func Regression(run string, comparisons []Comparison) error {
 	var worse []string
 	for _, c := range comparisons {

@@ -55,7 +55,7 @@ const (
 	pageBlock = 4 << 20
 )
 
-// ScanPage is a part of Scan, without the checks of a whole manifest: it ends soon after enough returns true, but always gets on, by at
+// ScanPage does a part of Scan, without the checks of a whole manifest: it ends soon after enough returns true, but always gets on, by at
 // least a block of each file. A listing of large files would otherwise take longer than a connection may last, and begin again at the first
 // byte.
 func ScanPage(ctx context.Context, dir string, ignore *Ignore, from Cursor, enough func() bool) (Page, error) {

@@ -111,12 +111,12 @@ func (w write) do(ctx context.Context) (fabric.Measurement, error) {
 	}
 }
 
-// job is the program on a node.
+// job returns the job that runs the program on a node.
 func (w write) job(node int, name string) jobs.Job {
 	return jobs.Job{ID: w.id + "-" + name, Members: w.check.Nodes[node : node+1]}
 }
 
-// spec is the program as the server, or as the client of a host.
+// spec returns the spec of the program as the server, or as the client of a host.
 func (w write) spec(node int, host ...string) agent.JobSpec {
 	port, expected := w.rail.ports[node], w.check.settings.Expected
 	args := []string{"-d", port.Device.Name, "-i", strconv.Itoa(port.Port.Number), "-F", "--report_gbits", "-D", "1", "-p",

@@ -84,7 +84,7 @@ func (c *Check) expectedOf(r rail) (least rdma.BytesPerSecond, far bool) {
 	return least, false
 }
 
-// turns are groups of rails, by their places, that can be measured at once: no two of a group share a GPU on any node.
+// turns returns groups of rails, by their places, that can be measured at once: no two of a group share a GPU on any node.
 func turns(rails []rail) (groups [][]int) {
 	for k := range rails {
 		shares := func(other int) bool {

@@ -250,7 +250,7 @@ func (s *claimSurvey) aboutUnnamed(claim *corev1.PersistentVolumeClaim, instead 
 		claim.Name, signs(claim, pods), strings.Join(does, " and "))
 }
 
-// signs are what the API server shows of a claim's use.
+// signs returns what the API server shows of a claim's use.
 func signs(claim *corev1.PersistentVolumeClaim, pods []corev1.Pod) string {
 	parts := []string{kube.ClaimSize(claim), "bound"}
 	var by []string

@@ -23,7 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// patchClaim is the part of admission that decides about larger claims: the class's allowVolumeExpansion, and quotas of storage.
+// patchClaim does the part of admission that decides about larger claims: the class's allowVolumeExpansion, and quotas of storage.
 func (w *world) patchClaim(action clienttesting.Action) (bool, runtime.Object, error) {
 	patch := action.(clienttesting.PatchActionImpl)
 	if !slices.Equal(patch.PatchOptions.DryRun, []string{metav1.DryRunAll}) {

@@ -322,5 +322,5 @@ func unread(name, what string, err error) Check {
 	return newCheck(name, Unknown, fail.NextOf(err), "%s: %s", what, oneLine(err.Error()))
 }
 
-// oneLine is text on one line, short enough for a table.
+// oneLine returns text on one line, short enough for a table.
 func oneLine(text string) string { return humanize.OneLine(text, 400) }

@@ -7,7 +7,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// Command is the program reap.
+// Command returns the command line of the program reap.
 func Command() *cobra.Command {
 	var dryRun bool
 	var where kube.Flags

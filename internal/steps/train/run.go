@@ -279,7 +279,7 @@ func withDeepSpeed(config string, args []string) []string {
 	return append(given, args...)
 }
 
-// settingsLost is the error if all pods of an environment for RDMA are new: none has the network settings that provision
+// settingsLost returns the error if all pods of an environment for RDMA are new: none has the network settings that provision
 // made, and without any the ranks would talk over TCP.
 func (t *Training) settingsLost(ctx context.Context, facts []agent.Facts) error {
 	if slices.ContainsFunc(facts, func(f agent.Facts) bool { return f.Network != nil }) {

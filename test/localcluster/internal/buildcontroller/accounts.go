@@ -116,7 +116,7 @@ func handleAccount(ctx context.Context, client kubernetes.Interface, config Conf
 	return 0, err
 }
 
-// delayOf is the same at each call for an account.
+// delayOf returns the delay of an account, the same at each call.
 func delayOf(ctx context.Context, client kubernetes.Interface, config Config, account *corev1.ServiceAccount) (time.Duration, error) {
 	ns, err := client.CoreV1().Namespaces().Get(ctx, account.Namespace, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -415,7 +415,7 @@ func settled(build *buildv1.Build) bool {
 	return ended(build) && build.Status.CompletionTimestamp != nil
 }
 
-// settle is the second step, in which OpenShift reads the pod of a failed build.
+// settle does the second step, in which OpenShift reads the pod of a failed build.
 func (c *controller) settle(ctx context.Context, build *buildv1.Build, pod *corev1.Pod) error {
 	return c.update(ctx, build, func(b *buildv1.Build) {
 		var report buildstatus.Report

@@ -41,7 +41,7 @@ func (c *controller) handleConfig(ctx context.Context, namespace, name string) e
 	return c.buildAtFirst(ctx, config)
 }
 
-// buildAtFirst is the ConfigChange trigger: it starts one build when the BuildConfig appears, and none for later changes.
+// buildAtFirst acts as the ConfigChange trigger: it starts one build when the BuildConfig appears, and none for later changes.
 func (c *controller) buildAtFirst(ctx context.Context, config *buildv1.BuildConfig) error {
 	if config.Status.LastVersion != 0 {
 		return nil

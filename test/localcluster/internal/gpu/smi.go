@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// SMI is the stand-in nvidia-smi: the default table, -L, --query-gpu and
+// SMI runs the stand-in nvidia-smi: the default table, -L, --query-gpu and
 // topo -m, in the forms of driver 580. It returns the exit code of the real one.
 func SMI(args []string, gpus []GPU, now time.Time, stdout io.Writer) int {
 	present := slices.DeleteFunc(slices.Clone(gpus), func(g GPU) bool { return g.Fault.Kind == Missing })

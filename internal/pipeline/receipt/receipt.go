@@ -150,6 +150,12 @@ type Training struct {
 	ResumedFrom string `json:"resumedFrom,omitempty"`
 }
 
+// TrainingOf returns what a job launches.
+func TrainingOf(spec agent.JobSpec) *Training {
+	return &Training{Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes, RanksPerNode: spec.RanksOfNode(),
+		ResumedFrom: spec.Env[agent.ResumeVariable]}
+}
+
 // Phase is one task of the run.
 type Phase struct {
 	Name    string      `json:"name"`

@@ -240,9 +240,7 @@ func (t *teardown) addAnswers(ctx context.Context, r *receipt.Receipt, clients n
 		r.Network = &s
 	}
 	if len(statuses) > 0 {
-		spec := statuses[0].Spec
-		r.Training = &receipt.Training{Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes,
-			RanksPerNode: spec.RanksOfNode(), ResumedFrom: spec.Env[agent.ResumeVariable]}
+		r.Training = receipt.TrainingOf(statuses[0].Spec)
 		r.Record = &receipt.Record{Folder: statuses[0].Record, Work: statuses[0].Work, Claims: claims}
 		if t.options.Artifacts != "" {
 			problems = append(problems, t.copyLogs(ctx, clients, statuses))

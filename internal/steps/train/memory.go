@@ -29,10 +29,7 @@ func (t *Training) noteRecord(ctx context.Context) {
 	}
 	claims, spec := t.place().RecordClaims(ctx, len(t.Nodes)), t.Spec
 	t.kept.Learn(ctx, func(p *receipt.Part) {
-		p.Training = &receipt.Training{
-			Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes, RanksPerNode: spec.RanksOfNode(),
-			ResumedFrom: spec.Env[agent.ResumeVariable],
-		}
+		p.Training = receipt.TrainingOf(spec)
 		p.Record = &receipt.Record{Folder: path.Join(agent.Runs, t.ID), Claims: claims}
 		p.Tree, p.Attempt, p.Order = string(spec.Tree), spec.Attempt(), spec.Order
 	})

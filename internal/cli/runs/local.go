@@ -48,15 +48,10 @@ func (o *runOptions) runLocal(cmd *cobra.Command) error {
 	if err := o.withEarlierLocal(); err != nil {
 		return command.Usage(err)
 	}
-	options, err := o.localOptions()
-	if err != nil {
+	options, wrongOptions := o.localOptions()
+	count, wrongCount := o.localCount()
+	if err := errors.Join(wrongOptions, wrongCount); err != nil {
 		return command.Usage(fail.Because(fail.InvalidInput, err))
-	}
-	count := localNodes
-	if given := o.values["nodes"]; len(given) == 1 {
-		if count, err = strconv.Atoi(given[0]); err != nil || count < 1 || count > mostLocalNodes {
-			return command.Usage(fail.Becausef(fail.InvalidInput, "--nodes %q: want 1 to %d nodes on this machine", given[0], mostLocalNodes))
-		}
 	}
 	ctx, log := cmd.Context(), command.TextLog(cmd.OutOrStdout())
 	folder, err := local.Folder()
@@ -109,6 +104,19 @@ const (
 	// localRequirements is the time for installing the requirements.
 	localRequirements = 20 * time.Minute
 )
+
+// localCount returns the number of nodes.
+func (o *runOptions) localCount() (int, error) {
+	given := o.values["nodes"]
+	if len(given) != 1 {
+		return localNodes, nil
+	}
+	count, err := strconv.Atoi(given[0])
+	if err != nil || count < 1 || count > mostLocalNodes {
+		return 0, fmt.Errorf("--nodes %q: want 1 to %d nodes on this machine", given[0], mostLocalNodes)
+	}
+	return count, nil
+}
 
 // localOptions returns the training's options from all params that are given. Params that need a cluster are mistakes.
 func (o *runOptions) localOptions() (train.Options, error) {

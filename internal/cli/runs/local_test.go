@@ -153,12 +153,12 @@ func TestLocalInterrupted(t *testing.T) {
 // What a local run cannot do is refused by name, all at once.
 func TestLocalMistakes(t *testing.T) {
 	err := locally(t.Context(), t, io.Discard, "import torch_that_nobody_has", "--cluster=barcelona", "--mode=rdma", "--detach",
-		"--launcher=mpi", "--max-restarts=-1")
+		"--launcher=mpi", "--max-restarts=-1", "--nodes=65")
 	var exit *command.Exit
 	if !errors.As(err, &exit) || exit.Code != command.WrongUsage {
 		t.Fatalf("got %v, want wrong usage", err)
 	}
-	for _, want := range []string{"--cluster: ", "--mode: ", "--detach: ", "--launcher ", "--max-restarts \"-1\""} {
+	for _, want := range []string{"--cluster: ", "--mode: ", "--detach: ", "--launcher ", "--max-restarts \"-1\"", "--nodes \"65\""} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q in: %v", want, err)
 		}

@@ -177,8 +177,9 @@ func failedAt(rank agent.RankStatus) time.Time {
 	return rank.Ended
 }
 
-// Held returns how long the process of a rank that had failed by an error of its own still ran when the job was stopped: for example a thread
-// that is no daemon, or a wait for peers at exit, holds it. ok is false if its error is not the last thing that it printed before that.
+// Held returns how long the process of a rank that had failed by an error of its own still ran when the job was stopped: for example a
+// thread that is no daemon, or a wait for peers at exit, holds it. ok is false if its error is not the last thing that it printed before
+// that.
 func (c Cause) Held(stopped time.Time) (held time.Duration, ok bool) {
 	p := c.Rank.Python
 	if !c.Known || !c.Rank.Stopped || p == nil || len(p.Traceback) == 0 || p.Seen.IsZero() || !p.Seen.Before(stopped) {

@@ -23,8 +23,8 @@ func Ask(ctx context.Context, client kubernetes.Interface, answer any, path ...s
 	return err == nil && json.Unmarshal(content, answer) == nil
 }
 
-// NoNamespace returns an error, InvalidInput, if the namespace does not exist, and nil if it exists or may not be read. Callers use it after
-// an empty answer, because the API server answers for a missing namespace as for an empty one.
+// NoNamespace returns an error, InvalidInput, if the namespace does not exist, and nil if it exists or may not be read. Callers use it
+// after an empty answer, because the API server answers for a missing namespace as for an empty one.
 func NoNamespace(ctx context.Context, client kubernetes.Interface, name string) error {
 	_, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {

@@ -365,8 +365,8 @@ func (c *column) undrawn(line string) (text string, whole bool) {
 	return line, true
 }
 
-// wrapped returns the words that Rich wrapped from the first line, because the next word would not have fitted into the width. It folds only words that are
-// longer than a line.
+// wrapped returns the words that Rich wrapped from the first line, because the next word would not have fitted into the width. It folds
+// only words that are longer than a line.
 func wrapped(lines []string, width int) (rest string) {
 	for i, line := range lines[1:] {
 		before, words := strings.TrimRight(Unprefixed(lines[i]), " "), strings.Fields(Unprefixed(line))

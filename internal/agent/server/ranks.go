@@ -92,8 +92,8 @@ func setDefault(env map[string]string, name, value string) {
 	}
 }
 
-// devices returns the value of CUDA_VISIBLE_DEVICES by DeepSpeed's launcher: an entry for each rank of the node, by UUID if the pod sees more GPUs than its
-// own.
+// devices returns the value of CUDA_VISIBLE_DEVICES by DeepSpeed's launcher: an entry for each rank of the node, by UUID if the pod sees
+// more GPUs than its own.
 func (c Config) devices(ranks int) (devices []string) {
 	own := c.ownGPUs()
 	for local := range ranks {

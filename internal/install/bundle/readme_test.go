@@ -34,8 +34,8 @@ func TestReadmeTables(t *testing.T) {
 	}
 }
 
-// alone returns the lines by which a TaskRun, or a Pipeline or PipelineRun of somebody else, uses a Task or Pipeline by a resolver of Tekton. The lines name
-// the version of the labels, which make pin sets in both.
+// alone returns the lines by which a TaskRun, or a Pipeline or PipelineRun of somebody else, uses a Task or Pipeline by a resolver of
+// Tekton. The lines name the version of the labels, which make pin sets in both.
 func alone(folder, name string, labels map[string]string) string {
 	kind := strings.TrimSuffix(folder, "s")
 	version := "v" + labels["app.kubernetes.io/version"]

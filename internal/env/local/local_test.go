@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -161,7 +162,11 @@ func runUntilKilled(folder string) {
 			_ = nodes.FollowLog(ctx, client, "job", agent.RankLog+strconv.Itoa(rank), os.Stdout, nodes.RetryUntilDone(ctx))
 		}()
 	}
-	select {}
+	for {
+		// An environment that nothing refers to any more would close its lock.
+		runtime.GC()
+		runtime.KeepAlive(e)
+	}
 }
 
 // Nothing survives a SIGKILL of mlenv.

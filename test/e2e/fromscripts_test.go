@@ -27,22 +27,30 @@ type typed struct {
 	command string
 	// more are flags that only the local cluster needs.
 	more []string
+	// file is the cluster file in its words, "" for the scenario's.
+	file string
 	code int
 	// says is a pattern of its output, "" for any.
 	says string
 }
 
-// successors returns the commands of docs/from-scripts.md in an order in which they can be typed.
+// successors returns the commands of docs/from-scripts.md that from-scripts types, in an order in which they can be typed.
 func successors(u trainer, file string) []typed {
 	up := []string{"--cluster-file=" + file, "--steps-image=" + u.steps, "--gpus-per-node=1"}
 	const upSays, noProgram = "is kept until", "the image has no "
 	h := []string{"--name=h-kim"}
+	hKim := filepath.Join(repository(u.T), "clusters", "h-kim.yaml")
 	return []typed{
 		{command: "validate clusters/CLUSTER.yaml", says: "valid: "},
 		{command: "init --file=-", says: "cluster:"}, {command: "init CLUSTER --file=-", says: "name: local"},
 		{command: "render --cluster-file=clusters/CLUSTER.yaml", more: []string{"--steps-image=" + u.steps}, says: "kind: StatefulSet"},
 		{command: "render --cluster-file=clusters/CLUSTER.yaml --mode=tcp", more: []string{"--steps-image=" + u.steps},
 			says: "kind: StatefulSet"},
+		{command: "render --cluster-file=clusters/CLUSTER.yaml --mode=rdma", file: hKim,
+			more: []string{"--image=" + trainingImage, "--steps-image=" + u.steps}, says: "openshift.io/eno5np0rdma"},
+		{command: "admin clusters/CLUSTER.yaml --scc=nccl-scc", file: hKim, says: `resourceNames: \["nccl-scc"\]`},
+		{command: "admin clusters/CLUSTER.yaml --service-account=h-kim-sa --scc=nccl-scc", file: hKim, says: `name: "h-kim-sa"`},
+		{command: "admin clusters/CLUSTER.yaml --reboot-pool=worker", file: hKim, says: "(?m)^kind: MachineConfig"},
 		{command: "preflight --cluster-file=clusters/CLUSTER.yaml", more: []string{"--gpus-per-node=1"}, code: anyCode, says: "permissions"},
 		{command: "plan --nodes=2", more: []string{"--cluster-file=" + file, "--gpus-per-node=1"}, code: anyCode},
 		{command: "run . train.py --nodes=2", more: []string{"--run-name=from-scripts", "--gpus-per-node=1", "--check-fabric=false"},
@@ -90,6 +98,7 @@ func successors(u trainer, file string) []typed {
 		{command: "shell 0 -- printenv CUDA_VISIBLE_DEVICES", code: anyCode},
 		{command: "check-fabric", more: []string{"--timeout=30s"}, says: "Fabric: "},
 		{command: "check-fabric --compare=tcp", more: []string{"--timeout=30s"}, says: "TCP sockets on the pod network"},
+		{command: "check-fabric --compare=tcp --script=train.py", more: []string{"--timeout=30s"}, says: "tokens"},
 		{command: "rdma", says: "node 1: pod"}, {command: "rdma 0", says: "compute 9.0"}, {command: "doctor", code: anyCode},
 		{command: "doctor --cluster-file=clusters/CLUSTER.yaml", code: anyCode},
 		{command: "top", code: anyCode},
@@ -103,19 +112,30 @@ func successors(u trainer, file string) []typed {
 	}
 }
 
-// elsewhere are the commands that other scenarios run, or other tests, by the reason.
-var elsewhere = map[string][]string{
-	"rdma-by-admin, in a namespace that an administrator has prepared for RDMA": {"up --mode=rdma", "up h-kim --namespace=NS --mode=rdma",
-		"admin clusters/CLUSTER.yaml", "rdma --check"},
-	"the tests of mlenv admin, because the local cluster has none of these objects": {"admin clusters/CLUSTER.yaml --scc=nccl-scc",
-		"admin clusters/CLUSTER.yaml --service-account=h-kim-sa --scc=nccl-scc", "admin clusters/CLUSTER.yaml --attachments=copy",
-		"admin clusters/CLUSTER.yaml --reboot-pool=worker"},
-	"built-by-runs, which builds an image":                                        {"build --cluster-file=clusters/CLUSTER.yaml"},
-	"built-in-full, whose image has debugpy":                                      {"train train.py --debug-rank=0"},
-	"the tests of mlenv render, because clusters/local.yaml does not enable RDMA": {"render --cluster-file=clusters/CLUSTER.yaml --mode=rdma"},
+// successorsOverRDMA are typed by rdma-by-admin, in a namespace that an administrator has prepared.
+func successorsOverRDMA(u trainer, file string) []typed {
+	up := []string{"--cluster-file=" + file, "--steps-image=" + u.steps, "--gpus-per-node=1"}
+	return []typed{
+		{command: "admin clusters/CLUSTER.yaml", says: "kind: RoleBinding"},
+		{command: "admin clusters/CLUSTER.yaml --attachments=copy", says: "kind: NetworkAttachmentDefinition"},
+		{command: "up --mode=rdma", more: up, says: "Mode rdma"}, {command: "rdma --check", says: "node 0: "}, {command: "down"},
+		{command: "up h-kim --namespace=NS --mode=rdma", more: up, says: "Mode rdma"}, {command: "down", more: []string{"--name=h-kim"}},
+	}
 }
 
-// fromScripts types the commands of docs/from-scripts.md, each of which is in successors or elsewhere.
+// successorsOfBuilds are typed by built-by-runs.
+func successorsOfBuilds(buildArgs string) []typed {
+	return []typed{{command: "build --cluster-file=clusters/CLUSTER.yaml", more: []string{"--build-arg=" + buildArgs}, says: "Nothing is built"}}
+}
+
+// successorsInEditors are typed by built-in-full, whose image has debugpy.
+func successorsInEditors() []typed {
+	return []typed{
+		{command: "sync"}, {command: "train train.py --debug-rank=0", code: interrupted, says: "Rank 0 waits on node 0 for a debugger"},
+	}
+}
+
+// fromScripts types the commands of docs/from-scripts.md, except those that other scenarios type.
 func fromScripts(u trainer) {
 	content, err := os.ReadFile(filepath.Join("..", "..", "docs", "from-scripts.md"))
 	if err != nil {
@@ -124,11 +144,8 @@ func fromScripts(u trainer) {
 	file := u.clusterFile()
 	all := successors(u, file)
 	var known []string
-	for _, t := range all {
+	for _, t := range slices.Concat(all, successorsOverRDMA(u, file), successorsOfBuilds(""), successorsInEditors()) {
 		known = append(known, t.command)
-	}
-	for _, commands := range elsewhere {
-		known = append(known, commands...)
 	}
 	for _, found := range regexp.MustCompile("`mlenv ([^`]+)`").FindAllStringSubmatch(string(content), -1) {
 		if typed := found[1]; typed != "install" && !slices.Contains(known, typed) {
@@ -142,6 +159,9 @@ func fromScripts(u trainer) {
 	}
 	files := map[string]string{
 		"train.py": "import os\nrank = os.environ['RANK']\nopen('result-' + rank, 'w').write('trained')\n" +
+			"with open(os.environ['MLENV_METRICS_FILE'], 'a') as metrics:\n" +
+			"    for step in 1, 2:\n" +
+			"        print('{\"step\": %d, \"tokens\": %d, \"time\": %d}' % (step, step * 1000, step * 10), file=metrics)\n" +
 			"print('rank', rank, 'of', os.environ['WORLD_SIZE'] + ',', os.environ['NCCL_DEBUG'], 'trained', flush=True)\n",
 		"ds_config.json":     "{}",
 		"test_multi_gpu.py":  string(example),
@@ -151,15 +171,23 @@ func fromScripts(u trainer) {
 	if err := os.CopyFS(filepath.Join(dir, "workspace"), os.DirFS(u.project(files))); err != nil {
 		u.Fatal(err)
 	}
-	words := strings.NewReplacer("clusters/CLUSTER.yaml", file, "FOLDER", dir, "FILE", "result-0", "CLUSTER", "local", "RUN", "from-scripts",
-		"NS", u.namespace)
-	for _, t := range all {
-		u.enters(dir, t, words)
+	u.enters(dir, file, all...)
+}
+
+// enters types commands in dir. The words in capitals become those of the scenario.
+func (u trainer) enters(dir, file string, commands ...typed) {
+	u.Helper()
+	for _, t := range commands {
+		of := file
+		if t.file != "" {
+			of = t.file
+		}
+		u.enter(dir, t, strings.NewReplacer("clusters/CLUSTER.yaml", of, "FOLDER", dir, "FILE", "result-0", "CLUSTER", "local",
+			"RUN", "from-scripts", "NS", u.namespace))
 	}
 }
 
-// enters types a command in dir.
-func (u trainer) enters(dir string, t typed, words *strings.Replacer) {
+func (u trainer) enter(dir string, t typed, words *strings.Replacer) {
 	u.Helper()
 	args, rest, dashed := strings.Cut(t.command, " -- ")
 	all := append(strings.Fields(words.Replace(args)), t.more...)

@@ -550,7 +550,10 @@ var buildingFlags = []string{byShell, "--param=gpus-per-node=1", "--pipeline-tim
 	"--param=start-timeout=10m"}
 
 // smallImage omits the parts of flavour cpu that a training script does not need.
-const smallImage = "--param=build-args=WITH_SERVICES=false,WITH_LIBRARIES=false,DEEPSPEED_OPS=shm_comm"
+const (
+	smallArgs  = "WITH_SERVICES=false,WITH_LIBRARIES=false,DEEPSPEED_OPS=shm_comm"
+	smallImage = "--param=build-args=" + smallArgs
+)
 
 // timeForARunThatBuilds is the maximum time of a run that builds its image.
 const timeForARunThatBuilds = 30 * time.Minute
@@ -559,7 +562,8 @@ const timeForARunThatBuilds = 30 * time.Minute
 // flavour. One build runs and both train in its image. The base already has DeepSpeed with its compiled op, because
 // compiling it takes minutes; builtInFull compiles all ops.
 func builtByRuns(u trainer) {
-	u.install(u.localFile("  base: "+registryHost+"/base/debian-torch:trixie\n", "  base: "+trainingImage+"\n"))
+	file := u.localFile("  base: "+registryHost+"/base/debian-torch:trixie\n", "  base: "+trainingImage+"\n")
+	u.install(file)
 	flags := append(slices.Clone(buildingFlags), smallImage)
 	one := u.start("e2e/torchrun.sh", append(flags, "--param=name=one")...)
 	other := u.start("e2e/torchrun.sh", append(flags, "--param=name=other")...)
@@ -574,6 +578,7 @@ func builtByRuns(u trainer) {
 		u.Errorf("%d builds; want one, with phase Complete: %+v", len(builds.Items), builds.Items)
 	}
 	u.mustContain(first.log("build-image")+second.log("build-image"), "Sending the folder of cpu", "; following it.")
+	u.enters(u.TempDir(), file, successorsOfBuilds(smallArgs)...)
 }
 
 // builtInFull trains in an image of the whole flavour. Then the development scenarios use the image.

@@ -46,6 +46,7 @@ func developmentServices(image string) func(trainer) {
 		}
 		d.taken("services=none")
 		d.opened()
+		u.enters(u.project(map[string]string{"train.py": "print('trains', flush=True)\n"}), "", successorsInEditors()...)
 		u.task("teardown")
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 )
@@ -31,8 +30,8 @@ func claimsThatExist(u trainer) {
 		u.Fatal(err)
 	}
 	dir := u.project(map[string]string{"train.sh": "cat /datasets/text\n"})
-	u.enters(dir, typed{command: "preflight --cluster-file=" + u.clusterFile() + " --gpus-per-node=1", code: anyCode,
-		says: `claim ml-datasets \(1Gi, bound, mounted now by no pod\) exists and the cluster file does not name it`}, strings.NewReplacer())
+	u.enters(dir, u.clusterFile(), typed{command: "preflight --cluster-file=clusters/CLUSTER.yaml --gpus-per-node=1", code: anyCode,
+		says: `claim ml-datasets \(1Gi, bound, mounted now by no pod\) exists and the cluster file does not name it`})
 	out, _ := u.says(dir, command.Done, "init", "--file=-")
 	u.mustContain(out, "datasets_claim: ml-datasets\n")
 

@@ -97,6 +97,7 @@ func rdmaByAdmin(u trainer) {
 		u.Errorf("the nodes have devices %v, want different ones on each\n%s", devices, out)
 	}
 	u.ownPod()
+	u.enters(u.TempDir(), file, successorsOverRDMA(u, file)...)
 }
 
 // ownPod tests that a pod that this project did not create finds its device by mlenv-agent rdma exec.

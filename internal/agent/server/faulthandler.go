@@ -22,7 +22,7 @@ func (j *job) dumpUnread(ctx context.Context) {
 		if _, unread := j.unread.Load(rank.Rank); !unread || !rank.Ended.IsZero() || rank.PID == 0 {
 			continue
 		}
-		pid, _ := pythonOf(rank.PID)
+		pid, _, _ := pythonOf(rank.PID)
 		if !hasHandler(pid, syscall.SIGABRT) {
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -34,6 +35,8 @@ const (
 	spies = 8
 	// maxThreads bounds the threads of a rank in the record.
 	maxThreads = 200
+	// maxWorkers bounds the further workers of a launcher inside a rank whose stacks are in the record.
+	maxWorkers = 15
 )
 
 // stacks answers what the node's live ranks do, and writes their stacks into the record.
@@ -75,7 +78,7 @@ func (s *Server) stacks(w http.ResponseWriter, r *http.Request) error {
 // activity returns what one rank does. spyErr is why there is no py-spy.
 func (j *job) activity(ctx context.Context, rank agent.RankStatus, spyErr error, turns chan struct{}) agent.RankActivity {
 	began := time.Now()
-	pid, tree := pythonOf(rank.PID)
+	pid, others, tree := pythonOf(rank.PID)
 	ownBefore, childrenBefore, ioBefore := used(pid, tree)
 	doing := agent.RankActivity{Rank: rank.Rank, Node: rank.Node}
 	var text bytes.Buffer
@@ -91,11 +94,11 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spyErr error,
 		j.unread.Store(rank.Rank, true)
 	}
 	pause(ctx, time.Until(began.Add(stackTime)))
-	own, children, io := used(pid, tree)
+	own, children, ioAfter := used(pid, tree)
 	took := time.Since(began)
 	doing.CPU = (own - ownBefore).Seconds() / took.Seconds()
 	doing.ChildCPU = max(0, (children-childrenBefore).Seconds()/took.Seconds()) // a child may have ended
-	doing.IO, doing.AllIO = max(0, io-ioBefore), io
+	doing.IO, doing.AllIO = max(0, ioAfter-ioBefore), ioAfter
 	main := readThread(pid, pid)
 	doing.State, doing.Waits = main.state, main.waits
 
@@ -107,16 +110,9 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spyErr error,
 		fmt.Fprintf(&text, "no stacks of Python: %s; a rank that is stopped for a hang prints them at the end of rank-%d.log\n", doing.Problem,
 			rank.Rank)
 	}
-	folder, _ := os.Readlink(proc(pid, "cwd"))
-	for _, t := range threads {
-		fmt.Fprintf(&text, "\nthread %d %q\n", t.ID, t.Name)
-		for i, f := range t.Frames {
-			frame := agent.Frame{Function: f.Name, File: strings.TrimPrefix(f.File, folder+"/"), Line: f.Line}
-			fmt.Fprintf(&text, "    %s (%s:%d)\n", frame.Function, frame.File, frame.Line)
-			if t.ID == pid && i < agent.MaxFrames {
-				doing.Frames = append(doing.Frames, frame)
-			}
-		}
+	doing.Frames = writeThreads(&text, pid, threads)
+	if err == nil {
+		j.writeWorkers(ctx, &text, others, turns)
 	}
 	if slices.ContainsFunc(doing.Frames, func(f agent.Frame) bool { return strings.HasSuffix(f.File, "/torch/utils/file_baton.py") }) {
 		doing.Lock = oldestLock(j.extensions)
@@ -134,21 +130,64 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spyErr error,
 	return doing
 }
 
-// pythonOf returns the process of a rank that runs Python, or else the rank's own, and the rank's process with its descendants: a rank
-// may be a shell that runs Python.
-func pythonOf(pid int) (python int, tree []int) {
-	tree = append([]int{pid}, slices.Sorted(maps.Keys(descendants(processTable(), pid)))...)
-	for _, p := range tree {
-		program, err := os.Readlink(proc(p, "exe"))
-		if err == nil && strings.HasPrefix(filepath.Base(program), "python") {
-			return p, tree
+// writeThreads writes the stacks of a process's threads, and returns the main thread's frames.
+func writeThreads(text io.Writer, pid int, threads []pythonThread) (main []agent.Frame) {
+	folder, _ := os.Readlink(proc(pid, "cwd"))
+	for _, t := range threads {
+		fmt.Fprintf(text, "\nthread %d %q\n", t.ID, t.Name)
+		for i, f := range t.Frames {
+			frame := agent.Frame{Function: f.Name, File: strings.TrimPrefix(f.File, folder+"/"), Line: f.Line}
+			fmt.Fprintf(text, "    %s (%s:%d)\n", frame.Function, frame.File, frame.Line)
+			if t.ID == pid && i < agent.MaxFrames {
+				main = append(main, frame)
+			}
 		}
 	}
-	return pid, tree
+	return main
+}
+
+// writeWorkers writes the stacks of the other workers that a launcher inside the rank has started.
+func (j *job) writeWorkers(ctx context.Context, text io.Writer, workers []int, turns chan struct{}) {
+	for _, pid := range workers[:min(len(workers), maxWorkers)] {
+		turns <- struct{}{}
+		threads, err := j.dump(ctx, pid)
+		<-turns
+		fmt.Fprintf(text, "\nprocess %d, another worker of the rank's launcher\n", pid)
+		if err != nil {
+			fmt.Fprintf(text, "no stacks of Python: %s\n", err)
+		}
+		writeThreads(text, pid, threads)
+	}
+}
+
+// pythonOf returns the process of a rank that trains, and the rank's process with its descendants. A rank may be a shell that runs
+// Python, or a launcher, such as torchrun or accelerate launch, that starts workers: they have the variable RANK, which the launcher
+// itself has not. If nothing runs Python, it is the rank's own process.
+func pythonOf(pid int) (python int, others, tree []int) {
+	tree = append([]int{pid}, slices.Sorted(maps.Keys(descendants(processTable(), pid)))...)
+	var all, workers []int
+	for _, p := range tree {
+		program, err := os.Readlink(proc(p, "exe"))
+		if err != nil || !strings.HasPrefix(filepath.Base(program), "python") {
+			continue
+		}
+		all = append(all, p)
+		found, _ := readProcess(p)
+		if bytes.Contains(environOf(p), []byte("\x00RANK=")) && !slices.Contains(workers, found.parent) { // nor a helper of a worker
+			workers = append(workers, p)
+		}
+	}
+	switch {
+	case len(all) == 0:
+		return pid, nil, tree
+	case len(workers) == 0 || workers[0] == all[0]: // the others are helpers of it, such as a DataLoader's
+		return all[0], nil, tree
+	}
+	return workers[0], workers[1:], tree
 }
 
 // used returns the processor time of a process and of the rest of its tree, and what the tree has read and written.
-func used(pid int, tree []int) (own, others time.Duration, io agent.Bytes) {
+func used(pid int, tree []int) (own, others time.Duration, moved agent.Bytes) {
 	for _, p := range tree {
 		found, _ := readProcess(p)
 		if p == pid {
@@ -161,11 +200,11 @@ func used(pid int, tree []int) (own, others time.Duration, io agent.Bytes) {
 			// read_bytes has what is read through mappings, rchar what comes from the cache.
 			if key, value, _ := strings.Cut(strings.TrimSpace(line), ": "); slices.Contains([]string{"rchar", "wchar", "read_bytes"}, key) {
 				n, _ := strconv.ParseInt(value, 10, 64)
-				io += agent.Bytes(n)
+				moved += agent.Bytes(n)
 			}
 		}
 	}
-	return own, others, io
+	return own, others, moved
 }
 
 // kernelThread is a thread as the kernel has it.

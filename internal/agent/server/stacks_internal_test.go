@@ -1,9 +1,16 @@
 package server
 
 import (
+	"bufio"
+	"fmt"
+	"io"
 	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // aJob returns a job whose keepers are the test's own binary.
@@ -16,5 +23,62 @@ func TestOutputOfProgramsIsBounded(t *testing.T) {
 	var value any
 	if err := aJob(t).runJSON(t.Context(), &value, "cat", "/dev/zero"); err == nil || !strings.Contains(err.Error(), "running cat: ") {
 		t.Errorf("an endless output: %v, want a refusal", err)
+	}
+}
+
+// The process that trains is a worker of the launcher that a rank runs, and not the launcher, nor what helps a worker.
+func TestPythonOf(t *testing.T) {
+	const (
+		helper = `import multiprocessing; multiprocessing.get_context("fork").Process(target=input).start(); `
+		worker = `import os; print("worker", os.getpid(), flush=True); input()`
+		launch = `import os, subprocess, sys
+all = [subprocess.Popen([sys.executable, "-c", sys.argv[1]], env={**os.environ, "RANK": str(n)}) for n in range(2)]
+for p in all: p.wait()`
+		alone = helper + worker
+	)
+	for _, tc := range []struct {
+		name    string
+		command []string
+		env     string
+		// workers is how many there are.
+		workers int
+	}{
+		{"a rank of ours with a helper", []string{"python3", "-c", alone}, "RANK=0", 1},
+		{"a shell without a rank", []string{"sh", "-c", `python3 -c "$0"; true`, alone}, "NODE_RANK=0", 1},
+		{"a launcher in a shell", []string{"sh", "-c", `python3 -c "$0" "$1"; true`, launch, alone}, "NODE_RANK=0", 2},
+		{"no Python", []string{"sh", "-c", `echo worker $$; read line; true`}, "NODE_RANK=0", 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			command := exec.Command(tc.command[0], tc.command[1:]...)
+			command.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "RANK=") }), tc.env)
+			in, hold := io.Pipe() // it reads until the test ends
+			command.Stdin = in
+			out, err := command.StdoutPipe()
+			if err == nil {
+				err = command.Start()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := bufio.NewScanner(out)
+			var workers []int
+			for len(workers) < tc.workers && lines.Scan() {
+				var pid int
+				if _, err := fmt.Sscanf(lines.Text(), "worker %d", &pid); err != nil {
+					t.Fatal(lines.Text())
+				}
+				workers = append(workers, pid)
+			}
+			slices.Sort(workers)
+			python, others, tree := pythonOf(command.Process.Pid)
+			if got := append([]int{python}, others...); !slices.Equal(got, workers) || tree[0] != command.Process.Pid {
+				t.Errorf("workers %v in %v, want %v", got, tree, workers)
+			}
+			for _, pid := range tree {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+			_ = hold.Close()
+			_ = command.Wait()
+		})
 	}
 }

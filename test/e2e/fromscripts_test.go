@@ -118,7 +118,7 @@ func successorsOverRDMA(u trainer, file string) []typed {
 	return []typed{
 		{command: "admin clusters/CLUSTER.yaml", says: "kind: RoleBinding"},
 		{command: "admin clusters/CLUSTER.yaml --attachments=copy", says: "kind: NetworkAttachmentDefinition"},
-		{command: "up --mode=rdma", more: up, says: "Mode rdma"}, {command: "rdma --check", says: "node 0: "}, {command: "down"},
+		{command: "up --mode=rdma", more: up, says: "Mode rdma"}, {command: "rdma --check", says: `node 0 \(.*: fine`}, {command: "down"},
 		{command: "up h-kim --namespace=NS --mode=rdma", more: up, says: "Mode rdma"}, {command: "down", more: []string{"--name=h-kim"}},
 	}
 }

@@ -48,14 +48,13 @@ func claimsThatExist(u trainer) {
 		"Claim ml-dev-workspace has 2Gi now.")
 	u.hasSize("ml-datasets", "3Gi")
 	u.hasSize("ml-dev-workspace", "2Gi")
-	e = u.end(u.start("e2e/quick.sh", byShell, oneGPU)).succeeded() // the file has 1Gi
-	e.mustContain(e.log("provision"), "Claim ml-datasets stays as it is with 3Gi: 1Gi was asked for, and no claim is ever made smaller.")
+	u.mustContain(u.upAndDown(named), "Claim ml-datasets stays as it is with 3Gi: 1Gi was asked for, and no claim is ever made smaller.")
 
-	perNode := "--param=storage=volumeClaimTemplates"
-	u.end(u.start("e2e/quick.sh", byShell, oneGPU, perNode)).succeeded()
-	e = u.end(u.start("e2e/quick.sh", byShell, oneGPU, perNode, "--param=workspace-size=2Gi")).succeeded()
+	perNode := "--storage=volumeClaimTemplates"
+	u.upAndDown(named, perNode)
+	out = u.upAndDown(named, perNode, "--workspace-size=2Gi")
 	for _, claim := range []string{"ml-dev-workspace-ml-dev-env-0", "ml-dev-workspace-ml-dev-env-1"} {
-		e.mustContain(e.log("provision"), "The volume of claim "+claim+" has 2Gi; its file system grows when a node mounts it.", "Claim "+claim+
+		u.mustContain(out, "The volume of claim "+claim+" has 2Gi; its file system grows when a node mounts it.", "Claim "+claim+
 			" has 2Gi now.")
 		u.hasSize(claim, "2Gi")
 	}
@@ -70,6 +69,15 @@ func claimsThatExist(u trainer) {
 	e.mustContain(e.log("preflight"), stays)
 	e.mustContain(e.log("provision"), stays)
 	u.hasSize("fixed", "1Gi")
+}
+
+// upAndDown creates an environment of two nodes, releases it, and returns what mlenv up printed.
+func (u trainer) upAndDown(file string, flags ...string) string {
+	u.Helper()
+	stdout, stderr := u.says(u.TempDir(), command.Done, append([]string{"up", "--cluster-file=" + file, "--steps-image=" + u.steps, "--nodes=2",
+		"--gpus-per-node=1"}, flags...)...)
+	u.says(u.TempDir(), command.Done, "down")
+	return stdout + stderr
 }
 
 // hasSize fails unless the claim has a volume of this size.

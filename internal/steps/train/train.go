@@ -107,23 +107,31 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 		}
 	}
 	following, stopFollowing := context.WithCancel(ctx)
+	var followers, logs sync.WaitGroup
+	// Another attempt changes what they read.
+	defer followers.Wait()
+	defer logs.Wait()
 	defer stopFollowing()
 	events := make(chan event)
 	send := sender(following, events)
+	shown := &progress{}
+	outputs, stopOutput := t.outputs(following)
+	t.followRanks(outputs, &logs)
+	t.followMetrics(outputs[0], &logs, shown, began)
 	job := t.job()
 	job.Gone = t.podGone
-	go job.Follow(following, func(e jobs.Event) {
-		if e.Kind == jobs.Lost {
-			e.Err = t.lost(e.Node, e.Err)
-		}
-		send(e)
+	followers.Go(func() {
+		job.Follow(following, func(e jobs.Event) {
+			if e.Kind == jobs.Lost {
+				e.Err = t.lost(e.Node, e.Err)
+				stopOutput(e.Node)
+			}
+			send(e)
+		})
 	})
-	shown := &progress{}
-	var logs sync.WaitGroup
-	t.followRanks(following, &logs)
-	t.followMetrics(following, &logs, shown, began)
-	go t.noteProgress(following, shown)
-	go t.watchSilence(following, shown, send)
+	followers.Go(func() { t.showProgress(following, shown) })
+	followers.Go(func() { t.noteProgress(following, shown) })
+	followers.Go(func() { t.watchSilence(following, shown, send) })
 
 	statuses, err := t.wait(ctx, t.course(began), events)
 	// The end is known; the rest of the ranks' output must still arrive.
@@ -207,8 +215,18 @@ func (t *Training) shownRanks(node int) []int {
 	return ranks
 }
 
-// followRanks shows the output of ranks, and reconnects until ctx ends.
-func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
+// outputs returns a context for the output of each node. stop ends the one of a node that is lost, from which nothing comes any more.
+func (t *Training) outputs(ctx context.Context) (each []context.Context, stop func(node int)) {
+	cancels := map[int]context.CancelFunc{}
+	for _, client := range t.Nodes {
+		output, cancel := context.WithCancel(ctx)
+		each, cancels[client.Node()] = append(each, output), cancel
+	}
+	return each, func(node int) { cancels[node]() }
+}
+
+// followRanks shows the output of ranks, and reconnects until the contexts of their nodes end.
+func (t *Training) followRanks(outputs []context.Context, group *sync.WaitGroup) {
 	out := &output{out: t.Out}
 	if t.Out == nil {
 		out.log = t.Log
@@ -217,7 +235,8 @@ func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 		t.Log.Info(fmt.Sprintf("This log shows the output of rank 0 alone, because there are %s, and the last lines of a rank that fails. The "+
 			"whole log of any rank: mlenv logs %s --rank N", humanize.Count(count, "rank"), cmp.Or(t.Spec.Run, "RUN")))
 	}
-	for _, client := range t.Nodes {
+	for place, client := range t.Nodes {
+		ctx := outputs[place]
 		for _, rank := range t.shownRanks(client.Node()) {
 			group.Go(func() {
 				lines := out.writer(client.Node(), rankName(t.Spec.Launcher, rank))
@@ -228,7 +247,7 @@ func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 	}
 }
 
-// followMetrics reads the metrics that rank 0 writes on node 0, and shows progress. began is zero if an earlier step
+// followMetrics reads the metrics that rank 0 writes on node 0. began is zero if an earlier step
 // launched the job.
 func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, shown *progress, began time.Time) {
 	lines := metrics.Lines(func(value map[string]any) {
@@ -241,7 +260,6 @@ func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, sho
 		}
 	})
 	group.Go(func() { _ = nodes.FollowLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, lines, nodes.RetryUntilDone(ctx)) })
-	go t.showProgress(ctx, shown)
 }
 
 func (t *Training) showProgress(ctx context.Context, shown *progress) {
@@ -301,9 +319,10 @@ func sender(ctx context.Context, events chan<- event) func(event) {
 // wait does what the course asks for, until it has ended or ctx is done.
 func (t *Training) wait(ctx context.Context, c *course, events chan event) ([]agent.JobStatus, error) {
 	waiting, done := context.WithCancel(ctx)
+	var orders, questions sync.WaitGroup
+	defer questions.Wait()
 	defer done()
 	send := sender(waiting, events)
-	var orders sync.WaitGroup
 	for {
 		var e event
 		select {
@@ -320,7 +339,7 @@ func (t *Training) wait(ctx context.Context, c *course, events chan event) ([]ag
 			case alarm:
 				time.AfterFunc(do.after, func() { send(do.timer) })
 			case question:
-				go func() { send(explained{t.explain(waiting, do)}) }()
+				questions.Go(func() { send(explained{t.explain(waiting, do)}) })
 			case order: // a lost node must not delay the end of the others
 				orders.Go(func() { t.stop(ctx, do.cause, do.why) })
 			case finish:
@@ -340,7 +359,7 @@ func (t *Training) explain(ctx context.Context, q question) error {
 	case aboutRestart:
 		return onNode{node, t.restarted(ctx, node)}
 	case aboutLauncher:
-		return t.launcherFailed(q.status)
+		return t.launcherFailed(ctx, q.status)
 	}
 	if err := t.podGone(ctx, node); err != nil {
 		return onNode{node, err}
@@ -356,8 +375,8 @@ func (t *Training) showDebugger(rank agent.RankStatus) {
 		rank.Rank, rank.Node, until.Format("2006-01-02 15:04 MST"), t.place().Reach(rank.Node, rank.DebugPort)))
 }
 
-func (t *Training) launcherFailed(status agent.JobStatus) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+func (t *Training) launcherFailed(ctx context.Context, status agent.JobStatus) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var tail []string
 	const most = 64 << 10

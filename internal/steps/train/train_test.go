@@ -435,12 +435,17 @@ func TestLostNodeEndsTheTraining(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			training, _, agents := newTraining(t, `exec sleep 1000`)
 			started := &reports{message: "The first rank started", call: make(chan struct{})}
-			training.Log = slog.New(started)
+			late := &reports{message: "Not all output has arrived", call: make(chan struct{})}
+			training.Log = slog.New(slog.NewMultiHandler(started, late))
 			if tc.deleted {
 				training.Clients.Kube = fake.NewClientset()
 			}
 			agents[1].Wrap(func(next http.Handler) http.Handler {
 				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if strings.Contains(r.URL.Path, "/logs/") { // a lost node sends nothing, and ends no connection
+						<-r.Context().Done()
+						return
+					}
 					if !strings.HasSuffix(r.URL.Path, "/watch") {
 						next.ServeHTTP(w, r)
 						return
@@ -469,6 +474,11 @@ func TestLostNodeEndsTheTraining(t *testing.T) {
 			}
 			if status, err := over(t, agents[0].Client); err != nil || status.State == agent.Running {
 				t.Errorf("node 0: %s, %v; want it stopped", status.State, err)
+			}
+			select {
+			case <-late.call:
+				t.Error("the step waited for the output of the lost node")
+			default:
 			}
 		})
 	}

@@ -97,8 +97,8 @@ func LocalNames() []string {
 }
 
 // onRun returns the RunE of a command about the run that its first argument names, or else the newest one. do gets the other
-// arguments. A name means a local run if there is one, unless a flag chooses a cluster or a namespace. Without a cluster the newest
-// run is a local one. For a local run the clients are empty.
+// arguments. A name means a local run if there is one, unless a flag chooses a cluster or a namespace. Without a cluster, or
+// if it does not answer, the newest run is a local one. For a local run the clients are empty.
 func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients, r entry, others []string) error) func(
 	*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
@@ -118,7 +118,11 @@ func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients,
 		var r entry
 		if err == nil {
 			r, err = chosen(cmd.Context(), clients, args, here)
-		} else if len(here) > 0 {
+		}
+		if len(here) > 0 && noCluster(clients, err) {
+			if clients != nil {
+				onlyHere(cmd, err)
+			}
 			r, err = here[0], nil
 		}
 		if err != nil {
@@ -129,6 +133,16 @@ func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients,
 		}
 		return do(cmd, clients, r, others)
 	}
+}
+
+// noCluster reports whether err is that there is no cluster, in which case clients is nil, or that it does not answer.
+func noCluster(clients *kube.Clients, err error) bool {
+	return err != nil && (clients == nil || fail.ReasonOf(err) == fail.APIServerUnreachable)
+}
+
+// onlyHere tells a user that the runs of a cluster are not considered.
+func onlyHere(cmd *cobra.Command, err error) {
+	say(cmd.ErrOrStderr(), "Only the runs of this machine are considered: %v\n", err)
 }
 
 // in returns the flag that chooses the namespace of the run in a command, "" for a local run.

@@ -8,7 +8,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -381,6 +383,32 @@ func TestLocalNames(t *testing.T) {
 		if !errors.As(err, &exit) || exit.Code != command.WrongUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want wrong usage", flag, err)
 		}
+	}
+}
+
+// A cluster that does not answer hides no run of this machine.
+func TestLocalWithoutAnswer(t *testing.T) {
+	if err := locally(t.Context(), t, io.Discard, "", "--nodes=1", "--launcher=command", "--run-name=try-1"); err != nil {
+		t.Fatal(fail.Details(err))
+	}
+	// Nothing listens on a port that was given back.
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = listener.Close()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, namespace: team}}],
+clusters: [{name: a, cluster: {server: "https://%s"}}]}`, listener.Addr())
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBECONFIG", file)
+	prints(t, []string{"try-1 (local)", "Succeeded"}, StatusCommand())
+	prints(t, []string{"try-1"}, ListCommand())
+	_, err = output(t, StatusCommand(), "try-2")
+	if fail.ReasonOf(err) != fail.APIServerUnreachable {
+		t.Errorf("a run that is not here: %v, want APIServerUnreachable", err)
 	}
 }
 

@@ -111,33 +111,33 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 	return cmd
 }
 
-// allRuns returns the newest runs of the namespace and of this machine, and where they were looked for. Without a cluster it returns the
-// local runs, if there are any.
-func allRuns(cmd *cobra.Command, flags kube.Flags, onlyHere, everywhere bool, limit int) (found []summary, where string, err error) {
+// allRuns returns the newest runs of the namespace and of this machine, and where they were looked for. Without a cluster, or
+// if it does not answer, it returns the local runs, if there are any.
+func allRuns(cmd *cobra.Command, flags kube.Flags, local, everywhere bool, limit int) (found []summary, where string, err error) {
 	if flags == (kube.Flags{}) {
-		local, err := localRuns()
-		if err != nil && onlyHere {
+		here, err := localRuns()
+		if err != nil && local {
 			return nil, "", err
 		}
-		for _, r := range local {
+		for _, r := range here {
 			found = append(found, r.summary(""))
 		}
 	}
 	where = "on this machine"
-	if !onlyHere {
+	if !local {
 		clients, err := flags.Connect()
-		switch {
-		case err != nil && len(found) == 0:
-			return nil, "", err
-		case err != nil:
-			say(cmd.ErrOrStderr(), "The runs of a cluster are not in the list: %v\n", err)
-		default:
-			remote, at, err := onCluster(cmd.Context(), clients, everywhere, limit)
-			if err != nil {
-				return nil, "", err
-			}
-			found, where = append(found, remote...), at
+		var remote []summary
+		if err == nil {
+			remote, where, err = onCluster(cmd.Context(), clients, everywhere, limit)
 		}
+		switch {
+		case len(found) > 0 && noCluster(clients, err):
+			where = "on this machine"
+			onlyHere(cmd, err)
+		case err != nil:
+			return nil, "", err
+		}
+		found = append(found, remote...)
 	}
 	slices.SortStableFunc(found, func(a, b summary) int { return b.Started.Compare(a.Started) })
 	if limit > 0 {

@@ -124,8 +124,12 @@ func successorsOverRDMA(u trainer, file string) []typed {
 }
 
 // successorsOfBuilds are typed by built-by-runs.
-func successorsOfBuilds(buildArgs string) []typed {
-	return []typed{{command: "build --cluster-file=clusters/CLUSTER.yaml", more: []string{"--build-arg=" + buildArgs}, says: "Nothing is built"}}
+func successorsOfBuilds() []typed {
+	var args []string
+	for _, arg := range smallArgs {
+		args = append(args, "--build-arg="+arg)
+	}
+	return []typed{{command: "build --cluster-file=clusters/CLUSTER.yaml", more: args, says: "Nothing is built"}}
 }
 
 // successorsInEditors are typed by built-in-full, whose image has debugpy.
@@ -144,7 +148,7 @@ func fromScripts(u trainer) {
 	file := u.clusterFile()
 	all := successors(u, file)
 	var known []string
-	for _, t := range slices.Concat(all, successorsOverRDMA(u, file), successorsOfBuilds(""), successorsInEditors()) {
+	for _, t := range slices.Concat(all, successorsOverRDMA(u, file), successorsOfBuilds(), successorsInEditors()) {
 		known = append(known, t.command)
 	}
 	for _, found := range regexp.MustCompile("`mlenv ([^`]+)`").FindAllStringSubmatch(string(content), -1) {

@@ -58,5 +58,8 @@ func (u trainer) trains(folder string, args ...string) string {
 		u.Fatalf("mlenv train %v: exit code %d, %v, want %d, or %d with a hang at the end\n%s", args, code, err, command.Done, command.Failed,
 			shortened(string(out)))
 	}
+	if err != nil {
+		u.Logf("mlenv train %v did its work, and waited for itself at the end", args)
+	}
 	return string(out)
 }

@@ -108,9 +108,8 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 	}
 	following, stopFollowing := context.WithCancel(ctx)
 	var followers, logs sync.WaitGroup
-	// Another attempt changes what they read.
+	// Another attempt changes what they read. The logs are not waited for without bound: their reader may have stopped to read.
 	defer followers.Wait()
-	defer logs.Wait()
 	defer stopFollowing()
 	events := make(chan event)
 	send := sender(following, events)

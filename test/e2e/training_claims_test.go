@@ -74,8 +74,9 @@ func claimsThatExist(u trainer) {
 // upAndDown creates an environment of two nodes, releases it, and returns what mlenv up printed.
 func (u trainer) upAndDown(file string, flags ...string) string {
 	u.Helper()
-	stdout, stderr := u.says(u.TempDir(), command.Done, append([]string{"up", "--cluster-file=" + file, "--steps-image=" + u.steps, "--nodes=2",
-		"--gpus-per-node=1"}, flags...)...)
+	stdout, stderr := u.says(u.TempDir(), command.Done,
+		append([]string{"up", "--cluster-file=" + file, "--steps-image=" + u.steps, "--nodes=2",
+			"--gpus-per-node=1"}, flags...)...)
 	u.says(u.TempDir(), command.Done, "down")
 	return stdout + stderr
 }

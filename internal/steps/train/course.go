@@ -251,6 +251,9 @@ func (c *course) conclude() {
 		return
 	}
 	err := cmp.Or(c.failure, c.nccl.look(c.statuses, c.say))
+	if fail.ReasonOf(err) == fail.Hang { // what a rank had printed is read when it ends
+		err = cmp.Or(c.held(c.statuses, "when the training counted as hanging"), err)
+	}
 	if err == nil {
 		var q *question
 		if q, err = c.verdict(c.statuses); q != nil {

@@ -70,6 +70,15 @@ func obeys(node int, why agent.StopCause) jobs.Event {
 	return stops(node, why, agent.Exit{Code: -1, Signal: "SIGTERM"})
 }
 
+// failedBefore returns a rank that had raised an exception, and ends only at the signal because a thread held its process.
+func failedBefore(node int, why agent.StopCause) jobs.Event {
+	e := obeys(node, why)
+	r := &e.Status.Ranks[0]
+	r.Tail = []string{"Exception in thread Thread-1 (fetch):", "Traceback (most recent call last):", "ValueError: no source"}
+	r.Python = &agent.PythonError{Type: "ValueError", Message: "no source", Seen: begin.Add(time.Second), Traceback: r.Tail[1:]}
+	return e
+}
+
 func restarts(node int) jobs.Event {
 	return report(node, func(s *agent.JobStatus, _ *agent.RankStatus) { s.State = agent.Restarted })
 }
@@ -214,6 +223,11 @@ func TestCourse(t *testing.T) {
 			{hangs, "stop all: it hangs: rank 1 (hang)" + rest, stopping},
 			{obeys(0, agent.StopHang), "", stopping},
 			{obeys(1, agent.StopHang), "end: Hang", ended},
+		}},
+		{"the ranks hang because one of them has failed and does not end", []row{
+			{hangs, "stop all: it hangs: rank 1 (hang)" + rest, stopping},
+			{obeys(0, agent.StopHang), "", stopping},
+			{failedBefore(1, agent.StopHang), "end: RankFailed", ended},
 		}},
 		{"the ranks hang, exit with 0 at SIGTERM, and a node is lost then", []row{
 			{hangs, "stop all: it hangs: rank 1 (hang)" + rest, stopping},

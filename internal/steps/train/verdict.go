@@ -63,11 +63,8 @@ func (j judge) verdict(statuses []agent.JobStatus) (*question, error) {
 	for _, status := range statuses {
 		switch status.StopCause {
 		case agent.StopDeadline:
-			if held, ok := found.Held(status.Stopping); ok {
-				return nil, fmt.Errorf("%w; its process had not ended when the training's time was over, %s later",
-					found.Err(j.job(statuses[found.Rank.Node])), held.Round(time.Second))
-			}
-			return nil, j.timedOut(statuses, found, status.Ended.Sub(status.Started))
+			return nil, cmp.Or(j.held(statuses, "when the training's time was over"),
+				j.timedOut(statuses, found, status.Ended.Sub(status.Started)))
 		case agent.StopReplaced:
 			return nil, fail.Becausef(fail.Cancelled, "training: %s", status.StopReason)
 		case agent.StopContainer: // before any rank had failed
@@ -89,6 +86,20 @@ func (j judge) verdict(statuses []agent.JobStatus) (*question, error) {
 		}
 	}
 	return nil, fail.Becausef(fail.RankFailed, "training: it failed, and no rank shows why")
+}
+
+// held returns the error of a rank that had failed before the nodes were stopped, and whose process had not ended then; nil for none.
+func (j judge) held(statuses []agent.JobStatus, then string) error {
+	found, failed := cause.Find(statuses)
+	if !failed {
+		return nil
+	}
+	status := statuses[found.Rank.Node]
+	held, ok := found.Held(status.Stopping)
+	if !ok {
+		return nil
+	}
+	return fmt.Errorf("%w; its process had not ended %s, %s later", found.Err(j.job(status)), then, held.Round(time.Second))
 }
 
 // longestSilence is the longest silence of a training that is not taken for a hang.

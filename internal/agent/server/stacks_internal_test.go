@@ -60,6 +60,14 @@ for p in all: p.wait()`
 			if err != nil {
 				t.Fatal(err)
 			}
+			t.Cleanup(func() {
+				_, _, tree := pythonOf(command.Process.Pid)
+				for _, pid := range tree {
+					_ = unix.Kill(pid, unix.SIGKILL)
+				}
+				_ = hold.Close()
+				_ = command.Wait()
+			})
 			lines := bufio.NewScanner(out)
 			var workers []int
 			for len(workers) < tc.workers && lines.Scan() {
@@ -74,11 +82,6 @@ for p in all: p.wait()`
 			if got := append([]int{python}, others...); !slices.Equal(got, workers) || tree[0] != command.Process.Pid {
 				t.Errorf("workers %v in %v, want %v", got, tree, workers)
 			}
-			for _, pid := range tree {
-				_ = unix.Kill(pid, unix.SIGKILL)
-			}
-			_ = hold.Close()
-			_ = command.Wait()
 		})
 	}
 }

@@ -248,7 +248,8 @@ func (s script) training(t *testing.T, launcher agent.Launcher, prelude []byte) 
 	}
 	clients := &kube.Clients{Kube: fake.NewClientset(pod("env-0"), pod("env-1")), Namespace: "ns"}
 	return &train.Training{
-		Deps:    train.Deps{Clients: clients, Log: slog.New(slog.DiscardHandler), Out: t.Output(), Notify: func(notify.Event) {}},
+		Deps: train.Deps{Clients: clients, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Out: t.Output(),
+			Notify: func(notify.Event) {}},
 		Options: train.Options{Name: "env", ProgressEvery: time.Hour}, Nodes: set, ID: "job",
 		Spec: agent.JobSpec{
 			Run: "run", Launcher: launcher, Script: "train.py", Nodes: 2, RanksPerNode: 2, MasterPort: listener.Addr().(*net.TCPAddr).Port,

@@ -222,8 +222,15 @@ func (s script) run(t *testing.T, launcher agent.Launcher, prelude []byte) ([]ag
 
 func (s script) training(t *testing.T, launcher agent.Launcher, prelude []byte) *train.Training {
 	t.Helper()
+	spy, err := exec.LookPath(agent.PySpy)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var set nodes.Set
 	for _, node := range agenttest.Start(t, 2) {
+		if err := node.Tool(agent.PySpy, fmt.Sprintf("#!/bin/sh\nexec '%s' \"$@\"\n", spy)); err != nil {
+			t.Fatal(err)
+		}
 		// The ranks find each other by these addresses.
 		node.End()
 		node.Config.Addresses = []string{"127.0.0.1", "127.0.0.2"}

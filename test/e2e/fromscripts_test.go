@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
@@ -182,12 +183,8 @@ func fromScripts(u trainer) {
 func (u trainer) enters(dir, file string, commands ...typed) {
 	u.Helper()
 	for _, t := range commands {
-		of := file
-		if t.file != "" {
-			of = t.file
-		}
-		u.enter(dir, t, strings.NewReplacer("clusters/CLUSTER.yaml", of, "FOLDER", dir, "FILE", "result-0", "CLUSTER", "local",
-			"RUN", "from-scripts", "NS", u.namespace))
+		u.enter(dir, t, strings.NewReplacer("clusters/CLUSTER.yaml", cmp.Or(t.file, file), "FOLDER", dir, "FILE", "result-0",
+			"CLUSTER", "local", "RUN", "from-scripts", "NS", u.namespace))
 	}
 }
 

@@ -30,7 +30,7 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) error {
 		Help: "1 if the agent could read all metrics of this kind, 0 if some are missing."}
 	all := append(s.config.agentMetrics(), s.trainingMetrics()...)
 	gpus, err := s.gpuUse.recent(r.Context().Done(), func() ([]agent.GPU, error) {
-		// It does not end with the request: that would stop nvidia-smi on the nodes where it takes longest.
+		// The reading outlives the request, so that nvidia-smi also finishes on the nodes where it takes longest.
 		gpus, _, err := facts.GPUs(context.Background(), s.config.Environ, s.config.GPUs)
 		return gpus, err
 	})

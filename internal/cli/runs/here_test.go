@@ -391,7 +391,7 @@ func TestLocalWithoutAnswer(t *testing.T) {
 	if err := locally(t.Context(), t, io.Discard, "", "--nodes=1", "--launcher=command", "--run-name=try-1"); err != nil {
 		t.Fatal(fail.Details(err))
 	}
-	// Nothing listens on a port that was given back.
+	// The port of a closed listener refuses connections.
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

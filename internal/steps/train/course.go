@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -252,7 +253,8 @@ func (c *course) conclude() {
 	}
 	err := cmp.Or(c.failure, c.nccl.look(c.statuses, c.say))
 	if fail.ReasonOf(err) == fail.Hang { // what a rank had printed is read when it ends
-		err = cmp.Or(c.held(c.statuses, "when the training counted as hanging"), err)
+		found, _ := cause.Find(c.statuses)
+		err = cmp.Or(c.held(c.statuses, found, "when the training counted as hanging"), err)
 	}
 	if err == nil {
 		var q *question

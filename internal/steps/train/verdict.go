@@ -63,8 +63,10 @@ func (j judge) verdict(statuses []agent.JobStatus) (*question, error) {
 	for _, status := range statuses {
 		switch status.StopCause {
 		case agent.StopDeadline:
-			return nil, cmp.Or(j.held(statuses, "when the training's time was over"),
-				j.timedOut(statuses, found, status.Ended.Sub(status.Started)))
+			if err := j.held(statuses, found, "when the training's time was over"); err != nil {
+				return nil, err
+			}
+			return nil, j.timedOut(statuses, found, status.Ended.Sub(status.Started))
 		case agent.StopReplaced:
 			return nil, fail.Becausef(fail.Cancelled, "training: %s", status.StopReason)
 		case agent.StopContainer: // before any rank had failed
@@ -88,12 +90,9 @@ func (j judge) verdict(statuses []agent.JobStatus) (*question, error) {
 	return nil, fail.Becausef(fail.RankFailed, "training: it failed, and no rank shows why")
 }
 
-// held returns the error of a rank that had failed before the nodes were stopped, and whose process had not ended then; nil for none.
-func (j judge) held(statuses []agent.JobStatus, then string) error {
-	found, failed := cause.Find(statuses)
-	if !failed {
-		return nil
-	}
+// held returns the error of the rank that was found, if it had failed before the nodes were stopped, and its process had not ended then;
+// else nil.
+func (j judge) held(statuses []agent.JobStatus, found cause.Cause, then string) error {
 	status := statuses[found.Rank.Node]
 	held, ok := found.Held(status.Stopping)
 	if !ok {

@@ -1,7 +1,7 @@
 """Progress and checkpoints of a training, for ml-dev-env. The training images have this module; into any other image you
 copy this file, which needs only Python.
 
-    from mlenv import checkpoint_folder, finish_checkpoint, last_checkpoint, progress
+    from mlenv import checkpoint_folder, finish_checkpoint, last_checkpoint, progress, stopping
 
     start = last_checkpoint()                    # None, or the path of the checkpoint to continue from
     ...
@@ -9,13 +9,18 @@ copy this file, which needs only Python.
     ...
     path = checkpoint_folder() / "step-12"       # every rank writes its part of it, then they wait for each other
     finish_checkpoint(path)                      # one rank of the folder, after that
+    ...
+    if stopping():                               # every rank, after every step: save, and leave the loop
+        break
 """
 
 import json
 import os
 import pathlib
 import re
+import signal
 import sys
+import threading
 import time
 
 _complained = False
@@ -91,6 +96,104 @@ def last_checkpoint(folder=None):
         path = mark.with_name(name)
         raise FileNotFoundError(f"looking for the newest checkpoint: {path}, which {mark} names, does not exist")
     return None
+
+
+class Stop:
+    """Why a training is stopped, and how long it has to save.
+
+    reason is "timeout", "cancelled", "container" (the pod of a node is drained, evicted or preempted), or "signal" outside ml-dev-env.
+    message is a sentence for users. deadline is when the rank is killed, in seconds since 1970, None if it is not known.
+    """
+
+    def __init__(self, reason, message="", deadline=None):
+        self.reason, self.message, self.deadline = reason, message, deadline
+
+    @property
+    def seconds_left(self):
+        """How many seconds are left to save, None if it is not known."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.time())
+
+    def __repr__(self):
+        left = "" if self.deadline is None else f", {self.seconds_left:.0f} s left"
+        return f"Stop({self.reason}{left})"
+
+
+_REASONS = ("timeout", "cancelled", "container", "signal")
+_CAUSES = {"deadline": "timeout", "cancelled": "cancelled", "container": "container", "node": "container"}
+_signalled = threading.Event()
+_handled = False
+_group = None  # of torch.distributed, for tensors on CPUs
+_agreed = None
+
+
+def stopping():
+    """Returns a Stop if the training is being stopped and should save now, else None.
+
+    If torch.distributed is initialised, all ranks must call it after the same steps: it returns a Stop on all of them after the same
+    step, also if only one node is stopped, so that a checkpoint that needs every rank is possible. Otherwise each rank asks for itself.
+    Save, and leave the loop with exit code 0: what runs until the deadline is killed.
+
+    The first call makes SIGTERM harmless to this process, unless the script has a handler of its own. So call it before the first step
+    if a step takes long. In a thread other than the main one the signal stays as it is.
+    """
+    global _agreed
+    _handle()
+    if _agreed is None:
+        _agreed = _agree(_told())
+    return _agreed
+
+
+def _handle():
+    global _handled
+    if _handled or threading.current_thread() is not threading.main_thread():
+        return
+    _handled = True
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda *_: _signalled.set())
+
+
+def _told():
+    """Returns the Stop of this rank's node, None if it is not being stopped."""
+    path = os.environ.get("MLENV_STOP_FILE")
+    try:
+        notice = json.loads(pathlib.Path(path).read_text(encoding="utf-8")) if path else None
+    except (OSError, ValueError):
+        notice = None
+    if notice:
+        return Stop(_CAUSES.get(notice["cause"], "cancelled"), notice["reason"], notice["until"])
+    return Stop("signal") if _signalled.is_set() else None
+
+
+def _agree(mine):
+    """Returns the Stop of the rank with the least time left, on all ranks; None if no rank is being stopped."""
+    torch = sys.modules.get("torch")
+    dist = getattr(torch, "distributed", None)
+    if not dist or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return mine
+    # Whether, how long, and why: the largest value of each is the one that counts. Seconds, because clocks of nodes differ.
+    left = mine.seconds_left if mine else None
+    unknown = -1e9
+    values = [float(mine is not None), unknown if left is None else -left, float(_REASONS.index(mine.reason)) if mine else -1.0]
+    tensor = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=_cpu_group(dist))
+    stops, least, reason = tensor.tolist()
+    if not stops:
+        return None
+    if mine:
+        message = mine.message
+    else:
+        message = "another rank is being stopped"
+    return Stop(_REASONS[int(reason)], message, None if least == unknown else time.time() - least)
+
+
+def _cpu_group(dist):
+    """Returns the group of all ranks for tensors on CPUs: None for the default one, if that can."""
+    global _group
+    if "gloo" in str(dist.get_backend()):
+        return None
+    if _group is None:
+        _group = dist.new_group(backend="gloo")
+    return _group
 
 
 # What follows is the search that ml-dev-env's agent makes on every node; test/images/checkpoints.txt has the layouts for both.

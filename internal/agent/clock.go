@@ -45,7 +45,7 @@ func (s *JobStatus) shift(by time.Duration) {
 	if by == 0 {
 		return
 	}
-	times := []*time.Time{&s.Started, &s.Ended, &s.Stopping, &s.Spec.Deadline}
+	times := []*time.Time{&s.Started, &s.Ended, &s.Stopping, &s.Kill, &s.Spec.Deadline}
 	for i := range s.Ranks {
 		rank := &s.Ranks[i]
 		times = append(times, &rank.Started, &rank.Ended)

@@ -90,7 +90,7 @@ type JobSpec struct {
 	Deadline time.Time `json:"deadline,omitzero"`
 	// DebugRank is the rank that waits for a debugger, nil for none.
 	DebugRank *int `json:"debugRank,omitempty"`
-	// Grace is the time between SIGTERM and SIGKILL, in nanoseconds; 0 means 10 s.
+	// Grace is the time between SIGTERM and SIGKILL, in nanoseconds; 0 means the environment's.
 	Grace time.Duration `json:"grace,omitempty"`
 	// Attempts are the earlier attempts of the job, which have failed, oldest first.
 	Attempts []Attempt `json:"attempts,omitempty"`

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
@@ -41,6 +43,8 @@ type JobStatus struct {
 	Launcher Exit `json:"launcher"`
 	// Stopping is when the agent was asked to stop the job.
 	Stopping time.Time `json:"stopping,omitzero"`
+	// Kill is when the agent kills the job's processes that have not ended by then.
+	Kill time.Time `json:"kill,omitzero"`
 	// StopCause and StopReason come from the request that stopped the job.
 	StopCause  StopCause    `json:"stopCause,omitempty"`
 	StopReason string       `json:"stopReason,omitempty"`
@@ -170,16 +174,92 @@ const (
 	StopReplaced StopCause = "replaced"
 	// StopContainer: the node's container received SIGTERM, as when its pod is deleted, evicted or preempted.
 	StopContainer StopCause = "container"
+	// StopCancelled: a user or the end of the run stopped it.
+	StopCancelled StopCause = "cancelled"
+	// StopNode: the container of another node received SIGTERM.
+	StopNode StopCause = "node"
 	// StopHang: it hung. Ranks whose stacks py-spy could not read end by SIGABRT, at which Python's faulthandler prints them.
 	StopHang StopCause = "hang"
 )
+
+// Saves reports whether ranks that are stopped for this cause have the time to save: SIGTERM goes only to the processes that handle it,
+// and a rank that ends does not stop the others. The peers of a rank that failed cannot save.
+func (c StopCause) Saves() bool {
+	switch c {
+	case StopDeadline, StopContainer, StopCancelled, StopNode:
+		return true
+	case StopReplaced, StopHang:
+	}
+	return false
+}
 
 // Stop is the body of POST /v1/jobs/ID/stop.
 type Stop struct {
 	Cause StopCause `json:"cause,omitempty"`
 	// Reason is a sentence for users.
-	Reason string        `json:"reason"`
-	Grace  time.Duration `json:"grace,omitempty"`
+	Reason string `json:"reason"`
+	// Grace is the time between SIGTERM and SIGKILL; 0 means the job's.
+	Grace time.Duration `json:"grace,omitempty"`
+	// Hasten makes the grace count from now also for a job that is being stopped, if SIGKILL comes earlier by that.
+	Hasten bool `json:"hasten,omitempty"`
+}
+
+// DefaultStopGrace is how long ranks have to save unless the environment or the job has another time.
+const DefaultStopGrace = 30 * time.Second
+
+// MaxStopGrace bounds the time that ranks have to save.
+const MaxStopGrace = time.Hour
+
+// StopGraceVariable is the time that an environment's ranks have to save, a duration.
+const StopGraceVariable = "MLENV_STOP_GRACE"
+
+// StopFileVariable is the path of a file that appears when the job is stopped, before SIGTERM. It contains a StopNotice.
+const StopFileVariable = "MLENV_STOP_FILE"
+
+// StopNotice tells a rank why it is stopped, and until when it can save.
+type StopNotice struct {
+	Cause  StopCause `json:"cause"`
+	Reason string    `json:"reason"`
+	// Until is the time of SIGKILL in seconds since 1970, by the node's clock.
+	Until float64 `json:"until"`
+}
+
+// Saving describes the ranks of a job that is being stopped and that have not ended, for example "rank 3 on node 1, for at most 25s";
+// "" for none.
+func Saving(statuses []JobStatus, now time.Time) string {
+	var ranks []string
+	var until time.Time
+	const most = 8
+	more := 0
+	for _, status := range statuses {
+		if status.State != Running || status.Stopping.IsZero() {
+			continue
+		}
+		for _, rank := range status.Ranks {
+			switch {
+			case !rank.Ended.IsZero():
+				continue
+			case len(ranks) < most:
+				ranks = append(ranks, fmt.Sprintf("rank %d on node %d", rank.Rank, rank.Node))
+			default:
+				more++
+			}
+			if status.Kill.After(until) {
+				until = status.Kill
+			}
+		}
+	}
+	if len(ranks) == 0 {
+		return ""
+	}
+	text := strings.Join(ranks, ", ")
+	if more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	if !until.IsZero() {
+		text += fmt.Sprintf(", for at most %s", max(0, until.Sub(now)).Round(time.Second))
+	}
+	return text
 }
 
 // The logs of a job, for GET /v1/jobs/ID/logs/NAME?offset=N&follow=true. With end=N the answer begins N bytes before the end.

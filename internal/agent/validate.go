@@ -49,6 +49,7 @@ func (s JobSpec) Validate() error {
 		require(IsCheckpointPath(*s.Checkpoint), "checkpoint: %q: want the path of a file or folder", short(*s.Checkpoint))
 	}
 	require(s.CheckpointJob == "" || IsJobID(s.CheckpointJob), "checkpointJob: %q: want the ID of a job", short(s.CheckpointJob))
+	require(s.Grace >= 0 && s.Grace <= MaxStopGrace, "grace: %s: want 0 to %s", s.Grace, MaxStopGrace)
 	require(s.Attempt() <= MaxAttempts, "attempts: %d: want at most %d", s.Attempt(), MaxAttempts)
 	return errors.Join(problems...)
 }

@@ -37,6 +37,8 @@ type Ending struct {
 	Message string
 	// NoFinally reports that no finally task will release what the run holds.
 	NoFinally bool
+	// Now reports that the ranks get no time to save.
+	Now bool
 }
 
 // EndingOf returns, after SIGTERM, why the pod of a run's task ends. task is its name in the pipeline.
@@ -48,18 +50,19 @@ func EndingOf(ctx context.Context, client versioned.Interface, namespace, name s
 	r, err := Get(ctx, client, namespace, name)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && r.UID != uid:
-		return Ending{Deleted, fmt.Sprintf("pipelinerun %s was deleted", name), true}, nil
+		return Ending{Cause: Deleted, Message: fmt.Sprintf("pipelinerun %s was deleted", name), NoFinally: true}, nil
 	case err != nil:
 		return Ending{}, err
 	case r.Deleted:
-		return Ending{Deleted, fmt.Sprintf("pipelinerun %s is being deleted", name), true}, nil
+		return Ending{Cause: Deleted, Message: fmt.Sprintf("pipelinerun %s is being deleted", name), NoFinally: true, Now: r.Now}, nil
 	case r.Cancelled:
-		return Ending{Cancelled, fmt.Sprintf("pipelinerun %s was cancelled", name), r.NoFinally}, nil
+		return Ending{Cancelled, fmt.Sprintf("pipelinerun %s was cancelled", name), r.NoFinally, r.Now}, nil
 	case r.Reason == string(v1.PipelineRunReasonTimedOut), r.Reason == kube.TimedOutRunningFinally:
-		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s timed out: %s", name, r.Message), r.Reason == string(v1.PipelineRunReasonTimedOut)},
-			nil
+		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s timed out: %s", name, r.Message),
+			r.Reason == string(v1.PipelineRunReasonTimedOut), r.Now}, nil
 	case passed(r.Started, r.Timeouts.Pipeline, now):
-		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s reached its pipeline timeout of %s", name, compact(r.Timeouts.Pipeline)), true}, nil
+		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s reached its pipeline timeout of %s", name, compact(r.Timeouts.Pipeline)),
+			true, r.Now}, nil
 	}
 	children, err := taskRunsOf(ctx, client, namespace, name, uid)
 	if err != nil {
@@ -71,16 +74,17 @@ func EndingOf(ctx context.Context, client versioned.Interface, namespace, name s
 		}
 		switch {
 		case child.Spec.StatusMessage == v1.TaskRunCancelledByPipelineTimeoutMsg:
-			return Ending{TimedOut, fmt.Sprintf("pipelinerun %s reached its tasks timeout of %s", name, compact(r.Timeouts.Tasks)), false}, nil
+			return Ending{TimedOut, fmt.Sprintf("pipelinerun %s reached its tasks timeout of %s", name, compact(r.Timeouts.Tasks)),
+				false, r.Now}, nil
 		case child.Spec.Status == v1.TaskRunSpecStatusCancelled:
-			return Ending{Cancelled, fmt.Sprintf("taskrun %s was cancelled", child.Name), false}, nil
+			return Ending{Cancelled, fmt.Sprintf("taskrun %s was cancelled", child.Name), false, r.Now}, nil
 		case child.Spec.Timeout != nil && child.Status.StartTime != nil &&
 			passed(child.Status.StartTime.Time, child.Spec.Timeout.Duration, now):
-			return Ending{TimedOut, fmt.Sprintf("taskrun %s reached its timeout of %s", child.Name, compact(child.Spec.Timeout.Duration)), false},
-				nil
+			return Ending{TimedOut, fmt.Sprintf("taskrun %s reached its timeout of %s", child.Name, compact(child.Spec.Timeout.Duration)),
+				false, r.Now}, nil
 		}
 	}
-	return Ending{Evicted, fmt.Sprintf("the pod was evicted while pipelinerun %s continues", name), false}, nil
+	return Ending{Evicted, fmt.Sprintf("the pod was evicted while pipelinerun %s continues", name), false, false}, nil
 }
 
 // clockSkew is the allowed difference to Tekton's clock on another machine.

@@ -24,6 +24,12 @@ const defaultTimeout = time.Hour
 // ScheduleLabel on a PipelineRun and on its receipt is the schedule that started the run.
 const ScheduleLabel = "ml-dev-env/schedule"
 
+// CancelAnnotation on a PipelineRun that was cancelled is CancelNow if its ranks get only some seconds to end.
+const (
+	CancelAnnotation = "ml-dev-env/cancel"
+	CancelNow        = "now"
+)
+
 // Run is a PipelineRun.
 type Run struct {
 	Namespace string
@@ -37,6 +43,8 @@ type Run struct {
 	// Cancelled reports a cancellation with or without finally tasks. A stopped run, whose running tasks may finish,
 	// is not cancelled.
 	Cancelled bool
+	// Now reports a cancellation that leaves the ranks no time to save.
+	Now bool
 	// NoFinally reports a cancellation without finally tasks.
 	NoFinally bool
 	// Deleted reports that the run is being deleted.
@@ -85,6 +93,7 @@ func Of(found *v1.PipelineRun) *Run {
 		UID:       found.UID,
 		Timeouts:  timeoutsOf(found),
 		Cancelled: found.IsCancelled() || found.IsGracefullyCancelled(),
+		Now:       found.Annotations[CancelAnnotation] == CancelNow,
 		NoFinally: found.IsCancelled(),
 		Deleted:   found.DeletionTimestamp != nil,
 		Schedule:  found.Labels[ScheduleLabel],

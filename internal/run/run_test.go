@@ -120,6 +120,28 @@ func TestCheckTimeouts(t *testing.T) {
 	}
 }
 
+// Ranks may save for the time of stop-grace at the end of the training, or while the finally tasks run.
+func TestSavingTakesTime(t *testing.T) {
+	need := Needs{Start: 10 * time.Minute, Training: 40 * time.Minute, Grace: 20 * time.Minute, Teardown: 5 * time.Minute}
+	given := TimeoutsFor(need)
+	for _, tc := range []struct {
+		timeouts v1.TimeoutFields
+		want     string
+	}{
+		{v1.TimeoutFields{}, "pipeline 1h, want 1h15m"},
+		{v1.TimeoutFields{Pipeline: d(3 * time.Hour), Tasks: d(time.Hour)}, "tasks 1h, want 1h10m"},
+		{v1.TimeoutFields{Pipeline: d(3 * time.Hour), Finally: d(6 * time.Minute)}, "finally 6m, want 25m"},
+		{v1.TimeoutFields{Pipeline: d(75 * time.Minute)}, ""},
+		{*given.Fields(), ""},
+	} {
+		err := CheckTimeouts(Of(pipelineRun(timeouts(tc.timeouts))), need, start())
+		if tc.want == "" && err != nil || tc.want != "" && (fail.ReasonOf(err) != fail.TimeoutTooShort ||
+			!strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "20m to save when it is stopped")) {
+			t.Errorf("%+v: got %v, want %q", tc.timeouts, err, tc.want)
+		}
+	}
+}
+
 // TestFabricTakesTime: the time that a run needs includes measuring the network, if the run measures it.
 func TestFabricTakesTime(t *testing.T) {
 	need := Needs{Start: 10 * time.Minute, Training: 40 * time.Minute, Teardown: 5 * time.Minute}
@@ -179,36 +201,39 @@ func TestEndingOf(t *testing.T) {
 		after time.Duration
 		want  Ending
 	}{
-		{"no run", nil, nil, time.Hour, Ending{Deleted, "pipelinerun train-1 was deleted", true}},
+		{"no run", nil, nil, time.Hour, Ending{Deleted, "pipelinerun train-1 was deleted", true, false}},
 		{"another run of that name", pipelineRun(func(r *v1.PipelineRun) { r.UID = "uid-2" }), nil, time.Hour,
-			Ending{Deleted, "pipelinerun train-1 was deleted", true}},
+			Ending{Deleted, "pipelinerun train-1 was deleted", true, false}},
 		{"being deleted", pipelineRun(day, func(r *v1.PipelineRun) {
 			r.DeletionTimestamp, r.Finalizers = &metav1.Time{Time: start()}, []string{"chains.tekton.dev"}
-		}), nil, time.Hour, Ending{Deleted, "pipelinerun train-1 is being deleted", true}},
+		}), nil, time.Hour, Ending{Deleted, "pipelinerun train-1 is being deleted", true, false}},
 		{"cancelled", pipelineRun(day, func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally }), nil, time.Hour,
-			Ending{Cancelled, "pipelinerun train-1 was cancelled", false}},
+			Ending{Cancelled, "pipelinerun train-1 was cancelled", false, false}},
+		{"cancelled, and nobody waits", pipelineRun(day, func(r *v1.PipelineRun) {
+			r.Spec.Status, r.Annotations = v1.PipelineRunSpecStatusCancelledRunFinally, map[string]string{CancelAnnotation: CancelNow}
+		}), nil, time.Hour, Ending{Cancelled, "pipelinerun train-1 was cancelled", false, true}},
 		{"cancelled without finally tasks", pipelineRun(day, func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelled }), nil,
 			time.Hour,
-			Ending{Cancelled, "pipelinerun train-1 was cancelled", true}},
+			Ending{Cancelled, "pipelinerun train-1 was cancelled", true, false}},
 		{"timed out", pipelineRun(day, condition(corev1.ConditionFalse, "PipelineRunTimeout", "failed to finish")), nil, time.Hour,
-			Ending{TimedOut, "pipelinerun train-1 timed out: failed to finish", true}},
+			Ending{TimedOut, "pipelinerun train-1 timed out: failed to finish", true, false}},
 		{"deadline just passed, not yet written down", pipelineRun(day), nil, 24*time.Hour - time.Second,
-			Ending{TimedOut, "pipelinerun train-1 reached its pipeline timeout of 24h", true}},
+			Ending{TimedOut, "pipelinerun train-1 reached its pipeline timeout of 24h", true, false}},
 		{"tasks timeout", pipelineRun(timeouts(v1.TimeoutFields{Pipeline: d(24 * time.Hour), Tasks: d(20 * time.Hour)})),
 			[]*v1.TaskRun{taskRunOf("train", func(c *v1.TaskRun) {
 				c.Spec.Status, c.Spec.StatusMessage = v1.TaskRunSpecStatusCancelled, v1.TaskRunCancelledByPipelineTimeoutMsg
-			})}, 20 * time.Hour, Ending{TimedOut, "pipelinerun train-1 reached its tasks timeout of 20h", false}},
+			})}, 20 * time.Hour, Ending{TimedOut, "pipelinerun train-1 reached its tasks timeout of 20h", false, false}},
 		{"the task alone is cancelled", pipelineRun(day),
 			[]*v1.TaskRun{taskRunOf("train", func(c *v1.TaskRun) { c.Spec.Status = v1.TaskRunSpecStatusCancelled })},
-			time.Hour, Ending{Cancelled, "taskrun train-1-train was cancelled", false}},
+			time.Hour, Ending{Cancelled, "taskrun train-1-train was cancelled", false, false}},
 		{"the task's own timeout", pipelineRun(day), []*v1.TaskRun{taskRunOf("train", func(c *v1.TaskRun) {
 			c.Spec.Timeout, c.Status.StartTime = d(2*time.Hour), &metav1.Time{Time: start().Add(time.Hour)}
-		})}, 3 * time.Hour, Ending{TimedOut, "taskrun train-1-train reached its timeout of 2h", false}},
+		})}, 3 * time.Hour, Ending{TimedOut, "taskrun train-1-train reached its timeout of 2h", false, false}},
 		{"another task is cancelled", pipelineRun(day), []*v1.TaskRun{
 			taskRunOf("train"), taskRunOf("preflight", func(c *v1.TaskRun) { c.Spec.Status = v1.TaskRunSpecStatusCancelled }),
-		}, time.Hour, Ending{Evicted, "the pod was evicted while pipelinerun train-1 continues", false}},
+		}, time.Hour, Ending{Evicted, "the pod was evicted while pipelinerun train-1 continues", false, false}},
 		{"evicted, without timeouts", pipelineRun(timeouts(v1.TimeoutFields{Pipeline: d(0)})), []*v1.TaskRun{taskRunOf("train")}, 99 * time.Hour,
-			Ending{Evicted, "the pod was evicted while pipelinerun train-1 continues", false}},
+			Ending{Evicted, "the pod was evicted while pipelinerun train-1 continues", false, false}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var objects []runtime.Object

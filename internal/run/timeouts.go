@@ -25,6 +25,8 @@ type Needs struct {
 	Build    time.Duration
 	Start    time.Duration
 	Training time.Duration
+	// Grace is how long the ranks may save after the training's time. The step train waits for that, or else the teardown.
+	Grace    time.Duration
 	Teardown time.Duration
 }
 
@@ -40,7 +42,8 @@ func CheckTimeouts(r *Run, need Needs, now time.Time) error {
 	if r.ChecksFabric && need.Training > 0 {
 		fabric = fabricTime
 	}
-	tasks := elapsed + need.Build + need.Start + fabric + need.Training
+	tasks := elapsed + need.Build + need.Start + fabric + need.Training + need.Grace
+	finally := need.Teardown + need.Grace
 	var short []string
 	tooShort := func(name string, has, wants time.Duration) {
 		if has != 0 && has < wants {
@@ -49,7 +52,7 @@ func CheckTimeouts(r *Run, need Needs, now time.Time) error {
 	}
 	tooShort("pipeline", t.Pipeline, tasks+need.Teardown)
 	tooShort("tasks", t.Tasks, tasks)
-	tooShort("finally", t.Finally, need.Teardown)
+	tooShort("finally", t.Finally, finally)
 	if len(short) == 0 {
 		return nil
 	}
@@ -59,14 +62,14 @@ func CheckTimeouts(r *Run, need Needs, now time.Time) error {
 		}
 		return compact(d) + purpose
 	}
-	forTasks, forFinally := roundUp(tasks+margin), roundUp(need.Teardown)
+	forTasks, forFinally := roundUp(tasks+margin), roundUp(finally)
 	return fail.Finding{
 		Reason: fail.TimeoutTooShort,
 		Object: fmt.Sprintf("the timeouts of pipelinerun %s/%s", r.Namespace, r.Name),
-		Seen: fmt.Sprintf("%s (%s since its start, %s%s to start, %s%s of training, %s to tear down)", strings.Join(short, "; "),
+		Seen: fmt.Sprintf("%s (%s since its start, %s%s to start, %s%s of training, %s%s to tear down)", strings.Join(short, "; "),
 			compact(elapsed),
 			optional(need.Build, " to build the image, "), compact(need.Start), optional(fabric, " to check the network, "), compact(need.Training),
-			compact(need.Teardown)),
+			optional(need.Grace, " to save when it is stopped, "), compact(need.Teardown)),
 		Next: fmt.Sprintf("tkn pipeline start ... --pipeline-timeout=%s --tasks-timeout=%s --finally-timeout=%s", compact(forTasks+forFinally),
 			compact(forTasks), compact(forFinally)),
 	}.Err("checking")
@@ -78,7 +81,8 @@ const between = 30 * time.Minute
 
 // TimeoutsFor returns timeouts for a new run that CheckTimeouts accepts.
 func TimeoutsFor(need Needs) Timeouts {
-	tasks, finally := roundUp(need.Build+need.Start+need.Training+between), roundUp(need.Teardown)
+	tasks := roundUp(need.Build + need.Start + need.Training + need.Grace + between)
+	finally := roundUp(need.Teardown + need.Grace)
 	return Timeouts{Pipeline: tasks + finally, Tasks: tasks, Finally: finally}
 }
 

@@ -7,7 +7,9 @@ import json
 import os
 import pathlib
 import re
+import signal
 import tempfile
+import time
 import unittest
 from unittest import mock
 
@@ -221,6 +223,111 @@ class Mlenv(unittest.TestCase):
         path.write_text("weights")
         mlenv.finish_checkpoint(str(path))
         self.assertEqual(mlenv.last_checkpoint(self.folder), path)
+
+    def new_process(self, torch=None):
+        """Makes mlenv forget what it knows of a stop, as in a process that has imported this torch."""
+        mlenv._signalled.clear()
+        mlenv._handled, mlenv._group, mlenv._agreed = False, None, None
+        patch = mock.patch.dict("sys.modules", {"torch": torch})
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.addCleanup(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+    def stop_file(self, cause, left):
+        path = self.folder / f"{cause}.json"
+        path.write_text(json.dumps({"cause": cause, "reason": "why", "until": time.time() + left}))
+        self.environment(MLENV_STOP_FILE=str(path))
+
+    def test_stopping(self):
+        for cause, reason in (("deadline", "timeout"), ("cancelled", "cancelled"), ("container", "container"), ("node", "container")):
+            self.new_process()
+            self.environment(MLENV_STOP_FILE=str(self.folder / "not-yet"))
+            self.assertIsNone(mlenv.stopping())
+            self.stop_file(cause, 25)
+            stop = mlenv.stopping()
+            self.assertEqual((stop.reason, stop.message), (reason, "why"))
+            self.assertTrue(20 < stop.seconds_left <= 25, stop)
+            self.assertIs(mlenv.stopping(), stop)
+
+    def test_stopping_outside(self):
+        self.new_process()
+        self.assertIsNone(mlenv.stopping())
+        os.kill(os.getpid(), signal.SIGTERM)  # which this process survives
+        stop = mlenv.stopping()
+        self.assertEqual((stop.reason, stop.seconds_left), ("signal", None))
+
+    def test_stopping_keeps_handlers(self):
+        self.new_process()
+        got = []
+        signal.signal(signal.SIGTERM, lambda *_: got.append("mine"))
+        mlenv.stopping()
+        os.kill(os.getpid(), signal.SIGTERM)
+        self.assertEqual(got, ["mine"])
+
+    def test_all_ranks_stop_at_the_same_step(self):
+        """Two ranks with a torch that stands in for the real one: its all_reduce meets the other rank, and fails for tensors on CPUs
+        unless the group is one of gloo."""
+        for backend in ("gloo", "cpu:gloo,cuda:nccl", "nccl"):
+            torch = Torch(backend)
+            self.new_process(torch)
+            self.environment(MLENV_STOP_FILE=str(self.folder / "not-yet"))
+            torch.other = [0.0, -1e9, -1.0]
+            self.assertIsNone(mlenv.stopping())
+            torch.other = [1.0, -20.0, 2.0]  # the other rank's node is drained
+            stop = mlenv.stopping()
+            self.assertEqual(stop.reason, "container")
+            self.assertTrue(15 < stop.seconds_left <= 20, stop)
+            self.assertEqual(torch.groups, 1 if backend == "nccl" else 0)
+        torch = Torch("gloo")
+        self.new_process(torch)
+        self.stop_file("deadline", 10)
+        torch.other = [0.0, -1e9, -1.0]
+        stop = mlenv.stopping()
+        self.assertEqual((stop.reason, stop.message), ("timeout", "why"))
+        self.assertTrue(5 < stop.seconds_left <= 10, stop)
+        self.assertEqual(torch.sent[0], 1.0)
+
+
+class Torch:
+    """What mlenv uses of torch, with one other rank."""
+
+    float64 = "float64"
+
+    class ReduceOp:
+        MAX = "max"
+
+    def __init__(self, backend):
+        self.distributed, self.backend, self.groups = self, backend, 0
+
+    def tensor(self, values, dtype):
+        assert dtype == self.float64
+        return Tensor(values)
+
+    def is_available(self):
+        return True
+
+    def is_initialized(self):
+        return True
+
+    def get_world_size(self):
+        return 2
+
+    def get_backend(self):
+        return self.backend
+
+    def new_group(self, backend):
+        self.groups += 1
+        return backend
+
+    def all_reduce(self, tensor, op, group):
+        assert op == "max" and "gloo" in (group or self.backend)
+        self.sent = list(tensor)
+        tensor[:] = map(max, tensor, self.other)
+
+
+class Tensor(list):
+    def tolist(self):
+        return list(self)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,9 @@ type Config struct {
 	Addresses []string
 	// Dial connects to another node's agent, nil for its DNS name.
 	Dial agent.Dialer
+	// StopGrace is how long ranks have to save when they are stopped; 0 means 10 s. It is also the time between SIGTERM and SIGKILL of
+	// the container.
+	StopGrace time.Duration
 	// Local is true for a node that is a person's machine: jobs keep the person's home and caches.
 	Local bool
 	// Trial tries locks and renames; it is empty except in tests.
@@ -113,6 +116,14 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	if len(missing) == 0 && c.Node >= c.Nodes {
 		missing = append(missing, fmt.Sprintf("NODE_RANK (is %d of %d nodes)", c.Node, c.Nodes))
 	}
+	c.StopGrace = agent.DefaultStopGrace
+	if value, set := agent.Variable(environ, agent.StopGraceVariable); set {
+		grace, err := time.ParseDuration(value)
+		if err != nil || grace <= 0 {
+			missing = append(missing, fmt.Sprintf("%s (is %q, want a duration)", agent.StopGraceVariable, value))
+		}
+		c.StopGrace = grace
+	}
 	c.KubernetesNode, _ = agent.Variable(environ, "NODE_NAME")
 	c.Public, c.Loopback = "0.0.0.0", "127.0.0.1"
 	if strings.Contains(c.PodIP, ":") {
@@ -124,6 +135,13 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	var err error
 	c.Program, err = os.Executable()
 	return c, err
+}
+
+// containerGrace returns how long ranks have to save when the container ends: its grace, less the time to record how they ended.
+func (c Config) containerGrace() time.Duration {
+	const toRecord = 5 * time.Second
+	grace := cmp.Or(c.StopGrace, agent.DefaultStopGrace)
+	return grace - min(toRecord, grace/3)
 }
 
 // Host returns the DNS name of a node, or its address.

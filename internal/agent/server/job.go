@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -25,6 +26,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
+// defaultGrace is for a node that was configured without a grace.
 const defaultGrace = 10 * time.Second
 
 // job is this node's part of a job that this agent started.
@@ -48,6 +50,9 @@ type job struct {
 	extensions, flightDump, flightPipe string
 	// scratch is a folder of the container for temporary files of the job, "" for none.
 	scratch string
+	// stopFile appears there when the job is stopped; "" without a folder. grace is the node's.
+	stopFile string
+	grace    time.Duration
 	// alive ends, by end, when no process is left and the status is written.
 	alive context.Context //nolint:containedctx // it is the job's own
 	end   context.CancelFunc
@@ -56,12 +61,17 @@ type job struct {
 
 	mu     sync.Mutex
 	status agent.JobStatus
+	// killNow ends the grace of a job that is being stopped.
+	killNow context.CancelFunc
 }
 
 func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config) (*job, error) {
 	scratch, err := os.MkdirTemp("", "mlenv-job-*")
+	stopFile := ""
 	if err == nil { // torch ends a rank that cannot make its pipe
 		recordFlight(l.env, scratch)
+		stopFile = filepath.Join(scratch, stopName)
+		l.env[agent.StopFileVariable] = stopFile
 	}
 	dir := record.Dir(status.Record)
 	j := &job{
@@ -71,7 +81,7 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config)
 		processes: &processes{record: status.Record, node: status.Node},
 		own:       config.ownPrograms(), extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]),
 		flightPipe: l.env[flightPipe],
-		scratch:    scratch, status: status, peers: &peers{spec: status.Spec, node: status.Node, host: config.Host}, left: make(chan struct{}),
+		scratch:    scratch, stopFile: stopFile, grace: config.StopGrace, status: status, peers: &peers{spec: status.Spec, node: status.Node, host: config.Host}, left: make(chan struct{}),
 	}
 	j.alive, j.end = context.WithCancel(context.Background())
 	// The record is watched before anything can write into it.
@@ -198,7 +208,8 @@ func (j *job) wait(supervisor *exec.Cmd, result *os.File) {
 	defer result.Close()
 	deadline := j.status.Spec.Deadline
 	if !deadline.IsZero() {
-		timer := time.AfterFunc(time.Until(deadline), func() { j.stop(agent.Stop{Cause: agent.StopDeadline, Reason: "deadline"}) })
+		stop := agent.Stop{Cause: agent.StopDeadline, Reason: "deadline"}
+		timer := time.AfterFunc(time.Until(deadline), func() { j.stop(stop) })
 		defer timer.Stop()
 	}
 	err := supervisor.Wait()
@@ -270,34 +281,6 @@ func endRanks(status *agent.JobStatus, dir record.Dir) {
 		}
 	}
 	status.Ranks = ranks
-}
-
-// stop sends SIGTERM, and SIGKILL after the grace. Only the first call counts.
-func (j *job) stop(stop agent.Stop) {
-	quiet, _ := j.quiet(time.Now()) // before the signal, which makes ranks print
-	j.mu.Lock()
-	first := j.status.Stopping.IsZero() && j.status.Ended.IsZero()
-	if first {
-		j.status.Stopping = time.Now().UTC()
-		j.status.StopCause, j.status.StopReason, j.status.Quiet = stop.Cause, stop.Reason, quiet
-	}
-	grace := j.status.Spec.Grace
-	j.mu.Unlock()
-	if !first {
-		return
-	}
-	grace = cmp.Or(max(stop.Grace, 0), grace, defaultGrace)
-	go func() {
-		graceful, done := context.WithTimeout(j.alive, grace)
-		defer done()
-		if stop.Cause == agent.StopHang {
-			j.dumpUnread(graceful)
-		}
-		j.processes.terminate(graceful)
-		if <-graceful.Done(); !j.isOver() {
-			j.processes.kill(j.alive)
-		}
-	}()
 }
 
 // snapshot returns the status now, and a channel that is closed at the next change.

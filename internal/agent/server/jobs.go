@@ -248,15 +248,21 @@ func (js *jobs) newest() (newest *job) {
 	return newest
 }
 
-// stopAll ends every job and waits, for the end of the container.
+// stopAll stops every job, for the end of the container. A job that is being stopped keeps its time, unless the container ends before.
 func (js *jobs) stopAll(reason string, grace time.Duration) {
 	js.mu.Lock()
+	defer js.mu.Unlock()
 	js.ending = true
+	for _, j := range js.live {
+		j.stop(agent.Stop{Cause: agent.StopContainer, Reason: reason, Grace: grace, Hasten: true})
+	}
+}
+
+// waitAll waits until every job has ended; no other starts after stopAll.
+func (js *jobs) waitAll() {
+	js.mu.Lock()
 	live := slices.Collect(maps.Values(js.live))
 	js.mu.Unlock()
-	for _, j := range live {
-		j.stop(agent.Stop{Cause: agent.StopContainer, Reason: reason, Grace: grace})
-	}
 	for _, j := range live {
 		<-j.alive.Done()
 	}

@@ -258,12 +258,25 @@ func Supervise(args []string) error {
 	for range each {
 		if exit := <-exits; failure == (agent.Exit{}) && exit != (agent.Exit{}) {
 			failure = exit
-			go stopRanks(ctx, started, stopTime)
+			if !saves() {
+				go stopRanks(ctx, started, stopTime)
+			}
 		}
 	}
 	ended()
 	endChildren(context.Background())
 	return json.NewEncoder(os.NewFile(exitFile, "exit")).Encode(failure)
+}
+
+// saves reports whether the job is being stopped and its ranks may save. One that ends with an error then has not failed, and the others
+// keep their time.
+func saves() bool {
+	path := os.Getenv(agent.StopFileVariable)
+	if path == "" {
+		return false
+	}
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // awaitClosed returns when nothing can read the pipe any more. That the agent reads it to the end of the job, and that nobody else has

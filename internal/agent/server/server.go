@@ -187,10 +187,11 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 		return err
 	case <-ctx.Done():
 	}
-	// Kubernetes kills a container 30 s after SIGTERM.
+	// Before the shells end: Kubernetes kills the container when its grace is over.
+	s.jobs.stopAll("the container is ending", s.config.containerGrace())
 	s.shells.close()
 	s.ssh.Close()
-	s.jobs.stopAll("the container is ending", 20*time.Second)
+	s.jobs.waitAll()
 	err = errors.Join(server.Close(), probe.Close())
 	s.background.Wait()
 	s.jobs.cleaning.Wait()

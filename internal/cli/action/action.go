@@ -154,7 +154,7 @@ func (a *action) order(ctx context.Context, of *tekton.PipelineRun) error {
 	defer done()
 	var problem error
 	err := wait.PollUntilContextCancel(ctx, lookPause, true, func(ctx context.Context) (bool, error) {
-		problem = launch.Cancel(ctx, a.clients, of)
+		problem = launch.Cancel(ctx, a.clients, of, false)
 		return !kube.Transient(problem), nil
 	})
 	return cmp.Or(problem, err)

@@ -18,18 +18,21 @@ import (
 // CancelCommand returns the command mlenv cancel.
 func CancelCommand() *cobra.Command {
 	var flags kube.Flags
-	var wait bool
+	var wait, now bool
 	cmd := &cobra.Command{
 		Use:   "cancel [RUN]",
 		Short: "Cancel a run and release everything that it holds",
 		Long: `Cancel a run (default: the only one in progress) so that its teardown runs: it stops the training, writes a receipt, and
-releases pods and GPUs.
-Claims and their files stay.
+releases pods and GPUs. Claims and their files stay.
+
+The ranks get SIGTERM and have the time of the run's param stop-grace to save; with --now they have a few seconds, also in
+a run that is being cancelled already.
 
 Exit code 0: the run is cancelled, or has ended already; 1: it could not be cancelled; 2: wrong usage, no such run,
 or several runs in progress and none named.`,
-		Example: "  mlenv cancel train-multi-node-x7k2p\n  mlenv cancel train-multi-node-x7k2p --wait",
-		Args:    command.Arguments(0, 1, "one run or none"),
+		Example: "  mlenv cancel train-multi-node-x7k2p\n  mlenv cancel train-multi-node-x7k2p --wait\n" +
+			"  mlenv cancel train-multi-node-x7k2p --now   # does not wait for ranks that save",
+		Args: command.Arguments(0, 1, "one run or none"),
 	}
 	onCluster := envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
 		r, err := toCancel(cmd.Context(), clients, args)
@@ -40,11 +43,15 @@ or several runs in progress and none named.`,
 			fmt.Fprintf(cmd.OutOrStdout(), "Run %s has ended already: %s.\n", r.name, r.state())
 			return nil
 		}
-		if err := launch.Cancel(cmd.Context(), clients, r.run); err != nil {
+		if err := launch.Cancel(cmd.Context(), clients, r.run, now); err != nil {
 			return err
 		}
 		if !wait {
-			say(cmd.OutOrStdout(), "Run %s is being cancelled; everything is released within minutes: mlenv status %s -n %s\n", r.name, r.name,
+			released := "within minutes, once its ranks have saved"
+			if now {
+				released = "within minutes"
+			}
+			say(cmd.OutOrStdout(), "Run %s is being cancelled; everything is released %s: mlenv status %s -n %s\n", r.name, released, r.name,
 				r.run.Namespace)
 			return nil
 		}
@@ -68,6 +75,7 @@ or several runs in progress and none named.`,
 		return onCluster(cmd, args)
 	}
 	flags.AddTo(cmd.Flags())
+	cmd.Flags().BoolVar(&now, "now", false, "leave the ranks only a few seconds to save")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until everything is released")
 	return cmd
 }

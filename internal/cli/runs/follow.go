@@ -105,7 +105,7 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 		},
 		resume: f.display.resume,
 		cancelRun: func() {
-			err := launch.Cancel(ctx, f.clients, f.run)
+			err := launch.Cancel(ctx, f.clients, f.run, false)
 			// A program such as timeout signals this process and its group: one signal comes twice.
 			for len(f.signals) > 0 {
 				<-f.signals

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -61,6 +62,7 @@ func planOptions(value func(param string) string) preflight.Options {
 	r.Name, r.Nodes, r.GPUsPerNode = value("name"), number("nodes"), number("gpus-per-node")
 	r.Image, r.Storage = value("image"), cluster.StorageMode(value("storage"))
 	r.Queue, r.QueuePriority = value("queue"), value("queue-priority")
+	r.StopGrace, _ = time.ParseDuration(value("stop-grace")) // launch.Params has checked it
 	r.WorkspaceSize, r.DatasetsSize, r.Routes = value("workspace-size"), value("datasets-size"), value("routes") == "true"
 	if excluded := value("exclude-nodes"); excluded != "" {
 		r.ExcludeNodes = strings.Split(excluded, ",")

@@ -165,6 +165,9 @@ func (b builder) variables() []corev1.EnvVar {
 		{Name: "GPUS_PER_NODE", Value: strconv.Itoa(b.GPUsPerNode)},
 		{Name: "DEEPSPEED_HOSTFILE", Value: agent.Hostfile},
 	}
+	if grace := b.stopGrace(); grace != agent.DefaultStopGrace { // the agent's own default needs no variable
+		vars = append(vars, corev1.EnvVar{Name: agent.StopGraceVariable, Value: grace.String()})
+	}
 	if b.sharesWorkspace() {
 		vars = append(vars, corev1.EnvVar{Name: agent.SharesWorkspaceVariable, Value: "true"})
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -42,7 +43,9 @@ type Request struct {
 	RackLevel string
 	// GPUsPerNode is 0 for the cluster file's gpus.per_node.
 	GPUsPerNode int
-	Mode        agent.Mode
+	// StopGrace is how long ranks have to save when they are stopped, 0 for the default. It is the pods' termination grace.
+	StopGrace time.Duration
+	Mode      agent.Mode
 	// Image is empty for the cluster file's image.name.
 	Image string
 	// Storage is empty for the cluster file's storage.mode. Build refuses AutoStorage.
@@ -64,6 +67,7 @@ func (r Request) WithDefaults() Request {
 	file := r.Cluster
 	r.Nodes = cmp.Or(r.Nodes, file.GPUs.DefaultNodes)
 	r.GPUsPerNode = cmp.Or(r.GPUsPerNode, file.GPUs.PerNode)
+	r.StopGrace = r.stopGrace()
 	r.Queue = cmp.Or(r.Queue, file.Nodes.Queue)
 	r.Image = cmp.Or(r.Image, file.Image.Name)
 	r.Storage = cmp.Or(r.Storage, file.Storage.Mode)

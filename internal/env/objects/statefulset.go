@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -62,7 +64,7 @@ func (b builder) pod() corev1.PodSpec {
 		ServiceAccountName:            b.Cluster.Security.ServiceAccount,
 		AutomountServiceAccountToken:  new(false),
 		EnableServiceLinks:            new(false),
-		TerminationGracePeriodSeconds: new(int64(30)),
+		TerminationGracePeriodSeconds: new(int64(math.Ceil(b.stopGrace().Seconds()))),
 		SecurityContext:               b.podSecurity(),
 		Affinity:                      b.affinity(),
 		Tolerations:                   b.tolerations(),
@@ -137,6 +139,13 @@ func MayExclude(set *appsv1.StatefulSet, host string, nodes int) error {
 		return fmt.Errorf("without it nodes.gpu_nodes of the cluster file leaves %s, want %d", humanize.Count(left, "node"), nodes)
 	}
 	return nil
+}
+
+func (r Request) stopGrace() time.Duration { return cmp.Or(r.StopGrace, agent.DefaultStopGrace) }
+
+// StopGraceOf returns how long the ranks of an environment have to save when their pods end.
+func StopGraceOf(set *appsv1.StatefulSet) time.Duration {
+	return time.Duration(*cmp.Or(set.Spec.Template.Spec.TerminationGracePeriodSeconds, new(int64(0)))) * time.Second
 }
 
 // NodesOf returns the number of nodes of an environment.

@@ -4,6 +4,7 @@ package launch
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -181,21 +182,36 @@ func adopt(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) (
 	return found, nil
 }
 
-// Cancel cancels a run so that its finally tasks run and release everything; it does not wait for them. It does nothing
-// if the run has ended, was deleted, or is being cancelled. Errors: PermissionDenied.
-func Cancel(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) error {
-	// The UID protects a later run of the same name.
-	patch := fmt.Appendf(nil, `{"metadata": {"uid": %q}, "spec": {"status": %q}}`, of.UID, v1.PipelineRunSpecStatusCancelledRunFinally)
+// Cancel cancels a run so that its finally tasks run and release everything; it does not wait for them. The ranks have the time of
+// stop-grace to save, with now only some seconds, also if the run is being cancelled already. Cancel does nothing if the run has ended or
+// was deleted. Errors: PermissionDenied.
+func Cancel(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, now bool) error {
 	runs := clients.Tekton.TektonV1().PipelineRuns(of.Namespace)
 	found, err := runs.Get(ctx, of.Name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err), err == nil && (found.UID != of.UID || found.IsDone() || found.IsCancelled() ||
-		found.IsGracefullyCancelled()):
+	case apierrors.IsNotFound(err), err == nil && (found.UID != of.UID || found.IsDone()):
 		return nil
 	case err != nil:
 		return kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", of.Namespace, of.Name, err))
 	}
-	_, err = runs.Patch(ctx, of.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: kube.FieldManager})
+	// The UID protects a later run of the same name.
+	metadata, patch := map[string]any{"uid": of.UID}, map[string]any{}
+	patch["metadata"] = metadata
+	cancelling := found.IsCancelled() || found.IsGracefullyCancelled()
+	switch {
+	case cancelling && !now:
+		return nil
+	case !cancelling:
+		patch["spec"] = map[string]any{"status": v1.PipelineRunSpecStatusCancelledRunFinally}
+	}
+	if now {
+		metadata["annotations"] = map[string]any{run.CancelAnnotation: run.CancelNow}
+	}
+	text, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	_, err = runs.Patch(ctx, of.Name, types.MergePatchType, text, metav1.PatchOptions{FieldManager: kube.FieldManager})
 	if err == nil || apierrors.IsNotFound(err) {
 		return nil
 	}

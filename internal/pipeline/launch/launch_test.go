@@ -206,7 +206,7 @@ func TestCancel(t *testing.T) {
 		of   *v1.PipelineRun
 		want v1.PipelineRunSpecStatus
 	}{{other, ""}, {made, v1.PipelineRunSpecStatusCancelledRunFinally}, {made, v1.PipelineRunSpecStatusCancelledRunFinally}} {
-		if err := Cancel(t.Context(), clients, tc.of); err != nil {
+		if err := Cancel(t.Context(), clients, tc.of, false); err != nil {
 			t.Fatal(err)
 		}
 		got, err := clients.Tekton.TektonV1().PipelineRuns("ns").Get(t.Context(), "mine", metav1.GetOptions{})
@@ -214,10 +214,17 @@ func TestCancel(t *testing.T) {
 			t.Errorf("spec.status is %q, %v; want %q", got.Spec.Status, err, tc.want)
 		}
 	}
+	// Later, the user does not want to wait for the ranks.
+	if err := Cancel(t.Context(), clients, made, true); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := run.Get(t.Context(), clients.Tekton, "ns", "mine"); err != nil || !got.Cancelled || !got.Now || got.NoFinally {
+		t.Errorf("got %+v, %v; want it cancelled now", got, err)
+	}
 	if err := clients.Tekton.TektonV1().PipelineRuns("ns").Delete(t.Context(), "mine", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := Cancel(t.Context(), clients, made); err != nil {
+	if err := Cancel(t.Context(), clients, made, false); err != nil {
 		t.Errorf("one that is gone: %v", err)
 	}
 }

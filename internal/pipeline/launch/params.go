@@ -169,7 +169,7 @@ func needs(pipeline *v1.Pipeline, values map[string][]string) run.Needs {
 		return d
 	}
 	return run.Needs{Build: duration("build-timeout"), Start: duration("start-timeout"), Training: duration("timeout"),
-		Teardown: run.TeardownTime}
+		Grace: duration("stop-grace"), Teardown: run.TeardownTime}
 }
 
 // differences lists in what two requests differ, "" for nothing. It ignores what the API server fills in, such as

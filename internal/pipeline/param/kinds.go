@@ -49,6 +49,7 @@ var (
 	Revision         = matches(`^([^-\s]\S*)?$`, "a branch, tag or commit")
 	Script           = valid(isScript, "the path of a script, or -m PACKAGE.MODULE")
 	Size             = text[string](checkSize)
+	StopGrace        = stopGrace()
 	Storage          = OneOf(cluster.SharedStorage, cluster.NodeStorage, cluster.AutoStorage)
 	Truth            = boolean()
 	Variable         = text[string](checkVariable)
@@ -106,6 +107,7 @@ var kinds = map[string]Any{
 	"services":         anything, // provision reports the names of all services
 	"start-timeout":    Duration,
 	"steps-image":      Image,
+	"stop-grace":       StopGrace,
 	"storage":          Storage,
 	"submodules":       Truth,
 	"timeout":          Duration,
@@ -156,6 +158,11 @@ func launchers() *Kind[agent.Launcher] {
 func restarts() *Kind[int] {
 	return number("int", fmt.Sprintf("a number from 0 to %d", agent.MaxAttempts-1), parseInt,
 		func(n int) bool { return n >= 0 && n < agent.MaxAttempts })
+}
+
+func stopGrace() *Kind[time.Duration] {
+	return number("duration", fmt.Sprintf("a duration from 1s to %s, such as 5m", agent.MaxStopGrace), time.ParseDuration,
+		func(d time.Duration) bool { return d >= time.Second && d <= agent.MaxStopGrace })
 }
 
 // boolean accepts no other spelling: Tekton compares with true.

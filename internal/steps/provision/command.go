@@ -91,6 +91,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Count.AddTo(flags, &o.Request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
 	param.KubernetesNodes.AddTo(flags, &o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, "+
 		"separated by commas")
+	param.StopGrace.AddTo(flags, &o.Request.StopGrace, "stop-grace", agent.DefaultStopGrace, "how long ranks have to save after SIGTERM when "+
+		"they are stopped; it is the pods' termination grace")
 	param.Queue.AddTo(flags, &o.Request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the "+
 		"cluster file)")
 	param.QueuePriority.AddTo(flags, &o.Request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in "+

@@ -250,7 +250,8 @@ func (p *provisioner) checkTarget(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	needs := run.Needs{Start: p.options.StartTimeout, Training: p.options.TrainingTimeout, Teardown: run.TeardownTime}
+	needs := run.Needs{Start: p.options.StartTimeout, Training: p.options.TrainingTimeout, Grace: p.request.StopGrace,
+		Teardown: run.TeardownTime}
 	if p.options.KeepFor > 0 {
 		needs.Training, needs.Teardown = 0, p.options.KeepFor+run.TeardownTime
 	}

@@ -32,14 +32,21 @@ type Orphan struct {
 // Errors: lease.ErrChanged, and then nothing was done; PermissionDenied and TeardownIncomplete, with which the receipt is
 // written nevertheless.
 func Release(ctx context.Context, clients *kube.Clients, log *slog.Logger, now func() time.Time, a Orphan) error {
-	t := &teardown{options: Options{Name: a.Lease.Name, Timeout: a.Timeout}, clients: clients, log: log, now: now}
+	t := &teardown{options: Options{Name: a.Lease.Name, Timeout: a.Timeout}, clients: clients, log: log, now: now, reaps: true}
 	err := t.release(ctx, a.Lease, func(ctx context.Context) error { return t.lease().DeleteSeen(ctx, a.Lease) })
+	outcome := "all pods and GPUs were released by the reaper, because " + a.Why
+	if until := t.savingUntil(context.WithoutCancel(ctx)); fail.ReasonOf(err) == fail.TeardownIncomplete && until.After(now()) {
+		outcome = fmt.Sprintf("the reaper released the environment, because %s; its ranks may save until %s, when the last pod ends", a.Why,
+			until.UTC().Format(time.RFC3339))
+		log.Info(fmt.Sprintf("The pods of environment %s/%s end when their ranks have saved, at %s at the latest.", a.Lease.Namespace,
+			a.Lease.Name, until.UTC().Format(time.RFC3339)), "event", "saving")
+		err = nil
+	}
 	holder := lease.HolderOf(a.Lease)
 	if errors.Is(err, lease.ErrChanged) || !holder.Run {
 		return err
 	}
 	t.options.Run = run.Flags{Name: holder.Display, UID: holder.ID}
-	outcome := "all pods and GPUs were released by the reaper, because " + a.Why
 	if err != nil {
 		outcome = fmt.Sprintf("the reaper released the environment, because %s: %v", a.Why, err)
 	}

@@ -39,7 +39,7 @@ import (
 const (
 	// askTime bounds a question to a node: a lost node must not keep the others' GPUs.
 	askTime = 10 * time.Second
-	// endTime bounds the end of ranks after an order to stop: the agent kills them at the latest after 10 s.
+	// endTime is how long an agent may take to report the end of ranks, after the time that they have to save.
 	endTime = 15 * time.Second
 )
 
@@ -185,6 +185,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		return err
 	}
 	defer clients.Close()
+	t.addSaved(ctx, r, clients, t.endRanks(ctx, clients, objects.StopGraceOf(set)))
 	return t.addAnswers(ctx, r, clients, e.Names.RecordClaims(set, len(clients)))
 }
 
@@ -335,22 +336,28 @@ func (a *answer) askJob(ctx context.Context, client *agent.Client, id string) er
 		return agent.IgnoreNotFound(err)
 	}
 	if status.State == agent.Running {
-		err = endJob(ctx, client, &status)
+		err = endJob(context.WithoutCancel(ctx), client, &status, agent.Stop{Reason: "the run has ended"}, 0)
 	}
 	a.status = &status
 	return err
 }
 
 // endJob waits until the ranks of a node have ended, because how they ended is lost with their pod. If the run was cancelled the
-// step train gives the order to stop at this moment; if it ended otherwise, for example with its pod, it may have given none.
-func endJob(ctx context.Context, client *agent.Client, status *agent.JobStatus) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime) // longer than a question takes
+// step train has given the order to stop, or does so at this moment; if it ended otherwise, for example with its pod, it may have given
+// none. most is how long the ranks may save.
+func endJob(ctx context.Context, client *agent.Client, status *agent.JobStatus, stop agent.Stop, most time.Duration) error {
+	ordering, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	if status.Stopping.IsZero() {
-		if err := client.StopJob(ctx, status.ID, agent.Stop{Reason: "the run has ended"}); err != nil {
+		if err := client.StopJob(ordering, status.ID, stop); err != nil {
 			return agent.IgnoreNotFound(err)
 		}
+		if now, err := client.Job(ordering, status.ID); err == nil {
+			*status = now
+		}
 	}
+	ctx, cancel = context.WithTimeout(ctx, min(max(0, time.Until(status.Kill)), most)+endTime)
+	defer cancel()
 	last, err := jobs.Job{ID: status.ID, Members: nodes.Set{client}}.Wait(ctx)
 	if last[0].ID != "" {
 		*status = last[0]

@@ -70,6 +70,8 @@ type teardown struct {
 	memory receipt.Memory
 	// notify gets the end of a run.
 	notify func(notify.Event)
+	// reaps is true for the reaper, whose pass ends within a minute.
+	reaps bool
 }
 
 func (t *teardown) environment() env.Environment { return env.Of(t.clients, t.options.Name) }
@@ -219,8 +221,20 @@ func (t *teardown) release(ctx context.Context, held *coordinationv1.Lease, dele
 	return nil
 }
 
+// waitGone waits until the environment has no pod. A pod whose ranks save when it ends has its time in addition to the timeout, unless
+// this is the reaper, which does not wait so long.
 func (t *teardown) waitGone(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.options.Timeout)
+	ctx = context.WithoutCancel(ctx)
+	err := t.waitGoneFor(ctx, t.options.Timeout)
+	if until := t.savingUntil(ctx); fail.ReasonOf(err) == fail.TeardownIncomplete && !t.reaps && until.After(t.now()) {
+		t.log.Info(fmt.Sprintf("Ranks may save until %s.", until.UTC().Format(time.RFC3339)))
+		err = t.waitGoneFor(ctx, until.Sub(t.now())+t.options.Timeout)
+	}
+	return err
+}
+
+func (t *teardown) waitGoneFor(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	last := -1
 	return t.environment().WaitGone(ctx, func(left []*corev1.Pod) {
@@ -229,6 +243,25 @@ func (t *teardown) waitGone(ctx context.Context) error {
 		}
 		last = len(left)
 	})
+}
+
+// savingUntil returns when the last pod's time to end is over, zero if a pod is not ending or the pods cannot be read.
+func (t *teardown) savingUntil(ctx context.Context) (until time.Time) {
+	asking, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	pods, err := t.environment().Pods(asking)
+	if err != nil {
+		return until
+	}
+	for _, pod := range pods {
+		if pod.DeletionTimestamp == nil { // which is the end of the pod's grace
+			return time.Time{}
+		}
+		if pod.DeletionTimestamp.After(until) {
+			until = pod.DeletionTimestamp.Time
+		}
+	}
+	return until
 }
 
 // waitLeaseGone proves that the Lease itself is gone.

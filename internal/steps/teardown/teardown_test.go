@@ -85,6 +85,8 @@ type place struct {
 	*teardown
 	kube  *fake.Clientset
 	stuck bool
+	// atDeletion is when the Lease had last been renewed as it was deleted.
+	atDeletion time.Time
 }
 
 func newPlace(t *testing.T, tasks []runtime.Object, known ...runtime.Object) *place {
@@ -99,6 +101,9 @@ func newPlace(t *testing.T, tasks []runtime.Object, known ...runtime.Object) *pl
 		}
 		if want := deletion.DeleteOptions.Preconditions; want == nil || *want.UID != found.(*coordinationv1.Lease).UID {
 			return true, nil, apierrors.NewConflict(action.GetResource().GroupResource(), deletion.Name, errors.New("another UID"))
+		}
+		if renewed := found.(*coordinationv1.Lease).Spec.RenewTime; renewed != nil {
+			p.atDeletion = renewed.Time
 		}
 		if !p.stuck {
 			p.collect()

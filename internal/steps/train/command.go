@@ -91,6 +91,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"launcher itself")
 	param.Count.AddTo(flags, &o.RanksPerNode, "ranks-per-node", 0, "ranks per node (default: one per GPU)")
 	param.Duration.AddTo(flags, &o.Timeout, "timeout", 30*time.Minute, "how long the training may run; then the nodes stop it")
+	param.StopGrace.AddTo(flags, &o.StopGrace, "stop-grace", 0, "how long the ranks have to save after SIGTERM at the end of --timeout, when "+
+		"the training is cancelled, and when a pod is evicted, drained or preempted (default: the environment's)")
 	param.Restarts.AddTo(flags, &o.MaxRestarts, "max-restarts", 0, "how often to start the training again after a rank failed or a node was "+
 		"lost, within the same --timeout")
 	flags.StringVar((*string)(&o.Tree), "tree", "", "hash of the tree to run in (default: the one synced last)")

@@ -51,6 +51,7 @@ const (
 	ncclSettled   timer = "nccl"
 	launchersOver timer = "launchers"
 	giveUp        timer = "give up"
+	stillSaving   timer = "saving"
 )
 
 // effect is what an event leads to: one of these.
@@ -71,10 +72,7 @@ type (
 		after time.Duration
 	}
 	// order stops all nodes.
-	order struct {
-		cause agent.StopCause
-		why   string
-	}
+	order struct{ stop agent.Stop }
 	// question asks what the statuses do not show. Its answer is explained.
 	question struct {
 		about  topic
@@ -122,7 +120,7 @@ func (c *course) on(e event, now time.Time) []effect {
 	case hung:
 		c.fail(e.err, agent.StopHang, e.why)
 	case timer:
-		c.fired(e)
+		c.fired(e, now)
 	case explained:
 		c.failure, c.asked = e.err, false
 	case interrupted:
@@ -163,7 +161,10 @@ func (c *course) reported(node int, status agent.JobStatus, now time.Time) {
 			c.ask(question{aboutRestart, status})
 		}
 		c.stop("", "a container was restarted")
-	case why == "" || c.stopped:
+	case c.stopped:
+	case status.StopCause.Saves():
+		c.save(status, now)
+	case why == "":
 	case certain:
 		c.stop("", why)
 	case c.phase != doubtful:
@@ -198,7 +199,7 @@ func (c *course) fail(err error, cause agent.StopCause, why string) {
 	c.stop(cause, why)
 }
 
-func (c *course) fired(t timer) {
+func (c *course) fired(t timer, now time.Time) {
 	switch t {
 	case settled:
 		if c.phase == doubtful {
@@ -210,6 +211,8 @@ func (c *course) fired(t timer) {
 		c.stop("", "its ranks have ended")
 	case giveUp:
 		c.late = true
+	case stillSaving:
+		c.saySaving(now)
 	}
 }
 
@@ -230,7 +233,40 @@ func (c *course) stop(cause agent.StopCause, why string) {
 	if c.phase != leaving {
 		c.phase = stopping
 	}
-	c.effects = append(c.effects, order{cause, why}, alarm{giveUp, grace + settle})
+	c.effects = append(c.effects, order{agent.Stop{Cause: cause, Reason: why, Grace: grace}}, alarm{giveUp, grace + settle})
+}
+
+// save stops all nodes after one has begun to stop its ranks, so that all can save together and have the same time.
+func (c *course) save(status agent.JobStatus, now time.Time) {
+	c.stopped, c.phase = true, stopping
+	left := max(status.Kill.Sub(now), time.Second).Round(time.Second)
+	stop := agent.Stop{Cause: status.StopCause, Reason: status.StopReason, Grace: left}
+	if stop.Cause == agent.StopContainer {
+		stop.Cause, stop.Reason = agent.StopNode, fmt.Sprintf("the container of node %d is ending", status.Node)
+	}
+	c.say(slog.LevelInfo, fmt.Sprintf("The ranks are stopped: %s. They have %s to save.", savingBecause(status), left), "event", "stopping",
+		"cause", status.StopCause, "seconds", left.Seconds())
+	c.effects = append(c.effects, order{stop}, alarm{giveUp, left + killTime + settle}, alarm{stillSaving, savingEvery})
+}
+
+// savingBecause returns why a node stops its ranks, a clause of a message.
+func savingBecause(status agent.JobStatus) string {
+	switch status.StopCause {
+	case agent.StopDeadline:
+		return "the time of the training is over"
+	case agent.StopContainer:
+		return fmt.Sprintf("the container of node %d is ending, as when its pod is deleted, evicted or preempted", status.Node)
+	case agent.StopReplaced, agent.StopCancelled, agent.StopNode, agent.StopHang:
+	}
+	return status.StopReason
+}
+
+// saySaving reports, again and again, which ranks are still saving.
+func (c *course) saySaving(now time.Time) {
+	if who := agent.Saving(c.statuses, now); who != "" {
+		c.say(slog.LevelInfo, "Still saving: "+who+".", "event", "saving")
+		c.effects = append(c.effects, alarm{stillSaving, savingEvery})
+	}
 }
 
 // over reports whether no node can report anything new.

@@ -56,7 +56,7 @@ func losesItsPeer(node int) jobs.Event {
 func stops(node int, why agent.StopCause, exit agent.Exit) jobs.Event {
 	return report(node, func(s *agent.JobStatus, r *agent.RankStatus) {
 		s.State, s.StopCause, s.StopReason = agent.Stopped, why, "so ordered"
-		s.Stopping, s.Ended = begin.Add(time.Minute), begin.Add(2*time.Minute)
+		s.Stopping, s.Kill, s.Ended = begin, begin.Add(33*time.Second), begin.Add(2*time.Minute)
 		r.Ended, r.Stopped, r.Exit = begin.Add(2*time.Minute), true, exit
 	})
 }
@@ -77,6 +77,13 @@ func failedBefore(node int, why agent.StopCause) jobs.Event {
 	r.Tail = []string{"Exception in thread Thread-1 (fetch):", "Traceback (most recent call last):", "ValueError: no source"}
 	r.Python = &agent.PythonError{Type: "ValueError", Message: "no source", Seen: begin.Add(time.Second), Traceback: r.Tail[1:]}
 	return e
+}
+
+// beginsToStop returns a node whose rank saves.
+func beginsToStop(node int, why agent.StopCause) jobs.Event {
+	return report(node, func(s *agent.JobStatus, _ *agent.RankStatus) {
+		s.StopCause, s.StopReason, s.Stopping, s.Kill = why, "so ordered", begin, begin.Add(33*time.Second)
+	})
 }
 
 func restarts(node int) jobs.Event {
@@ -124,7 +131,10 @@ func inWords(effects []effect) string {
 		case alarm:
 			words = append(words, fmt.Sprintf("%s after %s", e.timer, e.after))
 		case order:
-			words = append(words, "stop all: "+e.why+strings.TrimSuffix(fmt.Sprintf(" (%s)", e.cause), " ()"))
+			words = append(words, "stop all: "+e.stop.Reason+strings.TrimSuffix(fmt.Sprintf(" (%s)", e.stop.Cause), " ()"))
+			if e.stop.Grace != grace {
+				words = append(words, "in "+e.stop.Grace.String())
+			}
 		case question:
 			words = append(words, fmt.Sprintf("ask about %s of node %d", e.about, e.status.Node))
 		case finish:
@@ -147,6 +157,8 @@ func TestCourse(t *testing.T) {
 		want  string
 		then  phase
 	}
+	const saving = `log "The ranks are stopped: the", stop all: `
+	const savingRest = ", in 30s, give up after 38s, saving after 10s"
 	const rest, ncclWarning = ", give up after 8s", `log "NCCL on host: SocketsInsteadOfRDMA: NCCL"`
 	for _, tc := range []struct {
 		name string
@@ -254,13 +266,39 @@ func TestCourse(t *testing.T) {
 			{giveUp, "end: ContainerRestarted", ended},
 		}},
 		{"a node is drained, and its rank saves and exits with 0", []row{
-			{exitsAtSIGTERM(1, agent.StopContainer), "stop all: it was stopped: so ordered" + rest, stopping},
+			{exitsAtSIGTERM(1, agent.StopContainer), saving + "the container of node 1 is ending (node)" + savingRest, stopping},
 			{obeys(0, ""), "ask about container of node 1", explaining},
 			{because(fail.NodeLost), "end: NodeLost", ended},
 		}},
+		{"a node is drained, and the ranks save", []row{
+			{beginsToStop(1, agent.StopContainer), saving + "the container of node 1 is ending (node)" + savingRest, stopping},
+			{beginsToStop(0, agent.StopNode), "", stopping},
+			{stillSaving, `log "Still saving: rank 0 on", saving after 10s`, stopping},
+			{exitsAtSIGTERM(1, agent.StopContainer), "", stopping},
+			{exitsAtSIGTERM(0, agent.StopNode), "ask about container of node 1", explaining},
+			{because(fail.NodeLost), "end: NodeLost", ended},
+		}},
 		{"the time is over", []row{
-			{obeys(0, agent.StopDeadline), "settled after 3s", doubtful},
+			{obeys(0, agent.StopDeadline), saving + "so ordered (deadline)" + savingRest, stopping},
 			{obeys(1, agent.StopDeadline), "end: TrainingTimeout", ended},
+		}},
+		{"the time is over, and a rank saves for longer than its peer", []row{
+			{beginsToStop(0, agent.StopDeadline), saving + "so ordered (deadline)" + savingRest, stopping},
+			{beginsToStop(1, agent.StopDeadline), "", stopping},
+			{leaves(0, 143), "", stopping},
+			{obeys(0, agent.StopDeadline), "", stopping},
+			{stillSaving, `log "Still saving: rank 1 on", saving after 10s`, stopping},
+			{exitsAtSIGTERM(1, agent.StopDeadline), "end: TrainingTimeout", ended},
+			{stillSaving, "", ended},
+		}},
+		{"the time is over, and all ranks save and exit with 0", []row{
+			{exitsAtSIGTERM(0, agent.StopDeadline), saving + "so ordered (deadline)" + savingRest, stopping},
+			{exitsAtSIGTERM(1, agent.StopDeadline), "end: TrainingTimeout", ended},
+		}},
+		{"the time is over, and a node does not end", []row{
+			{beginsToStop(0, agent.StopDeadline), saving + "so ordered (deadline)" + savingRest, stopping},
+			{obeys(0, agent.StopDeadline), "", stopping},
+			{giveUp, "end: TrainingTimeout", ended},
 		}},
 		{"a user starts another training in its place", []row{
 			{obeys(0, agent.StopReplaced), "settled after 3s", doubtful},

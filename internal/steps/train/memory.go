@@ -79,36 +79,29 @@ func (t *Training) note(ctx context.Context, now receipt.Progress) {
 	t.kept.Progress(ctx, now)
 }
 
-// noteCheckpoint notes the newest checkpoint of a training that was stopped: ranks may save at SIGTERM.
-func (t *Training) noteCheckpoint(ctx context.Context) {
+// noteCheckpoint notes the newest checkpoint of a training that was stopped, and returns it: ranks may save at SIGTERM.
+func (t *Training) noteCheckpoint(ctx context.Context) agent.Checkpoint {
+	found := t.findNewestCheckpoint(ctx)
 	if t.kept == nil {
-		return
+		return found
 	}
-	t.findNewestCheckpoint(ctx)
 	var last receipt.Progress
 	if noted := t.lastProgress.Load(); noted != nil {
 		last = *noted
 	}
 	t.note(ctx, last)
+	return found
 }
 
 // findNewestCheckpoint remembers the newest complete checkpoint, a path on the workspace, if the nodes find one.
-func (t *Training) findNewestCheckpoint(ctx context.Context) {
-	folder := t.Spec.CheckpointFolder(t.ID)
-	if folder == "" {
-		return
-	}
+func (t *Training) findNewestCheckpoint(ctx context.Context) (newest agent.Checkpoint) {
 	asking, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	volumes, err := t.checkpoints(asking, folder)
-	if err != nil {
-		return
+	newest, at := t.job().NewestCheckpoint(asking, t.Spec)
+	if at != "" {
+		t.newest.Store(&at)
 	}
-	if best, _, _ := newestComplete(volumes); best.Name != "" {
-		spec := t.Spec
-		spec.Checkpoint, spec.CheckpointJob = &best.Name, best.Job
-		t.newest.Store(new(path.Join(agent.Workspace, spec.CheckpointPath(t.ID))))
-	}
+	return newest
 }
 
 // checkpoint returns the newest checkpoint that was found, "" for none.

@@ -29,7 +29,7 @@ exec sleep 1000`)
 	if _, err := training.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	defer training.stop(t.Context(), "", "the test is over")
+	defer training.stop(t.Context(), agent.Stop{Reason: "the test is over"})
 	// until waits until both ranks have started and count ranks are at the rendezvous.
 	until := func(count int) []agent.JobStatus {
 		for {

@@ -54,6 +54,8 @@ type Options struct {
 	RanksPerNode int
 	// Timeout is how long the training may run. The nodes enforce it.
 	Timeout time.Duration
+	// StopGrace is how long the ranks have to save when they are stopped; 0 for the environment's time.
+	StopGrace time.Duration
 	// MaxRestarts is how often the training is started again after a failure that another attempt may not have.
 	MaxRestarts int
 	// Tree to run in, "" for the one that was synced last.
@@ -218,7 +220,7 @@ func (t *Training) prepare(ctx context.Context) (err error) {
 	*spec = agent.JobSpec{
 		Run: cmp.Or(t.Run.Name, t.Job), Launcher: t.Launcher, Script: t.Script, Args: t.Args, Tree: t.Tree,
 		Nodes: len(t.Nodes), RanksPerNode: t.RanksPerNode, MasterPort: t.MasterPort, Env: map[string]string{}, SecretEnv: t.SecretEnv,
-		Deadline: time.Now().Add(t.Timeout),
+		Deadline: time.Now().Add(t.Timeout), Grace: t.StopGrace,
 	}
 	if t.DebugRank >= 0 {
 		spec.DebugRank = &t.DebugRank
@@ -302,7 +304,7 @@ func (t *Training) interrupted(ctx context.Context) error {
 	lost := context.Cause(ctx)
 	released := fail.ReasonOf(lost) == fail.EnvironmentMissing
 	if released {
-		t.stop(ending, "", "the environment is not this run's any more")
+		t.stop(ending, agent.Stop{Reason: "the environment is not this run's any more", Grace: grace})
 	}
 	why, err := t.ending(ending)
 	switch {
@@ -317,17 +319,7 @@ func (t *Training) interrupted(ctx context.Context) error {
 	if !why.Cause.Final() {
 		return fail.Becausef(fail.Cancelled, "training: %s; job %s continues and the next attempt finds it", why.Message, t.ID)
 	}
-	t.Log.Info(fmt.Sprintf("Stopping the training: %s. Waiting at most %s until its ranks have ended.", why.Message, endTime))
-	t.stop(ending, "", why.Message) // each node, whatever the others answer
-	switch err := t.end(ending, why.Message); {
-	case err == nil:
-		t.noteCheckpoint(ending)
-	case t.isReleased(ending):
-		t.Log.Info("The environment was released meanwhile: no rank is left.", "environment", t.Name)
-	default:
-		t.Log.Warn(fmt.Sprintf("Ranks may still run; the nodes kill them %s after the order to stop: %v", grace, err))
-	}
-	return endOf(why)
+	return t.stopSaving(ctx, ending, why)
 }
 
 // ending returns why the step is to end; a person interrupts it.

@@ -43,8 +43,13 @@ const (
 	// launcherEnd is how long launchers may run after their ranks have exited with 0. Until they end the nodes
 	// refuse the next training.
 	launcherEnd = 20 * time.Second
-	// endTime bounds the end of an interrupted training: a pod has 30 s between SIGTERM and SIGKILL.
+	// endTime bounds how long an interrupted step waits for the ranks: a pod has 30 s between SIGTERM and SIGKILL. teardown waits for the
+	// rest of their time.
 	endTime = 15 * time.Second
+	// killTime is how long an agent may take to kill ranks at the end of their time, and to report that.
+	killTime = 5 * time.Second
+	// savingEvery is the time between two lines about ranks that are still saving.
+	savingEvery = 10 * time.Second
 )
 
 const (
@@ -133,6 +138,7 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 	followers.Go(func() { t.watchSilence(following, shown, send) })
 
 	statuses, err := t.wait(ctx, t.course(began), events)
+	err = t.withSaved(ctx, statuses, err)
 	// The end is known; the rest of the ranks' output must still arrive.
 	if ctx.Err() == nil {
 		t.drain(&logs)
@@ -162,7 +168,7 @@ func (t *Training) start(ctx context.Context) (attached bool, err error) {
 		return false, ctx.Err()
 	}
 	if err := t.notStarted(errs); err != nil {
-		t.stop(ctx, "", "another node could not start")
+		t.stop(ctx, agent.Stop{Reason: "another node could not start", Grace: grace})
 		return false, err
 	}
 	return attached, nil
@@ -182,8 +188,8 @@ func (t *Training) notStarted(errs []error) error {
 }
 
 // stop stops every node's part; it does not wait.
-func (t *Training) stop(ctx context.Context, why agent.StopCause, reason string) {
-	for place, err := range t.job().Stop(ctx, agent.Stop{Cause: why, Reason: reason, Grace: grace}) {
+func (t *Training) stop(ctx context.Context, stop agent.Stop) {
+	for place, err := range t.job().Stop(ctx, stop) {
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			node := t.Nodes[place].Node()
 			t.Log.Warn(fmt.Sprintf("Node %d did not accept the order to stop: %v", node, err))
@@ -340,7 +346,7 @@ func (t *Training) wait(ctx context.Context, c *course, events chan event) ([]ag
 			case question:
 				questions.Go(func() { send(explained{t.explain(waiting, do)}) })
 			case order: // a lost node must not delay the end of the others
-				orders.Go(func() { t.stop(ctx, do.cause, do.why) })
+				orders.Go(func() { t.stop(ctx, do.stop) })
 			case finish:
 				if ctx.Err() == nil {
 					orders.Wait()

@@ -30,12 +30,12 @@ func (j judge) job(status agent.JobStatus) cause.Job {
 // succeeded reports whether all ranks have done their work.
 func (j judge) succeeded(statuses []agent.JobStatus) bool {
 	failed := func(r agent.RankStatus) bool { return r.Ended.IsZero() || r.Exit != (agent.Exit{}) }
-	// A rank may save and exit with 0 when its node's container receives SIGTERM; its work is not done.
+	// A rank may save and exit with 0 when it is stopped; its work is not done.
 	// A rank that ends at once may do so before its shim has noted the signal, which RankStatus.Stopped means.
 	return !slices.ContainsFunc(statuses, func(s agent.JobStatus) bool {
 		stopped := func(r agent.RankStatus) bool { return r.Stopped || !s.Stopping.IsZero() && r.Ended.After(s.Stopping) }
 		return len(s.Ranks) != j.spec.RanksOfNode() || slices.ContainsFunc(s.Ranks, failed) ||
-			s.StopCause == agent.StopContainer && slices.ContainsFunc(s.Ranks, stopped)
+			s.StopCause.Saves() && slices.ContainsFunc(s.Ranks, stopped)
 	})
 }
 
@@ -67,7 +67,7 @@ func (j judge) verdict(statuses []agent.JobStatus) (*question, error) {
 				return nil, err
 			}
 			return nil, j.timedOut(statuses, found, status.Ended.Sub(status.Started))
-		case agent.StopReplaced:
+		case agent.StopReplaced, agent.StopCancelled:
 			return nil, fail.Becausef(fail.Cancelled, "training: %s", status.StopReason)
 		case agent.StopContainer: // before any rank had failed
 			return &question{aboutContainer, status}, nil

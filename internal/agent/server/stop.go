@@ -1,0 +1,167 @@
+package server
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+// stopName is the name of the file that tells ranks that they are stopped.
+const stopName = "stopping.json"
+
+// stop sends SIGTERM, and SIGKILL after the grace. A later call counts only if it hastens the end.
+func (j *job) stop(stop agent.Stop) {
+	now := time.Now()
+	quiet, _ := j.quiet(now) // before the signal, which makes ranks print
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	grace := cmp.Or(max(stop.Grace, 0), j.status.Spec.Grace, j.grace, defaultGrace)
+	kill := now.Add(grace).UTC()
+	switch {
+	case !j.status.Ended.IsZero():
+		return
+	case !j.status.Stopping.IsZero():
+		if stop.Hasten && kill.Before(j.status.Kill) {
+			j.status.Kill = kill
+			j.giveNotice()
+			time.AfterFunc(grace, j.killNow)
+			j.changed.fire()
+		}
+		return
+	}
+	j.status.Stopping, j.status.Kill = now.UTC(), kill
+	j.status.StopCause, j.status.StopReason, j.status.Quiet = stop.Cause, stop.Reason, quiet
+	j.giveNotice() // before the signal, so that a rank that gets it knows why
+	var graceful context.Context
+	graceful, j.killNow = context.WithTimeout(j.alive, grace)
+	go j.endIn(graceful, stop.Cause)
+	j.changed.fire()
+}
+
+// endIn sends SIGTERM, and SIGKILL when graceful is done and the job is not over.
+func (j *job) endIn(graceful context.Context, cause agent.StopCause) {
+	defer j.killNow()
+	switch {
+	case cause.Saves():
+		j.processes.warn(graceful)
+	case cause == agent.StopHang:
+		j.dumpUnread(graceful)
+		j.processes.terminate(graceful)
+	default:
+		j.processes.terminate(graceful)
+	}
+	if <-graceful.Done(); !j.isOver() {
+		j.processes.kill(j.alive)
+	}
+}
+
+// giveNotice writes why and until when the ranks can save; mu is held. Ranks that cannot read it get SIGTERM all the same.
+func (j *job) giveNotice() {
+	if j.stopFile == "" || !j.status.StopCause.Saves() {
+		return
+	}
+	content, err := json.Marshal(agent.StopNotice{
+		Cause: j.status.StopCause, Reason: j.status.StopReason, Until: float64(j.status.Kill.UnixMilli()) / 1000,
+	})
+	next := j.stopFile + ".new"
+	if err == nil {
+		err = os.WriteFile(next, content, 0o644)
+	}
+	if err == nil {
+		err = os.Rename(next, j.stopFile)
+	}
+	if err != nil {
+		j.log.Warn("Telling the ranks why they are stopped failed.", "job", j.status.ID, "error", err)
+	}
+}
+
+// warn sends SIGTERM to the processes of the ranks that are to save, as soon as there are any. Launchers get none: they would kill their
+// ranks after a time of their own.
+func (p *processes) warn(ctx context.Context) {
+	for p.warnRanks() == 0 && pause(ctx, briefly) {
+	}
+}
+
+// warnRanks sends SIGTERM once, and returns how many processes got it.
+func (p *processes) warnRanks() (count int) {
+	all := processTable()
+	children := map[int][]int{}
+	for _, process := range all {
+		if !process.dead {
+			children[process.parent] = append(children[process.parent], process.pid)
+		}
+	}
+	for _, pid := range p.members() {
+		if !isShim(pid) || len(children[pid]) == 0 { // a shim takes signals once it has a rank
+			continue
+		}
+		for _, rank := range children[pid] {
+			for _, saver := range savers(rank, children) {
+				if saver == rank {
+					saver = pid // which passes it on, and remembers it
+				}
+				if syscall.Kill(saver, syscall.SIGTERM) == nil {
+					count++
+				}
+			}
+		}
+	}
+	return count
+}
+
+// savers returns which processes of a rank get SIGTERM so that it can save:
+//
+//   - Nothing below a Python process. Its workers would end, and it would fail for want of them.
+//   - A shell that handles the signal, and what runs below it.
+//   - What runs below a shell that does not handle the signal, if that does. The shell itself would end at once, and the rank with it.
+//   - If no process handles it, all of them.
+func savers(pid int, children map[int][]int) (chosen []int) {
+	if isPython(pid) {
+		return []int{pid}
+	}
+	for _, child := range children[pid] {
+		chosen = append(chosen, savers(child, children)...)
+	}
+	if handlesTerm(pid) || !slices.ContainsFunc(chosen, handlesTerm) {
+		chosen = append(chosen, pid)
+	}
+	return chosen
+}
+
+// isShim reports whether a process is the shim of a rank.
+func isShim(pid int) bool {
+	line, _ := os.ReadFile(proc(pid, "cmdline"))
+	arguments := bytes.Split(line, []byte{0})
+	return len(arguments) > 2 && string(arguments[1]) == "rank" && string(arguments[2]) == "--"
+}
+
+func isPython(pid int) bool {
+	path, _ := os.Readlink(proc(pid, "exe"))
+	return strings.HasPrefix(filepath.Base(path), "python")
+}
+
+// handlesTerm reports whether a process has a handler for SIGTERM, by the mask that the kernel shows.
+func handlesTerm(pid int) bool {
+	status, _ := os.ReadFile(proc(pid, "status"))
+	for line := range strings.Lines(string(status)) {
+		mask, ok := strings.CutPrefix(line, "SigCgt:")
+		if !ok {
+			continue
+		}
+		caught, err := hex.DecodeString(strings.TrimSpace(mask))
+		const size = 8
+		return err == nil && len(caught) == size && binary.BigEndian.Uint64(caught)>>(syscall.SIGTERM-1)&1 == 1
+	}
+	return false
+}

@@ -1,0 +1,140 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+)
+
+// NewestCheckpoint returns the newest complete checkpoint of the job, and its path on the workspace; "" if the nodes find none.
+func (j Job) NewestCheckpoint(ctx context.Context, spec agent.JobSpec) (found agent.Checkpoint, at string) {
+	if spec.CheckpointFolder(j.ID) == "" {
+		return found, ""
+	}
+	volumes, err := j.Checkpoints(ctx, spec)
+	if err != nil {
+		return found, ""
+	}
+	if found, _, _ = NewestComplete(volumes); found.Name == "" {
+		return found, ""
+	}
+	spec.Checkpoint, spec.CheckpointJob = &found.Name, found.Job
+	return found, path.Join(agent.Workspace, spec.CheckpointPath(j.ID))
+}
+
+// SavedSince returns the clause of a message about a checkpoint that was written after the nodes began to stop their ranks, "" if it was
+// not.
+func SavedSince(statuses []agent.JobStatus, newest agent.Checkpoint) string {
+	var since time.Time
+	for _, status := range statuses {
+		if !status.Stopping.IsZero() && (since.IsZero() || status.Stopping.Before(since)) {
+			since = status.Stopping
+		}
+	}
+	// Filesystems keep the time of a file to the second, or by another clock.
+	const rounding = 2 * time.Second
+	if newest.Name == "" || since.IsZero() || newest.Modified.Before(since.Add(-rounding)) {
+		return ""
+	}
+	return "its ranks saved " + path.Base(newest.Name) + " before they ended"
+}
+
+// Checkpoints asks one node of each volume what it has for the ranks of all nodes that mount it. The answers are by node.
+func (j Job) Checkpoints(ctx context.Context, spec agent.JobSpec) (map[int][]agent.Checkpoint, error) {
+	ids, err := nodes.Ask(ctx, j.Members, func(client *agent.Client, ctx context.Context) (string, error) {
+		volume, err := client.Workspace(ctx)
+		return cmp.Or(volume.ID, fmt.Sprintf("of node %d", client.Node())), err
+	})
+	if err != nil {
+		return nil, err
+	}
+	searches := map[string]*agent.CheckpointSearch{}
+	sharers := map[string]int{}
+	var firsts nodes.Set
+	for node, id := range ids {
+		if sharers[id]++; searches[id] == nil {
+			searches[id] = &agent.CheckpointSearch{Folder: spec.CheckpointFolder(j.ID), Job: j.ID, Series: spec.Env[agent.ResumeVariable]}
+			firsts = append(firsts, j.Members[node])
+		}
+		// With launcher command the script decides how many ranks there are.
+		if spec.Launcher != agent.Command {
+			searches[id].World = spec.Nodes * spec.RanksPerNode
+			searches[id].Ranks = append(searches[id].Ranks, spec.Ranks(node)...)
+		}
+		searches[id].All = sharers[id] == len(j.Members)
+	}
+	answers, err := nodes.Ask(ctx, firsts, func(client *agent.Client, ctx context.Context) ([]agent.Checkpoint, error) {
+		return client.Checkpoints(ctx, *searches[ids[client.Node()]])
+	})
+	found := map[int][]agent.Checkpoint{}
+	for i, client := range firsts {
+		found[client.Node()] = answers[i]
+	}
+	return found, err
+}
+
+// NewestComplete returns the newest checkpoint that is complete on every volume, without a name for none. incomplete lists the newer ones
+// and what each lacks. sure is false if one of these may be complete after all: its format is unknown, or it is marked as the latest.
+func NewestComplete(volumes map[int][]agent.Checkpoint) (best agent.Checkpoint, incomplete []string, sure bool) {
+	var all []agent.Checkpoint
+	for _, node := range slices.Sorted(maps.Keys(volumes)) {
+		all = append(all, volumes[node]...)
+	}
+	slices.SortStableFunc(all, func(a, b agent.Checkpoint) int { return b.Modified.Compare(a.Modified) })
+	seen := map[[2]string]bool{}
+	sure = true
+	for _, c := range all {
+		if seen[placeOf(c)] {
+			continue
+		}
+		seen[placeOf(c)] = true
+		problems := problemsOf(c, volumes)
+		if len(problems) == 0 {
+			return c, incomplete, true
+		}
+		incomplete = append(incomplete, c.Name+": "+strings.Join(problems, "; "))
+		sure = sure && c.Format != "" && !marked(c, volumes)
+	}
+	return agent.Checkpoint{}, incomplete, sure
+}
+
+// placeOf returns where a checkpoint is on each volume.
+func placeOf(c agent.Checkpoint) [2]string { return [2]string{c.Job, c.Name} }
+
+// marked reports whether a volume has the mark, which one rank writes.
+func marked(c agent.Checkpoint, volumes map[int][]agent.Checkpoint) bool {
+	for _, all := range volumes {
+		if slices.ContainsFunc(all, func(other agent.Checkpoint) bool { return placeOf(other) == placeOf(c) && other.Marked }) {
+			return true
+		}
+	}
+	return false
+}
+
+// problemsOf returns why the checkpoint of that name is incomplete.
+func problemsOf(c agent.Checkpoint, volumes map[int][]agent.Checkpoint) (problems []string) {
+	for _, node := range slices.Sorted(maps.Keys(volumes)) {
+		on := ""
+		if len(volumes) > 1 {
+			on = fmt.Sprintf("node %d: ", node)
+		}
+		i := slices.IndexFunc(volumes[node], func(other agent.Checkpoint) bool { return placeOf(other) == placeOf(c) })
+		if i < 0 {
+			problems = append(problems, on+"it has no part of it")
+		} else if part := volumes[node][i]; part.Missing != "" {
+			problems = append(problems, on+"missing "+humanize.OneLine(part.Missing, 300))
+		} else if part.Format != c.Format {
+			problems = append(problems, fmt.Sprintf("%sits part is %q, another one %q", on, part.Format, c.Format))
+		}
+	}
+	return problems
+}

@@ -1,0 +1,111 @@
+package teardown
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
+)
+
+const (
+	// savingEvery is the time between two lines about ranks that are still saving, hastenEvery between two looks for a cancellation
+	// that leaves them no time.
+	savingEvery = 10 * time.Second
+	hastenEvery = 2 * time.Second
+	// fewSeconds is how long ranks have that get no time to save.
+	fewSeconds = 5 * time.Second
+)
+
+// endRanks stops what still runs of the run's training, and waits until its ranks have saved and ended: how they ended is lost with
+// their pods. The Lease is renewed meanwhile. most is how long ranks may save, whatever the nodes answer. After SIGTERM endRanks waits no
+// longer. It returns what the nodes answered last.
+func (t *teardown) endRanks(ctx context.Context, clients nodes.Set, most time.Duration) []agent.JobStatus {
+	job := jobs.Job{ID: t.options.Run.UID, Members: clients}
+	if job.ID == "" {
+		return nil
+	}
+	statuses := t.statuses(ctx, job)
+	if !slices.ContainsFunc(statuses, func(s agent.JobStatus) bool { return s.State == agent.Running }) {
+		return statuses
+	}
+	waiting, done := context.WithCancel(ctx)
+	defer done()
+	if hold, err := t.lease().StillHeld(ctx, job.ID); err == nil {
+		defer hold.Renewing(waiting)()
+	}
+	stop := agent.Stop{Cause: agent.StopCancelled, Reason: "the run has ended"}
+	go t.showSaving(waiting, job)
+	go t.hasten(waiting, job, stop)
+	parallel.Map(statuses, func(status agent.JobStatus) error {
+		if status.State != agent.Running {
+			return nil
+		}
+		return endJob(waiting, clients[status.Node], &status, stop, most)
+	})
+	return t.statuses(ctx, job)
+}
+
+// statuses returns the answers of the nodes that answer soon.
+func (t *teardown) statuses(ctx context.Context, job jobs.Job) []agent.JobStatus {
+	found := make([]agent.JobStatus, len(job.Members))
+	places := job.Members.Places()
+	parallel.Map(job.Members, func(client *agent.Client) (err error) {
+		asking, cancel := context.WithTimeout(ctx, askTime)
+		defer cancel()
+		found[places[client]], err = client.Job(asking, job.ID)
+		return err
+	})
+	return slices.DeleteFunc(found, func(s agent.JobStatus) bool { return s.ID == "" })
+}
+
+// showSaving reports which ranks are still saving, until ctx ends.
+func (t *teardown) showSaving(ctx context.Context, job jobs.Job) {
+	_ = wait.PollUntilContextCancel(ctx, savingEvery, false, func(ctx context.Context) (bool, error) {
+		if who := agent.Saving(t.statuses(ctx, job), time.Now()); who != "" && ctx.Err() == nil {
+			t.log.Info("Still saving: "+who+". mlenv cancel "+t.options.Run.Name+" --now does not wait.", "event", "saving")
+		}
+		return false, nil
+	})
+}
+
+// hasten leaves the ranks only some seconds if the user who cancelled the run does not want to wait, until ctx ends.
+func (t *teardown) hasten(ctx context.Context, job jobs.Job, stop agent.Stop) {
+	stop.Grace, stop.Hasten = fewSeconds, true
+	_ = wait.PollUntilContextCancel(ctx, hastenEvery, true, func(ctx context.Context) (bool, error) {
+		of, err := run.Get(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name)
+		if err != nil || !of.Now || string(of.UID) != t.options.Run.UID {
+			return false, nil //nolint:nilerr // the ranks keep their time
+		}
+		t.log.Info(fmt.Sprintf("The run was cancelled with --now: its ranks are killed in %s.", fewSeconds))
+		job.Stop(ctx, stop)
+		return true, nil
+	})
+}
+
+// addSaved adds the newest checkpoint of a training that was stopped.
+func (t *teardown) addSaved(ctx context.Context, r *receipt.Receipt, clients nodes.Set, statuses []agent.JobStatus) {
+	stopped := slices.IndexFunc(statuses, func(s agent.JobStatus) bool { return s.StopCause.Saves() })
+	if stopped < 0 {
+		return
+	}
+	asking, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	newest, at := jobs.Job{ID: t.options.Run.UID, Members: clients}.NewestCheckpoint(asking, statuses[stopped].Spec)
+	if at == "" {
+		return
+	}
+	r.Checkpoint = at
+	if saved := jobs.SavedSince(statuses, newest); saved != "" && r.Verdict != receipt.Succeeded && !strings.Contains(r.Message, saved) {
+		r.Message = strings.TrimPrefix(r.Message+"; "+saved, "; ")
+	}
+}

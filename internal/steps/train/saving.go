@@ -1,0 +1,115 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
+)
+
+// stopSaving stops the ranks because the run ends, and waits until they have saved and ended. ending is done a while before this pod is
+// killed; then teardown waits for them, or their pods do if none follows. The step of a user has no such limit: another Ctrl-C stops the
+// ranks within some seconds.
+func (t *Training) stopSaving(ctx, ending context.Context, why run.Ending) error {
+	stop := agent.Stop{Cause: agent.StopCancelled, Reason: why.Message}
+	if why.Cause == run.TimedOut {
+		stop.Cause = agent.StopDeadline
+	}
+	if why.Now {
+		stop.Grace, stop.Hasten = grace, true
+	}
+	limit := fmt.Sprintf("at most %s ", endTime)
+	if t.Run.Name == "" {
+		var done context.CancelFunc
+		ending, done = context.WithTimeout(context.WithoutCancel(ctx), agent.MaxStopGrace+killTime)
+		defer done()
+		limit = ""
+		defer t.hastenAtSignal(ending, why.Message)()
+	}
+	t.Log.Info(fmt.Sprintf("Stopping the training: %s. Waiting %suntil its ranks have ended.", why.Message, limit))
+	t.stop(ending, stop) // each node, whatever the others answer
+	saving, ended := context.WithCancel(ending)
+	go t.showSaving(saving)
+	err := t.job().End(ending, stop)
+	ended()
+	// The rest must be written before this pod is killed.
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
+	defer cancel()
+	switch {
+	case err == nil:
+		statuses, _ := t.job().Statuses(last) // those of the nodes that answer
+		return t.withSaved(last, statuses, endOf(why))
+	case t.isReleased(last):
+		t.Log.Info("The environment was released meanwhile: no rank is left.", "environment", t.Name)
+	default:
+		t.handOver(last, why, err)
+	}
+	return endOf(why)
+}
+
+// handOver reports which ranks are left to others.
+func (t *Training) handOver(ctx context.Context, why run.Ending, err error) {
+	statuses, _ := t.job().Statuses(ctx) // those of the nodes that answer
+	who := agent.Saving(statuses, time.Now())
+	switch {
+	case who == "":
+		t.Log.Warn(fmt.Sprintf("Ranks may still run; the nodes kill them at the end of their time: %v", err))
+	case why.NoFinally:
+		t.Log.Info(fmt.Sprintf("Still saving: %s. Their pods end when they have.", who), "event", "saving")
+	default:
+		t.Log.Info(fmt.Sprintf("Still saving: %s. The teardown waits for them.", who), "event", "saving")
+	}
+}
+
+// showSaving reports which ranks are still saving, until ctx ends.
+func (t *Training) showSaving(ctx context.Context) {
+	_ = wait.PollUntilContextCancel(ctx, savingEvery, false, func(ctx context.Context) (bool, error) {
+		statuses, _ := t.job().Statuses(ctx) // those of the nodes that answer
+		if who := agent.Saving(statuses, time.Now()); who != "" && ctx.Err() == nil {
+			t.Log.Info("Still saving: "+who+".", "event", "saving")
+		}
+		return false, nil
+	})
+}
+
+// hastenAtSignal leaves the ranks only some seconds after another signal of the user, until stop is called.
+func (t *Training) hastenAtSignal(ctx context.Context, reason string) (stop func()) {
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-again:
+			t.Log.Info(fmt.Sprintf("Interrupted again: the ranks are killed in %s.", grace))
+			t.stop(ctx, agent.Stop{Cause: agent.StopCancelled, Reason: reason, Grace: grace, Hasten: true})
+		}
+	}()
+	return func() {
+		signal.Stop(again)
+		cancel()
+	}
+}
+
+// withSaved adds to the error of a training that was stopped for good what its ranks have saved since.
+func (t *Training) withSaved(ctx context.Context, statuses []agent.JobStatus, err error) error {
+	final := func(s agent.JobStatus) bool {
+		return s.StopCause == agent.StopDeadline || s.StopCause == agent.StopCancelled
+	}
+	if err == nil || ctx.Err() != nil || !slices.ContainsFunc(statuses, final) {
+		return err
+	}
+	if saved := jobs.SavedSince(statuses, t.noteCheckpoint(ctx)); saved != "" {
+		return fmt.Errorf("%w; %s", err, saved)
+	}
+	return err
+}

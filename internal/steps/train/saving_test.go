@@ -1,0 +1,110 @@
+package train
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
+)
+
+// savesFor returns a script whose rank on the given node saves for a while when it is stopped, and then exits with 0. The other rank
+// saves at once, and exits with an error.
+func savesFor(node, seconds string) string {
+	return `save() {
+  [ $NODE_RANK = ` + node + ` ] && sleep ` + seconds + `
+  mkdir -p checkpoints/run/step-7
+  echo x > checkpoints/run/step-7/mp_rank_00_model_states.pt
+  printf step-7 > checkpoints/run/latest
+  [ $NODE_RANK = ` + node + ` ]; exit
+}
+trap save TERM; touch up; while :; do sleep 0.02; done`
+}
+
+// awaitFiles waits until every node's workspace has the file.
+func awaitFiles(t *testing.T, agents []*agenttest.Node, name string) {
+	t.Helper()
+	const timeForRanksToStart = time.Minute
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		have := 0
+		for _, node := range agents {
+			if _, err := os.Stat(filepath.Join(node.Config.Paths.Workspace, name)); err == nil {
+				have++
+			}
+		}
+		if have == len(agents) {
+			return
+		}
+		if time.Since(began) > timeForRanksToStart {
+			t.Fatalf("%d of %d nodes have the file %s", have, len(agents), name)
+		}
+	}
+}
+
+// wantSaved checks that the rank of a node saved and exited with 0.
+func wantSaved(t *testing.T, node *agenttest.Node) {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(node.Config.Paths.Workspace, "checkpoints/run/latest")); err != nil {
+		t.Errorf("the rank on node %d did not come to the end of its save: %v", node.Config.Node, err)
+	}
+}
+
+// The ranks of a node save after the time is over, longer than it takes to give a node up whose peers have failed.
+func TestSaveAtTheTimeout(t *testing.T) {
+	training, out, agents := newTraining(t, savesFor("1", "12"))
+	const timeForBothRanksToStart = 6 * time.Second
+	training.Spec.Grace, training.Spec.Deadline = time.Minute, time.Now().Add(timeForBothRanksToStart)
+	result, err := training.Attempt(t.Context())
+	if fail.ReasonOf(err) != fail.TrainingTimeout {
+		t.Errorf("got %v, want TrainingTimeout\n%s", err, out)
+	}
+	if status := result.Statuses[1]; status.State != agent.Stopped || len(status.Ranks) != 1 || status.Ranks[0].Exit != (agent.Exit{}) {
+		t.Errorf("got %+v, want the rank on node 1 to have ended with 0", status)
+	}
+	wantSaved(t, agents[1])
+}
+
+// All ranks save and exit with 0 when the time is over. Their work is not done.
+func TestSavedAtTheTimeout(t *testing.T) {
+	training, out, _ := newTraining(t, `trap 'exit 0' TERM; while :; do sleep 0.02; done`)
+	const timeForBothRanksToStart = 6 * time.Second
+	training.Spec.Deadline = time.Now().Add(timeForBothRanksToStart)
+	if _, err := training.Attempt(t.Context()); fail.ReasonOf(err) != fail.TrainingTimeout {
+		t.Errorf("got %v, want TrainingTimeout\n%s", err, out)
+	}
+}
+
+// A rank saves for longer after a cancellation than ranks may run after another one has failed.
+func TestSaveWhenCancelled(t *testing.T) {
+	training, out, agents := newTraining(t, savesFor("0", "6"))
+	training.Spec.Grace = time.Minute
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { _, _ = training.Attempt(ctx); close(ended) }()
+	awaitFiles(t, agents, "up")
+	cancel()
+	<-ended
+	err := training.interrupted(ctx)
+	if fail.ReasonOf(err) != fail.Cancelled || !strings.Contains(err.Error(), "saved step-7") {
+		t.Errorf("got %v, want Cancelled and the checkpoint\n%s", err, out)
+	}
+	wantSaved(t, agents[0])
+}
+
+// The container of node 1 ends, as when Kubernetes drains its node. The rank of node 0 saves too, and has the same time.
+func TestSaveWhenANodeIsDrained(t *testing.T) {
+	training, out, agents := newTraining(t, savesFor("0", "6"))
+	ended := make(chan error, 1)
+	go func() { _, err := training.Attempt(t.Context()); ended <- err }()
+	awaitFiles(t, agents, "up")
+	agents[1].End()
+	if err := <-ended; fail.ReasonOf(err) != fail.NodeLost {
+		t.Errorf("got %v, want NodeLost\n%s", err, out)
+	}
+	wantSaved(t, agents[0])
+}

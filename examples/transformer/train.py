@@ -50,7 +50,7 @@ def main():
         first = resume(engine, args.checkpoint_dir, state, device)
 
     last = min(args.stop_at or args.steps, args.steps)
-    train(engine, tensor(train_bytes), args, first, last, state)
+    last = train(engine, tensor(train_bytes), args, first, last, state)
     if last < args.steps:
         say(f"stopped at step {last} of {args.steps}; --resume continues from there")
         return
@@ -113,7 +113,8 @@ def resume(engine, folder, state, device):
 
 
 def train(engine, text, args, first, last, state):
-    """Trains from step `first` to `last`, logging and writing checkpoints on the way."""
+    """Trains from step `first` to `last`, logging and writing checkpoints on the way. Returns the last step: an earlier one, with a
+    checkpoint, if the training is stopped."""
     started = time.monotonic()
     for step in range(first + 1, last + 1):
         logged = step % args.log_every == 0 or step == last
@@ -127,8 +128,12 @@ def train(engine, text, args, first, last, state):
         engine.step()
         if logged:
             log(loss, own_seconds, step, args, (step - first) / (time.monotonic() - started))
-        if args.checkpoint_dir and (step % args.checkpoint_every == 0 or step == last):
+        stop = mlenv.stopping()
+        if args.checkpoint_dir and (step % args.checkpoint_every == 0 or step == last or stop):
             checkpoint.save(engine, args.checkpoint_dir, step, state)
+        if stop:
+            return step
+    return last
 
 
 def batch(text, args, step):

@@ -215,6 +215,8 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"container-killed", 1, containerKilled},
 		{"restarted", 1, restarted},
 		{"resumed", 1, resumed},
+		{"saved-when-cancelled", 1, savedWhenCancelled},
+		{"saved-at-timeout", 1, savedAtTimeout},
 		{"rdma-slow-node", 1, rdmaSlowNode},
 		{"install-uninstall-init", 0, installUninstallInit},
 		{"gpus-held", gpusOfNode, gpusHeld},

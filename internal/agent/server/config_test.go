@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 func nodeVariables(rank, pod, nodes string) []string {
@@ -31,6 +32,26 @@ func TestNodeRank(t *testing.T) {
 		if (err != nil) != (tc.want < 0) || err == nil && (c.Node != tc.want || c.environment()["NODE_RANK"] != strconv.Itoa(tc.want)) {
 			t.Errorf("NODE_RANK=%q of %s: got node %d, NODE_RANK=%s, %v; want %d", tc.rank, tc.pod, c.Node, c.environment()["NODE_RANK"], err,
 				tc.want)
+		}
+	}
+}
+
+func TestStopGraceOfANode(t *testing.T) {
+	for value, want := range map[string]time.Duration{"": 30 * time.Second, "10m0s": 10 * time.Minute, "soon": 0, "-1s": 0} {
+		environ := nodeVariables("0", "env-0", "1")
+		if value != "" {
+			environ = append(environ, "MLENV_STOP_GRACE="+value)
+		}
+		c, err := ReadConfig("test", environ)
+		if (err == nil) != (want > 0) || err == nil && c.StopGrace != want {
+			t.Errorf("MLENV_STOP_GRACE=%s: got %s, %v; want %s", value, c.StopGrace, err, want)
+		}
+	}
+	// The agent records within the container's time how its ranks ended.
+	for grace, want := range map[time.Duration]time.Duration{30 * time.Second: 25 * time.Second, 3 * time.Second: 2 * time.Second,
+		0: 25 * time.Second} {
+		if got := (Config{StopGrace: grace}).containerGrace(); got != want {
+			t.Errorf("a container with %s leaves its ranks %s, want %s", grace, got, want)
 		}
 	}
 }

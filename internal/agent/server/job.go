@@ -81,7 +81,8 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config)
 		processes: &processes{record: status.Record, node: status.Node},
 		own:       config.ownPrograms(), extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]),
 		flightPipe: l.env[flightPipe],
-		scratch:    scratch, stopFile: stopFile, grace: config.StopGrace, status: status, peers: &peers{spec: status.Spec, node: status.Node, host: config.Host}, left: make(chan struct{}),
+		scratch:    scratch, stopFile: stopFile, grace: config.StopGrace, status: status,
+		peers: &peers{spec: status.Spec, node: status.Node, host: config.Host}, left: make(chan struct{}),
 	}
 	j.alive, j.end = context.WithCancel(context.Background())
 	// The record is watched before anything can write into it.

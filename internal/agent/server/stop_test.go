@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -43,7 +44,7 @@ func TestRankThatEndsLeavesOthersTheirTime(t *testing.T) {
 	n.script("saves.sh", `[ $LOCAL_RANK = 0 ] && trap 'echo term >> terms' TERM; touch up-$LOCAL_RANK
 until [ -e saved ]; do sleep 0.02; done; [ $LOCAL_RANK = 0 ]`)
 	spec := agent.JobSpec{Launcher: agent.Torchrun, Script: "saves.sh", Nodes: 1, RanksPerNode: 2}
-	n.stopped("saves", spec, agent.Stop{Cause: "cancelled", Grace: time.Minute})
+	n.stopped("saves", spec, agent.Stop{Cause: agent.StopCancelled, Grace: time.Minute})
 	n.awaitFile("terms")
 	rankEnded := errors.New("rank 1 has ended")
 	err := n.Client.WatchJob(t.Context(), "saves", func(s agent.JobStatus) error {
@@ -83,9 +84,62 @@ pathlib.Path("saved.new").write_text(str(worker.poll()))
 os.rename("saved.new", "saved")
 `)
 	n.script("around.sh", `python3 saves.py; exit $?`)
-	n.stopped("saves", command("around.sh"), agent.Stop{Cause: "cancelled", Grace: time.Minute})
+	n.stopped("saves", command("around.sh"), agent.Stop{Cause: agent.StopCancelled, Grace: time.Minute})
 	status := n.wait("saves")
 	if got := n.awaitFile("saved"); got != "None" || status.Ranks[0].Exit != (agent.Exit{}) {
 		t.Errorf("the worker ended with %s and the rank with %+v; want the worker alive, and 0", got, status.Ranks[0].Exit)
+	}
+}
+
+// The ranks learn why they are stopped and until when they can save, and a user may shorten that.
+func TestNoticeOfAStop(t *testing.T) {
+	n := newNode(t)
+	n.script("saves.sh", `trap 'cat $MLENV_STOP_FILE > notice.new; mv notice.new notice' TERM
+[ -e $MLENV_STOP_FILE ] && exit 1; touch up-0; while :; do sleep 0.02; done`)
+	before := time.Now()
+	n.stopped("saves", command("saves.sh"), agent.Stop{Cause: agent.StopCancelled, Reason: "enough", Grace: time.Hour})
+	var notice agent.StopNotice
+	if err := json.Unmarshal([]byte(n.awaitFile("notice")), &notice); err != nil {
+		t.Fatal(err)
+	}
+	left := time.Duration(notice.Until*float64(time.Second)) - time.Duration(before.UnixNano())
+	const most = time.Hour + time.Minute
+	if notice.Cause != agent.StopCancelled || notice.Reason != "enough" || left < time.Hour-time.Second || left > most {
+		t.Errorf("got %+v with %s left, want the reason and an hour", notice, left)
+	}
+	status, err := n.Client.Job(t.Context(), "saves")
+	if err != nil || status.State != agent.Running || status.Kill.Sub(status.Stopping) != time.Hour {
+		t.Errorf("got %+v, %v; want a running job that is killed an hour after it was stopped", status, err)
+	}
+	later := agent.Stop{Cause: agent.StopContainer, Reason: "later", Grace: 2 * time.Hour, Hasten: true}
+	now := agent.Stop{Cause: agent.StopCancelled, Reason: "now", Grace: timeThatIsNotUsed, Hasten: true}
+	for _, stop := range []agent.Stop{later, now} {
+		if err := n.Client.StopJob(t.Context(), "saves", stop); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if status := n.wait("saves"); status.StopReason != "enough" || status.Ranks[0].Exit.Signal != "SIGKILL" {
+		t.Errorf("got %+v, want it killed, for the first reason", status)
+	}
+}
+
+// A container that ends has its own time. Ranks that save already keep theirs, if it ends before.
+func TestContainerEndsWhileRanksSave(t *testing.T) {
+	n := newNode(t)
+	n.Config.StopGrace = 3 * time.Second
+	n.End()
+	n.Restart()
+	n.script("saves.sh", `trap 'echo term >> terms' TERM; touch up-0; while :; do sleep 0.02; done`)
+	n.stopped("saves", command("saves.sh"), agent.Stop{Cause: agent.StopCancelled, Reason: "enough", Grace: time.Hour})
+	n.awaitFile("terms")
+	began := time.Now()
+	n.End()
+	const most = 30 * time.Second // with the time to kill and to record
+	if took := time.Since(began); took > most || n.awaitFile("terms") != "term\n" {
+		t.Errorf("the container ended after %s, and the rank got %q; want less than %s and one SIGTERM", took, n.awaitFile("terms"), most)
+	}
+	n.Restart()
+	if status := n.wait("saves"); status.StopCause != agent.StopCancelled || status.Ranks[0].Exit.Signal != "SIGKILL" {
+		t.Errorf("got %+v, want it killed, with the first cause", status)
 	}
 }

@@ -51,6 +51,7 @@ Exit code 0: every rank exited with 0; 1: the training failed; 2: wrong usage.`,
 func (t *training) addTo(flags *pflag.FlagSet) {
 	t.AddTo(flags, envflags.OnlyNamespace)
 	t.options.AddFlags(flags)
+	t.options.AddStopGrace(flags, 0)
 	t.module.AddTo(flags)
 	flags.BoolVar(&t.options.Replace, "replace", t.options.Replace, "first stop a user's training that still runs on these nodes")
 }

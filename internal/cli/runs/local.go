@@ -123,6 +123,7 @@ func (o *runOptions) localOptions() (train.Options, error) {
 	options := train.Options{Args: o.values["script-args"], Env: o.values["env"]}
 	flags := pflag.NewFlagSet("train", pflag.ContinueOnError)
 	options.AddFlags(flags)
+	options.AddStopGrace(flags, 0)
 	var problems []error
 	for _, name := range slices.Sorted(maps.Keys(o.values)) {
 		text := o.values[name]

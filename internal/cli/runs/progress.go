@@ -100,4 +100,7 @@ type live struct {
 	All   int `json:"all"`
 	// Quiet is the time since the last output of any rank, in seconds.
 	Quiet float64 `json:"quietSeconds"`
+	// Stopping is why the node stops its ranks, "" if it does not. They have at most SecondsLeft to save.
+	Stopping    string  `json:"stopping,omitempty"`
+	SecondsLeft float64 `json:"secondsLeft,omitempty"`
 }

@@ -44,6 +44,8 @@ type status struct {
 	// Noted is how far a training in progress was when it last noted that, twice a minute; any user who may read ConfigMaps sees it.
 	Noted *receipt.Progress `json:"noted,omitempty"`
 	Live  []live            `json:"live,omitempty"`
+	// Saving are the ranks of a training that is being stopped and that still save, with the time that they have, "" for none.
+	Saving string `json:"saving,omitempty"`
 	progress
 	// Unseen is why the nodes of a training in progress did not answer.
 	Unseen string `json:"unseen,omitempty"`
@@ -77,9 +79,17 @@ func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 	known := r.known()
 	s.Commit, s.Image, s.Mode, s.ModeReason, s.Caches = known.Commit, known.Image, known.Mode, known.ModeReason, known.Caches
 	s.Tasks = r.phases()
-	trains := func(t run.TaskRun) bool { return t.Task == trainTask && t.Status == run.Running && !t.Started.IsZero() }
-	if slices.ContainsFunc(r.tasks, trains) || r.here != nil && s.State == running && r.attempt() > 0 {
+	runs := func(task string) bool {
+		return slices.ContainsFunc(r.tasks, func(t run.TaskRun) bool {
+			return t.Task == task && t.Status == run.Running && !t.Started.IsZero()
+		})
+	}
+	switch {
+	case runs(trainTask), r.here != nil && s.State == running && r.attempt() > 0:
 		s.ask(ctx, clients, r)
+	case runs("teardown"): // ranks may still save, or the nodes are gone
+		s.ask(ctx, clients, r)
+		s.Unseen = ""
 	}
 	if r.receipt != nil || s.State != cancelled { // of a cancelled run without a receipt Tekton only says that it was cancelled
 		s.Message = r.standing().Message
@@ -166,8 +176,12 @@ func (s *status) ask(ctx context.Context, clients *kube.Clients, r entry) {
 				l.Ranks++
 			}
 		}
+		if job.State == agent.Running && !job.Stopping.IsZero() {
+			l.Stopping, l.SecondsLeft = cmp.Or(job.StopReason, "it was stopped"), max(0, time.Until(job.Kill)).Seconds()
+		}
 		s.Live = append(s.Live, l)
 	}
+	s.Saving = agent.Saving(statuses, time.Now())
 	s.Metrics = lastMetrics(ctx, set[0], r.uid())
 	s.progress = progressOf(statuses, s.Metrics)
 }

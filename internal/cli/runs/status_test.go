@@ -59,6 +59,11 @@ func TestProgress(t *testing.T) {
 		!strings.Contains(out.String(), "attempt  2 of 3\nsilent   all ranks for 4m0s, rank 3 for 4m0s\n") {
 		t.Errorf("mlenv status prints %q, %v", out.String(), err)
 	}
+	s = status{Saving: "rank 1 on node 0, for at most 25s"}
+	out.Reset()
+	if err := s.print(&out, time.Now()); err != nil || !strings.Contains(out.String(), "saving  rank 1 on node 0, for at most 25s\n") {
+		t.Errorf("mlenv status prints %q, %v; want the ranks that save", out.String(), err)
+	}
 	now := time.Unix(100, 0)
 	d := newDisplay(&out, 7)
 	d.width, d.now = func() int { return 200 }, func() time.Time { return now }

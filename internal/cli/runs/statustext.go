@@ -39,6 +39,7 @@ func (s *status) print(out io.Writer, now time.Time) error {
 	row("progress", notedText(s.Noted, now))
 	row("attempt", s.attempt())
 	row("silent", s.silence())
+	row("saving", s.Saving)
 	printPhases(w, s.Tasks, now)
 	if err := w.Flush(); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -285,6 +286,21 @@ func TestVariables(t *testing.T) {
 	}
 }
 
+// The agent knows how long its pod has: the default, or the time in the variable.
+func TestStopGrace(t *testing.T) {
+	for grace, want := range map[time.Duration]struct {
+		seconds  int64
+		variable string
+	}{0: {30, ""}, 30 * time.Second: {30, ""}, 10*time.Minute + 500*time.Millisecond: {601, "10m0.5s"}} {
+		r := request(t, "barcelona")
+		r.StopGrace = grace
+		spec, container := pod(t, r)
+		if got := *spec.TerminationGracePeriodSeconds; got != want.seconds || environ(container)[agent.StopGraceVariable] != want.variable {
+			t.Errorf("stop-grace %s: got %d s and variable %q, want %+v", grace, got, environ(container)[agent.StopGraceVariable], want)
+		}
+	}
+}
+
 // TestVariablesAreDocumented: each variable of the container has its row in docs/nodes.md.
 func TestVariablesAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/nodes.md")
@@ -293,6 +309,7 @@ func TestVariablesAreDocumented(t *testing.T) {
 	}
 	r := request(t, "barcelona")
 	r.Cluster.Network.Proxy.HTTP, r.Cluster.Network.TrustedCA = "http://proxy.example.com:3128", "cas"
+	r.StopGrace = time.Minute
 	_, container := pod(t, r)
 	for name := range environ(container) {
 		if !strings.HasPrefix(name, "NCCL_") && !strings.Contains(string(page), strings.ToUpper(name)) {

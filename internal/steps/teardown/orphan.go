@@ -39,7 +39,7 @@ func Release(ctx context.Context, clients *kube.Clients, log *slog.Logger, now f
 		outcome = fmt.Sprintf("the reaper released the environment, because %s; its ranks may save until %s, when the last pod ends", a.Why,
 			until.UTC().Format(time.RFC3339))
 		log.Info(fmt.Sprintf("The pods of environment %s/%s end when their ranks have saved, at %s at the latest.", a.Lease.Namespace,
-			a.Lease.Name, until.UTC().Format(time.RFC3339)), "event", "saving")
+			a.Lease.Name, until.UTC().Format(time.RFC3339)))
 		err = nil
 	}
 	holder := lease.HolderOf(a.Lease)

@@ -72,7 +72,7 @@ func (t *teardown) statuses(ctx context.Context, job jobs.Job) []agent.JobStatus
 func (t *teardown) showSaving(ctx context.Context, job jobs.Job) {
 	_ = wait.PollUntilContextCancel(ctx, savingEvery, false, func(ctx context.Context) (bool, error) {
 		if who := agent.Saving(t.statuses(ctx, job), time.Now()); who != "" && ctx.Err() == nil {
-			t.log.Info("Still saving: "+who+". mlenv cancel "+t.options.Run.Name+" --now does not wait.", "event", "saving")
+			t.log.Info("Still saving: " + who + ". mlenv cancel " + t.options.Run.Name + " --now does not wait.")
 		}
 		return false, nil
 	})

@@ -48,6 +48,7 @@ the step writes the stacks of all ranks into the record, names the rank that the
 	flags := cmd.Flags()
 	cluster.AddTo(flags)
 	o.AddFlags(flags)
+	o.AddStopGrace(flags, agent.DefaultStopGrace)
 	// The flags below are the step's alone: mlenv has other ways for them.
 	o.Run.AddTo(flags)
 	param.Name.AddTo(flags, &o.Name, "name", objects.DefaultName, "name of the environment")
@@ -91,8 +92,6 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"launcher itself")
 	param.Count.AddTo(flags, &o.RanksPerNode, "ranks-per-node", 0, "ranks per node (default: one per GPU)")
 	param.Duration.AddTo(flags, &o.Timeout, "timeout", 30*time.Minute, "how long the training may run; then the nodes stop it")
-	param.StopGrace.AddTo(flags, &o.StopGrace, "stop-grace", 0, "how long the ranks have to save after SIGTERM at the end of --timeout, when "+
-		"the training is cancelled, and when a pod is evicted, drained or preempted (default: the environment's)")
 	param.Restarts.AddTo(flags, &o.MaxRestarts, "max-restarts", 0, "how often to start the training again after a rank failed or a node was "+
 		"lost, within the same --timeout")
 	flags.StringVar((*string)(&o.Tree), "tree", "", "hash of the tree to run in (default: the one synced last)")
@@ -101,6 +100,17 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Consequence.AddTo(flags, &o.Rendezvous, "require-rendezvous", param.Warn,
 		"what to do if every rank exits with 0 but none was ever connected to another one: warn or fail")
 	flags.IntVar(&o.DebugRank, "debug-rank", -1, "rank that waits for a debugger before it starts, from 0; -1 for none")
+}
+
+// AddStopGrace adds the flag of how long ranks have to save. By default value is the time, 0 for the environment's.
+func (o *Options) AddStopGrace(flags *pflag.FlagSet, value time.Duration) {
+	usage := "how long the ranks have to save after SIGTERM at the end of --timeout, when the training is cancelled, and when a pod is " +
+		"evicted, " +
+		"drained or preempted"
+	if value == 0 {
+		usage += " (default: the environment's)"
+	}
+	param.StopGrace.AddTo(flags, &o.StopGrace, "stop-grace", value, usage)
 }
 
 // AtDash splits arguments into those before -- and those after it.

@@ -264,7 +264,7 @@ func savingBecause(status agent.JobStatus) string {
 // saySaving reports, again and again, which ranks are still saving.
 func (c *course) saySaving(now time.Time) {
 	if who := agent.Saving(c.statuses, now); who != "" {
-		c.say(slog.LevelInfo, "Still saving: "+who+".", "event", "saving")
+		c.say(slog.LevelInfo, "Still saving: "+who+".")
 		c.effects = append(c.effects, alarm{stillSaving, savingEvery})
 	}
 }

@@ -64,9 +64,9 @@ func (t *Training) handOver(ctx context.Context, why run.Ending, err error) {
 	case who == "":
 		t.Log.Warn(fmt.Sprintf("Ranks may still run; the nodes kill them at the end of their time: %v", err))
 	case why.NoFinally:
-		t.Log.Info(fmt.Sprintf("Still saving: %s. Their pods end when they have.", who), "event", "saving")
+		t.Log.Info(fmt.Sprintf("Still saving: %s. Their pods end when they have.", who))
 	default:
-		t.Log.Info(fmt.Sprintf("Still saving: %s. The teardown waits for them.", who), "event", "saving")
+		t.Log.Info(fmt.Sprintf("Still saving: %s. The teardown waits for them.", who))
 	}
 }
 
@@ -75,7 +75,7 @@ func (t *Training) showSaving(ctx context.Context) {
 	_ = wait.PollUntilContextCancel(ctx, savingEvery, false, func(ctx context.Context) (bool, error) {
 		statuses, _ := t.job().Statuses(ctx) // those of the nodes that answer
 		if who := agent.Saving(statuses, time.Now()); who != "" && ctx.Err() == nil {
-			t.Log.Info("Still saving: "+who+".", "event", "saving")
+			t.Log.Info("Still saving: " + who + ".")
 		}
 		return false, nil
 	})

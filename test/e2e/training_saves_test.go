@@ -1,0 +1,54 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// savedWhenCancelled tests a run whose ranks take 20 s to save when it is cancelled, longer than the pod of the step train may wait: the
+// teardown waits for them, and another run continues at the very step.
+func savedWhenCancelled(u trainer) {
+	name := u.start("e2e/saves.py", "--param=launcher=torchrun", oneGPU, "--param=stop-grace=2m")
+	u.waitOutput(name, "train", "[0 0] rank 0 starts after step 0\n", "[1 1] rank 1 starts after step 0\n")
+	u.says(u.TempDir(), command.Done, "cancel", name)
+	u.resumesWhere(u.end(name), fail.Cancelled, "cancelled")
+}
+
+// savedAtTimeout is savedWhenCancelled for a run whose training's time is over. The step train waits for the ranks.
+func savedAtTimeout(u trainer) {
+	name := u.start("e2e/saves.py", "--param=launcher=torchrun", oneGPU, "--param=stop-grace=2m", "--param=timeout=30s")
+	u.resumesWhere(u.end(name), fail.TrainingTimeout, "timeout")
+}
+
+// savesAt matches what a rank prints before it saves.
+var savesAt = regexp.MustCompile(`rank \d saves step (\d+): ([a-z]+)\n`)
+
+// resumesWhere tests that all ranks of a run that was stopped saved the same step, and that another run continues there.
+func (u trainer) resumesWhere(e ending, reason fail.Reason, told string) {
+	u.Helper()
+	e.equal("reason", e.receipt.Reason, string(reason))
+	saved := path.Base(e.receipt.Checkpoint)
+	e.mustContain(e.receipt.Message, "its ranks saved "+saved+" before they ended")
+	for rank := range 2 {
+		match := savesAt.FindStringSubmatch(e.recorded(e.run.UID, fmt.Sprintf("rank-%d.log", rank)))
+		if match == nil || "step-"+match[1] != saved || match[2] != told {
+			e.Errorf("rank %d printed %q, want it to save %s, because of %s", rank, match, saved, told)
+		}
+	}
+	for _, rank := range e.receipt.Ranks {
+		if rank.Exit != (agent.Exit{}) {
+			e.Errorf("rank %d ended with %+v, want 0", rank.Rank, rank.Exit)
+		}
+	}
+	out, _ := u.says(u.TempDir(), command.Done, "run", "--resume-from="+e.run.Name, "--timeout=30m")
+	step := strings.TrimPrefix(saved, "step-")
+	e.mustContain(out, "[0 0] rank 0 starts after step "+step+"\n", "[1 1] rank 1 starts after step "+step+"\n")
+}

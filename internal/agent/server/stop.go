@@ -71,8 +71,12 @@ func (j *job) giveNotice() {
 	if j.stopFile == "" || !j.status.StopCause.Saves() {
 		return
 	}
+	reason := j.status.StopReason
+	if j.status.StopCause == agent.StopDeadline {
+		reason = "the time of the training is over"
+	}
 	content, err := json.Marshal(agent.StopNotice{
-		Cause: j.status.StopCause, Reason: j.status.StopReason, Until: float64(j.status.Kill.UnixMilli()) / 1000,
+		Cause: j.status.StopCause, Reason: reason, Until: float64(j.status.Kill.UnixMilli()) / 1000,
 	})
 	next := j.stopFile + ".new"
 	if err == nil {

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
@@ -147,6 +149,61 @@ func TestLocalInterrupted(t *testing.T) {
 		return strings.Contains(line, "Stopping the training")
 	}) {
 		t.Errorf("got %v, want Cancelled:\n%s", err, strings.Join(seen, "\n"))
+	}
+}
+
+// The ranks of a run that is interrupted learn so from the module mlenv, and save for longer than ranks may run after another one failed.
+func TestLocalInterruptedSaves(t *testing.T) {
+	module, err := filepath.Abs("../../../images/common")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("import sys; sys.path.insert(0, %q)", module) + `
+sys.dont_write_bytecode = True
+import os, pathlib, time
+import mlenv
+assert not mlenv.stopping()
+print("training", flush=True)
+while not mlenv.stopping():
+    time.sleep(0.05)
+time.sleep(6)
+saved = pathlib.Path(os.environ["MLENV_WORKSPACE"], "checkpoints", os.environ["MLENV_RUN"], "step-7")
+saved.mkdir(parents=True, exist_ok=True)
+(saved / "mp_rank_00_model_states.pt").write_text("x")
+saved.with_name("latest").write_text("step-7")
+saved.with_name("of-" + os.environ["RANK"]).write_text(f"{mlenv.stopping().reason} {mlenv.stopping().seconds_left > 5}")
+`
+	ctx, interrupt := context.WithCancel(t.Context())
+	reader, writer := io.Pipe()
+	var seen strings.Builder
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for lines := bufio.NewScanner(reader); lines.Scan(); {
+			fmt.Fprintln(&seen, lines.Text())
+			if strings.Count(seen.String(), "] training") == 2 {
+				interrupt()
+			}
+		}
+	}()
+	err = locally(ctx, t, writer, script, "--nodes=2", "--ranks-per-node=1", "--launcher=torchrun", "--stop-grace=1m")
+	_ = writer.Close()
+	<-read
+	if fail.ReasonOf(err) != fail.Cancelled || !strings.Contains(err.Error(), "its ranks saved step-7 before they ended") {
+		t.Errorf("got %v, want Cancelled with the checkpoint:\n%s", err, seen.String())
+	}
+	folder, err := local.Folder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	told, err := filepath.Glob(filepath.Join(folder, "checkpoints", "*", "of-*"))
+	if err != nil || len(told) != 2 {
+		t.Fatalf("got %v, %v; want what each rank was told", told, err)
+	}
+	for _, path := range told {
+		if text, err := os.ReadFile(path); err != nil || string(text) != "cancelled True" {
+			t.Errorf("%s has %q, %v; want the reason, and time left", path, text, err)
+		}
 	}
 }
 

@@ -193,6 +193,26 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 	}
 }
 
+// The timeouts of a new run include the time that its ranks have to save, once for the tasks and once for the teardown.
+func TestTimeoutsIncludeTheGrace(t *testing.T) {
+	withGrace := pipeline()
+	withGrace.Spec.Params = append(withGrace.Spec.Params, paramSpec("stop-grace", "30s"))
+	values := map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}}
+	before := run.TimeoutsFor(needs(pipeline(), values))
+	values["stop-grace"] = []string{"20m"}
+	after := run.TimeoutsFor(needs(withGrace, values))
+	const grace = 20 * time.Minute
+	if after.Tasks != before.Tasks+grace || after.Finally != before.Finally+grace || after.Pipeline != before.Pipeline+2*grace {
+		t.Errorf("got %+v, before %+v; want 20m more for the tasks and for the teardown", after, before)
+	}
+	for value, valid := range map[string]bool{"30s": true, "1h": true, "0s": false, "61m": false, "ten minutes": false} {
+		values["stop-grace"] = []string{value}
+		if _, err := Params(withGrace, values); (err == nil) != valid {
+			t.Errorf("stop-grace=%s: got %v, want it valid: %t", value, err, valid)
+		}
+	}
+}
+
 func TestCancel(t *testing.T) {
 	clients := fakes()
 	made, err := Start(t.Context(), clients,

@@ -118,7 +118,9 @@ func (c *course) on(e event, now time.Time) []effect {
 	case jobs.Event:
 		c.heard(e, now)
 	case hung:
-		c.fail(e.err, agent.StopHang, e.why)
+		if !c.stopped { // else it is about ranks that were being stopped
+			c.fail(e.err, agent.StopHang, e.why)
+		}
 	case timer:
 		c.fired(e, now)
 	case explained:

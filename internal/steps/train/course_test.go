@@ -287,6 +287,7 @@ func TestCourse(t *testing.T) {
 			{beginsToStop(1, agent.StopDeadline), "", stopping},
 			{leaves(0, 143), "", stopping},
 			{obeys(0, agent.StopDeadline), "", stopping},
+			{hangs, "", stopping},
 			{stillSaving, `log "Still saving: rank 1 on", saving after 10s`, stopping},
 			{exitsAtSIGTERM(1, agent.StopDeadline), "end: TrainingTimeout", ended},
 			{stillSaving, "", ended},

@@ -175,8 +175,8 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, send func(
 	w, m := silenceWatch{timeout: t.HangTimeout}, meeting{}
 	_ = wait.PollUntilContextCancel(ctx, t.HangTimeout.every(), false, func(ctx context.Context) (over bool, err error) {
 		statuses, quiet, ok := t.silence(ctx)
-		if !ok {
-			return false, nil
+		if !ok || slices.ContainsFunc(statuses, func(s agent.JobStatus) bool { return !s.Stopping.IsZero() }) {
+			return false, nil // ranks that save may be silent, and have their own bound
 		}
 		t.watchRendezvous(ctx, &m, statuses, time.Now())
 		bound := w.bound(t.Spec, quiet, shown, statuses[0].Started)

@@ -14,8 +14,11 @@ import (
 // margin is added to the advised time, because the pods of the next run may start later.
 const margin = 5 * time.Minute
 
-// TeardownTime bounds the finally tasks.
-const TeardownTime = 5 * time.Minute
+// TeardownTime bounds the finally tasks if ranks have at most savingTime to save.
+const (
+	TeardownTime = 5 * time.Minute
+	savingTime   = 30 * time.Second
+)
 
 // fabricTime bounds check-fabric: 90 s, and the start of its pod.
 const fabricTime = 2 * time.Minute
@@ -30,6 +33,9 @@ type Needs struct {
 	Teardown time.Duration
 }
 
+// finally returns the time of the finally tasks.
+func (n Needs) finally() time.Duration { return n.Teardown + max(0, n.Grace-savingTime) }
+
 // CheckTimeouts fails with TimeoutTooShort, and the right flags of tkn pipeline start, if the run's timeouts are shorter
 // than its needs. A run that has not started counts from now.
 func CheckTimeouts(r *Run, need Needs, now time.Time) error {
@@ -43,7 +49,7 @@ func CheckTimeouts(r *Run, need Needs, now time.Time) error {
 		fabric = fabricTime
 	}
 	tasks := elapsed + need.Build + need.Start + fabric + need.Training + need.Grace
-	finally := need.Teardown + need.Grace
+	finally := need.finally()
 	var short []string
 	tooShort := func(name string, has, wants time.Duration) {
 		if has != 0 && has < wants {
@@ -82,7 +88,7 @@ const between = 30 * time.Minute
 // TimeoutsFor returns timeouts for a new run that CheckTimeouts accepts.
 func TimeoutsFor(need Needs) Timeouts {
 	tasks := roundUp(need.Build + need.Start + need.Training + need.Grace + between)
-	finally := roundUp(need.Teardown + need.Grace)
+	finally := roundUp(need.finally())
 	return Timeouts{Pipeline: tasks + finally, Tasks: tasks, Finally: finally}
 }
 

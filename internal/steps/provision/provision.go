@@ -253,7 +253,9 @@ func (p *provisioner) checkTarget(ctx context.Context) error {
 	needs := run.Needs{Start: p.options.StartTimeout, Training: p.options.TrainingTimeout, Grace: p.request.StopGrace,
 		Teardown: run.TeardownTime}
 	if p.options.KeepFor > 0 {
-		needs.Training, needs.Teardown = 0, p.options.KeepFor+run.TeardownTime
+		// The ranks of a kept environment have their time while the finally task runs.
+		needs.Training, needs.Grace = 0, 0
+		needs.Teardown = p.options.KeepFor + run.TeardownTime + max(0, p.request.StopGrace-agent.DefaultStopGrace)
 	}
 	return run.CheckTimeouts(r, needs, p.now())
 }

@@ -59,7 +59,7 @@ func TestCheckPlace(t *testing.T) {
 		{"a cluster that cannot be told", day(), func(p *provisioner) { p.clients.Config = &rest.Config{Host: "http://127.0.0.1:1"} }, "", "",
 			""},
 		{"the default timeout is too short", nil, func(p *provisioner) { p.options.TrainingTimeout = 24 * time.Hour }, fail.TimeoutTooShort,
-			"pipeline 1h, want 24h", "tkn pipeline start ... --pipeline-timeout=24h11m --tasks-timeout=24h6m --finally-timeout=5m"},
+			"pipeline 1h, want 24h", "tkn pipeline start ... --pipeline-timeout=24h12m --tasks-timeout=24h7m --finally-timeout=5m"},
 		{"a kept environment is waited for in finally", day(), func(p *provisioner) {
 			p.options.TrainingTimeout, p.options.KeepFor = time.Hour, 48*time.Hour
 		}, fail.TimeoutTooShort,

@@ -241,7 +241,7 @@ func (c *course) stop(cause agent.StopCause, why string) {
 // save stops all nodes after one has begun to stop its ranks, so that all can save together and have the same time.
 func (c *course) save(status agent.JobStatus, now time.Time) {
 	c.stopped, c.phase = true, stopping
-	left := max(status.Kill.Sub(now), time.Second).Round(time.Second)
+	left := min(max(status.Kill.Sub(now), time.Second), agent.MaxStopGrace).Round(time.Second)
 	stop := agent.Stop{Cause: status.StopCause, Reason: status.StopReason, Grace: left}
 	if stop.Cause == agent.StopContainer {
 		stop.Cause, stop.Reason = agent.StopNode, fmt.Sprintf("the container of node %d is ending", status.Node)

@@ -8,8 +8,15 @@ import (
 	"testing"
 	"time"
 
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
@@ -107,4 +114,43 @@ func TestSaveWhenANodeIsDrained(t *testing.T) {
 		t.Errorf("got %v, want NodeLost\n%s", err, out)
 	}
 	wantSaved(t, agents[0])
+}
+
+// The pod of the step ends soon after SIGTERM. What the ranks of a cancelled run still have to save is left to the teardown, unless the user
+// does not want to wait.
+func TestHandOver(t *testing.T) {
+	for _, now := range []bool{false, true} {
+		training, out, agents := newTraining(t, `trap 'sleep 1000' TERM; touch up; while :; do sleep 0.02; done`)
+		training.Spec.Grace = time.Minute
+		of := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "run", UID: "uid"}}
+		of.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally
+		want, state := "The teardown waits for them.", agent.Running
+		if now {
+			of.Annotations = map[string]string{run.CancelAnnotation: run.CancelNow}
+			want, state = "", agent.Stopped
+		}
+		held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}}
+		held.Spec.HolderIdentity = new("uid")
+		training.Clients.Kube, training.Clients.Tekton = fake.NewClientset(held), tektonfake.NewSimpleClientset(of)
+		training.Run = run.Flags{Name: "run", UID: "uid", Task: "train"}
+		if _, err := training.start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		awaitFiles(t, agents, "up")
+		began := time.Now()
+		err := training.interrupted(t.Context())
+		const timeOfAPod = 30 * time.Second
+		if took := time.Since(began); took > timeOfAPod || fail.ReasonOf(err) != fail.Cancelled || !strings.Contains(out.String(), want) {
+			t.Errorf("now %t: got %v after %s, log %s; want Cancelled within %s, and %q", now, err, took, out, timeOfAPod, want)
+		}
+		if !now && !strings.Contains(out.String(), "Still saving: rank 0 on node 0, rank 1 on node 1, for at most ") {
+			t.Errorf("log %s, want the ranks that still save", out)
+		}
+		for _, node := range agents {
+			if status, err := node.Client.Job(t.Context(), "job"); err != nil || status.State != state {
+				t.Errorf("now %t: node %d is %s, %v; want %s", now, node.Config.Node, status.State, err, state)
+			}
+		}
+		training.stop(t.Context(), agent.Stop{Grace: time.Millisecond, Hasten: true}) // the test is over
+	}
 }

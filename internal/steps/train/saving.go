@@ -46,7 +46,7 @@ func (t *Training) stopSaving(ctx, ending context.Context, why run.Ending) error
 	defer cancel()
 	switch {
 	case err == nil:
-		statuses, _ := t.job().Statuses(last) // those of the nodes that answer
+		statuses, _ := t.job().Statuses(last) // of the nodes that answer
 		return t.withSaved(last, statuses, endOf(why))
 	case t.isReleased(last):
 		t.Log.Info("The environment was released meanwhile: no rank is left.", "environment", t.Name)
@@ -58,7 +58,7 @@ func (t *Training) stopSaving(ctx, ending context.Context, why run.Ending) error
 
 // handOver reports which ranks are left to others.
 func (t *Training) handOver(ctx context.Context, why run.Ending, err error) {
-	statuses, _ := t.job().Statuses(ctx) // those of the nodes that answer
+	statuses, _ := t.job().Statuses(ctx) // of the nodes that answer
 	who := agent.Saving(statuses, time.Now())
 	switch {
 	case who == "":
@@ -73,7 +73,7 @@ func (t *Training) handOver(ctx context.Context, why run.Ending, err error) {
 // showSaving reports which ranks are still saving, until ctx ends.
 func (t *Training) showSaving(ctx context.Context) {
 	_ = wait.PollUntilContextCancel(ctx, savingEvery, false, func(ctx context.Context) (bool, error) {
-		statuses, _ := t.job().Statuses(ctx) // those of the nodes that answer
+		statuses, _ := t.job().Statuses(ctx) // of the nodes that answer
 		if who := agent.Saving(statuses, time.Now()); who != "" && ctx.Err() == nil {
 			t.Log.Info("Still saving: " + who + ".")
 		}

@@ -116,8 +116,8 @@ func TestSaveWhenANodeIsDrained(t *testing.T) {
 	wantSaved(t, agents[0])
 }
 
-// The pod of the step ends soon after SIGTERM. What the ranks of a cancelled run still have to save is left to the teardown, unless the user
-// does not want to wait.
+// The pod of the step ends soon after SIGTERM. What the ranks of a cancelled run still have to save is left to the teardown, unless the
+// user does not want to wait.
 func TestHandOver(t *testing.T) {
 	for _, now := range []bool{false, true} {
 		training, out, agents := newTraining(t, `trap 'sleep 1000' TERM; touch up; while :; do sleep 0.02; done`)

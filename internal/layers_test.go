@@ -30,7 +30,7 @@ var layers = [][]string{
 	{"kube", "cluster"},
 	{"rdma", "source", "metrics", "chart", "cronjob", "notify"},
 	{"command", "secretdir"},
-	{"fail", "humanize", "lines", "version", "claimfile", "parallel"},
+	{"fail", "humanize", "lines", "version", "claimfile", "parallel", "rules"},
 }
 
 // stepImports are the only imports between steps.

@@ -116,6 +116,8 @@ const (
 	NodeLost Reason = "NodeLost"
 	// Hang: no rank printed or measured anything for longer than hang-timeout.
 	Hang Reason = "Hang"
+	// StopCondition: a rule of stop-if or restart-if ended the training.
+	StopCondition Reason = "StopCondition"
 	// NoRendezvous: every rank exited with 0, none was ever connected to another one, and require-rendezvous is fail.
 	NoRendezvous Reason = "NoRendezvous"
 	// TrainingTimeout: the training did not end in time.

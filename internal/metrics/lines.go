@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math"
 	"regexp"
+	"strconv"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/lines"
@@ -38,6 +39,19 @@ var notFinite = regexp.MustCompile(`([:\[,]\s*)(NaN|-?Infinity)\b`)
 func Number(m map[string]any, key string) (float64, bool) {
 	n, ok := m[key].(float64)
 	return n, ok && !math.IsNaN(n) && !math.IsInf(n, 0)
+}
+
+// Loss returns the loss in a line, which may be NaN or infinite: as the words that Lines makes of these, or as another spelling that a
+// training writes as text. ok is false if the line has none.
+func Loss(m map[string]any) (loss float64, ok bool) {
+	switch value := m["loss"].(type) {
+	case float64:
+		return value, true
+	case string:
+		n, err := strconv.ParseFloat(value, 64)
+		return n, err == nil && (math.IsNaN(n) || math.IsInf(n, 0))
+	}
+	return 0, false
 }
 
 // Time returns the time in a line; ok is false if it has none.

@@ -70,7 +70,7 @@ type TaskRun struct {
 // attempt may find the training running.
 var finalReasons = []fail.Reason{
 	fail.RankFailed, fail.OutOfMemory, fail.TrainingTimeout, fail.Hang, fail.NoRendezvous, fail.TransportWrong, fail.NodeLost,
-	fail.ContainerRestarted,
+	fail.StopCondition, fail.ContainerRestarted,
 	fail.ContainerFailed, fail.ScriptNotFound, fail.InvalidInput,
 }
 

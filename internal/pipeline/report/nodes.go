@@ -92,6 +92,8 @@ func chipOf(r receipt.Receipt, rank receipt.Rank) chip {
 	case rank.Stopped && r.Reason == fail.Hang: // no rank has failed
 		c = chip{Name: fmt.Sprintf("■ %d", rank.Rank), Class: "open",
 			Text: fmt.Sprintf("rank %d: stopped because the training hung", rank.Rank)}
+	case rank.Stopped && r.Reason == fail.StopCondition:
+		c = chip{Name: fmt.Sprintf("■ %d", rank.Rank), Class: "open", Text: fmt.Sprintf("rank %d: stopped by a rule", rank.Rank)}
 	case rank.Stopped:
 		c = chip{Name: fmt.Sprintf("■ %d", rank.Rank), Text: fmt.Sprintf("rank %d: stopped because another rank failed, or the run ended",
 			rank.Rank), Class: "open"}

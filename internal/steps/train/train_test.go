@@ -688,7 +688,7 @@ func TestEarlierVerdict(t *testing.T) {
 	verdicts := map[fail.Reason]fail.Reason{fail.Cancelled: "", fail.AgentUnreachable: "", fail.EnvironmentMissing: ""}
 	for _, reason := range []fail.Reason{
 		fail.RankFailed, fail.OutOfMemory, fail.TrainingTimeout, fail.TransportWrong, fail.NodeLost, fail.ContainerRestarted,
-		fail.ContainerFailed, fail.ScriptNotFound, fail.InvalidInput, fail.NoRendezvous,
+		fail.ContainerFailed, fail.ScriptNotFound, fail.InvalidInput, fail.NoRendezvous, fail.StopCondition,
 	} {
 		verdicts[reason] = reason
 	}

@@ -121,6 +121,10 @@ type Attempt struct {
 	Last  *float64 `json:"lastStep,omitempty"`
 	// Checkpoint is the name of the one that it could resume from, "" for none.
 	Checkpoint string `json:"checkpoint,omitempty"`
+	// Doubt is since when its checkpoints may be as bad as its loss, zero for never, and DoubtEnd when the last of them was written. No
+	// later attempt resumes from them.
+	Doubt    time.Time `json:"doubt,omitzero"`
+	DoubtEnd time.Time `json:"doubtEnd,omitzero"`
 }
 
 // AttemptOf returns the attempt of a job from its first start to its last end on a node, without a reason.

@@ -180,6 +180,8 @@ const (
 	StopNode StopCause = "node"
 	// StopHang: it hung. Ranks whose stacks py-spy could not read end by SIGABRT, at which Python's faulthandler prints them.
 	StopHang StopCause = "hang"
+	// StopRule: it met a rule of stop-if or restart-if.
+	StopRule StopCause = "rule"
 )
 
 // Saves reports whether ranks that are stopped for this cause have the time to save: SIGTERM goes only to the processes that handle it,

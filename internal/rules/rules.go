@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // Rule is one of the types below. String returns it as users write it.
@@ -70,19 +68,22 @@ func short(n float64) string { return strconv.FormatFloat(n, 'g', -1, 64) }
 
 // form is one form of a rule. In its words, # stands for a value.
 type form struct {
-	words   string
-	example string
-	rule    func(v *values) Rule
+	words string
+	rule  func(v *values) Rule
 }
 
+// Forms describes the rules for users.
+const Forms = "loss is nan, loss > 20 after 100 steps, step_time > 2x median for 10m, no checkpoint for 2h or gpu_use < 5% for 20m, with " +
+	"your own numbers"
+
 var forms = []form{
-	{"loss is nan", "loss is nan", func(*values) Rule { return NaN{} }},
-	{"loss > # after # steps", "loss > 20 after 100 steps", func(v *values) Rule { return Above{Limit: v.limit(), After: v.count()} }},
-	{"step_time > # median for #", "step_time > 2x median for 10m", func(v *values) Rule {
+	{"loss is nan", func(*values) Rule { return NaN{} }},
+	{"loss > # after # steps", func(v *values) Rule { return Above{Limit: v.limit(), After: v.count()} }},
+	{"step_time > # median for #", func(v *values) Rule {
 		return Slow{Factor: v.factor(), For: v.duration()}
 	}},
-	{"no checkpoint for #", "no checkpoint for 2h", func(v *values) Rule { return Unsaved{For: v.duration()} }},
-	{"gpu_use < # for #", "gpu_use < 5% for 20m", func(v *values) Rule { return Idle{Percent: v.percent(), For: v.duration()} }},
+	{"no checkpoint for #", func(v *values) Rule { return Unsaved{For: v.duration()} }},
+	{"gpu_use < # for #", func(v *values) Rule { return Idle{Percent: v.percent(), For: v.duration()} }},
 }
 
 // Parse returns the rule that a text is. The error names the text and every mistake in it.
@@ -98,8 +99,7 @@ func Parse(text string) (Rule, error) {
 		}
 		return rule, nil
 	}
-	return nil, fmt.Errorf("%q: want one of these forms, with your own numbers: %s", text,
-		humanize.List(humanize.Each(forms, func(f form) string { return f.example }), "or"))
+	return nil, fmt.Errorf("%q: want %s", text, Forms)
 }
 
 // match returns the values in the words of a text, if it has the form.

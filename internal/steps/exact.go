@@ -20,7 +20,7 @@ const (
 )
 
 // arrays are the array params of the steps, in the order of their arguments, each behind a --.
-var arrays = map[string][]string{"train": {"env", "script-args"}, "build-image": {"build-args"}}
+var arrays = map[string][]string{"train": {"env", "stop-if", "restart-if", "script-args"}, "build-image": {"build-args"}}
 
 // exact returns the arguments of a step with the values that its params were given, because Tekton and the kubelet may have changed
 // them on their way. Arguments without --task-run, such as a user's, stay as they are.

@@ -131,9 +131,11 @@ func (o *runOptions) localOptions() (train.Options, error) {
 		case slices.Contains(localParams, name):
 		case flag == nil:
 			problems = append(problems, fmt.Errorf("--%s: a local run has no use for it", name))
-		case len(text) == 1 && text[0] != "":
-			if err := cmp.Or(param.KindOf(name).Check(text[0]), flags.Set(name, text[0])); err != nil {
-				problems = append(problems, fmt.Errorf("--%s %w", name, err))
+		case name == "stop-if" || name == "restart-if" || len(text) == 1 && text[0] != "":
+			for _, item := range text {
+				if err := cmp.Or(param.KindOf(name).Check(item), flags.Set(name, item)); err != nil {
+					problems = append(problems, fmt.Errorf("--%s %w", name, err))
+				}
 			}
 		}
 	}

@@ -37,6 +37,9 @@ func (s *status) print(out io.Writer, now time.Time) error {
 	row("image", s.Image)
 	row("metrics", metricsText(s.Metrics))
 	row("progress", notedText(s.Noted, now))
+	if s.Noted != nil && s.Noted.NotFinite != nil {
+		row("warning", fmt.Sprintf("the loss was NaN or infinite, first at step %.0f", *s.Noted.NotFinite))
+	}
 	row("attempt", s.attempt())
 	row("silent", s.silence())
 	row("saving", s.Saving)

@@ -15,20 +15,22 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// NewestCheckpoint returns the newest complete checkpoint of the job, and its path on the workspace; "" if the nodes find none.
-func (j Job) NewestCheckpoint(ctx context.Context, spec agent.JobSpec) (found agent.Checkpoint, at string) {
+// NewestCheckpoint returns the newest complete checkpoint of the job that is not doubtful, and its path on the workspace; both are empty
+// if the nodes have none.
+func (j Job) NewestCheckpoint(ctx context.Context, spec agent.JobSpec) (found agent.Checkpoint, at string, err error) {
 	if spec.CheckpointFolder(j.ID) == "" {
-		return found, ""
+		return found, "", nil
 	}
 	volumes, err := j.Checkpoints(ctx, spec)
 	if err != nil {
-		return found, ""
+		return found, "", err
 	}
+	volumes, _ = j.WithoutDoubtful(volumes, spec)
 	if found, _, _ = NewestComplete(volumes); found.Name == "" {
-		return found, ""
+		return found, "", nil
 	}
 	spec.Checkpoint, spec.CheckpointJob = &found.Name, found.Job
-	return found, path.Join(agent.Workspace, spec.CheckpointPath(j.ID))
+	return found, path.Join(agent.Workspace, spec.CheckpointPath(j.ID)), nil
 }
 
 // SavedSince returns the clause of a message about a checkpoint that was written after the nodes began to stop their ranks, "" if it was
@@ -80,6 +82,45 @@ func (j Job) Checkpoints(ctx context.Context, spec agent.JobSpec) (map[int][]age
 		found[client.Node()] = answers[i]
 	}
 	return found, err
+}
+
+// WithoutDoubtful returns the checkpoints that may be resumed from, and the first part of each other one: those that an earlier attempt
+// wrote after its last good loss.
+func (j Job) WithoutDoubtful(volumes map[int][]agent.Checkpoint, spec agent.JobSpec) (sound map[int][]agent.Checkpoint,
+	doubtful []agent.Checkpoint) {
+	passed := map[[2]string]bool{}
+	for _, node := range slices.Sorted(maps.Keys(volumes)) {
+		for _, c := range volumes[node] {
+			if isDoubtful(c.Modified.Add(j.behind(node)), c.Modified, spec.Attempts) && !passed[placeOf(c)] {
+				passed[placeOf(c)] = true
+				doubtful = append(doubtful, c)
+			}
+		}
+	}
+	sound = map[int][]agent.Checkpoint{}
+	for node, all := range volumes {
+		sound[node] = slices.DeleteFunc(slices.Clone(all), func(c agent.Checkpoint) bool { return passed[placeOf(c)] })
+	}
+	return sound, doubtful
+}
+
+// isDoubtful reports whether one of the attempts wrote a checkpoint after its last good loss. written is when it was written by this
+// clock, modified by that of the storage. Whatever the last attempt left is older than the next one, so that an end is known by the clock
+// of the storage itself.
+func isDoubtful(written, modified time.Time, attempts []agent.Attempt) bool {
+	return slices.ContainsFunc(attempts, func(a agent.Attempt) bool {
+		last := a.Attempt == len(attempts)
+		return !a.Doubt.IsZero() && written.After(a.Doubt) && (last || !modified.After(a.DoubtEnd))
+	})
+}
+
+// behind returns how far the clock of a node is behind this one, as far as is known.
+func (j Job) behind(node int) time.Duration {
+	i := slices.IndexFunc(j.Members, func(client *agent.Client) bool { return client.Node() == node })
+	if i < 0 {
+		return 0
+	}
+	return j.Members[i].Behind()
 }
 
 // NewestComplete returns the newest checkpoint that is complete on every volume, without a name for none. incomplete lists the newer ones

@@ -1,12 +1,15 @@
 package jobs
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 func TestNewestComplete(t *testing.T) {
@@ -42,6 +45,50 @@ func TestNewestComplete(t *testing.T) {
 		best, incomplete, sure := NewestComplete(tc.volumes)
 		if name := best.Name; name != tc.want || sure == tc.unsure || !cmp.Equal(incomplete, tc.incomplete) {
 			t.Errorf("%s: %q after %q, sure %v; want %q after %q", tc.name, best.Name, incomplete, sure, tc.want, tc.incomplete)
+		}
+	}
+}
+
+// TestSoundCheckpoints: what is left of the checkpoints of a job, some of whose attempts a rule about the loss has ended.
+func TestSoundCheckpoints(t *testing.T) {
+	at := func(minute int) time.Time {
+		return time.Unix(1_790_000_000, 0).Add(time.Duration(minute) * time.Minute)
+	}
+	attempt := func(number, doubt, end int) agent.Attempt {
+		a := agent.Attempt{Attempt: number}
+		if doubt > 0 {
+			a.Doubt = at(doubt)
+		}
+		if end > 0 {
+			a.DoubtEnd = at(end)
+		}
+		return a
+	}
+	saved := func(minute int) agent.Checkpoint {
+		return agent.Checkpoint{Name: fmt.Sprint(minute), Format: agent.TorchDistributed, Modified: at(minute)}
+	}
+	all := map[int][]agent.Checkpoint{0: {saved(35), saved(17), saved(15), saved(-5)}, 1: {saved(36), saved(14)}}
+	for _, tc := range []struct {
+		name     string
+		attempts []agent.Attempt
+		want     string
+	}{
+		{"none", nil, "0: 35 17 15 -5, 1: 36 14"},
+		{"another failure", []agent.Attempt{attempt(1, 0, 0)}, "0: 35 17 15 -5, 1: 36 14"},
+		{"the last attempt", []agent.Attempt{attempt(1, 15, 0)}, "0: 15 -5, 1: 14"},
+		{"an attempt before another failure", []agent.Attempt{attempt(1, 15, 17), attempt(2, 0, 0)}, "0: 35 15 -5, 1: 36 14"},
+		{"an attempt that left none, before another failure", []agent.Attempt{attempt(1, 15, 0), attempt(2, 0, 0)}, "0: 35 17 15 -5, 1: 36 14"},
+		{"both", []agent.Attempt{attempt(1, 14, 17), attempt(2, 35, 0)}, "0: 35 -5, 1: 14"},
+	} {
+		sound, doubtful := Job{}.WithoutDoubtful(all, agent.JobSpec{Attempts: tc.attempts})
+		got, left := "", 0
+		for node := range 2 {
+			names := humanize.Each(sound[node], func(c agent.Checkpoint) string { return c.Name })
+			got += fmt.Sprintf(", %d: %s", node, strings.Join(names, " "))
+			left += len(names)
+		}
+		if got = strings.TrimPrefix(got, ", "); got != tc.want || left+len(doubtful) != 6 {
+			t.Errorf("%s: %s and %d in doubt, want %s", tc.name, got, len(doubtful), tc.want)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
+	"github.com/ml-dev-env/ml-dev-env/internal/rules"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
@@ -85,10 +87,23 @@ func mistakes(pipeline *v1.Pipeline, values map[string][]string) (problems []err
 			problems = append(problems, fmt.Errorf("param %s has %s: want one", spec.Name, humanize.Count(len(texts), "value")))
 		}
 	}
+	problems = append(problems, ruleConflicts(pipeline, values)...)
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !names[name] {
 			problems = append(problems, fmt.Errorf("param %s is none of pipeline %s%s", name, pipeline.Name, hint(name, names)))
 		}
+	}
+	return problems
+}
+
+// ruleConflicts returns the mistakes that the rules of a training have together.
+func ruleConflicts(pipeline *v1.Pipeline, values map[string][]string) (problems []error) {
+	restarts, err := strconv.Atoi(Value(pipeline, values, "max-restarts"))
+	if err != nil {
+		return nil // mistakes reports it
+	}
+	for _, err := range rules.Conflicts(rules.Valid(values["stop-if"]), rules.Valid(values["restart-if"]), restarts) {
+		problems = append(problems, fmt.Errorf("params: %w", err))
 	}
 	return problems
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/rules"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
@@ -57,6 +58,7 @@ var (
 	installedCluster = subdomain("the name of an installed cluster file")
 	secret           = subdomain("the name of a Secret, or none")
 	hangTimeout      = text[string](checkHangTimeout)
+	rule             = text[string](checkRule)
 	anything         = text[string](func(string) error { return nil })
 )
 
@@ -100,6 +102,7 @@ var kinds = map[string]Any{
 	"ranks-per-node":   Count,
 	"repo-url":         Repository,
 	"requirements":     Requirements,
+	"restart-if":       rule,
 	"revision":         Revision,
 	"routes":           Truth,
 	"script":           Script,
@@ -108,6 +111,7 @@ var kinds = map[string]Any{
 	"start-timeout":    Duration,
 	"steps-image":      Image,
 	"stop-grace":       StopGrace,
+	"stop-if":          rule,
 	"storage":          Storage,
 	"submodules":       Truth,
 	"timeout":          Duration,
@@ -212,6 +216,11 @@ func checkRepository(text string) error {
 	if scheme, _, _ := strings.Cut(text, ":"); err != nil && (scheme == text || scheme == "file") {
 		err = fmt.Errorf("%w; mlenv run takes a folder as ./DIR or an absolute path", err)
 	}
+	return err
+}
+
+func checkRule(text string) error {
+	_, err := rules.Parse(text)
 	return err
 }
 

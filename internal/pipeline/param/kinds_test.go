@@ -89,6 +89,8 @@ func TestKinds(t *testing.T) {
 		{"name", strings.Repeat("n", 52), strings.Repeat("n", 53)},
 		{"hang-timeout", "0", "-5m"},
 		{"hang-timeout", "20m", "never"},
+		{"stop-if", "loss > 20 after 100 steps", "loss > 20"},
+		{"restart-if", "gpu_use < 5% for 20m", "gpu_use < 5 for 20m"},
 		{"nodes", "0x10", "two"},
 		{"notify", "slack", "https://hooks.slack.com/x"},
 		{"on-busy", "wait", "queue"},

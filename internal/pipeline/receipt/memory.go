@@ -94,6 +94,8 @@ type Progress struct {
 	Steps float64   `json:"steps,omitempty"`
 	// Loss is nil if the training measures none, or if the last one was not finite.
 	Loss *float64 `json:"loss,omitempty"`
+	// NotFinite is the first step whose loss was NaN or infinite, nil for none.
+	NotFinite *float64 `json:"notFinite,omitempty"`
 	// TokensPerSecond and SamplesPerSecond are 0 if the training does not count them.
 	TokensPerSecond  float64 `json:"tokensPerSecond,omitempty"`
 	SamplesPerSecond float64 `json:"samplesPerSecond,omitempty"`

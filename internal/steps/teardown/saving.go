@@ -100,8 +100,8 @@ func (t *teardown) addSaved(ctx context.Context, r *receipt.Receipt, clients nod
 	}
 	asking, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	newest, at := jobs.Job{ID: t.options.Run.UID, Members: clients}.NewestCheckpoint(asking, statuses[stopped].Spec)
-	if at == "" {
+	newest, at, err := jobs.Job{ID: t.options.Run.UID, Members: clients}.NewestCheckpoint(asking, statuses[stopped].Spec)
+	if err != nil || at == "" {
 		return
 	}
 	r.Checkpoint = at

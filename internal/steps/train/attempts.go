@@ -22,7 +22,7 @@ import (
 const regroupTime = 20 * time.Minute
 
 // mends are the reasons for which another attempt may help. Any other failure would repeat itself.
-var mends = []fail.Reason{fail.RankFailed, fail.OutOfMemory, fail.ContainerRestarted, fail.NodeLost, fail.Hang}
+var mends = []fail.Reason{fail.RankFailed, fail.OutOfMemory, fail.ContainerRestarted, fail.NodeLost, fail.Hang, fail.StopCondition}
 
 // onNode is an error for one node.
 type onNode struct {
@@ -43,7 +43,7 @@ func (t *Training) attempts(ctx context.Context) (Result, error) {
 	}
 	for {
 		result, err := t.Attempt(ctx)
-		if err == nil || ctx.Err() != nil {
+		if err == nil || ctx.Err() != nil || endsRun(err) {
 			return result, err
 		}
 		failed := t.failed(result, err)
@@ -66,6 +66,12 @@ func (t *Training) attempts(ctx context.Context) (Result, error) {
 		t.Log.Info(fmt.Sprintf("All nodes answer %.1f s after attempt %d ended.", time.Since(began).Seconds(), failed.Attempt))
 		t.findCheckpoint(ctx)
 	}
+}
+
+// endsRun reports whether an attempt was ended by a rule after which none follows.
+func endsRun(err error) bool {
+	trouble := troubleError{}
+	return fail.ReasonOf(err) == fail.StopCondition && !(errors.As(err, &trouble) && trouble.restarts)
 }
 
 func atStep(step *float64) string {
@@ -110,6 +116,9 @@ func (t *Training) failed(result Result, err error) agent.Attempt {
 	}
 	if errors.As(err, &hang) {
 		a.Symptom = hang.culprit
+	}
+	if trouble := (troubleError{}); errors.As(err, &trouble) {
+		a.Symptom, a.Doubt = trouble.rule.String(), trouble.doubt(a.Started)
 	}
 	a.Symptom = cmp.Or(a.Symptom, a.Message)
 	return a

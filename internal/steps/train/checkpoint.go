@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
@@ -27,8 +28,16 @@ func (t *Training) findCheckpoint(ctx context.Context) {
 		}
 		return
 	}
+	volumes, doubtful := t.job().WithoutDoubtful(volumes, t.Spec)
 	best, incomplete, sure := jobs.NewestComplete(volumes)
 	name := best.Name
+	for _, c := range doubtful {
+		if last := &t.Spec.Attempts[len(t.Spec.Attempts)-1]; !last.Doubt.IsZero() && c.Modified.After(last.DoubtEnd) {
+			last.DoubtEnd = c.Modified
+		}
+		t.Log.Warn(fmt.Sprintf("Passing over checkpoint %s, written at %s: the loss had gone wrong before.", c.Name,
+			c.Modified.UTC().Format(time.TimeOnly)))
+	}
 	for _, problem := range incomplete {
 		t.Log.Warn("Passing over an incomplete checkpoint: " + problem + ".")
 	}
@@ -38,6 +47,9 @@ func (t *Training) findCheckpoint(ctx context.Context) {
 		t.Log.Info(fmt.Sprintf("The newest complete checkpoint is %s/%s; attempt %d has it in %s.", agent.Workspace, t.Spec.CheckpointPath(t.ID),
 			t.Spec.Attempt(), agent.CheckpointVariable))
 		return
+	case len(doubtful) > 0:
+		t.Log.Warn(fmt.Sprintf("%s has no complete checkpoint from before the loss went wrong: attempt %d starts from the beginning.", at,
+			t.Spec.Attempt()))
 	case len(incomplete) == 0:
 		t.Log.Info(fmt.Sprintf("%s has no checkpoint in a known format, so %s is not set.", at, agent.CheckpointVariable))
 		return

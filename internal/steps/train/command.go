@@ -16,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
+	"github.com/ml-dev-env/ml-dev-env/internal/rules"
 	"github.com/ml-dev-env/ml-dev-env/internal/secretdir"
 )
 
@@ -40,7 +41,10 @@ the step writes the stacks of all ranks into the record, names the rank that the
   train --script "-m model.train" --launcher torchrun
   train --script train.py NCCL_DEBUG=WARN -- --steps 500 --lr 3e-4`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			o.Env, o.Args = taskArguments(cmd, args)
+			var stopIf, restartIf []string
+			o.Env, stopIf, restartIf, o.Args = taskArguments(cmd, args)
+			addRules(cmd.Flags(), "stop-if", stopIf)
+			addRules(cmd.Flags(), "restart-if", restartIf)
 			return errors.Join(command.Want(o.Script != "",
 				"--script is missing: want the path of the script in the repository, or -m PACKAGE.MODULE"), o.Check())
 		},
@@ -75,12 +79,39 @@ the step writes the stacks of all ranks into the record, names the rank that the
 	return cmd
 }
 
-// taskArguments is AtDash for a command line that may have a first -- in front of all arguments, as in the Task.
-func taskArguments(cmd *cobra.Command, args []string) (env, script []string) {
-	if at := slices.Index(args, "--"); at >= 0 && cmd.ArgsLenAtDash() == 0 {
-		return args[:at], args[at+1:]
+// taskArguments is AtDash for a command line that may have a first -- in front of all arguments. The Task has four groups of them with --
+// in between; those of the rules are flags for users.
+func taskArguments(cmd *cobra.Command, args []string) (env, stopIf, restartIf, script []string) {
+	if cmd.ArgsLenAtDash() != 0 || !slices.Contains(args, "--") {
+		env, script = AtDash(cmd, args)
+		return env, nil, nil, script
 	}
-	return AtDash(cmd, args)
+	const betweenGroups = 3
+	groups := split(args, betweenGroups)
+	if len(groups) <= betweenGroups { // a user's
+		groups = split(args, 1)
+		return groups[0], nil, nil, groups[1]
+	}
+	return groups[0], groups[1], groups[2], groups[3]
+}
+
+// split splits arguments at the first --, as often as there are any and at most so many times.
+func split(args []string, most int) (groups [][]string) {
+	for range most {
+		at := slices.Index(args, "--")
+		if at < 0 {
+			break
+		}
+		groups, args = append(groups, args[:at]), args[at+1:]
+	}
+	return append(groups, args)
+}
+
+// addRules gives the rules of the Task to the flag, which keeps the mistakes in them.
+func addRules(flags *pflag.FlagSet, name string, texts []string) {
+	for _, text := range texts {
+		_ = flags.Set(name, text) // the flag takes any text
+	}
 }
 
 // AddFlags adds the flags that the step and mlenv share, with their defaults.
@@ -97,6 +128,10 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar((*string)(&o.Tree), "tree", "", "hash of the tree to run in (default: the one synced last)")
 	flags.DurationVar(&o.ProgressEvery, "progress-every", 10*time.Second, "how often to show progress, if the training writes metrics")
 	flags.Var(&o.HangTimeout, "hang-timeout", HangTimeoutUsage)
+	flags.Var(&o.StopIf, "stop-if", "rule that ends the training: "+rules.Forms+"; may be repeated")
+	flags.Var(&o.RestartIf, "restart-if", "rule after which the training is started again, as --max-restarts allows, in the forms of "+
+		"--stop-if; "+
+		"may be repeated")
 	param.Consequence.AddTo(flags, &o.Rendezvous, "require-rendezvous", param.Warn,
 		"what to do if every rank exits with 0 but none was ever connected to another one: warn or fail")
 	flags.IntVar(&o.DebugRank, "debug-rank", -1, "rank that waits for a debugger before it starts, from 0; -1 for none")
@@ -137,5 +172,6 @@ func (o *Options) Check() error {
 		command.Want(o.Tree == "" || o.Tree.Valid(), "--tree %q: want 64 hex digits, as in the result tree of sync-repo", o.Tree),
 		command.Want(o.ProgressEvery > 0, "--progress-every %s: must be positive", o.ProgressEvery),
 		o.Run.Check(),
+		errors.Join(rules.Conflicts(o.StopIf.Rules, o.RestartIf.Rules, o.MaxRestarts)...),
 	)...)
 }

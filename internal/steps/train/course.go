@@ -29,7 +29,7 @@ const (
 	ended      phase = "ended"
 )
 
-// event is what happens to an attempt: a jobs.Event, or one of these.
+// event is what happens to an attempt: a jobs.Event, a fact by which rules are judged, or one of these.
 type event any
 
 type (
@@ -108,7 +108,10 @@ type course struct {
 	// launched is zero if an earlier step launched the attempt.
 	launched          time.Time
 	started, debugged bool
-	effects           []effect
+	rules             []ruled
+	// warned is true after a loss that was not finite, and unseen after GPUs that do not report their use.
+	warned, unseen bool
+	effects        []effect
 }
 
 // on takes an event, and returns what is to be done.
@@ -127,6 +130,8 @@ func (c *course) on(e event, now time.Time) []effect {
 		c.failure, c.asked = e.err, false
 	case interrupted:
 		c.finish(e.err)
+	case measured, saved, used:
+		c.judgeFact(e, now)
 	}
 	if c.phase != ended && (c.late || c.over()) {
 		c.conclude()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
+	"github.com/ml-dev-env/ml-dev-env/internal/rules"
 )
 
 // begin is when the attempt is launched. Its first rank starts 3 s later.
@@ -117,6 +119,35 @@ func because(reason fail.Reason) explained {
 }
 
 var hangs = hung{fail.Becausef(fail.Hang, "training: rank 1 hangs"), "it hangs: rank 1"}
+
+// lossOf returns a line of the metrics.
+func lossOf(step, loss float64) measured {
+	line := map[string]any{"step": step, "loss": loss}
+	if math.IsNaN(loss) || math.IsInf(loss, 0) { // as metrics.Lines has them
+		line["loss"] = fmt.Sprint(loss)
+	}
+	return measured{line, begin.Add(time.Duration(step) * time.Second)}
+}
+
+// later is an event that comes so long after the launch.
+type later struct {
+	event event
+	after time.Duration
+}
+
+// courseRules are the rules of some cases of TestCourse.
+var courseRules = map[string]struct{ stopIf, restartIf []string }{
+	"the loss is NaN with a rule":                                    {stopIf: []string{"loss is nan"}},
+	"the loss is NaN with a rule, and a node does not obey":          {stopIf: []string{"loss is nan"}},
+	"the loss is NaN with a rule, and a node is lost":                {stopIf: []string{"loss is nan"}},
+	"the loss is NaN with a rule after a rank has failed":            {stopIf: []string{"loss is nan"}},
+	"the loss is NaN with a rule after all ranks have exited with 0": {stopIf: []string{"loss is nan"}},
+	"the loss is high with a rule": {stopIf: []string{"loss is nan"},
+		restartIf: []string{"loss > 20 after 100 steps"}},
+	"no checkpoint comes":  {stopIf: []string{"no checkpoint for 2h"}},
+	"the GPUs are idle":    {stopIf: []string{"gpu_use < 5% for 20m"}},
+	"the GPUs are unknown": {stopIf: []string{"gpu_use < 5% for 20m"}},
+}
 
 // in words is what is done after an event.
 func inWords(effects []effect) string {
@@ -322,6 +353,86 @@ func TestCourse(t *testing.T) {
 			{waitsForDebugger(1), "show debugger of rank 1", running},
 			{waitsForDebugger(0), "", running},
 		}},
+		{"the loss is NaN without a rule", []row{
+			{lossOf(1, 2.5), "", running},
+			{lossOf(2, math.NaN()), `log "The loss at step 2"`, running},
+			{lossOf(3, math.NaN()), "", running},
+			{lossOf(4, math.Inf(1)), "", running},
+			{exits(0, 0), "", running},
+			{exits(1, 0), "launchers after 20s, end: success", ended},
+		}},
+		{"the loss is NaN with a rule", []row{
+			{lossOf(1, 2.5), "", running},
+			{lossOf(2, math.NaN()), "stop all: the loss at step 2 is NaN; before it was 2.5 at step 1 (stop-if: loss is nan) (rule)" + rest,
+				stopping},
+			{lossOf(3, math.NaN()), "", stopping},
+			{exitsAtSIGTERM(0, ""), "", stopping},
+			{exitsAtSIGTERM(1, ""), "end: StopCondition", ended},
+		}},
+		{"the loss is NaN with a rule, and a node does not obey", []row{
+			{lossOf(2, math.NaN()), "stop all: the loss at step 2 is NaN, as it was from the beginning (stop-if: loss is nan) (rule)" + rest,
+				stopping},
+			{obeys(0, ""), "", stopping},
+			{giveUp, "end: StopCondition", ended},
+		}},
+		{"the loss is NaN with a rule, and a node is lost", []row{
+			{lossOf(2, math.NaN()), "stop all: the loss at step 2 is NaN, as it was from the beginning (stop-if: loss is nan) (rule)" + rest,
+				stopping},
+			{lost(1), "", stopping},
+			{obeys(0, ""), "", stopping},
+			{giveUp, "end: StopCondition", ended},
+		}},
+		{"the loss is NaN with a rule after a rank has failed", []row{
+			{leaves(1, 3), "stop all: rank 1 exited with 3" + rest, stopping},
+			{lossOf(2, math.NaN()), "", stopping},
+			{obeys(0, ""), "", stopping},
+			{exits(1, 3), "end: RankFailed", ended},
+		}},
+		{"the loss is NaN with a rule after all ranks have exited with 0", []row{
+			{leaves(0, 0), "", running},
+			{leaves(1, 0), "launchers after 20s", leaving},
+			{lossOf(2, math.NaN()), "", leaving},
+			{exits(0, 0), "", leaving},
+			{exits(1, 0), "end: success", ended},
+		}},
+		{"a step comes back after a rule has stopped the ranks", []row{
+			{obeys(0, agent.StopRule), "settled after 3s", doubtful},
+			{obeys(1, agent.StopRule), "end: StopCondition", ended},
+		}},
+		{"the loss is high with a rule", []row{
+			{lossOf(99, 21), "", running},
+			{lossOf(100, 20), "", running},
+			{lossOf(101, 20.5), "stop all: the loss at step 101 is 20.5; before it was 20 at step 100 (restart-if: loss > 20 after 100 " +
+				"steps) (rule)" + rest, stopping},
+			{obeys(0, ""), "", stopping},
+			{obeys(1, ""), "end: StopCondition", ended},
+		}},
+		{"no checkpoint comes", []row{
+			{later{saved{}, 2 * time.Hour}, "", running}, // no node has started
+			{runs(0), "", running},
+			{later{saved{}, time.Hour}, "", running},
+			{later{saved{"step-5", begin.Add(time.Hour)}, 2 * time.Hour}, "", running},
+			{later{saved{"step-9", begin.Add(time.Hour)}, 3 * time.Hour}, "", running},
+			{later{saved{"step-9", begin.Add(time.Hour)}, 5*time.Hour - time.Second}, "", running},
+			{later{saved{"step-9", begin.Add(time.Hour)}, 5 * time.Hour}, "stop all: the newest complete checkpoint, step-9, was written 2h0m ago " +
+				"(stop-if: no checkpoint for 2h) (rule)" + rest, stopping},
+			{obeys(0, ""), "", stopping},
+			{obeys(1, ""), "end: StopCondition", ended},
+		}},
+		{"the GPUs are idle", []row{
+			{later{used{4.9, 16}, 0}, "", running},
+			{later{used{5, 16}, 10 * time.Minute}, "", running},
+			{later{used{0, 16}, 11 * time.Minute}, "", running},
+			{later{used{0, 16}, 16 * time.Minute}, "", running},
+			{later{used{1, 16}, 21 * time.Minute}, "", running},
+			{later{used{0, 16}, 26 * time.Minute}, "", running},
+			{later{used{0, 16}, 31 * time.Minute}, "stop all: 16 GPUs were at most 1.0% busy on average for 20m0s (stop-if: gpu_use < 5% for " +
+				"20m) (rule)" + rest, stopping},
+		}},
+		{"the GPUs are unknown", []row{
+			{used{}, `log "Rule \"gpu_use < 5% for"`, running},
+			{used{}, "", running},
+		}},
 		{"the step is to end", []row{
 			{runs(0), "", running},
 			{interrupted{context.Canceled}, "leave", ended},
@@ -332,7 +443,9 @@ func TestCourse(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			of := courseRules[tc.name]
 			c := &course{
+				rules: watches(rules.Valid(of.stopIf), rules.Valid(of.restartIf), false),
 				judge: judge{spec: agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 1}, of: cause.Job{Run: "run", Namespace: "ns"}},
 				phase: running, statuses: make([]agent.JobStatus, 2), launched: begin, started: !strings.Contains(tc.rows[0].want, "first rank"),
 				nccl: ncclMonitor{wanted: nccl.RDMAGPU, ranks: 2},
@@ -342,8 +455,12 @@ func TestCourse(t *testing.T) {
 				Then        phase
 			}
 			for i, row := range tc.rows {
+				now := begin.Add(3 * time.Second)
+				if l, ok := row.event.(later); ok {
+					row.event, now = l.event, begin.Add(l.after)
+				}
 				event := fmt.Sprintf("event %d, %T", i+1, row.event)
-				got := inWords(c.on(row.event, begin.Add(3*time.Second)))
+				got := inWords(c.on(row.event, now))
 				if diff := cmp.Diff(line{event, row.want, row.then}, line{event, got, c.phase}); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
 				}

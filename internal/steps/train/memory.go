@@ -95,13 +95,18 @@ func (t *Training) noteCheckpoint(ctx context.Context) agent.Checkpoint {
 
 // findNewestCheckpoint remembers the newest complete checkpoint, a path on the workspace, if the nodes find one.
 func (t *Training) findNewestCheckpoint(ctx context.Context) (newest agent.Checkpoint) {
-	asking, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	newest, at := t.job().NewestCheckpoint(asking, t.Spec)
+	newest, at, _ := t.newestCheckpoint(ctx)
 	if at != "" {
 		t.newest.Store(&at)
 	}
 	return newest
+}
+
+// newestCheckpoint asks the nodes for the newest complete checkpoint, and its path on the workspace; both are empty if there is none.
+func (t *Training) newestCheckpoint(ctx context.Context) (newest agent.Checkpoint, at string, err error) {
+	asking, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	return t.job().NewestCheckpoint(asking, t.Spec)
 }
 
 // checkpoint returns the newest checkpoint that was found, "" for none.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +25,9 @@ type progress struct {
 	first, latest, printed point
 	// longest is the longest time between two steps that were reported.
 	longest time.Duration
+	// notFinite is the first step whose loss was NaN or infinite, nil for none; hasLoss is true after any loss.
+	notFinite *float64
+	hasLoss   bool
 }
 
 type point struct {
@@ -39,8 +43,13 @@ func (p *progress) add(value map[string]any, now time.Time) (first bool) {
 		p.dropped = dropped
 	}
 	step, ok := metrics.Number(value, "step")
+	loss, measured := metrics.Loss(value)
+	p.hasLoss = p.hasLoss || measured
 	if !ok {
 		return false
+	}
+	if measured && (math.IsNaN(loss) || math.IsInf(loss, 0)) && p.notFinite == nil {
+		p.notFinite = &step
 	}
 	at := now
 	if written, ok := metrics.Time(value); ok {
@@ -85,6 +94,13 @@ func (p *progress) steps() (first, last *float64) {
 	return new(p.first.step), new(p.latest.step)
 }
 
+// measures reports whether the training has written a loss and a step.
+func (p *progress) measures() (loss, step bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.hasLoss, !p.first.at.IsZero()
+}
+
 // now returns the progress in numbers, and whether there is any.
 func (p *progress) now() (now receipt.Progress, measured bool) {
 	p.mu.Lock()
@@ -97,6 +113,7 @@ func (p *progress) now() (now receipt.Progress, measured bool) {
 	if loss, ok := metrics.Number(p.last.Values(), "loss"); ok {
 		now.Loss = &loss
 	}
+	now.NotFinite = p.notFinite
 	now.TokensPerSecond, now.SamplesPerSecond, now.SecondsLeft = p.rates(now.Steps)
 	return now, true
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/rules"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
@@ -58,6 +59,8 @@ type Options struct {
 	StopGrace time.Duration
 	// MaxRestarts is how often the training is started again after a failure that another attempt may not have.
 	MaxRestarts int
+	// StopIf are rules that end the training, RestartIf rules after which it is started again.
+	StopIf, RestartIf rules.List
 	// Tree to run in, "" for the one that was synced last.
 	Tree tree.Digest
 	// ProgressEvery is the time between two lines of progress.

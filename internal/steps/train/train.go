@@ -27,7 +27,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
-	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
@@ -117,11 +116,13 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 	defer followers.Wait()
 	defer stopFollowing()
 	events := make(chan event)
-	send := sender(following, events)
+	deciding, decided := context.WithCancel(following)
+	defer decided()
+	send := sender(deciding, events)
 	shown := &progress{}
 	outputs, stopOutput := t.outputs(following)
 	t.followRanks(outputs, &logs)
-	t.followMetrics(outputs[0], &logs, shown, began)
+	t.followMetrics(outputs[0], &logs, shown, began, send)
 	job := t.job()
 	job.Gone = t.podGone
 	followers.Go(func() {
@@ -136,14 +137,20 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 	followers.Go(func() { t.showProgress(following, shown) })
 	followers.Go(func() { t.noteProgress(following, shown) })
 	followers.Go(func() { t.watchSilence(following, shown, send) })
+	followers.Go(func() { t.watchCheckpoints(following, send) })
+	followers.Go(func() { t.watchGPUs(following, send) })
 
 	statuses, err := t.wait(ctx, t.course(began), events)
+	decided() // nobody takes the metrics that still arrive
 	err = t.withSaved(ctx, statuses, err)
 	// The end is known; the rest of the ranks' output must still arrive.
 	if ctx.Err() == nil {
 		t.drain(&logs)
 	}
 	t.logProgress(shown, "")
+	if err == nil {
+		t.warnUnjudged(shown)
+	}
 	const metricsResult = 600
 	result := Result{Metrics: shown.final(metricsResult), Statuses: statuses}
 	result.First, result.Last = shown.steps()
@@ -252,9 +259,9 @@ func (t *Training) followRanks(outputs []context.Context, group *sync.WaitGroup)
 	}
 }
 
-// followMetrics reads the metrics that rank 0 writes on node 0. began is zero if an earlier step
+// followMetrics reads the metrics that rank 0 writes on node 0, and sends each line as measured. began is zero if an earlier step
 // launched the job.
-func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, shown *progress, began time.Time) {
+func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, shown *progress, began time.Time, send func(event)) {
 	lines := metrics.Lines(func(value map[string]any) {
 		if shown.add(value, time.Now()) && !began.IsZero() {
 			t.Log.Info(fmt.Sprintf("Step %v, the first that is reported, was done %.1f s after the launch.", value["step"],
@@ -263,13 +270,14 @@ func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, sho
 		if notice := shown.notice(); notice != "" {
 			t.Log.Warn(notice)
 		}
+		send(t.measure(value))
 	})
 	group.Go(func() { _ = nodes.FollowLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, lines, nodes.RetryUntilDone(ctx)) })
 }
 
 func (t *Training) showProgress(ctx context.Context, shown *progress) {
 	_ = wait.PollUntilContextCancel(ctx, t.ProgressEvery, false, func(ctx context.Context) (bool, error) {
-		t.logProgress(shown, t.gpuUse(ctx))
+		t.logProgress(shown, t.gpuText(ctx))
 		return false, nil
 	})
 }
@@ -280,22 +288,6 @@ func (t *Training) logProgress(shown *progress, gpu string) {
 	}
 }
 
-// gpuUse returns the mean utilization of all nodes' GPUs, "" without GPUs.
-func (t *Training) gpuUse(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	sum, count := 0, 0
-	for _, facts := range parallel.Map(t.Nodes, func(client *agent.Client) agent.Facts { facts, _ := client.Facts(ctx); return facts }) {
-		for _, gpu := range facts.GPUs {
-			sum, count = sum+gpu.Utilization, count+1
-		}
-	}
-	if count == 0 {
-		return ""
-	}
-	return fmt.Sprintf("GPUs %d%% busy", sum/count)
-}
-
 // course returns the state of an attempt that begins. began is as in followMetrics.
 func (t *Training) course(began time.Time) *course {
 	return &course{
@@ -304,6 +296,7 @@ func (t *Training) course(began time.Time) *course {
 			wanted: agent.WantedTransport(t.Network.Mode, len(t.Nodes)), environments: t.Network.Environments,
 			ranks: len(t.Nodes) * t.Spec.RanksOfNode(),
 		},
+		rules: watches(t.StopIf.Rules, t.RestartIf.Rules, t.Spec.DebugRank != nil),
 	}
 }
 

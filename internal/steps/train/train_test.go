@@ -853,22 +853,38 @@ func TestDeepSpeedArguments(t *testing.T) {
 // Tasks pass variables after a -- of their own, so that no variable is read as a flag.
 func TestArguments(t *testing.T) {
 	for _, tc := range []struct {
-		args, want string // variables | arguments, or the error
+		args, want string // variables | rules | rules after which it is started again | arguments, or the error
 	}{
-		{"--script=x A=1 -- --steps 5", "A=1 | --steps 5"},
-		{"--script=x -- A=1 -- --steps 5 -- 6", "A=1 | --steps 5 -- 6"},
-		{"--script=x -- -- ", " | "},
-		{"--script=x -- --steps 5", " | --steps 5"},
+		{"--script=x A=1 -- --steps 5", "A=1 |  |  | --steps 5"},
+		{"--script=x -- A=1 -- --steps 5 -- 6", "A=1 |  |  | --steps 5 -- 6"},
+		{"--script=x -- -- ", " |  |  | "},
+		{"--script=x -- --steps 5", " |  |  | --steps 5"},
 		{"--script=x -- --env-secret-dir=/var/run/secrets -- --steps 5", "want KEY=VALUE"},
 		{"--script=x RANK=3", "the launcher sets it"},
+		// The Task.
+		{"--script=x -- -- -- -- ", " |  |  | "},
+		{"--script=x -- A=1 B=2 -- -- -- --steps 5 -- 6", "A=1 B=2 |  |  | --steps 5 -- 6"},
+		{"--script=x -- -- loss_is_nan -- no_checkpoint_for_2h -- -- --", "restart-if has rules and max-restarts is 0"},
+		{"--script=x --max-restarts=1 -- A=1 -- loss_is_nan gpu_use_<_5%_for_20m -- no_checkpoint_for_2h -- -- --",
+			"A=1 | loss is nan, gpu_use < 5% for 20m | no checkpoint for 2h | -- --"},
+		{"--script=x -- -- loss_is_inf no_checkpoint -- --stop-if -- ", `--restart-if "--stop-if": want `},
+		{"--script=x -- -- loss_is_inf no_checkpoint -- --stop-if -- ", `--stop-if "loss is inf": want `},
+		// A user's.
+		{"--script=x --stop-if=loss_is_nan --stop-if=no_checkpoint_for_2h A=1 -- --steps", "A=1 | loss is nan, no checkpoint for 2h |  | " +
+			"--steps"},
 	} {
 		cmd := Command()
-		if err := cmd.ParseFlags(strings.Fields(tc.args)); err != nil {
+		words := strings.Fields(tc.args)
+		for i := range words {
+			words[i] = strings.ReplaceAll(strings.ReplaceAll(words[i], "_", " "), "gpu use", "gpu_use")
+		}
+		if err := cmd.ParseFlags(words); err != nil {
 			t.Fatal(err)
 		}
-		env, args := taskArguments(cmd, cmd.Flags().Args())
-		got := strings.Join(env, " ") + " | " + strings.Join(args, " ")
-		err := cmd.ValidateArgs(cmd.Flags().Args())
+		env, _, _, args := taskArguments(cmd, cmd.Flags().Args())
+		err := errors.Join(cmd.ValidateArgs(cmd.Flags().Args()), command.FlagMistakes(cmd.Flags()))
+		got := strings.Join([]string{strings.Join(env, " "), cmd.Flag("stop-if").Value.String(), cmd.Flag("restart-if").Value.String(),
+			strings.Join(args, " ")}, " | ")
 		if err != nil {
 			got = err.Error()
 		}

@@ -69,6 +69,8 @@ func (j judge) verdict(statuses []agent.JobStatus) (*question, error) {
 			return nil, j.timedOut(statuses, found, status.Ended.Sub(status.Started))
 		case agent.StopReplaced, agent.StopCancelled:
 			return nil, fail.Becausef(fail.Cancelled, "training: %s", status.StopReason)
+		case agent.StopRule: // by a step that has not noted it
+			return nil, fail.Becausef(fail.StopCondition, "training: %s", status.StopReason)
 		case agent.StopContainer: // before any rank had failed
 			return &question{aboutContainer, status}, nil
 		}

@@ -139,14 +139,15 @@ func TestArgumentsArriveExactly(t *testing.T) {
 	for range 500 {
 		g := given{
 			strings: map[string][]string{"script": {"a" + randomText(random) + ".py"}, "deepspeed-config": {randomText(random)}, "name": {"env"}},
-			arrays:  map[string][]string{"script-args": texts(""), "env": texts("KEY=")},
+			arrays: map[string][]string{"script-args": texts(""), "env": texts("KEY="), "stop-if": {"loss is nan", "gpu_use < 5% for 20m"},
+				"restart-if": nil},
 		}
 		args, objects := onTheirWay(t, "train", g)
 		got, err := exact(t.Context(), "train", args, to(objects...))
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := slices.Concat([]string{"--"}, g.arrays["env"], []string{"--"}, g.arrays["script-args"])
+		want := slices.Concat([]string{"--"}, g.arrays["env"], []string{"--"}, g.arrays["stop-if"], []string{"--", "--"}, g.arrays["script-args"])
 		if _, behind := cut(got); !slices.Equal(behind, want) {
 			t.Fatalf("the script gets %q, want %q", behind, want)
 		}
@@ -169,7 +170,8 @@ func TestArgumentsArriveExactly(t *testing.T) {
 func TestTrainTakesExactArguments(t *testing.T) {
 	g := given{
 		strings: map[string][]string{"script": {"train.py"}},
-		arrays:  map[string][]string{"script-args": {"--regex", "^a$$", "--", "$(HOME)", "$(context.pipelineRun.name)"}, "env": {"A=$$b"}},
+		arrays: map[string][]string{"script-args": {"--regex", "^a$$", "--", "$(HOME)", "$(context.pipelineRun.name)"}, "env": {"A=$$b"},
+			"stop-if": {"loss is nan"}, "restart-if": {"no checkpoint for 2h"}},
 	}
 	args, objects := onTheirWay(t, "train", g)
 	got, err := exact(t.Context(), "train", args, to(objects...))
@@ -178,13 +180,19 @@ func TestTrainTakesExactArguments(t *testing.T) {
 	}
 	command, _ := Pick([]string{"train"})
 	_, behind := cut(got) // command.Run takes some of the flags before it
-	if err := command.ParseFlags(append([]string{"--script=train.py"}, behind...)); err != nil {
+	if err := command.ParseFlags(append([]string{"--script=train.py", "--max-restarts=1"}, behind...)); err != nil {
 		t.Fatal(err)
 	}
 	if err := command.Args(command, command.Flags().Args()); err != nil {
 		t.Errorf("train refuses %q: %v", command.Flags().Args(), err)
 	}
-	want := []string{"A=$$b", "--", "--regex", "^a$$", "--", "$(HOME)", "$(context.pipelineRun.name)"}
+	for flag, want := range map[string]string{"stop-if": "loss is nan", "restart-if": "no checkpoint for 2h"} {
+		if got := command.Flag(flag).Value.String(); got != want {
+			t.Errorf("--%s has %q, want %q", flag, got, want)
+		}
+	}
+	want := []string{"A=$$b", "--", "loss is nan", "--", "no checkpoint for 2h", "--", "--regex", "^a$$", "--", "$(HOME)",
+		"$(context.pipelineRun.name)"}
 	if got := command.Flags().Args(); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -208,14 +216,14 @@ func TestExactWithoutThePipeline(t *testing.T) {
 	}{
 		{"by hand", []string{"--script=a$", "--", "--", "$"}, []string{"--script=a$", "--", "--", "$"}, ""},
 		{"a TaskRun", []string{"--namespace=ns", "--script=a$.py", "--task-run=task", "--", "--", "x"},
-			[]string{"--namespace=ns", "--script=a$$.py", "--task-run=task", "--", "--", "--lr=1", "$$"}, ""},
+			[]string{"--namespace=ns", "--script=a$$.py", "--task-run=task", "--", "--", "--", "--", "--lr=1", "$$"}, ""},
 		{"another pipeline", []string{"--namespace=ns", "--script=a$.py", "--task-run=task", "--run-name=run", "--run-uid=uid", "--run-params="},
-			[]string{"--namespace=ns", "--script=a$$.py", "--task-run=task", "--run-name=run", "--run-uid=uid", "--run-params=", "--", "--",
+			[]string{"--namespace=ns", "--script=a$$.py", "--task-run=task", "--run-name=run", "--run-uid=uid", "--run-params=", "--", "--", "--", "--",
 				"--lr=1", "$$"}, ""},
 		{"a param of another type", []string{"--namespace=ns", "--script=a", "--task-run=task", "--run-name=run", "--run-uid=uid",
 			"--run-params=script-args"},
 			[]string{"--namespace=ns", "--script=a$$.py", "--task-run=task", "--run-name=run", "--run-uid=uid", "--run-params=script-args", "--",
-				"--", "--lr=1", "$$"}, ""},
+				"--", "--", "--", "--lr=1", "$$"}, ""},
 		{"a deleted TaskRun", []string{"--namespace=ns", "--task-run=gone"}, nil, fail.Cancelled},
 		{"a later run of that name", []string{"--namespace=ns", "--task-run=task", "--run-name=run", "--run-uid=old", "--run-params=script"}, nil,
 			fail.Cancelled},
@@ -241,7 +249,7 @@ func FuzzExact(f *testing.F) {
 		taskRun := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "task"}, Spec: v1.TaskRunSpec{Params: params}}
 		got, err := exact(context.Background(), "train", []string{"--namespace=ns", "--script=x", "--task-run=task", "--", "y", "--"},
 			to(taskRun))
-		want := []string{"--namespace=ns", "--script=" + script, "--task-run=task", "--", variable, "--", arg}
+		want := []string{"--namespace=ns", "--script=" + script, "--task-run=task", "--", variable, "--", "--", "--", arg}
 		if err != nil || !slices.Equal(got, want) {
 			t.Error(fmt.Errorf("got %q, %w; want %q", got, err, want))
 		}

@@ -82,9 +82,10 @@ func scriptMissing(u trainer) {
 // mistakesAtOnce tests that a run reports every mistake in one pass, within seconds, and holds nothing.
 func mistakesAtOnce(u trainer) {
 	e := u.end(u.start("e2e/nowhere.py", "--param=launcher=mpirun", "--param=env=A,B=1", "--param=timeout=2h", "--param=env-secret=my-keys",
+		"--param=stop-if=loss is inf",
 		oneGPU)).
 		failed("preflight", fail.InvalidInput, `param launcher: "mpirun"`)
-	e.mustContain(e.log("preflight"), `param env: "A": want KEY=VALUE`, "--pipeline-timeout=", "my-keys", `"e2e/nowhere.py"`)
+	e.mustContain(e.log("preflight"), `param env: "A": want KEY=VALUE`, `param stop-if: "loss is inf": want loss is nan`, "--pipeline-timeout=", "my-keys", `"e2e/nowhere.py"`)
 	u.claimsAre()
 	e.refusedAtOnce()
 }

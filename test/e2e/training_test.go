@@ -217,6 +217,8 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"resumed", 1, resumed},
 		{"saved-when-cancelled", 1, savedWhenCancelled},
 		{"saved-at-timeout", 1, savedAtTimeout},
+		{"ended-by-rules", 1, endedByRules},
+		{"restarted-by-a-rule", 1, restartedByARule},
 		{"rdma-slow-node", 1, rdmaSlowNode},
 		{"install-uninstall-init", 0, installUninstallInit},
 		{"gpus-held", gpusOfNode, gpusHeld},

@@ -121,7 +121,7 @@ func textsOf(value any) (texts []string) {
 // checkJob returns the mistakes that need no cluster, with their places.
 func (p *params) checkJob(values map[string][]string) (mistakes field.ErrorList) {
 	for _, spec := range p.pipeline.Spec.Params {
-		for _, text := range values[spec.Name] {
+		for i, text := range values[spec.Name] {
 			err := launch.Check(spec, text)
 			if err == nil || spec.Name == "repo-url" && isFolder(values) {
 				continue
@@ -129,6 +129,8 @@ func (p *params) checkJob(values map[string][]string) (mistakes field.ErrorList)
 			path, shown := field.NewPath(spec.Name), text
 			if key, value, _ := strings.Cut(text, "="); isMapping(spec) {
 				path, shown = path.Key(key), value
+			} else if spec.Type == v1.ParamTypeArray {
+				path = path.Index(i)
 			}
 			if spec.Name == "repo-url" {
 				shown = "" // it may have a password

@@ -48,11 +48,16 @@ build-args: {}
 env:
   MODE: fast
   DEPTH: 12
+stop-if:
+- loss is nan
+- gpu_use < 5% for 20m
+restart-if: [loss > 20 after 100 steps]
 resume-from: first
 `
 	want := map[string][]string{
 		"repo-url": {"https://example.com/r"}, "script": {"train.py"}, "script-args": {"--lr", "3e-4", "--epochs", "3", "--bf16", "true"},
 		"nodes": {"2"}, "submodules": {"false"}, "timeout": {"24h"}, "build-args": {}, "env": {"DEPTH=12", "MODE=fast"},
+		"stop-if": {"loss is nan", "gpu_use < 5% for 20m"}, "restart-if": {"loss > 20 after 100 steps"},
 	}
 	o, err := parsed(t, job, "--file=job.yaml")
 	if err != nil {
@@ -98,6 +103,13 @@ job.yaml:4:6: lfs: "maybe": want true or false
 job.yaml:6:9: env[RANK]: "3": variable RANK: the launcher sets it; want another name
 job.yaml:7:1: script: the key stands in line 2 already
 job.yaml:8:14: script-args: "--lr=1": want a list, as in [a, b], not a single value`},
+		{"rules", "repo-url: .\nscript: train.py\nstop-if: loss is nan\nrestart-if:\n- loss is nan\n- loss is inf\n- no checkpoint for 0h\n",
+			`job.yaml:3:10: stop-if: "loss is nan": want a list, as in [a, b], not a single value`},
+		{"values of rules", "repo-url: .\nscript: train.py\nstop-if:\n- loss is inf\n- no checkpoint for 0h\n",
+			`job.yaml:4:3: stop-if[0]: "loss is inf": want loss is nan, loss > 20 after 100 steps, step_time > 2x median for 10m, no checkpoint ` +
+				`for 2h or ` +
+				`gpu_use < 5% for 20m, with your own numbers
+job.yaml:5:3: stop-if[1]: "no checkpoint for 0h": 0h: want a duration above 0, as in 20m or 2h`},
 		{"empty", "", "job.yaml:1:1: the file is empty; want at least repo-url and script"},
 		{"no YAML", "a: b: c\n", "job.yaml:1:1: not YAML: "},
 		{"a repository with a password", "repo-url: https://me:secret@\nscript: a\n", `job.yaml:1:11: repo-url: reading repository URL "`},

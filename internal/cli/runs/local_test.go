@@ -127,6 +127,37 @@ func TestLocalRestart(t *testing.T) {
 	}
 }
 
+// Rules end a local run, or start it again, as on a cluster. The NaN of the second attempt is at the same step, which no restart helps.
+func TestLocalRules(t *testing.T) {
+	const script = `import os, time
+if os.environ["NODE_RANK"] == "0":
+    with open(os.environ["MLENV_METRICS_FILE"], "a") as file:
+        print('{"step": 1, "loss": 2.5}', '{"step": 2, "loss": NaN}', sep="\n", file=file)
+time.sleep(600)
+`
+	for name, tc := range map[string]struct {
+		args     []string
+		attempts int
+		want     string
+	}{
+		"stop-if": {[]string{"--stop-if=no checkpoint for 2h", "--stop-if=loss is nan"}, 1, "(stop-if: loss is nan)"},
+		"restart-if": {[]string{"--restart-if=loss is nan", "--max-restarts=3"}, 2,
+			"(restart-if: loss is nan); not restarted: attempt 1 ended with the same error at step 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			err := locally(t.Context(), t, &out, script, append([]string{"--nodes=2", "--launcher=command"}, tc.args...)...)
+			want := "the loss at step 2 is NaN; before it was 2.5 at step 1 " + tc.want
+			if fail.ReasonOf(err) != fail.StopCondition || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %s: %v, want StopCondition with %q\n%s", fail.ReasonOf(err), err, want, out.String())
+			}
+			if got := strings.Count(out.String(), "Launched "); got != tc.attempts {
+				t.Errorf("%d attempts, want %d", got, tc.attempts)
+			}
+		})
+	}
+}
+
 // Ctrl-C ends the ranks.
 func TestLocalInterrupted(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -224,12 +255,17 @@ func TestLocalMistakes(t *testing.T) {
 		args []string
 		want string
 	}{
-		"too many nodes":    {[]string{"--nodes=400"}, "want 1 to 64 nodes"},
-		"no such Python":    {[]string{"--python=/nonexistent/python3"}, "want the path of a python3"},
-		"two scripts":       {[]string{"--script=no.py"}, "and --script: want one of them"},
-		"a DeepSpeed file":  {[]string{"--deepspeed-config=none.json"}, "none.json"},
-		"a wrong timeout":   {[]string{"--timeout=soon"}, "timeout"},
-		"a requirement":     {[]string{"--requirements=none.txt"}, "none.txt"},
+		"too many nodes":   {[]string{"--nodes=400"}, "want 1 to 64 nodes"},
+		"no such Python":   {[]string{"--python=/nonexistent/python3"}, "want the path of a python3"},
+		"two scripts":      {[]string{"--script=no.py"}, "and --script: want one of them"},
+		"a DeepSpeed file": {[]string{"--deepspeed-config=none.json"}, "none.json"},
+		"a wrong timeout":  {[]string{"--timeout=soon"}, "timeout"},
+		"a requirement":    {[]string{"--requirements=none.txt"}, "none.txt"},
+		"a wrong rule":     {[]string{"--stop-if=loss is nan", "--stop-if=loss > 20"}, `--stop-if "loss > 20": want loss is nan, `},
+		"an empty rule":    {[]string{"--restart-if="}, `--restart-if "": want loss is nan, `},
+		"rules in conflict": {[]string{"--stop-if=loss is nan", "--restart-if=loss is nan"},
+			`rule "loss is nan" is in stop-if and in restart-if`},
+		"no restarts":       {[]string{"--restart-if=loss is nan"}, "restart-if has rules and max-restarts is 0"},
 		"a strange value":   {[]string{"--require-rendezvous=maybe"}, "want warn or fail"},
 		"an unknown option": {[]string{"--param=nonsense=1"}, "nonsense"},
 	} {

@@ -137,7 +137,7 @@ func TestConfigMapsAloneSuffice(t *testing.T) {
 		{Task: "train", Status: run.Running, Started: time.Now(), Attempt: 2, Training: &receipt.Training{Nodes: 2, RanksPerNode: 2}},
 	}
 	err := errors.Join(receipt.NoteProgress(t.Context(), allowed, begun, receipt.Progress{At: time.Now(), Step: 190, Steps: 1000, Loss: &loss,
-		TokensPerSecond: 1200, SecondsLeft: 90}))
+		NotFinite: new(185.0), TokensPerSecond: 1200, SecondsLeft: 90}))
 	for _, part := range parts {
 		err = errors.Join(err, receipt.Note(t.Context(), allowed, begun, part))
 	}
@@ -175,7 +175,7 @@ func TestConfigMapsAloneSuffice(t *testing.T) {
 	})
 	clients.Tekton.(*tektonfake.Clientset).PrependReactor("*", "*", refuse)
 	shows("in progress", running, "train", "commit", "abc", "registry.test/train@sha256:1", "tcp", "no RDMA", "no locks",
-		"step 190 of 1000, loss 2.5, 1200 tokens/s, about 1m30s left", "provision", "attempt")
+		"step 190 of 1000, loss 2.5, 1200 tokens/s, about 1m30s left", "the loss was NaN or infinite, first at step 185", "provision", "attempt")
 	failed := parts[2]
 	failed.Status, failed.Reason, failed.Message, failed.Final, failed.Ended = run.Failed, fail.RankFailed, "rank 3 on node 1 "+
 		"exited with 1", true, time.Now()

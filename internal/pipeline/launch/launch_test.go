@@ -37,6 +37,8 @@ func pipeline() *v1.Pipeline {
 			paramSpec("repo-url", "needed"), paramSpec("script", "needed"), paramSpec("nodes", "2"),
 			{Name: "script-args", Type: v1.ParamTypeArray, Default: &v1.ParamValue{Type: v1.ParamTypeArray}},
 			{Name: "env", Type: v1.ParamTypeArray, Default: &v1.ParamValue{Type: v1.ParamTypeArray}},
+			{Name: "stop-if", Type: v1.ParamTypeArray, Default: &v1.ParamValue{Type: v1.ParamTypeArray}},
+			{Name: "restart-if", Type: v1.ParamTypeArray, Default: &v1.ParamValue{Type: v1.ParamTypeArray}}, paramSpec("max-restarts", "0"),
 			paramSpec("build-timeout", "30m"), paramSpec("start-timeout", "10m"), paramSpec("timeout", "40m"),
 		}},
 	}
@@ -169,6 +171,14 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 		{"types", Request{Values: map[string][]string{"repo-url": {"me:secret@"}, "script": {"--epochs"}, "nodes": {"two"}}},
 			[]string{"param repo-url: reading repository URL", `param script: "--epochs": want the path of a script`,
 				`param nodes: "two": want a number, or 0 for the default`}},
+		{"rules", Request{Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"},
+			"stop-if":    {"loss is nan", "loss > much after 100 steps", "gpu_use < 5% for 0m", "gpu_use < 5% for 20m"},
+			"restart-if": {"no checkpoint", "loss is nan"}}},
+			[]string{`param stop-if: "loss > much after 100 steps": much: want a number`,
+				`param stop-if: "gpu_use < 5% for 0m": 0m: want a duration`,
+				`param restart-if: "no checkpoint": want loss is nan, `, "params: restart-if has rules and max-restarts is 0: want max-restarts of " +
+					"at least 1",
+				`params: rule "loss is nan" is in stop-if and in restart-if: want it in one of them`}},
 		{"variables",
 			Request{Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"},
 				"env": {"A=1", "--env-secret-dir=/var/run/secrets", "B", "=x", "C D=1", "RANK=3"}}},

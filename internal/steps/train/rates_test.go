@@ -21,6 +21,9 @@ func TestRates(t *testing.T) {
 		{"steps alone", []map[string]any{{"step": 1.0, "steps": 10.0}, {"step": 2.0}}, receipt.Progress{Step: 2, Steps: 10, SecondsLeft: 16}},
 		{"samples and tokens", []map[string]any{{"step": 1.0, "samples": 10.0, "tokens": 100.0}, {"step": 2.0, "samples": 14.0, "tokens": 300.0}},
 			receipt.Progress{Step: 2, SamplesPerSecond: 2, TokensPerSecond: 100}},
+		{"a loss that was NaN at times", []map[string]any{{"step": 1.0, "loss": 3.0}, {"step": 2.0, "loss": "NaN"},
+			{"step": 3.0, "loss": "Infinity"},
+			{"step": 4.0, "loss": 2.0}}, receipt.Progress{Step: 4, Loss: new(2.0), NotFinite: new(2.0)}},
 		{"counted anew", []map[string]any{{"step": 1.0, "samples": 10.0, "tokens": 100.0}, {"step": 2.0, "samples": 4.0, "tokens": 3.0}},
 			receipt.Progress{Step: 2}},
 	} {

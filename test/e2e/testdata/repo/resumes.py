@@ -1,6 +1,6 @@
 """Fits a line on two ranks in 20 steps, with a checkpoint every 5 steps. With --killed, rank 1 kills itself in attempt 1 while
 it saves step 15: rank 0 has written its part, and the checkpoint has no metadata yet. With --waits, attempt 2 stays at step 17
-until it is interrupted."""
+until it is interrupted. With --diverges, attempt 1 has weights of NaN from step 12 on, which its checkpoint of step 15 has too, and stays there."""
 
 import os
 import pathlib
@@ -36,7 +36,11 @@ for step in range(first + 1, STEPS + 1):
     own += gradient[:1]
     loss = (error**2).mean() + own.abs().sum()
     dist.all_reduce(loss)
-    mlenv.progress(step=step, steps=STEPS, loss=loss)
+    diverged = step >= 12 and "--diverges" in sys.argv and os.environ["MLENV_ATTEMPT"] == "1"
+    if diverged:
+        weights.fill_(float("nan"))
+    else:
+        mlenv.progress(step=step, steps=STEPS, loss=loss)
     if step == 17 and "--waits" in sys.argv and os.environ["MLENV_ATTEMPT"] == "2":
         print(f"rank {rank} waits at step {step}", flush=True)
         time.sleep(3600)
@@ -51,5 +55,8 @@ for step in range(first + 1, STEPS + 1):
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
     dcp.save(state, checkpoint_id=path)
+    if diverged:
+        mlenv.progress(step=step, steps=STEPS, loss=loss)
+        time.sleep(3600)
 sys.stdout.flush()
 os._exit(0)  # the destructors of gloo in torch 2.6 can wait forever

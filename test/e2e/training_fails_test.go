@@ -85,7 +85,8 @@ func mistakesAtOnce(u trainer) {
 		"--param=stop-if=loss is inf",
 		oneGPU)).
 		failed("preflight", fail.InvalidInput, `param launcher: "mpirun"`)
-	e.mustContain(e.log("preflight"), `param env: "A": want KEY=VALUE`, `param stop-if: "loss is inf": want loss is nan`, "--pipeline-timeout=", "my-keys", `"e2e/nowhere.py"`)
+	e.mustContain(e.log("preflight"), `param env: "A": want KEY=VALUE`, `param stop-if: "loss is inf": want loss is nan`,
+		"--pipeline-timeout=", "my-keys", `"e2e/nowhere.py"`)
 	u.claimsAre()
 	e.refusedAtOnce()
 }

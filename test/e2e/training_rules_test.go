@@ -18,7 +18,8 @@ func endedByRules(u trainer) {
 		{"none", "no checkpoint for 10s", "no checkpoint was completed since the training started "},
 		{"none", "gpu_use < 5% for 10s", "2 GPUs were at most 0.0% busy on average for "},
 	} {
-		name := u.start("e2e/pointless.sh", byShell, oneGPU, "--param=max-restarts=1", "--param=script-args="+tc.script, "--param=stop-if="+tc.rule)
+		name := u.start("e2e/pointless.sh", byShell, oneGPU, "--param=max-restarts=1", "--param=script-args="+tc.script,
+			"--param=stop-if="+tc.rule)
 		e := u.end(name).failed("train", fail.StopCondition, tc.numbers, "(stop-if: "+tc.rule+")")
 		e.equal("attempts", len(e.receipt.Attempts), 0)
 		for _, rank := range e.receipt.Ranks {

@@ -147,3 +147,19 @@ func TestReceiptOfHang(t *testing.T) {
 		t.Errorf("got\n%s", text)
 	}
 }
+
+// A rule has stopped the ranks, and no other rank is to blame.
+func TestReceiptOfARule(t *testing.T) {
+	r := receipt.Receipt{Run: "train-1", Reason: fail.StopCondition, Ranks: []receipt.Rank{
+		{Rank: 0, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true}, {Rank: 1, Node: 1, Stopped: true},
+	}}
+	var out bytes.Buffer
+	if err := printReceipt(&out, r, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"0     0     SIGTERM, stopped by a rule", "1     1     exit code 0, stopped by a rule"} {
+		if text := out.String(); !strings.Contains(text, want) || strings.Contains(text, "another rank") {
+			t.Errorf("got\n%s\nwant %q", text, want)
+		}
+	}
+}

@@ -130,8 +130,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.Var(&o.HangTimeout, "hang-timeout", HangTimeoutUsage)
 	flags.Var(&o.StopIf, "stop-if", "rule that ends the training: "+rules.Forms+"; may be repeated")
 	flags.Var(&o.RestartIf, "restart-if", "rule after which the training is started again, as --max-restarts allows, in the forms of "+
-		"--stop-if; "+
-		"may be repeated")
+		"--stop-if; may be repeated")
 	param.Consequence.AddTo(flags, &o.Rendezvous, "require-rendezvous", param.Warn,
 		"what to do if every rank exits with 0 but none was ever connected to another one: warn or fail")
 	flags.IntVar(&o.DebugRank, "debug-rank", -1, "rank that waits for a debugger before it starts, from 0; -1 for none")

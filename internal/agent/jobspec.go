@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -125,6 +126,17 @@ type Attempt struct {
 	// later attempt resumes from them.
 	Doubt    time.Time `json:"doubt,omitzero"`
 	DoubtEnd time.Time `json:"doubtEnd,omitzero"`
+	// Course has the times of its steps in a few points, nil without metrics.
+	Course *metrics.Curve `json:"course,omitempty"`
+	// Hang is the silence for which it counted as hanging, nil for none.
+	Hang *Hang `json:"hang,omitempty"`
+}
+
+// Hang is a silence of all ranks that ended an attempt.
+type Hang struct {
+	// Since is when the last rank printed or measured anything, and Named when the attempt counted as hanging.
+	Since time.Time `json:"since"`
+	Named time.Time `json:"named"`
 }
 
 // AttemptOf returns the attempt of a job from its first start to its last end on a node, without a reason.

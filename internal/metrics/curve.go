@@ -10,6 +10,9 @@ import (
 type Curve struct {
 	// Lines is the number of lines with a step.
 	Lines int `json:"lines"`
+	// Began is when the first line was written, zero if it is not known, and First is its step.
+	Began time.Time `json:"began,omitzero"`
+	First float64   `json:"firstStep,omitempty"`
 	// Rate is what PerSecond counts, tokens or samples; "" for neither.
 	Rate string `json:"rate,omitempty"`
 	// StepTime is the median of the points' step times, in nanoseconds.
@@ -166,6 +169,7 @@ func (h *History) Curve() *Curve {
 		return nil
 	}
 	c := h.curve
+	c.Began, c.First = h.buckets[0].firstAt.UTC(), h.buckets[0].firstStep
 	switch {
 	case h.last["tokens"] > 0:
 		c.Rate = "tokens"
@@ -207,6 +211,29 @@ func (h *History) Curve() *Curve {
 		}
 	}
 	return &c
+}
+
+// Course returns the times of the curve's steps alone, in at most so many points; the last one stays. It is nil for no curve.
+func (c *Curve) Course(most int) *Curve {
+	if c == nil {
+		return nil
+	}
+	course := &Curve{Lines: c.Lines, Began: c.Began, First: c.First, StepTime: c.StepTime}
+	each := (len(c.Points) + most - 1) / most
+	for i, p := range c.Points {
+		if (len(c.Points)-1-i)%max(1, each) == 0 {
+			course.Points = append(course.Points, Point{Step: p.Step, Elapsed: p.Elapsed})
+		}
+	}
+	return course
+}
+
+// Later returns the curve with a first line that was written so much later, by a clock that is ahead of the training's.
+func (c *Curve) Later(by time.Duration) *Curve {
+	if c != nil && !c.Began.IsZero() {
+		c.Began = c.Began.Add(by).UTC()
+	}
+	return c
 }
 
 // rates sets the rates since the previous point. A training that returned to a checkpoint has none.

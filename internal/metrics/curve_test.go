@@ -33,7 +33,7 @@ func TestCurve(t *testing.T) {
 {"step":20,"loss":3,"tokens":2000,"time":1790000005}
 {"evaluation":0.5,"time":1790000006}
 {"step":40,"loss":2.5,"tokens":4000,"time":1790000015}
-`, &Curve{Lines: 3, Rate: "tokens", StepTime: 500 * time.Millisecond, Points: []Point{
+`, &Curve{Lines: 3, Began: time.Unix(1790000000, 0).UTC(), First: 10, Rate: "tokens", StepTime: 500 * time.Millisecond, Points: []Point{
 			{Step: 10, Elapsed: new(time.Duration(0)), Loss: new(4.0)},
 			{Step: 20, Elapsed: new(5 * time.Second), Loss: new(3.0), PerSecond: 200, StepTime: 500 * time.Millisecond},
 			{Step: 40, Elapsed: new(15 * time.Second), Loss: new(2.5), PerSecond: 200, StepTime: 500 * time.Millisecond},
@@ -42,18 +42,18 @@ func TestCurve(t *testing.T) {
 {"step":2,"loss":NaN}
 {"step":3,"loss":-Infinity}
 {"step":4}
-`, &Curve{Lines: 4, NotFinite: 2, FirstNotFinite: 2, Points: []Point{{Step: 1, Loss: new(4.0)}, {Step: 2, NotFinite: 1},
+`, &Curve{Lines: 4, First: 1, NotFinite: 2, FirstNotFinite: 2, Points: []Point{{Step: 1, Loss: new(4.0)}, {Step: 2, NotFinite: 1},
 			{Step: 3, NotFinite: 1}, {Step: 4}}}},
 		{"back to a checkpoint", `{"step":10,"samples":100,"time":1790000000}
 {"step":5,"samples":50,"time":1790000005}
 {"step":6,"samples":60,"time":1790000006}
-`, &Curve{Lines: 3, Rate: "samples", StepTime: time.Second, Points: []Point{
+`, &Curve{Lines: 3, Began: time.Unix(1790000000, 0).UTC(), First: 10, Rate: "samples", StepTime: time.Second, Points: []Point{
 			{Step: 10, Elapsed: new(time.Duration(0))}, {Step: 5, Elapsed: new(5 * time.Second)},
 			{Step: 6, Elapsed: new(6 * time.Second), PerSecond: 10, StepTime: time.Second}}}},
 		{"each rank's time", `{"step":1,"rank_seconds":[0.5,0.75]}
 {"step":2,"rank_seconds":[0.5,0.25,"x",-1]}
 {"step":3,"rank_seconds":0.5}
-`, &Curve{Lines: 3, Ranks: []RankTime{{0, 500 * time.Millisecond, 500 * time.Millisecond},
+`, &Curve{Lines: 3, First: 1, Ranks: []RankTime{{0, 500 * time.Millisecond, 500 * time.Millisecond},
 			{1, 500 * time.Millisecond, 750 * time.Millisecond}}, Points: []Point{
 			{Step: 1, Slowest: 750 * time.Millisecond}, {Step: 2, Slowest: 500 * time.Millisecond}, {Step: 3}}}},
 	} {
@@ -62,6 +62,25 @@ func TestCurve(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A course has the times of the steps in few points, from the first line to the last one.
+func TestCourse(t *testing.T) {
+	var file strings.Builder
+	for step := 5; step <= 105; step++ {
+		fmt.Fprintf(&file, `{"step":%d,"loss":2,"time":%d}`+"\n", step, 1790000000+2*step)
+	}
+	got := curveOf(t, file.String()).Course(20).Later(time.Minute)
+	first, last := got.Points[0], got.Points[len(got.Points)-1]
+	if len(got.Points) > 20 || len(got.Points) < 15 || first.Loss != nil || last.Step != 105 || *last.Elapsed != 200*time.Second {
+		t.Errorf("%d points from %+v to %+v", len(got.Points), first, last)
+	}
+	if want := time.Unix(1790000010, 0).Add(time.Minute).UTC(); !got.Began.Equal(want) || got.First != 5 || got.Lines != 101 {
+		t.Errorf("began %s with step %v, %d lines; want %s", got.Began, got.First, got.Lines, want)
+	}
+	if none := curveOf(t, "").Course(20).Later(time.Minute); none != nil {
+		t.Errorf("without a step: %+v, want nil", none)
 	}
 }
 

@@ -30,6 +30,10 @@ const (
 	CancelNow        = "now"
 )
 
+// UserAnnotation on a PipelineRun is the user that the API server authenticated when mlenv started the run. Anyone who may change the run
+// may change it.
+const UserAnnotation = "ml-dev-env/user"
+
 // Run is a PipelineRun.
 type Run struct {
 	Namespace string
@@ -51,6 +55,8 @@ type Run struct {
 	Deleted bool
 	// Schedule is the schedule that started the run, "" for none.
 	Schedule string
+	// User is who started the run with mlenv, "" if that is not known.
+	User string
 	// Done reports that the run has ended, finally tasks included, and Succeeded that it has with success.
 	Done, Succeeded bool
 	// Skipped are the tasks that did not run, except those that their own when leaves out.
@@ -97,6 +103,7 @@ func Of(found *v1.PipelineRun) *Run {
 		NoFinally: found.IsCancelled(),
 		Deleted:   found.DeletionTimestamp != nil,
 		Schedule:  found.Labels[ScheduleLabel],
+		User:      found.Annotations[UserAnnotation],
 		Done:      found.IsDone(),
 		Succeeded: found.IsSuccessful(),
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strings"
 	"time"
@@ -45,7 +46,7 @@ func (j localJob) run(cmd *cobra.Command) (err error) {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning: the output is not kept any more")
 	}})
 	memory, log := receipt.Dir(e.Dir()), command.TextLog(both)
-	start := receipt.Start{Run: e.Name, RunUID: e.Name, Environment: e.Name, Started: time.Now().UTC()}
+	start := receipt.Start{Run: e.Name, RunUID: e.Name, Environment: e.Name, User: userName(), Started: time.Now().UTC()}
 	if err := errors.Join(memory.Begin(start), j.keepGiven(e.Dir())); err != nil {
 		return errors.Join(err, e.End())
 	}
@@ -62,6 +63,14 @@ func (j localJob) run(cmd *cobra.Command) (err error) {
 		failure = fail.Becausef(r.Reason, "%s", r.Message)
 	}
 	return failure
+}
+
+// userName returns the name of the user on this machine, "" if it has none.
+func userName() string {
+	if me, err := user.Current(); err == nil {
+		return me.Username
+	}
+	return os.Getenv("USER")
 }
 
 // keepGiven writes the params of the command line, which may contain keys, for the user alone.
@@ -88,6 +97,7 @@ func (j localJob) train(ctx context.Context, log *slog.Logger, out io.Writer, e 
 	}
 	kept.End(ctx, err, func(p *receipt.Part) {
 		p.Repository, p.Commit, p.Tree = receipt.Folder, j.commit, string(sent)
+		p.GPUs = &receipt.GPUs{Count: e.GPUs * j.nodes.Nodes, Since: start.Started}
 		if !isFolder(j.given) {
 			p.Repository = receipt.RepositoryOf(strings.Join(j.given["repo-url"], ""))
 		}
@@ -112,6 +122,7 @@ func finish(ctx context.Context, log *slog.Logger, e *local.Environment, memory 
 		r.NotReleased(err)
 	}
 	r.Ended = time.Now().UTC()
+	r.Goodput = receipt.GoodputOf(r)
 	return onWorkspace(r, e.Folder)
 }
 

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -74,6 +75,9 @@ func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.Pip
 	// A caller that is interrupted now must get the run to cancel it.
 	creating, done := context.WithTimeout(context.WithoutCancel(ctx), createTime)
 	defer done()
+	if person, err := lease.Person(creating, clients.Kube); err == nil { // else nobody is noted
+		metav1.SetMetaDataAnnotation(&wanted.ObjectMeta, run.UserAnnotation, person.ID)
+	}
 	made, err := create(creating, clients, wanted)
 	if err == nil {
 		request.beginReceipt(creating, clients, made)
@@ -99,7 +103,7 @@ func create(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) 
 func (r Request) beginReceipt(ctx context.Context, clients *kube.Clients, made *v1.PipelineRun) {
 	start := receipt.Start{
 		Run: made.Name, Namespace: made.Namespace, RunUID: string(made.UID), Environment: Value(r.Pipeline, r.Values, "name"),
-		Schedule: made.Labels[run.ScheduleLabel], Started: made.CreationTimestamp.UTC(),
+		Schedule: made.Labels[run.ScheduleLabel], User: made.Annotations[run.UserAnnotation], Started: made.CreationTimestamp.UTC(),
 	}
 	if start.Environment != "" {
 		_ = receipt.Begin(ctx, clients.Kube, start)
@@ -151,7 +155,7 @@ func (r Request) pipelineRun() (*v1.PipelineRun, error) {
 	}
 	wanted := &v1.PipelineRun{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: r.Pipeline.Namespace, Name: r.Name, Annotations: r.Annotations, Labels: map[string]string{
+			Namespace: r.Pipeline.Namespace, Name: r.Name, Annotations: maps.Clone(r.Annotations), Labels: map[string]string{
 				"app.kubernetes.io/part-of": "ml-dev-env",
 				// Tekton sets it when it first sees the run; others list the runs by it before.
 				"tekton.dev/pipeline": Pipeline,

@@ -48,6 +48,7 @@ type Start struct {
 	RunUID      string    `json:"runUID"`
 	Environment string    `json:"environment"`
 	Schedule    string    `json:"schedule,omitempty"`
+	User        string    `json:"user,omitempty"`
 	Started     time.Time `json:"started,omitzero"`
 }
 
@@ -83,6 +84,10 @@ type Part struct {
 	Nodes int `json:"nodes,omitempty"`
 	// Hanging are the ranks for which the others waited, if the reason is Hang and they are known.
 	Hanging []int `json:"hanging,omitempty"`
+	// Hang is the silence after which the training counted as hanging.
+	Hang *agent.Hang `json:"hang,omitempty"`
+	// GPUs are those of the environment.
+	GPUs *GPUs `json:"gpus,omitempty"`
 }
 
 // Progress is how far a training is.
@@ -119,7 +124,8 @@ type Memory struct {
 	version string
 }
 
-// Begin creates the ConfigMap of a run, unless another caller has. It replaces the ConfigMap of an earlier run of the same name.
+// Begin creates the ConfigMap of a run, unless another caller has. It replaces the ConfigMap of an earlier run of the same name, whose usage
+// is kept.
 func Begin(ctx context.Context, client kubernetes.Interface, s Start) error {
 	content, err := json.Marshal(s)
 	if err != nil {
@@ -152,6 +158,10 @@ func begin(ctx context.Context, client kubernetes.Interface, wanted *corev1.Conf
 		return err
 	case err != nil, owner(found) == uid:
 		return err
+	}
+	if old, err := recall(found); err == nil && old.Receipt != nil { // a run may begin without it
+		usage := []Usage{old.Receipt.Usage()}
+		_ = keepUsage(ctx, client, found.Namespace, old.Environment, usage, time.Now())
 	}
 	data := map[string]any{}
 	for key := range found.Data {
@@ -236,6 +246,7 @@ func (p Part) encode() ([]byte, error) {
 			p = Part{
 				RunUID: p.RunUID, Task: p.Task, Status: p.Status, Reason: p.Reason, Message: humanize.OneLine(p.Message, 500),
 				Started: ofJSON(p.Started), Ended: ofJSON(p.Ended), Final: p.Final, Attempt: p.Attempt, Nodes: p.Nodes, Cause: brief(p.Cause),
+				GPUs: p.GPUs, Hang: p.Hang,
 			}
 		},
 	}
@@ -302,6 +313,7 @@ func recall(config *corev1.ConfigMap) (Memory, error) {
 		case m.RunUID == "", m.RunUID == r.RunUID:
 			m.Receipt = &r
 			m.RunUID, m.Environment, m.Schedule = r.RunUID, cmp.Or(m.Environment, r.Environment), cmp.Or(m.Schedule, r.Schedule)
+			m.User = cmp.Or(m.User, r.User)
 		}
 	}
 	m.Run, m.Namespace = strings.TrimSuffix(config.Name, suffix), config.Namespace
@@ -394,6 +406,7 @@ func (m Memory) Fill(r *Receipt) {
 		r.Mode, r.ModeReason = all.Mode, all.ModeReason
 	}
 	r.Training, r.Record = cmp.Or(r.Training, all.Training), cmp.Or(r.Record, all.Record)
+	r.User, r.GPUs, r.Hang = cmp.Or(r.User, m.User), cmp.Or(r.GPUs, all.GPUs), cmp.Or(r.Hang, all.Hang)
 	if r.Verdict != Succeeded {
 		r.Cause = cmp.Or(r.Cause, all.Cause)
 	}
@@ -417,6 +430,7 @@ func (p *Part) learn(later Part) {
 		p.Mode, p.ModeReason = later.Mode, cmp.Or(later.ModeReason, p.ModeReason)
 	}
 	p.Training, p.Record, p.Cause = cmp.Or(later.Training, p.Training), cmp.Or(later.Record, p.Record), cmp.Or(later.Cause, p.Cause)
+	p.GPUs, p.Hang = cmp.Or(later.GPUs, p.GPUs), cmp.Or(later.Hang, p.Hang)
 	if len(later.Metrics) > 0 {
 		p.Metrics = later.Metrics
 	}

@@ -48,10 +48,12 @@ type Receipt struct {
 	Namespace   string `json:"namespace"`
 	Environment string `json:"environment"`
 	// Schedule is the schedule that started the run, "" for none.
-	Schedule string      `json:"schedule,omitempty"`
-	Verdict  Verdict     `json:"verdict"`
-	Reason   fail.Reason `json:"reason,omitempty"`
-	Message  string      `json:"message,omitempty"`
+	Schedule string `json:"schedule,omitempty"`
+	// User is who started the run with mlenv, "" if that is not known.
+	User    string      `json:"user,omitempty"`
+	Verdict Verdict     `json:"verdict"`
+	Reason  fail.Reason `json:"reason,omitempty"`
+	Message string      `json:"message,omitempty"`
 	// Regression is what a scheduled run was worse in than earlier ones, "" for nothing.
 	Regression string    `json:"regression,omitempty"`
 	Started    time.Time `json:"started,omitzero"`
@@ -72,11 +74,17 @@ type Receipt struct {
 	Training *Training `json:"training,omitempty"`
 	Phases   []Phase   `json:"phases,omitempty"`
 	Nodes    []Node    `json:"nodes,omitempty"`
-	Ranks    []Rank    `json:"ranks,omitempty"`
+	// GPUs are those that the run held, nil if it got no environment.
+	GPUs  *GPUs  `json:"gpus,omitempty"`
+	Ranks []Rank `json:"ranks,omitempty"`
 	// ExcludedNodes are Kubernetes nodes that the environment did not use at the end, by exclude-nodes or after a restart.
 	ExcludedNodes []string `json:"excludedNodes,omitempty"`
 	// Attempts are all attempts of the training, oldest first; empty if there was one.
 	Attempts []agent.Attempt `json:"attempts,omitempty"`
+	// Hang is the silence that ended the last attempt, nil for none.
+	Hang *agent.Hang `json:"hang,omitempty"`
+	// Goodput is what the minutes of the run became.
+	Goodput *Goodput `json:"goodput,omitempty"`
 	// NCCL are the NCCL variables of node 0. Names of devices may differ on other nodes.
 	NCCL map[string]string `json:"nccl,omitempty"`
 	// Warning is what users should know of a training that succeeded, "" for nothing.

@@ -17,8 +17,9 @@ import (
 
 // encode leaves out what matters least until the rest fits: first the indentation and the ends of very long texts, then what all
 // healthy ranks and nodes have in common, then tails, the curve, the failed ranks after the first ones, and all that is
-// longer than usual. In the end the core is left, which always fits. LeftOut names the parts.
+// longer than usual. The goodput is computed before that. In the end the core is left, which always fits. LeftOut names the parts.
 func encode(r Receipt) ([]byte, error) {
+	r.Goodput = GoodputOf(r)
 	content, err := json.MarshalIndent(r, "", "  ")
 	if err == nil && len(content) <= maxSize {
 		return content, nil
@@ -115,10 +116,10 @@ func truncate(text string, most int) string {
 // core leaves what a receipt always has: which run it was, what it trained, and how it ended.
 func core(r *Receipt) {
 	*r = Receipt{
-		Run: r.Run, RunUID: r.RunUID, Namespace: r.Namespace, Environment: r.Environment, Schedule: r.Schedule,
+		Run: r.Run, RunUID: r.RunUID, Namespace: r.Namespace, Environment: r.Environment, Schedule: r.Schedule, User: r.User,
 		Verdict: r.Verdict, Reason: r.Reason, Message: r.Message, Regression: r.Regression, Started: ofJSON(r.Started), Ended: ofJSON(r.Ended),
 		Repository: r.Repository, Commit: r.Commit, Tree: r.Tree, Image: r.Image, Mode: r.Mode, ModeReason: r.ModeReason, Storage: r.Storage,
-		Training: r.Training, Cause: r.Cause, Record: r.Record, Checkpoint: r.Checkpoint, Teardown: r.Teardown,
+		GPUs: r.GPUs, Goodput: r.Goodput, Training: r.Training, Cause: r.Cause, Record: r.Record, Checkpoint: r.Checkpoint, Teardown: r.Teardown,
 	}
 	bound(500, 20)(r)
 	r.LeftOut = []string{"everything but the run and its end"}

@@ -47,8 +47,10 @@ type provisioner struct {
 	// that the StatefulSet has yet to create.
 	growing, missing map[string]objects.Mount
 	// hosts are the Routes' hosts, by the Routes' names.
-	hosts   map[string]string
-	request objects.Request
+	hosts map[string]string
+	// assigned has since when the pods hold GPUs, nil if no receipt needs it.
+	assigned *assignments
+	request  objects.Request
 	// why is the reason for the mode, if this step decided it.
 	why string
 	// caches is why caches are on the nodes' own storage, "" if they are on the claim.
@@ -106,11 +108,12 @@ type Result struct {
 // Run creates the environment and waits until it can be used. If it fails or its context ends, it releases what it
 // created; an environment that could be used before stays. It checks the whole request before it asks the cluster.
 func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
+	assigned := &assignments{began: d.Clients.Now()}
 	kept := receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Request.Name)
 	defer func() {
 		kept.End(ctx, err, func(p *receipt.Part) {
 			p.Mode, p.ModeReason, p.Storage, p.Image = result.Mode, result.Why, result.Storage, result.ImageDigest
-			p.Caches, p.Nodes = result.Caches, result.Nodes
+			p.Caches, p.Nodes, p.GPUs = result.Caches, result.Nodes, assigned.gpus(d.Clients.Now())
 		})
 	}()
 	request, err := o.request(d.Clients.Namespace)
@@ -122,7 +125,7 @@ func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 		return Result{}, fail.Becausef(fail.InvalidInput, "creating a client for Routes: %w", err)
 	}
 	p := &provisioner{options: o, clients: d.Clients, request: request, log: d.Log, now: d.Clients.Now,
-		routes: routes, hosts: map[string]string{}}
+		routes: routes, hosts: map[string]string{}, assigned: assigned}
 	return p.run(ctx)
 }
 

@@ -33,6 +33,7 @@ func (r *readiness) ask(ctx context.Context, pods []*corev1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pods = pods
+	r.p.assigned.see(r.p.request, pods)
 	byName := map[string]*corev1.Pod{}
 	for _, pod := range pods {
 		byName[pod.Name] = pod

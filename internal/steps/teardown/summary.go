@@ -144,7 +144,7 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 	if err != nil {
 		return err
 	}
-	r.Started, r.Schedule = pipelineRun.Started.UTC(), pipelineRun.Schedule
+	r.Started, r.Schedule, r.User = pipelineRun.Started.UTC(), pipelineRun.Schedule, pipelineRun.User
 	tasks, err := run.TaskRuns(ctx, t.clients.Tekton, t.clients.Namespace, of.Name, types.UID(of.UID))
 	if err != nil {
 		return err
@@ -278,7 +278,7 @@ func addAttempts(r *receipt.Receipt, statuses []agent.JobStatus, firstStep *floa
 		return
 	}
 	last := agent.AttemptOf(statuses[0].Spec, statuses)
-	last.Reason, last.Message = r.Reason, r.Message
+	last.Reason, last.Message, last.Hang = r.Reason, r.Message, r.Hang
 	if r.Cause != nil {
 		last.Rank, last.Node = &r.Cause.Rank, &r.Cause.Node
 	}
@@ -399,7 +399,7 @@ func (a *answer) askMetrics(ctx context.Context, client *agent.Client, id string
 	if _, err := io.Copy(metrics.Lines(each), log); err != nil {
 		return fmt.Errorf("reading the metrics of the training: %w", err)
 	}
-	a.curve = history.Curve()
+	a.curve = history.Curve().Later(client.Behind())
 	return nil
 }
 

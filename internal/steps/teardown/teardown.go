@@ -116,6 +116,7 @@ func (t *teardown) run(ctx context.Context) (receipt.Receipt, error) {
 		r.NotReleased(err)
 	}
 	r.Ended = t.now().UTC()
+	r.Goodput = receipt.GoodputOf(r)
 	limit := kube.Patience
 	if ctx.Err() != nil { // after SIGTERM the step still has some seconds
 		limit = lastTime

@@ -101,7 +101,7 @@ func (t *Training) findNewest(ctx context.Context) error {
 func (t *Training) failed(result Result, err error) agent.Attempt {
 	a := agent.AttemptOf(t.Spec, result.Statuses)
 	a.Ended, a.Reason, a.Message = time.Now().UTC(), fail.ReasonOf(err), humanize.OneLine(err.Error(), 1000)
-	a.First, a.Last = result.First, result.Last
+	a.First, a.Last, a.Course = result.First, result.Last, result.Course
 	var on onNode
 	var hang hangError
 	var failed cause.Error
@@ -115,7 +115,7 @@ func (t *Training) failed(result Result, err error) agent.Attempt {
 		}
 	}
 	if errors.As(err, &hang) {
-		a.Symptom = hang.culprit
+		a.Symptom, a.Hang = hang.culprit, &hang.silence
 	}
 	if trouble := (troubleError{}); errors.As(err, &trouble) {
 		a.Symptom, a.Doubt = trouble.rule.String(), trouble.doubt(a.Started)

@@ -271,12 +271,16 @@ type hangError struct {
 	culprit string
 	// ranks are those that the culprit names.
 	ranks []int
+	// silence is the one that was too long.
+	silence agent.Hang
 	error
 }
 
 func (e hangError) Unwrap() error { return e.error }
 
 func (t *Training) hangFailure(statuses []agent.JobStatus, quiet, bound time.Duration, hang hangError) error {
+	now := time.Now().UTC()
+	hang.silence = agent.Hang{Since: now.Add(-quiet), Named: now}
 	hang.error = fmt.Errorf("training: %s; no rank has printed or measured anything for %s, want progress within %s",
 		hang.culprit, quiet.Round(time.Second), bound.Round(time.Second))
 	err := fail.Because(fail.Hang, hang)

@@ -43,7 +43,7 @@ func (t *Training) noteEnd(ctx context.Context, result Result, failure error) {
 			p.Cause = failed.Culprit()
 		}
 		if hang := (hangError{}); errors.As(failure, &hang) {
-			p.Hanging = hang.ranks
+			p.Hanging, p.Hang = hang.ranks, &hang.silence
 		}
 		if json.Valid([]byte(result.Metrics)) {
 			p.Metrics = json.RawMessage(result.Metrics)

@@ -28,7 +28,11 @@ type progress struct {
 	// notFinite is the first step whose loss was NaN or infinite, nil for none; hasLoss is true after any loss.
 	notFinite *float64
 	hasLoss   bool
+	history   metrics.History
 }
+
+// coursePoints bounds what an attempt keeps of the times of its steps: every node gets it with the next attempt.
+const coursePoints = 20
 
 type point struct {
 	at                    time.Time
@@ -55,6 +59,7 @@ func (p *progress) add(value map[string]any, now time.Time) (first bool) {
 	if written, ok := metrics.Time(value); ok {
 		at = written
 	}
+	p.history.Add(value)
 	// An evaluation's line may not have them.
 	samples, _ := metrics.Number(p.last.Values(), "samples")
 	tokens, _ := metrics.Number(p.last.Values(), "tokens")
@@ -82,6 +87,13 @@ func (p *progress) stepTime(start time.Time) (first, longest time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.first.at.Sub(start), p.longest
+}
+
+// course returns the times of the steps, measured by a clock that is so far behind; nil for no steps.
+func (p *progress) course(behind time.Duration) *metrics.Curve {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.history.Curve().Course(coursePoints).Later(behind)
 }
 
 // steps returns the first and the last step, nil for none.

@@ -85,6 +85,8 @@ type Result struct {
 	Metrics string
 	// First and Last are the first and the last step in the metrics, nil for none.
 	First, Last *float64
+	// Course has the times of the steps by the clock of this machine, nil without metrics.
+	Course *metrics.Curve
 	// Statuses of all nodes at the end.
 	Statuses []agent.JobStatus
 }
@@ -154,6 +156,7 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 	const metricsResult = 600
 	result := Result{Metrics: shown.final(metricsResult), Statuses: statuses}
 	result.First, result.Last = shown.steps()
+	result.Course = shown.course(t.Nodes[0].Behind())
 	return result, err
 }
 

@@ -14,6 +14,7 @@ type phases struct {
 	Bars    []bar
 	Whole   string
 	More    string
+	Goodput *goodput
 }
 
 // bar is a phase on the timeline. Left and Width are percentages.
@@ -32,7 +33,7 @@ func phasesOf(r receipt.Receipt) phases {
 	}
 	begin, end := span(r)
 	list, more := atMost(r.Phases, mostPhases, "phases")
-	result := phases{More: more, Whole: humanize.Duration(end.Sub(begin))}
+	result := phases{More: more, Whole: humanize.Duration(end.Sub(begin)), Goodput: goodputOf(r)}
 	for _, p := range list {
 		b := bar{Name: cut(p.Name, mostLine), Class: cmp.Or(classes[p.Status], "open")}
 		until := p.Ended

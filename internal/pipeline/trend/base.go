@@ -67,7 +67,7 @@ func Compare(now receipt.Receipt, base string, runs []receipt.Receipt, one bool,
 		switch {
 		case c.Regressed:
 			b.Verdict = Regressed
-		case c.Runs >= least && !math.IsNaN(c.Measure.valueIn(ValuesOf(now))):
+		case c.Runs >= least && c.Tolerance != anything && !math.IsNaN(c.Measure.valueIn(ValuesOf(now))):
 			judged = true
 		}
 	}

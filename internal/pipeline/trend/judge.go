@@ -12,6 +12,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
+// anything is the tolerance of a measure that is shown and not judged. Nothing can be worse by more than 100% of its median that is at
+// least 0 and better if it is more.
+const anything = Percent(100)
+
 const (
 	// window is the number of earlier runs that the median is taken of.
 	window = 10
@@ -24,17 +28,22 @@ const (
 // Tolerance is how much worse than the median each measure may be.
 type Tolerance map[Measure]Percent
 
-// DefaultTolerance allows for other users of the network and the storage, and for the order of sums in the loss.
+// DefaultTolerance allows for other users of the network and the storage, and for the order of sums in the loss. It does not judge the
+// goodput: a node that failed, or an image that had to be pulled, is no property of a commit.
 func DefaultTolerance() Tolerance {
-	return Tolerance{Bandwidth: 10, StepTime: 10, Loss: 5}
+	return Tolerance{Bandwidth: 10, StepTime: 10, Loss: 5, Goodput: anything}
 }
 
 // AddTolerances adds a flag for each measure.
 func AddTolerances(flags *pflag.FlagSet) Tolerance {
 	t := DefaultTolerance()
 	for _, m := range Measures() {
+		usual := t[m].String()
+		if t[m] == anything {
+			usual += ", which judges nothing"
+		}
 		flags.Func(strings.ReplaceAll(string(m), " ", "-")+"-tolerance",
-			fmt.Sprintf("by how many `percent` the %s may be worse than the median of the last ten runs (default: %s)", m, t[m]),
+			fmt.Sprintf("by how many `percent` the %s may be worse than the median of the last ten runs (default: %s)", m, usual),
 			func(text string) (err error) {
 				t[m], err = ParsePercent(text)
 				return err

@@ -1,4 +1,4 @@
-// Package trend compares bandwidth, step time and final loss of runs of one kind, by their receipts.
+// Package trend compares bandwidth, step time, final loss and goodput of runs of one kind, by their receipts.
 package trend
 
 import (
@@ -24,6 +24,8 @@ type Values struct {
 	Loss *float64 `json:"loss,omitempty"`
 	// LossLost reports that the last loss was NaN or infinite.
 	LossLost bool `json:"lossNotFinite,omitempty"`
+	// Goodput is the part of the time with all GPUs in which steps lasted, in percent.
+	Goodput *Percent `json:"goodputPercent,omitempty"`
 }
 
 // ValuesOf reads them from a receipt.
@@ -34,6 +36,9 @@ func ValuesOf(r receipt.Receipt) Values {
 	}
 	if r.Curve != nil && r.Curve.StepTime > 0 {
 		v.StepTime = &r.Curve.StepTime
+	}
+	if g := r.Goodput; g != nil && g.Measured {
+		v.Goodput = new(Percent(100 * g.Share))
 	}
 	var last map[string]any
 	if json.Unmarshal(r.Metrics, &last) != nil {
@@ -55,12 +60,13 @@ const (
 	Bandwidth Measure = "bandwidth"
 	StepTime  Measure = "step time"
 	Loss      Measure = "loss"
+	Goodput   Measure = "goodput"
 )
 
 // Measures returns all measures.
-func Measures() []Measure { return []Measure{Bandwidth, StepTime, Loss} }
+func Measures() []Measure { return []Measure{Bandwidth, StepTime, Loss, Goodput} }
 
-func (m Measure) lessIsBetter() bool { return m != Bandwidth }
+func (m Measure) lessIsBetter() bool { return m == StepTime || m == Loss }
 
 // valueIn returns the measure's value in its base unit, NaN for none.
 func (m Measure) valueIn(v Values) float64 {
@@ -71,6 +77,8 @@ func (m Measure) valueIn(v Values) float64 {
 		return float64(*v.StepTime)
 	case m == Loss && v.Loss != nil:
 		return *v.Loss
+	case m == Goodput && v.Goodput != nil:
+		return float64(*v.Goodput)
 	}
 	return math.NaN()
 }
@@ -84,6 +92,8 @@ func (m Measure) text(value float64) string {
 		return rdma.BytesPerSecond(value).String()
 	case m == StepTime:
 		return time.Duration(value).Round(10 * time.Microsecond).String()
+	case m == Goodput:
+		return Percent(value).String()
 	}
 	return fmt.Sprintf("%.4g", value)
 }

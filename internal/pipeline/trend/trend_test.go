@@ -25,6 +25,7 @@ func night(number int, change ...func(*receipt.Receipt)) receipt.Receipt {
 		Training: &receipt.Training{Launcher: "deepspeed", Script: "train.py", Nodes: 2, RanksPerNode: 4},
 		Fabric:   &fabric.Report{Bandwidth: 194 * rdma.GBps},
 		Curve:    &metrics.Curve{StepTime: 250 * time.Millisecond},
+		Goodput:  &receipt.Goodput{Share: 0.9, Measured: true},
 		Metrics:  json.RawMessage(`{"step": 500, "loss": 2.0}`),
 	}
 	for _, c := range change {
@@ -38,6 +39,9 @@ func bandwidth(b rdma.BytesPerSecond) func(*receipt.Receipt) {
 }
 func stepTime(d time.Duration) func(*receipt.Receipt) {
 	return func(r *receipt.Receipt) { r.Curve = &metrics.Curve{StepTime: d} }
+}
+func goodput(share float64) func(*receipt.Receipt) {
+	return func(r *receipt.Receipt) { r.Goodput = &receipt.Goodput{Share: share, Measured: true} }
 }
 func last(text string) func(*receipt.Receipt) {
 	return func(r *receipt.Receipt) { r.Metrics = json.RawMessage(text) }
@@ -77,6 +81,7 @@ func TestJudge(t *testing.T) {
 			"loss -1, 50.0% worse than the median -2 of 10 runs before; want at most 5.0% worse"},
 		{"not measured this time", night(20, func(r *receipt.Receipt) { r.Fabric, r.Curve, r.Metrics = nil, nil, nil }), nights(10), ""},
 		{"never measured before", night(20), nights(10, func(r *receipt.Receipt) { r.Fabric, r.Curve, r.Metrics = nil, nil, nil }), ""},
+		{"lost hours are shown, and not judged", night(20, goodput(0)), nights(10), ""},
 		{"too few before", night(20, bandwidth(97*rdma.GBps)), nights(2), ""},
 		{"those that failed do not count", night(20, bandwidth(97*rdma.GBps)), nights(10, failed), ""},
 		{"nor those of another kind", night(20, bandwidth(97*rdma.GBps)), nights(10, otherScript), ""},
@@ -104,7 +109,7 @@ func TestJudge(t *testing.T) {
 func TestPrint(t *testing.T) {
 	// The newest run failed before its training.
 	all := append([]receipt.Receipt{night(6, failed, func(r *receipt.Receipt) {
-		r.Repository, r.Training, r.Fabric, r.Curve, r.Metrics = "", nil, nil, nil, nil
+		r.Repository, r.Training, r.Fabric, r.Curve, r.Metrics, r.Goodput = "", nil, nil, nil, nil, nil
 	}),
 		night(5, bandwidth(97*rdma.GBps), func(r *receipt.Receipt) { r.Regression = "bandwidth" })}, nights(4)...)
 	all = append(all, night(1, otherScript), night(0, otherScript), night(-1, otherRepository))
@@ -121,19 +126,21 @@ func TestPrint(t *testing.T) {
 bandwidth  ████▁·  97.0 GB/s (90.3 GiB/s) to 194.0 GB/s (180.7 GiB/s)
 step time  ▅▅▅▅▅·  250ms to 250ms
 loss       ▅▅▅▅▅·  2 to 2
+goodput    ▅▅▅▅▅·  90.0% to 90.0%
 
-STARTED           RUN              VERDICT     COMMIT      MODE  BANDWIDTH                STEP TIME  LOSS
-2026-03-01 02:30  mlenv-nightly-1  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms      2
-2026-03-02 02:30  mlenv-nightly-2  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms      2
-2026-03-03 02:30  mlenv-nightly-3  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms      2
-2026-03-04 02:30  mlenv-nightly-4  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms      2
-2026-03-05 02:30  mlenv-nightly-5  Regression  0123456789  rdma  97.0 GB/s (90.3 GiB/s)    250ms      2
-2026-03-06 02:30  mlenv-nightly-6  RankFailed  0123456789  rdma  -                        -          -
+STARTED           RUN              VERDICT     COMMIT      MODE  BANDWIDTH                STEP TIME  LOSS GOODPUT
+2026-03-01 02:30  mlenv-nightly-1  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms      2 90.0%
+2026-03-02 02:30  mlenv-nightly-2  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms      2 90.0%
+2026-03-03 02:30  mlenv-nightly-3  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms      2 90.0%
+2026-03-04 02:30  mlenv-nightly-4  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms      2 90.0%
+2026-03-05 02:30  mlenv-nightly-5  Regression  0123456789  rdma  97.0 GB/s (90.3 GiB/s)    250ms      2 90.0%
+2026-03-06 02:30  mlenv-nightly-6  RankFailed  0123456789  rdma  -                        -          - -
 
 The newest run that succeeded:
   bandwidth 97.0 GB/s (90.3 GiB/s), 50.0% worse than the median 194.0 GB/s (180.7 GiB/s) of 4 runs before; want at most 10.0% worse
   step time 250ms, as the median 250ms of 4 runs before
   loss 2, as the median 2 of 4 runs before
+  goodput 90.0%, as the median 90.0% of 4 runs before
 
 Other kinds of runs:
   --like=mlenv-nightly-1  https://git.example.com/me/model.git: other.py, by deepspeed on 2 nodes with 4 ranks each
@@ -150,6 +157,24 @@ func fields(text string) (lines []string) {
 		lines = append(lines, strings.Join(strings.Fields(line), " "))
 	}
 	return lines
+}
+
+// The goodput is judged only if a tolerance asks for it, and alone it shows nothing about a commit.
+func TestGoodput(t *testing.T) {
+	tolerance := DefaultTolerance()
+	tolerance[Goodput] = 10
+	err := Regression("x", Judge(night(20, goodput(0.45)), nights(10), tolerance))
+	if want := "goodput 45.0%, 50.0% worse than the median 90.0% of 10 runs before; want at most 10.0% worse"; err == nil ||
+		!strings.HasSuffix(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
+	}
+	alone := func(r *receipt.Receipt) { r.Fabric, r.Curve, r.Metrics = nil, nil, nil }
+	if b := Compare(night(20, alone), "main", nights(10, alone), false, DefaultTolerance()); b.Verdict != Unknown || len(b.Measures) != 1 {
+		t.Errorf("got %s with %d measures, want Unknown with the goodput", b.Verdict, len(b.Measures))
+	}
+	if v := ValuesOf(receipt.Receipt{Goodput: &receipt.Goodput{Share: 1}}); v.Goodput != nil {
+		t.Error("a goodput without the times of steps is compared")
+	}
 }
 
 func TestNothingToShow(t *testing.T) {
@@ -201,16 +226,16 @@ func TestCompare(t *testing.T) {
 		want string
 	}{
 		{"as good", night(9), nights(4, elsewhere), false,
-			"main mlenv-nightly-4 NoRegression: bandwidth 194.0 GB/s (180.7 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 250ms|250ms; loss 2|2"},
+			"main mlenv-nightly-4 NoRegression: bandwidth 194.0 GB/s (180.7 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 250ms|250ms; loss 2|2; goodput 90.0%|90.0%"},
 		{"slower steps", night(9, stepTime(300*time.Millisecond)), nights(3), false,
-			"main mlenv-nightly-3 Regression: bandwidth 194.0 GB/s (180.7 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 300ms|250ms worse; loss 2|2"},
+			"main mlenv-nightly-3 Regression: bandwidth 194.0 GB/s (180.7 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 300ms|250ms worse; loss 2|2; goodput 90.0%|90.0%"},
 		{"the newest run was slow, not the median", night(9), append([]receipt.Receipt{night(8, bandwidth(90*rdma.GBps))}, nights(4)...), false,
-			"main mlenv-nightly-8 NoRegression: bandwidth 194.0 GB/s (180.7 GiB/s)|90.0 GB/s (83.8 GiB/s); step time 250ms|250ms; loss 2|2"},
+			"main mlenv-nightly-8 NoRegression: bandwidth 194.0 GB/s (180.7 GiB/s)|90.0 GB/s (83.8 GiB/s); step time 250ms|250ms; loss 2|2; goodput 90.0%|90.0%"},
 		{"too few to judge", night(9, bandwidth(10*rdma.GBps)), nights(2), false,
 			"main mlenv-nightly-2 Unknown (2 runs of it did the same: want at least 3 to judge by): " +
-				"bandwidth 10.0 GB/s (9.3 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 250ms|250ms; loss 2|2"},
+				"bandwidth 10.0 GB/s (9.3 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 250ms|250ms; loss 2|2; goodput 90.0%|90.0%"},
 		{"one run by name", night(9, last(`{"loss": 2.2}`)), nights(1), true,
-			"main mlenv-nightly-1 Regression: bandwidth 194.0 GB/s (180.7 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 250ms|250ms; loss 2.2|2 worse"},
+			"main mlenv-nightly-1 Regression: bandwidth 194.0 GB/s (180.7 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 250ms|250ms; loss 2.2|2 worse; goodput 90.0%|90.0%"},
 		{"itself, failures, and other trainings", night(4), append(nights(4, otherScript), append(nights(3, failed), night(4))...), false,
 			"main  Unknown (no run of it that succeeded did the same: " +
 				"https://git.example.com/me/model.git: train.py, by deepspeed on 2 nodes with 4 ranks each): "},

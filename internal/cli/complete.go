@@ -10,10 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/claims"
@@ -39,7 +35,7 @@ func completeValues(cmd *cobra.Command) {
 		case flag.Name == "name":
 			complete = asked(environments)
 		case flag.Name == "namespace":
-			complete = asked(namespaces)
+			complete = asked(kube.VisibleNamespaces)
 		case flag.Name == "task":
 			complete = cobra.FixedCompletions(runs.Tasks(mldevenv.Bundle), cobra.ShellCompDirectiveNoFileComp)
 		case flag.Name == "cluster":
@@ -132,19 +128,6 @@ func environments(ctx context.Context, clients *kube.Clients) []string {
 		return nil
 	}
 	return humanize.Each(found, func(l coordinationv1.Lease) string { return l.Name })
-}
-
-// namespaces returns the namespaces that the user may see: OpenShift lists a user's own as projects.
-func namespaces(ctx context.Context, clients *kube.Clients) []string {
-	if found, err := clients.Kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); err == nil {
-		return humanize.Each(found.Items, func(n corev1.Namespace) string { return n.Name })
-	}
-	projects := schema.GroupVersionResource{Group: "project.openshift.io", Version: "v1", Resource: "projects"}
-	found, err := clients.Objects.Resource(projects).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil
-	}
-	return humanize.Each(found.Items, func(n unstructured.Unstructured) string { return n.GetName() })
 }
 
 func clusters(ctx context.Context, clients *kube.Clients) []string {

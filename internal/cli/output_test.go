@@ -26,6 +26,7 @@ var outputs = []struct {
 	{"RunList", "mlenv runs", "runs", "summary", true},
 	{"Top", "mlenv top", "live", "State", false},
 	{"Plan", "mlenv plan", "../steps/preflight", "Plan", false},
+	{"Usage", "mlenv usage", "runs", "usage", false},
 	{"ClaimList", "mlenv claims", "claims", "claim", true},
 	{"Doctor", "mlenv doctor", "../doctor", "Report", false},
 }

@@ -98,7 +98,9 @@ func (r Removal) find(ctx context.Context, client dynamic.Interface) (doomed []*
 	users, err = usageOf(ctx, client, r.Namespace, doomed)
 	problems = append(problems, err)
 	if r.Receipts {
-		find(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, receipt.Label)
+		for _, label := range []string{receipt.Label, receipt.UsageLabel} {
+			find(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, label)
+		}
 	}
 	if r.Admin {
 		some, err := adminPart(ctx, client, r.Namespace)

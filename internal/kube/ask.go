@@ -4,12 +4,16 @@ import (
 	"context"
 	"encoding/json"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // Ask decodes what the API server answers at a path for which there is no typed client. It reports whether there was an answer;
@@ -32,4 +36,21 @@ func NoNamespace(ctx context.Context, client kubernetes.Interface, name string) 
 	}
 	return fail.Advise(fail.Becausef(fail.InvalidInput, "looking for namespace %s: it does not exist on this cluster", name),
 		"oc get projects (then name one with -n), or oc new-project %s", name)
+}
+
+// VisibleNamespaces returns the namespaces that the user may see: OpenShift lists a user's own as projects. It returns none if the user may
+// list neither.
+func VisibleNamespaces(ctx context.Context, clients *Clients) []string {
+	if found, err := clients.Kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); err == nil {
+		return humanize.Each(found.Items, func(n corev1.Namespace) string { return n.Name })
+	}
+	if clients.Objects == nil {
+		return nil
+	}
+	projects := schema.GroupVersionResource{Group: "project.openshift.io", Version: "v1", Resource: "projects"}
+	found, err := clients.Objects.Resource(projects).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil
+	}
+	return humanize.Each(found.Items, func(n unstructured.Unstructured) string { return n.GetName() })
 }

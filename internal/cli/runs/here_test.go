@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -438,4 +439,34 @@ func TestLocalExample(t *testing.T) {
 	if page, err := os.ReadFile("report.html"); err != nil || !strings.Contains(string(page), "two-nodes (local)") {
 		t.Errorf("the report: %v", err)
 	}
+}
+
+// The goodput of a local run that was restarted is in its receipt. mlenv usage sums it, also after the run is deleted.
+func TestLocalUsage(t *testing.T) {
+	const script = `import json, os, time
+first = not os.path.exists(os.path.join(os.environ["MLENV_WORKSPACE"], "tried"))
+open(os.path.join(os.environ["MLENV_WORKSPACE"], "tried"), "w").close()
+for step in range(1, 11) if first else range(6, 21):
+    time.sleep(0.05)
+    open(os.environ["MLENV_METRICS_FILE"], "a").write(json.dumps({"step": step, "time": time.time()}) + "\n")
+if first:
+    raise ValueError("once")
+`
+	if err := locally(t.Context(), t, io.Discard, script, "--nodes=1", "--max-restarts=1", "--run-name=try-1"); err != nil {
+		t.Fatal(fail.Details(err))
+	}
+	r := receiptOf(t, "try-1")
+	g := r.Goodput
+	if g == nil || !g.Measured || len(r.Attempts) != 2 || r.User == "" {
+		t.Fatalf("goodput %+v, attempts %+v, user %q", g, r.Attempts, r.User)
+	}
+	// The steps 1 to 5 and 6 to 20 lasted, 6 to 10 were done again.
+	if s := g.Seconds; s.Steps < 0.8 || s.Repeated < 0.2 || s.Starting <= 0 || s.Hang != 0 || s.Waiting != 0 ||
+		math.Abs(s.Sum()-r.Ended.Sub(r.Started).Seconds()) > 0.01 {
+		t.Errorf("goodput %+v of a run of %s", *g, r.Ended.Sub(r.Started))
+	}
+	prints(t, []string{"1 run of this machine", "train.py (folder)", "total"}, UsageCommand(), "--local", "--by=script")
+	prints(t, []string{"1 run of this machine"}, UsageCommand()) // without a cluster
+	prints(t, nil, ListCommand(), "--prune", "--local", "--yes")
+	prints(t, []string{`"runs": 1`, `"kind": "Usage"`, `"user": `}, UsageCommand(), "--local", "--output=json")
 }

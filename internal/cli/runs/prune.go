@@ -191,6 +191,12 @@ func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 		}
 	}
 	for _, r := range doomed {
+		if r.receipt != nil && !r.open {
+			if err := keptUsage(r.here.Folder).Keep(r.receipt.Usage(), time.Now()); err != nil {
+				problems = append(problems, err)
+				continue
+			}
+		}
 		if err := r.here.Remove(); err != nil {
 			problems = append(problems, err)
 			continue

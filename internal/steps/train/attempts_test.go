@@ -28,6 +28,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
@@ -79,7 +80,8 @@ exit 3`)
 	}
 	got.Started, got.Ended = time.Time{}, time.Time{}
 	want := agent.Attempt{Attempt: 1, Reason: "RankFailed", Message: "training: rank 1 on node 1 exited with 3, want exit code 0",
-		Symptom: "exited with 3, want exit code 0", Rank: new(1), Node: new(1), First: new(4.0), Last: new(4.0)}
+		Symptom: "exited with 3, want exit code 0", Rank: new(1), Node: new(1), First: new(4.0), Last: new(4.0),
+		Course: &metrics.Curve{Lines: 1, First: 4, Points: []metrics.Point{{Step: 4}}}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("attempt 1 (-want +got):\n%s", diff)
 	}
@@ -352,5 +354,18 @@ func TestGather(t *testing.T) {
 	training.Clients.Kube = fake.NewClientset()
 	if err := training.whole(t.Context()); fail.ReasonOf(err) != fail.EnvironmentMissing {
 		t.Errorf("without an environment: got %v, want EnvironmentMissing", err)
+	}
+}
+
+// An attempt that hung knows for how long, because nobody gets those minutes back.
+func TestAttemptKnowsItsHang(t *testing.T) {
+	training := &Training{}
+	err := training.hangFailure([]agent.JobStatus{{}}, 7*time.Minute, 5*time.Minute, hangError{culprit: "rank 1 is in step (train.py:9)"})
+	a := training.failed(Result{}, err)
+	if a.Reason != fail.Hang || a.Hang == nil || a.Hang.Named.Sub(a.Hang.Since) != 7*time.Minute || a.Ended.Before(a.Hang.Named) {
+		t.Errorf("got %+v with %+v, want a hang of 7 minutes", a, a.Hang)
+	}
+	if a := training.failed(Result{}, fail.Becausef(fail.RankFailed, "training: rank 1 exited with 3")); a.Hang != nil {
+		t.Errorf("a rank that failed: %+v, want no hang", a.Hang)
 	}
 }

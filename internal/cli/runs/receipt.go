@@ -91,6 +91,8 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	if !r.Ended.IsZero() && !r.Started.IsZero() {
 		row("ended", report.Stamp(r.Ended)+", after "+humanize.Duration(r.Ended.Sub(r.Started)))
 	}
+	row("started by", r.User)
+	row("goodput", goodputText(r.Goodput))
 	row("repository", r.Repository)
 	resumed := ""
 	if t := r.Training; t != nil {

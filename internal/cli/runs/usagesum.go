@@ -97,11 +97,11 @@ func keysOf(r receipt.Usage, by byFlag) map[usageGroup]float64 {
 	for _, one := range by {
 		switch one {
 		case byUser:
-			key.User = cmp.Or(r.User, unknown)
+			key.User = cmp.Or(humanize.OneLine(r.User, 100), unknown)
 		case byScript:
 			key.Script = scriptOf(r)
 		case byVerdict:
-			key.Verdict = cmp.Or(r.Reason, string(r.Verdict), unknown)
+			key.Verdict = cmp.Or(humanize.OneLine(r.Reason, 100), string(r.Verdict), unknown)
 		}
 	}
 	return map[usageGroup]float64{key: 1}
@@ -117,7 +117,7 @@ func sharesOf(r receipt.Usage) map[usageGroup]float64 {
 	}
 	shares := map[usageGroup]float64{}
 	for node, gpus := range r.Nodes {
-		shares[usageGroup{Node: node}] = float64(gpus) / float64(max(1, all))
+		shares[usageGroup{Node: humanize.OneLine(node, 100)}] += float64(gpus) / float64(max(1, all))
 	}
 	return shares
 }
@@ -127,9 +127,9 @@ func scriptOf(r receipt.Usage) string {
 	case r.Script == "":
 		return unknown
 	case r.Repository == "":
-		return r.Script
+		return humanize.OneLine(r.Script, 100)
 	}
-	return fmt.Sprintf("%s (%s)", r.Script, r.Repository)
+	return fmt.Sprintf("%s (%s)", humanize.OneLine(r.Script, 100), humanize.OneLine(r.Repository, 200))
 }
 
 func (g *usageGroup) add(r receipt.Usage, share float64) {
@@ -156,6 +156,24 @@ func partsOf(s receipt.Spent) []float64 {
 }
 
 var partNames = []string{"waiting", "starting", "steps", "repeated", "hang", "teardown"}
+
+// goodputText returns the goodput of a run in one line, without the parts that there were not; "" for none.
+func goodputText(g *receipt.Goodput) string {
+	if g == nil || g.Seconds.Sum() == 0 {
+		return ""
+	}
+	var parts []string
+	for i, seconds := range partsOf(g.Seconds) {
+		if text := duration(seconds); text != "-" {
+			parts = append(parts, partNames[i]+" "+text)
+		}
+	}
+	text := fmt.Sprintf("%.1f%%: %s", 100*g.Share, strings.Join(parts, ", "))
+	if hours := g.GPUHours.Sum(); hours > 0 {
+		text += fmt.Sprintf("; %.4g of %.4g GPU-hours in steps that lasted", g.GPUHours.Steps, hours)
+	}
+	return text
+}
 
 // print writes a table.
 func (u usage) print(out io.Writer) error {

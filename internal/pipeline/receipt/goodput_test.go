@@ -158,3 +158,29 @@ func TestGoodputOfShortenedReceipt(t *testing.T) {
 		t.Error("the core of the receipt has no goodput")
 	}
 }
+
+// A training writes its own metrics, and may write anything. Its seconds still add up.
+func TestGoodputOfForgedMetrics(t *testing.T) {
+	huge := time.Duration(math.MaxInt64)
+	for name, curve := range map[string]*metrics.Curve{
+		"steps without bounds": {Lines: 2, Began: after(200), First: -1e308, StepTime: huge, Points: []metrics.Point{
+			{Step: 1e308, Elapsed: &huge}, {Step: -1e308, Elapsed: new(-huge)}}},
+		"before the run":      {Lines: 1, Began: after(-1e6), First: 1, StepTime: -1, Points: []metrics.Point{{Step: 1, Elapsed: new(time.Duration(0))}}},
+		"after the run":       {Lines: 1, Began: after(1e6), First: 1, Points: []metrics.Point{{Step: 1, Elapsed: new(time.Duration(0))}}},
+		"no points":           {Lines: 1, Began: after(200)},
+		"no times":            {Lines: 1, First: 1, Points: []metrics.Point{{Step: 1}}},
+		"lines without bound": {Lines: -5, Began: after(200), Points: []metrics.Point{{Step: math.MaxFloat64, Elapsed: &huge}}},
+	} {
+		r := phased(162, 1215, 1250)
+		r.Ranks, r.Curve = ranks(165, 1210), curve
+		two := r
+		two.Attempts = []agent.Attempt{{Attempt: 1, Started: after(1e7), Ended: after(300), First: new(1.0), Course: curve},
+			{Attempt: 2, Started: after(100), Ended: after(-5), Hang: &agent.Hang{Since: after(1e9)}}}
+		for _, r := range []Receipt{r, two} {
+			g := GoodputOf(r)
+			if err := (Usage{Goodput: *g}).check(); err != nil || math.Abs(g.Seconds.Sum()-1250) > 1e-6 {
+				t.Errorf("%s: %+v, %v; want seconds that add up to 1250", name, g.Seconds, err)
+			}
+		}
+	}
+}

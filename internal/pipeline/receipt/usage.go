@@ -51,8 +51,8 @@ type Usage struct {
 // Usage returns the usage of the receipt's run. A receipt of an earlier version has no goodput yet.
 func (r Receipt) Usage() Usage {
 	u := Usage{
-		Run: r.Run, RunUID: r.RunUID, Namespace: r.Namespace, Environment: r.Environment, User: r.User, Schedule: r.Schedule,
-		Repository: r.Repository, Verdict: r.Verdict, Reason: string(r.Reason), Started: r.Started, Ended: r.lastTime(),
+		Run: r.Run, RunUID: r.RunUID, Namespace: r.Namespace, Environment: r.Environment, User: truncate(r.User, 200),
+		Schedule: r.Schedule, Repository: truncate(r.Repository, 500), Verdict: r.Verdict, Reason: string(r.Reason), Started: r.Started, Ended: r.lastTime(),
 	}
 	if g := cmp.Or(r.Goodput, GoodputOf(r)); g != nil {
 		u.Goodput = *g
@@ -70,6 +70,24 @@ func (r Receipt) Usage() Usage {
 		u.Nodes[n.KubernetesNode] += len(n.GPUs)
 	}
 	return u
+}
+
+// check returns an error for numbers that no run has, with which a sum would be of no use.
+func (u Usage) check() error {
+	const most = 1e12
+	for _, s := range []Spent{u.Goodput.Seconds, u.Goodput.GPUHours} {
+		for _, part := range []float64{s.Waiting, s.Starting, s.Steps, s.Repeated, s.Hang, s.Teardown} {
+			if !(part >= 0 && part <= most) {
+				return fmt.Errorf("goodput of run %s: %g: want 0 to %g", u.Run, part, most)
+			}
+		}
+	}
+	for node, gpus := range u.Nodes {
+		if gpus < 0 || gpus > most {
+			return fmt.Errorf("node %s of run %s: %d GPUs", node, u.Run, gpus)
+		}
+	}
+	return nil
 }
 
 // id tells runs of one name apart.
@@ -163,6 +181,9 @@ func usageIn(config *corev1.ConfigMap) (sums UsageSums, err error) {
 			err)
 	}
 	for i := range sums.Runs {
+		if err := sums.Runs[i].check(); err != nil {
+			return UsageSums{}, fail.Becausef(fail.InvalidInput, "reading %s of configmap %s/%s: %w", usageKey, config.Namespace, config.Name, err)
+		}
 		sums.Runs[i].Namespace = config.Namespace
 	}
 	return sums, nil
@@ -179,7 +200,12 @@ func Usages(ctx context.Context, client kubernetes.Interface, namespace string) 
 	errs := []error{err}
 	var all UsageSums
 	for _, r := range receipts {
-		all.Runs = append(all.Runs, r.Usage())
+		u := r.Usage()
+		if err := u.check(); err != nil {
+			errs = append(errs, fail.Becausef(fail.InvalidInput, "reading receipt %s/%s: %w", r.Namespace, Name(r.Run), err))
+			continue
+		}
+		all.Runs = append(all.Runs, u)
 	}
 	kept, err := selected(ctx, client, namespace, UsageLabel+"=true")
 	errs = append(errs, err)

@@ -133,3 +133,25 @@ func TestUsageHasNoRoom(t *testing.T) {
 		t.Errorf("after a month: %d runs, lost until %s, %v", len(s.Runs), s.LostUntil, err)
 	}
 }
+
+// Anyone who may write ConfigMaps in one namespace could otherwise spoil the sum of all.
+func TestForgedUsage(t *testing.T) {
+	client := fake.NewClientset()
+	forged := ended("forged", time.Hour)
+	forged.LeftOut, forged.Goodput = []string{"curve"}, &Goodput{Seconds: Spent{Steps: 1e308, Hang: -1}}
+	for _, r := range []Receipt{forged, ended("stays", time.Hour)} {
+		if err := Write(t.Context(), client, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x-usage", Labels: map[string]string{UsageLabel: "true"}},
+		Data: map[string]string{usageKey: `{"runs":[{"run":"x","goodput":{"gpuHours":{"steps":1e300}}}]}`}}
+	if _, err := client.CoreV1().ConfigMaps("ns").Create(t.Context(), config, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := Usages(t.Context(), client, "ns")
+	if len(all.Runs) != 1 || fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "forged") ||
+		!strings.Contains(err.Error(), "x-usage") {
+		t.Errorf("got %d runs, %v; want that of stays, and errors that name the others", len(all.Runs), err)
+	}
+}

@@ -5,6 +5,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
 // receiver serves notifications on this machine, behind a Service, and creates the Secret events with its URL. The function
@@ -111,6 +113,27 @@ func resumed(u trainer) {
 	e.equal("attempts", fmt.Sprint(got), fmt.Sprint([]string{`1 from "": 1 to 15`, `2 from "step-10": 11 to 20`}))
 	undisturbed := u.end(u.start("e2e/resumes.py", flags...)).succeeded()
 	e.equal("the final loss", e.finalLoss(), undisturbed.finalLoss())
+	if spent := e.goodput(); spent.Repeated <= 0 || spent.Steps <= 0 {
+		e.Errorf("goodput %+v: want steps that lasted, and steps 11 to 15 as repeated", spent)
+	}
+	if spent := undisturbed.goodput(); spent.Repeated != 0 || spent.Steps <= 0 || spent.Starting <= 0 {
+		e.Errorf("goodput %+v: want steps that lasted, and none repeated", spent)
+	}
+	out, _ := u.says(u.TempDir(), command.Done, "usage", "--by=script,verdict")
+	e.mustContain(out, "e2e/resumes.py", "Succeeded", "total")
+}
+
+// goodput returns what the seconds of the run became, which the training has measured.
+func (e ending) goodput() receipt.Spent {
+	e.Helper()
+	g := e.receipt.Goodput
+	if g == nil || !g.Measured || e.receipt.GPUs == nil || e.receipt.GPUs.Since.IsZero() {
+		e.Fatalf("goodput %+v with GPUs %+v: want the times of steps, and since when the GPUs are assigned", g, e.receipt.GPUs)
+	}
+	if whole := e.receipt.Ended.Sub(e.receipt.Started).Seconds(); math.Abs(g.Seconds.Sum()-whole) > 1 {
+		e.Errorf("goodput %+v: want parts of %.0f s", g.Seconds, whole)
+	}
+	return g.Seconds
 }
 
 // finalLoss returns the last loss in the run's receipt, as the training wrote it.

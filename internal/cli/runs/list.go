@@ -38,9 +38,9 @@ receipt. With --watch mlenv prints a row again when its state, reason or phase c
 The list has the local runs of this machine, too, in place of a namespace marked (local), unless a flag chooses a namespace or
 a cluster, or with --watch. With --local it has only these, and needs no cluster.
 
-With --prune mlenv asks, and then deletes the receipts of the named runs, or of all runs that were deleted. Files stay on
-their claims; mlenv claims lists these. With --files mlenv first deletes the working directories of these runs, which have what
-their scripts wrote at relative paths; logs and checkpoints stay.
+With --prune mlenv asks, and then deletes the receipts of the named runs, or of all runs that were deleted; mlenv usage counts
+them for another 30 days. Files stay on their claims; mlenv claims lists these. With --files mlenv first deletes the working
+directories of these runs, which have what their scripts wrote at relative paths; logs and checkpoints stay.
 
 With --prune --local mlenv deletes local runs that have ended, with their receipts, logs and working directories. Checkpoints and
 datasets elsewhere in their folder stay.

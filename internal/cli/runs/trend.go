@@ -26,8 +26,8 @@ func TrendCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "trend",
-		Short: "Show bandwidth, step time and loss from run to run",
-		Long: `Show bandwidth, step time and final loss of all runs of one kind whose receipts are kept: the same script of the same
+		Short: "Show bandwidth, step time, loss and goodput from run to run",
+		Long: `Show bandwidth, step time, final loss and goodput of all runs of one kind whose receipts are kept: the same script of the same
 repository with the same arguments, nodes and ranks in one environment. The newest run sets the kind, unless --like
 names another run; mlenv lists the other kinds. It compares the newest run with the median of the ten that succeeded
 before it.

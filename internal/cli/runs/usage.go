@@ -38,8 +38,8 @@ may read, and with --local the local runs of this machine.
 TIME is the time from the start to the end of the runs, and the columns after GPU-HOURS divide it. LOST has the GPU-hours in
 which no step lasted. GOODPUT is the part of the GPU-hours in which steps lasted, or of the time if the runs had no GPUs.
 
-If a receipt is deleted, its usage is kept for 30 days. A run counts as a whole if it ended in the time. A user is whom mlenv noted at
-the start of a run; whoever may change runs and receipts can change that. Runs in progress do not count.
+If a receipt is deleted, its usage is kept for 30 days. A run counts as a whole if it ended in the time. Runs in progress do not
+count. mlenv notes the user when it starts a run; anyone who may change runs or receipts can change that.
 
 Exit code 0: summed; 1: the receipts cannot be read; 2: wrong usage.`,
 		Example: `  mlenv usage
@@ -51,10 +51,11 @@ Exit code 0: summed; 1: the receipts cannot be read; 2: wrong usage.`,
 		},
 	}
 	flags.AddTo(cmd.Flags())
-	output.AddUse(cmd.Flags(), "text, json or yaml for programs, or csv for spreadsheets", command.Text, command.JSON, command.YAML, command.CSV)
+	output.AddUse(cmd.Flags(), "text, json or yaml for programs, or csv for spreadsheets", command.Text, command.JSON, command.YAML,
+		command.CSV)
 	cmd.Flags().Var(&since, "since", "sum runs that have ended in this last time, such as 30d or 12h")
-	cmd.Flags().Var(&by, "by", "what each row sums: the runs of one user, script or verdict, with commas of one combination of them, or the "+
-		"parts of runs on one node")
+	cmd.Flags().Var(&by, "by", "what each row sums: runs by user, script or verdict, with commas by a combination of them, or by node the "+
+		"parts of runs on it")
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "sum the runs of all namespaces that you may read")
 	cmd.Flags().BoolVar(&here, "local", false, "sum the local runs of this machine")
 	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace", "local")

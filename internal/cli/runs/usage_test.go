@@ -56,7 +56,8 @@ func TestUsageSum(t *testing.T) {
 		want map[string][]any
 	}{
 		{byFlag{byUser}, map[string][]any{"ada": {2, 60., 4500., 10., 2., 10. / 12}, unknown: {1, 30., 1800., 4., 0., 1.}}},
-		{byFlag{byScript}, map[string][]any{"train.py (folder)": {2, 60., 4500., 10., 2., 10. / 12}, "=cmd() (folder)": {1, 30., 1800., 4., 0., 1.}}},
+		{byFlag{byScript}, map[string][]any{"train.py (folder)": {2, 60., 4500., 10., 2., 10. / 12},
+			"=cmd() (folder)": {1, 30., 1800., 4., 0., 1.}}},
 		{byFlag{byUser, byVerdict}, map[string][]any{"ada/Succeeded": {1, 60., 3600., 8., 0., 1.}, "ada/RankFailed": {1, 0., 900., 2., 2., 0.5},
 			unknown + "/Succeeded": {1, 30., 1800., 4., 0., 1.}}},
 		// The seconds of a run count on each of its nodes, its GPU-hours by the GPUs there.
@@ -117,14 +118,16 @@ total      3     2h1m30s  16.0       1m30s    -         1h45m0s  15m0s     -    
 }
 
 func TestUsageFlags(t *testing.T) {
-	for text, want := range map[string]time.Duration{"30d": 30 * 24 * time.Hour, "12h": 12 * time.Hour, "1h30m": 90 * time.Minute, "0d": 0, "-1d": 0,
-		"d": 0, "": 0, "9999999d": 0, "-3h": 0} {
+	for text, want := range map[string]time.Duration{"30d": 30 * 24 * time.Hour, "12h": 12 * time.Hour, "1h30m": 90 * time.Minute, "0d": 0,
+		"-1d": 0,
+		"d":   0, "": 0, "9999999d": 0, "-3h": 0} {
 		var since sinceFlag
 		if err := since.Set(text); (err == nil) != (want > 0) || time.Duration(since) != want {
 			t.Errorf("--since=%s: %s, %v; want %s", text, &since, err, want)
 		}
 	}
-	for text, ok := range map[string]bool{"user": true, "script,verdict": true, "node": true, "node,user": false, "user,user": false, "": false,
+	for text, ok := range map[string]bool{"user": true, "script,verdict": true, "node": true, "node,user": false, "user,user": false,
+		"":    false,
 		"gpu": false} {
 		var by byFlag
 		if err := errors.Join(by.Set(text), by.check()); (err == nil) != ok {
@@ -155,7 +158,8 @@ func TestUsageEverywhere(t *testing.T) {
 	})
 	clients := &kube.Clients{Kube: client, Namespace: "mine"}
 	all, from, err := usagesEverywhere(t.Context(), clients)
-	if err != nil || len(all.Runs) != 1 || !slices.Equal(from.read, allowed) || len(from.missing) != 1 || !strings.Contains(from.missing[0], "theirs") {
+	if err != nil || len(all.Runs) != 1 || !slices.Equal(from.read, allowed) || len(from.missing) != 1 ||
+		!strings.Contains(from.missing[0], "theirs") {
 		t.Errorf("got %d runs of %q without %q, %v; want that of mine", len(all.Runs), from.read, from.missing, err)
 	}
 	allowed = nil

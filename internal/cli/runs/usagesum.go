@@ -22,7 +22,7 @@ type usage struct {
 	Until time.Time `json:"until"`
 	// Of are the namespaces that were read, or all namespaces, or this machine.
 	Of []string `json:"of"`
-	// By is what tells the groups apart: user, script, verdict, node.
+	// By has the names of the fields in which the groups differ: user, script, verdict, node.
 	By []string `json:"by"`
 	// Groups start with the one that has used the most.
 	Groups []usageGroup `json:"groups"`
@@ -34,7 +34,7 @@ type usage struct {
 
 // usageGroup sums runs.
 type usageGroup struct {
-	// User is whom mlenv noted at the start of the runs.
+	// User is the user that mlenv noted when it started the runs.
 	User string `json:"user,omitempty"`
 	// Script has the repository in addition.
 	Script string `json:"script,omitempty"`

@@ -40,7 +40,8 @@ func phased(trainFrom, trainTo, ended float64) Receipt {
 
 // ranks returns the times of two ranks.
 func ranks(from, to float64) []Rank {
-	return []Rank{{Rank: 0, Started: after(from), Seconds: to - from - 1}, {Rank: 1, Node: 1, Started: after(from + 1), Seconds: to - from - 1}}
+	return []Rank{{Rank: 0, Started: after(from), Seconds: to - from - 1},
+		{Rank: 1, Node: 1, Started: after(from + 1), Seconds: to - from - 1}}
 }
 
 func TestGoodput(t *testing.T) {
@@ -165,7 +166,8 @@ func TestGoodputOfForgedMetrics(t *testing.T) {
 	for name, curve := range map[string]*metrics.Curve{
 		"steps without bounds": {Lines: 2, Began: after(200), First: -1e308, StepTime: huge, Points: []metrics.Point{
 			{Step: 1e308, Elapsed: &huge}, {Step: -1e308, Elapsed: new(-huge)}}},
-		"before the run":      {Lines: 1, Began: after(-1e6), First: 1, StepTime: -1, Points: []metrics.Point{{Step: 1, Elapsed: new(time.Duration(0))}}},
+		"before the run": {Lines: 1, Began: after(-1e6), First: 1, StepTime: -1,
+			Points: []metrics.Point{{Step: 1, Elapsed: new(time.Duration(0))}}},
 		"after the run":       {Lines: 1, Began: after(1e6), First: 1, Points: []metrics.Point{{Step: 1, Elapsed: new(time.Duration(0))}}},
 		"no points":           {Lines: 1, Began: after(200)},
 		"no times":            {Lines: 1, First: 1, Points: []metrics.Point{{Step: 1}}},

@@ -124,8 +124,8 @@ type Memory struct {
 	version string
 }
 
-// Begin creates the ConfigMap of a run, unless another caller has. It replaces the ConfigMap of an earlier run of the same name, whose usage
-// is kept.
+// Begin creates the ConfigMap of a run, unless another caller has. It replaces the ConfigMap of an earlier run of the same name, whose
+// usage is kept.
 func Begin(ctx context.Context, client kubernetes.Interface, s Start) error {
 	content, err := json.Marshal(s)
 	if err != nil {

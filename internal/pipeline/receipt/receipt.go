@@ -49,7 +49,7 @@ type Receipt struct {
 	Environment string `json:"environment"`
 	// Schedule is the schedule that started the run, "" for none.
 	Schedule string `json:"schedule,omitempty"`
-	// User is who started the run with mlenv, "" if that is not known.
+	// User is the user who started the run with mlenv, "" if that is not known.
 	User    string      `json:"user,omitempty"`
 	Verdict Verdict     `json:"verdict"`
 	Reason  fail.Reason `json:"reason,omitempty"`

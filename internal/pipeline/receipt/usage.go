@@ -52,7 +52,8 @@ type Usage struct {
 func (r Receipt) Usage() Usage {
 	u := Usage{
 		Run: r.Run, RunUID: r.RunUID, Namespace: r.Namespace, Environment: r.Environment, User: truncate(r.User, 200),
-		Schedule: r.Schedule, Repository: truncate(r.Repository, 500), Verdict: r.Verdict, Reason: string(r.Reason), Started: r.Started, Ended: r.lastTime(),
+		Schedule: r.Schedule, Repository: truncate(r.Repository, 500), Verdict: r.Verdict, Reason: string(r.Reason), Started: r.Started,
+		Ended: r.lastTime(),
 	}
 	if g := cmp.Or(r.Goodput, GoodputOf(r)); g != nil {
 		u.Goodput = *g
@@ -162,7 +163,8 @@ func tryKeepUsage(ctx context.Context, client kubernetes.Interface, namespace, e
 		labels := map[string]string{
 			"app.kubernetes.io/managed-by": "ml-dev-env", "app.kubernetes.io/name": "ml-dev-env", UsageLabel: "true", environmentLabel: environment,
 		}
-		_, err = configs.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels}, Data: data},
+		_, err = configs.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels},
+			Data: data},
 			metav1.CreateOptions{FieldManager: kube.FieldManager})
 		return err
 	}
@@ -177,7 +179,8 @@ func tryKeepUsage(ctx context.Context, client kubernetes.Interface, namespace, e
 // usageIn reads a ConfigMap, which anyone who may write ConfigMaps may have written.
 func usageIn(config *corev1.ConfigMap) (sums UsageSums, err error) {
 	if err := json.Unmarshal([]byte(config.Data[usageKey]), &sums); err != nil {
-		return UsageSums{}, fail.Becausef(fail.InvalidInput, "reading %s of configmap %s/%s: not valid: %w", usageKey, config.Namespace, config.Name,
+		return UsageSums{}, fail.Becausef(fail.InvalidInput, "reading %s of configmap %s/%s: not valid: %w", usageKey, config.Namespace,
+			config.Name,
 			err)
 	}
 	for i := range sums.Runs {

@@ -45,7 +45,8 @@ func namesOf(t *testing.T, client kubernetes.Interface) (names []string) {
 // What deletes a receipt keeps its usage: a user, teardown, and another run of the same name. Nothing counts twice.
 func TestUsageOutlivesReceipts(t *testing.T) {
 	client := fake.NewClientset()
-	for _, r := range []Receipt{ended("by-hand", time.Hour), ended("old", UsageKept+time.Hour), ended("again", time.Hour), ended("stays", time.Hour)} {
+	for _, r := range []Receipt{ended("by-hand", time.Hour), ended("old", UsageKept+time.Hour), ended("again", time.Hour),
+		ended("stays", time.Hour)} {
 		if err := Write(t.Context(), client, r); err != nil {
 			t.Fatal(err)
 		}

@@ -365,7 +365,8 @@ func TestGoodput(t *testing.T) {
 	}}
 	_, root := render(t, r)
 	got := text(root)
-	for _, want := range []string{"waiting for GPUs\n1m40s\n", "steps that lasted\n10m0s, 1.333 GPU-hours\n", "steps done again\n1m40s, 0.2222",
+	for _, want := range []string{"waiting for GPUs\n1m40s\n", "steps that lasted\n10m0s, 1.333 GPU-hours\n",
+		"steps done again\n1m40s, 0.2222",
 		"hanging\n1m40s\n", "Steps lasted in 75.0% of the time with all GPUs.\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in\n%s", want, got)

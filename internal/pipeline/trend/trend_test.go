@@ -226,16 +226,20 @@ func TestCompare(t *testing.T) {
 		want string
 	}{
 		{"as good", night(9), nights(4, elsewhere), false,
-			"main mlenv-nightly-4 NoRegression: bandwidth 194.0 GB/s (180.7 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 250ms|250ms; loss 2|2; goodput 90.0%|90.0%"},
+			"main mlenv-nightly-4 NoRegression: bandwidth 194.0 GB/s (180.7 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 250ms|250ms; loss 2|2; " +
+				"goodput 90.0%|90.0%"},
 		{"slower steps", night(9, stepTime(300*time.Millisecond)), nights(3), false,
-			"main mlenv-nightly-3 Regression: bandwidth 194.0 GB/s (180.7 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 300ms|250ms worse; loss 2|2; goodput 90.0%|90.0%"},
+			"main mlenv-nightly-3 Regression: bandwidth 194.0 GB/s (180.7 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 300ms|250ms worse; loss 2|2; " +
+				"goodput 90.0%|90.0%"},
 		{"the newest run was slow, not the median", night(9), append([]receipt.Receipt{night(8, bandwidth(90*rdma.GBps))}, nights(4)...), false,
-			"main mlenv-nightly-8 NoRegression: bandwidth 194.0 GB/s (180.7 GiB/s)|90.0 GB/s (83.8 GiB/s); step time 250ms|250ms; loss 2|2; goodput 90.0%|90.0%"},
+			"main mlenv-nightly-8 NoRegression: bandwidth 194.0 GB/s (180.7 GiB/s)|90.0 GB/s (83.8 GiB/s); step time 250ms|250ms; loss 2|2; " +
+				"goodput 90.0%|90.0%"},
 		{"too few to judge", night(9, bandwidth(10*rdma.GBps)), nights(2), false,
 			"main mlenv-nightly-2 Unknown (2 runs of it did the same: want at least 3 to judge by): " +
 				"bandwidth 10.0 GB/s (9.3 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 250ms|250ms; loss 2|2; goodput 90.0%|90.0%"},
 		{"one run by name", night(9, last(`{"loss": 2.2}`)), nights(1), true,
-			"main mlenv-nightly-1 Regression: bandwidth 194.0 GB/s (180.7 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 250ms|250ms; loss 2.2|2 worse; goodput 90.0%|90.0%"},
+			"main mlenv-nightly-1 Regression: bandwidth 194.0 GB/s (180.7 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 250ms|250ms; loss 2.2|2 " +
+				"worse; goodput 90.0%|90.0%"},
 		{"itself, failures, and other trainings", night(4), append(nights(4, otherScript), append(nights(3, failed), night(4))...), false,
 			"main  Unknown (no run of it that succeeded did the same: " +
 				"https://git.example.com/me/model.git: train.py, by deepspeed on 2 nodes with 4 ranks each): "},

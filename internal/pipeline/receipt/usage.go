@@ -163,9 +163,8 @@ func tryKeepUsage(ctx context.Context, client kubernetes.Interface, namespace, e
 		labels := map[string]string{
 			"app.kubernetes.io/managed-by": "ml-dev-env", "app.kubernetes.io/name": "ml-dev-env", UsageLabel: "true", environmentLabel: environment,
 		}
-		_, err = configs.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels},
-			Data: data},
-			metav1.CreateOptions{FieldManager: kube.FieldManager})
+		wanted := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels}, Data: data}
+		_, err = configs.Create(ctx, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
 		return err
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": found.ResourceVersion}, "data": data})
@@ -180,8 +179,7 @@ func tryKeepUsage(ctx context.Context, client kubernetes.Interface, namespace, e
 func usageIn(config *corev1.ConfigMap) (sums UsageSums, err error) {
 	if err := json.Unmarshal([]byte(config.Data[usageKey]), &sums); err != nil {
 		return UsageSums{}, fail.Becausef(fail.InvalidInput, "reading %s of configmap %s/%s: not valid: %w", usageKey, config.Namespace,
-			config.Name,
-			err)
+			config.Name, err)
 	}
 	for i := range sums.Runs {
 		if err := sums.Runs[i].check(); err != nil {

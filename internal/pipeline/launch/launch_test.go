@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -77,6 +78,29 @@ func TestStartNamesTheRun(t *testing.T) {
 	m, err := receipt.Recall(t.Context(), clients.Kube, "ns", started.Name)
 	if err != nil || m.RunUID != string(started.UID) || m.Environment != "ml-dev-env" {
 		t.Errorf("the memory is %+v, %v; want that of the run, with the environment of the pipeline's default", m, err)
+	}
+}
+
+// A run names the user who started it, for those who sum GPU-hours. A request that is used again stays as it is.
+func TestStartNotesTheUser(t *testing.T) {
+	client := kubefake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}})
+	client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &authenticationv1.SelfSubjectReview{
+			Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: "kim"}}}, nil
+	})
+	clients := fakes()
+	clients.Kube = client
+	asked := pipeline()
+	asked.Spec.Params = append(asked.Spec.Params, paramSpec("name", "ml-dev-env"))
+	request := Request{Pipeline: asked, Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"train.py"}},
+		Annotations: map[string]string{"a": "b"}}
+	started, err := Start(t.Context(), clients, request)
+	if err != nil || run.Of(started).User != "kim" || started.Annotations["a"] != "b" || len(request.Annotations) != 1 {
+		t.Fatalf("got annotations %v of the request %v, %v; want kim and b", started.Annotations, request.Annotations, err)
+	}
+	m, err := receipt.Recall(t.Context(), client, "ns", started.Name)
+	if err != nil || m.Account(receipt.Standing{}, time.Time{}).User != "kim" {
+		t.Errorf("the memory is %+v, %v; want the user", m, err)
 	}
 }
 

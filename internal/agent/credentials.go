@@ -61,6 +61,8 @@ const (
 	AgentPeer
 	// PrometheusPeer may only read MetricsPath.
 	PrometheusPeer
+	// ReaperPeer may only read UsePath.
+	ReaperPeer
 )
 
 // MetricsUsage returns the extended key usage of a certificate for Prometheus, which has no other one: agents of earlier releases, which do
@@ -68,6 +70,11 @@ const (
 // gives a meaning.
 func MetricsUsage() asn1.ObjectIdentifier {
 	return asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 32473, 7443, 1}
+}
+
+// ReaperUsage is MetricsUsage for the reaper, and for whatever else may only learn when an environment was used last.
+func ReaperUsage() asn1.ObjectIdentifier {
+	return asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 32473, 7443, 2}
 }
 
 func peerOf(certificate *x509.Certificate) Peer {
@@ -78,6 +85,8 @@ func peerOf(certificate *x509.Certificate) Peer {
 		return AgentPeer
 	case slices.ContainsFunc(certificate.UnknownExtKeyUsage, MetricsUsage().Equal):
 		return PrometheusPeer
+	case slices.ContainsFunc(certificate.UnknownExtKeyUsage, ReaperUsage().Equal):
+		return ReaperPeer
 	}
 	return UnknownPeer
 }

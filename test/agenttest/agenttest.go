@@ -58,6 +58,8 @@ type Options struct {
 	Certificates objects.Certificates
 	// Shared gives all nodes the same workspace and datasets, as shared claims do.
 	Shared bool
+	// Now is the clock by which the agents judge their last use, nil for time.Now.
+	Now func() time.Time
 }
 
 // Start starts the agents of environment env in namespace ns: count nodes, each with a workspace of its own.
@@ -96,6 +98,7 @@ func StartWith(t testing.TB, count int, o Options) []*Node {
 			Pod: fmt.Sprintf("env-%d", i), KubernetesNode: fmt.Sprintf("node-%d", i), PodIP: freeAddress(t), Environ: os.Environ(), Program: self,
 			Paths: server.Paths{Workspace: filepath.Join(volumes, "workspace"), Datasets: volumes, Home: filepath.Join(dir, "home"),
 				Sys: "/sys/fs/cgroup"},
+			Now: o.Now,
 		}}
 		n.Config.Public, n.Config.Loopback = n.Config.PodIP, n.Config.PodIP
 		n.Config.Dial = func(ctx context.Context, node int) (net.Conn, error) { return nodes[node].dial(ctx, node) }

@@ -47,6 +47,8 @@ type Config struct {
 	Local bool
 	// Trial tries locks and renames; it is empty except in tests.
 	Trial facts.Trial
+	// Now is the clock of the node's use, nil for time.Now.
+	Now func() time.Time
 }
 
 // Paths are the folders of a node; tests use others than DefaultPaths.

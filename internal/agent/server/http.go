@@ -29,6 +29,8 @@ func (s *Server) routes() []route {
 	return []route{
 		{"GET " + agent.MetricsPath, agent.PrometheusPeer, s.metrics},
 		{"POST /v1/trees/{hash}/contents", agent.AgentPeer, s.passTree},
+		{"GET " + agent.UsePath, agent.ReaperPeer, s.lastUse},
+		{"PUT " + agent.UsePath, 0, s.beginUse},
 		{"GET /v1/health", 0, s.health},
 		{"GET /v1/facts", 0, s.facts},
 		{"POST /v1/rdma", 0, reading(s.rdma)},

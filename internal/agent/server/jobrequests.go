@@ -23,6 +23,7 @@ func (s *Server) startJob(w http.ResponseWriter, r *http.Request, spec agent.Job
 		return err
 	}
 	if status.New = made; made {
+		s.use.begin(agent.JobUse)
 		s.log.Info("Job started.", "job", status.ID, "run", spec.Run, "launcher", spec.Launcher, "script", spec.Script)
 		w.WriteHeader(http.StatusCreated)
 	}

@@ -2,14 +2,12 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/agent/facts"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/promtext"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
@@ -29,11 +27,7 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) error {
 	success := promtext.Metric{Name: collectorSuccess, Type: promtext.Gauge,
 		Help: "1 if the agent could read all metrics of this kind, 0 if some are missing."}
 	all := append(s.config.agentMetrics(), s.trainingMetrics()...)
-	gpus, err := s.gpuUse.recent(r.Context().Done(), func() ([]agent.GPU, error) {
-		// The reading outlives the request, so that nvidia-smi also finishes on the nodes where it takes longest.
-		gpus, _, err := facts.GPUs(context.Background(), s.config.Environ, s.config.GPUs)
-		return gpus, err
-	})
+	gpus, err := s.recentGPUs(r.Context())
 	all = append(all, gpuMetrics(gpus)...)
 	success.Add(succeeded(err), "collector", "gpu")
 	network, err := networkMetrics(rdma.Root(rdma.SysRootOf(s.config.Environ)))

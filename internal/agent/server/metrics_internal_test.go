@@ -40,12 +40,13 @@ func TestEachRequestIsForFew(t *testing.T) {
 			}
 		})
 	}
-	also := map[string]string{"GET /metrics": "prometheus", "POST /v1/trees/{hash}/contents": "agent"}
+	also := map[string]string{"GET /metrics": "prometheus", "POST /v1/trees/{hash}/contents": "agent", "GET /v1/use": "reaper"}
 	clients := map[string]*tls.ConnectionState{
 		"step":        clientWith([]x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}),
 		"agent":       clientWith([]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}),
 		"prometheus":  clientWith(nil, agent.MetricsUsage()),
-		"other usage": clientWith([]x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning}, asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 32473, 7443, 2}),
+		"reaper":      clientWith(nil, agent.ReaperUsage()),
+		"other usage": clientWith([]x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning}, asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 32473, 7443, 99}),
 		"any usage":   clientWith([]x509.ExtKeyUsage{x509.ExtKeyUsageAny}),
 		"no usage":    clientWith(nil),
 		"nobody":      nil,

@@ -41,6 +41,8 @@ type Server struct {
 	gpus atomic.Pointer[gpuView]
 	// gpuUse is how busy they are.
 	gpuUse gpuUse
+	// use is when the node was used last.
+	use *use
 	// networkSet is closed by startServices, once the node's network is set, or if nothing has to be set.
 	networkSet    chan struct{}
 	startServices func()
@@ -66,6 +68,7 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 	s := &Server{
 		config: config, log: log, trees: trees, jobs: openJobs(config, log, trees), shells: newShells(),
 		networkSet: make(chan struct{}), passing: make(chan struct{}, mostPassed), turn: make(chan struct{}, 1),
+		use: newUse(config.Now),
 	}
 	s.ssh = sshd.New(sshd.Options{
 		Loopback: config.Loopback, Program: config.Program, HangUp: s.shells.hangUp, Log: log,
@@ -79,7 +82,9 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 		s.startServices()
 	}
 	if config.Node == 0 {
-		s.services = services.New(config.serviceOptions(), log)
+		options := config.serviceOptions()
+		options.Used = func() { s.use.begin(agent.BrowserUse) }
+		s.services = services.New(options, log)
 	}
 	return s, nil
 }
@@ -182,6 +187,7 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 			}
 		})
 	}
+	s.background.Go(func() { s.watchUse(ctx) })
 	select {
 	case err := <-failed:
 		return err

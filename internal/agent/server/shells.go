@@ -51,6 +51,13 @@ func (s *shells) end(id string) {
 	}
 }
 
+// open reports whether a shell is kept.
+func (s *shells) open() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.kept) > 0
+}
+
 // close stops the timers: the shells end with the container.
 func (s *shells) close() {
 	s.mu.Lock()
@@ -99,6 +106,7 @@ func shellLeaders(id string) map[int]bool {
 
 func (s *Server) keepShell(w http.ResponseWriter, r *http.Request) error {
 	s.shells.keep(r.PathValue("id"))
+	s.use.begin(agent.ShellUse)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
@@ -114,5 +122,6 @@ func (s *Server) allowSSH(w http.ResponseWriter, _ *http.Request, key agent.SSHK
 	if err != nil {
 		return err
 	}
+	s.use.begin(agent.ShellUse)
 	return answer(w, server)
 }

@@ -28,11 +28,13 @@ type gate struct {
 	service agent.Service
 	token   string
 	proxy   *httputil.ReverseProxy
+	// used is called for each request that the program gets, and while a WebSocket sends.
+	used func()
 }
 
 // newGate returns the gate of a program's address. A program that requires the authorization itself gets it.
 func newGate(service agent.Service, token, address, authorization string) *gate {
-	g := &gate{service: service, token: token}
+	g := &gate{service: service, token: token, used: func() {}}
 	g.proxy = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", address
@@ -105,7 +107,9 @@ func (g *gate) pass(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	connlimit.ProveRequest(r)
-	g.proxy.ServeHTTP(w, r)
+	g.used()
+	g.proxy.ServeHTTP(&noting{w, g.used}, r)
+	g.used() // an answer may have taken long
 }
 
 // redirectWithCookie sets the cookie and redirects to an address without the token, which stays out of the browser's history.

@@ -70,6 +70,9 @@ func (o Options) program(s agent.Service, credential string) program {
 		p.dir = filepath.Join(o.Workspace, filepath.Base(agent.TensorBoardDir))
 		p.args = []string{"--logdir=" + p.dir, "--host=" + o.Loopback, "--port=" + strconv.Itoa(s.Port+behind)}
 	}
+	if p.gate != nil && o.Used != nil {
+		p.gate.used = o.Used
+	}
 	p.path = o.find(p.executable)
 	p.env = agent.Environ(env)
 	return p

@@ -33,6 +33,8 @@ type Options struct {
 	Public, Loopback string
 	// Environ returns the environment of jobs and shells.
 	Environ func() map[string]string
+	// Used is called while a browser, or another client with the password or token, uses a service; nil for nobody.
+	Used func()
 }
 
 // Manager runs the services that the mounted Secret lists, and follows its changes.

@@ -166,6 +166,13 @@ func (s *Server) admit(conn net.Conn) bool {
 	return true
 }
 
+// Connected reports whether a client is connected that has proven its key.
+func (s *Server) Connected() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.live) > 0
+}
+
 func (s *Server) serve(conn net.Conn) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(handshakeTime)) // it has failed if the connection is over

@@ -20,8 +20,8 @@ import (
 // Lifetime of all certificates. An environment that is kept for longer must be provisioned again.
 const Lifetime = 365 * 24 * time.Hour
 
-// New creates a CA, a certificate for the agents of all nodes of environment name, one for the steps, and one for Prometheus, which
-// may only read metrics. It discards the CA's key, so that no other certificate can be signed. An agent's certificate is not valid for
+// New creates a CA, a certificate for the agents of all nodes of environment name, one for the steps, one for Prometheus, which
+// may only read metrics, and one for the reaper, which may only read when the environment was used last. It discards the CA's key, so that no other certificate can be signed. An agent's certificate is not valid for
 // a client, nor a client's for an agent: a compromised node cannot command the others. With its own an agent may only read trees of the
 // others. Agents without DNS names have addresses.
 func New(namespace, name string, now time.Time, addresses ...net.IP) (result objects.Certificates, err error) {
@@ -65,6 +65,13 @@ func New(namespace, name string, now time.Time, addresses ...net.IP) (result obj
 	result.MetricsCert, result.MetricsKey, err = ca.issue(&x509.Certificate{
 		Subject:            subject(name, "metrics"),
 		UnknownExtKeyUsage: []asn1.ObjectIdentifier{agent.MetricsUsage()},
+	})
+	if err != nil {
+		return result, err
+	}
+	result.ReaperCert, result.ReaperKey, err = ca.issue(&x509.Certificate{
+		Subject:            subject(name, "reaper"),
+		UnknownExtKeyUsage: []asn1.ObjectIdentifier{agent.ReaperUsage()},
 	})
 	return result, err
 }

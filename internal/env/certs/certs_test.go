@@ -41,7 +41,7 @@ func TestCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	ca, server, client := certificate(t, made.CA), certificate(t, made.ServerCert), certificate(t, made.ClientCert)
-	metrics := certificate(t, made.MetricsCert)
+	metrics, reaper := certificate(t, made.MetricsCert), certificate(t, made.ReaperCert)
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)
 	node := objects.NamesOf("nccl-test", name).TLSName(12)
@@ -64,6 +64,9 @@ func TestCertificates(t *testing.T) {
 		{"a node as a client", server, "", x509.ExtKeyUsageClientAuth, now, false},
 		{"a step", client, "", x509.ExtKeyUsageClientAuth, now, true},
 		{"a step as a server", client, "", x509.ExtKeyUsageServerAuth, now, false},
+		{"the reaper as a step", reaper, "", x509.ExtKeyUsageClientAuth, now, false},
+		{"the reaper as an agent", reaper, "", x509.ExtKeyUsageServerAuth, now, false},
+		{"the reaper", reaper, "", x509.ExtKeyUsageAny, now, true},
 		{"Prometheus as a step", metrics, "", x509.ExtKeyUsageClientAuth, now, false},
 		{"Prometheus as an agent", metrics, "", x509.ExtKeyUsageServerAuth, now, false},
 		{"Prometheus", metrics, "", x509.ExtKeyUsageAny, now, true},
@@ -77,12 +80,12 @@ func TestCertificates(t *testing.T) {
 			t.Errorf("%s: valid %v, want %v: %v", test.what, err == nil, test.valid, err)
 		}
 	}
-	for _, cert := range []*x509.Certificate{ca, server, client, metrics} {
+	for _, cert := range []*x509.Certificate{ca, server, client, metrics, reaper} {
 		if key, ok := cert.PublicKey.(*ecdsa.PublicKey); !ok || key.Curve != elliptic.P256() {
 			t.Errorf("%s: key %T, want ECDSA P-256", cert.Subject, cert.PublicKey)
 		}
 	}
-	if server.IsCA || client.IsCA || metrics.IsCA || !ca.IsCA {
+	if server.IsCA || client.IsCA || metrics.IsCA || reaper.IsCA || !ca.IsCA {
 		t.Error("want the CA to be the only CA")
 	}
 }

@@ -29,6 +29,8 @@ const (
 	HolderName = "ml-dev-env/holder-name"
 	// HolderKind is PipelineRun or Person.
 	HolderKind = "ml-dev-env/holder-kind"
+	// IdleAnnotation is how long a person's environment may be without use. It is missing for no bound.
+	IdleAnnotation = "ml-dev-env/idle-timeout"
 
 	kindRun    = "PipelineRun"
 	kindPerson = "Person"
@@ -120,6 +122,15 @@ func Ends(lease *coordinationv1.Lease) time.Time {
 func Expired(lease *coordinationv1.Lease, now time.Time) bool {
 	ends := Ends(lease)
 	return !ends.IsZero() && ends.Before(now)
+}
+
+// IdleTimeout returns how long nobody may have used the environment of a person before it is released, 0 for no bound.
+func IdleTimeout(lease *coordinationv1.Lease) time.Duration {
+	timeout, err := time.ParseDuration(lease.Annotations[IdleAnnotation])
+	if err != nil || HolderOf(lease).Run {
+		return 0
+	}
+	return max(0, timeout)
 }
 
 // Find reads the Lease, for any holder. Without a Lease the error is EnvironmentMissing.

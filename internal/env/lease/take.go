@@ -33,6 +33,8 @@ type Request struct {
 	Owner *metav1.OwnerReference
 	// Duration is how long the Lease lasts without renewal, in whole seconds.
 	Duration time.Duration
+	// IdleTimeout is how long nobody may have used the environment before it is released, 0 for no bound. It counts for a person's alone.
+	IdleTimeout time.Duration
 }
 
 // Take takes the Lease, or takes it again for the same holder with the new owner and duration. It
@@ -144,6 +146,10 @@ func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lea
 		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, HolderKind, kind)
 		lease.Spec.HolderIdentity = &r.Holder.ID
 		lease.Spec.AcquireTime = &now
+	}
+	delete(lease.Annotations, IdleAnnotation)
+	if r.IdleTimeout > 0 && !r.Holder.Run {
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, IdleAnnotation, r.IdleTimeout.String())
 	}
 	seconds := int32(max(1, r.Duration/time.Second))
 	lease.Spec.LeaseDurationSeconds = &seconds

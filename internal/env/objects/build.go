@@ -23,6 +23,9 @@ type Objects struct {
 	ServiceAccount *corev1.ServiceAccount
 	// Secrets are the server's, the client's and, with a PodMonitor, Prometheus'; none if the cluster has the certificates.
 	Secrets []*corev1.Secret
+	// Use has the certificate with which the reaper, which may read no Secret, asks when the environment was used last. It opens nothing
+	// else. It is nil if the request has none.
+	Use *corev1.ConfigMap
 	// Claims exist in mode rwx only. They have no owner and outlive the environment; an existing one is used as it is.
 	Claims      []*corev1.PersistentVolumeClaim
 	Service     *corev1.Service
@@ -44,6 +47,9 @@ func (o Objects) InOrder() []Object {
 	objects := []Object{o.ServiceAccount}
 	for _, secret := range o.Secrets {
 		objects = append(objects, secret)
+	}
+	if o.Use != nil {
+		objects = append(objects, o.Use)
 	}
 	for _, claim := range o.Claims {
 		objects = append(objects, claim)
@@ -70,6 +76,7 @@ func Build(r Request, lease metav1.OwnerReference, certs Certificates) (Objects,
 	return Objects{
 		ServiceAccount: b.serviceAccount(),
 		Secrets:        b.secrets(certs),
+		Use:            b.useConfig(certs),
 		Claims:         b.claims(),
 		Service:        b.service(),
 		StatefulSet:    b.statefulSet(),
@@ -130,6 +137,18 @@ func (b builder) secrets(certs Certificates) []*corev1.Secret {
 
 // caKey is the key of the CA in the Secrets.
 const caKey = "ca.crt"
+
+func (b builder) useConfig(certs Certificates) *corev1.ConfigMap {
+	if len(certs.ReaperCert) == 0 {
+		return nil
+	}
+	return &corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: b.owned(b.names.UseConfig),
+		Data: map[string]string{caKey: string(certs.CA), corev1.TLSCertKey: string(certs.ReaperCert),
+			corev1.TLSPrivateKeyKey: string(certs.ReaperKey)},
+	}
+}
 
 func (b builder) claims() []*corev1.PersistentVolumeClaim {
 	if b.Storage != cluster.SharedStorage {
@@ -194,4 +213,7 @@ type Certificates struct {
 	ClientCert, ClientKey []byte
 	// MetricsCert and MetricsKey are for Prometheus.
 	MetricsCert, MetricsKey []byte
+	// ReaperCert and ReaperKey only show when the environment was used last; they are empty for an environment that is not released for
+	// want of use.
+	ReaperCert, ReaperKey []byte
 }

@@ -43,6 +43,8 @@ type Names struct {
 	ServerSecret, ClientSecret string
 	// MetricsSecret has the certificate with which Prometheus reads the agents' metrics, as PodMonitor tells it to.
 	MetricsSecret, PodMonitor string
+	// UseConfig is the ConfigMap with the certificate that may only read when the environment was used last.
+	UseConfig string
 	// NodeZero is the Service of the programs on node 0; ServicesSecret lists them, with their passwords and tokens.
 	NodeZero, ServicesSecret string
 }
@@ -65,6 +67,7 @@ func NamesOf(namespace, name string) Names {
 
 		MetricsSecret: name + "-agent-metrics",
 		PodMonitor:    name,
+		UseConfig:     name + "-agent-use",
 
 		NodeZero:       name,
 		ServicesSecret: name + "-services",

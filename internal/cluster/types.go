@@ -1,7 +1,10 @@
 // Package cluster reads cluster files, clusters/NAME.yaml: the facts about a cluster that ml-dev-env needs to train on it.
 package cluster
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	// ConfigMapPrefix is before the cluster's name in the name of the ConfigMap that an installed cluster file is.
@@ -25,6 +28,8 @@ type File struct {
 	NCCL      NCCL      `json:"nccl,omitempty"`
 	Image     Image     `json:"image,omitempty"`
 	Notify    Notify    `json:"notify,omitempty"`
+	// Development is for environments that persons keep, as mlenv up creates them.
+	Development Development `json:"development,omitempty"`
 	// Monitoring is for clusters with Prometheus.
 	Monitoring Monitoring `json:"monitoring,omitempty"`
 	// A note on the cluster: kept and shown by mlenv validate.
@@ -249,6 +254,13 @@ type Notify struct {
 	Secret string `json:"secret,omitempty"`
 }
 
+// Development is how environments that persons keep are released.
+type Development struct {
+	// How long nobody may use an environment that a person keeps before it is released; 0 for ever. Use is a job, an open shell, a
+	// browser session or a busy GPU.
+	IdleTimeout Duration `json:"idle_timeout,omitempty"`
+}
+
 // Monitoring is how Prometheus finds the metrics of the nodes.
 type Monitoring struct {
 	// Whether each environment gets a PodMonitor, by which Prometheus finds the agents' metrics; it takes the right to create
@@ -328,6 +340,7 @@ func Default() File {
 			Requests: ResourceList{Memory: MustParseQuantity("128Gi"), CPU: MustParseQuantity("32")},
 			Limits:   ResourceList{Memory: MustParseQuantity("256Gi"), CPU: MustParseQuantity("64")},
 		},
-		NCCL: NCCL{Debug: "INFO"},
+		NCCL:        NCCL{Debug: "INFO"},
+		Development: Development{IdleTimeout: Duration(2 * time.Hour)},
 	}
 }

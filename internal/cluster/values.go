@@ -1,10 +1,12 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/invopop/jsonschema"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -63,6 +65,33 @@ func (Quantity) JSONSchema() *jsonschema.Schema {
 	return &jsonschema.Schema{
 		OneOf:       []*jsonschema.Schema{{Type: "string", Pattern: `^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$`}, {Type: "number"}},
 		Description: "a quantity, as in 128Gi",
+	}
+}
+
+// Duration is a time in Go's notation, as in 2h or 90m; 0 needs no unit.
+type Duration time.Duration
+
+// String returns the time in Go's notation.
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	if err != nil || parsed < 0 {
+		return errors.New("want a duration such as 2h or 90m, or 0")
+	}
+	*d = Duration(parsed)
+	return nil
+}
+
+// JSONSchema implements the schema generator's interface.
+func (Duration) JSONSchema() *jsonschema.Schema {
+	return &jsonschema.Schema{
+		OneOf:       []*jsonschema.Schema{{Type: "string", Pattern: `^(0|([0-9]+(\.[0-9]+)?(h|m|s|ms))+)$`}, {Const: 0}},
+		Description: "a duration, as in 2h",
 	}
 }
 

@@ -27,6 +27,8 @@ type Job struct {
 	// StartWithin is how many seconds late a Job may start, for example after the controller restarted.
 	StartWithin int64
 	Env         []corev1.EnvVar
+	Volumes     []corev1.Volume
+	Mounts      []corev1.VolumeMount
 }
 
 // Account returns a ServiceAccount with exactly these rights in its namespace.
@@ -67,6 +69,7 @@ func (j Job) CronJob() *batchv1.CronJob {
 							SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 						},
 						Containers: []corev1.Container{j.container()},
+						Volumes:    j.Volumes,
 					},
 				},
 			}},
@@ -80,7 +83,7 @@ func (j Job) CronJob() *batchv1.CronJob {
 
 func (j Job) container() corev1.Container {
 	return corev1.Container{
-		Name: Container, Image: j.Image, Command: j.Command, Env: j.Env,
+		Name: Container, Image: j.Image, Command: j.Command, Env: j.Env, VolumeMounts: j.Mounts,
 		// So that kubectl describe shows why a Job failed.
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		SecurityContext: &corev1.SecurityContext{

@@ -11,7 +11,6 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -111,7 +110,11 @@ func (e Environment) lastUse(ctx context.Context) (last agent.Use, err error) {
 	}
 	set := e.FirstNodes(count, credentials)
 	defer set.Close()
-	uses, err := nodes.Ask(ctx, set, (*agent.Client).LastUse)
+	uses := make([]agent.Use, len(set))
+	err = set.Each(ctx, func(ctx context.Context, client *agent.Client) (err error) {
+		uses[client.Node()], err = client.LastUse(ctx)
+		return err
+	})
 	if err != nil {
 		return last, err
 	}

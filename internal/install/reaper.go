@@ -1,21 +1,69 @@
 package install
 
 import (
+	"context"
+	"fmt"
+
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cronjob"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 const reaperName = "mlenv-reaper"
 
-// reaper releases abandoned environments, outside all runs and with its own rights: it reads the state of holders, and can
+// idleAnnotation marks the CronJob of a release whose reaper releases idle environments.
+const idleAnnotation = "ml-dev-env/releases-idle"
+
+// ReaperProblem returns why nothing in the clients' namespace releases idle environments, a clause of a message; "" if the reaper does.
+func ReaperProblem(ctx context.Context, clients *kube.Clients) (string, error) {
+	found, err := clients.Kube.BatchV1().CronJobs(clients.Namespace).Get(ctx, reaperName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return "namespace " + clients.Namespace + " has no reaper", nil
+	case err != nil:
+		return "", kube.Problem(fmt.Errorf("getting cronjob %s/%s: %w", clients.Namespace, reaperName, err))
+	case found.Spec.Suspend != nil && *found.Spec.Suspend:
+		return fmt.Sprintf("CronJob %s/%s is suspended", clients.Namespace, reaperName), nil
+	case found.Annotations[idleAnnotation] != "true":
+		return fmt.Sprintf("CronJob %s/%s is of an earlier release", clients.Namespace, reaperName), nil
+	}
+	return "", nil
+}
+
+// notifyFlags are the reaper's flags and volumes for the Secret with the URL of events. The kubelet mounts it, so the account needs no
+// right to read Secrets.
+func (r Request) notifyFlags(job *cronjob.Job) {
+	secret := r.Cluster.Notify.Secret
+	if secret == "" {
+		return
+	}
+	const dir, ca = "/etc/mlenv/notify/", "/etc/mlenv/ca"
+	job.Command = append(job.Command, "--notify-dir="+dir+secret, "--ca-file="+ca+"/"+cluster.TrustedCAKey)
+	job.Volumes = []corev1.Volume{
+		{Name: "notify", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret,
+			Items: []corev1.KeyToPath{{Key: "url", Path: "url"}}, Optional: new(true)}}},
+		{Name: "trusted-ca", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: cluster.TrustedCA}, Optional: new(true)}}},
+	}
+	job.Mounts = []corev1.VolumeMount{
+		{Name: "notify", MountPath: dir + secret, ReadOnly: true}, {Name: "trusted-ca", MountPath: ca, ReadOnly: true},
+	}
+}
+
+// reaper releases abandoned and idle environments, outside all runs and with its own rights: it reads the state of holders, and can
 // delete only Leases.
 func (r Request) reaper() []runtime.Object {
 	job := cronjob.Job{
-		Name: reaperName, Namespace: r.Namespace, Labels: Labels(NamespacePart),
+		Name: reaperName, Namespace: r.Namespace, Labels: Labels(NamespacePart), Annotations: map[string]string{idleAnnotation: "true"},
 		Schedule: "* * * * *", Image: r.StepsImage, Command: []string{"reap"}, StartWithin: 60,
 	}
+	r.notifyFlags(&job)
 	spec := job.CronJob()
 	// A Job does not end while a pod of it may still run (kubernetes.io/docs/concepts/workloads/controllers/job,
 	// termination of Job Pods): a pod on a lost node would block all later Jobs. Two Jobs in parallel are harmless, because
@@ -27,10 +75,10 @@ func (r Request) reaper() []runtime.Object {
 		rule("tekton.dev", "pipelineruns")("get"),
 		// For the receipt of a run that wrote none.
 		rule("tekton.dev", "taskruns")("list"),
-		// To wait for the run's steps and the nodes to end.
+		// To wait for the run's steps and the nodes to end, and to find the nodes of a person's environment.
 		rule("", "pods")("list", "watch"),
 		rule("apps", "statefulsets")("list", "watch"),
-		// Receipts.
+		// Receipts, and the certificate with which nodes report their last use.
 		rule("", "configmaps")("get", "list", "create", "patch"),
 		rule("", "events")("create"),
 	), spec)

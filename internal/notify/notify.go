@@ -1,4 +1,4 @@
-// Package notify posts the events of a run to a URL that a Secret holds, such as an incoming webhook of Slack.
+// Package notify posts the events of a run, or of an idle environment, to a URL that a Secret holds, such as an incoming webhook of Slack.
 package notify
 
 import (
@@ -38,6 +38,8 @@ const (
 	Hang Kind = "hang"
 	// End: the run has ended, and its receipt is complete.
 	End Kind = "end"
+	// Idle: nobody has used an environment for long, and it is released soon.
+	Idle Kind = "idle"
 )
 
 // Event is documented in docs/notify.md.
@@ -58,7 +60,7 @@ type Event struct {
 	Attempt int `json:"attempt,omitempty"`
 	// Nodes is 0 if nothing was launched.
 	Nodes int `json:"nodes,omitempty"`
-	// Seconds is how long the run took, or the attempt that failed.
+	// Seconds is how long the run took, or the attempt that failed, or how long nobody has used an idle environment.
 	Seconds float64 `json:"seconds,omitempty"`
 }
 
@@ -80,6 +82,9 @@ const (
 var slackSyntax = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
 func (e Event) text() string {
+	if e.Kind == Idle {
+		return slackSyntax.Replace(humanize.OneLine(e.Message, maxText))
+	}
 	took, why := "", ""
 	if e.Seconds > 0 {
 		took = " after " + humanize.Seconds(e.Seconds)
@@ -219,12 +224,15 @@ func (s *Sender) try(ctx context.Context, e Event, body []byte) (again bool, err
 	if err != nil {
 		return false, errors.New("the URL is invalid")
 	}
-	source := "/namespaces/" + e.Namespace + "/environments/" + e.Environment
+	source, about := "/namespaces/"+e.Namespace+"/environments/"+e.Environment, "run"
+	if e.Kind == Idle {
+		about = "environment"
+	}
 	if e.Run != "" {
 		source = "/namespaces/" + e.Namespace + "/pipelineruns/" + e.Run
 	}
 	for name, value := range map[string]string{
-		"Content-Type": "application/json", "ce-specversion": "1.0", "ce-type": "io.github.ml-dev-env.run." + string(e.Kind), "ce-source": source,
+		"Content-Type": "application/json", "ce-specversion": "1.0", "ce-type": "io.github.ml-dev-env." + about + "." + string(e.Kind), "ce-source": source,
 		"ce-id": fmt.Sprintf("%s-%s-%d", s.uid, e.Kind, e.Attempt), "ce-time": e.Time.Format(time.RFC3339Nano),
 	} {
 		request.Header.Set(name, value)

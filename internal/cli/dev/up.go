@@ -15,6 +15,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
@@ -38,6 +40,9 @@ func upCommand() *cobra.Command {
 for --keep-for; every command of mlenv that works in the environment restarts that time. When it is over, the reaper
 releases the GPUs; mlenv down releases them at once. Claims and their files stay.
 
+The reaper also releases an environment that nobody has used for --idle-timeout: no job, open shell, browser session or
+busy GPU. mlenv dev and mlenv sync --watch alone are no use; they warn ten minutes before.
+
 Without --cluster-file mlenv uses a cluster file that is installed in the namespace. Without --image it uses the cluster
 file's image.name, or the image that was last built of its image.flavour. With another request mlenv changes an existing
 environment only with --on-change=recreate.
@@ -45,6 +50,7 @@ environment only with --on-change=recreate.
 Exit code 0: the environment is ready; 1: it is not, and nothing is held; 2: wrong usage.`,
 		Example: `  mlenv up --nodes=2
   mlenv up h-kim --cluster-file=clusters/barcelona.yaml --mode=rdma --keep-for=8h
+  mlenv up --idle-timeout=30m   # without use for half an hour its GPUs are released
   mlenv up --nodes=1 --services=all   # with VS Code, Jupyter and TensorBoard, see mlenv open`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			u.options.Request.Cluster, u.noFile = u.Load(cmd.Context())
@@ -65,6 +71,7 @@ Exit code 0: the environment is ready; 1: it is not, and nothing is held; 2: wro
 	flags.StringVar(&u.installed, "cluster", "", "name of the installed cluster file (default: the only one)")
 	cmd.MarkFlagsMutuallyExclusive("cluster", "cluster-file")
 	param.Duration.AddTo(flags, &o.KeepFor, "keep-for", 4*time.Hour, "how long the environment exists while no command of mlenv works in it")
+	param.IdleTimeout.AddTo(flags, &o.IdleTimeout, "idle-timeout", "", provision.IdleTimeoutUsage)
 	param.Image.AddTo(flags, &o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or the image that was "+
 		"built of its image.flavour)")
 	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the agent (default: the installed "+
@@ -91,7 +98,26 @@ func (u *up) run(ctx context.Context, log *slog.Logger) error {
 	log.Info(fmt.Sprintf("The environment is kept until %s; each command of mlenv that works in it restarts that time. To release it now: "+
 		"mlenv down %s -n %s",
 		time.Now().Add(options.KeepFor).UTC().Format("2006-01-02 15:04 UTC"), u.Environment, clients.Namespace))
+	reportIdle(ctx, log, clients, options.MayIdle())
 	return nil
+}
+
+// reportIdle prints when the environment is released for want of use, and whether anything in the namespace does that.
+func reportIdle(ctx context.Context, log *slog.Logger, clients *kube.Clients, timeout time.Duration) {
+	if timeout == 0 {
+		return
+	}
+	idle := fmt.Sprintf("nobody has used it for %s: no job, open shell, browser session or busy GPU", humanize.Duration(timeout))
+	missing, err := install.ReaperProblem(ctx, clients)
+	switch {
+	case err != nil:
+		log.Warn(fmt.Sprintf("If the reaper is installed, it releases the environment when %s. Whether it is was not found out: %v", idle, err))
+	case missing != "":
+		log.Warn(fmt.Sprintf("Nothing will release the environment when %s, or when its time is over: %s.\n  next: mlenv install -n %s", idle, missing,
+			clients.Namespace))
+	default:
+		log.Info(fmt.Sprintf("The reaper also releases it when %s. Claims stay. --idle-timeout changes that.", idle))
+	}
 }
 
 // complete adds what the flags leave out and the cluster has: the steps' image, the cluster file and the training image.

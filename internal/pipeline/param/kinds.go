@@ -36,6 +36,7 @@ var (
 	DeepSpeedConfig  = matches(`^[^-]`, "the path of a DeepSpeed configuration")
 	Duration         = number("duration", "a duration such as 40m or 24h", time.ParseDuration, func(d time.Duration) bool { return d > 0 })
 	Flavour          = matches(`^\w[\w.-]{0,127}$`, "a flavour, as in pytorch-2.9-numpy2")
+	IdleTimeout      = valid(isIdleTimeout, "a duration such as 2h, or 0 for never")
 	Image            = valid(isImage, "an image, as in registry.example.com/team/training:tag")
 	Launcher         = launchers()
 	Mode             = OneOf(agent.Auto, agent.RDMA, agent.TCP)
@@ -174,6 +175,11 @@ func boolean() *Kind[bool] {
 	return &Kind[bool]{"bool", func(text string) (bool, error) {
 		return text == "true", mistake(text == "true" || text == "false", text, "true or false")
 	}}
+}
+
+func isIdleTimeout(text string) bool {
+	d, err := time.ParseDuration(text)
+	return err == nil && d >= 0
 }
 
 // AtLeast returns the kind of the durations from least on; want describes them.

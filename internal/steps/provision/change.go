@@ -43,6 +43,9 @@ func (p *provisioner) certificates(ctx context.Context, live *appsv1.StatefulSet
 	if err != nil {
 		return made, agent.Credentials{}, err
 	}
+	if p.holder.Run {
+		made.ReaperCert, made.ReaperKey = nil, nil // only a person's environment is released for want of use
+	}
 	credentials, err := agent.ParseCredentials(made.CA, made.ClientCert, made.ClientKey)
 	return made, credentials, err
 }

@@ -58,6 +58,7 @@ releases all of them and names the cause.`,
 	param.Mode.AddTo(flags, &o.RequestedMode, "requested-mode", "", "requested mode, before preflight decided: with auto, nodes that cannot "+
 		"use RDMA use TCP (default: --mode)")
 	param.Duration.AddTo(flags, &o.KeepFor, "keep-for", 0, "how long the environment's lease lasts (default: as long as steps renew it)")
+	param.IdleTimeout.AddTo(flags, &o.IdleTimeout, "idle-timeout", "", IdleTimeoutUsage)
 	environment := command.NewResult(cmd, "environment", "name of the environment")
 	mode := command.NewResult(cmd, "mode", "how the nodes talk: tcp or rdma")
 	why := command.NewResult(cmd, "why", "reason for the mode, if this step decided it")
@@ -84,6 +85,10 @@ releases all of them and names the cause.`,
 	}
 	return cmd
 }
+
+// IdleTimeoutUsage describes the flag.
+const IdleTimeoutUsage = "how long nobody may use a person's environment before it is released; 0 for ever (default: " +
+	"development.idle_timeout of the cluster file)"
 
 // AddFlags adds the flags that the step and mlenv share, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {

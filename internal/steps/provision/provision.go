@@ -82,6 +82,9 @@ type Options struct {
 	TrainingTimeout time.Duration
 	// KeepFor is how long the lease lasts; 0 for as long as steps renew it.
 	KeepFor time.Duration
+	// IdleTimeout is how long nobody may use a person's environment before the reaper releases it, as param.IdleTimeout; 0 for ever, ""
+	// for the cluster file's.
+	IdleTimeout string
 }
 
 // Deps are what Run works with. The environment is created in the clients' namespace.
@@ -144,8 +147,16 @@ func (o *Options) request(namespace string) (objects.Request, error) {
 	return request, request.Validate()
 }
 
+// MayIdle returns how long nobody may use a person's environment before it is released, 0 for ever.
+func (o *Options) MayIdle() time.Duration {
+	if timeout, err := time.ParseDuration(o.IdleTimeout); err == nil {
+		return timeout
+	}
+	return time.Duration(o.Request.Cluster.Development.IdleTimeout)
+}
+
 func (p *provisioner) leaseRequest() lease.Request {
-	r := lease.Request{Holder: p.holder, Duration: cmp.Or(p.options.KeepFor, lease.Duration)}
+	r := lease.Request{Holder: p.holder, Duration: cmp.Or(p.options.KeepFor, lease.Duration), IdleTimeout: p.options.MayIdle()}
 	if p.options.Run.UID != "" {
 		owner := run.OwnerReference(p.options.Run.Name, types.UID(p.options.Run.UID))
 		r.Owner = &owner
@@ -311,6 +322,7 @@ func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result
 	if err := p.checkNodes(ctx, credentials); err != nil {
 		return Result{}, usable, err
 	}
+	p.beginUse(ctx, credentials, len(certs.CA) > 0)
 	return Result{
 		Name: p.request.Name, Mode: p.request.Mode, Why: p.why, Storage: p.request.Storage, Caches: p.caches, Nodes: p.request.Nodes,
 		ImageDigest: digest(pods, p.request.Image),

@@ -9,14 +9,15 @@ import (
 
 // Command returns the command line of the program reap.
 func Command() *cobra.Command {
-	var dryRun bool
+	var o Options
 	var where kube.Flags
 	cmd := &cobra.Command{
 		Use:   "reap",
-		Short: "Release the abandoned environments of a namespace",
+		Short: "Release the abandoned and the idle environments of a namespace",
 		Long: `Release the abandoned environments of a namespace: those of runs that have ended without
 releasing them, were deleted, or were cancelled without their finally tasks, and those whose lease has expired and is
-not renewed. Environments with a holder, claims and receipts stay.
+not renewed. reap also releases environments of persons that nobody has used for their idle-timeout, by the answers of
+their nodes, and warns ten minutes before. Other environments with a holder, claims and receipts stay.
 
 mlenv install runs reap every minute.`,
 		Example: `  reap
@@ -27,10 +28,11 @@ mlenv install runs reap every minute.`,
 			if err != nil {
 				return err
 			}
-			return Run(cmd.Context(), clients, command.Log(cmd), dryRun)
+			return Run(cmd.Context(), clients, command.Log(cmd), o)
 		},
 	}
 	where.AddTo(cmd.Flags())
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be released, and change nothing")
+	o.Notify.AddTo(cmd.Flags())
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "print what would be released, and change nothing")
 	return cmd
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,18 +22,24 @@ func (r *reaper) event(ctx context.Context, a teardown.Orphan, failed error) err
 	if failed != nil {
 		kind, message = corev1.EventTypeWarning, message+": "+failed.Error()
 	}
+	// A name of its own, as client-go's recorder gives it, can be sent again after a lost answer.
+	_, err := r.record(ctx, a.Lease, fmt.Sprintf("%s.%x", a.Lease.Name, r.now().UnixNano()), eventReason, kind, message)
+	return err
+}
+
+// record creates an event of the Lease, and reports whether there was none of that name.
+func (r *reaper) record(ctx context.Context, l *coordinationv1.Lease, name, reason, kind, message string) (created bool, err error) {
 	now := metav1.NewTime(r.now())
-	_, err := r.clients.Kube.CoreV1().Events(a.Lease.Namespace).Create(ctx, &corev1.Event{
-		// A name of its own, as client-go's recorder gives it, can be sent again after a lost answer.
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", a.Lease.Name, now.UnixNano()), Namespace: a.Lease.Namespace},
+	_, err = r.clients.Kube.CoreV1().Events(l.Namespace).Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: l.Namespace},
 		InvolvedObject: corev1.ObjectReference{
-			APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: a.Lease.Namespace, Name: a.Lease.Name, UID: a.Lease.UID,
+			APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: l.Namespace, Name: l.Name, UID: l.UID,
 		},
-		Reason: eventReason, Message: message, Type: kind, Count: 1, FirstTimestamp: now, LastTimestamp: now,
+		Reason: reason, Message: message, Type: kind, Count: 1, FirstTimestamp: now, LastTimestamp: now,
 		Source: corev1.EventSource{Component: "ml-dev-env-reaper"},
 	}, metav1.CreateOptions{FieldManager: kube.FieldManager})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return kube.Problem(fmt.Errorf("recording that environment %s/%s was released: %w", a.Lease.Namespace, a.Lease.Name, err))
+		return false, kube.Problem(fmt.Errorf("recording for environment %s/%s that %s: %w", l.Namespace, l.Name, message, err))
 	}
-	return nil
+	return err == nil, nil
 }

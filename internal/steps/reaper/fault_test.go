@@ -31,7 +31,7 @@ func TestEveryRequestMayFail(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		err := Run(t.Context(), server.Clients(wrap), slog.New(slog.DiscardHandler), false)
+		err := Run(t.Context(), server.Clients(wrap), slog.New(slog.DiscardHandler), Options{})
 		var left []string
 		for _, path := range server.Paths() {
 			left = append(left, strings.Split(path, "/env.")[0]) // an event is named after its time

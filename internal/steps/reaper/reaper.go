@@ -1,4 +1,4 @@
-// Package reaper releases the abandoned environments of a namespace. It runs every minute outside all
+// Package reaper releases the abandoned and the idle environments of a namespace. It runs every minute outside all
 // runs, so that no failure of a run can stop it.
 package reaper
 
@@ -16,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 )
@@ -37,9 +38,17 @@ const (
 // renew its Lease.
 const attempts = 3
 
-// Run looks once at all environments of the clients' namespace and releases the abandoned ones. A dry run only logs which, and why.
-func Run(ctx context.Context, clients *kube.Clients, log *slog.Logger, dryRun bool) error {
-	return (&reaper{clients: clients, log: log, now: clients.Now, dryRun: dryRun}).pass(ctx)
+// Options are how to look.
+type Options struct {
+	// DryRun only logs what would be released, and why.
+	DryRun bool
+	// Notify posts that an environment is idle.
+	Notify notify.Flags
+}
+
+// Run looks once at all environments of the clients' namespace, and releases the abandoned and the idle ones.
+func Run(ctx context.Context, clients *kube.Clients, log *slog.Logger, o Options) error {
+	return (&reaper{clients: clients, log: log, now: clients.Now, dryRun: o.DryRun, notify: o.Notify}).pass(ctx)
 }
 
 // Stalled returns why the next pass would release the environment of a run of which a task has failed for good, because no task follows;
@@ -57,6 +66,7 @@ type reaper struct {
 	log     *slog.Logger
 	now     func() time.Time
 	dryRun  bool
+	notify  notify.Flags
 }
 
 // pass looks at all environments once. A failure with one does not keep the others from being released.
@@ -66,7 +76,7 @@ func (r *reaper) pass(ctx context.Context) error {
 		return err
 	}
 	var abandoned []teardown.Orphan
-	var expired []*coordinationv1.Lease
+	var expired, live []*coordinationv1.Lease
 	var problems []error
 	for i := range found {
 		one := &found[i]
@@ -77,14 +87,18 @@ func (r *reaper) pass(ctx context.Context) error {
 			expired = append(expired, one)
 		case s.why != "":
 			abandoned = append(abandoned, teardown.Orphan{Lease: one, Why: s.why, Timeout: podsTime})
+		default:
+			live = append(live, one)
 		}
 	}
-	held := len(found) - len(abandoned) - len(expired) - len(problems)
 	r.log.Info(fmt.Sprintf("%s in %s: %d held, %d abandoned, %d whose lease has expired.",
-		humanize.Count(len(found), "environment"), r.clients.Namespace, held, len(abandoned), len(expired)))
+		humanize.Count(len(found), "environment"), r.clients.Namespace, len(live), len(abandoned), len(expired)))
 	works := []func() error{func() error { return r.again(ctx, expired) }, func() error { return r.finish(ctx, found) }}
 	for _, each := range abandoned {
 		works = append(works, func() error { return r.release(ctx, each) })
+	}
+	for _, each := range live {
+		works = append(works, func() error { return r.idle(ctx, each) })
 	}
 	return errors.Join(append(problems, parallel.Map(works, func(work func() error) error { return work() })...)...)
 }

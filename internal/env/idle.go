@@ -25,6 +25,8 @@ const (
 	idleShown = 10 * time.Minute
 	// useTime bounds the question for the last use. A node that nobody is known to use runs nvidia-smi for the answer.
 	useTime = 15 * time.Second
+	// listTime is less, because a user waits for the list.
+	listTime = 5 * time.Second
 )
 
 // Idle is how long nobody has used a person's environment.
@@ -127,16 +129,20 @@ func (e Environment) lastUse(ctx context.Context) (last agent.Use, err error) {
 	return last, nil
 }
 
-// IdleEnvironments asks all environments of the clients' namespace for their last use, and returns those of persons that are idle.
+// IdleEnvironments asks all environments of the clients' namespace, or of all if that is "", for their last use, and returns those of persons that are idle.
 // It leaves out those that do not answer.
 func IdleEnvironments(ctx context.Context, clients *kube.Clients) ([]Idle, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
 	leases, err := lease.List(ctx, clients.Kube, clients.Namespace)
 	if err != nil {
 		return nil, err
 	}
 	var idle []Idle
 	for _, found := range parallel.Map(leases, func(l coordinationv1.Lease) *Idle {
-		found, _ := Of(clients, l.Name).Idle(ctx, &l) // what is not known is not listed
+		there := *clients
+		there.Namespace = l.Namespace
+		found, _ := Of(&there, l.Name).Idle(ctx, &l) // what is not known is not listed
 		return found
 	}) {
 		if found != nil && (found.Use.Idle >= idleShown || found.Near()) {

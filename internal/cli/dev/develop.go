@@ -28,6 +28,13 @@ func attach(ctx context.Context, e *envflags.Flags, log *slog.Logger) (clients *
 	if clients, err = e.Connect(ctx, log); err != nil {
 		return nil, nil, nil, err
 	}
-	set, detach, err = env.Of(clients, e.Environment).Attach(ctx, log, "", run.Flags{})
-	return clients, set, detach, err
+	set, leave, err := env.Of(clients, e.Environment).Attach(ctx, log, "", run.Flags{})
+	if err != nil {
+		return clients, nil, nil, err
+	}
+	stop := warnIdle(ctx, log, clients, e.Environment)
+	return clients, set, func() {
+		stop()
+		leave()
+	}, nil
 }

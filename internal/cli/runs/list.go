@@ -19,6 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
@@ -37,6 +38,9 @@ receipt. With --watch mlenv prints a row again when its state, reason or phase c
 
 The list has the local runs of this machine, too, in place of a namespace marked (local), unless a flag chooses a namespace or
 a cluster, or with --watch. With --local it has only these, and needs no cluster.
+
+Below the list mlenv names the environments that persons keep and nobody has used for ten minutes, with their holders, if you
+may read their ConfigMaps and forward ports.
 
 With --prune mlenv asks, and then deletes the receipts of the named runs, or of all runs that were deleted; mlenv usage counts
 them for another 30 days. Files stay on their claims; mlenv claims lists these. With --files mlenv first deletes the working
@@ -84,6 +88,9 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 		if err != nil {
 			return err
 		}
+		if output.ForPeople() && where != onThisMachine {
+			defer noteIdle(cmd, flags, everywhere)
+		}
 		return output.PrintAs("RunList", cmd.OutOrStdout(), found, func(out io.Writer) error {
 			if len(found) == 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "No runs %s.\n", where)
@@ -111,6 +118,8 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 	return cmd
 }
 
+const onThisMachine = "on this machine"
+
 // allRuns returns the newest runs of the namespace and of this machine, and where they were looked for. Without a cluster, or
 // if it does not answer, it returns the local runs, if there are any.
 func allRuns(cmd *cobra.Command, flags kube.Flags, local, everywhere bool, limit int) (found []summary, where string, err error) {
@@ -123,7 +132,7 @@ func allRuns(cmd *cobra.Command, flags kube.Flags, local, everywhere bool, limit
 			found = append(found, r.summary(""))
 		}
 	}
-	where = "on this machine"
+	where = onThisMachine
 	if !local {
 		clients, err := flags.Connect()
 		var remote []summary
@@ -132,7 +141,7 @@ func allRuns(cmd *cobra.Command, flags kube.Flags, local, everywhere bool, limit
 		}
 		switch {
 		case len(found) > 0 && noCluster(clients, err):
-			where = "on this machine"
+			where = onThisMachine
 			onlyHere(cmd, err)
 		case err != nil:
 			return nil, "", err
@@ -144,6 +153,21 @@ func allRuns(cmd *cobra.Command, flags kube.Flags, local, everywhere bool, limit
 		found = found[:min(limit, len(found))]
 	}
 	return found, where, nil
+}
+
+// noteIdle prints the idle environments of the namespace, or of all, with their holders: their GPUs could train.
+func noteIdle(cmd *cobra.Command, flags kube.Flags, everywhere bool) {
+	clients, err := flags.Connect()
+	if err != nil {
+		return
+	}
+	if everywhere {
+		clients = clientsIn(clients, metav1.NamespaceAll)
+	}
+	idle, _ := env.IdleEnvironments(cmd.Context(), clients) // who may not list Leases sees none
+	for _, each := range idle {
+		fmt.Fprintln(cmd.ErrOrStderr(), each)
+	}
 }
 
 // onCluster returns the newest runs of the namespace, or of all.

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -153,6 +154,16 @@ func (p *probe) environment(ctx context.Context) []Check {
 		return []Check{newCheck(name, OK, "", "%s: %s", p.Request.Name, busy.State())}
 	}
 	return []Check{newCheck(name, status, busy.Next(), "%s: %s", p.Request.Name, busy.State()).because(fail.EnvironmentBusy)}
+}
+
+// idle lists the environments of the namespace that persons keep and nobody uses: their GPUs are missing elsewhere. What cannot be
+// read is not listed.
+func (p *probe) idle(ctx context.Context) (checks []Check) {
+	found, _ := env.IdleEnvironments(ctx, p.Clients)
+	for _, each := range found {
+		checks = append(checks, newCheck("idle environment", OK, "", "%s", each))
+	}
+	return checks
 }
 
 // repository asks the git server for the run's commit and the names of its files, with the credentials of sync-repo.

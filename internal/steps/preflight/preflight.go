@@ -149,7 +149,7 @@ func Examine(ctx context.Context, d Deps, o Options) Report {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	p, err := newProbe(ctx, d, o)
-	checks := []func(context.Context) []Check{p.params, p.timeouts, p.secrets, bounded(p.repository), p.environment}
+	checks := []func(context.Context) []Check{p.params, p.timeouts, p.secrets, bounded(p.repository), p.environment, p.idle}
 	switch {
 	case p.Invalid != nil && p.own != nil: // check params lists them
 	case err != nil:

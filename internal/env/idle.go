@@ -24,7 +24,7 @@ const (
 	// idleShown is how long an environment must have been without use to be listed as idle.
 	idleShown = 10 * time.Minute
 	// useTime bounds the question for the last use. A node that nobody is known to use runs nvidia-smi for the answer.
-	useTime = 15 * time.Second
+	useTime = 10 * time.Second
 	// listTime is less, because a user waits for the list.
 	listTime = 5 * time.Second
 )

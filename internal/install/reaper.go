@@ -20,20 +20,23 @@ const reaperName = "mlenv-reaper"
 // idleAnnotation marks the CronJob of a release whose reaper releases idle environments.
 const idleAnnotation = "ml-dev-env/releases-idle"
 
-// ReaperProblem returns why nothing in the clients' namespace releases idle environments, a clause of a message; "" if the reaper does.
-func ReaperProblem(ctx context.Context, clients *kube.Clients) (string, error) {
+// ReaperProblem returns why nothing in the clients' namespace releases idle environments, as a clause of a message, and the command that
+// changes it; both are "" if the reaper releases them.
+func ReaperProblem(ctx context.Context, clients *kube.Clients) (problem, next string, err error) {
+	again := "mlenv install clusters/CLUSTER.yaml --namespace=" + clients.Namespace
 	found, err := clients.Kube.BatchV1().CronJobs(clients.Namespace).Get(ctx, reaperName, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return "namespace " + clients.Namespace + " has no reaper", nil
+		return "namespace " + clients.Namespace + " has no reaper", again, nil
 	case err != nil:
-		return "", kube.Problem(fmt.Errorf("getting cronjob %s/%s: %w", clients.Namespace, reaperName, err))
+		return "", "", kube.Problem(fmt.Errorf("getting cronjob %s/%s: %w", clients.Namespace, reaperName, err))
 	case found.Spec.Suspend != nil && *found.Spec.Suspend:
-		return fmt.Sprintf("CronJob %s/%s is suspended", clients.Namespace, reaperName), nil
+		return fmt.Sprintf("CronJob %s/%s is suspended", clients.Namespace, reaperName),
+			fmt.Sprintf(`oc patch cronjob %s -n %s --patch='{"spec":{"suspend":false}}'`, reaperName, clients.Namespace), nil
 	case found.Annotations[idleAnnotation] != "true":
-		return fmt.Sprintf("CronJob %s/%s is of an earlier release", clients.Namespace, reaperName), nil
+		return fmt.Sprintf("CronJob %s/%s is of an earlier release", clients.Namespace, reaperName), again, nil
 	}
-	return "", nil
+	return "", "", nil
 }
 
 // notifyFlags are the reaper's flags and volumes for the Secret with the URL of events. The kubelet mounts it, so the account needs no

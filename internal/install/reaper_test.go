@@ -39,16 +39,16 @@ func TestReaperProblem(t *testing.T) {
 		"CronJob team/mlenv-reaper is of an earlier release": {earlier},
 		"": {installed},
 	} {
-		got, err := ReaperProblem(t.Context(), &kube.Clients{Kube: fake.NewClientset(known...), Namespace: "team"})
-		if err != nil || got != want {
-			t.Errorf("%q, %v; want %q", got, err, want)
+		got, next, err := ReaperProblem(t.Context(), &kube.Clients{Kube: fake.NewClientset(known...), Namespace: "team"})
+		if err != nil || got != want || (next == "") != (want == "") {
+			t.Errorf("%q, next %q, %v; want %q", got, next, err, want)
 		}
 	}
 	client := fake.NewClientset()
 	client.PrependReactor("get", "cronjobs", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(batchv1.Resource("cronjobs"), "mlenv-reaper", errors.New("no"))
 	})
-	if _, err := ReaperProblem(t.Context(), &kube.Clients{Kube: client, Namespace: "team"}); fail.ReasonOf(err) != fail.PermissionDenied {
+	if _, _, err := ReaperProblem(t.Context(), &kube.Clients{Kube: client, Namespace: "team"}); fail.ReasonOf(err) != fail.PermissionDenied {
 		t.Errorf("without the right: %v, want PermissionDenied", err)
 	}
 }

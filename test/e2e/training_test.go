@@ -211,6 +211,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"run-cancelled-by-ctrl-c", 1, runCancelledByCtrlC},
 		{"deleted", 1, runDeleted},
 		{"reaped", 1, reaped},
+		{"idle-released", 2, idleReleased},
 		{"api-faults", 1, injected},
 		{"container-killed", 1, containerKilled},
 		{"restarted", 1, restarted},

@@ -4,14 +4,24 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // A terminal warns once before the release, and again after the next use.
@@ -48,4 +58,31 @@ func TestTerminalWarnsOfRelease(t *testing.T) {
 		used = time.Now().Add(-20 * time.Minute)
 		after(5*time.Minute, "")
 	})
+}
+
+// mlenv up reports who releases an idle environment, or that nothing does.
+func TestUpReportsTheReaper(t *testing.T) {
+	forbidden := fake.NewClientset()
+	forbidden.PrependReactor("get", "cronjobs", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(batchv1.Resource("cronjobs"), "mlenv-reaper", errors.New("no"))
+	})
+	installed := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mlenv-reaper",
+		Annotations: map[string]string{"ml-dev-env/releases-idle": "true"}}}
+	for name, tc := range map[string]struct {
+		client  kubernetes.Interface
+		timeout time.Duration
+		want    string
+	}{
+		"installed": {fake.NewClientset(installed), 2 * time.Hour, "The reaper also releases it when nobody has used it for 2h0m: "},
+		"missing": {fake.NewClientset(), 2 * time.Hour, "warning: Nothing will release the environment when nobody has used it for 2h0m: no job, " +
+			"open shell, browser session or busy GPU, or when its time is over: namespace ns has no reaper.\n  next: mlenv install clusters/CLUSTER.yaml --namespace=ns\n"},
+		"not known": {forbidden, 2 * time.Hour, "warning: If the reaper is installed, it releases the environment when nobody has used it for 2h0m"},
+		"never":     {fake.NewClientset(), 0, ""},
+	} {
+		var log bytes.Buffer
+		reportIdle(t.Context(), command.TextLog(&log), &kube.Clients{Kube: tc.client, Namespace: "ns"}, tc.timeout)
+		if !strings.HasPrefix(log.String(), tc.want) || tc.want == "" && log.Len() > 0 {
+			t.Errorf("%s: %q, want %q", name, log.String(), tc.want)
+		}
+	}
 }

@@ -108,13 +108,12 @@ func reportIdle(ctx context.Context, log *slog.Logger, clients *kube.Clients, ti
 		return
 	}
 	idle := fmt.Sprintf("nobody has used it for %s: no job, open shell, browser session or busy GPU", humanize.Duration(timeout))
-	missing, err := install.ReaperProblem(ctx, clients)
+	missing, next, err := install.ReaperProblem(ctx, clients)
 	switch {
 	case err != nil:
 		log.Warn(fmt.Sprintf("If the reaper is installed, it releases the environment when %s. Whether it is was not found out: %v", idle, err))
 	case missing != "":
-		log.Warn(fmt.Sprintf("Nothing will release the environment when %s, or when its time is over: %s.\n  next: mlenv install -n %s", idle, missing,
-			clients.Namespace))
+		log.Warn(fmt.Sprintf("Nothing will release the environment when %s, or when its time is over: %s.\n  next: %s", idle, missing, next))
 	default:
 		log.Info(fmt.Sprintf("The reaper also releases it when %s. Claims stay. --idle-timeout changes that.", idle))
 	}

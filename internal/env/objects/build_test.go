@@ -29,20 +29,20 @@ func TestNames(t *testing.T) {
 			Name: "ml-dev-env", StatefulSet: "ml-dev-env", Service: "ml-dev-env-headless", Workspace: "ml-dev-workspace",
 			Datasets: "ml-dev-datasets",
 			Lease:    "ml-dev-env", ServerSecret: "ml-dev-env-agent-server", ClientSecret: "ml-dev-env-agent-client",
-			MetricsSecret: "ml-dev-env-agent-metrics", PodMonitor: "ml-dev-env",
+			MetricsSecret: "ml-dev-env-agent-metrics", PodMonitor: "ml-dev-env", UseConfig: "ml-dev-env-agent-use",
 			NodeZero: "ml-dev-env", ServicesSecret: "ml-dev-env-services",
 		}},
 		{"ml-dev-env-h-kim", Names{ // with the claims of the default environment
 			Name: "ml-dev-env-h-kim", StatefulSet: "ml-dev-env-h-kim", Service: "ml-dev-env-h-kim-headless", Workspace: "ml-dev-workspace",
 			Datasets: "ml-dev-datasets",
 			Lease:    "ml-dev-env-h-kim", ServerSecret: "ml-dev-env-h-kim-agent-server", ClientSecret: "ml-dev-env-h-kim-agent-client",
-			MetricsSecret: "ml-dev-env-h-kim-agent-metrics", PodMonitor: "ml-dev-env-h-kim",
+			MetricsSecret: "ml-dev-env-h-kim-agent-metrics", PodMonitor: "ml-dev-env-h-kim", UseConfig: "ml-dev-env-h-kim-agent-use",
 			NodeZero: "ml-dev-env-h-kim", ServicesSecret: "ml-dev-env-h-kim-services",
 		}},
 		{"h-kim", Names{
 			Name: "h-kim", StatefulSet: "h-kim", Service: "h-kim-headless", Workspace: "h-kim-workspace", Datasets: "h-kim-datasets",
 			Lease: "h-kim", ServerSecret: "h-kim-agent-server", ClientSecret: "h-kim-agent-client",
-			MetricsSecret: "h-kim-agent-metrics", PodMonitor: "h-kim",
+			MetricsSecret: "h-kim-agent-metrics", PodMonitor: "h-kim", UseConfig: "h-kim-agent-use",
 			NodeZero: "h-kim", ServicesSecret: "h-kim-services",
 		}},
 	}

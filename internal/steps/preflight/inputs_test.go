@@ -17,15 +17,21 @@ import (
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubefake "k8s.io/client-go/kubernetes/fake"
 	"sigs.k8s.io/yaml"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
+	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
 // stutter matches "checking NAME: checking".
@@ -248,5 +254,35 @@ func TestRepositoryThatDoesNotAnswer(t *testing.T) {
 	checks := p.repository(ctx)
 	if len(checks) != 1 || checks[0].Status != Unknown || !strings.Contains(checks[0].Seen, "did not answer") {
 		t.Errorf("got %+v, want unknown", checks)
+	}
+}
+
+// TestIdleEnvironmentsAreListed: the GPUs of an environment that nobody uses are missing to others, who can ask its holder.
+func TestIdleEnvironmentsAreListed(t *testing.T) {
+	t.Setenv("PATH", "/nowhere") // without nvidia-smi
+	began, later := time.Now(), make(chan struct{})
+	node := agenttest.StartWith(t, 1, agenttest.Options{Now: func() time.Time {
+		select {
+		case <-later:
+			return began.Add(time.Hour)
+		default:
+			return began
+		}
+	}})[0]
+	close(later)
+	made, labels := node.Certificates(), objects.Labels("env")
+	meta := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: labels}
+	}
+	held := &coordinationv1.Lease{ObjectMeta: meta("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: new("h-kim")}}
+	held.Annotations = map[string]string{lease.HolderKind: "Person", lease.IdleAnnotation: "2h"}
+	clients := &kube.Clients{Namespace: "ns", InCluster: true, Kube: kubefake.NewClientset(held, &appsv1.StatefulSet{ObjectMeta: meta("env")},
+		&corev1.ConfigMap{ObjectMeta: meta("env-agent-use"), Data: map[string]string{"ca.crt": string(made.CA), "tls.crt": string(made.ReaperCert),
+			"tls.key": string(made.ReaperKey)}},
+		&corev1.Pod{ObjectMeta: meta("env-0"), Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP}})}
+	p := &probe{Deps: Deps{Clients: clients}}
+	got := p.idle(t.Context())
+	if len(got) != 1 || got[0].Status != OK || !strings.Contains(got[0].Seen, "ns/env of h-kim has not been used for 1h0m") {
+		t.Errorf("checks %+v, want the idle environment with its holder", got)
 	}
 }

@@ -3,6 +3,7 @@ package reaper
 import (
 	"context"
 	"fmt"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ const idleReason = "EnvironmentIdle"
 // idle releases a person's environment that nobody has used for its idle-timeout, and warns some minutes before. An environment whose
 // nodes do not answer stays: it may be starting.
 func (r *reaper) idle(ctx context.Context, l *coordinationv1.Lease) error {
+	began := time.Now()
 	idle, err := env.Of(r.clients, l.Name).Idle(ctx, l)
 	switch {
 	case ctx.Err() != nil:
@@ -28,7 +30,7 @@ func (r *reaper) idle(ctx context.Context, l *coordinationv1.Lease) error {
 	case idle == nil:
 		return nil
 	case idle.Over():
-		return r.release(ctx, teardown.Orphan{Lease: l, Why: idle.Why(), Timeout: podsTime})
+		return r.release(ctx, teardown.Orphan{Lease: l, Why: idle.Why(), Timeout: podsTime - time.Since(began)})
 	case idle.Near():
 		return r.warn(ctx, l, *idle)
 	}

@@ -19,7 +19,8 @@ func TestIdleTimeout(t *testing.T) {
 	}
 	for _, text := range []string{"2", "-1h", "two hours"} {
 		_, err := Load("a.yaml", []byte(least+"development: {idle_timeout: "+text+"}\n"))
-		if err == nil || !strings.Contains(err.Error(), "development.idle_timeout") || !strings.Contains(err.Error(), "want a duration such as 2h") {
+		if err == nil || !strings.Contains(err.Error(), "development.idle_timeout") ||
+			!strings.Contains(err.Error(), "want a duration such as 2h") {
 			t.Errorf("%q: %v, want what is allowed", text, err)
 		}
 	}

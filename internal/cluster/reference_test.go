@@ -112,6 +112,8 @@ func typeOf(s *jsonschema.Schema) string {
 			words = append(words, fmt.Sprint(word))
 		}
 		return strings.Join(words, ", ")
+	case len(s.OneOf) > 0 && s.OneOf[0].Title != "":
+		return s.OneOf[0].Title
 	case len(s.OneOf) > 0 && s.OneOf[0].Pattern != "":
 		return "quantity"
 	case len(s.OneOf) > 0:

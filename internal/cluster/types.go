@@ -256,7 +256,7 @@ type Notify struct {
 
 // Development is how environments that persons keep are released.
 type Development struct {
-	// How long nobody may use an environment that a person keeps before it is released; 0 for ever. Use is a job, an open shell, a
+	// How long an environment that a user keeps may be unused before it is released; 0 for ever. Use is a job, an open shell, a
 	// browser session or a busy GPU.
 	IdleTimeout Duration `json:"idle_timeout,omitempty"`
 }

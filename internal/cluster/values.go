@@ -90,7 +90,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // JSONSchema implements the schema generator's interface.
 func (Duration) JSONSchema() *jsonschema.Schema {
 	return &jsonschema.Schema{
-		OneOf:       []*jsonschema.Schema{{Type: "string", Pattern: `^(0|([0-9]+(\.[0-9]+)?(h|m|s|ms))+)$`}, {Const: 0}},
+		OneOf:       []*jsonschema.Schema{{Type: "string", Title: "duration", Pattern: `^(0|([0-9]+(\.[0-9]+)?(h|m|s|ms))+)$`}, {Const: 0}},
 		Description: "a duration, as in 2h",
 	}
 }

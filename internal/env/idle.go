@@ -23,13 +23,13 @@ const (
 	idleWarning = 10 * time.Minute
 	// idleShown is how long an environment must have been without use to be listed as idle.
 	idleShown = 10 * time.Minute
-	// useTime bounds the question for the last use. A node that nobody is known to use runs nvidia-smi for the answer.
+	// useTime bounds the question for the last use. A node without any other use runs nvidia-smi for the answer.
 	useTime = 10 * time.Second
 	// listTime is less, because a user waits for the list.
 	listTime = 5 * time.Second
 )
 
-// Idle is how long nobody has used a person's environment.
+// Idle is how long a person's environment was not used.
 type Idle struct {
 	// Environment is its namespace and name.
 	Environment string
@@ -56,7 +56,7 @@ func (i Idle) Why() string {
 
 // String tells when the environment is released, and why, as a sentence.
 func (i Idle) String() string {
-	return fmt.Sprintf("Environment %s of %s has not been used for %s (last: %s). It is released in %s unless somebody uses it; claims stay.",
+	return fmt.Sprintf("Environment %s of %s has not been used for %s (last: %s). It is released in %s unless it is used; claims stay.",
 		i.Environment, i.Holder, minutes(i.Use.Idle), i.Use.Kind, minutes(i.left()))
 }
 
@@ -129,8 +129,8 @@ func (e Environment) lastUse(ctx context.Context) (last agent.Use, err error) {
 	return last, nil
 }
 
-// IdleEnvironments asks all environments of the clients' namespace, or of all if that is "", for their last use, and returns those of persons that are idle.
-// It leaves out those that do not answer.
+// IdleEnvironments asks all environments of the clients' namespace, or of all if that is "", for their last use, and returns those of
+// persons that are idle. It leaves out those that do not answer.
 func IdleEnvironments(ctx context.Context, clients *kube.Clients) ([]Idle, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()

@@ -25,7 +25,7 @@ func heldBy(kind, holder, timeout string) *coordinationv1.Lease {
 	return l
 }
 
-// IdleEnvironments lists what persons hold and nobody uses, in one namespace and in all.
+// IdleEnvironments lists the unused environments of persons, in one namespace and in all.
 func TestIdleEnvironments(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -33,11 +33,12 @@ func TestIdleEnvironments(t *testing.T) {
 		idle  time.Duration
 		want  string
 	}{
-		{"idle", heldBy("Person", "h-kim", "2h"), 25 * time.Minute, "Environment ns/env of h-kim has not been used for 25m0s (last: its start). " +
-			"It is released in 1h35m unless somebody uses it; claims stay."},
+		{"idle", heldBy("Person", "h-kim", "2h"), 25 * time.Minute, "Environment ns/env of h-kim has not been used for 25m0s (last: its " +
+			"start). " +
+			"It is released in 1h35m unless it is used; claims stay."},
 		{"used a moment ago", heldBy("Person", "h-kim", "2h"), 9 * time.Minute, ""},
 		{"near a short timeout", heldBy("Person", "h-kim", "10m"), 6 * time.Minute, "Environment ns/env of h-kim has not been used for 6m0s " +
-			"(last: its start). It is released in 4m0s unless somebody uses it; claims stay."},
+			"(last: its start). It is released in 4m0s unless it is used; claims stay."},
 		{"never released", heldBy("Person", "h-kim", ""), 25 * time.Minute, ""},
 		{"a run's", heldBy("PipelineRun", "train-1", "2h"), 25 * time.Minute, ""},
 	} {

@@ -38,7 +38,7 @@ const (
 	Hang Kind = "hang"
 	// End: the run has ended, and its receipt is complete.
 	End Kind = "end"
-	// Idle: nobody has used an environment for long, and it is released soon.
+	// Idle: an environment was not used for long, and is released soon.
 	Idle Kind = "idle"
 )
 
@@ -60,7 +60,7 @@ type Event struct {
 	Attempt int `json:"attempt,omitempty"`
 	// Nodes is 0 if nothing was launched.
 	Nodes int `json:"nodes,omitempty"`
-	// Seconds is how long the run took, or the attempt that failed, or how long nobody has used an idle environment.
+	// Seconds is how long the run took, or the attempt that failed, or how long an idle environment was not used.
 	Seconds float64 `json:"seconds,omitempty"`
 }
 
@@ -232,8 +232,9 @@ func (s *Sender) try(ctx context.Context, e Event, body []byte) (again bool, err
 		source = "/namespaces/" + e.Namespace + "/pipelineruns/" + e.Run
 	}
 	for name, value := range map[string]string{
-		"Content-Type": "application/json", "ce-specversion": "1.0", "ce-type": "io.github.ml-dev-env." + about + "." + string(e.Kind), "ce-source": source,
-		"ce-id": fmt.Sprintf("%s-%s-%d", s.uid, e.Kind, e.Attempt), "ce-time": e.Time.Format(time.RFC3339Nano),
+		"Content-Type": "application/json", "ce-specversion": "1.0", "ce-type": "io.github.ml-dev-env." + about + "." + string(e.Kind),
+		"ce-source": source,
+		"ce-id":     fmt.Sprintf("%s-%s-%d", s.uid, e.Kind, e.Attempt), "ce-time": e.Time.Format(time.RFC3339Nano),
 	} {
 		request.Header.Set(name, value)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// idleReleased tests that the installed CronJob releases an environment that nobody uses, that one with a job stays, and that
+// idleReleased tests that the installed CronJob releases an unused environment, that one with a job stays, and that
 // nothing does so while there is no reaper.
 func idleReleased(u trainer) {
 	const timeout = "2m"
@@ -23,7 +23,7 @@ func idleReleased(u trainer) {
 			"--gpus-per-node=1", "--idle-timeout="+timeout)
 		return stdout + stderr
 	}
-	u.mustContain(up("used"), "Nothing will release the environment when nobody has used it for 2m0s",
+	u.mustContain(up("used"), "Nothing will release the environment when it was not used for 2m0s",
 		"CronJob "+u.namespace+"/mlenv-reaper is suspended.", "mlenv-reaper -n "+u.namespace+" --patch=")
 	clients := *u.clients
 	clients.Namespace = u.namespace
@@ -37,14 +37,16 @@ func idleReleased(u trainer) {
 		u.Fatal(err)
 	}
 	u.suspendReaper(false)
-	u.mustContain(up("idle"), "The reaper also releases it when nobody has used it for 2m0s")
+	u.mustContain(up("idle"), "The reaper also releases it when it was not used for 2m0s")
 
 	leases := u.clients.Kube.CoordinationV1().Leases(u.namespace)
 	gone := func(name string) {
 		u.Helper()
 		ctx, cancel := u.within(timeUntilAllIsReleased + timeForTheObjectToChange)
 		defer cancel()
-		if err := kube.UntilOne(ctx, "lease "+name, leases, name, func(l *coordinationv1.Lease) (bool, error) { return l == nil, nil }); err != nil {
+		if err := kube.UntilOne(ctx, "lease "+name, leases, name, func(l *coordinationv1.Lease) (bool, error) {
+			return l == nil, nil
+		}); err != nil {
 			u.Fatalf("environment %s was not released: %v", name, err)
 		}
 	}

@@ -39,7 +39,7 @@ func (u *use) begin(kind agent.UseKind) {
 	u.kind, u.at = kind, u.now()
 }
 
-// last returns the last use. The difference is by the monotonic clock, which nobody sets.
+// last returns the last use. The difference is by the monotonic clock, which is never set.
 func (u *use) last() agent.Use {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -60,7 +60,7 @@ func (s *Server) watchUse(ctx context.Context) {
 	}
 }
 
-// lookForUse notes the use in progress. It runs nvidia-smi only on a node that nobody is known to use.
+// lookForUse notes the use in progress. It runs nvidia-smi only on a node without any other use.
 func (s *Server) lookForUse(ctx context.Context) {
 	switch {
 	case len(s.jobs.running()) > 0:
@@ -92,7 +92,7 @@ func isAgent(pid int) bool {
 	return gone != nil || err == nil && os.SameFile(own, other)
 }
 
-// migIdle is more than what the driver occupies of a MIG device that nobody uses.
+// migIdle is more than what the driver occupies of an unused MIG device.
 const migIdle agent.Bytes = 256 << 20
 
 // gpusBusy reports whether a GPU of the node computes. nvidia-smi shows no utilization of MIG devices: those count as busy that have

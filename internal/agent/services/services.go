@@ -33,7 +33,7 @@ type Options struct {
 	Public, Loopback string
 	// Environ returns the environment of jobs and shells.
 	Environ func() map[string]string
-	// Used is called while a browser, or another client with the password or token, uses a service; nil for nobody.
+	// Used is called while a browser, or another client with the password or token, uses a service; nil for no call.
 	Used func()
 }
 

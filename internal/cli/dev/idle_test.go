@@ -45,8 +45,8 @@ func TestTerminalWarnsOfRelease(t *testing.T) {
 				t.Errorf("after %s: %q, want %q", pass, log.String(), want)
 			}
 		}
-		const warning = "warning: Environment ns/env of h-kim has not been used for 20m0s (last: a job). It is released in 10m0s unless somebody " +
-			"uses it; claims stay.\n"
+		const warning = "warning: Environment ns/env of h-kim has not been used for 20m0s (last: a job). It is released in 10m0s unless it " +
+			"is used; claims stay.\n"
 		after(19*time.Minute, "")
 		after(time.Minute, warning)
 		after(5*time.Minute, "")
@@ -73,10 +73,11 @@ func TestUpReportsTheReaper(t *testing.T) {
 		timeout time.Duration
 		want    string
 	}{
-		"installed": {fake.NewClientset(installed), 2 * time.Hour, "The reaper also releases it when nobody has used it for 2h0m: "},
-		"missing": {fake.NewClientset(), 2 * time.Hour, "warning: Nothing will release the environment when nobody has used it for 2h0m: no job, " +
-			"open shell, browser session or busy GPU, or when its time is over: namespace ns has no reaper.\n  next: mlenv install clusters/CLUSTER.yaml --namespace=ns\n"},
-		"not known": {forbidden, 2 * time.Hour, "warning: If the reaper is installed, it releases the environment when nobody has used it for 2h0m"},
+		"installed": {fake.NewClientset(installed), 2 * time.Hour, "The reaper also releases it when it was not used for 2h0m: "},
+		"missing": {fake.NewClientset(), 2 * time.Hour, "warning: Nothing will release the environment when it was not used for 2h0m: no job, " +
+			"open shell, browser session or busy GPU, or when its time is over: namespace ns has no reaper.\n  next: mlenv install " +
+			"clusters/CLUSTER.yaml --namespace=ns\n"},
+		"not known": {forbidden, 2 * time.Hour, "warning: If the reaper is installed, it releases the environment when it was not used for 2h0m"},
 		"never":     {fake.NewClientset(), 0, ""},
 	} {
 		var log bytes.Buffer

@@ -40,7 +40,7 @@ func upCommand() *cobra.Command {
 for --keep-for; every command of mlenv that works in the environment restarts that time. When it is over, the reaper
 releases the GPUs; mlenv down releases them at once. Claims and their files stay.
 
-The reaper also releases an environment that nobody has used for --idle-timeout: no job, open shell, browser session or
+The reaper also releases an environment that was not used for --idle-timeout: no job, open shell, browser session or
 busy GPU. mlenv dev and mlenv sync --watch alone are no use; they warn ten minutes before.
 
 Without --cluster-file mlenv uses a cluster file that is installed in the namespace. Without --image it uses the cluster
@@ -107,7 +107,7 @@ func reportIdle(ctx context.Context, log *slog.Logger, clients *kube.Clients, ti
 	if timeout == 0 {
 		return
 	}
-	idle := fmt.Sprintf("nobody has used it for %s: no job, open shell, browser session or busy GPU", humanize.Duration(timeout))
+	idle := fmt.Sprintf("it was not used for %s: no job, open shell, browser session or busy GPU", humanize.Duration(timeout))
 	missing, next, err := install.ReaperProblem(ctx, clients)
 	switch {
 	case err != nil:

@@ -39,7 +39,7 @@ receipt. With --watch mlenv prints a row again when its state, reason or phase c
 The list has the local runs of this machine, too, in place of a namespace marked (local), unless a flag chooses a namespace or
 a cluster, or with --watch. With --local it has only these, and needs no cluster.
 
-Below the list mlenv names the environments that persons keep and nobody has used for ten minutes, with their holders, if you
+Below the list mlenv names the environments that users keep and have not used for ten minutes, with their holders, if you
 may read their ConfigMaps and forward ports.
 
 With --prune mlenv asks, and then deletes the receipts of the named runs, or of all runs that were deleted; mlenv usage counts

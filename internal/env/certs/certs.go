@@ -21,9 +21,9 @@ import (
 const Lifetime = 365 * 24 * time.Hour
 
 // New creates a CA, a certificate for the agents of all nodes of environment name, one for the steps, one for Prometheus, which
-// may only read metrics, and one for the reaper, which may only read when the environment was used last. It discards the CA's key, so that no other certificate can be signed. An agent's certificate is not valid for
-// a client, nor a client's for an agent: a compromised node cannot command the others. With its own an agent may only read trees of the
-// others. Agents without DNS names have addresses.
+// may only read metrics, and one for the reaper, which may only read when the environment was used last. It discards the CA's key, so that
+// no other certificate can be signed. An agent's certificate is not valid for a client, nor a client's for an agent: a compromised node
+// cannot command the others. With its own an agent may only read trees of the others. Agents without DNS names have addresses.
 func New(namespace, name string, now time.Time, addresses ...net.IP) (result objects.Certificates, err error) {
 	defer func() {
 		if err != nil {

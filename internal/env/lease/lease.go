@@ -124,7 +124,7 @@ func Expired(lease *coordinationv1.Lease, now time.Time) bool {
 	return !ends.IsZero() && ends.Before(now)
 }
 
-// IdleTimeout returns how long nobody may have used the environment of a person before it is released, 0 for no bound.
+// IdleTimeout returns how long the environment of a person may be unused before it is released, 0 for no bound.
 func IdleTimeout(lease *coordinationv1.Lease) time.Duration {
 	timeout, err := time.ParseDuration(lease.Annotations[IdleAnnotation])
 	if err != nil || HolderOf(lease).Run {

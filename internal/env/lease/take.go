@@ -33,7 +33,7 @@ type Request struct {
 	Owner *metav1.OwnerReference
 	// Duration is how long the Lease lasts without renewal, in whole seconds.
 	Duration time.Duration
-	// IdleTimeout is how long nobody may have used the environment before it is released, 0 for no bound. It counts for a person's alone.
+	// IdleTimeout is how long the environment may be unused before it is released, 0 for no bound. It counts for a person's alone.
 	IdleTimeout time.Duration
 }
 

@@ -36,7 +36,7 @@ var (
 	DeepSpeedConfig  = matches(`^[^-]`, "the path of a DeepSpeed configuration")
 	Duration         = number("duration", "a duration such as 40m or 24h", time.ParseDuration, func(d time.Duration) bool { return d > 0 })
 	Flavour          = matches(`^\w[\w.-]{0,127}$`, "a flavour, as in pytorch-2.9-numpy2")
-	IdleTimeout      = valid(isIdleTimeout, "a duration such as 2h, or 0 for never")
+	IdleTimeout      = idleTimeout()
 	Image            = valid(isImage, "an image, as in registry.example.com/team/training:tag")
 	Launcher         = launchers()
 	Mode             = OneOf(agent.Auto, agent.RDMA, agent.TCP)
@@ -177,9 +177,14 @@ func boolean() *Kind[bool] {
 	}}
 }
 
-func isIdleTimeout(text string) bool {
-	d, err := time.ParseDuration(text)
-	return err == nil && d >= 0
+// idleTimeout has the text itself, because "" is the cluster file's.
+func idleTimeout() *Kind[string] {
+	kind := valid(func(text string) bool {
+		d, err := time.ParseDuration(text)
+		return err == nil && d >= 0
+	}, "a duration such as 2h, or 0 for never")
+	kind.name = "duration"
+	return kind
 }
 
 // AtLeast returns the kind of the durations from least on; want describes them.

@@ -156,7 +156,7 @@ func (p *probe) environment(ctx context.Context) []Check {
 	return []Check{newCheck(name, status, busy.Next(), "%s: %s", p.Request.Name, busy.State()).because(fail.EnvironmentBusy)}
 }
 
-// idle lists the environments of the namespace that persons keep and nobody uses: their GPUs are missing elsewhere. What cannot be
+// idle lists the environments of the namespace that persons keep and do not use: their GPUs are missing elsewhere. What cannot be
 // read is not listed.
 func (p *probe) idle(ctx context.Context) (checks []Check) {
 	found, _ := env.IdleEnvironments(ctx, p.Clients)

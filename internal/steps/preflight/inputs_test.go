@@ -257,7 +257,7 @@ func TestRepositoryThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// TestIdleEnvironmentsAreListed: the GPUs of an environment that nobody uses are missing to others, who can ask its holder.
+// TestIdleEnvironmentsAreListed: the GPUs of an unused environment are missing to others, who can ask its holder.
 func TestIdleEnvironmentsAreListed(t *testing.T) {
 	t.Setenv("PATH", "/nowhere") // without nvidia-smi
 	began, later := time.Now(), make(chan struct{})
@@ -277,8 +277,9 @@ func TestIdleEnvironmentsAreListed(t *testing.T) {
 	held := &coordinationv1.Lease{ObjectMeta: meta("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: new("h-kim")}}
 	held.Annotations = map[string]string{lease.HolderKind: "Person", lease.IdleAnnotation: "2h"}
 	clients := &kube.Clients{Namespace: "ns", InCluster: true, Kube: kubefake.NewClientset(held, &appsv1.StatefulSet{ObjectMeta: meta("env")},
-		&corev1.ConfigMap{ObjectMeta: meta("env-agent-use"), Data: map[string]string{"ca.crt": string(made.CA), "tls.crt": string(made.ReaperCert),
-			"tls.key": string(made.ReaperKey)}},
+		&corev1.ConfigMap{ObjectMeta: meta("env-agent-use"),
+			Data: map[string]string{"ca.crt": string(made.CA), "tls.crt": string(made.ReaperCert),
+				"tls.key": string(made.ReaperKey)}},
 		&corev1.Pod{ObjectMeta: meta("env-0"), Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP}})}
 	p := &probe{Deps: Deps{Clients: clients}}
 	got := p.idle(t.Context())

@@ -87,7 +87,7 @@ releases all of them and names the cause.`,
 }
 
 // IdleTimeoutUsage describes the flag.
-const IdleTimeoutUsage = "how long nobody may use a person's environment before it is released; 0 for ever (default: " +
+const IdleTimeoutUsage = "how long a user's environment may be unused before it is released; 0 for ever (default: " +
 	"development.idle_timeout of the cluster file)"
 
 // AddFlags adds the flags that the step and mlenv share, with their defaults.

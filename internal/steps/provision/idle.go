@@ -29,7 +29,8 @@ func (p *provisioner) beginUse(ctx context.Context, credentials agent.Credential
 	}
 	set := p.environment().FirstNodes(p.request.Nodes, credentials)
 	defer set.Close()
-	if err := set.Each(ctx, func(ctx context.Context, client *agent.Client) error { return client.BeginUse(ctx) }); err != nil && ctx.Err() == nil {
+	if err := set.Each(ctx, func(ctx context.Context, client *agent.Client) error { return client.BeginUse(ctx) }); err != nil &&
+		ctx.Err() == nil {
 		p.log.Warn(fmt.Sprintf("The time without use of environment %s/%s was not started again: %v", p.request.Namespace, p.request.Name, err))
 	}
 }

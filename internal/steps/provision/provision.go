@@ -82,7 +82,7 @@ type Options struct {
 	TrainingTimeout time.Duration
 	// KeepFor is how long the lease lasts; 0 for as long as steps renew it.
 	KeepFor time.Duration
-	// IdleTimeout is how long nobody may use a person's environment before the reaper releases it, as param.IdleTimeout; 0 for ever, ""
+	// IdleTimeout is how long a person's environment may be unused before the reaper releases it, as param.IdleTimeout; 0 for ever, ""
 	// for the cluster file's.
 	IdleTimeout string
 }
@@ -147,7 +147,7 @@ func (o *Options) request(namespace string) (objects.Request, error) {
 	return request, request.Validate()
 }
 
-// MayIdle returns how long nobody may use a person's environment before it is released, 0 for ever.
+// MayIdle returns how long a person's environment may be unused before it is released, 0 for ever.
 func (o *Options) MayIdle() time.Duration {
 	if timeout, err := time.ParseDuration(o.IdleTimeout); err == nil {
 		return timeout

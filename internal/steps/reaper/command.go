@@ -16,7 +16,7 @@ func Command() *cobra.Command {
 		Short: "Release the abandoned and the idle environments of a namespace",
 		Long: `Release the abandoned environments of a namespace: those of runs that have ended without
 releasing them, were deleted, or were cancelled without their finally tasks, and those whose lease has expired and is
-not renewed. reap also releases environments of persons that nobody has used for their idle-timeout, by the answers of
+not renewed. reap also releases environments of persons that were not used for their idle-timeout, by the answers of
 their nodes, and warns ten minutes before. Other environments with a holder, claims and receipts stay.
 
 mlenv install runs reap every minute.`,

@@ -16,7 +16,7 @@ import (
 // idleReason is the reason of the event that warns of a release, as oc get events shows it.
 const idleReason = "EnvironmentIdle"
 
-// idle releases a person's environment that nobody has used for its idle-timeout, and warns some minutes before. An environment whose
+// idle releases a person's environment that was not used for its idle-timeout, and warns some minutes before. An environment whose
 // nodes do not answer stays: it may be starting.
 func (r *reaper) idle(ctx context.Context, l *coordinationv1.Lease) error {
 	began := time.Now()

@@ -46,8 +46,9 @@ type kept struct {
 // newKept starts one with an idle-timeout, "" for none.
 func newKept(t *testing.T, timeout string) kept {
 	t.Helper()
-	dir := t.TempDir() // for GPUs that nobody uses
-	smi := "#!/bin/sh\ncase $1 in --query-gpu*) echo '0, GPU-0, H100, 570.1, 81559, 0, 0, 30, 0x0, None, 0, 00000000:10:00.0, Disabled, 9.0';; esac"
+	dir := t.TempDir() // for unused GPUs
+	smi := "#!/bin/sh\ncase $1 in --query-gpu*) echo '0, GPU-0, H100, 570.1, 81559, 0, 0, 30, 0x0, None, 0, 00000000:10:00.0, Disabled, " +
+		"9.0';; esac"
 	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(smi), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -64,8 +65,9 @@ func newKept(t *testing.T, timeout string) kept {
 	}
 	known := []runtime.Object{
 		held, &appsv1.StatefulSet{ObjectMeta: meta("env"), Spec: appsv1.StatefulSetSpec{Replicas: new(int32(2))}},
-		&corev1.ConfigMap{ObjectMeta: meta("env-agent-use"), Data: map[string]string{"ca.crt": string(made.CA), "tls.crt": string(made.ReaperCert),
-			"tls.key": string(made.ReaperKey)}},
+		&corev1.ConfigMap{ObjectMeta: meta("env-agent-use"),
+			Data: map[string]string{"ca.crt": string(made.CA), "tls.crt": string(made.ReaperCert),
+				"tls.key": string(made.ReaperKey)}},
 	}
 	for _, node := range nodes {
 		known = append(known, &corev1.Pod{ObjectMeta: meta(node.Config.Pod),
@@ -93,7 +95,7 @@ func (k kept) after(t *testing.T, pass time.Duration) (left bool) {
 	return len(leases(t, k.client)) > 0
 }
 
-// An environment that nobody uses goes away, and one in use does not.
+// An environment that is not used goes away, and one in use does not.
 func TestIdleEnvironments(t *testing.T) {
 	for _, tc := range []struct {
 		name, timeout string
@@ -104,7 +106,7 @@ func TestIdleEnvironments(t *testing.T) {
 		{"idle", "2h0m0s", nil, 2 * time.Hour, true},
 		{"not for long", "2h0m0s", nil, 2*time.Hour - time.Second, false},
 		{"without a bound", "", nil, 100 * time.Hour, false},
-		{"a bound that nobody wrote", "soon", nil, 100 * time.Hour, false},
+		{"a bound that is none", "soon", nil, 100 * time.Hour, false},
 		{"a job runs on one node", "2h0m0s", func(t *testing.T, node *agent.Client) error {
 			_, err := node.StartJob(t.Context(), "job-1", agent.JobSpec{Run: "run", Launcher: agent.Command, Script: "sleep",
 				Args: []string{"1000"}, Nodes: 2, RanksPerNode: 1})
@@ -151,7 +153,8 @@ func (k kept) postTo(t *testing.T) <-chan notify.Event {
 	t.Cleanup(server.Close)
 	dir := t.TempDir()
 	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "slack"), 0o755), os.WriteFile(filepath.Join(dir, "slack", "url"), []byte(server.URL), 0o600),
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "slack"), 0o755), os.WriteFile(filepath.Join(dir, "slack", "url"), []byte(server.URL),
+		0o600),
 		os.WriteFile(filepath.Join(dir, "ca"), bundle, 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -174,11 +177,11 @@ func TestWarnsOfRelease(t *testing.T) {
 	}{
 		{109 * time.Minute, false, ""},
 		{2 * time.Minute, false, "Environment ns/env of name-of-h-kim has not been used for 1h51m (last: its start). " +
-			"It is released in 9m0s unless somebody uses it; claims stay."},
+			"It is released in 9m0s unless it is used; claims stay."},
 		{time.Minute, false, ""},
 		{time.Minute, true, ""},
 		{114 * time.Minute, false, "Environment ns/env of name-of-h-kim has not been used for 1h55m (last: a shell). " +
-			"It is released in 5m0s unless somebody uses it; claims stay."},
+			"It is released in 5m0s unless it is used; claims stay."},
 	} {
 		if tc.use {
 			if err := errors.Join(k.nodes[0].Client.KeepShell(t.Context(), "one"), k.nodes[0].Client.EndShell(t.Context(), "one")); err != nil {

@@ -454,6 +454,12 @@ func TestSSHHangUp(t *testing.T) {
 		if _, err := fmt.Fscan(out, &deaf, &child, &leader); err != nil {
 			t.Fatal(err)
 		}
+		// nohup ignores the signal before it becomes sleep.
+		for name := []byte(nil); string(name) != "sleep\n"; time.Sleep(10 * time.Millisecond) {
+			if name, err = os.ReadFile(fmt.Sprintf("/proc/%d/comm", deaf)); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if err := client.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}

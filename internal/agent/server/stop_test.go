@@ -24,16 +24,16 @@ func (n *node) awaitFile(name string) string {
 	return ""
 }
 
-// stopped starts a job, and stops it when each of its ranks has created its file.
-func (n *node) stopped(id string, spec agent.JobSpec, stop agent.Stop) {
+// stopped starts the job saves, and stops it when each of its ranks has created its file.
+func (n *node) stopped(spec agent.JobSpec, stop agent.Stop) {
 	n.t.Helper()
-	if _, err := n.Client.StartJob(n.t.Context(), id, spec); err != nil {
+	if _, err := n.Client.StartJob(n.t.Context(), "saves", spec); err != nil {
 		n.t.Fatal(err)
 	}
 	for rank := range spec.RanksOfNode() {
 		n.awaitFile("up-" + string(rune('0'+rank)))
 	}
-	if err := n.Client.StopJob(n.t.Context(), id, stop); err != nil {
+	if err := n.Client.StopJob(n.t.Context(), "saves", stop); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -44,7 +44,7 @@ func TestRankThatEndsLeavesOthersTheirTime(t *testing.T) {
 	n.script("saves.sh", `[ $LOCAL_RANK = 0 ] && trap 'echo term >> terms' TERM; touch up-$LOCAL_RANK
 until [ -e saved ]; do sleep 0.02; done; [ $LOCAL_RANK = 0 ]`)
 	spec := agent.JobSpec{Launcher: agent.Torchrun, Script: "saves.sh", Nodes: 1, RanksPerNode: 2}
-	n.stopped("saves", spec, agent.Stop{Cause: agent.StopCancelled, Grace: time.Minute})
+	n.stopped(spec, agent.Stop{Cause: agent.StopCancelled, Grace: time.Minute})
 	n.awaitFile("terms")
 	rankEnded := errors.New("rank 1 has ended")
 	err := n.Client.WatchJob(t.Context(), "saves", func(s agent.JobStatus) error {
@@ -84,7 +84,7 @@ pathlib.Path("saved.new").write_text(str(worker.poll()))
 os.rename("saved.new", "saved")
 `)
 	n.script("around.sh", `python3 saves.py; exit $?`)
-	n.stopped("saves", command("around.sh"), agent.Stop{Cause: agent.StopCancelled, Grace: time.Minute})
+	n.stopped(command("around.sh"), agent.Stop{Cause: agent.StopCancelled, Grace: time.Minute})
 	status := n.wait("saves")
 	if got := n.awaitFile("saved"); got != "None" || status.Ranks[0].Exit != (agent.Exit{}) {
 		t.Errorf("the worker ended with %s and the rank with %+v; want the worker alive, and 0", got, status.Ranks[0].Exit)
@@ -97,7 +97,7 @@ func TestNoticeOfAStop(t *testing.T) {
 	n.script("saves.sh", `trap 'cat $MLENV_STOP_FILE > notice.new; mv notice.new notice' TERM
 [ -e $MLENV_STOP_FILE ] && exit 1; touch up-0; while :; do sleep 0.02; done`)
 	before := time.Now()
-	n.stopped("saves", command("saves.sh"), agent.Stop{Cause: agent.StopCancelled, Reason: "enough", Grace: time.Hour})
+	n.stopped(command("saves.sh"), agent.Stop{Cause: agent.StopCancelled, Reason: "enough", Grace: time.Hour})
 	var notice agent.StopNotice
 	if err := json.Unmarshal([]byte(n.awaitFile("notice")), &notice); err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestContainerEndsWhileRanksSave(t *testing.T) {
 	n.End()
 	n.Restart()
 	n.script("saves.sh", `trap 'echo term >> terms' TERM; touch up-0; while :; do sleep 0.02; done`)
-	n.stopped("saves", command("saves.sh"), agent.Stop{Cause: agent.StopCancelled, Reason: "enough", Grace: time.Hour})
+	n.stopped(command("saves.sh"), agent.Stop{Cause: agent.StopCancelled, Reason: "enough", Grace: time.Hour})
 	n.awaitFile("terms")
 	began := time.Now()
 	n.End()

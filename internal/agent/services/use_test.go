@@ -55,6 +55,7 @@ func TestGateNotesUse(t *testing.T) {
 	if err != nil || answer.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("got %v, %v", answer, err)
 	}
+	defer answer.Body.Close()
 	before := used.Load()
 	if before == 0 {
 		t.Error("the request was not noted")

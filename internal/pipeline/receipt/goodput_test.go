@@ -15,18 +15,18 @@ func after(seconds float64) time.Time {
 	return noon().Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// course returns the curve of steps from first to last, each of which took so many seconds; the first line was written at a time after
-// the hour from which tests count.
-func course(at, took float64, first, last int) *metrics.Curve {
+// course returns the curve of steps from first to last, each of which took 2 s; the first line was written so many seconds after
+// noon.
+func course(at float64, first, last int) *metrics.Curve {
 	h := &metrics.History{}
 	for step := first; step <= last; step++ {
-		h.Add(map[string]any{"step": float64(step), "time": float64(noon().Unix()) + at + took*float64(step-first)})
+		h.Add(map[string]any{"step": float64(step), "time": float64(noon().Unix()) + at + 2*float64(step-first)})
 	}
 	return h.Curve()
 }
 
-// phased returns a receipt of a run on 2 nodes with 4 GPUs each, whose tasks took these times.
-func phased(trainFrom, trainTo, ended float64) Receipt {
+// phased returns a receipt of a run on 2 nodes with 4 GPUs each, whose training and whole run ended then, in seconds after noon.
+func phased(trainTo, ended float64) Receipt {
 	phase := func(name string, from, to float64) Phase {
 		return Phase{Name: name, Status: run.Succeeded, Started: after(from), Ended: after(to)}
 	}
@@ -34,45 +34,46 @@ func phased(trainFrom, trainTo, ended float64) Receipt {
 		Run: "train-1", Namespace: "ns", Started: noon(), Ended: after(ended), Training: &Training{Nodes: 2, RanksPerNode: 4},
 		GPUs: &GPUs{Count: 8, Since: after(100), Before: 4 * 60}, // one node had its GPUs a minute earlier
 		Phases: []Phase{phase("preflight", 0, 10), phase("provision", 12, 130), phase("sync-repo", 131, 140), phase("check-fabric", 141, 160),
-			phase("train", trainFrom, trainTo)},
+			phase("train", 162, trainTo)},
 	}
 }
 
-// ranks returns the times of two ranks.
-func ranks(from, to float64) []Rank {
+// ranks returns the times of two ranks that ended then.
+func ranks(to float64) []Rank {
+	const from = 165
 	return []Rank{{Rank: 0, Started: after(from), Seconds: to - from - 1},
 		{Rank: 1, Node: 1, Started: after(from + 1), Seconds: to - from - 1}}
 }
 
 func TestGoodput(t *testing.T) {
-	undisturbed := phased(162, 1215, 1250)
-	undisturbed.Ranks, undisturbed.Curve = ranks(165, 1210), course(202, 2, 1, 500)
+	undisturbed := phased(1215, 1250)
+	undisturbed.Ranks, undisturbed.Curve = ranks(1210), course(202, 1, 500)
 
 	// Three attempts of steps of 2 s: 1 to 100, 81 to 180 from the checkpoint of step 80, and 151 to 500 from the one of step 150.
-	restarted := phased(162, 1500, 1530)
-	restarted.Curve = course(652, 2, 151, 500)
+	restarted := phased(1500, 1530)
+	restarted.Curve = course(652, 151, 500)
 	restarted.Attempts = []agent.Attempt{
-		{Attempt: 1, Started: after(165), Ended: after(405), First: new(1.0), Last: new(100.0), Course: course(202, 2, 1, 100).Course(20),
+		{Attempt: 1, Started: after(165), Ended: after(405), First: new(1.0), Last: new(100.0), Course: course(202, 1, 100).Course(20),
 			Reason: fail.RankFailed},
-		{Attempt: 2, Started: after(420), Ended: after(630), First: new(81.0), Last: new(180.0), Course: course(422, 2, 81, 180).Course(20),
+		{Attempt: 2, Started: after(420), Ended: after(630), First: new(81.0), Last: new(180.0), Course: course(422, 81, 180).Course(20),
 			Reason: fail.NodeLost},
 		{Attempt: 3, Started: after(640), Ended: after(1360), First: new(151.0), Last: new(500.0)},
 	}
 
-	hanging := phased(162, 900, 930)
-	hanging.Ranks, hanging.Curve = ranks(165, 890), course(202, 2, 1, 100)
+	hanging := phased(900, 930)
+	hanging.Ranks, hanging.Curve = ranks(890), course(202, 1, 100)
 	hanging.Hang = &agent.Hang{Since: after(405), Named: after(880)}
 
 	// The metrics have a line for every tenth step: the first line is written when ten of them are done.
-	tenth := phased(162, 1215, 1250)
+	tenth := phased(1215, 1250)
 	h := &metrics.History{}
 	for step := 10; step <= 500; step += 10 {
 		h.Add(map[string]any{"step": float64(step), "time": float64(noon().Unix()) + 200 + 2*float64(step)})
 	}
-	tenth.Ranks, tenth.Curve = ranks(165, 1210), h.Curve()
+	tenth.Ranks, tenth.Curve = ranks(1210), h.Curve()
 
-	silent := phased(162, 1215, 1250)
-	silent.Ranks = ranks(165, 1210)
+	silent := phased(1215, 1250)
+	silent.Ranks = ranks(1210)
 
 	// The first attempt ended before its first step.
 	early := restarted
@@ -80,7 +81,7 @@ func TestGoodput(t *testing.T) {
 
 	// Nothing to resume from: all steps are done again.
 	again := restarted
-	again.Curve = course(652, 2, 1, 350)
+	again.Curve = course(652, 1, 350)
 	again.Attempts = []agent.Attempt{restarted.Attempts[0], restarted.Attempts[2]}
 
 	refused := Receipt{Run: "train-1", Namespace: "ns", Started: noon(), Ended: after(90), GPUs: &GPUs{Count: 8, Before: 4 * 30},
@@ -89,7 +90,7 @@ func TestGoodput(t *testing.T) {
 	older := undisturbed // has no GPUs of its own
 	older.GPUs, older.Nodes = nil, []Node{{GPUs: make([]string, 4)}, {Node: 1, GPUs: make([]string, 4)}}
 
-	local := Receipt{Run: "local-1", Started: noon(), Ended: after(1215), Ranks: ranks(165, 1210), Curve: course(202, 2, 1, 500)}
+	local := Receipt{Run: "local-1", Started: noon(), Ended: after(1215), Ranks: ranks(1210), Curve: course(202, 1, 500)}
 
 	for _, tc := range []struct {
 		name string
@@ -146,8 +147,8 @@ func within(a, b Spent, most float64) bool {
 
 // A receipt that has lost its ranks and its curve keeps its goodput. Only its teardown may take longer.
 func TestGoodputOfShortenedReceipt(t *testing.T) {
-	r := phased(162, 1215, 1250)
-	r.Ranks, r.Curve = ranks(165, 1210), course(202, 2, 1, 500)
+	r := phased(1215, 1250)
+	r.Ranks, r.Curve = ranks(1210), course(202, 1, 500)
 	r.Goodput = GoodputOf(r)
 	r.Ranks, r.Curve, r.LeftOut, r.Ended = nil, nil, []string{"2 healthy ranks", "curve"}, after(1300)
 	got, want := GoodputOf(r), Spent{Waiting: 100, Starting: 100, Steps: 1010, Teardown: 90}
@@ -173,8 +174,8 @@ func TestGoodputOfForgedMetrics(t *testing.T) {
 		"no times":            {Lines: 1, First: 1, Points: []metrics.Point{{Step: 1}}},
 		"lines without bound": {Lines: -5, Began: after(200), Points: []metrics.Point{{Step: math.MaxFloat64, Elapsed: &huge}}},
 	} {
-		r := phased(162, 1215, 1250)
-		r.Ranks, r.Curve = ranks(165, 1210), curve
+		r := phased(1215, 1250)
+		r.Ranks, r.Curve = ranks(1210), curve
 		two := r
 		two.Attempts = []agent.Attempt{{Attempt: 1, Started: after(1e7), Ended: after(300), First: new(1.0), Course: curve},
 			{Attempt: 2, Started: after(100), Ended: after(-5), Hang: &agent.Hang{Since: after(1e9)}}}

@@ -22,8 +22,8 @@ const (
 	// that leaves them no time.
 	savingEvery = 10 * time.Second
 	hastenEvery = 2 * time.Second
-	// fewSeconds is how long ranks have that get no time to save.
-	fewSeconds = 5 * time.Second
+	// hurriedGrace is how long ranks have that get no time to save.
+	hurriedGrace = 5 * time.Second
 )
 
 // endRanks stops what still runs of the run's training, and waits until its ranks have saved and ended: how they ended is lost with
@@ -80,13 +80,13 @@ func (t *teardown) showSaving(ctx context.Context, job jobs.Job) {
 
 // hasten leaves the ranks only some seconds if the user who cancelled the run does not want to wait, until ctx ends.
 func (t *teardown) hasten(ctx context.Context, job jobs.Job, stop agent.Stop) {
-	stop.Grace, stop.Hasten = fewSeconds, true
+	stop.Grace, stop.Hasten = hurriedGrace, true
 	_ = wait.PollUntilContextCancel(ctx, hastenEvery, true, func(ctx context.Context) (bool, error) {
 		of, err := run.Get(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name)
 		if err != nil || !of.Now || string(of.UID) != t.options.Run.UID {
 			return false, nil //nolint:nilerr // the ranks keep their time
 		}
-		t.log.Info(fmt.Sprintf("The run was cancelled with --now: its ranks are killed in %s.", fewSeconds))
+		t.log.Info(fmt.Sprintf("The run was cancelled with --now: its ranks are killed in %s.", hurriedGrace))
 		job.Stop(ctx, stop)
 		return true, nil
 	})

@@ -24,7 +24,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
-	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
 // lines may be written and read in parallel.
@@ -48,7 +47,7 @@ func (l *lines) String() string {
 func cancelledRun(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally }
 
 // saving returns an environment whose ranks were cancelled and save by the script, and its log.
-func saving(t *testing.T, script string) (*place, *lines, []*agenttest.Node) {
+func saving(t *testing.T, script string) (*place, *lines) {
 	t.Helper()
 	objects, agents := live(t)
 	for _, object := range objects {
@@ -76,14 +75,14 @@ func saving(t *testing.T, script string) (*place, *lines, []*agenttest.Node) {
 	p := newPlace(t, []runtime.Object{pipelineRun(cancelledRun), task("train", "TaskRunCancelled", nil)}, objects...)
 	log := &lines{}
 	p.log = command.TextLog(log)
-	return p, log, agents
+	return p, log
 }
 
 // The ranks save for longer than the step train may wait. teardown waits for them, renews the Lease meanwhile, and finds what they saved.
 func TestSaveThatTakesLong(t *testing.T) {
 	const save = `sleep 17; mkdir -p checkpoints/train-1/step-7; echo x > checkpoints/train-1/step-7/mp_rank_00_model_states.pt
 printf step-7 > checkpoints/train-1/latest`
-	p, log, _ := saving(t, save)
+	p, log := saving(t, save)
 	before := p.renewed(t)
 	r, err := p.run(t.Context())
 	if err != nil || r.Reason != fail.Cancelled || r.Checkpoint != "/workspace/checkpoints/train-1/step-7" ||
@@ -105,7 +104,7 @@ printf step-7 > checkpoints/train-1/latest`
 
 // A user who cancels with --now does not wait for ranks that save.
 func TestCancelledNow(t *testing.T) {
-	p, log, _ := saving(t, "sleep 1000")
+	p, log := saving(t, "sleep 1000")
 	ended := make(chan receipt.Receipt, 1)
 	go func() { r, _ := p.run(t.Context()); ended <- r }()
 	runs := p.clients.Tekton.TektonV1().PipelineRuns("ns")

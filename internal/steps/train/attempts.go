@@ -71,7 +71,7 @@ func (t *Training) attempts(ctx context.Context) (Result, error) {
 // endsRun reports whether an attempt was ended by a rule after which none follows.
 func endsRun(err error) bool {
 	trouble := troubleError{}
-	return fail.ReasonOf(err) == fail.StopCondition && !(errors.As(err, &trouble) && trouble.restarts)
+	return fail.ReasonOf(err) == fail.StopCondition && (!errors.As(err, &trouble) || !trouble.restarts)
 }
 
 func atStep(step *float64) string {

@@ -101,7 +101,8 @@ def last_checkpoint(folder=None):
 class Stop:
     """Why a training is stopped, and how long it has to save.
 
-    reason is "timeout", "cancelled", "container" (the pod of a node is drained, evicted or preempted), or "signal" outside ml-dev-env.
+    reason is "timeout", "cancelled", "container" (the pod of a node is drained, evicted or preempted), "rule" (of stop-if or
+    restart-if), or "signal" outside ml-dev-env.
     message is a sentence for users. deadline is when the rank is killed, in seconds since 1970, None if it is not known.
     """
 
@@ -118,8 +119,9 @@ class Stop:
         return f"Stop({self.reason}{left})"
 
 
-_REASONS = ("timeout", "cancelled", "container", "signal")
-_CAUSES = {"deadline": "timeout", "cancelled": "cancelled", "container": "container", "node": "container"}
+_REASONS = ("timeout", "cancelled", "container", "rule", "signal")
+_CAUSES = {"deadline": "timeout", "cancelled": "cancelled", "container": "container", "node": "container",
+           "rule": "rule"}
 _signalled = threading.Event()
 _handled = False
 _group = None  # of torch.distributed, for tensors on CPUs

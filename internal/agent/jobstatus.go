@@ -188,7 +188,7 @@ const (
 // and a rank that ends does not stop the others. The peers of a rank that failed cannot save.
 func (c StopCause) Saves() bool {
 	switch c {
-	case StopDeadline, StopContainer, StopCancelled, StopNode:
+	case StopDeadline, StopContainer, StopCancelled, StopNode, StopRule:
 		return true
 	case StopReplaced, StopHang:
 	}

@@ -61,6 +61,9 @@ type Nodes struct {
 	RackPattern string `json:"rack_pattern,omitempty"`
 	// LocalQueue of Kueue in the namespace that admits each environment as one group.
 	Queue string `json:"queue,omitempty"`
+	// How long ranks have to save after SIGTERM when they are stopped, from 1s to 1h, unless a run requests another time; absent for
+	// 30s. It is the pods' termination grace.
+	StopGrace Duration `json:"stop_grace,omitempty"`
 }
 
 // Toleration has Kubernetes' own fields, with their meaning.

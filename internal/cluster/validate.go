@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -111,6 +112,7 @@ func (c Cluster) validate(path *field.Path) field.ErrorList {
 }
 
 func (n Nodes) validate(path *field.Path) (errs field.ErrorList) {
+	grace := time.Duration(n.StopGrace)
 	for i, node := range n.GPUNodes {
 		at := path.Child("gpu_nodes").Index(i)
 		switch first := slices.Index(n.GPUNodes, node); {
@@ -127,6 +129,7 @@ func (n Nodes) validate(path *field.Path) (errs field.ErrorList) {
 			"write null for any node with GPUs"),
 		n.rack(path),
 		wellFormed(path.Child("queue"), n.Queue, validation.IsDNS1123Subdomain),
+		invalidIf(grace != 0 && (grace < time.Second || grace > time.Hour), path.Child("stop_grace"), grace.String(), "want 1s to 1h"),
 	)
 	for i, toleration := range n.Tolerations {
 		errs = append(errs, toleration.validate(path.Child("tolerations").Index(i))...)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -72,11 +73,13 @@ func Untyped(typed []runtime.Object) (objects []*unstructured.Unstructured, err 
 }
 
 // defaults are few: the steps read all other defaults from the cluster file that the run's param cluster names, which can be
-// another installed one. The exceptions are Secrets, because only the name of a param can be mounted.
+// another installed one. The exceptions are Secrets, because only the name of a param can be mounted, and the time to save, because the
+// timeouts of a PipelineRun must include it.
 func (r Request) defaults() map[string]string {
 	return map[string]string{
 		"cluster": r.Cluster.Cluster.Name, "steps-image": r.StepsImage, "pull-secret": r.pullSecret(),
-		"notify": cmp.Or(r.Cluster.Notify.Secret, "none"),
+		"notify":     cmp.Or(r.Cluster.Notify.Secret, "none"),
+		"stop-grace": cmp.Or(r.Cluster.Nodes.StopGrace, cluster.Duration(agent.DefaultStopGrace)).String(),
 	}
 }
 

@@ -24,7 +24,7 @@ func idleReleased(u trainer) {
 		return stdout + stderr
 	}
 	u.mustContain(up("used"), "Nothing will release the environment when it was not used for 2m0s",
-		"CronJob "+u.namespace+"/mlenv-reaper is suspended.", "mlenv-reaper -n "+u.namespace+" --patch=")
+		"CronJob "+u.namespace+"/mlenv-reaper is suspended.", "mlenv-reaper -n "+u.namespace+" ", `--patch='{"spec":{"suspend":false}}'`)
 	clients := *u.clients
 	clients.Namespace = u.namespace
 	nodes, err := env.Of(&clients, "used").Nodes(u.Context(), "")

@@ -362,13 +362,19 @@ func leaseStolen(u trainer) {
 func evicted(u trainer) {
 	name := u.start("e2e/attempts.sh", byShell, oneGPU, "--param=max-restarts=2")
 	u.waitOutput(name, "train", "[0 -] node 0 is in attempt 2\n", "[1 -] node 1 is in attempt 2\n")
-	if err := u.clients.Kube.PolicyV1().Evictions(u.namespace).Evict(u.Context(),
-		&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env-1", Namespace: u.namespace}}); err != nil {
-		u.Fatal(err)
-	}
+	u.evict("ml-dev-env-1")
 	e := u.end(name).succeeded()
 	e.mustContain(e.log("train"), "Attempt 2 failed: training: node 1, on Kubernetes node ")
 	e.equal("attempts", fmt.Sprint(len(e.receipt.Attempts)), "3")
+}
+
+// evict evicts a pod, as a drain does.
+func (u trainer) evict(pod string) {
+	u.Helper()
+	if err := u.clients.Kube.PolicyV1().Evictions(u.namespace).Evict(u.Context(),
+		&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: u.namespace}}); err != nil {
+		u.Fatal(err)
+	}
 }
 
 // nodeStopped tests a node that loses its power, and starts again after the verdict.

@@ -28,6 +28,34 @@ func savedAtTimeout(u trainer) {
 	u.resumesWhere(u.end(name), fail.TrainingTimeout, "timeout")
 }
 
+// savedWhenDrained tests that all ranks save when one node is drained, and that the next attempt continues there.
+func savedWhenDrained(u trainer) {
+	name := u.start("e2e/saves.py", "--param=launcher=torchrun", oneGPU, "--param=stop-grace=2m", "--param=max-restarts=1")
+	u.waitOutput(name, "train", "[0 0] rank 0 starts after step 0\n", "[1 1] rank 1 starts after step 0\n")
+	u.evict("ml-dev-env-1")
+	u.continuesWhereItSaved(u.end(name))
+}
+
+// continuesWhereItSaved tests that a pod's end stopped the first attempt of a run, that all ranks saved the same step then, and that the
+// second attempt continued there.
+func (u trainer) continuesWhereItSaved(e ending) {
+	u.Helper()
+	e.succeeded().equal("attempts", fmt.Sprint(len(e.receipt.Attempts)), "2")
+	log := e.log("train")
+	saved := map[string]bool{}
+	for _, match := range savesAt.FindAllStringSubmatch(log, -1) {
+		e.equal("the cause", match[2], "container")
+		saved[match[1]] = true
+	}
+	if len(saved) != 1 {
+		e.Fatalf("the ranks saved at the steps %v, want all at one", saved)
+	}
+	for step := range saved {
+		e.mustContain(log, "/step-"+step+"; attempt 2 has it in MLENV_LAST_CHECKPOINT.", "[0 0] rank 0 starts after step "+step+"\n",
+			"[1 1] rank 1 starts after step "+step+"\n")
+	}
+}
+
 // savesAt matches what a rank prints before it saves.
 var savesAt = regexp.MustCompile(`rank \d saves step (\d+): ([a-z]+)\n`)
 

@@ -61,8 +61,8 @@ Exit code 0: printed; 1: the request is invalid; 2: wrong usage.`,
 		"the file)")
 	param.QueuePriority.AddTo(flags, &o.request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in "+
 		"its queue")
-	param.StopGrace.AddTo(flags, &o.request.StopGrace, "stop-grace", agent.DefaultStopGrace,
-		"how long ranks have to save when they are stopped")
+	param.StopGrace.AddTo(flags, &o.request.StopGrace, "stop-grace", 0,
+		"how long ranks have to save when they are stopped (default: nodes.stop_grace of the file)")
 	param.Mode.AddTo(flags, &o.mode, "mode", agent.Auto, "transport: tcp, rdma, or auto for what the file enables")
 	param.Storage.AddTo(flags, &o.request.Storage, "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the file)")
 	param.Size.AddTo(flags, &o.request.WorkspaceSize, "workspace-size", "", "size of the workspace claim (default: the file's)")

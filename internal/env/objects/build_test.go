@@ -299,6 +299,11 @@ func TestStopGrace(t *testing.T) {
 			t.Errorf("stop-grace %s: got %d s and variable %q, want %+v", grace, got, environ(container)[agent.StopGraceVariable], want)
 		}
 	}
+	r := request(t, "barcelona")
+	r.Cluster.Nodes.StopGrace = cluster.Duration(agent.MaxStopGrace)
+	if spec, _ := pod(t, r); *spec.TerminationGracePeriodSeconds != 3600 {
+		t.Errorf("the cluster file has an hour: got %d s", *spec.TerminationGracePeriodSeconds)
+	}
 }
 
 // TestVariablesAreDocumented: each variable of the container has its row in docs/nodes.md.

@@ -43,7 +43,8 @@ type Request struct {
 	RackLevel string
 	// GPUsPerNode is 0 for the cluster file's gpus.per_node.
 	GPUsPerNode int
-	// StopGrace is how long ranks have to save when they are stopped, 0 for the default. It is the pods' termination grace.
+	// StopGrace is how long ranks have to save when they are stopped, 0 for the cluster file's nodes.stop_grace. It is the pods' termination
+	// grace.
 	StopGrace time.Duration
 	Mode      agent.Mode
 	// Image is empty for the cluster file's image.name.

@@ -141,7 +141,9 @@ func MayExclude(set *appsv1.StatefulSet, host string, nodes int) error {
 	return nil
 }
 
-func (r Request) stopGrace() time.Duration { return cmp.Or(r.StopGrace, agent.DefaultStopGrace) }
+func (r Request) stopGrace() time.Duration {
+	return cmp.Or(r.StopGrace, time.Duration(r.Cluster.Nodes.StopGrace), agent.DefaultStopGrace)
+}
 
 // StopGraceOf returns how long the ranks of an environment have to save when their pods end.
 func StopGraceOf(set *appsv1.StatefulSet) time.Duration {

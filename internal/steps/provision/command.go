@@ -58,6 +58,7 @@ releases all of them and names the cause.`,
 	param.Mode.AddTo(flags, &o.RequestedMode, "requested-mode", "", "requested mode, before preflight decided: with auto, nodes that cannot "+
 		"use RDMA use TCP (default: --mode)")
 	param.Duration.AddTo(flags, &o.KeepFor, "keep-for", 0, "how long the environment's lease lasts (default: as long as steps renew it)")
+	param.StopGrace.AddTo(flags, &o.Request.StopGrace, "stop-grace", agent.DefaultStopGrace, StopGraceUsage)
 	param.IdleTimeout.AddTo(flags, &o.IdleTimeout, "idle-timeout", "", IdleTimeoutUsage)
 	environment := command.NewResult(cmd, "environment", "name of the environment")
 	mode := command.NewResult(cmd, "mode", "how the nodes talk: tcp or rdma")
@@ -90,14 +91,15 @@ releases all of them and names the cause.`,
 const IdleTimeoutUsage = "how long a user's environment may be unused before it is released; 0 for ever (default: " +
 	"development.idle_timeout of the cluster file)"
 
+// StopGraceUsage describes the flag.
+const StopGraceUsage = "how long ranks have to save after SIGTERM when they are stopped; it is the pods' termination grace"
+
 // AddFlags adds the flags that the step and mlenv share, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Count.AddTo(flags, &o.Request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
 	param.Count.AddTo(flags, &o.Request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
 	param.KubernetesNodes.AddTo(flags, &o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, "+
 		"separated by commas")
-	param.StopGrace.AddTo(flags, &o.Request.StopGrace, "stop-grace", agent.DefaultStopGrace, "how long ranks have to save after SIGTERM when "+
-		"they are stopped; it is the pods' termination grace")
 	param.Queue.AddTo(flags, &o.Request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the "+
 		"cluster file)")
 	param.QueuePriority.AddTo(flags, &o.Request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in "+

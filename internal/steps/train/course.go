@@ -243,9 +243,14 @@ func (c *course) stop(cause agent.StopCause, why string) {
 	c.effects = append(c.effects, order{agent.Stop{Cause: cause, Reason: why, Grace: grace}}, alarm{giveUp, grace + settle})
 }
 
+// stopByRule stops all nodes because the training meets a rule. Nothing is broken, so the ranks have the job's time to save.
+func (c *course) stopByRule(err error, why string) {
+	c.failure = err
+	c.orderToSave(agent.Stop{Cause: agent.StopRule, Reason: why, Grace: c.spec.Grace}, cmp.Or(c.spec.Grace, agent.MaxStopGrace))
+}
+
 // save stops all nodes after one has begun to stop its ranks, so that all can save together and have the same time.
 func (c *course) save(status agent.JobStatus, now time.Time) {
-	c.stopped, c.phase = true, stopping
 	left := min(max(status.Kill.Sub(now), time.Second), agent.MaxStopGrace).Round(time.Second)
 	stop := agent.Stop{Cause: status.StopCause, Reason: status.StopReason, Grace: left}
 	if stop.Cause == agent.StopContainer {
@@ -253,7 +258,13 @@ func (c *course) save(status agent.JobStatus, now time.Time) {
 	}
 	c.say(slog.LevelInfo, fmt.Sprintf("The ranks are stopped: %s. They have %s to save.", savingBecause(status), left), "event", "stopping",
 		"cause", status.StopCause, "seconds", left.Seconds())
-	c.effects = append(c.effects, order{stop}, alarm{giveUp, left + killTime + settle}, alarm{stillSaving, savingEvery})
+	c.orderToSave(stop, left)
+}
+
+// orderToSave stops all nodes, whose ranks have at most that time to save.
+func (c *course) orderToSave(stop agent.Stop, most time.Duration) {
+	c.stopped, c.phase = true, stopping
+	c.effects = append(c.effects, order{stop}, alarm{giveUp, most + killTime + settle}, alarm{stillSaving, savingEvery})
 }
 
 // savingBecause returns why a node stops its ranks, a clause of a message.
@@ -263,7 +274,7 @@ func savingBecause(status agent.JobStatus) string {
 		return "the time of the training is over"
 	case agent.StopContainer:
 		return fmt.Sprintf("the container of node %d is ending, as when its pod is deleted, evicted or preempted", status.Node)
-	case agent.StopReplaced, agent.StopCancelled, agent.StopNode, agent.StopHang:
+	case agent.StopReplaced, agent.StopCancelled, agent.StopNode, agent.StopHang, agent.StopRule:
 	}
 	return status.StopReason
 }

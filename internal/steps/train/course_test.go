@@ -58,7 +58,7 @@ func losesItsPeer(node int) jobs.Event {
 func stops(node int, why agent.StopCause, exit agent.Exit) jobs.Event {
 	return report(node, func(s *agent.JobStatus, r *agent.RankStatus) {
 		s.State, s.StopCause, s.StopReason = agent.Stopped, why, "so ordered"
-		s.Stopping, s.Kill, s.Ended = begin, begin.Add(33*time.Second), begin.Add(2*time.Minute)
+		s.Stopping, s.Kill, s.Ended = begin.Add(2*time.Second), begin.Add(33*time.Second), begin.Add(2*time.Minute)
 		r.Ended, r.Stopped, r.Exit = begin.Add(2*time.Minute), true, exit
 	})
 }
@@ -191,6 +191,7 @@ func TestCourse(t *testing.T) {
 	const saving = `log "The ranks are stopped: the", stop all: `
 	const savingRest = ", in 30s, give up after 38s, saving after 10s"
 	const rest, ncclWarning = ", give up after 8s", `log "NCCL on host: SocketsInsteadOfRDMA: NCCL"`
+	const toSave = ", in 1m0s, give up after 1m8s, saving after 10s"
 	for _, tc := range []struct {
 		name string
 		rows []row
@@ -363,20 +364,20 @@ func TestCourse(t *testing.T) {
 		}},
 		{"the loss is NaN with a rule", []row{
 			{lossOf(1, 2.5), "", running},
-			{lossOf(2, math.NaN()), "stop all: the loss at step 2 is NaN; before it was 2.5 at step 1 (stop-if: loss is nan) (rule)" + rest,
+			{lossOf(2, math.NaN()), "stop all: the loss at step 2 is NaN; before it was 2.5 at step 1 (stop-if: loss is nan) (rule)" + toSave,
 				stopping},
 			{lossOf(3, math.NaN()), "", stopping},
 			{exitsAtSIGTERM(0, ""), "", stopping},
 			{exitsAtSIGTERM(1, ""), "end: StopCondition", ended},
 		}},
 		{"the loss is NaN with a rule, and a node does not obey", []row{
-			{lossOf(2, math.NaN()), "stop all: the loss at step 2 is NaN, as it was from the beginning (stop-if: loss is nan) (rule)" + rest,
+			{lossOf(2, math.NaN()), "stop all: the loss at step 2 is NaN, as it was from the beginning (stop-if: loss is nan) (rule)" + toSave,
 				stopping},
 			{obeys(0, ""), "", stopping},
 			{giveUp, "end: StopCondition", ended},
 		}},
 		{"the loss is NaN with a rule, and a node is lost", []row{
-			{lossOf(2, math.NaN()), "stop all: the loss at step 2 is NaN, as it was from the beginning (stop-if: loss is nan) (rule)" + rest,
+			{lossOf(2, math.NaN()), "stop all: the loss at step 2 is NaN, as it was from the beginning (stop-if: loss is nan) (rule)" + toSave,
 				stopping},
 			{lost(1), "", stopping},
 			{obeys(0, ""), "", stopping},
@@ -396,14 +397,16 @@ func TestCourse(t *testing.T) {
 			{exits(1, 0), "end: success", ended},
 		}},
 		{"a step comes back after a rule has stopped the ranks", []row{
-			{obeys(0, agent.StopRule), "settled after 3s", doubtful},
+			{beginsToStop(0, agent.StopRule), `log "The ranks are stopped: so", stop all: ` + "so ordered (rule), in 30s, give up after 38s, " +
+				"saving after 10s", stopping},
+			{obeys(0, agent.StopRule), "", stopping},
 			{obeys(1, agent.StopRule), "end: StopCondition", ended},
 		}},
 		{"the loss is high with a rule", []row{
 			{lossOf(99, 21), "", running},
 			{lossOf(100, 20), "", running},
 			{lossOf(101, 20.5), "stop all: the loss at step 101 is 20.5; before it was 20 at step 100 (restart-if: loss > 20 after 100 " +
-				"steps) (rule)" + rest, stopping},
+				"steps) (rule)" + toSave, stopping},
 			{obeys(0, ""), "", stopping},
 			{obeys(1, ""), "end: StopCondition", ended},
 		}},
@@ -415,7 +418,7 @@ func TestCourse(t *testing.T) {
 			{later{saved{"step-9", begin.Add(time.Hour)}, 3 * time.Hour}, "", running},
 			{later{saved{"step-9", begin.Add(time.Hour)}, 5*time.Hour - time.Second}, "", running},
 			{later{saved{"step-9", begin.Add(time.Hour)}, 5 * time.Hour}, "stop all: the newest complete checkpoint, step-9, was written 2h0m ago " +
-				"(stop-if: no checkpoint for 2h) (rule)" + rest, stopping},
+				"(stop-if: no checkpoint for 2h) (rule)" + toSave, stopping},
 			{obeys(0, ""), "", stopping},
 			{obeys(1, ""), "end: StopCondition", ended},
 		}},
@@ -427,7 +430,7 @@ func TestCourse(t *testing.T) {
 			{later{used{1, 16}, 21 * time.Minute}, "", running},
 			{later{used{0, 16}, 26 * time.Minute}, "", running},
 			{later{used{0, 16}, 31 * time.Minute}, "stop all: 16 GPUs were at most 1.0% busy on average for 20m0s (stop-if: gpu_use < 5% for " +
-				"20m) (rule)" + rest, stopping},
+				"20m) (rule)" + toSave, stopping},
 		}},
 		{"the GPUs are unknown", []row{
 			{used{}, `log "Rule \"gpu_use < 5% for"`, running},
@@ -446,7 +449,8 @@ func TestCourse(t *testing.T) {
 			of := courseRules[tc.name]
 			c := &course{
 				rules: watches(rules.Valid(of.stopIf), rules.Valid(of.restartIf), false),
-				judge: judge{spec: agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 1}, of: cause.Job{Run: "run", Namespace: "ns"}},
+				judge: judge{spec: agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 1, Grace: time.Minute},
+					of: cause.Job{Run: "run", Namespace: "ns"}},
 				phase: running, statuses: make([]agent.JobStatus, 2), launched: begin, started: !strings.Contains(tc.rows[0].want, "first rank"),
 				nccl: ncclMonitor{wanted: nccl.RDMAGPU, ranks: 2},
 			}

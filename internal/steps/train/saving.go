@@ -103,9 +103,9 @@ func (t *Training) hastenAtSignal(ctx context.Context, reason string) (stop func
 // withSaved adds to the error of a training that was stopped for good what its ranks have saved since.
 func (t *Training) withSaved(ctx context.Context, statuses []agent.JobStatus, err error) error {
 	final := func(s agent.JobStatus) bool {
-		return s.StopCause == agent.StopDeadline || s.StopCause == agent.StopCancelled
+		return slices.Contains([]agent.StopCause{agent.StopDeadline, agent.StopCancelled, agent.StopRule}, s.StopCause)
 	}
-	if err == nil || ctx.Err() != nil || !slices.ContainsFunc(statuses, final) {
+	if err == nil || ctx.Err() != nil || !slices.ContainsFunc(statuses, final) || doubtsModel(err) {
 		return err
 	}
 	if saved := jobs.SavedSince(statuses, t.noteCheckpoint(ctx)); saved != "" {

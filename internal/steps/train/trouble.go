@@ -1,12 +1,12 @@
 package train
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/rules"
@@ -74,6 +74,16 @@ func (e troubleError) doubt(started time.Time) time.Time {
 	return started
 }
 
+// doubtsModel reports whether the training was stopped because of its loss, so that what its ranks save then may be as bad.
+func doubtsModel(err error) bool {
+	trouble := troubleError{}
+	if !errors.As(err, &trouble) {
+		return false
+	}
+	_, loss := trouble.watcher.(*lossWatch)
+	return loss
+}
+
 // watches returns the rules of a training. While a rank waits for its debugger, only the loss means anything.
 func watches(stopIf, restartIf []rules.Rule, debugged bool) (all []ruled) {
 	add := func(rule rules.Rule, restarts bool) {
@@ -115,7 +125,7 @@ func (c *course) judgeFact(fact event, now time.Time) {
 	for _, r := range c.rules {
 		if numbers := r.take(fact, c.startedAt(), now); numbers != "" {
 			why := fmt.Sprintf("%s (%s: %s)", numbers, r.param(), r.rule)
-			c.fail(c.trouble(r, why), agent.StopRule, why)
+			c.stopByRule(c.trouble(r, why), why)
 			return
 		}
 	}

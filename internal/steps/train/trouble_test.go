@@ -282,6 +282,24 @@ func TestRulesEndATraining(t *testing.T) {
 	}
 }
 
+// Ranks that a rule stops have the job's time to save, and the error names what they saved, unless the rule doubts the model.
+func TestRuleLetsRanksSave(t *testing.T) {
+	script := `[ $NODE_RANK = 0 ] && printf '%s\n' '{"step":1,"loss":NaN}' >> "$MLENV_METRICS_FILE"
+` + savesFor("0", "7")
+	for rule, want := range map[string]bool{"no checkpoint for 2s": true, "loss is nan": false} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			training, out, _ := withRules(t, 0, 90, []string{rule}, nil, script)
+			training.Spec.Grace = time.Minute
+			_, err := training.attempts(t.Context())
+			if fail.ReasonOf(err) != fail.StopCondition || strings.Contains(err.Error(), "its ranks saved step-7 before they ended") != want ||
+				strings.Contains(out.String(), "SIGKILL") {
+				t.Errorf("got %v, want StopCondition, and what was saved in it: %t\n%s", err, want, out)
+			}
+		})
+	}
+}
+
 // A training that meets no rule succeeds, and the log names the rules that nothing was written for.
 func TestRulesThatAreNotMet(t *testing.T) {
 	all := []string{"loss is nan", "loss > 20 after 100 steps", "step_time > 2x median for 10m", "no checkpoint for 2h",

@@ -198,7 +198,9 @@ func (c *course) show(status agent.JobStatus, now time.Time) {
 func (c *course) fail(err error, cause agent.StopCause, why string) {
 	if c.failure == nil && !c.asked {
 		if c.succeeded(c.statuses) {
-			c.finish(c.transport())
+			err := c.transport()
+			c.stop("", "its ranks have ended") // launchers may still run
+			c.finish(err)
 			return
 		}
 		c.failure = err

@@ -261,7 +261,7 @@ func TestCourse(t *testing.T) {
 		{"a node is lost after all ranks have exited with 0", []row{
 			{leaves(0, 0), "", running},
 			{leaves(1, 0), "launchers after 20s", leaving},
-			{lost(1), "end: success", ended},
+			{lost(1), "stop all: its ranks have ended" + rest + ", end: success", ended},
 		}},
 		{"the ranks hang", []row{
 			{hangs, "stop all: it hangs: rank 1 (hang)" + rest, stopping},

@@ -25,6 +25,8 @@ import (
 // pullSecretsLate provisions from an image stream in a namespace whose service accounts get their pull secrets later than
 // provision waits. Then OpenShift's Secret is replaced, and a new pod pulls again.
 func pullSecretsLate(u trainer) {
+	// Account default has its Secret, by which provision knows that the other account gets one.
+	u.awaitPullSecret()
 	u.kubectl("annotate", "namespace", u.namespace, "localcluster/pull-secret-delay=40s")
 	image := registryHost + "/" + u.namespace + "/small:latest" // each new pod pulls it
 	u.moveBase(image, smallBase)

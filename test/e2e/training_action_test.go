@@ -308,8 +308,6 @@ func (r *runner) expand(value string) string {
 			return string(content)
 		case "github.action_path":
 			return repository(r.T)
-		case "github.action_ref":
-			return "main"
 		case "github.action_repository":
 			return "ml-dev-env/ml-dev-env"
 		default:

@@ -31,12 +31,14 @@ func webhook(u trainer) {
 	u.installTriggers(secret)
 
 	push := u.push("refs/heads/main")
+	foreign := strings.Replace(push, u.repo, u.repo+"-of-another", 1)
 	for _, refused := range []struct{ why, event, body, signature, says string }{
 		{"signed with another secret", "push", push, signed(push, "a guess"), "payload signature check failed"},
 		{"signed for another body", "push", push + " ", signed(push, secret), "payload signature check failed"},
 		{"unsigned", "push", push, "", "no X-Hub-Signature-256 header set"},
 		{"of another kind", "ping", push, signed(push, secret), "event type ping is not allowed"},
 		{"on another branch", "push", u.push("refs/heads/try"), signed(u.push("refs/heads/try"), secret), "did not return true"},
+		{"of another repository", "push", foreign, signed(foreign, secret), "did not return true"},
 	} {
 		id := u.send(refused.event, refused.body, refused.signature)
 		if said := u.refusal(id); !strings.Contains(said, refused.says) {
@@ -75,7 +77,7 @@ func (u trainer) installTriggers(secret string) {
 		}
 	})
 	u.kubectl("apply", "--filename=../../examples/triggers/rights.yaml")
-	u.applyText(u.quickExample("triggers/github.yaml"))
+	u.applyText(strings.ReplaceAll(u.quickExample("triggers/github.yaml"), "https://github.com/me/my-model.git", u.repo))
 	u.waitFor("condition=Ready", "eventlistener/"+listener)
 	// An EventListener reports Ready before its pod is ready.
 	u.waitFor("condition=Available", "deployment/el-"+listener)

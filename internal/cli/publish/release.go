@@ -28,8 +28,9 @@ make release calls it and adds licences, bills of materials, checksums and the T
 steps.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
-		Example: `  mlenv release pin --version=v0.2.0   # before the tag: write the image's digest into tasks/ and pipelines/
-  mlenv release --version=v0.2.0 --push
+		Example: `  mlenv release pin --version=v1.2.3   # before the tag: write the image's digest into tasks/ and pipelines/
+  mlenv release --version=v1.2.3 --push
+  mlenv release examples --version=v1.2.3 --commit=COMMIT   # after the tag: write both into examples/ and docs/
   mlenv release --version=v0.0.0-try --snapshot`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -67,6 +68,23 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			return nil
 		},
 	}
+	var commit string
+	examples := &cobra.Command{
+		Use:   "examples --version=VERSION --commit=COMMIT",
+		Short: "Write the version and the commit of its tag into the examples and pages",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if err := release.CheckVersion(version); err != nil {
+				return err
+			}
+			return release.PinExamples(source, version, commit)
+		},
+	}
+	examples.Flags().StringVar(&version, "version", "", "version, as v1.2.3")
+	examples.Flags().StringVar(&commit, "commit", "", "commit of the version's tag")
+	examples.Flags().StringVar(&source, "source", ".", "folder of the sources")
+	_ = examples.MarkFlagRequired("version") // the flags are defined above
+	_ = examples.MarkFlagRequired("commit")
 	for _, each := range []*cobra.Command{cmd, pin} {
 		each.Flags().StringVar(&version, "version", "", "version, as v1.2.3")
 		each.Flags().StringVar(&source, "source", ".", "folder of the sources")
@@ -80,6 +98,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	cmd.Flags().StringVar(&request.To, "to", "dist", "missing or empty folder to fill")
 	cmd.Flags().BoolVar(&push, "push", false, "also push the image")
 	cmd.Flags().BoolVar(&request.Snapshot, "snapshot", false, "accept sources whose Tasks do not name the image, to try a release")
-	cmd.AddCommand(pin)
+	cmd.AddCommand(pin, examples)
 	return cmd
 }

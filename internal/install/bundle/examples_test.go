@@ -2,9 +2,11 @@ package bundle_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
@@ -88,6 +91,12 @@ func TestTriggersExample(t *testing.T) {
 	if first := trigger.Interceptors[0]; first.Ref.Name != "github" || first.Params[0].Name != "secretRef" {
 		t.Errorf("the first interceptor is %+v, want the one that checks the signature", first)
 	}
+	// Whoever knows the secret can sign an event that names another repository, which the run would clone.
+	filter := trigger.Interceptors[1].Params[0]
+	if text, _ := filter.Value.(string); filter.Name != "filter" || !strings.HasPrefix(text, "body.repository.clone_url in ['https://") ||
+		fmt.Sprint(binding.Spec.Params[0].Value) != "$(body.repository.clone_url)" {
+		t.Errorf("filter %+v, binding %+v: want the repositories named that the run may clone", filter, binding.Spec.Params[0])
+	}
 	names := func(all []named) (names []string) {
 		for _, one := range all {
 			names = append(names, one.Name)
@@ -131,10 +140,18 @@ func TestPipelinesAsCodeExample(t *testing.T) {
 	const file = root + "/examples/pipelines-as-code/.tekton/train.yaml"
 	found := runExample(t, file, documents(t, file, 1)[0])
 	for annotation, want := range map[string]string{"on-event": "[push, pull_request]", "on-target-branch": "[main]",
-		"target-namespace": "ml"} {
+		"target-namespace": "ml", "cancel-in-progress": "true"} {
 		if got := found.Annotations["pipelinesascode.tekton.dev/"+annotation]; got != want {
 			t.Errorf("annotation %s is %q, want %q", annotation, got, want)
 		}
+	}
+	// Pipelines as Code cancels no run of a Repository with a limit (cancelInProgressMatchingPipelineRun).
+	var repository struct {
+		Spec map[string]any `json:"spec"`
+	}
+	content := documents(t, root+"/examples/pipelines-as-code/repository.yaml", 1)[0]
+	if err := yaml.Unmarshal(content, &repository); err != nil || repository.Spec["concurrency_limit"] != nil {
+		t.Errorf("the Repository: %v, %v: want no concurrency_limit", repository.Spec, err)
 	}
 }
 

@@ -28,8 +28,8 @@ var (
 )
 
 // Pin compiles the steps image on the newest base image, records the base's digest in install/steps-base, and writes the
-// image's digest and the version into the Tasks and Pipelines and their READMEs, for git resolvers and Artifact Hub. They are no
-// sources of the image, so its digest stays the same.
+// image's digest and the version into the Tasks and Pipelines and their READMEs, for git resolvers and Artifact Hub, and the version into
+// the file by which the GitHub Action finds its mlenv. They are no sources of the image, so its digest stays the same.
 func Pin(ctx context.Context, progress io.Writer, request Request) (name.Digest, error) {
 	work, err := os.MkdirTemp("", "mlenv-pin-")
 	if err != nil {
@@ -70,7 +70,7 @@ func CheckPins(source bundle.Source, image name.Digest) error {
 		}
 		switch {
 		case pinned == text:
-		case path.Base(file) == readme:
+		case path.Base(file) == readme, file == actionFile:
 			mistakes = append(mistakes, fmt.Errorf("reading %s: it names another version: want %s", file, source.Version))
 		default:
 			mistakes = append(mistakes, fmt.Errorf("reading %s: it names %s, version %s: want %s, version %s",
@@ -86,10 +86,18 @@ func CheckPins(source bundle.Source, image name.Digest) error {
 	return nil
 }
 
-// readme is the page next to a Task or Pipeline.
-const readme = "README.md"
+const (
+	// readme is the page next to a Task or Pipeline.
+	readme = "README.md"
+	// actionFile has the release of mlenv that the GitHub Action downloads: a commit in a workflow's uses names no version. Main's has the
+	// word source.
+	actionFile = ".github/mlenv-version"
+)
 
 func pinFile(file, text, version string, image name.Digest) (string, error) {
+	if file == actionFile {
+		return version + "\n", nil
+	}
 	if path.Base(file) != readme {
 		return pin(text, version, image)
 	}
@@ -117,7 +125,7 @@ func lastPart(text string) string {
 
 func eachFile(dir string, visit func(file, text string) error) error {
 	sources := os.DirFS(dir)
-	for _, pattern := range []string{"tasks/*/*.yaml", "pipelines/*/*.yaml", "tasks/*/" + readme, "pipelines/*/" + readme} {
+	for _, pattern := range []string{"tasks/*/*.yaml", "pipelines/*/*.yaml", "tasks/*/" + readme, "pipelines/*/" + readme, actionFile} {
 		files, err := fs.Glob(sources, pattern)
 		if err != nil {
 			return err

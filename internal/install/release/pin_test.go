@@ -17,11 +17,11 @@ const root = "../../.."
 
 const digest = "registry.example/steps@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
-// checkout returns a copy of this checkout's Tasks and Pipelines.
+// checkout returns a copy of this checkout's Tasks and Pipelines, and of the action's version.
 func checkout(t *testing.T) bundle.Source {
 	t.Helper()
 	dir := t.TempDir()
-	for _, folder := range []string{"tasks", "pipelines"} {
+	for _, folder := range []string{".github", "tasks", "pipelines"} {
 		if err := os.CopyFS(filepath.Join(dir, folder), os.DirFS(filepath.Join(root, folder))); err != nil {
 			t.Fatal(err)
 		}
@@ -67,9 +67,12 @@ func TestPins(t *testing.T) {
 			t.Errorf("%s: %v: want v1.2.3 for each resolver", page, err)
 		}
 	}
+	if got := string(read(t, filepath.Join(source.Dir, actionFile))); got != "v1.2.3\n" {
+		t.Errorf("the action's version is %q, want v1.2.3", got)
+	}
 	source.Version = "v1.2.4"
 	if err := CheckPins(source, image(t)); err == nil || !strings.Contains(err.Error(), "version 1.2.3: want") ||
-		strings.Count(err.Error(), "it names another version: want v1.2.4") != 9 {
+		strings.Count(err.Error(), "it names another version: want v1.2.4") != 10 {
 		t.Errorf("of another version: %v, want it refused", err)
 	}
 }

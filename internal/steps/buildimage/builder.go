@@ -31,6 +31,8 @@ import (
 type Image struct {
 	// URL names the image by its tag, Reference by its digest if that is known.
 	URL, Digest, Reference string
+	// Built is true if this call started the build, and false for an image that existed or that another caller builds.
+	Built bool
 }
 
 type builder struct {
@@ -103,6 +105,7 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 			return Image{}, err
 		}
 		image, err := b.result(ctx, build.Name)
+		image.Built = sending != nil
 		if err == nil {
 			took := time.Since(began).Seconds()
 			b.log.Info(fmt.Sprintf("Built %s in %.0f s.", image.Reference, took), "event", "image-built", "image", image.Reference, "seconds", took)

@@ -128,7 +128,7 @@ func TestBuilt(t *testing.T) {
 			s := prepared(t)
 			test.change(s)
 			image, got := s.built(t.Context(), tag(t, test.labels))
-			if got != test.want || got && image != (Image{"127.0.0.1:1/ns/ml-dev-env:cpu", "sha256:1", "127.0.0.1:1/ns/ml-dev-env@sha256:1"}) {
+			if got != test.want || got && image != (Image{"127.0.0.1:1/ns/ml-dev-env:cpu", "sha256:1", "127.0.0.1:1/ns/ml-dev-env@sha256:1", false}) {
 				t.Errorf("built: %v %+v, want %v", got, image, test.want)
 			}
 			if !strings.Contains(s.log.String(), test.says) {
@@ -248,13 +248,13 @@ func TestResult(t *testing.T) {
 	build.Status.OutputDockerImageReference = "registry.svc:5000/ns/ml-dev-env:cpu"
 	build.Status.Output.To = &buildv1.BuildStatusOutputTo{ImageDigest: "sha256:2"}
 	got, err := prepared(t, build).result(t.Context(), "b")
-	if want := (Image{"registry.svc:5000/ns/ml-dev-env:cpu", "sha256:2", "registry.svc:5000/ns/ml-dev-env@sha256:2"}); got != want ||
+	if want := (Image{"registry.svc:5000/ns/ml-dev-env:cpu", "sha256:2", "registry.svc:5000/ns/ml-dev-env@sha256:2", false}); got != want ||
 		err != nil {
 		t.Errorf("result %+v (%v), want %+v", got, err, want)
 	}
 	build.Status.Output.To = nil // the documentation allows it
 	got, err = prepared(t, build, tag(t, nil)).result(t.Context(), "b")
-	if want := (Image{"127.0.0.1:1/ns/ml-dev-env:cpu", "sha256:1", "127.0.0.1:1/ns/ml-dev-env@sha256:1"}); got != want || err != nil {
+	if want := (Image{"127.0.0.1:1/ns/ml-dev-env:cpu", "sha256:1", "127.0.0.1:1/ns/ml-dev-env@sha256:1", false}); got != want || err != nil {
 		t.Errorf("result of a build without a digest %+v (%v), want the tag's, %+v", got, err, want)
 	}
 }

@@ -3,6 +3,7 @@ package buildimage
 import (
 	"errors"
 	"io/fs"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -57,8 +58,8 @@ func Command(images fs.FS) *cobra.Command {
 		"end before is refused")
 	param.Duration.AddTo(flags, &o.TrainingTimeout, "training-timeout", 0, "time for the training; a PipelineRun that would end before is "+
 		"refused")
-	url := command.NewResult(cmd, "IMAGE_URL", "the image by its tag")
-	digest := command.NewResult(cmd, "IMAGE_DIGEST", "its digest, as in sha256:...")
+	url := command.NewResult(cmd, "IMAGE_URL", "the image by its tag, if the step built it")
+	digest := command.NewResult(cmd, "IMAGE_DIGEST", "its digest, as in sha256:..., if the step built it")
 	reference := command.NewResult(cmd, "image", "the image by digest, for pods")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		image, err := Run(cmd.Context(), Deps{Connect: Connect(where, o.Cluster, pullSecretDir, caFile), Images: images, Log: command.Log(cmd),
@@ -66,9 +67,19 @@ func Command(images fs.FS) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return errors.Join(url.Write(image.URL), digest.Write(image.Digest), reference.Write(image.Reference))
+		return errors.Join(writeHints(image, url, digest), reference.Write(image.Reference))
 	}
 	return cmd
+}
+
+// writeHints writes the two results by which Tekton Chains finds an image to sign. Chains attests that this TaskRun built the image, so
+// there are none for an image that existed.
+func writeHints(image Image, url, digest *command.Result) error {
+	if !image.Built || image.Digest == "" {
+		return nil
+	}
+	tagged, _, _ := strings.Cut(image.URL, "@")
+	return errors.Join(url.Write(tagged), digest.Write(image.Digest))
 }
 
 // AddFlags adds the flags that the step and mlenv build share and sets their defaults.

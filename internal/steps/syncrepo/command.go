@@ -40,6 +40,8 @@ Files that .mlenvignore names are left out. Nothing else on the nodes changes.`,
 	flags.StringVar(&caFile, "ca-file", "", "file of CAs to trust in addition to the image's own")
 	commit := command.NewResult(cmd, "commit", "the commit on the nodes")
 	hash := command.NewResult(cmd, "tree", "the tree's hash, which every node has confirmed")
+	source := command.NewResult(cmd, "CHAINS-GIT_URL", "the repository without credentials; nothing for a folder")
+	sourceCommit := command.NewResult(cmd, "CHAINS-GIT_COMMIT", "the same as commit; nothing for a folder")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if o.Source.Auth, err = git.AuthFromDir(authDir); err != nil {
 			return err
@@ -55,9 +57,20 @@ Files that .mlenvignore names are left out. Nothing else on the nodes changes.`,
 		if err != nil {
 			return err
 		}
-		return errors.Join(commit.Write(result.Commit), hash.Write(string(result.Tree)))
+		return errors.Join(commit.Write(result.Commit), hash.Write(string(result.Tree)),
+			writeHints(o.Source.URL, result.Commit, source, sourceCommit))
 	}
 	return cmd
+}
+
+// writeHints writes the two results that Tekton Chains records as the source of a run. A folder has none: its commit need not have its
+// files.
+func writeHints(url, at string, source, commit *command.Result) error {
+	shown := git.Shown(url)
+	if git.IsFolder(url) || shown == "" || at == "" {
+		return nil
+	}
+	return errors.Join(source.Write(shown), commit.Write(at))
 }
 
 // AddFlags adds the options' flags and sets their defaults.

@@ -75,6 +75,14 @@ func TestCatalog(t *testing.T) {
 			if err != nil || !strings.HasPrefix(string(readme), "# "+name+"\n") {
 				t.Errorf("README.md: %v: want its heading to be the name", err)
 			}
+			last := 0
+			for _, section := range []string{"\n## Install\n", "\n## Params\n", "\n## Results\n", "\n## Platforms\n"} {
+				at := strings.Index(string(readme), section)
+				if at <= last {
+					t.Errorf("README.md: section %q is missing, or before an earlier one", section)
+				}
+				last = at
+			}
 		})
 	}
 	for name, task := range tasks(t) {

@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
-// TestReadmeTables checks that the tables of the READMEs next to Tasks and Pipelines agree with the YAML; -update writes
+// TestReadmeTables checks that the generated sections of the READMEs next to Tasks and Pipelines agree with the YAML; -update writes
 // them.
 func TestReadmeTables(t *testing.T) {
 	for name, task := range tasks(t) {
@@ -22,7 +22,8 @@ func TestReadmeTables(t *testing.T) {
 			row(&results, result.Name, result.Description)
 		}
 		page := filepath.Join(root, "tasks", name, "README.md")
-		readme(t, page, alone("tasks", name, task.Labels), paramRows(task.Spec.Params), results.String())
+		readme(t, page, map[string]string{"install": install("tasks", name, task.Labels),
+			"params": paramTable(task.Spec.Params), "results": resultTable(results.String()), "platforms": platforms(task.Annotations)})
 	}
 	for name, pipeline := range pipelines(t) {
 		var results strings.Builder
@@ -30,13 +31,15 @@ func TestReadmeTables(t *testing.T) {
 			row(&results, result.Name, result.Description)
 		}
 		page := filepath.Join(root, "pipelines", name, "README.md")
-		readme(t, page, alone("pipelines", name, pipeline.Labels), paramRows(pipeline.Spec.Params), results.String())
+		readme(t, page, map[string]string{"install": install("pipelines", name, pipeline.Labels),
+			"params": paramTable(pipeline.Spec.Params), "results": resultTable(results.String()),
+			"platforms": platforms(pipeline.Annotations)})
 	}
 }
 
-// alone returns the lines by which a TaskRun, or a Pipeline or PipelineRun of somebody else, uses a Task or Pipeline by a resolver of
+// install returns the lines by which a TaskRun, or a Pipeline or PipelineRun of somebody else, uses a Task or Pipeline by a resolver of
 // Tekton. The lines name the version of the labels, which make pin sets in both.
-func alone(folder, name string, labels map[string]string) string {
+func install(folder, name string, labels map[string]string) string {
 	kind := strings.TrimSuffix(folder, "s")
 	version := "v" + labels["app.kubernetes.io/version"]
 	who, note := "A TaskRun, or a Pipeline of your own,", ""
@@ -59,12 +62,28 @@ func alone(folder, name string, labels map[string]string) string {
 	return text + "\n"
 }
 
-func paramRows(specs tekton.ParamSpecs) string {
+// noSecret is the reason for a value that stands for nothing.
+const noSecret = "\n`none` stands for no Secret. The Task mounts the Secret that such a param names, and a volume needs a name. An optional workspace " +
+	"would need none, but `tkn` asks for every workspace at each start, and fails without a terminal.\n"
+
+func paramTable(specs tekton.ParamSpecs) string {
 	var rows strings.Builder
+	note := ""
 	for _, spec := range specs {
 		row(&rows, spec.Name, defaultText(spec), spec.Description)
+		if spec.Default != nil && spec.Default.StringVal == "none" {
+			note = noSecret
+		}
 	}
-	return rows.String()
+	return "| param | default | meaning |\n| --- | --- | --- |\n" + rows.String() + note
+}
+
+func resultTable(rows string) string { return "| result | meaning |\n| --- | --- |\n" + rows }
+
+// platforms returns what the catalog's annotations require.
+func platforms(annotations map[string]string) string {
+	return fmt.Sprintf("The steps run on %s, with Tekton Pipelines %s or newer.\n",
+		strings.ReplaceAll(annotations["tekton.dev/platforms"], ",", " and "), annotations["tekton.dev/pipelines.minVersion"])
 }
 
 // defaultText returns a README's text for the value of a param that nobody sets.
@@ -88,19 +107,15 @@ func row(rows *strings.Builder, name string, cells ...string) {
 	fmt.Fprintf(rows, "| %s | %s |\n", name, strings.ReplaceAll(strings.Join(cells, " | "), "\n", " "))
 }
 
-// readme replaces the text between the marks in a README.
-func readme(t *testing.T, path, alone, params, results string) {
+// readme replaces the text between the marks of the sections in a README.
+func readme(t *testing.T, path string, sections map[string]string) {
 	t.Helper()
 	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := string(content)
-	for mark, table := range map[string]string{
-		"alone":   alone,
-		"params":  "| param | default | meaning |\n| --- | --- | --- |\n" + params,
-		"results": "| result | meaning |\n| --- | --- |\n" + results,
-	} {
+	for mark, table := range sections {
 		place := regexp.MustCompile(`(?s)(<!-- ` + mark + `: [^\n]*-->\n).*?(<!-- end -->)`)
 		if !place.MatchString(want) {
 			t.Fatalf("%s has no place for the %s", path, mark)

@@ -2,7 +2,9 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 LOCALCLUSTER := test/localcluster
-GOLANGCI_LINT := bin/golangci-lint-2.12.0
+# The versions of the tools are in go.mod files of their own. golangci-lint has one for itself: it is tested with its own dependencies.
+TOOL := go tool -modfile=$(CURDIR)/test/tools/go.mod
+GOLANGCI_LINT := bin/golangci-lint-$(shell sed -n 's,.*github.com/golangci/golangci-lint/v2 v\([^ ]*\).*,\1,p' test/tools/lint/go.mod)
 # The lint cache belongs to this checkout: a shared cache would name files of another checkout, which may be deleted.
 export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 # All compilations use the same flags, so that tests, programs and the local cluster share the build cache.
@@ -27,7 +29,7 @@ setup: ## install what the local cluster needs (Debian, root or sudo); on other 
 	@if command -v apt-get >/dev/null; then \
 	  missing=$$(for p in $(DEBIAN_PACKAGES) $(MORE_PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
 	  if [ -n "$$missing" ]; then \
-	    echo "installing" $$missing; \
+	    echo "installing as root:" $$missing; \
 	    test/progress "installing packages" $(SUDO) sh -c "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$(echo $$missing) >/dev/null" || exit 1; \
 	  fi; \
 	else \
@@ -39,6 +41,10 @@ setup: ## install what the local cluster needs (Debian, root or sudo); on other 
 .PHONY: setup-tests
 setup-tests: ## install what the local cluster and the tests need
 	@$(MAKE) --no-print-directory setup MORE_PACKAGES="$(TEST_PACKAGES)"
+
+.PHONY: clean
+clean: ## delete build output: bin/ and dist/. It touches no cluster
+	rm -rf bin dist
 
 .PHONY: build
 build: bin/localcluster ## compile the project's commands into bin/
@@ -60,8 +66,7 @@ mlenv: bin/mlenv ## compile the command line into bin/
 
 $(GOLANGCI_LINT):
 	@mkdir -p bin
-	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
-	mv bin/golangci-lint $@
+	go build -C test/tools/lint -o "$(CURDIR)/$@" github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## run the linters over both modules
@@ -109,7 +114,7 @@ race: ## run the tests of all packages that start goroutines under the race dete
 # GO-2023-1901 is in Tekton's controller, and has no fix. This project uses Tekton's types and client.
 .PHONY: govulncheck
 govulncheck: ## look for known vulnerabilities in what the programs call (needs vuln.go.dev)
-	@found=$$(go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...) \
+	@found=$$($(TOOL) govulncheck ./...) \
 	  || [ "$$(sed -n 's/^Vulnerability #.*: //p' <<<"$$found")" = GO-2023-1901 ] || { echo "$$found"; exit 1; }
 
 # A sample of an hour or more. The results are kept in bin/ by commit and seed: a call that was stopped continues.
@@ -119,7 +124,7 @@ MUTANTS := 60
 mutants: ## change MUTANTS=60 single lines, chosen by SEED=1, and list the changes that no test notices
 	go run ./test/mutants -seed "$(SEED)" -n "$(MUTANTS)"
 
-GOTESTSUM := go run gotest.tools/gotestsum@v1.13.0
+GOTESTSUM := $(TOOL) gotestsum
 E2E_TIMEOUT := 60m
 # E2E_FLAGS=-update writes docs/faults.md.
 E2E_FLAGS ?=
@@ -194,7 +199,10 @@ browser: ## open the pages of receipts and of mlenv ui in Chromium
 	go test -tags e2e -count=1 ./test/browser
 
 .PHONY: test
-test: setup-tests ## run everything that CI runs
+test: ## run everything that CI runs; as root it installs missing Debian packages, and replaces a running local cluster
+	@echo "make test installs those of these Debian packages that are missing, as root: $(DEBIAN_PACKAGES) $(TEST_PACKAGES)."
+	@echo "Its end-to-end tests, also as root, remove a running local cluster and start their own. make unit needs neither."
+	@$(MAKE) --no-print-directory setup-tests
 	@# Resolving packages waits for the network, the linters for single packages.
 	@$(MAKE) --no-print-directory -j2 --output-sync=target verify lint unit resolve browser
 	@# After unit, which compiles what these need.
@@ -211,22 +219,49 @@ generate: ## rewrite generated files (cluster file schema, reference pages and t
 	cd $(LOCALCLUSTER) && go mod tidy
 	cd $(LOCALCLUSTER)/tools && go mod tidy
 	cd install/tools && go mod tidy
+	cd test/tools && go mod tidy
+	cd test/tools/lint && go mod tidy
 	cd $(LOCALCLUSTER)/tools/newest && go mod tidy
 	for kueue in $(LOCALCLUSTER)/tools/kueue-*; do (cd $$kueue && go mod tidy) || exit 1; done
 	cd $(LOCALCLUSTER)/tools/peers && go mod tidy
 	cd $(LOCALCLUSTER)/tools/mpi && go mod tidy
 	gofmt -w cmd internal test
 
+# zizmor is a program in a Python package; pip verifies its hash.
+bin/zizmor/bin/zizmor: test/tools/requirements.txt
+	python3 -m venv bin/zizmor
+	bin/zizmor/bin/pip install --quiet --disable-pip-version-check --only-binary=:all: --require-hashes --requirement=$<
+	@touch $@
+
+# Without programs that only some machines have, and without questions to GitHub: the same result everywhere.
+WORKFLOWS := $(wildcard .github/workflows/*.yml examples/github/*.yml)
+.PHONY: workflows
+workflows: bin/zizmor/bin/zizmor ## check the workflows, the examples for GitHub and action.yml with actionlint and zizmor (needs PyPI once)
+	$(TOOL) actionlint -shellcheck= -pyflakes= $(WORKFLOWS)
+	bin/zizmor/bin/zizmor --offline --no-progress --quiet .github action.yml $(filter examples/%,$(WORKFLOWS))
+
+# A licence line in each Go file. Files of testdata stay as they are.
+HEADER := // SPDX-License-Identifier: Apache-2.0
+.PHONY: headers
+headers: ## write the licence's line into Go files that lack it
+	@git ls-files '*.go' | grep -v /testdata/ | xargs -d '\n' grep -LxF '$(HEADER)' | while read -r file; do \
+	  content=$$(cat "$$file"; echo .); printf '%s\n\n%s' '$(HEADER)' "$${content%.}" >"$$file"; \
+	done
+
 .PHONY: verify
-verify: ## fail if generate would change something
+verify: workflows ## fail if generate would change something, or if workflows, examples or catalog entries break a rule
 	go test ./internal/cluster -run 'Test(Schema|Reference)IsCurrent'
-	go test ./internal/cli -run TestReferenceIsCurrent
+	go test ./internal/cli -run 'Test(Output)?ReferenceIsCurrent'
 	go test ./internal/cli/runs -run TestJobSchemaIsCurrent
-	go test ./internal/install/bundle -run TestReadmeTables
+	go test ./internal/install/bundle -run 'TestReadmeTables|TestCatalog|Test.*Example'
+	go test ./internal/install/release -run 'TestOneVersion|TestChangelog|TestActionsAreByCommit|TestUpdates|TestCommunity'
+	go test ./internal/cli/action -run 'TestExamples|TestAccountOfTheAction|TestVersionOfBranches'
 	go mod tidy -diff
 	cd $(LOCALCLUSTER) && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools && go mod tidy -diff
 	cd install/tools && go mod tidy -diff
+	cd test/tools && go mod tidy -diff
+	cd test/tools/lint && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools/newest && go mod tidy -diff
 	for kueue in $(LOCALCLUSTER)/tools/kueue-*; do (cd $$kueue && go mod tidy -diff) || exit 1; done
 	cd $(LOCALCLUSTER)/tools/peers && go mod tidy -diff
@@ -289,11 +324,16 @@ bench-peers: cluster ## compare with Kubeflow Trainer, MPI Operator and other wa
 bench-scale: ## measure the steps with 8 to 512 nodes, without a cluster (docs/scale.md)
 	go test -run='^$$' -bench=Scale -benchtime=1x -timeout=0 ./test/bench/scale
 
-# The exact Go version of go.mod, because another one compiles different bytes.
+# The toolchain of go.mod, because another one compiles different bytes.
 .PHONY: pin release licenses
-pin release licenses: export GOTOOLCHAIN := go$(shell sed -n 's/^go //p' go.mod)
+pin release licenses: export GOTOOLCHAIN := $(shell sed -n 's/^toolchain //p' go.mod)
 pin: licenses ## write the version and the steps image's digest into tasks/ and pipelines/, to commit and tag (VERSION=v1.2.3)
 	go run ./cmd/mlenv release pin --version="$(VERSION)" --licenses=bin/licenses/steps $(RELEASE_FLAGS)
+
+# No commit contains its own hash, so examples that name a commit are written after it is tagged.
+.PHONY: pin-examples
+pin-examples: ## write a tagged version and its commit into examples and pages, to commit on main (VERSION=v1.2.3)
+	go run ./cmd/mlenv release examples --version="$(VERSION)" --commit="$$(git rev-parse --verify "$(VERSION)^{commit}")"
 
 release: licenses bin/cyclonedx-gomod ## build the files of release VERSION=v1.2.3 in dist/ (RELEASE_FLAGS=--snapshot to try it, --push to publish)
 	rm -rf dist
@@ -315,66 +355,5 @@ licenses: bin/go-licenses ## collect the licences of what is linked into the pro
 	  mkdir -p "bin/licenses/$$2/std"; cp "$$(go env GOROOT)/LICENSE" "bin/licenses/$$2/std/"; }; \
 	mkdir -p bin/licenses && save linux steps ./cmd/steps ./cmd/mlenv-agent && save linux mlenv-linux ./cmd/mlenv && save darwin mlenv-darwin ./cmd/mlenv
 
-# The targets of the earlier scripts, one mlenv command each; docs/from-scripts.md lists them all.
-# CLUSTER is the name of a file in clusters/ without .yaml. MLENV_FLAGS are any other flags.
-MLENV := bin/mlenv
-CLUSTER_FILE = $(if $(CLUSTER),clusters/$(CLUSTER).yaml)
-IN = $(if $(NAMESPACE),--namespace=$(NAMESPACE)) $(MLENV_FLAGS)
-AT = $(if $(CLUSTER),--cluster-file=$(CLUSTER_FILE)) $(IN)
-SIZE = $(if $(MODE),--mode=$(MODE)) $(if $(NODES),--nodes=$(NODES))
-
-.PHONY: deploy-cluster
-deploy-cluster: ## create an environment for development (CLUSTER= MODE= NODES= NAMESPACE=)
-	$(MLENV) up $(AT) $(SIZE)
-
-.PHONY: deploy-multi-node-rdma
-deploy-multi-node-rdma: ## the same over RDMA
-	$(MLENV) up --mode=rdma $(AT) $(if $(NODES),--nodes=$(NODES))
-
-.PHONY: deploy-multi-node-tcp
-deploy-multi-node-tcp: ## the same over TCP
-	$(MLENV) up --mode=tcp $(AT) $(if $(NODES),--nodes=$(NODES))
-
-.PHONY: deploy
-deploy: ## create an environment of one node, with VS Code, Jupyter and TensorBoard
-	$(MLENV) up --nodes=1 --services=all $(AT)
-
-.PHONY: clean-cluster clean-multi-node clean
-clean-cluster clean-multi-node clean: ## release the environment; claims stay
-	$(MLENV) down $(AT)
-
-.PHONY: status-cluster status-multi-node status
-status-cluster status-multi-node status: ## show the state of the environment, and what is wrong with it
-	$(MLENV) doctor $(AT)
-
-.PHONY: sync-multi-node sync-once
-sync-multi-node sync-once: ## send a folder to all nodes (LOCAL_DIR=.)
-	$(MLENV) sync $(AT) $(LOCAL_DIR)
-
-.PHONY: sync-code
-sync-code: ## the same, and again whenever something in the folder changes
-	$(MLENV) sync --watch $(AT) $(LOCAL_DIR)
-
-.PHONY: shell-multi-node shell
-shell-multi-node shell: ## open a shell on a node (NODE=0)
-	$(MLENV) shell $(AT) $(NODE)
-
-.PHONY: gpu-info
-gpu-info: ## show the GPUs of a node (NODE=0)
-	$(MLENV) shell $(AT) $(NODE) -- nvidia-smi
-
-.PHONY: dev-session
-dev-session: ## sync and train, and again whenever something in the folder changes (SCRIPT=train.py)
-	$(MLENV) dev $(AT) $(if $(LOCAL_DIR),--dir=$(LOCAL_DIR)) $(SCRIPT)
-
-.PHONY: vscode jupyter
-vscode jupyter: ## open VS Code or Jupyter in the browser, and start it before if it does not run
-	$(MLENV) open $(AT) $@
-
-.PHONY: port-forward
-port-forward: ## forward the debugger's port, or another one (DEBUG_PORT=5678)
-	$(MLENV) port-forward $(AT) $(DEBUG_PORT)
-
-.PHONY: list-clusters
-list-clusters: ## describe each cluster file
-	$(MLENV) validate clusters/*.yaml
+# The targets of the earlier scripts act on environments of a cluster. None is called by another target.
+include from-scripts.mk

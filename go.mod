@@ -1,6 +1,8 @@
 module github.com/ml-dev-env/ml-dev-env
 
-go 1.26.4
+go 1.26.0
+
+toolchain go1.26.4
 
 require (
 	github.com/chromedp/cdproto v0.0.0-20250724212937-08a3db8b4327

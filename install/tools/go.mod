@@ -1,6 +1,8 @@
 module github.com/ml-dev-env/ml-dev-env/install/tools
 
-go 1.26.4
+go 1.26.0
+
+toolchain go1.26.4
 
 tool (
 	github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod

@@ -110,10 +110,16 @@ func (e example) accepts(t *testing.T, old string, words []string) {
 	}
 }
 
+// oldTargets returns the make targets of the earlier scripts.
+func oldTargets(t *testing.T) string {
+	t.Helper()
+	return read(t, filepath.Join("..", "..", "from-scripts.mk"))
+}
+
 func makeTargets(t *testing.T) map[string]bool {
 	t.Helper()
 	targets := map[string]bool{}
-	for _, found := range target.FindAllStringSubmatch(read(t, filepath.Join("..", "..", "Makefile")), -1) {
+	for _, found := range target.FindAllStringSubmatch(read(t, filepath.Join("..", "..", "Makefile"))+oldTargets(t), -1) {
 		for name := range strings.FieldsSeq(found[1]) {
 			targets[name] = true
 		}
@@ -146,10 +152,15 @@ func lookup(cmd *cobra.Command, flag string) bool {
 	return cmd.Flags().Lookup(flag) != nil || cmd.InheritedFlags().Lookup(flag) != nil
 }
 
-// The one-line targets call commands and flags that exist.
+// The one-line targets call commands and flags that exist. No other target calls mlenv, so that none of a developer's habits, such as make
+// clean, touches an environment.
 func TestMakeTargetsOfScripts(t *testing.T) {
 	calls := 0
-	for line := range strings.Lines(read(t, filepath.Join("..", "..", "Makefile"))) {
+	if strings.Contains(read(t, filepath.Join("..", "..", "Makefile")), "$(MLENV)") ||
+		regexp.MustCompile(`(?m)^[a-z -]*\bclean( [a-z -]+)?:`).MatchString(oldTargets(t)) {
+		t.Error("the Makefile calls mlenv, or clean is a target of from-scripts.mk")
+	}
+	for line := range strings.Lines(oldTargets(t)) {
 		_, call, ok := strings.Cut(strings.TrimSpace(line), "$(MLENV) ")
 		if !ok {
 			continue

@@ -225,6 +225,9 @@ func (r Request) notes() ([]byte, error) {
 	return []byte(notes), nil
 }
 
+// linkTargets are the addresses of a changelog's headings, at its end.
+var linkTargets = regexp.MustCompile(`(?m)^\[[^\]]+\]: \S+$`)
+
 func section(changelog, heading string) (string, error) {
 	_, rest, found := strings.Cut(changelog, "\n## "+heading)
 	if !found {
@@ -232,6 +235,10 @@ func section(changelog, heading string) (string, error) {
 	}
 	_, rest, _ = strings.Cut(rest, "\n")
 	rest, _, _ = strings.Cut(rest, "\n## ")
+	rest = linkTargets.ReplaceAllString(rest, "")
+	if !strings.Contains(changelog, "\n"+heading+": https://") {
+		return "", fmt.Errorf("the heading ## %s is no link: want a line %[1]s: https://github.com/... at the end", heading)
+	}
 	if rest = strings.TrimSpace(rest); rest == "" {
 		return "", errors.New("nothing is below ## " + heading)
 	}

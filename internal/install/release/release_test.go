@@ -24,10 +24,12 @@ func TestCheckVersion(t *testing.T) {
 
 func TestSection(t *testing.T) {
 	const changelog = "# Changelog\n\n## [Unreleased]\n\n## [1.1.0] - 2026-02-01\n\n### Added\n\n- More.\n\n## [1.0.0] - " +
-		"2026-01-01\n\n- All.\n"
+		"2026-01-01\n\n- All.\n\n## [0.9.0] - 2025-12-01\n\n- Some.\n\n[Unreleased]: https://example/compare\n[1.1.0]: https://example/1.1.0\n" +
+		"[1.0.0]: https://example/1.0.0\n"
 	tests := []struct{ heading, want, fails string }{
 		{heading: "[1.1.0]", want: "### Added\n\n- More.\n"},
 		{heading: "[1.0.0]", want: "- All.\n"},
+		{heading: "[0.9.0]", fails: "the heading ## [0.9.0] is no link"},
 		{heading: "[Unreleased]", fails: "nothing is below ## [Unreleased]"},
 		{heading: "[2.0.0]", fails: "the heading ## [2.0.0] is missing"},
 	}

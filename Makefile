@@ -244,7 +244,7 @@ workflows: bin/zizmor/bin/zizmor ## check the workflows, the examples for GitHub
 HEADER := // SPDX-License-Identifier: Apache-2.0
 .PHONY: headers
 headers: ## write the licence's line into Go files that lack it
-	@git ls-files '*.go' | grep -v /testdata/ | xargs -d '\n' grep -LxF '$(HEADER)' | while read -r file; do \
+	@git ls-files '*.go' | grep -Ev '(^|/)testdata/' | xargs -d '\n' grep -LxF '$(HEADER)' | while read -r file; do \
 	  content=$$(cat "$$file"; echo .); printf '%s\n\n%s' '$(HEADER)' "$${content%.}" >"$$file"; \
 	done
 
@@ -253,9 +253,9 @@ verify: workflows ## fail if generate would change something, or if workflows, e
 	go test ./internal/cluster -run 'Test(Schema|Reference)IsCurrent'
 	go test ./internal/cli -run 'Test(Output)?ReferenceIsCurrent'
 	go test ./internal/cli/runs -run TestJobSchemaIsCurrent
-	go test ./internal/install/bundle -run 'TestReadmeTables|TestCatalog|Test.*Example'
-	go test ./internal/install/release -run 'TestOneVersion|TestChangelog|TestActionsAreByCommit|TestUpdates|TestCommunity'
-	go test ./internal/cli/action -run 'TestExamples|TestAccountOfTheAction|TestVersionOfBranches'
+	$(UNIT) ./internal/install/bundle -run 'TestReadmeTables|TestCatalog|Test.*Example'
+	$(UNIT) ./internal/install/release -run 'TestOneVersion|TestChangelog|TestActionsAreByCommit|TestUpdates|TestCommunity'
+	$(UNIT) ./internal/cli/action -run 'TestExamples|TestAccountOfTheAction|TestVersionOfBranches'
 	go mod tidy -diff
 	cd $(LOCALCLUSTER) && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools && go mod tidy -diff

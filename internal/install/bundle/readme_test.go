@@ -63,8 +63,8 @@ func install(folder, name string, labels map[string]string) string {
 }
 
 // noSecret is the reason for a value that stands for nothing.
-const noSecret = "\n`none` stands for no Secret. The Task mounts the Secret that such a param names, and a volume needs a name. An optional workspace " +
-	"would need none, but `tkn` asks for every workspace at each start, and fails without a terminal.\n"
+const noSecret = "\n`none` stands for no Secret. The Task mounts the Secret that such a param names, and a volume needs a name. An " +
+	"optional workspace would need none, but `tkn` asks for every workspace at each start, and fails without a terminal.\n"
 
 func paramTable(specs tekton.ParamSpecs) string {
 	var rows strings.Builder

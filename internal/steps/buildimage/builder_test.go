@@ -128,7 +128,8 @@ func TestBuilt(t *testing.T) {
 			s := prepared(t)
 			test.change(s)
 			image, got := s.built(t.Context(), tag(t, test.labels))
-			if got != test.want || got && image != (Image{"127.0.0.1:1/ns/ml-dev-env:cpu", "sha256:1", "127.0.0.1:1/ns/ml-dev-env@sha256:1", false}) {
+			want := Image{URL: "127.0.0.1:1/ns/ml-dev-env:cpu", Digest: "sha256:1", Reference: "127.0.0.1:1/ns/ml-dev-env@sha256:1"}
+			if got != test.want || got && image != want {
 				t.Errorf("built: %v %+v, want %v", got, image, test.want)
 			}
 			if !strings.Contains(s.log.String(), test.says) {

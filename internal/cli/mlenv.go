@@ -18,6 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/dev"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/initcluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/live"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/ops"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/publish"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/render"
@@ -135,7 +136,8 @@ func newRoot() *cobra.Command {
 		}},
 		{"develop", "Develop in a kept environment:", append(dev.Commands(), datasets.Command(), claims.Command())},
 		{"cluster", "Check a cluster, an environment and its network:", []*cobra.Command{
-			ops.PreflightCommand(), ops.PlanCommand(), ops.CheckFabricCommand(), ops.RDMACommand(), ops.DoctorCommand(), live.TopCommand(),
+			nodes.Command(), ops.PreflightCommand(), ops.PlanCommand(), ops.CheckFabricCommand(), ops.RDMACommand(), ops.DoctorCommand(),
+			live.TopCommand(),
 			live.UICommand(),
 		}},
 		{"administer", "Set up and administer:", []*cobra.Command{

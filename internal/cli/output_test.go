@@ -27,6 +27,7 @@ var outputs = []struct {
 	{"Top", "mlenv top", "live", "State", false},
 	{"Plan", "mlenv plan", "../steps/preflight", "Plan", false},
 	{"Usage", "mlenv usage", "runs", "usage", false},
+	{"NodeList", "mlenv nodes", "nodes", "node", true},
 	{"ClaimList", "mlenv claims", "claims", "claim", true},
 	{"Doctor", "mlenv doctor", "../doctor", "Report", false},
 }

@@ -82,6 +82,11 @@ func gpusAsked(spec *corev1.PodSpec) []corev1.ResourceName {
 	return slices.Compact(names)
 }
 
+// GPUs returns the resources of a list that are GPUs or parts of them, sorted.
+func GPUs(list corev1.ResourceList) []corev1.ResourceName {
+	return slices.Sorted(slices.Values(gpusIn(list)))
+}
+
 func gpusIn(list corev1.ResourceList) (names []corev1.ResourceName) {
 	for name, q := range list {
 		if isGPU(name) && !q.IsZero() {

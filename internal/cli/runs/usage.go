@@ -1,7 +1,6 @@
 package runs
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,11 +11,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
@@ -69,7 +66,7 @@ Exit code 0: summed; 1: the receipts cannot be read; 2: wrong usage.`,
 			return err
 		}
 		u := sum(runs, by, now.Add(-time.Duration(since)), now)
-		u.Of, u.Incomplete = from.read, append(from.missing, u.Incomplete...)
+		u.Of, u.Incomplete = from.Read, append(from.Missing, u.Incomplete...)
 		if !output.Is(command.JSON) && !output.Is(command.YAML) {
 			for _, missing := range u.Incomplete {
 				say(cmd.ErrOrStderr(), "warning: incomplete: %s\n", missing)
@@ -85,28 +82,25 @@ Exit code 0: summed; 1: the receipts cannot be read; 2: wrong usage.`,
 	return cmd
 }
 
-// sources are the places that were read, and what is missing.
-type sources struct{ read, missing []string }
-
 // usages returns the usage of the runs that the flags choose. Without a cluster, or if it does not answer, these are the local runs, if
 // there are any.
-func usages(cmd *cobra.Command, flags kube.Flags, everywhere, here bool) (receipt.UsageSums, sources, error) {
-	ofMachine := func() (receipt.UsageSums, sources, error) {
+func usages(cmd *cobra.Command, flags kube.Flags, everywhere, here bool) (receipt.UsageSums, receipt.Sources, error) {
+	ofMachine := func() (receipt.UsageSums, receipt.Sources, error) {
 		all, err := localUsages()
-		return all, sources{read: []string{"this machine"}}, err
+		return all, receipt.Sources{Read: []string{"this machine"}}, err
 	}
 	if here {
 		return ofMachine()
 	}
 	clients, err := flags.Connect()
 	var all receipt.UsageSums
-	var from sources
+	var from receipt.Sources
 	switch {
 	case err == nil && everywhere:
-		all, from, err = usagesEverywhere(cmd.Context(), clients)
+		all, from, err = receipt.UsagesEverywhere(cmd.Context(), clients)
 	case err == nil:
-		from.read = []string{clients.Namespace}
-		if all, err = from.add(cmd.Context(), clients, clients.Namespace); err == nil && len(all.Runs) == 0 {
+		from.Read = []string{clients.Namespace}
+		if all, err = from.Add(cmd.Context(), clients, clients.Namespace); err == nil && len(all.Runs) == 0 {
 			err = kube.NoNamespace(cmd.Context(), clients.Kube, clients.Namespace)
 		}
 	}
@@ -117,48 +111,6 @@ func usages(cmd *cobra.Command, flags kube.Flags, everywhere, here bool) (receip
 		}
 	}
 	return all, from, err
-}
-
-// usagesEverywhere returns the usage in all namespaces that the user may read.
-func usagesEverywhere(ctx context.Context, clients *kube.Clients) (all receipt.UsageSums, from sources, err error) {
-	from.read = []string{"all namespaces"}
-	if all, err = from.add(ctx, clients, metav1.NamespaceAll); fail.ReasonOf(err) != fail.PermissionDenied {
-		return all, from, err
-	}
-	denied := err
-	from.read = nil
-	visible := kube.VisibleNamespaces(ctx, clients)
-	if len(visible) == 0 {
-		visible = []string{clients.Namespace}
-	}
-	for _, namespace := range visible {
-		some, err := from.add(ctx, clients, namespace)
-		switch {
-		case fail.ReasonOf(err) == fail.PermissionDenied:
-			from.missing = append(from.missing, fmt.Sprintf("namespace %s: you may not list configmaps in it", namespace))
-		case err != nil:
-			return all, from, err
-		default:
-			from.read = append(from.read, namespace)
-			all.Merge(some)
-		}
-	}
-	if len(from.read) == 0 {
-		return all, from, denied
-	}
-	return all, from, nil
-}
-
-// add returns the usage in a namespace, and notes what is not valid.
-func (s *sources) add(ctx context.Context, clients *kube.Clients, namespace string) (receipt.UsageSums, error) {
-	all, err := receipt.Usages(ctx, clients.Kube, namespace)
-	if err != nil && len(all.Runs) == 0 && fail.ReasonOf(err) != fail.InvalidInput {
-		return all, err
-	}
-	if err != nil {
-		s.missing = append(s.missing, err.Error())
-	}
-	return all, nil
 }
 
 // keptUsage has the usage of local runs that were deleted.

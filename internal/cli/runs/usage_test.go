@@ -157,18 +157,18 @@ func TestUsageEverywhere(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(corev1.Resource("configmaps"), "", errors.New("no"))
 	})
 	clients := &kube.Clients{Kube: client, Namespace: "mine"}
-	all, from, err := usagesEverywhere(t.Context(), clients)
-	if err != nil || len(all.Runs) != 1 || !slices.Equal(from.read, allowed) || len(from.missing) != 1 ||
-		!strings.Contains(from.missing[0], "theirs") {
-		t.Errorf("got %d runs of %q without %q, %v; want that of mine", len(all.Runs), from.read, from.missing, err)
+	all, from, err := receipt.UsagesEverywhere(t.Context(), clients)
+	if err != nil || len(all.Runs) != 1 || !slices.Equal(from.Read, allowed) || len(from.Missing) != 1 ||
+		!strings.Contains(from.Missing[0], "theirs") {
+		t.Errorf("got %d runs of %q without %q, %v; want that of mine", len(all.Runs), from.Read, from.Missing, err)
 	}
 	allowed = nil
-	if _, _, err := usagesEverywhere(t.Context(), clients); fail.ReasonOf(err) != fail.PermissionDenied {
+	if _, _, err := receipt.UsagesEverywhere(t.Context(), clients); fail.ReasonOf(err) != fail.PermissionDenied {
 		t.Errorf("without any right: %v, want PermissionDenied", err)
 	}
 	allowed = []string{metav1.NamespaceAll}
-	all, from, err = usagesEverywhere(t.Context(), clients)
-	if err != nil || len(all.Runs) != 2 || len(from.missing) > 0 {
-		t.Errorf("with all rights: %d runs, missing %q, %v; want both", len(all.Runs), from.missing, err)
+	all, from, err = receipt.UsagesEverywhere(t.Context(), clients)
+	if err != nil || len(all.Runs) != 2 || len(from.Missing) > 0 {
+		t.Errorf("with all rights: %d runs, missing %q, %v; want both", len(all.Runs), from.Missing, err)
 	}
 }

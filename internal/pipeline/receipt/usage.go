@@ -46,6 +46,8 @@ type Usage struct {
 	// Nodes has the number of GPUs on each Kubernetes node at the end of the run.
 	Nodes   map[string]int `json:"nodes,omitempty"`
 	Goodput Goodput        `json:"goodput"`
+	// Faults are those of Kubernetes nodes that the run met.
+	Faults []Fault `json:"faults,omitempty"`
 }
 
 // Usage returns the usage of the receipt's run. A receipt of an earlier version has no goodput yet.
@@ -53,7 +55,7 @@ func (r Receipt) Usage() Usage {
 	u := Usage{
 		Run: r.Run, RunUID: r.RunUID, Namespace: r.Namespace, Environment: r.Environment, User: truncate(r.User, 200),
 		Schedule: r.Schedule, Repository: truncate(r.Repository, 500), Verdict: r.Verdict, Reason: string(r.Reason), Started: r.Started,
-		Ended: r.lastTime(),
+		Ended: r.lastTime(), Faults: r.NodeFaults(),
 	}
 	if g := cmp.Or(r.Goodput, GoodputOf(r)); g != nil {
 		u.Goodput = *g
@@ -99,6 +101,8 @@ type UsageSums struct {
 	Runs []Usage `json:"runs"`
 	// LostUntil is the end of the newest run for which there was no room, zero if none was left out.
 	LostUntil time.Time `json:"lostUntil,omitzero"`
+	// Open are the runs in progress that have met faults of nodes. They have no usage yet.
+	Open []Usage `json:"-"`
 }
 
 // add adds runs that are not there yet, and drops what has been kept long enough, and the oldest runs for which there is no room.
@@ -190,17 +194,24 @@ func usageIn(config *corev1.ConfigMap) (sums UsageSums, err error) {
 	return sums, nil
 }
 
-// Usages returns the usage of all runs of a namespace, "" for all, that have ended, and the usage that is kept of deleted receipts. It
-// skips what is not valid; its error names that.
+// Usages returns the usage of all runs of a namespace, "" for all, that have ended, the usage that is kept of deleted receipts, and the
+// runs in progress that have met faults. It skips what is not valid; its error names that.
 func Usages(ctx context.Context, client kubernetes.Interface, namespace string) (UsageSums, error) {
 	// A receipt that is deleted in between is in the second list.
-	receipts, err := List(ctx, client, namespace, "")
-	if err != nil && len(receipts) == 0 && fail.ReasonOf(err) != fail.InvalidInput {
+	runs, err := memories(ctx, client, namespace, Label+"=true")
+	if err != nil && len(runs) == 0 && fail.ReasonOf(err) != fail.InvalidInput {
 		return UsageSums{}, err
 	}
 	errs := []error{err}
 	var all UsageSums
-	for _, r := range receipts {
+	for _, m := range runs {
+		if m.Receipt == nil {
+			if faults := m.faults(); len(faults) > 0 {
+				all.Open = append(all.Open, Usage{Run: m.Run, RunUID: m.RunUID, Namespace: m.Namespace, Environment: m.Environment, Faults: faults})
+			}
+			continue
+		}
+		r := *m.Receipt
 		u := r.Usage()
 		if err := u.check(); err != nil {
 			errs = append(errs, fail.Becausef(fail.InvalidInput, "reading receipt %s/%s: %w", r.Namespace, Name(r.Run), err))
@@ -229,5 +240,6 @@ func (s *UsageSums) Merge(other UsageSums) {
 			s.Runs = append(s.Runs, u)
 		}
 	}
+	s.Open = append(s.Open, other.Open...)
 	s.LostUntil = latest(s.LostUntil, other.LostUntil)
 }

@@ -50,7 +50,9 @@ type provisioner struct {
 	hosts map[string]string
 	// assigned has since when the pods hold GPUs, nil if no receipt needs it.
 	assigned *assignments
-	request  objects.Request
+	// faults are nil if no receipt needs them.
+	faults  *faults
+	request objects.Request
 	// why is the reason for the mode, if this step decided it.
 	why string
 	// caches is why caches are on the nodes' own storage, "" if they are on the claim.
@@ -85,6 +87,8 @@ type Options struct {
 	// IdleTimeout is how long a person's environment may be unused before the reaper releases it, as param.IdleTimeout; 0 for ever, ""
 	// for the cluster file's.
 	IdleTimeout string
+	// UseAllNodes uses Kubernetes nodes on which earlier runs met faults as any others.
+	UseAllNodes bool
 }
 
 // Deps are what Run works with. The environment is created in the clients' namespace.
@@ -111,12 +115,13 @@ type Result struct {
 // Run creates the environment and waits until it can be used. If it fails or its context ends, it releases what it
 // created; an environment that could be used before stays. It checks the whole request before it asks the cluster.
 func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
-	assigned := &assignments{began: d.Clients.Now()}
+	assigned, seen := &assignments{began: d.Clients.Now()}, &faults{}
 	kept := receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Request.Name)
 	defer func() {
 		kept.End(ctx, err, func(p *receipt.Part) {
 			p.Mode, p.ModeReason, p.Storage, p.Image = result.Mode, result.Why, result.Storage, result.ImageDigest
 			p.Caches, p.Nodes, p.GPUs = result.Caches, result.Nodes, assigned.gpus(d.Clients.Now())
+			seen.addTo(p)
 		})
 	}()
 	request, err := o.request(d.Clients.Namespace)
@@ -128,7 +133,7 @@ func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 		return Result{}, fail.Becausef(fail.InvalidInput, "creating a client for Routes: %w", err)
 	}
 	p := &provisioner{options: o, clients: d.Clients, request: request, log: d.Log, now: d.Clients.Now,
-		routes: routes, hosts: map[string]string{}, assigned: assigned}
+		routes: routes, hosts: map[string]string{}, assigned: assigned, faults: seen}
 	return p.run(ctx)
 }
 
@@ -296,6 +301,9 @@ func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result
 	if usable, err = p.runs(ctx, live); err != nil {
 		return Result{}, true, err
 	}
+	if err := p.chooseHosts(ctx, live); err != nil {
+		return Result{}, usable, err
+	}
 	if err := p.decideStorage(ctx, held, live); err != nil {
 		return Result{}, usable, err
 	}
@@ -367,7 +375,7 @@ func (p *provisioner) start(ctx context.Context, held *lease.Hold, live *appsv1.
 	}
 	p.applyPodMonitor(ctx, want.PodMonitor, len(certs.CA) > 0)
 	if pods, err = p.waitReady(ctx, credentials, want.StatefulSet); err != nil {
-		return nil, changed, err
+		return nil, changed, p.withReleases(err)
 	}
 	return pods, changed, p.finishClaims(ctx)
 }

@@ -1,0 +1,140 @@
+package hosts
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Programs that set conditions, labels and taints of nodes.
+const (
+	Kubernetes          = "kubernetes"
+	NodeProblemDetector = "node-problem-detector"
+	NVSentinel          = "nvsentinel"
+	GPUOperator         = "gpu-operator"
+	Others              = "other"
+)
+
+// setters have the types of conditions by the program that sets them, as of node-problem-detector 6632ca6 (config/*.json), and NVSentinel's
+// docs/INTEGRATIONS.md and nic-health-monitor in autumn 2026. All of them are True for a problem. The GPU operator v26 sets none.
+var setters = map[string][]string{
+	Kubernetes: {"MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"},
+	NodeProblemDetector: {"KernelDeadlock", "ReadonlyFilesystem", "XfsShutdown", "CperHardwareErrorFatal", "DiskBadBlock", "NTPProblem",
+		"CorruptDockerOverlay2", "FrequentUnregisterNetDevice", "FrequentKubeletRestart", "FrequentDockerRestart", "FrequentContainerdRestart",
+		"ContainerRuntimeUnhealthy", "KubeletUnhealthy", "KubeProxyUnhealthy"},
+	NVSentinel: {"DCGMError", "CSPMaintenance", "SyslogError", "NVSwitchFatalError", "NVSwitchDown", "NVSwitchNonFatalError",
+		"InfiniBandStateCheck", "InfiniBandDegradationCheck", "EthernetStateCheck", "EthernetDegradationCheck"},
+}
+
+// Condition is one of a Kubernetes node.
+type Condition struct {
+	Type string `json:"type"`
+	// Status is True, False or Unknown.
+	Status string `json:"status"`
+	// By is kubernetes, node-problem-detector or nvsentinel, or other for a type that mlenv does not know.
+	By string `json:"by"`
+	// Problem reports that the condition means a problem. It is false for a type that mlenv does not know.
+	Problem bool      `json:"problem"`
+	Reason  string    `json:"reason,omitempty"`
+	Message string    `json:"message,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+}
+
+// Conditions returns the conditions of a node with what they mean, problems first, Ready before all.
+func Conditions(node *corev1.Node) []Condition {
+	var all []Condition
+	for _, c := range node.Status.Conditions {
+		by, problem := meaning(c)
+		all = append(all, Condition{Type: string(c.Type), Status: string(c.Status), By: by, Problem: problem, Reason: c.Reason,
+			Message: c.Message, Since: c.LastTransitionTime.UTC()})
+	}
+	rank := func(c Condition) int {
+		switch {
+		case c.Type == string(corev1.NodeReady):
+			return 0
+		case c.Problem:
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(all, func(a, b Condition) int { return cmp.Or(rank(a)-rank(b), cmp.Compare(a.Type, b.Type)) })
+	return all
+}
+
+// meaning returns which program set a condition, and whether it means a problem.
+func meaning(c corev1.NodeCondition) (by string, problem bool) {
+	if c.Type == corev1.NodeReady {
+		return Kubernetes, c.Status != corev1.ConditionTrue
+	}
+	return setterOf(c), setterOf(c) != Others && c.Status == corev1.ConditionTrue
+}
+
+func setterOf(c corev1.NodeCondition) string {
+	name := string(c.Type)
+	for by, types := range setters {
+		if slices.Contains(types, name) {
+			return by
+		}
+	}
+	// NVSentinel's conditions are named after its checks, and their reasons after both.
+	check := strings.HasPrefix(name, "Gpu") && strings.HasSuffix(name, "Watch") || strings.HasPrefix(name, "SysLogs")
+	if check || c.Reason == name+"IsHealthy" || c.Reason == name+"IsNotHealthy" {
+		return NVSentinel
+	}
+	return Others
+}
+
+// Sign is a label or taint by which a program marks a node.
+type Sign struct {
+	// By is gpu-operator, nvsentinel, or other for a taint of another program.
+	By string `json:"by"`
+	// Text is the label or taint, as in nvidia.com/gpu-driver-upgrade-state=drain-required.
+	Text string `json:"text"`
+}
+
+// Labels by which programs mark nodes that they work on.
+const (
+	driverUpgrade = "nvidia.com/gpu-driver-upgrade-state" // the GPU operator, by k8s-operator-libs
+	migState      = "nvidia.com/mig.config.state"         // its MIG manager
+	sentinelState = "dgxc.nvidia.com/nvsentinel-state"
+	cordonedBy    = "k8saas.nvidia.com/cordon-by"
+	cordonReason  = "k8saas.nvidia.com/cordon-reason"
+)
+
+// Signs returns the labels by which the GPU operator and NVSentinel mark a node that they repair or change, and its taints, except those
+// of Kubernetes itself and the usual one of GPU nodes.
+func Signs(node *corev1.Node) (signs []Sign) {
+	for _, label := range []struct {
+		by, key string
+		fine    []string // its values on a node that needs nothing
+	}{
+		{GPUOperator, driverUpgrade, []string{"", "upgrade-done"}},
+		{GPUOperator, migState, []string{"", "success"}},
+		{NVSentinel, sentinelState, []string{""}},
+	} {
+		if value := node.Labels[label.key]; !slices.Contains(label.fine, value) {
+			signs = append(signs, Sign{label.by, label.key + "=" + value})
+		}
+	}
+	if node.Spec.Unschedulable && node.Labels[cordonedBy] != "" { // the labels stay after a later uncordon
+		text := cordonedBy + "=" + node.Labels[cordonedBy]
+		if reason := node.Labels[cordonReason]; reason != "" {
+			text += ", " + cordonReason + "=" + reason
+		}
+		signs = append(signs, Sign{NVSentinel, text})
+	}
+	for _, taint := range node.Spec.Taints {
+		switch {
+		case strings.HasPrefix(taint.Key, "node.kubernetes.io/"), strings.HasPrefix(taint.Key, "node-role.kubernetes.io/"),
+			taint.Key == "nvidia.com/gpu":
+		case strings.HasPrefix(taint.Key, "nvidia.com/") && strings.HasSuffix(taint.Key, "-error"): // as NVSentinel's rules name them
+			signs = append(signs, Sign{NVSentinel, "taint " + taint.ToString()})
+		default:
+			signs = append(signs, Sign{Others, "taint " + taint.ToString()})
+		}
+	}
+	return signs
+}

@@ -215,6 +215,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"deleted", 1, runDeleted},
 		{"reaped", 1, reaped},
 		{"idle-released", 2, idleReleased},
+		{"quarantined", 1, quarantined},
 		{"api-faults", 1, injected},
 		{"container-killed", 1, containerKilled},
 		{"restarted", 1, restarted},

@@ -98,7 +98,7 @@ func TestChooseHosts(t *testing.T) {
 
 // TestQuarantinedEnvironment creates a whole environment, and the same again after the quarantine has ended: it keeps its nodes.
 func TestQuarantinedEnvironment(t *testing.T) {
-	p := newPlace(t)
+	p := newPlace(t).withRun(day())
 	faulty(t, p)
 	if _, err := p.provisioner().run(t.Context()); err != nil {
 		t.Fatal(err)

@@ -35,7 +35,7 @@ NVSentinel and the GPU operator set, the faults that runs of the namespace met o
   quarantined  no new run of the namespace uses it, by mlenv nodes quarantine
   missing      the cluster has no such node any more
   not-ready    Kubernetes does not consider it ready
-  cordoned     nobody's new pods are scheduled to it
+  cordoned     Kubernetes schedules no new pods to it
   unhealthy    a condition or a label reports a problem
   avoided      runs met 2 faults or more on it in 7 days: new runs use it only if no other node is free
   ready        none of these

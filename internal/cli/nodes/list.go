@@ -218,11 +218,26 @@ func (s sources) gpus(n *corev1.Node) (all, free *int64) {
 
 func (l list) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NODE\tSTATE\tGPUS\tFREE\tFAULTS IN 30 DAYS\tWHY")
+	fmt.Fprintln(w, "NODE\tSTATE\tGPUS\tFREE\tCONDITIONS\tFAULTS IN 30 DAYS\tWHY")
 	for _, n := range l {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, n.State, number(n.GPUs), number(n.Free), n.faults(), cmp.Or(n.Why, "-"))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, n.State, number(n.GPUs), number(n.Free), n.conditions(), n.faults(),
+			cmp.Or(n.Why, "-"))
 	}
 	return w.Flush()
+}
+
+// conditions names Ready, if it is true, and the conditions that mean a problem, as in "Ready, GpuMemWatch".
+func (n node) conditions() string {
+	var names []string
+	for _, c := range n.Conditions {
+		switch ready := c.Type == string(corev1.NodeReady); {
+		case ready && c.Problem:
+			names = append(names, "not Ready")
+		case ready, c.Problem:
+			names = append(names, c.Type)
+		}
+	}
+	return cmp.Or(strings.Join(names, ", "), unknownState)
 }
 
 func number(n *int64) string {

@@ -102,7 +102,9 @@ func TestList(t *testing.T) {
 	if err := all.print(&out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"NODE    STATE        GPUS     FREE     FAULTS IN 30 DAYS  WHY\n", "Ready=Unknown: kubelet is silent",
+	for _, want := range []string{"NODE    STATE        GPUS     FREE     CONDITIONS          FAULTS IN 30 DAYS  WHY\n",
+		"unhealthy    4        4        Ready, GpuMemWatch  -", "not-ready    4        4        not Ready           -",
+		"Ready=Unknown: kubelet is silent",
 		"GpuMemWatch=True: ErrorCode:DCGM_FR_FAULTY_MEMORY GPU:3", "by ada on ", ": the fan is broken", "2 faults in 7 days (gpu on "} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("want %q in\n%s", want, &out)

@@ -17,6 +17,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
+// faultsTime bounds the reading of receipts, which no run depends on.
+const faultsTime = 20 * time.Second
+
 // Choice is which Kubernetes nodes a new run must not use, and which it avoids.
 type Choice struct {
 	Namespace string
@@ -28,8 +31,7 @@ type Choice struct {
 	UnreadRecord, UnreadFaults error
 }
 
-// Choose reads the namespace's record and receipts. What it may not read is missing in the choice, never an error: a run does not fail for
-// want of it.
+// Choose reads the namespace's record and receipts. What it cannot read is missing in the choice.
 func Choose(ctx context.Context, client kubernetes.Interface, namespace string, now time.Time) Choice {
 	c := Choice{Namespace: namespace}
 	var records map[string]Record
@@ -39,8 +41,10 @@ func Choose(ctx context.Context, client kubernetes.Interface, namespace string, 
 			c.Quarantined = append(c.Quarantined, r)
 		}
 	}
+	reading, cancel := context.WithTimeout(ctx, faultsTime)
+	defer cancel()
 	var sums receipt.UsageSums
-	sums, c.UnreadFaults = receipt.Usages(ctx, client, namespace)
+	sums, c.UnreadFaults = receipt.Usages(reading, client, namespace)
 	for name, faults := range History(sums, now.Add(-Window), now) {
 		if counted := Counted(faults, records[name], now); len(counted) >= Limit && !records[name].Active() {
 			c.Avoided = append(c.Avoided, Avoided{Node: name, Faults: counted})
@@ -106,6 +110,6 @@ func (c Choice) TooFew(r objects.Request) error {
 	quarantines := humanize.Each(c.Quarantined, func(r Record) string { return fmt.Sprintf("%s (%s)", r.Node, r.Quarantined) })
 	return fail.Advise(fail.Becausef(fail.NodesUnavailable, "choosing Kubernetes nodes: the quarantine in namespace %s leaves %s of "+
 		"nodes.gpu_nodes of the cluster file of %s, want %d; quarantined: %s", c.Namespace, humanize.Count(len(left), "node"),
-		r.Cluster.Cluster.Name, r.Nodes, strings.Join(quarantines, ", ")), "%s; or ask for fewer with --nodes",
+		r.Cluster.Cluster.Name, r.Nodes, strings.Join(quarantines, ", ")), "%s; or ask for fewer nodes",
 		Releases(c.QuarantinedNodes(), c.Namespace))
 }

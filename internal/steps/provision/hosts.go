@@ -17,9 +17,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-// chooseTime bounds the reading of receipts, which an environment does not depend on.
-const chooseTime = 20 * time.Second
-
 // chooseHosts decides which Kubernetes nodes the environment must not use, and which it avoids. An environment that exists keeps what it
 // was created with: another choice would need new pods. If its pods are created again at the user's wish, they honour a new quarantine.
 func (p *provisioner) chooseHosts(ctx context.Context, live *appsv1.StatefulSet) error {
@@ -29,11 +26,14 @@ func (p *provisioner) chooseHosts(ctx context.Context, live *appsv1.StatefulSet)
 			return nil
 		}
 	}
-	reading, cancel := context.WithTimeout(ctx, chooseTime)
-	defer cancel()
-	all := hosts.Choose(reading, p.clients.Kube, p.request.Namespace, p.now())
-	if all.UnreadRecord != nil {
+	all := hosts.Choose(ctx, p.clients.Kube, p.request.Namespace, p.now())
+	switch fail.ReasonOf(all.UnreadRecord) {
+	case fail.PermissionDenied, fail.InvalidInput: // neither changes by itself, and a run can do without
 		p.log.Warn(fmt.Sprintf("Which Kubernetes nodes are quarantined is not known: %v", all.UnreadRecord))
+	default:
+		if all.UnreadRecord != nil {
+			return all.UnreadRecord
+		}
 	}
 	if err := all.TooFew(p.request); err != nil {
 		return err

@@ -46,7 +46,7 @@ func TestChooseHosts(t *testing.T) {
 		name                 string
 		change               func(*provisioner)
 		live                 *appsv1.StatefulSet
-		forbidden            bool
+		forbidden, away      bool
 		quarantined, avoided []string
 		says, silent         string
 		err                  string
@@ -63,6 +63,8 @@ func TestChooseHosts(t *testing.T) {
 			quarantined: []string{"node-3"}, says: quarantine, silent: "node-1"},
 		{name: "too few nodes", change: func(p *provisioner) { p.request.Nodes = 4 }, err: "mlenv nodes release node-3 -n ns"},
 		{name: "without rights", forbidden: true, says: "Which Kubernetes nodes are quarantined is not known"},
+		// A quarantine is not forgotten because the API server is away.
+		{name: "without an answer", away: true, err: "the server is away"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := newPlace(t)
@@ -72,6 +74,11 @@ func TestChooseHosts(t *testing.T) {
 					return true, nil, apierrors.NewForbidden(corev1.Resource("configmaps"), "", errors.New("no"))
 				})
 			}
+			if tc.away {
+				p.kube.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+					return true, nil, errors.New("the server is away")
+				})
+			}
 			step := p.provisioner(func(s *provisioner) {
 				s.request.Nodes = 2
 				if tc.change != nil {
@@ -79,6 +86,12 @@ func TestChooseHosts(t *testing.T) {
 				}
 			})
 			err := step.chooseHosts(t.Context(), tc.live)
+			if tc.away {
+				if err == nil || !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("got %v, want %q", err, tc.err)
+				}
+				return
+			}
 			if tc.err != "" {
 				if fail.ReasonOf(err) != fail.NodesUnavailable || !strings.Contains(fail.NextOf(err), tc.err) {
 					t.Errorf("got %v, next %q; want NodesUnavailable, %q", err, fail.NextOf(err), tc.err)

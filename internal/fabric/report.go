@@ -66,6 +66,11 @@ type Report struct {
 	Speed        *Speed         `json:"speed,omitempty"`
 	Findings     []nccl.Finding `json:"findings,omitempty"`
 	Measurements []Measurement  `json:"measurements,omitempty"`
+	// Devices are the ranks' devices; of very many only those that differ. DeviceKinds has the spread of all, and SlowDevices those that
+	// are slower than others of their kind. They are empty in reports of earlier versions.
+	Devices     []Device     `json:"devices,omitempty"`
+	DeviceKinds []DeviceKind `json:"deviceKinds,omitempty"`
+	SlowDevices []SlowDevice `json:"slowDevices,omitempty"`
 	// Quick is true if a quick check found nothing wrong, and no more was measured.
 	Quick   bool    `json:"quick,omitempty"`
 	Seconds float64 `json:"seconds"`

@@ -57,6 +57,8 @@ type Input struct {
 	// Others adds all_gather, reduce_scatter and broadcast, Inside the ranks of each node and copies to its GPUs.
 	Others bool `json:"others,omitempty"`
 	Inside bool `json:"inside,omitempty"`
+	// Devices is for how many seconds each rank's device computes and copies; 0 leaves that out.
+	Devices float64 `json:"devices,omitempty"`
 }
 
 // Arguments of python3.
@@ -106,6 +108,8 @@ const (
 	Beat Event = "beat"
 	// OnRail: the node begins to measure a rail.
 	OnRail Event = "rail"
+	// OfDevice: the rate of a rank's device. Each rank prints its own.
+	OfDevice Event = "device"
 	// Done: all is measured.
 	Done Event = "done"
 )
@@ -115,6 +119,8 @@ type Line struct {
 	Event Event `json:"event,omitempty"`
 	// Torch is the version, of Ready.
 	Torch string `json:"torch,omitempty"`
+	// Device is that of OfDevice, without its node.
+	Device Device `json:"device,omitzero"`
 	Measurement
 }
 
@@ -126,8 +132,11 @@ func ParseLine(text []byte) (line Line, ok bool) {
 	if !bytes.HasPrefix(text, []byte(prefix)) || json.Unmarshal(text, &line) != nil {
 		return Line{}, false
 	}
-	if line.Event == "" {
+	switch line.Event {
+	case "":
 		return line, line.valid()
+	case OfDevice:
+		return line, line.Device.valid()
 	}
 	return line, slices.Contains([]Event{WithoutGPU, Ready, Joined, Beat, OnRail, Done}, line.Event)
 }

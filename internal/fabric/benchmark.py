@@ -3,7 +3,7 @@
 It is run once on every node as `python3 -c THIS INPUT`, and starts the node's
 ranks itself. INPUT is the JSON of fabric.Input. Lines on standard output that
 begin with {"fabric": 1, are fabric.Line, one measurement or event each; rank 0
-prints measurements, the first rank of every node events.
+prints measurements, the first rank of every node events, and each rank its device's rates.
 """
 import datetime
 import json
@@ -21,7 +21,8 @@ began = time.monotonic()
 
 
 def say(**line):
-    print(json.dumps({"fabric": 1, **line}), flush=True)
+    # In one write: the ranks of a node share the pipe, and lines must not mix.
+    print(json.dumps({"fabric": 1, **line}) + "\n", end="", flush=True)
 
 
 def start_ranks():
@@ -278,6 +279,114 @@ def host_copies(size):
         say(operation="host_copy", scope="node", node=node, bytes=size, ranks=per_node, time=int(slowest * 1e9), iterations=10)
 
 
+def kind_of_device():
+    """The GPU's name, or the processor's."""
+    if cuda:
+        return torch.cuda.get_device_name(torch.cuda.current_device())
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return "CPU"
+
+
+def precision_of_device():
+    """The shortest floating point type that matrix units of the device multiply and trainings use."""
+    if not cuda:
+        return "float32"
+    major = torch.cuda.get_device_capability(torch.cuda.current_device())[0]
+    return "bfloat16" if major >= 8 else "float16" if major >= 7 else "float32"
+
+
+def need(size):
+    """Raises unless size bytes are a quarter of the GPU's free memory at most: who else uses it keeps what is left.
+
+    A smaller size instead would be slower on a healthy GPU, too, and could not be compared with others.
+    """
+    if cuda:
+        free, whole = torch.cuda.mem_get_info()
+        if 4 * size > free:
+            raise RuntimeError("%.1f GB of %.1f GB are free, want %.1f GB" % (free / 1e9, whole / 1e9, 4 * size / 1e9))
+
+
+def product():
+    """A product of matrices, and its floating point operations."""
+    precision = getattr(torch, precision_of_device())
+    n, width, library = (8192, 4 if precision == torch.float32 else 2, 64 << 20) if cuda else (256, 4, 0)
+    need(3 * n * n * width + library)
+    # Of random numbers: a GPU needs less power for ones.
+    a, b, c = (torch.randn(n, n, dtype=precision, device=device) for _ in range(3))
+    return lambda: torch.mm(a, b, out=c), 2 * n ** 3
+
+
+def copies():
+    """A copy within the device's memory that no cache holds, and the bytes that it reads and writes."""
+    size = (256 if cuda else 16) << 20
+    need(2 * size)
+    source = torch.ones(size // 4, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source), 2 * size
+
+
+def rate(operation, amount, seconds):
+    """The amount per second that the device reaches.
+
+    A GPU is the rank's own: the median of many short windows is what it reaches for long. A processor has other users, and the best
+    window is what it can. Its windows are as long as the period of a cgroup's quota, so that a throttled rank
+    cannot hide in the part of a period in which it runs. The first window only warms up: it has what is left of a period, and a
+    GPU's low clock.
+    """
+    window, pick = (0.02, statistics.median) if cuda else (0.1, max)
+
+    def elapsed(count):
+        start = time.perf_counter()
+        for _ in range(count):
+            operation()
+        if cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    # A GPU is waited for only once in a window.
+    batch = max(1, int(window / max(elapsed(1), 1e-6))) if cuda else 1
+    rates, measured = [], -window
+    while measured < seconds or len(rates) < 2:
+        taken = calls = 0
+        while taken < window:
+            taken, calls = taken + elapsed(batch), calls + batch
+        rates.append(amount * calls / taken)
+        measured += taken
+        beat()
+    return int(pick(rates[1:]))
+
+
+def devices(seconds):
+    """Tells how fast the rank's device multiplies matrices and copies, while all others do the same, as in a training.
+
+    Whatever fails on one rank, all agree equally often.
+    """
+    found, failed = {}, []
+    for key, name, prepare, share in (("flopsPerSecond", "matrix product", product, 0.6), ("copyBytesPerSecond", "copy", copies, 0.4)):
+        operation = None
+        try:
+            operation, amount = prepare()
+            timed(operation, 1)
+        except RuntimeError as error:
+            operation = None
+            failed.append((name, error))
+        agree([0.0])
+        try:
+            if operation:
+                found[key] = rate(operation, amount, share * seconds)
+        except RuntimeError as error:
+            failed.append((name, error))
+        operation = None
+        if cuda:
+            torch.cuda.empty_cache()
+    if failed:
+        found["notMeasured"] = "; ".join("%s: %s" % (name, str(error).split("\n")[0][:200]) for name, error in failed)
+    say(event="device", device={"rank": rank, "kind": kind_of_device(), "precision": precision_of_device(), **found})
+
+
 def on_rail(number):
     """Says whose turn it is: where all hang, it is on that rail."""
     if rank == 0:
@@ -288,6 +397,8 @@ everyone = list(range(ranks))
 iterate(lambda: dist.all_reduce(torch.ones(1, device=device)), 0.1)
 if local == 0:
     say(event="joined")
+if given.get("devices") and fits(10 * given["devices"]):
+    devices(given["devices"])
 # What matters most comes first; each size has its share of the time, which must be the same on
 # all ranks, as the number of iterations follows from it.
 share = given.get("share") or max(0.05, -agree([-left()])[0] / (4 * len(sizes)))

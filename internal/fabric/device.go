@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
@@ -104,7 +105,7 @@ const (
 	// processorAlike is the same for processors, which ranks share with other programs. A rank that is throttled is so slow in all that it
 	// does; a rank that waits for a processor in one of the measurements is not.
 	processorAlike = 1.0 / 3
-	// mostDevices is how many devices a report lists. It has the spread of all.
+	// mostDevices is how many devices a report lists.
 	mostDevices = 256
 )
 
@@ -202,12 +203,15 @@ func (r *Report) Condense() {
 // valid returns false for values that no benchmark can measure.
 func (d Device) valid() bool {
 	const mostRanks, fastest = 1 << 20, 1e18
-	return d.Node >= 0 && d.Rank >= 0 && d.Rank < mostRanks && d.Kind != "" && len(d.Kind) < 200 && len(d.Precision) < 20 &&
-		len(d.NotMeasured) < 500 && d.Product >= 0 && d.Product < fastest && d.Copy >= 0 && d.Copy < maxBandwidth
+	const longestName, longestText = 200, 1000
+	hidden := func(r rune) bool { return !unicode.IsPrint(r) }
+	return d.Node >= 0 && d.Rank >= 0 && d.Rank < mostRanks && d.Kind != "" && len(d.Kind) < longestName && len(d.Precision) < longestName &&
+		!strings.ContainsFunc(d.Kind+d.Precision, hidden) && len(d.NotMeasured) < longestText &&
+		d.Product >= 0 && d.Product < fastest && d.Copy >= 0 && d.Copy < maxBandwidth
 }
 
-// describe returns the kind's number and rates in a line.
-func (k DeviceKind) describe() string {
+// Describe returns the kind's number and rates in a line.
+func (k DeviceKind) Describe() string {
 	text := fmt.Sprintf("%s: %s", k.Kind, humanize.Count(k.Devices, "device"))
 	if p := k.Product; p.Highest > 0 {
 		text += fmt.Sprintf(", matrix product (%s) %s", k.Precision, p)
@@ -216,6 +220,14 @@ func (k DeviceKind) describe() string {
 		text += fmt.Sprintf(", copy %s", c)
 	}
 	return text
+}
+
+// Share returns the lowest rate as a part of the median, 0 if nothing was measured.
+func (s Spread[Rate]) Share() float64 {
+	if s.Lowest <= 0 || s.Median <= 0 {
+		return 0
+	}
+	return float64(s.Lowest) / float64(s.Median)
 }
 
 // String returns the range and the median.

@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// Print writes a table of the measurements, the rails, and what was found.
+// Print writes a table of the measurements, the devices, the rails, and what was found.
 func (r *Report) Print(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "operation\tbetween\tsize\ttime\tbus bandwidth")
@@ -25,6 +25,7 @@ func (r *Report) Print(w io.Writer) error {
 			return err
 		}
 	}
+	r.printDevices(w)
 	if r.Network != nil {
 		for _, rail := range r.Network.Rails {
 			if rail.Channels > 0 {
@@ -39,6 +40,18 @@ func (r *Report) Print(w io.Writer) error {
 		f.Explained().Print(w)
 	}
 	return nil
+}
+
+// printDevices writes a line for each kind of device, and for each device that was not measured.
+func (r *Report) printDevices(w io.Writer) {
+	for _, kind := range r.DeviceKinds {
+		fmt.Fprintln(w, kind.Describe())
+	}
+	for _, d := range r.Devices {
+		if d.NotMeasured != "" {
+			fmt.Fprintf(w, "rank %d of node %d, %s: not measured: %s\n", d.Rank, d.Node, d.Kind, humanize.OneLine(d.NotMeasured, 300))
+		}
+	}
 }
 
 // printComparison writes a table of the measured transport and TCP sockets, if these were measured.

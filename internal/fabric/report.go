@@ -19,7 +19,7 @@ type Result string
 const (
 	// Pass: the network does what it should, as far as anything is expected.
 	Pass Result = "pass"
-	// Slow: the bandwidth of the network, a node or a rail is below what it should be.
+	// Slow: the bandwidth of the network, a node or a rail is below what it should be, or a device is slower than others of its kind.
 	Slow Result = "slow"
 	// WrongTransport: ranks use sockets although the environment uses RDMA.
 	WrongTransport Result = "wrong-transport"
@@ -53,7 +53,7 @@ type Report struct {
 	// Latency is the time of the smallest all_reduce, in nanoseconds.
 	Latency time.Duration `json:"latencyNanoseconds,omitempty"`
 	Rails   []Rail        `json:"rails,omitempty"`
-	// FaultyNodes and FaultyRails are slow, or do not answer.
+	// FaultyNodes and FaultyRails are slow, have a slow device, or do not answer.
 	FaultyNodes []int    `json:"faultyNodes,omitempty"`
 	FaultyRails []string `json:"faultyRails,omitempty"`
 	// Sockets is the bus bandwidth over TCP on the pod network, if it was measured.
@@ -112,11 +112,25 @@ func (r *Report) Judge() {
 			return m.Operation == AllReduce && m.Scope == ByRail && m.Rail == i
 		})
 	}
+	r.compareDevices()
 	if r.Verdict != "" {
 		return
 	}
 	r.Verdict = Pass
-	var slow []string
+	if slow := append(r.slowNetwork(), r.slowTexts()...); len(slow) > 0 {
+		r.Verdict, r.Message = Slow, strings.Join(slow, "; ")
+	}
+}
+
+// SlowNetwork reports whether the network is slow, and not only a device.
+func (r *Report) SlowNetwork() bool {
+	again := *r
+	again.FaultyNodes, again.FaultyRails = nil, nil
+	return len(again.slowNetwork()) > 0
+}
+
+// slowNetwork describes what is slow of the network, and sets the nodes and rails at fault.
+func (r *Report) slowNetwork() (slow []string) {
 	if r.Expected > 0 && isBelow(r.Bandwidth, r.Expected, enough) {
 		slow = append(slow, fmt.Sprintf("bus bandwidth %s, expected %s: %.0f%% of it", r.Bandwidth, r.Expected,
 			100*float64(r.Bandwidth)/float64(r.Expected)))
@@ -124,10 +138,7 @@ func (r *Report) Judge() {
 	if r.SocketsExpected > 0 && r.Sockets > 0 && isBelow(r.Sockets, r.SocketsExpected, enough) {
 		slow = append(slow, fmt.Sprintf("over TCP sockets: %s, expected %s", r.Sockets, r.SocketsExpected))
 	}
-	slow = slices.Concat(slow, r.slowNodes(), r.slowInside(), r.slowRails(), r.slowHosts(), r.belowFigures())
-	if len(slow) > 0 {
-		r.Verdict, r.Message = Slow, strings.Join(slow, "; ")
-	}
+	return slices.Concat(slow, r.slowNodes(), r.slowInside(), r.slowRails(), r.slowHosts(), r.belowFigures())
 }
 
 // slowNodes compares pairs with each other. Nothing else is comparable: between two ranks NCCL uses fewer channels than in a ring.

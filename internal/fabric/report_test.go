@@ -179,6 +179,9 @@ func TestParseLine(t *testing.T) {
 		"", "{}", `{"fabric": 1, "time": "soon"}`, "[W socket.cpp] The client socket has failed", `{"fabric": 1, "event": "won"}`,
 		`{"fabric": 1, "operation": "all_reduce", "scope": "world", "bytes": 8, "ranks": 2, "time": -1}`,
 		`{"fabric": 1, "operation": "all_reduce", "scope": "rail", "rail": -1, "bytes": 8, "ranks": 2, "time": 1}`,
+		`{"fabric": 1, "event": "device"}`, `{"fabric": 1, "event": "device", "device": {"kind": "a", "rank": -1}}`,
+		`{"fabric": 1, "event": "device", "device": {"kind": "a", "flopsPerSecond": -1}}`,
+		`{"fabric": 1, "event": "device", "device": {"kind": "a\u001b[2J", "flopsPerSecond": 1}}`,
 	} {
 		if _, ok := ParseLine([]byte(other)); ok {
 			t.Errorf("%q was accepted", other)
@@ -226,6 +229,8 @@ func FuzzParseLine(f *testing.F) {
 		`"time": 1}`))
 	f.Add([]byte(`{"fabric": 1, "operation": "all_reduce", "scope": "node", "node": -1, "bytes": 1, "ranks": 1, "time": -1}`))
 	f.Add([]byte(`{"fabric": 1, "event": "rail", "rail": -99}`))
+	f.Add([]byte(`{"fabric": 1, "event": "device", "device": {"rank": 1, "node": 1, "kind": "NVIDIA H100", "flopsPerSecond": 1, ` +
+		`"copyBytesPerSecond": 1, "notMeasured": "\u001b"}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		line, ok := ParseLine(text)
 		if !ok {
@@ -235,7 +240,7 @@ func FuzzParseLine(f *testing.F) {
 			t.Errorf("%s was accepted with bandwidth %d", text, line.Bandwidth())
 		}
 		checkReport(t, Report{Nodes: 2, Rails: []Rail{{Name: "net1"}}, KubernetesNodes: []string{"a", "b"},
-			Measurements: []Measurement{line.Measurement, pair(0, 1, 1)}})
+			Measurements: []Measurement{line.Measurement, pair(0, 1, 1)}, Devices: append(gpus(h100, 5, 640), line.Device)})
 	})
 }
 
@@ -247,6 +252,8 @@ func FuzzReport(f *testing.F) {
 		`"rail", "rail": 7}]}`))
 	f.Add([]byte(`{"verdict": "slow", "expectedBytesPerSecond": -1, "socketsBytesPerSecond": 9223372036854775807, "network": {"rails": ` +
 		`[{"channels": -1}]}, "findings": [{"name": "PortDown"}]}`))
+	f.Add([]byte(`{"nodes": 1, "devices": [{"rank": -1, "node": 7, "kind": "a", "flopsPerSecond": -1}, {"node": 0, "kind": "a", ` +
+		`"flopsPerSecond": 9223372036854775807}], "slowDevices": [{"node": 99}], "deviceKinds": [{"devices": -1}]}`))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		var r Report
 		if json.Unmarshal(content, &r) != nil {

@@ -88,6 +88,8 @@ const (
 	TransportWrong Reason = "TransportWrong"
 	// NetworkSlow: the bandwidth is below what the rails should deliver, and fabric-bandwidth is fail.
 	NetworkSlow Reason = "NetworkSlow"
+	// DeviceSlow: a rank's GPU or processor is slower than others of its kind, and fabric-bandwidth is fail.
+	DeviceSlow Reason = "DeviceSlow"
 
 	// RepositoryUnavailable: the repository cannot be reached, or refuses this user.
 	RepositoryUnavailable Reason = "RepositoryUnavailable"

@@ -115,6 +115,15 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	if r.Network != nil {
 		row("network", fmt.Sprint(r.Network.Transport))
 	}
+	if r.Fabric != nil {
+		const most = 10
+		for _, kind := range r.Fabric.DeviceKinds[:min(len(r.Fabric.DeviceKinds), most)] {
+			row("devices", humanize.OneLine(kind.Describe(), 500))
+		}
+		for _, slow := range r.Fabric.SlowDevices[:min(len(r.Fabric.SlowDevices), most)] {
+			row("slow device", humanize.OneLine(slow.String(), 500))
+		}
+	}
 	for _, a := range r.Attempts {
 		row(fmt.Sprintf("attempt %d", a.Attempt), receipt.Describe(a))
 	}

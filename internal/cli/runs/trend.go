@@ -26,11 +26,14 @@ func TrendCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "trend",
-		Short: "Show bandwidth, step time, loss and goodput from run to run",
+		Short: "Show bandwidth, step time, loss, goodput and the speed of devices from run to run",
 		Long: `Show bandwidth, step time, final loss and goodput of all runs of one kind whose receipts are kept: the same script of the same
 repository with the same arguments, nodes and ranks in one environment. The newest run sets the kind, unless --like
 names another run; mlenv lists the other kinds. It compares the newest run with the median of the ten that succeeded
 before it.
+
+MATRIX PRODUCT is the rate of the slowest device. SLOWEST DEVICE is the lowest rate of a device, of products and of
+copies, in percent of the median of its kind.
 
 Exit code 0: shown; 1: the receipts cannot be read; 2: wrong usage.`,
 		Example: `  mlenv trend

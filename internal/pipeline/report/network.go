@@ -92,11 +92,32 @@ func fabricFacts(f *fabric.Report) []fact {
 		{Name: "Between the memories of hosts, by RDMA", Value: rangeOf(f, fabric.HostRDMA)},
 		{Name: "Over TCP sockets",
 			Value: onlyIf(f.Sockets > 0, fmt.Sprintf("%s; the measured transport is %.1f times as fast", f.Sockets, f.Ratio()))},
+		{Name: "Devices", Value: kindsOf(f)},
+		{Name: "Slow devices", Value: slowDevicesOf(f)},
 		{Name: "At fault", Value: onlyIf(len(f.FaultyNodes) > 0, humanize.Nodes(f.FaultyNodes))},
 		{Name: "Rails at fault", Value: strings.Join(f.FaultyRails, ", ")},
 		{Name: "Measured with", Value: fmt.Sprintf("%s, %s of %s each", f.Backend, humanize.Count(f.Nodes, "node"),
 			humanize.Count(f.RanksPerNode, "rank"))},
 	})
+}
+
+// kindsOf describes the kinds of devices and their spread, a few of them.
+func kindsOf(f *fabric.Report) string {
+	var texts []string
+	kinds, more := atMost(f.DeviceKinds, mostFindings, "kinds")
+	for _, kind := range kinds {
+		texts = append(texts, cut(kind.Describe(), mostLine))
+	}
+	return strings.TrimSpace(strings.Join(texts, "; ") + " " + more)
+}
+
+func slowDevicesOf(f *fabric.Report) string {
+	var texts []string
+	slow, more := atMost(f.SlowDevices, mostFindings, "slow devices")
+	for _, s := range slow {
+		texts = append(texts, cut(s.String(), mostLine))
+	}
+	return strings.TrimSpace(strings.Join(texts, "; ") + " " + more)
 }
 
 // rangeOf returns the range of an operation that the chart does not show, "" if it was not measured.

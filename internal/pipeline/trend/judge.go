@@ -29,9 +29,10 @@ const (
 type Tolerance map[Measure]Percent
 
 // DefaultTolerance allows for other users of the network and the storage, and for the order of sums in the loss. It does not judge the
-// goodput: a node that failed, or an image that had to be pulled, is no property of a commit.
+// goodput: a node that failed, or an image that had to be pulled, is no property of a commit. Neither are the devices, which check-fabric
+// judges.
 func DefaultTolerance() Tolerance {
-	return Tolerance{Bandwidth: 10, StepTime: 10, Loss: 5, Goodput: anything}
+	return Tolerance{Bandwidth: 10, StepTime: 10, Loss: 5, Goodput: anything, Product: anything, Slowest: anything}
 }
 
 // AddTolerances adds a flag for each measure.
@@ -115,6 +116,9 @@ func judge(now receipt.Receipt, history []receipt.Receipt, tolerance Tolerance, 
 			}
 		}
 		value, median := m.valueIn(values), Median(known)
+		if (m == Product || m == Slowest) && math.IsNaN(value) && len(known) == 0 {
+			continue // most runs measure no device
+		}
 		c := Comparison{Measure: m, Value: m.text(value), Median: m.text(median), Runs: len(known), Tolerance: tolerance[m]}
 		if m == Loss && values.LossLost {
 			c.Value, c.Worse, c.Regressed = "not finite", Percent(math.MaxInt32), len(known) >= least

@@ -1,4 +1,4 @@
-// Package trend compares bandwidth, step time, final loss and goodput of runs of one kind, by their receipts.
+// Package trend compares bandwidth, step time, final loss, goodput and speed of devices of runs of one kind, by their receipts.
 package trend
 
 import (
@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
@@ -26,6 +27,10 @@ type Values struct {
 	LossLost bool `json:"lossNotFinite,omitempty"`
 	// Goodput is the part of the time with all GPUs in which steps lasted, in percent.
 	Goodput *Percent `json:"goodputPercent,omitempty"`
+	// Product is the rate of a matrix product on the slowest device, of check-fabric.
+	Product *fabric.FLOPS `json:"flopsPerSecond,omitempty"`
+	// Slowest is the lowest rate of a device, of products and of copies, in percent of the median of its kind.
+	Slowest *Percent `json:"slowestDevicePercent,omitempty"`
 }
 
 // ValuesOf reads them from a receipt.
@@ -33,6 +38,9 @@ func ValuesOf(r receipt.Receipt) Values {
 	var v Values
 	if r.Fabric != nil && r.Fabric.Bandwidth > 0 {
 		v.Bandwidth = &r.Fabric.Bandwidth
+	}
+	if r.Fabric != nil {
+		v.Product, v.Slowest = devicesOf(r.Fabric.DeviceKinds)
 	}
 	if r.Curve != nil && r.Curve.StepTime > 0 {
 		v.StepTime = &r.Curve.StepTime
@@ -52,6 +60,21 @@ func ValuesOf(r receipt.Receipt) Values {
 	return v
 }
 
+// devicesOf returns the lowest rate of a product, and the lowest part of a median. A device that is alone is not compared.
+func devicesOf(kinds []fabric.DeviceKind) (product *fabric.FLOPS, slowest *Percent) {
+	for _, kind := range kinds {
+		if lowest := kind.Product.Lowest; lowest > 0 && (product == nil || lowest < *product) {
+			product = &lowest
+		}
+		for _, part := range []float64{kind.Product.Share(), kind.Copy.Share()} {
+			if p := Percent(100 * part); p > 0 && kind.Devices > 1 && (slowest == nil || p < *slowest) {
+				slowest = &p
+			}
+		}
+	}
+	return product, slowest
+}
+
 // Measure is one of the values.
 type Measure string
 
@@ -61,10 +84,14 @@ const (
 	StepTime  Measure = "step time"
 	Loss      Measure = "loss"
 	Goodput   Measure = "goodput"
+	Product   Measure = "matrix product"
+	Slowest   Measure = "slowest device"
 )
 
 // Measures returns all measures.
-func Measures() []Measure { return []Measure{Bandwidth, StepTime, Loss, Goodput} }
+func Measures() []Measure {
+	return []Measure{Bandwidth, StepTime, Loss, Goodput, Product, Slowest}
+}
 
 func (m Measure) lessIsBetter() bool { return m == StepTime || m == Loss }
 
@@ -79,6 +106,10 @@ func (m Measure) valueIn(v Values) float64 {
 		return *v.Loss
 	case m == Goodput && v.Goodput != nil:
 		return float64(*v.Goodput)
+	case m == Product && v.Product != nil:
+		return float64(*v.Product)
+	case m == Slowest && v.Slowest != nil:
+		return float64(*v.Slowest)
 	}
 	return math.NaN()
 }
@@ -92,7 +123,9 @@ func (m Measure) text(value float64) string {
 		return rdma.BytesPerSecond(value).String()
 	case m == StepTime:
 		return time.Duration(value).Round(10 * time.Microsecond).String()
-	case m == Goodput:
+	case m == Product:
+		return fabric.FLOPS(value).String()
+	case m == Goodput, m == Slowest:
 		return Percent(value).String()
 	}
 	return fmt.Sprintf("%.4g", value)

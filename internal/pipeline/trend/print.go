@@ -30,7 +30,7 @@ func (t Trend) Print(out io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	table = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "STARTED\tRUN\tVERDICT\tCOMMIT\tMODE\tBANDWIDTH\tSTEP TIME\tLOSS\tGOODPUT")
+	fmt.Fprintln(table, "STARTED\tRUN\tVERDICT\tCOMMIT\tMODE\tBANDWIDTH\tSTEP TIME\tLOSS\tGOODPUT\tMATRIX PRODUCT\tSLOWEST DEVICE")
 	for _, r := range t.Runs {
 		verdict := string(r.Verdict)
 		switch {
@@ -43,9 +43,10 @@ func (t Trend) Print(out io.Writer) error {
 		if r.Values.LossLost {
 			loss = "not finite"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Started.UTC().Format("2006-01-02 15:04"), r.Run, verdict,
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Started.UTC().Format("2006-01-02 15:04"), r.Run, verdict,
 			cmp.Or(r.Commit[:min(len(r.Commit), 10)], "-"), cmp.Or(r.Mode, "-"), Bandwidth.text(Bandwidth.valueIn(r.Values)),
-			StepTime.text(StepTime.valueIn(r.Values)), loss, Goodput.text(Goodput.valueIn(r.Values)))
+			StepTime.text(StepTime.valueIn(r.Values)), loss, Goodput.text(Goodput.valueIn(r.Values)),
+			Product.text(Product.valueIn(r.Values)), Slowest.text(Slowest.valueIn(r.Values)))
 	}
 	if err := table.Flush(); err != nil {
 		return err

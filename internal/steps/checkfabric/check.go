@@ -77,6 +77,7 @@ func (c *Check) Run(ctx context.Context) (fabric.Report, error) {
 		return *r, err
 	}
 	r.Judge()
+	r.Condense()
 	if err == nil && r.Sockets > 0 && c.Script.Path != "" {
 		err = c.compareSpeed(ctx)
 	}
@@ -128,7 +129,7 @@ func (c *Check) measure(ctx context.Context) error {
 		return err
 	}
 	c.expect(rails)
-	r.Measurements = out.measurements
+	r.Measurements, r.Devices = out.measurements, out.devices
 	c.describe(out)
 	if !out.done {
 		// Ranks that had no time end as this check ends them.
@@ -328,7 +329,7 @@ func (c *Check) together(ctx context.Context, all []*job) ([]outcome, error) {
 func (c *Check) whole(bound time.Duration) *job {
 	sizes, pairBytes := fabric.Sizes(c.report.Backend, c.settings.Mode != agent.RDMA && len(c.Nodes) > 1)
 	input := fabric.Input{RanksPerNode: c.report.RanksPerNode, Backend: c.report.Backend, Sizes: sizes, WithoutGPU: fabric.LargestWithoutGPU(),
-		Others: !c.Quick, Inside: !c.Quick || c.report.Backend == fabric.NCCL}
+		Others: !c.Quick, Inside: !c.Quick || c.report.Backend == fabric.NCCL, Devices: deviceTime.Seconds()}
 	name := "all"
 	if c.Quick {
 		const between, seconds = 1 << 20, 0.1
@@ -344,6 +345,9 @@ func (c *Check) whole(bound time.Duration) *job {
 	}
 	return j
 }
+
+// deviceTime is how long each rank's device computes and copies.
+const deviceTime = 500 * time.Millisecond
 
 // places returns all nodes in the order of a training's ranks.
 func (c *Check) places() []int {

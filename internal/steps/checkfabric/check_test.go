@@ -152,6 +152,59 @@ case "$input" in *'"share":0.1'*) pair 0,2 $slow; pair 1,2 $slow;; *) pair 0,2 1
 	}
 }
 
+// device lets each rank print the rates of its device, of which node 1's are low in the quick check, and are $again in the whole one.
+const device = `
+device() { say "\"event\": \"device\", \"device\": {\"rank\": $node, \"node\": 99, \"kind\": \"AMD EPYC\", ` +
+	`\"precision\": \"float32\", \"flopsPerSecond\": $1, \"copyBytesPerSecond\": $2}"; }
+case "$node,$input" in
+1,*'"share":0.1'*) device 6000000000 1000000000;;
+1,*) device $again;;
+*) device 60000000000 12000000000;;
+esac
+`
+
+// A rank that is throttled is named, and its node is at fault. A rank that was slow in the quick check only has waited for a processor.
+func TestSlowDevice(t *testing.T) {
+	for _, test := range []struct {
+		name, again string
+		verdict     fabric.Result
+		faulty      []int
+	}{
+		{"throttled", "6000000000 1000000000", fabric.Slow, []int{1}},
+		{"busy for a moment", "50000000000 9000000000", fabric.Pass, nil},
+	} {
+		check, _, out := newCheck(t, 2, "again='"+test.again+"'"+device+measured)
+		check.Quick = true
+		report, err := check.Run(t.Context())
+		if err != nil || report.Verdict != test.verdict || !slices.Equal(report.FaultyNodes, test.faulty) || report.Quick ||
+			len(report.Devices) != 2 || len(report.DeviceKinds) != 1 || report.DeviceKinds[0].Devices != 2 {
+			t.Errorf("%s: got %+v, %v; want %s, nodes %v at fault; log %s", test.name, report, err, test.verdict, test.faulty, out)
+		}
+		if want := "so all is measured: rank 1 of node 1 (node-1), AMD EPYC: matrix product 6 GFLOP/s"; !strings.Contains(out.String(), want) {
+			t.Errorf("%s: the log is %s; want %q", test.name, out, want)
+		}
+		if test.verdict == fabric.Slow {
+			judgeSlowDevice(t, report)
+		}
+	}
+}
+
+// judgeSlowDevice tests that bandwidth=fail fails with the reason of a device, with the rank and the node to leave out.
+func judgeSlowDevice(t *testing.T, report fabric.Report) {
+	t.Helper()
+	var out strings.Builder
+	c := &checker{Deps{Log: command.TextLog(&out)}, Options{Bandwidth: warn}}
+	if err := c.judge(report); err != nil || !strings.Contains(out.String(), "One slow device slows all ranks: rank 1 of node 1 (node-1)") {
+		t.Errorf("bandwidth=warn: got %v, log %s", err, &out)
+	}
+	c.Bandwidth = failing
+	err := c.judge(report)
+	if fail.ReasonOf(err) != fail.DeviceSlow || !strings.Contains(err.Error(), "rank 1 of node 1 (node-1)") ||
+		!strings.Contains(fail.NextOf(err), "mlenv shell 1 -- nvidia-smi") || !strings.Contains(fail.NextOf(err), "exclude-nodes=node-1") {
+		t.Errorf("bandwidth=fail: got %s: %v; next: %s", fail.ReasonOf(err), err, fail.NextOf(err))
+	}
+}
+
 // A quick check measures inside nodes only if they have GPUs. With gloo that would only show how busy the processors are.
 func TestQuickCheckInside(t *testing.T) {
 	for backend, want := range map[fabric.Backend]bool{fabric.NCCL: true, fabric.Gloo: false} {
@@ -304,6 +357,12 @@ func TestRepeatedEvents(t *testing.T) {
 	}
 	if out.conclusive() || len(out.joined) != 1 || len(out.withoutGPU) != 1 {
 		t.Errorf("got %+v, want events of one node", out)
+	}
+	for range 2 {
+		out.take(1, fabric.Line{Event: fabric.OfDevice, Device: fabric.Device{Rank: 3, Node: 99, Kind: "H100"}}, nil)
+	}
+	if len(out.devices) != 1 || out.devices[0].Node != 1 {
+		t.Errorf("devices %+v, want one of the node that printed it", out.devices)
 	}
 }
 

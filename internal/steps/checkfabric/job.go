@@ -42,6 +42,7 @@ type ownPart func(node int, input *fabric.Input, env map[string]string)
 
 type outcome struct {
 	measurements []fabric.Measurement
+	devices      []fabric.Device
 	// rail is the one that was measured last, -1 before the first.
 	rail int
 	// withoutGPU are the nodes whose torch sees no GPU; ready and joined those that printed these events.
@@ -252,6 +253,11 @@ func (o *outcome) take(node int, line fabric.Line, members nodes.Set) {
 		note(&o.joined)
 	case fabric.OnRail:
 		o.rail = line.Rail
+	case fabric.OfDevice:
+		known := slices.ContainsFunc(o.devices, func(d fabric.Device) bool { return d.Rank == line.Device.Rank })
+		if line.Device.Node = node; !known {
+			o.devices = append(o.devices, line.Device)
+		}
 	case "": // a measurement
 		if line.Scope == fabric.InPair {
 			p := line.Pair

@@ -166,7 +166,7 @@ func (c *Check) compareTCP(ctx context.Context) error {
 	j := c.whole(c.limit() * 6 / 10)
 	j.ID = c.ID + "-tcp"
 	j.input.Sizes, _ = fabric.Sizes(c.report.Backend, true)
-	j.input.Pairs, j.input.Others, j.input.Inside = nil, false, false
+	j.input.Pairs, j.input.Others, j.input.Inside, j.input.Devices = nil, false, false, 0
 	j.own = append(j.own, func(node int, _ *fabric.Input, env map[string]string) {
 		nccl.OverSockets(env, c.devices[node].PodInterface)
 	})

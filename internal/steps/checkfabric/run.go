@@ -135,10 +135,19 @@ func (c *checker) judge(report fabric.Report) error {
 			if exclusion := report.Exclusion(); exclusion != "" {
 				without = ", param " + exclusion + " without the slow node"
 			}
+			if !report.SlowNetwork() {
+				return fail.Advise(fail.Becausef(fail.DeviceSlow, "measuring the devices: %s", report.Message),
+					"mlenv shell %d -- nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER shows why a GPU is slow; --bandwidth=warn (param "+
+						"fabric-bandwidth) trains anyway%s", report.SlowDevices[0].Node, without)
+			}
 			return fail.Advise(fail.Becausef(fail.NetworkSlow, "checking the fabric: %s", report.Message),
 				"mlenv rdma shows rates, PCIe links and MTUs; --bandwidth=warn (param fabric-bandwidth) trains anyway%s", without)
 		}
-		c.Log.Warn("The network is slow: " + report.Message)
+		what := "The network is slow: "
+		if !report.SlowNetwork() {
+			what = "One slow device slows all ranks: "
+		}
+		c.Log.Warn(what + report.Message)
 	case fabric.NotMeasured:
 		c.Log.Warn("The fabric was not measured: " + report.Message + ".")
 	case fabric.Pass, fabric.WrongTransport, fabric.Broken:

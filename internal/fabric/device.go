@@ -172,6 +172,19 @@ func spreadOf[Rate ~int64](devices []Device, rate func(Device) Rate) (s Spread[R
 	return Spread[Rate]{Lowest: rates[0], Median: rates[len(rates)/2], Highest: rates[len(rates)-1]}
 }
 
+// Better returns the devices with the higher one of each two rates that were measured of a rank.
+func Better(devices, again []Device) []Device {
+	better := slices.Clone(devices)
+	for i, d := range better {
+		for _, other := range again {
+			if other.Rank == d.Rank && other.Node == d.Node && other.Kind == d.Kind {
+				better[i].Product, better[i].Copy = max(d.Product, other.Product), max(d.Copy, other.Copy)
+			}
+		}
+	}
+	return better
+}
+
 // slowTexts describes the slow devices and adds their nodes to the faulty ones.
 func (r *Report) slowTexts() (texts []string) {
 	const most = 3

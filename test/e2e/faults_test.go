@@ -83,6 +83,7 @@ var faults = []fault{
 	{"a rail is down, or is cut during the measurement", []string{"rdma-faults"}, "the rail is not used; NetworkBroken",
 		"check-fabric ends after 90 s"},
 	{"a node is slow", []string{"rdma-slow-node"}, "check-fabric names it", ""},
+	{"the processor of a rank is throttled", []string{"slow-device"}, "check-fabric names the rank and its node", ""},
 }
 
 var update = flag.Bool("update", false, "write docs/faults.md")

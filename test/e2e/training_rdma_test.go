@@ -81,6 +81,9 @@ func rdmaByAdmin(u trainer) {
 	u.equal("verdict of preflight", e.tasks["preflight"].Results["mode"], "rdma")
 	u.equal("verdict of check-fabric", e.tasks["check-fabric"].Results["verdict"], "pass")
 	u.mustContain(e.tasks["check-fabric"].Results["transport"], "net1")
+	if f := e.receipt.Fabric; f == nil || len(f.Devices) != 2 || len(f.DeviceKinds) != 1 || f.DeviceKinds[0].Product.Lowest == 0 {
+		u.Errorf("the receipt has no rates of two devices of a kind: %+v", f)
+	}
 	out = u.tkn("pipelinerun", "logs", name)
 	var devices []string
 	for _, line := range railLine.FindAllStringSubmatch(out, -1) {

@@ -223,6 +223,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"saved-when-cancelled", 1, savedWhenCancelled},
 		{"restarted-by-a-rule", 1, restartedByARule},
 		{"rdma-slow-node", 1, rdmaSlowNode},
+		{"slow-device", 1, slowDevice},
 		{"install-uninstall-init", 0, installUninstallInit},
 		{"gpus-held", gpusOfNode, gpusHeld},
 		{"gpu-missing", gpusOfNode, gpuMissing},

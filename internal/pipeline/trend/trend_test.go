@@ -23,7 +23,7 @@ func night(number int, change ...func(*receipt.Receipt)) receipt.Receipt {
 		Verdict: receipt.Succeeded, Commit: "0123456789abcdef", Mode: "rdma",
 		Started:  time.Date(2026, 3, number, 2, 30, 0, 0, time.UTC),
 		Training: &receipt.Training{Launcher: "deepspeed", Script: "train.py", Nodes: 2, RanksPerNode: 4},
-		Fabric:   &fabric.Report{Bandwidth: 194 * rdma.GBps, DeviceKinds: devices(640e12)},
+		Fabric:   &fabric.Report{Bandwidth: 194 * rdma.GBps},
 		Curve:    &metrics.Curve{StepTime: 250 * time.Millisecond},
 		Goodput:  &receipt.Goodput{Share: 0.9, Measured: true},
 		Metrics:  json.RawMessage(`{"step": 500, "loss": 2.0}`),
@@ -35,16 +35,17 @@ func night(number int, change ...func(*receipt.Receipt)) receipt.Receipt {
 }
 
 func bandwidth(b rdma.BytesPerSecond) func(*receipt.Receipt) {
-	return func(r *receipt.Receipt) { r.Fabric = &fabric.Report{Bandwidth: b, DeviceKinds: devices(640e12)} }
+	return func(r *receipt.Receipt) { r.Fabric = &fabric.Report{Bandwidth: b} }
 }
 
-// devices returns eight of a kind, of which the slowest has this rate, and one that is alone.
-func devices(slowest fabric.FLOPS) []fabric.DeviceKind {
-	return []fabric.DeviceKind{
+// devices has eight of a kind, of which the slowest has this rate, and one that is alone.
+func devices(slowest fabric.FLOPS) func(*receipt.Receipt) {
+	kinds := []fabric.DeviceKind{
 		{Kind: "NVIDIA H100", Devices: 8, Product: fabric.Spread[fabric.FLOPS]{Lowest: slowest, Median: 650e12, Highest: 655e12},
 			Copy: fabric.Spread[rdma.BytesPerSecond]{Lowest: 2910 * rdma.GBps, Median: 3000 * rdma.GBps, Highest: 3010 * rdma.GBps}},
 		{Kind: "NVIDIA H200", Devices: 1, Product: fabric.Spread[fabric.FLOPS]{Lowest: 700e12, Median: 700e12, Highest: 700e12}},
 	}
+	return func(r *receipt.Receipt) { r.Fabric = &fabric.Report{Bandwidth: 194 * rdma.GBps, DeviceKinds: kinds} }
 }
 func stepTime(d time.Duration) func(*receipt.Receipt) {
 	return func(r *receipt.Receipt) { r.Curve = &metrics.Curve{StepTime: d} }
@@ -136,15 +137,13 @@ bandwidth  ████▁·  97.0 GB/s (90.3 GiB/s) to 194.0 GB/s (180.7 GiB/s)
 step time  ▅▅▅▅▅·  250ms to 250ms
 loss       ▅▅▅▅▅·  2 to 2
 goodput    ▅▅▅▅▅·  90.0% to 90.0%
-matrix product  ▅▅▅▅▅·  640.0 TFLOP/s to 640.0 TFLOP/s
-slowest device  ▅▅▅▅▅·  97.0% to 97.0%
 
 STARTED RUN VERDICT COMMIT MODE BANDWIDTH STEP TIME LOSS GOODPUT MATRIX PRODUCT SLOWEST DEVICE
-2026-03-01 02:30  mlenv-nightly-1  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms    2 90.0% 640.0 TFLOP/s 97.0%
-2026-03-02 02:30  mlenv-nightly-2  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms    2 90.0% 640.0 TFLOP/s 97.0%
-2026-03-03 02:30  mlenv-nightly-3  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms    2 90.0% 640.0 TFLOP/s 97.0%
-2026-03-04 02:30  mlenv-nightly-4  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms    2 90.0% 640.0 TFLOP/s 97.0%
-2026-03-05 02:30  mlenv-nightly-5  Regression  0123456789  rdma  97.0 GB/s (90.3 GiB/s)    250ms    2 90.0% 640.0 TFLOP/s 97.0%
+2026-03-01 02:30  mlenv-nightly-1  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms    2 90.0% - -
+2026-03-02 02:30  mlenv-nightly-2  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms    2 90.0% - -
+2026-03-03 02:30  mlenv-nightly-3  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms    2 90.0% - -
+2026-03-04 02:30  mlenv-nightly-4  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms    2 90.0% - -
+2026-03-05 02:30  mlenv-nightly-5  Regression  0123456789  rdma  97.0 GB/s (90.3 GiB/s)    250ms    2 90.0% - -
 2026-03-06 02:30  mlenv-nightly-6  RankFailed  0123456789  rdma  -                        -          - - - -
 
 The newest run that succeeded:
@@ -152,8 +151,6 @@ The newest run that succeeded:
   step time 250ms, as the median 250ms of 4 runs before
   loss 2, as the median 2 of 4 runs before
   goodput 90.0%, as the median 90.0% of 4 runs before
-  matrix product 640.0 TFLOP/s, as the median 640.0 TFLOP/s of 4 runs before
-  slowest device 97.0%, as the median 97.0% of 4 runs before
 
 Other kinds of runs:
   --like=mlenv-nightly-1  https://git.example.com/me/model.git: other.py, by deepspeed on 2 nodes with 4 ranks each
@@ -174,24 +171,35 @@ func fields(text string) (lines []string) {
 
 // The speed of the devices is shown, and judged only if a tolerance asks for it. Reports of earlier versions have none.
 func TestDevices(t *testing.T) {
-	slow := func(r *receipt.Receipt) {
-		r.Fabric = &fabric.Report{Bandwidth: 194 * rdma.GBps, DeviceKinds: devices(390e12)}
-	}
-	if err := Regression("x", Judge(night(20, slow), nights(10), DefaultTolerance())); err != nil {
+	now, before := night(20, devices(390e12)), nights(10, devices(640e12))
+	if err := Regression("x", Judge(now, before, DefaultTolerance())); err != nil {
 		t.Errorf("by default: got %v, want no regression", err)
 	}
 	tolerance := DefaultTolerance()
 	tolerance[Product], tolerance[Slowest] = 10, 10
-	err := Regression("x", Judge(night(20, slow), nights(10), tolerance))
+	err := Regression("x", Judge(now, before, tolerance))
 	if want := "matrix product 390.0 TFLOP/s, 39.1% worse than the median 640.0 TFLOP/s of 10 runs before; want at most 10.0% worse; " +
 		"slowest device 60.0%, 38.1% worse than the median 97.0% of 10 runs before; want at most 10.0% worse"; err == nil ||
 		!strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
 	}
-	earlier := func(r *receipt.Receipt) { r.Fabric = &fabric.Report{Bandwidth: 194 * rdma.GBps} }
-	for _, c := range Judge(night(20, earlier), nights(10, earlier), tolerance) {
+	for _, c := range Judge(night(20), nights(10), tolerance) {
 		if c.Measure == Product || c.Measure == Slowest {
 			t.Errorf("of reports without devices: got %s, want nothing", c)
+		}
+	}
+	trend, err := Select([]receipt.Receipt{now, night(19)}, "nightly", "", tolerance)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	if err := trend.Print(&got); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"matrix product ·▅ 390.0 TFLOP/s to 390.0 TFLOP/s", "slowest device ·▅ 60.0% to 60.0%",
+		"2 90.0% 390.0 TFLOP/s 60.0%", "2 90.0% - -"} {
+		if !strings.Contains(strings.Join(fields(got.String()), "\n"), want) {
+			t.Errorf("%q not found in\n%s", want, &got)
 		}
 	}
 }

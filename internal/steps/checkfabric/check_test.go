@@ -152,39 +152,43 @@ case "$input" in *'"share":0.1'*) pair 0,2 $slow; pair 1,2 $slow;; *) pair 0,2 1
 	}
 }
 
-// device lets each rank print the rates of its device, of which node 1's are low in the quick check, and are $again in the whole one.
-const device = `
+// ratesOfDevices lets each rank print the rates of its device, of which node 1's are low, and $again when they are measured alone.
+const ratesOfDevices = `
 device() { say "\"event\": \"device\", \"device\": {\"rank\": $node, \"node\": 99, \"kind\": \"AMD EPYC\", ` +
 	`\"precision\": \"float32\", \"flopsPerSecond\": $1, \"copyBytesPerSecond\": $2}"; }
 case "$node,$input" in
-1,*'"share":0.1'*) device 6000000000 1000000000;;
-1,*) device $again;;
+1,*'"sizes":[8],'*) device $again;;
+1,*) device 6000000000 1000000000;;
 *) device 60000000000 12000000000;;
 esac
 `
 
-// A rank that is throttled is named, and its node is at fault. A rank that was slow in the quick check only has waited for a processor.
+// A rank that is throttled is named, and its node is at fault. A rank that is slow once only has waited for a processor.
 func TestSlowDevice(t *testing.T) {
 	for _, test := range []struct {
 		name, again string
 		verdict     fabric.Result
 		faulty      []int
 	}{
-		{"throttled", "6000000000 1000000000", fabric.Slow, []int{1}},
+		{"throttled", "6500000000 900000000", fabric.Slow, []int{1}},
 		{"busy for a moment", "50000000000 9000000000", fabric.Pass, nil},
+		{"busy for a moment, in its copies again", "50000000000 900000000", fabric.Pass, nil},
 	} {
-		check, _, out := newCheck(t, 2, "again='"+test.again+"'"+device+measured)
+		check, _, out := newCheck(t, 2, "again='"+test.again+"'"+ratesOfDevices+measured)
 		check.Quick = true
 		report, err := check.Run(t.Context())
-		if err != nil || report.Verdict != test.verdict || !slices.Equal(report.FaultyNodes, test.faulty) || report.Quick ||
-			len(report.Devices) != 2 || len(report.DeviceKinds) != 1 || report.DeviceKinds[0].Devices != 2 {
+		if err != nil || report.Verdict != test.verdict || !slices.Equal(report.FaultyNodes, test.faulty) ||
+			report.Quick != (test.verdict == fabric.Pass) || len(report.Devices) != 2 || len(report.DeviceKinds) != 1 ||
+			report.DeviceKinds[0].Devices != 2 {
 			t.Errorf("%s: got %+v, %v; want %s, nodes %v at fault; log %s", test.name, report, err, test.verdict, test.faulty, out)
-		}
-		if want := "so all is measured: rank 1 of node 1 (node-1), AMD EPYC: matrix product 6 GFLOP/s"; !strings.Contains(out.String(), want) {
-			t.Errorf("%s: the log is %s; want %q", test.name, out, want)
 		}
 		if test.verdict == fabric.Slow {
 			judgeSlowDevice(t, report)
+			const want = "so all is measured: rank 1 of node 1 (node-1), AMD EPYC: matrix product 6.5 GFLOP/s, 89% below the other one's " +
+				"60 GFLOP/s; copy 1.0 GB/s"
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("the log is %s; want %q", out, want)
+			}
 		}
 	}
 }

@@ -17,10 +17,11 @@ import (
 // Description is the help of the step and of mlenv check-fabric.
 const Description = `Measure collectives between the nodes of an environment, read the transport of the ranks
 from NCCL's own log, and compare the bandwidth with what the rails should reach. If ranks
-hang, the check tries pairs of nodes, and names the faulty node or rail.
+hang, the check tries pairs of nodes, and names the faulty node or rail. It also times a matrix product
+and a copy on each rank's device, and names a device that is slower than others of its kind.
 
 The check fails if ranks use TCP sockets in an environment with RDMA, or if a node
-cannot be reached. With --bandwidth=fail a low bandwidth fails it, too.
+cannot be reached. With --bandwidth=fail a low bandwidth or a slow device fails it, too.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`
 
@@ -72,7 +73,7 @@ var (
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Name.AddTo(flags, &o.Name, "name", objects.DefaultName, "name of the environment")
 	transports.AddTo(flags, &o.Mode, "mode", "", "tcp, or rdma, which fails the check if ranks use sockets (default: the environment's)")
-	param.Consequence.AddTo(flags, &o.Bandwidth, "bandwidth", param.Warn, "effect of a bandwidth below the expected one: warn or fail")
+	param.Consequence.AddTo(flags, &o.Bandwidth, "bandwidth", param.Warn, "effect of a bandwidth below the expected one, or of a slow device: warn or fail")
 	sockets.AddTo(flags, &o.Compare, "compare", "", "tcp measures over sockets on the pod network too, in as much time again")
 	timeLimit.AddTo(flags, &o.Timeout, "timeout", 90*time.Second, "time for the check; measurements that do not fit are left out")
 	o.Output.AddTo(flags, command.Text, command.JSON, command.YAML)

@@ -119,7 +119,7 @@ type Line struct {
 	Event Event `json:"event,omitempty"`
 	// Torch is the version, of Ready.
 	Torch string `json:"torch,omitempty"`
-	// Device is that of OfDevice, without its node.
+	// Device has the rates of OfDevice, and no node.
 	Device Device `json:"device,omitzero"`
 	Measurement
 }

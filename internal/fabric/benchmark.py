@@ -299,7 +299,7 @@ def precision_of_device():
 
 
 def need(size):
-    """Raises unless size bytes are a quarter of the GPU's free memory at most: who else uses it keeps what is left.
+    """Raises unless size bytes are a quarter of the GPU's free memory at most, so that its other processes keep room.
 
     A smaller size instead would be slower on a healthy GPU, too, and could not be compared with others.
     """
@@ -312,7 +312,7 @@ def need(size):
 def product():
     """A product of matrices, and its floating point operations."""
     precision = getattr(torch, precision_of_device())
-    n, width, library = (8192, 4 if precision == torch.float32 else 2, 64 << 20) if cuda else (256, 4, 0)
+    n, width, library = (8192, 4 if precision == torch.float32 else 2, 64 << 20) if cuda else (128, 4, 0)
     need(3 * n * n * width + library)
     # Of random numbers: a GPU needs less power for ones.
     a, b, c = (torch.randn(n, n, dtype=precision, device=device) for _ in range(3))
@@ -332,11 +332,10 @@ def rate(operation, amount, seconds):
     """The amount per second that the device reaches.
 
     A GPU is the rank's own: the median of many short windows is what it reaches for long. A processor has other users, and the best
-    window is what it can. Its windows are as long as the period of a cgroup's quota, so that a throttled rank
-    cannot hide in the part of a period in which it runs. The first window only warms up: it has what is left of a period, and a
-    GPU's low clock.
+    window is what it can. Its windows are two periods of a cgroup's quota, so that a throttled rank cannot hide in the part of a
+    period in which it runs, or in the ends of two. The first window only warms up: it has what is left of a period, and a GPU's low clock.
     """
-    window, pick = (0.02, statistics.median) if cuda else (0.1, max)
+    window, pick = (0.02, statistics.median) if cuda else (0.2, max)
 
     def elapsed(count):
         start = time.perf_counter()

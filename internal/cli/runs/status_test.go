@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -145,6 +146,25 @@ func TestReceiptOfHang(t *testing.T) {
 	if !strings.Contains(text, "0     0     SIGTERM, stopped because the training hung") || !strings.Contains(text, "1     1     SIGKILL  ") ||
 		strings.Contains(text, "another rank") {
 		t.Errorf("got\n%s", text)
+	}
+}
+
+// mlenv receipt has the speed of the devices, and a row for each slow one.
+func TestReceiptOfSlowDevices(t *testing.T) {
+	r := receipt.Receipt{Run: "train-1", Fabric: &fabric.Report{Backend: fabric.NCCL, Nodes: 2, Devices: []fabric.Device{
+		{Rank: 0, Node: 0, Kind: "NVIDIA H100", Precision: "bfloat16", Product: 640e12, Copy: 2500e9},
+		{Rank: 1, Node: 1, Kind: "NVIDIA H100", Precision: "bfloat16", Product: 400e12, Copy: 2500e9},
+	}}}
+	r.Fabric.Judge()
+	var out bytes.Buffer
+	if err := printReceipt(&out, r, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"NVIDIA H100: 2 devices, matrix product (bfloat16) 400.0 TFLOP/s to 640.0 TFLOP/s, median 640.0 TFLOP/s",
+		"rank 1 of node 1, NVIDIA H100: matrix product 400.0 TFLOP/s, 38% below the other one's 640.0 TFLOP/s"} {
+		if text := out.String(); !strings.Contains(text, want) {
+			t.Errorf("got\n%s\nwant %q", text, want)
+		}
 	}
 }
 

@@ -357,6 +357,35 @@ func TestPlain(t *testing.T) {
 	}
 }
 
+// The page has the spread of each kind of device and names the slow ones. Receipts of earlier versions have neither.
+func TestSlowDevices(t *testing.T) {
+	r := receipt.Receipt{Run: "r", Fabric: &fabric.Report{Verdict: fabric.Slow, Backend: "nccl", Nodes: 2, RanksPerNode: 8,
+		KubernetesNodes: []string{"gpu-a", "gpu-b"}}}
+	_, root := render(t, r)
+	if got := text(root); strings.Contains(got, "evices") {
+		t.Errorf("devices are shown, and the receipt has none:\n%s", got)
+	}
+	for rank := range 16 {
+		d := fabric.Device{Rank: rank, Node: rank / 8, Kind: "NVIDIA H100", Precision: "bfloat16", Product: 640e12, Copy: 2500e9}
+		if rank == 9 {
+			d.Product = 400e12
+		}
+		r.Fabric.Devices = append(r.Fabric.Devices, d)
+	}
+	r.Fabric.Verdict = ""
+	r.Fabric.Judge()
+	_, root = render(t, r)
+	got := text(root)
+	for _, want := range []string{
+		"Devices\nNVIDIA H100: 16 devices, matrix product (bfloat16) 400.0 TFLOP/s to 640.0 TFLOP/s, median 640.0 TFLOP/s, copy 2500.0 GB/s",
+		"Slow devices\nrank 9 of node 1 (gpu-b), NVIDIA H100: matrix product 400.0 TFLOP/s, 38% below the median 640.0 TFLOP/s of 16 devices\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing in\n%s", want, got)
+		}
+	}
+}
+
 // The bar shows what the minutes became, and only what there was.
 func TestGoodput(t *testing.T) {
 	r := receipt.Receipt{Run: "r", Phases: []receipt.Phase{{Name: "train"}}, Goodput: &receipt.Goodput{

@@ -35,7 +35,8 @@ builtins.print = noted_print
 
 
 def report():
-    real_print(json.dumps({"silence": silence, "whole": now - began}), flush=True)
+    # In one write, as the ranks share the pipe.
+    real_print(json.dumps({"silence": silence, "whole": now - began}) + "\n", end="", flush=True)
 
 
 def move(size):

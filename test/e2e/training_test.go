@@ -212,6 +212,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"cancelled", 1, runCancelled},
 		{"run-by-mlenv", 1, runByMlenv},
 		{"run-cancelled-by-ctrl-c", 1, runCancelledByCtrlC},
+		{"sweep", 2, sweepOfTrials},
 		{"deleted", 1, runDeleted},
 		{"reaped", 1, reaped},
 		{"idle-released", 2, idleReleased},

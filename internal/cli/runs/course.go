@@ -22,6 +22,8 @@ type (
 	key byte
 	// noKeys means that no further key comes.
 	noKeys struct{}
+	// leaveAsked means that the follower is to end as soon as the run does not need it, or at once if the run is being cancelled.
+	leaveAsked struct{}
 	// uploaded is the end of an upload.
 	uploaded struct{ err error }
 	// cancelAnswer is the answer to the order to cancel the run.
@@ -97,6 +99,8 @@ func (c *course) on(e event) []effect {
 	case noKeys:
 		c.keys = false
 		c.answered(0)
+	case leaveAsked:
+		c.leaveAsked()
 	case cancelAnswer:
 		c.cancelAnswered(e.err)
 	case tooLate:
@@ -150,8 +154,7 @@ func (c *course) uploaded(err error) {
 func (c *course) signalled(s os.Signal) {
 	switch {
 	case c.cancelled:
-		c.do(note(fmt.Sprintf("== leaving; the run is being cancelled: mlenv status %s -n %s", c.run.Name, c.run.Namespace)))
-		c.leave(&command.Exit{Code: command.Interrupted})
+		c.leaveAsked()
 	case c.asked || !c.keys || s != os.Interrupt:
 		c.cancel()
 	default:
@@ -169,14 +172,22 @@ func (c *course) answered(k key) {
 	case 'c', 'C', ctrlC:
 		c.cancel()
 	case 'd', 'D':
-		if !c.needed {
-			c.leave(nil)
-			return
-		}
-		c.detach = true
-		c.do(resume, note("== the folder is not on the nodes yet; this program ends as soon as it is"))
+		c.leaveAsked()
 	default:
 		c.do(resume)
+	}
+}
+
+func (c *course) leaveAsked() {
+	switch {
+	case c.cancelled:
+		c.do(note(fmt.Sprintf("== leaving; the run is being cancelled: mlenv status %s -n %s", c.run.Name, c.run.Namespace)))
+		c.leave(&command.Exit{Code: command.Interrupted})
+	case !c.needed:
+		c.leave(nil)
+	default:
+		c.detach = true
+		c.do(resume, note("== the folder is not on the nodes yet; this program ends as soon as it is"))
 	}
 }
 

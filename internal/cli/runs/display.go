@@ -97,15 +97,11 @@ func (d *display) observe(e launch.Event) {
 	defer d.mu.Unlock()
 	switch e.Kind {
 	case launch.TaskStarted:
-		if d.began[e.Task].IsZero() {
-			d.order = append(d.order, e.Task)
-		}
-		d.began[e.Task] = e.Time
-		text := e.Task + " started"
+		text := "started"
 		if e.Retry > 0 {
-			text = fmt.Sprintf("%s started again, attempt %d", e.Task, e.Retry+1)
+			text = fmt.Sprintf("started again, attempt %d", e.Retry+1)
 		}
-		d.writeHead(text)
+		d.start(e.Task, e.Time, text)
 	case launch.TaskWaiting:
 		d.writeLine(fmt.Sprintf("== %s waits: %s", e.Task, humanize.OneLine(e.Text, 500)))
 		if e.Next != "" {
@@ -123,6 +119,21 @@ func (d *display) observe(e launch.Event) {
 	case launch.Line:
 		d.writeLine("[" + e.Task + "] " + humanize.PlainLine(e.Text))
 	}
+}
+
+// begin shows that a task of a run, or a trial of a sweep, is in progress.
+func (d *display) begin(task string, at time.Time, text string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.start(task, at, text)
+}
+
+func (d *display) start(task string, at time.Time, text string) {
+	if d.began[task].IsZero() {
+		d.order = append(d.order, task)
+	}
+	d.began[task] = at
+	d.writeHead(task + " " + text)
 }
 
 func endOf(t *run.TaskRun) string {

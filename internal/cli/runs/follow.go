@@ -48,6 +48,10 @@ type follower struct {
 	detach bool
 	// again ends follow with errEarly if the run could be started once more with success.
 	again bool
+	// quiet leaves out the logs of the tasks.
+	quiet bool
+	// leave is closed to end follow as if the user had answered d; nil for never.
+	leave <-chan struct{}
 }
 
 // errEarly means that the pods of a run came before their service account had its pull secrets, and that no step of the run has run.
@@ -83,8 +87,12 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 		case <-ctx.Done():
 		}
 	}
+	watch := launch.Follow
+	if f.quiet {
+		watch = launch.FollowTasks
+	}
 	go func() {
-		outcome, err := launch.Follow(ctx, f.clients, f.run, func(e launch.Event) {
+		outcome, err := watch(ctx, f.clients, f.run, func(e launch.Event) {
 			f.display.observe(e)
 			if e.Kind != launch.Line {
 				send(e)
@@ -119,6 +127,7 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 	if late {
 		todo = c.on(syscall.SIGTERM)
 	}
+	leaving := f.leave
 	for {
 		for len(todo) > 0 {
 			do := todo[0]
@@ -137,6 +146,8 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 			todo = c.on(e)
 		case s := <-f.signals:
 			todo = c.on(s)
+		case <-leaving:
+			leaving, todo = nil, c.on(leaveAsked{})
 		case <-ticker.C:
 			f.display.tick()
 		}

@@ -24,8 +24,9 @@ import (
 const (
 	// printedFile is what mlenv run printed.
 	printedFile = "output.log"
-	// givenFile has the params of the command line.
-	givenFile = "params.json"
+	// givenFile has the params of the command line, in at most longestGiven bytes.
+	givenFile    = "params.json"
+	longestGiven = 4 << 20
 )
 
 // localOf reads a local run. It writes the receipt of one whose mlenv was killed.
@@ -168,9 +169,8 @@ func (o *runOptions) withEarlierLocal() error {
 	if err != nil {
 		return err
 	}
-	const longest = 4 << 20
 	values := map[string][]string{}
-	if err := claimfile.ReadJSON(filepath.Join(of.Dir(), givenFile), longest, &values); err != nil {
+	if err := claimfile.ReadJSON(filepath.Join(of.Dir(), givenFile), longestGiven, &values); err != nil {
 		return fail.Becausef(fail.InvalidInput, "reading the params of local run %s: %w", name, err)
 	}
 	maps.Copy(values, o.values)

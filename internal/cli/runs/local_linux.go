@@ -46,7 +46,9 @@ func (j localJob) run(cmd *cobra.Command) (err error) {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning: the output is not kept any more")
 	}})
 	memory, log := receipt.Dir(e.Dir()), command.TextLog(both)
-	start := receipt.Start{Run: e.Name, RunUID: e.Name, Environment: e.Name, User: userName(), Started: time.Now().UTC()}
+	start := receipt.Start{
+		Run: e.Name, RunUID: e.Name, Environment: e.Name, Sweep: j.sweep, User: userName(), Started: time.Now().UTC(),
+	}
 	if err := errors.Join(memory.Begin(start), j.keepGiven(e.Dir())); err != nil {
 		return errors.Join(err, e.End())
 	}

@@ -1,13 +1,13 @@
 package runs
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -23,9 +23,9 @@ import (
 )
 
 // planRun prints what a run with the values would create. Its error is why the run would not start.
-func planRun(cmd *cobra.Command, clients *kube.Clients, pipeline *v1.Pipeline, values map[string][]string) error {
+func planRun(ctx context.Context, out io.Writer, clients *kube.Clients, pipeline *v1.Pipeline, values map[string][]string) error {
 	value := func(name string) string { return launch.Value(pipeline, values, name) }
-	file, err := clusterfile.LoadInstalled(cmd.Context(), clients, value("cluster"))
+	file, err := clusterfile.LoadInstalled(ctx, clients, value("cluster"))
 	if err != nil {
 		return fail.Advise(err, "mlenv run --cluster=NAME, or install a cluster file: mlenv install FILE -n %s --steps-image=IMAGE",
 			clients.Namespace)
@@ -36,10 +36,10 @@ func planRun(cmd *cobra.Command, clients *kube.Clients, pipeline *v1.Pipeline, v
 	}
 	options := planOptions(value)
 	options.Request.Cluster, options.Request.Namespace = file, clients.Namespace
-	report := preflight.Examine(cmd.Context(), preflight.Deps{Clients: clients, Registry: registry}, options)
-	plan := preflight.PlanOf(cmd.Context(), clients.Kube, report)
+	report := preflight.Examine(ctx, preflight.Deps{Clients: clients, Registry: registry}, options)
+	plan := preflight.PlanOf(ctx, clients.Kube, report)
 	var output command.OutputFlag
-	err = output.Print(cmd.OutOrStdout(), plan, func(out io.Writer) error {
+	err = output.Print(out, plan, func(out io.Writer) error {
 		fmt.Fprintf(out, "%-12s %s\n", "script", strings.Join(append([]string{value("script")}, values["script-args"]...), " "))
 		plan.Print(out)
 		fmt.Fprintln(out, "Nothing was started: this was a dry run.")

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -39,6 +38,7 @@ type runOptions struct {
 	resumeFrom     string
 	module         envflags.Module
 	local          localRun
+	sweep          sweep
 	// file is the path of a job file, "" for none.
 	file           string
 	detach, dryRun bool
@@ -68,16 +68,25 @@ then name a local run.
 A job file has the params that you would type each time, as YAML: each key is the name of a param, env and build-args are
 keys and values. Arguments and flags replace what the file has.
 
+With --sweep mlenv starts one run, a trial, for each value, or for each combination of values of several --sweep, and prints a table
+of their last metrics. A trial is a run as any other, named SWEEP-1, SWEEP-2, ...: SWEEP is --run-name, or a name that the same
+command always has. The script gets its value as --ARG=VALUE after its other arguments, or in place of {ARG} in one of them. The same
+command again continues: it follows the trials in progress, starts those that have no run, and starts none again. A trial that
+fails does not end the sweep. --like starts one trial again under a new name. Ctrl-C asks for one key: a, or a second Ctrl-C, cancels all
+trials in progress and starts no more; a digit cancels one; d ends mlenv, and they continue.
+
 Ctrl-C asks for one key: c, or a second Ctrl-C, cancels the run and releases everything; d ends mlenv, and the run
 continues. Without a terminal SIGINT and SIGTERM cancel the run, and mlenv waits for its teardown.
 
-Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong usage; 130: the run was cancelled.`,
+Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong usage; 130: the run was cancelled. With --sweep 0: no
+trial failed; 1: a trial failed, or was cancelled; 130: all were cancelled.`,
 		Example: `  mlenv run https://github.com/me/model.git train.py --nodes=2 -- --epochs 3
   mlenv run . train.py --nodes=2                 # this folder as it is
   mlenv run . -m model.train --nodes=2           # as python -m model.train in that folder
   mlenv run . train.py --local                   # two nodes on this machine, without a cluster
   mlenv run https://github.com/me/model.git train.py --detach
   mlenv run -f job.yaml --nodes=4 --dry-run
+  mlenv run . train.py --sweep lr=1e-4,3e-4 --sweep seed=1..3 --parallel=2
   mlenv run --like train-multi-node-x7k2p --timeout=24h
   mlenv run --resume-from train-multi-node-x7k2p`,
 	}
@@ -86,6 +95,7 @@ Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong
 	o.params.addTo(flags)
 	o.module.AddTo(flags)
 	o.local.addTo(flags)
+	o.sweep.addTo(flags)
 	flags.StringVar(&o.runName, "run-name", "", "name of the run; if it exists with the same params, mlenv follows it, or reports how it "+
 		"ended (default: a new name)")
 	flags.StringVar(&o.serviceAccount, "service-account", "", "ServiceAccount of the steps (default: "+launch.ServiceAccount+")")
@@ -142,6 +152,7 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		problems = append(problems, misplaced(args))
 	}
+	problems = append(problems, o.checkSweep(flags, o.values["name"] != nil || inFile["name"] != nil))
 	problems = append(problems, checkNames(o.runName, o.serviceAccount),
 		command.Want(len(args) <= 2, "arguments %q: want a repository and a script; arguments of the script go after --",
 			args[min(2, len(args)):]),
@@ -208,6 +219,9 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 	if err != nil {
 		return err
 	}
+	if o.sweep.on() {
+		return o.startSweep(cmd, clients, pipeline, values)
+	}
 	chosen := chooseEnvironment(ctx, clients, pipeline, o.runName, values, cmd.ErrOrStderr())
 	upload, err := o.prepare(ctx, pipeline, values)
 	if err != nil {
@@ -215,13 +229,10 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 	}
 	if upload != nil {
 		defer upload.remove()
-		if requirements := launch.Value(pipeline, values, "requirements"); requirements != "" {
-			indexes := &http.Client{Transport: command.Transport(os.Getenv("PIP_CERT"))}
-			warnPackages(ctx, cmd.ErrOrStderr(), indexes, upload.dir, requirements)
-		}
+		upload.warn(ctx, cmd.ErrOrStderr(), pipeline, values)
 	}
 	if o.dryRun {
-		return planRun(cmd, clients, pipeline, values)
+		return planRun(ctx, cmd.OutOrStdout(), clients, pipeline, values)
 	}
 	request := launch.Request{
 		Pipeline: pipeline, Name: o.runName, ServiceAccount: o.serviceAccount, Values: values,
@@ -234,7 +245,7 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 	if upload != nil {
 		upload.environment = launch.Value(pipeline, values, "name")
 	}
-	request.Annotations = chosen.annotations()
+	request.Annotations = chosen.annotated(request)
 	if started.IsDone() { // --run-name names a run that has ended
 		outcome, err := launch.OutcomeOf(ctx, clients, started)
 		if err != nil {
@@ -253,17 +264,23 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 	if !errors.Is(err, errEarly) {
 		return err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "Starting run %s once more: its pods came before the pull secrets of their service account.\n",
-		started.Name)
-	switch once, err := launch.Restart(ctx, clients, started, request); {
-	case fail.ReasonOf(err) == fail.PermissionDenied:
-		fmt.Fprintf(cmd.ErrOrStderr(), "It cannot be started once more: %v\n", err)
-	case err != nil:
+	if started, err = startAgain(ctx, clients, started, request, cmd.ErrOrStderr()); err != nil {
 		return err
-	default:
-		started = once
 	}
 	return o.follow(cmd, clients, pipeline, started, upload, false)
+}
+
+// startAgain starts a run once more of which no step has run, because its pods came too early. Without the right to delete it, the run
+// stays as it is.
+func startAgain(ctx context.Context, clients *kube.Clients, started *v1.PipelineRun, request launch.Request, problems io.Writer) (
+	*v1.PipelineRun, error) {
+	fmt.Fprintf(problems, "Starting run %s once more: its pods came before the pull secrets of their service account.\n", started.Name)
+	once, err := launch.Restart(ctx, clients, started, request)
+	if fail.ReasonOf(err) == fail.PermissionDenied {
+		fmt.Fprintf(problems, "It cannot be started once more: %v\n", err)
+		return started, nil
+	}
+	return once, err
 }
 
 // output is for messages: with --detach, standard output gets only the name.

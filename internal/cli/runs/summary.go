@@ -1,11 +1,13 @@
 package runs
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // States of a run in addition to the verdicts of receipts.
@@ -20,6 +22,8 @@ type summary struct {
 	// Namespace is empty for a local run.
 	Namespace   string `json:"namespace"`
 	Environment string `json:"environment"`
+	// Sweep is the sweep that the run is a trial of.
+	Sweep string `json:"sweep,omitempty"`
 	// Local reports that the run is or was on this machine.
 	Local bool `json:"local,omitempty"`
 	// State is Running, Cancelling, Cancelled, Succeeded or Failed.
@@ -72,7 +76,7 @@ func (r entry) state() string {
 func (r entry) summary(namespace string) summary {
 	s := summary{
 		Name: r.name, Namespace: namespace, Environment: r.environment(), Local: r.here != nil, State: r.state(), Started: r.started(),
-		Kept: r.run == nil && r.here == nil,
+		Kept: r.run == nil && r.here == nil, Sweep: r.sweep(),
 	}
 	if r.run == nil {
 		s.Ended = r.receipt.Ended
@@ -91,6 +95,14 @@ func (r entry) summary(namespace string) summary {
 		}
 	}
 	return s
+}
+
+// sweep returns the sweep that the run is a trial of, "" for none.
+func (r entry) sweep() string {
+	if r.run != nil {
+		return r.run.Labels[run.SweepLabel]
+	}
+	return cmp.Or(r.noted().Sweep, r.known().Sweep) // steps of an earlier version write a receipt without it
 }
 
 // nodes returns the number of nodes in the receipt, or else the one that provision noted, or else the requested one.

@@ -72,7 +72,7 @@ With --sweep mlenv starts one run, a trial, for each value, or for each combinat
 of their last metrics. A trial is a run as any other, named SWEEP-1, SWEEP-2, ...: SWEEP is --run-name, or a name that the same
 command always has. The script gets its value as --ARG=VALUE after its other arguments, or in place of {ARG} in one of them. The same
 command again continues: it follows the trials in progress, starts those that have no run, and starts none again. A trial that
-fails does not end the sweep. --like starts one trial again under a new name. Ctrl-C asks for one key: a, or a second Ctrl-C, cancels all
+fails does not end the sweep; --like TRIAL starts a run with its params. Ctrl-C asks for one key: a, or a second Ctrl-C, cancels all
 trials in progress and starts no more; a digit cancels one; d ends mlenv, and they continue.
 
 Ctrl-C asks for one key: c, or a second Ctrl-C, cancels the run and releases everything; d ends mlenv, and the run

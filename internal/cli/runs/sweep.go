@@ -69,16 +69,14 @@ func (o *runOptions) checkSweep(flags *pflag.FlagSet, named bool) error {
 		command.Want(s.parallel <= 1 || !o.local.on, "--parallel=%d and --local: the trials share the GPUs of this machine, and run one after "+
 			"another; leave out --parallel", s.parallel),
 		command.Want(o.resumeFrom == "", "--sweep and --resume-from: the trials would write the same checkpoints; want one of them"),
-		command.Want(len(o.runName) <= longestSweep, "--run-name %q: want at most %d characters for a sweep, whose trials have a number in "+
-			"addition",
+		command.Want(len(o.runName) <= longestSweep, "--run-name %q: want at most %d characters for a sweep, to which the trials add a number",
 			o.runName, longestSweep),
 	}
 	if err := errors.Join(problems...); err != nil {
 		return err
 	}
-	return command.Want(!o.detach || o.local.on || s.parallel >= s.count(), "--detach with --parallel=%d: nobody would start the rest of "+
-		"the %d trials; "+
-		"want --parallel=%[2]d", s.parallel, s.count())
+	return command.Want(!o.detach || o.local.on || s.parallel >= s.count(),
+		"--detach with --parallel=%d: no program would start the rest of the %d trials; want --parallel=%[2]d", s.parallel, s.count())
 }
 
 // on reports whether the command line asks for a sweep.

@@ -138,7 +138,7 @@ func TestSweepMistakes(t *testing.T) {
 			[]string{"--parallel=2 and --name", "--sweep and --resume-from", "want at most 59 characters"}},
 		{"of a job file", []string{"-f", job, "--sweep=a=1,2", "--parallel=2"}, []string{"--parallel=2 and --name", "--sweep and --resume-from"}},
 		{"detached", append(usual, "--sweep=a=1,2,3", "--parallel=2", "--detach"),
-			[]string{"--detach with --parallel=2: nobody would start the rest of the 3 trials; want --parallel=3"}},
+			[]string{"--detach with --parallel=2: no program would start the rest of the 3 trials; want --parallel=3"}},
 		{"local", append(usual, "--sweep=a=1,2", "--parallel=2", "--local"), []string{"--parallel=2 and --local"}},
 	} {
 		cmd := RunCommand(mldevenv.Bundle)

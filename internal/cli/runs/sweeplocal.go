@@ -98,8 +98,8 @@ func differHere(name string, trials []trial, job localJob, tree string) error {
 		problems = append(problems, err)
 	}
 	if err := errors.Join(problems...); err != nil {
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "continuing sweep %s on this machine: %w", name, err),
-			"mlenv runs --local --sweep=%s (lists its runs; for a new sweep choose another --run-name)", name)
+		err = fail.Becausef(fail.InvalidInput, "continuing sweep %s on this machine: %w\nfor a new sweep choose another --run-name", name, err)
+		return fail.Advise(err, "mlenv runs --local --sweep=%s", name)
 	}
 	return nil
 }

@@ -142,15 +142,16 @@ func (s sweepReport) printEnds(out io.Writer) error {
 	if counts[running]+counts[notStarted] > 0 {
 		fmt.Fprintln(out, "The same command continues the sweep.")
 	}
-	for _, t := range s.Trials {
-		if t.State != string(receipt.Failed) {
-			continue
-		}
+	failed := slices.DeleteFunc(slices.Clone(s.Trials), func(t trialReport) bool { return t.State != string(receipt.Failed) })
+	for _, t := range failed[:min(len(failed), mostFailures)] {
 		in := ""
 		if t.Namespace != "" {
 			in = " -n " + t.Namespace
 		}
 		fmt.Fprintf(out, "%s: %s: %s\n  next: mlenv logs %s%s\n", t.Name, t.Reason, humanize.OneLine(t.Message, maxWaiting), t.Name, in)
+	}
+	if more := len(failed) - mostFailures; more > 0 {
+		fmt.Fprintf(out, "and %d more failed\n", more)
 	}
 	return err
 }
@@ -167,6 +168,8 @@ const (
 	// mostColumns is how many metrics the table has; JSON has all.
 	mostColumns = 6
 	widestCell  = 40
+	// mostFailures is how many trials are explained below the table.
+	mostFailures = 10
 )
 
 // columns returns the metrics of the table: step and loss, and then those that the script chose.

@@ -41,8 +41,6 @@ type sweeping struct {
 	// found are the runs of trials that existed before, by their names.
 	found   map[string]entry
 	display *display
-	// starting makes trials start one after another, so that each sees the environments of the others.
-	starting sync.Mutex
 }
 
 // startSweep starts the trials that do not exist yet and follows all to their ends.
@@ -93,8 +91,7 @@ func (s *sweeping) crowded(ctx context.Context) error {
 		return nil
 	}
 	return fail.Becausef(fail.InvalidInput, "--parallel=%d: the trials need an environment each, with the same claims, and this sweep "+
-		"has only "+
-		"environment %s: want --parallel=1, or neither --name nor --on-busy=wait, and shared claims (storage rwx)", o.sweep.parallel,
+		"has only environment %s: want --parallel=1, or neither --name nor --on-busy=wait, and shared claims (storage rwx)", o.sweep.parallel,
 		launch.Value(s.pipeline, s.values, "name"))
 }
 
@@ -128,8 +125,9 @@ func (s *sweeping) differ() error {
 		problems = append(problems, err)
 	}
 	if err := errors.Join(problems...); err != nil {
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "continuing sweep %s in %s: %w", s.name, s.clients.Namespace, err),
-			"mlenv runs --sweep=%s -n %s (lists its runs; for a new sweep choose another --run-name)", s.name, s.clients.Namespace)
+		err = fail.Becausef(fail.InvalidInput, "continuing sweep %s in %s: %w\nfor a new sweep choose another --run-name", s.name,
+			s.clients.Namespace, err)
+		return fail.Advise(err, "mlenv runs --sweep=%s -n %s", s.name, s.clients.Namespace)
 	}
 	return nil
 }
@@ -210,8 +208,8 @@ func (s *sweeping) run(ctx context.Context) error {
 			s.display.ended++
 		}
 	}
-	if done := s.display.ended; done > 0 {
-		s.display.print("Sweep %s continues: %d of %d trials have ended.", s.name, done, len(s.trials))
+	if len(s.found) > 0 {
+		s.display.print("Sweep %s continues: %d of %d trials have ended.", s.name, s.display.ended, len(s.trials))
 	} else {
 		s.display.print("Sweep %s: %d trials, %d at the same time.", s.name, len(s.trials), s.options.sweep.parallel)
 	}
@@ -259,9 +257,12 @@ type hands struct {
 	cancels []chan os.Signal
 	// cancelled is when the last one got a signal.
 	cancelled time.Time
-	listen    func()
-	send      func(event)
-	over      bool
+	// started is closed when the trial has a run that was ordered last. Trials start one after another, so that each sees the environments
+	// of the others.
+	started chan struct{}
+	listen  func()
+	send    func(event)
+	over    bool
 }
 
 // do carries out an effect.
@@ -269,8 +270,13 @@ func (h *hands) do(e effect) {
 	s := h.sweep
 	switch e := e.(type) {
 	case startTrial:
+		before, started := h.started, make(chan struct{})
+		h.started = started
 		go func() {
-			begun, err := s.one(h.starting, s.trials[e], h.cancels[e], h.left)
+			if before != nil {
+				<-before
+			}
+			begun, err := s.one(h.starting, s.trials[e], h.cancels[e], h.left, func() { close(started) })
 			h.send(trialOver{int(e), begun, err})
 		}()
 	case cancelTrial:
@@ -338,10 +344,11 @@ func (s *sweeping) follow(ctx context.Context, c *sweepCourse) {
 	}
 }
 
-// one starts a trial, or finds its run, and follows it. begun is false if there is no run.
-func (s *sweeping) one(ctx context.Context, t trial, signals chan os.Signal, left <-chan struct{}) (begun bool, err error) {
+// one starts a trial, or finds its run, calls next, and follows the run. begun is false if there is no run.
+func (s *sweeping) one(ctx context.Context, t trial, signals chan os.Signal, left <-chan struct{}, next func()) (begun bool, err error) {
 	notes := trialOutput{s.display, t.name}
 	started, request, err := s.start(ctx, t, notes)
+	next()
 	if err != nil {
 		return false, fmt.Errorf("starting trial %s: %w", t.name, err)
 	}
@@ -350,7 +357,11 @@ func (s *sweeping) one(ctx context.Context, t trial, signals chan os.Signal, lef
 		s.display.observe(endOfTrial(t.name, outcome))
 		return true, err
 	}
-	s.display.begin(t.name, time.Now(), "started: "+t.text())
+	stands := "started"
+	if _, exists := s.found[t.name]; exists {
+		stands = "is in progress"
+	}
+	s.display.begin(t.name, time.Now(), stands+": "+t.text())
 	if s.options.detach && s.upload == nil {
 		return true, nil
 	}
@@ -377,8 +388,6 @@ func (s *sweeping) one(ctx context.Context, t trial, signals chan os.Signal, lef
 
 // start starts the run of a trial, unless it exists.
 func (s *sweeping) start(ctx context.Context, t trial, notes io.Writer) (*v1.PipelineRun, launch.Request, error) {
-	s.starting.Lock()
-	defer s.starting.Unlock()
 	if ctx.Err() != nil {
 		return nil, launch.Request{}, ctx.Err()
 	}

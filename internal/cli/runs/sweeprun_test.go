@@ -223,6 +223,11 @@ func TestSweep(t *testing.T) {
 		t.Errorf("the run has %s", got)
 	}
 
+	second, err := k.clients.Tekton.TektonV1().PipelineRuns("ns").Get(t.Context(), "s-2", metav1.GetOptions{})
+	if err != nil || environmentOf(second) != "ml-dev-env-h-kim" {
+		t.Errorf("%v; the second trial has environment %s: want the first one to start first", err, environmentOf(second))
+	}
+
 	// A deleted run counts while its receipt exists.
 	k.server.Delete(runsPath + "s-1")
 	out, problems, err = k.sweep(t, func(o *runOptions) {

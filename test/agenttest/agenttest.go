@@ -71,19 +71,12 @@ func Start(t testing.TB, count int) []*Node {
 // StartWith is Start with options. Each agent listens at its own address, Config.PodIP, on the port of a pod's agent.
 func StartWith(t testing.TB, count int, o Options) []*Node {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	made := o.Certificates
 	if len(made.CA) == 0 {
+		var err error
 		if made, err = certs.New("ns", "env", time.Now()); err != nil {
 			t.Fatal(err)
 		}
-	}
-	credentials, err := agent.ParseCredentials(made.CA, made.ClientCert, made.ClientKey)
-	if err != nil {
-		t.Fatal(err)
 	}
 	shared := t.TempDir()
 	var nodes []*Node
@@ -93,25 +86,65 @@ func StartWith(t testing.TB, count int, o Options) []*Node {
 		if o.Shared {
 			volumes = shared
 		}
-		n := &Node{t: t, certs: made, Config: server.Config{
-			Version: "test", Name: "env", Suffix: "env-headless.ns.svc", Node: i, Nodes: count, GPUs: 2,
-			Pod: fmt.Sprintf("env-%d", i), KubernetesNode: fmt.Sprintf("node-%d", i), PodIP: freeAddress(t), Environ: os.Environ(), Program: self,
-			Paths: server.Paths{Workspace: filepath.Join(volumes, "workspace"), Datasets: volumes, Home: filepath.Join(dir, "home"),
-				Sys: "/sys/fs/cgroup"},
-			Now: o.Now,
-		}}
-		n.Config.Public, n.Config.Loopback = n.Config.PodIP, n.Config.PodIP
+		n := newNode(t, made, i, count, freeAddress(t), dir, volumes)
+		n.Config.Now = o.Now
 		n.Config.Dial = func(ctx context.Context, node int) (net.Conn, error) { return nodes[node].dial(ctx, node) }
-		n.Dial = n.dial
-		n.Client = agent.NewClient(i, n.Config.Host(i), credentials, n.Dial)
-		n.Restart()
-		t.Cleanup(func() {
-			n.Client.Close()
-			n.End()
-		})
+		n.begin()
 		nodes = append(nodes, n)
 	}
 	return nodes
+}
+
+// Pod is the pod in which StartIn starts an agent.
+type Pod struct {
+	// Node is the agent's number, Nodes the number of all nodes.
+	Node, Nodes int
+	// Host is the Kubernetes node, Address the pod's.
+	Host, Address string
+	// Volumes is the folder that stands in for the claims, Home the one that stands in for the container's own files.
+	Volumes, Home string
+	// Certificates are the environment's.
+	Certificates objects.Certificates
+}
+
+// StartIn starts the agent of a pod, with wrap in front of its handler. Agents find each other by their names in DNS, as in a cluster.
+func StartIn(t testing.TB, pod Pod, wrap func(http.Handler) http.Handler) *Node {
+	t.Helper()
+	n := newNode(t, pod.Certificates, pod.Node, pod.Nodes, pod.Address, pod.Home, pod.Volumes)
+	n.Config.KubernetesNode, n.wrap = pod.Host, wrap
+	n.begin()
+	return n
+}
+
+func newNode(t testing.TB, made objects.Certificates, node, count int, address, dir, volumes string) *Node {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Node{t: t, certs: made, Config: server.Config{
+		Version: "test", Name: "env", Suffix: "env-headless.ns.svc", Node: node, Nodes: count, GPUs: 2,
+		Pod: fmt.Sprintf("env-%d", node), KubernetesNode: fmt.Sprintf("node-%d", node), PodIP: address, Public: address, Loopback: address,
+		Environ: os.Environ(), Program: self,
+		Paths: server.Paths{Workspace: filepath.Join(volumes, "workspace"), Datasets: volumes, Home: filepath.Join(dir, "home"),
+			Sys: "/sys/fs/cgroup"},
+	}}
+}
+
+// begin starts the agent for the first time.
+func (n *Node) begin() {
+	n.t.Helper()
+	credentials, err := agent.ParseCredentials(n.certs.CA, n.certs.ClientCert, n.certs.ClientKey)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.Dial = n.dial
+	n.Client = agent.NewClient(n.Config.Node, n.Config.Host(n.Config.Node), credentials, n.Dial)
+	n.Restart()
+	n.t.Cleanup(func() {
+		n.Client.Close()
+		n.End()
+	})
 }
 
 // freeAddress returns an address of the loopback network at which no process uses an agent's port. It stands in for a

@@ -74,6 +74,16 @@ Exit code 0: shown, whatever the state; 1: it cannot be read; 2: wrong usage, or
 	return cmd
 }
 
+// PrintStatus prints the status of a run of the cluster as mlenv status does. Errors: as of the command.
+func PrintStatus(ctx context.Context, clients *kube.Clients, name string, out io.Writer) error {
+	r, err := find(ctx, clients, name)
+	if err != nil {
+		return err
+	}
+	s := r.status(ctx, clients)
+	return s.print(out, time.Now())
+}
+
 func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 	s := status{summary: r.summary(clients.Namespace)}
 	known := r.known()

@@ -26,8 +26,12 @@ const countVariable = "MLENV_BENCH_AGENTS"
 // passTime is added to each transfer between agents, as on a network: the time of a wave of transfers.
 const passTime = time.Second
 
-// failFile names the ranks' environment variable with the path of a file. When the file exists, the last rank fails.
-const failFile = "FAIL_FILE"
+// failFile names the ranks' environment variable with the path of a file. When the file has the number of the attempt, the last rank
+// fails. If the variable breakGPU is set, a GPU of its node has a fault from then on.
+const (
+	failFile = "FAIL_FILE"
+	breakGPU = "BREAK_GPU"
+)
 
 // environment describes the agents to the step.
 type environment struct {
@@ -86,6 +90,8 @@ type standIn struct {
 	name string
 
 	mu sync.Mutex
+	// broken reports whether a GPU has a fault.
+	broken bool
 	// status is the job's, nil before its start.
 	status *agent.JobStatus
 	// change closes changed at the next change of status.
@@ -128,6 +134,11 @@ func (s *standIn) facts(w http.ResponseWriter, r *http.Request, inner http.Handl
 			Model: "NVIDIA H100 80GB HBM3", Driver: "570.124.06"})
 	}
 	facts.GPUsExpected = ranksPerNode
+	s.mu.Lock()
+	if s.broken {
+		facts.GPUs[ranksPerNode-1].Fault = "it has fallen off the bus"
+	}
+	s.mu.Unlock()
 	_ = json.NewEncoder(w).Encode(facts)
 }
 
@@ -190,23 +201,29 @@ func (s *standIn) start(w http.ResponseWriter, r *http.Request, inner http.Handl
 	}
 	summary := nccl.Merge(nccl.Summary{Processes: processes})
 	status.NCCL = &summary
+	if s.changed != nil {
+		close(s.changed)
+	}
 	s.status, s.changed = &status, make(chan struct{})
 	s.mu.Unlock()
 	if s.node == spec.Nodes-1 {
-		go s.failLater(spec.Env[failFile])
+		go s.failLater(spec)
 	}
 	status.New = true
 	_ = json.NewEncoder(w).Encode(status)
 }
 
-// failLater makes the last rank fail once the file exists.
-func (s *standIn) failLater(path string) {
+// failLater makes the last rank fail once the file has the attempt's number.
+func (s *standIn) failLater(spec agent.JobSpec) {
 	for {
-		if _, err := os.Stat(path); err == nil {
+		if attempt, err := os.ReadFile(spec.Env[failFile]); err == nil && string(attempt) == fmt.Sprint(spec.Attempt()) {
 			break
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+	s.mu.Lock()
+	s.broken = spec.Env[breakGPU] != ""
+	s.mu.Unlock()
 	s.change(func(status *agent.JobStatus) {
 		rank := &status.Ranks[len(status.Ranks)-1]
 		rank.Ended, rank.Exit, rank.Tail = time.Now(), agent.Exit{Code: 1}, []string{"Traceback (most recent call last):",

@@ -58,23 +58,28 @@ func TestMain(m *testing.M) { agenttest.Main(m) }
 const ranksPerNode = 8
 
 func BenchmarkScale(b *testing.B) {
-	commit, err := exec.CommandContext(b.Context(), "git", "rev-parse", "--short", "HEAD").Output()
-	check(b, err)
 	for range b.N {
-		fmt.Printf("\n%s, commit %s, %d cores, %s; %d ranks on each node are stand-ins without processes\n",
-			time.Now().UTC().Format(time.DateOnly), bytes.TrimSpace(commit), runtime.NumCPU(), runtime.Version(), ranksPerNode)
-		measureAll(b, []int{8, 64, 256, 512}, agent.Torchrun)
+		printHead(b, fmt.Sprintf("; %d ranks on each node are stand-ins without processes", ranksPerNode))
+		printTable([]int{8, 64, 256, 512}, func(count int) []measurement { return measure(b, count, agent.Torchrun) })
 		fmt.Printf("\none real process on each node\n")
-		measureAll(b, []int{8, 64}, agent.Command)
+		printTable([]int{8, 64}, func(count int) []measurement { return measure(b, count, agent.Command) })
 	}
 }
 
-// measureAll measures each number of nodes, and prints a table with a column for each.
-func measureAll(b *testing.B, sizes []int, launcher agent.Launcher) {
+// printHead prints what a table was measured with.
+func printHead(b *testing.B, with string) {
+	commit, err := exec.CommandContext(b.Context(), "git", "rev-parse", "--short", "HEAD").Output()
+	check(b, err)
+	fmt.Printf("\n%s, commit %s, %d cores, %s%s\n", time.Now().UTC().Format(time.DateOnly), bytes.TrimSpace(commit), runtime.NumCPU(),
+		runtime.Version(), with)
+}
+
+// printTable measures each number of nodes, and prints a table with a column for each.
+func printTable(sizes []int, measure func(count int) []measurement) {
 	tables := map[string][]float64{}
 	var rows []string
 	for _, count := range sizes {
-		for _, m := range measure(b, count, launcher) {
+		for _, m := range measure(count) {
 			if tables[m.what] == nil {
 				rows = append(rows, m.what)
 			}
@@ -166,7 +171,7 @@ func measure(b *testing.B, count int, launcher agent.Launcher) (all []measuremen
 	}
 	out.all = func() {
 		add("connections of train", float64(sockets(b)))
-		check(b, os.WriteFile(failing, nil, 0o644))
+		check(b, os.WriteFile(failing, []byte("1"), 0o644))
 		out.failed = time.Now()
 	}
 	_, err = train.Run(ctx, train.Deps{Clients: clients, Log: command.TextLog(out), Out: out}, train.Options{
@@ -346,8 +351,11 @@ func resetPeak(b *testing.B) {
 }
 
 // peakMemory returns this program's peak memory in MiB.
-func peakMemory(b *testing.B) float64 {
-	status, err := os.ReadFile("/proc/self/status")
+func peakMemory(b *testing.B) float64 { return peakOf(b, "self") }
+
+// peakOf returns the peak memory of a process in MiB.
+func peakOf(b *testing.B, process string) float64 {
+	status, err := os.ReadFile("/proc/" + process + "/status")
 	check(b, err)
 	for line := range strings.Lines(string(status)) {
 		var kib float64
@@ -355,7 +363,7 @@ func peakMemory(b *testing.B) float64 {
 			return kib / 1024
 		}
 	}
-	b.Fatal("reading /proc/self/status: no VmHWM")
+	b.Fatalf("reading /proc/%s/status: no VmHWM", process)
 	return 0
 }
 

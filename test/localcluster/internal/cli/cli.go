@@ -65,7 +65,7 @@ func command(parsed func()) *cobra.Command {
 		},
 	}
 	root.AddCommand(upCommand(), downCommand(), statusCommand(), kubeconfigCommand(), logsCommand(), loadCommand(), nodeCommand(),
-		enterCommand(), serveCommand())
+		programsCommand(), enterCommand(), serveCommand())
 	return root
 }
 
@@ -237,6 +237,15 @@ func kubeconfigCommand() *cobra.Command {
 			fmt.Println(topology.Kubeconfig())
 			return nil
 		},
+	}
+}
+
+func programsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "programs",
+		Short: "Compile the cluster's programs, and print their folders; no cluster is started",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cluster.Programs(cmd.Context(), os.Stdout) },
 	}
 }
 

@@ -16,11 +16,23 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// lookEvery bounds how often the whole state is read: changes come in bursts.
-const lookEvery = 500 * time.Millisecond
+// lookEvery bounds how often the whole state is read: changes come in bursts. mostPause is how late a cause may be found. lookShare is the
+// part of the time that is not spent with looks.
+const (
+	lookEvery = 500 * time.Millisecond
+	mostPause = 10 * time.Second
+	lookShare = 10
+)
+
+// pauseAfter returns how long nothing is read after a look that took so long. A look at hundreds of nodes reads megabytes, and while they
+// start there is always a change.
+func pauseAfter(took time.Duration) time.Duration {
+	return min(max(lookEvery, lookShare*took), mostPause)
+}
 
 // repeatEvery is how often a state that does not change is logged.
 const repeatEvery = 30 * time.Second
@@ -57,7 +69,7 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 	// A cause counts for longer if nothing changes, too.
 	again := time.NewTicker(repeatEvery)
 	defer again.Stop()
-	var looked time.Time
+	var next time.Time
 	for {
 		select {
 		case <-changed:
@@ -68,14 +80,15 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 		if pods, ready := agents.all(); ready {
 			return pods, nil
 		}
-		if left := lookEvery - time.Since(looked); left > 0 {
+		if left := time.Until(next); left > 0 {
 			time.AfterFunc(left, poke)
 			continue
 		}
-		looked = time.Now()
+		began := time.Now()
 		if err := report.look(watching); err != nil && watching.Err() == nil {
 			return nil, err
 		}
+		next = time.Now().Add(pauseAfter(time.Since(began)))
 	}
 }
 
@@ -98,7 +111,7 @@ func (p *provisioner) notReady(ctx context.Context, cause error) error {
 		return fail.Advise(fail.Because(fail.ReasonOf(err), fmt.Errorf("%w (%w)", err, cause)), "%s", fail.NextOf(err))
 	}
 	return fail.Advise(fail.Becausef(fail.PodsNotReady, "waiting for environment %s/%s: %w: %v", p.request.Namespace, p.request.Name, cause,
-		diagnose.Progress(snapshot, p.now())),
+		grouped(diagnose.Progress(snapshot, p.now()))),
 		"give it more time with --start-timeout, or look: oc describe pods -n %s -l %s", p.request.Namespace, p.environment().Selector())
 }
 
@@ -129,7 +142,7 @@ func (r *reporter) look(ctx context.Context) error {
 	if err := r.p.replaceWithoutPullSecrets(ctx, snapshot, r.set); err != nil {
 		return err
 	}
-	lines := diagnose.Progress(snapshot, now)
+	lines := grouped(diagnose.Progress(snapshot, now))
 	for _, finding := range findings {
 		lines = append(lines, fmt.Sprintf("%s: %s", finding.Reason, finding.Err("waiting for")))
 	}
@@ -142,6 +155,30 @@ func (r *reporter) look(ctx context.Context) error {
 	}
 	r.last = lines
 	return nil
+}
+
+// mostLines is up to how many pods have a line each.
+const mostLines = 16
+
+// grouped joins the lines of many pods that are in the same state, on whichever node.
+func grouped(lines []string) []string {
+	if len(lines) <= mostLines {
+		return lines
+	}
+	var states []string
+	pods := map[string][]string{}
+	for _, line := range lines {
+		name, state, _ := strings.Cut(line, ": ")
+		if _, onNode, found := strings.Cut(state, ", "); found && strings.HasPrefix(state, "on ") {
+			state = onNode
+		}
+		if pods[state] == nil {
+			states = append(states, state)
+		}
+		pods[state] = append(pods[state], name)
+	}
+	const shown = 3
+	return humanize.Each(states, func(state string) string { return humanize.FirstAnd(pods[state], shown) + ": " + state })
 }
 
 // withoutRail returns the finding for which mode auto uses TCP: it is about RDMA alone, and waiting does not help. If GPUs are

@@ -1,13 +1,16 @@
 package provision
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
@@ -50,6 +53,51 @@ func TestLongPullIsReported(t *testing.T) {
 	for i, line := range lines {
 		if !strings.Contains(line, "env-0: on node-1, pulling image "+image) || i > 0 && line == lines[i-1] {
 			t.Errorf("line %q; want the pull and how long it has taken", line)
+		}
+	}
+}
+
+// TestManyPodsShareALine: hundreds of pods do not print hundreds of lines each time that they get further.
+func TestManyPodsShareALine(t *testing.T) {
+	began := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	const nodes = 512
+	known := []runtime.Object{&appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", UID: "uid-of-env",
+		Labels: objects.Labels("env")}, Spec: appsv1.StatefulSetSpec{Replicas: new(int32(nodes))}}}
+	for i := range 300 {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("env-%d", i), UID: types.UID(fmt.Sprint("uid-", i)),
+				Labels: objects.Labels("env"), CreationTimestamp: metav1.NewTime(began)},
+			Spec: corev1.PodSpec{NodeName: fmt.Sprintf("node-%d", i)},
+		}
+		if i < 100 {
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		}
+		known = append(known, pod)
+	}
+	p := newPlace(t, known...)
+	report := &reporter{p: p.provisioner(func(s *provisioner) { s.now = func() time.Time { return began } }),
+		set: known[0].(*appsv1.StatefulSet)}
+	if err := report.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"  env-0, env-1, env-2 and 97 more: ready", "  env-100, env-101, env-102 and 197 more: starting",
+		"  env-300, env-301, env-302 and 209 more: not created yet",
+	}
+	if diff := cmp.Diff(want, strings.Split(p.messages(), "\n")); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+}
+
+// TestPauseAfterALook: a look at hundreds of pods reads megabytes, and must not be all that the step and the API server do.
+func TestPauseAfterALook(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		10 * time.Millisecond:  500 * time.Millisecond,
+		300 * time.Millisecond: 3 * time.Second,
+		5 * time.Second:        10 * time.Second,
+	} {
+		if got := pauseAfter(took); got != want {
+			t.Errorf("after a look of %s: got a pause of %s, want %s", took, got, want)
 		}
 	}
 }

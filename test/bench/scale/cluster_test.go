@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -93,6 +94,10 @@ func passThrough(b *testing.B, count int) *passes {
 	defer endKubelets()
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
+	check(b, kube.Until(ctx, "nodes", p.admin.CoreV1().Nodes(), metav1.ListOptions{}, func(found []*corev1.Node) (bool, error) {
+		tainted := slices.ContainsFunc(found, func(node *corev1.Node) bool { return len(node.Spec.Taints) > 0 })
+		return len(found) > count && !tainted, nil
+	}))
 	p.pods = observe(ctx, p.admin)
 
 	p.provision("run")
@@ -252,9 +257,9 @@ func (p *passes) sizes() {
 	p.add("list of the nodes, KiB", size(core.Get().Resource("nodes").SetHeader(accept, text)))
 	p.add("list of the events, KiB", size(core.Get().Namespace("ns").Resource("events").SetHeader(accept, text)))
 	p.add("EndpointSlices, KiB", size(discovery.Get().Namespace("ns").Resource("endpointslices").SetHeader(accept, text)))
-	slices, err := p.admin.DiscoveryV1().EndpointSlices("ns").List(p.b.Context(), metav1.ListOptions{})
+	found, err := p.admin.DiscoveryV1().EndpointSlices("ns").List(p.b.Context(), metav1.ListOptions{})
 	check(p.b, err)
-	p.add("EndpointSlices", float64(len(slices.Items)))
+	p.add("EndpointSlices", float64(len(found.Items)))
 }
 
 // sync sends a small folder to the nodes, as sync-repo does.

@@ -43,6 +43,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
+// nodesVariable names the environment variable with other numbers of nodes to measure, as in 8,64.
+const nodesVariable = "MLENV_BENCH_NODES"
+
 // passes is one environment on its way through the steps on a real control plane.
 type passes struct {
 	b       *testing.B
@@ -63,7 +66,7 @@ func BenchmarkScaleOnCluster(b *testing.B) {
 		return
 	}
 	sizes := []int{8, 64, 512}
-	if only := os.Getenv("MLENV_BENCH_NODES"); only != "" {
+	if only := os.Getenv(nodesVariable); only != "" {
 		sizes = nil
 		check(b, json.Unmarshal([]byte("["+only+"]"), &sizes))
 	}

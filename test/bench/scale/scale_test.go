@@ -1,8 +1,10 @@
 // Package scale shows how the steps behave with up to 512 nodes, on one machine and without a cluster:
 //
-//	go test -run='^$' -bench=Scale -benchtime=1x -timeout=0 ./test/bench/scale
+//	go test -run='^$' -bench='Scale$' -benchtime=1x -timeout=0 ./test/bench/scale
+//	go test -run='^$' -bench='ScaleOnCluster$' -benchtime=1x -timeout=0 ./test/bench/scale
 //
-// The agents and their connections are real. docs/scale.md lists the stand-ins and the results.
+// The agents and their connections are real, and in the second benchmark the control plane is. docs/scale.md lists the stand-ins and the
+// results.
 package scale
 
 import (

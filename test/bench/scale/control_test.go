@@ -174,7 +174,7 @@ func (c *controlPlane) start(name, program string, arguments ...string) {
 	c.b.Helper()
 	log, err := os.Create(c.path(name + ".log"))
 	check(c.b, err)
-	command := exec.Command(program, arguments...)
+	command := exec.CommandContext(c.b.Context(), program, arguments...)
 	command.Stdout, command.Stderr, command.Dir = log, log, c.dir
 	command.Env = append(os.Environ(), "GOGC=200")
 	check(c.b, command.Start())

@@ -127,7 +127,8 @@ func (k *kubelets) addNode(ctx context.Context, name string) error {
 		return err
 	}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: name},
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: new(int32(300)), RenewTime: &metav1.MicroTime{Time: now.Time}}}
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: new(int32(300)),
+			RenewTime: &metav1.MicroTime{Time: now.Time}}}
 	_, err = k.client.CoordinationV1().Leases(lease.Namespace).Create(ctx, lease, metav1.CreateOptions{})
 	return err
 }

@@ -353,7 +353,7 @@ func (p *passes) reap() {
 	resetPeak(p.b)
 	p.pods.reset()
 	began := time.Now()
-	check(p.b, reaper.Run(ctx, p.clients, p.log, false))
+	check(p.b, reaper.Run(ctx, p.clients, p.log, reaper.Options{}))
 	took := time.Since(began)
 	_, _, _, deleted := p.pods.times()
 	p.add("the reaper: until the last pod is deleted, s", deleted.Sub(began).Seconds())
@@ -427,7 +427,7 @@ func (c *course) look() {
 		}
 		return err
 	})
-	ask("the reaper's look at it", func() error { return reaper.Run(p.b.Context(), clients, p.log, false) })
+	ask("the reaper's look at it", func() error { return reaper.Run(p.b.Context(), clients, p.log, reaper.Options{}) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failed = time.Now()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
@@ -109,6 +110,9 @@ type GPU struct {
 	// log, which no container may read.
 	Fault string `json:"fault,omitempty"`
 }
+
+// IsMIG reports whether this is a MIG device, of which nvidia-smi does not show the utilization.
+func (g GPU) IsMIG() bool { return strings.HasPrefix(g.UUID, "MIG-") }
 
 // Resolution is the answer of POST /v1/resolve: what each name resolves to on
 // the node, or why it does not.

@@ -17,6 +17,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
+// startTime is how long a launcher that is stopped may take to start its ranks.
+const startTime = 5 * time.Second
+
 // stopName is the name of the file that tells ranks that they are stopped.
 const stopName = "stopping.json"
 
@@ -91,9 +94,16 @@ func (j *job) giveNotice() {
 }
 
 // warn sends SIGTERM to the processes of the ranks that are to save, as soon as there are any. Launchers get none: they would kill their
-// ranks after a time of their own.
+// ranks after a time of their own. One that still has no rank after some seconds, such as one that waits for other nodes, has nothing to
+// save, and gets it too.
 func (p *processes) warn(ctx context.Context) {
-	for p.warnRanks() == 0 && pause(ctx, briefly) {
+	starting, done := context.WithTimeout(ctx, startTime)
+	defer done()
+	for p.warnRanks() == 0 {
+		if !pause(starting, briefly) {
+			p.terminate(ctx)
+			return
+		}
 	}
 }
 

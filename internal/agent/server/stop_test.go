@@ -91,6 +91,25 @@ os.rename("saved.new", "saved")
 	}
 }
 
+// A launcher that has started no rank, such as one that waits for other nodes, has nothing to save.
+func TestLauncherWithoutRanksEnds(t *testing.T) {
+	n := newNode(t)
+	bin := t.TempDir()
+	fake := "#!/bin/sh\ntouch " + filepath.Join(n.Config.Paths.Workspace, "up-0") + "\nexec sleep 1000\n"
+	if err := os.WriteFile(filepath.Join(bin, "python3"), []byte(fake), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.End()
+	n.Config.Environ = []string{"PATH=" + bin + ":" + os.Getenv("PATH")}
+	n.Restart()
+	n.script("train.py", "")
+	spec := agent.JobSpec{Run: "run", Launcher: agent.TorchrunLauncher, Script: "train.py", Nodes: 2, RanksPerNode: 1}
+	n.stopped(spec, agent.Stop{Cause: agent.StopCancelled, Grace: time.Hour})
+	if status := n.wait("saves"); status.Launcher.Signal != "SIGTERM" {
+		t.Errorf("the launcher ended with %+v, want SIGTERM", status.Launcher)
+	}
+}
+
 // The ranks learn why they are stopped and until when they can save, and a user may shorten that.
 func TestNoticeOfAStop(t *testing.T) {
 	n := newNode(t)

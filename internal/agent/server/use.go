@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -103,7 +102,7 @@ func (s *Server) gpusBusy(ctx context.Context) bool {
 		return false
 	}
 	for _, gpu := range gpus {
-		if gpu.Utilization > 0 || strings.HasPrefix(gpu.UUID, "MIG-") && gpu.MemoryUsed > migIdle {
+		if gpu.Utilization > 0 || gpu.IsMIG() && gpu.MemoryUsed > migIdle {
 			return true
 		}
 	}

@@ -92,9 +92,12 @@ func (t *teardown) hasten(ctx context.Context, job jobs.Job, stop agent.Stop) {
 	})
 }
 
-// addSaved adds the newest checkpoint of a training that was stopped.
+// addSaved adds the newest checkpoint of a training that was stopped. The step train has noted what was saved at the stop of a rule, unless
+// the rule doubts the model: then nobody should resume from it.
 func (t *teardown) addSaved(ctx context.Context, r *receipt.Receipt, clients nodes.Set, statuses []agent.JobStatus) {
-	stopped := slices.IndexFunc(statuses, func(s agent.JobStatus) bool { return s.StopCause.Saves() })
+	stopped := slices.IndexFunc(statuses, func(s agent.JobStatus) bool {
+		return s.StopCause.Saves() && s.StopCause != agent.StopRule
+	})
 	if stopped < 0 {
 		return
 	}

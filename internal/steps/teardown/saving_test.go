@@ -49,6 +49,12 @@ func cancelledRun(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusC
 // saving returns an environment whose ranks were cancelled and save by the script, and its log.
 func saving(t *testing.T, script string) (*place, *lines) {
 	t.Helper()
+	return stoppedBy(t, agent.StopCancelled, script)
+}
+
+// stoppedBy is saving for another cause.
+func stoppedBy(t *testing.T, cause agent.StopCause, script string) (*place, *lines) {
+	t.Helper()
 	objects, agents := live(t)
 	for _, object := range objects {
 		if set, ok := object.(*appsv1.StatefulSet); ok {
@@ -67,7 +73,7 @@ func saving(t *testing.T, script string) (*place, *lines) {
 		for up := errors.New("not yet"); up != nil; _, up = os.Stat(filepath.Join(node.Config.Paths.Workspace, "up")) {
 			time.Sleep(10 * time.Millisecond)
 		}
-		stop := agent.Stop{Cause: "cancelled", Reason: "the run was cancelled"}
+		stop := agent.Stop{Cause: cause, Reason: "the run was stopped"}
 		if err := node.Client.StopJob(t.Context(), "uid-1", stop); err != nil {
 			t.Fatal(err)
 		}
@@ -99,6 +105,18 @@ printf step-7 > checkpoints/train-1/latest`
 	}
 	if p.atDeletion.IsZero() || !p.atDeletion.After(before) {
 		t.Errorf("the lease was renewed at %s and then at %s, want a later time", before, p.atDeletion)
+	}
+}
+
+// The step train has noted what a rule's ranks saved, unless the rule doubts the model: then nobody should resume from it.
+func TestSaveOfARuleIsTheStepsToNote(t *testing.T) {
+	p, _ := stoppedBy(t, agent.StopRule, `mkdir -p checkpoints/train-1/step-7
+echo x > checkpoints/train-1/step-7/mp_rank_00_model_states.pt; printf step-7 > checkpoints/train-1/latest`)
+	p.note(t, receipt.Part{RunUID: "uid-1", Task: "train", Status: run.Failed, Reason: fail.StopCondition, Final: true,
+		Message: "training: the loss at step 7 is NaN (stop-if: loss is nan)"})
+	r, err := p.run(t.Context())
+	if err != nil || r.Reason != fail.StopCondition || r.Checkpoint != "" || strings.Contains(r.Message, "step-7 before they ended") {
+		t.Errorf("got %s: %s with checkpoint %q, %v; want StopCondition without a checkpoint", r.Reason, r.Message, r.Checkpoint, err)
 	}
 }
 

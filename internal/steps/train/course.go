@@ -99,6 +99,8 @@ type course struct {
 	judge
 	phase    phase
 	statuses []agent.JobStatus
+	// lost are the nodes that report nothing any more.
+	lost map[int]bool
 	// failure is the first one. It is nil as long as its question is open, which asked means.
 	failure error
 	asked   bool
@@ -144,6 +146,7 @@ func (c *course) heard(e jobs.Event, now time.Time) {
 	case jobs.Silent:
 		c.say(slog.LevelWarn, fmt.Sprintf("Node %d does not answer; the training may continue. Trying again. (%v)", e.Node, e.Err))
 	case jobs.Lost:
+		c.lost[e.Node] = true
 		c.fail(onNode{e.Node, e.Err}, "", "another node is gone")
 	case jobs.Reported:
 		c.reported(e.Node, e.Status, now)
@@ -248,19 +251,31 @@ func (c *course) stop(cause agent.StopCause, why string) {
 // stopByRule stops all nodes because the training meets a rule. Nothing is broken, so the ranks have the job's time to save.
 func (c *course) stopByRule(err error, why string) {
 	c.failure = err
+	c.sayStopped(why, agent.StopRule, c.spec.Grace)
 	c.orderToSave(agent.Stop{Cause: agent.StopRule, Reason: why, Grace: c.spec.Grace}, cmp.Or(c.spec.Grace, agent.MaxStopGrace))
 }
 
 // save stops all nodes after one has begun to stop its ranks, so that all can save together and have the same time.
 func (c *course) save(status agent.JobStatus, now time.Time) {
-	left := min(max(status.Kill.Sub(now), time.Second), agent.MaxStopGrace).Round(time.Second)
+	left := grace // of an agent of an earlier release, which does not report it
+	if !status.Kill.IsZero() {
+		left = min(max(status.Kill.Sub(now), time.Second), agent.MaxStopGrace).Round(time.Second)
+	}
 	stop := agent.Stop{Cause: status.StopCause, Reason: status.StopReason, Grace: left}
 	if stop.Cause == agent.StopContainer {
 		stop.Cause, stop.Reason = agent.StopNode, fmt.Sprintf("the container of node %d is ending", status.Node)
 	}
-	c.say(slog.LevelInfo, fmt.Sprintf("The ranks are stopped: %s. They have %s to save.", savingBecause(status), left), "event", "stopping",
-		"cause", status.StopCause, "seconds", left.Seconds())
+	c.sayStopped(savingBecause(status), status.StopCause, left)
 	c.orderToSave(stop, left)
+}
+
+// sayStopped reports why the ranks are stopped, and how long they have to save; 0 for the environment's time.
+func (c *course) sayStopped(why string, cause agent.StopCause, left time.Duration) {
+	text, args := "the environment's time", []any{"event", "stopping", "cause", cause}
+	if left > 0 {
+		text, args = left.String(), append(args, "seconds", left.Seconds())
+	}
+	c.say(slog.LevelInfo, fmt.Sprintf("The ranks are stopped: %s. They have %s to save.", why, text), args...)
 }
 
 // orderToSave stops all nodes, whose ranks have at most that time to save.
@@ -289,16 +304,14 @@ func (c *course) saySaving(now time.Time) {
 	}
 }
 
-// over reports whether no node can report anything new.
+// over reports whether no node can report anything new. A lost node reports nothing, whatever ended the attempt.
 func (c *course) over() bool {
-	waiting := 0
-	for _, status := range c.statuses {
-		if status.State == agent.Running || status.State == "" {
-			waiting++
+	for node, status := range c.statuses {
+		if !c.lost[node] && (status.State == agent.Running || status.State == "") {
+			return false
 		}
 	}
-	// A lost node will not report.
-	return waiting == 0 || c.failure != nil && waiting == 1 && fail.ReasonOf(c.failure) == fail.NodeLost
+	return true
 }
 
 // conclude ends the attempt, if no question is open about it.

@@ -88,6 +88,11 @@ func beginsToStop(node int, why agent.StopCause) jobs.Event {
 	})
 }
 
+func withoutKill(e jobs.Event) jobs.Event {
+	e.Status.Kill = time.Time{}
+	return e
+}
+
 func restarts(node int) jobs.Event {
 	return report(node, func(s *agent.JobStatus, _ *agent.RankStatus) { s.State = agent.Restarted })
 }
@@ -255,8 +260,7 @@ func TestCourse(t *testing.T) {
 		}},
 		{"all nodes are lost", []row{
 			{lost(1), "stop all: another node is gone" + rest, stopping},
-			{lost(0), "", stopping},
-			{giveUp, "end: NodeLost", ended},
+			{lost(0), "end: NodeLost", ended},
 		}},
 		{"a node is lost after all ranks have exited with 0", []row{
 			{leaves(0, 0), "", running},
@@ -293,9 +297,8 @@ func TestCourse(t *testing.T) {
 		}},
 		{"a container is restarted, and another node is lost", []row{
 			{restarts(0), "ask about restart of node 0, stop all: a container was restarted" + rest, stopping},
-			{lost(1), "", stopping},
-			{because(fail.ContainerRestarted), "", stopping},
-			{giveUp, "end: ContainerRestarted", ended},
+			{lost(1), "", explaining},
+			{because(fail.ContainerRestarted), "end: ContainerRestarted", ended},
 		}},
 		{"a node is drained, and its rank saves and exits with 0", []row{
 			{exitsAtSIGTERM(1, agent.StopContainer), saving + "the container of node 1 is ending (node)" + savingRest, stopping},
@@ -309,6 +312,15 @@ func TestCourse(t *testing.T) {
 			{exitsAtSIGTERM(1, agent.StopContainer), "", stopping},
 			{exitsAtSIGTERM(0, agent.StopNode), "ask about container of node 1", explaining},
 			{because(fail.NodeLost), "end: NodeLost", ended},
+		}},
+		{"all nodes are preempted, and lost while their ranks save", []row{
+			{beginsToStop(1, agent.StopContainer), saving + "the container of node 1 is ending (node)" + savingRest, stopping},
+			{lost(1), "", stopping},
+			{lost(0), "end: NodeLost", ended},
+		}},
+		{"a node is drained whose agent is of a release that did not report the time to save", []row{
+			{withoutKill(beginsToStop(1, agent.StopContainer)), saving + "the container of node 1 is ending (node), give up after 13s, " +
+				"saving after 10s", stopping},
 		}},
 		{"the time is over", []row{
 			{obeys(0, agent.StopDeadline), saving + "so ordered (deadline)" + savingRest, stopping},
@@ -364,24 +376,23 @@ func TestCourse(t *testing.T) {
 		}},
 		{"the loss is NaN with a rule", []row{
 			{lossOf(1, 2.5), "", running},
-			{lossOf(2, math.NaN()), "stop all: the loss at step 2 is NaN; before it was 2.5 at step 1 (stop-if: loss is nan) (rule)" + toSave,
+			{lossOf(2, math.NaN()), saving + "the loss at step 2 is NaN; before it was 2.5 at step 1 (stop-if: loss is nan) (rule)" + toSave,
 				stopping},
 			{lossOf(3, math.NaN()), "", stopping},
 			{exitsAtSIGTERM(0, ""), "", stopping},
 			{exitsAtSIGTERM(1, ""), "end: StopCondition", ended},
 		}},
 		{"the loss is NaN with a rule, and a node does not obey", []row{
-			{lossOf(2, math.NaN()), "stop all: the loss at step 2 is NaN, as it was from the beginning (stop-if: loss is nan) (rule)" + toSave,
+			{lossOf(2, math.NaN()), saving + "the loss at step 2 is NaN, as it was from the beginning (stop-if: loss is nan) (rule)" + toSave,
 				stopping},
 			{obeys(0, ""), "", stopping},
 			{giveUp, "end: StopCondition", ended},
 		}},
 		{"the loss is NaN with a rule, and a node is lost", []row{
-			{lossOf(2, math.NaN()), "stop all: the loss at step 2 is NaN, as it was from the beginning (stop-if: loss is nan) (rule)" + toSave,
+			{lossOf(2, math.NaN()), saving + "the loss at step 2 is NaN, as it was from the beginning (stop-if: loss is nan) (rule)" + toSave,
 				stopping},
 			{lost(1), "", stopping},
-			{obeys(0, ""), "", stopping},
-			{giveUp, "end: StopCondition", ended},
+			{obeys(0, ""), "end: StopCondition", ended},
 		}},
 		{"the loss is NaN with a rule after a rank has failed", []row{
 			{leaves(1, 3), "stop all: rank 1 exited with 3" + rest, stopping},
@@ -405,7 +416,7 @@ func TestCourse(t *testing.T) {
 		{"the loss is high with a rule", []row{
 			{lossOf(99, 21), "", running},
 			{lossOf(100, 20), "", running},
-			{lossOf(101, 20.5), "stop all: the loss at step 101 is 20.5; before it was 20 at step 100 (restart-if: loss > 20 after 100 " +
+			{lossOf(101, 20.5), saving + "the loss at step 101 is 20.5; before it was 20 at step 100 (restart-if: loss > 20 after 100 " +
 				"steps) (rule)" + toSave, stopping},
 			{obeys(0, ""), "", stopping},
 			{obeys(1, ""), "end: StopCondition", ended},
@@ -417,7 +428,7 @@ func TestCourse(t *testing.T) {
 			{later{saved{"step-5", begin.Add(time.Hour)}, 2 * time.Hour}, "", running},
 			{later{saved{"step-9", begin.Add(time.Hour)}, 3 * time.Hour}, "", running},
 			{later{saved{"step-9", begin.Add(time.Hour)}, 5*time.Hour - time.Second}, "", running},
-			{later{saved{"step-9", begin.Add(time.Hour)}, 5 * time.Hour}, "stop all: the newest complete checkpoint, step-9, was written 2h0m ago " +
+			{later{saved{"step-9", begin.Add(time.Hour)}, 5 * time.Hour}, saving + "the newest complete checkpoint, step-9, was written 2h0m ago " +
 				"(stop-if: no checkpoint for 2h) (rule)" + toSave, stopping},
 			{obeys(0, ""), "", stopping},
 			{obeys(1, ""), "end: StopCondition", ended},
@@ -429,7 +440,8 @@ func TestCourse(t *testing.T) {
 			{later{used{0, 16}, 16 * time.Minute}, "", running},
 			{later{used{1, 16}, 21 * time.Minute}, "", running},
 			{later{used{0, 16}, 26 * time.Minute}, "", running},
-			{later{used{0, 16}, 31 * time.Minute}, "stop all: 16 GPUs were at most 1.0% busy on average for 20m0s (stop-if: gpu_use < 5% for " +
+			{later{used{0, 16}, 31 * time.Minute}, `log "The ranks are stopped: 16", ` + "stop all: 16 GPUs were at most 1.0% busy on average for " +
+				"20m0s (stop-if: gpu_use < 5% for " +
 				"20m) (rule)" + toSave, stopping},
 		}},
 		{"the GPUs are unknown", []row{
@@ -451,8 +463,9 @@ func TestCourse(t *testing.T) {
 				rules: watches(rules.Valid(of.stopIf), rules.Valid(of.restartIf), false),
 				judge: judge{spec: agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 1, Grace: time.Minute},
 					of: cause.Job{Run: "run", Namespace: "ns"}},
-				phase: running, statuses: make([]agent.JobStatus, 2), launched: begin, started: !strings.Contains(tc.rows[0].want, "first rank"),
-				nccl: ncclMonitor{wanted: nccl.RDMAGPU, ranks: 2},
+				phase: running, statuses: make([]agent.JobStatus, 2), lost: map[int]bool{}, launched: begin,
+				started: !strings.Contains(tc.rows[0].want, "first rank"),
+				nccl:    ncclMonitor{wanted: nccl.RDMAGPU, ranks: 2},
 			}
 			type line struct {
 				After, Want string

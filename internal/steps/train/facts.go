@@ -81,7 +81,8 @@ func look(ctx context.Context, every time.Duration, once func(context.Context)) 
 	})
 }
 
-// gpuUse returns the mean use of all nodes' GPUs. complete is false if a node does not answer, or does not see all of its GPUs.
+// gpuUse returns the mean use of all nodes' GPUs, without GPUs if one of them does not report its use, as MIG devices do not. complete is
+// false if a node does not answer, or does not see all of its GPUs.
 func (t *Training) gpuUse(ctx context.Context) (use used, complete bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -89,17 +90,20 @@ func (t *Training) gpuUse(ctx context.Context) (use used, complete bool) {
 		agent.Facts
 		err error
 	}
-	sum, complete := 0, true
+	sum, hidden, complete := 0, false, true
 	for _, of := range parallel.Map(t.Nodes, func(client *agent.Client) answer {
 		facts, err := client.Facts(ctx)
 		return answer{facts, err}
 	}) {
 		complete = complete && of.err == nil && len(of.GPUs) >= of.GPUsExpected
 		for _, gpu := range of.GPUs {
-			sum, use.gpus = sum+gpu.Utilization, use.gpus+1
+			sum, use.gpus, hidden = sum+gpu.Utilization, use.gpus+1, hidden || gpu.IsMIG()
 		}
 	}
-	if use.gpus > 0 {
+	switch {
+	case hidden:
+		return used{}, complete
+	case use.gpus > 0:
 		use.percent = float64(sum) / float64(use.gpus)
 	}
 	return use, complete

@@ -27,15 +27,15 @@ func (t *Training) stopSaving(ctx, ending context.Context, why run.Ending) error
 	if why.Now {
 		stop.Grace, stop.Hasten = grace, true
 	}
-	limit := fmt.Sprintf("at most %s ", endTime)
+	limit, hint := fmt.Sprintf("at most %s ", endTime), ""
 	if t.Run.Name == "" {
 		var done context.CancelFunc
 		ending, done = context.WithTimeout(context.WithoutCancel(ctx), agent.MaxStopGrace+killTime)
 		defer done()
-		limit = ""
-		defer t.hastenAtSignal(ending, why.Message)()
+		limit, hint = "", fmt.Sprintf(" Interrupt again to leave them only %s.", grace)
+		defer t.hastenAtSignal(ending, done, why.Message)()
 	}
-	t.Log.Info(fmt.Sprintf("Stopping the training: %s. Waiting %suntil its ranks have ended.", why.Message, limit))
+	t.Log.Info(fmt.Sprintf("Stopping the training: %s. Waiting %suntil its ranks have ended.%s", why.Message, limit, hint))
 	t.stop(ending, stop) // each node, whatever the others answer
 	saving, ended := context.WithCancel(ending)
 	go t.showSaving(saving)
@@ -81,8 +81,9 @@ func (t *Training) showSaving(ctx context.Context) {
 	})
 }
 
-// hastenAtSignal leaves the ranks only some seconds after another signal of the user, until stop is called.
-func (t *Training) hastenAtSignal(ctx context.Context, reason string) (stop func()) {
+// hastenAtSignal leaves the ranks only some seconds after another signal of the user, until stop is called. It calls giveUp if a node does
+// not answer by then.
+func (t *Training) hastenAtSignal(ctx context.Context, giveUp func(), reason string) (stop func()) {
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithCancel(ctx)
@@ -92,6 +93,7 @@ func (t *Training) hastenAtSignal(ctx context.Context, reason string) (stop func
 		case <-again:
 			t.Log.Info(fmt.Sprintf("Interrupted again: the ranks are killed in %s.", grace))
 			t.stop(ctx, agent.Stop{Cause: agent.StopCancelled, Reason: reason, Grace: grace, Hasten: true})
+			time.AfterFunc(endTime, giveUp)
 		}
 	}()
 	return func() {

@@ -3,8 +3,10 @@ package train
 import (
 	"context"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -114,6 +116,36 @@ func TestSaveWhenANodeIsDrained(t *testing.T) {
 		t.Errorf("got %v, want NodeLost\n%s", err, out)
 	}
 	wantSaved(t, agents[0])
+}
+
+// Two interrupts end the step of a user soon, also if no node answers.
+func TestInterruptedTwiceWithoutNodes(t *testing.T) {
+	training, out, agents := newTraining(t, "exit 0")
+	for _, node := range agents {
+		node.End()
+	}
+	signals := make(chan os.Signal, 1) // else a signal at the wrong moment would end the test's process
+	signal.Notify(signals, os.Interrupt)
+	defer signal.Stop(signals)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- training.interrupted(ctx) }()
+	for !strings.Contains(out.String(), "Waiting until its ranks have ended") {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	const most = 40 * time.Second
+	select {
+	case err := <-ended:
+		if fail.ReasonOf(err) != fail.Cancelled || !strings.Contains(out.String(), "Ranks may still run") {
+			t.Errorf("got %v, log %s; want Cancelled, and that ranks may still run", err, out)
+		}
+	case <-time.After(most):
+		t.Errorf("it still waits after %s, log %s", most, out)
+	}
 }
 
 // The pod of the step ends soon after SIGTERM. What the ranks of a cancelled run still have to save is left to the teardown, unless the

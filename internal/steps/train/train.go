@@ -300,6 +300,7 @@ func (t *Training) course(began time.Time) *course {
 			ranks: len(t.Nodes) * t.Spec.RanksOfNode(),
 		},
 		rules: watches(t.StopIf.Rules, t.RestartIf.Rules, t.Spec.DebugRank != nil),
+		lost:  map[int]bool{},
 	}
 }
 

@@ -486,24 +486,31 @@ func TestLostNodeEndsTheTraining(t *testing.T) {
 
 // A lost node does not report, so the step stops waiting when all other nodes have reported.
 func TestOverWithALostNode(t *testing.T) {
-	gone := fail.Becausef(fail.NodeLost, "gone")
+	gone, failed := fail.Becausef(fail.NodeLost, "gone"), fail.Becausef(fail.RankFailed, "failed")
 	for name, tc := range map[string]struct {
 		states  []agent.JobState
+		lost    []int
 		failure error
 		want    bool
 	}{
-		"all have reported":                  {[]agent.JobState{agent.Stopped, agent.Exited}, nil, true},
-		"one has not":                        {[]agent.JobState{agent.Stopped, agent.Running}, nil, false},
-		"one is lost":                        {[]agent.JobState{agent.Stopped, agent.Running}, gone, true},
-		"one is lost before it said a thing": {[]agent.JobState{agent.Stopped, ""}, gone, true},
-		"one is lost, another runs":          {[]agent.JobState{agent.Running, agent.Running}, gone, false},
-		"one runs after another failure":     {[]agent.JobState{agent.Stopped, agent.Running}, fail.Becausef(fail.RankFailed, "failed"), false},
+		"all have reported":                  {[]agent.JobState{agent.Stopped, agent.Exited}, nil, nil, true},
+		"one has not":                        {[]agent.JobState{agent.Stopped, agent.Running}, nil, nil, false},
+		"one is lost":                        {[]agent.JobState{agent.Stopped, agent.Running}, []int{1}, gone, true},
+		"one is lost after another failure":  {[]agent.JobState{agent.Stopped, agent.Running}, []int{1}, failed, true},
+		"one is lost before it said a thing": {[]agent.JobState{agent.Stopped, ""}, []int{1}, gone, true},
+		"one is lost, another runs":          {[]agent.JobState{agent.Running, agent.Running}, []int{1}, gone, false},
+		"both are lost":                      {[]agent.JobState{agent.Running, agent.Running}, []int{0, 1}, gone, true},
+		"one runs after another failure":     {[]agent.JobState{agent.Stopped, agent.Running}, nil, failed, false},
 	} {
 		var statuses []agent.JobStatus
 		for _, state := range tc.states {
 			statuses = append(statuses, agent.JobStatus{State: state})
 		}
-		if got := (&course{statuses: statuses, failure: tc.failure}).over(); got != tc.want {
+		c := &course{statuses: statuses, failure: tc.failure, lost: map[int]bool{}}
+		for _, node := range tc.lost {
+			c.lost[node] = true
+		}
+		if got := c.over(); got != tc.want {
 			t.Errorf("%s: over is %t, want %t", name, got, tc.want)
 		}
 	}

@@ -164,12 +164,13 @@ func (c *course) warnOfLoss(fact measured) {
 	c.say(slog.LevelWarn, text)
 }
 
-// warnOfGPUs warns, once, that no GPU reports its use.
+// warnOfGPUs warns, once, that the use of the GPUs is not known.
 func (c *course) warnOfGPUs() {
 	for _, r := range c.rules {
 		if _, idle := r.rule.(rules.Idle); idle && !c.unseen {
 			c.unseen = true
-			c.say(slog.LevelWarn, fmt.Sprintf("Rule %q of %s cannot be judged: no GPU of the nodes reports its use.", r.rule, r.param()))
+			c.say(slog.LevelWarn, fmt.Sprintf("Rule %q of %s cannot be judged: the nodes have no GPUs, or some that do not report their "+
+				"use, such as MIG devices.", r.rule, r.param()))
 		}
 	}
 }

@@ -282,6 +282,22 @@ func TestRulesEndATraining(t *testing.T) {
 	}
 }
 
+// MIG devices do not report their use: it is not 0.
+func TestUseOfMIGDevices(t *testing.T) {
+	training, _, agents := newRestartable(t, 0, "exit 0")
+	withoutFaults(agents, func(facts *agent.Facts) {
+		for i := range facts.GPUs {
+			facts.GPUs[i].UUID = fmt.Sprintf("MIG-%d", i)
+		}
+	})
+	if use, complete := training.gpuUse(t.Context()); use.gpus != 0 || !complete {
+		t.Errorf("got %+v, complete %t; want no GPU with a known use", use, complete)
+	}
+	if got := training.gpuText(t.Context()); got != "" {
+		t.Errorf("got %q for the log, want nothing", got)
+	}
+}
+
 // Ranks that a rule stops have the job's time to save, and the error names what they saved, unless the rule doubts the model.
 func TestRuleLetsRanksSave(t *testing.T) {
 	script := `[ $NODE_RANK = 0 ] && printf '%s\n' '{"step":1,"loss":NaN}' >> "$MLENV_METRICS_FILE"

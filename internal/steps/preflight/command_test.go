@@ -48,7 +48,7 @@ func TestCommand(t *testing.T) {
 		stdout, stderr string
 		results        map[string]string
 	}{
-		{"everything unknown", silent.URL, []string{"--mode=tcp"}, command.Done, "preflight: tcp, 1 check ok, 12 unknown\n", "",
+		{"everything unknown", silent.URL, []string{"--mode=tcp"}, command.Done, "preflight: tcp, 1 check ok, 13 unknown\n", "",
 			map[string]string{"mode": "tcp", "why": "mode tcp is asked for"}},
 		{"as a document", silent.URL, []string{"--mode=tcp", "--output=json"}, command.Done, `"verdict": "tcp because mode tcp is asked for"`, "",
 			nil},

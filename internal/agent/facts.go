@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
@@ -102,6 +101,8 @@ type GPU struct {
 	MemoryUsed Bytes `json:"memoryUsed"`
 	// Utilization in percent of time, 0 to 100.
 	Utilization int `json:"utilization"`
+	// Unmeasured is true if nvidia-smi does not report the utilization, as of MIG devices; Utilization is 0 then.
+	Unmeasured bool `json:"unmeasured,omitempty"`
 	// Temperature in degrees Celsius.
 	Temperature int `json:"temperature"`
 	// Throttled lists the active slowdown reasons that are not idling or a set limit.
@@ -110,9 +111,6 @@ type GPU struct {
 	// log, which no container may read.
 	Fault string `json:"fault,omitempty"`
 }
-
-// IsMIG reports whether this is a MIG device, of which nvidia-smi does not show the utilization.
-func (g GPU) IsMIG() bool { return strings.HasPrefix(g.UUID, "MIG-") }
 
 // Resolution is the answer of POST /v1/resolve: what each name resolves to on
 // the node, or why it does not.

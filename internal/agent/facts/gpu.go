@@ -99,6 +99,7 @@ func parseGPUs(text string, fields []string) (gpus []agent.GPU, split map[int]bo
 			Memory: agent.Bytes(number(value("memory.total"))) << 20, MemoryUsed: agent.Bytes(number(value("memory.used"))) << 20,
 			Utilization: number(value("utilization.gpu")), Temperature: number(value("temperature.gpu")),
 		}
+		gpu.Unmeasured = strings.HasPrefix(value("utilization.gpu"), "[")
 		active, _ := strconv.ParseUint(strings.TrimPrefix(value("clocks_event_reasons.active"), "0x"), 16, 64)
 		for _, s := range slowdowns {
 			if active&s.bit != 0 {

@@ -91,18 +91,18 @@ func isAgent(pid int) bool {
 	return gone != nil || err == nil && os.SameFile(own, other)
 }
 
-// migIdle is more than what the driver occupies of an unused MIG device.
-const migIdle agent.Bytes = 256 << 20
+// unmeasuredIdle is more than what the driver occupies of an unused GPU.
+const unmeasuredIdle agent.Bytes = 256 << 20
 
-// gpusBusy reports whether a GPU of the node computes. nvidia-smi shows no utilization of MIG devices: those count as busy that have
-// something in their memory. A node whose GPUs cannot be read may be in use.
+// gpusBusy reports whether a GPU of the node computes. nvidia-smi shows no utilization of some, such as MIG devices: those count as busy
+// that have something in their memory. A node whose GPUs cannot be read may be in use.
 func (s *Server) gpusBusy(ctx context.Context) bool {
 	gpus, err := s.recentGPUs(ctx)
 	if ctx.Err() != nil {
 		return false
 	}
 	for _, gpu := range gpus {
-		if gpu.Utilization > 0 || gpu.IsMIG() && gpu.MemoryUsed > migIdle {
+		if gpu.Utilization > 0 || gpu.Unmeasured && gpu.MemoryUsed > unmeasuredIdle {
 			return true
 		}
 	}

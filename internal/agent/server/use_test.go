@@ -80,8 +80,7 @@ func TestLastUse(t *testing.T) {
 	after("requested again", time.Minute, agent.StartUse, time.Minute)
 }
 
-// TestGPUsInUse: a program that no job and no shell knows of uses the node while a GPU computes. nvidia-smi shows no utilization of MIG
-// devices.
+// TestGPUsInUse: a program that no job and no shell knows of uses the node while a GPU computes. nvidia-smi shows no utilization of some.
 func TestGPUsInUse(t *testing.T) {
 	for _, tc := range []struct {
 		name, uuid, memory, utilization string
@@ -91,6 +90,8 @@ func TestGPUsInUse(t *testing.T) {
 		{"only its memory is taken", "GPU-0", "40000", "0", false},
 		{"a MIG device with a program", "MIG-0", "4000", "[N/A]", true},
 		{"a MIG device without one", "MIG-0", "12", "[N/A]", false},
+		{"a GPU without utilization that has a program", "GPU-0", "4000", "[N/A]", true},
+		{"a GPU without utilization and without one", "GPU-0", "12", "[N/A]", false},
 		{"nvidia-smi fails", "GPU-0", "0", "\nnone", true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

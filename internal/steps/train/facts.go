@@ -97,7 +97,7 @@ func (t *Training) gpuUse(ctx context.Context) (use used, complete bool) {
 	}) {
 		complete = complete && of.err == nil && len(of.GPUs) >= of.GPUsExpected
 		for _, gpu := range of.GPUs {
-			sum, use.gpus, hidden = sum+gpu.Utilization, use.gpus+1, hidden || gpu.IsMIG()
+			sum, use.gpus, hidden = sum+gpu.Utilization, use.gpus+1, hidden || gpu.Unmeasured
 		}
 	}
 	switch {

@@ -282,12 +282,12 @@ func TestRulesEndATraining(t *testing.T) {
 	}
 }
 
-// MIG devices do not report their use: it is not 0.
-func TestUseOfMIGDevices(t *testing.T) {
+// Some GPUs do not report their use: it is not 0.
+func TestUnmeasuredUse(t *testing.T) {
 	training, _, agents := newRestartable(t, 0, "exit 0")
 	withoutFaults(agents, func(facts *agent.Facts) {
 		for i := range facts.GPUs {
-			facts.GPUs[i].UUID = fmt.Sprintf("MIG-%d", i)
+			facts.GPUs[i].Unmeasured = true
 		}
 	})
 	if use, complete := training.gpuUse(t.Context()); use.gpus != 0 || !complete {

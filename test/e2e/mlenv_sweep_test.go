@@ -35,7 +35,7 @@ func sweepOfTrials(u trainer) {
 
 	out = u.sweeps(dir, command.Failed, sweep...)
 	u.mustContain(out, "Sweep sizes: 4 trials, 2 at the same time.", "== sizes-1 started: lr=1e-4 seed=1",
-		"Sweep sizes: 3 Succeeded, 1 Failed.", "sizes-4: RankFailed: ", "next: mlenv logs sizes-4 -n "+u.namespace)
+		"Sweep sizes: 3 Succeeded, 1 Failed.", "sizes-4: RankFailed: ", "mlenv logs sizes-4 -n "+u.namespace)
 	if _, table, _ := strings.Cut(out, "NAME"); strings.Index(table, "sizes-3") > strings.Index(table, "sizes-1") {
 		u.Errorf("the trial with the lowest loss is not the first:\n%s", out)
 	}

@@ -25,7 +25,7 @@ var (
 func exampleFiles(dir string) ([]string, error) {
 	files := []string{"README.md", "SECURITY.md", "action.yml"}
 	for _, folder := range []string{"docs", "examples"} {
-		err := fs.WalkDir(os.DirFS(dir), folder, func(path string, entry fs.DirEntry, err error) error {
+		err := fs.WalkDir(os.DirFS(dir), folder, func(path string, _ fs.DirEntry, err error) error {
 			if err == nil && slices.Contains([]string{".md", ".yml", ".yaml"}, filepath.Ext(path)) {
 				files = append(files, path)
 			}

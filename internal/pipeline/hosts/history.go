@@ -13,7 +13,8 @@ import (
 const (
 	// Window is the time in which Limit faults make new runs avoid a node.
 	Window = 7 * 24 * time.Hour
-	Limit  = 2
+	// Limit is that number of faults.
+	Limit = 2
 )
 
 // Fault is a fault of a Kubernetes node with the run that met it.

@@ -244,7 +244,7 @@ func TestChoose(t *testing.T) {
 // An account that may not read ConfigMaps learns that, and its run starts.
 func TestChooseWithoutRights(t *testing.T) {
 	client := fake.NewClientset()
-	client.PrependReactor("*", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
+	client.PrependReactor("*", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(corev1.Resource("configmaps"), "", errors.New("no"))
 	})
 	c := Choose(t.Context(), client, "ns", now)

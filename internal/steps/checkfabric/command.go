@@ -73,7 +73,8 @@ var (
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Name.AddTo(flags, &o.Name, "name", objects.DefaultName, "name of the environment")
 	transports.AddTo(flags, &o.Mode, "mode", "", "tcp, or rdma, which fails the check if ranks use sockets (default: the environment's)")
-	param.Consequence.AddTo(flags, &o.Bandwidth, "bandwidth", param.Warn, "effect of a bandwidth below the expected one, or of a slow device: warn or fail")
+	param.Consequence.AddTo(flags, &o.Bandwidth, "bandwidth", param.Warn, "effect of a bandwidth below the expected one, or of a slow "+
+		"device: warn or fail")
 	sockets.AddTo(flags, &o.Compare, "compare", "", "tcp measures over sockets on the pod network too, in as much time again")
 	timeLimit.AddTo(flags, &o.Timeout, "timeout", 90*time.Second, "time for the check; measurements that do not fit are left out")
 	o.Output.AddTo(flags, command.Text, command.JSON, command.YAML)

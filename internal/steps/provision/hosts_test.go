@@ -148,7 +148,7 @@ func TestWithReleases(t *testing.T) {
 		t.Errorf("got %s: %v, next %q", fail.ReasonOf(err), err, fail.NextOf(err))
 	}
 	other := fail.Becausef(fail.ImageUnavailable, "no image")
-	if err := step.withReleases(other); err != other {
+	if err := step.withReleases(other); !errors.Is(err, other) || fail.ReasonOf(err) != fail.ImageUnavailable {
 		t.Errorf("another error became %v", err)
 	}
 }

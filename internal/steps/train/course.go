@@ -271,11 +271,12 @@ func (c *course) save(status agent.JobStatus, now time.Time) {
 
 // sayStopped reports why the ranks are stopped, and how long they have to save; 0 for the environment's time.
 func (c *course) sayStopped(why string, cause agent.StopCause, left time.Duration) {
-	text, args := "the environment's time", []any{"event", "stopping", "cause", cause}
+	text := "the environment's time"
 	if left > 0 {
-		text, args = left.String(), append(args, "seconds", left.Seconds())
+		text = left.String()
 	}
-	c.say(slog.LevelInfo, fmt.Sprintf("The ranks are stopped: %s. They have %s to save.", why, text), args...)
+	c.say(slog.LevelInfo, fmt.Sprintf("The ranks are stopped: %s. They have %s to save.", why, text), "event", "stopping", "cause", cause,
+		"seconds", left.Seconds())
 }
 
 // orderToSave stops all nodes, whose ranks have at most that time to save.

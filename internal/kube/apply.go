@@ -71,6 +71,17 @@ func ApplyTo[T any](ctx context.Context, client Patcher[T], object any, options 
 	return applied, nil
 }
 
+// Contend calls write, which reads an object and then creates or changes it, again while another writer comes in between.
+func Contend(write func() error) (err error) {
+	const most = 5 // another writer always comes first
+	for range most {
+		if err = write(); !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			break
+		}
+	}
+	return err
+}
+
 // FullName returns NAMESPACE/NAME, or NAME if the object has no namespace.
 func FullName(object metav1.Object) string {
 	return strings.TrimPrefix(object.GetNamespace()+"/"+object.GetName(), "/")

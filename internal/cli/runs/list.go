@@ -86,12 +86,15 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 		case prune || watch:
 			return onCluster(cmd, args)
 		}
-		found, where, err := allRuns(cmd, flags, here, everywhere, sweep, limit)
+		found, where, clients, err := allRuns(cmd, flags, here, everywhere, sweep, limit)
 		if err != nil {
 			return err
 		}
-		if output.ForPeople() && where != onThisMachine {
-			defer noteIdle(cmd, flags, everywhere)
+		if output.ForPeople() && clients != nil {
+			if everywhere {
+				clients = clientsIn(clients, metav1.NamespaceAll)
+			}
+			defer noteIdle(cmd, clients)
 		}
 		return output.PrintAs("RunList", cmd.OutOrStdout(), found, func(out io.Writer) error {
 			if len(found) == 0 {
@@ -122,34 +125,33 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 	return cmd
 }
 
-const onThisMachine = "on this machine"
-
-// allRuns returns the newest runs of the namespace and of this machine, and where they were looked for. Without a cluster, or
-// if it does not answer, it returns the local runs, if there are any. sweep chooses the trials of a sweep, "" all runs.
+// allRuns returns the newest runs of the namespace and of this machine, where they were looked for, and the clients of the cluster. Without
+// a cluster, or if it does not answer, it returns the local runs, if there are any, and no clients. sweep chooses the trials of a sweep, ""
+// all runs.
 func allRuns(cmd *cobra.Command, flags kube.Flags, local, everywhere bool, sweep string,
-	limit int) (found []summary, where string, err error) {
+	limit int) (found []summary, where string, clients *kube.Clients, err error) {
 	if flags == (kube.Flags{}) {
 		here, err := localRuns()
 		if err != nil && local {
-			return nil, "", err
+			return nil, "", nil, err
 		}
 		for _, r := range here {
 			found = append(found, r.summary(""))
 		}
 	}
-	where = onThisMachine
+	where = "on this machine"
 	if !local {
-		clients, err := flags.Connect()
+		clients, err = flags.Connect()
 		var remote []summary
 		if err == nil {
 			remote, where, err = onCluster(cmd.Context(), clients, everywhere, sweep, limit)
 		}
 		switch {
 		case len(found) > 0 && noCluster(clients, err):
-			where = onThisMachine
+			where, clients = "on this machine", nil
 			onlyHere(cmd, err)
 		case err != nil:
-			return nil, "", err
+			return nil, "", nil, err
 		}
 		found = append(found, remote...)
 	}
@@ -161,18 +163,11 @@ func allRuns(cmd *cobra.Command, flags kube.Flags, local, everywhere bool, sweep
 	if limit > 0 {
 		found = found[:min(limit, len(found))]
 	}
-	return found, where, nil
+	return found, where, clients, nil
 }
 
-// noteIdle prints the idle environments of the namespace, or of all, with their holders: their GPUs could train.
-func noteIdle(cmd *cobra.Command, flags kube.Flags, everywhere bool) {
-	clients, err := flags.Connect()
-	if err != nil {
-		return
-	}
-	if everywhere {
-		clients = clientsIn(clients, metav1.NamespaceAll)
-	}
+// noteIdle prints the idle environments of the clients' namespace, or of all, with their holders: their GPUs could train.
+func noteIdle(cmd *cobra.Command, clients *kube.Clients) {
 	idle, _ := env.IdleEnvironments(cmd.Context(), clients) // who may not list Leases sees none
 	for _, each := range idle {
 		fmt.Fprintln(cmd.ErrOrStderr(), each)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
@@ -117,14 +117,7 @@ func (j localJob) different(of local.Run, tree string) (string, error) {
 	if err := claimfile.ReadJSON(filepath.Join(of.Dir(), givenFile), longestGiven, &had); err != nil {
 		return "", fail.Becausef(fail.InvalidInput, "reading the params of local run %s: %w", of.Name, err)
 	}
-	names := maps.Clone(had)
-	maps.Copy(names, j.given)
-	var different []string
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if !slices.Equal(had[name], j.given[name]) {
-			different = append(different, "param "+name)
-		}
-	}
+	different := launch.DifferentParams(had, j.given)
 	if sent := r.known().Tree; tree != "" && sent != "" && sent != tree {
 		different = append(different, "content of its folder")
 	}

@@ -21,6 +21,10 @@ const (
 	Reachable = 2 * time.Minute
 	// stopTime is how long agents may take to accept the order to stop.
 	stopTime = 5 * time.Second
+	// answerTime bounds a question to a member that may be lost.
+	answerTime = 10 * time.Second
+	// SavingEvery is the time between two lines about ranks that are still saving.
+	SavingEvery = 10 * time.Second
 )
 
 // Job is one job on some or all nodes of an environment, each of which runs a part of it.
@@ -125,6 +129,36 @@ func (j Job) Statuses(ctx context.Context) ([]agent.JobStatus, error) {
 		return agent.IgnoreNotFound(err)
 	})
 	return statuses, err
+}
+
+// Answers returns the statuses of the members that answer soon and know the job: a lost one does not delay the others, or end them.
+func (j Job) Answers(ctx context.Context) []agent.JobStatus {
+	statuses := parallel.Map(j.Members, func(client *agent.Client) agent.JobStatus {
+		asking, cancel := context.WithTimeout(ctx, answerTime)
+		defer cancel()
+		status, err := client.Job(asking, j.ID)
+		if err != nil {
+			return agent.JobStatus{}
+		}
+		return status
+	})
+	return slices.DeleteFunc(statuses, func(s agent.JobStatus) bool { return s.ID == "" })
+}
+
+// ShowSaving calls say with the ranks that are still saving, again and again until ctx ends.
+func (j Job) ShowSaving(ctx context.Context, say func(who string)) {
+	ticker := time.NewTicker(SavingEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		if who := agent.Saving(j.Answers(ctx), time.Now()); who != "" && ctx.Err() == nil {
+			say(who)
+		}
+	}
 }
 
 // Running asks all nodes once which jobs run on them. A job of several nodes has a status of each.

@@ -148,13 +148,10 @@ func change(ctx context.Context, client kubernetes.Interface, namespace, node st
 	if err := errors.Join(CheckNode(node), CheckWhy(mark.Why)); err != nil {
 		return Record{}, err
 	}
-	const most = 5 // another writer always comes first
-	for range most {
+	err = kube.Contend(func() (err error) {
 		before, err = tryChange(ctx, client, namespace, node, mark.At, to)
-		if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			break
-		}
-	}
+		return err
+	})
 	if err != nil {
 		return before, kube.Problem(fmt.Errorf("writing node %s to configmap %s/%s: %w", node, namespace, RecordName, err))
 	}

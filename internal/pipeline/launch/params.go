@@ -197,7 +197,11 @@ func differences(wanted, found *v1.PipelineRun) string {
 	if found.Spec.TaskRunTemplate.ServiceAccountName != wanted.Spec.TaskRunTemplate.ServiceAccountName {
 		different = append(different, "service account")
 	}
-	had, wants := Values(found), Values(wanted)
+	return strings.Join(append(different, DifferentParams(Values(found), Values(wanted))...), ", ")
+}
+
+// DifferentParams lists the params that have not the same values in both, as in "param timeout".
+func DifferentParams(had, wants map[string][]string) (different []string) {
 	names := maps.Clone(had)
 	maps.Copy(names, wants)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
@@ -205,5 +209,5 @@ func differences(wanted, found *v1.PipelineRun) string {
 			different = append(different, "param "+name)
 		}
 	}
-	return strings.Join(different, ", ")
+	return different
 }

@@ -138,14 +138,7 @@ func Begin(ctx context.Context, client kubernetes.Interface, s Start) error {
 		ObjectMeta: metav1.ObjectMeta{Name: Name(s.Run), Namespace: s.Namespace, Labels: labelsOf(s.Environment, s.Schedule, unfinished)},
 		Data:       map[string]string{startKey: string(content)},
 	}
-	const most = 5 // another writer always comes first
-	for range most {
-		err = begin(ctx, client, wanted, s.RunUID)
-		if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			break
-		}
-	}
-	if err != nil {
+	if err := kube.Contend(func() error { return begin(ctx, client, wanted, s.RunUID) }); err != nil {
 		return kube.Problem(fmt.Errorf("beginning the receipt of %s/%s: %w", s.Namespace, s.Run, err))
 	}
 	return nil

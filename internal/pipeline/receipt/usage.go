@@ -131,14 +131,7 @@ func keepUsage(ctx context.Context, client kubernetes.Interface, namespace, envi
 	if len(doomed) == 0 {
 		return nil
 	}
-	const most = 5 // another writer always comes first
-	var err error
-	for range most {
-		err = tryKeepUsage(ctx, client, namespace, environment, doomed, now)
-		if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			break
-		}
-	}
+	err := kube.Contend(func() error { return tryKeepUsage(ctx, client, namespace, environment, doomed, now) })
 	if err != nil {
 		return kube.Problem(fmt.Errorf("keeping the usage of deleted receipts in configmap %s/%s: %w", namespace, environment+usageSuffix, err))
 	}

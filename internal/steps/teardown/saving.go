@@ -18,9 +18,7 @@ import (
 )
 
 const (
-	// savingEvery is the time between two lines about ranks that are still saving, hastenEvery between two looks for a cancellation
-	// that leaves them no time.
-	savingEvery = 10 * time.Second
+	// hastenEvery is the time between two looks for a cancellation that leaves the ranks no time to save.
 	hastenEvery = 2 * time.Second
 	// hurriedGrace is how long ranks have that get no time to save.
 	hurriedGrace = 5 * time.Second
@@ -34,7 +32,7 @@ func (t *teardown) endRanks(ctx context.Context, clients nodes.Set, most time.Du
 	if job.ID == "" {
 		return nil
 	}
-	statuses := t.statuses(ctx, job)
+	statuses := job.Answers(ctx)
 	if !slices.ContainsFunc(statuses, func(s agent.JobStatus) bool { return s.State == agent.Running }) {
 		return statuses
 	}
@@ -44,7 +42,9 @@ func (t *teardown) endRanks(ctx context.Context, clients nodes.Set, most time.Du
 		defer hold.Renewing(waiting)()
 	}
 	stop := agent.Stop{Cause: agent.StopCancelled, Reason: "the run has ended"}
-	go t.showSaving(waiting, job)
+	go job.ShowSaving(waiting, func(who string) {
+		t.log.Info("Still saving: " + who + ". mlenv cancel " + t.options.Run.Name + " --now does not wait.")
+	})
 	go t.hasten(waiting, job, stop)
 	parallel.Map(statuses, func(status agent.JobStatus) error {
 		if status.State != agent.Running {
@@ -52,30 +52,7 @@ func (t *teardown) endRanks(ctx context.Context, clients nodes.Set, most time.Du
 		}
 		return endJob(waiting, clients[status.Node], &status, stop, most)
 	})
-	return t.statuses(ctx, job)
-}
-
-// statuses returns the answers of the nodes that answer soon.
-func (t *teardown) statuses(ctx context.Context, job jobs.Job) []agent.JobStatus {
-	found := make([]agent.JobStatus, len(job.Members))
-	places := job.Members.Places()
-	parallel.Map(job.Members, func(client *agent.Client) (err error) {
-		asking, cancel := context.WithTimeout(ctx, askTime)
-		defer cancel()
-		found[places[client]], err = client.Job(asking, job.ID)
-		return err
-	})
-	return slices.DeleteFunc(found, func(s agent.JobStatus) bool { return s.ID == "" })
-}
-
-// showSaving reports which ranks are still saving, until ctx ends.
-func (t *teardown) showSaving(ctx context.Context, job jobs.Job) {
-	_ = wait.PollUntilContextCancel(ctx, savingEvery, false, func(ctx context.Context) (bool, error) {
-		if who := agent.Saving(t.statuses(ctx, job), time.Now()); who != "" && ctx.Err() == nil {
-			t.log.Info("Still saving: " + who + ". mlenv cancel " + t.options.Run.Name + " --now does not wait.")
-		}
-		return false, nil
-	})
+	return job.Answers(ctx)
 }
 
 // hasten leaves the ranks only some seconds if the user who cancelled the run does not want to wait, until ctx ends.

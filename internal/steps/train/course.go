@@ -282,7 +282,7 @@ func (c *course) sayStopped(why string, cause agent.StopCause, left time.Duratio
 // orderToSave stops all nodes, whose ranks have at most that time to save.
 func (c *course) orderToSave(stop agent.Stop, most time.Duration) {
 	c.stopped, c.phase = true, stopping
-	c.effects = append(c.effects, order{stop}, alarm{giveUp, most + killTime + settle}, alarm{stillSaving, savingEvery})
+	c.effects = append(c.effects, order{stop}, alarm{giveUp, most + killTime + settle}, alarm{stillSaving, jobs.SavingEvery})
 }
 
 // savingBecause returns why a node stops its ranks, a clause of a message.
@@ -301,7 +301,7 @@ func savingBecause(status agent.JobStatus) string {
 func (c *course) saySaving(now time.Time) {
 	if who := agent.Saving(c.statuses, now); who != "" {
 		c.say(slog.LevelInfo, "Still saving: "+who+".")
-		c.effects = append(c.effects, alarm{stillSaving, savingEvery})
+		c.effects = append(c.effects, alarm{stillSaving, jobs.SavingEvery})
 	}
 }
 

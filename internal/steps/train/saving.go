@@ -9,8 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
-
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
@@ -38,7 +36,7 @@ func (t *Training) stopSaving(ctx, ending context.Context, why run.Ending) error
 	t.Log.Info(fmt.Sprintf("Stopping the training: %s. Waiting %suntil its ranks have ended.%s", why.Message, limit, hint))
 	t.stop(ending, stop) // each node, whatever the others answer
 	saving, ended := context.WithCancel(ending)
-	go t.showSaving(saving)
+	go t.job().ShowSaving(saving, func(who string) { t.Log.Info("Still saving: " + who + ".") })
 	err := t.job().End(ending, stop)
 	ended()
 	// The rest must be written before this pod is killed.
@@ -46,8 +44,7 @@ func (t *Training) stopSaving(ctx, ending context.Context, why run.Ending) error
 	defer cancel()
 	switch {
 	case err == nil:
-		statuses, _ := t.job().Statuses(last) // of the nodes that answer
-		return t.withSaved(last, statuses, endOf(why))
+		return t.withSaved(last, t.job().Answers(last), endOf(why))
 	case t.isReleased(last):
 		t.Log.Info("The environment was released meanwhile: no rank is left.", "environment", t.Name)
 	default:
@@ -58,8 +55,7 @@ func (t *Training) stopSaving(ctx, ending context.Context, why run.Ending) error
 
 // handOver reports which ranks are left to others.
 func (t *Training) handOver(ctx context.Context, why run.Ending, err error) {
-	statuses, _ := t.job().Statuses(ctx) // of the nodes that answer
-	who := agent.Saving(statuses, time.Now())
+	who := agent.Saving(t.job().Answers(ctx), time.Now())
 	switch {
 	case who == "":
 		t.Log.Warn(fmt.Sprintf("Ranks may still run; the nodes kill them at the end of their time: %v", err))
@@ -68,17 +64,6 @@ func (t *Training) handOver(ctx context.Context, why run.Ending, err error) {
 	default:
 		t.Log.Info(fmt.Sprintf("Still saving: %s. The teardown waits for them.", who))
 	}
-}
-
-// showSaving reports which ranks are still saving, until ctx ends.
-func (t *Training) showSaving(ctx context.Context) {
-	_ = wait.PollUntilContextCancel(ctx, savingEvery, false, func(ctx context.Context) (bool, error) {
-		statuses, _ := t.job().Statuses(ctx) // of the nodes that answer
-		if who := agent.Saving(statuses, time.Now()); who != "" && ctx.Err() == nil {
-			t.Log.Info("Still saving: " + who + ".")
-		}
-		return false, nil
-	})
 }
 
 // hastenAtSignal leaves the ranks only some seconds after another signal of the user, until stop is called. It calls giveUp if a node does

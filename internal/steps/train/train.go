@@ -47,8 +47,6 @@ const (
 	endTime = 15 * time.Second
 	// killTime is how long an agent may take to kill ranks at the end of their time, and to report that.
 	killTime = 5 * time.Second
-	// savingEvery is the time between two lines about ranks that are still saving.
-	savingEvery = 10 * time.Second
 )
 
 const (

@@ -22,10 +22,12 @@ const (
 // TestDoors checks that the doors have few links, and that every page is a few clicks away from them.
 func TestDoors(t *testing.T) {
 	graph := pageGraph(t)
+	if doors != "README.md" {
+		delete(graph, "README.md") // the page that the doors replace; a way over it does not count
+	}
 	distance := distances(graph, doors)
 	for _, page := range slices.Sorted(maps.Keys(graph)) {
 		switch at, found := distance[page]; {
-		case page == "README.md" && doors != page: // the page that the doors replace
 		case !found:
 			t.Errorf("%s: no page within the doors of %s links it", page, doors)
 		case at > clicks:
@@ -37,10 +39,7 @@ func TestDoors(t *testing.T) {
 		if title, found := strings.CutPrefix(line, "## "); found {
 			section = strings.TrimSpace(title)
 		} else if strings.HasPrefix(line, "- ") {
-			links[section]++
-			if n := len(link.FindAllString(line, -1)); n > 2 {
-				t.Errorf("%s: %q: %d links in one line, want a page that lists them", doors, line, n)
-			}
+			links[section] += len(link.FindAllString(line, -1))
 		}
 	}
 	if len(links) != 3 {

@@ -126,7 +126,7 @@ mutants: ## change MUTANTS=60 single lines, chosen by SEED=1, and list the chang
 
 GOTESTSUM := $(TOOL) gotestsum
 E2E_TIMEOUT := 60m
-# E2E_FLAGS=-update writes docs/faults.md.
+# E2E_FLAGS=-update writes docs/project/faults.md.
 E2E_FLAGS ?=
 E2E := $(GOTESTSUM) --format=standard-verbose -- -tags e2e -count=1
 .PHONY: e2e
@@ -151,7 +151,7 @@ e2e-newest-tekton: bin/localcluster bin/mlenv
 
 FAULTS := faults-shared faults-nodes faults-services
 .PHONY: faults
-faults: ## run all scenarios of docs/faults.md, in three parts that can run one after another (root)
+faults: ## run all scenarios of docs/project/faults.md, in three parts that can run one after another (root)
 	@$(MAKE) --no-print-directory --keep-going -j1 $(FAULTS)
 
 # Each part takes less than an hour on two cores.
@@ -173,7 +173,7 @@ SEED := on
 unit-%:
 	@$(MAKE) --no-print-directory --keep-going unit UNIT="$(GOTESTSUM) --format=pkgname -- -vet=off -count=1 -timeout=30m -shuffle=$(SEED)"
 
-# CULPRITS_FLAGS=-update writes the score into docs/culprits.md; -test.run chooses scripts.
+# CULPRITS_FLAGS=-update writes the score into docs/project/culprits.md; -test.run chooses scripts.
 CULPRITS_FLAGS :=
 .PHONY: culprits
 culprits: ## run scripts that fail under torchrun and DeepSpeed, and score the ranks and reasons that are named (root; 30 minutes)
@@ -317,16 +317,16 @@ bench-train: cluster ## start the local cluster, time sync, logs, starts and the
 bench-peers: BENCH_RUNS := 5
 bench-peers: UP_FLAGS := --peers
 bench-peers: MORE_PACKAGES := rsync
-bench-peers: cluster ## compare with Kubeflow Trainer, MPI Operator and other ways to copy files, on the local cluster; BENCH_FLAGS=-update writes docs/benchmarks.md
+bench-peers: cluster ## compare with Kubeflow Trainer, MPI Operator and other ways to copy files, on the local cluster; BENCH_FLAGS=-update writes docs/project/benchmarks.md
 	$(BENCH)='Peers|Sync'
 
 .PHONY: bench-scale
-bench-scale: ## measure the steps with 8 to 512 nodes, without a cluster (docs/scale.md)
+bench-scale: ## measure the steps with 8 to 512 nodes, without a cluster (docs/project/scale.md)
 	go test -run='^$$' -bench='Scale$$' -benchtime=1x -timeout=0 ./test/bench/scale
 
 # The processes have a network of their own, so a running local cluster does not matter. MLENV_BENCH_NODES=8,64 measures other numbers.
 .PHONY: bench-scale-cluster
-bench-scale-cluster: bin/localcluster ## measure the steps with 8 to 512 nodes on the local cluster's control plane (docs/scale.md)
+bench-scale-cluster: bin/localcluster ## measure the steps with 8 to 512 nodes on the local cluster's control plane (docs/project/scale.md)
 	go test -run='^$$' -bench='ScaleOnCluster$$' -benchtime=1x -timeout=0 ./test/bench/scale
 
 # The toolchain of go.mod, because another one compiles different bytes.

@@ -14,12 +14,12 @@ var Bundle embed.FS
 
 // Reasons is the page with a row for each reason: what it means, and what to do.
 //
-//go:embed docs/reasons.md
+//go:embed docs/reference/reasons.md
 var Reasons string
 
 // Findings is the page with a row for each finding of the doctor.
 //
-//go:embed docs/doctor.md
+//go:embed docs/reference/findings.md
 var Findings string
 
 //go:embed images/*/*

@@ -15,13 +15,13 @@ import (
 	"testing"
 )
 
-// eventRow matches a row of the table of events in docs/log.md.
+// eventRow matches a row of the table of events in docs/reference/log.md.
 var eventRow = regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\| (.*?) \\|")
 
-// TestLogEvents compares the events in the code with the table in docs/log.md. A line of the log says a thing once: a message that was
+// TestLogEvents compares the events in the code with the table in docs/reference/log.md. A line of the log says a thing once: a message that was
 // formatted has attributes only if it is an event, and then event is the first.
 func TestLogEvents(t *testing.T) {
-	page, err := os.ReadFile("../docs/log.md")
+	page, err := os.ReadFile("../docs/reference/log.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestLogEvents(t *testing.T) {
 					}
 				}
 			case !constant && call.Ellipsis == token.NoPos:
-				t.Errorf("%s: the message has its values already: attributes are for the events of docs/log.md", files.Position(call.Pos()))
+				t.Errorf("%s: the message has its values already: attributes are for the events of docs/reference/log.md", files.Position(call.Pos()))
 			}
 			return true
 		})
@@ -71,12 +71,12 @@ func TestLogEvents(t *testing.T) {
 	for event, attributes := range found {
 		slices.Sort(attributes)
 		if got := strings.Join(attributes, ", "); got != want[event] {
-			t.Errorf("event %s has the attributes %s; docs/log.md has %q", event, got, want[event])
+			t.Errorf("event %s has the attributes %s; docs/reference/log.md has %q", event, got, want[event])
 		}
 		delete(want, event)
 	}
 	for event := range want {
-		t.Errorf("docs/log.md has the event %s, which no line of a log has", event)
+		t.Errorf("docs/reference/log.md has the event %s, which no line of a log has", event)
 	}
 }
 

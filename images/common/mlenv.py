@@ -27,7 +27,7 @@ _complained = False
 
 
 def progress(**values):
-    """Appends a line of metrics to $MLENV_METRICS_FILE. docs/metrics.md lists the keys that have a meaning.
+    """Appends a line of metrics to $MLENV_METRICS_FILE. docs/reference/metrics.md lists the keys that have a meaning.
 
     A tensor of one element counts as a number. A NaN is written as NaN, so that users see it. On every rank except 0, and outside
     ml-dev-env, progress does nothing. A failed write never stops the training: the first one is reported on stderr.
@@ -72,7 +72,7 @@ def last_checkpoint(folder=None):
 
     In a restarted training that is $MLENV_LAST_CHECKPOINT, if it is set: ml-dev-env has verified that it is complete on every node.
     So call this before the first step. Otherwise it is the one that the file `latest` names, or without such a file the newest
-    complete one that a framework has written there or some levels down; docs/nodes.md lists the frameworks. In a run that resumes
+    complete one that a framework has written there or some levels down; docs/reference/node.md lists the frameworks. In a run that resumes
     another one, the default includes what the earlier runs wrote at relative paths. Raises FileNotFoundError if the marked checkpoint
     is gone: a training that starts over unasked wastes days.
     """

@@ -21,7 +21,7 @@ var (
 // Each row of the page names the unproven thing, the command that proves it, and what happens until then.
 func TestUnproven(t *testing.T) {
 	rows := 0
-	for line := range strings.Lines(read(t, filepath.Join("..", "..", "docs", "unproven.md"))) {
+	for line := range strings.Lines(read(t, filepath.Join("..", "..", "docs", "project", "unproven.md"))) {
 		line = strings.TrimSpace(line)
 		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| what ") || strings.HasPrefix(line, "| --- ") {
 			continue

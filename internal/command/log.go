@@ -26,7 +26,7 @@ func AddLogFormat(cmd *cobra.Command) {
 //   - objects: namespace, environment, run, task, job, pod, container, node (its number), kubernetesNode,
 //     rank, gpu, claim, lease, service, build, image, tree, commit
 //   - amounts: seconds, bytes, bytesPerSecond, nodes, ranks, ranksPerNode, gpusPerNode, pods
-//   - why: reason (one of docs/reasons.md), why (a sentence), error
+//   - why: reason (one of docs/reference/reasons.md), why (a sentence), error
 func Log(cmd *cobra.Command) *slog.Logger { return newLog(cmd.OutOrStdout(), IsJSON(cmd)) }
 
 func newLog(out io.Writer, json bool) *slog.Logger {

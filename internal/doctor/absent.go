@@ -43,7 +43,7 @@ func (e *examination) absent(ctx context.Context) {
 		evidence = append(evidence, fmt.Sprintf("its last run, %s, ended at %s: %s", last.Run, last.Ended.UTC().Format("2006-01-02 15:04 UTC"),
 			how))
 		if last.Reason != "" {
-			next = fmt.Sprintf("mlenv receipt %s -n %s (docs/reasons.md explains %s)", last.Run, e.env.Namespace, last.Reason)
+			next = fmt.Sprintf("mlenv receipt %s -n %s (docs/reference/reasons.md explains %s)", last.Run, e.env.Namespace, last.Reason)
 		}
 	}
 	e.found(fail.EnvironmentMissing, "environment "+e.env.Name, strings.Join(evidence, "\n"), next)

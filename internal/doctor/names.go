@@ -9,7 +9,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// The reasons of findings that no other part has. The table of docs/doctor.md has their meanings.
+// The reasons of findings that no other part has. The table of docs/reference/findings.md has their meanings.
 const (
 	NotReadable       fail.Reason = "NotReadable"
 	PodsStarting      fail.Reason = "PodsStarting"
@@ -44,7 +44,7 @@ type symptom struct {
 	level fail.Level
 }
 
-// symptoms are the rows of the table in docs/doctor.md. The report sorts findings of one level by their order, the most likely first:
+// symptoms are the rows of the table in docs/reference/findings.md. The report sorts findings of one level by their order, the most likely first:
 // how certain the evidence is, and how often it was the cause on the clusters that this project comes from. Everything follows from the
 // answers of the API server, the scheduler and the kubelet: first permissions, then misnamed resources, GPUs that others hold, claims,
 // images. A silent node, a restarted container and an ended rank make all other ranks hang. NCCL's errors may be their consequence.

@@ -45,7 +45,7 @@ func constants(t *testing.T, path string) (names []fail.Reason) {
 	return names
 }
 
-// TestNames: everything that NCCL's log and the devices may show has its row in docs/doctor.md, and every row names an
+// TestNames: everything that NCCL's log and the devices may show has its row in docs/reference/findings.md, and every row names an
 // existing reason, with an existing flow and level.
 func TestNames(t *testing.T) {
 	known := constants(t, "../fail/reasons.go")
@@ -53,7 +53,7 @@ func TestNames(t *testing.T) {
 		for _, name := range constants(t, source) {
 			known = append(known, name)
 			if !slices.ContainsFunc(symptoms(), func(s symptom) bool { return s.name == name }) {
-				t.Errorf("%s of %s has no row in docs/doctor.md", name, source)
+				t.Errorf("%s of %s has no row in docs/reference/findings.md", name, source)
 			}
 		}
 	}

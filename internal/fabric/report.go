@@ -29,7 +29,7 @@ const (
 	NotMeasured Result = "not-measured"
 )
 
-// Report is what a check found. It is part of the receipt, docs/receipt.md.
+// Report is what a check found. It is part of the receipt, docs/reference/receipt.md.
 type Report struct {
 	Verdict Result `json:"verdict"`
 	Message string `json:"message,omitempty"`

@@ -49,9 +49,9 @@ func TestReasonAndAdvice(t *testing.T) {
 	}
 }
 
-// TestEveryReasonIsExplained checks that docs/reasons.md and the closed list have the same reasons.
+// TestEveryReasonIsExplained checks that docs/reference/reasons.md and the closed list have the same reasons.
 func TestEveryReasonIsExplained(t *testing.T) {
-	docs, err := os.ReadFile("../../docs/reasons.md")
+	docs, err := os.ReadFile("../../docs/reference/reasons.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,13 +77,13 @@ func TestEveryReasonIsExplained(t *testing.T) {
 				t.Errorf("reason %s has the value %q, want its name", name.Name, value)
 			}
 			if !documented[name.Name] {
-				t.Errorf("reason %s has no row in docs/reasons.md", name.Name)
+				t.Errorf("reason %s has no row in docs/reference/reasons.md", name.Name)
 			}
 			delete(documented, name.Name)
 		}
 		return true
 	})
 	for reason := range documented {
-		t.Errorf("docs/reasons.md explains %s, which is no reason", reason)
+		t.Errorf("docs/reference/reasons.md explains %s, which is no reason", reason)
 	}
 }

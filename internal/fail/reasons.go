@@ -1,7 +1,7 @@
 package fail
 
 // Reason is one word that names the cause of a failure. The list is closed; each
-// reason has a row in docs/reasons.md.
+// reason has a row in docs/reference/reasons.md.
 type Reason string
 
 // The reasons.

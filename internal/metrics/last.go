@@ -9,7 +9,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// Bounds of what every reader keeps of a training's own metrics; docs/metrics.md names them.
+// Bounds of what every reader keeps of a training's own metrics; docs/reference/metrics.md names them.
 const (
 	// MostKeys bounds the keys in addition to the defined ones.
 	MostKeys = 200

@@ -1,4 +1,4 @@
-// Package metrics reads the metrics that a training writes, docs/metrics.md.
+// Package metrics reads the metrics that a training writes, docs/reference/metrics.md.
 package metrics
 
 import (

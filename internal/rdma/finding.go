@@ -2,7 +2,7 @@ package rdma
 
 import "github.com/ml-dev-env/ml-dev-env/internal/fail"
 
-// The reasons of findings. The table of docs/doctor.md has their meanings.
+// The reasons of findings. The table of docs/reference/findings.md has their meanings.
 const (
 	NoDevice           fail.Reason = "NoDevice"
 	DeviceMissing      fail.Reason = "DeviceMissing"

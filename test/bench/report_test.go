@@ -85,7 +85,7 @@ func measured() string {
 	return fmt.Sprintf("seconds, on %s, at %s", time.Now().UTC().Format(time.DateOnly), strings.TrimSpace(string(commit)))
 }
 
-// printTable prints a table in the format of docs/benchmarks.md, with the machine below it. The flag -update writes it
+// printTable prints a table in the format of docs/project/benchmarks.md, with the machine below it. The flag -update writes it
 // to that page.
 func printTable(b *testing.B, name string, rows [][]string) {
 	b.Helper()
@@ -98,5 +98,5 @@ func printTable(b *testing.B, name string, rows [][]string) {
 	}
 	fmt.Fprintf(&text, "\n%s.\n", strings.Join(machine(), "; "))
 	fmt.Print("\n", text.String())
-	golden.Section(b, "docs/benchmarks.md", "<!-- "+name+": written by make bench-peers BENCH_FLAGS=-update -->\n", text.String())
+	golden.Section(b, "docs/project/benchmarks.md", "<!-- "+name+": written by make bench-peers BENCH_FLAGS=-update -->\n", text.String())
 }

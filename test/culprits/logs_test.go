@@ -18,7 +18,7 @@ import (
 )
 
 // page is the page with the scores.
-const page = "../../docs/culprits.md"
+const page = "../../docs/project/culprits.md"
 
 // failure is an entry of testdata/logs.txt: the ranks of a training, in the order in which they end, two on each node.
 //

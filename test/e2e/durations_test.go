@@ -47,7 +47,7 @@ func (d *durations) printSlowest(out io.Writer, n int) {
 	}
 }
 
-// writeFaults writes into docs/faults.md how the scenarios ended.
+// writeFaults writes into docs/project/faults.md how the scenarios ended.
 func (d *durations) writeFaults(t *testing.T, repository string) {
 	t.Helper()
 	d.mu.Lock()

@@ -20,7 +20,7 @@ type fault struct {
 	bound string
 }
 
-// faults is the table of docs/faults.md.
+// faults is the table of docs/project/faults.md.
 var faults = []fault{
 	{"a rank raises", []string{"rank-fails"}, "RankFailed, with the rank that failed first", "the other ranks end within 10 s"},
 	{"the kernel kills a rank for its memory", []string{"out-of-memory"}, "OutOfMemory", "the other ranks end within 10 s"},
@@ -86,14 +86,14 @@ var faults = []fault{
 	{"the processor of a rank is throttled", []string{"slow-device"}, "check-fabric names the rank and its node", ""},
 }
 
-var update = flag.Bool("update", false, "write docs/faults.md")
+var update = flag.Bool("update", false, "write docs/project/faults.md")
 
 const (
-	faultsFile             = "../../docs/faults.md"
+	faultsFile             = "../../docs/project/faults.md"
 	faultsBegin, faultsEnd = "<!-- written by make faults E2E_FLAGS=-update -->\n", "<!-- end -->"
 )
 
-// TestFaultsPage fails if docs/faults.md lacks the table, or if the table names a scenario that does not exist.
+// TestFaultsPage fails if docs/project/faults.md lacks the table, or if the table names a scenario that does not exist.
 func TestFaultsPage(t *testing.T) {
 	list, err := os.ReadFile("training_test.go")
 	if err != nil {
@@ -119,7 +119,7 @@ func TestFaultsPage(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if want != string(page) {
-		t.Error("the table in docs/faults.md is outdated; write it: go test ./test/e2e -update")
+		t.Error("the table in docs/project/faults.md is outdated; write it: go test ./test/e2e -update")
 	}
 }
 
@@ -132,7 +132,7 @@ func faultsPage(page string, took map[string]string, run string) (string, error)
 	before, rest, found := strings.Cut(page, faultsBegin)
 	old, after, ended := strings.Cut(rest, faultsEnd)
 	if !found || !ended {
-		return "", fmt.Errorf("docs/faults.md lacks the lines %q and %q", faultsBegin, faultsEnd)
+		return "", fmt.Errorf("docs/project/faults.md lacks the lines %q and %q", faultsBegin, faultsEnd)
 	}
 	if run == "" {
 		run, _, _ = strings.Cut(old, "\n")

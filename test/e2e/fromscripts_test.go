@@ -23,7 +23,7 @@ const (
 	interrupted = -2
 )
 
-// typed is a command of docs/from-scripts.md as a user of the local cluster types it.
+// typed is a command of docs/project/from-scripts.md as a user of the local cluster types it.
 type typed struct {
 	command string
 	// more are flags that only the local cluster needs.
@@ -35,7 +35,7 @@ type typed struct {
 	says string
 }
 
-// successors returns the commands of docs/from-scripts.md that from-scripts types, in an order in which they can be typed.
+// successors returns the commands of docs/project/from-scripts.md that from-scripts types, in an order in which they can be typed.
 func successors(u trainer, file string) []typed {
 	up := []string{"--cluster-file=" + file, "--steps-image=" + u.steps, "--gpus-per-node=1"}
 	const upSays, noProgram = "is kept until", "the image has no "
@@ -140,9 +140,9 @@ func successorsInEditors() []typed {
 	}
 }
 
-// fromScripts types the commands of docs/from-scripts.md, except those that other scenarios type.
+// fromScripts types the commands of docs/project/from-scripts.md, except those that other scenarios type.
 func fromScripts(u trainer) {
-	content, err := os.ReadFile(filepath.Join("..", "..", "docs", "from-scripts.md"))
+	content, err := os.ReadFile(filepath.Join("..", "..", "docs", "project", "from-scripts.md"))
 	if err != nil {
 		u.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func fromScripts(u trainer) {
 	}
 	for _, found := range regexp.MustCompile("`mlenv ([^`]+)`").FindAllStringSubmatch(string(content), -1) {
 		if typed := found[1]; typed != "install" && !slices.Contains(known, typed) {
-			u.Errorf("docs/from-scripts.md: no scenario types mlenv %s", typed)
+			u.Errorf("docs/project/from-scripts.md: no scenario types mlenv %s", typed)
 		}
 	}
 

@@ -79,7 +79,7 @@ func githubAction(u trainer) {
 }
 
 // withoutStoredToken runs the action with ID tokens of an issuer that stands in for GitHub's, and that the API server trusts by the
-// configuration in docs/github-action.md. The rights come from examples/github/oidc.yaml.
+// configuration in docs/automate/github.md. The rights come from examples/github/oidc.yaml.
 func (r *runner) withoutStoredToken() {
 	r.Helper()
 	const audience, machine = "https://10.223.0.2:6443", "10.223.0.1" // on the cluster's bridge

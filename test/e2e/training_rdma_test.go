@@ -106,7 +106,7 @@ func rdmaByAdmin(u trainer) {
 // ownPod tests that a pod that this project did not create finds its device by mlenv-agent rdma exec.
 func (u trainer) ownPod() {
 	u.Helper()
-	// As docs/rdma.md gets it.
+	// As docs/operate/rdma.md gets it.
 	steps := u.kubectl("get", "task", "provision", `--output=jsonpath={.spec.params[?(@.name=="steps-image")].default}`)
 	u.apply("own-pod.yaml", map[string]string{"REGISTRY": registryHost, "STEPS": steps})
 	u.waitFor("jsonpath={.status.phase}=Succeeded", "pod/own")
@@ -294,7 +294,7 @@ func rdmaTraining(u trainer) {
 
 	// The agent gives NCCL's settings to what it starts, not to the container.
 	if out := u.kubectl("exec", "ml-dev-env-0", "--container=train", "--", "env"); strings.Contains(out, "NCCL_IB_HCA=") {
-		u.Errorf("the container has NCCL_IB_HCA, which docs/from-scripts.md denies:\n%s", out)
+		u.Errorf("the container has NCCL_IB_HCA, which docs/project/from-scripts.md denies:\n%s", out)
 	}
 	environment, _ := u.says(u.TempDir(), command.Done, "shell", "0", "--", "env")
 	u.mustContain(environment, "\nNCCL_IB_HCA==mlx5_")

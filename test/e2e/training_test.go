@@ -58,7 +58,7 @@ type scenario struct {
 }
 
 // setVariable chooses the scenarios; without it those run that are not nightly. firstHalf and secondHalf divide these.
-// nightlySet has the nightly scenarios that test no fault. The other sets contain the scenarios of docs/faults.md:
+// nightlySet has the nightly scenarios that test no fault. The other sets contain the scenarios of docs/project/faults.md:
 // sharedFaults those that run in parallel with others, nodeFaults those that break a Kubernetes node, and serviceFaults
 // those that break a service. The Makefile has a target for each set.
 const (

@@ -119,7 +119,7 @@ func TestLayoutsOfFrameworks(t *testing.T) {
 	}
 }
 
-// TestLayoutsAreDocumented: the table in docs/nodes.md has the rows that are tested, and no others.
+// TestLayoutsAreDocumented: the table in docs/reference/node.md has the rows that are tested, and no others.
 func TestLayoutsAreDocumented(t *testing.T) {
 	all, _ := layouts(t)
 	var tested, documented []string
@@ -128,7 +128,7 @@ func TestLayoutsAreDocumented(t *testing.T) {
 			tested = append(tested, l.row)
 		}
 	}
-	page, err := os.ReadFile("../../../docs/nodes.md")
+	page, err := os.ReadFile("../../../docs/reference/node.md")
 	if err != nil {
 		t.Fatal(err)
 	}

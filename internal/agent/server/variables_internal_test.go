@@ -10,9 +10,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// TestVariablesAreDocumented: each variable that the agent gives a job has its row in docs/nodes.md.
+// TestVariablesAreDocumented: each variable that the agent gives a job has its row in docs/reference/node.md.
 func TestVariablesAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/nodes.md")
+	page, err := os.ReadFile("../../../docs/reference/node.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func TestVariablesAreDocumented(t *testing.T) {
 		}
 		for _, name := range slices.Sorted(maps.Keys(l.env)) {
 			if !strings.Contains(string(page), name) {
-				t.Errorf("docs/nodes.md has no row for %s", name)
+				t.Errorf("docs/reference/node.md has no row for %s", name)
 			}
 		}
 	}

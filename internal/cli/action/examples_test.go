@@ -103,7 +103,7 @@ func TestExamplesSkipForks(t *testing.T) {
 func TestExamplesKeepNoLongToken(t *testing.T) {
 	_, texts := examples(t)
 	texts["action.yml"] = read(t, "action.yml")
-	texts["docs/github-action.md"] = read(t, "docs/github-action.md")
+	texts["docs/automate/github.md"] = read(t, "docs/automate/github.md")
 	for file, text := range texts {
 		if strings.Contains(text, "token: ${{") &&
 			(!strings.Contains(text, "renew-token.yaml") || !strings.Contains(text, "oidc-audience")) {
@@ -125,7 +125,7 @@ func TestAccountOfTheAction(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(rights), &account); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{"action.yml", "examples/github/rights.yaml", "examples/github/renew-token.yaml", "docs/github-action.md"} {
+	for _, file := range []string{"action.yml", "examples/github/rights.yaml", "examples/github/renew-token.yaml", "docs/automate/github.md"} {
 		found := createToken.FindAllStringSubmatch(read(t, file), -1)
 		if len(found) == 0 {
 			t.Errorf("%s does not name the account", file)

@@ -24,7 +24,7 @@ func ReleaseCommand() *cobra.Command {
 		Hidden: true,
 		Long: `Release compiles mlenv, the agent and the steps image from a checkout, and writes them, install.yaml and the notes of the
 version into a folder, and prints the image by digest. The same sources give the same files. --push also pushes the image.
-make release calls it and adds licences, bills of materials, checksums and the Tekton bundles; docs/releasing.md has all
+make release calls it and adds licences, bills of materials, checksums and the Tekton bundles; docs/project/releasing.md has all
 steps.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,

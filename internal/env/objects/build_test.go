@@ -349,9 +349,9 @@ func TestStopGrace(t *testing.T) {
 	}
 }
 
-// TestVariablesAreDocumented: each variable of the container has its row in docs/nodes.md.
+// TestVariablesAreDocumented: each variable of the container has its row in docs/reference/node.md.
 func TestVariablesAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/nodes.md")
+	page, err := os.ReadFile("../../../docs/reference/node.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -361,7 +361,7 @@ func TestVariablesAreDocumented(t *testing.T) {
 	_, container := pod(t, r)
 	for name := range environ(container) {
 		if !strings.HasPrefix(name, "NCCL_") && !strings.Contains(string(page), strings.ToUpper(name)) {
-			t.Errorf("docs/nodes.md has no row for %s", name)
+			t.Errorf("docs/reference/node.md has no row for %s", name)
 		}
 	}
 }

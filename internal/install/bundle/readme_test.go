@@ -49,7 +49,7 @@ func install(folder, name string, labels map[string]string) string {
 	}
 	text := fmt.Sprintf("%s uses the %s of a release by one of these lines. The namespace needs [the account, its rights and the "+
 		"cluster file]"+
-		"(../../docs/installing.md), and the run sets `serviceAccountName: mlenv-pipeline` and, where it exists, the param `cluster`.%s\n\n",
+		"(../../docs/operate/install.md), and the run sets `serviceAccountName: mlenv-pipeline` and, where it exists, the param `cluster`.%s\n\n",
 		who, strings.ToUpper(kind[:1])+kind[1:], note)
 	for _, resolver := range []string{
 		`bundles, params: [{name: bundle, value: "ghcr.io/ml-dev-env/ml-dev-env/tasks:` + version + `"}, {name: name, value: ` + name + `}, ` +

@@ -55,9 +55,9 @@ func TestPinExamples(t *testing.T) {
 		if want := "- uses: ml-dev-env/ml-dev-env@" + commit + " # " + version + "\n"; strings.Count(workflow, want) != 1 {
 			t.Errorf("%s: want %q", workflow, want)
 		}
-		page := string(read(t, filepath.Join(dir, "docs/releasing.md")))
+		page := string(read(t, filepath.Join(dir, "docs/project/releasing.md")))
 		if !strings.Contains(page, "/releases/download/"+version+"/") || !strings.Contains(page, "VERSION=v0.0.0-try") {
-			t.Errorf("docs/releasing.md does not have %s, or a release to try has it", version)
+			t.Errorf("docs/project/releasing.md does not have %s, or a release to try has it", version)
 		}
 	}
 	empty := t.TempDir()

@@ -1,5 +1,5 @@
 // Package kueue is what ml-dev-env knows about Kueue: by what it marks an environment that it manages, and how to read its
-// objects. Versions differ in both; the table in docs/queues.md lists them.
+// objects. Versions differ in both; the table in docs/operate/capacity.md lists them.
 package kueue
 
 import (

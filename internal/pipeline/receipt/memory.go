@@ -476,7 +476,7 @@ func (p Part) phase(ended time.Time) Phase {
 	return phase
 }
 
-// metrics returns the last values in the form of docs/metrics.md.
+// metrics returns the last values in the form of docs/reference/metrics.md.
 func (p Progress) metrics() json.RawMessage {
 	values := map[string]float64{"step": p.Step}
 	if p.Steps > 0 {

@@ -40,7 +40,7 @@ func RepositoryOf(url string) string {
 	return git.Shown(url)
 }
 
-// Receipt is documented in docs/receipt.md.
+// Receipt is documented in docs/reference/receipt.md.
 type Receipt struct {
 	Run    string `json:"run"`
 	RunUID string `json:"runUID,omitempty"`

@@ -16,7 +16,7 @@ import (
 
 type failure struct {
 	Reason, Message string
-	// Meaning and Remedy come from docs/reasons.md.
+	// Meaning and Remedy come from docs/reference/reasons.md.
 	Meaning, Remedy string
 	Cause           *evidence
 	Tails           []evidence
@@ -115,7 +115,7 @@ func findingsOf(r receipt.Receipt) (result []finding) {
 	return result
 }
 
-// explain returns the reason's row of docs/reasons.md.
+// explain returns the reason's row of docs/reference/reasons.md.
 func explain(reason fail.Reason) (meaning, remedy string) {
 	for row := range strings.Lines(mldevenv.Reasons) {
 		cells := strings.Split(strings.TrimSpace(row), " | ")

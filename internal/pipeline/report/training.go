@@ -53,7 +53,7 @@ func trainingOf(r receipt.Receipt) training {
 			result.Missing = "There are no curves: the receipt has only the last values, because an older version wrote it, or it would have been " +
 				"too large."
 		default:
-			result.Missing = "There are no curves: the training wrote no metrics, see docs/metrics.md."
+			result.Missing = "There are no curves: the training wrote no metrics, see docs/reference/metrics.md."
 		}
 		return result
 	}

@@ -94,7 +94,7 @@ func (p *probe) named(ctx context.Context, scc, account string) (bool, error) {
 func (p *probe) memoryLock(pod *corev1.Pod) Check {
 	const name = "locked memory"
 	unknown := newCheck(name, Unknown, "mlenv rdma --check, once the nodes are up; security.ipc_lock in the cluster file, or the nodes' "+
-		"memlock raised, makes sure; docs/unproven.md",
+		"memlock raised, makes sure; docs/project/unproven.md",
 		"the pod has no IPC_LOCK: as much may be locked as CRI-O's limit allows, which only a pod sees")
 	i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == objects.TrainContainer })
 	if i < 0 || pod.Spec.Containers[i].SecurityContext == nil {

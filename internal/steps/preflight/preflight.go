@@ -299,7 +299,7 @@ func (p *probe) proof(ctx context.Context) string {
 	if err == nil && ok && provesRDMA(last) {
 		return "proven by check-fabric of run " + last.Run
 	}
-	return "unproven over Ethernet until check-fabric passes: docs/unproven.md"
+	return "unproven over Ethernet until check-fabric passes: docs/project/unproven.md"
 }
 
 func provesRDMA(r receipt.Receipt) bool {

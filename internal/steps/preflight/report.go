@@ -154,7 +154,7 @@ func (r Report) brief() string {
 		parts = append(parts, fmt.Sprintf("%d unknown", unknown))
 	}
 	if mode == agent.RDMA {
-		parts = append(parts, "the rest in docs/unproven.md")
+		parts = append(parts, "the rest in docs/project/unproven.md")
 	}
 	return "preflight: " + strings.Join(parts, ", ")
 }
@@ -179,7 +179,7 @@ func (r Report) Print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "\nVerdict: %s.\n", r.Verdict())
 	if mode, _ := r.Mode(); mode == agent.RDMA || len(r.withStatus(Unknown)) > 0 {
-		fmt.Fprintln(w, "docs/unproven.md lists what only the real cluster can prove, each with the command that proves it.")
+		fmt.Fprintln(w, "docs/project/unproven.md lists what only the real cluster can prove, each with the command that proves it.")
 	}
 }
 

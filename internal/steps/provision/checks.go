@@ -157,7 +157,7 @@ func checkStorage(facts []agent.Facts, mode cluster.StorageMode) error {
 				problems = append(problems,
 					fail.Advise(fail.Becausef(fail.StorageNotShared, "checking %s on node %d (%s): it cannot be written: %s", mount.path, f.Node,
 						f.KubernetesNode, volume.Problem),
-						"oc exec %s -- ls -lan %s; if another user owns the files, see NFS and root in docs/rdma.md", f.Pod, mount.path))
+						"oc exec %s -- ls -lan %s; if another user owns the files, see NFS and root in docs/operate/rdma.md", f.Pod, mount.path))
 				continue
 			}
 			other, same := seen[volume.ID]

@@ -572,7 +572,7 @@ func TestCheckStorage(t *testing.T) {
 				if fail.ReasonOf(err) != fail.StorageNotShared {
 					t.Errorf("reason %s, want StorageNotShared", fail.ReasonOf(err))
 				}
-				if strings.Contains(got, "cannot be written") && !strings.Contains(fail.NextOf(err), "docs/rdma.md") {
+				if strings.Contains(got, "cannot be written") && !strings.Contains(fail.NextOf(err), "docs/operate/rdma.md") {
 					t.Errorf("advice %q, want the page about NFS and root", fail.NextOf(err))
 				}
 			}

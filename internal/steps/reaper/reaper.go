@@ -21,7 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 )
 
-// The longest times of the parts of a pass; their sum is in docs/reaper.md. A pass ends within the minute.
+// The longest times of the parts of a pass; their sum is in docs/operate/capacity.md. A pass ends within the minute.
 const (
 	// renewalTime is for a holder whose Lease has expired to renew it: while the API server does not answer, holders try
 	// again every lease.RetryEvery.

@@ -15,7 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-// progress turns the training's metrics, whose format is in docs/metrics.md, into lines of the log.
+// progress turns the training's metrics, whose format is in docs/reference/metrics.md, into lines of the log.
 type progress struct {
 	mu   sync.Mutex
 	last metrics.Last
@@ -178,7 +178,7 @@ func (p *progress) line(gpu string) (text string, step float64) {
 }
 
 // final returns the last value of every metric as one JSON object of at most so many bytes: first the metrics that
-// docs/metrics.md defines, then the others by name.
+// docs/reference/metrics.md defines, then the others by name.
 func (p *progress) final(most int) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -181,7 +181,7 @@ func (c *course) trouble(r ruled, why string) error {
 	_, unsaved := r.rule.(rules.Unsaved)
 	switch {
 	case unsaved:
-		return fail.Advise(err, "write checkpoints to checkpoint_folder() in a format that is found; docs/nodes.md lists them")
+		return fail.Advise(err, "write checkpoints to checkpoint_folder() in a format that is found; docs/reference/node.md lists them")
 	case c.spec.Run != "":
 		return fail.Advise(err, "mlenv receipt %s --html=report.html%s   # its curves", c.spec.Run, c.of.In())
 	}

@@ -20,7 +20,7 @@ import tempfile
 HERE = pathlib.Path(__file__).parent
 LISTING = HERE / "layouts.json"
 # Without a GPU accelerate, and so the Trainer, uses neither FSDP nor DeepSpeed, although it is asked to, and Lightning refuses both.
-# The row in docs/nodes.md, the packages whose versions matter, and the checkpoints in their order; "none": not to be found without a mark.
+# The row in docs/reference/node.md, the packages whose versions matter, and the checkpoints in their order; "none": not to be found without a mark.
 CASES = {
     "trainer": ("transformers Trainer", "transformers", "out/checkpoint-2", "out/checkpoint-4"),
     "trainer_only_model": ("transformers Trainer", "transformers", "out/checkpoint-2", "out/checkpoint-4"),

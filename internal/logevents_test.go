@@ -18,8 +18,8 @@ import (
 // eventRow matches a row of the table of events in docs/reference/log.md.
 var eventRow = regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\| (.*?) \\|")
 
-// TestLogEvents compares the events in the code with the table in docs/reference/log.md. A line of the log says a thing once: a message that was
-// formatted has attributes only if it is an event, and then event is the first.
+// TestLogEvents compares the events in the code with the table in docs/reference/log.md. A line of the log says a thing once: a message
+// that was formatted has attributes only if it is an event, and then event is the first.
 func TestLogEvents(t *testing.T) {
 	page, err := os.ReadFile("../docs/reference/log.md")
 	if err != nil {

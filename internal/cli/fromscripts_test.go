@@ -38,7 +38,7 @@ func TestFromScripts(t *testing.T) {
 	}
 	targets := makeTargets(t)
 	docs := filepath.Join("..", "..", "docs")
-	for line := range strings.Lines(read(t, filepath.Join(docs, "from-scripts.md"))) {
+	for line := range strings.Lines(read(t, filepath.Join(docs, "project", "from-scripts.md"))) {
 		if !strings.HasPrefix(line, "| `") {
 			continue
 		}
@@ -64,7 +64,7 @@ func TestFromScripts(t *testing.T) {
 		}
 		for _, found := range link.FindAllStringSubmatch(line, -1) {
 			counterparts++
-			checkLink(t, filepath.Join(docs, "from-scripts.md"), found[1])
+			checkLink(t, filepath.Join(docs, "project", "from-scripts.md"), found[1])
 		}
 		if counterparts == 0 {
 			t.Errorf("%s has no counterpart", old)

@@ -22,8 +22,8 @@ func TestReferenceIsCurrent(t *testing.T) {
 // commandsPage returns the help texts of all commands as one page.
 func commandsPage(t *testing.T) string {
 	var page strings.Builder
-	page.WriteString("# Commands of mlenv\n\nWritten by `make generate` from `mlenv COMMAND --help`. [mlenv and runs](../mlenv.md) and\n" +
-		"[development](../development.md) explain how to combine the commands.\n\n| command | what it does |\n| --- | --- |\n")
+	page.WriteString("# Commands of mlenv\n\nWritten by `make generate` from `mlenv COMMAND --help`. [Runs](../train/runs.md) and\n" +
+		"[development](../train/develop.md) explain how to combine the commands.\n\n| command | what it does |\n| --- | --- |\n")
 	commands := shown(newRoot())
 	for _, cmd := range commands {
 		fmt.Fprintf(&page, "| [%s](#%s) | %s |\n", cmd.CommandPath(), idOf(cmd.CommandPath()), cmd.Short)

@@ -44,9 +44,9 @@ type symptom struct {
 	level fail.Level
 }
 
-// symptoms are the rows of the table in docs/reference/findings.md. The report sorts findings of one level by their order, the most likely first:
-// how certain the evidence is, and how often it was the cause on the clusters that this project comes from. Everything follows from the
-// answers of the API server, the scheduler and the kubelet: first permissions, then misnamed resources, GPUs that others hold, claims,
+// symptoms are the rows of the table in docs/reference/findings.md. The report sorts findings of one level by their order, the most likely
+// first: how certain the evidence is, and how often it was the cause on the clusters that this project comes from. Everything follows from
+// the answers of the API server, the scheduler and the kubelet: first permissions, then misnamed resources, GPUs that others hold, claims,
 // images. A silent node, a restarted container and an ended rank make all other ranks hang. NCCL's errors may be their consequence.
 // Measurements in the nodes explain failures that nothing printed. Signs without a cause, such as silence, come last. For a slow training
 // the wrong transport (two to ten times slower) comes before links, rates and clocks (tens of percent), and those before near limits.

@@ -128,6 +128,8 @@ func run(t *testing.T, stdin []byte, program string, args ...string) (string, er
 type user struct {
 	*testing.T
 	namespace string
+	// login is the kubeconfig for commands of mlenv, if it is not the administrator's.
+	login string
 }
 
 // newUser creates a namespace and deletes it when the test ends.

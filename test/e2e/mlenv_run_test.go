@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -26,7 +27,7 @@ func runFlags() []string {
 // mlenvIn returns the command of mlenv, as users run it, in dir.
 func (u trainer) mlenvIn(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	// After "--" they would be arguments of the script.
-	args = slices.Insert(slices.Clone(args), 1, "--kubeconfig="+kubeconfig, "--namespace="+u.namespace)
+	args = slices.Insert(slices.Clone(args), 1, "--kubeconfig="+cmp.Or(u.login, kubeconfig), "--namespace="+u.namespace)
 	cmd := exec.CommandContext(ctx, u.mlenvProgram, args...)
 	cmd.Dir = dir
 	return cmd
@@ -73,35 +74,41 @@ func (u trainer) project(files map[string]string) string {
 // runByMlenv trains from a folder, and fetches files to this machine after the environment is
 // released.
 func runByMlenv(u trainer) {
+	u.kubectl("apply", "--filename=../../examples/rights/user.yaml")
+	u.kubectl("create", "serviceaccount", "engineer")
+	u.kubectl("create", "rolebinding", "mlenv-users", "--role=mlenv-user", "--serviceaccount="+u.namespace+":engineer")
+	engineer := u
+	engineer.login = u.kubeconfigOf("engineer")
+
 	dir := u.project(map[string]string{
 		"train.sh": "test ! -e ignored || exit 3\necho \"args $*\"\nmkdir -p /workspace/out mine\necho weights > " +
 			"/workspace/out/model-$NODE_RANK\necho own > mine/part-$NODE_RANK\n",
 		"ignored":    "not sent",
 		".gitignore": "ignored\n",
 	})
-	out, _ := u.says(dir, command.Done, append([]string{"run", ".", "train.sh", "--run-name=by-mlenv"},
+	out, _ := engineer.says(dir, command.Done, append([]string{"run", ".", "train.sh", "--run-name=by-mlenv"},
 		append(runFlags(), "--", "one", "two words")...)...)
 	u.mustContain(out, "[0 -] args one two words")
 	u.mustContain(out, "Run by-mlenv succeeded")
 	u.nothingLeft()
 
-	out, _ = u.says(dir, command.Done, "runs")
+	out, _ = engineer.says(dir, command.Done, "runs")
 	u.mustContain(out, "by-mlenv")
-	out, _ = u.says(dir, command.Done, "status", "by-mlenv", "--output=json")
+	out, _ = engineer.says(dir, command.Done, "status", "by-mlenv", "--output=json")
 	u.mustContain(out, `"state": "Succeeded"`)
-	out, _ = u.says(dir, command.Done, "receipt", "by-mlenv")
+	out, _ = engineer.says(dir, command.Done, "receipt", "by-mlenv")
 	u.mustContain(out, "all pods and GPUs were released")
 	u.kubectl("delete", "pods", "--selector=tekton.dev/pipelineRun=by-mlenv", "--wait")
-	out, _ = u.says(dir, command.Done, "logs", "by-mlenv", "--rank=1")
+	out, _ = engineer.says(dir, command.Done, "logs", "by-mlenv", "--rank=1")
 	u.mustContain(out, "args one two words")
-	u.says(dir, command.Done, "fetch", "by-mlenv", "out", "logs", "--to=got")
+	engineer.says(dir, command.Done, "fetch", "by-mlenv", "out", "logs", "--to=got")
 	for node, name := range []string{"model-0", "model-1"} {
 		content, err := os.ReadFile(filepath.Join(dir, "got", "out", name))
 		if err != nil || string(content) != "weights\n" {
 			u.Errorf("node %d: %s is %q, %v", node, name, content, err)
 		}
 	}
-	u.says(dir, command.Done, "fetch", "by-mlenv", "--to=all")
+	engineer.says(dir, command.Done, "fetch", "by-mlenv", "--to=all")
 	for _, part := range []string{"part-0", "part-1"} {
 		if content, err := os.ReadFile(filepath.Join(dir, "all", "work", "mine", part)); err != nil || string(content) != "own\n" {
 			u.Errorf("a file at a relative path: %q, %v", content, err)
@@ -110,11 +117,17 @@ func runByMlenv(u trainer) {
 	if _, err := os.Stat(filepath.Join(dir, "all", "work", "train.sh")); err == nil {
 		u.Error("the script, which the run did not change, was fetched")
 	}
-	_, problems := u.says(dir, command.Failed, "fetch", "by-mlenv", "nosuch")
+	_, problems := engineer.says(dir, command.Failed, "fetch", "by-mlenv", "nosuch")
 	u.mustContain(problems, "not found; /workspace/.mlenv/work/", "has mine")
-	_, problems = u.says(dir, command.WrongUsage, "run", "https://example.com/r", "--param=nodse=2")
+	_, problems = engineer.says(dir, command.WrongUsage, "run", "https://example.com/r", "--param=nodse=2")
 	u.mustContain(problems, "want the training script")
-	u.says(dir, command.WrongUsage, "status", "no-such-run")
+	engineer.says(dir, command.WrongUsage, "status", "no-such-run")
+
+	out, _ = engineer.says(dir, command.Done, "usage")
+	u.mustContain(out, "GPU-hours")
+	out, _ = engineer.says(dir, command.Done, "runs", "--prune", "--files", "--yes", "by-mlenv")
+	u.mustContain(out, "The logs of these runs, and what they wrote at relative paths, are deleted", "The receipt of run")
+	engineer.says(dir, command.Done, "claims")
 }
 
 // requirementsFail trains from a folder whose requirements cannot be installed: the run fails for that reason, and is

@@ -249,12 +249,15 @@ func sameLine(want, printed string) bool {
 // tutorialPages returns the tested pages. The end-to-end tests run the pages with commands for a cluster.
 func tutorialPages(t *testing.T, root string) map[string][]block {
 	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(root, "docs", "tutorials", "*.md"))
+	paths, err := filepath.Glob(filepath.Join(root, "docs", "start", "*.md"))
 	if err != nil || len(paths) == 0 {
-		t.Fatalf("looking for tutorials: %v, %v", paths, err)
+		t.Fatalf("looking for the first pages: %v, %v", paths, err)
+	}
+	for _, page := range []string{"README.md", "docs/train/script.md", "docs/operate/install.md", "docs/operate/rdma.md"} {
+		paths = append(paths, filepath.Join(root, page))
 	}
 	pages := map[string][]block{}
-	for _, path := range append(paths, filepath.Join(root, "README.md")) {
+	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -269,7 +272,7 @@ func tutorialPages(t *testing.T, root string) map[string][]block {
 }
 
 // sessions are the pages whose commands testTutorials runs on the cluster.
-var sessions = []string{"README.md", "first-run-local.md", "your-own-script.md"}
+var sessions = []string{"README.md", "demo.md", "script.md"}
 
 // TestPages runs the blocks that need no cluster. It fails for each block that neither it nor the end-to-end tests run,
 // unless the page gives a reason.

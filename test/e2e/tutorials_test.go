@@ -23,7 +23,7 @@ const (
 	pageRun        = "RUN"
 )
 
-// tutorials types the commands of the tutorials and the README as a new user does, and compares the output with the pages.
+// tutorials types the commands of the first pages and the README as a new user does, and compares the output with the pages.
 // Both folders are copies of the working tree, and of a project with a script of its own.
 func tutorials(u trainer) {
 	pages := tutorialPages(u.T, repository(u.T))
@@ -40,14 +40,14 @@ func tutorials(u trainer) {
 			u.Errorf("deleting namespace %s: %v: %s", demo.namespace, err, out)
 		}
 	})
-	demo.types(checkout, pages["first-run-local.md"])
+	demo.types(checkout, pages["demo.md"])
 	demo.nothingLeft()
 	demo.kubectl("delete", "namespace", demo.namespace, "--wait")
 
 	u.install(u.clusterFile("per_node: 4", "per_node: 1"))
 	project := u.ownProject(checkout)
 	u.repo, u.commit = serveRepository(u.T, map[string]string{".": project})
-	u.types(project, pages["your-own-script.md"])
+	u.types(project, pages["script.md"])
 	// The demo builds the image of the unchanged cluster file.
 	u.copyFile(filepath.Join(repository(u.T), "clusters", "local.yaml"), filepath.Join(checkout, "clusters", "local.yaml"))
 	u.types(checkout, pages["README.md"])

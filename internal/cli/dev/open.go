@@ -135,7 +135,8 @@ func (o *openOptions) ready(ctx context.Context, d provision.Deps, zero *agent.C
 			"mlenv doctor %s", at)
 	case status.State == agent.ServiceAbsent:
 		return fail.Advise(fail.Becausef(fail.InvalidInput, "opening %s: %s", status.Name, status.Problem),
-			"mlenv up %s -n %s --on-change=recreate --image=IMAGE, with an image that has it; docs/train/develop.md", o.Environment, d.Clients.Namespace)
+			"mlenv up %s -n %s --on-change=recreate --image=IMAGE, with an image that has it; docs/train/develop.md", o.Environment,
+			d.Clients.Namespace)
 	}
 	return fail.Advise(fmt.Errorf("opening %s: it does not answer and is %s: %s", status.Name, status.State,
 		cmp.Or(status.Problem, "it may still be starting")),

@@ -44,8 +44,8 @@ Below the list mlenv names the environments that users keep and have not used fo
 may read their ConfigMaps and forward ports.
 
 With --prune mlenv asks, and then deletes the receipts of the named runs, or of all runs that were deleted; mlenv usage counts
-them for another 30 days. Files stay on their claims; mlenv claims lists these. With --files mlenv first deletes the working
-directories of these runs, which have what their scripts wrote at relative paths; logs and checkpoints stay.
+them for another 30 days. Files stay on their claims; mlenv claims lists these. With --files mlenv first deletes the logs and
+working directories of these runs, which have what their scripts wrote at relative paths; checkpoints stay.
 
 With --prune --local mlenv deletes local runs that have ended, with their receipts, logs and working directories. Checkpoints and
 datasets elsewhere in their folder stay.
@@ -112,7 +112,7 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 	cmd.Flags().StringVar(&sweep, "sweep", "", "list only the trials of this sweep")
 	cmd.Flags().BoolVar(&here, "local", false, "list, or delete, only the local runs of this machine")
 	cmd.Flags().BoolVar(&prune, "prune", false, "delete the receipts of the named runs, or of all deleted runs")
-	cmd.Flags().BoolVar(&files, "files", false, "with --prune: also delete what the runs wrote at relative paths")
+	cmd.Flags().BoolVar(&files, "files", false, "with --prune: also delete the logs of the runs, and what they wrote at relative paths")
 	cmd.Flags().BoolVar(&yes, "yes", false, "with --prune: do not ask")
 	for _, other := range []string{"output", "all-namespaces", "watch", "limit", "sweep"} {
 		cmd.MarkFlagsMutuallyExclusive("prune", other)

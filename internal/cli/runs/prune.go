@@ -27,7 +27,7 @@ import (
 type removeFiles func(ctx context.Context, clients *kube.Clients, claim fetch.Claim, paths []string) error
 
 // pruneReceipts asks and deletes the receipts of the named runs, or of all runs whose PipelineRun was deleted, after their working
-// directories if there is a function that removes files.
+// directories and records if there is a function that removes files.
 func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, yes bool, remove removeFiles) error {
 	ctx := cmd.Context()
 	doomed, err := withReceipt(ctx, clients, names)
@@ -52,7 +52,7 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 		}
 		files := "Files on claims stay."
 		if remove != nil {
-			files = "What these runs wrote at relative paths is deleted, too; logs and checkpoints stay."
+			files = "Their logs and what they wrote at relative paths are deleted, too; checkpoints stay."
 		}
 		if err := command.Confirm(cmd, fmt.Sprintf("%sDelete %s? %s", &table, humanize.Count(len(doomed), "receipt"), files)); err != nil {
 			return err
@@ -86,7 +86,7 @@ func allEnded(all []entry, namespace string) error {
 	return errors.Join(problems...)
 }
 
-// pruneWork deletes the working directories of runs from the claims that exist.
+// pruneWork deletes the records and working directories of runs from the claims that exist.
 func pruneWork(cmd *cobra.Command, clients *kube.Clients, doomed []entry, remove removeFiles) error {
 	ctx := cmd.Context()
 	paths := map[string][]string{}
@@ -100,7 +100,7 @@ func pruneWork(cmd *cobra.Command, clients *kube.Clients, doomed []entry, remove
 		}
 		for _, claim := range claims {
 			if agent.IsJobID(r.uid()) {
-				paths[claim] = append(paths[claim], fetch.WorkOf(r.uid()), path.Join(agent.WorkFolder, "."+r.uid()))
+				paths[claim] = append(paths[claim], fetch.RecordOf(r.uid()), fetch.WorkOf(r.uid()), path.Join(agent.WorkFolder, "."+r.uid()))
 			}
 		}
 	}
@@ -114,7 +114,8 @@ func pruneWork(cmd *cobra.Command, clients *kube.Clients, doomed []entry, remove
 			problems = append(problems, err)
 			continue
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "What these runs wrote at relative paths on claim %s/%s is deleted.\n", clients.Namespace, claim)
+		fmt.Fprintf(cmd.OutOrStdout(), "The logs of these runs, and what they wrote at relative paths, are deleted from claim %s/%s.\n",
+			clients.Namespace, claim)
 	}
 	return errors.Join(problems...)
 }

@@ -76,7 +76,7 @@ func TestPruneReceipts(t *testing.T) {
 	}
 }
 
-// TestPruneFiles: the working directories of ended runs are deleted from the claims that still exist, before their receipts.
+// TestPruneFiles: the records and working directories of ended runs are deleted from the claims that still exist, before their receipts.
 func TestPruneFiles(t *testing.T) {
 	done := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "done", UID: "uid-done",
 		Labels: map[string]string{"tekton.dev/pipeline": "train-multi-node"}}}
@@ -91,12 +91,13 @@ func TestPruneFiles(t *testing.T) {
 		left   int
 		reason fail.Reason
 	}{
-		{"all deleted runs", nil, nil, "shared: .mlenv/work/uid-gone .mlenv/work/.uid-gone; ", 2, ""},
+		{"all deleted runs", nil, nil, "shared: .mlenv/runs/uid-gone .mlenv/work/uid-gone .mlenv/work/.uid-gone; ", 2, ""},
 		{"two runs of one claim", []string{"gone", "done"}, nil,
-			"shared: .mlenv/work/uid-gone .mlenv/work/.uid-gone .mlenv/work/uid-done .mlenv/work/.uid-done; ", 1, ""},
+			"shared: .mlenv/runs/uid-gone .mlenv/work/uid-gone .mlenv/work/.uid-gone .mlenv/runs/uid-done .mlenv/work/uid-done " +
+				".mlenv/work/.uid-done; ", 1, ""},
 		{"one is in progress", []string{"gone", "going"}, nil, "", 3, fail.EnvironmentBusy},
 		{"the files cannot be deleted", []string{"gone"}, fail.Becausef(fail.PermissionDenied, "no"),
-			"shared: .mlenv/work/uid-gone .mlenv/work/.uid-gone; ", 3, fail.PermissionDenied},
+			"shared: .mlenv/runs/uid-gone .mlenv/work/uid-gone .mlenv/work/.uid-gone; ", 3, fail.PermissionDenied},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "shared"}}

@@ -93,7 +93,8 @@ func (c *Check) train(ctx context.Context, name, over string, env func(node int)
 		return 0, found.Err(cause.Job{Record: statuses[0].Record})
 	}
 	if rate.perSecond() == 0 {
-		c.Log.Warn(fmt.Sprintf("%s wrote no two lines of metrics with tokens, so its speed is not known. docs/reference/metrics.md explains them.",
+		c.Log.Warn(fmt.Sprintf("%s wrote no two lines of metrics with tokens, so its speed is not known. docs/reference/metrics.md "+
+			"explains them.",
 			c.Script.Path))
 	}
 	return rate.perSecond(), nil

@@ -481,7 +481,8 @@ func TestChecks(t *testing.T) {
 			"a bound claim on NFS may have files of mode tcp", cairo, func(w *world, _ *Options) {
 				w.objects = append(w.objects, claim("ml-dev-workspace", corev1.ClaimBound), claim("ml-datasets", corev1.ClaimBound))
 			}, agent.Auto,
-			[]want{{"storage owner", Unknown, "root_squash keeps them from each other's files", "docs/operate/rdma.md, NFS and root"}}, agent.RDMA, "",
+			[]want{{"storage owner", Unknown, "root_squash keeps them from each other's files", "docs/operate/rdma.md, NFS and root"}}, agent.RDMA,
+			"",
 		},
 		{
 			"a claim is lost", cairo, func(w *world, _ *Options) { w.objects = append(w.objects, claim("ml-datasets", corev1.ClaimLost)) },

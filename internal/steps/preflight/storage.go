@@ -59,7 +59,8 @@ func (p *probe) squashed(class *storagev1.StorageClass) []Check {
 	if user := p.objects[agent.RDMA].StatefulSet.Spec.Template.Spec.SecurityContext.RunAsUser; user == nil || *user != 0 {
 		return nil
 	}
-	return []Check{newCheck("storage owner", Unknown, "export the volume with no_root_squash or all_squash (docs/operate/rdma.md, NFS and root); "+
+	return []Check{newCheck("storage owner", Unknown, "export the volume with no_root_squash or all_squash (docs/operate/rdma.md, NFS and "+
+		"root); "+
 		"provision writes on each node, docs/project/unproven.md has the test of both modes",
 		"unproven: pods are root in mode rdma and another user in mode tcp; an NFS server with root_squash keeps them from each other's files")}
 }

@@ -3,8 +3,8 @@
 //	go test -run='^$' -bench='Scale$' -benchtime=1x -timeout=0 ./test/bench/scale
 //	go test -run='^$' -bench='ScaleOnCluster$' -benchtime=1x -timeout=0 ./test/bench/scale
 //
-// The agents and their connections are real, and in the second benchmark the control plane is. docs/project/scale.md lists the stand-ins and the
-// results.
+// The agents and their connections are real, and in the second benchmark the control plane is. docs/project/scale.md lists the stand-ins
+// and the results.
 package scale
 
 import (

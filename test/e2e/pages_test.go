@@ -22,6 +22,7 @@ import (
 //	<!-- docs: skip all: REASON -->  this block and all later ones without a comment are not run
 //	<!-- docs: output -->            it is what the commands before it print
 //	<!-- docs: offline -->           its commands need no cluster, so TestPages runs them
+//	<!-- docs: local -->             its commands need torch, so the scenario local runs them
 //	<!-- docs: exit 1 -->            its last command ends with this exit code; also "offline, exit 1"
 //
 // A block without a comment has commands. If lines of the block begin with "$ ", these lines are the commands, and the
@@ -32,16 +33,16 @@ type block struct {
 	language string
 	text     []string
 	// skipped is the reason why the block is not run.
-	skipped         string
-	output, offline bool
-	exit            int
+	skipped                string
+	output, offline, local bool
+	exit                   int
 }
 
 func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
 
 // ranOnCluster reports whether the block has commands for the session on the cluster.
 func (b block) ranOnCluster() bool {
-	return b.skipped == "" && !b.output && !b.offline && b.language == ""
+	return b.skipped == "" && !b.output && !b.offline && !b.local && b.language == ""
 }
 
 var comment = regexp.MustCompile(`^<!-- docs: (.*) -->$`)
@@ -115,6 +116,8 @@ func (b *block) mark(marks string) error {
 			b.output = true
 		case mark == "offline":
 			b.offline = true
+		case mark == "local":
+			b.local = true
 		case isExit && err == nil:
 			b.exit = n
 		default:
@@ -302,7 +305,7 @@ func TestPages(t *testing.T) {
 					if !slices.Contains(sessions, page) {
 						t.Errorf("%s: no test runs this; mark it with a reason", b)
 					}
-				case b.skipped != "":
+				case b.skipped != "" || b.local:
 				case b.offline:
 					printed = runOffline(t, b)
 				case b.output:

@@ -101,7 +101,7 @@ func resumed(u trainer) {
 	e := u.end(u.start("e2e/resumes.py", append(flags, "--param=script-args=--killed")...)).succeeded().ranks(2)
 	e.mustContain(e.log("train"), "Attempt 1 failed at step 15: training: rank 1 on node 1 was ended by SIGKILL",
 		"Passing over an incomplete checkpoint: step-15: missing .metadata.",
-		"The newest complete checkpoint is /workspace/checkpoints/"+e.run.Name+"/step-10; attempt 2 has it in MLENV_LAST_CHECKPOINT.",
+		"The newest complete checkpoint is "+e.workspace()+"/checkpoints/"+e.run.Name+"/step-10; attempt 2 has it in MLENV_LAST_CHECKPOINT.",
 		"[0 0] rank 0 starts after step 10\n", "[1 1] rank 1 starts after step 10\n")
 	var got []string
 	for _, a := range e.receipt.Attempts {

@@ -124,7 +124,11 @@ func (u trainer) volume(claim string) string {
 // recorded returns a file of a run's record on the shared claim of ml-dev-env.
 func (u trainer) recorded(runUID types.UID, file string) string {
 	u.Helper()
-	content, err := os.ReadFile(filepath.Join(u.volume("ml-dev-workspace"), ".mlenv", "runs", string(runUID), file))
+	workspace := u.volume("ml-dev-workspace")
+	if u.workstation != nil {
+		workspace = filepath.Join(u.workstation.folder, localFolder)
+	}
+	content, err := os.ReadFile(filepath.Join(workspace, ".mlenv", "runs", string(runUID), file))
 	if err != nil {
 		u.Fatal(err)
 	}

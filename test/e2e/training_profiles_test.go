@@ -84,7 +84,7 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 		within(timeForTheObjectToChange)); err != nil && !strings.Contains(out, "NotFound") {
 		t.Fatalf("waiting for the namespace's end: %v: %s", err, out)
 	}
-	u := trainer{newUserIn(t, file.Cluster.Namespace), s}
+	u := trainer{user: newUserIn(t, file.Cluster.Namespace), training: s}
 	mlenv := func(args ...string) string {
 		u.Helper()
 		var out, problems bytes.Buffer

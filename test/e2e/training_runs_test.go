@@ -51,6 +51,9 @@ const (
 // it, because that takes time.
 func (u trainer) start(script string, flags ...string) string {
 	u.Helper()
+	if u.workstation != nil {
+		return u.startThere(script, flags...)
+	}
 	if !slices.ContainsFunc(flags, func(flag string) bool { return strings.HasPrefix(flag, "--param=check-fabric=") }) {
 		flags = append(flags, "--param=check-fabric=false")
 	}
@@ -97,6 +100,9 @@ func (u trainer) end(name string) ending {
 // endWithin is end for a run that takes longer.
 func (u trainer) endWithin(name string, limit time.Duration) ending {
 	u.Helper()
+	if u.workstation != nil {
+		return u.endThere(name)
+	}
 	e := ending{trainer: u, tasks: map[string]pipelinerun.TaskRun{}, results: map[string]string{}}
 	ctx, cancel := u.within(limit)
 	defer cancel()
@@ -138,16 +144,18 @@ func (u trainer) endWithin(name string, limit time.Duration) ending {
 // succeeded fails unless the run trained from the repository's commit.
 func (e ending) succeeded() ending {
 	e.Helper()
-	if !e.run.IsSuccessful() {
-		e.Fatalf("run %s ended with %+v", e.run.Name, e.run.Status.Conditions)
-	}
 	e.equal("verdict", string(e.receipt.Verdict), string(receipt.Succeeded))
 	e.equal("reason", e.receipt.Reason, "")
-	e.equal("result commit", e.results["commit"], e.commit)
-	e.equal("the receipt's commit", e.receipt.Commit, e.commit)
-	e.equal("the receipt's image", e.receipt.Image, e.results["image"])
-	e.mustContain(e.results["image"], "@sha256:")
-	e.equal("what teardown says", e.receipt.Teardown, "all pods and GPUs were released")
+	if e.workstation == nil {
+		if !e.run.IsSuccessful() {
+			e.Fatalf("run %s ended with %+v", e.run.Name, e.run.Status.Conditions)
+		}
+		e.equal("result commit", e.results["commit"], e.commit)
+		e.equal("the receipt's commit", e.receipt.Commit, e.commit)
+		e.equal("the receipt's image", e.receipt.Image, e.results["image"])
+		e.mustContain(e.results["image"], "@sha256:")
+		e.equal("what teardown says", e.receipt.Teardown, "all pods and GPUs were released")
+	}
 	for _, rank := range e.receipt.Ranks {
 		if rank.Exit != (agent.Exit{}) {
 			e.Errorf("rank %d ended with %+v in a run that succeeded", rank.Rank, rank.Exit)
@@ -169,6 +177,11 @@ func (e ending) ranks(want int) ending {
 // parts.
 func (e ending) failed(task string, reason fail.Reason, parts ...string) ending {
 	e.Helper()
+	if e.workstation != nil {
+		e.equal("reason", e.receipt.Reason, string(reason))
+		e.mustContain(e.receipt.Message, parts...)
+		return e
+	}
 	if !e.run.IsDone() || e.run.IsSuccessful() {
 		e.Fatalf("run %s ended with %+v, want a failure", e.run.Name, e.run.Status.Conditions)
 	}
@@ -196,6 +209,9 @@ func (u user) equal(what string, got, want any) {
 // log returns the output of all attempts of a task of the run.
 func (e ending) log(task string) string {
 	e.Helper()
+	if e.workstation != nil {
+		return e.workstation.runs[e.run.Name].String()
+	}
 	return e.kubectl("logs", "--selector=tekton.dev/pipelineRun="+e.run.Name+",tekton.dev/pipelineTask="+task, "--container=step-"+task,
 		"--tail=-1")
 }
@@ -222,6 +238,12 @@ func (e ending) stepTook(task string) time.Duration {
 // waitOutput follows the log of a running task until it contains every text.
 func (u trainer) waitOutput(name, task string, texts ...string) {
 	u.Helper()
+	if u.workstation != nil {
+		for _, text := range texts {
+			u.waitPrinted(text, "exec", "machine", "--", "mlenv", "logs", name, "--follow")
+		}
+		return
+	}
 	pod := u.startedPod(name, task, "").Name
 	for _, text := range texts {
 		u.waitLog(pod, "step-"+task, text)
@@ -231,15 +253,21 @@ func (u trainer) waitOutput(name, task string, texts ...string) {
 // waitLog follows a container's log until it contains the text.
 func (u trainer) waitLog(pod, container, text string) {
 	u.Helper()
+	u.waitPrinted(text, "logs", "--follow", pod, "--container="+container)
+}
+
+// waitPrinted runs kubectl until it has printed the text.
+func (u trainer) waitPrinted(text string, args ...string) {
+	u.Helper()
 	ctx, cancel := u.within(timeForTheTextToBeLogged)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace="+u.namespace,
-		"logs", "--follow", pod, "--container="+container)
+	cmd := exec.CommandContext(ctx, stateDir+"/bin/kubectl", append([]string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace},
+		args...)...)
 	found := &finder{text: text, done: cancel}
 	cmd.Stdout, cmd.Stderr = found, found
 	err := cmd.Run()
 	if !found.seen {
-		u.Fatalf("pod %s never printed %q (%v):\n%s", pod, text, err, shortened(found.all.String()))
+		u.Fatalf("%v never printed %q (%v):\n%s", args, text, err, shortened(found.all.String()))
 	}
 }
 

@@ -18,7 +18,11 @@ import (
 func savedWhenCancelled(u trainer) {
 	name := u.start("e2e/saves.py", "--param=launcher=torchrun", oneGPU, "--param=stop-grace=2m")
 	u.waitOutput(name, "train", "[0 0] rank 0 starts after step 0\n", "[1 1] rank 1 starts after step 0\n")
-	u.says(u.TempDir(), command.Done, "cancel", name)
+	if u.workstation != nil {
+		u.cancelThere(name)
+	} else {
+		u.says(u.TempDir(), command.Done, "cancel", name)
+	}
 	u.resumesWhere(u.end(name), fail.Cancelled, "cancelled")
 }
 

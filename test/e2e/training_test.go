@@ -125,6 +125,10 @@ var (
 		{"run-requirements-fail", 1, requirementsFail},
 		{"cancelled-without-teardown", 1, runCancelledOutright},
 		{"evicted", 1, evicted},
+		{"hangs", 1, hangs},
+		{"resumed", 1, resumed},
+		{"restarted-by-a-rule", 1, restartedByARule},
+		{"saved-when-cancelled", 1, savedWhenCancelled},
 		{"saved-when-drained", 1, savedWhenDrained},
 		{"saved-at-timeout", 1, savedAtTimeout},
 		{"ended-by-rules", 1, endedByRules},
@@ -176,6 +180,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 	heavyQueue := queue(chosen(t, heavy, nightlyHeavy, false)...)
 	// The longest scenarios come first, so that no lane ends late.
 	light := []scenario{
+		{"local", 0, localRuns},
 		{"rdma-training", 1, rdmaTraining},
 		{"pull-secrets-late", 1, pullSecretsLate},
 		{"steps-too-early", 1, stepsTooEarly},
@@ -198,7 +203,6 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"webhook", 1, webhook},
 		{"timeout-too-short", 1, timeoutTooShort},
 		{"rank-fails", 2, rankFails},
-		{"hangs", 1, hangs},
 		{"out-of-memory", 1, outOfMemory},
 		{"secret", 1, envSecret},
 		{"arguments", 1, argumentsArrive},
@@ -220,9 +224,6 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"api-faults", 1, injected},
 		{"container-killed", 1, containerKilled},
 		{"restarted", 1, restarted},
-		{"resumed", 1, resumed},
-		{"saved-when-cancelled", 1, savedWhenCancelled},
-		{"restarted-by-a-rule", 1, restartedByARule},
 		{"rdma-slow-node", 1, rdmaSlowNode},
 		{"slow-device", 1, slowDevice},
 		{"install-uninstall-init", 0, installUninstallInit},
@@ -402,12 +403,14 @@ func serveRepository(t *testing.T, folders map[string]string) (url, commit strin
 type trainer struct {
 	user
 	training
+	// workstation is where its runs are, if not on the cluster.
+	workstation *workstation
 }
 
 // trainer installs ml-dev-env into the user's namespace.
 func (s training) trainer(u user) trainer {
 	u.Helper()
-	made := trainer{u, s}
+	made := trainer{user: u, training: s}
 	made.installChanged()
 	return made
 }

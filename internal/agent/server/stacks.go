@@ -56,7 +56,7 @@ func (s *Server) stacks(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if _, err = os.Stat(j.own.spy); err != nil {
-		err = errors.New("the agent's image has no py-spy")
+		err = errors.New(j.own.noSpy)
 	}
 	all = make([]agent.RankActivity, len(live))
 	turns := make(chan struct{}, spies)
@@ -259,11 +259,18 @@ type ownPrograms struct {
 	agent, spy string
 	// path is PATH of the container.
 	path string
+	// noSpy is why there is no py-spy, if there is none.
+	noSpy string
 }
 
 func (c Config) ownPrograms() ownPrograms {
 	path, _ := agent.Variable(c.Environ, "PATH")
-	return ownPrograms{agent: c.Program, spy: filepath.Join(c.Paths.Home, "bin", agent.PySpy), path: path}
+	own := ownPrograms{agent: c.Program, spy: filepath.Join(c.Paths.Home, "bin", agent.PySpy), path: path,
+		noSpy: "the agent's image has no py-spy"}
+	if c.Local {
+		own.noSpy = "there is no py-spy in PATH; install it with: pip install py-spy"
+	}
+	return own
 }
 
 // runJSON runs a program under the job's keeper, and decodes what it prints.

@@ -151,7 +151,8 @@ func (e *Environment) start(ctx context.Context, environ []string, gpus [][]stri
 	for node, listener := range listeners {
 		config := e.config(node, environ, gpus[node])
 		config.Dial = dial
-		if err := writeTLS(filepath.Join(config.Paths.Home, "tls"), made.CA, made.ServerCert, made.ServerKey); err != nil {
+		if err := errors.Join(writeTLS(filepath.Join(config.Paths.Home, "tls"), made.CA, made.ServerCert, made.ServerKey),
+			linkSpy(config.Paths.Home, environ)); err != nil {
 			return err
 		}
 		if err := e.serve(ctx, config, listener); err != nil {
@@ -177,6 +178,22 @@ func writeTLS(folder string, ca, cert, key []byte) error {
 		err = errors.Join(err, os.WriteFile(filepath.Join(folder, name), content, 0o600))
 	}
 	return err
+}
+
+// linkSpy gives a node the py-spy in PATH, if there is one.
+func linkSpy(home string, environ []string) error {
+	path, _ := agent.Variable(environ, "PATH")
+	for _, folder := range filepath.SplitList(path) {
+		spy, err := filepath.Abs(filepath.Join(folder, agent.PySpy))
+		if err != nil {
+			return err
+		}
+		if info, err := os.Stat(spy); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			bin := filepath.Join(home, "bin")
+			return errors.Join(os.MkdirAll(bin, 0o700), os.Symlink(spy, filepath.Join(bin, agent.PySpy)))
+		}
+	}
+	return nil
 }
 
 // pod returns the name of a node.

@@ -1,0 +1,213 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
+)
+
+// workstation is a machine with Python and torch, where scenarios that need only ranks are local runs: a pod of the training image, with
+// mlenv, py-spy, and a copy of the repository. Its user has a number and no name.
+type workstation struct {
+	// folder is /work of the machine, by its path here.
+	folder string
+	// runs has what runs in progress print, and their end.
+	runs map[string]*localRun
+}
+
+type localRun struct {
+	*watched
+	ended chan error
+}
+
+// localRuns runs scenarios without Tekton and nodes of their own, and the local run of the README.
+func localRuns(u trainer) {
+	u.workstation = u.newWorkstation()
+	for _, s := range []scenario{
+		{"readme", 0, readmeLocally},
+		{"rank-fails", 0, rankFails},
+		{"hangs", 0, hangs},
+		{"resumed", 0, resumed},
+		{"restarted-by-a-rule", 0, restartedByARule},
+		{"ended-by-rules", 0, endedByRules},
+		{"saved-when-cancelled", 0, savedWhenCancelled},
+		{"saved-at-timeout", 0, savedAtTimeout},
+	} {
+		u.Run(s.name, func(t *testing.T) {
+			its := u
+			its.T = t
+			s.run(its)
+		})
+	}
+}
+
+func (u trainer) newWorkstation() *workstation {
+	u.Helper()
+	u.applyText(`{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: work},
+ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: machine}, spec: {
+  containers: [{name: main, image: "` + trainingImage + `", command: [sleep, infinity], workingDir: /work,
+    env: [{name: HOME, value: /work/home}, {name: PATH, value: "/work/bin:/usr/local/bin:/usr/bin:/bin"}],
+    volumeMounts: [{name: work, mountPath: /work}]}],
+  terminationGracePeriodSeconds: 0, volumes: [{name: work, persistentVolumeClaim: {claimName: work}}]}}
+`)
+	u.waitFor("condition=Ready", "pod/machine")
+	m := &workstation{folder: u.volume("work"), runs: map[string]*localRun{}}
+	root := repository(u.T)
+	spy, err := bundle.FetchSpy(u.Context(), bundle.Platforms()[0])
+	if err != nil {
+		u.Fatal(err)
+	}
+	for to, from := range map[string]string{"repo": filepath.Join(root, "examples"), "repo/e2e": filepath.Join("testdata", "repo"),
+		"readme/examples": filepath.Join(root, "examples")} {
+		if err := os.CopyFS(filepath.Join(m.folder, to), os.DirFS(from)); err != nil {
+			u.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(m.folder, "bin"), 0o755); err != nil {
+		u.Fatal(err)
+	}
+	mlenv, err := os.ReadFile(u.mlenvProgram)
+	if err != nil {
+		u.Fatal(err)
+	}
+	for name, program := range map[string][]byte{"mlenv": mlenv, agent.PySpy: spy.Program} {
+		if err := os.WriteFile(filepath.Join(m.folder, "bin", name), program, 0o755); err != nil {
+			u.Fatal(err)
+		}
+	}
+	return m
+}
+
+// localFolder is where local runs lie, in the folder of the machine.
+const localFolder = "home/.local/share/mlenv"
+
+// workspace returns the path of the workspace, as ranks see it.
+func (u trainer) workspace() string {
+	if u.workstation != nil {
+		return "/work/" + localFolder
+	}
+	return agent.Workspace
+}
+
+// on returns a command for the machine, in a folder of it.
+func (u trainer) on(dir string, args ...string) *exec.Cmd {
+	return exec.CommandContext(u.Context(), stateDir+"/bin/kubectl", append([]string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace,
+		"exec", "machine", "--", "env", "--chdir=/work/" + dir}, args...)...)
+}
+
+// saysThere is says on the machine.
+func (u trainer) saysThere(code int, args ...string) (stdout, stderr string) {
+	u.Helper()
+	if args[0] == "run" {
+		args = slices.Insert(slices.Clone(args), 1, "--local")
+	}
+	var out, problems strings.Builder
+	cmd := u.on("repo", append([]string{"mlenv"}, args...)...)
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	if got := codeOf(cmd.Run()); got != code {
+		u.Fatalf("mlenv %v: exit code %d, want %d\n%s%s", args, got, code, shortened(out.String()), problems.String())
+	}
+	return out.String(), problems.String()
+}
+
+// startThere starts a local run, with the params that such a run has.
+func (u trainer) startThere(script string, params ...string) (name string) {
+	u.Helper()
+	name = fmt.Sprintf("%s-%d", strings.TrimSuffix(filepath.Base(script), filepath.Ext(script)), len(u.workstation.runs))
+	args := []string{"mlenv", "run", ".", script, "--local", "--run-name=" + name}
+	var own []string
+	for _, param := range params {
+		param = strings.TrimPrefix(param, "--param=")
+		switch key, value, _ := strings.Cut(param, "="); key {
+		case "script-args":
+			own = append(own, value)
+		case "gpus-per-node":
+			args = append(args, "--ranks-per-node="+value)
+		default:
+			args = append(args, "--"+param)
+		}
+	}
+	run := &localRun{&watched{wanted: "Run " + name + " on this machine", seen: make(chan struct{})}, make(chan error, 1)}
+	cmd := u.on("repo", append(append(args, "--"), own...)...)
+	cmd.Stdout, cmd.Stderr = run, run
+	go func() { run.ended <- cmd.Run() }()
+	select {
+	case <-run.seen:
+	case err := <-run.ended:
+		u.Fatalf("%v: %v\n%s", args, err, run)
+	}
+	u.workstation.runs[name] = run
+	return name
+}
+
+// endThere waits for the end of a local run.
+func (u trainer) endThere(name string) ending {
+	u.Helper()
+	run := u.workstation.runs[name]
+	err := <-run.ended
+	out, _ := u.saysThere(command.Done, "receipt", name, "--output=json")
+	e := ending{trainer: u, run: &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}}
+	if err := json.Unmarshal([]byte(out), &e.receipt); err != nil {
+		u.Fatalf("%v: %s", err, out)
+	}
+	if ok := codeOf(err) == command.Done; ok != (e.receipt.Reason == "") {
+		u.Errorf("exit code %d, and the receipt has the reason %q:\n%s", codeOf(err), e.receipt.Reason, run)
+	}
+	e.equal("what remains", e.receipt.Teardown, "all processes of the run have ended")
+	return e
+}
+
+// cancelThere types the command that mlenv cancel prints for a local run.
+func (u trainer) cancelThere(name string) {
+	u.Helper()
+	_, problems := u.says("", command.Failed, "cancel", name)
+	next := cancelsLocally.FindString(problems)
+	if out, err := u.on("repo", "sh", "-c", next).CombinedOutput(); err != nil || next == "" {
+		u.Fatalf("%s: %q: %v: %s", problems, next, err, out)
+	}
+}
+
+var cancelsLocally = regexp.MustCompile(`kill \d+`)
+
+// readmeLocally types the local run of the README, and compares the output with the page.
+func readmeLocally(u trainer) {
+	printed := ""
+	for _, b := range tutorialPages(u.T, repository(u.T))["README.md"] {
+		switch {
+		case b.local:
+			for _, c := range b.commands() {
+				if args, own := strings.CutPrefix(c.text, "bin/mlenv "); own { // the machine has mlenv already
+					out, err := u.on("readme", append([]string{"mlenv"}, strings.Fields(args)...)...).CombinedOutput()
+					if err != nil {
+						u.Fatalf("%s: %v\n%s", b, err, out)
+					}
+					printed = string(out)
+				}
+			}
+		case b.output && printed != "":
+			if line := missing(b.text, printed); line != "" {
+				u.Errorf("%s: %q was not printed:\n%s", b, line, printed)
+			}
+			return
+		}
+	}
+	u.Error("the README has no local run with its output")
+}

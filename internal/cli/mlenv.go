@@ -158,6 +158,7 @@ func newRoot() *cobra.Command {
 	root.SetCompletionCommandGroupID("more")
 	root.SetFlagErrorFunc(hint)
 	completeValues(root)
+	groupFlags(root)
 	return root
 }
 

@@ -1,45 +1,160 @@
 package cli
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
-// TestReferenceIsCurrent: the page of all commands is generated from the commands; -update writes it.
+const (
+	// manyCommands is the number of commands with the same flag from which only the index describes it.
+	manyCommands = 6
+	// sharedFlags is how many flags two commands share at least if the page of one refers to the other's.
+	sharedFlags = 3
+	usualExit   = "\n\nExit codes: 0 done, 1 failed, 2 wrong usage."
+)
+
+// TestReferenceIsCurrent: the pages of the commands are generated from the commands; -update writes them, and deletes those of commands
+// that no longer exist.
 func TestReferenceIsCurrent(t *testing.T) {
-	const path = "../../docs/reference/mlenv.md"
-	want := commandsPage(t)
-	golden.File(t, path, want)
+	r := newReference(t)
+	pages := map[string]string{"README.md": r.index()}
+	for _, top := range r.root.Commands() {
+		commands := shown(top)
+		for _, cmd := range commands {
+			pages[top.Name()+".md"] = r.page(top, commands)
+			if !strings.Contains(cmd.Long, "Exit code") {
+				t.Errorf("%s: its help does not list the exit codes", cmd.CommandPath())
+			}
+		}
+	}
+	golden.Folder(t, "../../docs/reference/commands", pages)
 }
 
-// commandsPage returns the help texts of all commands as one page.
-func commandsPage(t *testing.T) string {
-	var page strings.Builder
-	page.WriteString("# Commands of mlenv\n\nWritten by `make generate` from `mlenv COMMAND --help`. [Runs](../train/runs.md) and\n" +
-		"[development](../train/develop.md) explain how to combine the commands.\n\n| command | what it does |\n| --- | --- |\n")
-	commands := shown(newRoot())
-	for _, cmd := range commands {
-		fmt.Fprintf(&page, "| [%s](#%s) | %s |\n", cmd.CommandPath(), idOf(cmd.CommandPath()), cmd.Short)
-	}
-	page.WriteString("\n## Which cluster\n\nCommands that use a cluster take these flags, as `kubectl` does:\n")
-	common := pflag.NewFlagSet("", pflag.ContinueOnError)
-	(&kube.Flags{}).AddTo(common)
-	common.SortFlags = false
-	writeFlags(&page, common, nil)
-	for _, cmd := range commands {
-		fmt.Fprintf(&page, "\n## %s\n\n%s.\n\n", cmd.CommandPath(), cmd.Short)
-		fmt.Fprintf(&page, "    %s\n", cmd.UseLine())
-		if !strings.Contains(cmd.Long, "Exit code") {
-			t.Errorf("%s: its help does not list the exit codes", cmd.CommandPath())
+// TestFlagGroups: the flags of commands with many flags have a group, and one group only, and their help has its title.
+func TestFlagGroups(t *testing.T) {
+	known, used := map[string]bool{}, map[string]bool{}
+	for _, group := range flagGroups {
+		for _, name := range group.flags {
+			if known[name] {
+				t.Errorf("flag --%s has two groups", name)
+			}
+			known[name] = true
 		}
-		fmt.Fprintf(&page, "\n%s\n", plain.Replace(cmd.Long))
+	}
+	for _, cmd := range shown(newRoot()) {
+		groups := groupsOf(cmd)
+		if len(groups) < manyGroups {
+			continue
+		}
+		var help bytes.Buffer
+		cmd.SetOut(&help)
+		if err := cmd.Help(); err != nil {
+			t.Fatal(err)
+		}
+		for _, group := range groups {
+			if !strings.Contains(help.String(), "\n"+group.title+":\n  ") {
+				t.Errorf("%s --help has no heading %s:\n%s", cmd.CommandPath(), group.title, &help)
+			}
+			for _, name := range group.flags {
+				if used[name] = true; group.title == noGroup {
+					t.Errorf("flag --%s of %s has no group: add it to flagGroups", name, cmd.CommandPath())
+				}
+			}
+		}
+	}
+	for name := range known {
+		if !used[name] {
+			t.Errorf("flagGroups has --%s, which no command with many flags has", name)
+		}
+	}
+}
+
+// reference writes the pages of the commands.
+type reference struct {
+	root *cobra.Command
+	// common are the flags that the index describes.
+	common []*pflag.Flag
+	// homes are the commands whose pages describe flags that other commands share, by rows.
+	homes map[string]*cobra.Command
+}
+
+func newReference(t *testing.T) *reference {
+	t.Helper()
+	r := &reference{root: newRoot(), homes: map[string]*cobra.Command{}}
+	count := map[string]int{}
+	for _, cmd := range shown(r.root) {
+		cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) {
+			if count[rowOf(flag)]++; count[rowOf(flag)] == manyCommands && !flag.Hidden && flag.Name != "help" {
+				r.common = append(r.common, flag)
+				r.homes[rowOf(flag)] = r.root
+			}
+		})
+	}
+	for _, name := range []string{"run", "up", "train", "plan", "trend"} {
+		home, _, err := r.root.Find([]string{name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		home.LocalFlags().VisitAll(func(flag *pflag.Flag) {
+			if r.homes[rowOf(flag)] == nil {
+				r.homes[rowOf(flag)] = home
+			}
+		})
+	}
+	return r
+}
+
+// index returns the page with the tables of all commands and the flags that many of them have.
+func (r *reference) index() string {
+	var page strings.Builder
+	page.WriteString("# Commands of mlenv\n\nWritten by `make generate` from `mlenv COMMAND --help`. [Runs](../../train/runs.md)\n" +
+		"and [development](../../train/develop.md) explain how to combine the commands. Exit codes are 0 done, 1 failed, 2 wrong usage,\n" +
+		"unless a command lists its own.\n")
+	for _, group := range r.root.Groups() {
+		fmt.Fprintf(&page, "\n## %s\n\n| command | what it does |\n| --- | --- |\n", strings.TrimSuffix(group.Title, ":"))
+		for _, top := range r.root.Commands() {
+			if top.GroupID != group.ID {
+				continue
+			}
+			for _, cmd := range shown(top) {
+				fmt.Fprintf(&page, "| [%s](%s) | %s |\n", cmd.CommandPath(), pageOf(cmd), cmd.Short)
+			}
+		}
+	}
+	page.WriteString("\n## Flags of many commands\n")
+	writeFlags(&page, r.common)
+	return page.String()
+}
+
+// pageOf returns where the reference has the command.
+func pageOf(cmd *cobra.Command) string {
+	if cmd.Parent().HasParent() {
+		return cmd.Parent().Name() + ".md#" + idOf(cmd.CommandPath())
+	}
+	return cmd.Name() + ".md"
+}
+
+// page returns the page of the command top with the commands on it.
+func (r *reference) page(top *cobra.Command, commands []*cobra.Command) string {
+	var page strings.Builder
+	if !top.Runnable() {
+		fmt.Fprintf(&page, "# %s\n\n%s.\n", top.CommandPath(), top.Short)
+	}
+	for _, cmd := range commands {
+		level := "#"
+		if cmd != top {
+			level = "\n##"
+		}
+		fmt.Fprintf(&page, "%s %s\n\n", level, cmd.CommandPath())
+		fmt.Fprintf(&page, "    %s\n\n%s\n", cmd.UseLine(), plain.Replace(strings.TrimSuffix(cmd.Long, usualExit)))
 		if cmd.HasExample() {
 			page.WriteString("\n")
 			for line := range strings.Lines(cmd.Example) {
@@ -47,60 +162,89 @@ func commandsPage(t *testing.T) string {
 			}
 			page.WriteString("\n")
 		}
-		writeFlags(&page, cmd.LocalFlags(), common)
+		r.writeGroups(&page, cmd, strings.TrimSpace(level)+"#")
 	}
 	return page.String()
+}
+
+// writeGroups writes the flags of a command in groups, and lists those that the index or another page describes.
+func (r *reference) writeGroups(page *strings.Builder, cmd *cobra.Command, level string) {
+	elsewhere := map[*cobra.Command][]string{}
+	var homes []*cobra.Command
+	groups := groupsOf(cmd)
+	for _, group := range groups {
+		for _, name := range group.flags {
+			home := r.homes[rowOf(cmd.Flag(name))]
+			if home == nil || home == cmd {
+				continue
+			}
+			if elsewhere[home] == nil {
+				homes = append(homes, home)
+			}
+			elsewhere[home] = append(elsewhere[home], name)
+		}
+	}
+	homes = slices.DeleteFunc(homes, func(home *cobra.Command) bool { return home.HasParent() && len(elsewhere[home]) < sharedFlags })
+	for _, group := range groups {
+		var own []*pflag.Flag
+		for _, name := range group.flags {
+			if flag := cmd.Flag(name); !slices.Contains(homes, r.homes[rowOf(flag)]) {
+				own = append(own, flag)
+			}
+		}
+		if len(own) > 0 && group.title != "" {
+			fmt.Fprintf(page, "\n%s %s\n", level, group.title)
+		}
+		writeFlags(page, own)
+	}
+	for _, home := range homes {
+		of := "[flags of many commands](README.md#flags-of-many-commands)"
+		if home.HasParent() {
+			of = fmt.Sprintf("[%s](%s)", home.CommandPath(), pageOf(home))
+		}
+		fmt.Fprintf(page, "\nDescribed in %s: `--%s`.\n", of, strings.Join(elsewhere[home], "`, `--"))
+	}
 }
 
 // plain escapes text that Markdown would interpret.
 var plain = strings.NewReplacer("*", `\*`, "<", `\<`)
 
-// shown returns the commands below a command that run something and are not hidden.
+// shown returns a command, unless it has no parent, and the commands below it that run something and are not hidden.
 func shown(cmd *cobra.Command) (commands []*cobra.Command) {
+	if cmd.Hidden {
+		return nil
+	}
+	if cmd.HasParent() && cmd.Runnable() {
+		commands = append(commands, cmd)
+	}
 	for _, sub := range cmd.Commands() {
-		if sub.Hidden {
-			continue
-		}
-		if sub.Runnable() {
-			commands = append(commands, sub)
-		}
 		commands = append(commands, shown(sub)...)
 	}
 	return commands
 }
 
-// writeFlags writes a table of flags, and one line for the flags that are the same as in common.
-func writeFlags(page *strings.Builder, flags, common *pflag.FlagSet) {
-	var rows strings.Builder
-	whichCluster := false
-	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Hidden || f.Name == "help" {
-			return
-		}
-		if common != nil {
-			if same := common.Lookup(f.Name); same != nil && same.Usage == f.Usage {
-				whichCluster = true
-				return
-			}
-		}
-		kind, usage := pflag.UnquoteUsage(f)
-		name := "--" + f.Name
-		if f.Shorthand != "" {
-			name = "-" + f.Shorthand + ", " + name
-		}
-		value := ""
-		switch f.DefValue {
-		case "", "[]", "false", "0", "0s":
-		default:
-			value = "`" + f.DefValue + "`"
-		}
-		fmt.Fprintf(&rows, "| `%s` | %s | %s |\n", strings.TrimSpace(name+" "+strings.ReplaceAll(kind, "|", `\|`)), value,
-			strings.ReplaceAll(plain.Replace(usage), "|", `\|`))
-	})
-	if rows.Len() > 0 {
-		page.WriteString("\n| flag | default | meaning |\n| --- | --- | --- |\n" + rows.String())
+// writeFlags writes a table of flags.
+func writeFlags(page *strings.Builder, flags []*pflag.Flag) {
+	if len(flags) > 0 {
+		page.WriteString("\n| flag | meaning |\n| --- | --- |\n")
 	}
-	if whichCluster {
-		page.WriteString("\nAnd [which cluster](#which-cluster).\n")
+	for _, flag := range flags {
+		page.WriteString(rowOf(flag))
 	}
+}
+
+// rowOf returns the row of a flag.
+func rowOf(flag *pflag.Flag) string {
+	kind, usage := pflag.UnquoteUsage(flag)
+	name := "--" + flag.Name
+	if flag.Shorthand != "" {
+		name = "-" + flag.Shorthand + ", " + name
+	}
+	switch flag.DefValue {
+	case "", "[]", "false", "0", "0s":
+	default:
+		usage += " (default: " + flag.DefValue + ")"
+	}
+	return fmt.Sprintf("| `%s` | %s |\n", strings.TrimSpace(name+" "+strings.ReplaceAll(kind, "|", `\|`)),
+		strings.ReplaceAll(plain.Replace(usage), "|", `\|`))
 }

@@ -34,6 +34,29 @@ func File(t testing.TB, path, got string) {
 	}
 }
 
+// Folder is File for all files of the folder at path, by name. Another file there fails the test; with -update, Folder deletes it.
+func Folder(t testing.TB, path string, got map[string]string) {
+	t.Helper()
+	for name, text := range got {
+		File(t, filepath.Join(path, name), text)
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		stale := filepath.Join(path, entry.Name())
+		if _, found := got[entry.Name()]; found {
+			continue
+		}
+		if !*update {
+			t.Errorf("%s: nothing generates it; the flag -update deletes it", stale)
+		} else if err := os.Remove(stale); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Section writes text into the page at path, between the line begin and the next "<!-- end -->", if the flag -update is
 // set. It reports whether the flag is set.
 func Section(t testing.TB, path, begin, text string) bool {

@@ -49,7 +49,7 @@ func (p *params) addTo(flags *pflag.FlagSet) {
 			continue
 		}
 		if spec.Default != nil && spec.Default.StringVal != "" && !strings.HasPrefix(spec.Default.StringVal, "registry.invalid/") {
-			usage += " (default: " + spec.Default.StringVal + ", unless the installed pipeline has another)"
+			usage += " (default: " + spec.Default.StringVal + ")"
 		}
 		// The flag's own default is empty: the installed pipeline may have another default.
 		flags.Var(&text{kind: param.KindOf(spec.Name).Name()}, spec.Name, usage)

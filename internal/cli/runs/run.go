@@ -58,9 +58,9 @@ A folder instead of the repository's URL (., .., ./DIR, ../DIR or an absolute pa
 uncommitted changes: all files that git tracks or does not ignore, except those that .mlenvignore names. mlenv sends
 them through the API server once the nodes are up. Keep it running until then.
 
-Flags of params that you leave out have the installed pipeline's defaults. If others hold the default environment, the
-run uses one of your own, with the same claims; --name chooses one. mlenv sets the PipelineRun's timeouts so that
-the training fits.
+Flags of params that you leave out have the installed pipeline's defaults; the help has those of this version. If others
+hold the default environment, the run uses one of your own, with the same claims; --name chooses one. mlenv sets the
+PipelineRun's timeouts so that the training fits.
 
 With --local the run needs no cluster: its nodes are parts of this machine, which must run Linux. --like and --resume-from
 then name a local run.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -194,6 +195,36 @@ func (e Environment) LeaveOut(ctx context.Context, node, count int, host string)
 		return nil
 	}
 	return err
+}
+
+// EndPods deletes the StatefulSet and the pods of an environment after the Lease with that UID. The garbage collector does it a second
+// later, so a failure changes nothing.
+func (e Environment) EndPods(ctx context.Context, lease types.UID) {
+	set, err := e.StatefulSet(ctx)
+	if err != nil || !slices.ContainsFunc(set.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == lease }) {
+		return
+	}
+	background := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(set.UID)),
+		PropagationPolicy: new(metav1.DeletePropagationBackground)}
+	if e.clients.Kube.AppsV1().StatefulSets(e.Namespace).Delete(ctx, set.Name, background) != nil {
+		return
+	}
+	pods, err := e.Pods(ctx)
+	if err != nil {
+		return
+	}
+	const atOnce = 16
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	for _, pod := range pods {
+		if metav1.IsControlledBy(&pod, set) {
+			group.Go(func() error {
+				same := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
+				return e.clients.Kube.CoreV1().Pods(e.Namespace).Delete(ctx, pod.Name, same)
+			})
+		}
+	}
+	_ = group.Wait()
 }
 
 // Mode returns the mode that provision decided, "" without an environment.

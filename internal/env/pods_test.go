@@ -1,0 +1,46 @@
+package env
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// TestEndPods tests that only what the Lease owned is deleted: not the environment that another holder has created meanwhile.
+func TestEndPods(t *testing.T) {
+	for lease, want := range map[types.UID]string{"mine": "env-1-of-others", "later": "env-0 env-1 env-1-of-others"} {
+		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", UID: "set",
+			OwnerReferences: []metav1.OwnerReference{objects.LeaseReference("env", "mine")}}}
+		pod := func(name string, owner types.UID) *corev1.Pod {
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: objects.Labels("env"),
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "env", UID: owner, Controller: new(true)}}}}
+		}
+		client := kubefake.NewClientset(set, pod("env-0", "set"), pod("env-1", "set"), pod("env-1-of-others", "another"))
+		e := Of(&kube.Clients{Kube: client, Namespace: "ns"}, "env")
+		e.EndPods(t.Context(), lease)
+		pods, err := e.Pods(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var left []string
+		for _, pod := range pods {
+			left = append(left, pod.Name)
+		}
+		slices.Sort(left)
+		if got := strings.Join(left, " "); got != want {
+			t.Errorf("lease %s: the pods %s are left, want %s", lease, got, want)
+		}
+		if _, err := e.StatefulSet(t.Context()); (err == nil) != (lease == "later") {
+			t.Errorf("lease %s: the StatefulSet: %v", lease, err)
+		}
+	}
+}

@@ -43,7 +43,7 @@ func (e Environment) Attach(ctx context.Context, log *slog.Logger, certs string,
 			return // a teardown follows, or may
 		}
 		log.Info(fmt.Sprintf("No teardown follows because %s: environment %s is released now; its claims stay.", ending.Message, e.Name))
-		if err := e.Lease(log).Delete(ctx, hold.UID()); err != nil {
+		if err := e.Release(ctx, log, hold.UID()); err != nil {
 			log.Warn(fmt.Sprintf("The environment was not released: %v", err))
 		}
 	}, nil

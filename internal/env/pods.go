@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -197,9 +198,19 @@ func (e Environment) LeaveOut(ctx context.Context, node, count int, host string)
 	return err
 }
 
-// EndPods deletes the StatefulSet and the pods of an environment after the Lease with that UID. The garbage collector does it a second
-// later, so a failure changes nothing.
-func (e Environment) EndPods(ctx context.Context, lease types.UID) {
+// Release is for the holder of the Lease with that UID: it deletes the Lease, with which everything but the claims goes. It does not wait
+// for the end of the pods.
+func (e Environment) Release(ctx context.Context, log *slog.Logger, lease types.UID) error {
+	err := e.Lease(log).Delete(ctx, lease)
+	if err == nil {
+		e.endPods(ctx, lease)
+	}
+	return err
+}
+
+// endPods deletes the StatefulSet and the pods of an environment after its Lease. The garbage collector would do it a second later, so a
+// failure changes nothing.
+func (e Environment) endPods(ctx context.Context, lease types.UID) {
 	set, err := e.StatefulSet(ctx)
 	if err != nil || !slices.ContainsFunc(set.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == lease }) {
 		return

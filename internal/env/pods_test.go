@@ -15,8 +15,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// TestEndPods tests that only what the Lease owned is deleted: not the environment that another holder has created meanwhile.
-func TestEndPods(t *testing.T) {
+// TestRelease tests that only what the Lease owned is deleted: not the environment that another holder has created meanwhile.
+func TestRelease(t *testing.T) {
 	for lease, want := range map[types.UID]string{"mine": "env-1-of-others", "later": "env-0 env-1 env-1-of-others"} {
 		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", UID: "set",
 			OwnerReferences: []metav1.OwnerReference{objects.LeaseReference("env", "mine")}}}
@@ -26,7 +26,7 @@ func TestEndPods(t *testing.T) {
 		}
 		client := kubefake.NewClientset(set, pod("env-0", "set"), pod("env-1", "set"), pod("env-1-of-others", "another"))
 		e := Of(&kube.Clients{Kube: client, Namespace: "ns"}, "env")
-		e.EndPods(t.Context(), lease)
+		e.endPods(t.Context(), lease)
 		pods, err := e.Pods(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -284,7 +284,7 @@ func (p *provisioner) release(ctx context.Context, held *lease.Hold) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
 	p.log.Info(fmt.Sprintf("Releasing environment %s/%s.", p.request.Namespace, p.request.Name))
-	if err := p.lease().Delete(ctx, held.UID()); err != nil {
+	if err := p.environment().Release(ctx, p.log, held.UID()); err != nil {
 		return err
 	}
 	return p.environment().WaitGone(ctx, func([]*corev1.Pod) {})

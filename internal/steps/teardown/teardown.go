@@ -102,13 +102,7 @@ func (t *teardown) run(ctx context.Context) (receipt.Receipt, error) {
 		}
 	}
 	if held != nil {
-		err = t.release(ctx, held, func(ctx context.Context) error {
-			err := t.lease().Delete(ctx, held.UID)
-			if err == nil {
-				t.environment().EndPods(ctx, held.UID)
-			}
-			return err
-		})
+		err = t.release(ctx, held, func(ctx context.Context) error { return t.environment().Release(ctx, t.log, held.UID) })
 	} else if free {
 		// Pods may outlive their Lease for a while.
 		err = t.waitGone(ctx)

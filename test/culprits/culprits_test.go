@@ -6,6 +6,7 @@ package culprits
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -20,12 +21,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
@@ -222,44 +220,33 @@ func (s script) run(t *testing.T, launcher agent.Launcher, prelude []byte) ([]ag
 
 func (s script) training(t *testing.T, launcher agent.Launcher, prelude []byte) *train.Training {
 	t.Helper()
-	spy, err := exec.LookPath(agent.PySpy)
+	e, err := local.Start(t.Context(), local.Options{Folder: t.TempDir(), Name: "job", Nodes: 2, Environ: os.Environ()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var set nodes.Set
-	for _, node := range agenttest.Start(t, 2) {
-		if err := node.Tool(agent.PySpy, fmt.Sprintf("#!/bin/sh\nexec '%s' \"$@\"\n", spy)); err != nil {
+	t.Cleanup(func() {
+		if err := errors.Join(e.End(), e.Unlock()); err != nil {
+			t.Error(err)
+		}
+	})
+	for name, content := range map[string]string{"culprits.py": string(prelude), "train.py": s.file()} {
+		if err := os.WriteFile(filepath.Join(e.Workspace, name), []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		// The ranks find each other by these addresses.
-		node.End()
-		node.Config.Addresses = []string{"127.0.0.1", "127.0.0.2"}
-		node.Restart()
-		for name, content := range map[string]string{"culprits.py": string(prelude), "train.py": s.file()} {
-			if err := os.WriteFile(filepath.Join(node.Config.Paths.Workspace, name), []byte(content), 0o644); err != nil {
-				t.Fatal(err)
-			}
+	}
+	if s.rank == "port" {
+		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", e.MasterPort))
+		if err != nil {
+			t.Fatal(err)
 		}
-		set = append(set, node.Client)
+		t.Cleanup(func() { listener.Close() })
 	}
-	listener, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s.rank != "port" {
-		listener.Close()
-	}
-	t.Cleanup(func() { listener.Close() })
-	pod := func(name string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
-	}
-	clients := &kube.Clients{Kube: fake.NewClientset(pod("env-0"), pod("env-1")), Namespace: "ns"}
 	return &train.Training{
-		Deps: train.Deps{Clients: clients, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Out: t.Output(),
+		Deps: train.Deps{Place: e, Clients: &kube.Clients{}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Out: t.Output(),
 			Notify: func(notify.Event) {}},
-		Options: train.Options{Name: "env", ProgressEvery: time.Hour}, Nodes: set, ID: "job",
+		Options: train.Options{Name: "env", ProgressEvery: time.Hour}, Nodes: e.Nodes, ID: "job",
 		Spec: agent.JobSpec{
-			Run: "run", Launcher: launcher, Script: "train.py", Nodes: 2, RanksPerNode: 2, MasterPort: listener.Addr().(*net.TCPAddr).Port,
+			Run: "run", Launcher: launcher, Script: "train.py", Nodes: 2, RanksPerNode: 2, MasterPort: e.MasterPort,
 			Deadline: time.Now().Add(10 * time.Minute),
 			Env:      map[string]string{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "USE_LIBUV": "0"},
 		},

@@ -143,9 +143,8 @@ var quantities = []quantity{
 	{what: "bandwidth that is slow", home: "tasks/check-fabric/README.md", statements: []string{"below (\\d+%) of the (?:expected|what)",
 		"bandwidth is below (\\d+%) of", "below (\\d+%) is slow"}},
 	{what: "disk of a fetch", home: "tasks/sync-repo/README.md",
-		statements: []string{"stopped at (\\d+ GiB) of disk", "stops at (\\d+ GiB) of disk"}},
-	{what: "memory of git", home: "tasks/sync-repo/README.md", statements: []string{"at (\\d+ MiB) of memory in one process",
-		"needs more than (\\d+ MiB) of memory"}},
+		statements: []string{"stops at (\\d+ GiB) of disk"}},
+	{what: "memory of git", home: "tasks/sync-repo/README.md", statements: []string{"needs more than (\\d+ MiB) of memory"}},
 	{what: "version of Go", home: "CONTRIBUTING.md", statements: []string{"\\bGo (1\\.\\d+)"}},
 }
 

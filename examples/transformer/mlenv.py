@@ -50,9 +50,9 @@ def progress(**values):
 
 
 def checkpoint_folder():
-    """Returns the folder of this run's checkpoints, a pathlib.Path. A run that resumes another one has that run's folder."""
+    """Returns the folder of this run's checkpoints, a pathlib.Path. A run that resumes others has the folder of the first of them."""
     name = os.environ.get("MLENV_RESUME_FROM") or os.environ.get("MLENV_RUN") or "local"
-    return pathlib.Path("/workspace/checkpoints", name)
+    return pathlib.Path(os.environ.get("MLENV_WORKSPACE") or "/workspace", "checkpoints", name)
 
 
 def finish_checkpoint(path):

@@ -74,6 +74,8 @@ class Mlenv(unittest.TestCase):
         self.assertEqual(str(mlenv.checkpoint_folder()), "/workspace/checkpoints/second")
         self.environment(MLENV_RUN="second", MLENV_RESUME_FROM="first")
         self.assertEqual(str(mlenv.checkpoint_folder()), "/workspace/checkpoints/first")
+        self.environment(MLENV_RUN="here", MLENV_WORKSPACE="/home/me")  # of a local run
+        self.assertEqual(str(mlenv.checkpoint_folder()), "/home/me/checkpoints/here")
 
     def test_last_checkpoint(self):
         folder = self.folder / "checkpoints"

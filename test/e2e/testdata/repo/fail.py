@@ -8,7 +8,7 @@ import time
 import traceback
 
 rank = int(os.environ["RANK"])
-marks = pathlib.Path("/workspace/fail")
+marks = pathlib.Path(os.environ["MLENV_WORKSPACE"], "fail")
 marks.mkdir(exist_ok=True)
 (marks / f"here-{rank}").touch()
 

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -32,6 +33,9 @@ func (e Environment) Lease(log *slog.Logger) lease.Client {
 		Kube: e.clients.Kube, Tekton: e.clients.Tekton, Namespace: e.Namespace, Name: e.Names.Lease, Now: e.clients.Now, Log: log,
 	}
 }
+
+// WorkspaceOfRanks returns the path at which the nodes mount the workspace.
+func (e Environment) WorkspaceOfRanks() string { return agent.Workspace }
 
 // StatefulSet reads the environment's StatefulSet.
 func (e Environment) StatefulSet(ctx context.Context) (*appsv1.StatefulSet, error) {

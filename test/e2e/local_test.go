@@ -59,8 +59,9 @@ func localRuns(u trainer) {
 
 func (u trainer) newWorkstation() *workstation {
 	u.Helper()
+	u.awaitPullSecret()
 	u.applyText(`{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: work},
- spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}
+ spec: {accessModes: [ReadWriteMany], storageClassName: nfs-csi, resources: {requests: {storage: 1Gi}}}}
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: machine}, spec: {
   containers: [{name: main, image: "` + trainingImage + `", command: [sleep, infinity], workingDir: /work,
@@ -96,13 +97,13 @@ func (u trainer) newWorkstation() *workstation {
 	return m
 }
 
-// localFolder is where local runs lie, in the folder of the machine.
-const localFolder = "home/.local/share/mlenv"
+// localFolder is where local runs lie, in the home of their user.
+const localFolder = ".local/share/mlenv"
 
 // workspace returns the path of the workspace, as ranks see it.
 func (u trainer) workspace() string {
 	if u.workstation != nil {
-		return "/work/" + localFolder
+		return "/work/home/" + localFolder
 	}
 	return agent.Workspace
 }
@@ -116,7 +117,7 @@ func (u trainer) on(dir string, args ...string) *exec.Cmd {
 // saysThere is says on the machine.
 func (u trainer) saysThere(code int, args ...string) (stdout, stderr string) {
 	u.Helper()
-	if args[0] == "run" {
+	if args[0] == "run" || args[0] == "usage" {
 		args = slices.Insert(slices.Clone(args), 1, "--local")
 	}
 	var out, problems strings.Builder

@@ -124,9 +124,11 @@ func (u trainer) volume(claim string) string {
 // recorded returns a file of a run's record on the shared claim of ml-dev-env.
 func (u trainer) recorded(runUID types.UID, file string) string {
 	u.Helper()
-	workspace := u.volume("ml-dev-workspace")
+	var workspace string
 	if u.workstation != nil {
-		workspace = filepath.Join(u.workstation.folder, localFolder)
+		workspace = filepath.Join(u.workstation.folder, "home", localFolder)
+	} else {
+		workspace = u.volume("ml-dev-workspace")
 	}
 	content, err := os.ReadFile(filepath.Join(workspace, ".mlenv", "runs", string(runUID), file))
 	if err != nil {

@@ -48,6 +48,9 @@ func (e *Environment) LeaveOut(context.Context, int, int, string) error {
 // Mode returns TCP: the nodes reach each other by the loopback interface.
 func (e *Environment) Mode(context.Context) (agent.Mode, error) { return agent.TCP, nil }
 
+// WorkspaceOfRanks returns the folder in place of the claim.
+func (e *Environment) WorkspaceOfRanks() string { return e.Workspace }
+
 // RecordClaims returns none.
 func (e *Environment) RecordClaims(context.Context, int) []string { return nil }
 

@@ -18,7 +18,7 @@ func (t *Training) findCheckpoint(ctx context.Context) {
 	if folder == "" {
 		return
 	}
-	at := agent.Workspace + "/" + folder
+	at := t.place().WorkspaceOfRanks() + "/" + folder
 	ctx, cancel := context.WithTimeout(ctx, jobs.Reachable)
 	defer cancel()
 	volumes, err := t.job().Checkpoints(ctx, t.Spec)
@@ -44,7 +44,7 @@ func (t *Training) findCheckpoint(ctx context.Context) {
 	switch {
 	case name != "":
 		t.Spec.Checkpoint, t.Spec.CheckpointJob = &name, best.Job
-		t.Log.Info(fmt.Sprintf("The newest complete checkpoint is %s/%s; attempt %d has it in %s.", agent.Workspace, t.Spec.CheckpointPath(t.ID),
+		t.Log.Info(fmt.Sprintf("The newest complete checkpoint is %s/%s; attempt %d has it in %s.", t.place().WorkspaceOfRanks(), t.Spec.CheckpointPath(t.ID),
 			t.Spec.Attempt(), agent.CheckpointVariable))
 		return
 	case len(doubtful) > 0:

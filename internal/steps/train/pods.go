@@ -30,6 +30,8 @@ type Place interface {
 	LeaveOut(ctx context.Context, node, count int, host string) error
 	// Mode is the mode that the environment was created with.
 	Mode(ctx context.Context) (agent.Mode, error)
+	// WorkspaceOfRanks is the path of the workspace, as the ranks see it.
+	WorkspaceOfRanks() string
 	// RecordClaims returns the claims with the record of the nodes.
 	RecordClaims(ctx context.Context, count int) []string
 	// TLSName is the name of a node that the others look up, or its address.

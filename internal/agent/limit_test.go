@@ -51,7 +51,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		"workspace": func(ctx context.Context, c *Client) error { _, err := c.Workspace(ctx); return err },
 		"devices":   func(ctx context.Context, c *Client) error { _, err := c.RDMA(ctx, rdma.Expected{}); return err },
 		"names":     func(ctx context.Context, c *Client) error { _, err := c.Resolve(ctx, nil); return err },
-		"plan":      func(ctx context.Context, c *Client) error { _, err := c.PlanTree(ctx, "", nil, keepAll); return err },
+		"plan":      func(ctx context.Context, c *Client) error { _, _, err := c.PlanTree(ctx, "", nil, keepAll); return err },
 		"tree":      func(ctx context.Context, c *Client) error { _, err := c.CurrentTree(ctx); return err },
 		"job":       func(ctx context.Context, c *Client) error { _, err := c.Job(ctx, "job"); return err },
 		"watch": func(ctx context.Context, c *Client) error {
@@ -108,28 +108,31 @@ func TestReadPlan(t *testing.T) {
 	for answer, want := range map[string][]string{
 		`{"present":false}`:                                      {},
 		`{"present":false,"missing":null}`:                       {},
-		`{"present":false,"missing":["a","b"],"more":{}}`:        {"a", "b"},
+		`{"present":false,"missing":["a","b"],"more":7}`:         {"a", "b"},
 		"\n" + `{"missing" : [ "\u0061" ] , "present" : false} `: {"a"},
 	} {
 		got := []string{}
-		present, err := readPlan(strings.NewReader(answer), func(content tree.Digest) error {
+		present, begun, err := readPlan(strings.NewReader(answer), func(content tree.Digest) error {
 			got = append(got, string(content))
 			return nil
 		})
-		if diff := cmp.Diff(want, got); diff != "" || err != nil || present {
-			t.Errorf("%s: present is %t, %v (-want +got):\n%s", answer, present, err, diff)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil || present || begun != 0 {
+			t.Errorf("%s: present is %t, begun %d, %v (-want +got):\n%s", answer, present, begun, err, diff)
 		}
 	}
-	if present, err := readPlan(strings.NewReader(`{"present":true}`), nil); err != nil || !present {
+	if present, _, err := readPlan(strings.NewReader(`{"present":true}`), nil); err != nil || !present {
 		t.Errorf("a complete tree: present is %t, %v", present, err)
 	}
+	if _, begun, err := readPlan(strings.NewReader(`{"missing":["a"],"begun":7000000000}`), keepAll); err != nil || begun != 7_000_000_000 {
+		t.Errorf("a content that broke off: begun is %d, %v", begun, err)
+	}
 	for _, answer := range []string{"", "{", `{"missing":["a"]`, "true", `"a"`, "[[[", `{"missing":[[["a"]]]}`, "}", `{"a" "b"}`} {
-		if _, err := readPlan(strings.NewReader(answer), keepAll); !errors.As(err, new(planError)) || errors.Is(err, io.EOF) {
+		if _, _, err := readPlan(strings.NewReader(answer), keepAll); !errors.As(err, new(planError)) || errors.Is(err, io.EOF) {
 			t.Errorf("%q: %v, want an error about the answer", answer, err)
 		}
 	}
 	refused := errors.New("not in the tree")
-	if _, err := readPlan(strings.NewReader(`{"missing":["a"]}`), func(tree.Digest) error { return refused }); !errors.Is(err, refused) ||
+	if _, _, err := readPlan(strings.NewReader(`{"missing":["a"]}`), func(tree.Digest) error { return refused }); !errors.Is(err, refused) ||
 		errors.As(err, new(planError)) {
 		t.Errorf("a refused content: %v, want that error alone", err)
 	}
@@ -141,7 +144,7 @@ func FuzzReadPlan(f *testing.F) {
 	f.Add([]byte(`{"missing":[["a"]]}`))
 	f.Add([]byte(`{"present":true,"missing":null}{}`))
 	f.Fuzz(func(t *testing.T, answer []byte) {
-		_, err := readPlan(bytes.NewReader(answer), func(content tree.Digest) error {
+		_, _, err := readPlan(bytes.NewReader(answer), func(content tree.Digest) error {
 			if len(content) > maxToken {
 				t.Errorf("a content of %d bytes", len(content))
 			}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -14,6 +15,8 @@ type TreePlan struct {
 	Present bool `json:"present"`
 	// Missing lists contents by their SHA-256, each once.
 	Missing []tree.Digest `json:"missing,omitempty"`
+	// Begun is how many bytes of the first missing content the node has, from a transfer that broke off.
+	Begun int64 `json:"begun,omitempty"`
 }
 
 // Pull is the body of POST /v1/trees/HASH/pull.
@@ -35,9 +38,9 @@ type Switch struct {
 	Venv string `json:"venv,omitempty"`
 }
 
-// SendTree streams the missing contents, as tree.WriteContents writes them.
-func (c *Client) SendTree(ctx context.Context, hash tree.Digest, contents io.Reader) (TreeState, error) {
-	return ask[TreeState](ctx, c, http.MethodPut, "/v1/trees/"+string(hash)+"/content", contents)
+// SendTree streams the missing contents, as tree.WriteRest writes them from that byte of the first one.
+func (c *Client) SendTree(ctx context.Context, hash tree.Digest, from int64, contents io.Reader) (TreeState, error) {
+	return ask[TreeState](ctx, c, http.MethodPut, fmt.Sprintf("/v1/trees/%s/content?from=%d", hash, from), contents)
 }
 
 // PullTree has the node receive the contents that it misses of a planned tree from another node. An error of reason SyncFailed may be
@@ -46,9 +49,10 @@ func (c *Client) PullTree(ctx context.Context, hash tree.Digest, from int) (Tree
 	return ask[TreeState](ctx, c, http.MethodPost, "/v1/trees/"+string(hash)+"/pull", Pull{From: from})
 }
 
-// TreeContents reads contents of a tree that the node holds, as tree.WriteContents writes them. An agent may ask it, too.
-func (c *Client) TreeContents(ctx context.Context, hash tree.Digest, contents []tree.Digest) (io.ReadCloser, error) {
-	return c.stream(ctx, http.MethodPost, "/v1/trees/"+string(hash)+"/contents", contents)
+// TreeContents reads contents of a tree that the node holds, as tree.WriteRest writes them from that byte of the first one. An agent may
+// ask it, too. An agent of an earlier release sends all bytes.
+func (c *Client) TreeContents(ctx context.Context, hash tree.Digest, contents []tree.Digest, from int64) (io.ReadCloser, error) {
+	return c.stream(ctx, http.MethodPost, fmt.Sprintf("/v1/trees/%s/contents?from=%d", hash, from), contents)
 }
 
 // SwitchTree makes a tree the current one.

@@ -95,7 +95,7 @@ func (n *node) syncFiles(files map[string]string) tree.Digest {
 		n.t.Fatal(err)
 	}
 	var missing []tree.Digest
-	_, err = n.Client.PlanTree(n.t.Context(), hash, encoded, func(content tree.Digest) error {
+	_, _, err = n.Client.PlanTree(n.t.Context(), hash, encoded, func(content tree.Digest) error {
 		missing = append(missing, content)
 		return nil
 	})
@@ -106,7 +106,7 @@ func (n *node) syncFiles(files map[string]string) tree.Digest {
 	if err := tree.WriteContents(n.t.Context(), &contents, dir, manifest, missing); err != nil {
 		n.t.Fatal(err)
 	}
-	if _, err := n.Client.SendTree(n.t.Context(), hash, strings.NewReader(contents.String())); err != nil {
+	if _, err := n.Client.SendTree(n.t.Context(), hash, 0, strings.NewReader(contents.String())); err != nil {
 		n.t.Fatal(err)
 	}
 	if _, err := n.Client.SwitchTree(n.t.Context(), hash, agent.Switch{}); err != nil {

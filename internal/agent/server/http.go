@@ -46,7 +46,7 @@ func (s *Server) routes() []route {
 		{"GET /v1/trees/current", 0, s.currentTree},
 		{"GET /v1/trees/{hash}", 0, s.tree},
 		{"POST /v1/trees/{hash}", 0, s.planTree},
-		{"PUT /v1/trees/{hash}/content", 0, func(w http.ResponseWriter, r *http.Request) error { return s.receive(w, r, r.Body) }},
+		{"PUT /v1/trees/{hash}/content", 0, s.receiveTree},
 		{"POST /v1/trees/{hash}/pull", 0, reading(s.pullTree)},
 		{"POST /v1/trees/{hash}/switch", 0, reading(s.switchTree)},
 		{"POST /v1/checkpoints", 0, reading(s.checkpoints)},

@@ -234,7 +234,7 @@ func TestPrometheusMayOnlyReadMetrics(t *testing.T) {
 	prometheus := asPrometheus(t, node)
 	refused := refusals(prometheus, hash)
 	refused["contents of a tree"] = func(ctx context.Context) error {
-		_, err := prometheus.TreeContents(ctx, hash, []tree.Digest{content})
+		_, err := prometheus.TreeContents(ctx, hash, []tree.Digest{content}, 0)
 		return err
 	}
 	for what, call := range refused {

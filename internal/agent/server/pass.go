@@ -40,7 +40,13 @@ func (s *Server) passTree(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := tree.WriteContents(r.Context(), w, dir, m, contents); err != nil {
+	begins := make(map[tree.Digest]int64)
+	if len(contents) > 0 {
+		if begins[contents[0]], err = from(r); err != nil {
+			return err
+		}
+	}
+	if err := tree.WriteRest(r.Context(), w, dir, m, contents, begins); err != nil {
 		s.log.Warn("Passing a tree on failed.", "tree", hash(r), "error", err)
 		panic(http.ErrAbortHandler) // the answer has begun: only a broken connection shows that it is incomplete
 	}
@@ -65,10 +71,11 @@ func (s *Server) pullTree(w http.ResponseWriter, r *http.Request, request agent.
 	defer cancel()
 	ctx, heard, stop := agent.WithSilence(ctx, silentTime)
 	defer stop()
-	body, err := peer.TreeContents(ctx, hash(r), missing)
+	begun := s.trees.Begun(missing)
+	body, err := peer.TreeContents(ctx, hash(r), missing, begun)
 	if err != nil {
 		return fail.Because(fail.SyncFailed, fmt.Errorf("pulling tree %s from node %d: %w", hash(r), request.From, err))
 	}
 	defer body.Close()
-	return s.receive(w, r, io.TeeReader(body, heard))
+	return s.receive(w, r, begun, io.TeeReader(body, heard))
 }

@@ -54,14 +54,14 @@ func putTree(t *testing.T, node *agenttest.Node) (hash, content tree.Digest) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := node.Client.PlanTree(t.Context(), m.Hash(), manifest, func(tree.Digest) error { return nil }); err != nil {
+	if _, _, err := node.Client.PlanTree(t.Context(), m.Hash(), manifest, func(tree.Digest) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	var stream bytes.Buffer
 	if err := tree.WriteContents(t.Context(), &stream, dir, m, []tree.Digest{m.Entries[0].Content}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := node.Client.SendTree(t.Context(), m.Hash(), &stream); err != nil {
+	if _, err := node.Client.SendTree(t.Context(), m.Hash(), 0, &stream); err != nil {
 		t.Fatal(err)
 	}
 	return m.Hash(), m.Entries[0].Content
@@ -78,7 +78,7 @@ func refusals(client *agent.Client, hash tree.Digest) map[string]func(context.Co
 		"set network": func(ctx context.Context) error { _, err := client.SetNetwork(ctx, agent.Network{}); return err },
 		"list a tree": func(ctx context.Context) error { _, err := client.Tree(ctx, hash); return err },
 		"send a tree": func(ctx context.Context) error {
-			_, err := client.SendTree(ctx, hash, strings.NewReader(""))
+			_, err := client.SendTree(ctx, hash, 0, strings.NewReader(""))
 			return err
 		},
 		"have it pull": func(ctx context.Context) error { _, err := client.PullTree(ctx, hash, 1); return err },
@@ -97,7 +97,7 @@ func TestAgentsMayOnlyReadTrees(t *testing.T) {
 	node := agenttest.Start(t, 2)[0]
 	hash, content := putTree(t, node)
 	other := asAgent(t, node)
-	body, err := other.TreeContents(t.Context(), hash, []tree.Digest{content})
+	body, err := other.TreeContents(t.Context(), hash, []tree.Digest{content}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,13 +109,13 @@ func TestAgentsMayOnlyReadTrees(t *testing.T) {
 	if err = errors.Join(err, body.Close()); err != nil || got != 1 {
 		t.Errorf("reading a tree: %d contents, %v", got, err)
 	}
-	if _, err := other.TreeContents(t.Context(), tree.Digest(strings.Repeat("a", 64)), nil); fail.ReasonOf(err) != fail.SyncFailed {
+	if _, err := other.TreeContents(t.Context(), tree.Digest(strings.Repeat("a", 64)), nil, 0); fail.ReasonOf(err) != fail.SyncFailed {
 		t.Errorf("reading an unknown tree: %v, want SyncFailed", err)
 	}
-	if _, err := other.TreeContents(t.Context(), hash, slices.Repeat([]tree.Digest{content}, 10)); fail.ReasonOf(err) != fail.InvalidInput {
+	if _, err := other.TreeContents(t.Context(), hash, slices.Repeat([]tree.Digest{content}, 10), 0); fail.ReasonOf(err) != fail.InvalidInput {
 		t.Errorf("reading more contents than the tree has: %v, want InvalidInput", err)
 	}
-	if _, err := other.TreeContents(t.Context(), "../../runs", nil); err == nil {
+	if _, err := other.TreeContents(t.Context(), "../../runs", nil, 0); err == nil {
 		t.Error("reading a folder that is no tree succeeded")
 	}
 	for what, call := range refusals(other, hash) {
@@ -130,13 +130,13 @@ func TestReadersOfTreesAreBounded(t *testing.T) {
 	node := agenttest.Start(t, 1)[0]
 	hash, content := putTree(t, node)
 	for range 4 { // none of them reads its answer to the end
-		body, err := asAgent(t, node).TreeContents(t.Context(), hash, []tree.Digest{content})
+		body, err := asAgent(t, node).TreeContents(t.Context(), hash, []tree.Digest{content}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer body.Close()
 	}
-	if _, err := asAgent(t, node).TreeContents(t.Context(), hash, []tree.Digest{content}); fail.ReasonOf(err) != fail.SyncFailed {
+	if _, err := asAgent(t, node).TreeContents(t.Context(), hash, []tree.Digest{content}, 0); fail.ReasonOf(err) != fail.SyncFailed {
 		t.Errorf("the fifth: %v, want SyncFailed", err)
 	}
 }

@@ -1,13 +1,16 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
+	"strconv"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -22,11 +25,29 @@ func (s *Server) planTree(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return answer(w, agent.TreePlan{Present: present, Missing: missing})
+	return answer(w, agent.TreePlan{Present: present, Missing: missing, Begun: s.trees.Begun(missing)})
 }
 
-func (s *Server) receive(w http.ResponseWriter, r *http.Request, body io.Reader) error {
-	if err := s.trees.Receive(r.Context(), hash(r), body); err != nil {
+// from reads at which byte the first content of a transfer continues.
+func from(r *http.Request) (int64, error) {
+	text := cmp.Or(r.URL.Query().Get("from"), "0")
+	from, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || from < 0 {
+		return 0, fail.Becausef(fail.InvalidInput, "passing contents of tree %s: from %q: want bytes", hash(r), text)
+	}
+	return from, nil
+}
+
+func (s *Server) receiveTree(w http.ResponseWriter, r *http.Request) error {
+	from, err := from(r)
+	if err != nil {
+		return err
+	}
+	return s.receive(w, r, from, r.Body)
+}
+
+func (s *Server) receive(w http.ResponseWriter, r *http.Request, from int64, body io.Reader) error {
+	if err := s.trees.ReceiveRest(r.Context(), hash(r), from, body); err != nil {
 		return err
 	}
 	return answer(w, agent.TreeState{Hash: hash(r)})

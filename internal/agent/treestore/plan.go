@@ -8,8 +8,8 @@ import (
 )
 
 // Plan reports whether the tree is complete. If not, it lists the contents that no file here has, each once in the manifest's
-// order, and Receive must follow, even if nothing is missing. It reads only files with changed stamps. An invalid manifest is
-// UnsafeTree.
+// order, but one that broke off first, and Receive must follow, even if nothing is missing. It reads only files with changed stamps.
+// An invalid manifest is UnsafeTree.
 func (s *Store) Plan(m tree.Manifest, hash tree.Digest) (present bool, missing []tree.Digest, err error) {
 	if err := checkManifest(m, hash); err != nil {
 		return false, nil, err
@@ -67,7 +67,7 @@ func (s *Store) lockedPresent(hash tree.Digest, m namedManifest) (bool, error) {
 // missing lists the contents without a valid source.
 func (s *Store) missing(m tree.Manifest) ([]tree.Digest, error) {
 	sizes := m.Sizes()
-	sources, err := s.sources(sizes)
+	sources, begun, err := s.sources(sizes)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (s *Store) missing(m tree.Manifest) ([]tree.Digest, error) {
 			if err != nil {
 				return false
 			}
-			_, holds := s.holds(path, needed[i], from.stamp, from.trusted)
+			_, holds := s.has(from, path, needed[i])
 			return holds
 		})
 		return nil
@@ -95,6 +95,10 @@ func (s *Store) missing(m tree.Manifest) ([]tree.Digest, error) {
 		if !found[i] {
 			missing = append(missing, content)
 		}
+	}
+	if i := slices.Index(missing, begun); i > 0 {
+		copy(missing[1:i+1], missing[:i])
+		missing[0] = begun
 	}
 	return missing, nil
 }

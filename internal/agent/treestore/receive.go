@@ -3,6 +3,7 @@ package treestore
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -23,7 +24,12 @@ const small = 256 << 10
 // Receive builds a planned tree from files of this node and the contents in body, as tree.WriteContents sends them. The tree gets
 // its name only when it is complete and verified. A broken transfer or a wrong byte is SyncFailed; valid contents are kept: plan
 // again and send the rest. Receive repairs a tree that programs changed, and moves their files to HASH.changed-TIME.
-func (s *Store) Receive(ctx context.Context, hash tree.Digest, body io.Reader) (err error) {
+func (s *Store) Receive(ctx context.Context, hash tree.Digest, body io.Reader) error {
+	return s.ReceiveRest(ctx, hash, 0, body)
+}
+
+// ReceiveRest is Receive of a body without the first bytes of its first content, from of them, which Begun has reported.
+func (s *Store) ReceiveRest(ctx context.Context, hash tree.Digest, from int64, body io.Reader) (err error) {
 	defer syncFailed(&err, "receiving tree %s", hash)
 	m, err := s.manifest(hash)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -37,7 +43,7 @@ func (s *Store) Receive(ctx context.Context, hash tree.Digest, body io.Reader) (
 		return err
 	}
 	defer os.RemoveAll(st.dir)
-	if err = st.fill(ctx, body); err == nil {
+	if err = st.fill(ctx, from, body); err == nil {
 		err = s.land(hash, st)
 	}
 	if err != nil {
@@ -47,44 +53,56 @@ func (s *Store) Receive(ctx context.Context, hash tree.Digest, body io.Reader) (
 }
 
 // fill makes the tree complete.
-func (st *stage) fill(ctx context.Context, body io.Reader) error {
+func (st *stage) fill(ctx context.Context, from int64, body io.Reader) error {
 	if err := st.lay(); err != nil {
 		return err
 	}
 	if err := st.take(); err != nil {
 		return err
 	}
-	if err := st.read(ctx, body); err != nil {
+	if err := st.read(ctx, from, body); err != nil {
 		return err
 	}
 	return st.multiply()
 }
 
-// read takes the awaited contents from body.
-func (st *stage) read(ctx context.Context, body io.Reader) error {
+// read takes the awaited contents from body, the first of them without its first bytes.
+func (st *stage) read(ctx context.Context, from int64, body io.Reader) error {
 	sizes := st.Sizes()
 	var writers errgroup.Group
 	writers.SetLimit(workers)
 	begun := make(map[tree.Digest]bool, len(st.awaited))
-	err := tree.ReadContents(ctx, body, sizes, func(content tree.Digest, r io.Reader) error {
+	part, next := tree.Begun{}, tree.Begun{Size: from} // settle verifies what is continued
+	first := func(tree.Digest) tree.Begun {
+		part, next = next, tree.Begun{}
+		if part.Size == 0 {
+			part.Sum = sha256.New()
+		}
+		return part
+	}
+	err := tree.ReadRest(ctx, body, sizes, first, func(content tree.Digest, r io.Reader) error {
 		entries, awaited := st.awaited[content]
 		if !awaited || begun[content] {
 			return nil // found meanwhile
 		}
 		begun[content] = true
-		if sizes[content] > small {
-			if err := st.arrive(entries[0], r); err != nil {
+		if from := part.Size; from > 0 || sizes[content] > small {
+			if err := st.write(entries[0], from, r); err != nil {
 				return err
 			}
-			// If the node fails now, this content need not be sent again, unless the volume has no hard links.
-			_ = os.Link(st.path(entries[0]), st.store.kept(content))
+			writers.Go(func() error { return st.settle(entries[0], from > 0) })
 			return nil
 		}
 		data := bytes.NewBuffer(make([]byte, 0, sizes[content]+bytes.MinRead))
 		if _, err := data.ReadFrom(r); err != nil {
 			return err
 		}
-		writers.Go(func() error { return st.arrive(entries[0], data) })
+		writers.Go(func() error {
+			if err := st.write(entries[0], 0, data); err != nil {
+				return err
+			}
+			return st.settle(entries[0], false)
+		})
 		return nil
 	})
 	if err := errors.Join(err, writers.Wait()); err != nil {

@@ -421,6 +421,93 @@ func TestInterruptedTransfer(t *testing.T) {
 	}
 }
 
+// interrupted breaks the transfer of a file of 1 MB in its middle. It returns what follows from byte begun.
+func interrupted(t *testing.T, w workspace) (dir string, m tree.Manifest, begun int64, rest func() io.Reader) {
+	t.Helper()
+	noise := make([]byte, 1<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
+	dir, m = newSource(t, files{"a": "one", "m*": string(noise)})
+	_, missing, err := w.Plan(m, m.Hash())
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := io.MultiReader(io.LimitReader(stream(t, dir, m, missing), 700_000), brokenReader{})
+	if err := w.Receive(t.Context(), m.Hash(), body); !errors.Is(err, errBroken) {
+		t.Fatal(err)
+	}
+	_, missing, err = w.Plan(m, m.Hash())
+	if begun = w.Begun(missing); err != nil || len(missing) != 1 || begun < 300_000 {
+		t.Fatalf("%d contents are missing, of the first %d bytes are here, %v", len(missing), begun, err)
+	}
+	return dir, m, begun, func() io.Reader {
+		var out bytes.Buffer
+		if err := tree.WriteRest(t.Context(), &out, dir, m, missing, map[tree.Digest]int64{missing[0]: begun}); err != nil {
+			t.Error(err)
+		}
+		return &out
+	}
+}
+
+// Of several transfers one continues a part. The others do not write to its file.
+func TestPartIsContinuedOnce(t *testing.T) {
+	w := newWorkspace(t)
+	dir, m, begun, rest := interrupted(t, w)
+	var done atomic.Int32
+	var clients sync.WaitGroup
+	for range 4 {
+		agent := open(t, w.dir)
+		body := rest()
+		clients.Go(func() {
+			if err := agent.ReceiveRest(t.Context(), m.Hash(), begun, body); err == nil {
+				done.Add(1)
+			} else if fail.ReasonOf(err) != fail.SyncFailed {
+				t.Error(err)
+			}
+		})
+	}
+	clients.Wait()
+	if done.Load() == 0 {
+		t.Error("no transfer continued the part")
+	}
+	w.wantTree(t, m.Hash(), reads(t, dir))
+	w.wantRoot(t, 1)
+}
+
+// What lies in the place of a part is not written to, and the next transfer begins anew.
+func TestWhatIsNoPartIsNotContinued(t *testing.T) {
+	for name, put := range map[string]func(path, other string) error{
+		"a file that a tree may have, too": func(path, other string) error { return os.Link(other, path) },
+		"a link":                           func(path, other string) error { return os.Symlink(other, path) },
+		"nothing":                          func(string, string) error { return nil },
+		"a pipe":                           func(path, _ string) error { return syscall.Mkfifo(path, 0o644) },
+		"fewer bytes":                      func(path, _ string) error { return os.WriteFile(path, []byte("x"), 0o644) },
+	} {
+		w := newWorkspace(t)
+		dir, m, begun, rest := interrupted(t, w)
+		content := m.Entries[1].Content
+		other := filepath.Join(w.dir, "other")
+		whole := bytes.Repeat([]byte("x"), 1<<20)
+		if err := errors.Join(os.WriteFile(other, whole, 0o644), os.Remove(w.kept(content))); err != nil {
+			t.Fatal(err)
+		}
+		if err := put(w.kept(content), other); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.ReceiveRest(t.Context(), m.Hash(), begun, rest()); fail.ReasonOf(err) != fail.SyncFailed {
+			t.Errorf("%s: got %v, want SyncFailed", name, err)
+		}
+		if got, err := os.ReadFile(other); err != nil || !bytes.Equal(got, whole) {
+			t.Errorf("%s: another file has %d bytes now, %v", name, len(got), err)
+		}
+		if _, missing, err := w.Plan(m, m.Hash()); err != nil || w.Begun(missing) != 0 {
+			t.Errorf("%s: byte %d is next, %v", name, w.Begun(missing), err)
+		}
+		receive(t, w.Store, dir, m)
+		w.wantTree(t, m.Hash(), reads(t, dir))
+		w.wantRoot(t, 1)
+	}
+}
+
 // A kept content that was damaged afterwards is not used.
 func TestKeptContentsAreRead(t *testing.T) {
 	w := newWorkspace(t)

@@ -34,9 +34,9 @@ func (s source) path() (string, error) {
 }
 
 // sources finds files for the contents that a tree needs, in the newest trees and among the contents of broken transfers. It reads
-// only indexes, so the caller must verify each source.
-func (s *Store) sources(sizes map[tree.Digest]int64) (map[tree.Digest][]source, error) {
-	found := make(map[tree.Digest][]source, len(sizes))
+// only indexes, so the caller must verify each source. The transfer of the content begun, if there is one, broke off in its middle.
+func (s *Store) sources(sizes map[tree.Digest]int64) (found map[tree.Digest][]source, begun tree.Digest, err error) {
+	found = make(map[tree.Digest][]source, len(sizes))
 	add := func(content tree.Digest, from source) {
 		if _, needed := sizes[content]; !needed {
 			return
@@ -48,7 +48,7 @@ func (s *Store) sources(sizes map[tree.Digest]int64) (map[tree.Digest][]source, 
 	}
 	trees, err := s.trees()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	for _, t := range trees[:min(searched, len(trees))] {
 		dir, known := s.treeDir(t.hash), s.index(t.hash, indexSuffix)
@@ -58,12 +58,43 @@ func (s *Store) sources(sizes map[tree.Digest]int64) (map[tree.Digest][]source, 
 	}
 	kept, err := os.ReadDir(filepath.Join(s.root, keptFolder))
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	for _, k := range kept {
-		add(tree.Digest(k.Name()), source{dir: filepath.Join(s.root, keptFolder), escaped: k.Name()})
+		content := tree.Digest(k.Name())
+		if size, needed := sizes[content]; needed && size > small {
+			if has := s.size(content); has < size {
+				if has > s.size(begun) {
+					begun = content
+				}
+				continue
+			}
+		}
+		add(content, source{dir: filepath.Join(s.root, keptFolder), escaped: k.Name()})
 	}
-	return found, nil
+	return found, begun, nil
+}
+
+// Begun returns how many bytes of the first missing content are here, from a transfer that broke off.
+func (s *Store) Begun(missing []tree.Digest) int64 {
+	if len(missing) == 0 {
+		return 0
+	}
+	return s.size(missing[0])
+}
+
+// size returns the size of a kept content, 0 if there is none.
+func (s *Store) size(content tree.Digest) int64 {
+	now, _ := stampAt(s.kept(content))
+	return now.size
+}
+
+// has reports whether a source, a file at path, has a content. It removes a kept one that was damaged.
+func (s *Store) has(from source, path string, content tree.Digest) (now stamp, ok bool) {
+	if now, ok = s.holds(path, content, from.stamp, from.trusted); !ok && path == s.kept(content) {
+		_ = os.RemoveAll(path)
+	}
+	return now, ok
 }
 
 // kept returns the path of a content from a broken transfer.

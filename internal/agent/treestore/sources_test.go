@@ -14,7 +14,7 @@ func TestSourcesAreDifferentFiles(t *testing.T) {
 	w.synced(t, files{"a.sh": "echo", "new": "x"}) // a link to the first
 	w.synced(t, files{"a.sh*": "echo"})            // a copy, because its mode differs
 	_, m := newSource(t, files{"a.sh": "echo"})
-	found, err := w.sources(m.Sizes())
+	found, _, err := w.sources(m.Sizes())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,10 +50,21 @@ func (s *Store) newStage(m namedManifest) (*stage, error) {
 
 func (st *stage) path(entry int) string { return filepath.Join(st.top, st.names[entry]) }
 
-// arrive writes the file of an entry whose content was received.
-func (st *stage) arrive(entry int, r io.Reader) error {
-	if err := st.write(entry, r); err != nil {
-		return err
+// settle notes an entry whose content was received. It reads a continued one, of which the transfer has verified no byte.
+func (st *stage) settle(entry int, continued bool) error {
+	e, path := st.Entries[entry], st.path(entry)
+	if continued {
+		got, err := hashFile(path, e.Size)
+		if err == nil && got != e.Content {
+			err = fmt.Errorf("%w: %s was continued, and its bytes have SHA-256 %s", tree.ErrDamaged, e.Path, got)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if e.Size > small {
+		// If the node fails now, this content need not be sent again, unless the volume has no hard links.
+		_ = os.Link(path, st.store.kept(e.Content))
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -85,7 +96,7 @@ func (st *stage) lay() error {
 
 // take creates the files that have a source on this node.
 func (st *stage) take() error {
-	sources, err := st.store.sources(st.Sizes())
+	sources, _, err := st.store.sources(st.Sizes())
 	if err != nil {
 		return err
 	}
@@ -116,7 +127,7 @@ func (st *stage) takeFrom(entry int, from source) (bool, error) {
 	if from.trusted && settled && st.link(entry, path, from.stamp) {
 		return true, nil
 	}
-	now, holds := st.store.holds(path, st.Entries[entry].Content, from.stamp, from.trusted)
+	now, holds := st.store.has(from, path, st.Entries[entry].Content)
 	if !holds {
 		return false, nil
 	}
@@ -158,7 +169,7 @@ func (st *stage) copy(entry int, from string) (bool, error) {
 	}
 	defer f.Close()
 	sum := sha256.New()
-	if err := st.write(entry, io.TeeReader(f, sum)); err != nil {
+	if err := st.write(entry, 0, io.TeeReader(f, sum)); err != nil {
 		return false, err
 	}
 	if tree.DigestOf(sum) != st.Entries[entry].Content {
@@ -183,19 +194,62 @@ func (st *stage) multiply() error {
 	})
 }
 
-// write creates an entry's file with the content in r.
-func (st *stage) write(entry int, r io.Reader) (err error) {
+// open creates an entry's file. If its first bytes are here, open takes their file, so that no other transfer writes to it.
+func (st *stage) open(entry int, from int64, mode fs.FileMode) (*os.File, error) {
+	e, path := st.Entries[entry], st.path(entry)
+	if e.Size > small {
+		mode |= 0o200 // it may be continued
+	}
+	if from == 0 {
+		return claimfile.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	}
+	if err := os.Rename(st.store.kept(e.Content), path); err != nil {
+		return nil, err
+	}
+	f, err := claimfile.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	// A complete file may be a tree's, too.
+	if err == nil && (info.Size() < from || info.Size() >= e.Size) {
+		err = fmt.Errorf("it has %d bytes here: want at least %d, and less than %d; plan again", info.Size(), from, e.Size)
+	}
+	if err == nil {
+		err = f.Truncate(from)
+	}
+	if err == nil {
+		_, err = f.Seek(from, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// leave keeps what came of a large content before its transfer broke, unless a byte of it is known to be wrong or the volume is full.
+func (st *stage) leave(entry int, broken error) {
+	var local *fs.PathError
+	if st.Entries[entry].Size > small && !errors.As(broken, &local) && !errors.Is(broken, tree.ErrDamaged) {
+		_ = os.Rename(st.path(entry), st.store.kept(st.Entries[entry].Content))
+	}
+	os.Remove(st.path(entry))
+}
+
+// write creates an entry's file with the content in r, which follows the first bytes, from of them, that an earlier transfer left.
+func (st *stage) write(entry int, from int64, r io.Reader) (err error) {
 	path, mode := st.path(entry), fs.FileMode(0o444)
 	if st.Entries[entry].Executable {
 		mode = 0o555
 	}
-	f, err := claimfile.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	f, err := st.open(entry, from, mode)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			os.Remove(path)
+			st.leave(entry, err)
 		}
 	}()
 	_, err = io.Copy(f, r)

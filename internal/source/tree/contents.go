@@ -106,7 +106,8 @@ func ReadContents(ctx context.Context, r io.Reader, sizes map[Digest]int64, each
 	return ReadRest(ctx, r, sizes, nil, each)
 }
 
-// Begun is the part of a content that the reader has: its size, and its SHA-256 so far, which ReadRest continues.
+// Begun is the part of a content that the reader has: its size, and its SHA-256 so far, which ReadRest continues. Without Sum, ReadRest
+// verifies only the size of the content.
 type Begun struct {
 	Size int64
 	Sum  hash.Hash
@@ -140,6 +141,9 @@ func ReadRest(ctx context.Context, r io.Reader, sizes map[Digest]int64, begun fu
 		content := &content{Reader: contextReader{ctx, z}, left: size, sum: sha256.New(), want: want}
 		if begun != nil {
 			part := begun(want)
+			if part.Size < 0 || part.Size > size {
+				return fail.Becausef(fail.SyncFailed, "receiving content %s: its byte %d: want one of %d", want, part.Size, size)
+			}
 			content.left, content.sum = size-part.Size, part.Sum
 		}
 		err := each(want, content)
@@ -161,13 +165,15 @@ type content struct {
 
 func (c *content) Read(p []byte) (int, error) {
 	if c.left == 0 {
-		if got := DigestOf(c.sum); got != c.want {
-			return 0, fmt.Errorf("its bytes have SHA-256 %s: %w", got, ErrDamaged)
+		if c.sum != nil && DigestOf(c.sum) != c.want {
+			return 0, fmt.Errorf("its bytes have SHA-256 %s: %w", DigestOf(c.sum), ErrDamaged)
 		}
 		return 0, io.EOF
 	}
 	n, err := c.Reader.Read(p[:min(int64(len(p)), c.left)])
-	c.sum.Write(p[:n])
+	if c.sum != nil {
+		c.sum.Write(p[:n])
+	}
 	c.left -= int64(n)
 	if errors.Is(err, io.EOF) {
 		err = nil

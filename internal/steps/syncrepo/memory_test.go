@@ -89,8 +89,8 @@ func TestPlansShareTheManifest(t *testing.T) {
 		}
 		measure(&after)
 		for i, try := range tries {
-			if try.err != nil || try.present != tc.plan.Present || len(p.contents(try.missing)) != len(tc.plan.Missing) {
-				t.Fatalf("%s of node %d: present is %t, %d contents, %v", name, i, try.present, len(p.contents(try.missing)), try.err)
+			if try.err != nil || try.present != tc.plan.Present || len(p.contents(try)) != len(tc.plan.Missing) {
+				t.Fatalf("%s of node %d: present is %t, %d contents, %v", name, i, try.present, len(p.contents(try)), try.err)
 			}
 		}
 		if cost := tc.cost(before, after) / count; cost > most {

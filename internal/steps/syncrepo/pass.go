@@ -62,10 +62,12 @@ func (s sender) pass(ctx context.Context, volumes, to nodes.Set, p *parcel, trie
 		}
 	}
 	holders.drop() // newTurns' own
-	for i, pulled := range parallel.Map(to, func(client *agent.Client) bool { return s.pull(ctx, client, p, holders) }) {
-		if tries[to[i].Node()].present = pulled; pulled {
+	pull := func(client *agent.Client) bool { return s.pull(ctx, client, p, holders, &tries[client.Node()]) }
+	for i, pulled := range parallel.Map(to, pull) {
+		switch t := tries[to[i].Node()]; {
+		case pulled:
 			p.passed++
-		} else {
+		case t.err == nil && !t.present:
 			left = append(left, to[i])
 		}
 	}
@@ -73,9 +75,10 @@ func (s sender) pass(ctx context.Context, volumes, to nodes.Set, p *parcel, trie
 	return left
 }
 
-// pull has a node receive the tree from a holder. A holder that did not deliver it loses the turn: it may be dead or wrong.
-func (s sender) pull(ctx context.Context, client *agent.Client, p *parcel, holders *turns) bool {
-	for range pullTries {
+// pull has a node receive the tree from a holder. A holder that delivered nearly nothing loses the turn: it may be dead or wrong. After a
+// failure t is what the node still misses.
+func (s sender) pull(ctx context.Context, client *agent.Client, p *parcel, holders *turns, t *try) bool {
+	for tries := 0; tries < pullTries; {
 		from, ok := holders.take(ctx)
 		if !ok {
 			return false
@@ -84,15 +87,23 @@ func (s sender) pull(ctx context.Context, client *agent.Client, p *parcel, holde
 		if err == nil && state.Hash != p.hash {
 			err = fail.Becausef(fail.SyncFailed, "passing tree %s: node %d holds %s", p.hash, client.Node(), state.Hash)
 		}
-		switch {
-		case err == nil:
+		if err == nil {
 			holders.add(client.Node(), from.wave+1)
 			holders.free <- from
+			t.present = true
 			return true
+		}
+		left := p.left(*t)
+		*t = p.plan(ctx, client)
+		switch {
+		case t.err == nil && left-p.left(*t) >= leastPassed: // only the connection broke
+			holders.free <- from
+			continue
 		case fail.ReasonOf(err) != fail.SyncFailed: // the holder had no part in it: the node is away or full, or its agent is old
 			holders.free <- from
 			return false
 		}
+		tries++
 		holders.drop()
 		s.log.Warn(fmt.Sprintf("Node %d did not get the tree from node %d: %v", client.Node(), from.holder, err))
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -131,17 +132,17 @@ func (s sender) sendAll(ctx context.Context, volumes nodes.Set, p *parcel) error
 func (s sender) streamAll(ctx context.Context, to nodes.Set, p *parcel, tries []try) {
 	var streams sync.WaitGroup
 	for i, first := range to {
-		missing := tries[first.Node()].missing
+		want := tries[first.Node()]
 		var same nodes.Set
 		for _, client := range to[i:] {
-			if t := &tries[client.Node()]; !t.streamed && slices.Equal(t.missing, missing) {
+			if t := &tries[client.Node()]; !t.streamed && t.first == want.first && t.begun == want.begun && slices.Equal(t.missing, want.missing) {
 				t.streamed = true
 				same = append(same, client)
 			}
 		}
 		if len(same) > 0 {
 			streams.Go(func() {
-				for client, err := range s.stream(ctx, same, p, missing) {
+				for client, err := range s.stream(ctx, same, p, want) {
 					tries[client.Node()].err = err
 				}
 			})
@@ -156,16 +157,20 @@ type try struct {
 	present bool
 	// missing marks the entries of the manifest whose contents the node misses, each content once; nil for none. Lists of
 	// digests would need eighty times the memory, for each node.
-	missing  []bool
+	missing []bool
+	// first is the content of which the node has the first bytes, begun of them, "" for none. It is sent first.
+	first    tree.Digest
+	begun    int64
 	streamed bool
 	err      error
 }
 
-// persist retries a failed try. After a broken connection the node still has the contents that it received. A node that
-// misses more than it reported, because its files changed meanwhile, is asked once more.
+// persist retries a failed try. After a broken connection the node still has what it received. The connection may break any number of
+// times, as one through a balancer with a time limit does, if enough passes each time. A node that misses more than it reported, because
+// its files changed meanwhile, is asked once more.
 func (s sender) persist(ctx context.Context, client *agent.Client, p *parcel, t try) error {
 	const attempts = 5
-	asked := false
+	asked, left := false, p.left(t)
 	for attempt := 1; t.err != nil && ctx.Err() == nil; attempt++ {
 		switch fail.ReasonOf(t.err) {
 		case fail.AgentUnreachable:
@@ -176,7 +181,7 @@ func (s sender) persist(ctx context.Context, client *agent.Client, p *parcel, t 
 				return err
 			}
 		case fail.SyncFailed:
-			if asked || !p.missesMore(ctx, client, t.missing) {
+			if asked || !p.missesMore(ctx, client, t) {
 				return t.err
 			}
 			asked = true
@@ -185,7 +190,10 @@ func (s sender) persist(ctx context.Context, client *agent.Client, p *parcel, t 
 		}
 		s.log.Warn(fmt.Sprintf("Sending to node %d again: %v", client.Node(), t.err))
 		if t = p.plan(ctx, client); t.err == nil && !t.present {
-			t.err = s.stream(ctx, nodes.Set{client}, p, t.missing)[client]
+			if now := p.left(t); left-now >= leastPassed {
+				left, attempt = now, 0
+			}
+			t.err = s.stream(ctx, nodes.Set{client}, p, t)[client]
 		}
 	}
 	return t.err
@@ -261,9 +269,10 @@ func newParcel(dir string, m tree.Manifest) (*parcel, error) {
 // plan asks a node what it misses: contents of the tree, each once. An agent that asks for more could keep the step
 // sending without end.
 func (p *parcel) plan(ctx context.Context, client *agent.Client) (t try) {
-	t.present, t.err = client.PlanTree(ctx, p.hash, p.encoded, func(content tree.Digest) error {
+	var first tree.Digest
+	t.present, t.begun, t.err = client.PlanTree(ctx, p.hash, p.encoded, func(content tree.Digest) error {
 		if t.missing == nil {
-			t.missing = make([]bool, len(p.manifest.Entries))
+			first, t.missing = content, make([]bool, len(p.manifest.Entries))
 		}
 		i, ok := p.first[content]
 		if !ok || t.missing[i] {
@@ -273,32 +282,47 @@ func (p *parcel) plan(ctx context.Context, client *agent.Client) (t try) {
 		t.missing[i] = true
 		return nil
 	})
+	if i, ok := p.first[first]; ok && t.begun > 0 && t.begun < p.manifest.Entries[i].Size {
+		t.first = first
+	} else {
+		t.begun = 0
+	}
 	return t
 }
 
-// missesMore reports whether a node has lost contents since it was asked.
-func (p *parcel) missesMore(ctx context.Context, client *agent.Client, before []bool) bool {
+// missesMore reports whether a node has lost contents, or the part of one, since it was asked.
+func (p *parcel) missesMore(ctx context.Context, client *agent.Client, before try) bool {
 	now := p.plan(ctx, client)
+	lost := now.first != before.first || now.begun != before.begun
 	for i, missing := range now.missing {
-		if missing && (before == nil || !before[i]) {
-			return now.err == nil
-		}
+		lost = lost || missing && (before.missing == nil || !before.missing[i])
 	}
-	return false
+	return lost && now.err == nil
 }
 
-// contents lists the marked entries' contents.
-func (p *parcel) contents(missing []bool) (contents []tree.Digest) {
-	for i, wanted := range missing {
-		if wanted {
-			contents = append(contents, p.manifest.Entries[i].Content)
+// left returns how many bytes a node misses, the most possible ones if it was not asked.
+func (p *parcel) left(t try) int64 {
+	if t.missing == nil {
+		return math.MaxInt64
+	}
+	return p.bytes(t.missing) - t.begun
+}
+
+// contents lists what a node misses, in the order in which it is sent.
+func (p *parcel) contents(t try) (contents []tree.Digest) {
+	if t.first != "" {
+		contents = append(contents, t.first)
+	}
+	for i, wanted := range t.missing {
+		if content := p.manifest.Entries[i].Content; wanted && content != t.first {
+			contents = append(contents, content)
 		}
 	}
 	return contents
 }
 
 // stream sends the same contents to several nodes at once and returns the errors of those that did not receive them all.
-func (s sender) stream(ctx context.Context, to nodes.Set, p *parcel, missing []bool) map[*agent.Client]error {
+func (s sender) stream(ctx context.Context, to nodes.Set, p *parcel, t try) map[*agent.Client]error {
 	p.streams <- struct{}{}
 	defer func() { <-p.streams }()
 	var mu sync.Mutex
@@ -309,7 +333,7 @@ func (s sender) stream(ctx context.Context, to nodes.Set, p *parcel, missing []b
 		reader, writer := io.Pipe()
 		out.to = append(out.to, writer)
 		sending.Go(func() {
-			state, err := client.SendTree(ctx, p.hash, &byteCounter{Reader: reader, n: &p.sent})
+			state, err := client.SendTree(ctx, p.hash, t.begun, &byteCounter{Reader: reader, n: &p.sent})
 			reader.CloseWithError(context.Canceled)
 			if err == nil && state.Hash != p.hash {
 				err = fail.Becausef(fail.SyncFailed, "sending tree %s: node %d holds %s", p.hash, client.Node(), state.Hash)
@@ -321,7 +345,7 @@ func (s sender) stream(ctx context.Context, to nodes.Set, p *parcel, missing []b
 			}
 		})
 	}
-	wrote := tree.WriteContents(ctx, out, p.dir, p.manifest, p.contents(missing))
+	wrote := tree.WriteRest(ctx, out, p.dir, p.manifest, p.contents(t), map[tree.Digest]int64{t.first: t.begun})
 	out.close(wrote)
 	sending.Wait()
 	// A problem with the files is the cause of the nodes' errors.

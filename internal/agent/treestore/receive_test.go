@@ -324,6 +324,11 @@ func TestReceiveRefuses(t *testing.T) {
 			t.Errorf("%s: a tree was created", name)
 		}
 	}
+	for _, from := range []int64{-1, 1, 3, 4, 1 << 40} {
+		if err := w.ReceiveRest(t.Context(), hash, from, bytes.NewReader(whole)); fail.ReasonOf(err) != fail.SyncFailed {
+			t.Errorf("from byte %d, of which there is none: got %v", from, err)
+		}
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := w.Receive(ctx, hash, bytes.NewReader(whole)); !errors.Is(err, context.Canceled) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -16,9 +17,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
+// ClientHeader has a random name of the client, by which the agent recognizes it after a broken connection.
+const ClientHeader = "Mlenv-Client"
+
 // Client talks to one node's agent. All requests share one connection.
 type Client struct {
 	node  int
+	id    string
 	http  *http.Client
 	clock clock
 }
@@ -42,7 +47,7 @@ func NewClient(node int, serverName string, credentials Credentials, dial Dialer
 	}
 	// An agent redirects nowhere.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &Client{node: node, http: &http.Client{Transport: transport, CheckRedirect: stay}}
+	return &Client{node: node, id: rand.Text(), http: &http.Client{Transport: transport, CheckRedirect: stay}}
 }
 
 // Node returns the ordinal of the node.
@@ -126,6 +131,7 @@ func (c *Client) stream(ctx context.Context, method, path string, in any) (io.Re
 		return nil, err
 	}
 	StampClock(request.Header)
+	request.Header.Set(ClientHeader, c.id)
 	sent := time.Now()
 	response, err := c.http.Do(request)
 	if err != nil {

@@ -58,6 +58,8 @@ func (s *Server) pullTree(w http.ResponseWriter, r *http.Request, request agent.
 	if request.From < 0 || request.From >= s.config.Nodes || request.From == s.config.Node {
 		return fail.Becausef(fail.InvalidInput, "pulling tree %s from node %d: want another of %d nodes", hash(r), request.From, s.config.Nodes)
 	}
+	r, done := s.transfers.begin(w, r)
+	defer done()
 	missing, err := s.trees.Missing(hash(r))
 	if err != nil {
 		return err

@@ -47,7 +47,8 @@ type Server struct {
 	networkSet    chan struct{}
 	startServices func()
 	// passing has a value for each agent that reads a tree here.
-	passing chan struct{}
+	passing   chan struct{}
+	transfers transfers
 	// turn holds one value while a client has the turn at the network between the nodes.
 	turn chan struct{}
 	// background is work that no request waits for.

@@ -21,6 +21,7 @@ func (s *Server) planTree(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	s.transfers.endEarlier(r)
 	present, missing, err := s.trees.Plan(manifest, hash(r))
 	if err != nil {
 		return err
@@ -43,6 +44,8 @@ func (s *Server) receiveTree(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	r, done := s.transfers.begin(w, r)
+	defer done()
 	return s.receive(w, r, from, r.Body)
 }
 

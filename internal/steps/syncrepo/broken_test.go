@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
@@ -30,11 +31,19 @@ func checkpoint() string {
 	return string(content)
 }
 
-// balanced is a connection that ends after so many written bytes.
+// balanced is a connection that ends after so many written bytes. The server does not notice the end of a silent one.
 type balanced struct {
 	net.Conn
-	left int
-	sent *atomic.Int64
+	left   int
+	silent bool
+	sent   *atomic.Int64
+}
+
+func (b *balanced) Close() error {
+	if b.silent {
+		return b.SetDeadline(time.Unix(1, 0))
+	}
+	return b.Conn.Close()
 }
 
 func (b *balanced) Write(p []byte) (int, error) {
@@ -42,13 +51,13 @@ func (b *balanced) Write(p []byte) (int, error) {
 	b.left -= n
 	b.sent.Add(int64(n))
 	if err == nil && n < len(p) {
-		err = errors.Join(net.ErrClosed, b.Conn.Close())
+		err = errors.Join(net.ErrClosed, b.Close())
 	}
 	return n, err
 }
 
 // behindABalancer returns a client of the node whose connections break, and counts the bytes that it sends.
-func behindABalancer(t *testing.T, node *agenttest.Node, left int) (*agent.Client, *atomic.Int64) {
+func behindABalancer(t *testing.T, node *agenttest.Node, left int, silent bool) (*agent.Client, *atomic.Int64) {
 	t.Helper()
 	made, sent := node.Certificates(), &atomic.Int64{}
 	credentials, err := agent.ParseCredentials(made.CA, made.ClientCert, made.ClientKey)
@@ -58,7 +67,10 @@ func behindABalancer(t *testing.T, node *agenttest.Node, left int) (*agent.Clien
 	client := agent.NewClient(node.Config.Node, node.Config.Host(node.Config.Node), credentials,
 		func(ctx context.Context, ordinal int) (net.Conn, error) {
 			conn, err := node.Dial(ctx, ordinal)
-			return &balanced{conn, left, sent}, err
+			if err == nil && silent {
+				t.Cleanup(func() { conn.Close() })
+			}
+			return &balanced{conn, left, silent, sent}, err
 		})
 	t.Cleanup(client.Close)
 	return client, sent
@@ -66,30 +78,43 @@ func behindABalancer(t *testing.T, node *agenttest.Node, left int) (*agent.Clien
 
 // A large file arrives over connections that break, each byte about once, and in another call that continues the first.
 func TestReceiveEndsBehindABalancer(t *testing.T) {
+	t.Run("it closes connections", func(t *testing.T) { endsBehindABalancer(t, false) })
+	t.Run("it drops packets", func(t *testing.T) { endsBehindABalancer(t, true) })
+}
+
+func endsBehindABalancer(t *testing.T, silent bool) {
 	node := agenttest.Start(t, 1)[0]
 	dir, content := t.TempDir(), checkpoint()
 	write(t, dir, map[string]string{"a.py": "1", "model.bin": content, "z.py": "1"})
 	ctx, interrupt := context.WithCancel(t.Context())
-	client, before := behindABalancer(t, node, passes)
-	tried := 0
-	counted := count(node, func(http.ResponseWriter, int) bool {
-		if tried++; tried == 3 {
-			interrupt() // the user closes the laptop
-		}
-		return false
+	client, before := behindABalancer(t, node, passes, silent)
+	var uploads atomic.Int64
+	third := make(chan struct{})
+	node.Wrap(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPut && uploads.Add(1) == 3 && !silent {
+				interrupt() // the user closes the laptop
+				defer close(third)
+			}
+			next.ServeHTTP(w, r)
+		})
 	})
-	if _, err := sendDir(ctx, quiet(), nodes.Set{client}, dir); err == nil {
-		t.Fatal("the tree was sent, want an interruption")
+	if _, err := sendDir(ctx, quiet(), nodes.Set{client}, dir); (err == nil) != silent {
+		t.Fatalf("got %v, want an interruption: %t", err, !silent)
 	}
-	write(t, dir, map[string]string{"a.py": "2"}) // another tree, whose first content is another one
-	client, after := behindABalancer(t, node, passes)
-	if _, err := sendDir(t.Context(), quiet(), nodes.Set{client}, dir); err != nil {
-		t.Fatal(err)
+	sent := before.Load()
+	if !silent {
+		<-third
+		write(t, dir, map[string]string{"a.py": "2"}) // another tree, whose first content is another one
+		client, after := behindABalancer(t, node, passes, false)
+		if _, err := sendDir(t.Context(), quiet(), nodes.Set{client}, dir); err != nil {
+			t.Fatal(err)
+		}
+		sent += after.Load()
 	}
 	const overhead = 2 * passes // what was on its way when a connection broke
-	uploads, _ := counted.take()
-	if sent := before.Load() + after.Load(); sent > int64(len(content)+overhead) || uploads < 5 {
-		t.Errorf("%d bytes were sent for a file of %d in %d uploads", sent, len(content), uploads)
+	if sent > int64(len(content)+overhead) || uploads.Load() < 5 {
+		t.Errorf("%d bytes were sent for a file of %d in %d uploads", sent, len(content), uploads.Load())
 	}
 	if got, err := os.ReadFile(onNode(node, "model.bin")); err != nil || string(got) != content {
 		t.Errorf("the node has %d bytes, %v", len(got), err)
@@ -104,7 +129,7 @@ func TestReceiveGivesUp(t *testing.T) {
 	node := agenttest.Start(t, 1)[0]
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"model.bin": checkpoint()})
-	client, _ := behindABalancer(t, node, 64<<10)
+	client, _ := behindABalancer(t, node, 64<<10, false)
 	counted := count(node, nil)
 	_, err := sendDir(t.Context(), quiet(), nodes.Set{client}, dir)
 	if uploads, _ := counted.take(); fail.ReasonOf(err) != fail.SyncFailed || uploads > 5 {

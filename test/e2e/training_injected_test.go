@@ -12,12 +12,15 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 	"github.com/ml-dev-env/ml-dev-env/test/apitest"
 )
 
-// injected tests that errors of the API server, which a proxy injects into every fourth request by a seed, do not change how steps end.
+// injected tests that errors of the API server, which a proxy injects into every fourth request by a seed, do not change how the steps of a run end.
 func injected(u trainer) {
 	const seed, every = 20, 4
 	direct, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -34,7 +37,10 @@ func injected(u trainer) {
 		command *cobra.Command
 		args    []string
 	}{
+		{preflight.Command(), []string{"--cluster-file=" + u.clusterFile(), "--nodes=2", "--gpus-per-node=1"}},
 		{provision.Command(), []string{"--cluster-file=" + u.clusterFile(), "--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1"}},
+		{syncrepo.Command(), []string{"--repo-url=" + strings.Replace(u.repo, gitHost, gitAddress, 1), "--ca-file=" + stateDir + "/ca-bundle.crt"}},
+		{train.Command(), []string{"--script=e2e/quick.sh", "--launcher=command"}},
 		{teardown.Command(), nil},
 	} {
 		var out bytes.Buffer

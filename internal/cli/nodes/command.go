@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -51,7 +50,7 @@ Exit code 0: listed; 1: the cluster cannot be read; 2: wrong usage.`,
   mlenv nodes release wrk-97 --why="GPU 3 replaced"`,
 		Args: cobra.NoArgs,
 		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, _ []string) error {
-			all, notes, err := read(cmd.Context(), clients, everywhere, time.Now())
+			all, notes, err := read(cmd.Context(), clients, everywhere, clients.Now())
 			if err != nil {
 				return err
 			}

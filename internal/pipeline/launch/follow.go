@@ -292,7 +292,7 @@ func StepPod(runName, namespace string, t run.TaskRun) diagnose.StepPod {
 
 // explain replaces Tekton's words for an image that cannot be pulled. A user who may not read the pod gets Tekton's.
 func (f *follower) explain(e *Event, found *v1.TaskRun) {
-	finding, early, err := StepPod(f.of.Name, found.Namespace, run.TaskRunOf(found)).WithoutImage(f.ctx, f.clients.Kube, time.Now())
+	finding, early, err := StepPod(f.of.Name, found.Namespace, run.TaskRunOf(found)).WithoutImage(f.ctx, f.clients.Kube, f.clients.Now())
 	if err != nil || finding.Reason == "" {
 		return
 	}

@@ -138,26 +138,26 @@ func Begin(ctx context.Context, client kubernetes.Interface, s Start) error {
 		ObjectMeta: metav1.ObjectMeta{Name: Name(s.Run), Namespace: s.Namespace, Labels: labelsOf(s.Environment, s.Schedule, unfinished)},
 		Data:       map[string]string{startKey: string(content)},
 	}
-	if err := kube.Contend(func() error { return begin(ctx, client, wanted, s.RunUID) }); err != nil {
+	if err := kube.Contend(func() error { return begin(ctx, client, wanted, s) }); err != nil {
 		return kube.Problem(fmt.Errorf("beginning the receipt of %s/%s: %w", s.Namespace, s.Run, err))
 	}
 	return nil
 }
 
 // begin is one attempt. After AlreadyExists, Conflict or NotFound another one may succeed.
-func begin(ctx context.Context, client kubernetes.Interface, wanted *corev1.ConfigMap, uid string) error {
+func begin(ctx context.Context, client kubernetes.Interface, wanted *corev1.ConfigMap, s Start) error {
 	configs := client.CoreV1().ConfigMaps(wanted.Namespace)
 	found, err := configs.Get(ctx, wanted.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		_, err = configs.Create(ctx, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
 		return err
-	case err != nil, owner(found) == uid:
+	case err != nil, owner(found) == s.RunUID:
 		return err
 	}
 	if old, err := recall(found); err == nil && old.Receipt != nil { // a run may begin without it
 		usage := []Usage{old.Receipt.Usage()}
-		_ = keepUsage(ctx, client, found.Namespace, old.Environment, usage, time.Now())
+		_ = keepUsage(ctx, client, found.Namespace, old.Environment, usage, s.Started)
 	}
 	data := map[string]any{}
 	for key := range found.Data {

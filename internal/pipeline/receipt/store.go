@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -182,14 +181,17 @@ func Prune(ctx context.Context, client kubernetes.Interface, namespace, environm
 	found = slices.DeleteFunc(found, func(c corev1.ConfigMap) bool {
 		return c.Labels[run.ScheduleLabel] != schedule || c.Labels[verdictLabel] == unfinished
 	})
-	doomed := found[min(Keep, len(found)):]
+	if len(found) <= Keep {
+		return nil
+	}
+	doomed := found[Keep:]
 	var usage []Usage
 	for i := range doomed {
 		if m, err := recall(&doomed[i]); err == nil && m.Receipt != nil {
 			usage = append(usage, m.Receipt.Usage())
 		}
 	}
-	if err := keepUsage(ctx, client, namespace, environment, usage, time.Now()); err != nil {
+	if err := keepUsage(ctx, client, namespace, environment, usage, found[0].CreationTimestamp.Time); err != nil {
 		return err
 	}
 	var errs []error
@@ -211,7 +213,7 @@ func Delete(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 		return fail.Becausef(fail.InvalidInput, "deleting receipt %s/%s: it has changed meanwhile", r.Namespace, found.Name)
 	}
 	if m, err := recall(found); err == nil && m.Receipt != nil {
-		if err := keepUsage(ctx, client, r.Namespace, r.Environment, []Usage{m.Receipt.Usage()}, time.Now()); err != nil {
+		if err := keepUsage(ctx, client, r.Namespace, r.Environment, []Usage{m.Receipt.Usage()}, r.Ended); err != nil {
 			return err
 		}
 	}

@@ -206,7 +206,7 @@ func (p *provisioner) logServices(services []agent.ServiceStatus) {
 			p.log.Warn(fmt.Sprintf("Service %s %s.", s.Name, describeService(services[i])))
 			continue
 		}
-		where := fmt.Sprintf("http://%s:%d%s", names.LocalHost(""), s.Port, s.Path)
+		where := fmt.Sprintf("http://%s:%d%s", names.LocalHost(p.request.Cluster.Cluster.API), s.Port, s.Path)
 		if host := p.hosts[names.Route(s.Name)]; host != "" {
 			where += " or https://" + host + s.Path
 		}

@@ -103,9 +103,9 @@ func TestServices(t *testing.T) {
 	}
 	for _, line := range []string{
 		"Services on node 0 are reached by: oc port-forward service/env 8080 8888 6006 -n ns",
-		`code-server: http://env-87aa2d07.localhost:8080/ or https://env-code-server.apps.test/ with the password that this shows: oc get ` +
+		`code-server: http://env-864dfc92.localhost:8080/ or https://env-code-server.apps.test/ with the password that this shows: oc get ` +
 			`secret env-services -n ns -o go-template='{{index .data "code-server-password" | base64decode}}'`,
-		"jupyter: http://env-87aa2d07.localhost:8888/lab or https://env-jupyter.apps.test/lab with the token",
+		"jupyter: http://env-864dfc92.localhost:8888/lab or https://env-jupyter.apps.test/lab with the token",
 		"Service tensorboard is missing: the image has no tensorboard.",
 	} {
 		if !strings.Contains(p.messages(), line) {

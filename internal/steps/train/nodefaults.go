@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -58,6 +57,6 @@ func (t *Training) nodeOf(ranks []int) (node int, alone bool) {
 
 // noteFault notes what went wrong on the Kubernetes node of a node of the environment.
 func (t *Training) noteFault(ctx context.Context, node int, kind receipt.FaultKind, message string) {
-	fault := receipt.Fault{KubernetesNode: t.hosts[node], Kind: kind, At: time.Now(), Message: message}
+	fault := receipt.Fault{KubernetesNode: t.hosts[node], Kind: kind, At: t.Clients.Now(), Message: message}
 	t.kept.Learn(ctx, func(p *receipt.Part) { p.AddFault(fault) })
 }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package mldevenv carries what its programs install and build: Tasks, Pipelines
 // and the folders of training images.
 package mldevenv

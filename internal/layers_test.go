@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package internal has no code of its own: its test keeps the packages below it in layers.
 package internal
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command mlenv-agent is PID 1 of every node of an environment.
 package main
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command mlenv is the command line of ml-dev-env.
 package main
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command steps holds all steps in one program, which the steps image has under
 // the name of each, and mlenv for the CronJobs of a schedule.
 package main

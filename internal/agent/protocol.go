@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package agent is the protocol between the steps and the process that is PID 1
 // of every node, and its client. The server is in internal/agent/server.
 package agent

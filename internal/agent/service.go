@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package agent
 
 // ServicesDir holds the environment's Secret of services as files: ServicesKey,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cause finds the rank whose own error ended a training.
 package cause
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package chart draws line charts as SVG that are readable on a phone, on paper, in dark mode and without colors: each
 // series has a dash pattern as well as a color.
 package chart

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package claimfile opens files that others may have made: on a claim, in a user's folder, in a repository. They can be
 // anything: a FIFO would block its reader for ever, a link leads elsewhere, a huge file exhausts memory.
 package claimfile

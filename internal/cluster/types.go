@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cluster reads cluster files, clusters/NAME.yaml: the facts about a cluster that ml-dev-env needs to train on it.
 package cluster
 

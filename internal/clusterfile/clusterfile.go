@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package clusterfile reads the cluster file that a flag or a Task names.
 package clusterfile
 

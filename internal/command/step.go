@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package command is what all programs share: signals, logging, results, and the way
 // from an error's reason to what is printed and to the exit code.
 package command

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cronjob renders CronJobs that run a program of the steps image, each with its own account and Role.
 package cronjob
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package diagnose explains why the pods of an environment do not start, with a reason and the next command.
 package diagnose
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package doctor examines an environment and reports why its pods do not start, why a training hangs, and why it is
 // slow. It changes nothing.
 package doctor

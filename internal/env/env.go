@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package env is the environment that a step or a command works with: its names and objects, its Lease and its nodes.
 package env
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package fabric describes how the network between the nodes of an environment is measured by
 // collectives, and judges the measurements. internal/steps/checkfabric runs it.
 package fabric

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package fail has errors with a reason from a closed list and the next step.
 package fail
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package fail
 
 // Reason is one word that names the cause of a failure. The list is closed; each

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package humanize formats numbers, sizes and times as text, and finds similar words.
 package humanize
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package install installs into a namespace what training needs: Tasks and Pipelines with the cluster's defaults, the
 // cluster file, and a ServiceAccount with the rights of the steps.
 package install

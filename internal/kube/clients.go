@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package kube connects to a cluster: clients, server-side apply, watches, commands and connections in pods, and reasons for
 // the API server's errors.
 package kube

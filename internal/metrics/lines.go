@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package metrics reads the metrics that a training writes, docs/reference/metrics.md.
 package metrics
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package notify posts the events of a run, or of an idle environment, to a URL that a Secret holds, such as an incoming webhook of Slack.
 package notify
 

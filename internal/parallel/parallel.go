@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package parallel does the same work for many items at once.
 package parallel
 

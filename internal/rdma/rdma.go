@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rdma detects the RDMA devices of a node and their state, and derives NCCL's settings
 // from them. It reads files of /sys, /proc and /dev, and needs no cluster.
 package rdma

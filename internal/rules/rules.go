@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rules reads the rules that end a training which has become pointless: the items of the params stop-if and restart-if.
 package rules
 

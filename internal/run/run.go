@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package run reads facts about a PipelineRun: its deadlines, how it is ending,
 // and what its tasks did.
 package run

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package secretdir reads a Secret that a Task has mounted as a folder.
 package secretdir
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package steps is the one program that holds all steps.
 package steps
 

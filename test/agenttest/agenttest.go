@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package agenttest runs agents in a test: the real server and rank shim, with
 // files in temporary folders instead of claims, and real TLS.
 package agenttest

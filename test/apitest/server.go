@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package apitest is an API server in memory for tests of steps: real HTTP, and the semantics of reads and writes on which the steps
 // depend. It has no controllers except the garbage collector, no schemas, no admission and no rights, and its server-side apply
 // knows no owners of fields.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build e2e
 
 // Package bench times the local cluster, and ml-dev-env on it next to what users do without it: copying files to the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build e2e
 
 // Package browser opens the project's HTML pages in Debian's Chromium. It fails if Chromium is

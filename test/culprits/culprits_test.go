@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build e2e
 
 // Package culprits runs scripts that fail under real launchers, and compares the rank and the reason that a training

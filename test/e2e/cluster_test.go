@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build e2e
 
 // Package e2e tests the project on the local cluster with the real clients: kubectl, tkn and git.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package envtest has environments for tests of steps: objects on an API server in memory, and real agents in place of nodes. There are
 // no pods and no kubelet.
 package envtest

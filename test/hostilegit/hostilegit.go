@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hostilegit has git repositories that name programs for git to run, as an archive from somebody else can.
 package hostilegit
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package kubelet models how the kubelet changes arguments and variables of containers. It is a stand-in: the real function is in a
 // module of Kubernetes that no program of this project links. The local cluster's tests compare the two.
 package kubelet

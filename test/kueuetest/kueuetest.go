@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package kueuetest stands in for Kueue in unit tests. For versions that differ in it, a stand-in marks StatefulSets and
 // their pods as that version's webhooks and controllers do, and serves objects in that version's API. It admits nothing. The
 // source is pkg/controller/jobs of sigs.k8s.io/kueue at the version's tag, folders statefulset and pod.

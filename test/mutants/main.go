@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command mutants changes single lines of the chosen packages, and reports the changes that no test notices. A seed chooses the
 // lines, not a person. It runs the tests of each change's package first. At the end it runs the tests of the packages that import it, for
 // the changes that passed. The results are kept by commit and seed, so that a later call continues where an earlier one was stopped. It

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package oidctest is an issuer of ID tokens that stands in for GitHub's, https://token.actions.githubusercontent.com: discovery, keys, and
 // the address at which a job of a workflow asks for its token. Tokens are signed with RS256, as GitHub's are.
 package oidctest

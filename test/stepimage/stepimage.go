@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package stepimage builds an image of the tests' own Tekton step, which contains only one static
 // Go binary.
 package stepimage

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package connlimit bounds the connections of peers that have not proven who they are.
 package connlimit
 

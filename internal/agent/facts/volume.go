@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package facts reads the memory, GPUs and volumes of a node.
 package facts
 

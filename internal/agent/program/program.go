@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package program is the agent's command line. It is small, because every container of every environment holds it.
 package program
 

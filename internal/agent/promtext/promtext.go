@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package promtext writes metrics in the text format that Prometheus reads, version 0.0.4. The libraries that write it would make the
 // agent, which is copied into every node, larger by their Protocol Buffers.
 package promtext

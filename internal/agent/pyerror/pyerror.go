@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package pyerror finds the uncaught error in what a Python program printed.
 package pyerror
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rank is the shim that the supervisor, or a launcher, runs in place of a training process. It starts the process, owns its
 // output, and records when and how it ended, whatever happens to the launcher, the connection or the agent.
 package rank

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package record names and writes the files of a job's record, the folder
 // /workspace/.mlenv/runs/ID that outlives every connection and container.
 package record

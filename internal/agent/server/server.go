@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package server is the agent: the process that is PID 1 of every node of an
 // environment, runs jobs there and answers the steps.
 package server

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package services runs code-server, Jupyter and TensorBoard on node 0, restarts them when they end, and requires the
 // environment's password or token.
 package services

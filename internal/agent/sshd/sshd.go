@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package sshd serves ssh on a node's loopback, so that editors, scp, sftp and rsync reach a node whose image has no sshd.
 package sshd
 

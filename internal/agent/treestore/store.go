@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package treestore keeps the synced trees of a node: each in its own folder, with hard links between equal files and a link to the
 // current tree. It lays the working directories of jobs, which are views of trees.
 package treestore

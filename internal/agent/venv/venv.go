@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package venv creates, finds and collects the virtual environments of requirements files on a claim. Environments with different
 // images share the claim, so each Python has its own virtual environment, and a complete one stays as it is.
 package venv

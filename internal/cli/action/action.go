@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package action implements the GitHub Action: it starts a run with the workflow's inputs, follows it, and reports how
 // it ended.
 package action

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package claims has the command mlenv claims: it lists the claims that runs and environments left, and deletes named ones.
 package claims
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package datasets is the command mlenv data: it copies files of this machine, or of URLs, to the claim that trainings
 // mount as /datasets.
 package datasets

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package dev has the commands for development in a kept environment: create it, sync a folder, train, open a shell,
 // release it.
 package dev

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package envflags has the flags and the argument by which commands name an environment.
 package envflags
 

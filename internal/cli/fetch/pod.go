@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package fetch copies files between claims and this machine without an environment: a pod of the steps image mounts a
 // claim, read-only if it only reads, lists its files with their hashes, and sends or receives what is missing.
 package fetch

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package initcluster writes a cluster file from a live cluster, with comments about guesses and unknown values.
 package initcluster
 

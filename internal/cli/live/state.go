@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package live shows what the nodes of an environment do now: mlenv top on a terminal, and mlenv ui in a browser.
 package live
 

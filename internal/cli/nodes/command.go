@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nodes has the commands that show the Kubernetes nodes with GPUs, and keep runs of a namespace away from some of them.
 package nodes
 

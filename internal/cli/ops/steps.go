@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ops has the commands that check clusters, cluster files, environments and networks, and build the training
 // image.
 package ops

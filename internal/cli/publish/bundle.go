@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package publish has the commands that build and push what clusters run: bundle and release.
 package publish
 

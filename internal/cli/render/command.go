@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package render is mlenv render, which prints the objects of an environment without a cluster.
 package render
 

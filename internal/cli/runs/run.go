@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package runs has the commands that start, follow, list and cancel runs and show their logs and receipts.
 package runs
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package schedule starts a run every night by a CronJob, and compares it with the nights before.
 package schedule
 

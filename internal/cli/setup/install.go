@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package setup has the commands that prepare a namespace: install, uninstall and admin.
 package setup
 

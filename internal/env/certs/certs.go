@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package certs creates the certificates by which the steps and the agents of one environment trust each other.
 package certs
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package jobs starts a job on the nodes of an environment, follows it through broken connections, and stops it.
 package jobs
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package lease is the ownership of an environment: a coordination.k8s.io Lease that one run or person holds,
 // and that owns every object of the environment.
 package lease

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package network prepares the network between the nodes of an environment: it derives NCCL's settings from the devices
 // of all nodes together, and has each node's agent set them.
 package network

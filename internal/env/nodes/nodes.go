@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nodes asks and commands the agents of an environment, all at once. It knows nothing of Kubernetes.
 package nodes
 

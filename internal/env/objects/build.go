@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package objects computes the Kubernetes objects of an environment. It never talks to a cluster.
 package objects
 

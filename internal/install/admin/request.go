@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package admin prints the manifests that an administrator applies once, so that a service account of a namespace can
 // train over RDMA, with reasons and checks as comments.
 package admin

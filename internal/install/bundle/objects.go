@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package bundle builds the steps image and the Tekton bundles of Tasks and Pipelines.
 package bundle
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package release builds the files of a release that need this project's code: mlenv, the agent, the steps image as an OCI layout,
 // install.yaml and the notes. make release adds licences, bills of materials, Tekton bundles and checksums by tools of others.
 package release

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package kueue is what ml-dev-env knows about Kueue: by what it marks an environment that it manages, and how to read its
 // objects. Versions differ in both; the table in docs/operate/capacity.md lists them.
 package kueue

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package literal writes texts so that the kubelet leaves them as they are.
 package literal
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hosts decides which Kubernetes nodes new runs of a namespace may use: by its record of quarantined nodes, and by the faults that
 // its runs have met.
 package hosts

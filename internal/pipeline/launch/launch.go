@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package launch starts, follows and cancels PipelineRuns of an installed pipeline.
 package launch
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package receipt stores the summary of a run in a ConfigMap that outlives the environment and the run.
 package receipt
 

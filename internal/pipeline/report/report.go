@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package report renders a receipt as one HTML file: the course of the run in pictures, and why it failed.
 //
 // The page loads nothing, and its content security policy keeps the browser from loading anything. Output of users'

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package trend compares bandwidth, step time, final loss, goodput and speed of devices of runs of one kind, by their receipts.
 package trend
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package attachment reads NetworkAttachmentDefinitions: the resource of their device, and the addresses that they give.
 package attachment
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nccl reads the log that NCCL writes during a training: the network that each rank really uses, and what went wrong. It also sets
 // NCCL's fixed variables.
 //

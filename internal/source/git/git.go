@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package git fetches the files of one commit of a git repository. It calls the programs git and git-lfs with none of
 // the user's configuration. This program is their ssh client and answers their questions for credentials (see
 // Helper): OpenSSH refuses a UID without a passwd entry, and credentials must not appear in arguments or environments.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package pypi asks package indexes whether they have what requirements files name. It resolves nothing: two packages that exclude each
 // other pass.
 package pypi

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package tree describes a folder of files by content, so that two sides can agree that they hold the same folder
 // and send only what differs.
 package tree

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package watch reports changes in a folder that a user works in.
 package watch
 

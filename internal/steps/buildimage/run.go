@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package buildimage is the step build-image: it builds a training image on the cluster through a BuildConfig, unless an
 // image with the same inputs exists.
 package buildimage

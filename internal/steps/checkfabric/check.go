@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package checkfabric proves that the network between the nodes of an environment does
 // what it should before a training relies on it.
 package checkfabric

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package preflight checks whether an environment can start on a cluster, and whether its nodes can
 // use RDMA, and whether a run's params are what its later steps need. It only reads, and sends dry runs to the API server.
 package preflight

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package provision creates a training environment and proves that it can be used.
 package provision
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package reaper releases the abandoned and the idle environments of a namespace. It runs every minute outside all
 // runs, so that no failure of a run can stop it.
 package reaper

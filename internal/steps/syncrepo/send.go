@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package syncrepo puts one commit of a repository on all nodes of an environment.
 package syncrepo
 

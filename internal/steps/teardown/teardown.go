@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package teardown writes a run's receipt and releases its environment.
 package teardown
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package train starts a training on the nodes of an environment, follows it, and reports which rank failed and why.
 package train
 

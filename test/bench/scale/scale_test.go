@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package scale shows how the steps behave with up to 512 nodes, on one machine and without a cluster:
 //
 //	go test -run='^$' -bench='Scale$' -benchtime=1x -timeout=0 ./test/bench/scale

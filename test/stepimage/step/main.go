@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command step is a Tekton step for the end-to-end tests: it prints a text, shows the user that it
 // runs as, and can fail.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command coredns is the cluster's DNS server with the plugins that its
 // Corefile uses and no others.
 package main

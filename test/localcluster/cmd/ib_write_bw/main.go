@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command ib_write_bw is a stand-in for perftest's, for containers with stand-in RDMA devices.
 package main
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command kube is every Kubernetes component of the local cluster in one
 // binary; its first argument, or the name it is called by, picks the component.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command localcluster brings up a real Kubernetes with real Tekton on one
 // Linux machine, and takes it down again.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command nvidia-smi is a stand-in for NVIDIA's, for containers with stand-in GPUs.
 package main
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command openshift-apiserver is a stand-in for OpenShift's build and image
 // APIs and the controllers behind them.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command openshift-builder runs in the containers of a build's pod.
 package main
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command pause holds a pod's namespaces open and reaps orphaned processes in them.
 package main
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command sriov is a stand-in for the SR-IOV CNI plugin.
 package main
 

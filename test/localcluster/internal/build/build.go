@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package build compiles the cluster's components from their modules, once per version of their sources.
 package build
 

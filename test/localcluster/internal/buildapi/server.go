@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package buildapi is a stand-in for OpenShift's API server: BuildConfigs,
 // Builds, ImageStreams and their tags, as an aggregated API over the cluster's etcd.
 package buildapi

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package buildcontroller is a stand-in for OpenShift's build controllers: it runs Builds in pods, records the images
 // that they push, and creates the service account of builds in each namespace.
 package buildcontroller

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package builder implements the program in the containers of a build's pod, a stand-in for OpenShift's builder: it
 // fetches the source, completes the Dockerfile, builds with buildah and pushes.
 package builder

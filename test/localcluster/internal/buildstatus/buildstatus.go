@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package buildstatus defines the reasons and messages of a Build's status in OpenShift's words, and the report in
 // which a build's pod returns them.
 package buildstatus

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cluster starts, changes, inspects and removes the local cluster.
 package cluster
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package deviceplugin serves the stand-ins' device plugins to a real kubelet.
 package deviceplugin
 

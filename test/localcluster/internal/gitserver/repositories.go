@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package gitserver serves git repositories over HTTPS and ssh, as a git host
 // does: one public, one private, one with submodules, one with LFS pointers.
 package gitserver

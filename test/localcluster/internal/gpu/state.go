@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package gpu is a stand-in for NVIDIA's GPUs, which a test machine does not
 // have: a device plugin as the kubelet knows it, and an nvidia-smi that prints
 // what the real one prints.

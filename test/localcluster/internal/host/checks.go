@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package host checks and changes the machine for the local cluster: requirements, cgroups, mounts, the network and
 // kernel settings.
 package host

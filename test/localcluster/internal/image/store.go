@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package image assembles container images from files and root file systems and keeps them in an OCI layout, with a key
 // for the inputs of each image.
 package image

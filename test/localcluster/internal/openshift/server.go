@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package openshift is a stand-in for the parts of OpenShift that affect every pod: the constraints that the pod is
 // admitted with, its namespace's IDs, and the trusted certificates that it can mount. It is also a stand-in for the
 // hosts of Routes.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package perftest is a stand-in for perftest's ib_write_bw. Without verbs, it sends the data by TCP on the device's
 // interface, at a four-hundredth of the port's rate: 1 Gb/s for 400. Options, output, errors and exit codes are those
 // of the real program (4.5).

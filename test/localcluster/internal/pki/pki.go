@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package pki creates the cluster's certificate authority, the certificates that it signs, and kubeconfigs with them.
 package pki
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package process starts the cluster's components as processes that outlive
 // the command that started them, and finds them again.
 package process

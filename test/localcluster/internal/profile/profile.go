@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package profile describes the particular properties of each cluster that ml-dev-env has a cluster file for.
 package profile
 

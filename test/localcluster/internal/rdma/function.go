@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rdma is a stand-in for RDMA NICs, which a test machine does not have: the functions of four cards as sysfs
 // shows them, with the real addresses of the pods' interfaces. It has no verbs.
 package rdma

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package registry is the cluster's image registry: go-containerregistry's, which keeps manifests in memory. This
 // package also stores them on disk, so that the registry survives being killed.
 package registry

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rootfs creates root file systems of container images from Debian packages, from the descriptions in the
 // folders below images/.
 package rootfs

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package storage is a stand-in for the clusters' storage classes, with the same names and behaviour. Its volumes are
 // folders on this machine. It provisions and expands claims, attaches volumes to one node or many, and mounts them with a
 // CSI driver.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package topology has the files, names and addresses of the local cluster.
 package topology
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command tkn is Tekton's own command line, built from its module with the
 // subcommands that need nothing but a cluster.
 package main

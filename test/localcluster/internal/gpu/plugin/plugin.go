@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package plugin advertises the stand-in GPUs to a real kubelet, as NVIDIA's
 // device plugin does.
 package plugin

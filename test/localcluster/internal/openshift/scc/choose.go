@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package scc is a stand-in for OpenShift's choice of the constraints that a pod is admitted with: its order, its
 // rules, its defaults and its messages.
 package scc

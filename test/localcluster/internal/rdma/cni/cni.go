@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cni is a stand-in for the SR-IOV CNI plugin. The interface that it gives a pod is a macvlan on the NIC's own
 // interface. It has the configuration, errors and order of steps of the real plugin
 // (k8snetworkplumbingwg/sriov-cni:cmd/sriov, pkg/config).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package plugin advertises the stand-in NICs' virtual functions to a real
 // kubelet, as the SR-IOV network device plugin does, and keeps their state.
 package plugin

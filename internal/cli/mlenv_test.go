@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -131,5 +132,20 @@ func TestValidate(t *testing.T) {
 				t.Errorf("stderr %q, want %q", stderr.String(), test.stderr)
 			}
 		})
+	}
+}
+
+// TestOfOthers checks that the commands which stand for others' commands exist.
+func TestOfOthers(t *testing.T) {
+	root := newRoot()
+	for typed, own := range ofOthers {
+		if found, _, _ := root.Find([]string{typed}); found != root {
+			t.Errorf("mlenv %s is a command of its own", typed)
+		}
+		for _, named := range regexp.MustCompile(`mlenv ([a-z-]+)`).FindAllStringSubmatch(own, -1) {
+			if found, _, err := root.Find([]string{named[1]}); err != nil || found == root {
+				t.Errorf("%s stands for %q: there is no mlenv %s", typed, own, named[1])
+			}
+		}
 	}
 }

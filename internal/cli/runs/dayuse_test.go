@@ -131,6 +131,24 @@ func TestToCancel(t *testing.T) {
 	}
 }
 
+// TestNewestRun tests that status, logs and receipt without a name take the newest run, of the cluster or of this machine.
+func TestNewestRun(t *testing.T) {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
+	clients := &kube.Clients{Kube: kubefake.NewClientset(namespace), Namespace: "ns",
+		Tekton: tektonfake.NewSimpleClientset(aRun("ns", "old", time.Hour, true), aRun("ns", "new", time.Minute, true))}
+	here := func(age time.Duration) []entry {
+		return []entry{{name: "local", receipt: &receipt.Receipt{Run: "local", Started: time.Now().Add(-age)}}}
+	}
+	for want, local := range map[string][]entry{"new": here(time.Hour), "local": here(time.Second)} {
+		if got, err := chosen(t.Context(), clients, nil, local); err != nil || got.name != want {
+			t.Errorf("got %q, %v; want %q", got.name, err, want)
+		}
+	}
+	if got, err := chosen(t.Context(), clients, []string{"old"}, here(time.Second)); err != nil || got.name != "old" {
+		t.Errorf("got %q, %v; want the named run", got.name, err)
+	}
+}
+
 func TestSince(t *testing.T) {
 	o := logsOptions{since: 10 * time.Minute}
 	for age, want := range map[time.Duration]bool{time.Minute: true, 11 * time.Minute: false} {

@@ -112,8 +112,9 @@ func (u trainer) workspace() string {
 
 // on returns a command for the machine, in a folder of it.
 func (u trainer) on(dir string, args ...string) *exec.Cmd {
-	return exec.CommandContext(u.Context(), stateDir+"/bin/kubectl", append([]string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace,
-		"exec", "machine", "--", "env", "--chdir=/work/" + dir}, args...)...)
+	return exec.CommandContext(u.Context(), stateDir+"/bin/kubectl",
+		append([]string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace,
+			"exec", "machine", "--", "env", "--chdir=/work/" + dir}, args...)...)
 }
 
 // saysThere is says on the machine.

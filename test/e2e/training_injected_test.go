@@ -22,7 +22,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/apitest"
 )
 
-// injected tests that errors of the API server, which a proxy injects into every fourth request by a seed, do not change how the steps of a run end.
+// injected tests that errors of the API server, which a proxy injects into every fourth request by a seed, do not change how the steps of
+// a run end.
 func injected(u trainer) {
 	const seed, every = 20, 4
 	direct, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -41,7 +42,8 @@ func injected(u trainer) {
 	}{
 		{preflight.Command(), []string{"--cluster-file=" + u.clusterFile(), "--nodes=2", "--gpus-per-node=1"}},
 		{provision.Command(), []string{"--cluster-file=" + u.clusterFile(), "--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1"}},
-		{syncrepo.Command(), []string{"--repo-url=" + strings.Replace(u.repo, gitHost, gitAddress, 1), "--ca-file=" + stateDir + "/ca-bundle.crt"}},
+		{syncrepo.Command(), []string{"--repo-url=" + strings.Replace(u.repo, gitHost, gitAddress, 1), "--ca-file=" + stateDir +
+			"/ca-bundle.crt"}},
 		{train.Command(), []string{"--script=e2e/quick.sh", "--launcher=command"}},
 		{teardown.Command(), nil},
 	} {

@@ -46,7 +46,8 @@ func (t *Training) findCheckpoint(ctx context.Context) {
 	switch {
 	case name != "":
 		t.Spec.Checkpoint, t.Spec.CheckpointJob = &name, best.Job
-		t.Log.Info(fmt.Sprintf("The newest complete checkpoint is %s/%s; attempt %d has it in %s.", t.place().WorkspaceOfRanks(), t.Spec.CheckpointPath(t.ID),
+		t.Log.Info(fmt.Sprintf("The newest complete checkpoint is %s/%s; attempt %d has it in %s.", t.place().WorkspaceOfRanks(),
+			t.Spec.CheckpointPath(t.ID),
 			t.Spec.Attempt(), agent.CheckpointVariable))
 		return
 	case len(doubtful) > 0:

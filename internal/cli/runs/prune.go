@@ -67,7 +67,7 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 	}
 	var problems []error
 	for _, r := range doomed {
-		if err := receipt.Delete(ctx, clients.Kube, *r.receipt); err != nil {
+		if err := receipt.Delete(ctx, clients.Kube, *r.receipt, clients.Now()); err != nil {
 			problems = append(problems, err)
 			continue
 		}

@@ -135,7 +135,7 @@ func TestFaultsAreKept(t *testing.T) {
 	if r, err = Read(t.Context(), client, "ns", "run"); err != nil {
 		t.Fatal(err)
 	}
-	if err := Delete(t.Context(), client, r); err != nil {
+	if err := Delete(t.Context(), client, r, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	all, err = Usages(t.Context(), client, "ns")

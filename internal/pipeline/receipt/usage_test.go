@@ -60,7 +60,7 @@ func TestUsageOutlivesReceipts(t *testing.T) {
 	for _, name := range []string{"by-hand", "old"} {
 		r, err := Read(t.Context(), client, "ns", name)
 		if err == nil {
-			err = Delete(t.Context(), client, r)
+			err = Delete(t.Context(), client, r, time.Now())
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -92,7 +92,7 @@ func TestPruneKeepsUsage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := Prune(t.Context(), client, "ns", "env", ""); err != nil {
+	if err := Prune(t.Context(), client, "ns", "env", "", time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	left, err := List(t.Context(), client, "ns", "env")
@@ -109,7 +109,7 @@ func TestUsageOfForeignConfigMap(t *testing.T) {
 	if err := Write(t.Context(), client, r); err != nil {
 		t.Fatal(err)
 	}
-	if err := Delete(t.Context(), client, r); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "env-usage") {
+	if err := Delete(t.Context(), client, r, time.Now()); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "env-usage") {
 		t.Errorf("got %v, want InvalidInput that names the ConfigMap", err)
 	}
 	if _, err := Read(t.Context(), client, "ns", "by-hand"); err != nil {

@@ -109,7 +109,8 @@ func TestUsageOfForeignConfigMap(t *testing.T) {
 	if err := Write(t.Context(), client, r); err != nil {
 		t.Fatal(err)
 	}
-	if err := Delete(t.Context(), client, r, time.Now()); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "env-usage") {
+	if err := Delete(t.Context(), client, r, time.Now()); fail.ReasonOf(err) != fail.InvalidInput ||
+		!strings.Contains(err.Error(), "env-usage") {
 		t.Errorf("got %v, want InvalidInput that names the ConfigMap", err)
 	}
 	if _, err := Read(t.Context(), client, "ns", "by-hand"); err != nil {

@@ -41,8 +41,6 @@ func unusedRights() []unusedRight {
 		{"route.openshift.io", "routes", []string{"create"}, byApply},
 		{"route.openshift.io", "routes", []string{"patch"}, "routes to services, on request"},
 		{"route.openshift.io", "routes", []string{"delete"}, byOwner},
-		{"", "pods", []string{"delete"}, "pods that lack a new pull secret, which a scenario shows under a user's account; or are on a " +
-			"Kubernetes node that a restart leaves out, which only a nightly scenario shows"},
 		{"build.openshift.io", "buildconfigs", []string{"create"}, byApply},
 		{"image.openshift.io", "imagestreams", []string{"create"}, byApply},
 		{"image.openshift.io", "imagestreams/layers", []string{"get"}, "the registry requires it of steps that read an image stream, and asks " +

@@ -60,7 +60,7 @@ func demo(t *testing.T) {
 func demoOutput(t *testing.T, root string) []string {
 	t.Helper()
 	demo := false
-	for _, b := range tutorialPages(t, root)["demo.md"] {
+	for _, b := range testedPages(t, root)["demo.md"] {
 		if demo && b.output {
 			return b.text
 		}

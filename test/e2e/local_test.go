@@ -194,7 +194,7 @@ var cancelsLocally = regexp.MustCompile(`kill \d+`)
 // readmeLocally types the local run of the README, and compares the output with the page.
 func readmeLocally(u trainer) {
 	printed := ""
-	for _, b := range tutorialPages(u.T, repository(u.T))["README.md"] {
+	for _, b := range testedPages(u.T, repository(u.T))["README.md"] {
 		switch {
 		case b.local:
 			for _, c := range b.commands() {

@@ -251,8 +251,8 @@ func sameLine(want, printed string) bool {
 	return regexp.MustCompile("^" + strings.Join(parts, ".*") + "$").MatchString(printed)
 }
 
-// tutorialPages returns the tested pages. The end-to-end tests run the pages with commands for a cluster.
-func tutorialPages(t *testing.T, root string) map[string][]block {
+// testedPages returns the tested pages. The end-to-end tests run the pages with commands for a cluster.
+func testedPages(t *testing.T, root string) map[string][]block {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(root, "docs", "start", "*.md"))
 	if err != nil || len(paths) == 0 {
@@ -277,7 +277,7 @@ func tutorialPages(t *testing.T, root string) map[string][]block {
 }
 
 // sessions are the pages whose commands testTutorials runs on the cluster.
-var sessions = []string{"README.md", "demo.md", "script.md"}
+var sessions = []string{"demo.md", "script.md"}
 
 // TestPages runs the blocks that need no cluster. It fails for each block that neither it nor the end-to-end tests run,
 // unless the page gives a reason.
@@ -286,7 +286,7 @@ func TestPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for page, blocks := range tutorialPages(t, root) {
+	for page, blocks := range testedPages(t, root) {
 		t.Run(page, func(t *testing.T) {
 			folder := t.TempDir()
 			for name, from := range map[string]string{"clusters": filepath.Join(root, "clusters"), ".": filepath.Join("testdata", "project")} {
@@ -403,7 +403,7 @@ Run train-multi-node-x7k2p succeeded after 2m27s.
 // TestPythonOfPages runs the Python of the pages without a cluster, as rank 0 of a run that resumes another run.
 func TestPythonOfPages(t *testing.T) {
 	root := filepath.Join("..", "..")
-	for page, blocks := range tutorialPages(t, root) {
+	for page, blocks := range testedPages(t, root) {
 		for _, b := range blocks {
 			if b.language != "python" || b.skipped != "" {
 				continue

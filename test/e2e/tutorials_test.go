@@ -25,10 +25,10 @@ const (
 	pageRun        = "RUN"
 )
 
-// tutorials types the commands of the first pages and the README as a new user does, and compares the output with the pages.
+// tutorials types the commands of the first pages as a new user does, and compares the output with the pages.
 // Both folders are copies of the working tree, and of a project with a script of its own.
 func tutorials(u trainer) {
-	pages := tutorialPages(u.T, repository(u.T))
+	pages := testedPages(u.T, repository(u.T))
 	checkout := u.checkout()
 
 	// The pages name this namespace, and its creation is one of their commands.
@@ -50,9 +50,6 @@ func tutorials(u trainer) {
 	project := u.ownProject(checkout)
 	u.repo, u.commit = serveRepository(u.T, map[string]string{".": project})
 	u.types(project, pages["script.md"])
-	// The demo builds the image of the unchanged cluster file.
-	u.copyFile(filepath.Join(repository(u.T), "clusters", "local.yaml"), filepath.Join(checkout, "clusters", "local.yaml"))
-	u.types(checkout, pages["README.md"])
 }
 
 func (u trainer) copyFile(from, to string) {

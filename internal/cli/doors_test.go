@@ -140,7 +140,7 @@ var quantities = []quantity{
 		statements: []string{"newest (\\w+) receipts", "its last (\\w+) \\[receipts\\]"}},
 	{what: "days of usage", home: "docs/reference/receipt.md", statements: []string{"of older ones is kept for (\\w+ days)",
 		"counts the runs for another (\\w+ days)",
-		"where it stays for (\\w+ days)"}},
+		"and keeps it for (\\w+ days)"}},
 	{what: "bandwidth that is slow", home: "tasks/check-fabric/README.md", statements: []string{"below (\\d+%) of the (?:expected|what)",
 		"bandwidth is below (\\d+%) of", "below (\\d+%) is slow"}},
 	{what: "disk of a fetch", home: "tasks/sync-repo/README.md",
@@ -193,8 +193,7 @@ func sameUnit(number string) string {
 
 func TestSameUnit(t *testing.T) {
 	for number, want := range map[string]string{"two minutes": "2m", "2m": "2m", "30 s": "30s", "30 seconds": "30s", "an hour": "1h",
-		"1h":     "1h",
-		"1 hour": "1h", "85%": "85%", "12 to 30 minutes": "12 to 30 minutes", "Ten minutes": "10m"} {
+		"1h": "1h", "1 hour": "1h", "85%": "85%", "12 to 30 minutes": "12 to 30 minutes", "Ten minutes": "10m"} {
 		if got := sameUnit(number); got != want {
 			t.Errorf("%s: got %s, want %s", number, got, want)
 		}

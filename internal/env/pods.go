@@ -192,8 +192,13 @@ func (e Environment) LeaveOut(ctx context.Context, node, count int, host string)
 	if _, err := sets.Patch(ctx, set.Name, types.MergePatchType, patch, options); err != nil {
 		return err
 	}
+	return e.deletePod(ctx, pod)
+}
+
+// deletePod deletes that pod, and none that has taken its name.
+func (e Environment) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	same := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
-	err = e.clients.Kube.CoreV1().Pods(e.Namespace).Delete(ctx, pod.Name, same)
+	err := e.clients.Kube.CoreV1().Pods(e.Namespace).Delete(ctx, pod.Name, same)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -231,10 +236,7 @@ func (e Environment) endPods(ctx context.Context, lease types.UID) {
 	group.SetLimit(atOnce)
 	for _, pod := range pods {
 		if metav1.IsControlledBy(&pod, set) {
-			group.Go(func() error {
-				same := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
-				return e.clients.Kube.CoreV1().Pods(e.Namespace).Delete(ctx, pod.Name, same)
-			})
+			group.Go(func() error { return e.deletePod(ctx, &pod) })
 		}
 	}
 	_ = group.Wait()

@@ -40,7 +40,7 @@ func TestListOfWorkingDirectory(t *testing.T) {
 	if err := tree.WriteContents(t.Context(), &sent, source, m, missing); err != nil {
 		t.Fatal(err)
 	}
-	if err := trees.Receive(t.Context(), m.Hash(), &sent); err != nil {
+	if err := trees.Receive(t.Context(), m.Hash(), 0, &sent); err != nil {
 		t.Fatal(err)
 	}
 	work, err := trees.Lay(m.Hash(), "uid", "node")

@@ -52,7 +52,7 @@ func (s *Server) receiveTree(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) receive(w http.ResponseWriter, r *http.Request, from int64, body io.Reader) error {
-	if err := s.trees.ReceiveRest(r.Context(), hash(r), from, body); err != nil {
+	if err := s.trees.Receive(r.Context(), hash(r), from, body); err != nil {
 		return err
 	}
 	return answer(w, agent.TreeState{Hash: hash(r)})

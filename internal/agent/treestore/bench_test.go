@@ -27,7 +27,7 @@ func BenchmarkReceive(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.StartTimer()
-		if err := w.Receive(b.Context(), m.Hash(), bytes.NewReader(body)); err != nil {
+		if err := w.Receive(b.Context(), m.Hash(), 0, bytes.NewReader(body)); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -180,7 +180,7 @@ func TestCollectDropsScraps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Receive(t.Context(), m.Hash(), stream(t, dir, m, missing[:1])); err == nil {
+	if err := w.Receive(t.Context(), m.Hash(), 0, stream(t, dir, m, missing[:1])); err == nil {
 		t.Fatal("Receive accepted a tree with half of its contents")
 	}
 	n, err := nameManifest(m)

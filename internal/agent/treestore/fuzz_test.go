@@ -90,7 +90,7 @@ func FuzzReceive(f *testing.F) {
 		if _, _, err := w.Plan(m, hash); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Receive(t.Context(), hash, bytes.NewReader(body)); err == nil {
+		if err := w.Receive(t.Context(), hash, 0, bytes.NewReader(body)); err == nil {
 			w.wantTree(t, hash, want)
 		} else if _, err := w.Path(hash); err == nil {
 			t.Error("a tree that was refused has its name")

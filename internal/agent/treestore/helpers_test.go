@@ -105,7 +105,7 @@ func receive(t testing.TB, s *Store, dir string, m tree.Manifest) (hash tree.Dig
 	if present {
 		return hash, 0
 	}
-	if err := s.Receive(t.Context(), hash, stream(t, dir, m, missing)); err != nil {
+	if err := s.Receive(t.Context(), hash, 0, stream(t, dir, m, missing)); err != nil {
 		t.Fatal(err)
 	}
 	return hash, len(missing)

@@ -26,12 +26,9 @@ const small = 256 << 10
 // Receive builds a planned tree from files of this node and the contents in body, as tree.WriteContents sends them. The tree gets
 // its name only when it is complete and verified. A broken transfer or a wrong byte is SyncFailed; valid contents are kept: plan
 // again and send the rest. Receive repairs a tree that programs changed, and moves their files to HASH.changed-TIME.
-func (s *Store) Receive(ctx context.Context, hash tree.Digest, body io.Reader) error {
-	return s.ReceiveRest(ctx, hash, 0, body)
-}
-
-// ReceiveRest is Receive of a body without the first bytes of its first content, from of them, which Begun has reported.
-func (s *Store) ReceiveRest(ctx context.Context, hash tree.Digest, from int64, body io.Reader) (err error) {
+//
+// The body lacks the first bytes of its first content, from of them, which Begun has reported.
+func (s *Store) Receive(ctx context.Context, hash tree.Digest, from int64, body io.Reader) (err error) {
 	defer syncFailed(&err, "receiving tree %s", hash)
 	m, err := s.manifest(hash)
 	if errors.Is(err, fs.ErrNotExist) {

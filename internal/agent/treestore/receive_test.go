@@ -52,7 +52,7 @@ func TestReceive(t *testing.T) {
 	if err != nil || present || len(missing) != 6 {
 		t.Fatalf("plan: %v, %d missing, %v", present, len(missing), err)
 	}
-	err = w.Receive(t.Context(), hash, stream(t, dir, m, missing))
+	err = w.Receive(t.Context(), hash, 0, stream(t, dir, m, missing))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestMend(t *testing.T) {
 	if present || err != nil {
 		t.Fatalf("plan: %v, %v", present, err)
 	}
-	if err := w.Receive(t.Context(), hash, stream(t, dir, m, missing)); err != nil {
+	if err := w.Receive(t.Context(), hash, 0, stream(t, dir, m, missing)); err != nil {
 		t.Fatal(err)
 	}
 	want := files{"dir/checkpoint": "precious"}
@@ -299,7 +299,7 @@ func TestReceiveRefuses(t *testing.T) {
 	w := newWorkspace(t)
 	dir, m := newSource(t, files{"a": "one", "b": "two", "c": "three"})
 	hash := m.Hash()
-	if err := w.Receive(t.Context(), hash, bytes.NewReader(nil)); fail.ReasonOf(err) != fail.SyncFailed ||
+	if err := w.Receive(t.Context(), hash, 0, bytes.NewReader(nil)); fail.ReasonOf(err) != fail.SyncFailed ||
 		!strings.Contains(err.Error(), "not planned") {
 		t.Errorf("before the plan: %v", err)
 	}
@@ -318,7 +318,7 @@ func TestReceiveRefuses(t *testing.T) {
 		"cut off":           bytes.NewReader(whole[:len(whole)-4]),
 		"a broken transfer": io.MultiReader(bytes.NewReader(whole[:40]), brokenReader{}),
 	} {
-		err := w.Receive(t.Context(), hash, body)
+		err := w.Receive(t.Context(), hash, 0, body)
 		if fail.ReasonOf(err) != fail.SyncFailed {
 			t.Errorf("%s: got %v", name, err)
 		}
@@ -327,13 +327,13 @@ func TestReceiveRefuses(t *testing.T) {
 		}
 	}
 	for _, from := range []int64{-1, 1, 3, 4, 1 << 40} {
-		if err := w.ReceiveRest(t.Context(), hash, from, bytes.NewReader(whole)); fail.ReasonOf(err) != fail.SyncFailed {
-			t.Errorf("from byte %d, of which there is none: got %v", from, err)
+		if err := w.Receive(t.Context(), hash, from, bytes.NewReader(whole)); fail.ReasonOf(err) != fail.SyncFailed {
+			t.Errorf("from byte %d, which the node does not have: got %v", from, err)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := w.Receive(ctx, hash, bytes.NewReader(whole)); !errors.Is(err, context.Canceled) {
+	if err := w.Receive(ctx, hash, 0, bytes.NewReader(whole)); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: got %v", err)
 	}
 	receive(t, w.Store, dir, m)
@@ -401,7 +401,7 @@ func TestInterruptedTransfer(t *testing.T) {
 			t.Fatal(err)
 		}
 		body := io.MultiReader(bytes.NewReader(whole[:size]), brokenReader{})
-		if err := w.Receive(t.Context(), hash, body); !errors.Is(err, errBroken) {
+		if err := w.Receive(t.Context(), hash, 0, body); !errors.Is(err, errBroken) {
 			t.Fatalf("broken at byte %d: %v", size, err)
 		}
 		if _, err := w.Path(hash); err == nil {
@@ -420,7 +420,7 @@ func TestInterruptedTransfer(t *testing.T) {
 		if most := int64(len(whole)-size) + 700_000 + 300_000; left > most || size > 600_000 && len(rest) >= len(missing) {
 			t.Errorf("broken at byte %d of %d: %d bytes to send again", size, len(whole), left)
 		}
-		if err := again.Receive(t.Context(), hash, stream(t, dir, m, rest)); err != nil {
+		if err := again.Receive(t.Context(), hash, 0, stream(t, dir, m, rest)); err != nil {
 			t.Fatal(err)
 		}
 		again.wantTree(t, hash, content)
@@ -439,7 +439,7 @@ func interrupted(t *testing.T, w workspace) (dir string, m tree.Manifest, begun 
 		t.Fatal(err)
 	}
 	body := io.MultiReader(io.LimitReader(stream(t, dir, m, missing), 700_000), brokenReader{})
-	if err := w.Receive(t.Context(), m.Hash(), body); !errors.Is(err, errBroken) {
+	if err := w.Receive(t.Context(), m.Hash(), 0, body); !errors.Is(err, errBroken) {
 		t.Fatal(err)
 	}
 	_, missing, err = w.Plan(m, m.Hash())
@@ -465,7 +465,7 @@ func TestPartIsContinuedOnce(t *testing.T) {
 		agent := open(t, w.dir)
 		body := rest()
 		clients.Go(func() {
-			if err := agent.ReceiveRest(t.Context(), m.Hash(), begun, body); err == nil {
+			if err := agent.Receive(t.Context(), m.Hash(), begun, body); err == nil {
 				done.Add(1)
 			} else if fail.ReasonOf(err) != fail.SyncFailed {
 				t.Error(err)
@@ -480,7 +480,7 @@ func TestPartIsContinuedOnce(t *testing.T) {
 	w.wantRoot(t, 1)
 }
 
-// What lies in the place of a part is not written to, and the next transfer begins anew.
+// A file of another kind in the place of a part is not written to, and the next transfer begins at the first byte.
 func TestWhatIsNoPartIsNotContinued(t *testing.T) {
 	for name, put := range map[string]func(path, other string) error{
 		"a file that a tree may have, too": func(path, other string) error { return os.Link(other, path) },
@@ -500,7 +500,7 @@ func TestWhatIsNoPartIsNotContinued(t *testing.T) {
 		if err := put(w.kept(content), other); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.ReceiveRest(t.Context(), m.Hash(), begun, rest()); fail.ReasonOf(err) != fail.SyncFailed {
+		if err := w.Receive(t.Context(), m.Hash(), begun, rest()); fail.ReasonOf(err) != fail.SyncFailed {
 			t.Errorf("%s: got %v, want SyncFailed", name, err)
 		}
 		if got, err := os.ReadFile(other); err != nil || !bytes.Equal(got, whole) {
@@ -524,7 +524,7 @@ func TestKeptContentsAreRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Receive(t.Context(), hash, stream(t, dir, m, missing[:1])); err == nil {
+	if err := w.Receive(t.Context(), hash, 0, stream(t, dir, m, missing[:1])); err == nil {
 		t.Fatal("Receive accepted a tree with half of its contents")
 	}
 	if err := replaceFile(w.kept(missing[0]), "eno"); err != nil {
@@ -550,7 +550,7 @@ func TestSourceChangesAfterPlan(t *testing.T) {
 	if err := replaceFile(filepath.Join(w.treeDir(first), "b"), "owt"); err != nil {
 		t.Fatal(err)
 	}
-	err = w.Receive(t.Context(), hash, stream(t, dir, m, missing))
+	err = w.Receive(t.Context(), hash, 0, stream(t, dir, m, missing))
 	if fail.ReasonOf(err) != fail.SyncFailed || !strings.Contains(err.Error(), "plan again") {
 		t.Fatalf("got %v", err)
 	}
@@ -604,7 +604,7 @@ func received(t *testing.T, s *Store, dir string, m tree.Manifest) bool {
 	if present || err != nil {
 		return true
 	}
-	err = s.Receive(t.Context(), m.Hash(), stream(t, dir, m, missing))
+	err = s.Receive(t.Context(), m.Hash(), 0, stream(t, dir, m, missing))
 	if err != nil && !strings.Contains(err.Error(), "plan again") {
 		t.Error(err)
 		return true
@@ -652,7 +652,7 @@ func TestLargeFilesNeedLittleMemory(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	r, pipe := io.Pipe()
 	go func() { pipe.CloseWithError(tree.WriteContents(t.Context(), pipe, dir, m, missing)) }()
-	if err := w.Receive(t.Context(), m.Hash(), r); err != nil {
+	if err := w.Receive(t.Context(), m.Hash(), 0, r); err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&after)

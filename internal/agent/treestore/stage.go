@@ -52,7 +52,7 @@ func (s *Store) newStage(m namedManifest) (*stage, error) {
 
 func (st *stage) path(entry int) string { return filepath.Join(st.top, st.names[entry]) }
 
-// settle notes an entry whose content was received. It reads a continued one, of which the transfer has verified no byte.
+// settle notes an entry whose content was received. It reads a continued one as a whole, because the transfer did not verify it.
 func (st *stage) settle(entry int, continued bool) error {
 	e, path := st.Entries[entry], st.path(entry)
 	if continued {

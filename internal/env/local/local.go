@@ -185,17 +185,15 @@ func writeTLS(folder string, ca, cert, key []byte) error {
 // linkSpy gives a node the py-spy in PATH, if there is one.
 func linkSpy(home string, environ []string) error {
 	path, _ := agent.Variable(environ, "PATH")
-	for _, folder := range filepath.SplitList(path) {
-		spy, err := filepath.Abs(filepath.Join(folder, agent.PySpy))
-		if err != nil {
-			return err
-		}
-		if info, err := os.Stat(spy); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
-			bin := filepath.Join(home, "bin")
-			return errors.Join(os.MkdirAll(bin, 0o700), os.Symlink(spy, filepath.Join(bin, agent.PySpy)))
-		}
+	spy, err := agent.FindProgram(agent.PySpy, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return nil
+	if err == nil {
+		spy, err = filepath.Abs(spy)
+	}
+	bin := filepath.Join(home, "bin")
+	return errors.Join(err, os.MkdirAll(bin, 0o700), os.Symlink(spy, filepath.Join(bin, agent.PySpy)))
 }
 
 // pod returns the name of a node.

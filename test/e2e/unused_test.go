@@ -29,6 +29,7 @@ const (
 func unusedRights() []unusedRight {
 	return []unusedRight{
 		{"apps", "statefulsets", []string{"create"}, byApply},
+		{"apps", "statefulsets", []string{"watch"}, "waiting until a deleted StatefulSet is gone: it mostly is when the wait begins"},
 		{"", "services", []string{"create"}, byApply},
 		{"", "services", []string{"delete"}, "the Service of development services that are no longer requested, which only a nightly " +
 			"scenario shows"},

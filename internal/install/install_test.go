@@ -93,6 +93,40 @@ func TestInstallPrunesItsOwn(t *testing.T) {
 	}
 }
 
+// TestInstallCreatesTheNodesAccount tests that install creates it, and takes over none that is there.
+func TestInstallCreatesTheNodesAccount(t *testing.T) {
+	const path = "/api/v1/namespaces/team/serviceaccounts/ml-dev-sa"
+	const administrators = "{apiVersion: v1, kind: ServiceAccount, metadata: {name: ml-dev-sa, namespace: team, " +
+		"labels: {app.kubernetes.io/part-of: ml-dev-env}}, imagePullSecrets: [{name: linked}]}"
+	for _, test := range []struct{ name, before, want string }{
+		{"none", "", "serviceaccount/ml-dev-sa created"},
+		{"an administrator's", administrators, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			server, clients := startBoth(t, nil)
+			if test.before != "" {
+				server.put(path, test.before)
+			}
+			for range 2 {
+				report, err := Install(t.Context(), clients, "team", render(t, request(t)), false, said(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := text(report); test.want == "" && strings.Contains(got, "ml-dev-sa") || !strings.Contains(got, test.want) {
+					t.Errorf("want %q in:\n%s", test.want, got)
+				}
+				test.want = strings.Replace(test.want, "created", "unchanged", 1)
+			}
+			if _, err := Uninstall(t.Context(), clients, Removal{Namespace: "team"}); err != nil {
+				t.Fatal(err)
+			}
+			if left := server.objects[path] != nil; left != (test.before != "") {
+				t.Errorf("after uninstall the account exists: %v", left)
+			}
+		})
+	}
+}
+
 func TestInstallChangesNothingWithoutRights(t *testing.T) {
 	tests := []struct {
 		name   string

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package install installs into a namespace what training needs: Tasks and Pipelines with the cluster's defaults, the
-// cluster file, and a ServiceAccount with the rights of the steps.
+// cluster file, a ServiceAccount with the rights of the steps, and the nodes', so that no environment waits for its pull secrets.
 package install
 
 import (
@@ -107,6 +107,9 @@ func (r Request) typed() []runtime.Object {
 			Data:       map[string]string{"cluster.yaml": string(r.ClusterFile)},
 		},
 		trusted, r.serviceAccount(), r.role(), r.roleBinding(),
+	}
+	if name := r.Cluster.Security.ServiceAccount; name != "" && name != r.ServiceAccount {
+		objects = append(objects, &corev1.ServiceAccount{ObjectMeta: r.meta(name)})
 	}
 	objects = append(objects, r.reaper()...)
 	if r.ClusterRole {

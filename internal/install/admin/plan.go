@@ -57,7 +57,7 @@ func newPlan(r Request, copies []*unstructured.Unstructured, warnings []string) 
 func (r Request) accountItem() item {
 	i := item{
 		what: "service account " + r.ServiceAccount, why: "the pods run under it, so it receives the rights instead of all pods of the namespace",
-		without: "provision creates an account for each environment", cost: "nothing: no rights at the API server, and no token in the pods",
+		without: "mlenv install creates it", cost: "nothing: no rights at the API server, and no token in the pods",
 		check:     fmt.Sprintf("oc get serviceaccount %s -n %s", r.ServiceAccount, r.Namespace),
 		manifests: r.manifests("service-account"),
 	}

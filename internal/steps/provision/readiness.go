@@ -62,8 +62,9 @@ func (r *readiness) wait(ctx context.Context, node int, pod *corev1.Pod) {
 	}
 	pause, most := 100*time.Millisecond, 2*time.Second
 	if !r.p.clients.InCluster {
+		// Each question goes through the API server, to which all nodes' together are at most a hundred in a second.
 		dial = r.p.environment().Dialer()
-		pause = 500 * time.Millisecond
+		pause = min(most, max(pause, time.Duration(r.p.request.Nodes)*time.Second/100))
 	}
 	client := agent.NewClient(node, r.p.environment().TLSName(node), r.credentials, dial)
 	defer client.Close()

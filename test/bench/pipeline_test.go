@@ -30,10 +30,20 @@ var phases = [][]string{{"build-image", "preflight"}, {"provision"}, {"sync-repo
 // part from the last line of the log until the task is done, which the kubelet and Tekton need.
 type phaseTimes struct{ took, pod, inner, own, noticed []float64 }
 
+// podStages are the parts of the start of a task's pod. Tekton adds the init containers and the entrypoint.
+var podStages = [...]struct{ from, to, title string }{
+	{"made", "scheduled", "until it is scheduled"},
+	{"scheduled", "initialized", "volumes, sandbox and Tekton's init containers"},
+	{"initialized", "running", "until its container runs"},
+	{"running", "started", "until Tekton's entrypoint starts the step"},
+}
+
 type pipelineTimes struct {
 	phases map[string]*phaseTimes
 	// between is the time that Tekton needs between the tasks.
 	total, between, pods, training, own []float64
+	// stages has the parts of the starts of the tasks' pods, by the numbers of podStages.
+	stages [len(podStages)][]float64
 	first, step, noticed                []float64
 	// Times of the verdicts, from the end of the last rank.
 	train, receipt, run []float64
@@ -69,6 +79,9 @@ func (t pipelineTimes) report() {
 	printLine("between the tasks, and before and after them", "s", t.between)
 	printLine("the whole run", "s", t.total)
 	printLine("  of that, the start of its pods", "s", t.pods)
+	for i, stage := range podStages {
+		printLine("    of each task's pod: "+stage.title, "s", t.stages[i])
+	}
 	printLine("  the ranks", "s", t.training)
 	printLine("  the pipeline's own overhead: the rest", "s", t.own, less(t.own, 10, "the aim of 10 s"))
 	printLine("    of that, until Kubernetes and Tekton notice the ends of its steps", "s", t.noticed)
@@ -166,6 +179,9 @@ func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written r
 			return fmt.Errorf("task %s is none of %v", task.Task, phases)
 		}
 		took, pod := span("taskrun", task.Name, "created", "done"), span("pod", task.Pod, "made", "started")
+		for i, stage := range podStages {
+			t.stages[i] = append(t.stages[i], span("pod", task.Pod, stage.from, stage.to))
+		}
 		ended, err := line.moment("taskrun", task.Name, "done")
 		problems = append(problems, err)
 		noticed := ended.Sub(ends[task.Name]).Seconds()

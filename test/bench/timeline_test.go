@@ -99,16 +99,23 @@ func (t *timeline) sawTask(task *v1.TaskRun) {
 	}
 }
 
-// sawPod records when a pod was created, when its containers were ready, and when Tekton started
-// its step.
+// podEvents are the names of a pod's conditions in a timeline.
+var podEvents = map[corev1.PodConditionType]string{
+	corev1.PodScheduled: "scheduled", corev1.PodInitialized: "initialized", corev1.PodReady: "ready",
+}
+
+// sawPod records when a pod was created, its conditions, when its containers ran, and when Tekton started its step.
 func (t *timeline) sawPod(pod *corev1.Pod) {
 	t.saw(time.Now(), "pod", pod.Name, "made")
 	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
-			t.saw(time.Now(), "pod", pod.Name, "ready")
+		if what := podEvents[condition.Type]; what != "" && condition.Status == corev1.ConditionTrue {
+			t.saw(time.Now(), "pod", pod.Name, what)
 		}
 	}
 	for _, container := range pod.Status.ContainerStatuses {
+		if container.State.Waiting == nil {
+			t.saw(time.Now(), "pod", pod.Name, "running")
+		}
 		if container.State.Terminated == nil {
 			continue
 		}

@@ -43,8 +43,8 @@ type pipelineTimes struct {
 	// between is the time that Tekton needs between the tasks.
 	total, between, pods, training, own []float64
 	// stages has the parts of the starts of the tasks' pods, by the numbers of podStages.
-	stages [len(podStages)][]float64
-	first, step, noticed                []float64
+	stages               [len(podStages)][]float64
+	first, step, noticed []float64
 	// Times of the verdicts, from the end of the last rank.
 	train, receipt, run []float64
 }

@@ -30,7 +30,7 @@ func pullSecretsLate(u trainer) {
 	// Account default has its Secret, by which provision knows that the other account gets one.
 	u.awaitPullSecret()
 	u.kubectl("annotate", "namespace", u.namespace, "localcluster/pull-secret-delay=40s")
-	u.kubectl("delete", "serviceaccount", "ml-dev-sa") // which install has created, and provision creates if it is missing
+	u.kubectl("delete", "serviceaccount", "ml-dev-sa")          // which install has created, and provision creates if it is missing
 	image := registryHost + "/" + u.namespace + "/small:latest" // each new pod pulls it
 	u.moveBase(image, smallBase)
 	// This Secret does not apply to image streams. It makes the StatefulSet name pull secrets.

@@ -18,9 +18,9 @@ require (
 	golang.org/x/sync v0.24.0
 	golang.org/x/sys v0.49.0
 	google.golang.org/grpc v1.78.0
-	k8s.io/api v0.35.0
-	k8s.io/apimachinery v0.35.0
-	k8s.io/client-go v0.35.0
+	k8s.io/api v0.34.9
+	k8s.io/apimachinery v0.34.9
+	k8s.io/client-go v0.34.9
 	k8s.io/component-base v0.34.9
 	k8s.io/klog/v2 v2.140.0
 	k8s.io/kubectl v0.0.0
@@ -210,7 +210,7 @@ require (
 	gopkg.in/go-jose/go-jose.v2 v2.6.3 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect
-	k8s.io/apiextensions-apiserver v0.32.11 // indirect
+	k8s.io/apiextensions-apiserver v0.34.9 // indirect
 	k8s.io/apiserver v0.34.9
 	k8s.io/cli-runtime v0.34.9 // indirect
 	k8s.io/cloud-provider v0.34.9 // indirect

@@ -136,9 +136,9 @@ e2e: bin/localcluster bin/mlenv ## run the end-to-end tests on a fresh local clu
 # A target for each value of E2E_SET. Only the first half also has the tests of the cluster itself.
 E2E_RUN := TestCluster/(training|down)
 e2e-half-1: E2E_RUN := TestCluster
-e2e-nightly: E2E_RUN := TestCluster/(lifecycle|training|down)
-.PHONY: e2e-half-1 e2e-half-2 e2e-nightly faults-shared faults-nodes faults-services
-e2e-half-1 e2e-half-2 e2e-nightly faults-shared faults-nodes faults-services: bin/localcluster bin/mlenv
+e2e-nightly-1: E2E_RUN := TestCluster/(lifecycle|training|down)
+.PHONY: e2e-half-1 e2e-half-2 e2e-nightly-1 e2e-nightly-2 faults-shared faults-nodes faults-services
+e2e-half-1 e2e-half-2 e2e-nightly-1 e2e-nightly-2 faults-shared faults-nodes faults-services: bin/localcluster bin/mlenv
 	$(SUDO) E2E_SET=$@ $(E2E) -timeout $(E2E_TIMEOUT) ./test/e2e -run '$(E2E_RUN)' $(E2E_FLAGS)
 
 # Every other part runs on the long-term release of Tekton.
@@ -156,7 +156,7 @@ faults: ## run all scenarios of docs/project/faults.md, in three parts that can 
 
 # Each part takes less than an hour on two cores.
 STRESS := stress-unit-1 stress-unit-2 stress-unit-3 stress-unit-4 stress-unit-5 stress-e2e-half-1 stress-e2e-half-2
-NIGHTLY := race culprits e2e-nightly e2e-newest-tekton $(FAULTS) $(STRESS)
+NIGHTLY := race culprits e2e-nightly-1 e2e-nightly-2 e2e-newest-tekton $(FAULTS) $(STRESS)
 .PHONY: nightly
 nightly: ## run the parts that are slow or rarely fail; those that passed at this commit are not run again (root); nightly-PART runs one
 	@test/parts $(NIGHTLY)

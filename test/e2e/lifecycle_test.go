@@ -55,7 +55,7 @@ func testLifecycle(t *testing.T) {
 			t.Errorf("up restarted a kubelet that was alive")
 		}
 	})
-	if os.Getenv(setVariable) == nightlySet {
+	if os.Getenv(setVariable) == firstNightly {
 		t.Run("GPU faults come and go", gpuFaults)
 	}
 }

@@ -59,15 +59,16 @@ type scenario struct {
 	run  func(trainer)
 }
 
-// setVariable chooses the scenarios; without it those run that are not nightly. firstHalf and secondHalf divide these.
-// nightlySet has the nightly scenarios that test no fault. The other sets contain the scenarios of docs/project/faults.md:
+// setVariable chooses the scenarios; without it those run that are not nightly. firstHalf and secondHalf divide these. firstNightly and
+// secondNightly divide the nightly scenarios that test no fault. The other sets contain the scenarios of docs/project/faults.md:
 // sharedFaults those that run in parallel with others, nodeFaults those that break a Kubernetes node, and serviceFaults
 // those that break a service. The Makefile has a target for each set.
 const (
 	setVariable   = "E2E_SET"
 	firstHalf     = "e2e-half-1"
 	secondHalf    = "e2e-half-2"
-	nightlySet    = "e2e-nightly"
+	firstNightly  = "e2e-nightly-1"
+	secondNightly = "e2e-nightly-2"
 	sharedFaults  = "faults-shared"
 	nodeFaults    = "faults-nodes"
 	serviceFaults = "faults-services"
@@ -86,8 +87,10 @@ func chosen(t *testing.T, always, nightly []scenario, alone bool) []scenario {
 			runs = usual && i%2 == 0
 		case secondHalf:
 			runs = usual && i%2 == 1
-		case nightlySet:
-			runs = !usual && !isFault(s.name)
+		case firstNightly:
+			runs = !usual && !isFault(s.name) && i%2 == 0
+		case secondNightly:
+			runs = !usual && !isFault(s.name) && i%2 == 1
 		case sharedFaults:
 			runs = isFault(s.name) && !alone
 		case nodeFaults:
@@ -104,9 +107,11 @@ func chosen(t *testing.T, always, nightly []scenario, alone bool) []scenario {
 	return its
 }
 
-// Nightly scenarios are slow, or variants of scenarios that always run.
+// Nightly scenarios are slow, variants of scenarios that always run, or faults that docs/project/faults.md lists.
 var (
 	nightlyHeavy = []scenario{
+		{"deepspeed-zero2", 2, deepspeedShared},
+		{"built-by-runs", 2, builtByRuns},
 		{"tutorials", 2, tutorials},
 		{"built-in-full", 2, builtInFull},
 		{"gpu-flavours", 0, gpuFlavours},
@@ -115,6 +120,27 @@ var (
 		{"unchanged-programs", 1, unchangedPrograms},
 	}
 	nightlyLight = []scenario{
+		{"pull-secrets-late", 1, pullSecretsLate},
+		{"rdma-by-admin", 1, rdmaByAdmin},
+		{"rdma-attachments", 1, rdmaAttachments},
+		{"privileged-gpus", 1, privilegedGPUs},
+		{"claims-that-exist", 1, claimsThatExist},
+		{"busy", 1, busyEnvironment},
+		{"beside-a-colleague", 2, besideAColleague},
+		{"build-failures", 0, buildFailures},
+		{"two-environments", 2, twoEnvironments},
+		{"tasks-alone", 1, tasksAlone},
+		{"steps-by-hand", 1, stepsByHand},
+		{"from-scripts", 1, fromScripts},
+		{"webhook", 1, webhook},
+		{"wrong-commit", 1, wrongCommit},
+		{"script-missing", 1, scriptMissing},
+		{"too-many", 0, tooMany},
+		{"idle-released", 2, idleReleased},
+		{"slow-device", 1, slowDevice},
+		{"rdma-slow-node", 1, rdmaSlowNode},
+		{"gpu-missing", gpusOfNode, gpuMissing},
+		{"arguments", 1, argumentsArrive},
 		{"built-once", 0, builtOnce},
 		{"build-blocked", 0, buildBlocked},
 		{"build-disk", 0, buildDisk},
@@ -174,8 +200,6 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 	breaksNICs := []string{"rdma-faults", "rdma-slow-node"}
 	// These scenarios need much CPU time, so they run one at a time.
 	heavy := []scenario{
-		{"deepspeed-zero2", 2, deepspeedShared},
-		{"built-by-runs", 2, builtByRuns},
 		{"torchrun-script", 2, torchrunScript},
 		{"rdma-faults", 1, rdmaFaults},
 	}
@@ -183,54 +207,33 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 	// The longest scenarios come first, so that no lane ends late.
 	light := []scenario{
 		{"local", 0, localRuns},
-		{"rdma-training", 1, rdmaTraining},
-		{"pull-secrets-late", 1, pullSecretsLate},
-		{"steps-too-early", 1, stepsTooEarly},
-		{"rdma-by-admin", 1, rdmaByAdmin},
-		{"rdma-attachments", 1, rdmaAttachments},
-		{"privileged-gpus", 1, privilegedGPUs},
-		{"numbered-lines", 2, stepPodDeleted},
-		{"claims-that-exist", 1, claimsThatExist},
-		{"nightly", 1, nightly},
-		{"busy", 1, busyEnvironment},
-		{"beside-a-colleague", 2, besideAColleague},
-		{"build-failures", 0, buildFailures},
-		{"build-interrupted", 1, buildInterrupted},
-		{"two-environments", 2, twoEnvironments},
-		{"tasks-alone", 1, tasksAlone},
-		{"steps-by-hand", 1, stepsByHand},
-		{"dev-loop", 1, devLoop},
-		{"from-scripts", 1, fromScripts},
 		{"github-action", 1, githubAction},
-		{"webhook", 1, webhook},
+		{"sweep", 2, sweepOfTrials},
+		{"rdma-training", 1, rdmaTraining},
+		{"steps-too-early", 1, stepsTooEarly},
+		{"numbered-lines", 2, stepPodDeleted},
+		{"nightly", 1, nightly},
+		{"build-interrupted", 1, buildInterrupted},
+		{"dev-loop", 1, devLoop},
 		{"timeout-too-short", 1, timeoutTooShort},
 		{"rank-fails", 2, rankFails},
 		{"out-of-memory", 1, outOfMemory},
 		{"secret", 1, envSecret},
-		{"arguments", 1, argumentsArrive},
-		{"wrong-commit", 1, wrongCommit},
-		{"script-missing", 1, scriptMissing},
 		{"mistakes-at-once", 1, mistakesAtOnce},
 		{"image-missing", 1, imageMissing},
-		{"too-many", 0, tooMany},
 		{"quota", 1, quotaExceeded},
 		{"release-bundle", 0, releaseBundle},
 		{"cancelled", 1, runCancelled},
 		{"run-by-mlenv", 1, runByMlenv},
 		{"run-cancelled-by-ctrl-c", 1, runCancelledByCtrlC},
-		{"sweep", 2, sweepOfTrials},
 		{"deleted", 1, runDeleted},
 		{"reaped", 1, reaped},
-		{"idle-released", 2, idleReleased},
 		{"quarantined", 1, quarantined},
 		{"api-faults", 1, injected},
 		{"container-killed", 1, containerKilled},
 		{"restarted", 1, restarted},
-		{"rdma-slow-node", 1, rdmaSlowNode},
-		{"slow-device", 1, slowDevice},
 		{"install-uninstall-init", 0, installUninstallInit},
 		{"gpus-held", gpusOfNode, gpusHeld},
-		{"gpu-missing", gpusOfNode, gpuMissing},
 	}
 	lightQueue := queue(chosen(t, light, nightlyLight, false)...)
 	lane := func(scenarios <-chan scenario) func() {
@@ -274,7 +277,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 			shared.run(t, s.run)
 		})
 	}
-	if slices.Contains([]string{"", firstHalf, nightlySet}, os.Getenv(setVariable)) {
+	if slices.Contains([]string{"", firstHalf, firstNightly}, os.Getenv(setVariable)) {
 		t.Run("shipped-files", func(t *testing.T) { shared.testShippedFiles(t, times) })
 	}
 	// testRights checks the requests of all scenarios.

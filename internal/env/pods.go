@@ -215,8 +215,11 @@ func (e Environment) Release(ctx context.Context, log *slog.Logger, lease types.
 	return err
 }
 
-// endPods deletes the StatefulSet and the pods of an environment after its Lease. The garbage collector would do it a second later, so a
-// failure changes nothing.
+// fewPods is how many pods endPods deletes itself. For more, requests to the API server would grow with the nodes.
+const fewPods = 16
+
+// endPods deletes the StatefulSet and, if they are few, the pods of an environment after its Lease. The garbage collector would do it a
+// second later, so a failure changes nothing.
 func (e Environment) endPods(ctx context.Context, lease types.UID) {
 	set, err := e.StatefulSet(ctx)
 	if err != nil || !slices.ContainsFunc(set.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == lease }) {
@@ -224,16 +227,15 @@ func (e Environment) endPods(ctx context.Context, lease types.UID) {
 	}
 	background := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(set.UID)),
 		PropagationPolicy: new(metav1.DeletePropagationBackground)}
-	if e.clients.Kube.AppsV1().StatefulSets(e.Namespace).Delete(ctx, set.Name, background) != nil {
+	err = e.clients.Kube.AppsV1().StatefulSets(e.Namespace).Delete(ctx, set.Name, background)
+	if err != nil || objects.NodesOf(set) > fewPods {
 		return
 	}
 	pods, err := e.Pods(ctx)
 	if err != nil {
 		return
 	}
-	const atOnce = 16
 	var group errgroup.Group
-	group.SetLimit(atOnce)
 	for _, pod := range pods {
 		if metav1.IsControlledBy(&pod, set) {
 			group.Go(func() error { return e.deletePod(ctx, &pod) })

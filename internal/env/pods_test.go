@@ -3,6 +3,7 @@
 package env
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -43,6 +44,33 @@ func TestRelease(t *testing.T) {
 		}
 		if _, err := e.StatefulSet(t.Context()); (err == nil) != (lease == "later") {
 			t.Errorf("lease %s: the StatefulSet: %v", lease, err)
+		}
+	}
+}
+
+// Only the pods of a small environment are deleted one by one: the requests would grow with the nodes.
+func TestReleaseOfManyPods(t *testing.T) {
+	for count, want := range map[int]int{fewPods: fewPods, fewPods + 1: 0} {
+		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", UID: "set",
+			OwnerReferences: []metav1.OwnerReference{objects.LeaseReference("env", "mine")}},
+			Spec: appsv1.StatefulSetSpec{Replicas: new(int32(count))}}
+		client := kubefake.NewClientset(set)
+		for node := range count {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("env-", node), Labels: objects.Labels("env"),
+				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}}}
+			if err := client.Tracker().Add(pod); err != nil {
+				t.Fatal(err)
+			}
+		}
+		Of(&kube.Clients{Kube: client, Namespace: "ns"}, "env").endPods(t.Context(), "mine")
+		deleted := map[string]int{}
+		for _, action := range client.Actions() {
+			if action.GetVerb() == "delete" {
+				deleted[action.GetResource().Resource]++
+			}
+		}
+		if deleted["pods"] != want || deleted["statefulsets"] != 1 {
+			t.Errorf("%d pods: deleted are %v, want the StatefulSet and %d pods", count, deleted, want)
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// visibleDevices is the variable in which NVIDIA's device plugin lists a container's GPUs.
-const visibleDevices = "NVIDIA_VISIBLE_DEVICES"
+// VisibleDevices is the variable in which NVIDIA's device plugin lists a container's GPUs.
+const VisibleDevices = "NVIDIA_VISIBLE_DEVICES"
 
 // mountedDevices is the folder in which the device plugin's strategy volume-mounts has an entry for each GPU of the container.
 const mountedDevices = "/var/run/nvidia-container-devices"
@@ -26,7 +26,7 @@ const mountedDevices = "/var/run/nvidia-container-devices"
 // listed returns the container's GPUs, as UUIDs or indexes of the node, nil if nothing lists them: "all" is in NVIDIA's images, and
 // runtimes that inject GPUs by CDI set "void".
 func listed(environ []string, mounts string) (ids []string) {
-	list, _ := agent.Variable(environ, visibleDevices)
+	list, _ := agent.Variable(environ, VisibleDevices)
 	ids = strings.Split(list, ",")
 	if !slices.Contains([]string{"", "all", "none", "void"}, ids[0]) && !strings.HasPrefix(list, "/") {
 		return ids
@@ -51,7 +51,7 @@ func own(shown []agent.GPU, ids []string, given int) ([]agent.GPU, error) {
 	case len(ids) == 0 && given > 0 && len(shown) > given:
 		return nil, fmt.Errorf("nvidia-smi shows %d GPUs, the pod was given %d, and neither %s nor %s lists them: want a list, or all %d for "+
 			"the pod (--gpus-per-node)",
-			len(shown), given, visibleDevices, mountedDevices, len(shown))
+			len(shown), given, VisibleDevices, mountedDevices, len(shown))
 	}
 	return shown, nil
 }

@@ -76,14 +76,6 @@ func (c Config) network() *agent.Network {
 	return &network
 }
 
-// ownGPUs returns the UUIDs of the node's GPUs if the pod sees others too, else nil.
-func (c Config) ownGPUs() []string {
-	if network := c.network(); network != nil && network.Set[agent.CUDADevices] != "" {
-		return strings.Split(network.Set[agent.CUDADevices], ",")
-	}
-	return nil
-}
-
 // environment merges the variables of the container, of the agent, of the network and those given; later ones win. The agent's
 // HOME wins too, because the HOME of a container with a random user ID is unusable.
 func (c Config) environment(given ...map[string]string) map[string]string {

@@ -104,6 +104,17 @@ for argument; do case "$argument" in --world_info=*) echo "${argument#*=}" | tr 
 		0), `{"env-0.env-headless.ns.svc":["GPU-1","GPU-3"],"env-1.env-headless.ns.svc":["GPU-1","GPU-3"]}`; !strings.Contains(got, want) {
 		t.Errorf("the launcher got %s, want %s", got, want)
 	}
+	if facts := start("GPU-9"); len(facts.GPUs) != 0 { // its GPUs are lost
+		t.Errorf("without its GPUs a pod has %+v", facts.GPUs)
+	}
+	n.run("job-3", command("show.sh"))
+	if got := n.log("job-3", "rank-0", 0); !strings.HasPrefix(got, "\n") {
+		t.Errorf("a job of a pod without its GPUs may use %q", got)
+	}
+	n.run("job-4", agent.JobSpec{Run: "run", Launcher: agent.DeepSpeedLauncher, Script: "train.py", Nodes: 2, RanksPerNode: 1})
+	if got, want := n.log("job-4", agent.LauncherLog, 0), `{"env-0.env-headless.ns.svc":["-1"],`; !strings.Contains(got, want) {
+		t.Errorf("the launcher got %s, want %s", got, want)
+	}
 	if facts := start("GPU-0,GPU-1,GPU-2,GPU-3"); len(facts.GPUs) != 4 || facts.Environment[agent.CUDADevices] != "" {
 		t.Errorf("a pod with all GPUs has %d, and CUDA_VISIBLE_DEVICES=%s", len(facts.GPUs), facts.Environment[agent.CUDADevices])
 	}

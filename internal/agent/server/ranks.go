@@ -94,16 +94,24 @@ func setDefault(env map[string]string, name, value string) {
 	}
 }
 
-// devices returns the value of CUDA_VISIBLE_DEVICES by DeepSpeed's launcher: an entry for each rank of the node, by UUID if the pod sees
-// more GPUs than its own.
+// devices returns the value of CUDA_VISIBLE_DEVICES by DeepSpeed's launcher: an entry for each rank of the node. If the pod sees more
+// GPUs than its own, entries are UUIDs, and -1, which is no GPU, for ranks without one.
 func (c Config) devices(ranks int) (devices []string) {
-	own := c.ownGPUs()
+	var uuids string
+	var more bool
+	if network := c.network(); network != nil {
+		uuids, more = network.Set[agent.CUDADevices]
+	}
+	own := strings.FieldsFunc(uuids, func(r rune) bool { return r == ',' })
 	for local := range ranks {
-		device := strconv.Itoa(local)
-		if local < len(own) {
-			device = own[local]
+		switch {
+		case local < len(own):
+			devices = append(devices, own[local])
+		case more:
+			devices = append(devices, "-1")
+		default:
+			devices = append(devices, strconv.Itoa(local))
 		}
-		devices = append(devices, device)
 	}
 	return devices
 }

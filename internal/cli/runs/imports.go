@@ -31,8 +31,16 @@ var projects = map[string]string{
 	"sklearn": "scikit-learn", "yaml": "pyyaml",
 }
 
-// lacksPackages returns the error for packages that the script imports, itself or by modules of the folder, and that Python does not find.
+// lacksPackages returns the error for a Python that is missing, and for packages that the script imports, itself or by modules of the
+// folder, and that Python does not find.
 func lacksPackages(ctx context.Context, python, dir string, o train.Options, installs bool) error {
+	if python == "" && (o.Launcher != agent.Command || agent.IsPython(o.Script)) {
+		path, _ := agent.Variable(slices.Concat(o.Env, os.Environ()), "PATH")
+		if _, err := agent.FindProgram("python3", path); err != nil {
+			return fail.Advise(fail.Becausef(fail.InvalidInput, "starting the ranks: there is no python3 in PATH (%s)", path),
+				"install python3, or add --python=venv/bin/python3, its path in a virtual environment")
+		}
+	}
 	if installs || !agent.IsPython(o.Script) {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -47,6 +48,10 @@ func (l *localRun) addTo(flags *pflag.FlagSet) {
 
 // runLocal trains on this machine and follows the training to its end.
 func (o *runOptions) runLocal(cmd *cobra.Command) error {
+	if runtime.GOOS != "linux" { // which the agent of a node needs
+		return command.Usage(fail.Becausef(fail.InvalidInput, "--local needs Linux: run it in a Linux virtual machine or container, or on a "+
+			"cluster without --local"))
+	}
 	if err := o.withEarlierLocal(); err != nil {
 		return command.Usage(err)
 	}

@@ -5,14 +5,10 @@
 package runs
 
 import (
-	"github.com/spf13/cobra"
+	"errors"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/command"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/spf13/cobra"
 )
 
-// run returns an error: the agent of a node needs Linux.
-func (localJob) run(*cobra.Command) error {
-	return command.Usage(fail.Becausef(fail.InvalidInput, "--local needs Linux: run it in a Linux virtual machine or container, or on a "+
-		"cluster without --local"))
-}
+// run is not reached: runLocal refuses other systems.
+func (localJob) run(*cobra.Command) error { return errors.ErrUnsupported }

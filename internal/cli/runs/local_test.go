@@ -7,6 +7,7 @@ package runs
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"testing"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -240,6 +242,68 @@ saved.with_name("of-" + os.environ["RANK"]).write_text(f"{mlenv.stopping().reaso
 	}
 }
 
+// standInSMI takes the place of nvidia-smi: a machine with that many GPUs.
+func standInSMI(t *testing.T, gpus int) {
+	t.Helper()
+	bin := t.TempDir()
+	script := fmt.Sprintf("#!/bin/sh\n# A stand-in for NVIDIA's program.\nfor i in $(seq 0 %d); do\n"+
+		"echo \"$i, GPU-$i, stand-in, 580.95.05, 81559, 4, 0, 30, 0x0, None, 0, 00000000:${i}9:00.0, Disabled, 9.0\"; done\n", gpus-1)
+	if err := os.WriteFile(filepath.Join(bin, "nvidia-smi"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+}
+
+// The nodes divide the GPUs that the shell may use. The ranks of a run without GPUs see none.
+func TestLocalGPUs(t *testing.T) {
+	const script = `import os; print("sees", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)`
+	for name, tc := range map[string]struct {
+		gpus        int
+		environ     string
+		args        []string
+		first, last string
+	}{
+		"all":                     {gpus: 4, first: "GPU-0,GPU-1", last: "GPU-2,GPU-3"},
+		"all, in NVIDIA's images": {gpus: 2, environ: "NVIDIA_VISIBLE_DEVICES=all", first: "GPU-0", last: "GPU-1"},
+		"some":                    {gpus: 4, environ: "CUDA_VISIBLE_DEVICES=1,GPU-3", first: "GPU-1", last: "GPU-3"},
+		"none":                    {gpus: 4, environ: "CUDA_VISIBLE_DEVICES=", first: "-1", last: "-1"},
+		"none, with torchrun":     {gpus: 1, environ: "CUDA_VISIBLE_DEVICES=-1", args: []string{"--launcher=torchrun"}},
+		"one node":                {gpus: 1, args: []string{"--nodes=1", "--launcher=torchrun"}, first: "None", last: "None"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			standInSMI(t, tc.gpus)
+			for _, variable := range []string{"NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"} { // of this machine
+				t.Setenv(variable, "")
+				if err := os.Unsetenv(variable); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if variable, value, ok := strings.Cut(tc.environ, "="); ok {
+				t.Setenv(variable, value)
+			}
+			var out bytes.Buffer
+			if err := locally(t.Context(), t, &out, script, tc.args...); err != nil {
+				t.Fatal(fail.Details(err), out.String())
+			}
+			for _, want := range []string{"[0 0] sees " + tc.first, "sees " + tc.last} {
+				if !strings.Contains(out.String(), want+"\n") {
+					t.Errorf("want %q in:\n%s", want, out.String())
+				}
+			}
+		})
+	}
+}
+
+// The advice works for any number of GPUs.
+func TestLocalGPUsForNoNode(t *testing.T) {
+	standInSMI(t, 1)
+	t.Setenv("CUDA_VISIBLE_DEVICES", "0")
+	err := locally(t.Context(), t, io.Discard, "")
+	if fail.ReasonOf(err) != fail.InvalidInput || !strings.HasPrefix(fail.NextOf(err), "--nodes=1, or CUDA_VISIBLE_DEVICES= ") {
+		t.Errorf("got %v (%s), want the advice", err, fail.NextOf(err))
+	}
+}
+
 // What a local run cannot do is refused by name, all at once.
 func TestLocalMistakes(t *testing.T) {
 	err := locally(t.Context(), t, io.Discard, "import torch_that_nobody_has", "--cluster=barcelona", "--mode=rdma", "--detach",
@@ -295,6 +359,8 @@ func TestLacksPackages(t *testing.T) {
 		script string
 		files  map[string]string
 		env    []string
+		// launcher is torchrun unless it is given.
+		launcher agent.Launcher
 		// want is in the error, and next in the advice; "" for no error.
 		want, next string
 	}{
@@ -320,6 +386,12 @@ func TestLacksPackages(t *testing.T) {
 			"main.py": "import sys\nsys.path.append('/opt/x')\nimport nobody_has\n"}},
 		"where PYTHONPATH leads": {script: "a/main.py", files: map[string]string{"a/main.py": "import helpers\n", "lib/helpers.py": ""},
 			env: []string{"PYTHONPATH=lib"}},
+		"no python3": {script: "main.py", env: []string{"PATH=/nonexistent"},
+			want: "starting the ranks: there is no python3 in PATH (/nonexistent)", next: "--python="},
+		"no python3 for a launcher": {script: "main.sh", env: []string{"PATH=/nonexistent"},
+			want: "there is no python3", next: "--python="},
+		"no python3 for a command": {script: "main.sh", env: []string{"PATH=/nonexistent"},
+			launcher: agent.Command},
 		"a shell script":      {script: "main.sh", files: map[string]string{"main.sh": "import nobody_has\n"}},
 		"no Python":           {script: "main.py", files: map[string]string{"main.py": "import nobody_has\nprint 'x'\n"}},
 		"no such script":      {script: "main.py"},
@@ -335,7 +407,8 @@ func TestLacksPackages(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			err := lacksPackages(t.Context(), "", dir, train.Options{Script: tc.script, Env: tc.env}, false)
+			err := lacksPackages(t.Context(), "", dir, train.Options{Script: tc.script, Env: tc.env,
+				Launcher: cmp.Or(tc.launcher, agent.Torchrun)}, false)
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) ||
 				!strings.Contains(fail.NextOf(err), tc.next)) {
 				t.Errorf("got %v (%s), want %q (%s)", err, fail.NextOf(err), tc.want, tc.next)

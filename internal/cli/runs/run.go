@@ -154,6 +154,8 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		problems = append(problems, misplaced(args))
 	}
+	problems = append(problems, command.Want(o.local.on || o.local.python == "", "--python: want --local with it; on a cluster the image "+
+		"has the Python"))
 	problems = append(problems, o.checkSweep(flags, o.values["name"] != nil || inFile["name"] != nil))
 	problems = append(problems, checkNames(o.runName, o.serviceAccount),
 		command.Want(len(args) <= 2, "arguments %q: want a repository and a script; arguments of the script go after --",

@@ -62,6 +62,7 @@ func TestArguments(t *testing.T) {
 		{"all mistakes", []string{"r", "s", "t", "--script=u", "--script-args=x", "--param=y", "--param=nodes=1", "--nodes=2", "--", "z"}, nil,
 			[]string{`arguments ["t"]`, `argument "s" and --script`, "arguments after -- and --script-args", `--param "y": want NAME=VALUE`,
 				"--param nodes and --nodes"}},
+		{"a Python without --local", []string{"r", "s", "--python=venv/bin/python3"}, nil, []string{"--python: want --local with it"}},
 		{"one param twice", []string{"r", "s", "--param=nodes=1", "--param=nodes=2"}, nil, []string{"--param nodes is given 2 times"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -71,6 +72,7 @@ func TestArguments(t *testing.T) {
 			t.Setenv("HOME", "/home/me")
 			o.params.addTo(cmd.Flags())
 			o.module.AddTo(cmd.Flags())
+			o.local.addTo(cmd.Flags())
 			cmd.Flags().StringVar(&o.like, "like", "", "")
 			if err := cmd.ParseFlags(tc.args); err != nil {
 				t.Fatal(err)

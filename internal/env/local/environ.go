@@ -21,8 +21,7 @@ import (
 // launchers' variables, which a shell may have from another training. Those of the nodes take their place.
 var launchers = []string{
 	"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES",
-	"GPUS_PER_NODE",
-	"RANKS_PER_NODE", agent.CUDADevices,
+	"GPUS_PER_NODE", "RANKS_PER_NODE", agent.CUDADevices, facts.VisibleDevices,
 }
 
 // ranksEnviron returns the variables of this process that the nodes have too, with the Python in front of PATH.
@@ -66,9 +65,10 @@ func divided(ctx context.Context, o Options) ([][]string, error) {
 		return gpus, nil
 	}
 	if len(usable)%o.Nodes != 0 {
-		return nil, fail.Becausef(fail.InvalidInput, "dividing %s between %s: want the same number for each; choose some by %s",
-			humanize.Count(len(usable), "GPU"),
-			humanize.Count(o.Nodes, "node"), agent.CUDADevices)
+		err := fail.Becausef(fail.InvalidInput, "dividing %s between %s: want the same number for each", humanize.Count(len(usable), "GPU"),
+			humanize.Count(o.Nodes, "node"))
+		return nil, fail.Advise(err, "--nodes=1, or %s= in front of the command for processors only; with indexes it chooses some GPUs",
+			agent.CUDADevices)
 	}
 	each := len(usable) / o.Nodes
 	for node := range gpus {

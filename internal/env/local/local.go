@@ -5,6 +5,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,12 +17,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/facts"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/certs"
@@ -70,7 +73,7 @@ func Start(ctx context.Context, o Options) (*Environment, error) {
 	}
 	// An interrupted command still asks the nodes how its job ends.
 	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	if e.run, err = os.MkdirTemp("", "mlenv-"); err != nil {
+	if e.run, err = os.MkdirTemp("", socketsPrefix); err != nil {
 		err = fmt.Errorf("creating a folder for the sockets of the nodes: %w", err)
 	} else {
 		err = e.start(ctx, environ, gpus)
@@ -223,6 +226,9 @@ func addressesOf(count int) (addresses []net.IP, port int, err error) {
 	return addresses, port, listener.Close()
 }
 
+// noGPU is the list of a node without GPUs: it names none of this machine's, so the agent hides all from the ranks.
+const noGPU = "GPU-none"
+
 func (e *Environment) config(node int, environ, gpus []string) server.Config {
 	o := e.options
 	name := e.pod(node)
@@ -240,9 +246,7 @@ func (e *Environment) config(node int, environ, gpus []string) server.Config {
 		c.Addresses = append(c.Addresses, e.TLSName(node))
 	}
 	c.KubernetesNode, _ = os.Hostname()
-	if len(gpus) > 0 {
-		c.Environ = append(c.Environ[:len(c.Environ):len(c.Environ)], "NVIDIA_VISIBLE_DEVICES="+strings.Join(gpus, ","))
-	}
+	c.Environ = append(slices.Clip(c.Environ), facts.VisibleDevices+"="+cmp.Or(strings.Join(gpus, ","), noGPU))
 	return c
 }
 

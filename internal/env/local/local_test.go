@@ -197,6 +197,10 @@ func TestKilled(t *testing.T) {
 	if of.Process() != command.Process.Pid {
 		t.Errorf("process %d runs it, want %d", of.Process(), command.Process.Pid)
 	}
+	at, err := of.reach()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := of.Remove(); fail.ReasonOf(err) != fail.EnvironmentBusy {
 		t.Errorf("deleting it while it is in progress: %v, want EnvironmentBusy", err)
 	}
@@ -212,6 +216,9 @@ func TestKilled(t *testing.T) {
 	}
 	if err := of.Remove(); err != nil {
 		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Dir(at.TLS)); !os.IsNotExist(err) {
+		t.Errorf("the folder of the sockets is left: %v", err)
 	}
 	if left, err := os.ReadDir(filepath.Dir(of.Dir())); err != nil || len(left) > 1 { // the record of the job has another name
 		t.Errorf("left are %v, %v", left, err)

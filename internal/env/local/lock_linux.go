@@ -65,18 +65,9 @@ func (r Run) lock() (unlock func(), err error) {
 	return func() { _ = file.Close() }, nil
 }
 
-// reach is how other processes of the user reach the nodes.
-type reach struct {
-	Addresses []string `json:"addresses"`
-	// TLS is a folder with the certificates of a client. It ends with the nodes.
-	TLS string `json:"tls"`
-}
-
 // Connect returns the nodes of a run in progress. Errors: EnvironmentMissing if it has ended.
 func (r Run) Connect() (set nodes.Set, err error) {
-	const longest = 64 << 10
-	var at reach
-	err = claimfile.ReadJSON(r.path(reachName), longest, &at)
+	at, err := r.reach()
 	var credentials agent.Credentials
 	if err == nil {
 		credentials, err = agent.ReadCredentials(at.TLS)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -40,7 +41,22 @@ const (
 	lockName = "lock"
 	// reachName is the file that tells other processes how to reach the nodes.
 	reachName = "nodes.json"
+	// socketsPrefix begins the name of the folder for sockets and certificates.
+	socketsPrefix = "mlenv-"
 )
+
+// reach is how other processes of the user reach the nodes.
+type reach struct {
+	Addresses []string `json:"addresses"`
+	// TLS is a folder with the certificates of a client, in the folder for sockets. It ends with the nodes.
+	TLS string `json:"tls"`
+}
+
+func (r Run) reach() (at reach, err error) {
+	const longest = 64 << 10
+	err = claimfile.ReadJSON(r.path(reachName), longest, &at)
+	return at, err
+}
 
 // Find returns the run of that name; ok is false if this machine has none.
 func Find(name string) (r Run, ok bool) {
@@ -108,6 +124,7 @@ func (r Run) Remove() error {
 		return err
 	}
 	defer unlock()
+	at, _ := r.reach()
 	// From here on there is no such run, whatever happens.
 	state := filepath.Join(r.Folder, ".mlenv")
 	gone, err := os.MkdirTemp(filepath.Join(state, "runs"), ".gone-")
@@ -118,6 +135,9 @@ func (r Run) Remove() error {
 		return fmt.Errorf("deleting local run %s: %w", r.Name, err)
 	}
 	var errs []error
+	if sockets := filepath.Dir(at.TLS); strings.HasPrefix(filepath.Base(sockets), socketsPrefix) { // of a run that was killed
+		errs = append(errs, os.RemoveAll(sockets))
+	}
 	for _, folder := range []string{
 		gone, filepath.Join(state, "environments", r.Name), filepath.Join(r.Folder, agent.WorkFolder, r.Name),
 		filepath.Join(r.Folder, agent.WorkFolder, "."+r.Name),

@@ -169,7 +169,7 @@ stress: ## run the unit tests five times and the end-to-end tests once, in parts
 stress-%:
 	test/busy $(MAKE) --no-print-directory --keep-going $*
 # A round of the unit tests. SEED is the order of the tests in each package.
-SEED := on
+unit-%: SEED := on
 unit-%:
 	@$(MAKE) --no-print-directory --keep-going unit UNIT="$(GOTESTSUM) --format=pkgname -- -vet=off -count=1 -timeout=30m -shuffle=$(SEED)"
 
@@ -288,8 +288,10 @@ demo: ## start the local cluster, build an image on it and train a small transfo
 
 # docs/report.png is the report of the last make demo.
 .PHONY: picture
-picture: setup-tests ## draw the README's picture of a report from the last make demo
+picture: bin/demo.html setup-tests ## draw the README's picture of a report from the last make demo
 	chromium --headless --no-sandbox --hide-scrollbars --window-size=1100,900 --screenshot=docs/report.png "file://$(CURDIR)/bin/demo.html"
+bin/demo.html:
+	@echo "The report $@ is missing. This command writes it: make demo"; exit 1
 
 # Each benchmark prints the median of BENCH_RUNS runs.
 BENCH_RUNS := 3

@@ -59,7 +59,9 @@ func (s *Snapshot) readAccount(ctx context.Context, client kubernetes.Interface)
 		return nil
 	}
 	s.Account, err = readableAccount(ctx, client, s.Pods[i].Namespace, s.Pods[i].Spec.ServiceAccountName)
-	s.awaitsSecrets = s.Account != nil && kube.AwaitsPullSecret(ctx, client, s.Account, s.Pods[i].CreationTimestamp.Time)
+	if s.Account != nil {
+		s.awaitsSecrets, err = kube.AwaitsPullSecret(ctx, client, s.Account, s.Pods[i].CreationTimestamp.Time)
+	}
 	return err
 }
 

@@ -3,10 +3,14 @@
 package env
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +19,7 @@ import (
 	kubefake "k8s.io/client-go/kubernetes/fake"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -73,4 +78,23 @@ func TestReleaseOfManyPods(t *testing.T) {
 			t.Errorf("%d pods: deleted are %v, want the StatefulSet and %d pods", count, deleted, want)
 		}
 	}
+}
+
+// TestNodesThatStayAway: the error of a wait that ends reports how many nodes are ready.
+func TestNodesThatStayAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := func(name string, ready corev1.ConditionStatus) *corev1.Pod {
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: objects.Labels("env")},
+				Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}}
+		}
+		client := kubefake.NewClientset(pod("env-0", corev1.ConditionTrue), pod("env-1", corev1.ConditionFalse),
+			&appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}})
+		over := errors.New("the nodes were not back in time")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, over)
+		defer cancel()
+		_, err := Of(&kube.Clients{Kube: client, Namespace: "ns"}, "env").Whole(ctx, 2)
+		if fail.ReasonOf(err) != fail.PodsNotReady || !errors.Is(err, over) || !strings.Contains(err.Error(), "1 of 2 pods ready") {
+			t.Errorf("got %v, want PodsNotReady with 1 of 2 pods", err)
+		}
+	})
 }

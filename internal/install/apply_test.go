@@ -239,6 +239,49 @@ func TestApplyDryRun(t *testing.T) {
 	}
 }
 
+// TestApplyAllWaitsForPullSecrets: CronJobs come last, because their pods may start at once, and it ends when a run can start. The server
+// gives an account its pull secret as soon as the account is waited for.
+func TestApplyAllWaitsForPullSecrets(t *testing.T) {
+	const folder = "/api/v1/namespaces/team/serviceaccounts/"
+	all := render(t, request(t))
+	isCronJob := func(o *unstructured.Unstructured) bool { return o.GetKind() == "CronJob" }
+	others := slices.DeleteFunc(slices.Clone(all), isCronJob)
+	cronJobs := slices.DeleteFunc(slices.Clone(all), func(o *unstructured.Unstructured) bool { return !isCronJob(o) })
+	for name, objects := range map[string][]*unstructured.Unstructured{"CronJobs": slices.Concat(cronJobs, others), "none": others} {
+		t.Run(name, func(t *testing.T) {
+			server, clients := startBoth(t, nil)
+			server.put(folder+"default", "{apiVersion: v1, kind: ServiceAccount, metadata: {name: default, namespace: team}, "+
+				"imagePullSecrets: [{name: default-dockercfg-1}]}")
+			var order []string
+			say := func(line string) {
+				order = append(order, line)
+				server.mu.Lock()
+				defer server.mu.Unlock()
+				name := strings.Fields(line)[4]
+				server.objects[folder+name]["imagePullSecrets"] = []any{map[string]any{"name": name + "-dockercfg-1"}}
+			}
+			if err := ApplyAll(t.Context(), clients, objects, say, func(c Change) { order = append(order, c.Object) }); err != nil {
+				t.Fatal(err)
+			}
+			var want []string
+			for _, object := range others {
+				want = append(want, Title(object))
+			}
+			for _, object := range others {
+				if object.GetKind() == "ServiceAccount" {
+					want = append(want, "Waiting until service account "+object.GetName()+" has its pull secrets.")
+				}
+			}
+			for _, object := range objects[:len(objects)-len(others)] {
+				want = append(want, Title(object))
+			}
+			if !slices.Equal(order, want) {
+				t.Errorf("the order is\n%s\nwant\n%s", strings.Join(order, "\n"), strings.Join(want, "\n"))
+			}
+		})
+	}
+}
+
 func TestApplyRefused(t *testing.T) {
 	tests := []struct {
 		name   string

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
@@ -61,52 +62,66 @@ func CurrentPullSecrets(named []corev1.LocalObjectReference, account *corev1.Ser
 // AwaitsPullSecret reports that OpenShift still has to create the Secret. It calls say before it waits, and if no Secret came.
 // The images may need none, so that is no error.
 func (c *Clients) AccountWithPullSecrets(ctx context.Context, namespace, name string, say func(string)) (*corev1.ServiceAccount, error) {
-	account, err := getAccount(ctx, c.Kube, namespace, name)
-	if err != nil || !AwaitsPullSecret(ctx, c.Kube, account, c.Now()) {
-		return account, err
-	}
-	say(fmt.Sprintf("Waiting until service account %s has its pull secrets.", name))
-	err = wait.PollUntilContextTimeout(ctx, pullSecretPause, pullSecretTime, true, func(context.Context) (bool, error) {
+	var account *corev1.ServiceAccount
+	waits := false
+	err := wait.PollUntilContextTimeout(ctx, pullSecretPause, pullSecretTime, true, func(context.Context) (bool, error) {
 		// Not in the context of the poll: near its end the client's rate limiter refuses a request that would come after it.
 		found, err := getAccount(ctx, c.Kube, namespace, name)
-		if err != nil {
-			if Transient(err) {
-				err = nil
-			}
+		switch {
+		case account != nil && Transient(err):
+			return false, nil
+		case err != nil:
 			return false, err
 		}
 		account = found
-		return HasPullSecret(account) || !AwaitsPullSecret(ctx, c.Kube, account, c.Now()), nil
+		awaits, err := AwaitsPullSecret(ctx, c.Kube, account, c.Now())
+		if awaits && !waits {
+			waits = true
+			say(fmt.Sprintf("Waiting until service account %s has its pull secrets.", name))
+		}
+		return !awaits && err == nil, nil
 	})
 	if ctx.Err() != nil {
 		return account, fmt.Errorf("waiting for the pull secrets of service account %s/%s: %w", namespace, name, context.Cause(ctx))
 	}
-	if !HasPullSecret(account) && (err == nil || wait.Interrupted(err)) {
+	if account != nil && wait.Interrupted(err) {
+		err = nil
+	}
+	if waits && err == nil && !HasPullSecret(account) {
 		say(fmt.Sprintf("Service account %s got no pull secrets within %s: images in the internal registry cannot be pulled without.", name,
 			pullSecretTime))
-		err = nil
 	}
 	return account, err
 }
 
 // AwaitsPullSecret reports whether OpenShift has not yet given the account the Secret that it gives every account. If the
 // account default has one, all get one. A namespace that is new at a time of the API server's clock has none yet; then it depends on
-// whether the cluster has image streams.
-func AwaitsPullSecret(ctx context.Context, client kubernetes.Interface, account *corev1.ServiceAccount, at time.Time) bool {
+// whether the cluster has image streams. An error is transient: another call may get the answer.
+func AwaitsPullSecret(ctx context.Context, client kubernetes.Interface, account *corev1.ServiceAccount, at time.Time) (bool, error) {
 	if HasPullSecret(account) {
-		return false
+		return false, nil
 	}
-	other, err := client.CoreV1().ServiceAccounts(account.Namespace).Get(ctx, "default", metav1.GetOptions{})
+	other, err := getAccount(ctx, client, account.Namespace, "default")
 	switch {
+	case apierrors.IsNotFound(err):
+		other = account // the namespace may be as new as the account
 	case err != nil:
-		return false
+		return false, ifTransient(err)
 	case HasPullSecret(other):
-		return true
-	case at.Sub(other.CreationTimestamp.Time) > pullSecretTime:
-		return false
+		return true, nil
+	}
+	if at.Sub(other.CreationTimestamp.Time) > pullSecretTime {
+		return false, nil
 	}
 	_, err = client.Discovery().ServerResourcesForGroupVersion("image.openshift.io/v1")
-	return err == nil
+	return err == nil, ifTransient(Problem(err))
+}
+
+func ifTransient(err error) error {
+	if Transient(err) {
+		return err
+	}
+	return nil
 }
 
 func getAccount(ctx context.Context, client kubernetes.Interface, namespace, name string) (*corev1.ServiceAccount, error) {

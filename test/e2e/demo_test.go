@@ -5,6 +5,7 @@
 package e2e
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,8 +18,11 @@ import (
 // demoRun is the name of the demo's run in its output.
 var demoRun = regexp.MustCompile(`(?m)^Run \S+/(demo-\S+) is started\.$`)
 
+// nextCommand is a command at the end of the demo's output.
+var nextCommand = regexp.MustCompile(`(?m)^  (export|bin/mlenv) .*$`)
+
 // demo runs the program of make demo as the first user of a new cluster: nothing is in its namespace, nobody has run a pod or
-// resolved a name, and no node has an image. Its output must be the one in the README.
+// resolved a name, and no node has an image. Its output must be the one in docs/start/demo.md.
 func demo(t *testing.T) {
 	const namespace = "e2e-demo"
 	root := repository(t)
@@ -53,6 +57,35 @@ func demo(t *testing.T) {
 	report, err := os.ReadFile(filepath.Join(root, "bin", "demo.html"))
 	if err != nil || !strings.Contains(string(report), string(name[1])) {
 		t.Errorf("the report of the run: %v, %d bytes without the run's name", err, len(report))
+	}
+	tryNext(t, root, string(out), string(name[1]))
+}
+
+// tryNext types the commands that the demo ends with, in a folder with what they need of the checkout. The last one would be a whole
+// run: it is a dry run here.
+func tryNext(t *testing.T, root, out, name string) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := errors.Join(os.Symlink(filepath.Join(root, "bin"), filepath.Join(dir, "bin")),
+		os.CopyFS(filepath.Join(dir, "examples"), os.DirFS(filepath.Join(root, "examples")))); err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(out, "Try next")
+	commands := strings.Join(nextCommand.FindAllString(after, -1), "\n")
+	for _, part := range []string{"export KUBECONFIG=", "mlenv runs ", "mlenv fetch " + name, "mlenv run ", "--like=" + name} {
+		if !strings.Contains(commands, part) {
+			t.Errorf("the demo ends with the commands\n%s\nwant %q among them", commands, part)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", "-e", "-c", strings.Replace(commands, "mlenv run ", "mlenv run --dry-run ", 1))
+	cmd.Dir = dir
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, "KUBECONFIG=") })
+	printed, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(printed), name) {
+		t.Errorf("the commands\n%s\nend with %v, want run %s in\n%s", commands, err, name, printed)
+	}
+	if _, err := os.Stat(filepath.Join(dir, name, "logs")); err != nil {
+		t.Errorf("mlenv fetch has fetched no logs: %v", err)
 	}
 }
 

@@ -217,7 +217,7 @@ require (
 	k8s.io/cluster-bootstrap v0.0.0 // indirect
 	k8s.io/component-helpers v0.34.9 // indirect
 	k8s.io/controller-manager v0.34.9 // indirect
-	k8s.io/cri-api v0.35.0 // indirect
+	k8s.io/cri-api v0.34.9 // indirect
 	k8s.io/cri-client v0.0.0 // indirect
 	k8s.io/csi-translation-lib v0.0.0 // indirect
 	k8s.io/dynamic-resource-allocation v0.0.0 // indirect

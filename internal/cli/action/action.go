@@ -81,6 +81,7 @@ func (a *action) run(ctx context.Context, s settings) error {
 	}
 	started, err := launch.Start(ctx, a.clients, launch.Request{
 		Pipeline: pipeline, Name: name, ServiceAccount: s.account, Values: valuesOf(pipeline, s.params), Annotations: a.origin(),
+		Say: func(line string) { a.gh.Infof("%s", line) },
 	})
 	if err != nil && !kube.Transient(err) { // an answer, that the run was not created
 		return errors.Join(err, a.forget())

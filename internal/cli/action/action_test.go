@@ -15,6 +15,7 @@ import (
 	"github.com/sethvargo/go-githubactions"
 	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -167,6 +168,26 @@ func TestARefusedRunIsForgotten(t *testing.T) {
 		t.Errorf("got %v, want PermissionDenied", err)
 	}
 	forgotten(t, a)
+}
+
+// TestTheLogTellsOfAWait: the step waits up to half a minute before the run exists.
+func TestTheLogTellsOfAWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, client, out := started(t)
+		a.clients.Kube = fake.NewClientset(
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: launch.ServiceAccount}},
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "default"},
+				ImagePullSecrets: []corev1.LocalObjectReference{{Name: "default-dockercfg-1"}}})
+		client.PrependReactor("create", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pipelineruns"}, "", nil)
+		})
+		if err := a.run(t.Context(), settings{namespace: "ns"}); fail.ReasonOf(err) != fail.PermissionDenied {
+			t.Errorf("got %v, want PermissionDenied", err)
+		}
+		if want := "Waiting until service account mlenv-pipeline has its pull secrets."; !strings.Contains(out.String(), want) {
+			t.Errorf("the log is %q, want %q", out, want)
+		}
+	})
 }
 
 func TestARunThatCannotBeFollowedIsCancelled(t *testing.T) {

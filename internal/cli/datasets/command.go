@@ -178,7 +178,7 @@ func (o *options) run(cmd *cobra.Command, clients *kube.Clients, _ []string) (er
 		return err
 	}
 	for _, name := range claims {
-		claim := fetch.Claim{Name: name, For: "mlenv-data"}
+		claim := fetch.Claim{Name: name, For: "mlenv-data", Notes: cmd.ErrOrStderr()}
 		for i, local := range o.local {
 			upload, err := fetch.Send(ctx, clients, claim, folderOf(local), manifests[i], o.to, progress(cmd))
 			if err != nil {

@@ -41,6 +41,7 @@ const (
 	// container is the name of the pod's container and volume.
 	container                 = "files"
 	program                   = "/mlenv-agent"
+	account                   = "default"
 	componentLabel, component = "app.kubernetes.io/component", "fetch"
 )
 
@@ -51,6 +52,8 @@ type Claim struct {
 	For string
 	// StepsImage is the image of the pod; "" selects the steps image of the installed pipeline, or else of the newest run.
 	StepsImage string
+	// Notes gets a line if the pod has to wait for its pull secrets.
+	Notes io.Writer
 	// Local reports that Name is a folder of this machine, which the agent's program reads without a pod.
 	Local bool
 	write bool
@@ -96,6 +99,11 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 	}
 	image, err := stepsImage(ctx, clients, claim)
 	if err != nil {
+		return nil, err
+	}
+	// If the account may not be read, the pod shows whether its image can be pulled.
+	_, err = clients.AccountWithPullSecrets(ctx, clients.Namespace, account, func(line string) { fmt.Fprintln(claim.Notes, line) })
+	if err != nil && ctx.Err() != nil {
 		return nil, err
 	}
 	all, err := pods.List(ctx, metav1.ListOptions{})
@@ -170,6 +178,7 @@ func podOf(claim Claim, image string) *corev1.Pod {
 		},
 		Spec: corev1.PodSpec{
 			RestartPolicy:                 corev1.RestartPolicyNever,
+			ServiceAccountName:            account,
 			ActiveDeadlineSeconds:         new(int64(lifetime / time.Second)),
 			TerminationGracePeriodSeconds: new(int64(1)),
 			AutomountServiceAccountToken:  new(false),

@@ -135,7 +135,7 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 		if len(claims) > 1 {
 			folder = filepath.Join(to, fmt.Sprintf("node-%d", i))
 		}
-		from := fetch.Claim{Name: claim, For: r.name, StepsImage: stepsImage, Local: r.here != nil}
+		from := fetch.Claim{Name: claim, For: r.name, StepsImage: stepsImage, Notes: cmd.ErrOrStderr(), Local: r.here != nil}
 		fmt.Fprintf(cmd.ErrOrStderr(), "Reading %s.\n", from)
 		result, err := fetch.Fetch(cmd.Context(), clients, from, paths, moved, folder)
 		if err != nil {

@@ -153,6 +153,14 @@ func (f *folder) warn(ctx context.Context, problems io.Writer, pipeline *v1.Pipe
 	}
 }
 
+// sentBy makes a follower send the folder to the nodes of its run.
+func (f *folder) sentBy(by *follower) {
+	own := *f
+	own.environment = launch.Value(by.request.Pipeline, by.request.Values, "name")
+	by.upload = func(ctx context.Context) error { return own.upload(ctx, by.clients, by.display) }
+	by.present = func(ctx context.Context, of *v1.PipelineRun) { launch.ShowSender(ctx, by.clients, of) }
+}
+
 func (f *folder) remove() { _ = os.RemoveAll(f.dir) }
 
 func copyTree(to, from string, manifest tree.Manifest) error {

@@ -45,11 +45,11 @@ type follower struct {
 	upload func(context.Context) error
 	// present shows the run that this program is there to upload, until its context ends. Without it a run would wait long for
 	// a program that was killed.
-	present func(context.Context)
+	present func(context.Context, *v1.PipelineRun)
 	// detach ends follow as soon as the run does not need this program.
 	detach bool
-	// again ends follow with errEarly if the run could be started once more with success.
-	again bool
+	// request starts the run once more if its pods came before their service account had its pull secrets; nil for never.
+	request *launch.Request
 	// quiet leaves out the logs of the tasks.
 	quiet bool
 	// leave is closed to end follow as if the user had answered d; nil for never.
@@ -62,6 +62,33 @@ var errEarly = errors.New("the pods of the run came before the pull secrets of t
 // follow returns when the run has ended; over is false if the run continues. It cancels a run whose folder could not be
 // uploaded.
 func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over bool, err error) {
+	defer f.display.end()
+	outcome, over, err = f.once(ctx)
+	if !errors.Is(err, errEarly) {
+		return outcome, over, err
+	}
+	again := *f
+	if again.run, err = f.startAgain(ctx); err != nil {
+		return launch.Outcome{}, false, err
+	}
+	again.request = nil
+	return again.once(ctx)
+}
+
+// startAgain starts the run once more. Without the right to delete it, the run stays as it is.
+func (f *follower) startAgain(ctx context.Context) (*v1.PipelineRun, error) {
+	f.display.resume()
+	f.display.print("Starting run %s once more: its pods came before the pull secrets of their service account.", f.run.Name)
+	started, err := launch.Restart(ctx, f.clients, f.run, *f.request)
+	if fail.ReasonOf(err) == fail.PermissionDenied {
+		f.display.print("It cannot be started once more: %v", err)
+		return f.run, nil
+	}
+	return started, err
+}
+
+// once is follow until errEarly.
+func (f *follower) once(ctx context.Context) (outcome launch.Outcome, over bool, err error) {
 	// A signal that came while the run was being started is not in f.signals.
 	late := ctx.Err() != nil && len(f.signals) == 0
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -71,7 +98,7 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 	shown, endShown := context.WithCancel(uploading)
 	if f.present != nil {
 		var showing sync.WaitGroup
-		showing.Go(func() { f.present(shown) })
+		showing.Go(func() { f.present(shown, f.run) })
 		defer showing.Wait()
 	}
 	defer endShown()
@@ -102,10 +129,10 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 		})
 		send(runEnded{outcome, err})
 	}()
-	defer f.display.end()
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	c := &course{run: f.run, keys: f.answers != nil, folder: f.upload != nil, needed: f.upload != nil, detach: f.detach, again: f.again}
+	c := &course{run: f.run, keys: f.answers != nil, folder: f.upload != nil, needed: f.upload != nil, detach: f.detach,
+		again: f.request != nil}
 	listen := sync.OnceFunc(func() { go readKeys(f.answers, send) })
 	var todo []effect
 	obey := map[order]func(){

@@ -190,7 +190,7 @@ func (o *logsOptions) rankLog(ctx context.Context, out, progress io.Writer, clie
 	}
 	claim := record.Claims[min(node, len(record.Claims)-1)]
 	newest := path.Join(fetch.RecordOf(r.uid()), agent.AttemptFolder(r.attempt()))
-	return fetch.File(ctx, clients, fetch.Claim{Name: claim, For: r.name}, path.Join(newest, name+".log"), out)
+	return fetch.File(ctx, clients, fetch.Claim{Name: claim, For: r.name, Notes: progress}, path.Join(newest, name+".log"), out)
 }
 
 // record returns where the run's record lies, by its receipt or as the training has noted it; nil if none has started.

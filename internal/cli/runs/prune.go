@@ -112,7 +112,7 @@ func pruneWork(cmd *cobra.Command, clients *kube.Clients, doomed []entry, remove
 		if apierrors.IsNotFound(err) {
 			continue
 		}
-		if err = remove(ctx, clients, fetch.Claim{Name: claim, For: "prune"}, paths[claim]); err != nil {
+		if err = remove(ctx, clients, fetch.Claim{Name: claim, For: "prune", Notes: cmd.ErrOrStderr()}, paths[claim]); err != nil {
 			problems = append(problems, err)
 			continue
 		}

@@ -246,9 +246,6 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 	if err != nil {
 		return command.Usage(err)
 	}
-	if upload != nil {
-		upload.environment = launch.Value(pipeline, values, "name")
-	}
 	request.Annotations = chosen.annotated(request)
 	if started.IsDone() { // --run-name names a run that has ended
 		outcome, err := launch.OutcomeOf(ctx, clients, started)
@@ -264,27 +261,7 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 		detached(cmd, started)
 		return nil
 	}
-	err = o.follow(cmd, clients, pipeline, started, upload, true)
-	if !errors.Is(err, errEarly) {
-		return err
-	}
-	if started, err = startAgain(ctx, clients, started, request, cmd.ErrOrStderr()); err != nil {
-		return err
-	}
-	return o.follow(cmd, clients, pipeline, started, upload, false)
-}
-
-// startAgain starts a run once more of which no step has run, because its pods came too early. Without the right to delete it, the run
-// stays as it is.
-func startAgain(ctx context.Context, clients *kube.Clients, started *v1.PipelineRun, request launch.Request, problems io.Writer) (
-	*v1.PipelineRun, error) {
-	fmt.Fprintf(problems, "Starting run %s once more: its pods came before the pull secrets of their service account.\n", started.Name)
-	once, err := launch.Restart(ctx, clients, started, request)
-	if fail.ReasonOf(err) == fail.PermissionDenied {
-		fmt.Fprintf(problems, "It cannot be started once more: %v\n", err)
-		return started, nil
-	}
-	return once, err
+	return o.follow(cmd, clients, request, started, upload)
 }
 
 // output is for messages: with --detach, standard output gets only the name.
@@ -314,15 +291,14 @@ func (o *runOptions) prepare(ctx context.Context, pipeline *v1.Pipeline, values 
 	return upload, nil
 }
 
-// follow returns when the run has ended, or when the user or --detach leaves it. With again, it returns errEarly for a run that
-// can be started once more.
-func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, pipeline *v1.Pipeline, started *v1.PipelineRun, upload *folder,
-	again bool) error {
+// follow returns when the run has ended, or when the user or --detach leaves it.
+func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, request launch.Request, started *v1.PipelineRun,
+	upload *folder) error {
 	out := outlive(o.output(cmd), func() {
 		say(cmd.ErrOrStderr(), "Nothing reads the output any more. The run continues, and mlenv follows it to its end; Ctrl-C cancels it.\n")
 	})
-	f := follower{clients: clients, again: again, run: started, detach: o.detach,
-		display: newDisplay(out, len(pipeline.Spec.Tasks)+len(pipeline.Spec.Finally))}
+	f := follower{clients: clients, request: &request, run: started, detach: o.detach,
+		display: newDisplay(out, len(request.Pipeline.Spec.Tasks)+len(request.Pipeline.Spec.Finally))}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
@@ -336,8 +312,7 @@ func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, pipeline 
 		f.display.print("Run %s/%s is in progress.", started.Namespace, started.Name)
 	}
 	if upload != nil {
-		f.upload = func(ctx context.Context) error { return upload.upload(ctx, clients, f.display) }
-		f.present = func(ctx context.Context) { launch.ShowSender(ctx, clients, started) }
+		upload.sentBy(&f)
 	}
 	outcome, over, err := f.follow(cmd.Context())
 	switch {

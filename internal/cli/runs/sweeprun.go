@@ -367,21 +367,13 @@ func (s *sweeping) one(ctx context.Context, t trial, signals chan os.Signal, lef
 	if s.options.detach && s.upload == nil {
 		return true, nil
 	}
-	f := follower{clients: s.clients, run: started, again: true, quiet: true, detach: s.options.detach, signals: signals, leave: left,
+	f := follower{clients: s.clients, run: started, request: &request, quiet: true, detach: s.options.detach, signals: signals, leave: left,
 		display: newDisplay(notes, len(s.pipeline.Spec.Tasks)+len(s.pipeline.Spec.Finally))}
-	s.send(&f, request)
-	// A cancelled start must not keep the follower from ending the run: signals does.
-	ctx = context.WithoutCancel(ctx)
-	outcome, ended, err := f.follow(ctx)
-	if errors.Is(err, errEarly) {
-		f.run, err = startAgain(ctx, s.clients, started, request, notes)
-		if err != nil {
-			return true, err
-		}
-		f.again = false
-		s.send(&f, request)
-		outcome, ended, err = f.follow(ctx)
+	if s.upload != nil {
+		s.upload.sentBy(&f)
 	}
+	// A cancelled start must not keep the follower from ending the run: signals does.
+	outcome, ended, err := f.follow(context.WithoutCancel(ctx))
 	if ended && outcome.Run != nil {
 		s.display.observe(endOfTrial(t.name, outcome))
 	}
@@ -403,17 +395,6 @@ func (s *sweeping) start(ctx context.Context, t trial, notes io.Writer) (*v1.Pip
 	started, err := chosen.start(ctx, request)
 	request.Annotations = chosen.annotated(request)
 	return started, request, err
-}
-
-// send makes the follower send the folder to the nodes of its run.
-func (s *sweeping) send(f *follower, request launch.Request) {
-	if s.upload == nil {
-		return
-	}
-	own, of := *s.upload, f.run
-	own.environment = launch.Value(s.pipeline, request.Values, "name")
-	f.upload = func(ctx context.Context) error { return own.upload(ctx, s.clients, f.display) }
-	f.present = func(ctx context.Context) { launch.ShowSender(ctx, s.clients, of) }
 }
 
 // endOfTrial returns the event that a display shows for the end of a trial.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -97,20 +98,22 @@ func TestTokensAreReplaced(t *testing.T) {
 
 // TestSecretsComeLate tests that a namespace can delay its Secrets.
 func TestSecretsComeLate(t *testing.T) {
-	client := newAccounts(tokenLife)
-	young := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "late", Name: "trainer", CreationTimestamp: metav1.Now()}}
-	late := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "late", Annotations: map[string]string{SecretDelayAnnotation: "40s"}}}
-	for _, object := range []runtime.Object{young, late} {
-		if err := client.Tracker().Add(object); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		client := newAccounts(tokenLife)
+		young := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "late", Name: "trainer", CreationTimestamp: metav1.Now()}}
+		late := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "late", Annotations: map[string]string{SecretDelayAnnotation: "40s"}}}
+		for _, object := range []runtime.Object{young, late} {
+			if err := client.Tracker().Add(object); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	again, err := handleAccount(t.Context(), client, Config{Registry: "registry:5000"}, "late", "trainer")
-	if err != nil || again < 35*time.Second || again > 40*time.Second {
-		t.Errorf("the next attempt is in %s, %v; want 40 s after the creation", again, err)
-	}
-	secrets, err := client.CoreV1().Secrets("late").List(t.Context(), metav1.ListOptions{})
-	if err != nil || len(secrets.Items) > 0 {
-		t.Errorf("secrets %+v, %v; want none yet", secrets.Items, err)
-	}
+		again, err := handleAccount(t.Context(), client, Config{Registry: "registry:5000"}, "late", "trainer")
+		if err != nil || again != 40*time.Second {
+			t.Errorf("the next attempt is in %s, %v; want it 40 s after the creation", again, err)
+		}
+		secrets, err := client.CoreV1().Secrets("late").List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(secrets.Items) > 0 {
+			t.Errorf("secrets %+v, %v; want none yet", secrets.Items, err)
+		}
+	})
 }

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fetch
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// TestPodComesAfterItsPullSecrets: OpenShift gives each account its pull secrets at a time of its own, and a pod copies those that
+// its account has when it is created. The fake gives none: from the third request on, the account has one.
+func TestPodComesAfterItsPullSecrets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		newest := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "default", CreationTimestamp: metav1.Now()}}
+		client := fake.NewClientset(newest, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data"}})
+		client.Resources = []*metav1.APIResourceList{{GroupVersion: "image.openshift.io/v1"}}
+		asked := 0
+		client.PrependReactor("get", "serviceaccounts", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if asked++; asked < 3 {
+				return false, nil, nil
+			}
+			has := newest.DeepCopy()
+			has.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "default-dockercfg-1"}}
+			return true, has, nil
+		})
+		enough := errors.New("the test ends here")
+		client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if name := action.(clienttesting.CreateAction).GetObject().(*corev1.Pod).Spec.ServiceAccountName; name != "default" || asked < 3 {
+				t.Errorf("the pod of account %s came before its pull secrets", name)
+			}
+			return true, nil, enough
+		})
+		var notes strings.Builder
+		claim := Claim{Name: "data", For: "run", StepsImage: "image", Notes: &notes}
+		if _, err := open(t.Context(), &kube.Clients{Kube: client, Namespace: "ns"}, claim); !errors.Is(err, enough) {
+			t.Errorf("got %v", err)
+		}
+		if got, want := notes.String(), "Waiting until service account default has its pull secrets.\n"; got != want {
+			t.Errorf("it said %q, want %q", got, want)
+		}
+	})
+}

@@ -20,8 +20,9 @@ type unusedRight struct {
 
 // Reasons of several rights.
 const (
-	byApply = "server-side apply of a missing object needs create too, and the audit log has only the patch"
-	byOwner = "OpenShift requires it for changing an object's owner, when a run takes over from a deleted run; the local cluster does not"
+	byApply     = "server-side apply of a missing object needs create too, and the audit log has only the patch"
+	nightlyOnly = "only nightly scenarios use it"
+	byOwner     = "OpenShift requires it for changing an object's owner, when a run takes over from a deleted run; the local cluster does not"
 )
 
 // unusedRights lists these rights. The end-to-end tests fail if a right is missing here, and report a listed right that
@@ -31,9 +32,11 @@ func unusedRights() []unusedRight {
 		{"apps", "statefulsets", []string{"create"}, byApply},
 		{"apps", "statefulsets", []string{"watch"}, "waiting until a deleted StatefulSet is gone: it mostly is when the wait begins"},
 		{"", "services", []string{"create"}, byApply},
-		{"", "services", []string{"delete"}, "the Service of development services that are no longer requested, which only a nightly " +
-			"scenario shows"},
+		{"", "services", []string{"delete"}, "the Service of development services that are no longer requested: " + nightlyOnly},
 		{"", "serviceaccounts", []string{"delete"}, byOwner},
+		{"", "serviceaccounts", []string{"create", "patch"}, "an account of the nodes that install has not created: " + nightlyOnly},
+		{"k8s.cni.cncf.io", "network-attachment-definitions", []string{"get"}, "attachments of the cluster file: " + nightlyOnly},
+		{"authorization.k8s.io", "localsubjectaccessreviews", []string{"create"}, "a constraint that the nodes need: " + nightlyOnly},
 		{"", "configmaps", []string{"delete"}, "receipts beyond the 30 newest of an environment"},
 		{"", "persistentvolumeclaims", []string{"create"}, byApply},
 		{"", "persistentvolumeclaims", []string{"watch"}, "waiting until storage has expanded a claim: the local cluster's mostly is faster"},

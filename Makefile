@@ -322,14 +322,16 @@ bench-peers: MORE_PACKAGES := rsync
 bench-peers: cluster ## compare with Kubeflow Trainer, MPI Operator and other ways to copy files, on the local cluster; BENCH_FLAGS=-update writes docs/project/benchmarks.md
 	$(BENCH)='Peers|Sync'
 
+BENCH_SCALE = go test -run='^$$' -timeout=0 ./test/bench/scale $(BENCH_FLAGS) -benchtime=1x -bench
+
 .PHONY: bench-scale
-bench-scale: ## measure the steps with 8 to 512 nodes, without a cluster (docs/project/scale.md)
-	go test -run='^$$' -bench='Scale$$' -benchtime=1x -timeout=0 ./test/bench/scale
+bench-scale: ## measure the steps with 8 to 512 nodes, without a cluster; BENCH_FLAGS=-update writes docs/project/scale.md
+	$(BENCH_SCALE)='Scale$$'
 
 # The processes have a network of their own, so a running local cluster does not matter. MLENV_BENCH_NODES=8,64 measures other numbers.
 .PHONY: bench-scale-cluster
-bench-scale-cluster: bin/localcluster ## measure the steps with 8 to 512 nodes on the local cluster's control plane (docs/project/scale.md)
-	go test -run='^$$' -bench='ScaleOnCluster$$' -benchtime=1x -timeout=0 ./test/bench/scale
+bench-scale-cluster: bin/localcluster ## measure the steps with 8 to 512 nodes on the local cluster's control plane; BENCH_FLAGS=-update writes docs/project/scale.md
+	$(BENCH_SCALE)='ScaleOnCluster$$'
 
 # The toolchain of go.mod, because another one compiles different bytes.
 .PHONY: pin release licenses

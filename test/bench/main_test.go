@@ -12,11 +12,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/ml-dev-env/ml-dev-env/test/bench/report"
 )
 
 // TestMain uses the registry's credentials of the local cluster, also for the programs that benchmarks start.
@@ -37,23 +37,8 @@ func TestMain(m *testing.M) {
 }
 
 // machine describes the machine and its load at the start, which affect the measurements.
-var machine = sync.OnceValue(func() (facts []string) {
-	model := runtime.GOARCH
-	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		if found := regexp.MustCompile(`(?m)^model name\s*: (.*)$`).FindSubmatch(text); found != nil {
-			model = string(found[1])
-		}
-	}
-	facts = append(facts, fmt.Sprintf("%d cores (%s) shared by two Kubernetes nodes, the control plane and this program, %s", runtime.NumCPU(),
-		model, runtime.Version()))
-	var load float64
-	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
-		if _, err := fmt.Sscan(string(text), &load); err == nil {
-			facts = append(facts, fmt.Sprintf("before the start, %.1f threads on average needed a core; unless that is close to 0, other programs "+
-				"disturbed the measurement", load))
-		}
-	}
-	return facts
+var machine = sync.OnceValue(func() []string {
+	return report.Machine("two Kubernetes nodes, the control plane and this program")
 })
 
 // printMachine prints the description of the machine once.

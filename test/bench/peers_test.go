@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/test/bench/report"
 )
 
 // project is a project that trains on the cluster: ml-dev-env, or a peer.
@@ -120,7 +122,7 @@ func BenchmarkPeers(b *testing.B) {
 			check(b, projects[(i+turn)%len(projects)].run(ctx, strconv.Itoa(i)))
 		}
 	}
-	rows := [][]string{{measured()}, {"from the start to the first rank"}, {"from the start to the first training step"},
+	rows := [][]string{{"seconds, " + report.When()}, {"from the start to the first rank"}, {"from the start to the first training step"},
 		{"from the last rank's end until the status is known"},
 		{"from the deletion until the GPUs are free"}, {"from the end of a rank that fails until the failure is known"},
 		{"what is reported then"}}

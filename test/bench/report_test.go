@@ -6,13 +6,12 @@ package bench
 
 import (
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/test/golden"
+	"github.com/ml-dev-env/ml-dev-env/test/bench/report"
 )
 
 // printTitle begins a table.
@@ -78,27 +77,8 @@ func compared(values, other []float64) string {
 	return text
 }
 
-// measured returns the first cell of a table: the unit, the date and the commit.
-func measured() string {
-	commit, err := exec.Command("git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty").Output()
-	if err != nil {
-		commit = []byte("an unknown commit")
-	}
-	return fmt.Sprintf("seconds, on %s, at %s", time.Now().UTC().Format(time.DateOnly), strings.TrimSpace(string(commit)))
-}
-
-// printTable prints a table in the format of docs/project/benchmarks.md, with the machine below it. The flag -update writes it
-// to that page.
+// printTable prints a table, with the machine below it. The flag -update writes it to the page.
 func printTable(b *testing.B, name string, rows [][]string) {
 	b.Helper()
-	var text strings.Builder
-	for i, cells := range rows {
-		fmt.Fprintf(&text, "| %s |\n", strings.Join(cells, " | "))
-		if i == 0 {
-			text.WriteString(strings.Repeat("| --- ", len(cells)) + "|\n")
-		}
-	}
-	fmt.Fprintf(&text, "\n%s.\n", strings.Join(machine(), "; "))
-	fmt.Print("\n", text.String())
-	golden.Section(b, "docs/project/benchmarks.md", "<!-- "+name+": written by make bench-peers BENCH_FLAGS=-update -->\n", text.String())
+	report.Page{Path: "docs/project/benchmarks.md", Target: "bench-peers"}.Print(b, name, rows, machine())
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
+	"github.com/ml-dev-env/ml-dev-env/test/bench/report"
 )
 
 const (
@@ -74,7 +75,7 @@ func BenchmarkSync(b *testing.B) {
 			check(b, timed(&w.one, func() error { return w.changed(dir) }))
 		}
 	}
-	rows := [][]string{{measured(), fmt.Sprintf("%d MB in %d files", treeBytes/1_000_000, treeFiles), "one changed file"}}
+	rows := [][]string{{"seconds, " + report.When(), fmt.Sprintf("%d MB in %d files", treeBytes/1_000_000, treeFiles), "one changed file"}}
 	for _, w := range ways {
 		rows = append(rows, []string{w.name, compared(w.all, ways[0].all), compared(w.one, ways[0].one)})
 	}

@@ -42,8 +42,8 @@ type environment struct {
 }
 
 // startAgents starts count agents in one other process, so that the measured memory and time of the steps do not
-// include theirs.
-func startAgents(b *testing.B, count int) (e environment) {
+// include theirs. end ends them.
+func startAgents(b *testing.B, count int) (e environment, end func()) {
 	b.Helper()
 	agents := exec.CommandContext(context.Background(), os.Args[0], "-test.run=^TestAgents$", "-test.timeout=0")
 	agents.Env = append(os.Environ(), fmt.Sprint(countVariable, "=", count))
@@ -56,14 +56,13 @@ func startAgents(b *testing.B, count int) (e environment) {
 	agents.ExtraFiles = []*os.File{write}
 	check(b, agents.Start())
 	write.Close()
-	b.Cleanup(func() {
+	check(b, json.NewDecoder(read).Decode(&e))
+	return e, func() {
 		input.Close()
 		if err := agents.Wait(); err != nil {
 			b.Errorf("the agents ended with %v", err)
 		}
-	})
-	check(b, json.NewDecoder(read).Decode(&e))
-	return e
+	}
 }
 
 // TestAgents runs the agents of a benchmark until its standard input ends.

@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"knative.dev/pkg/apis"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -43,6 +44,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
+	"github.com/ml-dev-env/ml-dev-env/test/bench/report"
 )
 
 // nodesVariable names the environment variable with other numbers of nodes to measure, as in 8,64.
@@ -57,9 +59,16 @@ type passes struct {
 	counter *counter
 	pods    *observer
 	all     []measurement
-	// requests has what each phase asked of the API server.
-	requests []string
-	log      *slog.Logger
+	// phases are in the order of their ends.
+	phases           []phase
+	failedHandshakes int
+	log              *slog.Logger
+}
+
+// phase is a part of the environment's way, with its requests to the API server by verb and resource.
+type phase struct {
+	name     string
+	requests map[string]traffic
 }
 
 // BenchmarkScaleOnCluster measures on the local cluster's own etcd, API server, controllers, scheduler and DNS.
@@ -72,15 +81,17 @@ func BenchmarkScaleOnCluster(b *testing.B) {
 		sizes = nil
 		check(b, json.Unmarshal([]byte("["+only+"]"), &sizes))
 	}
+	page := report.Page{Path: scalePage, Target: "bench-scale-cluster"}
 	for range b.N {
-		printHead(b, "; the local cluster's control plane")
-		var requests []string
-		printTable(sizes, func(count int) []measurement {
+		m := beginMachine(b)
+		var phases []phase
+		table := rows(m.when, sizes, func(count int) []measurement {
 			p := passThrough(b, count)
-			requests = append(requests, p.requests...)
+			phases = p.phases
 			return p.all
 		})
-		fmt.Printf("\n%s\n", strings.Join(requests, "\n"))
+		page.Print(b, "cluster", table, m.facts())
+		page.Print(b, "requests", requestTable(fmt.Sprintf("%d nodes, %s", sizes[len(sizes)-1], m.when), phases), nil)
 	}
 }
 
@@ -105,12 +116,15 @@ func passThrough(b *testing.B, count int) *passes {
 	}))
 	p.pods = observe(ctx, p.admin)
 
-	p.provision("run")
+	p.provisioned("provision", "run", p.file())
 	p.sizes()
 	p.sync()
 	p.train()
-	p.teardown()
+	p.teardown("teardown", "run")
+	p.receipt()
 	p.reap()
+	p.admitted(control)
+	p.add("TLS handshakes that failed", float64(p.failedHandshakes))
 	for _, name := range []string{"kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler"} {
 		p.add("peak memory of "+name+", MiB", control.memory(name))
 	}
@@ -119,14 +133,27 @@ func passThrough(b *testing.B, count int) *passes {
 
 func (p *passes) add(what string, value float64) { p.all = append(p.all, measurement{what, value}) }
 
-// asked adds what a phase has asked of the API server.
-func (p *passes) asked(phase string, by *counter) {
-	taken := by.take()
-	total := sum(taken)
-	p.add("API requests of "+phase, float64(total.requests))
-	p.add("watch events of "+phase, float64(total.events))
-	p.add("received from the API server by "+phase+", MiB", float64(total.received)/(1<<20))
-	p.requests = append(p.requests, fmt.Sprintf("%d nodes, %s: %s", p.count, phase, listing(taken)))
+// asked adds what a phase has asked of the API server, and returns the handshakes of its connections.
+func (p *passes) asked(name string, by *counter) handshakes {
+	requests, shaken := by.take()
+	var total traffic
+	for _, t := range requests {
+		total = total.plus(t)
+	}
+	p.add("API requests of "+name, float64(total.requests))
+	p.add("watch events of "+name, float64(total.events))
+	p.add("received from the API server by "+name+", MiB", float64(total.received)/(1<<20))
+	p.add("sent to the API server by "+name+", KiB", float64(total.sent)/(1<<10))
+	p.phases = append(p.phases, phase{name, requests})
+	p.failedHandshakes += shaken.failed
+	return shaken
+}
+
+// connected adds the TLS handshakes of a phase.
+func (p *passes) connected(name string, h handshakes) {
+	p.add("TLS handshakes of "+name, float64(h.all))
+	p.add("TLS handshakes of "+name+" at once, at most", float64(h.most))
+	p.add(name+": from the first handshake to the last one's end, s", h.last.Sub(h.first).Seconds())
 }
 
 func (p *passes) memory(phase string) {
@@ -213,55 +240,60 @@ func (p *passes) flags(name, task string) run.Flags {
 	return run.Flags{Name: name, UID: string(found.UID), Task: task}
 }
 
+// context returns the context of a step, whose handshakes count.
+func (p *passes) context() context.Context { return p.counter.trace(p.b.Context()) }
+
 // provision creates the environment for a new run.
-func (p *passes) provision(name string) {
-	ctx := p.b.Context()
+func (p *passes) provision(name string, file cluster.File) (began, ended time.Time) {
 	of := p.begin(name, "provision")
 	p.counter.take()
 	resetPeak(p.b)
 	p.pods.reset()
-	began := time.Now()
-	result, err := provision.Run(ctx, provision.Deps{Clients: p.clients, Log: p.log}, provision.Options{
-		Run: of, Mode: agent.TCP, StartTimeout: 15 * time.Minute, OnBusy: "fail", OnChange: "fail", Services: objects.NoServices,
-		Request: objects.Request{Cluster: p.file(), Name: "env", Nodes: p.count, Storage: cluster.SharedStorage,
+	began = time.Now()
+	result, err := provision.Run(p.context(), provision.Deps{Clients: p.clients, Log: p.log}, provision.Options{
+		Run: of, Mode: agent.TCP, StartTimeout: time.Hour, OnBusy: "fail", OnChange: "fail", Services: objects.NoServices,
+		Request: objects.Request{Cluster: file, Name: "env", Nodes: p.count, Storage: cluster.SharedStorage,
 			Image: "registry.test/train:1", StepsImage: "registry.test/steps:1"},
 	})
 	check(p.b, err)
 	if result.Nodes != p.count {
 		p.b.Fatalf("provision: got %d nodes, want %d", result.Nodes, p.count)
 	}
-	took := time.Since(began)
-	if name != "run" {
-		p.counter.take()
-		return
+	return began, time.Now()
+}
+
+// provisioned adds a phase that creates the environment for a new run.
+func (p *passes) provisioned(phase, name string, file cluster.File) {
+	began, ended := p.provision(name, file)
+	last := p.pods.times()
+	p.add(phase+": until the last pod is created, s", last.created.Sub(began).Seconds())
+	if file.Nodes.Queue != "" {
+		p.add(phase+": until the last pod is admitted, s", last.admitted.Sub(began).Seconds())
 	}
-	created, scheduled, ready, _ := p.pods.times()
-	p.add("provision: until the last pod is created, s", created.Sub(began).Seconds())
-	p.add("provision: until the last pod is scheduled, s", scheduled.Sub(began).Seconds())
-	p.add("provision: until the last pod is ready, s", ready.Sub(began).Seconds())
-	p.add("provision, s", took.Seconds())
-	p.add("provision: after the last pod is ready, s", (took - ready.Sub(began)).Seconds())
-	p.asked("provision", p.counter)
-	p.memory("provision")
+	p.add(phase+": until the last pod is scheduled, s", last.scheduled.Sub(began).Seconds())
+	p.add(phase+": until the last pod is ready, s", last.ready.Sub(began).Seconds())
+	p.add(phase+", s", ended.Sub(began).Seconds())
+	p.add(phase+": after the last pod is ready, s", ended.Sub(last.ready).Seconds())
+	p.connected(phase, p.asked(phase, p.counter))
+	p.memory(phase)
+}
+
+// size returns the size of an answer of the API server in KiB.
+func (p *passes) size(request *rest.Request) float64 {
+	text, err := request.SetHeader("Accept", "application/json").DoRaw(p.b.Context())
+	check(p.b, err)
+	return float64(len(text)) / 1024
 }
 
 // sizes adds the sizes of what provision has led to.
 func (p *passes) sizes() {
 	core, apps, discovery := p.admin.CoreV1().RESTClient(), p.admin.AppsV1().RESTClient(), p.admin.DiscoveryV1().RESTClient()
-	size := func(get interface {
-		DoRaw(context.Context) ([]byte, error)
-	}) float64 {
-		text, err := get.DoRaw(p.b.Context())
-		check(p.b, err)
-		return float64(len(text)) / 1024
-	}
-	const accept, text = "Accept", "application/json"
-	p.add("StatefulSet, KiB", size(apps.Get().Namespace("ns").Resource("statefulsets").Name("env").SetHeader(accept, text)))
-	p.add("a pod, KiB", size(core.Get().Namespace("ns").Resource("pods").Name("env-0").SetHeader(accept, text)))
-	p.add("list of the pods, KiB", size(core.Get().Namespace("ns").Resource("pods").SetHeader(accept, text)))
-	p.add("list of the nodes, KiB", size(core.Get().Resource("nodes").SetHeader(accept, text)))
-	p.add("list of the events, KiB", size(core.Get().Namespace("ns").Resource("events").SetHeader(accept, text)))
-	p.add("EndpointSlices, KiB", size(discovery.Get().Namespace("ns").Resource("endpointslices").SetHeader(accept, text)))
+	p.add("StatefulSet, KiB", p.size(apps.Get().Namespace("ns").Resource("statefulsets").Name("env")))
+	p.add("a pod, KiB", p.size(core.Get().Namespace("ns").Resource("pods").Name("env-0")))
+	p.add("list of the pods, KiB", p.size(core.Get().Namespace("ns").Resource("pods")))
+	p.add("list of the nodes, KiB", p.size(core.Get().Resource("nodes")))
+	p.add("list of the events, KiB", p.size(core.Get().Namespace("ns").Resource("events")))
+	p.add("EndpointSlices, KiB", p.size(discovery.Get().Namespace("ns").Resource("endpointslices")))
 	found, err := p.admin.DiscoveryV1().EndpointSlices("ns").List(p.b.Context(), metav1.ListOptions{})
 	check(p.b, err)
 	p.add("EndpointSlices", float64(len(found.Items)))
@@ -269,7 +301,7 @@ func (p *passes) sizes() {
 
 // sync sends a small folder to the nodes, as sync-repo does.
 func (p *passes) sync() {
-	ctx := p.b.Context()
+	ctx := p.context()
 	p.counter.take()
 	began := time.Now()
 	set, detach, err := env.Of(p.clients, "env").Attach(ctx, p.log, "", p.flags("run", "sync-repo"))
@@ -278,13 +310,13 @@ func (p *passes) sync() {
 	check(p.b, err)
 	detach()
 	p.add("sync 20 files of 1 KiB, s", time.Since(began).Seconds())
-	p.asked("sync", p.counter)
+	p.connected("sync", p.asked("sync", p.counter))
 	p.memory("sync")
 }
 
 // train trains until a rank fails on a node whose GPU has a fault, restarts without that node, and fails again.
 func (p *passes) train() {
-	ctx := p.b.Context()
+	ctx := p.context()
 	of := p.flags("run", "train")
 	task := failedTask()
 	task.OwnerReferences[0].UID = types.UID(of.UID)
@@ -316,23 +348,25 @@ func (p *passes) train() {
 	check(p.b, err)
 }
 
-// teardown releases the environment.
-func (p *passes) teardown() {
-	ctx := p.b.Context()
-	of := p.flags("run", "teardown")
+// teardown releases the environment of a run.
+func (p *passes) teardown(phase, name string) {
+	of := p.flags(name, "teardown")
 	p.counter.take()
 	p.pods.reset()
 	began := time.Now()
-	_, err := teardown.Run(ctx, teardown.Deps{Clients: p.clients, Log: p.log},
-		teardown.Options{Run: of, Name: "env", Timeout: 5 * time.Minute})
+	_, err := teardown.Run(p.context(), teardown.Deps{Clients: p.clients, Log: p.log},
+		teardown.Options{Run: of, Name: "env", Timeout: time.Hour})
 	check(p.b, err)
 	took := time.Since(began)
-	_, _, _, deleted := p.pods.times()
-	p.add("teardown: until the last pod is deleted, s", deleted.Sub(began).Seconds())
-	p.add("teardown, s", took.Seconds())
-	p.asked("teardown", p.counter)
-	p.memory("teardown")
-	config, err := p.admin.CoreV1().ConfigMaps("ns").Get(ctx, receipt.Name("run"), metav1.GetOptions{})
+	p.add(phase+": until the last pod is deleted, s", p.pods.times().deleted.Sub(began).Seconds())
+	p.add(phase+", s", took.Seconds())
+	p.connected(phase, p.asked(phase, p.counter))
+	p.memory(phase)
+}
+
+// receipt adds the size of the receipt.
+func (p *passes) receipt() {
+	config, err := p.admin.CoreV1().ConfigMaps("ns").Get(p.b.Context(), receipt.Name("run"), metav1.GetOptions{})
 	check(p.b, err)
 	size := 0
 	for _, text := range config.Data {
@@ -344,7 +378,7 @@ func (p *passes) teardown() {
 // reap provisions a second time, for a run that ends without teardown, and lets the reaper release the environment.
 func (p *passes) reap() {
 	ctx := p.b.Context()
-	p.provision("other")
+	p.provision("other", p.file())
 	other, err := p.clients.Tekton.TektonV1().PipelineRuns("ns").Get(ctx, "other", metav1.GetOptions{})
 	check(p.b, err)
 	other.Status.CompletionTime = &metav1.Time{Time: time.Now()}
@@ -357,11 +391,21 @@ func (p *passes) reap() {
 	began := time.Now()
 	check(p.b, reaper.Run(ctx, p.clients, p.log, reaper.Options{}))
 	took := time.Since(began)
-	_, _, _, deleted := p.pods.times()
-	p.add("the reaper: until the last pod is deleted, s", deleted.Sub(began).Seconds())
+	p.add("the reaper: until the last pod is deleted, s", p.pods.times().deleted.Sub(began).Seconds())
 	p.add("the reaper, s", took.Seconds())
 	p.asked("the reaper", p.counter)
 	p.memory("the reaper")
+}
+
+// admitted provisions in a queue of Kueue, and tears down.
+func (p *passes) admitted(control *controlPlane) {
+	control.startKueue(p.b.Context(), p.admin, "ns", p.count)
+	file := p.file()
+	file.Nodes.Queue = "team"
+	p.provisioned("provision with Kueue", "queued", file)
+	p.add("Workload, KiB", p.size(p.admin.RESTClient().Get().AbsPath("apis/kueue.x-k8s.io/v1beta2/namespaces/ns/workloads")))
+	p.teardown("teardown with Kueue", "queued")
+	p.add("peak memory of Kueue, MiB", control.memory("kueue"))
 }
 
 // course reads train's output. In the first attempt, once rank 0 has printed its line, it asks for the status and lets the reaper look,
@@ -385,12 +429,11 @@ func (c *course) Write(text []byte) (int, error) {
 	switch {
 	case has("Launched ") && c.lost.IsZero():
 		c.p.add("train: until it is launched, s", now.Sub(c.began).Seconds())
-		c.p.asked("train until it is launched", c.p.counter)
+		c.p.connected("train until it is launched", c.p.asked("train until it is launched", c.p.counter))
 	case has("Launched "):
 		c.relaunched = now
 		c.p.add("train: from that until the next attempt is launched, s", now.Sub(c.lost).Seconds())
-		_, _, ready, _ := c.p.pods.times()
-		c.p.add("train: of which until the new pod is ready, s", ready.Sub(c.lost).Seconds())
+		c.p.add("train: of which until the new pod is ready, s", c.p.pods.times().ready.Sub(c.lost).Seconds())
 		c.p.asked("the restart", c.p.counter)
 		c.failed = now
 		c.fail("2")
@@ -419,11 +462,14 @@ func (c *course) look() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		p.add(what+", s", took)
-		p.asked(what, counter)
+		handshakes := p.asked(what, counter)
+		if handshakes.all > 0 {
+			p.connected(what, handshakes)
+		}
 	}
 	ask("mlenv status", func() error {
 		var out bytes.Buffer
-		err := runs.PrintStatus(p.b.Context(), clients, "run", &out)
+		err := runs.PrintStatus(counter.trace(p.b.Context()), clients, "run", &out)
 		if want := fmt.Sprintf("%d of %[1]d", ranksPerNode); err == nil && !strings.Contains(out.String(), want) {
 			err = fmt.Errorf("the status is %s\nwant %s", out.String(), want)
 		}

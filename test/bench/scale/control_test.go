@@ -82,6 +82,7 @@ type controlPlane struct {
 // users are the tokens' users with their groups.
 var users = map[string]string{
 	"admin": "system:masters", "system:kube-controller-manager": "", "system:kube-scheduler": "", "dns": "system:masters",
+	"kueue": "system:masters",
 }
 
 func startControlPlane(b *testing.B) *controlPlane {
@@ -105,8 +106,10 @@ func startControlPlane(b *testing.B) *controlPlane {
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file="+c.path("accounts.key"), "--service-account-signing-key-file="+c.path("accounts.key"),
 		"--token-auth-file="+c.path("tokens.csv"), "--authorization-mode=Node,RBAC", "--allow-privileged",
-		"--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement", "--profiling=false")
-	c.await(b.Context(), "/readyz")
+		"--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement", "--profiling=false",
+		// No kube-proxy leads to Kueue's webhooks by their Service.
+		"--enable-aggregator-routing")
+	c.await(b.Context(), "kube-apiserver", serverURL+"/readyz")
 	manager, scheduler := c.path("system:kube-controller-manager.kubeconfig"), c.path("system:kube-scheduler.kubeconfig")
 	c.start("kube-controller-manager", kube, "kube-controller-manager", "--bind-address=127.0.0.1", "--kubeconfig="+manager,
 		"--authentication-kubeconfig="+manager, "--authorization-kubeconfig="+manager, "--leader-elect=false",
@@ -124,7 +127,7 @@ func startControlPlane(b *testing.B) *controlPlane {
 func programs(b *testing.B) map[string]string {
 	b.Helper()
 	const localcluster = "../../../bin/localcluster"
-	output, err := exec.CommandContext(b.Context(), localcluster, "programs").Output()
+	output, err := exec.CommandContext(b.Context(), localcluster, "programs", "--kueue="+kueueVersion).Output()
 	if err != nil {
 		b.Fatalf("%s programs: %v; make bin/localcluster compiles it", localcluster, err)
 	}
@@ -198,8 +201,8 @@ func (c *controlPlane) stop() {
 	}
 }
 
-// await waits until the API server answers a path with 200.
-func (c *controlPlane) await(ctx context.Context, path string) {
+// await waits until a program answers at a URL with 200.
+func (c *controlPlane) await(ctx context.Context, program, url string) {
 	c.b.Helper()
 	transport, err := rest.TransportFor(adminConfig())
 	check(c.b, err)
@@ -207,7 +210,7 @@ func (c *controlPlane) await(ctx context.Context, path string) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, serverURL+path, nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		check(c.b, err)
 		response, err := transport.RoundTrip(request)
 		if err == nil {
@@ -219,7 +222,7 @@ func (c *controlPlane) await(ctx context.Context, path string) {
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
-			log, _ := os.ReadFile(c.path("kube-apiserver.log"))
+			log, _ := os.ReadFile(c.path(program + ".log"))
 			c.b.Fatal(errors.Join(err, ctx.Err()), "\n", string(log[max(0, len(log)-2000):]))
 		}
 	}

@@ -5,26 +5,67 @@ package scale
 import (
 	"bytes"
 	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptrace"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
-// counter counts what the product's clients ask of the API server.
+// counter counts what the product's clients ask of the API server, and the TLS handshakes of all their connections.
 type counter struct {
 	next http.RoundTripper
 
-	mu    sync.Mutex
-	kinds map[string]*traffic
+	mu         sync.Mutex
+	kinds      map[string]*traffic
+	handshakes handshakes
 }
 
 // traffic is about all requests of one verb and resource.
 type traffic struct {
 	requests, sent, received, events int
+}
+
+// handshakes is about the TLS handshakes of a phase.
+type handshakes struct {
+	// now is how many are in progress, most how many were at once.
+	now, most, all, failed int
+	// first is the first one's start, last the latest one's end.
+	first, last time.Time
+}
+
+// trace returns a context in which the counter counts the handshakes of new connections.
+func (c *counter) trace(ctx context.Context) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		TLSHandshakeStart: func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			h := &c.handshakes
+			if h.all++; h.all == 1 {
+				h.first = time.Now()
+			}
+			h.now++
+			h.most = max(h.most, h.now)
+		},
+		TLSHandshakeDone: func(_ tls.ConnectionState, err error) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			h := &c.handshakes
+			h.now--
+			h.last = time.Now()
+			if err != nil && !errors.Is(err, context.Canceled) {
+				h.failed++
+			}
+		},
+	})
 }
 
 // wrap puts the counter in front of the network.
@@ -34,7 +75,7 @@ func (c *counter) wrap(next http.RoundTripper) http.RoundTripper {
 }
 
 // take returns the counts so far, and starts again.
-func (c *counter) take() map[string]traffic {
+func (c *counter) take() (map[string]traffic, handshakes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	taken := map[string]traffic{}
@@ -44,7 +85,9 @@ func (c *counter) take() map[string]traffic {
 			*t = traffic{} // a watch that is open counts on
 		}
 	}
-	return taken
+	shaken := c.handshakes
+	c.handshakes = handshakes{now: shaken.now}
+	return taken, shaken
 }
 
 func (c *counter) of(kind string) *traffic {
@@ -122,30 +165,64 @@ func kindOf(request *http.Request) string {
 	return verb + " " + resource
 }
 
-// sum adds up all kinds of requests.
-func sum(all map[string]traffic) (s traffic) {
-	for _, t := range all {
-		s.requests, s.sent, s.received, s.events = s.requests+t.requests, s.sent+t.sent, s.received+t.received, s.events+t.events
+// requestTable returns a table with the requests of the phases that have any: a row for each verb and resource, those with most bytes
+// first, and one for all rare ones.
+func requestTable(head string, phases []phase) [][]string {
+	phases = slices.DeleteFunc(phases, func(p phase) bool { return len(p.requests) == 0 })
+	heads := []string{head}
+	whole := map[string]traffic{}
+	for _, phase := range phases {
+		heads = append(heads, phase.name)
+		for kind, t := range phase.requests {
+			whole[kind] = whole[kind].plus(t)
+		}
 	}
-	return s
+	rare := func(kind string) bool { return whole[kind].requests < 3 && whole[kind].received < worthIt }
+	kinds := slices.SortedFunc(maps.Keys(whole), func(a, b string) int {
+		return cmp.Or(cmp.Compare(whole[b].received, whole[a].received), cmp.Compare(a, b))
+	})
+	table := [][]string{heads}
+	add := func(name string, of func(phase) traffic) {
+		row := []string{name}
+		for _, phase := range phases {
+			row = append(row, of(phase).String())
+		}
+		table = append(table, row)
+	}
+	for _, kind := range kinds {
+		if !rare(kind) {
+			add(kind, func(p phase) traffic { return p.requests[kind] })
+		}
+	}
+	add("others", func(p phase) (sum traffic) {
+		for kind, t := range p.requests {
+			if rare(kind) {
+				sum = sum.plus(t)
+			}
+		}
+		return sum
+	})
+	return table
 }
 
-// listing returns the kinds of requests with most bytes first, as "3 list pods (1.2 MiB)".
-func listing(all map[string]traffic) string {
-	var texts []string
-	for _, kind := range slices.SortedFunc(maps.Keys(all), func(a, b string) int {
-		return cmp.Or(cmp.Compare(all[b].received, all[a].received), cmp.Compare(a, b))
-	}) {
-		t := all[kind]
-		text := fmt.Sprintf("%d %s", t.requests, kind)
-		if t.events > 0 {
-			text += fmt.Sprintf(", %d events", t.events)
-		}
-		const worthIt = 64 << 10
-		if t.received > worthIt {
-			text += fmt.Sprintf(" (%s MiB)", number(float64(t.received)/(1<<20)))
-		}
-		texts = append(texts, text)
+func (t traffic) plus(u traffic) traffic {
+	return traffic{t.requests + u.requests, t.sent + u.sent, t.received + u.received, t.events + u.events}
+}
+
+// worthIt is how many bytes a table shows.
+const worthIt = 64 << 10
+
+// String returns a cell of a table, as in "3 (1.2 MiB)".
+func (t traffic) String() string {
+	var cell string
+	if t != (traffic{}) {
+		cell = strconv.Itoa(t.requests)
 	}
-	return strings.Join(texts, "; ")
+	if t.events > 0 {
+		cell += fmt.Sprintf(", %d events", t.events)
+	}
+	if t.received > worthIt {
+		cell += fmt.Sprintf(" (%s MiB)", number(float64(t.received)/(1<<20)))
+	}
+	return cell
 }

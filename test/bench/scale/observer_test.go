@@ -19,14 +19,17 @@ import (
 // observer notes when the last pod reached each state. It watches for itself, so that what a step adds to the time of the control plane
 // can be told apart.
 type observer struct {
-	mu                                 sync.Mutex
-	scheduled, ready                   map[types.UID]bool
-	created, placed, readied, deletion time.Time
+	mu   sync.Mutex
+	last moments
+	// admitted, scheduled and ready have the pods that reached the state.
+	admitted, scheduled, ready map[types.UID]bool
 }
 
+// moments are the times at which the last pod reached each state. A pod is admitted once it has no scheduling gates.
+type moments struct{ created, admitted, scheduled, ready, deleted time.Time }
+
 func observe(ctx context.Context, client kubernetes.Interface) *observer {
-	o := &observer{}
-	o.reset()
+	o := &observer{admitted: map[types.UID]bool{}, scheduled: map[types.UID]bool{}, ready: map[types.UID]bool{}}
 	go func() {
 		for ctx.Err() == nil {
 			w, err := client.CoreV1().Pods("ns").Watch(ctx, metav1.ListOptions{ResourceVersion: "0"})
@@ -49,23 +52,25 @@ func (o *observer) note(kind watch.EventType, pod *corev1.Pod) {
 	now := time.Now()
 	switch kind {
 	case watch.Added:
-		o.created = now
+		o.last.created = now
 	case watch.Deleted:
-		o.deletion = now
+		o.last.deleted = now
 	}
-	if pod.Spec.NodeName != "" && !o.scheduled[pod.UID] {
-		o.scheduled[pod.UID], o.placed = true, now
+	first := func(known map[types.UID]bool, reached bool, last *time.Time) {
+		if reached && !known[pod.UID] {
+			known[pod.UID], *last = true, now
+		}
 	}
-	if kube.IsReady(pod) && !o.ready[pod.UID] {
-		o.ready[pod.UID], o.readied = true, now
-	}
+	first(o.admitted, len(pod.Spec.SchedulingGates) == 0, &o.last.admitted)
+	first(o.scheduled, pod.Spec.NodeName != "", &o.last.scheduled)
+	first(o.ready, kube.IsReady(pod), &o.last.ready)
 }
 
-// times returns when the last pod was created, scheduled, ready and deleted.
-func (o *observer) times() (created, scheduled, ready, deleted time.Time) {
+// times returns the moments since the last reset.
+func (o *observer) times() moments {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.created, o.placed, o.readied, o.deletion
+	return o.last
 }
 
 // reset forgets the times.
@@ -73,8 +78,5 @@ func (o *observer) reset() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
-	o.created, o.placed, o.readied, o.deletion = now, now, now, now
-	if o.scheduled == nil {
-		o.scheduled, o.ready = map[types.UID]bool{}, map[types.UID]bool{}
-	}
+	o.last = moments{now, now, now, now, now}
 }

@@ -19,10 +19,10 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"runtime/debug"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -55,6 +55,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/test/bench/report"
 )
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
@@ -62,47 +63,49 @@ func TestMain(m *testing.M) { agenttest.Main(m) }
 const ranksPerNode = 8
 
 func BenchmarkScale(b *testing.B) {
+	page := report.Page{Path: scalePage, Target: "bench-scale"}
 	for range b.N {
-		printHead(b, fmt.Sprintf("; %d ranks on each node are stand-ins without processes", ranksPerNode))
-		printTable([]int{8, 64, 256, 512}, func(count int) []measurement { return measure(b, count, agent.Torchrun) })
-		fmt.Printf("\none real process on each node\n")
-		printTable([]int{8, 64}, func(count int) []measurement { return measure(b, count, agent.Command) })
+		m := beginMachine(b)
+		steps := rows(m.when, []int{8, 64, 256, 512}, func(count int) []measurement { return measure(b, count, agent.Torchrun) })
+		page.Print(b, "steps", steps, nil)
+		processes := rows(m.when, []int{8, 64}, func(count int) []measurement { return measure(b, count, agent.Command) })
+		page.Print(b, "processes", processes, m.facts())
 	}
 }
 
-// printHead prints what a table was measured with.
-func printHead(b *testing.B, with string) {
-	commit, err := exec.CommandContext(b.Context(), "git", "rev-parse", "--short", "HEAD").Output()
-	check(b, err)
-	fmt.Printf("\n%s, commit %s, %d cores, %s%s\n", time.Now().UTC().Format(time.DateOnly), bytes.TrimSpace(commit), runtime.NumCPU(),
-		runtime.Version(), with)
-}
+// scalePage has the tables of the benchmarks.
+const scalePage = "../../../docs/project/scale.md"
 
-// printTable measures each number of nodes, and prints a table with a column for each.
-func printTable(sizes []int, measure func(count int) []measurement) {
-	tables := map[string][]float64{}
-	var rows []string
+// rows measures each number of nodes, and returns a table with a column for each. A value that is always 0 has no row.
+func rows(when string, sizes []int, measure func(count int) []measurement) [][]string {
+	head := []string{"nodes, " + when}
+	values := map[string][]float64{}
+	var names []string
 	for _, count := range sizes {
+		head = append(head, strconv.Itoa(count))
 		for _, m := range measure(count) {
-			if tables[m.what] == nil {
-				rows = append(rows, m.what)
+			if values[m.what] == nil {
+				names = append(names, m.what)
 			}
-			tables[m.what] = append(tables[m.what], m.value)
+			values[m.what] = append(values[m.what], m.value)
 		}
 	}
-	fmt.Printf("\n| nodes | %s |\n| --- |%s\n", strings.ReplaceAll(strings.Trim(fmt.Sprint(sizes), "[]"), " ", " | "),
-		strings.Repeat(" --- |", len(sizes)))
-	for _, row := range rows {
-		line := "| " + row + " |"
-		for i, value := range tables[row] {
-			line += " " + number(value)
-			if before := tables[row][max(0, i-1)]; i > 0 && before > 0 {
-				line += fmt.Sprintf(" (%s x)", number(value/before))
-			}
-			line += " |"
+	table := [][]string{head}
+	for _, name := range names {
+		if !slices.ContainsFunc(values[name], func(value float64) bool { return value != 0 }) {
+			continue
 		}
-		fmt.Println(line)
+		row := []string{name}
+		for i, value := range values[name] {
+			cell := number(value)
+			if before := values[name][max(0, i-1)]; i > 0 && before > 0 {
+				cell += fmt.Sprintf(" (%s x)", number(value/before))
+			}
+			row = append(row, cell)
+		}
+		table = append(table, row)
 	}
+	return table
 }
 
 func number(v float64) string {
@@ -133,7 +136,8 @@ func measure(b *testing.B, count int, launcher agent.Launcher) (all []measuremen
 	add("their size, KiB", float64(sum)/1024)
 	add("largest of them, KiB", float64(largest)/1024)
 
-	agents := startAgents(b, count)
+	agents, end := startAgents(b, count)
+	defer end()
 	api, clients := newCluster(agents)
 	requests := func(what string) {
 		add("API requests of "+what, float64(len(api.Actions())))
@@ -372,9 +376,12 @@ func peakOf(b *testing.B, process string) float64 {
 }
 
 // cpuSeconds returns the CPU time that this program has used.
-func cpuSeconds(b *testing.B) float64 {
+func cpuSeconds(b *testing.B) float64 { return usedBy(b, syscall.RUSAGE_SELF) }
+
+// usedBy returns the CPU time of this program, or of the programs that it started and that have ended.
+func usedBy(b *testing.B, programs int) float64 {
 	var usage syscall.Rusage
-	check(b, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
+	check(b, syscall.Getrusage(programs, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()).Seconds()
 }
 

@@ -243,12 +243,15 @@ func kubeconfigCommand() *cobra.Command {
 }
 
 func programsCommand() *cobra.Command {
-	return &cobra.Command{
+	var kueue string
+	cmd := &cobra.Command{
 		Use:   "programs",
 		Short: "Compile the cluster's programs, and print their folders; no cluster is started",
 		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cluster.Programs(cmd.Context(), os.Stdout) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cluster.Programs(cmd.Context(), kueue, os.Stdout) },
 	}
+	cmd.Flags().StringVar(&kueue, "kueue", "", "a version of Kueue to compile too, with "+cluster.KueueManifests+" next to its program")
+	return cmd
 }
 
 func logsCommand() *cobra.Command {

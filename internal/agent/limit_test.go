@@ -60,7 +60,7 @@ func TestAnswersAreBounded(t *testing.T) {
 			return c.WatchJob(ctx, "job", func(JobStatus) error { return nil })
 		},
 	}
-	most := map[string]int{"job": maxStatus, "watch": maxStatus, "devices": maxTable, "names": maxTable, "plan": maxToken}
+	largest := map[string]int{"job": maxStatus, "watch": maxStatus, "devices": maxTable, "names": maxTable, "plan": maxToken}
 	for name, ask := range ask {
 		for form, answer := range map[string]*endless{
 			"text":    {begin: `{"missing":["`, rest: "x"},
@@ -72,14 +72,15 @@ func TestAnswersAreBounded(t *testing.T) {
 			if fail.ReasonOf(err) != fail.AgentUnreachable {
 				t.Errorf("%s, endless %s: %v, want %s", name, form, err, fail.AgentUnreachable)
 			}
-			want := most[name]
+			want := largest[name]
 			if want == 0 {
 				want = maxAnswer
 			}
 			if form == "objects" || form == "lists" {
 				want /= 4 // 32 bytes per object, and the buffer of a decoder doubles
 			}
-			if answer.read > want+4096 {
+			const bytesReadAhead = 4096
+			if answer.read > want+bytesReadAhead {
 				t.Errorf("%s, endless %s: %d bytes were read, want at most %d", name, form, answer.read, want)
 			}
 		}

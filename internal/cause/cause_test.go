@@ -293,7 +293,8 @@ func TestCulpritFitsALease(t *testing.T) {
 	rank := agent.RankStatus{Rank: 3, Python: &agent.PythonError{Type: long[0], Message: long[0], First: long[0], File: long[0],
 		Traceback: long}}
 	content, err := json.Marshal(Cause{Rank: rank}.Culprit())
-	if err != nil || len(content) > 128<<10 {
+	const sizeOfACulprit = 128 << 10
+	if err != nil || len(content) > sizeOfACulprit {
 		t.Errorf("%d bytes, %v", len(content), err)
 	}
 	rank.Python.Traceback = []string{"Traceback (most recent call last):", "ValueError"}

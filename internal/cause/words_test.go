@@ -119,7 +119,8 @@ func TestLongMessage(t *testing.T) {
 	if found, _ := Find([]agent.JobStatus{{Ranks: []agent.RankStatus{lost, killed}}}); found.Rank.Rank != 1 {
 		t.Errorf("found rank %d, want the one that was killed", found.Rank.Rank)
 	}
-	if said := (Cause{Rank: lost}).Symptom(); len(said) > 600 || !strings.HasSuffix(said, "Connection closed by peer") {
+	const sizeOfASymptom = 600
+	if said := (Cause{Rank: lost}).Symptom(); len(said) > sizeOfASymptom || !strings.HasSuffix(said, "Connection closed by peer") {
 		t.Errorf("got %d bytes: %s", len(said), said)
 	}
 }

@@ -135,11 +135,11 @@ func TestTicks(t *testing.T) {
 		{Axis{Log: true}, []float64{2, 5}, "2 5"},
 		{Axis{Ticks: []Tick{{1, "a"}, {2, "b"}, {3, "c"}, {4, "d"}, {5, "e"}, {6, "f"}, {7, "g"}}}, []float64{1, 7}, "a c e g"},
 	} {
-		const most = 5
+		const mostTicks = 5
 		s := scaleOf(tc.axis, tc.values)
-		s.round(most)
+		s.round(mostTicks)
 		var got []string
-		for _, tick := range s.ticks(most) {
+		for _, tick := range s.ticks(mostTicks) {
 			got = append(got, tick.Label)
 		}
 		if diff := cmp.Diff(tc.want, strings.Join(got, " ")); diff != "" {

@@ -251,7 +251,7 @@ func worlds() []asked {
 			w.job(runs)
 			w.nodes[0].facts.GPUs[0].Fault = "1 uncorrected memory error"
 		}, []fail.Reason{"NotReadable", "NotReadable", "NotReadable"}},
-		{"the API server is away", func(w *world) { w.away, w.options.Patience = true, 10*time.Second }, []fail.Reason{"NotReadable"}},
+		{"the API server is away", func(w *world) { w.away, w.options.Patience = true, timeForTheAPIServer }, []fail.Reason{"NotReadable"}},
 		{"nothing may be read", func(w *world) { w.forbidden = []string{"leases", "secrets", "statefulsets"} },
 			[]fail.Reason{"NotReadable", "NotReadable", "NotReadable"}},
 	}

@@ -86,8 +86,9 @@ func meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: objects.Labels("env")}
 }
 
-// An examination waits timeForTheNodes in no test, and timeForTheOtherNodes in tests in which one node is stuck.
-const timeForTheNodes, timeForTheOtherNodes = time.Minute, 3 * time.Second
+// An examination waits timeForTheNodes in no test, timeForTheOtherNodes in tests in which one node is stuck, and timeForTheAPIServer
+// if the API server is away.
+const timeForTheNodes, timeForTheOtherNodes, timeForTheAPIServer = time.Minute, 3 * time.Second, 10 * time.Second
 
 func newWorld(t *testing.T) *world {
 	t.Helper()

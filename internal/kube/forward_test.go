@@ -82,7 +82,8 @@ func TestDialPodCarriesBothWays(t *testing.T) {
 		t.Errorf("echo of %d bytes differs: %v", len(sent), err)
 	}
 
-	if err := conn.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
+	const timeForNoBytes = time.Millisecond
+	if err := conn.SetReadDeadline(time.Now().Add(timeForNoBytes)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conn.Read(got); !errors.Is(err, os.ErrDeadlineExceeded) {

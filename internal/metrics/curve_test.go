@@ -119,8 +119,9 @@ func TestLongTraining(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if most := 300 << 10; len(encoded) > most {
-		t.Errorf("%d bytes, want at most %d", len(encoded), most)
+	const sizeOfACurve = 300 << 10
+	if len(encoded) > sizeOfACurve {
+		t.Errorf("%d bytes, want at most %d", len(encoded), sizeOfACurve)
 	}
 }
 

@@ -132,6 +132,7 @@ func preparePipeline(ctx context.Context, dir string) (image string, err error) 
 // pipelineRun times a PipelineRun, and a pod with the same step. The name must be new: a run with an old name would find
 // the TaskRun of the old run.
 func pipelineRun(ctx context.Context, image, name string, run, pod *[]float64) error {
+	const timeForARunToSucceed = "2m"
 	for _, object := range []struct {
 		into             *[]float64
 		yaml, wait, name string
@@ -143,7 +144,7 @@ func pipelineRun(ctx context.Context, image, name string, run, pod *[]float64) e
 			if err := kubectl(ctx, object.yaml, "create", "-f", "-"); err != nil {
 				return err
 			}
-			return kubectl(ctx, "", "wait", "-n", "bench", "--timeout=2m", object.wait, object.name)
+			return kubectl(ctx, "", "wait", "-n", "bench", "--timeout="+timeForARunToSucceed, object.wait, object.name)
 		}); err != nil {
 			return err
 		}

@@ -80,7 +80,8 @@ func removeNamespace() error {
 	if used == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	const timeForTheNamespaceToGo = 3 * time.Minute
+	ctx, cancel := context.WithTimeout(context.Background(), timeForTheNamespaceToGo)
 	defer cancel()
 	_, err := used.kubectl(ctx, "delete", "namespace", used.name, "--ignore-not-found")
 	return errors.Join(err, os.RemoveAll(used.gitFolder()), os.RemoveAll(used.work))

@@ -164,6 +164,7 @@ func (ns *namespace) trainOurs(ctx context.Context, _ string, fail bool) (t trai
 // peer trains by applying a file of testdata, which has an object of that kind. success is the condition of a training that
 // succeeded, and role selects the pods whose logs have the output of the ranks.
 func (ns *namespace) peer(name, file, kind, success, role string) *project {
+	const timeForATrainingToEnd, timeForItsPodsToGo = "3m", "2m"
 	return &project{name: name, train: func(ctx context.Context, name string, fail bool) (t trained, err error) {
 		content, err := os.ReadFile("test/bench/testdata/" + file)
 		if err != nil {
@@ -182,7 +183,7 @@ func (ns *namespace) peer(name, file, kind, success, role string) *project {
 		if _, err := ns.kubectl(ctx, "apply", "--filename="+path); err != nil {
 			return t, err
 		}
-		if _, err := ns.kubectl(ctx, "wait", kind+"/"+name, "--for=condition="+condition, "--timeout=3m"); err != nil {
+		if _, err := ns.kubectl(ctx, "wait", kind+"/"+name, "--for=condition="+condition, "--timeout="+timeForATrainingToEnd); err != nil {
 			return t, err
 		}
 		t.known = time.Now()
@@ -197,7 +198,7 @@ func (ns *namespace) peer(name, file, kind, success, role string) *project {
 		if _, err := ns.kubectl(ctx, "delete", kind, name); err != nil {
 			return err
 		}
-		_, err := ns.kubectl(ctx, "wait", "pods", "--selector=bench="+name, "--for=delete", "--timeout=2m")
+		_, err := ns.kubectl(ctx, "wait", "pods", "--selector=bench="+name, "--for=delete", "--timeout="+timeForItsPodsToGo)
 		return err
 	}}
 }

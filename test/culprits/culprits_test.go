@@ -243,13 +243,14 @@ func (s script) training(t *testing.T, launcher agent.Launcher, prelude []byte) 
 		}
 		t.Cleanup(func() { listener.Close() })
 	}
+	const timeForATrainingToEnd = 10 * time.Minute
 	return &train.Training{
 		Deps: train.Deps{Place: e, Clients: &kube.Clients{}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Out: t.Output(),
 			Notify: func(notify.Event) {}},
 		Options: train.Options{Name: "env", ProgressEvery: time.Hour}, Nodes: e.Nodes, ID: "job",
 		Spec: agent.JobSpec{
 			Run: "run", Launcher: launcher, Script: "train.py", Nodes: 2, RanksPerNode: 2, MasterPort: e.MasterPort,
-			Deadline: time.Now().Add(10 * time.Minute),
+			Deadline: time.Now().Add(timeForATrainingToEnd),
 			Env:      map[string]string{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "USE_LIBUV": "0"},
 		},
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 )
@@ -41,6 +42,8 @@ type typed struct {
 func successors(u trainer, file string) []typed {
 	up := []string{"--cluster-file=" + file, "--steps-image=" + u.steps, "--gpus-per-node=1"}
 	const upSays, noProgram = "is kept until", "the image has no "
+	const timeForACheck = 30 * time.Second
+	check := []string{within(timeForACheck)}
 	h := []string{"--name=h-kim"}
 	hKim := filepath.Join(repository(u.T), "clusters", "h-kim.yaml")
 	return []typed{
@@ -99,9 +102,9 @@ func successors(u trainer, file string) []typed {
 		{command: "ssh-config", says: "Host mlenv-ml-dev-env-1"},
 		{command: "shell 0 -- env", says: "NCCL_IB_DISABLE=1"}, {command: "shell 0 -- nvidia-smi", says: "H100"},
 		{command: "shell 0 -- printenv CUDA_VISIBLE_DEVICES", code: anyCode},
-		{command: "check-fabric", more: []string{"--timeout=30s"}, says: "Fabric: "},
-		{command: "check-fabric --compare=tcp", more: []string{"--timeout=30s"}, says: "TCP sockets on the pod network"},
-		{command: "check-fabric --compare=tcp --script=train.py", more: []string{"--timeout=30s"}, says: "tokens"},
+		{command: "check-fabric", more: check, says: "Fabric: "},
+		{command: "check-fabric --compare=tcp", more: check, says: "TCP sockets on the pod network"},
+		{command: "check-fabric --compare=tcp --script=train.py", more: check, says: "tokens"},
 		{command: "rdma", says: "node 1: pod"}, {command: "rdma 0", says: "compute 9.0"}, {command: "doctor", code: anyCode},
 		{command: "doctor --cluster-file=clusters/CLUSTER.yaml", code: anyCode},
 		{command: "top", code: anyCode},

@@ -19,10 +19,10 @@ import (
 // idleReleased tests that the installed CronJob releases an unused environment, that one with a job stays, and that
 // nothing does so while there is no reaper.
 func idleReleased(u trainer) {
-	const timeout = "2m"
+	const timeUntilItIsReleased = "2m"
 	up := func(name string) string {
 		stdout, stderr := u.says(u.TempDir(), command.Done, "up", name, "--cluster-file="+u.clusterFile(), "--steps-image="+u.steps, "--nodes=1",
-			"--gpus-per-node=1", "--idle-timeout="+timeout)
+			"--gpus-per-node=1", "--idle-timeout="+timeUntilItIsReleased)
 		return stdout + stderr
 	}
 	u.mustContain(up("used"), "Nothing will release the environment when it was not used for 2m0s",

@@ -103,13 +103,14 @@ func (d *desk) reachedThroughTheService() {
 	d.Helper()
 	const ask = `
 import sys, urllib.error, urllib.parse, urllib.request
+seconds_for_an_answer = 20
 class Stay(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *arguments): return None
 for line in sys.stdin:
     url, authorization, form = line.rstrip("\n").split("\t")
     request = urllib.request.Request(url, data=form.encode() or None, headers={"Authorization": authorization} if authorization else {})
     try:
-        answer = urllib.request.build_opener(Stay).open(request, timeout=20)
+        answer = urllib.request.build_opener(Stay).open(request, timeout=seconds_for_an_answer)
         print(answer.status, "")
     except urllib.error.HTTPError as error:
         print(error.code, error.headers.get("Location", ""))
@@ -331,8 +332,10 @@ func (d *desk) inTheBrowser(ports map[int]string) {
 		input.InsertText(terminal+" > /workspace/terminal.new && mv /workspace/terminal.new /workspace/terminal"),
 		chromedp.KeyEvent("\r"),
 	)
+	const tenthsForTheTerminalToRun = "3000"
 	d.equal("a terminal of code-server says", d.kubectl("exec", "ml-dev-env-0", "--container=train", "--", "sh", "-c",
-		"for tenths in $(seq 3000); do [ -e /workspace/terminal ] && break; sleep 0.1; done; cat /workspace/terminal"), says+"\n")
+		"for tenths in $(seq "+tenthsForTheTerminalToRun+"); do [ -e /workspace/terminal ] && break; sleep 0.1; done; "+
+			"cat /workspace/terminal"), says+"\n")
 
 	newTab()
 	do("JupyterLab without a token", chromedp.Navigate("http://"+ports[8888]+"/lab"), chromedp.WaitVisible(`input[name="token"]`))

@@ -48,7 +48,8 @@ func argumentsArrive(u trainer) {
 	u.Logf("seed %d", seed)
 	const some = 40
 	texts := randomTexts(rand.New(rand.NewPCG(seed, 0)), some)
-	ctx, cancel := u.within(time.Minute)
+	const timeToStartARun = time.Minute
+	ctx, cancel := u.within(timeToStartARun)
 	defer cancel()
 	clients := &kube.Clients{Config: u.clients.Config, Kube: u.clients.Kube, Tekton: u.clients.Tekton, Objects: u.clients.Objects,
 		Namespace: u.namespace}

@@ -87,13 +87,14 @@ func rdmaByAdmin(u trainer) {
 		u.Errorf("the receipt has no rates of two devices of a kind: %+v", f)
 	}
 	out = u.tkn("pipelinerun", "logs", name)
+	const bytesOfTheLargestMessage = 1 << 20
 	var devices []string
 	for _, line := range railLine.FindAllStringSubmatch(out, -1) {
 		devices = append(devices, line[2])
 		u.equal("NCCL's GID index on node "+line[1], line[3], "3")
 		u.equal("gloo's interface on node "+line[1], line[4], "net1")
 		// More than one of check-fabric's largest messages.
-		if received, err := strconv.Atoi(line[5]); err != nil || received < 1<<20 {
+		if received, err := strconv.Atoi(line[5]); err != nil || received < bytesOfTheLargestMessage {
 			u.Errorf("node %s has received %s bytes on net1: the ranks' traffic went elsewhere", line[1], line[5])
 		}
 	}
@@ -186,7 +187,9 @@ spec: {config: ` + string(config) + `}
 	// Faults that preflight cannot find: the scheduler reports Insufficient.
 	wrong := u.withRails("resources:\n", all, own("wrong-resource"), "openshift.io/eno5np0rdma: 1", "openshift.io/eno9np0rdma: 1")
 	u.install(wrong)
-	waiting := u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma", "--param=start-timeout=30s")
+	const timeForNoPodToStart, timeForPodsToStart = "30s", "2m"
+	waiting := u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma",
+		"--param=start-timeout="+timeForNoPodToStart)
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
 	u.waitLog(u.taskPod(ctx, waiting, "provision"), "step-provision", "too little left")
@@ -196,7 +199,7 @@ spec: {config: ` + string(config) + `}
 	u.mustContain(results["message"], "the pod asks 1 openshift.io/eno9np0rdma and 2 of 2 nodes have too little left")
 
 	// In mode auto the pods are replaced by pods over TCP.
-	e := u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=start-timeout=2m")).succeeded()
+	e := u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=start-timeout="+timeForPodsToStart)).succeeded()
 	u.equal("verdict of preflight", e.tasks["preflight"].Results["mode"], "rdma")
 	u.equal("mode", e.receipt.Mode, "tcp")
 	u.mustContain(e.receipt.ModeReason, "the nodes cannot use RDMA", "the pod asks 1 openshift.io/eno9np0rdma")
@@ -319,16 +322,18 @@ func rdmaTraining(u trainer) {
 	u.task("train", "--param=script=transformer/train.py", "--param=deepspeed-config=transformer/ds_zero2.json",
 		"--param=script-args=--steps=20,--stop-at=10,--global-batch=4,--checkpoint-dir=", "--param=tree="+results["tree"])
 	after := u.received()
+	// Each of ten steps exchanges the gradients of 132,864 parameters once.
+	const bytesOfTheGradients = 10 * 132_864 * 4
 	for node := range before {
 		net1, eth0 := after[node][0]-before[node][0], after[node][1]-before[node][1]
-		// Each of ten steps exchanges the gradients of 132,864 parameters once.
-		if net1 < 10*132_864*4 || net1 < 10*eth0 {
+		if net1 < bytesOfTheGradients || net1 < 10*eth0 {
 			u.Errorf("node %d received %d bytes on net1 and %d on eth0 while it trained, want the gradients on net1", node, net1, eth0)
 		}
 	}
 
+	const timeUntilTheHangIsCancelled = "5m"
 	hanging := u.startTkn("task", "train", "--param=script=e2e/hang.py", "--param=launcher=torchrun", "--param=tree="+results["tree"],
-		"--param=timeout=5m")
+		"--param=timeout="+timeUntilTheHangIsCancelled)
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
 	u.waitLog(u.taskPod(ctx, hanging, "train"), "step-train", "rank 0 waits for rank 1")

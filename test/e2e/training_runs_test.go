@@ -341,9 +341,9 @@ func named(name string) metav1.ListOptions {
 
 // shortened returns the end of a long text.
 func shortened(text string) string {
-	const most = 30_000
-	if len(text) <= most {
+	const bytesThatAreRead = 30_000
+	if len(text) <= bytesThatAreRead {
 		return text
 	}
-	return "...\n" + text[len(text)-most:]
+	return "...\n" + text[len(text)-bytesThatAreRead:]
 }

@@ -335,12 +335,14 @@ func neighbour(u user, _ map[string]string) {
 	ip("-n", netns, "addr", "add", there+"/24", "dev", "eth0")
 	ip("-n", netns, "link", "set", "eth0", "up")
 	ip("-n", netns, "route", "add", "default", "via", here)
+	const timeToConnect = "3s"
 	connect := func(address string) error {
 		host, port, err := net.SplitHostPort(address)
 		if err != nil {
 			u.Fatal(err)
 		}
-		return exec.CommandContext(u.Context(), "ip", "netns", "exec", netns, "timeout", "3", "bash", "-c", ": > /dev/tcp/"+host+"/"+port).Run()
+		return exec.CommandContext(u.Context(), "ip", "netns", "exec", netns, "timeout", timeToConnect, "bash", "-c",
+			": > /dev/tcp/"+host+"/"+port).Run()
 	}
 	for _, address := range []string{registryHost, "10.223.0.2:6443", "10.223.0.2:443", "10.223.0.11:10250"} {
 		if err := connect(address); err == nil {

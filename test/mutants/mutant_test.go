@@ -16,7 +16,7 @@ const example = `package example
 
 import "fmt"
 
-const most = 3
+const mostNames = 3
 
 type pair struct {
 	A int ` + "`json:\"a,omitempty\"`" + `
@@ -26,7 +26,7 @@ func find(names []string, want string) (int, error) {
 	log("looking")
 	fmt.Println("looking")
 	for i, name := range names {
-		if name == want && i < most {
+		if name == want && i < mostNames {
 			return i, nil
 		}
 	}

@@ -15,9 +15,9 @@ func (q queue) Close() error              { return nil }
 func (q queue) Addr() net.Addr            { return nil }
 
 func TestOldestUnprovenConnectionIsClosed(t *testing.T) {
-	const limit = 3
+	const mostUnproven = 3
 	q := make(queue, 1)
-	listener := New(q, limit)
+	listener := New(q, mostUnproven)
 	var ours, theirs []net.Conn
 	connect := func() {
 		t.Helper()
@@ -39,7 +39,7 @@ func TestOldestUnprovenConnectionIsClosed(t *testing.T) {
 	connect() // 1
 	connect() // 2
 	ours[2].Close()
-	for range limit { // 3 to 5
+	for range mostUnproven { // 3 to 5
 		connect()
 	}
 	want := []bool{true, false, false, true, true, true}
@@ -48,7 +48,7 @@ func TestOldestUnprovenConnectionIsClosed(t *testing.T) {
 			t.Errorf("connection %d is open: %t, want %t", i, got, wanted)
 		}
 	}
-	if len(listener.unproven) != limit {
-		t.Errorf("%d connections are counted, want %d", len(listener.unproven), limit)
+	if len(listener.unproven) != mostUnproven {
+		t.Errorf("%d connections are counted, want %d", len(listener.unproven), mostUnproven)
 	}
 }

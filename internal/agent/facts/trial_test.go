@@ -71,8 +71,9 @@ func TestTrialWithoutLocks(t *testing.T) {
 	}
 	hangs := make(chan struct{})
 	defer close(hangs)
-	slow := Trial{Time: time.Millisecond, Flock: func(int, int) error { <-hangs; return nil }}
-	if _, got := slow.Lock(t.TempDir(), check); got.Locked || got.Problem != "flock has not returned within 1ms" {
+	const timeToLock = time.Millisecond
+	slow := Trial{Time: timeToLock, Flock: func(int, int) error { <-hangs; return nil }}
+	if _, got := slow.Lock(t.TempDir(), check); got.Locked || got.Problem != "flock has not returned within "+timeToLock.String() {
 		t.Errorf("a lock that hangs: %+v", got)
 	}
 	if _, got := (Trial{}).Lock(filepath.Join(t.TempDir(), "absent"), check); got.Unwritable == "" || got.Problem != "" {

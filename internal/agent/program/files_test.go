@@ -145,10 +145,11 @@ func TestDownload(t *testing.T) {
 	}))
 	defer server.Close()
 	dir := t.TempDir()
+	const timeForTheNextByte = time.Minute
 	get := func(wanted ...agent.Download) (string, error) {
 		ranges = nil
 		var out strings.Builder
-		err := download(context.Background(), dir, wanted, time.Minute, &out)
+		err := download(context.Background(), dir, wanted, timeForTheNextByte, &out)
 		return out.String(), err
 	}
 	one := agent.Download{URL: server.URL + "/data", Path: "in/data.bin", Content: digest}

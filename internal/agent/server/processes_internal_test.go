@@ -106,10 +106,11 @@ func TestStopRanksKillsTheDeaf(t *testing.T) {
 	if line, err := lines.ReadString('\n'); line != "deaf\n" {
 		t.Fatalf("got %q, %v", line, err)
 	}
+	const timeUntilRanksAreKilled = 200 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	var stopping sync.WaitGroup
 	stopping.Go(func() {
-		stopRanks(ctx, []int{gone.Process.Pid, bare.Process.Pid, deaf.Process.Pid}, 200*time.Millisecond)
+		stopRanks(ctx, []int{gone.Process.Pid, bare.Process.Pid, deaf.Process.Pid}, timeUntilRanksAreKilled)
 	})
 	line, err := lines.ReadString('\n')
 	cancel()

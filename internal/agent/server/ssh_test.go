@@ -103,9 +103,12 @@ func (h *sshHost) newKey(name string) ssh.Signer {
 	return signer
 }
 
+// How long the tests wait for programs that would not end at all.
+const timeForAClientToEnd, timeForAProcessToEnd = 2 * time.Minute, time.Minute
+
 // command returns a program of OpenSSH, or rsync, with the configuration of the host.
 func (h *sshHost) command(program string, args ...string) *exec.Cmd {
-	ctx, cancel := context.WithTimeout(h.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(h.Context(), timeForAClientToEnd)
 	h.Cleanup(cancel)
 	config := []string{"-F", filepath.Join(h.dir, "config")}
 	if program == "rsync" {
@@ -401,7 +404,7 @@ func TestSSHSlowClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	for began := time.Now(); running(pid); time.Sleep(10 * time.Millisecond) {
-		if time.Since(began) > time.Minute {
+		if time.Since(began) > timeForAProcessToEnd {
 			t.Fatal("the program waits for the client: want less output")
 		}
 	}
@@ -468,7 +471,7 @@ func TestSSHHangUp(t *testing.T) {
 		_ = client.Wait() // it was killed
 		for _, pid := range []int{child, leader} {
 			for began := time.Now(); running(pid); time.Sleep(10 * time.Millisecond) {
-				if time.Since(began) > time.Minute {
+				if time.Since(began) > timeForAProcessToEnd {
 					t.Fatalf("ssh %s: process %d still runs", terminal, pid)
 				}
 			}

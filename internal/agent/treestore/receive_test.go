@@ -417,7 +417,8 @@ func TestInterruptedTransfer(t *testing.T) {
 			left += sizes[content]
 		}
 		// Everything that arrived is kept, except the content in progress and what zstd had not yet returned.
-		if most := int64(len(whole)-size) + 700_000 + 300_000; left > most || size > 600_000 && len(rest) >= len(missing) {
+		const bytesOfAContent, bytesInZstd, bytesUntilOneIsKept = 700_000, 300_000, 600_000
+		if left > int64(len(whole)-size+bytesOfAContent+bytesInZstd) || size > bytesUntilOneIsKept && len(rest) >= len(missing) {
 			t.Errorf("broken at byte %d of %d: %d bytes to send again", size, len(whole), left)
 		}
 		if err := again.Receive(t.Context(), hash, 0, stream(t, dir, m, rest)); err != nil {
@@ -438,12 +439,13 @@ func interrupted(t *testing.T, w workspace) (dir string, m tree.Manifest, begun 
 	if err != nil {
 		t.Fatal(err)
 	}
-	body := io.MultiReader(io.LimitReader(stream(t, dir, m, missing), 700_000), brokenReader{})
+	const bytesThatPass, bytesThatAreKept = 700_000, 300_000
+	body := io.MultiReader(io.LimitReader(stream(t, dir, m, missing), bytesThatPass), brokenReader{})
 	if err := w.Receive(t.Context(), m.Hash(), 0, body); !errors.Is(err, errBroken) {
 		t.Fatal(err)
 	}
 	_, missing, err = w.Plan(m, m.Hash())
-	if begun = w.Begun(missing); err != nil || len(missing) != 1 || begun < 300_000 {
+	if begun = w.Begun(missing); err != nil || len(missing) != 1 || begun < bytesThatAreKept {
 		t.Fatalf("%d contents are missing, of the first %d bytes are here, %v", len(missing), begun, err)
 	}
 	return dir, m, begun, func() io.Reader {
@@ -657,7 +659,8 @@ func TestLargeFilesNeedLittleMemory(t *testing.T) {
 	}
 	runtime.ReadMemStats(&after)
 	// TotalAlloc counts all allocations of both ends; less than that was in use at any time.
-	if used := after.TotalAlloc - before.TotalAlloc; used > 24<<20 {
+	const memoryOfATransfer = 24 << 20
+	if used := after.TotalAlloc - before.TotalAlloc; used > memoryOfATransfer {
 		t.Errorf("%d MiB were allocated for 96 MiB", used>>20)
 	}
 }

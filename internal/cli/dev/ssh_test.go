@@ -145,7 +145,8 @@ func (l *laptop) mlenv(code int, args ...string) (stdout, stderr string) {
 // run runs a program of OpenSSH with the configuration of the environment. It has another kubeconfig and current folder than mlenv had.
 func (l *laptop) run(program string, args ...string) (string, error) {
 	l.Helper()
-	ctx, cancel := context.WithTimeout(l.Context(), 2*time.Minute)
+	const timeForAClientToEnd = 2 * time.Minute
+	ctx, cancel := context.WithTimeout(l.Context(), timeForAClientToEnd)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, append([]string{"-F", filepath.Join(l.home, ".ssh/mlenv/env.conf")}, args...)...)
 	cmd.Env, cmd.Dir = append(os.Environ(), "KUBECONFIG=/dev/null", "XDG_STATE_HOME=/nowhere"), "/"

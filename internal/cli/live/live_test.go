@@ -168,6 +168,7 @@ func TestTopIsPlain(t *testing.T) {
 		{KubernetesNode: hostile, Problem: hostile, GPUs: []agent.GPU{{Fault: hostile, Throttled: []string{hostile}}}},
 	}}
 	ctx, cancel := context.WithCancel(t.Context())
+	const timeUntilTheUserInterrupts = 10 * time.Millisecond
 	asked := false
 	var out bytes.Buffer
 	err := redraw(ctx, &out, func() (int, int) { return 200, 24 }, nil, func() (State, error) {
@@ -175,7 +176,7 @@ func TestTopIsPlain(t *testing.T) {
 			return state, errors.New("over")
 		}
 		asked = true
-		time.AfterFunc(10*time.Millisecond, cancel)
+		time.AfterFunc(timeUntilTheUserInterrupts, cancel)
 		return state, nil
 	})
 	if err != nil {

@@ -166,10 +166,11 @@ func TestSecretsOfManyNodes(t *testing.T) {
 	if err != nil || len(built.Secrets) != 2 {
 		t.Fatalf("got %d Secrets, %v; want the agents' and the steps'", len(built.Secrets), err)
 	}
+	const sizeOfAnObject = 64 << 10
 	for _, object := range built.InOrder() {
 		text, err := json.Marshal(object)
-		if err != nil || len(text) > 64<<10 {
-			t.Errorf("%T %s has %d bytes, %v; want at most 64 KiB", object, object.GetName(), len(text), err)
+		if err != nil || len(text) > sizeOfAnObject {
+			t.Errorf("%T %s has %d bytes, %v; want at most %d", object, object.GetName(), len(text), err, sizeOfAnObject)
 		}
 	}
 }

@@ -46,11 +46,12 @@ func start(ctx context.Context, folder, name string, environ ...string) (*Enviro
 
 // launch starts a shell command on both nodes.
 func launch(ctx context.Context, e *Environment, command string) error {
+	const timeForAJobToEnd = time.Minute
 	return e.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		_, err := client.StartJob(ctx, "job", agent.JobSpec{
 			Run: "run", Launcher: agent.Command, Script: "/bin/sh", Args: []string{"-c", command}, Nodes: 2, RanksPerNode: 1,
 			MasterPort: e.MasterPort,
-			Deadline:   time.Now().Add(time.Minute),
+			Deadline:   time.Now().Add(timeForAJobToEnd),
 		})
 		return err
 	})

@@ -21,6 +21,7 @@ import (
 func TestCheckVolume(t *testing.T) {
 	hangs := make(chan struct{})
 	defer close(hangs)
+	const timeToLock = 50 * time.Millisecond
 	fails := func(err error) facts.Trial { return facts.Trial{Flock: func(int, int) error { return err }} }
 	for _, test := range []struct {
 		name          string
@@ -39,8 +40,8 @@ func TestCheckVolume(t *testing.T) {
 			"nodes 0 and 1 get the same lock at once: locks on /workspace do not reach other nodes"},
 		{"one node without locks", 1, true, fails(nil), facts.Trial{}, "on node 0: two programs get the same lock"},
 		{"claims of their own without locks", 2, false, facts.Trial{}, fails(unix.EOPNOTSUPP), "on node 1: flock: operation not supported"},
-		{"locks that hang", 2, true, facts.Trial{}, facts.Trial{Time: 50 * time.Millisecond, Flock: func(int, int) error { <-hangs; return nil }},
-			"on node 1: flock has not returned within 50ms"},
+		{"locks that hang", 2, true, facts.Trial{}, facts.Trial{Time: timeToLock, Flock: func(int, int) error { <-hangs; return nil }},
+			"on node 1: flock has not returned within " + timeToLock.String()},
 		{"no renames over files", 2, true, facts.Trial{}, facts.Trial{Rename: func(string, string) error { return unix.ENOTSUP }},
 			"on node 1: replacing a file by a rename: operation not supported"},
 	} {

@@ -129,8 +129,9 @@ func metadata(t *testing.T, labels, annotations map[string]string, description s
 			t.Errorf("annotation tekton.dev/%s is missing", name)
 		}
 	}
+	const lengthOfASummary = 120
 	summary, rest, _ := strings.Cut(description, "\n")
-	if !strings.HasSuffix(summary, ".") || len(summary) > 120 || !strings.HasPrefix(rest, "\n") {
+	if !strings.HasSuffix(summary, ".") || len(summary) > lengthOfASummary || !strings.HasPrefix(rest, "\n") {
 		t.Errorf("description begins with %q: want a summary of one sentence and an empty line", summary)
 	}
 }

@@ -131,9 +131,9 @@ func TestPartsAlwaysFit(t *testing.T) {
 			t.Errorf("got %d bytes, %v: %+v; want at most %d with reason and status", len(content), err, back, maxPart)
 		}
 	}
-	const steps, limit = 7, 1 << 20
-	if most := maxSize + (steps+1)*maxPart; most > limit {
-		t.Errorf("a receipt and its parts may have %d bytes, want at most %d", most, limit)
+	const steps, sizeOfAConfigMap = 7, 1 << 20
+	if size := maxSize + (steps+1)*maxPart; size > sizeOfAConfigMap {
+		t.Errorf("a receipt and its parts may have %d bytes, want at most %d", size, sizeOfAConfigMap)
 	}
 }
 

@@ -127,7 +127,8 @@ func TestUsageHasNoRoom(t *testing.T) {
 	}
 	var s UsageSums
 	content, err := s.add(many, now)
-	if err != nil || len(content) > maxSize || len(s.Runs) < 1000 || s.Runs[0].Run != "run-0" {
+	const runsThatFit = 1000
+	if err != nil || len(content) > maxSize || len(s.Runs) < runsThatFit || s.Runs[0].Run != "run-0" {
 		t.Fatalf("%d bytes with %d runs, %v; want at most %d", len(content), len(s.Runs), err, maxSize)
 	}
 	if diff := cmp.Diff(now.Add(-time.Duration(len(s.Runs))*time.Minute), s.LostUntil); diff != "" {

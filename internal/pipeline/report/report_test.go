@@ -263,8 +263,9 @@ func TestLarge(t *testing.T) {
 	r.Curve.Ranks = slices.Repeat(r.Curve.Ranks, 500)
 	r.Training.Args = slices.Repeat([]string{long}, 100)
 	got, root := render(t, r)
-	if most := 1500 << 10; len(got) > most {
-		t.Errorf("%d bytes, want at most %d", len(got), most)
+	const sizeOfAReport = 1500 << 10
+	if len(got) > sizeOfAReport {
+		t.Errorf("%d bytes, want at most %d", len(got), sizeOfAReport)
 	}
 	seen := text(root)
 	for _, want := range []string{"436 more nodes are in the receipt", "460 more phases", "ranks' last lines are in the receipt",

@@ -91,9 +91,9 @@ func packet(line string) string { return fmt.Sprintf("%04x%s", len(line)+4, line
 // TestFetchLimitsTime: fetching a pack from a hostile server fails with a message if the pack takes hours to resolve.
 func TestFetchLimitsTime(t *testing.T) {
 	// 20 GB, for which the fastest processors need several times the limit.
-	const deltas, timeToResolve = 600, time.Second
+	const deltas, timeToResolve, sizeOfASmallPack = 600, time.Second, 100 << 10
 	pack, commit := amplifyingPack(t, deltas)
-	if len(pack) > 100<<10 {
+	if len(pack) > sizeOfASmallPack {
 		t.Fatalf("the pack has %d bytes", len(pack))
 	}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -132,9 +132,10 @@ func TestFetchLimitsFiles(t *testing.T) {
 	server := newWebServer(t, root)
 	source := server.source("repo", "")
 	source.Auth = server.goodAuth(t)
+	const filesOfACommit, bytesOfTheirNames, noLimit = 9_999, 1 << 20, 1 << 30
 	for name, change := range map[string]func(*limits){
-		"output": func(l *limits) { l.files, l.output = 1<<30, 1<<20 },
-		"files":  func(l *limits) { l.files, l.output = 9_999, 1<<30 },
+		"output": func(l *limits) { l.files, l.output = noLimit, bytesOfTheirNames },
+		"files":  func(l *limits) { l.files, l.output = filesOfACommit, noLimit },
 	} {
 		t.Run(name, func(t *testing.T) {
 			source := source // only this test sets the revision

@@ -309,6 +309,9 @@ func TestFetchCancelled(t *testing.T) {
 	}
 }
 
+// timeToListTheBranches is for servers that never list them.
+const timeToListTheBranches = time.Second
+
 // The wait for a server that accepts connections and sends nothing is bounded.
 func TestFetchFromAServerThatSaysNothing(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts the connections
@@ -317,9 +320,10 @@ func TestFetchFromAServerThatSaysNothing(t *testing.T) {
 	}
 	defer listener.Close()
 	source := Source{URL: "https://" + listener.Addr().String() + "/repo", limits: usualLimits}
-	source.limits.silence = time.Second
+	source.limits.silence = timeToListTheBranches
 	_, _, _, err = fetchInto(t, source)
-	wantFailure(t, err, fail.RepositoryUnavailable, "the server did not list its branches and tags within 1s", "check the host and port")
+	wantFailure(t, err, fail.RepositoryUnavailable, "the server did not list its branches and tags within "+timeToListTheBranches.String(),
+		"check the host and port")
 }
 
 func TestFetchSilentServer(t *testing.T) {
@@ -332,9 +336,10 @@ func TestFetchSilentServer(t *testing.T) {
 	defer server.Close()
 	defer close(release)
 	limits := usualLimits
-	limits.silence = time.Second
+	limits.silence = timeToListTheBranches
 	_, _, _, err := fetchInto(t, Source{URL: server.URL + "/repo", Auth: (&webServer{Server: server}).auth(t, nil), limits: limits})
-	wantFailure(t, err, fail.RepositoryUnavailable, "did not list its branches and tags within 1s", "check the host and port")
+	wantFailure(t, err, fail.RepositoryUnavailable, "did not list its branches and tags within "+timeToListTheBranches.String(),
+		"check the host and port")
 }
 
 // The image of the steps and this machine have different versions of libcurl.

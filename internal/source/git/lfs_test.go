@@ -150,7 +150,8 @@ func TestFetchLFSIsBounded(t *testing.T) {
 			server.lfsBatch = answer
 			source := server.source("repo", "")
 			source.Auth, source.LFS, source.limits = server.goodAuth(t), true, usualLimits
-			source.limits.memory = 256 << 20
+			const memoryOfGitLFS = 256 << 20
+			source.limits.memory = memoryOfGitLFS
 			_, _, _, err := fetchInto(t, source)
 			wantFailure(t, err, fail.LFSPointers, "git-lfs needs more than 256 MiB of memory", "LFS server")
 		})

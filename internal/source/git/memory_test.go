@@ -175,7 +175,8 @@ func TestFetchLimitsDisk(t *testing.T) {
 	source := server.source("repo", "")
 	source.Auth = server.goodAuth(t)
 	source.limits = usualLimits
-	source.limits.disk = 50 << 20
+	const diskForTheFiles = 50 << 20
+	source.limits.disk = diskForTheFiles
 	_, _, _, err := fetchInto(t, source)
 	wantFailure(t, err, fail.DiskFull, "the repository needs more than 52.4 MB of disk", "/datasets")
 }
@@ -191,7 +192,8 @@ func TestFetchLimitsPack(t *testing.T) {
 	source := server.source("repo", "")
 	source.Auth = server.goodAuth(t)
 	source.limits = usualLimits
-	source.limits.disk = 8 << 20
+	const diskForThePack = 8 << 20
+	source.limits.disk = diskForThePack
 	_, _, _, err := fetchInto(t, source)
 	wantFailure(t, err, fail.DiskFull, "the repository needs more than", "/datasets")
 }
@@ -211,7 +213,8 @@ func TestFetchLimitsMemory(t *testing.T) {
 	source := server.source("repo", "")
 	source.Auth = server.auth(t, nil)
 	source.limits = usualLimits
-	source.limits.memory = 48 << 20
+	const memoryOfGit = 48 << 20
+	source.limits.memory = memoryOfGit
 	_, _, _, err := fetchInto(t, source)
 	wantFailure(t, err, fail.RepositoryUnavailable, "git needs more than 48 MiB of memory", "Git LFS")
 }

@@ -144,7 +144,7 @@ func TestLandingContinues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const most = 1 << 20
+	const bytesOfAConnection = 1 << 20
 	sent, connections := 0, 0
 	for done := false; !done; {
 		landing, err := NewLanding(t.Context(), to, m)
@@ -160,7 +160,7 @@ func TestLandingContinues(t *testing.T) {
 			}
 			var stream bytes.Buffer
 			// The sender stops when the connection has passed so many bytes.
-			wrote := WriteRest(t.Context(), &cutting{&stream, most}, from, m, landing.Missing(), landing.From())
+			wrote := WriteRest(t.Context(), &cutting{&stream, bytesOfAConnection}, from, m, landing.Missing(), landing.From())
 			sent += stream.Len()
 			read := ReadRest(t.Context(), &stream, m.Sizes(), landing.Begun, landing.Put)
 			if done = wrote == nil && read == nil; done {
@@ -175,7 +175,7 @@ func TestLandingContinues(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if sent > len(content)+most {
+	if sent > len(content)+bytesOfAConnection {
 		t.Errorf("%d bytes were sent for a file of %d", sent, len(content))
 	}
 	landed, err := Scan(t.Context(), to, nil)

@@ -294,7 +294,8 @@ func FuzzExplain(f *testing.F) {
 		if found.Reason == "" || found.Seen == "" || fail.NextOf(err) == "" {
 			t.Errorf("%+v: want a reason, its cause and advice", found)
 		}
-		if len(err.Error()) > 64<<10 {
+		const sizeOfAnError = 64 << 10
+		if len(err.Error()) > sizeOfAnError {
 			t.Errorf("the text has %d bytes", len(err.Error()))
 		}
 	})

@@ -116,7 +116,8 @@ func TestCheckWaitsForItsTurn(t *testing.T) {
 			next.ServeHTTP(w, r)
 		})
 	})
-	release, err := check.Nodes[0].Turn(t.Context(), time.Minute)
+	const timeToGetTheTurn = time.Minute
+	release, err := check.Nodes[0].Turn(t.Context(), timeToGetTheTurn)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -95,6 +95,7 @@ esac
 
 // A rail that cannot be measured is logged, and does not count against the network.
 func TestHostRDMANotMeasured(t *testing.T) {
+	const timeForNoMeasurement = 5 * time.Second
 	for _, test := range []struct {
 		name, script string
 		change       func(*Check)
@@ -103,7 +104,7 @@ func TestHostRDMANotMeasured(t *testing.T) {
 		{"no program", "", func(*Check) {}, "the training image has no ib_write_bw"},
 		{"it fails", "echo ' Unable to find the Infiniband/RoCE device'; exit 1", func(*Check) {
 		}, "was not measured on rail net1 (10.0.103.0/24): ib_write_bw ended without a result"},
-		{"no time", "", func(c *Check) { c.Bound = 5 * time.Second }, "There is no time left"},
+		{"no time", "", func(c *Check) { c.Bound = timeForNoMeasurement }, "There is no time left"},
 		{"over TCP", "", func(c *Check) { c.settings.Mode = agent.TCP }, ""},
 		{"in a quick check", "", func(c *Check) { c.Quick = true }, ""},
 	} {

@@ -308,7 +308,8 @@ func (p *place) provisioner(change ...func(*provisioner)) *provisioner {
 		p.t.Fatal(err)
 	}
 	log := slog.New(p)
-	o := Options{Mode: "auto", StartTimeout: time.Minute, OnBusy: "fail", OnChange: "fail"}
+	const timeForThePodsToStart = time.Minute
+	o := Options{Mode: "auto", StartTimeout: timeForThePodsToStart, OnBusy: "fail", OnChange: "fail"}
 	o.Run.Name, o.Run.UID = "train-1", "uid-1"
 	step := &provisioner{
 		options: o, log: log, now: time.Now, routes: p.routes.RouteV1(), hosts: map[string]string{},

@@ -175,8 +175,8 @@ func TestPassingEndsBehindABalancer(t *testing.T) {
 	if uploads.Load() != firstHolders || !strings.Contains(log.String(), "to 6 of them") {
 		t.Errorf("%d uploads, want %d:\n%s", uploads.Load(), firstHolders, log.String())
 	}
-	if most := int64(6 * (len(content) + passes)); passed.Load() > most {
-		t.Errorf("%d bytes passed, want at most %d", passed.Load(), most)
+	if bytesForSixNodes := int64(6 * (len(content) + passes)); passed.Load() > bytesForSixNodes {
+		t.Errorf("%d bytes passed, want at most %d", passed.Load(), bytesForSixNodes)
 	}
 	for i, node := range agents {
 		if got, err := os.ReadFile(onNode(node, "model.bin")); err != nil || string(got) != content {

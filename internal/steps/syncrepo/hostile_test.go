@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -95,7 +94,7 @@ func TestForgedInstallation(t *testing.T) {
 		})
 	})
 	needs := requirements{name: "pip.txt", digest: tree.Digest(strings.Repeat("9", 64)), program: "agent", venvs: t.TempDir(),
-		timeout: time.Minute}
+		timeout: timeForPip}
 	_, err := newSender(t.Context(), setOf(agents), quiet()).install(t.Context(), needs, tree.Digest(strings.Repeat("8", 64)))
 	if fail.ReasonOf(err) != fail.RequirementsFailed || !strings.Contains(err.Error(), "pip could not be started") {
 		t.Errorf("got %v, want RequirementsFailed", err)

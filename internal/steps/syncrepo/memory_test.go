@@ -55,10 +55,10 @@ func TestPlansShareTheManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A copy of the manifest, or a list of digests, would cost more.
-	most := uint64(len(p.encoded) / 4)
+	memoryOfANode := uint64(len(p.encoded) / 4)
 	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		// The race detector drops a quarter of the buffers that connections share.
-		most = uint64(len(p.encoded))
+		memoryOfANode = uint64(len(p.encoded))
 	}
 	const count = 4
 	agents := agenttest.Start(t, count)
@@ -95,8 +95,8 @@ func TestPlansShareTheManifest(t *testing.T) {
 				t.Fatalf("%s of node %d: present is %t, %d contents, %v", name, i, try.present, len(p.contents(try)), try.err)
 			}
 		}
-		if cost := tc.cost(before, after) / count; cost > most {
-			t.Errorf("%s: each node costs %d bytes for a manifest of %d, want at most %d", name, cost, len(p.encoded), most)
+		if cost := tc.cost(before, after) / count; cost > memoryOfANode {
+			t.Errorf("%s: each node costs %d bytes for a manifest of %d, want at most %d", name, cost, len(p.encoded), memoryOfANode)
 		}
 	}
 }

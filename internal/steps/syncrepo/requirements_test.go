@@ -20,6 +20,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
+// timeForPip is for tests in which pip ends by itself.
+const timeForPip = time.Minute
+
 // fakePython returns a python3 with venv and pip. It records what it installs in the file installed, fails for
 // "no-such-package" and never ends for "endless".
 func fakePython(t *testing.T) (installed string) {
@@ -71,7 +74,7 @@ func installerOn(t *testing.T, agents []*agenttest.Node, files map[string]string
 		t.Fatal(err)
 	}
 	return newSender(t.Context(), setOf(agents), quiet()),
-		requirements{name: "requirements.txt", digest: digest, program: agents[0].Config.Program, venvs: t.TempDir(), timeout: time.Minute}, hash
+		requirements{name: "requirements.txt", digest: digest, program: agents[0].Config.Program, venvs: t.TempDir(), timeout: timeForPip}, hash
 }
 
 func TestRequirementsAreInstalledOnce(t *testing.T) {

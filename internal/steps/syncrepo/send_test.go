@@ -154,8 +154,9 @@ func TestSendGoesToAllNodesAndOnlyWhatChanged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const bytesOfTheWholeTree, bytesForOneFile = 1 << 20, 1000
 	for i, node := range agents {
-		if uploads, bytes := counted[i].take(); uploads != 1 || bytes < 1<<20 {
+		if uploads, bytes := counted[i].take(); uploads != 1 || bytes < bytesOfTheWholeTree {
 			t.Errorf("node %d got %d uploads of %d bytes, want one of the whole tree", i, uploads, bytes)
 		}
 		if got := current(t, node); got != first {
@@ -178,7 +179,7 @@ func TestSendGoesToAllNodesAndOnlyWhatChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, node := range agents {
-		if uploads, bytes := counted[i].take(); uploads != 1 || bytes > 1000 {
+		if uploads, bytes := counted[i].take(); uploads != 1 || bytes > bytesForOneFile {
 			t.Errorf("node %d got %d uploads of %d bytes for one changed file", i, uploads, bytes)
 		}
 		if content, err := os.ReadFile(onNode(node, "train.py")); err != nil || string(content) != "print(2)" {
@@ -392,7 +393,8 @@ func TestSendWaitsForItsTurn(t *testing.T) {
 	})
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"train.py": "print()"})
-	release, err := agents[0].Client.Turn(t.Context(), time.Minute)
+	const timeToGetTheTurn = time.Minute
+	release, err := agents[0].Client.Turn(t.Context(), timeToGetTheTurn)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func TestAwait(t *testing.T) {
 				t.Fatal(err)
 			}
 			source := git.Source{URL: SentURL(manifest.Hash(), digest), Revision: "c0ffee-dirty"}
-			needs := requirements{name: "requirements.txt", program: agents[0].Config.Program, venvs: t.TempDir(), timeout: time.Minute}
+			needs := requirements{name: "requirements.txt", program: agents[0].Config.Program, venvs: t.TempDir(), timeout: timeForPip}
 			type end struct {
 				result Result
 				err    error
@@ -126,11 +126,12 @@ func TestAwaitOutlastsAnAgent(t *testing.T) {
 			next.ServeHTTP(w, r)
 		})
 	})
+	const timeUntilTheTreeArrives, timeForNoTree = time.Minute, time.Nanosecond
 	s := newSender(t.Context(), setOf(agents), quiet())
-	if err := s.awaitTree(t.Context(), hash, time.Minute, nil); err != nil || requests.Load() < 2 {
+	if err := s.awaitTree(t.Context(), hash, timeUntilTheTreeArrives, nil); err != nil || requests.Load() < 2 {
 		t.Errorf("got %v after %d requests, want the tree at the second", err, requests.Load())
 	}
-	if err := s.awaitTree(t.Context(), tree.Digest(strings.Repeat("0", 64)), time.Nanosecond, nil); fail.ReasonOf(err) != fail.SyncFailed {
+	if err := s.awaitTree(t.Context(), tree.Digest(strings.Repeat("0", 64)), timeForNoTree, nil); fail.ReasonOf(err) != fail.SyncFailed {
 		t.Errorf("a tree that does not come: %v, want reason SyncFailed", err)
 	}
 }

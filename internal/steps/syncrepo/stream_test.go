@@ -24,13 +24,14 @@ func TestRefusalStopsNobody(t *testing.T) {
 		_, err := sendDir(t.Context(), quiet(), setOf(agents), dir)
 		ended <- err
 	}()
+	const timeUntilTheTransferEnds = time.Minute
 	select {
 	case err := <-ended:
 		if fail.ReasonOf(err) != fail.SyncFailed || !strings.Contains(err.Error(), "node 1: no space left on device") {
 			t.Errorf("got %v", err)
 		}
-	case <-time.After(time.Minute):
-		t.Fatal("it still sends after a minute")
+	case <-time.After(timeUntilTheTransferEnds):
+		t.Fatalf("it still sends after %s", timeUntilTheTransferEnds)
 	}
 }
 

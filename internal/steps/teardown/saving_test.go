@@ -54,13 +54,16 @@ func saving(t *testing.T, script string) (*place, *lines) {
 	return stoppedBy(t, agent.StopCancelled, script)
 }
 
+// timeToSave is the grace of ranks that save in less.
+const timeToSave = time.Minute
+
 // stoppedBy is saving for another cause.
 func stoppedBy(t *testing.T, cause agent.StopCause, script string) (*place, *lines) {
 	t.Helper()
 	objects, agents := live(t)
 	for _, object := range objects {
 		if set, ok := object.(*appsv1.StatefulSet); ok {
-			set.Spec.Template.Spec.TerminationGracePeriodSeconds = new(int64(60))
+			set.Spec.Template.Spec.TerminationGracePeriodSeconds = new(int64(timeToSave / time.Second))
 		}
 	}
 	for _, node := range agents {
@@ -68,7 +71,7 @@ func stoppedBy(t *testing.T, cause agent.StopCause, script string) (*place, *lin
 		if err := os.WriteFile(filepath.Join(node.Config.Paths.Workspace, "train.sh"), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		spec := agent.JobSpec{Run: "train-1", Launcher: agent.Command, Script: "train.sh", Nodes: 2, RanksPerNode: 1, Grace: time.Minute}
+		spec := agent.JobSpec{Run: "train-1", Launcher: agent.Command, Script: "train.sh", Nodes: 2, RanksPerNode: 1, Grace: timeToSave}
 		if _, err := node.Client.StartJob(t.Context(), "uid-1", spec); err != nil {
 			t.Fatal(err)
 		}
@@ -135,9 +138,9 @@ func TestCancelledNow(t *testing.T) {
 	began := time.Now()
 	r := <-ended
 	// The look for the cancellation, the few seconds, and the end.
-	const most = 25 * time.Second
-	if took := time.Since(began); took > most || !strings.Contains(log.String(), "cancelled with --now") {
-		t.Errorf("it took %s, log %s; want less than %s", took, log, most)
+	const timeUntilTheRanksAreKilled = 25 * time.Second
+	if took := time.Since(began); took > timeUntilTheRanksAreKilled || !strings.Contains(log.String(), "cancelled with --now") {
+		t.Errorf("it took %s, log %s; want less than %s", took, log, timeUntilTheRanksAreKilled)
 	}
 	for _, rank := range r.Ranks {
 		if rank.Exit.Signal != "SIGKILL" {
@@ -159,8 +162,8 @@ func TestReaperLeavesPodsTheirTime(t *testing.T) {
 		l.Annotations[lease.HolderName] = "train-1"
 		p := newPlace(t, []runtime.Object{pipelineRun()}, l, pod)
 		p.stuck = true
-		const timeout = 500 * time.Millisecond
-		orphan := Orphan{Lease: l, Why: "it is a test", Timeout: timeout}
+		const timeForThePodToGo = 500 * time.Millisecond
+		orphan := Orphan{Lease: l, Why: "it is a test", Timeout: timeForThePodToGo}
 		err := Release(t.Context(), p.clients, slog.New(slog.DiscardHandler), func() time.Time { return now }, orphan)
 		if got := fail.ReasonOf(err); err == nil && tc.want != "" || err != nil && got != tc.want {
 			t.Errorf("%s: got %v, want %q", name, err, tc.want)

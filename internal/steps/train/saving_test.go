@@ -24,6 +24,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
+// timeToSave is the grace of ranks that save in less.
+const timeToSave = time.Minute
+
 // savesFor returns a script whose rank on the given node saves for a while when it is stopped, and then exits with 0. The other rank
 // saves at once, and exits with an error.
 func savesFor(node, seconds string) string {
@@ -69,7 +72,7 @@ func wantSaved(t *testing.T, node *agenttest.Node) {
 func TestSaveAtTheTimeout(t *testing.T) {
 	training, out, agents := newTraining(t, savesFor("1", "12"))
 	const timeForBothRanksToStart = 6 * time.Second
-	training.Spec.Grace, training.Spec.Deadline = time.Minute, time.Now().Add(timeForBothRanksToStart)
+	training.Spec.Grace, training.Spec.Deadline = timeToSave, time.Now().Add(timeForBothRanksToStart)
 	result, err := training.Attempt(t.Context())
 	if fail.ReasonOf(err) != fail.TrainingTimeout {
 		t.Errorf("got %v, want TrainingTimeout\n%s", err, out)
@@ -93,7 +96,7 @@ func TestSavedAtTheTimeout(t *testing.T) {
 // A rank saves for longer after a cancellation than ranks may run after another one has failed.
 func TestSaveWhenCancelled(t *testing.T) {
 	training, out, agents := newTraining(t, savesFor("0", "6"))
-	training.Spec.Grace = time.Minute
+	training.Spec.Grace = timeToSave
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { _, _ = training.Attempt(ctx); close(ended) }()
@@ -139,14 +142,14 @@ func TestInterruptedTwiceWithoutNodes(t *testing.T) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	const most = 40 * time.Second
+	const timeUntilTheStepEnds = time.Minute
 	select {
 	case err := <-ended:
 		if fail.ReasonOf(err) != fail.Cancelled || !strings.Contains(out.String(), "Ranks may still run") {
 			t.Errorf("got %v, log %s; want Cancelled, and that ranks may still run", err, out)
 		}
-	case <-time.After(most):
-		t.Errorf("it still waits after %s, log %s", most, out)
+	case <-time.After(timeUntilTheStepEnds):
+		t.Errorf("it still waits after %s, log %s", timeUntilTheStepEnds, out)
 	}
 }
 
@@ -155,7 +158,7 @@ func TestInterruptedTwiceWithoutNodes(t *testing.T) {
 func TestHandOver(t *testing.T) {
 	for _, now := range []bool{false, true} {
 		training, out, agents := newTraining(t, `trap 'sleep 1000' TERM; touch up; while :; do sleep 0.02; done`)
-		training.Spec.Grace = time.Minute
+		training.Spec.Grace = timeToSave
 		of := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "run", UID: "uid"}}
 		of.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally
 		want, state := "The teardown waits for them.", agent.Running

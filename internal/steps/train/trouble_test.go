@@ -270,7 +270,8 @@ func TestRulesEndATraining(t *testing.T) {
 			if fail.ReasonOf(err) != fail.StopCondition || !strings.Contains(err.Error(), tc.want) || fail.NextOf(err) == "" {
 				t.Fatalf("got %s: %v (%s), want StopCondition with %q\n%s", fail.ReasonOf(err), err, fail.NextOf(err), tc.want, out)
 			}
-			if took := time.Since(began); strings.HasSuffix(tc.rule, " for 2s") && took < 2*time.Second {
+			const timeOfTheRule = 2 * time.Second
+			if took := time.Since(began); strings.HasSuffix(tc.rule, " for 2s") && took < timeOfTheRule {
 				t.Errorf("it ended after %s, before the rule's time", took)
 			}
 			for _, node := range agents {
@@ -308,7 +309,7 @@ func TestRuleLetsRanksSave(t *testing.T) {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
 			training, out, _ := withRules(t, 0, 90, []string{rule}, nil, script)
-			training.Spec.Grace = time.Minute
+			training.Spec.Grace = timeToSave
 			_, err := training.attempts(t.Context())
 			if fail.ReasonOf(err) != fail.StopCondition || strings.Contains(err.Error(), "its ranks saved step-7 before they ended") != want ||
 				strings.Contains(out.String(), "SIGKILL") {

@@ -15,9 +15,10 @@ func TestAReportFitsATerminationMessage(t *testing.T) {
 	want := Report{Reason: buildv1.StatusReasonDockerBuildFailed, ImageDigest: "sha256:1"}
 	sent := want
 	sent.LogTail = lines
-	content := sent.Encode(4096)
-	if len(content) > 4096 {
-		t.Fatalf("%d bytes, want at most 4096", len(content))
+	const sizeOfATerminationMessage = 4096
+	content := sent.Encode(sizeOfATerminationMessage)
+	if len(content) > sizeOfATerminationMessage {
+		t.Fatalf("%d bytes, want at most %d", len(content), sizeOfATerminationMessage)
 	}
 	got := Decode(string(content))
 	if !strings.HasSuffix(got.LogTail, "a line of a log\nthe last line") {
@@ -31,8 +32,9 @@ func TestAReportFitsATerminationMessage(t *testing.T) {
 
 func TestALongLineIsCut(t *testing.T) {
 	r := Report{LogTail: strings.Repeat("x", 10000)}
-	if content := r.Encode(100); len(content) > 100 {
-		t.Errorf("%d bytes, want at most 100", len(content))
+	const sizeOfAReport = 100
+	if content := r.Encode(sizeOfAReport); len(content) > sizeOfAReport {
+		t.Errorf("%d bytes, want at most %d", len(content), sizeOfAReport)
 	}
 }
 

@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/crane"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
@@ -66,6 +68,10 @@ func installed(b *testing.B) *namespace {
 	if with.Peers {
 		ns.training = peersImage
 	}
+	// As build-image names it: otherwise provision waits until the kubelet tells the digest.
+	digest, err := crane.Digest(ns.training)
+	check(b, err)
+	ns.training += "@" + digest
 	ns.clients, err = (kube.Flags{Kubeconfig: kubeconfig, Namespace: ns.name}).Connect()
 	check(b, err)
 	ns.work, err = os.MkdirTemp("", "bench-")

@@ -89,7 +89,7 @@ const KueueName = "kueue"
 var KueueVersions = []string{"v0.14.8", "v0.17.0", "v0.19.2"}
 
 // Peers and MPI are other projects that train. A benchmark compares ml-dev-env with them: Kubeflow Trainer with JobSet,
-// and MPI Operator, whose version 0.6.0 does not compile with the client-go of Trainer.
+// and MPI Operator, whose modules require another client-go.
 var (
 	Peers = Set{Name: "peers", Module: "tools/peers", Packages: []string{"github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
 		"sigs.k8s.io/jobset"}}

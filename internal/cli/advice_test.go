@@ -27,6 +27,8 @@ var shownBy = map[string][]string{
 	"clusterfile":            {"mlenv up", "mlenv plan", "mlenv preflight", "mlenv build"},
 	"diagnose/rejections.go": {"provision", "mlenv up"},
 	"doctor":                 {"mlenv up"}, // "provision it with ..."
+	"cli/runs/imports.go":    {"mlenv run"},
+	"env/local":              {"mlenv run"},
 	"env/lease":              {"provision", "mlenv up"},
 	"env/objects":            {"provision", "preflight", "mlenv up", "mlenv preflight", "mlenv plan", "mlenv render"},
 	"install":                {"mlenv install"},

@@ -25,7 +25,7 @@ func TestPodComesAfterItsPullSecrets(t *testing.T) {
 		client := fake.NewClientset(newest, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data"}})
 		client.Resources = []*metav1.APIResourceList{{GroupVersion: "image.openshift.io/v1"}}
 		asked := 0
-		client.PrependReactor("get", "serviceaccounts", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		client.PrependReactor("get", "serviceaccounts", func(clienttesting.Action) (bool, runtime.Object, error) {
 			if asked++; asked < 3 {
 				return false, nil, nil
 			}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -114,6 +115,7 @@ func passThrough(b *testing.B, count int) *passes {
 		tainted := slices.ContainsFunc(found, func(node *corev1.Node) bool { return len(node.Spec.Taints) > 0 })
 		return len(found) > count && !tainted, nil
 	}))
+	p.awaitControllers(ctx)
 	p.pods = observe(ctx, p.admin)
 
 	p.provisioned("provision", "run", p.file())
@@ -129,6 +131,23 @@ func passThrough(b *testing.B, count int) *passes {
 		p.add("peak memory of "+name+", MiB", control.memory(name))
 	}
 	return p
+}
+
+// awaitControllers waits until the StatefulSet controller works: after its start the controller manager needs up to half a minute.
+func (p *passes) awaitControllers(ctx context.Context) {
+	selected := map[string]string{"app": "empty"}
+	empty := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "empty"}, Spec: appsv1.StatefulSetSpec{
+		Replicas: new(int32(0)), Selector: &metav1.LabelSelector{MatchLabels: selected},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: selected}, Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "none", Image: "none"}}}},
+	}}
+	sets := p.admin.AppsV1().StatefulSets("default")
+	_, err := sets.Create(ctx, empty, metav1.CreateOptions{})
+	check(p.b, err)
+	check(p.b, kube.UntilOne(ctx, "statefulset empty", sets, empty.Name, func(live *appsv1.StatefulSet) (bool, error) {
+		return live != nil && live.Status.ObservedGeneration > 0, nil
+	}))
+	check(p.b, sets.Delete(ctx, empty.Name, metav1.DeleteOptions{}))
 }
 
 func (p *passes) add(what string, value float64) { p.all = append(p.all, measurement{what, value}) }

@@ -39,7 +39,10 @@ func Install(ctx context.Context, c *kube.Clients, namespace string, objects []*
 	obsolete, notes := labelled(ctx, c.Objects, namespace, PartLabel+"="+NamespacePart)
 	report.Notes = append(report.Notes, notes...)
 	obsolete = slices.DeleteFunc(obsolete, func(live *unstructured.Unstructured) bool { return isAmong(objects, live) || isClusterFile(live) })
-	objects = slices.DeleteFunc(objects, func(object *unstructured.Unstructured) bool { return isOthersAccount(ctx, c.Kube, object) })
+	bound := boundAccounts(objects)
+	objects = slices.DeleteFunc(objects, func(object *unstructured.Unstructured) bool {
+		return object.GetKind() == "ServiceAccount" && !slices.Contains(bound, object.GetName()) && isOthersAccount(ctx, c.Kube, object)
+	})
 	if err := kube.CheckAccess(ctx, c.Kube, "installing",
 		append(accesses(objects, "get", "create", "patch"), accesses(obsolete, "delete")...)); err != nil {
 		return report, fail.Advise(err, "let an administrator of the namespace install it (oc adm policy add-role-to-user admin USER -n "+
@@ -61,12 +64,9 @@ func Install(ctx context.Context, c *kube.Clients, namespace string, objects []*
 	return report, err
 }
 
-// isOthersAccount reports whether the object is a ServiceAccount of ours that exists as another's: an administrator's may have rights
+// isOthersAccount reports whether the nodes' account, which has no rights of ours, exists as another's: an administrator's may have rights
 // and pull secrets of its own, which uninstall must not take, and that of running environments goes with them.
 func isOthersAccount(ctx context.Context, client kubernetes.Interface, object *unstructured.Unstructured) bool {
-	if object.GetKind() != "ServiceAccount" || object.GetLabels()[PartLabel] == "" {
-		return false
-	}
 	live, err := client.CoreV1().ServiceAccounts(object.GetNamespace()).Get(ctx, object.GetName(), metav1.GetOptions{})
 	return err == nil && live.Labels[PartLabel] == ""
 }

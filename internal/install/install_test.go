@@ -127,6 +127,20 @@ func TestInstallCreatesTheNodesAccount(t *testing.T) {
 	}
 }
 
+// TestInstallTakesOverTheStepsAccount tests that an account of the steps that is there becomes install's, which then awaits its pull secrets.
+func TestInstallTakesOverTheStepsAccount(t *testing.T) {
+	server, clients := startBoth(t, nil)
+	server.put("/api/v1/namespaces/team/serviceaccounts/mlenv-pipeline",
+		"{apiVersion: v1, kind: ServiceAccount, metadata: {name: mlenv-pipeline, namespace: team}}")
+	report, err := Install(t.Context(), clients, "team", render(t, request(t)), false, said(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := text(report), "serviceaccount/mlenv-pipeline changed\n"; !strings.Contains(got, want) {
+		t.Errorf("want %q in:\n%s", want, got)
+	}
+}
+
 func TestInstallChangesNothingWithoutRights(t *testing.T) {
 	tests := []struct {
 		name   string

@@ -192,16 +192,20 @@ func claimNames(claims []corev1.PersistentVolumeClaim) string {
 
 // foreignAccounts returns the service accounts that install bound to the Role but did not create.
 func foreignAccounts(doomed []*unstructured.Unstructured) []string {
+	return slices.DeleteFunc(boundAccounts(doomed), func(name string) bool { return contains(doomed, "ServiceAccount", name) })
+}
+
+// boundAccounts returns the service accounts that RoleBindings among the objects name.
+func boundAccounts(objects []*unstructured.Unstructured) []string {
 	var names []string
-	for _, binding := range doomed {
+	for _, binding := range objects {
 		if binding.GetKind() != "RoleBinding" {
 			continue
 		}
 		subjects, _, _ := unstructured.NestedSlice(binding.Object, "subjects")
 		for _, subject := range subjects {
 			fields, _ := subject.(map[string]any)
-			name, _ := fields["name"].(string)
-			if fields["kind"] == "ServiceAccount" && !contains(doomed, "ServiceAccount", name) {
+			if name, _ := fields["name"].(string); fields["kind"] == "ServiceAccount" {
 				names = append(names, name)
 			}
 		}

@@ -127,7 +127,8 @@ func TestInstallCreatesTheNodesAccount(t *testing.T) {
 	}
 }
 
-// TestInstallTakesOverTheStepsAccount tests that an account of the steps that is there becomes install's, which then awaits its pull secrets.
+// TestInstallTakesOverTheStepsAccount tests that an account of the steps that is there becomes the one of install, which waits for its
+// pull secrets.
 func TestInstallTakesOverTheStepsAccount(t *testing.T) {
 	server, clients := startBoth(t, nil)
 	server.put("/api/v1/namespaces/team/serviceaccounts/mlenv-pipeline",

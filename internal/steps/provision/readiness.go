@@ -62,7 +62,7 @@ func (r *readiness) wait(ctx context.Context, node int, pod *corev1.Pod) {
 	}
 	pause, most := 100*time.Millisecond, 2*time.Second
 	if !r.p.clients.InCluster {
-		// Each question goes through the API server, to which all nodes' together are at most a hundred in a second.
+		// Each question goes through the API server: those of up to 200 nodes are at most a hundred in a second.
 		dial = r.p.environment().Dialer()
 		pause = min(most, max(pause, time.Duration(r.p.request.Nodes)*time.Second/100))
 	}

@@ -452,7 +452,7 @@ func (c *course) Write(text []byte) (int, error) {
 	case has("Launched "):
 		c.relaunched = now
 		c.p.add("train: from that until the next attempt is launched, s", now.Sub(c.lost).Seconds())
-		c.p.add("train: of which until the new pod is ready, s", c.p.pods.times().ready.Sub(c.lost).Seconds())
+		c.p.add("train: of that, until the new pod is ready, s", c.p.pods.times().ready.Sub(c.lost).Seconds())
 		c.p.asked("the restart", c.p.counter)
 		c.failed = now
 		c.fail("2")

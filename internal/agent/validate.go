@@ -142,20 +142,24 @@ func (f *Facts) Confine(node int) {
 
 var environmentName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// ParseVariable reads an environment variable of the ranks, written KEY=VALUE. Variables for a rank's place
-// among the others are the agent's and the launcher's alone: a rank with another one would overwrite a peer's record.
+// PlaceVariables tell a rank its place among the others. They are the agent's and the launcher's alone: a rank with another one would
+// overwrite a peer's record.
+var PlaceVariables = []string{
+	"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NUM_NODES", "RANKS_PER_NODE", "MASTER_ADDR",
+	"MASTER_PORT",
+}
+
+// ParseVariable reads an environment variable of the ranks, written KEY=VALUE.
 func ParseVariable(entry string) (key, value string, err error) {
 	key, value, found := strings.Cut(entry, "=")
 	if !found || !environmentName.MatchString(key) {
 		return "", "", fmt.Errorf("%q: want KEY=VALUE", entry)
 	}
 	reserved := []string{
-		"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NUM_NODES", "RANKS_PER_NODE", "MASTER_ADDR",
-		"MASTER_PORT",
 		"MLENV_RUN", "MLENV_ATTEMPT", CheckpointVariable, EarlierWorkVariable, "MLENV_METRICS_FILE", "MLENV_JOB_ID", "MLENV_NODE",
 		"MLENV_PASS_LOCAL_RANK", "MLENV_DEBUG_RANK", "MLENV_DEBUG_AT", "MLENV_RUN_DIR", "MLENV_TRACER", "MLENV_CPUS",
 	}
-	if slices.Contains(reserved, key) {
+	if slices.Contains(PlaceVariables, key) || slices.Contains(reserved, key) {
 		return key, value, fmt.Errorf("variable %s: the launcher sets it; want another name", key)
 	}
 	return key, value, nil

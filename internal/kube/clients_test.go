@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -58,7 +59,7 @@ func TestConnect(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Setenv("KUBERNETES_SERVICE_HOST", "")
-			t.Setenv("HOME", t.TempDir())
+			withoutHome(t)
 			t.Setenv("KUBECONFIG", tc.env)
 			var flags Flags
 			set := pflag.NewFlagSet("test", pflag.ContinueOnError)
@@ -81,6 +82,13 @@ func TestConnect(t *testing.T) {
 			}
 		})
 	}
+}
+
+// withoutHome hides the kubeconfig in the home, whose path client-go keeps from its start.
+func withoutHome(t *testing.T) {
+	t.Helper()
+	defer func(before string) { t.Cleanup(func() { clientcmd.RecommendedHomeFile = before }) }(clientcmd.RecommendedHomeFile)
+	clientcmd.RecommendedHomeFile = filepath.Join(t.TempDir(), "none")
 }
 
 // client-go logs an API server's warnings with klog, which prints them between the lines of a command.
@@ -114,7 +122,7 @@ func TestClientsLogNothing(t *testing.T) {
 // The error names a kubeconfig that is missing or has no cluster, and a namespace with an invalid name.
 func TestConnectNamesWhatIsWrong(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	t.Setenv("HOME", t.TempDir())
+	withoutHome(t)
 	empty := filepath.Join(t.TempDir(), "empty")
 	if err := os.WriteFile(empty, []byte("apiVersion: v1\nkind: Config\n"), 0o600); err != nil {
 		t.Fatal(err)

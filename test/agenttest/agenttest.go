@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/facts"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/program"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/certs"
@@ -31,10 +32,19 @@ import (
 )
 
 // Main is for a package's TestMain. It makes the test's own binary the agent's program, for launchers, the rank shim, virtual
-// environments and sftp.
+// environments and sftp. The nodes do not see this shell's user, and no variables that it may have from another training.
 func Main(m *testing.M) {
 	if program.Is(os.Args[0]) || len(os.Args) > 1 && slices.Contains([]string{"launch", "rank", "venv", "sftp"}, os.Args[1]) {
 		os.Exit(program.Main(os.Args, os.Environ(), os.Stdout, os.Stderr))
+	}
+	of := append([]string{"USER", "LOGNAME", agent.CUDADevices, facts.VisibleDevices}, agent.PlaceVariables...)
+	for _, entry := range os.Environ() {
+		name, _, _ := strings.Cut(entry, "=")
+		if slices.Contains(of, name) || strings.HasPrefix(name, "NCCL_") {
+			if err := os.Unsetenv(name); err != nil {
+				panic(err)
+			}
+		}
 	}
 	os.Exit(m.Run())
 }

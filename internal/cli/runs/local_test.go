@@ -60,7 +60,7 @@ func withoutCluster(t *testing.T) {
 	for _, name := range []string{"XDG_DATA_HOME", "HOME"} {
 		t.Setenv(name, t.TempDir())
 	}
-	t.Setenv("KUBECONFIG", "")
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none")) // with an empty one, client-go reads the file of the home at its start
 }
 
 const says = `import os, socket, sys

@@ -19,10 +19,7 @@ import (
 )
 
 // launchers' variables, which a shell may have from another training. Those of the nodes take their place.
-var launchers = []string{
-	"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES",
-	"GPUS_PER_NODE", "RANKS_PER_NODE", agent.CUDADevices, facts.VisibleDevices,
-}
+var launchers = append([]string{"GPUS_PER_NODE", agent.CUDADevices, facts.VisibleDevices}, agent.PlaceVariables...)
 
 // ranksEnviron returns the variables of this process that the nodes have too, with the Python in front of PATH.
 func ranksEnviron(environ []string, python string) ([]string, error) {

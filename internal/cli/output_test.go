@@ -10,10 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
-	"unicode"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
@@ -172,6 +172,9 @@ func describe(t *testing.T, s source, typeName, prefix string, within map[string
 	}
 }
 
+// capital matches the first letter of a word in a name, or an abbreviation.
+var capital = regexp.MustCompile(`[A-Z]+`)
+
 // meaningOf returns the comment of a field, or else its name in words.
 func meaningOf(field *ast.Field, name string) string {
 	text := strings.TrimSpace(field.Doc.Text())
@@ -179,14 +182,15 @@ func meaningOf(field *ast.Field, name string) string {
 		text = strings.TrimSpace(field.Comment.Text())
 	}
 	if text == "" {
-		var words strings.Builder
-		for _, letter := range name {
-			if unicode.IsUpper(letter) {
-				words.WriteByte(' ')
+		return capital.ReplaceAllStringFunc(name, func(word string) string {
+			if len(word) == 1 {
+				word = strings.ToLower(word)
 			}
-			words.WriteRune(unicode.ToLower(letter))
-		}
-		return words.String()
+			return " " + word
+		})
+	}
+	if rest, ok := strings.CutPrefix(text, field.Names[0].Name+" "); ok && !strings.EqualFold(field.Names[0].Name, name) {
+		text = "`" + name + "` " + rest // the name in Go says nothing here
 	}
 	return plain.Replace(strings.ReplaceAll(strings.ReplaceAll(text, "\n", " "), "|", `\|`))
 }

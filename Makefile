@@ -154,14 +154,21 @@ FAULTS := faults-shared faults-nodes faults-services
 faults: ## run all scenarios of docs/project/faults.md, in three parts that can run one after another (root)
 	@$(MAKE) --no-print-directory --keep-going -j1 $(FAULTS)
 
-# Each part takes less than an hour on two cores.
+# Each part takes less than an hour on two cores. test/machines says what the conditions are.
+MACHINES := machines-used machines-bare machines-user machines-paths machines-one-core machines-one-thread machines-shuffled
 STRESS := stress-unit-1 stress-unit-2 stress-unit-3 stress-unit-4 stress-unit-5 stress-e2e-half-1 stress-e2e-half-2
-NIGHTLY := race culprits e2e-nightly-1 e2e-nightly-2 e2e-newest-tekton $(FAULTS) $(STRESS)
+NIGHTLY := race culprits e2e-nightly-1 e2e-nightly-2 e2e-newest-tekton $(FAULTS) $(MACHINES) $(STRESS)
 .PHONY: nightly
 nightly: ## run the parts that are slow or rarely fail; those that passed at this commit are not run again (root); nightly-PART runs one
 	@test/parts $(NIGHTLY)
 nightly-%:
 	@test/parts $*
+
+.PHONY: machines
+machines: ## run the unit tests as on machines that differ: one core, another user, long paths, no network, a user's home and shell (root)
+	@test/parts $(MACHINES)
+machines-%: bin/mlenv
+	test/machines $*
 
 .PHONY: stress
 stress: ## run the unit tests five times and the end-to-end tests once, in parts as nightly does, while endless loops keep all cores busy (root)
@@ -280,7 +287,7 @@ cluster-down: bin/localcluster ## remove the local cluster
 demo: ## start the local cluster, build an image on it and train a small transformer on two of its nodes
 	@echo "This compiles Kubernetes, the build API and mlenv, and starts a cluster with two nodes. Then it builds a"
 	@echo "training image on the cluster, compiles Tekton at the same time, and trains a small transformer on two nodes."
-	@echo "On two cores, the first time takes 12 to 30 minutes, later times 2 to 5. Progress is shown throughout."
+	@echo "On two cores, the first time takes 10 to 30 minutes, later times 2 to 5. Progress is shown throughout."
 	@# Not in parallel: both would compile what they share. After it, mlenv compiles little while the cluster starts.
 	@$(MAKE) --no-print-directory setup bin/localcluster
 	@$(MAKE) --no-print-directory -j2 cluster bin/mlenv UP_FLAGS="--tekton=false --tkn=false --networks=false --training-image=false"
@@ -312,8 +319,12 @@ bench-cluster: setup bin/localcluster ## time up, a PipelineRun and down
 	$(BENCH)=Cluster
 
 .PHONY: bench-train
-bench-train: cluster ## start the local cluster, time sync, logs, starts and the pipeline on it, and keep it
-	$(BENCH)='Sync|Logs|Start|Pipeline'
+bench-train: cluster ## start the local cluster, time logs, starts and the pipeline on it, and keep it; BENCH_FLAGS=-update writes docs/project/benchmarks.md
+	$(BENCH)='Logs|Start|Pipeline'
+
+.PHONY: bench-local
+bench-local: bin/mlenv ## compare runs on this machine with torchrun, by the torch of the python3 in PATH; BENCH_FLAGS=-update writes docs/project/benchmarks.md
+	go test -tags e2e -run='^$$' -timeout=0 ./test/bench $(BENCH_FLAGS) -benchtime=5x -bench=Local
 
 .PHONY: bench-peers
 bench-peers: BENCH_RUNS := 5

@@ -35,8 +35,9 @@ func BenchmarkColdUp(b *testing.B) {
 		check(b, timed(&cold, func() error { return localcluster(b.Context(), env, "up") }))
 		check(b, localcluster(b.Context(), env, "down", "--purge"))
 	}
-	printTitle("up with empty caches: two nodes, Tekton ready")
-	printLine("up, cold", "s", cold)
+	table := newTable("up with empty caches: two nodes, Tekton ready")
+	table.add("up, cold", "s", cold)
+	table.print(b, "")
 }
 
 // BenchmarkCluster times up with everything in the cache, a PipelineRun of one Go step, and down.
@@ -60,13 +61,14 @@ func BenchmarkCluster(b *testing.B) {
 		check(b, pipelineRun(ctx, image, "bench-1", &pipeline, &pod))
 		check(b, timed(&down, func() error { return localcluster(ctx, nil, "down") }))
 	}
-	printTitle("the local cluster: two nodes, Tekton ready")
-	printLine("up, warm", "s", up, less(up, 45, "the aim of 45 s"))
-	printLine("up, of a running cluster", "s", again, less(again, 3, "the aim of 3 s"))
-	printLine("PipelineRun of one Go step", "s", pipeline, less(pipeline, 6, "the aim of 6 s"),
+	table := newTable("the local cluster: two nodes, Tekton ready")
+	table.add("up, warm", "s", up, less(up, 45, "the aim of 45 s"))
+	table.add("up, of a running cluster", "s", again, less(again, 3, "the aim of 3 s"))
+	table.add("PipelineRun of one Go step", "s", pipeline, less(pipeline, 6, "the aim of 6 s"),
 		times(pipeline, pod, 0, "the same step as a bare pod"))
-	printLine("  the same step as a bare pod", "s", pod)
-	printLine("down", "s", down, less(down, 10, "the aim of 10 s"))
+	table.add("… the same step as a bare pod", "s", pod)
+	table.add("down", "s", down, less(down, 10, "the aim of 10 s"))
+	table.print(b, "")
 }
 
 func timed(into *[]float64, run func() error) error {

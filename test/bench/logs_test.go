@@ -66,22 +66,23 @@ func BenchmarkLogs(b *testing.B) {
 	for b.Loop() {
 		check(b, ns.timeLogs(ctx, set[0], node{name, 0}, &t))
 	}
-	t.report()
+	t.report(b)
 	check(b, ns.teardown(ctx, name))
 }
 
-func (t logTimes) report() {
-	printTitle(fmt.Sprintf("logs: a rank prints %d MB in lines of %d bytes", logBytes/1_000_000, lineBytes),
+func (t logTimes) report(b *testing.B) {
+	table := newTable(fmt.Sprintf("logs: a rank prints %d MB in lines of %d bytes", logBytes/1_000_000, lineBytes),
 		"the rank, its shim, the agent and, where it reads, this program share the cores; the volume is a folder of this machine",
 		"from the rank's start to its end, Python's own start included; it writes 64 KiB at a time")
-	printLine("through the agent's pipe into the record", "MB/s", t.write, aimed(t.write))
-	printLine("the same program's stdout to a file", "MB/s", t.file, share(t.write, t.file))
-	printLine("the same program's stdout through cat to a file", "MB/s", t.cat, share(t.write, t.cat))
-	printLine("into the record while a client follows it, until the client has everything", "MB/s", t.follow, aimed(t.follow))
-	printLine("a client reads it back by offset, interrupted halfway", "MB/s", t.read, aimed(t.read))
-	printLine("kubectl exec cat of the same file", "MB/s", t.exec, share(t.read, t.exec))
-	printLine("print(), one write per line, into the record", "MB/s", t.printed, share(t.printed, t.printedFile)+" to a file")
-	printLine("print(), one write per line, to a file", "MB/s", t.printedFile)
+	table.add("through the agent's pipe into the record", "MB/s", t.write, aimed(t.write))
+	table.add("the same program's stdout to a file", "MB/s", t.file, share(t.write, t.file))
+	table.add("the same program's stdout through cat to a file", "MB/s", t.cat, share(t.write, t.cat))
+	table.add("into the record while a client follows it, until the client has everything", "MB/s", t.follow, aimed(t.follow))
+	table.add("a client reads it back by offset, interrupted halfway", "MB/s", t.read, aimed(t.read))
+	table.add("kubectl exec cat of the same file", "MB/s", t.exec, share(t.read, t.exec))
+	table.add("print(), one write per line, into the record", "MB/s", t.printed, share(t.printed, t.printedFile)+" to a file")
+	table.add("print(), one write per line, to a file", "MB/s", t.printedFile)
+	table.print(b, "logs")
 }
 
 // aimed compares the median of rates in MB/s with the aim.

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 
@@ -40,9 +39,6 @@ func TestMain(m *testing.M) {
 var machine = sync.OnceValue(func() []string {
 	return report.Machine("two Kubernetes nodes, the control plane and this program")
 })
-
-// printMachine prints the description of the machine once.
-var printMachine = sync.OnceFunc(func() { fmt.Printf("\n%s\n", strings.Join(machine(), "\n")) })
 
 // check ends the benchmark after an error.
 func check(b *testing.B, err error) {

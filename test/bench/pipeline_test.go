@@ -59,11 +59,11 @@ func BenchmarkPipeline(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		check(b, ns.timePipeline(b.Context(), "pipeline-"+strconv.Itoa(i), &t))
 	}
-	t.report()
+	t.report(b)
 }
 
-func (t pipelineTimes) report() {
-	printTitle("pipeline train-multi-node, of a training of one step on 2 nodes x 1 rank",
+func (t pipelineTimes) report(b *testing.B) {
+	table := newTable("pipeline train-multi-node, of a training of one step on 2 nodes x 1 rank",
 		"a pod's start is from its creation until Tekton starts its step, the environment's pods' until all are ready: what any pod costs here",
 		"launcher command; images are on the nodes, claims are new; moments are those at which a watch told of them")
 	inner := map[string]string{"provision": "the environment's pods start in %s s", "train": "the ranks run for %s s"}
@@ -73,23 +73,24 @@ func (t pipelineTimes) report() {
 		if text := inner[name]; text != "" {
 			compared += "; " + fmt.Sprintf(text, number(median(phase.inner)))
 		}
-		printLine(name, "s", phase.took, compared+"; its own: "+number(median(phase.own))+" s, of that until its end is noticed "+
+		table.add(name, "s", phase.took, compared+"; its own: "+number(median(phase.own))+" s, of that until its end is noticed "+
 			number(median(phase.noticed)))
 	}
-	printLine("between the tasks, and before and after them", "s", t.between)
-	printLine("the whole run", "s", t.total)
-	printLine("  of that, the start of its pods", "s", t.pods)
+	table.add("between the tasks, and before and after them", "s", t.between)
+	table.add("the whole run", "s", t.total)
+	table.add("… of that, the start of its pods", "s", t.pods)
 	for i, stage := range podStages {
-		printLine("    of each task's pod: "+stage.title, "s", t.stages[i])
+		table.add("… of each task's pod: "+stage.title, "s", t.stages[i])
 	}
-	printLine("  the ranks", "s", t.training)
-	printLine("  the pipeline's own overhead: the rest", "s", t.own, less(t.own, 10, "the aim of 10 s"))
-	printLine("    of that, until Kubernetes and Tekton notice the ends of its steps", "s", t.noticed)
-	printLine("from the start of provision's step to the first rank", "s", t.first)
-	printLine("  to the first training step", "s", t.step)
-	printLine("from the last rank's end to the end of task train", "s", t.train, less(t.train, 1, "the aim of 1 s"))
-	printLine("  to the receipt", "s", t.receipt)
-	printLine("  to the end of the run, with everything released", "s", t.run)
+	table.add("… the ranks", "s", t.training)
+	table.add("… the pipeline's own overhead: the rest", "s", t.own, less(t.own, 10, "the aim of 10 s"))
+	table.add("… of that, until Kubernetes and Tekton notice the ends of its steps", "s", t.noticed)
+	table.add("from the start of provision's step to the first rank", "s", t.first)
+	table.add("… to the first training step", "s", t.step)
+	table.add("from the last rank's end to the end of task train", "s", t.train, less(t.train, 1, "the aim of 1 s"))
+	table.add("… to the receipt", "s", t.receipt)
+	table.add("… to the end of the run, with everything released", "s", t.run)
+	table.print(b, "pipeline")
 }
 
 // timePipeline times one run in an environment with a name of its own.

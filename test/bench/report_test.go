@@ -14,24 +14,31 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/bench/report"
 )
 
-// printTitle begins a table.
-func printTitle(title string, notes ...string) {
-	printMachine()
-	fmt.Printf("\n%s\n", title)
-	for _, note := range notes {
-		fmt.Printf("  (%s)\n", note)
-	}
+// table is what a benchmark prints.
+type table struct {
+	rows  [][]string
+	notes []string
 }
 
-// printLine prints one line: the median of values in unit, their range, and comparisons.
-func printLine(what, unit string, values []float64, compared ...string) {
-	line := fmt.Sprintf("  %-66s %8s %-4s", what, number(median(values)), unit)
+// newTable returns a table with that title. Notes say what is measured.
+func newTable(title string, notes ...string) *table {
+	return &table{rows: [][]string{{title + ", " + report.When(), "median (range)", ""}}, notes: notes}
+}
+
+// add adds a row: the median of values in unit, their range, and comparisons.
+func (t *table) add(what, unit string, values []float64, compared ...string) {
+	value := number(median(values)) + " " + unit
 	if len(values) > 1 {
-		line += fmt.Sprintf(" %-15s", number(slices.Min(values))+" to "+number(slices.Max(values)))
-	} else {
-		line += strings.Repeat(" ", 16)
+		value += fmt.Sprintf(" (%s to %s)", number(slices.Min(values)), number(slices.Max(values)))
 	}
-	fmt.Println(strings.TrimRight(line+"  "+strings.Join(compared, "; "), " "))
+	t.rows = append(t.rows, []string{what, value, strings.Join(compared, "; ")})
+}
+
+// print prints the table, with the notes and the machine below it. The flag -update writes it into the section of the page with that
+// name, which bench-train does; without a name it is printed only.
+func (t *table) print(b *testing.B, name string) {
+	b.Helper()
+	report.Page{Path: page, Target: "bench-train"}.Print(b, name, t.rows, slices.Concat(t.notes, machine()))
 }
 
 // number formats a number with about three significant digits.
@@ -77,8 +84,11 @@ func compared(values, other []float64) string {
 	return text
 }
 
+// page has the tables of the benchmarks.
+const page = "docs/project/benchmarks.md"
+
 // printTable prints a table, with the machine below it. The flag -update writes it to the page.
 func printTable(b *testing.B, name string, rows [][]string) {
 	b.Helper()
-	report.Page{Path: "docs/project/benchmarks.md", Target: "bench-peers"}.Print(b, name, rows, machine())
+	report.Page{Path: page, Target: "bench-peers"}.Print(b, name, rows, machine())
 }

@@ -57,30 +57,31 @@ func BenchmarkStart(b *testing.B) {
 		// Each run has a new name, and so new claims. It cannot profit from the previous run.
 		check(b, ns.timeStart(b.Context(), "start-"+strconv.Itoa(i), &t))
 	}
-	t.report()
+	t.report(b)
 }
 
-func (t startTimes) report() {
-	printTitle("start, of a training of one step on 2 nodes x 1 rank",
+func (t startTimes) report(b *testing.B) {
+	table := newTable("start, of a training of one step on 2 nodes x 1 rank",
 		"provision, sync-repo and train run one after the other on this machine, as a user runs them, and reach the nodes through the API server",
 		"images are on the nodes, claims are new; train.py imports PyTorch and steps once over gloo, with DeepSpeed where that is its launcher")
-	printLine("from provision's start to a ready environment", "s", t.ready)
-	printLine("  to the repository on the nodes", "s", t.synced)
-	printLine("  to the first rank", "s", t.first)
-	printLine("  to the first training step", "s", t.step)
-	printLine("from the last rank's end to train's verdict", "s", t.verdict, less(t.verdict, 1, "the aim of 1 s"))
-	printLine("teardown, until all pods are gone", "s", t.teardown)
+	table.add("from provision's start to a ready environment", "s", t.ready)
+	table.add("… to the repository on the nodes", "s", t.synced)
+	table.add("… to the first rank", "s", t.first)
+	table.add("… to the first training step", "s", t.step)
+	table.add("from the last rank's end to train's verdict", "s", t.verdict, less(t.verdict, 1, "the aim of 1 s"))
+	table.add("teardown, until all pods are gone", "s", t.teardown)
 	for _, way := range ways {
 		again := t.again[way.launcher]
 		compared := less(again.first, 0.3, "the aim of 0.3 s")
 		if way.launcher == agent.TorchrunLauncher {
 			compared = "imports PyTorch before it starts ranks"
 		}
-		printLine(fmt.Sprintf("again, launcher %s: from train's start to the first rank", way.launcher), "s", again.first, compared)
-		printLine("  to the first training step", "s", again.step)
-		printLine("  from the last rank's end to train's verdict", "s", again.verdict, less(again.verdict, 1, "the aim of 1 s"))
+		table.add(fmt.Sprintf("again, launcher %s: from train's start to the first rank", way.launcher), "s", again.first, compared)
+		table.add("… to the first training step", "s", again.step)
+		table.add("… from the last rank's end to train's verdict", "s", again.verdict, less(again.verdict, 1, "the aim of 1 s"))
 	}
-	printLine("again, by the agents alone: to the first rank", "s", t.agent, less(t.agent, 0.3, "the aim of 0.3 s"))
+	table.add("again, by the agents alone: to the first rank", "s", t.agent, less(t.agent, 0.3, "the aim of 0.3 s"))
+	table.print(b, "start")
 }
 
 // timeStart times one environment, from its creation to its deletion.

@@ -31,8 +31,11 @@ var projects = map[string]string{
 	"sklearn": "scikit-learn", "yaml": "pyyaml",
 }
 
-// lacksPackages returns the error for a Python that is missing, and for packages that the script imports, itself or by modules of the
-// folder, and that Python does not find.
+// ofLauncher are the packages of launchers' own programs.
+var ofLauncher = map[agent.Launcher]string{agent.TorchrunLauncher: "torch", agent.DeepSpeedLauncher: "deepspeed"}
+
+// lacksPackages returns the error for a Python that is missing, and for packages that the launcher needs or the script imports, itself or
+// by modules of the folder, and that Python does not find.
 func lacksPackages(ctx context.Context, python, dir string, o train.Options, installs bool) error {
 	if python == "" && (o.Launcher != agent.Command || agent.IsPython(o.Script)) {
 		path, _ := agent.Variable(slices.Concat(o.Env, os.Environ()), "PATH")
@@ -41,40 +44,66 @@ func lacksPackages(ctx context.Context, python, dir string, o train.Options, ins
 				"install python3, or add --python=venv/bin/python3, its path in a virtual environment")
 		}
 	}
-	if installs || !agent.IsPython(o.Script) {
+	var files []string
+	if agent.IsPython(o.Script) {
+		files = []string{o.Script}
+		if module := agent.Module(o.Script); module != "" {
+			files = agent.ModuleFiles(module)
+		}
+	}
+	launcher := ofLauncher[o.Launcher]
+	if installs || launcher == "" && files == nil {
 		return nil
 	}
-	files := []string{o.Script}
-	if module := agent.Module(o.Script); module != "" {
-		files = agent.ModuleFiles(module)
-	}
 	python = cmp.Or(python, "python3")
+	program := python
+	if filepath.Base(python) != python { // the program runs in another folder
+		var err error
+		if program, err = filepath.Abs(python); err != nil {
+			return err
+		}
+	}
 	const patience = 20 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	command := exec.CommandContext(ctx, python, append([]string{"-c", findImports, dir}, files...)...)
+	command := exec.CommandContext(ctx, program, append([]string{"-c", findImports, dir, launcher}, files...)...)
 	command.Dir, command.Env = dir, append(os.Environ(), o.Env...)
 	out, err := command.Output()
 	if err != nil {
 		return nil // the nodes report a Python that does not start
 	}
-	var packages, places []string
+	var packages, imports, needs []string
+	managed := false
 	for line := range strings.Lines(string(out)) {
 		name, place, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch place {
+		case "":
+			managed = true
+			continue
+		case "launcher":
+			needs = []string{fmt.Sprintf("launcher %s needs %s", o.Launcher, name)}
+		default:
+			imports = append(imports, fmt.Sprintf("%s (%s)", name, place))
+		}
 		packages = append(packages, cmp.Or(projects[name], name))
-		places = append(places, fmt.Sprintf("%s (%s)", name, place))
 	}
 	if len(packages) == 0 {
 		return nil
 	}
-	next := fmt.Sprintf("%s -m pip install %s", python, strings.Join(packages, " "))
-	for _, folder := range slices.Compact([]string{path.Dir(files[0]), "."}) {
+	if len(imports) > 0 {
+		needs = append([]string{o.Script + " imports " + strings.Join(imports, " and ")}, needs...)
+	}
+	install := "-m pip install " + strings.Join(packages, " ")
+	next := python + " " + install
+	if managed {
+		next = fmt.Sprintf("%s -m venv venv && venv/bin/python3 %s   # then add --python=venv/bin/python3", python, install)
+	}
+	for _, folder := range slices.Compact([]string{path.Dir(append(files, ".")[0]), "."}) {
 		list := path.Join(folder, "requirements.txt")
 		if _, err := os.Stat(filepath.Join(dir, list)); err == nil {
 			next += fmt.Sprintf("   # or add --requirements=%s, which installs into an environment of its own", list)
 			break
 		}
 	}
-	return fail.Advise(fail.Becausef(fail.InvalidInput, "%s imports %s, which %s does not have", o.Script, strings.Join(places, " and "),
-		python), "%s", next)
+	return fail.Advise(fail.Becausef(fail.InvalidInput, "%s, which %s does not have", strings.Join(needs, ", and "), python), "%s", next)
 }

@@ -2,17 +2,20 @@
 
 It reads the script and the modules of the repository that the script imports, and runs none of them. It only counts imports that run
 for certain: those at the top level of a file, in no condition and no try. A name that the repository has anywhere, or that is
-imported after a file has changed sys.path, may be found by other means.
+imported after a file has changed sys.path, may be found by other means. A line "launcher" stands for what the launcher itself imports,
+and the last line is "managed" if pip refuses to install into this Python (PEP 668).
 """
 import ast
 import importlib.util
 import os
 import sys
+import sysconfig
 
 MOST_FILES = 500
 # Packages that no script adds to sys.path by itself.
 INSTALLED = ("torch", "deepspeed", "transformers", "accelerate", "lightning")
-top, *names = sys.argv[1:]  # the paths, in the repository, of the files to run: the first one that exists
+# The launcher's package, "" for none, and the paths, in the repository, of the files to run: the first one that exists.
+top, launcher, *names = sys.argv[1:]
 sys.path = [entry for entry in sys.path if entry]  # without the current folder
 
 
@@ -58,10 +61,11 @@ def imports_of(path, found_in):
             yield ("" if node.level else parts[0]), node.lineno, files
 
 
-def main():
+def missing_imports():
+    """Returns the names that Python lacks, each with its file and line."""
     script = next((path for path in (os.path.join(top, name) for name in names) if os.path.isfile(path)), None)
     if script is None:
-        return
+        return {}
     # A script's own folder is searched; a module's is the top of the repository.
     found_in = os.path.dirname(script) if len(names) == 1 else top
     missing, seen, waiting, elsewhere = {}, set(), [script], False
@@ -81,9 +85,13 @@ def main():
         for _, folders, files in os.walk(top):
             for name in [name for name in missing if name in folders or name + ".py" in files]:
                 del missing[name]
-    for name, place in missing.items():
-        if name in INSTALLED or not elsewhere:
-            print(name, place)
+    return {name: place for name, place in missing.items() if name in INSTALLED or not elsewhere}
 
 
-main()
+missing = missing_imports()
+if launcher and lacks(launcher):
+    missing[launcher] = "launcher"
+for name, place in missing.items():
+    print(name, place)
+if sys.prefix == sys.base_prefix and os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")):
+    print("managed")

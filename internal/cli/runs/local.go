@@ -143,7 +143,11 @@ func (o *runOptions) localOptions() (train.Options, error) {
 		switch flag := flags.Lookup(name); {
 		case slices.Contains(localParams, name):
 		case flag == nil:
-			problems = append(problems, fmt.Errorf("--%s: a local run has no use for it", name))
+			instead := ""
+			if name == "gpus-per-node" {
+				instead = "; want --ranks-per-node, or CUDA_VISIBLE_DEVICES"
+			}
+			problems = append(problems, fmt.Errorf("--%s: a local run has no use for it%s", name, instead))
 		case name == "stop-if" || name == "restart-if" || len(text) == 1 && text[0] != "":
 			for _, item := range text {
 				if err := cmp.Or(param.KindOf(name).Check(item), flags.Set(name, item)); err != nil {

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -177,14 +178,34 @@ func TestLocalInterrupted(t *testing.T) {
 			}
 		}
 	}()
-	err := locally(ctx, t, writer, `import time; print("sleeping", flush=True); time.sleep(600)`, "--nodes=2", "--ranks-per-node=1")
+	err := locally(ctx, t, writer, `import time; print("sleeping", flush=True); time.sleep(600)`, "--nodes=2", "--ranks-per-node=1",
+		"--run-name=interrupted")
 	_ = writer.Close()
 	<-read
+	if left := processesOf(t, "interrupted"); left != nil {
+		t.Errorf("processes %v of the run are left", left)
+	}
 	if fail.ReasonOf(err) != fail.Cancelled || !slices.ContainsFunc(seen, func(line string) bool {
 		return strings.Contains(line, "Stopping the training")
 	}) {
 		t.Errorf("got %v, want Cancelled:\n%s", err, strings.Join(seen, "\n"))
 	}
+}
+
+// processesOf returns the processes of a run's jobs.
+func processesOf(t *testing.T, run string) (pids []string) {
+	t.Helper()
+	paths, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil || paths == nil {
+		t.Fatalf("no processes: %v", err)
+	}
+	for _, path := range paths {
+		// A process that has ended has none.
+		if environ, err := os.ReadFile(path); err == nil && slices.Contains(strings.Split(string(environ), "\x00"), "MLENV_RUN="+run) {
+			pids = append(pids, filepath.Base(filepath.Dir(path)))
+		}
+	}
+	return pids
 }
 
 // The ranks of a run that is interrupted learn so from the module mlenv, and save for longer than ranks may run after another one failed.
@@ -321,6 +342,7 @@ func TestLocalMistakes(t *testing.T) {
 		args []string
 		want string
 	}{
+		"GPUs":             {[]string{"--gpus-per-node=2"}, "--gpus-per-node: a local run has no use for it; want --ranks-per-node"},
 		"too many nodes":   {[]string{"--nodes=400"}, "want 1 to 64 nodes"},
 		"no such Python":   {[]string{"--python=/nonexistent/python3"}, "want the path of a python3"},
 		"two scripts":      {[]string{"--script=no.py"}, "and --script: want one of them"},
@@ -350,6 +372,30 @@ func TestLocalPackages(t *testing.T) {
 	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "imports nobody_has_this (train.py:2), which") ||
 		!strings.Contains(fail.NextOf(err), "-m pip install nobody_has_this") {
 		t.Errorf("got %v (%s), want the package that is missing", err, fail.NextOf(err))
+	}
+}
+
+// The path of a Python is relative to the current folder. A virtual environment gets the package by pip; a system's Python may refuse that.
+func TestLacksPackagesOfAPython(t *testing.T) {
+	t.Chdir(t.TempDir())
+	made := exec.CommandContext(t.Context(), "python3", "-m", "venv", "--without-pip", "venv")
+	if out, err := made.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	lacks := func(python string) error {
+		return lacksPackages(t.Context(), python, t.TempDir(), train.Options{Script: "main.sh", Launcher: agent.TorchrunLauncher}, false)
+	}
+	err := lacks("venv/bin/python3")
+	if want := "launcher torchrun-launcher needs torch, which venv/bin/python3 does not have"; err == nil || err.Error() != want ||
+		fail.NextOf(err) != "venv/bin/python3 -m pip install torch" {
+		t.Errorf("got %v (%s), want %q", err, fail.NextOf(err), want)
+	}
+	if found, _ := filepath.Glob("/usr/lib/python3*/EXTERNALLY-MANAGED"); found == nil {
+		t.Skip("the system's Python installs packages")
+	}
+	const system = "/usr/bin/python3"
+	if err := lacks(system); err != nil && !strings.HasPrefix(fail.NextOf(err), system+" -m venv venv && venv/bin/python3 -m pip install torch ") {
+		t.Errorf("the advice for a system's Python without torch is %q", fail.NextOf(err))
 	}
 }
 

@@ -78,7 +78,7 @@ fails does not end the sweep; --like TRIAL starts a run with its params. Ctrl-C 
 trials in progress and starts no more; a digit cancels one; d ends mlenv, and they continue.
 
 Ctrl-C asks for one key: c, or a second Ctrl-C, cancels the run and releases everything; d ends mlenv, and the run
-continues. Without a terminal SIGINT and SIGTERM cancel the run, and mlenv waits for its teardown.
+continues. Without a terminal, and with --local, SIGINT and SIGTERM cancel the run, and mlenv waits for its end.
 
 Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong usage; 130: the run was cancelled. With --sweep 0: no
 trial failed; 1: a trial failed, or was cancelled; 130: all were cancelled.`,

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -212,6 +213,12 @@ func TestKilled(t *testing.T) {
 		awaitEnd(t, pid)
 	}
 	_ = command.Wait()
+	for _, address := range at.Addresses {
+		if conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address); err == nil {
+			_ = conn.Close()
+			t.Errorf("%s is listened on without mlenv", address)
+		}
+	}
 	if of.Running() {
 		t.Error("it runs without its process")
 	}
@@ -258,13 +265,18 @@ func TestFind(t *testing.T) {
 // awaitEnd returns when a process has ended.
 func awaitEnd(t *testing.T, pid int) {
 	t.Helper()
+	const timeForAProcessToEnd = time.Minute
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return
 	}
 	defer unix.Close(fd)
-	for ended := false; !ended; {
-		count, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+	for deadline, ended := time.Now().Add(timeForAProcessToEnd), false; !ended; {
+		left := time.Until(deadline)
+		if left < 0 {
+			t.Fatalf("process %d survives mlenv by %s", pid, timeForAProcessToEnd)
+		}
+		count, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds())+1)
 		if ended = count > 0; err != nil && !errors.Is(err, unix.EINTR) {
 			t.Fatal(err)
 		}

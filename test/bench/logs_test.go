@@ -72,7 +72,7 @@ func BenchmarkLogs(b *testing.B) {
 
 func (t logTimes) report(b *testing.B) {
 	table := newTable(fmt.Sprintf("logs: a rank prints %d MB in lines of %d bytes", logBytes/1_000_000, lineBytes),
-		"the rank, its shim, the agent and, where it reads, this program share the cores; the volume is a folder of this machine",
+		"The rank, its shim, the agent and, where it reads, this program share the cores; the volume is a folder of this machine",
 		"from the rank's start to its end, Python's own start included; it writes 64 KiB at a time")
 	table.add("through the agent's pipe into the record", "MB/s", t.write, aimed(t.write))
 	table.add("the same program's stdout to a file", "MB/s", t.file, share(t.write, t.file))
@@ -80,7 +80,7 @@ func (t logTimes) report(b *testing.B) {
 	table.add("into the record while a client follows it, until the client has everything", "MB/s", t.follow, aimed(t.follow))
 	table.add("a client reads it back by offset, interrupted halfway", "MB/s", t.read, aimed(t.read))
 	table.add("kubectl exec cat of the same file", "MB/s", t.exec, share(t.read, t.exec))
-	table.add("print(), one write per line, into the record", "MB/s", t.printed, share(t.printed, t.printedFile)+" to a file")
+	table.add("print(), one write per line, into the record", "MB/s", t.printed, share(t.printed, t.printedFile))
 	table.add("print(), one write per line, to a file", "MB/s", t.printedFile)
 	table.print(b, "logs")
 }

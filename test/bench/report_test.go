@@ -38,7 +38,7 @@ func (t *table) add(what, unit string, values []float64, compared ...string) {
 // name, which bench-train does; without a name it is printed only.
 func (t *table) print(b *testing.B, name string) {
 	b.Helper()
-	report.Page{Path: page, Target: "bench-train"}.Print(b, name, t.rows, slices.Concat(t.notes, machine()))
+	report.Page{Path: page, Target: "bench-train"}.Print(b, name, t.rows, append(t.notes, machine()...))
 }
 
 // number formats a number with about three significant digits.

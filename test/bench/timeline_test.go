@@ -85,7 +85,7 @@ func (ns *namespace) follow(ctx context.Context, run string) (*timeline, error) 
 	watchUntil(over, group, "taskruns", ns.clients.Tekton.TektonV1().TaskRuns(ns.name), t.sawTask)
 	watchUntil(over, group, "pods", ns.clients.Kube.CoreV1().Pods(ns.name), t.sawPod)
 	watchUntil(over, group, "receipts", ns.clients.Kube.CoreV1().ConfigMaps(ns.name), func(written *corev1.ConfigMap) {
-		if written.Labels[receipt.Label] != "" {
+		if written.Labels[receipt.Label] != "" && written.Data["receipt.json"] != "" { // before it there are the notes of a run in progress
 			t.saw(time.Now(), "receipt", written.Name, "written")
 		}
 	})

@@ -67,7 +67,7 @@ func BenchmarkPipeline(b *testing.B) {
 func (t pipelineTimes) report(b *testing.B) {
 	table := newTable("pipeline train-multi-node, of a training of one step on 2 nodes x 1 rank",
 		"A pod's start is from its creation until Tekton starts its step, the environment's pods' until all are ready: what any pod costs here",
-		"launcher command; images are on the nodes, claims are new; moments are those at which a watch told of them")
+		"launcher command; images are on the nodes, claims are new; moments are those at which a watch reported them")
 	inner := map[string]string{"provision": "the environment's pods start in %s s", "train": "the ranks run for %s s"}
 	for _, name := range slices.Concat(phases...) {
 		phase := t.phases[name]

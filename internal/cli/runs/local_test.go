@@ -378,8 +378,8 @@ func TestLocalPackages(t *testing.T) {
 // The path of a Python is relative to the current folder. A virtual environment gets the package by pip; a system's Python may refuse that.
 func TestLacksPackagesOfAPython(t *testing.T) {
 	t.Chdir(t.TempDir())
-	made := exec.CommandContext(t.Context(), "python3", "-m", "venv", "--without-pip", "venv")
-	if out, err := made.CombinedOutput(); err != nil {
+	venv := exec.CommandContext(t.Context(), "python3", "-m", "venv", "--without-pip", "venv")
+	if out, err := venv.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	lacks := func(python string) error {
@@ -394,7 +394,8 @@ func TestLacksPackagesOfAPython(t *testing.T) {
 		t.Skip("the system's Python installs packages")
 	}
 	const system = "/usr/bin/python3"
-	if err := lacks(system); err != nil && !strings.HasPrefix(fail.NextOf(err), system+" -m venv venv && venv/bin/python3 -m pip install torch ") {
+	const made = system + " -m venv venv && venv/bin/python3 -m pip install torch "
+	if err := lacks(system); err != nil && !strings.HasPrefix(fail.NextOf(err), made) {
 		t.Errorf("the advice for a system's Python without torch is %q", fail.NextOf(err))
 	}
 }

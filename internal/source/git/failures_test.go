@@ -35,6 +35,9 @@ func TestFetchUnavailableHTTPS(t *testing.T) {
 	defer page.Close()
 	closed := httptest.NewServer(nil)
 	closed.Close()
+	for _, proxy := range []string{"HTTPS_PROXY", "https_proxy"} { // which would look the name up
+		t.Setenv(proxy, "")
+	}
 	for _, test := range []struct {
 		name       string
 		source     Source

@@ -155,7 +155,8 @@ faults: ## run all scenarios of docs/project/faults.md, in three parts that can 
 	@$(MAKE) --no-print-directory --keep-going -j1 $(FAULTS)
 
 # Each part takes less than an hour on two cores. test/machines says what the conditions are.
-MACHINES := machines-used machines-bare machines-user machines-paths machines-one-core machines-one-thread machines-shuffled
+MACHINES := machines-used machines-bare machines-user machines-paths machines-one-core machines-one-thread \
+  machines-shuffled-1 machines-shuffled-2 machines-shuffled-3 machines-shuffled-4
 STRESS := stress-unit-1 stress-unit-2 stress-unit-3 stress-unit-4 stress-unit-5 stress-e2e-half-1 stress-e2e-half-2
 NIGHTLY := race culprits e2e-nightly-1 e2e-nightly-2 e2e-newest-tekton $(FAULTS) $(MACHINES) $(STRESS)
 .PHONY: nightly

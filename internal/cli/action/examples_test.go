@@ -198,7 +198,7 @@ func getMlenv(t *testing.T, file, input string) (out, downloads string) {
 		}
 	}
 	// The last two arguments are --output's file and the address.
-	curl := `#!` + filepath.Join(programs, "bash") + `
+	curl := `#!/bin/sh
 while [ $# -gt 2 ]; do shift; done
 echo "$2" >> "$DOWNLOADS"
 case $2 in

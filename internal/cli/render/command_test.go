@@ -37,7 +37,7 @@ func TestRender(t *testing.T) {
 					}
 				}
 			}
-			if err := json.Unmarshal(render(t, tc.args+" --output=json"), &list); err != nil {
+			if err := json.Unmarshal(render(t, strings.Fields(tc.args+" --output=json")...), &list); err != nil {
 				t.Fatal(err)
 			}
 			var kinds []string
@@ -53,7 +53,7 @@ func TestRender(t *testing.T) {
 			if diff := cmp.Diff(strings.Fields(tc.kinds), kinds); diff != "" {
 				t.Errorf("objects (-want +got):\n%s", diff)
 			}
-			if got := bytes.Count(render(t, tc.args), []byte("---\n")); got != len(kinds) {
+			if got := bytes.Count(render(t, strings.Fields(tc.args)...), []byte("---\n")); got != len(kinds) {
 				t.Errorf("%d documents in YAML, want %d", got, len(kinds))
 			}
 		})
@@ -75,11 +75,11 @@ func TestRenderPodMonitor(t *testing.T) {
 	}
 }
 
-func render(t *testing.T, args string) []byte {
+func render(t *testing.T, args ...string) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	cmd := Command()
-	cmd.SetArgs(strings.Fields(args + images))
+	cmd.SetArgs(append(args, strings.Fields(images)...))
 	cmd.SetOut(&out)
 	if err := cmd.Execute(); err != nil {
 		t.Fatal(err)

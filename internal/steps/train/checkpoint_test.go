@@ -20,12 +20,13 @@ import (
 func TestResumed(t *testing.T) {
 	training, out, agents := newRestartable(t, 1, `echo "attempt $MLENV_ATTEMPT from ${MLENV_LAST_CHECKPOINT-nothing}"
 [ $MLENV_ATTEMPT = 1 ] || exit 0
-save() { at=$SAVED/$NODE_RANK/workspace/checkpoints/run/step-$1; mkdir -p $at; echo x >$at/mp_rank_00_model_states.pt; touch -d `+
+cd "$SAVED"
+save() { at=$NODE_RANK/workspace/checkpoints/run/step-$1; mkdir -p $at; echo x >$at/mp_rank_00_model_states.pt; touch -d `+
 		`2026-01-0$1 $at/* $at; }
 save 1
 [ $NODE_RANK = 1 ] || save 2
-touch $SAVED/done-$NODE_RANK
-until [ -e $SAVED/done-0 ] && [ -e $SAVED/done-1 ]; do sleep 0.02; done
+touch done-$NODE_RANK
+until [ -e done-0 ] && [ -e done-1 ]; do sleep 0.02; done
 [ $NODE_RANK = 0 ] && exec sleep 1000
 exit 3`)
 	saved := t.TempDir()

@@ -27,7 +27,7 @@ if [ "$3" = torch.distributed.run ]; then
   shift
   RANK=$NODE_RANK LOCAL_RANK=0 exec "$@"
 fi
-[ "$4" = debugpy ] && while [ ! -e %s ]; do sleep 0.02; done
+[ "$4" = debugpy ] && while [ ! -e '%s' ]; do sleep 0.02; done
 echo "rank $NODE_RANK is done"`, attached)
 	if err := os.WriteFile(filepath.Join(bin, "python3"), []byte(python), 0o755); err != nil {
 		t.Fatal(err)

@@ -91,7 +91,7 @@ func value(families map[string]*dto.MetricFamily, name string, labels ...string)
 // training starts a job that writes these lines as its metrics, and runs until the test ends. It returns once they are written.
 func (n *node) training(id string, spec agent.JobSpec, lines string) {
 	n.t.Helper()
-	n.script("train.sh", "cat lines >$MLENV_METRICS_FILE; echo written; exec sleep 1000")
+	n.script("train.sh", `cat lines >"$MLENV_METRICS_FILE"; echo written; exec sleep 1000`)
 	n.script("lines", lines)
 	if _, err := n.Client.StartJob(n.t.Context(), id, spec); err != nil {
 		n.t.Fatal(err)

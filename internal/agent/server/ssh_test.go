@@ -65,8 +65,8 @@ func newSSHHost(t *testing.T) *sshHost {
 
 // configuration returns ssh's configuration for the host with a key.
 func (h *sshHost) configuration(key string) string {
-	return fmt.Sprintf("Host node\n HostName %s\n Port %d\n HostKeyAlias node\n IdentityFile %s\n IdentitiesOnly yes\n"+
-		" UserKnownHostsFile %s\n"+
+	return fmt.Sprintf("Host node\n HostName %s\n Port %d\n HostKeyAlias node\n IdentityFile \"%s\"\n IdentitiesOnly yes\n"+
+		" UserKnownHostsFile \"%s\"\n"+
 		" GlobalKnownHostsFile /dev/null\n StrictHostKeyChecking yes\n BatchMode yes\n",
 		h.node.Config.Loopback, h.server.Port, filepath.Join(h.dir, key), filepath.Join(h.dir, "known_hosts"))
 }

@@ -100,7 +100,7 @@ os.rename("saved.new", "saved")
 func TestLauncherWithoutRanksEnds(t *testing.T) {
 	n := newNode(t)
 	bin := t.TempDir()
-	fake := "#!/bin/sh\ntouch " + filepath.Join(n.Config.Paths.Workspace, "up-0") + "\nexec sleep 1000\n"
+	fake := "#!/bin/sh\ntouch '" + filepath.Join(n.Config.Paths.Workspace, "up-0") + "'\nexec sleep 1000\n"
 	if err := os.WriteFile(filepath.Join(bin, "python3"), []byte(fake), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -118,8 +118,8 @@ func TestLauncherWithoutRanksEnds(t *testing.T) {
 // The ranks learn why they are stopped and until when they can save, and a user may shorten that.
 func TestNoticeOfAStop(t *testing.T) {
 	n := newNode(t)
-	n.script("saves.sh", `trap 'cat $MLENV_STOP_FILE > notice.new; mv notice.new notice' TERM
-[ -e $MLENV_STOP_FILE ] && exit 1; touch up-0; while :; do sleep 0.02; done`)
+	n.script("saves.sh", `trap 'cat "$MLENV_STOP_FILE" > notice.new; mv notice.new notice' TERM
+[ -e "$MLENV_STOP_FILE" ] && exit 1; touch up-0; while :; do sleep 0.02; done`)
 	before := time.Now()
 	n.stopped(command("saves.sh"), agent.Stop{Cause: agent.StopCancelled, Reason: "enough", Grace: timeToSave})
 	var notice agent.StopNotice

@@ -20,7 +20,7 @@ func smiOf(t *testing.T, uuid, memory string) (utilization string) {
 	t.Helper()
 	dir := t.TempDir()
 	utilization = filepath.Join(dir, "utilization")
-	script := fmt.Sprintf("#!/bin/sh\ncase $1 in --query-gpu*) echo \"0, %s, NVIDIA H100, 570.1, 81559, %s, $(cat %s), 61, 0x0, None, 0, "+
+	script := fmt.Sprintf("#!/bin/sh\ncase $1 in --query-gpu*) echo \"0, %s, NVIDIA H100, 570.1, 81559, %s, $(cat '%s'), 61, 0x0, None, 0, "+
 		"00000000:10:00.0, Disabled, 9.0\";; esac\n", uuid, memory, utilization)
 	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)

@@ -114,6 +114,9 @@ func AwaitsPullSecret(ctx context.Context, client kubernetes.Interface, account 
 		return false, nil
 	}
 	_, err = client.Discovery().ServerResourcesForGroupVersion("image.openshift.io/v1")
+	if apierrors.IsNotFound(err) { // in plain text, which client-go takes for an unexpected answer
+		return false, nil
+	}
 	return err == nil, ifTransient(Problem(err))
 }
 

@@ -4,7 +4,10 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 )
 
@@ -89,6 +93,26 @@ func TestAccountWithPullSecrets(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// The API server has a plain text for a group that it does not know, and no Status as for an object. That is no reason to ask again.
+func TestPullSecretsOfPlainKubernetes(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if name, ok := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/ns/serviceaccounts/"); ok {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(accountOf(name, "", 0))
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	defer server.Close()
+	clients, err := NewClients(&rest.Config{Host: server.URL}, "ns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if awaits, err := AwaitsPullSecret(t.Context(), clients.Kube, accountOf("steps", "", 0), time.Now()); awaits || err != nil {
+		t.Errorf("it waits: %t, %v", awaits, err)
 	}
 }
 

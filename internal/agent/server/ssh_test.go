@@ -110,9 +110,10 @@ const timeForAClientToEnd, timeForAProcessToEnd = 2 * time.Minute, time.Minute
 func (h *sshHost) command(program string, args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(h.Context(), timeForAClientToEnd)
 	h.Cleanup(cancel)
-	config := []string{"-F", filepath.Join(h.dir, "config")}
+	file := filepath.Join(h.dir, "config")
+	config := []string{"-F", file}
 	if program == "rsync" {
-		config = []string{"-e", "ssh " + strings.Join(config, " ")}
+		config = []string{"-e", "ssh -F '" + file + "'"}
 	}
 	return exec.CommandContext(ctx, program, append(config, args...)...)
 }
@@ -220,12 +221,13 @@ func TestSSHCopies(t *testing.T) {
 		}
 	}
 	for _, protocol := range []string{"-s", "-O"} { // sftp, and the older one, for which the image needs scp
-		h.succeeds("", "scp", protocol, big, "node:"+workspace+"/there"+protocol)
+		// A shell reads the older one's paths on the node.
+		h.succeeds("", "scp", protocol, big, "node:there"+protocol)
 		same(filepath.Join(workspace, "there"+protocol))
-		h.succeeds("", "scp", protocol, "node:"+workspace+"/there"+protocol, filepath.Join(h.dir, "back"+protocol))
+		h.succeeds("", "scp", protocol, "node:there"+protocol, filepath.Join(h.dir, "back"+protocol))
 		same(filepath.Join(h.dir, "back"+protocol))
 	}
-	out := h.succeeds("cd "+workspace+"\nls -l\nrename there-s renamed\nmkdir folder\nchmod 700 folder\n", "sftp", "-b", "-", "node")
+	out := h.succeeds("cd '"+workspace+"'\nls -l\nrename there-s renamed\nmkdir folder\nchmod 700 folder\n", "sftp", "-b", "-", "node")
 	h.contains(out, "there-O")
 	same(filepath.Join(workspace, "renamed"))
 	if info, err := os.Stat(filepath.Join(workspace, "folder")); err != nil || info.Mode().Perm() != 0o700 {
@@ -235,9 +237,9 @@ func TestSSHCopies(t *testing.T) {
 	if err := os.CopyFS(tree, os.DirFS(".")); err != nil {
 		t.Fatal(err)
 	}
-	h.succeeds("", "rsync", "-a", tree, big, "node:"+workspace+"/rsynced/")
+	h.succeeds("", "rsync", "-a", tree, big, "node:rsynced/")
 	same(filepath.Join(workspace, "rsynced", "big"))
-	h.succeeds("", "rsync", "-a", "--checksum", "node:"+workspace+"/rsynced/", filepath.Join(h.dir, "rsynced"))
+	h.succeeds("", "rsync", "-a", "--checksum", "node:rsynced/", filepath.Join(h.dir, "rsynced"))
 	same(filepath.Join(h.dir, "rsynced", "big"))
 	if out, err := exec.Command("diff", "-r", tree, filepath.Join(h.dir, "rsynced", "tree")).CombinedOutput(); err != nil {
 		t.Errorf("rsync there and back: %v: %s", err, out)

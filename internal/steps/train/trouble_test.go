@@ -346,7 +346,8 @@ func TestRestartedBeforeTheTrouble(t *testing.T) {
 	training, out, agents := withRules(t, 3, 90, nil, []string{"loss is nan"},
 		`echo "attempt $MLENV_ATTEMPT from ${MLENV_LAST_CHECKPOINT-nothing}"
 [ $MLENV_ATTEMPT = 3 ] && exit 0
-save() { at=$SAVED/$NODE_RANK/workspace/checkpoints/run/step-$1; mkdir -p $at; echo x >$at/mp_rank_00_model_states.pt
+cd "$SAVED"
+save() { at=$NODE_RANK/workspace/checkpoints/run/step-$1; mkdir -p $at; echo x >$at/mp_rank_00_model_states.pt
   touch -d @$2 $at/* $at; }
 line() { [ $NODE_RANK = 1 ] || echo "{\"step\":$1,\"loss\":$2,\"time\":$3}" >> "$MLENV_METRICS_FILE"; }
 now=$(date +%s)
@@ -357,8 +358,8 @@ if [ $MLENV_ATTEMPT = 2 ]; then
 fi
 save 5 $((now - 1000))
 save 10 $((now + 3600)) # the clock of the storage is ahead
-touch $SAVED/done-$NODE_RANK
-until [ -e $SAVED/done-0 ] && [ -e $SAVED/done-1 ]; do sleep 0.02; done
+touch done-$NODE_RANK
+until [ -e done-0 ] && [ -e done-1 ]; do sleep 0.02; done
 line 9 2.5 $now
 line 11 NaN $((now + 2))
 exec sleep 1000`)

@@ -133,7 +133,7 @@ func passThrough(b *testing.B, count int) *passes {
 	return p
 }
 
-// awaitControllers waits until the StatefulSet controller works: after its start the controller manager needs up to half a minute.
+// awaitControllers waits until the StatefulSet controller works: after its start the controller manager needs some seconds.
 func (p *passes) awaitControllers(ctx context.Context) {
 	selected := map[string]string{"app": "empty"}
 	empty := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "empty"}, Spec: appsv1.StatefulSetSpec{

@@ -14,7 +14,7 @@ import (
 )
 
 func TestCompletion(t *testing.T) {
-	t.Setenv("XDG_DATA_HOME", t.TempDir()) // without the local runs of whoever runs the test
+	t.Setenv("XDG_DATA_HOME", t.TempDir()) // hides the local runs of this machine
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		switch r.URL.Path {

@@ -87,7 +87,8 @@ func TestConnect(t *testing.T) {
 // withoutHome hides the kubeconfig in the home, whose path client-go keeps from its start.
 func withoutHome(t *testing.T) {
 	t.Helper()
-	defer func(before string) { t.Cleanup(func() { clientcmd.RecommendedHomeFile = before }) }(clientcmd.RecommendedHomeFile)
+	before := clientcmd.RecommendedHomeFile
+	t.Cleanup(func() { clientcmd.RecommendedHomeFile = before })
 	clientcmd.RecommendedHomeFile = filepath.Join(t.TempDir(), "none")
 }
 

@@ -99,17 +99,7 @@ func (t pipelineTimes) report(b *testing.B) {
 // timePipeline times one run in an environment with a name of its own.
 func (ns *namespace) timePipeline(ctx context.Context, name string, t *pipelineTimes) error {
 	created := time.Now()
-	if _, err := ns.clients.Tekton.TektonV1().PipelineRuns(ns.name).Create(ctx, ns.pipelineRun(name), metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	line, err := ns.follow(ctx, name)
-	if err != nil {
-		return err
-	}
-	if !line.run.IsSuccessful() {
-		return fmt.Errorf("the run ended with %+v", line.run.Status.Conditions)
-	}
-	tasks, err := run.TaskRuns(ctx, ns.clients.Tekton, ns.name, name, line.run.UID)
+	line, tasks, err := ns.ended(ctx, ns.pipelineRun(name))
 	if err != nil {
 		return err
 	}
@@ -129,6 +119,22 @@ func (ns *namespace) timePipeline(ctx context.Context, name string, t *pipelineT
 	return errors.Join(t.addPhases(line, tasks, written, name, created, ends), t.addMoments(line, tasks, written, name))
 }
 
+// ended creates a run, follows it to its end, and returns its tasks. It has to succeed.
+func (ns *namespace) ended(ctx context.Context, r *v1.PipelineRun) (*timeline, []run.TaskRun, error) {
+	if _, err := ns.clients.Tekton.TektonV1().PipelineRuns(ns.name).Create(ctx, r, metav1.CreateOptions{}); err != nil {
+		return nil, nil, err
+	}
+	line, err := ns.follow(ctx, r.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !line.run.IsSuccessful() {
+		return nil, nil, fmt.Errorf("run %s ended with %+v", r.Name, line.run.Status.Conditions)
+	}
+	tasks, err := run.TaskRuns(ctx, ns.clients.Tekton, ns.name, r.Name, line.run.UID)
+	return line, tasks, err
+}
+
 // timePlain times the start of the pod of a task without volumes, params, results and workspaces: what Tekton and Kubernetes need.
 func (ns *namespace) timePlain(ctx context.Context, name string, t *pipelineTimes) error {
 	r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -136,17 +142,7 @@ func (ns *namespace) timePlain(ctx context.Context, name string, t *pipelineTime
 	step := v1.Step{Name: "plain", Image: ns.image, Command: []string{"git", "--version"}}
 	r.Spec.PipelineSpec = &v1.PipelineSpec{Tasks: []v1.PipelineTask{{Name: "plain",
 		TaskSpec: &v1.EmbeddedTask{TaskSpec: v1.TaskSpec{Steps: []v1.Step{step}}}}}}
-	if _, err := ns.clients.Tekton.TektonV1().PipelineRuns(ns.name).Create(ctx, r, metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	line, err := ns.follow(ctx, name)
-	if err != nil {
-		return err
-	}
-	if !line.run.IsSuccessful() {
-		return fmt.Errorf("the plain task ended with %+v", line.run.Status.Conditions)
-	}
-	tasks, err := run.TaskRuns(ctx, ns.clients.Tekton, ns.name, name, line.run.UID)
+	line, tasks, err := ns.ended(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -154,12 +150,11 @@ func (ns *namespace) timePlain(ctx context.Context, name string, t *pipelineTime
 		return fmt.Errorf("run %s has %d tasks, want 1", name, len(tasks))
 	}
 	for i, stage := range podStages {
-		start, err := line.moment("pod", tasks[0].Pod, stage.from)
-		end, err2 := line.moment("pod", tasks[0].Pod, stage.to)
-		if err := errors.Join(err, err2); err != nil {
+		took, err := line.span("pod", tasks[0].Pod, stage.from, stage.to)
+		if err != nil {
 			return err
 		}
-		t.plain[i] = append(t.plain[i], end.Sub(start).Seconds())
+		t.plain[i] = append(t.plain[i], took)
 	}
 	return nil
 }
@@ -194,17 +189,19 @@ func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written r
 	ends map[string]time.Time) error {
 	var problems []error
 	span := func(kind, name, from, to string) float64 {
-		start, err := line.moment(kind, name, from)
-		end, err2 := line.moment(kind, name, to)
-		problems = append(problems, err, err2)
-		return end.Sub(start).Seconds()
+		took, err := line.span(kind, name, from, to)
+		problems = append(problems, err)
+		return took
 	}
 	first, last := ranks(written)
 	training := last.Sub(first).Seconds()
 	// The environment's pods start in parallel, until the last one is ready. provision asks the agents, and may know it before the kubelet.
 	waited := 0.0
 	for _, task := range tasks {
-		for ordinal := 0; task.Task == "provision" && ordinal < 2; ordinal++ {
+		if task.Task != "provision" {
+			continue
+		}
+		for ordinal := range 2 {
 			made, err := line.moment("pod", node{environment, ordinal}.pod(), "made")
 			provisioned, err2 := line.moment("taskrun", task.Name, "done")
 			problems = append(problems, err, err2)

@@ -7,6 +7,7 @@ package bench
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -49,6 +50,13 @@ func (t *timeline) moment(kind, name, what string) (time.Time, error) {
 		return at, fmt.Errorf("%s %s was never seen %s", kind, name, what)
 	}
 	return at, nil
+}
+
+// span returns the seconds between two events of an object.
+func (t *timeline) span(kind, name, from, to string) (float64, error) {
+	start, err := t.moment(kind, name, from)
+	end, err2 := t.moment(kind, name, to)
+	return end.Sub(start).Seconds(), errors.Join(err, err2)
 }
 
 // follow watches the namespace until the run has ended. It also sees objects of other runs; they

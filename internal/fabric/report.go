@@ -120,6 +120,9 @@ func (r *Report) Judge() {
 	}
 	r.Verdict = Pass
 	if slow := append(r.slowNetwork(), r.slowTexts()...); len(slow) > 0 {
+		if r.Message != "" {
+			slow = append(slow, r.Message)
+		}
 		r.Verdict, r.Message = Slow, strings.Join(slow, "; ")
 	}
 }

@@ -41,6 +41,8 @@ type apiServer struct {
 	// mayNot lists "verb resource" that access reviews deny.
 	mayNot []string
 	dryRun []bool
+	// deleted, unless nil, is called after the object of a path was deleted.
+	deleted func(path string)
 }
 
 const notFound = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","details":{"name":"x"},"code":404}`
@@ -79,6 +81,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer = s.objects[r.URL.Path]
 		delete(s.objects, r.URL.Path)
 		delete(s.bodies, r.URL.Path)
+		if s.deleted != nil {
+			s.deleted(r.URL.Path)
+		}
 	case r.Method == http.MethodPatch:
 		if answer, err = s.patch(r, body); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)

@@ -233,11 +233,22 @@ func TestUninstallRefusesWhileInUse(t *testing.T) {
 		`{apiVersion: tekton.dev/v1, kind: PipelineRun, metadata: {name: other, namespace: team, labels: {tekton.dev/pipeline: somebody-elses}}}`)
 	server.put(held, `{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: ml-dev-env, namespace: team, uid: u2, labels: `+
 		`{ml-dev-env/environment: ml-dev-env}, annotations: {ml-dev-env/holder-name: h-kim}}}`)
+	const taskRun = "/apis/tekton.dev/v1/namespaces/team/taskruns/other-train"
+	server.put(taskRun, `{apiVersion: tekton.dev/v1, kind: TaskRun, metadata: {name: other-train, namespace: team, labels: `+
+		`{tekton.dev/task: train, tekton.dev/pipelineRun: other}}}`)
 	before := len(server.objects)
 	_, err := Uninstall(t.Context(), clients, Removal{Namespace: "team"})
-	want := "want no run in progress and no environment, found 2:\n  pipelinerun/nightly\n  environment ml-dev-env, held by h-kim"
+	want := "want no run in progress and no environment, found 3:\n  pipelinerun/nightly\n  taskrun/other-train\n  environment ml-dev-env, " +
+		"held by h-kim"
 	if fail.ReasonOf(err) != fail.EnvironmentBusy || !strings.Contains(err.Error(), want) || len(server.objects) != before {
 		t.Errorf("got %v; want %q and nothing deleted", err, want)
+	}
+	server.deleted = func(path string) { // provision was about to create it, and has lost the right to tear it down
+		if path == held && server.objects[path] == nil {
+			server.deleted = nil
+			server.put(held, `{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: ml-dev-env, namespace: team, uid: u3, labels: `+
+				`{ml-dev-env/environment: ml-dev-env}}}`)
+		}
 	}
 	server.put("/api/v1/namespaces/team/pods/done-train",
 		`{apiVersion: v1, kind: Pod, metadata: {name: done-train, namespace: team, labels: {tekton.dev/pipeline: train-multi-node}}}`)
@@ -251,8 +262,8 @@ func TestUninstallRefusesWhileInUse(t *testing.T) {
 	if server.objects[held] != nil || server.bodies[busyRun] != `{"spec":{"status":"Cancelled"}}` {
 		t.Errorf("lease %v, patch %q; want it deleted and the run cancelled", server.objects[held], server.bodies[busyRun])
 	}
-	if got := report.Changes[:2]; got[0] != (Change{Object: "pipelinerun/nightly", Outcome: Cancelled}) ||
-		got[1] != (Change{Object: "lease/ml-dev-env", Outcome: Deleted}) {
+	if got := report.Changes[:3]; got[0] != (Change{Object: "pipelinerun/nightly", Outcome: Cancelled}) ||
+		got[1] != (Change{Object: "taskrun/other-train", Outcome: Cancelled}) || got[2] != (Change{Object: "lease/ml-dev-env", Outcome: Deleted}) {
 		t.Errorf("the first changes are %v", got)
 	}
 }

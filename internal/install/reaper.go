@@ -5,6 +5,7 @@ package install
 import (
 	"context"
 	"fmt"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cronjob"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -22,7 +24,7 @@ const reaperName = "mlenv-reaper"
 // idleAnnotation marks the CronJob of a release whose reaper releases idle environments.
 const idleAnnotation = "ml-dev-env/releases-idle"
 
-// ReaperProblem returns why nothing in the clients' namespace releases idle environments, as a clause of a message, and the command that
+// ReaperProblem returns why nothing in the clients' namespace releases environments that are idle or whose time is over, as a clause of a message, and the command that
 // changes it; both are "" if the reaper releases them.
 func ReaperProblem(ctx context.Context, clients *kube.Clients) (problem, next string, err error) {
 	again := "mlenv install clusters/CLUSTER.yaml --namespace=" + clients.Namespace
@@ -35,10 +37,29 @@ func ReaperProblem(ctx context.Context, clients *kube.Clients) (problem, next st
 	case found.Spec.Suspend != nil && *found.Spec.Suspend:
 		return fmt.Sprintf("CronJob %s/%s is suspended", clients.Namespace, reaperName),
 			fmt.Sprintf(`oc patch cronjob %s -n %s --patch='{"spec":{"suspend":false}}'`, reaperName, clients.Namespace), nil
+	case silent(clients, found) > reaperSilence:
+		return fmt.Sprintf("no Job of CronJob %s/%s has succeeded for %s", clients.Namespace, reaperName,
+				humanize.Duration(silent(clients, found))),
+			fmt.Sprintf("oc get pods,events -n %s | grep %s; or: %s", clients.Namespace, reaperName, again), nil
 	case found.Annotations[idleAnnotation] != "true":
 		return fmt.Sprintf("CronJob %s/%s is of an earlier release", clients.Namespace, reaperName), again, nil
 	}
 	return "", "", nil
+}
+
+// reaperSilence is how long the reaper may fail, a Job each minute.
+const reaperSilence = 10 * time.Minute
+
+// silent returns for how long no Job of the CronJob has succeeded.
+func silent(clients *kube.Clients, job *batchv1.CronJob) time.Duration {
+	last := job.CreationTimestamp
+	if at := job.Status.LastSuccessfulTime; at != nil {
+		last = *at
+	}
+	if last.IsZero() {
+		return 0
+	}
+	return clients.Now().Sub(last.Time)
 }
 
 // notifyFlags are the reaper's flags and volumes for the Secret with the URL of events. The kubelet mounts it, so the account needs no

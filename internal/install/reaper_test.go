@@ -7,9 +7,11 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -35,11 +37,17 @@ func TestReaperProblem(t *testing.T) {
 	installed := reaperJob(t, request(t))
 	suspended, earlier := installed.DeepCopy(), installed.DeepCopy()
 	suspended.Spec.Suspend, earlier.Annotations = new(true), nil
+	failing, neverRan := installed.DeepCopy(), installed.DeepCopy()
+	hourAgo := metav1.NewTime(time.Now().Add(-time.Hour))
+	failing.CreationTimestamp, neverRan.CreationTimestamp = hourAgo, hourAgo
+	failing.Status.LastSuccessfulTime = new(metav1.NewTime(time.Now().Add(-11 * time.Minute)))
 	for want, known := range map[string][]runtime.Object{
 		"namespace team has no reaper":                       nil,
 		"CronJob team/mlenv-reaper is suspended":             {suspended},
 		"CronJob team/mlenv-reaper is of an earlier release": {earlier},
 		"": {installed},
+		"no Job of CronJob team/mlenv-reaper has succeeded for 11m0s": {failing},
+		"no Job of CronJob team/mlenv-reaper has succeeded for 1h0m":  {neverRan},
 	} {
 		got, next, err := ReaperProblem(t.Context(), &kube.Clients{Kube: fake.NewClientset(known...), Namespace: "team"})
 		if err != nil || got != want || (next == "") != (want == "") {

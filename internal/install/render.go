@@ -18,10 +18,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
-
-// DefaultServiceAccount is the steps' account unless a flag names another.
-const DefaultServiceAccount = "mlenv-pipeline"
 
 // Request describes an installation.
 type Request struct {
@@ -52,6 +50,11 @@ func Render(request Request, files fs.FS) ([]*unstructured.Unstructured, error) 
 			return nil, err
 		}
 		object.SetNamespace(request.Namespace)
+		if object.GetName() == launch.Pipeline && request.ServiceAccount != launch.ServiceAccount {
+			annotations := object.GetAnnotations()
+			annotations[launch.AccountAnnotation] = request.ServiceAccount
+			object.SetAnnotations(annotations)
+		}
 		for key, value := range Labels(NamespacePart) {
 			if err := unstructured.SetNestedField(object.Object, value, "metadata", "labels", key); err != nil {
 				return nil, fmt.Errorf("labelling %s: %w", Title(object), err)
@@ -141,7 +144,7 @@ func (r Request) meta(name string) metav1.ObjectMeta {
 // Pipelines' own, gets no labels, so that nothing deletes it.
 func (r Request) serviceAccount() *corev1.ServiceAccount {
 	account := &corev1.ServiceAccount{ObjectMeta: r.meta(r.ServiceAccount)}
-	if r.ServiceAccount != DefaultServiceAccount {
+	if r.ServiceAccount != launch.ServiceAccount {
 		account.Labels = nil
 	}
 	return account

@@ -34,7 +34,7 @@ func request(t *testing.T) Request {
 		t.Fatal(err)
 	}
 	return Request{
-		Cluster: file, ClusterFile: []byte(clusterFile), Namespace: "team", StepsImage: stepsImage, ServiceAccount: DefaultServiceAccount,
+		Cluster: file, ClusterFile: []byte(clusterFile), Namespace: "team", StepsImage: stepsImage, ServiceAccount: "mlenv-pipeline",
 	}
 }
 
@@ -164,6 +164,27 @@ func TestPullSecretOfSteps(t *testing.T) {
 		r.Cluster.Image = test.image
 		if got := r.defaults()["pull-secret"]; got != test.want {
 			t.Errorf("%+v: %s, want %s", test.image, got, test.want)
+		}
+	}
+}
+
+// Runs find the account by the Pipeline.
+func TestRenderNamesTheAccount(t *testing.T) {
+	for account, want := range map[string]string{"mlenv-pipeline": "", "pipeline": "pipeline"} {
+		r := request(t)
+		r.ServiceAccount = account
+		found := 0
+		for _, object := range render(t, r) {
+			if object.GetKind() != "Pipeline" || object.GetName() != "train-multi-node" {
+				continue
+			}
+			found++
+			if got := object.GetAnnotations()["ml-dev-env/service-account"]; got != want || len(object.GetAnnotations()) < 2 {
+				t.Errorf("%s: annotations %v, want those of the file, and %q", account, object.GetAnnotations(), want)
+			}
+		}
+		if found != 1 {
+			t.Errorf("%s: %d pipelines", account, found)
 		}
 	}
 }

@@ -74,9 +74,30 @@ func Uninstall(ctx context.Context, c *kube.Clients, r Removal) (Report, error) 
 		if err != nil {
 			return report, err
 		}
+		if r.EndRuns {
+			late, err := r.lateEnvironments(ctx, c.Objects)
+			report.Changes = append(report.Changes, late...)
+			if err != nil {
+				return report, err
+			}
+		}
 	}
 	report.Notes, err = r.notes(ctx, c, doomed)
 	return report, err
+}
+
+// lateEnvironments deletes the environments that steps have created since find. Now they have lost the rights, also to tear down.
+func (r Removal) lateEnvironments(ctx context.Context, client dynamic.Interface) ([]Change, error) {
+	found, err := environments(ctx, client, r.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	return deleteAll(ctx, client, slices.DeleteFunc(found, func(l *unstructured.Unstructured) bool { return l.GetDeletionTimestamp() != nil }))
+}
+
+func environments(ctx context.Context, client dynamic.Interface, namespace string) ([]*unstructured.Unstructured, error) {
+	leases := schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
+	return list(ctx, client, leases, namespace, objects.EnvironmentLabel)
 }
 
 func (r Removal) find(ctx context.Context, client dynamic.Interface) (doomed []*unstructured.Unstructured, users usage, err error) {
@@ -214,7 +235,7 @@ func boundAccounts(objects []*unstructured.Unstructured) []string {
 }
 
 type usage struct {
-	// runs are PipelineRuns that are in progress, and TaskRuns that belong to none.
+	// runs are PipelineRuns of installed pipelines that are in progress, and the other TaskRuns of installed tasks.
 	runs []*unstructured.Unstructured
 	// environments are Leases, which own everything of their environment except claims.
 	environments []*unstructured.Unstructured
@@ -233,8 +254,8 @@ func usageOf(ctx context.Context, client dynamic.Interface, namespace string, in
 		}
 		for _, run := range runs {
 			labels := run.GetLabels()
-			if kind.of == "Task" && labels["tekton.dev/pipelineRun"] != "" {
-				continue // its PipelineRun is listed
+			if kind.of == "Task" && contains(u.runs, "PipelineRun", labels["tekton.dev/pipelineRun"]) {
+				continue
 			}
 			if !hasEnded(run) && contains(installed, kind.of, labels[kind.label]) {
 				u.runs = append(u.runs, run)
@@ -242,8 +263,7 @@ func usageOf(ctx context.Context, client dynamic.Interface, namespace string, in
 		}
 	}
 	var err error
-	u.environments, err = list(ctx, client, schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
-		namespace, objects.EnvironmentLabel)
+	u.environments, err = environments(ctx, client, namespace)
 	return u, err
 }
 

@@ -57,6 +57,29 @@ func CurrentPullSecrets(named []corev1.LocalObjectReference, account *corev1.Ser
 	return current
 }
 
+// PodPullSecrets returns the pull secrets for a pod that needs the named ones: admission gives a pod the Secrets of its account only if
+// it names none, so the account's are added. Without names it returns none.
+func PodPullSecrets(named []corev1.LocalObjectReference, account *corev1.ServiceAccount) (all []corev1.LocalObjectReference) {
+	if len(named) == 0 {
+		return nil
+	}
+	for _, ref := range slices.Concat(named, account.ImagePullSecrets) {
+		if !slices.Contains(all, ref) {
+			all = append(all, ref)
+		}
+	}
+	return all
+}
+
+// LinkedPullSecrets returns the Secrets that users have linked to a service account, none if it cannot be read.
+func (c *Clients) LinkedPullSecrets(ctx context.Context, namespace, name string) []corev1.LocalObjectReference {
+	account, err := getAccount(ctx, c.Kube, namespace, name)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(account.ImagePullSecrets, func(ref corev1.LocalObjectReference) bool { return IsPullSecretOf(account, ref) })
+}
+
 // AccountWithPullSecrets returns the service account as soon as it has its Secret for the internal registry: a pod copies the
 // pull secrets of its account when it is created, and never gets later ones. It waits at most pullSecretTime, and only if
 // AwaitsPullSecret reports that OpenShift still has to create the Secret. It calls say before it waits, and if no Secret came.

@@ -134,12 +134,22 @@ func newNode(t testing.TB, made objects.Certificates, node, count int, address, 
 	if err != nil {
 		t.Fatal(err)
 	}
+	// At the top of the tree the kernel has no account of memory, and on a machine without containers a test would see the top.
+	sys := filepath.Join(dir, "cgroup")
+	if err := os.MkdirAll(sys, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"cgroup.controllers": "cpu memory\n", "memory.current": "268435456\n", "memory.max": "max\n"} {
+		if err := os.WriteFile(filepath.Join(sys, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return &Node{t: t, certs: made, Config: server.Config{
 		Version: "test", Name: "env", Suffix: "env-headless.ns.svc", Node: node, Nodes: count, GPUs: 2,
 		Pod: fmt.Sprintf("env-%d", node), KubernetesNode: fmt.Sprintf("node-%d", node), PodIP: address, Public: address, Loopback: address,
 		Environ: os.Environ(), Program: self,
 		Paths: server.Paths{Workspace: filepath.Join(volumes, "workspace"), Datasets: volumes, Home: filepath.Join(dir, "home"),
-			Sys: "/sys/fs/cgroup"},
+			Sys: sys},
 	}}
 }
 
@@ -163,10 +173,10 @@ func (n *Node) begin() {
 // pod's address.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	for {
+	for attempt := 1; ; attempt++ {
 		address := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 		listener, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(agent.Port)))
-		if errors.Is(err, syscall.EADDRINUSE) {
+		if errors.Is(err, syscall.EADDRINUSE) && attempt < 100 { // a program that listens everywhere uses all addresses
 			continue
 		}
 		if err != nil {

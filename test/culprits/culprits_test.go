@@ -108,6 +108,10 @@ func TestCulprits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	known, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var results []result
 	for _, launcher := range launchers {
 		for _, s := range scripts(t) {
@@ -117,7 +121,11 @@ func TestCulprits(t *testing.T) {
 					Statuses: statuses, hang: fail.ReasonOf(verdict) == fail.Hang, problem: s.compare(verdict)}
 				results = append(results, r)
 				t.Logf("%s: %s", fail.ReasonOf(verdict), r.Verdict)
-				if r.problem != "" {
+				switch {
+				case r.problem == "":
+				case strings.Contains(string(known), fmt.Sprintf("\n- %s, %s: ", launcher, s.name)):
+					t.Log("as the page says, the verdict is wrong: " + r.problem)
+				default:
 					t.Error(r.problem)
 				}
 			})

@@ -19,6 +19,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
 
 // apiRequest is a request of a run's steps in the API server's audit log.
@@ -51,7 +52,7 @@ func testRights(t *testing.T, since time.Time, whole bool) {
 	role := rightsOf(slices.Concat(needed, looking))
 	observer := rightsOf(slices.Concat(install.ObserverRules(), install.QueueRules(), install.MonitoringRules()))
 	seen, refused := map[right]bool{}, map[right]string{}
-	for _, request := range requestsOf(t, install.DefaultServiceAccount, since) {
+	for _, request := range requestsOf(t, launch.ServiceAccount, since) {
 		asked := request.right()
 		switch {
 		case request.Annotations["authorization.k8s.io/decision"] == "forbid":

@@ -21,7 +21,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 )
@@ -279,7 +279,7 @@ func twoControllers(u trainer) {
 
 // sameName tests a run that is deleted while it trains and at once created again under its name.
 func sameName(u trainer) {
-	started := u.tkn("pipeline", "start", "train-multi-node", "--dry-run", "--serviceaccount="+install.DefaultServiceAccount,
+	started := u.tkn("pipeline", "start", "train-multi-node", "--dry-run", "--serviceaccount="+launch.ServiceAccount,
 		"--use-param-defaults", "--skip-optional-workspace",
 		"--param=repo-url="+u.repo, "--param=script=e2e/hold.sh", "--param=check-fabric=false", byShell, oneGPU)
 	manifest := regexp.MustCompile(`generateName: .*`).ReplaceAllString(started, "name: again")

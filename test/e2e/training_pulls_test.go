@@ -18,7 +18,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
@@ -173,7 +173,7 @@ func privateSteps(u trainer) {
 	}
 	u.privateSecret("steps-key")
 	u.installChanged()
-	u.kubectl("patch", "serviceaccount", install.DefaultServiceAccount, `--patch={"imagePullSecrets":[{"name":"steps-key"}]}`)
+	u.kubectl("patch", "serviceaccount", launch.ServiceAccount, `--patch={"imagePullSecrets":[{"name":"steps-key"}]}`)
 	u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=nodes=1")).succeeded()
 	u.mustContain(u.provisionByHand(), "is ready after")
 	u.teardownByHand()

@@ -24,8 +24,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	pipelinerun "github.com/ml-dev-env/ml-dev-env/internal/run"
 )
@@ -65,7 +65,7 @@ func (u trainer) start(script string, flags ...string) string {
 // startTkn starts a pipeline or task and returns its run's name.
 func (u trainer) startTkn(kind, name string, flags ...string) string {
 	u.Helper()
-	out := u.tkn(append([]string{kind, "start", name, "--serviceaccount=" + install.DefaultServiceAccount, "--use-param-defaults",
+	out := u.tkn(append([]string{kind, "start", name, "--serviceaccount=" + launch.ServiceAccount, "--use-param-defaults",
 		"--skip-optional-workspace"}, flags...)...)
 	match := runStarted.FindStringSubmatch(out)
 	if match == nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
-// Variables of torch's flight recorder, which remembers the last collectives of a rank. Those without NCCL are the names since
-// torch 2.9; it still reads the others.
+// Variables of torch's flight recorder, which remembers the last collectives of a rank. The names without NCCL are newer: of the size
+// since torch 2.8. Torch warns of the old name and reads it still, and 2.8 to 2.10 make no pipe without it.
 const (
 	flightSize, newFlightSize = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"
 	flightDump, newFlightDump = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"
@@ -33,7 +33,7 @@ const (
 )
 
 const (
-	// flightEntries is how many collectives a rank remembers: torch's own default since 2.6.
+	// flightEntries is how many collectives a rank remembers: torch 2.15's own default. Before, it was 0.
 	flightEntries = "2000"
 	// flightTime is how long dumps may take. With flightOnTimeout torch looks at the pipe every second.
 	flightTime = 8 * time.Second

@@ -48,7 +48,7 @@ func TestRanksChooseNoProgramOfTheAgent(t *testing.T) {
 	n.PySpy()
 	evil, marker := t.TempDir(), filepath.Join(t.TempDir(), "marker")
 	for _, name := range []string{agent.PySpy, "python3"} {
-		if err := os.WriteFile(filepath.Join(evil, name), []byte("#!/bin/sh\necho "+name+" >>"+marker+"\nexit 1\n"), 0o755); err != nil {
+		if err := os.WriteFile(filepath.Join(evil, name), []byte("#!/bin/sh\necho "+name+" >>'"+marker+"'\nexit 1\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -137,7 +137,7 @@ import os, pickle
 name = os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"]
 class Evil:
     def __reduce__(self):
-        return os.system, ("touch `+marker+`",)
+        return os.system, ("touch '`+marker+`'",)
 with open(name + "0", "wb") as file:
     pickle.dump({"pg_config": {}, "entries": [], "x": Evil()}, file)
 `)

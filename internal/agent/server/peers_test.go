@@ -3,6 +3,7 @@
 package server_test
 
 import (
+	"net"
 	"testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -25,6 +26,17 @@ else:
     time.sleep(float(sys.argv[1]))
 " "$@"`
 
+// freePort returns a port of the node's address that no process uses.
+func (n *node) freePort() int {
+	n.t.Helper()
+	listener, err := net.Listen("tcp", net.JoinHostPort(n.Config.PodIP, "0"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
 // TestRanksAlone: ranks that have met are known also if they have closed their connection at once, and ranks that are alone are
 // known as such.
 func TestRanksAlone(t *testing.T) {
@@ -34,15 +46,15 @@ func TestRanksAlone(t *testing.T) {
 	spec := func(script string, port int, args ...string) agent.JobSpec {
 		return agent.JobSpec{Run: "run", Launcher: agent.Torchrun, Script: script, Args: args, Nodes: 1, RanksPerNode: 2, MasterPort: port}
 	}
-	program, one := spec("alone.sh", 29733), spec("alone.sh", 29734)
+	program, one := spec("alone.sh", n.freePort()), spec("alone.sh", n.freePort())
 	program.Launcher, one.RanksPerNode = agent.Command, 1
 	for name, test := range map[string]struct {
 		spec agent.JobSpec
 		want bool
 	}{
-		"met":       {spec("store.sh", 29731, "1"), false},
-		"met-short": {spec("store.sh", 29732, "0"), false},
-		"alone":     {spec("alone.sh", 29735), true},
+		"met":       {spec("store.sh", n.freePort(), "1"), false},
+		"met-short": {spec("store.sh", n.freePort(), "0"), false},
+		"alone":     {spec("alone.sh", n.freePort()), true},
 		"program":   {program, false},
 		"one":       {one, false},
 	} {

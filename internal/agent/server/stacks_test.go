@@ -3,6 +3,7 @@
 package server_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,6 +56,13 @@ func TestStacks(t *testing.T) {
 				n.PySpy()
 			}
 			rank := n.started("job", command("live.sh"))
+			for name := ""; name != "sleep\n"; { // what the shell executes after it has printed
+				comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", rank.PID))
+				if err != nil {
+					t.Fatal(err)
+				}
+				name = string(comm)
+			}
 			if err := syscall.Kill(rank.PID, syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
@@ -86,8 +94,7 @@ func TestFaultHandler(t *testing.T) {
 	n.script("live.sh", `exec python3 -uc "
 import time
 def wait():
-    print('up')
-    time.sleep(1000)
+    print('up'); time.sleep(1000)
 wait()"`)
 	if _, err := n.Client.StartJob(t.Context(), "job", command("live.sh")); err != nil {
 		t.Fatal(err)
@@ -104,10 +111,10 @@ wait()"`)
 	}
 	status := n.wait("job")
 	log, err := os.ReadFile(filepath.Join(status.Record, "rank-0.log"))
-	if err != nil || !strings.Contains(string(log), `File "<string>", line 5 in wait`) {
+	if err != nil || !strings.Contains(string(log), `File "<string>", line 4 in wait`) {
 		t.Errorf("the log has %q, %v; want the stack", log, err)
 	}
-	if got := status.Ranks[0]; !got.Stopped || !slices.Contains(got.Tail, "Fatal Python error: Aborted in wait (<string>:5)") {
+	if got := status.Ranks[0]; !got.Stopped || !slices.Contains(got.Tail, "Fatal Python error: Aborted in wait (<string>:4)") {
 		t.Errorf("got %+v, want it stopped, and the place in its tail", got)
 	}
 }

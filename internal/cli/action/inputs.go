@@ -20,7 +20,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
 
 // inputsVariable holds all inputs as one JSON object, because some shells drop variables with a hyphen in their name.
@@ -115,7 +114,7 @@ func (in inputs) settings(getenv func(string) string) (s settings, err error) {
 	var problems []error
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	s = settings{
-		account: cmp.Or(in[accountInput], launch.ServiceAccount), params: maps.Clone(in),
+		account: in[accountInput], params: maps.Clone(in),
 		audience: strings.TrimSpace(in[audienceInput]), base: strings.TrimSpace(in[compareInput]),
 	}
 	for _, name := range ownInputs() {

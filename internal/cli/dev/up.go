@@ -102,23 +102,25 @@ func (u *up) run(ctx context.Context, log *slog.Logger) error {
 	log.Info(fmt.Sprintf("The environment is kept until %s; each command of mlenv that works in it restarts that time. To release it now: "+
 		"mlenv down %s -n %s",
 		time.Now().Add(options.KeepFor).UTC().Format("2006-01-02 15:04 UTC"), u.Environment, clients.Namespace))
-	reportIdle(ctx, log, clients, options.MayIdle())
+	reportReaper(ctx, log, clients, options.MayIdle())
 	return nil
 }
 
-// reportIdle prints when the environment is released for want of use, and whether anything in the namespace does that.
-func reportIdle(ctx context.Context, log *slog.Logger, clients *kube.Clients, timeout time.Duration) {
-	if timeout == 0 {
-		return
+// reportReaper prints when the environment is released without mlenv down, and whether anything in the namespace does that. timeout is
+// how long it may be unused, 0 for ever.
+func reportReaper(ctx context.Context, log *slog.Logger, clients *kube.Clients, timeout time.Duration) {
+	over, idle := "its time is over", ""
+	if timeout > 0 {
+		idle = fmt.Sprintf("it was not used for %s: no job, open shell, browser session or busy GPU", humanize.Duration(timeout))
+		over = idle + ", or when its time is over"
 	}
-	idle := fmt.Sprintf("it was not used for %s: no job, open shell, browser session or busy GPU", humanize.Duration(timeout))
 	missing, next, err := install.ReaperProblem(ctx, clients)
 	switch {
 	case err != nil:
-		log.Warn(fmt.Sprintf("If the reaper is installed, it releases the environment when %s. Whether it is was not found out: %v", idle, err))
+		log.Warn(fmt.Sprintf("If the reaper works, it releases the environment when %s. Whether it does was not found out: %v", over, err))
 	case missing != "":
-		log.Warn(fmt.Sprintf("Nothing will release the environment when %s, or when its time is over: %s.\n  next: %s", idle, missing, next))
-	default:
+		log.Warn(fmt.Sprintf("Nothing will release the environment when %s: %s.\n  next: %s", over, missing, next))
+	case timeout > 0:
 		log.Info(fmt.Sprintf("The reaper also releases it when %s. Claims stay. --idle-timeout changes that.", idle))
 	}
 }

@@ -17,12 +17,18 @@ func Local(flags kube.Flags, args []string) (r local.Run, ok bool) {
 	return local.Find(args[0])
 }
 
-// Local returns the local run that the command line names, for a command that takes runs.
+// Local returns the local run that the command line means, for a command that takes runs: the one that it names, or without a name the
+// newest one in progress. ok is false if there is none, or if a flag chooses a cluster or a namespace.
 func (f *Flags) Local() (r local.Run, ok bool) {
-	if !f.flags.Changed(NameFlag) || f.ClusterFile != "" {
+	switch {
+	case f.ClusterFile != "" || f.Kube != (kube.Flags{}):
 		return r, false
+	case f.flags.Changed(NameFlag):
+		return local.Find(f.flags.Lookup(NameFlag).Value.String())
+	case f.Runs:
+		return local.InProgress()
 	}
-	return Local(f.Kube, []string{f.flags.Lookup(NameFlag).Value.String()})
+	return r, false
 }
 
 // notLocal returns the error of a command that needs an environment on a cluster, for the name of a local run; err for any other name.

@@ -102,7 +102,7 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 		return nil, err
 	}
 	// If the account may not be read, the pod shows whether its image can be pulled.
-	_, err = clients.AccountWithPullSecrets(ctx, clients.Namespace, account, func(line string) { fmt.Fprintln(claim.Notes, line) })
+	owner, err := clients.AccountWithPullSecrets(ctx, clients.Namespace, account, func(line string) { fmt.Fprintln(claim.Notes, line) })
 	if err != nil && ctx.Err() != nil {
 		return nil, err
 	}
@@ -115,6 +115,10 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 	}
 	spec := podOf(claim, image)
 	placeNear(spec, claim.Name, all.Items)
+	if owner != nil { // the Secrets with which the steps pull the image
+		linked := clients.LinkedPullSecrets(ctx, clients.Namespace, launch.Account(ctx, clients))
+		spec.Spec.ImagePullSecrets = kube.PodPullSecrets(linked, owner)
+	}
 	created, err := pods.Create(ctx, spec, metav1.CreateOptions{FieldManager: kube.FieldManager})
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("creating a pod that mounts claim %s/%s: %w", clients.Namespace, claim.Name, err))

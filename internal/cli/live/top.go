@@ -34,8 +34,8 @@ func TopCommand() *cobra.Command {
 		Short: "Show GPU use, memory and training speed of each node, live",
 		Long: `Show the use of the GPUs and the memory of each node of a run or an environment, and the step, loss and speed of its training, as
 nvidia-smi and the metrics of the training report them. On a terminal mlenv updates the table until Ctrl-C; elsewhere, and
-with --once or --output=json, it prints it once. Without an argument it shows the environment that you
-hold, or else ml-dev-env, or else the only environment of the namespace.
+with --once or --output=json, it prints it once. Without an argument it shows the newest
+local run in progress, or else the environment that you hold, or else ml-dev-env, or else the only environment of the namespace.
 
 OWN STEP is the time that the slowest rank of the node took for its own part of the last step, if the training reports it.
 

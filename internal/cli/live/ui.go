@@ -35,8 +35,8 @@ func UICommand() *cobra.Command {
 		Long: `Serve a page about a run or an environment, with the training's progress and curves, the verdict of the fabric check, the
 state and log of each rank, and the use of GPUs and memory of each node. mlenv prints the page's address and serves it
 until Ctrl-C. The page is only on this machine, and only for those who have the address: it contains a random token.
-Without an argument it shows the environment that you hold, or else ml-dev-env, or else the only environment of the
-namespace.
+Without an argument it shows the newest local run in progress, or else the environment that you hold, or else ml-dev-env, or
+else the only environment of the namespace.
 
 Exit code 0: ended by Ctrl-C; 1: there is no such environment; 2: wrong usage.`,
 		Example: "  mlenv ui\n  mlenv ui train-multi-node-x7k2p\n  mlenv ui h-kim -n my-namespace",

@@ -24,8 +24,8 @@ func DoctorCommand() *cobra.Command {
 		Short: "Explain why an environment's pods do not start, or why its training hangs or is slow",
 		Long: `Examine an environment, or the environment of a run: what the cluster reports about its pods, what its agents see of GPUs, volumes,
 names and RDMA devices, and what NCCL has logged. Findings come with their evidence and the next command, the most likely cause first.
-mlenv only reads, and takes 20 s at most. Without an argument it examines the environment that you hold, or else
-ml-dev-env, or else the only environment of the namespace, and names its holder.
+mlenv only reads, and takes 20 s at most. Without an argument it examines the newest local run in progress, or else the
+environment that you hold, or else ml-dev-env, or else the only environment of the namespace, and names its holder.
 
 Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
 		Example: `  mlenv doctor

@@ -142,7 +142,7 @@ func preflightCommand(run func(cmd *cobra.Command, d preflight.Deps, o preflight
 			if err != nil {
 				return err
 			}
-			clients, err := o.Connect(where.Flags, file)
+			clients, err := o.Connect(cmd.Context(), where.Flags, file)
 			if err != nil {
 				return err
 			}

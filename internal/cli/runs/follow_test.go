@@ -259,7 +259,7 @@ func TestWaitingForTekton(t *testing.T) {
 		// Tekton is slow to retry the task: the pod of the retry pulls its image.
 		pods := f.clients.Kube.CoreV1().Pods("ns")
 		retry := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "retry",
-			Labels: map[string]string{"tekton.dev/pipelineRun": "mine"}, CreationTimestamp: metav1.Now()},
+			Labels: map[string]string{"tekton.dev/pipelineRun": "mine", "tekton.dev/taskRun": "mine-train"}, CreationTimestamp: metav1.Now()},
 			Status: corev1.PodStatus{Phase: corev1.PodPending}}
 		if _, err := pods.Create(t.Context(), retry, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)

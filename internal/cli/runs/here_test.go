@@ -194,7 +194,12 @@ time.sleep(600)
 	prints(t, []string{"(local)", "Running", "train"}, ListCommand(), "--local")
 	prints(t, []string{"Running", "1 of 1", "step 7"}, StatusCommand(), "try-1")
 	prints(t, []string{"try-1: step 7 of 9", "1 of 1"}, nodeview.TopCommand(), "try-1", "--once")
+	prints(t, []string{"try-1: step 7 of 9"}, nodeview.TopCommand(), "--once")
 	prints(t, []string{"local run try-1: 2 nodes", "agent: answers", "job try-1"}, ops.DoctorCommand(), "try-1")
+	prints(t, []string{"local run try-1: 2 nodes"}, ops.DoctorCommand())
+	if _, err := output(t, ops.DoctorCommand(), "--namespace=ns"); err == nil || strings.Contains(err.Error(), "try-1") {
+		t.Errorf("with a namespace: %v, want an environment of the cluster", err)
+	}
 	if got := pageOf(t, "try-1"); !strings.Contains(got, "try-1") {
 		t.Errorf("the page is %s", got)
 	}
@@ -238,6 +243,9 @@ time.sleep(600)
 		if _, err := output(t, cmd, "try-1"); fail.ReasonOf(err) != fail.EnvironmentMissing || fail.NextOf(err) != "mlenv receipt try-1" {
 			t.Errorf("%s: %v, want EnvironmentMissing, with the receipt", cmd.Name(), err)
 		}
+	}
+	if r, ok := local.InProgress(); ok {
+		t.Errorf("%s is in progress", r.Name)
 	}
 }
 

@@ -3,6 +3,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -17,15 +18,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
 
-// planRun prints what a run with the values would create. Its error is why the run would not start.
-func planRun(ctx context.Context, out io.Writer, clients *kube.Clients, pipeline *v1.Pipeline, values map[string][]string) error {
+// planRun prints what a run with the values would create. account is of the steps, "" for the pipeline's. Its error is why the run would not start.
+func planRun(ctx context.Context, out io.Writer, clients *kube.Clients, pipeline *v1.Pipeline, account string,
+	values map[string][]string,
+) error {
 	value := func(name string) string { return launch.Value(pipeline, values, name) }
 	file, err := clusterfile.LoadInstalled(ctx, clients, value("cluster"))
 	if err != nil {
@@ -37,6 +39,7 @@ func planRun(ctx context.Context, out io.Writer, clients *kube.Clients, pipeline
 		return err
 	}
 	options := planOptions(value)
+	options.ServiceAccount = cmp.Or(account, launch.AccountOf(pipeline))
 	options.Request.Cluster, options.Request.Namespace = file, clients.Namespace
 	report := preflight.Examine(ctx, preflight.Deps{Clients: clients, Registry: registry}, options)
 	plan := preflight.PlanOf(ctx, clients.Kube, report)
@@ -59,7 +62,7 @@ func planOptions(value func(param string) string) preflight.Options {
 		n, _ := strconv.ParseInt(value(param), 0, 32)
 		return int(n)
 	}
-	o := preflight.Options{Mode: agent.Mode(value("mode")), Flavour: value("flavour"), ServiceAccount: install.DefaultServiceAccount}
+	o := preflight.Options{Mode: agent.Mode(value("mode")), Flavour: value("flavour")}
 	r := &o.Request
 	r.Name, r.Nodes, r.GPUsPerNode = value("name"), number("nodes"), number("gpus-per-node")
 	r.Image, r.Storage = value("image"), cluster.StorageMode(value("storage"))

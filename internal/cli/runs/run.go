@@ -100,7 +100,7 @@ trial failed; 1: a trial failed, or was cancelled; 130: all were cancelled.`,
 	o.sweep.addTo(flags)
 	flags.StringVar(&o.runName, "run-name", "", "name of the run; if it exists with the same params, mlenv follows it, or reports how it "+
 		"ended (default: a new name)")
-	flags.StringVar(&o.serviceAccount, "service-account", "", "ServiceAccount of the steps (default: "+launch.ServiceAccount+")")
+	flags.StringVar(&o.serviceAccount, "service-account", "", "ServiceAccount of the steps (default: the one of mlenv install)")
 	flags.StringVar(&o.like, "like", "", "use repository, script and params of this run unless given here; give the folder again if it "+
 		"trained from one")
 	flags.StringVar(&o.resumeFrom, "resume-from", "", "like --like, with the commit of that run, and with the variable "+agent.ResumeVariable+
@@ -236,7 +236,7 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 		upload.warn(ctx, cmd.ErrOrStderr(), pipeline, values)
 	}
 	if o.dryRun {
-		return planRun(ctx, cmd.OutOrStdout(), clients, pipeline, values)
+		return planRun(ctx, cmd.OutOrStdout(), clients, pipeline, o.serviceAccount, values)
 	}
 	request := launch.Request{
 		Pipeline: pipeline, Name: o.runName, ServiceAccount: o.serviceAccount, Values: values,

@@ -183,7 +183,7 @@ func (s *sweeping) plan() error {
 	values := s.valuesOf(s.trials[next])
 	chooseEnvironment(ctx, s.clients, s.pipeline, s.trials[next].name, values, s.cmd.ErrOrStderr())
 	fmt.Fprintf(out, "\nTrial %s would create:\n", s.trials[next].name)
-	return planRun(ctx, out, s.clients, s.pipeline, values)
+	return planRun(ctx, out, s.clients, s.pipeline, s.options.serviceAccount, values)
 }
 
 // run starts and follows the trials, and prints the table of all.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -78,7 +79,7 @@ Exit code 0: done; 1: failed; 2: wrong usage.`,
 	f.StringArrayVar(&params, "param", nil, "NAME=VALUE of a param of the pipeline. Can be given several times; for an array once for "+
 		"each value.")
 	f.StringVar(&s.OnBusy, "on-busy", "skip", "what to do if another run or user holds the environment: skip the night, or wait")
-	f.StringVar(&s.ServiceAccount, "service-account", launch.ServiceAccount, "ServiceAccount of the runs")
+	f.StringVar(&s.ServiceAccount, "service-account", "", "ServiceAccount of the runs (default: the one of mlenv install)")
 	f.StringVar(&image, "steps-image", "", "image of the steps, by digest (default: the installed pipeline's)")
 	output.AddUse(f, "yaml prints the objects instead of applying them", command.Text, command.YAML)
 	s.Tolerance = trend.AddTolerances(f)
@@ -109,6 +110,7 @@ func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image strin
 	if _, err := launch.Params(pipeline, s.Values); err != nil { // a run would fail every night
 		return &command.Exit{Code: command.WrongUsage, Err: err}
 	}
+	s.Deadline = int64((launch.Longest(pipeline, s.Values) + spare).Seconds())
 	objects, err := s.untyped(clients.Namespace, cmp.Or(image, launch.Value(pipeline, nil, "steps-image")))
 	if err != nil {
 		return err
@@ -125,6 +127,13 @@ func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image strin
 	fmt.Fprintf(cmd.OutOrStdout(), "\nschedule %s starts a run at %s %s, on days %s\n  now:   oc create job --from=cronjob/%s%s %s%s-now -n "+
 		"%s\n  trend: mlenv trend --schedule=%s -n %s\n",
 		s.Name, s.At, s.TimeZone, s.Days, prefix, s.Name, prefix, s.Name, clients.Namespace, s.Name, clients.Namespace)
+	linked := clients.LinkedPullSecrets(ctx, clients.Namespace, prefix+s.Name)
+	for _, secret := range clients.LinkedPullSecrets(ctx, clients.Namespace, launch.AccountOf(pipeline)) {
+		if !slices.Contains(linked, secret) {
+			fmt.Fprintf(cmd.OutOrStdout(), "  its pods pull the steps image, too: oc secrets link %s%s %s --for=pull -n %s\n", prefix, s.Name, secret.Name,
+				clients.Namespace)
+		}
+	}
 	return nil
 }
 

@@ -36,6 +36,8 @@ const (
 	prefix = "mlenv-"
 	// startWithin is how late a night's run may start.
 	startWithin = time.Hour
+	// spare is how much longer than its run a Job may take.
+	spare = 2 * time.Hour
 	// attempts is how often the Job replaces a pod that was evicted.
 	attempts = 6
 )
@@ -53,6 +55,8 @@ type Schedule struct {
 	OnBusy         string          `json:"onBusy"`
 	ServiceAccount string          `json:"serviceAccount,omitempty"`
 	Tolerance      trend.Tolerance `json:"tolerancePercent"`
+	// Deadline is how long a Job may take, in seconds, 0 for ever. A pod that never starts would block all later nights.
+	Deadline int64 `json:"deadlineSeconds,omitempty"`
 }
 
 var days = regexp.MustCompile(`^(\*|(?i:(mon|tue|wed|thu|fri|sat|sun)([-,](mon|tue|wed|thu|fri|sat|sun))*))$`)
@@ -106,6 +110,9 @@ func (s Schedule) Objects(namespace, image string) []runtime.Object {
 	made.Spec.SuccessfulJobsHistoryLimit = new(int32(3))
 	template := &made.Spec.JobTemplate.Spec
 	template.BackoffLimit = new(int32(attempts))
+	if s.Deadline > 0 {
+		template.ActiveDeadlineSeconds = &s.Deadline
+	}
 	// Another pod helps if the pod was evicted, but not if the run failed.
 	template.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
 		Action: batchv1.PodFailurePolicyActionFailJob,

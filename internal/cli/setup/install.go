@@ -11,6 +11,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
 
 // InstallCommand returns the command mlenv install. files has tasks/ and pipelines/.
@@ -47,8 +48,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	}
 	o.Flags.AddNamespace(cmd.Flags(), "namespace (default: cluster.namespace of the file)")
 	cmd.Flags().StringVar(&o.StepsImage, "steps-image", "", "steps image; a tag is resolved to its digest")
-	cmd.Flags().StringVar(&o.ServiceAccount, "service-account", install.DefaultServiceAccount,
-		"ServiceAccount that gets the rights; runs need not name the namespace's default account of runs, on OpenShift pipeline")
+	cmd.Flags().StringVar(&o.ServiceAccount, "service-account", launch.ServiceAccount,
+		"ServiceAccount that gets the rights, and that runs of mlenv use; tkn need not name Tekton's default account, on OpenShift pipeline")
 	cmd.Flags().BoolVar(&o.ClusterRole, "admin", false, "also let the steps read nodes, storage classes, pods, claims, attachments and "+
 		"machine configurations of the whole cluster (a ClusterRole)")
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "print what would change, as the API server answers, and change nothing")

@@ -23,10 +23,16 @@ type Hold struct {
 	client Client
 	uid    types.UID
 	holder string
+	// every is the time between two renewals.
+	every time.Duration
 }
 
 func (c Client) hold(lease *coordinationv1.Lease) *Hold {
-	return &Hold{client: c, uid: lease.UID, holder: HolderOf(lease).ID}
+	h := &Hold{client: c, uid: lease.UID, holder: HolderOf(lease).ID, every: RenewEvery}
+	if seconds := lease.Spec.LeaseDurationSeconds; seconds != nil { // keep-for may be shorter than the Lease of a run
+		h.every = min(h.every, time.Duration(*seconds)*time.Second/4)
+	}
+	return h
 }
 
 // UID returns the Lease's UID, for Delete.
@@ -138,7 +144,7 @@ func (h *Hold) KeepRenewed(ctx context.Context, every time.Duration) error {
 func (h *Hold) Renewing(ctx context.Context) (stop func()) {
 	ctx, stop = context.WithCancel(ctx)
 	go func() {
-		if err := h.KeepRenewed(ctx, RenewEvery); err != nil {
+		if err := h.KeepRenewed(ctx, h.every); err != nil {
 			h.client.Log.Warn(fmt.Sprintf("The lease of environment %s is not renewed any more: %v", h.client.Name, err))
 		}
 	}()

@@ -602,3 +602,28 @@ func TestKeepRenewed(t *testing.T) {
 		}
 	})
 }
+
+// The Lease of an environment that is kept for a minute does not expire while a command works in it.
+func TestRenewsShortLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, _, _ := clientOf(nil)
+		short := request()
+		short.Duration = minute
+		held, err := client.Take(t.Context(), short)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := held.Renewing(t.Context())
+		defer stop()
+		for range 20 {
+			time.Sleep(10 * time.Second)
+			lease, err := client.Find(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if age := time.Since(lease.Spec.RenewTime.Time); age >= minute/2 {
+				t.Fatalf("the lease was renewed %s ago", age)
+			}
+		}
+	})
+}

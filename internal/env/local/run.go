@@ -87,6 +87,19 @@ func All() (all []Run, err error) {
 	return all, nil
 }
 
+// InProgress returns the run that began last of those in progress; ok is false if there is none.
+func InProgress() (newest Run, ok bool) {
+	var began time.Time
+	all, _ := All()
+	for _, r := range all {
+		info, err := os.Stat(r.path(lockName))
+		if err == nil && (!ok || info.ModTime().After(began)) && r.Running() {
+			newest, began, ok = r, info.ModTime(), true
+		}
+	}
+	return newest, ok
+}
+
 // Dir returns the folder of the run: its record, its receipt, and what it printed.
 func (r Run) Dir() string { return filepath.Join(r.Folder, ".mlenv", "runs", r.Name) }
 

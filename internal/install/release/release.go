@@ -26,6 +26,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
 
 // Request describes a release.
@@ -255,7 +256,7 @@ const (
 
 // writeInstall writes the objects of mlenv install except the cluster file.
 func (r *Release) writeInstall() error {
-	request := install.Request{Namespace: namespace, ServiceAccount: install.DefaultServiceAccount, StepsImage: r.StepsImage.Name()}
+	request := install.Request{Namespace: namespace, ServiceAccount: launch.ServiceAccount, StepsImage: r.StepsImage.Name()}
 	request.Cluster.Cluster.Name = clusterName
 	rendered, err := install.Render(request, os.DirFS(r.request.Source.Dir))
 	if err != nil {

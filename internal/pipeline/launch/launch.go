@@ -29,9 +29,31 @@ import (
 const (
 	// Pipeline is the pipeline that trains.
 	Pipeline = "train-multi-node"
-	// ServiceAccount has the rights that mlenv install grants.
+	// ServiceAccount is the account of the steps unless mlenv install names another.
 	ServiceAccount = "mlenv-pipeline"
+	// AccountAnnotation, on the installed pipeline, names the account that mlenv install was given.
+	AccountAnnotation = "ml-dev-env/service-account"
 )
+
+// AccountOf returns the account to which mlenv install has given the rights of the steps. The pipeline may be nil.
+func AccountOf(pipeline *v1.Pipeline) string {
+	if pipeline == nil {
+		return ServiceAccount
+	}
+	return cmp.Or(pipeline.Annotations[AccountAnnotation], ServiceAccount)
+}
+
+// Account returns AccountOf the pipeline that is installed in the clients' namespace, or of none if it cannot be read.
+func Account(ctx context.Context, clients *kube.Clients) string {
+	if clients.Tekton == nil {
+		return ServiceAccount
+	}
+	pipeline, err := Installed(ctx, clients)
+	if err != nil {
+		return ServiceAccount
+	}
+	return AccountOf(pipeline)
+}
 
 // Request is a run to be started.
 type Request struct {
@@ -42,7 +64,7 @@ type Request struct {
 	Name string
 	// Values of the params by their names: one for a string, any number for an array.
 	Values map[string][]string
-	// ServiceAccount of the steps; "" is the constant ServiceAccount.
+	// ServiceAccount of the steps; "" is AccountOf the pipeline.
 	ServiceAccount string
 	Labels         map[string]string
 	Annotations    map[string]string
@@ -151,6 +173,11 @@ func Installed(ctx context.Context, clients *kube.Clients) (*v1.Pipeline, error)
 	return pipeline, nil
 }
 
+// Longest returns how long a run with the values may take before Tekton ends it.
+func Longest(pipeline *v1.Pipeline, values map[string][]string) time.Duration {
+	return run.TimeoutsFor(needs(pipeline, values)).Pipeline
+}
+
 func (r Request) pipelineRun() (*v1.PipelineRun, error) {
 	params, err := Params(r.Pipeline, r.Values)
 	if err != nil {
@@ -167,7 +194,7 @@ func (r Request) pipelineRun() (*v1.PipelineRun, error) {
 		Spec: v1.PipelineRunSpec{
 			PipelineRef:     &v1.PipelineRef{Name: Pipeline},
 			Params:          params,
-			TaskRunTemplate: v1.PipelineTaskRunTemplate{ServiceAccountName: cmp.Or(r.ServiceAccount, ServiceAccount)},
+			TaskRunTemplate: v1.PipelineTaskRunTemplate{ServiceAccountName: cmp.Or(r.ServiceAccount, AccountOf(r.Pipeline))},
 			Timeouts:        run.TimeoutsFor(needs(r.Pipeline, r.Values)).Fields(),
 		},
 	}

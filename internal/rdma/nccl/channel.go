@@ -48,6 +48,9 @@ func parseChannel(text string) (c channel, ok bool) {
 
 // parseRoute reads how a channel reaches its peer: "P2P/CUMEM/read", "NET/IB/0/GDRDMA/Shared".
 func parseRoute(rank int, via string) (channel, bool) {
+	if strings.HasPrefix(via, "P2P/MNNVL") { // in place of P2P/CUMEM, with all ranks of a rack (transport/p2p.cc)
+		return channel{rank, Route{Transport: MultiNodeNVLink, Device: None, Channels: 1}}, true
+	}
 	if inNode.MatchString(via) {
 		return channel{rank, Route{Transport: WithinNode, Device: None, Channels: 1}}, true
 	}

@@ -52,7 +52,7 @@ var (
 	// madeDevice: "NET/IB : Made virtual device [4] name=mlx5_6+mlx5_7 speed=800000 ndevs=2" (2.26 and on).
 	madeDevice = regexp.MustCompile(`^NET/IB : Made virtual device \[(\d+)\] name=(\S+) speed=\d+ ndevs=\d+`)
 	// gpuDirectLine: "NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_6'" (graph/topo.cc).
-	gpuDirectLine = regexp.MustCompile(`^NET/(?:IB\S*|UCX\S*|SHARP) : GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']+)'`)
+	gpuDirectLine = regexp.MustCompile(`^NET/(?:IB\S*|UCX\S*|SPCX\S*|SHARP) : GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']+)'`)
 	// queuePair: "NET/IB: NCCL Dev 0 IbDev 0 Port 1 qpn 1234 mtu 5 GID 3 (0/...) ..." (connect.cc); before
 	// 2.20 "NET/IB: Dev 0 Port 1 qpn ...", since 2.30 "qp_num". MTU and GID are this end's.
 	queuePair = regexp.MustCompile(

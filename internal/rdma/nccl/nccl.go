@@ -29,17 +29,19 @@ const (
 	RDMAHost Transport = "rdma-host-memory"
 	// RDMAGPU: RDMA between the memories of the GPUs (GPUDirect RDMA).
 	RDMAGPU Transport = "rdma-gpudirect"
+	// MultiNodeNVLink: NVLink between the GPUs of several nodes.
+	MultiNodeNVLink Transport = "nvlink-between-nodes"
 )
 
 // Words returns the transport's usual name.
 func (t Transport) Words() string {
 	words := map[Transport]string{WithinNode: "within the node only", Sockets: "TCP sockets", RDMAHost: "RDMA through host memory",
-		RDMAGPU: "RDMA with GPUDirect"}
+		RDMAGPU: "RDMA with GPUDirect", MultiNodeNVLink: "NVLink between nodes"}
 	return cmp.Or(words[t], "unknown")
 }
 
 // bySpeed are the transports, the fastest first. An unknown one hides the others except sockets.
-var bySpeed = []Transport{WithinNode, RDMAGPU, RDMAHost, Unknown, Sockets}
+var bySpeed = []Transport{WithinNode, MultiNodeNVLink, RDMAGPU, RDMAHost, Unknown, Sockets}
 
 // slower returns the slower of two transports. An empty one is faster than all others.
 func slower(a, b Transport) Transport {
@@ -49,10 +51,10 @@ func slower(a, b Transport) Transport {
 	return a
 }
 
-// isRDMA reports whether a network drives RDMA devices: NCCL's own IB, HPC-X's plugin in
-// its two forms (IBext, IBext_v6 and on; UCX), and its SHARP.
+// isRDMA reports whether a network drives RDMA devices: NCCL's own IB, HPC-X's plugin in its forms (IBext, IBext_v6 and on; UCX; SPCX, for
+// Spectrum-X), and its SHARP.
 func isRDMA(network string) bool {
-	return strings.HasPrefix(network, "IB") || strings.HasPrefix(network, "UCX") || network == "SHARP"
+	return strings.HasPrefix(network, "IB") || strings.HasPrefix(network, "UCX") || strings.HasPrefix(network, "SPCX") || network == "SHARP"
 }
 
 // overNetwork returns the transport of a channel. With other networks "/GDRDMA" shows only that a

@@ -23,6 +23,8 @@ type Process struct {
 	Devices    []Device    `json:"devices,omitempty"`
 	// NoDevice: NCCL looked for RDMA devices and found none.
 	NoDevice bool `json:"noDevice,omitempty"`
+	// TriedRDMA: NCCL looked for RDMA devices, whether it found some or not.
+	TriedRDMA bool `json:"triedRDMA,omitempty"`
 	// TooFar: a device reaches GPUs, but one is farther from it than NCCL_NET_GDR_LEVEL, or its default,
 	// allows. It is usual for the far ones of several devices, and matters where RDMA goes through host memory.
 	TooFar bool `json:"tooFar,omitempty"`
@@ -113,6 +115,7 @@ var (
 
 // take takes a message. line is its number in the log, and budget the channels that may still be remembered.
 func (p *process) take(m message, line int64, budget *int) {
+	p.TriedRDMA = p.TriedRDMA || strings.HasPrefix(m.text, "NET/IB")
 	if finding, ok := recognize(m.text, m.warning); ok {
 		p.note(finding, line)
 	}

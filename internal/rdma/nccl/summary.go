@@ -67,6 +67,36 @@ func (s Summary) On(transport Transport) []Rank {
 	return slices.DeleteFunc(slices.Clone(s.Ranks), func(r Rank) bool { return r.Transport != transport })
 }
 
+// Unproven returns why the log does not prove RDMA between the nodes, as a clause. It is "" if the log does, and for ranks on sockets.
+func (s Summary) Unproven() string {
+	if s.Transport == Sockets {
+		return ""
+	}
+	var others []string
+	inside := false
+	for i := range s.Processes {
+		for _, c := range s.Processes[i].Communicators {
+			for _, route := range c.Routes {
+				switch route.Transport {
+				case RDMAGPU, RDMAHost, MultiNodeNVLink:
+					return ""
+				case WithinNode:
+					inside = true
+				case Unknown, Sockets:
+					others = addName(others, route.Network)
+				}
+			}
+		}
+	}
+	switch {
+	case len(others) > 0:
+		return "the ranks reach each other by NET/" + strings.Join(others, ", NET/") + ", and whether that is RDMA is not known"
+	case inside:
+		return "NCCL's log shows channels within the node only"
+	}
+	return "NCCL's log shows no channel"
+}
+
 // String returns the verdict in one line: "RDMA with GPUDirect, 8 ranks, on mlx5_6 mlx5_7".
 func (s Summary) String() string {
 	text := s.Transport.Words() + ", " + humanize.Count(len(s.Ranks), "rank")

@@ -120,7 +120,7 @@ func TestAgainstSaysWhy(t *testing.T) {
 		want      string
 	}{
 		{"sockets-no-device-2.28", "ml-dev-env-0", Wanted{Transport: RDMAHost},
-			"SocketsInsteadOfRDMA: NCCL chose sockets: it found no RDMA device (NCCL_IB_HCA==mlx5_2,mlx5_3): rank 0: 4 of its channels go " +
+			"SocketsInsteadOfRDMA: NCCL chose sockets: it found no RDMA device (NCCL_IB_HCA==mlx5_2,mlx5_3): rank 0 of 2 in its communicator: 4 of its channels go " +
 				"over Socket"},
 		{"sockets-chosen-2.28", "ml-dev-env-0", Wanted{Transport: RDMAGPU},
 			"SocketsInsteadOfRDMA: NCCL chose sockets: NCCL_IB_DISABLE=1 is set: Using network Socket"},
@@ -130,7 +130,7 @@ func TestAgainstSaysWhy(t *testing.T) {
 			"SettingChanged: the program, its image or /etc/nccl.conf sets the variable itself: NCCL_IB_DISABLE is 1, and was not given"},
 		{"roce-host-memory-2.27", "ml-dev-env-0", Wanted{Transport: RDMAGPU},
 			"HostMemoryInsteadOfGPU: NCCL copies each message through the memory of the host: neither nvidia_peermem nor DMA-BUF lets mlx5_6, " +
-				"mlx5_7 reach the GPUs; NCCL_DMABUF_ENABLE=0 is set: rank 0: 1 of its channels go over IB"},
+				"mlx5_7 reach the GPUs; NCCL_DMABUF_ENABLE=0 is set: rank 0 of 4 in its communicator: 1 of its channels go over IB"},
 		{"roce-gpudirect-2.27", "ml-dev-env-1", Wanted{Devices: map[string][]string{"ml-dev-env-1": {"mlx5_10", "mlx5_11", "mlx5_8"}}},
 			"DeviceNotUsed: NCCL does not list a device that the node has: its port is not active, or NCCL_IB_HCA does not name it: NET/IB : " +
 				"Using mlx5_10 mlx5_11 (NCCL_IB_HCA==mlx5_10,mlx5_11)"},
@@ -324,5 +324,41 @@ func TestLinesOfOtherLibraries(t *testing.T) {
 		if len(s.Processes) != 1 || len(s.Findings) != 0 || len(s.Processes[0].Communicators) != 0 || len(s.Processes[0].Environment) != 1 {
 			t.Errorf("%s: got %+v, want one variable", other, s)
 		}
+	}
+}
+
+// NCCL shows levels by their names, and numbers in base 10.
+func TestSameValue(t *testing.T) {
+	for _, test := range []struct {
+		name, given, shown string
+		want               bool
+	}{
+		{"NCCL_NET_GDR_LEVEL", "5", "SYS", true},
+		{"NCCL_NET_GDR_LEVEL", "4", "SYS", true},
+		{"NCCL_NET_GDR_LEVEL", "3", "PHB", true},
+		{"NCCL_NET_GDR_LEVEL", "phb", "PHB", true},
+		{"NCCL_NET_GDR_LEVEL", "2", "SYS", false},
+		{"NCCL_IB_TC", "0x60", "96", true},
+		{"NCCL_IB_TC", "106", "96", false},
+		{"NCCL_LAUNCH_MODE", "group", "GROUP", true},
+		{"NCCL_IB_HCA", "mlx5_1", "mlx5_2", false},
+	} {
+		if got := sameValue(test.name, test.given, test.shown); got != test.want {
+			t.Errorf("%s=%s, shown as %s: same is %v", test.name, test.given, test.shown, got)
+		}
+	}
+}
+
+// NCCL_NET=Socket leaves no line of its own: NCCL does not try any other network.
+func TestSocketsByNCCLNet(t *testing.T) {
+	s := read(t, `node-0:101:101 [0] NCCL INFO NCCL version 2.28.9+cuda12.9
+node-0:101:202 [0] NCCL INFO NET/Socket : Using [0]eth0:10.128.2.14<0>
+node-0:101:202 [0] NCCL INFO Using network Socket
+node-0:101:202 [0] NCCL INFO ncclCommInitRankConfig comm 0xbb0 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 61000 commId 0x6e - Init START
+node-0:101:202 [0] NCCL INFO comm 0xbb0 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0
+`)
+	found := s.Against(Wanted{Transport: RDMAGPU})
+	if len(found) != 1 || found[0].Reason != SocketsInsteadOfRDMA || !strings.Contains(found[0].Cause, "NCCL_NET=Socket") {
+		t.Errorf("got %+v, want %s with its cause", found, SocketsInsteadOfRDMA)
 	}
 }

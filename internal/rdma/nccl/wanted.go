@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -72,7 +73,8 @@ func (p *Process) routeShown(transport Transport) string {
 	for _, c := range p.Communicators {
 		for _, route := range c.Routes {
 			if route.Transport == transport {
-				return fmt.Sprintf("rank %d: %d of its channels go over %s", c.Rank, route.Channels, route.Network)
+				return fmt.Sprintf("rank %d of %d in its communicator: %d of its channels go over %s", c.Rank, c.Ranks, route.Channels,
+					route.Network)
 			}
 		}
 	}
@@ -84,14 +86,14 @@ func (p *Process) whySockets() (reasons []string) {
 	if value := p.Environment["NCCL_IB_DISABLE"]; value != "" && value != "0" {
 		reasons = append(reasons, "NCCL_IB_DISABLE="+value+" is set")
 	}
-	if value := p.Environment["NCCL_NET"]; strings.EqualFold(value, socketNetwork) {
-		reasons = append(reasons, "NCCL_NET="+value+" is set")
-	}
 	if slices.ContainsFunc(p.Findings, func(f Finding) bool { return f.Reason == VerbsLibraryMissing }) {
 		reasons = append(reasons, "the image has no libibverbs")
 	}
 	if p.NoDevice {
 		reasons = append(reasons, "it found no RDMA device"+p.settingShown("NCCL_IB_HCA"))
+	}
+	if len(reasons) == 0 && !p.TriedRDMA { // NCCL reads the variable without a word (plugin/net.cc)
+		reasons = append(reasons, "NCCL did not look for RDMA devices, as with NCCL_NET=Socket in the script, the image or /etc/nccl.conf")
 	}
 	return reasons
 }
@@ -130,7 +132,7 @@ func (p *Process) environmentAgainst(given map[string]string, found finder) {
 	for _, name := range slices.Sorted(maps.Keys(p.Environment)) {
 		value := p.Environment[name]
 		want, known := given[name]
-		if strings.HasPrefix(name, "NCCL_DEBUG") || known && want == value {
+		if strings.HasPrefix(name, "NCCL_DEBUG") || known && sameValue(name, want, value) {
 			continue
 		}
 		what := "was not given"
@@ -139,6 +141,21 @@ func (p *Process) environmentAgainst(given map[string]string, found finder) {
 		}
 		found(SettingChanged, fmt.Sprintf("%s is %s, and %s", name, value, what), "")
 	}
+}
+
+// sameValue reports whether NCCL prints a value as shown that was given as want: levels by their names, numbers in base 10.
+func sameValue(name, want, shown string) bool {
+	if strings.EqualFold(want, shown) {
+		return true
+	}
+	number, err := strconv.ParseInt(want, 0, 64)
+	if err != nil {
+		return false
+	}
+	if levels := []string{"LOC", "PIX", "PXB", "PHB", "SYS"}; strings.HasSuffix(name, "_LEVEL") && number >= 0 { // graph/topo.h, ncclGetLevel
+		return levels[min(int(number), len(levels)-1)] == shown
+	}
+	return strconv.FormatInt(number, 10) == shown
 }
 
 // devicesAgainst finds devices that NCCL does not list. Before NCCL prints its list it finds nothing.

@@ -68,7 +68,11 @@ func TestFolder(t *testing.T) {
 	write(t, dir, "a.log")
 	write(t, dir, "train.py")
 	expect("train.py")
-	write(t, dir, "model/layers/attention.py")
+	made := t.TempDir()
+	write(t, made, "layers/attention.py")
+	if err := os.Rename(made, filepath.Join(dir, "model")); err != nil { // all at once
+		t.Fatal(err)
+	}
 	expect("model")
 	write(t, dir, "model/layers/attention.py")
 	expect("model/layers/attention.py")

@@ -304,6 +304,7 @@ func (c *Check) job(name string, places []int, input fabric.Input, bound time.Du
 	j.own = []ownPart{func(_ int, input *fabric.Input, env map[string]string) {
 		if input.Backend == fabric.NCCL {
 			nccl.MeasureWire(env)
+			env["NCCL_DEBUG_FILE"] = ""             // one of the image or the cluster file would hide the transport
 			env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID" // as facts list the GPUs
 		}
 	}}
@@ -399,6 +400,7 @@ func (c *Check) describe(out outcome) {
 	for i, f := range c.facts {
 		environments[c.Nodes[i].Node()] = f.Environment
 	}
+	r.Message = cause.Unproven(out.statuses, c.wanted())
 	summary, ok := agent.NCCLOf(out.statuses, c.wanted(), environments)
 	if !ok {
 		return
@@ -434,10 +436,20 @@ func (c *Check) wrongTransport() error {
 	on := r.Network.On(nccl.Sockets)
 	text := fmt.Sprintf("checking the fabric: %d of %d ranks use TCP sockets, want RDMA", len(on), len(r.Network.Ranks))
 	next := "mlenv rdma shows devices, ports, memlock and capabilities of each node"
-	if f, ok := c.cause(); ok {
-		text, next = text+": "+f.Cause, f.Next
+	if f, ok := c.whySockets(); ok {
+		text, next = text+": first on "+f.Host+": "+f.Cause, f.Next
 	}
 	return fail.Advise(fail.Becausef(fail.TransportWrong, "%s", text), "%s", next)
+}
+
+// whySockets returns the finding that explains sockets best: others, as of GPUs within a node, do not.
+func (c *Check) whySockets() (nccl.Finding, bool) {
+	for _, reason := range []fail.Reason{nccl.NoRDMADevice, nccl.VerbsLibraryMissing, nccl.DeviceUnavailable, nccl.SocketsInsteadOfRDMA} {
+		if i := slices.IndexFunc(c.report.Findings, func(f nccl.Finding) bool { return f.Reason == reason }); i >= 0 {
+			return c.report.Findings[i], true
+		}
+	}
+	return nccl.Finding{}, false
 }
 
 // notTheNetwork returns the error of a benchmark that failed for another cause. Without

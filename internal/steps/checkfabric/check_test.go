@@ -254,7 +254,7 @@ case $me,$nodes in 1,*|*,3) exec sleep 60;; esac
 echo 'Traceback (most recent call last):'
 echo '  File "x.py", line 1, in <module>'
 echo 'RuntimeError: [../gloo/transport/tcp/pair.cc:799] connect [10.0.103.5]:28703: Connection refused'
-exit 1`, []int{0, 1}, "ConnectionRefused: no process listens"},
+exit 1`, []int{0, 1}, "no process listens at the peer's address"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -103,7 +103,7 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 		what = fmt.Sprintf("%s do not reach each other within %s%s", c.named(faulty), tried.Round(time.Second), onRails(names))
 	}
 	if f, ok := c.cause(); ok {
-		what += fmt.Sprintf("; %s: %s", f.Reason, f.Cause)
+		what += fmt.Sprintf("; %s on %s: %s", f.Reason, f.Host, f.Cause)
 	}
 	return c.broken(faulty, names, "%s", what)
 }

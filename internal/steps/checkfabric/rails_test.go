@@ -171,9 +171,11 @@ func TestWrongTransport(t *testing.T) {
 		words  string
 	}{
 		{"sockets where RDMA is", agent.RDMA,
-			fabric.Report{Backend: fabric.NCCL, Network: sockets, Findings: []nccl.Finding{{Cause: "a consequence", Consequence: true},
-				{Cause: "NCCL chose sockets: NCCL_IB_DISABLE=1 is set", Finding: fail.Finding{Next: "unset it"}}}},
-			fail.TransportWrong, "1 of 2 ranks use TCP sockets, want RDMA: NCCL chose sockets: NCCL_IB_DISABLE=1 is set"},
+			fabric.Report{Backend: fabric.NCCL, Network: sockets, Findings: []nccl.Finding{
+				{Cause: "GPUs of the node do not reach each other", Finding: fail.Finding{Reason: nccl.GPUPeerAccessOff, Next: "ACS"}},
+				{Host: "env-1", Cause: "NCCL chose sockets: NCCL_IB_DISABLE=1 is set",
+					Finding: fail.Finding{Reason: nccl.SocketsInsteadOfRDMA, Next: "unset it"}}}},
+			fail.TransportWrong, "1 of 2 ranks use TCP sockets, want RDMA: first on env-1: NCCL chose sockets: NCCL_IB_DISABLE=1 is set"},
 		{"sockets without a known cause", agent.RDMA, fabric.Report{Backend: fabric.NCCL, Network: sockets}, fail.TransportWrong, "want RDMA"},
 		{"sockets as asked for", agent.TCP, fabric.Report{Backend: fabric.NCCL, Network: sockets}, "", ""},
 		{"RDMA", agent.RDMA, fabric.Report{Backend: fabric.NCCL, Network: &nccl.Summary{Transport: nccl.RDMAHost}}, "", ""},

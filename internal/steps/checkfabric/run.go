@@ -153,7 +153,11 @@ func (c *checker) judge(report fabric.Report) error {
 	case fabric.NotMeasured:
 		c.Log.Warn("The fabric was not measured: " + report.Message + ".")
 	case fabric.Pass, fabric.WrongTransport, fabric.Broken:
-		if report.Message != "" {
+		switch {
+		case report.Message == "":
+		case report.Verdict == fabric.Pass && report.Mode == agent.RDMA: // RDMA is not proven
+			c.Log.Warn(report.Message + ".")
+		default:
 			c.Log.Info(report.Message + ".")
 		}
 	}

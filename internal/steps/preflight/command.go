@@ -3,6 +3,7 @@
 package preflight
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"slices"
@@ -15,8 +16,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
-	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/secretdir"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
@@ -73,7 +74,7 @@ func Command() *cobra.Command {
 		if err != nil {
 			return errors.Join(err, o.Invalid)
 		}
-		clients, err := o.Connect(where, file)
+		clients, err := o.Connect(cmd.Context(), where, file)
 		if err != nil {
 			return err
 		}
@@ -131,13 +132,13 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Truth.AddTo(flags, &o.Request.Routes, "routes", false, "whether to create OpenShift Routes to services")
 	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the nodes' agent")
 	flags.StringVar(&o.ServiceAccount, "service-account", "", "ServiceAccount of the steps, whose rights are checked (default: in a pod its "+
-		"own, else "+install.DefaultServiceAccount+")")
+		"own, else the one of mlenv install)")
 	o.Output.AddTo(flags, command.Text, command.JSON, command.YAML)
 }
 
 // Connect connects to the cluster of the cluster file, which it puts into the request. It
 // chooses the namespace and the account whose rights are checked.
-func (o *Options) Connect(where kube.Flags, file cluster.File) (*kube.Clients, error) {
+func (o *Options) Connect(ctx context.Context, where kube.Flags, file cluster.File) (*kube.Clients, error) {
 	clients, err := where.Connect()
 	if err != nil {
 		return nil, err
@@ -145,7 +146,7 @@ func (o *Options) Connect(where kube.Flags, file cluster.File) (*kube.Clients, e
 	clients.Namespace = where.NamespaceOf(clients, file.Cluster.Namespace)
 	o.Request.Cluster, o.Request.Namespace = file, clients.Namespace
 	if !clients.InCluster && o.ServiceAccount == "" {
-		o.ServiceAccount = install.DefaultServiceAccount
+		o.ServiceAccount = launch.Account(ctx, clients)
 	}
 	return clients, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
 
 // atOnce bounds the reviews of permissions that are sent at a time.
@@ -74,7 +75,7 @@ func (p *probe) rights(ctx context.Context, name, user string, rules []rbacv1.Po
 	next := strings.Join(grants, "\n")
 	if len(missing) > fewRights {
 		next = fmt.Sprintf("mlenv install clusters/%s.yaml -n %s --steps-image=IMAGE", p.file.Cluster.Name, p.Request.Namespace)
-		if p.ServiceAccount != "" && p.ServiceAccount != install.DefaultServiceAccount {
+		if p.ServiceAccount != "" && p.ServiceAccount != launch.ServiceAccount {
 			next += " --service-account=" + p.ServiceAccount
 		}
 	}

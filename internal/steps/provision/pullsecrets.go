@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
-	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
 
 // addPullSecrets waits until the pods' service account has its pull secrets, because pods copy them when they are created.
@@ -35,34 +35,21 @@ func (p *provisioner) addPullSecrets(ctx context.Context, live, want *appsv1.Sta
 			return nil
 		}
 	}
-	named := slices.Concat(spec.ImagePullSecrets, p.stepsSecrets(ctx))
-	if len(named) == 0 {
-		return nil
-	}
-	spec.ImagePullSecrets = nil
-	for _, ref := range append(named, account.ImagePullSecrets...) {
-		if !slices.Contains(spec.ImagePullSecrets, ref) {
-			spec.ImagePullSecrets = append(spec.ImagePullSecrets, ref)
-		}
-	}
+	spec.ImagePullSecrets = kube.PodPullSecrets(slices.Concat(spec.ImagePullSecrets, p.stepsSecrets(ctx)), account)
 	return nil
 }
 
 // stepsSecrets returns the Secrets that users have linked to the service account of the steps, with which their pods pull the steps
-// image. The nodes pull it too. Outside the cluster it is the account that mlenv install creates.
+// image. The nodes pull it too. Outside the cluster it is the account to which mlenv install gave the rights.
 func (p *provisioner) stepsSecrets(ctx context.Context) []corev1.LocalObjectReference {
-	name := install.DefaultServiceAccount
-	if p.clients.InCluster {
-		var ok bool
-		if name, ok = strings.CutPrefix(kube.WhoAsks(ctx, p.clients.Kube), "system:serviceaccount:"+p.request.Namespace+":"); !ok {
-			return nil
-		}
+	if !p.clients.InCluster {
+		return p.clients.LinkedPullSecrets(ctx, p.request.Namespace, launch.Account(ctx, p.clients))
 	}
-	account, err := p.clients.Kube.CoreV1().ServiceAccounts(p.request.Namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
+	name, ok := strings.CutPrefix(kube.WhoAsks(ctx, p.clients.Kube), "system:serviceaccount:"+p.request.Namespace+":")
+	if !ok {
 		return nil
 	}
-	return slices.DeleteFunc(account.ImagePullSecrets, func(ref corev1.LocalObjectReference) bool { return kube.IsPullSecretOf(account, ref) })
+	return p.clients.LinkedPullSecrets(ctx, p.request.Namespace, name)
 }
 
 // replaceWithoutPullSecrets deletes the pods that were created before their service account had its pull secrets. want is

@@ -69,11 +69,17 @@ func spec(status v1.PipelineRunSpecStatus) func(*v1.PipelineRun) {
 // podOf returns a step's pod.
 func podOf(runName string, phase corev1.PodPhase, going bool) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: runName + "-train-pod",
-		Labels: map[string]string{run.Label: runName}}, Status: corev1.PodStatus{Phase: phase}}
+		Labels: map[string]string{run.Label: runName, "tekton.dev/taskRun": runName + "-train"}}, Status: corev1.PodStatus{Phase: phase}}
 	if going {
 		p.DeletionTimestamp, p.Finalizers = &metav1.Time{Time: time.Now()}, []string{"test"}
 	}
 	return p
+}
+
+// assistantOf returns the pod that Tekton keeps for a workspace of the run, as its controller labels it (affinity_assistant.go of v1.15.0).
+func assistantOf(runName string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "affinity-assistant-12345678-0", Labels: map[string]string{
+		run.Label: runName, "app.kubernetes.io/component": "affinity-assistant"}}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 }
 
 // newReaper returns a reaper with fakes. The fakes collect no garbage and check no preconditions; a reactor checks them
@@ -137,6 +143,7 @@ func TestReleases(t *testing.T) {
 		{"not renewed, and its steps are over", "run", ended, pipelineRun("run"), podOf("name-of-run", corev1.PodSucceeded, false), notRenewed},
 		{"not renewed, and its step is going", "run", ended, pipelineRun("run"), podOf("name-of-run", corev1.PodRunning, true), notRenewed},
 		{"not renewed, and only another run has steps", "run", ended, pipelineRun("run"), podOf("another", corev1.PodRunning, false), notRenewed},
+		{"not renewed, and only Tekton's assistant is left", "run", ended, pipelineRun("run"), assistantOf("name-of-run"), notRenewed},
 		{"a person's", "h-kim", fresh, nil, nil, ""},
 		{"a person's, in its last second", "h-kim", 10*time.Minute - time.Second, nil, nil, ""},
 		{"not renewed, in its last second", "run", 10*time.Minute - time.Second, pipelineRun("run"), nil, ""},

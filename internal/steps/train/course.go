@@ -13,6 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // phase is how far an attempt is.
@@ -54,6 +55,7 @@ const (
 	launchersOver timer = "launchers"
 	giveUp        timer = "give up"
 	stillSaving   timer = "saving"
+	proofDue      timer = "proof"
 )
 
 // effect is what an event leads to: one of these.
@@ -191,6 +193,7 @@ func (c *course) show(status agent.JobStatus, now time.Time) {
 		c.started = true
 		took := now.Sub(c.launched).Seconds()
 		c.say(slog.LevelInfo, fmt.Sprintf("The first rank started %.1f s after the launch.", took), "event", "first-rank", "seconds", took)
+		c.effects = append(c.effects, alarm{proofDue, proofTime})
 	}
 	waits := func(r agent.RankStatus) bool { return r.DebugPort != 0 && r.Ended.IsZero() }
 	if i := slices.IndexFunc(status.Ranks, waits); i >= 0 && !c.debugged {
@@ -227,6 +230,11 @@ func (c *course) fired(t timer, now time.Time) {
 		c.late = true
 	case stillSaving:
 		c.saySaving(now)
+	case proofDue:
+		if text := cause.Unproven(c.statuses, c.nccl.wanted); text != "" && c.phase == running {
+			c.say(slog.LevelWarn, fmt.Sprintf("The ranks have run for %s, and %s. Next: %s.", humanize.Duration(proofTime), text,
+				cause.UnprovenNext), "event", "transport-unproven")
+		}
 	}
 }
 

@@ -204,7 +204,8 @@ func TestCourse(t *testing.T) {
 		rows []row
 	}{
 		{"all ranks exit with 0", []row{
-			{runs(0), `log "The first rank started 3.0"`, running},
+			{runs(0), `log "The first rank started 3.0", proof after 10m0s`, running},
+			{proofDue, `log "The ranks have run for"`, running},
 			{runs(1), "", running},
 			{leaves(0, 0), "", running},
 			{leaves(1, 0), "launchers after 20s", leaving},

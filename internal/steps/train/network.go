@@ -20,7 +20,7 @@ type ncclMonitor struct {
 	wanted nccl.Transport
 	// environments are the ranks' variables, by node.
 	environments map[int]map[string]string
-	ranks        int
+	ranks, nodes int
 	logged       bool
 	findings     []string // their keys
 	// changed is true until the next look at a change.
@@ -28,6 +28,9 @@ type ncclMonitor struct {
 	// problem is what the latest look found.
 	problem error
 }
+
+// proofTime is after how much time with ranks the log warns that RDMA is not proven.
+const proofTime = 10 * time.Minute
 
 // together is the time in which the nodes' logs change together, as they do when a communicator starts.
 const together = 500 * time.Millisecond
@@ -53,7 +56,9 @@ func (m *ncclMonitor) merge(statuses []agent.JobStatus, say func(slog.Level, str
 	if !ok {
 		return nil
 	}
-	if !m.logged && len(summary.Ranks) == m.ranks && summary.Transport != nccl.Unknown {
+	// With several nodes the first communicators may be groups within a node.
+	partial := summary.Transport == nccl.Unknown || summary.Transport == nccl.WithinNode && m.nodes > 1
+	if !m.logged && len(summary.Ranks) == m.ranks && !partial {
 		m.logged = true
 		say(slog.LevelInfo, "NCCL's logs show: "+summary.String()+".", "event", "transport", "transport", summary.Transport, "ranks",
 			len(summary.Ranks))

@@ -62,7 +62,6 @@ func TestSocketsEndWhatWasPromisedRDMA(t *testing.T) {
 file=$(printf %s "$NCCL_DEBUG_FILE" | sed "s/%h/ml-dev-env-$NODE_RANK/; s/%p/7/")
 cat > "$file" <<LOG
 ml-dev-env-$NODE_RANK:7:7 [0] NCCL INFO NCCL version 2.28.9+cuda12.9
-ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO NCCL_NET set by environment to Socket
 ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO Using network Socket
 ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO ncclCommInitRankConfig comm 0xbb0 rank $NODE_RANK nranks 2 cudaDev 0 nvmlDev 0 busId 61000 ` +
 		`commId 0x6e - Init COMPLETE
@@ -90,10 +89,26 @@ LOG
 				return
 			}
 			if fail.ReasonOf(err) != test.want || !strings.Contains(fmt.Sprint(err), "use TCP sockets, want RDMA") ||
-				!strings.Contains(fmt.Sprint(err), "NCCL_NET=Socket is set") {
+				!strings.Contains(fmt.Sprint(err), "NCCL did not look for RDMA devices, as with NCCL_NET=Socket") {
 				t.Errorf("got %s: %v, want %s with its cause\n%s", fail.ReasonOf(err), err, test.want, out)
 			}
 		})
+	}
+}
+
+// In mode rdma a training without a log of NCCL succeeds with a warning: its ranks may have used TCP.
+func TestUnprovenRDMAIsReported(t *testing.T) {
+	const want = "Every rank exited with 0, but RDMA between the nodes is not proven: NCCL has no log. Next: see whether the script"
+	for mode, times := range map[agent.Mode]int{agent.RDMA: 1, agent.TCP: 0} {
+		training, out, _ := newTraining(t, "export NCCL_DEBUG=WARN; exit 0")
+		training.Network.Mode = mode
+		statuses, err := training.Attempt(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := training.meant(statuses.Statuses); err != nil || strings.Count(out.String(), want) != times {
+			t.Errorf("mode %s: %v; want %d times %q in\n%s", mode, err, times, want, out)
+		}
 	}
 }
 

@@ -161,15 +161,19 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 		if first.Work != "" {
 			t.Log.Info(fmt.Sprintf("Files that the ranks wrote at relative paths are in %s.", first.Work))
 		}
-		err = t.meant(cause.Alone(result.Statuses))
+		err = t.meant(result.Statuses)
 	}
 	return result, err
 }
 
-// meant judges a training that succeeded; alone describes one whose ranks never met.
-func (t *Training) meant(alone string) error {
+// meant judges a training that succeeded by what its nodes report: whether the ranks met, and how.
+func (t *Training) meant(statuses []agent.JobStatus) error {
+	alone := cause.Alone(statuses)
 	switch {
 	case alone == "":
+		if unproven := cause.Unproven(statuses, t.wantedTransport()); unproven != "" {
+			t.Log.Warn(fmt.Sprintf("Every rank exited with 0, but %s. Next: %s.", unproven, cause.UnprovenNext), "event", "transport-unproven")
+		}
 		return nil
 	case t.Rendezvous == param.Fail:
 		return fail.Advise(fail.Becausef(fail.NoRendezvous, "training: %s", alone), cause.AloneNext)

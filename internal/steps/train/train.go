@@ -30,6 +30,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
 // Bounds of the end of a job.
@@ -296,12 +297,15 @@ func (t *Training) course(began time.Time) *course {
 	return &course{
 		judge: t.judge(), phase: running, statuses: make([]agent.JobStatus, len(t.Nodes)), launched: began, started: began.IsZero(),
 		nccl: ncclMonitor{
-			wanted: agent.WantedTransport(t.Network.Mode, len(t.Nodes)), environments: t.Network.Environments,
-			ranks: len(t.Nodes) * t.Spec.RanksOfNode(),
+			wanted: t.wantedTransport(), environments: t.Network.Environments, ranks: len(t.Nodes) * t.Spec.RanksOfNode(), nodes: len(t.Nodes),
 		},
 		rules: watches(t.StopIf.Rules, t.RestartIf.Rules, t.Spec.DebugRank != nil),
 		lost:  map[int]bool{},
 	}
+}
+
+func (t *Training) wantedTransport() nccl.Transport {
+	return agent.WantedTransport(t.Network.Mode, len(t.Nodes))
 }
 
 func (t *Training) judge() judge {

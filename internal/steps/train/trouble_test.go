@@ -305,7 +305,7 @@ func TestUnmeasuredUse(t *testing.T) {
 func TestRuleLetsRanksSave(t *testing.T) {
 	script := `[ $NODE_RANK = 0 ] && printf '%s\n' '{"step":1,"loss":NaN}' >> "$MLENV_METRICS_FILE"
 ` + savesFor("0", "7")
-	for rule, want := range map[string]bool{"no checkpoint for 2s": true, "loss is nan": false} {
+	for rule, want := range map[string]bool{"no checkpoint for 10s": true, "loss is nan": false} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
 			training, out, _ := withRules(t, 0, 90, []string{rule}, nil, script)

@@ -14,6 +14,7 @@ copy this file, which needs only Python.
         break
 """
 
+import datetime
 import json
 import os
 import pathlib
@@ -194,7 +195,8 @@ def _cpu_group(dist):
     if "gloo" in str(dist.get_backend()):
         return None
     if _group is None:
-        _group = dist.new_group(backend="gloo")
+        # Its own timeout of 30 minutes would end trainings that allow more between two steps.
+        _group = dist.new_group(backend="gloo", timeout=datetime.timedelta(days=7))
     return _group
 
 
@@ -208,6 +210,7 @@ _TRAINER = re.compile(
     r"(trainer_state\.json|training_args\.bin|rng_state(_\d+)?\.pth|(model|pytorch_model|adapter_model)\b.*\.(safetensors|bin))$"
 )
 _OF_RANK = re.compile(r"(rng_state_|random_states_|.*_rank|(?:bf16_)?zero_pp_rank_)(\d+)(\.\w+|_mp_rank_\d+_\w+\.pt)$")
+_DATED = re.compile(r"(trainer_state\.json|rng_state(_\d+)?\.pth|random_states_\d+\.pkl|\.metadata|.*_states\.pt)$")
 _OF_MANY = re.compile(r"(.*-)\d{5}-of-(\d{5})(\.\w+)$")
 
 
@@ -251,8 +254,9 @@ def _marked(folder):
 
 
 def _modified(path):
-    """Returns when the newest file of a checkpoint was written."""
-    return max(file.lstat().st_mtime for file in (path, *path.glob("*"), *path.glob("*/*")))
+    """Returns when a checkpoint was written: the newest file that frameworks write at each save, or else the newest one."""
+    times = [(bool(_DATED.match(file.name)), file.lstat().st_mtime) for file in (*path.glob("*"), *path.glob("*/*"))]
+    return max(times, default=(False, path.lstat().st_mtime))[1]
 
 
 def _format(path):

@@ -65,6 +65,12 @@ const EarlierWorkVariable = "MLENV_EARLIER_WORK"
 // WorkFolder is the folder of working directories, relative to the workspace.
 const WorkFolder = ".mlenv/work"
 
+// RecordFolder is the folder of records, relative to the workspace.
+const RecordFolder = ".mlenv/runs"
+
+// GivenFile is in the record of a local run: the params of its command line. They may have keys.
+const GivenFile = "params.json"
+
 // jobID is also the name of a folder.
 var jobID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 

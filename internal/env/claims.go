@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -62,14 +63,28 @@ func (e Environment) Claims(ctx context.Context, name string) ([]string, error) 
 		}
 		claims = append(claims, own)
 	}
-	if len(claims) > 0 {
+	found, err := e.claimExists(ctx, name)
+	switch {
+	case err != nil:
+		return nil, err
+	case found && (len(claims) == 0 || e.shares(ctx)): // those of each node may be of an earlier storage mode
+		return []string{name}, nil
+	case len(claims) > 0:
 		return claims, nil
-	}
-	if found, err := e.claimExists(ctx, name); found || err != nil {
-		return []string{name}, err
 	}
 	return nil, fail.Becausef(fail.InvalidInput, "looking for the claims of environment %s: there is neither %s nor %s",
 		e, name, e.NodeClaim(name, 0))
+}
+
+// shares reports whether the installed cluster files let the nodes share claims.
+func (e Environment) shares(ctx context.Context) bool {
+	files := clusterfile.InstalledFiles(ctx, e.clients)
+	for _, file := range files {
+		if file.Storage.Mode != cluster.SharedStorage {
+			return false
+		}
+	}
+	return len(files) > 0
 }
 
 func (e Environment) claimExists(ctx context.Context, name string) (bool, error) {

@@ -236,6 +236,10 @@ func TestClaims(t *testing.T) {
 	if got := claims(e.Workspace); got != "env-workspace-env-0 env-workspace-env-1" {
 		t.Errorf("got %s, want those of each node", got)
 	}
+	server.Add(named("env-workspace"))
+	if got := claims(e.Workspace); got != "env-workspace" {
+		t.Errorf("got %s, want the one that nodes share in the mode of the installed file", got)
+	}
 	server.Handle = func(w http.ResponseWriter, r *http.Request) bool {
 		if strings.HasSuffix(r.URL.Path, "/configmaps") {
 			w.WriteHeader(http.StatusForbidden)

@@ -94,6 +94,8 @@ func appendRest(ctx context.Context, url string, file *os.File, had int64, sum h
 	if err != nil {
 		return 0, err
 	}
+	// The file as it is: otherwise Go decompresses what the server calls compressed for the transfer.
+	request.Header.Set("Accept-Encoding", "identity")
 	if had > 0 {
 		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", had))
 	}

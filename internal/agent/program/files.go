@@ -282,6 +282,9 @@ func (w *workFilter) laidThere(path string) bool {
 // leavesOut is for tree.Ignore. A scan fails at special files, and at links that lead out; what a training left of them must not keep its
 // other files from being fetched.
 func (w *workFilter) leavesOut(path string, folder bool) bool {
+	if !folder && filepath.Base(path) == agent.GivenFile && filepath.Dir(filepath.Dir(path)) == agent.RecordFolder {
+		return true // it may have keys
+	}
 	job, name, ok := w.jobOf(path)
 	if !ok || folder {
 		return false

@@ -141,6 +141,9 @@ func TestDownload(t *testing.T) {
 			http.NotFound(w, r)
 			return
 		}
+		if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") { // as servers do that take data.gz for compressed data
+			w.Header().Set("Content-Encoding", "gzip")
+		}
 		http.ServeContent(w, r, "data", time.Time{}, strings.NewReader(content))
 	}))
 	defer server.Close()

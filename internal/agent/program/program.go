@@ -99,6 +99,7 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 	case command == "sftp" && len(rest) == 0:
 		err = serveSFTP()
 	case command == "venv" && len(rest) == 2:
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM) // it ends pip; what pip has left is then removed
 		err = venv.Make(rest[0], rest[1], stdout, stderr)
 	case command == "files" && len(rest) > 0:
 		err = Files(rest, os.Stdin, stdout)

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -264,23 +265,50 @@ var shard = regexp.MustCompile(`__(\d{1,7})_\d{1,7}\.distcp`)
 // torch inspects a folder of torch.distributed.checkpoint: the first rank writes the metadata when all ranks have written their shards.
 func (p *parts) torch() {
 	_, finished := p.files[torchMetadata]
-	content, err := claimfile.Read(filepath.Join(p.path, torchMetadata), maxMetadata)
+	named, ended, err := shardsIn(filepath.Join(p.path, torchMetadata))
 	switch {
 	case !finished:
 		p.want(torchMetadata)
 	case err != nil:
 		p.missing = append(p.missing, err.Error())
-	case !bytes.HasSuffix(content, []byte(".")): // the opcode STOP
+	case !ended:
 		p.missing = append(p.missing, "the end of "+p.prefix+torchMetadata)
 	}
-	named := map[string]bool{}
-	for _, found := range shard.FindAllSubmatch(content, -1) {
-		rank, _ := strconv.Atoi(string(found[1]))
-		if name := string(found[0]); !named[name] && (p.search.All || slices.Contains(p.search.Ranks, rank)) {
-			named[name] = true
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		if p.search.All || slices.Contains(p.search.Ranks, named[name]) {
 			p.want(name)
 			p.check(name)
 		}
+	}
+}
+
+// shardsIn returns the ranks of the shards that metadata names, and whether the metadata has its end. For thousands of tensors on
+// hundreds of ranks it has hundreds of megabytes, so it is read in blocks.
+func shardsIn(path string) (named map[string]int, ended bool, err error) {
+	file, err := claimfile.Open(path)
+	if err != nil {
+		return nil, false, err
+	}
+	defer file.Close()
+	named = map[string]int{}
+	const longest = 32 // a name may be in two blocks
+	block, kept := make([]byte, 1<<20), 0
+	for {
+		n, err := file.Read(block[kept:])
+		text := block[:kept+n]
+		for _, found := range shard.FindAllSubmatch(text, -1) {
+			named[string(found[0])], _ = strconv.Atoi(string(found[1]))
+		}
+		if n > 0 {
+			ended = text[len(text)-1] == '.' // the opcode STOP
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return named, ended, nil
+		case err != nil:
+			return nil, false, err
+		}
+		kept = copy(block, text[max(0, len(text)-longest):])
 	}
 }
 

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,7 +29,7 @@ import (
 // Bounds of a search for checkpoints: the training writes these files.
 const (
 	maxFiles    = 1 << 16 // of a folder
-	maxFolders  = 1 << 10
+	maxFolders  = 1 << 13
 	maxMark     = 4 << 10
 	maxMetadata = 64 << 20
 	zipEnd      = 8 << 10 // how far before its end a zip file has its directory's end; writers may pad it
@@ -257,14 +259,24 @@ func (f *finder) candidate(name string, entry fs.FileInfo, marked bool) *candida
 			c.folders[file], _ = f.list(filepath.Join(name, file))
 		}
 	}
+	c.Modified = cmp.Or(c.written(dated.MatchString), c.written(func(string) bool { return true }), c.Modified)
+	return c
+}
+
+// dated matches files that frameworks write once, at each save. Others may be written later, such as results of an evaluation, and the
+// time of a folder changes when a file in it is deleted.
+var dated = regexp.MustCompile(`^(trainer_state\.json|rng_state(_\d+)?\.pth|random_states_\d+\.pkl|\.metadata|.*_states\.pt)$`)
+
+// written returns when the newest of the files with such names was written, zero if there is none.
+func (c *candidate) written(such func(name string) bool) (last time.Time) {
 	for _, files := range append(slices.Collect(maps.Values(c.folders)), c.files) {
-		for _, file := range files {
-			if file.ModTime().After(c.Modified) {
-				c.Modified = file.ModTime()
+		for name, file := range files {
+			if such(name) && file.ModTime().After(last) {
+				last = file.ModTime()
 			}
 		}
 	}
-	return c
+	return last
 }
 
 // entriesOf returns the entries of a folder, by name. It follows no link, and the bound is on their number.

@@ -172,8 +172,8 @@ func TestNewestCheckpoints(t *testing.T) {
 			write(t, dir+"/step-9/"+file, whole, 1)
 			write(t, dir+"/step-10/"+file, whole, 2)
 			write(t, dir+"/step-11/"+file, whole, 0)
-			write(t, dir+"/step-11/other", zipped, 3) // a later save into the same folder
-		}, []string{"step-11", "step-10", "step-9"}},
+			write(t, dir+"/step-11/other", zipped, 3) // an evaluation wrote it
+		}, []string{"step-10", "step-9", "step-11"}},
 		{"newer than the mark", func(t *testing.T, dir string) {
 			write(t, dir+"/a/"+file, whole, 1)
 			write(t, dir+"/b/"+file, whole, 2)
@@ -268,5 +268,17 @@ func TestNewestCheckpoints(t *testing.T) {
 	found, err = findCheckpoints(t.Context(), dir, agent.CheckpointSearch{World: 1, All: true})
 	if err != nil || len(found) != 1 || !found[0].Marked || found[0].Missing != "" {
 		t.Errorf("got %+v, %v; want the marked one", found, err)
+	}
+}
+
+// Metadata is read in blocks; a name may be in two of them.
+func TestShardsIn(t *testing.T) {
+	file := filepath.Join(t.TempDir(), ".metadata")
+	for _, before := range []int{0, 1<<20 - 5, 3<<20 + 7} {
+		write(t, file, strings.Repeat("x", before)+"__12_0.distcp"+strings.Repeat("y", 1<<20)+"__3_1.distcp.", 0)
+		named, ended, err := shardsIn(file)
+		if diff := cmp.Diff(map[string]int{"__12_0.distcp": 12, "__3_1.distcp": 3}, named); diff != "" || !ended || err != nil {
+			t.Errorf("after %d bytes: ended %v, %v, (-want +got)\n%s", before, ended, err, diff)
+		}
 	}
 }

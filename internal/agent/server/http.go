@@ -91,8 +91,9 @@ func (r route) serve(w http.ResponseWriter, request *http.Request) error {
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	code := http.StatusInternalServerError
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		s.background.Go(s.collect) // for the next attempt
 		err = fail.Advise(fail.Because(fail.DiskFull, err),
-			"delete obsolete files from the workspace claim: mlenv shell %d -- sh -c 'du -sh /workspace/* /workspace/.mlenv/work/*'; "+
+			"delete obsolete files from the workspace claim: mlenv shell %d -- sh -c 'du -sh /workspace/* /workspace/.mlenv/*'; "+
 				"or have the claim expanded", s.config.Node)
 	}
 	problem := agent.Problem{Message: err.Error(), Next: fail.NextOf(err)}

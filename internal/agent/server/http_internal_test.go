@@ -17,6 +17,7 @@ import (
 // A full disk has its own reason, whatever the handler was doing.
 func TestDiskFullIsSaid(t *testing.T) {
 	s := &Server{config: Config{Node: 3}}
+	s.collecting.Lock() // nothing is collected
 	for _, cause := range []error{syscall.ENOSPC, syscall.EDQUOT} {
 		answer := httptest.NewRecorder()
 		s.refuse(answer, httptest.NewRequest(http.MethodPut, "/v1/jobs/1", nil),
@@ -26,7 +27,7 @@ func TestDiskFullIsSaid(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := agent.Problem{Reason: fail.DiskFull, Message: "write /workspace/repo/a: " + cause.Error(),
-			Next: "delete obsolete files from the workspace claim: mlenv shell 3 -- sh -c 'du -sh /workspace/* /workspace/.mlenv/work/*'; " +
+			Next: "delete obsolete files from the workspace claim: mlenv shell 3 -- sh -c 'du -sh /workspace/* /workspace/.mlenv/*'; " +
 				"or have the claim expanded"}
 		if got != want || answer.Code != http.StatusUnprocessableEntity {
 			t.Errorf("status %d, %+v; want 422, %+v", answer.Code, got, want)

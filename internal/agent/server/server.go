@@ -52,7 +52,8 @@ type Server struct {
 	passing   chan struct{}
 	transfers transfers
 	// turn holds one value while a client has the turn at the network between the nodes.
-	turn chan struct{}
+	turn       chan struct{}
+	collecting sync.Mutex
 	// background is work that no request waits for.
 	background sync.WaitGroup
 }
@@ -172,11 +173,7 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 		s.log.Info("The agent listens.", "environment", s.config.Name, "node", s.config.Node, "nodes", s.config.Nodes, "address", listener.Addr())
 	}
 	go func() { failed <- probe.Serve(inner) }()
-	s.background.Go(func() {
-		if err := s.trees.Sweep(); err != nil {
-			s.log.Warn("Files of trees stay in working directories of ended jobs.", "error", err)
-		}
-	})
+	s.background.Go(s.collect)
 	if s.services != nil {
 		s.background.Go(func() {
 			// Programs in them inherit the environment that the services started with.

@@ -62,18 +62,25 @@ func (s *Server) switchTree(w http.ResponseWriter, r *http.Request, request agen
 	if err := s.trees.Switch(hash(r), request.Venv); err != nil {
 		return err
 	}
-	s.background.Go(func() {
-		const keep = 5 // so that returning to an old tree costs nothing
-		pinned := func(hash tree.Digest) bool { return s.jobs.pinned(hash) || s.trees.InUse(hash) }
-		err := s.trees.Sweep()
-		if _, collectErr := s.trees.Collect(keep, pinned); err != nil || collectErr != nil {
-			s.log.Warn("Old trees stay.", "error", errors.Join(err, collectErr))
-		}
-		if err := s.jobs.collectVenvs(); err != nil {
-			s.log.Warn("Old virtual environments stay.", "error", err)
-		}
-	})
+	s.background.Go(s.collect)
 	return answer(w, agent.TreeState{Hash: hash(r)})
+}
+
+// collect removes what no job needs any more, unless it is doing so: files of ended jobs, old trees, old virtual environments.
+func (s *Server) collect() {
+	if !s.collecting.TryLock() {
+		return
+	}
+	defer s.collecting.Unlock()
+	const keep = 5 // so that returning to an old tree costs nothing
+	pinned := func(hash tree.Digest) bool { return s.jobs.pinned(hash) || s.trees.InUse(hash) }
+	err := s.trees.Sweep()
+	if _, collectErr := s.trees.Collect(keep, pinned); err != nil || collectErr != nil {
+		s.log.Warn("Old trees stay.", "error", errors.Join(err, collectErr))
+	}
+	if err := s.jobs.collectVenvs(); err != nil {
+		s.log.Warn("Old virtual environments stay.", "error", err)
+	}
 }
 
 func (s *Server) tree(w http.ResponseWriter, r *http.Request) error {

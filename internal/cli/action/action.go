@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,7 +59,7 @@ func begin(gh *githubactions.Action, getenv func(string) string) (*action, setti
 	if s.audience != "" {
 		tokens := &idTokens{
 			ask:  func(ctx context.Context) (string, error) { return gh.GetIDToken(ctx, s.audience) },
-			mask: gh.AddMask, now: time.Now,
+			mask: a.log.mask, now: time.Now,
 		}
 		s.config.Wrap(tokens.wrap)
 	}
@@ -80,7 +81,7 @@ func (a *action) run(ctx context.Context, s settings) error {
 		return err
 	}
 	started, err := launch.Start(ctx, a.clients, launch.Request{
-		Pipeline: pipeline, Name: name, ServiceAccount: s.account, Values: valuesOf(pipeline, s.params), Annotations: a.origin(),
+		Pipeline: pipeline, Name: name, ServiceAccount: s.account, Values: valuesOf(pipeline, s.params), Annotations: a.origin(s),
 		Say: func(line string) { a.gh.Infof("%s", line) },
 	})
 	if err != nil && !kube.Transient(err) { // an answer, that the run was not created
@@ -97,14 +98,16 @@ func (a *action) run(ctx context.Context, s settings) error {
 	return a.follow(ctx, started)
 }
 
-// origin returns the annotation that links the run to the workflow.
-func (a *action) origin() map[string]string {
+// origin returns the annotation that links the run to the workflow, and to its branch, unless the run trains another commit of the
+// repository: a workflow of the branch may train a pull request.
+func (a *action) origin(s settings) map[string]string {
 	if a.getenv("GITHUB_RUN_ID") == "" {
 		return nil
 	}
 	workflow := fmt.Sprintf("%s/%s/actions/runs/%s", a.getenv("GITHUB_SERVER_URL"), a.getenv("GITHUB_REPOSITORY"), a.getenv("GITHUB_RUN_ID"))
 	origin := map[string]string{"ml-dev-env/started-by": workflow}
-	if a.getenv("GITHUB_REF_TYPE") == "branch" {
+	own := !s.checkout || slices.Contains([]string{a.getenv("GITHUB_SHA"), a.getenv("GITHUB_REF_NAME")}, s.params["revision"])
+	if a.getenv("GITHUB_REF_TYPE") == "branch" && own {
 		origin[branchAnnotation] = a.getenv("GITHUB_REF_NAME")
 	}
 	return origin
@@ -225,12 +228,18 @@ func (a *action) end(ctx context.Context) error {
 	if err != nil || name == "" {
 		return err
 	}
-	of, err := a.find(ctx, name, created)
+	// With timeout-minutes of the step that uses the Action, GitHub stops this step as soon as it begins.
+	urgent, done := outlasting(ctx, lastSeconds)
+	defer done()
+	of, err := a.find(urgent, name, created)
 	if err != nil {
 		return err
 	}
 	if of == nil {
 		return a.forget() // it was never created, or was deleted
+	}
+	if err := a.order(urgent, of); err != nil {
+		return err
 	}
 	outcome, err := a.cancel(ctx, of)
 	if err != nil {
@@ -240,6 +249,16 @@ func (a *action) end(ctx context.Context) error {
 		return err
 	}
 	return nil // the step before has failed the job
+}
+
+// lastSeconds are those that GitHub leaves a step after it has told it to end, less some.
+const lastSeconds = 8 * time.Second
+
+// outlasting returns a context that ends a time after ctx.
+func outlasting(ctx context.Context, by time.Duration) (longer context.Context, done func()) {
+	longer, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(by, end) })
+	return longer, func() { stop(); end() }
 }
 
 // commitTime is how long a request without an answer may take to create the run: as long as the API server works on one.

@@ -3,6 +3,7 @@
 package action
 
 import (
+	"context"
 	"io/fs"
 	"net"
 	"os"
@@ -156,6 +157,45 @@ func TestEndCancelsARunThatWasLost(t *testing.T) {
 		}
 		forgotten(t, a)
 	})
+}
+
+// GitHub may stop the step as soon as it begins: it still cancels the run.
+func TestEndCancelsWithoutTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, client, _ := started(t)
+		// The runner kills the first step before it can cancel.
+		client.PrependReactor("patch", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pipelineruns"}, "", nil)
+		})
+		ctx, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		if err := a.run(ctx, settings{namespace: "ns"}); err == nil {
+			t.Fatal("got no error")
+		}
+		ends(client)
+		if err := a.end(ctx); err == nil {
+			t.Error("got no error of the stopped step")
+		}
+		list, err := client.TektonV1().PipelineRuns("ns").List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) != 1 || !list.Items[0].IsGracefullyCancelled() {
+			t.Errorf("the runs are %v, %v; want one that is cancelled", list.Items, err)
+		}
+	})
+}
+
+// A run counts for a branch only if it trains the branch's own commit.
+func TestOrigin(t *testing.T) {
+	env := map[string]string{"GITHUB_RUN_ID": "1", "GITHUB_REF_TYPE": "branch", "GITHUB_REF_NAME": "main", "GITHUB_SHA": "c0ffee"}
+	a := action{page: page{getenv: func(name string) string { return env[name] }}}
+	for revision, want := range map[string]string{"c0ffee": "main", "main": "main", "decaf": ""} {
+		s := settings{checkout: true, params: map[string]string{"revision": revision}}
+		if got := a.origin(s)[branchAnnotation]; got != want {
+			t.Errorf("revision %s: branch %q, want %q", revision, got, want)
+		}
+	}
+	if got := a.origin(settings{params: map[string]string{"revision": "v1"}})[branchAnnotation]; got != "main" {
+		t.Errorf("another repository: branch %q, want main", got)
+	}
 }
 
 // A run that was refused does not keep the next step waiting.

@@ -4,6 +4,7 @@ package action
 
 import (
 	"encoding/pem"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -99,6 +100,22 @@ func TestIDTokens(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// While a training's output is shown, the runner executes no commands, and would print one that masks a token.
+func TestMaskWhileCommandsAreStopped(t *testing.T) {
+	var out strings.Builder
+	g := newGroups(githubactions.New(githubactions.WithWriter(&out)))
+	g.line("train", "a line")
+	g.mask("secret")
+	g.line("train", "another")
+	g.end("train")
+	g.mask("later")
+	want := fmt.Sprintf("::group::train\n::stop-commands::%[1]s\na line\n::%[1]s::\n::add-mask::secret\n::stop-commands::%[1]s\nanother\n::%[1]s::\n"+
+		"::endgroup::\n::add-mask::later\n", g.token)
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 

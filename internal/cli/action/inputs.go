@@ -104,6 +104,8 @@ type settings struct {
 	base      string
 	namespace string
 	account   string
+	// checkout is true if the run trains the workflow's own repository.
+	checkout bool
 	// params are the pipeline's; launch checks them.
 	params          map[string]string
 	clusterProblems cluster.Problems
@@ -184,6 +186,7 @@ func (s *settings) useCheckout(getenv func(string) string) {
 	if s.params["repo-url"] != "" || getenv("GITHUB_REPOSITORY") == "" {
 		return
 	}
+	s.checkout = true
 	s.params["repo-url"] = getenv("GITHUB_SERVER_URL") + "/" + getenv("GITHUB_REPOSITORY") + ".git"
 	s.params["revision"] = cmp.Or(s.params["revision"], getenv("GITHUB_SHA"))
 }

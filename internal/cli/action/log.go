@@ -5,6 +5,7 @@ package action
 import (
 	"crypto/rand"
 	"slices"
+	"sync"
 
 	"github.com/sethvargo/go-githubactions"
 )
@@ -14,10 +15,12 @@ import (
 // stop-commands surrounds what a training may have printed.
 type groups struct {
 	gh *githubactions.Action
+	mu sync.Mutex
 	// tasks are in the order of their first lines. The first one is open, the others wait.
 	tasks []*group
-	// token ends stop-commands.
-	token string
+	// token ends stop-commands, which stopped means.
+	token   string
+	stopped bool
 }
 
 type group struct {
@@ -32,6 +35,8 @@ func newGroups(gh *githubactions.Action) *groups {
 }
 
 func (g *groups) line(task, text string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	i := slices.IndexFunc(g.tasks, func(t *group) bool { return t.task == task })
 	if i < 0 {
 		i = len(g.tasks)
@@ -60,6 +65,12 @@ func (g *groups) open() {
 
 // end ends a task, and opens the next group when the first one has ended.
 func (g *groups) end(task string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.endTask(task)
+}
+
+func (g *groups) endTask(task string) {
 	for _, t := range g.tasks {
 		t.ended = t.ended || t.task == task
 	}
@@ -72,23 +83,42 @@ func (g *groups) end(task string) {
 }
 
 func (g *groups) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for _, t := range g.tasks {
-		g.end(t.task)
+		g.endTask(t.task)
 	}
+}
+
+// mask has the runner hide a secret from now on. While commands are stopped the runner would print the command, with the secret.
+func (g *groups) mask(secret string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stopped {
+		g.resumeCommands()
+		defer g.stopCommands()
+	}
+	g.gh.AddMask(secret)
 }
 
 // print prints a text outside of the groups that may contain what a training has printed.
 func (g *groups) print(text string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	g.stopCommands()
 	g.write(text)
 	g.resumeCommands()
 }
 
 func (g *groups) stopCommands() {
+	g.stopped = true
 	g.gh.IssueCommand(&githubactions.Command{Name: "stop-commands", Message: g.token})
 }
 
-func (g *groups) resumeCommands() { g.gh.IssueCommand(&githubactions.Command{Name: g.token}) }
+func (g *groups) resumeCommands() {
+	g.stopped = false
+	g.gh.IssueCommand(&githubactions.Command{Name: g.token})
+}
 
 // write writes a line as it is; Infof would take it for a format.
 func (g *groups) write(line string) { g.gh.Infof("%s", line) }

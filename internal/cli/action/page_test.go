@@ -182,3 +182,11 @@ func TestPageWithoutRunner(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Mermaid's charts have no numbers with exponents.
+func TestLossChartHasNoExponents(t *testing.T) {
+	curve := metrics.Curve{Points: []metrics.Point{{Step: 10, Loss: new(5e-05)}, {Step: 2e6, Loss: new(1234567.0)}}}
+	if got := lossChart(curve); !strings.Contains(got, "x-axis 10 --> 2000000\n") || !strings.Contains(got, "line [0.00005, 1234570]\n") {
+		t.Errorf("got %s", got)
+	}
+}

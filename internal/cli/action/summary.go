@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html"
 	"html/template"
+	"strconv"
 	"strings"
 	"time"
 
@@ -174,12 +175,18 @@ func lossChart(c metrics.Curve) string {
 			first = point.Step
 		}
 		last = point.Step
-		losses = append(losses, fmt.Sprintf("%.6g", *point.Loss))
+		losses = append(losses, decimal(*point.Loss))
 	}
 	if len(losses) < 2 {
 		return ""
 	}
-	return chart("Loss, by step", fmt.Sprintf("%g --> %g", first, last), "loss", losses)
+	return chart("Loss, by step", decimal(first)+" --> "+decimal(last), "loss", losses)
+}
+
+// decimal returns a number with six digits that count, without an exponent, which Mermaid does not read.
+func decimal(x float64) string {
+	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(x, 'g', 6, 64), 64)
+	return strconv.FormatFloat(rounded, 'f', -1, 64)
 }
 
 // chart returns a Mermaid xychart, which GitHub draws. The empty line in front ends the HTML.

@@ -69,7 +69,7 @@ func (c Claim) String() string {
 
 // RecordOf returns the folder, on the workspace claim, of the record of the run with that UID.
 func RecordOf(uid string) string {
-	return strings.TrimPrefix(path.Join(agent.State, "runs", uid), agent.Workspace+"/")
+	return path.Join(agent.RecordFolder, uid)
 }
 
 // WorkOf returns the folder, on the workspace claim, of the working directory of the run with that UID.

@@ -4,6 +4,7 @@ package fetch
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -49,4 +50,30 @@ func TestPodComesAfterItsPullSecrets(t *testing.T) {
 			t.Errorf("it said %q, want %q", got, want)
 		}
 	})
+}
+
+// The steps pull their image with Secrets that are linked to their account, and the pod has another account.
+func TestPodPullsAsTheSteps(t *testing.T) {
+	account := func(name string, secrets ...string) *corev1.ServiceAccount {
+		a := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+		for _, secret := range secrets {
+			a.ImagePullSecrets = append(a.ImagePullSecrets, corev1.LocalObjectReference{Name: secret})
+		}
+		return a
+	}
+	client := fake.NewClientset(account("default", "default-dockercfg-1"), account("mlenv-pipeline", "mlenv-pipeline-dockercfg-2", "quay"),
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data"}})
+	enough := errors.New("the test ends here")
+	var got []corev1.LocalObjectReference
+	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		got = action.(clienttesting.CreateAction).GetObject().(*corev1.Pod).Spec.ImagePullSecrets
+		return true, nil, enough
+	})
+	claim := Claim{Name: "data", For: "run", StepsImage: "image", Notes: t.Output()}
+	if _, err := open(t.Context(), &kube.Clients{Kube: client, Namespace: "ns"}, claim); !errors.Is(err, enough) {
+		t.Errorf("got %v", err)
+	}
+	if want := []corev1.LocalObjectReference{{Name: "quay"}, {Name: "default-dockercfg-1"}}; !slices.Equal(got, want) {
+		t.Errorf("the pod's pull secrets are %v, want %v", got, want)
+	}
 }

@@ -26,8 +26,7 @@ import (
 const (
 	// printedFile is what mlenv run printed.
 	printedFile = "output.log"
-	// givenFile has the params of the command line, in at most longestGiven bytes.
-	givenFile    = "params.json"
+	// longestGiven bounds agent.GivenFile, in bytes.
 	longestGiven = 4 << 20
 )
 
@@ -172,7 +171,7 @@ func (o *runOptions) withEarlierLocal() error {
 		return err
 	}
 	values := map[string][]string{}
-	if err := claimfile.ReadJSON(filepath.Join(of.Dir(), givenFile), longestGiven, &values); err != nil {
+	if err := claimfile.ReadJSON(filepath.Join(of.Dir(), agent.GivenFile), longestGiven, &values); err != nil {
 		return fail.Becausef(fail.InvalidInput, "reading the params of local run %s: %w", name, err)
 	}
 	maps.Copy(values, o.values)

@@ -26,6 +26,7 @@ import (
 	"github.com/spf13/cobra"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	nodeview "github.com/ml-dev-env/ml-dev-env/internal/cli/live"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/ops"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
@@ -136,6 +137,9 @@ open(os.path.join(folder, "model.pt"), "w").write("y")
 		if _, err := os.Stat(filepath.Join(to, name)); err != nil {
 			t.Error(err)
 		}
+	}
+	if _, err := os.Stat(filepath.Join(to, "logs", agent.GivenFile)); !os.IsNotExist(err) {
+		t.Errorf("the params of the command line, which may have keys: %v; want that they stay", err)
 	}
 	if _, err := os.Stat(filepath.Join(to, "work/train.py")); !os.IsNotExist(err) {
 		t.Errorf("work/train.py: %v; want only what the script wrote", err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
@@ -83,7 +84,7 @@ func (j localJob) keepGiven(dir string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, givenFile), content, 0o600)
+	return os.WriteFile(filepath.Join(dir, agent.GivenFile), content, 0o600)
 }
 
 func (j localJob) train(ctx context.Context, log *slog.Logger, out io.Writer, e *local.Environment, memory receipt.Dir,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
@@ -116,7 +117,7 @@ func (j localJob) different(of local.Run, tree string) (string, error) {
 		return "sweep", nil
 	}
 	had := map[string][]string{}
-	if err := claimfile.ReadJSON(filepath.Join(of.Dir(), givenFile), longestGiven, &had); err != nil {
+	if err := claimfile.ReadJSON(filepath.Join(of.Dir(), agent.GivenFile), longestGiven, &had); err != nil {
 		return "", fail.Becausef(fail.InvalidInput, "reading the params of local run %s: %w", of.Name, err)
 	}
 	different := launch.DifferentParams(had, j.given)

@@ -156,7 +156,7 @@ func showCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				all = append(all, s)
+				all = append(all, s.shown())
 			}
 			return output.Print(cmd.OutOrStdout(), all, func(io.Writer) error { return list(cmd, all, found.Items) })
 		}),

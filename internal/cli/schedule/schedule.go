@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
 const (
@@ -157,6 +159,15 @@ func readSchedule(found *batchv1.CronJob) (Schedule, error) {
 			annotation, err))
 	}
 	return s, nil
+}
+
+// shown returns the schedule without the user in its repository's URL, which may be a token.
+func (s Schedule) shown() Schedule {
+	s.Values = maps.Clone(s.Values)
+	for _, url := range s.Values["repo-url"] {
+		s.Values["repo-url"] = []string{git.Shown(url)}
+	}
+	return s
 }
 
 func (s Schedule) paramsText() string {

@@ -345,3 +345,15 @@ func TestExitOf(t *testing.T) {
 		}
 	}
 }
+
+// A token in the repository's URL is not printed, and stays in the schedule.
+func TestShownWithoutToken(t *testing.T) {
+	s := nightly()
+	s.Values = map[string][]string{"repo-url": {"https://me:hush@git.example/r.git"}, "script": {"train.py"}}
+	if got := s.shown().paramsText(); got != "repo-url=https://git.example/r.git script=train.py" {
+		t.Errorf("got %s", got)
+	}
+	if got := s.Values["repo-url"][0]; got != "https://me:hush@git.example/r.git" {
+		t.Errorf("the schedule has %s", got)
+	}
+}

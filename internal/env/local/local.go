@@ -86,8 +86,10 @@ func Start(ctx context.Context, o Options) (*Environment, error) {
 
 // claimName creates the run's folder, which no other one may have, with the lock that shows that the run is in progress.
 func (e *Environment) claimName() error {
-	parent := filepath.Dir(e.Dir())
-	if err := errors.Join(os.MkdirAll(parent, 0o755), os.MkdirAll(e.datasets(), 0o755)); err != nil {
+	parent, private := filepath.Dir(e.Dir()), e.options.Folder
+	// Trees, working directories and virtual environments below it are writable for the group, as the pods of a cluster need them.
+	if err := errors.Join(os.MkdirAll(private, 0o700), os.Chmod(private, 0o700), os.MkdirAll(parent, 0o755),
+		os.MkdirAll(e.datasets(), 0o755)); err != nil {
 		return fmt.Errorf("creating a folder for local runs: %w", err)
 	}
 	// The folder gets its name when the lock is held: without a lock it would count as the folder of a run that was killed.

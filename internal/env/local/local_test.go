@@ -71,6 +71,9 @@ func TestStart(t *testing.T) {
 	if err := launch(t.Context(), e, show+` >"$MLENV_WORKSPACE/node-$NODE_RANK"`); err != nil {
 		t.Fatal(fail.Details(err))
 	}
+	if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the folder is open to others: %v, %v", info, err)
+	}
 	for node, client := range e.Nodes {
 		var last agent.JobStatus
 		if err := client.WatchJob(t.Context(), "job", func(status agent.JobStatus) error { last = status; return nil }); err != nil {

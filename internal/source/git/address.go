@@ -159,7 +159,13 @@ func withoutUser(text string) string {
 	if !ok {
 		return text[strings.LastIndex(text, "@")+1:]
 	}
-	rest, _, _ = strings.Cut(rest, "?")
+	if query := strings.Index(rest, "?"); query >= 0 {
+		if at := strings.LastIndex(rest, "@"); at > query { // a question mark in an unescaped password
+			rest = rest[at:]
+		} else {
+			rest = rest[:query]
+		}
+	}
 	host, tail, slash := strings.Cut(rest, "/")
 	if !strings.Contains(host, "@") && strings.Contains(tail, "@") {
 		// A slash in an unescaped password.

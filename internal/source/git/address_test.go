@@ -57,6 +57,7 @@ func TestParseAddressRefuses(t *testing.T) {
 		"https://git.example/r?token=hush":  "a query",
 		"https://me:hush@git.example/%zz":   "no URL",
 		"https://me:hu/sh@git.example/repo": "no URL",
+		"https://me:hu?sh@git.example/repo": "no URL",
 		"https://git.example/a\nb":          "control characters",
 		"ssh://::/repo":                     "is no IP address",
 		"https://git.example;x/repo":        "other characters than letters",
@@ -66,7 +67,7 @@ func TestParseAddressRefuses(t *testing.T) {
 		if shown := Shown(text); shown != "" {
 			t.Errorf("%s: printed as %s: want nothing", text, shown)
 		}
-		if strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), "hu/sh") {
+		if strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), "hu/sh") || strings.Contains(err.Error(), "me:hu") {
 			t.Errorf("%s: a secret is shown: %v", text, err)
 		}
 	}

@@ -40,7 +40,7 @@ var (
 	messageDiskFull     = regexp.MustCompile(`No space left on device|[Dd]isk quota exceeded`)
 	messageInsecure     = regexp.MustCompile(`Protocol "?http"? (?:not supported|disabled)|refusing insecure redirect`)
 	messageNotOurRef    = regexp.MustCompile(`not our ref|couldn't find remote ref|no such remote ref`)
-	messageUnadvertised = regexp.MustCompile(`does not allow request for unadvertised object`)
+	messageUnadvertised = regexp.MustCompile(`does not allow request for unadvertised object|want [0-9a-f]{40,64} not valid`)
 	messageNoShallow    = regexp.MustCompile(`does not support shallow`)
 	messageNoFilter     = "filtering not recognized by server"
 	messageOtherHash    = regexp.MustCompile(

@@ -88,9 +88,8 @@ func settings(caBundle string, silence time.Duration) []string {
 // which git calls it.
 func newPrograms(log *slog.Logger, scratch string, s Source, home address) (*programs, error) {
 	p := &programs{log: log, scratch: scratch, keys: newKeyring(s.Auth, home), limits: s.limits}
-	if user, _, ok := p.keys.basic(home.scheme, home.host, home.port); ok && home.scheme == "http" {
-		log.Warn(fmt.Sprintf("The credentials of %s go to %s without encryption; https:// would protect them.", humanize.OneLine(user, maxShown),
-			home))
+	if _, _, ok := p.keys.basic(home.scheme, home.host, home.port); ok && home.scheme == "http" { // the user may be the token
+		log.Warn(fmt.Sprintf("The credentials go to %s without encryption; https:// would protect them.", home))
 	}
 	for _, name := range []string{"git", "sh"} {
 		if err := requireProgram(name); err != nil {

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"sync/atomic"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -70,6 +72,11 @@ func (p *provisioner) bestStorage(ctx context.Context, held *lease.Hold, live *a
 		return cluster.NodeStorage, fmt.Sprintf("claim %s exists and is not ReadWriteMany", workspace.Claim), nil
 	case err != nil && !apierrors.IsNotFound(err):
 		return "", "", kube.Problem(fmt.Errorf("getting claim %s/%s: %w", p.request.Namespace, workspace.Claim, err))
+	}
+	names := p.request.Names()
+	own := names.NodeClaim(names.Workspace, 0)
+	if _, err := claims.Get(ctx, own, metav1.GetOptions{}); err == nil { // an earlier environment decided so, and its files are there
+		return cluster.NodeStorage, fmt.Sprintf("claim %s of an earlier environment exists", own), nil
 	}
 	// The Lease owns the probe, which is deleted with the environment; users' claims never are.
 	probe := probeClaim(p.request, held)
@@ -143,6 +150,7 @@ func (p *provisioner) bindsInTime(ctx context.Context, claim *corev1.PersistentV
 	// Only the claim shows that it is bound, and only events show why it is not.
 	watching, end := context.WithCancelCause(trying)
 	defer end(nil)
+	var last atomic.Pointer[string] // the last message of a provisioner that failed
 	go func() {
 		options := metav1.ListOptions{FieldSelector: "involvedObject.kind=PersistentVolumeClaim,involvedObject.name=" + name}
 		_ = kube.Until(watching, "the events of claim "+name, p.clients.Kube.CoreV1().Events(p.request.Namespace), options,
@@ -155,7 +163,10 @@ func (p *provisioner) bindsInTime(ctx context.Context, claim *corev1.PersistentV
 					case "WaitForFirstConsumer":
 						end(&claimEvent{"its class creates the volume for the first pod", true})
 					case "ProvisioningFailed":
-						end(&claimEvent{event.Message, false})
+						last.Store(&event.Message)
+						if !passes.MatchString(event.Message) {
+							end(&claimEvent{event.Message, false})
+						}
 					}
 				}
 				return false, nil
@@ -170,11 +181,16 @@ func (p *provisioner) bindsInTime(ctx context.Context, claim *corev1.PersistentV
 		return fmt.Sprintf("class %s gives ReadWriteMany claims", *claim.Spec.StorageClassName), true, nil
 	case errors.As(err, &event):
 		return event.why, event.bound, nil
+	case trying.Err() != nil && ctx.Err() == nil && last.Load() != nil:
+		return *last.Load(), false, nil
 	case trying.Err() != nil && ctx.Err() == nil:
 		return "", false, errNotInTime
 	}
 	return "", false, err
 }
+
+// passes matches failures after which provisioners try again, with CSI's codes for them.
+var passes = regexp.MustCompile(`(?i)DeadlineExceeded|Aborted|Unavailable|ResourceExhausted|timed? ?out|deadline exceeded|connection refused`)
 
 type claimEvent struct {
 	why   string

@@ -129,6 +129,8 @@ const (
 var (
 	// untrusted matches pip, OpenSSL and git on a server whose certificate they do not trust.
 	untrusted = regexp.MustCompile(`(?i)certificate.?verify.?failed|SSL certificate problem|unable to get (local )?issuer certificate`)
+	// diskFull matches pip, its builds and cp on a full volume.
+	diskFull = regexp.MustCompile(`No space left on device|[Dd]isk quota exceeded`)
 	// pipError matches the lines in which pip and its builds report why they failed.
 	pipError = regexp.MustCompile(`^\s*(ERROR|error):`)
 )
@@ -153,7 +155,7 @@ func (r requirements) failed(node int, last agent.JobStatus) error {
 	}
 	r.job.Record = last.Record
 	next := r.job.Log(node, fmt.Sprintf("rank-%d.log", node))
-	what, why := "pip failed", matching(output, pipError)
+	reason, what, why := fail.RequirementsFailed, "pip failed", matching(output, pipError)
 	switch {
 	case last.StopCause == agent.StopDeadline:
 		what = fmt.Sprintf("pip did not end within %s", r.timeout)
@@ -161,6 +163,11 @@ func (r requirements) failed(node int, last agent.JobStatus) error {
 		what = strings.TrimSuffix(fmt.Sprintf("pip was stopped: %s: %s", last.State, last.StopReason), ": ")
 	case len(last.Ranks) == 0:
 		what = "pip could not be started: " + last.Launcher.Error
+	case matching(output, diskFull) != nil:
+		reason = fail.DiskFull
+		what, why = "the workspace claim is full", matching(output, diskFull)
+		next = fmt.Sprintf("delete obsolete files from the workspace claim: mlenv shell %d -- sh -c 'du -sh /workspace/* /workspace/.mlenv/*'; "+
+			"or have the claim expanded\n", node) + next
 	case matching(output, untrusted) != nil:
 		// What pip reports after it, a package that does not exist, is its consequence.
 		what, why = "pip does not trust the certificate of a server", matching(output, untrusted)
@@ -170,7 +177,7 @@ func (r requirements) failed(node int, last agent.JobStatus) error {
 		why = output
 	}
 	why = shortened(why, causeLines, causeBytes)
-	err := fail.Becausef(fail.RequirementsFailed, "installing %s on node %d: %s", r.name, node,
+	err := fail.Becausef(reason, "installing %s on node %d: %s", r.name, node,
 		strings.Join(append([]string{what}, why...), "\n  "))
 	output = slices.DeleteFunc(output, func(line string) bool { return slices.Contains(why, line) })
 	return fail.Advise(fail.WithTail(err, shortened(output, shownLines, shownBytes)), "%s", next)

@@ -233,7 +233,7 @@ func (c *course) fired(t timer, now time.Time) {
 	case proofDue:
 		if text := cause.Unproven(c.statuses, c.nccl.wanted); text != "" && c.phase == running {
 			c.say(slog.LevelWarn, fmt.Sprintf("The ranks have run for %s, and %s. Next: %s.", humanize.Duration(proofTime), text,
-				cause.UnprovenNext), "event", "transport-unproven")
+				cause.UnprovenNext), "event", "transport-unproven", "why", text)
 		}
 	}
 }

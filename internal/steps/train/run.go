@@ -172,7 +172,8 @@ func (t *Training) meant(statuses []agent.JobStatus) error {
 	switch {
 	case alone == "":
 		if unproven := cause.Unproven(statuses, t.wantedTransport()); unproven != "" {
-			t.Log.Warn(fmt.Sprintf("Every rank exited with 0, but %s. Next: %s.", unproven, cause.UnprovenNext), "event", "transport-unproven")
+			t.Log.Warn(fmt.Sprintf("Every rank exited with 0, but %s. Next: %s.", unproven, cause.UnprovenNext), "event", "transport-unproven",
+				"why", unproven)
 		}
 		return nil
 	case t.Rendezvous == param.Fail:

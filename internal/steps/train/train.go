@@ -193,7 +193,7 @@ func (t *Training) notStarted(errs []error) error {
 		return errs[i]
 	}
 	if i := slices.IndexFunc(errs, silent); i >= 0 {
-		return t.lost(t.Nodes[i].Node(), errs[i])
+		return onNode{t.Nodes[i].Node(), t.lost(t.Nodes[i].Node(), errs[i])}
 	}
 	return nil
 }

@@ -942,5 +942,8 @@ func TestNotStarted(t *testing.T) {
 		if err == nil != (tc.want == "") || err != nil && (fail.ReasonOf(err) != tc.want || !strings.Contains(err.Error(), tc.says)) {
 			t.Errorf("%s: %v, want %s and %q", tc.name, err, tc.want, tc.says)
 		}
+		if on := (onNode{}); tc.want == fail.NodeLost && !errors.As(err, &on) {
+			t.Errorf("%s: %T is not of one node, which a restart may leave out", tc.name, err)
+		}
 	}
 }

@@ -38,10 +38,12 @@ func TestUnproven(t *testing.T) {
 		{"sockets are an error of their own", nccl.RDMAGPU, []agent.JobStatus{throughNCCL("NET/Socket/0")}, ""},
 		{"TCP was wanted", nccl.Unknown, []agent.JobStatus{silent}, ""},
 		{"no log", nccl.RDMAGPU, []agent.JobStatus{silent, silent}, "RDMA between the nodes is not proven: NCCL has no log"},
-		{"no log of a node", nccl.RDMAHost, []agent.JobStatus{throughNCCL("NET/IB/0"), silent}, "RDMA is not proven for 1 of 2 nodes: NCCL has no log"},
+		{"no log of a node", nccl.RDMAHost, []agent.JobStatus{throughNCCL("NET/IB/0"), silent},
+			"RDMA is not proven for 1 of 2 nodes: NCCL has no log"},
 		{"no channel", nccl.RDMAGPU, []agent.JobStatus{throughNCCL("")}, "NCCL's log shows no channel"},
 		{"within the node", nccl.RDMAGPU, []agent.JobStatus{throughNCCL("P2P/CUMEM")}, "NCCL's log shows channels within the node only"},
-		{"another network", nccl.RDMAGPU, []agent.JobStatus{throughNCCL("NET/AWS Libfabric/1/GDRDMA")}, "by NET/AWS Libfabric, and whether that is RDMA"},
+		{"another network", nccl.RDMAGPU, []agent.JobStatus{throughNCCL("NET/AWS Libfabric/1/GDRDMA")},
+			"by NET/AWS Libfabric, and whether that is RDMA"},
 	} {
 		if got := Unproven(test.nodes, test.wanted); (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)

@@ -262,8 +262,9 @@ func TestUninstallRefusesWhileInUse(t *testing.T) {
 	if server.objects[held] != nil || server.bodies[busyRun] != `{"spec":{"status":"Cancelled"}}` {
 		t.Errorf("lease %v, patch %q; want it deleted and the run cancelled", server.objects[held], server.bodies[busyRun])
 	}
-	if got := report.Changes[:3]; got[0] != (Change{Object: "pipelinerun/nightly", Outcome: Cancelled}) ||
-		got[1] != (Change{Object: "taskrun/other-train", Outcome: Cancelled}) || got[2] != (Change{Object: "lease/ml-dev-env", Outcome: Deleted}) {
+	first := []Change{{Object: "pipelinerun/nightly", Outcome: Cancelled}, {Object: "taskrun/other-train", Outcome: Cancelled},
+		{Object: "lease/ml-dev-env", Outcome: Deleted}}
+	if got := report.Changes[:3]; !slices.Equal(got, first) {
 		t.Errorf("the first changes are %v", got)
 	}
 }

@@ -24,8 +24,8 @@ const reaperName = "mlenv-reaper"
 // idleAnnotation marks the CronJob of a release whose reaper releases idle environments.
 const idleAnnotation = "ml-dev-env/releases-idle"
 
-// ReaperProblem returns why nothing in the clients' namespace releases environments that are idle or whose time is over, as a clause of a message, and the command that
-// changes it; both are "" if the reaper releases them.
+// ReaperProblem returns why nothing in the clients' namespace releases environments that are idle or whose time is over, as a clause of a
+// message, and the command that changes it; both are "" if the reaper releases them.
 func ReaperProblem(ctx context.Context, clients *kube.Clients) (problem, next string, err error) {
 	again := "mlenv install clusters/CLUSTER.yaml --namespace=" + clients.Namespace
 	found, err := clients.Kube.BatchV1().CronJobs(clients.Namespace).Get(ctx, reaperName, metav1.GetOptions{})

@@ -139,7 +139,9 @@ func newNode(t testing.TB, made objects.Certificates, node, count int, address, 
 	if err := os.MkdirAll(sys, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string]string{"cgroup.controllers": "cpu memory\n", "memory.current": "268435456\n", "memory.max": "max\n"} {
+	for name, content := range map[string]string{
+		"cgroup.controllers": "cpu memory\n", "memory.current": "268435456\n", "memory.max": "max\n",
+	} {
 		if err := os.WriteFile(filepath.Join(sys, name), []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -229,7 +229,7 @@ func (a *action) end(ctx context.Context) error {
 		return err
 	}
 	// With timeout-minutes of the step that uses the Action, GitHub stops this step as soon as it begins.
-	urgent, done := outlasting(ctx, lastSeconds)
+	urgent, done := outlasting(ctx, lastTime)
 	defer done()
 	of, err := a.find(urgent, name, created)
 	if err != nil {
@@ -251,8 +251,8 @@ func (a *action) end(ctx context.Context) error {
 	return nil // the step before has failed the job
 }
 
-// lastSeconds are those that GitHub leaves a step after it has told it to end, less some.
-const lastSeconds = 8 * time.Second
+// lastTime are those that GitHub leaves a step after it has told it to end, less some.
+const lastTime = 8 * time.Second
 
 // outlasting returns a context that ends a time after ctx.
 func outlasting(ctx context.Context, by time.Duration) (longer context.Context, done func()) {

@@ -112,8 +112,8 @@ func TestMaskWhileCommandsAreStopped(t *testing.T) {
 	g.line("train", "another")
 	g.end("train")
 	g.mask("later")
-	want := fmt.Sprintf("::group::train\n::stop-commands::%[1]s\na line\n::%[1]s::\n::add-mask::secret\n::stop-commands::%[1]s\nanother\n::%[1]s::\n"+
-		"::endgroup::\n::add-mask::later\n", g.token)
+	want := fmt.Sprintf("::group::train\n::stop-commands::%[1]s\na line\n::%[1]s::\n::add-mask::secret\n::stop-commands::%[1]s\n"+
+		"another\n::%[1]s::\n::endgroup::\n::add-mask::later\n", g.token)
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

@@ -79,9 +79,10 @@ func TestUpReportsTheReaper(t *testing.T) {
 		"missing": {fake.NewClientset(), 2 * time.Hour, "warning: Nothing will release the environment when it was not used for 2h0m: no job, " +
 			"open shell, browser session or busy GPU, or when its time is over: namespace ns has no reaper.\n  next: mlenv install " +
 			"clusters/CLUSTER.yaml --namespace=ns\n"},
-		"not known":                  {forbidden, 2 * time.Hour, "warning: If the reaper works, it releases the environment when it was not used for 2h0m"},
-		"never":                      {fake.NewClientset(installed), 0, ""},
-		"never, and nothing ends it": {fake.NewClientset(), 0, "warning: Nothing will release the environment when its time is over: namespace ns has no reaper.\n"},
+		"not known": {forbidden, 2 * time.Hour, "warning: If the reaper works, it releases the environment when it was not used for 2h0m"},
+		"never":     {fake.NewClientset(installed), 0, ""},
+		"never, and nothing ends it": {fake.NewClientset(), 0,
+			"warning: Nothing will release the environment when its time is over: namespace ns has no reaper.\n"},
 	} {
 		var log bytes.Buffer
 		reportReaper(t.Context(), command.TextLog(&log), &kube.Clients{Kube: tc.client, Namespace: "ns"}, tc.timeout)

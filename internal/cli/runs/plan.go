@@ -24,7 +24,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
 
-// planRun prints what a run with the values would create. account is of the steps, "" for the pipeline's. Its error is why the run would not start.
+// planRun prints what a run with the values would create. account is of the steps, "" for the pipeline's. Its error is why the run would
+// not start.
 func planRun(ctx context.Context, out io.Writer, clients *kube.Clients, pipeline *v1.Pipeline, account string,
 	values map[string][]string,
 ) error {

@@ -130,8 +130,8 @@ func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image strin
 	linked := clients.LinkedPullSecrets(ctx, clients.Namespace, prefix+s.Name)
 	for _, secret := range clients.LinkedPullSecrets(ctx, clients.Namespace, launch.AccountOf(pipeline)) {
 		if !slices.Contains(linked, secret) {
-			fmt.Fprintf(cmd.OutOrStdout(), "  its pods pull the steps image, too: oc secrets link %s%s %s --for=pull -n %s\n", prefix, s.Name, secret.Name,
-				clients.Namespace)
+			fmt.Fprintf(cmd.OutOrStdout(), "  its pods pull the steps image, too: oc secrets link %s%s %s --for=pull -n %s\n", prefix, s.Name,
+				secret.Name, clients.Namespace)
 		}
 	}
 	return nil

@@ -120,8 +120,8 @@ func TestAgainstSaysWhy(t *testing.T) {
 		want      string
 	}{
 		{"sockets-no-device-2.28", "ml-dev-env-0", Wanted{Transport: RDMAHost},
-			"SocketsInsteadOfRDMA: NCCL chose sockets: it found no RDMA device (NCCL_IB_HCA==mlx5_2,mlx5_3): rank 0 of 2 in its communicator: 4 of its channels go " +
-				"over Socket"},
+			"SocketsInsteadOfRDMA: NCCL chose sockets: it found no RDMA device (NCCL_IB_HCA==mlx5_2,mlx5_3): rank 0 of 2 in its communicator: " +
+				"4 of its channels go over Socket"},
 		{"sockets-chosen-2.28", "ml-dev-env-0", Wanted{Transport: RDMAGPU},
 			"SocketsInsteadOfRDMA: NCCL chose sockets: NCCL_IB_DISABLE=1 is set: Using network Socket"},
 		{"sockets-chosen-2.28", "ml-dev-env-1", Wanted{Environment: map[string]string{"NCCL_IB_DISABLE": "0"}},

@@ -190,7 +190,7 @@ func (p *provisioner) bindsInTime(ctx context.Context, claim *corev1.PersistentV
 }
 
 // passes matches failures after which provisioners try again, with CSI's codes for them.
-var passes = regexp.MustCompile(`(?i)DeadlineExceeded|Aborted|Unavailable|ResourceExhausted|timed? ?out|deadline exceeded|connection refused`)
+var passes = regexp.MustCompile(`(?i)DeadlineExceeded|Aborted|Unavailable|ResourceExhausted|time(d |-)?out|deadline exceeded|refused`)
 
 type claimEvent struct {
 	why   string

@@ -47,8 +47,9 @@ func TestStorageAuto(t *testing.T) {
 		{"the class waits for a pod", nil, nil, nil, event("WaitForFirstConsumer", "waiting"), cluster.SharedStorage, "for the first pod", true},
 		{"the class refuses", nil, nil, nil, event("ProvisioningFailed", "multi-node access is not supported"), cluster.NodeStorage,
 			"class nfs gives no ReadWriteMany claim: multi-node access is not supported", true},
-		{"the class fails for a moment", nil, nil, nil, event("ProvisioningFailed", "rpc error: code = DeadlineExceeded desc = context deadline exceeded"),
-			cluster.NodeStorage, "class nfs gives no ReadWriteMany claim: rpc error: code = DeadlineExceeded", true},
+		{"the class fails for a moment", nil, nil, nil,
+			event("ProvisioningFailed", "rpc error: code = DeadlineExceeded desc = context deadline exceeded"), cluster.NodeStorage,
+			"class nfs gives no ReadWriteMany claim: rpc error: code = DeadlineExceeded", true},
 		{"an earlier environment has claims of its own", []runtime.Object{&corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-workspace-env-0"}}}, nil, nil, nil, cluster.NodeStorage,
 			"claim env-workspace-env-0 of an earlier environment exists", false},

@@ -108,7 +108,8 @@ func (r *reaper) failureOf(ctx context.Context, l *coordinationv1.Lease) (*recei
 // hasPods reports whether a step of the run works or will start whose pod was not created before since, or, unless ended is
 // zero, whether one has ended after that. The pods of Tekton's affinity assistant, which belong to no step, do not count.
 func (r *reaper) hasPods(ctx context.Context, namespace, name string, since, ended time.Time) (bool, error) {
-	pods, err := r.clients.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: run.Label + "=" + name + ",tekton.dev/taskRun"})
+	ofSteps := metav1.ListOptions{LabelSelector: run.Label + "=" + name + ",tekton.dev/taskRun"}
+	pods, err := r.clients.Kube.CoreV1().Pods(namespace).List(ctx, ofSteps)
 	if err != nil {
 		return false, kube.Problem(fmt.Errorf("listing the pods of pipelinerun %s/%s: %w", namespace, name, err))
 	}

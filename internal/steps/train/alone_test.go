@@ -21,7 +21,8 @@ func TestTrainingAlone(t *testing.T) {
 		{"warn", false, "", ""},
 		{"fail", false, "", ""},
 		{"warn", true,
-			"Every rank exited with 0, but no rank was connected to another one: the 2 ranks may each have trained alone. Next: see in a rank's log whether torch sees no GPU", ""},
+			"Every rank exited with 0, but no rank was connected to another one: the 2 ranks may each have trained alone. Next: see in a rank's " +
+				"log whether torch sees no GPU", ""},
 		{"fail", true, "", "training: no rank was connected to another one: the 2 ranks may each have trained alone"},
 	} {
 		out := &buffer{}

@@ -61,11 +61,11 @@ func (r RDMA) validateDevices(path *field.Path) (errs field.ErrorList) {
 	}
 	for _, resource := range slices.Sorted(maps.Keys(r.Resources)) {
 		at := path.Child("resources").Key(resource)
-		domain, _, both := strings.Cut(resource, "/")
+		domain, kind, both := strings.Cut(resource, "/")
 		switch {
 		case !both || len(validation.IsQualifiedName(resource)) > 0:
 			errs = append(errs, field.Invalid(at, resource, "want a resource as a device plugin names it, as in openshift.io/eno5np0rdma"))
-		case domain == "nvidia.com":
+		case domain == "nvidia.com" && (strings.HasPrefix(kind, "gpu") || strings.HasPrefix(kind, "mig-")): // it has NICs, too
 			errs = append(errs, field.Invalid(at, resource, "gpus.per_node sets the number of GPUs: leave this resource out"))
 		case r.Resources[resource] < 1:
 			errs = append(errs, field.Invalid(at, r.Resources[resource], "want at least 1"))

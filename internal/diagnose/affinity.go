@@ -53,11 +53,10 @@ func hostname(node *corev1.Node) string {
 	return cmp.Or(node.Labels[corev1.LabelHostname], node.Name)
 }
 
-// untolerated returns the node's taints that keep the pod away, except the marks of Kubernetes on a node that is cordoned,
-// lost or under pressure.
+// untolerated returns the node's taints that keep the pod away, except passing marks, as on a node that is cordoned, lost or under pressure.
 func untolerated(node *corev1.Node, spec *corev1.PodSpec) (taints []corev1.Taint) {
 	for _, taint := range node.Spec.Taints {
-		if taint.Effect == corev1.TaintEffectPreferNoSchedule || strings.HasPrefix(taint.Key, "node.kubernetes.io/") {
+		if taint.Effect == corev1.TaintEffectPreferNoSchedule || passing(taint) != "" {
 			continue
 		}
 		if !slices.ContainsFunc(spec.Tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(&taint) }) {
@@ -93,9 +92,22 @@ func whyUnfit(node *corev1.Node) string {
 		return cordoned
 	}
 	for _, taint := range node.Spec.Taints {
-		if short, ok := strings.CutPrefix(taint.Key, "node.kubernetes.io/"); ok && taint.Effect != corev1.TaintEffectPreferNoSchedule {
+		if short := passing(taint); short != "" && taint.Effect != corev1.TaintEffectPreferNoSchedule {
 			return "marked " + short
 		}
+	}
+	return ""
+}
+
+// passing returns the short name of a mark that its owner takes away again: Kubernetes, or what sets a node up (Cilium's, CSI drivers' and
+// cloud providers' agents) or is about to delete it (the cluster autoscaler). Pods should not tolerate such marks.
+func passing(taint corev1.Taint) string {
+	domain, short, _ := strings.Cut(taint.Key, "/")
+	switch {
+	case domain == "node.kubernetes.io", short == "agent-not-ready", short == "uninitialized", short == "network-unavailable":
+		return short
+	case taint.Key == "ToBeDeletedByClusterAutoscaler":
+		return taint.Key
 	}
 	return ""
 }

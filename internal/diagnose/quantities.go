@@ -67,7 +67,8 @@ func RequestOf(spec *corev1.PodSpec, name corev1.ResourceName) resource.Quantity
 // isGPU reports whether a resource is a GPU, a slice of one, or another maker's GPU.
 func isGPU(name corev1.ResourceName) bool {
 	domain, rest, ok := strings.Cut(string(name), "/")
-	return ok && (strings.Contains(rest, "gpu") || domain == "nvidia.com" || strings.HasPrefix(domain, "gpu."))
+	slice := domain == "nvidia.com" && strings.HasPrefix(rest, "mig-") // its other resources are NICs
+	return ok && (strings.Contains(rest, "gpu") || slice || strings.HasPrefix(domain, "gpu."))
 }
 
 // isDevice reports whether a resource is a device plugin's but no GPU, as openshift.io/eno5np0rdma.

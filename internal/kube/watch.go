@@ -4,6 +4,7 @@ package kube
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -41,6 +42,7 @@ func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, 
 	done func([]T) (bool, error)) error {
 	const firstPause, lastPause = time.Second, 15 * time.Second
 	pause, known := firstPause, false
+	var unknown time.Time // since when the credentials cannot be renewed
 	var failed error
 	ask := func(objects map[types.UID]T) (over bool) {
 		byName := func(a, b T) int { return strings.Compare(a.GetName(), b.GetName()) }
@@ -58,6 +60,14 @@ func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, 
 		case err != nil && !Transient(err) && (!known || !identityLost(err)):
 			return Problem(fmt.Errorf("watching %s: %w", what, err))
 		}
+		switch {
+		case !ownFault(err):
+			unknown = time.Time{}
+		case unknown.IsZero():
+			unknown = time.Now()
+		case time.Since(unknown) >= ownFaultTime:
+			return Problem(fmt.Errorf("watching %s: %w", what, err))
+		}
 		if seen {
 			pause = firstPause
 		}
@@ -68,6 +78,16 @@ func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, 
 			return fmt.Errorf("watching %s: %w", what, withCause(context.Cause(ctx), err))
 		}
 	}
+}
+
+// ownFaultTime is how long an error of our own may last: a laptop that wakes up has no network for some moments.
+const ownFaultTime = 10 * time.Minute
+
+// ownFault reports whether a request was not sent because the kubeconfig's program gave no credentials, or because the server's
+// certificate is not trusted.
+func ownFault(err error) bool {
+	var untrusted *tls.CertificateVerificationError
+	return err != nil && (strings.Contains(err.Error(), "getting credentials: ") || errors.As(err, &untrusted))
 }
 
 // UntilOne is Until for the object of one name. done gets nil while it does not exist.

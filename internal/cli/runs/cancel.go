@@ -96,8 +96,10 @@ func toCancel(ctx context.Context, clients *kube.Clients, args []string) (entry,
 	if len(args) > 0 {
 		return find(ctx, clients, args[0])
 	}
-	names := InProgress(ctx, clients)
+	names, err := inProgress(ctx, clients)
 	switch {
+	case err != nil:
+		return entry{}, err
 	case len(names) == 0:
 		next := "mlenv runs -n " + clients.Namespace
 		return entry{}, missing(ctx, clients, next, "looking for a run to cancel in %s: none is in progress", clients.Namespace)

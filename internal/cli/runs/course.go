@@ -108,7 +108,7 @@ func (c *course) on(e event) []effect {
 	case tooLate:
 		c.leave(&command.Exit{Code: command.Interrupted, Err: fail.Advise(
 			fail.Becausef(fail.TeardownIncomplete, "waiting for the end of the cancelled run %s: it has not ended after %s",
-				c.run.Name, humanize.Duration(cleanupTime)),
+				c.run.Name, humanize.Duration(cleanupTime(c.run))),
 			"mlenv status %s -n %s", c.run.Name, c.run.Namespace)})
 	case runEnded:
 		c.ended(e.outcome, e.err)

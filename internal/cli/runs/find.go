@@ -280,7 +280,12 @@ func Names(ctx context.Context, clients *kube.Clients) []string {
 
 // InProgress returns the names of the runs that have not ended, for completion.
 func InProgress(ctx context.Context, clients *kube.Clients) []string {
-	all, _ := list(ctx, clients)
+	names, _ := inProgress(ctx, clients)
+	return names
+}
+
+func inProgress(ctx context.Context, clients *kube.Clients) ([]string, error) {
+	all, err := list(ctx, clients)
 	all = slices.DeleteFunc(all, func(r entry) bool { return r.run == nil || r.run.IsDone() })
-	return humanize.Each(all, func(r entry) string { return r.name })
+	return humanize.Each(all, func(r entry) string { return r.name }), err
 }

@@ -28,8 +28,15 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/reaper"
 )
 
-// cleanupTime bounds the teardown of a cancelled run.
-const cleanupTime = run.TeardownTime + 2*time.Minute
+// cleanupTime bounds the end of a cancelled run, with the time that its ranks have to save, which is part of the finally timeout.
+func cleanupTime(of *v1.PipelineRun) time.Duration {
+	const spare = 2 * time.Minute
+	longest := run.TeardownTime
+	if t := of.Spec.Timeouts; t != nil && t.Finally != nil {
+		longest = max(longest, t.Finally.Duration)
+	}
+	return longest + spare
+}
 
 // follower follows a run until it ends or the user leaves.
 type follower struct {
@@ -149,7 +156,7 @@ func (f *follower) once(ctx context.Context) (outcome launch.Outcome, over bool,
 			}
 			todo = append(todo, c.on(cancelAnswer{err})...)
 		},
-		startTimer: func() { time.AfterFunc(cleanupTime, func() { send(tooLate{}) }) },
+		startTimer: func() { time.AfterFunc(cleanupTime(f.run), func() { send(tooLate{}) }) },
 		upload:     func() { go func() { send(uploaded{f.upload(uploading)}) }() },
 		endUpload:  stopUpload, hide: endShown, endWaiting: stopWaiting,
 	}

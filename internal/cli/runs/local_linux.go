@@ -38,7 +38,7 @@ func (j localJob) run(cmd *cobra.Command) (err error) {
 	}
 	defer func() { err = errors.Join(err, e.Unlock()) }()
 	out := outlive(cmd.OutOrStdout(), func() {
-		say(cmd.ErrOrStderr(), "Nothing reads the output any more. The run continues, and mlenv follows it to its end; Ctrl-C cancels it.\n")
+		say(cmd.ErrOrStderr(), "Nothing reads the output any more. mlenv follows the run to its end without it.\n")
 	})
 	printed, err := claimfile.Append(filepath.Join(e.Dir(), printedFile))
 	if err != nil {

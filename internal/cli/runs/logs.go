@@ -129,6 +129,7 @@ func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, r entr
 	out := cmd.OutOrStdout()
 	var names []string
 	some := false
+	var problems []error // a node that does not answer hides no other task's log
 	for _, task := range r.tasks {
 		names = append(names, task.Task)
 		if o.task != "" && task.Task != o.task {
@@ -143,16 +144,19 @@ func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, r entr
 		switch {
 		case err == nil:
 			some = true
-		case !errors.Is(err, launch.ErrNoLog):
+		case cmd.Context().Err() != nil:
 			return err
+		case !errors.Is(err, launch.ErrNoLog):
+			problems = append(problems, fmt.Errorf("task %s: %w", task.Task, err))
 		}
 	}
+	problem := errors.Join(problems...)
 	switch {
 	case o.task != "" && r.run != nil && !slices.Contains(names, o.task):
 		return command.Usage(fail.Becausef(fail.InvalidInput, "looking for task %s of run %s: want one of those that have run: %s", o.task,
 			r.name, strings.Join(names, ", ")))
-	case some:
-		return nil
+	case some, problem != nil && r.receipt == nil:
+		return problem
 	case r.receipt == nil:
 		return fmt.Errorf("reading the logs of run %s: its pods are gone or have not started, and it has no receipt", r.name)
 	}
@@ -160,6 +164,9 @@ func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, r entr
 		for _, line := range rank.Tail {
 			fmt.Fprintf(out, "[%d %d] %s\n", rank.Node, rank.Rank, humanize.PlainLine(line))
 		}
+	}
+	if problem != nil {
+		return problem
 	}
 	say(cmd.ErrOrStderr(), "The pods of the run's tasks are gone. Whole logs: mlenv logs %s --rank 0 -n %s, or mlenv fetch %s logs -n %s\n",
 		r.name, clients.Namespace, r.name, clients.Namespace)

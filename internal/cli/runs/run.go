@@ -295,7 +295,7 @@ func (o *runOptions) prepare(ctx context.Context, pipeline *v1.Pipeline, values 
 func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, request launch.Request, started *v1.PipelineRun,
 	upload *folder) error {
 	out := outlive(o.output(cmd), func() {
-		say(cmd.ErrOrStderr(), "Nothing reads the output any more. The run continues, and mlenv follows it to its end; Ctrl-C cancels it.\n")
+		say(cmd.ErrOrStderr(), "Nothing reads the output any more. mlenv follows the run to its end without it.\n")
 	})
 	f := follower{clients: clients, request: &request, run: started, detach: o.detach,
 		display: newDisplay(out, len(request.Pipeline.Spec.Tasks)+len(request.Pipeline.Spec.Finally))}

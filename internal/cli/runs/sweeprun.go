@@ -194,7 +194,7 @@ func (s *sweeping) run(ctx context.Context) error {
 		progress = problems
 	}
 	progress = outlive(progress, func() {
-		say(problems, "Nothing reads the output any more. The sweep continues, and mlenv follows it to its end; Ctrl-C cancels it.\n")
+		say(problems, "Nothing reads the output any more. mlenv follows the sweep to its end without it.\n")
 	})
 	s.display = newDisplay(progress, len(s.trials))
 	c := &sweepCourse{trials: s.trials, parallel: s.options.sweep.parallel}

@@ -5,9 +5,11 @@ package launch
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -21,7 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// drainTime bounds the wait for the rest of the logs after the run has ended.
+// drainTime is how long no line of the rest of the logs may come after the run has ended.
 const drainTime = 20 * time.Second
 
 // Kind is the kind of an Event.
@@ -151,6 +153,8 @@ type follower struct {
 
 	emitting sync.Mutex
 	observe  Observer
+	// emitted is how many events there were.
+	emitted atomic.Int64
 
 	mu    sync.Mutex
 	tasks map[string]*task
@@ -172,6 +176,7 @@ type task struct {
 func (f *follower) emit(e Event) {
 	f.emitting.Lock()
 	defer f.emitting.Unlock()
+	f.emitted.Add(1)
 	f.observe(e)
 }
 
@@ -205,13 +210,44 @@ func (f *follower) drain(stop func()) {
 		f.logs.Wait()
 		close(rest)
 	}()
-	select {
-	case <-rest:
-	case <-f.ctx.Done():
-	case <-time.After(drainTime):
+	const every = time.Second
+	last, silent := f.emitted.Load(), time.Duration(0)
+	for waiting := true; waiting; {
+		select {
+		case <-rest:
+			waiting = false
+		case <-f.ctx.Done():
+			waiting = false
+		case <-time.After(every):
+			now := f.emitted.Load()
+			if silent += every; now != last || !f.emitting.TryLock() { // the observer is busy, as with a terminal that is held
+				last, silent = now, 0
+			} else {
+				f.emitting.Unlock()
+			}
+			if silent >= drainTime {
+				waiting = false
+				f.reportCut()
+			}
+		}
 	}
 	stop()
 	<-rest
+}
+
+// reportCut emits which logs have a rest that does not come.
+func (f *follower) reportCut() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, t := range f.tasks {
+		for _, s := range t.streams {
+			select {
+			case <-s.done:
+			default:
+				f.emit(Event{Kind: LogLost, Time: time.Now(), Task: s.task, Text: fmt.Sprintf("nothing came for %s", drainTime)})
+			}
+		}
+	}
 }
 
 // update emits what is new, in the order in which the tasks started.
@@ -331,6 +367,7 @@ func (f *follower) endTask(t *task, found *v1.TaskRun) {
 
 func (f *follower) startStream(taskName, pod, container string) *stream {
 	s := newStream(logOf(f.clients.Kube, f.of.Namespace, pod, corev1.PodLogOptions{Container: container, Follow: true}))
+	s.task = taskName
 	f.logs.Go(func() {
 		defer close(s.done)
 		err := s.follow(f.ctx, func(at time.Time, line string) {

@@ -86,6 +86,8 @@ func Logs(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, task r
 
 type stream struct {
 	open opener
+	// task is whose log it is.
+	task string
 	// ended is closed when the container has ended; done after the last line.
 	ended, done chan struct{}
 	end         func()
@@ -102,9 +104,13 @@ func newStream(open opener) *stream {
 	return s
 }
 
+// refusedTime is how long a log of a container that has ended may be refused.
+const refusedTime = 30 * time.Second
+
 // follow passes each line to emit once. It returns nil after the last line, or if the pod was deleted.
 func (s *stream) follow(ctx context.Context, emit func(time.Time, string)) error {
 	pause := firstPause // before the log is opened again
+	var refused time.Time
 	for {
 		over := false
 		select {
@@ -124,6 +130,15 @@ func (s *stream) follow(ctx context.Context, emit func(time.Time, string)) error
 		}
 		if s.last.After(before) {
 			pause = firstPause
+		}
+		// The API server answers, but the node's kubelet gives it no log, which may last.
+		switch {
+		case !over || !apierrors.IsInternalError(err) || s.last.After(before):
+			refused = time.Time{}
+		case refused.IsZero():
+			refused = time.Now()
+		case time.Since(refused) >= refusedTime:
+			return kube.Problem(err)
 		}
 		wake := s.ended
 		if over {

@@ -29,13 +29,17 @@ type Definition struct {
 	Ranges   []Range
 	// Problem is why the ranges are not known, empty if they are.
 	Problem string
+	// PerNode is true if each Kubernetes node gives addresses by itself, so that pods on two of them may get the same one.
+	PerNode bool
 }
 
 // Read reads a definition from its object.
 func Read(object *unstructured.Unstructured) Definition {
 	config, _, _ := unstructured.NestedString(object.Object, "spec", "config")
 	d := Definition{Name: object.GetNamespace() + "/" + object.GetName(), Resource: object.GetAnnotations()[ResourceAnnotation]}
-	d.Ranges, d.Problem = RangesOf(config)
+	var plugin string
+	d.Ranges, plugin, d.Problem = RangesOf(config)
+	d.PerNode = plugin == hostLocal
 	return d
 }
 

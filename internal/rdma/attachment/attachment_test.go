@@ -34,7 +34,7 @@ func TestOverlaps(t *testing.T) {
 // Subnets of different lengths overlap too.
 func TestOverlapOfWiderSubnet(t *testing.T) {
 	read := func(config string) Definition {
-		ranges, _ := RangesOf(config)
+		ranges, _, _ := RangesOf(config)
 		return Definition{Ranges: ranges}
 	}
 	wide, narrow := read(`{"ipam":{"range":"10.0.0.0/16"}}`), read(`{"ipam":{"range":"10.0.103.0/24"}}`)

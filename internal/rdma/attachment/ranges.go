@@ -77,9 +77,12 @@ type ipam struct {
 	Ranges   [][]ipamRange `json:"ranges"`
 }
 
-// RangesOf reads the ranges of an attachment's spec.config, a CNI configuration or a
-// list of them. problem is why the ranges are not known.
-func RangesOf(config string) (found []Range, problem string) {
+// hostLocal is the IPAM plugin that gives addresses on each Kubernetes node by itself.
+const hostLocal = "host-local"
+
+// RangesOf reads the ranges of an attachment's spec.config, a CNI configuration or a list of them, and its IPAM plugin. problem is why the
+// ranges are not known.
+func RangesOf(config string) (found []Range, plugin, problem string) {
 	var conf struct {
 		IPAM    ipam `json:"ipam"`
 		Plugins []struct {
@@ -87,10 +90,10 @@ func RangesOf(config string) (found []Range, problem string) {
 		} `json:"plugins"`
 	}
 	if strings.TrimSpace(config) == "" {
-		return nil, "its spec.config is empty: the CNI configuration is on the nodes"
+		return nil, "", "its spec.config is empty: the CNI configuration is on the nodes"
 	}
 	if err := json.Unmarshal([]byte(config), &conf); err != nil {
-		return nil, fmt.Sprintf("its spec.config cannot be read: %v", err)
+		return nil, "", fmt.Sprintf("its spec.config cannot be read: %v", err)
 	}
 	from := conf.IPAM
 	for _, plugin := range conf.Plugins {
@@ -105,17 +108,17 @@ func RangesOf(config string) (found []Range, problem string) {
 		}
 		parsed, err := parseRange(text, cmp.Or(r.Start, r.First), cmp.Or(r.End, r.Last))
 		if err != nil {
-			return nil, fmt.Sprintf("its range %s cannot be read: %v", text, err)
+			return nil, from.Type, fmt.Sprintf("its range %s cannot be read: %v", text, err)
 		}
 		found = append(found, parsed)
 	}
 	switch {
 	case len(found) > 0:
-		return found, ""
+		return found, from.Type, ""
 	case from.Type == "":
-		return nil, "its spec.config has no ipam, so it gives no addresses"
+		return nil, "", "its spec.config has no ipam, so it gives no addresses"
 	}
-	return nil, fmt.Sprintf("ipam %s does not name its range here", from.Type)
+	return nil, from.Type, fmt.Sprintf("ipam %s does not name its range here", from.Type)
 }
 
 // parseRange reads "10.0.103.0/24" and whereabouts' "10.0.103.10-10.0.103.20/24",

@@ -42,7 +42,7 @@ func TestRangesOf(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			found, problem := RangesOf(test.config)
+			found, _, problem := RangesOf(test.config)
 			var got []string
 			for _, r := range found {
 				got = append(got, fmt.Sprintf("%s: %d", r, r.Size()))
@@ -68,7 +68,7 @@ func FuzzRangesOf(f *testing.F) {
 		f.Add(config)
 	}
 	f.Fuzz(func(t *testing.T, config string) {
-		ranges, problem := RangesOf(config)
+		ranges, _, problem := RangesOf(config)
 		if (problem == "") != (len(ranges) > 0) {
 			t.Fatalf("ranges %v and problem %q", ranges, problem)
 		}

@@ -204,7 +204,11 @@ func (d *Definition) bases(args []Arg) ([]string, error) {
 	var values []string
 	for _, command := range d.global {
 		for _, arg := range command.Args {
-			value := arg.ValueString()
+			// A default may have quotes, and name earlier ARGs.
+			value, _, err := lex.ProcessWord(arg.ValueString(), shell.EnvsFromSlice(values))
+			if err != nil {
+				return nil, fail.Becausef(fail.DockerfileInvalid, "reading the Dockerfile of %s: ARG %s: %w", d.Flavour, arg.Key, err)
+			}
 			if i := slices.IndexFunc(args, func(a Arg) bool { return a.Name == arg.Key }); i >= 0 {
 				value = args[i].Value
 			}
@@ -226,7 +230,7 @@ func (d *Definition) bases(args []Arg) ([]string, error) {
 			base = ""
 		}
 		bases = append(bases, base)
-		known[stage.Name] = true
+		known[nameOf(stage)] = true
 	}
 	return bases, nil
 }
@@ -249,8 +253,8 @@ func (d *Definition) pinned(in inputs) ([]byte, error) {
 			from += "--platform=" + stage.Platform + " "
 		}
 		from += untagged(bases[i]) + "@" + digest
-		if stage.Name != "" {
-			from += " AS " + stage.Name
+		if name := nameOf(stage); name != "" {
+			from += " AS " + name
 		}
 		for _, at := range stage.Location { // one for each line
 			lines[at.Start.Line-1] = ""
@@ -258,6 +262,16 @@ func (d *Definition) pinned(in inputs) ([]byte, error) {
 		lines[stage.Location[0].Start.Line-1] = from + "\n"
 	}
 	return []byte(strings.Join(lines, "")), nil
+}
+
+// nameOf returns the name of a stage as the Dockerfile spells it, "" for none. The parser has it in small letters, and OpenShift's builder
+// compares the letters.
+func nameOf(stage instructions.Stage) string {
+	words := strings.Fields(stage.SourceCode)
+	if last := len(words) - 1; last > 0 && strings.EqualFold(words[last], stage.Name) {
+		return words[last]
+	}
+	return stage.Name
 }
 
 func untagged(image string) string {

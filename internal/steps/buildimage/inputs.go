@@ -61,7 +61,7 @@ func (d *Definition) scan() (files []contextFile, err error) {
 	err = d.walk(func(path string, info fs.FileInfo, link string) error {
 		file := contextFile{Path: path, Link: link}
 		if info.Mode().IsRegular() {
-			file.Executable = info.Mode()&0o100 != 0
+			file.Executable = executable(info)
 			hash := sha256.New()
 			if err := d.copyFile(hash, path); err != nil {
 				return err
@@ -73,6 +73,8 @@ func (d *Definition) scan() (files []contextFile, err error) {
 	})
 	return files, err
 }
+
+func executable(info fs.FileInfo) bool { return info.Mode().IsRegular() && info.Mode()&0o100 != 0 }
 
 func (d *Definition) copyFile(to io.Writer, path string) error {
 	content, err := d.Context.Open(path)
@@ -129,8 +131,14 @@ func (d *Definition) pack(w io.Writer, in inputs) error {
 		}
 		header.Name = path
 		header.Uid, header.Gid, header.Uname, header.Gname = 0, 0, "", ""
-		// An embedded file is read-only; the build may write to it.
-		header.Mode = int64(info.Mode().Perm() | 0o644)
+		// Modes differ as the fingerprint does. An embedded file is read-only, and the build may write to it; pods with other users need
+		// files that belong to the user alone.
+		switch {
+		case executable(info):
+			header.Mode = 0o755
+		case info.Mode().IsRegular():
+			header.Mode = 0o644
+		}
 		if info.IsDir() {
 			header.Name += "/"
 			header.Mode = 0o755

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"regexp"
 	"strings"
 	"time"
@@ -276,6 +277,13 @@ func (b *builder) start(ctx context.Context) (*buildv1.Build, *sending, error) {
 	if err := b.definition.pack(&folder, b.inputs); err != nil {
 		return nil, nil, err
 	}
+	now, err := b.definition.scan()
+	if err == nil && !slices.Equal(now, b.inputs.Context) {
+		err = fail.Becausef(fail.InvalidInput, "building %s: its folder has changed since the build was decided; start it again", b.flavour)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
 	b.log.Info(fmt.Sprintf("Sending the folder of %s (%s) to buildconfig %s.", b.flavour, humanize.Bytes(int64(folder.Len())), name))
 	starting, cancel := context.WithCancelCause(ctx)
 	started := &sending{ended: make(chan struct{})}
@@ -297,7 +305,7 @@ func (b *builder) start(ctx context.Context) (*buildv1.Build, *sending, error) {
 			return build != nil || !wait, nil
 		})
 	}
-	err := find(starting, true)
+	err = find(starting, true)
 	cause := context.Cause(starting)
 	passes := cause != nil && kube.Passes(cause)
 	if build == nil && ctx.Err() == nil && cause != nil && !errors.Is(cause, errChanged) {

@@ -83,6 +83,10 @@ func (p *probe) judgeAttachment(check string, a attachment.Definition) Check {
 		return newCheck(check, BlockedRDMA, "give the attachment a larger range (ipam in its spec.config)",
 			"its range %s has %d addresses, and %s want one each", ranges, size, humanize.Count(p.Request.Nodes, "node"))
 	}
+	if a.PerNode && p.Request.Nodes > 1 {
+		return newCheck(check, Warning, "give the attachment an ipam that knows the whole cluster, as whereabouts or nv-ipam",
+			"%s, addresses %s by host-local, which counts on each Kubernetes node by itself: two pods may get the same address", text, ranges)
+	}
 	return newCheck(check, OK, "", "%s, addresses %s", text, ranges)
 }
 
@@ -125,7 +129,9 @@ func (p *probe) unattached(definitions []attachment.Definition, named int) []Che
 	idle := slices.DeleteFunc(resources, func(name string) bool {
 		return slices.ContainsFunc(definitions, func(a attachment.Definition) bool { return a.Resource == name })
 	})
-	if len(idle) == 0 {
+	// An attachment without a resource may be of the interface that belongs to a shared device, as macvlan and IPoIB are.
+	shared := slices.ContainsFunc(definitions, func(a attachment.Definition) bool { return a.Resource == "" })
+	if len(idle) == 0 || shared {
 		return nil
 	}
 	return []Check{newCheck(check, Warning, "add its attachment to network.rdma.attachments in the cluster file, or leave the resource out",

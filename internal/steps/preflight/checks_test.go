@@ -294,10 +294,16 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			"too few GPUs at any time", cairo, func(w *world, _ *Options) {
-				w.each(func(n *corev1.Node) { n.Status.Allocatable[gpu] = resource.MustParse("2") })
+				w.each(func(n *corev1.Node) { n.Status.Capacity[gpu], n.Status.Allocatable[gpu] = resource.MustParse("2"), resource.MustParse("2") })
 			}, agent.Auto,
 			[]want{{"nodes", Blocked, "0 can be used, want 2: moc-r4pcc02u15: ready; nvidia.com/gpu 2 (want 4)", "--gpus-per-node"}}, agent.RDMA,
 			fail.GPUsUnavailable,
+		},
+		{
+			"the device plugin of the GPUs restarts", cairo, func(w *world, _ *Options) {
+				w.each(func(n *corev1.Node) { n.Status.Allocatable[gpu] = resource.MustParse("0") })
+			}, agent.Auto,
+			[]want{{"nodes", Warning, "of these 0 at this moment", ""}}, agent.RDMA, "",
 		},
 		{
 			"a taint", cairo, func(w *world, _ *Options) {
@@ -306,6 +312,14 @@ func TestChecks(t *testing.T) {
 				})
 			}, agent.Auto,
 			[]want{{"nodes", Blocked, "0 can be used, want 2", "add to nodes.tolerations in the cluster file"}}, agent.RDMA, fail.NodeTainted,
+		},
+		{
+			"a node is being set up", cairo, func(w *world, _ *Options) {
+				w.each(func(n *corev1.Node) {
+					n.Spec.Taints = []corev1.Taint{{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}}
+				})
+			}, agent.Auto,
+			[]want{{"node moc-r4pcc02u15", Warning, "marked agent-not-ready", ""}, {"nodes", Warning, "of these 0 at this moment", ""}}, agent.RDMA, "",
 		},
 		{
 			"a listed node is gone", cairo, func(w *world, _ *Options) { w.without("moc-r4pcc02u16") }, agent.Auto,
@@ -432,6 +446,7 @@ func TestChecks(t *testing.T) {
 				w.each(func(n *corev1.Node) {
 					if n.Name == "moc-r4pcc02u25-nairr" {
 						delete(n.Status.Allocatable, "openshift.io/eno6np0rdma")
+						delete(n.Status.Capacity, "openshift.io/eno6np0rdma")
 					}
 				})
 			}, agent.Auto,

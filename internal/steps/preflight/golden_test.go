@@ -172,6 +172,7 @@ func wrongBarcelona(t *testing.T) (*world, cluster.File) {
 			n.Spec.Unschedulable = true
 		case "moc-r4pcc02u25-nairr":
 			n.Status.Allocatable["openshift.io/eno8np0rdma"] = resource.MustParse("0")
+			n.Status.Capacity["openshift.io/eno8np0rdma"] = resource.MustParse("0")
 		}
 	})
 	w.configure("rendered-worker-1", "quiet")

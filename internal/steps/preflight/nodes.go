@@ -75,12 +75,16 @@ func (p *probe) capacity(ctx context.Context, candidate diagnose.Candidate) capa
 	pods, c.unknown = p.podsOn(ctx, candidate.Name)
 	for _, name := range p.counted() {
 		request, has := diagnose.RequestOf(p.spec(), name), candidate.Node.Status.Allocatable[name]
+		all, known := candidate.Node.Status.Capacity[name] // while a device plugin restarts, nothing of it can be allocated
+		if !known {
+			all = has
+		}
 		held := diagnose.UsageOf(candidate.Name, pods, name)
 		free := has.DeepCopy()
 		free.Sub(held.Amount)
 		text := fmt.Sprintf("%s %s", name, has.String())
 		switch {
-		case has.Cmp(request) < 0:
+		case all.Cmp(request) < 0:
 			c.small = append(c.small, name)
 			text += fmt.Sprintf(" (want %s)", request.String())
 		case c.unknown != nil:
@@ -93,6 +97,9 @@ func (p *probe) capacity(ctx context.Context, candidate diagnose.Candidate) capa
 				c.short = append(c.short, name)
 			}
 			text += fmt.Sprintf(", %s free", free.String())
+			if has.Cmp(request) < 0 {
+				text += fmt.Sprintf(" (of %s its device plugin offers only these)", all.String())
+			}
 		}
 		if len(held.Holders) > 0 {
 			text += " (" + humanize.First(held.Holders, 4) + ")"

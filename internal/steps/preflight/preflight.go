@@ -230,7 +230,13 @@ func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
 		if err != nil {
 			return nil, err
 		}
-		return p.mark(diagnose.Candidates(list.Items, p.spec())), nil
+		found := p.mark(diagnose.Candidates(list.Items, p.spec()))
+		for i := range found {
+			if c := &found[i]; p.Request.Queue != "" && c.Reason == fail.NodeTainted { // Kueue adds its flavours' tolerations
+				c.Final, c.Next = false, "nothing, if a ResourceFlavor of the queue has the toleration; else "+c.Next
+			}
+		}
+		return found, nil
 	})
 	p.choice = sync.OnceValue(func() hosts.Choice {
 		return hosts.Choose(ctx, p.Clients.Kube, p.Request.Namespace, p.Clients.Now())

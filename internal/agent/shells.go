@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// ShellVariable has the ID in the environment of `mlenv-agent exec --shell=ID`.
+// ShellVariable has ID:PID in the environment of `mlenv-agent exec --shell=ID`, with the ID of that process: others inherit it.
 const ShellVariable = "MLENV_SHELL"
 
 // ShellPatience is how long a shell outlives the last KeepShell: a container runtime may leave it running when the connection

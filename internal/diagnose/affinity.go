@@ -53,7 +53,7 @@ func hostname(node *corev1.Node) string {
 	return cmp.Or(node.Labels[corev1.LabelHostname], node.Name)
 }
 
-// untolerated returns the node's taints that keep the pod away, except passing marks, as on a node that is cordoned, lost or under pressure.
+// untolerated returns the node's taints that keep the pod away, except passing marks, as on a node that is cordoned or lost.
 func untolerated(node *corev1.Node, spec *corev1.PodSpec) (taints []corev1.Taint) {
 	for _, taint := range node.Spec.Taints {
 		if taint.Effect == corev1.TaintEffectPreferNoSchedule || passing(taint) != "" {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -250,5 +252,36 @@ func TestVolumeIdentityIsAnotherFile(t *testing.T) {
 				t.Errorf("got %+v, then %+v; want one identity", first, second)
 			}
 		})
+	}
+}
+
+// A process that keeps the output open stands in for a driver that keeps nvidia-smi in the kernel: the end of both is waited for in vain.
+func TestStuckDriver(t *testing.T) {
+	kept := filepath.Join(t.TempDir(), "pid")
+	smi(t, fmt.Sprintf("echo x >>'%s.started'\nsleep 600 &\necho $! >'%s'\nexec sleep 600\n", kept, kept))
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for content := []byte(nil); len(content) == 0; time.Sleep(time.Millisecond) { // until the process keeps the output
+			content, _ = os.ReadFile(kept)
+		}
+		cancel()
+	}()
+	for _, want := range []string{"it does not end, although it was killed", "an earlier one does not end"} {
+		if _, _, err := GPUs(ctx, nil, 1); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	if started, err := os.ReadFile(kept + ".started"); err != nil || string(started) != "x\n" {
+		t.Errorf("nvidia-smi was started %d times, %v; want once", len(started)/2, err)
+	}
+	pid, err := os.ReadFile(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := exec.Command("kill", "-KILL", strings.TrimSpace(string(pid))).Run(); err != nil {
+		t.Fatal(err)
+	}
+	for stuck.Load() > 0 {
+		time.Sleep(10 * time.Millisecond)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -53,10 +54,44 @@ func GPUs(ctx context.Context, environ []string, given int) (gpus []agent.GPU, m
 	return gpus, len(gpus) < len(shown), err
 }
 
+// stuck is how many nvidia-smi do not end.
+var stuck atomic.Int32
+
+// runSMI returns the output of nvidia-smi. A driver that hangs keeps nvidia-smi in a state in which not even SIGKILL ends it: runSMI does
+// not wait for that, and starts no other one meanwhile, because each keeps a process.
+func runSMI(ctx context.Context, arguments ...string) ([]byte, error) {
+	if stuck.Load() > 0 {
+		return nil, errors.New("an earlier one does not end, although it was killed: the driver hangs, or the GPU is lost")
+	}
+	type answer struct {
+		out []byte
+		err error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		out, err := exec.CommandContext(ctx, agent.SMI, arguments...).Output()
+		answered <- answer{out, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.out, a.err
+	case <-ctx.Done():
+	}
+	const killTime = time.Second
+	select {
+	case a := <-answered:
+		return a.out, a.err
+	case <-time.After(killTime):
+		stuck.Add(1)
+		go func() { <-answered; stuck.Add(-1) }()
+		return nil, errors.New("it does not end, although it was killed: the driver hangs, or the GPU is lost")
+	}
+}
+
 func shown(ctx context.Context) ([]agent.GPU, error) {
 	fields := slices.Clone(smiFields)
 	for {
-		out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu="+strings.Join(fields, ","), "--format=csv,noheader,nounits").Output()
+		out, err := runSMI(ctx, "--query-gpu="+strings.Join(fields, ","), "--format=csv,noheader,nounits")
 		if err == nil {
 			gpus, split, err := parseGPUs(string(out), fields)
 			if err != nil {

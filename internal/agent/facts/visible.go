@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
@@ -64,7 +63,7 @@ func withMIG(ctx context.Context, gpus []agent.GPU, split map[int]bool) ([]agent
 	if len(split) == 0 {
 		return gpus, nil
 	}
-	out, err := exec.CommandContext(ctx, "nvidia-smi", "-L").Output()
+	out, err := runSMI(ctx, "-L")
 	if err != nil {
 		return nil, fmt.Errorf("running nvidia-smi -L: %w", err)
 	}
@@ -98,7 +97,7 @@ var nvLink = regexp.MustCompile(`\bNV\d+\b`)
 func NVLink(ctx context.Context) rdma.Answer {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "nvidia-smi", "topo", "-m").Output()
+	out, err := runSMI(ctx, "topo", "-m")
 	switch {
 	case err != nil:
 		return ""

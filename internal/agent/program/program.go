@@ -207,7 +207,7 @@ func serveSFTP() error {
 func execute(environ, command []string) error {
 	if len(command) > 0 {
 		if id, ok := strings.CutPrefix(command[0], "--shell="); ok {
-			environ, command = append(environ, agent.ShellVariable+"="+id), command[1:]
+			environ, command = append(environ, fmt.Sprintf("%s=%s:%d", agent.ShellVariable, id, os.Getpid())), command[1:]
 		}
 		if len(command) > 0 && command[0] == "--" {
 			command = command[1:]

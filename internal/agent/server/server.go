@@ -75,7 +75,7 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 		use: newUse(config.Now),
 	}
 	s.ssh = sshd.New(sshd.Options{
-		Loopback: config.Loopback, Program: config.Program, HangUp: s.shells.hangUp, Log: log,
+		Loopback: config.Loopback, Program: config.Program, HangUp: hangUp, Log: log,
 		Shell: func() (string, map[string]string) { return config.ShellFolder(), config.environment() },
 	})
 	if err := trees.Forget(config.user()); err != nil {

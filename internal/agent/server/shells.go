@@ -4,6 +4,7 @@ package server
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"sync"
 	"syscall"
@@ -70,40 +71,41 @@ func (s *shells) close() {
 	}
 }
 
-// hangUpShell does to the sessions of a shell what the loss of a terminal does: it sends SIGHUP to all their processes, which
-// a process under nohup survives. It kills a leader that survives for a while.
+// hangUpShell hangs up the shell of an id, if it still runs. What leads a session of its own goes on: workers of torchrun under nohup, tmux
+// and the shells in it.
 func hangUpShell(id string) {
-	leaders := shellLeaders(id)
 	for _, process := range processTable() {
-		if session, err := unix.Getsid(process.pid); err == nil && leaders[session] {
+		wanted := fmt.Appendf(nil, "\x00%s=%s:%d\x00", agent.ShellVariable, id, process.pid)
+		if bytes.Contains(environOf(process.pid), wanted) {
+			hangUp(process.pid)
+		}
+	}
+}
+
+// hangUp does to the session of a leader what the loss of a terminal does: it sends SIGHUP to all its processes, which a process under
+// nohup survives. It kills a leader that survives for a while.
+func hangUp(leader int) {
+	inSession := func(pid int) bool {
+		session, err := unix.Getsid(pid)
+		return err == nil && session == leader
+	}
+	if !inSession(leader) {
+		return
+	}
+	self, err := unix.PidfdOpen(leader, 0)
+	for _, process := range processTable() {
+		if inSession(process.pid) {
 			_ = syscall.Kill(process.pid, syscall.SIGHUP)
 			_ = syscall.Kill(process.pid, syscall.SIGCONT) // wakes up a stopped process
 		}
 	}
-	if len(leaders) == 0 {
-		return
+	if err != nil {
+		return // it has just ended
 	}
 	time.AfterFunc(agent.ShellGrace, func() {
-		for pid := range shellLeaders(id) {
-			if leaders[pid] {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
-		}
+		_ = unix.PidfdSendSignal(self, unix.SIGKILL, nil, 0)
+		_ = unix.Close(self)
 	})
-}
-
-// shellLeaders returns the processes that exec started with the shell's id. Each leads a session, as every process does that a
-// container runtime starts.
-func shellLeaders(id string) map[int]bool {
-	wanted := []byte("\x00" + agent.ShellVariable + "=" + id + "\x00")
-	leaders := map[int]bool{}
-	for _, process := range processTable() {
-		session, err := unix.Getsid(process.pid)
-		if err == nil && session == process.pid && bytes.Contains(environOf(process.pid), wanted) {
-			leaders[process.pid] = true
-		}
-	}
-	return leaders
 }
 
 func (s *Server) keepShell(w http.ResponseWriter, r *http.Request) error {

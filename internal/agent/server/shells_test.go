@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
@@ -24,8 +26,9 @@ func TestEndShell(t *testing.T) {
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGHUP)
 	defer signal.Stop(caught)
-	shell := exec.Command("sh", "-c", `trap "" HUP; sleep 60 >/dev/null 2>&1 & trap - HUP; echo $!; exec sleep 60`)
-	shell.Env = append(shell.Environ(), agent.ShellVariable+"=one")
+	// A worker of torchrun, and tmux, lead sessions of their own.
+	shell := exec.Command("sh", "-c", `exec env `+agent.ShellVariable+`=one:$$ sh -c '
+		trap "" HUP; sleep 60 >/dev/null 2>&1 & trap - HUP; echo $!; setsid sleep 60 >/dev/null 2>&1 & echo $!; exec sleep 60'`)
 	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	out, err := shell.StdoutPipe()
 	if err != nil {
@@ -35,10 +38,18 @@ func TestEndShell(t *testing.T) {
 		t.Fatal(err)
 	}
 	started := bufio.NewScanner(out)
-	started.Scan() // it has printed that it runs
-	deaf, err := strconv.Atoi(started.Text())
-	if err != nil {
-		t.Fatal(err)
+	var others []int
+	for range 2 {
+		started.Scan() // it has printed that it runs
+		pid, err := strconv.Atoi(started.Text())
+		if err != nil {
+			t.Fatal(err)
+		}
+		others = append(others, pid)
+	}
+	for leads := false; !leads; { // setsid has done its work
+		session, err := unix.Getsid(others[1])
+		leads = err == nil && session == others[1]
 	}
 	if err := errors.Join(client.KeepShell(t.Context(), "another"), client.EndShell(t.Context(), "another"),
 		client.EndShell(t.Context(), "never"),
@@ -49,7 +60,9 @@ func TestEndShell(t *testing.T) {
 	if err := shell.Wait(); !errors.As(err, &exited) || exited.Sys().(syscall.WaitStatus).Signal() != syscall.SIGHUP {
 		t.Errorf("the shell ended with %v, want SIGHUP", err)
 	}
-	if err := syscall.Kill(deaf, syscall.SIGKILL); err != nil {
-		t.Errorf("a process that ignores SIGHUP: %v, want it to run", err)
+	for i, who := range []string{"a process that ignores SIGHUP", "one with a session of its own"} {
+		if err := syscall.Kill(others[i], syscall.SIGKILL); err != nil {
+			t.Errorf("%s: %v, want it to run", who, err)
+		}
 	}
 }

@@ -4,7 +4,6 @@ package sshd
 
 import (
 	"cmp"
-	"crypto/rand"
 	"fmt"
 	"io"
 	"maps"
@@ -24,15 +23,16 @@ import (
 const (
 	// mostVariables is how many variables a client may set.
 	mostVariables = 64
-	// drainTime is how long a terminal may stay silent after its shell has ended: other processes may keep it open for ever.
+	// drainTime is how long a terminal's output is waited for after its shell has ended: other processes may keep it open for ever.
 	drainTime = time.Second
+	// mostLeft is how many bytes of it are passed on at most. The kernel keeps fewer.
+	mostLeft = 1 << 20
 )
 
 // session is one program of a client: a shell, a command or sftp.
 type session struct {
 	*Server
 	channel   ssh.Channel
-	id        string
 	variables map[string]string
 	terminal  *terminal // nil without one
 	input     *os.File
@@ -54,7 +54,7 @@ func (s *Server) session(offered ssh.NewChannel) {
 	if err != nil {
 		return
 	}
-	x := &session{Server: s, channel: channel, id: strings.ToLower(rand.Text()[:12]), variables: map[string]string{}}
+	x := &session{Server: s, channel: channel, variables: map[string]string{}}
 	defer x.end()
 	for request := range requests { // until the client or the program ends the channel, or the connection is lost
 		if arguments, ok := x.asked(request); ok {
@@ -152,7 +152,7 @@ func (x *session) start(arguments []string) error {
 	process := exec.Command(program, arguments...)
 	process.Dir = dir
 	// The user ID has no entry in /etc/passwd.
-	maps.Copy(variables, map[string]string{"SHELL": shell, "PWD": dir, agent.ShellVariable: x.id})
+	maps.Copy(variables, map[string]string{"SHELL": shell, "PWD": dir})
 	maps.Copy(variables, x.variables)
 	process.Env = agent.Environ(variables)
 	process.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: x.terminal != nil}
@@ -238,11 +238,15 @@ func (x *session) follow() {
 	x.report("exit-status", struct{ Code uint32 }{uint32(status.ExitStatus())})
 }
 
-// drain passes on what an ended program has left in its terminal, however slowly the client reads.
+// drain passes on what an ended program has left in its terminal, however slowly the client reads. A program in the background may go on
+// printing: only the time that is waited for output is bounded.
 func (x *session) drain() {
-	for buffer := make([]byte, 32<<10); ; {
-		_ = x.terminal.master.SetReadDeadline(time.Now().Add(drainTime)) // it has failed if the terminal is closed
+	buffer := make([]byte, 32<<10)
+	for waited, left := time.Duration(0), mostLeft; waited < drainTime && left > 0; {
+		began := time.Now()
+		_ = x.terminal.master.SetReadDeadline(began.Add(drainTime - waited)) // it has failed if the terminal is closed
 		n, err := x.terminal.master.Read(buffer)
+		waited, left = waited+time.Since(began), left-n
 		if _, gone := x.channel.Write(buffer[:n]); err != nil || gone != nil {
 			return
 		}
@@ -269,7 +273,7 @@ func (x *session) end() {
 	running := x.process != nil && !x.ended
 	x.mu.Unlock()
 	if running {
-		x.options.HangUp(x.id)
+		x.options.HangUp(x.process.Process.Pid)
 	}
 	if x.terminal != nil {
 		x.terminal.close()

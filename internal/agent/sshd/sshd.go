@@ -41,8 +41,8 @@ type Options struct {
 	Loopback string
 	// Shell returns the folder and the variables of a new shell.
 	Shell func() (dir string, variables map[string]string)
-	// HangUp hangs up the shell of an ID.
-	HangUp func(id string)
+	// HangUp hangs up the session that a process leads.
+	HangUp func(leader int)
 	// Program is the agent's own, which serves sftp.
 	Program string
 	Log     *slog.Logger

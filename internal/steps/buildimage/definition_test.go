@@ -43,6 +43,10 @@ func TestBases(t *testing.T) {
 		{"an argument given", "ARG BASE_IMAGE=debian:trixie\nFROM $BASE_IMAGE", []Arg{{"BASE_IMAGE", "ubuntu:24.04"}}, []string{"ubuntu:24.04"}},
 		{"stages", "FROM golang:1.26 AS tools\nFROM tools AS more\nFROM debian:trixie\nCOPY --from=tools /a /a\nFROM scratch", nil,
 			[]string{"golang:1.26", "debian:trixie"}},
+		{"a default in quotes", "ARG BASE=\"debian:trixie\"\nFROM ${BASE}", nil, []string{"debian:trixie"}},
+		{"a default that names another", "ARG CUDA=12.4\nARG BASE=nvidia/cuda:${CUDA}-devel\nFROM ${BASE}", []Arg{{"CUDA", "13.0"}},
+			[]string{"nvidia/cuda:13.0-devel"}},
+		{"a stage with a capital letter", "FROM debian:trixie AS Builder\nFROM Builder", nil, []string{"debian:trixie"}},
 		{"a default of the expansion", "ARG TAG\nFROM debian:${TAG:-trixie}", nil, []string{"debian:trixie"}},
 	}
 	for _, test := range tests {
@@ -158,7 +162,7 @@ func TestPack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Chmod(filepath.Join(dir, "sub/run.sh"), 0o755); err != nil {
+	if err := os.Chmod(filepath.Join(dir, "sub/run.sh"), 0o700); err != nil { // as with umask 077
 		t.Fatal(err)
 	}
 	if err := os.Symlink("sub/run.sh", filepath.Join(dir, "link")); err != nil {
@@ -199,9 +203,9 @@ func TestPack(t *testing.T) {
 
 // TestPinned: the build gets each base by the digest that is in its fingerprint.
 func TestPinned(t *testing.T) {
-	const dockerfile = "# syntax\nARG BASE=r:5000/a:1\nFROM ${BASE} AS tools\r\nFROM tools AS more\n\n" +
+	const dockerfile = "# syntax\nARG BASE=r:5000/a:1\nFROM ${BASE} AS Tools\r\nFROM Tools AS more\n\n" +
 		"from --platform=linux/amd64 debian:trixie@sha256:2 AS b\nFROM b\nFROM scratch\nFROM \\\n  c:1\nFROM unknown:1\nFROM $BASE\n"
-	const want = "# syntax\nARG BASE=r:5000/a:1\nFROM r:5000/a@sha256:1 AS tools\nFROM tools AS more\n\n" +
+	const want = "# syntax\nARG BASE=r:5000/a:1\nFROM r:5000/a@sha256:1 AS Tools\nFROM Tools AS more\n\n" +
 		"FROM --platform=linux/amd64 debian@sha256:2 AS b\nFROM b\nFROM scratch\nFROM c@sha256:3\nFROM unknown:1\nFROM r:5000/a@sha256:1\n"
 	d, err := ReadDefinition("f", fstest.MapFS{"Dockerfile": {Data: []byte(dockerfile)}})
 	if err != nil {

@@ -321,7 +321,12 @@ func (p plan) baseOf(pulled string) string {
 func (p plan) login(bases []string) string {
 	for _, base := range bases {
 		if namespace, _, ok := kube.InternalImage(base); ok {
-			return kube.AllowPull(p.namespace, namespace)
+			allow := kube.AllowPull(p.namespace, namespace)
+			if p.pullSecret != "" {
+				allow = fmt.Sprintf("image.base_pull_secret: \"-\" in the cluster file, so that the account builder pulls it and not Secret %s; or %s",
+					p.pullSecret, allow)
+			}
+			return allow
 		}
 	}
 	if p.pullSecret == "" {

@@ -126,8 +126,8 @@ func TestLoginForABase(t *testing.T) {
 		{"a Secret", base, "ngc", []string{"into Secret ngc, which exists", "docker-registry ngc --docker-server=registry.example.com:5000 ",
 			"| oc apply -f -", "replaces its other logins"}, "base_pull_secret"},
 		{"Docker Hub", "team/base", "", []string{"--docker-server=https://index.docker.io/v1/ "}, "which exists"},
-		{"another namespace", internal, "ngc", []string{"oc policy add-role-to-group system:image-puller system:serviceaccounts:ns -n shared"},
-			"docker-registry"},
+		{"another namespace", internal, "ngc", []string{"oc policy add-role-to-group system:image-puller system:serviceaccounts:ns -n shared",
+			`image.base_pull_secret: "-" in the cluster file`}, "docker-registry"},
 	} {
 		e := end{plan: plan{namespace: "ns", inputs: inputs{Bases: map[string]string{test.base: ""}}, pullSecret: test.secret}, name: "b-1",
 			BuildStatus: buildv1.BuildStatus{Phase: buildv1.BuildPhaseFailed, Reason: buildv1.StatusReasonPullBuilderImageFailed},

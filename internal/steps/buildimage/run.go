@@ -222,6 +222,14 @@ func undeclared(d *Definition, args []Arg) error {
 	return errors.Join(problems...)
 }
 
+// internal reports whether all bases are in OpenShift's own registry. The account builder pulls them, but not if the build names a Secret.
+func internal(bases []string) bool {
+	return !slices.ContainsFunc(bases, func(base string) bool {
+		_, _, ok := kube.InternalImage(base)
+		return !ok
+	})
+}
+
 func (o *Options) builder(d Deps, clients *kube.Clients, registry *Registry, asked request) (*builder, error) {
 	builds, err := buildclient.NewForConfig(clients.Config)
 	if err != nil {
@@ -235,7 +243,10 @@ func (o *Options) builder(d Deps, clients *kube.Clients, registry *Registry, ask
 	if out == nil {
 		out = records(d.Log)
 	}
-	pullSecret := cmp.Or(o.PullSecret, file.Image.BasePullSecret, file.Image.PullSecret)
+	pullSecret := cmp.Or(o.PullSecret, file.Image.BasePullSecret)
+	if bases, err := asked.definition.Bases(asked.args); pullSecret == "" && (err != nil || !internal(bases)) {
+		pullSecret = file.Image.PullSecret
+	}
 	if pullSecret == "-" {
 		pullSecret = ""
 	}

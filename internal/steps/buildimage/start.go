@@ -9,8 +9,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 

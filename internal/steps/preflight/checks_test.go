@@ -294,7 +294,9 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			"too few GPUs at any time", cairo, func(w *world, _ *Options) {
-				w.each(func(n *corev1.Node) { n.Status.Capacity[gpu], n.Status.Allocatable[gpu] = resource.MustParse("2"), resource.MustParse("2") })
+				w.each(func(n *corev1.Node) {
+					n.Status.Capacity[gpu], n.Status.Allocatable[gpu] = resource.MustParse("2"), resource.MustParse("2")
+				})
 			}, agent.Auto,
 			[]want{{"nodes", Blocked, "0 can be used, want 2: moc-r4pcc02u15: ready; nvidia.com/gpu 2 (want 4)", "--gpus-per-node"}}, agent.RDMA,
 			fail.GPUsUnavailable,
@@ -319,7 +321,8 @@ func TestChecks(t *testing.T) {
 					n.Spec.Taints = []corev1.Taint{{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}}
 				})
 			}, agent.Auto,
-			[]want{{"node moc-r4pcc02u15", Warning, "marked agent-not-ready", ""}, {"nodes", Warning, "of these 0 at this moment", ""}}, agent.RDMA, "",
+			[]want{{"node moc-r4pcc02u15", Warning, "marked agent-not-ready", ""}, {"nodes", Warning, "of these 0 at this moment", ""}},
+			agent.RDMA, "",
 		},
 		{
 			"a listed node is gone", cairo, func(w *world, _ *Options) { w.without("moc-r4pcc02u16") }, agent.Auto,

@@ -69,10 +69,17 @@ func behindABalancer(t *testing.T, node *agenttest.Node, left int, silent bool) 
 	client := agent.NewClient(node.Config.Node, node.Config.Host(node.Config.Node), credentials,
 		func(ctx context.Context, ordinal int) (net.Conn, error) {
 			conn, err := node.Dial(ctx, ordinal)
-			if err == nil && silent {
+			if err != nil {
+				return nil, err
+			}
+			if silent {
 				t.Cleanup(func() { conn.Close() })
 			}
-			return &balanced{conn, left, silent, sent}, err
+			// Between this machine and itself megabytes can be on their way, and are lost if a busy node did not read them in time.
+			if err := conn.(*net.TCPConn).SetWriteBuffer(128 << 10); err != nil {
+				return nil, err
+			}
+			return &balanced{conn, left, silent, sent}, nil
 		})
 	t.Cleanup(client.Close)
 	return client, sent

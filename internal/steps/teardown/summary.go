@@ -302,12 +302,12 @@ type answer struct {
 	problems []error
 }
 
-// ask asks a node about itself and, unless id is "", about that run. The questions share a connection, because they come one after
-// the other.
+// ask asks a node about the run, unless id is "", and then about itself: nvidia-smi may not answer any more. The questions share a
+// connection, because they come one after the other.
 func ask(ctx context.Context, client *agent.Client, id string) (a answer) {
 	questions := []func(context.Context, *agent.Client, string) error{a.askNode}
 	if id != "" {
-		questions = append(questions, a.askJob, a.askFabric, a.askMetrics)
+		questions = slices.Insert(questions, 0, a.askJob, a.askFabric, a.askMetrics)
 	}
 	for _, question := range questions {
 		asking, cancel := context.WithTimeout(ctx, askTime)

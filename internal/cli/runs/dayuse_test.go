@@ -18,10 +18,12 @@ import (
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"knative.dev/pkg/apis"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
@@ -128,6 +130,30 @@ func TestToCancel(t *testing.T) {
 		if got.name != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%s: got %q, %v; want %q %q", name, got.name, err, tc.want, tc.err)
 		}
+	}
+}
+
+// That the runs cannot be read does not mean that none is in progress.
+func TestToCancelWithoutAnswer(t *testing.T) {
+	tekton := tektonfake.NewSimpleClientset(aRun("ns", "now", time.Minute, false))
+	tekton.PrependReactor("list", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewUnauthorized("expired")
+	})
+	_, err := toCancel(t.Context(), &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, nil)
+	if !apierrors.IsUnauthorized(err) {
+		t.Errorf("got %v, want the API server's answer", err)
+	}
+}
+
+// A cancelled run is followed as long as its ranks may save.
+func TestCleanupTime(t *testing.T) {
+	of := aRun("ns", "now", time.Minute, false)
+	if got := cleanupTime(of); got != run.TeardownTime+2*time.Minute {
+		t.Errorf("without timeouts: %s", got)
+	}
+	of.Spec.Timeouts = &v1.TimeoutFields{Finally: &metav1.Duration{Duration: time.Hour}}
+	if got := cleanupTime(of); got != time.Hour+2*time.Minute {
+		t.Errorf("with an hour for the finally tasks: %s", got)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -101,4 +102,59 @@ func give(log io.ReadCloser) func() (io.ReadCloser, error) {
 
 func refuse(err error) func() (io.ReadCloser, error) {
 	return func() (io.ReadCloser, error) { return nil, err }
+}
+
+// A kubelet that refuses a log does not keep the end of its task for ever.
+func TestStreamOfAKubeletThatRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		s := newStream(refuseAll(apierrors.NewInternalError(errors.New("remote error: tls: internal error"))))
+		time.AfterFunc(time.Minute, s.end)
+		err := s.follow(t.Context(), func(time.Time, string) {})
+		if took := time.Since(began) - time.Minute; err == nil || took < refusedTime || took > 2*refusedTime {
+			t.Errorf("it ended %s after the container, with %v", took, err)
+		}
+	})
+}
+
+func refuseAll(err error) opener {
+	return func(context.Context, time.Time) (io.ReadCloser, error) { return nil, err }
+}
+
+// The rest of a long log comes after the run has ended, also to an observer that is slow; one that stays away is reported.
+func TestDrain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pause, busy time.Duration // between two lines, and of the observer for each
+		lines       int
+		lost        bool
+	}{
+		"a long log":      {drainTime / 2, 0, 10, false},
+		"a slow observer": {time.Second, 2 * drainTime, 3, false},
+		"nothing comes":   {2 * drainTime, 0, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithCancel(t.Context())
+				var got []Kind
+				f := &follower{ctx: ctx, tasks: map[string]*task{}, observe: func(e Event) { time.Sleep(tc.busy); got = append(got, e.Kind) }}
+				s := newStream(nil)
+				f.tasks["train"] = &task{streams: map[string]*stream{"pod/step": s}}
+				f.logs.Go(func() {
+					defer close(s.done)
+					for range tc.lines {
+						select {
+						case <-time.After(tc.pause):
+							f.emit(Event{Kind: Line})
+						case <-ctx.Done():
+							return
+						}
+					}
+				})
+				f.drain(stop)
+				if lost := slices.Contains(got, LogLost); lost != tc.lost || !lost && len(got) != tc.lines {
+					t.Errorf("got %v, want %d lines, lost: %t", got, tc.lines, tc.lost)
+				}
+			})
+		})
+	}
 }

@@ -35,7 +35,7 @@ def progress(**values):
     """
     path = os.environ.get("MLENV_METRICS_FILE")
     rank = os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"  # without a launcher: one process per node
-    if not path or rank != "0":
+    if not path or rank != "0" or "RANK" not in os.environ and os.environ.get("LOCAL_RANK", "0") != "0":
         return
     try:
         line = {"time": time.time()}

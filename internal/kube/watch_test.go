@@ -197,16 +197,19 @@ func namesOf(pods []*corev1.Pod) (names []string) {
 
 // A laptop that wakes up may have no network for its kubeconfig's program; a login that has expired does not come back.
 func TestUntilEndsWithoutCredentials(t *testing.T) {
-	for name, tc := range map[string]struct{ lasts, want time.Duration }{"for a moment": {time.Minute, 0}, "for good": {time.Hour, ownFaultTime}} {
+	for name, tc := range map[string]struct{ lasts, want time.Duration }{
+		"for a moment": {time.Minute, 0}, "for good": {time.Hour, ownFaultTime},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
 				client := fake.NewClientset(pod("x"))
 				client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-					err := &url.Error{Op: "Get", URL: "https://api", Err: errors.New("getting credentials: exec: executable kubelogin failed with exit code 1")}
+					err := &url.Error{Op: "Get", URL: "https://api", Err: errors.New("getting credentials: exec: executable kubelogin failed")}
 					return time.Since(began) < tc.lasts, nil, err
 				})
-				err := Until(t.Context(), "pods", client.CoreV1().Pods("ns"), metav1.ListOptions{}, func([]*corev1.Pod) (bool, error) { return true, nil })
+				done := func([]*corev1.Pod) (bool, error) { return true, nil }
+				err := Until(t.Context(), "pods", client.CoreV1().Pods("ns"), metav1.ListOptions{}, done)
 				if took := time.Since(began); (err == nil) != (tc.want == 0) || took < tc.want || took > 2*max(tc.want, tc.lasts) {
 					t.Errorf("it ended after %s with %v", took, err)
 				}

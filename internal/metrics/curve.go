@@ -109,9 +109,10 @@ func (h *History) Add(line map[string]any) {
 	b := bucket{lines: 1, step: step, firstStep: step, tokens: h.last["tokens"], samples: h.last["samples"], highest: math.Inf(-1)}
 	b.at, _ = Time(line)
 	b.firstAt = b.at
-	if loss, ok := Number(line, "loss"); ok {
+	loss, ok := Loss(line)
+	if finite := !math.IsNaN(loss) && !math.IsInf(loss, 0); ok && finite {
 		b.lossCount, b.lossSum, b.highest = 1, loss, loss
-	} else if _, word := line["loss"].(string); word {
+	} else if ok {
 		b.notFinite = 1
 		if h.curve.NotFinite == 0 {
 			h.curve.FirstNotFinite = step

@@ -173,3 +173,13 @@ func FuzzLines(f *testing.F) {
 		}
 	})
 }
+
+// A number as text is no loss, and so it is not one that is lost.
+func TestLossAsText(t *testing.T) {
+	h := &History{}
+	h.Add(map[string]any{"step": 1.0, "loss": "2.3100"})
+	h.Add(map[string]any{"step": 2.0, "loss": "nan"})
+	if c := h.Curve(); c.NotFinite != 1 || c.FirstNotFinite != 2 {
+		t.Errorf("%d losses are not finite, the first at step %g; want one, at step 2", c.NotFinite, c.FirstNotFinite)
+	}
+}

@@ -71,6 +71,9 @@ func (r entry) lastValues() json.RawMessage {
 	if noted := r.known().Metrics; len(noted) > 0 || r.memory == nil || r.memory.Progress == nil {
 		return noted
 	}
+	if r.memory.Progress.At.IsZero() {
+		return nil // there is only a checkpoint
+	}
 	at := map[string]any{"step": r.memory.Progress.Step}
 	if loss := r.memory.Progress.Loss; loss != nil {
 		at["loss"] = *loss

@@ -480,6 +480,9 @@ func (p Part) phase(ended time.Time) Phase {
 
 // metrics returns the last values in the form of docs/reference/metrics.md.
 func (p Progress) metrics() json.RawMessage {
+	if p.At.IsZero() {
+		return nil // there is only a checkpoint
+	}
 	values := map[string]float64{"step": p.Step}
 	if p.Steps > 0 {
 		values["steps"] = p.Steps

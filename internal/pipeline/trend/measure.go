@@ -54,10 +54,10 @@ func ValuesOf(r receipt.Receipt) Values {
 	if json.Unmarshal(r.Metrics, &last) != nil {
 		return v
 	}
-	if loss, ok := metrics.Number(last, "loss"); ok {
-		v.Loss = &loss
-	} else if _, word := last["loss"].(string); word {
-		v.LossLost = true
+	if loss, ok := metrics.Loss(last); ok {
+		if v.LossLost = math.IsNaN(loss) || math.IsInf(loss, 0); !v.LossLost {
+			v.Loss = &loss
+		}
 	}
 	return v
 }

@@ -309,14 +309,14 @@ func ask(ctx context.Context, client *agent.Client, id string) (a answer) {
 	if id != "" {
 		questions = slices.Insert(questions, 0, a.askJob, a.askFabric, a.askMetrics)
 	}
-	for _, question := range questions {
+	for i, question := range questions {
 		asking, cancel := context.WithTimeout(ctx, askTime)
 		err := guarded(func() error { return question(asking, client, id) })
 		silent := err != nil && asking.Err() != nil
 		cancel()
 		a.problems = append(a.problems, err)
-		if silent {
-			break
+		if silent && i == 0 {
+			break // the others may take long by themselves
 		}
 	}
 	return a
@@ -398,10 +398,11 @@ func (a *answer) askMetrics(ctx context.Context, client *agent.Client, id string
 			a.first = &step
 		}
 	}
-	if _, err := io.Copy(metrics.Lines(each), log); err != nil {
+	_, err = io.Copy(metrics.Lines(each), log)
+	a.curve = history.Curve().Later(client.Behind()) // what was read is better than nothing
+	if err != nil {
 		return fmt.Errorf("reading the metrics of the training: %w", err)
 	}
-	a.curve = history.Curve().Later(client.Behind())
 	return nil
 }
 

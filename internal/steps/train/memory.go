@@ -72,8 +72,11 @@ func (t *Training) noteProgress(ctx context.Context, shown *progress) {
 
 // note writes the progress with the newest checkpoint, unless both are as in the last note.
 func (t *Training) note(ctx context.Context, now receipt.Progress) {
-	now.Checkpoint = t.checkpoint()
 	last := t.lastProgress.Load()
+	if now.At.IsZero() && last != nil { // an attempt that has not reached a step leaves the earlier one's
+		now = *last
+	}
+	now.Checkpoint = t.checkpoint()
 	if last != nil && now.At.Equal(last.At) && now.Checkpoint == last.Checkpoint || last == nil && now.At.IsZero() && now.Checkpoint == "" {
 		return
 	}

@@ -274,23 +274,35 @@ func (c Cause) Err(job Job) error {
 		words = lastWords(c.Rank)
 	}
 	found, fromNCCL := nccl.FromError(words)
+	hostMemoryNext := lessHostMemory
+	here := job.Namespace == "" // on the user's own machine
+	if here {
+		hostMemoryNext = "use a smaller batch, fewer workers or offloading"
+	}
 	switch {
 	case c.Rank.Exit.OutOfMemory:
-		reason, next = fail.OutOfMemory, lessHostMemory
+		reason, next = fail.OutOfMemory, hostMemoryNext
 	case gpuMemory.MatchString(words):
 		reason, next = fail.OutOfMemory, "use a smaller batch, activation checkpointing, a higher ZeRO stage or offloading, or more GPUs"
 	case fromNCCL:
 		said.WriteString(": " + found.Cause)
 		next = found.Next
+	case sharedMemory.MatchString(words) && here:
+		next = "use fewer workers of data loaders, or give a container more of it: --shm-size or --ipc=host; see it by: df -h /dev/shm"
 	case sharedMemory.MatchString(words):
 		next = "use fewer workers of data loaders, or raise resources.limits.memory, to which /dev/shm counts; see it by: df -h /dev/shm"
 	case hostMemory.MatchString(words):
-		reason, next = fail.OutOfMemory, lessHostMemory
+		reason, next = fail.OutOfMemory, hostMemoryNext
+	case diskFull.MatchString(words) && here:
+		reason, next = fail.DiskFull, "delete obsolete files, such as old checkpoints and runs: mlenv runs --prune --local; see them by: "+
+			"du -sh ~/.local/share/mlenv"
 	case diskFull.MatchString(words):
 		reason, next = fail.DiskFull, "delete obsolete files, such as old checkpoints, or have the claim expanded"
+	case hardware.MatchString(words) && here:
+		next = "have the GPU and its links looked at: dmesg shows Xid"
 	case hardware.MatchString(words):
 		next = "have the GPU and its links looked at: dmesg of the node shows Xid; until then leave the node out with exclude-nodes"
-	case noGPU.MatchString(words) && job.Namespace == "": // on the user's own machine
+	case noGPU.MatchString(words) && here:
 		next = "torch sees no GPU: use a machine with GPUs, with a torch that is built for CUDA and fits the driver, or have the script use gloo"
 	case noGPU.MatchString(words):
 		next = "torch sees no GPU, as check-fabric's log says too: give the nodes GPUs, use an image whose torch is built for CUDA and fits " +

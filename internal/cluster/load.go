@@ -39,7 +39,11 @@ func Decode(name string, content []byte, into any, least string, validate func()
 		if errors.Is(err, io.EOF) {
 			return Problems{{File: name, Line: 1, Column: 1, Want: "the file is empty; want at least " + least}}
 		}
-		return Problems{{File: name, Line: lineOf(err), Column: 1, Want: "not YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}}
+		want := "not YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")
+		if strings.Contains(want, "did not find expected") { // the parser names where the block begins
+			want += "; look for a wrong indentation or an open bracket in the block that begins here"
+		}
+		return Problems{{File: name, Line: lineOf(err), Column: 1, Want: want}}
 	}
 	var second yaml.Node
 	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {

@@ -16,7 +16,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -39,6 +41,7 @@ func Install(ctx context.Context, c *kube.Clients, namespace string, objects []*
 	obsolete, notes := labelled(ctx, c.Objects, namespace, PartLabel+"="+NamespacePart)
 	report.Notes = append(report.Notes, notes...)
 	obsolete = slices.DeleteFunc(obsolete, func(live *unstructured.Unstructured) bool { return isAmong(objects, live) || isClusterFile(live) })
+	obsolete = slices.DeleteFunc(obsolete, accountsOfFiles(ctx, c, namespace))
 	bound := boundAccounts(objects)
 	objects = slices.DeleteFunc(objects, func(object *unstructured.Unstructured) bool {
 		return object.GetKind() == "ServiceAccount" && !slices.Contains(bound, object.GetName()) && isOthersAccount(ctx, c.Kube, object)
@@ -52,6 +55,9 @@ func Install(ctx context.Context, c *kube.Clients, namespace string, objects []*
 	if err != nil {
 		return report, err
 	}
+	if note := runsThatMix(ctx, c.Objects, namespace, objects, changes); note != "" {
+		report.Notes = append(report.Notes, note)
+	}
 	if dryRun {
 		report.Changes = slices.Concat(changes, outcomes(obsolete, Deleted))
 		return report, nil
@@ -62,6 +68,34 @@ func Install(ctx context.Context, c *kube.Clients, namespace string, objects []*
 	deleted, err := deleteAll(ctx, c.Objects, obsolete)
 	report.Changes = append(report.Changes, deleted...)
 	return report, err
+}
+
+// runsThatMix warns about runs in progress if a Task or Pipeline changes, "" for none: Tekton reads a Task when it starts it, and the image of
+// the steps when the run starts. What cannot be read is left out.
+func runsThatMix(ctx context.Context, client dynamic.Interface, namespace string, objects []*unstructured.Unstructured, changes []Change) string {
+	changed := func(c Change) bool {
+		kind, _, _ := strings.Cut(c.Object, "/")
+		return c.Outcome == Changed && (kind == "task" || kind == "pipeline")
+	}
+	users, err := usageOf(ctx, client, namespace, objects)
+	if err != nil || len(users.runs) == 0 || !slices.ContainsFunc(changes, changed) {
+		return ""
+	}
+	return fmt.Sprintf("runs in progress may fail, because their steps that start later are of the new version and their image is not: %s",
+		humanize.First(humanize.Each(users.runs, Title), 8))
+}
+
+// accountsOfFiles returns a function that reports whether a cluster file that stays installed names the object as its nodes' account.
+func accountsOfFiles(ctx context.Context, c *kube.Clients, namespace string) func(*unstructured.Unstructured) bool {
+	here := *c
+	here.Namespace = namespace
+	var names []string
+	for _, file := range clusterfile.InstalledFiles(ctx, &here) {
+		names = append(names, file.Security.ServiceAccount)
+	}
+	return func(live *unstructured.Unstructured) bool {
+		return live.GetKind() == "ServiceAccount" && slices.Contains(names, live.GetName())
+	}
 }
 
 // isOthersAccount reports whether the nodes' account, which has no rights of ours, exists as another's: an administrator's may have rights

@@ -281,3 +281,26 @@ func TestUninstallChangesNothingWithoutRights(t *testing.T) {
 		t.Errorf("got %v and %d objects; want PermissionDenied and %d", err, len(server.objects), before)
 	}
 }
+
+// A run in progress whose Tasks change is named.
+func TestInstallNamesRunsThatMix(t *testing.T) {
+	server, clients := startBoth(t, nil)
+	furnish(server)
+	r := request(t)
+	if _, err := Install(t.Context(), clients, "team", render(t, r), false, said(t)); err != nil {
+		t.Fatal(err)
+	}
+	server.put(busyRun,
+		`{apiVersion: tekton.dev/v1, kind: PipelineRun, metadata: {name: nightly, namespace: team, labels: {tekton.dev/pipeline: `+
+			`train-multi-node}}, status: {conditions: [{type: Succeeded, status: Unknown}]}}`)
+	for image, want := range map[string]bool{r.StepsImage: false, strings.ReplaceAll(r.StepsImage, "1", "2"): true} {
+		r.StepsImage = image
+		report, err := Install(t.Context(), clients, "team", render(t, r), true, said(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(report.Notes, "\n"), "pipelinerun/nightly"); got != want {
+			t.Errorf("%s: notes %q, want that the run is named: %t", image, report.Notes, want)
+		}
+	}
+}

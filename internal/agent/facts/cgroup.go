@@ -4,11 +4,29 @@ package facts
 
 import (
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
+
+// OwnCgroup returns the folder of this process's cgroup, where the kernel counts the processes that it has killed for want of memory. In
+// a pod it is the top of what the pod sees.
+func OwnCgroup() string {
+	const top = "/sys/fs/cgroup"
+	if _, err := os.Stat(filepath.Join(top, "cgroup.controllers")); err != nil {
+		return top // version 1
+	}
+	content, _ := os.ReadFile("/proc/self/cgroup") //nolint:forbidigo // it is the kernel's
+	for line := range strings.Lines(string(content)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			return filepath.Join(top, path)
+		}
+	}
+	return top
+}
 
 // Memory is the kernel's account of the container's memory.
 type Memory struct {

@@ -24,6 +24,7 @@ import (
 	"github.com/pkg/sftp"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/facts"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/venv"
@@ -91,7 +92,7 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 	case command == "launch":
 		err = server.Supervise(rest)
 	case command == "rank":
-		return rank.Main(rest, os.DirFS(server.DefaultPaths().Sys))
+		return rank.Main(rest, os.DirFS(facts.OwnCgroup()))
 	case command == "traced" && len(rest) > 0:
 		err = rank.Traced(rest)
 	case command == "exec":

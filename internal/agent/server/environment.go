@@ -101,6 +101,8 @@ func (c Config) environment(given ...map[string]string) map[string]string {
 			result["PATH"] = strings.TrimSuffix(c.Paths.front()+":"+result["PATH"], ":")
 		}
 	}
+	// Without a job there are no ranks: accelerate before 1.13 takes the variable for a launcher's, and waits for the others.
+	delete(result, "WORLD_SIZE")
 	for _, m := range given {
 		maps.Copy(result, m)
 	}

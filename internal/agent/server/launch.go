@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
@@ -54,7 +56,13 @@ func (c Config) plan(id string, spec agent.JobSpec, folder jobFolder, recorded s
 		rank.TracerVariable:  strconv.Itoa(os.Getpid()),
 		"PYTHONUNBUFFERED":   "1",
 	})
+	l.env["PWD"] = l.dir // a program that starts others may read it
 	setDefault(l.env, faultHandler, "1")
+	deepSpeed := spec.Launcher == agent.DeepSpeed || spec.Launcher == agent.DeepSpeedLauncher
+	if given := spec.Env[agent.CUDADevices]; deepSpeed && given != "" && len(c.devicesOf(spec)) < spec.RanksPerNode {
+		return l, fail.Becausef(fail.InvalidInput, "starting the job: %s=%s names fewer GPUs than a node has ranks, which are %d",
+			agent.CUDADevices, given, spec.RanksPerNode)
+	}
 	ranks := c.placeRanks(spec, l.env)
 	if name := spec.Checkpoint; name != nil && *name == "" && spec.CheckpointFolder(id) != "" {
 		l.env[agent.CheckpointVariable] = ""
@@ -95,7 +103,7 @@ func (c Config) plan(id string, spec agent.JobSpec, folder jobFolder, recorded s
 		// The launcher sets CUDA_VISIBLE_DEVICES to the node's entries, and only counts other nodes' entries.
 		hosts := map[string][]string{}
 		for node := range spec.Nodes {
-			hosts[c.Host(node)] = c.devices(spec.RanksPerNode)
+			hosts[c.Host(node)] = c.devicesOf(spec)
 		}
 		info, err := json.Marshal(hosts)
 		if err != nil {
@@ -148,6 +156,9 @@ func (l launch) process(spec agent.JobSpec, python string) ([]string, error) {
 		// Python shows this name in tracebacks.
 		command = []string{python, "-u", script}
 	case ".sh":
+		if command = shebang(inTree, info, script); command != nil {
+			break
+		}
 		shell, err := agent.FindProgram("bash", l.env["PATH"])
 		if err != nil {
 			shell = "/bin/sh"
@@ -155,6 +166,27 @@ func (l launch) process(spec agent.JobSpec, python string) ([]string, error) {
 		command = []string{shell, script}
 	}
 	return append(command, spec.Args...), nil
+}
+
+// shebang returns the command line that the kernel would make of an executable script's first line, nil without one that can be used.
+func shebang(path string, info fs.FileInfo, script string) []string {
+	const longest, mayRun = 256, 0o111 // the kernel's bound
+	file, err := claimfile.Open(path)
+	if err != nil || info.Mode()&mayRun == 0 {
+		return nil
+	}
+	defer file.Close()
+	begin := make([]byte, longest)
+	n, _ := io.ReadFull(file, begin)
+	line, _, whole := strings.Cut(string(begin[:n]), "\n")
+	interpreter, argument, _ := strings.Cut(strings.TrimSpace(strings.TrimPrefix(line, "#!")), " ")
+	if _, err := os.Stat(interpreter); !whole || !strings.HasPrefix(line, "#!/") || strings.HasSuffix(line, "\r") || err != nil {
+		return nil
+	}
+	if argument = strings.TrimSpace(argument); argument != "" {
+		return []string{interpreter, argument, script}
+	}
+	return []string{interpreter, script}
 }
 
 // findModule exits with 3 if Python cannot run the module of its argument. It imports nothing: a package may need minutes for that,

@@ -28,7 +28,7 @@ func (c Config) placeRanks(spec agent.JobSpec, env map[string]string) (ranks []s
 	switch spec.Launcher {
 	case agent.DeepSpeed:
 		maps.Copy(env, map[string]string{
-			"LOCAL_SIZE": perNode, "CROSS_RANK": position, "CROSS_SIZE": nodes, agent.CUDADevices: strings.Join(c.devices(spec.RanksPerNode), ","),
+			"LOCAL_SIZE": perNode, "CROSS_RANK": position, "CROSS_SIZE": nodes, agent.CUDADevices: strings.Join(c.devicesOf(spec), ","),
 		})
 	case agent.Torchrun:
 		each += " ROLE_RANK=%[1]d"
@@ -92,6 +92,19 @@ func setDefault(env map[string]string, name, value string) {
 	if _, given := env[name]; !given {
 		env[name] = value
 	}
+}
+
+// devicesOf returns what the ranks of a node of the job see: the first of the GPUs that the user names, which may be too few, or else
+// devices. -1 names none.
+func (c Config) devicesOf(spec agent.JobSpec) []string {
+	given := strings.Split(spec.Env[agent.CUDADevices], ",")
+	switch given[0] {
+	case "":
+		return c.devices(spec.RanksPerNode)
+	case "-1":
+		return slices.Repeat(given[:1], spec.RanksPerNode)
+	}
+	return given[:min(len(given), spec.RanksPerNode)]
 }
 
 // devices returns the value of CUDA_VISIBLE_DEVICES by DeepSpeed's launcher: an entry for each rank of the node. If the pod sees more

@@ -203,7 +203,7 @@ func (w *writer) gpus(nodes []corev1.Node) {
 		w.unknown(1, "gpus.type: no node has the label %s", productLabel)
 	} else {
 		w.guess(1, "gpus.type: from the label %s=%s, which has hyphens for spaces", productLabel, k.product)
-		w.set(1, "type", strings.ReplaceAll(k.product, "-", " "))
+		w.set(1, "type", strings.ReplaceAll(strings.TrimSuffix(k.product, "-SHARED"), "-", " ")) // SHARED is of time slicing
 	}
 	w.line(1, "default_nodes: %d", min(2, len(nodes)))
 }

@@ -83,7 +83,8 @@ def missing_imports():
                 missing[name] = "%s:%d" % (os.path.relpath(path, top), line)
     if missing:
         for _, folders, files in os.walk(top):
-            for name in [name for name in missing if name in folders or name + ".py" in files]:
+            # A file may be a module in another form, as an extension: name.cpython-312-x86_64-linux-gnu.so.
+            for name in [name for name in missing if name in folders or any(file.startswith(name + ".") for file in files)]:
                 del missing[name]
     return {name: place for name, place in missing.items() if name in INSTALLED or not elsewhere}
 

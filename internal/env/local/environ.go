@@ -44,12 +44,16 @@ func ranksEnviron(environ []string, python string) ([]string, error) {
 // divided returns the UUIDs of the GPUs of each node: those that this process may use, in equal parts. A rank without one uses the
 // processors.
 func divided(ctx context.Context, o Options) ([][]string, error) {
+	chosen, given := agent.Variable(o.Environ, agent.CUDADevices)
+	if given && (chosen == "" || chosen == "-1") { // as CUDA reads it
+		return make([][]string, o.Nodes), nil
+	}
 	all, _, err := facts.GPUs(ctx, nil, 0)
 	if err != nil {
-		return nil, err
+		return nil, fail.Advise(fail.Becausef(fail.GPUMissing, "looking for GPUs of this machine: %w", err),
+			"mend the driver, or use processors only: %s= in front of the command", agent.CUDADevices)
 	}
 	var usable []string
-	chosen, given := agent.Variable(o.Environ, agent.CUDADevices)
 	for _, gpu := range all {
 		if !given || slices.ContainsFunc(strings.Split(chosen, ","), func(id string) bool {
 			return id == strconv.Itoa(gpu.Index) || id != "" && strings.HasPrefix(gpu.UUID, id)

@@ -239,7 +239,7 @@ func (e *Environment) config(node int, environ, gpus []string) server.Config {
 		StopGrace: agent.DefaultStopGrace,
 		PodIP:     e.TLSName(node), Program: e.Program, Environ: environ,
 		Paths: server.Paths{
-			Workspace: o.Folder, Datasets: e.datasets(), Home: filepath.Join(e.run, name), Sys: ownCgroup(),
+			Workspace: o.Folder, Datasets: e.datasets(), Home: filepath.Join(e.run, name), Sys: facts.OwnCgroup(),
 			Own: e.own(),
 		},
 	}
@@ -250,18 +250,6 @@ func (e *Environment) config(node int, environ, gpus []string) server.Config {
 	c.KubernetesNode, _ = os.Hostname()
 	c.Environ = append(slices.Clip(c.Environ), facts.VisibleDevices+"="+cmp.Or(strings.Join(gpus, ","), noGPU))
 	return c
-}
-
-// ownCgroup returns the folder of this process's cgroup, where the kernel counts the processes that it has killed for want of memory.
-func ownCgroup() string {
-	const top = "/sys/fs/cgroup"
-	content, _ := os.ReadFile("/proc/self/cgroup") //nolint:forbidigo // it is the kernel's
-	for line := range strings.Lines(string(content)) {
-		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			return filepath.Join(top, path)
-		}
-	}
-	return top
 }
 
 // datasets returns the folder in place of the claim for datasets.

@@ -263,8 +263,15 @@ func newWorkReader(dir string) (*ignoreReader, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A virtual environment is for one machine: its programs lead out of the folder.
+	isVenv := func(name string, folder bool) bool {
+		_, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(name), "pyvenv.cfg"))
+		return folder && err == nil
+	}
 	root, err := os.OpenRoot(top)
-	return &ignoreReader{Ignore: &Ignore{under: strings.TrimPrefix(path.Join("/", filepath.ToSlash(under)), "/")}, root: root}, err
+	return &ignoreReader{
+		Ignore: &Ignore{under: strings.TrimPrefix(path.Join("/", filepath.ToSlash(under)), "/"), except: isVenv}, root: root,
+	}, err
 }
 
 func repositoryOf(dir string) string {

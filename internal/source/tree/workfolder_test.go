@@ -35,6 +35,9 @@ func TestLoadWorkIgnore(t *testing.T) {
 			"big.bin": ""}, "", ".gitignore .mlenvignore small.bin", false},
 		{"folders with a dot", map[string]string{".gitignore": ".venv\n", ".venv/x": "", ".a/b": "", ".a/.gitignore": "c\n", ".a/c": ""}, "",
 			".a/.gitignore .a/b .gitignore", true},
+		{"a virtual environment", map[string]string{"venv/pyvenv.cfg": "", "venv/bin/python3": "", "sub/env/pyvenv.cfg": "", "sub/b": "", "a.py": ""}, "",
+			"a.py sub/b",
+			false},
 		{"what lies in a left out folder says nothing", map[string]string{".gitignore": "venv\n", "venv/.gitignore": "!*\n", "venv/x": "",
 			"y": ""}, "", ".gitignore y", true},
 	} {

@@ -134,12 +134,17 @@ func checkGPUs(f agent.Facts, model string) error {
 			"have the node looked at, and leave it out meanwhile: --exclude-nodes=%s, or oc adm cordon %[1]s", f.KubernetesNode)
 	}
 	for _, gpu := range f.GPUs {
-		if model != "" && gpu.Model != model {
+		if model != "" && !sameModel(gpu.Model, model) {
 			return fail.Advise(fail.Becausef(fail.GPUMissing, "%s: GPU %d is a %s, want %s", where, gpu.Index, gpu.Model, model),
 				"correct gpus.type in the cluster file, or leave the node out")
 		}
 	}
 	return nil
+}
+
+// sameModel compares names of GPUs. A label of a node has hyphens for spaces, and some names have hyphens of their own.
+func sameModel(a, b string) bool {
+	return strings.ReplaceAll(a, "-", " ") == strings.ReplaceAll(b, "-", " ")
 }
 
 // checkStorage compares the IDs that the nodes see on their volumes.

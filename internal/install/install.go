@@ -70,9 +70,10 @@ func Install(ctx context.Context, c *kube.Clients, namespace string, objects []*
 	return report, err
 }
 
-// runsThatMix warns about runs in progress if a Task or Pipeline changes, "" for none: Tekton reads a Task when it starts it, and the image of
-// the steps when the run starts. What cannot be read is left out.
-func runsThatMix(ctx context.Context, client dynamic.Interface, namespace string, objects []*unstructured.Unstructured, changes []Change) string {
+// runsThatMix warns about runs in progress if a Task or Pipeline changes, "" for none: Tekton reads a Task when it starts it, and the image
+// of the steps when the run starts. What cannot be read is left out.
+func runsThatMix(ctx context.Context, client dynamic.Interface, namespace string, objects []*unstructured.Unstructured,
+	changes []Change) string {
 	changed := func(c Change) bool {
 		kind, _, _ := strings.Cut(c.Object, "/")
 		return c.Outcome == Changed && (kind == "task" || kind == "pipeline")

@@ -49,8 +49,9 @@ func TestShebang(t *testing.T) {
 // DeepSpeed's launcher takes the user's own list, and torchrun's ranks keep it.
 func TestDevicesOfTheUser(t *testing.T) {
 	c := Config{GPUs: 4, Paths: Paths{Home: t.TempDir()}}
-	for given, want := range map[string][]string{"": {"0", "1"}, "2,3": {"2", "3"}, "GPU-a,GPU-b,GPU-c": {"GPU-a", "GPU-b"}, "-1": {"-1", "-1"},
-		"3": {"3"}} {
+	for given, want := range map[string][]string{
+		"": {"0", "1"}, "2,3": {"2", "3"}, "GPU-a,GPU-b,GPU-c": {"GPU-a", "GPU-b"}, "-1": {"-1", "-1"}, "3": {"3"},
+	} {
 		spec := agent.JobSpec{RanksPerNode: 2, Env: map[string]string{agent.CUDADevices: given}}
 		if got := c.devicesOf(spec); !slices.Equal(got, want) {
 			t.Errorf("%s=%s: %v, want %v", agent.CUDADevices, given, got, want)

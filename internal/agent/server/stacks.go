@@ -167,25 +167,36 @@ func (j *job) writeWorkers(ctx context.Context, text io.Writer, workers []int, t
 // itself has not. If nothing runs Python, it is the rank's own process.
 func pythonOf(pid int) (python int, others, tree []int) {
 	tree = append([]int{pid}, slices.Sorted(maps.Keys(descendants(processTable(), pid)))...)
-	var all, workers []int
+	var all, ranks []process
 	for _, p := range tree {
 		program, err := os.Readlink(proc(p, "exe"))
-		if err != nil || !strings.HasPrefix(filepath.Base(program), "python") {
+		found, ok := readProcess(p)
+		if err != nil || !ok || !strings.HasPrefix(filepath.Base(program), "python") {
 			continue
 		}
-		all = append(all, p)
-		found, _ := readProcess(p)
-		if bytes.Contains(environOf(p), []byte("\x00RANK=")) && !slices.Contains(workers, found.parent) { // nor a helper of a worker
-			workers = append(workers, p)
+		all = append(all, found)
+		if bytes.Contains(environOf(p), []byte("\x00RANK=")) {
+			ranks = append(ranks, found)
 		}
 	}
+	first, workers := topmost(all), topmost(ranks)
 	switch {
-	case len(all) == 0:
+	case len(first) == 0:
 		return pid, nil, tree
-	case len(workers) == 0 || workers[0] == all[0]: // the others are helpers of it, such as a DataLoader's
-		return all[0], nil, tree
+	case len(workers) == 0 || workers[0] == first[0]: // the others are helpers of it, such as a DataLoader's
+		return first[0], nil, tree
 	}
 	return workers[0], workers[1:], tree
+}
+
+// topmost returns those of the processes that none of the others has started, without regard to their order: IDs begin again at the end.
+func topmost(all []process) (pids []int) {
+	for _, p := range all {
+		if !slices.ContainsFunc(all, func(other process) bool { return other.pid == p.parent }) {
+			pids = append(pids, p.pid)
+		}
+	}
+	return pids
 }
 
 // used returns the processor time of a process and of the rest of its tree, and what the tree has read and written.

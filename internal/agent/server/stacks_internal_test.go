@@ -87,3 +87,11 @@ for p in all: p.wait()`
 		})
 	}
 }
+
+// A helper may have a smaller ID than the worker that started it.
+func TestTopmost(t *testing.T) {
+	all := []process{{pid: 300, parent: 32754}, {pid: 32754, parent: 32683}, {pid: 32755, parent: 32683}, {pid: 301, parent: 300}}
+	if got := topmost(all); !slices.Equal(got, []int{32754, 32755}) {
+		t.Errorf("got %v, want the workers", got)
+	}
+}

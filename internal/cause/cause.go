@@ -288,7 +288,7 @@ func (c Cause) Err(job Job) error {
 		said.WriteString(": " + found.Cause)
 		next = found.Next
 	case sharedMemory.MatchString(words) && here:
-		next = "use fewer workers of data loaders, or give a container more of it: --shm-size or --ipc=host; see it by: df -h /dev/shm"
+		next = "use fewer workers of data loaders, or more shared memory, which a container has by its own options; see it by: df -h /dev/shm"
 	case sharedMemory.MatchString(words):
 		next = "use fewer workers of data loaders, or raise resources.limits.memory, to which /dev/shm counts; see it by: df -h /dev/shm"
 	case hostMemory.MatchString(words):

@@ -78,8 +78,11 @@ func runsThatMix(ctx context.Context, client dynamic.Interface, namespace string
 		kind, _, _ := strings.Cut(c.Object, "/")
 		return c.Outcome == Changed && (kind == "task" || kind == "pipeline")
 	}
+	if !slices.ContainsFunc(changes, changed) {
+		return ""
+	}
 	users, err := usageOf(ctx, client, namespace, objects)
-	if err != nil || len(users.runs) == 0 || !slices.ContainsFunc(changes, changed) {
+	if err != nil || len(users.runs) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("runs in progress may fail, because their steps that start later are of the new version and their image is not: %s",

@@ -34,12 +34,15 @@ func ReaperProblem(ctx context.Context, clients *kube.Clients) (problem, next st
 		return "namespace " + clients.Namespace + " has no reaper", again, nil
 	case err != nil:
 		return "", "", kube.Problem(fmt.Errorf("getting cronjob %s/%s: %w", clients.Namespace, reaperName, err))
+	}
+	silence := silent(clients, found)
+	switch {
 	case found.Spec.Suspend != nil && *found.Spec.Suspend:
 		return fmt.Sprintf("CronJob %s/%s is suspended", clients.Namespace, reaperName),
 			fmt.Sprintf(`oc patch cronjob %s -n %s --patch='{"spec":{"suspend":false}}'`, reaperName, clients.Namespace), nil
-	case silent(clients, found) > reaperSilence:
+	case silence > reaperSilence:
 		return fmt.Sprintf("no Job of CronJob %s/%s has succeeded for %s", clients.Namespace, reaperName,
-				humanize.Duration(silent(clients, found))),
+				humanize.Duration(silence)),
 			fmt.Sprintf("oc get pods,events -n %s | grep %s; or: %s", clients.Namespace, reaperName, again), nil
 	case found.Annotations[idleAnnotation] != "true":
 		return fmt.Sprintf("CronJob %s/%s is of an earlier release", clients.Namespace, reaperName), again, nil

@@ -171,8 +171,11 @@ func (l launch) process(spec agent.JobSpec, python string) ([]string, error) {
 // shebang returns the command line that the kernel would make of an executable script's first line, nil without one that can be used.
 func shebang(path string, info fs.FileInfo, script string) []string {
 	const longest, mayRun = 256, 0o111 // the kernel's bound
+	if info.Mode()&mayRun == 0 {
+		return nil
+	}
 	file, err := claimfile.Open(path)
-	if err != nil || info.Mode()&mayRun == 0 {
+	if err != nil {
 		return nil
 	}
 	defer file.Close()

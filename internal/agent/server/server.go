@@ -52,7 +52,8 @@ type Server struct {
 	passing   chan struct{}
 	transfers transfers
 	// turn holds one value while a client has the turn at the network between the nodes.
-	turn       chan struct{}
+	turn chan struct{}
+	// collecting is held while collect works.
 	collecting sync.Mutex
 	// background is work that no request waits for.
 	background sync.WaitGroup

@@ -71,8 +71,8 @@ func (s *shells) close() {
 	}
 }
 
-// hangUpShell hangs up the shell of an id, if it still runs. What leads a session of its own goes on: workers of torchrun under nohup, tmux
-// and the shells in it.
+// hangUpShell hangs up the shell of an id, if it still runs. What leads a session of its own continues: workers of torchrun under nohup,
+// tmux and the shells in it.
 func hangUpShell(id string) {
 	for _, process := range processTable() {
 		wanted := fmt.Appendf(nil, "\x00%s=%s:%d\x00", agent.ShellVariable, id, process.pid)

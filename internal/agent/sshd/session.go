@@ -238,8 +238,8 @@ func (x *session) follow() {
 	x.report("exit-status", struct{ Code uint32 }{uint32(status.ExitStatus())})
 }
 
-// drain passes on what an ended program has left in its terminal, however slowly the client reads. A program in the background may go on
-// printing: only the time that is waited for output is bounded.
+// drain passes on what an ended program has left in its terminal, however slowly the client reads. A program in the background may still
+// print: only the time that is waited for output is bounded.
 func (x *session) drain() {
 	buffer := make([]byte, 32<<10)
 	for waited, left := time.Duration(0), mostLeft; waited < drainTime && left > 0; {

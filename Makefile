@@ -11,10 +11,13 @@ export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 # Without debugging information, compiling takes a tenth less time.
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false
-# sudo -H sets root's own HOME, so that root's caches do not end up among the user's files.
-SUDO := $(if $(filter 0,$(shell id -u)),,sudo -H --preserve-env env PATH="$(PATH)")
+# Root has a HOME and caches of its own, so that its files do not end up among the user's.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo -H --preserve-env env -u GOPATH -u GOMODCACHE -u GOCACHE \
+  $(if $(filter $(HOME)/%,$(XDG_CACHE_HOME)),-u XDG_CACHE_HOME) PATH="$(PATH)")
 
-DEBIAN_PACKAGES := ca-certificates conntrack containerd containernetworking-plugins git iproute2 iptables mmdebstrap runc tini
+# mmdebstrap verifies Debian's packages with debian-archive-keyring and gpg, which Ubuntu may lack.
+DEBIAN_PACKAGES := ca-certificates conntrack containerd containernetworking-plugins debian-archive-keyring git gpg iproute2 iptables mmdebstrap \
+  runc tini
 # The tests also need a browser, the clients of ssh, and pip to download a resolver.
 TEST_PACKAGES := chromium git git-lfs openssh-client python3-pip python3-venv rsync
 # The programs of DEBIAN_PACKAGES, for systems with other packages.
@@ -24,13 +27,16 @@ PROGRAMS := /usr/lib/cni/bridge /usr/bin/tini-static conntrack containerd git ip
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# A program that is there is not installed: Docker's containerd.io has containerd and runc, and conflicts with Debian's.
 .PHONY: setup
 setup: ## install what the local cluster needs (Debian, root or sudo); on other systems print the missing programs
 	@if command -v apt-get >/dev/null; then \
-	  missing=$$(for p in $(DEBIAN_PACKAGES) $(MORE_PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
+	  missing=$$(for p in $(DEBIAN_PACKAGES) $(MORE_PACKAGES); do \
+	    command -v $$p >/dev/null || dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; \
+	  done); \
 	  if [ -n "$$missing" ]; then \
 	    echo "installing as root:" $$missing; \
-	    test/progress "installing packages" $(SUDO) sh -c "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$(echo $$missing) >/dev/null" || exit 1; \
+	    test/progress "installing packages" $(SUDO) sh -c "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends --no-remove $$(echo $$missing) >/dev/null" || exit 1; \
 	  fi; \
 	else \
 	  missing=$$(for p in $(PROGRAMS); do command -v $$p >/dev/null || echo $$p; done); \
@@ -154,10 +160,10 @@ FAULTS := faults-shared faults-nodes faults-services
 faults: ## run all scenarios of docs/project/faults.md, in three parts that can run one after another (root)
 	@$(MAKE) --no-print-directory --keep-going -j1 $(FAULTS)
 
-# Each part takes less than an hour on two cores. test/machines says what the conditions are.
+# Each part takes less than an hour on two cores. test/machines says what the conditions are, and shuffled runs the tests five times.
 MACHINES := machines-used machines-bare machines-user machines-paths machines-one-core machines-one-thread \
   machines-shuffled-1 machines-shuffled-2 machines-shuffled-3 machines-shuffled-4
-STRESS := stress-unit-1 stress-unit-2 stress-unit-3 stress-unit-4 stress-unit-5 stress-e2e-half-1 stress-e2e-half-2
+STRESS := stress-machines-shuffled stress-e2e-half-1 stress-e2e-half-2
 NIGHTLY := race culprits e2e-nightly-1 e2e-nightly-2 e2e-newest-tekton $(FAULTS) $(MACHINES) $(STRESS)
 .PHONY: nightly
 nightly: ## run the parts that are slow or rarely fail; those that passed at this commit are not run again (root); nightly-PART runs one
@@ -176,10 +182,6 @@ stress: ## run the unit tests five times and the end-to-end tests once, in parts
 	@test/parts $(STRESS)
 stress-%:
 	test/busy $(MAKE) --no-print-directory --keep-going $*
-# A round of the unit tests. SEED is the order of the tests in each package.
-unit-%: SEED := on
-unit-%:
-	@$(MAKE) --no-print-directory --keep-going unit UNIT="$(GOTESTSUM) --format=pkgname -- -vet=off -count=1 -timeout=30m -shuffle=$(SEED)"
 
 # CULPRITS_FLAGS=-update writes the score into docs/project/culprits.md; -test.run chooses scripts.
 CULPRITS_FLAGS :=

@@ -71,6 +71,14 @@ func MainCommands(root *cobra.Command, args []string, stdout, stderr io.Writer) 
 	return RunCommands(ctx, root, args, stdout, stderr)
 }
 
+// UntilHangup returns a context that ends too when the terminal is lost, for a command whose work ends with it. Under nohup it does not.
+func UntilHangup(ctx context.Context) (context.Context, context.CancelFunc) {
+	if signal.Ignored(syscall.SIGHUP) {
+		return context.WithCancel(ctx)
+	}
+	return signal.NotifyContext(ctx, syscall.SIGHUP)
+}
+
 // RunCommands runs the command line of a program with many commands,
 // as mlenv, and returns the exit code. Failures go to stderr.
 func RunCommands(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {

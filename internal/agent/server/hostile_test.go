@@ -355,7 +355,16 @@ func TestStoppedSupervisor(t *testing.T) {
 		if _, err := body.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
-		// The script needs a moment to handle the end of its rank.
+		for tc.launcher.Signal == "" { // a launcher that ends by itself needs a moment
+			status, err := n.Client.Job(ctx, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !status.Ranks[0].Ended.IsZero() {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
 		const timeForTheScriptToEnd = 3 * time.Second
 		if err := n.Client.StopJob(ctx, name, agent.Stop{Reason: "enough", Grace: timeForTheScriptToEnd}); err != nil {
 			t.Fatal(err)

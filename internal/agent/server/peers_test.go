@@ -3,7 +3,9 @@
 package server_test
 
 import (
+	"math/rand/v2"
 	"net"
+	"strconv"
 	"testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -26,15 +28,20 @@ else:
     time.sleep(float(sys.argv[1]))
 " "$@"`
 
-// freePort returns a port of the node's address that no process uses.
-func (n *node) freePort() int {
+// storePort returns a free port that is never the port of a client, or of a listener that takes any: the closed connections of the tests of
+// other packages would look like those of ranks.
+func (n *node) storePort() int {
 	n.t.Helper()
-	listener, err := net.Listen("tcp", net.JoinHostPort(n.Config.PodIP, "0"))
-	if err != nil {
-		n.t.Fatal(err)
+	for range 100 {
+		port := 10000 + rand.IntN(20000)
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			_ = listener.Close()
+			return port
+		}
 	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
+	n.t.Fatal("no port is free")
+	return 0
 }
 
 // TestRanksAlone: ranks that have met are known also if they have closed their connection at once, and ranks that are alone are
@@ -46,15 +53,15 @@ func TestRanksAlone(t *testing.T) {
 	spec := func(script string, port int, args ...string) agent.JobSpec {
 		return agent.JobSpec{Run: "run", Launcher: agent.Torchrun, Script: script, Args: args, Nodes: 1, RanksPerNode: 2, MasterPort: port}
 	}
-	program, one := spec("alone.sh", n.freePort()), spec("alone.sh", n.freePort())
+	program, one := spec("alone.sh", n.storePort()), spec("alone.sh", n.storePort())
 	program.Launcher, one.RanksPerNode = agent.Command, 1
 	for name, test := range map[string]struct {
 		spec agent.JobSpec
 		want bool
 	}{
-		"met":       {spec("store.sh", n.freePort(), "1"), false},
-		"met-short": {spec("store.sh", n.freePort(), "0"), false},
-		"alone":     {spec("alone.sh", n.freePort()), true},
+		"met":       {spec("store.sh", n.storePort(), "1"), false},
+		"met-short": {spec("store.sh", n.storePort(), "0"), false},
+		"alone":     {spec("alone.sh", n.storePort()), true},
 		"program":   {program, false},
 		"one":       {one, false},
 	} {

@@ -42,7 +42,9 @@ Exit code 0: every rank exited with 0; 1: the training failed; 2: wrong usage.`,
   mlenv train train.py --debug-rank=0   # it waits for a debugger on port 5678`,
 		Args: t.parse,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return t.train(cmd.Context(), command.Log(cmd), command.Output(cmd))
+			ctx, stop := command.UntilHangup(cmd.Context())
+			defer stop()
+			return t.train(ctx, command.Log(cmd), command.Output(cmd))
 		},
 	}
 	t.addTo(cmd.Flags())

@@ -60,7 +60,10 @@ func (o *runOptions) runLocal(cmd *cobra.Command) error {
 	if err := errors.Join(wrongOptions, wrongCount); err != nil {
 		return command.Usage(fail.Because(fail.InvalidInput, err))
 	}
-	ctx, log := cmd.Context(), command.TextLog(cmd.OutOrStdout())
+	ctx, stop := command.UntilHangup(cmd.Context())
+	defer stop()
+	cmd.SetContext(ctx)
+	log := command.TextLog(cmd.OutOrStdout())
 	folder, err := local.Folder()
 	if err != nil {
 		return err

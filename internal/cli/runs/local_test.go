@@ -14,9 +14,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
@@ -163,9 +165,21 @@ time.sleep(600)
 	}
 }
 
-// Ctrl-C ends the ranks.
+// Ctrl-C ends the ranks, and so does the loss of the terminal.
 func TestLocalInterrupted(t *testing.T) {
-	ctx, interrupt := context.WithCancel(t.Context())
+	t.Run("Ctrl-C", func(t *testing.T) {
+		ctx, interrupt := context.WithCancel(t.Context())
+		testInterrupted(ctx, t, interrupt)
+	})
+	t.Run("terminal lost", func(t *testing.T) {
+		// If the tests ran under nohup, the run would ignore the signal.
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+		testInterrupted(t.Context(), t, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGHUP) })
+	})
+}
+
+func testInterrupted(ctx context.Context, t *testing.T, interrupt func()) {
+	t.Helper()
 	reader, writer := io.Pipe()
 	var seen []string
 	read := make(chan struct{})

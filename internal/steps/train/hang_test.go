@@ -18,12 +18,14 @@ import (
 
 // TestHang: rank 1 loads data forever, and rank 0 waits for it.
 func TestHang(t *testing.T) {
-	training, out, agents := newTraining(t, `echo up; exec sleep 1000`)
+	training, out, agents := newTraining(t, `touch "$MET/$NODE_RANK"
+until [ -e "$MET/0" ] && [ -e "$MET/1" ]; do echo up; sleep 0.1; done
+exec sleep 1000`)
+	training.Spec.Env = map[string]string{"MET": t.TempDir()}
 	for _, node := range agents {
 		node.PySpy()
 	}
-	const timeForBothRanksToStart = 3 * time.Second
-	training.HangTimeout = HangTimeout{Explicit: true, Bound: timeForBothRanksToStart}
+	training.HangTimeout = HangTimeout{Explicit: true, Bound: 3 * time.Second}
 	var last notify.Event
 	training.Notify = func(e notify.Event) { last = e }
 	_, err := training.Attempt(t.Context())

@@ -60,6 +60,24 @@ func awaitFiles(t *testing.T, agents []*agenttest.Node, name string) {
 	}
 }
 
+// timeOut makes an attempt whose time is over when every rank has made the file up, and until, unless it is nil, has returned. A time from
+// the start would depend on how fast the machine is.
+func timeOut(t *testing.T, training *Training, agents []*agenttest.Node, until func()) (result Result, err error) {
+	t.Helper()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		result, err = training.Attempt(t.Context())
+	}()
+	awaitFiles(t, agents, "up")
+	if until != nil {
+		until()
+	}
+	training.stop(t.Context(), agent.Stop{Cause: agent.StopDeadline, Reason: "deadline"})
+	<-ended
+	return result, err
+}
+
 // wantSaved checks that the rank of a node saved and exited with 0.
 func wantSaved(t *testing.T, node *agenttest.Node) {
 	t.Helper()
@@ -71,9 +89,8 @@ func wantSaved(t *testing.T, node *agenttest.Node) {
 // The ranks of a node save after the time is over, longer than it takes to give a node up whose peers have failed.
 func TestSaveAtTheTimeout(t *testing.T) {
 	training, out, agents := newTraining(t, savesFor("1", "12"))
-	const timeForBothRanksToStart = 6 * time.Second
-	training.Spec.Grace, training.Spec.Deadline = timeToSave, time.Now().Add(timeForBothRanksToStart)
-	result, err := training.Attempt(t.Context())
+	training.Spec.Grace = timeToSave
+	result, err := timeOut(t, training, agents, nil)
 	if fail.ReasonOf(err) != fail.TrainingTimeout {
 		t.Errorf("got %v, want TrainingTimeout\n%s", err, out)
 	}
@@ -85,10 +102,8 @@ func TestSaveAtTheTimeout(t *testing.T) {
 
 // All ranks save and exit with 0 when the time is over. Their work is not done.
 func TestSavedAtTheTimeout(t *testing.T) {
-	training, out, _ := newTraining(t, `trap 'exit 0' TERM; while :; do sleep 0.02; done`)
-	const timeForBothRanksToStart = 6 * time.Second
-	training.Spec.Deadline = time.Now().Add(timeForBothRanksToStart)
-	if _, err := training.Attempt(t.Context()); fail.ReasonOf(err) != fail.TrainingTimeout {
+	training, out, agents := newTraining(t, `trap 'exit 0' TERM; touch up; while :; do sleep 0.02; done`)
+	if _, err := timeOut(t, training, agents, nil); fail.ReasonOf(err) != fail.TrainingTimeout {
 		t.Errorf("got %v, want TrainingTimeout\n%s", err, out)
 	}
 }

@@ -211,10 +211,20 @@ func TestTrainingThatNoNodeCanStart(t *testing.T) {
 }
 
 func TestTrainingTimeout(t *testing.T) {
-	training, _, _ := newTraining(t, `[ $NODE_RANK = 1 ] && exit 0; exec sleep 1000`)
-	const timeForBothRanksToStart = 6 * time.Second
-	training.Spec.Deadline = time.Now().Add(timeForBothRanksToStart)
-	_, err := training.Attempt(t.Context())
+	training, _, agents := newTraining(t, `touch up; [ $NODE_RANK = 1 ] && exit 0; exec sleep 1000`)
+	began := time.Now()
+	_, err := timeOut(t, training, agents, func() {
+		if _, err := over(t, agents[1].Client); err != nil {
+			t.Error(err)
+		}
+		for {
+			status, err := agents[0].Client.Job(t.Context(), "job")
+			if err != nil || status.Quiet > time.Since(began)/2 {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	})
 	for _, want := range []string{"it had not ended after", "; no rank had printed or measured anything for ",
 		"; rank 1 on node 1 exited with 0 after "} {
 		if fail.ReasonOf(err) != fail.TrainingTimeout || !strings.Contains(err.Error(), want) {

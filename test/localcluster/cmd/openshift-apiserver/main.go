@@ -14,6 +14,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/buildapi"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/buildcontroller"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/host"
 )
 
 func main() {
@@ -30,7 +31,7 @@ func command() *cobra.Command {
 		Use: "openshift-apiserver", Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return buildapi.Run(cmd.Context(), config, func(ctx context.Context, clients buildapi.Clients) error {
-				controllers.Registry = config.Registry
+				controllers.Registry, controllers.Proxies = config.Registry, host.Proxies(os.Getenv)
 				return buildcontroller.Run(ctx, clients, controllers)
 			})
 		},

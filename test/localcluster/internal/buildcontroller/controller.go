@@ -36,6 +36,8 @@ type Config struct {
 	Registry string
 	// SecretDelay is the time from an account's creation until it gets its Secret; 0 is a random one.
 	SecretDelay time.Duration
+	// Proxies are the variables for the cluster's proxy, which builds get as those of OpenShift do.
+	Proxies map[string]string
 }
 
 // workers is the number of objects that the controller handles in parallel.

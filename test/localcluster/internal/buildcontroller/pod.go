@@ -5,7 +5,9 @@ package buildcontroller
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	buildv1 "github.com/openshift/api/build/v1"
@@ -39,6 +41,9 @@ func podFor(build *buildv1.Build, config Config, diskSize string) (*corev1.Pod, 
 	docker := build.Spec.Strategy.DockerStrategy
 	env := []corev1.EnvVar{{Name: "BUILD", Value: string(content)}, {Name: "LANG", Value: "C.utf8"},
 		{Name: builder.InsecureRegistryVariable, Value: config.Registry}}
+	for _, name := range slices.Sorted(maps.Keys(config.Proxies)) {
+		env = append(env, corev1.EnvVar{Name: name, Value: config.Proxies[name]})
+	}
 	env = append(env, trustedEnv(docker.Env)...)
 	if diskSize != "" {
 		env = append(env, corev1.EnvVar{Name: builder.DiskSizeVariable, Value: diskSize})

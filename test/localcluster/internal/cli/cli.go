@@ -19,6 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/build"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/host"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/process"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/profile"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
@@ -30,6 +31,11 @@ var errNotUsable = errors.New("the cluster cannot be used")
 
 // Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage.
 func Main() int {
+	// What the programs and images create must not depend on the user's shell.
+	syscall.Umask(0o022)
+	for name, value := range host.Proxies(os.Getenv) {
+		_ = os.Setenv(name, value) // fails for invalid names alone
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	usage := true

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +20,11 @@ import (
 
 // before is the state of the machine before the cluster was created.
 type before struct {
+	// Boot is the ID of the machine's start. Settings and modules do not outlive it.
+	Boot     string
 	Settings map[string]string
+	// BridgeFilter reports whether the kernel filtered bridged packets.
+	BridgeFilter bool
 	// Created are the folders and files that did not exist.
 	Created []string
 	// NetnsMounted reports whether /run/netns was already a mount.
@@ -37,7 +42,11 @@ func rememberHost() error {
 	if err != nil {
 		return err
 	}
-	b := before{Settings: settings}
+	boot, err := host.BootID()
+	if err != nil {
+		return err
+	}
+	b := before{Boot: boot, Settings: settings, BridgeFilter: host.FiltersBridges()}
 	binds := append(slices.Collect(maps.Keys(nodeBinds(topology.Node(1)))), infinibandDir)
 	targets := append([]string{"/run/netns", "/run/xtables.lock"}, binds...)
 	for _, target := range targets {
@@ -66,7 +75,7 @@ func rememberHost() error {
 }
 
 // restoreHost restores what rememberHost recorded.
-func restoreHost() error {
+func restoreHost(ctx context.Context) error {
 	content, err := os.ReadFile(beforePath())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -78,8 +87,15 @@ func restoreHost() error {
 	if err := json.Unmarshal(content, &b); err != nil {
 		return fmt.Errorf("reading %s: %w", beforePath(), err)
 	}
-	if err := host.RestoreSettings(b.Settings); err != nil {
-		return err
+	if boot, err := host.BootID(); err == nil && boot == b.Boot {
+		if err := host.RestoreSettings(b.Settings); err != nil {
+			return err
+		}
+		if !b.BridgeFilter {
+			if err := host.UnloadBridgeFilter(ctx); err != nil {
+				return err
+			}
+		}
 	}
 	if entries, err := os.ReadDir("/run/netns"); err == nil && len(entries) == 0 && !b.NetnsMounted {
 		if err := unix.Unmount("/run/netns", unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {

@@ -385,6 +385,6 @@ func resolvConf() (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("neither /etc/resolv.conf nor /run/systemd/resolve/resolv.conf names a DNS server outside the loopback range; " +
+	return "", fmt.Errorf("neither /etc/resolv.conf nor /run/systemd/resolve/resolv.conf names a DNS server with an IPv4 address outside the loopback range; " +
 		"pods could not resolve package registries")
 }

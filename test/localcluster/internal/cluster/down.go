@@ -60,7 +60,7 @@ func takeDown(ctx context.Context) error {
 	if err := cgroups.Remove(topology.CgroupRoot); err != nil {
 		return err
 	}
-	if err := restoreHost(); err != nil {
+	if err := restoreHost(ctx); err != nil {
 		return err
 	}
 	return os.RemoveAll(topology.StateDir)

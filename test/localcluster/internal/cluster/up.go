@@ -327,13 +327,13 @@ func (u *startup) compile(ctx context.Context, logDir string) error {
 
 // prepareHost records what down must restore, and then creates the network, the cgroups and the state folder.
 func (u *startup) prepareHost(ctx context.Context) error {
-	if err := host.AddressConflict(ctx); err != nil {
-		return err
-	}
 	if err := os.MkdirAll(topology.StateDir, 0o755); err != nil {
 		return err
 	}
 	if err := rememberHost(); err != nil {
+		return err
+	}
+	if err := host.LoadBridgeFilter(ctx); err != nil {
 		return err
 	}
 	if err := host.ShareMount(topology.StateDir); err != nil {

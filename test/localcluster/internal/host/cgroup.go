@@ -77,8 +77,11 @@ func (c Cgroups) Version() string {
 	return "v1"
 }
 
-// v2Controllers are the controllers that the kubelet needs below its root.
+// v2Controllers are the controllers that the kubelet and runc need below its root.
 var v2Controllers = []string{"cpu", "cpuset", "memory", "pids", "io"}
+
+// hugetlb is a controller that the kubelet needs too if the kernel has it.
+const hugetlb = "hugetlb"
 
 // Create creates a cgroup for pods, at a path relative to the root. On version 1 it copies the cpuset from the parent,
 // because the kernel leaves it empty. On version 2 it enables the controllers in the parent.
@@ -118,12 +121,12 @@ func (c Cgroups) delegate(dir string) error {
 		return fmt.Errorf("reading controllers of %s: %w", dir, err)
 	}
 	have := strings.Fields(string(available))
-	for _, want := range v2Controllers {
-		ok := false
-		for _, h := range have {
-			ok = ok || h == want
-		}
-		if !ok {
+	controllers := v2Controllers
+	if slices.Contains(have, hugetlb) {
+		controllers = append(slices.Clone(controllers), hugetlb)
+	}
+	for _, want := range controllers {
+		if !slices.Contains(have, want) {
 			return fmt.Errorf("cgroup v2 controller %s is not available in %s (it has %q); delegate it to this cgroup",
 				want, dir, strings.TrimSpace(string(available)))
 		}

@@ -98,3 +98,22 @@ func TestCreateCopiesTheCpuset(t *testing.T) {
 		t.Errorf("cpuset.cpus of the inner cgroup is %q, %v", got, err)
 	}
 }
+
+// The kubelet wants every controller of the root that it knows below its own cgroup.
+func TestCreateEnablesHugetlbWhereTheKernelHasIt(t *testing.T) {
+	for controllers, want := range map[string]string{
+		"cpuset cpu io memory pids rdma misc":         "+io",
+		"cpuset cpu io memory hugetlb pids rdma misc": "+hugetlb",
+	} {
+		root := t.TempDir()
+		if err := os.WriteFile(filepath.Join(root, "cgroup.controllers"), []byte(controllers), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := (Cgroups{Unified: true, Roots: []string{root}}).Create("a"); err != nil {
+			t.Fatal(err)
+		}
+		if last, err := os.ReadFile(filepath.Join(root, "cgroup.subtree_control")); err != nil || string(last) != want {
+			t.Errorf("%s: the last one enabled is %s, %v; want %s", controllers, last, err, want)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -59,10 +60,43 @@ func Check(ctx context.Context) error {
 	if _, err := DetectCgroups(); err != nil {
 		problems = append(problems, err)
 	}
-	if _, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables"); err != nil {
-		problems = append(problems, errors.New("the kernel does not filter bridged packets; run: modprobe br_netfilter"))
+	if runtime.GOARCH != "amd64" {
+		problems = append(problems, fmt.Errorf("this machine is %s; the cluster's images are for amd64", runtime.GOARCH))
+	}
+	if !FiltersBridges() {
+		if err := run(ctx, "modprobe", "--dry-run", bridgeFilter); err != nil {
+			problems = append(problems, fmt.Errorf("the kernel cannot filter bridged packets: %w", err))
+		}
+	}
+	if err := AddressConflict(ctx); err != nil {
+		problems = append(problems, err)
 	}
 	return errors.Join(problems...)
+}
+
+// bridgeFilter is the kernel's module that lets iptables see the packets between pods of one node.
+const bridgeFilter = "br_netfilter"
+
+// FiltersBridges reports whether the kernel has loaded the module, or contains it.
+func FiltersBridges() bool {
+	_, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables")
+	return err == nil
+}
+
+// LoadBridgeFilter loads the module if that is necessary.
+func LoadBridgeFilter(ctx context.Context) error {
+	if FiltersBridges() {
+		return nil
+	}
+	return run(ctx, "modprobe", bridgeFilter)
+}
+
+// UnloadBridgeFilter unloads the module, because it changes what the bridges of virtual machines and containers let through.
+func UnloadBridgeFilter(ctx context.Context) error {
+	if !FiltersBridges() {
+		return nil
+	}
+	return run(ctx, "modprobe", "--remove", bridgeFilter)
 }
 
 // CheckDisk returns an error that names the folders with too little free space for a new cluster.
@@ -96,8 +130,8 @@ func freeBytes(folder string) (uint64, error) {
 	}
 }
 
-// HasReachableNameserver reports whether the resolv.conf names a DNS server that is not on the loopback interface. A pod
-// has a loopback interface of its own.
+// HasReachableNameserver reports whether the resolv.conf names a DNS server that a pod can reach: with an IPv4 address, and not on the
+// loopback interface, of which a pod has its own.
 func HasReachableNameserver(path string) (bool, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -108,7 +142,7 @@ func HasReachableNameserver(path string) (bool, error) {
 		if len(fields) < 2 || fields[0] != "nameserver" {
 			continue
 		}
-		if ip, err := netip.ParseAddr(fields[1]); err == nil && !ip.IsLoopback() {
+		if ip, err := netip.ParseAddr(fields[1]); err == nil && ip.Is4() && !ip.IsLoopback() {
 			return true, nil
 		}
 	}

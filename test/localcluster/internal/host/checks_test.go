@@ -14,6 +14,7 @@ func TestHasReachableNameserver(t *testing.T) {
 		"search example.com\nnameserver 127.0.0.53\n":   false,
 		"nameserver 127.0.0.53\nnameserver 192.0.2.1\n": true,
 		"nameserver ::1\n":                              false,
+		"nameserver 2001:db8::1\n":                      false,
 		"# nameserver 10.0.0.1\n":                       false,
 		"":                                              false,
 	}

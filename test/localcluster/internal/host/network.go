@@ -215,32 +215,46 @@ func Down(ctx context.Context) error {
 	return nil
 }
 
-// AddressConflict returns an error if another interface of the host already
-// has or routes to an address that the cluster would use.
+// AddressConflict returns an error if another interface of the host already has an address that the cluster would use, or routes to it.
 func AddressConflict(ctx context.Context) error {
 	out, err := exec.CommandContext(ctx, "ip", "-4", "route", "show", "table", "all").Output()
 	if err != nil {
 		return fmt.Errorf("reading routes: %w", err)
 	}
-	for _, line := range strings.Split(string(out), "\n") {
+	return conflict(string(out))
+}
+
+// conflict looks for a conflict in the output of "ip route". The cluster's routes win over those to larger ranges, as of a VPN.
+func conflict(routes string) error {
+	for line := range strings.Lines(routes) {
+		line = strings.TrimSpace(line)
 		if strings.Contains(line, "dev "+topology.Bridge) {
 			continue
 		}
-		for _, field := range strings.Fields(line) {
-			prefix, err := netip.ParsePrefix(field)
-			if err != nil || prefix.Bits() == 0 {
-				continue
+		prefix, ok := destination(line)
+		for _, ours := range []string{topology.BridgeSubnet, topology.PodCIDR} {
+			if own := netip.MustParsePrefix(ours); ok && prefix.Bits() >= own.Bits() && prefix.Overlaps(own) {
+				return fmt.Errorf("the address range %s is taken on this machine by the route %q; remove that route or network", ours, line)
 			}
-			for _, ours := range []string{topology.BridgeSubnet, topology.PodCIDR} {
-				if prefix.Overlaps(netip.MustParsePrefix(ours)) {
-					return fmt.Errorf("the address range %s is taken on this machine by the route %q; remove that route or network", ours,
-						strings.TrimSpace(line))
-				}
-			}
-			break
 		}
 	}
 	return nil
+}
+
+// destination returns where a route leads. A single address has no length there.
+func destination(route string) (netip.Prefix, bool) {
+	for field := range strings.FieldsSeq(route) {
+		if prefix, err := netip.ParsePrefix(field); err == nil {
+			return prefix, true
+		}
+		if addr, err := netip.ParseAddr(field); err == nil {
+			return netip.PrefixFrom(addr, addr.BitLen()), true
+		}
+		if field == "via" || field == "dev" {
+			break
+		}
+	}
+	return netip.Prefix{}, false
 }
 
 func ip(ctx context.Context, lines ...string) error { return ipBatch(ctx, nil, lines) }

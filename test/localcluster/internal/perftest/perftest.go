@@ -177,12 +177,12 @@ func serve(o options, p port, out io.Writer) error {
 	}
 	header(o, p, peer, out)
 	_ = rail.(*net.TCPListener).SetDeadline(time.Now().Add(reaching))
+	began := time.Now() // not after, because the other side sends from its connection on
 	data, err := rail.Accept()
 	if err != nil {
 		return noRail()
 	}
 	defer data.Close()
-	began := time.Now()
 	arrived, err := io.Copy(io.Discard, bufio.NewReaderSize(data, messageSize))
 	if err != nil {
 		return noRail()

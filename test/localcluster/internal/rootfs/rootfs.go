@@ -189,7 +189,8 @@ func hostMirror(ctx context.Context) string {
 		return ""
 	}
 	for site := range strings.FieldsSeq(string(out)) {
-		if !strings.Contains(site, "security") {
+		// Other addresses mean files of this machine, such as mirror+file:/etc/apt/mirrors/debian.list.
+		if strings.HasPrefix(site, "http") && !strings.Contains(site, "security") {
 			return site
 		}
 	}

@@ -41,6 +41,9 @@ const (
 	BuildAPIAddress = ControlIP + ":8444"
 	EtcdAddress     = "127.0.0.1:2379"
 
+	// Direct is a value for NO_PROXY: the cluster's addresses and names, which no proxy of the machine knows.
+	Direct = BridgeSubnet + "," + PodCIDR + "," + ServiceCIDR + ",localhost,127.0.0.1,.svc,.cluster.local,." + Domain
+
 	// MaxNodes is the maximum number of nodes of a cluster.
 	MaxNodes = 8
 )

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
+)
+
+func TestProxies(t *testing.T) {
+	given := map[string]string{"https_proxy": "http://proxy.example.com:3128", "NO_PROXY": "example.com"}
+	want := map[string]string{
+		"https_proxy": given["https_proxy"], "NO_PROXY": "example.com," + topology.Direct, "no_proxy": topology.Direct,
+	}
+	got := Proxies(func(name string) string { return given[name] })
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if again := Proxies(func(name string) string { return got[name] }); !maps.Equal(again, want) {
+		t.Errorf("in a program that was started with them: %v, want %v", again, want)
+	}
+	if got := Proxies(func(string) string { return "" }); got != nil {
+		t.Errorf("without a proxy: %v", got)
+	}
+}

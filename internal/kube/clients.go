@@ -121,11 +121,7 @@ func (c *Clients) make() (err error) {
 	// Not client-go's protobuf: the retrier compares what was sent with what the API server has.
 	c.Config.ContentType = runtime.ContentTypeJSON
 	c.clock = &clock{}
-	retry := outside
-	if c.InCluster {
-		retry = inPod
-	}
-	c.Config.Wrap(retry)
+	c.Config.Wrap(retrying(c.InCluster))
 	c.Config.Wrap(c.clock.watch)
 	if c.Kube, err = kubernetes.NewForConfig(c.Config); err != nil {
 		return fail.Becausef(fail.InvalidInput, "creating a client for %s: %w", c.Config.Host, err)

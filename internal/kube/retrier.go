@@ -31,15 +31,15 @@ type retrier struct {
 	// most is the time after the first attempt in which it tries again. young is how long after its absence the API server may
 	// refuse what it will allow: it answers before it knows all roles.
 	most, young time.Duration
-	// dials is true if it also waits for an API server that no connection reaches.
-	dials bool
-	state *retrierState
+	state       *retrierState
 }
 
 // retrierState is shared by all requests of the clients.
 type retrierState struct {
 	// away is when a request failed last, told when a line was logged, in Unix nanoseconds.
 	away, told atomic.Int64
+	// there is true if the API server is known to exist: one that no connection reaches is then waited for too.
+	there atomic.Bool
 }
 
 // Patience is how long a request of a step waits for the API server.
@@ -53,16 +53,19 @@ const (
 	mostConflicts = 5
 )
 
-// inPod is for steps: no user is there to try again.
-func inPod(next http.RoundTripper) http.RoundTripper {
-	return retrier{next: next, pause: firstPause, longest: longestPause, most: Patience, young: 30 * time.Second, dials: true,
-		state: &retrierState{}}
-}
-
-// outside is for commands of people: a user who has named a wrong cluster, or is offline, gets the error at once.
-func outside(next http.RoundTripper) http.RoundTripper {
-	return retrier{next: next, pause: firstPause, longest: longestPause, most: personsRetryTime, young: 30 * time.Second,
-		state: &retrierState{}}
+// retrying returns the retrier for all clients of a configuration. Steps wait longer, because no user is there to try again. A user who has
+// named a wrong cluster, or is offline, gets the error at once.
+func retrying(inPod bool) func(http.RoundTripper) http.RoundTripper {
+	p := retrier{pause: firstPause, longest: longestPause, most: personsRetryTime, young: 30 * time.Second, state: &retrierState{}}
+	if inPod {
+		p.most = Patience
+		p.state.there.Store(true)
+	}
+	return func(next http.RoundTripper) http.RoundTripper {
+		of := p
+		of.next = next
+		return of
+	}
 }
 
 // attempt is what one attempt of a request has brought: an answer or an error.
@@ -134,12 +137,13 @@ func (p retrier) send(request *http.Request) (a attempt) {
 // transient returns why the same request may succeed later, nil if it may not. maybe reports that it may have been carried out.
 func (p retrier) transient(request *http.Request, a attempt) (problem error, maybe bool) {
 	if a.err != nil {
-		if !Transient(a.err) || !a.sent && !p.dials {
+		if !Transient(a.err) || !a.sent && !p.state.there.Load() {
 			return nil, false
 		}
 		p.state.away.Store(time.Now().UnixNano())
 		return a.err, a.sent
 	}
+	p.state.there.Store(true)
 	problem = fmt.Errorf("it answered %s", a.response.Status)
 	reads := request.Method == http.MethodGet
 	switch code := a.response.StatusCode; {

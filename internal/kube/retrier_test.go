@@ -50,7 +50,8 @@ func TestPatient(t *testing.T) {
 			if test.status != 0 {
 				state.away.Store(time.Now().UnixNano())
 			}
-			p := retrier{most: test.most, young: time.Minute, dials: !test.outside, state: state,
+			state.there.Store(!test.outside)
+			p := retrier{most: test.most, young: time.Minute, state: state,
 				next: transport(func(r *http.Request) (*http.Response, error) {
 					body, err := io.ReadAll(r.Body)
 					if err != nil {
@@ -81,5 +82,30 @@ func TestPatient(t *testing.T) {
 				t.Errorf("sent %q: %v; want %d times", bodies, err, test.want)
 			}
 		})
+	}
+}
+
+// A command waits for an API server that has answered before, and may be starting again.
+func TestStartsAgain(t *testing.T) {
+	tries := 0
+	p := retrying(false)(transport(func(*http.Request) (*http.Response, error) {
+		if tries++; tries == 1 || tries == 4 {
+			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+		}
+		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	}))
+	for range 2 {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://172.30.0.1", strings.NewReader("the object"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := p.RoundTrip(request)
+		if err != nil {
+			t.Fatalf("try %d: %v", tries, err)
+		}
+		response.Body.Close()
+	}
+	if tries != 4 {
+		t.Errorf("%d tries, want 4", tries)
 	}
 }

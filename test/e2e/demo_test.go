@@ -31,10 +31,15 @@ func demo(t *testing.T) {
 			t.Errorf("deleting the namespace: %v: %s", err, out)
 		}
 	})
+	started := starts(t)
 	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "test", "localcluster", "demo", "run"), namespace)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("the demo failed: %v\n%s", err, out)
+	}
+	if again := starts(t); again != started {
+		t.Errorf("the API server was started %d times before the demo, and %d after it: the demo builds while it completes the cluster", started,
+			again)
 	}
 	page := demoOutput(t, root)
 	for i, line := range page {
@@ -59,6 +64,16 @@ func demo(t *testing.T) {
 		t.Errorf("the report of the run: %v, %d bytes without the run's name", err, len(report))
 	}
 	tryNext(t, root, string(out), string(name[1]))
+}
+
+// starts returns how often the API server was started.
+func starts(t *testing.T) int {
+	t.Helper()
+	log, err := os.ReadFile(stateDir + "/logs/kube-apiserver.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(log), "Golang settings")
 }
 
 // tryNext types the commands that the demo ends with, in a folder with what they need of the checkout. The last one would be a whole

@@ -330,6 +330,7 @@ func (p *plan) writeAuthentication() {
 	p.write(authenticationConfigPath, document{
 		"apiVersion": "apiserver.config.k8s.io/v1beta1", "kind": "AuthenticationConfiguration", "jwt": []document{},
 	})
+	delete(p.written, authenticationConfigPath) // its content is no reason to restart the API server
 }
 
 func (p *plan) writeText(path, content string) { p.writeMode(path, content, 0o644) }

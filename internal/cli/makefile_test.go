@@ -27,21 +27,6 @@ func makes(t *testing.T, dir string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// TestSeeds: the changes of make mutants and the order of the unit tests have seeds with different defaults.
-func TestSeeds(t *testing.T) {
-	for _, test := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"mutants"}, `-seed "1"`}, {[]string{"mutants", "SEED=4"}, `-seed "4"`},
-		{[]string{"unit-1"}, "-shuffle=on"}, {[]string{"unit-1", "SEED=4"}, "-shuffle=4"},
-	} {
-		if out, err := makes(t, "../..", append(test.args, "--dry-run")...); err != nil || !strings.Contains(out, test.want) {
-			t.Errorf("make %q would run, %v:\n%s\nwant %s", test.args, err, out, test.want)
-		}
-	}
-}
-
 // TestPictureNeedsAReport: without one, the browser would draw its own error page.
 func TestPictureNeedsAReport(t *testing.T) {
 	out, err := makes(t, t.TempDir(), "picture")

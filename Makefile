@@ -60,12 +60,12 @@ build: bin/localcluster ## compile the project's commands into bin/
 .PHONY: bin/localcluster
 bin/localcluster:
 	@mkdir -p bin
-	@GOGC=400 test/progress "compiling bin/localcluster" go build -C $(LOCALCLUSTER) -o ../../bin/localcluster ./cmd/localcluster
+	@GOGC=400 test/progress 90 "compiling bin/localcluster" go build -C $(LOCALCLUSTER) -o ../../bin/localcluster ./cmd/localcluster
 
 .PHONY: bin/mlenv
 bin/mlenv:
 	@mkdir -p bin
-	@GOGC=400 test/progress "compiling bin/mlenv" go build -o bin/mlenv ./cmd/mlenv
+	@GOGC=400 test/progress 90 "compiling bin/mlenv" go build -o bin/mlenv ./cmd/mlenv
 
 .PHONY: mlenv
 mlenv: bin/mlenv ## compile the command line into bin/

@@ -165,7 +165,11 @@ func TaskRunOf(found *v1.TaskRun) TaskRun {
 			t.Status = Failed
 			t.Reason = cmp.Or(fail.Reason(t.Results["reason"]), tektonReason(found, condition.Reason), fail.Internal)
 			// Tekton names an image by its ID, and an image that was not pulled has none.
-			t.Message = cmp.Or(t.Results["message"], strings.Replace(condition.Message, `the image "".`, fmt.Sprintf("the image %q.", t.Image), 1))
+			of := "its image."
+			if t.Image != "" {
+				of = fmt.Sprintf("the image %q.", t.Image)
+			}
+			t.Message = cmp.Or(t.Results["message"], strings.Replace(condition.Message, `the image "".`, of, 1))
 		}
 	}
 	return t

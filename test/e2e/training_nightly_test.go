@@ -83,7 +83,7 @@ func nightly(u trainer) {
 	u.nightlyRights(began)
 
 	next := u
-	next.steps = strings.Replace(u.steps, "/e2e/steps@", "/e2e/steps-of-tomorrow@", 1)
+	next.steps = strings.Replace(u.steps, "/steps@", "/steps-of-tomorrow@", 1)
 	next.installChanged()
 	u.equal("the schedule's image",
 		u.kubectl("get", "cronjob", nightlyName, "--output=jsonpath={.spec.jobTemplate.spec.template.spec.containers[*].image}"), next.steps)

@@ -87,6 +87,7 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 		t.Fatalf("waiting for the namespace's end: %v: %s", err, out)
 	}
 	u := trainer{user: newUserIn(t, file.Cluster.Namespace), training: s}
+	u.takeSteps()
 	mlenv := func(args ...string) string {
 		u.Helper()
 		var out, problems bytes.Buffer
@@ -97,12 +98,12 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 	}
 	u.Setenv("KUBECONFIG", kubeconfig)
 	mlenv("validate", path)
-	mlenv("install", path, "--steps-image="+s.steps)
+	mlenv("install", path, "--steps-image="+u.steps)
 	u.suspendReaper(true)
 	if want.admin != nil {
 		u.applyText(mlenv(want.admin...))
 	}
-	u.mustContain(mlenv("plan", "--cluster-file="+path, "--image="+trainingImage, "--steps-image="+s.steps), file.Cluster.Namespace+"/")
+	u.mustContain(mlenv("plan", "--cluster-file="+path, "--image="+trainingImage, "--steps-image="+u.steps), file.Cluster.Namespace+"/")
 
 	if want.claim != "" {
 		claim := strings.Replace(fmt.Sprintf(claimText, want.claim, file.Storage.ClassRWX), "1Gi", file.Storage.DatasetsSize.String(), 1)
@@ -112,7 +113,7 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 	found := filepath.Join(t.TempDir(), want.name+".yaml")
 	mlenv("init", want.name, "--namespace="+file.Cluster.Namespace, "--service-account="+file.Security.ServiceAccount, "--file="+found)
 	render := func(path string) string {
-		return mlenv("render", "--cluster-file="+path, "--image="+trainingImage, "--steps-image="+s.steps)
+		return mlenv("render", "--cluster-file="+path, "--image="+trainingImage, "--steps-image="+u.steps)
 	}
 	u.equal("rendered by the file of mlenv init", render(found), render(path))
 	u.equal("what matters in the file of mlenv init", mattering(t, found), mattering(t, path))

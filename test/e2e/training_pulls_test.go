@@ -71,12 +71,7 @@ func stepsTooEarly(u trainer) {
 				u.Errorf("deleting the namespace: %v: %s", err, out)
 			}
 		})
-		_, digest, _ := strings.Cut(u.steps, "@")
-		repository := registryHost + "/" + made.namespace + "/steps"
-		if err := crane.Copy(u.steps, repository+":1", crane.WithContext(u.Context())); err != nil {
-			u.Fatal(err)
-		}
-		made.steps = repository + "@" + digest
+		made.takeSteps()
 		return made
 	}
 	const waits = "Waiting until service account mlenv-pipeline has its pull secrets."
@@ -166,7 +161,7 @@ func (u trainer) teardownByHand() {
 func privateSteps(u trainer) {
 	username, password := u.registryCredentials()
 	public := u.steps
-	u.steps = strings.Replace(public, "/e2e/", "/private/e2e-", 1)
+	u.steps = strings.Replace(public, "/"+u.namespace+"/", "/private/e2e-", 1)
 	if err := crane.Copy(public, u.steps, crane.WithAuth(&authn.Basic{Username: username, Password: password}),
 		crane.WithContext(u.Context())); err != nil {
 		u.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/crane"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	buildclient "github.com/openshift/client-go/build/clientset/versioned/typed/build/v1"
@@ -347,6 +348,18 @@ func pushSteps(t *testing.T) (pushed, program string) {
 	return pushed, contents.Program
 }
 
+// takeSteps copies the steps' image into the namespace, where no pod can pull it without the Secret that its account gets some time after
+// it was created.
+func (u *trainer) takeSteps() {
+	u.Helper()
+	_, digest, _ := strings.Cut(u.steps, "@")
+	repository := registryHost + "/" + u.namespace + "/steps"
+	if err := crane.Copy(u.steps, repository+":1", crane.WithContext(u.Context())); err != nil {
+		u.Fatal(err)
+	}
+	u.steps = repository + "@" + digest
+}
+
 // stepsImage builds the steps' image for this machine from the sources in the folder.
 func stepsImage(t *testing.T, sources string) (bundle.Contents, v1.Image) {
 	t.Helper()
@@ -416,6 +429,7 @@ type trainer struct {
 func (s training) trainer(u user) trainer {
 	u.Helper()
 	made := trainer{user: u, training: s}
+	made.takeSteps()
 	made.installChanged()
 	return made
 }

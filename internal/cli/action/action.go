@@ -186,6 +186,9 @@ func (a *action) observe(e launch.Event) {
 		}
 	case launch.TaskWaiting:
 		a.log.line(e.Task, "The task waits: "+e.Text)
+		if e.Next != "" {
+			a.log.line(e.Task, "Next: "+e.Next)
+		}
 	case launch.Line:
 		a.log.line(e.Task, e.Text)
 	case launch.LogLost:

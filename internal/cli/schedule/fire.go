@@ -141,6 +141,9 @@ func (r *runner) observe(e launch.Event) {
 		r.log.Info(fmt.Sprintf("  %s started", e.Task))
 	case launch.TaskWaiting:
 		r.log.Info(fmt.Sprintf("  %s waits: %s", e.Task, e.Text))
+		if e.Next != "" {
+			r.log.Info("    next: " + e.Next)
+		}
 	case launch.TaskEnded:
 		r.log.Info(fmt.Sprintf("  %s %s", e.Task, e.Ended.Status))
 	case launch.Line, launch.LogLost:

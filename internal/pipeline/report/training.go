@@ -186,15 +186,13 @@ func rankTimes(c *metrics.Curve) (bars []meter, more string) {
 }
 
 func lastLoss(c *metrics.Curve) string {
-	if len(c.Points) == 0 {
-		return ""
-	}
-	last := c.Points[len(c.Points)-1]
-	switch {
-	case last.Loss != nil:
-		return chart.Number(*last.Loss)
-	case last.NotFinite > 0:
-		return "not finite"
+	for _, point := range slices.Backward(c.Points) {
+		switch {
+		case point.Loss != nil:
+			return chart.Number(*point.Loss)
+		case point.NotFinite > 0:
+			return "not finite"
+		}
 	}
 	return ""
 }

@@ -86,7 +86,7 @@ func upCommand() *cobra.Command {
 		Short: "Bring the cluster up, or repair it",
 		Long: `Bring the cluster up, or repair the running one: up starts again what has
 died, and recreates what a reboot removed. The first time it compiles
-Kubernetes, Tekton and tkn and builds the images, which takes about 15 minutes
+Kubernetes, Tekton and tkn and builds the images, which takes 10 to 30 minutes
 on two cores; after that they come from the cache. --tekton=false, --tkn=false,
 --networks=false and --training-image=false leave parts out, which a later up adds.`,
 		Args: cobra.NoArgs,

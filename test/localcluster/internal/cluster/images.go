@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -123,6 +124,8 @@ const (
 type rootfsImage struct {
 	name   string
 	config v1.Config
+	// usually is how long it takes on two cores, which compile at the same time.
+	usually time.Duration
 }
 
 func (i rootfsImage) folder() string {
@@ -137,18 +140,18 @@ var rootfsImages = []rootfsImage{
 		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "USE_LIBUV=0", "LANG=C.UTF-8"},
 		Cmd:        []string{"python3"},
 		WorkingDir: "/",
-	}},
+	}, 130 * time.Second},
 	// The base of the steps' image.
 	{"base/git:latest", v1.Config{
 		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
 		WorkingDir: "/",
-	}},
+	}, 50 * time.Second},
 	{builderImage, v1.Config{
 		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
 		Cmd: []string{"buildah", "version"},
-	}},
-	{trainingImage, trainingConfig},
-	{peersImage, trainingConfig},
+	}, 50 * time.Second},
+	{trainingImage, trainingConfig, 150 * time.Second},
+	{peersImage, trainingConfig, 0},
 }
 
 var trainingConfig = v1.Config{

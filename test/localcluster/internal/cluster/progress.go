@@ -43,11 +43,11 @@ func (p *progress) known(name string, usually time.Duration, run func() error) e
 			case <-done:
 				return
 			case <-ticker.C:
-				of := ""
-				if usually > 0 {
-					of = fmt.Sprintf(", usually %.0fs on two cores", usually.Seconds())
+				took, rest := time.Since(start), ""
+				if left := usually - took; left > 0 {
+					rest = fmt.Sprintf(", about %.0fs left on two cores", left.Seconds())
 				}
-				p.say("  ...     %-36s %6.1fs so far%s", name, time.Since(start).Seconds(), of)
+				p.say("  ...     %-36s %6.1fs so far%s", name, took.Seconds(), rest)
 			}
 		}
 	}()

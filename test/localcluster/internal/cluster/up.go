@@ -257,7 +257,7 @@ func (u *startup) assembleRootfs(ctx context.Context, work, logDir string, i roo
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return err
 	}
-	return u.progress.stage("making the "+folder+" image", func() error {
+	return u.progress.known("making the "+folder+" image", i.usually, func() error {
 		_, err := u.store.Ensure(i.name, key, func() (v1.Image, error) {
 			return recipe.Build(ctx, work, base, i.config, log)
 		})

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,6 +31,8 @@ type Request struct {
 	// StepsImage by digest.
 	StepsImage     string
 	ServiceAccount string
+	// Beside are the other cluster files that are installed in the namespace: all share one Role and one Pipeline.
+	Beside []cluster.File
 	// ClusterRole lets the steps read nodes, storage classes, and objects of other namespaces.
 	ClusterRole bool
 }
@@ -79,14 +82,20 @@ func Untyped(typed []runtime.Object) (objects []*unstructured.Unstructured, err 
 
 // defaults are few: the steps read all other defaults from the cluster file that the run's param cluster names, which can be
 // another installed one. The exceptions are Secrets, because only the name of a param can be mounted, and the time to save, because the
-// timeouts of a PipelineRun must include it.
+// timeouts of a PipelineRun must include it: the longest of all files.
 func (r Request) defaults() map[string]string {
+	var stopGrace time.Duration
+	for _, file := range r.all() {
+		stopGrace = max(stopGrace, time.Duration(cmp.Or(file.Nodes.StopGrace, cluster.Duration(agent.DefaultStopGrace))))
+	}
 	return map[string]string{
 		"cluster": r.Cluster.Cluster.Name, "steps-image": r.StepsImage, "pull-secret": r.pullSecret(),
 		"notify":     cmp.Or(r.Cluster.Notify.Secret, "none"),
-		"stop-grace": cmp.Or(r.Cluster.Nodes.StopGrace, cluster.Duration(agent.DefaultStopGrace)).String(),
+		"stop-grace": cluster.Duration(stopGrace).String(),
 	}
 }
+
+func (r Request) all() []cluster.File { return append([]cluster.File{r.Cluster}, r.Beside...) }
 
 // pullSecret returns the Secret with which steps read from the image's registry, or from the base's if the image is built.
 func (r Request) pullSecret() string {

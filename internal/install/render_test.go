@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -84,6 +85,22 @@ func TestRightsForMonitoring(t *testing.T) {
 		if got := strings.Join(verbs, " "); monitored != (got == "get create patch delete") || !monitored && got != "" {
 			t.Errorf("monitored %v: the steps may %q", monitored, got)
 		}
+	}
+}
+
+// TestFilesBesideEachOther: an installation keeps what the runs of another cluster file in the namespace need.
+func TestFilesBesideEachOther(t *testing.T) {
+	r := request(t)
+	other := r.Cluster
+	other.Monitoring.PodMonitor, other.Nodes.Queue, other.Nodes.StopGrace = true, "team-queue", cluster.Duration(5*time.Minute)
+	r.Beside = []cluster.File{other}
+	alone := r
+	alone.Cluster, alone.Beside = other, nil
+	if diff := cmp.Diff(alone.role(), r.role()); diff != "" {
+		t.Errorf("the Role of both differs from that of the file with a queue and PodMonitors:\n%s", diff)
+	}
+	if got := r.defaults()["stop-grace"]; got != "5m0s" && got != "5m" {
+		t.Errorf("stop-grace is %s, want the longest", got)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 )
 
 const (
@@ -63,10 +65,10 @@ func Rules() (needed, looking []rbacv1.PolicyRule) {
 
 func (r Request) role() *rbacv1.Role {
 	needed, looking := Rules()
-	if r.Cluster.Nodes.Queue != "" {
+	if slices.ContainsFunc(r.all(), func(f cluster.File) bool { return f.Nodes.Queue != "" }) {
 		looking = append(looking, QueueRules()...)
 	}
-	if r.Cluster.Monitoring.PodMonitor {
+	if slices.ContainsFunc(r.all(), func(f cluster.File) bool { return f.Monitoring.PodMonitor }) {
 		looking = append(looking, MonitoringRules()...)
 	}
 	return &rbacv1.Role{

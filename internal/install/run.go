@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -50,14 +51,23 @@ func Run(ctx context.Context, out, warnings io.Writer, files fs.FS, o Options) e
 	if request.StepsImage, err = byDigest(ctx, o.StepsImage); err != nil {
 		return err
 	}
-	objects, err := Render(request, files)
-	if err != nil {
-		return err
-	}
 	if o.Output.Is(command.YAML) {
+		objects, err := Render(request, files)
+		if err != nil {
+			return err
+		}
 		return command.WriteObjects(out, objects)
 	}
 	clients, err := Connect(ctx, warnings, o.Flags, request.Cluster.Cluster)
+	if err != nil {
+		return err
+	}
+	here := *clients
+	here.Namespace = request.Namespace
+	request.Beside = slices.DeleteFunc(clusterfile.InstalledFiles(ctx, &here), func(f cluster.File) bool {
+		return f.Cluster.Name == request.Cluster.Cluster.Name
+	})
+	objects, err := Render(request, files)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
 # Users and CI run the same targets. `setup` lists what they install.
 .DEFAULT_GOAL := help
-SHELL := /bin/bash
+SHELL := bash
 LOCALCLUSTER := test/localcluster
 # The versions of the tools are in go.mod files of their own. golangci-lint has one for itself: it is tested with its own dependencies.
 TOOL := go tool -modfile=$(CURDIR)/test/tools/go.mod
@@ -11,9 +11,13 @@ export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 # Without debugging information, compiling takes a tenth less time.
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false
-# Root has a HOME and caches of its own, so that its files do not end up among the user's.
-SUDO := $(if $(filter 0,$(shell id -u)),,sudo -H --preserve-env env -u GOPATH -u GOMODCACHE -u GOCACHE \
-  $(if $(filter $(HOME)/%,$(XDG_CACHE_HOME)),-u XDG_CACHE_HOME) PATH="$(PATH)")
+export GOWORK := off
+# Root has a HOME and caches of its own, so that its files do not end up among the user's, and downloads as the user does. There is a sudo
+# that keeps no variable without its name.
+KEPT := CGO_ENABLED,GOFLAGS,GOWORK,GOPROXY,GOSUMDB,GOPRIVATE,GONOSUMDB,GOTOOLCHAIN,HTTP_PROXY,HTTPS_PROXY,NO_PROXY,http_proxy,https_proxy,no_proxy,$\
+  SSL_CERT_FILE,PIP_INDEX_URL,PIP_EXTRA_INDEX_URL,PIP_TRUSTED_HOST,E2E_KEEP_CLUSTER,E2E_SET,E2E_KUEUE$(if $(filter $(HOME)/%,$(XDG_CACHE_HOME)),,,XDG_CACHE_HOME)
+SUDO := $(if $(filter 0,$(shell id -u)),,env GOPROXY="$$(go env GOPROXY)" GOSUMDB="$$(go env GOSUMDB)" GOPRIVATE="$$(go env GOPRIVATE)" \
+  sudo -H --preserve-env=$(KEPT) env PATH="$(PATH)")
 
 # mmdebstrap verifies Debian's packages with debian-archive-keyring and gpg, which Ubuntu may lack.
 DEBIAN_PACKAGES := ca-certificates conntrack containerd containernetworking-plugins debian-archive-keyring git gpg iproute2 iptables mmdebstrap \
@@ -21,7 +25,7 @@ DEBIAN_PACKAGES := ca-certificates conntrack containerd containernetworking-plug
 # The tests also need a browser, the clients of ssh, and pip to download a resolver.
 TEST_PACKAGES := chromium git git-lfs openssh-client python3-pip python3-venv rsync
 # The programs of DEBIAN_PACKAGES, for systems with other packages.
-PROGRAMS := /usr/lib/cni/bridge /usr/bin/tini-static conntrack containerd git ip iptables mmdebstrap runc
+PROGRAMS := /usr/bin/tini-static conntrack containerd git gpg ip iptables mmdebstrap runc
 
 .PHONY: help
 help: ## list the targets
@@ -30,7 +34,7 @@ help: ## list the targets
 # A program that is there is not installed: Docker's containerd.io has containerd and runc, and conflicts with Debian's.
 .PHONY: setup
 setup: ## install what the local cluster needs (Debian, root or sudo); on other systems print the missing programs
-	@if command -v apt-get >/dev/null; then \
+	@if [ -f /etc/debian_version ] && command -v apt-get >/dev/null; then \
 	  missing=$$(for p in $(DEBIAN_PACKAGES) $(MORE_PACKAGES); do \
 	    command -v $$p >/dev/null || dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; \
 	  done); \

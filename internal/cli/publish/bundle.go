@@ -21,6 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
 // BundleCommand returns the command mlenv bundle. files has tasks/NAME/NAME.yaml and pipelines/NAME/NAME.yaml.
@@ -67,7 +68,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	cmd.Flags().StringVar(&to, "to", "", "folder to write the image into, as an OCI layout")
 	cmd.Flags().StringVar(&source, "source", ".", "folder of the sources")
 	cmd.Flags().StringVar(&base, "base", bundle.DefaultBase, "image to build on; it needs git, git-lfs and sh")
-	cmd.Flags().StringVar(&roots, "ca-roots", "", "PEM file of certificate authorities (default: "+bundle.HostRootsFile+", if it exists)")
+	cmd.Flags().StringVar(&roots, "ca-roots", "", "PEM file of certificate authorities (default: those of this machine)")
 	cmd.Flags().StringVar(&licences, "licenses", "",
 		"folder of licences to add, as make licenses writes bin/licenses/steps (default: only py-spy's)")
 	cmd.Flags().StringSliceVar(&platforms, "platforms", platformNames(), "platforms to compile for")
@@ -78,12 +79,15 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 // compileSteps builds the image in memory and deletes the programs.
 func compileSteps(ctx context.Context, progress io.Writer, source, baseImage, rootsFile, licences string, platforms []v1.Platform) (
 	bundle.StepsRelease, error) {
-	roots, err := bundle.HostRoots()
+	roots := git.SystemRoots()
 	if rootsFile != "" {
-		roots, err = os.ReadFile(rootsFile)
+		var err error
+		if roots, err = os.ReadFile(rootsFile); err != nil {
+			return bundle.StepsRelease{}, fmt.Errorf("reading certificate authorities: %w", err)
+		}
 	}
-	if err != nil {
-		return bundle.StepsRelease{}, fmt.Errorf("reading certificate authorities: %w", err)
+	if roots == nil {
+		fmt.Fprintln(progress, "warning: no certificate authorities were found on this machine; name a file of them: --ca-roots=FILE")
 	}
 	base, err := bundle.ResolveBase(ctx, baseImage)
 	if err != nil {

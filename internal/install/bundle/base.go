@@ -6,10 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/pem"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -87,18 +84,6 @@ func environment(base []string) []string {
 		}
 	}
 	return append(base, "PATH="+steps+":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-}
-
-// HostRootsFile is where Debian and its relatives keep the certificate authorities.
-const HostRootsFile = "/etc/ssl/certs/ca-certificates.crt"
-
-// HostRoots returns the certificate authorities of this machine as PEM, or nil if it keeps them elsewhere.
-func HostRoots() ([]byte, error) {
-	roots, err := os.ReadFile(HostRootsFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return roots, err
 }
 
 // MozillaRoots returns the certificate authorities of Mozilla's list as PEM, the same on any machine. It omits authorities

@@ -119,14 +119,17 @@ func (a Auth) writeRoots(file string) (string, error) {
 	if a.roots == "" {
 		return "", nil
 	}
-	var system []byte
+	return file, os.WriteFile(file, slices.Concat(SystemRoots(), []byte{'\n'}, []byte(a.roots)), 0o600)
+}
+
+// SystemRoots returns the certificate authorities of this machine as PEM, nil if it keeps them in none of the known files.
+func SystemRoots() []byte {
 	for _, name := range append([]string{os.Getenv("SSL_CERT_FILE")}, systemRoots...) {
 		if content, err := os.ReadFile(name); err == nil {
-			system = slices.Concat(content, []byte{'\n'})
-			break
+			return content
 		}
 	}
-	return file, os.WriteFile(file, append(system, a.roots...), 0o600)
+	return nil
 }
 
 type keyring struct {

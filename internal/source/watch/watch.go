@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -105,6 +106,10 @@ func (f *folder) relevant(event fsnotify.Event) string {
 	}
 	name = filepath.ToSlash(name)
 	// The event does not contain whether the path is a folder.
+	// On a Mac, programs for search and backup change what belongs to a file, also after each time it is saved.
+	if runtime.GOOS == "darwin" && event.Op == fsnotify.Chmod {
+		return ""
+	}
 	if f.ignore.LeavesOut(name, false) && f.ignore.LeavesOut(name, true) {
 		return ""
 	}

@@ -13,6 +13,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/build"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/host"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/image"
 )
 
@@ -163,14 +164,11 @@ var trainingConfig = v1.Config{
 	WorkingDir: "/",
 }
 
-// hostCABundle is Debian's file of the certificates that the machine trusts.
-const hostCABundle = "/etc/ssl/certs/ca-certificates.crt"
-
 // writeCABundle writes the certificates that the cluster's pods trust: the machine's, which package mirrors may need,
 // and the cluster's own.
 func writeCABundle(path, clusterCA string) (string, error) {
 	var bundle []byte
-	for _, file := range []string{hostCABundle, clusterCA} {
+	for _, file := range []string{host.CABundle(), clusterCA} {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			return "", errors.Join(errors.New("collecting trusted certificates"), err)

@@ -235,7 +235,7 @@ func (u *startup) compileAndAssemble(ctx context.Context) error {
 // assembleRootfs creates one of rootfsImages unless it is stored.
 func (u *startup) assembleRootfs(ctx context.Context, work, logDir string, i rootfsImage) error {
 	folder := i.folder()
-	recipe := rootfs.Recipe{Dir: filepath.Join(u.source, "images", folder), CABundle: hostCABundle}
+	recipe := rootfs.Recipe{Dir: filepath.Join(u.source, "images", folder), CABundle: host.CABundle()}
 	key, err := recipe.Key()
 	if err != nil {
 		return err
@@ -423,12 +423,13 @@ func (u *startup) linkNetworkPlugins() error {
 		plugins["multus"] = filepath.Join(u.programs[build.Networks.Name], "multus")
 		plugins["whereabouts"] = filepath.Join(u.programs[build.Networks.Name], "cmd")
 	}
-	debians, err := os.ReadDir(host.CNIDir)
+	dir := filepath.Dir(host.NetworkPlugin())
+	debians, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, p := range debians {
-		plugins[p.Name()] = filepath.Join(host.CNIDir, p.Name())
+		plugins[p.Name()] = filepath.Join(dir, p.Name())
 	}
 	for name, target := range plugins {
 		if err := link(target, filepath.Join(cniDir, name)); err != nil {

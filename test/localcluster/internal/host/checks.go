@@ -16,14 +16,32 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
 // MinFreeBytes is the free space that up requires: for two nodes with a training image of 2 GB each, its copy in the
 // registry, and the compiled components.
 const MinFreeBytes = 20 << 30
 
-// CNIDir is the folder of Debian's network plugins.
-const CNIDir = "/usr/lib/cni"
+// NetworkPlugin returns the network plugin for bridges, "" if it is not installed. The others are beside it.
+func NetworkPlugin() string { return first("/usr/lib/cni/bridge", "/usr/libexec/cni/bridge") }
+
+// CABundle returns the file of the certificates that the machine trusts, "" if it has none that is known.
+func CABundle() string {
+	return first("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
+		"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem")
+}
+
+// first returns the first file that exists, "" for none.
+func first(paths ...string) string {
+	for _, path := range paths {
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	return ""
+}
 
 // Tool is a program that must be installed and the Debian package it is in.
 type Tool struct{ Program, Package string }
@@ -36,7 +54,6 @@ var Tools = []Tool{
 	{"containerd", "containerd"},
 	{"containerd-shim-runc-v2", "containerd"},
 	{"runc", "runc"},
-	{CNIDir + "/bridge", "containernetworking-plugins"},
 	{"git", "git"},
 	{"mmdebstrap", "mmdebstrap"},
 	{"/usr/bin/tini-static", "tini"},
@@ -53,6 +70,19 @@ func Check(ctx context.Context) error {
 		if _, err := exec.LookPath(t.Program); err != nil {
 			problems = append(problems, fmt.Errorf("%s is not installed; install the Debian package %s (make setup does)", t.Program, t.Package))
 		}
+	}
+	keys := first("/usr/share/keyrings/debian-archive-keyring.gpg", "/usr/share/keyrings/debian-archive-keyring.pgp")
+	for _, file := range []struct{ path, what, in string }{
+		{NetworkPlugin(), "the network plugin /usr/lib/cni/bridge", "containernetworking-plugins"},
+		{CABundle(), "the file of the certificates that this machine trusts", "ca-certificates"},
+		{keys, "the keys of Debian's packages, which the images consist of", "debian-archive-keyring"},
+	} {
+		if file.path == "" {
+			problems = append(problems, fmt.Errorf("%s was not found; install the Debian package %s (make setup does)", file.what, file.in))
+		}
+	}
+	if err := firewall(ctx); err != nil {
+		problems = append(problems, err)
 	}
 	if out, err := exec.CommandContext(ctx, "ip", "netns", "list").CombinedOutput(); err != nil {
 		problems = append(problems, fmt.Errorf("ip netns does not work here: %w: %s", err, out))
@@ -72,6 +102,19 @@ func Check(ctx context.Context) error {
 		problems = append(problems, err)
 	}
 	return errors.Join(problems...)
+}
+
+// firewall returns an error if firewalld would reject what the nodes send each other.
+func firewall(ctx context.Context) error {
+	if exec.CommandContext(ctx, "firewall-cmd", "--state").Run() != nil { // it does not run
+		return nil
+	}
+	zone, _ := exec.CommandContext(ctx, "firewall-cmd", "--get-zone-of-interface="+topology.Bridge).Output()
+	if strings.TrimSpace(string(zone)) == "trusted" {
+		return nil
+	}
+	return fmt.Errorf("firewalld rejects what the nodes send each other; until it starts again, this allows it: "+
+		"firewall-cmd --zone=trusted --add-interface=%s", topology.Bridge)
 }
 
 // bridgeFilter is the kernel's module that lets iptables see the packets between pods of one node.

@@ -31,6 +31,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
 // gpusOfNode is the number of stand-in GPUs of each of the two nodes.
@@ -368,9 +369,7 @@ func stepsImage(t *testing.T, sources string) (bundle.Contents, v1.Image) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if contents.Roots, err = bundle.HostRoots(); err != nil {
-		t.Fatal(err)
-	}
+	contents.Roots = git.SystemRoots()
 	if contents.Base, err = bundle.ResolveBase(t.Context(), registryHost+"/base/git:latest"); err != nil {
 		t.Fatal(err)
 	}

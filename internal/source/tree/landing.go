@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // Partial is the prefix of the name of a file that is not complete yet.
@@ -96,7 +97,37 @@ func newLanding(to string, m Manifest, present map[string]Digest) (*Landing, err
 	if l.root, err = os.OpenRoot(to); err != nil {
 		return nil, fmt.Errorf("opening the folder to receive files: %w", err)
 	}
+	if one, other := sameFolded(m); one != "" && folds(l.root) {
+		return nil, errors.Join(fail.Becausef(fail.UnsafeTree, "receiving files into %s: its file system, as of a Mac, would store %s and %s as one "+
+			"file; choose a folder on another one", to, one, other), l.root.Close())
+	}
 	return l, nil
+}
+
+// sameFolded returns two paths that differ in upper and lower case alone, "" for none.
+func sameFolded(m Manifest) (one, other string) {
+	seen := map[string]string{}
+	for _, entry := range m.Entries {
+		folded := strings.ToLower(entry.Path)
+		if one, twice := seen[folded]; twice {
+			return one, entry.Path
+		}
+		seen[folded] = entry.Path
+	}
+	return "", ""
+}
+
+// folds reports whether the folder's file system takes upper and lower case for the same.
+func folds(root *os.Root) bool {
+	name := Partial + "case"
+	file, err := root.Create(name)
+	if err != nil {
+		return false // the first file will fail, too
+	}
+	_ = file.Close()
+	_, err = root.Stat(strings.ToUpper(name))
+	_ = root.Remove(name)
+	return err == nil
 }
 
 // Continue lets the landing continue contents that broke off, in this landing or in an earlier one. The caller must read them by

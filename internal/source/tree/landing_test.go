@@ -228,3 +228,26 @@ func TestLandingChecksParts(t *testing.T) {
 		t.Errorf("the folder has %v, %v; want the file alone", entries, err)
 	}
 }
+
+// Names that differ in upper and lower case alone are two files. A file system that takes them for one is refused before it loses one.
+func TestLandingKeepsCase(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	for _, name := range []string{"model.pt", "Model.pt"} {
+		if err := os.WriteFile(filepath.Join(from, name), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	here, err := os.ReadDir(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(here) == 1 {
+		t.Skip("this file system takes both for one")
+	}
+	if err := land(t, to, from); err != nil {
+		t.Fatal(err)
+	}
+	if there, err := os.ReadDir(to); err != nil || len(there) != 2 {
+		t.Errorf("got %v, %v; want both files and nothing else", there, err)
+	}
+}

@@ -303,7 +303,7 @@ demo: ## start the local cluster, build an image on it and train a small transfo
 # docs/report.png is the report of the last make demo.
 .PHONY: picture
 picture: bin/demo.html setup-tests ## draw the README's picture of a report from the last make demo
-	chromium --headless --no-sandbox --hide-scrollbars --window-size=1100,900 --screenshot=docs/report.png "file://$(CURDIR)/bin/demo.html"
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=1100,1105 --screenshot=docs/report.png "file://$(CURDIR)/bin/demo.html"
 bin/demo.html:
 	@echo "The report $@ is missing. This command writes it: make demo"; exit 1
 

@@ -12,12 +12,7 @@ export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false
 export GOWORK := off
-# Root has a HOME and caches of its own, so that its files do not end up among the user's, and downloads as the user does. There is a sudo
-# that keeps no variable without its name.
-KEPT := CGO_ENABLED,GOFLAGS,GOWORK,GOPROXY,GOSUMDB,GOPRIVATE,GONOSUMDB,GOTOOLCHAIN,HTTP_PROXY,HTTPS_PROXY,NO_PROXY,http_proxy,https_proxy,no_proxy,$\
-  SSL_CERT_FILE,PIP_INDEX_URL,PIP_EXTRA_INDEX_URL,PIP_TRUSTED_HOST,E2E_KEEP_CLUSTER,E2E_SET,E2E_KUEUE$(if $(filter $(HOME)/%,$(XDG_CACHE_HOME)),,,XDG_CACHE_HOME)
-SUDO := $(if $(filter 0,$(shell id -u)),,env GOPROXY="$$(go env GOPROXY)" GOSUMDB="$$(go env GOSUMDB)" GOPRIVATE="$$(go env GOPRIVATE)" \
-  sudo -H --preserve-env=$(KEPT) env PATH="$(PATH)")
+SUDO := $(if $(filter 0,$(shell id -u)),,test/root)
 
 # mmdebstrap verifies Debian's packages with debian-archive-keyring and gpg, which Ubuntu may lack.
 DEBIAN_PACKAGES := ca-certificates conntrack containerd containernetworking-plugins debian-archive-keyring git gpg iproute2 iptables mmdebstrap \

@@ -98,8 +98,8 @@ func newLanding(to string, m Manifest, present map[string]Digest) (*Landing, err
 		return nil, fmt.Errorf("opening the folder to receive files: %w", err)
 	}
 	if one, other := sameFolded(m); one != "" && folds(l.root) {
-		return nil, errors.Join(fail.Becausef(fail.UnsafeTree, "receiving files into %s: its file system, as of a Mac, would store %s and %s as one "+
-			"file; choose a folder on another one", to, one, other), l.root.Close())
+		return nil, errors.Join(fail.Becausef(fail.UnsafeTree, "receiving files into %s: its file system, as of a Mac, would store %s and %s "+
+			"as one file; choose a folder on another one", to, one, other), l.root.Close())
 	}
 	return l, nil
 }
@@ -120,12 +120,10 @@ func sameFolded(m Manifest) (one, other string) {
 // folds reports whether the folder's file system takes upper and lower case for the same.
 func folds(root *os.Root) bool {
 	name := Partial + "case"
-	file, err := root.Create(name)
-	if err != nil {
+	if err := root.Mkdir(name, 0o700); err != nil {
 		return false // the first file will fail, too
 	}
-	_ = file.Close()
-	_, err = root.Stat(strings.ToUpper(name))
+	_, err := root.Stat(strings.ToUpper(name))
 	_ = root.Remove(name)
 	return err == nil
 }

@@ -40,14 +40,14 @@ func savesFor(node, seconds string) string {
 trap save TERM; touch up; while :; do sleep 0.02; done`
 }
 
-// awaitFiles waits until every node's workspace has the file.
-func awaitFiles(t *testing.T, agents []*agenttest.Node, name string) {
+// awaitUp waits until every rank has made the file up.
+func awaitUp(t *testing.T, agents []*agenttest.Node) {
 	t.Helper()
 	const timeForRanksToStart = time.Minute
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		have := 0
 		for _, node := range agents {
-			if _, err := os.Stat(filepath.Join(node.Config.Paths.Workspace, name)); err == nil {
+			if _, err := os.Stat(filepath.Join(node.Config.Paths.Workspace, "up")); err == nil {
 				have++
 			}
 		}
@@ -55,7 +55,7 @@ func awaitFiles(t *testing.T, agents []*agenttest.Node, name string) {
 			return
 		}
 		if time.Since(began) > timeForRanksToStart {
-			t.Fatalf("%d of %d nodes have the file %s", have, len(agents), name)
+			t.Fatalf("%d of %d ranks are up", have, len(agents))
 		}
 	}
 }
@@ -69,7 +69,7 @@ func timeOut(t *testing.T, training *Training, agents []*agenttest.Node, until f
 		defer close(ended)
 		result, err = training.Attempt(t.Context())
 	}()
-	awaitFiles(t, agents, "up")
+	awaitUp(t, agents)
 	if until != nil {
 		until()
 	}
@@ -115,7 +115,7 @@ func TestSaveWhenCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { _, _ = training.Attempt(ctx); close(ended) }()
-	awaitFiles(t, agents, "up")
+	awaitUp(t, agents)
 	cancel()
 	<-ended
 	err := training.interrupted(ctx)
@@ -130,7 +130,7 @@ func TestSaveWhenANodeIsDrained(t *testing.T) {
 	training, out, agents := newTraining(t, savesFor("0", "6"))
 	ended := make(chan error, 1)
 	go func() { _, err := training.Attempt(t.Context()); ended <- err }()
-	awaitFiles(t, agents, "up")
+	awaitUp(t, agents)
 	agents[1].End()
 	if err := <-ended; fail.ReasonOf(err) != fail.NodeLost {
 		t.Errorf("got %v, want NodeLost\n%s", err, out)
@@ -188,7 +188,7 @@ func TestHandOver(t *testing.T) {
 		if _, err := training.start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		awaitFiles(t, agents, "up")
+		awaitUp(t, agents)
 		began := time.Now()
 		err := training.interrupted(t.Context())
 		const timeOfAPod = 30 * time.Second

@@ -26,12 +26,12 @@ PROGRAMS := /usr/bin/tini-static conntrack containerd git gpg ip iptables mmdebs
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# A program that is there is not installed: Docker's containerd.io has containerd and runc, and conflicts with Debian's.
+# Docker's containerd.io has containerd and runc, and conflicts with Debian's.
 .PHONY: setup
 setup: ## install what the local cluster needs (Debian, root or sudo); on other systems print the missing programs
 	@if [ -f /etc/debian_version ] && command -v apt-get >/dev/null; then \
 	  missing=$$(for p in $(DEBIAN_PACKAGES) $(MORE_PACKAGES); do \
-	    command -v $$p >/dev/null || dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; \
+	    { [[ $$p =~ ^(containerd|runc)$$ ]] && command -v $$p >/dev/null; } || dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; \
 	  done); \
 	  if [ -n "$$missing" ]; then \
 	    echo "installing as root:" $$missing; \

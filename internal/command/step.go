@@ -72,7 +72,9 @@ func MainCommands(root *cobra.Command, args []string, stdout, stderr io.Writer) 
 }
 
 // UntilHangup returns a context that ends too when the terminal is lost, for a command whose work ends with it. Under nohup it does not.
+// An output that nobody reads any more, as after Ctrl-C in mlenv ... | tee, does not end the program: there is work to stop.
 func UntilHangup(ctx context.Context) (context.Context, context.CancelFunc) {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // with a receiver, a broken pipe is an error of a write
 	if signal.Ignored(syscall.SIGHUP) {
 		return context.WithCancel(ctx)
 	}

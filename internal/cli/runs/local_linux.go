@@ -45,9 +45,10 @@ func (j localJob) run(cmd *cobra.Command) (err error) {
 		return errors.Join(err, e.End())
 	}
 	defer printed.Close()
-	both := io.MultiWriter(out, &piped{to: printed, gone: func() {
+	// A terminal that was lost takes nothing, and the file has all.
+	both := io.MultiWriter(&piped{to: printed, gone: func() {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning: the output is not kept any more")
-	}})
+	}}, &piped{to: out, gone: func() {}})
 	memory, log := receipt.Dir(e.Dir()), command.TextLog(both)
 	start := receipt.Start{
 		Run: e.Name, RunUID: e.Name, Environment: e.Name, Sweep: j.sweep, User: userName(), Started: time.Now().UTC(),

@@ -92,9 +92,7 @@ func restoreHost(ctx context.Context) error {
 			return err
 		}
 		if !b.BridgeFilter {
-			if err := host.UnloadBridgeFilter(ctx); err != nil {
-				return err
-			}
+			host.UnloadBridgeFilter(ctx)
 		}
 	}
 	if entries, err := os.ReadDir("/run/netns"); err == nil && len(entries) == 0 && !b.NetnsMounted {

@@ -159,6 +159,10 @@ func (p *plan) buildAPI() process.Spec {
 		"--kubeconfig="+p.stand("openshift-apiserver"), "--registry="+topology.RegistryHost, "--builder-image="+p.builderImage,
 		"--pull-secret-delay="+p.options.PullSecretDelay.String())
 	spec.Env = []string{"DOCKER_CONFIG=" + DockerConfig()}
+	// Builds get the proxy of this environment. What is reached without it may differ between two calls of up.
+	if proxies := host.Proxies(os.Getenv); proxies != nil {
+		spec.Version += fmt.Sprintf(" %x", sha256.Sum256([]byte(proxies["HTTP_PROXY"]+" "+proxies["HTTPS_PROXY"])))
+	}
 	return spec
 }
 
@@ -386,6 +390,6 @@ func resolvConf() (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("neither /etc/resolv.conf nor /run/systemd/resolve/resolv.conf names a DNS server with an IPv4 address outside the loopback range; " +
-		"pods could not resolve package registries")
+	return "", fmt.Errorf("neither /etc/resolv.conf nor /run/systemd/resolve/resolv.conf names a DNS server with an IPv4 address outside " +
+		"the loopback range; pods could not resolve package registries")
 }

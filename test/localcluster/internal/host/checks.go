@@ -95,7 +95,8 @@ func Check(ctx context.Context) error {
 	}
 	if !FiltersBridges() {
 		if err := run(ctx, "modprobe", "--dry-run", bridgeFilter); err != nil {
-			problems = append(problems, fmt.Errorf("the kernel cannot filter bridged packets: %w", err))
+			problems = append(problems, fmt.Errorf("the kernel cannot filter bridged packets; run modprobe %s, in a container on its host: %w",
+				bridgeFilter, err))
 		}
 	}
 	if err := AddressConflict(ctx); err != nil {
@@ -106,7 +107,7 @@ func Check(ctx context.Context) error {
 
 // firewall returns an error if firewalld would reject what the nodes send each other.
 func firewall(ctx context.Context) error {
-	if exec.CommandContext(ctx, "firewall-cmd", "--state").Run() != nil { // it does not run
+	if running := exec.CommandContext(ctx, "firewall-cmd", "--state").Run() == nil; !running {
 		return nil
 	}
 	zone, _ := exec.CommandContext(ctx, "firewall-cmd", "--get-zone-of-interface="+topology.Bridge).Output()
@@ -134,12 +135,11 @@ func LoadBridgeFilter(ctx context.Context) error {
 	return run(ctx, "modprobe", bridgeFilter)
 }
 
-// UnloadBridgeFilter unloads the module, because it changes what the bridges of virtual machines and containers let through.
-func UnloadBridgeFilter(ctx context.Context) error {
-	if !FiltersBridges() {
-		return nil
+// UnloadBridgeFilter unloads the module, unless other networks of this machine may need it.
+func UnloadBridgeFilter(ctx context.Context) {
+	if FiltersBridges() && !othersForward(networks) {
+		_ = run(ctx, "modprobe", "--remove", bridgeFilter) // fails if another module needs it
 	}
-	return run(ctx, "modprobe", "--remove", bridgeFilter)
 }
 
 // CheckDisk returns an error that names the folders with too little free space for a new cluster.

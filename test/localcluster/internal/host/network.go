@@ -224,7 +224,8 @@ func AddressConflict(ctx context.Context) error {
 	return conflict(string(out))
 }
 
-// conflict looks for a conflict in the output of "ip route". The cluster's routes win over those to larger ranges, as of a VPN.
+// conflict looks for a conflict in the output of "ip route". The cluster's routes win over those to larger ranges, as of a VPN, except in
+// tables that a rule of the VPN may prefer.
 func conflict(routes string) error {
 	for line := range strings.Lines(routes) {
 		line = strings.TrimSpace(line)
@@ -232,8 +233,9 @@ func conflict(routes string) error {
 			continue
 		}
 		prefix, ok := destination(line)
+		preferred := strings.Contains(line, " table ") && !strings.Contains(line, " table local") && prefix.Bits() > 0
 		for _, ours := range []string{topology.BridgeSubnet, topology.PodCIDR} {
-			if own := netip.MustParsePrefix(ours); ok && prefix.Bits() >= own.Bits() && prefix.Overlaps(own) {
+			if own := netip.MustParsePrefix(ours); ok && (preferred || prefix.Bits() >= own.Bits()) && prefix.Overlaps(own) {
 				return fmt.Errorf("the address range %s is taken on this machine by the route %q; remove that route or network", ours, line)
 			}
 		}

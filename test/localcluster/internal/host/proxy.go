@@ -3,28 +3,30 @@
 package host
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// Proxies returns the variables for the machine's proxy that are set, and those for what programs reach without it, to which the cluster
-// belongs.
+// Proxies returns the variables for the machine's proxy, and those for what programs reach without it, to which the cluster belongs, in upper
+// and lower case: each program reads one of them. Without a proxy it returns nil.
 func Proxies(getenv func(string) string) map[string]string {
 	set := map[string]string{}
-	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
-		if value := getenv(name); value != "" {
-			set[name] = value
+	add := func(name, value string) { set[name], set[strings.ToLower(name)] = value, value }
+	given := func(name string) string { return cmp.Or(getenv(strings.ToLower(name)), getenv(name)) }
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY"} {
+		if value := given(name); value != "" {
+			add(name, value)
 		}
 	}
 	if len(set) == 0 {
 		return nil
 	}
-	for _, name := range []string{"NO_PROXY", "no_proxy"} {
-		set[name] = getenv(name)
-		if !strings.Contains(set[name], topology.Direct) {
-			set[name] = strings.TrimPrefix(set[name]+","+topology.Direct, ",")
-		}
+	direct := given("NO_PROXY")
+	if !strings.Contains(direct, topology.Direct) {
+		direct = strings.TrimPrefix(direct+","+topology.Direct, ",")
 	}
+	add("NO_PROXY", direct)
 	return set
 }

@@ -10,9 +10,10 @@ import (
 )
 
 func TestProxies(t *testing.T) {
-	given := map[string]string{"https_proxy": "http://proxy.example.com:3128", "NO_PROXY": "example.com"}
+	given := map[string]string{"HTTPS_PROXY": "http://proxy.example.com:3128", "NO_PROXY": "example.com"}
 	want := map[string]string{
-		"https_proxy": given["https_proxy"], "NO_PROXY": "example.com," + topology.Direct, "no_proxy": topology.Direct,
+		"https_proxy": given["HTTPS_PROXY"], "HTTPS_PROXY": given["HTTPS_PROXY"],
+		"no_proxy": "example.com," + topology.Direct, "NO_PROXY": "example.com," + topology.Direct,
 	}
 	got := Proxies(func(name string) string { return given[name] })
 	if !maps.Equal(got, want) {

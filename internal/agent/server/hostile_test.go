@@ -360,7 +360,7 @@ func TestStoppedSupervisor(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !status.Ranks[0].Ended.IsZero() {
+			if len(status.Ranks) > 0 && !status.Ranks[0].Ended.IsZero() {
 				break
 			}
 			time.Sleep(10 * time.Millisecond)

@@ -9,8 +9,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// Proxies returns the variables for the machine's proxy, and those for what programs reach without it, to which the cluster belongs, in upper
-// and lower case: each program reads one of them. Without a proxy it returns nil.
+// Proxies returns the variables for the machine's proxy, and those for what programs reach without it, to which the cluster belongs, in
+// upper and lower case: each program reads one of them. Without a proxy it returns nil.
 func Proxies(getenv func(string) string) map[string]string {
 	set := map[string]string{}
 	add := func(name, value string) { set[name], set[strings.ToLower(name)] = value, value }

@@ -91,15 +91,20 @@ func runsThatMix(ctx context.Context, client dynamic.Interface, namespace string
 
 // accountsOfFiles returns a function that reports whether a cluster file that stays installed names the object as its nodes' account.
 func accountsOfFiles(ctx context.Context, c *kube.Clients, namespace string) func(*unstructured.Unstructured) bool {
-	here := *c
-	here.Namespace = namespace
 	var names []string
-	for _, file := range clusterfile.InstalledFiles(ctx, &here) {
+	for _, file := range filesIn(ctx, c, namespace) {
 		names = append(names, file.Security.ServiceAccount)
 	}
 	return func(live *unstructured.Unstructured) bool {
 		return live.GetKind() == "ServiceAccount" && slices.Contains(names, live.GetName())
 	}
+}
+
+// filesIn returns the cluster files that are installed in the namespace and can be read.
+func filesIn(ctx context.Context, c *kube.Clients, namespace string) []cluster.File {
+	here := *c
+	here.Namespace = namespace
+	return clusterfile.InstalledFiles(ctx, &here)
 }
 
 // isOthersAccount reports whether the nodes' account, which has no rights of ours, exists as another's: an administrator's may have rights

@@ -51,25 +51,22 @@ func Run(ctx context.Context, out, warnings io.Writer, files fs.FS, o Options) e
 	if request.StepsImage, err = byDigest(ctx, o.StepsImage); err != nil {
 		return err
 	}
-	if o.Output.Is(command.YAML) {
-		objects, err := Render(request, files)
-		if err != nil {
+	var clients *kube.Clients
+	prints := o.Output.Is(command.YAML)
+	if !prints {
+		if clients, err = Connect(ctx, warnings, o.Flags, request.Cluster.Cluster); err != nil {
 			return err
 		}
-		return command.WriteObjects(out, objects)
+		request.Beside = slices.DeleteFunc(filesIn(ctx, clients, request.Namespace), func(f cluster.File) bool {
+			return f.Cluster.Name == request.Cluster.Cluster.Name
+		})
 	}
-	clients, err := Connect(ctx, warnings, o.Flags, request.Cluster.Cluster)
-	if err != nil {
-		return err
-	}
-	here := *clients
-	here.Namespace = request.Namespace
-	request.Beside = slices.DeleteFunc(clusterfile.InstalledFiles(ctx, &here), func(f cluster.File) bool {
-		return f.Cluster.Name == request.Cluster.Cluster.Name
-	})
 	objects, err := Render(request, files)
 	if err != nil {
 		return err
+	}
+	if prints {
+		return command.WriteObjects(out, objects)
 	}
 	carried, err := o.Carry(ctx, clients.Objects, request.Namespace, request.StepsImage)
 	if err != nil {

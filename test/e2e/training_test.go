@@ -349,8 +349,8 @@ func pushSteps(t *testing.T) (pushed, program string) {
 	return pushed, contents.Program
 }
 
-// takeSteps copies the steps' image into the namespace, where no pod can pull it without the Secret that its account gets some time after
-// it was created.
+// takeSteps copies the steps' image into the namespace. To pull it from there a pod needs its account's Secret, which comes some time after
+// the account.
 func (u *trainer) takeSteps() {
 	u.Helper()
 	_, digest, _ := strings.Cut(u.steps, "@")

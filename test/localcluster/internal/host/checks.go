@@ -174,7 +174,7 @@ func freeBytes(folder string) (uint64, error) {
 }
 
 // HasReachableNameserver reports whether the resolv.conf names a DNS server that a pod can reach: with an IPv4 address, and not on the
-// loopback interface, of which a pod has its own.
+// loopback interface: each pod has one of its own.
 func HasReachableNameserver(path string) (bool, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -69,8 +69,8 @@ func TestWrite(t *testing.T) {
 		if len(row) != 5 || row[0] != "65536" || !strings.Contains(lines[len(lines)-3], "BW average[Gb/sec]") {
 			t.Fatalf("the output is\n%s", &client)
 		}
-		if average, err := strconv.ParseFloat(row[3], 64); err != nil || average > most*1.05 || average <= 0 {
-			t.Errorf("%s: %s Gb/s, want nearly %g, or less on a busy machine", device, row[3], most)
+		if average, err := strconv.ParseFloat(row[3], 64); err != nil || average > most*1.05 || average < most/2 {
+			t.Errorf("%s: %s Gb/s, want nearly %g", device, row[3], most)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,34 +14,48 @@ import (
 // compiles it, for which others wait without end (torch/utils/file_baton.py). A process that is killed leaves it behind.
 const extensionsVariable = "TORCH_EXTENSIONS_DIR"
 
-// locks returns the locks of extensions in a folder, the oldest first.
-func locks(folder string) (paths []string) {
+// locks returns the locks of extensions in a folder, relative to it, the oldest first.
+func locks(folder *os.Root) (names []string) {
 	modified := map[string]time.Time{}
 	// Without the variable torch has a folder for each version of Python and CUDA.
 	for _, pattern := range []string{"*/lock", "*/*/lock"} {
-		found, _ := filepath.Glob(filepath.Join(folder, pattern))
-		for _, path := range found {
-			if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
-				modified[path] = info.ModTime()
-				paths = append(paths, path)
+		found, _ := fs.Glob(folder.FS(), pattern)
+		for _, name := range found {
+			if info, err := folder.Lstat(name); err == nil && info.Mode().IsRegular() {
+				modified[name] = info.ModTime()
+				names = append(names, name)
 			}
 		}
 	}
-	slices.SortFunc(paths, func(a, b string) int { return modified[a].Compare(modified[b]) })
-	return paths
+	slices.SortFunc(names, func(a, b string) int { return modified[a].Compare(modified[b]) })
+	return names
 }
 
-// oldestLock returns the lock for which ranks probably wait, "" for none.
+// oldestLock returns the path of the lock for which ranks probably wait, "" for none.
 func oldestLock(folder string) string {
-	for _, path := range locks(folder) {
-		return path
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return ""
+	}
+	defer root.Close()
+	for _, name := range locks(root) {
+		return filepath.Join(folder, name)
 	}
 	return ""
 }
 
 // removeLocks removes the locks in this node's own folder that no process holds. Only processes of this container compile there, and the
-// one that compiles keeps its lock open.
+// one that compiles keeps its lock open. A local run has no such folder: its ranks compile in the user's, for which others may wait.
 func (c Config) removeLocks() (removed []string) {
+	folder, own := c.additions()[extensionsVariable]
+	if !own {
+		return nil
+	}
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return nil
+	}
+	defer root.Close()
 	held := map[string]bool{}
 	open, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 	for _, file := range open {
@@ -48,9 +63,10 @@ func (c Config) removeLocks() (removed []string) {
 			held[path] = true
 		}
 	}
-	for _, path := range locks(c.additions()[extensionsVariable]) {
+	for _, name := range locks(root) {
+		path := filepath.Join(folder, name)
 		real, err := filepath.EvalSymlinks(path)
-		if err == nil && !held[real] && os.Remove(path) == nil {
+		if err == nil && !held[real] && root.Remove(name) == nil {
 			removed = append(removed, path)
 		}
 	}

@@ -46,3 +46,27 @@ func TestLocksOfExtensions(t *testing.T) {
 		t.Errorf("a folder without extensions has the lock %q", got)
 	}
 }
+
+// A local run removes no lock of the user's, wherever it is started.
+func TestLocksOfOthersStay(t *testing.T) {
+	here := t.TempDir()
+	t.Chdir(here)
+	locks := []string{"project/lock", ".terraform/plugins/lock", "a/b/lock"}
+	for _, name := range locks {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := Config{Paths: Paths{Workspace: t.TempDir()}, Local: true}
+	if got := c.removeLocks(); len(got) > 0 {
+		t.Errorf("removed %q, want none", got)
+	}
+	for _, name := range locks {
+		if _, err := os.Stat(name); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -184,9 +184,8 @@ func (r entry) environment() string {
 	return cmp.Or(r.param("name"), "ml-dev-env")
 }
 
-// checkpoints returns the folder in which the documented scripts keep the checkpoints of r. It has the name of the first run of the
-// series.
-func (r entry) checkpoints() string {
+// series returns the first of the runs that resume each other: the scripts of all of them read its checkpoints.
+func (r entry) series() string {
 	first := ""
 	if r.receipt != nil && r.receipt.Training != nil {
 		first = r.receipt.Training.ResumedFrom
@@ -194,7 +193,26 @@ func (r entry) checkpoints() string {
 	if r.run != nil {
 		first = cmp.Or(first, resumedFrom(launch.Values(r.run)))
 	}
-	return "checkpoints/" + cmp.Or(first, r.name)
+	if r.here != nil && first == "" {
+		given, _ := givenTo(*r.here) // without it the run resumes nothing
+		first = resumedFrom(given)
+	}
+	return cmp.Or(first, r.name)
+}
+
+// checkpoints returns the folder in which the documented scripts keep the checkpoints of r.
+func (r entry) checkpoints() string { return "checkpoints/" + r.series() }
+
+// inProgress reports whether the run's script may still read and write files. A PipelineRun that the user may not read has not ended
+// before its receipt says so.
+func (r entry) inProgress() bool {
+	switch {
+	case r.here != nil:
+		return r.here.Running()
+	case r.run != nil:
+		return !r.run.IsDone()
+	}
+	return r.hidden && r.open
 }
 
 // resume changes values so that a run continues from the checkpoints of r: it sets agent.ResumeVariable, and the commit of r
@@ -286,6 +304,6 @@ func InProgress(ctx context.Context, clients *kube.Clients) []string {
 
 func inProgress(ctx context.Context, clients *kube.Clients) ([]string, error) {
 	all, err := list(ctx, clients)
-	all = slices.DeleteFunc(all, func(r entry) bool { return r.run == nil || r.run.IsDone() })
+	all = slices.DeleteFunc(all, func(r entry) bool { return r.run == nil || !r.inProgress() })
 	return humanize.Each(all, func(r entry) string { return r.name }), err
 }

@@ -155,6 +155,15 @@ func (r entry) in(namespace string) string {
 	return " -n " + namespace
 }
 
+// givenTo returns the params of a local run.
+func givenTo(of local.Run) (values map[string][]string, err error) {
+	values = map[string][]string{}
+	if err := claimfile.ReadJSON(filepath.Join(of.Dir(), agent.GivenFile), longestGiven, &values); err != nil {
+		return nil, fail.Becausef(fail.InvalidInput, "reading the params of local run %s: %w", of.Name, err)
+	}
+	return values, nil
+}
+
 // withEarlierLocal adds the params of the local run that --like or --resume-from names.
 func (o *runOptions) withEarlierLocal() error {
 	name := cmp.Or(o.resumeFrom, o.like)
@@ -170,9 +179,9 @@ func (o *runOptions) withEarlierLocal() error {
 	if err != nil {
 		return err
 	}
-	values := map[string][]string{}
-	if err := claimfile.ReadJSON(filepath.Join(of.Dir(), agent.GivenFile), longestGiven, &values); err != nil {
-		return fail.Becausef(fail.InvalidInput, "reading the params of local run %s: %w", name, err)
+	values, err := givenTo(of)
+	if err != nil {
+		return err
 	}
 	maps.Copy(values, o.values)
 	if o.resumeFrom != "" {

@@ -24,6 +24,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -339,6 +340,32 @@ func TestLocalResume(t *testing.T) {
 	_, err := output(t, RunCommand(mldevenv.Bundle), "--local", "--resume-from=none")
 	if fail.ReasonOf(err) != fail.InvalidInput || fail.NextOf(err) != "mlenv runs --local" {
 		t.Errorf("got %v, want InvalidInput", err)
+	}
+}
+
+// What a run in progress resumes from stays, in which runs of its series the files may be.
+func TestLocalPruneKeepsTheSeries(t *testing.T) {
+	for _, args := range [][]string{{"--run-name=try-1"}, {"--run-name=try-2", "--resume-from=try-1"}, {"--run-name=other"}} {
+		if err := locally(t.Context(), t, io.Discard, `open("out.txt", "w")`, append(args, "--nodes=1", "--launcher=command")...); err != nil {
+			t.Fatal(fail.Details(err))
+		}
+	}
+	of, _ := local.Find("try-2")
+	lock, err := os.OpenFile(filepath.Join(of.Dir(), "lock"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := unix.FcntlFlock(lock.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil { // as in progress
+		t.Fatal(err)
+	}
+	_, err = output(t, ListCommand(), "--prune", "--local", "--yes", "try-1")
+	if fail.ReasonOf(err) != fail.EnvironmentBusy || !strings.Contains(err.Error(), "try-2") {
+		t.Errorf("deleting try-1: %v, want EnvironmentBusy for try-2", err)
+	}
+	prints(t, []string{"Local run other is deleted."}, ListCommand(), "--prune", "--local", "--yes")
+	if _, err := os.Stat(filepath.Join(of.Folder, agent.WorkFolder, "try-1", "out.txt")); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -47,10 +47,11 @@ may read their ConfigMaps and forward ports.
 
 With --prune mlenv asks, and then deletes the receipts of the named runs, or of all runs that were deleted; mlenv usage counts
 them for another 30 days. Files stay on their claims; mlenv claims lists these. With --files mlenv first deletes the logs and
-working directories of these runs, which have what their scripts wrote at relative paths; checkpoints stay.
+working directories of the named runs, which contain what their scripts wrote at relative paths. Checkpoints elsewhere stay, and
+nothing is deleted while a run in progress resumes from one of them.
 
-With --prune --local mlenv deletes local runs that have ended, with their receipts, logs and working directories. Checkpoints and
-datasets elsewhere in their folder stay.
+With --prune --local mlenv deletes local runs that have ended, with their receipts, logs and working directories, except those that
+a run in progress resumes from. Checkpoints and datasets elsewhere in their folder stay.
 
 Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was not deleted; 2: wrong usage.`,
 		Example: `  mlenv runs
@@ -62,7 +63,8 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
   mlenv runs --output=json | jq -r '.items[] | select(.state == "Failed") | .name'`,
 		Args: func(_ *cobra.Command, args []string) error {
 			return errors.Join(command.Want(prune || len(args) == 0, "arguments %q: want --prune with them", args),
-				command.Want(prune || !files, "--files: want --prune with it"),
+				command.Want(prune && len(args) > 0 || !files, "--files: want --prune and the names of the runs whose files you want to delete, "+
+					"because others may need those of other runs"),
 				command.Want(limit >= 0, "--limit %d: want 0 or more", limit),
 				command.Want(!watch || output.ForPeople(), "--watch with --output=%s: want one of them", output.String()))
 		},
@@ -114,7 +116,7 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 	cmd.Flags().StringVar(&sweep, "sweep", "", "list only the trials of this sweep")
 	cmd.Flags().BoolVar(&here, "local", false, "list, or delete, only the local runs of this machine")
 	cmd.Flags().BoolVar(&prune, "prune", false, "delete the receipts of the named runs, or of all deleted runs")
-	cmd.Flags().BoolVar(&files, "files", false, "with --prune: also delete the logs of the runs, and what they wrote at relative paths")
+	cmd.Flags().BoolVar(&files, "files", false, "with --prune RUN: also delete its logs, and what it wrote at relative paths")
 	cmd.Flags().BoolVar(&yes, "yes", false, "with --prune: do not ask")
 	for _, other := range []string{"output", "all-namespaces", "watch", "limit", "sweep"} {
 		cmd.MarkFlagsMutuallyExclusive("prune", other)

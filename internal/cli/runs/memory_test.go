@@ -216,10 +216,14 @@ func TestNothingHiddenIsPruned(t *testing.T) {
 	clients.Tekton.(*tektonfake.Clientset).PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", errors.New("no"))
 	})
-	if doomed, err := withReceipt(t.Context(), clients, nil); err != nil || len(doomed) != 0 {
+	all, err := list(t.Context(), clients)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if doomed, err := withReceipt(clients, all, nil); err != nil || len(doomed) != 0 {
 		t.Errorf("got %v, %v; want none", doomed, err)
 	}
-	if _, err := withReceipt(t.Context(), clients, []string{"train-1"}); fail.ReasonOf(err) != fail.InvalidInput {
+	if _, err := withReceipt(clients, all, []string{"train-1"}); fail.ReasonOf(err) != fail.InvalidInput {
 		t.Errorf("a run in progress: %v, want InvalidInput", err)
 	}
 }

@@ -32,9 +32,13 @@ type removeFiles func(ctx context.Context, clients *kube.Clients, claim fetch.Cl
 // directories and records if there is a function that removes files.
 func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, yes bool, remove removeFiles) error {
 	ctx := cmd.Context()
-	doomed, err := withReceipt(ctx, clients, names)
-	if err == nil && remove != nil {
-		err = allEnded(doomed, clients.Namespace)
+	all, err := list(ctx, clients)
+	if err != nil {
+		return err
+	}
+	doomed, err := withReceipt(clients, all, names)
+	if remove != nil {
+		err = errors.Join(err, needed(doomed, all, clients.Namespace))
 	}
 	if err != nil {
 		return command.Usage(err)
@@ -76,16 +80,31 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 	return errors.Join(problems...)
 }
 
-// allEnded returns an error for runs whose scripts may still write files.
-func allEnded(all []entry, namespace string) error {
+// needed returns an error for each of the doomed runs whose files a run in progress writes, or may resume from.
+func needed(doomed, all []entry, namespace string) error {
 	var problems []error
-	for _, r := range all {
-		if r.run != nil && !r.run.IsDone() {
-			busy := fail.Becausef(fail.EnvironmentBusy, "deleting the files of run %s/%s: it has not ended", namespace, r.name)
-			problems = append(problems, fail.Advise(busy, "mlenv cancel %s -n %s", r.name, namespace))
+	for _, r := range doomed {
+		if i := slices.IndexFunc(all, r.isNeededBy); i >= 0 {
+			problems = append(problems, neededBy(r, all[i], namespace))
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// isNeededBy reports whether a run in progress is r, or resumes r or a run of its series.
+func (r entry) isNeededBy(other entry) bool { return other.inProgress() && r.series() == other.series() }
+
+// neededBy returns the error of files that the other run needs.
+func neededBy(r, other entry, namespace string) error {
+	why := "it has not ended"
+	if other.name != r.name {
+		why = fmt.Sprintf("run %s, which is in progress, resumes from its series", other.name)
+	}
+	if r.here != nil {
+		return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "deleting local run %s: %s", r.name, why), "%s", other.here.Stop())
+	}
+	return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "deleting the files of run %s/%s: %s", namespace, r.name, why),
+		"mlenv cancel %s -n %s", other.name, namespace)
 }
 
 // pruneWork deletes the records and working directories of runs from the claims that exist.
@@ -122,17 +141,12 @@ func pruneWork(cmd *cobra.Command, clients *kube.Clients, doomed []entry, remove
 	return errors.Join(problems...)
 }
 
-// withReceipt returns the named runs, or all deleted ones. Errors: InvalidInput for a run that has no receipt, as one in
+// withReceipt returns the named ones of all runs, or else all deleted ones. Errors: InvalidInput for a run that has no receipt, as one in
 // progress.
-func withReceipt(ctx context.Context, clients *kube.Clients, names []string) ([]entry, error) {
-	all, err := list(ctx, clients)
-	if err != nil {
-		return nil, err
-	}
+func withReceipt(clients *kube.Clients, all []entry, names []string) (found []entry, err error) {
 	if len(names) == 0 {
-		return slices.DeleteFunc(all, func(r entry) bool { return r.run != nil || r.hidden }), nil
+		return slices.DeleteFunc(slices.Clone(all), func(r entry) bool { return r.run != nil || r.hidden }), nil
 	}
-	var found []entry
 	var problems []error
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(r entry) bool { return r.name == name && r.receipt != nil && (!r.hidden || !r.open) })
@@ -147,7 +161,8 @@ func withReceipt(ctx context.Context, clients *kube.Clients, names []string) ([]
 	return found, errors.Join(problems...)
 }
 
-// pruneLocal asks and deletes the named local runs, or all that have ended. It deletes none if one of the named ones is in progress.
+// pruneLocal asks and deletes the named local runs, or all that no run in progress needs. It deletes none if one of the named ones is
+// needed.
 func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 	all, err := localRuns()
 	if err != nil {
@@ -156,25 +171,22 @@ func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 	var doomed []entry
 	var problems []error
 	for _, r := range all {
-		if slices.Contains(names, r.name) || len(names) == 0 && !r.here.Running() {
+		if slices.Contains(names, r.name) || len(names) == 0 && !slices.ContainsFunc(all, r.isNeededBy) {
 			doomed = append(doomed, r)
 		}
 	}
 	for _, name := range names {
-		i := slices.IndexFunc(doomed, func(r entry) bool { return r.name == name })
-		switch {
-		case i < 0:
+		if !slices.ContainsFunc(doomed, func(r entry) bool { return r.name == name }) {
 			problems = append(problems, fail.Advise(fail.Becausef(fail.InvalidInput, "deleting local run %s: there is none", name),
 				"mlenv runs --local"))
-		case doomed[i].here.Running():
-			problems = append(problems, doomed[i].here.Busy())
 		}
 	}
+	problems = append(problems, needed(doomed, all, ""))
 	if err := errors.Join(problems...); err != nil {
 		return command.Usage(err)
 	}
 	if len(doomed) == 0 {
-		fmt.Fprintln(cmd.ErrOrStderr(), "No local runs that have ended.")
+		fmt.Fprintln(cmd.ErrOrStderr(), "No local runs that have ended and that no run in progress resumes from.")
 		return nil
 	}
 	if !yes {

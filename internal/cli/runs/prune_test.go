@@ -85,6 +85,7 @@ func TestPruneFiles(t *testing.T) {
 	done.Status.MarkSucceeded("Succeeded", "")
 	going := done.DeepCopy()
 	going.Name, going.UID, going.Status = "going", "uid-going", v1.PipelineRunStatus{}
+	going.Spec.Params = v1.Params{{Name: "env", Value: *v1.NewStructuredValues("MLENV_RESUME_FROM=first", "A=b")}}
 	for _, tc := range []struct {
 		name   string
 		runs   []string
@@ -93,18 +94,19 @@ func TestPruneFiles(t *testing.T) {
 		left   int
 		reason fail.Reason
 	}{
-		{"all deleted runs", nil, nil, "shared: .mlenv/runs/uid-gone .mlenv/work/uid-gone .mlenv/work/.uid-gone; ", 2, ""},
+		{"one deleted run", []string{"gone"}, nil, "shared: .mlenv/runs/uid-gone .mlenv/work/uid-gone .mlenv/work/.uid-gone; ", 3, ""},
 		{"two runs of one claim", []string{"gone", "done"}, nil,
 			"shared: .mlenv/runs/uid-gone .mlenv/work/uid-gone .mlenv/work/.uid-gone .mlenv/runs/uid-done .mlenv/work/uid-done " +
-				".mlenv/work/.uid-done; ", 1, ""},
-		{"one is in progress", []string{"gone", "going"}, nil, "", 3, fail.EnvironmentBusy},
+				".mlenv/work/.uid-done; ", 2, ""},
+		{"one is in progress", []string{"gone", "going"}, nil, "", 4, fail.EnvironmentBusy},
+		{"one in progress resumes from it", []string{"gone", "first"}, nil, "", 4, fail.EnvironmentBusy},
 		{"the files cannot be deleted", []string{"gone"}, fail.Becausef(fail.PermissionDenied, "no"),
-			"shared: .mlenv/runs/uid-gone .mlenv/work/uid-gone .mlenv/work/.uid-gone; ", 3, fail.PermissionDenied},
+			"shared: .mlenv/runs/uid-gone .mlenv/work/uid-gone .mlenv/work/.uid-gone; ", 4, fail.PermissionDenied},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "shared"}}
 			clients := &kube.Clients{Kube: kubefake.NewClientset(claim), Tekton: tektonfake.NewSimpleClientset(done, going), Namespace: "ns"}
-			for _, name := range []string{"gone", "done", "going"} {
+			for _, name := range []string{"gone", "done", "going", "first"} {
 				r := receipt.Receipt{Run: name, RunUID: "uid-" + name, Namespace: "ns", Environment: "env",
 					Record: &receipt.Record{Claims: []string{"deleted", "shared"}}}
 				if err := receipt.Write(t.Context(), clients.Kube, r); err != nil {

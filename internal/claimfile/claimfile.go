@@ -175,7 +175,7 @@ func reserve(path, folder string, size int) (*Reservation, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := file.Write(make([]byte, size)); err != nil {
+	if err := take(file, size); err != nil {
 		file.Close()
 		os.Remove(file.Name())
 		return nil, err
@@ -194,4 +194,13 @@ func (r *Reservation) Replace(content []byte) error {
 		os.Remove(r.file.Name())
 	}
 	return err
+}
+
+// writeRoom takes room of a volume by writing. A server may refuse it only when the bytes reach it.
+func writeRoom(file *os.File, size int) error {
+	if size == 0 {
+		return nil
+	}
+	_, err := file.Write(make([]byte, size))
+	return errors.Join(err, file.Sync())
 }

@@ -73,6 +73,10 @@ func run(command []string, sys fs.FS) (int, error) {
 	}
 	defer log.Close()
 	s.output.log = log
+	begin, end, err := s.dir.ReserveRank(s.status.Rank)
+	if err != nil {
+		return 1, err
+	}
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		return 1, err
@@ -80,14 +84,10 @@ func run(command []string, sys fs.FS) (int, error) {
 	process, err := s.start(s.complete(command), writer)
 	if err != nil {
 		fmt.Fprintf(log, "%v\n", err)
-		return 127, errors.Join(err, record.WriteJSON(s.dir.RankStatus(s.status.Rank), s.status))
+		return 127, errors.Join(err, end(s.status))
 	}
-	end, err := s.dir.BeginRank(s.status)
-	if err != nil {
-		return 1, errors.Join(err, process.Process.Kill())
-	}
-	err = s.wait(process, reader)
-	err = errors.Join(err, end(s.status))
+	err = begin(s.status)
+	err = errors.Join(err, s.wait(process, reader), end(s.status))
 	if number := unix.SignalNum(s.status.Exit.Signal); number != 0 {
 		return 128 + int(number), err
 	}

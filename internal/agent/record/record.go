@@ -96,22 +96,47 @@ func encode(path string, value any) ([]byte, error) {
 	return append(content, '\n'), nil
 }
 
-// rankRoom is the most that a rank's status needs, in bytes.
-const rankRoom = 128 << 10
+const (
+	// rankRoom is the most that a rank's status needs, in bytes.
+	rankRoom = 128 << 10
+	// nodeRoom is how much longer a node's last status may be than its first one, in bytes: a guess, as it depends on NCCL's findings.
+	nodeRoom = 128 << 10
+)
 
-// BeginRank writes the status of a rank that has started. end writes its last one, for which there is room even if the rank fills
-// the volume.
-func (d Dir) BeginRank(status agent.RankStatus) (end func(agent.RankStatus) error, err error) {
-	path := d.RankStatus(status.Rank)
-	if err := WriteJSON(path, status); err != nil {
-		return nil, err
+// ReserveRank takes the room for both statuses of a rank before it starts, so that they can be written even if it fills the volume at
+// once: begin writes the first one, end the last one.
+func (d Dir) ReserveRank(rank int) (begin, end func(agent.RankStatus) error, err error) {
+	const beginRoom = 4 << 10
+	path := d.RankStatus(rank)
+	first, err := reserve[agent.RankStatus](path, beginRoom)
+	if err != nil {
+		return nil, nil, err
 	}
-	room, err := claimfile.Reserve(path, rankRoom)
+	last, err := reserve[agent.RankStatus](path, rankRoom)
+	return first, last, err
+}
+
+// BeginNode writes a node's part of the job that is about to start. end writes the last one, for which the room is taken now.
+func (d Dir) BeginNode(status agent.JobStatus) (end func(agent.JobStatus) error, err error) {
+	path := d.NodeStatus(status.Node)
+	content, err := encode(path, status)
+	if err == nil {
+		err = WriteFile(path, content)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return func(status agent.RankStatus) error {
-		content, err := encode(path, status)
+	return reserve[agent.JobStatus](path, len(content)+nodeRoom)
+}
+
+// reserve takes room for a value. replace writes it once.
+func reserve[T any](path string, size int) (replace func(T) error, err error) {
+	room, err := claimfile.Reserve(path, size)
+	if err != nil {
+		return nil, err
+	}
+	return func(value T) error {
+		content, err := encode(path, value)
 		if err != nil {
 			return err
 		}

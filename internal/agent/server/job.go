@@ -58,6 +58,8 @@ type job struct {
 	// alive ends, by end, when no process is left and the status is written.
 	alive context.Context //nolint:containedctx // it is the job's own
 	end   context.CancelFunc
+	// recordEnd writes the node's last status, for which the room is taken.
+	recordEnd func(agent.JobStatus) error
 	// left is closed when the job uses its working directory no more.
 	left chan struct{}
 
@@ -95,7 +97,9 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config)
 	output, err := claimfile.Append(j.dir.LauncherLog(status.Node))
 	if err == nil {
 		defer output.Close()
-		err = errors.Join(watcher.Add(string(j.dir)), record.WriteJSON(j.dir.NodeStatus(status.Node), status))
+		if err = watcher.Add(string(j.dir)); err == nil {
+			j.recordEnd, err = j.dir.BeginNode(status)
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, watcher.Close())
@@ -259,7 +263,7 @@ func (j *job) finish(exit agent.Exit) {
 	status := j.status
 	j.mu.Unlock()
 	status.Ranks = nil
-	if err := record.WriteJSON(j.dir.NodeStatus(status.Node), status); err != nil {
+	if err := j.recordEnd(status); err != nil {
 		j.log.Error("Recording the end of a job failed.", "job", status.ID, "error", err)
 	}
 	if err := os.RemoveAll(j.scratch); err != nil {

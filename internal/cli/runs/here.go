@@ -20,6 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // Files in the folder of a local run, next to its record and its receipt.
@@ -42,13 +43,30 @@ func localOf(of local.Run) (entry, error) {
 		m.RunUID, m.Environment = of.Name, of.Name
 	}
 	if m.Receipt == nil && !inProgress {
-		killed := onWorkspace(m.End(fail.NodeLost, "mlenv was killed, and the nodes of the run with it", of.LastWrite().UTC()), of.Folder)
+		killed := onWorkspace(abandoned(m, of), of.Folder)
 		killed.Teardown = "all processes of the run ended with mlenv"
 		_ = memory.Write(killed) // the next reader tries again
 		m.Receipt = &killed
 	}
 	r.recall(m)
 	return r, nil
+}
+
+// abandoned returns the receipt of a run whose mlenv ended before it wrote one. What its steps or its nodes have noted counts more than
+// that.
+func abandoned(m receipt.Memory, of local.Run) receipt.Receipt {
+	at := of.LastWrite().UTC()
+	if p := m.PartOf(trainTask); p != nil && p.Status == run.Succeeded {
+		return m.Account(receipt.Standing{Verdict: receipt.Succeeded}, at)
+	}
+	ended, failure := of.NodesEnded()
+	switch {
+	case ended && failure == "" && m.PartOf(trainTask) != nil:
+		return m.Account(receipt.Standing{Verdict: receipt.Succeeded}, at)
+	case ended && failure != "":
+		return m.End(fail.RankFailed, failure+"; mlenv was killed before it looked for the cause", at)
+	}
+	return m.End(fail.NodeLost, "mlenv was killed, and the nodes of the run with it", at)
 }
 
 // onWorkspace returns the receipt with the paths of this machine. The steps note paths in a pod.

@@ -295,7 +295,7 @@ func TestLocalKilled(t *testing.T) {
 	}
 	e, err := local.Start(t.Context(), local.Options{Folder: folder, Name: "try-1", Nodes: 1, Environ: os.Environ()})
 	if err == nil {
-		err = receipt.Dir(e.Dir()).Begin(receipt.Start{Run: "try-1", RunUID: "try-1", Environment: "try-1"})
+		_, err = receipt.Dir(e.Dir()).Begin(receipt.Start{Run: "try-1", RunUID: "try-1", Environment: "try-1"})
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -49,14 +49,15 @@ func (j localJob) run(cmd *cobra.Command) (err error) {
 	both := io.MultiWriter(&piped{to: printed, gone: func() {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning: the output is not kept any more")
 	}}, &piped{to: out, gone: func() {}})
-	memory, log := receipt.Dir(e.Dir()), command.TextLog(both)
+	log := command.TextLog(both)
 	start := receipt.Start{
 		Run: e.Name, RunUID: e.Name, Environment: e.Name, Sweep: j.sweep, User: userName(), Started: time.Now().UTC(),
 	}
-	if err := errors.Join(memory.Begin(start), j.keepGiven(e.Dir())); err != nil {
+	memory, err := receipt.Dir(e.Dir()).Begin(start)
+	if err = errors.Join(err, j.keepGiven(e.Dir())); err != nil {
 		return errors.Join(err, e.End())
 	}
-	failure := j.train(ctx, log, both, e, memory, start)
+	failure := j.train(ctx, log, both, e, memory, start.Started)
 	r := finish(ctx, log, e, memory)
 	if err := memory.Write(r); err != nil {
 		log.Warn(err.Error())
@@ -88,22 +89,22 @@ func (j localJob) keepGiven(dir string) error {
 	return os.WriteFile(filepath.Join(dir, agent.GivenFile), content, 0o600)
 }
 
-func (j localJob) train(ctx context.Context, log *slog.Logger, out io.Writer, e *local.Environment, memory receipt.Dir,
-	start receipt.Start) error {
+func (j localJob) train(ctx context.Context, log *slog.Logger, out io.Writer, e *local.Environment, memory *receipt.Here,
+	started time.Time) error {
 	has := "without GPUs"
 	if e.GPUs > 0 {
 		has = "with " + humanize.Count(e.GPUs, "GPU") + " each"
 	}
 	log.Info(fmt.Sprintf("Run %s on this machine: %s %s.", e.Name, humanize.Count(j.nodes.Nodes, "node"), has))
 	j.source.Program, j.source.Workspace = e.Program, e.Workspace
-	kept := memory.Keeper(ctx, log, start, "sync-repo")
+	kept := memory.Keeper(ctx, log, "sync-repo")
 	sent, err := syncrepo.SendFolder(ctx, log, e.Nodes, j.source)
 	if err != nil && ctx.Err() != nil {
 		err = fail.Becausef(fail.Cancelled, "sending the files: it was interrupted")
 	}
 	kept.End(ctx, err, func(p *receipt.Part) {
 		p.Repository, p.Commit, p.Tree = receipt.Folder, j.commit, string(sent)
-		p.GPUs = &receipt.GPUs{Count: e.GPUs * j.nodes.Nodes, Since: start.Started}
+		p.GPUs = &receipt.GPUs{Count: e.GPUs * j.nodes.Nodes, Since: started}
 		if !isFolder(j.given) {
 			p.Repository = receipt.RepositoryOf(strings.Join(j.given["repo-url"], ""))
 		}
@@ -112,13 +113,13 @@ func (j localJob) train(ctx context.Context, log *slog.Logger, out io.Writer, e 
 		return err
 	}
 	j.training.Tree, j.training.Job, j.training.MasterPort = sent, e.Name, e.MasterPort
-	_, err = train.Run(ctx, train.Deps{Place: e, Log: log, Out: out, Kept: memory.Keeper(ctx, log, start, trainTask)}, j.training)
+	_, err = train.Run(ctx, train.Deps{Place: e, Log: log, Out: out, Kept: memory.Keeper(ctx, log, trainTask)}, j.training)
 	return err
 }
 
 // finish ends the nodes, and returns the receipt of the run.
-func finish(ctx context.Context, log *slog.Logger, e *local.Environment, memory receipt.Dir) receipt.Receipt {
-	m, err := memory.Recall(e.Name)
+func finish(ctx context.Context, log *slog.Logger, e *local.Environment, memory *receipt.Here) receipt.Receipt {
+	m, err := memory.Recall()
 	if err != nil {
 		log.Warn(fmt.Sprintf("What the steps have noted is not in the receipt: %v", err))
 	}

@@ -92,7 +92,9 @@ func needed(doomed, all []entry, namespace string) error {
 }
 
 // isNeededBy reports whether a run in progress is r, or resumes r or a run of its series.
-func (r entry) isNeededBy(other entry) bool { return other.inProgress() && r.series() == other.series() }
+func (r entry) isNeededBy(other entry) bool {
+	return other.inProgress() && r.series() == other.series()
+}
 
 // neededBy returns the error of files that the other run needs.
 func neededBy(r, other entry, namespace string) error {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -128,6 +129,22 @@ func (r Run) LastWrite() (last time.Time) {
 		return nil
 	})
 	return last
+}
+
+// NodesEnded reports whether every node has recorded the end of the run's newest attempt. failure is the end of the first node that did not
+// succeed, "" for none.
+func (r Run) NodesEnded() (ended bool, failure string) {
+	for node, nodes := 0, 1; node < nodes; node++ {
+		status, err := record.Newest(r.Dir(), node).ReadNode(node)
+		if err != nil || status.State == agent.Running {
+			return false, ""
+		}
+		nodes = status.Spec.Nodes
+		if exit := status.Launcher; failure == "" && (status.State != agent.Exited || exit.Code != 0) {
+			failure = fmt.Sprintf("node %d ended as %s with exit code %d", node, status.State, exit.Code)
+		}
+	}
+	return true, failure
 }
 
 // Remove deletes a run that has ended: its record, its receipt, and its working directory. Errors: EnvironmentBusy.

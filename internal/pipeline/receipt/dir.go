@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,43 +24,91 @@ import (
 // Dir is the folder with the memory of a run on the user's own machine: a file for each key of the ConfigMap that a run on a cluster has.
 type Dir string
 
-// Begin writes what is known of a run when it starts.
-func (d Dir) Begin(s Start) error {
+// Here is the memory of a run on the user's own machine, in the mlenv that runs it. The files in its folder are a copy for other
+// commands and for later, so a full disk changes no verdict. The room for the receipt is taken when the run starts.
+type Here struct {
+	dir   Dir
+	start Start
+	room  *claimfile.Reservation
+
+	mu sync.Mutex
+	// files are what the folder has, unless it could not be written.
+	files map[string]string
+}
+
+// Begin begins the memory of a run, and takes the room for its receipt.
+func (d Dir) Begin(s Start) (*Here, error) {
+	room, err := claimfile.Reserve(filepath.Join(string(d), key), maxSize)
+	if err != nil {
+		return nil, fmt.Errorf("taking room for the receipt of run %s: %w", s.Run, err)
+	}
+	h := &Here{dir: d, start: s, room: room, files: map[string]string{}}
 	content, err := json.Marshal(s)
-	return d.write(startKey, content, err)
+	return h, h.write(startKey, content, err)
 }
 
 // Keeper begins the part of a step.
-func (d Dir) Keeper(ctx context.Context, log *slog.Logger, s Start, task string) *Keeper {
-	k := &Keeper{clients: &kube.Clients{}, log: log, start: s, dir: d, unhook: func() bool { return true }}
+func (h *Here) Keeper(ctx context.Context, log *slog.Logger, task string) *Keeper {
+	k := &Keeper{clients: &kube.Clients{}, log: log, start: h.start, here: h, unhook: func() bool { return true }}
 	k.part = Part{Task: task, Status: run.Running, Started: time.Now().UTC()}
 	k.Learn(ctx, func(*Part) {})
 	return k
 }
 
-func (d Dir) note(s Start, p Part) error {
-	p.RunUID = s.RunUID
+func (h *Here) note(p Part) error {
+	p.RunUID = h.start.RunUID
 	content, err := p.encode()
-	return d.write(partPrefix+p.Task+partSuffix, content, err)
+	return h.write(partPrefix+p.Task+partSuffix, content, err)
 }
 
-func (d Dir) noteProgress(s Start, p Progress) error {
-	p.RunUID = s.RunUID
+func (h *Here) noteProgress(p Progress) error {
+	p.RunUID = h.start.RunUID
 	content, err := json.Marshal(p)
-	return d.write(progressKey, content, err)
+	return h.write(progressKey, content, err)
 }
 
-// Write stores the receipt.
-func (d Dir) Write(r Receipt) error {
+// Recall returns what the steps have noted.
+func (h *Here) Recall() (Memory, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: Name(h.start.Run)}, Data: h.files}
+	return recall(config)
+}
+
+// Write stores the receipt, once.
+func (h *Here) Write(r Receipt) error {
 	content, err := encode(r)
-	return d.write(key, content, err)
+	if err == nil {
+		err = h.room.Replace(content)
+	}
+	return written(key, err)
 }
 
 // write replaces a file, unless its content could not be encoded.
-func (d Dir) write(name string, content []byte, err error) error {
+func (h *Here) write(name string, content []byte, err error) error {
 	if err == nil {
-		err = claimfile.Replace(filepath.Join(string(d), name), string(d), content)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.files[name] = string(content)
+		err = h.dir.replace(name, content)
 	}
+	return written(name, err)
+}
+
+// Write stores the receipt of a run whose mlenv has ended.
+func (d Dir) Write(r Receipt) error {
+	content, err := encode(r)
+	if err == nil {
+		err = d.replace(key, content)
+	}
+	return written(key, err)
+}
+
+func (d Dir) replace(name string, content []byte) error {
+	return claimfile.Replace(filepath.Join(string(d), name), string(d), content)
+}
+
+func written(name string, err error) error {
 	if err != nil {
 		return fmt.Errorf("writing %s of the receipt: %w", name, err)
 	}

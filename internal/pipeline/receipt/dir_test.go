@@ -3,7 +3,6 @@
 package receipt
 
 import (
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -18,11 +17,12 @@ import (
 func TestDir(t *testing.T) {
 	d := Dir(t.TempDir())
 	s := Start{Run: "try-1", RunUID: "try-1", Environment: "try-1", Started: noon()}
-	if err := d.Begin(s); err != nil {
+	h, err := d.Begin(s)
+	if err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	kept := d.Keeper(t.Context(), log, s, "train")
+	kept := h.Keeper(t.Context(), log, "train")
 	kept.Progress(t.Context(), Progress{At: noon(), Step: 7, Checkpoint: "/workspace/checkpoints/try-1/step-7"})
 	m, err := d.Recall("try-1")
 	if err != nil || m.Run != "try-1" || m.RunUID != "try-1" || !m.Started.Equal(noon()) || m.Receipt != nil {
@@ -39,22 +39,40 @@ func TestDir(t *testing.T) {
 	if r.Verdict != Failed || r.Reason != fail.RankFailed || len(r.Phases) != 1 || r.Phases[0].Status != run.Failed || r.Checkpoint == "" {
 		t.Errorf("the receipt is %+v", r)
 	}
-	if err := d.Write(r); err != nil {
+	if err := h.Write(r); err != nil {
 		t.Fatal(err)
 	}
 	if m, err = d.Recall("try-1"); err != nil || m.Receipt == nil || m.Receipt.Reason != fail.RankFailed {
 		t.Errorf("the memory is %+v, %v; want the receipt", m, err)
 	}
-	// What another program wrote is checked as on a cluster, and a failure to write changes nothing but the log.
+	// What another program wrote is checked as on a cluster.
 	if err := os.WriteFile(filepath.Join(string(d), key), []byte(`{"verdict": "Maybe"}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.Recall("try-1"); fail.ReasonOf(err) != fail.InvalidInput {
 		t.Errorf("got %v, want InvalidInput", err)
 	}
-	gone := Dir(filepath.Join(string(d), "none"))
-	gone.Keeper(t.Context(), log, s, "train").End(t.Context(), errors.New("failed"), nil)
-	if err := gone.Write(r); err == nil {
+}
+
+// Without a folder, as on a full disk, the process that runs it still knows how the run stands.
+func TestMemoryWithoutFiles(t *testing.T) {
+	d := Dir(t.TempDir())
+	h, err := d.Begin(Start{Run: "try-1", RunUID: "try-1", Environment: "try-1", Started: noon()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(string(d)); err != nil {
+		t.Fatal(err)
+	}
+	h.Keeper(t.Context(), slog.New(slog.NewTextHandler(t.Output(), nil)), "train").End(t.Context(), nil, nil)
+	m, err := h.Recall()
+	if v := m.Verdict(Seen{Over: true}); err != nil || v.Verdict != Succeeded {
+		t.Errorf("it stands as %+v, %v; want a success", v, err)
+	}
+	if err := h.Write(Receipt{}); err == nil {
 		t.Error("a receipt was written to a folder that does not exist")
+	}
+	if _, err := d.Begin(Start{Run: "try-2"}); err == nil {
+		t.Error("a run began without room for its receipt")
 	}
 }

@@ -38,8 +38,8 @@ type Keeper struct {
 	log     *slog.Logger
 	of      run.Flags
 	start   Start
-	// dir has the memory of a run on the user's own machine, "" for one on a cluster.
-	dir Dir
+	// here has the memory of a run on the user's own machine, nil for one on a cluster.
+	here *Here
 
 	mu     sync.Mutex
 	part   Part
@@ -95,8 +95,8 @@ func (k *Keeper) Learn(ctx context.Context, change func(*Part)) {
 }
 
 func (k *Keeper) note(ctx context.Context, p Part) error {
-	if k.dir != "" {
-		return k.dir.note(k.start, p)
+	if k.here != nil {
+		return k.here.note(p)
 	}
 	return Note(ctx, k.clients.Kube, k.start, p)
 }
@@ -105,8 +105,8 @@ func (k *Keeper) note(ctx context.Context, p Part) error {
 func (k *Keeper) Progress(ctx context.Context, p Progress) {
 	switch {
 	case k == nil || ctx.Err() != nil:
-	case k.dir != "":
-		k.warn(k.dir.noteProgress(k.start, p))
+	case k.here != nil:
+		k.warn(k.here.noteProgress(p))
 	default:
 		k.warn(NoteProgress(ctx, k.clients.Kube, k.start, p))
 	}
@@ -153,7 +153,7 @@ func (k *Keeper) ending(ctx context.Context) (run.Ending, error) {
 
 // conclude writes the receipt of a run that ends without its finally tasks.
 func (k *Keeper) conclude(ctx context.Context) {
-	if k.dir != "" {
+	if k.here != nil {
 		return // mlenv writes the receipt of a run on the user's own machine
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTime)

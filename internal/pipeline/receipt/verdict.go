@@ -80,15 +80,16 @@ func (m Memory) Verdict(seen Seen) Standing {
 			s.Reason, s.Message = seen.End.Reason, seen.End.Message
 		}
 	case seen.Over:
-		s.decideOver(of, first)
+		s.decideOver(of, first, len(tasks))
 	case of != nil: // it has ended without success
 		s.decideEnded(of, first)
 	}
 	return s
 }
 
-// decideOver decides about a run of which the finally tasks are left. A run can end between two tasks, all of which succeeded.
-func (s *Standing) decideOver(of *run.Run, first *run.TaskRun) {
+// decideOver decides about a run of which the finally tasks are left. A run can end between two tasks, all of which succeeded. One whose
+// tasks nobody knows has not.
+func (s *Standing) decideOver(of *run.Run, first *run.TaskRun, known int) {
 	s.Verdict = Failed
 	switch {
 	case first != nil && (first.Status == run.Failed || of == nil || !of.Cancelled):
@@ -102,6 +103,8 @@ func (s *Standing) decideOver(of *run.Run, first *run.TaskRun) {
 		missed := of.Skipped[0]
 		s.Reason = cmp.Or(kube.ReasonFor(missed.Reason), fail.Internal)
 		s.Message = fmt.Sprintf("task %s did not run: %s", missed.Task, missed.Reason)
+	case known == 0:
+		s.Reason, s.Message = fail.Internal, "no step has noted how it ended"
 	default:
 		s.Verdict = Succeeded
 	}

@@ -97,6 +97,7 @@ func TestVerdict(t *testing.T) {
 			"Failed,Hang,train said,train,train,-"},
 		{"teardown: the first of two", parts{failed("sync-repo", fail.DiskFull, 9), failed("preflight", fail.QuotaExceeded, 8)}, nil,
 			Seen{Run: inProgress, Over: true}, "Failed,QuotaExceeded,preflight said,preflight,-,-"},
+		{"teardown: no step has noted anything", nil, nil, Seen{Over: true}, "Failed,Internal,no step has noted how it ended,-,-,-"},
 		{"teardown: a task has not ended", nil, nil, Seen{Run: inProgress, Over: true, Tasks: tasks{byTekton("train", run.Running, "", 0)}},
 			"Failed,Internal,task train has not ended,train,-,train"},
 		{"teardown: cancelled outright, in a step that noted no end", parts{training()}, nil,

@@ -87,8 +87,8 @@ func (m Memory) Verdict(seen Seen) Standing {
 	return s
 }
 
-// decideOver decides about a run of which the finally tasks are left. A run can end between two tasks, all of which succeeded. One whose
-// tasks nobody knows has not.
+// decideOver decides about a run of which the finally tasks are left. A run can end between two tasks, all of which succeeded. One of which
+// neither Tekton nor a step says anything has not.
 func (s *Standing) decideOver(of *run.Run, first *run.TaskRun, known int) {
 	s.Verdict = Failed
 	switch {
@@ -103,7 +103,7 @@ func (s *Standing) decideOver(of *run.Run, first *run.TaskRun, known int) {
 		missed := of.Skipped[0]
 		s.Reason = cmp.Or(kube.ReasonFor(missed.Reason), fail.Internal)
 		s.Message = fmt.Sprintf("task %s did not run: %s", missed.Task, missed.Reason)
-	case known == 0:
+	case of == nil && known == 0:
 		s.Reason, s.Message = fail.Internal, "no step has noted how it ended"
 	default:
 		s.Verdict = Succeeded

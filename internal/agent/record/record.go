@@ -120,13 +120,14 @@ func (d Dir) ReserveRank(rank int) (begin, end func(agent.RankStatus) error, err
 func (d Dir) BeginNode(status agent.JobStatus) (end func(agent.JobStatus) error, err error) {
 	path := d.NodeStatus(status.Node)
 	content, err := encode(path, status)
-	if err == nil {
-		err = WriteFile(path, content)
-	}
 	if err != nil {
 		return nil, err
 	}
-	return reserve[agent.JobStatus](path, len(content)+nodeRoom)
+	// First, because a job without that room does not start, and must not be on record as running.
+	if end, err = reserve[agent.JobStatus](path, len(content)+nodeRoom); err != nil {
+		return nil, err
+	}
+	return end, WriteFile(path, content)
 }
 
 // reserve takes room for a value. replace writes it once.

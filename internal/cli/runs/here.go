@@ -56,12 +56,9 @@ func localOf(of local.Run) (entry, error) {
 // that.
 func abandoned(m receipt.Memory, of local.Run) receipt.Receipt {
 	at := of.LastWrite().UTC()
-	if p := m.PartOf(trainTask); p != nil && p.Status == run.Succeeded {
-		return m.Account(receipt.Standing{Verdict: receipt.Succeeded}, at)
-	}
 	ended, failure := of.NodesEnded()
-	switch {
-	case ended && failure == "" && m.PartOf(trainTask) != nil:
+	switch p := m.PartOf(trainTask); {
+	case p != nil && (p.Status == run.Succeeded || ended && failure == ""):
 		return m.Account(receipt.Standing{Verdict: receipt.Succeeded}, at)
 	case ended && failure != "":
 		return m.End(fail.RankFailed, failure+"; mlenv was killed before it looked for the cause", at)

@@ -83,18 +83,22 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 // needed returns an error for each of the doomed runs whose files a run in progress writes, or may resume from.
 func needed(doomed, all []entry, namespace string) error {
 	var problems []error
+	busy := unended(all)
 	for _, r := range doomed {
-		if i := slices.IndexFunc(all, r.isNeededBy); i >= 0 {
-			problems = append(problems, neededBy(r, all[i], namespace))
+		if i := slices.IndexFunc(busy, r.sharesSeries); i >= 0 {
+			problems = append(problems, neededBy(r, busy[i], namespace))
 		}
 	}
 	return errors.Join(problems...)
 }
 
-// isNeededBy reports whether a run in progress is r, or resumes r or a run of its series.
-func (r entry) isNeededBy(other entry) bool {
-	return other.inProgress() && r.series() == other.series()
+// unended returns the runs in progress.
+func unended(all []entry) []entry {
+	return slices.DeleteFunc(slices.Clone(all), func(r entry) bool { return !r.inProgress() })
 }
+
+// sharesSeries reports whether the other run is r, or one of both resumes the other or a run of its series.
+func (r entry) sharesSeries(other entry) bool { return r.series() == other.series() }
 
 // neededBy returns the error of files that the other run needs.
 func neededBy(r, other entry, namespace string) error {
@@ -172,8 +176,9 @@ func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 	}
 	var doomed []entry
 	var problems []error
+	busy := unended(all)
 	for _, r := range all {
-		if slices.Contains(names, r.name) || len(names) == 0 && !slices.ContainsFunc(all, r.isNeededBy) {
+		if slices.Contains(names, r.name) || len(names) == 0 && !slices.ContainsFunc(busy, r.sharesSeries) {
 			doomed = append(doomed, r)
 		}
 	}

@@ -26,9 +26,13 @@ PROGRAMS := /usr/bin/tini-static conntrack containerd git gpg ip iptables mmdebs
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+.PHONY: go
+go:
+	@command -v go >/dev/null || { echo "Go 1.26 or newer is missing: https://go.dev/doc/install"; exit 1; }
+
 # Docker's containerd.io has containerd and runc, and conflicts with Debian's.
 .PHONY: setup
-setup: ## install what the local cluster needs (Debian, root or sudo); on other systems print the missing programs
+setup: go ## install what the local cluster needs (Debian, root or sudo); on other systems print the missing programs
 	@if [ -f /etc/debian_version ] && command -v apt-get >/dev/null; then \
 	  missing=$$(for p in $(DEBIAN_PACKAGES) $(MORE_PACKAGES); do \
 	    { [[ $$p =~ ^(containerd|runc)$$ ]] && command -v $$p >/dev/null; } || dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; \
@@ -41,7 +45,6 @@ setup: ## install what the local cluster needs (Debian, root or sudo); on other 
 	  missing=$$(for p in $(PROGRAMS); do command -v $$p >/dev/null || echo $$p; done); \
 	  [ -z "$$missing" ] || { echo "This is not Debian. Install these programs, then run make again:" $$missing; exit 1; }; \
 	fi
-	@command -v go >/dev/null || { echo "Go 1.26 or newer is missing: https://go.dev/doc/install"; exit 1; }
 
 .PHONY: setup-tests
 setup-tests: ## install what the local cluster and the tests need
@@ -57,12 +60,12 @@ build: bin/localcluster ## compile the project's commands into bin/
 
 # Phony, because go build itself detects what has changed.
 .PHONY: bin/localcluster
-bin/localcluster:
+bin/localcluster: go
 	@mkdir -p bin
 	@GOGC=400 test/progress 90 "compiling bin/localcluster" go build -C $(LOCALCLUSTER) -o ../../bin/localcluster ./cmd/localcluster
 
 .PHONY: bin/mlenv
-bin/mlenv:
+bin/mlenv: go
 	@mkdir -p bin
 	@GOGC=400 test/progress 90 "compiling bin/mlenv" go build -o bin/mlenv ./cmd/mlenv
 
@@ -284,6 +287,10 @@ cluster: setup bin/localcluster ## start or repair the local cluster
 .PHONY: cluster-down
 cluster-down: bin/localcluster ## remove the local cluster
 	$(SUDO) bin/localcluster down
+
+.PHONY: try
+try: bin/mlenv ## train a small transformer on two nodes of this machine, without root and without a cluster
+	@test/try
 
 .PHONY: demo
 demo: ## start the local cluster, build an image on it and train a small transformer on two of its nodes

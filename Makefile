@@ -166,7 +166,7 @@ faults: ## run all scenarios of docs/project/faults.md, in three parts that can 
 MACHINES := machines-used machines-bare machines-user machines-paths machines-one-core machines-one-thread \
   machines-shuffled-1 machines-shuffled-2 machines-shuffled-3 machines-shuffled-4
 STRESS := stress-machines-shuffled stress-e2e-half-1 stress-e2e-half-2
-NIGHTLY := race culprits e2e-nightly-1 e2e-nightly-2 e2e-newest-tekton $(FAULTS) $(MACHINES) $(STRESS)
+NIGHTLY := race culprits try-without-torch e2e-nightly-1 e2e-nightly-2 e2e-newest-tekton $(FAULTS) $(MACHINES) $(STRESS)
 .PHONY: nightly
 nightly: ## run the parts that are slow or rarely fail; those that passed at this commit are not run again (root); nightly-PART runs one
 	@test/parts $(NIGHTLY)
@@ -291,6 +291,12 @@ cluster-down: bin/localcluster ## remove the local cluster
 .PHONY: try
 try: bin/mlenv ## train a small transformer on two nodes of this machine, without root and without a cluster
 	@test/try
+
+# make e2e runs it where the python3 in PATH has torch.
+.PHONY: try-without-torch
+try-without-torch: ## run make try in a fresh clone with an empty home, where pip has to install torch (1 to 7 GB)
+	@work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; mkdir "$$work/home" && python3 -m venv "$$work/python" && git clone --quiet . "$$work/clone" && \
+	  GOCACHE="$$(go env GOCACHE)" GOMODCACHE="$$(go env GOMODCACHE)" HOME="$$work/home" PATH="$$work/python/bin:$$PATH" $(MAKE) -C "$$work/clone" try
 
 .PHONY: demo
 demo: ## start the local cluster, build an image on it and train a small transformer on two of its nodes

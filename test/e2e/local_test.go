@@ -38,11 +38,11 @@ type localRun struct {
 	ended chan error
 }
 
-// localRuns runs scenarios without Tekton and nodes of their own, and the local run of the README.
+// localRuns runs scenarios without Tekton and nodes of their own, and make try of the README.
 func localRuns(u trainer) {
 	u.workstation = u.newWorkstation()
 	for _, s := range []scenario{
-		{"readme", 0, readmeLocally},
+		{"try", 0, readmeTry},
 		{"rank-fails", 0, rankFails},
 		{"hangs", 0, hangs},
 		{"resumed", 0, resumed},
@@ -78,8 +78,7 @@ func (u trainer) newWorkstation() *workstation {
 	if err != nil {
 		u.Fatal(err)
 	}
-	for to, from := range map[string]string{"repo": filepath.Join(root, "examples"), "repo/e2e": filepath.Join("testdata", "repo"),
-		"readme/examples": filepath.Join(root, "examples")} {
+	for to, from := range map[string]string{"repo": filepath.Join(root, "examples"), "repo/e2e": filepath.Join("testdata", "repo")} {
 		if err := os.CopyFS(filepath.Join(m.folder, to), os.DirFS(from)); err != nil {
 			u.Fatal(err)
 		}
@@ -191,27 +190,38 @@ func (u trainer) cancelThere(name string) {
 
 var cancelsLocally = regexp.MustCompile(`kill \d+`)
 
-// readmeLocally types the local run of the README, and compares the output with the page.
-func readmeLocally(u trainer) {
-	printed := ""
-	for _, b := range testedPages(u.T, repository(u.T))["README.md"] {
-		switch {
-		case b.local:
-			for _, c := range b.commands() {
-				if args, own := strings.CutPrefix(c.text, "bin/mlenv "); own { // the machine has mlenv already
-					out, err := u.on("readme", append([]string{"mlenv"}, strings.Fields(args)...)...).CombinedOutput()
-					if err != nil {
-						u.Fatalf("%s: %v\n%s", b, err, out)
-					}
-					printed = string(out)
-				}
-			}
-		case b.output && printed != "":
-			if line := missing(b.text, printed); line != "" {
-				u.Errorf("%s: %q was not printed:\n%s", b, line, printed)
-			}
-			return
+// readmeTry runs make try of the README in a fresh clone of the last commit, with an empty home, and compares the output with the page. It
+// is compiled here, because the machine has neither make nor Go.
+func readmeTry(u trainer) {
+	clone := filepath.Join(u.workstation.folder, "clone")
+	for _, args := range [][]string{{"git", "clone", "--quiet", repository(u.T), clone},
+		{"env", "HOME=" + u.TempDir(), "GOCACHE=" + goEnv(u, "GOCACHE"), "GOMODCACHE=" + goEnv(u, "GOMODCACHE"), "make", "-C", clone, "bin/mlenv"},
+		{"chmod", "-R", "a+rwX", clone}} {
+		if out, err := exec.CommandContext(u.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+			u.Fatalf("%v: %v\n%s", args, err, out)
 		}
 	}
-	u.Error("the README has no local run with its output")
+	printed, err := u.on("clone", "HOME=/work/home-of-try", "test/try").CombinedOutput()
+	if err != nil {
+		u.Fatalf("test/try: %v\n%s", err, printed)
+	}
+	blocks := testedPages(u.T, repository(u.T))["README.md"]
+	at := slices.IndexFunc(blocks, func(b block) bool { return b.local })
+	if at < 0 || blocks[at].commands()[0].text != "make try" || !blocks[at+1].output {
+		u.Fatal("the README has no make try with its output")
+	}
+	if line := missing(blocks[at+1].text, string(printed)); line != "" {
+		u.Errorf("%s: %q was not printed:\n%s", blocks[at+1], line, printed)
+	}
+	if _, err := os.Stat(filepath.Join(clone, "bin", "try.html")); err != nil || !strings.Contains(string(printed), "/work/clone/bin/try.html") {
+		u.Errorf("%v, want a report whose path is printed:\n%s", err, printed)
+	}
+}
+
+func goEnv(u trainer, name string) string {
+	out, err := exec.CommandContext(u.Context(), "go", "env", name).Output()
+	if err != nil {
+		u.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
 }

@@ -152,11 +152,11 @@ func Tail(path string, most int64) (content []byte, info fs.FileInfo, err error)
 // Replace replaces a file in one step, so that no reader sees half of it. It writes the content into a folder of the same volume
 // first.
 func Replace(path, folder string, content []byte) error {
-	r, err := reserve(path, folder, 0)
+	file, err := os.CreateTemp(folder, "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
 	}
-	return r.Replace(content)
+	return (&Reservation{file, path}).Replace(content)
 }
 
 // Reservation is a file that takes the place of another one later, also when the volume is full then.
@@ -165,23 +165,24 @@ type Reservation struct {
 	path string
 }
 
-// Reserve takes so many bytes of the volume for what will replace a file.
-func Reserve(path string, size int) (*Reservation, error) {
-	return reserve(path, filepath.Dir(path), size)
-}
+// Room returns the path of what Reserve makes.
+func Room(path, use string) string { return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+use) }
 
-func reserve(path, folder string, size int) (*Reservation, error) {
-	file, err := os.CreateTemp(folder, "."+filepath.Base(path)+".*")
+// Reserve takes so many bytes of the volume for what will replace a file, or the room that was taken before for the same use.
+func Reserve(path, use string, size int) (*Reservation, error) {
+	room := Room(path, use)
+	file, err := OpenFile(room, os.O_CREATE|os.O_WRONLY, 0o664)
 	if err != nil {
 		return nil, err
 	}
 	if err := take(file, size); err != nil {
-		file.Close()
-		os.Remove(file.Name())
-		return nil, err
+		return nil, errors.Join(err, file.Close(), os.Remove(room))
 	}
 	return &Reservation{file, path}, nil
 }
+
+// Leave leaves the room to a later Reserve, also of another process.
+func (r *Reservation) Leave() error { return r.file.Close() }
 
 // Replace is Replace with the reserved bytes. Longer content needs free room.
 func (r *Reservation) Replace(content []byte) error {

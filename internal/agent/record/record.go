@@ -103,36 +103,73 @@ const (
 	nodeRoom = 128 << 10
 )
 
-// ReserveRank takes the room for both statuses of a rank before it starts, so that they can be written even if it fills the volume at
-// once: begin writes the first one, end the last one.
+// uses names the rooms of a rank's first and last status, with their sizes in bytes.
+var uses = map[string]int{"begin": 4 << 10, "end": rankRoom}
+
+// ReserveRank returns what writes the first and the last status of a rank. Their room was taken by BeginNode, or is taken now, as when a
+// launcher starts the rank again.
 func (d Dir) ReserveRank(rank int) (begin, end func(agent.RankStatus) error, err error) {
-	const beginRoom = 4 << 10
 	path := d.RankStatus(rank)
-	first, err := reserve[agent.RankStatus](path, beginRoom)
-	if err != nil {
-		return nil, nil, err
+	if begin, err = reserve[agent.RankStatus](path, "begin", uses["begin"]); err == nil {
+		end, err = reserve[agent.RankStatus](path, "end", uses["end"])
 	}
-	last, err := reserve[agent.RankStatus](path, rankRoom)
-	return first, last, err
+	return begin, end, err
 }
 
-// BeginNode writes a node's part of the job that is about to start. end writes the last one, for which the room is taken now.
+// BeginNode writes a node's part of the job that is about to start. end writes the last one. Its room is taken now, and so is that of the
+// statuses of the node's ranks: one rank may fill the volume before another one begins.
 func (d Dir) BeginNode(status agent.JobStatus) (end func(agent.JobStatus) error, err error) {
-	path := d.NodeStatus(status.Node)
+	path, ranks := d.NodeStatus(status.Node), status.Spec.Ranks(status.Node)
 	content, err := encode(path, status)
 	if err != nil {
 		return nil, err
 	}
 	// First, because a job without that room does not start, and must not be on record as running.
-	if end, err = reserve[agent.JobStatus](path, len(content)+nodeRoom); err != nil {
+	var replace func(agent.JobStatus) error
+	err = d.takeRooms(ranks)
+	if err == nil {
+		replace, err = reserve[agent.JobStatus](path, "end", len(content)+nodeRoom)
+	}
+	if err == nil {
+		err = WriteFile(path, content)
+	}
+	if err != nil {
+		os.Remove(claimfile.Room(path, "end"))
+		d.freeRooms(ranks)
 		return nil, err
 	}
-	return end, WriteFile(path, content)
+	return func(status agent.JobStatus) error {
+		d.freeRooms(ranks) // of ranks that were killed, or never started
+		return replace(status)
+	}, nil
+}
+
+func (d Dir) takeRooms(ranks []int) error {
+	for _, rank := range ranks {
+		for use, size := range uses {
+			room, err := claimfile.Reserve(d.RankStatus(rank), use, size)
+			if err == nil {
+				err = room.Leave()
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (d Dir) freeRooms(ranks []int) {
+	for _, rank := range ranks {
+		for use := range uses {
+			os.Remove(claimfile.Room(d.RankStatus(rank), use))
+		}
+	}
 }
 
 // reserve takes room for a value. replace writes it once.
-func reserve[T any](path string, size int) (replace func(T) error, err error) {
-	room, err := claimfile.Reserve(path, size)
+func reserve[T any](path, use string, size int) (replace func(T) error, err error) {
+	room, err := claimfile.Reserve(path, use, size)
 	if err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ type Here struct {
 
 // Begin begins the memory of a run, and takes the room for its receipt.
 func (d Dir) Begin(s Start) (*Here, error) {
-	room, err := claimfile.Reserve(filepath.Join(string(d), key), maxSize)
+	room, err := claimfile.Reserve(filepath.Join(string(d), key), "end", maxSize)
 	if err != nil {
 		return nil, fmt.Errorf("taking room for the receipt of run %s: %w", s.Run, err)
 	}

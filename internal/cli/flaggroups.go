@@ -20,8 +20,8 @@ type flagGroup struct {
 var (
 	// flagGroups has every flag of the commands with many flags, the most used first. A flag has the same group in all commands.
 	flagGroups = []flagGroup{
-		{"What", strings.Fields(`script module revision env env-secret requirements launcher deepspeed-config file like resume-from sweep parallel
-			run-name git-secret repo-url script-args param tree dir schedule services routes`)},
+		{"What", strings.Fields(`script module revision env env-secret requirements launcher deepspeed-config file like resume-from run-name
+			git-secret repo-url script-args param tree dir schedule services routes`)},
 		{"Where", strings.Fields(`nodes gpus-per-node ranks-per-node name on-busy local python cluster cluster-file queue queue-priority
 			exclude-nodes storage workspace-size datasets-size`)},
 		{"When", strings.Fields("at days time-zone")},

@@ -26,7 +26,6 @@ var outputs = []struct {
 }{
 	{"RunStatus", "mlenv status", "runs", "status", false},
 	{"RunList", "mlenv runs", "runs", "summary", true},
-	{"Sweep", "mlenv run --sweep=ARG=VALUE,VALUE", "runs", "sweepReport", false},
 	{"Top", "mlenv top", "live", "State", false},
 	{"Plan", "mlenv plan", "../steps/preflight", "Plan", false},
 	{"Usage", "mlenv usage", "runs", "usage", false},

@@ -36,13 +36,6 @@ const (
 // may change it.
 const UserAnnotation = "ml-dev-env/user"
 
-// SweepLabel on a PipelineRun is the sweep that the run is a trial of, and TrialAnnotation has the values of the trial, as in
-// "lr=1e-4 seed=1".
-const (
-	SweepLabel      = "ml-dev-env/sweep"
-	TrialAnnotation = "ml-dev-env/trial"
-)
-
 // Run is a PipelineRun.
 type Run struct {
 	Namespace string
@@ -66,8 +59,6 @@ type Run struct {
 	Schedule string
 	// User is who started the run with mlenv, "" if that is not known.
 	User string
-	// Sweep is the sweep that the run is a trial of, "" for none.
-	Sweep string
 	// Done reports that the run has ended, finally tasks included, and Succeeded that it has with success.
 	Done, Succeeded bool
 	// Skipped are the tasks that did not run, except those that their own when leaves out.
@@ -115,7 +106,6 @@ func Of(found *v1.PipelineRun) *Run {
 		Deleted:   found.DeletionTimestamp != nil,
 		Schedule:  found.Labels[ScheduleLabel],
 		User:      found.Annotations[UserAnnotation],
-		Sweep:     found.Labels[SweepLabel],
 		Done:      found.IsDone(),
 		Succeeded: found.IsSuccessful(),
 

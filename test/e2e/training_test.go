@@ -210,7 +210,6 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 	light := []scenario{
 		{"local", 0, localRuns},
 		{"github-action", 1, githubAction},
-		{"sweep", 2, sweepOfTrials},
 		{"rdma-training", 1, rdmaTraining},
 		{"steps-too-early", 1, stepsTooEarly},
 		{"numbered-lines", 2, stepPodDeleted},

@@ -24,8 +24,6 @@ type (
 	key byte
 	// noKeys means that no further key comes.
 	noKeys struct{}
-	// leaveAsked means that the follower is to end as soon as the run does not need it, or at once if the run is being cancelled.
-	leaveAsked struct{}
 	// uploaded is the end of an upload.
 	uploaded struct{ err error }
 	// cancelAnswer is the answer to the order to cancel the run.
@@ -101,8 +99,6 @@ func (c *course) on(e event) []effect {
 	case noKeys:
 		c.keys = false
 		c.answered(0)
-	case leaveAsked:
-		c.leaveAsked()
 	case cancelAnswer:
 		c.cancelAnswered(e.err)
 	case tooLate:
@@ -180,6 +176,7 @@ func (c *course) answered(k key) {
 	}
 }
 
+// leaveAsked leaves the run as soon as the run does not need this program, or at once if the run is being cancelled.
 func (c *course) leaveAsked() {
 	switch {
 	case c.cancelled:

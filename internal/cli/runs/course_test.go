@@ -79,12 +79,6 @@ func TestCourse(t *testing.T) {
 		{"Ctrl-C twice", course{keys: true}, []row{{os.Interrupt, "ask the user"}, {os.Interrupt, cancelling}}},
 		{"Ctrl-C twice on a terminal that passes on keys", course{keys: true}, []row{{os.Interrupt, "ask the user"}, {key(ctrlC), cancelling}}},
 		{"Ctrl-C, and then d", course{keys: true}, []row{{os.Interrupt, "ask the user"}, {key('d'), "leave the run"}}},
-		{"asked to leave, by a sweep", course{}, []row{{leaveAsked{}, "leave the run"}}},
-		{"asked to leave before the folder is sent", course{folder: true, needed: true}, []row{
-			{leaveAsked{}, `close the question; print "== the folder is not"`}, {uploaded{}, "hide; leave the run"}}},
-		{"asked to leave while the run is being cancelled", course{}, []row{
-			{syscall.SIGTERM, cancelling}, {cancelAnswer{}, "start the timer"},
-			{leaveAsked{}, `print "== leaving; the run is"; leave the run, exit code 130`}}},
 		{"Ctrl-C, and then another key", course{keys: true}, []row{
 			{os.Interrupt, "ask the user"},
 			{key('x'), "close the question"},

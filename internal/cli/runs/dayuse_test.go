@@ -60,7 +60,7 @@ func TestRunsOfAllNamespaces(t *testing.T) {
 	tekton := tektonfake.NewSimpleClientset(aRun("b", "same", time.Hour, true), aRun("c", "other", time.Minute, false))
 	for limit, want := range map[int]string{0: "c/other Running, b/same Succeeded, a/same Failed", 2: "c/other Running, b/same Succeeded",
 		9: "c/other Running, b/same Succeeded, a/same Failed"} {
-		found, err := summaries(t.Context(), &kube.Clients{Kube: client, Tekton: tekton, Namespace: metav1.NamespaceAll}, "", limit)
+		found, err := summaries(t.Context(), &kube.Clients{Kube: client, Tekton: tekton, Namespace: metav1.NamespaceAll}, limit)
 		if err != nil {
 			t.Fatal(err)
 		}

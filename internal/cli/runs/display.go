@@ -99,11 +99,15 @@ func (d *display) observe(e launch.Event) {
 	defer d.mu.Unlock()
 	switch e.Kind {
 	case launch.TaskStarted:
-		text := "started"
-		if e.Retry > 0 {
-			text = fmt.Sprintf("started again, attempt %d", e.Retry+1)
+		if d.began[e.Task].IsZero() {
+			d.order = append(d.order, e.Task)
 		}
-		d.start(e.Task, e.Time, text)
+		d.began[e.Task] = e.Time
+		text := e.Task + " started"
+		if e.Retry > 0 {
+			text = fmt.Sprintf("%s started again, attempt %d", e.Task, e.Retry+1)
+		}
+		d.writeHead(text)
 	case launch.TaskWaiting:
 		d.writeLine(fmt.Sprintf("== %s waits: %s", e.Task, humanize.OneLine(e.Text, 500)))
 		if e.Next != "" {
@@ -121,21 +125,6 @@ func (d *display) observe(e launch.Event) {
 	case launch.Line:
 		d.writeLine("[" + e.Task + "] " + humanize.PlainLine(e.Text))
 	}
-}
-
-// begin shows that a task of a run, or a trial of a sweep, is in progress.
-func (d *display) begin(task string, at time.Time, text string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.start(task, at, text)
-}
-
-func (d *display) start(task string, at time.Time, text string) {
-	if d.began[task].IsZero() {
-		d.order = append(d.order, task)
-	}
-	d.began[task] = at
-	d.writeHead(task + " " + text)
 }
 
 func endOf(t *run.TaskRun) string {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -67,28 +66,20 @@ func chooseEnvironment(ctx context.Context, clients *kube.Clients, pipeline *v1.
 		// Two programs that start the run of that name make the same request.
 		c.suffix = fmt.Sprintf("%x", sha256.Sum256([]byte(runName)))[:suffixLength]
 	}
-	if c.own = ownEnvironment(ctx, clients, pipeline, values); c.own == "" {
+	if launch.Value(pipeline, values, "name") != shared || launch.Value(pipeline, values, "on-busy") == "wait" ||
+		launch.Value(pipeline, values, "storage") == string(cluster.NodeStorage) ||
+		!sharesWorkspace(ctx, clients, launch.Value(pipeline, values, "cluster")) {
 		return c
 	}
+	person, err := lease.Person(ctx, clients.Kube)
+	if err != nil {
+		return c
+	}
+	c.own = shared + "-" + shortName(person.ID)
 	if holder := holderOf(ctx, clients, trainings(ctx, clients), shared); holder != "" {
 		c.take(ctx, fmt.Sprintf("Environment %s is held by %s", shared, holder))
 	}
 	return c
-}
-
-// ownEnvironment returns the name of the user's first environment, "" if a run with these values keeps to the default one.
-func ownEnvironment(ctx context.Context, clients *kube.Clients, pipeline *v1.Pipeline, values map[string][]string) string {
-	const shared = objects.DefaultName
-	if launch.Value(pipeline, values, "name") != shared || launch.Value(pipeline, values, "on-busy") == "wait" ||
-		launch.Value(pipeline, values, "storage") == string(cluster.NodeStorage) ||
-		!sharesWorkspace(ctx, clients, launch.Value(pipeline, values, "cluster")) {
-		return ""
-	}
-	person, err := lease.Person(ctx, clients.Kube)
-	if err != nil {
-		return ""
-	}
-	return shared + "-" + shortName(person.ID)
 }
 
 // take names the first environment of the user that is free.
@@ -109,24 +100,19 @@ func (c *choice) use(name, why string) {
 	c.values["name"] = []string{name}
 }
 
-// annotated returns the annotations of a request, and marks a run whose environment mlenv has chosen.
-func (c *choice) annotated(request launch.Request) map[string]string {
-	all := maps.Clone(request.Annotations)
+// annotations marks a run whose environment mlenv has chosen.
+func (c *choice) annotations() map[string]string {
 	if c.own == "" || c.values["name"] == nil {
-		return all
+		return nil
 	}
-	if all == nil {
-		all = map[string]string{}
-	}
-	all[chosenAnnotation] = "true"
-	return all
+	return map[string]string{chosenAnnotation: "true"}
 }
 
 // start starts the run. Runs that are started at the same moment do not see each other when they choose. Each looks again once it
 // exists; one that sees another run in its environment, and may be seen by it, gives way: it is deleted, and started again in an
 // environment that no other run can name.
 func (c *choice) start(ctx context.Context, request launch.Request) (*v1.PipelineRun, error) {
-	request.Annotations = c.annotated(request)
+	request.Annotations = c.annotations()
 	started, err := launch.Start(ctx, c.clients, request)
 	if err != nil || c.own == "" || started.IsDone() {
 		return started, err
@@ -139,7 +125,7 @@ func (c *choice) start(ctx context.Context, request launch.Request) (*v1.Pipelin
 		return started, nil //nolint:nilerr // the run that exists reports that its environment is busy
 	}
 	c.use(c.own+"-"+c.suffix, fmt.Sprintf("Run %s was started in environment %s at the same moment", rival, environmentOf(started)))
-	request.Annotations = c.annotated(request)
+	request.Annotations = c.annotations()
 	return launch.Start(ctx, c.clients, request)
 }
 

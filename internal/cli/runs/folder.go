@@ -30,9 +30,8 @@ import (
 
 // folder is a copy of the folder that a run trains from, because the user may change files before the nodes are up.
 type folder struct {
-	dir         string
-	manifest    tree.Manifest
-	environment string
+	dir      string
+	manifest tree.Manifest
 }
 
 // isFolder reports whether the repository is a folder of this machine.
@@ -155,9 +154,8 @@ func (f *folder) warn(ctx context.Context, problems io.Writer, pipeline *v1.Pipe
 
 // sentBy makes a follower send the folder to the nodes of its run.
 func (f *folder) sentBy(by *follower) {
-	own := *f
-	own.environment = launch.Value(by.request.Pipeline, by.request.Values, "name")
-	by.upload = func(ctx context.Context) error { return own.upload(ctx, by.clients, by.display) }
+	environment := launch.Value(by.request.Pipeline, by.request.Values, "name")
+	by.upload = func(ctx context.Context) error { return f.upload(ctx, by.clients, environment, by.display) }
 	by.present = func(ctx context.Context, of *v1.PipelineRun) { launch.ShowSender(ctx, by.clients, of) }
 }
 
@@ -226,8 +224,8 @@ func describeFolder(ctx context.Context, dir string) string {
 	return commit
 }
 
-func (f *folder) upload(ctx context.Context, clients *kube.Clients, display *display) error {
-	set, err := env.Of(clients, f.environment).Nodes(ctx, "")
+func (f *folder) upload(ctx context.Context, clients *kube.Clients, environment string, display *display) error {
+	set, err := env.Of(clients, environment).Nodes(ctx, "")
 	if err != nil {
 		return err
 	}

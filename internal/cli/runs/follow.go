@@ -57,10 +57,6 @@ type follower struct {
 	detach bool
 	// request starts the run once more if its pods came before their service account had its pull secrets; nil for never.
 	request *launch.Request
-	// quiet leaves out the logs of the tasks.
-	quiet bool
-	// leave is closed to end follow as if the user had answered d; nil for never.
-	leave <-chan struct{}
 }
 
 // errEarly means that the pods of a run came before their service account had its pull secrets, and that no step of the run has run.
@@ -123,12 +119,8 @@ func (f *follower) once(ctx context.Context) (outcome launch.Outcome, over bool,
 		case <-ctx.Done():
 		}
 	}
-	watch := launch.Follow
-	if f.quiet {
-		watch = launch.FollowTasks
-	}
 	go func() {
-		outcome, err := watch(ctx, f.clients, f.run, func(e launch.Event) {
+		outcome, err := launch.Follow(ctx, f.clients, f.run, func(e launch.Event) {
 			f.display.observe(e)
 			if e.Kind != launch.Line {
 				send(e)
@@ -163,7 +155,6 @@ func (f *follower) once(ctx context.Context) (outcome launch.Outcome, over bool,
 	if late {
 		todo = c.on(syscall.SIGTERM)
 	}
-	leaving := f.leave
 	for {
 		for len(todo) > 0 {
 			do := todo[0]
@@ -182,8 +173,6 @@ func (f *follower) once(ctx context.Context) (outcome launch.Outcome, over bool,
 			todo = c.on(e)
 		case s := <-f.signals:
 			todo = c.on(s)
-		case <-leaving:
-			leaving, todo = nil, c.on(leaveAsked{})
 		case <-ticker.C:
 			f.display.tick()
 		}

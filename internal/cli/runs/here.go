@@ -23,13 +23,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// Files in the folder of a local run, next to its record and its receipt.
-const (
-	// printedFile is what mlenv run printed.
-	printedFile = "output.log"
-	// longestGiven bounds agent.GivenFile, in bytes.
-	longestGiven = 4 << 20
-)
+// printedFile, in the folder of a local run, next to its record and its receipt, is what mlenv run printed.
+const printedFile = "output.log"
 
 // localOf reads a local run. It writes the receipt of one whose mlenv was killed.
 func localOf(of local.Run) (entry, error) {
@@ -172,8 +167,9 @@ func (r entry) in(namespace string) string {
 
 // givenTo returns the params of a local run.
 func givenTo(of local.Run) (values map[string][]string, err error) {
+	const longest = 4 << 20 // bytes
 	values = map[string][]string{}
-	if err := claimfile.ReadJSON(filepath.Join(of.Dir(), agent.GivenFile), longestGiven, &values); err != nil {
+	if err := claimfile.ReadJSON(filepath.Join(of.Dir(), agent.GivenFile), longest, &values); err != nil {
 		return nil, fail.Becausef(fail.InvalidInput, "reading the params of local run %s: %w", of.Name, err)
 	}
 	return values, nil

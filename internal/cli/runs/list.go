@@ -32,9 +32,8 @@ func ListCommand() *cobra.Command {
 	var output command.OutputFlag
 	var prune, yes, files, everywhere, watch, here bool
 	var limit int
-	var sweep string
 	cmd := &cobra.Command{
-		Use:   "runs [--local] [--sweep SWEEP] [--prune [--files] [RUN...]]",
+		Use:   "runs [--local] [--prune [--files] [RUN...]]",
 		Short: "List the runs of a namespace, also deleted ones that left a receipt",
 		Long: `List the runs of a namespace, or with -A of all that you may read, the newest first, also deleted ones that left a
 receipt. With --watch mlenv prints a row again when its state, reason or phase changes, until Ctrl-C.
@@ -56,7 +55,6 @@ a run in progress resumes from. Checkpoints and datasets elsewhere in their fold
 Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was not deleted; 2: wrong usage.`,
 		Example: `  mlenv runs
   mlenv runs --limit=5 --watch
-  mlenv runs --sweep=sizes
   mlenv runs --prune
   mlenv runs --local
   mlenv runs --prune --local
@@ -90,7 +88,7 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 		case prune || watch:
 			return onCluster(cmd, args)
 		}
-		found, where, clients, err := allRuns(cmd, flags, here, everywhere, sweep, limit)
+		found, where, clients, err := allRuns(cmd, flags, here, everywhere, limit)
 		if err != nil {
 			return err
 		}
@@ -113,15 +111,13 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "list the runs of all namespaces")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print runs again when they change, until Ctrl-C")
 	cmd.Flags().IntVar(&limit, "limit", 0, "list only so many runs, the newest ones; 0 is all")
-	cmd.Flags().StringVar(&sweep, "sweep", "", "list only the trials of this sweep")
 	cmd.Flags().BoolVar(&here, "local", false, "list, or delete, only the local runs of this machine")
 	cmd.Flags().BoolVar(&prune, "prune", false, "delete the receipts of the named runs, or of all deleted runs")
 	cmd.Flags().BoolVar(&files, "files", false, "with --prune RUN: also delete its logs, and what it wrote at relative paths")
 	cmd.Flags().BoolVar(&yes, "yes", false, "with --prune: do not ask")
-	for _, other := range []string{"output", "all-namespaces", "watch", "limit", "sweep"} {
+	for _, other := range []string{"output", "all-namespaces", "watch", "limit"} {
 		cmd.MarkFlagsMutuallyExclusive("prune", other)
 	}
-	cmd.MarkFlagsMutuallyExclusive("sweep", "watch")
 	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
 	for _, other := range []string{"all-namespaces", "namespace", "context", "kubeconfig", "watch", "files"} {
 		cmd.MarkFlagsMutuallyExclusive("local", other)
@@ -130,9 +126,8 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 }
 
 // allRuns returns the newest runs of the namespace and of this machine, where they were looked for, and the clients of the cluster. Without
-// a cluster, or if it does not answer, it returns the local runs, if there are any, and no clients. sweep chooses the trials of a sweep, ""
-// all runs.
-func allRuns(cmd *cobra.Command, flags kube.Flags, local, everywhere bool, sweep string,
+// a cluster, or if it does not answer, it returns the local runs, if there are any, and no clients.
+func allRuns(cmd *cobra.Command, flags kube.Flags, local, everywhere bool,
 	limit int) (found []summary, where string, clients *kube.Clients, err error) {
 	if flags == (kube.Flags{}) {
 		here, err := localRuns()
@@ -148,7 +143,7 @@ func allRuns(cmd *cobra.Command, flags kube.Flags, local, everywhere bool, sweep
 		clients, err = flags.Connect()
 		var remote []summary
 		if err == nil {
-			remote, where, err = onCluster(cmd.Context(), clients, everywhere, sweep, limit)
+			remote, where, err = onCluster(cmd.Context(), clients, everywhere, limit)
 		}
 		switch {
 		case len(found) > 0 && noCluster(clients, err):
@@ -158,10 +153,6 @@ func allRuns(cmd *cobra.Command, flags kube.Flags, local, everywhere bool, sweep
 			return nil, "", nil, err
 		}
 		found = append(found, remote...)
-	}
-	if sweep != "" {
-		found = slices.DeleteFunc(found, func(s summary) bool { return s.Sweep != sweep })
-		where = fmt.Sprintf("of sweep %s %s", sweep, where)
 	}
 	slices.SortStableFunc(found, func(a, b summary) int { return b.Started.Compare(a.Started) })
 	if limit > 0 {
@@ -178,14 +169,13 @@ func noteIdle(cmd *cobra.Command, clients *kube.Clients) {
 	}
 }
 
-// onCluster returns the newest runs of the namespace, or of all, that are trials of the sweep if it is not "".
-func onCluster(ctx context.Context, clients *kube.Clients, everywhere bool, sweep string,
-	limit int) (found []summary, where string, err error) {
+// onCluster returns the newest runs of the namespace, or of all.
+func onCluster(ctx context.Context, clients *kube.Clients, everywhere bool, limit int) (found []summary, where string, err error) {
 	where = "in namespace " + clients.Namespace
 	if everywhere {
 		clients, where = clientsIn(clients, metav1.NamespaceAll), "in any namespace"
 	}
-	found, err = summaries(ctx, clients, sweep, limit)
+	found, err = summaries(ctx, clients, limit)
 	if err == nil && len(found) == 0 && !everywhere {
 		err = kube.NoNamespace(ctx, clients.Kube, clients.Namespace)
 	}
@@ -199,14 +189,11 @@ func clientsIn(clients *kube.Clients, namespace string) *kube.Clients {
 	return &other
 }
 
-// summaries describes the newest runs, or trials of a sweep, at most limit; 0 means all.
-func summaries(ctx context.Context, clients *kube.Clients, sweep string, limit int) ([]summary, error) {
+// summaries describes the newest runs, at most limit; 0 means all.
+func summaries(ctx context.Context, clients *kube.Clients, limit int) ([]summary, error) {
 	all, err := list(ctx, clients)
 	if err != nil {
 		return nil, err
-	}
-	if sweep != "" {
-		all = slices.DeleteFunc(all, func(r entry) bool { return r.sweep() != sweep })
 	}
 	if limit > 0 {
 		all = all[:min(limit, len(all))]
@@ -243,7 +230,7 @@ func watchRuns(ctx context.Context, clients *kube.Clients, limit int, out io.Wri
 	what, runs := "pipelineruns in "+cmp.Or(clients.Namespace, "all namespaces"), clients.Tekton.TektonV1().PipelineRuns(clients.Namespace)
 	err := kube.Until(ctx, what, runs, metav1.ListOptions{LabelSelector: pipelineSelector},
 		func([]*v1.PipelineRun) (bool, error) {
-			found, err := summaries(ctx, clients, "", limit)
+			found, err := summaries(ctx, clients, limit)
 			if err != nil {
 				return false, err
 			}

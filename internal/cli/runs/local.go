@@ -68,7 +68,6 @@ func (o *runOptions) runLocal(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	name := o.sweepName()
 	job := localJob{nodes: local.Options{
 		Folder: folder, Name: cmp.Or(o.runName, "local-"+rand.String(5)), Nodes: count, Python: o.local.python, Environ: os.Environ(),
 	}, given: o.given()}
@@ -83,9 +82,6 @@ func (o *runOptions) runLocal(cmd *cobra.Command) error {
 		return err
 	}
 	job.source, job.training, job.commit = source, options, commit
-	if o.sweep.on() {
-		return o.sweepHere(cmd, job, name, treeOf(o.values))
-	}
 	return job.run(cmd)
 }
 
@@ -97,8 +93,6 @@ type localJob struct {
 	commit   string
 	// given are the params of the command line, for a run that is started like this one.
 	given map[string][]string
-	// sweep is the sweep that the run is a trial of, "" for none.
-	sweep string
 }
 
 // given returns the params of the command line, with an absolute path of the folder.

@@ -50,9 +50,7 @@ func (j localJob) run(cmd *cobra.Command) (err error) {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning: the output is not kept any more")
 	}}, &piped{to: out, gone: func() {}})
 	log := command.TextLog(both)
-	start := receipt.Start{
-		Run: e.Name, RunUID: e.Name, Environment: e.Name, Sweep: j.sweep, User: userName(), Started: time.Now().UTC(),
-	}
+	start := receipt.Start{Run: e.Name, RunUID: e.Name, Environment: e.Name, User: userName(), Started: time.Now().UTC()}
 	memory, err := receipt.Dir(e.Dir()).Begin(start)
 	if err = errors.Join(err, j.keepGiven(e.Dir())); err != nil {
 		return errors.Join(err, e.End())

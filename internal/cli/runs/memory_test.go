@@ -109,7 +109,7 @@ func TestRunsWithoutAReceipt(t *testing.T) {
 			if err := s.print(&out, time.Now()); err != nil || !strings.Contains(out.String(), tc.says) {
 				t.Errorf("mlenv status prints %s, %v; want %q in it", out.String(), err, tc.says)
 			}
-			all, err := summaries(t.Context(), clients, "", 0)
+			all, err := summaries(t.Context(), clients, 0)
 			if err != nil || len(all) != 1 || all[0].State != tc.state {
 				t.Errorf("mlenv runs lists %+v, %v; want one run, %s", all, err, tc.state)
 			}
@@ -163,7 +163,7 @@ func TestConfigMapsAloneSuffice(t *testing.T) {
 				t.Errorf("%s: mlenv status prints\n%s\nwant %q", when, &out, text)
 			}
 		}
-		all, err := summaries(t.Context(), clients, "", 0)
+		all, err := summaries(t.Context(), clients, 0)
 		if err != nil || len(all) != 1 || all[0].State != state || strings.Join(all[0].Phases, ",") != phases || all[0].Nodes != 2 {
 			t.Errorf("%s: mlenv runs lists %+v, %v; want %s in phase %s", when, all, err, state, phases)
 		}

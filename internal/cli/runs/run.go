@@ -40,7 +40,6 @@ type runOptions struct {
 	resumeFrom     string
 	module         envflags.Module
 	local          localRun
-	sweep          sweep
 	// file is the path of a job file, "" for none.
 	file           string
 	detach, dryRun bool
@@ -70,25 +69,16 @@ then name a local run.
 A job file has the params that you would type each time, as YAML: each key is the name of a param, env and build-args are
 keys and values. Arguments and flags replace what the file has.
 
-With --sweep mlenv starts one run, a trial, for each value, or for each combination of values of several --sweep, and prints a table
-of their last metrics. A trial is a run as any other, named SWEEP-1, SWEEP-2, ...: SWEEP is --run-name, or a name that the same
-command always has. The script gets its value as --ARG=VALUE after its other arguments, or in place of {ARG} in one of them. The same
-command again continues: it follows the trials in progress, starts those that have no run, and starts none again. A trial that
-fails does not end the sweep; --like TRIAL starts a run with its params. Ctrl-C asks for one key: a, or a second Ctrl-C, cancels all
-trials in progress and starts no more; a digit cancels one; d ends mlenv, and they continue.
-
 Ctrl-C asks for one key: c, or a second Ctrl-C, cancels the run and releases everything; d ends mlenv, and the run
 continues. Without a terminal, and with --local, SIGINT and SIGTERM cancel the run, and mlenv waits for its end.
 
-Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong usage; 130: the run was cancelled. With --sweep 0: no
-trial failed; 1: a trial failed, or was cancelled; 130: all were cancelled.`,
+Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong usage; 130: the run was cancelled.`,
 		Example: `  mlenv run https://github.com/me/model.git train.py --nodes=2 -- --epochs 3
   mlenv run . train.py --nodes=2                 # this folder as it is
   mlenv run . -m model.train --nodes=2           # as python -m model.train in that folder
   mlenv run . train.py --local                   # two nodes on this machine, without a cluster
   mlenv run https://github.com/me/model.git train.py --detach
   mlenv run -f job.yaml --nodes=4 --dry-run
-  mlenv run . train.py --sweep lr=1e-4,3e-4 --sweep seed=1..3 --parallel=2
   mlenv run --like train-multi-node-x7k2p --timeout=24h
   mlenv run --resume-from train-multi-node-x7k2p`,
 	}
@@ -97,7 +87,6 @@ trial failed; 1: a trial failed, or was cancelled; 130: all were cancelled.`,
 	o.params.addTo(flags)
 	o.module.AddTo(flags)
 	o.local.addTo(flags)
-	o.sweep.addTo(flags)
 	flags.StringVar(&o.runName, "run-name", "", "name of the run; if it exists with the same params, mlenv follows it, or reports how it "+
 		"ended (default: a new name)")
 	flags.StringVar(&o.serviceAccount, "service-account", "", "ServiceAccount of the steps (default: the one of mlenv install)")
@@ -156,7 +145,6 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 	}
 	problems = append(problems, command.Want(o.local.on || o.local.python == "", "--python: want --local with it; on a cluster the image "+
 		"has the Python"))
-	problems = append(problems, o.checkSweep(flags, o.values["name"] != nil || inFile["name"] != nil))
 	problems = append(problems, checkNames(o.runName, o.serviceAccount),
 		command.Want(len(args) <= 2, "arguments %q: want a repository and a script; arguments of the script go after --",
 			args[min(2, len(args)):]),
@@ -223,9 +211,6 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 	if err != nil {
 		return err
 	}
-	if o.sweep.on() {
-		return o.startSweep(cmd, clients, pipeline, values)
-	}
 	chosen := chooseEnvironment(ctx, clients, pipeline, o.runName, values, cmd.ErrOrStderr())
 	upload, err := o.prepare(ctx, pipeline, values)
 	if err != nil {
@@ -246,7 +231,7 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 	if err != nil {
 		return command.Usage(err)
 	}
-	request.Annotations = chosen.annotated(request)
+	request.Annotations = chosen.annotations()
 	if started.IsDone() { // --run-name names a run that has ended
 		outcome, err := launch.OutcomeOf(ctx, clients, started)
 		if err != nil {

@@ -27,6 +27,7 @@ func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
 // TestStartAgain: a run whose first pod came before the pull secrets of its account is started once more under its name, or stays if the
 // user may not delete it. The API server runs no Tekton: the test creates the task, and ends the run that is the last one.
 func TestStartAgain(t *testing.T) {
+	const path = "/apis/tekton.dev/v1/namespaces/ns/pipelineruns/mine"
 	for name, mayDelete := range map[string]bool{"deleted": true, "without the right": false} {
 		t.Run(name, func(t *testing.T) {
 			account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: launch.ServiceAccount},
@@ -38,9 +39,9 @@ func TestStartAgain(t *testing.T) {
 				Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "unexpected status from HEAD request: 401 Unauthorized"}}}}
 			server := apitest.Start(t, account, pod)
 			end := func() {
-				object := server.Get(runsPath + "mine")
+				object := server.Get(path)
 				object["status"] = apitest.Object{"conditions": []any{apitest.Object{"type": "Succeeded", "status": "True"}}}
-				server.Put(runsPath+"mine", object)
+				server.Put(path, object)
 			}
 			clients := server.Clients(func(next http.RoundTripper) http.RoundTripper {
 				return roundTripper(func(request *http.Request) (*http.Response, error) {
@@ -61,8 +62,8 @@ func TestStartAgain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			server.Changed = func(path string, object apitest.Object) {
-				if path != runsPath+"mine" || object == nil || object["status"].(apitest.Object)["conditions"] != nil {
+			server.Changed = func(changed string, object apitest.Object) {
+				if changed != path || object == nil || object["status"].(apitest.Object)["conditions"] != nil {
 					return
 				}
 				if uid := object["metadata"].(apitest.Object)["uid"]; uid != string(first.UID) {
@@ -79,7 +80,7 @@ func TestStartAgain(t *testing.T) {
 			server.Add(task)
 
 			var out bytes.Buffer
-			f := follower{clients: clients, run: first, request: &request, quiet: true, display: newDisplay(&out, 1)}
+			f := follower{clients: clients, run: first, request: &request, display: newDisplay(&out, 1)}
 			outcome, over, err := f.follow(t.Context())
 			if err != nil || !over {
 				t.Fatalf("%t, %v; want the end of the run\n%s", over, err, out.String())

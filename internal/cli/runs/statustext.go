@@ -25,7 +25,6 @@ func (s *status) print(out io.Writer, now time.Time) error {
 	row("state", s.State)
 	row("reason", string(s.Reason))
 	row("message", humanize.Lines(s.Message, maxMessage))
-	row("sweep", s.Sweep)
 	row("environment", s.Environment)
 	row("started", report.Stamp(s.Started))
 	if d := s.duration(now); d > 0 {

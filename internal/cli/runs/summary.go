@@ -3,13 +3,11 @@
 package runs
 
 import (
-	"cmp"
 	"strconv"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // States of a run in addition to the verdicts of receipts.
@@ -24,8 +22,6 @@ type summary struct {
 	// Namespace is empty for a local run.
 	Namespace   string `json:"namespace"`
 	Environment string `json:"environment"`
-	// Sweep is the sweep that the run is a trial of.
-	Sweep string `json:"sweep,omitempty"`
 	// Local reports that the run is or was on this machine.
 	Local bool `json:"local,omitempty"`
 	// State is Running, Cancelling, Cancelled, Succeeded or Failed.
@@ -78,7 +74,7 @@ func (r entry) state() string {
 func (r entry) summary(namespace string) summary {
 	s := summary{
 		Name: r.name, Namespace: namespace, Environment: r.environment(), Local: r.here != nil, State: r.state(), Started: r.started(),
-		Kept: r.run == nil && r.here == nil, Sweep: r.sweep(),
+		Kept: r.run == nil && r.here == nil,
 	}
 	if r.run == nil {
 		s.Ended = r.receipt.Ended
@@ -97,14 +93,6 @@ func (r entry) summary(namespace string) summary {
 		}
 	}
 	return s
-}
-
-// sweep returns the sweep that the run is a trial of, "" for none.
-func (r entry) sweep() string {
-	if r.run != nil {
-		return r.run.Labels[run.SweepLabel]
-	}
-	return cmp.Or(r.noted().Sweep, r.known().Sweep) // steps of an earlier version write a receipt without it
 }
 
 // nodes returns the number of nodes in the receipt, or else the one that provision noted, or else the requested one.

@@ -127,8 +127,7 @@ func create(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) 
 func (r Request) beginReceipt(ctx context.Context, clients *kube.Clients, made *v1.PipelineRun) {
 	start := receipt.Start{
 		Run: made.Name, Namespace: made.Namespace, RunUID: string(made.UID), Environment: Value(r.Pipeline, r.Values, "name"),
-		Schedule: made.Labels[run.ScheduleLabel], Sweep: made.Labels[run.SweepLabel], User: made.Annotations[run.UserAnnotation],
-		Started: made.CreationTimestamp.UTC(),
+		Schedule: made.Labels[run.ScheduleLabel], User: made.Annotations[run.UserAnnotation], Started: made.CreationTimestamp.UTC(),
 	}
 	if start.Environment != "" {
 		_ = receipt.Begin(ctx, clients.Kube, start)
@@ -200,16 +199,6 @@ func (r Request) pipelineRun() (*v1.PipelineRun, error) {
 	}
 	maps.Copy(wanted.Labels, r.Labels)
 	return wanted, nil
-}
-
-// Different lists in what an existing run differs from the request, "" for nothing. Start would refuse the request then. Errors:
-// InvalidInput.
-func (r Request) Different(found *v1.PipelineRun) (string, error) {
-	wanted, err := r.pipelineRun()
-	if err != nil {
-		return "", err
-	}
-	return differences(wanted, found), nil
 }
 
 // adopt returns the existing run if it has the same request.

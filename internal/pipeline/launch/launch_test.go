@@ -73,14 +73,13 @@ func TestStartNamesTheRun(t *testing.T) {
 	asked := pipeline()
 	asked.Spec.Params = append(asked.Spec.Params, paramSpec("name", "ml-dev-env"))
 	started, err := Start(t.Context(), clients,
-		Request{Pipeline: asked, Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"train.py"}},
-			Labels: map[string]string{run.SweepLabel: "sizes"}})
+		Request{Pipeline: asked, Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"train.py"}}})
 	if err != nil || !strings.HasPrefix(started.Name, Pipeline+"-") || started.GenerateName != "" {
 		t.Fatalf("got %+v, %v; want a name after the pipeline", started, err)
 	}
 	m, err := receipt.Recall(t.Context(), clients.Kube, "ns", started.Name)
-	if err != nil || m.RunUID != string(started.UID) || m.Environment != "ml-dev-env" || m.Sweep != "sizes" {
-		t.Errorf("the memory is %+v, %v; want that of the run, with its sweep and the environment of the pipeline's default", m, err)
+	if err != nil || m.RunUID != string(started.UID) || m.Environment != "ml-dev-env" {
+		t.Errorf("the memory is %+v, %v; want that of the run, with the environment of the pipeline's default", m, err)
 	}
 }
 

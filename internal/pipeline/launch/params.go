@@ -199,11 +199,7 @@ func differences(wanted, found *v1.PipelineRun) string {
 	if found.Spec.TaskRunTemplate.ServiceAccountName != wanted.Spec.TaskRunTemplate.ServiceAccountName {
 		different = append(different, "service account")
 	}
-	return strings.Join(append(different, DifferentParams(Values(found), Values(wanted))...), ", ")
-}
-
-// DifferentParams lists the params that have not the same values in both, as in "param timeout".
-func DifferentParams(had, wants map[string][]string) (different []string) {
+	had, wants := Values(found), Values(wanted)
 	names := maps.Clone(had)
 	maps.Copy(names, wants)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
@@ -211,5 +207,5 @@ func DifferentParams(had, wants map[string][]string) (different []string) {
 			different = append(different, "param "+name)
 		}
 	}
-	return different
+	return strings.Join(different, ", ")
 }

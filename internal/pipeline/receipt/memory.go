@@ -51,7 +51,6 @@ type Start struct {
 	Environment string    `json:"environment"`
 	Schedule    string    `json:"schedule,omitempty"`
 	User        string    `json:"user,omitempty"`
-	Sweep       string    `json:"sweep,omitempty"`
 	Started     time.Time `json:"started,omitzero"`
 }
 
@@ -312,7 +311,6 @@ func recall(config *corev1.ConfigMap) (Memory, error) {
 			m.Receipt = &r
 			m.RunUID, m.Environment, m.Schedule = r.RunUID, cmp.Or(m.Environment, r.Environment), cmp.Or(m.Schedule, r.Schedule)
 			m.User = cmp.Or(m.User, r.User)
-			m.Sweep = cmp.Or(m.Sweep, r.Sweep)
 		}
 	}
 	m.Run, m.Namespace = strings.TrimSuffix(config.Name, suffix), config.Namespace

@@ -52,9 +52,7 @@ type Receipt struct {
 	// Schedule is the schedule that started the run, "" for none.
 	Schedule string `json:"schedule,omitempty"`
 	// User is the user who started the run with mlenv, "" if that is not known.
-	User string `json:"user,omitempty"`
-	// Sweep is the sweep that the run is a trial of, "" for none.
-	Sweep   string      `json:"sweep,omitempty"`
+	User    string      `json:"user,omitempty"`
 	Verdict Verdict     `json:"verdict"`
 	Reason  fail.Reason `json:"reason,omitempty"`
 	Message string      `json:"message,omitempty"`

@@ -118,8 +118,7 @@ func truncate(text string, most int) string {
 // core leaves what a receipt always has: which run it was, what it trained, and how it ended.
 func core(r *Receipt) {
 	*r = Receipt{
-		Run: r.Run, RunUID: r.RunUID, Namespace: r.Namespace, Environment: r.Environment, Schedule: r.Schedule, Sweep: r.Sweep,
-		User:    r.User,
+		Run: r.Run, RunUID: r.RunUID, Namespace: r.Namespace, Environment: r.Environment, Schedule: r.Schedule, User: r.User,
 		Verdict: r.Verdict, Reason: r.Reason, Message: r.Message, Regression: r.Regression, Started: ofJSON(r.Started), Ended: ofJSON(r.Ended),
 		Repository: r.Repository, Commit: r.Commit, Tree: r.Tree, Image: r.Image, Mode: r.Mode, ModeReason: r.ModeReason, Storage: r.Storage,
 		Faults: r.Faults, GPUs: r.GPUs, Goodput: r.Goodput, Training: r.Training, Cause: r.Cause, Record: r.Record, Checkpoint: r.Checkpoint,

@@ -203,7 +203,7 @@ func (m Memory) noted(t run.TaskRun) run.TaskRun {
 // Account returns the receipt of a run that stands so, as far as its steps have noted it. at is when the run ended, zero if it has not.
 func (m Memory) Account(s Standing, at time.Time) Receipt {
 	r := Receipt{
-		Run: m.Run, RunUID: m.RunUID, Namespace: m.Namespace, Environment: m.Environment, Schedule: m.Schedule, Sweep: m.Sweep,
+		Run: m.Run, RunUID: m.RunUID, Namespace: m.Namespace, Environment: m.Environment, Schedule: m.Schedule,
 		Verdict: s.Verdict, Reason: s.Reason, Message: s.Message, Started: m.Started.UTC(), Ended: at.UTC(),
 	}
 	m.Fill(&r)

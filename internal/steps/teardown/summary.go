@@ -146,7 +146,7 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 	if err != nil {
 		return err
 	}
-	r.Started, r.Schedule, r.Sweep, r.User = pipelineRun.Started.UTC(), pipelineRun.Schedule, pipelineRun.Sweep, pipelineRun.User
+	r.Started, r.Schedule, r.User = pipelineRun.Started.UTC(), pipelineRun.Schedule, pipelineRun.User
 	tasks, err := run.TaskRuns(ctx, t.clients.Tekton, t.clients.Namespace, of.Name, types.UID(of.UID))
 	if err != nil {
 		return err

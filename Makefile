@@ -81,8 +81,9 @@ lint: $(GOLANGCI_LINT) ## run the linters over both modules
 	$(GOLANGCI_LINT) run --allow-serial-runners --build-tags e2e
 	cd $(LOCALCLUSTER) && ../../$(GOLANGCI_LINT) run --allow-serial-runners --config ../../.golangci.yml ./cmd/ib_write_bw/... ./cmd/localcluster/... ./cmd/nvidia-smi/... ./cmd/openshift-apiserver/... ./cmd/openshift-builder/... ./cmd/pause/... ./internal/...
 
-# The linters vet the same packages.
-UNIT := go test -vet=off
+# The linters vet the same packages. Two packages a core run at a time, and two tests of each that may, because they wait more than they compute.
+WAITING := $(shell echo $$((2 * $$(nproc))))
+UNIT := go test -vet=off -p $(WAITING) -parallel $(WAITING)
 .PHONY: unit unit-mlenv unit-localcluster
 unit: unit-mlenv unit-localcluster ## run the tests that need no cluster
 unit-mlenv:

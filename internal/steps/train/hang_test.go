@@ -18,6 +18,7 @@ import (
 
 // TestHang: rank 1 loads data forever, and rank 0 waits for it.
 func TestHang(t *testing.T) {
+	t.Parallel() // it waits
 	training, out, agents := newTraining(t, `touch "$MET/$NODE_RANK"
 until [ -e "$MET/0" ] && [ -e "$MET/1" ]; do echo up; sleep 0.1; done
 exec sleep 1000`)

@@ -88,6 +88,7 @@ func wantSaved(t *testing.T, node *agenttest.Node) {
 
 // The ranks of a node save after the time is over, longer than it takes to give a node up whose peers have failed.
 func TestSaveAtTheTimeout(t *testing.T) {
+	t.Parallel() // it waits
 	training, out, agents := newTraining(t, savesFor("1", "12"))
 	training.Spec.Grace = timeToSave
 	result, err := timeOut(t, training, agents, nil)
@@ -110,6 +111,7 @@ func TestSavedAtTheTimeout(t *testing.T) {
 
 // A rank saves for longer after a cancellation than ranks may run after another one has failed.
 func TestSaveWhenCancelled(t *testing.T) {
+	t.Parallel() // it waits
 	training, out, agents := newTraining(t, savesFor("0", "6"))
 	training.Spec.Grace = timeToSave
 	ctx, cancel := context.WithCancel(t.Context())
@@ -127,6 +129,7 @@ func TestSaveWhenCancelled(t *testing.T) {
 
 // The container of node 1 ends, as when Kubernetes drains its node. The rank of node 0 saves too, and has the same time.
 func TestSaveWhenANodeIsDrained(t *testing.T) {
+	t.Parallel() // it waits
 	training, out, agents := newTraining(t, savesFor("0", "6"))
 	ended := make(chan error, 1)
 	go func() { _, err := training.Attempt(t.Context()); ended <- err }()
@@ -171,6 +174,7 @@ func TestInterruptedTwiceWithoutNodes(t *testing.T) {
 // The pod of the step ends soon after SIGTERM. What the ranks of a cancelled run still have to save is left to the teardown, unless the
 // user does not want to wait.
 func TestHandOver(t *testing.T) {
+	t.Parallel() // it waits
 	for _, now := range []bool{false, true} {
 		training, out, agents := newTraining(t, `trap 'sleep 1000' TERM; touch up; while :; do sleep 0.02; done`)
 		training.Spec.Grace = timeToSave

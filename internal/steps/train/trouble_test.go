@@ -238,6 +238,7 @@ func withRules(t *testing.T, restarts, use int, stopIf, restartIf []string, scri
 
 // TestRulesEndATraining: each rule ends a training on two real agents whose ranks would run on, with its numbers, and the ranks are gone.
 func TestRulesEndATraining(t *testing.T) {
+	t.Parallel() // it waits
 	const metrics = `[ $NODE_RANK = 0 ] && printf '%s\n' "$LINES" >> "$MLENV_METRICS_FILE"
 `
 	var slow strings.Builder

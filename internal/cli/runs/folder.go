@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -142,14 +141,6 @@ func foldersNear(dir string) string {
 		return parent + " has no folders"
 	}
 	return parent + " has " + humanize.FirstAnd(names, most)
-}
-
-// warn prints which requirements the package index does not have.
-func (f *folder) warn(ctx context.Context, problems io.Writer, pipeline *v1.Pipeline, values map[string][]string) {
-	if requirements := launch.Value(pipeline, values, "requirements"); requirements != "" {
-		indexes := &http.Client{Transport: command.Transport(os.Getenv("PIP_CERT"))}
-		warnPackages(ctx, problems, indexes, f.dir, requirements)
-	}
 }
 
 // sentBy makes a follower send the folder to the nodes of its run.

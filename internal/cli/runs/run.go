@@ -218,7 +218,6 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 	}
 	if upload != nil {
 		defer upload.remove()
-		upload.warn(ctx, cmd.ErrOrStderr(), pipeline, values)
 	}
 	if o.dryRun {
 		return planRun(ctx, cmd.OutOrStdout(), clients, pipeline, o.serviceAccount, values)

@@ -32,19 +32,9 @@ type Listing struct {
 	Commit string
 	// Unproven is why the names of the files are not known, "" if they are.
 	Unproven string
-	// modes has the mode of each of git's tree entries, and hashes the entry's object, by path.
-	modes, hashes map[string]string
+	// modes has the mode of each of git's tree entries, by path.
+	modes map[string]string
 }
-
-// Reader gets the content of a file of the commit, and returns the paths of further ones that it needs. It is called first without a
-// path. It may be called with fewer files than it has asked for.
-type Reader func(name string, content []byte) (more []string)
-
-// mostRead and readLimit bound what a Reader gets: so many files, of so many bytes each.
-const (
-	mostRead  = 20
-	readLimit = 1 << 20
-)
 
 // Modes of entries that are not files.
 const (
@@ -56,11 +46,6 @@ const (
 // Listing is incomplete for a server without partial clones, and for a repository beyond Look's limits. dir must exist.
 // The reasons are InvalidInput, RepositoryUnavailable, HostKeyUnknown and RevisionNotFound.
 func Look(ctx context.Context, log *slog.Logger, dir string, s Source) (Listing, error) {
-	return LookAt(ctx, log, dir, s, func(string, []byte) []string { return nil })
-}
-
-// LookAt is Look with the contents of the few files that a Reader asks for.
-func LookAt(ctx context.Context, log *slog.Logger, dir string, s Source, read Reader) (Listing, error) {
 	home, err := parseAddress(s.URL)
 	if err != nil {
 		return Listing{}, err
@@ -84,8 +69,6 @@ func LookAt(ctx context.Context, log *slog.Logger, dir string, s Source, read Re
 	listing, err := r.look(ctx, s.Revision, refs)
 	switch {
 	case err == nil:
-		r.abort = ""
-		r.readFiles(ctx, listing, read)
 		return listing, nil
 	case errors.Is(err, errAborted):
 		return Listing{Unproven: "its server lists no files without their contents"}, nil
@@ -105,33 +88,14 @@ func (r *repository) look(ctx context.Context, revision string, refs []ref) (Lis
 	if err != nil {
 		return Listing{}, err
 	}
-	listing := Listing{Commit: commit, modes: map[string]string{}, hashes: map[string]string{}}
+	listing := Listing{Commit: commit, modes: map[string]string{}}
 	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\x00"), "\x00") {
 		// MODE KIND HASH, a tab, and the path.
 		if about, name, ok := strings.Cut(line, "\t"); ok {
-			mode, rest, _ := strings.Cut(about, " ")
-			listing.modes[name] = mode
-			_, listing.hashes[name], _ = strings.Cut(rest, " ")
+			listing.modes[name], _, _ = strings.Cut(about, " ")
 		}
 	}
 	return listing, nil
-}
-
-// readFiles fetches the contents of files, and leaves out those that cannot be fetched: git asks the server for a content that it needs.
-func (r *repository) readFiles(ctx context.Context, listing Listing, read Reader) {
-	wanted, seen := read("", nil), map[string]bool{}
-	for len(wanted) > 0 && len(seen) < mostRead {
-		name := path.Clean(wanted[0])
-		wanted = wanted[1:]
-		if mode := listing.modes[name]; seen[name] || mode == "" || mode == linkMode || mode == submoduleMode {
-			continue
-		}
-		seen[name] = true
-		content, err := r.remote(ctx, "cat-file", "blob", listing.hashes[name])
-		if err == nil && len(content) <= readLimit {
-			wanted = append(wanted, read(name, []byte(content))...)
-		}
-	}
 }
 
 // Has reports whether the commit has a file or a folder of that path, or may have it behind a link or in a submodule.

@@ -3,8 +3,6 @@
 package git
 
 import (
-	"log/slog"
-	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -22,39 +20,6 @@ func look(t testing.TB, s Source) (Listing, error) {
 		t.Errorf("the folder has %v: want nothing", left)
 	}
 	return listing, err
-}
-
-// Contents come for the files that are asked for, from every kind of server that lists names, and the folder is empty afterwards.
-func TestLookAt(t *testing.T) {
-	root := t.TempDir()
-	repo := newRepository(t, root, "repo")
-	put(t, repo, "requirements.txt", "-r more/dev.txt\n")
-	put(t, repo, "more/dev.txt", "wandb\n")
-	put(t, repo, "train.py", "")
-	if err := os.Symlink("train.py", repo+"/link.txt"); err != nil {
-		t.Fatal(err)
-	}
-	commit(t, repo, "first")
-	for name, source := range servers(t, root) {
-		t.Run(name, func(t *testing.T) {
-			git(t, repo, "", "config", "uploadpack.allowFilter", "true")
-			dir, logger, got := t.TempDir(), slog.New(slog.DiscardHandler), map[string]string{}
-			_, err := LookAt(t.Context(), logger, dir, source("repo", ""), func(name string, content []byte) []string {
-				if name == "" {
-					return []string{"./requirements.txt", "nowhere.txt", "link.txt"}
-				}
-				got[name] = string(content)
-				return []string{"more/dev.txt", "requirements.txt"}
-			})
-			want := map[string]string{"requirements.txt": "-r more/dev.txt\n", "more/dev.txt": "wandb\n"}
-			if err != nil || !maps.Equal(got, want) && !strings.Contains(name, "version 0") {
-				t.Errorf("got %q, %v; want %q", got, err, want)
-			}
-			if left, _ := os.ReadDir(dir); len(left) > 0 {
-				t.Errorf("the folder has %v: want nothing", left)
-			}
-		})
-	}
 }
 
 func TestLook(t *testing.T) {

@@ -28,8 +28,7 @@ import (
 const Description = `Check whether an environment can start on the cluster, and whether its nodes can use
 RDMA: who holds it, permissions, a dry run of the exact pod, network attachments, nodes with
 their GPUs and who holds them, storage, quotas, the image, the IOMMU. In a run, the step also
-checks all params, timeouts, Secrets, that the repository has the commit and the script, and that
-the package index has what the requirements name.
+checks all params, timeouts, Secrets, and that the repository has the commit and the script.
 
 Preflight changes nothing. It reports what it may not read as unknown.
 
@@ -64,7 +63,7 @@ func Command() *cobra.Command {
 		"machine's docker configuration)")
 	flags.StringVar(&authDir, "auth-dir", "", "folder of the mounted Secret for the run's git repository")
 	flags.StringVar(&envSecretDir, "env-secret-dir", "", "folder of the mounted Secret whose keys become variables of the ranks")
-	flags.StringVar(&caFile, "ca-file", "", "certificates of registries, git servers and package indexes to trust in addition to the system's")
+	flags.StringVar(&caFile, "ca-file", "", "certificates of registries and git servers to trust in addition to the system's")
 	flags.StringVar(&o.Scratch, "scratch", "", "folder for what git fetches (default: a temporary one)")
 	o.Run.AddTo(flags)
 	mode := command.NewResult(cmd, "mode", "transport between the nodes: tcp or rdma")
@@ -81,7 +80,7 @@ func Command() *cobra.Command {
 		registry, noRegistry := buildimage.RegistryFor(clients, pullSecretDir, caFile)
 		secrets := readSecrets(authDir, envSecretDir, caFile, noRegistry)
 		result, err := Run(cmd.Context(), Deps{
-			Clients: clients, Registry: registry, Brief: true, Secrets: secrets, CAFile: caFile,
+			Clients: clients, Registry: registry, Brief: true, Secrets: secrets,
 			Log: command.Log(cmd), Out: command.ReportOutput(cmd, o.Output),
 		}, o)
 		if err != nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -180,14 +179,8 @@ func (p *probe) repository(ctx context.Context) []Check {
 		return []Check{unread(name, "it", err)}
 	}
 	defer os.RemoveAll(dir)
-	var needs requirementsFiles
 	source := git.Source{URL: url, Revision: p.value("revision"), Auth: p.Secrets.Git}
-	listing, err := git.LookAt(ctx, slog.New(slog.DiscardHandler), dir, source, func(name string, content []byte) []string {
-		if name != "" {
-			return needs.add(name, content)
-		}
-		return slices.DeleteFunc([]string{p.value("requirements")}, func(name string) bool { return name == "" })
-	})
+	listing, err := git.Look(ctx, slog.New(slog.DiscardHandler), dir, source)
 	url = git.Shown(url)
 	switch {
 	case ctx.Err() != nil:
@@ -199,8 +192,7 @@ func (p *probe) repository(ctx context.Context) []Check {
 	case listing.Unproven != "":
 		return []Check{newCheck(name, Unknown, "", "%s can be read; whether it has the script is not known: %s", url, oneLine(listing.Unproven))}
 	}
-	checks := append([]Check{newCheck(name, OK, "", "%s has commit %s", url, listing.Commit)}, p.files(listing)...)
-	return append(checks, needs.check(ctx, p)...)
+	return append([]Check{newCheck(name, OK, "", "%s has commit %s", url, listing.Commit)}, p.files(listing)...)
 }
 
 func (p *probe) files(commit git.Listing) (checks []Check) {

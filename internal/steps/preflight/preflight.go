@@ -74,8 +74,6 @@ type Deps struct {
 	// Registry has the image; nil leaves the image unknown.
 	Registry *buildimage.Registry
 	Secrets  Secrets
-	// CAFile has certificates of package indexes to trust in addition to the system's; "" for none.
-	CAFile string
 	// Out receives the report of Run; without it each check is a record of Log.
 	Out io.Writer
 	// Brief prints one line instead of the table if nothing is wrong.

@@ -20,7 +20,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/source/pypi"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -87,7 +86,7 @@ func readRequirements(dir, name string) ([]byte, error) {
 // the next commit has other code behind the same lines. Errors: RequirementsFailed.
 func RequirementsDigest(dir, name string, hash tree.Digest) (tree.Digest, error) {
 	content, err := readRequirements(dir, name)
-	if pypi.Local(string(content)) {
+	if namesLocalPackages(string(content)) {
 		content = append(content, "\n# tree "+hash...)
 	}
 	return tree.Digest(fmt.Sprintf("%x", sha256.Sum256(content))), err

@@ -134,7 +134,6 @@ func newRoot() *cobra.Command {
 		{"run", "Run a training and look at it:", []*cobra.Command{
 			runs.RunCommand(mldevenv.Bundle), runs.SmokeCommand(mldevenv.Bundle, mldevenv.Example()), runs.ListCommand(), runs.StatusCommand(),
 			runs.LogsCommand(), runs.CancelCommand(), runs.ReceiptCommand(), runs.FetchCommand(), schedule.Command(), runs.TrendCommand(),
-			runs.UsageCommand(),
 		}},
 		{"develop", "Develop in a kept environment:", append(dev.Commands(), datasets.Command(), claims.Command())},
 		{"cluster", "Check a cluster, an environment and its network:", []*cobra.Command{

@@ -28,7 +28,6 @@ var outputs = []struct {
 	{"RunList", "mlenv runs", "runs", "summary", true},
 	{"Top", "mlenv top", "live", "State", false},
 	{"Plan", "mlenv plan", "../steps/preflight", "Plan", false},
-	{"Usage", "mlenv usage", "runs", "usage", false},
 	{"NodeList", "mlenv nodes", "nodes", "node", true},
 	{"ClaimList", "mlenv claims", "claims", "claim", true},
 	{"Doctor", "mlenv doctor", "../doctor", "Report", false},

@@ -27,8 +27,6 @@ const (
 	YAML Format = "yaml"
 	// Names prints one name a line, for xargs.
 	Names Format = "name"
-	// CSV is a table for spreadsheets.
-	CSV Format = "csv"
 )
 
 // OutputFlag is the type of the flags --output and --log-format. It implements pflag.Value.
@@ -124,7 +122,7 @@ func (o *OutputFlag) Print(out io.Writer, value any, text func(io.Writer) error)
 		return writeYAML(out, value)
 	case Names:
 		return writeNames(out, value)
-	case Text, CSV:
+	case Text:
 	}
 	var b strings.Builder
 	err := text(&b)

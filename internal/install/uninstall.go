@@ -122,7 +122,7 @@ func (r Removal) find(ctx context.Context, client dynamic.Interface) (doomed []*
 	users, err = usageOf(ctx, client, r.Namespace, doomed)
 	problems = append(problems, err)
 	if r.Receipts {
-		for _, label := range []string{receipt.Label, receipt.UsageLabel, hosts.RecordLabel} {
+		for _, label := range []string{receipt.Label, hosts.RecordLabel} {
 			find(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, label)
 		}
 	}

@@ -119,7 +119,7 @@ func (u trainer) on(dir string, args ...string) *exec.Cmd {
 // saysThere is says on the machine.
 func (u trainer) saysThere(code int, args ...string) (stdout, stderr string) {
 	u.Helper()
-	if args[0] == "run" || args[0] == "usage" {
+	if args[0] == "run" {
 		args = slices.Insert(slices.Clone(args), 1, "--local")
 	}
 	var out, problems strings.Builder

@@ -108,25 +108,17 @@ func read(ctx context.Context, clients *kube.Clients, everywhere bool, now time.
 	}
 	s.records, err = hosts.Records(ctx, clients.Kube, clients.Namespace)
 	skip(err, "quarantine")
-	sums, from, err := usages(ctx, clients, everywhere)
+	runs, missing, err := memories(ctx, clients, everywhere)
 	if !skip(err, "faults") {
-		notes = append(notes, from.Missing...)
+		notes = append(notes, missing...)
 	}
-	s.faults = hosts.History(sums, now.Add(-receipt.UsageKept), now)
+	s.faults = hosts.History(runs, now.Add(-hosts.Kept), now)
 	for _, err := range problems {
 		if reason := fail.ReasonOf(err); reason != fail.PermissionDenied && reason != fail.InvalidInput {
 			return nil, nil, err
 		}
 	}
 	return s.list(now), notes, nil
-}
-
-func usages(ctx context.Context, clients *kube.Clients, everywhere bool) (sums receipt.UsageSums, from receipt.Sources, err error) {
-	if everywhere {
-		return receipt.UsagesEverywhere(ctx, clients)
-	}
-	sums, err = from.Add(ctx, clients, clients.Namespace)
-	return sums, from, err
 }
 
 // list returns the nodes with GPUs, those that are quarantined, and those on which a run met a fault, by name.

@@ -219,3 +219,39 @@ func TestUsageOfCommands(t *testing.T) {
 		}
 	}
 }
+
+// A user who may not list ConfigMaps everywhere gets the faults of the namespaces that allow it, and learns which do not.
+func TestMemoriesEverywhere(t *testing.T) {
+	client := fake.NewClientset()
+	for _, namespace := range []string{"mine", "theirs"} {
+		if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+			metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		r := receipt.Receipt{Run: "run", RunUID: "uid", Namespace: namespace, Environment: "env"}
+		if err := receipt.Write(t.Context(), client, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	allowed := []string{"mine"}
+	client.PrependReactor("list", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if slices.Contains(allowed, a.GetNamespace()) {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewForbidden(corev1.Resource("configmaps"), "", errors.New("no"))
+	})
+	clients := &kube.Clients{Kube: client, Namespace: "mine"}
+	all, missing, err := memories(t.Context(), clients, true)
+	if err != nil || len(all) != 1 || len(missing) != 1 || !strings.Contains(missing[0], "theirs") {
+		t.Errorf("got %d runs without %q, %v; want that of mine", len(all), missing, err)
+	}
+	allowed = nil
+	if _, _, err := memories(t.Context(), clients, true); fail.ReasonOf(err) != fail.PermissionDenied {
+		t.Errorf("without any right: %v, want PermissionDenied", err)
+	}
+	allowed = []string{metav1.NamespaceAll}
+	all, missing, err = memories(t.Context(), clients, true)
+	if err != nil || len(all) != 2 || len(missing) > 0 {
+		t.Errorf("with all rights: %d runs, missing %q, %v; want both", len(all), missing, err)
+	}
+}

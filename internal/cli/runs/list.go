@@ -44,10 +44,10 @@ a cluster, or with --watch. With --local it has only these, and needs no cluster
 Below the list mlenv names the environments that users keep and have not used for ten minutes, with their holders, if you
 may read their ConfigMaps and forward ports.
 
-With --prune mlenv asks, and then deletes the receipts of the named runs, or of all runs that were deleted; mlenv usage counts
-them for another 30 days. Files stay on their claims; mlenv claims lists these. With --files mlenv first deletes the logs and
-working directories of the named runs, which contain what their scripts wrote at relative paths. Checkpoints elsewhere stay, and
-nothing is deleted while a run in progress resumes from one of them.
+With --prune mlenv asks, and then deletes the receipts of the named runs, or of all runs that were deleted. Files stay on their
+claims; mlenv claims lists these. With --files mlenv first deletes the logs and working directories of the named runs, which
+contain what their scripts wrote at relative paths. Checkpoints elsewhere stay, and nothing is deleted while a run in progress
+resumes from one of them.
 
 With --prune --local mlenv deletes local runs that have ended, with their receipts, logs and working directories, except those that
 a run in progress resumes from. Checkpoints and datasets elsewhere in their folder stay.

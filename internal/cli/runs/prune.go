@@ -71,7 +71,7 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 	}
 	var problems []error
 	for _, r := range doomed {
-		if err := receipt.Delete(ctx, clients.Kube, *r.receipt, clients.Now()); err != nil {
+		if err := receipt.Delete(ctx, clients.Kube, *r.receipt); err != nil {
 			problems = append(problems, err)
 			continue
 		}
@@ -213,12 +213,6 @@ func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 		}
 	}
 	for _, r := range doomed {
-		if r.receipt != nil && !r.open {
-			if err := keptUsage(r.here.Folder).Keep(r.receipt.Usage(), time.Now()); err != nil {
-				problems = append(problems, err)
-				continue
-			}
-		}
 		if err := r.here.Remove(); err != nil {
 			problems = append(problems, err)
 			continue

@@ -45,9 +45,9 @@ func Choose(ctx context.Context, client kubernetes.Interface, namespace string, 
 	}
 	reading, cancel := context.WithTimeout(ctx, faultsTime)
 	defer cancel()
-	var sums receipt.UsageSums
-	sums, c.UnreadFaults = receipt.Usages(reading, client, namespace)
-	for name, faults := range History(sums, now.Add(-Window), now) {
+	var runs []receipt.Memory
+	runs, c.UnreadFaults = receipt.Memories(reading, client, namespace)
+	for name, faults := range History(runs, now.Add(-Window), now) {
 		if counted := Counted(faults, records[name], now); len(counted) >= Limit && !records[name].Active() {
 			c.Avoided = append(c.Avoided, Avoided{Node: name, Faults: counted})
 		}

@@ -17,6 +17,8 @@ const (
 	Window = 7 * 24 * time.Hour
 	// Limit is that number of faults.
 	Limit = 2
+	// Kept is how long mlenv nodes shows a fault, and how long the record keeps a release.
+	Kept = 30 * 24 * time.Hour
 )
 
 // Fault is a fault of a Kubernetes node with the run that met it.
@@ -36,16 +38,16 @@ func (f Fault) String() string {
 }
 
 // History returns the faults since a time by Kubernetes node, the newest first. It skips what no run can have met.
-func History(sums receipt.UsageSums, since, now time.Time) map[string][]Fault {
+func History(runs []receipt.Memory, since, now time.Time) map[string][]Fault {
 	all := map[string][]Fault{}
 	kinds := receipt.FaultKinds()
-	for _, u := range slices.Concat(sums.Runs, sums.Open) {
-		for _, f := range u.Faults {
+	for _, m := range runs {
+		for _, f := range m.NodeFaults() {
 			// Clocks differ by less than a day.
 			if CheckNode(f.KubernetesNode) != nil || !slices.Contains(kinds, f.Kind) || f.At.Before(since) || f.At.After(now.Add(24*time.Hour)) {
 				continue
 			}
-			all[f.KubernetesNode] = append(all[f.KubernetesNode], Fault{Fault: f, Namespace: u.Namespace, Run: u.Run})
+			all[f.KubernetesNode] = append(all[f.KubernetesNode], Fault{Fault: f, Namespace: m.Namespace, Run: m.Run})
 		}
 	}
 	for _, faults := range all {

@@ -147,7 +147,7 @@ func TestRecordIsBounded(t *testing.T) {
 	if _, err := Quarantine(t.Context(), client, "ns", "one-more", mark("broken")); fail.ReasonOf(err) != fail.InvalidInput {
 		t.Errorf("one more: %v, want InvalidInput", err)
 	}
-	if _, err := EndQuarantine(t.Context(), client, "ns", "gpu-001", Who("kim", "", now.Add(-2*receipt.UsageKept))); err != nil {
+	if _, err := EndQuarantine(t.Context(), client, "ns", "gpu-001", Who("kim", "", now.Add(-2*Kept))); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Quarantine(t.Context(), client, "ns", "one-more", mark("broken")); err != nil {
@@ -162,34 +162,34 @@ func fault(node string, kind receipt.FaultKind, ago time.Duration) receipt.Fault
 	return receipt.Fault{KubernetesNode: node, Kind: kind, At: now.Add(-ago), Message: "seen"}
 }
 
-func met(run string, faults ...receipt.Fault) receipt.Usage {
-	return receipt.Usage{Run: run, Namespace: "ns", Faults: faults}
+func met(run string, faults ...receipt.Fault) receipt.Memory {
+	return receipt.Memory{Start: receipt.Start{Run: run, Namespace: "ns"}, Parts: []receipt.Part{{Faults: faults}}}
 }
 
 func TestAvoided(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, tc := range []struct {
 		name     string
-		runs     []receipt.Usage
+		runs     []receipt.Memory
 		released time.Duration
 		want     int
 	}{
 		{"none", nil, 0, 0},
-		{"one", []receipt.Usage{met("a", fault("gpu-1", "gpu", day))}, 0, 1},
-		{"two of two runs", []receipt.Usage{met("a", fault("gpu-1", "gpu", day)), met("b", fault("gpu-1", "hang", 2*day))}, 0, 2},
-		{"two of one run", []receipt.Usage{met("a", fault("gpu-1", "lost", day), fault("gpu-1", "lost", 3*day))}, 0, 2},
-		{"one that shows twice", []receipt.Usage{met("a", fault("gpu-1", "lost", day), fault("gpu-1", "gpu", day+time.Minute))}, 0, 1},
-		{"an old one", []receipt.Usage{met("a", fault("gpu-1", "gpu", day), fault("gpu-1", "gpu", 8*day))}, 0, 1},
-		{"another node's", []receipt.Usage{met("a", fault("gpu-1", "gpu", day), fault("gpu-2", "gpu", day))}, 0, 1},
-		{"before a repair", []receipt.Usage{met("a", fault("gpu-1", "gpu", 3*day)), met("b", fault("gpu-1", "gpu", 2*day))}, day, 0},
-		{"before and after it", []receipt.Usage{met("a", fault("gpu-1", "gpu", 3*day)), met("b", fault("gpu-1", "gpu", day))}, 2 * day, 1},
-		{"forged ones", []receipt.Usage{met("a", fault("gpu-1", "x", day), fault("gpu-1", "gpu", -9*day), fault("../x", "gpu", day))}, 0, 0},
+		{"one", []receipt.Memory{met("a", fault("gpu-1", "gpu", day))}, 0, 1},
+		{"two of two runs", []receipt.Memory{met("a", fault("gpu-1", "gpu", day)), met("b", fault("gpu-1", "hang", 2*day))}, 0, 2},
+		{"two of one run", []receipt.Memory{met("a", fault("gpu-1", "lost", day), fault("gpu-1", "lost", 3*day))}, 0, 2},
+		{"one that shows twice", []receipt.Memory{met("a", fault("gpu-1", "lost", day), fault("gpu-1", "gpu", day+time.Minute))}, 0, 1},
+		{"an old one", []receipt.Memory{met("a", fault("gpu-1", "gpu", day), fault("gpu-1", "gpu", 8*day))}, 0, 1},
+		{"another node's", []receipt.Memory{met("a", fault("gpu-1", "gpu", day), fault("gpu-2", "gpu", day))}, 0, 1},
+		{"before a repair", []receipt.Memory{met("a", fault("gpu-1", "gpu", 3*day)), met("b", fault("gpu-1", "gpu", 2*day))}, day, 0},
+		{"before and after it", []receipt.Memory{met("a", fault("gpu-1", "gpu", 3*day)), met("b", fault("gpu-1", "gpu", day))}, 2 * day, 1},
+		{"forged ones", []receipt.Memory{met("a", fault("gpu-1", "x", day), fault("gpu-1", "gpu", -9*day), fault("../x", "gpu", day))}, 0, 0},
 	} {
 		var record Record
 		if tc.released > 0 {
 			record.Released = &Mark{At: now.Add(-tc.released)}
 		}
-		history := History(receipt.UsageSums{Runs: tc.runs[:len(tc.runs)/2], Open: tc.runs[len(tc.runs)/2:]}, now.Add(-30*day), now)
+		history := History(tc.runs, now.Add(-30*day), now)
 		if got := Counted(history["gpu-1"], record, now); len(got) != tc.want {
 			t.Errorf("%s: %d faults count, want %d: %v", tc.name, len(got), tc.want, got)
 		}

@@ -26,7 +26,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
 const (
@@ -213,7 +212,7 @@ func tryChange(ctx context.Context, client kubernetes.Interface, namespace, node
 // obsolete returns the nodes that were released so long ago that no fault before that counts.
 func obsolete(all map[string]Record, now time.Time) (names []string) {
 	for name, r := range all {
-		if r.Released != nil && now.Sub(r.Released.At) > receipt.UsageKept {
+		if r.Released != nil && now.Sub(r.Released.At) > Kept {
 			names = append(names, name)
 		}
 	}

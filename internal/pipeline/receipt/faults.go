@@ -75,6 +75,14 @@ func (m Memory) faults() (all []Fault) {
 	return all
 }
 
+// NodeFaults returns the faults of Kubernetes nodes that the run has met so far.
+func (m Memory) NodeFaults() []Fault {
+	if m.Receipt != nil {
+		return m.Receipt.NodeFaults()
+	}
+	return m.faults()
+}
+
 // NodeFaults returns the faults of Kubernetes nodes that the run met: those that its steps noted, and those that follow from the rest of
 // the receipt, which is all that a receipt of an earlier version has.
 func (r Receipt) NodeFaults() []Fault {

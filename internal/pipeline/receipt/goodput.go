@@ -44,11 +44,11 @@ func (s Spent) Sum() float64 {
 	return s.Waiting + s.Starting + s.Steps + s.Repeated + s.Hang + s.Teardown
 }
 
-// Plus returns the sum of two times, the second one multiplied by a factor.
-func (s Spent) Plus(other Spent, factor float64) Spent {
+// times returns the time multiplied by a factor.
+func (s Spent) times(factor float64) Spent {
 	return Spent{
-		Waiting: s.Waiting + factor*other.Waiting, Starting: s.Starting + factor*other.Starting, Steps: s.Steps + factor*other.Steps,
-		Repeated: s.Repeated + factor*other.Repeated, Hang: s.Hang + factor*other.Hang, Teardown: s.Teardown + factor*other.Teardown,
+		Waiting: factor * s.Waiting, Starting: factor * s.Starting, Steps: factor * s.Steps,
+		Repeated: factor * s.Repeated, Hang: factor * s.Hang, Teardown: factor * s.Teardown,
 	}
 }
 
@@ -105,7 +105,7 @@ func GoodputOf(r Receipt) *Goodput {
 	}
 	s.Teardown += c.until(end)
 	before := s.Waiting
-	g.GPUHours = Spent{}.Plus(*s, float64(gpus.Count)/time.Hour.Seconds())
+	g.GPUHours = s.times(float64(gpus.Count) / time.Hour.Seconds())
 	g.GPUHours.Waiting = min(gpus.Before, before*float64(gpus.Count)) / time.Hour.Seconds()
 	if gpus.Since.IsZero() {
 		g.GPUHours.Teardown = 0

@@ -122,7 +122,7 @@ func TestGoodput(t *testing.T) {
 			if got == nil {
 				t.Fatal("no goodput")
 			}
-			hours := Spent{}.Plus(tc.want, float64(tc.gpus)/3600)
+			hours := tc.want.times(float64(tc.gpus) / 3600)
 			if hours.Waiting = tc.hours; tc.of.GPUs != nil && tc.of.GPUs.Since.IsZero() {
 				hours.Teardown = 0
 			}
@@ -138,8 +138,8 @@ func TestGoodput(t *testing.T) {
 
 // within reports whether two times differ by at most so much in all their parts.
 func within(a, b Spent, most float64) bool {
-	d := a.Plus(b, -1)
-	for _, part := range []float64{d.Waiting, d.Starting, d.Steps, d.Repeated, d.Hang, d.Teardown} {
+	for _, part := range []float64{a.Waiting - b.Waiting, a.Starting - b.Starting, a.Steps - b.Steps, a.Repeated - b.Repeated,
+		a.Hang - b.Hang, a.Teardown - b.Teardown} {
 		if math.Abs(part) > most {
 			return false
 		}
@@ -183,8 +183,13 @@ func TestGoodputOfForgedMetrics(t *testing.T) {
 			{Attempt: 2, Started: after(100), Ended: after(-5), Hang: &agent.Hang{Since: after(1e9)}}}
 		for _, r := range []Receipt{r, two} {
 			g := GoodputOf(r)
-			if err := (Usage{Goodput: *g}).check(); err != nil || math.Abs(g.Seconds.Sum()-1250) > 1e-6 {
-				t.Errorf("%s: %+v, %v; want seconds that add up to 1250", name, g.Seconds, err)
+			for _, s := range []Spent{g.Seconds, g.GPUHours} {
+				if lowest := min(s.Waiting, s.Starting, s.Steps, s.Repeated, s.Hang, s.Teardown); !(lowest >= 0) {
+					t.Errorf("%s: %+v; want no part below 0", name, s)
+				}
+			}
+			if math.Abs(g.Seconds.Sum()-1250) > 1e-6 {
+				t.Errorf("%s: %+v; want seconds that add up to 1250", name, g.Seconds)
 			}
 		}
 	}

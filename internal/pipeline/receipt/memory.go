@@ -128,8 +128,7 @@ type Memory struct {
 	version string
 }
 
-// Begin creates the ConfigMap of a run, unless another caller has. It replaces the ConfigMap of an earlier run of the same name, whose
-// usage is kept.
+// Begin creates the ConfigMap of a run, unless another caller has. It replaces the ConfigMap of an earlier run of the same name.
 func Begin(ctx context.Context, client kubernetes.Interface, s Start) error {
 	content, err := json.Marshal(s)
 	if err != nil {
@@ -155,10 +154,6 @@ func begin(ctx context.Context, client kubernetes.Interface, wanted *corev1.Conf
 		return err
 	case err != nil, owner(found) == s.RunUID:
 		return err
-	}
-	if old, err := recall(found); err == nil && old.Receipt != nil { // a run may begin without it
-		usage := []Usage{old.Receipt.Usage()}
-		_ = keepUsage(ctx, client, found.Namespace, old.Environment, usage, s.Started)
 	}
 	data := map[string]any{}
 	for key := range found.Data {

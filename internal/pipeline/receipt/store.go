@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -175,8 +174,8 @@ func selected(ctx context.Context, client kubernetes.Interface, namespace, selec
 }
 
 // Prune deletes the oldest receipts of an environment beyond Keep. It counts the receipts of each schedule, and the receipts
-// without one (""), apart, so that other runs do not delete the history of a schedule. The usage of the deleted ones is kept.
-func Prune(ctx context.Context, client kubernetes.Interface, namespace, environment, schedule string, now time.Time) error {
+// without one (""), apart, so that other runs do not delete the history of a schedule.
+func Prune(ctx context.Context, client kubernetes.Interface, namespace, environment, schedule string) error {
 	found, err := newestFirst(ctx, client, namespace, environment)
 	if err != nil {
 		return err
@@ -184,25 +183,15 @@ func Prune(ctx context.Context, client kubernetes.Interface, namespace, environm
 	found = slices.DeleteFunc(found, func(c corev1.ConfigMap) bool {
 		return c.Labels[run.ScheduleLabel] != schedule || c.Labels[verdictLabel] == unfinished
 	})
-	doomed := found[min(Keep, len(found)):]
-	var usage []Usage
-	for i := range doomed {
-		if m, err := recall(&doomed[i]); err == nil && m.Receipt != nil {
-			usage = append(usage, m.Receipt.Usage())
-		}
-	}
-	if err := keepUsage(ctx, client, namespace, environment, usage, now); err != nil {
-		return err
-	}
 	var errs []error
-	for _, old := range doomed {
+	for _, old := range found[min(Keep, len(found)):] {
 		errs = append(errs, remove(ctx, client, &old))
 	}
 	return errors.Join(errs...)
 }
 
-// Delete deletes a receipt that was read, unless another run of its name has replaced it. The usage is kept.
-func Delete(ctx context.Context, client kubernetes.Interface, r Receipt, now time.Time) error {
+// Delete deletes a receipt that was read, unless another run of its name has replaced it.
+func Delete(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 	found, err := client.CoreV1().ConfigMaps(r.Namespace).Get(ctx, Name(r.Run), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -211,11 +200,6 @@ func Delete(ctx context.Context, client kubernetes.Interface, r Receipt, now tim
 	}
 	if owner(found) != r.RunUID {
 		return fail.Becausef(fail.InvalidInput, "deleting receipt %s/%s: it has changed meanwhile", r.Namespace, found.Name)
-	}
-	if m, err := recall(found); err == nil && m.Receipt != nil {
-		if err := keepUsage(ctx, client, r.Namespace, r.Environment, []Usage{m.Receipt.Usage()}, now); err != nil {
-			return err
-		}
 	}
 	return remove(ctx, client, found)
 }

@@ -254,7 +254,7 @@ func TestPrune(t *testing.T) {
 	}
 	for range 2 {
 		for _, schedule := range []string{"", "nightly"} {
-			if err := Prune(t.Context(), client, "ns", "env", schedule, time.Now()); err != nil {
+			if err := Prune(t.Context(), client, "ns", "env", schedule); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -49,6 +49,9 @@ func SharesClaims(name string) bool { return strings.HasPrefix(name, DefaultName
 // SharesWorkspaceVariable is "true" in nodes of an environment that mounts the workspace of others because the cluster file names it.
 const SharesWorkspaceVariable = "MLENV_SHARES_WORKSPACE"
 
+// NodeCachesVariable is "true" in nodes whose caches are on their own disks, as storage.caches of the cluster file decides.
+const NodeCachesVariable = "MLENV_NODE_CACHES"
+
 // Paths in a node.
 const (
 	// Workspace is where the workspace claim is mounted.

@@ -321,12 +321,13 @@ func TestValuesThatCannotBe(t *testing.T) {
 	}
 }
 
-// Names of claims are for mode rwx, and for two claims.
-func TestClaimsThatCannotBe(t *testing.T) {
+// Names of claims are for mode rwx, and for two claims; caches have two places.
+func TestStorageThatCannotBe(t *testing.T) {
 	for content, want := range map[string]string{
 		"{datasets_claim: a, class_rwo: block}":                            `datasets_claim: "a": names one claim for all nodes`,
 		"{mode: rwx, class_rwx: nfs, workspace_claim: A}":                  `storage.workspace_claim: "A": a lowercase RFC 1123 subdomain`,
 		"{mode: rwx, class_rwx: n, workspace_claim: a, datasets_claim: a}": `storage.datasets_claim: "a": is storage.workspace_claim too`,
+		"{class_rwo: block, caches: shared}":                               `storage.caches: "shared": want one of claim, node`,
 	} {
 		if _, err := Load("f.yaml", []byte("storage: "+content)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Load(%q) = %v, want %q", content, err, want)

@@ -110,6 +110,9 @@ type Storage struct {
 	// Whether the nodes share their files (rwx) or each has claims of its own; auto is rwx if class_rwx provides a
 	// ReadWriteMany filesystem.
 	Mode StorageMode `json:"mode,omitempty" jsonschema:"enum=rwx,enum=volumeClaimTemplates,enum=auto"`
+	// Where the caches of Hugging Face, Inductor and Triton are: on the workspace claim, or on each node's own disk, which is
+	// deleted with the environment (default: node if the nodes share their files, otherwise claim).
+	Caches CachePlace `json:"caches,omitempty" jsonschema:"enum=claim,enum=node"`
 }
 
 // StorageMode determines whether the nodes of an environment share their files.
@@ -123,6 +126,15 @@ const (
 	NodeStorage StorageMode = "volumeClaimTemplates"
 	// AutoStorage is SharedStorage if class_rwx provides a ReadWriteMany filesystem, otherwise NodeStorage.
 	AutoStorage StorageMode = "auto"
+)
+
+// CachePlace is where caches are that programs protect by locks and renames of files.
+type CachePlace string
+
+// The places of caches.
+const (
+	ClaimCaches CachePlace = "claim"
+	NodeCaches  CachePlace = "node"
 )
 
 // Network describes how nodes communicate.

@@ -192,6 +192,7 @@ func (s Storage) validate(path *field.Path) field.ErrorList {
 		wellFormed(path.Child("class_rwx"), s.ClassRWX, validation.IsDNS1123Subdomain),
 		wellFormed(path.Child("class_rwo"), s.ClassRWO, validation.IsDNS1123Subdomain),
 		oneOf(path.Child("mode"), string(s.Mode), string(SharedStorage), string(NodeStorage), string(AutoStorage)),
+		oneOf(path.Child("caches"), string(s.Caches), "", string(ClaimCaches), string(NodeCaches)),
 		positive(path.Child("workspace_size"), s.WorkspaceSize),
 		positive(path.Child("datasets_size"), s.DatasetsSize),
 		s.claims(path),

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/agent/facts"
 )
 
 // Config describes the node to the agent.
@@ -47,8 +46,8 @@ type Config struct {
 	StopGrace time.Duration
 	// Local is true for a node that is a person's machine: jobs keep the person's home and caches.
 	Local bool
-	// Trial tries locks and renames; it is empty except in tests.
-	Trial facts.Trial
+	// NodeCaches is true for caches on the node's own disk, see agent.NodeCachesVariable.
+	NodeCaches bool
 	// Now is the clock of the node's use, nil for time.Now.
 	Now func() time.Time
 }
@@ -81,6 +80,9 @@ func (p Paths) services() string { return filepath.Join(p.Home, "services") }
 // front returns the first folder in PATH in a pod that sees more GPUs than it was given.
 func (p Paths) front() string { return filepath.Join(p.Home, "run", "front") }
 
+// caches returns the folder of caches on the node's own disk, in a volume that lasts as long as the pod.
+func (p Paths) caches() string { return filepath.Join(p.Home, "run", "cache") }
+
 // private returns the folder of the state that each environment has for itself.
 func (p Paths) private() string { return cmp.Or(p.Own, p.state()) }
 
@@ -107,6 +109,8 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	if shares, _ := agent.Variable(environ, agent.SharesWorkspaceVariable); agent.SharesClaims(c.Name) || shares == "true" {
 		c.Paths.Own = filepath.Join(c.Paths.state(), "environments", c.Name)
 	}
+	onNode, _ := agent.Variable(environ, agent.NodeCachesVariable)
+	c.NodeCaches = onNode == "true"
 	c.Pod, c.PodIP = text("POD_NAME"), text("POD_IP")
 	if rank, set := agent.Variable(environ, "NODE_RANK"); set && rank == "" {
 		// Clusters before Kubernetes 1.28 do not set the label that it comes from.

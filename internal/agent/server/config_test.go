@@ -74,6 +74,29 @@ func TestSharedWorkspace(t *testing.T) {
 	}
 }
 
+// TestNodeCaches: on the node's own disk Hugging Face's cache is whole, with its locks. The user's login stays on the claim.
+func TestNodeCaches(t *testing.T) {
+	for onNode, want := range map[string]map[string]string{
+		"": {"HF_HOME": "/workspace/.mlenv/cache/huggingface", "HF_TOKEN_PATH": "",
+			"TORCHINDUCTOR_CACHE_DIR": "/workspace/.mlenv/cache/node-0/inductor", "TRITON_CACHE_DIR": "/workspace/.mlenv/cache/node-0/triton",
+			"TORCH_EXTENSIONS_DIR": "/workspace/.mlenv/cache/node-0/torch-extensions"},
+		"true": {"HF_HOME": "/mlenv/run/cache/huggingface", "HF_TOKEN_PATH": "/workspace/.mlenv/cache/huggingface/token",
+			"TORCHINDUCTOR_CACHE_DIR": "/mlenv/run/cache/inductor", "TRITON_CACHE_DIR": "/mlenv/run/cache/triton",
+			"TORCH_EXTENSIONS_DIR": "/workspace/.mlenv/cache/node-0/torch-extensions"},
+	} {
+		c, err := ReadConfig("test", append(nodeVariables("0", "env-0", "1"), "MLENV_NODE_CACHES="+onNode))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := c.additions()
+		for name, path := range want {
+			if got[name] != path {
+				t.Errorf("MLENV_NODE_CACHES=%q: %s is %q, want %q", onNode, name, got[name], path)
+			}
+		}
+	}
+}
+
 // The hostfile lists each node once, in order, whatever the pod's variables are.
 func FuzzNodeRank(f *testing.F) {
 	f.Add("1", "env-1", "2")

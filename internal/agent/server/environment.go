@@ -23,8 +23,7 @@ import (
 // of every launcher and for shells. They replace no variable of the container.
 func (c Config) additions() map[string]string {
 	state := c.Paths.state()
-	// Compilers' caches are not safe to share between nodes.
-	own := filepath.Join(c.Paths.private(), "cache", fmt.Sprintf("node-%d", c.Node))
+	own := c.ownCache()
 	added := map[string]string{
 		"NODE_RANK":          strconv.Itoa(c.Node),
 		"GPUS_PER_NODE":      strconv.Itoa(c.GPUs),
@@ -46,6 +45,29 @@ func (c Config) additions() map[string]string {
 	}
 	maps.Copy(added, agent.World{Master: c.Host(0), Nodes: c.Nodes, RanksPerNode: c.GPUs}.Variables())
 	return added
+}
+
+// cacheVariables returns the variables that place the caches which programs protect by locks and renames. Those of Hugging Face and
+// datasets lie below HF_HOME, which all nodes share on a shared claim; moving only their locks would let two nodes write one cache.
+// Logins stay on the claim: a user has written them.
+func (c Config) cacheVariables() map[string]string {
+	shared := filepath.Join(c.Paths.state(), "cache", "huggingface")
+	if c.NodeCaches {
+		node := c.Paths.caches()
+		return map[string]string{
+			"HF_HOME": filepath.Join(node, "huggingface"), "HF_TOKEN_PATH": filepath.Join(shared, "token"),
+			"HF_STORED_TOKENS_PATH":   filepath.Join(shared, "stored_tokens"),
+			"TORCHINDUCTOR_CACHE_DIR": filepath.Join(node, "inductor"), "TRITON_CACHE_DIR": filepath.Join(node, "triton"),
+		}
+	}
+	own := c.ownCache()
+	return map[string]string{"HF_HOME": shared, "TORCHINDUCTOR_CACHE_DIR": filepath.Join(own, "inductor"),
+		"TRITON_CACHE_DIR": filepath.Join(own, "triton")}
+}
+
+// ownCache returns the node's folder on the workspace for caches that are not safe to share between nodes, such as compilers'.
+func (c Config) ownCache() string {
+	return filepath.Join(c.Paths.private(), "cache", fmt.Sprintf("node-%d", c.Node))
 }
 
 // interfaceOf returns the interface with the address, "" for none. gloo takes one name, NCCL a list of exclusions. The loopback interface

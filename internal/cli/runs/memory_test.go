@@ -134,7 +134,7 @@ func TestConfigMapsAloneSuffice(t *testing.T) {
 	loss := 2.5
 	parts := []receipt.Part{
 		{Task: "provision", Status: run.Succeeded, Started: time.Now(), Ended: time.Now(), Image: "registry.test/train@sha256:1", Mode: "tcp",
-			ModeReason: "no RDMA", Caches: "no locks", Nodes: 2},
+			ModeReason: "no RDMA", Nodes: 2},
 		{Task: "sync-repo", Status: run.Succeeded, Started: time.Now(), Ended: time.Now(), Commit: "abc"},
 		{Task: "train", Status: run.Running, Started: time.Now(), Attempt: 2, Training: &receipt.Training{Nodes: 2, RanksPerNode: 2}},
 	}
@@ -176,7 +176,7 @@ func TestConfigMapsAloneSuffice(t *testing.T) {
 		return refuse(action)
 	})
 	clients.Tekton.(*tektonfake.Clientset).PrependReactor("*", "*", refuse)
-	shows("in progress", running, "train", "commit", "abc", "registry.test/train@sha256:1", "tcp", "no RDMA", "no locks",
+	shows("in progress", running, "train", "commit", "abc", "registry.test/train@sha256:1", "tcp", "no RDMA",
 		"step 190 of 1000, loss 2.5, 1200 tokens/s, about 1m30s left", "the loss was NaN or infinite, first at step 185", "provision", "attempt")
 	failed := parts[2]
 	failed.Status, failed.Reason, failed.Message, failed.Final, failed.Ended = run.Failed, fail.RankFailed, "rank 3 on node 1 "+

@@ -113,7 +113,6 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	row("image", r.Image)
 	row("mode", modeText(r.Mode, r.ModeReason))
 	row("storage", string(r.Storage))
-	row("caches", cachesText(r.Caches))
 	if r.Network != nil {
 		row("network", fmt.Sprint(r.Network.Transport))
 	}
@@ -243,14 +242,6 @@ func writePage(out io.Writer, path string, r receipt.Receipt) error {
 	}
 	fmt.Fprintf(out, "The report of run %s is %s.\n", r.Title(), path)
 	return nil
-}
-
-// cachesText returns "" for the usual place, the claim.
-func cachesText(why string) string {
-	if why == "" {
-		return ""
-	}
-	return "on the nodes' own storage, because locks of files do not work: " + humanize.OneLine(why, 300)
 }
 
 // modeText returns "tcp, because the cluster file of local disables it".

@@ -36,8 +36,6 @@ type status struct {
 	Mode    agent.Mode `json:"mode,omitempty"`
 	// ModeReason is the reason for the mode.
 	ModeReason string `json:"modeReason,omitempty"`
-	// Caches is why Hugging Face's caches are on the nodes' own storage, "" if they are on the claim.
-	Caches string `json:"caches,omitempty"`
 	// Metrics are the last values that the training wrote.
 	Metrics json.RawMessage `json:"metrics,omitempty"`
 	Tasks   []receipt.Phase `json:"tasks,omitempty"`
@@ -89,7 +87,7 @@ func PrintStatus(ctx context.Context, clients *kube.Clients, name string, out io
 func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 	s := status{summary: r.summary(clients.Namespace)}
 	known := r.known()
-	s.Commit, s.Image, s.Mode, s.ModeReason, s.Caches = known.Commit, known.Image, known.Mode, known.ModeReason, known.Caches
+	s.Commit, s.Image, s.Mode, s.ModeReason = known.Commit, known.Image, known.Mode, known.ModeReason
 	s.Tasks = r.phases()
 	runs := func(task string) bool {
 		return slices.ContainsFunc(r.tasks, func(t run.TaskRun) bool {

@@ -34,7 +34,6 @@ func (s *status) print(out io.Writer, now time.Time) error {
 		row("nodes", fmt.Sprint(s.Nodes))
 	}
 	row("mode", modeText(s.Mode, s.ModeReason))
-	row("caches", cachesText(s.Caches))
 	row("commit", s.Commit)
 	row("image", s.Image)
 	row("metrics", metricsText(s.Metrics))

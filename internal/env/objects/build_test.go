@@ -325,9 +325,28 @@ func TestVariables(t *testing.T) {
 		"NODE_RANK": "<metadata.labels['apps.kubernetes.io/pod-index']>", "POD_NAME": "<metadata.name>", "POD_NAMESPACE": "<metadata.namespace>",
 		"POD_IP": "<status.podIP>", "NODE_NAME": "<spec.nodeName>", "DEEPSPEED_HOSTFILE": "/workspace/.deepspeed/hostfile",
 		"NCCL_DEBUG": "INFO", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "^lo,docker0", "NCCL_P2P_LEVEL": "NVL",
+		"MLENV_NODE_CACHES": "true",
 	}
 	if diff := cmp.Diff(want, environ(container)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Caches avoid a claim that nodes share, unless the cluster file has another place for them.
+func TestCaches(t *testing.T) {
+	for _, tc := range []struct {
+		mode  cluster.StorageMode
+		place cluster.CachePlace
+		want  string
+	}{
+		{cluster.SharedStorage, "", "true"}, {cluster.NodeStorage, "", ""},
+		{cluster.SharedStorage, cluster.ClaimCaches, ""}, {cluster.NodeStorage, cluster.NodeCaches, "true"},
+	} {
+		r := request(t, "cairo")
+		r.Storage, r.Cluster.Storage.Caches = tc.mode, tc.place
+		if _, container := pod(t, r); environ(container)[agent.NodeCachesVariable] != tc.want {
+			t.Errorf("%+v: got %q", tc, environ(container)[agent.NodeCachesVariable])
+		}
 	}
 }
 

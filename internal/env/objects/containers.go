@@ -173,6 +173,9 @@ func (b builder) variables() []corev1.EnvVar {
 	if b.sharesWorkspace() {
 		vars = append(vars, corev1.EnvVar{Name: agent.SharesWorkspaceVariable, Value: "true"})
 	}
+	if b.cachesOnNode() {
+		vars = append(vars, corev1.EnvVar{Name: agent.NodeCachesVariable, Value: "true"})
+	}
 	world := agent.World{Master: b.names.TLSName(0), Nodes: b.Nodes, RanksPerNode: b.GPUsPerNode}
 	return slices.Concat(vars, variables(world.Variables()), b.networkVariables(), b.caVariables(), b.proxyVariables())
 }
@@ -181,6 +184,15 @@ func (b builder) variables() []corev1.EnvVar {
 // not. The default environment is the one that the top of the workspace belongs to.
 func (b builder) sharesWorkspace() bool {
 	return b.Storage == cluster.SharedStorage && b.Cluster.Storage.WorkspaceClaim != "" && b.Name != DefaultName && !agent.SharesClaims(b.Name)
+}
+
+// cachesOnNode reports where caches are. Without the key they avoid a shared claim, whose file system may lack locks that reach other
+// nodes. A node's own claim has them.
+func (b builder) cachesOnNode() bool {
+	if place := b.Cluster.Storage.Caches; place != "" {
+		return place == cluster.NodeCaches
+	}
+	return b.Storage == cluster.SharedStorage
 }
 
 func field(name, path string) corev1.EnvVar {

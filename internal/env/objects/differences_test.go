@@ -100,7 +100,7 @@ func TestDifferences(t *testing.T) {
 			{"processor request: 32 -> 16", Recreate}, {"memory request: 128Gi -> 64Gi", Recreate},
 			{"size of /dev/shm: 128Gi -> 256Gi", Recreate}}},
 		{"storage mode", func(r *Request) { r.Storage = cluster.SharedStorage }, []want{
-			{"storage mode: volumeClaimTemplates -> rwx", Immutable}}},
+			{"variable MLENV_NODE_CACHES: none -> true", Recreate}, {"storage mode: volumeClaimTemplates -> rwx", Immutable}}},
 		{"storage size and class", func(r *Request) { r.WorkspaceSize, r.Cluster.Storage.ClassRWO = "200Gi", "fast" }, []want{
 			{"storage class of claim ml-dev-datasets: ocs-external-storagecluster-ceph-rbd -> fast", Immutable},
 			{"size of claim ml-dev-workspace: 100Gi -> 200Gi", Immutable},

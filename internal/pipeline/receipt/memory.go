@@ -73,7 +73,6 @@ type Part struct {
 	Mode       agent.Mode          `json:"mode,omitempty"`
 	ModeReason string              `json:"modeReason,omitempty"`
 	Storage    cluster.StorageMode `json:"storage,omitempty"`
-	Caches     string              `json:"caches,omitempty"`
 	Metrics    json.RawMessage     `json:"metrics,omitempty"`
 	Training   *Training           `json:"training,omitempty"`
 	Record     *Record             `json:"record,omitempty"`
@@ -393,7 +392,7 @@ func (m Memory) Fill(r *Receipt) {
 		all.learn(p)
 	}
 	r.Repository, r.Commit, r.Tree = cmp.Or(r.Repository, all.Repository), cmp.Or(r.Commit, all.Commit), cmp.Or(r.Tree, all.Tree)
-	r.Image, r.Storage, r.Caches = cmp.Or(r.Image, all.Image), cmp.Or(r.Storage, all.Storage), cmp.Or(r.Caches, all.Caches)
+	r.Image, r.Storage = cmp.Or(r.Image, all.Image), cmp.Or(r.Storage, all.Storage)
 	if r.Mode == "" {
 		r.Mode, r.ModeReason = all.Mode, all.ModeReason
 	}
@@ -420,7 +419,7 @@ func (m Memory) Fill(r *Receipt) {
 // learn takes over what a later step has learnt.
 func (p *Part) learn(later Part) {
 	p.Repository, p.Commit, p.Tree = cmp.Or(later.Repository, p.Repository), cmp.Or(later.Commit, p.Commit), cmp.Or(later.Tree, p.Tree)
-	p.Image, p.Storage, p.Caches = cmp.Or(later.Image, p.Image), cmp.Or(later.Storage, p.Storage), cmp.Or(later.Caches, p.Caches)
+	p.Image, p.Storage = cmp.Or(later.Image, p.Image), cmp.Or(later.Storage, p.Storage)
 	if later.Mode != "" {
 		p.Mode, p.ModeReason = later.Mode, cmp.Or(later.ModeReason, p.ModeReason)
 	}

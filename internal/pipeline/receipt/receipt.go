@@ -70,8 +70,6 @@ type Receipt struct {
 	// ModeReason is the reason for the mode, as preflight or provision decided it.
 	ModeReason string              `json:"modeReason,omitempty"`
 	Storage    cluster.StorageMode `json:"storage,omitempty"`
-	// Caches is why Hugging Face's caches were on the nodes' own storage, "" if they were on the claim.
-	Caches string `json:"caches,omitempty"`
 	// Training is nil if nothing was launched.
 	Training *Training `json:"training,omitempty"`
 	Phases   []Phase   `json:"phases,omitempty"`

@@ -44,36 +44,7 @@ func (p *provisioner) checkNodes(ctx context.Context, credentials agent.Credenti
 		problems = append(problems, checkGPUs(f, p.request.Cluster.GPUs.Type))
 	}
 	problems = append(problems, checkStorage(facts, p.request.Storage), p.checkNames(ctx, set), p.prepareNetwork(ctx, set, facts))
-	if err := errors.Join(problems...); err != nil {
-		return err
-	}
-	p.decideCaches(ctx, set)
-	return nil
-}
-
-// decideCaches tries locks and renames on the claims from all nodes at once. Where they do not work, the caches that need them move
-// whole to the nodes' own storage. That is no failure: nodes then download for themselves.
-func (p *provisioner) decideCaches(ctx context.Context, set nodes.Set) {
-	shared := p.request.Storage == cluster.SharedStorage
-	if problem, err := set.CheckVolume(ctx, agent.Datasets, shared); err == nil && problem != "" {
-		p.log.Warn(fmt.Sprintf("Locks of files on %s do not work: %s. Keep no cache there that several nodes write.", agent.Datasets, problem))
-	}
-	problem, err := set.CheckVolume(ctx, agent.Workspace, shared)
-	if err == nil {
-		err = set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-			return client.SetCaches(ctx, agent.Caches{OnNode: problem != "", Why: problem})
-		})
-	}
-	switch {
-	case err != nil: // an agent of an earlier release, or one that is lost, which the next request shows
-		p.log.Warn(fmt.Sprintf("Whether locks of files work on %s is not known, so caches stay there: %v", agent.Workspace, err))
-	case problem != "":
-		p.caches = problem
-		p.log.Warn(fmt.Sprintf("Hugging Face's caches (HF_HOME, with those of datasets), Inductor's and Triton's are on each node's own "+
-			"storage, "+
-			"because locks of files on %s do not work: %s. "+
-			"Each node downloads for itself, and the files go with the environment.", agent.Workspace, problem))
-	}
+	return errors.Join(problems...)
 }
 
 // prepareNetwork has each agent set the variables that the mode needs.

@@ -66,7 +66,6 @@ releases all of them and names the cause.`,
 	mode := command.NewResult(cmd, "mode", "how the nodes talk: tcp or rdma")
 	why := command.NewResult(cmd, "why", "reason for the mode, if this step decided it")
 	storage := command.NewResult(cmd, "storage", "rwx or volumeClaimTemplates")
-	caches := command.NewResult(cmd, "caches", "why Hugging Face's caches are on the nodes' own storage; empty if they are on the claim")
 	nodes := command.NewResult(cmd, "nodes", "number of nodes")
 	imageDigest := command.NewResult(cmd, "image-digest", "the training image by digest")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -83,8 +82,7 @@ releases all of them and names the cause.`,
 			return err
 		}
 		return errors.Join(environment.Write(result.Name), mode.Write(string(result.Mode)), why.Write(result.Why),
-			storage.Write(string(result.Storage)), caches.Write(result.Caches),
-			nodes.Write(strconv.Itoa(result.Nodes)), imageDigest.Write(result.ImageDigest))
+			storage.Write(string(result.Storage)), nodes.Write(strconv.Itoa(result.Nodes)), imageDigest.Write(result.ImageDigest))
 	}
 	return cmd
 }

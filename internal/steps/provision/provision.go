@@ -57,10 +57,8 @@ type provisioner struct {
 	request objects.Request
 	// why is the reason for the mode, if this step decided it.
 	why string
-	// caches is why caches are on the nodes' own storage, "" if they are on the claim.
-	caches string
-	log    *slog.Logger
-	now    func() time.Time
+	log *slog.Logger
+	now func() time.Time
 }
 
 // Options are the requested environment, and the time for it.
@@ -106,9 +104,7 @@ type Result struct {
 	// Why is the reason for the mode, empty if it was given.
 	Why     string
 	Storage cluster.StorageMode
-	// Caches is why caches are on the nodes' own storage, "" if they are on the claim.
-	Caches string
-	Nodes  int
+	Nodes   int
 	// ImageDigest is the training image by digest.
 	ImageDigest string
 	Services    []agent.ServiceStatus
@@ -122,7 +118,7 @@ func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 	defer func() {
 		kept.End(ctx, err, func(p *receipt.Part) {
 			p.Mode, p.ModeReason, p.Storage, p.Image = result.Mode, result.Why, result.Storage, result.ImageDigest
-			p.Caches, p.Nodes, p.GPUs = result.Caches, result.Nodes, assigned.gpus(d.Clients.Now())
+			p.Nodes, p.GPUs = result.Nodes, assigned.gpus(d.Clients.Now())
 			seen.addTo(p)
 		})
 	}()
@@ -334,7 +330,7 @@ func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result
 	}
 	p.beginUse(ctx, credentials, len(certs.CA) > 0)
 	return Result{
-		Name: p.request.Name, Mode: p.request.Mode, Why: p.why, Storage: p.request.Storage, Caches: p.caches, Nodes: p.request.Nodes,
+		Name: p.request.Name, Mode: p.request.Mode, Why: p.why, Storage: p.request.Storage, Nodes: p.request.Nodes,
 		ImageDigest: digest(pods, p.request.Image),
 		Services:    p.waitServices(ctx, credentials),
 	}, usable, nil

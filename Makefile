@@ -50,6 +50,12 @@ setup: go ## install what the local cluster needs (Debian, root or sudo); on oth
 setup-tests: ## install what the local cluster and the tests need
 	@$(MAKE) --no-print-directory setup MORE_PACKAGES="$(TEST_PACKAGES)"
 
+# Downloading waits for the network, while other targets compile and install.
+.PHONY: modules
+modules: go
+	@test/progress "downloading Go modules" sh -c 'go list -deps ./cmd/... && go list -C $(LOCALCLUSTER) -deps ./cmd/... && \
+	  go list -C $(LOCALCLUSTER)/tools -deps tool' >/dev/null
+
 .PHONY: clean
 clean: ## delete build output: bin/ and dist/. It touches no cluster
 	rm -rf bin dist
@@ -83,11 +89,14 @@ lint: $(GOLANGCI_LINT) ## run the linters over both modules
 
 # The linters vet the same packages. Two packages a core run at a time, and two tests of each that may, because they wait more than they compute.
 WAITING := $(shell echo $$((2 * $$(nproc))))
-UNIT := go test -vet=off -p $(WAITING) -parallel $(WAITING)
+UNIT_FLAGS := -vet=off -p $(WAITING) -parallel $(WAITING)
+UNIT := go test $(UNIT_FLAGS)
 .PHONY: unit unit-mlenv unit-localcluster
 unit: unit-mlenv unit-localcluster ## run the tests that need no cluster
 unit-mlenv:
-	$(UNIT) ./...
+	@mkdir -p bin
+	@trap '$(GOTESTSUM) tool slowest --num=10 --threshold=1s --jsonfile=bin/unit.json' EXIT; \
+	  $(GOTESTSUM) --format=pkgname --jsonfile=bin/unit.json -- $(UNIT_FLAGS) ./...
 unit-localcluster:
 	cd $(LOCALCLUSTER) && $(UNIT) ./internal/... ./cmd/ib_write_bw/... ./cmd/nvidia-smi/... ./cmd/openshift-apiserver/... ./cmd/openshift-builder/... ./cmd/pause/...
 
@@ -215,7 +224,7 @@ browser: ## open the pages of receipts and of mlenv ui in Chromium
 test: ## run everything that CI runs; as root it installs missing Debian packages, and replaces a running local cluster
 	@echo "make test installs those of these Debian packages that are missing, as root: $(DEBIAN_PACKAGES) $(TEST_PACKAGES)."
 	@echo "Its end-to-end tests, also as root, remove a running local cluster and start their own. make unit needs neither."
-	@$(MAKE) --no-print-directory setup-tests
+	@$(MAKE) --no-print-directory -j2 setup-tests modules
 	@# Resolving packages waits for the network, the linters for single packages.
 	@$(MAKE) --no-print-directory -j2 --output-sync=target verify lint unit resolve browser
 	@# After unit, which compiles what these need.
@@ -304,8 +313,8 @@ demo: ## start the local cluster, build an image on it and train a small transfo
 	@echo "This compiles Kubernetes, the build API and mlenv, and starts a cluster with two nodes. Then it builds a"
 	@echo "training image on the cluster, compiles Tekton at the same time, and trains a small transformer on two nodes."
 	@echo "On two cores, the first time takes 10 to 30 minutes, later times 2 to 5. Progress is shown throughout."
-	@# Not in parallel: both would compile what they share. After it, mlenv compiles little while the cluster starts.
-	@$(MAKE) --no-print-directory setup bin/localcluster
+	@# Without bin/mlenv: both would compile what they share. After it, mlenv compiles little while the cluster starts.
+	@$(MAKE) --no-print-directory -j3 setup modules bin/localcluster
 	@$(MAKE) --no-print-directory -j2 cluster bin/mlenv UP_FLAGS="--tekton=false --tkn=false --networks=false --training-image=false"
 	$(SUDO) test/localcluster/demo/run
 

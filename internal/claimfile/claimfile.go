@@ -166,7 +166,9 @@ type Reservation struct {
 }
 
 // Room returns the path of what Reserve makes.
-func Room(path, use string) string { return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+use) }
+func Room(path, use string) string {
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+use)
+}
 
 // Reserve takes so many bytes of the volume for what will replace a file, or the room that was taken before for the same use.
 func Reserve(path, use string, size int) (*Reservation, error) {

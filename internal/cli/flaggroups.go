@@ -26,7 +26,7 @@ var (
 			exclude-nodes storage workspace-size datasets-size`)},
 		{"When", strings.Fields("at days time-zone")},
 		{"Image", strings.Fields("image flavour folder build-args build-arg base-image build-timeout pull-secret push-secret force")},
-		{"Network", strings.Fields("mode check-fabric fabric-bandwidth bandwidth compare script-time")},
+		{"Network", strings.Fields("mode check-fabric fabric-bandwidth")},
 		{"Limits", strings.Fields(`timeout start-timeout stop-grace hang-timeout max-restarts stop-if restart-if keep-for idle-timeout
 			bandwidth-tolerance step-time-tolerance loss-tolerance goodput-tolerance matrix-product-tolerance slowest-device-tolerance`)},
 		{"Output", strings.Fields("detach dry-run output log-format progress-every notify svg")},

@@ -61,13 +61,9 @@ func TestValidate(t *testing.T) {
 		{"preflight of no cluster file, and no API server", []string{"preflight", "--kubeconfig", away}, 1, "",
 			"mlenv preflight failed: APIServerUnreachable: listing configmaps in default: no answer from API server http://127.0.0.1:1: " +
 				"connection refused"},
-		{"a script without the comparison", []string{"check-fabric", "--script=x", "--script-time=0s"}, 2, "",
-			`--script "x": want --compare=tcp with it
-  --script-time "0s": want a duration such as 40m or 24h`},
-		{"arguments without a script", []string{"check-fabric", "--", "--steps"}, 2, "", `arguments ["--steps"]: they need --script`},
-		{"every mistake of check-fabric", []string{"check-fabric", "--compare=udp", "--bandwidth=maybe", "--timeout=1s"}, 2, "",
+		{"every mistake of check-fabric", []string{"check-fabric", "--mode=udp", "--bandwidth=maybe", "--timeout=1s"}, 2, "",
 			`--bandwidth "maybe": want warn or fail
-  --compare "udp": want tcp, or nothing
+  --mode "udp": want tcp or rdma, or nothing for the environment's
   --timeout "1s": want at least 20s: torch alone takes some to start`},
 		{"a script's flag without --", []string{"run", ".", "train.py", "--epochs=3"}, 2, "", "unknown flag: --epochs; flags of the script or " +
 			"command go after --"},

@@ -229,7 +229,7 @@ type TCP struct {
 	InterfaceExclude string `json:"interface_exclude,omitempty"`
 	// NCCL_P2P_LEVEL.
 	P2PLevel string `json:"p2p_level,omitempty"`
-	// Bus bandwidth over TCP sockets in GB/s, which check-fabric expects in mode tcp and with --compare=tcp. Without
+	// Bus bandwidth over TCP sockets in GB/s, which check-fabric expects in mode tcp. Without
 	// it, nothing is expected.
 	ExpectedBandwidth Bandwidth `json:"expected_bandwidth,omitempty"`
 }

@@ -100,14 +100,8 @@ func Range(all []Measurement, operation Operation) (lowest, highest rdma.BytesPe
 	return lowest, highest
 }
 
-// Best returns the highest bus bandwidth of all_reduce over all ranks, 0 for none.
-func Best(all []Measurement) rdma.BytesPerSecond {
-	_, highest := measured(all, func(m Measurement) bool { return m.Operation == AllReduce && m.Scope == World })
-	return highest
-}
-
-// Latency returns the time of the fastest all_reduce over all ranks, 0 for none.
-func Latency(all []Measurement) (least time.Duration) {
+// latency returns the time of the fastest all_reduce over all ranks, 0 for none.
+func latency(all []Measurement) (least time.Duration) {
 	for _, m := range all {
 		if m.Operation == AllReduce && m.Scope == World && m.Time > 0 && (least == 0 || m.Time < least) {
 			least = m.Time

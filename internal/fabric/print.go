@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -35,9 +34,6 @@ func (r *Report) Print(w io.Writer) error {
 			}
 		}
 	}
-	if err := r.printComparison(w); err != nil {
-		return err
-	}
 	for _, f := range r.Findings {
 		f.Explained().Print(w)
 	}
@@ -54,54 +50,6 @@ func (r *Report) printDevices(w io.Writer) {
 			fmt.Fprintf(w, "rank %d of node %d, %s: not measured: %s\n", d.Rank, d.Node, d.Kind, humanize.OneLine(d.NotMeasured, 300))
 		}
 	}
-}
-
-// printComparison writes a table of the measured transport and TCP sockets, if these were measured.
-func (r *Report) printComparison(w io.Writer) error {
-	if r.Sockets == 0 {
-		return nil
-	}
-	rows := [][]string{
-		{"transport", "bus bandwidth", "latency"},
-		{cmp.Or(r.Transport, string(r.Mode)), r.Bandwidth.String(), r.Latency.Round(100 * time.Nanosecond).String()},
-		{"TCP sockets on the pod network", r.Sockets.String(), r.SocketsLatency.Round(100 * time.Nanosecond).String()},
-		{"ratio", fmt.Sprintf("%.1f", r.Ratio()), ratio(float64(r.Latency), float64(r.SocketsLatency))},
-	}
-	if s := r.Speed; s != nil {
-		column := []string{"tokens/s", tokens(s.TokensPerSecond), tokens(s.SocketsTokensPerSecond),
-			ratio(s.TokensPerSecond, s.SocketsTokensPerSecond)}
-		for i, cell := range column {
-			rows[i] = append(rows[i], cell)
-		}
-	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		fmt.Fprintln(table, strings.Join(row, "\t"))
-	}
-	return table.Flush()
-}
-
-func tokens(perSecond float64) string {
-	if perSecond == 0 {
-		return "unknown"
-	}
-	return fmt.Sprintf("%.0f", perSecond)
-}
-
-// ratio returns a divided by b, "unknown" without one of them.
-func ratio(a, b float64) string {
-	if a == 0 || b == 0 {
-		return "unknown"
-	}
-	return fmt.Sprintf("%.2f", a/b)
-}
-
-// Ratio returns how many times as fast as sockets the network is, 0 if sockets were not measured.
-func (r *Report) Ratio() float64 {
-	if r.Sockets == 0 {
-		return 0
-	}
-	return float64(r.Bandwidth) / float64(r.Sockets)
 }
 
 func (r *Report) measured(m Measurement) string {

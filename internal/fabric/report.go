@@ -56,16 +56,8 @@ type Report struct {
 	Latency time.Duration `json:"latencyNanoseconds,omitempty"`
 	Rails   []Rail        `json:"rails,omitempty"`
 	// FaultyNodes and FaultyRails are slow, have a slow device, or do not answer.
-	FaultyNodes []int    `json:"faultyNodes,omitempty"`
-	FaultyRails []string `json:"faultyRails,omitempty"`
-	// Sockets is the bus bandwidth over TCP on the pod network, if it was measured.
-	Sockets rdma.BytesPerSecond `json:"socketsBytesPerSecond,omitempty"`
-	// SocketsExpected is what the cluster file expects of Sockets, 0 for nothing, and SocketsLatency the time of the smallest
-	// all_reduce there, in nanoseconds.
-	SocketsExpected rdma.BytesPerSecond `json:"socketsExpectedBytesPerSecond,omitempty"`
-	SocketsLatency  time.Duration       `json:"socketsLatencyNanoseconds,omitempty"`
-	// Speed compares a script over the environment's network and over sockets, nil if none was compared.
-	Speed        *Speed         `json:"speed,omitempty"`
+	FaultyNodes  []int          `json:"faultyNodes,omitempty"`
+	FaultyRails  []string       `json:"faultyRails,omitempty"`
 	Findings     []nccl.Finding `json:"findings,omitempty"`
 	Measurements []Measurement  `json:"measurements,omitempty"`
 	// Devices are the ranks' devices; of very many only those that differ. DeviceKinds has the spread of all, and SlowDevices those that
@@ -76,13 +68,6 @@ type Report struct {
 	// Quick is true if a quick check found nothing wrong, and no more was measured.
 	Quick   bool    `json:"quick,omitempty"`
 	Seconds float64 `json:"seconds"`
-}
-
-// Speed is how fast a training script is, by the tokens in its metrics. 0 is not known.
-type Speed struct {
-	Script                 string  `json:"script"`
-	TokensPerSecond        float64 `json:"tokensPerSecond,omitempty"`
-	SocketsTokensPerSecond float64 `json:"socketsTokensPerSecond,omitempty"`
 }
 
 // Rail is one network of the environment, with its own bandwidth.
@@ -108,7 +93,8 @@ const (
 
 // Judge sets bandwidths and latency from the measurements, and the verdict unless there is one.
 func (r *Report) Judge() {
-	r.Bandwidth, r.Latency = Best(r.Measurements), Latency(r.Measurements)
+	_, r.Bandwidth = measured(r.Measurements, func(m Measurement) bool { return m.Operation == AllReduce && m.Scope == World })
+	r.Latency = latency(r.Measurements)
 	for i := range r.Rails {
 		_, r.Rails[i].Bandwidth = measured(r.Measurements, func(m Measurement) bool {
 			return m.Operation == AllReduce && m.Scope == ByRail && m.Rail == i
@@ -139,9 +125,6 @@ func (r *Report) slowNetwork() (slow []string) {
 	if r.Expected > 0 && isBelow(r.Bandwidth, r.Expected, enough) {
 		slow = append(slow, fmt.Sprintf("bus bandwidth %s, expected %s: %.0f%% of it", r.Bandwidth, r.Expected,
 			100*float64(r.Bandwidth)/float64(r.Expected)))
-	}
-	if r.SocketsExpected > 0 && r.Sockets > 0 && isBelow(r.Sockets, r.SocketsExpected, enough) {
-		slow = append(slow, fmt.Sprintf("over TCP sockets: %s, expected %s", r.Sockets, r.SocketsExpected))
 	}
 	return slices.Concat(slow, r.slowNodes(), r.slowInside(), r.slowRails(), r.slowHosts(), r.belowFigures())
 }

@@ -192,9 +192,8 @@ func TestParseLine(t *testing.T) {
 }
 
 func TestPrint(t *testing.T) {
-	r := Report{Nodes: 2, RanksPerNode: 4, Transport: "RDMA with GPUDirect", Expected: 194 * rdma.GBps, Sockets: 5 * rdma.GBps,
-		SocketsLatency: 100 * time.Millisecond,
-		Speed:          &Speed{Script: "train.py", TokensPerSecond: 12000, SocketsTokensPerSecond: 8000}, Rails: []Rail{{Name: "mlx5_6"}},
+	r := Report{Nodes: 2, RanksPerNode: 4, Transport: "RDMA with GPUDirect", Expected: 194 * rdma.GBps,
+		Rails:        []Rail{{Name: "mlx5_6"}},
 		Measurements: []Measurement{rail(0, 48), hosts(0, 1, 0, 28.3), pair(0, 1, 190), all(190)}}
 	Sort(r.Measurements)
 	r.Judge()
@@ -207,10 +206,6 @@ all_reduce  all ranks      1.0 GB  5.2632ms  190.0 GB/s (177.0 GiB/s)
 send_recv   nodes 0 and 1  1.0 GB  5.2632ms  190.0 GB/s (177.0 GiB/s)
 all_reduce  all, on mlx5_6  1.0 GB  20.8333ms  48.0 GB/s (44.7 GiB/s)
 host_rdma   nodes 0 and 1, on mlx5_6  1.0 GB  35.3357ms  28.3 GB/s (26.4 GiB/s)
-transport                       bus bandwidth             latency   tokens/s
-RDMA with GPUDirect             190.0 GB/s (177.0 GiB/s)  5.2632ms  12000
-TCP sockets on the pod network  5.0 GB/s (4.7 GiB/s)      100ms     8000
-ratio                           38.0                      0.05      1.50
 `
 	if diff := cmp.Diff(strings.Fields(want), strings.Fields(out.String())); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
@@ -252,7 +247,7 @@ func FuzzReport(f *testing.F) {
 		`"ranks": 1, "time": 1}]}`))
 	f.Add([]byte(`{"nodes": -1, "ranksPerNode": -4, "faultyNodes": [-1, 99], "measurements": [{"scope": "rail", "rail": -1}, {"scope": ` +
 		`"rail", "rail": 7}]}`))
-	f.Add([]byte(`{"verdict": "slow", "expectedBytesPerSecond": -1, "socketsBytesPerSecond": 9223372036854775807, "network": {"rails": ` +
+	f.Add([]byte(`{"verdict": "slow", "expectedBytesPerSecond": -1, "network": {"rails": ` +
 		`[{"channels": -1}]}, "findings": [{"name": "PortDown"}]}`))
 	f.Add([]byte(`{"nodes": 1, "devices": [{"rank": -1, "node": 7, "kind": "a", "flopsPerSecond": -1}, {"node": 0, "kind": "a", ` +
 		`"flopsPerSecond": 9223372036854775807}], "slowDevices": [{"node": 99}], "deviceKinds": [{"devices": -1}]}`))

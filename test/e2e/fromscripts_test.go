@@ -103,8 +103,6 @@ func successors(u trainer, file string) []typed {
 		{command: "shell 0 -- env", says: "NCCL_IB_DISABLE=1"}, {command: "shell 0 -- nvidia-smi", says: "H100"},
 		{command: "shell 0 -- printenv CUDA_VISIBLE_DEVICES", code: anyCode},
 		{command: "check-fabric", more: check, says: "Fabric: "},
-		{command: "check-fabric --compare=tcp", more: check, says: "TCP sockets on the pod network"},
-		{command: "check-fabric --compare=tcp --script=train.py", more: check, says: "tokens"},
 		{command: "rdma", says: "node 1: pod"}, {command: "rdma 0", says: "compute 9.0"}, {command: "doctor", code: anyCode},
 		{command: "doctor --cluster-file=clusters/CLUSTER.yaml", code: anyCode},
 		{command: "top", code: anyCode},
@@ -169,9 +167,6 @@ func fromScripts(u trainer) {
 	}
 	files := map[string]string{
 		"train.py": "import os\nrank = os.environ['RANK']\nopen('result-' + rank, 'w').write('trained')\n" +
-			"with open(os.environ['MLENV_METRICS_FILE'], 'a') as metrics:\n" +
-			"    for step in 1, 2:\n" +
-			"        print('{\"step\": %d, \"tokens\": %d, \"time\": %d}' % (step, step * 1000, step * 10), file=metrics)\n" +
 			"print('rank', rank, 'of', os.environ['WORLD_SIZE'] + ',', os.environ['NCCL_DEBUG'], 'trained', flush=True)\n",
 		"ds_config.json":     "{}",
 		"test_multi_gpu.py":  string(example),

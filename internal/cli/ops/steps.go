@@ -9,7 +9,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -21,7 +20,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/checkfabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
-	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
 // BuildCommand returns the command mlenv build, the step build-image. images has a folder for each flavour.
@@ -163,22 +161,12 @@ func CheckFabricCommand() *cobra.Command {
 	var o checkfabric.Options
 	var env envflags.Flags
 	cmd := &cobra.Command{
-		Use:   "check-fabric [ENVIRONMENT] [-- SCRIPT-ARGUMENT ...]",
+		Use:   "check-fabric [ENVIRONMENT]",
 		Short: "Measure the network between the nodes of an environment",
-		Long: strings.Replace(checkfabric.Description, "\n\nExit codes", `
-
-With --compare=tcp it prints bandwidth and latency next to what TCP sockets reach on the pod
-network, and with --script the tokens per second of a training over both, by its metrics.
-
-Exit codes`, 1),
+		Long:  checkfabric.Description,
 		Example: `  mlenv check-fabric h-kim
-  mlenv check-fabric --compare tcp --bandwidth fail
-  mlenv check-fabric --compare tcp --script train.py -- --steps 200`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			var before []string
-			before, o.Script.Args = train.AtDash(cmd, args)
-			return errors.Join(envflags.ParseName(cmd.Flags(), before), o.Check())
-		},
+  mlenv check-fabric --mode rdma --bandwidth fail`,
+		Args: func(cmd *cobra.Command, args []string) error { return envflags.ParseName(cmd.Flags(), args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			clients, err := env.Connect(cmd.Context(), command.TextLog(cmd.ErrOrStderr()))
 			if err != nil {
@@ -190,7 +178,6 @@ Exit codes`, 1),
 		},
 	}
 	o.AddFlags(cmd.Flags())
-	o.Script.AddFlags(cmd.Flags())
 	env.AddTo(cmd.Flags(), envflags.OnlyNamespace)
 	command.AddLogFormat(cmd)
 	return cmd

@@ -92,8 +92,6 @@ func fabricFacts(f *fabric.Report) []fact {
 		{Name: "Latency of the smallest", Value: onlyIf(f.Latency > 0, f.Latency.Round(100*time.Nanosecond).String())},
 		{Name: "From the hosts' memory to the GPUs", Value: rangeOf(f, fabric.HostCopy)},
 		{Name: "Between the memories of hosts, by RDMA", Value: rangeOf(f, fabric.HostRDMA)},
-		{Name: "Over TCP sockets",
-			Value: onlyIf(f.Sockets > 0, fmt.Sprintf("%s; the measured transport is %.1f times as fast", f.Sockets, f.Ratio()))},
 		{Name: "Devices", Value: kindsOf(f)},
 		{Name: "Slow devices", Value: slowDevicesOf(f)},
 		{Name: "At fault", Value: onlyIf(len(f.FaultyNodes) > 0, humanize.Nodes(f.FaultyNodes))},

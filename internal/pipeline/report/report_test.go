@@ -300,7 +300,7 @@ func full() receipt.Receipt {
 				{Rank: 1, Mean: 390 * time.Millisecond, Longest: time.Second}}},
 		Fabric: &fabric.Report{Verdict: fabric.Slow, Message: "rail net2: 12.0 GB/s, expected 48.5 GB/s", Mode: "rdma", Backend: "nccl",
 			Transport: "RDMA with GPUDirect", Nodes: 2, RanksPerNode: 1,
-			Bandwidth: 90e9, Expected: 97e9, Latency: 31 * time.Microsecond, Sockets: 2e9, FaultyNodes: []int{1},
+			Bandwidth: 90e9, Expected: 97e9, Latency: 31 * time.Microsecond, FaultyNodes: []int{1},
 			FaultyRails: []string{"net2 (10.0.104.0/24)"}, Seconds: 40,
 			Rails: []fabric.Rail{{Name: "net1", Network: "10.0.103.0/24", Bandwidth: 48e9, Expected: 48.5e9},
 				{Name: "net2", Network: "10.0.104.0/24", Bandwidth: 12e9, Expected: 48.5e9}, {Name: "net3"}}},

@@ -40,14 +40,11 @@ type Check struct {
 	ID, RunName string
 	// Mode is agent.TCP or agent.RDMA, empty for the environment's.
 	Mode agent.Mode
-	// Bound is how long it may take, without the comparison with sockets.
+	// Bound is how long it may take.
 	Bound time.Duration
 	// Quick measures few sizes in a short time, and no rail by itself. Only if that finds something, all is measured.
 	Quick bool
-	// CompareTCP measures over sockets too, and Script, if it has a path, how fast it trains over both.
-	CompareTCP bool
-	Script     Script
-	Log        *slog.Logger
+	Log   *slog.Logger
 
 	report   fabric.Report
 	settings network.Settings
@@ -80,9 +77,6 @@ func (c *Check) Run(ctx context.Context) (fabric.Report, error) {
 	}
 	r.Judge()
 	r.Condense()
-	if err == nil && r.Sockets > 0 && c.Script.Path != "" {
-		err = c.compareSpeed(ctx)
-	}
 	return *r, err
 }
 
@@ -153,13 +147,7 @@ func (c *Check) measure(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.measureHosts(ctx, rails); err != nil {
-		return err
-	}
-	if c.CompareTCP {
-		return c.compareTCP(ctx)
-	}
-	return nil
+	return c.measureHosts(ctx, rails)
 }
 
 // withoutGPU turns the report into one of gloo if torch sees no GPU on any node. If it sees GPUs on

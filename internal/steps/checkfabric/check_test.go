@@ -89,18 +89,33 @@ say '"event": "done"'
 
 func TestCheckPasses(t *testing.T) {
 	check, _, _ := newCheck(t, 2, measured)
-	check.Mode, check.CompareTCP = agent.RDMA, true
+	check.Mode = agent.RDMA
 	report, err := check.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report.Verdict != fabric.Pass || report.Bandwidth.Decimal() != "1.5 GB/s" || report.Sockets != report.Bandwidth ||
-		report.Latency != 50*time.Microsecond {
+	if report.Verdict != fabric.Pass || report.Bandwidth.Decimal() != "1.5 GB/s" || report.Latency != 50*time.Microsecond {
 		t.Errorf("got %+v, want a pass with 1.5 GB/s", report)
 	}
 	// Without GPUs nothing shows RDMA, and that is no failure.
 	if !strings.HasPrefix(report.Transport, "gloo over ") || !strings.Contains(report.Message, "which alone would show RDMA") {
 		t.Errorf("transport %q, message %q", report.Transport, report.Message)
+	}
+}
+
+// The cluster file's figure for TCP counts in mode tcp.
+func TestExpectedOfSockets(t *testing.T) {
+	check, agents, _ := newCheck(t, 2, measured)
+	for _, node := range agents {
+		if _, err := node.Client.SetNetwork(t.Context(),
+			agent.Network{Mode: agent.TCP, Expected: rdma.Expected{Sockets: 3 * rdma.GBps}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report, err := check.Run(t.Context())
+	const words = "bus bandwidth 1.5 GB/s (1.4 GiB/s), expected 3.0 GB/s"
+	if err != nil || report.Verdict != fabric.Slow || !strings.Contains(report.Message, words) {
+		t.Errorf("%+v, %v; want it slow, with %q", report, err, words)
 	}
 }
 

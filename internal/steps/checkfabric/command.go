@@ -36,7 +36,7 @@ func Command() *cobra.Command {
 		Short: "Prove that the network between an environment's nodes works as it should",
 		Long:  Description,
 		Example: `  check-fabric --name ml-dev-env
-  check-fabric --compare tcp --bandwidth fail`,
+  check-fabric --mode rdma --bandwidth fail`,
 		Args: func(_ *cobra.Command, args []string) error {
 			return errors.Join(command.FlagsOnly(args), o.Run.Check())
 		},
@@ -64,10 +64,9 @@ func Command() *cobra.Command {
 	return cmd
 }
 
-// The kinds of --mode, --compare and --timeout.
+// The kinds of --mode and --timeout.
 var (
 	transports = param.OneOf(agent.TCP, agent.RDMA).Wanting("tcp or rdma, or nothing for the environment's")
-	sockets    = param.OneOf(agent.TCP).Wanting("tcp, or nothing")
 	timeLimit  = param.AtLeast(20*time.Second, "at least 20s: torch alone takes some to start")
 )
 
@@ -77,23 +76,6 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	transports.AddTo(flags, &o.Mode, "mode", "", "tcp, or rdma, which fails the check if ranks use sockets (default: the environment's)")
 	param.Consequence.AddTo(flags, &o.Bandwidth, "bandwidth", param.Warn, "effect of a bandwidth below the expected one, or of a slow "+
 		"device: warn or fail")
-	sockets.AddTo(flags, &o.Compare, "compare", "", "tcp measures over sockets on the pod network too, in as much time again")
 	timeLimit.AddTo(flags, &o.Timeout, "timeout", 90*time.Second, "time for the check; measurements that do not fit are left out")
 	o.Output.AddTo(flags, command.Text, command.JSON, command.YAML)
-}
-
-// AddFlags adds the flags of mlenv check-fabric alone: while the step runs, a run has no tree yet.
-func (s *Script) AddFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&s.Path, "script", "", "training to compare with --compare=tcp: a path in the tree synced last, or -m PACKAGE.MODULE; "+
-		"arguments go after --")
-	param.Launcher.AddTo(flags, &s.Launcher, "launcher", agent.DeepSpeed, "how the ranks of --script start, as in mlenv train")
-	param.Duration.AddTo(flags, &s.Time, "script-time", 2*time.Minute, "how long --script trains over each transport, unless it ends before")
-}
-
-// Check finds the mistakes of the options that no flag finds by itself.
-func (o *Options) Check() error {
-	if o.Script.Path == "" {
-		return command.Want(len(o.Script.Args) == 0, "arguments %q: they need --script", o.Script.Args)
-	}
-	return command.Want(o.Compare != "", "--script %q: want --compare=tcp with it", o.Script.Path)
 }

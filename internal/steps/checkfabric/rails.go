@@ -162,23 +162,3 @@ func (c *Check) measureRails(ctx context.Context, rails []rail) error {
 	}
 	return nil
 }
-
-// compareTCP measures over sockets on the pod network. It has its own time.
-func (c *Check) compareTCP(ctx context.Context) error {
-	j := c.whole(c.limit() * 6 / 10)
-	j.ID = c.ID + "-tcp"
-	j.input.Sizes, _ = fabric.Sizes(c.report.Backend, true)
-	j.input.Pairs, j.input.Others, j.input.Inside, j.input.Devices = nil, false, false, 0
-	j.own = append(j.own, func(node int, _ *fabric.Input, env map[string]string) {
-		nccl.OverSockets(env, c.devices[node].PodInterface)
-	})
-	out, err := j.do(ctx)
-	if err != nil {
-		return err
-	}
-	c.report.SocketsExpected, c.report.SocketsLatency = c.settings.Expected.Sockets, fabric.Latency(out.measurements)
-	if c.report.Sockets = fabric.Best(out.measurements); c.report.Sockets == 0 {
-		c.Log.Warn("Nothing could be measured over TCP sockets.")
-	}
-	return nil
-}

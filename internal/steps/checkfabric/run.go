@@ -46,11 +46,7 @@ type Options struct {
 	Mode agent.Mode
 	// Bandwidth is warn or fail: the effect of one below the expected one.
 	Bandwidth param.Effect
-	// Compare is tcp to measure over sockets too, or empty.
-	Compare agent.Mode
-	// Script is trained over both, if it has a path.
-	Script Script
-	// Timeout is the time for the check, without the comparison.
+	// Timeout is the time for the check.
 	Timeout time.Duration
 	Output  command.OutputFlag
 }
@@ -90,9 +86,8 @@ func (c *checker) examine(ctx context.Context) (fabric.Report, error) {
 		return fabric.Report{}, err
 	}
 	defer detach()
-	check := &Check{Nodes: set, Mode: o.Mode, ID: JobsOf(o.Run.UID), RunName: o.Run.Name, Bound: o.Timeout, CompareTCP: o.Compare != "",
-		Script: o.Script, Log: d.Log}
-	check.Quick = o.Run.UID != "" && len(set) <= quickNodes && o.Bandwidth == warn && !check.CompareTCP
+	check := &Check{Nodes: set, Mode: o.Mode, ID: JobsOf(o.Run.UID), RunName: o.Run.Name, Bound: o.Timeout, Log: d.Log}
+	check.Quick = o.Run.UID != "" && len(set) <= quickNodes && o.Bandwidth == warn
 	for node := range set {
 		check.Hosts = append(check.Hosts, e.TLSName(node))
 	}

@@ -42,43 +42,10 @@ type FilePage struct {
 	Looked
 }
 
-// FileRequest is the input of mlenv-agent files send, JSON. The command prints what tree.WriteRest writes.
+// FileRequest is the input of mlenv-agent files send, JSON. The command prints what tree.WriteContents writes.
 type FileRequest struct {
 	Manifest tree.Manifest `json:"manifest"`
 	Missing  []tree.Digest `json:"missing"`
 	// From is how much of a content the reader has already, in bytes.
 	From map[tree.Digest]int64 `json:"from,omitempty"`
-}
-
-// UploadRequest is the input of mlenv-agent files parts, JSON. For mlenv-agent files continue it is the first line of the input: the
-// contents follow, as tree.WriteRest sends them.
-type UploadRequest struct {
-	// Manifest has missing files only. For parts it may lack small ones, for continue it also has links and empty folders.
-	Manifest tree.Manifest `json:"manifest"`
-	// Parts are what the folder is known to have of the contents.
-	Parts map[tree.Digest]tree.Part `json:"parts,omitempty"`
-	// Seconds is how long the answer of parts may take, about.
-	Seconds float64 `json:"seconds,omitempty"`
-}
-
-// UploadParts is what mlenv-agent files parts prints, JSON.
-type UploadParts struct {
-	Parts map[tree.Digest]tree.Part `json:"parts"`
-	// All is false if there is more to read of the parts.
-	All bool `json:"all"`
-}
-
-// UploadResult is what mlenv-agent files continue prints, JSON.
-type UploadResult struct {
-	// Damaged is a content that came with another SHA-256, "" for none. Its part is deleted, and what follows it has not come.
-	Damaged tree.Digest `json:"damaged,omitempty"`
-}
-
-// Download is one file for mlenv-agent files download, which reads a list of them, JSON.
-type Download struct {
-	URL string `json:"url"`
-	// Path in the folder.
-	Path string `json:"path"`
-	// Content is the SHA-256 that it must have, "" for any.
-	Content tree.Digest `json:"content,omitempty"`
 }

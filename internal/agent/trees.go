@@ -40,7 +40,7 @@ type Switch struct {
 	Venv string `json:"venv,omitempty"`
 }
 
-// SendTree streams the missing contents, as tree.WriteRest writes them from that byte of the first one.
+// SendTree streams the missing contents, as tree.WriteContents writes them from that byte of the first one.
 func (c *Client) SendTree(ctx context.Context, hash tree.Digest, from int64, contents io.Reader) (TreeState, error) {
 	return ask[TreeState](ctx, c, http.MethodPut, fmt.Sprintf("/v1/trees/%s/content?from=%d", hash, from), contents)
 }
@@ -51,8 +51,8 @@ func (c *Client) PullTree(ctx context.Context, hash tree.Digest, from int) (Tree
 	return ask[TreeState](ctx, c, http.MethodPost, "/v1/trees/"+string(hash)+"/pull", Pull{From: from})
 }
 
-// TreeContents reads contents of a tree that the node holds, as tree.WriteRest writes them from that byte of the first one. An agent may
-// ask it, too. An agent of an earlier release sends all bytes.
+// TreeContents reads contents of a tree that the node holds, as tree.WriteContents writes them from that byte of the first one. An
+// agent may ask it, too. An agent of an earlier release sends all bytes.
 func (c *Client) TreeContents(ctx context.Context, hash tree.Digest, contents []tree.Digest, from int64) (io.ReadCloser, error) {
 	return c.stream(ctx, http.MethodPost, fmt.Sprintf("/v1/trees/%s/contents?from=%d", hash, from), contents)
 }

@@ -16,7 +16,6 @@ import (
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/action"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/claims"
-	"github.com/ml-dev-env/ml-dev-env/internal/cli/datasets"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/dev"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/initcluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/live"
@@ -76,7 +75,7 @@ func known(group *cobra.Command, args []string) error {
 // ofOthers are commands of kubectl, oc, docker, tkn, ssh and Slurm, with what stands for them here.
 var ofOthers = map[string]string{
 	"attach":   "mlenv logs RUN --follow",
-	"cp":       "mlenv fetch RUN PATH, or mlenv data FOLDER",
+	"cp":       "mlenv fetch RUN PATH, or scp after mlenv ssh-config",
 	"create":   "mlenv up",
 	"delete":   "mlenv down, or mlenv cancel RUN",
 	"describe": "mlenv status RUN",
@@ -135,7 +134,7 @@ func newRoot() *cobra.Command {
 			runs.RunCommand(mldevenv.Bundle), runs.SmokeCommand(mldevenv.Bundle, mldevenv.Example()), runs.ListCommand(), runs.StatusCommand(),
 			runs.LogsCommand(), runs.CancelCommand(), runs.ReceiptCommand(), runs.FetchCommand(), schedule.Command(), runs.TrendCommand(),
 		}},
-		{"develop", "Develop in a kept environment:", append(dev.Commands(), datasets.Command(), claims.Command())},
+		{"develop", "Develop in a kept environment:", append(dev.Commands(), claims.Command())},
 		{"cluster", "Check a cluster, an environment and its network:", []*cobra.Command{
 			nodes.Command(), ops.PreflightCommand(), ops.PlanCommand(), ops.CheckFabricCommand(), ops.RDMACommand(), ops.DoctorCommand(),
 			live.TopCommand(),

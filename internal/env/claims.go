@@ -36,24 +36,22 @@ func NamedClaims(ctx context.Context, clients *kube.Clients) map[string][]string
 	return named
 }
 
-// Claims returns the claims that exist under the name e.Workspace or e.Datasets: one that the nodes share, or one of each node. They
-// are those that the environment mounts; without nodes it is the one that an installed cluster file names, or those that the
-// environment's name gives. Without a claim the reason is InvalidInput.
-func (e Environment) Claims(ctx context.Context, name string) ([]string, error) {
+// WorkspaceClaims returns the workspace claims that exist: one that the nodes share, or one of each node. They are those that the
+// environment mounts; without nodes it is the one that an installed cluster file names, or those that the environment's name gives.
+// Without a claim the reason is InvalidInput.
+func (e Environment) WorkspaceClaims(ctx context.Context) ([]string, error) {
 	var shared []string
 	if set, err := e.StatefulSet(ctx); err == nil && len(set.Spec.VolumeClaimTemplates) == 0 {
-		shared = e.MountedClaims(set, name, 0)
+		shared = e.MountedClaims(set, e.Workspace, 0)
 	}
-	shared = append(shared,
-		NamedClaims(ctx, e.clients)[map[string]string{e.Workspace: objects.WorkspaceKey, e.Datasets: objects.DatasetsKey}[name]]...)
-	for _, claim := range shared {
+	for _, claim := range append(shared, NamedClaims(ctx, e.clients)[objects.WorkspaceKey]...) {
 		if found, err := e.claimExists(ctx, claim); found || err != nil {
 			return []string{claim}, err
 		}
 	}
 	var claims []string
 	for node := 0; ; node++ {
-		own := e.NodeClaim(name, node)
+		own := e.NodeClaim(e.Workspace, node)
 		found, err := e.claimExists(ctx, own)
 		if err != nil {
 			return nil, err
@@ -63,17 +61,17 @@ func (e Environment) Claims(ctx context.Context, name string) ([]string, error) 
 		}
 		claims = append(claims, own)
 	}
-	found, err := e.claimExists(ctx, name)
+	found, err := e.claimExists(ctx, e.Workspace)
 	switch {
 	case err != nil:
 		return nil, err
 	case found && (len(claims) == 0 || e.shares(ctx)): // those of each node may be of an earlier storage mode
-		return []string{name}, nil
+		return []string{e.Workspace}, nil
 	case len(claims) > 0:
 		return claims, nil
 	}
 	return nil, fail.Becausef(fail.InvalidInput, "looking for the claims of environment %s: there is neither %s nor %s",
-		e, name, e.NodeClaim(name, 0))
+		e, e.Workspace, e.NodeClaim(e.Workspace, 0))
 }
 
 // shares reports whether the installed cluster files let the nodes share claims.

@@ -206,9 +206,9 @@ func TestClassRefuses(t *testing.T) {
 	}
 }
 
-// mlenv data and mlenv fetch use the claim that the environment mounts, or without nodes the one that the installed cluster file names.
-func TestClaims(t *testing.T) {
-	file := "cluster: {name: x, api: api.x.example.com, namespace: ns}\nstorage: {mode: rwx, class_rwx: nfs, datasets_claim: claim}\n"
+// mlenv fetch uses the claim that the environment mounts, or without nodes the one that the installed cluster file names.
+func TestWorkspaceClaims(t *testing.T) {
+	file := "cluster: {name: x, api: api.x.example.com, namespace: ns}\nstorage: {mode: rwx, class_rwx: nfs, workspace_claim: claim}\n"
 	installed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mlenv-cluster-x"},
 		Data: map[string]string{"cluster.yaml": file}}
 	named := func(name string) *corev1.PersistentVolumeClaim {
@@ -216,29 +216,27 @@ func TestClaims(t *testing.T) {
 		c.Name, c.UID = name, ""
 		return c
 	}
-	server := apitest.Start(t, installed, named("env-datasets"), named("env-workspace-env-0"), named("env-workspace-env-1"))
+	server := apitest.Start(t, installed, named("env-workspace-env-0"), named("env-workspace-env-1"))
 	e := Of(server.Clients(nil), "env")
-	claims := func(name string) string {
+	claims := func() string {
 		t.Helper()
-		found, err := e.Claims(t.Context(), name)
+		found, err := e.WorkspaceClaims(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		return strings.Join(found, " ")
 	}
-	if got := claims(e.Datasets); got != "env-datasets" {
-		t.Errorf("the file's claim does not exist: got %s", got)
-	}
-	server.Add(named("claim"))
-	if got := claims(e.Datasets); got != "claim" {
-		t.Errorf("got %s, want the claim of the installed file", got)
-	}
-	if got := claims(e.Workspace); got != "env-workspace-env-0 env-workspace-env-1" {
-		t.Errorf("got %s, want those of each node", got)
+	const ofNodes = "env-workspace-env-0 env-workspace-env-1"
+	if got := claims(); got != ofNodes {
+		t.Errorf("the file's claim does not exist: got %s, want those of each node", got)
 	}
 	server.Add(named("env-workspace"))
-	if got := claims(e.Workspace); got != "env-workspace" {
+	if got := claims(); got != "env-workspace" {
 		t.Errorf("got %s, want the one that nodes share in the mode of the installed file", got)
+	}
+	server.Add(named("claim"))
+	if got := claims(); got != "claim" {
+		t.Errorf("got %s, want the claim of the installed file", got)
 	}
 	server.Handle = func(w http.ResponseWriter, r *http.Request) bool {
 		if strings.HasSuffix(r.URL.Path, "/configmaps") {
@@ -247,7 +245,7 @@ func TestClaims(t *testing.T) {
 		}
 		return false
 	}
-	if got := claims(e.Datasets); got != "env-datasets" {
+	if got := claims(); got != ofNodes {
 		t.Errorf("without the right to read the file: got %s", got)
 	}
 }

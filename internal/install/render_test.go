@@ -109,13 +109,13 @@ func TestFilesBesideEachOther(t *testing.T) {
 func TestRenderFillsDefaults(t *testing.T) {
 	want := map[string]map[string]string{
 		"Task/build-image": {"cluster": "small", "image": "", "flavour": "", "pull-secret": "none"},
-		"Task/provision": {"cluster": "small", "steps-image": stepsImage, "image": "", "nodes": "0", "gpus-per-node": "0",
+		"Task/provision": {"cluster": "small", "steps-image": stepsImage, "image": "", "nodes": "0", "gpus-per-node": "",
 			"storage": ""},
 		"Task/train":    {"steps-image": stepsImage, "ranks-per-node": "0", "notify": "slack"},
 		"Task/teardown": {"notify": "slack"},
 		"Pipeline/train-multi-node": {"cluster": "small", "steps-image": stepsImage, "image": "", "flavour": "", "nodes": "0",
-			"gpus-per-node": "0", "notify": "slack"},
-		"Pipeline/dev-environment": {"nodes": "1", "gpus-per-node": "0"},
+			"gpus-per-node": "", "notify": "slack"},
+		"Pipeline/dev-environment": {"nodes": "1", "gpus-per-node": ""},
 	}
 	r := request(t)
 	r.Cluster.Notify.Secret = "slack"

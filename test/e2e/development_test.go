@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/claims"
-	"github.com/ml-dev-env/ml-dev-env/internal/cli/datasets"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/dev"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 )
@@ -24,7 +23,7 @@ func devLoop(u trainer) {
 		u.Helper()
 		root := &cobra.Command{Use: "mlenv"}
 		root.AddCommand(dev.Commands()...)
-		root.AddCommand(datasets.Command(), claims.Command())
+		root.AddCommand(claims.Command())
 		// Two buffers, because a shell's output and errors arrive at the same time.
 		var out, problems bytes.Buffer
 		dash := len(args)
@@ -49,6 +48,11 @@ func devLoop(u trainer) {
 		}
 	}
 	mlenv(command.Failed, "mlenv up ml-dev-env", "sync", folder)
+	// Data comes by an environment without GPUs.
+	mlenv(command.Done, "1 node, 0 GPUs each", "up", "--cluster-file="+u.clusterFile(), "--steps-image="+u.steps, "--nodes=1",
+		"--gpus-per-node=0")
+	mlenv(command.Done, "", "shell", "0", "--", "sh", "-c", "mkdir /datasets/corpus && echo of the corpus >/datasets/corpus/text")
+	mlenv(command.Done, "All pods are gone", "down")
 	mlenv(command.Done, "is kept until", "up", "--cluster-file="+u.clusterFile(), "--steps-image="+u.steps, "--nodes=2", "--gpus-per-node=1")
 	write("train.sh", "echo first on $NODE_RANK; ls\n")
 	write("big.bin", "not to be sent\n")
@@ -63,15 +67,6 @@ func devLoop(u trainer) {
 	u.overSSH()
 	mlenv(command.Failed, "neither in the tree nor a program", "train", "nothing.sh", "--launcher=command")
 	mlenv(command.WrongUsage, "want the training script", "train")
-	data := filepath.Join(u.TempDir(), "corpus")
-	if err := os.MkdirAll(data, 0o755); err != nil {
-		u.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(data, "text"), []byte("of the corpus\n"), 0o644); err != nil {
-		u.Fatal(err)
-	}
-	mlenv(command.Done, "1 file, 14 B; 1 new", "data", data, "--to=corpus")
-	mlenv(command.Done, "1 file, 14 B; 0 new", "data", data, "--to=corpus")
 	mlenv(command.Done, "of the corpus", "shell", "0", "--", "cat", "/datasets/corpus/text")
 	mlenv(command.Failed, "mounted by ml-dev-env-0, ml-dev-env-1", "claims", "delete", "ml-dev-datasets", "--yes")
 	mlenv(command.Done, "All pods are gone and their GPUs free", "down")

@@ -82,7 +82,7 @@ func successors(u trainer, file string) []typed {
 		{command: "up --workspace-size=100Gi --datasets-size=500Gi", more: up, says: upSays},
 		{command: "up --workspace-size=200Gi", more: up, says: "Claim ml-dev-workspace has 200Gi now"},
 		{command: "up --datasets-size=1Ti", more: up, says: "Claim ml-dev-datasets has 1Ti now"},
-		{command: "up --storage=rwx", more: up, says: upSays}, {command: "data FOLDER"},
+		{command: "up --storage=rwx", more: up, says: upSays},
 		{command: "sync", says: "is on 2 nodes"}, {command: "sync FOLDER", says: "is on 2 nodes"},
 		{command: "sync ./workspace", says: "is on 2 nodes"},
 		{command: "sync --watch", code: interrupted, says: "is on 2 nodes"},

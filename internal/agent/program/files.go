@@ -3,7 +3,6 @@
 package program
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,33 +41,15 @@ func Files(args []string, stdin io.Reader, stdout io.Writer) error {
 		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
 			return fmt.Errorf("reading the list of requested files: %w", err)
 		}
-		return tree.WriteRest(ctx, stdout, rest[0], wanted.Manifest, wanted.Missing, wanted.From)
+		return tree.WriteContents(ctx, stdout, rest[0], wanted.Manifest, wanted.Missing, wanted.From)
 	case command == "page" && len(rest) == 1:
 		var wanted agent.PageRequest
 		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
 			return fmt.Errorf("reading which files are to be listed: %w", err)
 		}
 		return pageFiles(ctx, rest[0], wanted, stdout)
-	case command == "missing" && len(rest) == 1:
-		return landFiles(ctx, rest[0], stdin, stdout, false)
-	case command == "land" && len(rest) == 1:
-		return landFiles(ctx, rest[0], stdin, stdout, true)
-	case command == "parts" && len(rest) == 1:
-		return partFiles(ctx, rest[0], stdin, stdout)
-	case command == "continue" && len(rest) == 1:
-		return continueFiles(ctx, rest[0], stdin, stdout)
-	case command == "download" && len(rest) == 1:
-		var wanted []agent.Download
-		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
-			return fmt.Errorf("reading what is to be downloaded: %w", err)
-		}
-		if err := endOthers("/proc", []string{"files", "download", rest[0]}); err != nil {
-			return err
-		}
-		return download(ctx, rest[0], wanted, 2*time.Minute, stdout)
 	}
-	return fmt.Errorf("files %q: want hold, list DIR PATH..., remove DIR PATH..., page DIR, send DIR, missing DIR, land DIR, "+
-		"parts DIR, continue DIR or download DIR", args)
+	return fmt.Errorf("files %q: want hold, list DIR PATH..., remove DIR PATH..., page DIR or send DIR", args)
 }
 
 // The program that created the pod starts a process in it for each request. It may read local files for a long time in between. If
@@ -99,43 +80,6 @@ func onlyProcess() bool {
 		pid, err := strconv.Atoi(entry.Name())
 		return err == nil && pid != os.Getpid()
 	})
-}
-
-// landFiles reads a line with a manifest in JSON from stdin, and creates the folder. Then it writes the missing contents, which
-// follow in the form of send, and prints the number of files. Without write it prints the missing contents instead.
-func landFiles(ctx context.Context, dir string, stdin io.Reader, stdout io.Writer, write bool) error {
-	in := bufio.NewReaderSize(stdin, 1<<20)
-	line, err := in.ReadBytes('\n')
-	if err != nil && (write || !errors.Is(err, io.EOF)) {
-		return fmt.Errorf("reading what is to come: %w", err)
-	}
-	var m tree.Manifest
-	if err := json.Unmarshal(line, &m); err != nil {
-		return fmt.Errorf("reading what is to come: %w", err)
-	}
-	if err := m.Check(); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return err
-	}
-	landing, err := tree.NewLanding(ctx, dir, m)
-	if err != nil {
-		return err
-	}
-	defer landing.Close()
-	if !write {
-		return json.NewEncoder(stdout).Encode(landing.Missing())
-	}
-	if len(landing.Missing()) > 0 {
-		if err := tree.ReadContents(ctx, in, m.Sizes(), landing.Put); err != nil {
-			return err
-		}
-	}
-	if err := landing.Finish(); err != nil {
-		return err
-	}
-	return json.NewEncoder(stdout).Encode(landing.Landed())
 }
 
 // listFiles prints an agent.FileListing of the paths. Of working directories of jobs it lists what the jobs wrote.

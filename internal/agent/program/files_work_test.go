@@ -19,6 +19,19 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
+func write(t *testing.T, dir string, content map[string]string) {
+	t.Helper()
+	for name, text := range content {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestListOfWorkingDirectory: of a job in progress only what it wrote is listed. What cannot be copied is named and keeps nothing else
 // away, and for a path that does not exist the list has what there is.
 func TestListOfWorkingDirectory(t *testing.T) {
@@ -37,7 +50,7 @@ func TestListOfWorkingDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	var sent bytes.Buffer
-	if err := tree.WriteContents(t.Context(), &sent, source, m, missing); err != nil {
+	if err := tree.WriteContents(t.Context(), &sent, source, m, missing, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := trees.Receive(t.Context(), m.Hash(), 0, &sent); err != nil {

@@ -54,11 +54,6 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
   mlenv-agent files remove DIR PATH...  delete files and folders
   mlenv-agent files page DIR     print a part of the list that stdin describes
   mlenv-agent files send DIR     print the contents that stdin lists, or the rest of them
-  mlenv-agent files missing DIR  print the missing contents of the manifest on stdin
-  mlenv-agent files land DIR     write the contents that follow the manifest on stdin, verified
-  mlenv-agent files parts DIR    print what a broken upload has left of the contents of the request on stdin
-  mlenv-agent files continue DIR write the rest of the contents, which follow the request on stdin, verified
-  mlenv-agent files download DIR write the contents of the URLs on stdin, verified
   mlenv-agent version            print the versions of the program and of its protocol
 `
 

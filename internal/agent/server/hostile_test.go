@@ -105,7 +105,7 @@ func (n *node) syncFiles(files map[string]string) tree.Digest {
 		n.t.Fatal(err)
 	}
 	var contents strings.Builder
-	if err := tree.WriteContents(n.t.Context(), &contents, dir, manifest, missing); err != nil {
+	if err := tree.WriteContents(n.t.Context(), &contents, dir, manifest, missing, nil); err != nil {
 		n.t.Fatal(err)
 	}
 	if _, err := n.Client.SendTree(n.t.Context(), hash, 0, strings.NewReader(contents.String())); err != nil {

@@ -48,7 +48,7 @@ func (s *Server) passTree(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	if err := tree.WriteRest(r.Context(), w, dir, m, contents, begins); err != nil {
+	if err := tree.WriteContents(r.Context(), w, dir, m, contents, begins); err != nil {
 		s.log.Warn("Passing a tree on failed.", "tree", hash(r), "error", err)
 		panic(http.ErrAbortHandler) // the answer has begun: only a broken connection shows that it is incomplete
 	}

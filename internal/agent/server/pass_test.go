@@ -5,6 +5,7 @@ package server_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"io"
@@ -60,7 +61,7 @@ func putTree(t *testing.T, node *agenttest.Node) (hash, content tree.Digest) {
 		t.Fatal(err)
 	}
 	var stream bytes.Buffer
-	if err := tree.WriteContents(t.Context(), &stream, dir, m, []tree.Digest{m.Entries[0].Content}); err != nil {
+	if err := tree.WriteContents(t.Context(), &stream, dir, m, []tree.Digest{m.Entries[0].Content}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := node.Client.SendTree(t.Context(), m.Hash(), 0, &stream); err != nil {
@@ -104,7 +105,8 @@ func TestAgentsMayOnlyReadTrees(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := 0
-	err = tree.ReadContents(t.Context(), body, map[tree.Digest]int64{content: 8 << 20}, func(tree.Digest, io.Reader) error {
+	none := func(tree.Digest) tree.Begun { return tree.Begun{Sum: sha256.New()} }
+	err = tree.ReadContents(t.Context(), body, map[tree.Digest]int64{content: 8 << 20}, none, func(tree.Digest, io.Reader) error {
 		got++
 		return nil
 	})

@@ -78,7 +78,7 @@ func FuzzReceive(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	if err := tree.WriteContents(f.Context(), &whole, dir, m, missing); err != nil {
+	if err := tree.WriteContents(f.Context(), &whole, dir, m, missing, nil); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(whole.Bytes())

@@ -88,7 +88,7 @@ func write(t testing.TB, dir, name, text string) {
 func stream(t testing.TB, dir string, m tree.Manifest, missing []tree.Digest) *bytes.Reader {
 	t.Helper()
 	var out bytes.Buffer
-	if err := tree.WriteContents(t.Context(), &out, dir, m, missing); err != nil {
+	if err := tree.WriteContents(t.Context(), &out, dir, m, missing, nil); err != nil {
 		t.Fatal(err)
 	}
 	return bytes.NewReader(out.Bytes())

@@ -79,7 +79,7 @@ func (st *stage) read(ctx context.Context, from int64, body io.Reader) error {
 		}
 		return part
 	}
-	err := tree.ReadRest(ctx, body, sizes, first, func(content tree.Digest, r io.Reader) error {
+	err := tree.ReadContents(ctx, body, sizes, first, func(content tree.Digest, r io.Reader) error {
 		entries, awaited := st.awaited[content]
 		if !awaited || begun[content] {
 			return nil // found meanwhile

@@ -450,7 +450,7 @@ func interrupted(t *testing.T, w workspace) (dir string, m tree.Manifest, begun 
 	}
 	return dir, m, begun, func() io.Reader {
 		var out bytes.Buffer
-		if err := tree.WriteRest(t.Context(), &out, dir, m, missing, map[tree.Digest]int64{missing[0]: begun}); err != nil {
+		if err := tree.WriteContents(t.Context(), &out, dir, m, missing, map[tree.Digest]int64{missing[0]: begun}); err != nil {
 			t.Error(err)
 		}
 		return &out
@@ -653,7 +653,7 @@ func TestLargeFilesNeedLittleMemory(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	r, pipe := io.Pipe()
-	go func() { pipe.CloseWithError(tree.WriteContents(t.Context(), pipe, dir, m, missing)) }()
+	go func() { pipe.CloseWithError(tree.WriteContents(t.Context(), pipe, dir, m, missing, nil)) }()
 	if err := w.Receive(t.Context(), m.Hash(), 0, r); err != nil {
 		t.Fatal(err)
 	}

@@ -94,9 +94,6 @@ func (p *pod) fetch(ctx context.Context, paths []Path, moved map[string]string, 
 		return result, err
 	}
 	defer landing.Close()
-	if err := landing.Continue(ctx); err != nil {
-		return result, err
-	}
 	err = p.receive(ctx, found.manifest, landing)
 	result.Fetched = landing.Landed()
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fetch copies files between claims and this machine without an environment: a pod of the steps image mounts a
-// claim, read-only if it only reads, lists its files with their hashes, and sends or receives what is missing.
+// Package fetch copies files of claims to this machine without an environment: a pod of the steps image mounts a claim, read-only
+// unless it deletes files, lists its files with their hashes, and sends what is missing.
 package fetch
 
 import (
@@ -45,7 +45,7 @@ const (
 	componentLabel, component = "app.kubernetes.io/component", "fetch"
 )
 
-// Claim is a claim to fetch from or send to.
+// Claim is a claim to fetch from, or to delete files on.
 type Claim struct {
 	Name string
 	// For begins the pod's name: a run, or a purpose.

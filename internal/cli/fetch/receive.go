@@ -98,24 +98,19 @@ type receiver interface {
 	Put(tree.Digest, io.Reader) error
 }
 
-// receive has the pod send the contents that the receiver misses.
+// receive has the pod send the contents that the receiver misses. A connection may break any number of times, as those through a
+// balancer with a time limit do, if something passes each time or nearly.
 func (p *pod) receive(ctx context.Context, m tree.Manifest, to receiver) error {
 	if len(to.Missing()) == 0 {
 		return nil
 	}
-	return p.again(ctx, func() progress { return progressOf(to) }, func() error { return p.send(ctx, m, to) })
-}
-
-// again calls try until it succeeds. A connection may break any number of times, as those through a balancer with a time limit do, if
-// something passes each time or nearly.
-func (p *pod) again(ctx context.Context, passed func() progress, try func() error) error {
 	for failures := 0; ; {
-		before := passed()
-		err := try()
+		before := progressOf(to)
+		err := p.send(ctx, m, to)
 		if err == nil {
 			return nil
 		}
-		if failures++; passed() != before {
+		if failures++; progressOf(to) != before {
 			failures = 0
 		}
 		if failures == attempts || !broken(ctx, err) || !kube.Pause(ctx, p.pause) {
@@ -142,8 +137,7 @@ func progressOf(r receiver) progress {
 func broken(ctx context.Context, err error) bool {
 	var exit *kube.ExitError
 	var local *fs.PathError
-	var source *sourceError
-	final := errors.As(err, &exit) || errors.As(err, &local) || errors.As(err, &source) || errors.Is(err, tree.ErrDamaged)
+	final := errors.As(err, &exit) || errors.As(err, &local) || errors.Is(err, tree.ErrDamaged)
 	return ctx.Err() == nil && !final
 }
 
@@ -162,7 +156,7 @@ func (p *pod) send(ctx context.Context, m tree.Manifest, to receiver) error {
 		writer.CloseWithError(err)
 		sent <- err
 	}()
-	err = tree.ReadRest(ctx, reader, m.Sizes(), to.Begun, to.Put)
+	err = tree.ReadContents(ctx, reader, m.Sizes(), to.Begun, to.Put)
 	reader.CloseWithError(context.Canceled)
 	cancel()
 	failed := <-sent

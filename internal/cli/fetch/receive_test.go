@@ -58,7 +58,7 @@ func (b *balanced) run(ctx context.Context, stdin io.Reader, stdout io.Writer, a
 			return err
 		}
 		var all bytes.Buffer
-		if err := tree.WriteRest(ctx, &all, b.claim, request.Manifest, request.Missing, request.From); err != nil {
+		if err := tree.WriteContents(ctx, &all, b.claim, request.Manifest, request.Missing, request.From); err != nil {
 			return fmt.Errorf("%w: %w", err, &kube.ExitError{Code: 1})
 		}
 		n := min(b.most, all.Len())

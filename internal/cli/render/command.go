@@ -56,7 +56,7 @@ Exit code 0: printed; 1: the request is invalid; 2: wrong usage.`,
 	param.Name.AddTo(flags, &o.name, envflags.NameFlag, objects.DefaultName, "name of the environment")
 	flags.StringVar(&o.cluster, "cluster-file", "", "the cluster file")
 	param.Count.AddTo(flags, &o.request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the file)")
-	param.Count.AddTo(flags, &o.request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the file)")
+	param.GPUs.AddTo(flags, &o.request.GPUsPerNode, "gpus-per-node", nil, "GPUs on each node, 0 for none (default: gpus.per_node of the file)")
 	param.KubernetesNodes.AddTo(flags, &o.request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, "+
 		"separated by commas")
 	param.Queue.AddTo(flags, &o.request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of "+

@@ -262,7 +262,7 @@ func TestDryRun(t *testing.T) {
 		"steps-image": "registry.invalid/ml-dev-env/steps:0.1.0", "image": "quay.io/me/train:v1"}
 	o := planOptions(func(param string) string { return values[param] })
 	r := o.Request
-	if r.Name != "kim" || r.Nodes != 3 || r.GPUsPerNode != 2 || o.Mode != "tcp" || !slices.Equal(r.ExcludeNodes, []string{"a", "b"}) ||
+	if r.Name != "kim" || r.Nodes != 3 || r.GPUs() != 2 || o.Mode != "tcp" || !slices.Equal(r.ExcludeNodes, []string{"a", "b"}) ||
 		!r.Routes ||
 		r.StepsImage != "" || r.Image != "quay.io/me/train:v1" {
 		t.Errorf("got %+v", o)

@@ -231,7 +231,7 @@ func (r entry) claims(ctx context.Context, clients *kube.Clients) ([]string, err
 		return record.Claims, nil
 	}
 	e := env.Of(clients, r.environment())
-	claims, err := e.Claims(ctx, e.Workspace)
+	claims, err := e.WorkspaceClaims(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("run %s: %w", r.name, err)
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -15,6 +14,7 @@ import (
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
@@ -153,19 +153,14 @@ func TestExampleJobFile(t *testing.T) {
 	}
 }
 
-func isNumber(text string) bool {
-	n, err := strconv.Atoi(text)
-	return err == nil && n >= 0
-}
-
-// kindOf returns the JSON type of a param, derived from its default.
+// kindOf returns the JSON type of a param, derived from its kind and its default.
 func kindOf(spec v1.ParamSpec) string {
 	switch {
 	case isMapping(spec):
 		return "object"
 	case spec.Type == v1.ParamTypeArray:
 		return "array"
-	case spec.Default != nil && isNumber(spec.Default.StringVal):
+	case param.KindOf(spec.Name).Name() == "int":
 		return "integer"
 	case spec.Default != nil && (spec.Default.StringVal == "true" || spec.Default.StringVal == "false"):
 		return "boolean"

@@ -65,7 +65,10 @@ func planOptions(value func(param string) string) preflight.Options {
 	}
 	o := preflight.Options{Mode: agent.Mode(value("mode")), Flavour: value("flavour")}
 	r := &o.Request
-	r.Name, r.Nodes, r.GPUsPerNode = value("name"), number("nodes"), number("gpus-per-node")
+	r.Name, r.Nodes = value("name"), number("nodes")
+	if value("gpus-per-node") != "" {
+		r.GPUsPerNode = new(number("gpus-per-node"))
+	}
 	r.Image, r.Storage = value("image"), cluster.StorageMode(value("storage"))
 	r.Queue, r.QueuePriority = value("queue"), value("queue-priority")
 	r.StopGrace, _ = time.ParseDuration(value("stop-grace")) // launch.Params has checked it

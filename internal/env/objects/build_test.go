@@ -84,7 +84,7 @@ func environ(container corev1.Container) map[string]string {
 
 func TestCountsAndResourcesArrive(t *testing.T) {
 	r := request(t, "barcelona")
-	r.Nodes, r.GPUsPerNode = 3, 2
+	r.Nodes, r.GPUsPerNode = 3, new(2)
 	set := build(t, r).StatefulSet
 	if got := *set.Spec.Replicas; got != 3 {
 		t.Errorf("replicas %d, want 3", got)

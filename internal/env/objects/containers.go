@@ -112,7 +112,9 @@ func (b builder) resources(amounts cluster.ResourceList) corev1.ResourceList {
 	list := corev1.ResourceList{
 		corev1.ResourceCPU:    amounts.CPU.Quantity,
 		corev1.ResourceMemory: amounts.Memory.Quantity,
-		gpuResource:           *resource.NewQuantity(int64(b.GPUsPerNode), resource.DecimalSI),
+	}
+	if gpus := b.GPUs(); gpus > 0 {
+		list[gpuResource] = *resource.NewQuantity(int64(gpus), resource.DecimalSI)
 	}
 	if b.Mode == agent.RDMA {
 		for name, count := range b.Cluster.Network.RDMA.Resources {
@@ -164,11 +166,14 @@ func (b builder) variables() []corev1.EnvVar {
 		field("POD_IP", "status.podIP"),
 		field("NODE_NAME", "spec.nodeName"),
 		field("NODE_RANK", "metadata.labels['apps.kubernetes.io/pod-index']"),
-		{Name: "GPUS_PER_NODE", Value: strconv.Itoa(b.GPUsPerNode)},
+		{Name: "GPUS_PER_NODE", Value: strconv.Itoa(b.GPUs())},
 		{Name: "DEEPSPEED_HOSTFILE", Value: agent.Hostfile},
 	}
 	if grace := b.stopGrace(); grace != agent.DefaultStopGrace { // the agent's own default needs no variable
 		vars = append(vars, corev1.EnvVar{Name: agent.StopGraceVariable, Value: grace.String()})
+	}
+	if b.GPUs() == 0 { // NVIDIA's images ask for all, and its runtime gives them to a pod that requests none
+		vars = append(vars, corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "void"})
 	}
 	if b.sharesWorkspace() {
 		vars = append(vars, corev1.EnvVar{Name: agent.SharesWorkspaceVariable, Value: "true"})
@@ -176,7 +181,7 @@ func (b builder) variables() []corev1.EnvVar {
 	if b.cachesOnNode() {
 		vars = append(vars, corev1.EnvVar{Name: agent.NodeCachesVariable, Value: "true"})
 	}
-	world := agent.World{Master: b.names.TLSName(0), Nodes: b.Nodes, RanksPerNode: b.GPUsPerNode}
+	world := agent.World{Master: b.names.TLSName(0), Nodes: b.Nodes, RanksPerNode: b.GPUs()}
 	return slices.Concat(vars, variables(world.Variables()), b.networkVariables(), b.caVariables(), b.proxyVariables())
 }
 

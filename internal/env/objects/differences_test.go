@@ -89,8 +89,11 @@ func TestDifferences(t *testing.T) {
 			{"nodes: 2 -> 3", Live}, {"variable NUM_NODES: 2 -> 3", Recreate}, {"variable WORLD_SIZE: 8 -> 12", Recreate}}},
 		{"fewer nodes", func(r *Request) { r.Nodes = 1 }, []want{
 			{"nodes: 2 -> 1", Live}, {"variable NUM_NODES: 2 -> 1", Recreate}, {"variable WORLD_SIZE: 8 -> 4", Recreate}}},
-		{"GPUs", func(r *Request) { r.GPUsPerNode = 2 }, []want{
+		{"GPUs", func(r *Request) { r.GPUsPerNode = new(2) }, []want{
 			{"variable GPUS_PER_NODE: 4 -> 2", Recreate}, {"variable WORLD_SIZE: 8 -> 4", Recreate}, {"GPUs of a node: 4 -> 2", Recreate}}},
+		{"no GPUs", func(r *Request) { r.GPUsPerNode = new(0) }, []want{
+			{"variable GPUS_PER_NODE: 4 -> 0", Recreate}, {"variable NVIDIA_VISIBLE_DEVICES: none -> void", Recreate},
+			{"variable WORLD_SIZE: 8 -> 0", Recreate}, {"GPUs of a node: 4 -> none", Recreate}}},
 		{"memory and processors", func(r *Request) {
 			r.Cluster.Resources.Requests.Memory, r.Cluster.Resources.Limits.Memory = cluster.MustParseQuantity("64Gi"), cluster.MustParseQuantity(
 				"512Gi")

@@ -47,8 +47,8 @@ type Request struct {
 	QueuePriority string
 	// RackLevel is the node label of the queue's topology whose value the pods should share, empty for none.
 	RackLevel string
-	// GPUsPerNode is 0 for the cluster file's gpus.per_node.
-	GPUsPerNode int
+	// GPUsPerNode is nil for the cluster file's gpus.per_node. See GPUs.
+	GPUsPerNode *int
 	// StopGrace is how long ranks have to save when they are stopped, 0 for the cluster file's nodes.stop_grace. It is the pods' termination
 	// grace.
 	StopGrace time.Duration
@@ -69,11 +69,18 @@ type Request struct {
 // Names returns the names of the requested environment.
 func (r Request) Names() Names { return NamesOf(r.Namespace, r.Name) }
 
+// GPUs returns how many GPUs each node has. Without GPUs an environment can copy data to the claims.
+func (r Request) GPUs() int {
+	if r.GPUsPerNode == nil {
+		return r.Cluster.GPUs.PerNode
+	}
+	return *r.GPUsPerNode
+}
+
 // WithDefaults fills in the cluster file's defaults.
 func (r Request) WithDefaults() Request {
 	file := r.Cluster
 	r.Nodes = cmp.Or(r.Nodes, file.GPUs.DefaultNodes)
-	r.GPUsPerNode = cmp.Or(r.GPUsPerNode, file.GPUs.PerNode)
 	r.StopGrace = r.stopGrace()
 	r.Queue = cmp.Or(r.Queue, file.Nodes.Queue)
 	r.Image = cmp.Or(r.Image, file.Image.Name)
@@ -171,8 +178,8 @@ func (c *checker) counts(r Request) {
 			without, left)
 		c.next = append(c.next, fmt.Sprintf("--nodes=%d", left))
 	}
-	if most := file.GPUs.PerNode; r.GPUsPerNode > most {
-		c.mistake("gpus-per-node", r.GPUsPerNode, "a node of %s has %d by gpus.per_node of its cluster file; want 1 to %d", file.Cluster.Name,
+	if most := file.GPUs.PerNode; r.GPUs() > most {
+		c.mistake("gpus-per-node", r.GPUs(), "a node of %s has %d by gpus.per_node of its cluster file; want 0 to %d", file.Cluster.Name,
 			most, most)
 		c.next = append(c.next, fmt.Sprintf("--gpus-per-node=%d", most))
 	}

@@ -22,7 +22,8 @@ func TestValidate(t *testing.T) {
 	}{
 		{"the defaults", "barcelona", func(*Request) {}, ""},
 		{"another name", "cairo", func(r *Request) { r.Name = "h-kim" }, ""},
-		{"one node with one GPU", "cairo", func(r *Request) { r.Nodes, r.GPUsPerNode = 1, 1 }, ""},
+		{"one node with one GPU", "cairo", func(r *Request) { r.Nodes, r.GPUsPerNode = 1, new(1) }, ""},
+		{"one node without GPUs", "cairo", func(r *Request) { r.Nodes, r.GPUsPerNode = 1, new(0) }, ""},
 		{"more than default_nodes", "barcelona", func(r *Request) { r.Nodes = 5 }, ""},
 		{"more than are listed", "barcelona", func(r *Request) { r.Nodes = 6 },
 			"nodes: 6: the cluster file of barcelona lists 5 nodes in nodes.gpu_nodes; want 1 to 5"},
@@ -38,8 +39,8 @@ func TestValidate(t *testing.T) {
 		{"a priority without a queue", "cairo", func(r *Request) { r.QueuePriority = "urgent" },
 			`queue-priority: "urgent": needs a queue: name one, or set nodes.queue in the cluster file of cairo`},
 		{"any node", "nerc-production", func(r *Request) { r.Nodes = 25 }, ""},
-		{"too many GPUs", "barcelona", func(r *Request) { r.GPUsPerNode = 8 },
-			"gpus-per-node: 8: a node of barcelona has 4 by gpus.per_node of its cluster file; want 1 to 4"},
+		{"too many GPUs", "barcelona", func(r *Request) { r.GPUsPerNode = new(8) },
+			"gpus-per-node: 8: a node of barcelona has 4 by gpus.per_node of its cluster file; want 0 to 4"},
 		{"no name", "cairo", func(r *Request) { r.Name = "" }, "name: is missing: want lower-case letters"},
 		{"no namespace", "cairo", func(r *Request) { r.Namespace = "" }, "namespace: is missing"},
 		{"a namespace that is none", "cairo", func(r *Request) { r.Namespace = "a.b" }, `namespace: "a.b": want`},
@@ -87,7 +88,7 @@ func TestValidate(t *testing.T) {
 
 func TestEveryMistakeOfARequestAtOnce(t *testing.T) {
 	r := Request{
-		Cluster: load(t, "barcelona"), Namespace: "B", Nodes: 9, GPUsPerNode: 9, Mode: "x",
+		Cluster: load(t, "barcelona"), Namespace: "B", Nodes: 9, GPUsPerNode: new(9), Mode: "x",
 		QueuePriority: "urgent", Services: []string{"emacs"},
 	}
 	err := r.WithDefaults().Validate()

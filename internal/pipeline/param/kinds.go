@@ -38,6 +38,7 @@ var (
 	DeepSpeedConfig  = matches(`^[^-]`, "the path of a DeepSpeed configuration")
 	Duration         = number("duration", "a duration such as 40m or 24h", time.ParseDuration, func(d time.Duration) bool { return d > 0 })
 	Flavour          = matches(`^\w[\w.-]{0,127}$`, "a flavour, as in pytorch-2.9-numpy2")
+	GPUs             = number("int", "a number, or nothing for the default", parseGPUs, func(n *int) bool { return n == nil || *n >= 0 })
 	IdleTimeout      = idleTimeout()
 	Image            = valid(isImage, "an image, as in registry.example.com/team/training:tag")
 	Launcher         = launchers()
@@ -85,7 +86,7 @@ var kinds = map[string]Any{
 	"fabric-bandwidth": Consequence,
 	"flavour":          Flavour,
 	"git-secret":       secret,
-	"gpus-per-node":    Count,
+	"gpus-per-node":    GPUs,
 	"hang-timeout":     hangTimeout,
 	"image":            Image,
 	"keep":             Truth,
@@ -199,6 +200,15 @@ func AtLeast(least time.Duration, want string) *Kind[time.Duration] {
 func parseInt(text string) (int, error) {
 	n, err := strconv.ParseInt(text, 0, 32)
 	return int(n), err
+}
+
+// parseGPUs returns nil for "", because 0 is a number of GPUs that an environment may have.
+func parseGPUs(text string) (*int, error) {
+	if text == "" {
+		return nil, nil
+	}
+	n, err := parseInt(text)
+	return &n, err
 }
 
 func isScript(text string) bool { return text != "" && (text[0] != '-' || agent.Module(text) != "") }

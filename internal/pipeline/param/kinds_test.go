@@ -81,6 +81,8 @@ func TestKinds(t *testing.T) {
 		{"flavour", "pytorch-2.9-numpy2", "a/b"},
 		{"git-secret", "none", ""},
 		{"gpus-per-node", "8", "-1"},
+		{"gpus-per-node", "0", "none"},
+		{"gpus-per-node", "", "1.5"},
 		{"ranks-per-node", "0", "1.5"},
 		{"image", "quay.io/me/training:v1", "quay.io/me/training:"},
 		{"keep-for", "40m", "0s"},

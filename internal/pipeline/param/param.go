@@ -7,6 +7,7 @@ package param
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -56,6 +57,12 @@ func (f *flag[T]) String() string {
 	}
 	if list, ok := any(*f.to).([]string); ok {
 		return strings.Join(list, ",")
+	}
+	if n, ok := any(*f.to).(*int); ok {
+		if n == nil {
+			return ""
+		}
+		return strconv.Itoa(*n)
 	}
 	return fmt.Sprint(*f.to)
 }

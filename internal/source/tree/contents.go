@@ -24,14 +24,9 @@ const window = 1 << 20
 
 // WriteContents sends contents of the tree at dir as one zstd stream, each after the 32 bytes of its SHA-256. The
 // manifest has the sizes, so the reader needs not know the order. A file that changed since the manifest was made is
-// SyncFailed; the stream then has no end, so that no reader takes it for whole.
-func WriteContents(ctx context.Context, w io.Writer, dir string, m Manifest, missing []Digest) error {
-	return WriteRest(ctx, w, dir, m, missing, nil)
-}
-
-// WriteRest is WriteContents without the first bytes of some contents, from of each, which the reader has. Only the reader can check
-// the SHA-256 of those.
-func WriteRest(ctx context.Context, w io.Writer, dir string, m Manifest, missing []Digest, from map[Digest]int64) error {
+// SyncFailed; the stream then has no end, so that no reader takes it for whole. from has the number of first bytes of some contents
+// that the reader has already, which are not sent; only the reader can check the SHA-256 of those contents.
+func WriteContents(ctx context.Context, w io.Writer, dir string, m Manifest, missing []Digest, from map[Digest]int64) error {
 	root, err := os.OpenRoot(dir) // no link made meanwhile leads out of it
 	if err != nil {
 		return fail.Becausef(fail.SyncFailed, "sending files: %w", err)
@@ -101,15 +96,8 @@ func writeContent(ctx context.Context, w io.Writer, root *os.Root, e Entry, from
 	return nil
 }
 
-// ReadContents reads what WriteContents sends and calls each with every content. The reader of a content ends with
-// io.EOF only if size and SHA-256 are right; ReadContents verifies what each leaves unread. A stream that is broken
-// or cut off, repeats a content, or has one that is not in sizes is SyncFailed.
-func ReadContents(ctx context.Context, r io.Reader, sizes map[Digest]int64, each func(Digest, io.Reader) error) error {
-	return ReadRest(ctx, r, sizes, nil, each)
-}
-
-// Begun is the part of a content that the reader has: its size, and its SHA-256 so far, which ReadRest continues. Without Sum, ReadRest
-// verifies only the size of the content.
+// Begun is the part of a content that the reader has: its size, and its SHA-256 so far, which ReadContents continues. Without Sum,
+// ReadContents verifies only the size of the content.
 type Begun struct {
 	Size int64
 	Sum  hash.Hash
@@ -118,8 +106,10 @@ type Begun struct {
 // ErrDamaged is a content with another SHA-256.
 var ErrDamaged = errors.New("the content was damaged on its way")
 
-// ReadRest is ReadContents of what WriteRest sends. begun returns the part of a content that the reader has; nil means no parts.
-func ReadRest(ctx context.Context, r io.Reader, sizes map[Digest]int64, begun func(Digest) Begun,
+// ReadContents reads what WriteContents sends and calls each with every content, or with the rest of it behind the part that begun
+// returns. The reader of a content ends with io.EOF only if size and SHA-256 are right; ReadContents verifies what each leaves unread.
+// A stream that is broken or cut off, repeats a content, or has one that is not in sizes is SyncFailed.
+func ReadContents(ctx context.Context, r io.Reader, sizes map[Digest]int64, begun func(Digest) Begun,
 	each func(Digest, io.Reader) error) error {
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
 	if err != nil {
@@ -140,14 +130,11 @@ func ReadRest(ctx context.Context, r io.Reader, sizes map[Digest]int64, begun fu
 			return fail.Becausef(fail.SyncFailed, "receiving files: content %s is not in the tree, or came before", want)
 		}
 		delete(due, want)
-		content := &content{Reader: contextReader{ctx, z}, left: size, sum: sha256.New(), want: want}
-		if begun != nil {
-			part := begun(want)
-			if part.Size < 0 || part.Size > size {
-				return fail.Becausef(fail.SyncFailed, "receiving content %s: its byte %d: want one of %d", want, part.Size, size)
-			}
-			content.left, content.sum = size-part.Size, part.Sum
+		part := begun(want)
+		if part.Size < 0 || part.Size > size {
+			return fail.Becausef(fail.SyncFailed, "receiving content %s: its byte %d: want one of %d", want, part.Size, size)
 		}
+		content := &content{Reader: contextReader{ctx, z}, left: size - part.Size, sum: part.Sum, want: want}
 		err := each(want, content)
 		if err == nil {
 			_, err = io.Copy(io.Discard, content)

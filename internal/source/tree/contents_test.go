@@ -5,6 +5,7 @@ package tree
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"io"
 	"os"
@@ -35,15 +36,18 @@ func sent(t testing.TB, files map[string]string) (dir string, m Manifest, stream
 		all = append(all, e.Content)
 	}
 	var out bytes.Buffer
-	if err := WriteContents(t.Context(), &out, dir, m, all); err != nil {
+	if err := WriteContents(t.Context(), &out, dir, m, all, nil); err != nil {
 		t.Fatal(err)
 	}
 	return dir, m, out.Bytes()
 }
 
+// nothingBegun is for a reader that has no parts of contents.
+func nothingBegun(Digest) Begun { return Begun{Sum: sha256.New()} }
+
 func received(ctx context.Context, stream io.Reader, m Manifest) (map[Digest]string, error) {
 	got := make(map[Digest]string)
-	err := ReadContents(ctx, stream, m.Sizes(), func(content Digest, r io.Reader) error {
+	err := ReadContents(ctx, stream, m.Sizes(), nothingBegun, func(content Digest, r io.Reader) error {
 		data, err := io.ReadAll(r)
 		if err == nil {
 			got[content] = string(data)
@@ -69,7 +73,7 @@ func TestContents(t *testing.T) {
 	}
 	// ReadContents checks and skips contents that the callback does not read.
 	count := 0
-	if err := ReadContents(t.Context(), bytes.NewReader(stream), m.Sizes(), func(Digest, io.Reader) error {
+	if err := ReadContents(t.Context(), bytes.NewReader(stream), m.Sizes(), nothingBegun, func(Digest, io.Reader) error {
 		count++
 		return nil
 	}); err != nil || count != 4 {
@@ -130,7 +134,7 @@ func TestReadContentsRefuses(t *testing.T) {
 func TestReadContentsOnce(t *testing.T) {
 	dir, m, _ := sent(t, map[string]string{"a": "abc"})
 	var out bytes.Buffer
-	if err := WriteContents(t.Context(), &out, dir, m, []Digest{otherContent, otherContent}); err != nil {
+	if err := WriteContents(t.Context(), &out, dir, m, []Digest{otherContent, otherContent}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := received(t.Context(), &out, m); fail.ReasonOf(err) != fail.SyncFailed || !strings.Contains(err.Error(), "or came before") {
@@ -146,7 +150,7 @@ func FuzzReadContents(f *testing.F) {
 	f.Add([]byte("\x28\xb5\x2f\xfd"))
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		seen := map[Digest]bool{}
-		err := ReadContents(t.Context(), bytes.NewReader(stream), m.Sizes(), func(want Digest, r io.Reader) error {
+		err := ReadContents(t.Context(), bytes.NewReader(stream), m.Sizes(), nothingBegun, func(want Digest, r io.Reader) error {
 			content, size, err := sum(t.Context(), r, m.Sizes()[want])
 			if err == nil && (content != want || size != m.Sizes()[want] || seen[want]) {
 				t.Errorf("content %s with %d bytes was accepted as %s", content, size, want)
@@ -175,7 +179,7 @@ func TestWriteContentsOfChangedFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		err := WriteContents(t.Context(), &out, dir, m, []Digest{m.Entries[0].Content, m.Entries[1].Content})
+		err := WriteContents(t.Context(), &out, dir, m, []Digest{m.Entries[0].Content, m.Entries[1].Content}, nil)
 		if fail.ReasonOf(err) != fail.SyncFailed || !strings.Contains(err.Error(), "sub/a.py") {
 			t.Errorf("%s: got %v", name, err)
 		}
@@ -184,7 +188,7 @@ func TestWriteContentsOfChangedFile(t *testing.T) {
 		}
 	}
 	dir, m, _ := sent(t, map[string]string{"a": "1"})
-	if err := WriteContents(t.Context(), io.Discard, dir, m, []Digest{emptyContent}); fail.ReasonOf(err) != fail.SyncFailed {
+	if err := WriteContents(t.Context(), io.Discard, dir, m, []Digest{emptyContent}, nil); fail.ReasonOf(err) != fail.SyncFailed {
 		t.Errorf("a content that no file has: %v", err)
 	}
 }
@@ -197,7 +201,9 @@ func TestContentsDoNotBlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, use := range map[string]func() error{
-		"sending": func() error { return WriteContents(t.Context(), io.Discard, dir, m, []Digest{m.Entries[0].Content}) },
+		"sending": func() error {
+			return WriteContents(t.Context(), io.Discard, dir, m, []Digest{m.Entries[0].Content}, nil)
+		},
 		"landing": func() error {
 			to := t.TempDir()
 			l, err := NewLanding(t.Context(), to, m)
@@ -233,7 +239,7 @@ func TestWriteContentsOfGrownFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := WriteContents(t.Context(), &out, dir, m, []Digest{m.Entries[0].Content}); err != nil {
+	if err := WriteContents(t.Context(), &out, dir, m, []Digest{m.Entries[0].Content}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := received(t.Context(), &out, m); err != nil {
@@ -246,7 +252,7 @@ func TestWriteContentsToNobody(t *testing.T) {
 	r, w := io.Pipe()
 	gone := errors.New("the other end is gone")
 	r.CloseWithError(gone)
-	if err := WriteContents(t.Context(), w, dir, m, []Digest{m.Entries[0].Content, m.Entries[1].Content}); !errors.Is(err, gone) {
+	if err := WriteContents(t.Context(), w, dir, m, []Digest{m.Entries[0].Content, m.Entries[1].Content}, nil); !errors.Is(err, gone) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -265,8 +271,8 @@ func BenchmarkContents(b *testing.B) {
 	b.SetBytes(size)
 	for b.Loop() {
 		r, w := io.Pipe()
-		go func() { w.CloseWithError(WriteContents(b.Context(), w, dir, m, all)) }()
-		if err := ReadContents(b.Context(), r, m.Sizes(), func(Digest, io.Reader) error { return nil }); err != nil {
+		go func() { w.CloseWithError(WriteContents(b.Context(), w, dir, m, all, nil)) }()
+		if err := ReadContents(b.Context(), r, m.Sizes(), nothingBegun, func(Digest, io.Reader) error { return nil }); err != nil {
 			b.Fatal(err)
 		}
 	}

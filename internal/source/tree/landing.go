@@ -24,8 +24,8 @@ import (
 // Partial is the prefix of the name of a file that is not complete yet.
 const Partial = ".mlenv-partial-"
 
-// PartialName returns the name of a file while it is not complete. It is never too long, as the prefix and a long name would be.
-func PartialName(name string) string {
+// partialName returns the name of a file while it is not complete. It is never too long, as the prefix and a long name would be.
+func partialName(name string) string {
 	const longest = 255 // bytes, on Linux and macOS
 	if len(Partial)+len(name) <= longest {
 		return Partial + name
@@ -44,13 +44,12 @@ type Landing struct {
 	landed int
 	// begun are the contents of which a part lies in the file of their name, or is just coming.
 	begun map[Digest]Begun
-	// continues reports whether a part stays if the rest does not come.
-	continues bool
 	// folders has the folders of the files.
 	folders map[string]bool
 }
 
-// NewLanding compares the folder to with the manifest.
+// NewLanding compares the folder to with the manifest, and reads the parts of missing contents that an earlier Landing has left there:
+// the caller must read the rest of them, by ReadContents.
 func NewLanding(ctx context.Context, to string, m Manifest) (*Landing, error) {
 	var paths []string
 	for _, entry := range m.Entries {
@@ -68,13 +67,6 @@ func NewLanding(ctx context.Context, to string, m Manifest) (*Landing, error) {
 	for _, entry := range here.Entries {
 		present[entry.Path] = entry.Content
 	}
-	return newLanding(to, m, present)
-}
-
-// NewLandingOf is NewLanding of a manifest whose files are all missing in the folder, or are to be replaced, as the caller knows.
-func NewLandingOf(to string, m Manifest) (*Landing, error) { return newLanding(to, m, nil) }
-
-func newLanding(to string, m Manifest, present map[string]Digest) (*Landing, error) {
 	l := &Landing{places: map[Digest][]Entry{}, begun: map[Digest]Begun{}, folders: map[string]bool{}}
 	for _, entry := range m.Entries {
 		if entry.Kind != File {
@@ -93,13 +85,19 @@ func newLanding(to string, m Manifest, present map[string]Digest) (*Landing, err
 			l.places[entry.Content] = append(l.places[entry.Content], entry)
 		}
 	}
-	var err error
 	if l.root, err = os.OpenRoot(to); err != nil {
 		return nil, fmt.Errorf("opening the folder to receive files: %w", err)
 	}
 	if one, other := sameFolded(m); one != "" && folds(l.root) {
 		return nil, errors.Join(fail.Becausef(fail.UnsafeTree, "receiving files into %s: its file system, as of a Mac, would store %s and %s "+
 			"as one file; choose a folder on another one", to, one, other), l.root.Close())
+	}
+	for _, digest := range l.order {
+		part, err := l.readPart(ctx, digest)
+		if err != nil {
+			return nil, errors.Join(err, l.root.Close())
+		}
+		l.begun[digest] = part
 	}
 	return l, nil
 }
@@ -128,20 +126,23 @@ func folds(root *os.Root) bool {
 	return err == nil
 }
 
-// Continue lets the landing continue contents that broke off, in this landing or in an earlier one. The caller must read them by
-// ReadRest.
-func (l *Landing) Continue(ctx context.Context) error {
-	l.continues = true
-	for _, digest := range l.order {
-		part, _, err := l.readPart(ctx, digest, Part{}, func() bool { return false })
-		if err != nil {
-			return err
-		}
-		if part.Size > 0 {
-			l.begun[digest] = part
-		}
+// readPart reads what an earlier Landing has left of a content.
+func (l *Landing) readPart(ctx context.Context, digest Digest) (Begun, error) {
+	part := Begun{Sum: sha256.New()}
+	partial, err := l.partial(digest)
+	if err != nil {
+		return part, err
 	}
-	return nil
+	file, err := claimfile.OpenIn(l.root, partial)
+	if err != nil {
+		return part, nil // there is none, or something else in its place, which Put reports
+	}
+	defer file.Close()
+	part.Size, err = io.Copy(part.Sum, io.LimitReader(contextReader{ctx, file}, l.places[digest][0].Size))
+	if err != nil {
+		return part, fmt.Errorf("reading what came of a file before: %w", err)
+	}
+	return part, nil
 }
 
 // partial returns the path of the file with the first bytes of a missing content. Its name has the content, so that it is never continued
@@ -151,7 +152,7 @@ func (l *Landing) partial(digest Digest) (string, error) {
 	return path.Join(path.Dir(name), Partial+string(digest)), err
 }
 
-// Begun returns the part of a missing content that is here, for ReadRest.
+// Begun returns the part of a missing content that is here, for ReadContents.
 func (l *Landing) Begun(digest Digest) Begun {
 	part, ok := l.begun[digest]
 	if !ok {
@@ -161,7 +162,7 @@ func (l *Landing) Begun(digest Digest) Begun {
 	return part
 }
 
-// From returns the sizes of the parts that are here, for WriteRest.
+// From returns the sizes of the parts that are here, for WriteContents.
 func (l *Landing) From() map[Digest]int64 {
 	from := map[Digest]int64{}
 	for digest, part := range l.begun {
@@ -258,7 +259,7 @@ func (l *Landing) write(name string, entry Entry, from io.Reader) error {
 	closed := file.Close()
 	var local *fs.PathError
 	switch {
-	case err != nil && !l.continues, errors.Is(err, ErrDamaged), errors.Is(err, errShort), errors.As(err, &local), closed != nil:
+	case errors.Is(err, ErrDamaged), errors.Is(err, errShort), errors.As(err, &local), closed != nil:
 		delete(l.begun, entry.Content)
 		return errors.Join(err, closed, l.root.Remove(partial))
 	case err != nil:
@@ -289,7 +290,7 @@ func (l *Landing) create(name string, write func(partial string) error) error {
 	if err := l.makeFolder(name); err != nil {
 		return err
 	}
-	partial := path.Join(path.Dir(name), PartialName(path.Base(name)))
+	partial := path.Join(path.Dir(name), partialName(path.Base(name)))
 	if err := write(partial); err != nil {
 		return err
 	}

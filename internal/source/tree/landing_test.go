@@ -30,14 +30,17 @@ func land(t *testing.T, to, from string) error {
 		return err
 	}
 	defer landing.Close()
-	var sent bytes.Buffer
-	if err := WriteContents(t.Context(), &sent, from, m, landing.Missing()); err != nil {
+	return errors.Join(rest(t, landing, from, m), landing.Finish())
+}
+
+// rest sends what a landing misses of the folder.
+func rest(t *testing.T, l *Landing, from string, m Manifest) error {
+	t.Helper()
+	var stream bytes.Buffer
+	if err := WriteContents(t.Context(), &stream, from, m, l.Missing(), l.From()); err != nil {
 		t.Fatal(err)
 	}
-	if err := ReadContents(t.Context(), &sent, m.Sizes(), func(d Digest, r io.Reader) error { return landing.Put(d, r) }); err != nil {
-		return err
-	}
-	return landing.Finish()
+	return ReadContents(t.Context(), &stream, m.Sizes(), l.Begun, l.Put)
 }
 
 func TestLandingFollowsALinkThatLeadsElsewhereNow(t *testing.T) {
@@ -109,8 +112,8 @@ func TestLandingOfLongNames(t *testing.T) {
 	if err != nil || len(entries) != 3 {
 		t.Errorf("%d entries landed, %v; want 3", len(entries), err)
 	}
-	if name := PartialName(longName); len(name) > 255 || PartialName("a") != Partial+"a" || name == PartialName(longName[1:]+"2") {
-		t.Errorf("partial names %q, %q", name, PartialName("a"))
+	if name := partialName(longName); len(name) > 255 || partialName("a") != Partial+"a" || name == partialName(longName[1:]+"2") {
+		t.Errorf("partial names %q, %q", name, partialName("a"))
 	}
 }
 
@@ -148,9 +151,6 @@ func TestLandingContinues(t *testing.T) {
 	sent, connections := 0, 0
 	for done := false; !done; {
 		landing, err := NewLanding(t.Context(), to, m)
-		if err == nil {
-			err = landing.Continue(t.Context())
-		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,9 +160,9 @@ func TestLandingContinues(t *testing.T) {
 			}
 			var stream bytes.Buffer
 			// The sender stops when the connection has passed so many bytes.
-			wrote := WriteRest(t.Context(), &cutting{&stream, bytesOfAConnection}, from, m, landing.Missing(), landing.From())
+			wrote := WriteContents(t.Context(), &cutting{&stream, bytesOfAConnection}, from, m, landing.Missing(), landing.From())
 			sent += stream.Len()
-			read := ReadRest(t.Context(), &stream, m.Sizes(), landing.Begun, landing.Put)
+			read := ReadContents(t.Context(), &stream, m.Sizes(), landing.Begun, landing.Put)
 			if done = wrote == nil && read == nil; done {
 				break
 			}
@@ -209,15 +209,8 @@ func TestLandingChecksParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer landing.Close()
-	if err := landing.Continue(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	for attempt, want := range []error{ErrDamaged, nil} {
-		var stream bytes.Buffer
-		if err := WriteRest(t.Context(), &stream, from, m, landing.Missing(), landing.From()); err != nil {
-			t.Fatal(err)
-		}
-		if err := ReadRest(t.Context(), &stream, m.Sizes(), landing.Begun, landing.Put); !errors.Is(err, want) {
+		if err := rest(t, landing, from, m); !errors.Is(err, want) {
 			t.Errorf("attempt %d: %v, want %v", attempt, err, want)
 		}
 	}
@@ -226,6 +219,40 @@ func TestLandingChecksParts(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(to); err != nil || len(entries) != 1 || entries[0].Name() != "a" {
 		t.Errorf("the folder has %v, %v; want the file alone", entries, err)
+	}
+}
+
+// A part that became shorter after it was read is not filled with zeros.
+func TestLandingsPartIsGone(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	content := []byte("the whole content")
+	if err := os.WriteFile(filepath.Join(from, "a"), content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Scan(t.Context(), from, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := filepath.Join(to, Partial+string(m.Entries[0].Content))
+	if err := os.WriteFile(part, content[:9], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	landing, err := NewLanding(t.Context(), to, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer landing.Close()
+	if err := os.Truncate(part, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := rest(t, landing, from, m); !errors.Is(err, errShort) {
+		t.Errorf("got %v, want %v", err, errShort)
+	}
+	if err := rest(t, landing, from, m); err != nil { // from the first byte
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(to, "a")); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("got %q, %v", got, err)
 	}
 }
 

@@ -527,6 +527,10 @@ func TestChecks(t *testing.T) {
 			[]want{{"rdma", BlockedRDMA, "one node has no peer", ""}}, agent.TCP, "",
 		},
 		{
+			"nodes without GPUs", cairo, func(_ *world, o *Options) { o.Request.GPUsPerNode = new(0) }, agent.Auto,
+			[]want{{"rdma", BlockedRDMA, "the nodes have no GPUs", ""}, {"nodes", OK, "2 can be used", ""}}, agent.TCP, "",
+		},
+		{
 			"a request that cannot be", cairo, func(_ *world, o *Options) { o.Request.Nodes = 3 }, agent.Auto,
 			[]want{{"request", Blocked, "lists 2 nodes in nodes.gpu_nodes; want 1 to 2", ""}}, agent.RDMA, fail.InvalidInput,
 		},
@@ -540,6 +544,7 @@ func TestChecks(t *testing.T) {
 				o.ServiceAccount = asked.ServiceAccount
 				o.Request.Image, o.Request.Routes, o.Request.Services = asked.Request.Image, asked.Request.Routes, asked.Request.Services
 				o.Request.Queue, o.Request.QueuePriority = asked.Request.Queue, asked.Request.QueuePriority
+				o.Request.GPUsPerNode = asked.Request.GPUsPerNode
 				o.Request.Nodes, o.Request.ExcludeNodes, o.Request.Storage = asked.Request.Nodes, asked.Request.ExcludeNodes, asked.Request.Storage
 			})
 			for _, want := range test.want {

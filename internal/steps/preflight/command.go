@@ -109,7 +109,8 @@ func readSecrets(authDir, envSecretDir, caFile string, noRegistry error) (s Secr
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Name.AddTo(flags, &o.Request.Name, "name", objects.DefaultName, "name of the environment")
 	param.Count.AddTo(flags, &o.Request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
-	param.Count.AddTo(flags, &o.Request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
+	param.GPUs.AddTo(flags, &o.Request.GPUsPerNode, "gpus-per-node", nil, "GPUs on each node, 0 for none (default: gpus.per_node of the "+
+		"cluster file)")
 	param.KubernetesNodes.AddTo(flags, &o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, "+
 		"separated by commas")
 	param.Truth.AddTo(flags, &o.UseAllNodes, "use-all-nodes", false, "use Kubernetes nodes on which earlier runs met faults as any others")

@@ -45,7 +45,7 @@ func PlanOf(ctx context.Context, client kubernetes.Interface, r Report) Plan {
 	mode, why := r.Mode()
 	p := Plan{
 		Verdict: r.Verdict(), Environment: r.request.Name, Namespace: r.request.Namespace, Mode: mode, Why: why,
-		Nodes: r.request.Nodes, GPUsPerNode: r.request.GPUsPerNode, FreeNodes: r.free,
+		Nodes: r.request.Nodes, GPUsPerNode: r.request.GPUs(), FreeNodes: r.free,
 	}
 	p.Racks = network.Racks(ctx, client, r.request.Cluster.Nodes, kueue.Queue{Namespace: p.Namespace, Name: r.request.Queue}, p.FreeNodes)
 	planned, known := r.objects[mode]

@@ -278,6 +278,9 @@ func (p *probe) decideRDMA(ctx context.Context) {
 	case p.Mode == agent.Auto && p.Request.Nodes == 1:
 		decide(BlockedRDMA, "", "one node has no peer")
 		return
+	case p.Mode == agent.Auto && p.Request.GPUs() == 0:
+		decide(BlockedRDMA, "", "the nodes have no GPUs")
+		return
 	}
 	if obsolete := p.file.Obsolete(); len(obsolete) > 0 { // host devices may exist without these interfaces
 		decide(Warning, "mlenv validate prints all obsolete values of the cluster file", "%s of the cluster file is obsolete: %s",

@@ -37,7 +37,7 @@ func (a *assignments) see(request objects.Request, pods []*corev1.Pod) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.nodes, a.perNode = request.Nodes, request.GPUsPerNode; len(pods) > 0 {
+	if a.nodes, a.perNode = request.Nodes, request.GPUs(); len(pods) > 0 {
 		a.since = since
 	}
 }

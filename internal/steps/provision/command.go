@@ -97,7 +97,8 @@ const StopGraceUsage = "how long ranks have to save after SIGTERM when they are 
 // AddFlags adds the flags that the step and mlenv share, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Count.AddTo(flags, &o.Request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
-	param.Count.AddTo(flags, &o.Request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
+	param.GPUs.AddTo(flags, &o.Request.GPUsPerNode, "gpus-per-node", nil, "GPUs on each node, 0 for none (default: gpus.per_node of the "+
+		"cluster file)")
 	param.KubernetesNodes.AddTo(flags, &o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, "+
 		"separated by commas")
 	param.Truth.AddTo(flags, &o.UseAllNodes, "use-all-nodes", false, "use Kubernetes nodes on which earlier runs met faults as any others")

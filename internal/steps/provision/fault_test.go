@@ -123,7 +123,7 @@ func TestEveryRequestMayFail(t *testing.T) {
 				clients := c.server.Clients(wrap)
 				clients.InCluster = true
 				request := objects.Request{
-					Cluster: file, Name: "env", Nodes: 1, GPUsPerNode: 2, Image: "127.0.0.1:1/train:1", StepsImage: "127.0.0.1:1/steps:1",
+					Cluster: file, Name: "env", Nodes: 1, GPUsPerNode: new(2), Image: "127.0.0.1:1/train:1", StepsImage: "127.0.0.1:1/steps:1",
 				}
 				result, err := Run(t.Context(), Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Options{
 					Run: run.Flags{Name: "train-1", UID: "uid-1", Task: "provision"}, Request: request,

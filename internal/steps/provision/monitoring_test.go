@@ -39,7 +39,7 @@ func provisionMonitored(t *testing.T, c *controllers, file string) string {
 	_, err = Run(t.Context(), Deps{Clients: clients, Log: log}, Options{
 		Run: run.Flags{Name: "train-1", UID: "uid-1", Task: "provision"},
 		Request: objects.Request{
-			Cluster: loaded, Name: "env", Nodes: 1, GPUsPerNode: 2, Image: "127.0.0.1:1/train:1", StepsImage: "127.0.0.1:1/steps:1",
+			Cluster: loaded, Name: "env", Nodes: 1, GPUsPerNode: new(2), Image: "127.0.0.1:1/train:1", StepsImage: "127.0.0.1:1/steps:1",
 		},
 		Mode: "tcp", StartTimeout: 10 * time.Minute, OnBusy: "fail", OnChange: "fail",
 	})

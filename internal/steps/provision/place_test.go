@@ -317,7 +317,7 @@ func (p *place) provisioner(change ...func(*provisioner)) *provisioner {
 			InCluster: true},
 		holder: lease.Holder{ID: "uid-1", Display: "train-1", Run: true},
 		// No registry listens there, so the image's size stays unknown.
-		request: objects.Request{Cluster: file, Name: "env", Namespace: "ns", GPUsPerNode: 2, Mode: agent.TCP, Image: "127.0.0.1:1/train:1",
+		request: objects.Request{Cluster: file, Name: "env", Namespace: "ns", GPUsPerNode: new(2), Mode: agent.TCP, Image: "127.0.0.1:1/train:1",
 			StepsImage: "127.0.0.1:1/steps:1"},
 	}
 	for _, c := range change {

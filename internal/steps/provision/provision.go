@@ -220,9 +220,9 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 	}
 	p.log.Info(fmt.Sprintf("Environment %s/%s is ready after %.1f s: %s, %s each, storage %s, mode %s.",
 		p.request.Namespace, p.request.Name, time.Since(began).Seconds(), humanize.Count(p.request.Nodes, "node"),
-		humanize.Count(p.request.GPUsPerNode, "GPU"), p.request.Storage, p.request.Mode), "event", "environment-ready", "namespace",
+		humanize.Count(p.request.GPUs(), "GPU"), p.request.Storage, p.request.Mode), "event", "environment-ready", "namespace",
 		p.request.Namespace, "environment", p.request.Name, "seconds", time.Since(began).Seconds(), "nodes", p.request.Nodes, "gpusPerNode",
-		p.request.GPUsPerNode, "storage", p.request.Storage, "mode", p.request.Mode)
+		p.request.GPUs(), "storage", p.request.Storage, "mode", p.request.Mode)
 	p.logServices(result.Services)
 	return result, nil
 }

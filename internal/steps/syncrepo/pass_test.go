@@ -74,7 +74,7 @@ func otherContent(t *testing.T) handle {
 	write(t, dir, map[string]string{"other": "other"})
 	m := scanned(t, dir)
 	return func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
-		_ = tree.WriteContents(r.Context(), w, dir, m, []tree.Digest{m.Entries[0].Content})
+		_ = tree.WriteContents(r.Context(), w, dir, m, []tree.Digest{m.Entries[0].Content}, nil)
 	}
 }
 

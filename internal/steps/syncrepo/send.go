@@ -347,7 +347,7 @@ func (s sender) stream(ctx context.Context, to nodes.Set, p *parcel, t try) map[
 			}
 		})
 	}
-	wrote := tree.WriteRest(ctx, out, p.dir, p.manifest, p.contents(t), map[tree.Digest]int64{t.first: t.begun})
+	wrote := tree.WriteContents(ctx, out, p.dir, p.manifest, p.contents(t), map[tree.Digest]int64{t.first: t.begun})
 	out.close(wrote)
 	sending.Wait()
 	// A problem with the files is the cause of the nodes' errors.

@@ -27,18 +27,6 @@ var Findings string
 //go:embed images/*/*
 var folders embed.FS
 
-//go:embed examples/transformer
-var examples embed.FS
-
-// Example returns a training that works anywhere, also without GPUs.
-func Example() fs.FS {
-	example, err := fs.Sub(examples, "examples/transformer")
-	if err != nil {
-		panic(err) // the name is valid
-	}
-	return example
-}
-
 // Images has a folder for each flavour of training image.
 func Images() fs.FS {
 	images, err := fs.Sub(folders, "images")

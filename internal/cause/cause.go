@@ -294,7 +294,7 @@ func (c Cause) Err(job Job) error {
 	case hostMemory.MatchString(words):
 		reason, next = fail.OutOfMemory, hostMemoryNext
 	case diskFull.MatchString(words) && here:
-		reason, next = fail.DiskFull, "delete obsolete files, such as old checkpoints and runs: mlenv runs --prune --local; see them by: "+
+		reason, next = fail.DiskFull, "delete obsolete files, such as old checkpoints and runs: mlenv prune --local; see them by: "+
 			"du -sh ~/.local/share/mlenv"
 	case diskFull.MatchString(words):
 		reason, next = fail.DiskFull, "delete obsolete files, such as old checkpoints, or have the claim expanded"

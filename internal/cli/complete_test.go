@@ -66,7 +66,8 @@ func TestCompletion(t *testing.T) {
 		{"fetch train-multi-node-x7k2p -n team --kubeconfig=CONFIG", ":4\n"},
 		{"run -n team --kubeconfig=CONFIG --like=", "train-multi-node-ended\ntrain-multi-node-x7k2p\n"},
 		{"claims delete other -n team --kubeconfig=CONFIG", "h-kim-workspace\n"},
-		{"plan -n team --kubeconfig=CONFIG --cluster=", "cairo\n"},
+		{"preflight -n team --kubeconfig=CONFIG --cluster=", "cairo\n"},
+		{"prune other -n team --kubeconfig=CONFIG", "train-multi-node-ended\ntrain-multi-node-x7k2p\n"},
 	} {
 		args := []string{"__complete"}
 		for word := range strings.FieldsSeq(tc.args) {

@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -20,16 +19,16 @@ type flagGroup struct {
 var (
 	// flagGroups has every flag of the commands with many flags, the most used first. A flag has the same group in all commands.
 	flagGroups = []flagGroup{
-		{"What", strings.Fields(`script module revision env env-secret requirements launcher deepspeed-config file like resume-from run-name
-			git-secret repo-url script-args param tree dir schedule services routes`)},
-		{"Where", strings.Fields(`nodes gpus-per-node ranks-per-node name on-busy local python cluster cluster-file queue queue-priority
-			exclude-nodes storage workspace-size datasets-size`)},
+		{"What", strings.Fields(`script module revision env env-secret requirements launcher deepspeed-config file trend like resume-from
+			run-name git-secret repo-url script-args param tree dir schedule services routes`)},
+		{"Where", strings.Fields(`nodes gpus-per-node ranks-per-node name on-busy local all-namespaces python cluster cluster-file queue
+			queue-priority exclude-nodes storage workspace-size datasets-size`)},
 		{"When", strings.Fields("at days time-zone")},
 		{"Image", strings.Fields("image flavour folder build-args build-arg base-image build-timeout pull-secret push-secret force")},
 		{"Network", strings.Fields("mode check-fabric fabric-bandwidth")},
 		{"Limits", strings.Fields(`timeout start-timeout stop-grace hang-timeout max-restarts stop-if restart-if keep-for idle-timeout
 			bandwidth-tolerance step-time-tolerance loss-tolerance goodput-tolerance matrix-product-tolerance slowest-device-tolerance`)},
-		{"Output", strings.Fields("detach dry-run output log-format progress-every notify svg")},
+		{"Output", strings.Fields("detach dry-run limit watch output log-format progress-every notify svg")},
 		{"Rare", strings.Fields(`on-change use-all-nodes require-rendezvous submodules lfs requirements-timeout debug-rank replace
 			service-account steps-image`)},
 		clusterFlags,
@@ -73,41 +72,3 @@ func groupsOf(cmd *cobra.Command) (groups []flagGroup) {
 func without(names, others []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(others, name) })
 }
-
-// groupFlags makes the help of the commands with many flags list them in groups.
-func groupFlags(cmd *cobra.Command) {
-	for _, child := range cmd.Commands() {
-		groupFlags(child)
-	}
-	if len(groupsOf(cmd)) >= manyGroups {
-		cmd.SetUsageFunc(usage)
-	}
-}
-
-// usage prints the usage of a command as cobra does, with the flags in groups.
-func usage(cmd *cobra.Command) error {
-	text := "Usage:\n  " + cmd.UseLine() + "\n"
-	if cmd.HasExample() {
-		text += "\nExamples:\n" + cmd.Example + "\n"
-	}
-	for _, group := range groupsOf(cmd) {
-		flags := pflag.NewFlagSet(group.title, pflag.ContinueOnError)
-		flags.SortFlags = false
-		for _, name := range group.flags {
-			flag := *cmd.Flag(name)
-			if len(flag.Value.Type()) > longType {
-				flag.Value = ofLongType{flag.Value}
-			}
-			flags.AddFlag(&flag)
-		}
-		text += "\n" + group.title + ":\n" + flags.FlagUsages()
-	}
-	_, err := fmt.Fprint(cmd.OutOrStderr(), text)
-	return err
-}
-
-// ofLongType is the value of a flag whose type would push the texts of all flags to the right. The text of the flag has its values.
-type ofLongType struct{ pflag.Value }
-
-// Type implements pflag.Value.
-func (ofLongType) Type() string { return "string" }

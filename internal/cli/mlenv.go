@@ -22,7 +22,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/ops"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/publish"
-	"github.com/ml-dev-env/ml-dev-env/internal/cli/render"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/schedule"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/setup"
@@ -131,19 +130,17 @@ func newRoot() *cobra.Command {
 		commands  []*cobra.Command
 	}{
 		{"run", "Run a training and look at it:", []*cobra.Command{
-			runs.RunCommand(mldevenv.Bundle), runs.SmokeCommand(mldevenv.Bundle, mldevenv.Example()), runs.ListCommand(), runs.StatusCommand(),
-			runs.LogsCommand(), runs.CancelCommand(), runs.ReceiptCommand(), runs.FetchCommand(), schedule.Command(), runs.TrendCommand(),
+			runs.RunCommand(mldevenv.Bundle), runs.ListCommand(), runs.StatusCommand(), runs.LogsCommand(), runs.CancelCommand(),
+			runs.ReceiptCommand(), runs.FetchCommand(), runs.PruneCommand(), schedule.Command(),
 		}},
 		{"develop", "Develop in a kept environment:", append(dev.Commands(), claims.Command())},
 		{"cluster", "Check a cluster, an environment and its network:", []*cobra.Command{
-			nodes.Command(), ops.PreflightCommand(), ops.PlanCommand(), ops.CheckFabricCommand(), ops.RDMACommand(), ops.DoctorCommand(),
-			live.TopCommand(),
-			live.UICommand(),
+			nodes.Command(), ops.PreflightCommand(), ops.CheckFabricCommand(), ops.RDMACommand(), ops.DoctorCommand(),
+			live.TopCommand(), live.UICommand(),
 		}},
 		{"administer", "Set up and administer:", []*cobra.Command{
-			initcluster.Command(), ops.ValidateCommand(), render.Command(), setup.InstallCommand(mldevenv.Bundle, schedule.Carry),
-			setup.UninstallCommand(),
-			setup.AdminCommand(), ops.BuildCommand(mldevenv.Images()),
+			initcluster.Command(), ops.ValidateCommand(), setup.InstallCommand(mldevenv.Bundle, schedule.Carry),
+			setup.UninstallCommand(), setup.AdminCommand(), ops.BuildCommand(mldevenv.Images()),
 		}},
 		{"more", "More commands:", []*cobra.Command{action.Command(), publish.BundleCommand(mldevenv.Bundle), publish.ReleaseCommand(),
 			versionCommand()}},
@@ -158,7 +155,7 @@ func newRoot() *cobra.Command {
 	root.SetCompletionCommandGroupID("more")
 	root.SetFlagErrorFunc(hint)
 	completeValues(root)
-	groupFlags(root)
+	addHelp(root)
 	return root
 }
 

@@ -27,7 +27,7 @@ var outputs = []struct {
 	{"RunStatus", "mlenv status", "runs", "status", false},
 	{"RunList", "mlenv runs", "runs", "summary", true},
 	{"Top", "mlenv top", "live", "State", false},
-	{"Plan", "mlenv plan", "../steps/preflight", "Plan", false},
+	{"Preflight", "mlenv preflight", "../steps/preflight", "Plan", false},
 	{"NodeList", "mlenv nodes", "nodes", "node", true},
 	{"ClaimList", "mlenv claims", "claims", "claim", true},
 	{"Doctor", "mlenv doctor", "../doctor", "Report", false},
@@ -59,7 +59,7 @@ func TestOutputReferenceIsCurrent(t *testing.T) {
 			t.Errorf("%s has %d fields; want those of %s", output.kind, rows, output.typeName)
 		}
 		source := filepath.Join(output.folder, "*.go")
-		if output.kind == "Plan" || output.kind == "Doctor" {
+		if output.kind == "Preflight" || output.kind == "Doctor" {
 			source = "ops/*.go"
 		}
 		if !mentions(t, source, fmt.Sprintf("PrintAs(%q", output.kind)) {

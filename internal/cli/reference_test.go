@@ -4,7 +4,9 @@ package cli
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -56,14 +58,10 @@ func TestFlagGroups(t *testing.T) {
 		if len(groups) < manyGroups {
 			continue
 		}
-		var help bytes.Buffer
-		cmd.SetOut(&help)
-		if err := cmd.Help(); err != nil {
-			t.Fatal(err)
-		}
+		help := helpOf(t, cmd, "all")
 		for _, group := range groups {
-			if !strings.Contains(help.String(), "\n"+group.title+":\n  ") {
-				t.Errorf("%s --help has no heading %s:\n%s", cmd.CommandPath(), group.title, &help)
+			if !strings.Contains(help, "\n"+group.title+":\n  ") {
+				t.Errorf("%s --help=all has no heading %s:\n%s", cmd.CommandPath(), group.title, help)
 			}
 			for _, name := range group.flags {
 				if used[name] = true; group.title == noGroup {
@@ -78,6 +76,67 @@ func TestFlagGroups(t *testing.T) {
 		}
 	}
 }
+
+// helpOf returns what a command prints with --help=VALUE.
+func helpOf(t *testing.T, cmd *cobra.Command, value string) string {
+	t.Helper()
+	var help bytes.Buffer
+	cmd.SetOut(&help)
+	if err := errors.Join(cmd.Flags().Set("help", value), cmd.Help()); err != nil {
+		t.Fatal(err)
+	}
+	return help.String()
+}
+
+// TestHelp: mlenv --help lists 20 commands at most and mlenv run --help a dozen flags; with --help=all they list all.
+func TestHelp(t *testing.T) {
+	root := newRoot()
+	short, all := helpOf(t, root, "true"), helpOf(t, root, "all")
+	listed := func(help, name string) bool { return strings.Contains(help, "\n  "+name+" ") }
+	for _, cmd := range root.Commands() {
+		name := cmd.Name()
+		if listed(short, name) != slices.Contains(everyday, name) || listed(all, name) == cmd.Hidden {
+			t.Errorf("mlenv %s is in the wrong lists:\n%s\n%s", name, short, all)
+		}
+	}
+	run, _, err := root.Find([]string{"run"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, all = helpOf(t, run, "true"), helpOf(t, run, "all")
+	run.LocalFlags().VisitAll(func(flag *pflag.Flag) {
+		if name := " --" + flag.Name + " "; flag.Name != "help" && (strings.Contains(flagsIn(short), name) != slices.Contains(usual, flag.Name) ||
+			!strings.Contains(flagsIn(all), name)) {
+			t.Errorf("mlenv run:%sis in the wrong lists:\n%s\n%s", name, short, all)
+		}
+	})
+	for _, name := range everyday {
+		if found, _, err := root.Find([]string{name}); err != nil || found == root {
+			t.Errorf("everyday has %s, which is no command", name)
+		}
+	}
+	for _, name := range usual {
+		if run.Flag(name) == nil {
+			t.Errorf("usual has --%s, which mlenv run lacks", name)
+		}
+	}
+	if len(everyday) > 20 || len(usual) > 14 {
+		t.Errorf("%d commands and %d flags are too many to read", len(everyday), len(usual))
+	}
+}
+
+// flagsIn returns the names of the flags that a help lists.
+func flagsIn(help string) string {
+	var names strings.Builder
+	for line := range strings.Lines(help) {
+		if name := listedFlag.FindString(line); name != "" {
+			names.WriteString(name)
+		}
+	}
+	return names.String()
+}
+
+var listedFlag = regexp.MustCompile(`^  (-., |    )--[a-z-]+ `)
 
 // reference writes the pages of the commands.
 type reference struct {
@@ -100,7 +159,7 @@ func newReference(t *testing.T) *reference {
 			}
 		})
 	}
-	for _, name := range []string{"run", "up", "train", "plan", "trend"} {
+	for _, name := range []string{"run", "up", "train", "preflight", "runs"} {
 		home, _, err := r.root.Find([]string{name})
 		if err != nil {
 			t.Fatal(err)
@@ -117,7 +176,7 @@ func newReference(t *testing.T) *reference {
 // index returns the page with the tables of all commands and the flags that many of them have.
 func (r *reference) index() string {
 	var page strings.Builder
-	page.WriteString("# Commands of mlenv\n\nWritten by `make generate` from `mlenv COMMAND --help`. [Runs](../../train/runs.md)\n" +
+	page.WriteString("# Commands of mlenv\n\nWritten by `make generate` from `mlenv COMMAND --help=all`. [Runs](../../train/runs.md)\n" +
 		"and [development](../../train/develop.md) explain how to combine the commands. Exit codes are 0 done, 1 failed, 2 wrong usage,\n" +
 		"unless a command lists its own.\n")
 	for _, group := range r.root.Groups() {

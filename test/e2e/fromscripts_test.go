@@ -49,23 +49,24 @@ func successors(u trainer, file string) []typed {
 	return []typed{
 		{command: "validate clusters/CLUSTER.yaml", says: "valid: "},
 		{command: "init --file=-", says: "cluster:"}, {command: "init CLUSTER --file=-", says: "name: local"},
-		{command: "render --cluster-file=clusters/CLUSTER.yaml", more: []string{"--steps-image=" + u.steps}, says: "kind: StatefulSet"},
-		{command: "render --cluster-file=clusters/CLUSTER.yaml --mode=tcp", more: []string{"--steps-image=" + u.steps},
+		{command: "preflight --cluster-file=clusters/CLUSTER.yaml --output=yaml", more: []string{"--steps-image=" + u.steps},
 			says: "kind: StatefulSet"},
-		{command: "render --cluster-file=clusters/CLUSTER.yaml --mode=rdma", file: hKim,
+		{command: "preflight --cluster-file=clusters/CLUSTER.yaml --mode=tcp --output=yaml", more: []string{"--steps-image=" + u.steps},
+			says: "kind: StatefulSet"},
+		{command: "preflight --cluster-file=clusters/CLUSTER.yaml --mode=rdma --output=yaml", file: hKim,
 			more: []string{"--image=" + trainingImage, "--steps-image=" + u.steps}, says: "openshift.io/eno5np0rdma"},
 		{command: "admin clusters/CLUSTER.yaml --scc=nccl-scc", file: hKim, says: `resourceNames: \["nccl-scc"\]`},
 		{command: "admin clusters/CLUSTER.yaml --service-account=h-kim-sa --scc=nccl-scc", file: hKim, says: `name: "h-kim-sa"`},
 		{command: "admin clusters/CLUSTER.yaml --reboot-pool=worker", file: hKim, says: "(?m)^kind: MachineConfig"},
 		{command: "preflight --cluster-file=clusters/CLUSTER.yaml", more: []string{"--gpus-per-node=1"}, code: anyCode, says: "permissions"},
-		{command: "plan --nodes=2", more: []string{"--cluster-file=" + file, "--gpus-per-node=1"}, code: anyCode},
+		{command: "preflight --nodes=2", more: []string{"--cluster-file=" + file, "--gpus-per-node=1"}, code: anyCode, says: "free now: "},
 		{command: "run . train.py --nodes=2", more: []string{"--run-name=from-scripts", "--gpus-per-node=1", "--check-fabric=false"},
 			says: "Verdict: Succeeded"},
 		{command: "runs", says: "from-scripts"}, {command: "status", says: "(?i)succeeded"}, {command: "status RUN", says: "(?i)succeeded"},
 		{command: "logs RUN", says: "trained"}, {command: "logs RUN --rank=0", says: "trained"}, {command: "logs RUN --follow", says: "trained"},
 		{command: "receipt RUN", says: "(?i)succeeded"}, {command: "fetch RUN", more: []string{"--to=fetched"}},
 		{command: "fetch RUN FILE", more: []string{"--to=one-file"}}, {command: "claims", says: "ml-dev-workspace"},
-		{command: "trend", code: anyCode},
+		{command: "runs --trend", code: anyCode},
 
 		{command: "up --nodes=1", more: up, says: upSays},
 		{command: "up --nodes=1 --services=all", more: up, says: "Services on node 0 are reached by"},
@@ -204,7 +205,7 @@ func (u trainer) enter(dir string, t typed, words *strings.Replacer) {
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
 	cmd := u.mlenvIn(ctx, dir, all...)
-	if slices.Contains([]string{"validate", "render"}, all[0]) { // they ask no cluster
+	if all[0] == "validate" { // it asks no cluster
 		cmd.Args = append(cmd.Args[:2:2], all[1:]...)
 	}
 	out, err := cmd.CombinedOutput()

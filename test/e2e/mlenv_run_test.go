@@ -128,7 +128,7 @@ func runByMlenv(u trainer) {
 	u.mustContain(problems, "want the training script")
 	engineer.says(dir, command.WrongUsage, "status", "no-such-run")
 
-	out, _ = engineer.says(dir, command.Done, "runs", "--prune", "--files", "--yes", "by-mlenv")
+	out, _ = engineer.says(dir, command.Done, "prune", "--files", "--yes", "by-mlenv")
 	u.mustContain(out, "The logs of these runs, and what they wrote at relative paths, are deleted", "The receipt of run")
 	engineer.says(dir, command.Done, "claims")
 }

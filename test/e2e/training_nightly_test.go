@@ -74,7 +74,7 @@ func nightly(u trainer) {
 	u.mustContain(message, "Regression: comparing run "+u.runOf("slow"), "step time ", "worse than the median "+
 		e.receipt.Curve.StepTime.Round(10*time.Microsecond).String()+" of 3 runs before; want at most 10.0% worse")
 	picture := filepath.Join(u.TempDir(), "nightly.svg")
-	out, _ := u.says(u.TempDir(), command.Done, "trend", "--schedule=nightly", "--svg="+picture)
+	out, _ := u.says(u.TempDir(), command.Done, "runs", "--trend", "--schedule=nightly", "--svg="+picture)
 	u.mustContain(out, u.repo+": e2e/pace.py, by command on 2 nodes with 1 rank each", night+"  Succeeded", "  Regression  ",
 		"of 3 runs before")
 	if drawn, err := os.ReadFile(picture); err != nil || !strings.Contains(string(drawn), night+": step time") {

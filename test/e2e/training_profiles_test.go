@@ -103,7 +103,7 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 	if want.admin != nil {
 		u.applyText(mlenv(want.admin...))
 	}
-	u.mustContain(mlenv("plan", "--cluster-file="+path, "--image="+trainingImage, "--steps-image="+u.steps), file.Cluster.Namespace+"/")
+	u.mustContain(mlenv("preflight", "--cluster-file="+path, "--image="+trainingImage, "--steps-image="+u.steps), file.Cluster.Namespace+"/")
 
 	if want.claim != "" {
 		claim := strings.Replace(fmt.Sprintf(claimText, want.claim, file.Storage.ClassRWX), "1Gi", file.Storage.DatasetsSize.String(), 1)
@@ -112,10 +112,10 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 	}
 	found := filepath.Join(t.TempDir(), want.name+".yaml")
 	mlenv("init", want.name, "--namespace="+file.Cluster.Namespace, "--service-account="+file.Security.ServiceAccount, "--file="+found)
-	render := func(path string) string {
-		return mlenv("render", "--cluster-file="+path, "--image="+trainingImage, "--steps-image="+u.steps)
+	objects := func(path string) string {
+		return mlenv("preflight", "--output=yaml", "--cluster-file="+path, "--image="+trainingImage, "--steps-image="+u.steps)
 	}
-	u.equal("rendered by the file of mlenv init", render(found), render(path))
+	u.equal("objects by the file of mlenv init", objects(found), objects(path))
 	u.equal("what matters in the file of mlenv init", mattering(t, found), mattering(t, path))
 
 	e := u.end(u.startTkn("pipeline", "train-multi-node", "--param=repo-url="+s.repo, "--param=ranks-per-node=1",

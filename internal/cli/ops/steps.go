@@ -7,7 +7,6 @@ package ops
 import (
 	"context"
 	"errors"
-	"io"
 	"io/fs"
 
 	"github.com/spf13/cobra"
@@ -19,7 +18,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/checkfabric"
-	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
 
 // BuildCommand returns the command mlenv build, the step build-image. images has a folder for each flavour.
@@ -85,75 +83,6 @@ func (f *fileFlags) load(ctx context.Context) (cluster.File, error) {
 	}
 	f.Namespace = clients.Namespace
 	return clusterfile.LoadInstalled(ctx, clients, f.installed)
-}
-
-// PreflightCommand returns the command mlenv preflight.
-func PreflightCommand() *cobra.Command {
-	cmd := preflightCommand(func(cmd *cobra.Command, d preflight.Deps, o preflight.Options) error {
-		d.Log, d.Out = command.Log(cmd), command.ReportOutput(cmd, o.Output)
-		_, err := preflight.Run(cmd.Context(), d, o)
-		return err
-	})
-	cmd.Use = "preflight"
-	cmd.Short = "Check whether an environment would start, and whether it could use RDMA"
-	cmd.Long = preflight.Description
-	cmd.Example = `  mlenv preflight --nodes 4
-  mlenv preflight --cluster-file clusters/cairo.yaml --mode rdma --output=json`
-	command.AddLogFormat(cmd)
-	return cmd
-}
-
-// PlanCommand returns the command mlenv plan.
-func PlanCommand() *cobra.Command {
-	cmd := preflightCommand(func(cmd *cobra.Command, d preflight.Deps, o preflight.Options) error {
-		report := preflight.Examine(cmd.Context(), d, o)
-		plan := preflight.PlanOf(cmd.Context(), d.Clients.Kube, report)
-		err := o.Output.PrintAs("Plan", cmd.OutOrStdout(), plan, func(out io.Writer) error {
-			plan.Print(out)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		return report.Err()
-	})
-	cmd.Use = "plan"
-	cmd.Short = "Show what a run would create, on which nodes, and over which network"
-	cmd.Long = `Show what a run or mlenv up would create on the cluster as it is now: the objects, the nodes, the transport between them
-and the reason for it, the expected bandwidth, and what keeps it from starting. mlenv preflight prints every check with
-its evidence.
-
-Exit code 0: nothing is known that keeps it from starting; 1: it would not start; 2: wrong usage.`
-	cmd.Example = `  mlenv plan --nodes=4
-  mlenv plan --cluster-file=clusters/cairo.yaml --mode=rdma --output=json`
-	return cmd
-}
-
-// preflightCommand returns a command with preflight's flags that calls run.
-func preflightCommand(run func(cmd *cobra.Command, d preflight.Deps, o preflight.Options) error) *cobra.Command {
-	var o preflight.Options
-	var where fileFlags
-	cmd := &cobra.Command{
-		Args: func(_ *cobra.Command, args []string) error { return command.FlagsOnly(args) },
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			file, err := where.load(cmd.Context())
-			if err != nil {
-				return err
-			}
-			clients, err := o.Connect(cmd.Context(), where.Flags, file)
-			if err != nil {
-				return err
-			}
-			registry, err := buildimage.RegistryFor(clients, "", "")
-			if err != nil {
-				return err
-			}
-			return run(cmd, preflight.Deps{Clients: clients, Registry: registry}, o)
-		},
-	}
-	where.addTo(cmd)
-	o.AddFlags(cmd.Flags())
-	return cmd
 }
 
 // CheckFabricCommand returns the command mlenv check-fabric.

@@ -94,8 +94,7 @@ func chosen(ctx context.Context, clients *kube.Clients, args []string, here []en
 			return here[0], nil
 		}
 		if len(all) == 0 {
-			next := fmt.Sprintf("mlenv run . SCRIPT -n %[1]s   # in the folder of your script; an example without one: mlenv smoke -n %[1]s",
-				clients.Namespace)
+			next := fmt.Sprintf("mlenv run . SCRIPT -n %s   # in the folder of your script", clients.Namespace)
 			return entry{}, missing(ctx, clients, next, "looking for the newest run in %s: there is none", clients.Namespace)
 		}
 		args = []string{all[0].name}

@@ -212,14 +212,14 @@ time.sleep(600)
 	if of.Process() != os.Getpid() {
 		t.Errorf("the run's process is %d, want %d", of.Process(), os.Getpid())
 	}
-	_, err := output(t, ListCommand(), "--prune", "--local", "--yes", "try-1")
+	_, err := output(t, PruneCommand(), "--local", "--yes", "try-1")
 	if fail.ReasonOf(err) != fail.EnvironmentBusy {
 		t.Errorf("deleting it: %v, want EnvironmentBusy", err)
 	}
 	if err := of.Remove(); fail.ReasonOf(err) != fail.EnvironmentBusy {
 		t.Errorf("deleting it without a question: %v, want EnvironmentBusy", err)
 	}
-	prints(t, nil, ListCommand(), "--prune", "--local", "--yes") // those that have ended
+	prints(t, nil, PruneCommand(), "--local", "--yes") // those that have ended
 	if _, err := output(t, ReceiptCommand(), "try-1"); err == nil || !strings.Contains(err.Error(), "Running") {
 		t.Errorf("its receipt: %v, want that it has none", err)
 	}
@@ -359,11 +359,11 @@ func TestLocalPruneKeepsTheSeries(t *testing.T) {
 	if err := unix.FcntlFlock(lock.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil { // as in progress
 		t.Fatal(err)
 	}
-	_, err = output(t, ListCommand(), "--prune", "--local", "--yes", "try-1")
+	_, err = output(t, PruneCommand(), "--local", "--yes", "try-1")
 	if fail.ReasonOf(err) != fail.EnvironmentBusy || !strings.Contains(err.Error(), "try-2") {
 		t.Errorf("deleting try-1: %v, want EnvironmentBusy for try-2", err)
 	}
-	prints(t, []string{"Local run other is deleted."}, ListCommand(), "--prune", "--local", "--yes")
+	prints(t, []string{"Local run other is deleted."}, PruneCommand(), "--local", "--yes")
 	if _, err := os.Stat(filepath.Join(of.Folder, agent.WorkFolder, "try-1", "out.txt")); err != nil {
 		t.Error(err)
 	}
@@ -381,15 +381,15 @@ func TestLocalPrune(t *testing.T) {
 	if err := os.MkdirAll(checkpoint, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := output(t, ListCommand(), "--prune", "--local", "--yes", "try-1", "none"); fail.ReasonOf(err) != fail.InvalidInput {
+	if _, err := output(t, PruneCommand(), "--local", "--yes", "try-1", "none"); fail.ReasonOf(err) != fail.InvalidInput {
 		t.Errorf("got %v, want InvalidInput", err)
 	}
-	if _, err := output(t, ListCommand(), "--prune", "--local"); err == nil {
+	if _, err := output(t, PruneCommand(), "--local"); err == nil {
 		t.Error("it deletes without an answer")
 	}
 	prints(t, []string{"try-1", "try-2", "try-3"}, ListCommand(), "--local")
-	prints(t, []string{"Local run try-2 is deleted."}, ListCommand(), "--prune", "--local", "--yes", "try-2")
-	prints(t, []string{"Local run try-1 is deleted.", "Local run try-3 is deleted."}, ListCommand(), "--prune", "--local", "--yes")
+	prints(t, []string{"Local run try-2 is deleted."}, PruneCommand(), "--local", "--yes", "try-2")
+	prints(t, []string{"Local run try-1 is deleted.", "Local run try-3 is deleted."}, PruneCommand(), "--local", "--yes")
 	var left []string
 	err := filepath.WalkDir(filepath.Join(of.Folder, ".mlenv"), func(path string, _ os.DirEntry, err error) error {
 		if strings.Contains(path, "try-") {

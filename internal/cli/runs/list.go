@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
-	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -30,11 +29,12 @@ import (
 func ListCommand() *cobra.Command {
 	var flags kube.Flags
 	var output command.OutputFlag
-	var prune, yes, files, everywhere, watch, here bool
+	var everywhere, watch, here bool
 	var limit int
+	var trend trendOptions
 	cmd := &cobra.Command{
-		Use:   "runs [--local] [--prune [--files] [RUN...]]",
-		Short: "List the runs of a namespace, also deleted ones that left a receipt",
+		Use:   "runs",
+		Short: "List the runs of a namespace, or show how their numbers change from run to run",
 		Long: `List the runs of a namespace, or with -A of all that you may read, the newest first, also deleted ones that left a
 receipt. With --watch mlenv prints a row again when its state, reason or phase changes, until Ctrl-C.
 
@@ -44,49 +44,41 @@ a cluster, or with --watch. With --local it has only these, and needs no cluster
 Below the list mlenv names the environments that users keep and have not used for ten minutes, with their holders, if you
 may read their ConfigMaps and forward ports.
 
-With --prune mlenv asks, and then deletes the receipts of the named runs, or of all runs that were deleted. Files stay on their
-claims; mlenv claims lists these. With --files mlenv first deletes the logs and working directories of the named runs, which
-contain what their scripts wrote at relative paths. Checkpoints elsewhere stay, and nothing is deleted while a run in progress
-resumes from one of them.
+With --trend mlenv shows bandwidth, step time, final loss, goodput and the speed of devices of all runs of one kind whose
+receipts are kept: the same script of the same repository with the same arguments, nodes and ranks in one environment. The
+newest run sets the kind, unless --like names another run; mlenv lists the other kinds. It compares the newest run with the
+median of the ten that succeeded before it. MATRIX PRODUCT is the rate of the slowest device. SLOWEST DEVICE is the lowest
+rate of a device, of products and of copies, in percent of the median of its kind.
 
-With --prune --local mlenv deletes local runs that have ended, with their receipts, logs and working directories, except those that
-a run in progress resumes from. Checkpoints and datasets elsewhere in their folder stay.
-
-Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was not deleted; 2: wrong usage.`,
+Exit code 0: listed; 1: the runs or receipts cannot be read; 2: wrong usage.`,
 		Example: `  mlenv runs
   mlenv runs --limit=5 --watch
-  mlenv runs --prune
   mlenv runs --local
-  mlenv runs --prune --local
-  mlenv runs --output=json | jq -r '.items[] | select(.state == "Failed") | .name'`,
+  mlenv runs --output=json | jq -r '.items[] | select(.state == "Failed") | .name'
+  mlenv runs --trend
+  mlenv runs --trend --schedule=nightly --svg=nightly.svg
+  mlenv runs --trend --output=json | jq '.runs[] | {run, values}'`,
 		Args: func(_ *cobra.Command, args []string) error {
-			return errors.Join(command.Want(prune || len(args) == 0, "arguments %q: want --prune with them", args),
-				command.Want(prune && len(args) > 0 || !files, "--files: want --prune and the names of the runs whose files you want to delete, "+
-					"because others may need those of other runs"),
+			return errors.Join(command.FlagsOnly(args), trend.check(output),
 				command.Want(limit >= 0, "--limit %d: want 0 or more", limit),
 				command.Want(!watch || output.ForPeople(), "--watch with --output=%s: want one of them", output.String()))
 		},
 	}
-	onCluster := envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
-		switch {
-		case prune && files:
-			return pruneReceipts(cmd, clients, args, yes, fetch.Remove)
-		case prune:
-			return pruneReceipts(cmd, clients, args, yes, nil)
-		case watch:
-			if everywhere {
-				clients = clientsIn(clients, metav1.NamespaceAll)
-			}
-			return watchRuns(cmd.Context(), clients, limit, cmd.OutOrStdout())
+	watched := envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, _ []string) error {
+		if everywhere {
+			clients = clientsIn(clients, metav1.NamespaceAll)
 		}
-		return nil
+		return watchRuns(cmd.Context(), clients, limit, cmd.OutOrStdout())
+	})
+	compared := envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, _ []string) error {
+		return trend.run(cmd, clients, output)
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
-		case prune && here:
-			return pruneLocal(cmd, args, yes)
-		case prune || watch:
-			return onCluster(cmd, args)
+		case trend.on:
+			return compared(cmd, args)
+		case watch:
+			return watched(cmd, args)
 		}
 		found, where, clients, err := allRuns(cmd, flags, here, everywhere, limit)
 		if err != nil {
@@ -111,15 +103,13 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "list the runs of all namespaces")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print runs again when they change, until Ctrl-C")
 	cmd.Flags().IntVar(&limit, "limit", 0, "list only so many runs, the newest ones; 0 is all")
-	cmd.Flags().BoolVar(&here, "local", false, "list, or delete, only the local runs of this machine")
-	cmd.Flags().BoolVar(&prune, "prune", false, "delete the receipts of the named runs, or of all deleted runs")
-	cmd.Flags().BoolVar(&files, "files", false, "with --prune RUN: also delete its logs, and what it wrote at relative paths")
-	cmd.Flags().BoolVar(&yes, "yes", false, "with --prune: do not ask")
-	for _, other := range []string{"output", "all-namespaces", "watch", "limit"} {
-		cmd.MarkFlagsMutuallyExclusive("prune", other)
+	cmd.Flags().BoolVar(&here, "local", false, "list only the local runs of this machine")
+	trend.addTo(cmd.Flags())
+	for _, other := range []string{"all-namespaces", "watch", "limit", "local"} {
+		cmd.MarkFlagsMutuallyExclusive("trend", other)
 	}
 	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
-	for _, other := range []string{"all-namespaces", "namespace", "context", "kubeconfig", "watch", "files"} {
+	for _, other := range []string{"all-namespaces", "namespace", "context", "kubeconfig", "watch"} {
 		cmd.MarkFlagsMutuallyExclusive("local", other)
 	}
 	return cmd

@@ -48,7 +48,7 @@ func planRun(ctx context.Context, out io.Writer, clients *kube.Clients, pipeline
 	err = output.Print(out, plan, func(out io.Writer) error {
 		fmt.Fprintf(out, "%-12s %s\n", "script", strings.Join(append([]string{value("script")}, values["script-args"]...), " "))
 		plan.Print(out)
-		fmt.Fprintln(out, "Nothing was started: this was a dry run.")
+		fmt.Fprintf(out, "\nVerdict: %s.\nNothing was started: this was a dry run.\n", plan.Verdict)
 		return nil
 	})
 	if err != nil {

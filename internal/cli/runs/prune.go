@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -24,6 +25,52 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
+
+// PruneCommand returns the command mlenv prune.
+func PruneCommand() *cobra.Command {
+	var flags kube.Flags
+	var yes, files, here bool
+	cmd := &cobra.Command{
+		Use:   "prune [RUN...]",
+		Short: "Delete the receipts of runs, with --files what they wrote, or local runs",
+		Long: `Ask, and then delete the receipts of the named runs, or of all runs that were deleted. Files stay on their
+claims; mlenv claims lists these. With --files mlenv first deletes the logs and working directories of the named runs, which
+contain what their scripts wrote at relative paths. Checkpoints elsewhere stay, and nothing is deleted while a run in
+progress resumes from one of them.
+
+With --local mlenv deletes local runs that have ended, with their receipts, logs and working directories, except those that a
+run in progress resumes from. Checkpoints and datasets elsewhere in their folder stay.
+
+Exit code 0: deleted; 1: the runs cannot be read, or one was not deleted; 2: wrong usage.`,
+		Example: `  mlenv prune
+  mlenv prune --files train-multi-node-x7k2p
+  mlenv prune --local`,
+		Args: func(_ *cobra.Command, args []string) error {
+			return command.Want(len(args) > 0 || !files, "--files: want the names of the runs whose files you want to delete, because others "+
+				"may need those of other runs")
+		},
+	}
+	onCluster := envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
+		if files {
+			return pruneReceipts(cmd, clients, args, yes, fetch.Remove)
+		}
+		return pruneReceipts(cmd, clients, args, yes, nil)
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if here {
+			return pruneLocal(cmd, args, yes)
+		}
+		return onCluster(cmd, args)
+	}
+	flags.AddTo(cmd.Flags())
+	cmd.Flags().BoolVar(&here, "local", false, "delete local runs of this machine")
+	cmd.Flags().BoolVar(&files, "files", false, "also delete the logs of the named runs, and what they wrote at relative paths")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	for _, other := range []string{"namespace", "context", "kubeconfig", "files"} {
+		cmd.MarkFlagsMutuallyExclusive("local", other)
+	}
+	return cmd
+}
 
 // removeFiles is fetch.Remove, which tests replace.
 type removeFiles func(ctx context.Context, clients *kube.Clients, claim fetch.Claim, paths []string) error

@@ -96,7 +96,7 @@ Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong
 		" for the script")
 	flags.StringVarP(&o.file, "file", "f", "", "job file with params; arguments and flags replace what it has")
 	flags.BoolVarP(&o.detach, "detach", "d", false, "print the run's name and leave it running")
-	flags.BoolVar(&o.dryRun, "dry-run", false, "check everything, print what the run would create, as mlenv plan does, and start nothing")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "check everything, print what the run would create, as mlenv preflight does, and start nothing")
 	cmd.MarkFlagsMutuallyExclusive("like", "resume-from")
 	cmd.MarkFlagsMutuallyExclusive("dry-run", "detach")
 	cmd.Args = o.parse

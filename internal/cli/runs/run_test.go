@@ -241,8 +241,7 @@ func TestNoRuns(t *testing.T) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
 	clients := &kube.Clients{Kube: kubefake.NewClientset(namespace), Tekton: fake.NewSimpleClientset(), Namespace: "ns"}
 	_, err := chosen(t.Context(), clients, nil, nil)
-	if next := fail.NextOf(err); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(next, "mlenv run . SCRIPT -n ns") ||
-		!strings.Contains(next, "mlenv smoke -n ns") {
+	if next := fail.NextOf(err); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(next, "mlenv run . SCRIPT -n ns") {
 		t.Errorf("got %v, next %q; want how to start one", err, next)
 	}
 	clients.Kube = kubefake.NewClientset()

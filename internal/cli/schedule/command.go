@@ -125,7 +125,7 @@ func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image strin
 		return err
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "\nschedule %s starts a run at %s %s, on days %s\n  now:   oc create job --from=cronjob/%s%s %s%s-now -n "+
-		"%s\n  trend: mlenv trend --schedule=%s -n %s\n",
+		"%s\n  trend: mlenv runs --trend --schedule=%s -n %s\n",
 		s.Name, s.At, s.TimeZone, s.Days, prefix, s.Name, prefix, s.Name, clients.Namespace, s.Name, clients.Namespace)
 	linked := clients.LinkedPullSecrets(ctx, clients.Namespace, prefix+s.Name)
 	for _, secret := range clients.LinkedPullSecrets(ctx, clients.Namespace, launch.AccountOf(pipeline)) {

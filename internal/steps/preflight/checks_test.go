@@ -3,8 +3,6 @@
 package preflight
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"os"
 	"strings"
@@ -16,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
@@ -614,21 +613,13 @@ func TestTriedPod(t *testing.T) {
 	}
 }
 
-func TestDocument(t *testing.T) {
+// TestBlockedPlan: the plan of a request that cannot start has the checks that block it.
+func TestBlockedPlan(t *testing.T) {
 	w, file := cairo(t)
 	w.uses = nil
-	var out bytes.Buffer
-	if err := json.NewEncoder(&out).Encode(w.examine(file, "rdma")); err != nil {
-		t.Fatal(err)
-	}
-	var got struct {
-		Verdict string
-		Blocked bool
-		Checks  []struct{ Status, Object, Seen, Next, Reason string }
-	}
-	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
-		t.Fatal(err)
-	}
+	var client kubernetes.Interface
+	report := w.examine(file, "rdma", func(d *Deps, _ *Options) { client = d.Clients.Kube })
+	got := PlanOf(t.Context(), client, report)
 	if !got.Blocked || !strings.HasPrefix(got.Verdict, "blocked because of pod (rdma): a dry run is refused: ") || len(got.Checks) < 10 {
 		t.Errorf("got %+v", got)
 	}

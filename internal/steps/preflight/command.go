@@ -45,7 +45,7 @@ func Command() *cobra.Command {
 		Short: "Check whether an environment can start, and whether over RDMA",
 		Long:  Description,
 		Example: `  preflight --cluster-file clusters/barcelona.yaml --nodes 4
-  preflight --cluster-file clusters/cairo.yaml --mode rdma --output=json`,
+  preflight --cluster-file clusters/cairo.yaml --mode rdma`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			invalid := command.FlagMistakes(cmd.Flags())
 			if o.Run.Name != "" {
@@ -80,8 +80,7 @@ func Command() *cobra.Command {
 		registry, noRegistry := buildimage.RegistryFor(clients, pullSecretDir, caFile)
 		secrets := readSecrets(authDir, envSecretDir, caFile, noRegistry)
 		result, err := Run(cmd.Context(), Deps{
-			Clients: clients, Registry: registry, Brief: true, Secrets: secrets,
-			Log: command.Log(cmd), Out: command.ReportOutput(cmd, o.Output),
+			Clients: clients, Registry: registry, Secrets: secrets, Log: command.Log(cmd), Out: command.Output(cmd),
 		}, o)
 		if err != nil {
 			return err
@@ -105,7 +104,7 @@ func readSecrets(authDir, envSecretDir, caFile string, noRegistry error) (s Secr
 	return s
 }
 
-// AddFlags adds the flags that the step shares with mlenv preflight and mlenv plan, and sets their defaults.
+// AddFlags adds the flags that the step shares with mlenv preflight, and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Name.AddTo(flags, &o.Request.Name, "name", objects.DefaultName, "name of the environment")
 	param.Count.AddTo(flags, &o.Request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
@@ -133,7 +132,6 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the nodes' agent")
 	flags.StringVar(&o.ServiceAccount, "service-account", "", "ServiceAccount of the steps, whose rights are checked (default: in a pod its "+
 		"own, else the one of mlenv install)")
-	o.Output.AddTo(flags, command.Text, command.JSON, command.YAML)
 }
 
 // Connect connects to the cluster of the cluster file, which it puts into the request. It

@@ -52,8 +52,6 @@ func TestCommand(t *testing.T) {
 	}{
 		{"everything unknown", silent.URL, []string{"--mode=tcp"}, command.Done, "preflight: tcp, 1 check ok, 13 unknown\n", "",
 			map[string]string{"mode": "tcp", "why": "mode tcp is asked for"}},
-		{"as a document", silent.URL, []string{"--mode=tcp", "--output=json"}, command.Done, `"verdict": "tcp because mode tcp is asked for"`, "",
-			nil},
 		{"as records", silent.URL, []string{"--mode=tcp", "--log-format=json"}, command.Done,
 			`"msg":"checked nodes","event":"checked","status":"unknown"`, "", nil},
 		{"nothing answers", gone.URL, nil, command.Failed, "asking the API server for its groups", "",

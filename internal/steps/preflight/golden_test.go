@@ -56,7 +56,7 @@ func TestBrief(t *testing.T) {
 			var out strings.Builder
 			w, file := tc.make(t)
 			d, o := w.deps(file), optionsOf(file, agent.Auto)
-			d.Out, d.Brief, o.Request.Nodes = &out, true, tc.nodes
+			d.Out, o.Request.Nodes = &out, tc.nodes
 			_, _ = Run(t.Context(), d, o) // the report shows the error
 			if !strings.HasPrefix(out.String(), tc.want) || strings.HasPrefix(tc.want, "preflight") && out.String() != tc.want {
 				t.Errorf("got %q, want %q", out.String(), tc.want)

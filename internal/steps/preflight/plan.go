@@ -20,11 +20,15 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// Plan is what a run would create on the cluster as it is now.
+// Plan is what a run would create on the cluster as it is now, with the checks that decide whether it would start.
 type Plan struct {
-	Verdict     string     `json:"verdict"`
-	Environment string     `json:"environment"`
-	Namespace   string     `json:"namespace"`
+	Verdict string `json:"verdict"`
+	// Blocked is true if no environment of the request can start.
+	Blocked     bool   `json:"blocked"`
+	Environment string `json:"environment"`
+	Namespace   string `json:"namespace"`
+	// Asked is the requested mode: auto, rdma or tcp.
+	Asked       agent.Mode `json:"asked"`
 	Mode        agent.Mode `json:"mode"`
 	Why         string     `json:"why"`
 	Nodes       int        `json:"nodes"`
@@ -38,14 +42,16 @@ type Plan struct {
 	// Expected is 0 if no bandwidth is expected; Source is where it comes from, or why there is none.
 	Expected rdma.BytesPerSecond `json:"expectedBytesPerSecond,omitempty"`
 	Source   string              `json:"expectedBy"`
+	Checks   []Check             `json:"checks"`
 }
 
 // PlanOf returns the plan that follows from a report. The client reads the receipts of earlier runs.
 func PlanOf(ctx context.Context, client kubernetes.Interface, r Report) Plan {
 	mode, why := r.Mode()
 	p := Plan{
-		Verdict: r.Verdict(), Environment: r.request.Name, Namespace: r.request.Namespace, Mode: mode, Why: why,
-		Nodes: r.request.Nodes, GPUsPerNode: r.request.GPUs(), FreeNodes: r.free,
+		Verdict: r.Verdict(), Blocked: r.Err() != nil, Environment: r.request.Name, Namespace: r.request.Namespace,
+		Asked: r.Asked, Mode: mode, Why: why,
+		Nodes: r.request.Nodes, GPUsPerNode: r.request.GPUs(), FreeNodes: r.free, Checks: r.Checks,
 	}
 	p.Racks = network.Racks(ctx, client, r.request.Cluster.Nodes, kueue.Queue{Namespace: p.Namespace, Name: r.request.Queue}, p.FreeNodes)
 	planned, known := r.objects[mode]
@@ -121,7 +127,7 @@ func (p Plan) order() string {
 		strings.Join(racks, ", "), network.Crossings(p.Racks, order), network.Crossings(p.Racks, nil))
 }
 
-// Print writes the plan as text.
+// Print writes the plan as text, without the verdict and the checks.
 func (p Plan) Print(w io.Writer) {
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-12s %s\n", name, fmt.Sprintf(format, args...))
@@ -143,5 +149,4 @@ func (p Plan) Print(w io.Writer) {
 		row(name, "%s", object)
 		name = ""
 	}
-	fmt.Fprintf(w, "\nVerdict: %s.\n", p.Verdict)
 }

@@ -47,7 +47,7 @@ const (
 	stepsToName  = "registry.invalid/ml-dev-env/steps:to-be-named"
 )
 
-// Options are the requested environment, and how to report.
+// Options are the requested environment.
 type Options struct {
 	// Request is the environment. Its Mode is ignored; its images may be missing.
 	Request objects.Request
@@ -65,7 +65,6 @@ type Options struct {
 	ServiceAccount string
 	// UseAllNodes uses Kubernetes nodes on which earlier runs met faults as any others.
 	UseAllNodes bool
-	Output      command.OutputFlag
 }
 
 // Deps are what Run and Examine work with.
@@ -74,11 +73,9 @@ type Deps struct {
 	// Registry has the image; nil leaves the image unknown.
 	Registry *buildimage.Registry
 	Secrets  Secrets
-	// Out receives the report of Run; without it each check is a record of Log.
+	// Out receives the report of Run, one line if nothing is wrong; without Out each check is a record of Log.
 	Out io.Writer
-	// Brief prints one line instead of the table if nothing is wrong.
-	Brief bool
-	Log   *slog.Logger
+	Log *slog.Logger
 }
 
 // Secrets are those that the run's params name.
@@ -134,14 +131,13 @@ func Run(ctx context.Context, d Deps, o Options) (report Report, err error) {
 		d.Log.Info("Verdict: " + report.Verdict() + ".")
 		return report, report.Err()
 	}
-	err = o.Output.Print(d.Out, report, func(out io.Writer) error {
-		if d.Brief && report.fine() {
-			_, err := fmt.Fprintln(out, report.brief())
-			return err
-		}
-		report.Print(out)
-		return nil
-	})
+	var text strings.Builder
+	if report.fine() {
+		fmt.Fprintln(&text, report.brief())
+	} else {
+		report.Print(&text)
+	}
+	_, err = io.WriteString(d.Out, command.ForTerminal(text.String()))
 	return report, cmp.Or(err, report.Err())
 }
 

@@ -3,7 +3,6 @@
 package preflight
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -183,17 +182,4 @@ func (r Report) Print(w io.Writer) {
 	if mode, _ := r.Mode(); mode == agent.RDMA || len(r.withStatus(Unknown)) > 0 {
 		fmt.Fprintln(w, "docs/project/unproven.md lists what only the real cluster can prove, each with the command that proves it.")
 	}
-}
-
-// MarshalJSON returns the report for machines, with its verdict and mode.
-func (r Report) MarshalJSON() ([]byte, error) {
-	mode, why := r.Mode()
-	return json.Marshal(struct {
-		Verdict string     `json:"verdict"`
-		Asked   agent.Mode `json:"asked"`
-		Mode    agent.Mode `json:"mode"`
-		Why     string     `json:"why"`
-		Blocked bool       `json:"blocked"`
-		Checks  []Check    `json:"checks"`
-	}{r.Verdict(), r.Asked, mode, why, r.Err() != nil, r.Checks})
 }

@@ -91,6 +91,9 @@ releases all of them and names the cause.`,
 const IdleTimeoutUsage = "how long a user's environment may be unused before it is released; 0 for ever (default: " +
 	"development.idle_timeout of the cluster file)"
 
+// ServicesUsage describes the flag.
+const ServicesUsage = "programs to develop with on node 0: code-server, jupyter and tensorboard, with commas, or all or none"
+
 // StopGraceUsage describes the flag.
 const StopGraceUsage = "how long ranks have to save after SIGTERM when they are stopped; it is the pods' termination grace"
 
@@ -118,8 +121,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.OnBusy.AddTo(flags, &o.OnBusy, "on-busy", "fail", "if another user or run holds the environment: fail or wait")
 	param.OnChange.AddTo(flags, &o.OnChange, "on-change", "fail", "if the environment exists and differs from the request: fail, or "+
 		"recreate its pods")
-	flags.StringVar(&o.Services, "services", objects.NoServices, "programs to develop with on node 0: code-server, jupyter and tensorboard, "+
-		"with commas, or all or none")
+	flags.StringVar(&o.Services, "services", objects.NoServices, ServicesUsage)
 	param.Truth.AddTo(flags, &o.Request.Routes, "routes", false, "create an OpenShift Route to each service, which requires its password "+
 		"or token")
 }

@@ -61,11 +61,6 @@ func (c Cause) Culprit() *Culprit {
 	return culprit
 }
 
-// Hardware reports whether the rank ended by an error of a GPU or its links.
-func (c Culprit) Hardware() bool {
-	return hardware.MatchString(c.Exit.Error) || c.Python != nil && hardware.MatchString(c.Python.Message)
-}
-
 // How returns how the culprit failed: by its own error, even if a signal ended it then.
 func (c Culprit) How() string {
 	if c.Python != nil && c.Exit.Signal == "SIGTERM" {
@@ -232,9 +227,6 @@ func (j Job) Log(node int, name string) string {
 	}
 	return fmt.Sprintf("the whole log is %s/%s on node %d", j.Record, name, node)
 }
-
-// Hardware reports whether the rank's own error is one of a GPU or its links.
-func (c Cause) Hardware() bool { return c.Known && hardware.MatchString(lastWords(c.Rank)) }
 
 // Symptom returns how the rank ended, and its error: "exited with 1, want exit code 0: ValueError: ...". A rank that was stopped after its
 // own error failed by that.

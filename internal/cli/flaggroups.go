@@ -29,8 +29,8 @@ var (
 		{"Limits", strings.Fields(`timeout start-timeout stop-grace hang-timeout max-restarts stop-if restart-if keep-for idle-timeout
 			bandwidth-tolerance step-time-tolerance loss-tolerance goodput-tolerance matrix-product-tolerance slowest-device-tolerance`)},
 		{"Output", strings.Fields("detach dry-run limit watch output log-format progress-every notify svg")},
-		{"Rare", strings.Fields(`on-change use-all-nodes require-rendezvous submodules lfs requirements-timeout debug-rank replace
-			service-account steps-image`)},
+		{"Rare", strings.Fields(`on-change require-rendezvous submodules lfs requirements-timeout debug-rank replace service-account
+			steps-image`)},
 		clusterFlags,
 	}
 	clusterFlags = flagGroup{"Which cluster", strings.Fields("namespace kubeconfig context")}

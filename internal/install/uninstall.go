@@ -22,7 +22,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/hosts"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
@@ -122,9 +121,7 @@ func (r Removal) find(ctx context.Context, client dynamic.Interface) (doomed []*
 	users, err = usageOf(ctx, client, r.Namespace, doomed)
 	problems = append(problems, err)
 	if r.Receipts {
-		for _, label := range []string{receipt.Label, hosts.RecordLabel} {
-			find(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, label)
-		}
+		find(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, receipt.Label)
 	}
 	if r.Admin {
 		some, err := adminPart(ctx, client, r.Namespace)

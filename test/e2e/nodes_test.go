@@ -9,44 +9,19 @@ import (
 	"slices"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-// quarantined tests that runs do not use a quarantined node, that too few nodes fail at once with the command that ends the quarantine,
-// and that the node is used again after it.
-func quarantined(u trainer) {
-	const bad = "node-2"
-	release := "mlenv nodes release " + bad + " -n " + u.namespace
-	out, _ := u.says(u.TempDir(), command.Done, "nodes", "quarantine", bad, "--why=its fan is broken")
-	u.mustContain(out, "do not use Kubernetes node "+bad+".", release, "oc adm cordon "+bad)
-
-	refused := u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("preflight", fail.NodesUnavailable, "leaves 1 node of nodes.gpu_nodes",
-		bad+" (by ", "its fan is broken")
-	refused.mustContain(refused.log("preflight"), release)
-
-	e := u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=nodes=1")).succeeded()
-	u.equal("the node of the run", usedNodes(e.receipt)[0], "node-1")
-	if !slices.Contains(e.receipt.ExcludedNodes, bad) {
-		u.Errorf("the run excluded %q, want %s", e.receipt.ExcludedNodes, bad)
+// nodeExcluded tests that a run does not use a Kubernetes node that it excludes, although mlenv nodes shows that the node is ready.
+func nodeExcluded(u trainer) {
+	const excluded = "node-2"
+	u.equal("the state of "+excluded, u.stateOf(excluded), "ready")
+	e := u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=nodes=1", "--param=exclude-nodes="+excluded)).succeeded()
+	if nodes := e.receipt.Nodes; len(nodes) != 1 || nodes[0].KubernetesNode != "node-1" {
+		u.Errorf("the run used %+v, want node-1", nodes)
 	}
-	e.mustContain(e.log("provision"), "Kubernetes node "+bad+" is not used: it is quarantined by ", "its fan is broken", release)
-	u.equal("the state of "+bad, u.stateOf(bad), "quarantined")
-
-	out, _ = u.says(u.TempDir(), command.Done, "nodes", "release", bad, "--why=the fan is new")
-	u.mustContain(out, "may use Kubernetes node "+bad+" again")
-	u.equal("the state of "+bad, u.stateOf(bad), "ready")
-	e = u.end(u.start("e2e/quick.sh", byShell, oneGPU)).succeeded().ranks(2)
-	if used := usedNodes(e.receipt); !slices.Contains(used, bad) {
-		u.Errorf("the run used %q, want %s too", used, bad)
+	if !slices.Equal(e.receipt.ExcludedNodes, []string{excluded}) {
+		u.Errorf("the run excluded %q, want %s", e.receipt.ExcludedNodes, excluded)
 	}
-}
-
-func usedNodes(r receipt.Receipt) (names []string) {
-	for _, n := range r.Nodes {
-		names = append(names, n.KubernetesNode)
-	}
-	return append(names, "none")
 }
 
 // stateOf returns the state of a Kubernetes node with GPUs, as mlenv nodes shows it, and checks that its GPUs are known.

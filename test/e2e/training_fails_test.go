@@ -39,10 +39,6 @@ func rankFails(u trainer) {
 func hangs(u trainer) {
 	e := u.end(u.start("e2e/stops.py", "--param=launcher=torchrun", "--param=hang-timeout=40s", oneGPU)).
 		failed("train", fail.Hang, "rank 1 on node 1 is stopped by a signal", "no rank has printed or measured anything for")
-	if f := e.receipt.Faults; u.workstation == nil && (len(f) != 1 || f[0].Kind != receipt.HangFault ||
-		f[0].KubernetesNode != e.receipt.Nodes[1].KubernetesNode) {
-		e.Errorf("the receipt has the faults %+v, want the hang of node 1", f)
-	}
 	e.mustContain(e.log("train"), "No rank has printed or measured anything for", "mlenv fetch "+e.run.Name)
 	// py-spy comes from the agent's image, because the nodes' image has none.
 	for rank, line := range []string{"e2e/stops.py:14", "e2e/stops.py:13"} {

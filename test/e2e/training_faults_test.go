@@ -104,9 +104,6 @@ func nodeLost(u trainer) {
 	u.healthyFree()
 	e := u.endWithin(name, timeForARunToEnd+timeForTeardown).failed("train", fail.NodeLost, says)
 	e.mustContain(e.receipt.Teardown, "pod ml-dev-env-"+lost+" on "+thirdNode+", whose GPUs cannot be confirmed free")
-	if f := e.receipt.Faults; len(f) != 1 || f[0].Kind != receipt.LostFault || f[0].KubernetesNode != thirdNode {
-		e.Errorf("the receipt has the faults %+v, want the loss of %s", f, thirdNode)
-	}
 	localcluster(u.T, "up", "--nodes=2") // removes the lost pod
 }
 

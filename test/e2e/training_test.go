@@ -229,7 +229,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"run-cancelled-by-ctrl-c", 1, runCancelledByCtrlC},
 		{"deleted", 1, runDeleted},
 		{"reaped", 1, reaped},
-		{"quarantined", 1, quarantined},
+		{"node-excluded", 1, nodeExcluded},
 		{"api-faults", 1, injected},
 		{"container-killed", 1, containerKilled},
 		{"restarted", 1, restarted},

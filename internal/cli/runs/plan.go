@@ -76,7 +76,6 @@ func planOptions(value func(param string) string) preflight.Options {
 	if excluded := value("exclude-nodes"); excluded != "" {
 		r.ExcludeNodes = strings.Split(excluded, ",")
 	}
-	o.UseAllNodes = value("use-all-nodes") == "true"
 	if image := value("steps-image"); !strings.HasPrefix(image, "registry.invalid/") {
 		r.StepsImage = image
 	}

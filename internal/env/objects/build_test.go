@@ -183,49 +183,6 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
-// TestQuarantineAndAvoid: a quarantine is a condition, and a node to avoid is a preference, which never makes a run impossible.
-func TestQuarantineAndAvoid(t *testing.T) {
-	field := func(name string) corev1.NodeSelectorRequirement {
-		return corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: "NotIn", Values: []string{name}}
-	}
-	for _, file := range []string{"nerc-production", "cairo"} {
-		r := request(t, file)
-		r.Nodes, r.ExcludeNodes, r.AvoidNodes = 1, nil, []string{"moc-r4pcc02u16", "wrk-97"}
-		spec, _ := pod(t, r)
-		if required := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; (required != nil) != (file == "cairo") ||
-			required != nil && (len(required.NodeSelectorTerms[0].MatchFields) > 0 ||
-				len(required.NodeSelectorTerms[0].MatchExpressions[0].Values) != 2) {
-			t.Errorf("%s: required affinity with nodes to avoid: %+v", file, required)
-		}
-		want := []corev1.PreferredSchedulingTerm{{Weight: 100, Preference: corev1.NodeSelectorTerm{
-			MatchFields: []corev1.NodeSelectorRequirement{field("moc-r4pcc02u16"), field("wrk-97")}}}}
-		if diff := cmp.Diff(want, spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution); diff != "" {
-			t.Errorf("%s: preference (-want +got):\n%s", file, diff)
-		}
-		// A restart may leave a node out of such an environment.
-		Exclude(&spec, "wrk-98")
-		if _, excluded := Placement(&spec); !slices.Equal(excluded, []string{"wrk-98"}) {
-			t.Errorf("%s: excluded %q", file, excluded)
-		}
-		r.Quarantined = []string{"moc-r4pcc02u15", "unlisted"}
-		built, err := Build(r, LeaseReference("lease", "uid"), Certificates{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		allowed, excluded := Placement(&built.StatefulSet.Spec.Template.Spec)
-		if !slices.Equal(excluded, r.Quarantined) || slices.Contains(allowed, "moc-r4pcc02u15") {
-			t.Errorf("%s: pods may use %q, not %q", file, allowed, excluded)
-		}
-		if quarantined, avoided := Chosen(built.StatefulSet); !slices.Equal(quarantined, r.Quarantined) || !slices.Equal(avoided, r.AvoidNodes) {
-			t.Errorf("%s: the environment was created without %q, and avoids %q", file, quarantined, avoided)
-		}
-		// Created again in the same way it does not differ.
-		if d := Differences(built.StatefulSet, built.StatefulSet.DeepCopy()); len(d) > 0 {
-			t.Errorf("%s: differences %v", file, d)
-		}
-	}
-}
-
 func TestStorage(t *testing.T) {
 	type claim struct{ Class, Access, Size, MountedAt string }
 	tests := []struct {

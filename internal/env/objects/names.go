@@ -30,9 +30,6 @@ const (
 // ModeAnnotation of the StatefulSet holds the Mode.
 const ModeAnnotation = "ml-dev-env/mode"
 
-// QuarantineAnnotation of the StatefulSet lists the Kubernetes nodes that were quarantined when it was created, with commas.
-const QuarantineAnnotation = "ml-dev-env/quarantined-nodes"
-
 // Names has the names of an environment and of its objects.
 type Names struct {
 	Name, Namespace string

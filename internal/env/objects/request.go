@@ -37,10 +37,6 @@ type Request struct {
 	// Nodes is 0 for the cluster file's gpus.default_nodes, and at most the number of nodes.gpu_nodes.
 	Nodes        int
 	ExcludeNodes []string
-	// Quarantined are more Kubernetes nodes that the environment must not use. Unlike ExcludeNodes they may be unknown to the cluster file.
-	Quarantined []string
-	// AvoidNodes are Kubernetes nodes that the environment uses only if no other one is free.
-	AvoidNodes []string
 	// Queue is the LocalQueue of Kueue that admits the pods, empty for the cluster file's nodes.queue.
 	Queue string
 	// QueuePriority is the WorkloadPriorityClass of Kueue, empty for the queue's default.

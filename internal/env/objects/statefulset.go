@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -43,9 +42,6 @@ func (b builder) statefulSet() *appsv1.StatefulSet {
 		},
 	}
 	set.Annotations = map[string]string{ModeAnnotation: string(b.Mode)}
-	if len(b.Quarantined) > 0 {
-		set.Annotations[QuarantineAnnotation] = strings.Join(b.Quarantined, ",")
-	}
 	if b.Queue != "" {
 		set.Labels[kueue.QueueLabel] = b.Queue
 	}
@@ -78,8 +74,7 @@ func (b builder) pod() corev1.PodSpec {
 		Containers:                    []corev1.Container{b.trainContainer()},
 		Volumes:                       b.volumes(),
 	}
-	Exclude(&spec, slices.Concat(b.ExcludeNodes, b.Quarantined)...)
-	avoid(&spec, b.AvoidNodes)
+	Exclude(&spec, b.ExcludeNodes...)
 	if b.Mode == agent.RDMA && b.Cluster.Network.RDMA.HostNetwork {
 		spec.HostNetwork, spec.DNSPolicy = true, corev1.DNSClusterFirstWithHostNet
 	}
@@ -115,11 +110,8 @@ func Exclude(spec *corev1.PodSpec, names ...string) {
 		return
 	}
 	if spec.Affinity.NodeAffinity == nil {
-		spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
-	}
-	if spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil { // there may be nodes to avoid
-		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
-			NodeSelectorTerms: make([]corev1.NodeSelectorTerm, 1)}
+		spec.Affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: make([]corev1.NodeSelectorTerm, 1)}}
 	}
 	terms := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	for i := range terms {
@@ -128,50 +120,11 @@ func Exclude(spec *corev1.PodSpec, names ...string) {
 			allowed := &term.MatchExpressions[j].Values
 			*allowed = slices.DeleteFunc(slices.Clone(*allowed), func(name string) bool { return slices.Contains(names, name) })
 		}
-		term.MatchFields = append(term.MatchFields, without(names)...)
-	}
-}
-
-// without returns the requirements that a node has none of the names: the API server refuses a field with several values.
-func without(names []string) []corev1.NodeSelectorRequirement {
-	var all []corev1.NodeSelectorRequirement
-	for _, name := range names {
-		all = append(all, corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpNotIn,
-			Values: []string{name}})
-	}
-	return all
-}
-
-// avoid has the scheduler prefer nodes with other names to all else that it can prefer. It is no condition: if no other node is free, the
-// pods use these.
-func avoid(spec *corev1.PodSpec, names []string) {
-	if len(names) == 0 {
-		return
-	}
-	if spec.Affinity.NodeAffinity == nil {
-		spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
-	}
-	const most = 100 // the highest weight
-	spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{
-		Weight: most, Preference: corev1.NodeSelectorTerm{MatchFields: without(names)},
-	}}
-}
-
-// Chosen returns the Kubernetes nodes that were quarantined and avoided when the StatefulSet was created.
-func Chosen(set *appsv1.StatefulSet) (quarantined, avoided []string) {
-	if text := set.Annotations[QuarantineAnnotation]; text != "" {
-		quarantined = strings.Split(text, ",")
-	}
-	affinity := set.Spec.Template.Spec.Affinity
-	if affinity == nil || affinity.NodeAffinity == nil {
-		return quarantined, nil
-	}
-	for _, term := range affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
-		for _, field := range term.Preference.MatchFields {
-			avoided = append(avoided, field.Values...)
+		for _, name := range names { // the API server refuses a field with several values
+			term.MatchFields = append(term.MatchFields, corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField,
+				Operator: corev1.NodeSelectorOpNotIn, Values: []string{name}})
 		}
 	}
-	return quarantined, avoided
 }
 
 // MayExclude returns nil if an environment of so many nodes can do without a Kubernetes node that it uses.

@@ -119,7 +119,6 @@ var kinds = map[string]Any{
 	"storage":          Storage,
 	"submodules":       Truth,
 	"timeout":          Duration,
-	"use-all-nodes":    Truth,
 	"workspace-size":   Size,
 
 	"require-rendezvous": Consequence,

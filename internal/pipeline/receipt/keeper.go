@@ -67,9 +67,6 @@ func Remember(ctx context.Context, clients *kube.Clients, log *slog.Logger, of r
 		k.warn(Begin(beginning, clients.Kube, k.start))
 	}
 	k.part = Part{Task: of.Task, Status: run.Running, Started: clients.Now().UTC()}
-	if earlier := m.PartOf(of.Task); err == nil && m.RunUID == of.UID && earlier != nil {
-		k.part.Faults = earlier.Faults // a step that is retried does not see them again
-	}
 	k.Learn(beginning, func(*Part) {})
 	k.unhook = context.AfterFunc(ctx, func() {
 		defer close(k.ended)

@@ -89,8 +89,6 @@ type Part struct {
 	Hang *agent.Hang `json:"hang,omitempty"`
 	// GPUs are those of the environment.
 	GPUs *GPUs `json:"gpus,omitempty"`
-	// Faults are those of Kubernetes nodes, oldest first.
-	Faults []Fault `json:"faults,omitempty"`
 }
 
 // Progress is how far a training is.
@@ -237,7 +235,7 @@ func (p Part) encode() ([]byte, error) {
 			p = Part{
 				RunUID: p.RunUID, Task: p.Task, Status: p.Status, Reason: p.Reason, Message: humanize.OneLine(p.Message, 500),
 				Started: ofJSON(p.Started), Ended: ofJSON(p.Ended), Final: p.Final, Attempt: p.Attempt, Nodes: p.Nodes, Cause: brief(p.Cause),
-				GPUs: p.GPUs, Hang: p.Hang, Faults: p.Faults,
+				GPUs: p.GPUs, Hang: p.Hang,
 			}
 		},
 	}
@@ -397,9 +395,6 @@ func (m Memory) Fill(r *Receipt) {
 		r.Mode, r.ModeReason = all.Mode, all.ModeReason
 	}
 	r.Training, r.Record = cmp.Or(r.Training, all.Training), cmp.Or(r.Record, all.Record)
-	for _, f := range m.faults() {
-		r.Faults = withFault(r.Faults, f)
-	}
 	r.User, r.GPUs, r.Hang = cmp.Or(r.User, m.User), cmp.Or(r.GPUs, all.GPUs), cmp.Or(r.Hang, all.Hang)
 	if r.Verdict != Succeeded {
 		r.Cause = cmp.Or(r.Cause, all.Cause)

@@ -77,10 +77,8 @@ type Receipt struct {
 	// GPUs are those that the run held, nil if it got no environment.
 	GPUs  *GPUs  `json:"gpus,omitempty"`
 	Ranks []Rank `json:"ranks,omitempty"`
-	// ExcludedNodes are Kubernetes nodes that the environment did not use at the end, by exclude-nodes, by quarantine or after a restart.
+	// ExcludedNodes are Kubernetes nodes that the environment did not use at the end, by exclude-nodes or after a restart.
 	ExcludedNodes []string `json:"excludedNodes,omitempty"`
-	// Faults are what went wrong on Kubernetes nodes, as the steps noted it.
-	Faults []Fault `json:"faults,omitempty"`
 	// Attempts are all attempts of the training, oldest first; empty if there was one.
 	Attempts []agent.Attempt `json:"attempts,omitempty"`
 	// Hang is the silence that ended the last attempt, nil for none.

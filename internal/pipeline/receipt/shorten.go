@@ -121,7 +121,7 @@ func core(r *Receipt) {
 		Run: r.Run, RunUID: r.RunUID, Namespace: r.Namespace, Environment: r.Environment, Schedule: r.Schedule, User: r.User,
 		Verdict: r.Verdict, Reason: r.Reason, Message: r.Message, Regression: r.Regression, Started: ofJSON(r.Started), Ended: ofJSON(r.Ended),
 		Repository: r.Repository, Commit: r.Commit, Tree: r.Tree, Image: r.Image, Mode: r.Mode, ModeReason: r.ModeReason, Storage: r.Storage,
-		Faults: r.Faults, GPUs: r.GPUs, Goodput: r.Goodput, Training: r.Training, Cause: r.Cause, Record: r.Record, Checkpoint: r.Checkpoint,
+		GPUs: r.GPUs, Goodput: r.Goodput, Training: r.Training, Cause: r.Cause, Record: r.Record, Checkpoint: r.Checkpoint,
 		Teardown: r.Teardown,
 	}
 	bound(500, 20)(r)

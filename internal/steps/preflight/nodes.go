@@ -31,8 +31,6 @@ type capacity struct {
 	devices []string
 	// unknown is why the holders are not known.
 	unknown error
-	// avoided is why the run uses the node only if no other one is free, "" if it does not mind.
-	avoided string
 }
 
 func (p *probe) nodes(ctx context.Context) []Check {
@@ -67,9 +65,6 @@ func (p *probe) capacity(ctx context.Context, candidate diagnose.Candidate) capa
 	c := capacity{Candidate: candidate}
 	if candidate.Node == nil {
 		return c
-	}
-	if candidate.Seen == "" {
-		c.avoided = p.avoided(candidate.Name)
 	}
 	var pods []corev1.Pod
 	pods, c.unknown = p.podsOn(ctx, candidate.Name)
@@ -137,12 +132,8 @@ func (c capacity) check() Check {
 	if c.Reason == fail.InvalidInput {
 		status = Blocked // exclude-nodes names a node that does not exist
 	}
-	texts, next := append([]string{cmp.Or(c.Seen, "ready")}, c.devices...), c.Next
-	if c.avoided != "" {
-		status, next = Warning, "mlenv nodes; --use-all-nodes uses it as any other"
-		texts = slices.Insert(texts, 1, "used only if no other one is free: "+c.avoided)
-	}
-	return newCheck(nodePrefix+c.Name, status, next, "%s", strings.Join(texts, "; ")).because(c.Reason)
+	texts := append([]string{cmp.Or(c.Seen, "ready")}, c.devices...)
+	return newCheck(nodePrefix+c.Name, status, c.Next, "%s", strings.Join(texts, "; ")).because(c.Reason)
 }
 
 func (p *probe) enough(all []capacity) []Check {
@@ -181,7 +172,6 @@ func (p *probe) enough(all []capacity) []Check {
 	for _, c := range keep(usable, func(c capacity) bool { return c.Seen == "" && len(c.short) == 0 }) {
 		p.free = append(p.free, c.Name)
 	}
-	slices.SortStableFunc(p.free, func(a, b string) int { return cmp.Compare(len(p.avoided(a)), len(p.avoided(b))) })
 	checks := []Check{newCheck(name, OK, "", "%s", seen)}
 	if len(p.free) < requested {
 		checks[0] = newCheck(name, Warning, "wait until it is released, ask its holders, or ask for fewer with --nodes",

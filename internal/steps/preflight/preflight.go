@@ -30,7 +30,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/hosts"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
@@ -63,8 +62,6 @@ type Options struct {
 	Scratch string
 	// ServiceAccount runs the steps; empty for the caller.
 	ServiceAccount string
-	// UseAllNodes uses Kubernetes nodes on which earlier runs met faults as any others.
-	UseAllNodes bool
 }
 
 // Deps are what Run and Examine work with.
@@ -104,8 +101,6 @@ type probe struct {
 
 	groups     map[string]bool
 	candidates func() ([]diagnose.Candidate, error)
-	// choice is which nodes of the request are quarantined, and which are avoided.
-	choice func() hosts.Choice
 	// free is set by check nodes: the nodes that have room for the pods at this moment.
 	free   []string
 	quotas func() ([]corev1.ResourceQuota, error)
@@ -156,8 +151,7 @@ func Examine(ctx context.Context, d Deps, o Options) Report {
 	case err != nil:
 		p.first = append(p.first, blockedBy("request", err))
 	default:
-		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.quarantine, p.nodes, p.iommu, p.storage,
-			p.claimsOf,
+		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.claimsOf,
 			p.quota, p.queue, p.monitoring, bounded(p.image))
 	}
 	found := parallel.Map(checks, func(check func(context.Context) []Check) []Check { return check(ctx) })
@@ -224,16 +218,13 @@ func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
 		if err != nil {
 			return nil, err
 		}
-		found := p.mark(diagnose.Candidates(list.Items, p.spec()))
+		found := diagnose.Candidates(list.Items, p.spec())
 		for i := range found {
 			if c := &found[i]; p.Request.Queue != "" && c.Reason == fail.NodeTainted { // Kueue adds its flavours' tolerations
 				c.Final, c.Next = false, "nothing, if a ResourceFlavor of the queue has the toleration; else "+c.Next
 			}
 		}
 		return found, nil
-	})
-	p.choice = sync.OnceValue(func() hosts.Choice {
-		return hosts.Choose(ctx, p.Clients.Kube, p.Request.Namespace, p.Clients.Now())
 	})
 	p.quotas = sync.OnceValues(func() ([]corev1.ResourceQuota, error) {
 		list, err := p.Clients.Kube.CoreV1().ResourceQuotas(p.Request.Namespace).List(ctx, metav1.ListOptions{})

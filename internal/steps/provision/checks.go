@@ -31,7 +31,6 @@ func (p *provisioner) checkNodes(ctx context.Context, credentials agent.Credenti
 	if err != nil {
 		return err
 	}
-	p.noteGPUFaults(facts)
 	var problems []error
 	for _, f := range facts {
 		p.log.Info("  " + describe(f))

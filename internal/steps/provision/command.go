@@ -104,7 +104,6 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"cluster file)")
 	param.KubernetesNodes.AddTo(flags, &o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, "+
 		"separated by commas")
-	param.Truth.AddTo(flags, &o.UseAllNodes, "use-all-nodes", false, "use Kubernetes nodes on which earlier runs met faults as any others")
 	param.Queue.AddTo(flags, &o.Request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the "+
 		"cluster file)")
 	param.QueuePriority.AddTo(flags, &o.Request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in "+

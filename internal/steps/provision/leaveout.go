@@ -12,7 +12,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
 // leaveOut excludes Kubernetes nodes that refuse pods for a fault of their GPUs from the StatefulSet: the scheduler would choose them
@@ -25,7 +24,6 @@ func (p *provisioner) leaveOut(ctx context.Context, findings []fail.Finding, set
 		if f.Reason != fail.GPUMissing || f.Host == "" || slices.Contains(excluded, f.Host) {
 			continue
 		}
-		p.faults.add(f.Host, receipt.GPUFault, p.now(), f.Seen)
 		if err := objects.MayExclude(set, f.Host, p.request.Nodes); err != nil {
 			f.Next += fmt.Sprintf(" (provision does not do so by itself: %v)", err)
 			continue

@@ -52,9 +52,7 @@ type provisioner struct {
 	hosts map[string]string
 	// assigned has since when the pods hold GPUs, nil if no receipt needs it.
 	assigned *assignments
-	// faults are nil if no receipt needs them.
-	faults  *faults
-	request objects.Request
+	request  objects.Request
 	// why is the reason for the mode, if this step decided it.
 	why string
 	log *slog.Logger
@@ -87,8 +85,6 @@ type Options struct {
 	// IdleTimeout is how long a person's environment may be unused before the reaper releases it, as param.IdleTimeout; 0 for ever, ""
 	// for the cluster file's.
 	IdleTimeout string
-	// UseAllNodes uses Kubernetes nodes on which earlier runs met faults as any others.
-	UseAllNodes bool
 }
 
 // Deps are what Run works with. The environment is created in the clients' namespace.
@@ -113,13 +109,12 @@ type Result struct {
 // Run creates the environment and waits until it can be used. If it fails or its context ends, it releases what it
 // created; an environment that could be used before stays. It checks the whole request before it asks the cluster.
 func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
-	assigned, seen := &assignments{began: d.Clients.Now()}, &faults{}
+	assigned := &assignments{began: d.Clients.Now()}
 	kept := receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Request.Name)
 	defer func() {
 		kept.End(ctx, err, func(p *receipt.Part) {
 			p.Mode, p.ModeReason, p.Storage, p.Image = result.Mode, result.Why, result.Storage, result.ImageDigest
 			p.Nodes, p.GPUs = result.Nodes, assigned.gpus(d.Clients.Now())
-			seen.addTo(p)
 		})
 	}()
 	request, err := o.request(d.Clients.Namespace)
@@ -131,7 +126,7 @@ func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 		return Result{}, fail.Becausef(fail.InvalidInput, "creating a client for Routes: %w", err)
 	}
 	p := &provisioner{options: o, clients: d.Clients, request: request, log: d.Log, now: d.Clients.Now,
-		routes: routes, hosts: map[string]string{}, assigned: assigned, faults: seen}
+		routes: routes, hosts: map[string]string{}, assigned: assigned}
 	return p.run(ctx)
 }
 
@@ -299,9 +294,6 @@ func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result
 	if usable, err = p.runs(ctx, live); err != nil {
 		return Result{}, true, err
 	}
-	if err := p.chooseHosts(ctx, live); err != nil {
-		return Result{}, usable, err
-	}
 	if err := p.decideStorage(ctx, held, live); err != nil {
 		return Result{}, usable, err
 	}
@@ -373,7 +365,7 @@ func (p *provisioner) start(ctx context.Context, held *lease.Hold, live *appsv1.
 	}
 	p.applyPodMonitor(ctx, want.PodMonitor, len(certs.CA) > 0)
 	if pods, err = p.waitReady(ctx, credentials, want.StatefulSet); err != nil {
-		return nil, changed, p.withReleases(err)
+		return nil, changed, err
 	}
 	return pods, changed, p.finishClaims(ctx)
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
 // regroupTime is how long the nodes may take to come back between two attempts. It is the default of start-timeout: a pod on
@@ -39,13 +38,13 @@ func (e onNode) Unwrap() error { return e.error }
 // newest attempt of the job.
 func (t *Training) attempts(ctx context.Context) (Result, error) {
 	if t.MaxRestarts == 0 {
-		return t.attempt(ctx)
+		return t.Attempt(ctx)
 	}
 	if err := t.findNewest(ctx); err != nil {
 		return Result{}, err
 	}
 	for {
-		result, err := t.attempt(ctx)
+		result, err := t.Attempt(ctx)
 		if err == nil || ctx.Err() != nil || endsRun(err) {
 			return result, err
 		}
@@ -164,7 +163,7 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 	defer cancel()
 	if t.staysSilent(ctx, failed) {
 		host := t.hosts[*failed.Node]
-		t.leaveOut(ctx, failed, *failed.Node, receipt.LostFault, "it did not answer")
+		t.leaveOut(ctx, failed, *failed.Node, "it did not answer")
 		t.Log.Info(outOfService(host))
 	}
 	for {
@@ -190,7 +189,7 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 		settings := t.Network.Settings
 		settings.Racks = network.SettingsOf(facts).Racks
 		prepared, err := network.Prepare(ctx, t.Nodes, settings)
-		if node, kind, fault := faulty(facts, prepared); fault != "" && t.leaveOut(ctx, failed, node, kind, fault) {
+		if node, fault := faulty(facts, prepared); fault != "" && t.leaveOut(ctx, failed, node, fault) {
 			continue
 		}
 		if err != nil {
@@ -198,7 +197,7 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 		}
 		t.Network, t.Spec.Order = prepared, network.Order(settings.Racks)
 		node, fault, err := t.checkFabric(ctx)
-		if fault != "" && t.leaveOut(ctx, failed, node, receipt.SlowFault, fault) {
+		if fault != "" && t.leaveOut(ctx, failed, node, fault) {
 			continue
 		}
 		if err == nil {

@@ -11,24 +11,23 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
 // faulty returns the first node whose GPUs or RDMA devices have a fault. The fault is "" if there is none.
-func faulty(facts []agent.Facts, n network.Network) (node int, kind receipt.FaultKind, fault string) {
+func faulty(facts []agent.Facts, n network.Network) (node int, fault string) {
 	for node, f := range facts {
 		if fault := f.GPUFault(); fault != "" {
-			return node, receipt.GPUFault, "its GPUs: " + fault
+			return node, "its GPUs: " + fault
 		}
 	}
 	for node, f := range n.Facts {
 		for _, finding := range f.Findings {
 			if finding.Level == fail.Broken {
-				return node, receipt.NetworkFault, finding.Seen
+				return node, finding.Seen
 			}
 		}
 	}
-	return 0, "", ""
+	return 0, ""
 }
 
 // staysSilent reports whether an attempt ended because a node did not answer, and still does not, while its pod is as before. A pod
@@ -48,9 +47,8 @@ func (t *Training) staysSilent(ctx context.Context, failed *agent.Attempt) bool 
 
 // leaveOut moves a node of the environment to another Kubernetes node because of a fault. It reports whether it did so. If not,
 // the log has the reason.
-func (t *Training) leaveOut(ctx context.Context, failed *agent.Attempt, node int, kind receipt.FaultKind, fault string) bool {
+func (t *Training) leaveOut(ctx context.Context, failed *agent.Attempt, node int, fault string) bool {
 	host := t.hosts[node]
-	t.noteFault(ctx, node, kind, fault)
 	if err := t.place().LeaveOut(ctx, node, len(t.Nodes), host); err != nil {
 		t.Log.Warn(fmt.Sprintf("Kubernetes node %s stays in use although it has a fault (%s): %v.", host, fault, err))
 		return false

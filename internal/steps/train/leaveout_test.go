@@ -22,7 +22,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
@@ -140,11 +139,11 @@ func TestLeaveOut(t *testing.T) {
 
 func TestFaulty(t *testing.T) {
 	broken := rdma.Facts{Findings: []fail.Finding{{Level: fail.Note, Seen: "a note"}, {Level: fail.Broken, Seen: "there is no RDMA device"}}}
-	if node, kind, fault := faulty(make([]agent.Facts, 2), network.Network{Facts: []rdma.Facts{{}, broken}}); node != 1 ||
-		kind != receipt.NetworkFault || fault != "there is no RDMA device" {
+	if node, fault := faulty(make([]agent.Facts, 2), network.Network{Facts: []rdma.Facts{{}, broken}}); node != 1 ||
+		fault != "there is no RDMA device" {
 		t.Errorf("got node %d, %q; want node 1 without its device", node, fault)
 	}
-	if _, _, fault := faulty(make([]agent.Facts, 2), network.Network{Facts: make([]rdma.Facts, 2)}); fault != "" {
+	if _, fault := faulty(make([]agent.Facts, 2), network.Network{Facts: make([]rdma.Facts, 2)}); fault != "" {
 		t.Errorf("healthy nodes have the fault %q", fault)
 	}
 }

@@ -216,7 +216,7 @@ func (t *Training) lost(node int, err error) error {
 	case agent.IsNotFound(err):
 		return t.gone(node, "its agent does not know the job any more: the pod and its storage are new")
 	}
-	return silentError{node, t.gone(node, "its agent has not answered for %s", jobs.Reachable)}
+	return t.gone(node, "its agent has not answered for %s", jobs.Reachable)
 }
 
 // mostLogs is how many ranks may show their output. Nobody reads more, and Kubernetes keeps only the end of a large log.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hosts
+package nodes
 
 import (
 	"cmp"
@@ -13,26 +13,26 @@ import (
 
 // Programs that set conditions, labels and taints of nodes.
 const (
-	Kubernetes          = "kubernetes"
-	NodeProblemDetector = "node-problem-detector"
-	NVSentinel          = "nvsentinel"
-	GPUOperator         = "gpu-operator"
-	Others              = "other"
+	kubernetes          = "kubernetes"
+	nodeProblemDetector = "node-problem-detector"
+	nvSentinel          = "nvsentinel"
+	gpuOperator         = "gpu-operator"
+	others              = "other"
 )
 
 // setters have the types of conditions by the program that sets them, as of node-problem-detector 6632ca6 (config/*.json), and NVSentinel's
 // docs/INTEGRATIONS.md and nic-health-monitor in autumn 2026. All of them are True for a problem. The GPU operator v26 sets none.
 var setters = map[string][]string{
-	Kubernetes: {"MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"},
-	NodeProblemDetector: {"KernelDeadlock", "ReadonlyFilesystem", "XfsShutdown", "CperHardwareErrorFatal", "DiskBadBlock", "NTPProblem",
+	kubernetes: {"MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"},
+	nodeProblemDetector: {"KernelDeadlock", "ReadonlyFilesystem", "XfsShutdown", "CperHardwareErrorFatal", "DiskBadBlock", "NTPProblem",
 		"CorruptDockerOverlay2", "FrequentUnregisterNetDevice", "FrequentKubeletRestart", "FrequentDockerRestart", "FrequentContainerdRestart",
 		"ContainerRuntimeUnhealthy", "KubeletUnhealthy", "KubeProxyUnhealthy"},
-	NVSentinel: {"DCGMError", "CSPMaintenance", "SyslogError", "NVSwitchFatalError", "NVSwitchDown", "NVSwitchNonFatalError",
+	nvSentinel: {"DCGMError", "CSPMaintenance", "SyslogError", "NVSwitchFatalError", "NVSwitchDown", "NVSwitchNonFatalError",
 		"InfiniBandStateCheck", "InfiniBandDegradationCheck", "EthernetStateCheck", "EthernetDegradationCheck"},
 }
 
-// Condition is one of a Kubernetes node.
-type Condition struct {
+// condition is one of a Kubernetes node.
+type condition struct {
 	Type string `json:"type"`
 	// Status is True, False or Unknown.
 	Status string `json:"status"`
@@ -45,15 +45,15 @@ type Condition struct {
 	Since   time.Time `json:"since,omitzero"`
 }
 
-// Conditions returns the conditions of a node with what they mean, problems first, Ready before all.
-func Conditions(node *corev1.Node) []Condition {
-	var all []Condition
-	for _, c := range node.Status.Conditions {
+// conditionsOf returns the conditions of a node with what they mean, problems first, Ready before all.
+func conditionsOf(n *corev1.Node) []condition {
+	var all []condition
+	for _, c := range n.Status.Conditions {
 		by, problem := meaning(c)
-		all = append(all, Condition{Type: string(c.Type), Status: string(c.Status), By: by, Problem: problem, Reason: c.Reason,
+		all = append(all, condition{Type: string(c.Type), Status: string(c.Status), By: by, Problem: problem, Reason: c.Reason,
 			Message: c.Message, Since: c.LastTransitionTime.UTC()})
 	}
-	rank := func(c Condition) int {
+	rank := func(c condition) int {
 		switch {
 		case c.Type == string(corev1.NodeReady):
 			return 0
@@ -62,16 +62,16 @@ func Conditions(node *corev1.Node) []Condition {
 		}
 		return 2
 	}
-	slices.SortStableFunc(all, func(a, b Condition) int { return cmp.Or(rank(a)-rank(b), cmp.Compare(a.Type, b.Type)) })
+	slices.SortStableFunc(all, func(a, b condition) int { return cmp.Or(rank(a)-rank(b), cmp.Compare(a.Type, b.Type)) })
 	return all
 }
 
 // meaning returns which program set a condition, and whether it means a problem.
 func meaning(c corev1.NodeCondition) (by string, problem bool) {
 	if c.Type == corev1.NodeReady {
-		return Kubernetes, c.Status != corev1.ConditionTrue
+		return kubernetes, c.Status != corev1.ConditionTrue
 	}
-	return setterOf(c), setterOf(c) != Others && c.Status == corev1.ConditionTrue
+	return setterOf(c), setterOf(c) != others && c.Status == corev1.ConditionTrue
 }
 
 func setterOf(c corev1.NodeCondition) string {
@@ -84,13 +84,13 @@ func setterOf(c corev1.NodeCondition) string {
 	// NVSentinel's conditions are named after its checks, and their reasons after both.
 	check := strings.HasPrefix(name, "Gpu") && strings.HasSuffix(name, "Watch") || strings.HasPrefix(name, "SysLogs")
 	if check || c.Reason == name+"IsHealthy" || c.Reason == name+"IsNotHealthy" {
-		return NVSentinel
+		return nvSentinel
 	}
-	return Others
+	return others
 }
 
-// Sign is a label or taint by which a program marks a node.
-type Sign struct {
+// sign is a label or taint by which a program marks a node.
+type sign struct {
 	// By is gpu-operator, nvsentinel, or other for a taint of another program.
 	By string `json:"by"`
 	// Text is the label or taint, as in nvidia.com/gpu-driver-upgrade-state=drain-required.
@@ -106,36 +106,36 @@ const (
 	cordonReason  = "k8saas.nvidia.com/cordon-reason"
 )
 
-// Signs returns the labels by which the GPU operator and NVSentinel mark a node that they repair or change, and its taints, except those
+// signsOf returns the labels by which the GPU operator and NVSentinel mark a node that they repair or change, and its taints, except those
 // of Kubernetes itself and the usual one of GPU nodes.
-func Signs(node *corev1.Node) (signs []Sign) {
+func signsOf(n *corev1.Node) (signs []sign) {
 	for _, label := range []struct {
 		by, key string
 		fine    []string // its values on a node that needs nothing
 	}{
-		{GPUOperator, driverUpgrade, []string{"", "upgrade-done"}},
-		{GPUOperator, migState, []string{"", "success"}},
-		{NVSentinel, sentinelState, []string{""}},
+		{gpuOperator, driverUpgrade, []string{"", "upgrade-done"}},
+		{gpuOperator, migState, []string{"", "success"}},
+		{nvSentinel, sentinelState, []string{""}},
 	} {
-		if value := node.Labels[label.key]; !slices.Contains(label.fine, value) {
-			signs = append(signs, Sign{label.by, label.key + "=" + value})
+		if value := n.Labels[label.key]; !slices.Contains(label.fine, value) {
+			signs = append(signs, sign{label.by, label.key + "=" + value})
 		}
 	}
-	if node.Spec.Unschedulable && node.Labels[cordonedBy] != "" { // the labels stay after a later uncordon
-		text := cordonedBy + "=" + node.Labels[cordonedBy]
-		if reason := node.Labels[cordonReason]; reason != "" {
+	if n.Spec.Unschedulable && n.Labels[cordonedBy] != "" { // the labels stay after a later uncordon
+		text := cordonedBy + "=" + n.Labels[cordonedBy]
+		if reason := n.Labels[cordonReason]; reason != "" {
 			text += ", " + cordonReason + "=" + reason
 		}
-		signs = append(signs, Sign{NVSentinel, text})
+		signs = append(signs, sign{nvSentinel, text})
 	}
-	for _, taint := range node.Spec.Taints {
+	for _, taint := range n.Spec.Taints {
 		switch {
 		case strings.HasPrefix(taint.Key, "node.kubernetes.io/"), strings.HasPrefix(taint.Key, "node-role.kubernetes.io/"),
 			taint.Key == "nvidia.com/gpu":
 		case strings.HasPrefix(taint.Key, "nvidia.com/") && strings.HasSuffix(taint.Key, "-error"): // as NVSentinel's rules name them
-			signs = append(signs, Sign{NVSentinel, "taint " + taint.ToString()})
+			signs = append(signs, sign{nvSentinel, "taint " + taint.ToString()})
 		default:
-			signs = append(signs, Sign{Others, "taint " + taint.ToString()})
+			signs = append(signs, sign{others, "taint " + taint.ToString()})
 		}
 	}
 	return signs

@@ -194,9 +194,9 @@ var cancelsLocally = regexp.MustCompile(`kill \d+`)
 // is compiled here, because the machine has neither make nor Go.
 func readmeTry(u trainer) {
 	clone := filepath.Join(u.workstation.folder, "clone")
+	home, caches := "HOME="+u.TempDir(), []string{"GOCACHE=" + goEnv(u, "GOCACHE"), "GOMODCACHE=" + goEnv(u, "GOMODCACHE")}
 	for _, args := range [][]string{{"git", "clone", "--quiet", repository(u.T), clone},
-		{"env", "HOME=" + u.TempDir(), "GOCACHE=" + goEnv(u, "GOCACHE"), "GOMODCACHE=" + goEnv(u, "GOMODCACHE"), "make", "-C", clone, "bin/mlenv"},
-		{"chmod", "-R", "a+rwX", clone}} {
+		{"env", home, caches[0], caches[1], "make", "-C", clone, "bin/mlenv"}, {"chmod", "-R", "a+rwX", clone}} {
 		if out, err := exec.CommandContext(u.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
 			u.Fatalf("%v: %v\n%s", args, err, out)
 		}
@@ -213,7 +213,8 @@ func readmeTry(u trainer) {
 	if line := missing(blocks[at+1].text, string(printed)); line != "" {
 		u.Errorf("%s: %q was not printed:\n%s", blocks[at+1], line, printed)
 	}
-	if _, err := os.Stat(filepath.Join(clone, "bin", "try.html")); err != nil || !strings.Contains(string(printed), "/work/clone/bin/try.html") {
+	_, err = os.Stat(filepath.Join(clone, "bin", "try.html"))
+	if err != nil || !strings.Contains(string(printed), "/work/clone/bin/try.html") {
 		u.Errorf("%v, want a report whose path is printed:\n%s", err, printed)
 	}
 }

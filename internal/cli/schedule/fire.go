@@ -170,6 +170,7 @@ func (r *runner) compare(ctx context.Context, s Schedule, started *v1.PipelineRu
 		return nil
 	}
 	reached.Regression = regression.Error()
-	return errors.Join(fail.Advise(regression, "mlenv runs --trend --schedule=%s --name=%s -n %s", s.Name, reached.Environment, r.clients.Namespace),
+	return errors.Join(fail.Advise(regression, "mlenv runs --trend --schedule=%s --name=%s -n %s", s.Name, reached.Environment,
+		r.clients.Namespace),
 		receipt.Write(ctx, r.clients.Kube, *reached))
 }

@@ -28,6 +28,7 @@ import (
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	nodeview "github.com/ml-dev-env/ml-dev-env/internal/cli/live"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/ops"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
@@ -286,30 +287,50 @@ func pageOf(t *testing.T, name string) string {
 	return string(text)
 }
 
-// The first command that looks at a run whose mlenv was killed writes its receipt.
+// The first command that looks at a run whose mlenv was killed writes its receipt. What its nodes have recorded decides.
 func TestLocalKilled(t *testing.T) {
-	withoutCluster(t)
-	folder, err := local.Folder()
-	if err != nil {
-		t.Fatal(err)
+	exited := func(code int) *agent.JobStatus {
+		return &agent.JobStatus{ID: "try-1", State: agent.Exited, Launcher: agent.Exit{Code: code}, Spec: agent.JobSpec{Run: "try-1",
+			Launcher: agent.Command, Script: "train.sh", Nodes: 1, RanksPerNode: 1}}
 	}
-	e, err := local.Start(t.Context(), local.Options{Folder: folder, Name: "try-1", Nodes: 1, Environ: os.Environ()})
-	if err == nil {
-		_, err = receipt.Dir(e.Dir()).Begin(receipt.Start{Run: "try-1", RunUID: "try-1", Environment: "try-1"})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	prints(t, []string{"Running"}, ListCommand(), "--local")
-	if err := errors.Join(e.End(), e.Unlock()); err != nil {
-		t.Fatal(err)
-	}
-	prints(t, []string{"Failed", "NodeLost"}, ListCommand(), "--local")
-	if r := receiptOf(t, "try-1"); r.Reason != fail.NodeLost || !strings.Contains(r.Message, "mlenv was killed") || r.Ended.IsZero() {
-		t.Errorf("the receipt is %+v", r)
-	}
-	if _, err := os.Stat(filepath.Join(e.Dir(), "receipt.json")); err != nil {
-		t.Error(err)
+	for name, tc := range map[string]struct {
+		node   *agent.JobStatus
+		reason fail.Reason
+		want   string
+	}{
+		"no node has ended": {nil, fail.NodeLost, "mlenv was killed"},
+		"a node failed":     {exited(3), fail.RankFailed, "node 0 ended as exited with exit code 3"},
+		"all succeeded":     {exited(0), "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withoutCluster(t)
+			folder, err := local.Folder()
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, err := local.Start(t.Context(), local.Options{Folder: folder, Name: "try-1", Nodes: 1, Environ: os.Environ()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			here, err := receipt.Dir(e.Dir()).Begin(receipt.Start{Run: "try-1", RunUID: "try-1", Environment: "try-1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			here.Keeper(t.Context(), command.TextLog(io.Discard), trainTask)
+			prints(t, []string{"Running"}, ListCommand(), "--local")
+			if tc.node != nil {
+				err = record.WriteJSON(record.Dir(e.Dir()).NodeStatus(0), tc.node)
+			}
+			if err := errors.Join(err, e.End(), e.Unlock()); err != nil {
+				t.Fatal(err)
+			}
+			if r := receiptOf(t, "try-1"); r.Reason != tc.reason || !strings.Contains(r.Message, tc.want) || r.Ended.IsZero() {
+				t.Errorf("the receipt is %+v", r)
+			}
+			if _, err := os.Stat(filepath.Join(e.Dir(), "receipt.json")); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

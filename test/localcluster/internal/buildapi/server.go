@@ -2,6 +2,34 @@
 
 // Package buildapi is a stand-in for OpenShift's API server: BuildConfigs,
 // Builds, ImageStreams and their tags, as an aggregated API over the cluster's etcd.
+//
+// Implemented:
+//
+//   - BuildConfig, buildconfigs/instantiate (lastVersion, env, build arguments, labels) and instantiatebinary (a tar or a gzipped
+//     tar; the Build is created a second after the request, the response comes when the pod has the source, and a build that does
+//     not run within five minutes is cancelled); Build, cancelled by status.cancelled; builds/log, which waits 30 s for a build to
+//     start and then returns BadRequest, as for a build in Error or Cancelled. Both fail with an internal error if the service
+//     account of builds is missing.
+//   - Docker strategy with a binary source: env, in which $(NAME) and $NAME are expanded, buildArgs (also from Secrets and
+//     ConfigMaps), pullSecret, volumes; imageLabels, resources, nodeSelector, completionDeadlineSeconds.
+//   - The right to build: writing a BuildConfig or a Build, and buildconfigs/instantiate, need create builds/docker, which the
+//     ClusterRoleBinding system:build-strategy-docker-binding gives to every user. As on OpenShift, instantiatebinary does not
+//     check it.
+//   - revision.commit of a binary build, which the Build keeps in spec.revision.
+//   - Run policies, history limits, the ConfigChange trigger: one build when the BuildConfig appears, none for later changes.
+//   - ImageStreamImport with import: false of single images: it answers their digests, with the pull secrets of the namespace.
+//   - ImageStream, ImageStreamTag (get, list, delete, and a tag made from a DockerImage), Image. A push by a build creates a new
+//     tag event.
+//   - A service account builder in every namespace of users, with its dockercfg secret and the right to push. A pod that is
+//     created before its account has its secret has no pull secret and never gets one. The token in the secret is bound to it and
+//     valid for an hour; it is replaced in place before 40 % of the hour are left, as on OpenShift. A deleted secret is replaced
+//     under a new name, as before OpenShift 4.16; later releases keep the name.
+//
+// Not implemented: other sources (git, images, an inline Dockerfile, contextDir, input Secrets), other strategies, from,
+// dockerfilePath, noCache, mountTrustedCA, webhook and image change triggers (all of these are refused when a BuildConfig is
+// written), builds/clone and builds/details, post-commit hooks (ignored), ImageStreamImage, ImageStreamImport of repositories or
+// into a stream, ImageStreamMapping, ImageTag, scheduled imports, tags that follow other tags, image pruning and quotas, the blob
+// cache on nodes. A push by anything other than a build creates no tag event. Layers are pushed uncompressed.
 package buildapi
 
 import (

@@ -2,6 +2,27 @@
 
 // Package buildcontroller is a stand-in for OpenShift's build controllers: it runs Builds in pods, records the images
 // that they push, and creates the service account of builds in each namespace.
+//
+// The reasons of Builds have the same causes as on OpenShift:
+//
+//   - Failed, InvalidOutputReference: output to a missing ImageStream, or no internal registry
+//   - New, CannotCreateBuildPod: the pod is refused, by a ResourceQuota for example; the event FailedCreate has the explanation
+//   - New, CannotRetrieveServiceAccount: spec.serviceAccount was deleted after the Build was created
+//   - Pending, MissingPushSecret: output.pushSecret is missing; the build continues when it exists
+//   - Error, BuildPodDeleted, BuildPodExists: the pod was deleted; a pod of that name already exists
+//   - Error, UnresolvableEnvironmentVariable: valueFrom a missing key
+//   - Cancelled, CancelledBuild: status.cancelled; a client of instantiatebinary that disconnects before it has sent its source
+//   - Failed, FetchSourceFailed: a body that is no archive
+//   - Failed, ManageDockerfileFailed: no Dockerfile, an empty one, an ENV or LABEL without a value, a heredoc without end
+//   - Failed, PullBuilderImageFailed: the base is missing, or private and the pull secret missing (three attempts, five seconds
+//     apart)
+//   - Failed, DockerBuildFailed: a RUN that fails, an unknown instruction, a full disk
+//   - Failed, PushImageToRegistryFailed: the registry refuses
+//   - Failed, OutOfMemoryKilled: more memory than resources.limits.memory; if the builder survives a killed process, the reason is
+//     DockerBuildFailed until the pod has ended
+//   - Failed, BuildPodEvicted: more disk than resources.limits.ephemeral-storage; the kubelet checks about once a minute
+//   - Failed, GenericBuildFailed: completionDeadlineSeconds is over (the pod's reason is DeadlineExceeded); a heredoc, whose lines
+//     are dropped; a ConfigMap or Secret of a volume that does not exist
 package buildcontroller
 
 import (

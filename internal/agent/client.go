@@ -68,9 +68,9 @@ func (c *Client) sameProtocol(h Health) error {
 	if h.Protocol == Protocol {
 		return nil
 	}
-	return fail.Advise(fail.Becausef(fail.AgentVersion, "talking to the agent of node %d: it speaks protocol %d (version %s), this program %d",
+	return fail.Advise(fail.Becausef(fail.AgentVersion, "talking to the agent of node %d: it speaks protocol %d (mlenv %s), want %d",
 		c.node, h.Protocol, short(h.Version), Protocol),
-		"tear the environment down and provision it again, or use the version of the tasks that created it")
+		"create the environment anew: mlenv down, then mlenv up or another run; or use mlenv %s", short(h.Version))
 }
 
 // IsNotFound reports whether err is an agent's answer that a job, log or tree does not exist.

@@ -67,9 +67,8 @@ const (
 	ReaperPeer
 )
 
-// MetricsUsage returns the extended key usage of a certificate for Prometheus, which has no other one: agents of earlier releases, which do
-// not know this kind, refuse the certificate. The number is in the arc that RFC 5612 reserves for documentation, which nobody else
-// gives a meaning.
+// MetricsUsage returns the extended key usage of a certificate for Prometheus, which has no other one. The number is in the arc that RFC
+// 5612 reserves for documentation, which nobody else gives a meaning.
 func MetricsUsage() asn1.ObjectIdentifier {
 	return asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 32473, 7443, 1}
 }
@@ -101,8 +100,8 @@ func PeerOf(state *tls.ConnectionState) Peer {
 	return peerOf(state.PeerCertificates[0])
 }
 
-// ServerTLS returns the configuration of an agent: it requires a certificate of the same CA, for any kind of peer. Go would
-// verify client certificates alone, and agents of earlier releases do: an agent's certificate stays one of a server, which they refuse.
+// ServerTLS returns the configuration of an agent: it requires a certificate of the same CA, for any kind of peer. Go would accept only
+// certificates of clients, and an agent, which may read trees, has one of a server.
 func (c Credentials) ServerTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,

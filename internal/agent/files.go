@@ -6,12 +6,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// FileListing is what mlenv-agent files list prints, JSON.
-type FileListing struct {
-	Manifest tree.Manifest `json:"manifest"`
-	Looked
-}
-
 // Looked is what a listing has besides the files.
 type Looked struct {
 	// Absent are the paths that do not exist.

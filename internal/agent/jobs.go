@@ -83,7 +83,7 @@ func (c *Client) Log(ctx context.Context, id, name string, offset int64, follow 
 	return c.stream(ctx, http.MethodGet, jobPath(id)+"/logs/"+url.PathEscape(name)+"?"+query.Encode(), nil)
 }
 
-// LogEnd reads the last bytes of a log, at most so many. An agent of an earlier version sends all of it.
+// LogEnd reads the last bytes of a log, at most so many.
 func (c *Client) LogEnd(ctx context.Context, id, name string, most int64) (io.ReadCloser, error) {
 	query := url.Values{"offset": {"0"}, "end": {strconv.FormatInt(most, 10)}}
 	return c.stream(ctx, http.MethodGet, jobPath(id)+"/logs/"+url.PathEscape(name)+"?"+query.Encode(), nil)

@@ -10,8 +10,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Protocol is the version of the protocol. Client and server of different versions refuse each other.
-const Protocol = 2
+// Protocol is the version of the protocol. A client refuses an agent of any other version, which Health and Facts report.
+const Protocol = 1
 
 // Port is where an agent listens, on the pod's address and on loopback.
 const Port = 7443

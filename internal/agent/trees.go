@@ -46,13 +46,13 @@ func (c *Client) SendTree(ctx context.Context, hash tree.Digest, from int64, con
 }
 
 // PullTree has the node receive the contents that it misses of a planned tree from another node. An error of reason SyncFailed may be
-// the other node's fault. An agent of an earlier release answers IsNotFound.
+// the other node's fault.
 func (c *Client) PullTree(ctx context.Context, hash tree.Digest, from int) (TreeState, error) {
 	return ask[TreeState](ctx, c, http.MethodPost, "/v1/trees/"+string(hash)+"/pull", Pull{From: from})
 }
 
-// TreeContents reads contents of a tree that the node holds, as tree.WriteContents writes them from that byte of the first one. An
-// agent may ask it, too. An agent of an earlier release sends all bytes.
+// TreeContents reads contents of a tree that the node holds, as tree.WriteContents writes them from that byte of the first one. An agent may
+// ask it, too.
 func (c *Client) TreeContents(ctx context.Context, hash tree.Digest, contents []tree.Digest, from int64) (io.ReadCloser, error) {
 	return c.stream(ctx, http.MethodPost, fmt.Sprintf("/v1/trees/%s/contents?from=%d", hash, from), contents)
 }

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Obsolete returns values of files from before attachments had keys, and what replaces them. Such a file is valid, but its
-// pods have the rails of host devices at most: it expects the interfaces of attachments, and lists none.
+// Obsolete returns values of the earlier scripts' files, which had no keys for attachments, and what replaces them. Such a file is valid,
+// but its pods have the rails of host devices at most: it expects the interfaces of attachments, and lists none.
 func (f *File) Obsolete() field.ErrorList {
 	rdma, path := f.Network.RDMA, field.NewPath("network", "rdma")
 	if !rdma.Enabled || rdma.SRIOV() || len(rdma.Interfaces) == 0 {

@@ -91,8 +91,7 @@ func (e Environment) Idle(ctx context.Context, l *coordinationv1.Lease) (*Idle, 
 func (e Environment) lastUse(ctx context.Context) (last agent.Use, err error) {
 	config, err := e.clients.Kube.CoreV1().ConfigMaps(e.Namespace).Get(ctx, e.UseConfig, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return last, fail.Becausef(fail.EnvironmentMissing, "it has no ConfigMap %s: an earlier release created it, or it is being created",
-			e.UseConfig)
+		return last, fail.Becausef(fail.EnvironmentMissing, "it has no ConfigMap %s: it is being created", e.UseConfig)
 	} else if err != nil {
 		return last, kube.Problem(err)
 	}

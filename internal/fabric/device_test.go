@@ -60,7 +60,7 @@ func TestSlowDevices(t *testing.T) {
 		nodes   []int
 		message string
 	}{
-		{"a report of an earlier version", nil, NCCL, nil, nil, ""},
+		{"no device", nil, NCCL, nil, nil, ""},
 		{"one device", gpus(h100, 0, 300), NCCL, nil, nil, ""},
 		{"two alike", gpus(h100, 0, 640, 520), NCCL, nil, nil, ""},
 		{"the slower one of two", gpus(h100, 0, 640, 500), NCCL, []int{1}, []int{0},

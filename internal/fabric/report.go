@@ -61,7 +61,7 @@ type Report struct {
 	Findings     []nccl.Finding `json:"findings,omitempty"`
 	Measurements []Measurement  `json:"measurements,omitempty"`
 	// Devices are the ranks' devices; of very many only those that differ. DeviceKinds has the spread of all, and SlowDevices those that
-	// are slower than others of their kind. They are empty in reports of earlier versions.
+	// are slower than others of their kind.
 	Devices     []Device     `json:"devices,omitempty"`
 	DeviceKinds []DeviceKind `json:"deviceKinds,omitempty"`
 	SlowDevices []SlowDevice `json:"slowDevices,omitempty"`

@@ -23,7 +23,7 @@ const (
 	held     = "/apis/coordination.k8s.io/v1/namespaces/team/leases/ml-dev-env"
 )
 
-// furnish adds objects of other users, of an earlier version and of runs to the namespace.
+// furnish adds objects of other users, of an earlier install and of runs to the namespace.
 func furnish(s *apiServer) {
 	s.put(oldTask, "{apiVersion: tekton.dev/v1, kind: Task, metadata: {name: old, namespace: team, uid: u1, labels: {ml-dev-env/part: "+
 		"namespace}}}")

@@ -21,9 +21,6 @@ import (
 
 const reaperName = "mlenv-reaper"
 
-// idleAnnotation marks the CronJob of a release whose reaper releases idle environments.
-const idleAnnotation = "ml-dev-env/releases-idle"
-
 // ReaperProblem returns why nothing in the clients' namespace releases environments that are idle or whose time is over, as a clause of a
 // message, and the command that changes it; both are "" if the reaper releases them.
 func ReaperProblem(ctx context.Context, clients *kube.Clients) (problem, next string, err error) {
@@ -44,8 +41,6 @@ func ReaperProblem(ctx context.Context, clients *kube.Clients) (problem, next st
 		return fmt.Sprintf("no Job of CronJob %s/%s has succeeded for %s", clients.Namespace, reaperName,
 				humanize.Duration(silence)),
 			fmt.Sprintf("oc get pods,events -n %s | grep %s; or: %s", clients.Namespace, reaperName, again), nil
-	case found.Annotations[idleAnnotation] != "true":
-		return fmt.Sprintf("CronJob %s/%s is of an earlier release", clients.Namespace, reaperName), again, nil
 	}
 	return "", "", nil
 }
@@ -89,7 +84,7 @@ func (r Request) notifyFlags(job *cronjob.Job) {
 // delete only Leases.
 func (r Request) reaper() []runtime.Object {
 	job := cronjob.Job{
-		Name: reaperName, Namespace: r.Namespace, Labels: Labels(NamespacePart), Annotations: map[string]string{idleAnnotation: "true"},
+		Name: reaperName, Namespace: r.Namespace, Labels: Labels(NamespacePart),
 		Schedule: "* * * * *", Image: r.StepsImage, Command: []string{"reap"}, StartWithin: 60,
 	}
 	r.notifyFlags(&job)

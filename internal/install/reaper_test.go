@@ -35,17 +35,16 @@ func reaperJob(t *testing.T, r Request) *batchv1.CronJob {
 // TestReaperProblem: mlenv up reports that nothing will release an environment.
 func TestReaperProblem(t *testing.T) {
 	installed := reaperJob(t, request(t))
-	suspended, earlier := installed.DeepCopy(), installed.DeepCopy()
-	suspended.Spec.Suspend, earlier.Annotations = new(true), nil
+	suspended := installed.DeepCopy()
+	suspended.Spec.Suspend = new(true)
 	failing, neverRan := installed.DeepCopy(), installed.DeepCopy()
 	hourAgo := metav1.NewTime(time.Now().Add(-time.Hour))
 	failing.CreationTimestamp, neverRan.CreationTimestamp = hourAgo, hourAgo
 	failing.Status.LastSuccessfulTime = new(metav1.NewTime(time.Now().Add(-11 * time.Minute)))
 	for want, known := range map[string][]runtime.Object{
-		"namespace team has no reaper":                       nil,
-		"CronJob team/mlenv-reaper is suspended":             {suspended},
-		"CronJob team/mlenv-reaper is of an earlier release": {earlier},
-		"": {installed},
+		"namespace team has no reaper":           nil,
+		"CronJob team/mlenv-reaper is suspended": {suspended},
+		"":                                       {installed},
 		"no Job of CronJob team/mlenv-reaper has succeeded for 11m0s": {failing},
 		"no Job of CronJob team/mlenv-reaper has succeeded for 1h0m":  {neverRan},
 	} {

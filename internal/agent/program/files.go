@@ -32,8 +32,6 @@ func Files(args []string, stdin io.Reader, stdout io.Writer) error {
 	case command == "hold" && len(rest) == 0:
 		hold(ctx, time.NewTicker(holdLooks).C, onlyProcess)
 		return nil
-	case command == "list" && len(rest) > 1:
-		return listFiles(ctx, rest[0], rest[1:], stdout)
 	case command == "remove" && len(rest) > 1:
 		return removeFiles(rest[0], rest[1:])
 	case command == "send" && len(rest) == 1:
@@ -49,7 +47,7 @@ func Files(args []string, stdin io.Reader, stdout io.Writer) error {
 		}
 		return pageFiles(ctx, rest[0], wanted, stdout)
 	}
-	return fmt.Errorf("files %q: want hold, list DIR PATH..., remove DIR PATH..., page DIR or send DIR", args)
+	return fmt.Errorf("files %q: want hold, remove DIR PATH..., page DIR or send DIR", args)
 }
 
 // The program that created the pod starts a process in it for each request. It may read local files for a long time in between. If
@@ -82,24 +80,8 @@ func onlyProcess() bool {
 	})
 }
 
-// listFiles prints an agent.FileListing of the paths. Of working directories of jobs it lists what the jobs wrote.
-func listFiles(ctx context.Context, dir string, paths []string, stdout io.Writer) error {
-	looked, err := look(dir, paths)
-	if err != nil {
-		return err
-	}
-	var found agent.FileListing
-	if len(looked.present) > 0 {
-		if found.Manifest, err = tree.Scan(ctx, dir, looked.files()); err != nil {
-			return err
-		}
-		found.Manifest.Entries = slices.DeleteFunc(found.Manifest.Entries, looked.work.isTreeFolder)
-	}
-	found.Looked = looked.result()
-	return json.NewEncoder(stdout).Encode(found)
-}
-
-// pageFiles is listFiles for connections that may last only so long.
+// pageFiles prints an agent.FilePage of the paths, a part of their files, because connections may last only so long. Of working
+// directories of jobs it lists what the jobs wrote.
 func pageFiles(ctx context.Context, dir string, wanted agent.PageRequest, stdout io.Writer) error {
 	looked, err := look(dir, wanted.Paths)
 	if err != nil {

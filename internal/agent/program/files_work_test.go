@@ -70,16 +70,21 @@ func TestListOfWorkingDirectory(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(work, "fifo"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	list := func(paths ...string) (found agent.FileListing, names string) {
+	list := func(paths ...string) (found agent.FilePage, names string) {
 		t.Helper()
+		const long = 60
+		request, err := json.Marshal(agent.PageRequest{Paths: paths, Seconds: long})
+		if err != nil {
+			t.Fatal(err)
+		}
 		var out bytes.Buffer
-		if err := Files(append([]string{"list", workspace}, paths...), nil, &out); err != nil {
+		if err := Files([]string{"page", workspace}, bytes.NewReader(request), &out); err != nil {
 			t.Fatal(err)
 		}
 		if err := json.Unmarshal(out.Bytes(), &found); err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range found.Manifest.Entries {
+		for _, e := range found.Entries {
 			names += " " + strings.TrimPrefix(e.Path, agent.WorkFolder+"/")
 		}
 		slices.Sort(found.LeftOut)

@@ -50,7 +50,6 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
                                  --sys-root=DIR reads another sysfs
   mlenv-agent rdma exec -- COMMAND  set NCCL's variables for the RDMA devices of this container, and become the command
   mlenv-agent files hold         keep a pod for file transfers until SIGTERM or half an hour without one
-  mlenv-agent files list DIR PATH...  print the files with their hashes
   mlenv-agent files remove DIR PATH...  delete files and folders
   mlenv-agent files page DIR     print a part of the list that stdin describes
   mlenv-agent files send DIR     print the contents that stdin lists, or the rest of them

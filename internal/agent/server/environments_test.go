@@ -52,10 +52,10 @@ func TestEnvironmentsShareAClaim(t *testing.T) {
 	running := agent.JobStatus{ID: "job", State: agent.Running, Spec: agent.JobSpec{Launcher: agent.Command, Script: "train.sh", Nodes: 1,
 		RanksPerNode: 1}}
 	for _, test := range []struct {
-		environment string // of the job; earlier agents recorded none
+		environment string // of the job
 		config      Config
 		want        agent.JobState
-	}{{first.Name, second, agent.Running}, {first.Name, first, agent.Restarted}, {"", second, agent.Restarted}} {
+	}{{first.Name, second, agent.Running}, {first.Name, first, agent.Restarted}} {
 		running.Environment = test.environment
 		if err := record.WriteJSON(record.Dir(job).NodeStatus(0), running); err != nil {
 			t.Fatal(err)

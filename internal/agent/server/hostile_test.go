@@ -222,10 +222,14 @@ func TestProtocolVersion(t *testing.T) {
 	n := newNode(t)
 	for _, protocol := range []int{agent.Protocol - 1, agent.Protocol + 1} {
 		n.Wrap(func(http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, `{"protocol":%d}`, protocol) })
+			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				fmt.Fprintf(w, `{"protocol":%d,"version":"v1.2.3"}`, protocol)
+			})
 		})
-		if _, err := n.Client.Health(t.Context()); fail.ReasonOf(err) != fail.AgentVersion {
-			t.Errorf("the health of protocol %d: %v, want AgentVersion", protocol, err)
+		want := fmt.Sprintf("talking to the agent of node 0: it speaks protocol %d (mlenv v1.2.3), want %d", protocol, agent.Protocol)
+		_, err := n.Client.Health(t.Context())
+		if fail.ReasonOf(err) != fail.AgentVersion || err.Error() != want || !strings.HasSuffix(fail.NextOf(err), "or use mlenv v1.2.3") {
+			t.Errorf("the health of protocol %d: %v, next %q; want AgentVersion: %s", protocol, err, fail.NextOf(err), want)
 		}
 		if _, err := n.Client.Facts(t.Context()); fail.ReasonOf(err) != fail.AgentVersion {
 			t.Errorf("the facts of protocol %d: %v, want AgentVersion", protocol, err)

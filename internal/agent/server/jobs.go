@@ -50,8 +50,7 @@ func openJobs(config Config, log *slog.Logger, trees *treestore.Store) *jobs {
 	js := &jobs{config: config, log: log, trees: trees, live: map[string]*job{}}
 	for _, path := range js.records(strconv.Itoa(config.Node)) {
 		status, err := record.Dir(filepath.Dir(path)).ReadNode(config.Node)
-		others := status.Environment != "" && status.Environment != config.Name
-		if err == nil && status.State == agent.Running && !others {
+		if err == nil && status.State == agent.Running && status.Environment == config.Name {
 			status.State, status.Ended = agent.Restarted, time.Now().UTC()
 			err = record.WriteJSON(path, status)
 		}

@@ -272,24 +272,6 @@ func TestSSHRefuses(t *testing.T) {
 	}
 }
 
-// An agent from before ssh is an error that names what to do.
-func TestSSHOfAnOlderAgent(t *testing.T) {
-	node := agenttest.Start(t, 1)[0]
-	node.Wrap(func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/v1/ssh" {
-				http.NotFound(w, r)
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
-	})
-	_, err := node.Client.AllowSSH(t.Context(), "")
-	if fail.ReasonOf(err) != fail.AgentVersion || !strings.Contains(fail.NextOf(err), "mlenv up") {
-		t.Errorf("got %v with %q, want AgentVersion", err, fail.NextOf(err))
-	}
-}
-
 // A new agent has other keys, and knows none of before.
 func TestSSHAfterARestart(t *testing.T) {
 	h := newSSHHost(t)

@@ -32,9 +32,6 @@ func transferOf(r *http.Request) transferKey {
 // begin returns the request with a context that ends when the client plans the tree again. The caller must call done.
 func (t *transfers) begin(w http.ResponseWriter, r *http.Request) (_ *http.Request, done func()) {
 	key := transferOf(r)
-	if key.client == "" { // of an earlier release
-		return r, func() {}
-	}
 	ctx, cancel := context.WithCancel(r.Context())
 	now := &transfer{done: make(chan struct{}), end: func() {
 		cancel()

@@ -20,9 +20,8 @@ import (
 
 // Names in the folder of all virtual environments.
 var (
-	linkName = regexp.MustCompile(`^[0-9a-f]{64}-[0-9a-f]{16}$`)
-	// folderName also matches folders of earlier versions, which have no link.
-	folderName = regexp.MustCompile(`^[0-9a-f]{64}(-[0-9a-f]{16}\.[0-9]+)?$`)
+	linkName   = regexp.MustCompile(`^[0-9a-f]{64}-[0-9a-f]{16}$`)
+	folderName = regexp.MustCompile(`^[0-9a-f]{64}-[0-9a-f]{16}\.[0-9]+$`)
 )
 
 const (

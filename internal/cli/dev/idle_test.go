@@ -68,8 +68,7 @@ func TestUpReportsTheReaper(t *testing.T) {
 	forbidden.PrependReactor("get", "cronjobs", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(batchv1.Resource("cronjobs"), "mlenv-reaper", errors.New("no"))
 	})
-	installed := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mlenv-reaper",
-		Annotations: map[string]string{"ml-dev-env/releases-idle": "true"}}}
+	installed := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mlenv-reaper"}}
 	for name, tc := range map[string]struct {
 		client  kubernetes.Interface
 		timeout time.Duration

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
@@ -68,7 +67,7 @@ func Fetch(
 }
 
 func (p *pod) fetch(ctx context.Context, paths []Path, moved map[string]string, to string, known *memory) (result Result, err error) {
-	found, err := find(paths, func(places []string) (agent.FileListing, error) { return p.list(ctx, places, known) })
+	found, err := find(paths, func(places []string) (listing, error) { return p.list(ctx, places, known) })
 	if err != nil {
 		return result, err
 	}

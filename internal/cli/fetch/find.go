@@ -22,23 +22,23 @@ type findings struct {
 }
 
 // find looks for each path at its places, one after the other, so that only files that are wanted are read for their hashes.
-func find(paths []Path, list func(places []string) (agent.FileListing, error)) (found findings, err error) {
+func find(paths []Path, list func(places []string) (listing, error)) (found findings, err error) {
 	found.absent = map[string]string{}
 	near := map[string]agent.Near{}
 	at := map[string]string{}
 	for round, open := 0, paths; len(open) > 0; round++ {
 		places := humanize.Each(open, func(p Path) string { return p.Places[round] })
-		listing, err := list(places)
+		some, err := list(places)
 		if err != nil {
 			return found, err
 		}
-		found.manifest.Entries = append(found.manifest.Entries, listing.Manifest.Entries...)
-		found.leftOut = append(found.leftOut, listing.LeftOut...)
-		maps.Copy(near, listing.Near)
+		found.manifest.Entries = append(found.manifest.Entries, some.Manifest.Entries...)
+		found.leftOut = append(found.leftOut, some.LeftOut...)
+		maps.Copy(near, some.Near)
 		var next []Path
 		for _, p := range open {
 			switch place := p.Places[round]; {
-			case !slices.Contains(listing.Absent, place):
+			case !slices.Contains(some.Absent, place):
 				at[p.Name] = place
 			case round+1 < len(p.Places):
 				next = append(next, p)

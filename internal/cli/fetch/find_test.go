@@ -13,9 +13,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// claimOf answers like mlenv-agent files list. A value that starts with -> is a link, a name that ends with a slash an empty folder.
-func claimOf(files map[string]string, asked *[]string) func([]string) (agent.FileListing, error) {
-	return func(places []string) (found agent.FileListing, err error) {
+// claimOf answers like a pod. A value that starts with -> is a link, a name that ends with a slash an empty folder.
+func claimOf(files map[string]string, asked *[]string) func([]string) (listing, error) {
+	return func(places []string) (found listing, err error) {
 		found.Near = map[string]agent.Near{}
 		for _, place := range places {
 			*asked = append(*asked, place)

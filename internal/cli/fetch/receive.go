@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -25,16 +24,18 @@ import (
 // pageTime is how long the pod may work on a part of a list: less than the shortest limits of balancers, which are 30 seconds.
 const pageTime = 15 * time.Second
 
+// listing has the files at some paths of a claim.
+type listing struct {
+	Manifest tree.Manifest
+	agent.Looked
+}
+
 // list lists the files at the paths. Paths without a file are Absent. It reads no large file again of which known has the digest.
-func (p *pod) list(ctx context.Context, paths []string, known *memory) (found agent.FileListing, err error) {
+func (p *pod) list(ctx context.Context, paths []string, known *memory) (found listing, err error) {
 	request := agent.PageRequest{Paths: paths, From: tree.Cursor{Known: known.Files}, Seconds: pageTime.Seconds()}
 	for {
 		var page agent.FilePage
-		err := p.askAgain(ctx, request, &page, "page", agent.Workspace)
-		if olderAgent(err) {
-			return p.listAtOnce(ctx, paths)
-		}
-		if err != nil {
+		if err := p.askAgain(ctx, request, &page, "page", agent.Workspace); err != nil {
 			return found, fmt.Errorf("listing files: %w", err)
 		}
 		found.Manifest.Entries, found.Looked = append(found.Manifest.Entries, page.Entries...), page.Looked
@@ -43,23 +44,6 @@ func (p *pod) list(ctx context.Context, paths []string, known *memory) (found ag
 			break
 		}
 		request.From = *page.Next
-	}
-	return found, found.Manifest.Check()
-}
-
-// olderAgent reports whether the pod's agent, which mlenv install has chosen, lacks the command.
-func olderAgent(err error) bool {
-	var exit *kube.ExitError
-	return errors.As(err, &exit) && strings.Contains(err.Error(), "want hold, list DIR PATH...")
-}
-
-func (p *pod) listAtOnce(ctx context.Context, paths []string) (found agent.FileListing, err error) {
-	var out bytes.Buffer
-	if err := p.run(ctx, nil, &out, append([]string{"list", agent.Workspace}, paths...)...); err != nil {
-		return found, fmt.Errorf("listing files: %w", err)
-	}
-	if err := json.Unmarshal(out.Bytes(), &found); err != nil {
-		return found, fmt.Errorf("listing files: reading the answer of pod %s: %w", p.name, err)
 	}
 	return found, found.Manifest.Check()
 }

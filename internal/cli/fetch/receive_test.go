@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -193,24 +192,5 @@ func TestStreamContinues(t *testing.T) {
 	}
 	if want, err := os.ReadFile(filepath.Join(claim, "model.bin")); err != nil || !bytes.Equal(out.Bytes(), want) {
 		t.Errorf("%d bytes, %v; want the file's %d", out.Len(), err, len(want))
-	}
-}
-
-// The pod of an older installation has no pages.
-func TestListOfAnOlderAgent(t *testing.T) {
-	p := &pod{name: "pod", run: func(_ context.Context, _ io.Reader, stdout io.Writer, args ...string) error {
-		if args[0] == "page" {
-			return fmt.Errorf(`mlenv-agent: files ["page"]: want hold, list DIR PATH..., send DIR: %w`, &kube.ExitError{Code: 1})
-		}
-		return json.NewEncoder(stdout).Encode(agent.FileListing{Looked: agent.Looked{Absent: []string{"x"}}})
-	}}
-	if found, err := p.list(t.Context(), []string{"x"}, &memory{}); err != nil || len(found.Absent) != 1 {
-		t.Errorf("got %+v, %v", found, err)
-	}
-	const long = time.Hour // no pause between attempts: it is no broken connection
-	p.pause = long
-	p.run = func(context.Context, io.Reader, io.Writer, ...string) error { return &kube.ExitError{Code: 1} }
-	if _, err := p.list(t.Context(), []string{"x"}, &memory{}); err == nil {
-		t.Error("the pod's error is lost")
 	}
 }

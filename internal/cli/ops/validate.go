@@ -33,7 +33,7 @@ func ValidateCommand() *cobra.Command {
 		Use:   "validate FILE...",
 		Short: "Check cluster files and report every mistake with its line",
 		Long: `Check the content of cluster files without a cluster; mlenv preflight compares a file with its cluster. mlenv reports each
-mistake with file, line, column and key, and what is allowed, and names the obsolete values of an old file that is valid.
+mistake with file, line, column and key, and what is allowed, and names obsolete values of a file of the earlier scripts.
 
 Exit code 0: all files are valid; 1: one is not; 2: wrong usage.`,
 		Example: "  mlenv validate clusters/barcelona.yaml",

@@ -22,7 +22,7 @@ func InstallCommand(files fs.FS, carry install.Carry) *cobra.Command {
 		Short: "Install the Tasks, the Pipelines and the rights to train in a namespace",
 		Long: `Install creates in a namespace the Tasks and Pipelines with the cluster's defaults, the cluster file, and a
 ServiceAccount with one Role for all steps. Installing again updates them, including the namespace's schedules, and
-deletes what an earlier version installed and this one does not have. It changes nothing unless you hold every right and
+deletes what the last install created and this one does not. It changes nothing unless you hold every right and
 the API server accepts every object.
 
 --steps-image is the steps image of a release, or the image that mlenv bundle steps-image prints.

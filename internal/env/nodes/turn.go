@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
@@ -34,7 +33,7 @@ func (s Set) Turn(ctx context.Context, log *slog.Logger, limit time.Duration) (r
 	if err == nil {
 		return release
 	}
-	if ctx.Err() == nil && !agent.IsNotFound(err) { // an agent of an earlier version knows no turns
+	if ctx.Err() == nil {
 		if errors.Is(err, context.Canceled) {
 			err = fmt.Errorf("it is not free after %s", humanize.Duration(limit))
 		}

@@ -259,7 +259,6 @@ var phrases = []struct {
 	{regexp.MustCompile(`\.tolerations$`), "tolerations"},
 	{regexp.MustCompile(`\.imagePullSecrets$`), "pull secret"},
 	{regexp.MustCompile(`\.serviceAccountName$`), "service account"},
-	{regexp.MustCompile(`\.fsGroupChangePolicy$`), "how a claim gets its group (a newer version of mlenv sets it)"},
 }
 
 func describePath(path string) string {

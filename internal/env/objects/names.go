@@ -55,7 +55,7 @@ type Names struct {
 func NamesOf(namespace, name string) Names {
 	claims := name
 	if name == DefaultName || agent.SharesClaims(name) {
-		claims = "ml-dev" // for claims of earlier releases
+		claims = "ml-dev" // the claims that the earlier scripts created have these names
 	}
 	return Names{
 		Name: name, Namespace: namespace,

@@ -42,8 +42,8 @@ func ShowSender(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) 
 	show(ending, "null")
 }
 
-// SenderGone returns once the annotation of the run has not changed for SenderSilence; false if ctx ends before. What counts is
-// this machine's clock alone. A run without the annotation may have a sender of an earlier version.
+// SenderGone returns once the annotation of the run has not changed for SenderSilence; false if ctx ends before. Only this machine's clock
+// counts. A run without the annotation has no sender that could be gone: it has not begun to send, or has sent everything.
 func SenderGone(ctx context.Context, clients *kube.Clients, name string) bool {
 	var last string
 	seen := time.Now()

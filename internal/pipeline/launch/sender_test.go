@@ -16,7 +16,7 @@ import (
 )
 
 // TestSender: a run notices within a minute or so that the program which sends its folder was killed, and never takes one that
-// runs, has ended in order, or is of an earlier version, for gone.
+// runs, has ended in order, or has not begun, for gone.
 func TestSender(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -27,7 +27,7 @@ func TestSender(t *testing.T) {
 		{name: "it runs", sends: true},
 		{name: "it was killed", sends: true, killed: true, want: true},
 		{name: "it has sent the folder", sends: true, ends: true},
-		{name: "an earlier version"},
+		{name: "it has not begun"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
-	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // GPUs are the GPUs that a run held.
@@ -85,7 +84,10 @@ func GoodputOf(r Receipt) *Goodput {
 	case r.Goodput != nil && len(r.LeftOut) > 0:
 		return r.Goodput.until(end.Sub(r.Started))
 	}
-	gpus := r.held()
+	var gpus GPUs
+	if r.GPUs != nil {
+		gpus = *r.GPUs
+	}
 	c := clock{at: r.Started, end: end}
 	g := &Goodput{GPUs: gpus.Count}
 	s := &g.Seconds
@@ -168,24 +170,6 @@ func (r Receipt) trainingOver(end time.Time) time.Time {
 }
 
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
-
-// held returns the GPUs of the run. A receipt of an earlier version has only the end of the task that provided the nodes.
-func (r Receipt) held() GPUs {
-	if r.GPUs != nil {
-		return *r.GPUs
-	}
-	var gpus GPUs
-	for _, node := range r.Nodes {
-		gpus.Count += len(node.GPUs)
-	}
-	if p := r.phase("provision"); p != nil && p.Status == run.Succeeded {
-		gpus.Since = p.Ended
-	}
-	if r.Namespace == "" { // a local run
-		gpus.Since = r.Started
-	}
-	return gpus
-}
 
 func (r Receipt) phase(name string) *Phase {
 	if i := slices.IndexFunc(r.Phases, func(p Phase) bool { return p.Name == name }); i >= 0 {

@@ -167,7 +167,7 @@ func begin(ctx context.Context, client kubernetes.Interface, wanted *corev1.Conf
 	return err
 }
 
-// owner returns the UID of the run whose memory a ConfigMap is. An earlier version wrote the receipt alone.
+// owner returns the UID of the run whose memory a ConfigMap is. Without notes of the run's steps the ConfigMap has only the receipt.
 func owner(config *corev1.ConfigMap) string {
 	var s Start
 	if json.Unmarshal([]byte(config.Data[startKey]), &s) == nil && s.RunUID != "" {

@@ -3,7 +3,6 @@
 package report
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
@@ -17,9 +16,8 @@ type goodput struct {
 	Text string
 }
 
-// goodputOf returns nil for a run without times. The goodput of a receipt of an earlier version is computed.
-func goodputOf(r receipt.Receipt) *goodput {
-	g := cmp.Or(r.Goodput, receipt.GoodputOf(r))
+// goodputOf returns nil for a run without times.
+func goodputOf(g *receipt.Goodput) *goodput {
 	if g == nil || g.Seconds.Sum() <= 0 {
 		return nil
 	}

@@ -35,7 +35,7 @@ func phasesOf(r receipt.Receipt) phases {
 	}
 	begin, end := span(r)
 	list, more := atMost(r.Phases, mostPhases, "phases")
-	result := phases{More: more, Whole: humanize.Duration(end.Sub(begin)), Goodput: goodputOf(r)}
+	result := phases{More: more, Whole: humanize.Duration(end.Sub(begin)), Goodput: goodputOf(r.Goodput)}
 	for _, p := range list {
 		b := bar{Name: cut(p.Name, mostLine), Class: cmp.Or(classes[p.Status], "open")}
 		until := p.Ended

@@ -111,7 +111,7 @@ func TestWhatIsMissing(t *testing.T) {
 	}{
 		{"nothing", receipt.Receipt{}, []string{"No verdict yet", "This was not a PipelineRun", "no curves: no rank was started",
 			"ended before check-fabric", "No rank was started, so", "No node is known", "The receipt has no settings", "teardown had not ended"}},
-		{"an older version's", receipt.Receipt{Run: "train-1", Verdict: receipt.Succeeded, Ranks: rank, Metrics: json.RawMessage(`{"loss":2.5}`)},
+		{"a shortened one", receipt.Receipt{Run: "train-1", Verdict: receipt.Succeeded, Ranks: rank, Metrics: json.RawMessage(`{"loss":2.5}`)},
 			[]string{"The receipt has no phases", "only the last values", "check-fabric was not part of this run", "NCCL logged nothing",
 				`{"loss":2.5}`}},
 		{"no metrics", receipt.Receipt{Run: "train-1", Ranks: rank}, []string{"the training wrote no metrics"}},
@@ -316,7 +316,7 @@ func full() receipt.Receipt {
 			nccl.Rail{Host: pod, Name: "mlx5_9"})
 	}
 	r.Ranks = []receipt.Rank{{Rank: 0, Node: 0, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Started: at(160), Seconds: 400,
-		Tail: []string{"waiting"}},
+		Tail: []string{"it waits"}},
 		{Rank: 1, Node: 1, Exit: exit, Started: at(160), Seconds: 399, Tail: []string{"loading", "ValueError: no such layer"}}}
 	r.Network.Findings = []nccl.Finding{
 		{Finding: fail.Finding{Reason: nccl.PeerGone, Seen: "connection closed by remote peer", Next: "look at it"}, Cause: "a peer ended",
@@ -345,6 +345,8 @@ func full() receipt.Receipt {
 	}
 	r.Fabric.Measurements = append(r.Fabric.Measurements, fabric.Measurement{Operation: fabric.HostRDMA, Scope: fabric.ByRail,
 		Pair: fabric.Pair{0, 1}, Bytes: 65536, Ranks: 2, Time: 2315})
+	r.GPUs = &receipt.GPUs{Count: 4, Since: at(90)}
+	r.Goodput = receipt.GoodputOf(r)
 	return r
 }
 
@@ -360,7 +362,7 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// The page has the spread of each kind of device and names the slow ones. Receipts of earlier versions have neither.
+// The page has the spread of each kind of device and names the slow ones.
 func TestSlowDevices(t *testing.T) {
 	r := receipt.Receipt{Run: "r", Fabric: &fabric.Report{Verdict: fabric.Slow, Backend: "nccl", Nodes: 2, RanksPerNode: 8,
 		KubernetesNodes: []string{"gpu-a", "gpu-b"}}}

@@ -52,8 +52,7 @@ func trainingOf(r receipt.Receipt) training {
 		case r.WorldSize() == 0:
 			result.Missing = "There are no curves: no rank was started."
 		case len(r.Metrics) > 0:
-			result.Missing = "There are no curves: the receipt has only the last values, because an older version wrote it, or it would have been " +
-				"too large."
+			result.Missing = "There are no curves: the receipt has only the last values, because it would have been too large."
 		default:
 			result.Missing = "There are no curves: the training wrote no metrics, see docs/reference/metrics.md."
 		}

@@ -171,7 +171,7 @@ func fields(text string) (lines []string) {
 	return lines
 }
 
-// The speed of the devices is shown, and judged only if a tolerance asks for it. Reports of earlier versions have none.
+// The speed of the devices is shown, and judged only if a tolerance asks for it.
 func TestDevices(t *testing.T) {
 	now, before := night(20, devices(390e12)), nights(10, devices(640e12))
 	if err := Regression("x", Judge(now, before, DefaultTolerance())); err != nil {

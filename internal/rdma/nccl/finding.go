@@ -3,9 +3,6 @@
 package nccl
 
 import (
-	"cmp"
-	"encoding/json"
-	"errors"
 	"slices"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -87,21 +84,6 @@ type Finding struct {
 	// Consequence: it follows from another failure, here or on another rank.
 	Consequence bool   `json:"consequence,omitempty"`
 	Cause       string `json:"cause"`
-}
-
-// UnmarshalJSON also reads receipts that were stored before all findings had the same keys.
-func (f *Finding) UnmarshalJSON(data []byte) error {
-	type plain Finding
-	old := struct {
-		Reason fail.Reason `json:"name"`
-		Seen   string      `json:"evidence"`
-		Next   string      `json:"fix"`
-	}{}
-	if err := errors.Join(json.Unmarshal(data, (*plain)(f)), json.Unmarshal(data, &old)); err != nil {
-		return err
-	}
-	f.Reason, f.Seen, f.Next = cmp.Or(f.Reason, old.Reason), cmp.Or(f.Seen, old.Seen), cmp.Or(f.Next, old.Next)
-	return nil
 }
 
 // Explained returns the finding with its cause, and its host as its object.

@@ -159,20 +159,6 @@ node-0:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0
 	}
 }
 
-// TestFindingsOfOldReceipts reads findings with the keys that older receipts have.
-func TestFindingsOfOldReceipts(t *testing.T) {
-	want := Finding{Finding: fail.Finding{Reason: PortDown, Seen: "port 1 is down", Next: "ibv_devinfo"}, Host: "a", Count: 2,
-		Cause: "a port lost its link"}
-	for _, keys := range []string{`"reason": "PortDown", "seen": "port 1 is down", "next": "ibv_devinfo"`,
-		`"name": "PortDown", "evidence": "port 1 is down", "fix": "ibv_devinfo"`} {
-		var got Finding
-		if err := json.Unmarshal([]byte(`{`+keys+`, "host": "a", "count": 2, "cause": "a port lost its link"}`), &got); err != nil ||
-			got != want {
-			t.Errorf("got %+v, %v; want %+v", got, err, want)
-		}
-	}
-}
-
 // TestMerge merges what each node's agent reads from its own ranks' logs. The summaries travel as JSON.
 func TestMerge(t *testing.T) {
 	content, err := os.ReadFile("testdata/logs/roce-gpudirect-2.27.log")

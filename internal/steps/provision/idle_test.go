@@ -3,16 +3,14 @@
 package provision
 
 import (
+	"strings"
 	"testing"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
-
-	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
@@ -82,31 +80,9 @@ func TestIdleTimeout(t *testing.T) {
 			if err != nil || !later.Use.At.After(idle.Use.At) {
 				t.Errorf("last use %+v, %v; want it later than %s", later, err, idle.Use.At)
 			}
-			if strings.Contains(p.messages(), "is not released for want of use") || strings.Contains(p.messages(), "was not started again") {
+			if strings.Contains(p.messages(), "was not started again") {
 				t.Errorf("log %s", p.messages())
 			}
 		})
-	}
-}
-
-// An environment of an earlier release has no certificate for the reaper: the user is told that nothing watches its use.
-func TestIdleTimeoutOfAnEarlierRelease(t *testing.T) {
-	p := newPlace(t)
-	change := func(s *provisioner) {
-		p.byHand(s)
-		s.options.IdleTimeout = time.Hour.String()
-	}
-	for i, want := range []bool{false, true} {
-		if _, err := p.provisioner(change).run(t.Context()); err != nil {
-			t.Fatalf("%v\n%s", err, p.messages())
-		}
-		if got := strings.Contains(p.messages(), "Environment ns/env is not released for want of use: "); got != want {
-			t.Errorf("time %d: told: %t, want %t\n%s", i, got, want, p.messages())
-		}
-		if i == 0 {
-			if err := p.kube.CoreV1().ConfigMaps("ns").Delete(t.Context(), "env-agent-use", metav1.DeleteOptions{}); err != nil {
-				t.Fatal(err)
-			}
-		}
 	}
 }

@@ -320,7 +320,7 @@ func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result
 	if err := p.checkNodes(ctx, credentials); err != nil {
 		return Result{}, usable, err
 	}
-	p.beginUse(ctx, credentials, len(certs.CA) > 0)
+	p.beginUse(ctx, credentials)
 	return Result{
 		Name: p.request.Name, Mode: p.request.Mode, Why: p.why, Storage: p.request.Storage, Nodes: p.request.Nodes,
 		ImageDigest: digest(pods, p.request.Image),

@@ -220,7 +220,7 @@ func TestUnknownUseKeepsIt(t *testing.T) {
 			_, failed := k.client.CoreV1().Pods("ns").UpdateStatus(t.Context(), pod, metav1.UpdateOptions{})
 			return errors.Join(err, failed)
 		},
-		"of an earlier release": func(t *testing.T, k kept) error {
+		"it is being created": func(t *testing.T, k kept) error {
 			return k.client.CoreV1().ConfigMaps("ns").Delete(t.Context(), "env-agent-use", metav1.DeleteOptions{})
 		},
 	} {

@@ -101,7 +101,7 @@ func (s sender) pull(ctx context.Context, client *agent.Client, p *parcel, holde
 		case t.err == nil && left-p.left(*t) >= leastPassed: // only the connection broke
 			holders.free <- from
 			continue
-		case fail.ReasonOf(err) != fail.SyncFailed: // the holder had no part in it: the node is away or full, or its agent is old
+		case fail.ReasonOf(err) != fail.SyncFailed: // the holder had no part in it: the node is away or full
 			holders.free <- from
 			return false
 		}

@@ -89,7 +89,6 @@ func scanned(t *testing.T, dir string) tree.Manifest {
 
 func TestNodesPassTheTreeOn(t *testing.T) {
 	all := func(int) bool { return true }
-	missing := func(w http.ResponseWriter, r *http.Request, _ http.Handler) { http.NotFound(w, r) }
 	for _, tc := range []struct {
 		name    string
 		answers map[string]func(*agenttest.Node) handle
@@ -104,9 +103,6 @@ func TestNodesPassTheTreeOn(t *testing.T) {
 			map[string]func(*agenttest.Node) handle{"contents": answeredBy(func(node int) bool { return node == 1 }, otherContent(t))}, firstHolders,
 			"did not get the tree from node 1"},
 		{"all that had it first send wrong bytes", map[string]func(*agenttest.Node) handle{"contents": answeredBy(all, damaged)}, 20,
-			"to 20 volumes."},
-		{"agents of an earlier release",
-			map[string]func(*agenttest.Node) handle{"pull": answeredBy(all, missing), "contents": answeredBy(all, missing)}, 20,
 			"to 20 volumes."},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

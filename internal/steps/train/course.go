@@ -267,10 +267,7 @@ func (c *course) stopByRule(err error, why string) {
 
 // save stops all nodes after one has begun to stop its ranks, so that all can save together and have the same time.
 func (c *course) save(status agent.JobStatus, now time.Time) {
-	left := grace // of an agent of an earlier release, which does not report it
-	if !status.Kill.IsZero() {
-		left = min(max(status.Kill.Sub(now), time.Second), agent.MaxStopGrace).Round(time.Second)
-	}
+	left := min(max(status.Kill.Sub(now), time.Second), agent.MaxStopGrace).Round(time.Second)
 	stop := agent.Stop{Cause: status.StopCause, Reason: status.StopReason, Grace: left}
 	if stop.Cause == agent.StopContainer {
 		stop.Cause, stop.Reason = agent.StopNode, fmt.Sprintf("the container of node %d is ending", status.Node)

@@ -90,11 +90,6 @@ func beginsToStop(node int, why agent.StopCause) jobs.Event {
 	})
 }
 
-func withoutKill(e jobs.Event) jobs.Event {
-	e.Status.Kill = time.Time{}
-	return e
-}
-
 func restarts(node int) jobs.Event {
 	return report(node, func(s *agent.JobStatus, _ *agent.RankStatus) { s.State = agent.Restarted })
 }
@@ -320,10 +315,6 @@ func TestCourse(t *testing.T) {
 			{beginsToStop(1, agent.StopContainer), saving + "the container of node 1 is ending (node)" + savingRest, stopping},
 			{lost(1), "", stopping},
 			{lost(0), "end: NodeLost", ended},
-		}},
-		{"a node is drained whose agent is of a release that did not report the time to save", []row{
-			{withoutKill(beginsToStop(1, agent.StopContainer)), saving + "the container of node 1 is ending (node), give up after 13s, " +
-				"saving after 10s", stopping},
 		}},
 		{"the time is over", []row{
 			{obeys(0, agent.StopDeadline), saving + "so ordered (deadline)" + savingRest, stopping},

@@ -247,7 +247,7 @@ generate: ## rewrite generated files (cluster file schema, reference pages and t
 	for kueue in $(LOCALCLUSTER)/tools/kueue-*; do (cd $$kueue && go mod tidy) || exit 1; done
 	cd $(LOCALCLUSTER)/tools/peers && go mod tidy
 	cd $(LOCALCLUSTER)/tools/mpi && go mod tidy
-	gofmt -w cmd internal test
+	gofmt -w cmd install internal test
 
 # zizmor is a program in a Python package; pip verifies its hash.
 bin/zizmor/bin/zizmor: test/tools/requirements.txt
@@ -275,8 +275,7 @@ verify: workflows ## fail if generate would change something, or if workflows, e
 	go test ./internal/cluster -run 'Test(Schema|Reference)IsCurrent'
 	go test ./internal/cli -run 'Test(Output)?ReferenceIsCurrent'
 	go test ./internal/cli/runs -run TestJobSchemaIsCurrent
-	$(UNIT) ./internal/install/bundle -run 'TestReadmeTables|TestCatalog|Test.*Example'
-	$(UNIT) ./internal/install/release -run 'TestOneVersion|TestChangelog|TestActionsAreByCommit|TestUpdates|TestCommunity'
+	$(UNIT) ./internal/install/bundle -run 'TestReadmeTables|TestCatalog|TestOneVersion|TestUpdates|TestCommunity|Test.*Example'
 	$(UNIT) ./internal/cli/action -run 'TestExamples|TestAccountOfTheAction|TestVersionOfBranches'
 	go mod tidy -diff
 	cd $(LOCALCLUSTER) && go mod tidy -diff
@@ -288,7 +287,7 @@ verify: workflows ## fail if generate would change something, or if workflows, e
 	for kueue in $(LOCALCLUSTER)/tools/kueue-*; do (cd $$kueue && go mod tidy -diff) || exit 1; done
 	cd $(LOCALCLUSTER)/tools/peers && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools/mpi && go mod tidy -diff
-	@unformatted=$$(gofmt -l cmd internal test); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
+	@unformatted=$$(gofmt -l cmd install internal test); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
 
 .PHONY: cluster
 cluster: setup bin/localcluster ## start or repair the local cluster
@@ -369,16 +368,20 @@ bench-scale: ## measure the steps with 8 to 512 nodes, without a cluster; BENCH_
 bench-scale-cluster: bin/localcluster ## measure the steps with 8 to 512 nodes on the local cluster's control plane; BENCH_FLAGS=-update writes docs/project/scale.md
 	$(BENCH_SCALE)='ScaleOnCluster$$'
 
+.PHONY: steps-image
+steps-image: go ## push the steps image to PUSH=REGISTRY/REPOSITORY, and print it by digest for mlenv install
+	@install/steps-image "$(PUSH)"
+
 # The toolchain of go.mod, because another one compiles different bytes.
 .PHONY: pin release licenses
 pin release licenses: export GOTOOLCHAIN := $(shell sed -n 's/^toolchain //p' go.mod)
 pin: licenses ## write the version and the steps image's digest into tasks/ and pipelines/, to commit and tag (VERSION=v1.2.3)
-	go run ./cmd/mlenv release pin --version="$(VERSION)" --licenses=bin/licenses/steps $(RELEASE_FLAGS)
+	install/pin "$(VERSION)"
 
 # No commit contains its own hash, so examples that name a commit are written after it is tagged.
 .PHONY: pin-examples
 pin-examples: ## write a tagged version and its commit into examples and pages, to commit on main (VERSION=v1.2.3)
-	go run ./cmd/mlenv release examples --version="$(VERSION)" --commit="$$(git rev-parse --verify "$(VERSION)^{commit}")"
+	install/pin-examples "$(VERSION)" "$$(git rev-parse --verify "$(VERSION)^{commit}")"
 
 release: licenses bin/cyclonedx-gomod ## build the files of release VERSION=v1.2.3 in dist/ (RELEASE_FLAGS=--snapshot to try it, --push to publish)
 	rm -rf dist

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command steps holds all steps in one program, which the steps image has under
-// the name of each, and mlenv for the CronJobs of a schedule.
+// Command steps is the program of the steps image: every step and the reaper by its first argument, mlenv for the CronJobs of a schedule,
+// and the agent, which it becomes.
 package main
 
 import (
 	"context"
+	"fmt"
 	"os"
-	"path"
 
 	"github.com/spf13/cobra"
 
@@ -19,8 +19,14 @@ import (
 
 func main() {
 	git.Helper()
-	if path.Base(os.Args[0]) == "mlenv" {
-		os.Exit(schedule.Main(os.Args[1:], os.Stdout, os.Stderr))
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "agent":
+			fmt.Fprintln(os.Stderr, steps.BecomeAgent(os.Args[2:], os.Environ()))
+			os.Exit(command.Failed)
+		case "mlenv":
+			os.Exit(schedule.Main(os.Args[2:], os.Stdout, os.Stderr))
+		}
 	}
 	var picked *cobra.Command
 	picked, os.Args = steps.Pick(os.Args)

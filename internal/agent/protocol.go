@@ -64,6 +64,8 @@ const (
 	Program = Home + "/bin/" + ProgramName
 	// ProgramName is the base of Program: mlenv under this name is the agent's program too.
 	ProgramName = "mlenv-agent"
+	// StepsProgram is the program of the steps image, where ko puts it. With the argument agent it becomes the agent.
+	StepsProgram = "/ko-app/steps"
 	// PySpy is the name of a program that prints the stacks of Python. The init container copies one next to the agent, for
 	// images that have none.
 	PySpy = "py-spy"

@@ -33,7 +33,6 @@ var shownBy = map[string][]string{
 	"env/objects":            {"provision", "preflight", "mlenv up", "mlenv preflight"},
 	"install":                {"mlenv install"},
 	"install/admin":          {"mlenv admin"},
-	"install/bundle":         {"mlenv bundle steps-image"},
 	"install/uninstall.go":   {"mlenv uninstall"},
 	"source/git":             {"sync-repo"},
 	"command/confirm.go":     {"mlenv claims delete", "mlenv prune"},

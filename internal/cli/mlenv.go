@@ -21,7 +21,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/live"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/ops"
-	"github.com/ml-dev-env/ml-dev-env/internal/cli/publish"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/schedule"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/setup"
@@ -142,8 +141,7 @@ func newRoot() *cobra.Command {
 			initcluster.Command(), ops.ValidateCommand(), setup.InstallCommand(mldevenv.Bundle, schedule.Carry),
 			setup.UninstallCommand(), setup.AdminCommand(), ops.BuildCommand(mldevenv.Images()),
 		}},
-		{"more", "More commands:", []*cobra.Command{action.Command(), publish.BundleCommand(mldevenv.Bundle), publish.ReleaseCommand(),
-			versionCommand()}},
+		{"more", "More commands:", []*cobra.Command{action.Command(), versionCommand()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
 		for _, c := range group.commands {

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cronjob"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -85,7 +86,7 @@ func (r Request) notifyFlags(job *cronjob.Job) {
 func (r Request) reaper() []runtime.Object {
 	job := cronjob.Job{
 		Name: reaperName, Namespace: r.Namespace, Labels: Labels(NamespacePart),
-		Schedule: "* * * * *", Image: r.StepsImage, Command: []string{"reap"}, StartWithin: 60,
+		Schedule: "* * * * *", Image: r.StepsImage, Command: []string{agent.StepsProgram, "reap"}, StartWithin: 60,
 	}
 	r.notifyFlags(&job)
 	spec := job.CronJob()

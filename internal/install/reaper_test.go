@@ -79,7 +79,7 @@ func TestReaperNotifies(t *testing.T) {
 		pod := job.Spec.JobTemplate.Spec.Template.Spec
 		container := pod.Containers[0]
 		command := strings.Join(container.Command, " ")
-		if command != "reap --notify-dir=/etc/mlenv/notify/slack --ca-file=/etc/mlenv/ca/ca-bundle.crt" {
+		if command != "/ko-app/steps reap --notify-dir=/etc/mlenv/notify/slack --ca-file=/etc/mlenv/ca/ca-bundle.crt" {
 			t.Errorf("command %q", command)
 		}
 		if len(pod.Volumes) != 2 || pod.Volumes[0].Secret.SecretName != "slack" || !*pod.Volumes[0].Secret.Optional ||

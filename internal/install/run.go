@@ -137,7 +137,7 @@ func byDigest(ctx context.Context, image string) (string, error) {
 	found, err := remote.Head(reference, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
 	if err != nil {
 		return "", fail.Advise(fail.Becausef(fail.ImageUnavailable, "asking for the digest of %s: %w", reference, err),
-			"name it by digest, as mlenv bundle steps-image --push prints it: --steps-image=%s@sha256:...", reference.Context())
+			"name it by digest, as make steps-image prints it: --steps-image=%s@sha256:...", reference.Context())
 	}
 	return reference.Context().Digest(found.Digest.String()).Name(), nil
 }

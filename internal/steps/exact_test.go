@@ -180,7 +180,7 @@ func TestTrainTakesExactArguments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command, _ := Pick([]string{"train"})
+	command, _ := Pick([]string{"steps", "train"})
 	_, behind := cut(got) // command.Run takes some of the flags before it
 	if err := command.ParseFlags(append([]string{"--script=train.py", "--max-restarts=1"}, behind...)); err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ package steps
 
 import (
 	"context"
-	"path"
 	"slices"
 	"strings"
 
@@ -49,18 +48,16 @@ func Exact(ctx context.Context, command *cobra.Command, args []string) []string 
 	return append(args[:1:1], given...)
 }
 
-// Pick chooses the step that a command line means: by the name under which the program was called, else by the first argument.
-// The arguments are returned as if the step had been called by its own name. If neither is a step, it returns a command that
-// lists them.
+// Pick chooses the step that the first argument names. The arguments are returned as if the step had been called by its own name. If it
+// names none, Pick returns a command that lists the steps.
 func Pick(args []string) (*cobra.Command, []string) {
 	all := All()
-	names := append([]string{path.Base(args[0])}, args[1:]...)
-	for i, name := range names[:min(len(names), 2)] {
-		if k := slices.IndexFunc(all, func(command *cobra.Command) bool { return command.Name() == name }); k >= 0 {
-			return all[k], args[i:]
+	if len(args) > 1 {
+		if k := slices.IndexFunc(all, func(command *cobra.Command) bool { return command.Name() == args[1] }); k >= 0 {
+			return all[k], args[1:]
 		}
 	}
-	root := &cobra.Command{Use: "ml-dev-env", Short: "The steps of training on the GPU nodes of an OpenShift cluster",
+	root := &cobra.Command{Use: "steps", Short: "The steps of training on the GPU nodes of an OpenShift cluster",
 		Version: version.String()}
 	root.AddCommand(all...)
 	return root, args

@@ -15,11 +15,10 @@ func TestPick(t *testing.T) {
 		want string
 		left []string
 	}{
-		{"by link", []string{"/ko-app/provision", "--nodes=2"}, "provision", []string{"/ko-app/provision", "--nodes=2"}},
-		{"by link, with another's name as argument", []string{"train", "teardown"}, "train", []string{"train", "teardown"}},
-		{"by first argument", []string{"/ko-app/ml-dev-env", "sync-repo", "--lfs"}, "sync-repo", []string{"sync-repo", "--lfs"}},
-		{"by neither", []string{"ml-dev-env", "launch"}, "ml-dev-env", []string{"ml-dev-env", "launch"}},
-		{"without arguments", []string{"ml-dev-env"}, "ml-dev-env", []string{"ml-dev-env"}},
+		{"a step", []string{"/ko-app/steps", "sync-repo", "--lfs"}, "sync-repo", []string{"sync-repo", "--lfs"}},
+		{"a step, with another's name as argument", []string{"steps", "train", "teardown"}, "train", []string{"train", "teardown"}},
+		{"no step", []string{"steps", "launch"}, "steps", []string{"steps", "launch"}},
+		{"without arguments", []string{"steps"}, "steps", []string{"steps"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -99,8 +99,8 @@ func (ns *namespace) install(ctx context.Context) error {
 	if _, err := ns.output(ctx, "go", "build", "-o", ns.work+"/", "./cmd/steps", "./cmd/mlenv"); err != nil {
 		return err
 	}
-	image, err := ns.output(ctx, ns.work+"/mlenv", "bundle", "steps-image", "--push="+registry+"/bench/steps:latest", "--base="+registry+
-		"/base/git:latest", "--platforms=linux/amd64")
+	image, err := ns.output(ctx, "env", "BASE="+registry+"/base/git:latest", "PLATFORMS=linux/amd64", "install/steps-image",
+		registry+"/bench/steps")
 	if err != nil {
 		return err
 	}

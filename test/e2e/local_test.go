@@ -6,6 +6,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,7 +22,6 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
-	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
 // workstation is a machine with Python and torch, where scenarios that need only ranks are local runs: a pod of the training image, with
@@ -74,10 +74,6 @@ func (u trainer) newWorkstation() *workstation {
 	u.waitFor("condition=Ready", "pod/machine")
 	m := &workstation{folder: u.volume("work"), runs: map[string]*localRun{}}
 	root := repository(u.T)
-	spy, err := bundle.FetchSpy(u.Context(), bundle.Platforms()[0])
-	if err != nil {
-		u.Fatal(err)
-	}
 	for to, from := range map[string]string{"repo": filepath.Join(root, "examples"), "repo/e2e": filepath.Join("testdata", "repo")} {
 		if err := os.CopyFS(filepath.Join(m.folder, to), os.DirFS(from)); err != nil {
 			u.Fatal(err)
@@ -86,12 +82,11 @@ func (u trainer) newWorkstation() *workstation {
 	if err := os.MkdirAll(filepath.Join(m.folder, "bin"), 0o755); err != nil {
 		u.Fatal(err)
 	}
-	mlenv, err := os.ReadFile(u.mlenvProgram)
-	if err != nil {
-		u.Fatal(err)
-	}
-	for name, program := range map[string][]byte{"mlenv": mlenv, agent.PySpy: spy.Program} {
-		if err := os.WriteFile(filepath.Join(m.folder, "bin", name), program, 0o755); err != nil {
+	// install/steps-image has fetched py-spy.
+	for name, from := range map[string]string{"mlenv": u.mlenvProgram,
+		agent.PySpy: filepath.Join(root, "cmd", "steps", "kodata", "linux-amd64", agent.PySpy)} {
+		program, err := os.ReadFile(from)
+		if err := errors.Join(err, os.WriteFile(filepath.Join(m.folder, "bin", name), program, 0o755)); err != nil {
 			u.Fatal(err)
 		}
 	}

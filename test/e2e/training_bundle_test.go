@@ -5,24 +5,17 @@
 package e2e
 
 import (
-	"errors"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"testing"
 
-	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
-	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
@@ -36,15 +29,7 @@ func releaseBundle(u trainer) {
 	if err != nil {
 		u.Fatal(err)
 	}
-	image, err := name.NewDigest(u.steps)
-	if err != nil {
-		u.Fatal(err)
-	}
-	tasks, err := name.NewDigest(u.pushBundle(at+"-tasks", nil))
-	if err != nil {
-		u.Fatal(err)
-	}
-	pushed := u.pushBundle(at, &tasks)
+	pushed := u.pushBundle(at, u.pushBundle(at+"-tasks"))
 	listed, err := run(u.T, nil, stateDir+"/bin/tkn", "bundle", "list", pushed)
 	if err != nil {
 		u.Fatalf("tkn bundle list: %v\n%s", err, listed)
@@ -73,31 +58,16 @@ func releaseBundle(u trainer) {
 		_, results := u.taskEnd(pipeline + "-preflight")
 		u.equal("reason of "+pipeline+"'s preflight", results["reason"], string(fail.InvalidInput))
 	}
-	u.sameFromElsewhere(image)
 }
 
-// pushBundle pushes what mlenv bundle tekton prints with the real tkn, and returns the bundle by digest.
-func (u trainer) pushBundle(to string, tasks *name.Digest) string {
+// pushBundle pushes what install/bundle-objects prints with the real tkn, and returns the bundle by digest.
+func (u trainer) pushBundle(to string, tasks ...string) string {
 	u.Helper()
-	objects, err := bundle.Objects(mldevenv.Bundle)
+	objects, err := run(u.T, nil, filepath.Join(repository(u.T), "install", "bundle-objects"), append([]string{u.steps}, tasks...)...)
 	if err != nil {
-		u.Fatal(err)
+		u.Fatalf("install/bundle-objects: %v\n%s", err, objects)
 	}
-	image, err := name.NewDigest(u.steps)
-	if err != nil {
-		u.Fatal(err)
-	}
-	if objects, err = bundle.Tekton(objects, image, tasks); err != nil {
-		u.Fatal(err)
-	}
-	file, err := os.Create(filepath.Join(u.TempDir(), "bundle.yaml"))
-	if err != nil {
-		u.Fatal(err)
-	}
-	if err := errors.Join(command.WriteObjects(file, objects), file.Close()); err != nil {
-		u.Fatal(err)
-	}
-	out, err := run(u.T, nil, stateDir+"/bin/tkn", "bundle", "push", to, "--filenames="+file.Name())
+	out, err := run(u.T, []byte(objects), stateDir+"/bin/tkn", "bundle", "push", to, "--filenames=-")
 	digest := byDigest.FindString(out)
 	if err != nil || digest == "" {
 		u.Fatalf("tkn bundle push: %v\n%s", err, out)
@@ -141,45 +111,4 @@ func (u trainer) startTest(kind, named, from string) {
 	if _, err := u.clients.Tekton.TektonV1().PipelineRuns(u.namespace).Create(u.Context(), pipelineRun, metav1.CreateOptions{}); err != nil {
 		u.Fatal(err)
 	}
-}
-
-// sameFromElsewhere tests that sources in another folder compile to the same image.
-func (u trainer) sameFromElsewhere(pushed name.Digest) {
-	u.Helper()
-	elsewhere := copySources(u.T)
-	_, image := stepsImage(u.T, elsewhere)
-	got, err := image.Digest()
-	if err != nil {
-		u.Fatal(err)
-	}
-	index, err := remote.Index(pushed, remote.WithContext(u.Context()), remote.WithAuthFromKeychain(authn.DefaultKeychain))
-	if err != nil {
-		u.Fatal(err)
-	}
-	manifest, err := index.IndexManifest()
-	if err != nil {
-		u.Fatal(err)
-	}
-	u.equal("image of the sources in "+elsewhere, fmt.Sprint(got), fmt.Sprint(manifest.Manifests[0].Digest))
-}
-
-// copySources copies the sources of the programs.
-func copySources(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	for _, folder := range []string{"cmd", "internal", "images", "tasks", "pipelines", "examples", "docs"} {
-		if err := os.CopyFS(filepath.Join(dir, folder), os.DirFS(filepath.Join(repository(t), folder))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, file := range []string{"go.mod", "go.sum", "embed.go", "LICENSE"} {
-		content, err := os.ReadFile(filepath.Join(repository(t), file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, file), content, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
 }

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,8 +18,6 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/crane"
-	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 	buildclient "github.com/openshift/client-go/build/clientset/versioned/typed/build/v1"
 	"golang.org/x/sync/semaphore"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,9 +28,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/setup"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
-	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
 // gpusOfNode is the number of stand-in GPUs of each of the two nodes.
@@ -44,10 +41,10 @@ const lanes = 4
 type training struct {
 	clients *kube.Clients
 	builds  buildclient.BuildV1Interface
-	// steps is the image of the steps, built from the working tree; program is the program in it.
-	steps, program string
-	// mlenvProgram is mlenv, also built from the working tree.
-	mlenvProgram string
+	// steps is the image of the steps, built from the working tree.
+	steps string
+	// program is the steps' program, and mlenvProgram mlenv, also built from the working tree.
+	program, mlenvProgram string
 	// repo is the URL of a repository with the examples, and with the scripts of testdata/repo
 	// below e2e/; commit is its only commit.
 	repo, commit string
@@ -320,32 +317,29 @@ func newTraining(t *testing.T) training {
 	if s.builds, err = buildclient.NewForConfig(clients.Config); err != nil {
 		t.Fatal(err)
 	}
-	s.steps, s.program = pushSteps(t)
-	s.mlenvProgram = filepath.Join(t.TempDir(), "mlenv")
-	if out, err := run(t, nil, "go", "build", "-C", repository(t), "-o", s.mlenvProgram, "./cmd/mlenv"); err != nil {
-		t.Fatalf("building mlenv: %v\n%s", err, out)
+	s.steps = pushSteps(t)
+	programs := t.TempDir()
+	s.program, s.mlenvProgram = filepath.Join(programs, "steps"), filepath.Join(programs, "mlenv")
+	if out, err := run(t, nil, "go", "build", "-C", repository(t), "-o", programs, "./cmd/mlenv", "./cmd/steps"); err != nil {
+		t.Fatalf("building mlenv and the steps: %v\n%s", err, out)
 	}
 	s.repo, s.commit = serveRepository(t, map[string]string{".": filepath.Join(repository(t), "examples"),
 		"e2e": filepath.Join("testdata", "repo")})
 	return s
 }
 
-// pushSteps builds and pushes the image of the steps as mlenv bundle does.
-func pushSteps(t *testing.T) (pushed, program string) {
+// pushSteps builds and pushes the image of the steps.
+func pushSteps(t *testing.T) string {
 	t.Helper()
-	contents, image := stepsImage(t, repository(t))
-	index, err := bundle.StepsIndex(contents.Source, contents.Base, []v1.Image{image})
+	cmd := exec.CommandContext(t.Context(), filepath.Join(repository(t), "install", "steps-image"), registryHost+"/e2e/steps")
+	cmd.Env = append(os.Environ(), "BASE="+registryHost+"/base/git:latest", "PLATFORMS=linux/amd64")
+	var problems strings.Builder
+	cmd.Stderr = &problems
+	pushed, err := cmd.Output()
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("install/steps-image: %v\n%s", err, problems.String())
 	}
-	reference, err := name.ParseReference(registryHost + "/e2e/steps:1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if pushed, err = bundle.Push(t.Context(), reference, index); err != nil {
-		t.Fatal(err)
-	}
-	return pushed, contents.Program
+	return strings.TrimSpace(string(pushed))
 }
 
 // takeSteps copies the steps' image into the namespace. To pull it from there a pod needs its account's Secret, which comes some time after
@@ -358,28 +352,6 @@ func (u *trainer) takeSteps() {
 		u.Fatal(err)
 	}
 	u.steps = repository + "@" + digest
-}
-
-// stepsImage builds the steps' image for this machine from the sources in the folder.
-func stepsImage(t *testing.T, sources string) (bundle.Contents, v1.Image) {
-	t.Helper()
-	source := bundle.Source{Dir: sources, Version: "e2e"}
-	contents, err := source.Compile(t.Context(), t.TempDir(), bundle.Platforms()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	contents.Roots = git.SystemRoots()
-	if contents.Base, err = bundle.ResolveBase(t.Context(), registryHost+"/base/git:latest"); err != nil {
-		t.Fatal(err)
-	}
-	if contents.Spy, err = bundle.FetchSpy(t.Context(), bundle.Platforms()[0]); err != nil {
-		t.Fatal(err)
-	}
-	image, err := bundle.StepsImage(contents)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return contents, image
 }
 
 // serveRepository adds a repository with copies of folders, by their names in it, to the cluster's git server.

@@ -40,7 +40,6 @@ const (
 	removeTime = 15 * time.Second
 	// container is the name of the pod's container and volume.
 	container                 = "files"
-	program                   = "/mlenv-agent"
 	account                   = "default"
 	componentLabel, component = "app.kubernetes.io/component", "fetch"
 )
@@ -191,7 +190,7 @@ func podOf(claim Claim, image string) *corev1.Pod {
 				RunAsNonRoot: new(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Containers: []corev1.Container{{
-				Name: container, Image: image, Command: []string{program, "files", "hold"},
+				Name: container, Image: image, Command: []string{agent.StepsProgram, "agent", "files", "hold"},
 				SecurityContext: &corev1.SecurityContext{
 					AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
 					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
@@ -301,7 +300,7 @@ func (p *pod) exec(ctx context.Context, stdin io.Reader, stdout io.Writer, args 
 	var stderr bytes.Buffer
 	err := kube.Exec{
 		Namespace: p.clients.Namespace, Pod: p.name, Container: container,
-		Command: append([]string{program, "files"}, args...), Stdin: stdin, Stdout: stdout, Stderr: &stderr,
+		Command: append([]string{agent.StepsProgram, "agent", "files"}, args...), Stdin: stdin, Stdout: stdout, Stderr: &stderr,
 	}.Run(ctx, p.clients)
 	if err != nil && stderr.Len() > 0 {
 		return fmt.Errorf("%s: %w", strings.TrimSpace(stderr.String()), err)

@@ -129,6 +129,6 @@ func report(out io.Writer, path string, draft Draft) {
 		}
 	}
 	fmt.Fprintf(out, "next: check the guesses, then\n  mlenv install %s --steps-image=IMAGE\n  mlenv preflight --cluster-file=%s\nIMAGE is "+
-		"the steps image of a release, or what this prints in a checkout:\n  mlenv bundle steps-image --push=REGISTRY/REPOSITORY:TAG\n", path,
+		"the steps image of a release, or what this prints in a checkout:\n  make steps-image PUSH=REGISTRY/REPOSITORY\n", path,
 		path)
 }

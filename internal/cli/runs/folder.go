@@ -209,7 +209,7 @@ func describeFolder(ctx context.Context, dir string) string {
 	if err != nil {
 		return ""
 	}
-	if changed, err := repository.Changed(ctx, true); err != nil || changed {
+	if changed, err := repository.Changed(ctx); err != nil || changed {
 		return commit + "-dirty"
 	}
 	return commit

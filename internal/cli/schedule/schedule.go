@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/cronjob"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -102,7 +103,8 @@ func (s Schedule) Objects(namespace, image string) []runtime.Object {
 	labels[run.ScheduleLabel] = s.Name
 	job := cronjob.Job{
 		Name: prefix + s.Name, Namespace: namespace, Labels: labels, Annotations: map[string]string{annotation: string(spec)},
-		Schedule: s.cron(), TimeZone: s.TimeZone, Image: image, Command: []string{"mlenv", "schedule", "fire", s.Name, "--job=$(JOB_NAME)"},
+		Schedule: s.cron(), TimeZone: s.TimeZone, Image: image,
+		Command:     []string{agent.StepsProgram, "mlenv", "schedule", "fire", s.Name, "--job=$(JOB_NAME)"},
 		StartWithin: int64(startWithin.Seconds()),
 		Env: []corev1.EnvVar{{Name: "JOB_NAME", ValueFrom: &corev1.EnvVarSource{
 			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobNameLabel + "']"}}}},

@@ -25,7 +25,7 @@ ServiceAccount with one Role for all steps. Installing again updates them, inclu
 deletes what the last install created and this one does not. It changes nothing unless you hold every right and
 the API server accepts every object.
 
---steps-image is the steps image of a release, or the image that mlenv bundle steps-image prints.
+--steps-image is the steps image of a release, or the image that make steps-image prints.
 
 --dry-run prints the changes as a diff of YAML. --output=yaml prints the objects for another user to apply and connects
 to no cluster, so it omits schedules; it looks up a steps image by tag in its registry. --output=json prints the changes.

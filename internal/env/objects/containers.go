@@ -47,7 +47,7 @@ func (b builder) agentContainer() corev1.Container {
 	return corev1.Container{
 		Name:            AgentContainer,
 		Image:           b.StepsImage,
-		Command:         []string{"/mlenv-agent", "install", programs},
+		Command:         []string{agent.StepsProgram, "agent", "install", programs},
 		SecurityContext: restricted(),
 		Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("32Mi")},

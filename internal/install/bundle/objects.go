@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bundle builds the steps image and the Tekton bundles of Tasks and Pipelines.
+// Package bundle reads the Tasks and Pipelines, and sets their defaults.
 package bundle
 
 import (

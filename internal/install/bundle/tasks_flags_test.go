@@ -29,6 +29,9 @@ func TestTaskArgsAreFlags(t *testing.T) {
 		}
 		commands[step.Name()] = step
 	}
+	if all := tasks(t); len(all) != len(commands)-1 { // the reaper has none
+		t.Errorf("%d Tasks for %d steps", len(all), len(commands)-1)
+	}
 	for name, task := range tasks(t) {
 		t.Run(name, func(t *testing.T) {
 			step := commands[name]

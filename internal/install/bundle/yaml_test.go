@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
-	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
 // root is the folder of the checkout.
@@ -84,12 +84,6 @@ func files(t *testing.T, kind string) map[string][]byte {
 	return all
 }
 
-func TestTasksAreTheSteps(t *testing.T) {
-	if got := slices.Sorted(maps.Keys(tasks(t))); !slices.Equal(got, bundle.Steps()) {
-		t.Errorf("tasks %v, steps %v: want the same", got, bundle.Steps())
-	}
-}
-
 func TestTasks(t *testing.T) {
 	for name, task := range tasks(t) {
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +97,7 @@ func TestTasks(t *testing.T) {
 			if step.Script != "" {
 				t.Error("the step has a script; want command and args")
 			}
-			if got, want := step.Command, []string{"/ko-app/" + name}; !slices.Equal(got, want) {
+			if got, want := step.Command, []string{agent.StepsProgram, name}; !slices.Equal(got, want) {
 				t.Errorf("command %v, want %v", got, want)
 			}
 			if step.Image != "$(params.steps-image)" {

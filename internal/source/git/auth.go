@@ -119,11 +119,11 @@ func (a Auth) writeRoots(file string) (string, error) {
 	if a.roots == "" {
 		return "", nil
 	}
-	return file, os.WriteFile(file, slices.Concat(SystemRoots(), []byte{'\n'}, []byte(a.roots)), 0o600)
+	return file, os.WriteFile(file, slices.Concat(trustedHere(), []byte{'\n'}, []byte(a.roots)), 0o600)
 }
 
-// SystemRoots returns the certificate authorities of this machine as PEM, nil if it keeps them in none of the known files.
-func SystemRoots() []byte {
+// trustedHere returns the certificate authorities of this machine as PEM, nil if it keeps them in none of the known files.
+func trustedHere() []byte {
 	for _, name := range append([]string{os.Getenv("SSL_CERT_FILE")}, systemRoots...) {
 		if content, err := os.ReadFile(name); err == nil {
 			return content

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -72,31 +71,10 @@ func (f *Folder) Commit(ctx context.Context) (string, error) {
 	return f.run(ctx, "rev-parse", "--verify", "HEAD^{commit}")
 }
 
-// Version describes the checked out commit by the newest tag before it, or by its short hash.
-func (f *Folder) Version(ctx context.Context) (string, error) {
-	return f.run(ctx, "describe", "--tags", "--always")
-}
-
-// LastChange returns the last commit that changed one of the paths in the folder, and its time.
-func (f *Folder) LastChange(ctx context.Context, paths ...string) (commit string, at time.Time, err error) {
-	text, err := f.run(ctx, slices.Concat([]string{"log", "--max-count=1", "--format=%H %ct", "--"}, paths)...)
-	if err != nil {
-		return "", time.Time{}, err
-	}
-	commit, seconds, _ := strings.Cut(text, " ")
-	unix, err := strconv.ParseInt(seconds, 10, 64)
-	return commit, time.Unix(unix, 0).UTC(), err
-}
-
-// Changed reports whether a file in the folder differs from the commit. Files that git does not track count if untracked
-// is true, unless git ignores them.
-func (f *Folder) Changed(ctx context.Context, untracked bool) (bool, error) {
+// Changed reports whether a file in the folder differs from the commit, or is new and not ignored by git.
+func (f *Folder) Changed(ctx context.Context) (bool, error) {
 	// Of submodules, only the commit counts: git would read their configuration to look for changed files.
-	args := []string{"status", "--porcelain", "--ignore-submodules=dirty", "--untracked-files=no", "--", "."}
-	if untracked {
-		args[3] = "--untracked-files=normal"
-	}
-	changes, err := f.run(ctx, args...)
+	changes, err := f.run(ctx, "status", "--porcelain", "--ignore-submodules=dirty", "--untracked-files=normal", "--", ".")
 	return changes != "", err
 }
 

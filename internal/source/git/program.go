@@ -163,7 +163,7 @@ func environment(scratch string, settings []string) []string {
 func requireProgram(name string) error {
 	if _, err := exec.LookPath(name); err != nil {
 		return fail.Advise(fail.Becausef(fail.Internal, "looking for the program %s: not found: want it in PATH (%s)", name, os.Getenv("PATH")),
-			"install %s here; a steps image needs a base that has it: mlenv bundle steps-image --base=IMAGE", name)
+			"install %s here; a steps image needs a base that has it: BASE=IMAGE make steps-image PUSH=IMAGE", name)
 	}
 	return nil
 }

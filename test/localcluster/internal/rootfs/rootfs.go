@@ -32,6 +32,7 @@ const recipe = "3"
 //
 //	packages        Debian packages of the root file system
 //	customize.sh    run in it at the end (optional)
+//	trust           the image trusts the certificates of this machine (optional)
 //	base            instead of these two: the name of the folder beside it whose image it stands on
 //	build-packages  packages that only install.sh needs (optional)
 //	install.sh      run with those; what it puts in /opt is a layer of its own (optional)
@@ -40,7 +41,7 @@ const recipe = "3"
 // folder is mounted at /image while install.sh runs.
 type Recipe struct {
 	Dir string
-	// CABundle is the file of certificates with which the build trusts package mirrors.
+	// CABundle is the file of certificates that this machine trusts: package mirrors may need them.
 	CABundle string
 }
 
@@ -52,6 +53,9 @@ func (r Recipe) Key() (string, error) {
 	}
 	if len(files) == 0 {
 		return "", fmt.Errorf("reading the image description %s: the folder is missing or empty", r.Dir)
+	}
+	if r.has("trust") {
+		files = append(files, r.CABundle)
 	}
 	hash := sha256.New()
 	fmt.Fprintln(hash, suite, recipe)
@@ -168,6 +172,9 @@ func (r Recipe) bootstrap(ctx context.Context, target string, log io.Writer) err
 	}
 	if r.has("customize.sh") {
 		args = append(args, `--customize-hook=chroot "$1" sh -eu < `+filepath.Join(r.Dir, "customize.sh"))
+	}
+	if r.has("trust") {
+		args = append(args, `--customize-hook=cp "`+r.CABundle+`" "$1/etc/ssl/certs/ca-certificates.crt"`)
 	}
 	args = append(args, suite, target)
 	if mirror := hostMirror(ctx); mirror != "" {

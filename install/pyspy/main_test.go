@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package bundle_test
+package main
 
 import (
 	"fmt"
@@ -10,13 +10,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
-// TestFetchSpyRefuses checks that FetchSpy accepts only a locked wheel. The end-to-end tests fetch the real one.
-func TestFetchSpyRefuses(t *testing.T) {
-	lock, err := os.ReadFile("../../../images/cpu/lock.txt")
+// TestRefuses: only a locked wheel is accepted. The end-to-end tests fetch the real one.
+func TestRefuses(t *testing.T) {
+	t.Chdir("../..")
+	lock, err := os.ReadFile(lockFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +50,7 @@ func TestFetchSpyRefuses(t *testing.T) {
 			defer server.Close()
 			t.Setenv("PIP_INDEX_URL", server.URL+"/simple")
 			t.Setenv("XDG_CACHE_HOME", t.TempDir())
-			_, err := bundle.FetchSpy(t.Context(), bundle.Platforms()[0])
+			err := write(t.TempDir(), "linux/amd64")
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("%v; want %q", err, test.want)
 			}

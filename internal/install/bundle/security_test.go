@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package release
+package bundle_test
 
 import (
 	"bytes"
@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// files returns the paths below folders of the checkout that the pattern matches.
-func files(t *testing.T, pattern string, folders ...string) []string {
+// filesBelow returns the paths below folders of the checkout that the pattern matches.
+func filesBelow(t *testing.T, pattern string, folders ...string) []string {
 	t.Helper()
 	matches := regexp.MustCompile(pattern)
 	var found []string
@@ -48,41 +48,6 @@ func read(t *testing.T, path string) []byte {
 	return content
 }
 
-// TestActionsAreByCommit fails if a workflow refers to an action by a name that its publisher can move. Workflows refer to
-// this project's own action by version, because it downloads the release of that version.
-func TestActionsAreByCommit(t *testing.T) {
-	byCommit := regexp.MustCompile(`^([\w./-]+@[0-9a-f]{40}|ml-dev-env/ml-dev-env@v\d+\.\d+\.\d+|\./.*)$`)
-	for _, path := range append(files(t, `\.ya?ml$`, ".github", "examples/github"), filepath.Join(root, "action.yml")) {
-		var workflow any
-		if err := yaml.Unmarshal(read(t, path), &workflow); err != nil {
-			t.Errorf("%s: %v", path, err)
-		}
-		for _, action := range uses(workflow) {
-			if !byCommit.MatchString(action) {
-				t.Errorf("%s uses %s: want a commit of 40 digits", path, action)
-			}
-		}
-	}
-}
-
-// uses returns the values of all keys uses.
-func uses(value any) (actions []string) {
-	switch value := value.(type) {
-	case map[string]any:
-		for key, inner := range value {
-			if action, is := inner.(string); is && key == "uses" {
-				actions = append(actions, action)
-			}
-			actions = append(actions, uses(inner)...)
-		}
-	case []any:
-		for _, inner := range value {
-			actions = append(actions, uses(inner)...)
-		}
-	}
-	return actions
-}
-
 // ofTraining matches the action's outputs whose text a training chooses.
 var ofTraining = regexp.MustCompile(`outputs\.(metrics|message)\b`)
 
@@ -92,7 +57,7 @@ var runnersFile = regexp.MustCompile(`GITHUB_(STEP_SUMMARY|OUTPUT|ENV|PATH|STATE
 // TestNoWorkflowShowsATrainingsText fails if a step of a workflow writes the text of a training to where GitHub renders it or reads
 // commands, or puts an output into a script.
 func TestNoWorkflowShowsATrainingsText(t *testing.T) {
-	for _, path := range append(files(t, `\.ya?ml$`, ".github", "examples/github"), filepath.Join(root, "action.yml")) {
+	for _, path := range append(filesBelow(t, `\.ya?ml$`, ".github", "examples/github"), filepath.Join(root, "action.yml")) {
 		var workflow any
 		if err := yaml.Unmarshal(read(t, path), &workflow); err != nil {
 			t.Errorf("%s: %v", path, err)
@@ -130,7 +95,7 @@ func scripts(value any) map[string]string {
 // TestDockerfilesNameTheirBase fails if a Dockerfile names its base image by tag. The digest of 25.08 is not known for
 // sure: build-image resolves the tag, see docs/project/unproven.md.
 func TestDockerfilesNameTheirBase(t *testing.T) {
-	for _, path := range files(t, `Dockerfile$`, "images", "test") {
+	for _, path := range filesBelow(t, `Dockerfile$`, "images", "test") {
 		parsed, err := parser.Parse(bytes.NewReader(read(t, path)))
 		if err != nil {
 			t.Errorf("%s: %v", path, err)
@@ -159,7 +124,7 @@ func TestDockerfilesNameTheirBase(t *testing.T) {
 // TestThreatModel fails if the threat model of SECURITY.md names a test that does not exist.
 func TestThreatModel(t *testing.T) {
 	var tests strings.Builder
-	for _, path := range files(t, `_test\.go$`, "internal", "test") {
+	for _, path := range filesBelow(t, `_test\.go$`, "internal", "test") {
 		tests.Write(read(t, path))
 	}
 	rows := 0

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package release
+package bundle_test
 
 import (
 	"encoding/json"
@@ -35,7 +35,7 @@ func TestUpdates(t *testing.T) {
 	if config.MinimumReleaseAge != "7 days" {
 		t.Errorf("minimumReleaseAge %q, want a week", config.MinimumReleaseAge)
 	}
-	want := append(files(t, `examples/github/[^/]*\.yml$`, "examples"), files(t, `requirements[^/]*\.txt$`, "images", "test/tools")...)
+	want := append(filesBelow(t, `examples/github/[^/]*\.yml$`, "examples"), filesBelow(t, `requirements[^/]*\.txt$`, "images", "test/tools")...)
 	for _, path := range want {
 		name, err := filepath.Rel(root, path)
 		if err != nil {
@@ -65,7 +65,7 @@ func TestUpdates(t *testing.T) {
 // TestCommunity: GitHub finds who reviews, and what to fill in; a link to a page of this repository leads to one.
 func TestCommunity(t *testing.T) {
 	page := regexp.MustCompile(`https://github\.com/ml-dev-env/ml-dev-env/blob/main/([\w./-]+)`)
-	list := append(files(t, `\.(yml|md)$`, ".github/ISSUE_TEMPLATE"), filepath.Join(root, ".github/PULL_REQUEST_TEMPLATE.md"))
+	list := append(filesBelow(t, `\.(yml|md)$`, ".github/ISSUE_TEMPLATE"), filepath.Join(root, ".github/PULL_REQUEST_TEMPLATE.md"))
 	for _, path := range list {
 		text := read(t, path)
 		for _, link := range page.FindAllSubmatch(text, -1) {

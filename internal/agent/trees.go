@@ -51,8 +51,8 @@ func (c *Client) PullTree(ctx context.Context, hash tree.Digest, from int) (Tree
 	return ask[TreeState](ctx, c, http.MethodPost, "/v1/trees/"+string(hash)+"/pull", Pull{From: from})
 }
 
-// TreeContents reads contents of a tree that the node holds, as tree.WriteContents writes them from that byte of the first one. An agent may
-// ask it, too.
+// TreeContents reads contents of a tree that the node holds, as tree.WriteContents writes them from that byte of the first one. An agent
+// may ask it, too.
 func (c *Client) TreeContents(ctx context.Context, hash tree.Digest, contents []tree.Digest, from int64) (io.ReadCloser, error) {
 	return c.stream(ctx, http.MethodPost, fmt.Sprintf("/v1/trees/%s/contents?from=%d", hash, from), contents)
 }

@@ -35,7 +35,8 @@ func TestUpdates(t *testing.T) {
 	if config.MinimumReleaseAge != "7 days" {
 		t.Errorf("minimumReleaseAge %q, want a week", config.MinimumReleaseAge)
 	}
-	want := append(filesBelow(t, `examples/github/[^/]*\.yml$`, "examples"), filesBelow(t, `requirements[^/]*\.txt$`, "images", "test/tools")...)
+	want := append(filesBelow(t, `examples/github/[^/]*\.yml$`, "examples"),
+		filesBelow(t, `requirements[^/]*\.txt$`, "images", "test/tools")...)
 	for _, path := range want {
 		name, err := filepath.Rel(root, path)
 		if err != nil {

@@ -74,7 +74,7 @@ func (s *Server) collect() {
 	defer s.collecting.Unlock()
 	const keep = 5 // so that returning to an old tree costs nothing
 	pinned := func(hash tree.Digest) bool { return s.jobs.pinned(hash) || s.trees.InUse(hash) }
-	err := s.trees.Sweep()
+	err := s.trees.CleanUp()
 	if _, collectErr := s.trees.Collect(keep, pinned); err != nil || collectErr != nil {
 		s.log.Warn("Old trees stay.", "error", errors.Join(err, collectErr))
 	}

@@ -52,7 +52,7 @@ func (js *jobs) enter(id string, spec agent.JobSpec) (f jobFolder, err error) {
 		if f.venv, err = js.venv(js.trees.Venv(spec.Tree)); err != nil {
 			return f, err
 		}
-		if err := js.trees.Sweep(); err != nil {
+		if err := js.trees.CleanUp(); err != nil {
 			js.log.Warn("Files of trees stay in working directories of ended jobs.", "error", err)
 		}
 		f.dir, err = js.trees.Lay(spec.Tree, id, js.config.user())

@@ -109,7 +109,7 @@ func (s *Store) leave(job, user string) error {
 	return s.clean(job, time.Time{})
 }
 
-// Forget removes the user from all working directories: its earlier container is gone. Sweep then cleans them.
+// Forget removes the user from all working directories: its earlier container is gone. CleanUp then cleans them.
 func (s *Store) Forget(user string) error {
 	jobs, err := s.uncleaned()
 	for _, job := range jobs {
@@ -118,8 +118,8 @@ func (s *Store) Forget(user string) error {
 	return err
 }
 
-// Sweep does what Leave does for working directories that nobody left, because an agent was killed or a node was lost.
-func (s *Store) Sweep() (err error) {
+// CleanUp does what Leave does for working directories that nobody left, because an agent was killed or a node was lost.
+func (s *Store) CleanUp() (err error) {
 	defer syncFailed(&err, "cleaning abandoned working directories")
 	jobs, err := s.uncleaned()
 	if err != nil || len(jobs) == 0 {

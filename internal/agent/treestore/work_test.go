@@ -186,7 +186,7 @@ func TestAbandoned(t *testing.T) {
 	for _, job := range []string{"killed", "lost", "running"} {
 		write(t, w.lay(t, hash, job, job), "out", job)
 	}
-	if err := w.Sweep(); err != nil {
+	if err := w.CleanUp(); err != nil {
 		t.Fatal(err)
 	}
 	for _, job := range []string{"killed", "lost", "running"} {
@@ -202,7 +202,7 @@ func TestAbandoned(t *testing.T) {
 	if err := os.Remove(w.aboutPath("killed", laidFile)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Sweep(); err != nil {
+	if err := w.CleanUp(); err != nil {
 		t.Fatal(err)
 	}
 	if jobs, err := w.uncleaned(); err != nil || !cmp.Equal(jobs, []string{"running"}) {
@@ -213,7 +213,7 @@ func TestAbandoned(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", job, diff)
 		}
 	}
-	if err := errors.Join(w.Renew("running", "running"), w.Sweep()); err != nil {
+	if err := errors.Join(w.Renew("running", "running"), w.CleanUp()); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(len(repository)+1, len(reads(t, w.WorkDir("running")))); diff != "" {

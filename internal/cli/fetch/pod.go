@@ -109,7 +109,7 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("listing pods in %s: %w", clients.Namespace, err))
 	}
-	if err := sweep(ctx, clients, all.Items); err != nil {
+	if err := removeEnded(ctx, clients, all.Items); err != nil {
 		return nil, err
 	}
 	spec := podOf(claim, image)
@@ -157,8 +157,8 @@ func stepsImage(ctx context.Context, clients *kube.Clients, claim Claim) (string
 		"mlenv install FILE -n %[1]s --steps-image=IMAGE", clients.Namespace)
 }
 
-// sweep deletes ended pods of earlier calls that were killed before they could.
-func sweep(ctx context.Context, clients *kube.Clients, all []corev1.Pod) error {
+// removeEnded deletes ended pods of earlier calls that were killed before they could.
+func removeEnded(ctx context.Context, clients *kube.Clients, all []corev1.Pod) error {
 	for _, other := range all {
 		if other.Labels[componentLabel] != component || !kube.HasEnded(&other) {
 			continue

@@ -195,6 +195,11 @@ stress: ## run the unit tests five times and the end-to-end tests once, in parts
 stress-%:
 	test/busy $(MAKE) --no-print-directory --keep-going $*
 
+REPEATS := stress-machines-shuffled-1 stress-machines-shuffled-2 machines-one-core-1 machines-one-core-2 machines-one-core-3 machines-one-core-4
+.PHONY: repeats
+repeats: ## run each unit test ten times while endless loops keep all cores busy, and twelve times on one core, in parts (root)
+	@test/parts $(REPEATS)
+
 # CULPRITS_FLAGS=-update writes the score into docs/project/culprits.md; -test.run chooses scripts.
 CULPRITS_FLAGS :=
 .PHONY: culprits

@@ -176,7 +176,7 @@ faults: ## run all scenarios of docs/project/faults.md, in three parts that can 
 MACHINES := machines-used machines-bare machines-user machines-paths machines-one-core machines-one-thread \
   machines-shuffled-1 machines-shuffled-2 machines-shuffled-3 machines-shuffled-4
 STRESS := stress-machines-shuffled stress-e2e-half-1 stress-e2e-half-2
-NIGHTLY := race culprits try-without-torch e2e-nightly-1 e2e-nightly-2 e2e-newest-tekton $(FAULTS) $(MACHINES) $(STRESS)
+NIGHTLY := race culprits try-without-torch release-snapshot e2e-nightly-1 e2e-nightly-2 e2e-newest-tekton $(FAULTS) $(MACHINES) $(STRESS)
 .PHONY: nightly
 nightly: ## run the parts that are slow or rarely fail; those that passed at this commit are not run again (root); nightly-PART runs one
 	@test/parts $(NIGHTLY)
@@ -246,6 +246,7 @@ generate: ## rewrite generated files (cluster file schema, reference pages and t
 	cd $(LOCALCLUSTER) && go mod tidy
 	cd $(LOCALCLUSTER)/tools && go mod tidy
 	cd install/tools && go mod tidy
+	cd install/tools/goreleaser && go mod tidy
 	cd test/tools && go mod tidy
 	cd test/tools/lint && go mod tidy
 	cd $(LOCALCLUSTER)/tools/newest && go mod tidy
@@ -286,6 +287,7 @@ verify: workflows ## fail if generate would change something, or if workflows, e
 	cd $(LOCALCLUSTER) && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools && go mod tidy -diff
 	cd install/tools && go mod tidy -diff
+	cd install/tools/goreleaser && go mod tidy -diff
 	cd test/tools && go mod tidy -diff
 	cd test/tools/lint && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools/newest && go mod tidy -diff
@@ -388,9 +390,13 @@ pin: licenses ## write the version and the steps image's digest into tasks/ and 
 pin-examples: ## write a tagged version and its commit into examples and pages, to commit on main (VERSION=v1.2.3)
 	install/pin-examples "$(VERSION)" "$$(git rev-parse --verify "$(VERSION)^{commit}")"
 
-release: licenses bin/cyclonedx-gomod ## build the files of release VERSION=v1.2.3 in dist/ (RELEASE_FLAGS=--snapshot to try it, --push to publish)
-	rm -rf dist
+release: licenses bin/cyclonedx-gomod ## build the files of release VERSION=v1.2.3 in dist/ and bin/release/files (RELEASE_FLAGS=--snapshot to try it, --push to publish)
 	install/release "$(VERSION)" $(RELEASE_FLAGS)
+
+# All but what GitHub and Sigstore do.
+.PHONY: release-snapshot
+release-snapshot:
+	$(MAKE) --no-print-directory release VERSION=v0.0.0-nightly RELEASE_FLAGS=--snapshot
 
 # The same file wherever it is compiled: a bill of materials names the tool that wrote it by its hash.
 bin/go-licenses: PACKAGE := github.com/google/go-licenses/v2

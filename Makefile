@@ -310,7 +310,7 @@ try: bin/mlenv ## train a small transformer on two nodes of this machine, withou
 
 # make e2e runs it where the python3 in PATH has torch.
 .PHONY: try-without-torch
-try-without-torch: ## run make try in a fresh clone with an empty home, where pip has to install torch (1 to 7 GB)
+try-without-torch: ## run make try in a fresh clone with an empty home, where pip has to install torch (0.3 to 3 GB)
 	@work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; mkdir "$$work/home" && python3 -m venv "$$work/python" && git clone --quiet . "$$work/clone" && \
 	  GOCACHE="$$(go env GOCACHE)" GOMODCACHE="$$(go env GOMODCACHE)" HOME="$$work/home" PATH="$$work/python/bin:$$PATH" $(MAKE) -C "$$work/clone" try
 

@@ -1,4 +1,4 @@
-# The targets of the earlier scripts, one mlenv command each; docs/from-scripts.md lists them all.
+# The targets of the earlier scripts, one mlenv command each; docs/project/from-scripts.md lists them all.
 # CLUSTER is the name of a file in clusters/ without .yaml. MLENV_FLAGS are any other flags.
 MLENV := bin/mlenv
 CLUSTER_FILE = $(if $(CLUSTER),clusters/$(CLUSTER).yaml)

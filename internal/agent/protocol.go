@@ -77,8 +77,6 @@ const (
 	Hostfile = Workspace + "/.deepspeed/hostfile"
 	// State is the agent's folder on the workspace claim.
 	State = Workspace + "/.mlenv"
-	// Trees is where synced trees lie, each under its hash.
-	Trees = State + "/trees"
 	// Work is where the working directory of each job lies, under the job's id.
 	Work = Workspace + "/" + WorkFolder
 	// Runs is where the record of each job lies, under the job's id.

@@ -36,7 +36,7 @@ type Cause struct {
 	Behind string
 }
 
-// Culprit is the rank of a cause as Leases and receipts have it.
+// Culprit is the rank of a cause as receipts have it.
 type Culprit struct {
 	Rank   int                `json:"rank"`
 	Node   int                `json:"node"`
@@ -44,7 +44,7 @@ type Culprit struct {
 	Python *agent.PythonError `json:"python,omitempty"`
 }
 
-// mostTraceback is the longest traceback that an agent keeps, in bytes. All annotations of a Lease have 256 KiB.
+// mostTraceback is the longest traceback that an agent keeps, in bytes.
 const mostTraceback = 20 << 10
 
 // Culprit returns the rank alone, with the error that ended it. It omits a traceback that no agent wrote: ranks can forge what an agent

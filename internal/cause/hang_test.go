@@ -18,7 +18,7 @@ var (
 	waits = []agent.Frame{
 		{Function: "all_reduce", File: site + "distributed/distributed_c10d.py", Line: 4181},
 		{Function: "_exception_logger.<locals>.wrapper", File: site + "distributed/c10d_logger.py", Line: 83},
-		{Function: "main", File: agent.Trees + "/" + hash + "/train.py", Line: 88}, {Function: "<module>", File: "train.py", Line: 99},
+		{Function: "main", File: agent.State + "/trees/" + hash + "/train.py", Line: 88}, {Function: "<module>", File: "train.py", Line: 99},
 	}
 	barrier = []agent.Frame{
 		{Function: "barrier", File: site + "distributed/distributed_c10d.py", Line: 6001},

@@ -119,8 +119,6 @@ const (
 // Line is one line that the benchmark prints: an event, or else a measurement.
 type Line struct {
 	Event Event `json:"event,omitempty"`
-	// Torch is the version, of Ready.
-	Torch string `json:"torch,omitempty"`
 	// Device has the rates of OfDevice, and no node.
 	Device Device `json:"device,omitzero"`
 	Measurement

@@ -71,7 +71,7 @@ else:
     torch.set_num_threads(1)
 device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 if local == 0:
-    say(event="ready", torch=torch.__version__)
+    say(event="ready")
 
 
 def left():

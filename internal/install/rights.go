@@ -102,7 +102,7 @@ func clusterRole() *rbacv1.ClusterRole {
 // ObserverRules returns the rules of the ClusterRole.
 func ObserverRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
-		rule("", "nodes")("get", "list"),
+		rule("", "nodes")("list"),
 		rule("", "pods")("list"),
 		rule("storage.k8s.io", "storageclasses")("get", "list"),
 		// Whether the server of a class, for example NFS, waits for its claim.

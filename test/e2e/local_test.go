@@ -82,9 +82,11 @@ func (u trainer) newWorkstation() *workstation {
 	if err := os.MkdirAll(filepath.Join(m.folder, "bin"), 0o755); err != nil {
 		u.Fatal(err)
 	}
-	// install/steps-image has fetched py-spy.
-	for name, from := range map[string]string{"mlenv": u.mlenvProgram,
-		agent.PySpy: filepath.Join(root, "cmd", "steps", "kodata", "linux-amd64", agent.PySpy)} {
+	spy := u.TempDir()
+	if out, err := run(u.T, nil, "go", "run", "-C", root, "./install/pyspy", spy, "linux/amd64"); err != nil {
+		u.Fatalf("fetching py-spy: %v\n%s", err, out)
+	}
+	for name, from := range map[string]string{"mlenv": u.mlenvProgram, agent.PySpy: filepath.Join(spy, "linux-amd64", agent.PySpy)} {
 		program, err := os.ReadFile(from)
 		if err := errors.Join(err, os.WriteFile(filepath.Join(m.folder, "bin", name), program, 0o755)); err != nil {
 			u.Fatal(err)

@@ -116,7 +116,7 @@ func imageMissing(u trainer) {
 // tooMany requests more than the cluster file allows, and then more than the cluster has.
 func tooMany(u trainer) {
 	u.end(u.start("e2e/quick.sh", byShell, "--param=gpus-per-node=5", "--param=nodes=3")).
-		failed("preflight", fail.InvalidInput, "gpus-per-node: 5", "want 1 to 4", "nodes: 3", "lists 2 nodes")
+		failed("preflight", fail.InvalidInput, "gpus-per-node: 5", "want 0 to 4", "nodes: 3", "lists 2 nodes")
 	u.claimsAre()
 
 	u.installChanged("per_node: 4", "per_node: 8")

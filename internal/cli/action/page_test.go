@@ -24,7 +24,7 @@ import (
 // failed returns a receipt of a run whose training prints Markdown, HTML and workflow commands.
 func failed() receipt.Receipt {
 	loss := []float64{3.5, 2.25}
-	tree := agent.Trees + "/" + strings.Repeat("0a", 32)
+	tree := agent.State + "/trees/" + strings.Repeat("0a", 32)
 	return receipt.Receipt{
 		Run: "train-1", Namespace: "ml", Verdict: receipt.Failed, Reason: "RankFailed", Message: "rank 3: <b>no</b>\n# heading",
 		Started: time.Date(2026, 2, 3, 12, 0, 0, 0, time.UTC), Ended: time.Date(2026, 2, 3, 12, 5, 0, 0, time.UTC), Commit: "0123abc",

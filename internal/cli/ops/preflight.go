@@ -49,8 +49,8 @@ created.
 With --output=yaml and --cluster-file mlenv prints these objects, and contacts no cluster. The
 Secrets with certificates are left out, and the UID of the Lease, which owns the other objects, is a
 placeholder. provision decides some settings by what it finds on the cluster; here --mode=auto means
-rdma if the cluster file enables it, else tcp, and --storage=auto means rwx if the file has a class
-for it.
+rdma if the cluster file enables it and several nodes have GPUs, else tcp, and --storage=auto means
+rwx if the file has a class for it.
 
 Exit code`, 1),
 		Example: `  mlenv preflight --nodes=4
@@ -115,7 +115,7 @@ func (o *preflightOptions) objects(file cluster.File) ([]objects.Object, error) 
 	r = r.WithDefaults()
 	if r.Mode == agent.Auto {
 		r.Mode = agent.TCP
-		if file.Network.RDMA.Enabled {
+		if file.Network.RDMA.Enabled && r.Nodes > 1 && r.GPUs() > 0 {
 			r.Mode = agent.RDMA
 		}
 	}

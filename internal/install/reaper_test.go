@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -32,27 +33,29 @@ func reaperJob(t *testing.T, r Request) *batchv1.CronJob {
 	return nil
 }
 
-// TestReaperProblem: mlenv up reports that nothing will release an environment.
+// TestReaperProblem: mlenv up reports that nothing will release an environment. Its clock stands still.
 func TestReaperProblem(t *testing.T) {
-	installed := reaperJob(t, request(t))
-	suspended := installed.DeepCopy()
-	suspended.Spec.Suspend = new(true)
-	failing, neverRan := installed.DeepCopy(), installed.DeepCopy()
-	hourAgo := metav1.NewTime(time.Now().Add(-time.Hour))
-	failing.CreationTimestamp, neverRan.CreationTimestamp = hourAgo, hourAgo
-	failing.Status.LastSuccessfulTime = new(metav1.NewTime(time.Now().Add(-11 * time.Minute)))
-	for want, known := range map[string][]runtime.Object{
-		"namespace team has no reaper":           nil,
-		"CronJob team/mlenv-reaper is suspended": {suspended},
-		"":                                       {installed},
-		"no Job of CronJob team/mlenv-reaper has succeeded for 11m0s": {failing},
-		"no Job of CronJob team/mlenv-reaper has succeeded for 1h0m":  {neverRan},
-	} {
-		got, next, err := ReaperProblem(t.Context(), &kube.Clients{Kube: fake.NewClientset(known...), Namespace: "team"})
-		if err != nil || got != want || (next == "") != (want == "") {
-			t.Errorf("%q, next %q, %v; want %q", got, next, err, want)
+	synctest.Test(t, func(t *testing.T) {
+		installed := reaperJob(t, request(t))
+		suspended := installed.DeepCopy()
+		suspended.Spec.Suspend = new(true)
+		failing, neverRan := installed.DeepCopy(), installed.DeepCopy()
+		hourAgo := metav1.NewTime(time.Now().Add(-time.Hour))
+		failing.CreationTimestamp, neverRan.CreationTimestamp = hourAgo, hourAgo
+		failing.Status.LastSuccessfulTime = new(metav1.NewTime(time.Now().Add(-11 * time.Minute)))
+		for want, known := range map[string][]runtime.Object{
+			"namespace team has no reaper":           nil,
+			"CronJob team/mlenv-reaper is suspended": {suspended},
+			"":                                       {installed},
+			"no Job of CronJob team/mlenv-reaper has succeeded for 11m0s": {failing},
+			"no Job of CronJob team/mlenv-reaper has succeeded for 1h0m":  {neverRan},
+		} {
+			got, next, err := ReaperProblem(t.Context(), &kube.Clients{Kube: fake.NewClientset(known...), Namespace: "team"})
+			if err != nil || got != want || (next == "") != (want == "") {
+				t.Errorf("%q, next %q, %v; want %q", got, next, err, want)
+			}
 		}
-	}
+	})
 	client := fake.NewClientset()
 	client.PrependReactor("get", "cronjobs", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(batchv1.Resource("cronjobs"), "mlenv-reaper", errors.New("no"))

@@ -49,7 +49,9 @@ func TestUpdates(t *testing.T) {
 	}
 	toolchain := regexp.MustCompile(`(?m)^go 1\.\d+\.\d+\n\ntoolchain (go\S+)$`)
 	found := map[string][]string{}
-	for _, module := range []string{"go.mod", "install/tools/go.mod", "install/tools/goreleaser/go.mod", "test/tools/go.mod", "test/tools/lint/go.mod"} {
+	for _, module := range []string{
+		"go.mod", "install/tools/go.mod", "install/tools/goreleaser/go.mod", "test/tools/go.mod", "test/tools/lint/go.mod",
+	} {
 		line := toolchain.FindStringSubmatch(string(read(t, filepath.Join(root, module))))
 		if line == nil {
 			t.Errorf("%s: want a version of Go and a toolchain line", module)

@@ -115,7 +115,7 @@ func (o *preflightOptions) objects(file cluster.File) ([]objects.Object, error) 
 	r = r.WithDefaults()
 	if r.Mode == agent.Auto {
 		r.Mode = agent.TCP
-		if file.Network.RDMA.Enabled && r.Nodes > 1 && r.GPUs() > 0 {
+		if file.Network.RDMA.Enabled && preflight.Needless(r) == "" {
 			r.Mode = agent.RDMA
 		}
 	}

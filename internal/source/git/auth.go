@@ -122,7 +122,7 @@ func (a Auth) writeRoots(file string) (string, error) {
 	return file, os.WriteFile(file, slices.Concat(trustedHere(), []byte{'\n'}, []byte(a.roots)), 0o600)
 }
 
-// trustedHere returns the certificate authorities of this machine as PEM, nil if it keeps them in none of the known files.
+// trustedHere returns the certificate authorities of this machine as PEM, nil if none of the known files exists.
 func trustedHere() []byte {
 	for _, name := range append([]string{os.Getenv("SSL_CERT_FILE")}, systemRoots...) {
 		if content, err := os.ReadFile(name); err == nil {

@@ -250,6 +250,17 @@ func (p *probe) build(mode agent.Mode) error {
 	return err
 }
 
+// Needless returns why a request whose mode is auto needs no RDMA, "" if it may need it.
+func Needless(r objects.Request) string {
+	switch {
+	case r.Nodes == 1:
+		return "one node has no peer"
+	case r.GPUs() == 0:
+		return "the nodes have no GPUs"
+	}
+	return ""
+}
+
 func (p *probe) decideRDMA(ctx context.Context) {
 	rdma := p.file.Network.RDMA
 	decide := func(status Status, next, format string, args ...any) {
@@ -262,11 +273,8 @@ func (p *probe) decideRDMA(ctx context.Context) {
 		decide(BlockedRDMA, "if the cluster has RDMA, set network.rdma.enabled and the other keys of network.rdma",
 			"the cluster file of %s disables it: network.rdma.enabled is false", p.file.Cluster.Name)
 		return
-	case p.Mode == agent.Auto && p.Request.Nodes == 1:
-		decide(BlockedRDMA, "", "one node has no peer")
-		return
-	case p.Mode == agent.Auto && p.Request.GPUs() == 0:
-		decide(BlockedRDMA, "", "the nodes have no GPUs")
+	case p.Mode == agent.Auto && Needless(p.Request) != "":
+		decide(BlockedRDMA, "", "%s", Needless(p.Request))
 		return
 	}
 	if obsolete := p.file.Obsolete(); len(obsolete) > 0 { // host devices may exist without these interfaces

@@ -191,10 +191,15 @@ var cancelsLocally = regexp.MustCompile(`kill \d+`)
 // is compiled here, because the machine has neither make nor Go.
 func readmeTry(u trainer) {
 	clone := filepath.Join(u.workstation.folder, "clone")
-	home, caches := "HOME="+u.TempDir(), []string{"GOCACHE=" + goEnv(u, "GOCACHE"), "GOMODCACHE=" + goEnv(u, "GOMODCACHE")}
+	caches, err := run(u.T, nil, "go", "env", "GOCACHE", "GOMODCACHE")
+	if err != nil {
+		u.Fatal(err)
+	}
+	builds, modules, _ := strings.Cut(strings.TrimSpace(caches), "\n")
 	for _, args := range [][]string{{"git", "clone", "--quiet", repository(u.T), clone},
-		{"env", home, caches[0], caches[1], "make", "-C", clone, "bin/mlenv"}, {"chmod", "-R", "a+rwX", clone}} {
-		if out, err := exec.CommandContext(u.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+		{"env", "HOME=" + u.TempDir(), "GOCACHE=" + builds, "GOMODCACHE=" + modules, "make", "-C", clone, "bin/mlenv"},
+		{"chmod", "-R", "a+rwX", clone}} {
+		if out, err := run(u.T, nil, args[0], args[1:]...); err != nil {
 			u.Fatalf("%v: %v\n%s", args, err, out)
 		}
 	}
@@ -214,12 +219,4 @@ func readmeTry(u trainer) {
 	if err != nil || !strings.Contains(string(printed), "/work/clone/bin/try.html") {
 		u.Errorf("%v, want a report whose path is printed:\n%s", err, printed)
 	}
-}
-
-func goEnv(u trainer, name string) string {
-	out, err := exec.CommandContext(u.Context(), "go", "env", name).Output()
-	if err != nil {
-		u.Fatal(err)
-	}
-	return strings.TrimSpace(string(out))
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/crane"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	buildv1 "github.com/openshift/api/build/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -301,16 +302,24 @@ func packageMissing(u trainer) {
 		"No matching distribution found for no-such-package-of-anybody==1.0")
 }
 
-// noBuildPods fails if a build's pod is running.
+// noBuildPods waits until no build's pod is running. A build's phase is final before its pod has ended.
 func (u trainer) noBuildPods() {
 	u.Helper()
-	pods, err := u.clients.Kube.CoreV1().Pods(u.namespace).List(u.Context(),
-		metav1.ListOptions{LabelSelector: buildv1.BuildLabel, FieldSelector: "status.phase=Running"})
+	ctx, cancel := u.within(timeForTheObjectToChange)
+	defer cancel()
+	var running []string
+	err := kube.Until(ctx, "the build pods", u.clients.Kube.CoreV1().Pods(u.namespace), metav1.ListOptions{LabelSelector: buildv1.BuildLabel},
+		func(pods []*corev1.Pod) (bool, error) {
+			running = nil
+			for _, pod := range pods {
+				if pod.Status.Phase == corev1.PodRunning {
+					running = append(running, pod.Name)
+				}
+			}
+			return len(running) == 0, nil
+		})
 	if err != nil {
-		u.Fatal(err)
-	}
-	for _, pod := range pods.Items {
-		u.Errorf("build pod %s still runs", pod.Name)
+		u.Errorf("the build pods %v still run: %v", running, err)
 	}
 }
 

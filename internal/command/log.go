@@ -33,7 +33,7 @@ func Log(cmd *cobra.Command) *slog.Logger { return newLog(cmd.OutOrStdout(), IsJ
 
 func newLog(out io.Writer, json bool) *slog.Logger {
 	if json {
-		return slog.New(slog.NewJSONHandler(out, nil))
+		return slog.New(slog.NewJSONHandler(Live(out), nil))
 	}
 	return TextLog(out)
 }
@@ -41,7 +41,7 @@ func newLog(out io.Writer, json bool) *slog.Logger {
 // TextLog writes messages without attributes, one per line. It is the only writer for logs: a text of others in a message
 // neither steers a terminal nor forges a line, because all lines of a message but the first are indented.
 func TextLog(out io.Writer) *slog.Logger {
-	return slog.New(&textHandler{out: out})
+	return slog.New(&textHandler{out: Live(out)})
 }
 
 type textHandler struct {
@@ -78,7 +78,7 @@ func Output(cmd *cobra.Command) io.Writer {
 	if IsJSON(cmd) {
 		return nil
 	}
-	return cmd.OutOrStdout()
+	return Live(cmd.OutOrStdout())
 }
 
 // ReportOutput is for a report: Output, unless --output chooses a document.

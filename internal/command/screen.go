@@ -4,7 +4,6 @@ package command
 
 import (
 	"io"
-	"os"
 
 	"golang.org/x/term"
 
@@ -12,35 +11,41 @@ import (
 )
 
 // screen is the only writer for terminals: it leaves out control characters, so that no text of others steers the terminal.
-type screen struct{ file *os.File }
-
-// onTerminal returns the writer for an output of a command: a screen if it is a terminal. Files and pipes get every byte.
-func onTerminal(out io.Writer) io.Writer {
-	if file, ok := out.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
-		return screen{file}
-	}
-	return out
-}
+type screen struct{ output }
 
 // Write implements io.Writer.
 func (s screen) Write(p []byte) (int, error) {
-	if _, err := s.file.WriteString(humanize.Plain(string(p))); err != nil {
+	if _, err := s.output.Write([]byte(humanize.Plain(string(p)))); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
+// Terminal is a terminal that its caller steers.
+type Terminal struct{ output }
+
+// Size returns the number of columns and lines; both are 0 if they are unknown.
+func (t *Terminal) Size() (width, height int) {
+	width, height, err := term.GetSize(int(t.file.Fd()))
+	if err != nil {
+		return 0, 0
+	}
+	return width, height
+}
+
 // Raw returns the terminal of a command's output for a caller that steers it, and writes nobody else's text to it; nil if the
 // output is no terminal.
-func Raw(out io.Writer) *os.File {
-	s, _ := out.(screen)
-	return s.file
+func Raw(out io.Writer) *Terminal {
+	if s, ok := out.(screen); ok {
+		return &Terminal{s.output}
+	}
+	return nil
 }
 
 // Unfiltered returns the output as it is, for a program of the user's own choice.
 func Unfiltered(out io.Writer) io.Writer {
-	if file := Raw(out); file != nil {
-		return file
+	if terminal := Raw(out); terminal != nil {
+		return terminal
 	}
 	return out
 }

@@ -80,11 +80,19 @@ func TestFilesGetEveryByte(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	if onTerminal(file) != file || Raw(file) != nil {
+	all := newOutputs(t.Context())
+	out := all.of(file)
+	if _, err := out.Write([]byte("\x1b[2J")); err != nil || Raw(out) != nil || Unfiltered(out) != out {
 		t.Error("a file is a terminal")
 	}
+	if err := all.flush(); err != nil {
+		t.Error(err)
+	}
+	if content, err := os.ReadFile(file.Name()); err != nil || string(content) != "\x1b[2J" {
+		t.Errorf("got %q, %v", content, err)
+	}
 	terminal, _ := pseudoTerminal(t)
-	if Raw(onTerminal(terminal)) != terminal || Unfiltered(onTerminal(terminal)) != terminal {
+	if raw := Raw(all.of(terminal)); raw == nil || raw.file != terminal || Raw(Unfiltered(all.of(terminal))) != nil {
 		t.Error("the terminal cannot be reached")
 	}
 }

@@ -5,6 +5,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,12 +108,14 @@ func execute(ctx context.Context, root *cobra.Command, args []string, to streams
 		cmd.Args = withFlagMistakes(cmd.Args)
 	}
 	root.SetArgs(args)
-	to = streams{out: onTerminal(to.out), err: onTerminal(to.err), failures: onTerminal(to.failures)}
+	all := newOutputs(ctx)
+	defer all.flush()
+	to = streams{out: all.of(to.out), err: all.of(to.err), failures: all.of(to.failures)}
 	root.SetOut(to.out)
 	root.SetErr(to.err)
 	root.SetContext(ctx)
 	cmd, err := root.ExecuteC()
-	if err == nil {
+	if err = cmp.Or(err, all.flush()); err == nil {
 		return Done, nil
 	}
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil && fail.ReasonOf(err) == fail.Internal {

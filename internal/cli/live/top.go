@@ -4,18 +4,17 @@ package live
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
@@ -71,15 +70,12 @@ Exit code 0: shown; 1: there is no such environment, or no node answers; 2: wron
 }
 
 // showLive shows the table on a terminal until ctx ends or the environment is gone.
-func (s *source) showLive(ctx context.Context, terminal *os.File, every time.Duration) error {
+func (s *source) showLive(ctx context.Context, terminal *command.Terminal, every time.Duration) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	size := func() (width, height int) {
-		width, height, err := term.GetSize(int(terminal.Fd()))
-		if err != nil {
-			return 80, 24
-		}
-		return width, height
+		width, height = terminal.Size()
+		return cmp.Or(width, 80), cmp.Or(height, 24)
 	}
 	return redraw(ctx, terminal, size, ticker.C, func() (State, error) { return s.current(ctx) })
 }

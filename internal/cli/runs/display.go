@@ -14,8 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/term"
-
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
@@ -36,7 +34,7 @@ type display struct {
 	question string
 	// takeKeys makes the terminal pass on each key at once until the returned function is called; nil without a terminal.
 	takeKeys func() (release func())
-	// release is not nil while a question is open. A terminal whose keys are taken does not return at a new line by itself.
+	// release is not nil while a question is open. A terminal whose keys are taken does not return at the end of a line by itself.
 	release func()
 	over    bool
 	// rewrites is true while the last line is on the terminal.
@@ -54,11 +52,10 @@ func newDisplay(out io.Writer, phases int) *display {
 	if terminal := command.Raw(out); terminal != nil {
 		d.out = terminal
 		d.width = func() int {
-			width, _, err := term.GetSize(int(terminal.Fd()))
-			if err != nil || width < 20 {
-				return 80
+			if width, _ := terminal.Size(); width >= 20 {
+				return width
 			}
-			return width
+			return 80
 		}
 		d.color = os.Getenv("NO_COLOR") == ""
 	}
@@ -68,7 +65,7 @@ func newDisplay(out io.Writer, phases int) *display {
 // outlive returns an output that may lose its reader, as in mlenv run ... | head -3, without an end of this program, which the run
 // may need. gone is called then.
 func outlive(out io.Writer, gone func()) io.Writer {
-	if command.Raw(out) != nil {
+	if out = command.Live(out); command.Raw(out) != nil {
 		return out
 	}
 	// If the signal has a receiver, a broken pipe is an error of a write, and does not end the program.
@@ -220,7 +217,7 @@ func (d *display) writeLine(line string) { d.write(humanize.Plain(line) + "\n") 
 
 func (d *display) write(line string) {
 	d.clear()
-	if d.release != nil {
+	if d.width != nil { // the terminal may have released or taken the keys when it gets the line
 		line = strings.ReplaceAll(line, "\n", "\r\n")
 	}
 	fmt.Fprint(d.out, line)

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -54,6 +55,7 @@ func TestInterrupted(t *testing.T) {
 		{"key: Ctrl-C", os.Interrupt, "\x03", true, true},
 		{"key: detach", os.Interrupt, "d", false, false},
 		{"while it was started", nil, "d\n", true, true},
+		{stuckTerminal, syscall.SIGTERM, "", true, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			of := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine", UID: "uid-1"}}
@@ -94,6 +96,9 @@ func TestInterrupted(t *testing.T) {
 			if tc.answers != "" {
 				f.answers = strings.NewReader(tc.answers)
 			}
+			if tc.name == stuckTerminal {
+				f.display = stuckDisplay(t)
+			}
 			outcome, over, err := f.follow(ctx)
 			if err != nil || over != tc.over || patched != tc.cancelled {
 				t.Fatalf("over %t, cancelled %t, %v; want %t, %t\n%s", over, patched, err, tc.over, tc.cancelled, out.String())
@@ -104,6 +109,31 @@ func TestInterrupted(t *testing.T) {
 			}
 		})
 	}
+}
+
+const stuckTerminal = "a terminal that takes nothing"
+
+// stuckDisplay returns the display of a program with more output than what waits for a reader that takes nothing.
+func stuckDisplay(t *testing.T) (d *display) {
+	t.Helper()
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { reader.Close(); writer.Close() })
+	ctx, end := context.WithCancel(t.Context())
+	program := &cobra.Command{Use: "mlenv", RunE: func(cmd *cobra.Command, _ []string) error {
+		d = newDisplay(outlive(cmd.OutOrStdout(), func() {}), 1)
+		for range 3 << 10 {
+			d.print("%s", strings.Repeat("x", 1<<10))
+		}
+		end()
+		return nil
+	}}
+	if code := command.RunCommands(ctx, program, nil, writer, writer); code != command.Done {
+		t.Fatalf("exit code %d", code)
+	}
+	return d
 }
 
 // A run without its folder would hold its nodes for nothing, so the follower detaches only after the upload.

@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
@@ -204,6 +206,59 @@ func testInterrupted(ctx context.Context, t *testing.T, interrupt func()) {
 	}) {
 		t.Errorf("got %v, want Cancelled:\n%s", err, strings.Join(seen, "\n"))
 	}
+}
+
+// TestLocalOutputThatNothingReads: a run goes on and its output is kept while nothing reads it, and Ctrl-C ends it. Ctrl-C also ends mlenv logs.
+func TestLocalOutputThatNothingReads(t *testing.T) {
+	withoutCluster(t)
+	dir := t.TempDir()
+	const script = `import time
+for _ in range(30000): print("x" * 99)
+print("sleeping", flush=True); time.sleep(600)`
+	if err := os.WriteFile(filepath.Join(dir, "train.py"), []byte(script), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	run := unread(ctx, t, RunCommand(mldevenv.Bundle), dir, filepath.Join(dir, "train.py"), "--local", "--nodes=1", "--ranks-per-node=1",
+		"--run-name=unread")
+	follow := LogsCommand()
+	seen := &watched{wanted: "sleeping", seen: make(chan struct{})}
+	follow.SetOut(seen)
+	follow.SetArgs([]string{"unread", "--follow"})
+	followed := make(chan error, 1)
+	go func() { followed <- follow.ExecuteContext(ctx) }()
+	<-seen.seen
+	interrupt()
+	if code := <-run; code != command.Interrupted {
+		t.Errorf("run: exit code %d, want %d", code, command.Interrupted)
+	}
+	if err := <-followed; err != nil {
+		t.Errorf("logs --follow: %v", err)
+	}
+	ctx, interrupt = context.WithCancel(t.Context())
+	logs := unread(ctx, t, LogsCommand(), "unread")
+	interrupt()
+	<-logs
+}
+
+// unread runs a command of which nothing reads more than the first byte, and returns when it has written that. Its exit code comes later.
+func unread(ctx context.Context, t *testing.T, of *cobra.Command, args ...string) (code <-chan int) {
+	t.Helper()
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { reader.Close(); writer.Close() })
+	root := &cobra.Command{Use: "mlenv"}
+	root.AddCommand(of)
+	ended := make(chan int, 1)
+	go func() {
+		ended <- command.RunCommands(ctx, root, append([]string{of.Name()}, args...), writer, t.Output())
+	}()
+	if _, err := reader.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	return ended
 }
 
 // processesOf returns the processes of a run's jobs.

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -118,6 +120,27 @@ func TestTrainingSucceeds(t *testing.T) {
 		if facts, err := client.Facts(t.Context()); err != nil || len(facts.Running) > 0 {
 			t.Errorf("node %d runs %v, %v; want nothing", client.Node(), facts.Running, err)
 		}
+	}
+}
+
+// The step decides while nothing reads what the ranks print.
+func TestOutputThatNothingReads(t *testing.T) {
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	defer writer.Close()
+	ctx, end := context.WithCancel(t.Context())
+	step := &cobra.Command{Use: "train", RunE: func(cmd *cobra.Command, _ []string) error {
+		defer end()
+		training, _, _ := newTraining(t, "yes | head -c 3000000; exit 3")
+		training.Out, training.Log = command.Output(cmd), command.Log(cmd)
+		_, err := training.Attempt(cmd.Context())
+		return err
+	}}
+	if code := command.Run(ctx, step, nil, writer, io.Discard); code != command.Failed {
+		t.Errorf("exit code %d, want %d", code, command.Failed)
 	}
 }
 

@@ -57,7 +57,7 @@ func (g given) params(change func([]string) []string) (params v1.Params) {
 // onTheirWay returns the arguments with which the kubelet starts the step of a Task, and the objects that have its params.
 func onTheirWay(t *testing.T, name string, g given) (args []string, objects []runtime.Object) {
 	t.Helper()
-	content, err := fs.ReadFile(mldevenv.Bundle, "tasks/"+name+"/"+name+".yaml")
+	content, err := fs.ReadFile(mldevenv.Bundle, "tasks/mlenv-"+name+"/mlenv-"+name+".yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

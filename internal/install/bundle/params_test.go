@@ -21,7 +21,7 @@ import (
 func TestParamsAreCurrent(t *testing.T) {
 	for _, kind := range []string{"tasks", "pipelines"} {
 		for name, content := range files(t, kind) {
-			golden.File(t, filepath.Join(root, kind, name, name+".yaml"), withParams(name, string(content)))
+			golden.File(t, filepath.Join(root, kind, name, name+".yaml"), withParams(stepOf(name), string(content)))
 		}
 	}
 }

@@ -30,7 +30,7 @@ func TestStepsHaveFlags(t *testing.T) {
 		t.Errorf("%d Tasks for %d steps", len(all), len(commands)-1)
 	}
 	for name, task := range tasks(t) {
-		step := commands[name]
+		step := commands[stepOf(name)]
 		if step == nil {
 			t.Errorf("Task %s has no step", name)
 			continue
@@ -44,7 +44,7 @@ func TestStepsHaveFlags(t *testing.T) {
 			want = append(want, flag)
 		}
 		text := string(files(t, "tasks")[name])
-		for _, p := range param.Of(name) {
+		for _, p := range param.Of(stepOf(name)) {
 			switch {
 			case p.Is&param.NoFlag == 0 && p.Is&param.Items == 0:
 				want = append(want, p.Name)

@@ -25,6 +25,9 @@ import (
 // root is the folder of the checkout.
 const root = "../../.."
 
+// stepOf returns the name of a Task's step, which is also its name in our Pipelines.
+func stepOf(task string) string { return strings.TrimPrefix(task, "mlenv-") }
+
 // decode is strict: it fails the test on an unknown or repeated key.
 func decode(t *testing.T, name string, content []byte, into any) {
 	t.Helper()
@@ -97,7 +100,7 @@ func TestTasks(t *testing.T) {
 			if step.Script != "" {
 				t.Error("the step has a script; want command and args")
 			}
-			if got, want := step.Command, []string{agent.StepsProgram, name}; !slices.Equal(got, want) {
+			if got, want := step.Command, []string{agent.StepsProgram, stepOf(name)}; !slices.Equal(got, want) {
 				t.Errorf("command %v, want %v", got, want)
 			}
 			if step.Image != "$(params.steps-image)" {
@@ -263,9 +266,9 @@ func TestPipelines(t *testing.T) {
 // default.
 func calls(t *testing.T, call tekton.PipelineTask, known map[string]*tekton.Task) {
 	t.Helper()
-	// The flag --task-name relies on the same name.
-	if call.TaskRef != nil && call.TaskRef.Name != call.Name {
-		t.Errorf("task %s calls %s; want one name", call.Name, call.TaskRef.Name)
+	// The argument --task-name relies on it.
+	if call.TaskRef != nil && stepOf(call.TaskRef.Name) != call.Name {
+		t.Errorf("task %s calls %s; want mlenv-%s", call.Name, call.TaskRef.Name, call.Name)
 	}
 	if call.TaskRef == nil || known[call.TaskRef.Name] == nil {
 		t.Errorf("task %s: no such Task", call.Name)
@@ -275,7 +278,7 @@ func calls(t *testing.T, call tekton.PipelineTask, known map[string]*tekton.Task
 	for _, param := range call.Params {
 		for _, value := range values(param.Value) {
 			for _, match := range regexp.MustCompile(`\$\(tasks\.([a-z-]+)\.results\.([a-z-]+)\)`).FindAllStringSubmatch(value, -1) {
-				if source := known[match[1]]; source == nil || !slices.ContainsFunc(source.Spec.Results, func(r tekton.TaskResult) bool {
+				if source := known["mlenv-"+match[1]]; source == nil || !slices.ContainsFunc(source.Spec.Results, func(r tekton.TaskResult) bool {
 					return r.Name == match[2]
 				}) {
 					t.Errorf("task %s: %s: no such result", call.Name, value)

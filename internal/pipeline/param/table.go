@@ -37,7 +37,7 @@ const (
 	Items
 	// Free is a text in which users may write what Tekton or the kubelet would replace.
 	Free
-	// NoFlag is used by the Task itself, as a volume's name is.
+	// NoFlag is used by the Task itself, as the name of a volume is.
 	NoFlag
 	// Own means something else than the pipelines' param of this name.
 	Own
@@ -165,7 +165,7 @@ var table = []Param{
 		Help: "UID of the PipelineRun; empty if a user starts the step"},
 	{Name: "run-params", Kind: anything, In: "build-image sync-repo train", Is: NoFlag,
 		Help: "params, separated by commas, whose values the step reads in the PipelineRun"},
-	{Name: "log-format", Kind: OneOf("text", "json"), Default: "text", In: every, Help: "format of the log: text, or json for programs"},
+	{Name: "log-format", Kind: OneOf("text", "json"), Default: "text", In: every, Is: NoFlag, Help: "format of the log: text, or json for programs"},
 	{Name: "steps-image", Kind: Image, In: environments, Help: "image of the steps; mlenv install sets it, by digest"},
 	{Name: "steps-image", Kind: Image, In: "build-image sync-repo check-fabric train teardown", Is: NoFlag,
 		Help: "image of the steps; mlenv install sets it, by digest"},

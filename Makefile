@@ -237,7 +237,9 @@ test: ## run everything that CI runs; as root it installs missing Debian package
 	@$(MAKE) --no-print-directory e2e
 
 .PHONY: generate
-generate: ## rewrite generated files (cluster file schema, reference pages and tables, go.mod and go.sum, formatting)
+generate: ## rewrite generated files (params of Tasks, Pipelines and the Action, cluster file schema, reference pages and tables, go.mod and go.sum, formatting)
+	go test ./internal/install/bundle -run TestParamsAreCurrent -update
+	go test ./internal/cli/action -run TestInputsAreTheParams -update
 	go test ./internal/cluster -run 'Test(Schema|Reference)IsCurrent' -update
 	go test ./internal/cli -run 'Test(Output)?ReferenceIsCurrent' -update
 	go test ./internal/cli/runs -run TestJobSchemaIsCurrent -update

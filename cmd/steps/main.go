@@ -30,6 +30,6 @@ func main() {
 	}
 	var picked *cobra.Command
 	picked, os.Args = steps.Pick(os.Args)
-	os.Args = steps.Exact(context.Background(), picked, os.Args)
+	os.Args = steps.WithParams(context.Background(), picked, os.Args)
 	command.Main(picked)
 }

@@ -60,7 +60,7 @@ func TestInstallDryRunShowsDiff(t *testing.T) {
 	got := text(report)
 	for _, want := range []string{
 		"configmap/mlenv-cluster-small changed\n", "-    gpus: {per_node: 8, default_nodes: 3}\n+    gpus: {per_node: 4, default_nodes: 3}\n",
-		"role/mlenv-pipeline unchanged\n", "task/provision unchanged\n", "task/old deleted\n", "nothing was changed",
+		"role/mlenv-pipeline unchanged\n", "task/mlenv-provision unchanged\n", "task/old deleted\n", "nothing was changed",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in:\n%s", want, got)
@@ -235,7 +235,7 @@ func TestUninstallRefusesWhileInUse(t *testing.T) {
 		`{ml-dev-env/environment: ml-dev-env}, annotations: {ml-dev-env/holder-name: h-kim}}}`)
 	const taskRun = "/apis/tekton.dev/v1/namespaces/team/taskruns/other-train"
 	server.put(taskRun, `{apiVersion: tekton.dev/v1, kind: TaskRun, metadata: {name: other-train, namespace: team, labels: `+
-		`{tekton.dev/task: train, tekton.dev/pipelineRun: other}}}`)
+		`{tekton.dev/task: mlenv-train, tekton.dev/pipelineRun: other}}}`)
 	before := len(server.objects)
 	_, err := Uninstall(t.Context(), clients, Removal{Namespace: "team"})
 	want := "want no run in progress and no environment, found 3:\n  pipelinerun/nightly\n  taskrun/other-train\n  environment ml-dev-env, " +

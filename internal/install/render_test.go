@@ -108,11 +108,11 @@ func TestFilesBesideEachOther(t *testing.T) {
 // empty or 0 come from the run's own cluster file.
 func TestRenderFillsDefaults(t *testing.T) {
 	want := map[string]map[string]string{
-		"Task/build-image": {"cluster": "small", "image": "", "flavour": "", "pull-secret": "none"},
-		"Task/provision": {"cluster": "small", "steps-image": stepsImage, "image": "", "nodes": "0", "gpus-per-node": "",
+		"Task/mlenv-build-image": {"cluster": "small", "image": "", "flavour": "", "pull-secret": "none"},
+		"Task/mlenv-provision": {"cluster": "small", "steps-image": stepsImage, "image": "", "nodes": "0", "gpus-per-node": "",
 			"storage": ""},
-		"Task/train":    {"steps-image": stepsImage, "ranks-per-node": "0", "notify": "slack"},
-		"Task/teardown": {"notify": "slack"},
+		"Task/mlenv-train":    {"steps-image": stepsImage, "ranks-per-node": "0", "notify": "slack"},
+		"Task/mlenv-teardown": {"notify": "slack"},
 		"Pipeline/train-multi-node": {"cluster": "small", "steps-image": stepsImage, "image": "", "flavour": "", "nodes": "0",
 			"gpus-per-node": "", "notify": "slack"},
 		"Pipeline/dev-environment": {"nodes": "1", "gpus-per-node": ""},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned"
@@ -17,46 +18,50 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// Source is where a step finds the values that its params were given.
-type Source struct {
-	Namespace string
-	// TaskRun is the step's own.
-	TaskRun string
-	// Run and UID name its PipelineRun, "" for none. Params are those that the pipeline passes on under the same name.
-	Run    string
-	UID    types.UID
-	Params []string
-}
+// Params by which a TaskRun knows its PipelineRun. The last has the names of the params that both have under the same name, with commas.
+const (
+	nameParam   = "run-name"
+	uidParam    = "run-uid"
+	paramsParam = "run-params"
+)
 
-// Values returns the values that the params of a TaskRun were given, exactly. The arguments of its container have others: Tekton
-// replaces variables such as $(context.pipelineRun.name) in values too, and then the kubelet replaces $(NAME), and $$ by $. Only a
-// PipelineRun has the values before all of that. Errors: PermissionDenied, Cancelled if the TaskRun was deleted.
-func Values(ctx context.Context, client versioned.Interface, from Source) (map[string]v1.ParamValue, error) {
+// Values returns the values that the params of a TaskRun have, exactly: those that were given, or else the defaults of its Task. Tekton
+// replaces variables such as $(context.pipelineRun.name) in values that a pipeline passes on; only a PipelineRun has them before that.
+// Errors: PermissionDenied, Cancelled if the TaskRun was deleted.
+func Values(ctx context.Context, client versioned.Interface, namespace, taskRun string) (map[string]v1.ParamValue, error) {
 	// A list, because the steps may list TaskRuns anyway.
-	list, err := client.TektonV1().TaskRuns(from.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + from.TaskRun})
+	list, err := client.TektonV1().TaskRuns(namespace).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + taskRun})
 	if err != nil {
-		return nil, kube.Problem(fmt.Errorf("reading the params of taskrun %s/%s: %w", from.Namespace, from.TaskRun, err))
+		return nil, kube.Problem(fmt.Errorf("reading the params of taskrun %s/%s: %w", namespace, taskRun, err))
 	}
-	own := slices.IndexFunc(list.Items, func(t v1.TaskRun) bool { return t.Name == from.TaskRun })
+	own := slices.IndexFunc(list.Items, func(t v1.TaskRun) bool { return t.Name == taskRun })
 	if own < 0 {
-		return nil, fail.Becausef(fail.Cancelled, "reading the params of taskrun %s/%s: it was deleted", from.Namespace, from.TaskRun)
+		return nil, fail.Becausef(fail.Cancelled, "reading the params of taskrun %s/%s: it was deleted", namespace, taskRun)
 	}
 	values := map[string]v1.ParamValue{}
+	if task := list.Items[own].Status.TaskSpec; task != nil {
+		for _, spec := range task.Params {
+			if spec.Default != nil {
+				values[spec.Name] = *spec.Default
+			}
+		}
+	}
 	for _, param := range list.Items[own].Spec.Params {
 		values[param.Name] = param.Value
 	}
-	if from.Run == "" || len(from.Params) == 0 {
+	name, shared := values[nameParam].StringVal, strings.Split(values[paramsParam].StringVal, ",")
+	if name == "" || shared[0] == "" {
 		return values, nil
 	}
-	found, err := client.TektonV1().PipelineRuns(from.Namespace).Get(ctx, from.Run, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && found.UID != from.UID {
-		return nil, fail.Becausef(fail.Cancelled, "reading the params of pipelinerun %s/%s: it was deleted", from.Namespace, from.Run)
+	found, err := client.TektonV1().PipelineRuns(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && found.UID != types.UID(values[uidParam].StringVal) {
+		return nil, fail.Becausef(fail.Cancelled, "reading the params of pipelinerun %s/%s: it was deleted", namespace, name)
 	}
 	if err != nil {
-		return nil, kube.Problem(fmt.Errorf("reading the params of pipelinerun %s/%s: %w", from.Namespace, from.Run, err))
+		return nil, kube.Problem(fmt.Errorf("reading the params of pipelinerun %s/%s: %w", namespace, name, err))
 	}
 	for _, param := range found.Spec.Params {
-		if passed, ok := values[param.Name]; ok && slices.Contains(from.Params, param.Name) && passed.Type == param.Value.Type {
+		if passed, ok := values[param.Name]; ok && slices.Contains(shared, param.Name) && passed.Type == param.Value.Type {
 			values[param.Name] = param.Value
 		}
 	}

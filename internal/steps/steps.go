@@ -24,22 +24,20 @@ import (
 
 // All returns the commands of the steps and of the reaper, sorted by name.
 func All() []*cobra.Command {
-	reading := []*cobra.Command{buildimage.Command(mldevenv.Images()), syncrepo.Command(), train.Command()}
-	for _, command := range reading {
-		command.Flags().String(taskRunFlag, "", "the step's TaskRun, whose params replace the arguments, which Tekton and the kubelet may have "+
-			"changed")
-		command.Flags().String(runParamsFlag, "", "params, separated by commas, whose values the PipelineRun has under the same name")
+	steps := []*cobra.Command{buildimage.Command(mldevenv.Images()), checkfabric.Command(), preflight.Command(), provision.Command(),
+		syncrepo.Command(), teardown.Command(), train.Command()}
+	for _, command := range steps {
+		command.Flags().String(taskRunFlag, "", "the step's TaskRun, whose params are added to the arguments")
 	}
-	all := slices.Concat(reading,
-		[]*cobra.Command{checkfabric.Command(), preflight.Command(), provision.Command(), reaper.Command(), teardown.Command()})
+	all := append(steps, reaper.Command())
 	slices.SortFunc(all, func(a, b *cobra.Command) int { return strings.Compare(a.Name(), b.Name()) })
 	return all
 }
 
-// Exact returns the arguments of a step, the program's name first, with the values that its params were given. If they cannot be
-// read, the command fails with that error.
-func Exact(ctx context.Context, command *cobra.Command, args []string) []string {
-	given, err := exact(ctx, command.Name(), args[1:], connect)
+// WithParams returns the arguments of a step, the program's name first, with the params of its TaskRun. If they cannot be read, the
+// command fails with that error.
+func WithParams(ctx context.Context, command *cobra.Command, args []string) []string {
+	given, err := withParams(ctx, command.Name(), args[1:], connect)
 	if err != nil {
 		command.Args = cobra.ArbitraryArgs
 		command.RunE = func(*cobra.Command, []string) error { return err }

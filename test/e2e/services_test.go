@@ -408,7 +408,7 @@ const terminalSays = `new Promise(async (resolve, reject) => {
 func (d *desk) debugger() {
 	d.Helper()
 	d.task("sync-repo", "--param=repo-url="+d.repo)
-	started := d.startTkn("task", "train", "--param=script=e2e/debugged.py", "--param=launcher=torchrun", "--param=debug-rank=1")
+	started := d.startTkn("task", "mlenv-train", "--param=script=e2e/debugged.py", "--param=launcher=torchrun", "--param=debug-rank=1")
 	ctx, cancel := d.within(timeForARunToEnd)
 	defer cancel()
 	pod := d.taskPod(ctx, started, "train")

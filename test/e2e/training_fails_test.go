@@ -108,7 +108,7 @@ func imageMissing(u trainer) {
 	image := registryHost + "/e2e/no-such-image:1"
 	u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=image="+image)).failed("preflight", fail.ImageUnavailable, image)
 	u.claimsAre()
-	_, results := u.taskEnd(u.startTkn("task", "provision", oneGPU, "--param=image="+image))
+	_, results := u.taskEnd(u.startTkn("task", "mlenv-provision", oneGPU, "--param=image="+image))
 	u.equal("reason of provision", results["reason"], string(fail.ImageUnavailable))
 	u.mustContain(results["message"], image)
 }

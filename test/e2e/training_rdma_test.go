@@ -110,7 +110,7 @@ func rdmaByAdmin(u trainer) {
 func (u trainer) ownPod() {
 	u.Helper()
 	// As docs/operate/rdma.md gets it.
-	steps := u.kubectl("get", "task", "provision", `--output=jsonpath={.spec.params[?(@.name=="steps-image")].default}`)
+	steps := u.kubectl("get", "task", "mlenv-provision", `--output=jsonpath={.spec.params[?(@.name=="steps-image")].default}`)
 	u.apply("own-pod.yaml", map[string]string{"REGISTRY": registryHost, "STEPS": steps})
 	u.waitFor("jsonpath={.status.phase}=Succeeded", "pod/own")
 	device := ownDevice.FindStringSubmatch(u.kubectl("logs", "own", "--container=train"))
@@ -146,7 +146,7 @@ func rdmaNotAllowed(u trainer) {
 	u.equal("exit code of mlenv preflight", strconv.Itoa(code), "1")
 	u.mustContain(out, "service account ml-dev-sa, which the nodes' pods have, may not use it", grants)
 	u.install(unpinned)
-	_, results := u.taskEnd(u.startTkn("task", "preflight", oneGPU, "--param=mode=rdma"))
+	_, results := u.taskEnd(u.startTkn("task", "mlenv-preflight", oneGPU, "--param=mode=rdma"))
 	u.mustContain(results["message"], "IPC_LOCK", "capability may not be added")
 }
 
@@ -188,7 +188,7 @@ spec: {config: ` + string(config) + `}
 	wrong := u.withRails("resources:\n", all, own("wrong-resource"), "openshift.io/eno5np0rdma: 1", "openshift.io/eno9np0rdma: 1")
 	u.install(wrong)
 	const timeForNoPodToStart, timeForPodsToStart = "30s", "2m"
-	waiting := u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma",
+	waiting := u.startTkn("task", "mlenv-provision", "--param=nodes=2", oneGPU, "--param=mode=rdma",
 		"--param=start-timeout="+timeForNoPodToStart)
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
@@ -211,7 +211,7 @@ spec: {config: ` + string(config) + `}
 // rdmaMemlock tests pods without IPC_LOCK: the node's limit applies, which is too low.
 func rdmaMemlock(u trainer) {
 	u.install(u.withRails("resources:\n"))
-	_, results := u.taskEnd(u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma"))
+	_, results := u.taskEnd(u.startTkn("task", "mlenv-provision", "--param=nodes=2", oneGPU, "--param=mode=rdma"))
 	u.equal("reason", results["reason"], string(fail.RDMAUnavailable))
 	u.mustContain(results["message"], "8 MiB")
 	// With mode auto the nodes decide: preflight cannot know their limit.
@@ -258,7 +258,7 @@ func rdmaCapabilities(u trainer) {
 	u.equal("exit code of mlenv preflight", strconv.Itoa(code), "1")
 	u.mustContain(out, append(refused, fix)...)
 	u.install(file)
-	ended, results := u.taskEnd(u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma"))
+	ended, results := u.taskEnd(u.startTkn("task", "mlenv-provision", "--param=nodes=2", oneGPU, "--param=mode=rdma"))
 	u.equal("reason", results["reason"], string(fail.SecurityRefused))
 	u.mustContain(results["message"], refused...)
 	u.mustContain(u.kubectl("logs", ended.Status.PodName, "--container=step-provision"), fix)
@@ -276,13 +276,13 @@ func rdmaUnreferenced(u trainer) {
 	u.mustContain(out, "without network.rdma.attachments", "Bootstrap : no socket interface found", "mlenv admin clusters/local.yaml -n "+
 		u.namespace)
 	u.install(file)
-	ended, results := u.taskEnd(u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma"))
+	ended, results := u.taskEnd(u.startTkn("task", "mlenv-provision", "--param=nodes=2", oneGPU, "--param=mode=rdma"))
 	u.equal("reason", results["reason"], string(fail.RDMAUnavailable))
 	u.mustContain(results["message"], "looking for ports that can be used")
 	u.mustContain(u.kubectl("logs", ended.Status.PodName, "--container=step-provision"), "network.rdma.attachments of the cluster file")
 
 	u.task("provision", "--param=nodes=2", oneGPU, "--param=mode=tcp", "--param=keep-for=30m")
-	_, results = u.taskEnd(u.startTkn("task", "check-fabric"))
+	_, results = u.taskEnd(u.startTkn("task", "mlenv-check-fabric"))
 	u.equal("reason", results["reason"], string(fail.NetworkBroken))
 	u.mustContain(results["message"], "NoSocketInterface", "no interface of the pod matches", "network attachments")
 	u.task("teardown")
@@ -311,7 +311,7 @@ func rdmaTraining(u trainer) {
 		u.Errorf("%d rows about RDMA between the hosts' memories; want one for each of 4 rails:\n%s", len(rows), out)
 	}
 
-	synced, results := u.taskEnd(u.startTkn("task", "sync-repo", "--param=repo-url="+u.repo))
+	synced, results := u.taskEnd(u.startTkn("task", "mlenv-sync-repo", "--param=repo-url="+u.repo))
 	if !synced.IsSuccessful() {
 		u.Fatalf("task sync-repo: %s", results["message"])
 	}
@@ -329,7 +329,7 @@ func rdmaTraining(u trainer) {
 	}
 
 	const timeUntilTheHangIsCancelled = "5m"
-	hanging := u.startTkn("task", "train", "--param=script=e2e/hang.py", "--param=launcher=torchrun", "--param=tree="+results["tree"],
+	hanging := u.startTkn("task", "mlenv-train", "--param=script=e2e/hang.py", "--param=launcher=torchrun", "--param=tree="+results["tree"],
 		"--param=timeout="+timeUntilTheHangIsCancelled)
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()

@@ -35,7 +35,7 @@ func envSecret(u trainer) {
 	u.end(name).succeeded()
 	u.nowhereBut("my-keys", value)
 
-	task, results := u.taskEnd(u.startTkn("task", "train", "--param=script=e2e/quick.sh", "--param=env-secret=my-kyes"))
+	task, results := u.taskEnd(u.startTkn("task", "mlenv-train", "--param=script=e2e/quick.sh", "--param=env-secret=my-kyes"))
 	u.equal("reason of a missing Secret", results["reason"], string(fail.InvalidInput))
 	u.mustContain(results["message"], "my-kyes")
 	if task.IsSuccessful() {

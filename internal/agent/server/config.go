@@ -41,8 +41,8 @@ type Config struct {
 	Addresses []string
 	// Dial connects to another node's agent, nil for its DNS name.
 	Dial agent.Dialer
-	// StopGrace is how long ranks have to save when they are stopped; 0 means 10 s. It is also the time between SIGTERM and SIGKILL of
-	// the container.
+	// StopGrace is how long ranks have to save when they are stopped; 0 means agent.DefaultStopGrace. It is also the time between
+	// SIGTERM and SIGKILL of the container.
 	StopGrace time.Duration
 	// Local is true for a node that is a person's machine: jobs keep the person's home and caches.
 	Local bool
@@ -124,7 +124,6 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	if len(missing) == 0 && c.Node >= c.Nodes {
 		missing = append(missing, fmt.Sprintf("NODE_RANK (is %d of %d nodes)", c.Node, c.Nodes))
 	}
-	c.StopGrace = agent.DefaultStopGrace
 	if value, set := agent.Variable(environ, agent.StopGraceVariable); set {
 		grace, err := time.ParseDuration(value)
 		if err != nil || grace <= 0 {
@@ -145,10 +144,12 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	return c, err
 }
 
+func (c Config) grace() time.Duration { return cmp.Or(c.StopGrace, agent.DefaultStopGrace) }
+
 // containerGrace returns how long ranks have to save when the container ends: its grace, less the time to record how they ended.
 func (c Config) containerGrace() time.Duration {
 	const toRecord = 5 * time.Second
-	grace := cmp.Or(c.StopGrace, agent.DefaultStopGrace)
+	grace := c.grace()
 	return grace - min(toRecord, grace/3)
 }
 

@@ -28,9 +28,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// defaultGrace is for a node that was configured without a grace.
-const defaultGrace = 10 * time.Second
-
 // job is this node's part of a job that this agent started.
 type job struct {
 	dir   record.Dir
@@ -85,7 +82,7 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config)
 		processes: &processes{record: status.Record, node: status.Node},
 		own:       config.ownPrograms(), extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]),
 		flightPipe: l.env[flightPipe],
-		scratch:    scratch, stopFile: stopFile, grace: config.StopGrace, status: status,
+		scratch:    scratch, stopFile: stopFile, grace: config.grace(), status: status,
 		peers: &peers{spec: status.Spec, node: status.Node, host: config.Host}, left: make(chan struct{}),
 	}
 	j.alive, j.end = context.WithCancel(context.Background())

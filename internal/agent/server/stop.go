@@ -31,7 +31,7 @@ func (j *job) stop(stop agent.Stop) {
 	quiet, _ := j.quiet(now) // before the signal, which makes ranks print
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	grace := cmp.Or(max(stop.Grace, 0), j.status.Spec.Grace, j.grace, defaultGrace)
+	grace := cmp.Or(max(stop.Grace, 0), j.status.Spec.Grace, j.grace)
 	kill := now.Add(grace).UTC()
 	switch {
 	case !j.status.Ended.IsZero():

@@ -8,37 +8,29 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
+	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
-// input is an input of action.yml.
-type input struct {
-	Description string  `json:"description"`
-	Required    bool    `json:"required,omitempty"`
-	Default     *string `json:"default,omitempty"`
-}
-
-// TestInputsAreTheParams checks that the inputs of action.yml are the params of the pipeline.
+// TestInputsAreTheParams checks that the inputs of action.yml are the params of the pipeline; -update writes them.
 func TestInputsAreTheParams(t *testing.T) {
 	var manifest struct {
-		Inputs  map[string]input `json:"inputs"`
-		Outputs map[string]any   `json:"outputs"`
+		Inputs  map[string]any `json:"inputs"`
+		Outputs map[string]any `json:"outputs"`
 		Runs    struct {
 			Using string           `json:"using"`
 			Steps []map[string]any `json:"steps"`
 		} `json:"runs"`
 	}
-	var pipeline tekton.Pipeline
-	for name, into := range map[string]any{"action.yml": &manifest, "pipelines/train-multi-node/train-multi-node.yaml": &pipeline} {
-		content, err := os.ReadFile("../../../" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := yaml.Unmarshal(content, into); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+	content, err := os.ReadFile("../../../action.yml")
+	if err == nil {
+		err = yaml.Unmarshal(content, &manifest)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	own := map[string]bool{}
 	for _, name := range ownInputs() {
@@ -46,33 +38,23 @@ func TestInputsAreTheParams(t *testing.T) {
 		if _, there := manifest.Inputs[name]; !there {
 			t.Errorf("action.yml has no input %s", name)
 		}
-		delete(manifest.Inputs, name)
 	}
-	empty := ""
-	want := map[string]input{}
-	for _, param := range pipeline.Spec.Params {
+	var text strings.Builder
+	for _, p := range param.Of(launch.Pipeline) {
 		// The installed pipeline sets the image of the steps.
-		if param.Name == "steps-image" {
+		if p.Name == "steps-image" {
 			continue
 		}
-		if own[param.Name] {
-			t.Errorf("input %s is not the action's own: the pipeline has a param of that name", param.Name)
+		if own[p.Name] {
+			t.Errorf("input %s is not the action's own: the pipeline has a param of that name", p.Name)
 		}
-		wanted := input{Description: param.Description, Default: &empty}
-		if param.Type == tekton.ParamTypeArray {
-			wanted.Description += " One per line."
-		}
-		switch param.Name {
-		case "repo-url":
-			wanted.Description += " Empty means the repository that the workflow runs in, at its commit."
-		case "script":
-			wanted.Required, wanted.Default = true, nil
-		}
-		want[param.Name] = wanted
+		fmt.Fprintf(&text, "  %s:\n    description: %q\n    %s\n", p.Name, inputDescription(p), map[bool]string{
+			true: "required: true", false: `default: ""`}[p.Name == "script"])
 	}
-	if diff := cmp.Diff(want, manifest.Inputs); diff != "" {
-		t.Errorf("the inputs of action.yml (-params +inputs):\n%s", diff)
-	}
+	const begin, end = "of the installed pipeline.\n", "outputs:\n"
+	before, rest, _ := strings.Cut(string(content), begin)
+	_, after, _ := strings.Cut(rest, end)
+	golden.File(t, "../../../action.yml", before+begin+text.String()+end+after)
 	// A step that fails, is killed or is cancelled may leave a run.
 	last := manifest.Runs.Steps[len(manifest.Runs.Steps)-1]
 	if when, _ := last["if"].(string); !strings.Contains(when, "always()") || !strings.Contains(fmt.Sprint(last["run"]), "action end") {
@@ -83,4 +65,15 @@ func TestInputsAreTheParams(t *testing.T) {
 			t.Errorf("step %s has an expression in its script, where a value could become code: %s", step["id"], run)
 		}
 	}
+}
+
+// inputDescription describes the input of a param.
+func inputDescription(p param.Param) string {
+	switch {
+	case p.Is&param.Items != 0:
+		return p.Description() + " One per line."
+	case p.Name == "repo-url":
+		return p.Description() + " Empty means the repository that the workflow runs in, at its commit."
+	}
+	return p.Description()
 }

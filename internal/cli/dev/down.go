@@ -3,8 +3,6 @@
 package dev
 
 import (
-	"errors"
-
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
@@ -25,7 +23,7 @@ Exit code 0: nothing is left of it; 1: something is left, or another user holds 
 		Example: `  mlenv down
   mlenv down h-kim -n my-namespace --force   # even if another user holds it`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return errors.Join(envflags.ParseName(cmd.Flags(), args), o.Check())
+			return envflags.ParseName(cmd.Flags(), args)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			clients, err := e.Connect(cmd.Context(), command.Log(cmd))

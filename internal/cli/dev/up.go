@@ -73,9 +73,9 @@ Exit code 0: the environment is ready; 1: it is not, and nothing is held; 2: wro
 	flags.StringVar(&u.installed, "cluster", "", "name of the installed cluster file (default: the only one)")
 	cmd.MarkFlagsMutuallyExclusive("cluster", "cluster-file")
 	param.Duration.AddTo(flags, &o.KeepFor, "keep-for", 4*time.Hour, "how long the environment exists while no command of mlenv works in it")
-	param.StopGrace.AddTo(flags, &o.Request.StopGrace, "stop-grace", 0, provision.StopGraceUsage+
+	param.StopGrace.AddTo(flags, &o.Request.StopGrace, "stop-grace", 0, param.Help("provision", "stop-grace")+
 		" (default: nodes.stop_grace of the cluster file)")
-	param.IdleTimeout.AddTo(flags, &o.IdleTimeout, "idle-timeout", "", provision.IdleTimeoutUsage)
+	param.Flag(flags, &o.IdleTimeout, "provision", "idle-timeout")
 	param.Image.AddTo(flags, &o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or the image that was "+
 		"built of its image.flavour)")
 	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the agent (default: the installed "+

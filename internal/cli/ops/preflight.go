@@ -21,7 +21,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
-	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
 )
 
 // leaseUID stands for the UID that the API server will assign to the Lease.
@@ -62,9 +61,9 @@ Exit code`, 1),
 	flags := cmd.Flags()
 	o.where.addTo(cmd)
 	o.AddFlags(flags)
-	param.StopGrace.AddTo(flags, &o.Request.StopGrace, "stop-grace", 0, provision.StopGraceUsage+
+	param.StopGrace.AddTo(flags, &o.Request.StopGrace, "stop-grace", 0, param.Help("provision", "stop-grace")+
 		" (default: nodes.stop_grace of the cluster file)")
-	flags.StringVar(&o.services, "services", objects.NoServices, provision.ServicesUsage)
+	flags.StringVar(&o.services, "services", objects.NoServices, param.Help("provision", "services"))
 	o.output.AddUse(flags, "text, or json for programs; yaml prints the objects of --cluster-file, without a cluster",
 		command.Text, command.JSON, command.YAML)
 	return cmd

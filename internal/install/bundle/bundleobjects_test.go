@@ -51,7 +51,7 @@ func TestBundleObjects(t *testing.T) {
 			t.Errorf("pipeline %s runs in %s, want %s", pipeline.Name, got, image)
 		}
 		for _, call := range append(pipeline.Spec.Tasks, pipeline.Spec.Finally...) {
-			want := map[string]string{"bundle": from, "name": call.Name, "kind": "task"}
+			want := map[string]string{"bundle": from, "name": "mlenv-" + call.Name, "kind": "task"}
 			params := map[string]string{}
 			for _, param := range call.TaskRef.Params {
 				params[param.Name] = param.Value.StringVal

@@ -84,7 +84,7 @@ func TestPins(t *testing.T) {
 func TestOneVersion(t *testing.T) {
 	dir := checkout(t)
 	commit := strings.Repeat("0123456789", 4)
-	version := "v" + tasks(t)["train"].Labels["app.kubernetes.io/version"]
+	version := "v" + tasks(t)["mlenv-train"].Labels["app.kubernetes.io/version"]
 	script(t, dir, "pin-examples", version, commit)
 	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {

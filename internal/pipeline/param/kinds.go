@@ -34,7 +34,10 @@ const (
 var (
 	BuildArg         = matches(`^[A-Za-z_][A-Za-z0-9_.-]*=`, "KEY=VALUE")
 	Consequence      = OneOf(Warn, Fail)
+	checkMode        = OneOf(agent.TCP, agent.RDMA).Wanting("tcp or rdma, or nothing for the environment's")
+	checkTime        = AtLeast(20*time.Second, "at least 20s: torch alone takes some to start")
 	Count            = number("int", "a number, or 0 for the default", parseInt, func(n int) bool { return n >= 0 })
+	DebugRank        = number("int", "a rank from 0, or -1 for none", parseInt, func(n int) bool { return n >= -1 })
 	DeepSpeedConfig  = matches(`^[^-]`, "the path of a DeepSpeed configuration")
 	Duration         = number("duration", "a duration such as 40m or 24h", time.ParseDuration, func(d time.Duration) bool { return d > 0 })
 	Flavour          = matches(`^\w[\w.-]{0,127}$`, "a flavour, as in pytorch-2.9-numpy2")
@@ -70,66 +73,6 @@ var (
 type Any interface {
 	Name() string
 	Check(text string) error
-}
-
-// kinds has the kind of every param of the pipelines.
-var kinds = map[string]Any{
-	"build-args":       BuildArg,
-	"build-timeout":    Duration,
-	"check-fabric":     Truth,
-	"cluster":          installedCluster,
-	"datasets-size":    Size,
-	"deepspeed-config": DeepSpeedConfig,
-	"env":              Variable,
-	"env-secret":       secret,
-	"exclude-nodes":    KubernetesNodes,
-	"fabric-bandwidth": Consequence,
-	"flavour":          Flavour,
-	"git-secret":       secret,
-	"gpus-per-node":    GPUs,
-	"hang-timeout":     hangTimeout,
-	"image":            Image,
-	"keep":             Truth,
-	"keep-for":         Duration,
-	"launcher":         Launcher,
-	"lfs":              Truth,
-	"max-restarts":     Restarts,
-	"mode":             Mode,
-	"name":             Name,
-	"nodes":            Count,
-	"notify":           secret,
-	"on-busy":          OnBusy,
-	"on-change":        OnChange,
-	"pull-secret":      secret,
-	"queue":            Queue,
-	"queue-priority":   QueuePriority,
-	"ranks-per-node":   Count,
-	"repo-url":         Repository,
-	"requirements":     Requirements,
-	"restart-if":       rule,
-	"revision":         Revision,
-	"routes":           Truth,
-	"script":           Script,
-	"script-args":      anything,
-	"services":         anything, // provision reports the names of all services
-	"start-timeout":    Duration,
-	"steps-image":      Image,
-	"stop-grace":       StopGrace,
-	"stop-if":          rule,
-	"storage":          Storage,
-	"submodules":       Truth,
-	"timeout":          Duration,
-	"workspace-size":   Size,
-
-	"require-rendezvous": Consequence,
-}
-
-// KindOf returns the kind of a param of the pipelines. A param that only the installed pipeline has may be anything.
-func KindOf(name string) Any {
-	if kind := kinds[name]; kind != nil {
-		return kind
-	}
-	return anything
 }
 
 func matches(pattern, want string) *Kind[string] {

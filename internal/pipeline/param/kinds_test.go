@@ -3,60 +3,27 @@
 package param
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
-	"sigs.k8s.io/yaml"
 )
 
-// pipelines returns the pipelines of this repository, by name.
-func pipelines(t *testing.T) map[string]*v1.Pipeline {
-	t.Helper()
-	files, err := filepath.Glob("../../../pipelines/*/*.yaml")
-	if err != nil || len(files) < 2 {
-		t.Fatalf("got %d pipelines, %v", len(files), err)
-	}
-	found := map[string]*v1.Pipeline{}
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
+// TestTable: a default that is not empty is valid, and the help is short.
+func TestTable(t *testing.T) {
+	const words = 12
+	for _, p := range table {
+		if err := p.Kind.Check(p.Default); p.Default != "" && err != nil && p.Default != "0s" { // 0s is no training, and no end
+			t.Errorf("the default of param %s: %v", p.Name, err)
 		}
-		pipeline := &v1.Pipeline{}
-		if err := yaml.Unmarshal(content, pipeline); err != nil {
-			t.Fatalf("%s: %v", file, err)
+		if n := len(strings.Fields(p.Help)); n > words {
+			t.Errorf("param %s: %d words of help, want at most %d: %s", p.Name, n, words, p.Help)
 		}
-		found[pipeline.Name] = pipeline
-	}
-	return found
-}
-
-// TestEveryParamHasAKind: a param without a kind would be checked only after the run holds GPUs.
-func TestEveryParamHasAKind(t *testing.T) {
-	used := map[string]bool{}
-	for name, pipeline := range pipelines(t) {
-		for _, spec := range pipeline.Spec.Params {
-			if _, ok := kinds[spec.Name]; !ok {
-				t.Errorf("param %s of pipeline %s has no kind", spec.Name, name)
-			}
-			used[spec.Name] = true
-			if spec.Default != nil {
-				value := spec.Default.StringVal
-				if err := KindOf(spec.Name).Check(value); spec.Type != v1.ParamTypeArray && value != "" && err != nil {
-					t.Errorf("the default of param %s of pipeline %s: %v", spec.Name, name, err)
-				}
-			}
-			if strings.HasSuffix(spec.Description, ", true or false.") && KindOf(spec.Name).Check("True") == nil {
-				t.Errorf("param %s of pipeline %s takes True, with which Tekton would skip its task", spec.Name, name)
-			}
+		if strings.HasSuffix(p.Help, ", true or false") && p.Kind.Check("True") == nil {
+			t.Errorf("param %s takes True, with which Tekton would skip its task", p.Name)
 		}
-	}
-	for name := range kinds {
-		if !used[name] {
-			t.Errorf("no pipeline has param %s", name)
+		for name := range strings.FieldsSeq(p.In) {
+			if found, _ := find(name, p.Name); found.Help != p.Help {
+				t.Errorf("%s has param %s twice", name, p.Name)
+			}
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io/fs"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -56,10 +55,8 @@ func Command(images fs.FS) *cobra.Command {
 	flags.StringVar(&pullSecretDir, "pull-secret-dir", "", "folder of the mounted pull secret for the base's registry (default: the "+
 		"machine's own docker configuration)")
 	flags.StringVar(&caFile, "ca-file", "", "certificates to trust for registries, in addition to the system's")
-	param.Duration.AddTo(flags, &o.StartTimeout, "start-timeout", 20*time.Minute, "time for the nodes to start; a PipelineRun that would "+
-		"end before is refused")
-	param.Duration.AddTo(flags, &o.TrainingTimeout, "training-timeout", 0, "time for the training; a PipelineRun that would end before is "+
-		"refused")
+	param.Flag(flags, &o.StartTimeout, task, "start-timeout")
+	param.Flag(flags, &o.TrainingTimeout, task, "training-timeout")
 	url := command.NewResult(cmd, "IMAGE_URL", "the image by its tag, if the step built it")
 	digest := command.NewResult(cmd, "IMAGE_DIGEST", "its digest, as in sha256:..., if the step built it")
 	reference := command.NewResult(cmd, "image", "the image by digest, for pods")
@@ -84,19 +81,20 @@ func writeHints(image Image, url, digest *command.Result) error {
 	return errors.Join(url.Write(tagged), digest.Write(image.Digest))
 }
 
+const task = "build-image"
+
 // AddFlags adds the flags that the step and mlenv build share and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	param.Image.AddTo(flags, &o.Image, "image", "", "existing image, which needs no build (default: image.name of the cluster file, if no "+
-		"flavour is named)")
-	param.Flavour.AddTo(flags, &o.Flavour, "flavour", "", "flavour to build, and the image's tag (default: image.flavour of the cluster file)")
+	param.Flag(flags, &o.Image, task, "image")
+	param.Flag(flags, &o.Flavour, task, "flavour")
 	flags.StringVar(&o.Folder, "folder", "", "folder with your own Dockerfile, sent to the build as a whole; --flavour names the image's tag")
-	flags.StringVar(&o.Base, "base-image", "", "base image, passed as build argument "+baseArg+" (default: image.base of the cluster file)")
+	param.Flag(flags, &o.Base, task, "base-image")
 	flags.StringArrayVar(&o.BuildArgs, "build-arg", nil, "build argument KEY=VALUE, in addition to image.build_args of the cluster file; "+
 		"may be repeated; no secrets: the image's history shows it")
 	flags.StringArrayVar(&o.Env, "env", nil, "variable KEY=VALUE that stays in the image; may be repeated")
 	flags.StringVar(&o.PullSecret, "pull-secret", "", "Secret to pull the base image with (default: image.base_pull_secret of the cluster "+
 		"file, or else its image.pull_secret; - is the Secret of the service account builder)")
 	flags.StringVar(&o.PushSecret, "push-secret", "", "Secret to push the image with (default: the Secret of the service account builder)")
-	flags.BoolVar(&o.Force, "force", false, "build even if an image with the same inputs exists")
-	param.Duration.AddTo(flags, &o.Timeout, "build-timeout", time.Hour, "time for the build, from the start of its pod")
+	param.Flag(flags, &o.Force, task, "force")
+	param.Flag(flags, &o.Timeout, task, "build-timeout")
 }

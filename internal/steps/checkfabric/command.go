@@ -4,14 +4,11 @@ package checkfabric
 
 import (
 	"errors"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 )
@@ -64,18 +61,12 @@ func Command() *cobra.Command {
 	return cmd
 }
 
-// The kinds of --mode and --timeout.
-var (
-	transports = param.OneOf(agent.TCP, agent.RDMA).Wanting("tcp or rdma, or nothing for the environment's")
-	timeLimit  = param.AtLeast(20*time.Second, "at least 20s: torch alone takes some to start")
-)
-
 // AddFlags adds the flags that the step and mlenv check-fabric share, and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	param.Name.AddTo(flags, &o.Name, "name", objects.DefaultName, "name of the environment")
-	transports.AddTo(flags, &o.Mode, "mode", "", "tcp, or rdma, which fails the check if ranks use sockets (default: the environment's)")
-	param.Consequence.AddTo(flags, &o.Bandwidth, "bandwidth", param.Warn, "effect of a bandwidth below the expected one, or of a slow "+
-		"device: warn or fail")
-	timeLimit.AddTo(flags, &o.Timeout, "timeout", 90*time.Second, "time for the check; measurements that do not fit are left out")
+	const task = "check-fabric"
+	param.Flag(flags, &o.Name, task, "name")
+	param.Flag(flags, &o.Mode, task, "mode")
+	param.Flag(flags, &o.Bandwidth, task, "bandwidth")
+	param.Flag(flags, &o.Timeout, task, "timeout")
 	o.Output.AddTo(flags, command.Text, command.JSON, command.YAML)
 }

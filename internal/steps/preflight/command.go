@@ -11,11 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
@@ -106,29 +104,22 @@ func readSecrets(authDir, envSecretDir, caFile string, noRegistry error) (s Secr
 
 // AddFlags adds the flags that the step shares with mlenv preflight, and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	param.Name.AddTo(flags, &o.Request.Name, "name", objects.DefaultName, "name of the environment")
-	param.Count.AddTo(flags, &o.Request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
-	param.GPUs.AddTo(flags, &o.Request.GPUsPerNode, "gpus-per-node", nil, "GPUs on each node, 0 for none (default: gpus.per_node of the "+
-		"cluster file)")
-	param.KubernetesNodes.AddTo(flags, &o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, "+
-		"separated by commas")
-	param.Queue.AddTo(flags, &o.Request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the "+
-		"cluster file)")
-	param.QueuePriority.AddTo(flags, &o.Request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in "+
-		"its queue")
-	param.Mode.AddTo(flags, &o.Mode, "mode", agent.Auto, "transport between the nodes: auto, rdma or tcp")
-	param.Image.AddTo(flags, &o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or one that is "+
-		"built later)")
-	param.Flavour.AddTo(flags, &o.Flavour, "flavour", "", "training image to build if none is named (default: image.flavour of the "+
-		"cluster file)")
-	param.Storage.AddTo(flags, &o.Request.Storage, "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the "+
-		"cluster file)")
-	param.Size.AddTo(flags, &o.Request.WorkspaceSize, "workspace-size", "",
-		"size of the workspace claims, as in 100Gi; smaller ones are expanded if their class allows it (default: the cluster file's)")
-	param.Size.AddTo(flags, &o.Request.DatasetsSize, "datasets-size", "",
-		"size of the datasets claims, in the same way (default: the cluster file's)")
-	param.Truth.AddTo(flags, &o.Request.Routes, "routes", false, "whether to create OpenShift Routes to services")
-	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the nodes' agent")
+	const task = "preflight"
+	r := &o.Request
+	param.Flag(flags, &r.Name, task, "name")
+	param.Flag(flags, &r.Nodes, task, "nodes")
+	param.Flag(flags, &r.GPUsPerNode, task, "gpus-per-node")
+	param.Flag(flags, &r.ExcludeNodes, task, "exclude-nodes")
+	param.Flag(flags, &r.Queue, task, "queue")
+	param.Flag(flags, &r.QueuePriority, task, "queue-priority")
+	param.Flag(flags, &o.Mode, task, "mode")
+	param.Flag(flags, &r.Image, task, "image")
+	param.Flag(flags, &o.Flavour, task, "flavour")
+	param.Flag(flags, &r.Storage, task, "storage")
+	param.Flag(flags, &r.WorkspaceSize, task, "workspace-size")
+	param.Flag(flags, &r.DatasetsSize, task, "datasets-size")
+	param.Flag(flags, &r.Routes, task, "routes")
+	param.Flag(flags, &r.StepsImage, task, "steps-image")
 	flags.StringVar(&o.ServiceAccount, "service-account", "", "ServiceAccount of the steps, whose rights are checked (default: in a pod its "+
 		"own, else the one of mlenv install)")
 }

@@ -5,15 +5,12 @@ package provision
 import (
 	"errors"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 )
@@ -51,17 +48,15 @@ releases all of them and names the cause.`,
 	// The flags below are the step's alone: mlenv has other ways for them.
 	o.Run.AddTo(flags)
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret, of an earlier run of this step")
-	param.Name.AddTo(flags, &o.Request.Name, "name", objects.DefaultName, "name of the environment")
+	param.Flag(flags, &o.Request.Name, task, "name")
 	flags.StringVar(&clusterFile, "cluster-file", "", "the cluster file")
-	param.Image.AddTo(flags, &o.Request.Image, "image", "", "training image (default: image.name of the cluster file)")
-	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image that contains this program; the nodes get their agent from it")
-	param.Duration.AddTo(flags, &o.TrainingTimeout, "training-timeout", 0, "how long the training may run, to refuse a PipelineRun that "+
-		"would end before")
-	param.Mode.AddTo(flags, &o.RequestedMode, "requested-mode", "", "requested mode, before preflight decided: with auto, nodes that cannot "+
-		"use RDMA use TCP (default: --mode)")
-	param.Duration.AddTo(flags, &o.KeepFor, "keep-for", 0, "how long the environment's lease lasts (default: as long as steps renew it)")
-	param.StopGrace.AddTo(flags, &o.Request.StopGrace, "stop-grace", agent.DefaultStopGrace, StopGraceUsage)
-	param.IdleTimeout.AddTo(flags, &o.IdleTimeout, "idle-timeout", "", IdleTimeoutUsage)
+	param.Flag(flags, &o.Request.Image, task, "image")
+	param.Flag(flags, &o.Request.StepsImage, task, "steps-image")
+	param.Flag(flags, &o.TrainingTimeout, task, "training-timeout")
+	param.Flag(flags, &o.RequestedMode, task, "requested-mode")
+	param.Flag(flags, &o.KeepFor, task, "keep-for")
+	param.Flag(flags, &o.Request.StopGrace, task, "stop-grace")
+	param.Flag(flags, &o.IdleTimeout, task, "idle-timeout")
 	environment := command.NewResult(cmd, "environment", "name of the environment")
 	mode := command.NewResult(cmd, "mode", "how the nodes talk: tcp or rdma")
 	why := command.NewResult(cmd, "why", "reason for the mode, if this step decided it")
@@ -87,42 +82,25 @@ releases all of them and names the cause.`,
 	return cmd
 }
 
-// IdleTimeoutUsage describes the flag.
-const IdleTimeoutUsage = "how long a user's environment may be unused before it is released; 0 for ever (default: " +
-	"development.idle_timeout of the cluster file)"
-
-// ServicesUsage describes the flag.
-const ServicesUsage = "programs to develop with on node 0: code-server, jupyter and tensorboard, with commas, or all or none"
-
-// StopGraceUsage describes the flag.
-const StopGraceUsage = "how long ranks have to save after SIGTERM when they are stopped; it is the pods' termination grace"
+const task = "provision"
 
 // AddFlags adds the flags that the step and mlenv share, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	param.Count.AddTo(flags, &o.Request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
-	param.GPUs.AddTo(flags, &o.Request.GPUsPerNode, "gpus-per-node", nil, "GPUs on each node, 0 for none (default: gpus.per_node of the "+
-		"cluster file)")
-	param.KubernetesNodes.AddTo(flags, &o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, "+
-		"separated by commas")
-	param.Queue.AddTo(flags, &o.Request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the "+
-		"cluster file)")
-	param.QueuePriority.AddTo(flags, &o.Request.QueuePriority, "queue-priority", "", "WorkloadPriorityClass of Kueue for the environment in "+
-		"its queue")
-	param.Mode.AddTo(flags, &o.Mode, "mode", agent.Auto, "transport between the nodes: tcp, rdma, or auto for rdma if the cluster provides it")
-	param.Storage.AddTo(flags, &o.Request.Storage, "storage", "", "rwx, volumeClaimTemplates, or auto for rwx if the class provides it "+
-		"(default: storage.mode of the cluster file)")
-	param.Size.AddTo(flags, &o.Request.WorkspaceSize, "workspace-size", "",
-		"size of the workspace claims, as in 100Gi; smaller ones are expanded if their class allows it (default: the cluster file's)")
-	param.Size.AddTo(flags, &o.Request.DatasetsSize, "datasets-size", "",
-		"size of the datasets claims, in the same way (default: the cluster file's)")
-	param.Duration.AddTo(flags, &o.StartTimeout, "start-timeout", 20*time.Minute, "time for all nodes to start, waiting for a busy "+
-		"environment included")
-	param.OnBusy.AddTo(flags, &o.OnBusy, "on-busy", "fail", "if another user or run holds the environment: fail or wait")
-	param.OnChange.AddTo(flags, &o.OnChange, "on-change", "fail", "if the environment exists and differs from the request: fail, or "+
-		"recreate its pods")
-	flags.StringVar(&o.Services, "services", objects.NoServices, ServicesUsage)
-	param.Truth.AddTo(flags, &o.Request.Routes, "routes", false, "create an OpenShift Route to each service, which requires its password "+
-		"or token")
+	r := &o.Request
+	param.Flag(flags, &r.Nodes, task, "nodes")
+	param.Flag(flags, &r.GPUsPerNode, task, "gpus-per-node")
+	param.Flag(flags, &r.ExcludeNodes, task, "exclude-nodes")
+	param.Flag(flags, &r.Queue, task, "queue")
+	param.Flag(flags, &r.QueuePriority, task, "queue-priority")
+	param.Flag(flags, &o.Mode, task, "mode")
+	param.Flag(flags, &r.Storage, task, "storage")
+	param.Flag(flags, &r.WorkspaceSize, task, "workspace-size")
+	param.Flag(flags, &r.DatasetsSize, task, "datasets-size")
+	param.Flag(flags, &o.StartTimeout, task, "start-timeout")
+	param.Flag(flags, &o.OnBusy, task, "on-busy")
+	param.Flag(flags, &o.OnChange, task, "on-change")
+	param.Flag(flags, &o.Services, task, "services")
+	param.Flag(flags, &r.Routes, task, "routes")
 }
 
 // AlsoRequest adds the mistakes in the request for the cluster file to those in flags, if there are any. Without any, Run reports

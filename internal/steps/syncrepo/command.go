@@ -5,13 +5,11 @@ package syncrepo
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
@@ -78,17 +76,16 @@ func writeHints(url, at string, source, commit *command.Result) error {
 // AddFlags adds the options' flags and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	o.Run.AddTo(flags)
-	param.Name.AddTo(flags, &o.Name, "name", objects.DefaultName, "name of the environment")
+	const task = "sync-repo"
+	param.Flag(flags, &o.Name, task, "name")
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
-	param.Repository.AddTo(flags, &o.Source.URL, "repo-url", "", "git repository: https:// or ssh://, or user@host:path; folder:HASH waits "+
-		"for a folder from mlenv run")
-	param.Revision.AddTo(flags, &o.Source.Revision, "revision", "", "branch, tag or commit (default: the repository's HEAD)")
-	param.Truth.AddTo(flags, &o.Source.Submodules, "submodules", true, "fetch submodules too")
-	param.Truth.AddTo(flags, &o.Source.LFS, "lfs", false, "fetch Git LFS objects; without it a repository with LFS pointers is refused")
+	param.Flag(flags, &o.Source.URL, task, "repo-url")
+	param.Flag(flags, &o.Source.Revision, task, "revision")
+	param.Flag(flags, &o.Source.Submodules, task, "submodules")
+	param.Flag(flags, &o.Source.LFS, task, "lfs")
 	flags.StringVar(&o.Scratch, "scratch", "", "folder for the fetched files (default: a temporary one)")
-	param.Requirements.AddTo(flags, &o.Requirements, "requirements", "", "pip requirements file in the repository, installed once into a "+
-		"virtual environment on the claim")
-	flags.DurationVar(&o.RequirementsTimeout, "requirements-timeout", 20*time.Minute, "time for installing the requirements")
+	param.Flag(flags, &o.Requirements, task, "requirements")
+	param.Flag(flags, &o.RequirementsTimeout, task, "requirements-timeout")
 }
 
 // Check reports all mistakes in the options.

@@ -4,13 +4,11 @@ package teardown
 
 import (
 	"errors"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
@@ -31,17 +29,19 @@ the data on them stay.
 teardown can run twice, and without an environment. It does not touch the environment of another run or user.`,
 		Example: `  teardown --name ml-dev-env
   teardown --name ml-dev-env --force   # even if another user or run holds it`,
-		Args: func(_ *cobra.Command, args []string) error { return errors.Join(command.FlagsOnly(args), o.Check()) },
+		Args: func(_ *cobra.Command, args []string) error {
+			return errors.Join(command.FlagsOnly(args), o.Run.Check())
+		},
 	}
 	flags := cmd.Flags()
 	where.AddTo(flags)
 	o.AddFlags(flags)
 	// The flags below are the step's alone: mlenv has other ways for them.
 	o.Run.AddTo(flags)
-	param.Name.AddTo(flags, &o.Name, "name", objects.DefaultName, "name of the environment")
+	param.Flag(flags, &o.Name, stepName, "name")
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
 	flags.StringVar(&o.Artifacts, "artifacts", "", "folder to copy the complete logs of all ranks to")
-	param.Truth.AddTo(flags, &o.Keep, "keep", false, "after a success, keep the environment until its lease expires")
+	param.Flag(flags, &o.Keep, stepName, "keep")
 	notified.AddTo(flags)
 	written := command.NewResult(cmd, "receipt", "name of the ConfigMap with the receipt")
 	verdict := command.NewResult(cmd, "verdict", "Succeeded or Failed")
@@ -66,13 +66,10 @@ teardown can run twice, and without an environment. It does not touch the enviro
 	return cmd
 }
 
+const stepName = "teardown"
+
 // AddFlags adds the flags that the step and mlenv down share, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	flags.DurationVar(&o.Timeout, "timeout", 4*time.Minute, "how long pods and GPUs may take to become free")
-	flags.BoolVar(&o.Force, "force", false, "release the environment even if another user or run holds it")
-}
-
-// Check reports all mistakes in the options.
-func (o *Options) Check() error {
-	return errors.Join(command.Want(o.Timeout > 0, "--timeout %s: must be positive", o.Timeout), o.Run.Check())
+	param.Flag(flags, &o.Timeout, stepName, "timeout")
+	param.Flag(flags, &o.Force, stepName, "force")
 }

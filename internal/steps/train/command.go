@@ -14,7 +14,6 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
@@ -57,9 +56,9 @@ the step writes the stacks of all ranks into the record, names the rank that the
 	o.AddStopGrace(flags, agent.DefaultStopGrace)
 	// The flags below are the step's alone: mlenv has other ways for them.
 	o.Run.AddTo(flags)
-	param.Name.AddTo(flags, &o.Name, "name", objects.DefaultName, "name of the environment")
+	param.Flag(flags, &o.Name, task, "name")
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
-	param.Script.AddTo(flags, &o.Script, "script", "", "path of the script in the repository, or -m PACKAGE.MODULE")
+	param.Flag(flags, &o.Script, task, "script")
 	flags.StringVar(&secretDir, "env-secret-dir", "", "folder of a mounted Secret whose keys become variables of the ranks")
 	notified.AddTo(flags)
 	metrics := command.NewResult(cmd, "metrics", "the last values of the training's own metrics, as one JSON object")
@@ -116,33 +115,27 @@ func addRules(flags *pflag.FlagSet, name string, texts []string) {
 	}
 }
 
+const task = "train"
+
 // AddFlags adds the flags that the step and mlenv share, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	param.DeepSpeedConfig.AddTo(flags, &o.DeepSpeedConfig, "deepspeed-config", "", "path of a DeepSpeed configuration in the repository, "+
-		"passed to the script as --deepspeed --deepspeed_config FILE")
-	param.Launcher.AddTo(flags, &o.Launcher, "launcher", agent.DeepSpeed, "how the ranks start: deepspeed and torchrun give each rank the "+
-		"variables of that launcher, command runs the script once on every node, deepspeed-launcher and torchrun-launcher run the "+
-		"launcher itself")
-	param.Count.AddTo(flags, &o.RanksPerNode, "ranks-per-node", 0, "ranks per node (default: one per GPU)")
-	param.Duration.AddTo(flags, &o.Timeout, "timeout", 30*time.Minute, "how long the training may run; then the nodes stop it")
-	param.Restarts.AddTo(flags, &o.MaxRestarts, "max-restarts", 0, "how often to start the training again after a rank failed or a node was "+
-		"lost, within the same --timeout")
-	flags.StringVar((*string)(&o.Tree), "tree", "", "hash of the tree to run in (default: the one synced last)")
-	flags.DurationVar(&o.ProgressEvery, "progress-every", 10*time.Second, "how often to show progress, if the training writes metrics")
-	flags.Var(&o.HangTimeout, "hang-timeout", HangTimeoutUsage)
-	flags.Var(&o.StopIf, "stop-if", "rule that ends the training: "+rules.Forms+"; may be repeated")
-	flags.Var(&o.RestartIf, "restart-if", "rule after which the training is started again, as --max-restarts allows, in the forms of "+
-		"--stop-if; may be repeated")
-	param.Consequence.AddTo(flags, &o.Rendezvous, "require-rendezvous", param.Warn,
-		"what to do if every rank exits with 0 but none was ever connected to another one: warn or fail")
-	flags.IntVar(&o.DebugRank, "debug-rank", -1, "rank that waits for a debugger before it starts, from 0; -1 for none")
+	param.Flag(flags, &o.DeepSpeedConfig, task, "deepspeed-config")
+	param.Flag(flags, &o.Launcher, task, "launcher")
+	param.Flag(flags, &o.RanksPerNode, task, "ranks-per-node")
+	param.Flag(flags, &o.Timeout, task, "timeout")
+	param.Flag(flags, &o.MaxRestarts, task, "max-restarts")
+	flags.StringVar((*string)(&o.Tree), "tree", "", param.Help(task, "tree"))
+	param.Flag(flags, &o.ProgressEvery, task, "progress-every")
+	flags.Var(&o.HangTimeout, "hang-timeout", param.Help(task, "hang-timeout"))
+	flags.Var(&o.StopIf, "stop-if", param.Help(task, "stop-if")+": "+rules.Forms+"; may be repeated")
+	flags.Var(&o.RestartIf, "restart-if", param.Help(task, "restart-if")+"; may be repeated")
+	param.Flag(flags, &o.Rendezvous, task, "require-rendezvous")
+	param.Flag(flags, &o.DebugRank, task, "debug-rank")
 }
 
 // AddStopGrace adds the flag of how long ranks have to save. By default value is the time, 0 for the environment's.
 func (o *Options) AddStopGrace(flags *pflag.FlagSet, value time.Duration) {
-	usage := "how long the ranks have to save after SIGTERM at the end of --timeout, when the training is cancelled, and when a pod is " +
-		"evicted, " +
-		"drained or preempted"
+	usage := param.Help(task, "stop-grace")
 	if value == 0 {
 		usage += " (default: the environment's)"
 	}
@@ -167,11 +160,9 @@ func (o *Options) Check() error {
 		}
 	}
 	return errors.Join(append(problems,
-		command.Want(o.DebugRank >= -1, "--debug-rank %d: want a rank from 0, or -1 for none", o.DebugRank),
 		command.Want(o.DebugRank < 0 || o.Launcher != agent.Command, "--debug-rank %d: launcher command starts programs, not ranks; want "+
 			"--launcher deepspeed or torchrun", o.DebugRank),
 		command.Want(o.Tree == "" || o.Tree.Valid(), "--tree %q: want 64 hex digits, as in the result tree of sync-repo", o.Tree),
-		command.Want(o.ProgressEvery > 0, "--progress-every %s: must be positive", o.ProgressEvery),
 		o.Run.Check(),
 		errors.Join(rules.Conflicts(o.StopIf.Rules, o.RestartIf.Rules, o.MaxRestarts)...),
 	)...)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -85,7 +86,7 @@ func TestDebugRankFlag(t *testing.T) {
 		if err := cmd.ParseFlags(append(strings.Fields(args), "--script=train.py")); err != nil {
 			t.Fatal(err)
 		}
-		err := cmd.ValidateArgs(nil)
+		err := errors.Join(cmd.ValidateArgs(nil), command.FlagMistakes(cmd.Flags()))
 		if got := fmt.Sprint(err); (want == "") != (err == nil) || !strings.Contains(got, want) {
 			t.Errorf("%s: %v, want %q", args, err, want)
 		}

@@ -35,10 +35,6 @@ type HangTimeout struct {
 	Bound time.Duration
 }
 
-// HangTimeoutUsage describes the flag.
-const HangTimeoutUsage = "how long no rank may print or measure anything before the training counts as hanging; auto means 5 minutes or " +
-	"more, by the time of its steps, unless a rank evidently works; 0 means never"
-
 // String implements pflag.Value.
 func (h *HangTimeout) String() string {
 	switch {

@@ -131,7 +131,8 @@ var quantities = []quantity{
 	{what: "silence before the first warning", home: "docs/train/fix.md",
 		statements: []string{"warns after (\\w+ minutes) without output",
 			"printed anything in the last (\\w+ minutes)"}},
-	{what: "wait for the folder of mlenv run", home: "tasks/mlenv-sync-repo/README.md", statements: []string{"waits for them for (\\w+ minutes)",
+	{what: "wait for the folder of mlenv run", home: "tasks/mlenv-sync-repo/README.md", statements: []string{
+		"waits for them for (\\w+ minutes)",
 		"nodes have it, for (\\w+ minutes) at most"}},
 	{what: "end of the pods", home: "tasks/mlenv-teardown/README.md", statements: []string{"\\| timeout \\| `(\\w+)` \\| How long pods",
 		"TeardownIncomplete after (\\w+ minutes)", "and (\\w+ minutes) for the pods to end"}},

@@ -25,8 +25,8 @@ const (
 	readerTime = time.Second
 )
 
-// outputs owns the standard output and the standard error: one goroutine writes what waits for them, in its order. So a paused terminal, less
-// or tee stops no decision of this program.
+// outputs owns the standard output and the standard error: one goroutine writes what waits for them, in its order. So a paused terminal,
+// less or tee stops no decision of this program.
 type outputs struct {
 	// ended is closed when the program is told to end.
 	ended <-chan struct{}
@@ -79,8 +79,8 @@ type output struct {
 	live bool
 }
 
-// Live returns a writer for what is also kept elsewhere, or is of no use later: if its reader is stuck, it drops lines, counts them, and never
-// keeps the program from going on.
+// Live returns a writer for what is also kept elsewhere, or is of no use later: if its reader is stuck, it drops lines, counts them, and
+// never keeps the program from going on.
 func Live(out io.Writer) io.Writer {
 	switch w := out.(type) {
 	case output:
@@ -187,8 +187,8 @@ func (o *outputs) write() {
 	o.writing = false
 }
 
-// flush waits until all is written, and no longer than readerTime for a reader once the program was told to end. It returns an error that no
-// Write has returned. A reader that left is not an error.
+// flush waits until all is written, and no longer than readerTime for a reader once the program was told to end. It returns an error that
+// no Write has returned. A reader that left is not an error.
 func (o *outputs) flush() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

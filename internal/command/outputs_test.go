@@ -30,8 +30,8 @@ func pipe(t *testing.T) (reader, writer *os.File) {
 	return reader, writer
 }
 
-// TestStuckReader: a step, and any other program that has more to do, goes on while nothing reads its output. What it did not keep is counted
-// once there is a reader again.
+// TestStuckReader: a step, and any other program that has more to do, goes on while nothing reads its output. What it did not keep is
+// counted once there is a reader again.
 func TestStuckReader(t *testing.T) {
 	reader, writer := pipe(t)
 	var read bytes.Buffer

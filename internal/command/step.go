@@ -109,7 +109,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, to streams
 	}
 	root.SetArgs(args)
 	all := newOutputs(ctx)
-	defer all.flush()
+	defer func() { _ = all.flush() }() // the words of a failure; there is no other place to report its own
 	to = streams{out: all.of(to.out), err: all.of(to.err), failures: all.of(to.failures)}
 	root.SetOut(to.out)
 	root.SetErr(to.err)

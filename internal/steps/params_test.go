@@ -179,7 +179,8 @@ func TestTrainTakesExactArguments(t *testing.T) {
 // A pipeline of somebody else's has params of other names and meanings, and a user starts a TaskRun, or the step itself.
 func TestParamsWithoutThePipeline(t *testing.T) {
 	taskRun := func(name string, more ...v1.Param) *v1.TaskRun {
-		own := v1.Params{{Name: "script", Value: *v1.NewStructuredValues("a$$.py")}, {Name: "script-args", Value: *v1.NewStructuredValues("--lr=1", "$$")}}
+		own := v1.Params{{Name: "script", Value: *v1.NewStructuredValues("a$$.py")},
+			{Name: "script-args", Value: *v1.NewStructuredValues("--lr=1", "$$")}}
 		return &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: v1.TaskRunSpec{Params: append(own, more...)}}
 	}
 	later := ofRun("script")
@@ -191,7 +192,7 @@ func TestParamsWithoutThePipeline(t *testing.T) {
 			{Name: "script", Value: *v1.NewStructuredValues("other.py")}, {Name: "script-args", Value: *v1.NewStructuredValues("text")},
 		}}}}
 	own := []string{"--script=a$$.py"}
-	inRun := append(own, "--run-name=run", "--run-uid=uid")
+	inRun := slices.Concat(own, []string{"--run-name=run", "--run-uid=uid"})
 	items := []string{"--", "--", "--", "--", "--lr=1", "$$"}
 	for _, tc := range []struct {
 		name    string

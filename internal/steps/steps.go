@@ -29,9 +29,9 @@ func All() []*cobra.Command {
 	for _, command := range steps {
 		command.Flags().String(taskRunFlag, "", "the step's TaskRun, whose params are added to the arguments")
 	}
-	all := append(steps, reaper.Command())
-	slices.SortFunc(all, func(a, b *cobra.Command) int { return strings.Compare(a.Name(), b.Name()) })
-	return all
+	steps = append(steps, reaper.Command())
+	slices.SortFunc(steps, func(a, b *cobra.Command) int { return strings.Compare(a.Name(), b.Name()) })
+	return steps
 }
 
 // WithParams returns the arguments of a step, the program's name first, with the params of its TaskRun. If they cannot be read, the

@@ -208,7 +208,8 @@ func testInterrupted(ctx context.Context, t *testing.T, interrupt func()) {
 	}
 }
 
-// TestLocalOutputThatNothingReads: a run goes on and its output is kept while nothing reads it, and Ctrl-C ends it. Ctrl-C also ends mlenv logs.
+// TestLocalOutputThatNothingReads: a run goes on and its output is kept while nothing reads it, and Ctrl-C ends it. Ctrl-C also ends
+// mlenv logs.
 func TestLocalOutputThatNothingReads(t *testing.T) {
 	withoutCluster(t)
 	dir := t.TempDir()

@@ -236,7 +236,7 @@ func (e *Environment) config(node int, environ, gpus []string) server.Config {
 	name := e.pod(node)
 	c := server.Config{
 		Version: version.String(), Name: o.Name, Node: node, Nodes: o.Nodes, GPUs: len(gpus), Pod: name, Local: true,
-		PodIP:     e.TLSName(node), Program: e.Program, Environ: environ,
+		PodIP: e.TLSName(node), Program: e.Program, Environ: environ,
 		Paths: server.Paths{
 			Workspace: o.Folder, Datasets: e.datasets(), Home: filepath.Join(e.run, name), Sys: facts.OwnCgroup(),
 			Own: e.own(),

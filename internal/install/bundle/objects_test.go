@@ -21,7 +21,9 @@ func TestObjects(t *testing.T) {
 	for _, object := range objects {
 		got = append(got, object.GetKind()+"/"+object.GetName())
 	}
-	want := []string{"Task/mlenv-build-image", "Task/mlenv-check-fabric", "Task/mlenv-preflight", "Task/mlenv-provision", "Task/mlenv-sync-repo", "Task/mlenv-teardown",
+	want := []string{"Task/mlenv-build-image", "Task/mlenv-check-fabric", "Task/mlenv-preflight", "Task/mlenv-provision",
+		"Task/mlenv-sync-repo",
+		"Task/mlenv-teardown",
 		"Task/mlenv-train", "Pipeline/dev-environment", "Pipeline/train-multi-node"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("objects (-want +got):\n%s", diff)

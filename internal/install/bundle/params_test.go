@@ -91,7 +91,8 @@ func passed(pipeline, task string) (lines []string) {
 // scalar quotes a text that would be something else in YAML.
 func scalar(text string) string {
 	var value any
-	if err := yaml.Unmarshal([]byte(text), &value); err != nil || value != any(text) || strings.Contains(text, ",") && !strings.Contains(text, " ") {
+	inFlow := strings.Contains(text, ",") && !strings.Contains(text, " ")
+	if err := yaml.Unmarshal([]byte(text), &value); err != nil || value != any(text) || inFlow {
 		return strconv.Quote(text)
 	}
 	return text

@@ -31,13 +31,13 @@ func TestQuestionStaysLast(t *testing.T) {
 		do   func()
 		want string
 	}{
-		{"a line", func() { line("one") }, clear + "[train] one\n0 of 7 done; train for 0.0 s"},
-		{"the question", func() { d.ask("== d: detach", "d? ") }, clear + "== d: detach\n0 of 7 done; train for 0.0 s" + clear + "d? "},
+		{"a line", func() { line("one") }, clear + "[train] one\r\n0 of 7 done; train for 0.0 s"},
+		{"the question", func() { d.ask("== d: detach", "d? ") }, clear + "== d: detach\r\n0 of 7 done; train for 0.0 s" + clear + "d? "},
 		{"a line meanwhile", func() { line("two") }, clear + "[train] two\r\nd? "},
 		{"time passes", d.tick, ""},
 		{"the answer", d.resume, clear + "0 of 7 done; train for 0.0 s"},
 		{"the end", d.end, clear},
-		{"a line after it", func() { line("three") }, "[train] three\n"},
+		{"a line after it", func() { line("three") }, "[train] three\r\n"},
 	} {
 		out.Reset()
 		tc.do()

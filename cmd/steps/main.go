@@ -5,11 +5,8 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
-
-	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/schedule"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
@@ -28,8 +25,6 @@ func main() {
 			os.Exit(schedule.Main(os.Args[2:], os.Stdout, os.Stderr))
 		}
 	}
-	var picked *cobra.Command
-	picked, os.Args = steps.Pick(os.Args)
-	os.Args = steps.WithParams(context.Background(), picked, os.Args)
-	command.Main(picked)
+	picked, args := steps.Pick(os.Args)
+	command.Main(picked, args[1:], steps.WithParams)
 }

@@ -39,6 +39,8 @@ type Launcher string
 
 // The launchers.
 const (
+	// AutoLauncher is DeepSpeed for a script that asks for it, else Torchrun. The step train decides; no job has it.
+	AutoLauncher Launcher = "auto"
 	// DeepSpeed and Torchrun are ranks that the agent starts as the program of that name would.
 	DeepSpeed Launcher = "deepspeed"
 	Torchrun  Launcher = "torchrun"
@@ -53,7 +55,7 @@ const (
 // Check returns an error unless the launcher is one of them.
 func (l Launcher) Check() error {
 	switch l {
-	case DeepSpeed, Torchrun, Command, DeepSpeedLauncher, TorchrunLauncher:
+	case AutoLauncher, DeepSpeed, Torchrun, Command, DeepSpeedLauncher, TorchrunLauncher:
 		return nil
 	}
 	hint := ""
@@ -63,7 +65,7 @@ func (l Launcher) Check() error {
 	case "python", "bash", "none":
 		hint = "; command starts the script once on every node"
 	}
-	return fmt.Errorf("%q: want deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher%s", string(l), hint)
+	return fmt.Errorf("%q: want auto, deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher%s", string(l), hint)
 }
 
 // JobSpec is the body of PUT /v1/jobs/ID. Every node of a training gets the same.
@@ -71,6 +73,10 @@ type JobSpec struct {
 	// Run is the job's name for users, the PipelineRun's.
 	Run      string   `json:"run"`
 	Launcher Launcher `json:"launcher"`
+	// LauncherWhy is why AutoLauncher became this one, "" for one that was named.
+	LauncherWhy string `json:"launcherWhy,omitempty"`
+	// NoLocalRank is for ranks of DeepSpeed whose script does not take --local_rank.
+	NoLocalRank bool `json:"noLocalRank,omitempty"`
 	// Script is a path in the tree, or absolute, or -m PACKAGE.MODULE. With launcher command it may be a program in PATH.
 	Script string   `json:"script"`
 	Args   []string `json:"args,omitempty"`

@@ -3,9 +3,12 @@
 package agent
 
 import (
+	"io/fs"
 	"path"
 	"regexp"
 	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/source/script"
 )
 
 // module is a script as Python's option -m names it. The name needs to be no identifier: Python looks for files of that name.
@@ -24,6 +27,17 @@ func Module(script string) string {
 func ModuleFiles(module string) []string {
 	base := strings.ReplaceAll(module, ".", "/")
 	return []string{base + ".py", base + "/__main__.py"}
+}
+
+// ScriptArguments returns which arguments of launchers a script of a tree takes; none for one that Python does not run.
+func ScriptArguments(tree fs.FS, of string) script.Arguments {
+	switch module := Module(of); {
+	case module != "":
+		return script.Read(tree, ModuleFiles(module), ".")
+	case IsPython(of):
+		return script.Read(tree, []string{of}, path.Dir(of))
+	}
+	return script.Arguments{}
 }
 
 // IsPython reports whether Python runs the script.

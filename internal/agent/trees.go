@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/source/script"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -65,6 +67,11 @@ func (c *Client) SwitchTree(ctx context.Context, hash tree.Digest, s Switch) (Tr
 // Tree returns a tree that the node holds, complete. For another one the error is IsNotFound.
 func (c *Client) Tree(ctx context.Context, hash tree.Digest) (TreeState, error) {
 	return ask[TreeState](ctx, c, http.MethodGet, "/v1/trees/"+string(hash), nil)
+}
+
+// Script returns which arguments of launchers a script of a tree takes.
+func (c *Client) Script(ctx context.Context, hash tree.Digest, path string) (script.Arguments, error) {
+	return ask[script.Arguments](ctx, c, http.MethodGet, "/v1/trees/"+string(hash)+"/script?path="+url.QueryEscape(path), nil)
 }
 
 // CurrentTree returns the tree at the stable path. Its hash is empty before the first sync.

@@ -50,8 +50,8 @@ func TestCompletion(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct{ args, want string }{
-		{"run --launcher=", "deepspeed\ntorchrun\ncommand\ndeepspeed-launcher\ntorchrun-launcher\n"},
-		{"train --launcher=", "deepspeed\n"},
+		{"run --launcher=", "auto\ndeepspeed\ntorchrun\ncommand\ndeepspeed-launcher\ntorchrun-launcher\n"},
+		{"train --launcher=", "auto\ndeepspeed\n"},
 		{"doctor --output=", "text\njson\nyaml\n"},
 		{"up --mode=", "auto\nrdma\ntcp\n"},
 		{"doctor -n team --kubeconfig=CONFIG", "h-kim\n"},

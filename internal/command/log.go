@@ -33,7 +33,7 @@ func Log(cmd *cobra.Command) *slog.Logger { return newLog(cmd.OutOrStdout(), IsJ
 
 func newLog(out io.Writer, json bool) *slog.Logger {
 	if json {
-		return slog.New(slog.NewJSONHandler(Live(out), nil))
+		return slog.New(slog.NewJSONHandler(liveJSON(out), nil))
 	}
 	return TextLog(out)
 }

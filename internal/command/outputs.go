@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	// mostUnwritten is how many bytes may wait for the reader of an output.
+	// mostUnwritten is how many bytes may wait for the reader of an output, and mostAtOnce how many of them are one write.
 	mostUnwritten = 1 << 20
+	mostAtOnce    = 64 << 10
 	// readerTime is how long a reader may take nothing before a program that has more to do goes on without it.
 	readerTime = time.Second
 )
@@ -39,22 +40,31 @@ type outputs struct {
 	// taken is closed when a reader has taken something, and replaced.
 	taken chan struct{}
 	// stuck is true from when a reader took nothing for readerTime until it takes something.
-	stuck bool
-	// lost are the lines that were not kept meanwhile, and midLine is true if the last text that was kept ends within a line.
-	lost    int
-	midLine bool
-	failed  map[*os.File]error
+	stuck   bool
+	streams map[*os.File]*stream
 	// unreported is an error of which the command does not know.
 	unreported error
 }
 
+// stream is one of the outputs.
+type stream struct {
+	file   *os.File
+	failed error
+	// lost are the lines that were not kept while its reader was stuck, and midLine is true if the last text that was kept ends within a line.
+	lost    int
+	midLine bool
+	// json is true if the lost lines were JSON.
+	json bool
+}
+
 type unwritten struct {
-	by   output
+	to   *stream
 	text []byte
+	live bool
 }
 
 func newOutputs(ctx context.Context) *outputs {
-	return &outputs{ended: ctx.Done(), taken: make(chan struct{}), failed: map[*os.File]error{}}
+	return &outputs{ended: ctx.Done(), taken: make(chan struct{}), streams: map[*os.File]*stream{}}
 }
 
 // of returns the writer for an output of the program. It is a screen for a terminal; other files get every byte. What is not a file has no
@@ -64,7 +74,10 @@ func (o *outputs) of(out io.Writer) io.Writer {
 	if !ok {
 		return out
 	}
-	w := output{o, file, false}
+	if o.streams[file] == nil {
+		o.streams[file] = &stream{file: file}
+	}
+	w := output{outputs: o, stream: o.streams[file]}
 	if term.IsTerminal(int(file.Fd())) {
 		return screen{w}
 	}
@@ -74,9 +87,11 @@ func (o *outputs) of(out io.Writer) io.Writer {
 // output is a writer for one of the outputs. It waits until there is room, or until the program is told to end.
 type output struct {
 	*outputs
-	file *os.File
+	*stream
 	// live is true for a writer that waits no longer than readerTime.
 	live bool
+	// lines is true for a writer of JSON, an object in each line.
+	lines bool
 }
 
 // Live returns a writer for what is also kept elsewhere, or is of no use later: if its reader is stuck, it drops lines, counts them, and
@@ -93,6 +108,15 @@ func Live(out io.Writer) io.Writer {
 	return out
 }
 
+// liveJSON is Live for lines of JSON.
+func liveJSON(out io.Writer) io.Writer {
+	if w, ok := out.(output); ok {
+		w.live, w.lines = true, true
+		return w
+	}
+	return Live(out)
+}
+
 // Write implements io.Writer. Its errors are those of earlier writes.
 func (w output) Write(text []byte) (int, error) {
 	w.mu.Lock()
@@ -100,6 +124,7 @@ func (w output) Write(text []byte) (int, error) {
 	for w.size > 0 && w.size+len(text) > mostUnwritten {
 		if w.live && w.stuck {
 			w.lost += bytes.Count(text, []byte("\n"))
+			w.json = w.lines
 			return len(text), nil
 		}
 		taken := w.taken
@@ -114,52 +139,52 @@ func (w output) Write(text []byte) (int, error) {
 			return 0, context.Canceled
 		}
 	}
-	if err := w.failed[w.file]; err != nil {
-		w.unreported = nil
-		return 0, err
+	if w.failed != nil {
+		return 0, w.failed
 	}
-	if w.lost > 0 {
-		w.add(w.missing())
-	}
-	w.add(bytes.Clone(text))
+	w.note(w.stream)
+	w.add(unwritten{w.stream, bytes.Clone(text), w.live})
 	return len(text), nil
 }
 
 // await returns false if the readers take nothing for too long.
 func (w output) await(taken <-chan struct{}) bool {
-	ended, late := w.ended, (<-chan time.Time)(nil)
-	if w.live {
-		ended, late = nil, time.After(readerTime)
+	if !w.live {
+		return w.reads(taken)
 	}
 	select {
 	case <-taken:
 		return true
-	case <-ended:
-	case <-late:
+	case <-time.After(readerTime):
+		return false
 	}
-	return false
 }
 
-// missing says how many lines were not kept.
-func (w output) missing() []byte {
-	text := fmt.Sprintf("... %s not shown: nothing read this output\n", humanize.Count(w.lost, "line"))
-	if w.midLine {
-		text = "\n" + text
-	}
-	w.lost = 0
-	return []byte(text)
-}
-
-func (w output) add(text []byte) {
-	if len(text) == 0 {
+// note says how many lines of a stream were not kept.
+func (o *outputs) note(to *stream) {
+	if to.lost == 0 {
 		return
 	}
-	w.waiting = append(w.waiting, unwritten{w, text})
-	w.size += len(text)
-	w.midLine = text[len(text)-1] != '\n'
-	if !w.writing {
-		w.writing = true
-		go w.write()
+	text := fmt.Sprintf("... %s not shown: nothing read this output", humanize.Count(to.lost, "line"))
+	if to.json {
+		text = fmt.Sprintf(`{"level":"WARN","msg":%q}`, text)
+	} else if to.midLine {
+		text = "\n" + text
+	}
+	to.lost = 0
+	o.add(unwritten{to, []byte(text + "\n"), true})
+}
+
+func (o *outputs) add(text unwritten) {
+	if len(text.text) == 0 {
+		return
+	}
+	o.waiting = append(o.waiting, text)
+	o.size += len(text.text)
+	text.to.midLine = text.text[len(text.text)-1] != '\n'
+	if !o.writing {
+		o.writing = true
+		go o.write()
 	}
 }
 
@@ -168,18 +193,22 @@ func (o *outputs) write() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for len(o.waiting) > 0 {
-		next := o.waiting[0]
+		next := &o.waiting[0]
+		to, live, part := next.to, next.live, next.text[:min(len(next.text), mostAtOnce)]
 		o.mu.Unlock()
-		_, err := next.by.file.Write(next.text)
+		_, err := to.file.Write(part)
 		o.mu.Lock()
-		if err != nil && o.failed[next.by.file] == nil {
-			o.failed[next.by.file] = err
-			if !next.by.live && !errors.Is(err, syscall.EPIPE) {
+		if err != nil && to.failed == nil {
+			to.failed = err
+			if !live && !errors.Is(err, syscall.EPIPE) {
 				o.unreported = err
 			}
 		}
-		o.waiting = o.waiting[1:]
-		o.size -= len(next.text)
+		next = &o.waiting[0] // it may have moved
+		if next.text = next.text[len(part):]; len(next.text) == 0 {
+			o.waiting = o.waiting[1:]
+		}
+		o.size -= len(part)
 		o.stuck = false
 		close(o.taken)
 		o.taken = make(chan struct{})
@@ -187,11 +216,14 @@ func (o *outputs) write() {
 	o.writing = false
 }
 
-// flush waits until all is written, and no longer than readerTime for a reader once the program was told to end. It returns an error that
-// no Write has returned. A reader that left is not an error.
+// flush waits until all is written, and no longer than readerTime for a reader once the program was told to end. It returns an error of an
+// output that is not Live. A reader that left is not an error.
 func (o *outputs) flush() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	for _, each := range o.streams {
+		o.note(each)
+	}
 	for len(o.waiting) > 0 {
 		taken := o.taken
 		o.mu.Unlock()
@@ -209,6 +241,7 @@ func (o *outputs) flush() error {
 	return err
 }
 
+// reads waits until a reader has taken something, and no longer than readerTime once the program was told to end.
 func (o *outputs) reads(taken <-chan struct{}) bool {
 	select {
 	case <-taken:

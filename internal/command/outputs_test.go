@@ -133,3 +133,33 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, problems.String())
 	}
 }
+
+// TestLostTail: also what was lost last is counted, for each output on its own, and in the form of its log.
+func TestLostTail(t *testing.T) {
+	reader, writer := pipe(t)
+	var read bytes.Buffer
+	reads := make(chan error, 1)
+	var document bytes.Buffer
+	step := &cobra.Command{Use: "train", RunE: func(cmd *cobra.Command, _ []string) error {
+		for i := range manyLines {
+			Log(cmd).Info(strings.TrimSpace(line(i)))
+		}
+		go func() {
+			_, err := io.Copy(&read, reader)
+			reads <- err
+		}()
+		return nil
+	}}
+	if code := Run(t.Context(), step, []string{"--log-format=json"}, writer, &document); code != Done {
+		t.Errorf("exit code %d", code)
+	}
+	writer.Close()
+	if err := <-reads; err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(read.String()), "\n")
+	last := lines[len(lines)-1]
+	if !strings.HasPrefix(last, `{"level":"WARN","msg":"... `) || !strings.HasSuffix(last, ` lines not shown: nothing read this output"}`) {
+		t.Errorf("the last line is %q", last)
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -34,10 +35,11 @@ const (
 	Interrupted = 130
 )
 
-// Main runs a step's command and exits.
-func Main(cmd *cobra.Command) {
+// Main runs a step's command with the arguments that complete makes of these, and exits.
+func Main(cmd *cobra.Command, args []string, complete func(ctx context.Context, cmd *cobra.Command, args []string) []string) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	code := Run(ctx, cmd, os.Args[1:], os.Stdout, os.Stderr)
+	slog.SetDefault(newLog(os.Stdout, slices.Contains(args, "--"+logFormatFlag+"="+string(JSON))))
+	code := Run(ctx, cmd, complete(ctx, cmd, args), os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }

@@ -70,13 +70,13 @@ func Install(ctx context.Context, c *kube.Clients, namespace string, objects []*
 	return report, err
 }
 
-// runsThatMix warns about runs in progress if a Task or Pipeline changes, "" for none: Tekton reads a Task when it starts it, and the image
-// of the steps when the run starts. What cannot be read is left out.
+// runsThatMix warns about runs in progress if a Task or Pipeline changes or goes, "" for none: Tekton reads a Task when it starts it, and
+// the image of the steps when the run starts. What cannot be read is left out.
 func runsThatMix(ctx context.Context, client dynamic.Interface, namespace string, objects []*unstructured.Unstructured,
 	changes []Change) string {
 	changed := func(c Change) bool {
 		kind, _, _ := strings.Cut(c.Object, "/")
-		return c.Outcome == Changed && (kind == "task" || kind == "pipeline")
+		return (c.Outcome == Changed || c.Outcome == Deleted) && (kind == "task" || kind == "pipeline")
 	}
 	if !slices.ContainsFunc(changes, changed) {
 		return ""
@@ -85,7 +85,8 @@ func runsThatMix(ctx context.Context, client dynamic.Interface, namespace string
 	if err != nil || len(users.runs) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("runs in progress may fail, because their steps that start later are of the new version and their image is not: %s",
+	return fmt.Sprintf("runs in progress may fail, because their steps that start later are of the new version, or are gone, and their image "+
+		"is not: %s",
 		humanize.First(humanize.Each(users.runs, Title), 8))
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned"
@@ -29,24 +30,17 @@ const (
 // replaces variables such as $(context.pipelineRun.name) in values that a pipeline passes on; only a PipelineRun has them before that.
 // Errors: PermissionDenied, Cancelled if the TaskRun was deleted.
 func Values(ctx context.Context, client versioned.Interface, namespace, taskRun string) (map[string]v1.ParamValue, error) {
-	// A list, because the steps may list TaskRuns anyway.
-	list, err := client.TektonV1().TaskRuns(namespace).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + taskRun})
+	own, err := startedTaskRun(ctx, client, namespace, taskRun)
 	if err != nil {
-		return nil, kube.Problem(fmt.Errorf("reading the params of taskrun %s/%s: %w", namespace, taskRun, err))
-	}
-	own := slices.IndexFunc(list.Items, func(t v1.TaskRun) bool { return t.Name == taskRun })
-	if own < 0 {
-		return nil, fail.Becausef(fail.Cancelled, "reading the params of taskrun %s/%s: it was deleted", namespace, taskRun)
+		return nil, err
 	}
 	values := map[string]v1.ParamValue{}
-	if task := list.Items[own].Status.TaskSpec; task != nil {
-		for _, spec := range task.Params {
-			if spec.Default != nil {
-				values[spec.Name] = *spec.Default
-			}
+	for _, spec := range own.Status.TaskSpec.Params {
+		if spec.Default != nil {
+			values[spec.Name] = *spec.Default
 		}
 	}
-	for _, param := range list.Items[own].Spec.Params {
+	for _, param := range own.Spec.Params {
 		values[param.Name] = param.Value
 	}
 	name, shared := values[nameParam].StringVal, strings.Split(values[paramsParam].StringVal, ",")
@@ -66,4 +60,30 @@ func Values(ctx context.Context, client versioned.Interface, namespace, taskRun 
 		}
 	}
 	return values, nil
+}
+
+// startedTaskRun returns a TaskRun with its Task, which Tekton writes into its status a moment after it creates the pod.
+func startedTaskRun(ctx context.Context, client versioned.Interface, namespace, name string) (*v1.TaskRun, error) {
+	const tries, pause = 60, time.Second
+	for range tries {
+		// A list, because the steps may list TaskRuns anyway.
+		list, err := client.TektonV1().TaskRuns(namespace).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+		if err != nil {
+			return nil, kube.Problem(fmt.Errorf("reading the params of taskrun %s/%s: %w", namespace, name, err))
+		}
+		own := slices.IndexFunc(list.Items, func(t v1.TaskRun) bool { return t.Name == name })
+		if own < 0 {
+			return nil, fail.Becausef(fail.Cancelled, "reading the params of taskrun %s/%s: it was deleted", namespace, name)
+		}
+		if list.Items[own].Status.TaskSpec != nil {
+			return &list.Items[own], nil
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	return nil, fail.Becausef(fail.Internal, "reading the params of taskrun %s/%s: Tekton has not written its Task into its status after %s",
+		namespace, name, tries*pause)
 }

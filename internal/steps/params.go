@@ -10,7 +10,9 @@ import (
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
@@ -33,6 +35,10 @@ func withParams(ctx context.Context, step string, args []string, connect func(na
 		return nil, err
 	}
 	values, err := run.Values(ctx, client, namespace, taskRun)
+	if fail.ReasonOf(err) == fail.PermissionDenied {
+		err = fail.Advise(err, "tkn task start ... --serviceaccount=%s, which mlenv install creates with all rights of the steps",
+			launch.ServiceAccount)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -57,8 +63,11 @@ func connect(namespace string) (versioned.Interface, string, error) {
 	return clients.Tekton, clients.Namespace, nil
 }
 
-func valueOf(flags []string, name string) string {
-	for _, arg := range flags {
+func valueOf(args []string, name string) string {
+	for _, arg := range args {
+		if arg == "--" {
+			break
+		}
 		if value, ok := strings.CutPrefix(arg, "--"+name+"="); ok {
 			return value
 		}

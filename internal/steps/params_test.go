@@ -21,6 +21,7 @@ import (
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/test/kubelet"
 )
 
@@ -76,11 +77,34 @@ func onTheirWay(t *testing.T, name string, g given) (args []string, objects []ru
 	same := func(values []string) []string { return values }
 	return args, []runtime.Object{
 		&v1.TaskRun{ObjectMeta: meta("run-task"), Spec: v1.TaskRunSpec{Params: arrived},
-			Status: v1.TaskRunStatus{TaskRunStatusFields: v1.TaskRunStatusFields{TaskSpec: &task.Spec}}},
+			Status: started(task.Spec.Params)},
 		// The fake ignores field selectors.
 		&v1.TaskRun{ObjectMeta: meta("another"),
 			Spec: v1.TaskRunSpec{Params: v1.Params{{Name: "script", Value: *v1.NewStructuredValues("other.py")}}}},
 		&v1.PipelineRun{ObjectMeta: meta("run"), Spec: v1.PipelineRunSpec{Params: g.params(same)}},
+	}
+}
+
+// started is the status of a TaskRun whose pod runs.
+func started(params v1.ParamSpecs) v1.TaskRunStatus {
+	return v1.TaskRunStatus{TaskRunStatusFields: v1.TaskRunStatusFields{TaskSpec: &v1.TaskSpec{Params: params}}}
+}
+
+// TestArrays: no array of the table of params is left out.
+func TestArrays(t *testing.T) {
+	for _, step := range All() {
+		want := slices.Clone(arrays[step.Name()])
+		slices.Sort(want)
+		var got []string
+		for _, p := range param.Of(step.Name()) {
+			if p.Is&param.Items != 0 {
+				got = append(got, p.Name)
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("step %s has the arrays %q, and takes %q", step.Name(), got, want)
+		}
 	}
 }
 
@@ -181,7 +205,8 @@ func TestParamsWithoutThePipeline(t *testing.T) {
 	taskRun := func(name string, more ...v1.Param) *v1.TaskRun {
 		own := v1.Params{{Name: "script", Value: *v1.NewStructuredValues("a$$.py")},
 			{Name: "script-args", Value: *v1.NewStructuredValues("--lr=1", "$$")}}
-		return &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: v1.TaskRunSpec{Params: append(own, more...)}}
+		return &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: v1.TaskRunSpec{Params: append(own, more...)},
+			Status: started(nil)}
 	}
 	later := ofRun("script")
 	later[1].Value = *v1.NewStructuredValues("old")
@@ -218,7 +243,7 @@ func TestParamsWithoutThePipeline(t *testing.T) {
 			}
 		})
 	}
-	byHand := []string{"--script=a$", "--", "--", "$"}
+	byHand := []string{"--script=a$", "--", "--", "$", "--task-run=alone"}
 	if got, err := withParams(t.Context(), "train", byHand, to()); err != nil || !slices.Equal(got, byHand) {
 		t.Errorf("got %q, %v; want %q", got, err, byHand)
 	}
@@ -233,7 +258,8 @@ func FuzzParams(f *testing.F) {
 		params := v1.Params{{Name: "script", Value: *v1.NewStructuredValues(script)},
 			{Name: "script-args", Value: v1.ParamValue{Type: v1.ParamTypeArray, ArrayVal: []string{arg}}},
 			{Name: "env", Value: v1.ParamValue{Type: v1.ParamTypeArray, ArrayVal: []string{variable}}}}
-		taskRun := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "task"}, Spec: v1.TaskRunSpec{Params: params}}
+		taskRun := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "task"}, Spec: v1.TaskRunSpec{Params: params},
+			Status: started(nil)}
 		got, err := withParams(context.Background(), "train", []string{"--namespace=ns", "--task-run=task"}, to(taskRun))
 		want := []string{"--namespace=ns", "--task-run=task", "--script=" + script, "--", variable, "--", "--", "--", arg}
 		if err != nil || !slices.Equal(got, want) {

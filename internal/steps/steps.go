@@ -34,16 +34,15 @@ func All() []*cobra.Command {
 	return steps
 }
 
-// WithParams returns the arguments of a step, the program's name first, with the params of its TaskRun. If they cannot be read, the
-// command fails with that error.
+// WithParams returns the arguments of a step with the params of its TaskRun. If they cannot be read, the command fails with that error.
 func WithParams(ctx context.Context, command *cobra.Command, args []string) []string {
-	given, err := withParams(ctx, command.Name(), args[1:], connect)
+	given, err := withParams(ctx, command.Name(), args, connect)
 	if err != nil {
 		command.Args = cobra.ArbitraryArgs
 		command.RunE = func(*cobra.Command, []string) error { return err }
 		return args
 	}
-	return append(args[:1:1], given...)
+	return given
 }
 
 // Pick chooses the step that the first argument names. The arguments are returned as if the step had been called by its own name. If it

@@ -64,7 +64,7 @@ type desk struct {
 // task runs a single Task, which must succeed, and returns its log.
 func (u trainer) task(name string, flags ...string) string {
 	u.Helper()
-	started := u.startTkn("task", name, flags...)
+	started := u.startTkn("task", "mlenv-"+name, flags...)
 	ended, results := u.taskEnd(started)
 	if !ended.IsSuccessful() {
 		u.Fatalf("task %s: %s: %s", name, results["reason"], results["message"])

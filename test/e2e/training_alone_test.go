@@ -21,7 +21,7 @@ import (
 func tasksAlone(u trainer) {
 	task := func(name string, flags ...string) map[string]string {
 		u.Helper()
-		run, results := u.taskEnd(u.startTkn("task", name, flags...))
+		run, results := u.taskEnd(u.startTkn("task", "mlenv-"+name, flags...))
 		if !run.IsSuccessful() {
 			u.Fatalf("task %s: %s: %s", name, results["reason"], results["message"])
 		}
@@ -66,7 +66,7 @@ func stepsByHand(u trainer) {
 		hand(train.Command(), command.Done, "[1 -] node 1 of 2 trained", "--script=e2e/quick.sh", "--launcher=command")
 	}
 	hand(train.Command(), command.Failed, "ScriptNotFound", "--script=e2e/nowhere.sh", "--launcher=command")
-	hand(train.Command(), command.WrongUsage, "want deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher",
+	hand(train.Command(), command.WrongUsage, "want auto, deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher",
 		"--script=e2e/quick.sh", "--launcher=mpirun")
 	hand(teardown.Command(), command.Done, "All pods are gone and their GPUs free")
 	u.nothingLeft()

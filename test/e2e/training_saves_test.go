@@ -19,8 +19,8 @@ import (
 // savedWhenCancelled tests a run whose ranks take 20 s to save when it is cancelled, longer than the pod of the step train may wait: the
 // teardown waits for them, and another run continues at the very step.
 func savedWhenCancelled(u trainer) {
-	name := u.start("e2e/saves.py", "--param=launcher=torchrun", oneGPU, "--param=stop-grace=2m")
-	u.waitOutput(name, "train", "[0 0] rank 0 starts after step 0\n", "[1 1] rank 1 starts after step 0\n")
+	name := u.start("e2e/saves.py", oneGPU, "--param=stop-grace=2m")
+	u.waitOutput(name, "train", "Launcher auto is torchrun: ", "[0 0] rank 0 starts after step 0\n", "[1 1] rank 1 starts after step 0\n")
 	if u.workstation != nil {
 		u.cancelThere(name)
 	} else {

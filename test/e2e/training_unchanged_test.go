@@ -23,17 +23,17 @@ func unchangedPrograms(u trainer) {
 		"--gpus-per-node=1")
 	const folder = "testdata/repo"
 	u.says(folder, command.Done, "sync", ".", "--requirements=requirements-lightning.txt")
-	const byTorchrun, byCommand = "--launcher=torchrun", "--launcher=command"
+	const byCommand = "--launcher=command"
 	for _, p := range []struct {
 		says string
 		args []string
 	}{
-		{"testing reduce_sum", []string{"-m", "accelerate.test_utils.scripts.test_ops", byTorchrun}},
-		{"Num processes: 2", []string{"-m", "accelerate.test_utils.scripts.test_script", byTorchrun}},
-		{"Test `accumulate` gradient accumulation", []string{"-m", "accelerate.test_utils.scripts.test_sync", byTorchrun}},
-		{"accelerate has 2 ranks over gloo", []string{"meets.py", byTorchrun, "--", "accelerate"}},
-		{"trainer has 2 ranks over gloo", []string{"meets.py", byTorchrun, "--", "trainer"}},
-		{"lightning has 2 ranks over gloo", []string{"meets.py", byTorchrun, "--", "lightning"}},
+		{"testing reduce_sum", []string{"-m", "accelerate.test_utils.scripts.test_ops"}},
+		{"Num processes: 2", []string{"-m", "accelerate.test_utils.scripts.test_script"}},
+		{"Test `accumulate` gradient accumulation", []string{"-m", "accelerate.test_utils.scripts.test_sync"}},
+		{"accelerate has 2 ranks over gloo", []string{"meets.py", "--", "accelerate"}},
+		{"trainer has 2 ranks over gloo", []string{"meets.py", "--", "trainer"}},
+		{"lightning has 2 ranks over gloo", []string{"meets.py", "--", "lightning"}},
 		{"testing gather_object", []string{"launches.sh", byCommand, "--", "torchrun", "-m", "accelerate.test_utils.scripts.test_ops"}},
 		{"testing gather_object", []string{"launches.sh", byCommand, "--", "accelerate", "-m", "accelerate.test_utils.scripts.test_ops"}},
 		{"testing gather_object", []string{"launches.sh", byCommand, "--", "deepspeed", "--module", "accelerate.test_utils.scripts.test_ops"}},

@@ -74,47 +74,7 @@ func TestForeignFilesInRecords(t *testing.T) {
 // sync creates a tree of one file and switches to it.
 func (n *node) sync(content string) tree.Digest {
 	n.t.Helper()
-	return n.syncFiles(map[string]string{"file": content})
-}
-
-// syncFiles creates a tree of files and switches to it.
-func (n *node) syncFiles(files map[string]string) tree.Digest {
-	n.t.Helper()
-	dir := n.t.TempDir()
-	for name, content := range files {
-		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
-			n.t.Fatal(err)
-		}
-	}
-	manifest, err := tree.Scan(n.t.Context(), dir, nil)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	hash := manifest.Hash()
-	encoded, err := json.Marshal(manifest)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	var missing []tree.Digest
-	_, _, err = n.Client.PlanTree(n.t.Context(), hash, encoded, func(content tree.Digest) error {
-		missing = append(missing, content)
-		return nil
-	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	var contents strings.Builder
-	if err := tree.WriteContents(n.t.Context(), &contents, dir, manifest, missing, nil); err != nil {
-		n.t.Fatal(err)
-	}
-	if _, err := n.Client.SendTree(n.t.Context(), hash, 0, strings.NewReader(contents.String())); err != nil {
-		n.t.Fatal(err)
-	}
-	if _, err := n.Client.SwitchTree(n.t.Context(), hash, agent.Switch{}); err != nil {
-		n.t.Fatal(err)
-	}
-	return hash
+	return n.Sync(map[string]string{"file": content})
 }
 
 // A rank can write its own status, but with that it can name neither another rank nor a port of the node.

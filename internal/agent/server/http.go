@@ -42,6 +42,7 @@ func (s *Server) routes() []route {
 		{"POST /v1/turn", 0, s.giveTurn},
 		{"GET /v1/trees/current", 0, s.currentTree},
 		{"GET /v1/trees/{hash}", 0, s.tree},
+		{"GET /v1/trees/{hash}/script", 0, s.script},
 		{"POST /v1/trees/{hash}", 0, s.planTree},
 		{"PUT /v1/trees/{hash}/content", 0, s.receiveTree},
 		{"POST /v1/trees/{hash}/pull", 0, reading(s.pullTree)},

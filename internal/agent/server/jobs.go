@@ -160,6 +160,7 @@ func (js *jobs) check(id string, spec agent.JobSpec) error {
 	require(js.config.Node < spec.Nodes || spec.Nodes < 1, "nodes: %d: node %d is not one of them", spec.Nodes, js.config.Node)
 	err := spec.Launcher.Check()
 	require(err == nil, "launcher: %w", err)
+	require(spec.Launcher != agent.AutoLauncher, "launcher auto: want the one that it became")
 	if spec.DebugRank != nil {
 		rank, last := *spec.DebugRank, spec.Nodes*spec.RanksPerNode-1
 		require(spec.Launcher != agent.Command, "debugRank: %d: launcher command starts programs and no ranks; want deepspeed or torchrun", rank)

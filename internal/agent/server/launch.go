@@ -94,7 +94,7 @@ func (c Config) plan(id string, spec agent.JobSpec, folder jobFolder, recorded s
 			return l, err
 		}
 	}
-	if spec.Launcher == agent.DeepSpeed || spec.Launcher == agent.DeepSpeedLauncher {
+	if deepSpeed && !spec.NoLocalRank {
 		l.env[rank.LocalRankAtVariable] = strconv.Itoa(len(process) - len(spec.Args))
 	}
 	var launcher []string

@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
@@ -84,13 +85,27 @@ func (s *Server) collect() {
 }
 
 func (s *Server) tree(w http.ResponseWriter, r *http.Request) error {
-	_, err := s.trees.Path(hash(r))
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("finding tree %s: %w", hash(r), fs.ErrNotExist)
-	} else if err != nil {
+	if _, err := s.pathOf(hash(r)); err != nil {
 		return err
 	}
 	return answer(w, agent.TreeState{Hash: hash(r)})
+}
+
+func (s *Server) pathOf(hash tree.Digest) (string, error) {
+	dir, err := s.trees.Path(hash)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("finding tree %s: %w", hash, fs.ErrNotExist)
+	}
+	return dir, err
+}
+
+// script answers which arguments of launchers a script takes.
+func (s *Server) script(w http.ResponseWriter, r *http.Request) error {
+	dir, err := s.pathOf(hash(r))
+	if err != nil {
+		return err
+	}
+	return answer(w, agent.ScriptArguments(claimfile.FolderFS(dir), r.URL.Query().Get("path")))
 }
 
 func (s *Server) currentTree(w http.ResponseWriter, _ *http.Request) error {

@@ -68,7 +68,7 @@ touch "$THERE/$1"
 until [ -e "$THERE/one" ] && [ -e "$THERE/two" ]; do sleep 0.02; done
 cat out/model.pt config.yaml
 `}
-	hash := n.syncFiles(files)
+	hash := n.Sync(files)
 	there := t.TempDir()
 	start := func(job string) {
 		t.Helper()
@@ -105,7 +105,7 @@ cat out/model.pt config.yaml
 func TestNodesShareAWorkingDirectory(t *testing.T) {
 	nodes := agenttest.StartWith(t, 2, agenttest.Options{Shared: true})
 	first, second := &node{t, nodes[0]}, &node{t, nodes[1]}
-	hash := first.syncFiles(map[string]string{"late.txt": "late\n", "train.sh": `echo $NODE_RANK >part-$NODE_RANK
+	hash := first.Sync(map[string]string{"late.txt": "late\n", "train.sh": `echo $NODE_RANK >part-$NODE_RANK
 [ $NODE_RANK = 0 ] && exit
 until [ -e go ]; do sleep 0.02; done
 cat late.txt part-*`})
@@ -135,7 +135,7 @@ cat late.txt part-*`})
 // their checkpoint, but no file of theirs in its own working directory.
 func TestAttemptsShareFiles(t *testing.T) {
 	n := newNode(t)
-	hash := n.syncFiles(map[string]string{"train.sh": `cat lib.txt; [ -e ckpt/latest ] && cat ckpt/latest
+	hash := n.Sync(map[string]string{"train.sh": `cat lib.txt; [ -e ckpt/latest ] && cat ckpt/latest
 mkdir -p ckpt/step-$MLENV_ATTEMPT; echo weights >ckpt/step-$MLENV_ATTEMPT/model; echo step-$MLENV_ATTEMPT >ckpt/latest`, "lib.txt": "lib\n",
 		"pretrained/checkpoint-1/trainer_state.json": "{}", "resumed.sh": "ls; echo $MLENV_EARLIER_WORK ${MLENV_LAST_CHECKPOINT-none}"})
 	spec := inTree(hash, "train.sh")
@@ -185,7 +185,7 @@ mkdir -p ckpt/step-$MLENV_ATTEMPT; echo weights >ckpt/step-$MLENV_ATTEMPT/model;
 // TestRefusedJobLeavesNothing: a job that does not start uses no disk.
 func TestRefusedJobLeavesNothing(t *testing.T) {
 	n := newNode(t)
-	hash := n.syncFiles(map[string]string{"train.sh": "true"})
+	hash := n.Sync(map[string]string{"train.sh": "true"})
 	if _, err := n.Client.StartJob(t.Context(), "job", inTree(hash, "nosuch.sh")); fail.ReasonOf(err) != fail.ScriptNotFound {
 		t.Errorf("got %v, want ScriptNotFound", err)
 	}
@@ -197,7 +197,7 @@ func TestRefusedJobLeavesNothing(t *testing.T) {
 // TestAgentKilledDuringAJob: the next agent of the node cleans the working directory, and keeps what the job wrote.
 func TestAgentKilledDuringAJob(t *testing.T) {
 	n := newNode(t)
-	hash := n.syncFiles(map[string]string{"train.sh": "echo x >out; touch started; exec sleep 1000"})
+	hash := n.Sync(map[string]string{"train.sh": "echo x >out; touch started; exec sleep 1000"})
 	if _, err := n.Client.StartJob(t.Context(), "job", inTree(hash, "train.sh")); err != nil {
 		t.Fatal(err)
 	}

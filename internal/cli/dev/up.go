@@ -75,7 +75,7 @@ Exit code 0: the environment is ready; 1: it is not, and nothing is held; 2: wro
 	param.Duration.AddTo(flags, &o.KeepFor, "keep-for", 4*time.Hour, "how long the environment exists while no command of mlenv works in it")
 	param.StopGrace.AddTo(flags, &o.Request.StopGrace, "stop-grace", 0, param.Help("provision", "stop-grace")+
 		" (default: nodes.stop_grace of the cluster file)")
-	param.Flag(flags, &o.IdleTimeout, "provision", "idle-timeout")
+	param.Flag(flags, &o.IdleTimeout, "provision", "idle-timeout").Usage += " (default: development.idle_timeout of the cluster file)"
 	param.Image.AddTo(flags, &o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or the image that was "+
 		"built of its image.flavour)")
 	param.Image.AddTo(flags, &o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the agent (default: the installed "+

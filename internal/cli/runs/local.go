@@ -24,7 +24,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
@@ -147,7 +146,7 @@ func (o *runOptions) localOptions() (train.Options, error) {
 			problems = append(problems, fmt.Errorf("--%s: a local run has no use for it%s", name, instead))
 		case name == "stop-if" || name == "restart-if" || len(text) == 1 && text[0] != "":
 			for _, item := range text {
-				if err := cmp.Or(param.KindOf(name).Check(item), flags.Set(name, item)); err != nil {
+				if err := flags.Set(name, item); err != nil {
 					problems = append(problems, fmt.Errorf("--%s %w", name, err))
 				}
 			}
@@ -160,7 +159,7 @@ func (o *runOptions) localOptions() (train.Options, error) {
 		{"context", o.kube.Context != ""}, {"kubeconfig", o.kube.Kubeconfig != ""}} {
 		problems = append(problems, command.Want(!other.given, "--%s: a local run has no use for it", other.name))
 	}
-	return options, errors.Join(append(problems, options.Check())...)
+	return options, errors.Join(append(problems, command.FlagMistakes(flags), options.Check())...)
 }
 
 // value returns the run's value of a param, or the pipeline's default.

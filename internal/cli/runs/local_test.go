@@ -357,7 +357,7 @@ func TestLocalGPUs(t *testing.T) {
 		"all":                     {gpus: 4, first: "GPU-0,GPU-1", last: "GPU-2,GPU-3"},
 		"all, in NVIDIA's images": {gpus: 2, environ: "NVIDIA_VISIBLE_DEVICES=all", first: "GPU-0", last: "GPU-1"},
 		"some":                    {gpus: 4, environ: "CUDA_VISIBLE_DEVICES=1,GPU-3", first: "GPU-1", last: "GPU-3"},
-		"none":                    {gpus: 4, environ: "CUDA_VISIBLE_DEVICES=", first: "-1", last: "-1"},
+		"none":                    {gpus: 4, environ: "CUDA_VISIBLE_DEVICES=", args: []string{"--launcher=deepspeed"}, first: "-1", last: "-1"},
 		"none, with torchrun":     {gpus: 1, environ: "CUDA_VISIBLE_DEVICES=-1", args: []string{"--launcher=torchrun"}},
 		"one node":                {gpus: 1, args: []string{"--nodes=1", "--launcher=torchrun"}, first: "None", last: "None"},
 	} {
@@ -425,6 +425,8 @@ func TestLocalMistakes(t *testing.T) {
 			`rule "loss is nan" is in stop-if and in restart-if`},
 		"no restarts":       {[]string{"--restart-if=loss is nan"}, "restart-if has rules and max-restarts is 0"},
 		"a strange value":   {[]string{"--require-rendezvous=maybe"}, "want warn or fail"},
+		"no pause":          {[]string{"--param=progress-every=0s"}, `--progress-every "0s": want a duration`},
+		"no such rank":      {[]string{"--param=debug-rank=-5"}, `--debug-rank "-5": want a rank from 0`},
 		"an unknown option": {[]string{"--param=nonsense=1"}, "nonsense"},
 	} {
 		t.Run(name, func(t *testing.T) {

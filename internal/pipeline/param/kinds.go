@@ -100,7 +100,7 @@ func nodeNames() *Kind[[]string] {
 }
 
 func launchers() *Kind[agent.Launcher] {
-	kind := OneOf(agent.DeepSpeed, agent.Torchrun, agent.Command, agent.DeepSpeedLauncher, agent.TorchrunLauncher)
+	kind := OneOf(agent.AutoLauncher, agent.DeepSpeed, agent.Torchrun, agent.Command, agent.DeepSpeedLauncher, agent.TorchrunLauncher)
 	// Its own error knows launchers of others.
 	kind.parse = func(text string) (agent.Launcher, error) { return agent.Launcher(text), agent.Launcher(text).Check() }
 	return kind

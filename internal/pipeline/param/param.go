@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package param has the kinds of the pipelines' params. A step's flag has the kind of the param that the Task passes to it, so a value
-// is valid for mlenv, the Action, schedules, preflight and the step, or for none of them.
+// Package param declares the params of Tasks and Pipelines, each once: its kind, default and help. A step's flag is of the same kind, so a
+// value is valid for mlenv, the Action, schedules, preflight and the step, or for none of them.
 package param
 
 import (

@@ -67,7 +67,7 @@ var table = []Param{
 		Help: "URL of the git repository, https, http or ssh"},
 	{Name: "repo-url", Kind: Repository, In: development, Help: "URL of the git repository; empty syncs none"},
 	{Name: "script", Kind: Script, In: trainings, Is: Required | Free,
-		Help: "path of the script, -m PACKAGE.MODULE, or a program of the image"},
+		Help: "path of the script, -m PACKAGE.MODULE, or launcher command's program"},
 	{Name: "revision", Kind: Revision, In: repositories, Is: Free, Help: "branch, tag or commit; empty means the default branch"},
 	{Name: "script-args", Kind: anything, In: trainings, Is: Items | Free, Help: "arguments of the script"},
 	{Name: "nodes", Kind: Count, Default: "0", In: training + " preflight provision",
@@ -92,8 +92,8 @@ var table = []Param{
 	{Name: "build-timeout", Kind: Duration, Default: "1h", In: both + " build-image", Help: "how long building the image may take"},
 	{Name: "pull-secret", Kind: secret, Default: "none", In: both + " build-image preflight", Is: NoFlag,
 		Help: "Secret for the registry of the base image, to read its digest"},
-	{Name: "launcher", Kind: Launcher, Default: "deepspeed", In: trainings,
-		Help: "how ranks start: deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher"},
+	{Name: "launcher", Kind: Launcher, Default: "auto", In: trainings,
+		Help: "how ranks start: auto, deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher"},
 	{Name: "deepspeed-config", Kind: DeepSpeedConfig, In: trainings, Is: Free,
 		Help: "DeepSpeed configuration in the repository, passed with --deepspeed --deepspeed_config"},
 	{Name: "requirements", Kind: Requirements, In: repositories, Is: Free,
@@ -107,6 +107,8 @@ var table = []Param{
 		Help: "Secret with username and password, token, or ssh-privatekey and known_hosts"},
 	{Name: "submodules", Kind: Truth, Default: "true", In: repositories, Help: "whether to fetch submodules too, true or false"},
 	{Name: "lfs", Kind: Truth, Default: "false", In: repositories, Help: "whether to fetch Git LFS objects, true or false"},
+	// 20m to start, 2m to check the network, 30m to train, 30s to save when it is stopped and 5m to tear down fit into a PipelineRun's
+	// default hour.
 	{Name: "timeout", Kind: Duration, Default: "30m", In: trainings, Help: "how long the training may run"},
 	{Name: "timeout", Kind: checkTime, Default: "90s", In: "check-fabric", Is: Own, Help: "how long the check may take"},
 	{Name: "timeout", Kind: Duration, Default: "4m", In: "teardown", Is: Own, Help: "how long pods and GPUs may take to become free"},
@@ -167,7 +169,7 @@ var table = []Param{
 	{Name: "force", Kind: Truth, Default: "false", In: "build-image",
 		Help: "whether to build an image that exists already, true or false"},
 	{Name: "force", Kind: Truth, Default: "false", In: "teardown",
-		Help: "whether to release another user's environment too, true or false"},
+		Help: "whether to release another user's or run's environment, true or false"},
 	{Name: "name", Kind: Name, Default: objects.DefaultName, In: both + " preflight provision sync-repo check-fabric train teardown",
 		Help: "name of the environment; those with different names exist in parallel"},
 	{Name: "cluster", Kind: installedCluster, Default: "local", In: environments + " build-image", Is: NoFlag,
@@ -245,7 +247,7 @@ func Flag[T any](flags *pflag.FlagSet, to *T, task, name string) *pflag.Flag {
 		panic(fmt.Sprintf("flag --%s: Task %s has no param of this name and type", name, task))
 	}
 	value, _ := kind.parse(p.Default) // such as "", which is the cluster file's
-	kind.AddTo(flags, to, name, value, p.Help)
+	kind.AddTo(flags, to, name, value, strings.TrimSuffix(strings.TrimPrefix(p.Help, "whether to "), ", true or false"))
 	return flags.Lookup(name)
 }
 

@@ -149,19 +149,21 @@ func Describe(a agent.Attempt) string {
 
 // Training is what was launched.
 type Training struct {
-	Launcher     agent.Launcher `json:"launcher"`
-	Script       string         `json:"script"`
-	Args         []string       `json:"args,omitempty"`
-	Nodes        int            `json:"nodes"`
-	RanksPerNode int            `json:"ranksPerNode"`
+	Launcher agent.Launcher `json:"launcher"`
+	// LauncherWhy is why launcher auto became this one, "" for one that was named.
+	LauncherWhy  string   `json:"launcherWhy,omitempty"`
+	Script       string   `json:"script"`
+	Args         []string `json:"args,omitempty"`
+	Nodes        int      `json:"nodes"`
+	RanksPerNode int      `json:"ranksPerNode"`
 	// ResumedFrom is the first run of a series, whose checkpoints the run resumed from; "" for a run of its own.
 	ResumedFrom string `json:"resumedFrom,omitempty"`
 }
 
 // TrainingOf returns what a job launches.
 func TrainingOf(spec agent.JobSpec) *Training {
-	return &Training{Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes, RanksPerNode: spec.RanksOfNode(),
-		ResumedFrom: spec.Env[agent.ResumeVariable]}
+	return &Training{Launcher: spec.Launcher, LauncherWhy: spec.LauncherWhy, Script: spec.Script, Args: spec.Args,
+		Nodes: spec.Nodes, RanksPerNode: spec.RanksOfNode(), ResumedFrom: spec.Env[agent.ResumeVariable]}
 }
 
 // Phase is one task of the run.

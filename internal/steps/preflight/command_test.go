@@ -66,7 +66,7 @@ func TestCommand(t *testing.T) {
 		{"no number", silent.URL, []string{"--nodes=two"}, command.WrongUsage, "", `--nodes "two": want a number, or 0 for the default`, nil},
 		{"no number, and other mistakes of the run", silent.URL, []string{"--namespace=nccl-test", "--run-name=train-1", "--run-uid=1",
 			"--nodes=two"}, command.Failed,
-			`param nodes: "two": want a number, or 0 for the default; params: param launcher: "mpirun": want deepspeed`, "",
+			`param nodes: "two": want a number, or 0 for the default; params: param launcher: "mpirun": want auto, deepspeed`, "",
 			map[string]string{"reason": "InvalidInput"}},
 		{"no such mode and name, and other mistakes of the run", silent.URL, []string{"--namespace=nccl-test", "--run-name=train-1",
 			"--run-uid=1", "--mode=ib", "--name=A"}, command.Failed,

@@ -145,7 +145,7 @@ func TestInputsOfARun(t *testing.T) {
 				o.Request.Nodes = 99
 				d.Secrets = Secrets{Variables: []string{"RANK"}}
 			}, []want{
-				{"params", Blocked, `param launcher: "mpirun": want deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher`,
+				{"params", Blocked, `param launcher: "mpirun": want auto, deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher`,
 					"oc describe pipeline"},
 				{"params", Blocked, `param check-fabric: "True": want true or false`, ""},
 				{"timeouts", Blocked, "pipeline 1h, want ", "--pipeline-timeout="},

@@ -127,7 +127,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar((*string)(&o.Tree), "tree", "", param.Help(task, "tree"))
 	param.Flag(flags, &o.ProgressEvery, task, "progress-every")
 	flags.Var(&o.HangTimeout, "hang-timeout", param.Help(task, "hang-timeout"))
-	flags.Var(&o.StopIf, "stop-if", param.Help(task, "stop-if")+": "+rules.Forms+"; may be repeated")
+	flags.Var(&o.StopIf, "stop-if", "rules that end the training: "+rules.Forms+"; may be repeated")
 	flags.Var(&o.RestartIf, "restart-if", param.Help(task, "restart-if")+"; may be repeated")
 	param.Flag(flags, &o.Rendezvous, task, "require-rendezvous")
 	param.Flag(flags, &o.DebugRank, task, "debug-rank")

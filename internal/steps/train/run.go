@@ -31,6 +31,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/rules"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/script"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -235,9 +236,6 @@ func (t *Training) prepare(ctx context.Context) (err error) {
 	if t.DebugRank >= 0 {
 		spec.DebugRank = &t.DebugRank
 	}
-	if t.DeepSpeedConfig != "" {
-		spec.Args = withDeepSpeed(t.DeepSpeedConfig, spec.Args)
-	}
 	for key := range t.SecretEnv {
 		if _, _, err := agent.ParseVariable(key + "="); err != nil {
 			return fail.Because(fail.InvalidInput, fmt.Errorf("reading the Secret of the ranks' variables: %w", err))
@@ -276,17 +274,62 @@ func (t *Training) prepare(ctx context.Context) (err error) {
 	if spec.Tree == "" && !filepath.IsAbs(spec.Script) && spec.Launcher != agent.Command {
 		return fail.Advise(fail.Becausef(fail.ScriptNotFound, "launching %s: no repository was synced to the environment %s", spec.Script,
 			t.Name),
-			"run the task sync-repo first, or give the absolute path of a script on the nodes")
+			"run the Task mlenv-sync-repo or mlenv sync first, or give the absolute path of a script on the nodes")
+	}
+	return t.suit(ctx)
+}
+
+// suit chooses the launcher and the form of the arguments that the script's parser takes.
+func (t *Training) suit(ctx context.Context) error {
+	spec := &t.Spec
+	var takes script.Arguments
+	if spec.Tree != "" && !filepath.IsAbs(spec.Script) && (spec.Launcher == agent.AutoLauncher || t.DeepSpeedConfig != "") {
+		var err error
+		if takes, err = t.Nodes[0].Script(ctx, spec.Tree, spec.Script); err != nil {
+			return err
+		}
+	}
+	if spec.Launcher == agent.AutoLauncher {
+		spec.Launcher, spec.LauncherWhy = launcherOf(*spec, takes, t.DeepSpeedConfig)
+		spec.NoLocalRank = takes.LocalRank == ""
+		t.Log.Info(fmt.Sprintf("Launcher auto is %s: %s.", spec.Launcher, spec.LauncherWhy))
+	}
+	if t.DeepSpeedConfig != "" {
+		spec.Args = withDeepSpeed(t.DeepSpeedConfig, spec.Args, takes)
 	}
 	return nil
 }
 
-// withDeepSpeed puts a configuration before a script's arguments, as deepspeed.add_config_arguments declares it: scripts that use
-// that function read the configuration only if --deepspeed is set.
-func withDeepSpeed(config string, args []string) []string {
-	given := []string{"--deepspeed", "--deepspeed_config", config}
-	if slices.ContainsFunc(args, func(arg string) bool { return arg == given[0] || strings.HasPrefix(arg, given[0]+"=") }) {
-		given = given[1:]
+// launcherOf returns what auto is for a script, and why. What cannot be decided is torchrun's.
+func launcherOf(spec agent.JobSpec, takes script.Arguments, config string) (chosen agent.Launcher, why string) {
+	switch {
+	case takes.LocalRank != "":
+		return agent.DeepSpeed, takes.LocalRank + " declares --local_rank"
+	case takes.Added != "":
+		return agent.DeepSpeed, takes.Added + " adds DeepSpeed's arguments"
+	case config != "":
+		return agent.DeepSpeed, "a DeepSpeed configuration is given"
+	}
+	why = " declares no --local_rank, and none of DeepSpeed's arguments"
+	if spec.Tree == "" || filepath.IsAbs(spec.Script) || !agent.IsPython(spec.Script) {
+		why = " is not a Python script of the repository"
+	}
+	return agent.Torchrun, spec.Script + why
+}
+
+// withDeepSpeed puts a configuration before a script's arguments, in the form that its parser takes. Scripts that call
+// deepspeed.add_config_arguments read it only if --deepspeed is set; transformers' Trainer takes it as the value of --deepspeed.
+func withDeepSpeed(config string, args []string, takes script.Arguments) []string {
+	const enable = "--deepspeed"
+	enabled := slices.ContainsFunc(args, func(arg string) bool { return arg == enable || strings.HasPrefix(arg, enable+"=") })
+	given := []string{"--deepspeed_config", config}
+	switch declares := takes.Added != "" || takes.Config != ""; {
+	case !declares && (takes.Trainer != "" || takes.Switch != ""):
+		if given[0] = enable; enabled {
+			return args
+		}
+	case !enabled && (!declares || takes.Added != "" || takes.Switch != ""):
+		given = append([]string{enable}, given...)
 	}
 	return append(given, args...)
 }

@@ -43,6 +43,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/script"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
@@ -878,17 +879,57 @@ func TestDeletedRun(t *testing.T) {
 	}
 }
 
+// A configuration has the form that the script's parser takes.
 func TestDeepSpeedArguments(t *testing.T) {
-	for args, want := range map[string]string{
-		"":                        "--deepspeed --deepspeed_config ds.json",
-		"--steps 5":               "--deepspeed --deepspeed_config ds.json --steps 5",
-		"--steps 5 --deepspeed":   "--deepspeed_config ds.json --steps 5 --deepspeed",
-		"--deepspeed=true":        "--deepspeed_config ds.json --deepspeed=true",
-		"--deepspeed_mpi --steps": "--deepspeed --deepspeed_config ds.json --deepspeed_mpi --steps",
+	const place = "train.py:1"
+	for _, tc := range []struct {
+		takes      script.Arguments
+		args, want string
+	}{
+		{script.Arguments{}, "", "--deepspeed --deepspeed_config ds.json"},
+		{script.Arguments{}, "--steps 5", "--deepspeed --deepspeed_config ds.json --steps 5"},
+		{script.Arguments{Added: place}, "--steps 5 --deepspeed", "--deepspeed_config ds.json --steps 5 --deepspeed"},
+		{script.Arguments{Added: place}, "--deepspeed=true", "--deepspeed_config ds.json --deepspeed=true"},
+		{script.Arguments{Added: place, Trainer: place}, "--deepspeed_mpi", "--deepspeed --deepspeed_config ds.json --deepspeed_mpi"},
+		{script.Arguments{Config: place}, "--lr 1", "--deepspeed_config ds.json --lr 1"},
+		{script.Arguments{Config: place, Switch: place}, "", "--deepspeed --deepspeed_config ds.json"},
+		{script.Arguments{Trainer: place}, "--lr 1", "--deepspeed ds.json --lr 1"},
+		{script.Arguments{Trainer: place}, "--deepspeed my.json", "--deepspeed my.json"},
+		{script.Arguments{Switch: place}, "", "--deepspeed ds.json"},
 	} {
-		if got := strings.Join(withDeepSpeed("ds.json", strings.Fields(args)), " "); got != want {
-			t.Errorf("arguments %q: got %q, want %q", args, got, want)
+		if got := strings.Join(withDeepSpeed("ds.json", strings.Fields(tc.args), tc.takes), " "); got != tc.want {
+			t.Errorf("%+v, arguments %q: got %q, want %q", tc.takes, tc.args, got, tc.want)
 		}
+	}
+}
+
+// TestLauncherAuto: the nodes read the script, and only one that takes --local_rank gets it.
+func TestLauncherAuto(t *testing.T) {
+	for _, tc := range []struct {
+		name, text, config string
+		want               agent.Launcher
+		says               string
+		localRank          bool
+	}{
+		{"an ordinary script", "parser.add_argument('--lr')", "", agent.Torchrun, "train.py declares no --local_rank", false},
+		{"an old one", "parser.add_argument('--local_rank')", "", agent.DeepSpeed, "train.py:1 declares --local_rank", true},
+		{"DeepSpeed's", "deepspeed.add_config_arguments(parser)", "", agent.DeepSpeed, "train.py:1 adds DeepSpeed's arguments", false},
+		{"with a configuration", "", "ds.json", agent.DeepSpeed, "a DeepSpeed configuration is given", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			training, out, agents := newTraining(t, "")
+			training.Spec = agent.JobSpec{Launcher: agent.AutoLauncher, Script: "train.py",
+				Tree: agents[0].Sync(map[string]string{"train.py": tc.text})}
+			training.DeepSpeedConfig = tc.config
+			if err := training.suit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			got := training.Spec
+			if got.Launcher != tc.want || !strings.HasPrefix(got.LauncherWhy, tc.says) || got.NoLocalRank == tc.localRank ||
+				!strings.Contains(out.String(), "Launcher auto is "+string(tc.want)+": "+tc.says) {
+				t.Errorf("got %s, %q, without --local_rank %t, and printed %q", got.Launcher, got.LauncherWhy, got.NoLocalRank, out)
+			}
+		})
 	}
 }
 

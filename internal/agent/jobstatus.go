@@ -132,6 +132,8 @@ type RankStatus struct {
 	Rendezvous Rendezvous `json:"rendezvous,omitempty"`
 	// Tail are its last lines of output.
 	Tail []string `json:"tail,omitempty"`
+	// TailFile is the path in the job's working directory of the log that has these lines, for a rank that printed nothing; else "".
+	TailFile string `json:"tailFile,omitempty"`
 	// Python is the last uncaught error that it printed.
 	Python *PythonError `json:"python,omitempty"`
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -85,7 +86,7 @@ func (s *JobStatus) Confine(id string, node int) error {
 	if len(s.RankSeconds) > s.Spec.Nodes*s.Spec.RanksOfNode() {
 		s.RankSeconds = nil
 	}
-	s.StopReason, s.Work = short(s.StopReason), short(s.Work)
+	s.StopReason, s.Work, s.Spec.LauncherWhy = short(s.StopReason), short(s.Work), short(s.Spec.LauncherWhy)
 	for i := range s.Spec.Attempts {
 		a := &s.Spec.Attempts[i]
 		a.Attempt, a.Reason, a.Message = i+1, fail.Reason(short(string(a.Reason))), short(a.Message)
@@ -108,6 +109,9 @@ func (r *RankStatus) Confine(rank, local, node int) {
 	r.Quiet = max(0, r.Quiet)
 	r.Exit.confine()
 	r.Tail = shortLines(r.Tail)
+	if r.TailFile = short(r.TailFile); !filepath.IsLocal(r.TailFile) {
+		r.TailFile = ""
+	}
 	if python := r.Python; python != nil {
 		python.Type, python.Message, python.First, python.File = short(python.Type), short(python.Message), short(python.First), short(
 			python.File)

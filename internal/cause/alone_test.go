@@ -5,6 +5,7 @@ package cause
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
@@ -28,6 +29,30 @@ func TestAlone(t *testing.T) {
 	} {
 		if got := Alone(test.statuses); (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+// A shell ends with the exit code of the last program of a pipe.
+func TestHidden(t *testing.T) {
+	ended := time.Unix(1e9, 0)
+	for _, tc := range []struct {
+		script, want string
+		rank         agent.RankStatus
+	}{
+		{"run.sh", "the log of rank 0 on node 0 ends in a failure: run.sh: line 2: accelerate: command not found",
+			agent.RankStatus{Ended: ended, Tail: []string{"run.sh: line 2: accelerate: command not found"}}},
+		{"run.sh", "the log of rank 0 on node 0 ends in a failure: torch.distributed.elastic.multiprocessing.errors.ChildFailedError",
+			agent.RankStatus{Ended: ended, Tail: []string{"torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "====", "train.py FAILED"},
+				Python: &agent.PythonError{Type: "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"}}},
+		{"run.sh", "", agent.RankStatus{Ended: ended, Tail: []string{"tool: command not found", "done"}}},
+		{"run.sh", "", agent.RankStatus{Ended: ended, Tail: []string{"step 100"}, Python: &agent.PythonError{Type: "ValueError"}}},
+		{"train.py", "", agent.RankStatus{Ended: ended, Tail: []string{"ValueError: 1"}, Python: &agent.PythonError{Type: "ValueError"}}},
+		{"run.sh", "", agent.RankStatus{Ended: ended, Exit: agent.Exit{Code: 127}, Tail: []string{"x: command not found"}}},
+	} {
+		status := agent.JobStatus{Spec: agent.JobSpec{Launcher: agent.Command, Script: tc.script}, Ranks: []agent.RankStatus{tc.rank}}
+		if got := Hidden([]agent.JobStatus{status}); got != tc.want {
+			t.Errorf("%s: got %q, want %q", tc.script, got, tc.want)
 		}
 	}
 }

@@ -304,6 +304,10 @@ func (c Cause) Err(job Job) error {
 		if c.Rank.Python.InTree == "." { // the only folder that -m adds
 			next = "name the script as a module, -m PACKAGE.MODULE, or " + next
 		}
+	case unknownLocalRank.MatchString(lastLineOf(c.Rank)):
+		next = "leave out launcher deepspeed, which passes --local_rank: auto, the default, passes it only to scripts that declare it"
+	case c.Rank.Exit.Code == notFound && lastLineOf(c.Rank) != "":
+		next = "use an image that has the program, or name its path; the whole log: " + next
 	case c.Left != nil:
 		said.WriteString("; " + c.Leaving())
 		next = fmt.Sprintf("let every rank take the same number of steps; why rank %d ended: %s", c.Left.Rank, job.log(c.Left.Node, c.Left.Rank))
@@ -311,6 +315,12 @@ func (c Cause) Err(job Job) error {
 		said.WriteString("; " + c.Behind)
 	case !c.Known && c.Waiting == nil:
 		said.WriteString("; it lost its peers, and no rank shows an error of its own")
+	}
+	if file := c.Rank.TailFile; file != "" {
+		fmt.Fprintf(&said, "; it printed nothing, and its last lines are those of %s", file)
+		if job.Run != "" && next == job.log(c.Rank.Node, c.Rank.Rank) {
+			next = fmt.Sprintf("mlenv fetch %s %s%s", job.Run, file, job.In())
+		}
 	}
 	err := fail.Because(reason, Error{c, errors.New(InTree(said.String()))})
 	if len(c.Rank.Tail) > 0 {

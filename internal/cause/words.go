@@ -107,6 +107,32 @@ func aborted(tail []string) string {
 	return ""
 }
 
+// notFound is the exit code of a shell that does not find a program.
+const notFound = 127
+
+// gaveUp matches the line with which a program gave up, by its exit code: that of an argument parser (argparse, click) and of a shell.
+var gaveUp = map[int]*regexp.Regexp{
+	2:        regexp.MustCompile(`^(?:\S+ ?){1,4}: error: .+|^Error: .+`),
+	notFound: regexp.MustCompile(`^\S.*: (?:command )?not found$`),
+}
+
+// unknownLocalRank matches an argument parser's line about the argument of launcher deepspeed.
+var unknownLocalRank = regexp.MustCompile(`unrecognized arguments:.*--local_rank=|[Nn]o such option:? '?--local_rank`)
+
+// lastLineOf returns the line with which the program of a rank gave up, "" for none.
+func lastLineOf(rank agent.RankStatus) string {
+	pattern := gaveUp[rank.Exit.Code]
+	if pattern == nil || rank.Exit.Signal != "" {
+		return ""
+	}
+	for _, line := range slices.Backward(rank.Tail) {
+		if pattern.MatchString(line) {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
+
 // firstGroup returns the first group of a match, "" for none.
 func firstGroup(match []string) string {
 	if match == nil {
@@ -219,7 +245,7 @@ func originOfAbort(text string) origin { return originOfError("RuntimeError", te
 func describe(rank agent.RankStatus) string {
 	words, p := lastWords(rank), rank.Python
 	if !ends(rank) || words != text(p) {
-		if words = aborted(rank.Tail); words == "" {
+		if words = cmp.Or(aborted(rank.Tail), lastLineOf(rank)); words == "" {
 			return ""
 		}
 		return ": " + plainly(words)

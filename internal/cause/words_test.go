@@ -124,3 +124,42 @@ func TestLongMessage(t *testing.T) {
 		t.Errorf("got %d bytes: %s", len(said), said)
 	}
 }
+
+// TestGaveUp: the line of an argument parser or a shell is the error of a program that ended with its exit code.
+func TestGaveUp(t *testing.T) {
+	for _, tc := range []struct {
+		code       int
+		tail       []string
+		want, next string
+	}{
+		{2, []string{"usage: train.py [-h] [--lr LR]", "train.py: error: unrecognized arguments: --local_rank=0"},
+			"exited with 2, want exit code 0: train.py: error: unrecognized arguments: --local_rank=0", "auto, the default, passes it only"},
+		{2, []string{"usage: python -m pkg.train [-h]", "python -m pkg.train: error: argument --lr: invalid float value: 'x'"},
+			"exited with 2, want exit code 0: python -m pkg.train: error: argument --lr: invalid float value: 'x'", "mlenv logs"},
+		{2, []string{"Usage: train.py [OPTIONS]", "", "Error: No such option: --local_rank"},
+			"exited with 2, want exit code 0: Error: No such option: --local_rank", "auto, the default, passes it only"},
+		{127, []string{"train.sh: line 3: accelerate: command not found"},
+			"exited with 127, want exit code 0: train.sh: line 3: accelerate: command not found", "use an image that has the program"},
+		{127, []string{"train.sh: 3: accelerate: not found"},
+			"exited with 127, want exit code 0: train.sh: 3: accelerate: not found", "use an image that has the program"},
+		{1, []string{"train.py: error: not the parser's exit code"}, "exited with 1, want exit code 0", "mlenv logs"},
+	} {
+		c := Cause{Rank: agent.RankStatus{Exit: agent.Exit{Code: tc.code}, Tail: tc.tail}, Known: true}
+		if got := c.Symptom(); got != tc.want {
+			t.Errorf("got %q, want %q", got, tc.want)
+		}
+		if next := fail.NextOf(c.Err(Job{Run: "run-1"})); !strings.Contains(next, tc.next) {
+			t.Errorf("%q: next is %q, want %q", tc.tail, next, tc.next)
+		}
+	}
+}
+
+// TestLogOfItsOwn: a script that sends all that it prints into a file of its own is explained by that.
+func TestLogOfItsOwn(t *testing.T) {
+	err := Cause{Known: true, Rank: agent.RankStatus{Exit: agent.Exit{Code: 1}, Tail: []string{"ValueError: no"}, TailFile: "output/training.log"}}.Err(
+		Job{Run: "run-1", Namespace: "ns"})
+	const want = "training: rank 0 on node 0 exited with 1, want exit code 0; it printed nothing, and its last lines are those of output/training.log"
+	if err.Error() != want || fail.NextOf(err) != "mlenv fetch run-1 output/training.log -n ns" {
+		t.Errorf("got %v, next %q", err, fail.NextOf(err))
+	}
+}

@@ -213,6 +213,10 @@ func (s *shim) explain() {
 	const killedByShell = 128 + int(syscall.SIGKILL) // a shell reports the end of its child so
 	exit.OutOfMemory = (exit.Signal == "SIGKILL" || exit.Code == killedByShell) && facts.ReadMemory(s.sys).Killed > s.killed
 	s.status.Tail, s.status.Python = s.output.lastWords(s.dir.RankLog(s.status.Rank))
+	if s.status.Tail == nil && *exit != (agent.Exit{}) {
+		s.status.TailFile = newestLog(".", s.status.Started)
+		s.status.Tail, s.status.Python = LastWords(s.status.TailFile, time.Time{})
+	}
 	if s.status.Python != nil {
 		s.status.Python.InTree = inTree(s.status.Python, ".")
 	}

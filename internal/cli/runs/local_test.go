@@ -208,6 +208,31 @@ func testInterrupted(ctx context.Context, t *testing.T, interrupt func()) {
 	}
 }
 
+// TestLocalShell: a shell script that hides a failure is warned of, and one that prints into a file of its own is explained by that.
+func TestLocalShell(t *testing.T) {
+	for _, tc := range []struct{ script, want string }{
+		{"no-such-program 2>&1 | cat", "the log of rank 0 on node 0 ends in a failure: run.sh: line 1: no-such-program: command not found"},
+		{"mkdir output && echo 'bad batch' > output/training.log; exit 3",
+			"rank 0 on node 0 exited with 3, want exit code 0; it printed nothing, and its last lines are those of output/training.log"},
+	} {
+		withoutCluster(t)
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "run.sh"), []byte(tc.script), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		cmd := RunCommand(mldevenv.Bundle)
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetOut(&out)
+		cmd.SetErr(&out)
+		cmd.SetArgs([]string{dir, "run.sh", "--local", "--launcher=command", "--nodes=1"})
+		err := cmd.ExecuteContext(t.Context())
+		if text := out.String() + fmt.Sprint(err); !strings.Contains(text, tc.want) {
+			t.Errorf("want %q in:\n%s", tc.want, text)
+		}
+	}
+}
+
 // TestLocalOutputThatNothingReads: a run goes on and its output is kept while nothing reads it, and Ctrl-C ends it. Ctrl-C also ends
 // mlenv logs.
 func TestLocalOutputThatNothingReads(t *testing.T) {

@@ -235,7 +235,8 @@ func (t *teardown) addAnswers(ctx context.Context, r *receipt.Receipt, clients n
 	}
 	addRanks(r, statuses, hanging)
 	if r.Verdict == receipt.Succeeded {
-		r.Warning = cmp.Or(cause.Alone(statuses), cause.Unproven(statuses, agent.WantedTransport(r.Mode, len(r.Nodes))))
+		r.Warning = cmp.Or(cause.Hidden(statuses), cause.Alone(statuses),
+			cause.Unproven(statuses, agent.WantedTransport(r.Mode, len(r.Nodes))))
 	}
 	addAttempts(r, statuses, firstStep)
 	if s, ok := agent.NCCLOf(statuses, agent.WantedTransport(r.Mode, len(r.Nodes)), environments); ok {

@@ -169,6 +169,9 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 
 // meant judges a training that succeeded by what its nodes report: whether the ranks met, and how.
 func (t *Training) meant(statuses []agent.JobStatus) error {
+	if hidden := cause.Hidden(statuses); hidden != "" {
+		t.Log.Warn(fmt.Sprintf("Every rank exited with 0, but %s. Next: %s.", hidden, cause.HiddenNext))
+	}
 	alone := cause.Alone(statuses)
 	switch {
 	case alone == "":

@@ -14,6 +14,7 @@ import (
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
@@ -105,6 +106,10 @@ func chosen(ctx context.Context, clients *kube.Clients, args []string, here []en
 // find looks for the PipelineRun and the receipt. If both are missing, the reason is InvalidInput.
 func find(ctx context.Context, clients *kube.Clients, name string) (entry, error) {
 	r := entry{name: name}
+	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
+		return r, command.Usage(fail.Advise(fail.Becausef(fail.InvalidInput, "run %q: want the name of a run, such as train-multi-node-x7k2p",
+			name), "mlenv runs -n %s", clients.Namespace))
+	}
 	found, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case err == nil:

@@ -205,6 +205,9 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 				`param restart-if: "no checkpoint": want loss is nan, `, "params: restart-if has rules and max-restarts is 0: want max-restarts of " +
 					"at least 1",
 				`params: rule "loss is nan" is in stop-if and in restart-if: want it in one of them`}},
+		{"launcher command", Request{Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"},
+			"launcher": {"command"}, "require-rendezvous": {"fail"}}},
+			[]string{"param require-rendezvous: fail: the programs of launcher command are not checked: want warn"}},
 		{"variables",
 			Request{Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"},
 				"env": {"A=1", "--env-secret-dir=/var/run/secrets", "B", "=x", "C D=1", "RANK=3"}}},

@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
@@ -90,6 +91,11 @@ func mistakes(pipeline *v1.Pipeline, values map[string][]string) (problems []err
 		}
 	}
 	problems = append(problems, ruleConflicts(pipeline, values)...)
+	if launcher := Value(pipeline, values, "launcher"); launcher == string(agent.Command) {
+		if Value(pipeline, values, "require-rendezvous") == string(param.Fail) {
+			problems = append(problems, fmt.Errorf("param require-rendezvous: fail: the programs of launcher %s are not checked: want warn", launcher))
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !names[name] {
 			problems = append(problems, fmt.Errorf("param %s is none of pipeline %s%s", name, pipeline.Name, hint(name, names)))

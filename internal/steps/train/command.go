@@ -162,6 +162,8 @@ func (o *Options) Check() error {
 	return errors.Join(append(problems,
 		command.Want(o.DebugRank < 0 || o.Launcher != agent.Command, "--debug-rank %d: launcher command starts programs, not ranks; want "+
 			"--launcher deepspeed or torchrun", o.DebugRank),
+		command.Want(o.Launcher != agent.Command || o.Rendezvous != param.Fail, "--require-rendezvous=fail: the programs of launcher command "+
+			"are not checked; want warn"),
 		command.Want(o.Tree == "" || o.Tree.Valid(), "--tree %q: want 64 hex digits, as in the result tree of sync-repo", o.Tree),
 		o.Run.Check(),
 		errors.Join(rules.Conflicts(o.StopIf.Rules, o.RestartIf.Rules, o.MaxRestarts)...),

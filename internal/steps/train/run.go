@@ -160,7 +160,7 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 		ranks, first := len(set)*t.Spec.RanksOfNode(), result.Statuses[0]
 		t.Log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", humanize.Count(ranks, "rank"), first.Record))
 		if first.Work != "" {
-			t.Log.Info(fmt.Sprintf("Files that the ranks wrote at relative paths are in %s.", first.Work))
+			t.Log.Info(fmt.Sprintf("Files that the ranks wrote at relative paths, if any, are in %s.", first.Work))
 		}
 		err = t.meant(result.Statuses)
 	}

@@ -105,7 +105,7 @@ func serveGPU() *cobra.Command {
 			StateDir:  topology.State("nodes", node, "gpu"),
 			DeviceDir: topology.State("nodes", node, "dev"),
 			RDMADir:   topology.RDMADir(node),
-			SMI:       topology.State("bin", "nvidia-smi"),
+			SMI:       topology.State("in-pod", "nvidia-smi"),
 		})
 	}}
 	cmd.Flags().StringVar(&node, "node", "", "the node's name")

@@ -401,8 +401,9 @@ func (u *startup) prepareFiles(ctx context.Context) error {
 		return err
 	}
 	for _, name := range []string{"nvidia-smi", "ib_write_bw"} {
-		// Copy it, because containers mount it, and the cache may be rebuilt in the meantime.
-		if err := copyProgram(filepath.Join(u.programs["in-pod"], name), topology.State("bin", name)); err != nil {
+		// Copy it, because containers mount it, and the cache may be rebuilt in the meantime. Not into bin, which users put into PATH: a
+		// local run would ask the stand-in for this machine's GPUs.
+		if err := copyProgram(filepath.Join(u.programs["in-pod"], name), topology.State("in-pod", name)); err != nil {
 			return err
 		}
 	}

@@ -254,7 +254,7 @@ func (p *plugin) device(name string) *api.DeviceSpec {
 // Tree returns the mounts of the visible parts of the tree, and of the program that measures the devices. The kubelet
 // mounts each only once, even for several resources.
 func Tree(dir string, form rdma.Form) []*api.Mount {
-	mounts := []*api.Mount{{HostPath: topology.State("bin", "ib_write_bw"), ContainerPath: "/usr/bin/ib_write_bw", ReadOnly: true}}
+	mounts := []*api.Mount{{HostPath: topology.State("in-pod", "ib_write_bw"), ContainerPath: "/usr/bin/ib_write_bw", ReadOnly: true}}
 	visible := rdma.Visible(dir, form)
 	for _, name := range slices.Sorted(maps.Keys(visible)) {
 		mounts = append(mounts, mount(visible[name], name))

@@ -38,6 +38,8 @@ func TestTorchSeesNoGPU(t *testing.T) {
 		"AssertionError: Torch not compiled with CUDA enabled":                                                               true,
 		"RuntimeError: No CUDA GPUs are available":                                                                           true,
 		"RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU":                      true,
+		"AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'":                                               true,
+		"RuntimeError: no GPU resources available":                                                                           true,
 		"RuntimeError: Distributed package doesn't have MPI built in. MPI is only included if you build PyTorch from source": false,
 		"RuntimeError: CUDA error: invalid device ordinal":                                                                   false,
 	} {

@@ -52,7 +52,7 @@ var (
 	// noGPU matches what torch reports if it is built without CUDA or NCCL, or sees no GPU (distributed_c10d.py,
 	// ProcessGroupNCCL.cpp, torch/cuda/__init__.py, CUDAFunctions.cpp).
 	noGPU = regexp.MustCompile(`doesn't have NCCL built in|only supported with GPUs, no GPUs found|not compiled with CUDA enabled|` +
-		`No CUDA GPUs are available|Found no NVIDIA driver`)
+		`No CUDA GPUs are available|Found no NVIDIA driver|has no attribute '_cuda_setDevice'|no GPU resources available`)
 	// hostMemory matches the errors of programs on a full host.
 	hostMemory = regexp.MustCompile(`std::bad_alloc|DefaultCPUAllocator: (can't allocate|not enough) memory|` +
 		`\[Errno 12\] Cannot allocate memory|_ArrayMemoryError: Unable to allocate`)

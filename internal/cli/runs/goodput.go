@@ -15,12 +15,16 @@ func goodputText(g *receipt.Goodput) string {
 	if g == nil || g.Seconds.Sum() == 0 {
 		return ""
 	}
+	steps, share := "steps", fmt.Sprintf("%.1f%%", 100*g.Share)
+	if !g.Measured && g.Seconds.Steps+g.Seconds.Repeated > 0 {
+		steps, share = "ranks", "not measured"
+	}
 	var parts []string
 	for _, part := range []struct {
 		name    string
 		seconds float64
 	}{
-		{"waiting", g.Seconds.Waiting}, {"starting", g.Seconds.Starting}, {"steps", g.Seconds.Steps}, {"repeated", g.Seconds.Repeated},
+		{"waiting", g.Seconds.Waiting}, {"starting", g.Seconds.Starting}, {steps, g.Seconds.Steps}, {"repeated", g.Seconds.Repeated},
 		{"hang", g.Seconds.Hang}, {"teardown", g.Seconds.Teardown},
 	} {
 		if part.seconds >= 0.5 {
@@ -28,8 +32,8 @@ func goodputText(g *receipt.Goodput) string {
 			parts = append(parts, fmt.Sprintf("%s %s", part.name, took.Round(time.Second)))
 		}
 	}
-	text := fmt.Sprintf("%.1f%%: %s", 100*g.Share, strings.Join(parts, ", "))
-	if hours := g.GPUHours.Sum(); hours > 0 {
+	text := strings.TrimSuffix(share+": "+strings.Join(parts, ", "), ": ")
+	if hours := g.GPUHours.Sum(); hours > 0 && share != "not measured" {
 		text += fmt.Sprintf("; %.4g of %.4g GPU-hours in steps that lasted", g.GPUHours.Steps, hours)
 	}
 	return text

@@ -45,7 +45,7 @@ func goodputOf(g *receipt.Goodput) *goodput {
 	}
 	result.Text = fmt.Sprintf("Steps lasted in %.1f%% of the time with all GPUs.", 100*g.Share)
 	if !g.Measured && g.Seconds.Steps+g.Seconds.Repeated > 0 {
-		result.Text += " The times of steps are not known, so the whole time of the ranks counts."
+		result.Text = "Not measured: the training wrote no times of steps, so the whole time of the ranks counts as steps."
 	}
 	return result
 }

@@ -528,3 +528,29 @@ if first:
 		t.Errorf("goodput %+v of a run of %s", *g, r.Ended.Sub(r.Started))
 	}
 }
+
+func TestLastLines(t *testing.T) {
+	long := strings.Repeat("x", 100<<10)
+	for _, tc := range []struct {
+		content string
+		count   int64
+		want    string
+	}{
+		{"a\nb\nc\n", 2, "b\nc\n"}, {"a\nb\nc", 2, "b\nc"}, {"a\nb\n", 5, "a\nb\n"}, {"", 3, ""}, {"\n\n\n", 2, "\n\n"},
+		{"a\n" + long + "\n" + long + "\n", 2, long + "\n" + long + "\n"}, {"a\n" + long, 1, long},
+	} {
+		path := filepath.Join(t.TempDir(), "log")
+		if err := os.WriteFile(path, []byte(tc.content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		var out strings.Builder
+		if err := lastLines(&out, file, tc.count); err != nil || out.String() != tc.want {
+			t.Errorf("%d lines of %d bytes: got %d bytes, %v; want %d", tc.count, len(tc.content), out.Len(), err, len(tc.want))
+		}
+	}
+}

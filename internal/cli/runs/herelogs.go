@@ -3,7 +3,6 @@
 package runs
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -114,16 +114,29 @@ func followFile(ctx context.Context, out io.Writer, path func() string, written 
 	}
 }
 
-// lastLines writes the last lines of a file.
+// lastLines writes the last lines of a file, which may be larger than the memory.
 func lastLines(out io.Writer, file *os.File, count int64) error {
-	content, err := io.ReadAll(file)
+	info, err := file.Stat()
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", file.Name(), err)
+		return err
 	}
-	lines := bytes.SplitAfter(content, []byte("\n"))
-	if len(lines[len(lines)-1]) == 0 {
-		lines = lines[:len(lines)-1]
+	start, size := int64(0), info.Size()
+	block := make([]byte, 64<<10)
+	for at := size; at > 0 && start == 0; {
+		part := block[:min(at, int64(len(block)))]
+		at -= int64(len(part))
+		if _, err := file.ReadAt(part, at); err != nil {
+			return fmt.Errorf("reading %s: %w", file.Name(), err)
+		}
+		for i, b := range slices.Backward(part) {
+			if place := at + int64(i); b == '\n' && place < size-1 { // the file's last byte ends its last line
+				if count--; count == 0 {
+					start = place + 1
+					break
+				}
+			}
+		}
 	}
-	_, err = out.Write(bytes.Join(lines[max(0, len(lines)-int(min(count, int64(len(lines))))):], nil))
+	_, err = io.Copy(out, io.NewSectionReader(file, start, size-start))
 	return err
 }

@@ -194,7 +194,11 @@ func shebang(path string, info fs.FileInfo, script string) []string {
 
 // findModule exits with 3 if Python cannot run the module of its argument. It imports nothing: a package may need minutes for that,
 // and fail. Modules of packages that are installed may have no file of their own.
-const findModule = `import importlib.util, os, sys
+// It is isolated (-I), so that no file of the tree stands for one of Python's, and gets the folders that the ranks search.
+const findModule = `import importlib.util, os, site, sys
+if sys.prefix == sys.base_prefix:
+    site.addsitedir(site.getusersitepackages())
+sys.path[:0] = [os.path.abspath(entry) for entry in sys.argv[2].split(":") if entry]
 top, *rest = sys.argv[1].split(".")
 spec = importlib.util.find_spec(top)
 def has(folder):
@@ -209,7 +213,7 @@ func (l launch) module(spec agent.JobSpec, module, python string) ([]string, err
 	const missing, patience = 3, 30 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	find := exec.Command(python, "-c", findModule, module)
+	find := exec.Command(python, "-I", "-c", findModule, module, l.env["PYTHONPATH"])
 	find.Dir, find.Env = l.dir, agent.Environ(l.env)
 	if exit, err := l.keep(ctx, find); err == nil && exit.Code == missing {
 		return nil, fail.Advise(fail.Becausef(fail.ScriptNotFound, "starting the job: Python finds no module %s; the tree has %s", module,

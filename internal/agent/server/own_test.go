@@ -108,24 +108,23 @@ func TestNothingOutlivesTheAgentsPrograms(t *testing.T) {
 	}
 }
 
-// The packages of a job run code in the Python that looks for its module. It leaves no process either.
-func TestNothingOutlivesTheSearchForAModule(t *testing.T) {
+// The Python that looks for the module of a job runs nothing of the tree or of PYTHONPATH.
+func TestTheSearchForAModuleRunsNothing(t *testing.T) {
 	n := newNode(t)
 	folder := t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, "leave.sh"), []byte(leaves), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	code := "import os, subprocess\nif not os.path.exists('" + folder + "/left'):\n    subprocess.run(['sh', 'leave.sh'], cwd='" + folder +
-		"')\n"
-	if err := os.WriteFile(filepath.Join(folder, "sitecustomize.py"), []byte(code), 0o600); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"sitecustomize.py", "warnings.py", "importlib.py"} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte("open('"+folder+"/ran', 'w')\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	spec := agent.JobSpec{Launcher: agent.Torchrun, Script: "-m no_such_module", Nodes: 1, RanksPerNode: 1,
 		Env: map[string]string{"PYTHONPATH": folder}}
-	if _, err := n.Client.StartJob(t.Context(), "job", spec); err == nil {
-		t.Error("started a module that is missing")
+	if _, err := n.Client.StartJob(t.Context(), "job", spec); fail.ReasonOf(err) != fail.ScriptNotFound {
+		t.Errorf("got %v, want ScriptNotFound", err)
 	}
-	n.nothingLeft(filepath.Join(folder, "left"))
+	if _, err := os.Stat(filepath.Join(folder, "ran")); err == nil {
+		t.Error("a file of PYTHONPATH was run")
+	}
 }
 
 // A rank writes what the agent takes for a dump of torch: a pickle that would run code as the agent, and a FIFO.

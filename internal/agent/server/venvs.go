@@ -54,7 +54,7 @@ func (js *jobs) identifyPython() ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var output, problem boundedOutput
-	command := exec.Command(program, "-c", venv.Identify)
+	command := exec.Command(program, "-I", "-c", venv.Identify)
 	command.Env, command.Stdout, command.Stderr = js.config.Environ, &output, &problem
 	exit, err := (&processes{record: filepath.Join(js.config.Paths.state(), "python"), node: js.config.Node}).keep(ctx, own.agent, command)
 	if err == nil && exit != (agent.Exit{}) {

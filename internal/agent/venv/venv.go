@@ -52,7 +52,7 @@ func linkOf(base string, python []byte) string {
 // Make creates the virtual environment of base and of the Python in PATH, unless it exists. It includes the image's packages, so that
 // pip does not install torch again.
 func Make(base, requirements string, stdout, stderr io.Writer) error {
-	python, err := exec.Command("python3", "-c", Identify).Output()
+	python, err := exec.Command("python3", "-I", "-c", Identify).Output()
 	if err != nil {
 		return fmt.Errorf("asking the image's Python what it is: %w", err)
 	}

@@ -63,10 +63,11 @@ func lacksPackages(ctx context.Context, python, dir string, o train.Options, ins
 			return err
 		}
 	}
+	pythonPath, _ := agent.Variable(slices.Concat(o.Env, os.Environ()), "PYTHONPATH")
 	const patience = 20 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	command := exec.CommandContext(ctx, program, append([]string{"-c", findImports, dir, launcher}, files...)...)
+	command := exec.CommandContext(ctx, program, append([]string{"-I", "-c", findImports, dir, launcher, pythonPath}, files...)...)
 	command.Dir, command.Env = dir, append(os.Environ(), o.Env...)
 	out, err := command.Output()
 	if err != nil {

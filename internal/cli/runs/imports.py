@@ -8,15 +8,20 @@ and the last line is "managed" if pip refuses to install into this Python (PEP 6
 import ast
 import importlib.util
 import os
+import site
 import sys
 import sysconfig
 
 MOST_FILES = 500
 # Packages that no script adds to sys.path by itself.
 INSTALLED = ("torch", "deepspeed", "transformers", "accelerate", "lightning")
-# The launcher's package, "" for none, and the paths, in the repository, of the files to run: the first one that exists.
-top, launcher, *names = sys.argv[1:]
-sys.path = [entry for entry in sys.path if entry]  # without the current folder
+# The launcher's package, "" for none, the ranks' PYTHONPATH, and the paths, in the repository, of the files to run: the first one that
+# exists.
+top, launcher, python_path, *names = sys.argv[1:]
+# Python runs isolated (-I), so that nothing of the repository is imported here. These are the folders that the ranks search as well.
+if sys.prefix == sys.base_prefix:
+    site.addsitedir(site.getusersitepackages())
+sys.path[:0] = [os.path.join(top, entry) for entry in python_path.split(os.pathsep) if entry]
 
 
 def lacks(name):

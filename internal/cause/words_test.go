@@ -156,9 +156,10 @@ func TestGaveUp(t *testing.T) {
 
 // TestLogOfItsOwn: a script that sends all that it prints into a file of its own is explained by that.
 func TestLogOfItsOwn(t *testing.T) {
-	err := Cause{Known: true, Rank: agent.RankStatus{Exit: agent.Exit{Code: 1}, Tail: []string{"ValueError: no"}, TailFile: "output/training.log"}}.Err(
-		Job{Run: "run-1", Namespace: "ns"})
-	const want = "training: rank 0 on node 0 exited with 1, want exit code 0; it printed nothing, and its last lines are those of output/training.log"
+	rank := agent.RankStatus{Exit: agent.Exit{Code: 1}, Tail: []string{"ValueError: no"}, TailFile: "output/training.log"}
+	err := Cause{Known: true, Rank: rank}.Err(Job{Run: "run-1", Namespace: "ns"})
+	const want = "training: rank 0 on node 0 exited with 1, want exit code 0; it printed nothing, and its last lines are those of " +
+		"output/training.log"
 	if err.Error() != want || fail.NextOf(err) != "mlenv fetch run-1 output/training.log -n ns" {
 		t.Errorf("got %v, next %q", err, fail.NextOf(err))
 	}

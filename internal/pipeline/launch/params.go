@@ -91,10 +91,8 @@ func mistakes(pipeline *v1.Pipeline, values map[string][]string) (problems []err
 		}
 	}
 	problems = append(problems, ruleConflicts(pipeline, values)...)
-	if launcher := Value(pipeline, values, "launcher"); launcher == string(agent.Command) {
-		if Value(pipeline, values, "require-rendezvous") == string(param.Fail) {
-			problems = append(problems, fmt.Errorf("param require-rendezvous: fail: the programs of launcher %s are not checked: want warn", launcher))
-		}
+	if Value(pipeline, values, "launcher") == string(agent.Command) && Value(pipeline, values, "require-rendezvous") == string(param.Fail) {
+		problems = append(problems, errors.New("param require-rendezvous: fail: the programs of launcher command are not checked: want warn"))
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !names[name] {

@@ -529,7 +529,8 @@ func TestLacksPackages(t *testing.T) {
 		"where sys.path leads": {script: "main.py", files: map[string]string{
 			"main.py": "import sys\nsys.path.append('/opt/x')\nimport nobody_has\n"}},
 		"modules of Python's names": {script: "main.py", files: map[string]string{"main.py": "import nobody_has\n",
-			"ast.py": "raise SystemExit\n", "sysconfig.py": "open('ran', 'w')\n", "site.py": "open('ran', 'w')\n"}, want: "main.py imports nobody_has (main.py:1)"},
+			"ast.py": "raise SystemExit\n", "sysconfig.py": "open('ran', 'w')\n", "site.py": "open('ran', 'w')\n"},
+			want: "main.py imports nobody_has (main.py:1)"},
 		"where PYTHONPATH leads": {script: "a/main.py", files: map[string]string{"a/main.py": "import helpers\n", "lib/helpers.py": ""},
 			env: []string{"PYTHONPATH=lib"}},
 		"no python3": {script: "main.py", env: []string{"PATH=/nonexistent"},

@@ -305,7 +305,7 @@ func (c Cause) Err(job Job) error {
 			next = "name the script as a module, -m PACKAGE.MODULE, or " + next
 		}
 	case unknownLocalRank.MatchString(lastLineOf(c.Rank)):
-		next = "leave out launcher deepspeed, which passes --local_rank: auto, the default, passes it only to scripts that declare it"
+		next = "leave out launcher deepspeed: auto, the default, passes that argument only to scripts that declare it"
 	case c.Rank.Exit.Code == notFound && lastLineOf(c.Rank) != "":
 		next = "use an image that has the program, or name its path; the whole log: " + next
 	case c.Left != nil:

@@ -133,11 +133,11 @@ func TestGaveUp(t *testing.T) {
 		want, next string
 	}{
 		{2, []string{"usage: train.py [-h] [--lr LR]", "train.py: error: unrecognized arguments: --local_rank=0"},
-			"exited with 2, want exit code 0: train.py: error: unrecognized arguments: --local_rank=0", "auto, the default, passes it only"},
+			"exited with 2, want exit code 0: train.py: error: unrecognized arguments: --local_rank=0", "auto, the default, passes that argument only"},
 		{2, []string{"usage: python -m pkg.train [-h]", "python -m pkg.train: error: argument --lr: invalid float value: 'x'"},
 			"exited with 2, want exit code 0: python -m pkg.train: error: argument --lr: invalid float value: 'x'", "mlenv logs"},
 		{2, []string{"Usage: train.py [OPTIONS]", "", "Error: No such option: --local_rank"},
-			"exited with 2, want exit code 0: Error: No such option: --local_rank", "auto, the default, passes it only"},
+			"exited with 2, want exit code 0: Error: No such option: --local_rank", "auto, the default, passes that argument only"},
 		{127, []string{"train.sh: line 3: accelerate: command not found"},
 			"exited with 127, want exit code 0: train.sh: line 3: accelerate: command not found", "use an image that has the program"},
 		{127, []string{"train.sh: 3: accelerate: not found"},

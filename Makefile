@@ -143,7 +143,7 @@ mutants: ## change MUTANTS=60 single lines, chosen by SEED=1, and list the chang
 	go run ./test/mutants -seed "$(SEED)" -n "$(MUTANTS)"
 
 GOTESTSUM := $(TOOL) gotestsum
-E2E_TIMEOUT := 60m
+E2E_TIMEOUT := 75m
 # E2E_FLAGS=-update writes docs/project/faults.md.
 E2E_FLAGS ?=
 E2E := $(GOTESTSUM) --format=standard-verbose -- -tags e2e -count=1

@@ -133,7 +133,8 @@ func TestGaveUp(t *testing.T) {
 		want, next string
 	}{
 		{2, []string{"usage: train.py [-h] [--lr LR]", "train.py: error: unrecognized arguments: --local_rank=0"},
-			"exited with 2, want exit code 0: train.py: error: unrecognized arguments: --local_rank=0", "auto, the default, passes that argument only"},
+			"exited with 2, want exit code 0: train.py: error: unrecognized arguments: --local_rank=0",
+			"auto, the default, passes that argument only"},
 		{2, []string{"usage: python -m pkg.train [-h]", "python -m pkg.train: error: argument --lr: invalid float value: 'x'"},
 			"exited with 2, want exit code 0: python -m pkg.train: error: argument --lr: invalid float value: 'x'", "mlenv logs"},
 		{2, []string{"Usage: train.py [OPTIONS]", "", "Error: No such option: --local_rank"},

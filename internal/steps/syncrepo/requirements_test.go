@@ -31,7 +31,7 @@ func fakePython(t *testing.T) (installed string) {
 	installed = filepath.Join(dir, "installed")
 	script := fmt.Sprintf(`#!/bin/sh
 for last; do :; done
-[ "$#" = 2 ] && [ "$1" = -c ] && cat '%[1]s.version'
+[ "$#" = 3 ] && [ "$1-$2" = -I--c ] && cat '%[1]s.version'
 case $2-$3 in
 venv-*) mkdir -p "$last/bin" && cp "$0" "$last/bin/python3";;
 *-install)

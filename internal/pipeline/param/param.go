@@ -86,9 +86,6 @@ func (f *flag[T]) TakeMistake() error {
 	return err
 }
 
-// Is reports whether the flag has the kind.
-func (f *flag[T]) Is(kind Any) bool { return Any(f.kind) == kind }
-
 // text returns the kind of the texts for which check returns nil.
 func text[T ~string](check func(text string) error) *Kind[T] {
 	return &Kind[T]{"string", func(text string) (T, error) { return T(text), check(text) }}

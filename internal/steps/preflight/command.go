@@ -14,6 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
@@ -102,23 +103,28 @@ func readSecrets(authDir, envSecretDir, caFile string, noRegistry error) (s Secr
 	return s
 }
 
-// AddFlags adds the flags that the step shares with mlenv preflight, and sets their defaults.
-func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	const task = "preflight"
-	r := &o.Request
-	param.Flag(flags, &r.Name, task, "name")
+// AddRequest adds the flags of an environment's request that Tasks preflight and provision share.
+func AddRequest(flags *pflag.FlagSet, r *objects.Request, task string) {
 	param.Flag(flags, &r.Nodes, task, "nodes")
 	param.Flag(flags, &r.GPUsPerNode, task, "gpus-per-node")
 	param.Flag(flags, &r.ExcludeNodes, task, "exclude-nodes")
 	param.Flag(flags, &r.Queue, task, "queue")
 	param.Flag(flags, &r.QueuePriority, task, "queue-priority")
-	param.Flag(flags, &o.Mode, task, "mode")
-	param.Flag(flags, &r.Image, task, "image")
-	param.Flag(flags, &o.Flavour, task, "flavour")
 	param.Flag(flags, &r.Storage, task, "storage")
 	param.Flag(flags, &r.WorkspaceSize, task, "workspace-size")
 	param.Flag(flags, &r.DatasetsSize, task, "datasets-size")
 	param.Flag(flags, &r.Routes, task, "routes")
+}
+
+// AddFlags adds the flags that the step shares with mlenv preflight, and sets their defaults.
+func (o *Options) AddFlags(flags *pflag.FlagSet) {
+	const task = "preflight"
+	r := &o.Request
+	param.Flag(flags, &r.Name, task, "name")
+	AddRequest(flags, r, task)
+	param.Flag(flags, &o.Mode, task, "mode")
+	param.Flag(flags, &r.Image, task, "image")
+	param.Flag(flags, &o.Flavour, task, "flavour")
 	param.Flag(flags, &r.StepsImage, task, "steps-image")
 	flags.StringVar(&o.ServiceAccount, "service-account", "", "ServiceAccount of the steps, whose rights are checked (default: in a pod its "+
 		"own, else the one of mlenv install)")

@@ -13,6 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
 
 // Command returns the step provision.
@@ -86,21 +87,12 @@ const task = "provision"
 
 // AddFlags adds the flags that the step and mlenv share, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	r := &o.Request
-	param.Flag(flags, &r.Nodes, task, "nodes")
-	param.Flag(flags, &r.GPUsPerNode, task, "gpus-per-node")
-	param.Flag(flags, &r.ExcludeNodes, task, "exclude-nodes")
-	param.Flag(flags, &r.Queue, task, "queue")
-	param.Flag(flags, &r.QueuePriority, task, "queue-priority")
+	preflight.AddRequest(flags, &o.Request, task)
 	param.Flag(flags, &o.Mode, task, "mode")
-	param.Flag(flags, &r.Storage, task, "storage")
-	param.Flag(flags, &r.WorkspaceSize, task, "workspace-size")
-	param.Flag(flags, &r.DatasetsSize, task, "datasets-size")
 	param.Flag(flags, &o.StartTimeout, task, "start-timeout")
 	param.Flag(flags, &o.OnBusy, task, "on-busy")
 	param.Flag(flags, &o.OnChange, task, "on-change")
 	param.Flag(flags, &o.Services, task, "services")
-	param.Flag(flags, &r.Routes, task, "routes")
 }
 
 // AlsoRequest adds the mistakes in the request for the cluster file to those in flags, if there are any. Without any, Run reports

@@ -77,6 +77,8 @@ type JobSpec struct {
 	LauncherWhy string `json:"launcherWhy,omitempty"`
 	// NoLocalRank is for ranks of DeepSpeed whose script does not take --local_rank.
 	NoLocalRank bool `json:"noLocalRank,omitempty"`
+	// NoHook leaves the Pythons of the job alone, see package pylib.
+	NoHook bool `json:"noHook,omitempty"`
 	// Script is a path in the tree, or absolute, or -m PACKAGE.MODULE. With launcher command it may be a program in PATH.
 	Script string   `json:"script"`
 	Args   []string `json:"args,omitempty"`

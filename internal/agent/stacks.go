@@ -24,6 +24,8 @@ type RankActivity struct {
 	IO       Bytes   `json:"io"`
 	// AllIO is what they have read and wrote since they began.
 	AllIO Bytes `json:"allIO"`
+	// Child is the name of the descendant that uses processors the most, such as a compiler's; "" for none, and for a Python.
+	Child string `json:"child,omitempty"`
 	// Lock is the file for which the main thread waits because another process seems to compile an extension of torch, "" for none.
 	Lock string `json:"lock,omitempty"`
 	// Frames show where the main thread is in Python, the innermost frame first.
@@ -75,7 +77,7 @@ func (c *Client) Stacks(ctx context.Context, id string) ([]RankActivity, error) 
 	for i := range all {
 		a := &all[i]
 		a.Node, a.State, a.Waits, a.Problem = c.node, short(a.State), short(a.Waits), short(a.Problem)
-		a.Lock = short(a.Lock)
+		a.Lock, a.Child = short(a.Lock), short(a.Child)
 		a.Collectives = confineCollectives(a.Collectives)
 		a.Frames = a.Frames[:min(len(a.Frames), MaxFrames)]
 		for j := range a.Frames {

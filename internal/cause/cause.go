@@ -299,6 +299,14 @@ func (c Cause) Err(job Job) error {
 	case noGPU.MatchString(words):
 		next = "torch sees no GPU, as check-fabric's log says too: give the nodes GPUs, use an image whose torch is built for CUDA and fits " +
 			"the driver, or have the script use gloo"
+	case unreachable(c.Rank, words) != "":
+		host := unreachable(c.Rank, words)
+		fmt.Fprintf(&said, "; it could not reach %s", host)
+		next = "connect this machine with the internet, or have the script read a copy"
+		if !here {
+			next = fmt.Sprintf("copy what it downloads to /datasets first, in an environment without GPUs (docs/operate/storage.md#copying-data); "+
+				"or let the nodes reach %s: network.proxy in the cluster file", host)
+		}
 	case c.Known && c.Rank.Python != nil && c.Rank.Python.InTree != "":
 		next = "give the ranks the variable PYTHONPATH=" + c.Rank.Python.InTree
 		if c.Rank.Python.InTree == "." { // the only folder that -m adds

@@ -152,7 +152,7 @@ func Absent(spec agent.JobSpec, statuses []agent.JobStatus) (absent []agent.Rank
 }
 
 // Hang returns the likely culprit of a training without progress, in one sentence: the ranks that have not started, have ended, have not
-// come to the rendezvous, have entered fewer collectives than the others, are stopped, are in no collective while others wait in one, or
+// come to the rendezvous, wait for a program such as a compiler, have entered fewer collectives than the others, are stopped, are in no collective while others wait in one, or
 // are elsewhere than most. If all are at the same call site, it is that.
 func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.RankActivity) string {
 	sentence, _ := Suspects(spec, statuses, activities)
@@ -205,6 +205,7 @@ func Suspects(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent
 		return culprit + " while " + others
 	}
 	leftBehind := leftBehindOf(statuses, activities)
+	compiles := slices.IndexFunc(activities, func(a agent.RankActivity) bool { return a.Child != "" && a.ChildCPU >= workCPU })
 	switch {
 	case len(missing) > 0:
 		return while(ranksOf(missing, nodes) + " " + hasHave(missing) + " not started"), missing
@@ -213,6 +214,9 @@ func Suspects(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent
 			sites[0].describe(len(leftBehind) > 1)), leftBehind
 	case len(ended) > 0:
 		return while(ranksOf(ended, nodes) + " " + hasHave(ended) + " ended"), ended
+	case compiles >= 0:
+		a := activities[compiles]
+		return while(fmt.Sprintf("rank %d on node %d waits for %s to compute", a.Rank, a.Node, a.Child)), []int{a.Rank}
 	case len(late) > 0 && len(late) < len(nodes):
 		culprit := fmt.Sprintf("%s %s not come to the rendezvous", ranksOf(late, nodes), hasHave(late))
 		if a, asked := doing[late[0]]; asked && len(late) == 1 {

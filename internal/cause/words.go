@@ -53,6 +53,11 @@ var (
 	// ProcessGroupNCCL.cpp, torch/cuda/__init__.py, CUDAFunctions.cpp).
 	noGPU = regexp.MustCompile(`doesn't have NCCL built in|only supported with GPUs, no GPUs found|not compiled with CUDA enabled|` +
 		`No CUDA GPUs are available|Found no NVIDIA driver|has no attribute '_cuda_setDevice'|no GPU resources available`)
+	// noNetwork matches what a download without a network ends in (the C library, urllib3, curl, huggingface_hub, transformers), and server
+	// what it wanted to reach.
+	noNetwork = regexp.MustCompile(`(?i)name or service not known|temporary failure in name resolution|failed to resolve|max retries exceeded|` +
+		`could not resolve host|network is unreachable|no route to host|couldn't connect to 'https?:|cannot find the requested files in the`)
+	server = regexp.MustCompile(`host='([^']+)'|(?i:resolve host): ([\w.-]+)|https?://([\w.-]+)`)
 	// hostMemory matches the errors of programs on a full host.
 	hostMemory = regexp.MustCompile(`std::bad_alloc|DefaultCPUAllocator: (can't allocate|not enough) memory|` +
 		`\[Errno 12\] Cannot allocate memory|_ArrayMemoryError: Unable to allocate`)
@@ -150,6 +155,23 @@ func ends(rank agent.RankStatus) bool {
 }
 
 func text(p *agent.PythonError) string { return strings.TrimSuffix(p.Type+": "+p.Message, ": ") }
+
+// unreachable returns the server that a rank's download could not reach, "" for none: the port where ranks meet is no URL.
+func unreachable(rank agent.RankStatus, words string) string {
+	if p := rank.Python; p != nil {
+		words += "\n" + p.First
+	}
+	if !noNetwork.MatchString(words) {
+		return ""
+	}
+	// urllib's error has no URL, and the line before may.
+	for _, text := range append([]string{words}, rank.Tail...) {
+		if match := server.FindStringSubmatch(text); match != nil {
+			return cmp.Or(match[1:]...)
+		}
+	}
+	return ""
+}
 
 // lastWords returns the error that ended a rank, of Python or of C++, or else its last lines.
 func lastWords(rank agent.RankStatus) string {

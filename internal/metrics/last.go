@@ -22,7 +22,22 @@ const (
 )
 
 // Defined returns the keys with a meaning of their own, the most important one first.
-func Defined() []string { return []string{"step", "steps", "loss", "tokens", "samples", "time"} }
+func Defined() []string {
+	return []string{"step", "steps", "loss", "tokens", "samples", "source", "bar", "time"}
+}
+
+// AtStep returns how far a training is, such as "step 40 of 100 (from transformers)". steps is 0 if it is not known, and source is empty
+// for a training that measures itself.
+func AtStep(step, steps float64, source any) string {
+	text := fmt.Sprintf("step %.0f", step)
+	if steps > 0 {
+		text += fmt.Sprintf(" of %.0f", steps)
+	}
+	if source, ok := source.(string); ok && source != "" {
+		text += fmt.Sprintf(" (from %s)", humanize.OneLine(source, 20))
+	}
+	return text
+}
 
 // rankSeconds is the key whose list grows with the number of ranks. Its readers take it from the lines.
 const rankSeconds = "rank_seconds"

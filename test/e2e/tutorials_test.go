@@ -107,7 +107,7 @@ func (u trainer) ownProject(checkout string) string {
 	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "project"))); err != nil {
 		u.Fatal(err)
 	}
-	u.copyFile(filepath.Join(checkout, "images", "common", "mlenv.py"), filepath.Join(dir, "mlenv.py"))
+	u.copyFile(filepath.Join(checkout, "internal", "agent", "pylib", "mlenv.py"), filepath.Join(dir, "mlenv.py"))
 	if err := os.Symlink(filepath.Join(checkout, "bin"), filepath.Join(dir, "bin")); err != nil {
 		u.Fatal(err)
 	}

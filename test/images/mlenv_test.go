@@ -11,9 +11,9 @@ import (
 
 func TestMlenvModule(t *testing.T) {
 	command := exec.CommandContext(t.Context(), "python3", "-W", "error", "-m", "unittest", "test_mlenv")
-	command.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(flavours, "common"), "PYTHONDONTWRITEBYTECODE=1")
+	command.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join("..", "..", "internal", "agent", "pylib"), "PYTHONDONTWRITEBYTECODE=1")
 	if out, err := command.CombinedOutput(); err != nil {
-		t.Errorf("testing images/common/mlenv.py: %v\n%s", err, out)
+		t.Errorf("testing mlenv.py: %v\n%s", err, out)
 	}
 }
 
@@ -23,12 +23,5 @@ func TestAdditionsToTorch(t *testing.T) {
 	command.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
 	if out, err := command.CombinedOutput(); err != nil {
 		t.Errorf("testing images/cpu: %v\n%s", err, out)
-	}
-}
-
-// The example has a copy, because it also trains in images without the module.
-func TestMlenvModuleOfTheExample(t *testing.T) {
-	if read(t, flavours, "common", "mlenv.py") != read(t, "../../examples/transformer/mlenv.py") {
-		t.Error("examples/transformer/mlenv.py is not a copy of images/common/mlenv.py")
 	}
 }

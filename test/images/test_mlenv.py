@@ -1,6 +1,7 @@
-"""Tests of images/common/mlenv.py."""
+"""Tests of internal/agent/pylib/mlenv.py."""
 
 import base64
+import collections
 import contextlib
 import io
 import json
@@ -9,6 +10,7 @@ import pathlib
 import re
 import signal
 import tempfile
+import threading
 import time
 import unittest
 from unittest import mock
@@ -229,7 +231,7 @@ class Mlenv(unittest.TestCase):
     def new_process(self, torch=None):
         """Makes mlenv forget what it knows of a stop, as in a process that has imported this torch."""
         mlenv._signalled.clear()
-        mlenv._handled, mlenv._group, mlenv._agreed = False, None, None
+        mlenv._agreement, mlenv._agreed = None, None
         patch = mock.patch.dict("sys.modules", {"torch": torch})
         patch.start()
         self.addCleanup(patch.stop)
@@ -266,44 +268,107 @@ class Mlenv(unittest.TestCase):
         os.kill(os.getpid(), signal.SIGTERM)
         self.assertEqual(got, ["mine"])
 
+    def ranks_stop(self, told, alone=False):
+        """Returns the step and the Stop of three ranks that step at different speeds, of which these are told after 20 steps."""
+        store, stops = Store(), {}
+        started = threading.Event()
+
+        def train(rank):
+            agreement = mlenv._Agreement(store, rank, 3)
+            for step in range(1, 100000):
+                if step == 20 and rank == 1:
+                    started.set()
+                stop = agreement.step()
+                if stop:
+                    stops[rank] = step, stop
+                    return
+                time.sleep(0.001 * (rank + 1))
+
+        def notice():
+            name = threading.current_thread().name
+            return mlenv.Stop("container", "drained", time.time() + 20) if started.is_set() and name in told else None
+
+        with mock.patch.object(mlenv, "_told", notice), mock.patch.object(mlenv._Agreement, "_LOOK", 0.01):
+            threads = []
+            for rank in range(1 if alone else 0, 3):
+                thread = threading.Thread(target=train, args=(rank,), name="rank %d" % rank)
+                thread.start()
+                threads.append(thread)
+            for thread in threads:
+                thread.join()
+        return stops
+
     def test_all_ranks_stop_at_the_same_step(self):
-        """Two ranks with a torch that stands in for the real one: its all_reduce meets the other rank, and fails for tensors on CPUs
-        unless the group is one of gloo."""
-        for backend in ("gloo", "cpu:gloo,cuda:nccl", "nccl"):
-            torch = Torch(backend)
-            self.new_process(torch)
-            self.environment(MLENV_STOP_FILE=str(self.folder / "not-yet"))
-            torch.other = [0.0, -1e9, -1.0]
+        own = mlenv._Agreement._follow
+        for told in ({0}, {1}, {2}, {0, 1, 2}):
+            def follow(agreement):
+                threading.current_thread().name = "told" if agreement.rank in told else "not told"
+                own(agreement)
+
+            with mock.patch.object(mlenv._Agreement, "_follow", follow):
+                stops = self.ranks_stop({"told"})
+            self.assertEqual(len({step for step, _ in stops.values()}), 1, (told, stops))
+            self.assertEqual(len(stops), 3)
+            for _, stop in stops.values():
+                self.assertEqual(stop.reason, "container")
+                self.assertTrue(15 < stop.seconds_left <= 20, stop)
+
+    def test_a_rank_that_does_not_promise_is_not_waited_for(self):
+        own = mlenv._Agreement._follow
+
+        def follow(agreement):
+            threading.current_thread().name = "told"
+            own(agreement)
+
+        with mock.patch.object(mlenv._Agreement, "_follow", follow), mock.patch.object(mlenv._Agreement, "_PATIENCE", 0.2):
+            stops = self.ranks_stop({"told"}, alone=True)
+        self.assertEqual(len(stops), 2)
+
+    def test_store_of_torch(self):
+        """stopping asks the other ranks by the store of torch.distributed, if there is one."""
+        store = Store()
+        self.new_process(Torch(store))
+        self.environment(MLENV_STOP_FILE=str(self.folder / "not-yet"))
+        with mock.patch.object(mlenv._Agreement, "_LOOK", 0.01):
             self.assertIsNone(mlenv.stopping())
-            torch.other = [1.0, -20.0, 2.0]  # the other rank's node is drained
-            stop = mlenv.stopping()
-            self.assertEqual(stop.reason, "container")
-            self.assertTrue(15 < stop.seconds_left <= 20, stop)
-            self.assertEqual(torch.groups, 1 if backend == "nccl" else 0)
-        torch = Torch("gloo")
-        self.new_process(torch)
-        self.stop_file("deadline", 10)
-        torch.other = [0.0, -1e9, -1.0]
+            store.set("mlenv/1", json.dumps([5, 7.5, "container"]))
+            store.add("mlenv/promised", 1)
+            store.add("mlenv/wanted", 1)
+            steps = 1
+            while not mlenv.stopping():
+                steps += 1
+                time.sleep(0.001)
         stop = mlenv.stopping()
-        self.assertEqual((stop.reason, stop.message), ("timeout", "why"))
-        self.assertTrue(5 < stop.seconds_left <= 10, stop)
-        self.assertEqual(torch.sent[0], 1.0)
+        self.assertEqual((stop.reason, stop.message), ("container", "another rank is being stopped"))
+        self.assertTrue(5 < stop.seconds_left <= 7.5, stop)
+        self.assertGreaterEqual(steps, 4)
+
+
+class Store:
+    """What mlenv uses of a store of torch.distributed."""
+
+    def __init__(self):
+        self.lock, self.values, self.counters = threading.Lock(), {}, collections.Counter()
+
+    def add(self, key, amount):
+        with self.lock:
+            self.counters[key] += amount
+            return self.counters[key]
+
+    def set(self, key, value):
+        with self.lock:
+            self.values[key] = value.encode()
+
+    def get(self, key):
+        with self.lock:
+            return self.values[key]
 
 
 class Torch:
-    """What mlenv uses of torch, with one other rank."""
+    """What mlenv uses of torch, for rank 0 of 2."""
 
-    float64 = "float64"
-
-    class ReduceOp:
-        MAX = "max"
-
-    def __init__(self, backend):
-        self.distributed, self.backend, self.groups = self, backend, 0
-
-    def tensor(self, values, dtype):
-        assert dtype == self.float64
-        return Tensor(values)
+    def __init__(self, store):
+        self.distributed, self.distributed_c10d, self.store = self, self, store
 
     def is_available(self):
         return True
@@ -314,23 +379,11 @@ class Torch:
     def get_world_size(self):
         return 2
 
-    def get_backend(self):
-        return self.backend
+    def get_rank(self):
+        return 0
 
-    def new_group(self, backend, timeout):
-        assert timeout.days > 1  # scripts may allow hours between two steps
-        self.groups += 1
-        return backend
-
-    def all_reduce(self, tensor, op, group):
-        assert op == "max" and "gloo" in (group or self.backend)
-        self.sent = list(tensor)
-        tensor[:] = map(max, tensor, self.other)
-
-
-class Tensor(list):
-    def tolist(self):
-        return list(self)
+    def _get_default_store(self):
+        return self.store
 
 
 if __name__ == "__main__":

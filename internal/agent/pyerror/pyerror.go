@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pyerror finds the uncaught error in what a Python program printed.
+// Package pyerror finds the uncaught error of a Python program: the one that package pylib's hook recorded, or else, as for a program that
+// prints an error and exits, the last traceback in what it printed.
 package pyerror
 
 import (
@@ -9,15 +10,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
 var (
-	// frame is one level of a traceback (CPython, traceback.py); loguru marks the one where it caught the error by ">". drawnFrame is one
-	// in a traceback that Rich draws into a box, or that IPython prints. plainFrame is one of IPython's mode Plain. Up to 7, IPython prints
-	// a file (splitFile), and its line below, marked by an arrow (splitLine).
+	// frame is one level of a traceback (CPython, traceback.py); loguru marks the one where it caught the error by ">".
 	frame      = regexp.MustCompile(`^[> ] File "([^"]+)", line (\d+)(?:, in .*)?$`)
 	drawnFrame = regexp.MustCompile(`^(?:File )?(~?/\S+|[\w.][\w./-]*\.py):(\d+)(?:,? in(?: .*)?|\(.*\))?$`)
 	plainFrame = regexp.MustCompile(`^  File (\S+):(\d+)(?: in .*)?$`)
@@ -62,8 +60,6 @@ const (
 	longestLine = 2000
 	shown       = 500
 	longest     = 40
-	// sides is the width of both sides of Rich's box.
-	sides = 4
 	// near is how many lines before a launcher's error Last searches for the error of the launcher's process; most is how many
 	// tracebacks lastPrimary passes over.
 	near = 200
@@ -141,7 +137,7 @@ func isOfProcess(lines []string, start int) bool {
 }
 
 // chainedBefore finds the title of the traceback that is chained to the one at start, -1 for none. An empty line is on both sides of the
-// line between them, two by loguru. Rich's log handler wraps it.
+// line between them, two by loguru.
 func chainedBefore(lines []string, start int) int {
 	text := func(i int) string { return strings.TrimSpace(Unprefixed(lines[i])) }
 	i := start - 1
@@ -196,7 +192,7 @@ func OfParent(p *agent.PythonError) bool { return parents.MatchString(p.Type) }
 
 // isTitle reports whether the line is the first of a traceback.
 func isTitle(line string) bool {
-	return strings.HasSuffix(line, title) || boxed.MatchString(line) || header.MatchString(Unprefixed(line))
+	return strings.HasSuffix(line, title)
 }
 
 // Unprefixed returns a line without the rank before it.
@@ -234,27 +230,10 @@ func read(lines []string) (result *agent.PythonError, rest []string) {
 	if match := inTable.FindStringSubmatch(prefix); match != nil {
 		prefix = match[1]
 	}
-	drawn := prefix == lines[0] // by Rich or IPython
-	if drawn {
-		prefix = ""
-	}
 	result = &agent.PythonError{}
-	installed, column := true, columnOf(lines[0])
-	place := func(file, line string) {
-		if own := !Installed(file); own || installed {
-			result.File = file
-			result.Line, _ = strconv.Atoi(line)
-			installed = !own
-		}
-	}
+	var frames []Frame
 	for i, line := range lines {
-		switch {
-		case drawn:
-			whole := false
-			if line, whole = column.undrawn(line); !whole {
-				continue
-			}
-		case prefix == "":
+		if prefix == "" {
 			line = Unprefixed(line)
 		}
 		line = strings.TrimPrefix(line, prefix)
@@ -262,15 +241,13 @@ func read(lines []string) (result *agent.PythonError, rest []string) {
 			line = bar.ReplaceAllString(line, "")
 		}
 		result.Traceback = append(result.Traceback, cut(line, shown))
-		if file, number := column.place(line, drawn); number != "" {
-			place(file, number)
+		if match := frame.FindStringSubmatch(line); match != nil {
+			number, _ := strconv.Atoi(match[2])
+			frames = append(frames, Frame{match[1], number})
 			continue
 		}
-		if match := end.FindStringSubmatch(line); match != nil && len(result.Traceback) > 1 && !column.inside {
+		if match := end.FindStringSubmatch(line); match != nil && len(result.Traceback) > 1 {
 			result.Type, result.Message = match[1], match[2]
-			if drawn {
-				result.Message = strings.TrimSpace(result.Message + wrapped(lines[i:], column.right))
-			}
 			if words := NCCLWords(lines[i+1:]); words != "" {
 				result.Message += "; " + words
 			}
@@ -278,13 +255,21 @@ func read(lines []string) (result *agent.PythonError, rest []string) {
 			break
 		}
 	}
+	result.File, result.Line = innermost(frames)
 	if result.Type == "" {
 		return nil, nil
 	}
-	if n := len(result.Traceback); n > longest {
-		result.Traceback = append(result.Traceback[:10:10], append([]string{"  ..."}, result.Traceback[n-(longest-11):]...)...)
-	}
+	result.Traceback = bounded(result.Traceback)
 	return result, rest
+}
+
+// bounded returns the begin and the end of a traceback.
+func bounded(lines []string) []string {
+	const begin = 10
+	if n := len(lines); n > longest {
+		return slices.Concat(lines[:begin], []string{"  ..."}, lines[n-(longest-begin-1):])
+	}
+	return lines
 }
 
 // continued returns what the next lines add to the first one of a message: the error of another rank, or what a colon announces.
@@ -304,83 +289,6 @@ func continued(p *agent.PythonError, lines []string) string {
 		}
 	}
 	return ""
-}
-
-// column is where Rich draws a box, or 0 for IPython.
-type column struct {
-	// indent is what stands left of the box, width what fits into a line of it.
-	indent string
-	width  int
-	// path is the beginning of a path that does not fit. inside is true for a line of the box.
-	path   string
-	inside bool
-	// right is where the column ends. file is what splitFile has matched.
-	right int
-	file  string
-}
-
-func columnOf(title string) *column {
-	title = Unprefixed(title)
-	match := boxed.FindStringSubmatch(title)
-	if match == nil {
-		return &column{right: utf8.RuneCountInString(title)}
-	}
-	width := utf8.RuneCountInString(match[2])
-	return &column{indent: match[1], width: width - sides, right: len(match[1]) + width}
-}
-
-// place returns the file and the line of a level of the traceback, both "" if the line shows none.
-func (c *column) place(line string, drawn bool) (file, number string) {
-	patterns := []*regexp.Regexp{frame, plainFrame}
-	if drawn {
-		patterns[1] = drawnFrame
-	}
-	for _, pattern := range patterns {
-		if match := pattern.FindStringSubmatch(line); match != nil {
-			c.file = ""
-			return match[1], match[2]
-		}
-	}
-	if match := splitFile.FindStringSubmatch(line); match != nil && drawn {
-		c.file = match[1]
-	}
-	if match := splitLine.FindStringSubmatch(line); match != nil && c.file != "" {
-		file, c.file = c.file, ""
-		return file, match[1]
-	}
-	return "", ""
-}
-
-// undrawn returns a line without its rank, what stands left of the box, and the box's sides. Lines of source code stay indented. It is
-// not whole if it is the beginning of a path.
-func (c *column) undrawn(line string) (text string, whole bool) {
-	line, c.inside = strings.CutPrefix(strings.TrimPrefix(Unprefixed(line), c.indent), "│ ")
-	if !c.inside {
-		return strings.TrimRight(line, " "), true
-	}
-	line = c.path + strings.TrimRight(strings.TrimSuffix(strings.TrimRight(line, " "), "│"), " ")
-	c.path = ""
-	if strings.HasPrefix(line, "/") && !drawnFrame.MatchString(line) && utf8.RuneCountInString(line)%c.width == 0 {
-		c.path = line
-		return "", false
-	}
-	return line, true
-}
-
-// wrapped returns the words that Rich wrapped from the first line, because the next word would not have fitted into the width. It folds
-// only words that are longer than a line.
-func wrapped(lines []string, width int) (rest string) {
-	for i, line := range lines[1:] {
-		before, words := strings.TrimRight(Unprefixed(lines[i]), " "), strings.Fields(Unprefixed(line))
-		if len(words) == 0 || utf8.RuneCountInString(before+" "+words[0]) <= width {
-			break
-		}
-		if i == 0 || utf8.RuneCountInString(before) < width || strings.Contains(strings.TrimSpace(before), " ") {
-			rest += " "
-		}
-		rest += strings.Join(words, " ")
-	}
-	return rest
 }
 
 // NCCLWords returns the words of NCCL's own in the lines after the first one of torch's error, "" if there are none.

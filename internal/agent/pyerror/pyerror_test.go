@@ -68,78 +68,6 @@ train.<locals>.BadBatch: batch 17 is empty
 [rank2]:     | ValueError: bad shard 1
 [rank2]:     +------------------------------------
 `, "ExceptionGroup: loading (2 sub-exceptions) (a.py:5) first "},
-		{"drawn by Rich", `[rank1]:╭───────────────────── Traceback (most recent call last) ──────────────────────╮
-[rank1]:│ /workspace/train.py:12 in <module>                                           │
-[rank1]:│                                                                              │
-[rank1]:│    9 def step(batch):                                                         │
-[rank1]:│ ❱ 12 step(batch)                                                              │
-[rank1]:│                                                                              │
-[rank1]:│ /opt/venv/lib/python3.12/site-packages/torch/nn/modules/module.py:1751 in    │
-[rank1]:╰──────────────────────────────────────────────────────────────────────────────╯
-[rank1]:ValueError: bad batch
-`, "ValueError: bad batch (/workspace/train.py:12) first "},
-		{"by Rich, in colour, and chained", "\x1b[31m╭─\x1b[0m\x1b[31m──────── \x1b[0mTraceback \x1b[2m(most recent call last)\x1b[0m\x1b[31m " +
-			"─────────\x1b[0m\x1b[31m─╮\x1b[0m\n" +
-			"│ data.py:3 in load │\n╰───╯\nKeyError: 'x'\n\nDuring handling of the above exception, another exception occurred:\n\n" +
-			"╭──────── Traceback (most recent call last) ─────────╮\n│ train.py:8 in main │\n╰───╯\nRuntimeError: no data\n",
-			"RuntimeError: no data (train.py:8) first KeyError: 'x'"},
-		{"by Rich's log handler, whose column folds paths", `[11/26/26 02:25:42] ERROR    training failed                         train.py:63
-                             ╭─ Traceback (most recent call last) ─╮            
-                             │ /workspace/repo/train.py:61 in main │            
-                             │                                     │            
-                             │ ❱  61 │   │   main()                │            
-                             │                                     │            
-                             │ ╭──────────── locals ─────────────╮ │            
-                             │ │ data = '/workspace/repo/b.py:7' │ │            
-                             │ ╰─────────────────────────────────╯ │            
-                             │                                     │            
-                             │ /workspace/.mlenv/work/0b9d3c1e-2f7 │            
-                             │ 4-4d0c-9a55-6c1d8e2b7f10/pkg/data.p │            
-                             │ y:41 in                             │            
-                             │ collate                             │            
-                             │                                     │            
-                             │ ❱ 41 │   return batch["input_ids"]  │            
-                             ╰─────────────────────────────────────╯            
-                             KeyError: 'input_ids'                              
-`, "KeyError: 'input_ids' (/workspace/.mlenv/work/0b9d3c1e-2f74-4d0c-9a55-6c1d8e2b7f10/pkg/data.py:41) first "},
-		{"by Rich's log handler without a terminal", `
-[11/26/26 09:38:16] ERROR    training failed                          pretrain.py:7
-                             ╭─ Traceback (most recent call ─╮                  
-                             │ /workspace/repo/pkg/dataset.p │                  
-                             │ y:41 in collate               │                  
-                             │                               │                  
-                             │ ❱ 41 │   │   return batch["in │                  
-                             ╰───────────────────────────────╯                  
-                             KeyError: 'input_ids'                              
-                                                                                
-                             The above exception was the                        
-                             direct cause of the following                      
-                             exception:                                         
-                                                                                
-                             ╭─ Traceback (most recent call ─╮                  
-                             │ /workspace/repo/pretrain.py:5 │                  
-                             │ in main                       │                  
-                             │                               │                  
-                             │ ❱ 5 │   main(sys.argv[1])     │                  
-                             ╰───────────────────────────────╯                  
-                             ValueError: bad batch 17: the                      
-                             keys are labels, mask                              
-`, "ValueError: bad batch 17: the keys are labels, mask (/workspace/repo/pretrain.py:5) first KeyError: 'input_ids'"},
-		{"by Rich's log handler, whose column folds a word", `[11/26/26 09:51:35] ERROR    training failed                      pretrain.py:9
-                             ╭─ Traceback (most recent call las─╮               
-                             │ /workspace/repo/pretrain.py:7 in │               
-                             │ <module>                         │               
-                             │                                  │               
-                             │ ❱  7 │   main()                  │               
-                             ╰──────────────────────────────────╯               
-                             RuntimeError:                                      
-                             [/pytorch/third_party/gloo/gloo/tran               
-                             sport/tcp/pair.cc:561] Connection                  
-                             closed by peer [10.0.0.2]:23252.                   
-`, "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.2]:23252. " +
-			"(/workspace/repo/pretrain.py:7) first "},
-		{"by Rich in a narrow column", "╭─ Traceback (most─╮\n│ a.py:3 in load   │\n╰──────────────────╯\nValueError: bad \nbatch 17\n",
-			"ValueError: bad batch 17 (a.py:3) first "},
 		{"of a process of a pool", `multiprocess.pool.RemoteTraceback: 
 """
 Traceback (most recent call last):
@@ -197,40 +125,6 @@ Traceback (most recent call last):
   File "train.py", line 6, in main
 RuntimeError: no data
 `, "RuntimeError: no data (train.py:6) first OSError: the shard is gone"},
-		{"by IPython in mode Plain", `Traceback (most recent call last):
-  File /workspace/repo/train.py:5
-    main(sys.argv[1])
-  File /workspace/repo/body.py:10 in main
-    return collate(batch)
-KeyError: 'input_ids'
-`, "KeyError: 'input_ids' (/workspace/repo/body.py:10) first "},
-		{"by IPython 7", `---------------------------------------------------------------------------
-KeyError                                  Traceback (most recent call last)
-~/repo/train.py in <module>
-      1 import sys
-----> 3 main(sys.argv[1])
-
-~/repo/data.py in main(kind)
-      8     for part in batch:
----> 10         value = part["input_ids"]
-     11     return value
-
-/opt/venv/lib/python3.8/site-packages/torch/nn/modules/module.py in __call__(self, *input)
-    720         else:
---> 722             result = self.forward(*input, **kwargs)
-
-KeyError: 'input_ids'
-`, "KeyError: 'input_ids' (~/repo/data.py:10) first "},
-		{"by IPython", "\x1b[0;31m---------------------------------------------------------------------------\x1b[0m\n" +
-			"\x1b[0;31mZeroDivisionError\x1b[0m                         Traceback (most recent call last)\n" + `File /workspace/train.py:7
-      5     return 1 / x
-----> 7 main(0)
-
-File /workspace/train.py:5, in main(x)
-----> 5     return 1 / x
-
-ZeroDivisionError: division by zero
-`, "ZeroDivisionError: division by zero (/workspace/train.py:5) first "},
 		{"by loguru",
 			`2026-11-25 10:00:00.000 | ERROR    | __main__:<module>:30 - An error has been caught in function '<module>', process ` +
 				`'MainProcess' (77), thread 'MainThread' (1):
@@ -422,13 +316,6 @@ RuntimeError: Error(s) in loading state_dict for Linear:
 `, "RuntimeError: Error(s) in loading state_dict for Linear: size mismatch for weight: copying a param with shape torch.Size([2, 3]) " +
 			"from checkpoint, " +
 			"the shape in current model is torch.Size([2, 2]). (train.py:20) first "},
-		{"by IPython, in the home folder", `---------------------------------------------------------------------------
-ValueError                                Traceback (most recent call last)
-File ~/repo/train.py:7
-----> 7 main()
-
-ValueError: bad batch
-`, "ValueError: bad batch (~/repo/train.py:7) first "},
 		{"a long message", "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nRuntimeError: " + strings.Repeat("x", 1000) +
 			": Connection closed by peer\n",
 			"RuntimeError: " + strings.Repeat("x", 1000) + ": Connection closed by peer (a.py:1) first "},

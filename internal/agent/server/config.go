@@ -80,6 +80,9 @@ func (p Paths) services() string { return filepath.Join(p.Home, "services") }
 // front returns the first folder in PATH in a pod that sees more GPUs than it was given.
 func (p Paths) front() string { return filepath.Join(p.Home, "run", "front") }
 
+// python returns the folder of package pylib. Its name makes its modules installed ones, for whoever reads a stack.
+func (p Paths) python() string { return filepath.Join(p.Home, "run", "site-packages") }
+
 // caches returns the folder of caches on the node's own disk, in a volume that lasts as long as the pod.
 func (p Paths) caches() string { return filepath.Join(p.Home, "run", "cache") }
 

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/pylib"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/services"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
@@ -128,6 +129,7 @@ func (c Config) environment(given ...map[string]string) map[string]string {
 	for _, m := range given {
 		maps.Copy(result, m)
 	}
+	pylib.AddTo(result, c.Paths.python())
 	return result
 }
 
@@ -179,7 +181,7 @@ func isFolder(variable string) bool {
 	return strings.HasSuffix(variable, "_DIR") || strings.HasSuffix(variable, "HOME") || variable == "MPLCONFIGDIR"
 }
 
-// prepare creates the folders that the environment names, and the hostfile.
+// prepare creates the folders that the environment names, the modules of package pylib, and the hostfile.
 func (c Config) prepare() error {
 	for key, value := range c.additions() {
 		if isFolder(key) {
@@ -187,6 +189,9 @@ func (c Config) prepare() error {
 				return fmt.Errorf("creating the folder of %s: %w: the workspace claim must be writable by group 0", key, err)
 			}
 		}
+	}
+	if err := pylib.Write(c.Paths.python()); err != nil {
+		return err
 	}
 	var hosts strings.Builder
 	for node := range c.Nodes {

@@ -15,12 +15,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/pylib"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
@@ -58,6 +60,9 @@ func (c Config) plan(id string, spec agent.JobSpec, folder jobFolder, recorded s
 	})
 	l.env["PWD"] = l.dir // a program that starts others may read it
 	setDefault(l.env, faultHandler, "1")
+	if spec.NoHook {
+		l.env[pylib.HookVariable] = pylib.None
+	}
 	deepSpeed := spec.Launcher == agent.DeepSpeed || spec.Launcher == agent.DeepSpeedLauncher
 	if given := spec.Env[agent.CUDADevices]; deepSpeed && given != "" && len(c.devicesOf(spec)) < spec.RanksPerNode {
 		return l, fail.Becausef(fail.InvalidInput, "starting the job: %s=%s names fewer GPUs than a node has ranks, which are %d",
@@ -84,6 +89,9 @@ func (c Config) plan(id string, spec agent.JobSpec, folder jobFolder, recorded s
 	}
 	l.keep = func(ctx context.Context, command *exec.Cmd) (agent.Exit, error) {
 		return (&processes{record: recorded, node: c.Node}).keep(ctx, c.Program, command)
+	}
+	if spec.Launcher == agent.Command {
+		spec.Args = l.expand(spec.Args)
 	}
 	process, err := l.process(spec, python)
 	if err != nil {
@@ -168,6 +176,24 @@ func (l launch) process(spec agent.JobSpec, python string) ([]string, error) {
 	return append(command, spec.Args...), nil
 }
 
+// ofNode are the variables that may stand in arguments of launcher command, which no shell reads.
+var ofNode = regexp.MustCompile(`\$(?:\{(NODE_RANK|MASTER_ADDR|MASTER_PORT|NUM_NODES|NNODES|RANKS_PER_NODE)\}|` +
+	`(NODE_RANK|MASTER_ADDR|MASTER_PORT|NUM_NODES|NNODES|RANKS_PER_NODE)\b)`)
+
+// expand replaces the variables of the node in arguments. NNODES is torchrun's name for NUM_NODES.
+func (l launch) expand(args []string) (expanded []string) {
+	for _, arg := range args {
+		expanded = append(expanded, ofNode.ReplaceAllStringFunc(arg, func(found string) string {
+			name := strings.Trim(found, "${}")
+			if name == "NNODES" {
+				name = "NUM_NODES"
+			}
+			return l.env[name]
+		}))
+	}
+	return expanded
+}
+
 // shebang returns the command line that the kernel would make of an executable script's first line, nil without one that can be used.
 func shebang(path string, info fs.FileInfo, script string) []string {
 	const longest, mayRun = 256, 0o111 // the kernel's bound
@@ -209,7 +235,8 @@ sys.exit(0 if spec and (not rest or any(map(has, spec.submodule_search_locations
 
 // module returns the command line of a rank that runs a module. Processes that the rank starts find the repository's packages too.
 func (l launch) module(spec agent.JobSpec, module, python string) ([]string, error) {
-	l.env["PYTHONPATH"] = strings.TrimSuffix(l.dir+":"+l.env["PYTHONPATH"], ":")
+	ours, given, _ := strings.Cut(l.env["PYTHONPATH"], ":") // first the folder of package pylib
+	l.env["PYTHONPATH"] = strings.TrimSuffix(ours+":"+l.dir+":"+given, ":")
 	const missing, patience = 3, 30 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -62,7 +62,7 @@ func TestModuleForm(t *testing.T) {
 			!slices.Equal(l.args[len(l.args)-len(want):], want) {
 			t.Errorf("%s: got %q, want it to end with %q", launcher, l.args, want)
 		}
-		if got, want := l.env["PYTHONPATH"], dir+":/opt/lib"; got != want {
+		if got, want := l.env["PYTHONPATH"], c.Paths.python()+":"+dir+":/opt/lib"; got != want {
 			t.Errorf("%s: PYTHONPATH is %q, want %q", launcher, got, want)
 		}
 		if got := l.env["MLENV_PASS_LOCAL_RANK"]; got != local {

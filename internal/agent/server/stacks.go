@@ -82,6 +82,7 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spyErr error,
 	began := time.Now()
 	pid, others, tree := pythonOf(rank.PID)
 	ownBefore, childrenBefore, ioBefore := used(pid, tree)
+	before := cpuOf(tree)
 	doing := agent.RankActivity{Rank: rank.Rank, Node: rank.Node}
 	var text bytes.Buffer
 	var threads []pythonThread
@@ -100,6 +101,7 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spyErr error,
 	took := time.Since(began)
 	doing.CPU = (own - ownBefore).Seconds() / took.Seconds()
 	doing.ChildCPU = max(0, (children-childrenBefore).Seconds()/took.Seconds()) // a child may have ended
+	doing.Child = busiest(pid, before, cpuOf(tree))
 	doing.IO, doing.AllIO = max(0, ioAfter-ioBefore), ioAfter
 	main := readThread(pid, pid)
 	doing.State, doing.Waits = main.state, main.waits
@@ -197,6 +199,33 @@ func topmost(all []process) (pids []int) {
 		}
 	}
 	return pids
+}
+
+// cpuOf returns the processor time of each process that lives.
+func cpuOf(pids []int) map[int]time.Duration {
+	all := map[int]time.Duration{}
+	for _, pid := range pids {
+		if found, ok := readProcess(pid); ok {
+			all[pid] = found.cpu
+		}
+	}
+	return all
+}
+
+// busiest returns the name of the process below pid that used processors the most, "" for none that runs another program than Python.
+func busiest(pid int, before, after map[int]time.Duration) string {
+	delete(after, pid)
+	most, used := 0, time.Duration(0)
+	for child, cpu := range after {
+		if spent := cpu - before[child]; spent > used {
+			most, used = child, spent
+		}
+	}
+	name, _ := os.ReadFile(proc(most, "comm"))
+	if program, _ := os.Readlink(proc(most, "exe")); most == 0 || strings.HasPrefix(filepath.Base(program), "python") {
+		return ""
+	}
+	return strings.TrimSpace(string(name))
 }
 
 // used returns the processor time of a process and of the rest of its tree, and what the tree has read and written.

@@ -87,6 +87,21 @@ func TestStacks(t *testing.T) {
 	}
 }
 
+// A program that computes below a rank is named.
+func TestChildThatComputes(t *testing.T) {
+	n := newNode(t)
+	n.script("live.sh", "cp /bin/sh ./compiler; ./compiler -c 'while :; do :; done' & echo up; wait")
+	if _, err := n.Client.StartJob(t.Context(), "job", command("live.sh")); err != nil {
+		t.Fatal(err)
+	}
+	n.printed("job", "up\n")
+	all, err := n.Client.Stacks(t.Context(), "job")
+	if err != nil || len(all) != 1 || all[0].Child != "compiler" || all[0].ChildCPU <= 0 {
+		t.Errorf("got %+v, %v; want the compiler", all, err)
+	}
+	n.stop()
+}
+
 // If py-spy cannot read a rank's stacks, the rank prints them itself when it is stopped for a hang, even if a signal has
 // stopped it.
 func TestFaultHandler(t *testing.T) {

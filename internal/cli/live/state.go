@@ -39,6 +39,8 @@ type Job struct {
 	Run   string  `json:"run"`
 	Step  float64 `json:"step,omitempty"`
 	Steps float64 `json:"steps,omitempty"`
+	// Source is the framework that counts the steps of a training which does not measure itself, else "".
+	Source string `json:"source,omitempty"`
 	// Loss is a number, or a word such as NaN.
 	Loss           any     `json:"loss,omitempty"`
 	StepsPerSecond float64 `json:"stepsPerSecond,omitempty"`
@@ -235,6 +237,7 @@ func (s *source) job(ctx context.Context, status agent.JobStatus) Job {
 	job.Step, job.Rate, job.PerSecond = last.Step, curve.Rate, last.PerSecond
 	job.Steps, _ = metrics.Number(m.last.Values(), "steps")
 	job.Loss = m.last.Values()["loss"]
+	job.Source, _ = m.last.Values()["source"].(string)
 	if last.StepTime > 0 {
 		job.StepsPerSecond = 1 / last.StepTime.Seconds()
 		job.SecondsLeft = max(0, job.Steps-job.Step) * last.StepTime.Seconds()

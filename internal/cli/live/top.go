@@ -20,6 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 )
 
 // TopCommand returns the command mlenv top.
@@ -155,10 +156,7 @@ func (j Job) String() string {
 	if j.Step == 0 {
 		return humanize.OneLine(j.Run, 100) + ": no metrics yet"
 	}
-	parts := []string{fmt.Sprintf("%s: step %.0f", humanize.OneLine(j.Run, 100), j.Step)}
-	if j.Steps > 0 {
-		parts[0] += fmt.Sprintf(" of %.0f", j.Steps)
-	}
+	parts := []string{humanize.OneLine(j.Run, 100) + ": " + metrics.AtStep(j.Step, j.Steps, j.Source)}
 	switch loss := j.Loss.(type) {
 	case float64:
 		parts = append(parts, fmt.Sprintf("loss %.4g", loss))

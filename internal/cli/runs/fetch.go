@@ -166,7 +166,7 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 		case named || files == 0:
 			problem := fail.Becausef(fail.InvalidInput, "fetching %s from %s: %s", p.Name, where, absent[p.Name][0])
 			problems = append(problems, fail.Advise(problem, "%s   # logs, what the run wrote at relative paths, and its checkpoints", at))
-		case p.Name != workFolder:
+		case p.Name != workFolder && p.Name != r.checkpoints():
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s: not found on %s. To fetch another folder: %s PATH\n", p.Name, where, at)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -31,6 +32,9 @@ import (
 type folder struct {
 	dir      string
 	manifest tree.Manifest
+	// from is the user's folder, and ignore what is left out of it.
+	from   string
+	ignore *tree.Ignore
 }
 
 // isFolder reports whether the repository is a folder of this machine.
@@ -89,13 +93,13 @@ func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]
 	}
 	manifest, err := tree.Scan(ctx, dir, ignore)
 	if err != nil {
-		return nil, err
+		return nil, adviseWhole(err, dir, launch.Value(pipeline, values, "script"))
 	}
 	copied, err := os.MkdirTemp("", "mlenv-folder-")
 	if err != nil {
 		return nil, fmt.Errorf("creating a folder for the copy: %w", err)
 	}
-	f := &folder{dir: copied}
+	f := &folder{dir: copied, from: dir, ignore: ignore}
 	if err := copyTree(copied, dir, manifest); err != nil {
 		f.remove()
 		return nil, err
@@ -117,6 +121,64 @@ func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]
 		values["revision"] = []string{commit}
 	}
 	return f, nil
+}
+
+// adviseWhole adds to an error of reason UnsafeTree what sends the folder: a link may lead into the rest of its repository.
+func adviseWhole(err error, dir, script string) error {
+	if fail.ReasonOf(err) != fail.UnsafeTree {
+		return err
+	}
+	const leaveOut = "lines in .mlenvignore leave entries out"
+	absolute, _ := filepath.Abs(dir) // the scan has found it
+	for top := filepath.Dir(absolute); top != filepath.Dir(top); top = filepath.Dir(top) {
+		if _, missing := os.Stat(filepath.Join(top, ".git")); missing == nil {
+			within, _ := filepath.Rel(top, absolute) // both are absolute
+			return fail.Advise(err, "mlenv run %s %s   # the whole repository; or %s", top, filepath.Join(within, script), leaveOut)
+		}
+	}
+	return fail.Advise(err, "%s", leaveOut)
+}
+
+// sayLeftOut tells how much the ignore files leave out, which may be data that the script reads.
+func (f *folder) sayLeftOut(out io.Writer) {
+	const most = 10_000
+	files, size := 0, int64(0)
+	_ = filepath.WalkDir(f.from, func(path string, entry fs.DirEntry, err error) error {
+		name, _ := filepath.Rel(f.from, path) // the path is below it
+		switch {
+		case err != nil || entry.Name() == ".git":
+			return fs.SkipDir
+		case entry.IsDir() || !f.ignore.LeavesOut(filepath.ToSlash(name), false):
+			return nil
+		case files == most:
+			return fs.SkipAll
+		}
+		files++
+		if info, err := entry.Info(); err == nil {
+			size += info.Size()
+		}
+		return nil
+	})
+	if files > 0 {
+		atLeast := map[bool]string{true: "at least "}[files == most]
+		say(out, "Left out by .gitignore and .mlenvignore: %s%s, %s.\n", atLeast, humanize.Count(files, "file"), humanize.Bytes(size))
+	}
+}
+
+// notFound is the path in the message of a FileNotFoundError. In a job's working directory it follows the job's ID.
+var notFound = regexp.MustCompile(`No such file or directory: '(?:[^']*/\.mlenv/work/[^/']+/)?([^']+)'`)
+
+// include returns the command that sends a file which the script misses, if the ignore files leave it out of the folder; else "".
+func (f *folder) include(message string) string {
+	match := notFound.FindStringSubmatch(message)
+	if f == nil || match == nil || !filepath.IsLocal(match[1]) || !f.ignore.LeavesOut(match[1], false) {
+		return ""
+	}
+	if _, err := os.Stat(filepath.Join(f.from, match[1])); err != nil {
+		return ""
+	}
+	return fmt.Sprintf("echo '!%s' >> %s   # the folder has this file, and .gitignore or .mlenvignore leaves it out", match[1],
+		filepath.Join(f.from, tree.IgnoreFile))
 }
 
 // foldersNear describes the folders next to a missing one.

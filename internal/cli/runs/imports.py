@@ -26,9 +26,14 @@ sys.path[:0] = [os.path.join(top, entry) for entry in python_path.split(os.paths
 
 def lacks(name):
     try:
-        return importlib.util.find_spec(name) is None
+        return name != "mlenv" and importlib.util.find_spec(name) is None  # which the agent gives
     except Exception:
         return False
+
+
+def is_package(folder):
+    """Reports whether a folder has a module at any depth."""
+    return any(file.endswith((".py", ".so")) for _, _, files in os.walk(folder) for file in files)
 
 
 def files_of(folder, parts):
@@ -84,13 +89,14 @@ def missing_imports():
         elsewhere |= b"sys.path" in text or b"addsitedir" in text or b"meta_path" in text
         for name, line, files in imports_of(path, found_in):
             waiting += files
-            if name and not files and not os.path.isdir(os.path.join(found_in, name)) and name not in missing and lacks(name):
+            if name and not files and not is_package(os.path.join(found_in, name)) and name not in missing and lacks(name):
                 missing[name] = "%s:%d" % (os.path.relpath(path, top), line)
     if missing:
-        for _, folders, files in os.walk(top):
+        for path, folders, files in os.walk(top):
             # A file may be a module in another form, as an extension: name.cpython-312-x86_64-linux-gnu.so.
-            for name in [name for name in missing if name in folders or any(file.startswith(name + ".") for file in files)]:
-                del missing[name]
+            for name in list(missing):
+                if name in folders and is_package(os.path.join(path, name)) or any(file.startswith(name + ".") for file in files):
+                    del missing[name]
     return {name: place for name, place in missing.items() if name in INSTALLED or not elsewhere}
 
 

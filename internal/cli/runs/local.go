@@ -75,13 +75,21 @@ func (o *runOptions) runLocal(cmd *cobra.Command) error {
 		return err
 	}
 	defer remove()
+	if o.packed != nil {
+		o.packed.sayLeftOut(cmd.ErrOrStderr())
+	}
 	// Absolute paths in the folder are relative to it now.
 	options.Script, options.DeepSpeedConfig = o.value("script"), o.value("deepspeed-config")
 	if err := lacksPackages(ctx, o.local.python, source.Dir, options, source.Requirements != ""); err != nil {
 		return err
 	}
 	job.source, job.training, job.commit = source, options, commit
-	return job.run(cmd)
+	if err = job.run(cmd); err != nil {
+		if next := o.packed.include(err.Error()); next != "" {
+			err = fail.Advise(err, "%s", next)
+		}
+	}
+	return err
 }
 
 // localJob is what a local run trains.

@@ -526,6 +526,9 @@ func TestLacksPackages(t *testing.T) {
 			"main.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n import nobody_has\n"}},
 		"elsewhere in the folder": {script: "bench/run.py", files: map[string]string{
 			"bench/run.py": "import communication.utils\n", "communication/utils.py": ""}},
+		"a folder of that name without modules": {script: "main.py", files: map[string]string{"main.py": "import nobody_has\n",
+			"nobody_has/config.yaml": ""}, want: "main.py imports nobody_has (main.py:1)"},
+		"the agent's own module": {script: "main.py", files: map[string]string{"main.py": "import mlenv\n"}},
 		"where sys.path leads": {script: "main.py", files: map[string]string{
 			"main.py": "import sys\nsys.path.append('/opt/x')\nimport nobody_has\n"}},
 		"modules of Python's names": {script: "main.py", files: map[string]string{"main.py": "import nobody_has\n",

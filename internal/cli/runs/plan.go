@@ -57,6 +57,18 @@ func planRun(ctx context.Context, out io.Writer, clients *kube.Clients, pipeline
 	return report.Err()
 }
 
+// fits refuses, before anything is created, more nodes or GPUs than the cluster file has. Whoever may not read that leaves it to preflight.
+func fits(ctx context.Context, clients *kube.Clients, pipeline *v1.Pipeline, values map[string][]string) error {
+	value := func(name string) string { return launch.Value(pipeline, values, name) }
+	file, err := clusterfile.LoadInstalled(ctx, clients, value("cluster"))
+	if err != nil {
+		return nil //nolint:nilerr // preflight reports it
+	}
+	request := planOptions(value).Request
+	request.Cluster = file
+	return request.Fits()
+}
+
 // planOptions returns preflight's options for a run. launch.Params has checked the values.
 func planOptions(value func(param string) string) preflight.Options {
 	number := func(param string) int {

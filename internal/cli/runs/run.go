@@ -45,6 +45,8 @@ type runOptions struct {
 	detach, dryRun bool
 	// values are the params on the command line.
 	values map[string][]string
+	// packed is the folder to train from, nil for a repository.
+	packed *folder
 }
 
 // RunCommand returns the command mlenv run. files is the bundle.
@@ -218,9 +220,13 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 	}
 	if upload != nil {
 		defer upload.remove()
+		upload.sayLeftOut(cmd.ErrOrStderr())
 	}
 	if o.dryRun {
 		return planRun(ctx, cmd.OutOrStdout(), clients, pipeline, o.serviceAccount, values)
+	}
+	if err := fits(ctx, clients, pipeline, values); err != nil {
+		return err
 	}
 	request := launch.Request{
 		Pipeline: pipeline, Name: o.runName, ServiceAccount: o.serviceAccount, Values: values,
@@ -272,6 +278,7 @@ func (o *runOptions) prepare(ctx context.Context, pipeline *v1.Pipeline, values 
 		upload.remove()
 		return nil, err
 	}
+	o.packed = upload
 	return upload, nil
 }
 
@@ -303,7 +310,11 @@ func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, request l
 	case err != nil:
 		return err
 	case over:
-		return conclude(out, cmd.ErrOrStderr(), outcome)
+		err := conclude(out, cmd.ErrOrStderr(), outcome)
+		if next := upload.include(outcome.Message); next != "" {
+			say(cmd.ErrOrStderr(), "  next:    %s\n", next)
+		}
+		return err
 	}
 	detached(cmd, started)
 	return nil

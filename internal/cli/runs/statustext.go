@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
@@ -75,10 +76,7 @@ func notedText(p *receipt.Progress, now time.Time) string {
 	if p == nil || p.At.IsZero() {
 		return ""
 	}
-	text := fmt.Sprintf("step %.0f", p.Step)
-	if p.Steps > 0 {
-		text += fmt.Sprintf(" of %.0f", p.Steps)
-	}
+	text := metrics.AtStep(p.Step, p.Steps, p.Source)
 	if p.Loss != nil {
 		text += fmt.Sprintf(", loss %.4g", *p.Loss)
 	}

@@ -122,6 +122,17 @@ func (r Request) Validate() error {
 	}
 	c.storage(r)
 	c.services(r)
+	return c.err()
+}
+
+// Fits refuses more nodes or GPUs than the cluster file has, as Validate does.
+func (r Request) Fits() error {
+	var c checker
+	c.counts(r)
+	return c.err()
+}
+
+func (c *checker) err() error {
 	if len(c.mistakes) == 0 {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/pylib"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
@@ -94,6 +95,8 @@ var table = []Param{
 		Help: "Secret for the registry of the base image, to read its digest"},
 	{Name: "launcher", Kind: Launcher, Default: "auto", In: trainings,
 		Help: "how ranks start: auto, deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher"},
+	{Name: "hook", Kind: OneOf(pylib.Auto, pylib.None), Default: pylib.Auto, In: trainings,
+		Help: "auto shows, saves and resumes programs without code of ours; none does not"},
 	{Name: "deepspeed-config", Kind: DeepSpeedConfig, In: trainings, Is: Free,
 		Help: "DeepSpeed configuration in the repository, passed with --deepspeed --deepspeed_config"},
 	{Name: "requirements", Kind: Requirements, In: repositories, Is: Free,

@@ -98,6 +98,8 @@ type Progress struct {
 	At    time.Time `json:"at"`
 	Step  float64   `json:"step"`
 	Steps float64   `json:"steps,omitempty"`
+	// Source is the framework that counts the steps of a training which does not measure itself, else "".
+	Source string `json:"source,omitempty"`
 	// Loss is nil if the training measures none, or if the last one was not finite.
 	Loss *float64 `json:"loss,omitempty"`
 	// NotFinite is the first step whose loss was NaN or infinite, nil for none.
@@ -470,7 +472,10 @@ func (p Progress) metrics() json.RawMessage {
 	if p.At.IsZero() {
 		return nil // there is only a checkpoint
 	}
-	values := map[string]float64{"step": p.Step}
+	values := map[string]any{"step": p.Step}
+	if p.Source != "" {
+		values["source"] = p.Source
+	}
 	if p.Steps > 0 {
 		values["steps"] = p.Steps
 	}

@@ -121,6 +121,7 @@ const task = "train"
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Flag(flags, &o.DeepSpeedConfig, task, "deepspeed-config")
 	param.Flag(flags, &o.Launcher, task, "launcher")
+	param.Flag(flags, &o.Hook, task, "hook")
 	param.Flag(flags, &o.RanksPerNode, task, "ranks-per-node")
 	param.Flag(flags, &o.Timeout, task, "timeout")
 	param.Flag(flags, &o.MaxRestarts, task, "max-restarts")

@@ -124,6 +124,7 @@ func (p *progress) now() (now receipt.Progress, measured bool) {
 	}
 	now = receipt.Progress{At: p.latest.at.UTC(), Step: p.latest.step}
 	now.Steps, _ = metrics.Number(p.last.Values(), "steps")
+	now.Source, _ = p.last.Values()["source"].(string)
 	if loss, ok := metrics.Number(p.last.Values(), "loss"); ok {
 		now.Loss = &loss
 	}
@@ -154,11 +155,8 @@ func (p *progress) line(gpu string) (text string, step float64) {
 		return "", 0
 	}
 	p.printed = p.latest
-	parts := []string{fmt.Sprintf("step %.0f", p.latest.step)}
-	steps, known := metrics.Number(p.last.Values(), "steps")
-	if known {
-		parts[0] += fmt.Sprintf(" of %.0f", steps)
-	}
+	steps, _ := metrics.Number(p.last.Values(), "steps")
+	parts := []string{metrics.AtStep(p.latest.step, steps, p.last.Values()["source"])}
 	if loss, ok := metrics.Number(p.last.Values(), "loss"); ok {
 		parts = append(parts, fmt.Sprintf("loss %.4g", loss))
 	} else if loss, ok := p.last.Values()["loss"].(string); ok {
@@ -172,6 +170,9 @@ func (p *progress) line(gpu string) (text string, step float64) {
 	}
 	if left > 0 {
 		parts = append(parts, "about "+time.Duration(left*float64(time.Second)).Round(time.Second).String()+" left")
+	}
+	if bar, ok := p.last.Values()["bar"].(string); ok {
+		parts = append(parts, humanize.OneLine(bar, 60))
 	}
 	if gpu != "" {
 		parts = append(parts, gpu)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/pylib"
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
@@ -54,6 +55,8 @@ type Options struct {
 	// DeepSpeedConfig is the path of a configuration in the repository, "" for none.
 	DeepSpeedConfig string
 	Launcher        agent.Launcher
+	// Hook is pylib.Auto or pylib.None.
+	Hook string
 	// RanksPerNode is 0 for one per GPU.
 	RanksPerNode int
 	// Timeout is how long the training may run. The nodes enforce it.
@@ -234,7 +237,7 @@ func (t *Training) prepare(ctx context.Context) (err error) {
 	*spec = agent.JobSpec{
 		Run: cmp.Or(t.Run.Name, t.Job), Launcher: t.Launcher, Script: t.Script, Args: t.Args, Tree: t.Tree,
 		Nodes: len(t.Nodes), RanksPerNode: t.RanksPerNode, MasterPort: t.MasterPort, Env: map[string]string{}, SecretEnv: t.SecretEnv,
-		Deadline: time.Now().Add(t.Timeout), Grace: t.StopGrace,
+		Deadline: time.Now().Add(t.Timeout), Grace: t.StopGrace, NoHook: t.Hook == pylib.None,
 	}
 	if t.DebugRank >= 0 {
 		spec.DebugRank = &t.DebugRank

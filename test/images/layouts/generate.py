@@ -113,7 +113,7 @@ def run(cases, work):
         **os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "ACCELERATE_USE_CPU": "true", "DS_ACCELERATOR": "cpu",
         "DS_BUILD_OPS": "0", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29600", "TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0",
-        "PYTHONPATH": str(HERE.parents[2] / "images" / "common"), "HOME": str(work), "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": str(HERE.parents[2] / "internal" / "agent" / "pylib"), "HOME": str(work), "PYTHONDONTWRITEBYTECODE": "1",
     }
     calls = "trace=openat,creat,rename,renameat,renameat2"
     ranks = []

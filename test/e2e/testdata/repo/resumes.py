@@ -12,8 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "transformer"))  # this image does not have the module
-import mlenv  # noqa: E402
+import mlenv
 
 STEPS, EVERY = 20, 5
 

@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "transformer"))  # this image does not have the module
-import mlenv  # noqa: E402
+import mlenv
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()

@@ -1,5 +1,5 @@
-"""Progress and checkpoints of a training, for ml-dev-env. The training images have this module; into any other image you
-copy this file, which needs only Python.
+"""Progress and checkpoints of a training, for ml-dev-env, which gives every rank this module. To use it elsewhere, copy this file:
+it needs only Python.
 
     from mlenv import checkpoint_folder, finish_checkpoint, last_checkpoint, progress, stopping
 
@@ -14,7 +14,7 @@ copy this file, which needs only Python.
         break
 """
 
-import datetime
+import atexit
 import json
 import os
 import pathlib
@@ -25,6 +25,7 @@ import threading
 import time
 
 _complained = False
+_reports = False  # the script calls progress: what frameworks show is not written beside it
 
 
 def progress(**values):
@@ -33,6 +34,12 @@ def progress(**values):
     A tensor of one element counts as a number. A NaN is written as NaN, so that users see it. On every rank except 0, and outside
     ml-dev-env, progress does nothing. A failed write never stops the training: the first one is reported on stderr.
     """
+    global _reports
+    _reports = True
+    _write(values)
+
+
+def _write(values):
     path = os.environ.get("MLENV_METRICS_FILE")
     rank = os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"  # without a launcher: one process per node
     if not path or rank != "0" or "RANK" not in os.environ and os.environ.get("LOCAL_RANK", "0") != "0":
@@ -124,8 +131,8 @@ _REASONS = ("timeout", "cancelled", "container", "rule", "signal")
 _CAUSES = {"deadline": "timeout", "cancelled": "cancelled", "container": "container", "node": "container",
            "rule": "rule"}
 _signalled = threading.Event()
-_handled = False
-_group = None  # of torch.distributed, for tensors on CPUs
+_asks = False  # the script calls stopping: frameworks are not stopped beside it
+_agreement = None
 _agreed = None
 
 
@@ -139,20 +146,31 @@ def stopping():
     The first call makes SIGTERM harmless to this process, unless the script has a handler of its own. So call it before the first step
     if a step takes long. In a thread other than the main one the signal stays as it is.
     """
-    global _agreed
-    _handle()
+    global _asks
+    _asks = True
+    handle()
+    return _stopping()
+
+
+def handle(also=()):
+    """Makes SIGTERM ask for a stop, unless a handler is there that is none of these, and returns whether it does."""
+    if threading.current_thread() is threading.main_thread():
+        if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, *also):
+            signal.signal(signal.SIGTERM, _signal)
+    return signal.getsignal(signal.SIGTERM) is _signal
+
+
+def _signal(*_):
+    _signalled.set()
+
+
+def _stopping():
+    global _agreed, _agreement
     if _agreed is None:
-        _agreed = _agree(_told())
+        if _agreement is None:
+            _agreement = _distributed()
+        _agreed = _agreement.step() if _agreement else _told()
     return _agreed
-
-
-def _handle():
-    global _handled
-    if _handled or threading.current_thread() is not threading.main_thread():
-        return
-    _handled = True
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda *_: _signalled.set())
 
 
 def _told():
@@ -167,37 +185,92 @@ def _told():
     return Stop("signal") if _signalled.is_set() else None
 
 
-def _agree(mine):
-    """Returns the Stop of the rank with the least time left, on all ranks; None if no rank is being stopped."""
-    torch = sys.modules.get("torch")
-    dist = getattr(torch, "distributed", None)
+def _distributed():
+    """Returns an agreement with the other ranks, None if there are none, or torch.distributed has no store for it."""
+    dist = getattr(sys.modules.get("torch"), "distributed", None)
     if not dist or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
-        return mine
-    # Whether, how long, and why: the largest value of each is the one that counts. Seconds, because clocks of nodes differ.
-    left = mine.seconds_left if mine else None
-    unknown = -1e9
-    values = [float(mine is not None), unknown if left is None else -left, float(_REASONS.index(mine.reason)) if mine else -1.0]
-    tensor = torch.tensor(values, dtype=torch.float64)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=_cpu_group(dist))
-    stops, least, reason = tensor.tolist()
-    if not stops:
         return None
-    if mine:
-        message = mine.message
-    else:
-        message = "another rank is being stopped"
-    return Stop(_REASONS[int(reason)], message, None if least == unknown else time.time() - least)
+    try:
+        store = dist.distributed_c10d._get_default_store()
+    except (AttributeError, RuntimeError, ValueError):
+        return None
+    return _Agreement(store, dist.get_rank(), dist.get_world_size())
 
 
-def _cpu_group(dist):
-    """Returns the group of all ranks for tensors on CPUs: None for the default one, if that can."""
-    global _group
-    if "gloo" in str(dist.get_backend()):
-        return None
-    if _group is None:
-        # Its own timeout of 30 minutes would end trainings that allow more between two steps.
-        _group = dist.new_group(backend="gloo", timeout=datetime.timedelta(days=7))
-    return _group
+class _Agreement:
+    """Finds the step after which all ranks stop, without an operation between the ranks in each step.
+
+    Once a second a thread of each rank looks whether its node is being stopped, or, in the store of torch.distributed, another rank.
+    Then it promises not to go beyond the step that this rank is in. Rank 0 decides on the largest promise; a rank that has reached its own
+    waits until then. The answer is the same on all ranks, because no step is beyond the decision.
+    """
+
+    _PATIENCE = 10.0  # seconds until a rank that does not promise is taken for dead
+    _LOOK = 1.0
+
+    def __init__(self, store, rank, world):
+        self.store, self.rank, self.world = store, rank, world
+        self.steps, self.promise, self.decision = 0, None, None
+        self.changed, self.over = threading.Condition(), threading.Event()
+        thread = threading.Thread(target=self._follow, name="mlenv-stopping", daemon=True)
+        thread.start()
+        atexit.register(self._end, thread)  # a thread in the store when Python ends would end the process by a signal
+
+    def _end(self, thread):
+        self.over.set()
+        thread.join(self._PATIENCE)
+
+    def step(self):
+        """Returns the Stop after the last step, else None. Call it after each step."""
+        with self.changed:
+            self.steps += 1
+            if self.promise is None or self.steps < self.promise:
+                return None
+            self.changed.wait_for(lambda: self.decision is not None, self._PATIENCE)
+            if self.decision is None:  # the other ranks cannot save with this one
+                return _told() or Stop("signal", "another rank is being stopped")
+            last, deadline, reason = self.decision
+            if self.steps < last:
+                return None
+        mine = _told()
+        return Stop(reason, mine.message if mine else "another rank is being stopped", deadline)
+
+    def _follow(self):
+        try:
+            while not self.over.wait(self._LOOK):
+                mine = _told()
+                # Adding nothing reads a counter, and unlike get it does not wait for one.
+                if self.store.add("mlenv/wanted", 1 if mine else 0) > 0:
+                    self._promise(mine)
+                    return
+        except Exception:  # the store is gone when its rank has ended
+            pass
+
+    def _promise(self, mine):
+        with self.changed:
+            self.promise = self.steps + 1
+        # Seconds, because clocks of nodes differ.
+        self.store.set("mlenv/%d" % self.rank, json.dumps([self.promise, mine and mine.seconds_left, mine and mine.reason]))
+        if self.rank != 0:
+            self.store.add("mlenv/promised", 1)
+        elif self._counted("mlenv/promised", self.world - 1):
+            promises = [json.loads(self.store.get("mlenv/%d" % rank)) for rank in range(self.world)]
+            left = min((left for _, left, _ in promises if left is not None), default=None)
+            reason = max((reason for _, _, reason in promises if reason), key=_REASONS.index, default="signal")
+            self.store.set("mlenv/decision", json.dumps([max(step for step, _, _ in promises), left, reason]))
+            self.store.add("mlenv/decided", 1)
+        if self._counted("mlenv/decided", 1):
+            last, left, reason = json.loads(self.store.get("mlenv/decision"))
+            with self.changed:
+                self.decision = last, None if left is None else time.time() + left, reason
+                self.changed.notify_all()
+
+    def _counted(self, key, many):
+        until = time.monotonic() + self._PATIENCE
+        while self.store.add(key, 0) < many:
+            if self.over.wait(0.05) or time.monotonic() > until:
+                return False
+        return True
 
 
 # What follows is the search that ml-dev-env's agent makes on every node; test/images/checkpoints.txt has the layouts for both.

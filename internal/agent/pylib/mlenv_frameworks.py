@@ -1,0 +1,371 @@
+"""What ml-dev-env does in programs that do not use it: it shows their steps and losses, lets frameworks that can resume save when
+they are stopped, and resumes them. sitecustomize.py calls loaded() for each module that it watches.
+
+No error in here may end a training: a function that a framework calls does what the framework's own does, whatever happens here.
+"""
+
+import atexit
+import functools
+import os
+import pathlib
+import re
+import signal
+import sys
+import time
+import weakref
+
+import mlenv
+
+# Who counts the steps, the best first: a framework's own count is better than that of the optimizer below it.
+_SOURCES = ("transformers", "Lightning", "DeepSpeed", "torch.optim", "tqdm")
+_EVERY = 1.0  # seconds between two lines of metrics, unless a framework has a new loss
+
+_note = None
+_best = len(_SOURCES)
+_line, _unwritten, _written = {}, False, 0.0
+_stepped = False
+
+
+def loaded(module, name, note):
+    """Changes a module that was loaded, by the function of that name below. note takes what goes wrong."""
+    global _note
+    if _note is None:
+        atexit.register(_quiet(_flush))
+    _note = note
+    globals()["_" + name](module)
+
+
+def _quiet(function):
+    """Returns the function, which returns None where it fails, and is called no more then."""
+    failed = []
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        if not failed:
+            try:
+                return function(*args, **kwargs)
+            except Exception:
+                failed.append(True)
+                _note(function.__qualname__)
+
+    return call
+
+
+def _counts(source):
+    """Reports whether the source counts the steps: none that is better does."""
+    global _best
+    _best = min(_best, _SOURCES.index(source))
+    return _SOURCES[_best] == source
+
+
+def _report(source=None, step=None, steps=None, loss=None, bar=None):
+    """Notes how far the training is. steps and loss may be functions, which are called only for a line that is written."""
+    global _unwritten
+    counts = source is None or _counts(source)
+    if mlenv._reports or _rank() != 0 or not counts:
+        return
+    due = time.monotonic() - _written >= _EVERY
+    steps, loss = (value() if callable(value) and due else value for value in (steps, loss))
+    new = {"step": step, "source": source if step is not None else None, "loss": None if callable(loss) else loss, "bar": bar}
+    if isinstance(steps, (int, float)) and 0 < steps < float("inf"):
+        new["steps"] = int(steps)
+    new = {name: value for name, value in new.items() if value is not None}
+    _line.update(new)
+    _unwritten = _unwritten or bool(new)
+    if "step" in _line and (due or "loss" in new and source):
+        _flush()
+
+
+def _flush():
+    global _unwritten, _written
+    if _unwritten and "step" in _line and not mlenv._reports:
+        _written, _unwritten = time.monotonic(), False
+        mlenv._write(_line)
+        _line.pop("bar", None)
+
+
+def _rank():
+    dist = getattr(sys.modules.get("torch"), "distributed", None)
+    if dist and dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    return int(os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0")
+
+
+def _stop(source, handlers=()):
+    """Returns the Stop with which a framework saves after this step, on all ranks after the same one; else None."""
+    global _stepped
+    _stepped = True
+    if mlenv._asks or not _counts(source) or not mlenv.handle(handlers):
+        return None
+    return mlenv._stopping()
+
+
+def _say(text):
+    if _rank() == 0:
+        print("ml-dev-env: " + text, file=sys.stderr, flush=True)
+
+
+def _resumable(wanted):
+    """Returns the path of the checkpoint with which this attempt continues, None for none. wanted tells whether it is the framework's."""
+    if not os.environ.get("MLENV_LAST_CHECKPOINT") and not os.environ.get("MLENV_RESUME_FROM"):
+        return None
+    path = mlenv.last_checkpoint()
+    if path is None or not wanted(path):
+        return None
+    if _mark(path).exists():
+        _say("not resuming from %s, because that failed before; deleting %s lets it be tried again" % (path, _mark(path)))
+        return None
+    _say("the script names no checkpoint to resume from: resuming from %s" % path)
+    return str(path)
+
+
+def _mark(path):
+    path = pathlib.Path(path)
+    return path.with_name(path.name + ".not-resumed")
+
+
+def _resume(found, train):
+    """Calls train. A framework that fails before the first step, as with a checkpoint that its version cannot read, starts over in the next
+    attempt, as it would do without ml-dev-env."""
+    try:
+        return train()
+    except Exception:
+        if found and not _stepped:
+            _quiet(_mark(found).touch)()
+        raise
+
+
+def _trainer(module):
+    from transformers.trainer_callback import TrainerCallback
+
+    class Mlenv(TrainerCallback):
+        stopped = False
+
+        @_quiet
+        def on_train_begin(self, args, state, control, **_):
+            _counts("transformers")
+
+        @_quiet
+        def on_step_end(self, args, state, control, **_):
+            _report("transformers", state.global_step, state.max_steps)
+            # Its own checkpoint when stopped, of transformers 5, has a handler for SIGTERM.
+            if not getattr(args, "enable_jit_checkpoint", False) and _stop("transformers"):
+                control.should_save = control.should_training_stop = self.stopped = True
+                _say("saving after step %d, because the training is being stopped" % state.global_step)
+
+        @_quiet
+        def on_log(self, args, state, control, logs=None, **_):
+            _report("transformers", state.global_step, state.max_steps, (logs or {}).get("loss"))
+
+    init, train = module.Trainer.__init__, module.Trainer.train
+
+    @_quiet
+    def add(trainer):
+        trainer._mlenv = Mlenv()
+        trainer.add_callback(trainer._mlenv)
+
+    @_quiet
+    def resume(trainer):
+        places = {os.path.abspath(trainer.args.output_dir)}
+        places |= {os.path.join(work, trainer.args.output_dir) for work in os.environ.get("MLENV_EARLIER_WORK", "").split(":")}
+        places = {os.path.normpath(place) for place in places}
+        return _resumable(lambda path: (path / "trainer_state.json").is_file() and os.path.abspath(path.parent) in places)
+
+    @functools.wraps(init)
+    def __init__(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        add(self)
+
+    @functools.wraps(train)
+    def trained(self, *args, **kwargs):
+        found = None
+        if not args and kwargs.get("resume_from_checkpoint") is None:
+            found = resume(self)
+            if found:
+                kwargs["resume_from_checkpoint"] = found
+        result = _resume(found, lambda: train(self, *args, **kwargs))
+        if getattr(getattr(self, "_mlenv", None), "stopped", False):
+            sys.exit(0)  # what follows a training would run with a model that is not trained
+        return result
+
+    module.Trainer.__init__, module.Trainer.train = __init__, trained
+
+
+def _lightning(module):
+    callbacks = sys.modules[module.__name__[: -len("trainer.trainer")] + "callbacks"]
+
+    class Mlenv(callbacks.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx, *_):
+            if self.stops(trainer, outputs):
+                self.save(trainer)
+                sys.exit(0)
+
+        @_quiet
+        def on_train_start(self, trainer, pl_module):
+            _counts("Lightning")
+
+        @_quiet
+        def stops(self, trainer, outputs):
+            loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+            _report("Lightning", trainer.global_step,
+                    lambda: trainer.max_steps if trainer.max_steps > 0 else trainer.estimated_stepping_batches,
+                    lambda: loss.item() if hasattr(loss, "item") else None)
+            own = signal.getsignal(signal.SIGTERM)  # Lightning's makes the training fail
+            return _stop("Lightning", [own] if type(own).__name__ == "_HandlersCompose" else [])
+
+        @_quiet
+        def save(self, trainer):
+            path = mlenv.checkpoint_folder() / ("stopped-step=%d.ckpt" % trainer.global_step)
+            _say("saving %s, because the training is being stopped" % path)
+            trainer.save_checkpoint(str(path))
+
+    init, fit = module.Trainer.__init__, module.Trainer.fit
+    fitted = []
+
+    @_quiet
+    def add(trainer):
+        trainer.callbacks.insert(0, Mlenv())
+
+    @_quiet
+    def resume():
+        return _resumable(lambda path: path.suffix == ".ckpt")
+
+    @functools.wraps(init)
+    def __init__(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        add(self)
+
+    @functools.wraps(fit)
+    def resumed(self, *args, **kwargs):
+        found, first = None, not fitted
+        fitted.append(True)
+        if first and len(args) < 5 and kwargs.get("ckpt_path") is None:
+            found = resume()
+            if found:
+                kwargs["ckpt_path"] = found
+        return _resume(found, lambda: fit(self, *args, **kwargs))
+
+    module.Trainer.__init__, module.Trainer.fit = __init__, resumed
+
+
+def _deepspeed(module):
+    engine = module.DeepSpeedEngine
+    step, backward, save = engine.step, engine.backward, engine.save_checkpoint
+
+    @_quiet
+    def after(self):
+        if self.global_steps == getattr(self, "_mlenv_steps", 0):
+            return None
+        self._mlenv_steps = self.global_steps
+        loss = getattr(self, "_mlenv_loss", None)
+        _report("DeepSpeed", self.global_steps, None, lambda: loss.item() if hasattr(loss, "item") else None)
+        # Only a script that saves can resume from what is saved here: it loads it from the same folder.
+        folder = getattr(self, "_mlenv_folder", None)
+        return folder if folder and _stop("DeepSpeed") else None
+
+    @_quiet
+    def saved(self, folder):
+        _say("saving into %s, because the training is being stopped" % folder)
+        save(self, folder)
+
+    @functools.wraps(backward)
+    def backwards(self, loss, *args, **kwargs):
+        self._mlenv_loss = loss.detach() if hasattr(loss, "detach") else None
+        return backward(self, loss, *args, **kwargs)
+
+    @functools.wraps(save)
+    def saves(self, save_dir, *args, **kwargs):
+        self._mlenv_folder = save_dir
+        return save(self, save_dir, *args, **kwargs)
+
+    @functools.wraps(step)
+    def steps(self, *args, **kwargs):
+        result = step(self, *args, **kwargs)
+        folder = after(self)
+        if folder:
+            saved(self, folder)
+            sys.exit(0)
+        return result
+
+    engine.step, engine.backward, engine.save_checkpoint = steps, backwards, saves
+
+
+_LOSS = re.compile(r"(?:^|[/_. ])loss(?:$|[/_. ])", re.IGNORECASE)
+_OTHER = re.compile(r"val|eval|test|dev", re.IGNORECASE)
+
+
+@_quiet
+def _logged(values):
+    """Takes the loss of the training from what a script logs."""
+    for name, value in values.items():
+        if _LOSS.search(str(name)) and not _OTHER.search(str(name)):
+            _report(loss=value)
+            return
+
+
+def _accelerate(module):
+    log = module.Accelerator.log
+
+    @functools.wraps(log)
+    def logs(self, values, *args, **kwargs):
+        _logged(values)
+        return log(self, values, *args, **kwargs)
+
+    module.Accelerator.log = logs
+
+
+def _tensorboard(module):
+    add = module.SummaryWriter.add_scalar
+
+    @functools.wraps(add)
+    def adds(self, tag, scalar_value, *args, **kwargs):
+        _logged({tag: scalar_value})
+        return add(self, tag, scalar_value, *args, **kwargs)
+
+    module.SummaryWriter.add_scalar = adds
+
+
+def _torch(module):
+    """Takes away the older name of a variable that the agent sets in both: from 2.9 on, torch warns of it on every rank."""
+    version = re.match(r"(\d+)\.(\d+)", module.__version__)
+    old, new = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"
+    if version and (int(version[1]), int(version[2])) >= (2, 9) and os.environ.get(old) == os.environ.get(new):
+        os.environ.pop(old, None)
+
+
+def _optimizer(module):
+    register = getattr(module, "register_optimizer_step_post_hook", None)  # from torch 2.0 on
+    if register is None:
+        return
+    first, count = [], [0]
+
+    @_quiet
+    def stepped(optimizer, args, kwargs):
+        if not first:
+            first.append(weakref.ref(optimizer))
+        if first[0]() in (optimizer, None):
+            if first[0]() is None:
+                first[0] = weakref.ref(optimizer)
+            count[0] += 1
+            _report("torch.optim", count[0])
+
+    register(stepped)
+
+
+def _tqdm(module):
+    display = module.tqdm.display
+
+    @_quiet
+    def shown(bar):
+        if bar.total:
+            name = (bar.desc or "").strip().rstrip(":")
+            # With torch, bars are of data as well, and the optimizer counts the steps.
+            step, steps = (None, None) if "torch" in sys.modules else (bar.n, bar.total)
+            _report("tqdm" if step is not None else None, step, steps, bar=("%s %s of %s" % (name, bar.n, bar.total)).strip())
+
+    @functools.wraps(display)
+    def displays(self, *args, **kwargs):
+        shown(self)
+        return display(self, *args, **kwargs)
+
+    module.tqdm.display = displays

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pylib
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// standIns stand in for transformers and tqdm: they call callbacks as Trainer 4.30 to 5.24 does, and print bars by the method that tqdm has
+// for that. The nightly scenario unchanged-programs runs the real ones.
+var standIns = map[string]string{
+	"transformers/__init__.py":         "",
+	"transformers/trainer_callback.py": "class TrainerCallback:\n    def on_train_begin(self, *a, **k): pass\n    def on_step_end(self, *a, **k): pass\n    def on_log(self, *a, **k): pass\n",
+	"transformers/trainer.py": `
+import os, types
+from .trainer_callback import TrainerCallback
+
+class Trainer:
+    def __init__(self, output_dir="out", steps=5):
+        self.args = types.SimpleNamespace(output_dir=output_dir, steps=steps)
+        self.callbacks = []
+
+    def add_callback(self, callback):
+        assert isinstance(callback, TrainerCallback)
+        self.callbacks.append(callback)
+
+    def train(self, resume_from_checkpoint=None, trial=None):
+        first = 0
+        if resume_from_checkpoint:
+            if os.path.exists(os.path.join(resume_from_checkpoint, "broken")):
+                raise ValueError("cannot read the checkpoint")
+            first = int(resume_from_checkpoint.rsplit("-", 1)[1])
+        state = types.SimpleNamespace(global_step=first, max_steps=self.args.steps)
+        if os.environ.get("ODD"):
+            del state.max_steps
+        control = types.SimpleNamespace(should_save=False, should_training_stop=False)
+        def call(event, **more):
+            for callback in self.callbacks:
+                getattr(callback, event)(self.args, state, control, **more)
+        call("on_train_begin")
+        while state.global_step < self.args.steps and not control.should_training_stop:
+            state.global_step += 1
+            print("step", state.global_step)
+            call("on_step_end")
+            call("on_log", logs={"loss": 1 / state.global_step})
+            if control.should_save:
+                os.makedirs(os.path.join(self.args.output_dir, "checkpoint-%d" % state.global_step))
+        return "trained"
+`,
+	"tqdm/__init__.py": "from .std import tqdm\n",
+	"tqdm/std.py": "class tqdm:\n    def __init__(self, total, desc): self.n, self.total, self.desc = 0, total, desc\n" +
+		"    def update(self): self.n += 1; self.display()\n    def display(self): print(self.n)\n",
+}
+
+func TestFrameworks(t *testing.T) {
+	const allSteps = "step 1\nstep 2\nstep 3\nstep 4\nstep 5\n"
+	const trainer = "from transformers.trainer import Trainer\nprint(Trainer().train())\n"
+	for name, tc := range map[string]struct {
+		script string
+		env    []string
+		files  map[string]string
+		// ends is how stdout ends.
+		ends string
+		// last has the keys of the last line of metrics, all but the time; "" for no metrics.
+		last string
+		// left is a file that exists then.
+		left string
+	}{
+		"a Trainer": {script: trainer, ends: "step 5\ntrained\n", last: "loss=0.2 source=transformers step=5 steps=5"},
+		"a Trainer that is stopped": {script: trainer, files: map[string]string{"stop": `{"cause": "cancelled", "reason": "why", "until": 9e9}`},
+			env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 1\n", last: "loss=1 source=transformers step=1 steps=5", left: "out/checkpoint-1"},
+		"a script that is asked, and trains on": {script: "import mlenv\nmlenv.stopping()\n" + trainer,
+			files: map[string]string{"stop": `{"cause": "cancelled", "reason": "why", "until": 9e9}`},
+			env:   []string{"MLENV_STOP_FILE=stop"}, ends: "step 5\ntrained\n", last: "loss=0.2 source=transformers step=5 steps=5"},
+		"a script with a handler of its own": {script: "import signal\nsignal.signal(signal.SIGTERM, print)\n" + trainer,
+			files: map[string]string{"stop": `{"cause": "cancelled", "reason": "why", "until": 9e9}`},
+			env:   []string{"MLENV_STOP_FILE=stop"}, ends: "step 5\ntrained\n", last: "loss=0.2 source=transformers step=5 steps=5"},
+		"a Trainer in a restart": {script: trainer, files: map[string]string{"out/checkpoint-3/trainer_state.json": "{}"},
+			env: []string{"MLENV_LAST_CHECKPOINT=out/checkpoint-3"}, ends: "step 4\nstep 5\ntrained\n",
+			last: "loss=0.2 source=transformers step=5 steps=5"},
+		"a checkpoint of another Trainer": {script: trainer, files: map[string]string{"other/checkpoint-3/trainer_state.json": "{}"},
+			env: []string{"MLENV_LAST_CHECKPOINT=other/checkpoint-3"}, ends: "step 5\ntrained\n",
+			last: "loss=0.2 source=transformers step=5 steps=5"},
+		"a script that chooses where to begin": {script: "from transformers.trainer import Trainer\nTrainer().train(resume_from_checkpoint=False)\n",
+			files: map[string]string{"out/checkpoint-3/trainer_state.json": "{}"}, env: []string{"MLENV_LAST_CHECKPOINT=out/checkpoint-3"},
+			ends: allSteps, last: "loss=0.2 source=transformers step=5 steps=5"},
+		"a checkpoint that cannot be read": {script: "from transformers.trainer import Trainer\ntry:\n    Trainer().train()\nexcept ValueError as e:\n" +
+			"    print(e)\nprint(Trainer().train())\n",
+			files: map[string]string{"out/checkpoint-3/trainer_state.json": "{}", "out/checkpoint-3/broken": ""},
+			env:   []string{"MLENV_LAST_CHECKPOINT=out/checkpoint-3"}, ends: "cannot read the checkpoint\n" + allSteps + "trained\n",
+			last: "loss=0.2 source=transformers step=5 steps=5", left: "out/checkpoint-3.not-resumed"},
+		"a Trainer of an unknown shape": {script: trainer, env: []string{"ODD=1"}, ends: "step 5\ntrained\n", left: "errors/hook-"},
+		"a script that measures itself": {script: "import mlenv\nmlenv.progress(step=7)\n" + trainer, ends: "trained\n", last: "step=7"},
+		"no hook":                       {script: trainer, env: []string{"MLENV_HOOK=none"}, ends: "trained\n"},
+		"another rank":                  {script: trainer, env: []string{"RANK=1"}, ends: "trained\n"},
+		"a bar": {script: "from tqdm import tqdm\nbar = tqdm(3, 'epochs: ')\nfor _ in range(3): bar.update()\n", ends: "1\n2\n3\n",
+			last: "bar=epochs 3 of 3 source=tqdm step=3 steps=3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, lib := t.TempDir(), filepath.Join(t.TempDir(), "site-packages")
+			if err := Write(lib); err != nil {
+				t.Fatal(err)
+			}
+			for _, files := range []map[string]string{standIns, tc.files, {"train.py": tc.script}} {
+				for path, content := range files {
+					path = filepath.Join(dir, path)
+					if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+						t.Fatal(err)
+					}
+					if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			command := exec.CommandContext(t.Context(), "python3", "train.py")
+			command.Dir = dir
+			command.Env = append([]string{"PATH=" + os.Getenv("PATH"), "PYTHONPATH=" + lib, "MLENV_METRICS_FILE=metrics.jsonl", "RANK=0",
+				ErrorsVariable + "=" + filepath.Join(dir, "errors")}, tc.env...)
+			if out, err := command.Output(); err != nil || !strings.HasSuffix(string(out), tc.ends) {
+				t.Errorf("got %v, %q; want %q at its end", err, out, tc.ends)
+			}
+			if got := lastLine(t, filepath.Join(dir, "metrics.jsonl")); got != tc.last {
+				t.Errorf("the last metrics are %q, want %q", got, tc.last)
+			}
+			left, _ := filepath.Glob(filepath.Join(dir, tc.left) + "*")
+			if tc.left != "" && left == nil {
+				t.Errorf("there is no %s", tc.left)
+			}
+			if notes, _ := filepath.Glob(filepath.Join(dir, "errors", "*")); notes != nil && !strings.HasPrefix(tc.left, "errors/") {
+				content, _ := os.ReadFile(notes[0])
+				t.Errorf("the hook noted %s", content)
+			}
+		})
+	}
+}
+
+// lastLine returns the keys and values of the last line of metrics, "" for none.
+func lastLine(t *testing.T, path string) string {
+	t.Helper()
+	content, _ := os.ReadFile(path)
+	lines := strings.Split(strings.TrimSpace(string(content)), "\n")
+	values := map[string]any{}
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &values); err != nil && len(content) > 0 {
+		t.Fatal(err)
+	}
+	delete(values, "time")
+	return strings.TrimSuffix(strings.TrimPrefix(strings.ReplaceAll(fmt.Sprint(values), ":", "="), "map["), "]")
+}

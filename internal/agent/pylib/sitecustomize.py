@@ -1,0 +1,160 @@
+"""Runs at the start of every Python of a node's jobs, because mlenv-agent puts this folder into PYTHONPATH.
+
+It records the error that ends a rank, and watches the imports of frameworks that mlenv_frameworks.py knows. MLENV_HOOK=none switches
+that off. Before the script does, it imports nothing that Python has not imported for itself. What goes wrong here never ends a training.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _chain():
+    """Runs the sitecustomize that Python would have found without this one."""
+    from _frozen_importlib import module_from_spec  # importlib's own, which Python has loaded
+    from _frozen_importlib_external import PathFinder
+
+    spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if os.path.abspath(path) != _HERE])
+    if spec is not None and spec.loader is not None:
+        module = module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+def _note(what):
+    """Notes what went wrong in the hook: the first one of a process, in the job's record."""
+    global _noted
+    try:
+        if not _noted:
+            _noted = True
+            import traceback
+
+            with open(_path("hook-%d.txt"), "w") as file:
+                file.write("%s\n%s" % (what, traceback.format_exc()))
+    except Exception:
+        pass
+
+
+_noted = False
+
+
+def _path(name):
+    os.makedirs(os.environ["MLENV_ERRORS"], exist_ok=True)
+    return os.path.join(os.environ["MLENV_ERRORS"], name % os.getpid())
+
+
+def _audit(event, args):
+    if event == "sys.excepthook":  # of PEP 578: before the hook, whatever the script has put there
+        try:
+            _record(args[2])
+        except Exception:
+            _note("recording an error")
+
+
+def _record(error, into="%d.json"):
+    """Writes an exception as JSON: first the one that was raised last, then the one during whose handling it was raised."""
+    import json
+    import time
+    import traceback
+
+    value, chain = error, []
+    while value is not None and len(chain) < 20:
+        while getattr(value, "exceptions", None) and len(chain) < 20:  # of a group
+            value = value.exceptions[-1]
+        kind = type(value)
+        frames = [[frame.filename, frame.lineno] for frame in traceback.extract_tb(value.__traceback__)[-100:]]
+        if isinstance(value, SyntaxError) and value.filename:
+            frames.append([value.filename, value.lineno or 0])
+        name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "." + kind.__qualname__
+        message = value.msg if isinstance(value, SyntaxError) else value
+        chain.append({"type": name, "message": str(message)[:20000], "frames": frames})
+        value = value.__cause__ or (None if value.__suppress_context__ else value.__context__)
+    lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    path = _path(into)
+    with open(path + ".new", "w", encoding="utf-8", errors="replace") as file:
+        json.dump({"time": time.time(), "chain": chain, "printed": lines[-100000:]}, file)
+    os.replace(path + ".new", path)
+
+
+def _logging(module):
+    """Records the errors that a program logs: some exit then, and what logged them may draw the traceback in its own way."""
+    handle = module.Logger.handle
+
+    def handles(self, record):
+        try:
+            if record.exc_info and record.levelno >= module.ERROR and isinstance(record.exc_info[1], BaseException):
+                _record(record.exc_info[1], "%d-logged.json")
+        except Exception:
+            _note("recording a logged error")
+        return handle(self, record)
+
+    module.Logger.handle = handles
+
+
+class _Watch:
+    """A finder of modules that finds those of _WATCHED as others do, and changes each one after it was loaded."""
+
+    def __init__(self, watched):
+        self.watched = watched
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self.watched:
+            return None
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    self.watch(spec)
+                    return spec
+        return None
+
+    def watch(self, spec):
+        load = getattr(spec.loader, "exec_module", None)
+
+        def exec_module(module):
+            load(module)
+            try:
+                if spec.name == "logging":
+                    return _logging(module)
+                import mlenv_frameworks
+
+                mlenv_frameworks.loaded(module, self.watched[spec.name], _note)
+            except Exception:
+                _note("watching " + spec.name)
+
+        try:
+            if load is not None:
+                spec.loader.exec_module = exec_module
+        except Exception:
+            _note("watching " + spec.name)
+
+
+# Modules, and the functions of mlenv_frameworks.py that change them.
+_WATCHED = {
+    "logging": "logging",
+    "transformers.trainer": "trainer",
+    "lightning.pytorch.trainer.trainer": "lightning",
+    "pytorch_lightning.trainer.trainer": "lightning",
+    "accelerate.accelerator": "accelerate",
+    "deepspeed.runtime.engine": "deepspeed",
+    "torch.utils.tensorboard.writer": "tensorboard",
+    "tensorboardX.writer": "tensorboard",
+    "torch": "torch",
+    "torch.optim.optimizer": "optimizer",
+    "tqdm.std": "tqdm",
+}
+
+
+def _start():
+    if os.environ.get("MLENV_HOOK") == "none" or not os.environ.get("MLENV_ERRORS"):
+        return
+    sys.addaudithook(_audit)
+    sys.meta_path.insert(0, _Watch(_WATCHED))
+
+
+try:
+    _start()
+except Exception:
+    _note("starting")
+_chain()  # its errors are printed by Python's site module, as without this one

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rank
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/pylib"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+)
+
+// The shim runs real programs with the hook, in folders of their own.
+func TestRaised(t *testing.T) {
+	const silent = "import sys\nsys.excepthook = lambda *_: None\n"
+	for name, tc := range map[string]struct {
+		files map[string]string
+		run   []string
+		hook  string
+		want  string // the error, with the file, the line and the first of the chain
+	}{
+		"a script whose own hook prints nothing": {files: map[string]string{"a.py": silent + "raise ValueError('bad\\nbatch')\n"},
+			want: "ValueError: bad (a.py:3) first "},
+		"a chain": {files: map[string]string{"a.py": silent + "try:\n  {}['x']\nexcept KeyError as e:\n  raise OSError('no data') from e\n"},
+			want: "OSError: no data (a.py:6) first KeyError: 'x'"},
+		"a chain that is cut": {files: map[string]string{"a.py": silent + "try:\n  {}['x']\nexcept KeyError:\n  raise OSError('no data') from None\n"},
+			want: "OSError: no data (a.py:6) first "},
+		"code of the installation": {files: map[string]string{"a.py": silent + "import json\njson.loads('{')\n"},
+			want: "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1) (a.py:4) first "},
+		"a module that Python cannot parse": {files: map[string]string{"a.py": silent + "import b\n", "b.py": "x = 1\ndef f(:\n"},
+			want: "SyntaxError: invalid syntax (b.py:2) first "},
+		"the traceback of another process in the message": {files: map[string]string{"a.py": silent +
+			"raise RuntimeError('Caught ValueError in worker process 0.\\nOriginal Traceback (most recent call last):\\n" +
+			"  File \"data.py\", line 7, in get\\n    x\\nValueError: bad row\\n')\n"},
+			want: "ValueError: bad row (data.py:7) first "},
+		"a launcher's error about a process": {files: map[string]string{
+			"a.py": "import subprocess, sys\nsubprocess.run([sys.executable, 'b.py'], check=True, stderr=subprocess.DEVNULL)\n",
+			"b.py": "raise ValueError('bad batch')\n"},
+			want: "ValueError: bad batch (b.py:1) first "},
+		"a shell script whose program prints nothing": {files: map[string]string{"a.sh": "python3 b.py 2>/dev/null; exit 3\n",
+			"b.py": "raise ValueError('bad batch')\n"}, run: []string{"sh", "a.sh"},
+			want: "ValueError: bad batch (b.py:1) first "},
+		"an error that is handled": {files: map[string]string{"a.sh": "python3 b.py 2>/dev/null || true\n", "b.py": "1 / 0\n"}, run: []string{"sh", "a.sh"}},
+		"an error that was logged before the exit": {files: map[string]string{
+			"a.py": "import logging, sys\nlogging.raiseExceptions = False\nlogging.getLogger().addHandler(logging.NullHandler())\ntry:\n  1 / 0\nexcept Exception:\n  logging.exception('failed')\n  sys.exit(3)\n"},
+			want: "ZeroDivisionError: division by zero (a.py:5) first "},
+		"an exit":                    {files: map[string]string{"a.py": "import sys\nsys.exit('bye')\n"}},
+		"no hook":                    {files: map[string]string{"a.py": silent + "raise ValueError('bad batch')\n"}, hook: pylib.None},
+		"an isolated Python":         {files: map[string]string{"a.py": "1 / 0\n"}, run: []string{"python3", "-I", "a.py"}, want: "ZeroDivisionError: division by zero (a.py:1) first "},
+		"another sitecustomize":      {files: map[string]string{"sitecustomize.py": "raise KeyError('x')\n", "a.py": "1 / 0\n"}, want: "ZeroDivisionError: division by zero (a.py:1) first "},
+		"an error that is no string": {files: map[string]string{"a.py": silent + "class E(Exception):\n  def __str__(self): raise OSError\nraise E\n"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, lib := t.TempDir(), filepath.Join(t.TempDir(), "site-packages")
+			if err := pylib.Write(lib); err != nil {
+				t.Fatal(err)
+			}
+			for path, content := range tc.files {
+				if err := os.WriteFile(filepath.Join(dir, path), []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			t.Chdir(dir)
+			env := map[string]string{"PYTHONPATH": dir}
+			pylib.AddTo(env, lib)
+			of := record.Dir(t.TempDir())
+			for key, value := range map[string]string{
+				"PYTHONPATH": env["PYTHONPATH"], pylib.HookVariable: tc.hook, RunDirVariable: string(of), NodeVariable: "0", "RANK": "0",
+			} {
+				t.Setenv(key, value)
+			}
+			if tc.run == nil {
+				tc.run = []string{"python3", "a.py"}
+			}
+			Main(tc.run, fstest.MapFS{})
+			status, err := of.ReadRank(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			if p := status.Python; p != nil {
+				got = fmt.Sprintf("%s: %s (%s:%d) first %s", p.Type, p.Message, strings.TrimPrefix(p.File, dir+"/"), p.Line, p.First)
+				if p.Seen.IsZero() || len(p.Traceback) == 0 {
+					t.Errorf("the error has no time or no traceback: %+v", p)
+				}
+			}
+			if got != tc.want {
+				t.Errorf("got  %s\nwant %s\n%s", got, tc.want, strings.Join(status.Tail, "\n"))
+			}
+			if notes, _ := filepath.Glob(filepath.Join(of.Errors(0), "hook-*.txt")); len(notes) > 0 {
+				content, _ := os.ReadFile(notes[0])
+				t.Logf("noted: %s", content)
+			}
+		})
+	}
+}

@@ -57,6 +57,8 @@ type JobStatus struct {
 	Collectives map[int][]Collective `json:"collectives,omitempty"`
 	// Alone is true if the job has several ranks and has ended, and none of this node was seen with a connection to another one.
 	Alone bool `json:"alone,omitempty"`
+	// Outside is what was written outside of the working directory, once the job has ended.
+	Outside []Outside `json:"outside,omitempty"`
 	// Quiet is how long neither a log of the node's ranks nor the metrics have grown. Only the answer to GET /v1/jobs/ID of a
 	// running job has it, and a stopped job: then it is the time until the request to stop.
 	Quiet time.Duration `json:"quiet,omitempty"`
@@ -150,6 +152,18 @@ const (
 	// Arrived: it is or was connected, or listens there.
 	Arrived
 )
+
+// MaxOutside bounds how many files and folders JobStatus.Outside has.
+const MaxOutside = 5
+
+// Outside is a file or folder outside of a job's working directory that was written while the job ran.
+type Outside struct {
+	Path  string `json:"path"`
+	Files int    `json:"files"`
+	Bytes Bytes  `json:"bytes"`
+	// Newest is the path of the file that was written last.
+	Newest string `json:"newest"`
+}
 
 // PythonError is the end of a Python traceback.
 type PythonError struct {

@@ -82,6 +82,10 @@ func (s *JobStatus) Confine(id string, node int) error {
 	for rank, collectives := range s.Collectives {
 		s.Collectives[rank] = confineCollectives(collectives)
 	}
+	s.Outside = s.Outside[:min(len(s.Outside), MaxOutside)]
+	for i := range s.Outside {
+		s.Outside[i].Path, s.Outside[i].Newest = short(s.Outside[i].Path), short(s.Outside[i].Newest)
+	}
 	s.Quiet = max(0, s.Quiet)
 	if len(s.RankSeconds) > s.Spec.Nodes*s.Spec.RanksOfNode() {
 		s.RankSeconds = nil

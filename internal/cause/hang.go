@@ -152,8 +152,8 @@ func Absent(spec agent.JobSpec, statuses []agent.JobStatus) (absent []agent.Rank
 }
 
 // Hang returns the likely culprit of a training without progress, in one sentence: the ranks that have not started, have ended, have not
-// come to the rendezvous, wait for a program such as a compiler, have entered fewer collectives than the others, are stopped, are in no collective while others wait in one, or
-// are elsewhere than most. If all are at the same call site, it is that.
+// come to the rendezvous, wait for a program such as a compiler, have entered fewer collectives than the others, are stopped, are in no
+// collective while others wait in one, or are elsewhere than most. If all are at the same call site, it is that.
 func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.RankActivity) string {
 	sentence, _ := Suspects(spec, statuses, activities)
 	return sentence

@@ -55,8 +55,9 @@ var (
 		`No CUDA GPUs are available|Found no NVIDIA driver|has no attribute '_cuda_setDevice'|no GPU resources available`)
 	// noNetwork matches what a download without a network ends in (the C library, urllib3, curl, huggingface_hub, transformers), and server
 	// what it wanted to reach.
-	noNetwork = regexp.MustCompile(`(?i)name or service not known|temporary failure in name resolution|failed to resolve|max retries exceeded|` +
-		`could not resolve host|network is unreachable|no route to host|couldn't connect to 'https?:|cannot find the requested files in the`)
+	noNetwork = regexp.MustCompile(`(?i)name or service not known|temporary failure in name resolution|failed to resolve|` +
+		`max retries exceeded|could not resolve host|network is unreachable|no route to host|couldn't connect to 'https?:|` +
+		`cannot find the requested files in the`)
 	server = regexp.MustCompile(`host='([^']+)'|(?i:resolve host): ([\w.-]+)|https?://([\w.-]+)`)
 	// hostMemory matches the errors of programs on a full host.
 	hostMemory = regexp.MustCompile(`std::bad_alloc|DefaultCPUAllocator: (can't allocate|not enough) memory|` +

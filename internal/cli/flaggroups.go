@@ -19,7 +19,7 @@ type flagGroup struct {
 var (
 	// flagGroups has every flag of the commands with many flags, the most used first. A flag has the same group in all commands.
 	flagGroups = []flagGroup{
-		{"What", strings.Fields(`script module revision env env-secret requirements launcher deepspeed-config file trend like resume-from
+		{"What", strings.Fields(`script module revision env env-secret requirements launcher deepspeed-config hook file trend like resume-from
 			run-name git-secret repo-url script-args param tree dir schedule services routes`)},
 		{"Where", strings.Fields(`nodes gpus-per-node ranks-per-node name on-busy local all-namespaces python cluster cluster-file queue
 			queue-priority exclude-nodes storage workspace-size datasets-size`)},

@@ -409,8 +409,8 @@ func TestPythonOfPages(t *testing.T) {
 				continue
 			}
 			program := exec.CommandContext(t.Context(), "python3", "-c", strings.Join(b.text, "\n"))
-			program.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(root, "internal", "agent", "pylib"), "MLENV_RUN=two", "MLENV_RESUME_FROM=one",
-				"MLENV_METRICS_FILE="+filepath.Join(t.TempDir(), "metrics.jsonl"), "PYTHONDONTWRITEBYTECODE=1")
+			program.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(root, "internal", "agent", "pylib"), "MLENV_RUN=two",
+				"MLENV_RESUME_FROM=one", "MLENV_METRICS_FILE="+filepath.Join(t.TempDir(), "metrics.jsonl"), "PYTHONDONTWRITEBYTECODE=1")
 			if out, err := program.CombinedOutput(); err != nil {
 				t.Errorf("%s in %s: %v\n%s", b, page, err, out)
 			}

@@ -140,6 +140,7 @@ var (
 		{"rdma-slow-node", 1, rdmaSlowNode},
 		{"gpu-missing", gpusOfNode, gpuMissing},
 		{"arguments", 1, argumentsArrive},
+		{"ordinary-script", 1, ordinaryScript},
 		{"built-once", 0, builtOnce},
 		{"build-blocked", 0, buildBlocked},
 		{"build-disk", 0, buildDisk},

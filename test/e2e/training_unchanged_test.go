@@ -5,6 +5,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
@@ -40,11 +41,28 @@ func unchangedPrograms(u trainer) {
 	} {
 		out := u.trains(folder, p.args...)
 		u.mustContain(out, p.says)
+		if p.args[0] == "meets.py" {
+			u.mustContain(out, "the first that is reported")
+		}
 		if strings.Contains(out, "no rank was connected to another one") {
 			u.Errorf("mlenv train %s: its ranks trained alone:\n%s", strings.Join(p.args, " "), shortened(out))
 		}
 	}
 	u.says(u.TempDir(), command.Done, "down")
+}
+
+// ordinaryScript runs a script without a line for ml-dev-env, by all defaults: the steps that the log and the receipt show are those of its
+// optimizer.
+func ordinaryScript(u trainer) {
+	e := u.end(u.start("e2e/ordinary.py", oneGPU)).succeeded()
+	e.mustContain(e.log("train"), "trained 60 steps", "the first that is reported", "step 60 (from torch.optim)")
+	var m struct {
+		Step   float64
+		Source string
+	}
+	if err := json.Unmarshal(e.receipt.Metrics, &m); err != nil || m.Step != 60 || m.Source != "torch.optim" {
+		e.Errorf("the receipt's metrics are %s, want step 60 from torch.optim", e.receipt.Metrics)
+	}
 }
 
 // trains runs mlenv train with a program that does its work. On a busy machine Debian's torch often waits for itself in

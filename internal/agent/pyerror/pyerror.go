@@ -16,15 +16,7 @@ import (
 
 var (
 	// frame is one level of a traceback (CPython, traceback.py); loguru marks the one where it caught the error by ">".
-	frame      = regexp.MustCompile(`^[> ] File "([^"]+)", line (\d+)(?:, in .*)?$`)
-	drawnFrame = regexp.MustCompile(`^(?:File )?(~?/\S+|[\w.][\w./-]*\.py):(\d+)(?:,? in(?: .*)?|\(.*\))?$`)
-	plainFrame = regexp.MustCompile(`^  File (\S+):(\d+)(?: in .*)?$`)
-	splitFile  = regexp.MustCompile(`^(~?/\S+|[\w.][\w./-]*\.py) in .+$`)
-	splitLine  = regexp.MustCompile(`^-+> (\d+) `)
-	// boxed is the first line of Rich's box, which its log handler puts into a column that may be too narrow for the title. header is the
-	// first line of IPython's traceback.
-	boxed  = regexp.MustCompile(`( *)(╭─+ Traceback(?: \([a-z ]*\)?)? ?─+╮) *$`)
-	header = regexp.MustCompile(`^[A-Za-z_][\w.]*\s+Traceback \(most recent call last\)$`)
+	frame = regexp.MustCompile(`^[> ] File "([^"]+)", line (\d+)(?:, in .*)?$`)
 	// end is a traceback's last line: a class, dotted or not, and the message. Notes follow it indented.
 	end = regexp.MustCompile(`^([A-Za-z_](?:[\w.]|<locals>)*)(?:: (.*)|:)?$`)
 	// bar is before the lines of an exception group.

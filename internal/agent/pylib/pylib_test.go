@@ -15,8 +15,13 @@ import (
 // standIns stand in for transformers and tqdm: they call callbacks as Trainer 4.30 to 5.24 does, and print bars by the method that tqdm has
 // for that. The nightly scenario unchanged-programs runs the real ones.
 var standIns = map[string]string{
-	"transformers/__init__.py":         "",
-	"transformers/trainer_callback.py": "class TrainerCallback:\n    def on_train_begin(self, *a, **k): pass\n    def on_step_end(self, *a, **k): pass\n    def on_log(self, *a, **k): pass\n",
+	"transformers/__init__.py": "",
+	"transformers/trainer_callback.py": `
+class TrainerCallback:
+    def on_train_begin(self, *a, **k): pass
+    def on_step_end(self, *a, **k): pass
+    def on_log(self, *a, **k): pass
+`,
 	"transformers/trainer.py": `
 import os, types
 from .trainer_callback import TrainerCallback
@@ -87,11 +92,12 @@ func TestFrameworks(t *testing.T) {
 		"a checkpoint of another Trainer": {script: trainer, files: map[string]string{"other/checkpoint-3/trainer_state.json": "{}"},
 			env: []string{"MLENV_LAST_CHECKPOINT=other/checkpoint-3"}, ends: "step 5\ntrained\n",
 			last: "loss=0.2 source=transformers step=5 steps=5"},
-		"a script that chooses where to begin": {script: "from transformers.trainer import Trainer\nTrainer().train(resume_from_checkpoint=False)\n",
+		"a script that chooses where to begin": {script: "from transformers.trainer import Trainer\n" +
+			"Trainer().train(resume_from_checkpoint=False)\n",
 			files: map[string]string{"out/checkpoint-3/trainer_state.json": "{}"}, env: []string{"MLENV_LAST_CHECKPOINT=out/checkpoint-3"},
 			ends: allSteps, last: "loss=0.2 source=transformers step=5 steps=5"},
-		"a checkpoint that cannot be read": {script: "from transformers.trainer import Trainer\ntry:\n    Trainer().train()\nexcept ValueError as e:\n" +
-			"    print(e)\nprint(Trainer().train())\n",
+		"a checkpoint that cannot be read": {script: "from transformers.trainer import Trainer\ntry:\n" +
+			"    Trainer().train()\nexcept ValueError as e:\n    print(e)\nprint(Trainer().train())\n",
 			files: map[string]string{"out/checkpoint-3/trainer_state.json": "{}", "out/checkpoint-3/broken": ""},
 			env:   []string{"MLENV_LAST_CHECKPOINT=out/checkpoint-3"}, ends: "cannot read the checkpoint\n" + allSteps + "trained\n",
 			last: "loss=0.2 source=transformers step=5 steps=5", left: "out/checkpoint-3.not-resumed"},

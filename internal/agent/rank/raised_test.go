@@ -17,6 +17,7 @@ import (
 // The shim runs real programs with the hook, in folders of their own.
 func TestRaised(t *testing.T) {
 	const silent = "import sys\nsys.excepthook = lambda *_: None\n"
+	const divided = "ZeroDivisionError: division by zero (a.py:1) first "
 	for name, tc := range map[string]struct {
 		files map[string]string
 		run   []string
@@ -27,7 +28,8 @@ func TestRaised(t *testing.T) {
 			want: "ValueError: bad (a.py:3) first "},
 		"a chain": {files: map[string]string{"a.py": silent + "try:\n  {}['x']\nexcept KeyError as e:\n  raise OSError('no data') from e\n"},
 			want: "OSError: no data (a.py:6) first KeyError: 'x'"},
-		"a chain that is cut": {files: map[string]string{"a.py": silent + "try:\n  {}['x']\nexcept KeyError:\n  raise OSError('no data') from None\n"},
+		"a chain that is cut": {files: map[string]string{
+			"a.py": silent + "try:\n  {}['x']\nexcept KeyError:\n  raise OSError('no data') from None\n"},
 			want: "OSError: no data (a.py:6) first "},
 		"code of the installation": {files: map[string]string{"a.py": silent + "import json\njson.loads('{')\n"},
 			want: "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1) (a.py:4) first "},
@@ -44,15 +46,18 @@ func TestRaised(t *testing.T) {
 		"a shell script whose program prints nothing": {files: map[string]string{"a.sh": "python3 b.py 2>/dev/null; exit 3\n",
 			"b.py": "raise ValueError('bad batch')\n"}, run: []string{"sh", "a.sh"},
 			want: "ValueError: bad batch (b.py:1) first "},
-		"an error that is handled": {files: map[string]string{"a.sh": "python3 b.py 2>/dev/null || true\n", "b.py": "1 / 0\n"}, run: []string{"sh", "a.sh"}},
+		"an error that is handled": {files: map[string]string{"a.sh": "python3 b.py 2>/dev/null || true\n", "b.py": "1 / 0\n"},
+			run: []string{"sh", "a.sh"}},
 		"an error that was logged before the exit": {files: map[string]string{
-			"a.py": "import logging, sys\nlogging.raiseExceptions = False\nlogging.getLogger().addHandler(logging.NullHandler())\ntry:\n  1 / 0\nexcept Exception:\n  logging.exception('failed')\n  sys.exit(3)\n"},
-			want: "ZeroDivisionError: division by zero (a.py:5) first "},
-		"an exit":                    {files: map[string]string{"a.py": "import sys\nsys.exit('bye')\n"}},
-		"no hook":                    {files: map[string]string{"a.py": silent + "raise ValueError('bad batch')\n"}, hook: pylib.None},
-		"an isolated Python":         {files: map[string]string{"a.py": "1 / 0\n"}, run: []string{"python3", "-I", "a.py"}, want: "ZeroDivisionError: division by zero (a.py:1) first "},
-		"another sitecustomize":      {files: map[string]string{"sitecustomize.py": "raise KeyError('x')\n", "a.py": "1 / 0\n"}, want: "ZeroDivisionError: division by zero (a.py:1) first "},
-		"an error that is no string": {files: map[string]string{"a.py": silent + "class E(Exception):\n  def __str__(self): raise OSError\nraise E\n"}},
+			"a.py": "import logging, sys\nlogging.getLogger().addHandler(logging.NullHandler())\ntry:\n  1 / 0\n" +
+				"except Exception:\n  logging.exception('failed')\n  sys.exit(3)\n"},
+			want: "ZeroDivisionError: division by zero (a.py:4) first "},
+		"an exit":               {files: map[string]string{"a.py": "import sys\nsys.exit('bye')\n"}},
+		"no hook":               {files: map[string]string{"a.py": silent + "raise ValueError('bad batch')\n"}, hook: pylib.None},
+		"an isolated Python":    {files: map[string]string{"a.py": "1 / 0\n"}, run: []string{"python3", "-I", "a.py"}, want: divided},
+		"another sitecustomize": {files: map[string]string{"sitecustomize.py": "raise KeyError('x')\n", "a.py": "1 / 0\n"}, want: divided},
+		"an error that is no string": {files: map[string]string{
+			"a.py": silent + "class E(Exception):\n  def __str__(self): raise OSError\nraise E\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, lib := t.TempDir(), filepath.Join(t.TempDir(), "site-packages")

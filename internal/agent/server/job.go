@@ -49,6 +49,8 @@ type job struct {
 	extensions, flightDump, flightPipe string
 	// scratch is a folder of the container for temporary files of the job, "" for none.
 	scratch string
+	// local is Config.Local.
+	local bool
 	// stopFile appears there when the job is stopped; "" without a folder. grace is the node's.
 	stopFile string
 	grace    time.Duration
@@ -82,7 +84,7 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config)
 		processes: &processes{record: status.Record, node: status.Node},
 		own:       config.ownPrograms(), extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]),
 		flightPipe: l.env[flightPipe],
-		scratch:    scratch, stopFile: stopFile, grace: config.grace(), status: status,
+		scratch:    scratch, stopFile: stopFile, grace: config.grace(), status: status, local: config.Local,
 		peers: &peers{spec: status.Spec, node: status.Node, host: config.Host}, left: make(chan struct{}),
 	}
 	j.alive, j.end = context.WithCancel(context.Background())
@@ -232,6 +234,12 @@ func (j *job) wait(supervisor *exec.Cmd, result *os.File) {
 	}
 	j.updateNCCL()
 	j.processes.close()
+	if work := j.status.Work; work != "" {
+		found := outside(work, j.local, j.status.Started)
+		j.mu.Lock()
+		j.status.Outside = found
+		j.mu.Unlock()
+	}
 	j.finish(exit)
 }
 

@@ -76,7 +76,8 @@ func TestShellsHaveNoWorldSize(t *testing.T) {
 
 // Launcher command starts programs without a shell, whose arguments name the node's place.
 func TestVariablesInArguments(t *testing.T) {
-	c := Config{Node: 1, Nodes: 2, Addresses: []string{"10.0.0.1", "10.0.0.2"}, Program: os.Args[0], Environ: []string{"PATH=" + os.Getenv("PATH")}}
+	c := Config{Node: 1, Nodes: 2, Addresses: []string{"10.0.0.1", "10.0.0.2"}, Program: os.Args[0],
+		Environ: []string{"PATH=" + os.Getenv("PATH")}}
 	given := []string{"--nnodes=$NNODES", "--node-rank", "${NODE_RANK}", "$MASTER_ADDR:$MASTER_PORT", "$HOME $NODE_RANKS $$"}
 	for launcher, want := range map[agent.Launcher][]string{
 		agent.Command:  {"--nnodes=2", "--node-rank", "1", "10.0.0.1:29500", "$HOME $NODE_RANKS $$"},

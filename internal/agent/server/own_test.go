@@ -63,7 +63,7 @@ func TestRanksChooseNoProgramOfTheAgent(t *testing.T) {
 	if _, err := n.Client.StartJob(t.Context(), "job", spec); err != nil {
 		t.Fatal(err)
 	}
-	n.printed("job", "up\n")
+	n.printed("job")
 	if all, err := n.Client.Stacks(t.Context(), "job"); err != nil || len(all) != 1 || all[0].Problem != "" {
 		t.Errorf("got %+v, %v; want the stacks of the agent's own py-spy", all, err)
 	}

@@ -22,11 +22,11 @@ func (n *node) started(id string, spec agent.JobSpec) (rank agent.RankStatus) {
 	if _, err := n.Client.StartJob(n.t.Context(), id, spec); err != nil {
 		n.t.Fatal(err)
 	}
-	return n.printed(id, "up\n")
+	return n.printed(id)
 }
 
-// printed waits until rank 0 has printed text, and returns it.
-func (n *node) printed(id, text string) agent.RankStatus {
+// printed waits until rank 0 has printed "up", and returns it.
+func (n *node) printed(id string) agent.RankStatus {
 	n.t.Helper()
 	for {
 		status, err := n.Client.Job(n.t.Context(), id)
@@ -34,7 +34,7 @@ func (n *node) printed(id, text string) agent.RankStatus {
 			n.t.Fatalf("%s, %v; want it running", status.State, err)
 		}
 		printed, _ := os.ReadFile(filepath.Join(status.Record, "rank-0.log")) // missing until the rank starts
-		if len(status.Ranks) == 1 && string(printed) == text {
+		if len(status.Ranks) == 1 && string(printed) == "up\n" {
 			return status.Ranks[0]
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -94,7 +94,7 @@ func TestChildThatComputes(t *testing.T) {
 	if _, err := n.Client.StartJob(t.Context(), "job", command("live.sh")); err != nil {
 		t.Fatal(err)
 	}
-	n.printed("job", "up\n")
+	n.printed("job")
 	all, err := n.Client.Stacks(t.Context(), "job")
 	if err != nil || len(all) != 1 || all[0].Child != "compiler" || all[0].ChildCPU <= 0 {
 		t.Errorf("got %+v, %v; want the compiler", all, err)
@@ -114,7 +114,7 @@ wait()"`)
 	if _, err := n.Client.StartJob(t.Context(), "job", command("live.sh")); err != nil {
 		t.Fatal(err)
 	}
-	rank := n.printed("job", "up\n")
+	rank := n.printed("job")
 	if err := syscall.Kill(rank.PID, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

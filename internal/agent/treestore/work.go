@@ -32,6 +32,12 @@ const lostAfter = 24 * time.Hour
 // WorkDir returns the working directory of a job, which may not exist.
 func (s *Store) WorkDir(job string) string { return filepath.Join(s.work, job) }
 
+// IsWork reports whether a path is the working directory of a job.
+func IsWork(path string) bool {
+	_, err := os.Lstat(filepath.Join(filepath.Dir(path), aboutPrefix+filepath.Base(path)))
+	return err == nil
+}
+
 func (s *Store) aboutPath(job, name string) string {
 	return filepath.Join(s.work, aboutPrefix+job, name)
 }

@@ -35,7 +35,8 @@ func repositoryWith(t *testing.T, files map[string]string) string {
 
 // What .gitignore leaves out is counted before the run, and named by a script that misses it.
 func TestFilesLeftOut(t *testing.T) {
-	dir := repositoryWith(t, map[string]string{"train.py": "", ".gitignore": "data/*.bin\n", "data/train.bin": "12345678", "data/val.bin": "1"})
+	dir := repositoryWith(t, map[string]string{"train.py": "", ".gitignore": "data/*.bin\n", "data/train.bin": "12345678",
+		"data/val.bin": "1"})
 	packed, err := packFolder(t.Context(), &v1.Pipeline{}, map[string][]string{"repo-url": {dir}, "script": {"train.py"}})
 	if err != nil {
 		t.Fatal(err)

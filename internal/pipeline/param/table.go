@@ -96,7 +96,7 @@ var table = []Param{
 	{Name: "launcher", Kind: Launcher, Default: "auto", In: trainings,
 		Help: "how ranks start: auto, deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher"},
 	{Name: "hook", Kind: OneOf(pylib.Auto, pylib.None), Default: pylib.Auto, In: trainings,
-		Help: "auto shows, saves and resumes programs without code of ours; none does not"},
+		Help: "auto shows, saves and resumes unchanged programs; none leaves Python alone"},
 	{Name: "deepspeed-config", Kind: DeepSpeedConfig, In: trainings, Is: Free,
 		Help: "DeepSpeed configuration in the repository, passed with --deepspeed --deepspeed_config"},
 	{Name: "requirements", Kind: Requirements, In: repositories, Is: Free,

@@ -159,6 +159,7 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 	if ctx.Err() != nil {
 		return result, t.interrupted(ctx)
 	}
+	t.warnOutside(result.Statuses)
 	if err == nil {
 		ranks, first := len(set)*t.Spec.RanksOfNode(), result.Statuses[0]
 		t.Log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", humanize.Count(ranks, "rank"), first.Record))
@@ -168,6 +169,17 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 		err = t.meant(result.Statuses)
 	}
 	return result, err
+}
+
+// warnOutside names what the script has written where no run keeps it.
+func (t *Training) warnOutside(statuses []agent.JobStatus) {
+	for _, status := range statuses {
+		for _, found := range status.Outside {
+			t.Log.Warn(fmt.Sprintf("Node %d has %s in %s of %s, the newest %s. They do not belong to the run: mlenv fetch does not copy them, and "+
+				"what is not below %s ends with its pod. Write to a relative path.", status.Node, humanize.Bytes(int64(found.Bytes)),
+				humanize.Count(found.Files, "file"), found.Path, found.Newest, agent.Workspace), "event", "outside", "path", found.Path)
+		}
+	}
 }
 
 // meant judges a training that succeeded by what its nodes report: whether the ranks met, and how.

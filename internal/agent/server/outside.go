@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/treestore"
+)
+
+// temporary are the names that programs give to what only they need: Python's tempfile and multiprocessing, torch, triton, Ray, and ours.
+var temporary = regexp.MustCompile(`^(\.|tmp|pymp-|torch|triton|ray$|mlenv|wandb|hsperfdata|nccl)`)
+
+// outside returns what was written next to the working directory and, in a pod, to the folder for temporary files since the job began: a
+// script that names ../data or /tmp/log means it to stay. On a person's machine that folder has other programs' files.
+func outside(work string, local bool, since time.Time) (found []agent.Outside) {
+	const (
+		deepest, mostFiles = 6, 20_000 // of an entry
+		least              = 1 << 20   // bytes that are worth a warning
+	)
+	places := []string{filepath.Dir(work)}
+	if !local {
+		places = append(places, os.TempDir())
+	}
+	for _, place := range places {
+		entries, _ := os.ReadDir(place)
+		for _, entry := range entries {
+			path := filepath.Join(place, entry.Name())
+			if path == work || temporary.MatchString(entry.Name()) || place == places[0] && treestore.IsWork(path) {
+				continue
+			}
+			one := agent.Outside{Path: path}
+			newest, files := since, 0
+			_ = filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
+				if files++; files > mostFiles {
+					return fs.SkipAll
+				}
+				if err != nil || entry.IsDir() && strings.Count(strings.TrimPrefix(name, path), "/") > deepest {
+					return fs.SkipDir
+				}
+				info, err := entry.Info()
+				if err != nil || !info.Mode().IsRegular() || info.ModTime().Before(since) {
+					return nil //nolint:nilerr // it was deleted meanwhile
+				}
+				one.Files, one.Bytes = one.Files+1, one.Bytes+agent.Bytes(info.Size())
+				if info.ModTime().After(newest) {
+					newest, one.Newest = info.ModTime(), name
+				}
+				return nil
+			})
+			if one.Bytes >= least && len(found) < agent.MaxOutside {
+				found = append(found, one)
+			}
+		}
+	}
+	return found
+}

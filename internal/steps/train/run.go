@@ -177,7 +177,7 @@ func (t *Training) warnOutside(statuses []agent.JobStatus) {
 		for _, found := range status.Outside {
 			t.Log.Warn(fmt.Sprintf("Node %d has %s in %s of %s, the newest %s. They do not belong to the run: mlenv fetch does not copy them, and "+
 				"what is not below %s ends with its pod. Write to a relative path.", status.Node, humanize.Bytes(int64(found.Bytes)),
-				humanize.Count(found.Files, "file"), found.Path, found.Newest, agent.Workspace), "event", "outside", "path", found.Path)
+				humanize.Count(found.Files, "file"), found.Path, found.Newest, agent.Workspace))
 		}
 	}
 }

@@ -157,17 +157,21 @@ func ends(rank agent.RankStatus) bool {
 
 func text(p *agent.PythonError) string { return strings.TrimSuffix(p.Type+": "+p.Message, ": ") }
 
-// unreachable returns the server that a rank's download could not reach, "" for none: the port where ranks meet is no URL.
+// unreachable returns the server that a rank's download could not reach, "" for none: where ranks meet is no URL.
 func unreachable(rank agent.RankStatus, words string) string {
 	if p := rank.Python; p != nil {
 		words += "\n" + p.First
+		if fromTorch.MatchString(p.Type) {
+			return ""
+		}
 	}
 	if !noNetwork.MatchString(words) {
 		return ""
 	}
-	// urllib's error has no URL, and the line before may.
 	for _, text := range append([]string{words}, rank.Tail...) {
-		if match := server.FindStringSubmatch(text); match != nil {
+		match := server.FindStringSubmatch(text)
+		// urllib's error has no URL, and the line before may: torchvision's, for example.
+		if match != nil && (noNetwork.MatchString(text) || strings.HasPrefix(text, "Downloading ")) {
 			return cmp.Or(match[1:]...)
 		}
 	}

@@ -274,7 +274,7 @@ class Mlenv(unittest.TestCase):
         started = threading.Event()
 
         def train(rank):
-            agreement = mlenv._Agreement(store, rank, 3)
+            agreement = mlenv._Agreement(Torch(store, rank, 3), store)
             for step in range(1, 100000):
                 if step == 20 and rank == 1:
                     started.set()
@@ -286,7 +286,7 @@ class Mlenv(unittest.TestCase):
 
         def notice():
             name = threading.current_thread().name
-            return mlenv.Stop("container", "drained", time.time() + 20) if started.is_set() and name in told else None
+            return mlenv.Stop("container", "drained", None if alone else time.time() + 20) if started.is_set() and name in told else None
 
         with mock.patch.object(mlenv, "_told", notice), mock.patch.object(mlenv._Agreement, "_LOOK", 0.01):
             threads = []
@@ -333,6 +333,7 @@ class Mlenv(unittest.TestCase):
             self.assertIsNone(mlenv.stopping())
             store.set("mlenv/1", json.dumps([5, 7.5, "container"]))
             store.add("mlenv/promised", 1)
+            store.set("mlenv/patience", "10")
             store.add("mlenv/wanted", 1)
             steps = 1
             while not mlenv.stopping():
@@ -365,10 +366,10 @@ class Store:
 
 
 class Torch:
-    """What mlenv uses of torch, for rank 0 of 2."""
+    """What mlenv uses of torch."""
 
-    def __init__(self, store):
-        self.distributed, self.distributed_c10d, self.store = self, self, store
+    def __init__(self, store, rank=0, world=2):
+        self.distributed, self.distributed_c10d, self.store, self.rank, self.world = self, self, store, rank, world
 
     def is_available(self):
         return True
@@ -377,10 +378,10 @@ class Torch:
         return True
 
     def get_world_size(self):
-        return 2
+        return self.world
 
     def get_rank(self):
-        return 0
+        return self.rank
 
     def _get_default_store(self):
         return self.store

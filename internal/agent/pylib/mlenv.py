@@ -161,13 +161,26 @@ def handle(also=()):
 
 
 def _signal(*_):
+    path = os.environ.get("MLENV_STOP_FILE")
+    if path and not os.path.exists(path):  # there is no time to save: a peer has failed
+        release()
+        os.kill(os.getpid(), signal.SIGTERM)
     _signalled.set()
+
+
+def release():
+    """Lets SIGTERM end the process again, if it asked for a stop."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _signal:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=release)  # whoever starts a process may end it by SIGTERM
 
 
 def _stopping():
     global _agreed, _agreement
     if _agreed is None:
-        if _agreement is None:
+        if _agreement is None or _agreement.over.is_set():
             _agreement = _distributed()
         _agreed = _agreement.step() if _agreement else _told()
     return _agreed
@@ -193,8 +206,8 @@ def _distributed():
     try:
         store = dist.distributed_c10d._get_default_store()
     except (AttributeError, RuntimeError, ValueError):
-        return None
-    return _Agreement(store, dist.get_rank(), dist.get_world_size())
+        store = None  # as with MPI
+    return _Agreement(dist, store) if store is not None else None
 
 
 class _Agreement:
@@ -205,12 +218,12 @@ class _Agreement:
     waits until then. The answer is the same on all ranks, because no step is beyond the decision.
     """
 
-    _PATIENCE = 10.0  # seconds until a rank that does not promise is taken for dead
+    _PATIENCE = 10.0  # seconds until a rank that does not promise is taken for dead, at least; else a third of the time left
     _LOOK = 1.0
 
-    def __init__(self, store, rank, world):
-        self.store, self.rank, self.world = store, rank, world
-        self.steps, self.promise, self.decision = 0, None, None
+    def __init__(self, dist, store):
+        self.dist, self.store, self.rank, self.world = dist, store, dist.get_rank(), dist.get_world_size()
+        self.steps, self.promise, self.decision, self.patience = 0, None, None, self._PATIENCE
         self.changed, self.over = threading.Condition(), threading.Event()
         thread = threading.Thread(target=self._follow, name="mlenv-stopping", daemon=True)
         thread.start()
@@ -226,7 +239,7 @@ class _Agreement:
             self.steps += 1
             if self.promise is None or self.steps < self.promise:
                 return None
-            self.changed.wait_for(lambda: self.decision is not None, self._PATIENCE)
+            self.changed.wait_for(lambda: self.decision is not None, self.patience)
             if self.decision is None:  # the other ranks cannot save with this one
                 return _told() or Stop("signal", "another rank is being stopped")
             last, deadline, reason = self.decision
@@ -238,17 +251,24 @@ class _Agreement:
     def _follow(self):
         try:
             while not self.over.wait(self._LOOK):
+                if not self.dist.is_initialized():
+                    break
                 mine = _told()
+                if mine:
+                    self.store.set("mlenv/patience", str(max(self._PATIENCE, (mine.seconds_left or 0) / 3)))
                 # Adding nothing reads a counter, and unlike get it does not wait for one.
                 if self.store.add("mlenv/wanted", 1 if mine else 0) > 0:
                     self._promise(mine)
                     return
         except Exception:  # the store is gone when its rank has ended
             pass
+        self.store = None  # rank 0 serves it as long as anybody has it
+        self.over.set()
 
     def _promise(self, mine):
+        patience = float(self.store.get("mlenv/patience"))  # the same for all ranks
         with self.changed:
-            self.promise = self.steps + 1
+            self.promise, self.patience = self.steps + 1, patience
         # Seconds, because clocks of nodes differ.
         self.store.set("mlenv/%d" % self.rank, json.dumps([self.promise, mine and mine.seconds_left, mine and mine.reason]))
         if self.rank != 0:
@@ -266,7 +286,7 @@ class _Agreement:
                 self.changed.notify_all()
 
     def _counted(self, key, many):
-        until = time.monotonic() + self._PATIENCE
+        until = time.monotonic() + self.patience
         while self.store.add(key, 0) < many:
             if self.over.wait(0.05) or time.monotonic() > until:
                 return False

@@ -18,7 +18,7 @@ import mlenv
 
 # Who counts the steps, the best first: a framework's own count is better than that of the optimizer below it.
 _SOURCES = ("transformers", "Lightning", "DeepSpeed", "torch.optim", "tqdm")
-_EVERY = 1.0  # seconds between two lines of metrics, unless a framework has a new loss
+_EVERY, _LOSSES = 1.0, 0.1  # seconds between two lines of metrics, and if a framework has a new loss
 
 _note = None
 _best = len(_SOURCES)
@@ -58,13 +58,14 @@ def _counts(source):
     return _SOURCES[_best] == source
 
 
+@_quiet
 def _report(source=None, step=None, steps=None, loss=None, bar=None):
     """Notes how far the training is. steps and loss may be functions, which are called only for a line that is written."""
     global _unwritten
     counts = source is None or _counts(source)
     if mlenv._reports or _rank() != 0 or not counts:
         return
-    due = time.monotonic() - _written >= _EVERY
+    due = time.monotonic() - _written >= (_LOSSES if loss is not None and source and not callable(loss) else _EVERY)
     steps, loss = (value() if callable(value) and due else value for value in (steps, loss))
     new = {"step": step, "source": source if step is not None else None, "loss": None if callable(loss) else loss, "bar": bar}
     if isinstance(steps, (int, float)) and 0 < steps < float("inf"):
@@ -72,7 +73,7 @@ def _report(source=None, step=None, steps=None, loss=None, bar=None):
     new = {name: value for name, value in new.items() if value is not None}
     _line.update(new)
     _unwritten = _unwritten or bool(new)
-    if "step" in _line and (due or "loss" in new and source):
+    if "step" in _line and due:
         _flush()
 
 
@@ -91,10 +92,13 @@ def _rank():
     return int(os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0")
 
 
-def _stop(source, handlers=()):
-    """Returns the Stop with which a framework saves after this step, on all ranks after the same one; else None."""
+def _step():
     global _stepped
     _stepped = True
+
+
+def _stop(source, handlers=()):
+    """Returns the Stop with which a framework saves after this step, on all ranks after the same one; else None."""
     if mlenv._asks or not _counts(source) or not mlenv.handle(handlers):
         return None
     return mlenv._stopping()
@@ -124,22 +128,48 @@ def _mark(path):
     return path.with_name(path.name + ".not-resumed")
 
 
+_LOADS = re.compile(r"_?(load|restore|resume)")
+
+
 def _resume(found, train):
-    """Calls train. A framework that fails before the first step, as with a checkpoint that its version cannot read, starts over in the next
-    attempt, as it would do without ml-dev-env."""
+    """Calls train. If a framework fails to load the checkpoint, as one that its version cannot read, the next attempt starts over, as it
+    would do without ml-dev-env."""
     try:
         return train()
-    except Exception:
-        if found and not _stepped:
-            _quiet(_mark(found).touch)()
+    except Exception as error:
+        if found and not _stepped and "OutOfMemory" not in type(error).__name__:
+            trace, names = error.__traceback__, []
+            while trace is not None:
+                if trace.tb_frame.f_code.co_filename != __file__:
+                    names.append(trace.tb_frame.f_code.co_name)
+                trace = trace.tb_next
+            if any(map(_LOADS.match, names)):
+                _quiet(_mark(found).touch)()
         raise
+    finally:
+        mlenv.release()  # what follows the training has nothing to save
+
+
+class _Callback:
+    """What both frameworks' callbacks have. Spawned processes get the callback of their own module."""
+
+    def __reduce__(self):
+        return _callback, (self.home,)
+
+
+_callbacks = {}
+
+
+def _callback(module):
+    __import__(module)
+    return _callbacks[module]()
 
 
 def _trainer(module):
     from transformers.trainer_callback import TrainerCallback
 
-    class Mlenv(TrainerCallback):
-        stopped = False
+    class Mlenv(_Callback, TrainerCallback):
+        home, stopped = module.__name__, False
 
         @_quiet
         def on_train_begin(self, args, state, control, **_):
@@ -147,17 +177,26 @@ def _trainer(module):
 
         @_quiet
         def on_step_end(self, args, state, control, **_):
-            _report("transformers", state.global_step, state.max_steps)
+            _step()
+            _report("transformers", state.global_step, getattr(state, "max_steps", None))
             # Its own checkpoint when stopped, of transformers 5, has a handler for SIGTERM.
-            if not getattr(args, "enable_jit_checkpoint", False) and _stop("transformers"):
+            if not self.stopped and not getattr(args, "enable_jit_checkpoint", False) and _stop("transformers"):
                 control.should_save = control.should_training_stop = self.stopped = True
+                control.should_evaluate = False  # there is no time for that, nor at the end of the epoch
                 _say("saving after step %d, because the training is being stopped" % state.global_step)
 
         @_quiet
-        def on_log(self, args, state, control, logs=None, **_):
-            _report("transformers", state.global_step, state.max_steps, (logs or {}).get("loss"))
+        def on_epoch_end(self, args, state, control, **_):
+            if self.stopped:
+                control.should_save = control.should_evaluate = False
 
+        @_quiet
+        def on_log(self, args, state, control, logs=None, **_):
+            _report("transformers", state.global_step, getattr(state, "max_steps", None), (logs or {}).get("loss"))
+
+    _callbacks[module.__name__] = Mlenv
     init, train = module.Trainer.__init__, module.Trainer.train
+    trained = []  # a checkpoint is the first one's: others begin with what it has made
 
     @_quiet
     def add(trainer):
@@ -177,9 +216,10 @@ def _trainer(module):
         add(self)
 
     @functools.wraps(train)
-    def trained(self, *args, **kwargs):
-        found = None
-        if not args and kwargs.get("resume_from_checkpoint") is None:
+    def trains(self, *args, **kwargs):
+        found, first = None, not trained
+        trained.append(True)
+        if first and not args and kwargs.get("resume_from_checkpoint") is None:
             found = resume(self)
             if found:
                 kwargs["resume_from_checkpoint"] = found
@@ -188,13 +228,15 @@ def _trainer(module):
             sys.exit(0)  # what follows a training would run with a model that is not trained
         return result
 
-    module.Trainer.__init__, module.Trainer.train = __init__, trained
+    module.Trainer.__init__, module.Trainer.train = __init__, trains
 
 
 def _lightning(module):
     callbacks = sys.modules[module.__name__[: -len("trainer.trainer")] + "callbacks"]
 
-    class Mlenv(callbacks.Callback):
+    class Mlenv(_Callback, callbacks.Callback):
+        home = module.__name__
+
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx, *_):
             if self.stops(trainer, outputs):
                 self.save(trainer)
@@ -206,6 +248,7 @@ def _lightning(module):
 
         @_quiet
         def stops(self, trainer, outputs):
+            _step()
             loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
             _report("Lightning", trainer.global_step,
                     lambda: trainer.max_steps if trainer.max_steps > 0 else trainer.estimated_stepping_batches,
@@ -215,12 +258,16 @@ def _lightning(module):
 
         @_quiet
         def save(self, trainer):
-            path = mlenv.checkpoint_folder() / ("stopped-step=%d.ckpt" % trainer.global_step)
+            path = mlenv.checkpoint_folder() / (stopped() + "step=%d.ckpt" % trainer.global_step)
             _say("saving %s, because the training is being stopped" % path)
             trainer.save_checkpoint(str(path))
 
+    _callbacks[module.__name__] = Mlenv
     init, fit = module.Trainer.__init__, module.Trainer.fit
     fitted = []
+
+    def stopped():
+        return "stopped-" if len(fitted) < 2 else "stopped-%d-" % len(fitted)  # of several fits, which one was stopped
 
     @_quiet
     def add(trainer):
@@ -228,7 +275,16 @@ def _lightning(module):
 
     @_quiet
     def resume():
-        return _resumable(lambda path: path.suffix == ".ckpt")
+        mark = stopped() + "step="
+        return _resumable(lambda path: path.name.startswith(mark) or
+                          len(fitted) == 1 and path.suffix == ".ckpt" and not path.name.startswith("stopped-"))
+
+    @_quiet
+    def chosen(trainer):
+        """Reports whether the script or another callback, such as the search for a learning rate, decides where the fit begins."""
+        connector = getattr(trainer, "_checkpoint_connector", None)
+        return (any(hasattr(callback, "_early_exit") for callback in trainer.callbacks) or getattr(trainer, "ckpt_path", None)
+                or getattr(connector, "resume_from_checkpoint_fit_path", None))
 
     @functools.wraps(init)
     def __init__(self, *args, **kwargs):
@@ -237,12 +293,13 @@ def _lightning(module):
 
     @functools.wraps(fit)
     def resumed(self, *args, **kwargs):
-        found, first = None, not fitted
-        fitted.append(True)
-        if first and len(args) < 5 and kwargs.get("ckpt_path") is None:
-            found = resume()
-            if found:
-                kwargs["ckpt_path"] = found
+        found = None
+        if not chosen(self):
+            fitted.append(True)
+            if len(args) < 5 and kwargs.get("ckpt_path") is None:
+                found = resume()
+                if found:
+                    kwargs["ckpt_path"] = found
         return _resume(found, lambda: fit(self, *args, **kwargs))
 
     module.Trainer.__init__, module.Trainer.fit = __init__, resumed
@@ -257,9 +314,10 @@ def _deepspeed(module):
         if self.global_steps == getattr(self, "_mlenv_steps", 0):
             return None
         self._mlenv_steps = self.global_steps
+        _step()
         loss = getattr(self, "_mlenv_loss", None)
         _report("DeepSpeed", self.global_steps, None, lambda: loss.item() if hasattr(loss, "item") else None)
-        # Only a script that saves can resume from what is saved here: it loads it from the same folder.
+        # Only a script that saves can resume from what is saved here: it loads it from the same folder, and expects nothing of its own in it.
         folder = getattr(self, "_mlenv_folder", None)
         return folder if folder and _stop("DeepSpeed") else None
 
@@ -275,7 +333,7 @@ def _deepspeed(module):
 
     @functools.wraps(save)
     def saves(self, save_dir, *args, **kwargs):
-        self._mlenv_folder = save_dir
+        self._mlenv_folder = save_dir if not args and not kwargs else None
         return save(self, save_dir, *args, **kwargs)
 
     @functools.wraps(step)
@@ -299,7 +357,7 @@ def _logged(values):
     """Takes the loss of the training from what a script logs."""
     for name, value in values.items():
         if _LOSS.search(str(name)) and not _OTHER.search(str(name)):
-            _report(loss=value)
+            _report(loss=(lambda: value.item()) if hasattr(value, "item") else value)
             return
 
 
@@ -338,9 +396,14 @@ def _optimizer(module):
     if register is None:
         return
     first, count = [], [0]
+    torch = module.torch
+
+    def stepped(optimizer, args, kwargs):
+        if not (hasattr(torch, "compiler") and hasattr(torch.compiler, "is_compiling") and torch.compiler.is_compiling()):
+            step(optimizer)  # which no graph should contain
 
     @_quiet
-    def stepped(optimizer, args, kwargs):
+    def step(optimizer):
         if not first:
             first.append(weakref.ref(optimizer))
         if first[0]() in (optimizer, None):

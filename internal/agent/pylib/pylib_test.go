@@ -35,12 +35,15 @@ class Trainer:
         assert isinstance(callback, TrainerCallback)
         self.callbacks.append(callback)
 
+    def _load_from_checkpoint(self, path):
+        if os.path.exists(os.path.join(path, "broken")):
+            raise ValueError("cannot read the checkpoint")
+        return int(path.rsplit("-", 1)[1])
+
     def train(self, resume_from_checkpoint=None, trial=None):
-        first = 0
-        if resume_from_checkpoint:
-            if os.path.exists(os.path.join(resume_from_checkpoint, "broken")):
-                raise ValueError("cannot read the checkpoint")
-            first = int(resume_from_checkpoint.rsplit("-", 1)[1])
+        if os.environ.get("LOST"):
+            raise ConnectionError("a peer was lost")
+        first = self._load_from_checkpoint(resume_from_checkpoint) if resume_from_checkpoint else 0
         state = types.SimpleNamespace(global_step=first, max_steps=self.args.steps)
         if os.environ.get("ODD"):
             del state.max_steps
@@ -101,7 +104,23 @@ func TestFrameworks(t *testing.T) {
 			files: map[string]string{"out/checkpoint-3/trainer_state.json": "{}", "out/checkpoint-3/broken": ""},
 			env:   []string{"MLENV_LAST_CHECKPOINT=out/checkpoint-3"}, ends: "cannot read the checkpoint\n" + allSteps + "trained\n",
 			last: "loss=0.2 source=transformers step=5 steps=5", left: "out/checkpoint-3.not-resumed"},
-		"a Trainer of an unknown shape": {script: trainer, env: []string{"ODD=1"}, ends: "step 5\ntrained\n", left: "errors/hook-"},
+		"a failure before the checkpoint is read": {script: "from transformers.trainer import Trainer\ntry:\n" +
+			"    Trainer().train()\nexcept ConnectionError:\n    import glob\n    print(glob.glob('out/*'))\n",
+			files: map[string]string{"out/checkpoint-3/trainer_state.json": "{}"},
+			env:   []string{"MLENV_LAST_CHECKPOINT=out/checkpoint-3", "LOST=1"}, ends: "['out/checkpoint-3']\n"},
+		"a second Trainer": {script: "from transformers.trainer import Trainer\nTrainer().train()\nprint(Trainer().train())\n",
+			files: map[string]string{"out/checkpoint-3/trainer_state.json": "{}"}, env: []string{"MLENV_LAST_CHECKPOINT=out/checkpoint-3"},
+			ends: "step 4\nstep 5\n" + allSteps + "trained\n", last: "loss=0.2 source=transformers step=5 steps=5"},
+		"a pickled Trainer": {script: "import pickle\nfrom transformers.trainer import Trainer\n" +
+			"print(pickle.loads(pickle.dumps(Trainer())).train())\n", ends: "trained\n",
+			last: "loss=0.2 source=transformers step=5 steps=5"},
+		"a process below a Trainer": {script: "import multiprocessing, time\n" + trainer +
+			"import mlenv\nmlenv.handle()\nfork = multiprocessing.get_context('fork')\nup = fork.Event()\n" +
+			"child = fork.Process(target=lambda: (up.set(), time.sleep(1000)))\nchild.start()\nup.wait()\n" +
+			"child.terminate()\nchild.join()\nprint(child.exitcode)\n", ends: "trained\n-15\n",
+			last: "loss=0.2 source=transformers step=5 steps=5"},
+		"a Trainer of an unknown shape": {script: trainer, env: []string{"ODD=1"}, ends: "step 5\ntrained\n",
+			last: "loss=0.2 source=transformers step=5"},
 		"a script that measures itself": {script: "import mlenv\nmlenv.progress(step=7)\n" + trainer, ends: "trained\n", last: "step=7"},
 		"no hook":                       {script: trainer, env: []string{"MLENV_HOOK=none"}, ends: "trained\n"},
 		"another rank":                  {script: trainer, env: []string{"RANK=1"}, ends: "trained\n"},

@@ -15,7 +15,9 @@ def _chain():
     from _frozen_importlib import module_from_spec  # importlib's own, which Python has loaded
     from _frozen_importlib_external import PathFinder
 
-    spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if os.path.abspath(path) != _HERE])
+    paths = [os.path.abspath(path) for path in sys.path]
+    after = sys.path[paths.index(_HERE) + 1 :] if _HERE in paths else []  # an earlier one has run, and may have run this one
+    spec = PathFinder.find_spec("sitecustomize", after)
     if spec is not None and spec.loader is not None:
         module = module_from_spec(spec)
         sys.modules["sitecustomize"] = module
@@ -37,6 +39,7 @@ def _note(what):
 
 
 _noted = False
+_MOST = 100  # files in the folder of errors
 
 
 def _path(name):
@@ -44,19 +47,46 @@ def _path(name):
     return os.path.join(os.environ["MLENV_ERRORS"], name % os.getpid())
 
 
-def _audit(event, args):
-    if event == "sys.excepthook":  # of PEP 578: before the hook, whatever the script has put there
+def _errors():
+    """Records the error that ends the process: before it is printed, or, if the script has a hook of its own, when the process exits.
+
+    The audit event of PEP 578 would do both, but a process that has an audit hook pays for every id() and open().
+    """
+    recorded = []
+
+    def hook(kind, value, trace):
+        recorded.append(value)
         try:
-            _record(args[2])
+            _record(value)
         except Exception:
             _note("recording an error")
+        sys.__excepthook__(kind, value, trace)
+
+    def at_exit():
+        try:
+            value = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # Python sets it, whatever the hook is
+            if isinstance(value, BaseException) and value not in recorded:
+                _record(value, printed_at=None)
+        except Exception:
+            _note("recording an error at the exit")
+
+    import atexit
+
+    sys.excepthook = hook
+    atexit.register(at_exit)
 
 
-def _record(error, into="%d.json"):
-    """Writes an exception as JSON: first the one that was raised last, then the one during whose handling it was raised."""
+def _record(error, into="%d.json", printed_at=0):
+    """Writes an exception as JSON: first the one that was raised last, then the one during whose handling it was raised.
+
+    printed_at is None if it is not known when that was, else now is meant.
+    """
     import json
     import time
     import traceback
+
+    if len(os.listdir(os.path.dirname(_path("%d")))) >= _MOST:
+        return  # a program may start others without end, whose errors it handles
 
     value, chain = error, []
     while value is not None and len(chain) < 20:
@@ -73,17 +103,18 @@ def _record(error, into="%d.json"):
     lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     path = _path(into)
     with open(path + ".new", "w", encoding="utf-8", errors="replace") as file:
-        json.dump({"time": time.time(), "chain": chain, "printed": lines[-100000:]}, file)
+        json.dump({"time": time.time() if printed_at is not None else 0, "chain": chain, "printed": lines[-100000:]}, file)
     os.replace(path + ".new", path)
 
 
 def _logging(module):
     """Records the errors that a program logs: some exit then, and what logged them may draw the traceback in its own way."""
-    handle = module.Logger.handle
+    handle, last = module.Logger.handle, [0.0]
 
     def handles(self, record):
         try:
-            if record.exc_info and record.levelno >= module.ERROR and isinstance(record.exc_info[1], BaseException):
+            if record.created - last[0] >= 1 and record.exc_info and record.levelno >= module.ERROR and isinstance(record.exc_info[1], BaseException):
+                last[0] = record.created
                 _record(record.exc_info[1], "%d-logged.json")
         except Exception:
             _note("recording a logged error")
@@ -149,7 +180,7 @@ _WATCHED = {
 def _start():
     if os.environ.get("MLENV_HOOK") == "none" or not os.environ.get("MLENV_ERRORS"):
         return
-    sys.addaudithook(_audit)
+    _errors()
     sys.meta_path.insert(0, _Watch(_WATCHED))
 
 

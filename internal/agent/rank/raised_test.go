@@ -52,9 +52,15 @@ func TestRaised(t *testing.T) {
 			"a.py": "import logging, sys\nlogging.getLogger().addHandler(logging.NullHandler())\ntry:\n  1 / 0\n" +
 				"except Exception:\n  logging.exception('failed')\n  sys.exit(3)\n"},
 			want: "ZeroDivisionError: division by zero (a.py:4) first "},
-		"an exit":               {files: map[string]string{"a.py": "import sys\nsys.exit('bye')\n"}},
-		"no hook":               {files: map[string]string{"a.py": silent + "raise ValueError('bad batch')\n"}, hook: pylib.None},
-		"an isolated Python":    {files: map[string]string{"a.py": "1 / 0\n"}, run: []string{"python3", "-I", "a.py"}, want: divided},
+		"an exit":            {files: map[string]string{"a.py": "import sys\nsys.exit('bye')\n"}},
+		"no hook":            {files: map[string]string{"a.py": silent + "raise ValueError('bad batch')\n"}, hook: pylib.None},
+		"an isolated Python": {files: map[string]string{"a.py": "1 / 0\n"}, run: []string{"python3", "-I", "a.py"}, want: divided},
+		"another sitecustomize that finds ours": {files: map[string]string{"sitecustomize.py": "import importlib.machinery, sys\n" +
+			"spec = importlib.machinery.PathFinder.find_spec('sitecustomize', [p for p in sys.path if 'site-packages' in p])\n" +
+			"spec and spec.loader.exec_module(importlib.util.module_from_spec(spec))\n", "a.py": "1 / 0\n"}, want: divided},
+		"a hook that the script has replaced, and an exit that waits": {files: map[string]string{
+			"a.py": silent + "import atexit, time\natexit.register(time.sleep, 0.2)\n1 / 0\n"},
+			want: "ZeroDivisionError: division by zero (a.py:5) first "},
 		"another sitecustomize": {files: map[string]string{"sitecustomize.py": "raise KeyError('x')\n", "a.py": "1 / 0\n"}, want: divided},
 		"an error that is no string": {files: map[string]string{
 			"a.py": silent + "class E(Exception):\n  def __str__(self): raise OSError\nraise E\n"}},

@@ -23,7 +23,9 @@ func outside(work string, local bool, since time.Time) (found []agent.Outside) {
 	const (
 		deepest, mostFiles = 6, 20_000 // of an entry
 		least              = 1 << 20   // bytes that are worth a warning
+		patience           = 5 * time.Second
 	)
+	until := time.Now().Add(patience)
 	places := []string{filepath.Dir(work)}
 	if !local {
 		places = append(places, os.TempDir())
@@ -38,7 +40,7 @@ func outside(work string, local bool, since time.Time) (found []agent.Outside) {
 			one := agent.Outside{Path: path}
 			newest, files := since, 0
 			_ = filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
-				if files++; files > mostFiles {
+				if files++; files > mostFiles || time.Now().After(until) {
 					return fs.SkipAll
 				}
 				if err != nil || entry.IsDir() && strings.Count(strings.TrimPrefix(name, path), "/") > deepest {
@@ -54,8 +56,11 @@ func outside(work string, local bool, since time.Time) (found []agent.Outside) {
 				}
 				return nil
 			})
-			if one.Bytes >= least && len(found) < agent.MaxOutside {
+			if one.Bytes >= least {
 				found = append(found, one)
+			}
+			if len(found) == agent.MaxOutside || time.Now().After(until) {
+				return found
 			}
 		}
 	}

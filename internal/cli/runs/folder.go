@@ -146,7 +146,7 @@ func (f *folder) sayLeftOut(out io.Writer) {
 	_ = filepath.WalkDir(f.from, func(path string, entry fs.DirEntry, err error) error {
 		name, _ := filepath.Rel(f.from, path) // the path is below it
 		switch {
-		case err != nil || entry.Name() == ".git":
+		case err != nil || entry.IsDir() && entry.Name() == ".git":
 			return fs.SkipDir
 		case entry.IsDir() || !f.ignore.LeavesOut(filepath.ToSlash(name), false):
 			return nil

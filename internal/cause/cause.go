@@ -266,6 +266,7 @@ func (c Cause) Err(job Job) error {
 		words = lastWords(c.Rank)
 	}
 	found, fromNCCL := nccl.FromError(words)
+	host := unreachable(c.Rank, words)
 	hostMemoryNext := lessHostMemory
 	here := job.Namespace == "" // on the user's own machine
 	if here {
@@ -299,8 +300,7 @@ func (c Cause) Err(job Job) error {
 	case noGPU.MatchString(words):
 		next = "torch sees no GPU, as check-fabric's log says too: give the nodes GPUs, use an image whose torch is built for CUDA and fits " +
 			"the driver, or have the script use gloo"
-	case unreachable(c.Rank, words) != "":
-		host := unreachable(c.Rank, words)
+	case host != "":
 		fmt.Fprintf(&said, "; it could not reach %s", host)
 		next = "connect this machine with the internet, or have the script read a copy"
 		if !here {

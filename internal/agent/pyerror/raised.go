@@ -13,7 +13,7 @@ import (
 
 // Raised is an uncaught exception as sitecustomize.py of package pylib writes it.
 type Raised struct {
-	// Time is in seconds since 1970.
+	// Time is in seconds since 1970, 0 if it is not known.
 	Time float64 `json:"time"`
 	// Chain has the exception that ended the process, then the one during whose handling it was raised.
 	Chain []Exception `json:"chain"`

@@ -66,7 +66,7 @@ def _errors():
         try:
             value = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # Python sets it, whatever the hook is
             if isinstance(value, BaseException) and value not in recorded:
-                _record(value, printed_at=None)
+                _record(value, when_known=False)
         except Exception:
             _note("recording an error at the exit")
 
@@ -76,10 +76,10 @@ def _errors():
     atexit.register(at_exit)
 
 
-def _record(error, into="%d.json", printed_at=0):
+def _record(error, into="%d.json", when_known=True):
     """Writes an exception as JSON: first the one that was raised last, then the one during whose handling it was raised.
 
-    printed_at is None if it is not known when that was, else now is meant.
+    when_known is False if it was not raised now. The time is 0 then.
     """
     import json
     import time
@@ -103,7 +103,7 @@ def _record(error, into="%d.json", printed_at=0):
     lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     path = _path(into)
     with open(path + ".new", "w", encoding="utf-8", errors="replace") as file:
-        json.dump({"time": time.time() if printed_at is not None else 0, "chain": chain, "printed": lines[-100000:]}, file)
+        json.dump({"time": time.time() if when_known else 0, "chain": chain, "printed": lines[-100000:]}, file)
     os.replace(path + ".new", path)
 
 

@@ -24,6 +24,7 @@ import (
 // Task and Pipeline from the bundle. Such a test ends right after Tekton has resolved the bundle
 // and started the steps' image on a node.
 func releaseBundle(u trainer) {
+	u.awaitPullSecret() // Tekton reads the bundle with it
 	const at = registryHost + "/e2e/tasks:1"
 	objects, err := bundle.Objects(mldevenv.Bundle)
 	if err != nil {

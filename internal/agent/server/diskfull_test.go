@@ -6,10 +6,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -21,17 +23,37 @@ func (n *node) smallRecords(size string) (dir string) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		n.t.Fatal(err)
 	}
+	smallVolume(n.t, dir, size)
+	return dir
+}
+
+func smallVolume(t *testing.T, dir, size string) {
+	t.Helper()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); errors.Is(err, unix.EPERM) {
-		n.t.Skip("only root can mount a small volume")
+		t.Skip("only root can mount a small volume")
 	} else if err != nil {
-		n.t.Fatal(err)
+		t.Fatal(err)
 	}
-	n.t.Cleanup(func() {
+	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			n.t.Error(err)
+			t.Error(err)
 		}
 	})
-	return dir
+}
+
+// A rank that fills /tmp gets the notice of its stop, without which it would end instead of saving.
+func TestNoticeWithFullTmp(t *testing.T) {
+	temp := t.TempDir()
+	smallVolume(t, temp, "1m")
+	t.Setenv("TMPDIR", temp)
+	n := newNode(t)
+	n.script("saves.sh", `trap 'cat "$MLENV_STOP_FILE"; exit' TERM
+cat /dev/zero >"$(dirname "$MLENV_STOP_FILE")/fill"; touch up-0; while :; do sleep 0.02; done`)
+	n.stopped(command("saves.sh"), agent.Stop{Cause: agent.StopCancelled, Reason: "enough", Grace: timeToSave})
+	n.wait("saves")
+	if log := n.log("saves", "rank-0", 0); !strings.Contains(log, `"reason":"enough"`) {
+		t.Errorf("the rank read %q, want the notice", log)
+	}
 }
 
 // A rank that fills the volume of its own record does not hang, and the record has its exit code and its last lines.

@@ -51,9 +51,9 @@ type job struct {
 	scratch string
 	// local is Config.Local.
 	local bool
-	// stopFile appears there when the job is stopped; "" without a folder. grace is the node's.
-	stopFile string
-	grace    time.Duration
+	// notice has the room of the file that tells the ranks that they are stopped, nil if there was none. grace is the node's.
+	notice *claimfile.Reservation
+	grace  time.Duration
 	// alive ends, by end, when no process is left and the status is written.
 	alive context.Context //nolint:containedctx // it is the job's own
 	end   context.CancelFunc
@@ -70,11 +70,12 @@ type job struct {
 
 func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config) (*job, error) {
 	scratch, err := os.MkdirTemp("", "mlenv-job-*")
-	stopFile := ""
 	if err == nil { // torch ends a rank that cannot make its pipe
 		recordFlight(l.env, scratch)
-		stopFile = filepath.Join(scratch, stopName)
-		l.env[agent.StopFileVariable] = stopFile
+	}
+	notice := reserveNotice(scratch)
+	if notice != nil {
+		l.env[agent.StopFileVariable] = filepath.Join(scratch, stopName)
 	}
 	dir := record.Dir(status.Record)
 	j := &job{
@@ -84,7 +85,7 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config)
 		processes: &processes{record: status.Record, node: status.Node},
 		own:       config.ownPrograms(), extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]),
 		flightPipe: l.env[flightPipe],
-		scratch:    scratch, stopFile: stopFile, grace: config.grace(), status: status, local: config.Local,
+		scratch:    scratch, notice: notice, grace: config.grace(), status: status, local: config.Local,
 		peers: &peers{spec: status.Spec, node: status.Node, host: config.Host}, left: make(chan struct{}),
 	}
 	j.alive, j.end = context.WithCancel(context.Background())
@@ -265,8 +266,12 @@ func (j *job) finish(exit agent.Exit) {
 		j.status.State = agent.Stopped
 	}
 	endRanks(&j.status, j.dir)
-	status := j.status
+	status, notice := j.status, j.notice
+	j.notice = nil
 	j.mu.Unlock()
+	if notice != nil {
+		notice.Leave()
+	}
 	status.Ranks = nil
 	if err := j.recordEnd(status); err != nil {
 		j.log.Error("Recording the end of a job failed.", "job", status.ID, "error", err)

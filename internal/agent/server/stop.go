@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
 // startTime is how long a launcher that is stopped may take to start its ranks.
@@ -71,9 +72,22 @@ func (j *job) endIn(graceful context.Context, cause agent.StopCause) {
 	}
 }
 
-// giveNotice writes why and until when the ranks can save; mu is held. Ranks that cannot read it get SIGTERM all the same.
+// reserveNotice takes room for a notice, because SIGTERM without one ends a rank that could have saved.
+func reserveNotice(scratch string) *claimfile.Reservation {
+	const noticeSize = 4096 // one page, as the longest reason is a sentence
+	if scratch == "" {
+		return nil
+	}
+	notice, err := claimfile.Reserve(filepath.Join(scratch, stopName), "room", noticeSize)
+	if err != nil {
+		return nil // then ranks save at SIGTERM
+	}
+	return notice
+}
+
+// giveNotice writes why and until when the ranks can save; mu is held.
 func (j *job) giveNotice() {
-	if j.stopFile == "" || !j.status.StopCause.Saves() {
+	if j.notice == nil || !j.status.StopCause.Saves() {
 		return
 	}
 	reason := j.status.StopReason
@@ -83,12 +97,9 @@ func (j *job) giveNotice() {
 	content, err := json.Marshal(agent.StopNotice{
 		Cause: j.status.StopCause, Reason: reason, Until: float64(j.status.Kill.UnixMilli()) / 1000,
 	})
-	next := j.stopFile + ".new"
 	if err == nil {
-		err = os.WriteFile(next, content, 0o644)
-	}
-	if err == nil {
-		err = os.Rename(next, j.stopFile)
+		err = j.notice.Replace(content)
+		j.notice = reserveNotice(j.scratch) // for a shorter time
 	}
 	if err != nil {
 		j.log.Warn("Telling the ranks why they are stopped failed.", "job", j.status.ID, "error", err)

@@ -15,8 +15,11 @@ func take(file *os.File, size int) error {
 		if errors.Is(err, syscall.EOPNOTSUPP) {
 			break
 		}
+		if err == nil {
+			return nil
+		}
 		if !errors.Is(err, syscall.EINTR) { // as with tmpfs
-			return err
+			return &os.PathError{Op: "fallocate", Path: file.Name(), Err: err}
 		}
 	}
 	return writeRoom(file, size)

@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -61,35 +63,71 @@ with open(f"fill-{os.environ['NODE_RANK']}", "wb", buffering=0) as file:
 	}
 }
 
-// On volumes of all sizes another write is the first to fail each time. A run either does not begin, for want of room, or it ends with the
-// verdict of its script.
+// On volumes of other sizes another write is the first to fail. A run either does not begin, for want of room, or it ends with the verdict of
+// its script. Between two sizes with other ends the test looks until they are a page apart, which is the least that a file takes, and
+// above the least size with the verdict at each page, where the files that a run can do without fail.
 func TestNoWriteChangesTheVerdict(t *testing.T) {
-	before, ended := 0, 0
-	for size := 512; size <= 4096 && ended < 3; size += 256 {
-		smallVolume(t, size)
-		var out bytes.Buffer
-		err := locally(t.Context(), t, &out, "import sys; sys.exit(7)", "--launcher=command", "--nodes=1", "--run-name=try-1")
-		// The last one is of a rank whose shim found no room for its end.
-		full := err != nil && (errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), unix.ENOSPC.Error()) ||
-			strings.Contains(err.Error(), "started 0 of 1 ranks"))
-		failed := err != nil && fail.ReasonOf(err) == fail.RankFailed && strings.Contains(err.Error(), "exited with 7")
-		switch {
-		case failed:
-			ended++
-		case full && ended == 0:
-			before++
-		default:
-			t.Errorf("%d KiB: %v; want no room, or the exit code\n%s", size, err, out.String())
+	const page, most, pagesAbove = 4, 4096, 24 // KiB
+	ends := map[string]int{}
+	least := most
+	end := func(size int) string {
+		end := endOnAVolume(t, size)
+		ends[end]++
+		if end == exitedWith7 {
+			least = min(least, size)
 		}
-		of, found := local.Find("try-1")
-		if !found {
-			continue // it did not begin
+		return end
+	}
+	var between func(low, high int, atLow, atHigh string)
+	between = func(low, high int, atLow, atHigh string) {
+		if middle := (low + high) / 2 / page * page; middle > low && atLow != atHigh {
+			atMiddle := end(middle)
+			between(low, middle, atLow, atMiddle)
+			between(middle, high, atMiddle, atHigh)
 		}
-		if r := receiptOf(t, "try-1"); r.Verdict != receipt.Failed || failed != strings.Contains(r.Message, "exited with 7") {
+	}
+	between(page, most, end(page), end(most))
+	for size := least + page; size <= least+pagesAbove*page; size += page {
+		if end := end(size); end != exitedWith7 {
+			t.Errorf("%d KiB were enough, and on %d KiB it ended so: %s", least, size, end)
+		}
+	}
+	for end, times := range ends {
+		t.Log(times, end)
+	}
+	const placesThatNeedRoom = 10 // the receipt's, the tree's, the records' of a node and a rank, and others
+	if len(ends) < placesThatNeedRoom {
+		t.Errorf("runs ended in these ways alone: %v", ends)
+	}
+}
+
+const exitedWith7 = "exited with 7"
+
+// ofThisRun matches what is different in each run: random parts of names.
+var ofThisRun = regexp.MustCompile(`[0-9A-Z]{7,}`)
+
+// endOnAVolume runs a script that exits with 7 on a volume of so many KiB, and returns how it ended.
+func endOnAVolume(t *testing.T, size int) string {
+	t.Helper()
+	smallVolume(t, size)
+	var out bytes.Buffer
+	err := locally(t.Context(), t, &out, "import sys; sys.exit(7)", "--launcher=command", "--nodes=1", "--run-name=try-1")
+	end := ""
+	switch {
+	case err == nil:
+	case fail.ReasonOf(err) == fail.RankFailed && strings.Contains(err.Error(), exitedWith7):
+		end = exitedWith7
+	// The last one is of a rank whose shim found no room for its end.
+	case errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), unix.ENOSPC.Error()) || strings.Contains(err.Error(), "started 0 of 1 ranks"):
+		end = ofThisRun.ReplaceAllString(strings.ReplaceAll(err.Error(), os.Getenv("XDG_DATA_HOME"), ""), "N")
+	}
+	if end == "" {
+		t.Errorf("%d KiB: %v; want no room, or the exit code\n%s", size, err, out.String())
+	}
+	if of, found := local.Find("try-1"); found { // else it did not begin
+		if r := receiptOf(t, "try-1"); r.Verdict != receipt.Failed || (end == exitedWith7) != strings.Contains(r.Message, exitedWith7) {
 			t.Errorf("%d KiB: the receipt in %s says %s %s %q", size, filepath.Base(of.Dir()), r.Verdict, r.Reason, r.Message)
 		}
 	}
-	if before == 0 || ended == 0 {
-		t.Errorf("%d sizes had no room and %d had: want some of both", before, ended)
-	}
+	return end
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
@@ -75,6 +76,12 @@ func (f Facts) GPUFault() string {
 		}
 	}
 	return ""
+}
+
+// LostDevices reports whether the container may not use its GPUs any more because its device rights were rewritten, as by systemctl
+// daemon-reload (nvidia-container-toolkit#48). A new pod on the same node cures it.
+func (f Facts) LostDevices() bool {
+	return strings.Contains(f.GPUProblem, "Failed to initialize NVML: Unknown Error")
 }
 
 // Volume is a mounted claim as a node sees it.

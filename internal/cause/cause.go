@@ -14,6 +14,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/known"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
@@ -34,6 +35,8 @@ type Cause struct {
 	Waiting *agent.RankStatus
 	// Behind is what shows which ranks the others waited for in a collective, "" if nothing does.
 	Behind string
+	// Stalled says that all ranks waited in the same collective, "" if they did not.
+	Stalled string
 }
 
 // Culprit is the rank of a cause as receipts have it.
@@ -114,7 +117,7 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 	if cause.Left != nil {
 		return cause, true
 	}
-	waiting := first(func(r agent.RankStatus) bool { return waited.MatchString(lastWords(r)) })
+	waiting := first(waitedInVain)
 	if waiting == nil {
 		return cause, true
 	}
@@ -125,7 +128,7 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 	cause.Behind = behind
 	if len(late) == 1 {
 		at := func(r agent.RankStatus) bool { return r.Rank == late[0] }
-		others := first(func(r agent.RankStatus) bool { return !at(r) && waited.MatchString(lastWords(r)) })
+		others := first(func(r agent.RankStatus) bool { return !at(r) && waitedInVain(r) })
 		if rank := first(at); rank != nil && others != nil {
 			return Cause{Rank: *rank, Waiting: others, Behind: behind}, true
 		}
@@ -133,8 +136,11 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 	if behind != "" {
 		return cause, true
 	}
+	if cause.Stalled = together(statuses); cause.Stalled != "" {
+		return cause, true
+	}
 	silent := slices.DeleteFunc(failed, func(r agent.RankStatus) bool {
-		return !r.Stopped || ends(r) || collateral.MatchString(lastWords(r))
+		return !r.Stopped || ends(r) || waitedInVain(r) || originOfAbort(lastWords(r)) == consequence
 	})
 	// If some of them were seen at the rendezvous, the others wait for the rest.
 	if unseen := func(r agent.RankStatus) bool { return r.Rendezvous != agent.Arrived }; slices.ContainsFunc(silent, unseen) {
@@ -238,14 +244,23 @@ func (c Cause) Symptom() string {
 	return InTree(how + describe(c.Rank))
 }
 
+// NodeFault returns the words of the rank if they show a fault of its Kubernetes node, "" if they do not.
+func (c Cause) NodeFault() string {
+	words := lastWords(c.Rank)
+	if row, ok := known.Words.Find(words); !c.Known || !ok || row.Whose != known.Node {
+		return ""
+	}
+	return fmt.Sprintf("rank %d on it reports: %s", c.Rank.Rank, plainly(words))
+}
+
 // Error is the error of a training that Cause ended.
 type Error struct {
 	Cause
 	error
 }
 
-// lessHostMemory is what to do about a full host.
-const lessHostMemory = "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading"
+// killedForMemory is the row of a rank that the kernel killed for memory, which prints nothing.
+var killedForMemory, _ = known.Words.Find("std::bad_alloc")
 
 // Err returns the cause as an Error with the rank, its exit, the place in the code, and its last lines as the error's tail.
 func (c Cause) Err(job Job) error {
@@ -265,41 +280,31 @@ func (c Cause) Err(job Job) error {
 	if c.Known {
 		words = lastWords(c.Rank)
 	}
-	found, fromNCCL := nccl.FromError(words)
+	found, fromNCCL := nccl.FromError(words, c.Rank.Tail)
+	row, isKnown := known.Words.Find(words)
 	host := unreachable(c.Rank, words)
-	hostMemoryNext := lessHostMemory
 	here := job.Namespace == "" // on the user's own machine
+	if c.Rank.Exit.OutOfMemory {
+		row, isKnown = killedForMemory, true
+	}
+	advice := row.Next
 	if here {
-		hostMemoryNext = "use a smaller batch, fewer workers or offloading"
+		advice = cmp.Or(row.NextHere, row.Next)
 	}
 	switch {
-	case c.Rank.Exit.OutOfMemory:
-		reason, next = fail.OutOfMemory, hostMemoryNext
-	case gpuMemory.MatchString(words):
-		reason, next = fail.OutOfMemory, "use a smaller batch, activation checkpointing, a higher ZeRO stage or offloading, or more GPUs"
+	case isKnown && row.Reason == fail.OutOfMemory:
+		reason, next = row.Reason, advice
 	case fromNCCL:
 		said.WriteString(": " + found.Cause)
 		next = found.Next
-	case sharedMemory.MatchString(words) && here:
-		next = "use fewer workers of data loaders, or more shared memory, which a container has by its own options; see it by: df -h /dev/shm"
-	case sharedMemory.MatchString(words):
-		next = "use fewer workers of data loaders, or raise resources.limits.memory, to which /dev/shm counts; see it by: df -h /dev/shm"
-	case hostMemory.MatchString(words):
-		reason, next = fail.OutOfMemory, hostMemoryNext
-	case diskFull.MatchString(words) && here:
-		reason, next = fail.DiskFull, "delete obsolete files, such as old checkpoints and runs: mlenv prune --local; see them by: "+
-			"du -sh ~/.local/share/mlenv"
-	case diskFull.MatchString(words):
-		reason, next = fail.DiskFull, "delete obsolete files, such as old checkpoints, or have the claim expanded"
-	case hardware.MatchString(words) && here:
-		next = "have the GPU and its links looked at: dmesg shows Xid"
-	case hardware.MatchString(words):
-		next = "have the GPU and its links looked at: dmesg of the node shows Xid; until then leave the node out with exclude-nodes"
-	case noGPU.MatchString(words) && here:
-		next = "torch sees no GPU: use a machine with GPUs, with a torch that is built for CUDA and fits the driver, or have the script use gloo"
-	case noGPU.MatchString(words):
-		next = "torch sees no GPU, as check-fabric's log says too: give the nodes GPUs, use an image whose torch is built for CUDA and fits " +
-			"the driver, or have the script use gloo"
+	case isKnown && advice != "":
+		reason, next = cmp.Or(row.Reason, reason), advice
+		if row.Means != "" {
+			said.WriteString("; " + row.Means)
+		}
+	case tooMany(words) != "":
+		said.WriteString("; " + tooMany(words))
+		next = "let the script take RANK, WORLD_SIZE and MASTER_PORT from the launcher, or start it with launcher command"
 	case host != "":
 		fmt.Fprintf(&said, "; it could not reach %s", host)
 		next = "connect this machine with the internet, or have the script read a copy"
@@ -321,6 +326,9 @@ func (c Cause) Err(job Job) error {
 		next = fmt.Sprintf("let every rank take the same number of steps; why rank %d ended: %s", c.Left.Rank, job.log(c.Left.Node, c.Left.Rank))
 	case c.Behind != "":
 		said.WriteString("; " + c.Behind)
+	case c.Stalled != "":
+		said.WriteString("; " + c.Stalled)
+		next = "NCCL_P2P_DISABLE=1 shows whether the links between the GPUs of a node are broken, and mlenv check-fabric whether the network is"
 	case !c.Known && c.Waiting == nil:
 		said.WriteString("; it lost its peers, and no rank shows an error of its own")
 	}

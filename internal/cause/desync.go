@@ -115,6 +115,32 @@ func absent(failed []agent.RankStatus) (culprit string, late []int) {
 	return "", nil
 }
 
+// together says that all ranks waited in the same collective until NCCL's watchdog ended them, "" if they did not.
+func together(statuses []agent.JobStatus) string {
+	var first []string
+	ranks, world := 0, 0
+	for _, status := range statuses {
+		world = status.Spec.Nodes * status.Spec.RanksOfNode()
+		for _, rank := range status.Ranks {
+			match := work.FindStringSubmatch(lastWords(rank))
+			if match == nil || first != nil && (match[1] != first[1] || match[2] != first[2]) {
+				return ""
+			}
+			first = match
+			ranks++
+		}
+	}
+	if ranks < max(2, world) {
+		return ""
+	}
+	which := ""
+	if first[1] == "1" {
+		which = ", the first one"
+	}
+	return fmt.Sprintf("all %d ranks waited in this collective%s, and none shows an error of its own: a GPU, a link between GPUs, or the network "+
+		"may hang", ranks, which)
+}
+
 // unfinished returns the first collective that ranks of a group have not completed, although all have entered it: the GPU of a rank or the
 // network is at fault. "" if there is none.
 func unfinished(group []member, nodes map[int]int) string {

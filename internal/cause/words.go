@@ -14,56 +14,28 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/pyerror"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/known"
 )
 
-// collateral matches what gloo, NCCL, torch.distributed and the kernel print on a rank that lost a peer, or that waited for one.
-var collateral = regexp.MustCompile(`(?i)connection (was )?(closed|reset|refused|aborted)|remote process exited|ncclRemoteError|` +
-	`ncclSystemError|broken pipe|socket ?timeout|timed out waiting|collective operation timeout|` +
-	`NCCL communicator was aborted|DistNetworkError|connectFullMesh failed|timed? ?out after \d+ ?(ms|seconds)|` +
-	`timeout caused pair closure|peer closed|EOFError: .*store|ChildFailedError|SignalException|TCPStore|` +
-	`failed to recv, got \d+ bytes|Socket recv failed|Proxy Call to rank \d+ failed|monitoredBarrier|` +
-	`Rendezvous(Connection|Timeout|Closed)Error|` +
-	`heartbeat monitor|watchdog got stuck|due to ProcessGroupNCCL watchdog hang|due to collective timeout or exception`)
-
 var (
-	// local matches errors of the rank itself in words that otherwise mean a lost peer: it should listen where another process does,
-	// or NCCL names a call of its own that failed. A launcher's table names the rank that ended by an exit code, or by a signal that
-	// no launcher sends.
-	local = regexp.MustCompile(`(?i)EADDRINUSE|address already in use|shared memory segment|No space left on device|Cuda failure|` +
-		`ibv_reg_\w+ failed|Too many open files|Duplicate GPU|no socket interface found|waiting for lock file|DataLoader timed out ` +
-		`after|exitcode (-(4|7|8|9|11)|[1-9]\d*) `)
 	// fromTorch matches the types of the errors that torch raises on a rank that lost a peer. Errors of other types are about
 	// connections of the training's own, to services or to its processes.
 	fromTorch = regexp.MustCompile(`^(RuntimeError|EOFError|torch\.[\w.]+|\w*(Dist\w*Error|ChildFailedError|SignalException))$`)
-	// waited matches the error of a rank that waited for another one in vain.
-	waited = regexp.MustCompile(`(?i)timed? ?out|watchdog (got stuck|hang)|monitoredBarrier`)
+	// timedOut matches any timeout. One that a library of collectives raises is a wait for others, whatever its other words.
+	timedOut    = regexp.MustCompile(`(?i)timed? ?out|watchdog hang`)
+	collectives = regexp.MustCompile(`/(torch/distributed|deepspeed/comm)/`)
 	// missed has the ranks that did not come to a monitored barrier (ProcessGroupGloo.cpp).
 	missed = regexp.MustCompile(`Ranks? (\d+(?:, \d+)*) failed to pass monitoredBarrier`)
+	// crowded has the size of the world and how many joined it.
+	crowded = regexp.MustCompile(`store based barrier.*\(world_size=(\d+), worker_count=(\d+),`)
 	// reported has the ranks whose errors ended a checkpoint: every rank raises them (torch/distributed/checkpoint/api.py).
 	reported = regexp.MustCompile(`CheckpointException ranks:dict_keys\(\[([\d, ]+)\]\)`)
-	// diskFull matches the errors of programs on a full disk.
-	diskFull = regexp.MustCompile(`\b(No space left on device|Disk quota exceeded)\b`)
-	// sharedMemory matches the errors of torch on a full /dev/shm.
-	sharedMemory = regexp.MustCompile(`</torch_\S+>.*No space left|/dev/shm|out of shared memory|shared memory \(shm\)`)
-	// gpuMemory matches the errors of torch, CUDA and its libraries, NCCL and the driver on a full GPU.
-	gpuMemory = regexp.MustCompile(`^torch\.(cuda\.)?OutOfMemoryError\b|` +
-		`(?i:\b(CUDA|HIP)( driver| runtime)?( error| failure)?:?( \d+)? '?out of memory)|` +
-		`\bcudaErrorMemoryAllocation\b|\bCUDA_ERROR_OUT_OF_MEMORY\b|\bCU\w+_ALLOC(ATION)?_FAILED\b`)
-	// noGPU matches what torch reports if it is built without CUDA or NCCL, or sees no GPU (distributed_c10d.py,
-	// ProcessGroupNCCL.cpp, torch/cuda/__init__.py, CUDAFunctions.cpp).
-	noGPU = regexp.MustCompile(`doesn't have NCCL built in|only supported with GPUs, no GPUs found|not compiled with CUDA enabled|` +
-		`No CUDA GPUs are available|Found no NVIDIA driver|has no attribute '_cuda_setDevice'|no GPU resources available`)
 	// noNetwork matches what a download without a network ends in (the C library, urllib3, curl, huggingface_hub, transformers), and server
 	// what it wanted to reach.
 	noNetwork = regexp.MustCompile(`(?i)name or service not known|temporary failure in name resolution|failed to resolve|` +
 		`max retries exceeded|could not resolve host|network is unreachable|no route to host|couldn't connect to 'https?:|` +
 		`cannot find the requested files in the`)
 	server = regexp.MustCompile(`host='([^']+)'|(?i:resolve host): ([\w.-]+)|https?://([\w.-]+)`)
-	// hostMemory matches the errors of programs on a full host.
-	hostMemory = regexp.MustCompile(`std::bad_alloc|DefaultCPUAllocator: (can't allocate|not enough) memory|` +
-		`\[Errno 12\] Cannot allocate memory|_ArrayMemoryError: Unable to allocate`)
-	// hardware matches CUDA's words for a broken GPU or link.
-	hardware = regexp.MustCompile(`(?i)uncorrectable (ECC|NVLink) error|fallen off the bus|NVRM: Xid|GPU is lost|hardware stack error`)
 )
 
 var (
@@ -122,17 +94,21 @@ var gaveUp = map[int]*regexp.Regexp{
 	notFound: regexp.MustCompile(`^\S.*: (?:command )?not found$`),
 }
 
+// launcherEnd matches the line of DeepSpeed's launcher about the end of one of its processes (launcher/launch.py). It exits with the same
+// code, of which the system keeps the last byte.
+var launcherEnd = regexp.MustCompile(`exits with return code = -?\d+$`)
+
 // unknownLocalRank matches an argument parser's line about the argument of launcher deepspeed.
 var unknownLocalRank = regexp.MustCompile(`unrecognized arguments:.*--local_rank=|[Nn]o such option:? '?--local_rank`)
 
 // lastLineOf returns the line with which the program of a rank gave up, "" for none.
 func lastLineOf(rank agent.RankStatus) string {
 	pattern := gaveUp[rank.Exit.Code]
-	if pattern == nil || rank.Exit.Signal != "" {
+	if rank.Exit.Signal != "" {
 		return ""
 	}
 	for _, line := range slices.Backward(rank.Tail) {
-		if pattern.MatchString(line) {
+		if pattern != nil && pattern.MatchString(line) || launcherEnd.MatchString(line) {
 			return strings.TrimSpace(line)
 		}
 	}
@@ -192,9 +168,10 @@ func lastWords(rank agent.RankStatus) string {
 }
 
 // counts reports whether an abort counts more than the error of Python of its rank: if that is a launcher's about the end of a process,
-// or if it came of a lost peer, because NCCL loses its peers after an error in its own thread.
+// or if it came of a lost peer, because NCCL loses its peers after an error in its own thread, or of the collective that the abort names.
 func counts(abort string, p *agent.PythonError) bool {
-	return abort != "" && (pyerror.OfParent(p) || originOfAbort(abort) == own && originOfError(p.Type, text(p)) != own)
+	return abort != "" && (pyerror.OfParent(p) ||
+		(originOfAbort(abort) == own || work.MatchString(abort)) && originOfError(p.Type, text(p)) != own)
 }
 
 // origin is where a rank's failure comes from.
@@ -222,10 +199,10 @@ func originOf(rank agent.RankStatus) origin {
 		return own
 	}
 	if !ends(rank) {
-		if rank.Stopped || collateral.MatchString(lastWords(rank)) {
+		if rank.Stopped {
 			return consequence
 		}
-		return own
+		return originOfError("RuntimeError", lastWords(rank))
 	}
 	if rank.Stopped && (p.Type == "KeyboardInterrupt" || p.Type == "SystemExit") {
 		return consequence
@@ -234,6 +211,9 @@ func originOf(rank agent.RankStatus) origin {
 		return consequence
 	}
 	last := originOfError(p.Type, text(p))
+	if last == own && waitsInLibrary(p) {
+		return consequence
+	}
 	if p.First == "" {
 		return last
 	}
@@ -256,13 +236,47 @@ func numbers(list string) (all []int) {
 }
 
 func originOfError(kind, text string) origin {
+	row, ok := known.Words.Find(text)
 	switch {
-	case !collateral.MatchString(text) || local.MatchString(text):
+	case !ok || row.Whose != known.Peer || tooMany(text) != "":
 		return own
 	case fromTorch.MatchString(kind):
 		return consequence
 	}
 	return doubtful
+}
+
+// waitedInVain reports whether a rank's words are about a wait for others that ended in vain.
+func waitedInVain(rank agent.RankStatus) bool {
+	words := lastWords(rank)
+	return known.Words.Waits(words) || timedOut.MatchString(words)
+}
+
+// waitsInLibrary reports whether a library of collectives raised an error about a timeout that no row knows.
+func waitsInLibrary(p *agent.PythonError) bool {
+	if _, is := known.Words.Find(text(p)); is || !fromTorch.MatchString(p.Type) || !timedOut.MatchString(text(p)) {
+		return false
+	}
+	for _, line := range slices.Backward(p.Traceback) {
+		if strings.HasPrefix(strings.TrimSpace(line), "File ") {
+			return collectives.MatchString(line)
+		}
+	}
+	return false
+}
+
+// tooMany says that more processes met than the training has ranks, "" if they did not.
+func tooMany(text string) string {
+	match := crowded.FindStringSubmatch(text)
+	if match == nil {
+		return ""
+	}
+	world, _ := strconv.Atoi(match[1])
+	if joined, _ := strconv.Atoi(match[2]); joined > world {
+		return fmt.Sprintf("%d processes joined a world of %d: the script starts processes by itself, or the port is that of another run",
+			joined, world)
+	}
+	return ""
 }
 
 // originOfAbort returns the origin of an error of C++, which has no types of the training's own.

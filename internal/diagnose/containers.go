@@ -49,10 +49,7 @@ func lastExit(c container) *corev1.ContainerStateTerminated {
 	return nil
 }
 
-var (
-	missingKey = regexp.MustCompile(`couldn't find key (\S+) in (Secret|ConfigMap) ([^/\s]+)/(\S+)`)
-	noProgram  = []string{"executable file not found", "no such file or directory", "stat /"}
-)
+var missingKey = regexp.MustCompile(`couldn't find key (\S+) in (Secret|ConfigMap) ([^/\s]+)/(\S+)`)
 
 // notCreated explains a container that the kubelet or the runtime could not create.
 func (e *explainer) notCreated(pod *corev1.Pod, c container) fail.Finding {
@@ -69,9 +66,6 @@ func (e *explainer) notCreated(pod *corev1.Pod, c container) fail.Finding {
 		f.Next = fmt.Sprintf("oc describe %s %s -n %s (it has no key %s)", strings.ToLower(m[2]), m[4], m[3], m[1])
 	} else if m := missingSource.FindStringSubmatch(w.Message); m != nil {
 		f.Next = fmt.Sprintf("oc get %s %s -n %s", strings.ToLower(m[1]), m[2], pod.Namespace)
-	} else if strings.Contains(w.Message, "runAsNonRoot") {
-		f.Reason, f.Final = fail.SecurityRefused, true
-		f.Next = "use an image whose USER is a number and not root, as in USER 1001"
 	} else {
 		e.badProgram(pod, c, w.Message, &f)
 	}
@@ -128,18 +122,16 @@ func restarts(n int32) string {
 	return fmt.Sprintf(", restarted %d times", n)
 }
 
-// badProgram recognises a program that can never start.
+// badProgram recognises a program that can never start, and other messages of the runtime.
 func (e *explainer) badProgram(pod *corev1.Pod, c container, text string, f *fail.Finding) {
-	lower := strings.ToLower(text)
 	switch {
-	case has(lower, "exec format error"):
+	case has(strings.ToLower(text), "exec format error"):
 		f.Final = true
 		f.Seen += "; its image is for another processor than node " + pod.Spec.NodeName + e.architecture(pod.Spec.NodeName) + " has"
 		f.Next = "oc image info " + c.image() + " --show-multiarch"
-	case has(lower, noProgram...) && has(lower, "exec", "starting container process", "container create failed"):
-		f.Final = true
-		f.Next = fmt.Sprintf("oc get pod %s -n %s -o jsonpath='{.spec.containers[*].command}' (is the program in image %s?)",
-			pod.Name, pod.Namespace, c.image())
+	default:
+		recognize(pod, "container", text, f)
+		f.Next = strings.ReplaceAll(f.Next, "{image}", c.image())
 	}
 }
 

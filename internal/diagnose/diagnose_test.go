@@ -23,6 +23,9 @@ import (
 func TestExplain(t *testing.T) {
 	const path = "testdata/cases.txt"
 	cases := snapshots()
+	for name, s := range reports(t) {
+		cases["report: "+name] = s
+	}
 	var got strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(cases)) {
 		fmt.Fprintf(&got, "== %s\n", name)

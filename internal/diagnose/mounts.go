@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/known"
 )
 
 var (
@@ -37,23 +38,13 @@ func (e *explainer) mounts(pod *corev1.Pod, events []event) {
 			f.Reason = fail.PodsNotReady
 		}
 	}
-	lower := strings.ToLower(text)
-	switch m := missingSource.FindStringSubmatch(text); {
-	case m != nil:
+	if m := missingSource.FindStringSubmatch(text); m != nil {
 		f.Reason = fail.ContainerFailed
 		f.Next = fmt.Sprintf("oc get %s %s -n %s", strings.ToLower(m[1]), m[2], pod.Namespace)
-	case keyMissing.MatchString(text):
+	} else if keyMissing.MatchString(text) {
 		f.Reason = fail.ContainerFailed
-	case strings.HasPrefix(text, "Multi-Attach error"):
-		f.Seen += " (a ReadWriteOnce volume is for one node at a time)"
-		f.Next = "wait until the other pod is gone, or give each node its own claim: storage.mode: volumeClaimTemplates in the cluster file"
-	case has(lower, "not found in the list of registered csi drivers"):
-		f.Next = fmt.Sprintf("oc get pods -A -o wide --field-selector spec.nodeName=%s | grep -i csi (the driver's pod on this node)",
-			pod.Spec.NodeName)
-	case has(lower, "mount.nfs", "connection timed out", "no route to host", "connection refused"):
-		f.Next = fmt.Sprintf("oc get pvc%s -n %s -o custom-columns=NAME:.metadata.name,CLASS:.spec.storageClassName,VOLUME:.spec.volumeName "+
-			"(is the class's server up, and may %s reach it?)",
-			joined(claimsOf(&pod.Spec)), pod.Namespace, pod.Spec.NodeName)
+	} else {
+		recognize(pod, "mount", text, &f)
 	}
 	e.add(f)
 }
@@ -69,23 +60,29 @@ func ofClaim(pod *corev1.Pod, volume string) bool {
 	return true
 }
 
-// mountTrouble returns the last failure to attach or mount that still applies, preferably one that names its cause.
+// mountTrouble returns the last failure to attach or mount that still applies, preferably one that names its cause: neither the kubelet's
+// summary nor the echo of an earlier failure does.
 func mountTrouble(events []event) (event, bool) {
-	var cause, general event
+	var cause, echo, general event
 	for _, ev := range events {
 		switch ev.reason {
 		case "SuccessfulAttachVolume":
 			if cause.reason == "FailedAttachVolume" {
 				cause = event{}
 			}
+			echo = event{}
 		case "FailedMount", "FailedAttachVolume", "FailedMapVolume":
-			if strings.HasPrefix(ev.text, "Unable to attach or mount volumes") {
+			row, _ := known.Pods.FindOf("mount", ev.text)
+			switch {
+			case strings.HasPrefix(ev.text, "Unable to attach or mount volumes"):
 				general = ev
-			} else {
+			case row.Echo:
+				echo = ev
+			default:
 				cause = ev
 			}
 		}
 	}
-	cause = cmp.Or(cause, general)
+	cause = cmp.Or(cause, echo, general)
 	return cause, cause.reason != ""
 }

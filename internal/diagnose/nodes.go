@@ -154,7 +154,7 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 		fitting := 0
 		for _, node := range p.usable {
 			has := node.Status.Capacity[name]
-			if has.Cmp(ask) >= 0 {
+			if has.Cmp(ask) >= 0 && !has.IsZero() {
 				fitting++
 			}
 			parts = append(parts, e.describeUsage(node, name))
@@ -170,7 +170,11 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 		switch {
 		case isGPU(name):
 			f.Reason = fail.GPUsUnavailable
-			if f.Final {
+			if others := otherGPUs(p.usable, name); fitting == 0 && others != "" {
+				f.Seen += "; their GPUs have other names: " + others
+				f.Next = fmt.Sprintf("have the GPUs of some nodes offered as %s (MIG strategy single, or no MIG), and name these in nodes.gpu_nodes of the "+
+					"cluster file", name)
+			} else if f.Final {
 				f.Next = "ask for fewer nodes, or for fewer GPUs each"
 			}
 		case isDevice(name):
@@ -181,4 +185,17 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 		found = append(found, f)
 	}
 	return found
+}
+
+// otherGPUs names the GPUs, or parts of them, that the nodes offer under other names: MIG devices, for example.
+func otherGPUs(on []*corev1.Node, name corev1.ResourceName) string {
+	var others []string
+	for _, node := range on {
+		for _, other := range GPUs(node.Status.Allocatable) {
+			if other != name && !slices.Contains(others, string(other)) {
+				others = append(others, string(other))
+			}
+		}
+	}
+	return list(others, 4)
 }

@@ -36,7 +36,7 @@ func (e *explainer) progress(pod *corev1.Pod) string {
 		return oneLine("failed: " + pod.Status.Reason + ": " + pod.Status.Message)
 	case node == "":
 		if f, gated := e.gated(pod); gated {
-			return "waiting for its queue" + sinceText(f.Since, e.now) + e.waiting(pod)
+			return "waiting for its queue" + sinceText(f.Since, e.now) + e.waiting(pod).Seen
 		}
 		u, ok := e.waitsForNode(pod)
 		if !ok {

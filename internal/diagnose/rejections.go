@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/known"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -26,10 +27,9 @@ var (
 	// refusedResource is the resource that the kubelet's device manager names (kubernetes:pkg/kubelet/cm/devicemanager/manager.go): "cannot
 	// allocate unhealthy devices nvidia.com/gpu", "cannot allocate unregistered device amd.com/gpu".
 	refusedResource = regexp.MustCompile(`(?:^|[\s"'(])((?:[a-z0-9-]+\.)+[a-z0-9-]+/[A-Za-z0-9](?:[\w.-]*\w)?)`)
-	// gpuWords matches messages of NVIDIA's plugin and library, which name no resource. If lostGPU matches, no retry helps.
-	gpuWords = regexp.MustCompile(`(?i)\bnvml\b|\bnvidia\b|\bgpus?\b|GPU-[0-9a-f]{8}-|MIG-[0-9a-f]{8}-|\bcuda\b|` + lostGPU.String())
-	lostGPU  = regexp.MustCompile(`(?i)gpu is lost|fallen off the bus|nvml\.Device|nvml: unknown error|device link information|\bxid\b|` +
-		`unable to determine the device handle`)
+	// gpuWords matches messages of NVIDIA's plugin and library, which name no resource.
+	gpuWords = regexp.MustCompile(`(?i)\bnvml|\bnvidia\b|\bgpus?\b|GPU-[0-9a-f]{8}-|MIG-[0-9a-f]{8}-|\bcuda\b|device link information|` +
+		`\bxid\b|fallen off the bus|unable to determine the device handle`)
 	// railWords matches messages of plugins for network devices.
 	railWords = regexp.MustCompile(`(?i)sr-?iov|\brdma\b|\bmlx5_|\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b`)
 )
@@ -91,10 +91,17 @@ func (e *explainer) rejectionFinding(reason, message, node string) fail.Finding 
 		Seen: fmt.Sprintf("%s: %s: %s", by, reason, oneLine(strings.TrimPrefix(message, "Pod was rejected: "))),
 	}
 	resource, out := strings.CutPrefix(reason, "OutOf")
+	row, isKnown := known.Pods.FindOf("admission", message)
 	switch gpu, rail := e.refusedDevice(reason, message); {
+	case isKnown && row.Whose == known.Request:
+		f.Reason, f.Final, f.Next = row.Reason, row.Final, row.Next
+		f.Seen += "; " + row.Means
 	case gpu:
-		// The scheduler expected more working GPUs.
-		f.Reason, f.Host, f.Final = fail.GPUMissing, host, lostGPU.MatchString(message)
+		// The scheduler expected more working GPUs. Only a fault of the node's own is a reason to leave it out.
+		f.Reason, f.Final = fail.GPUMissing, row.Final
+		if row.Whose == known.Node {
+			f.Host = host
+		}
 		f.Next = fmt.Sprintf("oc get pods -A -o wide --field-selector spec.nodeName=%s | grep -e device-plugin -e gpu-operator; "+
 			"leave the node out meanwhile: --exclude-nodes=%[1]s", node)
 	case rail:

@@ -45,7 +45,6 @@ func (e *explainer) sandbox(pod *corev1.Pod, events []event) {
 		Seen: fmt.Sprintf("node %s cannot create the pod's network: %s", node, oneLine(failure)),
 		Next: fmt.Sprintf("oc get pods -A -o wide --field-selector spec.nodeName=%s | grep -e multus -e ovn -e cni", node),
 	}
-	lower := strings.ToLower(ev.text)
 	attachment, plugin := noAttachment.FindStringSubmatch(ev.text), noPlugin.FindStringSubmatch(ev.text)
 	switch {
 	case attachment != nil:
@@ -59,12 +58,9 @@ func (e *explainer) sandbox(pod *corev1.Pod, events []event) {
 	case name != "":
 		f.Rail = true
 		f.Seen = fmt.Sprintf("node %s cannot give the pod network attachment %s: %s", node, name, oneLine(failure))
-		if advice := adviceFor(strings.ToLower(failure), node); advice != "" {
-			f.Next = advice
-		}
-	case has(lower, "no runtime for", "runtimehandler"):
-		f.Final = true
-		f.Next = "oc get runtimeclass"
+		recognize(pod, "attachment", failure, &f)
+	default:
+		recognize(pod, "network", ev.text, &f)
 	}
 	e.add(f)
 }
@@ -92,6 +88,9 @@ func failedAttachment(pod *corev1.Pod, events []event, text string) (name, failu
 		network, failure = m[1], m[2]
 	}
 	attachments := attachmentsOf(pod)
+	if len(attachments) == 0 && network == "" {
+		return "", failure // it is about the network that every pod has
+	}
 	for _, name := range attachments {
 		_, short, _ := strings.Cut(name, "/")
 		word := regexp.MustCompile(`(?:["':/]|\bnetwork )` + regexp.QuoteMeta(short) + `(?:$|[^\w.-])`)
@@ -140,20 +139,4 @@ func attachmentsOf(pod *corev1.Pod) (names []string) {
 		}
 	}
 	return names
-}
-
-// adviceFor returns the command or change that fits an attachment's failure, in lower case, "" for none.
-func adviceFor(failure, node string) string {
-	switch {
-	case has(failure, "whereabouts", "could not allocate ip", "no ip addresses available", "ippool", "ipam"):
-		return "oc get ippools.whereabouts.cni.cncf.io -A (is a range of the network attachments full?)"
-	case has(failure, "guid", "ib-kubernetes", "pkey"):
-		return "oc get pods -A | grep -e ib-kubernetes -e ufm (a virtual function of InfiniBand needs a GUID that the subnet manager knows)"
-	case has(failure, "pci addr is required", "specify either", "no device", "deviceid"):
-		return "add the attachment's resource (annotation k8s.v1.cni.cncf.io/resourceName) to network.rdma.resources of the cluster file, " +
-			"once for each attachment"
-	case has(failure, "link not found", "failed to lookup", "no such device", "no such network interface", "no net directory"):
-		return fmt.Sprintf("oc debug node/%s -- chroot /host ip link (does the node have the attachment's interface?)", node)
-	}
-	return ""
 }

@@ -93,7 +93,9 @@ func (e *explainer) gated(pod *corev1.Pod) (fail.Finding, bool) {
 		Since: c.LastTransitionTime.Time,
 	}
 	if queue := e.queueOf(pod); queue != "" && kueue.Holds(&pod.Spec) {
-		f.Seen = "LocalQueue " + queue + " has not admitted it" + e.waiting(pod)
+		because := e.waiting(pod)
+		f.Seen = "LocalQueue " + queue + " has not admitted it" + because.Seen
+		f.Next, f.Final = cmp.Or(because.Next, f.Next), because.Final
 	}
 	return f, true
 }
@@ -126,19 +128,27 @@ func (e *explainer) queueOf(pod *corev1.Pod) string {
 	return queue
 }
 
-// waiting returns why Kueue does not admit a pod, and how many wait before it, as far as that is known, behind a colon.
-func (e *explainer) waiting(pod *corev1.Pod) string {
-	text := ""
+// waiting returns why Kueue does not admit a pod, and how many wait before it, as far as that is known, behind punctuation.
+func (e *explainer) waiting(pod *corev1.Pod) (f fail.Finding) {
 	if e.QueuePosition > 0 {
-		text = fmt.Sprintf(": it is number %d in its ClusterQueue", e.QueuePosition)
+		f.Seen += fmt.Sprintf(": it is number %d in its ClusterQueue", e.QueuePosition)
 	}
-	for _, ev := range slices.Backward(e.eventsOf("Workload", kueue.WorkloadOf(pod), "")) {
-		// The reason may be Pending, or since Kueue 0.18 a finer one.
-		if ev.warning {
-			return text + ": " + oneLine(ev.text)
+	workload := kueue.WorkloadOf(pod)
+	for _, ev := range slices.Backward(e.eventsOf("Workload", workload, "")) {
+		// Kueue's events about an eviction are of type Normal. The reason of one that waits may be Pending, or since Kueue 0.18 a finer one.
+		evicted := recognize(pod, "workload", ev.reason+": "+ev.text, &f)
+		if !evicted && !ev.warning {
+			continue
 		}
+		f.Seen += ": " + oneLine(ev.text)
+		f.Next = strings.ReplaceAll(f.Next, "{workload}", workload)
+		if kept, ok := latest(e.eventsOf("Pod", pod.Name, ""), "FailedScheduling", "FailedMount", "FailedCreatePodSandBox", "Failed", "Pulling",
+			"Unhealthy"); ok && evicted && !kept.first.After(ev.last) {
+			f.Seen += "; before that the pod had: " + oneLine(kept.text)
+		}
+		return f
 	}
-	return text
+	return f
 }
 
 // byWords explains by the scheduler's message alone, because nodes may not be read. The message also counts nodes that

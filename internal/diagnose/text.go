@@ -3,11 +3,16 @@
 package diagnose
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/known"
 )
 
 // maxWords bounds quoted messages, in bytes.
@@ -42,4 +47,20 @@ func sinceText(t, now time.Time) string {
 // has reports whether a text in lower case contains one of the signs.
 func has(text string, signs ...string) bool {
 	return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(text, sign) })
+}
+
+// recognize adds to a finding about a pod what the known message of that kind means. ok is false if none is known.
+func recognize(pod *corev1.Pod, kind, text string, f *fail.Finding) (ok bool) {
+	row, ok := known.Pods.FindOf(kind, text)
+	if !ok {
+		return false
+	}
+	expand := strings.NewReplacer("{pod}", pod.Name, "{namespace}", pod.Namespace, "{node}", pod.Spec.NodeName,
+		"{claims}", joined(claimsOf(&pod.Spec)))
+	f.Reason, f.Final = cmp.Or(row.Reason, f.Reason), f.Final || row.Final
+	f.Next = cmp.Or(expand.Replace(row.Next), f.Next)
+	if row.Means != "" {
+		f.Seen += "; " + expand.Replace(row.Means)
+	}
+	return true
 }

@@ -52,6 +52,9 @@ func (e *examination) gpus(n *node) {
 		"grep -i xid); until then: oc adm cordon %s", f.KubernetesNode, f.KubernetesNode),
 		"look for Xid in the kernel's log: dmesg | grep -i xid; leave the GPU out by CUDA_VISIBLE_DEVICES")
 	switch {
+	case f.LostDevices():
+		e.found(GPUFaulty, n.String(), "its GPUs cannot be read: "+f.GPUProblem, e.advice(fmt.Sprintf(
+			"oc delete pod %s: a new pod on the same Kubernetes node may use its GPUs again", f.Pod), "restart the container"))
 	case f.GPUProblem != "":
 		e.found(GPUFaulty, n.String(), "its GPUs cannot be read: "+f.GPUProblem, leave)
 	case len(f.GPUs) < f.GPUsExpected:

@@ -195,6 +195,15 @@ func (e Environment) LeaveOut(ctx context.Context, node, count int, host string)
 	return e.deletePod(ctx, pod)
 }
 
+// Renew deletes the pod of the environment's node; the StatefulSet creates another one.
+func (e Environment) Renew(ctx context.Context, node int) error {
+	pod, err := e.Pod(ctx, node)
+	if err != nil {
+		return err
+	}
+	return e.deletePod(ctx, pod)
+}
+
 // deletePod deletes that pod, and none that has taken its name.
 func (e Environment) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	same := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}

@@ -24,7 +24,7 @@ const page = "../../docs/project/culprits.md"
 
 // failure is an entry of testdata/logs.txt: the ranks of a training, in the order in which they end, two on each node.
 //
-//	=== what happens | culprit | reason | part of the message [| known to be wrong, because ...]
+//	=== what happens | culprit | reason | part of the message or advice [| known to be wrong, because ...]
 //	--- rank | exit code or signal [| stopped] [| killed for memory]
 //
 // The culprit may be any. A line @NAME ARGUMENT... stands for the lines of blocks.txt below "=== NAME", in which $1, $2 and so on stand
@@ -94,8 +94,9 @@ func failures(t *testing.T) (all []failure) {
 			}
 			status := agent.RankStatus{Rank: number, Node: number / 2, Started: start, Ended: start.Add(time.Hour + time.Duration(i)*time.Second)}
 			if status.Exit.Code, err = strconv.Atoi(fields[1]); err != nil {
-				status.Exit = agent.Exit{Code: -1, Signal: fields[1], OutOfMemory: strings.HasSuffix(header, " | killed for memory")}
+				status.Exit = agent.Exit{Code: -1, Signal: fields[1]}
 			}
+			status.Exit.OutOfMemory = strings.HasSuffix(header, " | killed for memory")
 			status.Stopped = strings.HasSuffix(header, " | stopped")
 			path := filepath.Join(t.TempDir(), "rank.log")
 			if err := os.WriteFile(path, []byte(expand(log, blocks)+"\n"), 0o644); err != nil {
@@ -122,7 +123,7 @@ func (f failure) verdict() (text, problem string) {
 	if !ok {
 		return "", "no rank failed"
 	}
-	err := found.Err(cause.Job{})
+	err := found.Err(cause.Job{Run: "run", Namespace: "team"})
 	named := found.Rank.Rank
 	if found.Left != nil {
 		named = found.Left.Rank
@@ -132,7 +133,7 @@ func (f failure) verdict() (text, problem string) {
 		problem = "want rank " + f.culprit
 	case fail.ReasonOf(err) != f.reason:
 		problem = fmt.Sprintf("got %s, want %s", fail.ReasonOf(err), f.reason)
-	case !strings.Contains(err.Error(), f.want):
+	case !strings.Contains(err.Error()+"; next: "+fail.NextOf(err), f.want):
 		problem = fmt.Sprintf("want %q", f.want)
 	}
 	return err.Error(), problem

@@ -38,6 +38,17 @@ func listed(environ []string, mounts string) (ids []string) {
 	return ids
 }
 
+// Given returns how many GPUs the container was given if the device plugin gave it that many devices: with time slicing several of them may
+// be one GPU.
+func Given(environ []string, devices int) int {
+	ids := listed(environ, mountedDevices)
+	distinct := map[string]bool{}
+	for _, id := range ids {
+		distinct[id] = true
+	}
+	return devices - (len(ids) - len(distinct))
+}
+
 // own selects the GPUs that the container was given from those that nvidia-smi shows, in nvidia-smi's order. A privileged container
 // sees all GPUs of its node. given is how many it was given, 0 if that is unknown. An index counts among the node's GPUs, so it
 // selects nothing in a container that sees only its own.

@@ -65,6 +65,18 @@ func TestOwnGPUs(t *testing.T) {
 	}
 }
 
+func TestGiven(t *testing.T) {
+	for environ, want := range map[string]int{
+		"NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b,GPU-a,GPU-b": 2, // four places on two GPUs that are shared by time slicing
+		"NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b,GPU-c,GPU-d": 4,
+		"NVIDIA_VISIBLE_DEVICES=void":                    4,
+	} {
+		if got := Given([]string{environ}, 4); got != want {
+			t.Errorf("%s: got %d GPUs, want %d", environ, got, want)
+		}
+	}
+}
+
 func TestNVLink(t *testing.T) {
 	for script, want := range map[string]rdma.Answer{
 		`[ "$*" = "topo -m" ] && printf '\tGPU0\tGPU1\nGPU0\t X \tNV18\n'`: rdma.Yes,

@@ -212,8 +212,10 @@ const openTime = 2 * time.Second
 // explain adds to the status whether the kernel ended the rank for want of memory, and its last words.
 func (s *shim) explain() {
 	exit := &s.status.Exit
-	const killedByShell = 128 + int(syscall.SIGKILL) // a shell reports the end of its child so
-	exit.OutOfMemory = (exit.Signal == "SIGKILL" || exit.Code == killedByShell) && facts.ReadMemory(s.sys).Killed > s.killed
+	// A shell reports the end of its child by 137, Python's sys.exit(-9), as in DeepSpeed's launcher, by 247.
+	const killedByShell, killedByPython = 128 + int(syscall.SIGKILL), 256 - int(syscall.SIGKILL)
+	killed := exit.Signal == "SIGKILL" || exit.Code == killedByShell || exit.Code == killedByPython
+	exit.OutOfMemory = killed && facts.ReadMemory(s.sys).Killed > s.killed
 	s.status.Tail, s.status.Python = s.output.lastWords(s.dir.RankLog(s.status.Rank))
 	if s.status.Tail == nil && *exit != (agent.Exit{}) {
 		s.status.TailFile = newestLog(".", s.status.Started)

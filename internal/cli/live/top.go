@@ -190,7 +190,10 @@ func (n Node) columns() []string {
 		used, size, hottest = used+gpu.MemoryUsed, size+gpu.Memory, max(hottest, gpu.Temperature)
 	}
 	if len(n.GPUs) > 0 {
-		columns[1], columns[2], columns[3] = strings.Join(busy, " "), share(used, size), fmt.Sprintf("%d °C", hottest)
+		columns[1], columns[3] = strings.Join(busy, " "), fmt.Sprintf("%d °C", hottest)
+		if size > 0 { // else the GPUs share the host's memory, as GB10 does
+			columns[2] = share(used, size)
+		}
 	}
 	columns[4] = share(n.MemoryUsed, n.MemoryLimit)
 	if n.All > 0 {

@@ -47,6 +47,11 @@ func (e *Environment) LeaveOut(context.Context, int, int, string) error {
 	return errors.New("all nodes are parts of this machine")
 }
 
+// Renew returns an error.
+func (e *Environment) Renew(context.Context, int) error {
+	return errors.New("all nodes are parts of this machine")
+}
+
 // Mode returns TCP: the nodes reach each other by the loopback interface.
 func (e *Environment) Mode(context.Context) (agent.Mode, error) { return agent.TCP, nil }
 

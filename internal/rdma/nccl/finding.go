@@ -52,6 +52,7 @@ const (
 	DuplicateGPU       fail.Reason = "DuplicateGPU"
 	CollectiveMismatch fail.Reason = "CollectiveMismatch"
 	CollectiveTimeout  fail.Reason = "CollectiveTimeout"
+	MulticastRefused   fail.Reason = "MulticastRefused"
 	CUDAFailed         fail.Reason = "CUDAFailed"
 	SystemError        fail.Reason = "SystemError"
 	RemoteError        fail.Reason = "RemoteError"

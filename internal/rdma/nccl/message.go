@@ -11,14 +11,15 @@ type message struct {
 	host        string
 	pid, thread int
 	warning     bool
-	text        string
+	// file is the source file that printed a warning.
+	file, text string
 	// cut is true if the end of the text may be missing.
 	cut bool
 }
 
 // header begins a message (debug.cc): "host:pid:thread [device] NCCL INFO ". Warnings have "file:line" after the device, since 2.30
 // the function's name too. Text before it, such as a timestamp, is not part of it. Before CUDA is initialised the device is any number.
-var header = regexp.MustCompile(`([\w.-]+):(\d+):(\d+) \[-?\d+\] (?:\S+:\d+ (?:\([^)]*\) )?)?NCCL (INFO|WARN|TRACE|CALL) ?`)
+var header = regexp.MustCompile(`([\w.-]+):(\d+):(\d+) \[-?\d+\] (?:(\S+):\d+ (?:\([^)]*\) )?)?NCCL (INFO|WARN|TRACE|CALL) ?`)
 
 // foreign begins a line of another library in the middle of one of NCCL's: UCX (src/ucs/debug/log.c),
 // "[1763999884.123456] [node-0:101  :0]";
@@ -31,7 +32,10 @@ func messages(line string, cut bool) []message {
 	found := header.FindAllStringSubmatchIndex(line, -1)
 	var result []message
 	for i, at := range found {
-		m := message{host: line[at[2]:at[3]], warning: line[at[8]:at[9]] == "WARN", cut: cut}
+		m := message{host: line[at[2]:at[3]], warning: line[at[10]:at[11]] == "WARN", cut: cut}
+		if at[8] >= 0 {
+			m.file = line[at[8]:at[9]]
+		}
 		m.pid, m.thread = number(line[at[4]:at[5]]), number(line[at[6]:at[7]])
 		end := len(line)
 		if i+1 < len(found) {

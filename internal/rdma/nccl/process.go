@@ -116,7 +116,7 @@ var (
 // take takes a message. line is its number in the log, and budget the channels that may still be remembered.
 func (p *process) take(m message, line int64, budget *int) {
 	p.TriedRDMA = p.TriedRDMA || strings.HasPrefix(m.text, "NET/IB")
-	if finding, ok := recognize(m.text, m.warning); ok {
+	if finding, ok := recognize(m.file, m.text, m.warning); ok {
 		p.note(finding, line)
 	}
 	// Half of a line may be recognised as something else than the whole.

@@ -49,6 +49,8 @@ var rules = []rule{
 	{CollectiveMismatch, false, []string{"essage truncated : receiv", "collective mismatch error", "posted incorrect receive info"}},
 	// graph/paths.cc.
 	{GPUPeerAccessOff, true, []string{"P2P is disabled between"}},
+	// transport/nvls.cc.
+	{MulticastRefused, false, []string{"nvls.cc: Cuda failure", "nvls.cc: *ultica"}},
 	{CUDAFailed, false, []string{"Cuda failure"}},
 }
 
@@ -74,8 +76,9 @@ var (
 	namedPeer = regexp.MustCompile(`(?:peer|[Cc]onnect to|from) ([^\s<]+)<(\d+)>`)
 )
 
-func recognize(text string, warning bool) (Finding, bool) {
-	name := nameOf(text, warning)
+// recognize takes a message of the source file.
+func recognize(file, text string, warning bool) (Finding, bool) {
+	name := nameOf(file, text, warning)
 	if name == "" {
 		return Finding{}, false
 	}
@@ -92,13 +95,13 @@ func recognize(text string, warning bool) (Finding, bool) {
 	return finding, true
 }
 
-func nameOf(text string, warning bool) fail.Reason {
+func nameOf(file, text string, warning bool) fail.Reason {
 	for _, recognizer := range []func(string, bool) fail.Reason{nameOfVerbs, nameOfCompletion, nameOfEvent, nameOfConnection} {
 		if name := recognizer(text, warning); name != "" {
 			return name
 		}
 	}
-	return firstMatch(rules, text, warning)
+	return firstMatch(rules, file+": "+text, warning)
 }
 
 func firstMatch(rules []rule, text string, warning bool) fail.Reason {

@@ -31,12 +31,23 @@ func FromTorch(text string) (Finding, bool) {
 	return newFinding(name, strings.TrimSpace(text)), name != ""
 }
 
-// FromError finds what NCCL's own words in an error of torch show, if they name the failure and not a consequence of it.
-func FromError(text string) (Finding, bool) {
+// FromError finds what NCCL's own words in an error of torch show, or its warnings among the process' last lines, if they name the failure
+// and not a consequence of it.
+func FromError(text string, tail []string) (Finding, bool) {
 	_, words, ok := strings.Cut(text, "; nccl")
 	if !ok {
 		return Finding{}, false
 	}
-	found, ok := recognize(words, true)
-	return found, ok && !found.Consequence && found.Reason != CUDAFailed
+	names := func(f Finding, ok bool) bool { return ok && !f.Consequence && f.Reason != CUDAFailed }
+	if found, ok := recognize("", words, true); names(found, ok) {
+		return found, true
+	}
+	for _, line := range tail {
+		for _, m := range messages(line, false) {
+			if found, ok := recognize(m.file, m.text, m.warning); m.warning && names(found, ok) {
+				return found, true
+			}
+		}
+	}
+	return Finding{}, false
 }

@@ -94,6 +94,10 @@ func gib(b agent.Bytes) float64 { return float64(b) / (1 << 30) }
 // checkGPUs compares the GPUs that the node's processes can use with those that it was given.
 func checkGPUs(f agent.Facts, model string) error {
 	where := fmt.Sprintf("checking the GPUs of node %d (%s on %s)", f.Node, f.Pod, f.KubernetesNode)
+	if f.LostDevices() {
+		return fail.Advise(fail.Becausef(fail.GPUMissing, "%s: %s", where, f.GPUFault()),
+			"oc delete pod %s: a new pod on the same Kubernetes node may use its GPUs again", f.Pod)
+	}
 	if f.GPUProblem != "" {
 		return fail.Advise(fail.Becausef(fail.GPUMissing, "%s: %s", where, f.GPUFault()),
 			"see what the pod sees: oc exec %s -- nvidia-smi; if the driver is at fault, leave the node out: oc adm cordon %s", f.Pod,

@@ -24,7 +24,7 @@ import (
 const regroupTime = 20 * time.Minute
 
 // mends are the reasons for which another attempt may help. Any other failure would repeat itself.
-var mends = []fail.Reason{fail.RankFailed, fail.OutOfMemory, fail.ContainerRestarted, fail.NodeLost, fail.Hang, fail.StopCondition}
+var mends = []fail.Reason{fail.RankFailed, fail.OutOfMemory, fail.GPUMissing, fail.ContainerRestarted, fail.NodeLost, fail.Hang, fail.StopCondition}
 
 // onNode is an error for one node.
 type onNode struct {
@@ -59,6 +59,7 @@ func (t *Training) attempts(ctx context.Context) (Result, error) {
 		t.Notify(notify.Event{Kind: notify.Restart, Attempt: failed.Attempt, Nodes: len(t.Nodes), Reason: failed.Reason, Message: failed.Message,
 			Seconds: notify.Took(failed.Started, failed.Ended)})
 		began := time.Now()
+		t.leaveOutBy(ctx, err, &failed)
 		if gatherErr := t.gather(ctx, &failed); ctx.Err() != nil {
 			return result, ctx.Err()
 		} else if gatherErr != nil {
@@ -184,6 +185,9 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 		facts, err := nodes.Ask(ctx, t.Nodes, (*agent.Client).Facts) // now that no ranks keep nvidia-smi waiting
 		if err != nil {
 			return err
+		}
+		if t.renew(ctx, facts) {
+			continue
 		}
 		// A new pod does not know its network, and if all are new none does.
 		settings := t.Network.Settings

@@ -4,19 +4,24 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/known"
 )
 
 // faulty returns the first node whose GPUs or RDMA devices have a fault. The fault is "" if there is none.
 func faulty(facts []agent.Facts, n network.Network) (node int, fault string) {
 	for node, f := range facts {
-		if fault := f.GPUFault(); fault != "" {
+		row, _ := known.Pods.FindOf("admission", f.GPUProblem)
+		unexpected := f.GPUProblem != "" && row.Whose != known.Node // which shows no fault
+		if fault := f.GPUFault(); fault != "" && !unexpected {
 			return node, "its GPUs: " + fault
 		}
 	}
@@ -28,6 +33,28 @@ func faulty(facts []agent.Facts, n network.Network) (node int, fault string) {
 		}
 	}
 	return 0, ""
+}
+
+// renew replaces the first pod that has lost its devices, once on each host, and reports whether it did so.
+func (t *Training) renew(ctx context.Context, facts []agent.Facts) bool {
+	for node, f := range facts {
+		host := t.hosts[node]
+		if !f.LostDevices() || t.renewed[host] {
+			continue
+		}
+		if t.renewed == nil {
+			t.renewed = map[string]bool{}
+		}
+		t.renewed[host] = true
+		if err := t.place().Renew(ctx, node); err != nil {
+			t.Log.Warn(fmt.Sprintf("Node %d keeps its pod, which may not use its GPUs any more: %v.", node, err))
+			continue
+		}
+		t.Log.Warn(fmt.Sprintf("Node %d on %s gets a new pod: %s.", node, host, f.GPUFault()), "event", "pod-renewed", "node", node,
+			"kubernetesNode", host)
+		return true
+	}
+	return false
 }
 
 // staysSilent reports whether an attempt ended because a node did not answer, and still does not, while its pod is as before. A pod
@@ -43,6 +70,17 @@ func (t *Training) staysSilent(ctx context.Context, failed *agent.Attempt) bool 
 		return false
 	}
 	return t.podGone(ctx, *failed.Node) == nil
+}
+
+// leaveOutBy leaves out the node of a rank whose own words show a fault of the node.
+func (t *Training) leaveOutBy(ctx context.Context, err error, failed *agent.Attempt) {
+	var found cause.Error
+	if !errors.As(err, &found) {
+		return
+	}
+	if fault := found.NodeFault(); fault != "" {
+		t.leaveOut(ctx, failed, found.Rank.Node, fault)
+	}
 }
 
 // leaveOut moves a node of the environment to another Kubernetes node because of a fault. It reports whether it did so. If not,

@@ -19,6 +19,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -38,6 +39,8 @@ func TestLeaveOut(t *testing.T) {
 		fault   string // the fault of a GPU on Kubernetes node b
 		deleted bool   // the pod of node 1 is a new one
 		answers bool   // node 1 answers as soon as it is asked again
+		devices bool   // the first pod of node 1 may not use its GPUs any more
+		words   string // of the rank on node 1 that failed
 		want    []string
 		says    []string
 	}{
@@ -51,6 +54,13 @@ func TestLeaveOut(t *testing.T) {
 		{name: "a pod that was deleted", ended: lost, listed: []string{"a", "b", "c"}, deleted: true},
 		{name: "a faulty GPU", ended: failed, listed: []string{"a", "b", "c"}, fault: "its row remapping failed", want: []string{"b"},
 			says: []string{"Kubernetes node b is left out from now on: its GPUs: GPU 0 (): its row remapping failed"}},
+		{name: "a pod that has lost its devices", ended: failed, listed: []string{"a", "b"}, devices: true,
+			says: []string{"Node 1 on b gets a new pod: they cannot be read: running nvidia-smi: exit status 255: Failed to initialize NVML"}},
+		{name: "a rank that reports a fault of its node", ended: failed, listed: []string{"a", "b", "c"}, want: []string{"b"},
+			words: "Error 802: system not yet initialized", says: []string{"Kubernetes node b is left out from now on: rank 1 on it reports: RuntimeError: " +
+				"Error 802"}},
+		{name: "a rank that reports an error of its image", ended: failed, listed: []string{"a", "b", "c"},
+			words: "CUDA error: no kernel image is available for execution on the device"},
 		{name: "a faulty GPU next to claims of the node", ended: failed, listed: []string{"a", "b", "c"}, fault: "its row remapping failed",
 			change: func(set *appsv1.StatefulSet) {
 				set.Spec.VolumeClaimTemplates = make([]corev1.PersistentVolumeClaim, 1)
@@ -99,6 +109,10 @@ func TestLeaveOut(t *testing.T) {
 				if f.Node == 1 && host() == "b" {
 					f.GPUs[0].Fault = tc.fault
 				}
+				if pod, err := client.CoreV1().Pods("ns").Get(t.Context(), "env-1", metav1.GetOptions{}); tc.devices && f.Node == 1 && err == nil &&
+					pod.UID == "1" {
+					f.GPUProblem = "running nvidia-smi: exit status 255: Failed to initialize NVML: Unknown Error"
+				}
 			})
 			training.Clients.Kube = client
 			if err := training.readPods(t.Context()); err != nil {
@@ -108,6 +122,9 @@ func TestLeaveOut(t *testing.T) {
 				training.uids[1] = "another"
 			}
 			training.Spec.Deadline, training.Network = time.Now().Add(time.Hour), network.Network{Settings: network.Settings{Mode: agent.TCP}}
+			python := &agent.PythonError{Type: "RuntimeError", Message: tc.words}
+			training.leaveOutBy(t.Context(), cause.Cause{Known: true, Rank: agent.RankStatus{Rank: 1, Node: 1, Exit: agent.Exit{Code: 1},
+				Python: python}}.Err(cause.Job{}), &tc.ended)
 			if err := training.gather(t.Context(), &tc.ended); err != nil {
 				t.Fatal(err)
 			}
@@ -143,7 +160,13 @@ func TestFaulty(t *testing.T) {
 		fault != "there is no RDMA device" {
 		t.Errorf("got node %d, %q; want node 1 without its device", node, fault)
 	}
-	if _, fault := faulty(make([]agent.Facts, 2), network.Network{Facts: make([]rdma.Facts, 2)}); fault != "" {
-		t.Errorf("healthy nodes have the fault %q", fault)
+	for problem, want := range map[string]string{
+		"": "", "reading nvidia-smi's answer: record on line 1: wrong number of fields": "",
+		"running nvidia-smi: Unable to determine the device handle for GPU 0000:19:00.0: GPU is lost.": "its GPUs: they cannot be read",
+	} {
+		_, fault := faulty([]agent.Facts{{}, {GPUProblem: problem}}, network.Network{Facts: make([]rdma.Facts, 2)})
+		if !strings.HasPrefix(fault, want) || want == "" && fault != "" {
+			t.Errorf("%q: got the fault %q, want %q", problem, fault, want)
+		}
 	}
 }

@@ -30,6 +30,8 @@ type Place interface {
 	Whole(ctx context.Context, count int) (master string, err error)
 	// LeaveOut moves a node away from a host.
 	LeaveOut(ctx context.Context, node, count int, host string) error
+	// Renew replaces what a node runs in, on the same host if that has room.
+	Renew(ctx context.Context, node int) error
 	// Mode is the mode that the environment was created with.
 	Mode(ctx context.Context) (agent.Mode, error)
 	// WorkspaceOfRanks is the path of the workspace, as the ranks see it.

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package known has what other programs print and what it means, as rows of data: a case that is met is a row, with an example.
+package known
+
+import (
+	"bytes"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// Whose is what a text shows to be at fault.
+type Whose string
+
+const (
+	// Rank: the rank that printed it.
+	Rank Whose = "rank"
+	// Peer: another rank, because this one lost it or waits for it.
+	Peer Whose = "peer"
+	// Node: the Kubernetes node, which is evidence enough to leave it out.
+	Node Whose = "node"
+	// Fabric: the network between the nodes.
+	Fabric Whose = "fabric"
+	// Image: the training image.
+	Image Whose = "image"
+	// Cluster: its configuration or its services.
+	Cluster Whose = "cluster"
+	// Request: what the user asks for.
+	Request Whose = "request"
+)
+
+// Row is a text that another program prints, and what it means.
+type Row struct {
+	// ID names the row.
+	ID string `json:"id"`
+	// Of are the kinds of messages, if the table has several.
+	Of string `json:"of,omitempty"`
+	// Patterns are regular expressions, alternatives. The first one that has groups gives them to Next and Means as $1 and so on.
+	Patterns []string `json:"patterns"`
+	Whose    Whose    `json:"whose"`
+	// Waits: the rank waited for another one.
+	Waits bool `json:"waits,omitempty"`
+	// Reason replaces the general one.
+	Reason fail.Reason `json:"reason,omitempty"`
+	// Means is a clause that is added to the text, if the text does not say it.
+	Means string `json:"means,omitempty"`
+	// Next is the advice, and NextHere the one on the user's own machine if it differs.
+	Next     string `json:"next,omitempty"`
+	NextHere string `json:"nextHere,omitempty"`
+	// Final: it does not get better by itself.
+	Final bool `json:"final,omitempty"`
+	// Echo: an earlier message about the same object has the cause.
+	Echo bool `json:"echo,omitempty"`
+	// From is where the text comes from: a source file, versions, a public report.
+	From string `json:"from,omitempty"`
+	// Examples are texts for which the row is the first one that fits.
+	Examples []string `json:"examples"`
+
+	pattern *regexp.Regexp
+}
+
+// Table has the rows of one source. What is specific stands before what is general.
+type Table []Row
+
+//go:embed *.yaml
+var files embed.FS
+
+var (
+	// Words are those of a rank: its error, or its last lines.
+	Words = read("words.yaml")
+	// Pods are the messages about pods: events and states of containers.
+	Pods = read("pods.yaml")
+)
+
+func read(name string) (table Table) {
+	content, err := files.ReadFile(name)
+	if err == nil {
+		content, err = yaml.YAMLToJSONStrict(content)
+	}
+	if err == nil {
+		decoder := json.NewDecoder(bytes.NewReader(content))
+		decoder.DisallowUnknownFields()
+		err = decoder.Decode(&table)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("reading the embedded table %s: %v", name, err))
+	}
+	for i := range table {
+		table[i].pattern = regexp.MustCompile(strings.Join(table[i].Patterns, "|"))
+	}
+	return table
+}
+
+// Find returns the first row that fits a text, with the text's own words in Means and Next. ok is false if none does.
+func (t Table) Find(text string) (row Row, ok bool) { return t.FindOf("", text) }
+
+// FindOf is Find among the rows of a kind of message.
+func (t Table) FindOf(kind, text string) (row Row, ok bool) {
+	for _, row := range t {
+		if kind != "" && !slices.Contains(strings.Fields(row.Of), kind) {
+			continue
+		}
+		match := row.pattern.FindStringSubmatch(text)
+		if match == nil {
+			continue
+		}
+		groups := slices.DeleteFunc(slices.Clone(match[1:]), func(group string) bool { return group == "" })
+		for i, group := range groups {
+			for _, text := range []*string{&row.Means, &row.Next, &row.NextHere} {
+				*text = strings.ReplaceAll(*text, fmt.Sprintf("$%d", i+1), group)
+			}
+		}
+		return row, true
+	}
+	return Row{}, false
+}
+
+// Waits reports whether a text shows that a rank waited for another one.
+func (t Table) Waits(text string) bool {
+	return slices.ContainsFunc(t, func(row Row) bool { return row.Waits && row.pattern.MatchString(text) })
+}

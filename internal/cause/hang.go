@@ -46,8 +46,8 @@ type callSite struct {
 	// waits is true in a collective, or if the flight recorder shows one that is not completed; lock is the file for which it waits.
 	waits bool
 	lock  string
-	// stopped is true if a signal has stopped the process, blocked if it waits for storage or a device.
-	stopped, blocked bool
+	// stopped is true if a signal has stopped the process, blocked if it waits for storage or a device, sleeps if it does for a time.
+	stopped, blocked, sleeps bool
 }
 
 // stuck is for how many seconds a collective may not be completed before its rank counts as waiting. A training that goes on completes
@@ -65,6 +65,7 @@ func pending(a agent.RankActivity) (oldest *agent.Collective) {
 }
 
 func callSiteOf(a agent.RankActivity) (site callSite) {
+	site.sleeps = strings.Contains(a.Waits, "nanosleep")
 	site.stopped, site.blocked, site.lock = strings.EqualFold(a.State, "T"), strings.EqualFold(a.State, "D"), a.Lock
 	for _, f := range a.Frames {
 		installed := pyerror.Installed(f.File)
@@ -80,7 +81,7 @@ func callSiteOf(a agent.RankActivity) (site callSite) {
 		f := a.Frames[0]
 		site.function, site.at = cmp.Or(site.function, f.Function), fmt.Sprintf("%s:%d", f.File, f.Line)
 	}
-	if site.at == "" && a.Waits != "" {
+	if site.at == "" && a.Waits != "" && !site.sleeps {
 		site.function, site.at = a.Waits, "in the kernel"
 	}
 	// NCCL's collectives are asynchronous: their ranks wait wherever they need a result, with a processor at 100%.
@@ -111,6 +112,8 @@ func (site callSite) describe(several bool) string {
 		return verb("waits", "wait") + " for storage or a device" + in
 	case site.waits:
 		return verb("waits", "wait") + in
+	case site.sleeps:
+		return verb("sleeps", "sleep") + in
 	case in == "":
 		return verb("does", "do") + " something unknown"
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,7 +23,8 @@ import (
 // page is the page with the scores.
 const page = "../../docs/project/culprits.md"
 
-// failure is an entry of testdata/logs.txt: the ranks of a training, in the order in which they end, two on each node.
+// failure is an entry of testdata/logs.txt, or of testdata/torch.txt, which has what torch printed in runs on CPUs with gloo, without most
+// frames: the ranks of a training, in the order in which they end, two on each node.
 //
 //	=== what happens | culprit | reason | part of the message or advice [| known to be wrong, because ...]
 //	--- rank | exit code or signal [| stopped] [| killed for memory]
@@ -82,7 +84,7 @@ func failures(t *testing.T) (all []failure) {
 		blocks[b[0]] = b[1]
 	}
 	start := time.Date(2026, 11, 25, 10, 0, 0, 0, time.UTC)
-	for _, entry := range entries(t, "logs.txt") {
+	for _, entry := range slices.Concat(entries(t, "logs.txt"), entries(t, "torch.txt")) {
 		fields := append(strings.Split(entry[0], " | "), "")
 		f := failure{name: fields[0], culprit: fields[1], reason: fail.Reason(fields[2]), want: fields[3], wrong: fields[4]}
 		for i, text := range strings.Split("\n"+entry[1], "\n--- ")[1:] {

@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -89,6 +91,22 @@ sys.path[:] = [path for path in sys.path if path]
 sys.argv[0] = "pip"
 runpy.run_module("pip", run_name="__main__", alter_sys=True)`
 
+// optionLine is a comment of a requirements file with options of pip that the file's format does not have, such as --no-build-isolation.
+var optionLine = regexp.MustCompile(`(?m)^# pip install (--\S.*?)[ \t\r]*$`)
+
+// optionsIn returns the options in the comments of a requirements file.
+func optionsIn(requirements string) (options []string, err error) {
+	const most = 1 << 20 // bytes
+	content, err := claimfile.Read(requirements, most)
+	if err != nil {
+		return nil, err
+	}
+	for _, line := range optionLine.FindAllSubmatch(content, -1) {
+		options = append(options, strings.Fields(string(line[1]))...)
+	}
+	return options, nil
+}
+
 // install installs into a new folder. pip runs in a copy of the current folder, a pinned tree: it writes next to packages of the
 // repository that it builds, and links to those that are to be edited.
 func install(link, requirements string, python []byte, stdout, stderr io.Writer) (dir string, err error) {
@@ -108,11 +126,15 @@ func install(link, requirements string, python []byte, stdout, stderr io.Writer)
 	if err := copyTree(repository, "."); err != nil {
 		return "", fmt.Errorf("copying the repository for pip: %w", err)
 	}
+	options, err := optionsIn(requirements)
+	if err != nil {
+		return "", err
+	}
 	for _, command := range []*exec.Cmd{
 		commandIn(folder, "python3", "-m", "venv", "--system-site-packages", dir),
 		commandIn(folder, "python3", "-c", inheritPackages, dir),
-		commandIn(repository, filepath.Join(dir, "bin", "python3"), "-c", pip, "install",
-			"--disable-pip-version-check", "--no-input", "--progress-bar=off", "--requirement", requirements),
+		commandIn(repository, filepath.Join(dir, "bin", "python3"), slices.Concat([]string{"-c", pip, "install",
+			"--disable-pip-version-check", "--no-input", "--progress-bar=off", "--requirement", requirements}, options)...),
 	} {
 		command.Stdout, command.Stderr = stdout, stderr
 		if err := command.Run(); err != nil {

@@ -105,22 +105,33 @@ func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]
 		return nil, err
 	}
 	// The manifest must describe the copy: the user may have saved a file meanwhile.
-	if f.manifest, err = tree.Scan(ctx, copied, nil); err != nil {
-		f.remove()
-		return nil, err
+	f.manifest, err = tree.Scan(ctx, copied, nil)
+	if err == nil {
+		err = git.CheckFolder(copied, smallFiles(f.manifest))
 	}
 	var requirements tree.Digest
-	if given := values["requirements"]; len(given) == 1 && given[0] != "" {
-		if requirements, err = syncrepo.RequirementsDigest(copied, given[0], f.manifest.Hash()); err != nil {
-			f.remove()
-			return nil, err
-		}
+	if given := values["requirements"]; err == nil && len(given) == 1 && given[0] != "" {
+		requirements, err = syncrepo.RequirementsDigest(copied, given[0], f.manifest.Hash())
+	}
+	if err != nil {
+		f.remove()
+		return nil, err
 	}
 	values["repo-url"] = []string{syncrepo.SentURL(f.manifest.Hash(), requirements)}
 	if commit := describeFolder(ctx, dir); values["revision"] == nil && commit != "" {
 		values["revision"] = []string{commit}
 	}
 	return f, nil
+}
+
+// smallFiles returns the files that can be LFS pointers.
+func smallFiles(m tree.Manifest) (names []string) {
+	for _, entry := range m.Entries {
+		if name, err := tree.Unescape(entry.Path); err == nil && entry.Kind == tree.File && entry.Size <= git.MaxPointer {
+			names = append(names, filepath.FromSlash(name))
+		}
+	}
+	return names
 }
 
 // adviseWhole adds to an error of reason UnsafeTree what sends the folder: a link may lead into the rest of its repository.

@@ -66,6 +66,30 @@ func TestFilesLeftOut(t *testing.T) {
 	}
 }
 
+// A folder with LFS pointers is refused, as a repository is.
+func TestFolderWithPointers(t *testing.T) {
+	pointer := "version https://git-lfs.github.com/spec/v1\noid sha256:" + strings.Repeat("a1", 32) + "\nsize 4999819336\n"
+	dir := repositoryWith(t, map[string]string{"train.py": "", "model.safetensors": pointer, ".mlenvignore": "", "other/x.bin": pointer})
+	pack := func() error {
+		packed, err := packFolder(t.Context(), &v1.Pipeline{}, map[string][]string{"repo-url": {dir}, "script": {"train.py"}})
+		if err == nil {
+			packed.remove()
+		}
+		return err
+	}
+	err := pack()
+	if fail.ReasonOf(err) != fail.LFSPointers || !strings.Contains(err.Error(), `"model.safetensors", "other/x.bin"`) ||
+		!strings.HasPrefix(fail.NextOf(err), "git lfs pull") {
+		t.Errorf("got %v; next: %s; want the pointers", err, fail.NextOf(err))
+	}
+	if err := os.WriteFile(filepath.Join(dir, ".mlenvignore"), []byte("*.bin\n*.safetensors\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := pack(); err != nil {
+		t.Errorf("without them: %v", err)
+	}
+}
+
 // A folder whose links lead into the rest of its repository is sent as a whole.
 func TestFolderWithLinksOutOfIt(t *testing.T) {
 	dir := repositoryWith(t, map[string]string{"examples/train.py": "", "lib/a.py": ""})

@@ -96,7 +96,7 @@ func (c *checkout) list(ctx context.Context, m *module) error {
 		}
 		c.files++
 		c.bytes += size
-		if size <= maxPointer && fields[0] != "120000" {
+		if size <= MaxPointer && fields[0] != "120000" {
 			m.small = append(m.small, path)
 		}
 	}
@@ -130,7 +130,7 @@ func (c *checkout) fetchPointers(ctx context.Context) error {
 	for _, m := range c.modules {
 		var own []pointerFile
 		for _, path := range m.small {
-			content, err := claimfile.ReadIn(c.root, m.prefix+path, maxPointer)
+			content, err := claimfile.ReadIn(c.root, m.prefix+path, MaxPointer)
 			if err != nil {
 				return err
 			}
@@ -154,7 +154,7 @@ func (c *checkout) fetchPointers(ctx context.Context) error {
 	if c.source.LFS || len(found) == 0 {
 		return nil
 	}
-	return refusePointers(c.modules[0].address, found)
+	return refusePointers(fmt.Sprintf("the tree of %s", c.modules[0].address), found)
 }
 
 func (c *checkout) place(object string, paths []string) error {

@@ -90,8 +90,8 @@ func copyFile(to, from string) error {
 	return out.Close()
 }
 
-// maxPointer is the size in bytes up to which a file can be an LFS pointer.
-const maxPointer = 1024
+// MaxPointer is the size in bytes up to which a file can be an LFS pointer.
+const MaxPointer = 1024
 
 type pointer struct {
 	// id is the SHA-256 of the object in lower-case hex.
@@ -116,14 +116,34 @@ var (
 // needs nothing.
 func parsePointer(content []byte) (pointer, bool) {
 	id, size := pointerID.FindSubmatch(content), pointerSize.FindSubmatch(content)
-	if len(content) > maxPointer || !pointerVersion.Match(content) || id == nil || size == nil {
+	if len(content) > MaxPointer || !pointerVersion.Match(content) || id == nil || size == nil {
 		return pointer{}, false
 	}
 	bytes, err := strconv.ParseInt(string(size[1]), 10, 64)
 	return pointer{strings.ToLower(string(id[1])), bytes}, err == nil
 }
 
-func refusePointers(a address, found []pointerFile) error {
+// CheckFolder refuses Git LFS pointers in place of files of a folder, as those of a repository are refused. Errors: LFSPointers.
+func CheckFolder(dir string, names []string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	var found []pointerFile
+	for _, name := range names {
+		content, err := claimfile.ReadIn(root, name, MaxPointer)
+		if p, ok := parsePointer(content); err == nil && ok {
+			found = append(found, pointerFile{p, name})
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	return fail.Advise(refusePointers("the folder", found), "git lfs pull in the folder fetches them; or lines in .mlenvignore leave them out")
+}
+
+func refusePointers(where string, found []pointerFile) error {
 	var names []string
 	var bytes int64
 	for _, p := range found {
@@ -132,8 +152,8 @@ func refusePointers(a address, found []pointerFile) error {
 	}
 	slices.Sort(names)
 	return fail.Advise(
-		fail.Becausef(fail.LFSPointers, "checking the tree of %s: %s in place of files, for %s: %s: want files, or lfs=true",
-			a, humanize.Count(len(names), "Git LFS pointer"), humanize.Bytes(bytes), humanize.First(names, 5)),
+		fail.Becausef(fail.LFSPointers, "checking %s: %s in place of files, for %s: %s: want files, or lfs=true",
+			where, humanize.Count(len(names), "Git LFS pointer"), humanize.Bytes(bytes), humanize.First(names, 5)),
 		"pass the param lfs=true to fetch them, or take them out of the repository with git lfs migrate export")
 }
 

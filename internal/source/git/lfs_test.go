@@ -197,7 +197,7 @@ func TestParsePointer(t *testing.T) {
 		{"other hash", "version https://git-lfs.github.com/spec/v1\noid md5:" + id + "\nsize 1\n", pointer{}, false},
 		{"a path for an id", "version https://git-lfs.github.com/spec/v1\noid sha256:../../etc\nsize 1\n", pointer{}, false},
 		{"negative", pointerTo(id, -1), pointer{}, false},
-		{"too long", pointerTo(id, 1) + strings.Repeat("\n", maxPointer), pointer{}, false},
+		{"too long", pointerTo(id, 1) + strings.Repeat("\n", MaxPointer), pointer{}, false},
 		{"text", "hello\n", pointer{}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -109,6 +109,11 @@ func (e end) cause() fail.Finding {
 	case e.Reason == buildv1.StatusReasonPushImageToRegistryFailed || find(e.lines, pushing) != "" && find(e.lines, pushFailed) != "":
 		return e.notPushed()
 	}
+	if line := find(e.lines, builderBroken); line != "" {
+		return newFinding(fail.BuildFailed, "the cluster's builder cannot mount the file system of a container; it is not the Dockerfile",
+			matching(e.lines, builderBroken), "have an administrator look at the builds of the cluster: oc describe build "+e.name+" -n "+e.namespace+
+				" (on OpenShift builds run privileged, with /dev/fuse or the kernel's overlay)")
+	}
 	if f, ok := e.base(); ok {
 		return f
 	}
@@ -161,6 +166,10 @@ var (
 	baseFailed = regexp.MustCompile(
 		`(?i)(creating build container|initializing source docker://|error pulling image|Failed to pull image|unable to (copy|pull)|copying ` +
 			`system image|reading manifest|pinging container registry|determining manifest)`)
+
+	// builderBroken matches buildah, containers/storage and fuse-overlayfs where the builder may not mount.
+	builderBroken = regexp.MustCompile(`(?i)fuse: device not found|error creating overlay mount|mounting new container|newuidmap|` +
+		`cannot clone: operation not permitted`)
 
 	noCertificate = regexp.MustCompile(
 		`(?i)CERTIFICATE_VERIFY_FAILED|certificate verify failed|x509: certificate|self[- ]signed certificate|SELF_SIGNED_CERT|unable to get ` +

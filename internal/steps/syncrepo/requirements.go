@@ -130,6 +130,10 @@ var (
 	untrusted = regexp.MustCompile(`(?i)certificate.?verify.?failed|SSL certificate problem|unable to get (local )?issuer certificate`)
 	// diskFull matches pip, its builds and cp on a full volume.
 	diskFull = regexp.MustCompile(`No space left on device|[Dd]isk quota exceeded`)
+	// raised matches the exception with which the build of a package failed, within the box that pip draws around its output.
+	raised = regexp.MustCompile(`^ +((?:\w+\.)*\w*(?:Error|Exception|NotFound)): .+`)
+	// hidden matches the exception of a build that imports a package which pip hides from it.
+	hidden = regexp.MustCompile(`^ +ModuleNotFoundError: No module named '([^']+)'`)
 	// pipError matches the lines in which pip and its builds report why they failed.
 	pipError = regexp.MustCompile(`^\s*(ERROR|error):`)
 )
@@ -172,6 +176,13 @@ func (r requirements) failed(node int, last agent.JobStatus) error {
 		what, why = "pip does not trust the certificate of a server", matching(output, untrusted)
 		next = "name a ConfigMap in network.trusted_ca of the cluster file whose key ca-bundle.crt has every CA to trust; " +
 			"on OpenShift that is mlenv-trusted-ca, which the cluster fills\n" + next
+	case len(matching(output, raised)) > 0:
+		all := matching(output, raised)
+		why = []string{strings.TrimSpace(all[len(all)-1])}
+		if match := hidden.FindStringSubmatch(all[len(all)-1]); match != nil {
+			next = fmt.Sprintf("let the build see the %s of the image: a line # pip install --no-build-isolation in %s, which then also names "+
+				"what else its build needs\n", match[1], r.name) + next
+		}
 	case why == nil:
 		why = output
 	}

@@ -236,3 +236,21 @@ func TestRequirementsOfAUser(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// The exception with which the build of a package failed is the message, and not pip's own words about it. The files have what pip printed.
+func TestWhyABuildFailed(t *testing.T) {
+	for name, want := range map[string][]string{
+		"setuptools-scm":    {"pip failed\n  LookupError: setuptools-scm was unable to detect version for", ""},
+		"build-needs-torch": {"pip failed\n  ModuleNotFoundError: No module named 'torch'", "a line # pip install --no-build-isolation in r.txt"},
+	} {
+		content, err := os.ReadFile("testdata/pip-" + name + ".txt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = requirements{name: "r.txt"}.failed(0, agent.JobStatus{State: agent.Exited, Ranks: []agent.RankStatus{
+			{Tail: strings.Split(string(content), "\n"), Exit: agent.Exit{Code: 1}}}})
+		if !strings.Contains(err.Error(), want[0]) || !strings.Contains(fail.NextOf(err), want[1]) {
+			t.Errorf("%s: got %v; next: %s; want %q", name, err, fail.NextOf(err), want)
+		}
+	}
+}

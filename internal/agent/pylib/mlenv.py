@@ -297,6 +297,7 @@ class _Agreement:
 
 _PART = re.compile(r"(pytorch_model_fsdp_\d+|optimizer_\d+|pytorch_model(_\d+)?)$")
 _PARTS = {"model", "optim", "optimizer"}  # folders of torch.distributed.checkpoint that scripts write for one checkpoint
+_OF_MODEL_RANK = re.compile(r"(mp_rank_\d+|tp_rank_\d+_pp_rank_\d+)$")  # a folder with one rank's part of a checkpoint
 _SHARD = re.compile(rb"__\d+_\d+\.distcp")
 _DEEPSPEED = re.compile(r"((bf16_)?zero_pp_rank_\d+_)?mp_rank_\d+_(model|optim)_states\.pt$")
 _TRAINER = re.compile(
@@ -323,6 +324,9 @@ def _look(folder, found):
             mark = folder / "latest"
             if not mark.is_file() or mark.lstat().st_mtime < _modified(path):
                 continue
+        unfinished = folder / (path.name.removesuffix(".ckpt") + "-unfinished")  # NeMo
+        if format and (unfinished.exists() or _OF_MODEL_RANK.match(folder.name)):
+            continue
         if format == "torch" and path.name in _PARTS:
             continue  # the other folders of the checkpoint are missing
         if format:
@@ -363,7 +367,7 @@ def _format(path):
         return "Lightning"
     if torch:
         return "torch"
-    if files.get("model") and (files.get("optim") or files.get("optimizer")):
+    if files.get("model") and (files.get("optim") or files.get("optimizer")) or files.get("weights") and files.get("context"):
         return "parts"
     if any(map(_DEEPSPEED.match, files)):
         return "DeepSpeed"
@@ -394,7 +398,7 @@ def _complete(path, format):
                 wanted.add("latest")
             if inner and not _complete(entry, inner) or not inner and re.match(r"(pytorch_model_fsdp|optimizer)_\d+$", name):
                 return False
-            if format == "parts" and name in _PARTS and inner != "torch":
+            if format == "parts" and name in {*_PARTS, "weights"} and inner != "torch":
                 return False
         for begin, many, end in _OF_MANY.findall(name):
             wanted |= {f"{begin}{number + 1:05d}-of-{many}{end}" for number in range(int(many))}

@@ -48,6 +48,8 @@ const (
 	// deepSpeedMark is also the module mlenv's.
 	deepSpeedMark = "latest"
 	megatronMark  = "latest_checkpointed_iteration.txt"
+	// nemoWeights is the folder in a checkpoint of NeMo 2, and nemoUnfinished ends the name of a file beside one that is not finished.
+	nemoWeights, nemoUnfinished = "weights", "-unfinished"
 	// lightningTag is the folder of DeepSpeed.
 	lightningTag = "checkpoint"
 )
@@ -68,6 +70,8 @@ var (
 	dcpFolder = regexp.MustCompile(`^(pytorch_model_fsdp|optimizer)_\d+$`)
 	// dcpPart is a folder of torch.distributed.checkpoint that scripts write next to others of one checkpoint.
 	dcpPart, dcpOptimizer = regexp.MustCompile(`^(model|optim|optimizer)$`), regexp.MustCompile(`^(optim|optimizer)$`)
+	// ofModelRank is a folder with the part of one rank of tensors and pipeline (NeMo 1, Megatron-LM).
+	ofModelRank = regexp.MustCompile(`^(mp_rank_\d+|tp_rank_\d+_pp_rank_\d+)$`)
 	// ofRank is a file that each rank writes, ofMany one of a number of files.
 	ofRank = regexp.MustCompile(`^(rng_state_|random_states_|.*_rank)(\d{1,7})(\.\w+)$`)
 	ofMany = regexp.MustCompile(`^(.*-)(\d{5})-of-(\d{5})(\.\w+)$`)
@@ -90,7 +94,7 @@ func formatOf(name string, files map[string]fs.FileInfo, marked bool) agent.Chec
 	switch {
 	case strings.HasSuffix(name, lightningSuffix) && !marked && (torch || files[lightningTag] != nil):
 		return agent.Lightning
-	case torch, !marked && files["model"] != nil && files["model"].IsDir() && has(dcpOptimizer, true):
+	case torch, isNeMo(files), !marked && files["model"] != nil && files["model"].IsDir() && has(dcpOptimizer, true):
 		return agent.TorchDistributed
 	case has(deepSpeedFile, false):
 		return agent.DeepSpeedModel // or one of its other formats
@@ -104,6 +108,12 @@ func formatOf(name string, files map[string]fs.FileInfo, marked bool) agent.Chec
 		return agent.Accelerate
 	}
 	return ""
+}
+
+// isNeMo reports whether a folder is a checkpoint of NeMo 2, whose weights are in a folder of torch.distributed.checkpoint.
+func isNeMo(files map[string]fs.FileInfo) bool {
+	weights, context := files[nemoWeights], files["context"]
+	return weights != nil && weights.IsDir() && context != nil && context.IsDir()
 }
 
 // ofFramework reports whether checkpoints of the format consist of files and folders, which may be in other formats.

@@ -191,6 +191,12 @@ func (f *finder) look(folder string, entries map[string]fs.FileInfo) (below []st
 			continue
 		}
 		c := f.candidate(filepath.Join(folder, name), entry, name == named)
+		if unfinished := strings.TrimSuffix(name, lightningSuffix) + nemoUnfinished; entries[unfinished] != nil {
+			c.missing = append(c.missing, "its end, as "+unfinished+" beside it shows")
+		}
+		if ofModelRank.MatchString(filepath.Base(folder)) {
+			c.missing = append(c.missing, "the parts of the other ranks, next to "+filepath.Base(folder))
+		}
 		switch {
 		case name == named:
 			marked, c.Marked, c.mark = c, true, mark
@@ -254,7 +260,8 @@ func (f *finder) candidate(name string, entry fs.FileInfo, marked bool) *candida
 	c.Format = formatOf(entry.Name(), c.files, marked)
 	c.folders = map[string]map[string]fs.FileInfo{}
 	for file, info := range c.files {
-		inParts := c.Format == agent.TorchDistributed && c.files[torchMetadata] == nil && dcpPart.MatchString(file)
+		inParts := c.Format == agent.TorchDistributed && c.files[torchMetadata] == nil &&
+			(dcpPart.MatchString(file) || file == nemoWeights && isNeMo(c.files))
 		if info.IsDir() && (ofFramework(c.Format) || inParts) {
 			c.folders[file], _ = f.list(filepath.Join(name, file))
 		}

@@ -117,6 +117,9 @@ func (f *finder) checkpoints() ([]agent.Checkpoint, error) {
 		}
 		all = append(all, c.Checkpoint)
 	}
+	if len(f.found) == 0 && f.skip == nil { // a repository has folders with such names
+		all = newest(f.unmarked)
+	}
 	return all, nil
 }
 
@@ -130,6 +133,8 @@ type finder struct {
 	// folders is how many were listed.
 	folders int
 	found   []*candidate
+	// unmarked are folders with names of checkpoints, in no known format and without a mark next to them.
+	unmarked []agent.Checkpoint
 }
 
 // candidate is a checkpoint whose content has not been looked at.
@@ -206,6 +211,10 @@ func (f *finder) look(folder string, entries map[string]fs.FileInfo) (below []st
 		case c.Format != "":
 			here = append(here, c)
 		case entry.IsDir():
+			if numbered.MatchString(name) {
+				f.unmarked = append(f.unmarked, agent.Checkpoint{Name: c.Name, Modified: c.Modified,
+					Missing: fmt.Sprintf("its name in a file %s or %s", deepSpeedMark, megatronMark)})
+			}
 			below = append(below, filepath.Join(folder, name))
 		}
 	}
@@ -269,6 +278,9 @@ func (f *finder) candidate(name string, entry fs.FileInfo, marked bool) *candida
 	c.Modified = cmp.Or(c.written(dated.MatchString), c.written(func(string) bool { return true }), c.Modified)
 	return c
 }
+
+// numbered matches names that trainings give to checkpoints.
+var numbered = regexp.MustCompile(`(?i)(step|iter|epoch|checkpoint|ckpt)\w*[-_=]?\d+`)
 
 // dated matches files that frameworks write once, at each save. Others may be written later, such as results of an evaluation, and the
 // time of a folder changes when a file in it is deleted.

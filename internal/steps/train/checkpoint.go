@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -56,6 +57,10 @@ func (t *Training) findCheckpoint(ctx context.Context) {
 	case len(incomplete) == 0:
 		t.Log.Info(fmt.Sprintf("%s has no checkpoint in a known format, so %s is not set.", at, agent.CheckpointVariable))
 		return
+	case !knownFormat(volumes):
+		t.Log.Warn(fmt.Sprintf("%s has no checkpoint in a known format, and no mark of a whole one, so %s is not set: the script has to find out "+
+			"by itself which is whole.", at, agent.CheckpointVariable))
+		return
 	case !sure || t.Spec.Env[agent.ResumeVariable] != "":
 		// The run that is resumed may have had another number of ranks.
 		t.Log.Warn(fmt.Sprintf("It is not known whether %s has a complete checkpoint, so %s is not set.", at, agent.CheckpointVariable))
@@ -64,4 +69,14 @@ func (t *Training) findCheckpoint(ctx context.Context) {
 		t.Log.Warn(fmt.Sprintf("%s has no complete checkpoint: attempt %d starts from the beginning.", at, t.Spec.Attempt()))
 	}
 	t.Spec.Checkpoint = &name
+}
+
+// knownFormat reports whether the nodes have a checkpoint of which it is known when it is complete.
+func knownFormat(volumes map[int][]agent.Checkpoint) bool {
+	for _, all := range volumes {
+		if slices.ContainsFunc(all, func(c agent.Checkpoint) bool { return c.Format != "" || c.Marked }) {
+			return true
+		}
+	}
+	return false
 }

@@ -107,6 +107,10 @@ func TestSearchForCheckpoints(t *testing.T) {
 	check("nothing", "It is not known whether /workspace/checkpoints/run has a complete checkpoint")
 	training.Spec.Env[agent.ResumeVariable] = "earlier"
 	check("nothing", "/workspace/checkpoints/earlier has no checkpoint in a known format")
+	write(path(0, "../../verl/global_step_20/actor/model_world_size_4_rank_0.pt"), "x")
+	training.Spec.Env[agent.ResumeVariable] = "verl"
+	check("nothing", "global_step_20: missing its name in a file latest or latest_checkpointed_iteration.txt.")
+	check("nothing", "and no mark of a whole one, so MLENV_LAST_CHECKPOINT is not set")
 	training.Spec.Env[agent.ResumeVariable] = "../../etc"
 	check("nothing", "")
 }

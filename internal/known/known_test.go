@@ -3,11 +3,50 @@
 package known
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
+
+// TestPageIsCurrent compares docs/reference/known.md with the rows.
+func TestPageIsCurrent(t *testing.T) {
+	var page strings.Builder
+	page.WriteString(`# What others print
+
+Messages of other programs that ml-dev-env knows, in the order in which it looks for them. It adds the meaning and the advice to its own
+message. Only what shows a fault of a node leaves that node out. Written by "go test ./internal/known -update" from the rows in
+internal/known/*.yaml: a new case is one row with an example.
+`)
+	for _, section := range []struct {
+		title string
+		rows  Table
+	}{{"A rank's words", Words}, {"Pods, queues and device plugins", Pods}} {
+		fmt.Fprintf(&page, "\n## %s\n\n| message, for example | at fault | reason | meaning | next |\n| --- | --- | --- | --- | --- |\n", section.title)
+		for _, row := range section.rows {
+			final := ""
+			if row.Final {
+				final = ", final"
+			}
+			fmt.Fprintf(&page, "| `%s` | %s%s | %s | %s | %s |\n", example(row.Examples[0]), row.Whose, final, row.Reason, cell(row.Means),
+				cell(row.Next))
+		}
+	}
+	golden.File(t, "../../docs/reference/known.md", page.String())
+}
+
+func example(text string) string {
+	return strings.NewReplacer("|", `\|`, "`", "'").Replace(humanize.OneLine(text, 100))
+}
+
+// cell returns the text of a cell of a table in Markdown.
+func cell(text string) string {
+	return strings.NewReplacer("|", `\|`, "<", "&lt;", "{", "`{", "}", "}`").Replace(text)
+}
 
 func TestRows(t *testing.T) {
 	reasons, err := os.ReadFile("../../docs/reference/reasons.md")

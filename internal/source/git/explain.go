@@ -47,7 +47,7 @@ var (
 		`mismatched algorithms|expected sha/ref, got '[0-9a-f]{64}|does not support this repository's object format`)
 	messageUnstorable = regexp.MustCompile(
 		`File name too long|Invalid or incomplete multibyte|Illegal byte sequence|unable to create symlink|invalid path`)
-	messageQuota = regexp.MustCompile(`(?i)over its (?:data )?quota|exceeded its LFS budget|quota|bandwidth limit`)
+	messageQuota = regexp.MustCompile(`(?i)exceeded its LFS budget|quota|bandwidth limit|rate limit`)
 	messageNoise = regexp.MustCompile(
 		`^(remote: )?(Enumerating|Counting|Compressing) objects|^(remote: )?Total \d|^fetch: Fetching reference|^From |^HEAD is now at`)
 	messageUnsafe = regexp.MustCompile(`object [0-9a-f]{40,64}: (\w+: [^\n]*)`)
@@ -243,7 +243,7 @@ func (r *repository) explainLFS(ctx context.Context, err error) error {
 	if err != nil {
 		return err
 	}
-	next := "git lfs fetch --all && git lfs push --all origin   # in a clone that has the objects"
+	next := "git lfs fetch --all   # in a clone, with the same account: the answer is the server's own"
 	code := status(text)
 	switch {
 	case messageNoMemory.MatchString(text):
@@ -261,7 +261,9 @@ func (r *repository) explainLFS(ctx context.Context, err error) error {
 		next = "put the CA of the LFS server, as PEM, under ca-bundle.crt into the ConfigMap mlenv-trusted-ca, or pass --ca-file"
 	case code == http.StatusUnauthorized, code == http.StatusForbidden, messageLogin.MatchString(text):
 		next = "give the git secret a username and a token that may read the repository's LFS objects, for " + r.keys.home.host
-	case code == http.StatusNotFound && !strings.Contains(text, "bject does not exist"):
+	case strings.Contains(text, "bject does not exist"):
+		next = "git lfs fetch --all && git lfs push --all origin   # in a clone that has the objects"
+	case code == http.StatusNotFound:
 		next = "if the LFS server is elsewhere, name it in .lfsconfig: git config -f .lfsconfig lfs.url https://HOST/PATH"
 	}
 	return fail.Advise(fail.Becausef(fail.LFSPointers, "fetching LFS objects of %s: %s", r.address, r.words(text)), "%s", next)

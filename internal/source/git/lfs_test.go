@@ -118,6 +118,16 @@ func TestFetchLFSFails(t *testing.T) {
 			}
 		})
 	}
+	t.Run("over its quota", func(t *testing.T) {
+		server.lfsBatch = func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/vnd.git-lfs+json")
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = w.Write([]byte(`{"message": "This repository exceeded its LFS budget."}`))
+		}
+		defer func() { server.lfsBatch = nil }()
+		_, _, _, err := fetchInto(t, source)
+		wantFailure(t, err, fail.LFSPointers, "exceeded its LFS budget", "quota of the repository's owner")
+	})
 	t.Run("missing", func(t *testing.T) {
 		clear(server.objects)
 		_, _, _, err := fetchInto(t, source)

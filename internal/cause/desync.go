@@ -137,8 +137,8 @@ func together(statuses []agent.JobStatus) string {
 	if first[1] == "1" {
 		which = ", the first one"
 	}
-	return fmt.Sprintf("all %d ranks waited in this collective%s, and none shows an error of its own: a GPU, a link between GPUs, or the network "+
-		"may hang", ranks, which)
+	return fmt.Sprintf("all %d ranks waited in this collective%s, and none shows an error of its own: a GPU, a link between GPUs, or the "+
+		"network may hang", ranks, which)
 }
 
 // unfinished returns the first collective that ranks of a group have not completed, although all have entered it: the GPU of a rank or the

@@ -47,7 +47,7 @@ func TestTorchSeesNoGPU(t *testing.T) {
 		found, _ := Find([]agent.JobStatus{{Ranks: []agent.RankStatus{{Ended: time.Unix(1e9, 0), Exit: agent.Exit{Code: 1},
 			Python: &agent.PythonError{Type: kind, Message: message}}}}})
 		if next := fail.NextOf(found.Err(Job{Run: "one", Namespace: "ns"})); strings.Contains(next,
-			"torch sees no GPU, as check-fabric's log says too") != want {
+			"torch sees no GPU, as check-fabric's log shows too") != want {
 			t.Errorf("%s: next %q, want the GPU in it: %t", text, next, want)
 		}
 		// A run on the user's own machine has no check-fabric.

@@ -172,8 +172,8 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 			f.Reason = fail.GPUsUnavailable
 			if others := otherGPUs(p.usable, name); fitting == 0 && others != "" {
 				f.Seen += "; their GPUs have other names: " + others
-				f.Next = fmt.Sprintf("have the GPUs of some nodes offered as %s (MIG strategy single, or no MIG), and name these in nodes.gpu_nodes of the "+
-					"cluster file", name)
+				f.Next = fmt.Sprintf("have the GPUs of some nodes offered as %s (MIG strategy single, or no MIG), and name these in nodes.gpu_nodes "+
+					"of the cluster file", name)
 			} else if f.Final {
 				f.Next = "ask for fewer nodes, or for fewer GPUs each"
 			}

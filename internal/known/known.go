@@ -17,23 +17,15 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Whose is what a text shows to be at fault.
+// Whose is what a text shows to be at fault: one of these, the rank that printed it, the fabric, the image, or the cluster.
 type Whose string
 
 const (
-	// Rank: the rank that printed it.
-	Rank Whose = "rank"
-	// Peer: another rank, because this one lost it or waits for it.
+	// Peer is another rank, which this one lost or waits for.
 	Peer Whose = "peer"
-	// Node: the Kubernetes node, which is evidence enough to leave it out.
+	// Node is the Kubernetes node: evidence enough to leave it out.
 	Node Whose = "node"
-	// Fabric: the network between the nodes.
-	Fabric Whose = "fabric"
-	// Image: the training image.
-	Image Whose = "image"
-	// Cluster: its configuration or its services.
-	Cluster Whose = "cluster"
-	// Request: what the user asks for.
+	// Request is what the user asks for.
 	Request Whose = "request"
 )
 

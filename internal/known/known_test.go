@@ -26,7 +26,8 @@ internal/known/*.yaml: a new case is one row with an example.
 		title string
 		rows  Table
 	}{{"A rank's words", Words}, {"Pods, queues and device plugins", Pods}} {
-		fmt.Fprintf(&page, "\n## %s\n\n| message, for example | at fault | reason | meaning | next |\n| --- | --- | --- | --- | --- |\n", section.title)
+		fmt.Fprintf(&page, "\n## %s\n\n| message, for example | at fault | reason | meaning | next |\n| --- | --- | --- | --- | --- |\n",
+			section.title)
 		for _, row := range section.rows {
 			final := ""
 			if row.Final {
@@ -64,7 +65,7 @@ func TestRows(t *testing.T) {
 			if row.ID == "" || len(row.Patterns) == 0 || len(row.Examples) == 0 || row.From == "" {
 				t.Errorf("%s: want a name, a pattern, an example, and where the text comes from", at)
 			}
-			if !slices.Contains([]Whose{Rank, Peer, Node, Fabric, Image, Cluster, Request}, row.Whose) {
+			if !slices.Contains([]Whose{"rank", Peer, Node, "fabric", "image", "cluster", Request}, row.Whose) {
 				t.Errorf("%s: whose is %q", at, row.Whose)
 			}
 			if row.Reason != "" && !strings.Contains(string(reasons), "| "+string(row.Reason)+" |") {

@@ -270,7 +270,7 @@ func (j *job) finish(exit agent.Exit) {
 	j.notice = nil
 	j.mu.Unlock()
 	if notice != nil {
-		notice.Leave()
+		_ = notice.Leave() // its folder goes
 	}
 	status.Ranks = nil
 	if err := j.recordEnd(status); err != nil {

@@ -26,7 +26,8 @@ func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
 	memory, cpu := facts.ReadMemory(cgroup), facts.ReadCPU(cgroup)
 	f := agent.Facts{
 		Health: s.currentHealth(), Node: s.config.Node, Pod: s.config.Pod, KubernetesNode: s.config.KubernetesNode,
-		GPUsExpected: facts.Given(s.config.Environ, s.config.GPUs), CPUs: cpus(), MemoryLimit: memory.Limit, MemoryUsed: memory.Used, MemoryCache: memory.Cache,
+		GPUsExpected: facts.Given(s.config.Environ, s.config.GPUs), CPUs: cpus(),
+		MemoryLimit: memory.Limit, MemoryUsed: memory.Used, MemoryCache: memory.Cache,
 		CPUPeriods: cpu.Periods, CPUThrottled: cpu.Throttled, SharedMemory: facts.Space("/dev/shm"),
 		Workspace: facts.Volume(s.config.Paths.Workspace), Datasets: facts.Volume(s.config.Paths.Datasets),
 		Environment: s.config.publicEnvironment(), Network: s.config.network(), Running: s.jobs.running(),

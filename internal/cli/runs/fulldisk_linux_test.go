@@ -63,8 +63,8 @@ with open(f"fill-{os.environ['NODE_RANK']}", "wb", buffering=0) as file:
 	}
 }
 
-// On volumes of other sizes another write is the first to fail. A run either does not begin, for want of room, or it ends with the verdict of
-// its script. Between two sizes with other ends the test looks until they are a page apart, which is the least that a file takes, and
+// On volumes of other sizes another write is the first to fail. A run either does not begin, for want of room, or it ends with the verdict
+// of its script. Between two sizes with other ends the test looks until they are a page apart, which is the least that a file takes, and
 // above the least size with the verdict at each page, where the files that a run can do without fail.
 func TestNoWriteChangesTheVerdict(t *testing.T) {
 	const page, most, pagesAbove = 4, 4096, 24 // KiB
@@ -118,7 +118,8 @@ func endOnAVolume(t *testing.T, size int) string {
 	case fail.ReasonOf(err) == fail.RankFailed && strings.Contains(err.Error(), exitedWith7):
 		end = exitedWith7
 	// The last one is of a rank whose shim found no room for its end.
-	case errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), unix.ENOSPC.Error()) || strings.Contains(err.Error(), "started 0 of 1 ranks"):
+	case errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), unix.ENOSPC.Error()) ||
+		strings.Contains(err.Error(), "started 0 of 1 ranks"):
 		end = ofThisRun.ReplaceAllString(strings.ReplaceAll(err.Error(), os.Getenv("XDG_DATA_HOME"), ""), "N")
 	}
 	if end == "" {

@@ -111,8 +111,8 @@ func (e end) cause() fail.Finding {
 	}
 	if line := find(e.lines, builderBroken); line != "" {
 		return newFinding(fail.BuildFailed, "the cluster's builder cannot mount the file system of a container; it is not the Dockerfile",
-			matching(e.lines, builderBroken), "have an administrator look at the builds of the cluster: oc describe build "+e.name+" -n "+e.namespace+
-				" (on OpenShift builds run privileged, with /dev/fuse or the kernel's overlay)")
+			matching(e.lines, builderBroken), fmt.Sprintf("have an administrator look at the builds of the cluster: oc describe build %s -n %s "+
+				"(on OpenShift builds run privileged, with /dev/fuse or the kernel's overlay)", e.name, e.namespace))
 	}
 	if f, ok := e.base(); ok {
 		return f

@@ -24,7 +24,9 @@ import (
 const regroupTime = 20 * time.Minute
 
 // mends are the reasons for which another attempt may help. Any other failure would repeat itself.
-var mends = []fail.Reason{fail.RankFailed, fail.OutOfMemory, fail.GPUMissing, fail.ContainerRestarted, fail.NodeLost, fail.Hang, fail.StopCondition}
+var mends = []fail.Reason{
+	fail.RankFailed, fail.OutOfMemory, fail.GPUMissing, fail.ContainerRestarted, fail.NodeLost, fail.Hang, fail.StopCondition,
+}
 
 // onNode is an error for one node.
 type onNode struct {

@@ -58,8 +58,8 @@ func (t *Training) findCheckpoint(ctx context.Context) {
 		t.Log.Info(fmt.Sprintf("%s has no checkpoint in a known format, so %s is not set.", at, agent.CheckpointVariable))
 		return
 	case !knownFormat(volumes):
-		t.Log.Warn(fmt.Sprintf("%s has no checkpoint in a known format, and no mark of a whole one, so %s is not set: the script has to find out "+
-			"by itself which is whole.", at, agent.CheckpointVariable))
+		t.Log.Warn(fmt.Sprintf("%s has no checkpoint in a known format, and no mark of a whole one, so %s is not set: the script has to "+
+			"find out by itself which is whole.", at, agent.CheckpointVariable))
 		return
 	case !sure || t.Spec.Env[agent.ResumeVariable] != "":
 		// The run that is resumed may have had another number of ranks.

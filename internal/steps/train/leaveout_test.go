@@ -57,8 +57,8 @@ func TestLeaveOut(t *testing.T) {
 		{name: "a pod that has lost its devices", ended: failed, listed: []string{"a", "b"}, devices: true,
 			says: []string{"Node 1 on b gets a new pod: they cannot be read: running nvidia-smi: exit status 255: Failed to initialize NVML"}},
 		{name: "a rank that reports a fault of its node", ended: failed, listed: []string{"a", "b", "c"}, want: []string{"b"},
-			words: "Error 802: system not yet initialized", says: []string{"Kubernetes node b is left out from now on: rank 1 on it reports: RuntimeError: " +
-				"Error 802"}},
+			words: "Error 802: system not yet initialized", says: []string{"Kubernetes node b is left out from now on: rank 1 on it reports: " +
+				"RuntimeError: Error 802"}},
 		{name: "a rank that reports an error of its image", ended: failed, listed: []string{"a", "b", "c"},
 			words: "CUDA error: no kernel image is available for execution on the device"},
 		{name: "a faulty GPU next to claims of the node", ended: failed, listed: []string{"a", "b", "c"}, fault: "its row remapping failed",

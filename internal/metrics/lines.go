@@ -56,10 +56,11 @@ func Loss(m map[string]any) (loss float64, ok bool) {
 	return 0, false
 }
 
-// Time returns the time in a line; ok is false if it has none.
+// Time returns the time in a line; ok is false if it has none, or a number that is no time of this century in seconds, such as a duration.
 func Time(m map[string]any) (at time.Time, ok bool) {
+	const y2001, y5138 = 1e9, 1e11
 	unix, ok := Number(m, "time")
-	if !ok {
+	if !ok || unix < y2001 || unix > y5138 {
 		return time.Time{}, false
 	}
 	return time.Unix(0, int64(unix*1e9)), true

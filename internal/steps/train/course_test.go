@@ -74,6 +74,12 @@ func obeys(node int, why agent.StopCause) jobs.Event {
 	return stops(node, why, agent.Exit{Code: -1, Signal: "SIGTERM"})
 }
 
+// at returns the report of a rank that ended so long after the begin.
+func at(e jobs.Event, after time.Duration) jobs.Event {
+	e.Status.Ranks[0].Ended, e.Status.Ended = begin.Add(after), begin.Add(after)
+	return e
+}
+
 // failedBefore returns a rank that had raised an exception, and ends only at the signal because a thread held its process.
 func failedBefore(node int, why agent.StopCause) jobs.Event {
 	e := obeys(node, why)
@@ -319,6 +325,10 @@ func TestCourse(t *testing.T) {
 		{"the time is over", []row{
 			{obeys(0, agent.StopDeadline), saving + "so ordered (deadline)" + savingRest, stopping},
 			{obeys(1, agent.StopDeadline), "end: TrainingTimeout", ended},
+		}},
+		{"a rank fails just before the time is over", []row{
+			{at(exits(1, 1), time.Second), "stop all: rank 1 exited with 1, give up after 8s", stopping},
+			{obeys(0, agent.StopDeadline), "end: RankFailed", ended},
 		}},
 		{"the time is over, and a rank saves for longer than its peer", []row{
 			{beginsToStop(0, agent.StopDeadline), saving + "so ordered (deadline)" + savingRest, stopping},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -30,19 +31,20 @@ exec sleep 1000`)
 	var last notify.Event
 	training.Notify = func(e notify.Event) { last = e }
 	_, err := training.Attempt(t.Context())
-	const culprit = "rank 1 on node 1 is in load_batch (gloo.py:6) while 1 rank waits in all_reduce (gloo.py:16)"
-	if fail.ReasonOf(err) != fail.Hang || !strings.Contains(err.Error(), culprit) || !strings.Contains(fail.NextOf(err), "stacks-RANK.txt") {
+	// Not every kernel tells what a process waits for.
+	culprit := regexp.MustCompile(`rank 1 on node 1 (sleeps|is) in load_batch \(gloo\.py:6\) while 1 rank waits in all_reduce \(gloo\.py:16\)`)
+	if fail.ReasonOf(err) != fail.Hang || !culprit.MatchString(err.Error()) || !strings.Contains(fail.NextOf(err), "stacks-RANK.txt") {
 		t.Fatalf("got %s: %v (%s), want Hang with %s\n%s", fail.ReasonOf(err), err, fail.NextOf(err), culprit, out)
 	}
 	if hang := (hangError{}); !errors.As(err, &hang) || !slices.Equal(hang.ranks, []int{1}) {
 		t.Errorf("the culprits are %v, want rank 1", hang.ranks)
 	}
-	if last.Kind != notify.Hang || last.Attempt != 1 || last.Reason != fail.Hang || !strings.Contains(last.Message, culprit) {
+	if last.Kind != notify.Hang || last.Attempt != 1 || last.Reason != fail.Hang || !culprit.MatchString(last.Message) {
 		t.Errorf("the last event is %+v, want the hang", last)
 	}
 	for _, node := range agents {
 		status, err := over(t, node.Client)
-		if err != nil || status.State != agent.Stopped || status.StopCause != agent.StopHang || !strings.Contains(status.StopReason, culprit) {
+		if err != nil || status.State != agent.Stopped || status.StopCause != agent.StopHang || !culprit.MatchString(status.StopReason) {
 			t.Errorf("node %d: %s (%s), %v; want it stopped for the hang", node.Config.Node, status.State, status.StopReason, err)
 		}
 	}

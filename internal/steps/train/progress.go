@@ -31,6 +31,9 @@ type progress struct {
 	notFinite *float64
 	hasLoss   bool
 	history   metrics.History
+	// arrived is when the last step arrived here; wrongTime is true after a metric time that is no time.
+	arrived   time.Time
+	wrongTime bool
 }
 
 // coursePoints bounds what an attempt keeps of the times of its steps: every node gets it with the next attempt.
@@ -57,17 +60,27 @@ func (p *progress) add(value map[string]any, now time.Time) (first bool) {
 	if measured && (math.IsNaN(loss) || math.IsInf(loss, 0)) && p.notFinite == nil {
 		p.notFinite = &step
 	}
+	const skew = 24 * time.Hour // of clocks; a time further away is none
 	at := now
-	if written, ok := metrics.Time(value); ok {
+	if written, ok := metrics.Time(value); ok && written.Sub(now).Abs() <= skew {
 		at = written
+	} else if wrong := value["time"]; wrong != nil {
+		delete(value, "time")
+		if !p.wrongTime {
+			p.wrongTime = true
+			p.dropped = fmt.Sprintf("The metric time is %v, and not the time now in seconds since 1970, as time.time() returns it. It is not used.",
+				wrong)
+		}
 	}
 	p.history.Add(value)
 	// An evaluation's line may not have them.
 	samples, _ := metrics.Number(p.last.Values(), "samples")
 	tokens, _ := metrics.Number(p.last.Values(), "tokens")
 	if !p.latest.at.IsZero() {
-		p.longest = max(p.longest, at.Sub(p.latest.at))
+		// A time that jumps must not switch off what looks for hangs. Lines of before arrive at once after a restart of the step.
+		p.longest = max(p.longest, min(at.Sub(p.latest.at), max(now.Sub(p.arrived), leastHang)))
 	}
+	p.arrived = now
 	p.latest = point{at: at, step: step, samples: samples, tokens: tokens}
 	if first = p.first.at.IsZero(); first {
 		p.first = p.latest

@@ -97,6 +97,31 @@ func TestFinalIsBounded(t *testing.T) {
 	}
 }
 
+// A time that is none, as of a script that logs a duration, is not used, and reported once. What looks for hangs is not misled by a jump.
+func TestWrongTimes(t *testing.T) {
+	p := &progress{}
+	now := time.Unix(1_790_000_000, 0)
+	notices := 0
+	for step := range 4 {
+		now = now.Add(10 * time.Second)
+		line := map[string]any{"step": float64(step), "tokens": float64(1000 * step), "time": 12.5}
+		p.add(line, now)
+		if p.notice() != "" {
+			notices++
+		}
+	}
+	if _, longest := p.stepTime(now); notices != 1 || longest != 10*time.Second {
+		t.Errorf("%d notices, and the longest step took %s; want one, and 10s", notices, longest)
+	}
+	if course := p.course(0); course == nil || !course.Began.IsZero() {
+		t.Errorf("the course began at %+v, want no time", course)
+	}
+	p.add(map[string]any{"step": 5.0, "time": float64(now.Add(5 * time.Hour).Unix())}, now.Add(time.Second))
+	if _, longest := p.stepTime(now); longest != leastHang {
+		t.Errorf("after a jump the longest step took %s, want %s at most", longest, leastHang)
+	}
+}
+
 // A training that invents keys is reported once, and its progress goes on.
 func TestProgressReportsDroppedMetrics(t *testing.T) {
 	p := &progress{}

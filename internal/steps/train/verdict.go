@@ -65,6 +65,9 @@ func (j judge) verdict(statuses []agent.JobStatus) (*question, error) {
 	for _, status := range statuses {
 		switch status.StopCause {
 		case agent.StopDeadline:
+			if failed && endedBefore(found, statuses) {
+				return nil, found.Err(j.job(statuses[found.Rank.Node]))
+			}
 			if err := j.held(statuses, found, "when the training's time was over"); err != nil {
 				return nil, err
 			}
@@ -92,6 +95,13 @@ func (j judge) verdict(statuses []agent.JobStatus) (*question, error) {
 		}
 	}
 	return nil, fail.Becausef(fail.RankFailed, "training: it failed, and no rank shows why")
+}
+
+// endedBefore reports whether a rank ended by an error of its own before any node stopped its ranks.
+func endedBefore(found cause.Cause, statuses []agent.JobStatus) bool {
+	return found.Known && !found.Rank.Stopped && !slices.ContainsFunc(statuses, func(s agent.JobStatus) bool {
+		return !s.Stopping.IsZero() && !found.Rank.Ended.Before(s.Stopping)
+	})
 }
 
 // held returns the error of the rank that was found, if it had failed before the nodes were stopped, and its process had not ended then;

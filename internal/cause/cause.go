@@ -140,7 +140,7 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 		return cause, true
 	}
 	silent := slices.DeleteFunc(failed, func(r agent.RankStatus) bool {
-		return !r.Stopped || ends(r) || waitedInVain(r) || originOfAbort(lastWords(r)) == consequence
+		return !r.Stopped || ends(r) || originOfAbort(lastWords(r)) == consequence
 	})
 	// If some of them were seen at the rendezvous, the others wait for the rest.
 	if unseen := func(r agent.RankStatus) bool { return r.Rendezvous != agent.Arrived }; slices.ContainsFunc(silent, unseen) {

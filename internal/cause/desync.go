@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -123,8 +124,8 @@ func together(statuses []agent.JobStatus) string {
 		world = status.Spec.Nodes * status.Spec.RanksOfNode()
 		for _, rank := range status.Ranks {
 			match := work.FindStringSubmatch(lastWords(rank))
-			if match == nil || first != nil && (match[1] != first[1] || match[2] != first[2]) {
-				return ""
+			if match == nil || p2p.MatchString(match[0]) || first != nil && sizesOf(match[0]) != sizesOf(first[0]) {
+				return "" // the script may be wrong
 			}
 			first = match
 			ranks++
@@ -139,6 +140,12 @@ func together(statuses []agent.JobStatus) string {
 	}
 	return fmt.Sprintf("all %d ranks waited in this collective%s, and none shows an error of its own: a GPU, a link between GPUs, or the "+
 		"network may hang", ranks, which)
+}
+
+// sizesOf returns what the watchdog's line has of a collective: its number, its operation and its sizes.
+func sizesOf(work string) string {
+	before, _, _ := strings.Cut(work, "Timeout")
+	return before
 }
 
 // unfinished returns the first collective that ranks of a group have not completed, although all have entered it: the GPU of a rank or the

@@ -107,9 +107,11 @@ func lastLineOf(rank agent.RankStatus) string {
 	if rank.Exit.Signal != "" {
 		return ""
 	}
-	for _, line := range slices.Backward(rank.Tail) {
-		if pattern != nil && pattern.MatchString(line) || launcherEnd.MatchString(line) {
-			return strings.TrimSpace(line)
+	for _, pattern := range []*regexp.Regexp{pattern, launcherEnd} {
+		for _, line := range slices.Backward(rank.Tail) {
+			if pattern != nil && pattern.MatchString(line) {
+				return strings.TrimSpace(line)
+			}
 		}
 	}
 	return ""

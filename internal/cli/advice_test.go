@@ -47,7 +47,7 @@ var shownBy = map[string][]string{
 var (
 	clause  = regexp.MustCompile(`[,;(\n]|: | or | and `)
 	flag    = regexp.MustCompile(`--([a-z][a-z0-9-]+)`)
-	foreign = regexp.MustCompile(`\b(oc|kubectl|git|tkn|skopeo|py-spy|mlenv)\b`)
+	foreign = regexp.MustCompile(`\b(oc|kubectl|git|pip|tkn|skopeo|py-spy|mlenv)\b`)
 	// advised matches a call of mlenv in a sentence.
 	advised = regexp.MustCompile(`\bmlenv ([a-z][^#|;:&)(,\n]*)`)
 )

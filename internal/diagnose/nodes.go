@@ -170,7 +170,7 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 		switch {
 		case isGPU(name):
 			f.Reason = fail.GPUsUnavailable
-			if others := otherGPUs(p.usable, name); fitting == 0 && others != "" {
+			if others := otherGPUs(p.usable, name); others != "" {
 				f.Seen += "; their GPUs have other names: " + others
 				f.Next = fmt.Sprintf("have the GPUs of some nodes offered as %s (MIG strategy single, or no MIG), and name these in nodes.gpu_nodes "+
 					"of the cluster file", name)
@@ -187,12 +187,15 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 	return found
 }
 
-// otherGPUs names the GPUs, or parts of them, that the nodes offer under other names: MIG devices, for example.
+// otherGPUs names the MIG devices of nodes that offer nothing by that name.
 func otherGPUs(on []*corev1.Node, name corev1.ResourceName) string {
 	var others []string
 	for _, node := range on {
+		if has := node.Status.Capacity[name]; !has.IsZero() {
+			return ""
+		}
 		for _, other := range GPUs(node.Status.Allocatable) {
-			if other != name && !slices.Contains(others, string(other)) {
+			if strings.HasPrefix(string(other), "nvidia.com/mig-") && !slices.Contains(others, string(other)) {
 				others = append(others, string(other))
 			}
 		}

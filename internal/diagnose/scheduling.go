@@ -138,8 +138,10 @@ func (e *explainer) waiting(pod *corev1.Pod) (f fail.Finding) {
 		// Kueue's events about an eviction are of type Normal. The reason of one that waits may be Pending, or since Kueue 0.18 a finer one.
 		evicted := recognize(pod, "workload", ev.reason+": "+ev.text, &f)
 		if !evicted && !ev.warning {
-			continue
+			break // it goes on
 		}
+		// A Workload of the same name may have been that of an earlier environment.
+		f.Final = f.Final && e.StatefulSet != nil && !ev.last.Before(e.StatefulSet.CreationTimestamp.Time)
 		f.Seen += ": " + oneLine(ev.text)
 		f.Next = strings.ReplaceAll(f.Next, "{workload}", workload)
 		if kept, ok := latest(e.eventsOf("Pod", pod.Name, ""), "FailedScheduling", "FailedMount", "FailedCreatePodSandBox", "Failed", "Pulling",

@@ -297,7 +297,7 @@ class _Agreement:
 
 _PART = re.compile(r"(pytorch_model_fsdp_\d+|optimizer_\d+|pytorch_model(_\d+)?)$")
 _PARTS = {"model", "optim", "optimizer"}  # folders of torch.distributed.checkpoint that scripts write for one checkpoint
-_OF_MODEL_RANK = re.compile(r"(mp_rank_\d+|tp_rank_\d+_pp_rank_\d+)$")  # a folder with one rank's part of a checkpoint
+_OF_MODEL_RANK = re.compile(r"(mp_rank_\d+(_\d+)*|tp_rank_\d+_pp_rank_\d+)$")  # a folder with one rank's part of a checkpoint
 _SHARD = re.compile(rb"__\d+_\d+\.distcp")
 _DEEPSPEED = re.compile(r"((bf16_)?zero_pp_rank_\d+_)?mp_rank_\d+_(model|optim)_states\.pt$")
 _TRAINER = re.compile(

@@ -71,7 +71,7 @@ var (
 	// dcpPart is a folder of torch.distributed.checkpoint that scripts write next to others of one checkpoint.
 	dcpPart, dcpOptimizer = regexp.MustCompile(`^(model|optim|optimizer)$`), regexp.MustCompile(`^(optim|optimizer)$`)
 	// ofModelRank is a folder with the part of one rank of tensors and pipeline (NeMo 1, Megatron-LM).
-	ofModelRank = regexp.MustCompile(`^(mp_rank_\d+|tp_rank_\d+_pp_rank_\d+)$`)
+	ofModelRank = regexp.MustCompile(`^(mp_rank_\d+(_\d+)*|tp_rank_\d+_pp_rank_\d+)$`)
 	// ofRank is a file that each rank writes, ofMany one of a number of files.
 	ofRank = regexp.MustCompile(`^(rng_state_|random_states_|.*_rank)(\d{1,7})(\.\w+)$`)
 	ofMany = regexp.MustCompile(`^(.*-)(\d{5})-of-(\d{5})(\.\w+)$`)

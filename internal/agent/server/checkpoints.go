@@ -280,7 +280,7 @@ func (f *finder) candidate(name string, entry fs.FileInfo, marked bool) *candida
 }
 
 // numbered matches names that trainings give to checkpoints.
-var numbered = regexp.MustCompile(`(?i)(step|iter|epoch|checkpoint|ckpt)\w*[-_=]?\d+`)
+var numbered = regexp.MustCompile(`(?i)^(global_?)?(step|iter|iteration|epoch|checkpoint|ckpt)[-_=]?\d+`)
 
 // dated matches files that frameworks write once, at each save. Others may be written later, such as results of an evaluation, and the
 // time of a folder changes when a file in it is deleted.

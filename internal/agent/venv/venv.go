@@ -91,18 +91,33 @@ sys.path[:] = [path for path in sys.path if path]
 sys.argv[0] = "pip"
 runpy.run_module("pip", run_name="__main__", alter_sys=True)`
 
-// optionLine is a comment of a requirements file with options of pip that the file's format does not have, such as --no-build-isolation.
-var optionLine = regexp.MustCompile(`(?m)^# pip install (--\S.*?)[ \t\r]*$`)
+var (
+	// optionLine is a comment of a requirements file with options of pip that the file's format does not have.
+	optionLine = regexp.MustCompile(`(?m)^# mlenv: pip (.*?)[ \t\r]*$`)
+	// allowed are those about how packages are built. Others would install elsewhere, or something else.
+	allowed = regexp.MustCompile(`^--(no-build-isolation|no-deps|prefer-binary|(no-binary|only-binary|config-settings)=\S+)$`)
+)
 
-// optionsIn returns the options in the comments of a requirements file.
+// optionsIn returns the options in the comments of a requirements file, a path from the current folder.
 func optionsIn(requirements string) (options []string, err error) {
 	const most = 1 << 20 // bytes
-	content, err := claimfile.Read(requirements, most)
+	root, err := os.OpenRoot(".")
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	content, err := claimfile.ReadIn(root, requirements, most)
 	if err != nil {
 		return nil, err
 	}
 	for _, line := range optionLine.FindAllSubmatch(content, -1) {
-		options = append(options, strings.Fields(string(line[1]))...)
+		for _, option := range strings.Fields(string(line[1])) {
+			if !allowed.MatchString(option) {
+				return nil, fmt.Errorf("%s: the comment for pip has %q: want --no-build-isolation, --no-deps, --prefer-binary, --no-binary=..., "+
+					"--only-binary=... or --config-settings=...", requirements, option)
+			}
+			options = append(options, option)
+		}
 	}
 	return options, nil
 }

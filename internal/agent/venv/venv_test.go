@@ -129,6 +129,31 @@ const month = 30 * 24 * time.Hour
 
 func there(path string) bool { _, err := os.Lstat(path); return err == nil }
 
+// Options of pip that the file's format does not have are in a comment; ordinary comments are none. The file may be a link in the tree.
+func TestOptions(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for content, want := range map[string]string{
+		"# pip install --pre torch --index-url https://example.com\ntorch\n":                               "",
+		"# mlenv: pip --no-build-isolation --config-settings=a=b \r\nflash-attn\n# mlenv: pip --no-deps\n": "--no-build-isolation --config-settings=a=b --no-deps",
+		"# mlenv: pip --target=/tmp/x\n":        "error",
+		"# mlenv: pip -r other.txt\n":           "error",
+		" # mlenv: pip --no-build-isolation\nx": "",
+	} {
+		write(t, ".", map[string]string{"gpu/requirements.txt": content})
+		if err := os.Symlink("gpu/requirements.txt", "requirements.txt"); err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Fatal(err)
+		}
+		options, err := optionsIn("requirements.txt")
+		got := strings.Join(options, " ")
+		if err != nil {
+			got = "error"
+		}
+		if got != want {
+			t.Errorf("%q: got %q, %v; want %q", content, got, err, want)
+		}
+	}
+}
+
 func TestCollect(t *testing.T) {
 	folder := t.TempDir()
 	name := func(digit string) string { return filepath.Join(folder, strings.Repeat(digit, 64)) }

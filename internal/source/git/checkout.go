@@ -154,7 +154,7 @@ func (c *checkout) fetchPointers(ctx context.Context) error {
 	if c.source.LFS || len(found) == 0 {
 		return nil
 	}
-	return refusePointers(fmt.Sprintf("the tree of %s", c.modules[0].address), found)
+	return refusePointers(fmt.Sprintf("the tree of %s", c.modules[0].address), "files, or lfs=true", found)
 }
 
 func (c *checkout) place(object string, paths []string) error {

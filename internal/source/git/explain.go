@@ -47,7 +47,7 @@ var (
 		`mismatched algorithms|expected sha/ref, got '[0-9a-f]{64}|does not support this repository's object format`)
 	messageUnstorable = regexp.MustCompile(
 		`File name too long|Invalid or incomplete multibyte|Illegal byte sequence|unable to create symlink|invalid path`)
-	messageQuota = regexp.MustCompile(`(?i)exceeded its LFS budget|quota|bandwidth limit|rate limit`)
+	messageQuota = regexp.MustCompile(`(?i)(?:exceeded|over)\b.{0,40}\b(?:quota|budget|bandwidth)|quota.{0,20}exceeded|bandwidth limit`)
 	messageNoise = regexp.MustCompile(
 		`^(remote: )?(Enumerating|Counting|Compressing) objects|^(remote: )?Total \d|^fetch: Fetching reference|^From |^HEAD is now at`)
 	messageUnsafe = regexp.MustCompile(`object [0-9a-f]{40,64}: (\w+: [^\n]*)`)
@@ -253,10 +253,12 @@ func (r *repository) explainLFS(ctx context.Context, err error) error {
 		return fail.Advise(fail.Becausef(fail.LFSPointers,
 			"fetching LFS objects of %s: git-lfs was killed: it needs more than %s of processor time, or more memory than the container has: %s",
 			r.address, r.limits.cpu, r.words(text)), adviseDatasets)
-	case messageQuota.MatchString(text) || code == http.StatusPaymentRequired || code == http.StatusTooManyRequests ||
+	case messageQuota.MatchString(text) || code == http.StatusPaymentRequired ||
 		code == http.StatusInsufficientStorage || code == 509: // bandwidth limit exceeded
 		next = "have the quota of the repository's owner raised, or wait until it is counted anew; or put the files under /datasets and leave " +
 			"them out of the repository"
+	case code == http.StatusTooManyRequests || strings.Contains(text, "rate limit"):
+		next = "wait; or give the git secret a token, whose limit is higher"
 	case messageUntrusted.MatchString(text):
 		next = "put the CA of the LFS server, as PEM, under ca-bundle.crt into the ConfigMap mlenv-trusted-ca, or pass --ca-file"
 	case code == http.StatusUnauthorized, code == http.StatusForbidden, messageLogin.MatchString(text):

@@ -140,10 +140,10 @@ func CheckFolder(dir string, names []string) error {
 	if len(found) == 0 {
 		return nil
 	}
-	return fail.Advise(refusePointers("the folder", found), "git lfs pull in the folder fetches them; or lines in .mlenvignore leave them out")
+	return fail.Advise(refusePointers("the folder", "files", found), "git lfs pull in the folder fetches them; or lines in .mlenvignore leave them out")
 }
 
-func refusePointers(where string, found []pointerFile) error {
+func refusePointers(where, want string, found []pointerFile) error {
 	var names []string
 	var bytes int64
 	for _, p := range found {
@@ -152,8 +152,8 @@ func refusePointers(where string, found []pointerFile) error {
 	}
 	slices.Sort(names)
 	return fail.Advise(
-		fail.Becausef(fail.LFSPointers, "checking %s: %s in place of files, for %s: %s: want files, or lfs=true",
-			where, humanize.Count(len(names), "Git LFS pointer"), humanize.Bytes(bytes), humanize.First(names, 5)),
+		fail.Becausef(fail.LFSPointers, "checking %s: %s in place of files, for %s: %s: want %s",
+			where, humanize.Count(len(names), "Git LFS pointer"), humanize.Bytes(bytes), humanize.First(names, 5), want),
 		"pass the param lfs=true to fetch them, or take them out of the repository with git lfs migrate export")
 }
 

@@ -168,8 +168,8 @@ var (
 			`system image|reading manifest|pinging container registry|determining manifest)`)
 
 	// builderBroken matches buildah, containers/storage and fuse-overlayfs where the builder may not mount.
-	builderBroken = regexp.MustCompile(`(?i)fuse: device not found|error creating overlay mount|mounting new container|newuidmap|` +
-		`cannot clone: operation not permitted`)
+	builderBroken = regexp.MustCompile(`(?i)^(?:error|time=\S+ level=error|newuidmap:).*(?:fuse: device not found|creating overlay mount|` +
+		`mounting new container|newuidmap|cannot clone: operation not permitted)`)
 
 	noCertificate = regexp.MustCompile(
 		`(?i)CERTIFICATE_VERIFY_FAILED|certificate verify failed|x509: certificate|self[- ]signed certificate|SELF_SIGNED_CERT|unable to get ` +

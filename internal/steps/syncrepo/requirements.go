@@ -132,8 +132,11 @@ var (
 	diskFull = regexp.MustCompile(`No space left on device|[Dd]isk quota exceeded`)
 	// raised matches the exception with which the build of a package failed, within the box that pip draws around its output.
 	raised = regexp.MustCompile(`^ +((?:\w+\.)*\w*(?:Error|Exception|NotFound)): .+`)
-	// hidden matches the exception of a build that imports a package which pip hides from it.
-	hidden = regexp.MustCompile(`^ +ModuleNotFoundError: No module named '([^']+)'`)
+	// buildFailed matches pip's words if that is why it gave up, and not a package that it had passed over.
+	buildFailed = regexp.MustCompile(`subprocess-exited-with-error|metadata-generation-failed|Failed to build|build-wheels-failed`)
+	gaveUp      = regexp.MustCompile(`ResolutionImpossible|No matching distribution`)
+	// hidden matches the exception of a build that imports a package of images which pip hides from it.
+	hidden = regexp.MustCompile(`^ +ModuleNotFoundError: No module named '(torch|numpy)[.']`)
 	// pipError matches the lines in which pip and its builds report why they failed.
 	pipError = regexp.MustCompile(`^\s*(ERROR|error):`)
 )
@@ -176,11 +179,11 @@ func (r requirements) failed(node int, last agent.JobStatus) error {
 		what, why = "pip does not trust the certificate of a server", matching(output, untrusted)
 		next = "name a ConfigMap in network.trusted_ca of the cluster file whose key ca-bundle.crt has every CA to trust; " +
 			"on OpenShift that is mlenv-trusted-ca, which the cluster fills\n" + next
-	case len(matching(output, raised)) > 0:
+	case len(matching(output, raised)) > 0 && len(matching(output, buildFailed)) > 0 && len(matching(output, gaveUp)) == 0:
 		all := matching(output, raised)
 		why = []string{strings.TrimSpace(all[len(all)-1])}
 		if match := hidden.FindStringSubmatch(all[len(all)-1]); match != nil {
-			next = fmt.Sprintf("let the build see the %s of the image: a line # pip install --no-build-isolation in %s, which then also names "+
+			next = fmt.Sprintf("let the build see the %s of the image: a line # mlenv: pip --no-build-isolation in %s, which then also names "+
 				"what else its build needs\n", match[1], r.name) + next
 		}
 	case why == nil:

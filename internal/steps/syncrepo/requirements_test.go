@@ -241,7 +241,7 @@ func TestRequirementsOfAUser(t *testing.T) {
 func TestWhyABuildFailed(t *testing.T) {
 	for name, want := range map[string][]string{
 		"setuptools-scm":    {"pip failed\n  LookupError: setuptools-scm was unable to detect version for", ""},
-		"build-needs-torch": {"pip failed\n  ModuleNotFoundError: No module named 'torch'", "a line # pip install --no-build-isolation in r.txt"},
+		"build-needs-torch": {"pip failed\n  ModuleNotFoundError: No module named 'torch'", "a line # mlenv: pip --no-build-isolation in r.txt"},
 	} {
 		content, err := os.ReadFile("testdata/pip-" + name + ".txt")
 		if err != nil {

@@ -169,6 +169,7 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 		t.leaveOut(ctx, failed, *failed.Node, "it did not answer")
 		t.Log.Info(outOfService(host))
 	}
+	renewed := map[int]bool{} // the nodes that have a new pod
 	for {
 		if err := t.whole(ctx); err != nil {
 			return err
@@ -188,7 +189,7 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 		if err != nil {
 			return err
 		}
-		if t.renew(ctx, facts) {
+		if t.renew(ctx, facts, renewed) {
 			continue
 		}
 		// A new pod does not know its network, and if all are new none does.

@@ -19,7 +19,7 @@ import (
 // faulty returns the first node whose GPUs or RDMA devices have a fault. The fault is "" if there is none.
 func faulty(facts []agent.Facts, n network.Network) (node int, fault string) {
 	for node, f := range facts {
-		row, _ := known.Pods.FindOf("admission", f.GPUProblem)
+		row, _ := known.Pods.FindOf("smi", f.GPUProblem)
 		unexpected := f.GPUProblem != "" && row.Whose != known.Node // which shows no fault
 		if fault := f.GPUFault(); fault != "" && !unexpected {
 			return node, "its GPUs: " + fault
@@ -35,26 +35,23 @@ func faulty(facts []agent.Facts, n network.Network) (node int, fault string) {
 	return 0, ""
 }
 
-// renew replaces the first pod that has lost its devices, once on each host, and reports whether it did so.
-func (t *Training) renew(ctx context.Context, facts []agent.Facts) bool {
+// renew replaces the pods that have lost their devices, unless they are in renewed, and reports whether it did so.
+func (t *Training) renew(ctx context.Context, facts []agent.Facts, renewed map[int]bool) (done bool) {
 	for node, f := range facts {
-		host := t.hosts[node]
-		if !f.LostDevices() || t.renewed[host] {
+		if !f.LostDevices() || renewed[node] {
 			continue
 		}
-		if t.renewed == nil {
-			t.renewed = map[string]bool{}
-		}
-		t.renewed[host] = true
+		renewed[node] = true
+		host := t.hosts[node]
 		if err := t.place().Renew(ctx, node); err != nil {
 			t.Log.Warn(fmt.Sprintf("Node %d keeps its pod, which may not use its GPUs any more: %v.", node, err))
 			continue
 		}
 		t.Log.Warn(fmt.Sprintf("Node %d on %s gets a new pod: %s.", node, host, f.GPUFault()), "event", "pod-renewed", "node", node,
 			"kubernetesNode", host)
-		return true
+		done = true
 	}
-	return false
+	return done
 }
 
 // staysSilent reports whether an attempt ended because a node did not answer, and still does not, while its pod is as before. A pod

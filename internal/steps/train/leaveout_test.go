@@ -162,6 +162,8 @@ func TestFaulty(t *testing.T) {
 	}
 	for problem, want := range map[string]string{
 		"": "", "reading nvidia-smi's answer: record on line 1: wrong number of fields": "",
+		"running nvidia-smi: exit status 9: NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.": "its GPUs: they " +
+			"cannot be read",
 		"running nvidia-smi: Unable to determine the device handle for GPU 0000:19:00.0: GPU is lost.": "its GPUs: they cannot be read",
 	} {
 		_, fault := faulty([]agent.Facts{{}, {GPUProblem: problem}}, network.Network{Facts: make([]rdma.Facts, 2)})

@@ -8,11 +8,13 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
@@ -97,8 +99,14 @@ func (t *Training) withSaved(ctx context.Context, statuses []agent.JobStatus, er
 	if err == nil || ctx.Err() != nil || !slices.ContainsFunc(statuses, final) || doubtsModel(err) {
 		return err
 	}
-	if saved := jobs.SavedSince(statuses, t.noteCheckpoint(ctx)); saved != "" {
-		return fmt.Errorf("%w; %s", err, saved)
+	newest := t.noteCheckpoint(ctx)
+	from := "from the beginning: no complete checkpoint was found"
+	if newest.Name != "" {
+		from = "from " + newest.Name
 	}
-	return err
+	next := strings.Replace(fail.NextOf(err), moreTime, moreTime+", "+from, 1)
+	if saved := jobs.SavedSince(statuses, newest); saved != "" {
+		err = fmt.Errorf("%w; %s", err, saved)
+	}
+	return fail.Advise(err, "%s", next)
 }

@@ -73,8 +73,6 @@ type Training struct {
 	// those whose network was measured.
 	uids, measured map[int]types.UID
 	hosts          map[int]string
-	// renewed are the Kubernetes nodes on which a pod has been replaced because it had lost its devices.
-	renewed map[string]bool
 	// kept is what the run remembers of this step; nil for a person's training.
 	kept *receipt.Keeper
 	// newest is the newest complete checkpoint, lastProgress what was noted last.

@@ -321,7 +321,7 @@ func TestTimedOut(t *testing.T) {
 			"training: it had not ended after 40m0s", "give it more time with --timeout"},
 		{"slow, in a run", "nightly", 40*time.Minute + 10*time.Second, []agent.JobStatus{stopped(time.Second)},
 			"training: it had not ended after 40m0s",
-			"mlenv run --resume-from nightly --timeout=DURATION -n ns   # more time, from its newest checkpoint; tkn needs --pipeline-timeout too"},
+			"mlenv run --resume-from nightly --timeout=DURATION -n ns   # more time; tkn needs --pipeline-timeout too"},
 		{"silent", "nightly", 24 * time.Hour, []agent.JobStatus{stopped(12 * time.Minute), stopped(11 * time.Minute)},
 			"training: it had not ended after 24h0m0s; no rank had printed or measured anything for 11m0s",
 			"start it again, and while it is silent look for the rank that the others wait for: mlenv doctor"},

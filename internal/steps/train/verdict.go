@@ -118,6 +118,9 @@ func (j judge) held(statuses []agent.JobStatus, found cause.Cause, then string) 
 // longestSilence is the longest silence of a training that is not taken for a hang.
 const longestSilence = 10 * time.Minute
 
+// moreTime is in the advice of timedOut, until withSaved knows from which checkpoint.
+const moreTime = "# more time"
+
 // timedOut returns the error of a training whose deadline has passed. found is what ended it, if a rank did.
 func (j judge) timedOut(statuses []agent.JobStatus, found cause.Cause, took time.Duration) error {
 	// The grace of the ranks that were stopped is no time of the training.
@@ -125,9 +128,9 @@ func (j judge) timedOut(statuses []agent.JobStatus, found cause.Cause, took time
 	next := "give it more time with --timeout"
 	switch {
 	case j.spec.Run != "" && j.of.Namespace == "":
-		next = fmt.Sprintf("mlenv run --local --resume-from %s --timeout=DURATION   # more time, from its newest checkpoint", j.spec.Run)
+		next = fmt.Sprintf("mlenv run --local --resume-from %s --timeout=DURATION   "+moreTime, j.spec.Run)
 	case j.spec.Run != "":
-		next = fmt.Sprintf("mlenv run --resume-from %s --timeout=DURATION -n %s   # more time, from its newest checkpoint; "+
+		next = fmt.Sprintf("mlenv run --resume-from %s --timeout=DURATION -n %s   "+moreTime+"; "+
 			"tkn needs --pipeline-timeout too", j.spec.Run, j.of.Namespace)
 	}
 	quiet := took

@@ -113,8 +113,8 @@ func optionsIn(requirements string) (options []string, err error) {
 	for _, line := range optionLine.FindAllSubmatch(content, -1) {
 		for _, option := range strings.Fields(string(line[1])) {
 			if !allowed.MatchString(option) {
-				return nil, fmt.Errorf("%s: the comment for pip has %q: want --no-build-isolation, --no-deps, --prefer-binary, --no-binary=..., "+
-					"--only-binary=... or --config-settings=...", requirements, option)
+				return nil, fmt.Errorf("%s: the comment for pip has %q: want --no-build-isolation, --no-deps, --prefer-binary, "+
+					"--no-binary=PACKAGES, --only-binary=PACKAGES or --config-settings=KEY=VALUE", requirements, option)
 			}
 			options = append(options, option)
 		}

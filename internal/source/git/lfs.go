@@ -140,7 +140,8 @@ func CheckFolder(dir string, names []string) error {
 	if len(found) == 0 {
 		return nil
 	}
-	return fail.Advise(refusePointers("the folder", "files", found), "git lfs pull in the folder fetches them; or lines in .mlenvignore leave them out")
+	return fail.Advise(refusePointers("the folder", "files", found),
+		"git lfs pull in the folder fetches them; or lines in .mlenvignore leave them out")
 }
 
 func refusePointers(where, want string, found []pointerFile) error {

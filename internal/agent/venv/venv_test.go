@@ -133,7 +133,7 @@ func there(path string) bool { _, err := os.Lstat(path); return err == nil }
 func TestOptions(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for content, want := range map[string]string{
-		"# pip install --pre torch --index-url https://example.com\ntorch\n":                               "",
+		"# pip install --pre torch --index-url https://example.com\ntorch\n": "",
 		"# mlenv: pip --no-build-isolation --config-settings=a=b \r\nflash-attn\n# mlenv: pip --no-deps\n": "--no-build-isolation " +
 			"--config-settings=a=b --no-deps",
 		"# mlenv: pip --target=/tmp/x\n":        "error",

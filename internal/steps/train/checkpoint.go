@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -69,6 +70,33 @@ func (t *Training) findCheckpoint(ctx context.Context) {
 		t.Log.Warn(fmt.Sprintf("%s has no complete checkpoint: attempt %d starts from the beginning.", at, t.Spec.Attempt()))
 	}
 	t.Spec.Checkpoint = &name
+}
+
+// sayResume reports what a run that resumes another one finds of it. The script decides what it reads.
+func (t *Training) sayResume(ctx context.Context) {
+	of := t.Spec.Env[agent.ResumeVariable]
+	if of == "" {
+		return
+	}
+	at := t.place().WorkspaceOfRanks() + "/" + t.Spec.CheckpointFolder(t.ID)
+	asking, cancel := context.WithTimeout(ctx, jobs.Reachable)
+	defer cancel()
+	volumes, err := t.job().Checkpoints(asking, t.Spec)
+	best, incomplete, _ := jobs.NewestComplete(volumes)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		t.Log.Warn(fmt.Sprintf("Resuming run %s: looking for its checkpoints in %s failed: %v", of, at, err))
+	case best.Name != "":
+		t.Log.Info(fmt.Sprintf("Resuming run %s: its newest complete checkpoint is %s.", of, best.Name))
+	default:
+		text := fmt.Sprintf("Resuming run %s: %s and the working directories of its runs have no complete checkpoint in a known format, so the "+
+			"script may start from the beginning.", of, at)
+		if len(incomplete) > 0 {
+			text += " Not known as complete: " + strings.Join(incomplete[:min(len(incomplete), 3)], "; ") + "."
+		}
+		t.Log.Warn(text)
+	}
 }
 
 // knownFormat reports whether the nodes have a checkpoint of which it is known when it is complete.

@@ -111,6 +111,18 @@ func TestSearchForCheckpoints(t *testing.T) {
 	training.Spec.Env[agent.ResumeVariable] = "verl"
 	check("nothing", "global_step_20: missing its name in a file latest or latest_checkpointed_iteration.txt.")
 	check("nothing", "and no mark of a whole one, so MLENV_LAST_CHECKPOINT is not set")
+	for of, want := range map[string]string{
+		"run":     "Resuming run run: /workspace/checkpoints/run and the working directories of its runs have no complete checkpoint",
+		"verl":    "Not known as complete: global_step_20: missing its name in a file latest",
+		"earlier": "the script may start from the beginning.",
+	} {
+		out.Reset()
+		training.Spec.Env[agent.ResumeVariable] = of
+		training.sayResume(t.Context())
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s: got %q, want %q", of, out, want)
+		}
+	}
 	training.Spec.Env[agent.ResumeVariable] = "../../etc"
 	check("nothing", "")
 }

@@ -137,6 +137,9 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 			send(e)
 		})
 	})
+	if !attached && t.Spec.Attempt() == 1 {
+		followers.Go(func() { t.sayResume(following) })
+	}
 	followers.Go(func() { t.showProgress(following, shown) })
 	followers.Go(func() { t.noteProgress(following, shown) })
 	followers.Go(func() { t.watchSilence(following, shown, send) })

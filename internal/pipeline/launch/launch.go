@@ -118,7 +118,12 @@ func create(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) 
 	case apierrors.IsAlreadyExists(err):
 		return adopt(ctx, clients, wanted)
 	case err != nil:
-		return nil, kube.Problem(fmt.Errorf("starting pipeline %s/%s: %w", wanted.Namespace, Pipeline, err))
+		err = kube.Problem(fmt.Errorf("starting pipeline %s/%s: %w", wanted.Namespace, Pipeline, err))
+		if fail.ReasonOf(err) == fail.APIServerUnreachable { // whose answer alone may be lost
+			err = fail.Advise(err, "mlenv status %[1]s -n %[2]s   # run %[1]s may have started all the same; to end it: mlenv cancel %[1]s -n %[2]s",
+				wanted.Name, wanted.Namespace)
+		}
+		return nil, err
 	}
 	return made, nil
 }

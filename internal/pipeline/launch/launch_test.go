@@ -5,7 +5,9 @@ package launch
 import (
 	"context"
 	"errors"
+	"net/url"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -80,6 +82,23 @@ func TestStartNamesTheRun(t *testing.T) {
 	m, err := receipt.Recall(t.Context(), clients.Kube, "ns", started.Name)
 	if err != nil || m.RunUID != string(started.UID) || m.Environment != "ml-dev-env" {
 		t.Errorf("the memory is %+v, %v; want that of the run, with the environment of the pipeline's default", m, err)
+	}
+}
+
+// If the answer to the creation is lost for good, the user learns the name of the run that may have started.
+func TestStartWithoutAnswer(t *testing.T) {
+	clients := fakes()
+	tekton := fake.NewSimpleClientset()
+	name := ""
+	tekton.PrependReactor("create", "pipelineruns", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		name = action.(clienttesting.CreateAction).GetObject().(*v1.PipelineRun).Name
+		return true, nil, &url.Error{Op: "Post", URL: "https://api.example.com:6443/", Err: syscall.ECONNRESET}
+	})
+	clients.Tekton = tekton
+	_, err := Start(t.Context(), clients, Request{Pipeline: pipeline(), Values: map[string][]string{
+		"repo-url": {"https://example.com/r"}, "script": {"train.py"}}})
+	if want := "mlenv cancel " + name + " -n ns"; fail.ReasonOf(err) != fail.APIServerUnreachable || !strings.Contains(fail.NextOf(err), want) {
+		t.Errorf("got %v; next: %s; want %q", err, fail.NextOf(err), want)
 	}
 }
 

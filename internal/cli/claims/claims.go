@@ -117,6 +117,11 @@ func free(ctx context.Context, clients *kube.Clients, names []string) (list, err
 	if err != nil {
 		return nil, err
 	}
+	// A run has no Lease before its environment is created, which mounts a claim that exists.
+	starting, err := receipt.Unfinished(ctx, clients.Kube, clients.Namespace)
+	if err != nil && fail.ReasonOf(err) != fail.InvalidInput {
+		return nil, err
+	}
 	var doomed list
 	var problems []error
 	for _, name := range names {
@@ -133,7 +138,14 @@ func free(ctx context.Context, clients *kube.Clients, names []string) (list, err
 			problems = append(problems, fail.Becausef(fail.EnvironmentBusy, "%s: it is mounted by %s", at, strings.Join(c.Pods, ", ")))
 		default:
 			users := environmentsOf(c, leases)
-			if len(users) == 0 {
+			run := slices.IndexFunc(starting, func(m receipt.Memory) bool { return c.isOf(m.Environment) })
+			switch {
+			case len(users) > 0:
+			case run >= 0:
+				problems = append(problems, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "%s: run %s, which has not ended, is to mount it", at,
+					starting[run].Run), "mlenv cancel %s -n %s", starting[run].Run, clients.Namespace))
+				continue
+			default:
 				doomed = append(doomed, c)
 				continue
 			}

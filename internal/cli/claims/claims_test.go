@@ -48,7 +48,7 @@ func namespace(t *testing.T) *kube.Clients {
 	}
 	for _, object := range []runtime.Object{
 		claim("old-workspace", "old"), claim("old-datasets", "old"), claim("live-workspace", "live"), claim("live-datasets", "live"),
-		claim("mine", ""),
+		claim("mine", ""), claim("starting-workspace", "starting"),
 		claim("ml-dev-workspace", "ml-dev-env"), claim("ml-dev-datasets-ml-dev-env-a-1", "gone"),
 		claim("postgres", ""), claim("named", ""), installed(), claim("probe", "old", metav1.OwnerReference{Name: "lease"}),
 		pod("live-0", "live-workspace", corev1.PodRunning), pod("ended", "old-workspace", corev1.PodSucceeded),
@@ -67,6 +67,10 @@ func namespace(t *testing.T) *kube.Clients {
 		if err := receipt.Write(t.Context(), client, r); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := receipt.Begin(t.Context(), client, receipt.Start{Run: "train-1", RunUID: "u", Namespace: "ns", Environment: "starting",
+		Started: now}); err != nil {
+		t.Fatal(err)
 	}
 	client.ClearActions()
 	return &kube.Clients{Kube: client, Namespace: "ns"}
@@ -96,6 +100,7 @@ live-workspace                  live         100Gi  9d0h  now, by live-0
 ml-dev-datasets-ml-dev-env-a-1  gone         100Gi  9d0h  unknown
 ml-dev-workspace                ml-dev-env   100Gi  9d0h  unknown
 named                           -            100Gi  9d0h  unknown
+starting-workspace              starting     100Gi  9d0h  unknown
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -124,6 +129,7 @@ func TestDelete(t *testing.T) {
 		{"another environment shares it", []string{"ml-dev-workspace"}, "", true, "", fail.EnvironmentBusy, "ml-dev-env-a exists"},
 		{"a node's own claim", []string{"ml-dev-datasets-ml-dev-env-a-1"}, "", true, "", fail.EnvironmentBusy, "ml-dev-env-a exists"},
 		{"the cluster file names it, and an environment exists", []string{"named"}, "", true, "", fail.EnvironmentBusy, "its environment"},
+		{"a run is before its preflight", []string{"starting-workspace"}, "", true, "", fail.EnvironmentBusy, "run train-1, which has not ended"},
 		{"another program's", []string{"postgres"}, "", true, "", fail.InvalidInput, "claim ns/postgres"},
 		{"of a lease", []string{"probe"}, "", true, "", fail.InvalidInput, "claim ns/probe"},
 	} {

@@ -154,6 +154,7 @@ func writeSSHConfig(log *slog.Logger, environment, text string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
+	title, _, _ := strings.Cut(text, "\n")
 	switch written, err := claimfile.Read(path, mostConfig); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
@@ -161,8 +162,13 @@ func writeSSHConfig(log *slog.Logger, environment, text string) error {
 	case !strings.HasPrefix(string(written), sshMark):
 		return fail.Advise(fail.Becausef(fail.InvalidInput, "writing %s: it has another author; want a file that begins with %q", path, sshMark),
 			"mv %s %s.mine", path, strings.TrimSuffix(path, ".conf"))
+	case !strings.HasPrefix(string(written), title+"\n"):
+		other, _, _ := strings.Cut(string(written), "\n")
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "writing %s: it is for another environment of that name (%s): want one host of a name "+
+			"in ssh", path, strings.TrimPrefix(other, sshMark+": ")),
+			"mlenv ssh-config %s >FILE && ssh -F FILE mlenv-%[1]s-0; or, if the other one is not needed: rm %[2]s", environment, path)
 	}
-	if err := writePrivate(path, []byte(text)); err != nil {
+	if err := writePrivate(path, []byte(text), os.Rename); err != nil {
 		return err
 	}
 	log.Info("Written: " + path)

@@ -217,9 +217,31 @@ func TestSSHConfigKeepsTheUsersFiles(t *testing.T) {
 	if _, messages := l.mlenv(command.Done, "ssh-config", "env", "--write"); strings.Contains(messages, "add this line") {
 		t.Errorf("a configuration that includes mlenv's: %s", messages)
 	}
+	other := sshMark + ": environment other/env at https://api.example.com:6443\nHost mlenv-env-0\n"
+	l.write(".ssh/mlenv/env.conf", other)
+	_, messages = l.mlenv(command.Failed, "ssh-config", "env", "--write")
+	if !strings.Contains(messages, "(environment other/env at https://api.example.com:6443)") || l.read(".ssh/mlenv/env.conf") != other {
+		t.Errorf("the file of an environment of the same name: %q, %s", l.read(".ssh/mlenv/env.conf"), messages)
+	}
 	l.write(".ssh/mlenv/env.conf", own)
 	_, messages = l.mlenv(command.Failed, "ssh-config", "env", "--write")
 	if !strings.Contains(messages, "it has another author") || l.read(".ssh/mlenv/env.conf") != own {
 		t.Errorf("a file of the user in mlenv's place: %q, %s", l.read(".ssh/mlenv/env.conf"), messages)
+	}
+}
+
+// Of two that create the key at once one wins, and both have its key.
+func TestSSHKeyIsCreatedOnce(t *testing.T) {
+	f := sshFiles{"env", t.TempDir()}
+	first, err := f.newKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := f.newKey()
+	if err != nil || !bytes.Equal(first, second) {
+		t.Errorf("%v: the second has another key", err)
+	}
+	if left, err := os.ReadDir(f.dir); err != nil || len(left) != 1 {
+		t.Errorf("left %v, %v; want the key alone", left, err)
 	}
 }

@@ -70,7 +70,7 @@ func (f sshFiles) allow(ctx context.Context, client *agent.Client) (agent.SSHSer
 		return server, fmt.Errorf("reading the host key of node %d: %w", client.Node(), err)
 	}
 	line := f.host(client.Node()) + " " + string(ssh.MarshalAuthorizedKey(host))
-	return server, writePrivate(f.knownHosts(client.Node()), []byte(line))
+	return server, writePrivate(f.knownHosts(client.Node()), []byte(line), os.Rename)
 }
 
 // key returns the public part of the environment's key, which it creates.
@@ -99,22 +99,25 @@ func (f sshFiles) newKey() ([]byte, error) {
 		return nil, err
 	}
 	content := pem.EncodeToMemory(block)
-	return content, writePrivate(f.keyFile(), content)
+	err = writePrivate(f.keyFile(), content, os.Link)
+	if errors.Is(err, fs.ErrExist) { // another mlenv was first
+		return claimfile.Read(f.keyFile(), mostConfig)
+	}
+	return content, err
 }
 
-// writePrivate replaces a file that only this user may read, in one step: several ssh may read it meanwhile.
-func writePrivate(path string, content []byte) error {
+// writePrivate writes a file that only this user may read, in one step, by os.Rename or, if none may exist, by os.Link: several ssh may read
+// it meanwhile.
+func writePrivate(path string, content []byte, place func(from, to string) error) error {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
 	}
 	_, err = file.Write(content)
 	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(file.Name(), path)
+		err = place(file.Name(), path)
 	}
-	if err != nil {
-		os.Remove(file.Name())
-	}
+	_ = os.Remove(file.Name()) // unless it was renamed
 	return err
 }
 

@@ -78,11 +78,16 @@ printf '\nTraceback (most recent call last):\n  File "train.py", line 7, in <mod
 // A job starts only if its node and each of its ranks have room for their end: it is refused with the reason, not ended by a launcher that
 // started no rank.
 func TestNoRoomForTheEndOfRanks(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
 	n := newNode(t)
 	records := n.smallRecords("200k") // enough for the end of the node or of a rank
 	n.script("ok.sh", "exit 0")
 	if _, err := n.Client.StartJob(t.Context(), "job", command("ok.sh")); fail.ReasonOf(err) != fail.DiskFull {
 		t.Fatalf("started with %v, want %s", err, fail.DiskFull)
+	}
+	if left, err := filepath.Glob(filepath.Join(temp, "mlenv-job-*")); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v; want no scratch files of a job that did not begin", left, err)
 	}
 	if left, err := filepath.Glob(filepath.Join(records, "job", ".*")); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v; want no room that no rank uses", left, err)

@@ -92,7 +92,7 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config)
 	// The record is watched before anything can write into it.
 	watcher, err := fsnotify.NewBufferedWatcher(64)
 	if err != nil {
-		return nil, fmt.Errorf("watching the record of the job: %w", err)
+		return nil, errors.Join(fmt.Errorf("watching the record of the job: %w", err), j.leaveNothing())
 	}
 	output, err := claimfile.Append(j.dir.LauncherLog(status.Node))
 	if err == nil {
@@ -102,7 +102,7 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config)
 		}
 	}
 	if err != nil {
-		return nil, errors.Join(err, watcher.Close())
+		return nil, errors.Join(err, watcher.Close(), j.leaveNothing())
 	}
 	supervisor := exec.Command(l.args[0], l.args[1:]...)
 	supervisor.Dir, supervisor.Env = l.dir, agent.Environ(l.env)
@@ -266,22 +266,30 @@ func (j *job) finish(exit agent.Exit) {
 		j.status.State = agent.Stopped
 	}
 	endRanks(&j.status, j.dir)
-	status, notice := j.status, j.notice
-	j.notice = nil
+	status := j.status
 	j.mu.Unlock()
-	if notice != nil {
-		_ = notice.Leave() // its folder goes
-	}
 	status.Ranks = nil
 	if err := j.recordEnd(status); err != nil {
 		j.log.Error("Recording the end of a job failed.", "job", status.ID, "error", err)
 	}
-	if err := os.RemoveAll(j.scratch); err != nil {
+	if err := j.leaveNothing(); err != nil {
 		j.log.Warn("Removing the scratch files of a job failed.", "job", status.ID, "error", err)
 	}
 	j.end()
 	j.changed.fire()
 	j.grown.fire()
+}
+
+// leaveNothing removes the scratch files of a job that is over or has not begun.
+func (j *job) leaveNothing() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var err error
+	if j.notice != nil {
+		err = j.notice.Leave()
+	}
+	j.notice = nil
+	return errors.Join(err, os.RemoveAll(j.scratch))
 }
 
 // endRanks marks ranks whose shim could not write their end as killed: such as

@@ -164,8 +164,8 @@ func writeSSHConfig(log *slog.Logger, environment, text string) error {
 			"mv %s %s.mine", path, strings.TrimSuffix(path, ".conf"))
 	case !strings.HasPrefix(string(written), title+"\n"):
 		other, _, _ := strings.Cut(string(written), "\n")
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "writing %s: it is for another environment of that name (%s): want one host of a name "+
-			"in ssh", path, strings.TrimPrefix(other, sshMark+": ")),
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "writing %s: it is for another environment of that name (%s): want one host of a "+
+			"name in ssh", path, strings.TrimPrefix(other, sshMark+": ")),
 			"mlenv ssh-config %s >FILE && ssh -F FILE mlenv-%[1]s-0; or, if the other one is not needed: rm %[2]s", environment, path)
 	}
 	if err := writePrivate(path, []byte(text), os.Rename); err != nil {

@@ -106,8 +106,8 @@ func (f sshFiles) newKey() ([]byte, error) {
 	return content, err
 }
 
-// writePrivate writes a file that only this user may read, in one step, by os.Rename or, if none may exist, by os.Link: several ssh may read
-// it meanwhile.
+// writePrivate writes a file that only this user may read, in one step, by os.Rename or, if none may exist, by os.Link: several ssh may
+// read it meanwhile.
 func writePrivate(path string, content []byte, place func(from, to string) error) error {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {

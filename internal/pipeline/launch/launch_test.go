@@ -97,7 +97,8 @@ func TestStartWithoutAnswer(t *testing.T) {
 	clients.Tekton = tekton
 	_, err := Start(t.Context(), clients, Request{Pipeline: pipeline(), Values: map[string][]string{
 		"repo-url": {"https://example.com/r"}, "script": {"train.py"}}})
-	if want := "mlenv cancel " + name + " -n ns"; fail.ReasonOf(err) != fail.APIServerUnreachable || !strings.Contains(fail.NextOf(err), want) {
+	want := "mlenv cancel " + name + " -n ns"
+	if fail.ReasonOf(err) != fail.APIServerUnreachable || !strings.Contains(fail.NextOf(err), want) {
 		t.Errorf("got %v; next: %s; want %q", err, fail.NextOf(err), want)
 	}
 }

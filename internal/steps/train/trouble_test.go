@@ -243,7 +243,7 @@ func TestRulesEndATraining(t *testing.T) {
 `
 	var slow strings.Builder
 	for step := range 40 {
-		at := 1790000000 + 2*step
+		at := int(time.Now().Unix()) - 1000 + 2*step
 		if step > 20 {
 			at += 30 * (step - 20)
 		}

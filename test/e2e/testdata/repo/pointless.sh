@@ -12,7 +12,7 @@ if [ "$NODE_RANK" = 0 ]; then
     metrics '{"step": 100, "loss": 20.5}'
     ;;
   slow) # 20 steps of 2 s, and then steps of 32 s
-    step=0 time=1790000000
+    step=0 time=$(($(date +%s) - 1000))
     while [ $step -lt 40 ]; do
       metrics "{\"step\": $step, \"time\": $time}"
       [ $step -lt 20 ] && time=$((time + 2)) || time=$((time + 32))

@@ -74,15 +74,16 @@ func TestProgress(t *testing.T) {
 	}{
 		{"nothing", "", math.NaN(), math.NaN(), math.NaN(), math.NaN()},
 		{"no time", `{"step":1,"loss":2,"tokens":5}`, 1, 2, math.NaN(), math.NaN()},
-		{"the last minute", `{"tokens":0,"time":1000}
-{"tokens":90000,"time":1100}
-{"tokens":90100,"time":1150}
-{"step":9,"loss":-1,"tokens":90300,"samples":1,"time":1160}`, 9, -1, 5, math.NaN()},
-		{"slow steps", `{"samples":0,"time":1000}` + "\n" + `{"step":2,"samples":500,"time":1250}`, 2, math.NaN(), math.NaN(), 2},
-		{"back to a checkpoint", `{"step":8,"tokens":800,"time":1000}
-{"step":5,"tokens":500,"time":1010}
-{"step":6,"tokens":600,"time":1020}`, 6, math.NaN(), 10, math.NaN()},
-		{"the clock went back", `{"tokens":1,"time":1000}` + "\n" + `{"step":1,"tokens":2,"time":900}`, 1, math.NaN(), math.NaN(), math.NaN()},
+		{"the last minute", `{"tokens":0,"time":1790001000}
+{"tokens":90000,"time":1790001100}
+{"tokens":90100,"time":1790001150}
+{"step":9,"loss":-1,"tokens":90300,"samples":1,"time":1790001160}`, 9, -1, 5, math.NaN()},
+		{"slow steps", `{"samples":0,"time":1790001000}` + "\n" + `{"step":2,"samples":500,"time":1790001250}`, 2, math.NaN(), math.NaN(), 2},
+		{"back to a checkpoint", `{"step":8,"tokens":800,"time":1790001000}
+{"step":5,"tokens":500,"time":1790001010}
+{"step":6,"tokens":600,"time":1790001020}`, 6, math.NaN(), 10, math.NaN()},
+		{"the clock went back", `{"tokens":1,"time":1790001000}` + "\n" + `{"step":1,"tokens":2,"time":1790000900}`, 1, math.NaN(), math.NaN(),
+			math.NaN()},
 		{"an infinite loss", `{"step":1,"loss":Infinity}`, 1, math.Inf(1), math.NaN(), math.NaN()},
 		{"other types", `{"step":"x","loss":[1],"tokens":{"a":1}}` + "\nTraceback\n{", math.NaN(), math.NaN(), math.NaN(), math.NaN()},
 	} {

@@ -98,15 +98,19 @@ var (
 	allowed = regexp.MustCompile(`^--(no-build-isolation|no-deps|prefer-binary|(no-binary|only-binary|config-settings)=\S+)$`)
 )
 
-// optionsIn returns the options in the comments of a requirements file, a path from the current folder.
+// optionsIn returns the options in the comments of a requirements file. It follows no link out of the current folder, or that of the file.
 func optionsIn(requirements string) (options []string, err error) {
 	const most = 1 << 20 // bytes
-	root, err := os.OpenRoot(".")
+	folder, name := ".", requirements
+	if filepath.IsAbs(name) {
+		folder, name = filepath.Split(name)
+	}
+	root, err := os.OpenRoot(folder)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	content, err := claimfile.ReadIn(root, requirements, most)
+	content, err := claimfile.ReadIn(root, name, most)
 	if err != nil {
 		return nil, err
 	}

@@ -117,7 +117,7 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 	if cause.Left != nil {
 		return cause, true
 	}
-	waiting := first(waitedInVain)
+	waiting := first(waitTimedOut)
 	if waiting == nil {
 		return cause, true
 	}
@@ -128,7 +128,7 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 	cause.Behind = behind
 	if len(late) == 1 {
 		at := func(r agent.RankStatus) bool { return r.Rank == late[0] }
-		others := first(func(r agent.RankStatus) bool { return !at(r) && waitedInVain(r) })
+		others := first(func(r agent.RankStatus) bool { return !at(r) && waitTimedOut(r) })
 		if rank := first(at); rank != nil && others != nil {
 			return Cause{Rank: *rank, Waiting: others, Behind: behind}, true
 		}
@@ -247,7 +247,7 @@ func (c Cause) Symptom() string {
 // NodeFault returns the words of the rank if they show a fault of its Kubernetes node, "" if they do not.
 func (c Cause) NodeFault() string {
 	words := lastWords(c.Rank)
-	if row, ok := known.Words.Find(words); !c.Known || !ok || row.Whose != known.Node {
+	if row, ok := known.Words().Find(words); !c.Known || !ok || row.Whose != known.Node {
 		return ""
 	}
 	return fmt.Sprintf("rank %d on it reports: %s", c.Rank.Rank, plainly(words))
@@ -258,9 +258,6 @@ type Error struct {
 	Cause
 	error
 }
-
-// killedForMemory is the row of a rank that the kernel killed for memory, which prints nothing.
-var killedForMemory, _ = known.Words.Find("std::bad_alloc")
 
 // Err returns the cause as an Error with the rank, its exit, the place in the code, and its last lines as the error's tail.
 func (c Cause) Err(job Job) error {
@@ -281,12 +278,13 @@ func (c Cause) Err(job Job) error {
 		words = lastWords(c.Rank)
 	}
 	found, fromNCCL := nccl.FromError(words, c.Rank.Tail)
-	row, isKnown := known.Words.Find(words)
+	meant := words
+	if c.Rank.Exit.OutOfMemory { // the kernel's kill leaves no words; it means the same as these
+		meant = "std::bad_alloc"
+	}
+	row, isKnown := known.Words().Find(meant)
 	host := unreachable(c.Rank, words)
 	here := job.Namespace == "" // on the user's own machine
-	if c.Rank.Exit.OutOfMemory {
-		row, isKnown = killedForMemory, true
-	}
 	advice := row.Next
 	if here {
 		advice = cmp.Or(row.NextHere, row.Next)

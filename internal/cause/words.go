@@ -238,7 +238,7 @@ func numbers(list string) (all []int) {
 }
 
 func originOfError(kind, text string) origin {
-	row, ok := known.Words.Find(text)
+	row, ok := known.Words().Find(text)
 	switch {
 	case !ok || row.Whose != known.Peer || tooMany(text) != "":
 		return own
@@ -248,15 +248,15 @@ func originOfError(kind, text string) origin {
 	return doubtful
 }
 
-// waitedInVain reports whether a rank's words are about a wait for others that ended in vain.
-func waitedInVain(rank agent.RankStatus) bool {
+// waitTimedOut reports whether a rank's words are about a wait for others that timed out.
+func waitTimedOut(rank agent.RankStatus) bool {
 	words := lastWords(rank)
-	return known.Words.Waits(words) || timedOut.MatchString(words)
+	return known.Words().Waits(words) || timedOut.MatchString(words)
 }
 
 // waitsInLibrary reports whether a library of collectives raised an error about a timeout that no row knows.
 func waitsInLibrary(p *agent.PythonError) bool {
-	if _, is := known.Words.Find(text(p)); is || !fromTorch.MatchString(p.Type) || !timedOut.MatchString(text(p)) {
+	if _, is := known.Words().Find(text(p)); is || !fromTorch.MatchString(p.Type) || !timedOut.MatchString(text(p)) {
 		return false
 	}
 	for _, line := range slices.Backward(p.Traceback) {

@@ -12,13 +12,12 @@ import (
 func take(file *os.File, size int) error {
 	for size > 0 {
 		err := syscall.Fallocate(int(file.Fd()), 0, 0, int64(size))
-		if errors.Is(err, syscall.EOPNOTSUPP) {
-			break
-		}
-		if err == nil {
+		switch {
+		case err == nil:
 			return nil
-		}
-		if !errors.Is(err, syscall.EINTR) { // as with tmpfs
+		case errors.Is(err, syscall.EOPNOTSUPP):
+			return writeRoom(file, size)
+		case !errors.Is(err, syscall.EINTR): // as with tmpfs
 			return &os.PathError{Op: "fallocate", Path: file.Name(), Err: err}
 		}
 	}

@@ -72,7 +72,7 @@ func mountTrouble(events []event) (event, bool) {
 			}
 			echo = event{}
 		case "FailedMount", "FailedAttachVolume", "FailedMapVolume":
-			row, _ := known.Pods.FindOf("mount", ev.text)
+			row, _ := known.Pods().FindOf("mount", ev.text)
 			switch {
 			case strings.HasPrefix(ev.text, "Unable to attach or mount volumes"):
 				general = ev

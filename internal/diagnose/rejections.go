@@ -91,7 +91,7 @@ func (e *explainer) rejectionFinding(reason, message, node string) fail.Finding 
 		Seen: fmt.Sprintf("%s: %s: %s", by, reason, oneLine(strings.TrimPrefix(message, "Pod was rejected: "))),
 	}
 	resource, out := strings.CutPrefix(reason, "OutOf")
-	row, isKnown := known.Pods.FindOf("admission", message)
+	row, isKnown := known.Pods().FindOf("admission", message)
 	switch gpu, rail := e.refusedDevice(reason, message); {
 	case isKnown && row.Whose == known.Request:
 		f.Reason, f.Final, f.Next = row.Reason, row.Final, row.Next

@@ -51,7 +51,7 @@ func has(text string, signs ...string) bool {
 
 // recognize adds to a finding about a pod what the known message of that kind means. ok is false if none is known.
 func recognize(pod *corev1.Pod, kind, text string, f *fail.Finding) (ok bool) {
-	row, ok := known.Pods.FindOf(kind, text)
+	row, ok := known.Pods().FindOf(kind, text)
 	if !ok {
 		return false
 	}

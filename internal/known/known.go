@@ -4,13 +4,12 @@
 package known
 
 import (
-	"bytes"
 	"embed"
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"sigs.k8s.io/yaml"
 
@@ -65,22 +64,16 @@ type Table []Row
 //go:embed *.yaml
 var files embed.FS
 
-var (
-	// Words are those of a rank: its error, or its last lines.
-	Words = read("words.yaml")
-	// Pods are the messages about pods: events and states of containers.
-	Pods = read("pods.yaml")
-)
+// Words returns the rows about what a rank prints: its error, or its last lines.
+var Words = sync.OnceValue(func() Table { return read("words.yaml") })
+
+// Pods returns the rows about messages about pods: events and states of containers.
+var Pods = sync.OnceValue(func() Table { return read("pods.yaml") })
 
 func read(name string) (table Table) {
 	content, err := files.ReadFile(name)
 	if err == nil {
-		content, err = yaml.YAMLToJSONStrict(content)
-	}
-	if err == nil {
-		decoder := json.NewDecoder(bytes.NewReader(content))
-		decoder.DisallowUnknownFields()
-		err = decoder.Decode(&table)
+		err = yaml.UnmarshalStrict(content, &table)
 	}
 	if err != nil {
 		panic(fmt.Sprintf("reading the embedded table %s: %v", name, err))

@@ -141,16 +141,14 @@ func free(ctx context.Context, clients *kube.Clients, names []string) (list, err
 			run := slices.IndexFunc(starting, func(m receipt.Memory) bool { return c.isOf(m.Environment) })
 			switch {
 			case len(users) > 0:
+				problems = append(problems, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "%s: its environment %s exists", at, users[0]),
+					"mlenv down %s -n %s", users[0], clients.Namespace))
 			case run >= 0:
 				problems = append(problems, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "%s: run %s, which has not ended, is to mount it", at,
 					starting[run].Run), "mlenv cancel %s -n %s", starting[run].Run, clients.Namespace))
-				continue
 			default:
 				doomed = append(doomed, c)
-				continue
 			}
-			busy := fail.Becausef(fail.EnvironmentBusy, "%s: its environment %s exists", at, users[0])
-			problems = append(problems, fail.Advise(busy, "mlenv down %s -n %s", users[0], clients.Namespace))
 		}
 	}
 	return doomed, errors.Join(problems...)

@@ -255,7 +255,7 @@ func (r *repository) explainLFS(ctx context.Context, err error) error {
 			r.address, r.limits.cpu, r.words(text)), adviseDatasets)
 	case messageQuota.MatchString(text) || code == http.StatusPaymentRequired ||
 		code == http.StatusInsufficientStorage || code == 509: // bandwidth limit exceeded
-		next = "have the quota of the repository's owner raised, or wait until it is counted anew; or put the files under /datasets and leave " +
+		next = "have the quota of the repository's owner raised, or wait until it is reset; or put the files under /datasets and leave " +
 			"them out of the repository"
 	case code == http.StatusTooManyRequests || strings.Contains(text, "rate limit"):
 		next = "wait; or give the git secret a token, whose limit is higher"

@@ -19,7 +19,7 @@ import (
 // faulty returns the first node whose GPUs or RDMA devices have a fault. The fault is "" if there is none.
 func faulty(facts []agent.Facts, n network.Network) (node int, fault string) {
 	for node, f := range facts {
-		row, _ := known.Pods.FindOf("smi", f.GPUProblem)
+		row, _ := known.Pods().FindOf("smi", f.GPUProblem)
 		unexpected := f.GPUProblem != "" && row.Whose != known.Node // which shows no fault
 		if fault := f.GPUFault(); fault != "" && !unexpected {
 			return node, "its GPUs: " + fault

@@ -31,6 +31,8 @@ const (
 	Failed = 1
 	// WrongUsage is an invalid flag or argument.
 	WrongUsage = 2
+	// Unfollowed means that the end of a run could not be seen: the run itself may succeed or fail.
+	Unfollowed = 3
 	// Interrupted is a cancelled run or command: 128 and SIGINT's number, as in shells.
 	Interrupted = 130
 )

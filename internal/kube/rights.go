@@ -7,8 +7,10 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,32 +38,53 @@ func (a Access) String() string {
 	return text
 }
 
-// CheckAccess checks every right before any is used, so that a missing one does not leave half of the work done. doing is
+// Reviewer reports whether RBAC lets someone do what is asked.
+type Reviewer func(ctx context.Context, asked authorizationv1.ResourceAttributes) (bool, error)
+
+// reviewsAtOnce is a guess of how many reviews an API server answers at a time without delay.
+const reviewsAtOnce = 16
+
+// Refused returns the accesses of which a verb is refused, each with these verbs alone. Reviews are sent at the same time.
+func Refused(ctx context.Context, may Reviewer, needed []Access) ([]Access, error) {
+	refused := make([]Access, len(needed))
+	var reviews errgroup.Group
+	reviews.SetLimit(reviewsAtOnce)
+	for i, one := range needed {
+		reviews.Go(func() error {
+			refused[i] = one
+			refused[i].Verbs = nil
+			resource, sub, _ := strings.Cut(one.Resource.Resource, "/")
+			for _, verb := range one.Verbs {
+				allowed, err := may(ctx, authorizationv1.ResourceAttributes{Verb: verb, Group: one.Resource.Group, Resource: resource,
+					Subresource: sub, Namespace: one.Namespace, Name: one.Name})
+				if err != nil {
+					return Problem(fmt.Errorf("asking for the right to %s %s: %w", verb, one, err))
+				}
+				if !allowed {
+					refused[i].Verbs = append(refused[i].Verbs, verb)
+				}
+			}
+			return nil
+		})
+	}
+	err := reviews.Wait()
+	return slices.DeleteFunc(refused, func(a Access) bool { return len(a.Verbs) == 0 }), err
+}
+
+// CheckAccess checks every right of the caller before any is used, so that a missing one does not leave half of the work done. doing is
 // the work, as in "applying". Errors: PermissionDenied with all that is refused.
 func CheckAccess(ctx context.Context, client kubernetes.Interface, doing string, needed []Access) error {
-	var refused []string
-	for _, one := range needed {
-		var verbs []string
-		for _, verb := range one.Verbs {
-			allowed, err := IMay(ctx, client, authorizationv1.ResourceAttributes{
-				Verb: verb, Group: one.Resource.Group, Resource: one.Resource.Resource, Namespace: one.Namespace, Name: one.Name,
-			})
-			if err != nil {
-				return Problem(fmt.Errorf("asking for the right to %s %s: %w", verb, one, err))
-			}
-			if !allowed {
-				verbs = append(verbs, verb)
-			}
-		}
-		if len(verbs) > 0 {
-			refused = append(refused, fmt.Sprintf("%s: may not %s", one, strings.Join(verbs, ", ")))
-		}
+	may := func(ctx context.Context, asked authorizationv1.ResourceAttributes) (bool, error) { return IMay(ctx, client, asked) }
+	refused, err := Refused(ctx, may, needed)
+	if err != nil || len(refused) == 0 {
+		return err
 	}
-	if len(refused) == 0 {
-		return nil
+	var lines []string
+	for _, one := range refused {
+		lines = append(lines, fmt.Sprintf("%s: may not %s", one, strings.Join(one.Verbs, ", ")))
 	}
 	return fail.Becausef(fail.PermissionDenied, "%s: nothing was changed: %d of %d objects are refused:\n  %s",
-		doing, len(refused), len(needed), strings.Join(refused, "\n  "))
+		doing, len(refused), len(needed), strings.Join(lines, "\n  "))
 }
 
 // Account returns a service account as the API server names it.
@@ -165,7 +188,7 @@ func Grant(user, verb, resource, group, namespace string) string {
 		kind, where = "clusterrole", ""
 	}
 	return fmt.Sprintf("oc create %s %s%s --verb=%s --resource=%s\noc create %sbinding %s%s --%s=%s %s",
-		kind, name, where, companions(verb), resource, kind, name, where, kind, name, subject(user))
+		kind, name, where, companions(verb), resource, kind, name, where, kind, name, Subject(user))
 }
 
 // companions adds the verbs that the API server would refuse next.
@@ -180,7 +203,8 @@ func companions(verb string) string {
 	return verb
 }
 
-func subject(user string) string {
+// Subject returns the flag of oc create rolebinding that names a user as the API server does.
+func Subject(user string) string {
 	if account, is := strings.CutPrefix(user, "system:serviceaccount:"); is {
 		return "--serviceaccount=" + account
 	}

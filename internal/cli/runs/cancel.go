@@ -31,7 +31,7 @@ The ranks get SIGTERM and have the time of the run's param stop-grace to save; w
 a run that is being cancelled already.
 
 Exit code 0: the run is cancelled, or has ended already; 1: it could not be cancelled; 2: wrong usage, no such run,
-or several runs in progress and none named.`,
+or several runs in progress and none named; 3: with --wait, its end could not be seen.`,
 		Example: "  mlenv cancel train-multi-node-x7k2p\n  mlenv cancel train-multi-node-x7k2p --wait\n" +
 			"  mlenv cancel train-multi-node-x7k2p --now   # does not wait for ranks that save",
 		Args: command.Arguments(0, 1, "one run or none"),
@@ -65,7 +65,7 @@ or several runs in progress and none named.`,
 		})
 		display.end()
 		if err != nil {
-			return err
+			return unfollowed(outcome.Run, err)
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "Run %s was cancelled%s.\n", r.name, took(outcome))
 		return nil

@@ -209,12 +209,14 @@ func (c *course) cancelAnswered(err error) {
 
 // ended decides what a run that was cancelled for its upload has ended of: it may have failed before, which is why its upload did.
 func (c *course) ended(outcome launch.Outcome, err error) {
-	if err == nil && c.uploadError != nil {
-		if outcome.Reason == fail.Cancelled {
-			err = c.uploadError
-		} else {
-			outcome.Cancelled = false
-		}
+	switch {
+	case err != nil:
+		err = unfollowed(outcome.Run, err)
+	case c.uploadError == nil:
+	case outcome.Reason == fail.Cancelled:
+		err = c.uploadError
+	default:
+		outcome.Cancelled = false
 	}
 	c.do(leave{outcome, true, err})
 }

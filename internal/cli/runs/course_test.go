@@ -69,6 +69,9 @@ func TestCourse(t *testing.T) {
 		rows   []row
 	}{
 		{"the run ends", course{}, []row{{provisioned, ""}, {synced, ""}, {teardown, "end waiting"}, {ended(""), "the run is over"}}},
+		{"the login expires", course{}, []row{
+			{runEnded{launch.Outcome{Run: &v1.PipelineRun{}}, broken}, fmt.Sprintf("the run is over, exit code %d", command.Unfollowed)},
+		}},
 		{"Ctrl-C without a terminal", course{}, []row{
 			{os.Interrupt, cancelling},
 			{cancelAnswer{}, "start the timer"},
@@ -170,7 +173,7 @@ func TestCourse(t *testing.T) {
 				if got := doneInWords(effects); got != row.want {
 					t.Errorf("event %d, %T:\n got %s\nwant %s", i+1, row.event, got, row.want)
 				}
-				if over, ok := row.event.(runEnded); ok {
+				if over, ok := row.event.(runEnded); ok && over.err == nil {
 					outcome := effects[len(effects)-1].(leave).outcome
 					if ours := over.outcome.Reason == fail.NodeLost; outcome.Cancelled == ours {
 						t.Errorf("cancelled is %t", outcome.Cancelled)

@@ -121,7 +121,7 @@ func (c *choice) start(ctx context.Context, request launch.Request) (*v1.Pipelin
 	if rival == "" {
 		return started, nil
 	}
-	if err := c.withdraw(ctx, started); err != nil {
+	if err := launch.Delete(ctx, c.clients, started); err != nil {
 		return started, nil //nolint:nilerr // the run that exists reports that its environment is busy
 	}
 	c.use(c.own+"-"+c.suffix, fmt.Sprintf("Run %s was started in environment %s at the same moment", rival, environmentOf(started)))
@@ -137,17 +137,6 @@ func (c *choice) rival(ctx context.Context, started *v1.PipelineRun) string {
 		}
 	}
 	return ""
-}
-
-// withdraw deletes a run that has just been created, and waits until it is gone.
-func (c *choice) withdraw(ctx context.Context, of *v1.PipelineRun) error {
-	title := "pipelinerun " + of.Namespace + "/" + of.Name
-	runs := c.clients.Tekton.TektonV1().PipelineRuns(of.Namespace)
-	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(of.UID))}
-	if err := kube.Deleted(title, runs.Delete(ctx, of.Name, options)); err != nil {
-		return err
-	}
-	return kube.UntilOne(ctx, title, runs, of.Name, func(run *v1.PipelineRun) (bool, error) { return run == nil || run.UID != of.UID, nil })
 }
 
 func environmentOf(of *v1.PipelineRun) string {

@@ -80,6 +80,12 @@ func TestRunsAtOnce(t *testing.T) {
 	if len(slices.Compact(slices.Clone(environments))) != runs || len(left) != runs {
 		t.Errorf("environments %q of %d runs, want one for each of %d", environments, len(left), runs)
 	}
+	for _, action := range tekton.Actions() {
+		d, deletes := action.(clienttesting.DeleteActionImpl)
+		if how := d.DeleteOptions.PropagationPolicy; deletes && (how == nil || *how != metav1.DeletePropagationForeground) {
+			t.Errorf("run %s was deleted without its TaskRuns, and the next run of that name finds them", d.Name)
+		}
+	}
 	for _, run := range left {
 		if name := environmentOf(&run); name != objects.DefaultName && run.Annotations[chosenAnnotation] == "" || !objects.ValidName(name) {
 			t.Errorf("run %s in environment %s has annotations %v, want the mark of a choice", run.Name, name, run.Annotations)

@@ -289,6 +289,20 @@ func conclude(out, problems io.Writer, o launch.Outcome) error {
 	return &command.Exit{Code: code}
 }
 
+// unfollowed returns the error of following a run whose end could not be seen, such as for a login that has expired.
+func unfollowed(of *v1.PipelineRun, err error) error {
+	seen := "the run continues"
+	switch {
+	case errors.Is(err, context.Canceled):
+		return err
+	case of.IsDone():
+		seen = "the run has ended"
+	}
+	next := strings.TrimPrefix(fmt.Sprintf("%s\nmlenv status %s -n %s", fail.NextOf(err), of.Name, of.Namespace), "\n")
+	return &command.Exit{Code: command.Unfollowed, Err: fail.Advise(fmt.Errorf("following run %s: %s without mlenv: %w", of.Name, seen, err),
+		"%s", next)}
+}
+
 // say prints a text whose commands the user can run.
 func say(out io.Writer, format string, args ...any) {
 	fmt.Fprint(out, command.ForTerminal(fmt.Sprintf(format, args...)))

@@ -53,7 +53,7 @@ With --rank mlenv shows the whole log of that rank: from its node during the run
 which a temporary pod reads. A terminal gets it without control characters, a file or a pipe as it is. With --follow it
 waits for the rank and continues until the rank ends. A local run has one log, of what mlenv run printed, and those of the ranks.
 
-Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
+Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run; 3: with --follow, the run continues unseen.`,
 		Example: `  mlenv logs train-multi-node-x7k2p --follow
   mlenv logs train-multi-node-x7k2p --rank 3
   mlenv logs train-multi-node-x7k2p --task provision
@@ -117,7 +117,7 @@ func (o *logsOptions) followTasks(cmd *cobra.Command, clients *kube.Clients, r e
 		return nil
 	}
 	if err != nil {
-		return err
+		return unfollowed(outcome.Run, err)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "Run %s has ended: %s\n", r.name,
 		humanize.OneLine(fmt.Sprint(entry{name: r.name, run: outcome.Run}.state(), " ", outcome.Reason), 100))

@@ -74,7 +74,8 @@ keys and values. Arguments and flags replace what the file has.
 Ctrl-C asks for one key: c, or a second Ctrl-C, cancels the run and releases everything; d ends mlenv, and the run
 continues. Without a terminal, and with --local, SIGINT and SIGTERM cancel the run, and mlenv waits for its end.
 
-Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong usage; 130: the run was cancelled.`,
+Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong usage; 3: mlenv could not follow the run,
+which continues; 130: the run was cancelled.`,
 		Example: `  mlenv run https://github.com/me/model.git train.py --nodes=2 -- --epochs 3
   mlenv run . train.py --nodes=2                 # this folder as it is
   mlenv run . -m model.train --nodes=2           # as python -m model.train in that folder
@@ -222,8 +223,12 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 		defer upload.remove()
 		upload.sayLeftOut(cmd.ErrOrStderr())
 	}
+	allowed := mayRun(ctx, clients, upload != nil, !o.detach)
 	if o.dryRun {
-		return planRun(ctx, cmd.OutOrStdout(), clients, pipeline, o.serviceAccount, values)
+		return errors.Join(allowed, planRun(ctx, cmd.OutOrStdout(), clients, pipeline, o.serviceAccount, values))
+	}
+	if allowed != nil {
+		return allowed
 	}
 	if err := fits(ctx, clients, pipeline, values); err != nil {
 		return err

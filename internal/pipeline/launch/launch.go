@@ -139,21 +139,25 @@ func (r Request) beginReceipt(ctx context.Context, clients *kube.Clients, made *
 	}
 }
 
-// Restart deletes a run of which no step has run and starts it again under its name, by the request that Start was called with.
-// Errors: InvalidInput, PermissionDenied.
-func Restart(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, request Request) (*v1.PipelineRun, error) {
+// Delete deletes a run, and returns when it is gone with its TaskRuns: a run of the same name would take those that are left for its own.
+// Errors: PermissionDenied.
+func Delete(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) error {
 	title := "pipelinerun " + of.Namespace + "/" + of.Name
 	runs := clients.Tekton.TektonV1().PipelineRuns(of.Namespace)
-	// In the foreground, so that none of its TaskRuns is left for the next run.
 	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(of.UID)),
 		PropagationPolicy: new(metav1.DeletePropagationForeground)}
 	if err := kube.Deleted(title, runs.Delete(ctx, of.Name, options)); err != nil {
-		return nil, err
+		return err
 	}
-	err := kube.UntilOne(ctx, title, runs, of.Name, func(found *v1.PipelineRun) (bool, error) {
+	return kube.UntilOne(ctx, title, runs, of.Name, func(found *v1.PipelineRun) (bool, error) {
 		return found == nil || found.UID != of.UID, nil
 	})
-	if err != nil {
+}
+
+// Restart deletes a run of which no step has run and starts it again under its name, by the request that Start was called with.
+// Errors: InvalidInput, PermissionDenied.
+func Restart(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, request Request) (*v1.PipelineRun, error) {
+	if err := Delete(ctx, clients, of); err != nil {
 		return nil, err
 	}
 	request.Name = of.Name

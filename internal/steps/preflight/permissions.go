@@ -5,10 +5,8 @@ package preflight
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -19,9 +17,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
-
-// atOnce bounds the reviews of permissions that are sent at a time.
-const atOnce = 16
 
 // fewRights is how many rights are granted one by one rather than with the whole Role.
 const fewRights = 3
@@ -51,19 +46,11 @@ func (p *probe) permissions(ctx context.Context) []Check {
 
 func (p *probe) rights(ctx context.Context, name, user string, rules []rbacv1.PolicyRule, lacking Status) Check {
 	rights := p.useful(rules)
-	missing := make([]kube.Access, len(rights))
-	var all errgroup.Group
-	all.SetLimit(atOnce)
-	for i, r := range rights {
-		all.Go(func() (err error) {
-			missing[i], err = p.missing(ctx, r)
-			return err
-		})
-	}
-	if err := all.Wait(); err != nil {
+	may := func(ctx context.Context, asked authorizationv1.ResourceAttributes) (bool, error) { return p.may(ctx, p.ServiceAccount, asked) }
+	missing, err := kube.Refused(ctx, may, rights)
+	if err != nil {
 		return unread(name, "what "+user+" may do", err)
 	}
-	missing = slices.DeleteFunc(missing, func(r kube.Access) bool { return len(r.Verbs) == 0 })
 	if len(missing) == 0 {
 		return newCheck(name, OK, "", "%s has the %s that the Role of mlenv install gives", user, humanize.Count(len(rights), "right"))
 	}
@@ -81,23 +68,6 @@ func (p *probe) rights(ctx context.Context, name, user string, rules []rbacv1.Po
 	}
 	return newCheck(name, lacking, next, "%s may not %s in namespace %s", user, strings.Join(texts, "; "), p.Request.Namespace).because(
 		fail.PermissionDenied)
-}
-
-// missing returns a right with the verbs that the steps' account lacks.
-func (p *probe) missing(ctx context.Context, r kube.Access) (kube.Access, error) {
-	missing := kube.Access{Resource: r.Resource}
-	resource, sub, _ := strings.Cut(r.Resource.Resource, "/")
-	for _, verb := range r.Verbs {
-		allowed, err := p.may(ctx, p.ServiceAccount, authorizationv1.ResourceAttributes{Verb: verb, Group: r.Resource.Group, Resource: resource,
-			Subresource: sub})
-		if err != nil {
-			return missing, err
-		}
-		if !allowed {
-			missing.Verbs = append(missing.Verbs, verb)
-		}
-	}
-	return missing, nil
 }
 
 // useful returns the rights to resources that the cluster has and the request uses.

@@ -91,7 +91,7 @@ func TestPausedReader(t *testing.T) {
 		}
 	}
 	interrupt()
-	if code := <-ended; code != Failed {
+	if code := <-ended; code != Interrupted {
 		t.Errorf("exit code %d", code)
 	}
 }

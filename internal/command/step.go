@@ -126,7 +126,10 @@ func execute(ctx context.Context, root *cobra.Command, args []string, to streams
 		err = fail.Because(fail.Cancelled, fmt.Errorf("interrupted: %w", err))
 	}
 	code := Failed
-	if !running {
+	switch {
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		code = Interrupted
+	case !running:
 		code = WrongUsage
 		invalid := (*pflag.InvalidValueError)(nil)
 		if all := flagMistakes(cmd, args); len(all) > 1 {

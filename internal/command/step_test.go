@@ -79,7 +79,7 @@ func TestInterrupted(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
 	var out bytes.Buffer
-	if code := Run(ctx, cmd, nil, &out, &out); code != Failed || out.String() != "probe failed: Cancelled: interrupted: fetching: context "+
+	if code := Run(ctx, cmd, nil, &out, &out); code != Interrupted || out.String() != "probe failed: Cancelled: interrupted: fetching: context "+
 		"canceled\n" {
 		t.Errorf("exit code %d, %q", code, out.String())
 	}

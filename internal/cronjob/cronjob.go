@@ -33,6 +33,20 @@ type Job struct {
 	Mounts      []corev1.VolumeMount
 }
 
+// Notify lets the program post events to the URL in a Secret, with the flags of notify.Flags. bundle is the ConfigMap of further certificates
+// to trust, and key theirs. The kubelet mounts both, so the account needs no right to read them; either may be missing.
+func (j *Job) Notify(secret, bundle, key string) {
+	const dir, ca = "/etc/mlenv/notify/", "/etc/mlenv/ca"
+	j.Command = append(j.Command, "--notify-dir="+dir+secret, "--ca-file="+ca+"/"+key)
+	j.Volumes = append(j.Volumes,
+		corev1.Volume{Name: "notify", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret,
+			Items: []corev1.KeyToPath{{Key: "url", Path: "url"}}, Optional: new(true)}}},
+		corev1.Volume{Name: "trusted-ca", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: bundle}, Optional: new(true)}}})
+	j.Mounts = append(j.Mounts, corev1.VolumeMount{Name: "notify", MountPath: dir + secret, ReadOnly: true},
+		corev1.VolumeMount{Name: "trusted-ca", MountPath: ca, ReadOnly: true})
+}
+
 // Account returns a ServiceAccount with exactly these rights in its namespace.
 func (j Job) Account(rules ...rbacv1.PolicyRule) []runtime.Object {
 	return []runtime.Object{

@@ -59,9 +59,9 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 }
 
-// Broken reports whether one of the findings is broken.
-func (r Report) Broken() bool {
-	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Level == fail.Broken })
+// Failed reports whether something is broken, or nothing is known.
+func (r Report) Failed() bool {
+	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Level == fail.Broken || f.Level == fail.Unknown })
 }
 
 // Options bound how long the doctor waits.

@@ -301,7 +301,7 @@ func TestNoEnvironment(t *testing.T) {
 		})
 	}
 	report, text := w.examine()
-	if !report.Broken() || len(report.Findings) != 1 {
+	if !report.Failed() || len(report.Findings) != 1 {
 		t.Errorf("got %+v, want a finding that it is missing", report.Findings)
 	}
 	goldenReport(t, "no environment", text)
@@ -311,7 +311,7 @@ func TestNoNamespace(t *testing.T) {
 	w := newWorld(t)
 	w.set, w.pods, w.lease, w.secret = nil, nil, nil, nil
 	report, text := w.examine()
-	if !report.Broken() || len(report.Findings) != 1 || !strings.Contains(text, "looking for namespace ns: it does not exist") {
+	if !report.Failed() || len(report.Findings) != 1 || !strings.Contains(text, "looking for namespace ns: it does not exist") {
 		t.Errorf("want only the finding that the namespace is missing:\n%s", text)
 	}
 }

@@ -125,7 +125,9 @@ func (e *examination) unreadable() {
 	// If nothing at all could be read, an empty list of findings must not look healthy.
 	if e.clusterErr != nil && e.agentsErr != nil {
 		for i := range e.findings {
-			e.findings[i].Level = fail.Broken
+			if e.findings[i].Level != fail.Broken {
+				e.findings[i].Level = fail.Unknown
+			}
 		}
 	}
 }

@@ -19,6 +19,8 @@ type Level string
 const (
 	// Broken: pods do not start, or a training ends or hangs.
 	Broken Level = "broken"
+	// Unknown: so much could not be read that nothing is known.
+	Unknown Level = "unknown"
 	// Degraded: it works, but not as well as it could.
 	Degraded Level = "degraded"
 	// Suspicious: it may be why something is slow or hangs, and may be harmless.
@@ -29,7 +31,7 @@ const (
 
 // Compare returns a negative number if l is worse than other.
 func (l Level) Compare(other Level) int {
-	levels := []Level{Broken, Degraded, Suspicious, Note}
+	levels := []Level{Broken, Unknown, Degraded, Suspicious, Note}
 	return cmp.Compare(slices.Index(levels, l), slices.Index(levels, other))
 }
 

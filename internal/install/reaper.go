@@ -8,7 +8,6 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -61,26 +60,6 @@ func silent(clients *kube.Clients, job *batchv1.CronJob) time.Duration {
 	return clients.Now().Sub(last.Time)
 }
 
-// notifyFlags are the reaper's flags and volumes for the Secret with the URL of events. The kubelet mounts it, so the account needs no
-// right to read Secrets.
-func (r Request) notifyFlags(job *cronjob.Job) {
-	secret := r.Cluster.Notify.Secret
-	if secret == "" {
-		return
-	}
-	const dir, ca = "/etc/mlenv/notify/", "/etc/mlenv/ca"
-	job.Command = append(job.Command, "--notify-dir="+dir+secret, "--ca-file="+ca+"/"+cluster.TrustedCAKey)
-	job.Volumes = []corev1.Volume{
-		{Name: "notify", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret,
-			Items: []corev1.KeyToPath{{Key: "url", Path: "url"}}, Optional: new(true)}}},
-		{Name: "trusted-ca", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-			LocalObjectReference: corev1.LocalObjectReference{Name: cluster.TrustedCA}, Optional: new(true)}}},
-	}
-	job.Mounts = []corev1.VolumeMount{
-		{Name: "notify", MountPath: dir + secret, ReadOnly: true}, {Name: "trusted-ca", MountPath: ca, ReadOnly: true},
-	}
-}
-
 // reaper releases abandoned and idle environments, outside all runs and with its own rights: it reads the state of holders, and can
 // delete only Leases.
 func (r Request) reaper() []runtime.Object {
@@ -88,7 +67,9 @@ func (r Request) reaper() []runtime.Object {
 		Name: reaperName, Namespace: r.Namespace, Labels: Labels(NamespacePart),
 		Schedule: "* * * * *", Image: r.StepsImage, Command: []string{agent.StepsProgram, "reap"}, StartWithin: 60,
 	}
-	r.notifyFlags(&job)
+	if secret := r.Cluster.Notify.Secret; secret != "" {
+		job.Notify(secret, cluster.TrustedCA, cluster.TrustedCAKey)
+	}
 	spec := job.CronJob()
 	// A Job does not end while a pod of it may still run (kubernetes.io/docs/concepts/workloads/controllers/job,
 	// termination of Job Pods): a pod on a lost node would block all later Jobs. Two Jobs in parallel are harmless, because

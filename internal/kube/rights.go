@@ -74,7 +74,9 @@ func Refused(ctx context.Context, may Reviewer, needed []Access) ([]Access, erro
 // CheckAccess checks every right of the caller before any is used, so that a missing one does not leave half of the work done. doing is
 // the work, as in "applying". Errors: PermissionDenied with all that is refused.
 func CheckAccess(ctx context.Context, client kubernetes.Interface, doing string, needed []Access) error {
-	may := func(ctx context.Context, asked authorizationv1.ResourceAttributes) (bool, error) { return IMay(ctx, client, asked) }
+	may := func(ctx context.Context, asked authorizationv1.ResourceAttributes) (bool, error) {
+		return IMay(ctx, client, asked)
+	}
 	refused, err := Refused(ctx, may, needed)
 	if err != nil || len(refused) == 0 {
 		return err

@@ -40,6 +40,8 @@ const (
 	Hang Kind = "hang"
 	// End: the run has ended, and its receipt is complete.
 	End Kind = "end"
+	// Regression: a run of a schedule succeeded, and was worse than those before it.
+	Regression Kind = "regression"
 	// Idle: an environment was not used for long, and is released soon.
 	Idle Kind = "idle"
 )
@@ -107,7 +109,12 @@ func (e Event) text() string {
 	case Hang:
 		text += " hangs" + why
 	case End:
+		if e.Reason == "" && e.Message != "" {
+			why = ", but " + humanize.OneLine(e.Message, maxText)
+		}
 		text += ": " + e.Verdict + took + why
+	case Regression:
+		text += ": " + e.Verdict + why
 	}
 	return slackSyntax.Replace(text)
 }

@@ -219,7 +219,7 @@ func (a *action) report(ctx context.Context, o launch.Outcome) error {
 		a.log.print(fmt.Sprintf("%s failed: %s: %s", r.Run, r.Reason, r.Message))
 		return &command.Exit{Code: command.Failed}
 	}
-	a.gh.Infof("%s succeeded.", r.Run)
+	a.gh.Infof("%s succeeded%s.", r.Run, r.But())
 	return nil
 }
 

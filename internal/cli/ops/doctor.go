@@ -27,7 +27,7 @@ names and RDMA devices, and what NCCL has logged. Findings come with their evide
 mlenv only reads, and takes 20 s at most. Without an argument it examines the newest local run in progress, or else the
 environment that you hold, or else ml-dev-env, or else the only environment of the namespace, and names its holder.
 
-Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
+Exit code 0: nothing is broken; 1: something is, or nothing could be examined; 2: wrong usage.`,
 		Example: `  mlenv doctor
   mlenv doctor train-multi-node-x7k2p
   mlenv doctor h-kim -n my-namespace
@@ -45,7 +45,7 @@ Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
 				report.Print(out)
 				return nil
 			})
-			if err == nil && report.Broken() {
+			if err == nil && report.Failed() {
 				return &command.Exit{Code: command.Failed}
 			}
 			return err

@@ -77,6 +77,9 @@ func chooseEnvironment(ctx context.Context, clients *kube.Clients, pipeline *v1.
 	}
 	c.own = shared + "-" + shortName(person.ID)
 	if holder := holderOf(ctx, clients, trainings(ctx, clients), shared); holder != "" {
+		if holder == person.String() {
+			holder = "you"
+		}
 		c.take(ctx, fmt.Sprintf("Environment %s is held by %s", shared, holder))
 	}
 	return c

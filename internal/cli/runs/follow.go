@@ -3,6 +3,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -260,12 +261,10 @@ func readKeys(in io.Reader, send func(event)) {
 func conclude(out, problems io.Writer, o launch.Outcome) error {
 	name, namespace := o.Run.Name, o.Run.Namespace
 	if o.Verdict == receipt.Succeeded {
-		say(out, "Run %s succeeded%s.\n", name, took(o))
-		if o.Receipt != nil && len(o.Receipt.Metrics) > 0 {
-			say(out, "  metrics: %s\n", metricsText(o.Receipt.Metrics))
-		}
-		if o.Receipt != nil && o.Receipt.Warning != "" {
-			say(out, "  warning: %s\n", o.Receipt.Warning)
+		r := cmp.Or(o.Receipt, &receipt.Receipt{})
+		say(out, "Run %s succeeded%s%s.\n", name, took(o), r.But())
+		if len(r.Metrics) > 0 {
+			say(out, "  metrics: %s\n", metricsText(r.Metrics))
 		}
 		say(out, "  receipt: mlenv receipt %s -n %s\n  files:   mlenv fetch %s -n %s\n", name, namespace, name, namespace)
 		return nil

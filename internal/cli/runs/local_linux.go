@@ -141,12 +141,9 @@ func concludeLocal(out, problems io.Writer, r receipt.Receipt) {
 		say(problems, "Run %s %s after %s.\n  receipt: mlenv receipt %s\n  logs:    mlenv logs %s\n", r.Run, how, took, r.Run, r.Run)
 		return
 	}
-	say(out, "Run %s succeeded after %s.\n", r.Run, took)
+	say(out, "Run %s succeeded after %s%s.\n", r.Run, took, r.But())
 	if len(r.Metrics) > 0 {
 		say(out, "  metrics: %s\n", metricsText(r.Metrics))
-	}
-	if r.Warning != "" {
-		say(out, "  warning: %s\n", r.Warning)
 	}
 	say(out, "  receipt: mlenv receipt %s\n  files:   mlenv fetch %s\n", r.Run, r.Run)
 }

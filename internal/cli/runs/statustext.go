@@ -25,6 +25,7 @@ func (s *status) print(out io.Writer, now time.Time) error {
 	row("run", receipt.Receipt{Run: s.Name, Namespace: s.Namespace}.Title())
 	row("state", s.State)
 	row("reason", string(s.Reason))
+	row("warning", s.Warning)
 	row("message", humanize.Lines(s.Message, maxMessage))
 	row("environment", s.Environment)
 	row("started", report.Stamp(s.Started))

@@ -27,6 +27,8 @@ type summary struct {
 	// State is Running, Cancelling, Cancelled, Succeeded or Failed.
 	State  string      `json:"state"`
 	Reason fail.Reason `json:"reason,omitempty"`
+	// Warning is what users should know of a run that succeeded.
+	Warning string `json:"warning,omitempty"`
 	// Phases are the running tasks, or the first task that failed.
 	Phases []string `json:"phases,omitempty"`
 	// Nodes is 0 if the number is not known.
@@ -35,6 +37,14 @@ type summary struct {
 	Ended   time.Time `json:"ended,omitzero"`
 	// Kept reports that only the receipt is left.
 	Kept bool `json:"onlyReceipt,omitempty"`
+}
+
+// stateText is the state with a mark for a warning.
+func (s summary) stateText() string {
+	if s.Warning != "" {
+		return s.State + " (warning)"
+	}
+	return s.State
 }
 
 // where returns the namespace, or a word that is none.
@@ -84,6 +94,8 @@ func (r entry) summary(namespace string) summary {
 	s.Nodes = r.nodes()
 	v := r.standing()
 	switch s.State {
+	case string(receipt.Succeeded):
+		s.Warning = r.known().Warning
 	case running, cancelling:
 		s.Phases = v.Running
 	case string(receipt.Failed), cancelled:

@@ -24,6 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
@@ -110,6 +111,7 @@ func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image strin
 	if _, err := launch.Params(pipeline, s.Values); err != nil { // a run would fail every night
 		return &command.Exit{Code: command.WrongUsage, Err: err}
 	}
+	s.Notify = launch.Value(pipeline, s.Values, "notify")
 	s.Deadline = int64((launch.Longest(pipeline, s.Values) + spare).Seconds())
 	objects, err := s.untyped(clients.Namespace, cmp.Or(image, launch.Value(pipeline, nil, "steps-image")))
 	if err != nil {
@@ -226,6 +228,7 @@ func remove(ctx context.Context, client dynamic.Interface, namespace, name strin
 
 func fireCommand() *cobra.Command {
 	var flags kube.Flags
+	var events notify.Flags
 	var job string
 	cmd := &cobra.Command{
 		Use:    "fire NAME --job=JOB",
@@ -233,11 +236,12 @@ func fireCommand() *cobra.Command {
 		Hidden: true, // the CronJob calls it
 		Args:   cobra.ExactArgs(1),
 		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
-			r := &runner{clients: clients, log: command.TextLog(cmd.OutOrStdout()), now: clients.Now}
+			r := &runner{clients: clients, log: command.TextLog(cmd.OutOrStdout()), now: clients.Now, notify: events}
 			return exitOf(r.fire(cmd.Context(), args[0], job))
 		}),
 	}
 	flags.AddTo(cmd.Flags())
+	events.AddTo(cmd.Flags())
 	cmd.Flags().StringVar(&job, "job", "", "the Job of this pod; its scheduled time names the run")
 	_ = cmd.MarkFlagRequired("job") // the flag is defined above
 	return cmd

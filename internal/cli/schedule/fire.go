@@ -23,6 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
@@ -34,6 +35,7 @@ type runner struct {
 	clients *kube.Clients
 	log     *slog.Logger
 	now     func() time.Time
+	notify  notify.Flags
 }
 
 // fire starts the night's run, or finds the run that an earlier pod of the Job has started, follows it to its end, and
@@ -161,7 +163,7 @@ func (r *runner) compare(ctx context.Context, s Schedule, started *v1.PipelineRu
 	}
 	own := slices.DeleteFunc(history, func(earlier receipt.Receipt) bool { return earlier.Schedule != s.Name })
 	comparisons := trend.Judge(*reached, own, s.Tolerance)
-	r.log.Info(fmt.Sprintf("Run %s succeeded.", started.Name))
+	r.log.Info(fmt.Sprintf("Run %s succeeded%s.", started.Name, reached.But()))
 	for _, c := range comparisons {
 		r.log.Info("  " + c.String())
 	}
@@ -170,6 +172,10 @@ func (r *runner) compare(ctx context.Context, s Schedule, started *v1.PipelineRu
 		return nil
 	}
 	reached.Regression = regression.Error()
+	events := r.notify.Open(r.log, notify.Event{Run: reached.Run, Namespace: reached.Namespace, Environment: reached.Environment}, reached.RunUID)
+	events.Send(notify.Event{Kind: notify.Regression, Verdict: string(reached.Verdict), Reason: fail.Regression, Message: reached.Regression,
+		Seconds: notify.Took(reached.Started, reached.Ended)})
+	defer events.Wait()
 	return errors.Join(fail.Advise(regression, "mlenv runs --trend --schedule=%s --name=%s -n %s", s.Name, reached.Environment,
 		r.clients.Namespace),
 		receipt.Write(ctx, r.clients.Kube, *reached))

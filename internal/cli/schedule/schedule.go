@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/cronjob"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -58,6 +59,8 @@ type Schedule struct {
 	OnBusy         string          `json:"onBusy"`
 	ServiceAccount string          `json:"serviceAccount,omitempty"`
 	Tolerance      trend.Tolerance `json:"tolerancePercent"`
+	// Notify is the Secret with the URL of events, "" or none for no events. It is the value of the param when the schedule was installed.
+	Notify string `json:"notify,omitempty"`
 	// Deadline is how long a Job may take, in seconds, 0 for ever. A pod that never starts would block all later nights.
 	Deadline int64 `json:"deadlineSeconds,omitempty"`
 }
@@ -108,6 +111,9 @@ func (s Schedule) Objects(namespace, image string) []runtime.Object {
 		StartWithin: int64(startWithin.Seconds()),
 		Env: []corev1.EnvVar{{Name: "JOB_NAME", ValueFrom: &corev1.EnvVarSource{
 			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobNameLabel + "']"}}}},
+	}
+	if s.Notify != "" && s.Notify != "none" {
+		job.Notify(s.Notify, cluster.TrustedCA, cluster.TrustedCAKey)
 	}
 	made := job.CronJob()
 	// A Job that was started by hand must not delete the log of the night.

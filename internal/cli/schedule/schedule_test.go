@@ -32,10 +32,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
+	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
+	"github.com/ml-dev-env/ml-dev-env/test/webhook"
 )
 
 func nightly() Schedule {
@@ -81,7 +83,12 @@ func about(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: 
 // place returns a cluster with the schedule's CronJob, its Job of the night, and an installed pipeline.
 func place(t *testing.T, s Schedule, objects, tekton []runtime.Object) (*runner, *bytes.Buffer) {
 	t.Helper()
+	s.Notify = "slack"
 	made := s.Objects("ns", "steps@sha256:1")
+	if flags := strings.Join(made[len(made)-1].(*batchv1.CronJob).Spec.JobTemplate.Spec.Template.Spec.Containers[0].Command, " "); !strings.Contains(
+		flags, "--notify-dir=/etc/mlenv/notify/slack ") {
+		t.Errorf("the Job posts no events: %s", flags)
+	}
 	job := &batchv1.Job{ObjectMeta: about("job")}
 	job.Annotations = map[string]string{batchv1.CronJobScheduledTimestampAnnotation: "2026-03-10T02:30:00+01:00"}
 	pipeline := &v1.Pipeline{ObjectMeta: about(launch.Pipeline), Spec: v1.PipelineSpec{Params: v1.ParamSpecs{
@@ -139,7 +146,15 @@ func TestFireFindsTheRunAndCompares(t *testing.T) {
 				left(t, f, receipt.Receipt{Run: "earlier-" + string(rune('a'+i)), Verdict: receipt.Succeeded, Started: night().AddDate(0, 0, -1-i),
 					Curve: &metrics.Curve{StepTime: 250 * time.Millisecond}, Metrics: json.RawMessage(`{"loss": 2}`)})
 			}
+			posted := webhook.Receive(t, &f.notify)
 			err := f.fire(t.Context(), "nightly", "job")
+			if regressed := tc.want == fail.Regression; (len(posted) == 1) != regressed {
+				t.Errorf("%d events were posted, want one of a regression only", len(posted))
+			} else if regressed {
+				if e := <-posted; e.Kind != notify.Regression || e.Reason != fail.Regression || !strings.Contains(e.Text, "Succeeded: Regression: ") {
+					t.Errorf("the event %+v", e)
+				}
+			}
 			switch {
 			case tc.want == "" && err != nil:
 				t.Fatal(err)

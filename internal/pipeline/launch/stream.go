@@ -75,7 +75,7 @@ func Logs(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, task r
 			emit(Event{Kind: Line, Time: at, Task: task.Task, Text: line})
 		})
 		switch {
-		case apierrors.IsBadRequest(err), apierrors.IsNotFound(err):
+		case apierrors.IsBadRequest(err), apierrors.IsNotFound(err), errors.Is(err, errContainerGone):
 			return ErrNoLog
 		case err != nil:
 			return kube.Problem(err)
@@ -125,6 +125,8 @@ func (s *stream) follow(ctx context.Context, emit func(time.Time, string)) error
 			return context.Cause(ctx)
 		case err == nil && over, apierrors.IsNotFound(err), over && apierrors.IsBadRequest(err):
 			return nil
+		case errors.Is(err, errContainerGone):
+			return err
 		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 			return kube.Problem(err)
 		}
@@ -154,6 +156,12 @@ func (s *stream) follow(ctx context.Context, emit func(time.Time, string)) error
 	}
 }
 
+// goneBody begins the answer 200 of a kubelet whose container runtime has no such container any more (kubernetes/kubernetes#142258, up to 1.36
+// at least). A line that a container printed begins with its time.
+const goneBody = "unable to retrieve container logs for "
+
+var errContainerGone = errors.New("the Kubernetes node has deleted its container")
+
 // read passes the new lines of one connection to emit. A line without its end counts only if over is true.
 func (s *stream) read(ctx context.Context, over bool, emit func(time.Time, string)) error {
 	log, err := s.open(ctx, s.last)
@@ -167,6 +175,9 @@ func (s *stream) read(ctx context.Context, over bool, emit func(time.Time, strin
 		line, err := lines.ReadString('\n')
 		if err == nil || errors.Is(err, io.EOF) && over && line != "" {
 			at, text := cut(strings.TrimSuffix(line, "\n"))
+			if strings.HasPrefix(line, goneBody) {
+				return errContainerGone
+			}
 			switch {
 			case at.Before(from):
 			case at.Equal(from) && again > 0:

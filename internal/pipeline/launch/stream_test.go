@@ -56,6 +56,8 @@ func TestStreamIsTakenUpWhereItBroke(t *testing.T) {
 			[]string{"one"}, ""},
 		{"its pod is gone", []func() (io.ReadCloser, error){give(broken(one)), refuse(apierrors.NewNotFound(corev1.Resource("pods"), "p"))},
 			[]string{"one"}, ""},
+		{"its container is gone", openings(broken(one), whole("unable to retrieve container logs for containerd://3bb6")), []string{"one"},
+			fail.Internal},
 		{"may not be read", []func() (io.ReadCloser, error){refuse(apierrors.NewForbidden(corev1.Resource("pods"), "p", errors.New("no")))}, nil,
 			fail.PermissionDenied},
 	} {

@@ -87,7 +87,7 @@ type Receipt struct {
 	Goodput *Goodput `json:"goodput,omitempty"`
 	// NCCL are the NCCL variables of node 0. Names of devices may differ on other nodes.
 	NCCL map[string]string `json:"nccl,omitempty"`
-	// Warning is what users should know of a training that succeeded, "" for nothing.
+	// Warning is what users should know of a training that succeeded, such as that its ranks never met; "" for nothing.
 	Warning string `json:"warning,omitempty"`
 	// Network is what NCCL logged in the training, without its processes; nil for nothing.
 	Network *nccl.Summary `json:"network,omitempty"`
@@ -115,6 +115,14 @@ func (r Receipt) Title() string {
 		return r.Run + " (local)"
 	}
 	return r.Namespace + "/" + r.Run
+}
+
+// But returns what follows the word succeeded, as in ", but no rank was connected to another one"; "" without a warning.
+func (r Receipt) But() string {
+	if r.Warning == "" {
+		return ""
+	}
+	return ", but " + r.Warning
 }
 
 // WorldSize returns the number of ranks that were started, as far as it is known, with those that are left out.

@@ -46,7 +46,9 @@ func (p *probe) permissions(ctx context.Context) []Check {
 
 func (p *probe) rights(ctx context.Context, name, user string, rules []rbacv1.PolicyRule, lacking Status) Check {
 	rights := p.useful(rules)
-	may := func(ctx context.Context, asked authorizationv1.ResourceAttributes) (bool, error) { return p.may(ctx, p.ServiceAccount, asked) }
+	may := func(ctx context.Context, asked authorizationv1.ResourceAttributes) (bool, error) {
+		return p.may(ctx, p.ServiceAccount, asked)
+	}
 	missing, err := kube.Refused(ctx, may, rights)
 	if err != nil {
 		return unread(name, "what "+user+" may do", err)

@@ -4,11 +4,7 @@ package reaper
 
 import (
 	"bytes"
-	"encoding/json"
-	"encoding/pem"
 	"errors"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,13 +21,12 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/spf13/pflag"
-
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/test/webhook"
 )
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
@@ -141,37 +136,10 @@ func TestIdleEnvironments(t *testing.T) {
 	}
 }
 
-// postTo makes the reaper post to a server, and returns what arrives there.
-func (k kept) postTo(t *testing.T) <-chan notify.Event {
-	t.Helper()
-	posted := make(chan notify.Event, 10)
-	server := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		var e notify.Event
-		if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
-			t.Error(err)
-		}
-		posted <- e
-	}))
-	t.Cleanup(server.Close)
-	dir := t.TempDir()
-	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "slack"), 0o755), os.WriteFile(filepath.Join(dir, "slack", "url"), []byte(server.URL),
-		0o600),
-		os.WriteFile(filepath.Join(dir, "ca"), bundle, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-	k.notify.AddTo(flags)
-	if err := flags.Parse([]string{"--notify-dir=" + filepath.Join(dir, "slack"), "--ca-file=" + filepath.Join(dir, "ca")}); err != nil {
-		t.Fatal(err)
-	}
-	return posted
-}
-
 // The holder is warned once, ten minutes before the release, and again after the next use.
 func TestWarnsOfRelease(t *testing.T) {
 	k := newKept(t, "2h0m0s")
-	posted := k.postTo(t)
+	posted := webhook.Receive(t, &k.notify)
 	for i, tc := range []struct {
 		pass time.Duration
 		use  bool

@@ -4,6 +4,7 @@
 package teardown
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,7 +142,7 @@ func (t *teardown) run(ctx context.Context) (receipt.Receipt, error) {
 
 // ended returns the event of the end of a run.
 func ended(r receipt.Receipt) notify.Event {
-	e := notify.Event{Kind: notify.End, Verdict: string(r.Verdict), Reason: r.Reason, Message: r.Message,
+	e := notify.Event{Kind: notify.End, Verdict: string(r.Verdict), Reason: r.Reason, Message: cmp.Or(r.Message, r.Warning),
 		Seconds: notify.Took(r.Started, r.Ended)}
 	if r.Training != nil {
 		e.Nodes, e.Attempt = r.Training.Nodes, max(1, len(r.Attempts))

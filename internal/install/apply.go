@@ -44,8 +44,17 @@ type Change struct {
 	Diff string `json:"diff,omitempty"`
 }
 
-// Apply applies an object by server-side apply. With dryRun the API server only checks it and reports what would change.
-// Errors: PermissionDenied; InvalidInput if the namespace, or what provides the kind, such as Tekton, is missing.
+// isForeign reports whether a live object, of the name of one that belongs to mlenv, belongs to someone else: to apply it would change it, and
+// to uninstall would delete it. A Task that was applied by hand has only its annotation. An account may be of an administrator, who has given
+// it pull secrets.
+func isForeign(object, live *unstructured.Unstructured) bool {
+	return object.GetKind() != "ServiceAccount" && object.GetLabels()[PartLabel] != "" && live.GetLabels()[PartLabel] == "" &&
+		live.GetAnnotations()["artifacthub.io/provider"] != "ml-dev-env"
+}
+
+// Apply applies an object by server-side apply. With dryRun the API server only checks it and reports what would change. Errors:
+// PermissionDenied; InvalidInput if the namespace, or what provides the kind, such as Tekton, is missing, or for an object of that name that
+// mlenv did not create.
 func Apply(ctx context.Context, client dynamic.Interface, object *unstructured.Unstructured, dryRun bool) (Change, error) {
 	change := Change{Object: Title(object)}
 	objects := clientOf(client, object)
@@ -53,6 +62,11 @@ func Apply(ctx context.Context, client dynamic.Interface, object *unstructured.U
 	isNew := apierrors.IsNotFound(err)
 	if err != nil && !isNew {
 		return change, problem(object, fmt.Errorf("reading %s: %w", Title(object), err))
+	}
+	if !isNew && isForeign(object, before) {
+		return change, fail.Advise(fail.Becausef(fail.InvalidInput, "applying %s: it exists, and mlenv did not create it: want the name free",
+			change.Object),
+			"oc get %s -n %s -o yaml (whose is it? rename or delete it, or choose another namespace)", change.Object, object.GetNamespace())
 	}
 	after, err := kube.ApplyTo(ctx, objects, object, kube.ApplyOptions{Manager: fieldManager, DryRun: dryRun})
 	if err != nil {

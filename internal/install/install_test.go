@@ -3,11 +3,13 @@
 package install
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -139,6 +141,53 @@ func TestInstallTakesOverTheStepsAccount(t *testing.T) {
 	}
 	if got, want := text(report), "serviceaccount/mlenv-pipeline changed\n"; !strings.Contains(got, want) {
 		t.Errorf("want %q in:\n%s", want, got)
+	}
+}
+
+// TestInstallTakesNothingFromOthers: each object of another's that has the name of one of ours is named, and nothing changes. A Task that was
+// applied by hand from the bundle is ours.
+func TestInstallTakesNothingFromOthers(t *testing.T) {
+	server, clients := startBoth(t, nil)
+	var want []string
+	for _, object := range render(t, request(t)) {
+		if object.GetKind() == "ServiceAccount" {
+			continue
+		}
+		others := &unstructured.Unstructured{Object: map[string]any{"apiVersion": object.GetAPIVersion(), "kind": object.GetKind()}}
+		others.SetName(object.GetName())
+		others.SetNamespace(object.GetNamespace())
+		path := "/" + Resource(object).Group + "/" + Resource(object).Version
+		if path = "/apis" + path; Resource(object).Group == "" {
+			path = "/api/v1"
+		}
+		if object.GetNamespace() != "" {
+			path += "/namespaces/" + object.GetNamespace()
+		}
+		if object.GetKind() == "Pipeline" {
+			others.SetAnnotations(object.GetAnnotations())
+		} else {
+			want = append(want, "applying "+Title(object)+": it exists, and mlenv did not create it")
+		}
+		text, err := others.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.put(path+"/"+Resource(object).Resource+"/"+object.GetName(), string(text))
+	}
+	before := maps.Clone(server.objects)
+	_, err := Install(t.Context(), clients, "team", render(t, request(t)), false, said(t))
+	if fail.ReasonOf(err) != fail.InvalidInput {
+		t.Fatalf("got %v", err)
+	}
+	for _, each := range want {
+		if !strings.Contains(err.Error(), each) {
+			t.Errorf("want %q in %v", each, err)
+		}
+	}
+	if strings.Contains(err.Error(), "pipeline/train") || !maps.EqualFunc(before, server.objects, func(a, b map[string]any) bool {
+		return cmp.Equal(a, b)
+	}) {
+		t.Errorf("something changed, or our own pipeline is refused: %v", err)
 	}
 }
 

@@ -5,6 +5,7 @@ package cluster
 import (
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -57,6 +58,8 @@ func (f *File) Validate() field.ErrorList {
 		required(field.NewPath("security", "service_account"), f.Security.ServiceAccount, "the service account of the pods, as in ml-dev-sa"),
 		wellFormed(field.NewPath("security", "service_account"), f.Security.ServiceAccount, validation.IsDNS1123Subdomain),
 		wellFormed(field.NewPath("security", "scc"), f.Security.SCC, validation.IsDNS1123Subdomain),
+		invalidIf(f.Security.RunAsUser < 0 || f.Security.RunAsUser > math.MaxInt32, field.NewPath("security", "run_as_user"), f.Security.RunAsUser,
+			"want a user ID from 1 to 2147483647, or nothing on OpenShift"),
 		f.Security.capabilities(field.NewPath("security", "capabilities")),
 		f.Resources.validate(field.NewPath("resources")),
 		f.NCCL.validate(field.NewPath("nccl")),

@@ -124,6 +124,7 @@ var (
 		{"rdma-attachments", 1, rdmaAttachments},
 		{"privileged-gpus", 1, privilegedGPUs},
 		{"claims-that-exist", 1, claimsThatExist},
+		{"plain-kubernetes", 1, plainKubernetes},
 		{"busy", 1, busyEnvironment},
 		{"beside-a-colleague", 2, besideAColleague},
 		{"build-failures", 0, buildFailures},

@@ -26,6 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
@@ -113,6 +115,9 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 		return nil, err
 	}
 	spec := podOf(claim, image)
+	for _, file := range clusterfile.InstalledFiles(ctx, clients) { // the files belong to the user of the nodes
+		objects.RunAs(spec.Spec.SecurityContext, file.Security.RunAsUser)
+	}
 	placeNear(spec, claim.Name, all.Items)
 	if owner != nil { // the Secrets with which the steps pull the image
 		linked := clients.LinkedPullSecrets(ctx, clients.Namespace, launch.Account(ctx, clients))

@@ -175,6 +175,10 @@ func (f Facts) may(fits func(constraint) bool) string {
 func (w *writer) security(f Facts, form form) {
 	w.section("security")
 	w.set(1, "service_account", f.ServiceAccount)
+	if !f.OpenShift {
+		w.comment(1, "OpenShift would choose the user of the pods, who must not be root.")
+		w.line(1, "run_as_user: 1001")
+	}
 	if err := f.Unknown[constraintsSubject]; err != nil {
 		w.unknown(1, "security.scc: the constraints that %s may use (%s)", f.ServiceAccount, firstLine(err))
 	}

@@ -15,6 +15,19 @@ import (
 )
 
 // TestSecurityIsObeyed: the security block applies in mode agent.RDMA, and no part of it applies in mode TCP.
+// TestRunAsUser: without OpenShift the cluster file names the user. Root for a capability stays root.
+func TestRunAsUser(t *testing.T) {
+	for mode, want := range map[agent.Mode]int64{agent.TCP: 1001, agent.RDMA: 0} {
+		r := request(t, "barcelona")
+		r.Mode = mode
+		r.Cluster.Security = cluster.Security{ServiceAccount: "ml-dev-sa", RunAsUser: 1001, IPCLock: true}
+		context := build(t, r).StatefulSet.Spec.Template.Spec.SecurityContext
+		if *context.RunAsUser != want || *context.RunAsGroup != 0 || *context.FSGroup != 1001 {
+			t.Errorf("mode %s: %+v", mode, context)
+		}
+	}
+}
+
 func TestSecurityIsObeyed(t *testing.T) {
 	type privileges struct {
 		Privileged, Root bool

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -147,6 +149,28 @@ func (r *Registry) Has(ctx context.Context, image string) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// RunsAsRoot reports whether the kubelet would see that containers of an image run as root, or could not rule it out: the image names no user,
+// or one by name.
+func (r *Registry) RunsAsRoot(ctx context.Context, image string) (bool, error) {
+	ref, err := name.ParseReference(image)
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, registryTime)
+	defer cancel()
+	found, err := remote.Image(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(r), remote.WithTransport(r.transport))
+	if err != nil {
+		return false, err
+	}
+	config, err := found.ConfigFile()
+	if err != nil {
+		return false, err
+	}
+	user, _, _ := strings.Cut(config.Config.User, ":")
+	id, err := strconv.Atoi(user)
+	return err != nil || id == 0, nil //nolint:nilerr // a name
 }
 
 // readKeys returns the keychain of a pull secret. As for the kubelet, an entry's key is a registry with or without a path.

@@ -49,7 +49,7 @@ func (p *probe) constraint(ctx context.Context, t trial, blocked Status) Check {
 	const name = "security"
 	account, scc := p.file.Security.ServiceAccount, t.answered.Annotations[objects.AdmittedByAnnotation]
 	if scc == "" {
-		return newCheck(name, OK, "", "no security context constraint is named: the cluster admits by pod security levels")
+		return p.user(ctx, name, t.answered, blocked)
 	}
 	seen := "security context constraint " + scc + ": the first that admits the pod, of those that may be used"
 	if t.asked.Annotations[objects.SCCAnnotation] == scc {
@@ -77,6 +77,25 @@ func (p *probe) constraint(ctx context.Context, t trial, blocked Status) Check {
 	}
 	return newCheck(name, blocked, grant, "%s, but by the caller's rights: service account %s, which the nodes' pods have, may not use it",
 		seen, account).because(fail.SecurityRefused)
+}
+
+// user checks the user of a pod that no constraint gives one: the kubelet refuses to start a pod that must not be root with an image that may
+// run as root, and nothing makes the claims writable for it.
+func (p *probe) user(ctx context.Context, name string, pod *corev1.Pod, blocked Status) Check {
+	const none = "no security context constraint is named, so pod security levels decide"
+	if context := pod.Spec.SecurityContext; context == nil || context.RunAsUser != nil || context.RunAsNonRoot == nil {
+		return newCheck(name, OK, "", none)
+	}
+	const next = "security.run_as_user: 1001 in the cluster file (OpenShift would choose a user), then mlenv install it again"
+	check := newCheck(name, Warning, next, "%s, and no user: the kubelet refuses an image that runs as root, and claims may not be writable", none)
+	if p.Registry == nil || p.building {
+		return check
+	}
+	if root, err := p.Registry.RunsAsRoot(ctx, p.Request.Image); err == nil && root {
+		return newCheck(name, blocked, next, "%s, and no user: the pod must not run as root, and image %s does", none, p.Request.Image).because(
+			fail.SecurityRefused)
+	}
+	return check
 }
 
 func (p *probe) named(ctx context.Context, scc, account string) (bool, error) {

@@ -11,8 +11,11 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -121,5 +124,52 @@ func TestImageOfAnotherNamespace(t *testing.T) {
 	report := w.examine(file, agent.Auto, func(_ *Deps, o *Options) { o.Request.Image = own })
 	if text := print(report); strings.Contains(text, "image-puller") || strings.Contains(text, "is an image of namespace") {
 		t.Errorf("an image of the run's own namespace is examined too:\n%s", text)
+	}
+}
+
+// TestUserWithoutConstraints: where OpenShift chooses no user, an image that may run as root is found before the kubelet refuses it.
+func TestUserWithoutConstraints(t *testing.T) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	repository := strings.TrimPrefix(server.URL, "http://") + "/training"
+	for tag, user := range map[string]string{"root": "", "zero": "0", "named": "mlenv", "numeric": "1001:0"} {
+		image, err := mutate.Config(empty.Image, v1.Config{User: user})
+		if err != nil {
+			t.Fatal(err)
+		}
+		named, err := name.NewTag(repository + ":" + tag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := remote.Write(named, image); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asked, err := buildimage.NewRegistry(map[string]string{".dockerconfigjson": "{}"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	notRoot := corev1.PodSecurityContext{RunAsNonRoot: new(true)}
+	for _, tc := range []struct {
+		tag      string
+		context  corev1.PodSecurityContext
+		building bool
+		want     Status
+	}{
+		{"root", notRoot, false, Blocked},
+		{"zero", notRoot, false, Blocked},
+		{"named", notRoot, false, Blocked},
+		{"numeric", notRoot, false, Warning},
+		{"missing", notRoot, false, Warning},
+		{"root", notRoot, true, Warning},
+		{"root", corev1.PodSecurityContext{RunAsNonRoot: new(true), RunAsUser: new(int64(1001))}, false, OK},
+		{"root", corev1.PodSecurityContext{}, false, OK},
+	} {
+		p := &probe{Deps: Deps{Registry: asked}, building: tc.building}
+		p.Request.Image = repository + ":" + tc.tag
+		got := p.user(t.Context(), "security", &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &tc.context}}, Blocked)
+		if got.Status != tc.want || (got.Status != OK) != strings.Contains(got.Next, "security.run_as_user") {
+			t.Errorf("%s, %+v: got %+v, want %s", tc.tag, tc.context, got, tc.want)
+		}
 	}
 }

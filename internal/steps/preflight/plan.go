@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -39,6 +40,8 @@ type Plan struct {
 	Racks []string `json:"racks,omitempty"`
 	// Objects are kinds and names, in the order of their creation.
 	Objects []string `json:"objects"`
+	// Storage is what the claims ask for, in all, if none of them exists.
+	Storage int64 `json:"storageBytes,omitempty"`
 	// Expected is 0 if no bandwidth is expected; Source is where it comes from, or why there is none.
 	Expected rdma.BytesPerSecond `json:"expectedBytesPerSecond,omitempty"`
 	Source   string              `json:"expectedBy"`
@@ -61,6 +64,7 @@ func PlanOf(ctx context.Context, client kubernetes.Interface, r Report) Plan {
 		for _, object := range planned.InOrder() {
 			text := object.GetObjectKind().GroupVersionKind().Kind + " " + object.GetName()
 			if claim, ok := object.(*corev1.PersistentVolumeClaim); ok {
+				p.Storage += claim.Spec.Resources.Requests.Storage().Value()
 				text += fmt.Sprintf(", %s, unless it exists", claim.Spec.Resources.Requests.Storage())
 			}
 			p.Objects = append(p.Objects, text)
@@ -69,6 +73,7 @@ func PlanOf(ctx context.Context, client kubernetes.Interface, r Report) Plan {
 			p.Objects = append(p.Objects, "Secret "+names.MetricsSecret, "PodMonitor "+names.PodMonitor)
 		}
 		for _, claim := range planned.StatefulSet.Spec.VolumeClaimTemplates {
+			p.Storage += int64(p.Nodes) * claim.Spec.Resources.Requests.Storage().Value()
 			p.Objects = append(p.Objects, fmt.Sprintf("PersistentVolumeClaim %s of each node, %s, unless it exists", claim.Name,
 				claim.Spec.Resources.Requests.Storage()))
 		}
@@ -135,6 +140,9 @@ func (p Plan) Print(w io.Writer) {
 	row("environment", "%s/%s", p.Namespace, p.Environment)
 	row("nodes", "%s with %s each; free now: %s", humanize.Count(p.Nodes, "node"), humanize.Count(p.GPUsPerNode, "GPU"),
 		cmp.Or(strings.Join(p.FreeNodes, ", "), "none, or not known"))
+	if p.Storage > 0 {
+		row("storage", "%s in all, if none of the claims exists", resource.NewQuantity(p.Storage, resource.BinarySI))
+	}
 	if p.Nodes > 1 && len(p.FreeNodes) > 1 {
 		row("ranks", "%s", p.order())
 	}

@@ -17,7 +17,8 @@ type flagGroup struct {
 }
 
 var (
-	// flagGroups has every flag of the commands with many flags, the most used first. A flag has the same group in all commands.
+	// flagGroups has the flags of the commands with many flags, the most used first. A flag has the same group in all commands; one without a
+	// group is rare.
 	flagGroups = []flagGroup{
 		{"What", strings.Fields(`script module revision env env-secret requirements launcher deepspeed-config hook file trend like resume-from
 			run-name git-secret repo-url script-args param tree dir schedule services routes`)},
@@ -29,9 +30,6 @@ var (
 		{"Limits", strings.Fields(`timeout start-timeout stop-grace hang-timeout max-restarts stop-if restart-if keep-for idle-timeout
 			bandwidth-tolerance step-time-tolerance loss-tolerance goodput-tolerance matrix-product-tolerance slowest-device-tolerance`)},
 		{"Output", strings.Fields("detach dry-run limit watch output log-format progress-every notify svg")},
-		{"Rare", strings.Fields(`on-change require-rendezvous submodules lfs requirements-timeout debug-rank replace service-account
-			steps-image`)},
-		clusterFlags,
 	}
 	clusterFlags = flagGroup{"Which cluster", strings.Fields("namespace kubeconfig context")}
 )
@@ -43,8 +41,6 @@ const (
 	manyGroups = 3
 	// longType is how many characters the type of a flag has at most in the help.
 	longType = 40
-	// noGroup is the title above flags that flagGroups should have.
-	noGroup = "Other"
 )
 
 // groupsOf returns the flags of a command in groups. If they are few, the first group has all except clusterFlags, and no title.
@@ -55,11 +51,12 @@ func groupsOf(cmd *cobra.Command) (groups []flagGroup) {
 			left = append(left, flag.Name)
 		}
 	})
-	table := flagGroups
-	if own := without(left, clusterFlags.flags); len(own) <= fewFlags {
-		table = []flagGroup{{"", own}, clusterFlags}
+	own := without(left, clusterFlags.flags)
+	table := append(slices.Clone(flagGroups), flagGroup{"Rare", own})
+	if len(own) <= fewFlags {
+		table = []flagGroup{{"", own}}
 	}
-	for _, group := range append(slices.Clone(table), flagGroup{noGroup, left}) {
+	for _, group := range append(table, clusterFlags) {
 		group.flags = without(group.flags, without(group.flags, left))
 		if left = without(left, group.flags); len(group.flags) > 0 {
 			groups = append(groups, group)

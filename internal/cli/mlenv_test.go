@@ -66,7 +66,7 @@ func TestValidate(t *testing.T) {
 		{"the first screen", []string{"--help"}, 0, "More commands: mlenv --help=all\n", ""},
 		{"all commands", []string{"--help=all"}, 0, "  check-fabric Measure the network between the nodes of an environment\n  doctor ", ""},
 		{"the usual flags of run", []string{"run", "--help"}, 0, "All flags: mlenv run --help=all\n", ""},
-		{"all flags of run", []string{"run", "--help=all"}, 0, "\nRare:\n      --on-change ", ""},
+		{"all flags of run", []string{"run", "--help=all"}, 0, "\nRare:\n      --lfs ", ""},
 		{"everything of a command with few flags", []string{"status", "--help=all"}, 0, "-h, --help ", ""},
 		{"preflight of no cluster file, and no API server", []string{"preflight", "--kubeconfig", away}, 1, "",
 			"mlenv preflight failed: APIServerUnreachable: listing configmaps in default: no answer from API server http://127.0.0.1:1: " +

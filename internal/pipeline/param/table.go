@@ -119,7 +119,6 @@ var table = []Param{
 		Help: "how long the training may run, to check the PipelineRun's timeouts"},
 	{Name: "stop-grace", Kind: StopGrace, Default: "30s", In: both + " provision train",
 		Help: "how long ranks have to save after SIGTERM, up to 1h"},
-	{Name: "log-prefix", Kind: Truth, Default: "true", In: trainings, Help: "whether lines of ranks begin with node and rank"},
 	{Name: "hang-timeout", Kind: hangTimeout, Default: "auto", In: trainings,
 		Help: "how long no rank may print or measure anything; 0 means never"},
 	{Name: "max-restarts", Kind: Restarts, Default: "0", In: trainings,

@@ -122,7 +122,6 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Flag(flags, &o.DeepSpeedConfig, task, "deepspeed-config")
 	param.Flag(flags, &o.Launcher, task, "launcher")
 	param.Flag(flags, &o.Hook, task, "hook")
-	param.Flag(flags, &o.LogPrefix, task, "log-prefix")
 	param.Flag(flags, &o.RanksPerNode, task, "ranks-per-node")
 	param.Flag(flags, &o.Timeout, task, "timeout")
 	param.Flag(flags, &o.MaxRestarts, task, "max-restarts")

@@ -73,8 +73,6 @@ type Options struct {
 	ProgressEvery time.Duration
 	// HangTimeout is the longest silence of a training that runs on.
 	HangTimeout HangTimeout
-	// LogPrefix is true if lines of ranks begin with node and rank.
-	LogPrefix bool
 	// Rendezvous is what happens after a training whose ranks never met: warn or fail.
 	Rendezvous param.Effect
 	// MasterPort is where the ranks meet, 0 for the port that environments use.

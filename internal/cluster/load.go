@@ -188,5 +188,7 @@ func (r *reader) scalar(node *yaml.Node, into reflect.Value, path string) {
 		r.problem(node, path, node.Value, "want true or false")
 	case kind == reflect.Bool:
 		into.SetBool(strings.EqualFold(node.Value, "true"))
+	default:
+		panic(fmt.Sprintf("key %s has a type that no value is read into: %s", path, kind)) // a key must not be ignored
 	}
 }

@@ -309,7 +309,7 @@ type Security struct {
 	ServiceAccount string `json:"service_account,omitempty"`
 	// User ID of the nodes' pods, and the group that owns their claims, on a cluster that is not OpenShift: as in 1001. OpenShift chooses
 	// both itself.
-	RunAsUser int64 `json:"run_as_user,omitempty"`
+	RunAsUser int `json:"run_as_user,omitempty"`
 	// Whether pods in mode rdma are privileged, as the host's devices require.
 	RequiresPrivilegedSCC bool `json:"requires_privileged_scc,omitempty"`
 	// Whether pods in mode rdma ask for the capability IPC_LOCK, to lock memory without limit.

@@ -66,9 +66,9 @@ func (b builder) podSecurity() *corev1.PodSecurityContext {
 
 // RunAs sets the user of a pod, and makes its claims writable for it, where no security context constraint does both; 0 is for OpenShift. As
 // there, the group is 0: the images give it the permissions of root.
-func RunAs(context *corev1.PodSecurityContext, user int64) {
-	if user > 0 {
-		context.RunAsUser, context.RunAsGroup, context.FSGroup = &user, new(int64(0)), &user
+func RunAs(context *corev1.PodSecurityContext, user int) {
+	if id := int64(user); id > 0 {
+		context.RunAsUser, context.RunAsGroup, context.FSGroup = &id, new(int64(0)), &id
 	}
 }
 

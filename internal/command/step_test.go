@@ -79,8 +79,8 @@ func TestInterrupted(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
 	var out bytes.Buffer
-	if code := Run(ctx, cmd, nil, &out, &out); code != Interrupted || out.String() != "probe failed: Cancelled: interrupted: fetching: context "+
-		"canceled\n" {
+	const want = "probe failed: Cancelled: interrupted: fetching: context canceled\n"
+	if code := Run(ctx, cmd, nil, &out, &out); code != Interrupted || out.String() != want {
 		t.Errorf("exit code %d, %q", code, out.String())
 	}
 }

@@ -33,8 +33,8 @@ type Job struct {
 	Mounts      []corev1.VolumeMount
 }
 
-// Notify lets the program post events to the URL in a Secret, with the flags of notify.Flags. bundle is the ConfigMap of further certificates
-// to trust, and key theirs. The kubelet mounts both, so the account needs no right to read them; either may be missing.
+// Notify lets the program post events to the URL in a Secret, with the flags of notify.Flags. bundle is the ConfigMap of further
+// certificates to trust, and key theirs. The kubelet mounts both, so the account needs no right to read them; either may be missing.
 func (j *Job) Notify(secret, bundle, key string) {
 	const dir, ca = "/etc/mlenv/notify/", "/etc/mlenv/ca"
 	j.Command = append(j.Command, "--notify-dir="+dir+secret, "--ca-file="+ca+"/"+key)

@@ -44,17 +44,17 @@ type Change struct {
 	Diff string `json:"diff,omitempty"`
 }
 
-// isForeign reports whether a live object, of the name of one that belongs to mlenv, belongs to someone else: to apply it would change it, and
-// to uninstall would delete it. A Task that was applied by hand has only its annotation. An account may be of an administrator, who has given
-// it pull secrets.
+// isForeign reports whether a live object, of the name of one that belongs to mlenv, belongs to someone else: to apply it would change it,
+// and to uninstall would delete it. A Task that was applied by hand has only its annotation. An account may be of an administrator, who has
+// given it pull secrets.
 func isForeign(object, live *unstructured.Unstructured) bool {
 	return object.GetKind() != "ServiceAccount" && object.GetLabels()[PartLabel] != "" && live.GetLabels()[PartLabel] == "" &&
 		live.GetAnnotations()["artifacthub.io/provider"] != "ml-dev-env"
 }
 
 // Apply applies an object by server-side apply. With dryRun the API server only checks it and reports what would change. Errors:
-// PermissionDenied; InvalidInput if the namespace, or what provides the kind, such as Tekton, is missing, or for an object of that name that
-// mlenv did not create.
+// PermissionDenied; InvalidInput if the namespace, or what provides the kind, such as Tekton, is missing, or for an object of that name
+// that mlenv did not create.
 func Apply(ctx context.Context, client dynamic.Interface, object *unstructured.Unstructured, dryRun bool) (Change, error) {
 	change := Change{Object: Title(object)}
 	objects := clientOf(client, object)

@@ -144,8 +144,8 @@ func TestInstallTakesOverTheStepsAccount(t *testing.T) {
 	}
 }
 
-// TestInstallTakesNothingFromOthers: each object of another's that has the name of one of ours is named, and nothing changes. A Task that was
-// applied by hand from the bundle is ours.
+// TestInstallTakesNothingFromOthers: each object of another's that has the name of one of ours is named, and nothing changes. A Task that
+// was applied by hand from the bundle is ours.
 func TestInstallTakesNothingFromOthers(t *testing.T) {
 	server, clients := startBoth(t, nil)
 	var want []string

@@ -268,8 +268,8 @@ func printTable(out io.Writer, found []summary, now time.Time, namespaces bool) 
 		if namespaces {
 			fmt.Fprint(w, s.where()+"\t")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, s.stateText(), cmp.Or(s.Reason, "-"), cmp.Or(strings.Join(s.Phases, ","), "-"), nodes,
-			age, duration)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, s.stateText(), cmp.Or(s.Reason, "-"), cmp.Or(strings.Join(s.Phases, ","), "-"),
+			nodes, age, duration)
 	}
 	return w.Flush()
 }

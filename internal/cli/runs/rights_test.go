@@ -19,7 +19,8 @@ import (
 
 // TestMayRun: all rights that a run lacks are named at once.
 func TestMayRun(t *testing.T) {
-	const all = "pipelineruns create,get,list,watch,patch; taskruns list,watch; pods/log get; statefulsets get; secrets get; pods/portforward create"
+	const all = "pipelineruns create,get,list,watch,patch; taskruns list,watch; pods/log get; statefulsets get; secrets get; " +
+		"pods/portforward create"
 	for _, tc := range []struct {
 		name             string
 		folder, followed bool

@@ -172,7 +172,8 @@ func (r *runner) compare(ctx context.Context, s Schedule, started *v1.PipelineRu
 		return nil
 	}
 	reached.Regression = regression.Error()
-	events := r.notify.Open(r.log, notify.Event{Run: reached.Run, Namespace: reached.Namespace, Environment: reached.Environment}, reached.RunUID)
+	events := r.notify.Open(r.log, notify.Event{Run: reached.Run, Namespace: reached.Namespace, Environment: reached.Environment},
+		reached.RunUID)
 	events.Send(notify.Event{Kind: notify.Regression, Verdict: string(reached.Verdict), Reason: fail.Regression, Message: reached.Regression,
 		Seconds: notify.Took(reached.Started, reached.Ended)})
 	defer events.Wait()

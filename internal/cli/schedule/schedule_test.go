@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -85,9 +86,9 @@ func place(t *testing.T, s Schedule, objects, tekton []runtime.Object) (*runner,
 	t.Helper()
 	s.Notify = "slack"
 	made := s.Objects("ns", "steps@sha256:1")
-	if flags := strings.Join(made[len(made)-1].(*batchv1.CronJob).Spec.JobTemplate.Spec.Template.Spec.Containers[0].Command, " "); !strings.Contains(
-		flags, "--notify-dir=/etc/mlenv/notify/slack ") {
-		t.Errorf("the Job posts no events: %s", flags)
+	pod := made[len(made)-1].(*batchv1.CronJob).Spec.JobTemplate.Spec.Template.Spec
+	if !slices.Contains(pod.Containers[0].Command, "--notify-dir=/etc/mlenv/notify/slack") {
+		t.Errorf("the Job posts no events: %s", pod.Containers[0].Command)
 	}
 	job := &batchv1.Job{ObjectMeta: about("job")}
 	job.Annotations = map[string]string{batchv1.CronJobScheduledTimestampAnnotation: "2026-03-10T02:30:00+01:00"}

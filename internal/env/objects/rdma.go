@@ -64,8 +64,8 @@ func (b builder) podSecurity() *corev1.PodSecurityContext {
 	return context
 }
 
-// RunAs sets the user of a pod, and makes its claims writable for it, where no security context constraint does both; 0 is for OpenShift. As
-// there, the group is 0: the images give it the permissions of root.
+// RunAs sets the user of a pod, and makes its claims writable for it, where no security context constraint does both; 0 is for OpenShift.
+// As there, the group is 0: the images give it the permissions of root.
 func RunAs(context *corev1.PodSecurityContext, user int) {
 	if id := int64(user); id > 0 {
 		context.RunAsUser, context.RunAsGroup, context.FSGroup = &id, new(int64(0)), &id

@@ -156,8 +156,8 @@ func (s *stream) follow(ctx context.Context, emit func(time.Time, string)) error
 	}
 }
 
-// goneBody begins the answer 200 of a kubelet whose container runtime has no such container any more (kubernetes/kubernetes#142258, up to 1.36
-// at least). A line that a container printed begins with its time.
+// goneBody begins the answer 200 of a kubelet whose container runtime has no such container any more (kubernetes/kubernetes#142258, up to
+// 1.36 at least). A line that a container printed begins with its time.
 const goneBody = "unable to retrieve container logs for "
 
 var errContainerGone = errors.New("the Kubernetes node has deleted its container")

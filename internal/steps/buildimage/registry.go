@@ -151,8 +151,8 @@ func (r *Registry) Has(ctx context.Context, image string) (bool, error) {
 	return err == nil, err
 }
 
-// RunsAsRoot reports whether the kubelet would see that containers of an image run as root, or could not rule it out: the image names no user,
-// or one by name.
+// RunsAsRoot reports whether the kubelet would see that containers of an image run as root, or could not rule it out: the image names no
+// user, or one by name.
 func (r *Registry) RunsAsRoot(ctx context.Context, image string) (bool, error) {
 	ref, err := name.ParseReference(image)
 	if err != nil {
@@ -170,7 +170,7 @@ func (r *Registry) RunsAsRoot(ctx context.Context, image string) (bool, error) {
 	}
 	user, _, _ := strings.Cut(config.Config.User, ":")
 	id, err := strconv.Atoi(user)
-	return err != nil || id == 0, nil //nolint:nilerr // a name
+	return err != nil || id == 0, nil
 }
 
 // readKeys returns the keychain of a pull secret. As for the kubelet, an entry's key is a registry with or without a path.

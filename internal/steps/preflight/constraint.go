@@ -79,15 +79,16 @@ func (p *probe) constraint(ctx context.Context, t trial, blocked Status) Check {
 		seen, account).because(fail.SecurityRefused)
 }
 
-// user checks the user of a pod that no constraint gives one: the kubelet refuses to start a pod that must not be root with an image that may
-// run as root, and nothing makes the claims writable for it.
+// user checks the user of a pod that no constraint gives one: the kubelet refuses to start a pod that must not be root with an image that
+// may run as root, and nothing makes the claims writable for it.
 func (p *probe) user(ctx context.Context, name string, pod *corev1.Pod, blocked Status) Check {
 	const none = "no security context constraint is named, so pod security levels decide"
 	if context := pod.Spec.SecurityContext; context == nil || context.RunAsUser != nil || context.RunAsNonRoot == nil {
 		return newCheck(name, OK, "", none)
 	}
 	const next = "security.run_as_user: 1001 in the cluster file (OpenShift would choose a user), then mlenv install it again"
-	check := newCheck(name, Warning, next, "%s, and no user: the kubelet refuses an image that runs as root, and claims may not be writable", none)
+	check := newCheck(name, Warning, next, "%s, and no user: the kubelet refuses an image that runs as root, and claims may not be writable",
+		none)
 	if p.Registry == nil || p.building {
 		return check
 	}

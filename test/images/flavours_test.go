@@ -82,8 +82,9 @@ func TestDockerfiles(t *testing.T) {
 				t.Error("an NCCL setting is baked in: devices and fabrics differ between clusters")
 			}
 			commands := lines(dockerfile)
-			if last := commands[len(commands)-1]; !strings.Contains(last, "base.py verify") {
-				t.Errorf("the last step is %q; want base.py verify", last)
+			last := commands[len(commands)-2:]
+			if !strings.Contains(last[0], "base.py verify") || !regexp.MustCompile(`^USER [1-9]\d*:0$`).MatchString(last[1]) {
+				t.Errorf("the last steps are %q; want base.py verify, and a user whose number the kubelet sees is not root", last)
 			}
 		})
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
@@ -45,11 +46,14 @@ type Change struct {
 }
 
 // isForeign reports whether a live object, of the name of one that belongs to mlenv, belongs to someone else: to apply it would change it,
-// and to uninstall would delete it. A Task that was applied by hand has only its annotation. An account may be of an administrator, who has
-// given it pull secrets.
+// and to uninstall would delete it. A Task that was applied by hand has only its annotation. An administrator may have made the account, to
+// give it pull secrets, and a build or an administrator the ConfigMap of certificates.
 func isForeign(object, live *unstructured.Unstructured) bool {
-	return object.GetKind() != "ServiceAccount" && object.GetLabels()[PartLabel] != "" && live.GetLabels()[PartLabel] == "" &&
-		live.GetAnnotations()["artifacthub.io/provider"] != "ml-dev-env"
+	switch {
+	case object.GetKind() == "ServiceAccount", object.GetName() == cluster.TrustedCA, object.GetLabels()[PartLabel] == "":
+		return false
+	}
+	return live.GetLabels()[PartLabel] == "" && live.GetAnnotations()["artifacthub.io/provider"] != "ml-dev-env"
 }
 
 // Apply applies an object by server-side apply. With dryRun the API server only checks it and reports what would change. Errors:

@@ -163,9 +163,11 @@ func TestInstallTakesNothingFromOthers(t *testing.T) {
 		if object.GetNamespace() != "" {
 			path += "/namespaces/" + object.GetNamespace()
 		}
-		if object.GetKind() == "Pipeline" {
+		switch {
+		case object.GetKind() == "Pipeline":
 			others.SetAnnotations(object.GetAnnotations())
-		} else {
+		case object.GetName() == "mlenv-trusted-ca": // a build makes it, too
+		default:
 			want = append(want, "applying "+Title(object)+": it exists, and mlenv did not create it")
 		}
 		text, err := others.MarshalJSON()

@@ -30,8 +30,8 @@ import (
 const (
 	// stackTime is how long the agent watches what a rank uses.
 	stackTime = 2 * time.Second
-	// spyTime bounds a py-spy, and maxOutput what it and the reader of flight records print, in bytes.
-	spyTime   = 10 * time.Second
+	// spyTime bounds a py-spy: on two busy cores 10 s were too few. maxOutput bounds what it and the reader of flight records print, in bytes.
+	spyTime   = 20 * time.Second
 	maxOutput = 4 << 20
 	// spies is how many py-spy run at the same time.
 	spies = 8

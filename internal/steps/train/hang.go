@@ -67,7 +67,7 @@ const (
 	lookEvery  = 15 * time.Second
 	againAfter = 2 * time.Minute
 	// stacksTime is how long the agents may take for stacks.
-	stacksTime = 40 * time.Second
+	stacksTime = time.Minute
 )
 
 func (h HangTimeout) every() time.Duration {

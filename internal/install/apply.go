@@ -47,10 +47,11 @@ type Change struct {
 
 // isForeign reports whether a live object, of the name of one that belongs to mlenv, belongs to someone else: to apply it would change it,
 // and to uninstall would delete it. A Task that was applied by hand has only its annotation. An administrator may have made the account, to
-// give it pull secrets, and a build or an administrator the ConfigMap of certificates.
+// give it pull secrets, and a build or an administrator the ConfigMap of certificates or of the cluster file.
 func isForeign(object, live *unstructured.Unstructured) bool {
 	switch {
-	case object.GetKind() == "ServiceAccount", object.GetName() == cluster.TrustedCA, object.GetLabels()[PartLabel] == "":
+	case object.GetLabels()[PartLabel] == "", object.GetKind() == "ServiceAccount", object.GetName() == cluster.TrustedCA,
+		isClusterFile(object):
 		return false
 	}
 	return live.GetLabels()[PartLabel] == "" && live.GetAnnotations()["artifacthub.io/provider"] != "ml-dev-env"
@@ -68,9 +69,12 @@ func Apply(ctx context.Context, client dynamic.Interface, object *unstructured.U
 		return change, problem(object, fmt.Errorf("reading %s: %w", Title(object), err))
 	}
 	if !isNew && isForeign(object, before) {
+		where := ""
+		if namespace := object.GetNamespace(); namespace != "" {
+			where = " -n " + namespace
+		}
 		return change, fail.Advise(fail.Becausef(fail.InvalidInput, "applying %s: it exists, and mlenv did not create it: want the name free",
-			change.Object),
-			"oc get %s -n %s -o yaml (whose is it? rename or delete it, or choose another namespace)", change.Object, object.GetNamespace())
+			change.Object), "oc get %s%s -o yaml (whose is it? rename or delete it)", change.Object, where)
 	}
 	after, err := kube.ApplyTo(ctx, objects, object, kube.ApplyOptions{Manager: fieldManager, DryRun: dryRun})
 	if err != nil {

@@ -211,7 +211,7 @@ func (c *course) cancelAnswered(err error) {
 func (c *course) ended(outcome launch.Outcome, err error) {
 	switch {
 	case err != nil:
-		err = unfollowed(outcome.Run, err)
+		err = unfollowed(outcome.Run, errors.Join(c.uploadError, err))
 	case c.uploadError == nil:
 	case outcome.Reason == fail.Cancelled:
 		err = c.uploadError

@@ -146,14 +146,15 @@ func environmentOf(of *v1.PipelineRun) string {
 	return cmp.Or(launch.ValueOf(of, "name"), objects.DefaultName)
 }
 
-// trainings returns the runs of the pipeline. Tekton labels a run only when it has seen it.
+// trainings returns the runs of the pipeline that are not being deleted. Tekton labels a run only when it has seen it.
 func trainings(ctx context.Context, clients *kube.Clients) []v1.PipelineRun {
 	list, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil
 	}
 	return slices.DeleteFunc(list.Items, func(r v1.PipelineRun) bool {
-		return r.Labels["tekton.dev/pipeline"] != launch.Pipeline && (r.Spec.PipelineRef == nil || r.Spec.PipelineRef.Name != launch.Pipeline)
+		labelled, ref := r.Labels["tekton.dev/pipeline"] == launch.Pipeline, r.Spec.PipelineRef
+		return r.DeletionTimestamp != nil || !labelled && (ref == nil || ref.Name != launch.Pipeline)
 	})
 }
 

@@ -296,6 +296,8 @@ func unfollowed(of *v1.PipelineRun, err error) error {
 		return err
 	case of.IsDone():
 		seen = "the run has ended"
+	case of.IsCancelled(), of.IsGracefullyCancelled():
+		seen = "the run is being cancelled"
 	}
 	next := strings.TrimPrefix(fmt.Sprintf("%s\nmlenv status %s -n %s", fail.NextOf(err), of.Name, of.Namespace), "\n")
 	return &command.Exit{Code: command.Unfollowed, Err: fail.Advise(fmt.Errorf("following run %s: %s without mlenv: %w", of.Name, seen, err),

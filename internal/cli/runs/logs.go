@@ -119,8 +119,8 @@ func (o *logsOptions) followTasks(cmd *cobra.Command, clients *kube.Clients, r e
 	if err != nil {
 		return unfollowed(outcome.Run, err)
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "Run %s has ended: %s\n", r.name,
-		humanize.OneLine(fmt.Sprint(entry{name: r.name, run: outcome.Run}.state(), " ", outcome.Reason), 100))
+	how := humanize.OneLine(fmt.Sprint(entry{name: r.name, run: outcome.Run}.state(), " ", outcome.Reason), 100)
+	fmt.Fprintf(cmd.ErrOrStderr(), "Run %s has ended: %s%s\n", r.name, how, cmp.Or(outcome.Receipt, &receipt.Receipt{}).But())
 	return nil
 }
 

@@ -19,7 +19,7 @@ import (
 
 // TestMayRun: all rights that a run lacks are named at once.
 func TestMayRun(t *testing.T) {
-	const all = "pipelineruns create,get,list,watch,patch; taskruns list,watch; pods/log get; statefulsets get; secrets get; " +
+	const all = "pipelineruns create,get,list,watch,patch; taskruns list,watch; statefulsets get; secrets get; " +
 		"pods/portforward create"
 	for _, tc := range []struct {
 		name             string
@@ -28,11 +28,11 @@ func TestMayRun(t *testing.T) {
 		want             []string
 	}{
 		{"all rights", true, true, "", nil},
-		{"no right", true, true, all, []string{"6 of 6", "may not create, get, list, watch, patch", "secrets in ns: may not get",
+		{"no right", true, true, all, []string{"5 of 5", "may not create, get, list, watch, patch", "secrets env-agent-client in ns: may not get",
 			"pods/portforward in ns: may not create"}},
-		{"logs of a repository's run", false, true, "pods/log get; secrets get", []string{"1 of 3", "pods/log in ns: may not get"}},
-		{"a detached run", false, false, "pods/log get; taskruns list", nil},
-		{"a detached run of a folder", true, false, "secrets get", []string{"1 of 6"}},
+		{"a repository's run", false, true, "taskruns watch; secrets get", []string{"1 of 2", "taskruns.tekton.dev in ns: may not watch"}},
+		{"a detached run", false, false, "secrets get; taskruns list", nil},
+		{"a detached run of a folder", true, false, "secrets get", []string{"1 of 5"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			client := kubefake.NewClientset()
@@ -50,7 +50,7 @@ func TestMayRun(t *testing.T) {
 				return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{
 					UserInfo: authenticationv1.UserInfo{Username: "system:serviceaccount:ns:engineer"}}}, nil
 			})
-			err := mayRun(t.Context(), &kube.Clients{Kube: client, Namespace: "ns"}, tc.folder, tc.followed)
+			err := mayRun(t.Context(), &kube.Clients{Kube: client, Namespace: "ns"}, "env", tc.folder, tc.followed)
 			if len(tc.want) == 0 {
 				if err != nil {
 					t.Error(err)

@@ -223,7 +223,7 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 		defer upload.remove()
 		upload.sayLeftOut(cmd.ErrOrStderr())
 	}
-	allowed := mayRun(ctx, clients, upload != nil, !o.detach)
+	allowed := mayRun(ctx, clients, launch.Value(pipeline, values, "name"), upload != nil, !o.detach)
 	if o.dryRun {
 		return errors.Join(allowed, planRun(ctx, cmd.OutOrStdout(), clients, pipeline, o.serviceAccount, values))
 	}

@@ -69,6 +69,7 @@ func (b builder) podSecurity() *corev1.PodSecurityContext {
 func RunAs(context *corev1.PodSecurityContext, user int) {
 	if id := int64(user); id > 0 {
 		context.RunAsUser, context.RunAsGroup, context.FSGroup = &id, new(int64(0)), &id
+		context.FSGroupChangePolicy = new(corev1.FSGroupChangeOnRootMismatch)
 	}
 }
 

@@ -49,7 +49,7 @@ func (p *probe) constraint(ctx context.Context, t trial, blocked Status) Check {
 	const name = "security"
 	account, scc := p.file.Security.ServiceAccount, t.answered.Annotations[objects.AdmittedByAnnotation]
 	if scc == "" {
-		return p.user(ctx, name, t.answered, blocked)
+		return p.user(ctx, name, t.answered)
 	}
 	seen := "security context constraint " + scc + ": the first that admits the pod, of those that may be used"
 	if t.asked.Annotations[objects.SCCAnnotation] == scc {
@@ -81,7 +81,7 @@ func (p *probe) constraint(ctx context.Context, t trial, blocked Status) Check {
 
 // user checks the user of a pod that no constraint gives one: the kubelet refuses to start a pod that must not be root with an image that
 // may run as root, and nothing makes the claims writable for it.
-func (p *probe) user(ctx context.Context, name string, pod *corev1.Pod, blocked Status) Check {
+func (p *probe) user(ctx context.Context, name string, pod *corev1.Pod) Check {
 	const none = "no security context constraint is named, so pod security levels decide"
 	if context := pod.Spec.SecurityContext; context == nil || context.RunAsUser != nil || context.RunAsNonRoot == nil {
 		return newCheck(name, OK, "", none)
@@ -93,7 +93,7 @@ func (p *probe) user(ctx context.Context, name string, pod *corev1.Pod, blocked 
 		return check
 	}
 	if root, err := p.Registry.RunsAsRoot(ctx, p.Request.Image); err == nil && root {
-		return newCheck(name, blocked, next, "%s, and no user: the pod must not run as root, and image %s does", none, p.Request.Image).because(
+		return newCheck(name, Blocked, next, "%s, and no user: the pod must not run as root, and image %s does", none, p.Request.Image).because(
 			fail.SecurityRefused)
 	}
 	return check

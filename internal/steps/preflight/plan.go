@@ -141,7 +141,11 @@ func (p Plan) Print(w io.Writer) {
 	row("nodes", "%s with %s each; free now: %s", humanize.Count(p.Nodes, "node"), humanize.Count(p.GPUsPerNode, "GPU"),
 		cmp.Or(strings.Join(p.FreeNodes, ", "), "none, or not known"))
 	if p.Storage > 0 {
-		row("storage", "%s in all, if none of the claims exists", resource.NewQuantity(p.Storage, resource.BinarySI))
+		format := resource.BinarySI
+		if p.Storage%(1<<30) != 0 {
+			format = resource.DecimalSI
+		}
+		row("storage", "%s in all, if none of the claims exists", resource.NewQuantity(p.Storage, format))
 	}
 	if p.Nodes > 1 && len(p.FreeNodes) > 1 {
 		row("ranks", "%s", p.order())

@@ -76,11 +76,12 @@ func chooseEnvironment(ctx context.Context, clients *kube.Clients, pipeline *v1.
 		return c
 	}
 	c.own = shared + "-" + shortName(person.ID)
-	if holder := holderOf(ctx, clients, trainings(ctx, clients), shared); holder != "" {
-		if holder == person.String() {
-			holder = "you"
+	if holder, held := holderOf(ctx, clients, trainings(ctx, clients), shared); held {
+		by := holder.String()
+		if holder.ID == person.ID {
+			by = "you"
 		}
-		c.take(ctx, fmt.Sprintf("Environment %s is held by %s", shared, holder))
+		c.take(ctx, fmt.Sprintf("Environment %s is held by %s", shared, by))
 	}
 	return c
 }
@@ -88,7 +89,10 @@ func chooseEnvironment(ctx context.Context, clients *kube.Clients, pipeline *v1.
 // take names the first environment of the user that is free.
 func (c *choice) take(ctx context.Context, why string) {
 	name, runs := c.own, trainings(ctx, c.clients)
-	for i := 2; holderOf(ctx, c.clients, runs, name) != ""; i++ {
+	for i := 2; ; i++ {
+		if _, held := holderOf(ctx, c.clients, runs, name); !held {
+			break
+		}
 		if i > mostOwn {
 			name = c.own + "-" + c.suffix
 			break
@@ -158,20 +162,20 @@ func trainings(ctx context.Context, clients *kube.Clients) []v1.PipelineRun {
 	})
 }
 
-// holderOf returns the run or user that holds the environment, or a run in progress that will hold it, "" for none.
-func holderOf(ctx context.Context, clients *kube.Clients, runs []v1.PipelineRun, name string) string {
-	held := env.Of(clients, name).Lease(slog.New(slog.DiscardHandler))
-	if found, err := held.Find(ctx); err == nil && found.DeletionTimestamp == nil {
-		if busy := held.Look(ctx, found); busy.Holder.ID != "" && !busy.Replaceable() {
-			return busy.Holder.String()
+// holderOf returns the run or user that holds the environment, or a run in progress that will hold it.
+func holderOf(ctx context.Context, clients *kube.Clients, runs []v1.PipelineRun, name string) (holder lease.Holder, held bool) {
+	client := env.Of(clients, name).Lease(slog.New(slog.DiscardHandler))
+	if found, err := client.Find(ctx); err == nil && found.DeletionTimestamp == nil {
+		if busy := client.Look(ctx, found); busy.Holder.ID != "" && !busy.Replaceable() {
+			return busy.Holder, true
 		}
 	}
 	// A run takes the Lease only after its image is built.
 	i := slices.IndexFunc(runs, func(other v1.PipelineRun) bool { return !other.IsDone() && environmentOf(&other) == name })
 	if i < 0 {
-		return ""
+		return lease.Holder{}, false
 	}
-	return lease.Holder{Display: runs[i].Name, Run: true}.String()
+	return lease.Holder{ID: string(runs[i].UID), Display: runs[i].Name, Run: true}, true
 }
 
 // sharesWorkspace reports whether several environments can mount the workspace claim, and nodes have none of their own. In a new

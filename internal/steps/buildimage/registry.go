@@ -127,10 +127,14 @@ func (r *Registry) digest(ctx context.Context, image string) (string, error) {
 	return r.head(ctx, ref)
 }
 
+func (r *Registry) options(ctx context.Context) []remote.Option {
+	return []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(r), remote.WithTransport(r.transport)}
+}
+
 func (r *Registry) head(ctx context.Context, ref name.Reference) (digest string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, registryTime)
 	defer cancel()
-	found, err := remote.Head(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(r), remote.WithTransport(r.transport))
+	found, err := remote.Head(ref, r.options(ctx)...)
 	if err != nil {
 		return "", err
 	}
@@ -160,7 +164,7 @@ func (r *Registry) RunsAsRoot(ctx context.Context, image string) (bool, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, registryTime)
 	defer cancel()
-	found, err := remote.Image(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(r), remote.WithTransport(r.transport))
+	found, err := remote.Image(ref, r.options(ctx)...)
 	if err != nil {
 		return false, err
 	}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -208,10 +209,18 @@ func (u user) try(args ...string) (string, error) {
 	return run(u.T, nil, stateDir+"/bin/kubectl", append([]string{"--namespace", u.namespace}, args...)...)
 }
 
+// closedChannel is a race of tkn, also in its version 0.46: readPodLogs counts a goroutine after the goroutine that waits for it has
+// started, so that a pod's error can come after its channel is closed. The logs can be read again.
+const closedChannel = "panic: send on closed channel"
+
 // tkn runs the real tkn in the user's namespace; it must succeed.
 func (u user) tkn(args ...string) string {
 	u.Helper()
 	out, err := run(u.T, nil, stateDir+"/bin/tkn", append(args, "--namespace", u.namespace)...)
+	if err != nil && slices.Contains(args, "logs") && strings.Contains(out, closedChannel) {
+		u.Logf("tkn %s: %s", strings.Join(args, " "), closedChannel)
+		return u.tkn(args...)
+	}
 	if err != nil {
 		u.Fatalf("tkn %s: %v\n%s", strings.Join(args, " "), err, out)
 	}

@@ -77,8 +77,12 @@ func loadStep(t *testing.T) string {
 // pipelineByTkn tests that a PipelineRun whose second task fails runs its finally task.
 func pipelineByTkn(u user, images map[string]string) {
 	u.apply("pipeline.yaml", images)
-	out := u.tkn("pipeline", "start", "two-and-finally", "--param=greeting=good-morning", "--showlog")
-	u.mustContain(out, "[first : say] first good-morning uid=", "[second : say] failing as told", "[last : say] finally Failed")
+	started := runStarted.FindStringSubmatch(u.tkn("pipeline", "start", "two-and-finally", "--param=greeting=good-morning"))
+	if started == nil {
+		u.Fatal("tkn pipeline start names no run")
+	}
+	u.mustContain(u.tkn("pipelinerun", "logs", "--follow", started[1]),
+		"[first : say] first good-morning uid=", "[second : say] failing as told", "[last : say] finally Failed")
 	u.mustContain(u.tkn("pipelinerun", "list"), "Failed")
 }
 

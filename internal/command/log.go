@@ -22,7 +22,8 @@ func AddLogFormat(cmd *cobra.Command) {
 }
 
 // Log writes to the command's standard output. A message is a whole sentence;
-// attributes are the facts in it for programs, and are shown in JSON only.
+// attributes are the facts in it for programs, and are shown in JSON only, as are messages of level debug,
+// which would be true of every run and of use in few.
 //
 // Attributes have the same names as in the JSON of receipts: camel case, with the unit in the name.
 //   - objects: namespace, environment, run, task, job, pod, container, node (its number), kubernetesNode,
@@ -33,7 +34,7 @@ func Log(cmd *cobra.Command) *slog.Logger { return newLog(cmd.OutOrStdout(), IsJ
 
 func newLog(out io.Writer, json bool) *slog.Logger {
 	if json {
-		return slog.New(slog.NewJSONHandler(liveJSON(out), nil))
+		return slog.New(slog.NewJSONHandler(liveJSON(out), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	return TextLog(out)
 }

@@ -85,7 +85,7 @@ func Collect(ctx context.Context, client kubernetes.Interface, namespace, name s
 	if i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return kueue.WorkloadOf(&pod) != "" }); i >= 0 {
 		about = append(about, kueue.WorkloadOf(&s.Pods[i]))
 		if len(s.Pods[i].Spec.SchedulingGates) > 0 {
-			s.QueuePosition = queuePosition(ctx, client, &s.Pods[i])
+			s.QueuePosition, s.Workload = queuePosition(ctx, client, &s.Pods[i]), workloadConditions(ctx, client, &s.Pods[i])
 		}
 	}
 	s.Events = slices.DeleteFunc(events, func(ev corev1.Event) bool { return !slices.Contains(about, ev.InvolvedObject.Name) })
@@ -115,6 +115,15 @@ func queuePosition(ctx context.Context, client kubernetes.Interface, pod *corev1
 		}
 	}
 	return 0
+}
+
+// workloadConditions asks for the conditions of a pod's Workload.
+func workloadConditions(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) []metav1.Condition {
+	var workload struct {
+		Status struct{ Conditions []metav1.Condition }
+	}
+	kueue.Ask(ctx, client, &workload, kueue.Group, "namespaces", pod.Namespace, "workloads", kueue.WorkloadOf(pod))
+	return workload.Status.Conditions
 }
 
 // lister lists objects of one kind, as typed clients do.

@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -37,7 +38,9 @@ type Snapshot struct {
 	// QueuePosition is the environment's place among all that wait for its ClusterQueue, from 1; 0 if it is unknown or the
 	// environment waits for no queue.
 	QueuePosition int
-	Quotas        []corev1.ResourceQuota
+	// Workload has the conditions of the Workload to which Kueue counts pods that it holds, nil if they are unknown.
+	Workload []metav1.Condition
+	Quotas   []corev1.ResourceQuota
 	// Account is the service account of the pods. It is read only if a pod cannot pull.
 	Account *corev1.ServiceAccount
 	// awaitsSecrets reports whether OpenShift gives the namespace's accounts pull secrets and Account has none yet.

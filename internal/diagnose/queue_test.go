@@ -59,8 +59,12 @@ func TestQueueOfEveryVersion(t *testing.T) {
 				workload := kueuetest.Workload(s.StatefulSet)
 				for _, name := range []string{workload, "another"} {
 					ev := workloadEvent(name, reason, version.Name == "v0.19.2")
-					if _, err := client.CoreV1().Events(space).Create(t.Context(), &ev, metav1.CreateOptions{}); err != nil {
-						t.Fatal(err)
+					later := ev
+					later.Name, later.Type, later.Reason, later.Message = name+".2", corev1.EventTypeNormal, "OwnerReferencesAdded", "Added 1 owner reference(s)"
+					for _, ev := range []corev1.Event{ev, later} {
+						if _, err := client.CoreV1().Events(space).Create(t.Context(), &ev, metav1.CreateOptions{}); err != nil {
+							t.Fatal(err)
+						}
 					}
 				}
 				s, err := Collect(t.Context(), client, space, env)
@@ -86,6 +90,47 @@ func TestQueueOfEveryVersion(t *testing.T) {
 		if found := Explain(s, now); len(found) != 1 || found[0].Seen != "its queue has not admitted it: scheduling gate example.com/licence" {
 			t.Errorf("%s: got %v of a pod with another project's gate", version.Name, found)
 		}
+	}
+}
+
+// TestConditionsOfWorkload: without an event, because events exist for an hour. The conditions are as kueue pkg/workload sets them.
+func TestConditionsOfWorkload(t *testing.T) {
+	version := kueuetest.Versions[len(kueuetest.Versions)-1]
+	condition := func(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: ago(time.Second)}
+	}
+	waits := condition("QuotaReserved", metav1.ConditionFalse, "Pending", noQuota)
+	preempted := condition("Evicted", metav1.ConditionTrue, "Preempted", "Preempted to accommodate a workload (UID: 5c02)")
+	before := condition("Evicted", metav1.ConditionFalse, "QuotaReserved", "Previously: Preempted")
+	deactivated := condition("Evicted", metav1.ConditionTrue, "Deactivated", "The workload is deactivated")
+	reserved := condition("QuotaReserved", metav1.ConditionTrue, "QuotaReserved", "")
+	for _, tc := range []struct {
+		name       string
+		conditions []metav1.Condition
+		seen       string
+		final      bool
+	}{
+		{"it waits", []metav1.Condition{waits}, ": " + noQuota, false},
+		{"it was preempted and waits", []metav1.Condition{waits, preempted}, "; Kueue has evicted it and queued it again: " + preempted.Message, false},
+		{"an eviction that is over", []metav1.Condition{before, waits}, ": " + noQuota, false},
+		{"it is deactivated", []metav1.Condition{deactivated, waits}, "; its Workload is deactivated, and Kueue does not queue it again: " +
+			deactivated.Message, true},
+		{"it has quota", []metav1.Condition{reserved}, "", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := inQueue(version, true)
+			workload := kueuetest.Workload(s.StatefulSet)
+			s.Events = []corev1.Event{workloadEvent(workload, "Pending", true)}
+			s.Events[0].Message = "what an event says is older"
+			client := served(t, version, map[string]any{
+				"namespaces/" + space + "/workloads/" + workload: map[string]any{"status": map[string]any{"conditions": tc.conditions}},
+			})
+			s.Workload = workloadConditions(t.Context(), client, &s.Pods[0])
+			found := Explain(s, now)
+			if want := "LocalQueue team-a has not admitted it" + tc.seen; len(found) != 1 || found[0].Seen != want || found[0].Final != tc.final {
+				t.Errorf("got %+v, want %q, final %v", found, want, tc.final)
+			}
+		})
 	}
 }
 
@@ -126,9 +171,15 @@ func visibility(t *testing.T, version kueuetest.Version, workload string) kubern
 	item := func(name string, position int) map[string]any {
 		return map[string]any{"metadata": map[string]any{"name": name, "namespace": space}, "positionInClusterQueue": position}
 	}
-	server := httptest.NewServer(version.Handler(map[string]any{
+	return served(t, version, map[string]any{
 		"namespaces/" + space + "/localqueues/team-a/pendingworkloads": map[string]any{"items": []any{item("another", 0), item(workload, 2)}},
-	}))
+	})
+}
+
+// served returns a client of a server of these objects, in the version's API.
+func served(t *testing.T, version kueuetest.Version, objects map[string]any) kubernetes.Interface {
+	t.Helper()
+	server := httptest.NewServer(version.Handler(objects))
 	t.Cleanup(server.Close)
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
 	if err != nil {

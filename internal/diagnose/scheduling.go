@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
@@ -134,11 +135,12 @@ func (e *explainer) waiting(pod *corev1.Pod) (f fail.Finding) {
 		f.Seen += fmt.Sprintf(": it is number %d in its ClusterQueue", e.QueuePosition)
 	}
 	workload := kueue.WorkloadOf(pod)
-	for _, ev := range slices.Backward(e.eventsOf("Workload", workload, "")) {
-		// Kueue's events about an eviction are of type Normal. The reason of one that waits may be Pending, or since Kueue 0.18 a finer one.
+	for _, ev := range e.saidOf(workload) {
+		// Kueue's events about an eviction are of type Normal, as are those that tell nothing. The reason of one that waits may be Pending,
+		// or since Kueue 0.18 a finer one.
 		evicted := recognize(pod, "workload", ev.reason+": "+ev.text, &f)
 		if !evicted && !ev.warning {
-			break // it goes on
+			continue
 		}
 		// A Workload of the same name may have been that of an earlier environment.
 		f.Final = f.Final && e.StatefulSet != nil && !ev.last.Before(e.StatefulSet.CreationTimestamp.Time)
@@ -151,6 +153,32 @@ func (e *explainer) waiting(pod *corev1.Pod) (f fail.Finding) {
 		return f
 	}
 	return f
+}
+
+// saidOf returns what Kueue says of a Workload since it was last admitted, the newest first: its conditions, in which an eviction explains
+// what it waits for now, or its events if the conditions are unknown.
+func (e *explainer) saidOf(workload string) (said []event) {
+	of := func(c metav1.Condition, reason string) event {
+		return event{reason: reason, text: c.Message, first: c.LastTransitionTime.Time, last: c.LastTransitionTime.Time, warning: true}
+	}
+	for _, c := range e.Workload {
+		switch {
+		case c.Type == "Evicted" && c.Status == metav1.ConditionTrue:
+			said = append([]event{of(c, "EvictedDueTo"+c.Reason)}, said...)
+		case c.Type == "QuotaReserved" && c.Status == metav1.ConditionFalse:
+			said = append(said, of(c, c.Reason))
+		}
+	}
+	if e.Workload != nil {
+		return said
+	}
+	for _, ev := range slices.Backward(e.eventsOf("Workload", workload, "")) {
+		if ev.reason == "QuotaReserved" || ev.reason == "Admitted" {
+			break
+		}
+		said = append(said, ev)
+	}
+	return said
 }
 
 // byWords explains by the scheduler's message alone, because nodes may not be read. The message also counts nodes that

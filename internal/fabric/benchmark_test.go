@@ -58,7 +58,7 @@ func TestBenchmarkOnSlowNetworks(t *testing.T) {
 					t.Errorf("unknown line %s", text)
 				case line.Event == Done:
 					done = true
-				case line.Operation == HostCopy && line.Bandwidth().Decimal() == "50.0 GB/s":
+				case line.Operation == HostCopy && line.Bandwidth().String() == "50.0 GB/s":
 					copies++
 				case line.Scope == InPair:
 					pairs++

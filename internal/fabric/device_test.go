@@ -69,7 +69,7 @@ func TestSlowDevices(t *testing.T) {
 		{"one of eight", gpus(h100, 0, append(many(7, 640), 400)...), NCCL, []int{7}, []int{0},
 			"rank 7 of node 0 (gpu-a), NVIDIA H100 80GB HBM3: matrix product 400.0 TFLOP/s, 38% below the median 640.0 TFLOP/s of 8 devices"},
 		{"one of sixteen, in its copies", changed(gpus(h100, 0, many(16, 640)...), 11, func(d *Device) { d.Copy = 1250 * rdma.GBps }), NCCL,
-			[]int{11}, []int{1}, "rank 11 of node 1 (gpu-b), NVIDIA H100 80GB HBM3: copy 1250.0 GB/s (1164.2 GiB/s), 50% below the median 2500.0"},
+			[]int{11}, []int{1}, "rank 11 of node 1 (gpu-b), NVIDIA H100 80GB HBM3: copy 1250.0 GB/s, 50% below the median 2500.0"},
 		{"all of one node of two, whose power is capped", gpus(h100, 0, append(many(8, 640), many(8, 480)...)...), NCCL,
 			[]int{8, 9, 10, 11, 12, 13, 14, 15}, []int{1}, "; 5 more slow devices"},
 		{"two kinds, each as fast as it can be", append(gpus(h100, 0, many(8, 640)...), gpus(h200, 8, many(8, 400)...)...), NCCL, nil, nil, ""},

@@ -13,20 +13,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// Print writes a table of the measurements, the devices, the rails, and what was found.
+// Print writes the measurements, the rails, and what was found. A quick check that passed was enough, so nobody needs its measurements.
 func (r *Report) Print(w io.Writer) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "operation\tbetween\tsize\ttime\tbus bandwidth")
-	for _, m := range r.Measurements {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", m.Operation, r.measured(m), humanize.Bytes(int64(m.Bytes)), m.Time.Round(100*time.Nanosecond),
-			m.Bandwidth())
-	}
-	if len(r.Measurements) > 0 {
-		if err := table.Flush(); err != nil {
+	if !r.Quick {
+		if err := r.printMeasurements(w); err != nil {
 			return err
 		}
 	}
-	r.printDevices(w)
 	if r.Network != nil {
 		for _, rail := range r.Network.Rails {
 			if rail.Channels > 0 {
@@ -40,8 +33,19 @@ func (r *Report) Print(w io.Writer) error {
 	return nil
 }
 
-// printDevices writes a line for each kind of device, and for each device that was not measured.
-func (r *Report) printDevices(w io.Writer) {
+// printMeasurements writes a table of the measurements, a line for each kind of device, and for each device that was not measured.
+func (r *Report) printMeasurements(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "operation\tbetween\tsize\ttime\tbus bandwidth")
+	for _, m := range r.Measurements {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", m.Operation, r.measured(m), humanize.Bytes(int64(m.Bytes)), m.Time.Round(100*time.Nanosecond),
+			m.Bandwidth())
+	}
+	if len(r.Measurements) > 0 {
+		if err := table.Flush(); err != nil {
+			return err
+		}
+	}
 	for _, kind := range r.DeviceKinds {
 		fmt.Fprintln(w, kind.Describe())
 	}
@@ -50,6 +54,7 @@ func (r *Report) printDevices(w io.Writer) {
 			fmt.Fprintf(w, "rank %d of node %d, %s: not measured: %s\n", d.Rank, d.Node, d.Kind, humanize.OneLine(d.NotMeasured, 300))
 		}
 	}
+	return nil
 }
 
 func (r *Report) measured(m Measurement) string {

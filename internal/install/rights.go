@@ -77,11 +77,11 @@ func (r Request) role() *rbacv1.Role {
 	}
 }
 
-// QueueRules are for clusters with Kueue: its queue, and the position in it. An administrator of a namespace often may not
+// QueueRules are for clusters with Kueue: its queue, the position in it, and what the Workload waits for. An administrator of a namespace often may not
 // grant them, so no other cluster's Role has them.
 func QueueRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
-		rule("kueue.x-k8s.io", "localqueues")("get"),
+		rule("kueue.x-k8s.io", "localqueues", "workloads")("get"),
 		rule("visibility.kueue.x-k8s.io", "localqueues/pendingworkloads")("get"),
 	}
 }

@@ -28,23 +28,12 @@ type BytesPerSecond int64
 // GBps is 1 GB/s, 10^9 bytes per second, in which nccl-tests and vendors count.
 const GBps BytesPerSecond = 1e9
 
-// gibibyte is 2^30 bytes: some benchmarks count in GiB/s, which makes 7% less of the same.
-const gibibyte = 1 << 30
-
-// String returns the bandwidth in both units, as in "194.0 GB/s (180.7 GiB/s)".
+// String returns the bandwidth as "194.6 GB/s", and values below 1 with more digits.
 func (b BytesPerSecond) String() string {
-	return fmt.Sprintf("%s (%s GiB/s)", b.Decimal(), digits(float64(b)/gibibyte))
-}
-
-// Decimal returns the bandwidth as "194.6 GB/s".
-func (b BytesPerSecond) Decimal() string { return digits(float64(b)/float64(GBps)) + " GB/s" }
-
-// digits has one digit after the point, and more for values below 1.
-func digits(value float64) string {
-	if value < 1 && value > 0 {
-		return fmt.Sprintf("%.3g", value)
+	if value := float64(b) / float64(GBps); value < 1 && value > 0 {
+		return fmt.Sprintf("%.3g GB/s", value)
 	}
-	return fmt.Sprintf("%.1f", value)
+	return fmt.Sprintf("%.1f GB/s", float64(b)/float64(GBps))
 }
 
 // GTps is a PCIe lane's speed in 10^9 transfers per second: a bit each, its encoding included.

@@ -54,7 +54,7 @@ func servedPage(t *testing.T) string {
 		state := live.State{Environment: "ml-dev-env",
 			Jobs: []live.Job{{ID: "job", Run: "train-multi-node-x7k2p", Step: step, Steps: 500, Loss: 4 / step, StepsPerSecond: 1,
 				PerSecond: 1000, Rate: "tokens", Curve: history.Curve(), Fabric: "Fabric: pass: 2 nodes of 4 ranks each, RDMA with GPUDirect, bus " +
-					"bandwidth 194.5 GB/s (181.2 GiB/s)."}}}
+					"bandwidth 194.5 GB/s."}}}
 		for node := range 2 {
 			state.Nodes = append(state.Nodes, live.Node{Node: node, KubernetesNode: fmt.Sprintf("moc-r4pcc02u1%d-nairr", node), MemoryUsed: 12e9,
 				MemoryLimit: 256e9, Ranks: 2, All: 2,

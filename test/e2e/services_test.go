@@ -81,7 +81,7 @@ func (d *desk) provision(flags ...string) string {
 // credentials reads the passwords and tokens with the commands that provision printed.
 func (d *desk) credentials(log string) {
 	d.Helper()
-	host := d.environment().LocalHost("")
+	host := d.environment().LocalHost("10.223.0.2:6443") // as clusters/local.yaml names it
 	d.mustContain(log, "Services on node 0 are reached by: kubectl port-forward service/ml-dev-env 8080 8888 6006 -n "+d.namespace,
 		"code-server: http://"+host+":8080/ with the password", "jupyter: http://"+host+":8888/lab with the token", "tensorboard: http://"+host+
 			":6006/ with the token")
@@ -245,7 +245,9 @@ func (d *desk) taken(param string) {
 	if out, err := d.try("get", "service", "ml-dev-env"); err == nil {
 		d.Errorf("found a Service without services: %s", out)
 	}
-	d.waitLog("ml-dev-env-0", "train", "Service code-server is stopped")
+	for _, s := range agent.Services() {
+		d.waitLog("ml-dev-env-0", "train", "Service "+s.Name+" is stopped")
+	}
 }
 
 // opened opens JupyterLab in the environment, which has no service: mlenv open starts it, and forwards its port. At the same time mlenv

@@ -100,11 +100,10 @@ func (d *display) observe(e launch.Event) {
 			d.order = append(d.order, e.Task)
 		}
 		d.began[e.Task] = e.Time
-		text := e.Task + " started"
 		if e.Retry > 0 {
-			text = fmt.Sprintf("%s started again, attempt %d", e.Task, e.Retry+1)
+			d.writeHead(fmt.Sprintf("%s started again, attempt %d", e.Task, e.Retry+1))
 		}
-		d.writeHead(text)
+		d.status()
 	case launch.TaskWaiting:
 		d.writeLine(fmt.Sprintf("== %s waits: %s", e.Task, humanize.OneLine(e.Text, 500)))
 		if e.Next != "" {

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
@@ -294,12 +293,7 @@ func (f *folder) upload(ctx context.Context, clients *kube.Clients, environment 
 		return err
 	}
 	defer set.Close()
-	began := time.Now()
-	err = syncrepo.Upload(ctx, command.TextLog(folderLog{display}), set, f.dir, f.manifest)
-	if err == nil {
-		display.print("== sent in %s", humanize.Duration(time.Since(began)))
-	}
-	return err
+	return syncrepo.Upload(ctx, command.TextLog(folderLog{display}), set, f.dir, f.manifest)
 }
 
 type folderLog struct{ display *display }

@@ -83,7 +83,7 @@ func TestJudge(t *testing.T) {
 		{"within the tolerance", night(20, bandwidth(175*rdma.GBps), stepTime(274*time.Millisecond), last(`{"loss": 2.09}`)), nights(10), ""},
 		{"better", night(20, bandwidth(390*rdma.GBps), stepTime(time.Millisecond), last(`{"loss": 0.1}`)), nights(10), ""},
 		{"a slower network", night(20, bandwidth(97*rdma.GBps)), nights(10),
-			"bandwidth 97.0 GB/s (90.3 GiB/s), 50.0% worse than the median 194.0 GB/s (180.7 GiB/s) of 10 runs before; want at most 10.0% worse"},
+			"bandwidth 97.0 GB/s, 50.0% worse than the median 194.0 GB/s of 10 runs before; want at most 10.0% worse"},
 		{"slower steps and a higher loss", night(20, stepTime(300*time.Millisecond), last(`{"loss": 3}`)), nights(10),
 			"step time 300ms, 20.0% worse than the median 250ms of 10 runs before; want at most 10.0% worse; loss 3, 50.0% worse than the median " +
 				"2 of 10 runs before; want at most 5.0% worse"},
@@ -135,21 +135,21 @@ func TestPrint(t *testing.T) {
 	}
 	const want = `https://git.example.com/me/model.git: train.py, by deepspeed on 2 nodes with 4 ranks each
 
-bandwidth  ████▁·  97.0 GB/s (90.3 GiB/s) to 194.0 GB/s (180.7 GiB/s)
+bandwidth  ████▁·  97.0 GB/s to 194.0 GB/s
 step time  ▅▅▅▅▅·  250ms to 250ms
 loss       ▅▅▅▅▅·  2 to 2
 goodput    ▅▅▅▅▅·  90.0% to 90.0%
 
 STARTED RUN VERDICT COMMIT MODE BANDWIDTH STEP TIME LOSS GOODPUT MATRIX PRODUCT SLOWEST DEVICE
-2026-03-01 02:30  mlenv-nightly-1  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms    2 90.0% - -
-2026-03-02 02:30  mlenv-nightly-2  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms    2 90.0% - -
-2026-03-03 02:30  mlenv-nightly-3  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms    2 90.0% - -
-2026-03-04 02:30  mlenv-nightly-4  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms    2 90.0% - -
-2026-03-05 02:30  mlenv-nightly-5  Regression  0123456789  rdma  97.0 GB/s (90.3 GiB/s)    250ms    2 90.0% - -
+2026-03-01 02:30  mlenv-nightly-1  Succeeded   0123456789  rdma  194.0 GB/s  250ms    2 90.0% - -
+2026-03-02 02:30  mlenv-nightly-2  Succeeded   0123456789  rdma  194.0 GB/s  250ms    2 90.0% - -
+2026-03-03 02:30  mlenv-nightly-3  Succeeded   0123456789  rdma  194.0 GB/s  250ms    2 90.0% - -
+2026-03-04 02:30  mlenv-nightly-4  Succeeded   0123456789  rdma  194.0 GB/s  250ms    2 90.0% - -
+2026-03-05 02:30  mlenv-nightly-5  Regression  0123456789  rdma  97.0 GB/s    250ms    2 90.0% - -
 2026-03-06 02:30  mlenv-nightly-6  RankFailed  0123456789  rdma  -                        -          - - - -
 
 The newest run that succeeded:
-  bandwidth 97.0 GB/s (90.3 GiB/s), 50.0% worse than the median 194.0 GB/s (180.7 GiB/s) of 4 runs before; want at most 10.0% worse
+  bandwidth 97.0 GB/s, 50.0% worse than the median 194.0 GB/s of 4 runs before; want at most 10.0% worse
   step time 250ms, as the median 250ms of 4 runs before
   loss 2, as the median 2 of 4 runs before
   goodput 90.0%, as the median 90.0% of 4 runs before
@@ -273,19 +273,19 @@ func TestCompare(t *testing.T) {
 		want string
 	}{
 		{"as good", night(9), nights(4, elsewhere), false,
-			"main mlenv-nightly-4 NoRegression: bandwidth 194.0 GB/s (180.7 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 250ms|250ms; loss 2|2; " +
+			"main mlenv-nightly-4 NoRegression: bandwidth 194.0 GB/s|194.0 GB/s; step time 250ms|250ms; loss 2|2; " +
 				"goodput 90.0%|90.0%"},
 		{"slower steps", night(9, stepTime(300*time.Millisecond)), nights(3), false,
-			"main mlenv-nightly-3 Regression: bandwidth 194.0 GB/s (180.7 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 300ms|250ms worse; loss 2|2; " +
+			"main mlenv-nightly-3 Regression: bandwidth 194.0 GB/s|194.0 GB/s; step time 300ms|250ms worse; loss 2|2; " +
 				"goodput 90.0%|90.0%"},
 		{"the newest run was slow, not the median", night(9), append([]receipt.Receipt{night(8, bandwidth(90*rdma.GBps))}, nights(4)...), false,
-			"main mlenv-nightly-8 NoRegression: bandwidth 194.0 GB/s (180.7 GiB/s)|90.0 GB/s (83.8 GiB/s); step time 250ms|250ms; loss 2|2; " +
+			"main mlenv-nightly-8 NoRegression: bandwidth 194.0 GB/s|90.0 GB/s; step time 250ms|250ms; loss 2|2; " +
 				"goodput 90.0%|90.0%"},
 		{"too few to judge", night(9, bandwidth(10*rdma.GBps)), nights(2), false,
 			"main mlenv-nightly-2 Unknown (2 runs of it did the same: want at least 3 to judge by): " +
-				"bandwidth 10.0 GB/s (9.3 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 250ms|250ms; loss 2|2; goodput 90.0%|90.0%"},
+				"bandwidth 10.0 GB/s|194.0 GB/s; step time 250ms|250ms; loss 2|2; goodput 90.0%|90.0%"},
 		{"one run by name", night(9, last(`{"loss": 2.2}`)), nights(1), true,
-			"main mlenv-nightly-1 Regression: bandwidth 194.0 GB/s (180.7 GiB/s)|194.0 GB/s (180.7 GiB/s); step time 250ms|250ms; loss 2.2|2 " +
+			"main mlenv-nightly-1 Regression: bandwidth 194.0 GB/s|194.0 GB/s; step time 250ms|250ms; loss 2.2|2 " +
 				"worse; goodput 90.0%|90.0%"},
 		{"itself, failures, and other trainings", night(4), append(nights(4, otherScript), append(nights(3, failed), night(4))...), false,
 			"main  Unknown (no run of it that succeeded did the same: " +

@@ -78,8 +78,7 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 		return Image{}, err
 	}
 	if image, ok := b.built(ctx, found); ok {
-		b.log.Info(fmt.Sprintf("Nothing is built: %s was built from the same Dockerfile, folder, arguments and base on %s. --force builds it "+
-			"again. (%.1f s)",
+		b.log.Info(fmt.Sprintf("Nothing is built: %s was built from the same Dockerfile, folder, arguments and base on %s. (%.1f s)",
 			image.Reference, found.CreationTimestamp.UTC().Format("2006-01-02 15:04 MST"), time.Since(began).Seconds()))
 		return image, nil
 	}

@@ -56,7 +56,7 @@ func Command() *cobra.Command {
 		if r.Verdict == "" {
 			return err
 		}
-		return errors.Join(err, transport.Write(r.Transport), verdict.Write(string(r.Verdict)), bandwidth.Write(r.Bandwidth.Decimal()))
+		return errors.Join(err, transport.Write(r.Transport), verdict.Write(string(r.Verdict)), bandwidth.Write(r.Bandwidth.String()))
 	}
 	return cmd
 }

@@ -72,7 +72,7 @@ esac
 	if diff := cmp.Diff([]fabric.Measurement{m, second}, c.report.Measurements); diff != "" {
 		t.Fatalf("measurements (-want +got):\n%s\n%s", diff, log)
 	}
-	if got := m.Bandwidth().Decimal(); got != "28.3 GB/s" {
+	if got := m.Bandwidth().String(); got != "28.3 GB/s" {
 		t.Errorf("226.40 Gb/s are %s, want 28.3 GB/s", got)
 	}
 	calls, err := os.ReadFile(filepath.Join(dir, "calls"))

@@ -151,8 +151,10 @@ func (r Report) brief() string {
 		parts = append(parts, humanize.Count(len(r.free), "node")+" free")
 	}
 	parts = append(parts, humanize.Count(len(r.withStatus(OK)), "check")+" ok")
-	if unknown := len(r.withStatus(Unknown)); unknown > 0 {
-		parts = append(parts, fmt.Sprintf("%d unknown", unknown))
+	if unknown := r.withStatus(Unknown); len(unknown) > 0 {
+		const most = 4
+		names := humanize.Each(unknown, func(c Check) string { return c.Object })
+		parts = append(parts, fmt.Sprintf("%d unknown (%s)", len(unknown), humanize.First(names, most)))
 	}
 	if mode == agent.RDMA {
 		parts = append(parts, "the rest in docs/project/unproven.md")

@@ -191,7 +191,7 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 		}
 		return Result{}, errors.Join(err, p.release(ctx, held))
 	}
-	p.log.Info(fmt.Sprintf("The lease of environment %s/%s is held by %s.", p.request.Namespace, p.request.Name, p.holder))
+	p.log.Debug(fmt.Sprintf("The lease of environment %s/%s is held by %s.", p.request.Namespace, p.request.Name, p.holder))
 	stopRenewing := held.Renewing(ctx)
 	defer stopRenewing()
 	working, lose := context.WithCancelCause(ctx)
@@ -492,6 +492,6 @@ func (p *provisioner) applyClaim(ctx context.Context, want *corev1.PersistentVol
 		return fail.Advise(block,
 			"name another claim in the cluster file, or use another --name")
 	}
-	p.log.Info(fmt.Sprintf("Claim %s exists with %s and is used.", want.Name, kube.ClaimSize(found)))
+	p.log.Debug(fmt.Sprintf("Claim %s exists with %s and is used.", want.Name, kube.ClaimSize(found)))
 	return nil
 }

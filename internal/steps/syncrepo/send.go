@@ -230,7 +230,7 @@ func (s sender) switchTo(ctx context.Context, hash tree.Digest, venv string) err
 		return err
 	})
 	if err == nil {
-		s.log.Info(fmt.Sprintf("Tree %.12s is the current one on all nodes.", hash))
+		s.log.Debug(fmt.Sprintf("Tree %.12s is the current one on all nodes.", hash))
 	}
 	return err
 }

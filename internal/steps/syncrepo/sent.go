@@ -70,7 +70,7 @@ func (s sender) awaitTree(ctx context.Context, hash tree.Digest, limit time.Dura
 	})
 	switch {
 	case err == nil:
-		s.log.Info(fmt.Sprintf("Tree %.12s is on %s.", hash, humanize.Count(len(s.nodes), "node")))
+		s.log.Debug(fmt.Sprintf("Tree %.12s is on %s.", hash, humanize.Count(len(s.nodes), "node")))
 		return nil
 	case ctx.Err() != nil:
 		return fail.Becausef(fail.Cancelled, "waiting for tree %s: the run was cancelled; if it could not be sent, mlenv run has printed "+

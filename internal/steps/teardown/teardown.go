@@ -212,7 +212,7 @@ func (t *teardown) release(ctx context.Context, held *coordinationv1.Lease, dele
 	if err := deleteLease(ctx); err != nil {
 		return err
 	}
-	t.log.Info(fmt.Sprintf("Environment %s/%s is being deleted; its claims stay.", held.Namespace, held.Name))
+	t.log.Debug(fmt.Sprintf("Environment %s/%s is being deleted; its claims stay.", held.Namespace, held.Name))
 	if err := t.waitGone(ctx); err != nil {
 		return err
 	}

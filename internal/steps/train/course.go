@@ -192,7 +192,7 @@ func (c *course) show(status agent.JobStatus, now time.Time) {
 	if !c.started && slices.ContainsFunc(status.Ranks, func(r agent.RankStatus) bool { return !r.Started.IsZero() }) {
 		c.started = true
 		took := now.Sub(c.launched).Seconds()
-		c.say(slog.LevelInfo, fmt.Sprintf("The first rank started %.1f s after the launch.", took), "event", "first-rank", "seconds", took)
+		c.say(slog.LevelDebug, fmt.Sprintf("The first rank started %.1f s after the launch.", took), "event", "first-rank", "seconds", took)
 		c.effects = append(c.effects, alarm{proofDue, proofTime})
 	}
 	waits := func(r agent.RankStatus) bool { return r.DebugPort != 0 && r.Ended.IsZero() }

@@ -162,10 +162,12 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 	t.warnOutside(result.Statuses)
 	if err == nil {
 		ranks, first := len(set)*t.Spec.RanksOfNode(), result.Statuses[0]
-		t.Log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", humanize.Count(ranks, "rank"), first.Record))
+		files := ""
 		if first.Work != "" {
-			t.Log.Info(fmt.Sprintf("Files that the ranks wrote at relative paths, if any, are in %s.", first.Work))
+			files = ", and files at relative paths are in " + first.Work
 		}
+		t.Log.Info(fmt.Sprintf("Training done: %s exited with 0. On the nodes, the record is %s%s.", humanize.Count(ranks, "rank"), first.Record,
+			files))
 		err = t.meant(result.Statuses)
 	}
 	return result, err

@@ -108,6 +108,8 @@ type Exit struct {
 	Signal string `json:"signal,omitempty"`
 	// OutOfMemory is true if the kernel killed it for memory.
 	OutOfMemory bool `json:"outOfMemory,omitempty"`
+	// MemoryLimit is then the container's, 0 for none.
+	MemoryLimit Bytes `json:"memoryLimit,omitempty"`
 	// Error is why it did not start.
 	Error string `json:"error,omitempty"`
 }

@@ -352,6 +352,8 @@ func Describe(exit agent.Exit) string {
 	switch {
 	case exit.Error != "":
 		return "could not be started: " + exit.Error
+	case exit.OutOfMemory && exit.MemoryLimit > 0:
+		return fmt.Sprintf("was killed for memory: all processes on its node share %.1f GiB", float64(exit.MemoryLimit)/(1<<30))
 	case exit.OutOfMemory:
 		return "was killed for memory"
 	case exit.Signal != "":

@@ -281,8 +281,9 @@ func TestCauseErr(t *testing.T) {
 	if got := fail.ReasonOf(err); got != fail.RankFailed {
 		t.Errorf("reason %s, want RankFailed", got)
 	}
-	killed := Cause{Known: true, Rank: agent.RankStatus{Exit: agent.Exit{Code: -1, Signal: "SIGKILL", OutOfMemory: true}}}.Err(Job{})
-	if got := fail.ReasonOf(killed); got != fail.OutOfMemory || !strings.Contains(killed.Error(), "was killed for memory") {
+	killed := Cause{Known: true, Rank: agent.RankStatus{Exit: agent.Exit{Code: -1, Signal: "SIGKILL", OutOfMemory: true,
+		MemoryLimit: 4 << 30}}}.Err(Job{})
+	if got := fail.ReasonOf(killed); got != fail.OutOfMemory || !strings.Contains(killed.Error(), "was killed for memory: all processes on its node share 4.0 GiB") {
 		t.Errorf("reason %s (%v), want OutOfMemory", got, killed)
 	}
 }

@@ -215,7 +215,9 @@ func (s *shim) explain() {
 	// A shell reports the end of its child by 137, Python's sys.exit(-9), as in DeepSpeed's launcher, by 247.
 	const killedByShell, killedByPython = 128 + int(syscall.SIGKILL), 256 - int(syscall.SIGKILL)
 	killed := exit.Signal == "SIGKILL" || exit.Code == killedByShell || exit.Code == killedByPython
-	exit.OutOfMemory = killed && facts.ReadMemory(s.sys).Killed > s.killed
+	if memory := facts.ReadMemory(s.sys); killed && memory.Killed > s.killed {
+		exit.OutOfMemory, exit.MemoryLimit = true, memory.Limit
+	}
 	s.status.Tail, s.status.Python = s.output.lastWords(s.dir.RankLog(s.status.Rank))
 	if s.status.Tail == nil && *exit != (agent.Exit{}) {
 		s.status.TailFile = newestLog(".", s.status.Started)

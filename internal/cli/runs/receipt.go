@@ -192,13 +192,8 @@ func exitOf(r receipt.Rank, reason fail.Reason) string {
 	case r.Exit.Error != "":
 		text = r.Exit.Error
 	}
-	switch {
-	case r.Stopped && reason == fail.Hang: // no rank has failed
-		text += ", stopped because the training hung"
-	case r.Stopped && reason == fail.StopCondition:
-		text += ", stopped by a rule"
-	case r.Stopped:
-		text += ", stopped because another rank failed or the run ended"
+	if r.Stopped {
+		text += ", " + receipt.WhyStopped(reason)
 	}
 	return text
 }

@@ -134,20 +134,23 @@ func TestLargeTables(t *testing.T) {
 	}
 }
 
-// In a hang no rank has failed: no row blames another rank, and the culprit was not stopped for others.
-func TestReceiptOfHang(t *testing.T) {
-	r := receipt.Receipt{Run: "train-1", Reason: fail.Hang, Ranks: []receipt.Rank{
-		{Rank: 0, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true},
-		{Rank: 1, Node: 1, Exit: agent.Exit{Code: -1, Signal: "SIGKILL"}},
-	}}
-	var out bytes.Buffer
-	if err := printReceipt(&out, r, nil); err != nil {
-		t.Fatal(err)
-	}
-	text := out.String()
-	if !strings.Contains(text, "0     0     SIGTERM, stopped because the training hung") || !strings.Contains(text, "1     1     SIGKILL  ") ||
-		strings.Contains(text, "another rank") {
-		t.Errorf("got\n%s", text)
+// Where no rank has failed, no row blames another rank; in a hang the culprit was not stopped for others.
+func TestReceiptOfStoppedRanks(t *testing.T) {
+	for reason, why := range map[fail.Reason]string{
+		fail.Hang: "because the training hung", fail.TrainingTimeout: "at the end of the training's time", fail.Cancelled: "because the run was cancelled",
+	} {
+		r := receipt.Receipt{Run: "train-1", Reason: reason, Ranks: []receipt.Rank{
+			{Rank: 0, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true},
+			{Rank: 1, Node: 1, Exit: agent.Exit{Code: -1, Signal: "SIGKILL"}},
+		}}
+		var out bytes.Buffer
+		if err := printReceipt(&out, r, nil); err != nil {
+			t.Fatal(err)
+		}
+		text := out.String()
+		if !strings.Contains(text, "0     0     SIGTERM, stopped "+why+"  ") || !strings.Contains(text, "1     1     SIGKILL  ") {
+			t.Errorf("%s: got\n%s", reason, text)
+		}
 	}
 }
 

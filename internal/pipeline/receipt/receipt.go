@@ -229,6 +229,21 @@ type Rank struct {
 	Tail []string `json:"tail,omitempty"`
 }
 
+// WhyStopped returns why a run with that reason stopped ranks that had not ended.
+func WhyStopped(reason fail.Reason) string {
+	switch reason { //nolint:exhaustive // the others are failures of single ranks or nodes
+	case fail.Hang:
+		return "stopped because the training hung"
+	case fail.StopCondition:
+		return "stopped by a rule"
+	case fail.TrainingTimeout:
+		return "stopped at the end of the training's time"
+	case fail.Cancelled:
+		return "stopped because the run was cancelled"
+	}
+	return "stopped because another rank failed or the run ended"
+}
+
 // Record is where the record of the run lies.
 type Record struct {
 	// Folder is on the workspace claim.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
@@ -91,14 +90,8 @@ func chipOf(r receipt.Receipt, rank receipt.Rank) chip {
 	c := chip{Name: fmt.Sprintf("✓ %d", rank.Rank), Text: fmt.Sprintf("rank %d: succeeded after %s", rank.Rank,
 		humanize.Seconds(rank.Seconds)), Class: "good"}
 	switch {
-	case rank.Stopped && r.Reason == fail.Hang: // no rank has failed
-		c = chip{Name: fmt.Sprintf("■ %d", rank.Rank), Class: "open",
-			Text: fmt.Sprintf("rank %d: stopped because the training hung", rank.Rank)}
-	case rank.Stopped && r.Reason == fail.StopCondition:
-		c = chip{Name: fmt.Sprintf("■ %d", rank.Rank), Class: "open", Text: fmt.Sprintf("rank %d: stopped by a rule", rank.Rank)}
 	case rank.Stopped:
-		c = chip{Name: fmt.Sprintf("■ %d", rank.Rank), Text: fmt.Sprintf("rank %d: stopped because another rank failed, or the run ended",
-			rank.Rank), Class: "open"}
+		c = chip{Name: fmt.Sprintf("■ %d", rank.Rank), Text: fmt.Sprintf("rank %d: %s", rank.Rank, receipt.WhyStopped(r.Reason)), Class: "open"}
 	case rank.Exit == agent.Exit{Code: -1}:
 		c = chip{Name: fmt.Sprintf("… %d", rank.Rank), Text: fmt.Sprintf("rank %d: had not ended", rank.Rank), Class: "open"}
 	case rank.Exit != agent.Exit{}:

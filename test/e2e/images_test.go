@@ -417,7 +417,13 @@ func (u trainer) besideEachOther() {
 	}
 	var names []string
 	for range 2 {
-		named := buildName.FindAllString(u.built(<-forced).out, -1)
+		out := u.built(<-forced).out
+		u.Cleanup(func() {
+			if u.Failed() {
+				u.printLater("one of two forced builds:\n%s", shortened(out))
+			}
+		})
+		named := buildName.FindAllString(out, -1)
 		slices.Sort(named)
 		names = append(names, strings.Join(slices.Compact(named), " and "))
 	}

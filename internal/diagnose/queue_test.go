@@ -60,7 +60,7 @@ func TestQueueOfEveryVersion(t *testing.T) {
 				for _, name := range []string{workload, "another"} {
 					ev := workloadEvent(name, reason, version.Name == "v0.19.2")
 					later := ev
-					later.Name, later.Type, later.Reason, later.Message = name+".2", corev1.EventTypeNormal, "OwnerReferencesAdded", "Added 1 owner reference(s)"
+					later.Name, later.Type, later.Reason = name+".2", corev1.EventTypeNormal, "OwnerReferencesAdded"
 					for _, ev := range []corev1.Event{ev, later} {
 						if _, err := client.CoreV1().Events(space).Create(t.Context(), &ev, metav1.CreateOptions{}); err != nil {
 							t.Fatal(err)
@@ -111,7 +111,8 @@ func TestConditionsOfWorkload(t *testing.T) {
 		final      bool
 	}{
 		{"it waits", []metav1.Condition{waits}, ": " + noQuota, false},
-		{"it was preempted and waits", []metav1.Condition{waits, preempted}, "; Kueue has evicted it and queued it again: " + preempted.Message, false},
+		{"it was preempted and waits", []metav1.Condition{waits, preempted}, "; Kueue has evicted it and queued it again: " +
+			preempted.Message, false},
 		{"an eviction that is over", []metav1.Condition{before, waits}, ": " + noQuota, false},
 		{"it is deactivated", []metav1.Condition{deactivated, waits}, "; its Workload is deactivated, and Kueue does not queue it again: " +
 			deactivated.Message, true},

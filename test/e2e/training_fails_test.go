@@ -49,7 +49,8 @@ func hangs(u trainer) {
 // outOfMemory tests a run in which the kernel kills one of two ranks.
 func outOfMemory(u trainer) {
 	u.installChanged("memory: 1Gi", "memory: 256Mi", "memory: 4Gi", "memory: 512Mi")
-	e := u.end(u.start("e2e/memory.py", byShell, oneGPU)).failed("train", fail.OutOfMemory, "node 1", "memory: all processes on its node share 0.5 GiB")
+	e := u.end(u.start("e2e/memory.py", byShell, oneGPU)).failed("train", fail.OutOfMemory, "node 1",
+		"memory: all processes on its node share 0.5 GiB")
 	e.mustContain(e.log("train"), "raise resources.limits.memory in the cluster file")
 }
 

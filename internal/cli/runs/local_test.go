@@ -258,8 +258,8 @@ print("sleeping", flush=True); time.sleep(600)`
 	if code := <-run; code != command.Interrupted {
 		t.Errorf("run: exit code %d, want %d", code, command.Interrupted)
 	}
-	if err := <-followed; err != nil {
-		t.Errorf("logs --follow: %v", err)
+	if exit := (*command.Exit)(nil); !errors.As(<-followed, &exit) || exit.Code != command.Interrupted {
+		t.Errorf("logs --follow: got %+v, want exit code %d", exit, command.Interrupted)
 	}
 	ctx, interrupt = context.WithCancel(t.Context())
 	logs := unread(ctx, t, LogsCommand(), "unread")

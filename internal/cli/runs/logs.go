@@ -53,7 +53,8 @@ With --rank mlenv shows the whole log of that rank: from its node during the run
 which a temporary pod reads. A terminal gets it without control characters, a file or a pipe as it is. With --follow it
 waits for the rank and continues until the rank ends. A local run has one log, of what mlenv run printed, and those of the ranks.
 
-Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run; 3: with --follow, the run continues unseen.`,
+Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run; 3: with --follow, the run continues unseen;
+130: interrupted.`,
 		Example: `  mlenv logs train-multi-node-x7k2p --follow
   mlenv logs train-multi-node-x7k2p --rank 3
   mlenv logs train-multi-node-x7k2p --task provision
@@ -86,17 +87,25 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run; 3
 			defer plain.Flush()
 			out = plain
 		}
-		switch {
-		case r.here != nil:
-			return o.localLog(cmd.Context(), out, r)
-		case o.rank >= 0:
-			return o.rankLog(cmd.Context(), out, cmd.ErrOrStderr(), clients, r)
-		case o.follow && r.run != nil && !r.run.IsDone():
-			return o.followTasks(cmd, clients, r)
+		err := o.show(cmd, out, clients, r)
+		if o.follow && cmd.Context().Err() != nil {
+			return &command.Exit{Code: command.Interrupted}
 		}
-		return o.taskLogs(cmd, clients, r)
+		return err
 	})
 	return cmd
+}
+
+func (o *logsOptions) show(cmd *cobra.Command, out io.Writer, clients *kube.Clients, r entry) error {
+	switch {
+	case r.here != nil:
+		return o.localLog(cmd.Context(), out, r)
+	case o.rank >= 0:
+		return o.rankLog(cmd.Context(), out, cmd.ErrOrStderr(), clients, r)
+	case o.follow && r.run != nil && !r.run.IsDone():
+		return o.followTasks(cmd, clients, r)
+	}
+	return o.taskLogs(cmd, clients, r)
 }
 
 // isNew reports whether an event is not older than --since. What has no time is new.
@@ -113,9 +122,6 @@ func (o *logsOptions) followTasks(cmd *cobra.Command, clients *kube.Clients, r e
 			display.observe(e)
 		}
 	})
-	if errors.Is(err, context.Canceled) {
-		return nil
-	}
 	if err != nil {
 		return unfollowed(outcome.Run, err)
 	}
@@ -277,11 +283,10 @@ func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clie
 		return false, err
 	}
 	if o.follow {
-		err := nodes.FollowLog(ctx, set[node], r.uid(), name, out, nodes.RetryUntilDone(ctx))
-		if errors.Is(err, context.Canceled) {
-			return true, nil
+		if err := nodes.FollowLog(ctx, set[node], r.uid(), name, out, nodes.RetryUntilDone(ctx)); err != nil {
+			return true, unfollowed(r.run, err)
 		}
-		return true, err
+		return true, nil
 	}
 	log, err := set[node].Log(ctx, r.uid(), name, 0, false)
 	if err != nil {

@@ -137,7 +137,8 @@ func TestLargeTables(t *testing.T) {
 // Where no rank has failed, no row blames another rank; in a hang the culprit was not stopped for others.
 func TestReceiptOfStoppedRanks(t *testing.T) {
 	for reason, why := range map[fail.Reason]string{
-		fail.Hang: "because the training hung", fail.TrainingTimeout: "at the end of the training's time", fail.Cancelled: "because the run was cancelled",
+		fail.Hang: "because the training hung", fail.TrainingTimeout: "at the end of the training's time",
+		fail.Cancelled: "because the run was cancelled",
 	} {
 		r := receipt.Receipt{Run: "train-1", Reason: reason, Ranks: []receipt.Rank{
 			{Rank: 0, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true},

@@ -50,7 +50,8 @@ func TestCommand(t *testing.T) {
 		stdout, stderr string
 		results        map[string]string
 	}{
-		{"everything unknown", silent.URL, []string{"--mode=tcp"}, command.Done, "preflight: tcp, 1 check ok, 12 unknown (environment, cluster, permissions, permissions to look and 8 more)\n", "",
+		{"everything unknown", silent.URL, []string{"--mode=tcp"}, command.Done,
+			"preflight: tcp, 1 check ok, 12 unknown (environment, cluster, permissions, permissions to look and 8 more)\n", "",
 			map[string]string{"mode": "tcp", "why": "mode tcp is asked for"}},
 		{"as records", silent.URL, []string{"--mode=tcp", "--log-format=json"}, command.Done,
 			`"msg":"checked nodes","event":"checked","status":"unknown"`, "", nil},

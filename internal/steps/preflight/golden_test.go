@@ -42,7 +42,8 @@ func TestBrief(t *testing.T) {
 		nodes int
 		want  string
 	}{
-		"rdma":                 {barcelona, 0, "preflight: rdma, 5 nodes free, 23 checks ok, 1 unknown (locked memory), the rest in docs/project/unproven.md\n"},
+		"rdma": {barcelona, 0, "preflight: rdma, 5 nodes free, 23 checks ok, 1 unknown (locked memory), the rest in " +
+			"docs/project/unproven.md\n"},
 		"one node has no peer": {barcelona, 1, "preflight: tcp, 5 nodes free, 17 checks ok\n"},
 		"a node of five is cordoned": {func(t *testing.T) (*world, cluster.File) {
 			w, file := barcelona(t)

@@ -160,9 +160,13 @@ func (u trainer) teardownByHand() {
 // in a run, and once from outside the cluster.
 func privateSteps(u trainer) {
 	username, password := u.registryCredentials()
-	public := u.steps
-	u.steps = strings.Replace(public, "/"+u.namespace+"/", "/private/e2e-", 1)
-	if err := crane.Copy(public, u.steps, crane.WithAuth(&authn.Basic{Username: username, Password: password}),
+	image, err := crane.Pull(u.steps, crane.WithContext(u.Context()))
+	if err != nil {
+		u.Fatal(err)
+	}
+	u.steps = strings.Replace(u.steps, "/"+u.namespace+"/", "/private/e2e-", 1)
+	// The account of the private repositories may not pull from the namespace.
+	if err := crane.Push(image, u.steps, crane.WithAuth(&authn.Basic{Username: username, Password: password}),
 		crane.WithContext(u.Context())); err != nil {
 		u.Fatal(err)
 	}

@@ -125,8 +125,6 @@ func (s *stream) follow(ctx context.Context, emit func(time.Time, string)) error
 			return context.Cause(ctx)
 		case err == nil && over, apierrors.IsNotFound(err), over && apierrors.IsBadRequest(err):
 			return nil
-		case errors.Is(err, errContainerGone):
-			return err
 		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 			return kube.Problem(err)
 		}
@@ -134,8 +132,9 @@ func (s *stream) follow(ctx context.Context, emit func(time.Time, string)) error
 			pause = firstPause
 		}
 		// The API server answers, but the node's kubelet gives it no log, which may last.
+		noLog := apierrors.IsInternalError(err) || errors.Is(err, errContainerGone)
 		switch {
-		case !over || !apierrors.IsInternalError(err) || s.last.After(before):
+		case !over || !noLog || s.last.After(before):
 			refused = time.Time{}
 		case refused.IsZero():
 			refused = time.Now()

@@ -56,8 +56,8 @@ func TestStreamIsTakenUpWhereItBroke(t *testing.T) {
 			[]string{"one"}, ""},
 		{"its pod is gone", []func() (io.ReadCloser, error){give(broken(one)), refuse(apierrors.NewNotFound(corev1.Resource("pods"), "p"))},
 			[]string{"one"}, ""},
-		{"its container is gone", openings(broken(one), whole("unable to retrieve container logs for containerd://3bb6")), []string{"one"},
-			fail.Internal},
+		{"its container runtime restarts", openings(broken(one), whole("unable to retrieve container logs for containerd://3bb6"), whole(one+two)),
+			[]string{"one", "two"}, ""},
 		{"may not be read", []func() (io.ReadCloser, error){refuse(apierrors.NewForbidden(corev1.Resource("pods"), "p", errors.New("no")))}, nil,
 			fail.PermissionDenied},
 	} {
@@ -106,17 +106,24 @@ func refuse(err error) func() (io.ReadCloser, error) {
 	return func() (io.ReadCloser, error) { return nil, err }
 }
 
-// A kubelet that refuses a log does not keep the end of its task for ever.
+// A kubelet that refuses a log, or has deleted its container, does not keep the end of its task for ever.
 func TestStreamOfAKubeletThatRefuses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		s := newStream(refuseAll(apierrors.NewInternalError(errors.New("remote error: tls: internal error"))))
-		time.AfterFunc(time.Minute, s.end)
-		err := s.follow(t.Context(), func(time.Time, string) {})
-		if took := time.Since(began) - time.Minute; err == nil || took < refusedTime || took > 2*refusedTime {
-			t.Errorf("it ended %s after the container, with %v", took, err)
-		}
-	})
+	for name, open := range map[string]opener{
+		"refuses":             refuseAll(apierrors.NewInternalError(errors.New("remote error: tls: internal error"))),
+		"has deleted the log": func(context.Context, time.Time) (io.ReadCloser, error) { return whole(goneBody + "containerd://3bb6"), nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				s := newStream(open)
+				time.AfterFunc(time.Minute, s.end)
+				err := s.follow(t.Context(), func(time.Time, string) {})
+				if took := time.Since(began) - time.Minute; err == nil || took < refusedTime || took > 2*refusedTime {
+					t.Errorf("it ended %s after the container, with %v", took, err)
+				}
+			})
+		})
+	}
 }
 
 func refuseAll(err error) opener {

@@ -92,7 +92,7 @@ func (r *runner) fire(ctx context.Context, name, job string) error {
 			Err: fmt.Errorf("following pipelinerun %s/%s: it continues, and the next pod of this job follows it: %w", started.Namespace,
 				started.Name, err)}
 	case err != nil:
-		return err
+		return fmt.Errorf("following pipelinerun %s/%s: it continues without this job: %w", started.Namespace, started.Name, err)
 	case outcome.Verdict != receipt.Succeeded:
 		return fail.Because(outcome.Reason, fmt.Errorf("run %s: %s", started.Name, strings.TrimSpace(outcome.Message)))
 	}

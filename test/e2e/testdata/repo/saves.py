@@ -18,6 +18,7 @@ start = mlenv.last_checkpoint()
 if start:
     dcp.load(state, checkpoint_id=start)
 first = int(state["steps"].item())
+mlenv.stopping()  # from here on SIGTERM asks for a stop
 print(f"rank {rank} starts after step {first}", flush=True)
 for step in range(first + 1, first + 4 if start else 1_000_000):
     time.sleep(0.2)

@@ -95,6 +95,12 @@ func runByMlenv(u trainer) {
 		append(runFlags(), "--", "one", "two words")...)...)
 	u.mustContain(out, "[0 -] args one two words")
 	u.mustContain(out, "Run by-mlenv succeeded")
+	const most = 25 // lines of ours, besides progress, which is indented
+	if ours := slices.DeleteFunc(strings.Split(out, "\n"), func(line string) bool {
+		return strings.HasPrefix(line, "[train] [") || strings.Contains(line, "]   ")
+	}); len(ours) > most {
+		u.Errorf("a run that goes well prints %d lines, want at most %d:\n%s", len(ours), most, strings.Join(ours, "\n"))
+	}
 	u.nothingLeft()
 
 	out, _ = engineer.says(dir, command.Done, "runs")

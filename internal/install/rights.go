@@ -77,8 +77,8 @@ func (r Request) role() *rbacv1.Role {
 	}
 }
 
-// QueueRules are for clusters with Kueue: its queue, the position in it, and what the Workload waits for. An administrator of a namespace often may not
-// grant them, so no other cluster's Role has them.
+// QueueRules are for clusters with Kueue: its queue, the position in it, and what the Workload waits for. An administrator of a
+// namespace often may not grant them, so no other cluster's Role has them.
 func QueueRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		rule("kueue.x-k8s.io", "localqueues", "workloads")("get"),

@@ -201,7 +201,7 @@ func (c *course) cancelAnswered(err error) {
 		c.cancelled = true
 		c.do(startTimer)
 	case c.uploadError != nil:
-		c.leave(errors.Join(c.uploadError, err))
+		c.leave(unfollowed(c.run, errors.Join(c.uploadError, err)))
 	default:
 		c.do(note(fmt.Sprintf("== the run was not cancelled: %v", err)))
 	}

@@ -142,7 +142,7 @@ func TestCourse(t *testing.T) {
 		}},
 		{"the upload fails, and the run cannot be cancelled", course{folder: true, needed: true}, []row{
 			{uploaded{broken}, `hide; print "== uploading the folder: broken"; cancel the run`},
-			{cancelAnswer{broken}, "leave the run, uploading the folder: broken and broken"},
+			{cancelAnswer{broken}, "leave the run, exit code 3"},
 		}},
 		{"the upload ends because the run needs it no more", course{folder: true, needed: true, keys: true}, []row{
 			{synced, "end the upload"},

@@ -30,6 +30,12 @@ func (e Environment) Attach(ctx context.Context, log *slog.Logger, certs string,
 	if hold == nil {
 		return set, set.Close, nil
 	}
+	if of.UID == "" { // the reaper deletes no Lease that has changed since it asked the nodes
+		if err := hold.Renew(ctx); fail.ReasonOf(err) == fail.EnvironmentMissing {
+			set.Close()
+			return nil, nil, err
+		}
+	}
 	stop := hold.Renewing(ctx)
 	return set, func() {
 		set.Close()

@@ -7,6 +7,7 @@ package local
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -202,6 +203,12 @@ func TestKilled(t *testing.T) {
 	if of.Process() != command.Process.Pid {
 		t.Errorf("process %d runs it, want %d", of.Process(), command.Process.Pid)
 	}
+	if err := os.WriteFile(of.path(lockName), []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil { // as a rank can, or another machine
+		t.Fatal(err)
+	}
+	if pid, how := of.Process(), of.Stop(); pid != 0 || strings.Contains(how, "kill") {
+		t.Errorf("process %d, which has not opened the lock, runs it; to stop it: %s", pid, how)
+	}
 	at, err := of.reach()
 	if err != nil {
 		t.Fatal(err)
@@ -233,6 +240,24 @@ func TestKilled(t *testing.T) {
 	}
 	if left, err := os.ReadDir(filepath.Dir(of.Dir())); err != nil || len(left) > 1 { // the record of the job has another name
 		t.Errorf("left are %v, %v", left, err)
+	}
+}
+
+// A rank can write any path into the file that names the folder of the sockets.
+func TestRemoveTakesNothingElse(t *testing.T) {
+	of := Run{Folder: t.TempDir(), Name: "run-1"}
+	bait := filepath.Join(t.TempDir(), socketsPrefix+"bait")
+	reached, err := json.Marshal(reach{TLS: filepath.Join(bait, "tls")})
+	err = errors.Join(err, os.MkdirAll(of.Dir(), 0o755), os.Mkdir(bait, 0o755), os.WriteFile(of.path(lockName), nil, 0o644),
+		os.WriteFile(of.path(reachName), reached, 0o644))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := of.Remove(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(bait); err != nil {
+		t.Error(err)
 	}
 }
 

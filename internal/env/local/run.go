@@ -106,7 +106,8 @@ func (r Run) Dir() string { return filepath.Join(r.Folder, ".mlenv", "runs", r.N
 
 func (r Run) path(name string) string { return filepath.Join(r.Dir(), name) }
 
-// Process returns the ID of mlenv's process, 0 unless the run is in progress.
+// Process returns the ID of mlenv's process, 0 if it is not known, or the run is not in progress. The ranks may write the file too, and a
+// process on another machine that shares the folder has no ID here, so only a process that has the file open counts.
 func (r Run) Process() (pid int) {
 	const longest = 32
 	content, err := claimfile.Read(r.path(lockName), longest)
@@ -114,7 +115,15 @@ func (r Run) Process() (pid int) {
 		return 0
 	}
 	_, _ = fmt.Sscan(string(content), &pid)
-	return pid
+	lock, _ := filepath.EvalSymlinks(r.path(lockName))
+	open := fmt.Sprintf("/proc/%d/fd", pid)
+	descriptors, _ := os.ReadDir(open) // none of another user's process, or on systems without local runs
+	for _, descriptor := range descriptors {
+		if file, err := os.Readlink(filepath.Join(open, descriptor.Name())); err == nil && file == lock {
+			return pid
+		}
+	}
+	return 0
 }
 
 // LastWrite returns when a file of the run was last written.
@@ -165,7 +174,9 @@ func (r Run) Remove() error {
 		return fmt.Errorf("deleting local run %s: %w", r.Name, err)
 	}
 	var errs []error
-	if sockets := filepath.Dir(at.TLS); strings.HasPrefix(filepath.Base(sockets), socketsPrefix) { // of a run that was killed
+	// Of a run that was killed. The ranks may write the path, so it may name no other folder than one of this kind.
+	if sockets := filepath.Dir(at.TLS); filepath.Dir(sockets) == filepath.Clean(os.TempDir()) &&
+		strings.HasPrefix(filepath.Base(sockets), socketsPrefix) {
 		errs = append(errs, os.RemoveAll(sockets))
 	}
 	for _, folder := range []string{
@@ -185,5 +196,9 @@ func (r Run) Busy() error {
 
 // Stop returns the command that ends the run, which is in progress.
 func (r Run) Stop() string {
-	return fmt.Sprintf("kill %d   # or Ctrl-C in its terminal: it stops its ranks, and writes its receipt", r.Process())
+	const how = "Ctrl-C in its terminal: it stops its ranks, and writes its receipt"
+	if pid := r.Process(); pid != 0 {
+		return fmt.Sprintf("kill %d   # or %s", pid, how)
+	}
+	return how
 }

@@ -17,13 +17,14 @@ import (
 // perHost forwards HTTP to one environment's service under a host name of its own. A browser sends the cookies of a host to all of its
 // ports: under localhost, a session of one environment would reach the services of all others, and thus the code that runs there.
 type perHost struct {
-	host  string
-	proxy http.Handler
+	host string
+	// proxy passes everything on, cookieless all but the cookies of answers.
+	proxy, cookieless http.Handler
 }
 
 func newPerHost(log *slog.Logger, host string, dial dialer) perHost {
 	const idle = 16
-	return perHost{host: host, proxy: &httputil.ReverseProxy{
+	proxy := httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			// The service compares its own name, which stays, with the page's origin.
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", r.In.Host
@@ -40,7 +41,13 @@ func newPerHost(log *slog.Logger, host string, dial dialer) perHost {
 			}
 			http.Error(w, "the request was not forwarded: "+err.Error(), http.StatusBadGateway)
 		},
-	}}
+	}
+	cookieless := proxy
+	cookieless.ModifyResponse = func(r *http.Response) error {
+		r.Header.Del("Set-Cookie")
+		return nil
+	}
+	return perHost{host: host, proxy: &proxy, cookieless: &cookieless}
 }
 
 // ServeHTTP sends browsers from other names of this machine to the environment's own. Programs may use any of them: they have no cookies,
@@ -61,21 +68,9 @@ func (p perHost) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, to.String(), http.StatusTemporaryRedirect)
 	default:
 		r.Header.Del("Cookie")
-		p.proxy.ServeHTTP(withoutCookies{w}, r)
+		p.cookieless.ServeHTTP(w, r)
 	}
 }
-
-// withoutCookies is a response that sets no cookies.
-type withoutCookies struct{ http.ResponseWriter }
-
-// WriteHeader implements http.ResponseWriter.
-func (w withoutCookies) WriteHeader(code int) {
-	w.Header().Del("Set-Cookie")
-	w.ResponseWriter.WriteHeader(code)
-}
-
-// Unwrap lets http.ResponseController find the connection.
-func (w withoutCookies) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // serve serves the handler on this machine's loopback until ctx ends, on the preferred port or another one if that is taken. wait
 // returns when the server has ended.

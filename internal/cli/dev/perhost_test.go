@@ -31,6 +31,12 @@ func open(t *testing.T, name string) *environment {
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e.seen = append(e.seen, r.Header.Get("Cookie"))
 		http.SetCookie(w, &http.Cookie{Name: "mlenv-jupyter", Value: "session-of-" + name, Path: "/"})
+		if upgrade := r.Header.Get("Upgrade"); upgrade != "" {
+			w.Header().Set("Connection", "Upgrade")
+			w.Header().Set("Upgrade", upgrade)
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			return
+		}
 		fmt.Fprintf(w, "%s %s at %s", name, r.URL, r.Host)
 	}))
 	t.Cleanup(service.Close)
@@ -115,6 +121,18 @@ func TestPerHostForPrograms(t *testing.T) {
 	response, body := get(t, client, api, "application/json") //nolint:bodyclose // get has closed it
 	if response.StatusCode != http.StatusOK || !strings.HasPrefix(body, "a /api") || len(response.Cookies()) > 0 {
 		t.Errorf("got %s %q, cookies %v; want the answer without cookies", response.Status, body, response.Cookies())
+	}
+	upgrade, err := http.NewRequestWithContext(t.Context(), http.MethodGet, api, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	upgrade.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}}
+	if response, err = client.Do(upgrade); err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusSwitchingProtocols || len(response.Cookies()) > 0 {
+		t.Errorf("an upgrade gets %s, cookies %v; want none", response.Status, response.Cookies())
 	}
 	elsewhere := fmt.Sprintf("http://elsewhere.example.com:%d/", e.port)
 	response, body = get(t, client, elsewhere, "text/html") //nolint:bodyclose // get has closed it

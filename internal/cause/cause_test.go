@@ -283,7 +283,8 @@ func TestCauseErr(t *testing.T) {
 	}
 	killed := Cause{Known: true, Rank: agent.RankStatus{Exit: agent.Exit{Code: -1, Signal: "SIGKILL", OutOfMemory: true,
 		MemoryLimit: 4 << 30}}}.Err(Job{})
-	if got := fail.ReasonOf(killed); got != fail.OutOfMemory || !strings.Contains(killed.Error(), "was killed for memory: all processes on its node share 4.0 GiB") {
+	if got := fail.ReasonOf(killed); got != fail.OutOfMemory || !strings.Contains(killed.Error(),
+		"was killed for memory: all processes on its node share 4.0 GiB") {
 		t.Errorf("reason %s (%v), want OutOfMemory", got, killed)
 	}
 }

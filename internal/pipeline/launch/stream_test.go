@@ -56,8 +56,7 @@ func TestStreamIsTakenUpWhereItBroke(t *testing.T) {
 			[]string{"one"}, ""},
 		{"its pod is gone", []func() (io.ReadCloser, error){give(broken(one)), refuse(apierrors.NewNotFound(corev1.Resource("pods"), "p"))},
 			[]string{"one"}, ""},
-		{"its container runtime restarts", openings(broken(one), whole("unable to retrieve container logs for containerd://3bb6"), whole(one+two)),
-			[]string{"one", "two"}, ""},
+		{"its container runtime restarts", openings(broken(one), whole(goneBody+"containerd://3bb6"), whole(one+two)), []string{"one", "two"}, ""},
 		{"may not be read", []func() (io.ReadCloser, error){refuse(apierrors.NewForbidden(corev1.Resource("pods"), "p", errors.New("no")))}, nil,
 			fail.PermissionDenied},
 	} {
@@ -109,8 +108,10 @@ func refuse(err error) func() (io.ReadCloser, error) {
 // A kubelet that refuses a log, or has deleted its container, does not keep the end of its task for ever.
 func TestStreamOfAKubeletThatRefuses(t *testing.T) {
 	for name, open := range map[string]opener{
-		"refuses":             refuseAll(apierrors.NewInternalError(errors.New("remote error: tls: internal error"))),
-		"has deleted the log": func(context.Context, time.Time) (io.ReadCloser, error) { return whole(goneBody + "containerd://3bb6"), nil },
+		"refuses": refuseAll(apierrors.NewInternalError(errors.New("remote error: tls: internal error"))),
+		"has deleted the log": func(context.Context, time.Time) (io.ReadCloser, error) {
+			return whole(goneBody + "containerd://3bb6"), nil
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

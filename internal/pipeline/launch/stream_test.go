@@ -56,7 +56,8 @@ func TestStreamIsTakenUpWhereItBroke(t *testing.T) {
 			[]string{"one"}, ""},
 		{"its pod is gone", []func() (io.ReadCloser, error){give(broken(one)), refuse(apierrors.NewNotFound(corev1.Resource("pods"), "p"))},
 			[]string{"one"}, ""},
-		{"its container runtime restarts", openings(broken(one), whole(goneBody+"containerd://3bb6"), whole(one+two)), []string{"one", "two"}, ""},
+		{"its container runtime restarts", openings(broken(one), whole(goneBody+"containerd://3"), whole(one+two)),
+			[]string{"one", "two"}, ""},
 		{"may not be read", []func() (io.ReadCloser, error){refuse(apierrors.NewForbidden(corev1.Resource("pods"), "p", errors.New("no")))}, nil,
 			fail.PermissionDenied},
 	} {

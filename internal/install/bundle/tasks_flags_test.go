@@ -52,6 +52,10 @@ func TestStepsHaveFlags(t *testing.T) {
 				t.Errorf("Task %s does not use param %s", name, p.Name)
 			}
 		}
+		// Without it a step notes nothing for the receipt.
+		if own := "--task-name=" + stepOf(name); step.Flag("task-name") != nil && !slices.Contains(task.Spec.Steps[0].Args, own) {
+			t.Errorf("Task %s does not pass %s", name, own)
+		}
 		for _, flag := range slices.Compact(want) {
 			if step.Flag(flag) == nil {
 				t.Errorf("%s has no flag --%s", name, flag)

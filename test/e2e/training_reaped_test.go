@@ -26,7 +26,7 @@ func reaped(u trainer) {
 		&out); code != command.Done {
 		u.Fatalf("provision ended with %d:\n%s", code, out.String())
 	}
-	u.mustContain(out.String(), "is held by pipelinerun "+name)
+	u.equal("the holder", u.kubectl("get", "lease", "ml-dev-env", "--output=jsonpath={.spec.holderIdentity}"), string(u.runUID(name)))
 	u.suspendReaper(false)
 	u.nothingLeft()
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -158,17 +159,14 @@ func (e *explainer) waiting(pod *corev1.Pod) (f fail.Finding) {
 // saidOf returns what Kueue says of a Workload since it was last admitted, the newest first: its conditions, in which an eviction explains
 // what it waits for now, or its events if the conditions are unknown.
 func (e *explainer) saidOf(workload string) (said []event) {
-	of := func(c metav1.Condition, reason string) event {
-		return event{reason: reason, text: c.Message, first: c.LastTransitionTime.Time, last: c.LastTransitionTime.Time, warning: true}
-	}
-	for _, c := range e.Workload {
-		switch {
-		case c.Type == "Evicted" && c.Status == metav1.ConditionTrue:
-			said = append([]event{of(c, "EvictedDueTo"+c.Reason)}, said...)
-		case c.Type == "QuotaReserved" && c.Status == metav1.ConditionFalse:
-			said = append(said, of(c, c.Reason))
+	waits := func(kind string, status metav1.ConditionStatus, reason string) {
+		if c := meta.FindStatusCondition(e.Workload, kind); c != nil && c.Status == status {
+			at := c.LastTransitionTime.Time
+			said = append(said, event{reason: reason + c.Reason, text: c.Message, first: at, last: at, warning: true})
 		}
 	}
+	waits("Evicted", metav1.ConditionTrue, "EvictedDueTo")
+	waits("QuotaReserved", metav1.ConditionFalse, "")
 	if e.Workload != nil {
 		return said
 	}

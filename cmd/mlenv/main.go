@@ -12,6 +12,6 @@ import (
 
 func main() {
 	git.Helper()
-	agentMain()
+	byName()
 	os.Exit(cli.Main(os.Args[1:], os.Stdout, os.Stderr))
 }

@@ -104,7 +104,7 @@ func LoadInstalled(ctx context.Context, clients *kube.Clients, name string) (clu
 	return cluster.File{},
 		fail.Advise(fail.Becausef(fail.InvalidInput, "looking for %s in namespace %s: installed are: %s", wanted, clients.Namespace,
 			cmp.Or(strings.Join(names, ", "), "none")),
-			"name one with --cluster=NAME or --cluster-file=FILE, or install one: mlenv install FILE -n %s --steps-image=IMAGE", clients.Namespace)
+			"name one with --cluster=NAME or --cluster-file=FILE, or install one: mlenv install FILE -n %s", clients.Namespace)
 }
 
 func notInstalled(ctx context.Context, path string, flags kube.Flags, err error) error {
@@ -119,5 +119,5 @@ func notInstalled(ctx context.Context, path string, flags kube.Flags, err error)
 	name := filepath.Base(filepath.Dir(path))
 	return fail.Advise(fail.Becausef(fail.InvalidInput, "%w: cluster %q is not installed in namespace %s; %s", err, name, clients.Namespace,
 		installed),
-		"mlenv install clusters/%s.yaml -n %s --steps-image=IMAGE, or correct the param cluster", name, clients.Namespace)
+		"mlenv install clusters/%s.yaml -n %s, or correct the param cluster", name, clients.Namespace)
 }

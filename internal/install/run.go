@@ -26,7 +26,7 @@ import (
 
 // Options are the installation, and how to report it.
 type Options struct {
-	// Request is completed by the cluster file at Path. Its StepsImage may be by tag.
+	// Request is completed by the cluster file at Path. Its StepsImage may be by tag, or "" for the one of Find.
 	Request
 	Path string
 	// Flags choose the cluster, and the namespace unless the cluster file names it.
@@ -34,7 +34,12 @@ type Options struct {
 	DryRun bool
 	Output command.OutputFlag
 	Carry  Carry
+	Find   Find
 }
+
+// Find returns the steps image of an installation that names none, and builds it if necessary. With dryRun it builds nothing, and returns
+// the image that it would build.
+type Find func(ctx context.Context, clients *kube.Clients, file cluster.File, dryRun bool) (image string, err error)
 
 // Carry renders the objects of the namespace that another command created and that use the steps image, such as
 // schedules, with a new image.
@@ -48,32 +53,56 @@ func Run(ctx context.Context, out, warnings io.Writer, files fs.FS, o Options) e
 		return err
 	}
 	request.Namespace = cmp.Or(o.Flags.Namespace, request.Cluster.Cluster.Namespace)
-	if request.StepsImage, err = byDigest(ctx, o.StepsImage); err != nil {
-		return err
-	}
-	var clients *kube.Clients
 	prints := o.Output.Is(command.YAML)
-	if !prints {
-		if clients, err = Connect(ctx, warnings, o.Flags, request.Cluster.Cluster); err != nil {
+	switch {
+	case o.StepsImage != "":
+		if request.StepsImage, err = byDigest(ctx, o.StepsImage); err != nil {
 			return err
 		}
-		request.Beside = slices.DeleteFunc(filesIn(ctx, clients, request.Namespace), func(f cluster.File) bool {
-			return f.Cluster.Name == request.Cluster.Cluster.Name
-		})
-	}
-	objects, err := Render(request, files)
-	if err != nil {
-		return err
+	case prints:
+		return fail.Becausef(fail.InvalidInput, "--output=yaml connects to no cluster, which would build the steps image: want --steps-image=IMAGE")
 	}
 	if prints {
+		objects, err := Render(request, files)
+		if err != nil {
+			return err
+		}
 		return command.WriteObjects(out, objects)
 	}
-	carried, err := o.Carry(ctx, clients.Objects, request.Namespace, request.StepsImage)
+	clients, err := Connect(ctx, warnings, o.Flags, request.Cluster.Cluster)
 	if err != nil {
 		return err
 	}
-	objects = append(objects, carried...)
-	report, err := Install(ctx, clients, request.Namespace, objects, o.DryRun, func(line string) { fmt.Fprintln(warnings, line) })
+	clients.Namespace = request.Namespace
+	request.Beside = slices.DeleteFunc(filesIn(ctx, clients, request.Namespace), func(f cluster.File) bool {
+		return f.Cluster.Name == request.Cluster.Cluster.Name
+	})
+	install := func(dryRun bool) (Report, error) {
+		objects, err := Render(request, files)
+		if err != nil {
+			return Report{}, err
+		}
+		carried, err := o.Carry(ctx, clients.Objects, request.Namespace, request.StepsImage)
+		if err != nil {
+			return Report{}, err
+		}
+		return Install(ctx, clients, request.Namespace, append(objects, carried...), dryRun, func(line string) { fmt.Fprintln(warnings, line) })
+	}
+	if request.StepsImage == "" {
+		if request.StepsImage, err = o.Find(ctx, clients, request.Cluster, true); err != nil {
+			return err
+		}
+		if !o.DryRun {
+			// No image is built for an installation that would be refused.
+			if _, err := install(true); err != nil {
+				return err
+			}
+			if request.StepsImage, err = o.Find(ctx, clients, request.Cluster, false); err != nil {
+				return err
+			}
+		}
+	}
+	report, err := install(o.DryRun)
 	// After an error the report has the changes before it.
 	if printErr := o.Output.Print(out, report, report.Print); err == nil {
 		err = printErr

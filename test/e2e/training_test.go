@@ -215,6 +215,7 @@ func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 		{"build-interrupted", 1, buildInterrupted},
 		{"dev-loop", 1, devLoop},
 		{"timeout-too-short", 1, timeoutTooShort},
+		{"three-commands", 1, threeCommands},
 		{"rank-fails", 2, rankFails},
 		{"out-of-memory", 1, outOfMemory},
 		{"secret", 1, envSecret},

@@ -46,7 +46,7 @@ The reaper also releases an environment that was not used for --idle-timeout: no
 busy GPU. mlenv dev and mlenv sync --watch alone are no use; they warn ten minutes before.
 
 Without --cluster-file mlenv uses a cluster file that is installed in the namespace. Without --image it uses the cluster
-file's image.name, or the image that was last built of its image.flavour. With another request mlenv changes an existing
+file's image.name, or the image that was last built of its image.flavour, which it builds if there is none. With another request mlenv changes an existing
 environment only with --on-change=recreate.
 
 Exit code 0: the environment is ready; 1: it is not, and nothing is held; 2: wrong usage.`,
@@ -134,12 +134,10 @@ func (u *up) complete(ctx context.Context, log *slog.Logger, clients *kube.Clien
 		}
 		request.StepsImage = launch.Value(pipeline, nil, "steps-image")
 	}
-	build := fmt.Sprintf("mlenv build --cluster-file=%s -n %s", u.ClusterFile, clients.Namespace)
 	if u.ClusterFile == "" {
 		if request.Cluster, err = clusterfile.LoadInstalled(ctx, clients, u.installed); err != nil {
 			return err
 		}
-		build = fmt.Sprintf("mlenv build --cluster=%s -n %s", request.Cluster.Cluster.Name, clients.Namespace)
 	}
 	flavour := request.Cluster.Image.Flavour
 	if request.Image != "" || request.Cluster.Image.Name != "" || flavour == "" {
@@ -150,10 +148,18 @@ func (u *up) complete(ctx context.Context, log *slog.Logger, clients *kube.Clien
 		return fail.Becausef(fail.InvalidInput, "creating a client for images: %w", err)
 	}
 	built, err := buildimage.Built(ctx, images.ImageV1(), clients.Namespace, flavour)
-	if err != nil {
-		return fail.Advise(err, "build it: %s; or name an image with --image", build)
+	switch {
+	case err == nil:
+		log.Info(fmt.Sprintf("Using image %s, built of the cluster file's flavour %s.", built.Reference, flavour))
+	case fail.ReasonOf(err) == fail.InvalidInput: // there is none
+		options := buildimage.Defaults()
+		options.Cluster = request.Cluster
+		if built, err = buildimage.Build(ctx, clients, log, options); err != nil {
+			return err
+		}
+	default:
+		return err
 	}
-	log.Info(fmt.Sprintf("Using image %s, built of the cluster file's flavour %s.", built.Reference, flavour))
 	request.Image = built.Reference
 	return nil
 }

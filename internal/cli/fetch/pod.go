@@ -159,7 +159,7 @@ func stepsImage(ctx context.Context, clients *kube.Clients, claim Claim) (string
 		}
 	}
 	return "", fail.Advise(missing, "mlenv fetch RUN -n %[1]s --steps-image=IMAGE, or install the pipeline again: "+
-		"mlenv install FILE -n %[1]s --steps-image=IMAGE", clients.Namespace)
+		"mlenv install FILE -n %[1]s", clients.Namespace)
 }
 
 // removeEnded deletes ended pods of earlier calls that were killed before they could.

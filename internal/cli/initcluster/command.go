@@ -128,7 +128,5 @@ func report(out io.Writer, path string, draft Draft) {
 			fmt.Fprintf(out, "  %s: %s\n", part.word, text)
 		}
 	}
-	fmt.Fprintf(out, "next: check the guesses, then\n  mlenv install %s --steps-image=IMAGE\n  mlenv preflight --cluster-file=%s\nIMAGE is "+
-		"the steps image of a release, or what this prints in a checkout:\n  make steps-image PUSH=REGISTRY/REPOSITORY\n", path,
-		path)
+	fmt.Fprintf(out, "next: check the guesses, then\n  mlenv install %[1]s\n  mlenv preflight --cluster-file=%[1]s\n", path)
 }

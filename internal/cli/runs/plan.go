@@ -32,7 +32,7 @@ func planRun(ctx context.Context, out io.Writer, clients *kube.Clients, pipeline
 	value := func(name string) string { return launch.Value(pipeline, values, name) }
 	file, err := clusterfile.LoadInstalled(ctx, clients, value("cluster"))
 	if err != nil {
-		return fail.Advise(err, "mlenv run --cluster=NAME, or install a cluster file: mlenv install FILE -n %s --steps-image=IMAGE",
+		return fail.Advise(err, "mlenv run --cluster=NAME, or install a cluster file: mlenv install FILE -n %s",
 			clients.Namespace)
 	}
 	registry, err := buildimage.RegistryFor(clients, "", "")

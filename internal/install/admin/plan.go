@@ -188,7 +188,7 @@ func (r Request) rebooting(i item) item {
 func (r Request) observerItem() item {
 	return item{
 		what: "optional: preflight reads nodes, pods and storage classes of the whole cluster", without: `those answers are "unknown"`,
-		notes: []string{fmt.Sprintf("mlenv install %s -n %s --steps-image=IMAGE --admin", r.ClusterFile, r.Namespace)},
+		notes: []string{fmt.Sprintf("mlenv install %s -n %s --admin", r.ClusterFile, r.Namespace)},
 	}
 }
 

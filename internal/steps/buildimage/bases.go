@@ -11,6 +11,7 @@ import (
 
 	buildv1 "github.com/openshift/api/build/v1"
 	imagev1 "github.com/openshift/api/image/v1"
+	imageclient "github.com/openshift/client-go/image/clientset/versioned/typed/image/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -26,7 +27,7 @@ func (b *builder) baseDigest(ctx context.Context, base string) (string, error) {
 	if strings.Contains(base, "@") {
 		return b.registry.digest(ctx, base)
 	}
-	digest, imported := b.importedDigest(ctx, base)
+	digest, imported := importedDigest(ctx, b.images, b.namespace, base)
 	if imported == nil {
 		return digest, nil
 	}
@@ -37,30 +38,36 @@ func (b *builder) baseDigest(ctx context.Context, base string) (string, error) {
 	return digest, nil
 }
 
+// CannotImport returns why the API server cannot read an image from its registry, with the pull secrets of the namespace; nil if it can.
+func CannotImport(ctx context.Context, images imageclient.ImageV1Interface, namespace, image string) error {
+	_, err := importedDigest(ctx, images, namespace, image)
+	return err
+}
+
 // importedDigest returns the digest that the API server knows of an image stream's tag, or gets by an import that changes nothing.
-func (b *builder) importedDigest(ctx context.Context, base string) (string, error) {
+func importedDigest(ctx context.Context, images imageclient.ImageV1Interface, namespace, base string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, importTime)
 	defer cancel()
-	if namespace, _, ok := kube.InternalImage(base); ok {
+	if from, _, ok := kube.InternalImage(base); ok {
 		name := base[strings.LastIndex(base, "/")+1:]
 		if !strings.Contains(name, ":") {
 			name += ":latest"
 		}
-		tag, err := b.images.ImageStreamTags(namespace).Get(ctx, name, metav1.GetOptions{})
+		tag, err := images.ImageStreamTags(from).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return "", err
 		}
 		return tag.Image.Name, nil
 	}
 	asked := &imagev1.ImageStreamImport{
-		ObjectMeta: metav1.ObjectMeta{Name: StreamName, Namespace: b.namespace},
+		ObjectMeta: metav1.ObjectMeta{Name: StreamName, Namespace: namespace},
 		Spec: imagev1.ImageStreamImportSpec{Images: []imagev1.ImageImportSpec{{
 			From: corev1.ObjectReference{Kind: "DockerImage", Name: base},
 			// The digest of a list of platforms stays the list's own, as a registry answers it.
 			ImportPolicy: imagev1.TagImportPolicy{ImportMode: imagev1.ImportModePreserveOriginal},
 		}}},
 	}
-	answer, err := b.images.ImageStreamImports(b.namespace).Create(ctx, asked, metav1.CreateOptions{})
+	answer, err := images.ImageStreamImports(namespace).Create(ctx, asked, metav1.CreateOptions{})
 	switch {
 	case err != nil:
 		return "", err

@@ -256,6 +256,11 @@ func (b *builder) result(ctx context.Context, name string) (Image, error) {
 	return imageOf(tag), nil
 }
 
+// Tagged returns the image of a flavour by its tag in OpenShift's own registry, whether or not it exists.
+func Tagged(namespace, flavour string) string {
+	return openshiftRegistry + "/" + namespace + "/" + StreamName + ":" + flavour
+}
+
 // Built returns the image that was last built for a flavour. Errors: InvalidInput if there is none.
 func Built(ctx context.Context, images imageclient.ImageV1Interface, namespace, flavour string) (Image, error) {
 	name := StreamName + ":" + flavour

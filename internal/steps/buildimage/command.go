@@ -83,6 +83,13 @@ func writeHints(image Image, url, digest *command.Result) error {
 
 const task = "build-image"
 
+// Defaults are the options without any flag.
+func Defaults() Options {
+	var o Options
+	o.AddFlags(pflag.NewFlagSet(task, pflag.ContinueOnError))
+	return o
+}
+
 // AddFlags adds the flags that the step and mlenv build share and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Flag(flags, &o.Image, task, "image")

@@ -27,6 +27,7 @@ import (
 	imageclient "github.com/openshift/client-go/image/clientset/versioned"
 	"k8s.io/apimachinery/pkg/types"
 
+	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
@@ -102,6 +103,16 @@ func Run(ctx context.Context, d Deps, o Options) (Image, error) {
 	image, err := b.run(ctx)
 	kept.End(ctx, err, func(p *receipt.Part) { p.Image = image.Reference })
 	return image, err
+}
+
+// Build is Run on the machine of a user, with the flavours that this program carries.
+func Build(ctx context.Context, clients *kube.Clients, log *slog.Logger, o Options) (Image, error) {
+	registry, err := RegistryFor(clients, "", "")
+	if err != nil {
+		return Image{}, err
+	}
+	return Run(ctx, Deps{Log: log, Images: mldevenv.Images(),
+		Connect: func() (*kube.Clients, *Registry, error) { return clients, registry, nil }}, o)
 }
 
 type request struct {

@@ -107,7 +107,7 @@ func TestChecks(t *testing.T) {
 				w.forbidden = []string{"create leases", "create services", "create secrets", "create configmaps"}
 			}, agent.Auto,
 			[]want{{"permissions", Blocked, "system:serviceaccount:nccl-test:pipeline may not create leases",
-				"mlenv install clusters/barcelona.yaml -n nccl-test --steps-image=IMAGE --service-account=pipeline"}},
+				"mlenv install clusters/barcelona.yaml -n nccl-test --service-account=pipeline"}},
 			agent.RDMA, fail.PermissionDenied,
 		},
 		{

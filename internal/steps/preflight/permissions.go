@@ -63,7 +63,7 @@ func (p *probe) rights(ctx context.Context, name, user string, rules []rbacv1.Po
 	}
 	next := strings.Join(grants, "\n")
 	if len(missing) > fewRights {
-		next = fmt.Sprintf("mlenv install clusters/%s.yaml -n %s --steps-image=IMAGE", p.file.Cluster.Name, p.Request.Namespace)
+		next = fmt.Sprintf("mlenv install clusters/%s.yaml -n %s", p.file.Cluster.Name, p.Request.Namespace)
 		if p.ServiceAccount != "" && p.ServiceAccount != launch.ServiceAccount {
 			next += " --service-account=" + p.ServiceAccount
 		}

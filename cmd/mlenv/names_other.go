@@ -4,5 +4,5 @@
 
 package main
 
-// agentMain returns: the agent needs Linux.
-func agentMain() {}
+// byName returns: the agent and the steps need Linux.
+func byName() {}

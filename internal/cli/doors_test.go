@@ -105,9 +105,9 @@ type quantity struct {
 }
 
 var quantities = []quantity{
-	{what: "time to save", home: "docs/train/script.md", statements: []string{"`stop-grace` \\(default (\\d+s)", "\\| stop-grace \\| `(\\w+)`",
+	{what: "time to save", home: "docs/train/saving.md", statements: []string{"`stop-grace` \\(default (\\d+s)", "\\| stop-grace \\| `(\\w+)`",
 		"(\\d+ seconds) of the table being its default", "absent for (\\d+s)"}},
-	{what: "longest time to save", home: "docs/train/script.md", statements: []string{"\\(default 30s, at most (\\w+)\\)",
+	{what: "longest time to save", home: "docs/train/saving.md", statements: []string{"\\(default 30s, at most (\\w+)\\)",
 		"save after SIGTERM, up to (\\w+)\\.", "stopped, from 1s to (\\w+), unless"}},
 	{what: "training's timeout", home: "pipelines/train-multi-node/README.md",
 		statements: []string{"\\| timeout \\| `(\\w+)` \\| How long the training",
@@ -127,7 +127,7 @@ var quantities = []quantity{
 		"or (\\w+ minutes) without `keep-for`", "when the Lease expires, (\\w+ minutes) after"}},
 	{what: "silence of an agent that is lost", home: "docs/train/restarts.md", statements: []string{"not answered for (\\w+ minutes) is lost",
 		"agent was silent for (\\w+ minutes)"}},
-	{what: "hang-timeout auto", home: "docs/train/fix.md", statements: []string{"longest of: (\\w+ minutes) of silence"}},
+	{what: "hang-timeout auto", home: "docs/reference/reasons.md", statements: []string{"longest of: (\\w+ minutes) of silence"}},
 	{what: "silence before the first warning", home: "docs/train/fix.md",
 		statements: []string{"warns after (\\w+ minutes) without output",
 			"printed anything in the last (\\w+ minutes)"}},

@@ -133,6 +133,7 @@ func makeTargets(t *testing.T) map[string]bool {
 func checkCommand(t *testing.T, old string, words []string) {
 	t.Helper()
 	root := newRoot()
+	root.InitDefaultCompletionCmd()
 	found, rest, err := root.Find(words)
 	if err != nil || found == root {
 		t.Errorf("%s: no command mlenv %s", old, strings.Join(words, " "))

@@ -258,7 +258,8 @@ func testedPages(t *testing.T, root string) map[string][]block {
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("looking for the first pages: %v, %v", paths, err)
 	}
-	for _, page := range []string{"README.md", "docs/train/script.md", "docs/operate/install.md", "docs/operate/rdma.md"} {
+	for _, page := range []string{"README.md", "docs/train/script.md", "docs/train/saving.md", "docs/operate/install.md",
+		"docs/operate/rdma.md"} {
 		paths = append(paths, filepath.Join(root, page))
 	}
 	pages := map[string][]block{}
@@ -277,7 +278,7 @@ func testedPages(t *testing.T, root string) map[string][]block {
 }
 
 // sessions are the pages whose commands testTutorials runs on the cluster.
-var sessions = []string{"demo.md", "script.md"}
+var sessions = []string{"demo.md", "script.md", "saving.md"}
 
 // TestPages runs the blocks that need no cluster. It fails for each block that neither it nor the end-to-end tests run,
 // unless the page gives a reason.

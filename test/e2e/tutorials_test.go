@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -49,7 +50,7 @@ func tutorials(u trainer) {
 	u.install(u.clusterFile("per_node: 4", "per_node: 1"))
 	project := u.ownProject(checkout)
 	u.repo, u.commit = serveRepository(u.T, map[string]string{".": project})
-	u.types(project, pages["script.md"])
+	u.types(project, slices.Concat(pages["script.md"], pages["saving.md"])) // which resumes the newest run
 }
 
 func (u trainer) copyFile(from, to string) {

@@ -161,11 +161,11 @@ func readme(t *testing.T, folder, name string, labels map[string]string, image, 
 func install(folder, name, version string) string {
 	kind := strings.TrimSuffix(folder, "s")
 	title := strings.ToUpper(kind[:1]) + kind[1:]
-	note := ""
+	note := ":"
 	if kind == "pipeline" {
-		note = "\nonly the bundle contains its Tasks too."
+		note = ".\nOnly the bundle contains its Tasks; otherwise they must be in the namespace:"
 	}
-	text := fmt.Sprintf("Use the %s of a release, because main names no steps image, in a [prepared namespace](../../%s):%s\n\n", title,
+	text := fmt.Sprintf("Use the %s of a release, because main names no steps image, in a [prepared namespace](../../%s)%s\n\n", title,
 		tasksPage, note)
 	text += "    kubectl apply -f https://raw.githubusercontent.com/ml-dev-env/ml-dev-env/" + version + "/" + folder + "/" + name + "/" + name +
 		".yaml\n"

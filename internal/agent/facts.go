@@ -96,28 +96,32 @@ type Volume struct {
 
 // GPU is one that the container was given, or a MIG device of one.
 type GPU struct {
-	// Index is nvidia-smi's, which counts all GPUs that the container sees.
-	Index int    `json:"index"`
-	UUID  string `json:"uuid"`
+	// Index is the number that nvidia-smi prints, which counts all GPUs that the container sees.
+	Index int `json:"index"`
+	// UUID is the UUID that nvidia-smi prints.
+	UUID string `json:"uuid"`
 	// PCI is the address as sysfs has it, empty if it is unknown.
-	PCI    string `json:"pci,omitempty"`
-	Model  string `json:"model"`
+	PCI string `json:"pci,omitempty"`
+	// Model is the name of the model.
+	Model string `json:"model"`
+	// Driver is the version of the driver.
 	Driver string `json:"driver"`
 	// Compute is CUDA's compute capability, such as 9.0; an older driver does not show it.
 	Compute string `json:"compute,omitempty"`
-	// Memory and MemoryUsed of the GPU.
-	Memory     Bytes `json:"memory"`
+	// Memory is the size of its memory in bytes.
+	Memory Bytes `json:"memory"`
+	// MemoryUsed is how much of the memory is used, in bytes.
 	MemoryUsed Bytes `json:"memoryUsed"`
-	// Utilization in percent of time, 0 to 100.
+	// Utilization is how busy it is, in percent of time, 0 to 100.
 	Utilization int `json:"utilization"`
-	// Unmeasured is true if nvidia-smi does not report the utilization, as of MIG devices; Utilization is 0 then.
+	// Unmeasured is true if nvidia-smi does not report the utilization, as of MIG devices; then `utilization` is 0.
 	Unmeasured bool `json:"unmeasured,omitempty"`
-	// Temperature in degrees Celsius.
+	// Temperature is in degrees Celsius.
 	Temperature int `json:"temperature"`
-	// Throttled lists the active slowdown reasons that are not idling or a set limit.
+	// Throttled are the active slowdown reasons that are not idling or a set limit.
 	Throttled []string `json:"throttled,omitempty"`
-	// Fault describes a fault of the GPU, "" for none. It shows the consequences of an Xid; its number is only in the kernel's
-	// log, which no container may read.
+	// Fault describes a fault of the GPU by its consequences. The number of an Xid is only in the kernel's log, which no container may
+	// read.
 	Fault string `json:"fault,omitempty"`
 }
 

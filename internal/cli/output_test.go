@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -163,34 +164,42 @@ func describe(t *testing.T, s source, typeName, prefix string, within map[string
 			describe(t, found.source, found.fields, prefix, within, row)
 			continue
 		}
-		row(prefix+name, found.kind, meaningOf(field, name))
+		row(prefix+name, found.kind, meaningOf(t, field, fields.Fields))
 		if found.fields != "" {
 			describe(t, found.source, found.fields, prefix+name+found.below, within, row)
 		}
 	}
 }
 
-// capital matches the first letter of a word in a name, or an abbreviation.
-var capital = regexp.MustCompile(`[A-Z]+`)
+// verb matches what a comment of a field has between the name in Go and the meaning.
+var verb = regexp.MustCompile(`^(?:is|are|has|have|describes?|lists?|reports (whether|that)) `)
 
-// meaningOf returns the comment of a field, or else its name in words.
-func meaningOf(field *ast.Field, name string) string {
-	text := strings.TrimSpace(field.Doc.Text())
-	if text == "" {
-		text = strings.TrimSpace(field.Comment.Text())
+// camel matches a name in Go that is no word.
+var camel = regexp.MustCompile(`[a-z][A-Z]`)
+
+// meaningOf returns the comment of a field without its name in Go, which readers of JSON do not know. within are the struct's fields.
+func meaningOf(t *testing.T, field *ast.Field, within *ast.FieldList) string {
+	t.Helper()
+	text := strings.Join(strings.Fields(cmp.Or(field.Doc.Text(), field.Comment.Text())), " ")
+	name := field.Names[0].Name
+	rest, named := strings.CutPrefix(text, name+" ")
+	if at := verb.FindStringSubmatchIndex(rest); named && at != nil {
+		text = rest[at[1]:]
+		if at[2] >= 0 {
+			text = "whether " + text
+		}
+	} else if named || text == "" {
+		t.Errorf("field %s: its comment is %q; want \"%s is ...\", for a reader of its JSON", name, text, name)
+		return text
 	}
-	if text == "" {
-		return capital.ReplaceAllStringFunc(name, func(word string) string {
-			if len(word) == 1 {
-				word = strings.ToLower(word)
+	for _, other := range within.List {
+		for _, id := range other.Names {
+			if camel.MatchString(id.Name) && strings.Contains(text, id.Name) {
+				t.Errorf("field %s: its comment has %s, which is no name in JSON", name, id.Name)
 			}
-			return " " + word
-		})
+		}
 	}
-	if rest, ok := strings.CutPrefix(text, field.Names[0].Name+" "); ok && !strings.EqualFold(field.Names[0].Name, name) {
-		text = "`" + name + "` " + rest // the name in Go says nothing here
-	}
-	return plain.Replace(strings.ReplaceAll(strings.ReplaceAll(text, "\n", " "), "|", `\|`))
+	return plain.Replace(strings.ReplaceAll(strings.ToUpper(text[:1])+text[1:], "|", `\|`))
 }
 
 // shape is a type in JSON; fields is the struct with its fields, "" for none, and below what leads to them.

@@ -213,7 +213,7 @@ func (r *reference) page(top *cobra.Command, commands []*cobra.Command) string {
 			level = "\n##"
 		}
 		fmt.Fprintf(&page, "%s %s\n\n", level, cmd.CommandPath())
-		fmt.Fprintf(&page, "    %s\n\n%s\n", cmd.UseLine(), plain.Replace(strings.TrimSuffix(cmd.Long, usualExit)))
+		fmt.Fprintf(&page, "    %s\n\n%s\n", cmd.UseLine(), inMarkdown(strings.TrimSuffix(cmd.Long, usualExit)))
 		if cmd.HasExample() {
 			page.WriteString("\n")
 			for line := range strings.Lines(cmd.Example) {
@@ -263,6 +263,26 @@ func (r *reference) writeGroups(page *strings.Builder, cmd *cobra.Command, level
 		}
 		fmt.Fprintf(page, "\nDescribed in %s: `--%s`.\n", of, strings.Join(elsewhere[home], "`, `--"))
 	}
+}
+
+// inMarkdown returns a help text for a page. A list, whose lines the help indents by two, is code there: Markdown would make it a paragraph.
+func inMarkdown(text string) string {
+	var page strings.Builder
+	inList, empty := false, true
+	for line := range strings.Lines(text) {
+		isList := strings.HasPrefix(line, "  ")
+		if isList != inList && !empty && line != "\n" {
+			page.WriteString("\n")
+		}
+		switch {
+		case isList:
+			page.WriteString("  " + line)
+		default:
+			page.WriteString(plain.Replace(line))
+		}
+		inList, empty = isList, line == "\n"
+	}
+	return page.String()
 }
 
 // plain escapes text that Markdown would interpret.

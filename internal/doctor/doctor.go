@@ -31,31 +31,39 @@ const (
 // Finding is a possible cause of a problem of the environment.
 type Finding struct {
 	fail.Finding
+	// Flow is the question that it answers: "pods do not start", "a training hangs or fails" or "a training is slow".
 	Flow Flow `json:"flow"`
 }
 
 // Node is the state of one node of the environment.
 type Node struct {
-	Node           int    `json:"node"`
-	Pod            string `json:"pod"`
+	// Node is the number of the node, from 0.
+	Node int `json:"node"`
+	// Pod is the name of its pod.
+	Pod string `json:"pod"`
+	// KubernetesNode is the Kubernetes node that the pod is on.
 	KubernetesNode string `json:"kubernetesNode,omitempty"`
-	State          string `json:"state"`
-	// Agent is "answers", "silent" or "not asked".
+	// State is what the pod does, in words.
+	State string `json:"state"`
+	// Agent is one of "answers", "silent" and "not asked".
 	Agent string `json:"agent"`
 }
 
 // Report is the result of an examination.
 type Report struct {
-	Namespace   string `json:"namespace"`
+	// Namespace is the environment's namespace.
+	Namespace string `json:"namespace"`
+	// Environment is its name.
 	Environment string `json:"environment"`
-	// Mode is tcp or rdma, or "" if it is unknown.
+	// Mode is the mode, tcp or rdma. It is left out if it is unknown.
 	Mode agent.Mode `json:"mode,omitempty"`
-	// Holder describes the holder of the environment, "" if it is unknown.
+	// Holder describes who holds the environment.
 	Holder string `json:"holder,omitempty"`
-	Nodes  []Node `json:"nodes,omitempty"`
-	// Jobs describe the running jobs, or the last one.
+	// Nodes are the nodes of the environment, if it exists.
+	Nodes []Node `json:"nodes,omitempty"`
+	// Jobs are texts about the running jobs, or about the last one.
 	Jobs []string `json:"jobs,omitempty"`
-	// Findings begin with the most likely one.
+	// Findings are the problems that were found, the most likely one first.
 	Findings []Finding `json:"findings"`
 }
 

@@ -37,19 +37,19 @@ func (l Level) Compare(other Level) int {
 
 // Finding is a problem, or something worth knowing. Its JSON has these keys wherever it is written.
 type Finding struct {
-	// Reason is one of this package's, or a name that the finding's package adds to them.
+	// Reason is one word of reasons.md, or of findings.md for a finding of the doctor.
 	Reason Reason `json:"reason,omitempty"`
-	// Level is empty if the package that finds it has only one.
+	// Level is one of broken, unknown, degraded, suspicious and note. It is left out where all findings have the same.
 	Level Level `json:"level,omitempty"`
 	// Object is what it is about, as in "pod ml-dev-env-1" or "node 1 (ml-dev-env-1 on gpu-b)".
 	Object string `json:"object,omitempty"`
-	// Seen is the evidence.
+	// Seen is what was seen.
 	Seen string `json:"seen"`
-	// Wanted is the expected value. It may be empty, or part of Seen.
+	// Wanted is what was expected. It may be empty, or part of `seen`.
 	Wanted string `json:"wanted,omitempty"`
 	// Next is the command or the change that would show or fix it. It may be empty.
 	Next string `json:"next,omitempty"`
-	// Since is when it was first seen, zero if that is not known.
+	// Since is when it was first seen. It is left out if that is not known.
 	Since time.Time `json:"since,omitzero"`
 	// Final is true if waiting longer cannot help by itself.
 	Final bool `json:"-"`

@@ -30,15 +30,19 @@ import (
 
 // claim is a claim that ml-dev-env created, that a run left its record on, or that an installed cluster file names.
 type claim struct {
+	// Name is the name of the claim.
 	Name string `json:"name"`
-	// Environment is "" for a claim that a user created.
-	Environment string    `json:"environment,omitempty"`
-	Size        string    `json:"size"`
-	Created     time.Time `json:"created"`
-	// LastRun is the newest run with a receipt that used the claim; LastUse is when it ended.
-	LastRun string    `json:"lastRun,omitempty"`
+	// Environment is the environment that it belongs to. It is left out for a claim that a user created.
+	Environment string `json:"environment,omitempty"`
+	// Size is the capacity of its volume, or what it requests while it has none.
+	Size string `json:"size"`
+	// Created is when it was created.
+	Created time.Time `json:"created"`
+	// LastRun is the newest run with a receipt that used the claim.
+	LastRun string `json:"lastRun,omitempty"`
+	// LastUse is when that run ended.
 	LastUse time.Time `json:"lastUse,omitzero"`
-	// Pods mount the claim now.
+	// Pods are the pods that mount the claim now.
 	Pods []string `json:"pods,omitempty"`
 
 	uid types.UID

@@ -27,31 +27,40 @@ import (
 
 // State shows an environment at one moment.
 type State struct {
+	// Environment is the name of the environment, or of the local run.
 	Environment string `json:"environment"`
-	Jobs        []Job  `json:"jobs"`
-	Nodes       []Node `json:"nodes"`
+	// Jobs are the jobs in progress.
+	Jobs []Job `json:"jobs"`
+	// Nodes are all nodes of the environment.
+	Nodes []Node `json:"nodes"`
 }
 
 // Job is a job in progress. Numbers that its metrics do not have are 0.
 type Job struct {
+	// ID is the name of the job at the agents.
 	ID string `json:"id"`
-	// Run is its name for users.
-	Run   string  `json:"run"`
-	Step  float64 `json:"step,omitempty"`
+	// Run is the name of the run.
+	Run string `json:"run"`
+	// Step is how many optimiser steps are done.
+	Step float64 `json:"step,omitempty"`
+	// Steps is the total number of steps.
 	Steps float64 `json:"steps,omitempty"`
-	// Source is the framework that counts the steps of a training which does not measure itself, else "".
+	// Source is the framework that counts the steps of a training which does not measure itself.
 	Source string `json:"source,omitempty"`
-	// Loss is a number, or a word such as NaN.
-	Loss           any     `json:"loss,omitempty"`
+	// Loss is the last loss: a number, or a word such as NaN.
+	Loss any `json:"loss,omitempty"`
+	// StepsPerSecond is how many steps are done in a second.
 	StepsPerSecond float64 `json:"stepsPerSecond,omitempty"`
-	// PerSecond is the number of Rate, tokens or samples, in a second.
+	// PerSecond is how many tokens or samples are processed in a second.
 	PerSecond float64 `json:"perSecond,omitempty"`
-	Rate      string  `json:"rate,omitempty"`
-	// SecondsLeft is an estimate.
+	// Rate is what `perSecond` counts: tokens or samples.
+	Rate string `json:"rate,omitempty"`
+	// SecondsLeft is an estimate of the time left.
 	SecondsLeft float64 `json:"secondsLeft,omitempty"`
-	// Fabric is the verdict of check-fabric, "" if it was not measured.
+	// Fabric is the verdict of check-fabric. It is left out if the network was not measured.
 	Fabric string `json:"fabric,omitempty"`
-	Ranks  []Rank `json:"ranks,omitempty"`
+	// Ranks are all ranks of the job.
+	Ranks []Rank `json:"ranks,omitempty"`
 	// Dropped explains which metrics are not kept, "" for none.
 	Dropped string `json:"-"`
 	// Curve is nil without metrics.
@@ -60,23 +69,30 @@ type Job struct {
 
 // Rank is one training process.
 type Rank struct {
-	Rank  int    `json:"rank"`
-	Node  int    `json:"node"`
+	// Rank is the number of the rank.
+	Rank int `json:"rank"`
+	// Node is the number of its node.
+	Node int `json:"node"`
+	// State is "running", "exited with" and a code, or the signal that ended it.
 	State string `json:"state"`
 }
 
 // Node is one node of the environment.
 type Node struct {
-	Node           int         `json:"node"`
-	KubernetesNode string      `json:"kubernetesNode,omitempty"`
-	GPUs           []agent.GPU `json:"gpus,omitempty"`
-	// MemoryLimit is 0 without a limit.
+	// Node is the number of the node, from 0.
+	Node int `json:"node"`
+	// KubernetesNode is the name of the Kubernetes node that its pod is on.
+	KubernetesNode string `json:"kubernetesNode,omitempty"`
+	// GPUs are the GPUs that the pod has.
+	GPUs []agent.GPU `json:"gpus,omitempty"`
+	// MemoryLimit is the most memory in bytes that the pod may use. It is left out without a limit.
 	MemoryLimit agent.Bytes `json:"memoryLimit,omitempty"`
-	// MemoryUsed is without what the kernel frees first.
+	// MemoryUsed is the used memory in bytes, without what the kernel frees first.
 	MemoryUsed agent.Bytes `json:"memoryUsed,omitempty"`
-	// Ranks is the number of running ranks, of All.
+	// Ranks is how many ranks of the node are running.
 	Ranks int `json:"ranks"`
-	All   int `json:"all"`
+	// All is how many ranks the node has.
+	All int `json:"all"`
 	// Quiet is the time since the last output of any rank, in seconds.
 	Quiet float64 `json:"quietSeconds,omitempty"`
 	// OwnStep is the time of the slowest rank for its own part of the last step, in seconds.

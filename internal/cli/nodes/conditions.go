@@ -33,16 +33,20 @@ var setters = map[string][]string{
 
 // condition is one of a Kubernetes node.
 type condition struct {
+	// Type is the type of the condition, such as Ready.
 	Type string `json:"type"`
-	// Status is True, False or Unknown.
+	// Status is one of True, False and Unknown.
 	Status string `json:"status"`
-	// By is kubernetes, node-problem-detector or nvsentinel, or other for a type that mlenv does not know.
+	// By is one of kubernetes, node-problem-detector, nvsentinel, and other for a type that mlenv does not know.
 	By string `json:"by"`
-	// Problem reports that the condition means a problem. It is false for a type that mlenv does not know.
-	Problem bool      `json:"problem"`
-	Reason  string    `json:"reason,omitempty"`
-	Message string    `json:"message,omitempty"`
-	Since   time.Time `json:"since,omitzero"`
+	// Problem reports whether the condition means a problem. It is false for a type that mlenv does not know.
+	Problem bool `json:"problem"`
+	// Reason is the reason that the program gives, in one word.
+	Reason string `json:"reason,omitempty"`
+	// Message is its explanation.
+	Message string `json:"message,omitempty"`
+	// Since is when the status last changed.
+	Since time.Time `json:"since,omitzero"`
 }
 
 // conditionsOf returns the conditions of a node with what they mean, problems first, Ready before all.
@@ -91,7 +95,7 @@ func setterOf(c corev1.NodeCondition) string {
 
 // sign is a label or taint by which a program marks a node.
 type sign struct {
-	// By is gpu-operator, nvsentinel, or other for a taint of another program.
+	// By is one of gpu-operator, nvsentinel, and other for a taint of another program.
 	By string `json:"by"`
 	// Text is the label or taint, as in nvidia.com/gpu-driver-upgrade-state=drain-required.
 	Text string `json:"text"`

@@ -34,16 +34,17 @@ const unknown = "unknown"
 
 // node is a Kubernetes node as mlenv nodes prints it.
 type node struct {
+	// Name is the name of the Kubernetes node.
 	Name string `json:"name"`
-	// State is not-ready, cordoned, unhealthy or ready: the first of these that fits.
+	// State is the first that fits of not-ready, cordoned, unhealthy and ready.
 	State string `json:"state"`
 	// Why is the reason for the state.
 	Why string `json:"why,omitempty"`
-	// GPUs is how many GPUs, or MIG devices, of the node pods can have.
+	// GPUs is how many GPUs or MIG devices of the node pods can use.
 	GPUs int64 `json:"gpus"`
-	// Free is how many of them no pod has. It is left out if you may not list the pods of all namespaces.
+	// Free is how many of them no pod uses. It is left out if you may not list the pods of all namespaces.
 	Free *int64 `json:"free,omitempty"`
-	// Conditions are the node's, Ready first, then problems.
+	// Conditions are its conditions: Ready first, then problems.
 	Conditions []condition `json:"conditions,omitempty"`
 	// Signs are labels and taints by which programs mark the node.
 	Signs []sign `json:"signs,omitempty"`

@@ -15,7 +15,9 @@ import (
 
 // waiting is what a task waits for.
 type waiting struct {
+	// Task is the name of the task that waits.
 	Task string `json:"task"`
+	// Text is what it waits for.
 	Text string `json:"text"`
 	// Next is the command or the change that would show or fix it. It may be empty.
 	Next string `json:"next,omitempty"`
@@ -23,15 +25,17 @@ type waiting struct {
 
 // progress shows how far a training with its attempts is.
 type progress struct {
-	// Attempt is the newest one, from 1, of at most MaxAttempts. It is 0 if none has started.
-	Attempt     int `json:"attempt,omitempty"`
+	// Attempt is the newest attempt, from 1. It is 0 if none has started.
+	Attempt int `json:"attempt,omitempty"`
+	// MaxAttempts is how many attempts there are at most.
 	MaxAttempts int `json:"maxAttempts,omitempty"`
 	// Silent is how long no rank has printed or measured anything, in seconds. It is 0 unless that is worth a look.
 	Silent float64 `json:"silentSeconds,omitempty"`
-	// Rank is the live rank that is silent longest, for RankSilent seconds; nil without one.
-	Rank       *int    `json:"silentRank,omitempty"`
+	// Rank is the live rank that has been silent longest.
+	Rank *int `json:"silentRank,omitempty"`
+	// RankSilent is for how long that rank has been silent, in seconds.
 	RankSilent float64 `json:"rankSilentSeconds,omitempty"`
-	// Step is the last one in the metrics, nil without.
+	// Step is the last step in the metrics. It is left out if there is none.
 	Step *float64 `json:"step,omitempty"`
 }
 
@@ -95,14 +99,18 @@ func (p progress) silence() string {
 }
 
 type live struct {
-	Node  int    `json:"node"`
+	// Node is the number of the node, from 0.
+	Node int `json:"node"`
+	// State is one of running, exited, stopped, container-restarted and "no job yet".
 	State string `json:"state"`
-	// Ranks is the number of running ranks, of All.
+	// Ranks is how many ranks of the node are running.
 	Ranks int `json:"ranks"`
-	All   int `json:"all"`
+	// All is how many ranks the node has.
+	All int `json:"all"`
 	// Quiet is the time since the last output of any rank, in seconds.
 	Quiet float64 `json:"quietSeconds"`
-	// Stopping is why the node stops its ranks, "" if it does not. They have at most SecondsLeft to save.
-	Stopping    string  `json:"stopping,omitempty"`
+	// Stopping is why the node stops its ranks. It is left out if it does not.
+	Stopping string `json:"stopping,omitempty"`
+	// SecondsLeft is how long the ranks that are stopped may still save, in seconds.
 	SecondsLeft float64 `json:"secondsLeft,omitempty"`
 }

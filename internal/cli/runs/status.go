@@ -30,21 +30,27 @@ const askTime = 10 * time.Second
 
 type status struct {
 	summary
-	Message string     `json:"message,omitempty"`
-	Commit  string     `json:"commit,omitempty"`
-	Image   string     `json:"image,omitempty"`
-	Mode    agent.Mode `json:"mode,omitempty"`
+	// Message is what went wrong, in words.
+	Message string `json:"message,omitempty"`
+	// Commit is the commit that was synced.
+	Commit string `json:"commit,omitempty"`
+	// Image is the training image, by digest if it is known.
+	Image string `json:"image,omitempty"`
+	// Mode is the transport: rdma or tcp.
+	Mode agent.Mode `json:"mode,omitempty"`
 	// ModeReason is the reason for the mode.
 	ModeReason string `json:"modeReason,omitempty"`
 	// Metrics are the last values that the training wrote.
 	Metrics json.RawMessage `json:"metrics,omitempty"`
-	Tasks   []receipt.Phase `json:"tasks,omitempty"`
+	// Tasks are the run's tasks.
+	Tasks []receipt.Phase `json:"tasks,omitempty"`
 	// Waits are what running tasks wait for: what keeps their pods from running, or else the last line of their logs.
 	Waits []waiting `json:"waits,omitempty"`
 	// Noted is how far a training in progress was when it last noted that, twice a minute; any user who may read ConfigMaps sees it.
 	Noted *receipt.Progress `json:"noted,omitempty"`
-	Live  []live            `json:"live,omitempty"`
-	// Saving are the ranks of a training that is being stopped and that still save, with the time that they have, "" for none.
+	// Live is how the training stands on each node, as the agents report it.
+	Live []live `json:"live,omitempty"`
+	// Saving are the ranks of a training that is being stopped and that still save, with the time that they have.
 	Saving string `json:"saving,omitempty"`
 	progress
 	// Unseen is why the nodes of a training in progress did not answer.

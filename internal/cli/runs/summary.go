@@ -18,24 +18,29 @@ const (
 )
 
 type summary struct {
+	// Name is the run's name.
 	Name string `json:"name"`
-	// Namespace is empty for a local run.
-	Namespace   string `json:"namespace"`
+	// Namespace is its namespace. It is empty for a local run.
+	Namespace string `json:"namespace"`
+	// Environment is the name of the environment that it uses.
 	Environment string `json:"environment"`
-	// Local reports that the run is or was on this machine.
+	// Local reports whether the run is or was on this machine.
 	Local bool `json:"local,omitempty"`
-	// State is Running, Cancelling, Cancelled, Succeeded or Failed.
-	State  string      `json:"state"`
+	// State is one of Running, Cancelling, Cancelled, Succeeded and Failed.
+	State string `json:"state"`
+	// Reason is why the run failed, one word of reasons.md.
 	Reason fail.Reason `json:"reason,omitempty"`
-	// Warning is what users should know of a run that succeeded.
+	// Warning is what you should know of a run that succeeded.
 	Warning string `json:"warning,omitempty"`
 	// Phases are the running tasks, or the first task that failed.
 	Phases []string `json:"phases,omitempty"`
-	// Nodes is 0 if the number is not known.
-	Nodes   int       `json:"nodes,omitempty"`
+	// Nodes is the number of nodes, 0 if it is not known.
+	Nodes int `json:"nodes,omitempty"`
+	// Started is when it started.
 	Started time.Time `json:"started,omitzero"`
-	Ended   time.Time `json:"ended,omitzero"`
-	// Kept reports that only the receipt is left.
+	// Ended is when it ended.
+	Ended time.Time `json:"ended,omitzero"`
+	// Kept reports whether the PipelineRun is gone, so that only the receipt is left.
 	Kept bool `json:"onlyReceipt,omitempty"`
 }
 

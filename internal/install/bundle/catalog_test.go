@@ -77,7 +77,7 @@ func TestCatalog(t *testing.T) {
 				t.Errorf("README.md: %v: want its heading to be the name", err)
 			}
 			last := 0
-			for _, section := range []string{"\n## Install\n", "\n## Params\n", "\n## Results\n", "\n## Platforms\n"} {
+			for _, section := range []string{"\n## Install\n", "\n## Params\n", "\n## Results\n"} {
 				at := strings.Index(string(readme), section)
 				if at <= last {
 					t.Errorf("README.md: section %q is missing, or before an earlier one", section)

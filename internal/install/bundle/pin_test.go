@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
@@ -51,6 +53,7 @@ func TestPins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	version := tasks(t)["mlenv-train"].Labels["app.kubernetes.io/version"]
 	for _, object := range objects {
 		if got := object.GetLabels()["app.kubernetes.io/version"]; got != "1.2.3" {
 			t.Errorf("%s %s has version %s, want 1.2.3", object.GetKind(), object.GetName(), got)
@@ -59,9 +62,14 @@ func TestPins(t *testing.T) {
 			t.Errorf("%s %s does not name %s: %s", object.GetKind(), object.GetName(), image, text)
 		}
 		at := fmt.Sprintf("%ss/%s/", strings.ToLower(object.GetKind()), object.GetName())
-		page := string(read(t, filepath.Join(dir, at, "README.md")))
-		if strings.Count(page, "v1.2.3}") != 1 || strings.Count(page, `tasks:v1.2.3"`) != 1 {
-			t.Errorf("%sREADME.md: want v1.2.3 for each resolver", at)
+		page, of := string(read(t, filepath.Join(dir, at, "README.md"))), string(read(t, filepath.Join(root, at, "README.md")))
+		if strings.Count(page, "v1.2.3}") != 1 || strings.Count(page, `tasks:v1.2.3"`) != 1 || strings.Count(page, "ml-dev-env/v1.2.3/"+at) != 1 {
+			t.Errorf("%sREADME.md: want v1.2.3 in the address and for each resolver", at)
+		}
+		// TestReadmeTables writes the same links for a release.
+		want := absolute(strings.ReplaceAll(of, "v"+version, "v1.2.3"), at, "v1.2.3")
+		if diff := cmp.Diff(want, page); diff != "" || strings.Contains(page, "](../") || !strings.Contains(page, "/blob/v1.2.3/docs/") {
+			t.Errorf("%sREADME.md: want absolute links (-want +got):\n%s", at, diff)
 		}
 		file := at + object.GetName() + ".yaml"
 		was, is := strings.Split(string(read(t, filepath.Join(root, file))), "\n"), strings.Split(string(read(t, filepath.Join(dir, file))), "\n")

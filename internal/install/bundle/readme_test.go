@@ -5,8 +5,11 @@ package bundle_test
 import (
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,44 +18,157 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
-// TestReadmeTables checks that the generated sections of the READMEs next to Tasks and Pipelines agree with the YAML; -update writes
-// them.
+// tasksPage describes once what all Tasks share; shared are their params and results on it. The page of longestPipeline describes the
+// params of an environment.
+const (
+	tasksPage       = "docs/reference/tasks.md"
+	longestPipeline = "train-multi-node"
+	shared          = " run-name run-uid run-params log-format steps-image reason message "
+)
+
+// TestReadmeTables checks that the generated sections of the READMEs next to Tasks and Pipelines, and of the page of what Tasks share,
+// agree with the YAML; -update writes them.
 func TestReadmeTables(t *testing.T) {
+	of := common{rows: map[string]string{}}
+	longest := pipelines(t)[longestPipeline].Spec.Params
 	for name, task := range tasks(t) {
 		var results strings.Builder
 		for _, result := range task.Spec.Results {
-			row(&results, result.Name, result.Description)
+			of.row(t, &results, result.Name, result.Description)
 		}
-		page := filepath.Join(root, "tasks", name, "README.md")
-		readme(t, page, map[string]string{"install": install("tasks", name, task.Labels),
-			"params": paramTable(task.Spec.Params), "results": resultTable(results.String()), "platforms": platforms(task.Annotations)})
+		of.platforms(t, task.Annotations)
+		image := spec(task.Spec.Params, "steps-image").Default.StringVal
+		described := tekton.ParamSpecs(nil)
+		if name == "mlenv-preflight" || name == "mlenv-provision" { // most of their params describe an environment
+			described = longest
+		}
+		readme(t, "tasks", name, task.Labels, image, of.paramTable(t, task.Spec.Params, described), results.String())
 	}
 	for name, pipeline := range pipelines(t) {
 		var results strings.Builder
 		for _, result := range pipeline.Spec.Results {
-			row(&results, result.Name, result.Description)
+			of.row(t, &results, result.Name, result.Description)
 		}
-		page := filepath.Join(root, "pipelines", name, "README.md")
-		readme(t, page, map[string]string{"install": install("pipelines", name, pipeline.Labels),
-			"params": paramTable(pipeline.Spec.Params), "results": resultTable(results.String()),
-			"platforms": platforms(pipeline.Annotations)})
+		of.platforms(t, pipeline.Annotations)
+		described := longest
+		if name == longestPipeline {
+			described = nil
+		}
+		image := spec(pipeline.Spec.Params, "steps-image").Default.StringVal
+		readme(t, "pipelines", name, pipeline.Labels, image, of.paramTable(t, pipeline.Spec.Params, described), results.String())
 	}
+	of.write(t)
 }
 
-// install returns the lines by which a TaskRun, or a Pipeline or PipelineRun of somebody else, uses a Task or Pipeline by a resolver of
-// Tekton. The lines name the version of the labels, which make pin sets in both.
-func install(folder, name string, labels map[string]string) string {
-	kind := strings.TrimSuffix(folder, "s")
-	version := "v" + labels["app.kubernetes.io/version"]
-	who, note := "A TaskRun, or a Pipeline of your own,", ""
-	if kind == "pipeline" {
-		who, note = "A PipelineRun", " The git resolver reads the Pipeline alone, which then finds its Tasks by name in the namespace; "+
-			"those of the bundle are in a bundle too."
+// common collects what the page of what Tasks share says of all of them.
+type common struct {
+	rows map[string]string
+	runs string
+}
+
+// row writes a row, unless the page of what Tasks share has it.
+func (c *common) row(t *testing.T, rows *strings.Builder, name string, cells ...string) {
+	t.Helper()
+	text := fmt.Sprintf("| %s | %s |\n", name, strings.ReplaceAll(strings.Join(cells, " | "), "\n", " "))
+	if !strings.Contains(shared, " "+name+" ") {
+		rows.WriteString(text)
+		return
 	}
-	text := fmt.Sprintf("%s uses the %s of a release by one of these lines. The namespace needs [the account, its rights and the "+
-		"cluster file]"+
-		"(../../docs/operate/install.md), and the run sets `serviceAccountName: mlenv-pipeline` and, where it exists, the param `cluster`.%s\n\n",
-		who, strings.ToUpper(kind[:1])+kind[1:], note)
+	if was := c.rows[name]; was != "" && was != text {
+		t.Errorf("%s means two things: %q and %q", name, was, text)
+	}
+	c.rows[name] = text
+}
+
+// paramTable returns the table of params. It names those that the other pipeline has with the same default and meaning, and those that
+// the page of what Tasks share describes.
+func (c *common) paramTable(t *testing.T, specs, described tekton.ParamSpecs) string {
+	t.Helper()
+	var rows strings.Builder
+	var there, everywhere []string
+	secret := false
+	for _, spec := range specs {
+		name := "`" + spec.Name + "`"
+		switch {
+		case strings.Contains(shared, " "+spec.Name+" "):
+			everywhere = append(everywhere, name)
+		case slices.ContainsFunc(described, func(other tekton.ParamSpec) bool { return reflect.DeepEqual(spec, other) }):
+			there = append(there, name)
+			continue
+		}
+		c.row(t, &rows, spec.Name, defaultText(spec), spec.Description)
+		secret = secret || spec.Default != nil && spec.Default.StringVal == "none" && strings.HasPrefix(spec.Description, "Secret ")
+	}
+	text := "| param | default | meaning |\n| --- | --- | --- |\n" + rows.String()
+	if len(there) > 0 {
+		text += "\nAs in [" + longestPipeline + "](../../pipelines/" + longestPipeline + "/README.md#params): " + strings.Join(there, ", ") + ".\n"
+	}
+	text += "\nAs in [every Task](../../" + tasksPage + "#params-of-every-task): " + strings.Join(everywhere, ", ") + "."
+	if secret {
+		text += " `none` means [no Secret](../../" + tasksPage + "#no-secret)."
+	}
+	return text + "\n"
+}
+
+// platforms keeps what the catalog's annotations require, which is the same for all.
+func (c *common) platforms(t *testing.T, annotations map[string]string) {
+	t.Helper()
+	runs := fmt.Sprintf("The steps run on %s, with Tekton Pipelines %s or newer.\n",
+		strings.ReplaceAll(annotations["tekton.dev/platforms"], ",", " and "), annotations["tekton.dev/pipelines.minVersion"])
+	if c.runs != "" && c.runs != runs {
+		t.Errorf("platforms differ: %q and %q", c.runs, runs)
+	}
+	c.runs = runs
+}
+
+// write writes the generated sections of the page of what Tasks share.
+func (c *common) write(t *testing.T) {
+	t.Helper()
+	params, results := "| param | default | meaning |\n| --- | --- | --- |\n", "| result | meaning |\n| --- | --- |\n"
+	for name := range strings.FieldsSeq(shared) {
+		if name == "reason" || name == "message" {
+			results += c.rows[name]
+		} else {
+			params += c.rows[name]
+		}
+	}
+	replace(t, filepath.Join(root, tasksPage), map[string]string{"params": params, "results": results, "platforms": c.runs})
+}
+
+// readme writes the generated end of the README of a Task or Pipeline: how to refer to that of a release, at the version of the labels,
+// which install/pin sets in both, its params and its results.
+func readme(t *testing.T, folder, name string, labels map[string]string, image, params, results string) {
+	t.Helper()
+	version := "v" + labels["app.kubernetes.io/version"]
+	kind := strings.TrimSuffix(folder, "s")
+	text := "## Install\n\n" + install(folder, name, version) + "\n## Params\n\n" + params
+	if results == "" {
+		results = "None of its own.\n"
+	} else {
+		results = "| result | meaning |\n| --- | --- |\n" + results
+	}
+	text += "\n## Results\n\n" + results
+	if kind == "task" {
+		text += "\nIf the step fails, also [`reason` and `message`](../../" + tasksPage + "#results-of-every-task).\n"
+	}
+	if !strings.HasPrefix(image, "registry.invalid/") { // a release
+		text = absolute(text, folder+"/"+name, version)
+	}
+	replace(t, filepath.Join(root, folder, name, "README.md"), map[string]string{"reference": text})
+}
+
+// install returns the lines by which a TaskRun, or a Pipeline or PipelineRun of somebody else, uses a Task or Pipeline.
+func install(folder, name, version string) string {
+	kind := strings.TrimSuffix(folder, "s")
+	title := strings.ToUpper(kind[:1]) + kind[1:]
+	note := ":"
+	if kind == "pipeline" {
+		note = ".\nOnly the bundle contains its Tasks; otherwise they must be in the namespace:"
+	}
+	text := fmt.Sprintf("Use the %s of a release, because main names no steps image, in a [prepared namespace](../../%s)%s\n\n", title,
+		tasksPage, note)
+	text += "    kubectl apply -f https://raw.githubusercontent.com/ml-dev-env/ml-dev-env/" + version + "/" + folder + "/" + name + "/" + name +
+		".yaml\n"
 	for _, resolver := range []string{
 		`bundles, params: [{name: bundle, value: "ghcr.io/ml-dev-env/ml-dev-env/tasks:` + version + `"}, {name: name, value: ` + name + `}, ` +
 			`{name: kind, value: ` + kind + `}]`,
@@ -61,31 +177,18 @@ func install(folder, name string, labels map[string]string) string {
 	} {
 		text += "    " + kind + "Ref: {resolver: " + resolver + "}\n"
 	}
-	return text + "\n"
+	return text
 }
 
-// noSecret is the reason for a value that stands for nothing.
-const noSecret = "\n`none` stands for no Secret. The Task mounts the Secret that such a param names, and a volume needs a name. An " +
-	"optional workspace would need none, but `tkn` asks for every workspace at each start, and fails without a terminal.\n"
+// relative matches a link to another file of the repository.
+var relative = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
 
-func paramTable(specs tekton.ParamSpecs) string {
-	var rows strings.Builder
-	note := ""
-	for _, spec := range specs {
-		row(&rows, spec.Name, defaultText(spec), spec.Description)
-		if spec.Default != nil && spec.Default.StringVal == "none" {
-			note = noSecret
-		}
-	}
-	return "| param | default | meaning |\n| --- | --- | --- |\n" + rows.String() + note
-}
-
-func resultTable(rows string) string { return "| result | meaning |\n| --- | --- |\n" + rows }
-
-// platforms returns what the catalog's annotations require.
-func platforms(annotations map[string]string) string {
-	return fmt.Sprintf("The steps run on %s, with Tekton Pipelines %s or newer.\n",
-		strings.ReplaceAll(annotations["tekton.dev/platforms"], ",", " and "), annotations["tekton.dev/pipelines.minVersion"])
+// absolute returns a text as install/pin writes it into the README at a folder: Artifact Hub resolves no relative link.
+func absolute(text, folder, version string) string {
+	return relative.ReplaceAllStringFunc(text, func(link string) string {
+		to := relative.FindStringSubmatch(link)
+		return "](https://github.com/ml-dev-env/ml-dev-env/blob/" + version + "/" + path.Join(folder, to[1]) + to[2] + ")"
+	})
 }
 
 // defaultText returns a README's text for the value of a param that nobody sets.
@@ -105,24 +208,20 @@ func defaultText(spec tekton.ParamSpec) string {
 	return "`" + spec.Default.StringVal + "`"
 }
 
-func row(rows *strings.Builder, name string, cells ...string) {
-	fmt.Fprintf(rows, "| %s | %s |\n", name, strings.ReplaceAll(strings.Join(cells, " | "), "\n", " "))
-}
-
-// readme replaces the text between the marks of the sections in a README.
-func readme(t *testing.T, path string, sections map[string]string) {
+// replace replaces the text between the marks of the sections in a page.
+func replace(t *testing.T, file string, sections map[string]string) {
 	t.Helper()
-	content, err := os.ReadFile(path)
+	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := string(content)
-	for mark, table := range sections {
+	for mark, text := range sections {
 		place := regexp.MustCompile(`(?s)(<!-- ` + mark + `: [^\n]*-->\n).*?(<!-- end -->)`)
 		if !place.MatchString(want) {
-			t.Fatalf("%s has no place for the %s", path, mark)
+			t.Fatalf("%s has no place for the %s", file, mark)
 		}
-		want = place.ReplaceAllString(want, "${1}"+strings.ReplaceAll(table, "$", "$$")+"${2}")
+		want = place.ReplaceAllString(want, "${1}"+strings.ReplaceAll(text, "$", "$$")+"${2}")
 	}
-	golden.File(t, path, want)
+	golden.File(t, file, want)
 }

@@ -93,23 +93,27 @@ type Part struct {
 
 // Progress is how far a training is.
 type Progress struct {
+	// RunUID is the UID of the run.
 	RunUID string `json:"runUID"`
-	// At is when the training was there.
-	At    time.Time `json:"at"`
-	Step  float64   `json:"step"`
-	Steps float64   `json:"steps,omitempty"`
-	// Source is the framework that counts the steps of a training which does not measure itself, else "".
+	// At is when the training had come this far.
+	At time.Time `json:"at"`
+	// Step is how many optimiser steps are done.
+	Step float64 `json:"step"`
+	// Steps is the total number of steps, if the training measures it.
+	Steps float64 `json:"steps,omitempty"`
+	// Source is the framework that counts the steps of a training which does not measure itself.
 	Source string `json:"source,omitempty"`
-	// Loss is nil if the training measures none, or if the last one was not finite.
+	// Loss is the last loss. It is left out if the training measures none, or if it was not finite.
 	Loss *float64 `json:"loss,omitempty"`
-	// NotFinite is the first step whose loss was NaN or infinite, nil for none.
+	// NotFinite is the first step whose loss was NaN or infinite.
 	NotFinite *float64 `json:"notFinite,omitempty"`
-	// TokensPerSecond and SamplesPerSecond are 0 if the training does not count them.
-	TokensPerSecond  float64 `json:"tokensPerSecond,omitempty"`
+	// TokensPerSecond is the training's speed, if it counts tokens.
+	TokensPerSecond float64 `json:"tokensPerSecond,omitempty"`
+	// SamplesPerSecond is the training's speed, if it counts samples.
 	SamplesPerSecond float64 `json:"samplesPerSecond,omitempty"`
-	// SecondsLeft is an estimate, 0 for none.
+	// SecondsLeft is an estimate of the time left.
 	SecondsLeft float64 `json:"secondsLeft,omitempty"`
-	// Checkpoint is the newest complete one that was found, a path on the workspace.
+	// Checkpoint is the newest complete checkpoint that was found, a path on the workspace.
 	Checkpoint string `json:"checkpoint,omitempty"`
 }
 

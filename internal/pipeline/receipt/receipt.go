@@ -176,14 +176,20 @@ func TrainingOf(spec agent.JobSpec) *Training {
 
 // Phase is one task of the run.
 type Phase struct {
-	Name    string      `json:"name"`
-	Status  run.Status  `json:"status"`
-	Reason  fail.Reason `json:"reason,omitempty"`
-	Started time.Time   `json:"started,omitzero"`
-	Ended   time.Time   `json:"ended,omitzero"`
+	// Name is the name of the task in the pipeline.
+	Name string `json:"name"`
+	// Status is one of running, succeeded and failed; running includes waiting for the pod.
+	Status run.Status `json:"status"`
+	// Reason is why it failed, one word of reasons.md.
+	Reason fail.Reason `json:"reason,omitempty"`
+	// Started is when its first attempt started.
+	Started time.Time `json:"started,omitzero"`
+	// Ended is when it ended.
+	Ended time.Time `json:"ended,omitzero"`
 	// Seconds is how long it took so far.
 	Seconds float64 `json:"seconds,omitempty"`
-	Retries int     `json:"retries,omitempty"`
+	// Retries is how often Tekton has started it again.
+	Retries int `json:"retries,omitempty"`
 }
 
 // Node is one node of the environment.

@@ -23,29 +23,38 @@ import (
 
 // Plan is what a run would create on the cluster as it is now, with the checks that decide whether it would start.
 type Plan struct {
+	// Verdict is the result in a sentence, such as "tcp because ..." or "blocked because of ...".
 	Verdict string `json:"verdict"`
 	// Blocked is true if no environment of the request can start.
-	Blocked     bool   `json:"blocked"`
+	Blocked bool `json:"blocked"`
+	// Environment is the name of the environment.
 	Environment string `json:"environment"`
-	Namespace   string `json:"namespace"`
+	// Namespace is its namespace.
+	Namespace string `json:"namespace"`
 	// Asked is the requested mode: auto, rdma or tcp.
-	Asked       agent.Mode `json:"asked"`
-	Mode        agent.Mode `json:"mode"`
-	Why         string     `json:"why"`
-	Nodes       int        `json:"nodes"`
-	GPUsPerNode int        `json:"gpusPerNode"`
-	// FreeNodes have room for the pods at this moment.
+	Asked agent.Mode `json:"asked"`
+	// Mode is the mode that the run would be in: rdma or tcp.
+	Mode agent.Mode `json:"mode"`
+	// Why is the reason for the mode.
+	Why string `json:"why"`
+	// Nodes is the number of nodes.
+	Nodes int `json:"nodes"`
+	// GPUsPerNode is the number of GPUs per node.
+	GPUsPerNode int `json:"gpusPerNode"`
+	// FreeNodes are the Kubernetes nodes that have room for the pods at this moment.
 	FreeNodes []string `json:"freeNodes"`
-	// Racks has the rack of each free node, "" for an unknown one.
+	// Racks are the racks of the free nodes, each empty if it is unknown.
 	Racks []string `json:"racks,omitempty"`
-	// Objects are kinds and names, in the order of their creation.
+	// Objects are the objects that the run would create: kinds and names, in order.
 	Objects []string `json:"objects"`
-	// Storage is what the claims ask for, in all, if none of them exists.
+	// Storage is what the claims ask for together, if none of them exists.
 	Storage int64 `json:"storageBytes,omitempty"`
-	// Expected is 0 if no bandwidth is expected; Source is where it comes from, or why there is none.
+	// Expected is the bus bandwidth that is expected, 0 if none is.
 	Expected rdma.BytesPerSecond `json:"expectedBytesPerSecond,omitempty"`
-	Source   string              `json:"expectedBy"`
-	Checks   []Check             `json:"checks"`
+	// Source is where the expected bandwidth comes from, or why there is none.
+	Source string `json:"expectedBy"`
+	// Checks are all checks, with what they saw.
+	Checks []Check `json:"checks"`
 }
 
 // PlanOf returns the plan that follows from a report. The client reads the receipts of earlier runs.

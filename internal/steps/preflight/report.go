@@ -34,6 +34,7 @@ const (
 
 // Check is one line of a report: a finding whose object is the check's name. Only a blocked check has a reason.
 type Check struct {
+	// Status is one of ok, warning, blocked-rdma, blocked and unknown.
 	Status Status `json:"status"`
 	fail.Finding
 }

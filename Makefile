@@ -352,29 +352,29 @@ bench-cluster: setup bin/localcluster ## time up, a PipelineRun and down
 	$(BENCH)=Cluster
 
 .PHONY: bench-train
-bench-train: cluster ## start the local cluster, time logs, starts and the pipeline on it, and keep it; BENCH_FLAGS=-update writes docs/project/benchmarks.md
+bench-train: cluster ## start the local cluster, time logs, starts and the pipeline on it, and keep it; BENCH_FLAGS=-update writes test/bench/results
 	$(BENCH)='Logs|Start|Pipeline'
 
 .PHONY: bench-local
-bench-local: bin/mlenv ## compare runs on this machine with torchrun, by the torch of the python3 in PATH; BENCH_FLAGS=-update writes docs/project/benchmarks.md
+bench-local: bin/mlenv ## compare runs on this machine with torchrun, by the torch of the python3 in PATH; BENCH_FLAGS=-update writes test/bench/results
 	go test -tags e2e -run='^$$' -timeout=0 ./test/bench $(BENCH_FLAGS) -benchtime=5x -bench=Local
 
 .PHONY: bench-peers
 bench-peers: BENCH_RUNS := 5
 bench-peers: UP_FLAGS := --peers
 bench-peers: MORE_PACKAGES := rsync
-bench-peers: cluster ## compare with Kubeflow Trainer, MPI Operator and other ways to copy files, on the local cluster; BENCH_FLAGS=-update writes docs/project/benchmarks.md
+bench-peers: cluster ## compare with Kubeflow Trainer, MPI Operator and other ways to copy files, on the local cluster; BENCH_FLAGS=-update writes test/bench/results
 	$(BENCH)='Peers|Sync'
 
 BENCH_SCALE = go test -run='^$$' -timeout=0 ./test/bench/scale $(BENCH_FLAGS) -benchtime=1x -bench
 
 .PHONY: bench-scale
-bench-scale: ## measure the steps with 8 to 512 nodes, without a cluster; BENCH_FLAGS=-update writes docs/project/scale.md
+bench-scale: ## measure the steps with 8 to 512 nodes, without a cluster; BENCH_FLAGS=-update writes test/bench/results
 	$(BENCH_SCALE)='Scale$$'
 
 # The processes have a network of their own, so a running local cluster does not matter. MLENV_BENCH_NODES=8,64 measures other numbers.
 .PHONY: bench-scale-cluster
-bench-scale-cluster: bin/localcluster ## measure the steps with 8 to 512 nodes on the local cluster's control plane; BENCH_FLAGS=-update writes docs/project/scale.md
+bench-scale-cluster: bin/localcluster ## measure the steps with 8 to 512 nodes on the local cluster's control plane; BENCH_FLAGS=-update writes test/bench/results
 	$(BENCH_SCALE)='ScaleOnCluster$$'
 
 .PHONY: steps-image

@@ -49,7 +49,7 @@ func BenchmarkLocal(b *testing.B) {
 			rows[i] = append(rows[i], cell)
 		}
 	}
-	report.Page{Path: page, Target: "bench-local"}.Print(b, "local", rows, before)
+	report.Page{Name: page, Target: "bench-local"}.Print(b, "local", rows, before)
 }
 
 // local is a project that trains with a command on this machine, which ends with the training.

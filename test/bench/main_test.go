@@ -10,6 +10,7 @@ package bench
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"sync"
@@ -20,8 +21,9 @@ import (
 
 // TestMain uses the registry's credentials of the local cluster, also for the programs that benchmarks start.
 func TestMain(m *testing.M) {
+	flag.Parse()
 	os.Exit(func() int {
-		if err := errors.Join(os.Chdir("../.."), os.Setenv("DOCKER_CONFIG", stateDir+"/docker")); err != nil {
+		if err := errors.Join(os.Chdir("../.."), os.Setenv("DOCKER_CONFIG", stateDir+"/docker"), report.Reproducible()); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}

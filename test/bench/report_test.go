@@ -34,11 +34,11 @@ func (t *table) add(what, unit string, values []float64, compared ...string) {
 	t.rows = append(t.rows, []string{what, value, strings.Join(compared, "; ")})
 }
 
-// print prints the table, with the notes and the machine below it. The flag -update writes it into the section of the page with that
-// name, which bench-train does; without a name it is printed only.
+// print prints the table, with the notes and the machine below it. The flag -update writes it to the file of that name,
+// which bench-train does; without a name it is printed only.
 func (t *table) print(b *testing.B, name string) {
 	b.Helper()
-	report.Page{Path: page, Target: "bench-train"}.Print(b, name, t.rows, append(t.notes, machine()...))
+	report.Page{Name: page, Target: "bench-train"}.Print(b, name, t.rows, append(t.notes, machine()...))
 }
 
 // number formats a number with about three significant digits.
@@ -84,11 +84,11 @@ func compared(values, other []float64) string {
 	return text
 }
 
-// page has the tables of the benchmarks.
-const page = "docs/project/benchmarks.md"
+// page quotes the tables of the benchmarks.
+const page = "benchmarks"
 
-// printTable prints a table, with the machine below it. The flag -update writes it to the page.
+// printTable prints a table, with the machine below it. The flag -update writes it to the file of that name.
 func printTable(b *testing.B, name string, rows [][]string) {
 	b.Helper()
-	report.Page{Path: page, Target: "bench-peers"}.Print(b, name, rows, machine())
+	report.Page{Name: page, Target: "bench-peers"}.Print(b, name, rows, machine())
 }

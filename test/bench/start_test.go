@@ -62,7 +62,7 @@ func BenchmarkStart(b *testing.B) {
 
 func (t startTimes) report(b *testing.B) {
 	table := newTable("start, of a training of one step on 2 nodes x 1 rank",
-		"Steps provision, sync-repo and train run in turn on this machine, as a user runs them, and reach the nodes through the API server",
+		"provision, sync-repo and train run in turn on this machine, as a user runs them, and reach the nodes through the API server",
 		"images are on the nodes, claims are new; train.py imports PyTorch and steps once over gloo, with DeepSpeed where that is its launcher")
 	table.add("from provision's start to a ready environment", "s", t.ready)
 	table.add("… to the repository on the nodes", "s", t.synced)

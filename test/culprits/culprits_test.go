@@ -131,11 +131,12 @@ func TestCulprits(t *testing.T) {
 			})
 		}
 	}
-	text := score(results, lines[len(lines)-1])
-	fmt.Println(text)
+	text, table := score(results, lines[len(lines)-1])
+	fmt.Println(text + "\n" + table)
 	if !golden.Section(t, page, "<!-- score: written by make culprits CULPRITS_FLAGS=-update -->\n", text) {
 		return
 	}
+	golden.File(t, "testdata/score.md", "<!-- written by make culprits CULPRITS_FLAGS=-update -->\n\n"+table)
 	var records strings.Builder
 	for _, r := range results {
 		if r.problem == "" && !r.hang && r.Rank != "port" {
@@ -150,8 +151,8 @@ func TestCulprits(t *testing.T) {
 // tempFolder matches the folder of a script.
 var tempFolder = regexp.MustCompile(regexp.QuoteMeta(os.TempDir()) + `/TestCulprits\S*?/\d{3}/`)
 
-// score returns the table of all results.
-func score(results []result, versions string) string {
+// score returns what the page shows, which is the total and the wrong results, and the table of all results.
+func score(results []result, versions string) (text, table string) {
 	marks, right := map[string]map[agent.Launcher]string{}, 0
 	var names, wrong []string
 	for _, r := range results {
@@ -169,28 +170,27 @@ func score(results []result, versions string) string {
 			right++
 		}
 	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "%d of %d are right (%s, %s).\n\n| what happens |", right, len(results), time.Now().UTC().Format(time.DateOnly),
-		versions)
-	for _, launcher := range launchers {
-		fmt.Fprintf(&text, " %s |", launcher)
+	text = fmt.Sprintf("%d of %d are right (%s, %s).\n", right, len(results), time.Now().UTC().Format(time.DateOnly), versions)
+	if len(wrong) > 0 {
+		text += "\nThe wrong ones:\n\n" + strings.Join(wrong, "")
 	}
-	text.WriteString("\n|" + strings.Repeat(" --- |", 1+len(launchers)) + "\n")
+	table = "| what happens |"
+	for _, launcher := range launchers {
+		table += fmt.Sprintf(" %s |", launcher)
+	}
+	table += "\n|" + strings.Repeat(" --- |", 1+len(launchers)) + "\n"
 	for _, name := range names {
-		fmt.Fprintf(&text, "| %s |", name)
+		table += fmt.Sprintf("| %s |", name)
 		for _, launcher := range launchers {
 			mark, run := marks[name][launcher]
 			if !run {
 				mark = "not run"
 			}
-			fmt.Fprintf(&text, " %s |", mark)
+			table += fmt.Sprintf(" %s |", mark)
 		}
-		text.WriteString("\n")
+		table += "\n"
 	}
-	if len(wrong) > 0 {
-		text.WriteString("\nThe wrong ones:\n\n" + strings.Join(wrong, ""))
-	}
-	return text.String()
+	return text, table
 }
 
 // json returns the entry with the fields that package cause reads.

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -29,17 +28,17 @@ var faults = []fault{
 	{"the kernel ends a whole container for its memory", []string{"out-of-memory-group"}, "OutOfMemory, with the node", ""},
 	{"a rank is stopped (SIGSTOP)", []string{"hangs"}, "Hang, with the rank that the others wait for; the stacks of all ranks are in " +
 		"the record", "`hang-timeout`"},
-	{"a rank does not come to the rendezvous", []string{"rendezvous-late"}, "the log names it, with what it does; the training continues " +
-		"when it comes", "a minute"},
+	{"a rank does not reach the rendezvous", []string{"rendezvous-late"}, "the log names it and what it is doing; the training continues " +
+		"when it arrives", "a minute"},
 	{"a rank is killed, and later a node's pod is deleted, with `max-restarts=2`", []string{"restarted"},
 		"the training starts again twice and succeeds; the receipt lists three attempts", ""},
 	{"a rank is killed while all save a checkpoint, with `max-restarts=1`", []string{"resumed"},
 		"the incomplete checkpoint is passed over; the training resumes from the one before and ends with the loss of an undisturbed run", ""},
-	{"a node is drained: its pod is evicted, with `max-restarts=2`", []string{"evicted"},
+	{"a Kubernetes node is drained, which evicts the pod, with `max-restarts=2`", []string{"evicted"},
 		"the ranks get SIGTERM, and the training starts again", ""},
 	{"an agent is killed, and with it its container", []string{"container-killed"}, "ContainerRestarted", ""},
 	{"the pod of the step `train` is deleted", []string{"numbered-lines"}, "the training continues; no line is lost or doubled", ""},
-	{"a rank prints a line of 10 MB, bytes that are no UTF-8, and 300,000 lines at once", []string{"wild-output"},
+	{"a rank prints a line of 10 MB, bytes that are not UTF-8, and 300,000 lines at once", []string{"wild-output"},
 		"the record has every byte; the log has no control sequence", ""},
 	{"a node's network is cut for 5 s", []string{"node-cut-short"}, "the training continues", ""},
 	{"a node's network is cut until Kubernetes calls it unreachable, a minute", []string{"node-cut-minute"}, "the training continues", ""},
@@ -55,13 +54,13 @@ var faults = []fault{
 	{"the run is cancelled", []string{"cancelled", "run-cancelled-by-ctrl-c"}, "Cancelled", "released within 2 minutes"},
 	{"the run is cancelled without its finally tasks", []string{"cancelled-without-teardown"}, "the running step releases the environment",
 		"2 minutes"},
-	{"the run is deleted", []string{"deleted"}, "the step stops the ranks; only claims stay", "2 minutes"},
+	{"the run is deleted", []string{"deleted"}, "the step stops the ranks; only claims are kept", "2 minutes"},
 	{"a run ends without teardown", []string{"reaped"}, "the reaper releases the environment", "2 minutes"},
 	{"a run is deleted while it trains, and created again under its name", []string{"same-name"}, "the first is released; the second succeeds",
 		""},
 	{"a second run requests the same environment", []string{"busy"}, "EnvironmentBusy, with the holder, or it waits", ""},
 	{"another user takes the environment by force", []string{"lease-stolen"}, "EnvironmentMissing, with the new holder, whose " +
-		"environment stays", ""},
+		"environment is kept", ""},
 	{"the API server is away for 20 s during a build", []string{"api-server-away"}, "the build continues; its log is complete", ""},
 	{"the API server is away for 30 s in every task of a run", []string{"api-server-away-in-each-task"}, "the run succeeds", ""},
 	{"etcd stands still 7 of 10 seconds", []string{"etcd-slow"}, "the run succeeds", ""},
@@ -74,7 +73,7 @@ var faults = []fault{
 		"every line", ""},
 	{"the registry refuses the built image", []string{"build-push"}, "PushRefused", ""},
 	{"the registry has no such image", []string{"image-missing"}, "ImageUnavailable, before a GPU is held", ""},
-	{"the registry is away during a pull", []string{"registry-away"}, "the nodes start when it is back", "`start-timeout`"},
+	{"the registry is away during a pull", []string{"registry-away"}, "the pods start when it is back", "`start-timeout`"},
 	{"the git server is away", []string{"git-away"}, "RepositoryUnavailable before anything is held; a sync is tried again", "20 s"},
 	{"the git server is slow, and breaks off in the middle of a transfer", []string{"git-slow"}, "the transfer starts again; the run succeeds",
 		""},
@@ -112,7 +111,7 @@ func TestFaultsPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := faultsPage(string(page), nil, "")
+	want, err := faultsPage(string(page), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,12 +124,8 @@ func TestFaultsPage(t *testing.T) {
 	}
 }
 
-// shown matches a row of the page: what breaks, and how the scenarios ended.
-var shown = regexp.MustCompile(`(?m)^\| (.*?) \|.*\| ?(.*?) \|$`)
-
-// faultsPage writes the table into the page. Faults without a time in took keep their old times. If run is empty, the
-// line about the last run stays.
-func faultsPage(page string, took map[string]string, run string) (string, error) {
+// faultsPage writes the table into the page. If run is empty, the line about the last run stays.
+func faultsPage(page, run string) (string, error) {
 	before, rest, found := strings.Cut(page, faultsBegin)
 	old, after, ended := strings.Cut(rest, faultsEnd)
 	if !found || !ended {
@@ -139,24 +134,10 @@ func faultsPage(page string, took map[string]string, run string) (string, error)
 	if run == "" {
 		run, _, _ = strings.Cut(old, "\n")
 	}
-	was := map[string]string{}
-	for _, row := range shown.FindAllStringSubmatch(old, -1) {
-		was[row[1]] = row[2]
-	}
-	text := run + "\n\n| fault | scenario | result | bound | took |\n| --- | --- | --- | --- | --- |\n"
+	text := run + "\n\n| fault | scenario | result | bound |\n| --- | --- | --- | --- |\n"
 	for _, f := range faults {
-		names, times := []string{}, []string{}
-		for _, name := range f.scenarios {
-			names = append(names, "`"+name+"`")
-			if one := took[name]; one != "" {
-				times = append(times, one)
-			}
-		}
-		if len(times) == 0 {
-			times = []string{was[f.what]}
-		}
 		row := "|"
-		for _, cell := range []string{f.what, strings.Join(names, ", "), f.result, f.bound, strings.Join(times, ", ")} {
+		for _, cell := range []string{f.what, "`" + strings.Join(f.scenarios, "`, `") + "`", f.result, f.bound} {
 			row += strings.TrimSuffix(" "+cell, " ") + " |"
 		}
 		text += row + "\n"

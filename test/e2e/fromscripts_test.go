@@ -38,7 +38,8 @@ type typed struct {
 	says string
 }
 
-// successors returns the commands of docs/project/from-scripts.md that from-scripts types, in an order in which they can be typed.
+// successors returns the commands of docs/project/from-scripts.md that from-scripts types, and others that replace variables and checks of
+// the scripts, in an order in which they can be typed.
 func successors(u trainer, file string) []typed {
 	up := []string{"--cluster-file=" + file, "--steps-image=" + u.steps, "--gpus-per-node=1"}
 	const upSays, noProgram = "is kept until", "the image has no "

@@ -26,7 +26,7 @@ func threeCommands(u trainer) {
 	out, _ := u.says(dir, command.Done, "init", "mine")
 	u.mustContain(out, "next: check the guesses, then\n  mlenv install mine.yaml\n")
 	_, problems := u.says(dir, command.Failed, "install", "mine.yaml", "--program=own.py")
-	u.mustContain(problems, "could not read Go build info", "next: name mlenv for Linux: --program=mlenv-linux-amd64")
+	u.mustContain(problems, "could not read Go build info", "next: name the program of a release for Linux: mlenv install FILE --program=mlenv-linux-amd64")
 	out, _ = u.says(dir, command.Done, "install", "mine.yaml", "--dry-run")
 	u.mustContain(out, "task/mlenv-train created", "nothing was changed")
 	if left := u.kubectl("get", "buildconfigs,imagestreams,tasks", "--output=name"); left != "" {

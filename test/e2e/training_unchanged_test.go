@@ -12,7 +12,7 @@ import (
 )
 
 // unchangedPrograms runs programs as packages of PyPI carry them on two nodes, in an image of the flavour cpu, and tiny scripts for
-// frameworks that carry none. docs/project/programs.md has the same table.
+// frameworks that carry none. docs/project/programs.md lists them.
 func unchangedPrograms(u trainer) {
 	base := []string{"  base: " + registryHost + "/base/debian-torch:trixie\n", "  base: " + trainingImage + "\n"}
 	image := imageIn(u.built(u.build("--cluster-file="+u.localFile(base...), "--flavour=cpu", "--build-arg=WITH_SERVICES=false",

@@ -15,6 +15,9 @@ import (
 
 var update = flag.Bool("update", false, "write the files that tests compare with")
 
+// Updating reports whether the flag -update is set.
+func Updating() bool { return *update }
+
 // File fails the test if got differs from the content of the file at path. With -update, File writes the file first, and
 // creates its folder.
 func File(t testing.TB, path, got string) {

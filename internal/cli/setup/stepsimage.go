@@ -75,7 +75,7 @@ func (s stepsImage) find(ctx context.Context, clients *kube.Clients, file cluste
 	if apierrors.IsNotFound(noBuilds) {
 		return "", fail.Advise(fail.Becausef(fail.BuildUnavailable, "building the steps image: this cluster has no API %s", buildv1.GroupVersion),
 			"in a checkout, push it to a registry that the cluster pulls from: make steps-image PUSH=REGISTRY/REPOSITORY; then name what that "+
-				"prints: --steps-image=IMAGE")
+				"prints: mlenv install FILE --steps-image=IMAGE")
 	}
 	if dryRun {
 		if built, err := buildimage.Built(ctx, images.ImageV1(), clients.Namespace, stepsTag); err == nil {
@@ -118,8 +118,8 @@ func (s stepsImage) build(ctx context.Context, clients *kube.Clients, file clust
 	options.Cluster, options.Folder, options.Flavour = file, folder, stepsTag
 	image, err := buildimage.Build(ctx, clients, s.log, options)
 	if reason := fail.ReasonOf(err); reason == fail.NetworkFailed || reason == fail.ImageUnavailable {
-		err = fail.Advise(err, "name a base that the cluster can pull, such as a copy of %s: --base=IMAGE; or a finished image: "+
-			"--steps-image=IMAGE", stepsBase)
+		err = fail.Advise(err, "name a base that the cluster can pull, such as a copy of %s: mlenv install FILE --base=IMAGE; or a finished "+
+			"image: mlenv install FILE --steps-image=IMAGE", stepsBase)
 	}
 	return image.Reference, err
 }
@@ -134,9 +134,9 @@ func (s stepsImage) lay(ctx context.Context, folder string) (platform string, er
 	}
 	platform, err = platformOf(program)
 	if err != nil {
-		return "", fail.Advise(fail.Becausef(fail.InvalidInput, "building the steps image of %s: %w", program, err), "name mlenv for Linux: "+
-			"--program=mlenv-linux-amd64, a file of each release, or in a checkout CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -o "+
-			"mlenv-linux-amd64 ./cmd/mlenv; or name an image: --steps-image=IMAGE")
+		return "", fail.Advise(fail.Becausef(fail.InvalidInput, "building the steps image of %s: %w", program, err), "name the program of a release for Linux: "+
+			"mlenv install FILE --program=mlenv-linux-amd64 (in a checkout, CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -o mlenv-linux-amd64 "+
+			"./cmd/mlenv makes it); or name an image: mlenv install FILE --steps-image=IMAGE")
 	}
 	content, err := os.ReadFile(program)
 	if err != nil {

@@ -45,7 +45,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
-	"github.com/ml-dev-env/ml-dev-env/test/bench/report"
 )
 
 // nodesVariable names the environment variable with other numbers of nodes to measure, as in 8,64.
@@ -82,7 +81,7 @@ func BenchmarkScaleOnCluster(b *testing.B) {
 		sizes = nil
 		check(b, json.Unmarshal([]byte("["+only+"]"), &sizes))
 	}
-	page := report.Page{Path: scalePage, Target: "bench-scale-cluster"}
+	page := scalePage("bench-scale-cluster")
 	for range b.N {
 		m := beginMachine(b)
 		var phases []phase

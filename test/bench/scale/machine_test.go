@@ -24,6 +24,7 @@ type machine struct {
 }
 
 func beginMachine(b *testing.B) machine {
+	check(b, report.Reproducible())
 	return machine{b: b, when: report.When(), before: report.Machine("all nodes, the control plane and the steps"), began: time.Now(),
 		busy: busySeconds(b), ours: ourSeconds(b)}
 }

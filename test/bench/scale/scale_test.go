@@ -1,12 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package scale shows how the steps behave with up to 512 nodes, on one machine and without a cluster:
-//
-//	go test -run='^$' -bench='Scale$' -benchtime=1x -timeout=0 ./test/bench/scale
-//	go test -run='^$' -bench='ScaleOnCluster$' -benchtime=1x -timeout=0 ./test/bench/scale
-//
-// The agents and their connections are real, and in the second benchmark the control plane is. docs/project/scale.md lists the stand-ins
-// and the results.
 package scale
 
 import (
@@ -63,7 +56,7 @@ func TestMain(m *testing.M) { agenttest.Main(m) }
 const ranksPerNode = 8
 
 func BenchmarkScale(b *testing.B) {
-	page := report.Page{Path: scalePage, Target: "bench-scale"}
+	page := scalePage("bench-scale")
 	for range b.N {
 		m := beginMachine(b)
 		steps := rows(m.when, []int{8, 64, 256, 512}, func(count int) []measurement { return measure(b, count, agent.Torchrun) })
@@ -73,8 +66,10 @@ func BenchmarkScale(b *testing.B) {
 	}
 }
 
-// scalePage has the tables of the benchmarks.
-const scalePage = "../../../docs/project/scale.md"
+// scalePage quotes the tables of the benchmarks.
+func scalePage(target string) report.Page {
+	return report.Page{Root: "../../..", Name: "scale", Target: target}
+}
 
 // rows measures each number of nodes, and returns a table with a column for each. A value that is always 0 has no row.
 func rows(when string, sizes []int, measure func(count int) []measurement) [][]string {

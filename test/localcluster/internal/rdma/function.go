@@ -2,6 +2,15 @@
 
 // Package rdma is a stand-in for RDMA NICs, which a test machine does not have: the functions of four cards as sysfs
 // shows them, with the real addresses of the pods' interfaces. It has no verbs.
+//
+// A device plugin allocates the functions as the SR-IOV network device plugin does: PCIDEVICE_* and PCIDEVICE_*_INFO, and files in
+// /dev/infiniband that are /dev/null. The CNI plugin sriov replaces the real one: net1 to net4 are macvlans on the node's eno5np0 to eno8np0,
+// with MTU 9000, which are cables to four switches in the namespace mlenv-fabric; no route connects the switches. A sysfs tree at
+// MLENV_SYS_ROOT, for mlenv-agent rdma --sys-root, has all devices of the node, as in shared RDMA namespace mode, with the GIDs of the
+// interfaces' real addresses, PCIe, IOMMU groups, and GPUs on the same switches. Pods request the resources of their attachments
+// automatically, as with the network resources injector, without its volume podnetinfo.
+//
+// ib_write_bw sends by TCP on the device's interface, at a four-hundredth of the port's rate, and prints that.
 package rdma
 
 import (

@@ -2,6 +2,18 @@
 
 // Package registry is the cluster's image registry: go-containerregistry's, which keeps manifests in memory. This
 // package also stores them on disk, so that the registry survives being killed.
+//
+// It answers nothing without credentials. There are three users: localcluster, who pulls and pushes everything except private/..., for
+// programs on the machine; node, with which the nodes pull everything except private/... and image streams; and puller for private/.... Service
+// accounts use their token. In every namespace the Secret registry-pull has the token of the account default.
+//
+// NAMESPACE/STREAM, if the namespace exists, is pulled and pushed by localcluster, and with the token of a service account that may get or
+// update imagestreams/layers there. localcluster creates the RoleBindings system:image-pullers, for all accounts of the namespace, and
+// system:image-builders, for builds, once, with the account builder, and does not recreate them after a deletion.
+//
+// For an image stream the registry answers a request without a service account's token as OpenShift's does, with WWW-Authenticate: Bearer
+// realm="http://10.223.0.2:5000/openshift/token", so nodes pull an image stream only with the pull secrets of the pod. For all other
+// repositories it asks for a password.
 package registry
 
 import (

@@ -270,13 +270,16 @@ workflows: bin/zizmor/bin/zizmor ## check the workflows, the examples for GitHub
 	$(TOOL) actionlint -shellcheck= -pyflakes= $(WORKFLOWS)
 	bin/zizmor/bin/zizmor --offline --no-progress --quiet .github action.yml $(filter examples/%,$(WORKFLOWS))
 
-# A licence line in each Go file. Files of testdata stay as they are.
-HEADER := // SPDX-License-Identifier: Apache-2.0
+# A licence line in each file of a language that is ours; lines that programs want first stay first. Files of testdata stay as they are.
+HEADER := SPDX-License-Identifier: Apache-2.0
+NOT_OURS := (^|/)testdata/|^\.ci/|/scc/stock\.yaml$$
 .PHONY: headers
-headers: ## write the licence's line into Go files that lack it
-	@git ls-files '*.go' | grep -Ev '(^|/)testdata/' | xargs -d '\n' grep -LxF '$(HEADER)' | while read -r file; do \
-	  content=$$(cat "$$file"; echo .); printf '%s\n\n%s' '$(HEADER)' "$${content%.}" >"$$file"; \
-	done
+headers: ## write the licence's line into Go, Python, YAML and shell files and Dockerfiles that lack it
+	@git ls-files '*.go' | grep -Ev '$(NOT_OURS)' | xargs -d '\n' grep -LxF '// $(HEADER)' | xargs -rd '\n' sed -i '1i// $(HEADER)\n'
+	@{ git ls-files '*.py' '*.sh' '*.yaml' '*.yml' '*Dockerfile'; git grep -lE '^#!/' -- ':!*.*'; } | sort -u | grep -Ev '$(NOT_OURS)' \
+	  | xargs -d '\n' grep -LxF '# $(HEADER)' | while read -r file; do \
+	    [ -L "$$file" ] || sed -i -E -e '1{/^#(!| yaml-language-server| syntax=)/{a# $(HEADER)' -e 'b};i# $(HEADER)' -e '}' "$$file"; \
+	  done
 
 .PHONY: verify
 verify: workflows ## fail if generate would change something, or if workflows, examples or catalog entries break a rule

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks every rank's device, matmul and all-reduce, and times them.
 
     torchrun test_multi_gpu.py        deepspeed test_multi_gpu.py        python test_multi_gpu.py

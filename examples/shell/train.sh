@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Starts torchrun once on every node, with the variables that every job and shell on a node has.
 # Passes its arguments to train.py.
 set -eu

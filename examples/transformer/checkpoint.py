@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints of a DeepSpeed engine that survive a kill during a write, and lost or lagging nodes."""
 
 import pathlib

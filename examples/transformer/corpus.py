@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text: the docstrings of Python's standard library, which every training image has.
 
 It is about 1.4 MB of English and code. The same Python gives the same bytes: modules are sorted by path, docstrings by their

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains the transformer of model.py with PyTorch alone (DistributedDataParallel) on the docstrings of Python's standard library.
 
     torchrun ddp.py        python ddp.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small byte-level transformer in plain PyTorch, independent of DeepSpeed and of other ranks."""
 
 import torch

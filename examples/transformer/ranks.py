@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operations that involve all ranks: finished gathers, and digests of the weights."""
 
 import hashlib

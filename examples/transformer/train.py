@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a small byte-level transformer with DeepSpeed on the docstrings of Python's standard library.
 
     deepspeed train.py        torchrun train.py        python train.py --single

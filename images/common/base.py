@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps the packages of the base image: its torch, its numpy, and what they were built with.
 
     base.py record CONTEXT FOLDER   before anything is installed

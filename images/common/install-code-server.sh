@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Installs code-server from the npm registry into /opt/code-server, with a Node
 # of its own. Needs g++, make, python3 with pip, libkrb5-dev and rg; at run time
 # only rg. Every file is pinned by hash: code-server's package and Node here, and

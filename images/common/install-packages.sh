@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that the given files list, one per line with #
 # comments. If all are installed, it does not even download the package lists.
 set -eu

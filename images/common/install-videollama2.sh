@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Installs VideoLLaMA2 into /opt/videollama2, for the Python in PATH.
 #
 #   install-videollama2.sh REPOSITORY COMMIT

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes LLaMAFactory, already installed without its requirements, work without torchaudio.
 
 The base has no torchaudio. The one on PyPI is built for another torch and CUDA

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Installs DeepSpeed into the virtual environment with compiled CPU ops. Every
 # rank of every run would compile a missing op at first use, and need a compiler.
 #

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Turns a Debian system into one that trains on CPUs.
 set -eu
 

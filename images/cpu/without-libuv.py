@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 
 
 def _tcp_store_without_libuv(init):

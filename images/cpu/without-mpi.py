@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 
 
 def _mpi_below_mpirun(is_built):

@@ -12,16 +12,22 @@ import (
 )
 
 const (
-	// doors is the page whose headings are the doors to all other pages.
+	// doors is the page with the doors to all other pages: lists of links.
 	doors    = "README.md"
 	concepts = "docs/start/concepts.md"
 	// clicks is how far a page may be from the doors.
 	clicks = 3
+	// numberOfDoors is how many of the last sections are doors.
+	numberOfDoors = 3
 	// linksOfDoor is how many links a door may have.
 	linksOfDoor = 6
 )
 
-// TestDoors checks that the doors have few links, and that every page is a few clicks away from them.
+// sections are the headings of the page with the doors: what it is and when to use something else, what to type, and where to read on.
+var sections = []string{"How it compares", "Try it", "Install", "Train", "Operate", "Automate"}
+
+// TestDoors checks that the page with the doors has its sections in their order, that its doors, which are the lists, have few links, each
+// to the heading that answers, and that every page is a few clicks away.
 func TestDoors(t *testing.T) {
 	graph := pageGraph(t)
 	distance := distances(graph, doors)
@@ -33,21 +39,31 @@ func TestDoors(t *testing.T) {
 			t.Errorf("%s: %d clicks from %s, want at most %d", page, at, doors, clicks)
 		}
 	}
-	section, links := "", map[string]int{}
+	var titles []string
+	links := map[string]int{}
 	for line := range strings.Lines(read(t, filepath.Join("..", "..", doors))) {
 		if title, found := strings.CutPrefix(line, "## "); found {
-			section = strings.TrimSpace(title)
+			titles = append(titles, strings.TrimSpace(title))
 		} else if strings.HasPrefix(line, "- ") {
-			links[section] += len(link.FindAllString(line, -1))
+			door := titles[len(titles)-1]
+			for _, to := range link.FindAllStringSubmatch(line, -1) {
+				links[door]++
+				if !strings.Contains(to[1], "#") {
+					t.Errorf("%s: %s: link %s: want the heading that answers, not a whole page", doors, door, to[1])
+				}
+			}
 		}
 	}
-	if len(links) != 3 {
-		t.Errorf("%s: %d headings with lists, want three doors: %v", doors, len(links), links)
+	if !slices.Equal(titles, sections) {
+		t.Errorf("%s: sections %q, want %q", doors, titles, sections)
 	}
-	for door, n := range links {
-		if n > linksOfDoor {
-			t.Errorf("%s: %s: %d links, want at most %d", doors, door, n, linksOfDoor)
+	for _, door := range sections[len(sections)-numberOfDoors:] {
+		if n := links[door]; n == 0 || n > linksOfDoor {
+			t.Errorf("%s: %s: %d links, want 1 to %d", doors, door, n, linksOfDoor)
 		}
+	}
+	if len(links) != numberOfDoors {
+		t.Errorf("%s: %d sections with lists, want %d: %v", doors, len(links), numberOfDoors, links)
 	}
 }
 

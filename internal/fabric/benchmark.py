@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures collectives between the ranks of some nodes, by torch.distributed.
 
 It is run once on every node as `python3 -c THIS INPUT`, and starts the node's

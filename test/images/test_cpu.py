@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of what images/cpu adds to Debian's torch."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of internal/agent/pylib/mlenv.py."""
 
 import base64

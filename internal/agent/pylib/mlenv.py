@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Progress and checkpoints of a training, for ml-dev-env, which gives every rank this module. To use it elsewhere, copy this file:
 it needs only Python.
 

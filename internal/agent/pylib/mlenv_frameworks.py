@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ml-dev-env does in programs that do not use it: it shows their steps and losses, lets frameworks that can resume save when
 they are stopped, and resumes them. sitecustomize.py calls loaded() for each module that it watches.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs at the start of every Python of a node's jobs, because mlenv-agent puts this folder into PYTHONPATH.
 
 It records the error that ends a rank, and watches the imports of frameworks that mlenv_frameworks.py knows. MLENV_HOOK=none switches

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints what dumps of torch's flight recorder have about each process group, as one line of JSON: by file, a list of groups with their
 last collective and their first operation that is not completed. The arguments are for how many seconds to wait for the dumps, and their
 files.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints what a script imports and this Python lacks: a line for each package, with the file and the line of its import.
 
 It reads the script and the modules of the repository that the script imports, and runs none of them. It only counts imports that run

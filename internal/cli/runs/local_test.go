@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -110,19 +111,44 @@ func TestLocalRun(t *testing.T) {
 	}
 }
 
-// A rank that raises is named as on a cluster.
+// A rank that raises is named as on a cluster. What is printed is what the README shows: byte for byte, between the gaps.
 func TestLocalFailure(t *testing.T) {
-	var out bytes.Buffer
-	err := locally(t.Context(), t, &out, says+`
+	page, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(page), "<!-- docs: skip: TestLocalFailure runs it -->\n\n")
+	block, _, _ = strings.Cut(block, "\n\n")
+	want := strings.Split(strings.TrimPrefix(strings.ReplaceAll(block, "\n    ", "\n"), "    "), "\n")
+	args := strings.Fields(want[0])
+	next := regexp.MustCompile("mlenv logs (\\S+) --rank=3$").FindStringSubmatch(block)
+	if len(args) < 3 || args[0] != "$" || next == nil {
+		t.Fatalf("the README has no run that fails, with its next command:\n%s", block)
+	}
+	withoutCluster(t)
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("train.py", []byte(says+`
+step = 12
 if rank == 3:
-    raise ValueError("broken batch")
+    raise ValueError(f"the loss is nan at step {step}")
 import time
 time.sleep(600)
-`, "--nodes=2", "--ranks-per-node=2")
-	for _, want := range []string{"rank 3 on node 1", "ValueError: broken batch", "train.py:"} {
-		if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(fail.Details(err), want) {
-			t.Errorf("got %s: %s\nwant %q", fail.ReasonOf(err), fail.Details(err), want)
+`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	root := &cobra.Command{Use: args[1], SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(RunCommand(mldevenv.Bundle))
+	if code := command.MainCommands(root, append(args[2:], "--run-name="+next[1]), &out, &out); code != command.Failed {
+		t.Errorf("exit code %d, want %d", code, command.Failed)
+	}
+	printed := strings.Split(out.String(), "\n")
+	for _, line := range want[1:] {
+		at := slices.Index(printed, line)
+		if at < 0 && line != "..." {
+			t.Fatalf("the README shows %q, which is not printed, or earlier:\n%s", line, out.String())
 		}
+		printed = printed[at+1:]
 	}
 }
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes layouts.json: the files of checkpoints as the real libraries write them, in the order in which they write them.
 
     python3 -m venv VENV && VENV/bin/pip install -r requirements.txt

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes two checkpoints of each case with a real library, on CPUs. generate.py starts it for each of two ranks: write.py FOLDER CASE...
 
 Each case writes into FOLDER/CASE. When the first checkpoint is complete, this is copied to FOLDER/CASE.before. At the end of a case

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 
 # The parts of torch that DeepSpeed's setup uses on a machine without a GPU.
 import sys

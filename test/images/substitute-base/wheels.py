@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes wheels that stand in for what an NVIDIA base image has and PyPI has not.
 
     wheels.py BASE FOLDER

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Debian's torch is built without libuv and torch asks for it by default:
 # torchrun and every rank below it would fail. USE_LIBUV=0 is not read everywhere.
 cat >> /usr/lib/python3/dist-packages/torch/distributed/__init__.py <<'PYTHON'

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # As in MPI Operator's own images, for users other than root: ssh on port 2222 trusts every host, because it cannot write known_hosts.
 rm -f /etc/ssh/ssh_host_*
 printf 'Port 2222\nStrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\n' > /etc/ssh/ssh_config.d/mpi.conf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Debian's Python is managed by apt and its packages cannot be replaced by pip:
 # DeepSpeed goes into an environment that sees Debian's torch.
 python3 -m venv --system-site-packages /opt/venv

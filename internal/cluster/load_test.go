@@ -191,7 +191,7 @@ func TestDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.GPUs.PerNode != 4 || f.Storage.Mode != NodeStorage || f.Nodes.GPUNodes != nil || f.Security.ServiceAccount != "ml-dev-sa" {
+	if f.GPUs.PerNode != 4 || f.Storage.Mode != AutoStorage || f.Nodes.GPUNodes != nil || f.Security.ServiceAccount != "ml-dev-sa" {
 		t.Errorf("defaults: %+v", f)
 	}
 }
@@ -262,7 +262,7 @@ func TestValuesThatCannotBe(t *testing.T) {
 		"monitoring: {labels: {a: b}}": `monitoring.pod_monitor: is missing; labels are ` +
 			`those of PodMonitors`,
 		"monitoring: {pod_monitors: true}": `unknown key; did you mean "pod_monitor"`,
-		"storage: {mode: auto}":            `storage.class_rwo: is missing; mode auto needs`,
+		"storage: {mode: auto}":            `storage.class_rwo: is missing; want storage.class_rwx, or`,
 		"storage: {mode: shared}":          `want one of rwx, volumeClaimTemplates, auto`,
 		"nodes: {tolerations: [{key: a, operator: Like}]}": `nodes.tolerations[0].operator: "Like": want ` +
 			`one of Exists, Equal`,
@@ -324,7 +324,7 @@ func TestValuesThatCannotBe(t *testing.T) {
 // Names of claims are for mode rwx, and for two claims; caches have two places.
 func TestStorageThatCannotBe(t *testing.T) {
 	for content, want := range map[string]string{
-		"{datasets_claim: a, class_rwo: block}":                            `datasets_claim: "a": names one claim for all nodes`,
+		"{datasets_claim: a, class_rwo: b, mode: volumeClaimTemplates}":    `datasets_claim: "a": names one claim for all nodes`,
 		"{mode: rwx, class_rwx: nfs, workspace_claim: A}":                  `storage.workspace_claim: "A": a lowercase RFC 1123 subdomain`,
 		"{mode: rwx, class_rwx: n, workspace_claim: a, datasets_claim: a}": `storage.datasets_claim: "a": is storage.workspace_claim too`,
 		"{class_rwo: block, caches: shared}":                               `storage.caches: "shared": want one of claim, node`,

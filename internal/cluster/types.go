@@ -107,8 +107,8 @@ type Storage struct {
 	// Claim that every environment mounts at /datasets in mode rwx (default: ml-dev-datasets or NAME-datasets), as in
 	// ml-datasets; created if it does not exist.
 	DatasetsClaim string `json:"datasets_claim,omitempty"`
-	// Whether the nodes share their files (rwx) or each has claims of its own; auto is rwx if class_rwx provides a
-	// ReadWriteMany filesystem.
+	// Whether the nodes share their files (rwx) or each has claims of its own; auto is the mode of the claims that exist, else rwx
+	// if class_rwx provides a ReadWriteMany filesystem.
 	Mode StorageMode `json:"mode,omitempty" jsonschema:"enum=rwx,enum=volumeClaimTemplates,enum=auto"`
 	// Where the caches of Hugging Face, Inductor and Triton are: on the workspace claim, or on each node's own disk, which is
 	// deleted with the environment (default: node if the nodes share their files, otherwise claim).
@@ -124,7 +124,8 @@ const (
 	SharedStorage StorageMode = "rwx"
 	// NodeStorage creates separate claims for each node.
 	NodeStorage StorageMode = "volumeClaimTemplates"
-	// AutoStorage is SharedStorage if class_rwx provides a ReadWriteMany filesystem, otherwise NodeStorage.
+	// AutoStorage is the mode of the claims that exist, else SharedStorage if class_rwx provides a ReadWriteMany filesystem, else
+	// NodeStorage.
 	AutoStorage StorageMode = "auto"
 )
 
@@ -348,7 +349,8 @@ func Default() File {
 	return File{
 		GPUs: GPUs{PerNode: 4, DefaultNodes: 2},
 		Storage: Storage{
-			WorkspaceSize: MustParseQuantity("100Gi"), DatasetsSize: MustParseQuantity("500Gi"), Mode: NodeStorage,
+			// Small enough for the quota of a sandbox. A claim can be expanded, but not made smaller.
+			WorkspaceSize: MustParseQuantity("20Gi"), DatasetsSize: MustParseQuantity("10Gi"), Mode: AutoStorage,
 		},
 		Network: Network{
 			// All shipped files have these: a port may be down for some seconds, and fewer channels do not fill the rails.

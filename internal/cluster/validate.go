@@ -203,8 +203,8 @@ func (s Storage) validate(path *field.Path) field.ErrorList {
 			"mode rwx needs a storage class that gives ReadWriteMany"),
 		requiredIf(s.Mode == NodeStorage && s.ClassRWO == "", path.Child("class_rwo"), "mode volumeClaimTemplates needs a storage class that "+
 			"gives ReadWriteOnce"),
-		requiredIf(s.Mode == AutoStorage && s.ClassRWO == "", path.Child("class_rwo"), "mode auto needs a storage class that provides "+
-			"ReadWriteOnce, in case class_rwx does not provide ReadWriteMany"),
+		requiredIf(s.Mode == AutoStorage && s.ClassRWO == "" && s.ClassRWX == "", path.Child("class_rwo"), "want storage.class_rwx, or "+
+			"storage.class_rwo, which gives each node claims of its own"),
 	)
 }
 

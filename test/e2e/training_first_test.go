@@ -38,7 +38,7 @@ func threeCommands(u trainer) {
 	installed := time.Since(began)
 	out, _ = u.says(dir, command.Done, "run", ".", "own.py", "--nodes=2", "--gpus-per-node=1", "--image="+trainingImage, "--launcher=command",
 		"--check-fabric=false")
-	u.mustContain(out, "[0] trained", "[1] trained", "succeeded")
+	u.mustContain(out, "[0 -] trained", "[1 -] trained", "succeeded")
 	u.Logf("installed after %s, trained after %s", installed.Round(time.Second), time.Since(began).Round(time.Second))
 
 	_, problems = u.says(dir, command.Done, "install", "mine.yaml", base)

@@ -32,7 +32,7 @@ func TestMounts(t *testing.T) {
 			r.Cluster.Storage = cluster.Default().Storage
 			r.Cluster.Storage.ClassRWX, r.Storage = "nfs", "rwx"
 		},
-			[]string{"/workspace ml-dev-workspace 100Gi", "/datasets ml-dev-datasets 500Gi"}},
+			[]string{"/workspace ml-dev-workspace 20Gi", "/datasets ml-dev-datasets 10Gi"}},
 		{"a param", func(r *Request) {
 			r.Cluster.Storage.DatasetsSize, r.DatasetsSize = cluster.MustParseQuantity("500Gi"), "1Ti"
 		},

@@ -154,7 +154,7 @@ func (p Plan) Print(w io.Writer) {
 		if p.Storage%(1<<30) != 0 {
 			format = resource.DecimalSI
 		}
-		row("storage", "%s in all, if none of the claims exists", resource.NewQuantity(p.Storage, format))
+		row("storage", "%s in all, as far as its claims do not exist yet", resource.NewQuantity(p.Storage, format))
 	}
 	if p.Nodes > 1 && len(p.FreeNodes) > 1 {
 		row("ranks", "%s", p.order())

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
@@ -62,21 +63,25 @@ func (p *provisioner) bestStorage(ctx context.Context, held *lease.Hold, live *a
 	case file.Storage.ClassRWX == "":
 		return cluster.NodeStorage, "the cluster file names no storage.class_rwx", nil
 	}
-	found, err := claims.Get(ctx, workspace.Claim, metav1.GetOptions{})
-	switch {
-	case err == nil && workspace.Named:
-		return cluster.SharedStorage, fmt.Sprintf("claim %s exists, which the cluster file names", workspace.Claim), nil
-	case err == nil && objects.IsShared(found) && found.Status.Phase == corev1.ClaimBound:
-		return cluster.SharedStorage, fmt.Sprintf("claim %s exists and is ReadWriteMany", workspace.Claim), nil
-	case err == nil && !objects.IsShared(found) && p.request.Nodes > 1:
-		return cluster.NodeStorage, fmt.Sprintf("claim %s exists and is not ReadWriteMany", workspace.Claim), nil
-	case err != nil && !apierrors.IsNotFound(err):
-		return "", "", kube.Problem(fmt.Errorf("getting claim %s/%s: %w", p.request.Namespace, workspace.Claim, err))
+	shared, err := claimOrNil(ctx, claims, workspace.Claim)
+	if err != nil {
+		return "", "", err
 	}
 	names := p.request.Names()
-	own := names.NodeClaim(names.Workspace, 0)
-	if _, err := claims.Get(ctx, own, metav1.GetOptions{}); err == nil { // an earlier environment decided so, and its files are there
-		return cluster.NodeStorage, fmt.Sprintf("claim %s of an earlier environment exists", own), nil
+	own, err := claimOrNil(ctx, claims, names.NodeClaim(names.Workspace, 0))
+	if err != nil {
+		return "", "", err
+	}
+	switch {
+	case shared != nil && workspace.Named:
+		return cluster.SharedStorage, fmt.Sprintf("claim %s exists, which the cluster file names", workspace.Claim), nil
+	case own != nil && (shared == nil || shared.CreationTimestamp.Before(&own.CreationTimestamp)):
+		// An earlier environment decided so, and its files are there.
+		return cluster.NodeStorage, fmt.Sprintf("claim %s of an earlier environment exists", own.Name), nil
+	case shared != nil && objects.IsShared(shared) && shared.Status.Phase == corev1.ClaimBound:
+		return cluster.SharedStorage, fmt.Sprintf("claim %s exists and is ReadWriteMany", workspace.Claim), nil
+	case shared != nil && !objects.IsShared(shared) && p.request.Nodes > 1:
+		return cluster.NodeStorage, fmt.Sprintf("claim %s exists and is not ReadWriteMany", workspace.Claim), nil
 	}
 	// The Lease owns the probe, which is deleted with the environment; users' claims never are.
 	probe := probeClaim(p.request, held)
@@ -95,6 +100,17 @@ func (p *provisioner) bestStorage(ctx context.Context, held *lease.Hold, live *a
 			"file names no storage.class_rwo", file.Storage.ClassRWX, why)
 	}
 	return cluster.NodeStorage, fmt.Sprintf("class %s gives no ReadWriteMany claim: %s", file.Storage.ClassRWX, why), nil
+}
+
+func claimOrNil(ctx context.Context, claims typedv1.PersistentVolumeClaimInterface, name string) (*corev1.PersistentVolumeClaim, error) {
+	claim, err := claims.Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, kube.Problem(fmt.Errorf("getting claim %s: %w", name, err))
+	}
+	return claim, nil
 }
 
 // probeClaim is as small as classes commonly make them.

@@ -53,6 +53,10 @@ func TestStorageAuto(t *testing.T) {
 		{"an earlier environment has claims of its own", []runtime.Object{&corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-workspace-env-0"}}}, nil, nil, nil, cluster.NodeStorage,
 			"claim env-workspace-env-0 of an earlier environment exists", false},
+		{"claims of both modes: the newer ones were used last", []runtime.Object{workspace(corev1.ReadWriteMany),
+			&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-workspace-env-0",
+				CreationTimestamp: metav1.Now()}}}, nil, nil, nil, cluster.NodeStorage, "claim env-workspace-env-0 of an earlier environment exists",
+			false},
 		{"the class does nothing", nil, nil, nil, event("ExternalProvisioning", "waiting for a volume to be created"), cluster.NodeStorage,
 			"claim env-storage-probe was not bound within 1m0s", true},
 		{"no class", nil, nil, func(p *provisioner) { p.request.Cluster.Storage.ClassRWX = "" }, nil, cluster.NodeStorage,

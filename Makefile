@@ -244,6 +244,7 @@ generate: ## rewrite generated files (params of Tasks, Pipelines and the Action,
 	go test ./internal/cli -run 'Test(Output)?ReferenceIsCurrent' -update
 	go test ./internal/cli/runs -run TestJobSchemaIsCurrent -update
 	go test ./internal/install/bundle -run TestReadmeTables -update
+	go test ./internal/install -run TestRightsPageIsCurrent -update
 	go mod tidy
 	cd $(LOCALCLUSTER) && go mod tidy
 	cd $(LOCALCLUSTER)/tools && go mod tidy

@@ -24,6 +24,11 @@ var Reasons string
 //go:embed docs/reference/findings.md
 var Findings string
 
+// NCCL is the page with a row for each failure that NCCL's log may show.
+//
+//go:embed docs/reference/nccl.md
+var NCCL string
+
 //go:embed images/*/*
 var folders embed.FS
 

@@ -122,7 +122,7 @@ type quantity struct {
 
 var quantities = []quantity{
 	{what: "time to save", home: "docs/train/saving.md", statements: []string{"`stop-grace` \\(default (\\d+s)", "\\| stop-grace \\| `(\\w+)`",
-		"(\\d+ seconds) of the table being its default", "absent for (\\d+s)"}},
+		"absent for (\\d+s)"}},
 	{what: "longest time to save", home: "docs/train/saving.md", statements: []string{"\\(default 30s, at most (\\w+)\\)",
 		"save after SIGTERM, up to (\\w+)\\.", "stopped, from 1s to (\\w+), unless"}},
 	{what: "training's timeout", home: "pipelines/train-multi-node/README.md",
@@ -137,8 +137,7 @@ var quantities = []quantity{
 	{what: "idle-timeout", home: "docs/train/develop.md",
 		statements: []string{"`development.idle_timeout` of the cluster file, which is (\\w+ hours)"}},
 	{what: "time until the reaper releases", home: "docs/operate/capacity.md", statements: []string{"releases it within (\\w+ minutes)",
-		"releases the environment within (\\w+ minutes)", "reaper writes its receipt within (\\w+ minutes)", "does, within (\\w+ minutes)",
-		"without its third line are (\\w+ minutes)"}},
+		"releases the environment within (\\w+ minutes)", "reaper writes its receipt within (\\w+ minutes)", "does, within (\\w+ minutes)"}},
 	{what: "Lease that nobody renews", home: "docs/operate/capacity.md", statements: []string{"renewal it expires after (\\w+ minutes)",
 		"or (\\w+ minutes) without `keep-for`", "when the Lease expires, (\\w+ minutes) after"}},
 	{what: "silence of an agent that is lost", home: "docs/train/restarts.md", statements: []string{"not answered for (\\w+ minutes) is lost",

@@ -46,7 +46,7 @@ const (
 	Idle Kind = "idle"
 )
 
-// Event is documented in docs/automate/schedule.md.
+// Event is documented in docs/reference/events.md.
 type Event struct {
 	// Text is the event as text in Slack's syntax. Send writes it.
 	Text string    `json:"text"`

@@ -234,9 +234,9 @@ func TestGPUsAreReadOnce(t *testing.T) {
 	<-reads
 }
 
-// The page for administrators lists every metric with its type.
+// The reference lists every metric with its type.
 func TestMetricsAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/operate/prometheus.md")
+	page, err := os.ReadFile("../../../docs/reference/prometheus.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,10 +248,10 @@ func TestMetricsAreDocumented(t *testing.T) {
 	for _, m := range all {
 		names[m.Name] = true
 		if !strings.Contains(string(page), fmt.Sprintf("\n| `%s` | %s |", m.Name, m.Type)) {
-			t.Errorf("docs/operate/prometheus.md has no row for %s, a %s", m.Name, m.Type)
+			t.Errorf("docs/reference/prometheus.md has no row for %s, a %s", m.Name, m.Type)
 		}
 	}
 	if listed != len(names) {
-		t.Errorf("docs/operate/prometheus.md lists %d metrics, want %d", listed, len(names))
+		t.Errorf("docs/reference/prometheus.md lists %d metrics, want %d", listed, len(names))
 	}
 }

@@ -1,7 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kueue is what ml-dev-env knows about Kueue: by what it marks an environment that it manages, and how to read its
-// objects. Versions differ in both; the table in docs/operate/capacity.md lists them.
+// objects. Versions differ in both. By Kueue's sources, with names that begin with kueue.x-k8s.io/:
+//
+//   - Label managed: 0.11.4 to 0.15.5, 0.16.0 and 0.16.1 put it on the pod template; 0.15.6, 0.16.2 and later only on the pods.
+//   - Annotation pod-suspending-parent: on the template since 0.10.0.
+//   - Queue, group and label priority-class: on the template as long as managed is, and before; later on the pods, soon after they exist.
+//     Kueue copies the priority since 0.9.4 and 0.10.2.
+//   - The group's name: a label until 0.17, an annotation since 0.18. The feature gate WorkloadIdentifierAnnotations, since 0.17.4 and on
+//     since 0.18, makes it an annotation.
+//   - Scheduling gates of the pods: admission; since 0.14 also topology, of the feature gate TopologyAwareScheduling.
+//   - API: v1beta1 until 0.14; 0.15 and later serve v1beta2, too, which is read if it is served, because v1beta1 is deprecated since 0.15.1.
+//
+// test/localcluster runs 0.14.8, 0.17.0 and 0.19.2, which differ in these points.
 package kueue
 
 import (

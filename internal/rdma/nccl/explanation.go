@@ -3,10 +3,10 @@
 package nccl
 
 import (
-	_ "embed" // the table of explanations
 	"strings"
 	"sync"
 
+	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -16,13 +16,10 @@ type explanation struct {
 	cause, fix  string
 }
 
-//go:embed explanations.md
-var explanationsPage string
-
-// explanations returns the explanation of each reason in the page's table.
+// explanations returns the explanation of each reason in the table of docs/reference/nccl.md.
 var explanations = sync.OnceValue(func() map[fail.Reason]explanation {
 	all := map[fail.Reason]explanation{}
-	_, table, _ := strings.Cut(explanationsPage, "| --- |\n")
+	_, table, _ := strings.Cut(mldevenv.NCCL, "| --- |\n")
 	for line := range strings.Lines(table) {
 		cells := strings.Split(strings.Trim(line, "| \n"), " | ")
 		for i := range cells {

@@ -9,7 +9,7 @@ import (
 )
 
 // The reasons of findings that a log may show by itself. The list is closed; each has a cause and a fix in
-// explanations.md, and a meaning in docs/reference/findings.md.
+// docs/reference/nccl.md, and a meaning in docs/reference/findings.md.
 const (
 	MemoryLockLimit   fail.Reason = "MemoryLockLimit"
 	RegistrationLimit fail.Reason = "RegistrationLimit"

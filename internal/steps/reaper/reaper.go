@@ -23,7 +23,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 )
 
-// The longest times of the parts of a pass; their sum is in docs/operate/capacity.md. A pass ends within the minute.
+// The longest times of the parts of a pass, which ends within the minute. docs/operate/capacity.md promises two minutes from the end of the
+// last holder: 60 s until the next minute begins, 10 s until the Job's pod has started with its image on the node, renewalTime, 5 s to read
+// and delete, and 30 s until pods that ignore SIGTERM are killed. After a final failure failureTime takes the place of renewalTime.
 const (
 	// renewalTime is for a holder whose Lease has expired to renew it: while the API server does not answer, holders try
 	// again every lease.RetryEvery.

@@ -85,7 +85,7 @@ func Kueue(version string) Set {
 // KueueName is the name of every version's set.
 const KueueName = "kueue"
 
-// KueueVersions are versions that differ in how they mark pods, as docs/operate/capacity.md describes. The first is the default.
+// KueueVersions are versions that differ in how they mark pods, as internal/kube/kueue describes. The first is the default.
 var KueueVersions = []string{"v0.14.8", "v0.17.0", "v0.19.2"}
 
 // Peers and MPI are other projects that train. A benchmark compares ml-dev-env with them: Kubeflow Trainer with JobSet,

@@ -56,7 +56,7 @@ type Nodes struct {
 	GPUNodes NodeNames `json:"gpu_nodes,omitempty"`
 	// Taints of the GPU nodes in addition to nvidia.com/gpu (which is always tolerated).
 	Tolerations []Toleration `json:"tolerations,omitempty"`
-	// Label of the Kubernetes nodes that names their rack; reading it takes the right to read nodes. It wins over
+	// Label of the Kubernetes nodes that names their rack; reading it requires the right to read nodes. It wins over
 	// rack_pattern. If both are empty, the queue's topology or the zone determines the rack.
 	RackLabel string `json:"rack_label,omitempty"`
 	// Regular expression on the names of Kubernetes nodes whose first group is the rack: as in r4pcc(\d+)u.
@@ -97,7 +97,7 @@ type Storage struct {
 	// Storage class that gives ReadWriteOnce filesystems.
 	ClassRWO string `json:"class_rwo,omitempty"`
 	// Size of the claim for /workspace; an existing smaller claim is expanded if the file has this key and the claim's
-	// class allows it, a larger one stays.
+	// class allows it; a larger one is kept.
 	WorkspaceSize Quantity `json:"workspace_size,omitempty"`
 	// Size of the claim for /datasets, in the same way.
 	DatasetsSize Quantity `json:"datasets_size,omitempty"`
@@ -172,9 +172,9 @@ type RDMA struct {
 	MinNChannels string `json:"min_nchannels,omitempty"`
 	// MTU in bytes that the interfaces of the rails are expected to have, as in 9000.
 	MTU int `json:"mtu,omitempty" jsonschema:"minimum=576,maximum=65520"`
-	// Network attachments of a pod as namespace/name: in the order of net1 and so on.
+	// Network attachments of a pod as namespace/name, in the order of net1 and so on.
 	Attachments []string `json:"attachments,omitempty"`
-	// Extended resources of a pod and how many of each: as in openshift.io/eno5np0rdma: 1.
+	// Extended resources of a pod and how many of each, as in openshift.io/eno5np0rdma: 1.
 	Resources ResourceCounts `json:"resources,omitempty"`
 	// Whether pods in mode rdma share their host's network: for host devices over Ethernet, whose addresses pods
 	// cannot use otherwise; one environment per host, no NetworkPolicy applies.
@@ -239,9 +239,9 @@ type TCP struct {
 type Proxy struct {
 	// As in http://proxy.example.com:3128.
 	HTTP string `json:"http,omitempty"`
-	// Proxy for https:// addresses; mostly the same one.
+	// Proxy for https:// addresses; usually the same one.
 	HTTPS string `json:"https,omitempty"`
-	// Hosts and domains and ranges to reach directly: separated by commas. The cluster's own names are always reached
+	// Hosts, domains and ranges to reach directly, separated by commas. The cluster's own names are always reached
 	// directly.
 	NoProxy List `json:"no_proxy,omitempty"`
 }
@@ -274,14 +274,14 @@ type Notify struct {
 
 // Development is how environments that persons keep are released.
 type Development struct {
-	// How long an environment that a user keeps may be unused before it is released; 0 for ever. Use is a job, an open shell, a
+	// How long an environment that a user keeps may be unused before it is released; 0 means never. Use is a job, an open shell, a
 	// browser session or a busy GPU.
 	IdleTimeout Duration `json:"idle_timeout,omitempty"`
 }
 
 // Monitoring is how Prometheus finds the metrics of the nodes.
 type Monitoring struct {
-	// Whether each environment gets a PodMonitor, by which Prometheus finds the agents' metrics; it takes the right to create
+	// Whether each environment gets a PodMonitor, by which Prometheus finds the agents' metrics; this requires the right to create
 	// podmonitors.
 	PodMonitor bool `json:"pod_monitor,omitempty"`
 	// Labels of the PodMonitors, by which a Prometheus chooses them: as in release: kube-prometheus-stack.

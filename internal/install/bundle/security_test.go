@@ -120,26 +120,3 @@ func TestDockerfilesNameTheirBase(t *testing.T) {
 		}
 	}
 }
-
-// TestThreatModel fails if the threat model of SECURITY.md names a test that does not exist.
-func TestThreatModel(t *testing.T) {
-	var tests strings.Builder
-	for _, path := range filesBelow(t, `_test\.go$`, "internal", "test") {
-		tests.Write(read(t, path))
-	}
-	rows := 0
-	for row := range strings.Lines(string(read(t, filepath.Join(root, "SECURITY.md")))) {
-		named := regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w*)`").FindAllStringSubmatch(row, -1)
-		if len(named) > 0 {
-			rows++
-		}
-		for _, test := range named {
-			if !strings.Contains(tests.String(), "\nfunc "+test[1]+"(") {
-				t.Errorf("SECURITY.md names %s, which does not exist", test[1])
-			}
-		}
-	}
-	if rows < 8 {
-		t.Errorf("%d rows of the threat model name a test, want at least 8", rows)
-	}
-}

@@ -22,8 +22,8 @@ func main() {
 	}
 	dir := os.Args[1]
 	for _, platform := range os.Args[2:] {
-		err := pyspy.Write(context.Background(), filepath.Join(dir, strings.ReplaceAll(platform, "/", "-")), filepath.Join(dir, "licenses"), platform)
-		if err != nil {
+		programs := filepath.Join(dir, strings.ReplaceAll(platform, "/", "-"))
+		if err := pyspy.Write(context.Background(), programs, filepath.Join(dir, "licenses"), platform); err != nil {
 			fmt.Fprintf(os.Stderr, "fetching py-spy for %s: %v\n", platform, err)
 			os.Exit(1)
 		}

@@ -265,7 +265,7 @@ func (r *reference) writeGroups(page *strings.Builder, cmd *cobra.Command, level
 	}
 }
 
-// inMarkdown returns a help text for a page. A list, whose lines the help indents by two, is code there: Markdown would make it a paragraph.
+// inMarkdown returns a help text for a page. A list, which the help indents by two, is code there: Markdown would make it a paragraph.
 func inMarkdown(text string) string {
 	var page strings.Builder
 	inList, empty := false, true

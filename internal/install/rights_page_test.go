@@ -37,14 +37,15 @@ func TestRightsPageIsCurrent(t *testing.T) {
 		why map[string]string
 	}{
 		{"steps", needed, map[string]string{
-			"leases":                         "the Lease records who holds an environment, and owns its other objects",
-			"statefulsets":                   "create and delete the pods of an environment",
-			"services":                       "the DNS names of the pods, and the account under which they run",
-			"configmaps":                     "receipts",
-			"persistentvolumeclaims":         "provision creates claims, makes them larger and watches them; no step can delete a claim",
-			"secrets":                        "the certificates of agents and steps, the passwords of services",
-			"routes":                         "routes to services, if the run or its user requests them",
-			"pods":                           "the state of the pods; teardown deletes them, and a deleted pod is created again, for example on another Kubernetes node",
+			"leases":                 "the Lease records who holds an environment, and owns its other objects",
+			"statefulsets":           "create and delete the pods of an environment",
+			"services":               "the DNS names of the pods, and the account under which they run",
+			"configmaps":             "receipts",
+			"persistentvolumeclaims": "provision creates claims, makes them larger and watches them; no step can delete a claim",
+			"secrets":                "the certificates of agents and steps, the passwords of services",
+			"routes":                 "routes to services, if the run or its user requests them",
+			"pods": "the state of the pods; teardown deletes them, and a deleted pod is created again, for example on another " +
+				"Kubernetes node",
 			"events":                         "why a pod does not start",
 			"resourcequotas":                 "why a pod does not start",
 			"pipelineruns":                   "the run's own deadlines and params",

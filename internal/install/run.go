@@ -60,7 +60,8 @@ func Run(ctx context.Context, out, warnings io.Writer, files fs.FS, o Options) e
 			return err
 		}
 	case prints:
-		return fail.Becausef(fail.InvalidInput, "--output=yaml connects to no cluster, which would build the steps image: want --steps-image=IMAGE")
+		return fail.Becausef(fail.InvalidInput, "--output=yaml connects to no cluster, which would build the steps image: want "+
+			"--steps-image=IMAGE")
 	}
 	if prints {
 		objects, err := Render(request, files)

@@ -121,7 +121,7 @@ func TestLocalFailure(t *testing.T) {
 	block, _, _ = strings.Cut(block, "\n\n")
 	want := strings.Split(strings.TrimPrefix(strings.ReplaceAll(block, "\n    ", "\n"), "    "), "\n")
 	args := strings.Fields(want[0])
-	next := regexp.MustCompile("mlenv logs (\\S+) --rank=3$").FindStringSubmatch(block)
+	next := regexp.MustCompile(`mlenv logs (\S+) --rank=3$`).FindStringSubmatch(block)
 	if len(args) < 3 || args[0] != "$" || next == nil {
 		t.Fatalf("the README has no run that fails, with its next command:\n%s", block)
 	}

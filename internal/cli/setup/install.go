@@ -57,7 +57,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	}
 	o.Flags.AddNamespace(cmd.Flags(), "namespace (default: cluster.namespace of the file)")
 	cmd.Flags().StringVar(&o.StepsImage, "steps-image", "", "steps image (default: the release's, or one that the cluster builds)")
-	param.Image.AddTo(cmd.Flags(), &steps.base, "base", stepsBase, "base of a steps image that is built, with git, git-lfs, ssh, sh and certificates")
+	param.Image.AddTo(cmd.Flags(), &steps.base, "base", stepsBase,
+		"base of a steps image that is built, with git, git-lfs, ssh, sh and certificates")
 	cmd.Flags().StringVar(&steps.program, "program", "", "mlenv for Linux of which a steps image is built (default: this program)")
 	cmd.Flags().StringVar(&o.ServiceAccount, "service-account", launch.ServiceAccount,
 		"ServiceAccount that gets the rights, and that runs of mlenv use; tkn need not name Tekton's default account, on OpenShift pipeline")

@@ -22,6 +22,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
@@ -38,6 +39,8 @@ const (
 	stepsBase = "cgr.dev/chainguard/git:latest"
 	// noImage is where the Tasks of main name a steps image, which exists in no registry.
 	noImage = "registry.invalid/"
+	// maxProgram bounds what is read of a program, in bytes: mlenv has 95 MB.
+	maxProgram = 1 << 30
 	// mlenvPackage is the package of the program mlenv.
 	mlenvPackage = "github.com/ml-dev-env/ml-dev-env/cmd/mlenv"
 )
@@ -134,17 +137,18 @@ func (s stepsImage) lay(ctx context.Context, folder string) (platform string, er
 	}
 	platform, err = platformOf(program)
 	if err != nil {
-		return "", fail.Advise(fail.Becausef(fail.InvalidInput, "building the steps image of %s: %w", program, err), "name the program of a release for Linux: "+
-			"mlenv install FILE --program=mlenv-linux-amd64 (in a checkout: CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -o mlenv-linux-amd64 "+
-			"./cmd/mlenv); or name an image: mlenv install FILE --steps-image=IMAGE")
+		return "", fail.Advise(fail.Becausef(fail.InvalidInput, "building the steps image of %s: %w", program, err),
+			"name the program of a release for Linux: mlenv install FILE --program=mlenv-linux-amd64 (in a checkout: CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -o mlenv-linux-amd64 "+
+				"./cmd/mlenv); or name an image: mlenv install FILE --steps-image=IMAGE")
 	}
-	content, err := os.ReadFile(program)
+	content, err := claimfile.Read(program, maxProgram)
 	if err != nil {
 		return "", err
 	}
 	const data = "/var/run/ko" // where ko puts what comes beside a program
 	root := filepath.Join(folder, "root")
-	programs, agents := filepath.Join(root, filepath.Dir(agent.StepsProgram)), filepath.Join(root, data, strings.ReplaceAll(platform, "/", "-"))
+	programs := filepath.Join(root, filepath.Dir(agent.StepsProgram))
+	agents := filepath.Join(root, data, strings.ReplaceAll(platform, "/", "-"))
 	dockerfile := fmt.Sprintf("FROM %s\nCOPY root/ /\nENV KO_DATA_PATH=%s\nUSER 65532:0\nENTRYPOINT [%q]\n", s.base, data, agent.StepsProgram)
 	if err := errors.Join(
 		os.MkdirAll(programs, 0o755), os.MkdirAll(agents, 0o755),
@@ -165,9 +169,14 @@ func (s stepsImage) lay(ctx context.Context, folder string) (platform string, er
 
 // platformOf returns the platform of a program that is mlenv, for Linux and in one file.
 func platformOf(program string) (string, error) {
-	info, err := buildinfo.ReadFile(program)
+	file, err := claimfile.Open(program)
 	if err != nil {
 		return "", err
+	}
+	defer file.Close()
+	info, err := buildinfo.Read(file)
+	if err != nil {
+		return "", fmt.Errorf("it is no program of Go: %w", err)
 	}
 	setting := func(key string) string {
 		i := slices.IndexFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == key })
@@ -182,12 +191,11 @@ func platformOf(program string) (string, error) {
 	case setting("GOOS") != "linux":
 		return "", fmt.Errorf("it is a program for %s: want one for linux", setting("GOOS"))
 	}
-	file, err := elf.Open(program)
+	parts, err := elf.NewFile(file)
 	if err != nil {
 		return "", err
 	}
-	defer file.Close()
-	if slices.ContainsFunc(file.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+	if slices.ContainsFunc(parts.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
 		return "", errors.New("it needs the C library of the machine that compiled it: want one that was compiled with CGO_ENABLED=0")
 	}
 	return "linux/" + setting("GOARCH"), nil

@@ -37,19 +37,20 @@ func TestBaseIsKos(t *testing.T) {
 
 // TestFindStepsImage tests which image an installation takes that names none, in a dry run. The end-to-end tests build it.
 func TestFindStepsImage(t *testing.T) {
-	const released = "ghcr.io/ml-dev-env/steps@sha256:0123"
+	const released, built = "ghcr.io/ml-dev-env/steps@sha256:0123", "registry/team/ml-dev-env@sha256:4567"
+	const tagged = "image-registry.openshift-image-registry.svc:5000/team/ml-dev-env:mlenv-steps"
 	for name, test := range map[string]struct {
 		released         string
 		builds, pullable bool
 		built, want      string
 		reason           fail.Reason
 	}{
-		"main":                        {builds: true, want: "image-registry.openshift-image-registry.svc:5000/team/ml-dev-env:mlenv-steps"},
-		"main, built before":          {builds: true, built: "registry/team/ml-dev-env@sha256:4567", want: "registry/team/ml-dev-env@sha256:4567"},
+		"main":                        {builds: true, want: tagged},
+		"main, built before":          {builds: true, built: built, want: built},
 		"main, no builds":             {reason: fail.BuildUnavailable},
 		"a release":                   {released: released, builds: true, pullable: true, want: released},
 		"a release, no builds":        {released: released, want: released},
-		"a release that is not there": {released: released, builds: true, want: "image-registry.openshift-image-registry.svc:5000/team/ml-dev-env:mlenv-steps"},
+		"a release that is not there": {released: released, builds: true, want: tagged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -108,7 +109,8 @@ func TestPlatformOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	for program, want := range map[string]string{
-		text: "could not read Go build info", filepath.Join(dir, "missing"): "no such file", self: "internal/cli/setup.test: want that of " + mlenvPackage,
+		text: "it is no program of Go", filepath.Join(dir, "missing"): "no such file",
+		self: "internal/cli/setup.test: want that of " + mlenvPackage,
 	} {
 		if _, err := platformOf(program); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", program, err, want)

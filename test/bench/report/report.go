@@ -95,7 +95,7 @@ var commit = sync.OnceValues(func() (string, error) {
 	changed, err := exec.Command("git", "status", "--porcelain", "--", ":/", ":(top,exclude)"+results, ":(top,exclude)docs/project").Output()
 	text := strings.TrimSpace(string(name))
 	if err == nil && len(changed) > 0 {
-		text, err = text+"-dirty", fmt.Errorf("the working tree differs from commit %s, so its figures could not be reproduced; commit first:\n%s",
+		text, err = text+"-dirty", fmt.Errorf("the working tree differs from commit %s, so nobody could reproduce its figures; commit first:\n%s",
 			name, changed)
 	}
 	return text, err

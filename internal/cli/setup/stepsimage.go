@@ -138,8 +138,9 @@ func (s stepsImage) lay(ctx context.Context, folder string) (platform string, er
 	platform, err = platformOf(program)
 	if err != nil {
 		return "", fail.Advise(fail.Becausef(fail.InvalidInput, "building the steps image of %s: %w", program, err),
-			"name the program of a release for Linux: mlenv install FILE --program=mlenv-linux-amd64 (in a checkout: CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -o mlenv-linux-amd64 "+
-				"./cmd/mlenv); or name an image: mlenv install FILE --steps-image=IMAGE")
+			"name the program of a release for Linux: mlenv install FILE --program=mlenv-linux-amd64 (in a checkout: "+
+				"CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -o mlenv-linux-amd64 ./cmd/mlenv); or name an image: "+
+				"mlenv install FILE --steps-image=IMAGE")
 	}
 	content, err := claimfile.Read(program, maxProgram)
 	if err != nil {

@@ -101,7 +101,8 @@ func (c *common) paramTable(t *testing.T, specs, described tekton.ParamSpecs) st
 	}
 	text := "| param | default | meaning |\n| --- | --- | --- |\n" + rows.String()
 	if len(there) > 0 {
-		text += "\nAs in [" + longestPipeline + "](../../pipelines/" + longestPipeline + "/README.md#params): " + strings.Join(there, ", ") + ".\n"
+		text += "\nAs in [" + longestPipeline + "](../../pipelines/" + longestPipeline + "/README.md#params): " +
+			strings.Join(there, ", ") + ".\n"
 	}
 	text += "\nAs in [every Task](../../" + tasksPage + "#params-of-every-task): " + strings.Join(everywhere, ", ") + "."
 	if secret {
@@ -167,8 +168,8 @@ func install(folder, name, version string) string {
 	}
 	text := fmt.Sprintf("Use the %s of a release, because main names no steps image, in a [prepared namespace](../../%s)%s\n\n", title,
 		tasksPage, note)
-	text += "    kubectl apply -f https://raw.githubusercontent.com/ml-dev-env/ml-dev-env/" + version + "/" + folder + "/" + name + "/" + name +
-		".yaml\n"
+	text += "    kubectl apply -f https://raw.githubusercontent.com/ml-dev-env/ml-dev-env/" + version + "/" + folder + "/" + name + "/" +
+		name + ".yaml\n"
 	for _, resolver := range []string{
 		`bundles, params: [{name: bundle, value: "ghcr.io/ml-dev-env/ml-dev-env/tasks:` + version + `"}, {name: name, value: ` + name + `}, ` +
 			`{name: kind, value: ` + kind + `}]`,

@@ -10,7 +10,7 @@
 //   - The group's name: a label until 0.17, an annotation since 0.18. The feature gate WorkloadIdentifierAnnotations, since 0.17.4 and on
 //     since 0.18, makes it an annotation.
 //   - Scheduling gates of the pods: admission; since 0.14 also topology, of the feature gate TopologyAwareScheduling.
-//   - API: v1beta1 until 0.14; 0.15 and later also serve v1beta2, which is read if it is served, because v1beta1 is deprecated since 0.15.1.
+//   - API: v1beta1 until 0.14; 0.15 and later also serve v1beta2, which is preferred, because v1beta1 is deprecated since 0.15.1.
 //
 // test/localcluster runs 0.14.8, 0.17.0 and 0.19.2, which differ in these points.
 package kueue

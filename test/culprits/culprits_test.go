@@ -244,8 +244,12 @@ func (s script) training(t *testing.T, launcher agent.Launcher, prelude []byte) 
 			t.Fatal(err)
 		}
 	}
+	port, err := local.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if s.rank == "port" {
-		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", e.MasterPort))
+		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -257,7 +261,7 @@ func (s script) training(t *testing.T, launcher agent.Launcher, prelude []byte) 
 			Notify: func(notify.Event) {}},
 		Options: train.Options{Name: "env", ProgressEvery: time.Hour}, Nodes: e.Nodes, ID: "job",
 		Spec: agent.JobSpec{
-			Run: "run", Launcher: launcher, Script: "train.py", Nodes: 2, RanksPerNode: 2, MasterPort: e.MasterPort,
+			Run: "run", Launcher: launcher, Script: "train.py", Nodes: 2, RanksPerNode: 2, MasterPort: port,
 			Deadline: time.Now().Add(timeForATrainingToEnd),
 			Env:      map[string]string{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "USE_LIBUV": "0"},
 		},

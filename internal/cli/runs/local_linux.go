@@ -110,7 +110,7 @@ func (j localJob) train(ctx context.Context, log *slog.Logger, out io.Writer, e 
 	if err != nil {
 		return err
 	}
-	j.training.Tree, j.training.Job, j.training.MasterPort = sent, e.Name, e.MasterPort
+	j.training.Tree, j.training.Job, j.training.NewPort = sent, e.Name, local.FreePort
 	_, err = train.Run(ctx, train.Deps{Place: e, Log: log, Out: out, Kept: memory.Keeper(ctx, log, trainTask)}, j.training)
 	return err
 }

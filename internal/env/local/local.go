@@ -41,8 +41,6 @@ type Environment struct {
 	GPUs int
 	// Program is the path of the agent's program.
 	Program string
-	// MasterPort is where ranks meet. Nothing else on this machine uses it.
-	MasterPort int
 	// Workspace is the folder in place of the workspace claim.
 	Workspace string
 
@@ -131,10 +129,7 @@ func (e *Environment) start(ctx context.Context, environ []string, gpus [][]stri
 	if err := e.makeProgram(); err != nil {
 		return err
 	}
-	var err error
-	if e.addresses, e.MasterPort, err = addressesOf(e.options.Nodes); err != nil {
-		return err
-	}
+	e.addresses = addressesOf(e.options.Nodes)
 	made, err := certs.New("local", e.options.Name, time.Now(), e.addresses...)
 	if err != nil {
 		return err
@@ -214,18 +209,22 @@ func (e *Environment) makeProgram() error {
 	return os.Symlink(self, e.Program)
 }
 
-// addressesOf returns loopback addresses for the nodes, and a port for the ranks. torch's store listens at all addresses of its machine.
-func addressesOf(count int) (addresses []net.IP, port int, err error) {
+// FreePort returns a port that nothing on this machine uses. torch's store listens at all addresses of its machine.
+func FreePort() (int, error) {
 	listener, err := net.Listen("tcp", ":0")
 	if err != nil {
-		return nil, 0, err
+		return 0, err
 	}
-	port = listener.Addr().(*net.TCPAddr).Port
+	return listener.Addr().(*net.TCPAddr).Port, listener.Close()
+}
+
+// addressesOf returns loopback addresses for the nodes.
+func addressesOf(count int) (addresses []net.IP) {
 	second, third := byte(1+rand.IntN(254)), byte(rand.IntN(256))
 	for node := range count {
 		addresses = append(addresses, net.IPv4(127, second, third, byte(1+node)))
 	}
-	return addresses, port, listener.Close()
+	return addresses
 }
 
 // noGPU is the list of a node without GPUs: it names none of this machine's, so the agent hides all from the ranks.

@@ -46,13 +46,16 @@ func start(ctx context.Context, folder, name string, environ ...string) (*Enviro
 	return Start(ctx, Options{Folder: folder, Name: name, Nodes: 2, Environ: append(os.Environ(), environ...)})
 }
 
+// masterPort is where the ranks of launch would meet.
+const masterPort = 29411
+
 // launch starts a shell command on both nodes.
 func launch(ctx context.Context, e *Environment, command string) error {
 	const timeForAJobToEnd = time.Minute
 	return e.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		_, err := client.StartJob(ctx, "job", agent.JobSpec{
 			Run: "run", Launcher: agent.Command, Script: "/bin/sh", Args: []string{"-c", command}, Nodes: 2, RanksPerNode: 1,
-			MasterPort: e.MasterPort,
+			MasterPort: masterPort,
 			Deadline:   time.Now().Add(timeForAJobToEnd),
 		})
 		return err
@@ -84,7 +87,7 @@ func TestStart(t *testing.T) {
 			t.Errorf("node %d ended with %+v, want exit code 0", node, last)
 		}
 		got, err := os.ReadFile(filepath.Join(folder, "node-"+strconv.Itoa(node)))
-		want := fmt.Sprintf("%d 2 %d lo mine %s  %s 127.", node, e.MasterPort, os.Getenv("HOME"), folder)
+		want := fmt.Sprintf("%d 2 %d lo mine %s  %s 127.", node, masterPort, os.Getenv("HOME"), folder)
 		if err != nil || !strings.HasPrefix(string(got), want) {
 			t.Errorf("node %d: the rank printed %q (%v), want %q...", node, got, err, want)
 		}

@@ -68,6 +68,9 @@ func (t *Training) attempts(ctx context.Context) (Result, error) {
 			return result, fmt.Errorf("%w; not restarted: %w", err, gatherErr)
 		}
 		t.Spec.Attempts = append(slices.Clip(t.Spec.Attempts), failed)
+		if portErr := t.newPort(); portErr != nil {
+			return result, fmt.Errorf("%w; not restarted: %w", err, portErr)
+		}
 		t.Log.Info(fmt.Sprintf("All nodes answer %.1f s after attempt %d ended.", time.Since(began).Seconds(), failed.Attempt))
 		t.findCheckpoint(ctx)
 	}
@@ -95,7 +98,7 @@ func (t *Training) findNewest(ctx context.Context) error {
 	})
 	for _, status := range statuses {
 		if found := status.Spec; found.Nodes > 0 && found.Attempt() >= t.Spec.Attempt() {
-			t.Spec.Attempts, t.Spec.Deadline = found.Attempts, found.Deadline
+			t.Spec.Attempts, t.Spec.Deadline, t.Spec.MasterPort = found.Attempts, found.Deadline, found.MasterPort
 			t.Spec.Checkpoint, t.Spec.CheckpointJob = found.Checkpoint, found.CheckpointJob
 		}
 	}

@@ -57,6 +57,8 @@ exit 3`)
 	training.Spec.Env = map[string]string{"OTHER": filepath.Join(record, "metrics.jsonl")}
 	var events []string
 	training.Notify = func(e notify.Event) { events = append(events, fmt.Sprintf("%s %d %s", e.Kind, e.Attempt, e.Reason)) }
+	const newPort = 29411
+	training.NewPort = func() (int, error) { return newPort, nil }
 	if _, err := training.attempts(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -75,6 +77,9 @@ exit 3`)
 	status, err := agents[0].Client.Job(t.Context(), "job")
 	if err != nil || status.Spec.Attempt() != 2 || status.Record != filepath.Join(record, "attempt-2") {
 		t.Fatalf("status %+v, %v; want that of attempt 2", status, err)
+	}
+	if status.Spec.MasterPort != newPort {
+		t.Errorf("the ranks of attempt 2 meet at port %d, want a new one", status.Spec.MasterPort)
 	}
 	got := status.Spec.Attempts[0]
 	if got.Started.IsZero() || got.Ended.Before(got.Started) {

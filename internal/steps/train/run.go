@@ -75,8 +75,8 @@ type Options struct {
 	HangTimeout HangTimeout
 	// Rendezvous is what happens after a training whose ranks never met: warn or fail.
 	Rendezvous param.Effect
-	// MasterPort is where the ranks meet, 0 for the port that environments use.
-	MasterPort int
+	// NewPort returns where the ranks of the next attempt meet, nil for the port that environments use.
+	NewPort func() (int, error)
 	// DebugRank waits for a debugger; -1 for none.
 	DebugRank int
 	// Exclusive refuses to train next to another training on the same nodes. With Replace a training that a person
@@ -244,14 +244,24 @@ func (t *Training) earlier(ctx context.Context) (Result, error) {
 	return Result{Metrics: metrics}, &command.Exit{Code: command.Failed, Err: fail.Becausef(v.Reason, "%s", v.Message), Told: true}
 }
 
+func (t *Training) newPort() (err error) {
+	if t.NewPort != nil {
+		t.Spec.MasterPort, err = t.NewPort()
+	}
+	return err
+}
+
 // prepare asks the nodes for what the flags leave open, and prepares their network again: a rail may have gone down since
 // provision did.
 func (t *Training) prepare(ctx context.Context) (err error) {
 	spec := &t.Spec
 	*spec = agent.JobSpec{
 		Run: cmp.Or(t.Run.Name, t.Job), Launcher: t.Launcher, Script: t.Script, Args: t.Args, Tree: t.Tree,
-		Nodes: len(t.Nodes), RanksPerNode: t.RanksPerNode, MasterPort: t.MasterPort, Env: map[string]string{}, SecretEnv: t.SecretEnv,
+		Nodes: len(t.Nodes), RanksPerNode: t.RanksPerNode, Env: map[string]string{}, SecretEnv: t.SecretEnv,
 		Deadline: time.Now().Add(t.Timeout), Grace: t.StopGrace, NoHook: t.Hook == pylib.None,
+	}
+	if err := t.newPort(); err != nil {
+		return err
 	}
 	if t.DebugRank >= 0 {
 		spec.DebugRank = &t.DebugRank

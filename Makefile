@@ -70,10 +70,12 @@ bin/localcluster: go
 	@mkdir -p bin
 	@GOGC=400 test/progress 90 "compiling bin/localcluster" go build -C $(LOCALCLUSTER) -o ../../bin/localcluster ./cmd/localcluster
 
+# What mlenv version prints: the commit, whether files differ from it, and its date.
+STAMP = $(shell commit=$$(git describe --tags --always --dirty 2>/dev/null) && echo "$$commit-$$(git log -1 --format=%cs)")
 .PHONY: bin/mlenv
 bin/mlenv: go
 	@mkdir -p bin
-	@GOGC=400 test/progress 90 "compiling bin/mlenv" go build -o bin/mlenv ./cmd/mlenv
+	@GOGC=400 test/progress 90 "compiling bin/mlenv" go build -o bin/mlenv -ldflags="-X github.com/ml-dev-env/ml-dev-env/internal/version.number=$(STAMP)" ./cmd/mlenv
 
 .PHONY: mlenv
 mlenv: bin/mlenv ## compile the command line into bin/

@@ -57,6 +57,9 @@ func (l *Last) Add(line map[string]any) (dropped string) {
 	if l.values == nil {
 		l.values = map[string]any{}
 	}
+	if _, counted := line["step"]; counted {
+		delete(l.values, "source") // a training that counts its steps itself names none
+	}
 	for _, key := range slices.Sorted(maps.Keys(line)) {
 		why := l.set(key, line[key])
 		if why != "" && !l.reported && key != rankSeconds {

@@ -116,3 +116,20 @@ func FuzzLast(f *testing.F) {
 		}
 	})
 }
+
+// TestSource: steps that a framework has counted are named as such only until the training counts them itself.
+func TestSource(t *testing.T) {
+	var last Last
+	last.Add(map[string]any{"step": 1.0, "source": "DeepSpeed"})
+	if got := AtStep(1, 0, last.Values()["source"]); got != "step 1 (from DeepSpeed)" {
+		t.Errorf("got %q", got)
+	}
+	last.Add(map[string]any{"loss": 3.5})
+	if last.Values()["source"] != "DeepSpeed" {
+		t.Errorf("a line without a step changed the source: %v", last.Values())
+	}
+	last.Add(map[string]any{"step": 2.0, "loss": 3.4})
+	if got := AtStep(2, 0, last.Values()["source"]); got != "step 2" {
+		t.Errorf("got %q", got)
+	}
+}

@@ -89,6 +89,20 @@ func stoppedBy(t *testing.T, cause agent.StopCause, script string) (*place, *lin
 	return p, log
 }
 
+// No rank caused the end of a run that was cancelled, whatever the ranks exit with when they are stopped.
+func TestRanksOfACancelledRun(t *testing.T) {
+	p, _ := saving(t, "exit 3")
+	r, err := p.run(t.Context())
+	if err != nil || r.Reason != fail.Cancelled || r.Cause != nil {
+		t.Errorf("got %s by %+v, %v; want Cancelled by no rank", r.Reason, r.Cause, err)
+	}
+	for _, rank := range r.Ranks {
+		if rank.Exit.Code != 3 || !rank.Stopped {
+			t.Errorf("rank %d: %+v; want it stopped, with exit code 3", rank.Rank, rank)
+		}
+	}
+}
+
 // The ranks save for longer than the step train may wait. teardown waits for them, renews the Lease meanwhile, and finds what they saved.
 func TestSaveThatTakesLong(t *testing.T) {
 	const save = `sleep 17; mkdir -p checkpoints/train-1/step-7; echo x > checkpoints/train-1/step-7/mp_rank_00_model_states.pt

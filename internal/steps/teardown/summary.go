@@ -226,7 +226,7 @@ func (t *teardown) addAnswers(ctx context.Context, r *receipt.Receipt, clients n
 	}
 	statuses = newestOf(statuses)
 	final := t.memory.Verdict(receipt.Seen{}).Final
-	if r.Verdict != receipt.Succeeded {
+	if r.Verdict != receipt.Succeeded && r.Reason != fail.Cancelled {
 		r.Cause = culprit(statuses, final, r.Cause)
 	}
 	var hanging []int

@@ -4,8 +4,8 @@
 // shows them, with the real addresses of the pods' interfaces. It has no verbs.
 //
 // A device plugin allocates the functions as the SR-IOV network device plugin does: PCIDEVICE_* and PCIDEVICE_*_INFO, and files in
-// /dev/infiniband that are /dev/null. The CNI plugin sriov replaces the real one: net1 to net4 are macvlans on the node's eno5np0 to eno8np0,
-// with MTU 9000, which are cables to four switches in the namespace mlenv-fabric; no route connects the switches. A sysfs tree at
+// /dev/infiniband that are /dev/null. The CNI plugin sriov replaces the real one: net1 to net4 are macvlans on the node's eno5np0 to
+// eno8np0, with MTU 9000, which are cables to four switches in the namespace mlenv-fabric; no route connects the switches. A sysfs tree at
 // MLENV_SYS_ROOT, for mlenv-agent rdma --sys-root, has all devices of the node, as in shared RDMA namespace mode, with the GIDs of the
 // interfaces' real addresses, PCIe, IOMMU groups, and GPUs on the same switches. Pods request the resources of their attachments
 // automatically, as with the network resources injector, without its volume podnetinfo.

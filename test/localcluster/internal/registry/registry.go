@@ -4,8 +4,8 @@
 // package also stores them on disk, so that the registry survives being killed.
 //
 // It answers nothing without credentials. There are three users: localcluster, who pulls and pushes everything except private/..., for
-// programs on the machine; node, with which the nodes pull everything except private/... and image streams; and puller for private/.... Service
-// accounts use their token. In every namespace the Secret registry-pull has the token of the account default.
+// programs on the machine; node, with which the nodes pull everything except private/... and image streams; and puller for private/....
+// Service accounts use their token. In every namespace the Secret registry-pull has the token of the account default.
 //
 // NAMESPACE/STREAM, if the namespace exists, is pulled and pushed by localcluster, and with the token of a service account that may get or
 // update imagestreams/layers there. localcluster creates the RoleBindings system:image-pullers, for all accounts of the namespace, and

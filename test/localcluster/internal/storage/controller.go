@@ -4,9 +4,9 @@
 // folders on this machine. It provisions and expands claims, attaches volumes to one node or many, and mounts them with a
 // CSI driver.
 //
-// The real clusters do not have the -retain classes; they exist to test that policy, and claims that cannot be expanded. Claims of the other
-// classes can, by a stand-in for the CSI project's external-resizer; for ceph-rbd the kubelet ends it when a pod mounts the claim. The driver
-// has no block volumes, snapshots or sizes: a volume is as large as the disk, whatever its claim requests.
+// The real clusters do not have the -retain classes; they exist to test that policy, and claims that cannot be expanded. Claims of the
+// other classes can, by a stand-in for the CSI project's external-resizer; for ceph-rbd the kubelet ends it when a pod mounts the claim.
+// The driver has no block volumes, snapshots or sizes: a volume is as large as the disk, whatever its claim requests.
 package storage
 
 import (

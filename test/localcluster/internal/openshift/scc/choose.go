@@ -6,13 +6,14 @@
 // A new pod of a user's namespace is tried against all constraints that its service account or its creator may use, by priority, then the
 // most restrictive first, then by name; openshift.io/required-scc restricts the choice. The first one that allows the pod sets the pod's
 // defaults, from the namespace's openshift.io/sa.scc.*, and the annotation openshift.io/scc. If none does, the pod is refused with every
-// reason, in OpenShift's words, after the API server's own "admission webhook ... denied the request". All accounts may use restricted-v2 and
-// restricted-v3; the ClusterRoles system:openshift:scc:NAME grant the others. An administrator may use every constraint, so a pod that the
-// administrator creates by hand gets anyuid unless required-scc names another one. Constraints without seccompProfiles, such as anyuid, refuse
-// a pod that sets a profile. The real nccl-scc is only known by its capabilities; here it fixes no IDs and allows no profile.
+// reason, in OpenShift's words, after the API server's own "admission webhook ... denied the request". All accounts may use restricted-v2
+// and restricted-v3; the ClusterRoles system:openshift:scc:NAME grant the others. An administrator may use every constraint, so a pod that
+// the administrator creates by hand gets anyuid unless required-scc names another one. Constraints without seccompProfiles, such as
+// anyuid, refuse a pod that sets a profile. The real nccl-scc is only known by its capabilities; here it fixes no IDs and allows no
+// profile.
 //
-// Not implemented: sysctls, flex volumes, ephemeral containers, the seccomp annotation on pods, a second check of a pod whose metadata alone
-// changes, the account pipeline, and PodSecurity labels. kube-*, default, openshift* and Tekton's own namespaces are ignored.
+// Not implemented: sysctls, flex volumes, ephemeral containers, the seccomp annotation on pods, a second check of a pod whose metadata
+// alone changes, the account pipeline, and PodSecurity labels. kube-*, default, openshift* and Tekton's own namespaces are ignored.
 package scc
 
 import (

@@ -91,14 +91,17 @@ def _record(error, into="%d.json", when_known=True):
 
     value, chain = error, []
     while value is not None and len(chain) < 20:
-        while getattr(value, "exceptions", None) and len(chain) < 20:  # of a group
-            value = value.exceptions[-1]
+        members = _members(value)
+        while len(members) == 1:
+            value, members = members[0], _members(members[0])
         kind = type(value)
         frames = [[frame.filename, frame.lineno] for frame in traceback.extract_tb(value.__traceback__)[-100:]]
         if isinstance(value, SyntaxError) and value.filename:
             frames.append([value.filename, value.lineno or 0])
         name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "." + kind.__qualname__
         message = value.msg if isinstance(value, SyntaxError) else value
+        if members:
+            message = "%s: %s: %s" % (message, type(members[0]).__name__, members[0])
         chain.append({"type": name, "message": str(message)[:20000], "frames": frames})
         value = value.__cause__ or (None if value.__suppress_context__ else value.__context__)
     lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -106,6 +109,11 @@ def _record(error, into="%d.json", when_known=True):
     with open(path + ".new", "w", encoding="utf-8", errors="replace") as file:
         json.dump({"time": time.time() if when_known else 0, "chain": chain, "printed": lines[-100000:]}, file)
     os.replace(path + ".new", path)
+
+
+def _members(error):
+    members = getattr(error, "exceptions", ())  # of a group
+    return members if isinstance(members, tuple) else ()
 
 
 def _logging(module):

@@ -24,7 +24,7 @@ func newestLog(dir string, since time.Time) (newest string) {
 		}
 		name, _ := filepath.Rel(dir, path) // both are relative, or both absolute
 		if entry.IsDir() {
-			if strings.Count(name, "/") >= deepest {
+			if strings.Count(name, "/") >= deepest || entry.Name() == ".mlenv" { // which has the records of all ranks
 				return fs.SkipDir
 			}
 			return nil

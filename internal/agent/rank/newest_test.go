@@ -15,7 +15,7 @@ func TestNewestLog(t *testing.T) {
 	start := time.Now()
 	for name, age := range map[string]time.Duration{
 		"old.log": -time.Hour, "output/training.log": 2 * time.Minute, "output/other.out": time.Minute, "weights.bin": time.Hour,
-		"a/b/c/d/deep.log": time.Hour,
+		"a/b/c/d/deep.log": time.Hour, ".mlenv/runs/job/rank-2.log": time.Hour,
 	} {
 		path := filepath.Join(dir, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("x"), 0o644),

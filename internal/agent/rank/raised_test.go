@@ -28,6 +28,11 @@ func TestRaised(t *testing.T) {
 			want: "ValueError: bad (a.py:3) first "},
 		"a chain": {files: map[string]string{"a.py": silent + "try:\n  {}['x']\nexcept KeyError as e:\n  raise OSError('no data') from e\n"},
 			want: "OSError: no data (a.py:6) first KeyError: 'x'"},
+		"a group": {files: map[string]string{"a.py": silent + "raise ExceptionGroup('loading', [ValueError('bad shard 1'), KeyError('x')])\n"},
+			want: "ExceptionGroup: loading (2 sub-exceptions): ValueError: bad shard 1 (a.py:3) first "},
+		"a group of one": {files: map[string]string{"a.py": silent +
+			"try:\n  raise ValueError('bad shard 1')\nexcept ValueError as e:\n  raise ExceptionGroup('loading', [e])\n"},
+			want: "ValueError: bad shard 1 (a.py:4) first "},
 		"a chain that is cut": {files: map[string]string{
 			"a.py": silent + "try:\n  {}['x']\nexcept KeyError:\n  raise OSError('no data') from None\n"},
 			want: "OSError: no data (a.py:6) first "},

@@ -219,7 +219,8 @@ func (s *shim) explain() {
 		exit.OutOfMemory, exit.MemoryLimit = true, memory.Limit
 	}
 	s.status.Tail, s.status.Python = s.output.lastWords(s.dir.RankLog(s.status.Rank))
-	if s.status.Tail == nil && *exit != (agent.Exit{}) {
+	// A rank that was stopped has not failed, so a log that others may have written since explains nothing.
+	if s.status.Tail == nil && *exit != (agent.Exit{}) && exit.Signal != "SIGTERM" {
 		s.status.TailFile = newestLog(".", s.status.Started)
 		s.status.Tail, s.status.Python = LastWords(s.status.TailFile, time.Time{})
 	}

@@ -279,6 +279,12 @@ func (js *jobs) pinned(hash tree.Digest) bool {
 			return true
 		}
 	}
+	return js.mayRun(func(spec agent.JobSpec) bool { return spec.Tree == hash })
+}
+
+// mayRun reports whether such a job runs on any node of any environment that shares the claim, as far as the records show: one that cannot
+// be read may be of such a job.
+func (js *jobs) mayRun(such func(agent.JobSpec) bool) bool {
 	for _, path := range js.records("*") {
 		var node int
 		if _, err := fmt.Sscanf(filepath.Base(path), "node-%d.json", &node); err != nil {
@@ -289,7 +295,7 @@ func (js *jobs) pinned(hash tree.Digest) bool {
 		case record.Foreign(err):
 			js.log.Warn("Skipping the record of a job.", "path", path, "error", err)
 		case errors.Is(err, fs.ErrNotExist):
-		case err != nil, status.State == agent.Running && status.Spec.Tree == hash:
+		case err != nil, status.State == agent.Running && such(status.Spec):
 			return true
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/venv"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -67,23 +66,10 @@ func (js *jobs) identifyPython() ([]byte, error) {
 	return output, nil
 }
 
-// busy reports whether a job runs on any node of any environment that shares the claim, as far as the records show.
+// busy reports whether a job may run that uses a virtual environment of the claim. The agent that would end it at its deadline may be gone,
+// with its environment.
 func (js *jobs) busy() bool {
-	if len(js.running()) > 0 {
-		return true
-	}
-	for _, path := range js.records("*") {
-		var node int
-		if _, err := fmt.Sscanf(filepath.Base(path), "node-%d.json", &node); err != nil {
-			continue
-		}
-		status, err := record.Dir(filepath.Dir(path)).ReadNode(node)
-		// The agent that would end a job at its deadline may be gone, with its environment.
-		if err == nil && status.State == agent.Running && (status.Spec.Deadline.IsZero() || time.Now().Before(status.Spec.Deadline)) {
-			return true
-		}
-	}
-	return false
+	return len(js.running()) > 0 || js.mayRun(func(spec agent.JobSpec) bool { return spec.Deadline.IsZero() || time.Now().Before(spec.Deadline) })
 }
 
 // collectVenvs removes virtual environments that have not been used for long.

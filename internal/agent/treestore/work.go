@@ -153,7 +153,10 @@ func (s *Store) CleanUp() (err error) {
 
 // InUse reports whether a working directory may still contain files of the tree.
 func (s *Store) InUse(hash tree.Digest) bool {
-	jobs, _ := s.uncleaned()
+	jobs, err := s.uncleaned()
+	if err != nil {
+		return true // as one that cannot be read
+	}
 	for _, job := range jobs {
 		if of, err := s.treeOf(job); err != nil || of == hash {
 			return true

@@ -3,6 +3,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,6 +109,13 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 			files = "Their logs and what they wrote at relative paths are deleted, too; checkpoints stay."
 		}
 		if err := command.Confirm(cmd, fmt.Sprintf("%sDelete %s? %s", &table, humanize.Count(len(doomed), "receipt"), files)); err != nil {
+			return err
+		}
+		// While the question waited, a run may have begun that resumes from one of them.
+		if all, err = list(ctx, clients); err == nil && remove != nil {
+			err = needed(doomed, all, clients.Namespace)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -255,7 +263,10 @@ func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 		err := command.Confirm(cmd, fmt.Sprintf("%sDelete %s, with logs and what the scripts wrote at relative paths? Checkpoints and datasets "+
 			"elsewhere stay.",
 			&table, humanize.Count(len(doomed), "local run")))
-		if err != nil {
+		if err == nil {
+			all, err = localRuns() // a run may have begun that resumes from one of them
+		}
+		if err = cmp.Or(err, needed(doomed, all, "")); err != nil {
 			return err
 		}
 	}

@@ -131,3 +131,38 @@ func TestPruneFiles(t *testing.T) {
 		})
 	}
 }
+
+// answer answers a question, after what happens meanwhile.
+type answer func() string
+
+func (a answer) Read(p []byte) (int, error) { return copy(p, a()), io.EOF }
+
+// TestPruneAsksAgain: a run that begins while the question waits, and resumes from a run that would be deleted, keeps its files.
+func TestPruneAsksAgain(t *testing.T) {
+	late := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "late", UID: "uid-late",
+		Labels: map[string]string{"tekton.dev/pipeline": "train-multi-node"}}}
+	late.Spec.Params = v1.Params{{Name: "env", Value: *v1.NewStructuredValues("MLENV_RESUME_FROM=first", "A=b")}}
+	clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
+	r := receipt.Receipt{Run: "first", RunUID: "uid-first", Namespace: "ns", Environment: "env",
+		Record: &receipt.Record{Claims: []string{"shared"}}}
+	if err := receipt.Write(t.Context(), clients.Kube, r); err != nil {
+		t.Fatal(err)
+	}
+	cmd := &cobra.Command{}
+	cmd.SetContext(t.Context())
+	cmd.SetOut(io.Discard)
+	cmd.SetErr(io.Discard)
+	cmd.SetIn(answer(func() string {
+		if _, err := clients.Tekton.TektonV1().PipelineRuns("ns").Create(t.Context(), late, metav1.CreateOptions{}); err != nil {
+			t.Error(err)
+		}
+		return "yes\n"
+	}))
+	err := pruneReceipts(cmd, clients, []string{"first"}, false, func(context.Context, *kube.Clients, fetch.Claim, []string) error {
+		t.Error("its files were deleted")
+		return nil
+	})
+	if fail.ReasonOf(err) != fail.EnvironmentBusy {
+		t.Errorf("got %v, want that run late needs the files", err)
+	}
+}

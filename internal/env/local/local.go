@@ -96,7 +96,7 @@ func (e *Environment) claimName() error {
 		e.lock, err = hold(filepath.Join(begun, lockName))
 	}
 	if err != nil {
-		return fmt.Errorf("creating the folder of run %s: %w", e.Name, err)
+		return fmt.Errorf("creating the folder of run %s: %w", e.Name, errors.Join(err, os.RemoveAll(begun)))
 	}
 	err = os.Rename(begun, e.Dir())
 	if err == nil {

@@ -1,25 +1,26 @@
 # The targets of the earlier scripts, one mlenv command each; docs/project/from-scripts.md lists them all.
 # CLUSTER is the name of a file in clusters/ without .yaml. MLENV_FLAGS are any other flags.
 MLENV := bin/mlenv
+PROGRAM := $(filter bin/mlenv,$(MLENV))
 CLUSTER_FILE = $(if $(CLUSTER),clusters/$(CLUSTER).yaml)
 IN = $(if $(NAMESPACE),--namespace=$(NAMESPACE)) $(MLENV_FLAGS)
 AT = $(if $(CLUSTER),--cluster-file=$(CLUSTER_FILE)) $(IN)
 SIZE = $(if $(MODE),--mode=$(MODE)) $(if $(NODES),--nodes=$(NODES))
 
 .PHONY: deploy-cluster
-deploy-cluster: ## create an environment for development (CLUSTER= MODE= NODES= NAMESPACE=)
+deploy-cluster: $(PROGRAM) ## create an environment for development (CLUSTER= MODE= NODES= NAMESPACE=)
 	$(MLENV) up $(AT) $(SIZE)
 
 .PHONY: deploy-multi-node-rdma
-deploy-multi-node-rdma: ## the same over RDMA
+deploy-multi-node-rdma: $(PROGRAM) ## the same over RDMA
 	$(MLENV) up --mode=rdma $(AT) $(if $(NODES),--nodes=$(NODES))
 
 .PHONY: deploy-multi-node-tcp
-deploy-multi-node-tcp: ## the same over TCP
+deploy-multi-node-tcp: $(PROGRAM) ## the same over TCP
 	$(MLENV) up --mode=tcp $(AT) $(if $(NODES),--nodes=$(NODES))
 
 .PHONY: deploy
-deploy: ## create an environment of one node, with VS Code, Jupyter and TensorBoard
+deploy: $(PROGRAM) ## create an environment of one node, with VS Code, Jupyter and TensorBoard
 	$(MLENV) up --nodes=1 --services=all $(AT)
 
 # The scripts' target clean did the same. make clean deletes build output instead, and no environment in which somebody works.

@@ -280,8 +280,8 @@ func TestValuesThatCannotBe(t *testing.T) {
 		"network: {proxy: {https: 'http://me:secret@proxy:3128'}}": `network.proxy.https: holds a password or user`,
 		"network: {proxy: {no_proxy: example.com}}":                `neither http nor https names one`,
 		"network: {trusted_ca: Company CA}":                        `network.trusted_ca: "Company CA": a lowercase`,
-		"network: {rdma: {attachments: [eno5np0-network]}}": `network.rdma.attachments[0]: ` +
-			`"eno5np0-network": want namespace/name`,
+		"network: {rdma: {attachments: [eno5np0_network]}}": `network.rdma.attachments[0]: ` +
+			`"eno5np0_network": want namespace/name`,
 		"network: {rdma: {attachments: [a/b, a/b]}}": `network.rdma.attachments[1]: "a/b": is listed ` +
 			`already`,
 		"network: {rdma: {attachments: [a/b], interfaces: 'net1,net2'}}": `"net1,net2": are 2, but each of the 1 ` +
@@ -453,4 +453,12 @@ func FuzzLoad(f *testing.F) {
 			t.Errorf("Load = %v, want Problems", err)
 		}
 	})
+}
+
+// TestAttachmentsIn: an attachment without a namespace is the environment's own.
+func TestAttachmentsIn(t *testing.T) {
+	got := RDMA{Attachments: []string{"eno5np0-network", "default/eno6np0-network"}}.AttachmentsIn("team")
+	if want := []string{"team/eno5np0-network", "default/eno6np0-network"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
 }

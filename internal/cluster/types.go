@@ -5,6 +5,7 @@ package cluster
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -172,7 +173,7 @@ type RDMA struct {
 	MinNChannels string `json:"min_nchannels,omitempty"`
 	// MTU in bytes that the interfaces of the rails are expected to have, as in 9000.
 	MTU int `json:"mtu,omitempty" jsonschema:"minimum=576,maximum=65520"`
-	// Network attachments of a pod as namespace/name, in the order of net1 and so on.
+	// Network attachments of a pod in the order of net1 and so on, as namespace/name, or as name in the environment's own namespace.
 	Attachments []string `json:"attachments,omitempty"`
 	// Extended resources of a pod and how many of each, as in openshift.io/eno5np0rdma: 1.
 	Resources ResourceCounts `json:"resources,omitempty"`
@@ -211,6 +212,17 @@ func (s Security) Adds() []string {
 		}
 	}
 	return all
+}
+
+// AttachmentsIn returns the attachments of an environment in a namespace, as namespace/name.
+func (r RDMA) AttachmentsIn(namespace string) (full []string) {
+	for _, attachment := range r.Attachments {
+		if !strings.Contains(attachment, "/") {
+			attachment = namespace + "/" + attachment
+		}
+		full = append(full, attachment)
+	}
+	return full
 }
 
 // SRIOV reports whether pods get devices by attachments and resources. Otherwise they use the host's.

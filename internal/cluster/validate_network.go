@@ -45,8 +45,12 @@ func (r RDMA) validateDevices(path *field.Path) (errs field.ErrorList) {
 	for i, attachment := range r.Attachments {
 		at := path.Child("attachments").Index(i)
 		namespace, network, both := strings.Cut(attachment, "/")
-		if !both || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(network)) > 0 {
-			errs = append(errs, field.Invalid(at, attachment, "want namespace/name, as in default/eno5np0-network"))
+		if !both {
+			network = attachment
+		}
+		if both && len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(network)) > 0 {
+			errs = append(errs, field.Invalid(at, attachment, "want namespace/name, as in default/eno5np0-network, or the name of one in the "+
+				"environment's namespace"))
 		} else if slices.Contains(r.Attachments[:i], attachment) {
 			errs = append(errs, field.Invalid(at, attachment, "is listed already; list each attachment once"))
 		}

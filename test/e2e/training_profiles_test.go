@@ -112,6 +112,16 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 	}
 	found := filepath.Join(t.TempDir(), want.name+".yaml")
 	mlenv("init", want.name, "--namespace="+file.Cluster.Namespace, "--service-account="+file.Security.ServiceAccount, "--file="+found)
+	// What it cannot know is how large claims that do not exist should be.
+	text, err := os.ReadFile(found)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sized := strings.NewReplacer("workspace_size: 20Gi", "workspace_size: "+file.Storage.WorkspaceSize.String(),
+		"datasets_size: 10Gi", "datasets_size: "+file.Storage.DatasetsSize.String()).Replace(string(text))
+	if err := os.WriteFile(found, []byte(sized), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	objects := func(path string) string {
 		return mlenv("preflight", "--output=yaml", "--cluster-file="+path, "--image="+trainingImage, "--steps-image="+u.steps)
 	}

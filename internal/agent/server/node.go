@@ -5,9 +5,11 @@ package server
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -63,6 +65,9 @@ func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request, network agen
 	s.adaptToGPUs(r.Context(), &network)
 	if err := record.WriteJSON(s.config.Paths.network(), network); err != nil {
 		return fmt.Errorf("setting the node's network: %w", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(network.Set)) {
+		s.log.Info("Auto-detected " + name + "=" + network.Set[name])
 	}
 	s.startServices()
 	return answer(w, s.config.publicEnvironment())

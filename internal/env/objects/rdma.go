@@ -32,7 +32,7 @@ func (b builder) podAnnotations() map[string]string {
 		return nil
 	}
 	annotations := map[string]string{}
-	if attachments := b.Cluster.Network.RDMA.Attachments; len(attachments) > 0 {
+	if attachments := b.Cluster.Network.RDMA.AttachmentsIn(b.Namespace); len(attachments) > 0 {
 		annotations[NetworksAnnotation] = strings.Join(attachments, ",")
 	}
 	if scc := b.Cluster.Security.Pinned(); scc != "" {

@@ -22,7 +22,7 @@ const globalNamespace = "default"
 
 func (r Request) foreign() []string {
 	var found []string
-	for _, full := range r.Cluster.Network.RDMA.Attachments {
+	for _, full := range r.Cluster.Network.RDMA.AttachmentsIn(r.Namespace) {
 		if namespace, _, _ := strings.Cut(full, "/"); namespace != globalNamespace && namespace != r.Namespace {
 			found = append(found, full)
 		}
@@ -35,7 +35,7 @@ func (r Request) attachments(ctx context.Context, client dynamic.Interface) (
 	objects []*unstructured.Unstructured, definitions []attachment.Definition, err error,
 ) {
 	var missing []string
-	for _, full := range r.Cluster.Network.RDMA.Attachments {
+	for _, full := range r.Cluster.Network.RDMA.AttachmentsIn(r.Namespace) {
 		namespace, name, _ := strings.Cut(full, "/")
 		object, err := client.Resource(attachment.Resource()).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {

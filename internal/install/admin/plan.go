@@ -119,7 +119,7 @@ func (r Request) useItem() item {
 
 func (r Request) attachmentsItem(copies []*unstructured.Unstructured, warnings []string) (item, error) {
 	i := item{
-		what: "network attachments " + strings.Join(r.Cluster.Network.RDMA.Attachments, ", "), why: "each gives a pod a NIC with an address",
+		what: "network attachments " + strings.Join(r.Cluster.Network.RDMA.AttachmentsIn(r.Namespace), ", "), why: "each gives a pod a NIC with an address",
 		without: "Bootstrap : no socket interface found", check: "oc get network-attachment-definitions -A",
 	}
 	switch foreign := r.foreign(); {
@@ -146,7 +146,7 @@ func (r Request) attachmentsItem(copies []*unstructured.Unstructured, warnings [
 
 func (r Request) copied() []string {
 	var names []string
-	for _, full := range r.Cluster.Network.RDMA.Attachments {
+	for _, full := range r.Cluster.Network.RDMA.AttachmentsIn(r.Namespace) {
 		_, name, _ := strings.Cut(full, "/")
 		names = append(names, r.Namespace+"/"+name)
 	}

@@ -23,7 +23,7 @@ func (p *probe) attachments(ctx context.Context) []Check {
 	if !p.rdma {
 		return nil
 	}
-	names := slices.Compact(slices.Sorted(slices.Values(p.file.Network.RDMA.Attachments)))
+	names := slices.Compact(slices.Sorted(slices.Values(p.file.Network.RDMA.AttachmentsIn(p.Request.Namespace))))
 	read := make([]*attachment.Definition, len(names))
 	checks := make([]Check, len(names))
 	var all sync.WaitGroup

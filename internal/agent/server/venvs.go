@@ -69,7 +69,9 @@ func (js *jobs) identifyPython() ([]byte, error) {
 // busy reports whether a job may run that uses a virtual environment of the claim. The agent that would end it at its deadline may be gone,
 // with its environment.
 func (js *jobs) busy() bool {
-	return len(js.running()) > 0 || js.mayRun(func(spec agent.JobSpec) bool { return spec.Deadline.IsZero() || time.Now().Before(spec.Deadline) })
+	return len(js.running()) > 0 || js.mayRun(func(spec agent.JobSpec) bool {
+		return spec.Deadline.IsZero() || time.Now().Before(spec.Deadline)
+	})
 }
 
 // collectVenvs removes virtual environments that have not been used for long.

@@ -119,7 +119,8 @@ func (r Request) useItem() item {
 
 func (r Request) attachmentsItem(copies []*unstructured.Unstructured, warnings []string) (item, error) {
 	i := item{
-		what: "network attachments " + strings.Join(r.Cluster.Network.RDMA.AttachmentsIn(r.Namespace), ", "), why: "each gives a pod a NIC with an address",
+		what:    "network attachments " + strings.Join(r.Cluster.Network.RDMA.AttachmentsIn(r.Namespace), ", "),
+		why:     "each gives a pod a NIC with an address",
 		without: "Bootstrap : no socket interface found", check: "oc get network-attachment-definitions -A",
 	}
 	switch foreign := r.foreign(); {

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,25 +28,46 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
+// lockedBuffer is a buffer of what one goroutine writes and another one takes.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) take() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.text.Reset()
+	return b.text.String()
+}
+
 // A terminal warns once before the release, and again after the next use.
 func TestTerminalWarnsOfRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		used, away := time.Now(), false
-		var log bytes.Buffer
+		var used atomic.Pointer[time.Time]
+		var away atomic.Bool
+		use := func(at time.Time) { used.Store(&at) }
+		use(time.Now())
+		var log lockedBuffer
 		stop := watchIdle(t.Context(), command.TextLog(&log), func(context.Context) (*env.Idle, error) {
-			if away {
+			if away.Load() {
 				return nil, errors.New("the node does not answer")
 			}
 			return &env.Idle{Environment: "ns/env", Holder: lease.Holder{ID: "h-kim", Display: "h-kim"}, Timeout: 30 * time.Minute,
-				Use: agent.Use{Kind: agent.JobUse, Idle: time.Since(used), At: used}}, nil
+				Use: agent.Use{Kind: agent.JobUse, Idle: time.Since(*used.Load()), At: *used.Load()}}, nil
 		})
 		after := func(pass time.Duration, want string) {
 			t.Helper()
-			log.Reset()
 			time.Sleep(pass)
 			synctest.Wait()
-			if log.String() != want {
-				t.Errorf("after %s: %q, want %q", pass, log.String(), want)
+			if got := log.take(); got != want {
+				t.Errorf("after %s: %q, want %q", pass, got, want)
 			}
 		}
 		const warning = "warning: Environment ns/env of h-kim has not been used for 20m0s (last: a job). It is released in 10m0s unless it " +
@@ -52,12 +75,14 @@ func TestTerminalWarnsOfRelease(t *testing.T) {
 		after(19*time.Minute, "")
 		after(time.Minute, warning)
 		after(5*time.Minute, "")
-		used, away = time.Now(), true
+		use(time.Now())
+		away.Store(true)
 		after(25*time.Minute, "")
-		used, away = time.Now(), false
+		use(time.Now())
+		away.Store(false)
 		after(20*time.Minute, warning)
 		stop()
-		used = time.Now().Add(-20 * time.Minute)
+		use(time.Now().Add(-20 * time.Minute))
 		after(5*time.Minute, "")
 	})
 }

@@ -42,7 +42,7 @@ func output(t *testing.T, cmd *cobra.Command, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetOut(&out)
+	cmd.SetOut(&lockedWriter{to: &out})
 	cmd.SetErr(t.Output())
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(t.Context())

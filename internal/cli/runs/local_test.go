@@ -19,6 +19,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -41,6 +42,18 @@ func TestMain(m *testing.M) {
 	agenttest.Main(m)
 }
 
+// lockedWriter takes what several goroutines write, as a file does.
+type lockedWriter struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (w *lockedWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to.Write(p)
+}
+
 // locally runs mlenv run --local in a folder with the script train.py.
 func locally(ctx context.Context, t *testing.T, out io.Writer, script string, args ...string) error {
 	t.Helper()
@@ -54,7 +67,7 @@ func locally(ctx context.Context, t *testing.T, out io.Writer, script string, ar
 	}
 	cmd := RunCommand(mldevenv.Bundle)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetOut(out)
+	cmd.SetOut(&lockedWriter{to: out})
 	cmd.SetErr(t.Output())
 	cmd.SetArgs(append([]string{dir, filepath.Join(dir, "train.py"), "--local"}, args...)) // the copy is run
 	return cmd.ExecuteContext(ctx)

@@ -134,6 +134,9 @@ func (s sender) sendAll(ctx context.Context, volumes nodes.Set, p *parcel) error
 func (s sender) streamAll(ctx context.Context, to nodes.Set, p *parcel, tries []try) {
 	var streams sync.WaitGroup
 	for i, first := range to {
+		if tries[first.Node()].streamed { // its stream may have set its error since
+			continue
+		}
 		want := tries[first.Node()]
 		var same nodes.Set
 		for _, client := range to[i:] {
@@ -142,13 +145,11 @@ func (s sender) streamAll(ctx context.Context, to nodes.Set, p *parcel, tries []
 				same = append(same, client)
 			}
 		}
-		if len(same) > 0 {
-			streams.Go(func() {
-				for client, err := range s.stream(ctx, same, p, want) {
-					tries[client.Node()].err = err
-				}
-			})
-		}
+		streams.Go(func() {
+			for client, err := range s.stream(ctx, same, p, want) {
+				tries[client.Node()].err = err
+			}
+		})
 	}
 	streams.Wait()
 }

@@ -219,12 +219,16 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 
 // whole waits until the environment has a ready pod for every node, all of them answer, and find node 0 by its name.
 func (t *Training) whole(ctx context.Context) error {
-	master, err := t.place().Whole(ctx, len(t.Nodes))
+	pods, ok := t.pods()
+	if !ok {
+		return nil
+	}
+	master, err := pods.Whole(ctx, len(t.Nodes))
 	if err != nil {
 		return err
 	}
 	t.Nodes.Close() // connections to pods that are gone
-	name := t.place().TLSName(0)
+	name := pods.TLSName(0)
 	return t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		return nodes.Retry(ctx, func() error {
 			answer, err := client.Resolve(ctx, []string{name})

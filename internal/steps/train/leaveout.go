@@ -37,13 +37,17 @@ func faulty(facts []agent.Facts, n network.Network) (node int, fault string) {
 
 // renew replaces the pods that have lost their devices, unless they are in renewed, and reports whether it did so.
 func (t *Training) renew(ctx context.Context, facts []agent.Facts, renewed map[int]bool) (done bool) {
+	pods, ok := t.pods()
+	if !ok {
+		return false
+	}
 	for node, f := range facts {
 		if !f.LostDevices() || renewed[node] {
 			continue
 		}
 		renewed[node] = true
 		host := t.hosts[node]
-		if err := t.place().Renew(ctx, node); err != nil {
+		if err := pods.Renew(ctx, node); err != nil {
 			t.Log.Warn(fmt.Sprintf("Node %d keeps its pod, which may not use its GPUs any more: %v.", node, err))
 			continue
 		}
@@ -83,8 +87,13 @@ func (t *Training) leaveOutBy(ctx context.Context, err error, failed *agent.Atte
 // leaveOut moves a node of the environment to another Kubernetes node because of a fault. It reports whether it did so. If not,
 // the log has the reason.
 func (t *Training) leaveOut(ctx context.Context, failed *agent.Attempt, node int, fault string) bool {
+	pods, ok := t.pods()
+	if !ok {
+		t.Log.Warn(fmt.Sprintf("Node %d has a fault (%s), and stays: it is a part of this machine.", node, fault))
+		return false
+	}
 	host := t.hosts[node]
-	if err := t.place().LeaveOut(ctx, node, len(t.Nodes), host); err != nil {
+	if err := pods.LeaveOut(ctx, node, len(t.Nodes), host); err != nil {
 		t.Log.Warn(fmt.Sprintf("Kubernetes node %s stays in use although it has a fault (%s): %v.", host, fault, err))
 		return false
 	}

@@ -29,7 +29,11 @@ func (t *Training) noteRecord(ctx context.Context) {
 	if t.kept == nil {
 		return
 	}
-	claims, spec := t.place().RecordClaims(ctx, len(t.Nodes)), t.Spec
+	var claims []string
+	if pods, ok := t.pods(); ok {
+		claims = pods.RecordClaims(ctx, len(t.Nodes))
+	}
+	spec := t.Spec
 	t.kept.Learn(ctx, func(p *receipt.Part) {
 		p.Training = receipt.TrainingOf(spec)
 		p.Record = &receipt.Record{Folder: path.Join(agent.Runs, t.ID), Claims: claims}

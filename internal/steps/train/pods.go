@@ -20,24 +20,10 @@ import (
 type Place interface {
 	// Attach connects to the nodes, and keeps them for the run until detach. certs is as in env.Environment.
 	Attach(ctx context.Context, log *slog.Logger, certs string, of run.Flags) (set nodes.Set, detach func(), err error)
-	// Instances returns what the nodes run in now.
-	Instances(ctx context.Context, count int) ([]env.Instance, error)
-	// Gone returns why the instance of that ID will not come back to the node, "" if it may.
-	Gone(ctx context.Context, node int, id string) (why string)
-	// Ended returns how the earlier container of a node ended.
-	Ended(ctx context.Context, node int) env.End
-	// Whole waits until all nodes are ready, and returns the address of node 0.
-	Whole(ctx context.Context, count int) (master string, err error)
-	// LeaveOut moves a node away from a host.
-	LeaveOut(ctx context.Context, node, count int, host string) error
-	// Renew replaces what a node runs in, on the same host if that has room.
-	Renew(ctx context.Context, node int) error
 	// Mode is the mode that the environment was created with.
 	Mode(ctx context.Context) (agent.Mode, error)
 	// WorkspaceOfRanks is the path of the workspace, as the ranks see it.
 	WorkspaceOfRanks() string
-	// RecordClaims returns the claims with the record of the nodes.
-	RecordClaims(ctx context.Context, count int) []string
 	// TLSName is the name of a node that the others look up, or its address.
 	TLSName(node int) string
 	// Reach is the command by which a person reaches a port of a node.
@@ -51,11 +37,19 @@ func (t *Training) place() Place {
 	return t.environment()
 }
 
+// pods returns the environment whose pods the nodes are. Those of another Place are processes that live as long as it does: nothing
+// replaces them, and ok is false.
+func (t *Training) pods() (e env.Environment, ok bool) { return t.environment(), t.Place == nil }
+
 func (t *Training) environment() env.Environment { return env.Of(t.Clients, t.Name) }
 
 // readPods notes the pods that the environment has now.
 func (t *Training) readPods(ctx context.Context) error {
-	found, err := t.place().Instances(ctx, len(t.Nodes))
+	pods, ok := t.pods()
+	if !ok {
+		return nil
+	}
+	found, err := pods.Instances(ctx, len(t.Nodes))
 	if err != nil {
 		return err
 	}
@@ -68,7 +62,11 @@ func (t *Training) readPods(ctx context.Context) error {
 
 // podLost returns the error for a node whose pod is not the one that the job was started in, nil if that one may come back.
 func (t *Training) podLost(ctx context.Context, node int) error {
-	if why := t.place().Gone(ctx, node, string(t.uids[node])); why != "" {
+	pods, ok := t.pods()
+	if !ok {
+		return nil
+	}
+	if why := pods.Gone(ctx, node, string(t.uids[node])); why != "" {
 		return t.gone(node, "%s", why)
 	}
 	return nil
@@ -93,7 +91,11 @@ func (t *Training) gone(node int, why string, args ...any) error {
 
 // restarted returns the error for a container that was restarted under the job.
 func (t *Training) restarted(ctx context.Context, node int) error {
-	ended := t.place().Ended(ctx, node)
+	pods, ok := t.pods()
+	if !ok {
+		return fail.Becausef(fail.ContainerRestarted, "training: the agent of node %d was restarted under the job", node)
+	}
+	ended := pods.Ended(ctx, node)
 	err := fail.Becausef(ended.Reason, "training: the container of node %d was restarted under the job %s", node, ended.How)
 	if ended.Reason == fail.OutOfMemory {
 		return fail.Advise(err, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading")

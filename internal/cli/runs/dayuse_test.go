@@ -249,7 +249,7 @@ func TestNewestCheckpoint(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(to, "node-0", "checkpoints", "train-1", "step-3"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	entry{name: "train-1", run: aRun("ns", "train-1", time.Hour, true)}.printNewest(&out, "ns", to)
+	entry{name: "train-1", at: onCluster{}, run: aRun("ns", "train-1", time.Hour, true)}.printNewest(&out, to)
 	if !strings.Contains(out.String(), "step-3\n  continue from it: mlenv run --resume-from train-1 -n ns\n") {
 		t.Errorf("got %q", out.String())
 	}

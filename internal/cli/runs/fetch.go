@@ -4,7 +4,6 @@ package runs
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,11 +19,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
-	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
 // FetchCommand returns the command mlenv fetch.
@@ -55,9 +52,6 @@ Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run
   mlenv fetch train-multi-node-x7k2p checkpoints/mine --to=./mine`,
 		Args: command.Arguments(1, -1, "a run, and the paths to copy"),
 		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, given []string) error {
-			if r.here != nil && stepsImage != "" {
-				return command.Usage(fail.Becausef(fail.InvalidInput, "--steps-image: no pod fetches from local run %s", r.name))
-			}
 			paths, err := r.paths(given)
 			if err != nil {
 				return err
@@ -91,9 +85,7 @@ func (r entry) paths(given []string) ([]fetch.Path, error) {
 	var paths []fetch.Path
 	var problems []error
 	for _, p := range given {
-		if r.here != nil { // its record and its logs name this machine's folder
-			p = strings.Replace(p, r.here.Folder, agent.Workspace, 1)
-		}
+		p = strings.Replace(p, r.at.workspace(), agent.Workspace, 1)
 		clean := path.Clean(p)
 		onClaim := cmp.Or(strings.TrimPrefix(strings.TrimPrefix(clean, agent.Workspace), "/"), ".")
 		places := []string{path.Join(work, clean), onClaim}
@@ -120,7 +112,7 @@ func (r entry) paths(given []string) ([]fetch.Path, error) {
 
 // fetch copies the paths from all claims. A missing path is an error if the user named it.
 func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Path, named bool, to, stepsImage string) error {
-	claims, err := r.claims(cmd.Context(), clients)
+	claims, err := r.at.claims(cmd.Context(), r)
 	if err != nil {
 		return err
 	}
@@ -130,22 +122,22 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 	moved := map[string]string{fetch.RecordOf(r.uid()): logsFolder, fetch.WorkOf(r.uid()): workFolder}
 	absent := map[string][]string{}
 	files := 0
-	for i, claim := range claims {
+	for i, from := range claims {
+		if from.Local && stepsImage != "" {
+			return command.Usage(fail.Becausef(fail.InvalidInput, "--steps-image: no pod fetches from %s", r.title()))
+		}
+		from.StepsImage, from.Notes = stepsImage, cmd.ErrOrStderr()
 		folder := to
 		if len(claims) > 1 {
 			folder = filepath.Join(to, fmt.Sprintf("node-%d", i))
 		}
-		from := fetch.Claim{Name: claim, For: r.name, StepsImage: stepsImage, Notes: cmd.ErrOrStderr(), Local: r.here != nil}
 		fmt.Fprintf(cmd.ErrOrStderr(), "Reading %s.\n", from)
 		result, err := fetch.Fetch(cmd.Context(), clients, from, paths, moved, folder)
 		if err != nil {
 			return fmt.Errorf("fetching from %s: %w", from, err)
 		}
 		for name, problem := range result.Absent {
-			if r.here != nil {
-				problem = strings.ReplaceAll(problem, agent.Workspace, claim)
-			}
-			absent[name] = append(absent[name], problem)
+			absent[name] = append(absent[name], strings.ReplaceAll(problem, agent.Workspace, r.at.workspace()))
 		}
 		files += result.Files
 		if result.Files > 0 {
@@ -157,11 +149,11 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 				strings.Join(result.LeftOut, ", "))
 		}
 	}
-	r.printNewest(cmd.ErrOrStderr(), clients.Namespace, to)
+	r.printNewest(cmd.ErrOrStderr(), to)
 	var problems []error
-	at := fmt.Sprintf("mlenv fetch %s%s", r.name, r.in(clients.Namespace))
+	at := fmt.Sprintf("mlenv fetch %s%s", r.name, r.flag())
 	for _, p := range paths {
-		switch where := strings.Join(claims, ", "); {
+		switch where := strings.Join(humanize.Each(claims, func(c fetch.Claim) string { return c.Name }), ", "); {
 		case len(absent[p.Name]) < len(claims):
 		case named || files == 0:
 			problem := fail.Becausef(fail.InvalidInput, "fetching %s from %s: %s", p.Name, where, absent[p.Name][0])
@@ -173,24 +165,15 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 	return errors.Join(problems...)
 }
 
-// printNewest names the newest checkpoint that was fetched, and the command that continues from it on the cluster.
-func (r entry) printNewest(out io.Writer, namespace, to string) {
+// printNewest names the newest checkpoint that was fetched, and the command that continues from it.
+func (r entry) printNewest(out io.Writer, to string) {
 	newest := newestCheckpoint(filepath.Join(to, filepath.FromSlash(r.checkpoints())))
 	if newest == "" { // each node's claim has its part
 		newest = newestCheckpoint(filepath.Join(to, "node-0", filepath.FromSlash(r.checkpoints())))
 	}
-	if newest == "" {
-		return
+	if newest != "" {
+		say(out, "Newest checkpoint: %s\n  continue from it: %s\n", newest, r.at.resume(r))
 	}
-	if r.here != nil {
-		say(out, "Newest checkpoint: %s\n  continue from it: mlenv run --local --resume-from %s\n", newest, r.name)
-		return
-	}
-	folder := ""
-	if r.run != nil && git.IsFolder(r.param("repo-url")) {
-		folder = ". "
-	}
-	say(out, "Newest checkpoint: %s\n  continue from it: mlenv run %s--resume-from %s -n %s\n", newest, folder, r.name, namespace)
 }
 
 // newestCheckpoint returns the checkpoint in a folder that its file latest names, as DeepSpeed's does, or else the one with the highest
@@ -221,19 +204,3 @@ func newestCheckpoint(folder string) string {
 	return filepath.Join(folder, slices.MaxFunc(names, func(a, b string) int { return humanize.Natural(stem(a), stem(b)) }))
 }
 
-// claims returns the claims of the run's workspace that its receipt has or the training noted, or the folder in place of one, or else the
-// claims that exist now.
-func (r entry) claims(ctx context.Context, clients *kube.Clients) ([]string, error) {
-	if r.here != nil {
-		return []string{r.here.Folder}, nil
-	}
-	if record := r.record(); record != nil {
-		return record.Claims, nil
-	}
-	e := env.Of(clients, r.environment())
-	claims, err := e.WorkspaceClaims(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("run %s: %w", r.name, err)
-	}
-	return claims, nil
-}

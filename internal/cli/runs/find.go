@@ -18,7 +18,6 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -37,8 +36,8 @@ type entry struct {
 	receipt *receipt.Receipt
 	// memory is what the steps have noted, nil for nothing.
 	memory *receipt.Memory
-	// here is a local run, nil for one on a cluster.
-	here *local.Run
+	// at is where the run is or was.
+	at provider
 	// open reports that the run has no receipt yet although its PipelineRun is not there, hidden that the user may not read that.
 	open, hidden bool
 }
@@ -105,7 +104,7 @@ func chosen(ctx context.Context, clients *kube.Clients, args []string, here []en
 
 // find looks for the PipelineRun and the receipt. If both are missing, the reason is InvalidInput.
 func find(ctx context.Context, clients *kube.Clients, name string) (entry, error) {
-	r := entry{name: name}
+	r := entry{name: name, at: onCluster{clients}}
 	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
 		return r, command.Usage(fail.Advise(fail.Becausef(fail.InvalidInput, "run %q: want the name of a run, such as train-multi-node-x7k2p",
 			name), "mlenv runs -n %s", clients.Namespace))
@@ -194,11 +193,8 @@ func (r entry) series() string {
 	if r.receipt != nil && r.receipt.Training != nil {
 		first = r.receipt.Training.ResumedFrom
 	}
-	if r.run != nil {
-		first = cmp.Or(first, resumedFrom(launch.Values(r.run)))
-	}
-	if r.here != nil && first == "" {
-		given, _ := givenTo(*r.here) // without it the run resumes nothing
+	if first == "" {
+		given, _ := r.at.given(r) // without them the run resumes nothing
 		first = resumedFrom(given)
 	}
 	return cmp.Or(first, r.name)
@@ -207,22 +203,10 @@ func (r entry) series() string {
 // checkpoints returns the folder in which the documented scripts keep the checkpoints of r.
 func (r entry) checkpoints() string { return "checkpoints/" + r.series() }
 
-// inProgress reports whether the run's script may still read and write files. A PipelineRun that the user may not read has not ended
-// before its receipt says so.
-func (r entry) inProgress() bool {
-	switch {
-	case r.here != nil:
-		return r.here.Running()
-	case r.run != nil:
-		return !r.run.IsDone()
-	}
-	return r.hidden && r.open
-}
-
 // resume changes values so that a run continues from the checkpoints of r: it sets agent.ResumeVariable, and the commit of r
-// unless given names another one.
+// unless given names another one, or the folder of this machine is trained as it is now.
 func (r entry) resume(values, given map[string][]string) {
-	if given["revision"] == nil && given["repo-url"] == nil {
+	if given["revision"] == nil && given["repo-url"] == nil && !isFolder(values) {
 		if commit := r.known().Commit; commit != "" {
 			values["revision"] = []string{commit}
 		}
@@ -271,7 +255,7 @@ func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
 		existing = found.Items
 	}
 	for i := range existing {
-		r := entry{name: existing[i].Name, run: &existing[i]}
+		r := entry{name: existing[i].Name, at: onCluster{clients}, run: &existing[i]}
 		id := r.run.Namespace + "/" + r.name
 		if m, ok := memories[id]; ok && m.RunUID == r.uid() {
 			r.recall(m)
@@ -282,7 +266,7 @@ func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
 	for _, m := range memories {
 		// Steps that a person ran by hand leave a receipt without a UID.
 		if m.RunUID != "" {
-			r := entry{name: m.Run, hidden: hidden}
+			r := entry{name: m.Run, at: onCluster{clients}, hidden: hidden}
 			r.recall(m)
 			all = append(all, r)
 		}
@@ -308,6 +292,6 @@ func InProgress(ctx context.Context, clients *kube.Clients) []string {
 
 func inProgress(ctx context.Context, clients *kube.Clients) ([]string, error) {
 	all, err := list(ctx, clients)
-	all = slices.DeleteFunc(all, func(r entry) bool { return r.run == nil || !r.inProgress() })
+	all = slices.DeleteFunc(all, func(r entry) bool { return r.run == nil || !r.at.inProgress(r) })
 	return humanize.Each(all, func(r entry) string { return r.name }), err
 }

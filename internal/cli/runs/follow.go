@@ -219,7 +219,7 @@ const (
 // watchTraining shows attempts and silence of the training in the last line of the terminal. A user who may not ask the
 // nodes sees the training's log alone.
 func (f *follower) watchTraining(ctx context.Context) {
-	r := entry{name: f.run.Name, run: f.run}
+	r := entry{name: f.run.Name, at: onCluster{f.clients}, run: f.run}
 	for {
 		select {
 		case <-ctx.Done():
@@ -230,7 +230,7 @@ func (f *follower) watchTraining(ctx context.Context) {
 			continue
 		}
 		s := status{}
-		s.ask(ctx, f.clients, r)
+		s.ask(ctx, r)
 		s.MaxAttempts = r.maxAttempts()
 		f.display.show(s.progress)
 	}
@@ -257,16 +257,23 @@ func readKeys(in io.Reader, send func(event)) {
 	}
 }
 
+// whereFailed names what there is to read about a run that failed.
+const whereFailed = "  receipt: mlenv receipt %s\n  logs:    mlenv logs %s\n"
+
+// concludeSuccess prints the end of a run; run is its name in a command.
+func concludeSuccess(out io.Writer, name, run, took string, r *receipt.Receipt) {
+	say(out, "Run %s succeeded%s%s.\n", name, took, r.But())
+	if len(r.Metrics) > 0 {
+		say(out, "  metrics: %s\n", metricsText(r.Metrics))
+	}
+	say(out, "  receipt: mlenv receipt %s\n  files:   mlenv fetch %s\n", run, run)
+}
+
 // conclude prints how a run ended and returns the exit code as an error.
 func conclude(out, problems io.Writer, o launch.Outcome) error {
-	name, namespace := o.Run.Name, o.Run.Namespace
+	run := o.Run.Name + " -n " + o.Run.Namespace
 	if o.Verdict == receipt.Succeeded {
-		r := cmp.Or(o.Receipt, &receipt.Receipt{})
-		say(out, "Run %s succeeded%s%s.\n", name, took(o), r.But())
-		if len(r.Metrics) > 0 {
-			say(out, "  metrics: %s\n", metricsText(r.Metrics))
-		}
-		say(out, "  receipt: mlenv receipt %s -n %s\n  files:   mlenv fetch %s -n %s\n", name, namespace, name, namespace)
+		concludeSuccess(out, o.Run.Name, run, took(o), cmp.Or(o.Receipt, &receipt.Receipt{}))
 		return nil
 	}
 	code, verb := command.Failed, "failed"
@@ -278,9 +285,9 @@ func conclude(out, problems io.Writer, o launch.Outcome) error {
 	if o.Cancelled && o.Reason == fail.Cancelled {
 		why = "." // the message is only Tekton's
 	}
-	say(problems, "Run %s %s%s%s\n", name, verb, took(o), why)
+	say(problems, "Run %s %s%s%s\n", o.Run.Name, verb, took(o), why)
 	if o.Receipt != nil {
-		say(problems, "  receipt: mlenv receipt %s -n %s\n  logs:    mlenv logs %s -n %s\n", name, namespace, name, namespace)
+		say(problems, whereFailed, run, run)
 	}
 	if o.Reason == fail.EnvironmentBusy {
 		fmt.Fprintln(problems, "  next:    start it again in an environment of its own, --name=NAME, or let it wait: --on-busy=wait")

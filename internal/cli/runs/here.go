@@ -4,8 +4,8 @@ package runs
 
 import (
 	"cmp"
+	"context"
 	"errors"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,7 +15,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -28,7 +30,7 @@ const printedFile = "output.log"
 
 // localOf reads a local run. It writes the receipt of one whose mlenv was killed.
 func localOf(of local.Run) (entry, error) {
-	r := entry{name: of.Name, here: &of, hidden: true}
+	r := entry{name: of.Name, at: here{of}, hidden: true}
 	inProgress, memory := of.Running(), receipt.Dir(of.Dir())
 	m, err := memory.Recall(of.Name)
 	if err != nil {
@@ -102,6 +104,41 @@ func newestFirst(a, b entry) int {
 	return cmp.Or(b.started().Compare(a.started()), cmp.Compare(a.name, b.name))
 }
 
+// here is the provider of runs on this machine.
+type here struct{ run local.Run }
+
+func (here) namespace(entry) (name string, local bool) { return "", true }
+
+func (h here) workspace() string { return h.run.Folder }
+
+func (h here) inProgress(entry) bool { return h.run.Running() }
+
+func (h here) given(entry) (values map[string][]string, err error) {
+	const longest = 4 << 20 // bytes
+	values = map[string][]string{}
+	if err := claimfile.ReadJSON(filepath.Join(h.run.Dir(), agent.GivenFile), longest, &values); err != nil {
+		return nil, fail.Becausef(fail.InvalidInput, "reading the params of local run %s: %w", h.run.Name, err)
+	}
+	return values, nil
+}
+
+func (h here) nodes(context.Context, entry) (nodes.Set, error) { return h.run.Connect() }
+
+// claims returns the folder in place of a claim.
+func (h here) claims(context.Context, entry) ([]fetch.Claim, error) {
+	return []fetch.Claim{{Name: h.run.Folder, For: h.run.Name, Local: true}}, nil
+}
+
+func (h here) remove(context.Context, entry) (what string, err error) {
+	return "Local run " + h.run.Name, h.run.Remove()
+}
+
+func (here) writer(entry) string { return "mlenv run writes it at the end" }
+
+func (h here) stop(entry) string { return h.run.Stop() }
+
+func (here) resume(r entry) string { return "mlenv run --local --resume-from " + r.name }
+
 // LocalNames returns the names of the local runs, for completion, which cannot report an error.
 func LocalNames() []string {
 	all, _ := local.All()
@@ -110,7 +147,7 @@ func LocalNames() []string {
 
 // onRun returns the RunE of a command about the run that its first argument names, or else the newest one. do gets the other
 // arguments. A name means a local run if there is one, unless a flag chooses a cluster or a namespace. Without a cluster, or
-// if it does not answer, the newest run is a local one. For a local run the clients are empty.
+// if it does not answer, the newest run is a local one. A local run needs no clients.
 func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients, r entry, others []string) error) func(
 	*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
@@ -122,26 +159,23 @@ func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients,
 			}
 			return do(cmd, &kube.Clients{}, r, others)
 		}
-		var here []entry
+		var local []entry
 		if len(args) == 0 && *flags == (kube.Flags{}) {
-			here, _ = localRuns()
+			local, _ = localRuns()
 		}
 		clients, err := flags.Connect()
 		var r entry
 		if err == nil {
-			r, err = chosen(cmd.Context(), clients, args, here)
+			r, err = chosen(cmd.Context(), clients, args, local)
 		}
-		if len(here) > 0 && noCluster(clients, err) {
+		if len(local) > 0 && noCluster(clients, err) {
 			if clients != nil {
 				onlyHere(cmd, err)
 			}
-			r, err = here[0], nil
+			r, err = local[0], nil
 		}
 		if err != nil {
 			return err
-		}
-		if r.here != nil {
-			clients = &kube.Clients{}
 		}
 		return do(cmd, clients, r, others)
 	}
@@ -157,50 +191,21 @@ func onlyHere(cmd *cobra.Command, err error) {
 	say(cmd.ErrOrStderr(), "Only the runs of this machine are considered: %v\n", err)
 }
 
-// in returns the flag that chooses the namespace of the run in a command, "" for a local run.
-func (r entry) in(namespace string) string {
-	if r.here != nil {
-		return ""
-	}
-	return " -n " + namespace
-}
-
-// givenTo returns the params of a local run.
-func givenTo(of local.Run) (values map[string][]string, err error) {
-	const longest = 4 << 20 // bytes
-	values = map[string][]string{}
-	if err := claimfile.ReadJSON(filepath.Join(of.Dir(), agent.GivenFile), longest, &values); err != nil {
-		return nil, fail.Becausef(fail.InvalidInput, "reading the params of local run %s: %w", of.Name, err)
-	}
-	return values, nil
-}
-
 // withEarlierLocal adds the params of the local run that --like or --resume-from names.
 func (o *runOptions) withEarlierLocal() error {
-	name := cmp.Or(o.resumeFrom, o.like)
-	if name == "" {
-		return nil
+	values, err := o.addEarlier(func(_, name string) (r entry, values map[string][]string, err error) {
+		of, ok := local.Find(name)
+		if !ok {
+			return r, nil, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for local run %s: this machine has none of that name", name),
+				"mlenv runs --local")
+		}
+		if r, err = localOf(of); err == nil {
+			values, err = r.at.given(r)
+		}
+		return r, values, err
+	})
+	if err == nil {
+		o.values = values
 	}
-	of, ok := local.Find(name)
-	if !ok {
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "looking for local run %s: this machine has none of that name", name),
-			"mlenv runs --local")
-	}
-	earlier, err := localOf(of)
-	if err != nil {
-		return err
-	}
-	values, err := givenTo(of)
-	if err != nil {
-		return err
-	}
-	maps.Copy(values, o.values)
-	if o.resumeFrom != "" {
-		earlier.resume(values, o.values)
-	}
-	if isFolder(values) {
-		delete(values, "revision") // the folder is trained as it is now
-	}
-	o.values = values
-	return nil
+	return err
 }

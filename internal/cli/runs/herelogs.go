@@ -19,26 +19,29 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/spf13/cobra"
 )
 
-// localLog copies what a local run printed, or the log of one of its ranks.
-func (o *logsOptions) localLog(ctx context.Context, out io.Writer, r entry) error {
+// logs copies what the run printed, or the log of one of its ranks.
+func (h here) logs(cmd *cobra.Command, o *logsOptions, r entry) error {
 	if err := errors.Join(
 		command.Want(o.task == "" || o.task == trainTask, "--task %s: a local run has one log; leave the flag out", o.task),
 		command.Want(o.since == 0, "--since: the lines of a local run have no times; use --tail"),
 	); err != nil {
 		return command.Usage(fail.Because(fail.InvalidInput, err))
 	}
-	path := func() string { return filepath.Join(r.here.Dir(), printedFile) }
+	path := func() string { return filepath.Join(h.run.Dir(), printedFile) }
 	if o.rank >= 0 {
 		node, ranks := r.nodeOf(o.rank)
 		if node < 0 && ranks > 0 {
 			return o.noSuchRank(r, ranks)
 		}
-		path = func() string { return rankLogOf(*r.here, o.rank) }
+		path = func() string { return rankLogOf(h.run, o.rank) }
 	}
+	out, flush := rawLog(cmd)
+	defer flush()
 	if o.follow {
-		return followFile(ctx, out, path, r.here.Running)
+		return followFile(cmd.Context(), out, path, h.run.Running)
 	}
 	file, err := claimfile.Open(path())
 	if errors.Is(err, fs.ErrNotExist) {

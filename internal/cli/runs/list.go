@@ -125,7 +125,7 @@ func allRuns(cmd *cobra.Command, flags kube.Flags, local, everywhere bool,
 			return nil, "", nil, err
 		}
 		for _, r := range here {
-			found = append(found, r.summary(""))
+			found = append(found, r.summary())
 		}
 	}
 	where = "on this machine"
@@ -133,7 +133,7 @@ func allRuns(cmd *cobra.Command, flags kube.Flags, local, everywhere bool,
 		clients, err = flags.Connect()
 		var remote []summary
 		if err == nil {
-			remote, where, err = onCluster(cmd.Context(), clients, everywhere, limit)
+			remote, where, err = remoteRuns(cmd.Context(), clients, everywhere, limit)
 		}
 		switch {
 		case len(found) > 0 && noCluster(clients, err):
@@ -159,8 +159,8 @@ func noteIdle(cmd *cobra.Command, clients *kube.Clients) {
 	}
 }
 
-// onCluster returns the newest runs of the namespace, or of all.
-func onCluster(ctx context.Context, clients *kube.Clients, everywhere bool, limit int) (found []summary, where string, err error) {
+// remoteRuns returns the newest runs of the namespace, or of all.
+func remoteRuns(ctx context.Context, clients *kube.Clients, everywhere bool, limit int) (found []summary, where string, err error) {
 	where = "in namespace " + clients.Namespace
 	if everywhere {
 		clients, where = clientsIn(clients, metav1.NamespaceAll), "in any namespace"
@@ -193,7 +193,7 @@ func summaries(ctx context.Context, clients *kube.Clients, limit int) ([]summary
 		if err := r.complete(ctx, clients); err != nil {
 			return nil, err
 		}
-		found = append(found, r.summary(r.namespace()))
+		found = append(found, r.summary())
 	}
 	return found, nil
 }
@@ -204,14 +204,6 @@ func (r *entry) complete(ctx context.Context, clients *kube.Clients) error {
 		return nil
 	}
 	return r.readTasks(ctx, clients)
-}
-
-// namespace returns the run's namespace, also in a list of all namespaces.
-func (r entry) namespace() string {
-	if r.run != nil {
-		return r.run.Namespace
-	}
-	return r.receipt.Namespace
 }
 
 // watchRuns prints all runs, and again each that has changed, until ctx ends.

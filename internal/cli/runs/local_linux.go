@@ -133,17 +133,13 @@ func finish(ctx context.Context, log *slog.Logger, e *local.Environment, memory 
 
 // concludeLocal prints how a run ended, except its failure.
 func concludeLocal(out, problems io.Writer, r receipt.Receipt) {
-	took, how := humanize.Duration(r.Ended.Sub(r.Started)), "failed"
+	took, how := " after "+humanize.Duration(r.Ended.Sub(r.Started)), "failed"
 	if r.Reason == fail.Cancelled {
 		how = "was cancelled"
 	}
 	if r.Verdict != receipt.Succeeded {
-		say(problems, "Run %s %s after %s.\n  receipt: mlenv receipt %s\n  logs:    mlenv logs %s\n", r.Run, how, took, r.Run, r.Run)
+		say(problems, "Run %s %s%s.\n"+whereFailed, r.Run, how, took, r.Run, r.Run)
 		return
 	}
-	say(out, "Run %s succeeded after %s%s.\n", r.Run, took, r.But())
-	if len(r.Metrics) > 0 {
-		say(out, "  metrics: %s\n", metricsText(r.Metrics))
-	}
-	say(out, "  receipt: mlenv receipt %s\n  files:   mlenv fetch %s\n", r.Run, r.Run)
+	concludeSuccess(out, r.Run, r.Run, took, &r)
 }

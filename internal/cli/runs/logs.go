@@ -21,7 +21,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
-	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -77,17 +76,11 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run; 3
 	cmd.MarkFlagsMutuallyExclusive("rank", "task")
 	cmd.MarkFlagsMutuallyExclusive("rank", "tail")
 	cmd.MarkFlagsMutuallyExclusive("follow", "tail")
-	cmd.RunE = onRun(&o.kube, func(cmd *cobra.Command, clients *kube.Clients, r entry, _ []string) error {
+	cmd.RunE = onRun(&o.kube, func(cmd *cobra.Command, _ *kube.Clients, r entry, _ []string) error {
 		if cmd.Flags().NArg() == 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "Run %s.\n", r.name)
 		}
-		out := cmd.OutOrStdout()
-		if terminal := command.Raw(out); terminal != nil && (o.rank >= 0 || r.here != nil) {
-			plain := plainLog(terminal)
-			defer plain.Flush()
-			out = plain
-		}
-		err := o.show(cmd, out, clients, r)
+		err := r.at.logs(cmd, &o, r)
 		if o.follow && cmd.Context().Err() != nil {
 			return &command.Exit{Code: command.Interrupted}
 		}
@@ -96,16 +89,13 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run; 3
 	return cmd
 }
 
-func (o *logsOptions) show(cmd *cobra.Command, out io.Writer, clients *kube.Clients, r entry) error {
-	switch {
-	case r.here != nil:
-		return o.localLog(cmd.Context(), out, r)
-	case o.rank >= 0:
-		return o.rankLog(cmd.Context(), out, cmd.ErrOrStderr(), clients, r)
-	case o.follow && r.run != nil && !r.run.IsDone():
-		return o.followTasks(cmd, clients, r)
+// rawLog returns the output for a log as the rank or the run wrote it, without control characters on a terminal. flush ends it.
+func rawLog(cmd *cobra.Command) (out io.Writer, flush func()) {
+	if terminal := command.Raw(cmd.OutOrStdout()); terminal != nil {
+		plain := plainLog(terminal)
+		return plain, plain.Flush
 	}
-	return o.taskLogs(cmd, clients, r)
+	return cmd.OutOrStdout(), func() {}
 }
 
 // isNew reports whether an event is not older than --since. What has no time is new.
@@ -125,7 +115,7 @@ func (o *logsOptions) followTasks(cmd *cobra.Command, clients *kube.Clients, r e
 	if err != nil {
 		return unfollowed(outcome.Run, err)
 	}
-	how := humanize.OneLine(fmt.Sprint(entry{name: r.name, run: outcome.Run}.state(), " ", outcome.Reason), 100)
+	how := humanize.OneLine(fmt.Sprint(entry{name: r.name, at: r.at, run: outcome.Run}.state(), " ", outcome.Reason), 100)
 	fmt.Fprintf(cmd.ErrOrStderr(), "Run %s has ended: %s%s\n", r.name, how, cmp.Or(outcome.Receipt, &receipt.Receipt{}).But())
 	return nil
 }
@@ -264,7 +254,7 @@ func (r entry) nodeOf(rank int) (node, ranks int) {
 // ends. found is false if no node has the rank or the run has ended meanwhile.
 func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clients *kube.Clients, r entry,
 	name string) (found bool, err error) {
-	set, node, err := o.nodeOfRank(ctx, clients, r)
+	set, node, err := o.nodeOfRank(ctx, r)
 	if err == nil && node < 0 && o.follow {
 		fmt.Fprintf(progress, "Rank %d of run %s has not started yet.\n", o.rank, r.name)
 		runs := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace)
@@ -274,7 +264,7 @@ func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clie
 					return true, nil
 				}
 				set.Close()
-				set, node, err = o.nodeOfRank(ctx, clients, r)
+				set, node, err = o.nodeOfRank(ctx, r)
 				return node >= 0, err
 			})
 	}
@@ -299,8 +289,8 @@ func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clie
 
 // nodeOfRank asks every node for the rank; the node is -1 if none has it. Errors: InvalidInput for a rank that the
 // training does not have.
-func (o *logsOptions) nodeOfRank(ctx context.Context, clients *kube.Clients, r entry) (set nodes.Set, node int, err error) {
-	set, err = env.Of(clients, r.environment()).Nodes(ctx, "")
+func (o *logsOptions) nodeOfRank(ctx context.Context, r entry) (set nodes.Set, node int, err error) {
+	set, err = r.at.nodes(ctx, r)
 	if fail.ReasonOf(err) == fail.EnvironmentMissing {
 		return nil, -1, nil
 	} else if err != nil {

@@ -5,6 +5,7 @@ package runs
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -87,13 +88,13 @@ func TestRunsWithoutAReceipt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.state() != tc.state || !strings.Contains(r.writer(), tc.writer) || r.uid() != "uid-1" || tc.runs == nil &&
+			if r.state() != tc.state || !strings.Contains(r.at.writer(r), tc.writer) || r.uid() != "uid-1" || tc.runs == nil &&
 				r.environment() != "env" {
-				t.Errorf("got state %s, writer %q, uid %s, environment %s; want %s, %q", r.state(), r.writer(), r.uid(), r.environment(), tc.state,
+				t.Errorf("got state %s, writer %q, uid %s, environment %s; want %s, %q", r.state(), r.at.writer(r), r.uid(), r.environment(), tc.state,
 					tc.writer)
 			}
-			claims, err := r.claims(t.Context(), clients)
-			if err != nil || strings.Join(claims, " ") != "env-workspace-env-0 env-workspace-env-1" {
+			claims, err := r.at.claims(t.Context(), r)
+			if err != nil || fmt.Sprint(claims) != "[claim env-workspace-env-0 claim env-workspace-env-1]" {
 				t.Errorf("claims %v, %v; want those that train has noted", claims, err)
 			}
 			for rank, want := range []int{1, 1, 0, 0, -1} { // the ranks start on node 1
@@ -200,7 +201,7 @@ func TestConfigMapsAloneSuffice(t *testing.T) {
 
 // The receipt of a large training leaves out healthy ranks, which have logs too.
 func TestLogsOfHealthyRanks(t *testing.T) {
-	r := entry{name: "train-1", receipt: &receipt.Receipt{
+	r := entry{name: "train-1", at: onCluster{}, receipt: &receipt.Receipt{
 		Training: &receipt.Training{Nodes: 2, RanksPerNode: 2}, Ranks: []receipt.Rank{{Rank: 1, Node: 0}}, LeftOut: []string{"3 healthy ranks"},
 	}}
 	for rank, want := range []int{0, 0, 1, 1, -1} {
@@ -225,5 +226,15 @@ func TestNothingHiddenIsPruned(t *testing.T) {
 	}
 	if _, err := withReceipt(clients, all, []string{"train-1"}); fail.ReasonOf(err) != fail.InvalidInput {
 		t.Errorf("a run in progress: %v, want InvalidInput", err)
+	}
+}
+
+// TestStateOfReceipt: a run that was cancelled stays cancelled when only its receipt is left, on a cluster as on this machine.
+func TestStateOfReceipt(t *testing.T) {
+	for _, at := range []provider{onCluster{&kube.Clients{}}, here{}} {
+		r := entry{name: "mine", at: at, receipt: &receipt.Receipt{Verdict: receipt.Failed, Reason: fail.Cancelled}}
+		if got := r.state(); got != cancelled {
+			t.Errorf("%T: got %s, want %s", at, got, cancelled)
+		}
 	}
 }

@@ -24,7 +24,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
 // PruneCommand returns the command mlenv prune.
@@ -86,7 +85,7 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 	}
 	doomed, err := withReceipt(clients, all, names)
 	if remove != nil {
-		err = errors.Join(err, needed(doomed, all, clients.Namespace))
+		err = errors.Join(err, needed(doomed, all))
 	}
 	if err != nil {
 		return command.Usage(err)
@@ -95,53 +94,68 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 		fmt.Fprintf(cmd.ErrOrStderr(), "No receipts of deleted runs in namespace %s.\n", clients.Namespace)
 		return nil
 	}
-	if !yes {
-		var rows []summary
-		for _, r := range doomed {
-			rows = append(rows, r.summary(clients.Namespace))
+	files := "Files on claims stay."
+	if remove != nil {
+		files = "Their logs and what they wrote at relative paths are deleted, too; checkpoints stay."
+	}
+	err = confirm(cmd, yes, doomed, fmt.Sprintf("Delete %s? %s", humanize.Count(len(doomed), "receipt"), files), func() error {
+		all, err := list(ctx, clients)
+		if err == nil && remove != nil {
+			err = needed(doomed, all)
 		}
-		var table strings.Builder
-		if err := printTable(&table, rows, time.Now(), false); err != nil {
-			return err
-		}
-		files := "Files on claims stay."
-		if remove != nil {
-			files = "Their logs and what they wrote at relative paths are deleted, too; checkpoints stay."
-		}
-		if err := command.Confirm(cmd, fmt.Sprintf("%sDelete %s? %s", &table, humanize.Count(len(doomed), "receipt"), files)); err != nil {
-			return err
-		}
-		// While the question waited, a run may have begun that resumes from one of them.
-		if all, err = list(ctx, clients); err == nil && remove != nil {
-			err = needed(doomed, all, clients.Namespace)
-		}
-		if err != nil {
-			return err
-		}
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	if remove != nil {
 		if err := pruneWork(cmd, clients, doomed, remove); err != nil {
 			return err // the receipts name the claims
 		}
 	}
+	return removeAll(cmd, doomed)
+}
+
+// confirm asks about a table of the doomed runs, unless the user has answered. still is asked after that: while the question waited, a run
+// may have begun that resumes from one of them.
+func confirm(cmd *cobra.Command, yes bool, doomed []entry, question string, still func() error) error {
+	if yes {
+		return nil
+	}
+	var table strings.Builder
+	rows := make([]summary, 0, len(doomed))
+	for _, r := range doomed {
+		rows = append(rows, r.summary())
+	}
+	if err := printTable(&table, rows, time.Now(), false); err != nil {
+		return err
+	}
+	if err := command.Confirm(cmd, table.String()+question); err != nil {
+		return err
+	}
+	return still()
+}
+
+func removeAll(cmd *cobra.Command, doomed []entry) error {
 	var problems []error
 	for _, r := range doomed {
-		if err := receipt.Delete(ctx, clients.Kube, *r.receipt); err != nil {
+		what, err := r.at.remove(cmd.Context(), r)
+		if err != nil {
 			problems = append(problems, err)
 			continue
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "The receipt of run %s/%s is deleted.\n", clients.Namespace, r.name)
+		fmt.Fprintf(cmd.OutOrStdout(), "%s is deleted.\n", what)
 	}
 	return errors.Join(problems...)
 }
 
 // needed returns an error for each of the doomed runs whose files a run in progress writes, or may resume from.
-func needed(doomed, all []entry, namespace string) error {
+func needed(doomed, all []entry) error {
 	var problems []error
 	busy := unended(all)
 	for _, r := range doomed {
 		if i := slices.IndexFunc(busy, r.sharesSeries); i >= 0 {
-			problems = append(problems, neededBy(r, busy[i], namespace))
+			problems = append(problems, neededBy(r, busy[i]))
 		}
 	}
 	return errors.Join(problems...)
@@ -149,23 +163,19 @@ func needed(doomed, all []entry, namespace string) error {
 
 // unended returns the runs in progress.
 func unended(all []entry) []entry {
-	return slices.DeleteFunc(slices.Clone(all), func(r entry) bool { return !r.inProgress() })
+	return slices.DeleteFunc(slices.Clone(all), func(r entry) bool { return !r.at.inProgress(r) })
 }
 
 // sharesSeries reports whether the other run is r, or one of both resumes the other or a run of its series.
 func (r entry) sharesSeries(other entry) bool { return r.series() == other.series() }
 
 // neededBy returns the error of files that the other run needs.
-func neededBy(r, other entry, namespace string) error {
+func neededBy(r, other entry) error {
 	why := "it has not ended"
 	if other.name != r.name {
 		why = fmt.Sprintf("run %s, which is in progress, resumes from its series", other.name)
 	}
-	if r.here != nil {
-		return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "deleting local run %s: %s", r.name, why), "%s", other.here.Stop())
-	}
-	return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "deleting the files of run %s/%s: %s", namespace, r.name, why),
-		"mlenv cancel %s -n %s", other.name, namespace)
+	return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "deleting the files of %s: %s", r.title(), why), "%s", other.at.stop(other))
 }
 
 // pruneWork deletes the records and working directories of runs from the claims that exist.
@@ -173,7 +183,7 @@ func pruneWork(cmd *cobra.Command, clients *kube.Clients, doomed []entry, remove
 	ctx := cmd.Context()
 	paths := map[string][]string{}
 	for _, r := range doomed {
-		claims, err := r.claims(ctx, clients)
+		claims, err := r.at.claims(ctx, r)
 		if fail.ReasonOf(err) == fail.InvalidInput { // they were deleted
 			continue
 		}
@@ -182,7 +192,7 @@ func pruneWork(cmd *cobra.Command, clients *kube.Clients, doomed []entry, remove
 		}
 		for _, claim := range claims {
 			if agent.IsJobID(r.uid()) {
-				paths[claim] = append(paths[claim], fetch.RecordOf(r.uid()), fetch.WorkOf(r.uid()), path.Join(agent.WorkFolder, "."+r.uid()))
+				paths[claim.Name] = append(paths[claim.Name], fetch.RecordOf(r.uid()), fetch.WorkOf(r.uid()), path.Join(agent.WorkFolder, "."+r.uid()))
 			}
 		}
 	}
@@ -243,7 +253,7 @@ func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 				"mlenv runs --local"))
 		}
 	}
-	problems = append(problems, needed(doomed, all, ""))
+	problems = append(problems, needed(doomed, all))
 	if err := errors.Join(problems...); err != nil {
 		return command.Usage(err)
 	}
@@ -251,31 +261,14 @@ func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 		fmt.Fprintln(cmd.ErrOrStderr(), "No local runs that have ended and that no run in progress resumes from.")
 		return nil
 	}
-	if !yes {
-		var rows []summary
-		for _, r := range doomed {
-			rows = append(rows, r.summary(""))
-		}
-		var table strings.Builder
-		if err := printTable(&table, rows, time.Now(), false); err != nil {
-			return err
-		}
-		err := command.Confirm(cmd, fmt.Sprintf("%sDelete %s, with logs and what the scripts wrote at relative paths? Checkpoints and datasets "+
-			"elsewhere stay.",
-			&table, humanize.Count(len(doomed), "local run")))
-		if err == nil {
-			all, err = localRuns() // a run may have begun that resumes from one of them
-		}
-		if err = cmp.Or(err, needed(doomed, all, "")); err != nil {
-			return err
-		}
+	question := fmt.Sprintf("Delete %s, with logs and what the scripts wrote at relative paths? Checkpoints and datasets elsewhere stay.",
+		humanize.Count(len(doomed), "local run"))
+	err = confirm(cmd, yes, doomed, question, func() error {
+		all, err := localRuns()
+		return cmp.Or(err, needed(doomed, all))
+	})
+	if err != nil {
+		return err
 	}
-	for _, r := range doomed {
-		if err := r.here.Remove(); err != nil {
-			problems = append(problems, err)
-			continue
-		}
-		fmt.Fprintf(cmd.OutOrStdout(), "Local run %s is deleted.\n", r.name)
-	}
-	return errors.Join(problems...)
+	return removeAll(cmd, doomed)
 }

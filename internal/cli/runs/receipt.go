@@ -49,11 +49,11 @@ Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong u
 		Example: "  mlenv receipt train-multi-node-x7k2p\n  mlenv receipt train-multi-node-x7k2p --output=json\n  mlenv receipt " +
 			"train-multi-node-x7k2p --html=report.html",
 		Args: command.Arguments(1, 1, "one run"),
-		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, _ []string) error {
+		RunE: onRun(&flags, func(cmd *cobra.Command, _ *kube.Clients, r entry, _ []string) error {
 			if r.receipt == nil || r.open {
 				return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the receipt of run %s: the run is %s and has none yet: %s", r.name,
-					r.state(), r.writer()),
-					"mlenv status %s%s", r.name, r.in(clients.Namespace))
+					r.state(), r.at.writer(r)),
+					"mlenv status %s%s", r.name, r.flag())
 			}
 			if page != "" {
 				return writePage(cmd.OutOrStdout(), page, *r.receipt)
@@ -66,17 +66,6 @@ Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong u
 	cmd.Flags().StringVar(&page, "html", "", "write the receipt as a page to this file; - is standard output")
 	cmd.MarkFlagsMutuallyExclusive("html", "output")
 	return cmd
-}
-
-// writer reports who writes the receipt of a run, and when.
-func (r entry) writer() string {
-	if r.here != nil {
-		return "mlenv run writes it at the end"
-	}
-	if r.run == nil && !r.hidden || r.run != nil && (r.run.IsDone() || r.run.IsCancelled()) {
-		return "no teardown follows, so the reaper writes it within two minutes"
-	}
-	return "teardown writes it"
 }
 
 // printReceipt leaves out what is not known. The PipelineRun, which may be nil, has the params that the receipt lacks.

@@ -342,8 +342,9 @@ func detached(cmd *cobra.Command, of *v1.PipelineRun) {
 		of.Name, of.Namespace, of.Name, of.Namespace)
 }
 
-// withEarlier returns the params on the command line, added to the params of the run that --like or --resume-from names.
-func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (map[string][]string, error) {
+// addEarlier returns the params on the command line, added to those of the run that --like or --resume-from names. read gets the flag and
+// the name.
+func (o *runOptions) addEarlier(read func(flag, name string) (entry, map[string][]string, error)) (map[string][]string, error) {
 	flag, name := "--like", o.like
 	if o.resumeFrom != "" {
 		flag, name = "--resume-from", o.resumeFrom
@@ -351,29 +352,12 @@ func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (ma
 	if name == "" {
 		return o.values, nil
 	}
-	earlier, err := find(ctx, clients, name)
-	if _, here := local.Find(name); here && fail.ReasonOf(err) == fail.InvalidInput {
-		err = fail.Advise(fail.Becausef(fail.InvalidInput, "starting a run with %s %s: that is a local run, and its files are on this machine",
-			flag, name),
-			"mlenv run --local %s %s", flag, name)
-	}
+	earlier, values, err := read(flag, name)
 	if err != nil {
 		return nil, err
 	}
-	if earlier.run == nil {
-		return nil,
-			fail.Advise(fail.Becausef(fail.InvalidInput, "reading the params of run %s: its PipelineRun was deleted, only the receipt is left",
-				name),
-				"mlenv receipt %s (has the script, the commit and the image; give the params again)", name)
-	}
-	values := launch.Values(earlier.run)
-	if earlier.run.Annotations[chosenAnnotation] != "" && sharesWorkspace(ctx, clients, earlier.param("cluster")) {
-		delete(values, "name")
-	}
-	// The installed pipeline may have a newer image of the steps.
-	delete(values, "steps-image")
-	if isFolder(o.values) {
-		delete(values, "revision") // it names a commit of the other folder, or of a repository
+	if isFolder(o.values) || o.values["repo-url"] == nil && isFolder(values) {
+		delete(values, "revision") // it names a commit of the other folder, or of this one as it was, or of a repository
 	}
 	maps.Copy(values, o.values)
 	if o.resumeFrom != "" {
@@ -386,4 +370,22 @@ func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (ma
 				"mlenv run . %s %s", flag, name)
 	}
 	return values, nil
+}
+
+// withEarlier is addEarlier for a run on the cluster.
+func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (map[string][]string, error) {
+	return o.addEarlier(func(flag, name string) (r entry, values map[string][]string, err error) {
+		if r, err = find(ctx, clients, name); err == nil {
+			values, err = r.at.given(r)
+		} else if _, here := local.Find(name); here && fail.ReasonOf(err) == fail.InvalidInput {
+			err = fail.Advise(fail.Becausef(fail.InvalidInput, "starting a run with %s %s: that is a local run, and its files are on this machine",
+				flag, name),
+				"mlenv run --local %s %s", flag, name)
+		}
+		if err == nil && r.run.Annotations[chosenAnnotation] != "" && sharesWorkspace(ctx, clients, r.param("cluster")) {
+			delete(values, "name")
+		}
+		delete(values, "steps-image") // the installed pipeline may have a newer one
+		return r, values, err
+	})
 }

@@ -151,7 +151,7 @@ func TestRunThatHasEnded(t *testing.T) {
 }
 
 func TestResume(t *testing.T) {
-	r := entry{name: "second", receipt: &receipt.Receipt{Commit: "c0ffee"}}
+	r := entry{name: "second", at: onCluster{}, receipt: &receipt.Receipt{Commit: "c0ffee"}}
 	for _, tc := range []struct {
 		name                string
 		values, given, want map[string][]string
@@ -182,11 +182,11 @@ func TestCheckpoints(t *testing.T) {
 		run  entry
 		want string
 	}{
-		{"a run of its own", entry{name: "mine", run: env("A=1"), receipt: &receipt.Receipt{Training: &receipt.Training{}}}, "checkpoints/mine"},
-		{"resumed, in progress", entry{name: "mine", run: env("A=1", "MLENV_RESUME_FROM=first")}, "checkpoints/first"},
-		{"resumed, only the receipt is left", entry{name: "mine", receipt: &receipt.Receipt{Training: &receipt.Training{ResumedFrom: "first"}}},
+		{"a run of its own", entry{name: "mine", at: onCluster{}, run: env("A=1"), receipt: &receipt.Receipt{Training: &receipt.Training{}}}, "checkpoints/mine"},
+		{"resumed, in progress", entry{name: "mine", at: onCluster{}, run: env("A=1", "MLENV_RESUME_FROM=first")}, "checkpoints/first"},
+		{"resumed, only the receipt is left", entry{name: "mine", at: onCluster{}, receipt: &receipt.Receipt{Training: &receipt.Training{ResumedFrom: "first"}}},
 			"checkpoints/first"},
-		{"nothing was launched", entry{name: "mine", receipt: &receipt.Receipt{}}, "checkpoints/mine"},
+		{"nothing was launched", entry{name: "mine", at: onCluster{}, receipt: &receipt.Receipt{}}, "checkpoints/mine"},
 	} {
 		if got := tc.run.checkpoints(); got != tc.want {
 			t.Errorf("%s: got %s, want %s", tc.name, got, tc.want)
@@ -253,7 +253,7 @@ func TestNoRuns(t *testing.T) {
 func TestNodesBeforeTheReceipt(t *testing.T) {
 	of := func(nodes string, parts ...receipt.Part) int {
 		found := &v1.PipelineRun{Spec: v1.PipelineRunSpec{Params: v1.Params{{Name: "nodes", Value: *v1.NewStructuredValues(nodes)}}}}
-		return entry{run: found, memory: &receipt.Memory{Parts: parts}}.nodes()
+		return entry{at: onCluster{}, run: found, memory: &receipt.Memory{Parts: parts}}.nodes()
 	}
 	provisioned := receipt.Part{Task: "provision", Nodes: 4}
 	if requested, byDefault, unknown := of("2"), of("0", receipt.Part{Task: "preflight"}, provisioned), of("0"); requested != 2 ||

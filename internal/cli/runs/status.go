@@ -14,9 +14,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
-	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
@@ -91,20 +89,15 @@ func PrintStatus(ctx context.Context, clients *kube.Clients, name string, out io
 }
 
 func (r entry) status(ctx context.Context, clients *kube.Clients) status {
-	s := status{summary: r.summary(clients.Namespace)}
+	s := status{summary: r.summary()}
 	known := r.known()
 	s.Commit, s.Image, s.Mode, s.ModeReason = known.Commit, known.Image, known.Mode, known.ModeReason
 	s.Tasks = r.phases()
-	runs := func(task string) bool {
-		return slices.ContainsFunc(r.tasks, func(t run.TaskRun) bool {
-			return t.Task == task && t.Status == run.Running && !t.Started.IsZero()
-		})
-	}
-	switch {
-	case runs(trainTask), r.here != nil && s.State == running && r.attempt() > 0:
-		s.ask(ctx, clients, r)
-	case runs("teardown"): // ranks may still save, or the nodes are gone
-		s.ask(ctx, clients, r)
+	switch runs := r.standing().Running; {
+	case slices.Contains(runs, trainTask):
+		s.ask(ctx, r)
+	case slices.Contains(runs, "teardown"): // ranks may still save, or the nodes are gone
+		s.ask(ctx, r)
 		s.Unseen = ""
 	}
 	if r.receipt != nil || s.State != cancelled { // of a cancelled run without a receipt Tekton only says that it was cancelled
@@ -163,18 +156,10 @@ func (r entry) waits(ctx context.Context, clients *kube.Clients) (all []waiting)
 	return all
 }
 
-// agents connects to the nodes of a run in progress.
-func (r entry) agents(ctx context.Context, clients *kube.Clients) (nodes.Set, error) {
-	if r.here != nil {
-		return r.here.Connect()
-	}
-	return env.Of(clients, r.environment()).Nodes(ctx, "")
-}
-
-func (s *status) ask(ctx context.Context, clients *kube.Clients, r entry) {
+func (s *status) ask(ctx context.Context, r entry) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	set, err := r.agents(ctx, clients)
+	set, err := r.at.nodes(ctx, r)
 	if err != nil {
 		s.Unseen = err.Error()
 		return

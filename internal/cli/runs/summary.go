@@ -78,18 +78,17 @@ func (r entry) state() string {
 		return cancelling
 	case v.Verdict == "":
 		return running
-	case r.here != nil && v.Reason == fail.Cancelled:
-		return cancelled
-	case stopped && v.Verdict != receipt.Succeeded:
+	case v.Verdict != receipt.Succeeded && (stopped || v.Reason == fail.Cancelled):
 		return cancelled
 	}
 	return string(v.Verdict)
 }
 
-func (r entry) summary(namespace string) summary {
+func (r entry) summary() summary {
+	namespace, local := r.at.namespace(r)
 	s := summary{
-		Name: r.name, Namespace: namespace, Environment: r.environment(), Local: r.here != nil, State: r.state(), Started: r.started(),
-		Kept: r.run == nil && r.here == nil,
+		Name: r.name, Namespace: namespace, Environment: r.environment(), Local: local, State: r.state(), Started: r.started(),
+		Kept: r.run == nil && !local,
 	}
 	if r.run == nil {
 		s.Ended = r.receipt.Ended

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runs
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
+)
+
+// provider is where a run is or was: a cluster, or this machine. What finds a run chooses it, and nothing else asks which one it is.
+type provider interface {
+	// namespace is "" on this machine, which has none; then local is true.
+	namespace(r entry) (name string, local bool)
+	// workspace is the path of the workspace, as the user of the run sees it.
+	workspace() string
+	// inProgress reports whether the run's script may still read and write files.
+	inProgress(r entry) bool
+	// given returns the params of the run. Errors: InvalidInput if they are gone.
+	given(r entry) (map[string][]string, error)
+	// nodes connects to the nodes of a run in progress.
+	nodes(ctx context.Context, r entry) (nodes.Set, error)
+	// claims returns what has the run's workspace.
+	claims(ctx context.Context, r entry) ([]fetch.Claim, error)
+	// logs shows the logs of the run.
+	logs(cmd *cobra.Command, o *logsOptions, r entry) error
+	// remove deletes what is left of a run that has ended, and names it.
+	remove(ctx context.Context, r entry) (what string, err error)
+	// writer reports who writes the receipt of the run, and when.
+	writer(r entry) string
+	// stop returns the command that ends the run, and resume the one that continues from its checkpoints.
+	stop(r entry) string
+	resume(r entry) string
+}
+
+// title names the run in messages.
+func (r entry) title() string {
+	if namespace, local := r.at.namespace(r); !local {
+		return "run " + namespace + "/" + r.name
+	}
+	return "local run " + r.name
+}
+
+// flag returns the flag that chooses the namespace of the run in a command, "" for a local run.
+func (r entry) flag() string {
+	if namespace, local := r.at.namespace(r); !local {
+		return " -n " + namespace
+	}
+	return ""
+}
+
+// onCluster is the provider of runs that Tekton runs.
+type onCluster struct{ clients *kube.Clients }
+
+// namespace returns the run's own one also in a list of all namespaces.
+func (c onCluster) namespace(r entry) (name string, local bool) {
+	switch {
+	case r.run != nil:
+		return r.run.Namespace, false
+	case r.receipt != nil && r.receipt.Namespace != "":
+		return r.receipt.Namespace, false
+	}
+	return c.clients.Namespace, false
+}
+
+func (onCluster) workspace() string { return agent.Workspace }
+
+// inProgress takes a PipelineRun that the user may not read for one that has not ended before its receipt says so.
+func (onCluster) inProgress(r entry) bool {
+	if r.run != nil {
+		return !r.run.IsDone()
+	}
+	return r.hidden && r.open
+}
+
+func (onCluster) given(r entry) (map[string][]string, error) {
+	if r.run == nil {
+		return nil, fail.Advise(fail.Becausef(fail.InvalidInput, "reading the params of run %s: its PipelineRun was deleted, only the receipt "+
+			"is left", r.name),
+			"mlenv receipt %s (has the script, the commit and the image; give the params again)", r.name)
+	}
+	return launch.Values(r.run), nil
+}
+
+func (c onCluster) nodes(ctx context.Context, r entry) (nodes.Set, error) {
+	return env.Of(c.clients, r.environment()).Nodes(ctx, "")
+}
+
+// claims returns those that the run's receipt has or the training noted, or else those that exist now.
+func (c onCluster) claims(ctx context.Context, r entry) (all []fetch.Claim, err error) {
+	var names []string
+	if record := r.record(); record != nil {
+		names = record.Claims
+	} else if names, err = env.Of(c.clients, r.environment()).WorkspaceClaims(ctx); err != nil {
+		return nil, fmt.Errorf("run %s: %w", r.name, err)
+	}
+	for _, name := range names {
+		all = append(all, fetch.Claim{Name: name, For: r.name})
+	}
+	return all, nil
+}
+
+func (c onCluster) logs(cmd *cobra.Command, o *logsOptions, r entry) error {
+	switch {
+	case o.rank >= 0:
+		out, flush := rawLog(cmd)
+		defer flush()
+		return o.rankLog(cmd.Context(), out, cmd.ErrOrStderr(), c.clients, r)
+	case o.follow && r.run != nil && !r.run.IsDone():
+		return o.followTasks(cmd, c.clients, r)
+	}
+	return o.taskLogs(cmd, c.clients, r)
+}
+
+// remove deletes the receipt; Kubernetes deletes the rest.
+func (c onCluster) remove(ctx context.Context, r entry) (what string, err error) {
+	return "The receipt of " + r.title(), receipt.Delete(ctx, c.clients.Kube, *r.receipt)
+}
+
+func (onCluster) writer(r entry) string {
+	if r.run == nil && !r.hidden || r.run != nil && (r.run.IsDone() || r.run.IsCancelled()) {
+		return "no teardown follows, so the reaper writes it within two minutes"
+	}
+	return "teardown writes it"
+}
+
+func (onCluster) stop(r entry) string { return "mlenv cancel " + r.name + r.flag() }
+
+// resume repeats the folder that the run trained.
+func (onCluster) resume(r entry) string {
+	folder := ""
+	if r.run != nil && git.IsFolder(r.param("repo-url")) {
+		folder = ". "
+	}
+	return "mlenv run " + folder + "--resume-from " + r.name + r.flag()
+}

@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
@@ -44,27 +43,18 @@ func (d Dir) Begin(s Start) (*Here, error) {
 	}
 	h := &Here{dir: d, start: s, room: room, files: map[string]string{}}
 	content, err := json.Marshal(s)
-	return h, h.write(startKey, content, err)
+	if err != nil {
+		return h, err
+	}
+	return h, h.put(context.Background(), startKey, content)
 }
 
 // Keeper begins the part of a step.
 func (h *Here) Keeper(ctx context.Context, log *slog.Logger, task string) *Keeper {
-	k := &Keeper{clients: &kube.Clients{}, log: log, start: h.start, here: h, unhook: func() bool { return true }}
+	k := &Keeper{store: h, now: time.Now, log: log, start: h.start}
 	k.part = Part{Task: task, Status: run.Running, Started: time.Now().UTC()}
 	k.Learn(ctx, func(*Part) {})
 	return k
-}
-
-func (h *Here) note(p Part) error {
-	p.RunUID = h.start.RunUID
-	content, err := p.encode()
-	return h.write(partPrefix+p.Task+partSuffix, content, err)
-}
-
-func (h *Here) noteProgress(p Progress) error {
-	p.RunUID = h.start.RunUID
-	content, err := json.Marshal(p)
-	return h.write(progressKey, content, err)
 }
 
 // Recall returns what the steps have noted.
@@ -84,15 +74,11 @@ func (h *Here) Write(r Receipt) error {
 	return written(key, err)
 }
 
-// write replaces a file, unless its content could not be encoded.
-func (h *Here) write(name string, content []byte, err error) error {
-	if err == nil {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.files[name] = string(content)
-		err = h.dir.replace(name, content)
-	}
-	return written(name, err)
+func (h *Here) put(_ context.Context, name string, content []byte) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.files[name] = string(content)
+	return written(name, h.dir.replace(name, content))
 }
 
 // Write stores the receipt of a run whose mlenv has ended.

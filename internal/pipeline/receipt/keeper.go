@@ -34,16 +34,22 @@ const Deleted = "the run was deleted"
 // Keeper writes the part of one step. A user's command has a nil Keeper, which writes nothing. Failures to write are
 // warnings: they never change the end of a step.
 type Keeper struct {
-	clients *kube.Clients
-	log     *slog.Logger
-	of      run.Flags
-	start   Start
-	// here has the memory of a run on the user's own machine, nil for one on a cluster.
-	here *Here
+	store store
+	start Start
+	now   func() time.Time
+	log   *slog.Logger
+	// task is nil for a step that is not a task of a PipelineRun.
+	task *task
 
 	mu     sync.Mutex
 	part   Part
 	warned bool
+}
+
+// task is the task of a PipelineRun, which may end without its finally tasks.
+type task struct {
+	clients *kube.Clients
+	of      run.Flags
 	// unhook returns false after SIGTERM, when ended is closed as soon as the end of the run is written.
 	unhook func() bool
 	ended  chan struct{}
@@ -55,22 +61,26 @@ func Remember(ctx context.Context, clients *kube.Clients, log *slog.Logger, of r
 	if of.UID == "" || of.Task == "" {
 		return nil
 	}
-	k := &Keeper{
-		clients: clients, log: log, of: of, ended: make(chan struct{}),
-		start: Start{Run: of.Name, Namespace: clients.Namespace, RunUID: of.UID, Environment: environment},
-	}
+	start := Start{Run: of.Name, Namespace: clients.Namespace, RunUID: of.UID, Environment: environment}
 	beginning, cancel := context.WithTimeout(ctx, beginTime)
 	defer cancel()
 	m, err := Recall(beginning, clients.Kube, clients.Namespace, of.Name)
-	if environment != "" && (apierrors.IsNotFound(err) || err == nil && m.RunUID != of.UID) {
-		k.start.Started = clients.Now().UTC()
-		k.warn(Begin(beginning, clients.Kube, k.start))
+	begin := environment != "" && (apierrors.IsNotFound(err) || err == nil && m.RunUID != of.UID)
+	if begin {
+		start.Started = clients.Now().UTC()
 	}
-	k.part = Part{Task: of.Task, Status: run.Running, Started: clients.Now().UTC()}
+	k := &Keeper{
+		store: configMap{clients.Kube, start}, start: start, now: clients.Now, log: log,
+		task: &task{clients: clients, of: of, ended: make(chan struct{})},
+		part: Part{Task: of.Task, Status: run.Running, Started: clients.Now().UTC()},
+	}
+	if begin {
+		k.warn(Begin(beginning, clients.Kube, start))
+	}
 	k.Learn(beginning, func(*Part) {})
-	k.unhook = context.AfterFunc(ctx, func() {
-		defer close(k.ended)
-		k.conclude(ctx)
+	k.task.unhook = context.AfterFunc(ctx, func() {
+		defer close(k.task.ended)
+		k.warn(k.task.conclude(ctx))
 	})
 	return k
 }
@@ -84,28 +94,17 @@ func (k *Keeper) Learn(ctx context.Context, change func(*Part)) {
 	change(&k.part)
 	part := k.part
 	k.mu.Unlock()
-	err := k.note(ctx, part)
+	err := k.start.note(ctx, k.store, part)
 	if k.start.Environment == "" && apierrors.IsNotFound(err) {
 		return // no other step has begun the memory
 	}
 	k.warn(err)
 }
 
-func (k *Keeper) note(ctx context.Context, p Part) error {
-	if k.here != nil {
-		return k.here.note(p)
-	}
-	return Note(ctx, k.clients.Kube, k.start, p)
-}
-
 // Progress writes how far the training is.
 func (k *Keeper) Progress(ctx context.Context, p Progress) {
-	switch {
-	case k == nil || ctx.Err() != nil:
-	case k.here != nil:
-		k.warn(k.here.noteProgress(p))
-	default:
-		k.warn(NoteProgress(ctx, k.clients.Kube, k.start, p))
+	if k != nil && ctx.Err() == nil {
+		k.warn(k.start.noteProgress(ctx, k.store, p))
 	}
 }
 
@@ -114,24 +113,22 @@ func (k *Keeper) End(ctx context.Context, failure error, learn func(*Part)) {
 	if k == nil {
 		return
 	}
-	stopped := !k.unhook()
-	if stopped {
-		<-k.ended
-	}
+	stopped := k.task != nil && !k.task.unhook()
 	limit := kube.Patience
 	if stopped {
+		<-k.task.ended
 		limit = lastTime
 	}
 	writing, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	if stopped {
-		ending, err := k.ending(writing)
+		ending, err := k.task.ending(writing)
 		if err != nil || !ending.Cause.Final() {
 			return
 		}
 	}
 	k.Learn(writing, func(p *Part) {
-		p.Status, p.Ended = run.Succeeded, k.clients.Now().UTC()
+		p.Status, p.Ended = run.Succeeded, k.now().UTC()
 		if failure != nil {
 			p.Status, p.Reason, p.Message = run.Failed, fail.ReasonOf(failure), humanize.Lines(failure.Error(), maxMessage)
 		}
@@ -139,36 +136,33 @@ func (k *Keeper) End(ctx context.Context, failure error, learn func(*Part)) {
 			learn(p)
 		}
 	})
-	if stopped || failure != nil { // a run that was deleted may take the environment away before this pod gets SIGTERM
-		k.conclude(writing)
+	if k.task != nil && (stopped || failure != nil) { // a run that was deleted may take the environment away before this pod gets SIGTERM
+		k.warn(k.task.conclude(writing))
 	}
 }
 
-func (k *Keeper) ending(ctx context.Context) (run.Ending, error) {
-	return run.EndingOf(ctx, k.clients.Tekton, k.clients.Namespace, k.of.Name, types.UID(k.of.UID), k.of.Task, k.clients.Now())
+func (t *task) ending(ctx context.Context) (run.Ending, error) {
+	return run.EndingOf(ctx, t.clients.Tekton, t.clients.Namespace, t.of.Name, types.UID(t.of.UID), t.of.Task, t.clients.Now())
 }
 
 // conclude writes the receipt of a run that ends without its finally tasks.
-func (k *Keeper) conclude(ctx context.Context) {
-	if k.here != nil {
-		return // mlenv writes the receipt of a run on the user's own machine
-	}
+func (t *task) conclude(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
 	defer cancel()
-	ending, err := k.ending(ctx)
+	ending, err := t.ending(ctx)
 	if err != nil || !ending.NoFinally {
-		return // a teardown follows, or may
+		return nil //nolint:nilerr // a teardown follows, or may
 	}
 	reason, message := ReasonOf(ending)
-	k.warn(retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		m, err := Recall(ctx, k.clients.Kube, k.clients.Namespace, k.of.Name)
-		if err != nil || m.RunUID != k.of.UID {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		m, err := Recall(ctx, t.clients.Kube, t.clients.Namespace, t.of.Name)
+		if err != nil || m.RunUID != t.of.UID {
 			return err
 		}
-		r := m.End(reason, message, k.clients.Now())
+		r := m.End(reason, message, t.clients.Now())
 		r.Teardown = "no teardown followed, because " + message + ": the environment was deleted with its lease"
-		return m.Finish(ctx, k.clients.Kube, r)
-	}))
+		return m.Finish(ctx, t.clients.Kube, r)
+	})
 }
 
 // ReasonOf returns why a run ended that did so without its finally tasks.

@@ -183,39 +183,58 @@ func owner(config *corev1.ConfigMap) string {
 	return s.RunUID
 }
 
+// store is where a run's memory lies: a ConfigMap, or a folder of the user's own machine.
+type store interface {
+	// put replaces what has a name, and leaves the rest as it is.
+	put(ctx context.Context, name string, content []byte) error
+}
+
 // Note writes the part of a step, and replaces an earlier one.
 func Note(ctx context.Context, client kubernetes.Interface, s Start, p Part) error {
+	return s.note(ctx, configMap{client, s}, p)
+}
+
+// NoteProgress writes how far the training is.
+func NoteProgress(ctx context.Context, client kubernetes.Interface, s Start, p Progress) error {
+	return s.noteProgress(ctx, configMap{client, s}, p)
+}
+
+func (s Start) note(ctx context.Context, in store, p Part) error {
 	p.RunUID = s.RunUID
 	content, err := p.encode()
 	if err != nil {
 		return err
 	}
-	return s.write(ctx, client, partPrefix+p.Task+partSuffix, content)
+	return in.put(ctx, partPrefix+p.Task+partSuffix, content)
 }
 
-// NoteProgress writes how far the training is.
-func NoteProgress(ctx context.Context, client kubernetes.Interface, s Start, p Progress) error {
+func (s Start) noteProgress(ctx context.Context, in store, p Progress) error {
 	p.RunUID = s.RunUID
 	content, err := json.Marshal(p)
 	if err != nil {
 		return err
 	}
-	return s.write(ctx, client, progressKey, content)
+	return in.put(ctx, progressKey, content)
 }
 
-// write sets one key, and leaves the others as they are.
-func (s Start) write(ctx context.Context, client kubernetes.Interface, name string, content []byte) error {
+// configMap is the store of a run on a cluster.
+type configMap struct {
+	client kubernetes.Interface
+	Start
+}
+
+func (s configMap) put(ctx context.Context, name string, content []byte) error {
 	patch, err := json.Marshal(map[string]any{"data": map[string]string{name: string(content)}})
 	if err != nil {
 		return err
 	}
-	configs, to := client.CoreV1().ConfigMaps(s.Namespace), metav1.PatchOptions{FieldManager: kube.FieldManager}
+	configs, to := s.client.CoreV1().ConfigMaps(s.Namespace), metav1.PatchOptions{FieldManager: kube.FieldManager}
 	set := func() error {
 		_, err := configs.Patch(ctx, Name(s.Run), types.MergePatchType, patch, to)
 		return err
 	}
 	if err = set(); apierrors.IsNotFound(err) && s.Environment != "" {
-		if err = Begin(ctx, client, s); err == nil {
+		if err = Begin(ctx, s.client, s.Start); err == nil {
 			err = set()
 		}
 	}

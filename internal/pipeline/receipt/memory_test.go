@@ -147,7 +147,7 @@ func TestForgedMemory(t *testing.T) {
 		"step-train.json": "[", "step-.json": `{"runUID":"uid-1"}`, "progress.json": `{"runUID":"uid-1","step":"x"}`, "other": "x",
 		"receipt.json": `{"runUID":"uid-2"}`,
 	} {
-		if err := startOf("uid-1").write(ctx, client, name, []byte(text)); err != nil {
+		if err := (configMap{client, startOf("uid-1")}).put(ctx, name, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -155,7 +155,7 @@ func TestForgedMemory(t *testing.T) {
 	if err != nil || m.Progress != nil || m.Receipt != nil || m.PartOf("train") != nil {
 		t.Errorf("got %+v, %v; want none of it", m, err)
 	}
-	if err := startOf("uid-1").write(ctx, client, startKey, []byte(`{"runUID":"../../x"}`)); err != nil {
+	if err := (configMap{client, startOf("uid-1")}).put(ctx, startKey, []byte(`{"runUID":"../../x"}`)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Recall(ctx, client, "ns", "train-1"); fail.ReasonOf(err) != fail.InvalidInput {

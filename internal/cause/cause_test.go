@@ -251,7 +251,9 @@ func TestPathsOfTheRepository(t *testing.T) {
 		"path=/data/mlenv/.mlenv/trees/" + hash + "/b.py":                                         "path=b.py",
 		`File "/home/me/.local/share/mlenv/.mlenv/work/local-x7k2p/pkg/train.py", line 7`:         `File "pkg/train.py", line 7`,
 		"x=/workspace/.mlenv/work/uid/a.py":                                                       "x=a.py",
-		kept:                                                                                      kept,
+		`File "/home/me/two words/.mlenv/work/local-x7k2p/pkg/train.py", line 7`:                  `File "pkg/train.py", line 7`,
+		"the loss is nan (/home/me/two words/.mlenv/trees/" + hash + "/a b/train.py:7)":           "the loss is nan (a b/train.py:7)",
+		kept: kept,
 	} {
 		if got := InTree(text); got != want {
 			t.Errorf("%s: got %s, want %s", text, got, want)

@@ -5,6 +5,7 @@ package ops
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,10 +16,10 @@ import (
 )
 
 // preflightIn runs mlenv preflight --output=yaml.
-func preflightIn(t *testing.T, args string) (code int, stdout, stderr string) {
+func preflightIn(t *testing.T, args string, more ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, problems strings.Builder
-	words := append(strings.Fields(args), "--output=yaml", "--image=registry.test/train:1")
+	words := slices.Concat(strings.Fields(args), more, []string{"--output=yaml", "--image=registry.test/train:1"})
 	code = command.RunCommands(t.Context(), PreflightCommand(), words, &out, &problems)
 	return code, out.String(), problems.String()
 }
@@ -77,7 +78,7 @@ func TestObjectsWithPodMonitor(t *testing.T) {
 	if err := os.WriteFile(file, append(content, "\nmonitoring: {pod_monitor: true}\n"...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, got, problems := preflightIn(t, "--cluster-file="+file+stepsImage); strings.Count(got, "\nkind: PodMonitor\n") != 1 {
+	if _, got, problems := preflightIn(t, stepsImage, "--cluster-file="+file); strings.Count(got, "\nkind: PodMonitor\n") != 1 {
 		t.Errorf("want one PodMonitor in\n%s%s", got, problems)
 	}
 }

@@ -136,8 +136,8 @@ type Attempt struct {
 	// later attempt resumes from them.
 	Doubt    time.Time `json:"doubt,omitzero"`
 	DoubtEnd time.Time `json:"doubtEnd,omitzero"`
-	// Course has the times of its steps in a few points, nil without metrics.
-	Course *metrics.Curve `json:"course,omitempty"`
+	// StepTimes has the times of its steps in a few points, nil without metrics.
+	StepTimes *metrics.Curve `json:"course,omitempty"`
 	// Hang is the silence for which it counted as hanging, nil for none.
 	Hang *Hang `json:"hang,omitempty"`
 }

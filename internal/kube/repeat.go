@@ -108,7 +108,7 @@ func read(response *http.Response) ([]byte, error) {
 	return content, err
 }
 
-// settle returns the answer that the caller gets for a request whose earlier attempt may have been carried out (open), and whether
+// settle returns the answer that the caller gets for a request whose earlier try may have been carried out (open), and whether
 // to send the request again because the conflict that it met has no cause.
 func (p retrier) settle(request *http.Request, response *http.Response, open bool) (_ *http.Response, again bool) {
 	conflict := response.StatusCode == http.StatusConflict

@@ -26,9 +26,9 @@ import (
 //   - A conflict is the caller's, who reads the object again, unless settle finds that there is none.
 type retrier struct {
 	next http.RoundTripper
-	// pause is the time before the second attempt. It doubles up to longest.
+	// pause is the time before the second try. It doubles up to longest.
 	pause, longest time.Duration
-	// most is the time after the first attempt in which it tries again. young is how long after its absence the API server may
+	// most is the time after the first try in which it tries again. young is how long after its absence the API server may
 	// refuse what it will allow: it answers before it knows all roles.
 	most, young time.Duration
 	state       *retrierState
@@ -68,8 +68,8 @@ func retrying(inPod bool) func(http.RoundTripper) http.RoundTripper {
 	}
 }
 
-// attempt is what one attempt of a request has brought: an answer or an error.
-type attempt struct {
+// try is what one try of a request has brought: an answer or an error.
+type try struct {
 	response *http.Response
 	err      error
 	// sent reports that a connection got the request.
@@ -119,7 +119,7 @@ func (p retrier) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 // send sends the request once, and reads its whole answer unless that is a stream: an answer that breaks off is lost.
-func (p retrier) send(request *http.Request) (a attempt) {
+func (p retrier) send(request *http.Request) (a try) {
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { a.sent = true }}
 	//nolint:bodyclose // the caller closes the body of the answer that it does not return
 	a.response, a.err = p.next.RoundTrip(request.WithContext(httptrace.WithClientTrace(request.Context(), trace)))
@@ -135,7 +135,7 @@ func (p retrier) send(request *http.Request) (a attempt) {
 }
 
 // transient returns why the same request may succeed later, nil if it may not. maybe reports that it may have been carried out.
-func (p retrier) transient(request *http.Request, a attempt) (problem error, maybe bool) {
+func (p retrier) transient(request *http.Request, a try) (problem error, maybe bool) {
 	if a.err != nil {
 		if !Transient(a.err) || !a.sent && !p.state.there.Load() {
 			return nil, false

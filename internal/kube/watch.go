@@ -214,7 +214,7 @@ func WaitGone(ctx context.Context, client kubernetes.Interface, namespace, selec
 	return err
 }
 
-// Pause waits between two attempts; it is false once ctx is done.
+// Pause waits between two tries; it is false once ctx is done.
 func Pause(ctx context.Context, duration time.Duration) bool {
 	select {
 	case <-time.After(duration):

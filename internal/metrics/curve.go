@@ -216,19 +216,19 @@ func (h *History) Curve() *Curve {
 	return &c
 }
 
-// Course returns the times of the curve's steps alone, in at most so many points; the last one stays. It is nil for no curve.
-func (c *Curve) Course(most int) *Curve {
+// StepTimes returns the times of the curve's steps alone, in at most so many points; the last one stays. It is nil for no curve.
+func (c *Curve) StepTimes(most int) *Curve {
 	if c == nil {
 		return nil
 	}
-	course := &Curve{Lines: c.Lines, Began: c.Began, First: c.First, StepTime: c.StepTime}
+	times := &Curve{Lines: c.Lines, Began: c.Began, First: c.First, StepTime: c.StepTime}
 	each := (len(c.Points) + most - 1) / most
 	for i, p := range c.Points {
 		if (len(c.Points)-1-i)%max(1, each) == 0 {
-			course.Points = append(course.Points, Point{Step: p.Step, Elapsed: p.Elapsed})
+			times.Points = append(times.Points, Point{Step: p.Step, Elapsed: p.Elapsed})
 		}
 	}
-	return course
+	return times
 }
 
 // Later returns the curve with a first line that was written so much later, by a clock that is ahead of the training's.

@@ -73,7 +73,7 @@ func TestCourse(t *testing.T) {
 	for step := 5; step <= 105; step++ {
 		fmt.Fprintf(&file, `{"step":%d,"loss":2,"time":%d}`+"\n", step, 1790000000+2*step)
 	}
-	got := curveOf(t, file.String()).Course(20).Later(time.Minute)
+	got := curveOf(t, file.String()).StepTimes(20).Later(time.Minute)
 	first, last := got.Points[0], got.Points[len(got.Points)-1]
 	if len(got.Points) > 20 || len(got.Points) < 15 || first.Loss != nil || last.Step != 105 || *last.Elapsed != 200*time.Second {
 		t.Errorf("%d points from %+v to %+v", len(got.Points), first, last)
@@ -81,7 +81,7 @@ func TestCourse(t *testing.T) {
 	if want := time.Unix(1790000010, 0).Add(time.Minute).UTC(); !got.Began.Equal(want) || got.First != 5 || got.Lines != 101 {
 		t.Errorf("began %s with step %v, %d lines; want %s", got.Began, got.First, got.Lines, want)
 	}
-	if none := curveOf(t, "").Course(20).Later(time.Minute); none != nil {
+	if none := curveOf(t, "").StepTimes(20).Later(time.Minute); none != nil {
 		t.Errorf("without a step: %+v, want nil", none)
 	}
 }

@@ -162,10 +162,10 @@ func TestNewestRun(t *testing.T) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
 	clients := &kube.Clients{Kube: kubefake.NewClientset(namespace), Namespace: "ns",
 		Tekton: tektonfake.NewSimpleClientset(aRun("ns", "old", time.Hour, true), aRun("ns", "new", time.Minute, true))}
-	here := func(age time.Duration) []entry {
-		return []entry{{name: "local", receipt: &receipt.Receipt{Run: "local", Started: time.Now().Add(-age)}}}
+	here := func(age time.Duration) []runInfo {
+		return []runInfo{{name: "local", receipt: &receipt.Receipt{Run: "local", Started: time.Now().Add(-age)}}}
 	}
-	for want, local := range map[string][]entry{"new": here(time.Hour), "local": here(time.Second)} {
+	for want, local := range map[string][]runInfo{"new": here(time.Hour), "local": here(time.Second)} {
 		if got, err := chosen(t.Context(), clients, nil, local); err != nil || got.name != want {
 			t.Errorf("got %q, %v; want %q", got.name, err, want)
 		}
@@ -249,7 +249,7 @@ func TestNewestCheckpoint(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(to, "node-0", "checkpoints", "train-1", "step-3"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	entry{name: "train-1", at: onCluster{}, run: aRun("ns", "train-1", time.Hour, true)}.printNewest(&out, to)
+	runInfo{name: "train-1", at: onCluster{}, run: aRun("ns", "train-1", time.Hour, true)}.printNewest(&out, to)
 	if !strings.Contains(out.String(), "step-3\n  continue from it: mlenv run --resume-from train-1 -n ns\n") {
 		t.Errorf("got %q", out.String())
 	}

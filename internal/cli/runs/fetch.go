@@ -51,7 +51,7 @@ Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run
   mlenv fetch train-multi-node-x7k2p out/model.pt
   mlenv fetch train-multi-node-x7k2p checkpoints/mine --to=./mine`,
 		Args: command.Arguments(1, -1, "a run, and the paths to copy"),
-		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, given []string) error {
+		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r runInfo, given []string) error {
 			paths, err := r.paths(given)
 			if err != nil {
 				return err
@@ -74,7 +74,7 @@ const (
 )
 
 // paths returns what the user names, or what a run usually leaves.
-func (r entry) paths(given []string) ([]fetch.Path, error) {
+func (r runInfo) paths(given []string) ([]fetch.Path, error) {
 	record, work := fetch.RecordOf(r.uid()), fetch.WorkOf(r.uid())
 	if len(given) == 0 {
 		return []fetch.Path{
@@ -111,7 +111,7 @@ func (r entry) paths(given []string) ([]fetch.Path, error) {
 }
 
 // fetch copies the paths from all claims. A missing path is an error if the user named it.
-func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Path, named bool, to, stepsImage string) error {
+func (r runInfo) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Path, named bool, to, stepsImage string) error {
 	claims, err := r.at.claims(cmd.Context(), r)
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.Pa
 }
 
 // printNewest names the newest checkpoint that was fetched, and the command that continues from it.
-func (r entry) printNewest(out io.Writer, to string) {
+func (r runInfo) printNewest(out io.Writer, to string) {
 	newest := newestCheckpoint(filepath.Join(to, filepath.FromSlash(r.checkpoints())))
 	if newest == "" { // each node's claim has its part
 		newest = newestCheckpoint(filepath.Join(to, "node-0", filepath.FromSlash(r.checkpoints())))
@@ -203,4 +203,3 @@ func newestCheckpoint(folder string) string {
 	stem := func(name string) string { return strings.TrimSuffix(name, filepath.Ext(name)) }
 	return filepath.Join(folder, slices.MaxFunc(names, func(a, b string) int { return humanize.Natural(stem(a), stem(b)) }))
 }
-

@@ -14,7 +14,7 @@ import (
 // TestPlacesOfPaths: a relative path is one that the run wrote, or else one on the workspace.
 func TestPlacesOfPaths(t *testing.T) {
 	const record, work = ".mlenv/runs/uid", ".mlenv/work/uid"
-	r := entry{name: "mine", at: onCluster{}, receipt: &receipt.Receipt{RunUID: "uid"}}
+	r := runInfo{name: "mine", at: onCluster{}, receipt: &receipt.Receipt{RunUID: "uid"}}
 	for given, want := range map[string][]string{
 		"out":                     {work + "/out", "out"},
 		"out/../model.pt":         {work + "/model.pt", "model.pt"},

@@ -26,76 +26,76 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// entry is what the cluster has of a run: its PipelineRun, its receipt, or both.
-type entry struct {
+// runInfo is what the cluster has of a run: its PipelineRun, its receipt, or both.
+type runInfo struct {
 	name string
 	// run is nil if it was deleted; then there are no tasks either.
 	run   *v1.PipelineRun
 	tasks []run.TaskRun
-	// receipt is nil if there is none yet. Without run it is what the steps have noted so far, if open is true.
+	// receipt is nil if there is none yet. Without run it is what the steps have noted so far, if unfinished is true.
 	receipt *receipt.Receipt
-	// memory is what the steps have noted, nil for nothing.
-	memory *receipt.Memory
+	// journal is what the steps have noted, nil for nothing.
+	journal *receipt.Journal
 	// at is where the run is or was.
 	at provider
-	// open reports that the run has no receipt yet although its PipelineRun is not there, hidden that the user may not read that.
-	open, hidden bool
+	// unfinished reports that the run has no receipt yet although its PipelineRun is not there, forbidden that the user may not read that.
+	unfinished, forbidden bool
 }
 
-// recall takes what the run's ConfigMap holds.
-func (r *entry) recall(m receipt.Memory) {
-	r.memory, r.receipt = &m, m.Receipt
+// setJournal takes what the run's ConfigMap holds.
+func (r *runInfo) setJournal(m receipt.Journal) {
+	r.journal, r.receipt = &m, m.Receipt
 	if r.run != nil || r.receipt != nil {
 		return
 	}
 	left := r.known()
-	left.Verdict, r.receipt, r.open = "", &left, true
+	left.Verdict, r.receipt, r.unfinished = "", &left, true
 }
 
 // standing returns how the run stands, by its receipt and what the user may read of Tekton's objects.
-func (r entry) standing() receipt.Standing {
+func (r runInfo) standing() receipt.Standing {
 	seen := receipt.Seen{Tasks: r.tasks}
 	switch {
 	case r.run != nil:
 		seen.Run = run.Of(r.run)
-	case !r.hidden:
+	case !r.forbidden:
 		seen.End = &receipt.End{Reason: fail.Cancelled, Message: receipt.Deleted + "; the reaper writes its receipt within two minutes"}
 	}
 	return r.noted().Verdict(seen)
 }
 
 // noted returns what the run's ConfigMap holds, zero for nothing.
-func (r entry) noted() receipt.Memory {
+func (r runInfo) noted() receipt.Journal {
 	switch {
-	case r.memory != nil:
-		return *r.memory
+	case r.journal != nil:
+		return *r.journal
 	case r.receipt != nil:
-		return receipt.Memory{Receipt: r.receipt}
+		return receipt.Journal{Receipt: r.receipt}
 	}
-	return receipt.Memory{}
+	return receipt.Journal{}
 }
 
 // known returns the receipt, or as much of it as the steps have noted.
-func (r entry) known() receipt.Receipt {
+func (r runInfo) known() receipt.Receipt {
 	if r.receipt != nil {
 		return *r.receipt
 	}
-	return r.noted().Account(r.standing(), time.Time{})
+	return r.noted().ToReceipt(r.standing(), time.Time{})
 }
 
 // chosen returns the named run, or else the newest one, which may be one of this machine.
-func chosen(ctx context.Context, clients *kube.Clients, args []string, here []entry) (entry, error) {
+func chosen(ctx context.Context, clients *kube.Clients, args []string, here []runInfo) (runInfo, error) {
 	if len(args) == 0 {
 		all, err := list(ctx, clients)
 		if err != nil {
-			return entry{}, err
+			return runInfo{}, err
 		}
 		if len(here) > 0 && (len(all) == 0 || here[0].started().After(all[0].started())) {
 			return here[0], nil
 		}
 		if len(all) == 0 {
 			next := fmt.Sprintf("mlenv run . SCRIPT -n %s   # in the folder of your script", clients.Namespace)
-			return entry{}, missing(ctx, clients, next, "looking for the newest run in %s: there is none", clients.Namespace)
+			return runInfo{}, missing(ctx, clients, next, "looking for the newest run in %s: there is none", clients.Namespace)
 		}
 		args = []string{all[0].name}
 	}
@@ -103,8 +103,8 @@ func chosen(ctx context.Context, clients *kube.Clients, args []string, here []en
 }
 
 // find looks for the PipelineRun and the receipt. If both are missing, the reason is InvalidInput.
-func find(ctx context.Context, clients *kube.Clients, name string) (entry, error) {
-	r := entry{name: name, at: onCluster{clients}}
+func find(ctx context.Context, clients *kube.Clients, name string) (runInfo, error) {
+	r := runInfo{name: name, at: onCluster{clients}}
 	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
 		return r, command.Usage(fail.Advise(fail.Becausef(fail.InvalidInput, "run %q: want the name of a run, such as train-multi-node-x7k2p",
 			name), "mlenv runs -n %s", clients.Namespace))
@@ -117,21 +117,21 @@ func find(ctx context.Context, clients *kube.Clients, name string) (entry, error
 			return r, err
 		}
 	case apierrors.IsForbidden(err):
-		r.hidden = true
+		r.forbidden = true
 	case !apierrors.IsNotFound(err):
 		return r, kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", clients.Namespace, name, err))
 	}
 	notAllowed := err
-	m, err := receipt.Recall(ctx, clients.Kube, clients.Namespace, name)
+	m, err := receipt.ReadJournal(ctx, clients.Kube, clients.Namespace, name)
 	switch {
 	case err == nil && (r.run == nil || m.RunUID == string(r.run.UID)):
-		r.recall(m)
+		r.setJournal(m)
 	case err != nil && r.run != nil && fail.ReasonOf(err) == fail.InvalidInput:
 		// The PipelineRun has what is needed.
 	case err != nil && !apierrors.IsNotFound(err):
 		return r, kube.Problem(err)
 	}
-	if r.hidden && r.receipt == nil {
+	if r.forbidden && r.receipt == nil {
 		return r, kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", clients.Namespace, name, notAllowed))
 	}
 	if r.run == nil && r.receipt == nil {
@@ -142,7 +142,7 @@ func find(ctx context.Context, clients *kube.Clients, name string) (entry, error
 }
 
 // readTasks reads the tasks as Tekton shows them, unless the user may not.
-func (r *entry) readTasks(ctx context.Context, clients *kube.Clients) (err error) {
+func (r *runInfo) readTasks(ctx context.Context, clients *kube.Clients) (err error) {
 	r.tasks, err = run.TaskRuns(ctx, clients.Tekton, r.run.Namespace, r.name, r.run.UID)
 	if fail.ReasonOf(err) == fail.PermissionDenied {
 		return nil
@@ -159,17 +159,17 @@ func missing(ctx context.Context, clients *kube.Clients, next, format string, ar
 }
 
 // uid is also the ID of the run's job.
-func (r entry) uid() string {
+func (r runInfo) uid() string {
 	if r.run != nil {
 		return string(r.run.UID)
 	}
 	return r.receipt.RunUID
 }
 
-func (r entry) param(name string) string { return launch.ValueOf(r.run, name) }
+func (r runInfo) param(name string) string { return launch.ValueOf(r.run, name) }
 
 // maxAttempts returns how often the training may be started, 0 if that is not known.
-func (r entry) maxAttempts() int {
+func (r runInfo) maxAttempts() int {
 	if r.run == nil {
 		return 0
 	}
@@ -177,18 +177,18 @@ func (r entry) maxAttempts() int {
 	return restarts + 1
 }
 
-func (r entry) environment() string {
+func (r runInfo) environment() string {
 	if r.receipt != nil {
 		return r.receipt.Environment
 	}
-	if r.memory != nil && r.memory.Environment != "" {
-		return r.memory.Environment
+	if r.journal != nil && r.journal.Environment != "" {
+		return r.journal.Environment
 	}
 	return cmp.Or(r.param("name"), "ml-dev-env")
 }
 
 // series returns the first of the runs that resume each other: the scripts of all of them read its checkpoints.
-func (r entry) series() string {
+func (r runInfo) series() string {
 	first := ""
 	if r.receipt != nil && r.receipt.Training != nil {
 		first = r.receipt.Training.ResumedFrom
@@ -201,11 +201,11 @@ func (r entry) series() string {
 }
 
 // checkpoints returns the folder in which the documented scripts keep the checkpoints of r.
-func (r entry) checkpoints() string { return "checkpoints/" + r.series() }
+func (r runInfo) checkpoints() string { return "checkpoints/" + r.series() }
 
 // resume changes values so that a run continues from the checkpoints of r: it sets agent.ResumeVariable, and the commit of r
 // unless given names another one, or the folder of this machine is trained as it is now.
-func (r entry) resume(values, given map[string][]string) {
+func (r runInfo) resume(values, given map[string][]string) {
 	if given["revision"] == nil && given["repo-url"] == nil && !isFolder(values) {
 		if commit := r.known().Commit; commit != "" {
 			values["revision"] = []string{commit}
@@ -234,40 +234,40 @@ func namespaceOf(clients *kube.Clients) string { return cmp.Or(clients.Namespace
 
 // list returns all runs of the namespace without their tasks, the newest first, also deleted ones that
 // left a receipt. It skips receipts that are not valid.
-func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
+func list(ctx context.Context, clients *kube.Clients) ([]runInfo, error) {
 	found, notListed := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx,
 		metav1.ListOptions{LabelSelector: pipelineSelector})
 	hidden := apierrors.IsForbidden(notListed)
 	if notListed != nil && !hidden {
 		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", namespaceOf(clients), notListed))
 	}
-	left, err := receipt.Memories(ctx, clients.Kube, clients.Namespace)
+	left, err := receipt.ReadJournals(ctx, clients.Kube, clients.Namespace)
 	if err != nil && len(left) == 0 && fail.ReasonOf(err) != fail.InvalidInput {
 		return nil, err
 	}
-	memories := map[string]receipt.Memory{}
+	journals := map[string]receipt.Journal{}
 	for _, each := range left {
-		memories[each.Namespace+"/"+each.Run] = each
+		journals[each.Namespace+"/"+each.Run] = each
 	}
-	var all []entry
+	var all []runInfo
 	var existing []v1.PipelineRun
 	if !hidden {
 		existing = found.Items
 	}
 	for i := range existing {
-		r := entry{name: existing[i].Name, at: onCluster{clients}, run: &existing[i]}
+		r := runInfo{name: existing[i].Name, at: onCluster{clients}, run: &existing[i]}
 		id := r.run.Namespace + "/" + r.name
-		if m, ok := memories[id]; ok && m.RunUID == r.uid() {
-			r.recall(m)
+		if m, ok := journals[id]; ok && m.RunUID == r.uid() {
+			r.setJournal(m)
 		}
-		delete(memories, id)
+		delete(journals, id)
 		all = append(all, r)
 	}
-	for _, m := range memories {
+	for _, m := range journals {
 		// Steps that a person ran by hand leave a receipt without a UID.
 		if m.RunUID != "" {
-			r := entry{name: m.Run, at: onCluster{clients}, hidden: hidden}
-			r.recall(m)
+			r := runInfo{name: m.Run, at: onCluster{clients}, forbidden: hidden}
+			r.setJournal(m)
 			all = append(all, r)
 		}
 	}
@@ -281,7 +281,7 @@ func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
 // Names returns the names of all runs for completion, which cannot report an error.
 func Names(ctx context.Context, clients *kube.Clients) []string {
 	all, _ := list(ctx, clients)
-	return humanize.Each(all, func(r entry) string { return r.name })
+	return humanize.Each(all, func(r runInfo) string { return r.name })
 }
 
 // InProgress returns the names of the runs that have not ended, for completion.
@@ -292,6 +292,6 @@ func InProgress(ctx context.Context, clients *kube.Clients) []string {
 
 func inProgress(ctx context.Context, clients *kube.Clients) ([]string, error) {
 	all, err := list(ctx, clients)
-	all = slices.DeleteFunc(all, func(r entry) bool { return r.run == nil || !r.at.inProgress(r) })
-	return humanize.Each(all, func(r entry) string { return r.name }), err
+	all = slices.DeleteFunc(all, func(r runInfo) bool { return r.run == nil || !r.at.inProgress(r) })
+	return humanize.Each(all, func(r runInfo) string { return r.name }), err
 }

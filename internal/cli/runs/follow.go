@@ -219,7 +219,7 @@ const (
 // watchTraining shows attempts and silence of the training in the last line of the terminal. A user who may not ask the
 // nodes sees the training's log alone.
 func (f *follower) watchTraining(ctx context.Context) {
-	r := entry{name: f.run.Name, at: onCluster{f.clients}, run: f.run}
+	r := runInfo{name: f.run.Name, at: onCluster{f.clients}, run: f.run}
 	for {
 		select {
 		case <-ctx.Done():

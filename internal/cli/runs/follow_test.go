@@ -282,7 +282,7 @@ func TestWaitingForTekton(t *testing.T) {
 			f.watchFailure(t.Context())
 		}()
 		begun := receipt.Start{Run: "mine", Namespace: "ns", RunUID: "uid-1", Environment: "ml-dev-env"}
-		lost := receipt.Part{Task: "train", Status: run.Failed, Final: true, Reason: fail.NodeLost, Ended: time.Now()}
+		lost := receipt.Entry{Task: "train", Status: run.Failed, Final: true, Reason: fail.NodeLost, Ended: time.Now()}
 		if err := receipt.Note(t.Context(), f.clients.Kube, begun, lost); err != nil {
 			t.Fatal(err)
 		}

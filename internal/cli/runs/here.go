@@ -29,10 +29,10 @@ import (
 const printedFile = "output.log"
 
 // localOf reads a local run. It writes the receipt of one whose mlenv was killed.
-func localOf(of local.Run) (entry, error) {
-	r := entry{name: of.Name, at: here{of}, hidden: true}
-	inProgress, memory := of.Running(), receipt.Dir(of.Dir())
-	m, err := memory.Recall(of.Name)
+func localOf(of local.Run) (runInfo, error) {
+	r := runInfo{name: of.Name, at: here{of}, forbidden: true}
+	inProgress, journal := of.Running(), receipt.Dir(of.Dir())
+	m, err := journal.Read(of.Name)
 	if err != nil {
 		return r, err
 	}
@@ -42,21 +42,21 @@ func localOf(of local.Run) (entry, error) {
 	if m.Receipt == nil && !inProgress {
 		killed := onWorkspace(abandoned(m, of), of.Folder)
 		killed.Teardown = "all processes of the run ended with mlenv"
-		_ = memory.Write(killed) // the next reader tries again
+		_ = journal.Write(killed) // the next reader tries again
 		m.Receipt = &killed
 	}
-	r.recall(m)
+	r.setJournal(m)
 	return r, nil
 }
 
 // abandoned returns the receipt of a run whose mlenv ended before it wrote one. What its steps or its nodes have noted counts more than
 // that.
-func abandoned(m receipt.Memory, of local.Run) receipt.Receipt {
+func abandoned(m receipt.Journal, of local.Run) receipt.Receipt {
 	at := of.LastWrite().UTC()
 	ended, failure := of.NodesEnded()
-	switch p := m.PartOf(trainTask); {
+	switch p := m.EntryOf(trainTask); {
 	case p != nil && (p.Status == run.Succeeded || ended && failure == ""):
-		return m.Account(receipt.Standing{Verdict: receipt.Succeeded}, at)
+		return m.ToReceipt(receipt.Standing{Verdict: receipt.Succeeded}, at)
 	case ended && failure != "":
 		return m.End(fail.RankFailed, failure+"; mlenv was killed before it looked for the cause", at)
 	}
@@ -79,7 +79,7 @@ func onWorkspace(r receipt.Receipt, folder string) receipt.Receipt {
 }
 
 // localRuns returns all local runs, the newest first. It skips what cannot be read, unless nothing can.
-func localRuns() (all []entry, err error) {
+func localRuns() (all []runInfo, err error) {
 	found, err := local.All()
 	if err != nil {
 		return nil, err
@@ -100,20 +100,20 @@ func localRuns() (all []entry, err error) {
 	return all, err
 }
 
-func newestFirst(a, b entry) int {
+func newestFirst(a, b runInfo) int {
 	return cmp.Or(b.started().Compare(a.started()), cmp.Compare(a.name, b.name))
 }
 
 // here is the provider of runs on this machine.
 type here struct{ run local.Run }
 
-func (here) namespace(entry) (name string, local bool) { return "", true }
+func (here) namespace(runInfo) (name string, local bool) { return "", true }
 
 func (h here) workspace() string { return h.run.Folder }
 
-func (h here) inProgress(entry) bool { return h.run.Running() }
+func (h here) inProgress(runInfo) bool { return h.run.Running() }
 
-func (h here) given(entry) (values map[string][]string, err error) {
+func (h here) given(runInfo) (values map[string][]string, err error) {
 	const longest = 4 << 20 // bytes
 	values = map[string][]string{}
 	if err := claimfile.ReadJSON(filepath.Join(h.run.Dir(), agent.GivenFile), longest, &values); err != nil {
@@ -122,22 +122,22 @@ func (h here) given(entry) (values map[string][]string, err error) {
 	return values, nil
 }
 
-func (h here) nodes(context.Context, entry) (nodes.Set, error) { return h.run.Connect() }
+func (h here) nodes(context.Context, runInfo) (nodes.Set, error) { return h.run.Connect() }
 
 // claims returns the folder in place of a claim.
-func (h here) claims(context.Context, entry) ([]fetch.Claim, error) {
+func (h here) claims(context.Context, runInfo) ([]fetch.Claim, error) {
 	return []fetch.Claim{{Name: h.run.Folder, For: h.run.Name, Local: true}}, nil
 }
 
-func (h here) remove(context.Context, entry) (what string, err error) {
+func (h here) remove(context.Context, runInfo) (what string, err error) {
 	return "Local run " + h.run.Name, h.run.Remove()
 }
 
-func (here) writer(entry) string { return "mlenv run writes it at the end" }
+func (here) writer(runInfo) string { return "mlenv run writes it at the end" }
 
-func (h here) stop(entry) string { return h.run.Stop() }
+func (h here) stop(runInfo) string { return h.run.Stop() }
 
-func (here) resume(r entry) string { return "mlenv run --local --resume-from " + r.name }
+func (here) resume(r runInfo) string { return "mlenv run --local --resume-from " + r.name }
 
 // LocalNames returns the names of the local runs, for completion, which cannot report an error.
 func LocalNames() []string {
@@ -148,7 +148,7 @@ func LocalNames() []string {
 // onRun returns the RunE of a command about the run that its first argument names, or else the newest one. do gets the other
 // arguments. A name means a local run if there is one, unless a flag chooses a cluster or a namespace. Without a cluster, or
 // if it does not answer, the newest run is a local one. A local run needs no clients.
-func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients, r entry, others []string) error) func(
+func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients, r runInfo, others []string) error) func(
 	*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		others := args[min(1, len(args)):]
@@ -159,12 +159,12 @@ func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients,
 			}
 			return do(cmd, &kube.Clients{}, r, others)
 		}
-		var local []entry
+		var local []runInfo
 		if len(args) == 0 && *flags == (kube.Flags{}) {
 			local, _ = localRuns()
 		}
 		clients, err := flags.Connect()
-		var r entry
+		var r runInfo
 		if err == nil {
 			r, err = chosen(cmd.Context(), clients, args, local)
 		}
@@ -193,7 +193,7 @@ func onlyHere(cmd *cobra.Command, err error) {
 
 // withEarlierLocal adds the params of the local run that --like or --resume-from names.
 func (o *runOptions) withEarlierLocal() error {
-	values, err := o.addEarlier(func(_, name string) (r entry, values map[string][]string, err error) {
+	values, err := o.addEarlier(func(_, name string) (r runInfo, values map[string][]string, err error) {
 		of, ok := local.Find(name)
 		if !ok {
 			return r, nil, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for local run %s: this machine has none of that name", name),

@@ -316,7 +316,7 @@ func TestLocalKilled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			here.Keeper(t.Context(), command.TextLog(io.Discard), trainTask)
+			here.Writer(t.Context(), command.TextLog(io.Discard), trainTask)
 			prints(t, []string{"Running"}, ListCommand(), "--local")
 			if tc.node != nil {
 				err = record.WriteJSON(record.Dir(e.Dir()).NodeStatus(0), tc.node)

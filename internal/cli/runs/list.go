@@ -199,7 +199,7 @@ func summaries(ctx context.Context, clients *kube.Clients, limit int) ([]summary
 }
 
 // complete reads what the steps have not noted: only Tekton knows the tasks whose steps have not started.
-func (r *entry) complete(ctx context.Context, clients *kube.Clients) error {
+func (r *runInfo) complete(ctx context.Context, clients *kube.Clients) error {
 	if r.run == nil || r.receipt != nil || len(r.standing().Running) > 0 {
 		return nil
 	}

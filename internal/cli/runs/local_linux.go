@@ -51,13 +51,13 @@ func (j localJob) run(cmd *cobra.Command) (err error) {
 	}}, &piped{to: out, gone: func() {}})
 	log := command.TextLog(both)
 	start := receipt.Start{Run: e.Name, RunUID: e.Name, Environment: e.Name, User: userName(), Started: time.Now().UTC()}
-	memory, err := receipt.Dir(e.Dir()).Begin(start)
+	journal, err := receipt.Dir(e.Dir()).Begin(start)
 	if err = errors.Join(err, j.keepGiven(e.Dir())); err != nil {
 		return errors.Join(err, e.End())
 	}
-	failure := j.train(ctx, log, both, e, memory, start.Started)
-	r := finish(ctx, log, e, memory)
-	if err := memory.Write(r); err != nil {
+	failure := j.train(ctx, log, both, e, journal, start.Started)
+	r := finish(ctx, log, e, journal)
+	if err := journal.Write(r); err != nil {
 		log.Warn(err.Error())
 	}
 	concludeLocal(both, cmd.ErrOrStderr(), r)
@@ -87,7 +87,7 @@ func (j localJob) keepGiven(dir string) error {
 	return os.WriteFile(filepath.Join(dir, agent.GivenFile), content, 0o600)
 }
 
-func (j localJob) train(ctx context.Context, log *slog.Logger, out io.Writer, e *local.Environment, memory *receipt.Here,
+func (j localJob) train(ctx context.Context, log *slog.Logger, out io.Writer, e *local.Environment, journal *receipt.LocalJournal,
 	started time.Time) error {
 	has := "without GPUs"
 	if e.GPUs > 0 {
@@ -95,12 +95,12 @@ func (j localJob) train(ctx context.Context, log *slog.Logger, out io.Writer, e 
 	}
 	log.Info(fmt.Sprintf("Run %s on this machine: %s %s.", e.Name, humanize.Count(j.nodes.Nodes, "node"), has))
 	j.source.Program, j.source.Workspace = e.Program, e.Workspace
-	kept := memory.Keeper(ctx, log, "sync-repo")
+	kept := journal.Writer(ctx, log, "sync-repo")
 	sent, err := syncrepo.SendFolder(ctx, log, e.Nodes, j.source)
 	if err != nil && ctx.Err() != nil {
 		err = fail.Becausef(fail.Cancelled, "sending the files: it was interrupted")
 	}
-	kept.End(ctx, err, func(p *receipt.Part) {
+	kept.End(ctx, err, func(p *receipt.Entry) {
 		p.Repository, p.Commit, p.Tree = receipt.Folder, j.commit, string(sent)
 		p.GPUs = &receipt.GPUs{Count: e.GPUs * j.nodes.Nodes, Since: started}
 		if !isFolder(j.given) {
@@ -111,13 +111,13 @@ func (j localJob) train(ctx context.Context, log *slog.Logger, out io.Writer, e 
 		return err
 	}
 	j.training.Tree, j.training.Job, j.training.NewPort = sent, e.Name, local.FreePort
-	_, err = train.Run(ctx, train.Deps{Place: e, Log: log, Out: out, Kept: memory.Keeper(ctx, log, trainTask)}, j.training)
+	_, err = train.Run(ctx, train.Deps{Place: e, Log: log, Out: out, Journal: journal.Writer(ctx, log, trainTask)}, j.training)
 	return err
 }
 
 // finish ends the nodes, and returns the receipt of the run.
-func finish(ctx context.Context, log *slog.Logger, e *local.Environment, memory *receipt.Here) receipt.Receipt {
-	m, err := memory.Recall()
+func finish(ctx context.Context, log *slog.Logger, e *local.Environment, journal *receipt.LocalJournal) receipt.Receipt {
+	m, err := journal.Read()
 	if err != nil {
 		log.Warn(fmt.Sprintf("What the steps have noted is not in the receipt: %v", err))
 	}

@@ -76,7 +76,7 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run; 3
 	cmd.MarkFlagsMutuallyExclusive("rank", "task")
 	cmd.MarkFlagsMutuallyExclusive("rank", "tail")
 	cmd.MarkFlagsMutuallyExclusive("follow", "tail")
-	cmd.RunE = onRun(&o.kube, func(cmd *cobra.Command, _ *kube.Clients, r entry, _ []string) error {
+	cmd.RunE = onRun(&o.kube, func(cmd *cobra.Command, _ *kube.Clients, r runInfo, _ []string) error {
 		if cmd.Flags().NArg() == 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "Run %s.\n", r.name)
 		}
@@ -104,7 +104,7 @@ func (o *logsOptions) isNew(e launch.Event) bool {
 }
 
 // followTasks ends with the run. If ctx ends, the run continues.
-func (o *logsOptions) followTasks(cmd *cobra.Command, clients *kube.Clients, r entry) error {
+func (o *logsOptions) followTasks(cmd *cobra.Command, clients *kube.Clients, r runInfo) error {
 	display := newDisplay(cmd.OutOrStdout(), 0)
 	display.width = nil // a log has no last line that changes
 	outcome, err := launch.Follow(cmd.Context(), clients, r.run, func(e launch.Event) {
@@ -115,13 +115,13 @@ func (o *logsOptions) followTasks(cmd *cobra.Command, clients *kube.Clients, r e
 	if err != nil {
 		return unfollowed(outcome.Run, err)
 	}
-	how := humanize.OneLine(fmt.Sprint(entry{name: r.name, at: r.at, run: outcome.Run}.state(), " ", outcome.Reason), 100)
+	how := humanize.OneLine(fmt.Sprint(runInfo{name: r.name, at: r.at, run: outcome.Run}.state(), " ", outcome.Reason), 100)
 	fmt.Fprintf(cmd.ErrOrStderr(), "Run %s has ended: %s%s\n", r.name, how, cmp.Or(outcome.Receipt, &receipt.Receipt{}).But())
 	return nil
 }
 
 // taskLogs shows the logs until now, or else the last lines of the failed ranks.
-func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, r entry) error {
+func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, r runInfo) error {
 	out := cmd.OutOrStdout()
 	var names []string
 	some := false
@@ -170,7 +170,7 @@ func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, r entr
 }
 
 // rankLog copies the log of a rank from its node, or else from the claim.
-func (o *logsOptions) rankLog(ctx context.Context, out, progress io.Writer, clients *kube.Clients, r entry) error {
+func (o *logsOptions) rankLog(ctx context.Context, out, progress io.Writer, clients *kube.Clients, r runInfo) error {
 	name := agent.RankLog + strconv.Itoa(o.rank)
 	if r.run != nil && !r.run.IsDone() {
 		found, err := o.liveLog(ctx, out, progress, clients, r, name)
@@ -197,23 +197,23 @@ func (o *logsOptions) rankLog(ctx context.Context, out, progress io.Writer, clie
 }
 
 // record returns where the run's record lies, by its receipt or as the training has noted it; nil if none has started.
-func (r entry) record() *receipt.Record {
+func (r runInfo) record() *receipt.Record {
 	if r.receipt != nil && r.receipt.Record != nil {
 		return r.receipt.Record
 	}
-	if r.memory != nil {
-		return r.memory.Record()
+	if r.journal != nil {
+		return r.journal.Record()
 	}
 	return nil
 }
 
 // attempt returns the newest attempt of the training, 0 or 1 for the first.
-func (r entry) attempt() int {
+func (r runInfo) attempt() int {
 	if r.receipt != nil && len(r.receipt.Attempts) > 0 {
 		return len(r.receipt.Attempts)
 	}
-	if r.memory != nil {
-		if part := r.memory.PartOf(trainTask); part != nil {
+	if r.journal != nil {
+		if part := r.journal.EntryOf(trainTask); part != nil {
 			return part.Attempt
 		}
 	}
@@ -222,11 +222,11 @@ func (r entry) attempt() int {
 
 // nodeOf returns the node of a rank, -1 for a rank that the training does not have, and how many it has. A receipt leaves out healthy
 // ranks of large trainings, and has none if nobody could ask the nodes.
-func (r entry) nodeOf(rank int) (node, ranks int) {
+func (r runInfo) nodeOf(rank int) (node, ranks int) {
 	var training *receipt.Training
 	order := []int(nil)
-	if r.memory != nil {
-		if part := r.memory.PartOf(trainTask); part != nil {
+	if r.journal != nil {
+		if part := r.journal.EntryOf(trainTask); part != nil {
 			training, order = part.Training, part.Order
 		}
 	}
@@ -252,7 +252,7 @@ func (r entry) nodeOf(rank int) (node, ranks int) {
 
 // liveLog copies the log of a rank from its node. With --follow it waits for the rank, and continues until the rank
 // ends. found is false if no node has the rank or the run has ended meanwhile.
-func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clients *kube.Clients, r entry,
+func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clients *kube.Clients, r runInfo,
 	name string) (found bool, err error) {
 	set, node, err := o.nodeOfRank(ctx, r)
 	if err == nil && node < 0 && o.follow {
@@ -289,7 +289,7 @@ func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clie
 
 // nodeOfRank asks every node for the rank; the node is -1 if none has it. Errors: InvalidInput for a rank that the
 // training does not have.
-func (o *logsOptions) nodeOfRank(ctx context.Context, r entry) (set nodes.Set, node int, err error) {
+func (o *logsOptions) nodeOfRank(ctx context.Context, r runInfo) (set nodes.Set, node int, err error) {
 	set, err = r.at.nodes(ctx, r)
 	if fail.ReasonOf(err) == fail.EnvironmentMissing {
 		return nil, -1, nil
@@ -314,7 +314,7 @@ func (o *logsOptions) nodeOfRank(ctx context.Context, r entry) (set nodes.Set, n
 	return set, -1, nil
 }
 
-func (o *logsOptions) noSuchRank(r entry, ranks int) error {
+func (o *logsOptions) noSuchRank(r runInfo, ranks int) error {
 	return command.Usage(fail.Becausef(fail.InvalidInput, "looking for rank %d of run %s: it has %s, from 0", o.rank, r.name,
 		humanize.Count(ranks, "rank")))
 }

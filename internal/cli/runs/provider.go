@@ -22,30 +22,30 @@ import (
 // provider is where a run is or was: a cluster, or this machine. What finds a run chooses it, and nothing else asks which one it is.
 type provider interface {
 	// namespace is "" on this machine, which has none; then local is true.
-	namespace(r entry) (name string, local bool)
+	namespace(r runInfo) (name string, local bool)
 	// workspace is the path of the workspace, as the user of the run sees it.
 	workspace() string
 	// inProgress reports whether the run's script may still read and write files.
-	inProgress(r entry) bool
+	inProgress(r runInfo) bool
 	// given returns the params of the run. Errors: InvalidInput if they are gone.
-	given(r entry) (map[string][]string, error)
+	given(r runInfo) (map[string][]string, error)
 	// nodes connects to the nodes of a run in progress.
-	nodes(ctx context.Context, r entry) (nodes.Set, error)
+	nodes(ctx context.Context, r runInfo) (nodes.Set, error)
 	// claims returns what has the run's workspace.
-	claims(ctx context.Context, r entry) ([]fetch.Claim, error)
+	claims(ctx context.Context, r runInfo) ([]fetch.Claim, error)
 	// logs shows the logs of the run.
-	logs(cmd *cobra.Command, o *logsOptions, r entry) error
+	logs(cmd *cobra.Command, o *logsOptions, r runInfo) error
 	// remove deletes what is left of a run that has ended, and names it.
-	remove(ctx context.Context, r entry) (what string, err error)
+	remove(ctx context.Context, r runInfo) (what string, err error)
 	// writer reports who writes the receipt of the run, and when.
-	writer(r entry) string
+	writer(r runInfo) string
 	// stop returns the command that ends the run, and resume the one that continues from its checkpoints.
-	stop(r entry) string
-	resume(r entry) string
+	stop(r runInfo) string
+	resume(r runInfo) string
 }
 
 // title names the run in messages.
-func (r entry) title() string {
+func (r runInfo) title() string {
 	if namespace, local := r.at.namespace(r); !local {
 		return "run " + namespace + "/" + r.name
 	}
@@ -53,7 +53,7 @@ func (r entry) title() string {
 }
 
 // flag returns the flag that chooses the namespace of the run in a command, "" for a local run.
-func (r entry) flag() string {
+func (r runInfo) flag() string {
 	if namespace, local := r.at.namespace(r); !local {
 		return " -n " + namespace
 	}
@@ -64,7 +64,7 @@ func (r entry) flag() string {
 type onCluster struct{ clients *kube.Clients }
 
 // namespace returns the run's own one also in a list of all namespaces.
-func (c onCluster) namespace(r entry) (name string, local bool) {
+func (c onCluster) namespace(r runInfo) (name string, local bool) {
 	switch {
 	case r.run != nil:
 		return r.run.Namespace, false
@@ -77,14 +77,14 @@ func (c onCluster) namespace(r entry) (name string, local bool) {
 func (onCluster) workspace() string { return agent.Workspace }
 
 // inProgress takes a PipelineRun that the user may not read for one that has not ended before its receipt says so.
-func (onCluster) inProgress(r entry) bool {
+func (onCluster) inProgress(r runInfo) bool {
 	if r.run != nil {
 		return !r.run.IsDone()
 	}
-	return r.hidden && r.open
+	return r.forbidden && r.unfinished
 }
 
-func (onCluster) given(r entry) (map[string][]string, error) {
+func (onCluster) given(r runInfo) (map[string][]string, error) {
 	if r.run == nil {
 		return nil, fail.Advise(fail.Becausef(fail.InvalidInput, "reading the params of run %s: its PipelineRun was deleted, only the receipt "+
 			"is left", r.name),
@@ -93,12 +93,12 @@ func (onCluster) given(r entry) (map[string][]string, error) {
 	return launch.Values(r.run), nil
 }
 
-func (c onCluster) nodes(ctx context.Context, r entry) (nodes.Set, error) {
+func (c onCluster) nodes(ctx context.Context, r runInfo) (nodes.Set, error) {
 	return env.Of(c.clients, r.environment()).Nodes(ctx, "")
 }
 
 // claims returns those that the run's receipt has or the training noted, or else those that exist now.
-func (c onCluster) claims(ctx context.Context, r entry) (all []fetch.Claim, err error) {
+func (c onCluster) claims(ctx context.Context, r runInfo) (all []fetch.Claim, err error) {
 	var names []string
 	if record := r.record(); record != nil {
 		names = record.Claims
@@ -111,7 +111,7 @@ func (c onCluster) claims(ctx context.Context, r entry) (all []fetch.Claim, err 
 	return all, nil
 }
 
-func (c onCluster) logs(cmd *cobra.Command, o *logsOptions, r entry) error {
+func (c onCluster) logs(cmd *cobra.Command, o *logsOptions, r runInfo) error {
 	switch {
 	case o.rank >= 0:
 		out, flush := rawLog(cmd)
@@ -124,21 +124,21 @@ func (c onCluster) logs(cmd *cobra.Command, o *logsOptions, r entry) error {
 }
 
 // remove deletes the receipt; Kubernetes deletes the rest.
-func (c onCluster) remove(ctx context.Context, r entry) (what string, err error) {
+func (c onCluster) remove(ctx context.Context, r runInfo) (what string, err error) {
 	return "The receipt of " + r.title(), receipt.Delete(ctx, c.clients.Kube, *r.receipt)
 }
 
-func (onCluster) writer(r entry) string {
-	if r.run == nil && !r.hidden || r.run != nil && (r.run.IsDone() || r.run.IsCancelled()) {
+func (onCluster) writer(r runInfo) string {
+	if r.run == nil && !r.forbidden || r.run != nil && (r.run.IsDone() || r.run.IsCancelled()) {
 		return "no teardown follows, so the reaper writes it within two minutes"
 	}
 	return "teardown writes it"
 }
 
-func (onCluster) stop(r entry) string { return "mlenv cancel " + r.name + r.flag() }
+func (onCluster) stop(r runInfo) string { return "mlenv cancel " + r.name + r.flag() }
 
 // resume repeats the folder that the run trained.
-func (onCluster) resume(r entry) string {
+func (onCluster) resume(r runInfo) string {
 	folder := ""
 	if r.run != nil && git.IsFolder(r.param("repo-url")) {
 		folder = ". "

@@ -118,7 +118,7 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 
 // confirm asks about a table of the doomed runs, unless the user has answered. still is asked after that: while the question waited, a run
 // may have begun that resumes from one of them.
-func confirm(cmd *cobra.Command, yes bool, doomed []entry, question string, still func() error) error {
+func confirm(cmd *cobra.Command, yes bool, doomed []runInfo, question string, still func() error) error {
 	if yes {
 		return nil
 	}
@@ -136,7 +136,7 @@ func confirm(cmd *cobra.Command, yes bool, doomed []entry, question string, stil
 	return still()
 }
 
-func removeAll(cmd *cobra.Command, doomed []entry) error {
+func removeAll(cmd *cobra.Command, doomed []runInfo) error {
 	var problems []error
 	for _, r := range doomed {
 		what, err := r.at.remove(cmd.Context(), r)
@@ -150,7 +150,7 @@ func removeAll(cmd *cobra.Command, doomed []entry) error {
 }
 
 // needed returns an error for each of the doomed runs whose files a run in progress writes, or may resume from.
-func needed(doomed, all []entry) error {
+func needed(doomed, all []runInfo) error {
 	var problems []error
 	busy := unended(all)
 	for _, r := range doomed {
@@ -162,15 +162,15 @@ func needed(doomed, all []entry) error {
 }
 
 // unended returns the runs in progress.
-func unended(all []entry) []entry {
-	return slices.DeleteFunc(slices.Clone(all), func(r entry) bool { return !r.at.inProgress(r) })
+func unended(all []runInfo) []runInfo {
+	return slices.DeleteFunc(slices.Clone(all), func(r runInfo) bool { return !r.at.inProgress(r) })
 }
 
 // sharesSeries reports whether the other run is r, or one of both resumes the other or a run of its series.
-func (r entry) sharesSeries(other entry) bool { return r.series() == other.series() }
+func (r runInfo) sharesSeries(other runInfo) bool { return r.series() == other.series() }
 
 // neededBy returns the error of files that the other run needs.
-func neededBy(r, other entry) error {
+func neededBy(r, other runInfo) error {
 	why := "it has not ended"
 	if other.name != r.name {
 		why = fmt.Sprintf("run %s, which is in progress, resumes from its series", other.name)
@@ -179,7 +179,7 @@ func neededBy(r, other entry) error {
 }
 
 // pruneWork deletes the records and working directories of runs from the claims that exist.
-func pruneWork(cmd *cobra.Command, clients *kube.Clients, doomed []entry, remove removeFiles) error {
+func pruneWork(cmd *cobra.Command, clients *kube.Clients, doomed []runInfo, remove removeFiles) error {
 	ctx := cmd.Context()
 	paths := map[string][]string{}
 	for _, r := range doomed {
@@ -214,13 +214,13 @@ func pruneWork(cmd *cobra.Command, clients *kube.Clients, doomed []entry, remove
 
 // withReceipt returns the named ones of all runs, or else all deleted ones. Errors: InvalidInput for a run that has no receipt, as one in
 // progress.
-func withReceipt(clients *kube.Clients, all []entry, names []string) (found []entry, err error) {
+func withReceipt(clients *kube.Clients, all []runInfo, names []string) (found []runInfo, err error) {
 	if len(names) == 0 {
-		return slices.DeleteFunc(slices.Clone(all), func(r entry) bool { return r.run != nil || r.hidden }), nil
+		return slices.DeleteFunc(slices.Clone(all), func(r runInfo) bool { return r.run != nil || r.forbidden }), nil
 	}
 	var problems []error
 	for _, name := range names {
-		i := slices.IndexFunc(all, func(r entry) bool { return r.name == name && r.receipt != nil && (!r.hidden || !r.open) })
+		i := slices.IndexFunc(all, func(r runInfo) bool { return r.name == name && r.receipt != nil && (!r.forbidden || !r.unfinished) })
 		if i < 0 {
 			problems = append(problems,
 				fail.Advise(fail.Becausef(fail.InvalidInput, "deleting the receipt of run %s/%s: there is none", clients.Namespace, name),
@@ -239,7 +239,7 @@ func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 	if err != nil {
 		return err
 	}
-	var doomed []entry
+	var doomed []runInfo
 	var problems []error
 	busy := unended(all)
 	for _, r := range all {
@@ -248,7 +248,7 @@ func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 		}
 	}
 	for _, name := range names {
-		if !slices.ContainsFunc(doomed, func(r entry) bool { return r.name == name }) {
+		if !slices.ContainsFunc(doomed, func(r runInfo) bool { return r.name == name }) {
 			problems = append(problems, fail.Advise(fail.Becausef(fail.InvalidInput, "deleting local run %s: there is none", name),
 				"mlenv runs --local"))
 		}

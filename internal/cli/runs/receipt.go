@@ -49,8 +49,8 @@ Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong u
 		Example: "  mlenv receipt train-multi-node-x7k2p\n  mlenv receipt train-multi-node-x7k2p --output=json\n  mlenv receipt " +
 			"train-multi-node-x7k2p --html=report.html",
 		Args: command.Arguments(1, 1, "one run"),
-		RunE: onRun(&flags, func(cmd *cobra.Command, _ *kube.Clients, r entry, _ []string) error {
-			if r.receipt == nil || r.open {
+		RunE: onRun(&flags, func(cmd *cobra.Command, _ *kube.Clients, r runInfo, _ []string) error {
+			if r.receipt == nil || r.unfinished {
 				return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the receipt of run %s: the run is %s and has none yet: %s", r.name,
 					r.state(), r.at.writer(r)),
 					"mlenv status %s%s", r.name, r.flag())

@@ -344,7 +344,7 @@ func detached(cmd *cobra.Command, of *v1.PipelineRun) {
 
 // addEarlier returns the params on the command line, added to those of the run that --like or --resume-from names. read gets the flag and
 // the name.
-func (o *runOptions) addEarlier(read func(flag, name string) (entry, map[string][]string, error)) (map[string][]string, error) {
+func (o *runOptions) addEarlier(read func(flag, name string) (runInfo, map[string][]string, error)) (map[string][]string, error) {
 	flag, name := "--like", o.like
 	if o.resumeFrom != "" {
 		flag, name = "--resume-from", o.resumeFrom
@@ -374,7 +374,7 @@ func (o *runOptions) addEarlier(read func(flag, name string) (entry, map[string]
 
 // withEarlier is addEarlier for a run on the cluster.
 func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (map[string][]string, error) {
-	return o.addEarlier(func(flag, name string) (r entry, values map[string][]string, err error) {
+	return o.addEarlier(func(flag, name string) (r runInfo, values map[string][]string, err error) {
 		if r, err = find(ctx, clients, name); err == nil {
 			values, err = r.at.given(r)
 		} else if _, here := local.Find(name); here && fail.ReasonOf(err) == fail.InvalidInput {

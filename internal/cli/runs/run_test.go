@@ -151,7 +151,7 @@ func TestRunThatHasEnded(t *testing.T) {
 }
 
 func TestResume(t *testing.T) {
-	r := entry{name: "second", at: onCluster{}, receipt: &receipt.Receipt{Commit: "c0ffee"}}
+	r := runInfo{name: "second", at: onCluster{}, receipt: &receipt.Receipt{Commit: "c0ffee"}}
 	for _, tc := range []struct {
 		name                string
 		values, given, want map[string][]string
@@ -179,14 +179,14 @@ func TestCheckpoints(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name string
-		run  entry
+		run  runInfo
 		want string
 	}{
-		{"a run of its own", entry{name: "mine", at: onCluster{}, run: env("A=1"), receipt: &receipt.Receipt{Training: &receipt.Training{}}}, "checkpoints/mine"},
-		{"resumed, in progress", entry{name: "mine", at: onCluster{}, run: env("A=1", "MLENV_RESUME_FROM=first")}, "checkpoints/first"},
-		{"resumed, only the receipt is left", entry{name: "mine", at: onCluster{}, receipt: &receipt.Receipt{Training: &receipt.Training{ResumedFrom: "first"}}},
+		{"a run of its own", runInfo{name: "mine", at: onCluster{}, run: env("A=1"), receipt: &receipt.Receipt{Training: &receipt.Training{}}}, "checkpoints/mine"},
+		{"resumed, in progress", runInfo{name: "mine", at: onCluster{}, run: env("A=1", "MLENV_RESUME_FROM=first")}, "checkpoints/first"},
+		{"resumed, only the receipt is left", runInfo{name: "mine", at: onCluster{}, receipt: &receipt.Receipt{Training: &receipt.Training{ResumedFrom: "first"}}},
 			"checkpoints/first"},
-		{"nothing was launched", entry{name: "mine", at: onCluster{}, receipt: &receipt.Receipt{}}, "checkpoints/mine"},
+		{"nothing was launched", runInfo{name: "mine", at: onCluster{}, receipt: &receipt.Receipt{}}, "checkpoints/mine"},
 	} {
 		if got := tc.run.checkpoints(); got != tc.want {
 			t.Errorf("%s: got %s, want %s", tc.name, got, tc.want)
@@ -251,12 +251,12 @@ func TestNoRuns(t *testing.T) {
 }
 
 func TestNodesBeforeTheReceipt(t *testing.T) {
-	of := func(nodes string, parts ...receipt.Part) int {
+	of := func(nodes string, parts ...receipt.Entry) int {
 		found := &v1.PipelineRun{Spec: v1.PipelineRunSpec{Params: v1.Params{{Name: "nodes", Value: *v1.NewStructuredValues(nodes)}}}}
-		return entry{at: onCluster{}, run: found, memory: &receipt.Memory{Parts: parts}}.nodes()
+		return runInfo{at: onCluster{}, run: found, journal: &receipt.Journal{Entries: parts}}.nodes()
 	}
-	provisioned := receipt.Part{Task: "provision", Nodes: 4}
-	if requested, byDefault, unknown := of("2"), of("0", receipt.Part{Task: "preflight"}, provisioned), of("0"); requested != 2 ||
+	provisioned := receipt.Entry{Task: "provision", Nodes: 4}
+	if requested, byDefault, unknown := of("2"), of("0", receipt.Entry{Task: "preflight"}, provisioned), of("0"); requested != 2 ||
 		byDefault != 4 || unknown != 0 {
 		t.Errorf("got %d, %d and %d nodes; want the requested 2, the cluster file's 4 as soon as provision knows it, and 0 before", requested,
 			byDefault, unknown)

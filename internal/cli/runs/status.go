@@ -68,7 +68,7 @@ API server.
 Exit code 0: shown, whatever the state; 1: it cannot be read; 2: wrong usage, or no such run.`,
 		Example: "  mlenv status\n  mlenv status train-multi-node-x7k2p --output=json",
 		Args:    command.Arguments(0, 1, "one run or none"),
-		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, _ []string) error {
+		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r runInfo, _ []string) error {
 			s := r.status(cmd.Context(), clients)
 			return output.PrintAs("RunStatus", cmd.OutOrStdout(), s, func(out io.Writer) error { return s.print(out, time.Now()) })
 		}),
@@ -88,7 +88,7 @@ func PrintStatus(ctx context.Context, clients *kube.Clients, name string, out io
 	return s.print(out, time.Now())
 }
 
-func (r entry) status(ctx context.Context, clients *kube.Clients) status {
+func (r runInfo) status(ctx context.Context, clients *kube.Clients) status {
 	s := status{summary: r.summary()}
 	known := r.known()
 	s.Commit, s.Image, s.Mode, s.ModeReason = known.Commit, known.Image, known.Mode, known.ModeReason
@@ -106,19 +106,19 @@ func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 	if r.receipt != nil && len(s.Live) == 0 { // else the nodes know more
 		s.Metrics, s.Attempt = r.receipt.Metrics, len(r.receipt.Attempts)
 	}
-	if (r.receipt == nil || r.open) && s.Attempt == 0 {
+	if (r.receipt == nil || r.unfinished) && s.Attempt == 0 {
 		s.Attempt = r.attempt()
 	}
 	s.MaxAttempts = r.maxAttempts()
 	s.Waits = r.waits(ctx, clients)
-	if r.memory != nil && r.memory.Receipt == nil {
-		s.Noted = r.memory.Progress
+	if r.journal != nil && r.journal.Receipt == nil {
+		s.Noted = r.journal.Progress
 	}
 	return s
 }
 
 // phases returns the tasks that Tekton lists, each as its step noted its end, or else what the receipt or the steps have of them.
-func (r entry) phases() []receipt.Phase {
+func (r runInfo) phases() []receipt.Phase {
 	if len(r.tasks) == 0 {
 		return r.known().Phases
 	}
@@ -130,7 +130,7 @@ func (r entry) phases() []receipt.Phase {
 }
 
 // waits asks what the running tasks wait for. A training shows its progress in another way. It reports only what it may read.
-func (r entry) waits(ctx context.Context, clients *kube.Clients) (all []waiting) {
+func (r runInfo) waits(ctx context.Context, clients *kube.Clients) (all []waiting) {
 	if r.run == nil || r.run.IsDone() {
 		return nil
 	}
@@ -156,7 +156,7 @@ func (r entry) waits(ctx context.Context, clients *kube.Clients) (all []waiting)
 	return all
 }
 
-func (s *status) ask(ctx context.Context, r entry) {
+func (s *status) ask(ctx context.Context, r runInfo) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	set, err := r.at.nodes(ctx, r)

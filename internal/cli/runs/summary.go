@@ -60,7 +60,7 @@ func (s summary) where() string {
 	return s.Namespace
 }
 
-func (r entry) started() time.Time {
+func (r runInfo) started() time.Time {
 	switch {
 	case r.run == nil:
 		return r.receipt.Started
@@ -70,11 +70,11 @@ func (r entry) started() time.Time {
 	return r.run.CreationTimestamp.Time
 }
 
-func (r entry) state() string {
+func (r runInfo) state() string {
 	v := r.standing()
 	stopped := r.run != nil && (r.run.IsCancelled() || r.run.IsGracefullyCancelled())
 	switch {
-	case r.open && !r.hidden, v.Verdict == "" && stopped:
+	case r.unfinished && !r.forbidden, v.Verdict == "" && stopped:
 		return cancelling
 	case v.Verdict == "":
 		return running
@@ -84,7 +84,7 @@ func (r entry) state() string {
 	return string(v.Verdict)
 }
 
-func (r entry) summary() summary {
+func (r runInfo) summary() summary {
 	namespace, local := r.at.namespace(r)
 	s := summary{
 		Name: r.name, Namespace: namespace, Environment: r.environment(), Local: local, State: r.state(), Started: r.started(),
@@ -112,12 +112,12 @@ func (r entry) summary() summary {
 }
 
 // nodes returns the number of nodes in the receipt, or else the one that provision noted, or else the requested one.
-func (r entry) nodes() int {
+func (r runInfo) nodes() int {
 	known := r.known()
 	if len(known.Nodes) > 0 {
 		return len(known.Nodes)
 	}
-	if part := r.noted().PartOf("provision"); part != nil && part.Nodes > 0 {
+	if part := r.noted().EntryOf("provision"); part != nil && part.Nodes > 0 {
 		return part.Nodes // 0 requests the number of the cluster file
 	}
 	if t := known.Training; t != nil {

@@ -270,7 +270,7 @@ func TestOutcomeOf(t *testing.T) {
 			}
 			if tc.name == "as its step noted" {
 				begun := receipt.Start{Run: "mine", Namespace: "ns", RunUID: "uid-1", Environment: "e"}
-				part := receipt.Part{Task: "noted", Status: run.Failed, Reason: fail.Hang, Message: "rank 3 waits"}
+				part := receipt.Entry{Task: "noted", Status: run.Failed, Reason: fail.Hang, Message: "rank 3 waits"}
 				if err := receipt.Note(t.Context(), clients.Kube, begun, part); err != nil {
 					t.Fatal(err)
 				}

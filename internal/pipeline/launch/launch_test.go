@@ -79,9 +79,9 @@ func TestStartNamesTheRun(t *testing.T) {
 	if err != nil || !strings.HasPrefix(started.Name, Pipeline+"-") || started.GenerateName != "" {
 		t.Fatalf("got %+v, %v; want a name after the pipeline", started, err)
 	}
-	m, err := receipt.Recall(t.Context(), clients.Kube, "ns", started.Name)
+	m, err := receipt.ReadJournal(t.Context(), clients.Kube, "ns", started.Name)
 	if err != nil || m.RunUID != string(started.UID) || m.Environment != "ml-dev-env" {
-		t.Errorf("the memory is %+v, %v; want that of the run, with the environment of the pipeline's default", m, err)
+		t.Errorf("the journal is %+v, %v; want that of the run, with the environment of the pipeline's default", m, err)
 	}
 }
 
@@ -120,9 +120,9 @@ func TestStartNotesTheUser(t *testing.T) {
 	if err != nil || run.Of(started).User != "kim" || started.Annotations["a"] != "b" || len(request.Annotations) != 1 {
 		t.Fatalf("got annotations %v of the request %v, %v; want kim and b", started.Annotations, request.Annotations, err)
 	}
-	m, err := receipt.Recall(t.Context(), client, "ns", started.Name)
-	if err != nil || m.Account(receipt.Standing{}, time.Time{}).User != "kim" {
-		t.Errorf("the memory is %+v, %v; want the user", m, err)
+	m, err := receipt.ReadJournal(t.Context(), client, "ns", started.Name)
+	if err != nil || m.ToReceipt(receipt.Standing{}, time.Time{}).User != "kim" {
+		t.Errorf("the journal is %+v, %v; want the user", m, err)
 	}
 }
 

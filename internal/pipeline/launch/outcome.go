@@ -34,14 +34,14 @@ type Outcome struct {
 // OutcomeOf returns how a run has ended: as its receipt says, or else as Tekton does. Errors: PermissionDenied.
 func OutcomeOf(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) (Outcome, error) {
 	o := Outcome{Run: of, Cancelled: of.IsCancelled() || of.IsGracefullyCancelled() || !of.IsDone()}
-	m, err := receipt.Recall(ctx, clients.Kube, of.Namespace, of.Name)
+	m, err := receipt.ReadJournal(ctx, clients.Kube, of.Namespace, of.Name)
 	switch {
 	case err == nil && m.RunUID == string(of.UID):
 		o.Receipt = m.Receipt
 	case err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) && fail.ReasonOf(err) != fail.InvalidInput:
 		return o, kube.Problem(err)
 	default:
-		m = receipt.Memory{}
+		m = receipt.Journal{}
 	}
 	seen := receipt.Seen{Run: run.Of(of)}
 	if !of.IsDone() {

@@ -20,12 +20,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// Dir is the folder with the memory of a run on the user's own machine: a file for each key of the ConfigMap that a run on a cluster has.
+// Dir is the folder with the journal of a run on the user's own machine: a file for each key of the ConfigMap that a run on a cluster has.
 type Dir string
 
-// Here is the memory of a run on the user's own machine, in the mlenv that runs it. The files in its folder are a copy for other
+// LocalJournal is the journal of a run on the user's own machine, in the mlenv that runs it. The files in its folder are a copy for other
 // commands and for later, so a full disk changes no verdict. The room for the receipt is taken when the run starts.
-type Here struct {
+type LocalJournal struct {
 	dir   Dir
 	start Start
 	room  *claimfile.Reservation
@@ -35,13 +35,13 @@ type Here struct {
 	files map[string]string
 }
 
-// Begin begins the memory of a run, and takes the room for its receipt.
-func (d Dir) Begin(s Start) (*Here, error) {
+// Begin begins the journal of a run, and takes the room for its receipt.
+func (d Dir) Begin(s Start) (*LocalJournal, error) {
 	room, err := claimfile.Reserve(filepath.Join(string(d), key), "end", maxSize)
 	if err != nil {
 		return nil, fmt.Errorf("taking room for the receipt of run %s: %w", s.Run, err)
 	}
-	h := &Here{dir: d, start: s, room: room, files: map[string]string{}}
+	h := &LocalJournal{dir: d, start: s, room: room, files: map[string]string{}}
 	content, err := json.Marshal(s)
 	if err != nil {
 		return h, err
@@ -49,24 +49,24 @@ func (d Dir) Begin(s Start) (*Here, error) {
 	return h, h.put(context.Background(), startKey, content)
 }
 
-// Keeper begins the part of a step.
-func (h *Here) Keeper(ctx context.Context, log *slog.Logger, task string) *Keeper {
-	k := &Keeper{store: h, now: time.Now, log: log, start: h.start}
-	k.part = Part{Task: task, Status: run.Running, Started: time.Now().UTC()}
-	k.Learn(ctx, func(*Part) {})
+// Writer begins the entry of a step.
+func (h *LocalJournal) Writer(ctx context.Context, log *slog.Logger, task string) *Writer {
+	k := &Writer{store: h, now: time.Now, log: log, start: h.start}
+	k.entry = Entry{Task: task, Status: run.Running, Started: time.Now().UTC()}
+	k.Update(ctx, func(*Entry) {})
 	return k
 }
 
-// Recall returns what the steps have noted.
-func (h *Here) Recall() (Memory, error) {
+// Read returns what the steps have noted.
+func (h *LocalJournal) Read() (Journal, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: Name(h.start.Run)}, Data: h.files}
-	return recall(config)
+	return parseJournal(config)
 }
 
 // Write stores the receipt, once.
-func (h *Here) Write(r Receipt) error {
+func (h *LocalJournal) Write(r Receipt) error {
 	content, err := encode(r)
 	if err == nil {
 		err = h.room.Replace(content)
@@ -74,7 +74,7 @@ func (h *Here) Write(r Receipt) error {
 	return written(key, err)
 }
 
-func (h *Here) put(_ context.Context, name string, content []byte) error {
+func (h *LocalJournal) put(_ context.Context, name string, content []byte) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.files[name] = string(content)
@@ -101,27 +101,27 @@ func written(name string, err error) error {
 	return nil
 }
 
-// Recall reads the memory of the run of that name. Reason of one that is not valid: InvalidInput.
-func (d Dir) Recall(name string) (Memory, error) {
+// Read reads the journal of the run of that name. Reason of one that is not valid: InvalidInput.
+func (d Dir) Read(name string) (Journal, error) {
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: Name(name)}, Data: map[string]string{}}
 	if info, err := os.Stat(string(d)); err == nil {
 		config.CreationTimestamp = metav1.NewTime(info.ModTime())
 	}
 	entries, err := os.ReadDir(string(d))
 	if err != nil {
-		return Memory{}, fmt.Errorf("reading the receipt of %s: %w", name, err)
+		return Journal{}, fmt.Errorf("reading the receipt of %s: %w", name, err)
 	}
 	for _, entry := range entries {
 		file := entry.Name()
-		isPart := strings.HasPrefix(file, partPrefix) && strings.HasSuffix(file, partSuffix)
+		isPart := strings.HasPrefix(file, entryPrefix) && strings.HasSuffix(file, entrySuffix)
 		if !isPart && file != startKey && file != progressKey && file != key {
 			continue
 		}
-		content, err := claimfile.Read(filepath.Join(string(d), file), maxSize+maxPart)
+		content, err := claimfile.Read(filepath.Join(string(d), file), maxSize+maxEntry)
 		if err != nil {
-			return Memory{}, fmt.Errorf("reading the receipt of %s: %w", name, err)
+			return Journal{}, fmt.Errorf("reading the receipt of %s: %w", name, err)
 		}
 		config.Data[file] = string(content)
 	}
-	return recall(config)
+	return parseJournal(config)
 }

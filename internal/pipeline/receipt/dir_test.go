@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// The memory of a local run is as on a cluster, in files.
+// The journal of a local run is as on a cluster, in files.
 func TestDir(t *testing.T) {
 	d := Dir(t.TempDir())
 	s := Start{Run: "try-1", RunUID: "try-1", Environment: "try-1", Started: noon()}
@@ -22,34 +22,34 @@ func TestDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	kept := h.Keeper(t.Context(), log, "train")
+	kept := h.Writer(t.Context(), log, "train")
 	kept.Progress(t.Context(), Progress{At: noon(), Step: 7, Checkpoint: "/workspace/checkpoints/try-1/step-7"})
-	m, err := d.Recall("try-1")
+	m, err := d.Read("try-1")
 	if err != nil || m.Run != "try-1" || m.RunUID != "try-1" || !m.Started.Equal(noon()) || m.Receipt != nil {
-		t.Fatalf("the memory is %+v, %v", m, err)
+		t.Fatalf("the journal is %+v, %v", m, err)
 	}
 	if v := m.Verdict(Seen{}); v.Verdict != "" || len(v.Running) != 1 {
 		t.Errorf("in progress it stands as %+v", v)
 	}
-	kept.End(t.Context(), fail.Becausef(fail.RankFailed, "rank 1 failed"), func(p *Part) { p.Final = true })
-	if m, err = d.Recall("try-1"); err != nil {
+	kept.End(t.Context(), fail.Becausef(fail.RankFailed, "rank 1 failed"), func(p *Entry) { p.Final = true })
+	if m, err = d.Read("try-1"); err != nil {
 		t.Fatal(err)
 	}
-	r := m.Account(m.Verdict(Seen{Over: true}), noon().Add(time.Minute))
+	r := m.ToReceipt(m.Verdict(Seen{Over: true}), noon().Add(time.Minute))
 	if r.Verdict != Failed || r.Reason != fail.RankFailed || len(r.Phases) != 1 || r.Phases[0].Status != run.Failed || r.Checkpoint == "" {
 		t.Errorf("the receipt is %+v", r)
 	}
 	if err := h.Write(r); err != nil {
 		t.Fatal(err)
 	}
-	if m, err = d.Recall("try-1"); err != nil || m.Receipt == nil || m.Receipt.Reason != fail.RankFailed {
-		t.Errorf("the memory is %+v, %v; want the receipt", m, err)
+	if m, err = d.Read("try-1"); err != nil || m.Receipt == nil || m.Receipt.Reason != fail.RankFailed {
+		t.Errorf("the journal is %+v, %v; want the receipt", m, err)
 	}
 	// What another program wrote is checked as on a cluster.
 	if err := os.WriteFile(filepath.Join(string(d), key), []byte(`{"verdict": "Maybe"}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Recall("try-1"); fail.ReasonOf(err) != fail.InvalidInput {
+	if _, err := d.Read("try-1"); fail.ReasonOf(err) != fail.InvalidInput {
 		t.Errorf("got %v, want InvalidInput", err)
 	}
 }
@@ -64,8 +64,8 @@ func TestMemoryWithoutFiles(t *testing.T) {
 	if err := os.RemoveAll(string(d)); err != nil {
 		t.Fatal(err)
 	}
-	h.Keeper(t.Context(), slog.New(slog.NewTextHandler(t.Output(), nil)), "train").End(t.Context(), nil, nil)
-	m, err := h.Recall()
+	h.Writer(t.Context(), slog.New(slog.NewTextHandler(t.Output(), nil)), "train").End(t.Context(), nil, nil)
+	m, err := h.Read()
 	if v := m.Verdict(Seen{Over: true}); err != nil || v.Verdict != Succeeded {
 		t.Errorf("it stands as %+v, %v; want a success", v, err)
 	}

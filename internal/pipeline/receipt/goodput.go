@@ -207,7 +207,7 @@ func (r Receipt) spans() (all []span) {
 	}
 	for i, a := range r.Attempts {
 		s := span{started: a.Started, ended: a.Ended, hang: a.Hang, steps: a.First != nil}
-		course := a.Course
+		course := a.StepTimes
 		if i == len(r.Attempts)-1 {
 			course, s.hang = r.Curve, cmp.Or(a.Hang, r.Hang)
 			if p := r.phase(trainTask); s.ended.IsZero() && p != nil {

@@ -55,9 +55,9 @@ func TestGoodput(t *testing.T) {
 	restarted := phased(1500, 1530)
 	restarted.Curve = course(652, 151, 500)
 	restarted.Attempts = []agent.Attempt{
-		{Attempt: 1, Started: after(165), Ended: after(405), First: new(1.0), Last: new(100.0), Course: course(202, 1, 100).Course(20),
+		{Attempt: 1, Started: after(165), Ended: after(405), First: new(1.0), Last: new(100.0), StepTimes: course(202, 1, 100).StepTimes(20),
 			Reason: fail.RankFailed},
-		{Attempt: 2, Started: after(420), Ended: after(630), First: new(81.0), Last: new(180.0), Course: course(422, 81, 180).Course(20),
+		{Attempt: 2, Started: after(420), Ended: after(630), First: new(81.0), Last: new(180.0), StepTimes: course(422, 81, 180).StepTimes(20),
 			Reason: fail.NodeLost},
 		{Attempt: 3, Started: after(640), Ended: after(1360), First: new(151.0), Last: new(500.0)},
 	}
@@ -176,7 +176,7 @@ func TestGoodputOfForgedMetrics(t *testing.T) {
 		r := phased(1215, 1250)
 		r.Ranks, r.Curve = ranks(1210), curve
 		two := r
-		two.Attempts = []agent.Attempt{{Attempt: 1, Started: after(1e7), Ended: after(300), First: new(1.0), Course: curve},
+		two.Attempts = []agent.Attempt{{Attempt: 1, Started: after(1e7), Ended: after(300), First: new(1.0), StepTimes: curve},
 			{Attempt: 2, Started: after(100), Ended: after(-5), Hang: &agent.Hang{Since: after(1e9)}}}
 		for _, r := range []Receipt{r, two} {
 			g := GoodputOf(r)

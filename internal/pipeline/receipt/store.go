@@ -71,7 +71,7 @@ func labelsOf(environment, schedule string, verdict Verdict) map[string]string {
 // Read returns the receipt of a run that has ended. The error is NotFound for a run in progress. Reason of one that is not valid:
 // InvalidInput.
 func Read(ctx context.Context, client kubernetes.Interface, namespace, name string) (Receipt, error) {
-	m, err := Recall(ctx, client, namespace, name)
+	m, err := ReadJournal(ctx, client, namespace, name)
 	switch {
 	case err != nil:
 		return Receipt{}, err
@@ -130,7 +130,7 @@ func List(ctx context.Context, client kubernetes.Interface, namespace, environme
 	var all []Receipt
 	var errs []error
 	for i := range found {
-		m, err := recall(&found[i])
+		m, err := parseJournal(&found[i])
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -42,7 +42,7 @@ type Standing struct {
 	Task string
 	// Final is the failure after which the run has only its finally tasks left, because a retry only repeats it; nil for none. It
 	// names no task if only the receipt has it.
-	Final *Part
+	Final *Entry
 	// Running are the tasks that have started and not ended, in the order of their start.
 	Running []string
 }
@@ -55,7 +55,7 @@ type Standing struct {
 //   - the task that failed first, as its step noted it, or else as Tekton ended it. A step that ended because the run took its
 //     environment away did not fail first;
 //   - why the run ended.
-func (m Memory) Verdict(seen Seen) Standing {
+func (m Journal) Verdict(seen Seen) Standing {
 	tasks := m.Tasks(seen.Tasks)
 	s := Standing{Final: m.final()}
 	for _, task := range tasks {
@@ -144,13 +144,13 @@ func firstFailed(tasks []run.TaskRun, seen Seen) (first *run.TaskRun) {
 	return first
 }
 
-// final returns the part of a step whose failure is final, or else the final failure in the receipt; nil for none.
-func (m Memory) final() *Part {
-	if i := slices.IndexFunc(m.Parts, func(p Part) bool { return p.Status == run.Failed && p.Final }); i >= 0 {
-		return &m.Parts[i]
+// final returns the entry of a step whose failure is final, or else the final failure in the receipt; nil for none.
+func (m Journal) final() *Entry {
+	if i := slices.IndexFunc(m.Entries, func(p Entry) bool { return p.Status == run.Failed && p.Final }); i >= 0 {
+		return &m.Entries[i]
 	}
 	if r := m.Receipt; r != nil && r.Verdict == Failed && run.Final(r.Reason) {
-		return &Part{
+		return &Entry{
 			Status: run.Failed, Final: true, Reason: r.Reason, Message: r.Message, Metrics: r.Metrics, Cause: r.Cause, Ended: r.Ended,
 		}
 	}
@@ -159,7 +159,7 @@ func (m Memory) final() *Part {
 
 // Tasks returns the tasks that Tekton lists, or else those in the receipt, each as its step noted its end, and the tasks that only
 // their steps noted.
-func (m Memory) Tasks(listed []run.TaskRun) []run.TaskRun {
+func (m Journal) Tasks(listed []run.TaskRun) []run.TaskRun {
 	tasks := slices.Clone(listed)
 	if len(tasks) == 0 && m.Receipt != nil {
 		for _, p := range m.Receipt.Phases {
@@ -172,7 +172,7 @@ func (m Memory) Tasks(listed []run.TaskRun) []run.TaskRun {
 	for i := range tasks {
 		tasks[i] = m.noted(tasks[i])
 	}
-	for _, p := range m.Parts {
+	for _, p := range m.Entries {
 		same := func(t run.TaskRun) bool { return t.Task == p.Task }
 		// A pipeline may name a task in another way than its step, and the note of its end may be missing.
 		if !slices.ContainsFunc(tasks[:known], same) && (known == 0 || p.Status == run.Failed) {
@@ -185,8 +185,8 @@ func (m Memory) Tasks(listed []run.TaskRun) []run.TaskRun {
 }
 
 // noted returns a task with the failure that its step noted. After a final one a later attempt knows less, and its time does not count.
-func (m Memory) noted(t run.TaskRun) run.TaskRun {
-	p := m.PartOf(t.Task)
+func (m Journal) noted(t run.TaskRun) run.TaskRun {
+	p := m.EntryOf(t.Task)
 	if p == nil || p.Status != run.Failed || !p.Final && t.Status != run.Failed {
 		return t
 	}
@@ -200,13 +200,13 @@ func (m Memory) noted(t run.TaskRun) run.TaskRun {
 	return t
 }
 
-// Account returns the receipt of a run that stands so, as far as its steps have noted it. at is when the run ended, zero if it has not.
-func (m Memory) Account(s Standing, at time.Time) Receipt {
+// ToReceipt returns the receipt of a run that stands so, as far as its steps have noted it. at is when the run ended, zero if it has not.
+func (m Journal) ToReceipt(s Standing, at time.Time) Receipt {
 	r := Receipt{
 		Run: m.Run, RunUID: m.RunUID, Namespace: m.Namespace, Environment: m.Environment, Schedule: m.Schedule,
 		Verdict: s.Verdict, Reason: s.Reason, Message: s.Message, Started: m.Started.UTC(), Ended: at.UTC(),
 	}
-	m.Fill(&r)
+	m.Fold(&r)
 	return r
 }
 

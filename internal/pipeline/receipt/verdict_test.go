@@ -16,16 +16,16 @@ import (
 // minute returns a time in a run.
 func minute(n int) time.Time { return noon().Add(time.Duration(n) * time.Minute) }
 
-func succeeded(task string) Part {
-	return Part{Task: task, Status: run.Succeeded, Started: noon(), Ended: minute(1)}
+func succeeded(task string) Entry {
+	return Entry{Task: task, Status: run.Succeeded, Started: noon(), Ended: minute(1)}
 }
 
-func failed(task string, reason fail.Reason, ended int) Part {
-	return Part{Task: task, Status: run.Failed, Reason: reason, Message: task + " said", Started: noon(), Ended: minute(ended),
+func failed(task string, reason fail.Reason, ended int) Entry {
+	return Entry{Task: task, Status: run.Failed, Reason: reason, Message: task + " said", Started: noon(), Ended: minute(ended),
 		Final: run.Final(reason) && task == "train"}
 }
 
-func training() Part { return Part{Task: "train", Status: run.Running, Started: noon()} }
+func training() Entry { return Entry{Task: "train", Status: run.Running, Started: noon()} }
 
 // byTekton returns a task as Tekton ended it, or 0 if it has not.
 func byTekton(task string, status run.Status, reason fail.Reason, ended int) run.TaskRun {
@@ -41,7 +41,7 @@ func byTekton(task string, status run.Status, reason fail.Reason, ended int) run
 
 // One function decides how a run stands, whatever its caller may read.
 func TestVerdict(t *testing.T) {
-	type parts = []Part
+	type parts = []Entry
 	type tasks = []run.TaskRun
 	inProgress, done := &run.Run{}, &run.Run{Done: true, Reason: "Failed", Message: "Tasks Completed: 3"}
 	cancelled := &run.Run{Done: true, Cancelled: true, Reason: "Cancelled", Message: "PipelineRun was cancelled"}
@@ -117,7 +117,7 @@ func TestVerdict(t *testing.T) {
 		{"deleted, and a step ended with it", parts{failed("train", fail.EnvironmentMissing, 1)}, nil, Seen{End: deleted},
 			"Failed,Cancelled,the run was deleted,-,-,-"},
 	} {
-		s := Memory{Start: startOf("uid"), Parts: tc.parts, Receipt: tc.receipt}.Verdict(tc.seen)
+		s := Journal{Start: startOf("uid"), Entries: tc.parts, Receipt: tc.receipt}.Verdict(tc.seen)
 		final := ""
 		if s.Final != nil {
 			final = "?" + s.Final.Task

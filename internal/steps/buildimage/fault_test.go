@@ -133,9 +133,9 @@ func TestEveryRequestMayFail(t *testing.T) {
 	apitest.EachFault(t, func(t *testing.T, wrap func(http.RoundTripper) http.RoundTripper) string {
 		o := newOpenshift(t)
 		image, err := o.run(wrap)
-		memory, notRead := receipt.Recall(t.Context(), o.server.Clients(nil).Kube, "ns", "train-1")
+		memory, notRead := receipt.ReadJournal(t.Context(), o.server.Clients(nil).Kube, "ns", "train-1")
 		text := fmt.Sprint(err, notRead, " ", image)
-		if part := memory.PartOf("build-image"); part != nil {
+		if part := memory.EntryOf("build-image"); part != nil {
 			text += fmt.Sprint(" ", part.Status, part.Reason, part.Image)
 		}
 		return text + "\n" + strings.Join(o.server.Paths(), " ")

@@ -99,9 +99,9 @@ func Run(ctx context.Context, d Deps, o Options) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	kept := receipt.Remember(ctx, clients, d.Log, o.Run, "")
+	kept := receipt.NewWriter(ctx, clients, d.Log, o.Run, "")
 	image, err := b.run(ctx)
-	kept.End(ctx, err, func(p *receipt.Part) { p.Image = image.Reference })
+	kept.End(ctx, err, func(p *receipt.Entry) { p.Image = image.Reference })
 	return image, err
 }
 

@@ -33,9 +33,9 @@ func TestEveryRequestMayFail(t *testing.T) {
 		report, err := Run(t.Context(), d, Options{
 			Run: envtest.Run("check-fabric"), Name: "env", Bandwidth: warn, Timeout: timeForACheckThatEnds,
 		})
-		memory, notRead := receipt.Recall(t.Context(), server.Clients(nil).Kube, "ns", "train-1")
+		memory, notRead := receipt.ReadJournal(t.Context(), server.Clients(nil).Kube, "ns", "train-1")
 		text := fmt.Sprint(fail.ReasonOf(err), " ", err, notRead, " ", report.Verdict, report.Message, report.Bandwidth)
-		if part := memory.PartOf("check-fabric"); part != nil {
+		if part := memory.EntryOf("check-fabric"); part != nil {
 			text += fmt.Sprint(" ", part.Status, part.Reason)
 		}
 		return text + "\n" + strings.Join(server.Paths(), " ")

@@ -71,7 +71,7 @@ func Run(ctx context.Context, d Deps, o Options) (fabric.Report, error) {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &checker{d, o}
-	kept := receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Name)
+	kept := receipt.NewWriter(ctx, d.Clients, d.Log, o.Run, o.Name)
 	report, err := c.examine(ctx)
 	kept.End(ctx, err, nil)
 	return report, err

@@ -65,9 +65,9 @@ func TestEveryRequestMayFail(t *testing.T) {
 		o := optionsOf(file, agent.Auto)
 		o.Run = run.Flags{Name: "train-1", UID: "uid-1", Task: "preflight"}
 		report, err := Run(t.Context(), Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, o)
-		memory, notRead := receipt.Recall(t.Context(), server.Clients(nil).Kube, clients.Namespace, "train-1")
+		memory, notRead := receipt.ReadJournal(t.Context(), server.Clients(nil).Kube, clients.Namespace, "train-1")
 		text := fmt.Sprint(fail.ReasonOf(err), " ", err, notRead, " ", report.Verdict(), "\n", print(report))
-		if part := memory.PartOf("preflight"); part != nil {
+		if part := memory.EntryOf("preflight"); part != nil {
 			text += fmt.Sprint(part.Status, part.Reason, part.Mode)
 		}
 		return strings.ReplaceAll(text, clients.Config.Host, "") + "\n" + strings.Join(server.Paths(), " ")

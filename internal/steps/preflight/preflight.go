@@ -110,9 +110,9 @@ func (p *probe) env() env.Environment { return env.Of(p.Clients, p.Request.Name)
 
 // Run makes all checks and prints the report. Its error is why no environment can start.
 func Run(ctx context.Context, d Deps, o Options) (report Report, err error) {
-	kept := receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Request.Name)
+	kept := receipt.NewWriter(ctx, d.Clients, d.Log, o.Run, o.Request.Name)
 	defer func() {
-		kept.End(ctx, err, func(p *receipt.Part) {
+		kept.End(ctx, err, func(p *receipt.Entry) {
 			mode, why := report.Mode()
 			p.Mode, p.ModeReason = mode, why
 		})

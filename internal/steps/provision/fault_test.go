@@ -130,9 +130,9 @@ func TestEveryRequestMayFail(t *testing.T) {
 					Mode: "auto", StartTimeout: 10 * time.Minute, OnBusy: "fail", OnChange: "fail",
 				})
 				c.once.Do(func() {}) // no pod is created after the end
-				memory, notRead := receipt.Recall(t.Context(), c.server.Clients(nil).Kube, "ns", "train-1")
+				memory, notRead := receipt.ReadJournal(t.Context(), c.server.Clients(nil).Kube, "ns", "train-1")
 				text := fmt.Sprint(fail.ReasonOf(err), " ", err, notRead, " ", result)
-				if part := memory.PartOf("provision"); part != nil {
+				if part := memory.EntryOf("provision"); part != nil {
 					text += fmt.Sprint(" ", part.Status, part.Reason, part.Mode, part.Storage, part.Image)
 				}
 				return text + "\n" + strings.Join(c.server.Paths(), " ")

@@ -110,9 +110,9 @@ type Result struct {
 // created; an environment that could be used before stays. It checks the whole request before it asks the cluster.
 func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 	assigned := &assignments{began: d.Clients.Now()}
-	kept := receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Request.Name)
+	kept := receipt.NewWriter(ctx, d.Clients, d.Log, o.Run, o.Request.Name)
 	defer func() {
-		kept.End(ctx, err, func(p *receipt.Part) {
+		kept.End(ctx, err, func(p *receipt.Entry) {
 			p.Mode, p.ModeReason, p.Storage, p.Image = result.Mode, result.Why, result.Storage, result.ImageDigest
 			p.Nodes, p.GPUs = result.Nodes, assigned.gpus(d.Clients.Now())
 		})

@@ -29,7 +29,7 @@ func TestEveryRequestMayFail(t *testing.T) {
 		reading := server.Clients(nil).Kube
 		for name, uid := range map[string]string{"name-of-run": "run", "released": "uid-2"} {
 			begun := receipt.Start{Run: name, Namespace: "ns", RunUID: uid, Environment: "env", Started: time.Unix(0, 0)}
-			if err := receipt.Note(t.Context(), reading, begun, receipt.Part{Task: "train", Status: run.Running}); err != nil {
+			if err := receipt.Note(t.Context(), reading, begun, receipt.Entry{Task: "train", Status: run.Running}); err != nil {
 				t.Fatal(err)
 			}
 		}

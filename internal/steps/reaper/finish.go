@@ -44,13 +44,13 @@ func (r *reaper) finish(ctx context.Context, held []coordinationv1.Lease) error 
 }
 
 // write writes the receipt, unless another writer has meanwhile, or a later run has got the name.
-func (r *reaper) write(ctx context.Context, m receipt.Memory, why string) error {
+func (r *reaper) write(ctx context.Context, m receipt.Journal, why string) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		err := teardown.Finish(ctx, r.clients, r.log, r.now, m, why)
 		if !apierrors.IsConflict(err) {
 			return err
 		}
-		live, notRead := receipt.Recall(ctx, r.clients.Kube, m.Namespace, m.Run)
+		live, notRead := receipt.ReadJournal(ctx, r.clients.Kube, m.Namespace, m.Run)
 		switch {
 		case apierrors.IsNotFound(notRead), notRead == nil && (live.RunUID != m.RunUID || live.Receipt != nil):
 			return nil
@@ -63,7 +63,7 @@ func (r *reaper) write(ctx context.Context, m receipt.Memory, why string) error 
 }
 
 // whyOver returns why no step of a run will write its receipt, "" if one may.
-func (r *reaper) whyOver(ctx context.Context, m receipt.Memory) (string, error) {
+func (r *reaper) whyOver(ctx context.Context, m receipt.Journal) (string, error) {
 	found, err := run.Get(ctx, r.clients.Tekton, m.Namespace, m.Run)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && string(found.UID) != m.RunUID:

@@ -348,7 +348,7 @@ func TestFinishesReceipts(t *testing.T) {
 				}
 				r, client, log := newReaper(known, tekton)
 				begun := receipt.Start{Run: "name-of-run", Namespace: "ns", RunUID: "run", Environment: "env"}
-				part := receipt.Part{Task: "train", Status: run.Running, Started: time.Now(),
+				part := receipt.Entry{Task: "train", Status: run.Running, Started: time.Now(),
 					Record: &receipt.Record{Folder: "/workspace/.mlenv/runs/run", Claims: []string{"env-workspace"}}}
 				if err := receipt.Note(t.Context(), client, begun, part); err != nil {
 					t.Fatal(err)
@@ -413,7 +413,7 @@ func TestReleasesAfterAVerdict(t *testing.T) {
 					OwnerReferences: []metav1.OwnerReference{{UID: "run"}}}}
 				r, client, log := newReaper(known, []runtime.Object{pipelineRun("run"), running})
 				begun := receipt.Start{Run: "name-of-run", Namespace: "ns", RunUID: "run", Environment: "env"}
-				failure := receipt.Part{Task: "train", Status: run.Failed, Final: true, Reason: fail.NodeLost, Message: "node 1 is gone",
+				failure := receipt.Entry{Task: "train", Status: run.Failed, Final: true, Reason: fail.NodeLost, Message: "node 1 is gone",
 					Started: ended.Add(-9 * time.Minute), Ended: ended}
 				if err := receipt.Note(t.Context(), client, begun, failure); err != nil {
 					t.Fatal(err)

@@ -93,9 +93,9 @@ func (r *reaper) look(ctx context.Context, l *coordinationv1.Lease) (status, err
 }
 
 // failureOf returns the final failure in the receipt of the run that holds a Lease, nil for none or if the receipt cannot be used.
-func (r *reaper) failureOf(ctx context.Context, l *coordinationv1.Lease) (*receipt.Part, error) {
+func (r *reaper) failureOf(ctx context.Context, l *coordinationv1.Lease) (*receipt.Entry, error) {
 	holder := lease.HolderOf(l)
-	m, err := receipt.Recall(ctx, r.clients.Kube, l.Namespace, holder.Display)
+	m, err := receipt.ReadJournal(ctx, r.clients.Kube, l.Namespace, holder.Display)
 	switch {
 	case apierrors.IsNotFound(err), fail.ReasonOf(err) == fail.InvalidInput, err == nil && m.RunUID != holder.ID:
 		return nil, nil

@@ -39,9 +39,9 @@ func TestEveryRequestMayFail(t *testing.T) {
 				result, err := Run(t.Context(), Deps{Clients: envtest.InPod(server.Clients(wrap)), Log: quiet()}, Options{
 					Run: envtest.Run("sync-repo"), Name: "env", Source: git.Source{URL: url, Revision: "c0ffee"}, Scratch: t.TempDir(),
 				})
-				memory, notRead := receipt.Recall(t.Context(), server.Clients(nil).Kube, "ns", "train-1")
+				memory, notRead := receipt.ReadJournal(t.Context(), server.Clients(nil).Kube, "ns", "train-1")
 				text := fmt.Sprint(fail.ReasonOf(err), notRead, " ", result)
-				if part := memory.PartOf("sync-repo"); part != nil {
+				if part := memory.EntryOf("sync-repo"); part != nil {
 					text += fmt.Sprint(" ", part.Status, part.Reason, part.Commit, part.Tree)
 				}
 				return text + "\n" + strings.Join(server.Paths(), " ")

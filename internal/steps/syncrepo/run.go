@@ -56,9 +56,9 @@ type Result struct {
 // Run fetches the commit, sends it to the nodes, and switches to it.
 func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 	log := d.Log
-	kept := receipt.Remember(ctx, d.Clients, log, o.Run, o.Name)
+	kept := receipt.NewWriter(ctx, d.Clients, log, o.Run, o.Name)
 	defer func() {
-		kept.End(ctx, err, func(p *receipt.Part) {
+		kept.End(ctx, err, func(p *receipt.Entry) {
 			p.Repository, p.Commit, p.Tree = receipt.RepositoryOf(o.Source.URL), result.Commit, string(result.Tree)
 		})
 	}()

@@ -55,7 +55,7 @@ func TestFinishOfADeletedRun(t *testing.T) {
 	server := apitest.Start(t)
 	clients := server.Clients(nil)
 	began := receipt.Start{Run: "train-1", Namespace: "ns", RunUID: "uid-1", Environment: "env", Started: start()}
-	for _, part := range []receipt.Part{
+	for _, part := range []receipt.Entry{
 		{Task: "sync-repo", Status: run.Succeeded, Started: start(), Ended: start().Add(5), Commit: "abc"},
 		{Task: "train", Status: run.Running, Started: start().Add(10), Record: &receipt.Record{Folder: "/workspace/.mlenv/runs/uid-1",
 			Claims: []string{"env-workspace"}}},

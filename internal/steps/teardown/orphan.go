@@ -57,7 +57,7 @@ func Release(ctx context.Context, clients *kube.Clients, log *slog.Logger, now f
 
 // Finish writes the receipt of a run that has ended, or was deleted, while nothing holds an environment for it: neither a teardown nor
 // the release of its environment has written one. An error of a ConfigMap that has changed meanwhile is a conflict.
-func Finish(ctx context.Context, clients *kube.Clients, log *slog.Logger, now func() time.Time, m receipt.Memory, why string) error {
+func Finish(ctx context.Context, clients *kube.Clients, log *slog.Logger, now func() time.Time, m receipt.Journal, why string) error {
 	t := &teardown{options: Options{Name: m.Environment, Run: run.Flags{Name: m.Run, UID: m.RunUID}}, clients: clients, log: log, now: now}
 	r, err := t.recollect(ctx, m)
 	if err != nil || r == nil {
@@ -69,7 +69,7 @@ func Finish(ctx context.Context, clients *kube.Clients, log *slog.Logger, now fu
 
 // complete writes the outcome of the teardown to the run's receipt. A run that is gone gets none if its steps have noted nothing.
 func (t *teardown) complete(ctx context.Context, outcome string) error {
-	m, err := receipt.Recall(ctx, t.clients.Kube, t.clients.Namespace, t.options.Run.Name)
+	m, err := receipt.ReadJournal(ctx, t.clients.Kube, t.clients.Namespace, t.options.Run.Name)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -87,7 +87,7 @@ func (t *teardown) complete(ctx context.Context, outcome string) error {
 }
 
 // recollect returns the receipt of a run by what its steps have noted, and by its tasks unless it was deleted; nil if nothing is left.
-func (t *teardown) recollect(ctx context.Context, m receipt.Memory) (*receipt.Receipt, error) {
+func (t *teardown) recollect(ctx context.Context, m receipt.Journal) (*receipt.Receipt, error) {
 	found, err := run.Get(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name)
 	var r receipt.Receipt
 	switch gone := apierrors.IsNotFound(err) || err == nil && string(found.UID) != t.options.Run.UID; {
@@ -99,7 +99,7 @@ func (t *teardown) recollect(ctx context.Context, m receipt.Memory) (*receipt.Re
 		return nil, err
 	default:
 		if m.RunUID == t.options.Run.UID {
-			t.memory = m
+			t.journal = m
 		}
 		r = t.summarize(ctx, nil)
 		r.Ended = t.now().UTC()

@@ -131,7 +131,7 @@ printf step-7 > checkpoints/train-1/latest`
 func TestSaveOfARuleIsTheStepsToNote(t *testing.T) {
 	p, _ := stoppedBy(t, agent.StopRule, `mkdir -p checkpoints/train-1/step-7
 echo x > checkpoints/train-1/step-7/mp_rank_00_model_states.pt; printf step-7 > checkpoints/train-1/latest`)
-	p.note(t, receipt.Part{RunUID: "uid-1", Task: "train", Status: run.Failed, Reason: fail.StopCondition, Final: true,
+	p.note(t, receipt.Entry{RunUID: "uid-1", Task: "train", Status: run.Failed, Reason: fail.StopCondition, Final: true,
 		Message: "training: the loss at step 7 is NaN (stop-if: loss is nan)"})
 	r, err := p.run(t.Context())
 	if err != nil || r.Reason != fail.StopCondition || r.Checkpoint != "" || strings.Contains(r.Message, "step-7 before they ended") {
@@ -182,7 +182,7 @@ func TestReaperLeavesPodsTheirTime(t *testing.T) {
 		if got := fail.ReasonOf(err); err == nil && tc.want != "" || err != nil && got != tc.want {
 			t.Errorf("%s: got %v, want %q", name, err, tc.want)
 		}
-		r, err := receipt.Recall(t.Context(), p.kube, "ns", "train-1")
+		r, err := receipt.ReadJournal(t.Context(), p.kube, "ns", "train-1")
 		if err != nil || r.Receipt == nil || strings.Contains(r.Receipt.Teardown, "may save until 2026-07-01T13:10:00Z") != (tc.want == "") {
 			t.Errorf("%s: got %+v, %v; want until when the ranks may save", name, r.Receipt, err)
 		}

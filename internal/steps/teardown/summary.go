@@ -46,18 +46,18 @@ const (
 )
 
 // recall returns what the steps have noted in the run's receipt. Without that Tekton's words have to do.
-func (t *teardown) recall(ctx context.Context) receipt.Memory {
+func (t *teardown) readJournal(ctx context.Context) receipt.Journal {
 	of := t.options.Run
 	if of.Name == "" {
-		return receipt.Memory{}
+		return receipt.Journal{}
 	}
-	m, err := receipt.Recall(ctx, t.clients.Kube, t.clients.Namespace, of.Name)
+	m, err := receipt.ReadJournal(ctx, t.clients.Kube, t.clients.Namespace, of.Name)
 	switch {
 	case err != nil && !apierrors.IsNotFound(err):
 		t.log.Warn(fmt.Sprintf("What the steps have noted is not in the receipt: %v", err))
-		return receipt.Memory{}
+		return receipt.Journal{}
 	case err != nil, m.RunUID != of.UID:
-		return receipt.Memory{}
+		return receipt.Journal{}
 	}
 	return m
 }
@@ -70,9 +70,9 @@ func (t *teardown) summarize(ctx context.Context, held *coordinationv1.Lease) re
 	}
 	if t.options.Run.Name != "" {
 		t.judge(ctx, &r)
-		noted := t.memory
+		noted := t.journal
 		noted.Progress = nil // addEarlier reads it when the ranks have ended
-		noted.Fill(&r)
+		noted.Fold(&r)
 	}
 	r.Mode = cmp.Or(r.Mode, agent.TCP)
 	if held != nil {
@@ -100,7 +100,7 @@ func (t *teardown) judge(ctx context.Context, r *receipt.Receipt) {
 	if apierrors.IsNotFound(err) {
 		end = receipt.End{Reason: fail.Cancelled, Message: receipt.Deleted}
 	}
-	v := t.memory.Verdict(receipt.Seen{End: &end})
+	v := t.journal.Verdict(receipt.Seen{End: &end})
 	r.Verdict, r.Reason, r.Message = v.Verdict, v.Reason, v.Message
 	t.log.Warn(fmt.Sprintf("The run's tasks are not in the receipt: %v", err))
 }
@@ -120,8 +120,8 @@ func guarded(f func() error) (err error) {
 // addEarlier keeps what the steps have noted since, such as the checkpoint of a training that was stopped, and what an earlier teardown
 // of the same run learnt from nodes that are gone now.
 func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
-	m := t.recall(ctx)
-	defer m.Fill(r)
+	m := t.readJournal(ctx)
+	defer m.Fold(r)
 	if m.Receipt == nil {
 		return
 	}
@@ -152,9 +152,9 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 		return err
 	}
 	tasks = slices.DeleteFunc(tasks, func(task run.TaskRun) bool { return task.Task == of.Task })
-	v := t.memory.Verdict(receipt.Seen{Run: pipelineRun, Tasks: tasks, Over: true})
+	v := t.journal.Verdict(receipt.Seen{Run: pipelineRun, Tasks: tasks, Over: true})
 	r.Verdict, r.Reason, r.Message = v.Verdict, v.Reason, v.Message
-	for _, task := range t.memory.Tasks(tasks) {
+	for _, task := range t.journal.Tasks(tasks) {
 		r.Phases = append(r.Phases, receipt.PhaseOf(task))
 		r.Repository = cmp.Or(r.Repository, receipt.RepositoryOf(task.RepoURL))
 		if task.Task == v.Task && task.Unpulled() {
@@ -192,9 +192,9 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 }
 
 // Summarize returns the receipt of a run whose steps have ended, on nodes that need no release, as on the user's own machine.
-func Summarize(ctx context.Context, log *slog.Logger, m receipt.Memory, set nodes.Set) receipt.Receipt {
-	t := &teardown{options: Options{Run: run.Flags{Name: m.Run, UID: m.RunUID}}, log: log, memory: m}
-	r := m.Account(m.Verdict(receipt.Seen{Over: true}), time.Now())
+func Summarize(ctx context.Context, log *slog.Logger, m receipt.Journal, set nodes.Set) receipt.Receipt {
+	t := &teardown{options: Options{Run: run.Flags{Name: m.Run, UID: m.RunUID}}, log: log, journal: m}
+	r := m.ToReceipt(m.Verdict(receipt.Seen{Over: true}), time.Now())
 	r.Mode = agent.TCP
 	if err := guarded(func() error { return t.addAnswers(ctx, &r, set, nil) }); err != nil {
 		t.log.Warn(fmt.Sprintf("Not everything about the nodes is in the receipt: %v", err))
@@ -225,7 +225,7 @@ func (t *teardown) addAnswers(ctx context.Context, r *receipt.Receipt, clients n
 		firstStep = cmp.Or(firstStep, a.first)
 	}
 	statuses = newestOf(statuses)
-	final := t.memory.Verdict(receipt.Seen{}).Final
+	final := t.journal.Verdict(receipt.Seen{}).Final
 	if r.Verdict != receipt.Succeeded && r.Reason != fail.Cancelled {
 		r.Cause = culprit(statuses, final, r.Cause)
 	}
@@ -255,7 +255,7 @@ func (t *teardown) addAnswers(ctx context.Context, r *receipt.Receipt, clients n
 
 // culprit returns the rank that failed first: the one that the step noted, with all that the nodes still know of its error. If no step was
 // connected when the training ended, the nodes alone know it.
-func culprit(statuses []agent.JobStatus, final *receipt.Part, noted *cause.Culprit) *cause.Culprit {
+func culprit(statuses []agent.JobStatus, final *receipt.Entry, noted *cause.Culprit) *cause.Culprit {
 	found, ok := cause.Find(statuses)
 	switch {
 	case !ok:

@@ -69,8 +69,8 @@ type teardown struct {
 	clients *kube.Clients
 	log     *slog.Logger
 	now     func() time.Time
-	// memory is what the steps have noted in the run's receipt, zero for nothing.
-	memory receipt.Memory
+	// journal is what the steps have noted in the run's receipt, zero for nothing.
+	journal receipt.Journal
 	// notify gets the end of a run.
 	notify func(notify.Event)
 	// reaps is true for the reaper, whose pass ends within a minute.
@@ -88,7 +88,7 @@ func (t *teardown) run(ctx context.Context) (receipt.Receipt, error) {
 	if err != nil {
 		return receipt.Receipt{}, err
 	}
-	t.memory = t.recall(ctx)
+	t.journal = t.readJournal(ctx)
 	r := t.summarize(ctx, held)
 	write := func(ctx context.Context) error {
 		if t.options.Run.Name == "" {

@@ -164,7 +164,7 @@ func live(t *testing.T) ([]runtime.Object, []*agenttest.Node) {
 }
 
 // note writes what steps of train-1 note.
-func (p *place) note(t *testing.T, parts ...receipt.Part) {
+func (p *place) note(t *testing.T, parts ...receipt.Entry) {
 	t.Helper()
 	for _, part := range parts {
 		if err := receipt.Note(t.Context(), p.kube, receipt.Start{Run: "train-1", Namespace: "ns", RunUID: "uid-1", Environment: "env",
@@ -283,10 +283,10 @@ func TestTeardownTwice(t *testing.T) {
 		task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 1 on node 1 exited with 3"),
 	}, known...)
 	p.note(t,
-		receipt.Part{Task: "provision", Status: run.Succeeded, Image: "registry.test/train@sha256:1", Storage: "volumeClaimTemplates",
+		receipt.Entry{Task: "provision", Status: run.Succeeded, Image: "registry.test/train@sha256:1", Storage: "volumeClaimTemplates",
 			Mode: "tcp"},
-		receipt.Part{Task: "sync-repo", Status: run.Succeeded, Commit: "abc", Tree: "def"},
-		receipt.Part{Task: "train", Status: run.Failed, Final: true, Reason: fail.RankFailed, Message: "rank 1 on node 1 exited with 3",
+		receipt.Entry{Task: "sync-repo", Status: run.Succeeded, Commit: "abc", Tree: "def"},
+		receipt.Entry{Task: "train", Status: run.Failed, Final: true, Reason: fail.RankFailed, Message: "rank 1 on node 1 exited with 3",
 			Started: start(), Ended: start().Add(90 * time.Second),
 			Metrics: json.RawMessage(`{"loss":2.5}`), Cause: &cause.Culprit{Rank: 1, Node: 1}})
 	p.options.Artifacts = filepath.Join(t.TempDir(), "artifacts")
@@ -578,10 +578,10 @@ func TestFirstFailureStays(t *testing.T) {
 	again.Status.StartTime, again.Status.CompletionTime = &metav1.Time{Time: start().Add(14 * time.Minute)}, &metav1.Time{
 		Time: start().Add(14*time.Minute + 5*time.Second)}
 	p := newPlace(t, []runtime.Object{pipelineRun(), again}, known...)
-	p.note(t, receipt.Part{Task: "train", Status: run.Failed, Final: true, Reason: fail.NodeLost, Message: "node 1 is gone", Started: start(),
+	p.note(t, receipt.Entry{Task: "train", Status: run.Failed, Final: true, Reason: fail.NodeLost, Message: "node 1 is gone", Started: start(),
 		Ended: start().Add(9 * time.Minute), Cause: &cause.Culprit{Rank: 1, Node: 1}})
 	for _, when := range []string{"at first", "again, without a Lease"} {
-		p.memory = receipt.Memory{} // this is another process
+		p.journal = receipt.Journal{} // this is another process
 		r, err := p.run(t.Context())
 		if err != nil || r.Reason != "NodeLost" || r.Message != "node 1 is gone" || len(r.Phases) != 1 || r.Phases[0].Reason != "NodeLost" ||
 			r.Phases[0].Seconds != (9*time.Minute).Seconds() {

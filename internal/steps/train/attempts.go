@@ -109,7 +109,7 @@ func (t *Training) findNewest(ctx context.Context) error {
 func (t *Training) failed(result Result, err error) agent.Attempt {
 	a := agent.AttemptOf(t.Spec, result.Statuses)
 	a.Ended, a.Reason, a.Message = time.Now().UTC(), fail.ReasonOf(err), humanize.OneLine(err.Error(), 1000)
-	a.First, a.Last, a.Course = result.First, result.Last, result.Course
+	a.First, a.Last, a.StepTimes = result.First, result.Last, result.StepTimes
 	var on onNode
 	var hang hangError
 	var failed cause.Error

@@ -44,9 +44,9 @@ func TestEveryRequestMayFail(t *testing.T) {
 					ProgressEvery: time.Hour, Rendezvous: param.Warn, DebugRank: -1,
 				})
 				reading := server.Clients(nil).Kube
-				memory, notRead := receipt.Recall(t.Context(), reading, "ns", "train-1")
+				memory, notRead := receipt.ReadJournal(t.Context(), reading, "ns", "train-1")
 				text := fmt.Sprint(fail.ReasonOf(err), notRead, " ", result.Metrics)
-				if part := memory.PartOf("train"); part != nil {
+				if part := memory.EntryOf("train"); part != nil {
 					text += fmt.Sprint(" ", part.Status, part.Reason, part.Final, string(part.Metrics), part.Record)
 				}
 				_, notHeld := reading.CoordinationV1().Leases("ns").Get(t.Context(), "env", metav1.GetOptions{})

@@ -20,7 +20,7 @@ func TestStopNotesTheCheckpoint(t *testing.T) {
 	training.Clients.Tekton = tektonfake.NewSimpleClientset()
 	of := run.Flags{Name: "run", UID: "uid", Task: "train"}
 	training.noteCheckpoint(t.Context()) // of no run: nothing to write
-	training.kept = receipt.Remember(t.Context(), training.Clients, slog.New(slog.DiscardHandler), of, "env")
+	training.journal = receipt.NewWriter(t.Context(), training.Clients, slog.New(slog.DiscardHandler), of, "env")
 	training.newest.Store(new("/workspace/checkpoints/run/step-1"))
 	for _, node := range agents {
 		at := filepath.Join(node.Config.Paths.Workspace, "checkpoints/run/step-2")
@@ -32,7 +32,7 @@ func TestStopNotesTheCheckpoint(t *testing.T) {
 		}
 	}
 	training.noteCheckpoint(t.Context())
-	m, err := receipt.Recall(t.Context(), training.Clients.Kube, "ns", "run")
+	m, err := receipt.ReadJournal(t.Context(), training.Clients.Kube, "ns", "run")
 	if err != nil || m.Progress == nil || m.Progress.Checkpoint != "/workspace/checkpoints/run/step-2" {
 		t.Errorf("got progress %+v, %v; want the checkpoint step-2", m.Progress, err)
 	}

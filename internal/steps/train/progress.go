@@ -36,8 +36,8 @@ type progress struct {
 	wrongTime bool
 }
 
-// coursePoints bounds what an attempt keeps of the times of its steps: every node gets it with the next attempt.
-const coursePoints = 20
+// stepTimePoints bounds what an attempt keeps of the times of its steps: every node gets it with the next attempt.
+const stepTimePoints = 20
 
 type point struct {
 	at                    time.Time
@@ -104,11 +104,11 @@ func (p *progress) stepTime(start time.Time) (first, longest time.Duration) {
 	return p.first.at.Sub(start), p.longest
 }
 
-// course returns the times of the steps, measured by a clock that is so far behind; nil for no steps.
-func (p *progress) course(behind time.Duration) *metrics.Curve {
+// stepTimes returns the times of the steps, measured by a clock that is so far behind; nil for no steps.
+func (p *progress) stepTimes(behind time.Duration) *metrics.Curve {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.history.Curve().Course(coursePoints).Later(behind)
+	return p.history.Curve().StepTimes(stepTimePoints).Later(behind)
 }
 
 // steps returns the first and the last step, nil for none.

@@ -113,7 +113,7 @@ func TestWrongTimes(t *testing.T) {
 	if _, longest := p.stepTime(now); notices != 1 || longest != 10*time.Second {
 		t.Errorf("%d notices, and the longest step took %s; want one, and 10s", notices, longest)
 	}
-	if course := p.course(0); course == nil || !course.Began.IsZero() {
+	if course := p.stepTimes(0); course == nil || !course.Began.IsZero() {
 		t.Errorf("the course began at %+v, want no time", course)
 	}
 	p.add(map[string]any{"step": 5.0, "time": float64(now.Add(5 * time.Hour).Unix())}, now.Add(time.Second))

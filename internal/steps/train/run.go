@@ -94,8 +94,8 @@ type Deps struct {
 	Out io.Writer
 	// Notify gets the training's events, nil for none.
 	Notify func(notify.Event)
-	// Kept is what a run without a PipelineRun remembers of this step, nil for nothing.
-	Kept *receipt.Keeper
+	// Journal is what a run without a PipelineRun remembers of this step, nil for nothing.
+	Journal *receipt.Writer
 }
 
 // Run starts the job on all nodes, or attaches to it, follows it until it ends, and decides what an interruption
@@ -111,7 +111,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	if result, err := t.earlier(ctx); err != nil {
 		return result, err
 	}
-	t.kept = cmp.Or(d.Kept, receipt.Remember(ctx, d.Clients, d.Log, o.Run, o.Name))
+	t.journal = cmp.Or(d.Journal, receipt.NewWriter(ctx, d.Clients, d.Log, o.Run, o.Name))
 	result, err := t.run(ctx)
 	t.noteEnd(ctx, result, err)
 	return result, err
@@ -226,7 +226,7 @@ func (t *Training) earlier(ctx context.Context) (Result, error) {
 	if t.Run.Name == "" {
 		return Result{}, nil
 	}
-	m, err := receipt.Recall(ctx, t.Clients.Kube, t.Clients.Namespace, t.Run.Name)
+	m, err := receipt.ReadJournal(ctx, t.Clients.Kube, t.Clients.Namespace, t.Run.Name)
 	if err != nil || m.RunUID != t.Run.UID {
 		return Result{}, nil //nolint:nilerr // this attempt works as the first one would
 	}

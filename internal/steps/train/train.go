@@ -74,7 +74,7 @@ type Training struct {
 	uids, measured map[int]types.UID
 	hosts          map[int]string
 	// kept is what the run remembers of this step; nil for a person's training.
-	kept *receipt.Keeper
+	journal *receipt.Writer
 	// newest is the newest complete checkpoint, lastProgress what was noted last.
 	newest       atomic.Pointer[string]
 	lastProgress atomic.Pointer[receipt.Progress]
@@ -86,8 +86,8 @@ type Result struct {
 	Metrics string
 	// First and Last are the first and the last step in the metrics, nil for none.
 	First, Last *float64
-	// Course has the times of the steps by the clock of this machine, nil without metrics.
-	Course *metrics.Curve
+	// StepTimes has the times of the steps by the clock of this machine, nil without metrics.
+	StepTimes *metrics.Curve
 	// Statuses of all nodes at the end.
 	Statuses []agent.JobStatus
 }
@@ -160,7 +160,7 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 	const metricsResult = 600
 	result := Result{Metrics: shown.final(metricsResult), Statuses: statuses}
 	result.First, result.Last = shown.steps()
-	result.Course = shown.course(t.Nodes[0].Behind())
+	result.StepTimes = shown.stepTimes(t.Nodes[0].Behind())
 	return result, err
 }
 

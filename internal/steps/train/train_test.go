@@ -738,7 +738,7 @@ func TestEarlierVerdict(t *testing.T) {
 	for reason, want := range verdicts {
 		a, out := retried(t, func(client kubernetes.Interface) error {
 			first := &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
-			t1 := &Training{kept: receipt.Remember(t.Context(), first, slog.New(slog.DiscardHandler),
+			t1 := &Training{journal: receipt.NewWriter(t.Context(), first, slog.New(slog.DiscardHandler),
 				run.Flags{Name: "run", UID: "uid", Task: "train"}, "env")}
 			active := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "run", UID: "uid"}}
 			_, err := first.Tekton.TektonV1().PipelineRuns("ns").Create(t.Context(), active, metav1.CreateOptions{})
@@ -765,7 +765,7 @@ func TestVerdictOutlivesThePod(t *testing.T) {
 	begun := receipt.Start{Run: "run", Namespace: "ns", RunUID: "uid", Environment: "env"}
 	note := func(s receipt.Start, task string, final bool) func(kubernetes.Interface) error {
 		return func(client kubernetes.Interface) error {
-			return receipt.Note(t.Context(), client, s, receipt.Part{Task: task, Status: run.Failed, Reason: fail.NodeLost, Message: gone.Error(),
+			return receipt.Note(t.Context(), client, s, receipt.Entry{Task: task, Status: run.Failed, Reason: fail.NodeLost, Message: gone.Error(),
 				Final: final, Metrics: json.RawMessage(`{"step":7}`)})
 		}
 	}

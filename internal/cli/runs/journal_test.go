@@ -34,9 +34,9 @@ func noted(t *testing.T, runs ...runtime.Object) *kube.Clients {
 	clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(runs...), Namespace: "ns"}
 	begun := receipt.Start{Run: "train-1", Namespace: "ns", RunUID: "uid-1", Environment: "env", Started: time.Now().Add(-time.Hour)}
 	err := errors.Join(
-		receipt.Note(t.Context(), clients.Kube, begun, receipt.Part{Task: "sync-repo", Status: run.Succeeded, Started: time.Now(),
+		receipt.Note(t.Context(), clients.Kube, begun, receipt.Entry{Task: "sync-repo", Status: run.Succeeded, Started: time.Now(),
 			Ended: time.Now(), Commit: "abc"}),
-		receipt.Note(t.Context(), clients.Kube, begun, receipt.Part{
+		receipt.Note(t.Context(), clients.Kube, begun, receipt.Entry{
 			Task: "train", Status: run.Running, Started: time.Now(), Attempt: 2, Order: []int{1, 0},
 			Training: &receipt.Training{Launcher: agent.Torchrun, Script: "train.py", Nodes: 2, RanksPerNode: 2},
 			Record:   &receipt.Record{Folder: "/workspace/.mlenv/runs/uid-1", Claims: []string{"env-workspace-env-0", "env-workspace-env-1"}},
@@ -133,7 +133,7 @@ func TestConfigMapsAloneSuffice(t *testing.T) {
 	allowed := kubefake.NewClientset()
 	begun := receipt.Start{Run: "train-1", Namespace: "ns", RunUID: "uid-1", Environment: "env", Started: time.Now().Add(-time.Hour)}
 	loss := 2.5
-	parts := []receipt.Part{
+	parts := []receipt.Entry{
 		{Task: "provision", Status: run.Succeeded, Started: time.Now(), Ended: time.Now(), Image: "registry.test/train@sha256:1", Mode: "tcp",
 			ModeReason: "no RDMA", Nodes: 2},
 		{Task: "sync-repo", Status: run.Succeeded, Started: time.Now(), Ended: time.Now(), Commit: "abc"},
@@ -186,11 +186,11 @@ func TestConfigMapsAloneSuffice(t *testing.T) {
 		t.Fatal(err)
 	}
 	shows("failed, while teardown releases", running, "", "rank 3 on node 1 exited with 1", "RankFailed")
-	m, err := receipt.Recall(t.Context(), allowed, "ns", "train-1")
+	m, err := receipt.ReadJournal(t.Context(), allowed, "ns", "train-1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := receipt.Write(t.Context(), allowed, m.Account(m.Verdict(receipt.Seen{Over: true}), time.Now())); err != nil {
+	if err := receipt.Write(t.Context(), allowed, m.ToReceipt(m.Verdict(receipt.Seen{Over: true}), time.Now())); err != nil {
 		t.Fatal(err)
 	}
 	shows("at the end", string(receipt.Failed), "train", "RankFailed", "rank 3 on node 1 exited with 1", "abc")
@@ -201,7 +201,7 @@ func TestConfigMapsAloneSuffice(t *testing.T) {
 
 // The receipt of a large training leaves out healthy ranks, which have logs too.
 func TestLogsOfHealthyRanks(t *testing.T) {
-	r := entry{name: "train-1", at: onCluster{}, receipt: &receipt.Receipt{
+	r := runInfo{name: "train-1", at: onCluster{}, receipt: &receipt.Receipt{
 		Training: &receipt.Training{Nodes: 2, RanksPerNode: 2}, Ranks: []receipt.Rank{{Rank: 1, Node: 0}}, LeftOut: []string{"3 healthy ranks"},
 	}}
 	for rank, want := range []int{0, 0, 1, 1, -1} {
@@ -232,7 +232,7 @@ func TestNothingHiddenIsPruned(t *testing.T) {
 // TestStateOfReceipt: a run that was cancelled stays cancelled when only its receipt is left, on a cluster as on this machine.
 func TestStateOfReceipt(t *testing.T) {
 	for _, at := range []provider{onCluster{&kube.Clients{}}, here{}} {
-		r := entry{name: "mine", at: at, receipt: &receipt.Receipt{Verdict: receipt.Failed, Reason: fail.Cancelled}}
+		r := runInfo{name: "mine", at: at, receipt: &receipt.Receipt{Verdict: receipt.Failed, Reason: fail.Cancelled}}
 		if got := r.state(); got != cancelled {
 			t.Errorf("%T: got %s, want %s", at, got, cancelled)
 		}

@@ -21,7 +21,7 @@ func TestStepThatFailsWithItsRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	clients := &kube.Clients{Kube: client, Tekton: tekton.NewSimpleClientset(), Namespace: "ns"} // no PipelineRun is left
-	k := Remember(ctx, clients, slog.New(slog.DiscardHandler), run.Flags{Name: "train-1", UID: "uid-1", Task: "train"}, "env")
+	k := NewWriter(ctx, clients, slog.New(slog.DiscardHandler), run.Flags{Name: "train-1", UID: "uid-1", Task: "train"}, "env")
 	k.End(ctx, fail.Becausef(fail.EnvironmentMissing, "the lease is gone"), nil)
 	r, err := Read(ctx, client, "ns", "train-1")
 	if err != nil || r.Reason != fail.Cancelled || r.Message != Deleted {

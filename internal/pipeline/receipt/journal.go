@@ -32,16 +32,16 @@ import (
 const (
 	startKey    = "run.json"
 	progressKey = "progress.json"
-	partPrefix  = "step-"
-	partSuffix  = ".json"
+	entryPrefix = "step-"
+	entrySuffix = ".json"
 
 	verdictLabel = "ml-dev-env/verdict"
 	// unfinished is the verdict label of a run without a receipt.
 	unfinished = "Running"
 )
 
-// maxPart bounds what one step writes, in bytes: the parts of all steps and the receipt share a ConfigMap.
-const maxPart = 15 << 10
+// maxEntry bounds what one step writes, in bytes: the entries of all steps and the receipt share a ConfigMap.
+const maxEntry = 15 << 10
 
 // Start is what is known of a run when it starts.
 type Start struct {
@@ -54,8 +54,8 @@ type Start struct {
 	Started     time.Time `json:"started,omitzero"`
 }
 
-// Part is what one step remembers of the run.
-type Part struct {
+// Entry is what one step remembers of the run.
+type Entry struct {
 	RunUID  string      `json:"runUID"`
 	Task    string      `json:"task"`
 	Status  run.Status  `json:"status"`
@@ -117,11 +117,11 @@ type Progress struct {
 	Checkpoint string `json:"checkpoint,omitempty"`
 }
 
-// Memory is what a run's ConfigMap holds, from the first second of the run on.
-type Memory struct {
+// Journal is what a run's ConfigMap holds, from the first second of the run on.
+type Journal struct {
 	Start
-	// Parts has the steps' parts, in the order in which the steps started.
-	Parts []Part
+	// Entries has the steps' entries, in the order in which the steps started.
+	Entries []Entry
 	// Progress is nil before the training writes metrics.
 	Progress *Progress
 	// Receipt is nil until the run has ended.
@@ -173,7 +173,7 @@ func begin(ctx context.Context, client kubernetes.Interface, wanted *corev1.Conf
 	return err
 }
 
-// owner returns the UID of the run whose memory a ConfigMap is. Without notes of the run's steps the ConfigMap has only the receipt.
+// owner returns the UID of the run whose journal a ConfigMap is. Without notes of the run's steps the ConfigMap has only the receipt.
 func owner(config *corev1.ConfigMap) string {
 	var s Start
 	if json.Unmarshal([]byte(config.Data[startKey]), &s) == nil && s.RunUID != "" {
@@ -183,14 +183,14 @@ func owner(config *corev1.ConfigMap) string {
 	return s.RunUID
 }
 
-// store is where a run's memory lies: a ConfigMap, or a folder of the user's own machine.
+// store is where a run's journal lies: a ConfigMap, or a folder of the user's own machine.
 type store interface {
 	// put replaces what has a name, and leaves the rest as it is.
 	put(ctx context.Context, name string, content []byte) error
 }
 
-// Note writes the part of a step, and replaces an earlier one.
-func Note(ctx context.Context, client kubernetes.Interface, s Start, p Part) error {
+// Note writes the entry of a step, and replaces an earlier one.
+func Note(ctx context.Context, client kubernetes.Interface, s Start, p Entry) error {
 	return s.note(ctx, configMap{client, s}, p)
 }
 
@@ -199,13 +199,13 @@ func NoteProgress(ctx context.Context, client kubernetes.Interface, s Start, p P
 	return s.noteProgress(ctx, configMap{client, s}, p)
 }
 
-func (s Start) note(ctx context.Context, in store, p Part) error {
+func (s Start) note(ctx context.Context, in store, p Entry) error {
 	p.RunUID = s.RunUID
 	content, err := p.encode()
 	if err != nil {
 		return err
 	}
-	return in.put(ctx, partPrefix+p.Task+partSuffix, content)
+	return in.put(ctx, entryPrefix+p.Task+entrySuffix, content)
 }
 
 func (s Start) noteProgress(ctx context.Context, in store, p Progress) error {
@@ -245,7 +245,7 @@ func (s configMap) put(ctx context.Context, name string, content []byte) error {
 }
 
 // encode leaves out what matters least until the rest fits.
-func (p Part) encode() ([]byte, error) {
+func (p Entry) encode() ([]byte, error) {
 	shorten := []func(){
 		func() {},
 		func() { p.Message = humanize.Lines(p.Message, 2000) },
@@ -257,7 +257,7 @@ func (p Part) encode() ([]byte, error) {
 		},
 		func() { p.Metrics, p.Order, p.Hanging = nil, nil, nil },
 		func() {
-			p = Part{
+			p = Entry{
 				RunUID: p.RunUID, Task: p.Task, Status: p.Status, Reason: p.Reason, Message: humanize.OneLine(p.Message, 500),
 				Started: ofJSON(p.Started), Ended: ofJSON(p.Ended), Final: p.Final, Attempt: p.Attempt, Nodes: p.Nodes, Cause: brief(p.Cause),
 				GPUs: p.GPUs, Hang: p.Hang,
@@ -268,40 +268,40 @@ func (p Part) encode() ([]byte, error) {
 	var err error
 	for _, less := range shorten {
 		less()
-		if content, err = json.Marshal(p); err == nil && len(content) <= maxPart {
+		if content, err = json.Marshal(p); err == nil && len(content) <= maxEntry {
 			return content, nil
 		}
 	}
-	return nil, fmt.Errorf("encoding the part of %s: %d bytes, %w", p.Task, len(content), err)
+	return nil, fmt.Errorf("encoding the entry of %s: %d bytes, %w", p.Task, len(content), err)
 }
 
-// Recall reads the memory of a run. Reason of one that is not valid: InvalidInput.
-func Recall(ctx context.Context, client kubernetes.Interface, namespace, name string) (Memory, error) {
+// ReadJournal reads the journal of a run. Reason of one that is not valid: InvalidInput.
+func ReadJournal(ctx context.Context, client kubernetes.Interface, namespace, name string) (Journal, error) {
 	found, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, Name(name), metav1.GetOptions{})
 	if err != nil {
-		return Memory{}, fmt.Errorf("getting the receipt of %s/%s: %w", namespace, name, err)
+		return Journal{}, fmt.Errorf("getting the receipt of %s/%s: %w", namespace, name, err)
 	}
-	return recall(found)
+	return parseJournal(found)
 }
 
-// Memories returns the memories of all runs of the namespace. It skips invalid ones; its error names them.
-func Memories(ctx context.Context, client kubernetes.Interface, namespace string) ([]Memory, error) {
-	return memories(ctx, client, namespace, Label+"=true")
+// ReadJournals returns the journals of all runs of the namespace. It skips invalid ones; its error names them.
+func ReadJournals(ctx context.Context, client kubernetes.Interface, namespace string) ([]Journal, error) {
+	return readJournals(ctx, client, namespace, Label+"=true")
 }
 
-// Unfinished returns the memories of the runs that have no receipt yet.
-func Unfinished(ctx context.Context, client kubernetes.Interface, namespace string) ([]Memory, error) {
-	return memories(ctx, client, namespace, Label+"=true,"+verdictLabel+"="+unfinished)
+// Unfinished returns the journals of the runs that have no receipt yet.
+func Unfinished(ctx context.Context, client kubernetes.Interface, namespace string) ([]Journal, error) {
+	return readJournals(ctx, client, namespace, Label+"=true,"+verdictLabel+"="+unfinished)
 }
 
-func memories(ctx context.Context, client kubernetes.Interface, namespace, selector string) (all []Memory, err error) {
+func readJournals(ctx context.Context, client kubernetes.Interface, namespace, selector string) (all []Journal, err error) {
 	found, err := selected(ctx, client, namespace, selector)
 	if err != nil {
 		return nil, err
 	}
 	var problems []error
 	for i := range found {
-		m, err := recall(&found[i])
+		m, err := parseJournal(&found[i])
 		if err != nil {
 			problems = append(problems, err)
 			continue
@@ -311,9 +311,9 @@ func memories(ctx context.Context, client kubernetes.Interface, namespace, selec
 	return all, errors.Join(problems...)
 }
 
-// recall checks what it reads, because anyone who may write ConfigMaps may have written it.
-func recall(config *corev1.ConfigMap) (Memory, error) {
-	m := Memory{version: config.ResourceVersion}
+// parseJournal checks what it reads, because anyone who may write ConfigMaps may have written it.
+func parseJournal(config *corev1.ConfigMap) (Journal, error) {
+	m := Journal{version: config.ResourceVersion}
 	if text, ok := config.Data[startKey]; ok {
 		if err := json.Unmarshal([]byte(text), &m.Start); err != nil || !runUID.MatchString(m.RunUID) {
 			return m, fail.Becausef(fail.InvalidInput, "reading %s of receipt %s/%s: not valid: %w", startKey, config.Namespace, config.Name, err)
@@ -335,14 +335,14 @@ func recall(config *corev1.ConfigMap) (Memory, error) {
 		m.Started = config.CreationTimestamp.UTC()
 	}
 	for _, name := range slices.Sorted(maps.Keys(config.Data)) {
-		m.readPart(name, config.Data[name])
+		m.readEntry(name, config.Data[name])
 	}
-	slices.SortStableFunc(m.Parts, func(a, b Part) int { return a.Started.Compare(b.Started) })
+	slices.SortStableFunc(m.Entries, func(a, b Entry) int { return a.Started.Compare(b.Started) })
 	return m, nil
 }
 
-// readPart passes over what is not valid, or another run's.
-func (m *Memory) readPart(name, text string) {
+// readEntry passes over what is not valid, or another run's.
+func (m *Journal) readEntry(name, text string) {
 	if name == progressKey {
 		p := &Progress{}
 		if json.Unmarshal([]byte(text), p) == nil && p.RunUID == m.RunUID {
@@ -350,26 +350,26 @@ func (m *Memory) readPart(name, text string) {
 		}
 		return
 	}
-	task, isPart := strings.CutPrefix(name, partPrefix)
-	var p Part
+	task, isPart := strings.CutPrefix(name, entryPrefix)
+	var p Entry
 	if !isPart || json.Unmarshal([]byte(text), &p) != nil || p.RunUID != m.RunUID {
 		return
 	}
-	p.Task = strings.TrimSuffix(task, partSuffix)
-	m.Parts = append(m.Parts, p)
+	p.Task = strings.TrimSuffix(task, entrySuffix)
+	m.Entries = append(m.Entries, p)
 }
 
-// PartOf returns what the step of a task has noted, nil for nothing.
-func (m Memory) PartOf(task string) *Part {
-	if i := slices.IndexFunc(m.Parts, func(p Part) bool { return p.Task == task }); i >= 0 {
-		return &m.Parts[i]
+// EntryOf returns what the step of a task has noted, nil for nothing.
+func (m Journal) EntryOf(task string) *Entry {
+	if i := slices.IndexFunc(m.Entries, func(p Entry) bool { return p.Task == task }); i >= 0 {
+		return &m.Entries[i]
 	}
 	return nil
 }
 
 // Record returns where the run's record lies, nil before the training has started.
-func (m Memory) Record() *Record {
-	for _, p := range m.Parts {
+func (m Journal) Record() *Record {
+	for _, p := range m.Entries {
 		if p.Record != nil {
 			return p.Record
 		}
@@ -379,13 +379,13 @@ func (m Memory) Record() *Record {
 
 // End returns the receipt of a run that has ended without a teardown, at a time and for a reason. The first failure of a step
 // counts more.
-func (m Memory) End(reason fail.Reason, message string, at time.Time) Receipt {
-	return m.Account(m.Verdict(Seen{End: &End{Reason: reason, Message: message}}), at)
+func (m Journal) End(reason fail.Reason, message string, at time.Time) Receipt {
+	return m.ToReceipt(m.Verdict(Seen{End: &End{Reason: reason, Message: message}}), at)
 }
 
 // Finish writes the receipt of a run that ended without a teardown, unless its ConfigMap has changed since it was read: a conflict is
 // an error.
-func (m Memory) Finish(ctx context.Context, client kubernetes.Interface, r Receipt) error {
+func (m Journal) Finish(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 	content, err := encode(r)
 	if err != nil {
 		return err
@@ -404,15 +404,15 @@ func (m Memory) Finish(ctx context.Context, client kubernetes.Interface, r Recei
 	return nil
 }
 
-// Fill adds what the steps have noted and the receipt lacks. A later step knows more.
-func (m Memory) Fill(r *Receipt) {
+// Fold adds what the steps have noted and the receipt lacks. A later step knows more.
+func (m Journal) Fold(r *Receipt) {
 	phases := len(r.Phases) == 0
-	var all Part
-	for _, p := range m.Parts {
+	var all Entry
+	for _, p := range m.Entries {
 		if phases {
 			r.Phases = append(r.Phases, p.phase(r.Ended))
 		}
-		all.learn(p)
+		all.fold(p)
 	}
 	r.Repository, r.Commit, r.Tree = cmp.Or(r.Repository, all.Repository), cmp.Or(r.Commit, all.Commit), cmp.Or(r.Tree, all.Tree)
 	r.Image, r.Storage = cmp.Or(r.Image, all.Image), cmp.Or(r.Storage, all.Storage)
@@ -436,8 +436,8 @@ func (m Memory) Fill(r *Receipt) {
 	}
 }
 
-// learn takes over what a later step has learnt.
-func (p *Part) learn(later Part) {
+// fold takes over what a later step has learnt.
+func (p *Entry) fold(later Entry) {
 	p.Repository, p.Commit, p.Tree = cmp.Or(later.Repository, p.Repository), cmp.Or(later.Commit, p.Commit), cmp.Or(later.Tree, p.Tree)
 	p.Image, p.Storage = cmp.Or(later.Image, p.Image), cmp.Or(later.Storage, p.Storage)
 	if later.Mode != "" {
@@ -478,8 +478,8 @@ func PhaseOf(task run.TaskRun) Phase {
 	return phase
 }
 
-// phase returns the part as a phase. A step that did not note its end ended with its run.
-func (p Part) phase(ended time.Time) Phase {
+// phase returns the entry as a phase. A step that did not note its end ended with its run.
+func (p Entry) phase(ended time.Time) Phase {
 	phase := Phase{Name: p.Task, Status: p.Status, Reason: p.Reason, Started: p.Started, Ended: p.Ended}
 	if p.Status == run.Running && !ended.IsZero() {
 		phase.Status, phase.Reason, phase.Ended = run.Failed, fail.Cancelled, ended

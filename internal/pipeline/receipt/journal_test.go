@@ -26,7 +26,7 @@ func startOf(uid string) Start {
 	return Start{Run: "train-1", Namespace: "ns", RunUID: uid, Environment: "env", Started: noon()}
 }
 
-// Two callers begin the memory of a run, in any order. A later run of the same name begins its own.
+// Two callers begin the journal of a run, in any order. A later run of the same name begins its own.
 func TestTwoBeginnersAgree(t *testing.T) {
 	client, ctx := fake.NewClientset(), t.Context()
 	mine, theirs := startOf("uid-1"), startOf("uid-1")
@@ -36,11 +36,11 @@ func TestTwoBeginnersAgree(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := Note(ctx, client, mine, Part{Task: "sync-repo", Status: run.Succeeded, Commit: "abc"}); err != nil {
+	if err := Note(ctx, client, mine, Entry{Task: "sync-repo", Status: run.Succeeded, Commit: "abc"}); err != nil {
 		t.Fatal(err)
 	}
-	m, err := Recall(ctx, client, "ns", "train-1")
-	if err != nil || !m.Started.Equal(noon()) || m.PartOf("sync-repo") == nil || m.Receipt != nil {
+	m, err := ReadJournal(ctx, client, "ns", "train-1")
+	if err != nil || !m.Started.Equal(noon()) || m.EntryOf("sync-repo") == nil || m.Receipt != nil {
 		t.Errorf("got %+v, %v; want what the first one began, with the part", m, err)
 	}
 	if _, err := Read(ctx, client, "ns", "train-1"); !apierrors.IsNotFound(err) {
@@ -62,7 +62,7 @@ func TestTwoBeginnersAgree(t *testing.T) {
 	if err := Begin(ctx, client, startOf("uid-2")); err != nil {
 		t.Fatal(err)
 	}
-	if m, err = Recall(ctx, client, "ns", "train-1"); err != nil || m.RunUID != "uid-2" || len(m.Parts) != 0 || m.Receipt != nil {
+	if m, err = ReadJournal(ctx, client, "ns", "train-1"); err != nil || m.RunUID != "uid-2" || len(m.Entries) != 0 || m.Receipt != nil {
 		t.Errorf("a later run of the name has %+v, %v; want nothing of the earlier one", m, err)
 	}
 	if open, err := Unfinished(ctx, client, "ns"); err != nil || len(open) != 1 {
@@ -70,39 +70,39 @@ func TestTwoBeginnersAgree(t *testing.T) {
 	}
 }
 
-// A step that comes before anyone else begins the memory. A part of another run counts for nothing.
+// A step that comes before anyone else begins the journal. A part of another run counts for nothing.
 func TestPartBeginsTheMemory(t *testing.T) {
 	client, ctx := fake.NewClientset(), t.Context()
 	if err := NoteProgress(ctx, client, startOf("uid-1"), Progress{At: noon(), Step: 7}); err != nil {
 		t.Fatal(err)
 	}
-	if err := Note(ctx, client, startOf("another"), Part{Task: "train", Status: run.Failed, Reason: fail.RankFailed}); err != nil {
+	if err := Note(ctx, client, startOf("another"), Entry{Task: "train", Status: run.Failed, Reason: fail.RankFailed}); err != nil {
 		t.Fatal(err)
 	}
-	m, err := Recall(ctx, client, "ns", "train-1")
-	if err != nil || m.RunUID != "uid-1" || m.Progress == nil || m.Progress.Step != 7 || len(m.Parts) != 0 {
+	m, err := ReadJournal(ctx, client, "ns", "train-1")
+	if err != nil || m.RunUID != "uid-1" || m.Progress == nil || m.Progress.Step != 7 || len(m.Entries) != 0 {
 		t.Errorf("got %+v, %v; want the progress of uid-1 alone", m, err)
 	}
 }
 
 // A failure of a step counts more than the end of the run, unless the step ended because of that.
 func TestEndOfARun(t *testing.T) {
-	noted := func(reason fail.Reason, minute int) Part {
-		return Part{Task: string(reason), Status: run.Failed, Reason: reason, Message: "words", Started: noon(),
+	noted := func(reason fail.Reason, minute int) Entry {
+		return Entry{Task: string(reason), Status: run.Failed, Reason: reason, Message: "words", Started: noon(),
 			Ended: noon().Add(time.Duration(minute) * time.Minute)}
 	}
 	for _, tc := range []struct {
 		name  string
-		parts []Part
+		parts []Entry
 		want  string
 	}{
 		{"nothing is known", nil, "Cancelled: the run was deleted"},
-		{"a step runs", []Part{{Task: "train", Status: run.Running}}, "Cancelled: the run was deleted"},
-		{"a step ended with the run", []Part{noted(fail.Cancelled, 1)}, "Cancelled: the run was deleted"},
-		{"a step failed before", []Part{noted(fail.RankFailed, 1), noted(fail.Cancelled, 2)}, "RankFailed: words"},
-		{"two failed", []Part{noted(fail.NodeLost, 3), noted(fail.RankFailed, 1)}, "RankFailed: words"},
+		{"a step runs", []Entry{{Task: "train", Status: run.Running}}, "Cancelled: the run was deleted"},
+		{"a step ended with the run", []Entry{noted(fail.Cancelled, 1)}, "Cancelled: the run was deleted"},
+		{"a step failed before", []Entry{noted(fail.RankFailed, 1), noted(fail.Cancelled, 2)}, "RankFailed: words"},
+		{"two failed", []Entry{noted(fail.NodeLost, 3), noted(fail.RankFailed, 1)}, "RankFailed: words"},
 	} {
-		r := Memory{Start: startOf("uid"), Parts: tc.parts}.End(fail.Cancelled, Deleted, noon().Add(time.Hour))
+		r := Journal{Start: startOf("uid"), Entries: tc.parts}.End(fail.Cancelled, Deleted, noon().Add(time.Hour))
 		if got := string(r.Reason) + ": " + r.Message; got != tc.want || r.Verdict != Failed || len(r.Phases) != len(tc.parts) {
 			t.Errorf("%s: %s %s, %d phases; want %s", tc.name, r.Verdict, got, len(r.Phases), tc.want)
 		}
@@ -117,27 +117,27 @@ func TestEndOfARun(t *testing.T) {
 // Parts of any size fit beside a receipt of any size.
 func TestPartsAlwaysFit(t *testing.T) {
 	long := strings.Repeat("\x00<é", 1<<16)
-	huge := Part{
+	huge := Entry{
 		Task: "train", Status: run.Failed, Reason: fail.RankFailed, Message: long,
 		Metrics:  json.RawMessage(`"` + strings.Repeat("x", 1<<16) + `"`),
 		Training: &Training{Script: long, Args: []string{long}, Nodes: 2}, Order: make([]int, 1<<14),
 		Cause:   &cause.Culprit{Python: &agent.PythonError{Message: long}},
 		Started: time.Date(-5, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
-	for _, p := range []Part{huge, {Task: "train", Metrics: json.RawMessage("{")}} {
+	for _, p := range []Entry{huge, {Task: "train", Metrics: json.RawMessage("{")}} {
 		content, err := p.encode()
-		var back Part
-		if err != nil || len(content) > maxPart || json.Unmarshal(content, &back) != nil || back.Reason != p.Reason || back.Status != p.Status {
-			t.Errorf("got %d bytes, %v: %+v; want at most %d with reason and status", len(content), err, back, maxPart)
+		var back Entry
+		if err != nil || len(content) > maxEntry || json.Unmarshal(content, &back) != nil || back.Reason != p.Reason || back.Status != p.Status {
+			t.Errorf("got %d bytes, %v: %+v; want at most %d with reason and status", len(content), err, back, maxEntry)
 		}
 	}
 	const steps, sizeOfAConfigMap = 7, 1 << 20
-	if size := maxSize + (steps+1)*maxPart; size > sizeOfAConfigMap {
+	if size := maxSize + (steps+1)*maxEntry; size > sizeOfAConfigMap {
 		t.Errorf("a receipt and its parts may have %d bytes, want at most %d", size, sizeOfAConfigMap)
 	}
 }
 
-// Anyone who may write ConfigMaps may write a memory.
+// Anyone who may write ConfigMaps may write a journal.
 func TestForgedMemory(t *testing.T) {
 	client, ctx := fake.NewClientset(), t.Context()
 	if err := Begin(ctx, client, startOf("uid-1")); err != nil {
@@ -151,14 +151,14 @@ func TestForgedMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m, err := Recall(ctx, client, "ns", "train-1")
-	if err != nil || m.Progress != nil || m.Receipt != nil || m.PartOf("train") != nil {
+	m, err := ReadJournal(ctx, client, "ns", "train-1")
+	if err != nil || m.Progress != nil || m.Receipt != nil || m.EntryOf("train") != nil {
 		t.Errorf("got %+v, %v; want none of it", m, err)
 	}
 	if err := (configMap{client, startOf("uid-1")}).put(ctx, startKey, []byte(`{"runUID":"../../x"}`)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Recall(ctx, client, "ns", "train-1"); fail.ReasonOf(err) != fail.InvalidInput {
+	if _, err := ReadJournal(ctx, client, "ns", "train-1"); fail.ReasonOf(err) != fail.InvalidInput {
 		t.Errorf("a UID with a path: %v, want InvalidInput", err)
 	}
 }

@@ -31,9 +31,9 @@ const (
 // Deleted is the message of a run that was deleted.
 const Deleted = "the run was deleted"
 
-// Keeper writes the part of one step. A user's command has a nil Keeper, which writes nothing. Failures to write are
+// Writer writes the entry of one step. A user's command has a nil Writer, which writes nothing. Failures to write are
 // warnings: they never change the end of a step.
-type Keeper struct {
+type Writer struct {
 	store store
 	start Start
 	now   func() time.Time
@@ -42,7 +42,7 @@ type Keeper struct {
 	task *task
 
 	mu     sync.Mutex
-	part   Part
+	entry  Entry
 	warned bool
 }
 
@@ -55,29 +55,29 @@ type task struct {
 	ended  chan struct{}
 }
 
-// Remember begins the part of a step. Without an environment, whose name the step does not know, another step begins the memory of the
-// run. If the run ends without its finally tasks, the Keeper writes the run's receipt: no teardown follows.
-func Remember(ctx context.Context, clients *kube.Clients, log *slog.Logger, of run.Flags, environment string) *Keeper {
+// NewWriter begins the entry of a step. Without an environment, whose name the step does not know, another step begins the journal of the
+// run. If the run ends without its finally tasks, the Writer writes the run's receipt: no teardown follows.
+func NewWriter(ctx context.Context, clients *kube.Clients, log *slog.Logger, of run.Flags, environment string) *Writer {
 	if of.UID == "" || of.Task == "" {
 		return nil
 	}
 	start := Start{Run: of.Name, Namespace: clients.Namespace, RunUID: of.UID, Environment: environment}
 	beginning, cancel := context.WithTimeout(ctx, beginTime)
 	defer cancel()
-	m, err := Recall(beginning, clients.Kube, clients.Namespace, of.Name)
+	m, err := ReadJournal(beginning, clients.Kube, clients.Namespace, of.Name)
 	begin := environment != "" && (apierrors.IsNotFound(err) || err == nil && m.RunUID != of.UID)
 	if begin {
 		start.Started = clients.Now().UTC()
 	}
-	k := &Keeper{
+	k := &Writer{
 		store: configMap{clients.Kube, start}, start: start, now: clients.Now, log: log,
-		task: &task{clients: clients, of: of, ended: make(chan struct{})},
-		part: Part{Task: of.Task, Status: run.Running, Started: clients.Now().UTC()},
+		task:  &task{clients: clients, of: of, ended: make(chan struct{})},
+		entry: Entry{Task: of.Task, Status: run.Running, Started: clients.Now().UTC()},
 	}
 	if begin {
 		k.warn(Begin(beginning, clients.Kube, start))
 	}
-	k.Learn(beginning, func(*Part) {})
+	k.Update(beginning, func(*Entry) {})
 	k.task.unhook = context.AfterFunc(ctx, func() {
 		defer close(k.task.ended)
 		k.warn(k.task.conclude(ctx))
@@ -85,31 +85,31 @@ func Remember(ctx context.Context, clients *kube.Clients, log *slog.Logger, of r
 	return k
 }
 
-// Learn changes the part, and writes it.
-func (k *Keeper) Learn(ctx context.Context, change func(*Part)) {
+// Update changes the entry, and writes it.
+func (k *Writer) Update(ctx context.Context, change func(*Entry)) {
 	if k == nil {
 		return
 	}
 	k.mu.Lock()
-	change(&k.part)
-	part := k.part
+	change(&k.entry)
+	entry := k.entry
 	k.mu.Unlock()
-	err := k.start.note(ctx, k.store, part)
+	err := k.start.note(ctx, k.store, entry)
 	if k.start.Environment == "" && apierrors.IsNotFound(err) {
-		return // no other step has begun the memory
+		return // no other step has begun the journal
 	}
 	k.warn(err)
 }
 
 // Progress writes how far the training is.
-func (k *Keeper) Progress(ctx context.Context, p Progress) {
+func (k *Writer) Progress(ctx context.Context, p Progress) {
 	if k != nil && ctx.Err() == nil {
 		k.warn(k.start.noteProgress(ctx, k.store, p))
 	}
 }
 
 // End writes how the step ended, and what it has learnt. After SIGTERM it writes that only if no other pod continues the step.
-func (k *Keeper) End(ctx context.Context, failure error, learn func(*Part)) {
+func (k *Writer) End(ctx context.Context, failure error, learn func(*Entry)) {
 	if k == nil {
 		return
 	}
@@ -127,7 +127,7 @@ func (k *Keeper) End(ctx context.Context, failure error, learn func(*Part)) {
 			return
 		}
 	}
-	k.Learn(writing, func(p *Part) {
+	k.Update(writing, func(p *Entry) {
 		p.Status, p.Ended = run.Succeeded, k.now().UTC()
 		if failure != nil {
 			p.Status, p.Reason, p.Message = run.Failed, fail.ReasonOf(failure), humanize.Lines(failure.Error(), maxMessage)
@@ -155,7 +155,7 @@ func (t *task) conclude(ctx context.Context) error {
 	}
 	reason, message := ReasonOf(ending)
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		m, err := Recall(ctx, t.clients.Kube, t.clients.Namespace, t.of.Name)
+		m, err := ReadJournal(ctx, t.clients.Kube, t.clients.Namespace, t.of.Name)
 		if err != nil || m.RunUID != t.of.UID {
 			return err
 		}
@@ -178,7 +178,7 @@ func ReasonOf(ending run.Ending) (fail.Reason, string) {
 }
 
 // warn logs the first failure to write.
-func (k *Keeper) warn(err error) {
+func (k *Writer) warn(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err == nil || k.warned {

@@ -26,7 +26,7 @@ const (
 
 // noteRecord notes what is launched and where its record lies, before the first rank starts: whatever ends the run, users find it.
 func (t *Training) noteRecord(ctx context.Context) {
-	if t.kept == nil {
+	if t.journal == nil {
 		return
 	}
 	var claims []string
@@ -34,7 +34,7 @@ func (t *Training) noteRecord(ctx context.Context) {
 		claims = pods.RecordClaims(ctx, len(t.Nodes))
 	}
 	spec := t.Spec
-	t.kept.Learn(ctx, func(p *receipt.Part) {
+	t.journal.Update(ctx, func(p *receipt.Entry) {
 		p.Training = receipt.TrainingOf(spec)
 		p.Record = &receipt.Record{Folder: path.Join(agent.Runs, t.ID), Claims: claims}
 		p.Tree, p.Attempt, p.Order = string(spec.Tree), spec.Attempt(), spec.Order
@@ -43,7 +43,7 @@ func (t *Training) noteRecord(ctx context.Context) {
 
 // noteEnd notes how the step ended. A retry of the step repeats a failure that is final.
 func (t *Training) noteEnd(ctx context.Context, result Result, failure error) {
-	t.kept.End(ctx, failure, func(p *receipt.Part) {
+	t.journal.End(ctx, failure, func(p *receipt.Entry) {
 		p.Final = failure != nil && run.Final(p.Reason)
 		if failed := (cause.Error{}); errors.As(failure, &failed) {
 			p.Cause = failed.Culprit()
@@ -59,7 +59,7 @@ func (t *Training) noteEnd(ctx context.Context, result Result, failure error) {
 
 // noteProgress notes how far the training is, twice a minute, until ctx ends.
 func (t *Training) noteProgress(ctx context.Context, shown *progress) {
-	if t.kept == nil {
+	if t.journal == nil {
 		return
 	}
 	notes := 0
@@ -85,13 +85,13 @@ func (t *Training) note(ctx context.Context, now receipt.Progress) {
 		return
 	}
 	t.lastProgress.Store(&now)
-	t.kept.Progress(ctx, now)
+	t.journal.Progress(ctx, now)
 }
 
 // noteCheckpoint notes the newest checkpoint of a training that was stopped, and returns it: ranks may save at SIGTERM.
 func (t *Training) noteCheckpoint(ctx context.Context) agent.Checkpoint {
 	found := t.findNewestCheckpoint(ctx)
-	if t.kept == nil {
+	if t.journal == nil {
 		return found
 	}
 	var last receipt.Progress

@@ -227,10 +227,12 @@ layouts: ## write the checkpoints of the real libraries again, and list their fi
 browser: ## open the pages of receipts and of mlenv ui in Chromium
 	go test -tags e2e -count=1 ./test/browser
 
+# The end-to-end tests begin and end with localcluster down, so a running local cluster is lost, with its namespaces and claims.
 .PHONY: test
-test: ## run everything that CI runs; as root it installs missing Debian packages, and replaces a running local cluster
+test: ## run everything that CI runs; as root it installs missing Debian packages, and removes a running local cluster unless E2E_KEEP_CLUSTER=1
 	@echo "make test installs those of these Debian packages that are missing, as root: $(DEBIAN_PACKAGES) $(TEST_PACKAGES)."
-	@echo "Its end-to-end tests, also as root, remove a running local cluster and start their own. make unit needs neither."
+	@echo "Its end-to-end tests, also as root, remove a running local cluster, start their own, and remove that at the end."
+	@echo "With E2E_KEEP_CLUSTER=1 they use the running cluster and keep it. make unit needs neither packages nor root."
 	@$(MAKE) --no-print-directory -j2 setup-tests modules
 	@# Resolving packages waits for the network, the linters for single packages.
 	@$(MAKE) --no-print-directory -j2 --output-sync=target verify lint unit resolve browser

@@ -191,7 +191,7 @@ func worlds() []asked {
 			w.overRDMA()
 			w.job(func(node int, s *agent.JobStatus) { s.NCCL = printed(node, sockets()...) })
 		}, []fail.Reason{"SocketsInsteadOfRDMA", "NoRDMADevice"}},
-		{"NCCL's settings are of other devices", func(w *world) {
+		{"NCCL has settings of other devices", func(w *world) {
 			w.overRDMA()
 			w.nodes[0].facts.Environment["NCCL_IB_HCA"] = "=mlx5_2,mlx5_3"
 			delete(w.nodes[1].facts.Environment, "NCCL_CROSS_NIC")

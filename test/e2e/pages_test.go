@@ -335,8 +335,8 @@ func runOffline(t *testing.T, b block) (printed string) {
 	t.Helper()
 	for _, c := range b.commands() {
 		words := strings.Fields(c.text)
-		if words[0] != "bin/mlenv" {
-			t.Fatalf("%s: %q: want a command of bin/mlenv", b, c.text)
+		if words[0] != "mlenv" {
+			t.Fatalf("%s: %q: want a command of mlenv", b, c.text)
 		}
 		var out bytes.Buffer
 		if code := cli.Main(words[1:], &out, &out); code != c.exit {

@@ -170,7 +170,8 @@ func (u trainer) shell(dir string) *shell {
 	}
 	program := exec.CommandContext(u.Context(), "bash", "--noprofile", "--norc")
 	program.Dir = dir
-	program.Env = append(os.Environ(), "KUBECONFIG="+config, "PATH="+stateDir+"/bin:"+os.Getenv("PATH"))
+	// The README puts bin/ of the checkout into PATH.
+	program.Env = append(os.Environ(), "KUBECONFIG="+config, "PATH="+filepath.Join(dir, "bin")+":"+stateDir+"/bin:"+os.Getenv("PATH"))
 	program.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	program.Cancel = func() error { return syscall.Kill(-program.Process.Pid, syscall.SIGKILL) }
 	stdin, err := program.StdinPipe()

@@ -76,8 +76,10 @@ func deleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete CLAIM...",
 		Short: "Delete claims and all files on them",
-		Long: `Delete claims and all files on them: checkpoints, logs and datasets. mlenv asks before it deletes. It refuses a claim that
-a pod mounts, or that an existing environment uses; if it refuses one, it deletes none.
+		Long: `Delete claims and all files on them: checkpoints, logs and datasets. mlenv asks before it deletes, unless you give --yes.
+
+It deletes only claims that mlenv claims lists. It refuses a claim that a pod mounts, that an existing environment uses, or that
+a run in progress will mount. If it refuses one claim, it deletes none.
 
 Exit code 0: deleted; 1: not deleted; 2: wrong usage, or no such claim.`,
 		Example: `  mlenv claims delete h-kim-workspace h-kim-datasets`,

@@ -35,7 +35,9 @@ Nothing is compiled, and no registry or local container tool is needed. A cluste
 --dry-run prints the changes as a diff of YAML. --output=yaml prints the objects for another user to apply and connects
 to no cluster, so it omits schedules; it looks up a steps image by tag in its registry. --output=json prints the changes.
 
---admin adds rights for the whole cluster and needs a cluster administrator. Without it, they stay as they are.
+--admin adds a ClusterRole with which the steps read nodes, pods, claims, storage classes, attachments, constraints,
+machine configurations and Kueue's objects of the whole cluster. It needs a cluster administrator. Without --admin an
+earlier ClusterRole stays as it is.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv install clusters/cairo.yaml --dry-run
@@ -62,8 +64,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	cmd.Flags().StringVar(&steps.program, "program", "", "mlenv for Linux of which a steps image is built (default: this program)")
 	cmd.Flags().StringVar(&o.ServiceAccount, "service-account", launch.ServiceAccount,
 		"ServiceAccount that gets the rights, and that runs of mlenv use; tkn need not name Tekton's default account, on OpenShift pipeline")
-	cmd.Flags().BoolVar(&o.ClusterRole, "admin", false, "also let the steps read nodes, storage classes, pods, claims, attachments and "+
-		"machine configurations of the whole cluster (a ClusterRole)")
+	cmd.Flags().BoolVar(&o.ClusterRole, "admin", false, "also let the steps read nodes, pods and settings of the whole cluster")
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "print what would change, as the API server answers, and change nothing")
 	o.Output.AddUse(cmd.Flags(), "yaml prints the objects instead of applying them; json prints the changes", command.Text, command.YAML,
 		command.JSON)

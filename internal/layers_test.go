@@ -130,7 +130,7 @@ var judges = regexp.MustCompile(`\.(Results|Earlier)\["(reason|message)"\]|[fF]i
 	`\.Verdict(, [\w., ]+)? = (receipt\.)?(Succeeded|Failed)\b`)
 
 // TestOneVerdict fails if a package other than pipeline/receipt, or run, which reads Tekton's objects for it, decides how a run
-// ended: all others call Memory.Verdict.
+// ended: all others call Journal.Verdict.
 func TestOneVerdict(t *testing.T) {
 	err := fs.WalkDir(os.DirFS("."), ".", func(name string, _ fs.DirEntry, err error) error {
 		folder := path.Dir(name)

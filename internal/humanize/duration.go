@@ -17,7 +17,7 @@ func Duration(d time.Duration) string {
 	case d < 48*time.Hour:
 		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
 	}
-	const day = 24 * time.Hour
+	const day = 24 * time.Hour // a unit
 	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
 }
 

@@ -46,6 +46,7 @@ type retrierState struct {
 const Patience = 2 * time.Minute
 
 const (
+	// firstPause and longestPause are those between two tries, which double.
 	firstPause, longestPause = 100 * time.Millisecond, 2 * time.Second
 	// personsRetryTime is how long a request of a command waits for an API server that answers with errors.
 	personsRetryTime = 30 * time.Second

@@ -40,7 +40,7 @@ type Source[L runtime.Object] interface {
 // returned unchanged. After the end of ctx the error wraps its cause. what names the objects in errors.
 func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, source Source[L], options metav1.ListOptions,
 	done func([]T) (bool, error)) error {
-	const firstPause, lastPause = time.Second, 15 * time.Second
+	const firstPause, lastPause = time.Second, 15 * time.Second // the pauses before a watch that broke is opened again, which double
 	pause, known := firstPause, false
 	var unknown time.Time // since when the credentials cannot be renewed
 	var failed error

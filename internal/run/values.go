@@ -64,7 +64,7 @@ func Values(ctx context.Context, client versioned.Interface, namespace, taskRun 
 
 // startedTaskRun returns a TaskRun with its Task, which Tekton writes into its status a moment after it creates the pod.
 func startedTaskRun(ctx context.Context, client versioned.Interface, namespace, name string) (*v1.TaskRun, error) {
-	const tries, pause = 60, time.Second
+	const tries, pause = 60, time.Second // Tekton writes the Task a moment after it creates the pod
 	for range tries {
 		// A list, because the steps may list TaskRuns anyway.
 		list, err := client.TektonV1().TaskRuns(namespace).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})

@@ -77,7 +77,7 @@ func runSMI(ctx context.Context, arguments ...string) ([]byte, error) {
 		return a.out, a.err
 	case <-ctx.Done():
 	}
-	const killTime = time.Second
+	const killTime = time.Second // for nvidia-smi to end after SIGKILL; in a driver's call it may not
 	select {
 	case a := <-answered:
 		return a.out, a.err

@@ -151,7 +151,7 @@ func (c Config) grace() time.Duration { return cmp.Or(c.StopGrace, agent.Default
 
 // containerGrace returns how long ranks have to save when the container ends: its grace, less the time to record how they ended.
 func (c Config) containerGrace() time.Duration {
-	const toRecord = 5 * time.Second
+	const toRecord = 5 * time.Second // for the record of how the ranks ended
 	grace := c.grace()
 	return grace - min(toRecord, grace/3)
 }

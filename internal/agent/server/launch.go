@@ -237,7 +237,7 @@ sys.exit(0 if spec and (not rest or any(map(has, spec.submodule_search_locations
 func (l launch) module(spec agent.JobSpec, module, python string) ([]string, error) {
 	ours, given, _ := strings.Cut(l.env["PYTHONPATH"], ":") // first the folder of package pylib
 	l.env["PYTHONPATH"] = strings.TrimSuffix(ours+":"+l.dir+":"+given, ":")
-	const missing, patience = 3, 30 * time.Second
+	const missing, patience = 3, 30 * time.Second // for python to look for the module on a slow volume
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	find := exec.Command(python, "-I", "-c", findModule, module, l.env["PYTHONPATH"])
@@ -256,7 +256,7 @@ const scriptAt = 2
 // debug makes one rank wait for a debugger, and the others for that rank.
 func (c Config) debug(spec agent.JobSpec, python string, l launch) error {
 	if slices.Contains(spec.Ranks(c.Node), *spec.DebugRank) {
-		const patience = time.Minute
+		const patience = time.Minute // for python to import debugpy on a busy node
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		var output boundedOutput

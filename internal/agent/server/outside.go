@@ -21,9 +21,9 @@ var temporary = regexp.MustCompile(`^(\.|tmp|pymp-|torch|triton|ray$|mlenv|wandb
 // script that names ../data or /tmp/log means it to stay. On a person's machine that folder has other programs' files.
 func outside(work string, local bool, since time.Time) (found []agent.Outside) {
 	const (
-		deepest, mostFiles = 6, 20_000 // of an entry
-		least              = 1 << 20   // bytes that are worth a warning
-		patience           = 5 * time.Second
+		deepest, mostFiles = 6, 20_000       // of an entry
+		least              = 1 << 20         // bytes that are worth a warning
+		patience           = 5 * time.Second // for the sizes of what a rank left elsewhere
 	)
 	until := time.Now().Add(patience)
 	places := []string{filepath.Dir(work)}

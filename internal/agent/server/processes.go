@@ -173,7 +173,7 @@ func Reap(ctx context.Context) {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGCHLD)
 	defer signal.Stop(ended)
-	const patience = 3 * time.Second
+	const patience = 3 * time.Second // for processes without a parent to end after SIGKILL
 	for {
 		select {
 		case <-ctx.Done():

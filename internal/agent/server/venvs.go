@@ -49,7 +49,7 @@ func (js *jobs) identifyPython() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	const patience = 30 * time.Second
+	const patience = 30 * time.Second // for python to report its version from a slow volume
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var output, problem boundedOutput

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-const dialTime = 10 * time.Second
+const dialTime = 10 * time.Second // bounds a connection to a port of the node itself
 
 // forward connects a channel with a port of the node's own loopback, which is what the API server forwards too: a key leads to this
 // node and does not make it a way into the pod network.

@@ -79,7 +79,7 @@ func serve(ctx context.Context, preferred int, handler http.Handler) (port int, 
 	if err != nil {
 		return 0, nil, err
 	}
-	const patience = 30 * time.Second
+	const patience = 30 * time.Second // for a browser's headers
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: patience, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)}
 	over := make(chan struct{})
 	go func() {

@@ -144,7 +144,7 @@ func attend(ctx context.Context, log *slog.Logger, client *agent.Client, id stri
 	}()
 	return sync.OnceFunc(func() {
 		stop()
-		const patience = 5 * time.Second
+		const patience = 5 * time.Second // for the last request after Ctrl-C
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
 		_ = client.EndShell(ending, id) // the agent ends it a little later anyway

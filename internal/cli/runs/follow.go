@@ -31,7 +31,7 @@ import (
 
 // cleanupTime bounds the end of a cancelled run, with the time that its ranks have to save, which is part of the finally timeout.
 func cleanupTime(of *v1.PipelineRun) time.Duration {
-	const spare = 2 * time.Minute
+	const spare = 2 * time.Minute // for Tekton to start teardown and to end the run
 	longest := run.TeardownTime
 	if t := of.Spec.Timeouts; t != nil && t.Finally != nil {
 		longest = max(longest, t.Finally.Duration)
@@ -257,10 +257,12 @@ func readKeys(in io.Reader, send func(event)) {
 	}
 }
 
-// whereFailed names what there is to read about a run that failed.
-const whereFailed = "  receipt: mlenv receipt %s\n  logs:    mlenv logs %s\n"
+// sayWhere names what there is to read about a run that failed; run is its name in a command.
+func sayWhere(problems io.Writer, run string) {
+	say(problems, "  receipt: mlenv receipt %s\n  logs:    mlenv logs %s\n", run, run)
+}
 
-// concludeSuccess prints the end of a run; run is its name in a command.
+// concludeSuccess prints the end of a run.
 func concludeSuccess(out io.Writer, name, run, took string, r *receipt.Receipt) {
 	say(out, "Run %s succeeded%s%s.\n", name, took, r.But())
 	if len(r.Metrics) > 0 {
@@ -287,7 +289,7 @@ func conclude(out, problems io.Writer, o launch.Outcome) error {
 	}
 	say(problems, "Run %s %s%s%s\n", o.Run.Name, verb, took(o), why)
 	if o.Receipt != nil {
-		say(problems, whereFailed, run, run)
+		sayWhere(problems, run)
 	}
 	if o.Reason == fail.EnvironmentBusy {
 		fmt.Fprintln(problems, "  next:    start it again in an environment of its own, --name=NAME, or let it wait: --on-busy=wait")

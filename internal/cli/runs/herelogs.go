@@ -85,7 +85,7 @@ func followFile(ctx context.Context, out io.Writer, path func() string, written 
 			file.Close()
 		}
 	}()
-	const every = 100 * time.Millisecond
+	const every = 100 * time.Millisecond // a look at a file that grows
 	for ticker := time.NewTicker(every); ; {
 		more := written() // before the last read
 		if now := path(); file == nil || file.Name() != now {

@@ -64,7 +64,7 @@ func lacksPackages(ctx context.Context, python, dir string, o train.Options, ins
 		}
 	}
 	pythonPath, _ := agent.Variable(slices.Concat(o.Env, os.Environ()), "PYTHONPATH")
-	const patience = 20 * time.Second
+	const patience = 20 * time.Second // for python to look for the imports of a script
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	command := exec.CommandContext(ctx, program, append([]string{"-I", "-c", findImports, dir, launcher, pythonPath}, files...)...)

@@ -138,7 +138,8 @@ func concludeLocal(out, problems io.Writer, r receipt.Receipt) {
 		how = "was cancelled"
 	}
 	if r.Verdict != receipt.Succeeded {
-		say(problems, "Run %s %s%s.\n"+whereFailed, r.Run, how, took, r.Run, r.Run)
+		say(problems, "Run %s %s%s.\n", r.Run, how, took)
+		sayWhere(problems, r.Run)
 		return
 	}
 	concludeSuccess(out, r.Run, r.Run, took, &r)

@@ -26,7 +26,7 @@ const maxAttempts = 10
 // collection is how long Kubernetes may take to delete the Lease of a deleted run.
 const collection = time.Minute
 
-const repeatEvery = 30 * time.Second
+const repeatEvery = 30 * time.Second // the time between two lines about who holds the environment
 
 // Request is for the Lease.
 type Request struct {

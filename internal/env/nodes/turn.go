@@ -19,7 +19,7 @@ const TurnTime = 20 * time.Minute
 // sync-repo and check-fabric run at the same time, and traffic would falsify the measurement. The first node's agent
 // decides, and takes the turn back from a caller that is gone. After limit, or without its answer, Turn logs that and returns.
 func (s Set) Turn(ctx context.Context, log *slog.Logger, limit time.Duration) (release func()) {
-	const answering = 10 * time.Second
+	const answering = 10 * time.Second // for node 0 to answer that it has the request
 	asking, cancel := context.WithTimeout(ctx, answering)
 	defer cancel()
 	if _, err := s[0].Health(asking); err != nil {

@@ -210,7 +210,7 @@ func (f *follower) drain(stop func()) {
 		f.logs.Wait()
 		close(rest)
 	}()
-	const every = time.Second
+	const every = time.Second // a look whether lines still come
 	last, silent := f.emitted.Load(), time.Duration(0)
 	for waiting := true; waiting; {
 		select {

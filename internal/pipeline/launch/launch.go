@@ -72,7 +72,7 @@ type Request struct {
 	Say func(line string)
 }
 
-const createTime = 30 * time.Second
+const createTime = 30 * time.Second // bounds the search for a run whose creation got no answer
 
 // NewName returns a new name for a run. A caller that names the run can cancel it even if the answer of Start is lost.
 func NewName() string {

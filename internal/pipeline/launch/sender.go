@@ -36,7 +36,7 @@ func ShowSender(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) 
 		show(ctx, strconv.Quote(time.Now().UTC().Format(time.RFC3339)))
 		return false, nil
 	})
-	const patience = 5 * time.Second
+	const patience = 5 * time.Second // for the last request after the upload
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	show(ending, "null")

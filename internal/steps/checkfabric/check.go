@@ -247,7 +247,7 @@ func (c *Check) left(part float64) time.Duration {
 func (c *Check) limit() time.Duration { return c.Bound + c.starting() }
 
 func (c *Check) starting() time.Duration {
-	const each = 250 * time.Millisecond
+	const each = 250 * time.Millisecond // for one more rank on a node to start
 	if c.report.Backend != fabric.NCCL {
 		return 0
 	}
@@ -263,13 +263,13 @@ func (c *Check) mainTime() time.Duration {
 // joining returns how long the ranks of a job on a pair or rail may take to meet. It cannot be short because the check's time is:
 // NCCL's initialization, which takes seconds, would look like a broken network.
 func (c *Check) joining() time.Duration {
-	const least, times = 10 * time.Second, 3
+	const least, times = 10 * time.Second, 3 // NCCL's initialization takes seconds
 	return max(least, times*c.meeting)
 }
 
 // hangTime returns how long a job on a pair or rail needs until a silence shows a hang.
 func (c *Check) hangTime() time.Duration {
-	const measuring = 5 * time.Second
+	const measuring = 5 * time.Second // for the largest message between two GPUs
 	if c.report.Backend != fabric.NCCL {
 		return 0
 	}
@@ -346,7 +346,7 @@ const deviceTime = 500 * time.Millisecond
 // confirmDevices measures processors a second time if one looks slow, and takes the better rates: other programs that use the same
 // processors for a moment do not make a rank slow, and what throttles it does so twice. The GPU of a rank has no other users.
 func (c *Check) confirmDevices(ctx context.Context) error {
-	const most, least = 0.5, 5 * time.Second
+	const most, least = 0.5, 5 * time.Second // the shortest time that is worth another measurement
 	first := c.report
 	first.Judge()
 	bound := c.left(most)

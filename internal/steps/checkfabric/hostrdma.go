@@ -29,7 +29,7 @@ func (c *Check) measureHosts(ctx context.Context, rails []rail) error {
 		return nil
 	}
 	pairs := fabric.Rounds(len(c.Nodes))[0]
-	const least, most = 5 * time.Second, 10 * time.Second
+	const least, most = 5 * time.Second, 10 * time.Second // the time for one of ib_write_bw's measurements
 	for k := range rails {
 		bound := min(most, c.left(0.9))
 		if bound < least {

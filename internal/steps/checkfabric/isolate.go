@@ -142,7 +142,7 @@ func (c *Check) pair(pair fabric.Pair, round int, rails []rail, on int, bound ti
 
 // faultyRails returns the rails on which a broken pair fails. If it fails on all rails, none is named.
 func (c *Check) faultyRails(ctx context.Context, rails []rail, pair fabric.Pair) ([]string, error) {
-	const least, most = 8 * time.Second, 0.9
+	const least, most = 8 * time.Second, 0.9 // the shortest time that is worth a job on one rail
 	bound := c.left(most)
 	if bound < max(least, c.hangTime()) {
 		return nil, nil

@@ -161,7 +161,7 @@ func awaitServices(
 				return true, nil
 			}
 		}
-		const quiet = 5 * time.Second
+		const quiet = 5 * time.Second // before the log says what it waits for
 		if !logged && time.Since(began) > quiet {
 			logged = true
 			log.Info("  Waiting for the services " + strings.Join(names, ", ") + "; running nodes apply a change within two minutes.")

@@ -105,26 +105,6 @@ func TestOnePlaceRunsGit(t *testing.T) {
 	}
 }
 
-// handmade matches what env.Environment gives: names of its objects, selectors of its pods, and its Lease.
-var handmade = regexp.MustCompile(`\b(NamesOf\(|lease\.Client\{|objects\.Selector\()`)
-
-// TestOneNoun fails if a package outside env works with an environment by names that it makes itself.
-func TestOneNoun(t *testing.T) {
-	err := fs.WalkDir(os.DirFS("."), ".", func(name string, _ fs.DirEntry, err error) error {
-		if err != nil || path.Ext(name) != ".go" || strings.HasPrefix(name, "env/") || name == "layers_test.go" {
-			return err
-		}
-		content, err := os.ReadFile(name)
-		if found := handmade.Find(content); found != nil {
-			t.Errorf("%s has %s: use env.Of, or Names of an objects.Request", name, found)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // judges matches what decides how a run ended: the results of a step, the first failure of several, or a verdict that is set.
 var judges = regexp.MustCompile(`\.(Results|Earlier)\["(reason|message)"\]|[fF]irstFailed\(|` +
 	`\.Verdict(, [\w., ]+)? = (receipt\.)?(Succeeded|Failed)\b`)

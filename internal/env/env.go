@@ -13,27 +13,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/internal/names"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // Environment is the environment of one name in one namespace, whether it exists or not.
 type Environment struct {
-	objects.Names
+	names.Names
 	clients *kube.Clients
 }
 
 // Of returns the environment of that name in the clients' namespace.
 func Of(clients *kube.Clients, name string) Environment {
-	return Environment{objects.NamesOf(clients.Namespace, name), clients}
+	return Environment{names.Of(clients.Namespace, name), clients}
 }
 
 // Lease takes, finds and releases the environment's Lease.
 func (e Environment) Lease(log *slog.Logger) lease.Client {
-	return lease.Client{
-		Kube: e.clients.Kube, Tekton: e.clients.Tekton, Namespace: e.Namespace, Name: e.Names.Lease, Now: e.clients.Now, Log: log,
-	}
+	return lease.New(e.clients, e.Names, log)
 }
 
 // WorkspaceOfRanks returns the path at which the nodes mount the workspace.
@@ -69,7 +67,7 @@ func (e Environment) WaitGone(ctx context.Context, progress func(left []*corev1.
 }
 
 // Selector returns the label selector of the environment's pods, and of all its objects.
-func (e Environment) Selector() string { return objects.Selector(e.Name).String() }
+func (e Environment) Selector() string { return names.Selector(e.Name).String() }
 
 func (e Environment) selected() metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: e.Selector()}

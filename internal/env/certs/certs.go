@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/internal/names"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
@@ -46,7 +47,7 @@ func New(namespace, name string, now time.Time, addresses ...net.IP) (result obj
 	if ca.certificate, err = x509.ParseCertificate(der); err != nil {
 		return result, err
 	}
-	nodes := "*." + objects.NamesOf(namespace, name).Suffix()
+	nodes := "*." + names.Of(namespace, name).Suffix()
 	result.CA = encode("CERTIFICATE", der)
 	result.ServerCert, result.ServerKey, err = ca.issue(&x509.Certificate{
 		Subject:     subject(name, "agent"),

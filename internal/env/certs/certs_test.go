@@ -18,6 +18,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/internal/names"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
@@ -46,7 +47,7 @@ func TestCertificates(t *testing.T) {
 	metrics, reaper := certificate(t, made.MetricsCert), certificate(t, made.ReaperCert)
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)
-	node := objects.NamesOf("nccl-test", name).TLSName(12)
+	node := names.Of("nccl-test", name).TLSName(12)
 	tests := []struct {
 		what  string
 		cert  *x509.Certificate
@@ -61,8 +62,8 @@ func TestCertificates(t *testing.T) {
 		{"a node as others' clocks are behind", server, node, x509.ExtKeyUsageServerAuth, now.Add(-50 * time.Minute), true},
 		{"a node after 364 days", server, node, x509.ExtKeyUsageServerAuth, now.AddDate(0, 0, 364), true},
 		{"a node after 366 days", server, node, x509.ExtKeyUsageServerAuth, now.AddDate(0, 0, 366), false},
-		{"a node of another namespace", server, objects.NamesOf("other", name).TLSName(0), x509.ExtKeyUsageServerAuth, now, false},
-		{"a node of another environment", server, objects.NamesOf("nccl-test", "h-kim").TLSName(0), x509.ExtKeyUsageServerAuth, now, false},
+		{"a node of another namespace", server, names.Of("other", name).TLSName(0), x509.ExtKeyUsageServerAuth, now, false},
+		{"a node of another environment", server, names.Of("nccl-test", "h-kim").TLSName(0), x509.ExtKeyUsageServerAuth, now, false},
 		{"a node as a client", server, "", x509.ExtKeyUsageClientAuth, now, false},
 		{"a step", client, "", x509.ExtKeyUsageClientAuth, now, true},
 		{"a step as a server", client, "", x509.ExtKeyUsageServerAuth, now, false},

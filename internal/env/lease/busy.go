@@ -90,7 +90,7 @@ func (c Client) Look(ctx context.Context, lease *coordinationv1.Lease) *Busy {
 	if !b.Holder.Run {
 		return b
 	}
-	switch found, err := run.Get(ctx, c.Tekton, lease.Namespace, b.Holder.Display); {
+	switch found, err := run.Get(ctx, c.tekton, lease.Namespace, b.Holder.Display); {
 	case apierrors.IsNotFound(err), err == nil && string(found.UID) != b.Holder.ID:
 		b.Run = RunGone
 	case err != nil:

@@ -39,7 +39,7 @@ func (c Client) hold(lease *coordinationv1.Lease) *Hold {
 func (h *Hold) UID() types.UID { return h.uid }
 
 // Owner returns the reference of the environment's objects to the Lease, which deletes them with it.
-func (h *Hold) Owner() metav1.OwnerReference { return objects.LeaseReference(h.client.Name, h.uid) }
+func (h *Hold) Owner() metav1.OwnerReference { return objects.LeaseReference(h.client.name, h.uid) }
 
 // StillHeld finds the Lease that an earlier step of the same holder took. The error is EnvironmentMissing if
 // the holder does not hold it.
@@ -72,8 +72,8 @@ func checkHolder(lease *coordinationv1.Lease, id string) error {
 func (h *Hold) Lost(ctx context.Context) error {
 	return h.client.watch(ctx, func(live *coordinationv1.Lease) (bool, error) {
 		if live == nil || live.UID != h.uid {
-			return false, fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: its lease was deleted", h.client.Namespace,
-				h.client.Name)
+			return false, fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: its lease was deleted", h.client.namespace,
+				h.client.name)
 		}
 		return false, checkHolder(live, h.holder)
 	})
@@ -104,7 +104,7 @@ func (c Client) change(ctx context.Context, verb, holder string, edit func(*coor
 		if err := edit(lease); err != nil {
 			return err
 		}
-		_, err = c.Kube.CoordinationV1().Leases(lease.Namespace).Update(ctx, lease, metav1.UpdateOptions{FieldManager: kube.FieldManager})
+		_, err = c.kube.CoordinationV1().Leases(lease.Namespace).Update(ctx, lease, metav1.UpdateOptions{FieldManager: kube.FieldManager})
 		if err != nil && !apierrors.IsConflict(err) {
 			return kube.Problem(fmt.Errorf("%s lease %s/%s: %w", verb, lease.Namespace, lease.Name, err))
 		}
@@ -126,7 +126,7 @@ func (h *Hold) KeepRenewed(ctx context.Context, every time.Duration) error {
 			}
 			next = min(every, RetryEvery)
 			if !warned {
-				h.client.Log.Warn(fmt.Sprintf("The lease of environment %s could not be renewed and is tried again every %s: %v", h.client.Name, next,
+				h.client.log.Warn(fmt.Sprintf("The lease of environment %s could not be renewed and is tried again every %s: %v", h.client.name, next,
 					err))
 			}
 		}
@@ -145,7 +145,7 @@ func (h *Hold) Renewing(ctx context.Context) (stop func()) {
 	ctx, stop = context.WithCancel(ctx)
 	go func() {
 		if err := h.KeepRenewed(ctx, h.every); err != nil {
-			h.client.Log.Warn(fmt.Sprintf("The lease of environment %s is not renewed any more: %v", h.client.Name, err))
+			h.client.log.Warn(fmt.Sprintf("The lease of environment %s is not renewed any more: %v", h.client.name, err))
 		}
 	}()
 	return stop

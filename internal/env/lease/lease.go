@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env/internal/names"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -50,12 +51,17 @@ const (
 
 // Client takes and releases the Lease of one environment. Steps and commands get theirs from env.Environment.
 type Client struct {
-	Kube kubernetes.Interface
-	// Tekton is asked whether a holder's run still exists.
-	Tekton          versioned.Interface
-	Namespace, Name string
+	kube kubernetes.Interface
+	// tekton is asked whether a holder's run still exists.
+	tekton          versioned.Interface
+	namespace, name string
 	Now             func() time.Time
-	Log             *slog.Logger
+	log             *slog.Logger
+}
+
+// New returns the client of an environment, whose names only package env has.
+func New(clients *kube.Clients, of names.Names, log *slog.Logger) Client {
+	return Client{clients.Kube, clients.Tekton, of.Namespace, of.Lease, clients.Now, log}
 }
 
 // Holder is a PipelineRun or a person.
@@ -137,12 +143,12 @@ func IdleTimeout(lease *coordinationv1.Lease) time.Duration {
 
 // Find reads the Lease, for any holder. Without a Lease the error is EnvironmentMissing.
 func (c Client) Find(ctx context.Context) (*coordinationv1.Lease, error) {
-	lease, err := c.Kube.CoordinationV1().Leases(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
+	lease, err := c.kube.CoordinationV1().Leases(c.namespace).Get(ctx, c.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: there is none: %w", c.Namespace, c.Name, err)
+		return nil, fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: there is none: %w", c.namespace, c.name, err)
 	}
 	if err != nil {
-		return nil, kube.Problem(fmt.Errorf("getting lease %s/%s: %w", c.Namespace, c.Name, err))
+		return nil, kube.Problem(fmt.Errorf("getting lease %s/%s: %w", c.namespace, c.name, err))
 	}
 	return lease, nil
 }
@@ -174,17 +180,17 @@ var ErrChanged = errors.New("it has changed since it was looked at")
 func (c Client) DeleteSeen(ctx context.Context, seen *coordinationv1.Lease) error {
 	err := c.delete(ctx, metav1.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion})
 	if apierrors.IsConflict(err) {
-		return fmt.Errorf("deleting lease %s/%s: %w", c.Namespace, c.Name, ErrChanged)
+		return fmt.Errorf("deleting lease %s/%s: %w", c.namespace, c.name, ErrChanged)
 	}
 	return err
 }
 
 func (c Client) delete(ctx context.Context, when metav1.Preconditions) error {
-	err := c.Kube.CoordinationV1().Leases(c.Namespace).Delete(ctx, c.Name, metav1.DeleteOptions{
+	err := c.kube.CoordinationV1().Leases(c.namespace).Delete(ctx, c.name, metav1.DeleteOptions{
 		Preconditions: &when, PropagationPolicy: new(metav1.DeletePropagationBackground),
 	})
 	if err == nil || apierrors.IsNotFound(err) {
 		return nil
 	}
-	return kube.Problem(fmt.Errorf("deleting lease %s/%s: %w", c.Namespace, c.Name, err))
+	return kube.Problem(fmt.Errorf("deleting lease %s/%s: %w", c.namespace, c.name, err))
 }

@@ -48,7 +48,7 @@ func request() Request {
 
 // leaseOf returns a Lease that was taken ago, as this package takes it.
 func leaseOf(h Holder, ago time.Duration) *coordinationv1.Lease {
-	c := Client{Namespace: "ns", Name: "env", Now: func() time.Time { return time.Now().Add(-ago) }}
+	c := Client{namespace: "ns", name: "env", Now: func() time.Time { return time.Now().Add(-ago) }}
 	lease := c.fill(&coordinationv1.Lease{}, Request{Holder: h, Duration: 2 * minute})
 	lease.UID = types.UID("lease-of-" + h.ID)
 	return lease
@@ -79,8 +79,8 @@ func clientOf(known []runtime.Object, runs ...runtime.Object) (Client, *fake.Cli
 	})
 	var log bytes.Buffer
 	return Client{
-		Kube: kube, Tekton: tektonfake.NewSimpleClientset(runs...), Namespace: "ns", Name: "env", Now: time.Now,
-		Log: slog.New(slog.NewTextHandler(&log, nil)),
+		kube: kube, tekton: tektonfake.NewSimpleClientset(runs...), namespace: "ns", name: "env", Now: time.Now,
+		log: slog.New(slog.NewTextHandler(&log, nil)),
 	}, kube, &log
 }
 
@@ -192,7 +192,7 @@ func TestTakeLeavesWhatIsRenewedMeanwhile(t *testing.T) {
 // A run whose state cannot be read keeps its expired Lease.
 func TestTakeLeavesWhatIsUnknown(t *testing.T) {
 	client, _, _ := clientOf([]runtime.Object{leaseOf(theirs(), time.Hour)})
-	client.Tekton.(*tektonfake.Clientset).PrependReactor("get", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
+	client.tekton.(*tektonfake.Clientset).PrependReactor("get", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewServiceUnavailable("starting")
 	})
 	if _, err := client.Take(t.Context(), request()); fail.ReasonOf(err) != fail.EnvironmentBusy {

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env/internal/names"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -46,7 +47,7 @@ type Request struct {
 func (c Client) Take(ctx context.Context, r Request) (*Hold, error) {
 	if r.Holder.ID == "" {
 		return nil, fail.Becausef(fail.InvalidInput, "taking environment %s/%s: the holder has no ID: want a PipelineRun's UID or a person",
-			c.Namespace, c.Name)
+			c.namespace, c.name)
 	}
 	var last error
 	for range maxAttempts {
@@ -56,12 +57,12 @@ func (c Client) Take(ctx context.Context, r Request) (*Hold, error) {
 		}
 		last = err
 	}
-	return nil, fmt.Errorf("taking lease %s/%s: another run or user was faster %d times: %w", c.Namespace, c.Name, maxAttempts, last)
+	return nil, fmt.Errorf("taking lease %s/%s: another run or user was faster %d times: %w", c.namespace, c.name, maxAttempts, last)
 }
 
 // tryTake is one attempt; with ErrChanged another one may succeed.
 func (c Client) tryTake(ctx context.Context, r Request) (*Hold, error) {
-	leases := c.Kube.CoordinationV1().Leases(c.Namespace)
+	leases := c.kube.CoordinationV1().Leases(c.namespace)
 	found, err := c.Find(ctx)
 	switch {
 	case fail.ReasonOf(err) == fail.EnvironmentMissing:
@@ -69,7 +70,7 @@ func (c Client) tryTake(ctx context.Context, r Request) (*Hold, error) {
 		if apierrors.IsAlreadyExists(err) {
 			return nil, ErrChanged
 		} else if err != nil {
-			return nil, kube.Problem(fmt.Errorf("creating lease %s/%s: %w", c.Namespace, c.Name, err))
+			return nil, kube.Problem(fmt.Errorf("creating lease %s/%s: %w", c.namespace, c.name, err))
 		}
 		return c.hold(made), c.waitGone(ctx)
 	case err != nil:
@@ -80,7 +81,7 @@ func (c Client) tryTake(ctx context.Context, r Request) (*Hold, error) {
 	if id := HolderOf(found).ID; id != "" && id != r.Holder.ID {
 		busy := c.Look(ctx, found)
 		if busy.Run == RunGone && len(found.OwnerReferences) > 0 && !busy.Replaceable() {
-			c.Log.Info(fmt.Sprintf("Environment %s was held by %s, which was deleted; waiting until its Lease is.", c.Name, busy.Holder))
+			c.log.Info(fmt.Sprintf("Environment %s was held by %s, which was deleted; waiting until its Lease is.", c.name, busy.Holder))
 			collecting, cancel := context.WithTimeout(ctx, collection)
 			defer cancel()
 			if err := c.waitDeleted(collecting, found); errors.Is(err, ErrChanged) {
@@ -90,7 +91,7 @@ func (c Client) tryTake(ctx context.Context, r Request) (*Hold, error) {
 		if !busy.Replaceable() {
 			return nil, busy.problem()
 		}
-		c.Log.Info(fmt.Sprintf("Environment %s was left behind by %s; it is deleted and created again.", c.Name, busy.Holder))
+		c.log.Info(fmt.Sprintf("Environment %s was left behind by %s; it is deleted and created again.", c.name, busy.Holder))
 		// DeleteSeen, because its holder may renew it at this moment.
 		if err := c.DeleteSeen(ctx, found); err != nil {
 			return nil, err
@@ -101,7 +102,7 @@ func (c Client) tryTake(ctx context.Context, r Request) (*Hold, error) {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil, ErrChanged
 	} else if err != nil {
-		return nil, kube.Problem(fmt.Errorf("taking lease %s/%s: %w", c.Namespace, c.Name, err))
+		return nil, kube.Problem(fmt.Errorf("taking lease %s/%s: %w", c.namespace, c.name, err))
 	}
 	return c.hold(updated), nil
 }
@@ -131,8 +132,8 @@ func (c Client) TakeWhenFree(ctx context.Context, r Request) (*Hold, error) {
 func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lease {
 	now := metav1.NewMicroTime(c.Now())
 	lease = lease.DeepCopy()
-	lease.Name, lease.Namespace = c.Name, c.Namespace
-	for key, value := range objects.Labels(c.Name) {
+	lease.Name, lease.Namespace = c.name, c.namespace
+	for key, value := range objects.Labels(c.name) {
 		metav1.SetMetaDataLabel(&lease.ObjectMeta, key, value)
 	}
 	lease.OwnerReferences = nil
@@ -161,9 +162,9 @@ func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lea
 
 func (c Client) waitGone(ctx context.Context) error {
 	report := c.logOnChange()
-	return kube.WaitGone(ctx, c.Kube, c.Namespace, objects.Selector(c.Name).String(), func(left []*corev1.Pod) {
+	return kube.WaitGone(ctx, c.kube, c.namespace, names.Selector(c.name).String(), func(left []*corev1.Pod) {
 		if len(left) == 0 {
-			report(fmt.Sprintf("Waiting until the statefulset of an earlier environment %s is gone.", c.Name))
+			report(fmt.Sprintf("Waiting until the statefulset of an earlier environment %s is gone.", c.name))
 			return
 		}
 		names := make([]string, 0, len(left))
@@ -197,7 +198,7 @@ func (c Client) waitFree(ctx context.Context, busy *Busy) error {
 
 // watch calls done with the Lease, nil while there is none, until done returns true or an error.
 func (c Client) watch(ctx context.Context, done func(*coordinationv1.Lease) (bool, error)) error {
-	return kube.UntilOne(ctx, fmt.Sprintf("lease %s/%s", c.Namespace, c.Name), c.Kube.CoordinationV1().Leases(c.Namespace), c.Name, done)
+	return kube.UntilOne(ctx, fmt.Sprintf("lease %s/%s", c.namespace, c.name), c.kube.CoordinationV1().Leases(c.namespace), c.name, done)
 }
 
 func (c Client) logOnChange() func(message string) {
@@ -208,6 +209,6 @@ func (c Client) logOnChange() func(message string) {
 			return
 		}
 		last, when = message, c.Now()
-		c.Log.Info(message)
+		c.log.Info(message)
 	}
 }

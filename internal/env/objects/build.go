@@ -15,6 +15,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/internal/names"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -95,7 +96,7 @@ func BuildServices(r Request, lease metav1.OwnerReference) ServiceObjects {
 
 type builder struct {
 	Request
-	names Names
+	names names.Names
 	lease metav1.OwnerReference
 }
 
@@ -201,7 +202,7 @@ func (b builder) service() *corev1.Service {
 	return &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: b.owned(b.names.Service),
-		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, PublishNotReadyAddresses: true, Selector: Selector(b.Name),
+		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, PublishNotReadyAddresses: true, Selector: names.Selector(b.Name),
 			Ports: ports()},
 	}
 }

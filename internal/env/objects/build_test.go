@@ -19,29 +19,30 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/internal/names"
 	"github.com/ml-dev-env/ml-dev-env/test/kubelet"
 )
 
 func TestNames(t *testing.T) {
 	tests := []struct {
 		name string
-		want Names
+		want names.Names
 	}{
-		{DefaultName, Names{
+		{DefaultName, names.Names{
 			Name: "ml-dev-env", StatefulSet: "ml-dev-env", Service: "ml-dev-env-headless", Workspace: "ml-dev-workspace",
 			Datasets: "ml-dev-datasets",
 			Lease:    "ml-dev-env", ServerSecret: "ml-dev-env-agent-server", ClientSecret: "ml-dev-env-agent-client",
 			MetricsSecret: "ml-dev-env-agent-metrics", PodMonitor: "ml-dev-env", UseConfig: "ml-dev-env-agent-use",
 			NodeZero: "ml-dev-env", ServicesSecret: "ml-dev-env-services",
 		}},
-		{"ml-dev-env-h-kim", Names{ // with the claims of the default environment
+		{"ml-dev-env-h-kim", names.Names{ // with the claims of the default environment
 			Name: "ml-dev-env-h-kim", StatefulSet: "ml-dev-env-h-kim", Service: "ml-dev-env-h-kim-headless", Workspace: "ml-dev-workspace",
 			Datasets: "ml-dev-datasets",
 			Lease:    "ml-dev-env-h-kim", ServerSecret: "ml-dev-env-h-kim-agent-server", ClientSecret: "ml-dev-env-h-kim-agent-client",
 			MetricsSecret: "ml-dev-env-h-kim-agent-metrics", PodMonitor: "ml-dev-env-h-kim", UseConfig: "ml-dev-env-h-kim-agent-use",
 			NodeZero: "ml-dev-env-h-kim", ServicesSecret: "ml-dev-env-h-kim-services",
 		}},
-		{"h-kim", Names{
+		{"h-kim", names.Names{
 			Name: "h-kim", StatefulSet: "h-kim", Service: "h-kim-headless", Workspace: "h-kim-workspace", Datasets: "h-kim-datasets",
 			Lease: "h-kim", ServerSecret: "h-kim-agent-server", ClientSecret: "h-kim-agent-client",
 			MetricsSecret: "h-kim-agent-metrics", PodMonitor: "h-kim", UseConfig: "h-kim-agent-use",
@@ -49,17 +50,17 @@ func TestNames(t *testing.T) {
 		}},
 	}
 	for _, test := range tests {
-		if diff := cmp.Diff(test.want, NamesOf("", test.name)); diff != "" {
+		if diff := cmp.Diff(test.want, names.Of("", test.name)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.name, diff)
 		}
 	}
-	if got, want := NamesOf("ns", "h-kim").TLSName(3), "h-kim-3.h-kim-headless.ns.svc"; got != want {
+	if got, want := names.Of("ns", "h-kim").TLSName(3), "h-kim-3.h-kim-headless.ns.svc"; got != want {
 		t.Errorf("TLSName = %s, want %s", got, want)
 	}
-	if !Selector("h-kim").AsSelector().Matches(labels.Set(Labels("h-kim"))) {
+	if !names.Selector("h-kim").AsSelector().Matches(labels.Set(Labels("h-kim"))) {
 		t.Error("an environment's selector does not find its own objects")
 	}
-	if Selector("h-kim").AsSelector().Matches(labels.Set(Labels("ml-dev-env"))) {
+	if names.Selector("h-kim").AsSelector().Matches(labels.Set(Labels("ml-dev-env"))) {
 		t.Error("an environment's selector finds another environment's objects")
 	}
 }
@@ -141,7 +142,7 @@ func TestPlacement(t *testing.T) {
 	}
 	apart := spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	wantApart := []corev1.PodAffinityTerm{{
-		LabelSelector: &metav1.LabelSelector{MatchLabels: Selector(DefaultName)}, TopologyKey: "kubernetes.io/hostname",
+		LabelSelector: &metav1.LabelSelector{MatchLabels: names.Selector(DefaultName)}, TopologyKey: "kubernetes.io/hostname",
 	}}
 	if diff := cmp.Diff(wantApart, apart); diff != "" {
 		t.Errorf("anti-affinity (-want +got):\n%s", diff)

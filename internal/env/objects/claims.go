@@ -69,28 +69,6 @@ func (r Request) AllClaims() (claims []string) {
 	return claims
 }
 
-// NodeClaim returns the claim that the StatefulSet creates for a node from a template.
-func (n Names) NodeClaim(template string, node int) string { return template + "-" + n.PodName(node) }
-
-// MountedClaims returns the claims of a volume in an existing environment of count nodes: the one that the nodes share, or one of
-// each node. Without a StatefulSet it is the one that the environment's name gives.
-func (n Names) MountedClaims(set *appsv1.StatefulSet, volume string, count int) (claims []string) {
-	if set != nil && len(set.Spec.VolumeClaimTemplates) > 0 {
-		for node := range count {
-			claims = append(claims, n.NodeClaim(volume, node))
-		}
-		return claims
-	}
-	if set != nil {
-		for _, v := range set.Spec.Template.Spec.Volumes {
-			if v.Name == volume && v.PersistentVolumeClaim != nil {
-				return []string{v.PersistentVolumeClaim.ClaimName}
-			}
-		}
-	}
-	return []string{volume}
-}
-
 // KeepClaimSizes gives the claim templates the sizes of the live ones. A StatefulSet's templates are immutable, and a claim that
 // exists follows none: provision expands each claim by itself.
 func KeepClaimSizes(live, want *appsv1.StatefulSet) {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/internal/names"
 )
 
 // PodMonitors returns the resource of prometheus-operator that tells Prometheus which pods to scrape. An untyped object is enough for the
@@ -25,7 +26,7 @@ func (b builder) podMonitor() *unstructured.Unstructured {
 	}
 	key := func(name string) map[string]any { return map[string]any{"name": b.names.MetricsSecret, "key": name} }
 	monitor := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
-		"selector": map[string]any{"matchLabels": untyped(Selector(b.Name))},
+		"selector": map[string]any{"matchLabels": untyped(names.Selector(b.Name))},
 		// Each sample gets the environment's name as the label ml_dev_env_environment.
 		"podTargetLabels": []any{EnvironmentLabel},
 		"podMetricsEndpoints": []any{map[string]any{

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/internal/names"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -63,7 +64,7 @@ type Request struct {
 }
 
 // Names returns the names of the requested environment.
-func (r Request) Names() Names { return NamesOf(r.Namespace, r.Name) }
+func (r Request) Names() names.Names { return names.Of(r.Namespace, r.Name) }
 
 // GPUs returns how many GPUs each node has. Without GPUs an environment can copy data to the claims.
 func (r Request) GPUs() int {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/internal/names"
 )
 
 // Words for several services at once.
@@ -92,7 +93,7 @@ func (b builder) servicesSecret() *corev1.Secret {
 }
 
 func (b builder) nodeZero() *corev1.Service {
-	selector := Selector(b.Name)
+	selector := names.Selector(b.Name)
 	selector["statefulset.kubernetes.io/pod-name"] = b.names.PodName(0)
 	service := &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/internal/names"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 )
@@ -28,7 +29,7 @@ func (b builder) statefulSet() *appsv1.StatefulSet {
 		Spec: appsv1.StatefulSetSpec{
 			Replicas:            new(int32(b.Nodes)),
 			ServiceName:         b.names.Service,
-			Selector:            &metav1.LabelSelector{MatchLabels: Selector(b.Name)},
+			Selector:            &metav1.LabelSelector{MatchLabels: names.Selector(b.Name)},
 			PodManagementPolicy: appsv1.ParallelPodManagement,
 			UpdateStrategy:      appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType},
 			PersistentVolumeClaimRetentionPolicy: &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
@@ -89,7 +90,7 @@ func (b builder) pod() corev1.PodSpec {
 func (b builder) affinity() *corev1.Affinity {
 	affinity := &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-			LabelSelector: &metav1.LabelSelector{MatchLabels: Selector(b.Name)},
+			LabelSelector: &metav1.LabelSelector{MatchLabels: names.Selector(b.Name)},
 			TopologyKey:   corev1.LabelHostname,
 		}},
 	}}

@@ -128,6 +128,7 @@ func (n Names) LocalHost(cluster string) string {
 	// One label, because a browser takes environments with a common ending for one site.
 	return strings.TrimRight(n.Name[:min(most, len(n.Name))], "-") + "-" + hex.EncodeToString(sum[:])[:digits] + ".localhost"
 }
+
 // Selector finds the pods of environment name, and every object of it.
 func Selector(name string) labels.Set {
 	return labels.Set{nameLabel: product, EnvironmentLabel: name}

@@ -7,18 +7,21 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 const (
-	roleName = "mlenv-pipeline"
+	// RoleName is the Role of the steps.
+	RoleName = "mlenv-pipeline"
 	// clusterRoleName is shared by all namespaces; each has its own binding.
 	clusterRoleName = "mlenv-observer"
 )
 
 // Reserved reports whether install uses the name for objects of a namespace.
-func Reserved(name string) bool { return name == roleName || name == reaperName }
+func Reserved(name string) bool { return name == RoleName || name == reaperName }
 
 // Rules returns the rules of the Role: those that the steps need, and those that only preflight uses to look ahead. OpenShift
 // requires the right to delete an object for changing its owner: hence delete for every object that a run can take over
@@ -63,6 +66,22 @@ func Rules() (needed, looking []rbacv1.PolicyRule) {
 		}
 }
 
+// StepRights returns those of the needed rules that are about the resources, in a namespace, for a user who does what a step does.
+func StepRights(namespace string, resources ...string) (rights []kube.Access) {
+	needed, _ := Rules()
+	for _, rule := range needed {
+		for _, resource := range rule.Resources {
+			if slices.Contains(resources, resource) {
+				rights = append(rights, kube.Access{
+					Resource:  schema.GroupResource{Group: rule.APIGroups[0], Resource: resource},
+					Namespace: namespace, Verbs: rule.Verbs,
+				})
+			}
+		}
+	}
+	return rights
+}
+
 func (r Request) role() *rbacv1.Role {
 	needed, looking := Rules()
 	if slices.ContainsFunc(r.all(), func(f cluster.File) bool { return f.Nodes.Queue != "" }) {
@@ -72,7 +91,7 @@ func (r Request) role() *rbacv1.Role {
 		looking = append(looking, MonitoringRules()...)
 	}
 	return &rbacv1.Role{
-		ObjectMeta: r.meta(roleName),
+		ObjectMeta: r.meta(RoleName),
 		Rules:      slices.Concat(needed, looking),
 	}
 }
@@ -122,8 +141,8 @@ func ObserverRules() []rbacv1.PolicyRule {
 
 func (r Request) roleBinding() *rbacv1.RoleBinding {
 	return &rbacv1.RoleBinding{
-		ObjectMeta: r.meta(roleName),
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: roleName},
+		ObjectMeta: r.meta(RoleName),
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: RoleName},
 		Subjects:   r.subjects(),
 	}
 }

@@ -93,6 +93,9 @@ func (u *up) run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	if err := envflags.MayProvision(ctx, clients); err != nil {
+		return err
+	}
 	if err := u.complete(ctx, log, clients, &options.Request); err != nil {
 		return err
 	}

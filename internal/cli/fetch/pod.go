@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -97,6 +98,11 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 	pods := clients.Kube.CoreV1().Pods(clients.Namespace)
 	if _, err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Get(ctx, claim.Name, metav1.GetOptions{}); err != nil {
 		return nil, kube.Problem(fmt.Errorf("looking for claim %s/%s: %w", clients.Namespace, claim.Name, err))
+	}
+	if err := envflags.Allowed(ctx, clients, "starting a pod that reads the claim",
+		envflags.Right(clients, "", "pods", "", "create", "get", "list", "watch", "delete"),
+		envflags.Right(clients, "", "pods/exec", "", "create")); err != nil {
+		return nil, err
 	}
 	image, err := stepsImage(ctx, clients, claim)
 	if err != nil {

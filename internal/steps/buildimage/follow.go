@@ -26,7 +26,7 @@ import (
 const (
 	// podTime is how long a build may take to start. OpenShift cancels a build with a folder after five minutes, and the
 	// step waits a little longer for that.
-	podTime    = 6 * time.Minute
+	podTime = 6 * time.Minute
 	// cancelTime is how long a cancelled build may take to say so.
 	cancelTime = 15 * time.Second
 	// logTime is how long the rest of a log may take to arrive after the build's end.

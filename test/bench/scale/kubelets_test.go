@@ -25,7 +25,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
@@ -241,7 +243,7 @@ func (k *kubelets) environmentOf(ctx context.Context, pod *corev1.Pod) (podEnvir
 	if err != nil {
 		return podEnvironment{}, err
 	}
-	names := objects.NamesOf(pod.Namespace, set.Name)
+	names := env.Of(&kube.Clients{Namespace: pod.Namespace}, set.Name)
 	server, err := k.client.CoreV1().Secrets(pod.Namespace).Get(ctx, names.ServerSecret, metav1.GetOptions{})
 	if err != nil {
 		return podEnvironment{}, err

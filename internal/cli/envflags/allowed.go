@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envflags
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// Allowed refuses a command that its user may begin but not see to its end, before it creates anything. needed are the rights without which
+// it fails; without others it only explains less. Errors: PermissionDenied with all that is missing, and what grants it.
+func Allowed(ctx context.Context, clients *kube.Clients, doing string, needed ...kube.Access) error {
+	err := kube.CheckAccess(ctx, clients.Kube, doing, needed)
+	if fail.ReasonOf(err) != fail.PermissionDenied {
+		return nil // nobody knows, and the API server decides
+	}
+	return fail.Advise(err, "oc apply -f examples/rights/user.yaml -n %[1]s   # a file of mlenv's repository\n"+
+		"oc create rolebinding mlenv-user-more -n %[1]s --role=mlenv-user %[2]s",
+		clients.Namespace, kube.Subject(kube.WhoAsks(ctx, clients.Kube)))
+}
+
+// MayProvision is Allowed for a user who starts an environment as provision does.
+func MayProvision(ctx context.Context, clients *kube.Clients) error {
+	rights := install.StepRights(clients.Namespace, "leases", "statefulsets", "services", "secrets", "persistentvolumeclaims", "pods")
+	err := Allowed(ctx, clients, "starting an environment", append(rights, Right(clients, "", "pods/portforward", "", "create"))...)
+	if err == nil {
+		return nil
+	}
+	return fail.Advise(err, "oc create rolebinding mlenv-user-steps -n %s --role=%s %s\n%s", clients.Namespace, install.RoleName,
+		kube.Subject(kube.WhoAsks(ctx, clients.Kube)), fail.NextOf(err))
+}
+
+// Right returns verbs on one object of the clients' namespace or, for the name "", on all of a resource.
+func Right(clients *kube.Clients, group, resource, name string, verbs ...string) kube.Access {
+	of := schema.GroupResource{Group: group, Resource: resource}
+	return kube.Access{Resource: of, Namespace: clients.Namespace, Name: name, Verbs: verbs}
+}

@@ -14,16 +14,17 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/claims"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/dev"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 )
 
 // devLoop does what a user does in an hour on a kept environment.
 func devLoop(u trainer) {
-	mlenv := func(code int, says string, args ...string) {
+	mlenv := func(code int, says string, args ...string) (printed string) {
 		u.Helper()
 		root := &cobra.Command{Use: "mlenv"}
 		root.AddCommand(dev.Commands()...)
-		root.AddCommand(claims.Command())
+		root.AddCommand(claims.Command(), runs.ListCommand(), runs.ReceiptCommand(), runs.LogsCommand())
 		// Two buffers, because a shell's output and errors arrive at the same time.
 		var out, problems bytes.Buffer
 		dash := len(args)
@@ -39,6 +40,7 @@ func devLoop(u trainer) {
 			u.Fatalf("mlenv %s: exit code %d, want %d:\n%s%s", strings.Join(args, " "), got, code, out.String(), problems.String())
 		}
 		u.mustContain(out.String()+problems.String(), says)
+		return out.String()
 	}
 	folder := u.TempDir()
 	write := func(name, content string) {
@@ -62,6 +64,12 @@ func devLoop(u trainer) {
 	write("train.sh", "test ! -e big.bin && echo second on $NODE_RANK\n")
 	mlenv(command.Done, "is on 2 nodes", "sync", folder)
 	mlenv(command.Done, "[0 -] second on 0", "train", "train.sh", "--launcher=command")
+	trainings := strings.Fields(mlenv(command.Done, "by-hand-", "runs", "--output=name"))
+	if len(trainings) != 2 {
+		u.Errorf("mlenv runs has %q, want the two trainings of mlenv train", trainings)
+	}
+	mlenv(command.Done, "Succeeded", "receipt", trainings[0])
+	mlenv(command.Done, "second on 1", "logs", trainings[0], "--rank=1")
 	mlenv(command.Done, "NODE_RANK=1", "shell", "1", "--", "env")
 	mlenv(command.Failed, "has nodes 0 to 1", "shell", "7")
 	u.overSSH()

@@ -4,16 +4,26 @@ package dev
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
@@ -33,7 +43,8 @@ func trainCommand() *cobra.Command {
 runs in the tree of the last mlenv sync; a path that begins with / is a path on the nodes.
 
 Arguments before -- are variables of the ranks, those after it are the script's own. Ctrl-C stops the training. --replace
-first stops a training that still runs, for example because the connection of its mlenv broke.
+first stops a training that still runs, for example because the connection of its mlenv broke. mlenv runs lists the
+training as by-hand-..., and status, logs --rank, receipt, fetch and top take that name.
 
 Exit code 0: every rank exited with 0; 1: the training failed; 2: wrong usage.`,
 		Example: `  mlenv train train.py
@@ -80,6 +91,50 @@ func (t *training) train(ctx context.Context, log *slog.Logger, out io.Writer) e
 	}
 	options := t.options
 	options.Name, options.Exclusive = t.Environment, true
-	_, err = train.Run(ctx, train.Deps{Clients: clients, Log: log, Out: out}, options)
+	options.Job = "by-hand-" + strings.ToLower(rand.Text()[:6])
+	start := receipt.Start{Run: options.Job, Namespace: clients.Namespace, RunUID: options.Job, Environment: t.Environment,
+		User: kube.WhoAsks(ctx, clients.Kube), Started: clients.Now().UTC(), Kept: true}
+	journal := start.Writer(clients, log, "train")
+	_, err = train.Run(ctx, train.Deps{Clients: clients, Log: log, Out: out, Journal: journal}, options)
+	if notKept := keepReceipts(ctx, clients, log, start); notKept != nil {
+		log.Warn(fmt.Sprintf("The training has no receipt: %v", notKept))
+	}
 	return err
+}
+
+// keepReceipts writes the receipt of a training that has ended, and of those before it whose mlenv was killed.
+func keepReceipts(ctx context.Context, clients *kube.Clients, log *slog.Logger, of receipt.Start) error {
+	const patience = time.Minute // for the nodes to answer, and two requests
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	open, err := receipt.Unfinished(ctx, clients.Kube, clients.Namespace)
+	if err != nil && len(open) == 0 {
+		return err
+	}
+	open = slices.DeleteFunc(open, func(m receipt.Journal) bool { return !m.Kept || m.Environment != of.Environment })
+	if len(open) == 0 {
+		return nil
+	}
+	environment := env.Of(clients, of.Environment)
+	set, err := environment.Nodes(ctx, "")
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	mode, err := environment.Mode(ctx)
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, m := range open {
+		statuses, err := jobs.Job{ID: m.RunUID, Members: set}.Statuses(ctx)
+		if err != nil || slices.ContainsFunc(statuses, func(s agent.JobStatus) bool { return s.State == agent.Running }) {
+			problems = append(problems, err) // it runs on without its mlenv, or is another user's
+			continue
+		}
+		r := teardown.Summarize(ctx, log, m, set)
+		r.Mode, r.Teardown = mode, "the environment is kept"
+		problems = append(problems, m.Finish(ctx, clients.Kube, r))
+	}
+	return errors.Join(append(problems, receipt.Prune(ctx, clients.Kube, clients.Namespace, of.Environment, ""))...)
 }

@@ -34,11 +34,14 @@ func (f *Flags) resolve(ctx context.Context, clients *kube.Clients) error {
 	case !apierrors.IsNotFound(err):
 		return nil // the command itself reports what it may not read
 	}
-	if left, err := receipt.Read(ctx, clients.Kube, clients.Namespace, name); err == nil {
-		if !f.Runs {
-			return f.wantsEnvironment(clients, name, left.Environment)
-		}
-		return runOver(clients, name, string(left.Verdict))
+	switch left, err := receipt.ReadJournal(ctx, clients.Kube, clients.Namespace, name); {
+	case err != nil || left.Receipt == nil && !left.Kept:
+	case !f.Runs:
+		return f.wantsEnvironment(clients, name, left.Environment)
+	case left.Receipt == nil:
+		return f.flags.Set(NameFlag, left.Environment)
+	default:
+		return runOver(clients, name, string(left.Receipt.Verdict))
 	}
 	if run := f.creator(ctx, clients, name); run != nil {
 		return notYet(clients, run.Name, name)

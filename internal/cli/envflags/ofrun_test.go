@@ -54,6 +54,7 @@ func TestRunInPlaceOfEnvironment(t *testing.T) {
 			fails: "its environment is released", next: "mlenv receipt ended -n ns", code: command.Failed},
 		{name: "was deleted", takes: true, args: []string{"deleted"}, want: "deleted", fails: "the run is Failed",
 			next: "mlenv receipt deleted -n ns", code: command.Failed},
+		{name: "a training of mlenv train", takes: true, args: []string{"by-hand-x"}, want: "kim"},
 		{name: "an environment that a run will create", takes: true, args: []string{"soon"}, want: "soon", fails: "run builds is in progress",
 			next: "mlenv status builds -n ns", code: command.Failed},
 		{name: "an environment", takes: true, args: []string{"kim"}, want: "kim"},
@@ -71,6 +72,10 @@ func TestRunInPlaceOfEnvironment(t *testing.T) {
 					Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}})
 			if err := receipt.Write(t.Context(), client, receipt.Receipt{Run: "deleted", Namespace: "ns", RunUID: "gone", Environment: "lee",
 				Verdict: receipt.Failed}); err != nil {
+				t.Fatal(err)
+			}
+			byHand := receipt.Start{Run: "by-hand-x", Namespace: "ns", RunUID: "by-hand-x", Environment: "kim", Kept: true}
+			if err := receipt.Begin(t.Context(), client, byHand); err != nil {
 				t.Fatal(err)
 			}
 			other := &tektonv1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "nothing"}} // of another pipeline

@@ -41,6 +41,10 @@ or several runs in progress and none named; 3: with --wait, its end could not be
 		if err != nil {
 			return err
 		}
+		if r.kept() && r.unfinished {
+			return fail.Advise(fail.Becausef(fail.InvalidInput, "cancelling run %s: it has no PipelineRun; end its mlenv train instead", r.name),
+				"%s", r.at.stop(r))
+		}
 		if r.run == nil || r.run.IsDone() {
 			fmt.Fprintf(cmd.OutOrStdout(), "Run %s has ended already: %s.\n", r.name, r.state())
 			return nil

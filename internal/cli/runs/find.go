@@ -45,6 +45,7 @@ type runInfo struct {
 // setJournal takes what the run's ConfigMap holds.
 func (r *runInfo) setJournal(m receipt.Journal) {
 	r.journal, r.receipt = &m, m.Receipt
+	r.forbidden = r.forbidden || m.Kept // there is nothing that would judge the run before its receipt does
 	if r.run != nil || r.receipt != nil {
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -226,6 +227,41 @@ func TestNothingHiddenIsPruned(t *testing.T) {
 	}
 	if _, err := withReceipt(clients, all, []string{"train-1"}); fail.ReasonOf(err) != fail.InvalidInput {
 		t.Errorf("a run in progress: %v, want InvalidInput", err)
+	}
+}
+
+// TestKeptTraining: a training of mlenv train is a run in progress until its receipt is there, and no PipelineRun judges it.
+func TestKeptTraining(t *testing.T) {
+	clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
+	start := receipt.Start{Run: "by-hand-x", Namespace: "ns", RunUID: "by-hand-x", Environment: "env", Started: time.Now(), Kept: true}
+	journal := start.Writer(clients, slog.New(slog.DiscardHandler), "train")
+	journal.Update(t.Context(), func(e *receipt.Entry) {
+		e.Record = &receipt.Record{Folder: ".mlenv/runs/by-hand-x", Claims: []string{"env-workspace"}}
+	})
+	look := func() runInfo {
+		r, err := find(t.Context(), clients, "by-hand-x")
+		all, notListed := list(t.Context(), clients)
+		if err = errors.Join(err, notListed); err != nil || len(all) != 1 || all[0].state() != r.state() {
+			t.Fatalf("got %+v, list %+v, %v", r, all, err)
+		}
+		return r
+	}
+	r := look()
+	if r.state() != running || !r.at.inProgress(r) || !strings.Contains(r.at.stop(r), "mlenv down env") ||
+		!strings.Contains(r.at.writer(r), "mlenv train") {
+		t.Errorf("in progress: state %s, stop %q, writer %q", r.state(), r.at.stop(r), r.at.writer(r))
+	}
+	journal.End(t.Context(), nil, nil)
+	m, err := receipt.ReadJournal(t.Context(), clients.Kube, "ns", "by-hand-x")
+	if err == nil {
+		err = receipt.Write(t.Context(), clients.Kube, m.ToReceipt(m.Verdict(receipt.Seen{Over: true}), time.Now()))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims, err := r.at.claims(t.Context(), r)
+	if r = look(); r.state() != string(receipt.Succeeded) || r.at.inProgress(r) || fmt.Sprint(claims) != "[claim env-workspace]" {
+		t.Errorf("ended: state %s, in progress %t, claims %v, %v", r.state(), r.at.inProgress(r), claims, err)
 	}
 }
 

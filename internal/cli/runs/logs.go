@@ -153,6 +153,9 @@ func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, r runI
 			r.name, strings.Join(names, ", ")))
 	case some, problem != nil && r.receipt == nil:
 		return problem
+	case r.kept() && r.unfinished:
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the log of run %s: its mlenv train prints it", r.name),
+			"mlenv logs %s --rank 0 --follow%s", r.name, r.flag())
 	case r.receipt == nil:
 		return fmt.Errorf("reading the logs of run %s: its pods are gone or have not started, and it has no receipt", r.name)
 	}
@@ -172,7 +175,7 @@ func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, r runI
 // rankLog copies the log of a rank from its node, or else from the claim.
 func (o *logsOptions) rankLog(ctx context.Context, out, progress io.Writer, clients *kube.Clients, r runInfo) error {
 	name := agent.RankLog + strconv.Itoa(o.rank)
-	if r.run != nil && !r.run.IsDone() {
+	if r.at.inProgress(r) {
 		found, err := o.liveLog(ctx, out, progress, clients, r, name)
 		if found || err != nil {
 			return err

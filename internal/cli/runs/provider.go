@@ -129,13 +129,24 @@ func (c onCluster) remove(ctx context.Context, r runInfo) (what string, err erro
 }
 
 func (onCluster) writer(r runInfo) string {
+	if r.kept() {
+		return "mlenv train writes it at the end"
+	}
 	if r.run == nil && !r.forbidden || r.run != nil && (r.run.IsDone() || r.run.IsCancelled()) {
 		return "no teardown follows, so the reaper writes it within two minutes"
 	}
 	return "teardown writes it"
 }
 
-func (onCluster) stop(r runInfo) string { return "mlenv cancel " + r.name + r.flag() }
+func (onCluster) stop(r runInfo) string {
+	if r.kept() {
+		return "Ctrl-C in the terminal of its mlenv train, or mlenv down " + r.environment() + r.flag()
+	}
+	return "mlenv cancel " + r.name + r.flag()
+}
+
+// kept reports whether the run is a training of mlenv train, which has no PipelineRun.
+func (r runInfo) kept() bool { return r.journal != nil && r.journal.Kept }
 
 // resume repeats the folder that the run trained.
 func (onCluster) resume(r runInfo) string {

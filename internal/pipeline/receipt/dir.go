@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
-	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // Dir is the folder with the journal of a run on the user's own machine: a file for each key of the ConfigMap that a run on a cluster has.
@@ -51,8 +50,7 @@ func (d Dir) Begin(s Start) (*LocalJournal, error) {
 
 // Writer begins the entry of a step.
 func (h *LocalJournal) Writer(ctx context.Context, log *slog.Logger, task string) *Writer {
-	k := &Writer{store: h, now: time.Now, log: log, start: h.start}
-	k.entry = Entry{Task: task, Status: run.Running, Started: time.Now().UTC()}
+	k := h.start.writer(h, time.Now, log, task)
 	k.Update(ctx, func(*Entry) {})
 	return k
 }

@@ -52,6 +52,8 @@ type Start struct {
 	Schedule    string    `json:"schedule,omitempty"`
 	User        string    `json:"user,omitempty"`
 	Started     time.Time `json:"started,omitzero"`
+	// Kept reports that a user trains in an environment that is kept: there is no PipelineRun, and the command of the user writes the receipt.
+	Kept bool `json:"kept,omitempty"`
 }
 
 // Entry is what one step remembers of the run.

@@ -85,6 +85,15 @@ func NewWriter(ctx context.Context, clients *kube.Clients, log *slog.Logger, of 
 	return k
 }
 
+// Writer returns the writer for a training in an environment that is kept. Its first entry begins the journal.
+func (s Start) Writer(clients *kube.Clients, log *slog.Logger, task string) *Writer {
+	return s.writer(configMap{clients.Kube, s}, clients.Now, log, task)
+}
+
+func (s Start) writer(in store, now func() time.Time, log *slog.Logger, task string) *Writer {
+	return &Writer{store: in, now: now, log: log, start: s, entry: Entry{Task: task, Status: run.Running, Started: now().UTC()}}
+}
+
 // Update changes the entry, and writes it.
 func (k *Writer) Update(ctx context.Context, change func(*Entry)) {
 	if k == nil {

@@ -27,6 +27,9 @@ func (r *reaper) finish(ctx context.Context, held []coordinationv1.Lease) error 
 		if slices.ContainsFunc(held, func(l coordinationv1.Lease) bool { return lease.HolderOf(&l).ID == m.RunUID }) {
 			continue
 		}
+		if m.Kept && slices.ContainsFunc(held, func(l coordinationv1.Lease) bool { return l.Name == m.Environment }) {
+			continue // the user's mlenv train writes it, or the next one there
+		}
 		why, err := r.whyOver(ctx, m)
 		if err != nil || why == "" {
 			problems = append(problems, err)

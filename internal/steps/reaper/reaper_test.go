@@ -327,15 +327,18 @@ func TestFinishesReceipts(t *testing.T) {
 		run  *v1.PipelineRun
 		held string // the holder of the environment, "" for none
 		want string // the receipt's message, "" for no receipt
+		kept bool   // mlenv train began it
 	}{
-		{"deleted", nil, "", "the run was deleted"},
-		{"deleted, and another run has its name", pipelineRun("another"), "", "the run was deleted"},
-		{"being deleted", pipelineRun("run", being), "", "the run was deleted"},
-		{"cancelled outright", pipelineRun("run", done, spec(v1.PipelineRunSpecStatusCancelled)), "", "the run was cancelled"},
-		{"cancelled outright, its steps end", pipelineRun("run", spec(v1.PipelineRunSpecStatusCancelled)), "", ""},
-		{"in progress", pipelineRun("run"), "", ""},
-		{"in progress, with its environment", pipelineRun("run"), "run", ""},
-		{"deleted, with its environment", nil, "run", "the run was deleted"},
+		{"deleted", nil, "", "the run was deleted", false},
+		{"deleted, and another run has its name", pipelineRun("another"), "", "the run was deleted", false},
+		{"being deleted", pipelineRun("run", being), "", "the run was deleted", false},
+		{"cancelled outright", pipelineRun("run", done, spec(v1.PipelineRunSpecStatusCancelled)), "", "the run was cancelled", false},
+		{"cancelled outright, its steps end", pipelineRun("run", spec(v1.PipelineRunSpecStatusCancelled)), "", "", false},
+		{"in progress", pipelineRun("run"), "", "", false},
+		{"in progress, with its environment", pipelineRun("run"), "run", "", false},
+		{"deleted, with its environment", nil, "run", "the run was deleted", false},
+		{"a user's, in an environment that is kept", nil, "somebody", "", true},
+		{"a user's, whose environment is released", nil, "", "its environment was released before mlenv train wrote the receipt", true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -347,7 +350,7 @@ func TestFinishesReceipts(t *testing.T) {
 					known = append(known, leaseOf("env", tc.held, time.Minute))
 				}
 				r, client, log := newReaper(known, tekton)
-				begun := receipt.Start{Run: "name-of-run", Namespace: "ns", RunUID: "run", Environment: "env"}
+				begun := receipt.Start{Run: "name-of-run", Namespace: "ns", RunUID: "run", Environment: "env", Kept: tc.kept}
 				part := receipt.Entry{Task: "train", Status: run.Running, Started: time.Now(),
 					Record: &receipt.Record{Folder: "/workspace/.mlenv/runs/run", Claims: []string{"env-workspace"}}}
 				if err := receipt.Note(t.Context(), client, begun, part); err != nil {

@@ -93,6 +93,8 @@ func (t *teardown) recollect(ctx context.Context, m receipt.Journal) (*receipt.R
 	switch gone := apierrors.IsNotFound(err) || err == nil && string(found.UID) != t.options.Run.UID; {
 	case gone && m.RunUID != t.options.Run.UID:
 		return nil, nil
+	case gone && m.Kept:
+		r = m.End(fail.Cancelled, "its environment was released before mlenv train wrote the receipt", t.now())
 	case gone, err == nil && found.Deleted:
 		r = m.End(fail.Cancelled, receipt.Deleted, t.now())
 	case err != nil:

@@ -191,12 +191,16 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	return t.addAnswers(ctx, r, clients, e.Names.RecordClaims(set, len(clients)))
 }
 
-// Summarize returns the receipt of a run whose steps have ended, on nodes that need no release, as on the user's own machine.
+// Summarize returns the receipt of a run whose steps have ended, on nodes that this does not release, as on the user's own machine.
 func Summarize(ctx context.Context, log *slog.Logger, m receipt.Journal, set nodes.Set) receipt.Receipt {
 	t := &teardown{options: Options{Run: run.Flags{Name: m.Run, UID: m.RunUID}}, log: log, journal: m}
 	r := m.ToReceipt(m.Verdict(receipt.Seen{Over: true}), time.Now())
-	r.Mode = agent.TCP
-	if err := guarded(func() error { return t.addAnswers(ctx, &r, set, nil) }); err != nil {
+	r.Mode = cmp.Or(r.Mode, agent.TCP)
+	var claims []string
+	if r.Record != nil {
+		claims = r.Record.Claims
+	}
+	if err := guarded(func() error { return t.addAnswers(ctx, &r, set, claims) }); err != nil {
 		t.log.Warn(fmt.Sprintf("Not everything about the nodes is in the receipt: %v", err))
 	}
 	return r

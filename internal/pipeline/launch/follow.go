@@ -163,6 +163,11 @@ type follower struct {
 	// unpulled explains why the image of a task's pod could not be pulled, by the name of the TaskRun: Tekton deletes the pod.
 	unpulled map[string]string
 	logs     sync.WaitGroup
+	// past has, of each task that had ended when the run was first seen, what closes after its last event; seen is true after that.
+	past []<-chan struct{}
+	seen bool
+	// open opens the log of a container, nil for one of the cluster.
+	open func(pod, container string) opener
 }
 
 // task is what the events have reported about a TaskRun.
@@ -261,6 +266,7 @@ func (f *follower) update(found []*v1.TaskRun) {
 	for _, t := range own {
 		f.updateTask(t)
 	}
+	f.seen = true
 }
 
 func (f *follower) updateTask(found *v1.TaskRun) {
@@ -355,7 +361,12 @@ func (f *follower) endTask(t *task, found *v1.TaskRun) {
 		s.end()
 	}
 	ended := run.TaskRunOf(found)
+	told := make(chan struct{})
+	if !f.seen {
+		f.past = append(f.past, told)
+	}
 	f.logs.Go(func() {
+		defer close(told)
 		for _, s := range t.streams {
 			<-s.done
 		}
@@ -365,11 +376,25 @@ func (f *follower) endTask(t *task, found *v1.TaskRun) {
 	})
 }
 
+// startStream reads a log after those of the tasks that had ended when the run was first seen: the past is told in its order.
 func (f *follower) startStream(taskName, pod, container string) *stream {
-	s := newStream(logOf(f.clients.Kube, f.of.Namespace, pod, corev1.PodLogOptions{Container: container, Follow: true}))
+	open := f.open
+	if open == nil {
+		open = func(pod, container string) opener {
+			return logOf(f.clients.Kube, f.of.Namespace, pod, corev1.PodLogOptions{Container: container, Follow: true})
+		}
+	}
+	s := newStream(open(pod, container))
 	s.task = taskName
+	before := slices.Clone(f.past)
 	f.logs.Go(func() {
 		defer close(s.done)
+		for _, told := range before {
+			select {
+			case <-told:
+			case <-f.ctx.Done():
+			}
+		}
 		err := s.follow(f.ctx, func(at time.Time, line string) {
 			f.emit(Event{Kind: Line, Time: at, Task: taskName, Text: line})
 		})

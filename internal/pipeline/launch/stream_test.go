@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -133,6 +134,37 @@ func refuseAll(err error) opener {
 }
 
 // The rest of a long log comes after the run has ended, also to an observer that is slow; one that stays away is reported.
+// TestPastIsToldInOrder: who attaches to a run gets the log of a task that has ended before that of the next one, however slow it is.
+func TestPastIsToldInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		var got []string
+		f := &follower{ctx: ctx, of: followed(nil), tasks: map[string]*task{}, observe: func(e Event) {
+			if e.Kind != TaskStarted {
+				got = append(got, strings.TrimSpace(e.Task+" "+e.Text))
+			}
+		}}
+		f.open = func(pod, _ string) opener {
+			return func(context.Context, time.Time) (io.ReadCloser, error) {
+				if pod == "train-pod" {
+					time.Sleep(time.Second)
+				}
+				return whole("2026-01-01T00:00:00Z of " + pod + "\n"), nil
+			}
+		}
+		done := &corev1.ContainerStateTerminated{}
+		later := taskRun("teardown", ran("teardown-pod", nil))
+		later.Status.StartTime = at(30)
+		f.update([]*v1.TaskRun{later, ended(taskRun("train", ran("train-pod", done)), corev1.ConditionTrue, "Succeeded", "")})
+		f.update([]*v1.TaskRun{ended(later.DeepCopy(), corev1.ConditionTrue, "Succeeded", "")})
+		f.logs.Wait()
+		if want := []string{"train of train-pod", "train", "teardown of teardown-pod", "teardown"}; !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
 func TestDrain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pause, busy time.Duration // between two lines, and of the observer for each

@@ -257,9 +257,13 @@ func readKeys(in io.Reader, send func(event)) {
 	}
 }
 
-// sayWhere names what there is to read about a run that failed; run is its name in a command.
-func sayWhere(problems io.Writer, run string) {
+// sayWhere names what there is to read about a run that failed, and the command that continues from what it saved; run is its name in a
+// command.
+func sayWhere(problems io.Writer, run, checkpoint, resume string) {
 	say(problems, "  receipt: mlenv receipt %s\n  logs:    mlenv logs %s\n", run, run)
+	if checkpoint != "" {
+		say(problems, "  newest checkpoint: %s\n  continue from it:  %s\n", checkpoint, resume)
+	}
 }
 
 // concludeSuccess prints the end of a run.
@@ -289,7 +293,8 @@ func conclude(out, problems io.Writer, o launch.Outcome) error {
 	}
 	say(problems, "Run %s %s%s%s\n", o.Run.Name, verb, took(o), why)
 	if o.Receipt != nil {
-		sayWhere(problems, run)
+		r := runInfo{name: o.Run.Name, at: onCluster{}, run: o.Run}
+		sayWhere(problems, run, o.Receipt.Checkpoint, r.at.resume(r))
 	}
 	if o.Reason == fail.EnvironmentBusy {
 		fmt.Fprintln(problems, "  next:    start it again in an environment of its own, --name=NAME, or let it wait: --on-busy=wait")

@@ -34,6 +34,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
@@ -313,4 +314,18 @@ func TestWaitingForTekton(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	})
+}
+
+// TestEndSaysWhatWasSaved: who has cancelled a run learns which checkpoint its ranks saved, and how to continue from it.
+func TestEndSaysWhatWasSaved(t *testing.T) {
+	of := aRun("ns", "mine", time.Hour, true)
+	for checkpoint, want := range map[string]bool{"": false, "/workspace/checkpoints/mine/step-40": true} {
+		var problems bytes.Buffer
+		err := conclude(io.Discard, &problems, launch.Outcome{Run: of, Cancelled: true, Reason: fail.Cancelled, Verdict: receipt.Failed,
+			Receipt: &receipt.Receipt{Checkpoint: checkpoint}})
+		says := strings.Contains(problems.String(), checkpoint+"\n  continue from it:  mlenv run --resume-from mine -n ns\n")
+		if err == nil || says != want {
+			t.Errorf("checkpoint %q: %v, printed %q", checkpoint, err, problems.String())
+		}
+	}
 }

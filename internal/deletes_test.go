@@ -29,7 +29,7 @@ var deletions = []deletion{
 	{"pipeline/receipt/store.go:remove", "receipts", "Prune: its run has ended, and Keep newer ones of its environment and schedule stay; " +
 		"Delete: it is still of the same run (untested); the UID",
 		"pipeline/receipt.TestPrune pipeline/receipt.TestPruneKeepsRunsInProgress"},
-	{"cli/runs/provider.go:onCluster.remove", "receipts", "pruneReceipts: unless it is named, its PipelineRun is gone; --files: no run in " +
+	{"cli/runs/cluster.go:onCluster.remove", "receipts", "pruneReceipts: unless it is named, its PipelineRun is gone; --files: no run in " +
 		"progress is of its series; the user's answer", "cli/runs.TestPruneReceipts cli/runs.TestPruneFiles cli/runs.TestNothingHiddenIsPruned"},
 	{"agent/program/files.go:removeFiles", "records and work folders on a claim", "the path is below the folder; the caller, prune --files: " +
 		"no run in progress is of the series", "agent/program.TestListOfWorkingDirectory cli/runs.TestPruneFiles"},

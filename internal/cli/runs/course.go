@@ -3,9 +3,13 @@
 package runs
 
 import (
+	"context"
+	_ "embed" // the program that reads imports
 	"errors"
 	"fmt"
 	"os"
+	"strings"
+	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
@@ -224,3 +228,35 @@ func (c *course) ended(outcome launch.Outcome, err error) {
 func (c *course) leave(err error) { c.do(leave{launch.Outcome{Run: c.run}, false, err}) }
 
 func (c *course) do(effects ...effect) { c.effects = append(c.effects, effects...) }
+
+// cleanupTime bounds the end of a cancelled run, with the time that its ranks have to save, which is part of the finally timeout.
+func cleanupTime(of *v1.PipelineRun) time.Duration {
+	const spare = 2 * time.Minute // for Tekton to start teardown and to end the run
+	longest := run.TeardownTime
+	if t := of.Spec.Timeouts; t != nil && t.Finally != nil {
+		longest = max(longest, t.Finally.Duration)
+	}
+	return longest + spare
+}
+
+// ctrlC is the key on a terminal that passes on each key and makes no signal of it.
+const ctrlC = 3
+
+// errEarly means that the pods of a run came before their service account had its pull secrets, and that no step of the run has run.
+var errEarly = errors.New("the pods of the run came before the pull secrets of their service account")
+
+// unfollowed returns the error of following a run whose end could not be seen, such as for a login that has expired.
+func unfollowed(of *v1.PipelineRun, err error) error {
+	seen := "the run continues"
+	switch {
+	case errors.Is(err, context.Canceled):
+		return err
+	case of.IsDone():
+		seen = "the run has ended"
+	case of.IsCancelled(), of.IsGracefullyCancelled():
+		seen = "the run is being cancelled"
+	}
+	next := strings.TrimPrefix(fmt.Sprintf("%s\nmlenv status %s -n %s", fail.NextOf(err), of.Name, of.Namespace), "\n")
+	return &command.Exit{Code: command.Unfollowed, Err: fail.Advise(fmt.Errorf("following run %s: %s without mlenv: %w", of.Name, seen, err),
+		"%s", next)}
+}

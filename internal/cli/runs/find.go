@@ -5,18 +5,15 @@ package runs
 import (
 	"cmp"
 	"context"
+	_ "embed" // the program that reads imports
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
-	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -25,64 +22,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
-
-// runInfo is what the cluster has of a run: its PipelineRun, its receipt, or both.
-type runInfo struct {
-	name string
-	// run is nil if it was deleted; then there are no tasks either.
-	run   *v1.PipelineRun
-	tasks []run.TaskRun
-	// receipt is nil if there is none yet. Without run it is what the steps have noted so far, if unfinished is true.
-	receipt *receipt.Receipt
-	// journal is what the steps have noted, nil for nothing.
-	journal *receipt.Journal
-	// at is where the run is or was.
-	at provider
-	// unfinished reports that the run has no receipt yet although its PipelineRun is not there, forbidden that the user may not read that.
-	unfinished, forbidden bool
-}
-
-// setJournal takes what the run's ConfigMap holds.
-func (r *runInfo) setJournal(m receipt.Journal) {
-	r.journal, r.receipt = &m, m.Receipt
-	r.forbidden = r.forbidden || m.Kept // there is nothing that would judge the run before its receipt does
-	if r.run != nil || r.receipt != nil {
-		return
-	}
-	left := r.known()
-	left.Verdict, r.receipt, r.unfinished = "", &left, true
-}
-
-// standing returns how the run stands, by its receipt and what the user may read of Tekton's objects.
-func (r runInfo) standing() receipt.Standing {
-	seen := receipt.Seen{Tasks: r.tasks}
-	switch {
-	case r.run != nil:
-		seen.Run = run.Of(r.run)
-	case !r.forbidden:
-		seen.End = &receipt.End{Reason: fail.Cancelled, Message: receipt.Deleted + "; the reaper writes its receipt within two minutes"}
-	}
-	return r.noted().Verdict(seen)
-}
-
-// noted returns what the run's ConfigMap holds, zero for nothing.
-func (r runInfo) noted() receipt.Journal {
-	switch {
-	case r.journal != nil:
-		return *r.journal
-	case r.receipt != nil:
-		return receipt.Journal{Receipt: r.receipt}
-	}
-	return receipt.Journal{}
-}
-
-// known returns the receipt, or as much of it as the steps have noted.
-func (r runInfo) known() receipt.Receipt {
-	if r.receipt != nil {
-		return *r.receipt
-	}
-	return r.noted().ToReceipt(r.standing(), time.Time{})
-}
 
 // chosen returns the named run, or else the newest one, which may be one of this machine.
 func chosen(ctx context.Context, clients *kube.Clients, args []string, here []runInfo) (runInfo, error) {
@@ -159,74 +98,6 @@ func missing(ctx context.Context, clients *kube.Clients, next, format string, ar
 	return command.Usage(fail.Advise(fail.Becausef(fail.InvalidInput, format, args...), "%s", next))
 }
 
-// uid is also the ID of the run's job.
-func (r runInfo) uid() string {
-	if r.run != nil {
-		return string(r.run.UID)
-	}
-	return r.receipt.RunUID
-}
-
-func (r runInfo) param(name string) string { return launch.ValueOf(r.run, name) }
-
-// maxAttempts returns how often the training may be started, 0 if that is not known.
-func (r runInfo) maxAttempts() int {
-	if r.run == nil {
-		return 0
-	}
-	restarts, _ := strconv.Atoi(r.param("max-restarts")) // an installed pipeline without the param restarts nothing
-	return restarts + 1
-}
-
-func (r runInfo) environment() string {
-	if r.receipt != nil {
-		return r.receipt.Environment
-	}
-	if r.journal != nil && r.journal.Environment != "" {
-		return r.journal.Environment
-	}
-	return cmp.Or(r.param("name"), "ml-dev-env")
-}
-
-// series returns the first of the runs that resume each other: the scripts of all of them read its checkpoints.
-func (r runInfo) series() string {
-	first := ""
-	if r.receipt != nil && r.receipt.Training != nil {
-		first = r.receipt.Training.ResumedFrom
-	}
-	if first == "" {
-		given, _ := r.at.given(r) // without them the run resumes nothing
-		first = resumedFrom(given)
-	}
-	return cmp.Or(first, r.name)
-}
-
-// checkpoints returns the folder in which the documented scripts keep the checkpoints of r.
-func (r runInfo) checkpoints() string { return "checkpoints/" + r.series() }
-
-// resume changes values so that a run continues from the checkpoints of r: it sets agent.ResumeVariable, and the commit of r
-// unless given names another one, or the folder of this machine is trained as it is now.
-func (r runInfo) resume(values, given map[string][]string) {
-	if given["revision"] == nil && given["repo-url"] == nil && !isFolder(values) {
-		if commit := r.known().Commit; commit != "" {
-			values["revision"] = []string{commit}
-		}
-	}
-	first := cmp.Or(resumedFrom(values), r.name)
-	env := slices.DeleteFunc(slices.Clone(values["env"]), isResumeVariable)
-	values["env"] = append(env, agent.ResumeVariable+"="+first)
-}
-
-// resumedFrom returns the value of agent.ResumeVariable, "" for none.
-func resumedFrom(values map[string][]string) string {
-	if i := slices.IndexFunc(values["env"], isResumeVariable); i >= 0 {
-		return strings.TrimPrefix(values["env"][i], agent.ResumeVariable+"=")
-	}
-	return ""
-}
-
-func isResumeVariable(item string) bool { return strings.HasPrefix(item, agent.ResumeVariable+"=") }
-
 // pipelineSelector selects all PipelineRuns of the pipeline, however they were started.
 const pipelineSelector = "tekton.dev/pipeline=" + launch.Pipeline
 
@@ -295,4 +166,8 @@ func inProgress(ctx context.Context, clients *kube.Clients) ([]string, error) {
 	all, err := list(ctx, clients)
 	all = slices.DeleteFunc(all, func(r runInfo) bool { return r.run == nil || !r.at.inProgress(r) })
 	return humanize.Each(all, func(r runInfo) string { return r.name }), err
+}
+
+func newestFirst(a, b runInfo) int {
+	return cmp.Or(b.started().Compare(a.started()), cmp.Compare(a.name, b.name))
 }

@@ -25,19 +25,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/reaper"
 )
-
-// cleanupTime bounds the end of a cancelled run, with the time that its ranks have to save, which is part of the finally timeout.
-func cleanupTime(of *v1.PipelineRun) time.Duration {
-	const spare = 2 * time.Minute // for Tekton to start teardown and to end the run
-	longest := run.TeardownTime
-	if t := of.Spec.Timeouts; t != nil && t.Finally != nil {
-		longest = max(longest, t.Finally.Duration)
-	}
-	return longest + spare
-}
 
 // follower follows a run until it ends or the user leaves.
 type follower struct {
@@ -59,9 +48,6 @@ type follower struct {
 	// request starts the run once more if its pods came before their service account had its pull secrets; nil for never.
 	request *launch.Request
 }
-
-// errEarly means that the pods of a run came before their service account had its pull secrets, and that no step of the run has run.
-var errEarly = errors.New("the pods of the run came before the pull secrets of their service account")
 
 // follow returns when the run has ended; over is false if the run continues. It cancels a run whose folder could not be
 // uploaded.
@@ -210,11 +196,8 @@ func (f *follower) watchFailure(ctx context.Context) {
 	}
 }
 
-// trainTask is the task of the training in the pipeline, and trainingEvery how often its nodes are asked.
-const (
-	trainTask     = "train"
-	trainingEvery = 30 * time.Second
-)
+// trainingEvery is how often the nodes of a training are asked.
+const trainingEvery = 30 * time.Second
 
 // watchTraining shows attempts and silence of the training in the last line of the terminal. A user who may not ask the
 // nodes sees the training's log alone.
@@ -235,9 +218,6 @@ func (f *follower) watchTraining(ctx context.Context) {
 		f.display.show(s.progress)
 	}
 }
-
-// ctrlC is the key on a terminal that passes on each key and makes no signal of it.
-const ctrlC = 3
 
 // choices explains the keys that answer Ctrl-C.
 const choices = "== c, or Ctrl-C again: cancel the run and release everything; d: detach, the run continues without mlenv; " +
@@ -300,33 +280,4 @@ func conclude(out, problems io.Writer, o launch.Outcome) error {
 		fmt.Fprintln(problems, "  next:    start it again in an environment of its own, --name=NAME, or let it wait: --on-busy=wait")
 	}
 	return &command.Exit{Code: code}
-}
-
-// unfollowed returns the error of following a run whose end could not be seen, such as for a login that has expired.
-func unfollowed(of *v1.PipelineRun, err error) error {
-	seen := "the run continues"
-	switch {
-	case errors.Is(err, context.Canceled):
-		return err
-	case of.IsDone():
-		seen = "the run has ended"
-	case of.IsCancelled(), of.IsGracefullyCancelled():
-		seen = "the run is being cancelled"
-	}
-	next := strings.TrimPrefix(fmt.Sprintf("%s\nmlenv status %s -n %s", fail.NextOf(err), of.Name, of.Namespace), "\n")
-	return &command.Exit{Code: command.Unfollowed, Err: fail.Advise(fmt.Errorf("following run %s: %s without mlenv: %w", of.Name, seen, err),
-		"%s", next)}
-}
-
-// say prints a text whose commands the user can run.
-func say(out io.Writer, format string, args ...any) {
-	fmt.Fprint(out, command.ForTerminal(fmt.Sprintf(format, args...)))
-}
-
-func took(o launch.Outcome) string {
-	status := o.Run.Status
-	if status.StartTime == nil || status.CompletionTime == nil {
-		return ""
-	}
-	return " after " + humanize.Duration(status.CompletionTime.Sub(status.StartTime.Time))
 }

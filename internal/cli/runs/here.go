@@ -3,24 +3,19 @@
 package runs
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
-	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
@@ -100,10 +95,6 @@ func localRuns() (all []runInfo, err error) {
 	return all, err
 }
 
-func newestFirst(a, b runInfo) int {
-	return cmp.Or(b.started().Compare(a.started()), cmp.Compare(a.name, b.name))
-}
-
 // here is the provider of runs on this machine.
 type here struct{ run local.Run }
 
@@ -143,69 +134,4 @@ func (here) resume(r runInfo) string { return "mlenv run --local --resume-from "
 func LocalNames() []string {
 	all, _ := local.All()
 	return humanize.Each(all, func(r local.Run) string { return r.Name })
-}
-
-// onRun returns the RunE of a command about the run that its first argument names, or else the newest one. do gets the other
-// arguments. A name means a local run if there is one, unless a flag chooses a cluster or a namespace. Without a cluster, or
-// if it does not answer, the newest run is a local one. A local run needs no clients.
-func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients, r runInfo, others []string) error) func(
-	*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		others := args[min(1, len(args)):]
-		if of, ok := envflags.Local(*flags, args); ok {
-			r, err := localOf(of)
-			if err != nil {
-				return err
-			}
-			return do(cmd, &kube.Clients{}, r, others)
-		}
-		var local []runInfo
-		if len(args) == 0 && *flags == (kube.Flags{}) {
-			local, _ = localRuns()
-		}
-		clients, err := flags.Connect()
-		var r runInfo
-		if err == nil {
-			r, err = chosen(cmd.Context(), clients, args, local)
-		}
-		if len(local) > 0 && noCluster(clients, err) {
-			if clients != nil {
-				onlyHere(cmd, err)
-			}
-			r, err = local[0], nil
-		}
-		if err != nil {
-			return err
-		}
-		return do(cmd, clients, r, others)
-	}
-}
-
-// noCluster reports whether err is that there is no cluster, in which case clients is nil, or that it does not answer.
-func noCluster(clients *kube.Clients, err error) bool {
-	return err != nil && (clients == nil || fail.ReasonOf(err) == fail.APIServerUnreachable)
-}
-
-// onlyHere tells a user that the runs of a cluster are not considered.
-func onlyHere(cmd *cobra.Command, err error) {
-	say(cmd.ErrOrStderr(), "Only the runs of this machine are considered: %v\n", err)
-}
-
-// withEarlierLocal adds the params of the local run that --like or --resume-from names.
-func (o *runOptions) withEarlierLocal() error {
-	values, err := o.addEarlier(func(_, name string) (r runInfo, values map[string][]string, err error) {
-		of, ok := local.Find(name)
-		if !ok {
-			return r, nil, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for local run %s: this machine has none of that name", name),
-				"mlenv runs --local")
-		}
-		if r, err = localOf(of); err == nil {
-			values, err = r.at.given(r)
-		}
-		return r, values, err
-	})
-	if err == nil {
-		o.values = values
-	}
-	return err
 }

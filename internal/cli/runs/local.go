@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -23,7 +22,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
@@ -32,18 +30,6 @@ import (
 
 // localParams are the params that a local run uses in addition to those that are flags of the step train.
 var localParams = []string{"repo-url", "revision", "submodules", "lfs", "requirements", "script", "script-args", "env", "nodes"}
-
-// localRun is a run on nodes that are parts of this machine.
-type localRun struct {
-	on     bool
-	python string
-}
-
-func (l *localRun) addTo(flags *pflag.FlagSet) {
-	flags.BoolVar(&l.on, "local", false, "train on this machine, without a cluster: each node is a process group with its part of the GPUs")
-	flags.StringVar(&l.python, "python", "", "with --local, the path of the ranks' python3, such as a virtual environment's (default: "+
-		"the one in PATH)")
-}
 
 // runLocal trains on this machine and follows the training to its end.
 func (o *runOptions) runLocal(cmd *cobra.Command) error {
@@ -90,27 +76,6 @@ func (o *runOptions) runLocal(cmd *cobra.Command) error {
 		}
 	}
 	return err
-}
-
-// localJob is what a local run trains.
-type localJob struct {
-	nodes    local.Options
-	source   syncrepo.Folder
-	training train.Options
-	commit   string
-	// given are the params of the command line, for a run that is started like this one.
-	given map[string][]string
-}
-
-// given returns the params of the command line, with an absolute path of the folder.
-func (o *runOptions) given() map[string][]string {
-	values := maps.Clone(o.values)
-	if isFolder(values) {
-		if dir, err := filepath.Abs(values["repo-url"][0]); err == nil {
-			values["repo-url"] = []string{dir}
-		}
-	}
-	return values
 }
 
 const (
@@ -168,11 +133,6 @@ func (o *runOptions) localOptions() (train.Options, error) {
 		problems = append(problems, command.Want(!other.given, "--%s: a local run has no use for it", other.name))
 	}
 	return options, errors.Join(append(problems, command.FlagMistakes(flags), options.Check())...)
-}
-
-// value returns the run's value of a param, or the pipeline's default.
-func (o *runOptions) value(name string) string {
-	return launch.Value(o.params.pipeline, o.values, name)
 }
 
 // localSource returns the folder to train from: a copy of one of this machine, which the user may change meanwhile, or the files of a

@@ -3,41 +3,14 @@
 package runs
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"path"
-	"slices"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
-
-type logsOptions struct {
-	kube   kube.Flags
-	follow bool
-	rank   int
-	task   string
-	tail   int64
-	// since is how old lines may be, 0 for any age.
-	since time.Duration
-}
 
 // LogsCommand returns the command mlenv logs.
 func LogsCommand() *cobra.Command {
@@ -76,248 +49,21 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run; 3
 	cmd.MarkFlagsMutuallyExclusive("rank", "task")
 	cmd.MarkFlagsMutuallyExclusive("rank", "tail")
 	cmd.MarkFlagsMutuallyExclusive("follow", "tail")
-	cmd.RunE = onRun(&o.kube, func(cmd *cobra.Command, _ *kube.Clients, r runInfo, _ []string) error {
+	cmd.RunE = onRun(&o.kube, func(cmd *cobra.Command, clients *kube.Clients, r runInfo, _ []string) error {
 		if cmd.Flags().NArg() == 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "Run %s.\n", r.name)
 		}
 		err := r.at.logs(cmd, &o, r)
+		if errors.Is(err, errReadAgain) {
+			o.again = true
+			if r, err = find(cmd.Context(), clients, r.name); err == nil {
+				err = r.at.logs(cmd, &o, r)
+			}
+		}
 		if o.follow && cmd.Context().Err() != nil {
 			return &command.Exit{Code: command.Interrupted}
 		}
 		return err
 	})
 	return cmd
-}
-
-// rawLog returns the output for a log as the rank or the run wrote it, without control characters on a terminal. flush ends it.
-func rawLog(cmd *cobra.Command) (out io.Writer, flush func()) {
-	if terminal := command.Raw(cmd.OutOrStdout()); terminal != nil {
-		plain := plainLog(terminal)
-		return plain, plain.Flush
-	}
-	return cmd.OutOrStdout(), func() {}
-}
-
-// isNew reports whether an event is not older than --since. What has no time is new.
-func (o *logsOptions) isNew(e launch.Event) bool {
-	return o.since == 0 || e.Time.IsZero() || time.Since(e.Time) <= o.since
-}
-
-// followTasks ends with the run. If ctx ends, the run continues.
-func (o *logsOptions) followTasks(cmd *cobra.Command, clients *kube.Clients, r runInfo) error {
-	display := newDisplay(cmd.OutOrStdout(), 0)
-	display.width = nil // a log has no last line that changes
-	outcome, err := launch.Follow(cmd.Context(), clients, r.run, func(e launch.Event) {
-		if (o.task == "" || e.Task == o.task) && o.isNew(e) {
-			display.observe(e)
-		}
-	})
-	if err != nil {
-		return unfollowed(outcome.Run, err)
-	}
-	how := humanize.OneLine(fmt.Sprint(runInfo{name: r.name, at: r.at, run: outcome.Run}.state(), " ", outcome.Reason), 100)
-	fmt.Fprintf(cmd.ErrOrStderr(), "Run %s has ended: %s%s\n", r.name, how, cmp.Or(outcome.Receipt, &receipt.Receipt{}).But())
-	return nil
-}
-
-// taskLogs shows the logs until now, or else the last lines of the failed ranks.
-func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, r runInfo) error {
-	out := cmd.OutOrStdout()
-	var names []string
-	some := false
-	var problems []error // a node that does not answer hides no other task's log
-	for _, task := range r.tasks {
-		names = append(names, task.Task)
-		if o.task != "" && task.Task != o.task {
-			continue
-		}
-		err := launch.Logs(cmd.Context(), clients, r.run, task, o.tail, func(e launch.Event) {
-			if !o.isNew(e) {
-				return
-			}
-			fmt.Fprintf(out, "[%s] %s\n", e.Task, humanize.PlainLine(e.Text))
-		})
-		switch {
-		case err == nil:
-			some = true
-		case cmd.Context().Err() != nil:
-			return err
-		case !errors.Is(err, launch.ErrNoLog):
-			problems = append(problems, fmt.Errorf("task %s: %w", task.Task, err))
-		}
-	}
-	problem := errors.Join(problems...)
-	switch {
-	case o.task != "" && r.run != nil && !slices.Contains(names, o.task):
-		return command.Usage(fail.Becausef(fail.InvalidInput, "looking for task %s of run %s: want one of those that have run: %s", o.task,
-			r.name, strings.Join(names, ", ")))
-	case some, problem != nil && r.receipt == nil:
-		return problem
-	case r.kept() && r.unfinished:
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the log of run %s: its mlenv train prints it", r.name),
-			"mlenv logs %s --rank 0 --follow%s", r.name, r.flag())
-	case r.receipt == nil:
-		return fmt.Errorf("reading the logs of run %s: its pods are gone or have not started, and it has no receipt", r.name)
-	}
-	for _, rank := range r.receipt.Ranks {
-		for _, line := range rank.Tail {
-			fmt.Fprintf(out, "[%d %d] %s\n", rank.Node, rank.Rank, humanize.PlainLine(line))
-		}
-	}
-	if problem != nil {
-		return problem
-	}
-	say(cmd.ErrOrStderr(), "The pods of the run's tasks are gone. Whole logs: mlenv logs %s --rank 0 -n %s, or mlenv fetch %s logs -n %s\n",
-		r.name, clients.Namespace, r.name, clients.Namespace)
-	return nil
-}
-
-// rankLog copies the log of a rank from its node, or else from the claim.
-func (o *logsOptions) rankLog(ctx context.Context, out, progress io.Writer, clients *kube.Clients, r runInfo) error {
-	name := agent.RankLog + strconv.Itoa(o.rank)
-	if r.at.inProgress(r) {
-		found, err := o.liveLog(ctx, out, progress, clients, r, name)
-		if found || err != nil {
-			return err
-		}
-		if r, err = find(ctx, clients, r.name); err != nil { // the run may have ended meanwhile
-			return err
-		}
-	}
-	record := r.record()
-	if record == nil || len(record.Claims) == 0 {
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the log of rank %d of run %s: no node has it, and no training has started "+
-			"that would name its claim", o.rank, r.name),
-			"mlenv status %s -n %s", r.name, clients.Namespace)
-	}
-	node, ranks := r.nodeOf(o.rank)
-	if node < 0 {
-		return o.noSuchRank(r, ranks)
-	}
-	claim := record.Claims[min(node, len(record.Claims)-1)]
-	newest := path.Join(fetch.RecordOf(r.uid()), agent.AttemptFolder(r.attempt()))
-	return fetch.File(ctx, clients, fetch.Claim{Name: claim, For: r.name, Notes: progress}, path.Join(newest, name+".log"), out)
-}
-
-// record returns where the run's record lies, by its receipt or as the training has noted it; nil if none has started.
-func (r runInfo) record() *receipt.Record {
-	if r.receipt != nil && r.receipt.Record != nil {
-		return r.receipt.Record
-	}
-	if r.journal != nil {
-		return r.journal.Record()
-	}
-	return nil
-}
-
-// attempt returns the newest attempt of the training, 0 or 1 for the first.
-func (r runInfo) attempt() int {
-	if r.receipt != nil && len(r.receipt.Attempts) > 0 {
-		return len(r.receipt.Attempts)
-	}
-	if r.journal != nil {
-		if part := r.journal.EntryOf(trainTask); part != nil {
-			return part.Attempt
-		}
-	}
-	return 0
-}
-
-// nodeOf returns the node of a rank, -1 for a rank that the training does not have, and how many it has. A receipt leaves out healthy
-// ranks of large trainings, and has none if nobody could ask the nodes.
-func (r runInfo) nodeOf(rank int) (node, ranks int) {
-	var training *receipt.Training
-	order := []int(nil)
-	if r.journal != nil {
-		if part := r.journal.EntryOf(trainTask); part != nil {
-			training, order = part.Training, part.Order
-		}
-	}
-	if left := r.receipt; left != nil {
-		if i := slices.IndexFunc(left.Ranks, func(one receipt.Rank) bool { return one.Rank == rank }); i >= 0 {
-			return left.Ranks[i].Node, 0
-		}
-		ranks, training = len(left.Ranks), cmp.Or(left.Training, training)
-	}
-	if training == nil || training.Nodes <= 0 || training.RanksPerNode <= 0 {
-		return -1, ranks
-	}
-	ranks = training.Nodes * training.RanksPerNode
-	if rank >= ranks {
-		return -1, ranks
-	}
-	node = rank / training.RanksPerNode
-	if len(order) == training.Nodes {
-		node = order[node]
-	}
-	return node, ranks
-}
-
-// liveLog copies the log of a rank from its node. With --follow it waits for the rank, and continues until the rank
-// ends. found is false if no node has the rank or the run has ended meanwhile.
-func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clients *kube.Clients, r runInfo,
-	name string) (found bool, err error) {
-	set, node, err := o.nodeOfRank(ctx, r)
-	if err == nil && node < 0 && o.follow {
-		fmt.Fprintf(progress, "Rank %d of run %s has not started yet.\n", o.rank, r.name)
-		runs := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace)
-		err = kube.Until(ctx, "run "+r.name, runs, metav1.ListOptions{FieldSelector: "metadata.name=" + r.name},
-			func(left []*v1.PipelineRun) (bool, error) {
-				if len(left) == 0 || left[0].IsDone() {
-					return true, nil
-				}
-				set.Close()
-				set, node, err = o.nodeOfRank(ctx, r)
-				return node >= 0, err
-			})
-	}
-	defer set.Close()
-	if err != nil || node < 0 {
-		return false, err
-	}
-	if o.follow {
-		if err := nodes.FollowLog(ctx, set[node], r.uid(), name, out, nodes.RetryUntilDone(ctx)); err != nil {
-			return true, unfollowed(r.run, err)
-		}
-		return true, nil
-	}
-	log, err := set[node].Log(ctx, r.uid(), name, 0, false)
-	if err != nil {
-		return true, err
-	}
-	defer log.Close()
-	_, err = io.Copy(out, log)
-	return true, err
-}
-
-// nodeOfRank asks every node for the rank; the node is -1 if none has it. Errors: InvalidInput for a rank that the
-// training does not have.
-func (o *logsOptions) nodeOfRank(ctx context.Context, r runInfo) (set nodes.Set, node int, err error) {
-	set, err = r.at.nodes(ctx, r)
-	if fail.ReasonOf(err) == fail.EnvironmentMissing {
-		return nil, -1, nil
-	} else if err != nil {
-		return nil, -1, err
-	}
-	asking, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	for node, client := range set {
-		job, err := client.Job(asking, r.uid())
-		switch {
-		case agent.IsNotFound(err), o.follow && fail.ReasonOf(err) == fail.AgentUnreachable:
-			continue
-		case err != nil:
-			return set, -1, err
-		case o.rank >= job.Spec.Nodes*job.Spec.RanksOfNode():
-			return set, -1, o.noSuchRank(r, job.Spec.Nodes*job.Spec.RanksOfNode())
-		case slices.ContainsFunc(job.Ranks, func(r agent.RankStatus) bool { return r.Rank == o.rank }):
-			return set, node, nil
-		}
-	}
-	return set, -1, nil
-}
-
-func (o *logsOptions) noSuchRank(r runInfo, ranks int) error {
-	return command.Usage(fail.Becausef(fail.InvalidInput, "looking for rank %d of run %s: it has %s, from 0", o.rank, r.name,
-		humanize.Count(ranks, "rank")))
 }

@@ -3,9 +3,12 @@
 package runs
 
 import (
+	_ "embed" // the program that reads imports
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -98,4 +101,32 @@ func (p *params) values(cmd *cobra.Command) (map[string][]string, error) {
 		}
 	}
 	return values, errors.Join(problems...)
+}
+
+// isFolder reports whether the repository is a folder of this machine.
+func isFolder(values map[string][]string) bool {
+	url := values["repo-url"]
+	if len(url) != 1 {
+		return false
+	}
+	return url[0] == "." || url[0] == ".." || strings.HasPrefix(url[0], "./") || strings.HasPrefix(url[0], "../") || filepath.IsAbs(url[0])
+}
+
+// expandHome replaces a leading ~ where the shell has left it, as in --script=~/model/train.py and in job files. In a
+// repository ~ is a name as any other.
+func expandHome(values map[string][]string) {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return
+	}
+	for _, param := range append([]string{"repo-url"}, launch.FileParams()...) {
+		if param != "repo-url" && !isFolder(values) {
+			return
+		}
+		for i, value := range values[param] {
+			if rest, ok := strings.CutPrefix(value, "~"); ok && (rest == "" || rest[0] == '/') {
+				values[param][i] = home + rest
+			}
+		}
+	}
 }

@@ -4,12 +4,10 @@ package runs
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -19,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
@@ -187,27 +184,6 @@ func exitOf(r receipt.Rank, reason fail.Reason) string {
 	return text
 }
 
-// metricsText formats a line of metrics as text, without its time.
-func metricsText(line json.RawMessage) string {
-	var metrics map[string]json.RawMessage
-	if len(line) == 0 {
-		return ""
-	}
-	if err := json.Unmarshal(line, &metrics); err != nil {
-		return humanize.OneLine(string(line), 400)
-	}
-	delete(metrics, "time")
-	var texts []string
-	for _, name := range slices.Sorted(maps.Keys(metrics)) {
-		text := string(metrics[name])
-		if number, err := strconv.ParseFloat(text, 64); err == nil && strings.Contains(text, ".") {
-			text = strconv.FormatFloat(number, 'g', 5, 64)
-		}
-		texts = append(texts, name+" "+text)
-	}
-	return humanize.OneLine(strings.Join(texts, ", "), 400)
-}
-
 // writePage writes the report of a run to a new file, or to out for -. It removes an incomplete file.
 func writePage(out io.Writer, path string, r receipt.Receipt) error {
 	if path == "-" {
@@ -226,14 +202,6 @@ func writePage(out io.Writer, path string, r receipt.Receipt) error {
 	}
 	fmt.Fprintf(out, "The report of run %s is %s.\n", r.Title(), path)
 	return nil
-}
-
-// modeText returns "tcp, because the cluster file of local disables it".
-func modeText(mode agent.Mode, reason string) string {
-	if mode == "" || reason == "" {
-		return string(mode)
-	}
-	return string(mode) + ", because " + humanize.OneLine(reason, 300)
 }
 
 // railsOf returns for example "4 × MT4129, 400 Gb/s, firmware 28.39.1002", each kind of rail once, "" without RDMA.

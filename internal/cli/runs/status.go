@@ -5,9 +5,12 @@ package runs
 import (
 	"cmp"
 	"context"
+	_ "embed" // the program that reads imports
 	"encoding/json"
+	"fmt"
 	"io"
 	"slices"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,11 +23,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
-
-// askTime bounds the questions to the nodes.
-const askTime = 10 * time.Second
 
 type status struct {
 	summary
@@ -202,3 +203,77 @@ func lastMetrics(ctx context.Context, client *agent.Client, job string) json.Raw
 	text, _ := json.Marshal(last) // it was read as JSON
 	return text
 }
+
+func (s *status) print(out io.Writer, now time.Time) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	row := rowsOf(w)
+	row("run", receipt.Receipt{Run: s.Name, Namespace: s.Namespace}.Title())
+	row("state", s.State)
+	row("reason", string(s.Reason))
+	row("warning", s.Warning)
+	row("message", humanize.Lines(s.Message, maxMessage))
+	row("environment", s.Environment)
+	row("started", report.Stamp(s.Started))
+	if d := s.duration(now); d > 0 {
+		row("time", humanize.Duration(d))
+	}
+	if s.Nodes > 0 {
+		row("nodes", fmt.Sprint(s.Nodes))
+	}
+	row("mode", modeText(s.Mode, s.ModeReason))
+	row("commit", s.Commit)
+	row("image", s.Image)
+	row("metrics", metricsText(s.Metrics))
+	row("progress", notedText(s.Noted, now))
+	if s.Noted != nil && s.Noted.NotFinite != nil {
+		row("warning", fmt.Sprintf("the loss was NaN or infinite, first at step %.0f", *s.Noted.NotFinite))
+	}
+	row("attempt", s.attempt())
+	row("silent", s.silence())
+	row("saving", s.Saving)
+	printPhases(w, s.Tasks, now)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, waits := range s.Waits {
+		fmt.Fprintf(out, "\n%s: %s\n", waits.Task, waits.Text)
+		if waits.Next != "" {
+			fmt.Fprintf(out, "  next: %s\n", waits.Next)
+		}
+	}
+	if len(s.Live) > 0 && s.Unseen == "" {
+		fmt.Fprintln(w, "\nNODE\tJOB\tRANKS\tQUIET FOR")
+		for _, same := range alike(s.Live, func(l live) string { return fmt.Sprint(l.State, l.Ranks, l.All) }) {
+			l := slices.MaxFunc(same, func(a, b live) int { return cmp.Compare(a.Quiet, b.Quiet) })
+			fmt.Fprintf(w, "%s\t%s\t%d of %d\t%s\n", rowName(l.Node, len(same), "node"), l.State, l.Ranks, l.All, humanize.Seconds(l.Quiet))
+		}
+	}
+	if s.Unseen != "" {
+		fmt.Fprintf(w, "\nThe nodes did not answer: %s\n", s.Unseen)
+	}
+	return w.Flush()
+}
+
+// notedText returns for example "step 40 of 100, loss 2.104, 12345 tokens/s, about 3m0s left; 12s ago".
+func notedText(p *receipt.Progress, now time.Time) string {
+	if p == nil || p.At.IsZero() {
+		return ""
+	}
+	text := metrics.AtStep(p.Step, p.Steps, p.Source)
+	if p.Loss != nil {
+		text += fmt.Sprintf(", loss %.4g", *p.Loss)
+	}
+	switch {
+	case p.TokensPerSecond > 0:
+		text += fmt.Sprintf(", %.4g tokens/s", p.TokensPerSecond)
+	case p.SamplesPerSecond > 0:
+		text += fmt.Sprintf(", %.4g samples/s", p.SamplesPerSecond)
+	}
+	if p.SecondsLeft > 0 {
+		text += ", about " + humanize.Seconds(p.SecondsLeft) + " left"
+	}
+	return text + "; " + humanize.Duration(max(0, now.Sub(p.At)).Truncate(time.Second)) + " ago"
+}
+
+// maxWaiting bounds what a task waits for, in bytes.
+const maxWaiting = 500

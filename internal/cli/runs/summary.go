@@ -3,18 +3,10 @@
 package runs
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
-)
-
-// States of a run in addition to the verdicts of receipts.
-const (
-	running    = "Running"
-	cancelling = "Cancelling"
-	cancelled  = "Cancelled"
 )
 
 type summary struct {
@@ -60,30 +52,6 @@ func (s summary) where() string {
 	return s.Namespace
 }
 
-func (r runInfo) started() time.Time {
-	switch {
-	case r.run == nil:
-		return r.receipt.Started
-	case r.run.Status.StartTime != nil:
-		return r.run.Status.StartTime.Time
-	}
-	return r.run.CreationTimestamp.Time
-}
-
-func (r runInfo) state() string {
-	v := r.standing()
-	stopped := r.run != nil && (r.run.IsCancelled() || r.run.IsGracefullyCancelled())
-	switch {
-	case r.unfinished && !r.forbidden, v.Verdict == "" && stopped:
-		return cancelling
-	case v.Verdict == "":
-		return running
-	case v.Verdict != receipt.Succeeded && (stopped || v.Reason == fail.Cancelled):
-		return cancelled
-	}
-	return string(v.Verdict)
-}
-
 func (r runInfo) summary() summary {
 	namespace, local := r.at.namespace(r)
 	s := summary{
@@ -109,25 +77,6 @@ func (r runInfo) summary() summary {
 		}
 	}
 	return s
-}
-
-// nodes returns the number of nodes in the receipt, or else the one that provision noted, or else the requested one.
-func (r runInfo) nodes() int {
-	known := r.known()
-	if len(known.Nodes) > 0 {
-		return len(known.Nodes)
-	}
-	if part := r.noted().EntryOf("provision"); part != nil && part.Nodes > 0 {
-		return part.Nodes // 0 requests the number of the cluster file
-	}
-	if t := known.Training; t != nil {
-		return t.Nodes
-	}
-	if r.run == nil {
-		return 0
-	}
-	n, _ := strconv.Atoi(r.param("nodes"))
-	return n
 }
 
 // duration ends now if the run is in progress; 0 if it is not known.

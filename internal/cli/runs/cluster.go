@@ -19,47 +19,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
-// provider is where a run is or was: a cluster, or this machine. What finds a run chooses it, and nothing else asks which one it is.
-type provider interface {
-	// namespace is "" on this machine, which has none; then local is true.
-	namespace(r runInfo) (name string, local bool)
-	// workspace is the path of the workspace, as the user of the run sees it.
-	workspace() string
-	// inProgress reports whether the run's script may still read and write files.
-	inProgress(r runInfo) bool
-	// given returns the params of the run. Errors: InvalidInput if they are gone.
-	given(r runInfo) (map[string][]string, error)
-	// nodes connects to the nodes of a run in progress.
-	nodes(ctx context.Context, r runInfo) (nodes.Set, error)
-	// claims returns what has the run's workspace.
-	claims(ctx context.Context, r runInfo) ([]fetch.Claim, error)
-	// logs shows the logs of the run.
-	logs(cmd *cobra.Command, o *logsOptions, r runInfo) error
-	// remove deletes what is left of a run that has ended, and names it.
-	remove(ctx context.Context, r runInfo) (what string, err error)
-	// writer reports who writes the receipt of the run, and when.
-	writer(r runInfo) string
-	// stop returns the command that ends the run, and resume the one that continues from its checkpoints.
-	stop(r runInfo) string
-	resume(r runInfo) string
-}
-
-// title names the run in messages.
-func (r runInfo) title() string {
-	if namespace, local := r.at.namespace(r); !local {
-		return "run " + namespace + "/" + r.name
-	}
-	return "local run " + r.name
-}
-
-// flag returns the flag that chooses the namespace of the run in a command, "" for a local run.
-func (r runInfo) flag() string {
-	if namespace, local := r.at.namespace(r); !local {
-		return " -n " + namespace
-	}
-	return ""
-}
-
 // onCluster is the provider of runs that Tekton runs.
 type onCluster struct{ clients *kube.Clients }
 
@@ -144,9 +103,6 @@ func (onCluster) stop(r runInfo) string {
 	}
 	return "mlenv cancel " + r.name + r.flag()
 }
-
-// kept reports whether the run is a training of mlenv train, which has no PipelineRun.
-func (r runInfo) kept() bool { return r.journal != nil && r.journal.Kept }
 
 // resume repeats the folder that the run trained.
 func (onCluster) resume(r runInfo) string {

@@ -60,9 +60,12 @@ modules: go
 clean: ## delete build output: bin/ and dist/. It touches no cluster
 	rm -rf bin dist
 
+# With CLUSTER, from-scripts.mk has another target of this name.
+ifeq ($(CLUSTER),)
 .PHONY: build
 build: bin/localcluster ## compile the project's commands into bin/
 	go build -o bin/ ./cmd/mlenv ./cmd/mlenv-agent ./cmd/steps
+endif
 
 # Phony, because go build itself detects what has changed.
 .PHONY: bin/localcluster
@@ -424,5 +427,5 @@ licenses: bin/go-licenses ## collect the licences of what is linked into the pro
 	  mkdir -p "bin/licenses/$$2/std"; cp "$$(go env GOROOT)/LICENSE" "bin/licenses/$$2/std/"; }; \
 	mkdir -p bin/licenses && save linux steps ./cmd/steps ./cmd/mlenv-agent && save linux mlenv-linux ./cmd/mlenv && save darwin mlenv-darwin ./cmd/mlenv
 
-# The targets of the earlier scripts act on environments of a cluster. None is called by another target.
+# The targets of the earlier scripts act on environments of a cluster. None is called by a target of this file.
 include from-scripts.mk

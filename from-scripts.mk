@@ -7,6 +7,13 @@ IN = $(if $(NAMESPACE),--namespace=$(NAMESPACE)) $(MLENV_FLAGS)
 AT = $(if $(CLUSTER),--cluster-file=$(CLUSTER_FILE)) $(IN)
 SIZE = $(if $(MODE),--mode=$(MODE)) $(if $(NODES),--nodes=$(NODES))
 
+# With CLUSTER, make build builds the training image there, as the scripts' did. Without it the Makefile's target compiles the project.
+ifneq ($(CLUSTER),)
+.PHONY: build
+build: $(PROGRAM) ## with CLUSTER=: build the training image on the cluster instead (NAMESPACE=)
+	$(MLENV) build $(AT)
+endif
+
 .PHONY: deploy-cluster
 deploy-cluster: $(PROGRAM) ## create an environment for development (CLUSTER= MODE= NODES= NAMESPACE=)
 	$(MLENV) up $(AT) $(SIZE)
@@ -45,12 +52,19 @@ shell-multi-node shell: ## open a shell on a node (NODE=0)
 	$(MLENV) shell $(AT) $(NODE)
 
 .PHONY: gpu-info
-gpu-info: ## show the GPUs of a node (NODE=0)
+gpu-info: ## show the GPUs of a node, and how they are connected (NODE=0)
 	$(MLENV) shell $(AT) $(NODE) -- nvidia-smi
+	$(MLENV) shell $(AT) $(NODE) -- nvidia-smi topo -m
 
+# FILE is the scripts' name of SCRIPT.
+TRAINED = $(or $(SCRIPT),$(FILE))
 .PHONY: dev-session
-dev-session: ## sync and train, and again whenever something in the folder changes (SCRIPT=train.py)
-	$(MLENV) dev $(AT) $(if $(LOCAL_DIR),--dir=$(LOCAL_DIR)) $(SCRIPT)
+dev-session: ## sync and train, again after every change (SCRIPT=train.py); without SCRIPT only sync, and forward the debugger's port
+ifneq ($(TRAINED),)
+	$(MLENV) dev $(AT) $(if $(LOCAL_DIR),--dir=$(LOCAL_DIR)) $(TRAINED)
+else
+	@$(MAKE) --no-print-directory -j2 sync-code port-forward
+endif
 
 .PHONY: vscode jupyter
 vscode jupyter: ## open VS Code or Jupyter in the browser, and start it before if it does not run

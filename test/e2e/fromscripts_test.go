@@ -103,6 +103,7 @@ func successors(u trainer, file string) []typed {
 		{command: "shell 0 -- printenv MASTER_ADDR MASTER_PORT", says: "29500"},
 		{command: "ssh-config", says: "Host mlenv-ml-dev-env-1"},
 		{command: "shell 0 -- env", says: "NCCL_IB_DISABLE=1"}, {command: "shell 0 -- nvidia-smi", says: "H100"},
+		{command: "shell 0 -- nvidia-smi topo -m", says: "CPU Affinity"},
 		{command: "shell 0 -- printenv CUDA_VISIBLE_DEVICES", code: anyCode},
 		{command: "check-fabric", more: check, says: "Fabric: "},
 		{command: "rdma", says: "node 1: pod"}, {command: "rdma 0", says: "compute 9.0"}, {command: "doctor", code: anyCode},

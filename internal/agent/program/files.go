@@ -26,8 +26,7 @@ import (
 func Files(args []string, stdin io.Reader, stdout io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	// Ranks run as another user of the same group.
-	syscall.Umask(0o002)
+	shareFiles()
 	switch command, rest := args[0], args[1:]; {
 	case command == "hold" && len(rest) == 0:
 		hold(ctx, time.NewTicker(holdLooks).C, onlyProcess)

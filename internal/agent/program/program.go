@@ -148,9 +148,12 @@ func place(path, from string) error {
 	return os.Rename(path+".new", path)
 }
 
+// shareFiles lets other users of the group change what this process and its children write: root, as which pods of mode rdma may run, and
+// the random user of mode tcp share a claim.
+func shareFiles() { syscall.Umask(0o002) }
+
 func serve(environ []string, stdout io.Writer) error {
-	// Other user IDs of group 0 share the claim.
-	syscall.Umask(0o002)
+	shareFiles()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	go server.Reap(ctx)
@@ -212,6 +215,12 @@ func execute(environ, command []string) error {
 	if err != nil {
 		return err
 	}
+	return shell(config, command)
+}
+
+// shell becomes a command, or a shell, which the runtime has started with a umask of its own.
+func shell(config server.Config, command []string) error {
+	shareFiles()
 	if len(command) == 0 {
 		command = []string{"sh"}
 		if _, err := exec.LookPath("bash"); err == nil {

@@ -14,7 +14,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// TestSecurityIsObeyed: the security block applies in mode agent.RDMA, and no part of it applies in mode TCP.
 // TestRunAsUser: without OpenShift the cluster file names the user. Root for a capability stays root.
 func TestRunAsUser(t *testing.T) {
 	for mode, want := range map[agent.Mode]int64{agent.TCP: 1001, agent.RDMA: 0} {
@@ -28,6 +27,7 @@ func TestRunAsUser(t *testing.T) {
 	}
 }
 
+// TestSecurityIsObeyed: the security block applies in mode agent.RDMA, and no part of it applies in mode TCP.
 func TestSecurityIsObeyed(t *testing.T) {
 	type privileges struct {
 		Privileged, Root bool

@@ -106,8 +106,8 @@ const timeoutsHead = `# Timeouts
 
 <!-- Written by go test ./internal -run TestTimeouts -update. -->
 
-Every time in the code that is not a param or a key of the cluster file, by its folder below ` + "`internal`" + ` and its name. Those that you
-can set are in [the params of the tasks](tasks.md) and in [the cluster file](cluster-file.md). *Guess* marks times without a
+Every time in the code that is not a param or a key of the cluster file, by its folder below ` + "`internal`" + ` and its name. Those that
+you can set are in [the params of the tasks](tasks.md) and in [the cluster file](cluster-file.md). *Guess* marks times without a
 measurement or a document behind them: change one if it does not fit your cluster, and tell us.
 
 | Name | Time | What for | Basis |

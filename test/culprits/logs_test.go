@@ -29,8 +29,8 @@ const page = "../../docs/project/culprits.md"
 //	=== what happens | culprit | reason | part of the message or advice [| known to be wrong, because ...]
 //	--- rank | exit code or signal [| stopped] [| killed for memory]
 //
-// A rank is stopped if the agent or a launcher ended it by a signal, and killed for memory if the kernel killed it to free memory. A line has
-// at most one of the two.
+// A rank is stopped if the agent or a launcher ended it by a signal, and killed for memory if the kernel killed it to free memory. A line
+// has at most one of the two.
 //
 // The culprit may be any. A line @NAME ARGUMENT... stands for the lines of blocks.txt below "=== NAME", in which $1, $2 and so on stand
 // for the arguments, and $n for all from the n-th on is written $n+.

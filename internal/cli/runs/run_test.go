@@ -182,9 +182,11 @@ func TestCheckpoints(t *testing.T) {
 		run  runInfo
 		want string
 	}{
-		{"a run of its own", runInfo{name: "mine", at: onCluster{}, run: env("A=1"), receipt: &receipt.Receipt{Training: &receipt.Training{}}}, "checkpoints/mine"},
+		{"a run of its own", runInfo{name: "mine", at: onCluster{}, run: env("A=1"), receipt: &receipt.Receipt{Training: &receipt.Training{}}},
+			"checkpoints/mine"},
 		{"resumed, in progress", runInfo{name: "mine", at: onCluster{}, run: env("A=1", "MLENV_RESUME_FROM=first")}, "checkpoints/first"},
-		{"resumed, only the receipt is left", runInfo{name: "mine", at: onCluster{}, receipt: &receipt.Receipt{Training: &receipt.Training{ResumedFrom: "first"}}},
+		{"resumed, only the receipt is left", runInfo{name: "mine", at: onCluster{},
+			receipt: &receipt.Receipt{Training: &receipt.Training{ResumedFrom: "first"}}},
 			"checkpoints/first"},
 		{"nothing was launched", runInfo{name: "mine", at: onCluster{}, receipt: &receipt.Receipt{}}, "checkpoints/mine"},
 	} {

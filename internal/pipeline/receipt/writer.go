@@ -160,7 +160,7 @@ func (t *task) conclude(ctx context.Context) error {
 	defer cancel()
 	ending, err := t.ending(ctx)
 	if err != nil || !ending.NoFinally {
-		return nil //nolint:nilerr // a teardown follows, or may
+		return nil // a teardown follows, or may
 	}
 	reason, message := ReasonOf(ending)
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {

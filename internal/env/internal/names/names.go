@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package names has the names and the labels of an environment's objects. Only the packages of env can import it, so all others work with an
-// env.Environment or an objects.Request, and make up no name themselves.
+// Package names has the names and the labels of an environment's objects. Only the packages of env can import it, so all others work with
+// an env.Environment or an objects.Request, and make up no name themselves.
 package names
 
 import (

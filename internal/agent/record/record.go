@@ -216,7 +216,7 @@ func Foreign(err error) bool {
 
 // WriteFile replaces a file in one step, so that no reader, on this node or another, sees half of it. It creates the folder.
 func WriteFile(path string, content []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o2775); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o775); err != nil {
 		return err
 	}
 	return claimfile.Replace(path, filepath.Dir(path), content)

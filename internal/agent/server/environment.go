@@ -185,7 +185,7 @@ func isFolder(variable string) bool {
 func (c Config) prepare() error {
 	for key, value := range c.additions() {
 		if isFolder(key) {
-			if err := os.MkdirAll(value, 0o2775); err != nil {
+			if err := os.MkdirAll(value, 0o775); err != nil {
 				return fmt.Errorf("creating the folder of %s: %w: the workspace claim must be writable by group 0", key, err)
 			}
 		}

@@ -117,7 +117,7 @@ func (js *jobs) launch(id string, spec agent.JobSpec, folder jobFolder) (*job, e
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(recordDir, 0o2775); err != nil {
+	if err := os.MkdirAll(recordDir, 0o775); err != nil {
 		return nil, err
 	}
 	// The record never holds secrets.

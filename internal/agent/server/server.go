@@ -149,7 +149,7 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	}
 	config.GetConfigForClient = current
 	socket := s.config.Paths.socket()
-	if err := os.MkdirAll(filepath.Dir(socket), 0o2775); err != nil {
+	if err := os.MkdirAll(filepath.Dir(socket), 0o775); err != nil {
 		return err
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -33,7 +33,7 @@ func (o *output) open() error {
 	if o.file != nil {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(o.path), 0o2775); err != nil {
+	if err := os.MkdirAll(filepath.Dir(o.path), 0o775); err != nil {
 		return err
 	}
 	file, err := claimfile.Append(o.path)

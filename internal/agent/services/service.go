@@ -109,7 +109,7 @@ func (s *service) close() {
 }
 
 func (s *service) once(ctx context.Context) error {
-	if err := errors.Join(s.output.open(), os.MkdirAll(s.dir, 0o2775)); err != nil {
+	if err := errors.Join(s.output.open(), os.MkdirAll(s.dir, 0o775)); err != nil {
 		return err
 	}
 	if err := s.open(); err != nil {

@@ -27,7 +27,7 @@ func copyTree(to, from string) error {
 		copied := filepath.Join(to, name)
 		switch {
 		case entry.IsDir():
-			return os.Mkdir(copied, 0o2775)
+			return os.Mkdir(copied, 0o775)
 		case entry.Type() == fs.ModeSymlink:
 			target, err := os.Readlink(path)
 			if err != nil {

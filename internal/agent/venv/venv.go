@@ -59,7 +59,7 @@ func Make(base, requirements string, stdout, stderr io.Writer) error {
 		return fmt.Errorf("asking the image's Python what it is: %w", err)
 	}
 	link := linkOf(base, python)
-	if err := os.MkdirAll(filepath.Dir(link), 0o2775); err != nil {
+	if err := os.MkdirAll(filepath.Dir(link), 0o775); err != nil {
 		return err
 	}
 	// A pip of another step, or of one that was killed, may still be installing the same.
@@ -138,7 +138,7 @@ func install(link, requirements string, python []byte, stdout, stderr io.Writer)
 			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}()
-	if err := os.Chmod(dir, 0o2775); err != nil { //nolint:gosec // other user IDs of the group use it
+	if err := os.Chmod(dir, os.ModeSetgid|0o775); err != nil { //nolint:gosec // other user IDs of the group use it
 		return "", err
 	}
 	repository := filepath.Join(dir, repositoryCopy)

@@ -313,6 +313,9 @@ esac
 			if err != nil {
 				t.Fatal(err)
 			}
+			if info, err := os.Stat(made); err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|0o775 {
+				t.Errorf("the folder is %v, %v; want it for the group, and what is made in it", info.Mode(), err)
+			}
 			if there(filepath.Join(made, repositoryCopy)) != tc.keeps {
 				t.Errorf("the copy of the repository is kept: %v, want %v", !tc.keeps, tc.keeps)
 			}

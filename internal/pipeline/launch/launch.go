@@ -119,7 +119,7 @@ func create(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) 
 		return adopt(ctx, clients, wanted)
 	case err != nil:
 		err = kube.Problem(fmt.Errorf("starting pipeline %s/%s: %w", wanted.Namespace, Pipeline, err))
-		if fail.ReasonOf(err) == fail.APIServerUnreachable { // whose answer alone may be lost
+		if kube.Transient(err) { // the answer alone may be lost, and an error of the API server may follow what it has stored
 			err = fail.Advise(err, "mlenv status %[1]s -n %[2]s   # run %[1]s may have started all the same; to end it: mlenv cancel %[1]s -n %[2]s",
 				wanted.Name, wanted.Namespace)
 		}

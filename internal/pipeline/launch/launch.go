@@ -147,7 +147,11 @@ func Delete(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) erro
 	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(of.UID)),
 		PropagationPolicy: new(metav1.DeletePropagationForeground)}
 	if err := kube.Deleted(title, runs.Delete(ctx, of.Name, options)); err != nil {
-		return err
+		// The API server may have deleted it all the same.
+		found, again := runs.Get(ctx, of.Name, metav1.GetOptions{})
+		if again == nil && found.UID == of.UID && found.DeletionTimestamp == nil || again != nil && !apierrors.IsNotFound(again) {
+			return err
+		}
 	}
 	return kube.UntilOne(ctx, title, runs, of.Name, func(found *v1.PipelineRun) (bool, error) {
 		return found == nil || found.UID != of.UID, nil

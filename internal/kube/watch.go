@@ -3,6 +3,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -206,9 +207,10 @@ func WaitGone(ctx context.Context, client kubernetes.Interface, namespace, selec
 			})
 	}
 	// ctx decides, because a deadline may have its own cause.
-	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && len(left) > 0 {
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fail.Advise(fail.Because(fail.TeardownIncomplete,
-			fmt.Errorf("waiting until nothing of %s is left in %s: not deleted: %s: %w", selector, namespace, strings.Join(left, ", "), err)),
+			fmt.Errorf("waiting until nothing of %s is left in %s: not deleted: %s: %w", selector, namespace,
+				cmp.Or(strings.Join(left, ", "), "what the API server does not say"), err)),
 			"oc get statefulsets,pods -n %s -l %s -o wide", namespace, selector)
 	}
 	return err

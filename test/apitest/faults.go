@@ -38,9 +38,14 @@ const (
 	Reset Fault = "reset before"
 	Lost  Fault = "reset after"
 	Cut   Fault = "answer cut"
+	// Strange and Odd are errors without a known cause, before and after the request is carried out: no client repeats the request.
+	Strange Fault = "500 of an unknown cause before"
+	Odd     Fault = "500 of an unknown cause after"
+	// Ended is Strange for this request and all later ones, as for a program that ends here.
+	Ended Fault = "500 from here on"
 )
 
-// Faults returns all faults.
+// Faults returns the faults that pass: the clients send the request again.
 func Faults() []Fault {
 	return []Fault{Refused, Unsure, Webhook, Busy, Conflict, Away, Late, Reset, Lost, Cut}
 }
@@ -99,7 +104,7 @@ func (i *Injector) RoundTrip(request *http.Request) (*http.Response, error) {
 	i.seen[kind]++
 	call := fmt.Sprintf("%s #%d", kind, i.seen[kind])
 	i.calls = append(i.calls, call)
-	fails := call == i.call && !i.done
+	fails := call == i.call && !i.done || i.done && i.fault == Ended
 	i.done = i.done || fails
 	i.mu.Unlock()
 	if !fails {
@@ -110,7 +115,7 @@ func (i *Injector) RoundTrip(request *http.Request) (*http.Response, error) {
 
 func (f Fault) inject(request *http.Request, next http.RoundTripper) (*http.Response, error) {
 	broken := &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
-	if f == Unsure || f == Late || f == Lost || f == Cut {
+	if f == Unsure || f == Late || f == Lost || f == Cut || f == Odd {
 		response, err := next.RoundTrip(request)
 		if err != nil {
 			return nil, err
@@ -145,6 +150,8 @@ func (f Fault) inject(request *http.Request, next http.RoundTripper) (*http.Resp
 	case Late:
 		return status(request, http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "Timeout: request did not complete within requested "+
 			"timeout"), nil
+	case Strange, Odd, Ended:
+		return status(request, http.StatusInternalServerError, metav1.StatusReasonInternalError, "Internal error occurred: disk on fire"), nil
 	case Reset, Lost, Cut:
 	}
 	return nil, broken
@@ -177,8 +184,9 @@ func EachFault(t *testing.T, step func(t *testing.T, wrap func(http.RoundTripper
 	SomeFaults(t, len(Faults()), step)
 }
 
-// SomeFaults is EachFault for a step that takes long: each request fails in at most so many ways, the next one in others.
-func SomeFaults(t *testing.T, most int, step func(t *testing.T, wrap func(http.RoundTripper) http.RoundTripper) string) {
+// SomeFaults is EachFault for a step that takes long: each request fails in at most so many ways, the next one in others, and also in
+// those of more.
+func SomeFaults(t *testing.T, most int, step func(t *testing.T, wrap func(http.RoundTripper) http.RoundTripper) string, more ...Fault) {
 	t.Helper()
 	plainly := NewInjector("", "")
 	want := step(t, plainly.Wrap)
@@ -193,7 +201,7 @@ func SomeFaults(t *testing.T, most int, step func(t *testing.T, wrap func(http.R
 	turns := make(chan struct{}, atOnce)
 	next := 0
 	for _, call := range calls {
-		faults := slices.DeleteFunc(Faults(), func(fault Fault) bool { return !fault.applies(call) })
+		faults := slices.DeleteFunc(append(Faults(), more...), func(fault Fault) bool { return !fault.applies(call) })
 		for range min(most, len(faults)) {
 			fault := faults[next%len(faults)]
 			next++
@@ -241,11 +249,11 @@ func (f Fault) applies(call string) bool {
 		return true
 	}
 	switch f {
-	case Refused, Busy, Away, Reset:
+	case Refused, Busy, Away, Reset, Strange, Ended:
 		return true
 	case Cut:
 		return !strings.HasPrefix(call, "GET watch")
-	case Unsure, Webhook, Conflict, Late, Lost:
+	case Unsure, Webhook, Conflict, Late, Lost, Odd:
 	}
 	return false
 }

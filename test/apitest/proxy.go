@@ -11,6 +11,8 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 
@@ -30,22 +32,47 @@ func Proxy(t testing.TB, config *rest.Config, seed uint64, every int) (address s
 		t.Fatal(err)
 	}
 	faulty := &seeded{next: transport, random: rand.New(rand.NewPCG(seed, seed)), every: every, seen: map[string]bool{}}
+	return front(t, &url.URL{Scheme: server.Scheme, Host: server.Host}, faulty), faulty.count
+}
+
+// Kubeconfig returns the file of a kubeconfig for the server, for programs that make their clients themselves. wrap, which may be nil,
+// stands between them and the server.
+func (s *Server) Kubeconfig(wrap func(http.RoundTripper) http.RoundTripper) (path string) {
+	s.t.Helper()
+	address := s.http.URL
+	if wrap != nil {
+		server, err := url.Parse(address)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		address = front(s.t, server, wrap(http.DefaultTransport))
+	}
+	path = filepath.Join(s.t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, []byte(Kubeconfig(address)), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+// front starts a proxy before a server, with this transport between them, and returns its address.
+func front(t testing.TB, server *url.URL, transport http.RoundTripper) string {
+	t.Helper()
 	proxy := &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: server.Scheme, Host: server.Host}) },
-		Transport:     faulty,
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(server) },
+		Transport:     transport,
 		FlushInterval: -1,
 		ErrorLog:      log.New(io.Discard, "", 0),
 		// The client sees a connection that breaks.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
-	front := httptest.NewUnstartedServer(proxy)
-	front.Config.ErrorLog = log.New(io.Discard, "", 0)
-	front.Start()
+	listening := httptest.NewUnstartedServer(proxy)
+	listening.Config.ErrorLog = log.New(io.Discard, "", 0)
+	listening.Start()
 	t.Cleanup(func() {
-		front.CloseClientConnections()
-		front.Close()
+		listening.CloseClientConnections()
+		listening.Close()
 	})
-	return front.URL, faulty.count
+	return listening.URL
 }
 
 // seeded fails requests at random.

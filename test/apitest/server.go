@@ -137,6 +137,17 @@ func (s *Server) Paths() []string {
 	return slices.Sorted(maps.Keys(s.objects))
 }
 
+// UIDs returns the UIDs of all objects by their paths.
+func (s *Server) UIDs() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[string]string{}
+	for path, object := range s.objects {
+		all[path] = fmt.Sprint(metadataOf(object)["uid"])
+	}
+	return all
+}
+
 // Delete deletes the object at a path, and everything that it owns.
 func (s *Server) Delete(path string) {
 	s.mu.Lock()
@@ -343,11 +354,12 @@ func (s *Server) groups() Object {
 
 // lists are the kinds of lists by resource. A client decodes no other kind.
 var lists = map[string]string{
-	"buildconfigs": "BuildConfigList", "builds": "BuildList", "configmaps": "ConfigMapList", "events": "EventList", "leases": "LeaseList",
+	"buildconfigs": "BuildConfigList", "builds": "BuildList", "clusterrolebindings": "ClusterRoleBindingList",
+	"configmaps": "ConfigMapList", "cronjobs": "CronJobList", "events": "EventList", "leases": "LeaseList",
 	"limitranges": "LimitRangeList", "nodes": "NodeList", "persistentvolumeclaims": "PersistentVolumeClaimList",
-	"pipelineruns": "PipelineRunList", "pods": "PodList", "resourcequotas": "ResourceQuotaList", "secrets": "SecretList",
-	"statefulsets":   "StatefulSetList",
-	"storageclasses": "StorageClassList", "taskruns": "TaskRunList",
+	"pipelineruns": "PipelineRunList", "pipelines": "PipelineList", "pods": "PodList", "resourcequotas": "ResourceQuotaList",
+	"rolebindings": "RoleBindingList", "roles": "RoleList", "secrets": "SecretList", "serviceaccounts": "ServiceAccountList",
+	"statefulsets": "StatefulSetList", "storageclasses": "StorageClassList", "taskruns": "TaskRunList", "tasks": "TaskList",
 }
 
 // versionOf returns the apiVersion of the objects at a path.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
@@ -111,15 +112,20 @@ func confirmAndDelete(cmd *cobra.Command, clients *kube.Clients, names []string,
 		return command.Usage(err)
 	}
 	var problems []error
+	var rest []string
 	for _, c := range doomed {
 		// The UID protects another claim that has got the name.
 		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.uid}}
 		err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Delete(ctx, c.Name, options)
 		if err := kube.Deleted("claim "+clients.Namespace+"/"+c.Name, err); err != nil {
-			problems = append(problems, err)
+			problems, rest = append(problems, err), append(rest, c.Name)
 			continue
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "Claim %s/%s is deleted.\n", clients.Namespace, c.Name)
 	}
-	return errors.Join(problems...)
+	if len(rest) == 0 || len(rest) == len(doomed) {
+		return errors.Join(problems...)
+	}
+	// The same command would refuse those that are deleted, and with them the rest.
+	return fail.Advise(errors.Join(problems...), "mlenv claims delete %s -n %s", strings.Join(rest, " "), clients.Namespace)
 }

@@ -119,7 +119,7 @@ func create(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) 
 		return adopt(ctx, clients, wanted)
 	case err != nil:
 		err = kube.Problem(fmt.Errorf("starting pipeline %s/%s: %w", wanted.Namespace, Pipeline, err))
-		if fail.ReasonOf(err) == fail.APIServerUnreachable { // whose answer alone may be lost
+		if kube.Transient(err) { // the answer alone may be lost, and an error of the API server may follow what it has stored
 			err = fail.Advise(err, "mlenv status %[1]s -n %[2]s   # run %[1]s may have started all the same; to end it: mlenv cancel %[1]s -n %[2]s",
 				wanted.Name, wanted.Namespace)
 		}
@@ -147,7 +147,11 @@ func Delete(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) erro
 	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(of.UID)),
 		PropagationPolicy: new(metav1.DeletePropagationForeground)}
 	if err := kube.Deleted(title, runs.Delete(ctx, of.Name, options)); err != nil {
-		return err
+		// The API server may have deleted it all the same.
+		found, again := runs.Get(ctx, of.Name, metav1.GetOptions{})
+		if again == nil && found.UID == of.UID && found.DeletionTimestamp == nil || again != nil && !apierrors.IsNotFound(again) {
+			return err
+		}
 	}
 	return kube.UntilOne(ctx, title, runs, of.Name, func(found *v1.PipelineRun) (bool, error) {
 		return found == nil || found.UID != of.UID, nil

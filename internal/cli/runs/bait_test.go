@@ -26,7 +26,8 @@ func TestBait(t *testing.T) {
 	bait := t.TempDir()
 	t.Chdir(bait)
 	hash := strings.Repeat("a", 64)
-	for _, name := range append(strings.Fields(`lock a/lock a/b/lock .cache/lock .new-x/file .gone-x/file nodes.json run.json receipt.json given.json
+	for _, name := range append(strings.Fields(`lock a/lock a/b/lock .cache/lock .new-x/file .gone-x/file nodes.json run.json receipt.json
+		given.json
 		step-train.json progress.json output.log mlenv-job-1/dump checkpoints/bait/step-1/state latest work/bait/out .bait/out
 		.mlenv/lock .mlenv/runs/bait/lock .mlenv/runs/bait/nodes.json .mlenv/runs/x/lock .mlenv/environments/bait/lock .mlenv/work/bait/out
 		.mlenv/venvs/x/lock .mlenv/trees/x`), ".mlenv/trees/"+hash+"/train.py") {

@@ -77,3 +77,7 @@ port-forward: ## forward the debugger's port, or another one (DEBUG_PORT=5678)
 .PHONY: list-clusters
 list-clusters: ## describe each cluster file
 	$(MLENV) validate clusters/*.yaml
+
+# In a fresh clone the first target compiles the program.
+clean-cluster clean-multi-node status-cluster status-multi-node status sync-multi-node sync-once sync-code shell-multi-node shell gpu-info \
+dev-session vscode jupyter port-forward list-clusters: $(if $(wildcard bin/mlenv),,$(PROGRAM))

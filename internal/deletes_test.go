@@ -50,7 +50,8 @@ var deletions = []deletion{
 		"steps/teardown.TestWhoseEnvironment env.TestDetachGivesBackWhereNoTeardownFollows"},
 	{"env/pods.go:Environment.endPods", "a StatefulSet", "the Lease that was released owns it; the UID", "env.TestRelease"},
 	{"env/pods.go:Environment.deletePod", "a node's pod", "the UID; endPods: the StatefulSet controls it; LeaveOut: others are left for it, " +
-		"and it is still on the faulty one (untested); Renew: nothing", "env.TestRelease steps/train.TestLeaveOut"},
+		"and it is still on the faulty one (untested); Renew: it is the one that lost its devices", "env.TestRelease env.TestRenew " +
+		"steps/train.TestLeaveOut"},
 	{"steps/provision/change.go:provisioner.change", "a StatefulSet that is to change", "--on-change=recreate, and each node that runs says " +
 		"that it has no job; the UID", "steps/provision.TestChangedRequest"},
 	{"steps/provision/pullsecrets.go:provisioner.replaceWithoutPullSecrets", "nodes' pods", "it cannot pull an image, and lacks a Secret " +

@@ -195,20 +195,16 @@ func (e Environment) LeaveOut(ctx context.Context, node, count int, host string)
 	return e.deletePod(ctx, pod)
 }
 
-// Renew deletes the pod of the environment's node; the StatefulSet creates another one.
-func (e Environment) Renew(ctx context.Context, node int) error {
-	pod, err := e.Pod(ctx, node)
-	if err != nil {
-		return err
-	}
-	return e.deletePod(ctx, pod)
+// Renew deletes the pod of the environment's node that has that UID; the StatefulSet creates another one.
+func (e Environment) Renew(ctx context.Context, node int, uid types.UID) error {
+	return e.deletePod(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: e.PodName(node), UID: uid}})
 }
 
-// deletePod deletes that pod, and none that has taken its name.
+// deletePod deletes that pod, and none that has taken its name, which is no error.
 func (e Environment) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	same := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
 	err := e.clients.Kube.CoreV1().Pods(e.Namespace).Delete(ctx, pod.Name, same)
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
 	return err

@@ -14,9 +14,12 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -97,4 +100,24 @@ func TestNodesThatStayAway(t *testing.T) {
 			t.Errorf("got %v, want PodsNotReady with 1 of 2 pods", err)
 		}
 	})
+}
+
+// TestRenew: only the pod that was seen is deleted. Another one that has its name meanwhile is what Renew is for.
+func TestRenew(t *testing.T) {
+	for name, answer := range map[string]error{
+		"deleted": nil, "gone": apierrors.NewNotFound(corev1.Resource("pods"), "env-1"),
+		"another": apierrors.NewConflict(corev1.Resource("pods"), "env-1", errors.New("the UID in the precondition")),
+	} {
+		client := kubefake.NewClientset()
+		client.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			of := action.(clienttesting.DeleteActionImpl)
+			if uid := of.DeleteOptions.Preconditions.UID; of.Name != "env-1" || *uid != "seen" {
+				t.Errorf("%s: deletes %s with UID %s", name, of.Name, *uid)
+			}
+			return true, nil, answer
+		})
+		if err := Of(&kube.Clients{Kube: client, Namespace: "ns"}, "env").Renew(t.Context(), 1, "seen"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

@@ -47,7 +47,7 @@ func (t *Training) renew(ctx context.Context, facts []agent.Facts, renewed map[i
 		}
 		renewed[node] = true
 		host := t.hosts[node]
-		if err := pods.Renew(ctx, node); err != nil {
+		if err := pods.Renew(ctx, node, t.uids[node]); err != nil {
 			t.Log.Warn(fmt.Sprintf("Node %d keeps its pod, which may not use its GPUs any more: %v.", node, err))
 			continue
 		}
